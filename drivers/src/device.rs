@@ -1,13 +1,13 @@
-//! What all virtio devices share: the way from reset to running (virtio 1.2, 3.1), and back.
+//! State common to all virtio devices: initialisation from reset to running (virtio 1.2, 3.1), and reset.
 //!
 //! ```text
 //!   Device::negotiate          Device::queue, for each          Device::start
-//!   reset, acknowledged,  -->  queues handed over,         -->  running            --> Device::reset
-//!   features agreed            interrupts set up
+//!   reset, acknowledged,  -->  queues enabled,            -->  running            --> Device::reset
+//!   features negotiated        interrupts set up
 //! ```
 //!
-//! Only between start and reset does the device use memory. [`Liveness`] carries that to the queues, which may
-//! be anywhere by then.
+//! The device uses memory only between start and reset. [`Liveness`] informs the queues, which may belong to other
+//! cores by then.
 
 use crate::transport::{EntryIndex, InterruptCause, MessageControl, QueueIndex, Transport, TransportError};
 use crate::virtqueue::{Fault, QueueOptions, VirtQueue};
@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use isola_machine::apic::InterruptMessage;
 use isola_machine::dma::DmaRegion;
 
-/// What a device is for (virtio 1.2, 5), as far as there are drivers.
+/// The device types (virtio 1.2, 5) for which there is a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum DeviceType {
@@ -28,11 +28,11 @@ pub enum DeviceType {
     Console = 3,
 }
 
-/// Features that are no device type's own (virtio 1.2, 6).
+/// Features common to all device types (virtio 1.2, 6).
 pub mod feature {
-    /// Chains can stand in tables.
+    /// Chains can use indirect descriptor tables.
     pub const INDIRECT_DESCRIPTORS: u64 = 1 << 28;
-    /// Notifications are suppressed by index.
+    /// Both sides suppress notifications by index.
     pub const EVENT_INDEX: u64 = 1 << 29;
     /// The device has the modern interface.
     pub const VERSION_1: u64 = 1 << 32;
@@ -48,14 +48,14 @@ mod status {
     pub const FAILED: u8 = 128;
 }
 
-/// How often a register or a ring is looked at before the device is given up: seconds, where each look leaves the
-/// virtual machine.
+/// How often a driver reads a register or a ring before it gives the device up. This takes seconds where each read
+/// exits the virtual machine.
 pub(crate) const PATIENCE: u32 = 2_000_000;
 
-/// How often the configuration is read anew because it changes all the time.
+/// How often the configuration is read again because it changed during the read.
 const CONFIGURATION_RETRIES: u32 = 100;
 
-/// Whether a device may use the memory that it was lent.
+/// Whether a device may use the memory that was lent to it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Liveness(Arc<AtomicBool>);
 
@@ -76,42 +76,42 @@ enum Running {
     No,
 }
 
-/// Why a device does not work.
+/// The reason for which a device does not work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceError {
-    /// Its registers are not as they have to be.
+    /// Its registers are invalid.
     Transport(TransportError),
-    /// It is another kind of device.
+    /// It has another device type.
     OtherType {
-        /// Which kind.
+        /// The device's type.
         device_type: u32,
     },
-    /// It does not come out of its reset.
+    /// It does not finish its reset.
     ResetHangs,
-    /// It does not offer what the driver cannot do without.
+    /// It does not offer features that the driver requires.
     FeaturesMissing {
-        /// The bits that are missing.
+        /// The missing bits.
         features: u64,
     },
-    /// It offers features that it then does not want to be used.
+    /// It offers features, and rejects them after the driver accepted them.
     FeaturesRefused {
         /// The bits that the driver accepted.
         features: u64,
     },
-    /// It does not have a queue.
+    /// It does not have this queue.
     NoQueue {
-        /// Which.
+        /// The queue's index.
         queue: QueueIndex,
     },
-    /// Its configuration is shorter than its features promise.
+    /// Its configuration space is shorter than its features imply.
     ConfigurationTooShort,
-    /// Its configuration changes faster than it can be read.
+    /// Its configuration changes faster than the driver can read it.
     ConfigurationUnstable,
-    /// It broke the rules, or does not answer.
+    /// It violated the protocol, or does not answer.
     Fault(Fault),
-    /// It refused a command.
+    /// It rejected a command.
     CommandRefused,
-    /// The caller asked for less than one queue.
+    /// The caller requested no queue.
     NoQueuesAsked,
 }
 
@@ -161,7 +161,7 @@ impl From<Fault> for DeviceError {
     }
 }
 
-/// A device, of whatever type. Dropped, it is reset.
+/// A device of any type. Dropping it resets it.
 #[derive(Debug)]
 pub(crate) struct Device {
     transport: Box<dyn Transport>,
@@ -170,8 +170,8 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Resets the device behind `transport` and agrees on features: those `required`, and of those that `choose`
-    /// wants, given what is offered, what is offered.
+    /// Resets the device behind `transport` and negotiates features: all of `required`, and those of `choose` that the
+    /// device offers. `choose` receives the offered features.
     ///
     /// # Errors
     /// [`DeviceError`].
@@ -205,7 +205,7 @@ impl Device {
         Ok(device)
     }
 
-    /// Whether all of these features are agreed on.
+    /// Returns whether all of these features were negotiated.
     pub(crate) fn has(&self, features: u64) -> bool {
         self.features & features == features
     }
@@ -215,12 +215,12 @@ impl Device {
         self.transport.set_status(status | bits);
     }
 
-    /// How many descriptors a queue can have.
+    /// Returns the most descriptors that a queue can have.
     pub(crate) fn queue_limit(&mut self, index: QueueIndex) -> u16 {
         self.transport.queue_limit(index)
     }
 
-    /// Makes a queue, at most `size` long, and hands it to the device.
+    /// Creates a queue of at most `size` descriptors and enables it on the device.
     ///
     /// # Errors
     /// [`DeviceError::NoQueue`], [`DeviceError::Transport`].
@@ -233,7 +233,7 @@ impl Device {
         memory: &mut dyn FnMut(usize) -> DmaRegion,
     ) -> Result<VirtQueue<B>, DeviceError> {
         let limit = self.transport.queue_limit(index);
-        // A queue of one descriptor can hold no chain of two, which is what a header and its frame take.
+        // A header and its frame take a chain of two descriptors.
         if limit < 2 {
             return Err(DeviceError::NoQueue { queue: index });
         }
@@ -243,7 +243,7 @@ impl Device {
         Ok(queue)
     }
 
-    /// Sets a message interrupt up.
+    /// Configures a message interrupt.
     ///
     /// # Errors
     /// [`DeviceError::Transport`].
@@ -255,7 +255,7 @@ impl Device {
         Ok(self.transport.set_message(entry, message)?)
     }
 
-    /// Says which message interrupt tells that the configuration has changed.
+    /// Selects the message interrupt for changes of the configuration.
     ///
     /// # Errors
     /// [`DeviceError::Transport`].
@@ -263,26 +263,26 @@ impl Device {
         Ok(self.transport.set_configuration_entry(entry)?)
     }
 
-    /// Lets the device run. From here on it may use the memory of its queues.
+    /// Starts the device. From here on it may use the memory of its queues.
     pub(crate) fn start(&mut self) {
         self.liveness.set(Running::Yes);
         self.add_status(status::DRIVER_OK);
     }
 
-    /// Whether the device asks to be reset, as it cannot go on.
+    /// Returns whether the device requests a reset because it cannot continue.
     pub(crate) fn needs_reset(&self) -> bool {
         self.transport.status() & status::NEEDS_RESET != 0
     }
 
-    /// Why the device interrupted, for devices with one line for everything.
+    /// Returns and clears the cause of an interrupt, for devices with one interrupt line.
     pub(crate) fn acknowledge(&mut self) -> InterruptCause {
         self.transport.acknowledge()
     }
 
-    /// Stops the device for good: it lets go of all memory.
+    /// Stops the device: it no longer accesses any memory.
     ///
     /// # Errors
-    /// [`DeviceError::ResetHangs`]: then it has not, and the memory stays lent for ever.
+    /// [`DeviceError::ResetHangs`]: the device may still access its memory, which stays lent for ever.
     pub(crate) fn reset(&mut self) -> Result<(), DeviceError> {
         self.transport.set_status(0);
         for _ in 0..PATIENCE {
@@ -295,11 +295,10 @@ impl Device {
         Err(DeviceError::ResetHangs)
     }
 
-    /// Reads something from the configuration that was the same all along.
+    /// Reads a value from the configuration, and repeats the read if the configuration changed meanwhile.
     ///
     /// # Errors
-    /// [`DeviceError::ConfigurationTooShort`], where `read` returns `None`;
-    /// [`DeviceError::ConfigurationUnstable`].
+    /// [`DeviceError::ConfigurationTooShort`], if `read` returns `None`; [`DeviceError::ConfigurationUnstable`].
     pub(crate) fn configuration<T>(
         &self,
         read: impl Fn(&dyn Transport) -> Option<T>,
@@ -317,7 +316,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // Where the reset hangs the memory stays lent: the queues leak it.
+        // If the reset hangs, the queues leak the lent memory.
         _ = self.reset();
     }
 }
@@ -326,7 +325,7 @@ impl Drop for Device {
 pub(crate) mod tests {
     use super::*;
 
-    /// Says whether a device that does not exist runs.
+    /// Sets whether a fake device runs.
     pub(crate) fn set_running(liveness: &Liveness, running: bool) {
         liveness.set(if running { Running::Yes } else { Running::No });
     }

@@ -1,8 +1,8 @@
-//! Copies between slices and regions, eight bytes at a time where both allow it.
+//! Copies between slices and regions, in words of eight bytes where possible.
 
 use isola_machine::dma::DmaRegion;
 
-/// Copies from `region`, from `offset` on, which must be within it for the length of `into`.
+/// Copies `into.len()` bytes from `region` at `offset`. This range must lie within the region.
 pub(super) fn read(region: &DmaRegion, mut offset: usize, into: &mut [u8]) {
     let (head, rest) = into.split_at_mut(to_alignment(offset).min(into.len()));
     for byte in head {
@@ -20,7 +20,7 @@ pub(super) fn read(region: &DmaRegion, mut offset: usize, into: &mut [u8]) {
     }
 }
 
-/// Copies to `region`, from `offset` on, which must be within it for the length of `from`.
+/// Copies `from` to `region` at `offset`. This range must lie within the region.
 pub(super) fn write(region: &mut DmaRegion, mut offset: usize, from: &[u8]) {
     let (head, rest) = from.split_at(to_alignment(offset).min(from.len()));
     for byte in head {
@@ -38,7 +38,7 @@ pub(super) fn write(region: &mut DmaRegion, mut offset: usize, from: &[u8]) {
     }
 }
 
-/// How many bytes there are to the next multiple of 8.
+/// Returns the number of bytes to the next multiple of 8.
 fn to_alignment(offset: usize) -> usize {
     offset.next_multiple_of(8) - offset
 }

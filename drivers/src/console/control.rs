@@ -1,4 +1,4 @@
-//! The control queues, by which a console with several ports and its driver agree on ports (virtio 1.2, 5.3.6.2).
+//! The control queues, by which a console with several ports and its driver open ports (virtio 1.2, 5.3.6.2).
 //!
 //! ```text
 //!   driver                      device
@@ -8,8 +8,8 @@
 //!     | PORT_OPEN(id) -----------> |   from here on bytes flow
 //! ```
 //!
-//! What else the device tells (names, sizes, whether somebody is at the other end) changes nothing for a stream of
-//! bytes, and is passed over.
+//! The driver ignores all other messages of the device (names, sizes, whether the other end is open): they do not
+//! affect a stream of bytes.
 
 use crate::device::{Device, DeviceError};
 use crate::transport::{EntryIndex, QueueIndex};
@@ -20,17 +20,17 @@ use isola_machine::dma::DmaRegion;
 const FROM_DEVICE: QueueIndex = QueueIndex(2);
 const TO_DEVICE: QueueIndex = QueueIndex(3);
 
-/// Messages that the device can send before it has to wait. It may drop what it has no buffer for; there is one for
-/// each of the messages that a port begins with, for several ports.
+/// Receive buffers for messages. The device may drop a message without a buffer; there is one for each initial message
+/// of a port, for several ports.
 const INCOMING: u16 = 16;
 
-/// Messages that the driver ever has on their way: the device's readiness, then a port's, and its opening.
+/// The most messages that the driver sends: the readiness of the driver, then readiness and opening of a port.
 const OUTGOING: u16 = 4;
 
-/// Length of a message, in bytes: port, event, value. A name may follow it.
+/// Length of a message, in bytes: port, event, value. A name may follow.
 const MESSAGE_LEN: usize = 8;
 
-/// Length of a buffer for a message of the device's, in bytes.
+/// Length of a receive buffer for a message, in bytes.
 const BUFFER_LEN: usize = 128;
 
 /// The events of messages.
@@ -46,14 +46,14 @@ mod event {
 pub(super) struct Control {
     from_device: VirtQueue<DmaRegion>,
     to_device: VirtQueue<DmaRegion>,
-    /// Where messages to the device are written.
+    /// Free buffers for messages to the device.
     spare: Vec<DmaRegion>,
-    /// Where the device writes its own, until the device runs.
+    /// Receive buffers, until the device runs.
     unlent: Vec<DmaRegion>,
 }
 
 impl Control {
-    /// Sets the control queues up.
+    /// Creates the control queues.
     pub(super) fn new(
         device: &mut Device,
         options: QueueOptions,
@@ -63,7 +63,7 @@ impl Control {
         let mut from_device = device.queue(FROM_DEVICE, INCOMING, options, entry, memory)?;
         let mut to_device = device.queue(TO_DEVICE, OUTGOING, options, entry, memory)?;
         if to_device.size() < OUTGOING {
-            // All that there ever is to say must fit: nothing here waits for room.
+            // All messages that the driver ever sends must fit: this code never waits for room.
             return Err(DeviceError::NoQueue { queue: TO_DEVICE });
         }
         from_device.disarm();
@@ -73,14 +73,14 @@ impl Control {
         Ok(Self { from_device, to_device, spare, unlent })
     }
 
-    /// Says that the driver waits for ports. The device must run.
+    /// Announces that the driver accepts ports. The device must be running.
     pub(super) fn begin(&mut self) {
         core::mem::take(&mut self.unlent).into_iter().for_each(|buffer| self.offer(buffer));
         self.from_device.publish();
         self.say(0, event::DEVICE_READY);
     }
 
-    /// Says that a port has buffers, and that somebody listens.
+    /// Announces that a port has buffers and that its driver's end is open.
     pub(super) fn open(&mut self, port: u16) {
         self.say(port, event::PORT_READY);
         self.say(port, event::PORT_OPEN);
@@ -88,7 +88,7 @@ impl Control {
 
     fn say(&mut self, port: u16, event: u16) {
         let Some(mut message) = self.spare.pop() else { return };
-        // Port and event, little-endian, then the value: 1 is yes.
+        // Port and event, little-endian, then the value: 1 is true.
         message.write_u32(0, u32::from(port));
         message.write_u32(4, u32::from(event) | 1 << 16);
         let whole = Part { offset: 0, len: MESSAGE_LEN as u32, access: Access::DeviceReads };
@@ -96,16 +96,16 @@ impl Control {
         self.to_device.publish();
     }
 
-    /// Gives the device a buffer. There is a descriptor for each, so that only a broken queue refuses.
+    /// Lends the device a buffer. Each buffer has a descriptor, so only a faulty queue rejects it.
     fn offer(&mut self, buffer: DmaRegion) {
         let whole = Part { offset: 0, len: BUFFER_LEN as u32, access: Access::DeviceWrites };
         _ = self.from_device.lend_parts(buffer, &[whole]);
     }
 
-    /// The next port that the device says it has.
+    /// Returns the next port that the device adds.
     ///
     /// # Errors
-    /// What the device did wrong.
+    /// The device's protocol violation.
     pub(super) fn next_port(&mut self) -> Result<Option<u32>, Fault> {
         let mut added = None;
         while added.is_none()
@@ -122,17 +122,17 @@ impl Control {
         Ok(added)
     }
 
-    /// Whether messages wait.
+    /// Returns whether messages wait.
     pub(super) fn has_received(&self) -> bool {
         self.from_device.has_returned()
     }
 
-    /// Asks for an interrupt when the device has a message.
+    /// Requests an interrupt for the next message.
     pub(super) fn enable_interrupts(&mut self) -> Pending {
         self.from_device.arm(WakeWhen::Returned)
     }
 
-    /// Asks for no interrupts on messages.
+    /// Disables interrupts for messages.
     pub(super) fn disable_interrupts(&mut self) {
         self.from_device.disarm();
     }

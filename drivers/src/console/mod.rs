@@ -1,15 +1,15 @@
 //! The console: a stream of bytes each way (virtio 1.2, 5.3).
 //!
-//! A device has one port, or several and a pair of control queues ([`control`]) by which it tells of them. The driver
-//! serves one stream: port 0 of a device with one, otherwise the first port that the device tells of, among the first
-//! [`PORTS`]. QEMU's `virtconsole` is a port 0, and drops what its reader is too slow for; its `virtserialport` is a
-//! port from 1 on, and holds the sender back.
+//! A device has one port, or several ports and a pair of control queues ([`control`]) on which it announces them. The
+//! driver serves one stream: port 0 of a device with one port, otherwise the first announced port among the first
+//! [`PORTS`]. QEMU's `virtconsole` is port 0, and drops bytes if its reader is too slow; its `virtserialport` is a port
+//! from 1 on, and exerts back-pressure on the sender.
 //!
-//! Bytes are copied between the caller's slices and pages of the driver's own: a console carries commands and
-//! images, and nobody keeps its bytes where they arrived. Both directions are bounded: the host waits while
-//! [`RECEIVE_PAGES`] pages are full, and [`Console::transmit`] takes no more than [`TRANSMIT_PAGES`] pages.
+//! The driver copies bytes between the caller's slices and its own pages: a console transports commands and images, and
+//! no caller keeps their bytes in place. Both directions are bounded: the host waits while [`RECEIVE_PAGES`] pages are
+//! full, and [`Console::transmit`] accepts at most [`TRANSMIT_PAGES`] pages.
 //!
-//! What is not here: two streams at once, the size of the terminal, and what the bytes mean.
+//! Not here: two streams at once, the size of the terminal, and the meaning of the bytes.
 
 mod bytes;
 mod control;
@@ -29,37 +29,37 @@ use isola_machine::apic::InterruptMessage;
 use isola_machine::dma::DmaRegion;
 use port::{PAGE, Port, PortQueues};
 
-/// Ports among which the driver looks for the one that there is.
+/// The ports among which the driver selects one.
 pub const PORTS: u16 = 2;
 
 /// The device has control queues, and may have several ports (virtio 1.2, 5.3.3).
 const MULTIPORT: u64 = 1 << 1;
 
-/// Where the number of ports stands in the device's configuration (virtio 1.2, 5.3.4).
+/// The offset of the number of ports in the device's configuration (virtio 1.2, 5.3.4).
 const MAX_PORTS_OFFSET: usize = 4;
 
-/// A console that runs. Dropped, it is reset.
+/// A running console. Dropping it resets it.
 #[derive(Debug)]
 pub struct Console {
-    // First, so that the device is reset before its queues go.
+    // First, so that the device is reset before its queues are dropped.
     device: Device,
-    /// Where the device has several ports.
+    /// The control queues of a device with several ports.
     control: Option<Control>,
-    /// From port 0 on.
+    /// The ports, from port 0 on.
     ports: Vec<Port>,
-    /// The index of the port that bytes go through, once the device has told of it.
+    /// The index of the open port, once the device has announced it.
     open: Option<usize>,
-    /// The pages of that port, until then.
+    /// The pages of that port, until it is open.
     pages: Vec<DmaRegion>,
 }
 
 impl Console {
-    /// Makes the device behind `transport` run. `interrupt` is the message by which it calls, where it has
-    /// message interrupts; otherwise it uses its line. Memory comes from `memory`, called with lengths in bytes:
-    /// [`DmaRegion::new`] serves. Interrupts are off at first.
+    /// Starts the device behind `transport`. `interrupt` is its message interrupt, if it supports these; otherwise it
+    /// uses its interrupt line. `memory` allocates regions of a length in bytes: [`DmaRegion::new`] suffices.
+    /// Interrupts are initially disabled.
     ///
     /// # Errors
-    /// [`DeviceError`]: the device has been reset.
+    /// [`DeviceError`]; the device has been reset.
     pub fn start(
         transport: Box<dyn Transport>,
         interrupt: Option<InterruptMessage>,
@@ -102,7 +102,7 @@ impl Console {
         Ok(console)
     }
 
-    /// Lets bytes through the port of that index.
+    /// Opens the port of that index and gives it the pages.
     fn open(&mut self, index: usize) {
         if let Some(port) = self.ports.get_mut(index) {
             port.fill(core::mem::take(&mut self.pages));
@@ -110,7 +110,7 @@ impl Console {
         }
     }
 
-    /// Takes in what the device tells of its ports.
+    /// Processes the device's control messages.
     fn hear(&mut self) -> Result<(), Fault> {
         let Some(control) = &mut self.control else { return Ok(()) };
         let mut found = None;
@@ -129,30 +129,30 @@ impl Console {
         Ok(())
     }
 
-    /// The port that bytes go through.
+    /// Returns the open port.
     fn port(&mut self) -> Option<&mut Port> {
         self.ports.get_mut(self.open?)
     }
 
-    /// Copies bytes that were received to the beginning of `into`; returns how many. 0 where none are there.
+    /// Copies received bytes to the beginning of `into`. Returns their number, 0 if there are none.
     ///
     /// # Errors
-    /// What the device did wrong.
+    /// The device's protocol violation.
     pub fn receive(&mut self, into: &mut [u8]) -> Result<usize, Fault> {
         self.hear()?;
         self.port().map_or(Ok(0), |port| port.receive(into))
     }
 
-    /// Copies bytes to be sent, from the beginning of `from`, as many as there is room for; returns how many.
+    /// Queues bytes from the beginning of `from`, as many as there is room for. Returns their number.
     ///
     /// # Errors
-    /// What the device did wrong.
+    /// The device's protocol violation.
     pub fn transmit(&mut self, from: &[u8]) -> Result<usize, Fault> {
         self.hear()?;
         self.port().map_or(Ok(0), |port| port.transmit(from))
     }
 
-    /// Whether something was received that [`Self::receive`] has not looked at.
+    /// Returns whether received bytes, or a control message, wait for [`Self::receive`].
     pub fn has_received(&self) -> bool {
         match self.open.and_then(|index| self.ports.get(index)) {
             Some(port) => port.has_received(),
@@ -160,16 +160,16 @@ impl Console {
         }
     }
 
-    /// Whether everything handed over has been read by the device.
+    /// Returns whether the device has read all bytes.
     ///
     /// # Errors
-    /// What the device did wrong.
+    /// The device's protocol violation.
     pub fn is_drained(&mut self) -> Result<bool, Fault> {
         self.port().map_or(Ok(true), Port::is_drained)
     }
 
-    /// Asks for an interrupt when something is received. It is for one: the handler receives everything, then asks
-    /// again. [`Pending::Yes`]: something is there already, and no interrupt may come for it.
+    /// Enables one interrupt for the next received bytes: the handler receives everything, then enables it again.
+    /// Returns [`Pending::Yes`] if bytes are present already: an interrupt may not come for them.
     pub fn enable_receive_interrupts(&mut self) -> Pending {
         match (self.open, &mut self.control) {
             (None, Some(control)) => control.enable_interrupts(),
@@ -177,7 +177,7 @@ impl Console {
         }
     }
 
-    /// Asks for no interrupts on what is received.
+    /// Disables receive interrupts.
     pub fn disable_receive_interrupts(&mut self) {
         match (self.open, &mut self.control) {
             (None, Some(control)) => control.disable_interrupts(),
@@ -185,27 +185,27 @@ impl Console {
         }
     }
 
-    /// Asks for an interrupt when there is room to send more. [`Pending::Yes`]: there is already.
+    /// Enables an interrupt for room to send. Returns [`Pending::Yes`] if there is room already.
     pub fn enable_transmit_interrupts(&mut self) -> Pending {
         match (self.open, &mut self.control) {
-            // There is room as soon as there is a port.
+            // An open port has room.
             (None, Some(control)) => control.enable_interrupts(),
             _ => self.port().map_or(Pending::No, Port::enable_transmit_interrupts),
         }
     }
 
-    /// Asks for no interrupts on room to send.
+    /// Disables transmit interrupts.
     pub fn disable_transmit_interrupts(&mut self) {
         _ = self.port().map(Port::disable_transmit_interrupts);
     }
 
-    /// Why the device interrupted, and takes the interrupt off it. For devices with a line.
+    /// Returns and clears the cause of an interrupt, for devices with an interrupt line.
     pub fn acknowledge(&mut self) -> InterruptCause {
         self.device.acknowledge()
     }
 }
 
-/// How many ports the device can have.
+/// Returns the most ports that the device can have.
 fn max_ports(device: &Device) -> Result<u32, DeviceError> {
     let half = |transport: &dyn Transport, offset| transport.configuration_u16(offset).map(u32::from);
     device.configuration(|transport| {

@@ -10,13 +10,13 @@ use isola_machine::dma::DmaRegion;
 /// Pages that the device can fill before it has to wait.
 pub const RECEIVE_PAGES: u16 = 16;
 
-/// Pages that can wait to be read by the device.
+/// Pages that can wait for the device to read them.
 pub const TRANSMIT_PAGES: u16 = 16;
 
 /// Size of a page, in bytes.
 pub(super) const PAGE: usize = 4096;
 
-/// Where the queues of a port stand among the device's.
+/// The indices of a port's queues.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PortQueues {
     receive: QueueIndex,
@@ -24,14 +24,14 @@ pub(super) struct PortQueues {
 }
 
 impl PortQueues {
-    /// Of the port of that number: the control queues stand behind those of port 0.
+    /// Returns the queues of this port number: the control queues follow those of port 0.
     pub(super) fn of(port: u16) -> Self {
         let first = if port == 0 { 0 } else { 2 * port + 2 };
         Self { receive: QueueIndex(first), transmit: QueueIndex(first + 1) }
     }
 }
 
-/// A page that the device has filled, and that is being read.
+/// A page that the device has filled, and that the caller has partly read.
 #[derive(Debug)]
 struct Reading {
     page: DmaRegion,
@@ -39,7 +39,7 @@ struct Reading {
     end: usize,
 }
 
-/// A port. Until it has pages, nothing goes through it.
+/// A port. It transfers no bytes until it has pages.
 #[derive(Debug)]
 pub(super) struct Port {
     receive: VirtQueue<DmaRegion>,
@@ -49,7 +49,7 @@ pub(super) struct Port {
 }
 
 impl Port {
-    /// Sets the queues of a port up.
+    /// Creates the queues of a port.
     pub(super) fn new(
         device: &mut Device,
         queues: PortQueues,
@@ -64,8 +64,8 @@ impl Port {
         Ok(Self { receive, transmit, reading: None, spare: Vec::new() })
     }
 
-    /// Gives the port its pages, of which each is [`PAGE`] bytes long: as many as its queues are long go into
-    /// each direction. The device must run.
+    /// Supplies the port with pages of [`PAGE`] bytes. Each direction takes as many as its queue has descriptors. The
+    /// device must be running.
     pub(super) fn fill(&mut self, mut pages: Vec<DmaRegion>) {
         self.spare = pages.split_off(pages.len().min(self.receive.size().into()));
         self.spare.truncate(self.transmit.size().into());
@@ -73,8 +73,8 @@ impl Port {
         self.receive.publish();
     }
 
-    /// Gives the device a page to fill. There is a descriptor for each page, so that only a broken queue refuses,
-    /// which needs the page no more.
+    /// Lends the device a page to fill. Each page has a descriptor, so only a faulty queue rejects it, and such a queue
+    /// needs no page.
     fn offer(&mut self, page: DmaRegion) {
         let whole = Part { offset: 0, len: PAGE as u32, access: Access::DeviceWrites };
         _ = self.receive.lend_parts(page, &[whole]);
@@ -101,13 +101,13 @@ impl Port {
         Ok(copied)
     }
 
-    /// The page that is being read, or the next that the device has filled.
+    /// Returns the partly read page, or the next page that the device has filled.
     fn next_page(&mut self) -> Result<Option<Reading>, Fault> {
         if let Some(reading) = self.reading.take() {
             return Ok(Some(reading));
         }
         let returned = self.receive.take_returned()?;
-        // No longer than the page: the queue has checked it.
+        // The queue has checked that the length is at most the page's.
         Ok(returned.map(|returned| Reading {
             page: returned.buffer,
             next: 0,
@@ -141,7 +141,7 @@ impl Port {
         Ok(())
     }
 
-    /// Whether received bytes wait.
+    /// Returns whether received bytes wait.
     pub(super) fn has_received(&self) -> bool {
         self.reading.is_some() || self.receive.has_returned()
     }

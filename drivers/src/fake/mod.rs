@@ -1,5 +1,5 @@
-//! Devices in software, for the tests: registers ([`registers`]) that a driver finds over PCI ([`pci`]) or MMIO,
-//! and rings seen from the device's side ([`ring`]).
+//! Devices in software, for the tests: registers ([`registers`]) over PCI ([`pci`]) or MMIO, and the device's side of
+//! rings ([`ring`]).
 
 pub mod pci;
 pub mod registers;

@@ -74,7 +74,7 @@ pub struct FakeFunction {
     registers: Arc<Mutex<RegisterBar>>,
 }
 
-/// Where the capability of that kind is in the configuration space of [`FakeFunction::new`].
+/// The offsets of the capabilities in the configuration space of [`FakeFunction::new`].
 pub const COMMON_AT: usize = 0x50;
 pub const NOTIFY_AT: usize = 0x60;
 pub const INTERRUPT_AT: usize = 0x74;
@@ -82,7 +82,7 @@ pub const DEVICE_AT: usize = 0x84;
 pub const MSI_X_AT: usize = 0x94;
 
 impl FakeFunction {
-    /// A modern function with `entries` message interrupts.
+    /// Returns a modern function with `entries` message interrupts.
     pub fn new(device: &SharedDevice, entries: u16) -> Self {
         let mut config = Bytes(vec![0; 4096]);
         config.put(0x00, &0x1af4_u16.to_le_bytes());
@@ -108,23 +108,23 @@ impl FakeFunction {
         }
     }
 
-    /// The window of configuration space.
+    /// Returns the window of the configuration space.
     pub fn config(&self) -> FakeWindow {
         FakeWindow::new(self.configuration.clone(), 4096)
     }
 
-    /// The windows of the BARs.
+    /// Returns the windows of the BARs.
     pub fn bars(&self) -> [(u8, FakeWindow); 2] {
         [(1, FakeWindow::new(self.table.clone(), 4096)), (4, FakeWindow::new(self.registers.clone(), 0x4000))]
     }
 
-    /// Changes configuration space.
+    /// Writes to the configuration space.
     pub fn put(&self, offset: usize, bytes: &[u8]) {
         self.configuration.lock().unwrap().put(offset, bytes);
     }
 }
 
-/// A vendor capability as virtio has them.
+/// Returns a vendor capability in virtio's format.
 pub fn virtio_capability(next: usize, cap_len: u8, kind: u8, bar: u8, offset: u32, len: u32) -> [u8; 16] {
     let mut bytes = [0x09, next as u8, cap_len, kind, bar, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     bytes[8..12].copy_from_slice(&offset.to_le_bytes());

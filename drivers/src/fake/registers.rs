@@ -1,4 +1,4 @@
-//! The registers of a device: one state behind the faces of MMIO and of PCI's common registers.
+//! The registers of a device: one state behind MMIO and PCI's common registers.
 
 use super::ring::DeviceRing;
 use crate::transport::{QueueAddresses, RegisterWindow};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec;
 use std::vec::Vec;
 
-/// Something with registers.
+/// A model of a register block.
 pub trait Model: Send {
     fn read(&mut self, offset: usize, width: usize) -> u32;
     fn write(&mut self, offset: usize, width: usize, value: u32);
@@ -96,7 +96,7 @@ pub struct FakeQueue {
     pub addresses: [u64; 3],
 }
 
-/// What a device does that it should not.
+/// Deliberate protocol violations of a device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quirks {
     pub hangs_in_reset: bool,
@@ -126,7 +126,7 @@ pub struct FakeDevice {
     /// The queues that were notified, in order.
     pub notices: Vec<u16>,
     pub quirks: Quirks,
-    /// The control queue, its memory, its ring once it is used, what it answers, and what it was told.
+    /// The index of the control queue, its memory, its ring after the first use, its answer, and the received commands.
     pub control: Option<u16>,
     pub memory: Option<PeerMemory>,
     control_ring: Option<DeviceRing>,
@@ -175,7 +175,7 @@ impl FakeDevice {
         }
     }
 
-    /// The device's side of a queue that the driver has set up.
+    /// Returns the device's side of a queue that the driver has enabled.
     pub fn ring(&self, queue: u16) -> DeviceRing {
         let queue = &self.queues[usize::from(queue)];
         assert!(queue.ready, "the queue was not set up");
@@ -338,7 +338,7 @@ impl Model for FakeDevice {
     }
 }
 
-/// The device's window on MMIO.
+/// Returns the device's MMIO window.
 pub fn mmio(device: &SharedDevice) -> FakeWindow {
     let len = 0x100 + lock(device).configuration.len();
     FakeWindow::new(device.clone(), len)

@@ -1,4 +1,4 @@
-//! A queue as the device sees it. It does what a device does, and lets a test do what no device should.
+//! The device's side of a queue. It follows the protocol, or violates it for a test.
 
 use crate::transport::QueueAddresses;
 use crate::virtqueue::Suppression;
@@ -27,11 +27,11 @@ pub struct DeviceRing {
     memory: PeerMemory,
     at: QueueAddresses,
     suppression: Suppression,
-    /// Next position in the available ring to look at.
+    /// The next position to read in the available ring.
     next: u16,
     /// The used index.
     pub used: u16,
-    /// The used index when interrupts were last considered.
+    /// The used index at the last call of [`Self::wants_interrupt`].
     considered: u16,
 }
 
@@ -43,7 +43,7 @@ impl DeviceRing {
         Self { memory, at, suppression, next: 0, used: 0, considered: 0 }
     }
 
-    /// The queue after so many buffers; the driver has to be there as well.
+    /// Moves the queue to the state after `count` buffers; the driver has to be in the same state.
     pub fn after(mut self, count: u16) -> Self {
         self.next = count;
         self.considered = count;
@@ -73,7 +73,7 @@ impl DeviceRing {
         (u64::from_le_bytes(*address), u32::from_le_bytes(*len), u16::from_le_bytes(*flags), next)
     }
 
-    /// The next chain that the driver has made available.
+    /// Takes the next available chain.
     pub fn take(&mut self) -> Option<Chain> {
         let waiting = self.available_index().wrapping_sub(self.next);
         assert!(waiting <= self.at.size, "the driver lent more than the queue holds");
@@ -106,11 +106,11 @@ impl DeviceRing {
             }
             index = next;
         }
-        assert!(segments.is_sorted_by_key(|segment| segment.writable), "what the device reads comes first");
+        assert!(segments.is_sorted_by_key(|segment| segment.writable), "readable segments come first");
         Some(Chain { head, segments })
     }
 
-    /// Says that the driver shall notify of what comes after what was taken.
+    /// Requests a notification for the next chain.
     pub fn ask_for_notice(&self) {
         match self.suppression {
             Suppression::EventIndex => self.set_available_event(self.next),
@@ -118,7 +118,7 @@ impl DeviceRing {
         }
     }
 
-    /// Says that the driver need not notify.
+    /// Suppresses notifications.
     pub fn refuse_notice(&self) {
         match self.suppression {
             Suppression::EventIndex => self.set_available_event(self.next.wrapping_sub(1)),
@@ -130,45 +130,45 @@ impl DeviceRing {
         self.memory.write_u16(self.at.used + 4 + 8 * u64::from(self.at.size), event).unwrap();
     }
 
-    /// Whether the driver has made something available that was not taken.
+    /// Returns whether an available chain was not taken.
     pub fn has_available(&self) -> bool {
         self.available_index() != self.next
     }
 
-    /// Returns a chain.
+    /// Returns a used chain.
     pub fn give_back(&mut self, head: u16, written: u32) {
         self.write_used(self.used, u32::from(head), written);
         self.set_used_index(self.used.wrapping_add(1));
     }
 
-    /// Writes an entry of the used ring, whatever it says.
+    /// Writes an entry of the used ring, valid or not.
     pub fn write_used(&self, position: u16, id: u32, written: u32) {
         let place = self.at.used + 4 + 8 * self.slot(position);
         self.memory.write(place, &id.to_le_bytes()).unwrap();
         self.memory.write(place + 4, &written.to_le_bytes()).unwrap();
     }
 
-    /// Writes the used index, whatever it says.
+    /// Writes the used index, valid or not.
     pub fn set_used_index(&mut self, index: u16) {
         self.used = index;
         self.memory.write_u16(self.at.used + 2, index).unwrap();
     }
 
-    /// Whether the driver wants an interrupt for what was returned since this was last asked.
+    /// Returns whether the driver wants an interrupt for the buffers returned since the last call.
     pub fn wants_interrupt(&mut self) -> bool {
         let before = core::mem::replace(&mut self.considered, self.used);
         match self.suppression {
             Suppression::Flags => self.used != before && self.word(self.at.available) & 1 == 0,
             Suppression::EventIndex => {
                 let event = self.word(self.at.available + 4 + 2 * u64::from(self.at.size));
-                // Counted one by one, unlike in the driver: the entry with the index `event` is the one to tell of.
+                // Counted one by one, unlike in the driver: the entry with the index `event` causes the interrupt.
                 let count = self.used.wrapping_sub(before);
                 (0..count).any(|nth| before.wrapping_add(nth) == event)
             }
         }
     }
 
-    /// Reads all that the device may read of a chain.
+    /// Reads all readable segments of a chain.
     pub fn read(&self, chain: &Chain) -> Vec<u8> {
         let mut bytes = Vec::new();
         for segment in chain.segments.iter().filter(|segment| !segment.writable) {
@@ -179,7 +179,7 @@ impl DeviceRing {
         bytes
     }
 
-    /// Writes to what the device may write of a chain, and returns it.
+    /// Writes to the writable segments of a chain, and returns it.
     pub fn answer(&mut self, chain: &Chain, mut bytes: &[u8]) {
         let written = bytes.len() as u32;
         for segment in chain.segments.iter().filter(|segment| segment.writable) {

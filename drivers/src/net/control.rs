@@ -4,24 +4,22 @@ use crate::device::{DeviceError, PATIENCE};
 use crate::virtqueue::{Access, Fault, Part, VirtQueue};
 use isola_machine::dma::DmaRegion;
 
-/// The class of commands about what is received, and the commands that say whether that is everything, and whether it is
-/// all that is for a group.
+/// The class of receive-mode commands, and the commands that set promiscuous and all-multicast mode.
 const CLASS_RECEIVE: u8 = 0;
 const COMMAND_PROMISCUOUS: u8 = 0;
 const COMMAND_ALL_GROUPS: u8 = 1;
 
-/// The class of commands about several queues, the command that says how many are used, and the one that says how frames are
-/// spread over them.
+/// The class of multiqueue commands, and the commands that set the number of used pairs and the RSS parameters.
 const CLASS_QUEUES: u8 = 4;
 const COMMAND_SET_PAIRS: u8 = 0;
 const COMMAND_SPREAD: u8 = 1;
 
-/// Where in the region of commands the device's answer goes: behind the longest command.
+/// The offset of the device's answer in the command region: behind the longest command.
 const ANSWER: usize = 2 + super::spreading::COMMAND_LEN;
 const ANSWER_OK: u8 = 0;
 const ANSWER_NONE: u8 = 0xff;
 
-/// The control queue of a device that runs.
+/// The control queue of a running device.
 #[derive(Debug)]
 pub(super) struct ControlQueue {
     queue: VirtQueue<DmaRegion>,
@@ -34,7 +32,7 @@ impl ControlQueue {
         Self { queue, commands: Some(memory(ANSWER + 1)) }
     }
 
-    /// Has the device spread what it receives over the first `pairs` pairs.
+    /// Makes the device distribute received frames over the first `pairs` pairs.
     ///
     /// # Errors
     /// [`DeviceError::CommandRefused`], [`DeviceError::Fault`].
@@ -43,7 +41,7 @@ impl ControlQueue {
         self.execute(CLASS_QUEUES, COMMAND_SET_PAIRS, &[low, high])
     }
 
-    /// Has the device spread what it receives by this table.
+    /// Makes the device distribute received frames by this table.
     ///
     /// # Errors
     /// [`DeviceError::CommandRefused`], [`DeviceError::Fault`].
@@ -51,9 +49,8 @@ impl ControlQueue {
         self.execute(CLASS_QUEUES, COMMAND_SPREAD, table)
     }
 
-    /// Has the device keep frames that are for other addresses to itself: until it is told to, it hands over all that
-    /// its network carries, and everybody on it works for everybody's traffic. Those for groups it goes on handing over:
-    /// routers and neighbours of IPv6 speak to groups.
+    /// Makes the device drop unicast frames for other addresses: until this command it delivers all frames of its
+    /// network. It still delivers all multicast frames, as IPv6 routers and neighbours use multicast.
     ///
     /// # Errors
     /// [`DeviceError::CommandRefused`], [`DeviceError::Fault`].
@@ -62,7 +59,7 @@ impl ControlQueue {
         self.execute(CLASS_RECEIVE, COMMAND_PROMISCUOUS, &[0])
     }
 
-    /// Executes a command with data of at most [`super::spreading::COMMAND_LEN`] bytes. Waits for the answer, looking for it again and again: commands
+    /// Executes a command with at most [`super::spreading::COMMAND_LEN`] bytes of data. Polls for the answer: commands
     /// are rare, and devices answer at once.
     fn execute(&mut self, class: u8, command: u8, data: &[u8]) -> Result<(), DeviceError> {
         let mut commands = self.commands.take().ok_or(Fault::Silent)?;

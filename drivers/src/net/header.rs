@@ -1,14 +1,14 @@
-//! The header that goes with every frame (virtio 1.2, 5.1.6).
+//! The header in front of each frame (virtio 1.2, 5.1.6).
 
 use crate::virtqueue::HEADER_LEN;
 
-/// The sum has been left to the receiver of this header: it stands partly.
+/// The receiver of this header has to complete the checksum.
 const NEEDS_CHECKSUM: u8 = 1;
 
-/// The device has checked the sums.
+/// The device has validated the checksums.
 const DATA_VALID: u8 = 2;
 
-/// Which segments a device cuts (`VIRTIO_NET_HDR_GSO_*`).
+/// The kinds of TCP segments that a device can cut (`VIRTIO_NET_HDR_GSO_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SegmentKind {
@@ -23,31 +23,31 @@ pub enum SegmentKind {
 pub(super) struct Header {
     pub flags: u8,
     pub segmentation: u8,
-    /// Bytes of all protocol headers, where the device cuts the frame.
+    /// Bytes of all protocol headers, if the device cuts the frame.
     pub header_len: u16,
-    /// Bytes of payload of each piece, where the device cuts the frame.
+    /// Bytes of payload of each segment, if the device cuts the frame.
     pub segment_len: u16,
     pub checksum_start: u16,
     pub checksum_offset: u16,
-    /// How many buffers a received frame takes; always 1 unless buffers are merged.
+    /// The number of buffers of a received frame; always 1 unless buffers are merged.
     pub buffers: u16,
 }
 
-/// What the device shall do with a frame that is sent.
+/// The offload that a transmitted frame requests of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offload {
-    /// Nothing: the frame is complete.
+    /// None: the frame is complete.
     None,
-    /// Sum the bytes from `start` to the frame's end, and store the sum at `start + offset`, where that of the
-    /// pseudo-header stands already.
+    /// Sum the bytes from `start` to the frame's end, and store the sum at `start + offset`, which already has the sum
+    /// of the pseudo-header.
     Checksum {
         /// First byte to sum, counted from the frame's first.
         start: u16,
-        /// Where the sum goes, counted from `start`.
+        /// Offset of the checksum field from `start`.
         offset: u16,
     },
-    /// Cut the payload of a TCP segment into several, each behind headers made from the frame's, and sum each as for
-    /// [`Self::Checksum`].
+    /// Cut the payload of a TCP segment into several segments, each behind headers derived from the frame's, and
+    /// compute the checksum of each as for [`Self::Checksum`].
     Segment {
         /// The protocols.
         kind: SegmentKind,
@@ -62,25 +62,25 @@ pub enum Offload {
     },
 }
 
-/// What the device says of the TCP or UDP checksum of a received frame.
+/// The device's statement about the TCP or UDP checksum of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceivedChecksum {
-    /// Nothing: it must be checked.
+    /// None: it must be checked.
     Unchecked,
-    /// It is right.
+    /// It is valid.
     Valid,
-    /// It is not there yet: the frame comes from the same machine, and was on no wire. It needs no check; who
-    /// passes the frame on has to fill the checksum in.
+    /// It is incomplete: the frame comes from the same machine and crossed no wire. It needs no check; a receiver that
+    /// forwards the frame has to complete the checksum.
     Partial {
         /// First byte to sum, counted from the frame's first.
         start: u16,
-        /// Where the sum goes, counted from `start`.
+        /// Offset of the checksum field from `start`.
         offset: u16,
     },
 }
 
 impl Header {
-    /// The header of a frame that is sent.
+    /// Returns the header of a transmitted frame.
     #[inline(always)]
     pub(super) fn to_send(offload: Offload) -> [u8; HEADER_LEN] {
         let (checksum, segmentation) = match offload {
@@ -97,7 +97,7 @@ impl Header {
             .to_bytes()
     }
 
-    /// Two words, as the header is put before each frame that is sent.
+    /// Returns the bytes of the header, written as two words because each transmitted frame needs one.
     #[inline(always)]
     fn to_bytes(self) -> [u8; HEADER_LEN] {
         let first = u64::from(self.flags)
@@ -112,7 +112,7 @@ impl Header {
         bytes
     }
 
-    /// Reads the header of a received frame.
+    /// Parses the header of a received frame.
     pub(super) fn from_bytes(bytes: [u8; HEADER_LEN]) -> Self {
         let [flags, segmentation, a, b, c, d, e, f, g, h, i, j] = bytes;
         Self {
@@ -126,8 +126,8 @@ impl Header {
         }
     }
 
-    /// What the header says of the checksum of a frame of `len` bytes. A device that names a place outside of the
-    /// frame says nothing.
+    /// Returns the header's statement about the checksum of a frame of `len` bytes, [`ReceivedChecksum::Unchecked`] if
+    /// the checksum field would be outside of the frame.
     pub(super) fn received_checksum(&self, len: usize) -> ReceivedChecksum {
         let (start, offset) = (self.checksum_start, self.checksum_offset);
         if self.flags & NEEDS_CHECKSUM != 0 {
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_stand_in_the_order_of_the_specification() {
+    fn header_fields_are_in_the_order_of_the_specification() {
         let bytes = [1, 2, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x09, 0x0a, 0x0b, 0x0c];
         let header = Header::from_bytes(bytes);
         assert_eq!(header.checksum_start, 0x0807);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_outside_of_the_frame_is_not_believed() {
+    fn a_checksum_field_outside_of_the_frame_is_ignored() {
         let mut header = Header::from_bytes([1, 0, 0, 0, 0, 0, 34, 0, 16, 0, 1, 0]);
         assert_eq!(header.received_checksum(52), ReceivedChecksum::Partial { start: 34, offset: 16 });
         assert_eq!(header.received_checksum(51), ReceivedChecksum::Unchecked);

@@ -1,33 +1,34 @@
 //! The network device (virtio 1.2, 5.1).
 //!
-//! [`NetDevice::start`] takes a device from its reset to running, and returns the device, for what concerns it as
-//! a whole, and its queue pairs, each of which can go to another core.
+//! [`NetDevice::start`] takes a device from reset to running. It returns the device, for operations on it as a whole,
+//! and its queue pairs, each of which can move to another core.
 //!
 //! ```text
 //!   fill ------> receive queue:   [header | frame...........]     one buffer of the caller's, header in front
 //!   receive <---
 //!
 //!   transmit --> transmit queue:  [header]--[piece]--[piece]      header in the queue's memory, the pieces
-//!   reclaim <---                                                  wherever the caller has them
+//!   reclaim <---                                                  in the caller's memory
 //! ```
 //!
-//! No byte of a frame is ever copied. In steady state nothing is allocated.
+//! The driver copies no byte of a frame, and allocates nothing in steady state.
 //!
 //! # Long frames
-//! Where the device cuts TCP segments ([`Offload::Segment`]), it takes up to 64 KiB at once. Where it merges receive
-//! buffers, it hands over what it put together likewise, in as many buffers as it takes ([`Received::more`]): asked for
-//! only where the queue has room for the longest twice, as a frame for which there never is room would stop it.
+//! A device with segmentation offload ([`Offload::Segment`]) accepts up to 64 KiB at once. A device that merges receive
+//! buffers delivers frames of the same length, in as many buffers as necessary ([`Received::more`]). The driver
+//! negotiates this only if the queue has room for two of the longest frames, because a frame without room would block
+//! the queue for ever.
 //!
 //! # Several pairs
-//! A device with several pairs hands a flow's frames to the pair by which its frames were sent last, or, where it hashes
-//! (RSS), to the one that a table names ([`NetDevice::spread`]).
+//! A device with several pairs delivers a flow's frames to the pair that last transmitted for the flow or, with a hash
+//! (RSS), to the pair that a table assigns ([`NetDevice::spread`]).
 //!
 //! # Interrupts
-//! With message interrupts (PCI), each pair has one, for what it received and for what it sent; a pair that goes
-//! to another core takes it along ([`NetQueue::redirect`]). Otherwise (MMIO) the device has one line: its handler
-//! calls [`NetDevice::acknowledge`], then polls every pair. Pairs start with their interrupts off.
+//! With message interrupts (PCI), each pair has one, for both received and sent frames; it moves with its pair to
+//! another core ([`NetQueue::redirect`]). Otherwise (MMIO) the device has one line: its handler calls
+//! [`NetDevice::acknowledge`], then polls every pair. The interrupts of pairs are initially disabled.
 //!
-//! What is not here: segmentation of UDP, filters, and what to do about a link that is down.
+//! Not here: segmentation of UDP, filters, and the reaction to a link that is down.
 
 mod control;
 mod header;
@@ -81,28 +82,28 @@ mod configuration {
     pub const STATUS_LINK_UP: u16 = 1;
 }
 
-/// The IP packets that every Ethernet carries, in bytes.
+/// The longest IP packet that every Ethernet supports, in bytes.
 const STANDARD_MTU: u16 = 1500;
 
-/// The shortest IP packets that a network may be limited to (RFC 791), in bytes.
+/// The smallest MTU of a network (RFC 791), in bytes.
 const LEAST_MTU: u16 = 68;
 
-/// What a frame is longer than its IP packet: Ethernet header and VLAN tag, in bytes.
+/// The difference between a frame and its IP packet: Ethernet header and VLAN tag, in bytes.
 const FRAME_OVERHEAD: usize = 18;
 
-/// The longest frame that a device hands over in merged buffers, in bytes: an IP packet of the longest kind, with its
-/// Ethernet header and tag.
+/// The longest frame that a device delivers in merged buffers, in bytes: the longest IP packet, with Ethernet header
+/// and tag.
 const LONGEST_FRAME: usize = 65_535 + FRAME_OVERHEAD;
 
-/// How a device shall be used.
+/// The configuration of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct NetOptions<'a> {
     /// The most queue pairs to use; the device may have fewer.
     pub pairs: u16,
-    /// The most descriptors a queue.
+    /// The most descriptors of a queue.
     pub queue_size: u16,
-    /// The longest IP packet of the network, in bytes: a receive buffer has room for it, or, where frames may take several,
-    /// several have.
+    /// The longest IP packet of the network, in bytes. One receive buffer has room for it or, if frames may take
+    /// several, several have.
     pub max_mtu: u16,
     /// Whether a received frame may take several buffers.
     pub merging: Merging,
@@ -113,9 +114,9 @@ pub struct NetOptions<'a> {
 /// Whether a received frame may take several buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merging {
-    /// It takes one.
+    /// It takes one buffer.
     Never,
-    /// It may, where the device does that, and the queue has room for the longest frame twice.
+    /// It may, if the device supports that, and the queue has room for two of the longest frames.
     Buffers {
         /// Length of a buffer, header included, in bytes.
         len: usize,
@@ -125,13 +126,13 @@ pub enum Merging {
 /// How a network device interrupts.
 #[derive(Clone, Copy, Debug)]
 pub enum NetInterrupts<'a> {
-    /// By its line, if at all.
+    /// By its line, or not at all.
     Line,
     /// By messages.
     Messages {
-        /// One a pair. There are no more pairs than these.
+        /// One message a pair. There are no more pairs than these.
         pairs: &'a [InterruptMessage],
-        /// When the link goes up or down.
+        /// The message for link changes.
         configuration: Option<InterruptMessage>,
     },
 }
@@ -139,13 +140,13 @@ pub enum NetInterrupts<'a> {
 /// Whether a device is connected to its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// It is, or does not tell.
+    /// It is connected, or does not report the link.
     Up,
-    /// It is not.
+    /// It is not connected.
     Down,
 }
 
-/// A network device that runs. Dropped, it is reset; drop its queues after it.
+/// A running network device. Dropping it resets it; drop its queues after it.
 #[derive(Debug)]
 pub struct NetDevice {
     device: Device,
@@ -156,11 +157,11 @@ pub struct NetDevice {
 }
 
 impl NetDevice {
-    /// Makes the device behind `transport` run. The memory for rings comes from `memory`, called with lengths in
-    /// bytes: [`DmaRegion::new`] serves.
+    /// Starts the device behind `transport`. `memory` allocates the rings, with lengths in bytes: [`DmaRegion::new`]
+    /// suffices.
     ///
     /// # Errors
-    /// [`DeviceError`]: the device has been reset.
+    /// [`DeviceError`]; the device has been reset.
     pub fn start<Rx: ReceiveBuffer, Tx: DmaBuffer>(
         transport: Box<dyn Transport>,
         options: &NetOptions<'_>,
@@ -248,7 +249,7 @@ impl NetDevice {
             let spread = if several { control.set_pairs(pairs) } else { Ok(()) };
             let configured = spread.and_then(|()| if filters { control.filter() } else { Ok(()) });
             if let Err(error) = configured {
-                // Before the queues go, so that they need not leak.
+                // Before the queues are dropped, so that they need not leak.
                 _ = net.device.reset();
                 return Err(error);
             }
@@ -256,17 +257,17 @@ impl NetDevice {
         Ok((net, queues))
     }
 
-    /// The device's hardware address.
+    /// Returns the device's hardware address.
     pub fn mac(&self) -> [u8; 6] {
         self.mac
     }
 
-    /// The longest IP packet that the network carries, in bytes.
+    /// Returns the longest IP packet that the network supports, in bytes.
     pub fn mtu(&self) -> u16 {
         self.mtu
     }
 
-    /// Whether the device is connected.
+    /// Returns whether the device is connected.
     ///
     /// # Errors
     /// [`DeviceError::ConfigurationTooShort`], [`DeviceError::ConfigurationUnstable`].
@@ -279,10 +280,10 @@ impl NetDevice {
         Ok(if status & configuration::STATUS_LINK_UP != 0 { Link::Up } else { Link::Down })
     }
 
-    /// Has the device spread what it receives over the first `pairs` pairs, of those it started with.
+    /// Makes the device distribute received frames over the first `pairs` of its started pairs.
     ///
     /// # Errors
-    /// [`DeviceError::CommandRefused`] also where there are no such pairs.
+    /// [`DeviceError::CommandRefused`], also if the device has fewer pairs.
     pub fn use_pairs(&mut self, pairs: u16) -> Result<(), DeviceError> {
         if !(1..=self.pairs).contains(&pairs) {
             return Err(DeviceError::CommandRefused);
@@ -290,17 +291,17 @@ impl NetDevice {
         self.control.as_mut().ok_or(DeviceError::CommandRefused)?.set_pairs(pairs)
     }
 
-    /// Whether the device spreads what it receives as [`Self::spread`] says.
+    /// Returns whether the device supports [`Self::spread`].
     pub fn spreads_by_hash(&self) -> Offered {
         let offered = self.control.is_some() && self.device.has(bits::SPREADS_BY_HASH);
         if offered { Offered::Yes } else { Offered::No }
     }
 
-    /// Has the device hand a TCP segment or UDP datagram to the pair that stands in a table at the lower bits of the flow's
-    /// hash (Toeplitz with this key), and everything else to the first.
+    /// Makes the device deliver each TCP segment or UDP datagram to the pair in the table entry of the flow's hash (the
+    /// lowest bits of the Toeplitz hash with this key), and all other frames to the first pair.
     ///
     /// # Errors
-    /// [`DeviceError::CommandRefused`] also where the device does not, or there are no such pairs.
+    /// [`DeviceError::CommandRefused`], also if the device does not support it, or has fewer pairs.
     pub fn spread(&mut self, key: &[u8; KEY_LEN], pairs: &[u16; TABLE_LEN]) -> Result<(), DeviceError> {
         if self.spreads_by_hash() == Offered::No || pairs.iter().any(|pair| *pair >= self.pairs) {
             return Err(DeviceError::CommandRefused);
@@ -309,20 +310,20 @@ impl NetDevice {
         control.spread(&spreading::command(key, pairs, self.pairs))
     }
 
-    /// Why the device interrupted, and takes the interrupt off it. For devices with a line.
+    /// Returns and clears the cause of an interrupt, for devices with an interrupt line.
     pub fn acknowledge(&mut self) -> InterruptCause {
         self.device.acknowledge()
     }
 
-    /// Whether the device says that it cannot go on.
+    /// Returns whether the device reports that it cannot continue.
     pub fn needs_reset(&self) -> bool {
         self.device.needs_reset()
     }
 
-    /// Stops the device and takes its queues down: all buffers are dropped.
+    /// Stops the device and drops its queues with all buffers.
     ///
     /// # Errors
-    /// [`DeviceError::ResetHangs`]: then the buffers are leaked, as the device may still write them.
+    /// [`DeviceError::ResetHangs`]; the buffers are leaked, as the device may still write to them.
     pub fn stop<Rx, Tx>(mut self, queues: Vec<NetQueue<Rx, Tx>>) -> Result<(), DeviceError> {
         let result = self.device.reset();
         drop(queues);
@@ -342,7 +343,7 @@ fn read_mtu(device: &Device) -> Result<u16, DeviceError> {
     device.configuration(|transport| transport.configuration_u16(configuration::MTU))
 }
 
-/// How many pairs to use: as many as are asked for, the device has, and interrupts are there for.
+/// Returns the number of pairs to use: the minimum of the requested pairs, the device's pairs and the interrupts.
 fn pair_count(options: &NetOptions<'_>, device_pairs: u16, entries: u16) -> Result<u16, DeviceError> {
     let interrupts = match options.interrupts {
         NetInterrupts::Line => u16::MAX,
@@ -364,7 +365,7 @@ fn queue_options(device: &Device, indirection: Indirection, headers: Headers) ->
     }
 }
 
-/// Makes a pair: queues `2 pair` and `2 pair + 1`, both on message interrupt `pair`.
+/// Creates a pair: queues `2 pair` and `2 pair + 1`, both on message interrupt `pair`.
 fn make_pair<Rx: ReceiveBuffer, Tx: DmaBuffer>(
     device: &mut Device,
     pair: u16,

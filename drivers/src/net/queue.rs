@@ -12,7 +12,7 @@ use isola_machine::dma_peer::SharedBuffer;
 
 /// A buffer that the device fills with a header and a frame.
 pub trait ReceiveBuffer: DmaBuffer {
-    /// Its first [`HEADER_LEN`] bytes. It has more: [`NetQueue::fill`] sees to that.
+    /// Returns the first [`HEADER_LEN`] bytes. [`NetQueue::fill`] guarantees that the buffer is longer.
     fn header(&self) -> [u8; HEADER_LEN];
 }
 
@@ -29,18 +29,19 @@ impl ReceiveBuffer for SharedBuffer {
 pub struct Received<Rx> {
     /// The buffer. The frame begins [`HEADER_LEN`] bytes from its beginning.
     pub buffer: Rx,
-    /// Bytes of the frame in it.
+    /// Bytes of the frame in this buffer.
     pub len: usize,
-    /// How many further buffers the frame goes on in: to be taken with [`NetQueue::receive_more`], before anything else.
+    /// The number of further buffers of the frame. The caller takes them with [`NetQueue::receive_more`], before any
+    /// other call.
     pub more: u16,
-    /// What the device says of its checksum.
+    /// The device's statement about the checksum.
     pub checksum: ReceivedChecksum,
 }
 
-/// What a queue pair can do, as agreed with the device.
+/// The negotiated abilities of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PairOptions {
-    /// Whether the device fills checksums in, and whether it cuts TCP segments over IPv4 and over IPv6.
+    /// Whether the device completes checksums, and whether it cuts TCP segments over IPv4 and over IPv6.
     pub checksums: Offered,
     pub segments_ipv4: Offered,
     pub segments_ipv6: Offered,
@@ -50,7 +51,7 @@ pub(super) struct PairOptions {
     pub receive_len: usize,
 }
 
-/// Whether a device does something.
+/// Whether a device offers a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offered {
     /// It does.
@@ -59,9 +60,9 @@ pub enum Offered {
     No,
 }
 
-/// A pair of queues: `Rx` are the buffers to receive into, `Tx` the frames to send.
+/// A pair of queues: `Rx` are the receive buffers, `Tx` the transmitted frames.
 ///
-/// Each `Tx` is a frame in any number of pieces up to [`MAX_PIECES`]; the device reads them where they are.
+/// Each `Tx` is a frame in any number of pieces up to [`MAX_PIECES`]; the device reads them in place.
 #[derive(Debug)]
 pub struct NetQueue<Rx, Tx> {
     receive: VirtQueue<Rx>,
@@ -70,7 +71,7 @@ pub struct NetQueue<Rx, Tx> {
     message: Option<Box<dyn MessageControl>>,
 }
 
-/// Most pieces of a frame that is sent: a chain less its header.
+/// The most pieces of a transmitted frame: a chain less its header.
 pub const MAX_PIECES: usize = crate::virtqueue::MAX_CHAIN as usize - 1;
 
 impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
@@ -86,12 +87,12 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
         pair
     }
 
-    /// Whether the device fills checksums in: whether [`Offload::Checksum`] is taken.
+    /// Returns whether the device completes checksums, so that [`Offload::Checksum`] is allowed.
     pub fn transmit_checksums(&self) -> Offered {
         self.options.checksums
     }
 
-    /// Whether the device cuts segments of a kind: whether [`Offload::Segment`] is taken.
+    /// Returns whether the device cuts segments of a kind, so that [`Offload::Segment`] is allowed.
     pub fn transmit_segments(&self, kind: SegmentKind) -> Offered {
         match kind {
             SegmentKind::TcpIpv4 => self.options.segments_ipv4,
@@ -99,26 +100,26 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
         }
     }
 
-    /// Whether a frame may take several buffers.
+    /// Returns whether a received frame may take several buffers.
     pub fn merges(&self) -> Offered {
         self.options.merges
     }
 
-    /// Shortest buffer that [`Self::fill`] takes, in bytes.
+    /// Returns the shortest buffer that [`Self::fill`] accepts, in bytes.
     pub fn receive_buffer_len(&self) -> usize {
         self.options.receive_len
     }
 
-    /// How many more buffers to receive into the device can have.
+    /// Returns the number of further receive buffers that the queue has room for.
     pub fn receive_room(&self) -> u16 {
         self.receive.room()
     }
 
-    /// Gives the device a buffer to receive into: one contiguous piece for the header and the frame. The device
-    /// learns of it with the next [`Self::flush`].
+    /// Lends the device a receive buffer: one contiguous piece for the header and the frame. The next [`Self::flush`]
+    /// publishes it.
     ///
     /// # Errors
-    /// Gives the buffer back with the reason.
+    /// Returns the buffer with the reason.
     #[inline(always)]
     pub fn fill(&mut self, buffer: Rx) -> Result<(), Refused<Rx>> {
         let len = match buffer.one_or_two() {
@@ -135,10 +136,10 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
         self.receive.lend(buffer, Access::DeviceWrites)
     }
 
-    /// The next received frame.
+    /// Returns the next received frame.
     ///
     /// # Errors
-    /// What the device did wrong.
+    /// The device's protocol violation.
     #[inline(always)]
     pub fn receive(&mut self) -> Result<Option<Received<Rx>>, Fault> {
         let Some(returned) = self.receive.take_returned()? else { return Ok(None) };
@@ -154,10 +155,11 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
         Ok(Some(Received { buffer, len, more, checksum: header.received_checksum(len) }))
     }
 
-    /// The next buffer of a frame, and how many bytes of it are in that. A device returns all of a frame's at once.
+    /// Returns the next buffer of a frame, and the number of the frame's bytes in it. A device returns all buffers of a
+    /// frame at once.
     ///
     /// # Errors
-    /// What the device did wrong: [`Fault::TooFew`], where it announced more than it has returned.
+    /// The device's protocol violation: [`Fault::TooFew`], if it announced more buffers than it has returned.
     pub fn receive_more(&mut self) -> Result<(Rx, usize), Fault> {
         match self.receive.take_returned()? {
             Some(returned) => Ok((returned.buffer, returned.written as usize)),
@@ -165,11 +167,10 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
         }
     }
 
-    /// Gives the device a frame to send. The device learns of it with the next [`Self::flush`], and the frame
-    /// comes back by [`Self::reclaim`].
+    /// Lends the device a frame to send. The next [`Self::flush`] publishes it, and [`Self::reclaim`] returns it.
     ///
     /// # Errors
-    /// Gives the frame back with the reason: [`Refusal::Full`] passes when frames are reclaimed.
+    /// Returns the frame with the reason. [`Refusal::Full`] is temporary: it ends when frames are reclaimed.
     #[inline]
     pub fn transmit(&mut self, frame: Tx, offload: Offload) -> Result<(), Refused<Tx>> {
         match self.header(offload) {
@@ -178,7 +179,7 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
         }
     }
 
-    /// The header of a frame that is sent with this offload; `None` where the device does not offer that.
+    /// Returns the header of a frame with this offload, `None` if the device does not offer it.
     #[inline]
     pub fn header(&self, offload: Offload) -> Option<[u8; HEADER_LEN]> {
         let offered = match offload {
@@ -189,41 +190,41 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
         (offered == Offered::Yes).then(|| Header::to_send(offload))
     }
 
-    /// As [`Self::transmit`], for a frame behind its [header](Self::header) in the same memory: a piece fewer for the
-    /// device to look at.
+    /// Transmits like [`Self::transmit`] a frame that follows its [header](Self::header) in the same memory: the device
+    /// reads one piece fewer.
     ///
     /// # Errors
-    /// Gives the frame back with the reason.
+    /// Returns the frame with the reason.
     #[inline]
     pub fn transmit_behind_header(&mut self, frame: Tx) -> Result<(), Refused<Tx>> {
         self.transmit.lend(frame, Access::DeviceReads)
     }
 
-    /// The next frame that the device has sent and needs no more.
+    /// Returns the next frame that the device has sent.
     ///
     /// # Errors
-    /// What the device did wrong.
+    /// The device's protocol violation.
     #[inline]
     pub fn reclaim(&mut self) -> Result<Option<Tx>, Fault> {
         Ok(self.transmit.take_returned()?.map(|returned| returned.buffer))
     }
 
-    /// Lets `take` take parts of the next frame that the device has sent, and drops the frame in place. Returns whether there
-    /// was one.
+    /// Calls `take` with the next frame that the device has sent, so that it can take parts, and drops the frame in
+    /// place. Returns whether there was one.
     ///
     /// # Errors
-    /// What the device did wrong.
+    /// The device's protocol violation.
     #[inline(always)]
     pub fn drop_sent(&mut self, take: impl FnOnce(&mut Tx)) -> Result<bool, Fault> {
         self.transmit.drop_returned(take)
     }
 
-    /// How many frames the device has been given and not returned.
+    /// Returns the number of frames that the device has and has not returned.
     pub fn in_flight(&self) -> u16 {
         self.transmit.outstanding()
     }
 
-    /// Shows the device what was given to it, both buffers and frames, and tells it where it wants to be told.
+    /// Publishes lent buffers and frames, and notifies the device if it requested that.
     #[inline]
     pub fn flush(&mut self) {
         self.receive.publish();
@@ -236,7 +237,7 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
         self.transmit.publish();
     }
 
-    /// Publishes staged receive buffers if there are at least `least`: for a caller that returns them one at a time.
+    /// Publishes staged receive buffers if there are at least `least`, for a caller that returns them one at a time.
     #[inline]
     pub fn flush_buffers(&mut self, least: u16) {
         if self.receive.unpublished() >= least {
@@ -244,32 +245,32 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
         }
     }
 
-    /// Whether received frames wait.
+    /// Returns whether received frames wait.
     #[inline]
     pub fn has_received(&self) -> bool {
         self.receive.has_returned()
     }
 
-    /// Whether received frames wait that were there at the last look at the device's ring.
+    /// Returns whether received frames wait that were present at the last read of the device's ring.
     #[inline]
     pub fn has_noticed_received(&self) -> bool {
         self.receive.has_noticed()
     }
 
-    /// Whether sent frames wait to be reclaimed that were there at the last look at the device's ring.
+    /// Returns whether sent frames that were present at the last read of the device's ring wait for [`Self::reclaim`].
     #[inline]
     pub fn has_noticed_sent(&self) -> bool {
         self.transmit.has_noticed()
     }
 
-    /// Whether sent frames wait to be reclaimed.
+    /// Returns whether sent frames wait for [`Self::reclaim`].
     #[inline]
     pub fn has_sent(&self) -> bool {
         self.transmit.has_returned()
     }
 
-    /// Asks for an interrupt at the next received frame. It is for one: the handler polls, then asks again.
-    /// [`Pending::Yes`]: frames are there already, and no interrupt may come for them.
+    /// Enables one interrupt for the next received frame: the handler polls, then enables it again. Returns
+    /// [`Pending::Yes`] if frames are present already: an interrupt may not come for them.
     pub fn enable_receive_interrupts(&mut self) -> Pending {
         self.receive.arm(WakeWhen::Returned)
     }
@@ -280,35 +281,35 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
         self.receive.suppression() == Suppression::EventIndex
     }
 
-    /// Asks for no interrupts on received frames.
+    /// Disables receive interrupts.
     pub fn disable_receive_interrupts(&mut self) {
         self.receive.disarm();
     }
 
-    /// Asks for an interrupt when frames have been sent. [`Pending::Yes`]: they have been, and no interrupt may
+    /// Enables an interrupt for sent frames. Returns [`Pending::Yes`] if there are some already: an interrupt may not
     /// come.
     pub fn enable_transmit_interrupts(&mut self, when: WakeWhen) -> Pending {
         self.transmit.arm(when)
     }
 
-    /// Asks for no interrupts on sent frames.
+    /// Disables transmit interrupts.
     pub fn disable_transmit_interrupts(&mut self) {
         self.transmit.disarm();
     }
 
-    /// The pair's message interrupt, where it has one: to send it to another core, or to hold it back.
+    /// Returns the pair's message interrupt, if it has one, to redirect or mask it.
     pub fn message(&mut self) -> Option<&mut dyn MessageControl> {
         Some(&mut **self.message.as_mut()?)
     }
 
-    /// Sends the pair's interrupts elsewhere from now on. Does nothing where the device has one line for all.
+    /// Redirects the pair's interrupts. Does nothing if the device has one line.
     pub fn redirect(&mut self, message: InterruptMessage) {
         if let Some(control) = self.message() {
             control.redirect(message);
         }
     }
 
-    /// What the device did wrong, where it did.
+    /// Returns the device's protocol violation, if there was one.
     pub fn fault(&self) -> Option<Fault> {
         self.receive.fault().or(self.transmit.fault())
     }

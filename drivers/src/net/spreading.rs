@@ -1,4 +1,4 @@
-//! How a device spreads what it receives over its pairs (RSS; virtio 1.2, 5.1.6.5.7).
+//! Receive-side scaling: the device distributes frames over its pairs by a hash (virtio 1.2, 5.1.6.5.7).
 
 use super::configuration;
 use crate::device::{Device, DeviceError};
@@ -6,20 +6,20 @@ use crate::device::{Device, DeviceError};
 /// Length of the hash's key, in bytes.
 pub const KEY_LEN: usize = 40;
 
-/// Entries of the table: every device that spreads has so many (virtio 1.2, 5.1.4.1).
+/// Entries of the table: every device with RSS supports this number (virtio 1.2, 5.1.4.1).
 pub const TABLE_LEN: usize = 128;
 
-/// What is hashed: the addresses and ports of TCP and UDP over both families of IP.
+/// The hash types: addresses and ports of TCP and UDP over both IP families.
 const HASHED: u32 = 1 << 1 | 1 << 2 | 1 << 4 | 1 << 5;
 
-/// The pair for what has no hash.
+/// The pair for frames without a hash.
 const UNHASHED_PAIR: u16 = 0;
 
-/// Length of the command: what is hashed, the table's mask, the pair for the rest, the table, how many transmit queues are
-/// used, and the key behind its length.
+/// Length of the command: hash types, table mask, pair for unhashed frames, table, number of used transmit queues, and
+/// the key behind its length.
 pub(super) const COMMAND_LEN: usize = 4 + 2 + 2 + 2 * TABLE_LEN + 2 + 1 + KEY_LEN;
 
-/// Whether the device has room for the key and the table, and hashes what is to be hashed.
+/// Returns whether the device has room for the key and the table, and supports the hash types.
 pub(super) fn suffices(device: &Device) -> Result<bool, DeviceError> {
     device.configuration(|transport| {
         let key = transport.configuration_u8(configuration::LONGEST_KEY)?;
@@ -30,7 +30,7 @@ pub(super) fn suffices(device: &Device) -> Result<bool, DeviceError> {
     })
 }
 
-/// The command's data.
+/// Returns the command's data.
 pub(super) fn command(key: &[u8; KEY_LEN], table: &[u16; TABLE_LEN], pairs: u16) -> [u8; COMMAND_LEN] {
     let mut data = [0; COMMAND_LEN];
     let mut rest = &mut data[..];

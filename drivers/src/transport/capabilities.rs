@@ -1,12 +1,13 @@
-//! Where a PCI function says its virtio registers are (virtio 1.2, 4.1.4; PCI Local Bus 3.0, 6.7 and 6.8.2).
+//! The positions of a PCI function's virtio registers, from its capabilities (virtio 1.2, 4.1.4; PCI Local Bus 3.0, 6.7
+//! and 6.8.2).
 
 use super::RegisterWindow;
 use core::fmt;
 
-/// Bytes of configuration space that the capabilities of interest are in.
+/// Bytes of configuration space that can contain these capabilities.
 pub(super) const CONFIGURATION_LEN: usize = 256;
 
-/// Most capabilities that fit, each of at least 4 bytes, behind the header of 64: a longer list is a loop.
+/// The most capabilities that fit behind the header of 64 bytes, as each takes at least 4: a longer list has a loop.
 const MAX_CAPABILITIES: usize = (CONFIGURATION_LEN - 64) / 4;
 
 const STATUS: usize = 0x06;
@@ -15,7 +16,7 @@ const CAPABILITIES: usize = 0x34;
 const MSI_X: u8 = 0x11;
 const VENDOR: u8 = 0x09;
 
-/// What kind of registers a virtio capability is about (virtio 1.2, 4.1.4).
+/// The structure types of virtio capabilities (virtio 1.2, 4.1.4).
 mod kind {
     pub const COMMON: u8 = 1;
     pub const NOTIFY: u8 = 2;
@@ -23,18 +24,18 @@ mod kind {
     pub const DEVICE: u8 = 4;
 }
 
-/// A place in a BAR.
+/// A range of a BAR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// The BAR's index.
     pub bar: u8,
-    /// Where in the BAR, in bytes.
+    /// The offset in the BAR, in bytes.
     pub offset: usize,
-    /// How long, in bytes.
+    /// The length, in bytes.
     pub len: usize,
 }
 
-/// Where the registers of a virtio function are.
+/// The positions of a virtio function's registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Capabilities {
     pub common: Place,
@@ -42,7 +43,7 @@ pub(super) struct Capabilities {
     /// Distance between the notification registers of two queues, in bytes.
     pub notify_multiplier: u32,
     pub interrupt_status: Place,
-    /// The device's configuration: not all devices have one.
+    /// The device's configuration, which not all devices have.
     pub device: Option<Place>,
     pub msi_x: Option<MsiX>,
 }
@@ -50,33 +51,32 @@ pub(super) struct Capabilities {
 /// The MSI-X capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MsiX {
-    /// Where in configuration space it is.
+    /// The capability's offset in configuration space.
     pub at: usize,
-    /// How many interrupts there are.
+    /// The number of interrupts.
     pub entries: u16,
-    /// Where the table is.
+    /// The position of the table.
     pub table: Place,
 }
 
-/// What is wrong with a function's capabilities.
+/// The defect of a function's capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CapabilityError {
-    /// The list of capabilities does not end.
+    /// The list of capabilities has a loop.
     Endless,
-    /// A capability is not all within configuration space.
+    /// A capability extends beyond configuration space.
     OutsideConfiguration {
-        /// Where it begins.
+        /// The capability's offset.
         at: usize,
     },
-    /// The function does not say where its common registers, its notification registers or its interrupt
-    /// status are.
+    /// The position of common registers, notification registers or interrupt status is missing.
     Missing,
-    /// Registers are said to be in a BAR that the function does not have, or outside of it.
+    /// Registers are in a BAR that the function does not have, or outside of it.
     OutsideBar {
         /// The BAR.
         bar: u8,
     },
-    /// Registers do not stand where words can be read.
+    /// The offset of registers is not a multiple of 4.
     NotAligned,
 }
 
@@ -98,9 +98,8 @@ impl fmt::Display for CapabilityError {
 impl core::error::Error for CapabilityError {}
 
 impl Capabilities {
-    /// Walks the capabilities of a function whose configuration space, of at least [`CONFIGURATION_LEN`] bytes,
-    /// is `config`. Of several places for the same registers, takes the first that `usable` accepts, as virtio
-    /// wants it.
+    /// Walks the capabilities of a function with the configuration space `config` of at least [`CONFIGURATION_LEN`]
+    /// bytes. Of several positions of the same registers, takes the first that `usable` accepts, as virtio requires.
     pub(super) fn walk(
         config: &impl RegisterWindow,
         usable: impl Fn(&Place) -> bool,
@@ -122,7 +121,7 @@ impl Capabilities {
     }
 }
 
-/// What a walk has found so far.
+/// The capabilities found so far.
 #[derive(Debug, Default)]
 struct Found {
     common: Option<Place>,

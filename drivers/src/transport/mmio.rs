@@ -44,7 +44,7 @@ pub struct MmioTransport<W> {
 }
 
 impl<W: RegisterWindow> MmioTransport<W> {
-    /// The device behind `registers`.
+    /// Opens the device behind `registers`.
     ///
     /// # Errors
     /// [`TransportError::NotVirtio`], [`TransportError::Vacant`] for a slot without a device,
@@ -56,7 +56,7 @@ impl<W: RegisterWindow> MmioTransport<W> {
         if registers.read_u32(register::MAGIC) != MAGIC {
             return Err(TransportError::NotVirtio);
         }
-        // A vacant slot can have the legacy version number: it is no device to complain about.
+        // A vacant slot can have the legacy version number, and is not reported as a legacy device.
         let device_type = registers.read_u32(register::DEVICE_TYPE);
         match (registers.read_u32(register::VERSION), device_type) {
             (1 | 2, 0) => Err(TransportError::Vacant),

@@ -1,7 +1,7 @@
-//! How a device is reached: one trait, whatever the bus.
+//! Access to a device: one trait for all buses.
 //!
-//! A transport is used by whoever sets a device up, and by the one who asks it for its configuration or whether
-//! its interrupt was meant. The paths of packets and bytes go past it: a queue has a [`Notify`] of its own.
+//! A transport is used to initialise a device, to read its configuration and to acknowledge interrupts. The data path
+//! does not use it: each queue has its own [`Notify`].
 
 mod capabilities;
 pub mod mmio;
@@ -22,10 +22,10 @@ use mmio::MmioTransport;
 use msix::MessageEntry;
 use pci::PciTransport;
 
-/// The virtio device behind a device's registers.
+/// Opens the virtio device behind a device's registers.
 ///
 /// # Errors
-/// [`TransportError`], where there is none that the drivers know.
+/// [`TransportError`], if there is no device that the drivers support.
 pub fn open(windows: Windows) -> Result<Box<dyn Transport>, TransportError> {
     Ok(match windows {
         Windows::Pci { config, bars } => Box::new(PciTransport::new(config, &bars)?),
@@ -33,10 +33,10 @@ pub fn open(windows: Windows) -> Result<Box<dyn Transport>, TransportError> {
     })
 }
 
-/// Where a queue is in device memory.
+/// The position of a queue in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueAddresses {
-    /// How many descriptors it has.
+    /// The number of descriptors.
     pub size: u16,
     /// Device address of the descriptors.
     pub descriptors: u64,
@@ -46,21 +46,21 @@ pub struct QueueAddresses {
     pub used: u64,
 }
 
-/// Which queue of a device.
+/// The index of a device's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueueIndex(pub u16);
 
-/// Which of a device's message interrupts.
+/// The index of a device's message interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntryIndex(pub u16);
 
-/// Tells a device of new buffers in one queue.
+/// Notifies a device of new buffers in one queue.
 pub trait Notify: Send + fmt::Debug {
-    /// Tells it.
+    /// Notifies the device.
     fn notify(&self);
 }
 
-/// Why a device interrupted.
+/// The cause of a device's interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterruptCause {
     /// A queue may have returned buffers.
@@ -69,12 +69,12 @@ pub struct InterruptCause {
     pub configuration: Cause,
 }
 
-/// Whether something can have been the cause.
+/// Whether an event can have caused an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// It can.
+    /// It may have.
     Possible,
-    /// It was not.
+    /// It did not.
     No,
 }
 
@@ -90,28 +90,28 @@ impl InterruptCause {
 
 /// A bus that a virtio device is on.
 pub trait Transport: Send + fmt::Debug {
-    /// What the device is (virtio 1.2, 5).
+    /// Returns the device type (virtio 1.2, 5).
     fn device_type(&self) -> u32;
 
-    /// The device status.
+    /// Returns the device status.
     fn status(&self) -> u8;
 
     /// Writes the device status; 0 resets.
     fn set_status(&mut self, status: u8);
 
-    /// What the device offers.
+    /// Returns the offered features.
     fn device_features(&mut self) -> u64;
 
-    /// Says what the driver accepts of it.
+    /// Writes the accepted features.
     fn accept_features(&mut self, features: u64);
 
-    /// How long a queue can be: 0 where the device does not have it.
+    /// Returns the most descriptors of a queue: 0 if the device does not have it.
     fn queue_limit(&mut self, queue: QueueIndex) -> u16;
 
-    /// Hands a queue to the device. `entry` is the interrupt that it uses.
+    /// Enables a queue on the device. `entry` is the queue's interrupt.
     ///
     /// # Errors
-    /// Where the device does not take it.
+    /// [`TransportError`], if the device does not accept the queue.
     fn enable_queue(
         &mut self,
         queue: QueueIndex,
@@ -119,89 +119,88 @@ pub trait Transport: Send + fmt::Debug {
         entry: Option<EntryIndex>,
     ) -> Result<Box<dyn Notify>, TransportError>;
 
-    /// Changes whenever the configuration does.
+    /// Returns a value that changes whenever the configuration does.
     fn generation(&self) -> u32;
 
-    /// Reads from the device's configuration; `None` behind its end.
+    /// Reads a byte of the device's configuration; `None` beyond its end.
     fn configuration_u8(&self, offset: usize) -> Option<u8>;
 
-    /// Reads from the device's configuration.
+    /// Reads two bytes of the device's configuration; `None` beyond its end, or if `offset` is odd.
     fn configuration_u16(&self, offset: usize) -> Option<u16>;
 
-    /// Asks why the device interrupted and takes the interrupt off it. Not for message interrupts, which are
-    /// told apart by their vectors.
+    /// Returns and clears the cause of an interrupt. Not for message interrupts, whose vectors identify the cause.
     fn acknowledge(&mut self) -> InterruptCause;
 
-    /// How many message interrupts the device has: 0 where it has one line for everything.
+    /// Returns the number of message interrupts: 0 if the device has one line.
     fn message_entries(&self) -> u16;
 
-    /// Sets a message interrupt up and unmasks it.
+    /// Configures a message interrupt and unmasks it.
     ///
     /// # Errors
-    /// [`TransportError::NoSuchEntry`] where the device has fewer.
+    /// [`TransportError::NoSuchEntry`], if the device has fewer.
     fn set_message(
         &mut self,
         entry: EntryIndex,
         message: InterruptMessage,
     ) -> Result<Box<dyn MessageControl>, TransportError>;
 
-    /// Says which message interrupt tells that the configuration has changed.
+    /// Selects the message interrupt for changes of the configuration.
     ///
     /// # Errors
-    /// [`TransportError::NoSuchEntry`] where the device does not take it.
+    /// [`TransportError::NoSuchEntry`], if the device does not accept it.
     fn set_configuration_entry(&mut self, entry: EntryIndex) -> Result<(), TransportError>;
 }
 
-/// Control of a message interrupt. It stays with the queue that uses it, on whatever core that is.
+/// Control of a message interrupt. It belongs to the queue that uses the interrupt, on any core.
 pub trait MessageControl: Send + fmt::Debug {
-    /// Holds the interrupt back, until it is unmasked.
+    /// Masks the interrupt: it stays pending until it is unmasked.
     fn mask(&mut self);
 
-    /// Lets the interrupt through; at once, where it was held back.
+    /// Unmasks the interrupt. A pending interrupt comes at once.
     fn unmask(&mut self);
 
-    /// Sends the interrupt elsewhere from now on, and unmasks it.
+    /// Changes the interrupt's destination from now on, and unmasks it.
     fn redirect(&mut self, message: InterruptMessage);
 }
 
-/// What is wrong with a device's registers.
+/// The defect of a device's registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportError {
     /// There is no virtio device.
     NotVirtio,
-    /// There is a place for a device, and none in it.
+    /// The slot has no device.
     Vacant,
-    /// The device speaks the legacy interface alone.
+    /// The device has only the legacy interface.
     Legacy,
-    /// The device speaks a version of the interface that this driver does not know.
+    /// The device has a version of the interface that this driver does not support.
     Version(u32),
     /// A window of registers is shorter than the interface.
     WindowTooShort {
-        /// Bytes there are.
+        /// The length, in bytes.
         len: usize,
-        /// Bytes needed.
+        /// The needed length, in bytes.
         needed: usize,
     },
-    /// The PCI function describes its registers in a way that makes no sense.
+    /// The PCI function's description of its registers is invalid.
     Capability(CapabilityError),
-    /// The device's notification register of a queue is not within the registers.
+    /// The notification register of a queue is outside of the notification registers.
     NotifyOutside {
         /// The queue.
         queue: QueueIndex,
     },
-    /// The device already uses the queue.
+    /// The queue is already enabled.
     QueueInUse {
         /// The queue.
         queue: QueueIndex,
     },
-    /// The device did not take the queue's length, or did not enable it.
+    /// The device did not accept the queue's size, or did not enable it.
     QueueRefused {
         /// The queue.
         queue: QueueIndex,
     },
-    /// The device has no such message interrupt, or has no room for another.
+    /// The device has no such message interrupt, or no resources for another.
     NoSuchEntry {
-        /// The one asked for.
+        /// The requested entry.
         entry: EntryIndex,
     },
 }
@@ -245,7 +244,7 @@ impl From<CapabilityError> for TransportError {
     }
 }
 
-/// Notifies by writing a queue's index, 16 bits wide as PCI wants it.
+/// Notifies by a write of a queue's index, 16 bits wide as PCI requires.
 #[derive(Debug)]
 struct IndexNotifier<W> {
     register: W,

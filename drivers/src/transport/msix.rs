@@ -19,7 +19,7 @@ pub struct MessageEntry<W> {
 }
 
 impl<W: RegisterWindow> MessageEntry<W> {
-    /// The entry `index` of the table at `table`: `None` where it is not within it.
+    /// Returns the entry `index` of the table `table`, `None` if it is outside of it.
     pub(super) fn new(table: &W, index: u16) -> Option<Self> {
         Some(Self { entry: table.window(usize::from(index) * ENTRY_LEN, ENTRY_LEN)? })
     }
@@ -35,7 +35,7 @@ impl<W: RegisterWindow> MessageControl for MessageEntry<W> {
     }
 
     fn redirect(&mut self, message: InterruptMessage) {
-        // Masked meanwhile: an entry that is half the old and half the new would go astray.
+        // Masked during the change: an interrupt from a half-written entry would have a wrong destination.
         self.mask();
         self.entry.write_u32(ADDRESS, message.address as u32);
         self.entry.write_u32(ADDRESS + 4, (message.address >> 32) as u32);

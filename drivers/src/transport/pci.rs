@@ -1,7 +1,7 @@
 //! virtio over PCI: the modern interface, with message interrupts (virtio 1.2, 4.1).
 //!
-//! A function is known by its configuration space and its memory BARs, both mapped by whoever made the windows.
-//! The addresses in the BARs themselves are left as they are.
+//! A function is given by windows of its configuration space and its memory BARs, which the caller has mapped. The
+//! addresses in the BARs stay unchanged.
 
 use super::capabilities::{CONFIGURATION_LEN, Capabilities, CapabilityError, Place};
 use super::{
@@ -14,7 +14,7 @@ use isola_machine::apic::InterruptMessage;
 /// Red Hat's vendor id, which all virtio devices have.
 const VENDOR_ID: u16 = 0x1af4;
 
-/// Modern device ids are this and the device type.
+/// The device id of a modern device is this base plus the device type.
 const MODERN_BASE: u16 = 0x1040;
 
 /// Device ids of transitional devices, whose type is their subsystem id.
@@ -65,13 +65,13 @@ pub struct PciTransport<W> {
     notify_multiplier: usize,
     interrupt_status: W,
     device: Option<W>,
-    /// The MSI-X table, and how many entries it has.
+    /// The MSI-X table and its number of entries.
     messages: Option<(W, u16)>,
 }
 
 impl<W: RegisterWindow> PciTransport<W> {
-    /// The device of the function with that configuration space and those memory BARs, by index. Allows it to access memory and
-    /// to send message interrupts, all of which are masked until they are set up.
+    /// Opens the device of the function with this configuration space and these memory BARs, by index. Enables its
+    /// memory access and message interrupts, all of which are masked until they are configured.
     ///
     /// # Errors
     /// [`TransportError::NotVirtio`], [`TransportError::Legacy`], [`TransportError::Capability`],
@@ -130,7 +130,7 @@ impl<W: RegisterWindow> PciTransport<W> {
     }
 }
 
-/// The type of the function's device.
+/// Returns the type of the function's device.
 fn device_type(config: &impl RegisterWindow) -> Result<u32, TransportError> {
     if config.read_u16(configuration::VENDOR) != VENDOR_ID {
         return Err(TransportError::NotVirtio);
@@ -146,7 +146,7 @@ fn is_transitional(config: &impl RegisterWindow) -> bool {
     TRANSITIONAL.contains(&config.read_u16(configuration::DEVICE))
 }
 
-/// The registers at `place`: all structures hold words, and stand at multiples of 4.
+/// Returns the registers at `place`. All structures contain words, so their offsets must be multiples of 4.
 fn cut<W: RegisterWindow>(bars: &[(u8, W)], place: &Place) -> Result<W, CapabilityError> {
     if !place.offset.is_multiple_of(4) {
         return Err(CapabilityError::NotAligned);
@@ -240,7 +240,7 @@ impl<W: RegisterWindow> Transport for PciTransport<W> {
     }
 
     fn acknowledge(&mut self) -> InterruptCause {
-        // Reading clears it.
+        // The read clears it.
         InterruptCause::from_status(self.interrupt_status.read_u8(0))
     }
 

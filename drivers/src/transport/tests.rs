@@ -1,4 +1,4 @@
-//! Devices are found behind registers, or refused for what is wrong with them.
+//! Valid devices behind registers, and the reasons to reject others.
 
 use super::capabilities::CapabilityError;
 use super::mmio::MmioTransport;
@@ -23,7 +23,7 @@ fn addresses() -> QueueAddresses {
     QueueAddresses { size: 64, descriptors: 0x1_2345_6000, available: 0x2_3456_7000, used: 0x3_4567_8000 }
 }
 
-/// What must hold on every bus.
+/// Checks the behaviour common to all buses.
 fn check(transport: &mut dyn Transport, device: &SharedDevice, entry: Option<EntryIndex>) {
     assert_eq!(transport.device_type(), 1);
     assert_eq!(transport.device_features(), OFFERED);
@@ -65,7 +65,7 @@ fn check(transport: &mut dyn Transport, device: &SharedDevice, entry: Option<Ent
 }
 
 #[test]
-fn a_device_on_mmio_is_driven() {
+fn an_mmio_device_passes_the_common_checks() {
     let device = device();
     let mut transport = MmioTransport::new(mmio(&device)).unwrap();
     check(&mut transport, &device, None);
@@ -78,7 +78,7 @@ fn a_device_on_mmio_is_driven() {
 }
 
 #[test]
-fn slots_without_a_modern_device_are_refused_by_name() {
+fn slots_without_a_modern_device_are_rejected_with_the_reason() {
     let refusal = |change: &dyn Fn(&mut FakeDevice)| {
         let device = device();
         change(&mut lock(&device));
@@ -102,11 +102,11 @@ fn open(function: &FakeFunction) -> Result<PciTransport<FakeWindow>, TransportEr
 }
 
 #[test]
-fn a_function_on_pci_is_driven() {
+fn a_pci_function_passes_the_common_checks() {
     let device = device();
     let function = FakeFunction::new(&device, 3);
     let mut transport = open(&function).unwrap();
-    // Memory, bus master, no line interrupt; MSI-X on, and not masked as a whole.
+    // Memory, bus master, no line interrupt; MSI-X enabled, and the function mask clear.
     assert_eq!(function.configuration.lock().unwrap().u16(4), 0x406);
     assert_eq!(function.configuration.lock().unwrap().u16(MSI_X_AT + 2), 0x8002);
     assert_eq!(transport.message_entries(), 3);
@@ -116,7 +116,7 @@ fn a_function_on_pci_is_driven() {
 }
 
 #[test]
-fn message_interrupts_are_masked_until_they_are_set_up() {
+fn message_interrupts_are_masked_until_they_are_configured() {
     let device = device();
     let function = FakeFunction::new(&device, 3);
     let mut transport = open(&function).unwrap();
@@ -131,7 +131,7 @@ fn message_interrupts_are_masked_until_they_are_set_up() {
     assert_eq!(entry(1, 3), 0);
     control.redirect(InterruptMessage { address: 0x1_fee0_2000, data: 0x42 });
     assert_eq!([entry(1, 0), entry(1, 1), entry(1, 2), entry(1, 3)], [0xfee0_2000, 1, 0x42, 0]);
-    assert_eq!([entry(0, 3), entry(2, 3)], [1, 1], "the others are left alone");
+    assert_eq!([entry(0, 3), entry(2, 3)], [1, 1], "other entries changed");
     let none = TransportError::NoSuchEntry { entry: EntryIndex(3) };
     assert_eq!(transport.set_message(EntryIndex(3), message).unwrap_err(), none);
     transport.set_configuration_entry(EntryIndex(2)).unwrap();
@@ -144,7 +144,7 @@ fn message_interrupts_are_masked_until_they_are_set_up() {
 }
 
 #[test]
-fn a_function_without_message_interrupts_can_be_polled() {
+fn a_function_without_message_interrupts_passes_the_common_checks() {
     let device = device();
     let mut transport = open(&FakeFunction::new(&device, 0)).unwrap();
     assert_eq!(transport.message_entries(), 0);
@@ -152,7 +152,7 @@ fn a_function_without_message_interrupts_can_be_polled() {
 }
 
 #[test]
-fn functions_that_are_no_modern_virtio_devices_are_refused_by_name() {
+fn functions_that_are_no_modern_virtio_devices_are_rejected_with_the_reason() {
     let refusal = |offset: usize, bytes: &[u8]| {
         let function = FakeFunction::new(&device(), 2);
         function.put(offset, bytes);
@@ -161,13 +161,13 @@ fn functions_that_are_no_modern_virtio_devices_are_refused_by_name() {
     assert_eq!(refusal(0, &[0x86, 0x80]), TransportError::NotVirtio);
     assert_eq!(refusal(2, &[0x80, 0x10]), TransportError::NotVirtio);
     assert_eq!(refusal(2, &[0xff, 0x0f]), TransportError::NotVirtio);
-    // No list of capabilities: a modern device cannot be without, a transitional one is a legacy one then.
+    // No list of capabilities: a modern device needs one, and a transitional device without it is a legacy device.
     assert_eq!(refusal(6, &[0, 0]), TransportError::Capability(CapabilityError::Missing));
     let legacy = FakeFunction::new(&device(), 2);
     legacy.put(2, &[0x00, 0x10]);
     legacy.put(6, &[0, 0]);
     assert_eq!(open(&legacy).unwrap_err(), TransportError::Legacy);
-    // A transitional device with them is modern; its type is the subsystem's.
+    // A transitional device with capabilities is modern; its type is the subsystem id.
     let transitional = FakeFunction::new(&device(), 2);
     transitional.put(2, &[0x00, 0x10]);
     transitional.put(0x2e, &[3, 0]);
@@ -177,7 +177,7 @@ fn functions_that_are_no_modern_virtio_devices_are_refused_by_name() {
 }
 
 #[test]
-fn capabilities_that_lead_astray_are_refused() {
+fn invalid_capabilities_are_rejected() {
     let refusal = |puts: &[(usize, &[u8])]| {
         let function = FakeFunction::new(&device(), 2);
         for (offset, bytes) in puts {
@@ -190,14 +190,14 @@ fn capabilities_that_lead_astray_are_refused() {
         }
     };
     use CapabilityError::*;
-    // Loops: onto itself, and back to the first.
+    // Loops: to itself, and to the first.
     assert_eq!(refusal(&[(MSI_X_AT + 1, &[MSI_X_AT as u8])]), Endless);
     assert_eq!(refusal(&[(MSI_X_AT + 1, &[COMMON_AT as u8])]), Endless);
-    // Into the header, and over the end.
+    // Into the header, and beyond the end.
     assert_eq!(refusal(&[(0x34, &[0x10])]), OutsideConfiguration { at: 0x10 });
     assert_eq!(refusal(&[(MSI_X_AT + 1, &[0xfc]), (0xfc, &[9])]), OutsideConfiguration { at: 0xfc });
     assert_eq!(refusal(&[(MSI_X_AT + 1, &[0xf8]), (0xf8, &[0x11])]), OutsideConfiguration { at: 0xf8 });
-    // A structure that is not where a BAR is, with no other one to take.
+    // A structure outside of all BARs, without an alternative.
     for (bar, offset, len) in [(0, 0, 56), (4, 0x4000, 56), (4, 0, 0x4001), (4, u32::MAX - 3, 56), (4, 2, 56)]
     {
         let bytes = virtio_capability(NOTIFY_AT, 16, 1, bar, offset, len);
@@ -213,20 +213,20 @@ fn capabilities_that_lead_astray_are_refused() {
 }
 
 #[test]
-fn the_first_usable_structure_of_several_is_taken() {
+fn the_first_usable_of_several_structures_is_used() {
     let device = device();
     let function = FakeFunction::new(&device, 0);
-    // Another set of common registers before the right one, in a BAR that is not mapped.
+    // Another set of common registers before the valid one, in a BAR that is not mapped.
     function.put(0x34, &[0xc0]);
     function.put(0xc0, &virtio_capability(COMMON_AT, 16, 1, 2, 0, 56));
-    // And a wrong one after it.
+    // An invalid set after it.
     function.put(DEVICE_AT + 1, &[0xd0]);
     function.put(0xd0, &virtio_capability(0, 16, 1, 4, 0x3000, 56));
     check(&mut open(&function).unwrap(), &device, None);
 }
 
 #[test]
-fn registers_too_short_are_refused() {
+fn registers_that_are_too_short_are_rejected() {
     let function = FakeFunction::new(&device(), 0);
     function.put(COMMON_AT + 12, &55_u32.to_le_bytes());
     assert_eq!(open(&function).unwrap_err(), TransportError::WindowTooShort { len: 55, needed: 56 });
@@ -236,7 +236,7 @@ fn registers_too_short_are_refused() {
 }
 
 #[test]
-fn notification_registers_outside_of_the_bar_are_refused() {
+fn notification_registers_outside_of_the_bar_are_rejected() {
     let notify = |multiplier: u32, offset: u16| {
         let device = device();
         lock(&device).queues[0].notify_offset = offset;
@@ -253,7 +253,7 @@ fn notification_registers_outside_of_the_bar_are_refused() {
 }
 
 #[test]
-fn a_queue_whose_length_the_device_ignores_is_refused() {
+fn a_queue_size_that_the_device_ignores_is_an_error() {
     let device = device();
     lock(&device).quirks.ignores_queue_size = true;
     let mut transport = open(&FakeFunction::new(&device, 0)).unwrap();
@@ -262,9 +262,9 @@ fn a_queue_whose_length_the_device_ignores_is_refused() {
 }
 
 proptest! {
-    /// The fake's registers panic at any access outside of a window, or not aligned.
+    /// The fake's registers panic at any access outside of a window, and at any misaligned one.
     #[test]
-    fn no_configuration_space_makes_the_driver_leave_its_windows(
+    fn accesses_stay_in_their_windows_for_any_configuration_space(
         changes in prop::collection::vec((0x34_usize..0x100, any::<u8>()), 1..24),
         pointers in prop::collection::vec((0_usize..5, any::<u8>()), 0..3),
     ) {
@@ -277,7 +277,7 @@ proptest! {
         for (which, byte) in pointers {
             function.put(at[which] + 1, &[byte]);
         }
-        // A table of 4 KiB and registers of 64 KiB whose every access is allowed, if it is within.
+        // A table of 4 KiB and registers of 64 KiB that allow every access within them.
         let table = FakeWindow::new(Arc::new(Mutex::new(crate::fake::pci::Bytes(vec![0; 4096]))), 4096);
         let registers = FakeWindow::new(Arc::new(Mutex::new(crate::fake::pci::Bytes(vec![0; 65536]))), 65536);
         let bars = [(1, table), (4, registers)];

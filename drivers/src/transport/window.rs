@@ -3,19 +3,19 @@
 use core::fmt;
 use isola_machine::registers::Registers;
 
-/// A window of device registers: [`Registers`], or a model of a device where there is no machine.
+/// A window of device registers: [`Registers`], or a device model in host tests.
 ///
-/// Offsets and widths are the caller's to check against [`Self::len`]: accesses outside of the window panic.
+/// The caller checks offsets and widths against [`Self::len`]: accesses outside of the window panic.
 pub trait RegisterWindow: Send + fmt::Debug + Sized + 'static {
-    /// Length of the window, in bytes.
+    /// Returns the length of the window, in bytes.
     fn len(&self) -> usize;
 
-    /// Whether it has no registers.
+    /// Returns whether the window has no registers.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The part of `len` bytes from `offset` on, as a window of its own: `None` where it is not all within.
+    /// Returns the part of `len` bytes from `offset` on as a window, `None` if it is not entirely inside.
     fn window(&self, offset: usize, len: usize) -> Option<Self>;
 
     /// Reads a byte.

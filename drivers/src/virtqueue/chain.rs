@@ -1,4 +1,4 @@
-//! Chains of descriptors: the segments of one buffer (virtio 1.2, 2.7.5).
+//! Chains of descriptors, which hold the segments of one buffer (virtio 1.2, 2.7.5).
 
 use super::fault::Refusal;
 use isola_machine::dma::device_piece;
@@ -6,10 +6,11 @@ use isola_machine::dma_ring::DmaRing;
 
 pub use isola_machine::dma::Access;
 
-/// Most descriptors of a chain, its header's included. A queue with fewer takes no longer ones than it has.
+/// The most descriptors of a chain, including its header's. In a shorter queue a chain has at most as many as the
+/// queue.
 pub const MAX_CHAIN: u16 = 32;
 
-/// Descriptors, each as the two words that it is written in.
+/// Descriptors, each written as two words.
 pub(super) type Descriptors = DmaRing<[u64; 2]>;
 
 /// Size of a descriptor, in bytes.
@@ -27,59 +28,59 @@ const INDIRECT: u16 = 4;
 /// A part of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Where it begins.
+    /// The offset in the region, in bytes.
     pub offset: usize,
     /// Its length in bytes.
     pub len: u32,
-    /// What the device does with it.
+    /// The device's access to it.
     pub access: Access,
 }
 
-/// How many descriptors a chain can have.
+/// The most descriptors of a chain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// As long as nothing more is free.
+    /// With the descriptors that are free now.
     pub now: u16,
-    /// At best.
+    /// With all descriptors free.
     pub ever: u16,
 }
 
 /// A chain that was written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
-    /// Its last descriptor.
+    /// The index of its last descriptor.
     pub last: u16,
-    /// How many descriptors it has.
+    /// The number of its descriptors.
     pub count: u16,
-    /// How many bytes the device may write.
+    /// The number of bytes that the device may write.
     pub writable: u32,
 }
 
-/// Writes a chain, descriptor by descriptor. Nothing counts until the caller takes the descriptors off the free
-/// list: a chain that was given up is overwritten by the next.
+/// Writes a chain, descriptor by descriptor. It takes effect only when the caller removes the descriptors from the free
+/// list: the next chain overwrites an abandoned one.
 #[derive(Debug)]
 pub(super) struct ChainWriter<'a> {
     descriptors: &'a mut Descriptors,
-    /// Which of them is the chain's descriptor 0.
+    /// The index of the chain's descriptor 0 among `descriptors`.
     base: usize,
-    /// Which descriptor follows which.
+    /// The successor of each descriptor.
     links: &'a [u16],
     limits: Limits,
     next: u16,
-    /// The last descriptor, which is written when it is known whether another follows.
+    /// The last descriptor, written as soon as the chain's end or the next segment is known.
     last: u16,
     address: u64,
     len: u32,
     flags: u16,
     count: u16,
     writable: u32,
-    /// How many descriptors there was no room for.
+    /// The number of descriptors without room.
     missing: usize,
     problem: Option<Refusal>,
 }
 
 impl<'a> ChainWriter<'a> {
-    /// A chain that begins at `head`.
+    /// Returns a writer for a chain that begins at `head`.
     #[inline]
     pub(super) fn new(
         (descriptors, base): (&'a mut Descriptors, usize),
@@ -104,7 +105,7 @@ impl<'a> ChainWriter<'a> {
         }
     }
 
-    /// Adds a segment of a buffer, as a descriptor for each piece of it that is in a row. Empty ones are left out.
+    /// Adds a segment of a buffer, with a descriptor for each physically contiguous piece. Empty segments are left out.
     #[inline]
     pub(super) fn push_segment(&mut self, start: *const u8, len: usize, access: Access) {
         match device_piece(start, len, access) {
@@ -171,7 +172,7 @@ impl<'a> ChainWriter<'a> {
         self.problem.get_or_insert(reason);
     }
 
-    /// Ends the chain at the segment added last.
+    /// Ends the chain at the last added segment.
     #[inline]
     pub(super) fn finish(mut self) -> Result<Written, Refusal> {
         match self.problem {
@@ -189,12 +190,12 @@ impl<'a> ChainWriter<'a> {
     }
 }
 
-/// Writes a descriptor that stands for a table of `len` bytes.
+/// Writes a descriptor that refers to an indirect table of `len` bytes.
 pub(super) fn write_indirect(descriptors: &mut Descriptors, index: u16, address: u64, len: u32) {
     write_descriptor(descriptors, index.into(), address, len, INDIRECT, 0);
 }
 
-/// Writes the descriptor `index` of a short chain: for a segment at a device address, with the one that follows.
+/// Writes the descriptor `index` of a short chain for a segment at a device address, with the index of the next one.
 #[inline]
 pub(super) fn write_link(
     descriptors: &mut Descriptors,

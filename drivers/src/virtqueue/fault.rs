@@ -1,38 +1,38 @@
-//! What can go wrong in a queue, by the caller's doing and by the device's.
+//! Errors of a queue: faults of the device, and rejected buffers.
 
 use core::fmt;
 
-/// A rule that the device broke. The queue takes no more work until the device has been reset.
+/// A protocol violation of the device. The queue rejects further work until the device has been reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It returned more than it holds.
+    /// It returned more buffers than it holds.
     IndexJump {
-        /// How many buffers, by its used index.
+        /// The number of returned buffers by its used index.
         count: u16,
     },
-    /// It returned a buffer that the queue does not have.
+    /// It returned a buffer id that the queue does not have.
     UnknownBuffer {
-        /// The id that it named.
+        /// The returned id.
         id: u32,
     },
-    /// It returned a buffer that it does not hold: twice, or before it was published.
+    /// It returned a buffer that it does not hold: twice, or before the buffer was published.
     NotLent {
-        /// The id that it named.
+        /// The returned id.
         id: u32,
     },
-    /// It claims to have written more than the buffer holds.
+    /// It reports more written bytes than the buffer has room for.
     TooLong {
-        /// What it claims, in bytes.
+        /// The reported length, in bytes.
         written: u32,
-        /// What the buffer holds, in bytes.
+        /// The buffer's length, in bytes.
         writable: u32,
     },
-    /// It returned a buffer with less in it than its header needs.
+    /// It returned a buffer that is shorter than a header.
     TooShort {
-        /// How much it says is in it, in bytes.
+        /// The reported length, in bytes.
         written: u32,
     },
-    /// It returned fewer buffers than it says that a frame takes.
+    /// It returned fewer buffers than it announced for a frame.
     TooFew,
     /// It does not answer.
     Silent,
@@ -61,30 +61,30 @@ impl fmt::Display for Fault {
 
 impl core::error::Error for Fault {}
 
-/// Why a buffer was not taken.
+/// The reason for which a buffer was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// There is no room until the device has returned something.
+    /// There is no room until the device has returned buffers.
     Full,
     /// The buffer has more segments than a chain can ever have.
     TooManySegments,
     /// The buffer has no bytes.
     Empty,
-    /// The buffer, or a segment of it, is not in memory that a device can reach.
+    /// The buffer, or a segment of it, is not in memory that a device can access.
     NotDeviceMemory,
     /// The buffer has more than 4 GiB.
     TooLong,
-    /// The buffer is shorter than what the device may write to it.
+    /// The buffer is shorter than the data that the device may write to it.
     TooShort,
-    /// A part that the device reads follows one that it writes.
+    /// A readable part follows a writable one.
     OutOfOrder,
-    /// A part is not all within its region.
+    /// A part extends beyond its region.
     OutsideRegion,
-    /// The queue was made without room for headers.
+    /// The queue was created without memory for headers.
     NoHeaders,
-    /// The device was not asked to do what the frame wants of it.
+    /// The frame requests an offload that was not negotiated.
     NotOffered,
-    /// The device broke the rules.
+    /// The device violated the protocol.
     Broken(Fault),
 }
 
@@ -110,12 +110,12 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// A buffer that was not taken, and why.
+/// A rejected buffer with the reason.
 #[derive(Debug)]
 pub struct Refused<B> {
     /// The buffer.
     pub buffer: B,
-    /// Why.
+    /// The reason.
     pub reason: Refusal,
 }
 

@@ -3,27 +3,27 @@
 //! ```text
 //!            lend                    publish                  (the device)               take_returned
 //!   caller ---------> descriptors, ----------> available ring ------------> used ring ----------------> caller
-//!                     owner kept               index moves                  index moves   checked
+//!                     buffer stored            index moves                  index moves   checked
 //! ```
 //!
-//! A buffer belongs to the queue from [`VirtQueue::lend`] until [`VirtQueue::take_returned`] gives it back. What
-//! is lent reaches the device with the next [`VirtQueue::publish`], which also tells the device, where the device
-//! wants to be told: lend several, publish once.
+//! A buffer belongs to the queue from [`VirtQueue::lend`] until [`VirtQueue::take_returned`] returns it. The next
+//! [`VirtQueue::publish`] makes lent buffers available to the device, and notifies it if it requested that: lend
+//! several, publish once.
 //!
-//! # Who may lag behind whom
+//! # Order of the indices
 //! ```text
 //!   taken  <=  returned  <=  published  <=  staged          staged - taken <= length of the queue
 //!   (own)      (used.idx)    (avail.idx)    (own)
 //! ```
 //!
-//! The queue counts in 64 bits. The rings show the low 16 of them: as the queue is shorter than 2^16, that is
-//! enough to tell how far the device has come.
+//! The queue counts in 64 bits. The rings contain the low 16 bits: as the queue is shorter than 2^16, these identify
+//! the device's progress.
 //!
-//! Who tells whom, and why no wake-up is lost, stands in `wakeups.rs`.
+//! `wakeups.rs` describes notifications in both directions, and proves that no wake-up is lost.
 //!
 //! # Cost
-//! Lending and taking back allocate nothing. A chain of descriptors is written with two stores a buffer segment;
-//! free descriptors are a private linked list, so that a chain is taken and given back as a whole.
+//! Lending and taking back allocate nothing. A descriptor is written with two stores; free descriptors are a private
+//! linked list, so that a chain is taken and returned as a whole.
 
 mod chain;
 mod fault;
@@ -58,32 +58,32 @@ pub const HEADER_LEN: usize = 12;
 /// Distance between the headers of two descriptors, in bytes.
 const HEADER_STRIDE: usize = 16;
 
-/// Whether chains may stand in a table of their own (`VIRTIO_F_INDIRECT_DESC`).
+/// Whether a chain can be in an indirect table (`VIRTIO_F_INDIRECT_DESC`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Indirection {
     /// Each segment takes a descriptor of the ring.
     Never,
-    /// Long chains take one descriptor of the ring and a table.
+    /// Long chains take one descriptor of the ring, and a table.
     LongChains,
 }
 
-/// Whether the queue has memory for a header before each buffer.
+/// Whether the queue has memory for a header in front of each buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Headers {
-    /// It has none.
+    /// None.
     None,
     /// [`HEADER_LEN`] bytes a chain, for [`VirtQueue::lend_with_header`].
     Room,
 }
 
-/// What a queue is to be like.
+/// The configuration of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueOptions {
-    /// How notifications are suppressed.
+    /// The suppression of notifications.
     pub suppression: Suppression,
     /// Whether chains may be indirect.
     pub indirection: Indirection,
-    /// Whether buffers go with headers.
+    /// Whether buffers have headers.
     pub headers: Headers,
 }
 
@@ -92,21 +92,21 @@ pub struct QueueOptions {
 pub struct Returned<B> {
     /// The buffer.
     pub buffer: B,
-    /// How many bytes the device says it has written: no more than the buffer has for writing.
+    /// The written bytes that the device reports, at most the buffer's writable bytes.
     pub written: u32,
 }
 
-/// The chain of a buffer that is lent.
+/// The chain of a lent buffer.
 #[derive(Clone, Copy, Debug)]
 struct Lent {
-    /// The chain's last descriptor, and how many it has.
+    /// The chain's last descriptor, and the number of its descriptors.
     last: u16,
     count: u16,
-    /// The table that the chain stands in, where it is indirect.
+    /// The table that contains the chain, if it is indirect.
     table: Option<u16>,
-    /// How many bytes the device may write.
+    /// The number of bytes that the device may write.
     writable: u32,
-    /// How many chains were staged before it.
+    /// The number of chains staged before it.
     position: u64,
 }
 
@@ -121,18 +121,18 @@ pub struct VirtQueue<B> {
     rings: Rings,
     headers: Option<DmaRegion>,
     tables: Tables,
-    /// The buffers that are lent, by the first descriptor of their chains.
+    /// The lent buffers, by the first descriptor of their chains.
     buffers: Vec<Option<B>>,
     /// The chains, by their first descriptor.
     lent: Vec<Lent>,
     free: FreeList,
-    /// How many chains have been put into the available ring.
+    /// The number of chains that were put into the available ring.
     staged: u64,
-    /// How many of them the device has been shown.
+    /// The number of these that were made available to the device.
     published: u64,
-    /// How many the device had returned, as last read and checked.
+    /// The number that the device had returned, as last read and checked.
     returned: u64,
-    /// How many have been taken back.
+    /// The number that were taken back.
     taken: u64,
     suppression: Suppression,
     fault: Option<Fault>,
@@ -141,10 +141,10 @@ pub struct VirtQueue<B> {
 }
 
 impl<B> VirtQueue<B> {
-    /// A queue of `size` descriptors: a power of two from 2 to [`MAX_QUEUE_SIZE`], other values are rounded down
-    /// to one. Its memory comes from `memory`, called with lengths in bytes.
+    /// Creates a queue of `size` descriptors: a power of two from 2 to [`MAX_QUEUE_SIZE`]; other values are clamped and
+    /// rounded down. `memory` allocates its memory, with lengths in bytes.
     ///
-    /// The device learns of it by [`Self::addresses`]; [`Self::connect`] gives the queue its way to the device.
+    /// [`Self::addresses`] are the addresses for the device; [`Self::connect`] sets the notifier.
     pub(crate) fn new(
         size: u16,
         options: QueueOptions,
@@ -177,32 +177,32 @@ impl<B> VirtQueue<B> {
         }
     }
 
-    /// Where the rings are.
+    /// Returns the device addresses of the rings.
     pub(crate) fn addresses(&self) -> QueueAddresses {
         self.rings.addresses()
     }
 
-    /// Says how the device is told of new buffers.
+    /// Sets the notifier of the device.
     pub(crate) fn connect(&mut self, notifier: Box<dyn Notify>) {
         self.notifier = Some(notifier);
     }
 
-    /// How many descriptors the queue has.
+    /// Returns the number of descriptors.
     pub fn size(&self) -> u16 {
         self.rings.size()
     }
 
-    /// How many descriptors are free. A buffer takes one a segment, one more for its header.
+    /// Returns the number of free descriptors. A buffer takes one for each segment, and one for a header.
     pub fn room(&self) -> u16 {
         self.free.count()
     }
 
-    /// How many buffers are lent, published or not.
+    /// Returns the number of lent buffers, published or not.
     pub fn outstanding(&self) -> u16 {
         (self.staged - self.taken) as u16
     }
 
-    /// Returns how notifications are suppressed.
+    /// Returns the suppression of notifications.
     #[inline]
     pub fn suppression(&self) -> Suppression {
         self.suppression
@@ -214,12 +214,12 @@ impl<B> VirtQueue<B> {
         (self.staged - self.published) as u16
     }
 
-    /// What the device did wrong, where it did: then the queue refuses all work until the device is reset.
+    /// Returns the device's protocol violation, if there was one: the queue rejects all work until the device is reset.
     pub fn fault(&self) -> Option<Fault> {
         self.fault
     }
 
-    /// Declares the queue broken, for rules that only the queue's user knows. The first fault stands.
+    /// Marks the queue as broken, for rules of the queue's user. Returns the first fault.
     pub(crate) fn break_off(&mut self, fault: Fault) -> Fault {
         *self.fault.get_or_insert(fault)
     }
@@ -227,7 +227,7 @@ impl<B> VirtQueue<B> {
     /// Lends a buffer, staged for the next [`Self::publish`].
     ///
     /// # Errors
-    /// Gives the buffer back with the reason.
+    /// Returns the buffer with the reason.
     #[inline(always)]
     pub fn lend(&mut self, buffer: B, access: Access) -> Result<(), Refused<B>>
     where
@@ -239,7 +239,8 @@ impl<B> VirtQueue<B> {
         }
     }
 
-    /// As [`Self::lend`], for a buffer of more than two pieces, or where there is not room for two.
+    /// Lends like [`Self::lend`] a buffer of more than two pieces, or any buffer if fewer than two descriptors are
+    /// free.
     #[inline(never)]
     fn lend_longer(&mut self, buffer: B, access: Access) -> Result<(), Refused<B>>
     where
@@ -257,15 +258,15 @@ impl<B> VirtQueue<B> {
         })
     }
 
-    /// Lends a buffer for reading, with a header of the queue's own before it. [`Self::lend`] otherwise.
+    /// Lends a readable buffer behind a header in the queue's own memory, otherwise like [`Self::lend`].
     ///
     /// # Errors
-    /// Gives the buffer back with the reason; [`Refusal::NoHeaders`] where the queue was made without.
+    /// Returns the buffer with the reason, [`Refusal::NoHeaders`] if the queue was created without headers.
     pub fn lend_with_header(&mut self, header: [u8; HEADER_LEN], buffer: B) -> Result<(), Refused<B>>
     where
         B: DmaBuffer,
     {
-        // The header's memory goes with the chain's first descriptor, which is as free as that is.
+        // The header's memory belongs to the chain's first descriptor, and is free when that is.
         let offset = usize::from(self.free.first()) * HEADER_STRIDE;
         let Some(headers) = self.headers.as_mut().filter(|_| self.free.count() > 0) else {
             let reason = if self.headers.is_some() { Refusal::Full } else { Refusal::NoHeaders };
@@ -281,7 +282,7 @@ impl<B> VirtQueue<B> {
         })
     }
 
-    /// Adds a chain and keeps its owner.
+    /// Writes a chain and stores its buffer.
     #[inline(never)]
     fn add(&mut self, buffer: B, visit: impl Fn(&B, &mut ChainWriter<'_>)) -> Result<(), Refused<B>> {
         if let Some(fault) = self.fault {
@@ -319,8 +320,8 @@ impl<B> VirtQueue<B> {
         self.staged += 1;
     }
 
-    /// Writes a chain into free descriptors: into the ring's own where it is short, else into a table where
-    /// the device knows tables and one is free.
+    /// Writes a chain into free descriptors: into the ring if it is short, otherwise into a table if the device
+    /// supports tables and one is free.
     #[inline]
     fn write_chain(
         &mut self,
@@ -347,7 +348,7 @@ impl<B> VirtQueue<B> {
         }
     }
 
-    /// Shows the device what has been lent since the last time, and tells it where it wants to be told.
+    /// Makes the staged buffers available to the device, and notifies it if it requested that.
     #[inline(always)]
     pub fn publish(&mut self) {
         if self.staged != self.published {
@@ -360,7 +361,7 @@ impl<B> VirtQueue<B> {
         self.publish_around(|| ());
     }
 
-    /// Publishes; `meanwhile` is what a test has the device do at the worst moment.
+    /// Publishes. A test passes a device's steps as `meanwhile`, for the critical moment.
     #[inline(always)]
     fn publish_around(&mut self, meanwhile: impl FnOnce()) {
         if self.staged == self.published || self.fault.is_some() {
@@ -376,26 +377,26 @@ impl<B> VirtQueue<B> {
         }
     }
 
-    /// The first half of publishing: the index moves.
+    /// The first half of publishing: updates the index.
     fn show(&mut self) {
         write_barrier();
         self.published = self.staged;
         self.rings.set_available_index(self.published as u16);
     }
 
-    /// Whether the device has returned something that was not taken yet.
+    /// Returns whether returned buffers wait for [`Self::take_returned`].
     #[inline]
     pub fn has_returned(&self) -> bool {
         self.fault.is_none() && (self.returned != self.taken || self.newly_returned() > 0)
     }
 
-    /// Whether the device had returned something at the last look that was not taken yet.
+    /// Returns whether buffers that had been returned at the last read of the ring wait for [`Self::take_returned`].
     #[inline]
     pub fn has_noticed(&self) -> bool {
         self.returned != self.taken
     }
 
-    /// How many buffers the device says it has returned since they were last counted.
+    /// Returns the number of buffers that the device reports as returned since the last count.
     #[inline]
     fn newly_returned(&self) -> u16 {
         self.rings.used_index().wrapping_sub(self.returned as u16)
@@ -404,7 +405,7 @@ impl<B> VirtQueue<B> {
     /// Takes the next buffer that the device has returned.
     ///
     /// # Errors
-    /// What the device did wrong: now, or earlier.
+    /// The device's protocol violation, now or earlier.
     #[inline]
     pub fn take_returned(&mut self) -> Result<Option<Returned<B>>, Fault> {
         let Some((head, written)) = self.next_returned()? else { return Ok(None) };
@@ -412,11 +413,11 @@ impl<B> VirtQueue<B> {
         Ok(buffer.map(|buffer| Returned { buffer, written }))
     }
 
-    /// Lets `take` take parts of the next buffer that the device has returned, and drops the buffer in place. Returns whether
-    /// there was one.
+    /// Calls `take` with the next returned buffer, so that it can take parts, and drops the buffer in place. Returns
+    /// whether there was one.
     ///
     /// # Errors
-    /// What the device did wrong: now, or earlier.
+    /// The device's protocol violation, now or earlier.
     #[inline(always)]
     pub fn drop_returned(&mut self, take: impl FnOnce(&mut B)) -> Result<bool, Fault> {
         let Some((head, _)) = self.next_returned()? else { return Ok(false) };
@@ -429,8 +430,8 @@ impl<B> VirtQueue<B> {
         Ok(true)
     }
 
-    /// Frees the descriptors of the next chain that the device has returned. Returns the first of them, and the number of bytes
-    /// that the device says it has written.
+    /// Frees the descriptors of the next returned chain. Returns its first descriptor, and the written bytes that the
+    /// device reports.
     #[inline(always)]
     fn next_returned(&mut self) -> Result<Option<(usize, u32)>, Fault> {
         if let Some(fault) = self.fault {
@@ -448,7 +449,7 @@ impl<B> VirtQueue<B> {
             self.returned += u64::from(count);
         }
         let (id, written) = self.rings.used_entry(self.taken);
-        // Ids are those of descriptors, of which there are less than 2^16.
+        // Ids are indices of descriptors, of which there are fewer than 2^16.
         let head = id as usize;
         let Some(slot) = self.lent.get_mut(head) else {
             return Err(self.break_off(Fault::UnknownBuffer { id }));
@@ -471,11 +472,10 @@ impl<B> VirtQueue<B> {
 }
 
 impl VirtQueue<DmaRegion> {
-    /// Lends parts of a region: first those that the device reads, then those that it writes.
+    /// Lends parts of a region: first the readable parts, then the writable ones.
     ///
     /// # Errors
-    /// Gives the region back with the reason; [`Refusal::OutOfOrder`] or [`Refusal::OutsideRegion`] for parts
-    /// that are not as they have to be.
+    /// Returns the region with the reason; [`Refusal::OutOfOrder`] or [`Refusal::OutsideRegion`] for invalid parts.
     pub fn lend_parts(&mut self, region: DmaRegion, parts: &[Part]) -> Result<(), Refused<DmaRegion>> {
         if !parts
             .iter()
@@ -494,7 +494,7 @@ impl VirtQueue<DmaRegion> {
 impl<B> Drop for VirtQueue<B> {
     fn drop(&mut self) {
         if self.liveness.is_running() {
-            // The device may still use it all: leaked, it stays valid.
+            // The device may still use all of it: leaked memory stays valid.
             core::mem::forget(core::mem::take(&mut self.buffers));
             self.rings.leak();
             self.tables.leak();

@@ -1,14 +1,14 @@
-//! Chains of one or two descriptors, as those of most frames are: a buffer to receive into, a head and its payload. They are
-//! written without a loop. Others go the way of `short.rs`.
+//! Chains of one or two descriptors, which suffice for most frames: a receive buffer, or a header and its payload. They
+//! are written without a loop. `short.rs` handles longer ones.
 
 use super::chain::{Access, write_link};
 use super::{Lent, VirtQueue};
 use isola_machine::dma::{DmaBuffer, OneOrTwo, device_piece};
 
-/// A piece of memory as a device knows it: its address and its length in bytes.
+/// A device address and a length in bytes.
 type Piece = (u64, u32);
 
-/// The pieces of a buffer, for a device.
+/// The device addresses of a buffer of one or two pieces.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pair {
     first: Piece,
@@ -17,7 +17,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// The pieces of `buffer`; `None` where there are others than one or two that are each in a row for devices.
+    /// Returns the pieces of `buffer`, `None` unless it has one or two that are each physically contiguous.
     #[inline(always)]
     fn of(buffer: &impl DmaBuffer, access: Access) -> Option<Self> {
         let OneOrTwo { first, second } = buffer.one_or_two()?;
@@ -28,7 +28,7 @@ impl Pair {
     }
 }
 
-/// A piece that is in a row for devices.
+/// Returns the device address of a piece that is physically contiguous.
 #[inline(always)]
 fn whole((start, len): (*const u8, usize), access: Access) -> Option<Piece> {
     let (address, in_a_row) = device_piece(start, len, access)?;
@@ -36,8 +36,8 @@ fn whole((start, len): (*const u8, usize), access: Access) -> Option<Piece> {
 }
 
 impl<B: DmaBuffer> VirtQueue<B> {
-    /// Lends a buffer of one or two pieces. Returns any other buffer, and any while fewer than two descriptors are free. Stores
-    /// the buffer first and describes it from there, so that it is moved once.
+    /// Lends a buffer of one or two pieces. Returns any other buffer, and any buffer while fewer than two descriptors
+    /// are free. Stores the buffer first and reads its addresses from there, so that it is moved once.
     #[inline(always)]
     pub(super) fn lend_pair(&mut self, buffer: B, access: Access) -> Result<(), B> {
         let head = self.free.first();

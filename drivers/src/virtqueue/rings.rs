@@ -1,4 +1,4 @@
-//! The memory of a queue that the device sees (virtio 1.2, 2.7).
+//! The memory of a queue that the device can access (virtio 1.2, 2.7).
 //!
 //! ```text
 //!   0                 descriptors    16 bytes each: address, length, flags, next
@@ -6,24 +6,23 @@
 //!   next cache line   used           flags | idx | ring of n {id, length} | avail_event  the device writes
 //! ```
 //!
-//! Plain words at their places: nothing here is believed, and nothing decided.
+//! This module reads and writes words; it neither checks them nor decides anything.
 
 use super::chain::{DESCRIPTOR_LEN, Descriptors};
 use crate::transport::QueueAddresses;
 use isola_machine::dma::DmaRegion;
 use isola_machine::dma_ring::{DmaRing, DmaWord, RingMemory};
 
-/// Most descriptors of a queue. The format allows 32,768; more than this only makes the rings fall out of the
-/// cache.
+/// The most descriptors of a queue. The format allows 32,768, but longer rings do not fit in the cache.
 pub const MAX_QUEUE_SIZE: u16 = 1024;
 
-/// In the available ring's flags: the driver wants no interrupts.
+/// Flag of the available ring: the driver suppresses interrupts.
 pub(super) const AVAILABLE_NO_INTERRUPT: u16 = 1;
 
-/// In the used ring's flags: the device wants no notifications.
+/// Flag of the used ring: the device suppresses notifications.
 pub(super) const USED_NO_NOTIFY: u16 = 1;
 
-/// Distance that keeps what driver and device write in different cache lines.
+/// Alignment that separates the driver's and the device's writes into different cache lines.
 const CACHE_LINE: usize = 64;
 
 /// The three parts of a queue.
@@ -43,7 +42,7 @@ pub(super) struct Rings {
 }
 
 impl Rings {
-    /// Rings of at most `size` descriptors, in memory from `memory`.
+    /// Creates rings of at most `size` descriptors. `memory` allocates their memory.
     pub(super) fn new(size: u16, memory: &mut dyn FnMut(usize) -> DmaRegion) -> Self {
         let size = 1 << size.clamp(2, MAX_QUEUE_SIZE).ilog2();
         let entries = usize::from(size);
@@ -71,18 +70,17 @@ impl Rings {
         }
     }
 
-    /// How many descriptors there are: a power of two.
+    /// Returns the number of descriptors, a power of two.
     #[inline]
     pub(super) fn size(&self) -> u16 {
         self.addresses.size
     }
 
-    /// Where the device finds the parts.
+    /// Returns the device addresses of the parts.
     pub(super) fn addresses(&self) -> QueueAddresses {
         self.addresses
     }
 
-    /// The descriptors.
     #[inline]
     pub(super) fn descriptors(&mut self) -> &mut Descriptors {
         &mut self.descriptors
@@ -118,7 +116,7 @@ impl Rings {
         self.used_index.read()
     }
 
-    /// The id and the length of a returned buffer, as the device wrote them.
+    /// Returns id and length of a returned buffer, unchecked.
     #[inline]
     pub(super) fn used_entry(&self, position: u64) -> (u32, u32) {
         let [id, written] = self.used.read(position as usize);
@@ -130,7 +128,7 @@ impl Rings {
         self.available_event.read()
     }
 
-    /// Keeps the memory for good.
+    /// Leaks the memory.
     pub(super) fn leak(&self) {
         self.memory.leak();
     }

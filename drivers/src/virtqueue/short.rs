@@ -1,18 +1,18 @@
-//! Chains of up to four descriptors, as nearly all are: they are looked at before anything is written, and then written in
-//! one go. What does not fit here goes the way of all others (`chain.rs`), which also says why something does not fit at all.
+//! Chains of up to four descriptors, which suffice for nearly all buffers: they are checked before any write, and then
+//! written at once. The general code of `chain.rs` handles the others, and finds the reason if a buffer cannot be lent.
 
 use super::chain::{Access, write_link};
 use super::{Lent, VirtQueue, tables};
 use isola_machine::dma::{DmaBuffer, device_piece};
 
-/// Longest such chain: headers, the head of an answer, a value, and what ends it.
+/// The longest such chain: headers, the head of a response, a value, and the end of the response.
 const LONGEST: usize = 4;
 
-/// A chain that could have a table, and so take one descriptor, gets as many as it is long where so many times as many are
-/// free: writing a table takes the driver three times as many instructions.
+/// A chain that could use a table, and so one descriptor, gets as many as it has segments if this multiple of that
+/// number is free: to write a table takes the driver three times as many instructions.
 const PLENTY: u16 = 8;
 
-/// The segments of a buffer that makes such a chain.
+/// The segments of a buffer with such a chain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Short {
     segments: [(u64, u32); LONGEST],
@@ -21,8 +21,8 @@ pub(super) struct Short {
 }
 
 impl Short {
-    /// The segments of `buffer`, to be lent so: `None` where there are more, one is not in a row for devices, or all together are
-    /// too long.
+    /// Returns the segments of `buffer`, `None` if there are more than [`LONGEST`], one is not physically contiguous,
+    /// or their sum exceeds 32 bits.
     #[inline]
     pub(super) fn of(buffer: &impl DmaBuffer, access: Access) -> Option<Self> {
         let mut short = Self { segments: [(0, 0); LONGEST], count: 0, len: 0 };
@@ -47,7 +47,7 @@ impl Short {
 }
 
 impl<B> VirtQueue<B> {
-    /// Lends a buffer with these segments; gives it back where there is no room for it now.
+    /// Lends a buffer with these segments. Returns it if there is no room now.
     #[inline]
     pub(super) fn add_short(&mut self, buffer: B, short: Short, access: Access) -> Result<(), B> {
         let head = self.free.first();

@@ -1,8 +1,8 @@
 //! Tables of descriptors for long chains (`VIRTIO_F_INDIRECT_DESC`; virtio 1.2, 2.7.5.3).
 //!
-//! A chain in a table takes one descriptor of the ring, however long it is, at the cost that the device has to
-//! look in another place. So short chains stand in the ring, and long ones in a table; there are fewer tables
-//! than descriptors, and a chain that finds none stands in the ring where it fits.
+//! A chain in a table takes one descriptor of the ring, at any length, but costs the device an additional memory
+//! access. So short chains are in the ring, and long ones in a table. There are fewer tables than descriptors; a chain
+//! without a free table is in the ring if it fits.
 
 use super::chain::{ChainWriter, DESCRIPTOR_LEN, Descriptors, Limits, MAX_CHAIN, Written};
 use super::fault::Refusal;
@@ -10,19 +10,19 @@ use alloc::vec::Vec;
 use isola_machine::dma::DmaRegion;
 use isola_machine::dma_ring::RingMemory;
 
-/// Longest chain that stands in the ring, however little of it is free, where tables are known: a header and two segments.
+/// The longest chain that is always in the ring if there are tables: a header and two segments.
 pub(super) const DIRECT_MAX: u16 = 3;
 
-/// A table for each so many descriptors.
+/// There is one table for this number of descriptors.
 const DESCRIPTORS_A_TABLE: u16 = 8;
 
-/// A table is as long as a chain can be.
+/// A table has room for the longest chain.
 const LIMITS: Limits = Limits { now: MAX_CHAIN, ever: MAX_CHAIN };
 
 /// Length of a table, in bytes.
 const TABLE_LEN: usize = MAX_CHAIN as usize * DESCRIPTOR_LEN;
 
-/// In a table each descriptor is followed by the next.
+/// In a table each descriptor links to the next.
 static CONSECUTIVE: [u16; MAX_CHAIN as usize] = {
     let mut links = [0; MAX_CHAIN as usize];
     let mut index = 0;
@@ -33,14 +33,14 @@ static CONSECUTIVE: [u16; MAX_CHAIN as usize] = {
     links
 };
 
-/// A chain that was written into a table.
+/// A chain in a table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InTable {
     /// The chain.
     pub chain: Written,
-    /// Where the device finds the table.
+    /// The table's device address.
     pub address: u64,
-    /// Its length in bytes.
+    /// The table's length, in bytes.
     pub len: u32,
 }
 
@@ -52,12 +52,12 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// No tables.
+    /// Returns no tables.
     pub(super) fn none() -> Self {
         Self { memory: None, free: Vec::new() }
     }
 
-    /// Tables for a queue of `size` descriptors.
+    /// Creates tables for a queue of `size` descriptors.
     pub(super) fn new(size: u16, memory: &mut dyn FnMut(usize) -> DmaRegion) -> Self {
         let count = (size / DESCRIPTORS_A_TABLE).max(1);
         let mut memory = RingMemory::new(memory(usize::from(count) * TABLE_LEN));
@@ -65,18 +65,18 @@ impl Tables {
         Self { memory: Some((memory, descriptors)), free: (0..count).collect() }
     }
 
-    /// Whether there are none at all.
+    /// Returns whether the queue uses no tables.
     pub(super) fn is_empty(&self) -> bool {
         self.memory.is_none()
     }
 
-    /// The table that the next chain gets.
+    /// Returns the table for the next chain.
     #[inline]
     pub(super) fn first(&self) -> Option<u16> {
         self.free.last().copied()
     }
 
-    /// Writes a chain into the table that [`Self::first`] named.
+    /// Writes a chain into the table returned by [`Self::first`].
     pub(super) fn write(
         &mut self,
         table: u16,
@@ -91,17 +91,17 @@ impl Tables {
         Ok(InTable { chain, address: memory.device_address(usize::from(table) * TABLE_LEN), len })
     }
 
-    /// Takes the table that [`Self::first`] named.
+    /// Removes the table returned by [`Self::first`] from the free ones.
     pub(super) fn take(&mut self) {
         self.free.pop();
     }
 
-    /// Puts a table back.
+    /// Returns a table to the free ones.
     pub(super) fn give_back(&mut self, table: u16) {
         self.free.push(table);
     }
 
-    /// Keeps the tables' memory for good.
+    /// Leaks the tables' memory.
     pub(super) fn leak(&self) {
         self.memory.iter().for_each(|(memory, _)| memory.leak());
     }

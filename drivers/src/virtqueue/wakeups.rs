@@ -1,8 +1,8 @@
-//! Notifications: who wants to be told of what, and why no wake-up is lost (virtio 1.2, 2.7.7 and 2.7.10).
+//! Notifications in both directions, and the proof that no wake-up is lost (virtio 1.2, 2.7.7 and 2.7.10).
 //!
-//! Each side writes what it has done, and then looks whether the other side wants to be told; each side that
-//! wants to be told writes so, and then looks whether something has been done. With a full barrier between the
-//! two steps on both sides, at least one of them sees the other's write:
+//! Each side first publishes its progress, then reads whether the other side wants a notification. A side that wants
+//! one first writes its request, then reads the other's progress. With a full barrier between the two steps on both
+//! sides, at least one of them sees the other's write:
 //!
 //! ```text
 //!   driver, publish             device, going to sleep       |  device, returning          driver, arm
@@ -11,43 +11,44 @@
 //!     reads avail_event           reads avail.idx            |    reads used_event           reads used.idx
 //! ```
 //!
-//! That is why [`VirtQueue::arm`] tells whether something had been returned: then no interrupt may come, and the
-//! caller looks again. Where `VIRTIO_F_EVENT_IDX` is not negotiated, flags take the place of event indices.
+//! Therefore [`VirtQueue::arm`] returns whether buffers had been returned: an interrupt may not come for them, and the
+//! caller polls again. Without `VIRTIO_F_EVENT_IDX`, flags replace the event indices.
 
 use super::{VirtQueue, rings};
 use isola_machine::dma::full_barrier;
 
-/// How the driver and the device tell each other what they want to be told.
+/// The mechanism by which driver and device suppress notifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suppression {
-    /// By a flag each: all or nothing.
+    /// By a flag for each side: all or none.
     Flags,
-    /// By the index of the next interesting entry each (`VIRTIO_F_EVENT_IDX`).
+    /// By an event index for each side (`VIRTIO_F_EVENT_IDX`).
     EventIndex,
 }
 
-/// When the device shall interrupt.
+/// The condition for the device's interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeWhen {
-    /// As soon as a buffer is returned.
+    /// When a buffer is returned.
     Returned,
-    /// When about three quarters of what is lent now have been returned: for who waits for room. Without event
-    /// indices, as [`Self::Returned`].
+    /// When about three quarters of the lent buffers have been returned, for a sender that waits for room. Without
+    /// event indices, as [`Self::Returned`].
     MostReturned,
 }
 
-/// Whether buffers wait to be taken back.
+/// Whether returned buffers wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Pending {
-    /// Some do: no interrupt may come for them.
+    /// Some do: an interrupt may not come for them.
     Yes,
-    /// None do: an interrupt will come when one does.
+    /// None do: an interrupt will come for the next.
     No,
 }
 
 impl<B> VirtQueue<B> {
-    /// The second half of publishing: whether the device wants to be told of what was shown since `before`.
+    /// The second half of publishing: returns whether the device wants a notification of the buffers published since
+    /// `before`.
     pub(super) fn device_wants_notice(&self, before: u16) -> bool {
         full_barrier();
         match self.suppression {
@@ -56,16 +57,16 @@ impl<B> VirtQueue<B> {
         }
     }
 
-    /// Asks for an interrupt. With event indices it is for one: after it, none comes until the queue is armed
-    /// again.
+    /// Enables an interrupt. With event indices it is for one: no other comes until the queue is armed again.
     ///
-    /// Where [`Pending::Yes`] comes back, what was asked for has happened already, and no interrupt may come
-    /// for it: the caller takes what is there and arms again. A broken queue says so too, and taking tells why.
+    /// Returns [`Pending::Yes`] if the condition already holds, and an interrupt may not come for it: the caller takes
+    /// the returned buffers and arms again. A broken queue also returns this, and [`Self::take_returned`] returns the
+    /// fault.
     pub fn arm(&mut self, when: WakeWhen) -> Pending {
         self.arm_around(when, || ())
     }
 
-    /// Arms; `meanwhile` as for publishing.
+    /// Arms. `meanwhile` is as in [`Self::publish_around`].
     #[inline]
     pub(super) fn arm_around(&mut self, when: WakeWhen, meanwhile: impl FnOnce()) -> Pending {
         let distance = self.ask_for_interrupt(when);
@@ -73,7 +74,8 @@ impl<B> VirtQueue<B> {
         self.returned_beyond(distance)
     }
 
-    /// The first half of arming: says after how many more returned buffers the interrupt shall come, less one.
+    /// The first half of arming: requests the interrupt. Returns the number of returned buffers that do not yet cause
+    /// it.
     pub(super) fn ask_for_interrupt(&mut self, when: WakeWhen) -> u16 {
         let distance = match (self.suppression, when) {
             (Suppression::EventIndex, WakeWhen::MostReturned) => {
@@ -88,7 +90,7 @@ impl<B> VirtQueue<B> {
         distance
     }
 
-    /// The second half: whether more than so many buffers have been returned.
+    /// The second half: returns whether more than `distance` buffers have been returned.
     pub(super) fn returned_beyond(&self, distance: u16) -> Pending {
         full_barrier();
         if self.fault.is_some() {
@@ -98,18 +100,18 @@ impl<B> VirtQueue<B> {
         if returned > distance { Pending::Yes } else { Pending::No }
     }
 
-    /// Asks for no interrupts. One or the other can come all the same: the device may be about to send it.
+    /// Disables interrupts. One may still come: the device may already have decided to send it.
     #[inline]
     pub fn disarm(&mut self) {
         match self.suppression {
             Suppression::Flags => self.rings.set_available_flags(rings::AVAILABLE_NO_INTERRUPT),
-            // The entry before the next is the one that comes last, after all others.
+            // The index before the next entry comes last, after all others.
             Suppression::EventIndex => self.rings.set_used_event((self.taken as u16).wrapping_sub(1)),
         }
     }
 }
 
-/// Whether the index that went from `before` to `now` has passed `event` (virtio 1.2, 2.7.7.2).
+/// Returns whether the index that advanced from `before` to `now` has passed `event` (virtio 1.2, 2.7.7.2).
 #[inline]
 fn passes(event: u16, before: u16, now: u16) -> bool {
     now.wrapping_sub(event).wrapping_sub(1) < now.wrapping_sub(before)

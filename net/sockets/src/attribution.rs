@@ -1,18 +1,18 @@
-//! Charges the network's work to the activities that it is done for.
+//! Charges the network's work to the activities that cause it.
 //!
-//! An event of the network takes in frames of several connections, calls their handlers and sends for all of them: pieces
-//! of work, each of which belongs to one activity. Whose a piece is, the stack knows only when it has looked the connection
-//! up ([`Stack::owner`](isola_net_stack::Stack::owner)). So a piece is charged when it is over, from the reading of the cycle
-//! counter at which the one before ended.
+//! A network event processes frames of several connections, calls their handlers and sends for all of them: pieces of
+//! work, each of which belongs to one activity. The stack knows the activity of a piece only after it has looked up the
+//! connection ([`Stack::owner`](isola_net_stack::Stack::owner)). A piece is therefore charged when it ends, from the
+//! cycle counter value at which the previous piece ended.
 //!
 //! ```text
-//!   looks at the device │ receives for A │ receives for B │ A's handler │ B's handler │ sends for A │ sends for B │ notifies
-//!   ────────────────────┼────────────────┼────────────────┼─────────────┼─────────────┼─────────────┼─────────────┼─────────
-//!   infrastructure      │ A              │ B              │ A           │ B           │ A           │ B           │ infrastr.
+//!   reads device   │ receives A │ receives B │ A's handler │ B's handler │ sends A │ sends B │ notifies
+//!   ───────────────┼────────────┼────────────┼─────────────┼─────────────┼─────────┼─────────┼───────────────
+//!   infrastructure │ A          │ B          │ A           │ B           │ A       │ B       │ infrastructure
 //! ```
 //!
-//! An event that works for one activity alone is charged to it as a whole, and switches once. What an event does for several
-//! together is charged to [`INFRASTRUCTURE`].
+//! An event that works for a single activity is charged to it entirely, and switches once. Common work for several
+//! activities is charged to [`INFRASTRUCTURE`].
 
 use core::cell::Cell;
 use isola_abi::id::ActivityId;
@@ -23,16 +23,17 @@ use isola_net_stack::Owner;
 
 /// The pieces of the running event.
 pub(crate) struct Attribution {
-    /// The readings of the cycle counter at which the first piece and this one began. Equal up to the end of the first.
+    /// The cycle counter at the beginning of the first piece, and of the current one. They are equal until the first
+    /// piece ends.
     first: Cell<u64>,
     piece: Cell<u64>,
     works_for: Cell<WorksFor>,
 }
 
-/// For how many activities the running event works.
+/// The activities for which the running event works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WorksFor {
-    /// None has been found out.
+    /// None is known yet.
     None,
     /// One, to which the event is charged from its beginning on.
     One,
@@ -44,8 +45,8 @@ impl Attribution {
         Self { first: Cell::new(0), piece: Cell::new(0), works_for: Cell::new(WorksFor::None) }
     }
 
-    /// Begins the first piece of an event, which is charged to [`INFRASTRUCTURE`] so far. Returns the reading of the cycle
-    /// counter.
+    /// Begins the first piece of an event, which is charged to [`INFRASTRUCTURE`] until an activity is known. Returns
+    /// the cycle counter.
     #[inline]
     pub fn begin(&self) -> u64 {
         let now = cycles();
@@ -61,7 +62,7 @@ impl Attribution {
         self.piece.set(cycles());
     }
 
-    /// The same before the first and behind the last of several pieces that are alike: what lies between is common.
+    /// Ends a stage of similar pieces, or begins one: the work between two stages is common.
     #[inline]
     pub fn next_stage(&self) {
         // An event for one activity is not divided.
@@ -79,7 +80,7 @@ impl Attribution {
         }
     }
 
-    /// Begins what is done for all activities together: where the event works for several, it is charged to none of them.
+    /// Begins common work of all activities: if the event works for several, the work is charged to none of them.
     #[inline]
     pub fn begin_common(&self) {
         if self.works_for.get() == WorksFor::Several && current_activity() != INFRASTRUCTURE {
@@ -87,7 +88,7 @@ impl Attribution {
         }
     }
 
-    /// A part of what calls it, as the call would be charged to the activity.
+    /// Inlined into its caller, because a call would be charged to the activity.
     #[inline(always)]
     fn change(&self, activity: ActivityId) {
         let (now, first, piece) = (cycles(), self.first.get(), self.piece.get());
@@ -95,10 +96,10 @@ impl Attribution {
             WorksFor::None if piece == first => {
                 self.works_for.set(WorksFor::One);
                 charge_all_to(activity);
-                // In case that there will be others: this change was for all of them.
+                // If other activities follow, the time of this switch is common work.
                 return self.first.set(first + (cycles() - now));
             }
-            // What came before the first piece was for that activity alone, as long as there was no other.
+            // The work before the first piece counted as that activity's until a second activity appeared.
             WorksFor::One => charge_until(first, INFRASTRUCTURE),
             WorksFor::None | WorksFor::Several => {}
         }
@@ -107,13 +108,13 @@ impl Attribution {
     }
 }
 
-/// The activity that an owner is the number of.
+/// Returns the activity of an owner number.
 #[inline]
 fn activity_of(owner: Owner) -> ActivityId {
     if owner == Owner::UNKNOWN { INFRASTRUCTURE } else { ActivityId(owner.0) }
 }
 
-/// The owner of an activity's connections.
+/// Returns the owner number of an activity's connections.
 pub(crate) fn owner_of(activity: ActivityId) -> Owner {
     Owner(activity.0)
 }

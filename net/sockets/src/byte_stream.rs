@@ -1,11 +1,10 @@
-//! [`ByteStream`]: a TCP stream as protocol crates of the ecosystem know one, behind the traits of `embedded-io-async`.
+//! [`ByteStream`] implements the traits of `embedded-io-async` for a TCP stream, for protocol crates that use them.
 //!
-//! This is an adapter, and it copies: what is read goes from the frames that it came in into the caller's memory, what is
-//! written goes from there into a buffer of its own, once each. [`TcpStream`] itself copies neither. Who reads by
-//! [`BufRead`] looks at the frames where they are.
+//! This adapter copies: a read copies data from the received frames into the caller's memory, a write copies data from
+//! there into a new buffer. [`TcpStream`] copies neither. [`BufRead`] gives access to received frames without a copy.
 //!
-//! Nothing is gathered: what is written is handed over at once, and [`flush`](Write::flush) has nothing to do. What a task
-//! writes before it waits leaves together all the same, as the stack sends behind the tasks that run.
+//! There is no write buffer: a write queues its data at once, and [`flush`](Write::flush) does nothing. The writes of a
+//! task before it waits are nevertheless sent together, as the stack sends after the tasks that run.
 
 use crate::halves::{ReadHalf, WriteHalf};
 use crate::tcp::{StreamError, TcpStream};
@@ -14,16 +13,16 @@ use embedded_io_async::{BufRead, Error, ErrorKind, ErrorType, Read, Write};
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_stack::{ConnectError, FailReason};
 
-/// Bytes that one `write` takes at most: one buffer of its own.
+/// The most bytes of one `write`, and of its buffer.
 const MAX_WRITE: usize = 64 << 10;
 
-/// A TCP stream behind [`Read`], [`BufRead`] and [`Write`].
+/// A TCP stream that implements [`Read`], [`BufRead`] and [`Write`].
 ///
-/// It holds what the peer sent in one window at most, beside what waits in the stack. Dropping it ends the connection, as
-/// with [`TcpStream`].
+/// It holds unread data of at most one window, in addition to the data that waits in the stack. Dropping it ends the
+/// connection, as with [`TcpStream`].
 pub struct ByteStream {
     stream: TcpStream,
-    /// What was taken from the stream and is not read.
+    /// Data that was taken from the stream, and that the caller has not read.
     unread: Chain,
 }
 
@@ -33,19 +32,19 @@ impl ByteStream {
         Self { stream, unread: Chain::new() }
     }
 
-    /// Both directions, each by itself: for one task that reads and writes at once. Who reads and who writes in tasks of
-    /// their own shares the [stream](TcpStream::split) by other means.
+    /// Returns the two directions, for one task that reads and writes concurrently. Separate tasks for reading and
+    /// writing need another way to share the [stream](TcpStream::split).
     pub fn split(&mut self) -> (ByteReader<'_>, ByteWriter<'_>) {
         let (read, write) = self.stream.split();
         (ByteReader { half: read, unread: &mut self.unread }, ByteWriter { half: write })
     }
 
-    /// The stream below, for its settings.
+    /// Returns the underlying stream, for its settings.
     pub fn stream(&mut self) -> &mut TcpStream {
         &mut self.stream
     }
 
-    /// The stream, and what came on it and was not read.
+    /// Returns the stream and its unread data.
     pub fn into_inner(self) -> (TcpStream, Chain) {
         (self.stream, self.unread)
     }
@@ -77,7 +76,7 @@ pub struct ByteWriter<'a> {
 }
 
 impl ByteWriter<'_> {
-    /// Says that nothing more will be sent, as [`TcpStream::shutdown`].
+    /// Ends the sending direction, as [`TcpStream::shutdown`] does.
     pub fn shutdown(&mut self) {
         self.half.shutdown();
     }
@@ -112,7 +111,7 @@ impl ErrorType for ByteWriter<'_> {
 }
 
 impl Read for ByteReader<'_> {
-    /// Copies what is there out of its frames, once there is some; 0 bytes after the peer's last.
+    /// Waits for data and copies it from its frames; returns 0 after the end of the peer's stream.
     async fn read(&mut self, buf: &mut [u8]) -> Result<usize, StreamError> {
         if buf.is_empty() || self.fill_buf().await?.is_empty() {
             return Ok(0);
@@ -125,10 +124,10 @@ impl Read for ByteReader<'_> {
 }
 
 impl BufRead for ByteReader<'_> {
-    /// What is there in one piece, where it came: no copy.
+    /// Returns the data up to the end of a frame's piece, without a copy.
     async fn fill_buf(&mut self) -> Result<&[u8], StreamError> {
         if self.unread.is_empty() {
-            // The window opens again by what is taken here: more is taken only when all of that is read.
+            // Taking data opens the receive window. So more is taken only after all of this has been read.
             *self.unread = self.half.read().await?.unwrap_or_default();
         }
         Ok(self.unread.front().map_or(&[], |front| front))
@@ -140,7 +139,7 @@ impl BufRead for ByteReader<'_> {
 }
 
 impl Write for ByteWriter<'_> {
-    /// Copies the bytes into a buffer of their own (64 KiB at most) and hands that over, waiting for room.
+    /// Copies at most 64 KiB into a new buffer and queues it, waiting for room.
     async fn write(&mut self, buf: &[u8]) -> Result<usize, StreamError> {
         let taken = &buf[..buf.len().min(MAX_WRITE)];
         self.half.write(Chain::from(IoBuf::copy_from_slice(taken))).await?;

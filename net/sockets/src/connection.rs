@@ -1,4 +1,4 @@
-//! What a core knows of one of its connections, and who is told of it: the task that waits for it, or its handler.
+//! A core's record of a connection, and its recipient: a waiting task, or a handler.
 
 use crate::core_network::NETWORK;
 use crate::handler::{ConnectionHandler, TcpConnection};
@@ -16,19 +16,19 @@ use isola_net_stack::{ConnId, EndCame, FailReason};
 pub(crate) struct Connection {
     pub id: ConnId,
     pub connected: Cell<bool>,
-    /// Whether there may be something to read: data, or the peer's end.
+    /// Whether there may be something to read: data, or the end of the peer's stream.
     pub unread: Cell<bool>,
-    /// Set once the id is void: `Some(None)` after a close in good order.
+    /// Set once the id is invalid: `Some(None)` after an orderly close.
     pub ended: Cell<Option<Option<FailReason>>>,
     pub reader: Cell<Option<Waker>>,
     pub writer: Cell<Option<Waker>>,
-    /// Who is called in the place of tasks that are woken. Taken out while it is.
+    /// The handler, which is called instead of waking tasks. Taken out during a call.
     handler: Cell<Option<Box<dyn ConnectionHandler>>>,
-    /// Whom the handler's work is charged to; `None` where there is no handler.
+    /// The activity of the handler's work; `None` without a handler.
     activity: Cell<Option<ActivityId>>,
-    /// Whether the handler wants no data for now.
+    /// Whether the handler accepts no data at present.
     pub paused: Cell<bool>,
-    /// Whether the handler was told of the peer's end.
+    /// Whether the handler was informed of the end of the peer's stream.
     end_told: Cell<bool>,
 }
 
@@ -37,7 +37,7 @@ impl Connection {
         Self {
             id,
             connected: Cell::new(false),
-            // Data may have come before somebody asked to be told.
+            // Data may have arrived before the record existed.
             unread: Cell::new(true),
             ended: Cell::new(None),
             reader: Cell::new(None),
@@ -49,7 +49,7 @@ impl Connection {
         }
     }
 
-    /// What another core had.
+    /// Creates the record of a connection that another core had.
     pub fn moved_here(id: ConnId, moved: MovedConnection) -> Self {
         let MovedConnection { handler, activity, connected, unread, paused, end_told } = moved;
         let connection = Self {
@@ -63,7 +63,8 @@ impl Connection {
         connection
     }
 
-    /// Tells the handler that it goes on here. What it was to be handed where it was it is handed here.
+    /// Informs the handler that it continues on this core. Data that was not delivered on the previous core is
+    /// delivered here.
     pub fn arrived(self: &Rc<Self>) {
         if let Some(activity) = self.activity.get() {
             self.call(activity, |handler, connection| handler.arrived(connection));
@@ -73,7 +74,8 @@ impl Connection {
         }
     }
 
-    /// What goes along to another core, where the handler can and nobody but the caller, and one more, has this record.
+    /// Extracts the application's state for the move to another core, if the handler can move, and if only the caller
+    /// and one other reference hold this record.
     pub fn take_along(self: &Rc<Self>) -> Option<MovedConnection> {
         let activity = self.activity.get()?;
         let mut handler = self.handler.take()?;
@@ -98,7 +100,7 @@ impl Connection {
         })
     }
 
-    /// Has `handler` told of everything from now on, for `activity`.
+    /// Sets the handler, which receives all further calls, for `activity`.
     pub fn serve_by(&self, handler: Box<dyn ConnectionHandler>, activity: ActivityId) {
         self.handler.set(Some(handler));
         self.activity.set(Some(activity));
@@ -109,7 +111,7 @@ impl Connection {
         wake(&self.writer);
     }
 
-    /// Data came, or the peer's end.
+    /// Records that data arrived, or the end of the peer's stream.
     #[inline]
     pub fn readable(self: Rc<Self>) {
         self.unread.set(true);
@@ -119,7 +121,7 @@ impl Connection {
         }
     }
 
-    /// There is room to send again.
+    /// Records that there is room to send again.
     pub fn writable(self: &Rc<Self>) {
         match self.activity.get() {
             Some(activity) => self.call(activity, |handler, connection| handler.send_space(connection)),
@@ -127,19 +129,19 @@ impl Connection {
         }
     }
 
-    /// Has what came while the handler wanted nothing handed over in an event of its own.
+    /// Delivers, in a separate event, the data that arrived while the handler was paused.
     pub fn resume_later(self: &Rc<Self>) {
         self.call_later(Self::resume);
     }
 
-    /// Calls that in an event of its own, unless the connection has gone by then: known by name meanwhile, it would have to
-    /// stay on its core.
+    /// Makes a call in a separate event, unless the connection has ended by then. The event holds a weak reference, as
+    /// a strong one would prevent the connection's move to another core.
     pub fn call_later(self: &Rc<Self>, call: fn(&Rc<Self>)) {
         let connection = Rc::downgrade(self);
         spawn(move || connection.upgrade().iter().for_each(call));
     }
 
-    /// The handler asked to be called.
+    /// Makes the call that the handler requested.
     pub fn called_again(self: &Rc<Self>) {
         if let Some(activity) = self.activity.get() {
             self.call(activity, |handler, connection| handler.called_again(connection));
@@ -161,7 +163,8 @@ impl Connection {
         }
     }
 
-    /// Takes all that has come, and whether the peer's end is there. Inlined, as a call would copy the data once more.
+    /// Takes all received data, and whether the peer's stream has ended. Inlined, because a call would copy the data
+    /// once more.
     #[inline(always)]
     pub fn take(&self) -> (Chain, EndCame) {
         let (mut data, mut end) = (Chain::new(), EndCame::Yes);
@@ -171,16 +174,16 @@ impl Connection {
                 (data, end) = read;
             }
         });
-        // All of it is taken: until something is told again, only the peer's end can still be there.
+        // All data was taken: until the next notice, only the end of the peer's stream can remain.
         self.unread.set(end == EndCame::Yes);
         (data, end)
     }
 
-    /// Hands the handler what has come, unless it wants nothing now.
+    /// Delivers received data to the handler, unless it is paused.
     #[inline]
     fn hand_over(served: &TcpConnection, activity: ActivityId) {
         let this = served.record();
-        // What it was given may have opened the window, and more may be there already.
+        // Taking data may have opened the window, and more may have arrived.
         while this.unread.get() && !this.paused.get() {
             let (data, at_end) = this.take();
             if !data.is_empty() {
@@ -188,7 +191,7 @@ impl Connection {
             }
             if at_end == EndCame::Yes {
                 this.unread.set(false);
-                // A connection that has ended says so by itself.
+                // A connection that has ended reports that separately.
                 if this.ended.get().is_none() && !this.end_told.replace(true) {
                     this.call_as(activity, |handler| handler.peer_closed(served));
                 }
@@ -196,7 +199,7 @@ impl Connection {
         }
     }
 
-    /// Hands over what came while the handler wanted nothing, or before there was one.
+    /// Delivers data that arrived while the handler was paused, or before there was one.
     pub fn resume(self: &Rc<Self>) {
         let Some(activity) = self.activity.get() else { return };
         Self::hand_over(&TcpConnection::new(self.clone()), activity);
@@ -206,7 +209,7 @@ impl Connection {
         }
     }
 
-    /// As [`Self::call_as`], with the connection as the handler knows it.
+    /// Calls the handler like [`Self::call_as`], with the connection as an argument.
     fn call(
         self: &Rc<Self>,
         activity: ActivityId,
@@ -215,8 +218,8 @@ impl Connection {
         self.call_as(activity, |handler| tell(handler, &TcpConnection::new(self.clone())));
     }
 
-    /// Calls the handler, unless it is gone: the application may have let go of the connection. Inlined, as a call would copy
-    /// the data once more.
+    /// Calls the handler, unless it is gone: the application may have released the connection. Inlined, because a call
+    /// would copy the data once more.
     #[inline(always)]
     fn call_as(&self, activity: ActivityId, tell: impl FnOnce(&mut dyn ConnectionHandler)) {
         let Some(mut handler) = self.handler.take() else { return };
@@ -229,19 +232,19 @@ impl Connection {
         }
     }
 
-    /// Whether no handler serves the connection: it never had one, or the application has let go of it.
+    /// Returns whether no handler serves the connection: it never had one, or the application has released it.
     pub fn is_released(&self) -> bool {
         self.activity.get().is_none()
     }
 
-    /// The application lets go: the handler is told nothing more.
+    /// Releases the connection: the handler is not called any more.
     pub fn release(&self) {
         self.activity.set(None);
         drop(self.handler.take());
     }
 }
 
-/// The application's side of a connection, between two cores.
+/// The application's state of a connection that moves between two cores.
 pub(crate) struct MovedConnection {
     handler: Box<dyn ConnectionHandler + Send>,
     activity: ActivityId,
@@ -252,14 +255,14 @@ pub(crate) struct MovedConnection {
 }
 
 impl MovedConnection {
-    /// Tells the handler that the connection has ended on its way.
+    /// Informs the handler that the connection has ended during the move.
     pub fn end(mut self, reason: FailReason) {
         charge_to(self.activity);
         self.handler.ended(Some(reason));
     }
 }
 
-/// Wakes a task, where one waits: what it sends is worth waiting for.
+/// Wakes the waiting task, if there is one. The stack then sends after that task has run.
 fn wake(waiting: &Cell<Option<Waker>>) {
     if let Some(waiting) = waiting.take() {
         waiting.wake();

@@ -1,9 +1,9 @@
-//! A core's own protocol stack, and what waits on its connections and sockets.
+//! A core's protocol stack, and the tasks and handlers of its connections and sockets.
 //!
-//! What comes in is taken in as a batch; handlers are called, and what they answer is sent before the event is over.
-//! Whatever else touches the stack, tasks that were woken above all, queues one *flush*: an event behind all others of the
-//! core, which sends what the stack has ready. Answers to a batch of requests thus leave in one batch, with the
-//! acknowledgements on them.
+//! Received frames are processed as a batch; handlers are called, and their output is sent within the same event. Any
+//! other use of the stack, mostly by woken tasks, queues one *flush*: an event behind all others of the core, which
+//! sends the frames that the stack has ready. So the responses to a batch of requests leave in one batch, with
+//! piggybacked acknowledgements.
 
 use crate::attribution::{Attribution, owner_of};
 use crate::connection::Connection;
@@ -44,28 +44,28 @@ static FLUSH: StaticEvent = StaticEvent::new(INFRASTRUCTURE, || {
     NETWORK.flush();
 });
 
-/// A core's own protocol stack.
+/// A core's protocol stack.
 pub(crate) struct CoreNetwork {
     pub stack: RefCell<Option<Stack>>,
-    /// By the index of their ids.
+    /// Indexed by the index of their ids.
     pub connections: RefCell<Vec<Option<Rc<Connection>>>>,
     listeners: RefCell<BTreeMap<ListenerId, (u16, Arc<Listener>)>>,
     sockets: RefCell<BTreeMap<UdpId, Rc<Socket>>>,
     flush_queued: Cell<bool>,
-    /// Flows that are on their way here from another core.
+    /// Flows that are moving to this core.
     pub arriving: Arriving,
-    /// Whether what came in is being taken in: what is to be sent is looked at when that is over.
+    /// Whether received frames are being processed: sending waits until that is done.
     taking_in: Cell<bool>,
-    /// How long requests take.
+    /// The service latency of requests.
     pub latency: Latency,
-    /// For whom the running event works.
+    /// The activities for which the running event works.
     pub attribution: Attribution,
     clock: &'static Clock,
     report: &'static Report,
-    /// Whether tasks were woken that may have something to send.
+    /// Whether tasks were woken that may have data to send.
     calls_expected: Cell<bool>,
     alarm: Alarm,
-    /// When the alarm rings.
+    /// The time of the alarm.
     rings_at: Cell<stack::Instant>,
 }
 
@@ -94,9 +94,9 @@ impl Representative for CoreNetwork {
     }
 }
 
-/// What is the same for all frames that are taken in together.
+/// State common to all frames of a batch.
 pub(crate) struct Intake {
-    /// Cycle counter at the start.
+    /// The cycle counter at the start.
     began: u64,
     now: stack::Instant,
     longest: usize,
@@ -110,39 +110,39 @@ impl Intake {
     }
 }
 
-/// Longest frame that is taken while memory is short, in bytes.
+/// The longest frame that is accepted at critical memory pressure, in bytes.
 const LONGEST_IN_NEED: usize = 128;
 
-/// The time, as the stack counts it.
+/// Returns the time in the stack's units.
 pub(crate) fn stack_now() -> stack::Instant {
     stack::Instant::from_nanos(now().as_ns())
 }
 
-/// Makes the calling core's stack, where there is none.
+/// Creates the calling core's stack, if there is none.
 pub(crate) fn touch() {
     NETWORK.queue_flush();
 }
 
 impl CoreNetwork {
-    /// As [`stack_now`].
+    /// Returns the time like [`stack_now`], with one look-up fewer.
     fn now(&self) -> stack::Instant {
         stack::Instant::from_nanos(self.clock.instant(cycles()).as_ns())
     }
 
     fn begin(&self, beginning: Beginning) {
-        // The interface has checked it.
+        // The interface has validated the configuration.
         let Ok(mut stack) = Stack::new(beginning.config, stack_now()) else { return };
         if current_core() != CoreIndex(0) {
             stack.set_ipv6(stack_now(), beginning.ipv6);
         }
-        // How old that is nobody knows: it is checked when it is used.
+        // The age of these entries is unknown: they are verified before use.
         beginning.neighbours.into_iter().for_each(|(ip, mac)| stack.learn_claim(stack_now(), ip, mac));
         self.stack.replace(Some(stack));
         beginning.listeners.into_iter().for_each(|(port, listener)| self.listen(port, listener));
     }
 
-    /// Runs `work` on the stack, and sends what comes of it; `None` where the cell has no device. Inlined, so that what `work`
-    /// returns is not copied out of an option.
+    /// Runs `work` on the stack and sends the resulting frames; returns `None` if the cell has no device. Inlined, so
+    /// that the result of `work` is not copied out of an option.
     #[inline(always)]
     pub fn with<T>(&self, work: impl FnOnce(&mut Stack) -> T) -> Option<T> {
         let result = self.stack.borrow_mut().as_mut().map(work);
@@ -152,10 +152,10 @@ impl CoreNetwork {
         result
     }
 
-    /// Runs `work` on the stack for the network's sake, tells the application what happened, and sends what comes of
-    /// both: at once, or, where tasks were woken, behind them, so that what they send is in it.
+    /// Runs `work` on the stack on behalf of the network, delivers the resulting events to the application, and sends
+    /// the frames of both: at once or, if tasks were woken, after these, so that their data is included.
     fn take_in(&self, work: impl FnOnce(&mut Stack)) {
-        // An application's event may call this, and an alarm outside of any event.
+        // The caller may be an application's event, or an alarm outside of any event.
         let caller = current_activity();
         charge_to(INFRASTRUCTURE);
         self.attribution.begin();
@@ -165,7 +165,7 @@ impl CoreNetwork {
         charge_to(caller);
     }
 
-    /// Tells the application what happened, and sends.
+    /// Delivers the stack's events to the application, and sends.
     pub fn answer(&self) {
         self.attribution.begin_common();
         self.taking_in.set(true);
@@ -179,21 +179,21 @@ impl CoreNetwork {
         }
     }
 
-    /// Notes that a task was woken which may have something to send.
+    /// Notes that a task was woken that may have data to send.
     pub fn expect_calls(&self) {
         self.calls_expected.set(true);
     }
 
-    /// Looks at the stack without touching it.
+    /// Reads from the stack without queueing a flush.
     pub fn look<T>(&self, work: impl FnOnce(&Stack) -> T) -> Option<T> {
         self.stack.borrow().as_ref().map(work)
     }
 
-    /// Takes frames that came for this core, by the table's `version`, at the reading `came_at` of the cycle counter or later,
-    /// and answers. Those of flows that have gone since go after them.
+    /// Processes frames that were steered to this core by the table's `version` and arrived when the cycle counter was
+    /// `came_at` or later, and responds. Frames of flows that have moved since are forwarded.
     pub fn receive(&self, batch: Vec<ReceivedFrame>, version: u32, came_at: u64) {
         self.latency.begin(came_at);
-        // Asked for each, as one may end a left-behind flow.
+        // Checked for each frame, as one may end a left-behind flow.
         let is_current = || interface::steering().is_none_or(|steering| steering.version() == version);
         let intake = self.begin_intake();
         for received in batch {
@@ -207,7 +207,7 @@ impl CoreNetwork {
         self.latency.end();
     }
 
-    /// Takes received frames; [`Self::answer`] is due.
+    /// Processes received frames. The caller calls [`Self::answer`] afterwards.
     pub fn absorb_all(&self, frames: Vec<ReceivedFrame>) {
         let intake = self.begin_intake();
         for received in frames {
@@ -216,7 +216,7 @@ impl CoreNetwork {
         }
     }
 
-    /// Begins to take received frames in.
+    /// Begins a batch of received frames.
     #[inline]
     pub fn begin_intake(&self) -> Intake {
         let longest = match self.report.memory.pressure.load(Ordering::Relaxed) {
@@ -228,9 +228,10 @@ impl CoreNetwork {
         Intake { began, now, longest, nothing_arrives: self.arriving.is_empty() }
     }
 
-    /// Takes a received frame: a piece of work, which the caller ends. [`Self::answer`] is due. While next to no memory is left, a long one is dropped, as if the
-    /// wire had lost it: what it carries would stay until somebody reads it, and the cell would end for want of memory.
-    /// Short ones, with acknowledgements among them, are what gets memory back.
+    /// Processes a received frame, as a piece of work that the caller ends. The caller calls [`Self::answer`]
+    /// afterwards. At critical memory pressure a long frame is dropped, as if lost on the wire: its data would occupy
+    /// memory until the application reads it, and the cell could end for lack of memory. Short frames are accepted,
+    /// because acknowledgements among them release memory.
     #[inline]
     pub fn absorb(&self, intake: &Intake, received: ReceivedFrame) {
         let received = match intake.nothing_arrives {
@@ -240,7 +241,7 @@ impl CoreNetwork {
                 None => return,
             },
         };
-        // Only now: what lies between the device and the stack may use the network itself.
+        // Borrowed only here: the code between device and stack may use the network itself.
         let mut stack = self.stack.borrow_mut();
         let Some(stack) = stack.as_mut() else { return };
         if received.len() > intake.longest {
@@ -262,24 +263,24 @@ impl CoreNetwork {
         self.attribution.charge(stack.owner());
     }
 
-    /// Takes the memory of a sent frame's head back.
+    /// Returns the memory of a sent frame's head to the stack.
     pub fn recycle(&self, head: IoBufMut) {
         if let Some(stack) = self.stack.borrow_mut().as_mut() {
             stack.recycle(head);
         }
     }
 
-    /// Sets the address that another core's stack was given.
+    /// Sets the address that another core's stack has obtained.
     pub fn set_address(&self, address: Option<Ipv4Config>) {
         self.take_in(|stack| stack.set_ipv4(stack_now(), address));
     }
 
-    /// Sets what another core's stack found out about IPv6.
+    /// Sets the IPv6 settings that another core's stack has obtained.
     pub fn set_ipv6(&self, settings: Ipv6Settings) {
         self.take_in(|stack| stack.set_ipv6(stack_now(), settings));
     }
 
-    /// Learns a neighbour that another core's stack heard of.
+    /// Learns a neighbour that another core's stack has discovered.
     pub fn learn(&self, ip: IpAddr, mac: MacAddr, evidence: Evidence) {
         self.take_in(|stack| match evidence {
             Evidence::Confirmed => stack.learn(stack_now(), ip, mac),
@@ -287,7 +288,7 @@ impl CoreNetwork {
         });
     }
 
-    /// Listens at a port, for all who connect by a flow of this core.
+    /// Listens at a port for connections of this core's flows.
     pub fn listen(&self, port: u16, listener: Arc<Listener>) {
         let (backlog, owner) = (listener.backlog, owner_of(listener.activity));
         let listen = |stack: &mut Stack| {
@@ -309,12 +310,12 @@ impl CoreNetwork {
         }
     }
 
-    /// Has the events of a connection noted in the returned record.
+    /// Adds a record for the events of a connection, and returns it.
     pub fn add_connection(&self, id: ConnId) -> Rc<Connection> {
         self.put_connection(Connection::new(id))
     }
 
-    /// Has the events of a connection noted in this record.
+    /// Adds this record for the events of its connection.
     pub fn put_connection(&self, connection: Connection) -> Rc<Connection> {
         let index = connection.id.index();
         let connection = Rc::new(connection);
@@ -326,14 +327,14 @@ impl CoreNetwork {
         connection
     }
 
-    /// Forgets a connection that nobody waits for any more.
+    /// Removes the record of a connection that has ended or was released.
     pub fn remove_connection(&self, id: ConnId) {
         let mut connections = self.connections.borrow_mut();
         if let Some(slot) = connections.get_mut(id.index())
             && slot.as_ref().is_some_and(|connection| connection.id == id)
         {
             let removed = slot.take();
-            // Without a borrow: it may hold a handler.
+            // Dropped without a borrow, because it may hold a handler.
             drop(connections);
             drop(removed);
         }
@@ -344,14 +345,14 @@ impl CoreNetwork {
         connections.get(id.index())?.as_ref().filter(|connection| connection.id == id).cloned()
     }
 
-    /// Has the arrivals at a socket noted in the returned record.
+    /// Adds a record for the arrivals at a socket, and returns it.
     pub fn add_socket(&self, id: UdpId) -> Rc<Socket> {
         let socket = Rc::new(Socket::default());
         self.sockets.borrow_mut().insert(id, socket.clone());
         socket
     }
 
-    /// Forgets a socket.
+    /// Removes the record of a socket.
     pub fn remove_socket(&self, id: UdpId) {
         self.sockets.borrow_mut().remove(&id);
     }
@@ -400,7 +401,7 @@ impl CoreNetwork {
                 let socket = self.sockets.borrow().get(&id).cloned();
                 socket.iter().for_each(|socket| socket.readable());
             }
-            // The others hear of it from the first, and say so again.
+            // The other cores receive this from the first, and report it again.
             Event::AddressChanged(address) if current_core() == CoreIndex(0) => {
                 interface::publish_address(address)
             }
@@ -414,7 +415,7 @@ impl CoreNetwork {
         }
     }
 
-    /// Has what the stack has ready sent, behind the events that wait now.
+    /// Queues an event, behind those that wait now, that sends the frames that the stack has ready.
     #[inline(never)]
     pub fn queue_flush(&self) {
         if !self.flush_queued.replace(true) {
@@ -431,7 +432,8 @@ impl CoreNetwork {
             }
             None => return,
         };
-        // What it rings for moves on most of the time: it rings all the same, and is set anew only then.
+        // The deadline usually moves to a later time. The alarm then still fires at the earlier time, and is set again
+        // only then.
         if let Some(deadline) = deadline {
             self.rings_at.set(deadline);
             self.alarm.set(Some(isola_platform::Instant::from_ns(deadline.as_nanos())));

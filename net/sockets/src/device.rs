@@ -1,12 +1,11 @@
-//! The device's queues: received frames to the cores that they belong to, frames to send to the device.
+//! The device's queues: distributes received frames to the cores of their flows, and passes frames to the device.
 //!
-//! A queue is served by one core. Its interrupt masks itself and makes an event; the event takes frames in
-//! batches and makes itself again while there are more; once there are none, the interrupt is let in again. So a
-//! busy queue is polled between the core's other events, and an idle one costs nothing. Where interrupts come at a high
-//! rate all the same, they stay masked, and the event makes itself again whether it finds frames or not
-//! ([`isola_events::polling`]). A core that does not keep up
-//! with its events looks at its device more and more rarely, and the device drops what it has no room for; frames for
-//! another core that does not keep up are dropped here.
+//! One core serves a queue. Its interrupt masks itself and queues an event; the event processes frames in batches and
+//! queues itself again while there are more; when there are none, it unmasks the interrupt. So a busy queue is polled
+//! between the core's other events, and an idle one costs nothing. At a high interrupt rate the interrupt stays masked,
+//! and the event queues itself again whether it finds frames or not ([`isola_events::polling`]). An overloaded core
+//! reads its device less and less often, and the device drops frames without room; frames for another core that is
+//! overloaded are dropped here.
 
 use crate::core_network::NETWORK;
 use crate::drops::count_dropped;
@@ -42,17 +41,17 @@ static OWNERS: CellEbb<Owners> = CellEbb::new();
 /// Polls the core's queue.
 static POLL: StaticEvent = StaticEvent::new(INFRASTRUCTURE, || QUEUES.poll());
 
-/// Frames taken from the device in one event.
+/// The most frames that one event takes from the device.
 const BATCH: usize = 64;
 
-/// Which cores own queues. Who owns none, core `i`, sends by queue `i` modulo their number.
+/// The cores that own queues. A core `i` that owns none sends through queue `i` modulo their number.
 struct Owners {
-    /// By queue, of which the first `count` have one.
+    /// The owners by queue; the first `count` are valid.
     cores: [AtomicU8; MAX_CORES as usize],
     count: AtomicUsize,
-    /// Queues that no core owns yet.
+    /// Queues without an owner.
     vacant: Mutex<VecDeque<Box<dyn NetworkQueue + Send>>>,
-    /// What spreads received frames over the queues, where the device does as it is told.
+    /// The interface by which the device distributes received frames over the queues, if it supports one.
     spreading: Mutex<Option<Box<dyn FlowSpreading + Send>>>,
 }
 
@@ -68,13 +67,14 @@ impl Representative for Owners {
 }
 
 impl Owners {
-    /// By queue.
+    /// Returns the owners, by queue.
     fn cores(&self) -> impl ExactSizeIterator<Item = CoreIndex> {
         let cores = self.cores.iter().take(self.count.load(Ordering::Acquire));
         cores.map(|core| CoreIndex(core.load(Ordering::Relaxed).into()))
     }
 
-    /// The owner of the next queue is that core. Called by whoever starts the network, or moves flows.
+    /// Makes a core the owner of the next queue. Called only while the network starts, or by the one task that moves
+    /// flows.
     fn add(&self, core: CoreIndex) {
         let count = self.count.load(Ordering::Relaxed);
         if let Some(place) = self.cores.get(count) {
@@ -84,21 +84,21 @@ impl Owners {
     }
 }
 
-/// The queue that a core serves, where it serves one.
+/// The state of a core's queue, if the core serves one.
 struct Queues {
-    /// Where frames are counted.
+    /// The frame counters.
     report: &'static NetworkReport,
     served: RefCell<Option<Served>>,
-    /// Maps flows to cores. Set when the core begins to serve its queue.
+    /// The steering table. Set when the core begins to serve its queue.
     steering: Cell<Option<&'static Arc<Steering>>>,
-    /// Frames that the device's queue had no room for.
+    /// Frames without room in the device's queue.
     waiting: RefCell<VecDeque<Frame>>,
     /// UDP ports whose datagrams all go to one core.
     datagram_cores: RefCell<BTreeMap<u16, CoreIndex>>,
-    /// Whether datagrams of some port go to another core.
+    /// Whether the datagrams of any port go to another core.
     datagrams_elsewhere: Cell<bool>,
     poll_queued: Cell<bool>,
-    /// The reading of the cycle counter before which nothing that is in the queue has come.
+    /// The cycle counter at a time after which all frames in the queue arrived.
     empty_at: Cell<u64>,
 }
 
@@ -125,8 +125,8 @@ impl Representative for Queues {
     }
 }
 
-/// Deals the queues out over the cores that there are, the first to this one; the others are for cores that come. A queue's
-/// core is needed from now on.
+/// Assigns queues to the cores that the cell has, the first to the calling core; the others are for cores that join. A
+/// core with a queue stays in use.
 pub(crate) fn start(
     queues: Vec<Box<dyn NetworkQueue + Send>>,
     spreading: Option<Box<dyn FlowSpreading + Send>>,
@@ -135,7 +135,7 @@ pub(crate) fn start(
     *OWNERS.spreading.lock() = spreading;
     let cores = (0..platform().descriptor().cores.len() as u32).map(CoreIndex);
     let dealt: Vec<_> = cores.filter_map(|core| Some((core, deal(core)?))).collect();
-    // Before any of them is sent by.
+    // Before a core sends through any of them.
     spread();
     for (core, mut queue) in dealt {
         let serve = move || {
@@ -146,7 +146,7 @@ pub(crate) fn start(
     }
 }
 
-/// Gives each of these cores a queue that has none, as long as there are any. When that is done they serve them.
+/// Assigns a queue to each of these cores without one, as long as there are any. On return these cores serve them.
 pub(crate) async fn deal_out(cores: impl Iterator<Item = CoreIndex>) {
     for core in cores {
         if OWNERS.cores().any(|owner| owner == core) {
@@ -155,7 +155,7 @@ pub(crate) async fn deal_out(cores: impl Iterator<Item = CoreIndex>) {
         let Some(mut queue) = deal(core) else { return };
         let serve = move || async move {
             queue.attach();
-            // Before it is sent by.
+            // Before the core sends through it.
             spread();
             QUEUES.serve(queue);
         };
@@ -163,16 +163,17 @@ pub(crate) async fn deal_out(cores: impl Iterator<Item = CoreIndex>) {
     }
 }
 
-/// A queue that no core owned yet, and that this one owns from now on.
+/// Removes a queue from the vacant ones and makes the core its owner.
 fn deal(core: CoreIndex) -> Option<Box<dyn NetworkQueue + Send>> {
     let queue = OWNERS.vacant.lock().pop_front()?;
-    // Before it serves it, so that it hears of ports that are bound from now on.
+    // Before the core serves the queue, so that the core learns of ports bound from now on.
     OWNERS.add(core);
     Some(queue)
 }
 
-/// Has the device hand frames to the queues of the cores that they belong to, or of those that pass them on. One that does not
-/// is left alone from then on: the cores steer what they receive in any case.
+/// Makes the device deliver frames to the queues of the cores that own their flows or, if such a core has no queue, of
+/// cores that forward them. If the device rejects the table, it is not asked again: the cores steer received frames in
+/// any case.
 pub(crate) fn spread() {
     let owners: Vec<CoreIndex> = OWNERS.cores().collect();
     let Some(steering) = interface::steering().filter(|_| owners.len() > 1) else { return };
@@ -190,11 +191,10 @@ pub(crate) fn spread() {
     }
 }
 
-/// Has the datagrams for a UDP port go to the core that bound it, whatever their flow, or to their flows' cores again. To be
-/// called after each change of that.
+/// Steers the datagrams for a UDP port to the core that has bound it, or by flow if it is not bound. Called after each
+/// change of that binding.
 ///
-/// What two cores say about a port may come in another order than they said it: so a queue's core asks who has the port by
-/// then.
+/// Messages of two cores about a port may arrive out of order. So each queue's core reads the current binding.
 pub(crate) fn steer_datagrams(port: u16) {
     for owner in OWNERS.cores() {
         let steer = move || QUEUES.steer_datagrams(port);
@@ -202,7 +202,7 @@ pub(crate) fn steer_datagrams(port: u16) {
     }
 }
 
-/// Has something done to each queue of the device, on the core that serves it, by an event.
+/// Runs `change` on each queue of the device, in an event on the core that serves it.
 pub(crate) fn on_queues(change: impl Fn(&mut Box<dyn NetworkQueue + Send>) + Clone + Send + 'static) {
     for owner in OWNERS.cores() {
         let change = change.clone();
@@ -212,7 +212,7 @@ pub(crate) fn on_queues(change: impl Fn(&mut Box<dyn NetworkQueue + Send>) + Clo
     }
 }
 
-/// Sets from which rates on the queues of the cell's network device are polled, and from which they interrupt again.
+/// Sets the rates above which the queues of the cell's network device are polled, and below which they interrupt again.
 pub fn set_polling(thresholds: Thresholds) {
     for owner in OWNERS.cores() {
         let set = move || {
@@ -224,7 +224,7 @@ pub fn set_polling(thresholds: Thresholds) {
     }
 }
 
-/// Has a frame that was put together of fragments received on the core of its flow.
+/// Forwards a reassembled packet to the core of its flow.
 pub(crate) fn steer_again(frame: IoBuf) {
     let version = interface::steering().map_or(0, |steering| steering.version());
     let core = QUEUES.core_of(&frame);
@@ -232,7 +232,7 @@ pub(crate) fn steer_again(frame: IoBuf) {
     hand_on(core, vec![received], version, NETWORK.latency.came_at());
 }
 
-/// Passes a frame on to the core that its flow of TCP has gone to; gives it back where that is this one.
+/// Forwards a frame to the core that owns its TCP flow. Returns it if that is the calling core.
 pub(crate) fn pass_on(received: ReceivedFrame) -> Option<ReceivedFrame> {
     let Some((steering, flow)) = interface::steering().zip(tcp_flow_of(&received.frame)) else {
         return Some(received);
@@ -246,8 +246,8 @@ pub(crate) fn pass_on(received: ReceivedFrame) -> Option<ReceivedFrame> {
     None
 }
 
-/// Has frames received on another core, to which they were steered by the table's `version`, and which came at the reading
-/// `came_at` of the cycle counter or later.
+/// Forwards frames to another core. They were steered by the table's `version` and arrived when the cycle counter was
+/// `came_at` or later.
 fn hand_on(core: CoreIndex, batch: Vec<ReceivedFrame>, version: u32, came_at: u64) {
     let event = Event::new().at(Placement::Core(core)).charged_to(INFRASTRUCTURE);
     let count = batch.len();
@@ -256,14 +256,14 @@ fn hand_on(core: CoreIndex, batch: Vec<ReceivedFrame>, version: u32, came_at: u6
     }
 }
 
-/// Hands a batch to each of several cores.
+/// Forwards a batch to each of several cores.
 #[cold]
 #[inline(never)]
 fn hand_on_all(batches: Vec<(CoreIndex, Vec<ReceivedFrame>)>, version: u32, came_at: u64) {
     batches.into_iter().for_each(|(core, batch)| hand_on(core, batch, version, came_at));
 }
 
-/// Sends what a core's stack has ready.
+/// Sends the frames that a core's stack has ready.
 pub(crate) fn transmit(stack: &mut Stack, now: Instant) {
     let queues = &*QUEUES;
     if queues.served.borrow().is_some() {
@@ -290,7 +290,7 @@ pub(crate) fn transmit(stack: &mut Stack, now: Instant) {
 }
 
 impl Queues {
-    /// Takes note of which core has a port.
+    /// Records the core that has bound a port.
     fn steer_datagrams(&self, port: u16) {
         let mut cores = self.datagram_cores.borrow_mut();
         match interface::core_of_datagrams(port) {
@@ -313,10 +313,10 @@ impl Queues {
             if let Some(served) = QUEUES.served.borrow_mut().as_mut() {
                 served.queue.redirect();
             }
-            // Meanwhile interrupts may have gone to who carried this core before.
+            // Interrupts may have gone to the core that ran this vcore before.
             QUEUES.queue_poll();
         });
-        // Whatever came before somebody looked made no interrupt.
+        // Frames that arrived before the queue was served caused no interrupt.
         self.queue_poll();
     }
 
@@ -325,7 +325,8 @@ impl Queues {
             served.queue.disable_interrupts();
             served.polling.interrupted();
         }
-        // The interrupts were let in since the queue was empty: only what came since the core last looked makes one.
+        // The interrupt has been unmasked since the queue was empty: only frames that arrived after the core last
+        // checked cause one.
         if !self.poll_queued.replace(true) {
             self.empty_at.set(self.empty_at.get().max(last_look()));
             POLL.spawn();
@@ -338,12 +339,12 @@ impl Queues {
         }
     }
 
-    /// Takes a batch of frames in, hands those of other cores on, and answers.
+    /// Processes a batch of frames, forwards those of other cores, and responds.
     fn poll(&self) {
         self.poll_queued.set(false);
         let here = current_core();
         let mut elsewhere: Vec<(CoreIndex, Vec<ReceivedFrame>)> = Vec::new();
-        // Before the table is looked at: a change that it does not count may be seen all the same.
+        // The version is read before the table: a concurrent change may be visible in the table before its version.
         let steering = self.steering.get();
         let version = steering.map_or(0, |steering| steering.version());
         let came_at = self.empty_at.get();
@@ -377,7 +378,7 @@ impl Queues {
         self.report.received_frames.fetch_add(taken as u64, Ordering::Relaxed);
         self.report.received_bytes.fetch_add(bytes, Ordering::Relaxed);
         if taken < BATCH {
-            // The poll took every frame that the device had returned when it read the ring, which was later.
+            // The poll took all frames that the device had returned when the queue read the ring, which was later.
             self.empty_at.set(intake.began());
         }
         if !elsewhere.is_empty() {
@@ -391,8 +392,8 @@ impl Queues {
         self.rest(taken);
     }
 
-    /// Lets interrupts in again, or looks at the queue again behind the core's other events: where there may be more, or
-    /// they come so often that polling is cheaper.
+    /// Unmasks the interrupt, or polls again behind the core's other events if there may be more frames or they arrive
+    /// so often that polling is cheaper.
     fn rest(&self, taken: usize) {
         let mut served = self.served.borrow_mut();
         let Some(Served { queue, polling, .. }) = served.as_mut() else { return };
@@ -414,7 +415,7 @@ impl Queues {
         bound.unwrap_or_else(|| CoreIndex(steering.core_of_frame(frame).into()))
     }
 
-    /// Hands frames of another core to the device, behind those that wait already.
+    /// Passes another core's frames to the device, behind those that wait.
     fn send(&self, frames: Vec<(Owner, Frame)>) {
         self.reclaim(&mut |head| NETWORK.recycle(head));
         let attribution = &NETWORK.attribution;
@@ -428,7 +429,7 @@ impl Queues {
         });
     }
 
-    /// Hands what the stack has ready to the device, behind the frames that wait already.
+    /// Passes the stack's frames to the device, behind those that wait.
     #[inline]
     fn send_from(&self, stack: &mut Stack, now: Instant) {
         let attribution = &NETWORK.attribution;
@@ -454,19 +455,19 @@ impl Queues {
         }
     }
 
-    /// Takes back what the device is done with.
+    /// Takes back frames that the device has sent.
     fn reclaim(&self, recycle: &mut dyn FnMut(IoBufMut)) {
         if let Some(served) = self.served.borrow_mut().as_mut() {
             served.queue.reclaim(recycle);
         }
     }
 
-    /// Hands the frames that wait to the device, and then those that `push` gives. What it has no room for waits.
+    /// Passes waiting frames to the device, then those that `push` supplies. Frames without room wait.
     #[inline]
     fn send_all(&self, push: impl FnOnce(&mut Outbox<'_>)) {
         let mut served = self.served.borrow_mut();
         let mut waiting = self.waiting.borrow_mut();
-        // A core may have frames to send before it has its queue.
+        // A core may have frames to send before it serves a queue.
         let queue = served.as_mut().map(|served| &mut *served.queue);
         let mut outbox = Outbox { queue, waiting: &mut waiting, sent: 0, sent_bytes: 0, dropped: 0 };
         outbox.push_waiting();
@@ -480,7 +481,7 @@ impl Queues {
         let Some(queue) = queue else { return };
         queue.flush();
         if !waiting.is_empty() {
-            // The device works off its queue meanwhile; a pass of the loop later there may be room.
+            // The device empties its queue meanwhile: there may be room in the next pass.
             self.queue_poll();
         }
     }

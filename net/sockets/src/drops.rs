@@ -1,4 +1,5 @@
-//! What a core drops outside of its protocol stack, by the reasons that the stack's counters have for it.
+//! Counters for frames that a core drops outside of its protocol stack, by the reasons that the stack's counters
+//! define.
 
 use core::cell::RefCell;
 use core::sync::atomic::Ordering;
@@ -17,14 +18,14 @@ impl Representative for Drops {
     }
 }
 
-/// Notes frames that were dropped, whether to send or received. What matters comes again.
+/// Counts dropped frames, sent or received. The protocols repeat the data that matters.
 #[cold]
 pub(crate) fn count_dropped(reason: Counter, frames: usize) {
     DROPS.counters.borrow_mut().add(reason, frames as u64);
     platform().report().network.dropped_frames.fetch_add(frames as u64, Ordering::Relaxed);
 }
 
-/// How often this core has dropped something for that reason, outside of its stack.
+/// Returns how often this core has dropped frames for this reason outside of its stack.
 pub(crate) fn dropped(reason: Counter) -> u64 {
     DROPS.counters.borrow().get(reason)
 }

@@ -1,27 +1,28 @@
-//! Something between a network device and the stack: it sees every frame, and lets through what it wants to.
+//! A packet filter between a network device and the stack: it sees every frame, and forwards, changes or drops it.
 
 use alloc::boxed::Box;
 use isola_iobuf::IoBufMut;
 use isola_platform::network::{Frame, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedFrame};
 
-/// Frames that are dropped in a row before others get their turn on the core.
+/// The most consecutive frames that are dropped before the core's other events run.
 const MAX_DROPPED: usize = 64;
 
-/// What sees the frames of one queue, on the core that has it. What it gives back goes on, changed or as it was; what it
-/// keeps, or lets go of, does not. Who changes a frame changes what it says of its checksum with it.
+/// A filter for the frames of one queue, on the core that serves it. Returned frames are forwarded, changed or not;
+/// others are not. A filter that changes a frame also updates its checksum state.
 pub trait Filter: Send {
-    /// A frame has come.
+    /// Filters a received frame.
     fn received(&mut self, frame: ReceivedFrame) -> Option<ReceivedFrame> {
         Some(frame)
     }
 
-    /// A frame is to be sent. It is seen once, however often the device has no room for it.
+    /// Filters a frame to be sent. Called once for each frame, even if the device has no room for it.
     fn sending(&mut self, frame: Frame) -> Option<Frame> {
         Some(frame)
     }
 }
 
-/// The device with what `make` makes, for the queue of that number, between each of its queues and the stack.
+/// Returns the port with a filter between each queue and the stack. `make` creates the filter of the queue of that
+/// number.
 pub fn filter<F: Filter + 'static>(port: NetworkPort, make: impl Fn(usize) -> F) -> NetworkPort {
     let queues = port.queues.into_iter().enumerate();
     let filtered = queues.map(|(number, queue)| {
@@ -34,7 +35,7 @@ pub fn filter<F: Filter + 'static>(port: NetworkPort, make: impl Fn(usize) -> F)
 struct FilteredQueue<F> {
     queue: Box<dyn NetworkQueue + Send>,
     filter: F,
-    /// Whether the filter has seen the frame that is to be sent next.
+    /// Whether the filter has seen the next frame to be sent.
     seen: Seen,
 }
 
@@ -57,7 +58,8 @@ impl<F: Filter> NetworkQueue for FilteredQueue<F> {
     }
 
     fn receive(&mut self) -> Option<ReceivedFrame> {
-        // Who finds none asks for interrupts, is told that more wait, and comes again behind the core's other events.
+        // If the caller gets no frame, it enables interrupts, learns that more frames wait, and polls again behind the
+        // core's other events.
         for _ in 0..MAX_DROPPED {
             if let Some(frame) = self.filter.received(self.queue.receive()?) {
                 return Some(frame);
@@ -71,7 +73,7 @@ impl<F: Filter> NetworkQueue for FilteredQueue<F> {
     }
 
     fn send(&mut self, frame: Frame) -> Result<(), Frame> {
-        // What the device had no room for comes first again.
+        // The caller first repeats the frame for which the device had no room.
         let frame = match core::mem::replace(&mut self.seen, Seen::No) {
             Seen::Yes => Some(frame),
             Seen::No => self.filter.sending(frame),

@@ -1,4 +1,4 @@
-//! The two directions of a [`TcpStream`], for one task that reads and writes at once.
+//! The two directions of a [`TcpStream`], for one task that reads and writes concurrently.
 
 use crate::tcp::{StreamError, TcpStream};
 use core::future::poll_fn;
@@ -18,14 +18,14 @@ pub struct WriteHalf<'a> {
 }
 
 impl TcpStream {
-    /// Both directions, each by itself.
+    /// Returns the two directions.
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         (ReadHalf { stream: self }, WriteHalf { stream: self })
     }
 }
 
 impl ReadHalf<'_> {
-    /// As [`TcpStream::read`].
+    /// Reads like [`TcpStream::read`].
     ///
     /// # Errors
     /// As [`TcpStream::read`].
@@ -33,14 +33,14 @@ impl ReadHalf<'_> {
         poll_fn(|context| self.poll_read(context)).await
     }
 
-    /// As [`TcpStream::poll_read`].
+    /// Reads like [`TcpStream::poll_read`].
     pub fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Chain>, StreamError>> {
         self.stream.poll_incoming(context)
     }
 }
 
 impl WriteHalf<'_> {
-    /// As [`TcpStream::write`].
+    /// Writes like [`TcpStream::write`].
     ///
     /// # Errors
     /// As [`TcpStream::write`].
@@ -48,7 +48,7 @@ impl WriteHalf<'_> {
         poll_fn(|context| self.poll_write(context, &mut data)).await
     }
 
-    /// As [`TcpStream::poll_write`].
+    /// Writes like [`TcpStream::poll_write`].
     pub fn poll_write(
         &mut self,
         context: &mut Context<'_>,
@@ -57,7 +57,7 @@ impl WriteHalf<'_> {
         self.stream.poll_outgoing(context, data)
     }
 
-    /// As [`TcpStream::shutdown`].
+    /// Ends the sending direction like [`TcpStream::shutdown`].
     pub fn shutdown(&mut self) {
         self.stream.end_outgoing();
     }

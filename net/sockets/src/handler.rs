@@ -1,5 +1,5 @@
-//! Connections served by handlers: called at once with what came, in the event in which it came (EbbRT 3.4.1's
-//! `Receive`). The shortest way through the network; futures ([`crate::tcp`]) are the more comfortable one.
+//! Connection handlers: called with received data, in the event in which it arrived (EbbRT 3.4.1's `Receive`). This is
+//! the shortest path through the network; futures ([`crate::tcp`]) are more convenient.
 //!
 //! ```ignore
 //! struct Echo;
@@ -26,43 +26,45 @@ use isola_events::current_activity;
 use isola_iobuf::Chain;
 use isola_net_stack::{ConnectionStats, FailReason, KeepAlive, SendError};
 
-/// What is told of a connection. Calls come in events of the connection's core, one at a time, and must not wait.
+/// The handler of a connection. Its calls happen in events of the connection's core, one at a time, and must not block.
 pub trait ConnectionHandler: 'static {
-    /// Data came: all of it, as views of the frames that it came in. What is taken opens the receive window; a handler that
-    /// cannot keep up [pauses](TcpConnection::pause).
+    /// Delivers all received data, as views of the frames in which it arrived. Taken data opens the receive window; a
+    /// handler that cannot keep up [pauses](TcpConnection::pause).
     fn received(&mut self, connection: &TcpConnection, data: Chain);
 
-    /// What [`TcpConnection::send`] refused fits now.
+    /// Reports room for data that [`TcpConnection::send`] rejected.
     fn send_space(&mut self, _connection: &TcpConnection) {}
 
-    /// The peer has sent all it will: told right behind the last data, also to a handler that has paused. One that still has
-    /// something to send has to remember it. Unless the handler says otherwise, that ends this side too, after what was sent.
+    /// Reports the end of the peer's stream, directly after the last data, also to a paused handler. A handler that has
+    /// more to send must remember the end. By default this closes the connection after queued data is sent.
     fn peer_closed(&mut self, connection: &TcpConnection) {
         connection.close();
     }
 
-    /// What [`TcpConnection::call_again`] asked for.
+    /// Makes the call that [`TcpConnection::call_again`] requested.
     fn called_again(&mut self, _connection: &TcpConnection) {}
 
-    /// The connection is to go to another core ([`rebalance`](crate::rebalance)): what goes on there in the place of this
-    /// handler, which is told nothing more. `None`: the handler stays, and the connection with it.
+    /// Prepares the move of the connection to another core ([`rebalance`](crate::rebalance)). Returns the handler that
+    /// continues on the new core; this handler is not called any more. With `None` the handler stays, and so does the
+    /// connection.
     ///
-    /// The handler lets go of all [`TcpConnection`]s that it has kept. While somebody else has one, the connection stays as
-    /// well, and what was returned goes on here. A handler without anything of its core's own is as good there:
+    /// The handler drops all [`TcpConnection`]s that it has stored. While others exist, the connection stays as well,
+    /// and the returned handler continues on this core. A handler without per-core state can return itself:
     /// `Some(Box::new(core::mem::take(self)))`.
     fn moving(&mut self) -> Option<Box<dyn ConnectionHandler + Send>> {
         None
     }
 
-    /// What [`Self::moving`] returned goes on here, with the connection under this name.
+    /// Reports to the handler that [`Self::moving`] returned that it continues on this core, and passes the
+    /// connection's new handle.
     fn arrived(&mut self, _connection: &TcpConnection) {}
 
-    /// The connection is over, in good order or for a reason. The last call.
+    /// Reports the end of the connection, in order or for a reason. This is the last call.
     fn ended(&mut self, _reason: Option<FailReason>) {}
 }
 
-/// A connection that a handler serves. Clones name the same one; the last of them gone leaves it as it is: it ends by
-/// [`Self::close`], [`Self::abort`], or by the peer. Once it has, calls do nothing.
+/// A handle of a connection with a handler. Clones refer to the same connection. Dropping all handles does not affect
+/// it: it ends by [`Self::close`], by [`Self::abort`], or by the peer. After its end, calls do nothing.
 #[derive(Clone)]
 pub struct TcpConnection(Rc<Connection>);
 
@@ -71,14 +73,14 @@ impl TcpConnection {
         Self(connection)
     }
 
-    /// What the core knows of the connection.
+    /// Returns the core's record of the connection.
     pub(crate) fn record(&self) -> &Connection {
         &self.0
     }
 
-    /// Queues data for sending, all of it or none: `data` is empty after success and as it was after failure. It is sent
-    /// from the very memory given, when the event is over. After [`SendError::NoSpace`],
-    /// [`ConnectionHandler::send_space`] tells when it fits.
+    /// Queues data for sending, all of it or none: `data` is empty after success and unchanged after failure. The stack
+    /// sends it from the given memory at the end of the event. After [`SendError::NoSpace`],
+    /// [`ConnectionHandler::send_space`] reports when there is room.
     ///
     /// # Errors
     /// [`SendError`].
@@ -88,7 +90,8 @@ impl TcpConnection {
         sent.unwrap_or(Err(SendError::NoConnection))
     }
 
-    /// As [`Self::send`], but takes as much as fits off the front of `data`; returns how many bytes.
+    /// Queues like [`Self::send`], but takes as much from the front of `data` as there is room for; returns the number
+    /// of bytes.
     ///
     /// # Errors
     /// [`SendError`].
@@ -98,59 +101,58 @@ impl TcpConnection {
         sent.unwrap_or(Err(SendError::NoConnection))
     }
 
-    /// Bytes that [`Self::send`] takes now.
+    /// Returns the number of bytes for which [`Self::send`] has room now.
     pub fn space(&self) -> usize {
         NETWORK.look(|stack| stack.send_space(self.0.id)).unwrap_or(0)
     }
 
-    /// Sets how many bytes are kept for sending and sending again.
+    /// Sets the most bytes that are stored for sending and retransmission.
     pub fn set_send_limit(&self, bytes: usize) {
         NETWORK.with(|stack| stack.set_send_limit(self.0.id, bytes));
     }
 
-    /// Sets how many bytes the peer may send ahead of the handler.
+    /// Sets the receive window: the bytes that the peer may send ahead of the handler.
     pub fn set_receive_window(&self, bytes: u32) {
         NETWORK.with(|stack| stack.set_window(self.0.id, bytes));
     }
 
-    /// Has no data handed over until [`Self::resume`]: what comes waits, and once the receive window is full the peer
-    /// waits.
+    /// Stops delivery of data until [`Self::resume`]: received data waits, and a full receive window stops the peer.
     pub fn pause(&self) {
         self.0.paused.set(true);
     }
 
-    /// Has data handed over again, first what came meanwhile: in an event of its own.
+    /// Resumes delivery of data, in a separate event, beginning with the waiting data.
     pub fn resume(&self) {
         if self.0.paused.replace(false) && self.0.unread.get() {
             self.0.resume_later();
         }
     }
 
-    /// Has [`ConnectionHandler::called_again`] called in an event of its own, behind those that wait now: for a handler that
-    /// waits for something else than its peer. Where the connection goes to another core first,
-    /// [`ConnectionHandler::arrived`] takes its place.
+    /// Requests a call of [`ConnectionHandler::called_again`] in a separate event, behind those that wait now: for a
+    /// handler that waits for something other than its peer. If the connection moves to another core first,
+    /// [`ConnectionHandler::arrived`] replaces that call.
     pub fn call_again(&self) {
         self.0.call_later(Connection::called_again);
     }
 
-    /// Sets whether the peer is probed when it is silent.
+    /// Sets whether a silent peer is probed.
     pub fn set_keep_alive(&self, keep_alive: Option<KeepAlive>) {
         NETWORK.with(|stack| stack.set_keep_alive(self.0.id, keep_alive));
     }
 
-    /// Says that nothing more will be sent; what was handed over still is. The peer may go on sending.
+    /// Ends the sending direction after queued data. The peer may continue to send.
     pub fn shutdown(&self) {
         NETWORK.with(|stack| stack.shutdown(self.0.id));
     }
 
-    /// Lets go of the connection, which ends in good order by itself, after what was sent. The handler is told nothing
-    /// more.
+    /// Releases the connection, which closes in order by itself after queued data is sent. The handler is not called
+    /// any more.
     pub fn close(&self) {
         self.let_go();
         NETWORK.with(|stack| stack.close(stack_now(), self.0.id));
     }
 
-    /// Ends the connection at once, by a reset; what was not sent is lost. The handler is told nothing more.
+    /// Resets the connection; unsent data is lost. The handler is not called any more.
     pub fn abort(&self) {
         self.let_go();
         NETWORK.with(|stack| stack.abort(stack_now(), self.0.id));
@@ -161,12 +163,12 @@ impl TcpConnection {
         self.0.release();
     }
 
-    /// The peer's address; `None` once the connection has ended.
+    /// Returns the peer's address; `None` once the connection has ended.
     pub fn peer(&self) -> Option<SocketAddr> {
         NETWORK.look(|stack| stack.remote_addr(self.0.id)).flatten()
     }
 
-    /// What the connection did so far; `None` once it has ended.
+    /// Returns the connection's statistics; `None` once it has ended.
     pub fn statistics(&self) -> Option<ConnectionStats> {
         NETWORK.look(|stack| stack.connection_stats(self.0.id)).flatten()
     }
@@ -178,8 +180,8 @@ impl fmt::Debug for TcpConnection {
     }
 }
 
-/// Has every connection to `port` served by a handler that `accept` makes, on the core that the connection's flow belongs
-/// to, and charged to the activity that listens. At most `backlog` connections wait on a core to be taken.
+/// Serves every connection to `port` by a handler that `accept` creates, on the core that owns the connection's flow,
+/// charged to the calling activity. At most `backlog` connections wait on a core to be accepted.
 ///
 /// # Errors
 /// [`PortInUse`].

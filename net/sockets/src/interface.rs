@@ -1,7 +1,7 @@
-//! What all cores know of the cell's network: its address, its neighbours, who listens where.
+//! State of the cell's network that all cores share: its address, neighbours and listeners.
 //!
-//! The state is behind a lock that no packet takes: a core copies what it needs into its own stack when it first
-//! uses the network, and is told of changes by message.
+//! A lock protects the state, and no packet takes it: a core copies the state into its own stack when it first uses the
+//! network, and receives changes by message.
 
 use crate::core_network::{self, NETWORK};
 use crate::device;
@@ -28,13 +28,13 @@ use spin::{Mutex, Once};
 
 pub(crate) static INTERFACE: CellEbb<Interface> = CellEbb::new();
 
-/// Most neighbours that are kept for cores that join later.
+/// The most neighbours that are stored for cores that join later.
 const MAX_NEIGHBOURS: usize = 512;
 
-/// What the cores of a cell share.
+/// The shared state of a cell's cores.
 pub(crate) struct Interface {
     state: Mutex<State>,
-    /// Cores that have a stack, one bit each: those to tell of changes.
+    /// The cores with a stack, one bit each: they receive changes.
     joined: AtomicU64,
     steering: Once<Arc<Steering>>,
 }
@@ -46,19 +46,19 @@ struct State {
     ipv6: Ipv6Settings,
     neighbours: BTreeMap<IpAddr, MacAddr>,
     listeners: BTreeMap<u16, Arc<Listener>>,
-    /// The UDP ports that are bound, and the cores that bound them.
+    /// The bound UDP ports, and the cores that bound them.
     datagram_cores: BTreeMap<u16, CoreIndex>,
     waiting: Vec<Waker>,
 }
 
-/// What the device is, and what the stacks are set to.
+/// The properties of the device, and the settings of the stacks.
 struct Link {
     mac: [u8; 6],
     mtu: u16,
     headroom: usize,
     tx_checksum: TxChecksum,
     tx_segments: TxSegments,
-    /// The same for all cores: what one of them made by it, another may have to know again.
+    /// The same for all cores: one core may have to verify values that another derived from it.
     secret: [u8; 32],
     settings: NetworkSettings,
 }
@@ -69,12 +69,12 @@ impl Representative for Interface {
     }
 }
 
-/// The network cannot be used.
+/// The reason for which the network cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkError {
     /// The cell has no network device.
     NoDevice,
-    /// The network manager, or whoever runs the cell, wants what cannot be.
+    /// The configuration by the network manager or the cell's specification is invalid.
     Config(ConfigError),
 }
 
@@ -89,11 +89,11 @@ impl fmt::Display for NetworkError {
 
 impl core::error::Error for NetworkError {}
 
-/// Takes the network into use that the cell's network manager gives, on the calling core. To be called once, before
-/// anything else of this crate.
+/// Starts the network that the cell's network manager supplies, on the calling core. Must be called once, before any
+/// other function of this crate.
 ///
 /// # Errors
-/// [`NetworkError`], where there is no device, or what the manager gives cannot be.
+/// [`NetworkError`], if there is no device, or the manager's settings are invalid.
 pub fn start() -> Result<(), NetworkError> {
     let manager = &**NETWORK_MANAGER;
     let port = manager.open().ok_or(NetworkError::NoDevice)?;
@@ -125,7 +125,7 @@ pub fn start() -> Result<(), NetworkError> {
     state.address = address;
     drop(state);
     device::start(port.queues, port.spreading);
-    // The first instance speaks for the interface from the start: it announces the address, or asks for one.
+    // The first instance represents the interface from the start: it announces the address, or requests one.
     core_network::touch();
     if let Some(address) = address {
         publish_address(Some(address));
@@ -133,30 +133,30 @@ pub fn start() -> Result<(), NetworkError> {
     Ok(())
 }
 
-/// Returns random bytes, as hard to guess as the platform's `entropy`.
+/// Returns random bytes from the platform's `entropy`.
 fn random<const LEN: usize>() -> [u8; LEN] {
     let mut bytes = [0; LEN];
     bytes.as_chunks_mut().0.iter_mut().for_each(|word| *word = platform().entropy().to_ne_bytes());
     bytes
 }
 
-/// Which flow is which core's, once the network was started.
+/// Returns the steering table, once the network was started.
 #[inline]
 pub(crate) fn steering() -> Option<&'static Arc<Steering>> {
     INTERFACE.steering.get()
 }
 
-/// The cell's IPv4 address, once it has one.
+/// Returns the cell's IPv4 address, once it has one.
 pub fn address() -> Option<Ipv4Config> {
     INTERFACE.state.lock().address
 }
 
-/// What the cell uses of IPv6 at this time: addresses, networks, routers, name servers.
+/// Returns the current IPv6 settings: addresses, networks, routers, name servers.
 pub fn ipv6() -> Ipv6Settings {
     INTERFACE.state.lock().ipv6
 }
 
-/// The cell cannot choose its IPv4 address: it was given one when it was created.
+/// The cell cannot set its IPv4 address: it was created with a fixed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressIsGiven(pub Ipv4Addr);
 
@@ -168,23 +168,23 @@ impl fmt::Display for AddressIsGiven {
 
 impl core::error::Error for AddressIsGiven {}
 
-/// Gives the cell an IPv4 address in the place of that which it has, or none; DHCP ends with that. One that no host can have
-/// counts as none. Connections on another address fail.
+/// Replaces the cell's IPv4 address, or removes it; this ends DHCP. An address that no host can have counts as none.
+/// Connections of another address fail.
 ///
-/// The network that the cell is on may let only addresses through that it gave out itself; `isola`'s switch does.
+/// The cell's network may forward only frames with addresses that it assigned; `isola`'s switch does so.
 ///
 /// # Errors
-/// [`AddressIsGiven`], where the cell was created with a fixed address.
+/// [`AddressIsGiven`], if the cell was created with a fixed address.
 pub fn set_address(address: Option<Ipv4Config>) -> Result<(), AddressIsGiven> {
     if let Some(given) = platform().descriptor().address {
         return Err(AddressIsGiven(given.ip));
     }
-    // Its stack tells the others.
+    // The first core's stack informs the others.
     spawn_on(CoreIndex(0), move || NETWORK.set_address(address));
     Ok(())
 }
 
-/// Completes when the cell has an IPv6 address with which others than neighbours can be talked to.
+/// Completes when the cell has an IPv6 address of global scope.
 pub async fn wait_for_ipv6() -> Ipv6Settings {
     core::future::poll_fn(|context| {
         let mut state = INTERFACE.state.lock();
@@ -212,7 +212,7 @@ pub async fn wait_for_address() -> Ipv4Config {
     .await
 }
 
-/// Notes a change of address that the first instance saw, and tells the other cores that have a stack.
+/// Records a change of the address that the first instance reported, and informs the other cores with a stack.
 pub(crate) fn publish_address(address: Option<Ipv4Config>) {
     let mut state = INTERFACE.state.lock();
     state.address = address;
@@ -224,7 +224,7 @@ pub(crate) fn publish_address(address: Option<Ipv4Config>) {
     waiting.into_iter().for_each(Waker::wake);
 }
 
-/// Notes a change of the IPv6 settings that the first instance saw, and tells the other cores that have a stack.
+/// Records a change of the IPv6 settings that the first instance reported, and informs the other cores with a stack.
 pub(crate) fn publish_ipv6(settings: Ipv6Settings) {
     let mut state = INTERFACE.state.lock();
     state.ipv6 = settings;
@@ -234,7 +234,7 @@ pub(crate) fn publish_ipv6(settings: Ipv6Settings) {
     waiting.into_iter().for_each(Waker::wake);
 }
 
-/// Notes a neighbour that one core heard of, and tells the others.
+/// Records a neighbour that one core has discovered, and informs the others.
 pub(crate) fn publish_neighbour(ip: IpAddr, mac: MacAddr, evidence: Evidence) {
     let mut state = INTERFACE.state.lock();
     if state.neighbours.len() >= MAX_NEIGHBOURS {
@@ -245,7 +245,7 @@ pub(crate) fn publish_neighbour(ip: IpAddr, mac: MacAddr, evidence: Evidence) {
     tell_others(move || NETWORK.learn(ip, mac, evidence));
 }
 
-/// Notes who listens at a port, on all cores that have a stack and all that will.
+/// Adds a listener on all cores that have a stack, and on those that will have one.
 pub(crate) fn publish_listener(port: u16, listener: Arc<Listener>) -> Result<(), ()> {
     let mut state = INTERFACE.state.lock();
     if state.listeners.contains_key(&port) {
@@ -259,17 +259,17 @@ pub(crate) fn publish_listener(port: u16, listener: Arc<Listener>) -> Result<(),
     Ok(())
 }
 
-/// Forgets who listens at a port.
+/// Removes the listener of a port.
 pub(crate) fn withdraw_listener(port: u16) {
     INTERFACE.state.lock().listeners.remove(&port);
     tell_others(move || NETWORK.stop_listening(port));
     NETWORK.stop_listening(port);
 }
 
-/// Has a UDP port belong to the calling core.
+/// Binds a UDP port to the calling core.
 ///
 /// # Errors
-/// Where it is bound, on whichever core.
+/// If any core has bound it.
 pub(crate) fn claim_datagrams(port: u16) -> Result<(), ()> {
     match INTERFACE.state.lock().datagram_cores.entry(port) {
         Entry::Occupied(_) => Err(()),
@@ -280,17 +280,17 @@ pub(crate) fn claim_datagrams(port: u16) -> Result<(), ()> {
     }
 }
 
-/// Has a UDP port belong to nobody.
+/// Unbinds a UDP port.
 pub(crate) fn yield_datagrams(port: u16) {
     INTERFACE.state.lock().datagram_cores.remove(&port);
 }
 
-/// The UDP ports that cores have bound.
+/// Returns the bound UDP ports.
 pub(crate) fn ports_of_datagrams() -> Vec<u16> {
     INTERFACE.state.lock().datagram_cores.keys().copied().collect()
 }
 
-/// The core that bound a UDP port.
+/// Returns the core that has bound a UDP port.
 pub(crate) fn core_of_datagrams(port: u16) -> Option<CoreIndex> {
     INTERFACE.state.lock().datagram_cores.get(&port).copied()
 }
@@ -301,13 +301,13 @@ fn tell_others(what: impl Fn() + Clone + Send + 'static) {
     joined().filter(|core| *core != here).for_each(|core| spawn_on(core, what.clone()));
 }
 
-/// The cores that have a stack.
+/// Returns the cores that have a stack.
 pub(crate) fn joined() -> impl Iterator<Item = CoreIndex> {
     let joined = INTERFACE.joined.load(Ordering::Acquire);
     (0..64).map(CoreIndex).filter(move |core| joined & (1 << core.0) != 0)
 }
 
-/// What a core's stack starts with; `None` where the cell has no device.
+/// The initial state of a core's stack.
 pub(crate) struct Beginning {
     pub config: Config,
     pub ipv6: Ipv6Settings,
@@ -315,9 +315,10 @@ pub(crate) struct Beginning {
     pub listeners: Vec<(u16, Arc<Listener>)>,
 }
 
-/// Notes that the calling core has a stack from now on, and returns what it starts with.
+/// Records that the calling core has a stack from now on, and returns its initial state; `None` if the cell has no
+/// device.
 ///
-/// A change that comes at the same time reaches the core either in here or as a message.
+/// A concurrent change reaches the core either in this state or as a message.
 pub(crate) fn join() -> Option<Beginning> {
     let core = current_core();
     let state = INTERFACE.state.lock();
@@ -336,7 +337,7 @@ pub(crate) fn join() -> Option<Beginning> {
 }
 
 impl Link {
-    /// What a core's stack is made from, as long as the cell has no other address.
+    /// Returns the configuration of a core's stack, while the cell has no other address.
     fn config(&self, core: CoreIndex) -> Config {
         let NetworkSettings { addressing, ipv6, limits, tcp } = self.settings.clone();
         let (addressing, ipv6) = match core {

@@ -1,17 +1,17 @@
-//! How long requests take, as the application counts them: from when the last of their bytes can first have come to when
-//! their answers are handed to the device.
+//! The service latency of requests, as the application counts them: from the earliest possible arrival of a request's
+//! last bytes to the hand-over of its response to the device.
 //!
 //! ```text
 //!   device's ring empty     frames come    interrupt   their event: handlers answer   flush
 //!   ──────┬───────────────────────┬────────────┬───────────┬──────────────────────────┬─────▶
-//!         └ where it is polled    └ else: when the core last looked for interrupts    │
-//!           ├───────────────────────── each request of the batch took so long ────────┤
+//!         └ if it is polled       └ otherwise: when the core last checked interrupts  │
+//!           ├───────────────────────── latency of each request of the batch ──────────┤
 //! ```
 //!
-//! All requests of a batch of frames count as having come with its first. So a request costs an addition, and a batch a
-//! reading of the cycle counter and a counter of the report ([`isola_abi::histogram`]). What answers wait for afterwards, in
-//! the queue of another core's device or for the peer's window, is not in it, and neither is how long frames wait in the
-//! machine below.
+//! All requests of a batch of frames count as having arrived with its first frame. So a request costs an addition, and
+//! a batch one read of the cycle counter and one counter of the report ([`isola_abi::histogram`]). The latency does not
+//! include the later wait of a response, in another core's device queue or for the peer's window, nor the delay of
+//! frames in the hypervisor.
 //!
 //! ```ignore
 //! fn received(&mut self, connection: &TcpConnection, data: Chain) {
@@ -26,46 +26,46 @@ use core::cell::{Cell, RefCell};
 use isola_abi::histogram::Histogram;
 use isola_ebbs::{current_core, cycles, platform};
 
-/// Most different arrivals whose answers wait for one flush. Those of further ones count as handed over at once.
+/// The most distinct arrival times that wait for one flush. Requests of further ones count as answered at once.
 const MAX_WAITING: usize = 64;
 
-/// Says that so many of the requests that came with what is being handled now were answered. Where nothing that came is
-/// being handled, as in a task, they count as having come just now: see [`arrival`].
+/// Counts requests of the frames that are being processed as answered. Outside of that processing, for example in a
+/// task, they count as having arrived just now: see [`arrival`].
 #[inline]
 pub fn answered(requests: u64) {
     arrival().answered(requests);
 }
 
-/// When what is being handled now has come, for answers that are given later: in another event, or on another core.
+/// Returns the arrival time of the frames that are being processed, for responses from a later event or another core.
 #[inline]
 pub fn arrival() -> Arrival {
     Arrival { came_at: NETWORK.latency.came_at() }
 }
 
-/// When a request has come.
+/// The arrival time of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
-    /// A reading of the cycle counter.
+    /// A cycle counter value.
     came_at: u64,
 }
 
 impl Arrival {
-    /// Says that so many requests that came then were answered, on the core that this is called on.
+    /// Counts requests of that arrival time as answered, on the calling core.
     #[inline]
     pub fn answered(self, requests: u64) {
         NETWORK.latency.answered(self.came_at, requests);
     }
 }
 
-/// A core's requests.
+/// The latency state of a core.
 pub(crate) struct Latency {
     service: &'static Histogram,
-    /// When what is being taken in has come; `None` while nothing is.
+    /// The arrival time of the frames that are being processed; `None` if there are none.
     came_at: Cell<Option<u64>>,
-    /// Answers that the flush will hand over, and when their requests came.
+    /// The number of responses that the flush will hand over, and the arrival time of their requests.
     answered: Cell<u64>,
     answered_came_at: Cell<u64>,
-    /// The same, of other requests.
+    /// Arrival time and number of other requests.
     others: RefCell<Vec<(u64, u64)>>,
     has_others: Cell<bool>,
 }
@@ -82,19 +82,19 @@ impl Latency {
         }
     }
 
-    /// Something is taken in that came at that reading of the cycle counter, or later.
+    /// Begins the processing of frames that arrived when the cycle counter was `came_at`, or later.
     #[inline]
     pub fn begin(&self, came_at: u64) {
         self.came_at.set(Some(came_at));
     }
 
-    /// It has been handled.
+    /// Ends the processing.
     #[inline]
     pub fn end(&self) {
         self.came_at.set(None);
     }
 
-    /// When what is being handled has come.
+    /// Returns the arrival time of the frames that are being processed.
     #[inline]
     pub fn came_at(&self) -> u64 {
         self.came_at.get().unwrap_or_else(cycles)
@@ -127,7 +127,7 @@ impl Latency {
         }
     }
 
-    /// What the stack had ready was handed to the device.
+    /// Records that the stack's frames were handed to the device.
     #[inline]
     pub fn sent(&self) {
         let requests = self.answered.take();

@@ -1,46 +1,46 @@
-//! The network of a cell: the protocol stack on events, one instance a core (EbbRT 3.3.1; Isola's design, 8).
+//! The network of a cell: the protocol stack on events, one instance per core (EbbRT 3.3.1; Isola's design, 8).
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`tcp`] | listening, connecting, and [`tcp::TcpStream`] |
-//! | [`byte_stream`] | [`ByteStream`]: a stream behind the traits of `embedded-io-async`, by copying |
-//! | [`handler`] | connections served by handlers, called at once: the shortest way |
+//! | [`byte_stream`] | [`ByteStream`]: a stream with the traits of `embedded-io-async`, which copies |
+//! | [`handler`] | connection handlers, called directly: the shortest path |
 //! | [`udp`] | [`udp::UdpSocket`] |
 //! | [`interface`] | start, the cell's address |
-//! | [`manager`] | what the network is made of: an Ebb that an application can replace |
-//! | [`latency`] | how long requests take |
-//! | [`query`] | what the host tool is told: counters, connections |
-//! | [`mod@filter`] | something between the device and the stack |
-//! | [`steering`] | which core serves which flows, and moving them while they are used |
-//! | [`port`] | what a network device is |
+//! | [`manager`] | selection of device and settings: an Ebb that an application can replace |
+//! | [`latency`] | service latency of requests |
+//! | [`query`] | answers to the host tool: counters, connections, captures |
+//! | [`mod@filter`] | packet filters between the device and the stack |
+//! | [`steering`] | assignment of flows to cores, and their migration under load |
+//! | [`port`] | the interface of a network device |
 //!
-//! Each core has a stack of its own (`isola-net-stack`), made when the first frame for the core arrives. A flow
-//! belongs to the core that has its bucket: all of its frames, its connection and the application's handler
-//! are there, and no other core ever touches them. The core that owns a device queue receives, looks at
-//! the flow and hands frames on in batches; frames to send go the other way.
+//! Each core has its own stack (`isola-net-stack`), created when the first frame for the core arrives. A flow belongs
+//! to the core that owns its bucket: this core alone processes its frames, its connection and the application's
+//! handler. The core that owns a device queue receives, determines the flow and forwards frames in batches; frames to
+//! send go the other way.
 //!
-//! Buffers are not copied between the device and the application, in either direction. `docs/network.md` is the user's page.
+//! Buffers are not copied between device and application, in either direction. `docs/network.md` is the user's page.
 //!
 //! # An echo server
 //!
-//! What comes in goes back, in the very buffers that it came in, on the core that the connection's flow belongs to:
+//! Received data returns in the same buffers, on the core that owns the connection's flow:
 //!
 //! ```
 //! use core::time::Duration;
 //! use isola_net::{KeepAlive, PortInUse, StreamError, TcpStream, listen};
 //!
-//! /// Connections that wait on a core to be taken.
+//! /// Connections that wait on a core to be accepted.
 //! const BACKLOG: usize = 128;
 //!
-//! /// Sends back what comes, until the peer has nothing more to send.
+//! /// Sends received data back, until the peer's stream ends.
 //! async fn echo(mut stream: TcpStream) -> Result<(), StreamError> {
-//!     // A chain of views of the frames that came: waiting for it costs nothing, and nobody copies it.
+//!     // A chain of views of the received frames, which are not copied. Waiting costs nothing.
 //!     while let Some(data) = stream.read().await? {
-//!         // Waits for as long as the peer does not read. Nothing more is read meanwhile, so that the window closes, and
-//!         // the peer waits in its turn: no more memory is held than the window and the send limit allow.
+//!         // Waits while the peer does not read. Meanwhile nothing more is read, so that the window closes and the peer
+//!         // waits in turn: the memory in use is bounded by the window and the send limit.
 //!         stream.write(data).await?;
 //!     }
-//!     // The peer has ended its direction, this ends the other. Dropping the stream alone would do so as well.
+//!     // The peer has ended its direction, this ends the other. Dropping the stream would also do so.
 //!     stream.shutdown();
 //!     Ok(())
 //! }
@@ -48,13 +48,13 @@
 //! /// Serves until it is cancelled.
 //! async fn serve(port: u16) -> Result<(), PortInUse> {
 //!     let _listening = listen(port, BACKLOG, |mut stream: TcpStream| async move {
-//!         // A peer that is silent for long may be gone without a word: it is asked.
+//!         // A silent peer may be gone without notice: it is probed.
 //!         stream.set_keep_alive(Some(KeepAlive {
 //!             idle: Duration::from_secs(60).into(),
 //!             interval: Duration::from_secs(5).into(),
 //!             probes: 5,
 //!         }));
-//!         // Who is gone needs no answer.
+//!         // A peer that is gone needs no response.
 //!         let _ = echo(stream).await;
 //!     })?;
 //!     core::future::pending().await

@@ -1,10 +1,10 @@
-//! The network manager: an Ebb that says what the network of a cell is made of, and which an application can put its own
-//! in the place of.
+//! The network manager: an Ebb that selects the device and the settings of the cell's network. An application can
+//! replace it.
 //!
-//! It is asked once, when the network starts: for the device by which the cell talks, and for the settings of the protocol
-//! stack. A manager of the application's may give another device than the cell's (a tunnel, a link within the process), its
-//! own between the device and the stack ([`crate::filter()`]), none at all, or an address of its own. It is not on the path
-//! of a packet: only what it put there is.
+//! It is called once, when the network starts, for the cell's network device and for the settings of the protocol
+//! stack. An application's manager can supply another device than the cell's (a tunnel, a link within the process), a
+//! filter between the device and the stack ([`crate::filter()`]), no device, or another address. The manager itself is
+//! not on the path of packets.
 //!
 //! ```ignore
 //! isola::app!(main, components: components);
@@ -27,38 +27,38 @@ use isola_ebbs::{CellEbb, Representative, platform};
 use isola_net_stack::{Addressing, Ipv4Config, Ipv6Addressing, Limits, TcpConfig};
 use isola_platform::network::NetworkPort;
 
-/// The network manager of the cell. [`CellEbb::replace`] it before the network starts: an application names a function
-/// that does (`isola::app!`).
+/// The network manager of the cell. Replace it ([`CellEbb::replace`]) before the network starts: an application names a
+/// function that does so (`isola::app!`).
 pub static NETWORK_MANAGER: CellEbb<Box<dyn NetworkManager>> = CellEbb::new();
 
-/// What the network of a cell is made of. Asked once, on the core that starts the network.
+/// The device and settings of a cell's network. Called once, on the core that starts the network.
 pub trait NetworkManager: Send + Sync {
-    /// The device by which the cell talks; `None` where it does not. The cell's own can be taken once, and so
-    /// can [`CellNetwork::open`] be called.
+    /// Returns the cell's network device, `None` if it has none. The cell's own device can be taken only once, and so
+    /// [`CellNetwork::open`] can be called only once.
     fn open(&self) -> Option<NetworkPort>;
 
-    /// What every core's stack is set to.
+    /// Returns the settings of every core's stack.
     fn settings(&self) -> NetworkSettings {
         NetworkSettings::default()
     }
 }
 
-/// What a protocol stack is set to.
+/// The settings of a protocol stack.
 #[derive(Clone, Debug)]
 pub struct NetworkSettings {
-    /// How the cell comes by its IPv4 address; `Unset`: not until it is [set](crate::set_address).
+    /// The source of the cell's IPv4 address; with `Unset` it has none until it is [set](crate::set_address).
     pub addressing: Addressing,
-    /// How the cell comes by its IPv6 addresses; `Unset`: not at all.
+    /// The source of the cell's IPv6 addresses; with `Unset` it has none.
     pub ipv6: Ipv6Addressing,
-    /// Bounds of everything but TCP, a core.
+    /// Limits of all protocols but TCP, per core.
     pub limits: Limits,
-    /// TCP's settings and bounds, a core.
+    /// TCP's settings and limits, per core.
     pub tcp: TcpConfig,
 }
 
 impl Default for NetworkSettings {
-    /// The IPv4 address that the cell was given, or DHCP where it was given none; IPv6 as routers say; the stack's
-    /// own bounds.
+    /// Returns the cell's fixed IPv4 address, or DHCP without one; IPv6 by router advertisements; and the stack's
+    /// default limits.
     fn default() -> Self {
         let given = platform().descriptor().address;
         let fixed = given.map(|given| Ipv4Config::new(given.ip, given.prefix_len, given.gateway));
@@ -71,7 +71,7 @@ impl Default for NetworkSettings {
     }
 }
 
-/// Isola's own: the cell's first network device, as it is.
+/// Isola's default manager: the cell's first network device, without a filter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CellNetwork;
 

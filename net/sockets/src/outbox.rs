@@ -1,12 +1,12 @@
-//! Frames on their way to the device, and those that wait for room there.
+//! Frames to the device, and those that wait for room there.
 
 use alloc::collections::VecDeque;
 use isola_platform::network::{Frame, NetworkQueue};
 
-/// Frames that wait for room in the device's queue. Further ones are dropped, and TCP sends them again.
+/// The most frames that wait for room in the device's queue. Further ones are dropped, and TCP retransmits their data.
 const MAX_WAITING: usize = 1024;
 
-/// Frames on their way to the device.
+/// Frames to the device.
 pub(crate) struct Outbox<'a> {
     pub queue: Option<&'a mut (dyn NetworkQueue + Send + 'static)>,
     pub waiting: &'a mut VecDeque<Frame>,
@@ -16,7 +16,7 @@ pub(crate) struct Outbox<'a> {
 }
 
 impl Outbox<'_> {
-    /// Hands the frames that wait to the device, as long as it has room.
+    /// Passes waiting frames to the device, as long as it has room.
     #[inline]
     pub fn push_waiting(&mut self) {
         while let Some(frame) = self.waiting.pop_front() {
@@ -27,7 +27,7 @@ impl Outbox<'_> {
         }
     }
 
-    /// Hands a frame to the device, or has it wait, behind others that do.
+    /// Passes a frame to the device, or queues it behind waiting ones.
     #[inline]
     pub fn push(&mut self, frame: Frame) {
         if !self.waiting.is_empty() {

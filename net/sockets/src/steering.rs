@@ -1,22 +1,23 @@
-//! Which core serves which flows, and how that changes while they are used (docs/decisions/0028-flow-steering.md).
+//! Assignment of flows to cores, and their migration under load (docs/decisions/0028-flow-steering.md).
 //!
-//! Flows fall into 128 buckets ([`isola_net_stack::Steering`]); a core owns some of them. A bucket goes from one core to
-//! another in three steps, each in an event of its own:
+//! Flows fall into 128 buckets ([`isola_net_stack::Steering`]), each of which one core owns. A bucket moves from one
+//! core to another in three steps, each in a separate event:
 //!
 //! ```text
-//!   the new owner       holds back what comes for the bucket, and says how many connections it has room for
-//!   the old owner       asks the applications, takes the flows out, sends them off, changes the table
-//!   the new owner       puts the flows in, then what it has held back
+//!   the new owner       queues frames for the bucket, and reports how many connections it has room for
+//!   the old owner       asks the handlers, extracts the flows, sends them, changes the table
+//!   the new owner       inserts the flows, then processes the queued frames
 //! ```
 //!
-//! Frames that were on their way to the old owner when the table changed are passed on by it: each batch carries the version
-//! of the table by which it was steered, so that this is looked at only then. Nothing is lost, and nobody is reset: but for
-//! handshakes that the new owner's table has no place for.
+//! The old owner forwards frames that were in transit to it when the table changed: each batch carries the version of
+//! the table by which it was steered, so that this check is rare. No data is lost and no connection is reset, except
+//! handshakes for which the new owner's table has no room.
 //!
-//! **What goes along.** The application's side has to: a handler that [says so](crate::ConnectionHandler::moving), and that
-//! nobody else on its core holds by name. Streams cannot, as their tasks stay on their core. Such a connection is *left behind*: its
-//! frames go on to the core that has it, until it ends. What has no application, half-open handshakes, connections that
-//! nobody has taken yet or that end by themselves, goes in any case.
+//! **Which connections move.** The application's state has to move too: a handler that [can
+//! move](crate::ConnectionHandler::moving), and to whose connection no other handle exists on its core. Streams cannot,
+//! as their tasks stay on their core. Such a connection is *left behind*: its frames are forwarded to its core until it
+//! ends. State without an application always moves: half-open handshakes, and connections that are not accepted yet or
+//! that close by themselves.
 
 use crate::connection::{Connection, MovedConnection};
 use crate::core_network::{CoreNetwork, NETWORK, stack_now};
@@ -38,14 +39,14 @@ use isola_platform::network::ReceivedFrame;
 
 static MOVES: CellEbb<Moves> = CellEbb::new();
 
-/// Frames that are held back at most for flows that are on their way to a core. Further ones are dropped, and TCP sends them
-/// again.
+/// The most frames that are queued for flows that are moving to a core. Further ones are dropped, and TCP retransmits
+/// their data.
 const MAX_HELD: usize = 1024;
 
-/// Whether buckets move now.
+/// The state of bucket moves.
 struct Moves {
     under_way: AtomicBool,
-    /// Whether a task sees to it that they follow the cores that are there.
+    /// Whether a task rebalances flows after changes of the cell's cores.
     is_following: AtomicBool,
 }
 
@@ -55,23 +56,23 @@ impl Representative for Moves {
     }
 }
 
-/// What has changed hands.
+/// The result of a rebalancing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rebalanced {
-    /// Buckets of flows that have another owner now.
+    /// The number of buckets that have a new owner.
     pub buckets: usize,
-    /// Connections of these whose applications stay where they are, and which are therefore left behind.
+    /// The number of connections of these buckets that were left behind, because their applications stay.
     pub staying: usize,
 }
 
-/// Why flows cannot be spread.
+/// The reason for which flows cannot be rebalanced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RebalanceError {
     /// The network was not started.
     NoNetwork,
-    /// None of the cores is the cell's.
+    /// None of the cores belongs to the cell.
     NoSuchCores,
-    /// They are being spread already.
+    /// Another rebalancing is in progress.
     UnderWay,
 }
 
@@ -87,12 +88,11 @@ impl fmt::Display for RebalanceError {
 
 impl core::error::Error for RebalanceError {}
 
-/// Spreads the flows evenly over `cores`, with as few of them moving as can be: a core that is not among them gives all it
-/// has away, one that has come gets its share. Cores that nobody has needed yet are woken. It is done also where nobody waits
-/// for it any more.
+/// Distributes the flows evenly over `cores` with the fewest moves: other cores lose all flows, a new core gets its
+/// share. Unused cores among `cores` are woken. The rebalancing completes even if the caller drops the future.
 ///
-/// A core without flows listens to no connection and begins none; datagrams still come to the core that bound their port, and
-/// the first core goes on speaking for the interface.
+/// A core without flows accepts and opens no connections; datagrams still go to the core that bound their port, and the
+/// first core still represents the interface.
 ///
 /// # Errors
 /// [`RebalanceError`].
@@ -106,7 +106,7 @@ pub async fn rebalance(cores: &[CoreIndex]) -> Result<Rebalanced, RebalanceError
     if MOVES.under_way.swap(true, Ordering::AcqRel) {
         return Err(RebalanceError::UnderWay);
     }
-    // By a task of its own: half a move would lose what was taken out.
+    // In a separate task: an interrupted move would lose extracted flows.
     let done = spawn_task(async move {
         device::deal_out(cores.iter().map(|core| CoreIndex((*core).into()))).await;
         let mut ways: BTreeMap<(u16, u16), Buckets> = BTreeMap::new();
@@ -126,7 +126,8 @@ pub async fn rebalance(cores: &[CoreIndex]) -> Result<Rebalanced, RebalanceError
     Ok(done.await)
 }
 
-/// Spreads the flows over the cores that are there, now that others are, one change after the other. On the first core.
+/// Rebalances the flows over the cell's present cores after a change, one change after the other. Runs on the first
+/// core.
 pub(crate) fn follow_cores() {
     if MOVES.is_following.swap(true, Ordering::AcqRel) {
         return;
@@ -136,7 +137,7 @@ pub(crate) fn follow_cores() {
             let cores = present_cores();
             let outcome = rebalance(&cores.collect::<Vec<_>>()).await;
             match outcome {
-                // An application is at it: what is there is looked at when it is done.
+                // An application is rebalancing: check again when that is done.
                 Err(RebalanceError::UnderWay) => sleep(Duration::from_millis(1)).await,
                 _ if present_cores() == cores => break,
                 _ => {}
@@ -147,14 +148,14 @@ pub(crate) fn follow_cores() {
     .detach();
 }
 
-/// How many buckets of flows each core owns: none, before the network was started.
+/// Returns the number of buckets that each core owns; empty before the network was started.
 pub fn shares() -> Vec<usize> {
     let Some(steering) = interface::steering() else { return Vec::new() };
     let owners = steering.owners();
     (0..steering.cores()).map(|core| owners.iter().filter(|owner| **owner == core).count()).collect()
 }
 
-/// Moves buckets from one core to another; returns how many connections stay behind.
+/// Moves buckets from one core to another; returns the number of connections that stay.
 async fn carry(buckets: Buckets, from: CoreIndex, to: CoreIndex) -> usize {
     let room = elsewhere(to, move || async move { NETWORK.expect(buckets) }).await;
     let staying = elsewhere(from, move || async move { NETWORK.hand_over(buckets, to, room) }).await;
@@ -167,18 +168,18 @@ async fn carry(buckets: Buckets, from: CoreIndex, to: CoreIndex) -> usize {
     staying
 }
 
-/// What is on its way to a core.
+/// The flows that are moving to a core.
 #[derive(Default)]
 pub(crate) struct Arriving {
     expected: Cell<Buckets>,
-    /// What came before the connections that it is for.
+    /// Frames that arrived before their connections.
     held: RefCell<Vec<ReceivedFrame>>,
-    /// When the first of it came, in cycles.
+    /// The cycle counter when the first of them arrived.
     held_since: Cell<u64>,
 }
 
 impl Arriving {
-    /// Whether nothing is: then nothing has to be looked at.
+    /// Returns whether no flow is moving here, so that frames need no check.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.expected.get().is_empty()
@@ -189,16 +190,16 @@ impl Arriving {
     }
 }
 
-/// Flows between two cores.
+/// Flows that move between two cores.
 struct MovedFlows {
     buckets: Buckets,
     flows: Moved,
-    /// The applications' side, by the names that the connections had.
+    /// The application's state, by the ids of the connections on the old core.
     records: Vec<(ConnId, MovedConnection)>,
 }
 
 impl CoreNetwork {
-    /// Holds back what comes for these buckets from now on. Returns how many connections there is room for.
+    /// Queues frames for these buckets from now on. Returns the number of connections for which there is room.
     fn expect(&self, buckets: Buckets) -> usize {
         self.arriving.expected.set(self.arriving.expected.get().and(buckets));
         let room = self.with(|stack| {
@@ -208,7 +209,7 @@ impl CoreNetwork {
         room.unwrap_or(0)
     }
 
-    /// Nothing comes for these buckets after all.
+    /// Ends the expectation of these buckets without flows, and processes the queued frames.
     fn expect_no_longer(&self, buckets: Buckets) {
         self.arriving.expected.set(self.arriving.expected.get().without(buckets));
         let held = self.arriving.held.take();
@@ -219,8 +220,8 @@ impl CoreNetwork {
         self.latency.end();
     }
 
-    /// Sends the flows of these buckets to a core, at most `room` connections that an application knows of. Returns how many
-    /// of those stay.
+    /// Sends the flows of these buckets to a core, with at most `room` connections of applications. Returns the number
+    /// of these that stay.
     fn hand_over(&self, buckets: Buckets, to: CoreIndex, room: usize) -> usize {
         let Some(steering) = interface::steering() else { return 0 };
         let (mut records, mut staying) = (Vec::new(), Vec::new());
@@ -232,7 +233,7 @@ impl CoreNetwork {
             }
         }
         let Some(flows) = self.with(|stack| stack.extract(stack_now(), buckets, &staying)) else {
-            // A core without a stack has nothing to give.
+            // A core without a stack has no flows.
             spawn_on(to, move || NETWORK.expect_no_longer(buckets));
             return 0;
         };
@@ -242,19 +243,19 @@ impl CoreNetwork {
         staying.len()
     }
 
-    /// The application's side of a connection, taken off this core, where it can go.
+    /// Removes the application's state of a connection from this core, if it can move.
     fn take_along(&self, id: ConnId) -> Option<MovedConnection> {
         let record = self.connections.borrow().get(id.index())?.clone()?;
         if record.id != id {
             return None;
         }
-        // The table has the other one.
+        // The table has the other reference.
         let moved = record.take_along()?;
         self.remove_connection(id);
         Some(moved)
     }
 
-    /// Goes on with flows that another core had.
+    /// Continues flows that another core had.
     fn take_over(&self, moved: MovedFlows) {
         let MovedFlows { buckets, flows, records } = moved;
         let mut records: BTreeMap<ConnId, MovedConnection> = records.into_iter().collect();
@@ -267,17 +268,17 @@ impl CoreNetwork {
         });
         here.for_each(|connection| connection.arrived());
         self.arriving.expected.set(self.arriving.expected.get().without(buckets));
-        // Those that come for other buckets that are on their way are held back again.
+        // Frames for other buckets that are still moving are queued again.
         let held = self.arriving.held.take();
         self.latency.begin(self.arriving.held_since.get());
         self.absorb_all(held);
-        // For whose connections there was no place.
+        // Connections for which there was no room.
         records.into_values().for_each(|record| record.end(FailReason::Reset));
         self.answer();
         self.latency.end();
     }
 
-    /// Holds a frame back, where its flow is on its way to this core; gives it back where it is not.
+    /// Queues a frame whose flow is moving to this core; returns any other frame.
     pub(crate) fn hold_back(&self, received: ReceivedFrame) -> Option<ReceivedFrame> {
         let expected = self.arriving.expected.get();
         let steering = interface::steering()?;
@@ -297,7 +298,7 @@ impl CoreNetwork {
     }
 }
 
-/// The flow of TCP that a frame belongs to, or is about.
+/// Returns the TCP flow of a frame, or the flow that an ICMP error quotes.
 pub(crate) fn tcp_flow_of(frame: &[u8]) -> Option<Flow> {
     fast_path_flow_of(frame).or_else(|| flow_of(frame).filter(|_| datagram_port(frame).is_none()))
 }

@@ -1,4 +1,4 @@
-//! TCP: who listens, who connects, and the stream that both get.
+//! TCP: listening, connecting, and streams.
 
 use crate::attribution::owner_of;
 use crate::connection::Connection;
@@ -19,16 +19,16 @@ use isola_net_stack::{
     ConnId, ConnectError, ConnectionStats, EndCame, FailReason, KeepAlive, SendError, Stack,
 };
 
-/// Who listens at a port, on every core.
+/// A listener of a port, on all cores.
 pub(crate) struct Listener {
     pub backlog: usize,
-    /// Whom the connections are charged to.
+    /// The activity that is charged for the connections.
     pub activity: ActivityId,
-    /// What each core does with a connection that came to it.
+    /// The function that handles an accepted connection, on its core.
     pub accept: Box<dyn Fn(Rc<Connection>) + Send + Sync>,
 }
 
-/// A port is taken: somebody in this cell listens there already.
+/// Another listener in this cell has the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortInUse(pub u16);
 
@@ -40,7 +40,7 @@ impl fmt::Display for PortInUse {
 
 impl core::error::Error for PortInUse {}
 
-/// Stops listening when it is dropped; connections that were made stay.
+/// A listening port. Dropping it stops listening; established connections stay.
 #[derive(Debug)]
 #[must_use = "nobody listens any more once this is dropped"]
 pub struct Listening {
@@ -59,8 +59,9 @@ impl Drop for Listening {
     }
 }
 
-/// Has every connection to `port` served by a task of `serve`, on the core that the connection's flow belongs to, and
-/// charged to the activity that listens. A core is woken by its first connection. At most `backlog` connections wait on a core to be taken.
+/// Serves every connection to `port` by a task of `serve`, on the core that owns the connection's flow, charged to the
+/// calling activity. The first connection wakes an unused core. At most `backlog` connections wait on a core to be
+/// accepted.
 ///
 /// # Errors
 /// [`PortInUse`].
@@ -75,7 +76,7 @@ where
     let activity = current_activity();
     let accept = Box::new(move |connection| {
         spawn_task_for(activity, serve(TcpStream::new(connection))).detach();
-        // What it sends is worth waiting for.
+        // The stack sends after this task has run.
         NETWORK.expect_calls();
     });
     interface::publish_listener(port, Arc::new(Listener { backlog, activity, accept }))
@@ -83,10 +84,10 @@ where
     Ok(Listening::at(port))
 }
 
-/// Connects to `remote`, from this core.
+/// Connects to `remote`, from the calling core.
 ///
 /// # Errors
-/// [`StreamError`], where there is no way there, or nobody answers.
+/// [`StreamError`], if there is no route, or no answer.
 pub async fn connect(remote: SocketAddr) -> Result<TcpStream, StreamError> {
     let owner = owner_of(current_activity());
     let begin =
@@ -107,14 +108,14 @@ pub async fn connect(remote: SocketAddr) -> Result<TcpStream, StreamError> {
     Ok(stream)
 }
 
-/// Why a stream is of no more use.
+/// The reason for which a stream is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamError {
     /// The cell has no network.
     NoNetwork,
-    /// The connection could not be begun.
+    /// The connection could not be opened.
     Connect(ConnectError),
-    /// The connection ended before its time.
+    /// The connection was aborted.
     Failed(FailReason),
     /// The connection is closed.
     Closed,
@@ -139,9 +140,9 @@ impl fmt::Display for StreamError {
 
 impl core::error::Error for StreamError {}
 
-/// A TCP connection, on the core that it belongs to.
+/// A TCP connection, on the core that owns it.
 ///
-/// Dropping it ends it: in good order, where all that came was read; by a reset, where data would be lost anyway.
+/// Dropping it ends the connection: in order if all received data was read, otherwise by a reset, as that data is lost.
 pub struct TcpStream {
     connection: Rc<Connection>,
 }
@@ -155,16 +156,16 @@ impl TcpStream {
         self.connection.id
     }
 
-    /// All data that has come, once there is some, as views of the frames that it came in; `None` after the peer's
-    /// last. What is not read is not acknowledged beyond the receive window: a slow reader slows its peer.
+    /// Waits for data and returns all of it, as views of the frames in which it arrived; `None` after the end of the
+    /// peer's stream. Unread data keeps the receive window closed: a slow reader slows its peer.
     ///
     /// # Errors
-    /// [`StreamError::Failed`], where the connection ended before its time.
+    /// [`StreamError::Failed`], if the connection was aborted.
     pub async fn read(&mut self) -> Result<Option<Chain>, StreamError> {
         poll_fn(|context| self.poll_read(context)).await
     }
 
-    /// As [`Self::read`], for use in hand-written futures.
+    /// Reads like [`Self::read`], for hand-written futures.
     pub fn poll_read(
         &mut self,
         context: &mut core::task::Context<'_>,
@@ -172,7 +173,7 @@ impl TcpStream {
         self.poll_incoming(context)
     }
 
-    /// As [`Self::poll_read`], for the one who reads.
+    /// Reads like [`Self::poll_read`], for the reading half.
     pub(crate) fn poll_incoming(
         &self,
         context: &mut core::task::Context<'_>,
@@ -193,16 +194,16 @@ impl TcpStream {
         Poll::Pending
     }
 
-    /// Hands data over for sending, waiting for room as often as it takes. What is handed over is sent and sent
-    /// again from the very memory given.
+    /// Queues data for sending, waiting for room as often as necessary. The stack sends and retransmits it from the
+    /// given memory.
     ///
     /// # Errors
-    /// [`StreamError`], where the connection has ended or was shut down.
+    /// [`StreamError`], if the connection has ended or was shut down.
     pub async fn write(&mut self, mut data: Chain) -> Result<(), StreamError> {
         poll_fn(|context| self.poll_write(context, &mut data)).await
     }
 
-    /// As [`Self::write`]: completes when all of `data` is handed over, and takes from it what was.
+    /// Writes like [`Self::write`]: completes when all of `data` is queued, and removes the queued part from it.
     pub fn poll_write(
         &mut self,
         context: &mut core::task::Context<'_>,
@@ -211,7 +212,7 @@ impl TcpStream {
         self.poll_outgoing(context, data)
     }
 
-    /// As [`Self::poll_write`], for the one who writes.
+    /// Writes like [`Self::poll_write`], for the writing half.
     pub(crate) fn poll_outgoing(
         &self,
         context: &mut core::task::Context<'_>,
@@ -234,7 +235,7 @@ impl TcpStream {
         }
     }
 
-    /// Has a handler serve the connection from now on, for the running event's activity.
+    /// Sets a handler that serves the connection from now on, for the running event's activity.
     pub fn serve_by(self, handler: impl ConnectionHandler) -> TcpConnection {
         let (connection, activity) = (self.connection.clone(), current_activity());
         NETWORK.with(|stack| stack.set_owner(connection.id, owner_of(activity)));
@@ -244,60 +245,61 @@ impl TcpStream {
         TcpConnection::new(connection)
     }
 
-    /// Says that nothing more will be sent; what was handed over still is. The peer may go on sending.
+    /// Ends the sending direction after queued data. The peer may continue to send.
     pub fn shutdown(&mut self) {
         self.end_outgoing();
     }
 
-    /// As [`Self::shutdown`], for the one who writes.
+    /// Ends the sending direction like [`Self::shutdown`], for the writing half.
     pub(crate) fn end_outgoing(&self) {
         let id = self.id();
         NETWORK.with(|stack| stack.shutdown(id));
     }
 
-    /// Sets how many bytes the peer may send ahead of what is read here: at most what the network manager's settings say
-    /// ([`TcpConfig::max_receive_window`](crate::TcpConfig)). What was offered before stays offered; zero makes the peer wait.
+    /// Sets the receive window: the bytes that the peer may send ahead of the reader, at most the network manager's
+    /// limit ([`TcpConfig::max_receive_window`](crate::TcpConfig)). An offered window is not withdrawn; zero makes the
+    /// peer wait.
     pub fn set_receive_window(&mut self, bytes: u32) {
         let id = self.id();
         NETWORK.with(|stack| stack.set_window(id, bytes));
     }
 
-    /// Sets how many bytes are kept for sending and sending again: [`Self::write`] waits for room beyond that. Less than is
-    /// kept now is fine.
+    /// Sets the most bytes that are stored for sending and retransmission; beyond that [`Self::write`] waits for room.
+    /// The limit can be less than the bytes stored now.
     pub fn set_send_limit(&mut self, bytes: usize) {
         let id = self.id();
         NETWORK.with(|stack| stack.set_send_limit(id, bytes));
     }
 
-    /// Bytes that [`Self::write`] takes now without waiting.
+    /// Returns the number of bytes that [`Self::write`] queues now without waiting.
     pub fn send_space(&self) -> usize {
         NETWORK.look(|stack| stack.send_space(self.id())).unwrap_or(0)
     }
 
-    /// Sets whether the peer is probed when it is silent, and the connection ended where it does not answer. A peer that is
-    /// gone without a word is found out by that alone, as long as nothing is to be sent.
+    /// Sets whether a silent peer is probed, and the connection ended if it does not answer. While nothing is to be
+    /// sent, this alone detects a peer that is gone without notice.
     pub fn set_keep_alive(&mut self, keep_alive: Option<KeepAlive>) {
         let id = self.id();
         NETWORK.with(|stack| stack.set_keep_alive(id, keep_alive));
     }
 
-    /// Ends the connection at once, by a reset; what was not sent is lost.
+    /// Resets the connection; unsent data is lost.
     pub fn abort(self) {
         let id = self.id();
         NETWORK.with(|stack| stack.abort(stack_now(), id));
     }
 
-    /// The peer's address; `None` once the connection has ended.
+    /// Returns the peer's address; `None` once the connection has ended.
     pub fn peer(&self) -> Option<SocketAddr> {
         NETWORK.look(|stack| stack.remote_addr(self.id())).flatten()
     }
 
-    /// This side's address; `None` once the connection has ended.
+    /// Returns the local address; `None` once the connection has ended.
     pub fn local(&self) -> Option<SocketAddr> {
         NETWORK.look(|stack| stack.local_addr(self.id())).flatten()
     }
 
-    /// What the connection did so far; `None` once it has ended.
+    /// Returns the connection's statistics; `None` once it has ended.
     pub fn statistics(&self) -> Option<ConnectionStats> {
         NETWORK.look(|stack| stack.connection_stats(self.id())).flatten()
     }
@@ -305,7 +307,7 @@ impl TcpStream {
 
 impl Drop for TcpStream {
     fn drop(&mut self) {
-        // What a handler serves goes on without the stream.
+        // A connection with a handler continues without the stream.
         if self.connection.is_released() {
             let id = self.id();
             NETWORK.remove_connection(id);

@@ -1,4 +1,4 @@
-//! UDP sockets. All datagrams for a socket come to the core that bound it.
+//! UDP sockets. All datagrams for a socket go to the core that bound it.
 
 use crate::attribution::owner_of;
 use crate::core_network::{NETWORK, stack_now};
@@ -15,7 +15,7 @@ use isola_net_stack::{BindError, Datagram, SendToError, Stack, UdpId};
 
 use crate::interface::NetworkError;
 
-/// What waits at a socket.
+/// The task that waits at a socket.
 #[derive(Default)]
 pub(crate) struct Socket {
     waiting: Cell<Option<Waker>>,
@@ -37,12 +37,12 @@ pub struct UdpSocket {
     socket: Rc<Socket>,
 }
 
-/// Why a port cannot be bound.
+/// The reason for which a port cannot be bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UdpBindError {
     /// The cell has no network.
     Network(NetworkError),
-    /// The stack refused.
+    /// The stack rejected it.
     Bind(BindError),
 }
 
@@ -58,10 +58,10 @@ impl core::fmt::Display for UdpBindError {
 impl core::error::Error for UdpBindError {}
 
 impl UdpSocket {
-    /// The socket of a port.
+    /// Binds a socket to a port.
     ///
     /// # Errors
-    /// [`UdpBindError`], where the cell has no device or the port is taken, on whichever core.
+    /// [`UdpBindError`], if the cell has no device, or any core has bound the port.
     pub fn bind(port: u16) -> Result<Self, UdpBindError> {
         interface::claim_datagrams(port).map_err(|()| UdpBindError::Bind(BindError::PortInUse(port)))?;
         let owner = owner_of(current_activity());
@@ -74,7 +74,7 @@ impl UdpSocket {
         Ok(Self { id, port, socket: NETWORK.add_socket(id) })
     }
 
-    /// The next datagram, once there is one.
+    /// Waits for the next datagram.
     pub async fn receive(&self) -> Datagram {
         poll_fn(|context| match NETWORK.with(|stack| stack.udp_receive(self.id)).flatten() {
             Some(datagram) => Poll::Ready(datagram),
@@ -86,18 +86,18 @@ impl UdpSocket {
         .await
     }
 
-    /// Sends a datagram. It may be lost on its way, here or elsewhere.
+    /// Sends a datagram, which may be lost.
     ///
     /// # Errors
-    /// [`SendToError`], where it cannot even be begun.
+    /// [`SendToError`], if it cannot be sent at all.
     pub fn send_to(&self, to: SocketAddr, data: Chain) -> Result<(), SendToError> {
         NETWORK.with(|stack| stack.udp_send_to(stack_now(), self.id, to, data)).unwrap_or(Ok(()))
     }
 
-    /// Answers a datagram, from the address that it was sent to. The answer may be lost on its way, here or elsewhere.
+    /// Answers a datagram, from the address to which it was sent. The answer may be lost.
     ///
     /// # Errors
-    /// [`SendToError`], where it cannot even be begun.
+    /// [`SendToError`], if it cannot be sent at all.
     pub fn answer(&self, asked: &Datagram, data: Chain) -> Result<(), SendToError> {
         NETWORK.with(|stack| stack.udp_answer(stack_now(), self.id, asked, data)).unwrap_or(Ok(()))
     }

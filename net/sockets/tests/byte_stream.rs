@@ -1,4 +1,4 @@
-//! Streams behind the traits of `embedded-io-async`, between two cells of this process.
+//! Streams with the traits of `embedded-io-async`, between two cells of this process.
 
 use edge_ws::{FrameHeader, FrameType};
 use embedded_io_async::{BufRead, Error, ErrorKind, Read, ReadExactError, Write};
@@ -11,17 +11,17 @@ use std::future::{Future, pending};
 
 const PORT: u16 = 7;
 
-/// Bytes that fill every queue on the way, in both directions, several times.
+/// Bytes that fill all queues between the cells, in both directions, several times.
 const LARGE: usize = 3_000_001;
 
-/// More than a connection begins with.
+/// A window larger than the initial one.
 const WINDOW: u32 = 500_000;
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n * 7 % 251) as u8).collect()
 }
 
-/// Runs a server until `client` has come to its end.
+/// Runs a server until `client` ends.
 fn with_server<S, C>(serve: fn(TcpStream) -> S, client: fn() -> C)
 where
     S: Future<Output = ()> + 'static,
@@ -34,7 +34,7 @@ where
     talk(2, Loss::EveryNth(101), server, client);
 }
 
-/// Answers each message of a WebSocket with the same message.
+/// Echoes each message of a WebSocket.
 async fn web_socket(stream: TcpStream) {
     let mut stream = ByteStream::from(stream);
     let mut message = vec![0; 100_000];
@@ -51,7 +51,7 @@ async fn web_socket(stream: TcpStream) {
 }
 
 #[test]
-fn a_protocol_crate_of_the_ecosystem_talks_over_a_stream() {
+fn a_websocket_crate_runs_over_a_stream() {
     with_server(web_socket, || async {
         let mut stream = ByteStream::from(dial(PORT).await);
         let mut answer = vec![0; 100_000];
@@ -81,7 +81,7 @@ async fn echo(mut stream: TcpStream) {
 }
 
 #[test]
-fn what_is_written_in_pieces_is_read_in_others_and_both_directions_go_on_at_once() {
+fn both_directions_transfer_concurrently_in_different_pieces() {
     with_server(echo, || async {
         let mut stream = ByteStream::from(dial(PORT).await);
         let sent = pattern(LARGE);
@@ -118,7 +118,7 @@ fn what_is_written_in_pieces_is_read_in_others_and_both_directions_go_on_at_once
 }
 
 #[test]
-fn lines_are_read_where_they_came() {
+fn lines_are_read_without_copies() {
     with_server(echo, || async {
         let mut stream = ByteStream::from(dial(PORT).await);
         stream.write_all(b"one\ntwo\nrest").await.unwrap();
@@ -142,7 +142,7 @@ fn lines_are_read_where_they_came() {
 }
 
 #[test]
-fn what_was_taken_and_not_read_is_given_back() {
+fn unread_data_is_returned_by_into_inner() {
     with_server(echo, || async {
         let mut stream = ByteStream::from(dial(PORT).await);
         stream.write_all(b"hello").await.unwrap();
@@ -157,7 +157,7 @@ fn what_was_taken_and_not_read_is_given_back() {
 }
 
 #[test]
-fn a_stream_that_is_reset_says_so_in_the_kinds_of_the_traits() {
+fn a_reset_has_the_error_kind_of_the_traits() {
     async fn abort(mut stream: TcpStream) {
         stream.read().await.unwrap();
         stream.abort();
@@ -172,7 +172,7 @@ fn a_stream_that_is_reset_says_so_in_the_kinds_of_the_traits() {
 }
 
 #[test]
-fn the_application_sets_how_much_is_kept_for_sending() {
+fn the_application_sets_the_send_limit() {
     async fn silent(stream: TcpStream) {
         pending::<()>().await;
         drop(stream);
@@ -189,10 +189,10 @@ fn the_application_sets_how_much_is_kept_for_sending() {
 }
 
 #[test]
-fn the_application_sets_how_far_its_peer_may_be_ahead() {
+fn the_application_sets_the_receive_window() {
     async fn serve(mut stream: TcpStream) {
         stream.set_receive_window(WINDOW);
-        // The new window travels with it.
+        // The new window is in this segment's header.
         stream.write(IoBuf::from_static(b"!").into()).await.unwrap();
         stream.read().await.unwrap();
     }

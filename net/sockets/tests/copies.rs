@@ -1,7 +1,7 @@
-//! No copy between device and application, in either direction: counted by where bytes stand.
+//! Data between device and application is not copied in either direction, verified by the addresses of buffers.
 //!
-//! The server's device is watched. What the application gets has to stand in the very buffers that the device filled, and
-//! what the device is given to send in the application's own memory. A byte that stands elsewhere was copied.
+//! The server's device is observed. Data that the application receives must be in the buffers that the device filled,
+//! and data that the device sends must be in the application's memory. Any other byte was copied.
 
 use isola_gateway::test_cells::{dial, read_exactly, talk_over};
 use isola_hosted::{Loss, link};
@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex};
 
 const PORT: u16 = 7;
 
-/// Bytes each way: many frames, of several sizes.
+/// Bytes in each direction: many frames, of several sizes.
 const LEN: usize = 1_000_003;
 
-/// Buffers, which are kept so that no other is at their place.
+/// Buffers, held so that no other buffer gets their addresses.
 #[derive(Default)]
 struct Kept {
     buffers: Vec<IoBuf>,
@@ -33,7 +33,7 @@ impl Kept {
         ranges
     }
 
-    /// Bytes of `other` that stand in none of these.
+    /// Returns the number of bytes of `other` that are in none of these buffers.
     fn count_copied(&self, other: &Kept) -> usize {
         let ranges = self.ranges();
         let is_within = |byte: usize| {
@@ -53,7 +53,7 @@ fn range(bytes: &[u8]) -> Range<usize> {
     range.start as usize..range.end as usize
 }
 
-/// What the device and the application had in their hands.
+/// The buffers that the device and the application have handled.
 #[derive(Default)]
 struct Seen {
     device_received: Kept,
@@ -62,7 +62,7 @@ struct Seen {
     application_sent: Kept,
 }
 
-/// Notes what goes through a device.
+/// Records the frames of a device.
 struct Watched(Arc<Mutex<Seen>>);
 
 impl Filter for Watched {
@@ -81,7 +81,7 @@ fn pattern(len: usize, step: usize) -> Vec<u8> {
     (0..len).map(|n| (n * step % 251) as u8).collect()
 }
 
-/// Takes [`LEN`] bytes, and sends as many of its own.
+/// Receives [`LEN`] bytes, and sends as many of its own.
 async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Seen>>) {
     let mut come = Chain::new();
     while come.len() < LEN {
@@ -124,15 +124,15 @@ fn exchange(loss: Loss) -> Seen {
 }
 
 #[test]
-fn what_the_application_gets_stands_where_the_device_put_it() {
+fn received_data_reaches_the_application_without_copies() {
     let seen = exchange(Loss::Never);
     assert_eq!(seen.application_received.len(), LEN);
     assert_eq!(seen.device_received.count_copied(&seen.application_received), 0, "bytes were copied");
 }
 
 #[test]
-fn what_the_device_sends_stands_where_the_application_put_it() {
-    // With frames lost: what is sent again is not copied for that either.
+fn sent_data_reaches_the_device_without_copies() {
+    // Frames are lost: a retransmission does not copy either.
     let seen = exchange(Loss::EveryNth(53));
     assert_eq!(seen.application_sent.len(), LEN);
     assert_eq!(seen.device_sent.count_copied(&seen.application_sent), 0, "bytes were copied");

@@ -1,4 +1,4 @@
-//! Connections served by handlers: what they are told, and when.
+//! Connection handlers: their calls and the order of these.
 
 use isola_gateway::test_cells::{dial, read_exactly, talk};
 use isola_hosted::Loss;
@@ -10,10 +10,10 @@ use std::time::Duration;
 
 const PORT: u16 = 7;
 
-/// The window that a peer may fill ahead of a handler that pauses, in these tests.
+/// The receive window of a paused handler in these tests.
 const WINDOW: u32 = 8 << 10;
 
-/// A handler that notes what it is told in a list of the test's.
+/// A handler that records its calls in a list of the test.
 struct Noting(&'static Mutex<Vec<String>>);
 
 impl Noting {
@@ -37,7 +37,7 @@ impl ConnectionHandler for Noting {
     }
 }
 
-/// Serves every connection by a handler that `accept` makes, until the test ends.
+/// Serves every connection by a handler that `accept` creates, until the test ends.
 async fn serve<H: ConnectionHandler>(accept: impl Fn(&TcpConnection) -> H + Send + Sync + 'static) {
     let _listening = listen_with(PORT, 4, accept).unwrap();
     pending::<()>().await;
@@ -50,7 +50,7 @@ async fn wait_for(notes: &Mutex<Vec<String>>, last: &str) {
 }
 
 #[test]
-fn a_handler_is_told_of_data_and_of_both_ends() {
+fn a_handler_receives_data_and_both_ends() {
     static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let server = || serve(|_| Noting(&NOTES));
     talk(1, Loss::Never, server, || async {
@@ -66,7 +66,7 @@ fn a_handler_is_told_of_data_and_of_both_ends() {
 }
 
 #[test]
-fn a_handler_is_told_why_a_connection_ended_early() {
+fn a_handler_receives_the_reason_of_an_early_end() {
     static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let server = || serve(|_| Noting(&NOTES));
     talk(1, Loss::Never, server, || async {
@@ -78,7 +78,7 @@ fn a_handler_is_told_why_a_connection_ended_early() {
     });
 }
 
-/// Takes nothing until it is told to.
+/// Pauses until a resume.
 struct Paused;
 
 impl ConnectionHandler for Paused {
@@ -90,7 +90,7 @@ impl ConnectionHandler for Paused {
 static HELD: Mutex<Option<u64>> = Mutex::new(None);
 
 #[test]
-fn a_handler_that_pauses_slows_its_peer_and_gets_everything_later() {
+fn a_paused_handler_slows_its_peer_and_gets_everything_later() {
     let server = || async {
         let _listening = listen_with(PORT, 4, |connection| {
             connection.set_receive_window(WINDOW);
@@ -112,21 +112,21 @@ fn a_handler_that_pauses_slows_its_peer_and_gets_everything_later() {
         let mut stream = dial(PORT).await;
         stream.write(IoBuf::copy_from_slice(&sent).into()).await.unwrap();
         assert!(read_exactly(&mut stream, sent.len()).await == sent);
-        let held = HELD.lock().unwrap().expect("a connection that lived");
-        // What was under way before the window was set comes too.
-        assert!(held < 150_000, "{held} bytes came to a handler that wanted none");
+        let held = HELD.lock().unwrap().expect("an open connection");
+        // Data in transit before the window was set arrives, too.
+        assert!(held < 150_000, "{held} bytes came for a paused handler");
     });
 }
 
 #[test]
-fn a_stream_goes_over_to_a_handler_with_what_has_come() {
+fn a_handler_receives_the_unread_data_of_its_stream() {
     static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let server = || async {
         let _listening = listen(PORT, 4, |mut stream| async move {
             let first = stream.read().await.unwrap().unwrap();
             assert_eq!(first.to_vec(), b"hello");
             stream.write(first).await.unwrap();
-            // More may come before the handler is there.
+            // More may arrive before the handler is set.
             isola_events::sleep(Duration::from_millis(50)).await;
             stream.serve_by(Noting(&NOTES));
         })
@@ -147,7 +147,7 @@ fn a_stream_goes_over_to_a_handler_with_what_has_come() {
     });
 }
 
-/// Closes as soon as something comes, with a last word.
+/// Closes at the first data, after a last message.
 struct Curt(&'static Mutex<Vec<String>>);
 
 impl ConnectionHandler for Curt {
@@ -164,7 +164,7 @@ impl ConnectionHandler for Curt {
 }
 
 #[test]
-fn a_handler_that_lets_go_is_told_nothing_more() {
+fn a_handler_is_not_called_after_close() {
     static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let server = || serve(|_| Curt(&NOTES));
     talk(1, Loss::Never, server, || async {

@@ -1,4 +1,4 @@
-//! What a cell answers when it is asked, beside all else that it does.
+//! A cell's answers to queries, during other work.
 
 use isola_abi::query::{
     CaptureSpec, Direction, Fact, FrameFilter, FrameHead, Line, Query, Records, Standing,
@@ -25,14 +25,15 @@ async fn echo() {
     pending::<()>().await;
 }
 
-/// Asks the calling cell, as its supervisor would. Returns the question's number.
+/// Sends a query to the calling cell, as its supervisor would. Returns the number of the query.
 fn ask(line: Line, question: &Query) -> u32 {
     let number = platform().questions().put(line, &question.encode()).unwrap();
     query::attend();
     number
 }
 
-/// What the calling cell has answered since, and how many records it has left out; none where it answers something else.
+/// Returns the calling cell's new records, and the number of records without room; `None` if the cell answers another
+/// query.
 fn read(line: Line, number: u32, records: &mut Records) -> Option<(Vec<Vec<u8>>, u64)> {
     let asked = platform().questions().number(line);
     let mut read = Vec::new();
@@ -51,12 +52,12 @@ fn read(line: Line, number: u32, records: &mut Records) -> Option<(Vec<Vec<u8>>,
     }
 }
 
-/// The whole answer to a question for facts.
+/// Returns the complete answer to a query for facts.
 async fn facts(question: &Query) -> Vec<Fact> {
     let number = ask(Line::Facts, question);
     let (mut records, mut facts) = (Records::default(), Vec::new());
     loop {
-        let (read, _) = read(Line::Facts, number, &mut records).expect("nobody else asks");
+        let (read, _) = read(Line::Facts, number, &mut records).expect("no other query");
         facts.extend(read.iter().map(|record| Fact::decode(record).unwrap()));
         let done = facts.iter().filter(|fact| matches!(fact, Fact::Done { .. })).count();
         if matches!(facts.first(), Some(Fact::Begin { cores }) if done == *cores as usize) {
@@ -76,7 +77,7 @@ fn capture(port: Option<u16>, snap_len: u32) -> Query {
 }
 
 #[test]
-fn counters_and_connections_of_all_cores_are_told() {
+fn counters_and_connections_of_all_cores_are_reported() {
     talk(3, Loss::Never, echo, || async {
         let mut streams = Vec::new();
         for _ in 0..20 {
@@ -123,12 +124,12 @@ fn counters_and_connections_of_all_cores_are_told() {
 }
 
 #[test]
-fn frames_of_both_directions_are_captured_until_nobody_wants_them() {
+fn frames_of_both_directions_are_captured_until_the_capture_ends() {
     talk(1, Loss::Never, echo, || async {
         let mut stream = dial(PORT).await;
         for _ in 0..3 {
             let (number, mut records) = (ask(Line::Frames, &capture(Some(PORT), 60)), Records::default());
-            // The taps are put in by events.
+            // Events install the taps.
             isola_events::sleep(Duration::from_millis(1)).await;
             exchange(&mut stream, 1000).await;
             let (frames, lost) = read(Line::Frames, number, &mut records).unwrap();
@@ -152,13 +153,13 @@ fn frames_of_both_directions_are_captured_until_nobody_wants_them() {
         assert_eq!(
             read(Line::Frames, number, &mut Records::default()),
             Some((Vec::new(), 0)),
-            "another port"
+            "a frame of another port was captured"
         );
     });
 }
 
 #[test]
-fn a_capture_that_nobody_reads_disturbs_nobody_and_counts_what_it_leaves_out() {
+fn an_unread_capture_disturbs_no_connection_and_counts_missing_frames() {
     talk(2, Loss::Never, echo, || async {
         let mut stream = dial(PORT).await;
         let (number, mut records) = (ask(Line::Frames, &capture(None, u32::MAX)), Records::default());
@@ -175,7 +176,7 @@ fn a_capture_that_nobody_reads_disturbs_nobody_and_counts_what_it_leaves_out() {
         assert!(frames.iter().all(whole));
         exchange(&mut stream, 100).await;
         let (frames, now_lost) = read(Line::Frames, number, &mut records).unwrap();
-        assert!(!frames.is_empty(), "there is room again");
+        assert!(!frames.is_empty(), "no frame was captured although there is room again");
         assert_eq!(now_lost, lost);
     });
 }

@@ -1,5 +1,4 @@
-//! How long requests took, as the report says. What a test waits for has passed at the least; nothing here is held to have
-//! been fast.
+//! The service latencies in the report. The tests check lower bounds of time only.
 
 use isola_abi::histogram::Distribution;
 use isola_ebbs::platform;
@@ -14,10 +13,10 @@ use std::time::Duration;
 
 const PORT: u16 = 7;
 
-/// What a slow request takes.
+/// The latency of a slow request.
 const SLOW: Duration = Duration::from_millis(20);
 
-/// What the cell's requests took so far, as a text: how many there were, and how many of them were slow.
+/// Returns the number of the cell's requests, and the number of slow ones, as a text.
 fn told() -> IoBuf {
     let clock = platform().clock();
     let slow = clock.cycles(now() + SLOW) - clock.cycles(now());
@@ -26,8 +25,8 @@ fn told() -> IoBuf {
     IoBuf::copy_from_slice(format!("{:02} {:02}", all.count(), all.count_from(slow)).as_bytes())
 }
 
-/// Answers what it is told: `q` at once, `s` after a while, `l` later, in a task; `?` is not counted. Of bytes that come
-/// together each is a request.
+/// A server with requests of one byte: it answers `q` at once, `s` after a while, `l` later, in a task; `?` is not
+/// counted.
 struct Server;
 
 impl Server {
@@ -74,11 +73,11 @@ async fn ask(stream: &mut TcpStream, question: &'static [u8]) -> String {
 }
 
 #[test]
-fn requests_are_counted_when_their_answers_have_gone_out_with_what_they_took() {
+fn requests_are_counted_with_their_latency_when_their_answers_are_sent() {
     talk(2, Loss::Never, serve, || async {
         let mut stream = dial(PORT).await;
         assert_eq!(ask(&mut stream, b"?").await, "00 00");
-        assert_eq!(ask(&mut stream, b"q").await, "00 00", "it has not gone out yet");
+        assert_eq!(ask(&mut stream, b"q").await, "00 00", "counted before its answer was sent");
         let told = ask(&mut stream, b"?").await;
         assert!(told.starts_with("01 "), "{told}");
         ask(&mut stream, b"s").await;
@@ -88,7 +87,7 @@ fn requests_are_counted_when_their_answers_have_gone_out_with_what_they_took() {
 }
 
 #[test]
-fn an_answer_that_is_given_in_a_later_event_took_from_when_its_request_came() {
+fn an_answer_from_a_later_event_counts_from_the_arrival_of_its_request() {
     talk(2, Loss::Never, serve, || async {
         let mut stream = dial(PORT).await;
         assert_eq!(ask(&mut stream, b"l").await, "later");
@@ -98,7 +97,7 @@ fn an_answer_that_is_given_in_a_later_event_took_from_when_its_request_came() {
 }
 
 #[test]
-fn requests_that_come_together_are_counted_each() {
+fn each_request_of_a_batch_is_counted() {
     talk(1, Loss::Never, serve, || async {
         let mut stream = dial(PORT).await;
         ask(&mut stream, b"qqqq").await;

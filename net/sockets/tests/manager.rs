@@ -1,4 +1,4 @@
-//! An application's own network manager, in the place of Isola's.
+//! An application's network manager that replaces the default.
 
 use isola_events::timeout;
 use isola_gateway::test_cells::{SERVER, TestCell, dial, read_exactly, run_cells};
@@ -16,16 +16,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A port that the server's network manager lets nobody reach.
+/// A port that the server's network manager blocks.
 const CLOSED: u16 = 8;
 
-/// The address that the client gives itself.
+/// The address that the client sets.
 const CHOSEN: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 77);
 
 static DROPPED: AtomicUsize = AtomicUsize::new(0);
 static SENT: AtomicUsize = AtomicUsize::new(0);
 
-/// The server's network manager: it has a wall.
+/// The server's network manager: it installs a filter.
 struct Walled;
 
 impl NetworkManager for Walled {
@@ -34,7 +34,7 @@ impl NetworkManager for Walled {
     }
 }
 
-/// The client's: it leaves the address open.
+/// The client's network manager: it sets no address.
 struct Unaddressed;
 
 impl NetworkManager for Unaddressed {
@@ -47,7 +47,7 @@ impl NetworkManager for Unaddressed {
     }
 }
 
-/// One whose device has an address that no device can have.
+/// A network manager whose device has an invalid address.
 struct Careless;
 
 impl NetworkManager for Careless {
@@ -60,7 +60,7 @@ struct Wall;
 
 impl Filter for Wall {
     fn received(&mut self, frame: ReceivedFrame) -> Option<ReceivedFrame> {
-        // Of a TCP segment over IPv4 without options, the port that it is for.
+        // The destination port of a TCP segment over IPv4 without options.
         let is_for_it = frame.frame.get(36..38) == Some(&CLOSED.to_be_bytes()) && frame.frame[23] == 6;
         if is_for_it {
             DROPPED.fetch_add(1, Ordering::Relaxed);
@@ -75,7 +75,7 @@ impl Filter for Wall {
     }
 }
 
-/// Says to whom it talks.
+/// Sends the peer's address to it.
 async fn name(mut stream: TcpStream) {
     let peer = stream.peer().unwrap().ip().to_string();
     stream.write(Chain::from(IoBuf::from(peer.into_bytes()))).await.unwrap();
@@ -83,7 +83,7 @@ async fn name(mut stream: TcpStream) {
 }
 
 #[test]
-fn an_application_s_own_network_manager_sees_every_frame_and_chooses_the_address() {
+fn a_network_manager_filters_frames_and_controls_the_address() {
     let server = || async {
         let _listening = [7, CLOSED].map(|port| listen(port, 4, name).unwrap());
         std::future::pending::<()>().await;
@@ -98,9 +98,9 @@ fn an_application_s_own_network_manager_sees_every_frame_and_chooses_the_address
         assert!(SENT.load(Ordering::Relaxed) > 0);
         assert_eq!(DROPPED.load(Ordering::Relaxed), 0);
         let walled = timeout(Duration::from_millis(300), connect((SERVER, CLOSED).into())).await;
-        assert!(walled.is_err(), "the wall lets it through: {walled:?}");
+        assert!(walled.is_err(), "the filter let it through: {walled:?}");
         assert!(DROPPED.load(Ordering::Relaxed) > 0);
-        // The wall is at that port alone.
+        // The filter blocks only that port.
         dial(7).await;
     };
     let [a, b] = switch(Loss::Never);
@@ -115,7 +115,7 @@ fn an_application_s_own_network_manager_sees_every_frame_and_chooses_the_address
 }
 
 #[test]
-fn a_cell_that_was_given_an_address_keeps_it() {
+fn a_cell_with_a_fixed_address_keeps_it() {
     let [port, _other] = switch(Loss::Never);
     run_cells([TestCell::new(1, 1, port, || async {
         let refused = set_address(Some(Ipv4Config::new(CHOSEN, 24, None))).unwrap_err();
@@ -127,19 +127,19 @@ fn a_cell_that_was_given_an_address_keeps_it() {
 }
 
 #[test]
-fn a_network_manager_that_gives_what_cannot_be_is_refused_by_name() {
+fn invalid_settings_of_a_network_manager_are_rejected_with_the_reason() {
     let [port] = switch(Loss::Never);
     isola_hosted::run(Settings::default(), vec![port], |_| {
         NETWORK_MANAGER.replace(|| Box::new(Careless)).unwrap();
         let refused = NetworkError::Config(ConfigError::Mac(MacAddr([0xff; 6])));
         assert_eq!(start(), Err(refused));
         assert!(refused.to_string().contains("unicast"));
-        // Nor is there a network then.
+        // The network was not started.
         assert_eq!(isola_net::address(), None);
     });
 }
 
-/// A device that has room for every other frame alone.
+/// A device that has room for every second frame only.
 #[derive(Default)]
 struct Narrow {
     tries: usize,
@@ -181,7 +181,7 @@ impl NetworkQueue for Narrow {
     fn disable_interrupts(&mut self) {}
 }
 
-/// Puts a byte before every frame.
+/// Prepends a byte to every frame.
 struct Tunnel;
 
 impl Filter for Tunnel {
@@ -192,7 +192,7 @@ impl Filter for Tunnel {
 }
 
 #[test]
-fn what_the_device_has_no_room_for_is_filtered_once() {
+fn a_frame_without_room_in_the_device_is_filtered_once() {
     let narrow = Narrow::default();
     let sent = narrow.sent.clone();
     let port =

@@ -1,4 +1,4 @@
-//! A device with more queues than the cell begins with cores.
+//! A device with more queues than the cell initially has cores.
 
 use isola_ebbs::current_core;
 use isola_events::{exit, run, sleep, spawn, spawn_on, spawn_task};
@@ -23,25 +23,25 @@ const QUEUES: usize = 4;
 
 const CORES: usize = 3;
 
-/// What the test waits for takes milliseconds.
+/// The awaited states take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Which core each queue is attached to.
+/// The core to which each queue is attached.
 static ATTACHED: Mutex<[Option<CoreIndex>; QUEUES]> = Mutex::new([None; QUEUES]);
 
-/// How many parts of the flows the device hands to each queue.
+/// The number of flow groups that the device assigns to each queue.
 static PARTS: Mutex<[usize; QUEUES]> = Mutex::new([0; QUEUES]);
 
-/// How many queues can be sent by.
+/// The number of queues that may send.
 static IN_USE: AtomicUsize = AtomicUsize::new(1);
 
-/// How many frames each queue was given to send.
+/// The number of frames that each queue has sent.
 static SENT: [AtomicUsize; QUEUES] = [const { AtomicUsize::new(0) }; QUEUES];
 
-/// Which cores have come, whether they are still there or not.
+/// The cores that have joined, present or not.
 static HAS_COME: [AtomicBool; CORES] = [const { AtomicBool::new(false) }; CORES];
 
-/// Whether the network is in use, and nobody spreads flows any more.
+/// Whether the network was started and the first rebalancing is complete.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 
 static ENDS: AtomicBool = AtomicBool::new(false);
@@ -63,7 +63,7 @@ impl NetworkQueue for Queue {
     }
 
     fn receive(&mut self) -> Option<ReceivedFrame> {
-        // Whoever looks at it may send by it.
+        // A core that receives from a queue may send through it.
         assert!(self.0 < IN_USE.load(Ordering::Relaxed), "queue {} is not in use", self.0);
         None
     }
@@ -95,13 +95,13 @@ impl FlowSpreading for Spreading {
         in_use: u16,
     ) -> Result<(), SpreadingRefused> {
         let attached = ATTACHED.lock().unwrap().iter().flatten().count();
-        assert!(attached.max(1) >= in_use.into(), "a queue is in use that is nobody's");
+        assert!(attached.max(1) >= in_use.into(), "a queue without an owner is in use");
         let before = IN_USE.swap(in_use.into(), Ordering::Relaxed);
-        assert!(before <= in_use.into(), "a core still sends by a queue that is not in use");
+        assert!(before <= in_use.into(), "a queue of a sending core is no longer in use");
         let of = |queue| queues.iter().filter(|other| usize::from(**other) == queue).count();
         let parts = std::array::from_fn(of);
         for (queue, parts) in parts.iter().enumerate() {
-            assert!(*parts == 0 || ATTACHED.lock().unwrap()[queue].is_some(), "queue {queue} is nobody's");
+            assert!(*parts == 0 || ATTACHED.lock().unwrap()[queue].is_some(), "queue {queue} has no owner");
         }
         *PARTS.lock().unwrap() = parts;
         Ok(())
@@ -127,25 +127,25 @@ impl NetworkManager for Manager {
 fn wait_until(holds: impl Fn() -> bool) {
     let begun = Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "it does not come to that: {:?}", PARTS.lock().unwrap());
+        assert!(begun.elapsed() < PATIENCE, "timed out: {:?}", PARTS.lock().unwrap());
         thread::sleep(Duration::from_micros(100));
     }
 }
 
 fn manage(platform: &'static Hosted) {
     let attached = || *ATTACHED.lock().unwrap();
-    // Which queues have any, in fair parts.
+    // Waits until the used queues have equal shares.
     let parts_are = |used: [bool; QUEUES]| {
         let fair = 128 / used.iter().filter(|used| **used).count();
         let is_so =
             |(parts, used): (usize, bool)| parts >= if used { fair } else { 0 } && (used || parts == 0);
-        // Not under the lock that the message takes.
+        // Without the lock, which the message needs.
         wait_until(|| {
             let parts = *PARTS.lock().unwrap();
             parts.into_iter().zip(used).all(is_so)
         });
     };
-    // The queue's core still sends by it.
+    // Waits until the queue's core sends through it.
     let is_sent_by = |queue: usize| {
         let sent = || SENT[queue].load(Ordering::Relaxed);
         let before = sent();
@@ -157,7 +157,7 @@ fn manage(platform: &'static Hosted) {
     };
     wait_until(|| attached()[0] == Some(CoreIndex(0)) && HAS_BEGUN.load(Ordering::Relaxed));
     assert_eq!(attached()[1..], [None; 3]);
-    // Not in the order of their numbers.
+    // Not in numerical order.
     come(2);
     parts_are([true, true, false, false]);
     is_sent_by(1);
@@ -167,26 +167,26 @@ fn manage(platform: &'static Hosted) {
     platform.take_core(CoreIndex(2));
     parts_are([true, false, true, false]);
     is_sent_by(1);
-    // It has had its queue since.
+    // It still owns its queue.
     platform.give_core(CoreIndex(2));
     parts_are([true, true, true, false]);
     assert_eq!(attached(), [Some(CoreIndex(0)), Some(CoreIndex(2)), Some(CoreIndex(1)), None]);
     ENDS.store(true, Ordering::Relaxed);
 }
 
-/// Sends something on this core, which asks for its neighbour first.
+/// Sends a datagram on this core; an address resolution precedes it.
 fn send() {
     static SENT: AtomicUsize = AtomicUsize::new(0);
     let neighbour = Ipv4Addr::new(10, 9, 0, 2 + (SENT.fetch_add(1, Ordering::Relaxed) % 200) as u8);
     let socket = UdpSocket::bind(1000 + current_core().0 as u16).unwrap();
-    // It is of no matter whether there is room for it.
+    // It is irrelevant whether there is room for it.
     let _ = socket.send_to((neighbour, 9).into(), Chain::new());
 }
 
 fn begin() {
     start().unwrap();
     spawn_task(async {
-        // The cell has no such core.
+        // The cell has no core 99.
         let rebalanced = rebalance(&[CoreIndex(0), CoreIndex(99)]).await;
         assert_eq!(rebalanced.map(|done| done.buckets), Ok(0));
         HAS_BEGUN.store(true, Ordering::Relaxed);
@@ -202,7 +202,7 @@ fn begin() {
 }
 
 #[test]
-fn each_core_that_comes_has_a_queue_of_its_own_as_long_as_there_are_any() {
+fn each_core_that_joins_gets_a_queue_while_there_are_any() {
     // A cell without one of its cores would not end.
     panic::set_hook(Box::new(|defect| {
         let _ = writeln!(io::stderr(), "{defect}");

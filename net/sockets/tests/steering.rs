@@ -1,4 +1,4 @@
-//! Flows that move between the cores of a cell while their connections are used.
+//! Flows that move between the cores of a cell while their connections are in use.
 
 use isola_ebbs::current_core;
 use isola_events::{sleep, spawn_task};
@@ -16,13 +16,14 @@ use std::time::Duration;
 /// Served by handlers that can move.
 const MOVING: u16 = 7;
 
-/// Served by tasks, which cannot.
+/// Served by tasks, which cannot move.
 const STAYING: u16 = 8;
 
-/// Served by handlers that can move, and often want nothing for now.
+/// Served by handlers that can move and often pause.
 const HESITATING: u16 = 9;
 
-/// Answers each byte by itself and its place in the stream: whoever goes on with a connection has to know how far it was.
+/// Answers each byte with its sum with its position in the stream: the handler that continues a connection needs the
+/// position.
 #[derive(Default)]
 struct Counting {
     place: u8,
@@ -49,7 +50,7 @@ impl ConnectionHandler for Counting {
     }
 }
 
-/// The same, but it takes a while until it wants more.
+/// The same with pauses.
 #[derive(Default)]
 struct Hesitating(Counting);
 
@@ -81,7 +82,7 @@ async fn count(mut stream: TcpStream) {
     }
 }
 
-/// Talks on a connection in rounds of `len` bytes for as long as `on` says, and checks every byte.
+/// Exchanges rounds of `len` bytes on a connection while `on` is set, and checks every byte.
 async fn ask(port: u16, len: usize, on: &'static AtomicBool) {
     let mut stream = dial(port).await;
     let mut place = 0u8;
@@ -96,14 +97,14 @@ async fn ask(port: u16, len: usize, on: &'static AtomicBool) {
         rounds += 1;
     }
     stream.shutdown();
-    assert!(matches!(stream.read().await, Ok(None)), "it ends in good order");
+    assert!(matches!(stream.read().await, Ok(None)), "an orderly end");
 }
 
 fn cores(numbers: &[u32]) -> Vec<CoreIndex> {
     numbers.iter().copied().map(CoreIndex).collect()
 }
 
-/// What is known of a talk while flows go round.
+/// The progress of a test in which flows move.
 struct Progress {
     on: AtomicBool,
     accepted: AtomicUsize,
@@ -118,9 +119,9 @@ impl Progress {
     }
 }
 
-/// Has connections of both kinds talk over such a link while all flows go round the cores.
+/// Runs connections of all kinds over such a link while all flows move between the cores.
 fn go_round(loss: Loss, progress: &'static Progress) {
-    /// So that every core has had everything and nothing several times.
+    /// Every core has all flows and none several times.
     const ROUNDS: usize = 12;
     const TALKS: usize = 24;
     let Progress { on, accepted, moved, stayed } = progress;
@@ -145,7 +146,7 @@ fn go_round(loss: Loss, progress: &'static Progress) {
                 let result = rebalance(&cores(set)).await.unwrap();
                 moved.fetch_add(result.buckets, Ordering::Relaxed);
                 stayed.fetch_add(result.staying, Ordering::Relaxed);
-                // Until something was said by way of the new owners.
+                // Until data was exchanged through the new owners.
                 sleep(Duration::from_millis(5)).await;
             }
         }
@@ -169,20 +170,20 @@ fn go_round(loss: Loss, progress: &'static Progress) {
 }
 
 #[test]
-fn every_byte_is_right_while_all_flows_go_round_the_cores() {
+fn no_byte_is_wrong_while_all_flows_move_between_the_cores() {
     static PROGRESS: Progress = Progress::new();
     go_round(Loss::Never, &PROGRESS);
-    assert!(PROGRESS.stayed.load(Ordering::Relaxed) > 0, "streams were there to stay");
+    assert!(PROGRESS.stayed.load(Ordering::Relaxed) > 0, "no stream was left behind");
 }
 
 #[test]
-fn frames_that_are_lost_on_the_way_are_sent_again_from_wherever_the_flow_is() {
+fn lost_frames_are_retransmitted_by_the_flows_current_core() {
     static PROGRESS: Progress = Progress::new();
     go_round(Loss::EveryNth(97), &PROGRESS);
 }
 
 #[test]
-fn a_core_that_leaves_has_its_connections_served_by_the_others_and_one_that_comes_gets_its_share() {
+fn connections_move_from_a_leaving_core_and_to_a_joining_one() {
     static STEP: AtomicUsize = AtomicUsize::new(0);
     static SERVED_BY: Mutex<[usize; 4]> = Mutex::new([0; 4]);
     #[derive(Default)]
@@ -247,11 +248,11 @@ fn a_core_that_leaves_has_its_connections_served_by_the_others_and_one_that_come
 }
 
 thread_local! {
-    /// The names that connections have on this core, by those who keep them.
+    /// Handles of connections on this core.
     static NAMES: RefCell<Vec<TcpConnection>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A handler that knows its connection by name, wherever it is.
+/// A handler that stores a handle of its connection.
 #[derive(Default)]
 struct Knowing {
     counting: Counting,
@@ -260,7 +261,7 @@ struct Knowing {
 
 impl ConnectionHandler for Knowing {
     fn received(&mut self, _: &TcpConnection, data: Chain) {
-        let connection = self.connection.as_ref().expect("it was told");
+        let connection = self.connection.as_ref().expect("a stored handle");
         connection.send(&mut IoBuf::from(self.counting.answer(&data)).into()).unwrap();
     }
 
@@ -270,7 +271,7 @@ impl ConnectionHandler for Knowing {
     }
 }
 
-/// The same on its way, and then.
+/// The same handler during and after a move.
 struct Ignorant(Counting);
 
 impl ConnectionHandler for Ignorant {
@@ -283,7 +284,7 @@ impl ConnectionHandler for Ignorant {
     }
 
     fn arrived(&mut self, connection: &TcpConnection) {
-        assert!(connection.peer().is_some(), "it has a name that holds");
+        assert!(connection.peer().is_some(), "the new handle is valid");
         ARRIVED.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -291,11 +292,11 @@ impl ConnectionHandler for Ignorant {
 static ARRIVED: AtomicUsize = AtomicUsize::new(0);
 
 #[test]
-fn a_handler_that_knows_its_connection_moves_and_one_that_somebody_else_knows_stays() {
+fn a_handler_moves_unless_another_handle_of_its_connection_exists() {
     static RESULT: Mutex<Option<Rebalanced>> = Mutex::new(None);
     async fn serve() {
         let listening = listen_with(MOVING, 64, |connection| {
-            // One on each core is known to others as well.
+            // For one connection on each core, another handle exists.
             NAMES.with_borrow_mut(|names| {
                 if names.is_empty() {
                     names.push(connection.clone());
@@ -314,7 +315,7 @@ fn a_handler_that_knows_its_connection_moves_and_one_that_somebody_else_knows_st
     }
     async fn client() {
         static ON: AtomicBool = AtomicBool::new(true);
-        // So many that each core has several.
+        // Enough that each core has several.
         let talks: Vec<_> = (0..32).map(|_| spawn_task(ask(MOVING, 100, &ON))).collect();
         while RESULT.lock().unwrap().is_none() {
             sleep(Duration::from_millis(1)).await;
@@ -324,7 +325,7 @@ fn a_handler_that_knows_its_connection_moves_and_one_that_somebody_else_knows_st
             talk.await;
         }
         let result = RESULT.lock().unwrap().unwrap();
-        // Some moved: one a core stays, and those that were about to be taken.
+        // Some moved: one on each core stays, and those that were about to be accepted.
         let (staying, arrived) = (result.staying, ARRIVED.load(Ordering::Relaxed));
         assert!((1..16).contains(&staying) && arrived > 0, "{staying} stay, {arrived} arrived");
     }

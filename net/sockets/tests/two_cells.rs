@@ -1,4 +1,4 @@
-//! Two cells of this process, connected by a link in memory, talking as applications do.
+//! Two cells of this process, connected by a link in memory, with the behaviour of applications.
 
 use isola_ebbs::current_core;
 use isola_events::activity::{APPLICATION, charge_to};
@@ -36,7 +36,7 @@ async fn serve_echo(port: u16) {
     drop(listening);
 }
 
-/// Sends megabytes one way and the other at once, and checks every byte.
+/// Sends megabytes in both directions concurrently, and checks every byte.
 async fn transfer() {
     let mut stream = dial(7).await;
     let block: Vec<u8> = (0..65_521u32).map(|n| (n * 7 % 251) as u8).collect();
@@ -53,17 +53,17 @@ async fn transfer() {
 }
 
 #[test]
-fn a_stream_carries_megabytes_both_ways() {
+fn a_stream_transfers_megabytes_in_both_directions() {
     talk(1, Loss::Never, || serve_echo(7), transfer);
 }
 
 #[test]
-fn a_stream_carries_megabytes_over_a_link_that_loses_frames() {
+fn a_stream_transfers_megabytes_over_a_lossy_link() {
     talk(2, Loss::EveryNth(37), || serve_echo(7), transfer);
 }
 
 #[test]
-fn connections_spread_over_the_cores_and_stay_on_theirs() {
+fn connections_spread_over_the_cores_and_stay_there() {
     static SERVED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
     async fn serve() {
         let listening = listen(9, 64, |mut stream: TcpStream| async move {
@@ -98,10 +98,10 @@ fn connections_spread_over_the_cores_and_stay_on_theirs() {
     talk(3, Loss::Never, serve, client);
     assert_eq!(SERVED.lock().unwrap().len(), 3);
     talk(24, Loss::Never, serve, client);
-    assert!(SERVED.lock().unwrap().len() > 12, "64 flows make use of most cores");
+    assert!(SERVED.lock().unwrap().len() > 12, "64 flows use too few cores");
 }
 
-/// Says which activity a connection is served for.
+/// Sends the activity for which a connection is served.
 async fn name_the_activity(mut stream: TcpStream) {
     let activity = current_activity().0.to_le_bytes();
     stream.write(Chain::from(IoBuf::from(activity.to_vec()))).await.unwrap();
@@ -131,7 +131,7 @@ fn connections_are_charged_to_the_activity_that_listens() {
 }
 
 #[test]
-fn a_port_where_nobody_listens_refuses() {
+fn a_port_without_a_listener_refuses_connections() {
     async fn client() {
         let refused = connect(address_of(4)).await.unwrap_err();
         assert_eq!(refused, StreamError::Failed(FailReason::Refused));
@@ -140,7 +140,7 @@ fn a_port_where_nobody_listens_refuses() {
 }
 
 #[test]
-fn a_port_is_listened_at_once_and_again_after_the_listener_is_gone() {
+fn a_port_has_one_listener_and_is_free_after_its_end() {
     async fn serve() {
         let first = listen(5, 4, echo).unwrap();
         assert!(listen(5, 4, echo).is_err());
@@ -170,7 +170,7 @@ fn a_dropped_stream_ends_for_its_peer() {
 }
 
 #[test]
-fn datagrams_of_all_flows_come_to_the_core_that_bound_the_port() {
+fn datagrams_of_all_flows_reach_the_core_that_bound_the_port() {
     static RECEIVED: AtomicU64 = AtomicU64::new(0);
     async fn serve() {
         let socket = UdpSocket::bind(3).unwrap();
@@ -198,7 +198,7 @@ fn datagrams_of_all_flows_come_to_the_core_that_bound_the_port() {
 }
 
 #[test]
-fn a_datagram_port_is_one_cores_until_that_closes_it() {
+fn a_datagram_port_belongs_to_one_core_until_it_is_closed() {
     async fn bind_elsewhere() -> Result<(), UdpBindError> {
         elsewhere(CoreIndex(1), || async { UdpSocket::bind(3).map(drop) }).await
     }
@@ -209,7 +209,7 @@ fn a_datagram_port_is_one_cores_until_that_closes_it() {
         assert_eq!(bind_elsewhere().await, in_use);
         drop(socket);
         assert_eq!(bind_elsewhere().await, Ok(()));
-        // Neither who was refused nor who has closed the port takes its datagrams away.
+        // Neither the rejected bind nor the closed socket diverts the port's datagrams.
         let socket = UdpSocket::bind(3).unwrap();
         assert_eq!(bind_elsewhere().await, in_use);
         loop {
@@ -232,14 +232,14 @@ fn a_datagram_port_is_one_cores_until_that_closes_it() {
 }
 
 #[test]
-fn a_device_that_is_polled_loses_nothing_and_takes_interrupts_again_when_it_is_quiet() {
+fn a_polled_device_loses_nothing_and_interrupts_again_when_it_is_quiet() {
     fn interrupts() -> u64 {
         isola_ebbs::platform().report().cores[0].interrupts.load(Ordering::Relaxed)
     }
     fn idle_cycles() -> u64 {
         isola_ebbs::platform().report().cores[0].idle_cycles.load(Ordering::Relaxed)
     }
-    // Two interrupts in a window of a second are too many; a second later less than one thing a second is found.
+    // Two interrupts in a window of a second enable polling; less than one frame in a later second disables it.
     const POLLED: Thresholds =
         Thresholds { poll_above: 2, interrupt_below: 1, window: Duration::from_secs(1) };
     talk(
@@ -261,9 +261,9 @@ fn a_device_that_is_polled_loses_nothing_and_takes_interrupts_again_when_it_is_q
             assert_eq!(
                 (interrupts(), idle_cycles()),
                 (before, idle),
-                "the device interrupts, or the core halts"
+                "the device interrupted, or the core halted"
             );
-            // When two windows have gone by in which nothing comes: on a host that is busy with others, a while later.
+            // After two windows without a frame, later on a busy host.
             let mut waited = 0;
             while idle_cycles() == idle {
                 waited += 1;

@@ -1,7 +1,7 @@
-//! Hardware addresses, the addresses that an interface owns, and the pair of ends that names a flow.
+//! Hardware addresses, the addresses of an interface, and the pair of endpoints that identifies a flow.
 //!
-//! Everything from the transport layer up works on [`IpAddr`] and [`SocketAddr`], so that IPv6 changes the
-//! layer below only. What is IPv4 by nature (this file's [`Ipv4Config`], ARP, DHCP) says so.
+//! The transport layer and the layers above use [`IpAddr`] and [`SocketAddr`], so that IPv6 affects only the layers
+//! below. Names show which items are specific to IPv4 ([`Ipv4Config`], ARP, DHCP).
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,15 +11,15 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {
-    /// The address of everybody on the link.
+    /// The broadcast address.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// Whether this is a group address (broadcast included): never a sender's, never a neighbour's.
+    /// Returns whether this is a group address (broadcast included), which no sender and no neighbour can have.
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// Whether this names one interface: neither a group nor all zero.
+    /// Returns whether this identifies one interface: neither a group nor all zero.
     pub const fn is_unicast(self) -> bool {
         !self.is_group() && !matches!(self.0, [0, 0, 0, 0, 0, 0])
     }
@@ -32,29 +32,29 @@ impl fmt::Display for MacAddr {
     }
 }
 
-/// The most DNS servers that are kept of a lease.
+/// The most DNS servers stored from a lease.
 pub const DNS_SERVERS: usize = 3;
 
-/// The IPv4 side of an interface: its address, its network and the way out.
+/// The IPv4 configuration of an interface: address, network and default gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Config {
     /// The interface's own address.
     pub address: Ipv4Addr,
-    /// Bits of the address that name the network, 0 to 32.
+    /// The network part of the address, in bits, 0 to 32.
     pub prefix_len: u8,
-    /// The router for whatever is not on this network.
+    /// The router for addresses outside this network.
     pub gateway: Option<Ipv4Addr>,
     /// Name servers, in order of preference.
     pub dns: [Option<Ipv4Addr>; DNS_SERVERS],
 }
 
 impl Ipv4Config {
-    /// An address on a network with a gateway and no name servers.
+    /// Returns an address on a network with a gateway and without name servers.
     pub const fn new(address: Ipv4Addr, prefix_len: u8, gateway: Option<Ipv4Addr>) -> Self {
         Self { address, prefix_len, gateway, dns: [None; DNS_SERVERS] }
     }
 
-    /// The network's mask as a number.
+    /// Returns the network mask as a number.
     pub const fn mask(&self) -> u32 {
         match u32::MAX.checked_shl(32 - self.prefix_len as u32) {
             Some(mask) if self.prefix_len <= 32 => mask,
@@ -62,40 +62,40 @@ impl Ipv4Config {
         }
     }
 
-    /// Whether `ip` is on this network, reached without a router.
+    /// Returns whether `ip` is on this network, reachable without a router.
     pub const fn on_link(&self, ip: Ipv4Addr) -> bool {
         (ip.to_bits() ^ self.address.to_bits()) & self.mask() == 0
     }
 
-    /// Whether `ip` is this network's broadcast address, or the limited one.
+    /// Returns whether `ip` is this network's broadcast address, or the limited one.
     pub const fn is_broadcast(&self, ip: Ipv4Addr) -> bool {
         ip.is_broadcast()
             || (self.prefix_len < 31 && self.on_link(ip) && ip.to_bits() | self.mask() == u32::MAX)
     }
 
-    /// Whether an interface can work with these values: a unicast address and a prefix of at most 32 bits.
+    /// Returns whether these values are possible: a unicast address and a prefix of at most 32 bits.
     pub const fn is_valid(&self) -> bool {
         self.prefix_len <= 32 && is_unicast(self.address) && !self.is_broadcast(self.address)
     }
 }
 
-/// Whether `ip` can be one interface's address: not unspecified, loopback, group or reserved.
+/// Returns whether `ip` can be an interface's address: not unspecified, loopback, multicast or reserved.
 pub(crate) const fn is_unicast(ip: Ipv4Addr) -> bool {
     let first = ip.octets()[0];
     first != 0 && first != 127 && first < 224
 }
 
-/// Both ends of a connection as this stack sees them: the name under which its segments are looked up.
+/// Both endpoints of a connection from this stack's side: the key by which its segments are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Flow {
-    /// This stack's end.
+    /// This stack's endpoint.
     pub local: SocketAddr,
-    /// The other end.
+    /// The other endpoint.
     pub remote: SocketAddr,
 }
 
 impl Flow {
-    /// The flow between two ends given by address and port.
+    /// Returns the flow between two endpoints given by address and port.
     pub const fn new(local_ip: IpAddr, local_port: u16, remote_ip: IpAddr, remote_port: u16) -> Self {
         Self { local: SocketAddr::new(local_ip, local_port), remote: SocketAddr::new(remote_ip, remote_port) }
     }
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_knows_its_members_and_its_broadcast_address() {
+    fn members_and_broadcast_address_follow_from_the_prefix() {
         let net = Ipv4Config::new(Ipv4Addr::new(10, 1, 2, 3), 24, None);
         assert!(net.is_valid());
         assert!(net.on_link(Ipv4Addr::new(10, 1, 2, 254)));

@@ -1,5 +1,4 @@
-//! ARP packets (RFC 826): who has which IPv4 address on Ethernet. What is learned from them is kept in
-//! [`crate::neighbour`].
+//! ARP packets (RFC 826): the mapping from IPv4 to Ethernet addresses. [`crate::neighbour`] stores it.
 
 use crate::address::MacAddr;
 use core::net::Ipv4Addr;
@@ -8,7 +7,7 @@ use etherparse::{ArpHardwareId, ArpOperation, ArpPacketSlice, EtherType};
 /// Length of an ARP packet for IPv4 on Ethernet.
 pub(crate) const PACKET_LEN: usize = 28;
 
-/// A request or an answer.
+/// A request or a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ArpPacket {
     pub operation: ArpOperation,
@@ -19,7 +18,7 @@ pub(crate) struct ArpPacket {
 }
 
 impl ArpPacket {
-    /// Reads a packet; `None` where it is malformed or not about IPv4 on Ethernet.
+    /// Parses a packet; returns `None` if it is malformed or not about IPv4 on Ethernet.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let packet = ArpPacketSlice::from_slice(bytes).ok()?;
         if packet.hw_addr_type() != ArpHardwareId::ETHERNET || packet.proto_addr_type() != EtherType::IPV4 {
@@ -34,7 +33,7 @@ impl ArpPacket {
         })
     }
 
-    /// The packet's bytes.
+    /// Returns the packet's bytes.
     pub fn bytes(&self) -> [u8; PACKET_LEN] {
         let mut bytes = [0; PACKET_LEN];
         bytes[0..8].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, self.operation.0 as u8]);
@@ -54,7 +53,7 @@ mod tests {
     const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 
     #[test]
-    fn packets_survive_the_way_out_and_in() {
+    fn a_written_packet_parses_to_the_same_packet() {
         let packet = ArpPacket {
             operation: ArpOperation::REPLY,
             sender_mac: MAC,

@@ -1,6 +1,6 @@
 //! The Internet checksum (RFC 1071): one's complement sum of 16-bit words.
 //!
-//! [`Sum`] adds up pieces of any length and parity, as the bytes of a packet lie in several buffers.
+//! [`Sum`] adds pieces of any length and parity, as the bytes of a packet are in several buffers.
 
 use core::net::IpAddr;
 use isola_iobuf::Chain;
@@ -8,7 +8,7 @@ use isola_iobuf::Chain;
 /// A running sum over the bytes added so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sum {
-    /// Sum of 32-bit words in network order, folded at the end: 2^32 words fit before it overflows.
+    /// The sum of 32-bit words in network order, folded at the end: it overflows after 2^32 words.
     total: u64,
     /// Whether an odd number of bytes was added, so that the next byte is the low half of a word.
     odd: Parity,
@@ -22,7 +22,7 @@ enum Parity {
 }
 
 impl Sum {
-    /// The sum of a pseudo-header (RFC 9293 3.1, RFC 768): addresses, protocol and length of what follows.
+    /// Returns the sum of a pseudo-header (RFC 9293 3.1, RFC 768): addresses, protocol and length of the rest.
     pub fn pseudo_header(source: IpAddr, destination: IpAddr, protocol: u8, len: usize) -> Self {
         let mut sum = Self::default();
         for ip in [source, destination] {
@@ -35,12 +35,12 @@ impl Sum {
         sum
     }
 
-    /// A sum of words.
+    /// Returns a sum of words.
     pub fn words(total: u64) -> Self {
         Self { total, odd: Parity::Even }
     }
 
-    /// Adds `bytes` behind what was added before.
+    /// Adds `bytes` after the previous ones.
     pub fn add(&mut self, mut bytes: &[u8]) {
         if self.odd == Parity::Odd {
             let Some((&first, rest)) = bytes.split_first() else { return };
@@ -49,7 +49,7 @@ impl Sum {
             bytes = rest;
         }
         let (words, tail) = bytes.as_chunks::<4>();
-        // In the processor's order: the sum of swapped words is the swapped sum (RFC 1071 2 B).
+        // In the processor's byte order: the sum of swapped words is the swapped sum (RFC 1071 2 B).
         let sum = words.iter().map(|&word| u64::from(u32::from_ne_bytes(word))).sum::<u64>();
         self.total += u64::from(u16::from_be(fold(sum)));
         match *tail {
@@ -70,22 +70,22 @@ impl Sum {
         chain.parts().for_each(|part| self.add(part));
     }
 
-    /// The sum folded to 16 bits, not complemented: what goes into the checksum field of a packet whose
-    /// device completes the checksum.
+    /// Returns the sum folded to 16 bits, not complemented: the initial checksum field of a packet whose device
+    /// completes the checksum.
     pub fn folded(self) -> u16 {
         fold(self.total)
     }
 
-    /// The checksum: the complement of the folded sum. Zero over bytes that contain their own checksum.
+    /// Returns the checksum: the complement of the folded sum. It is zero over bytes that contain their own checksum.
     pub fn checksum(self) -> u16 {
         !self.folded()
     }
 }
 
-/// A sum of words in one's complement, in 16 bits.
+/// Folds a sum of words to 16 bits in one's complement.
 #[inline]
 fn fold(sum: u64) -> u16 {
-    // Each line leaves fewer bits: 33, 18, 17 and 16 of them.
+    // The lines leave 33, 18, 17 and 16 bits.
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
     let sum = (sum >> 16) + (sum & 0xffff);
     let sum = (sum >> 16) + (sum & 0xffff);
@@ -102,14 +102,14 @@ mod tests {
 
     #[proves("RFC 1071 3", "the example's sum comes out")]
     #[test]
-    fn the_example_of_rfc_1071_comes_out() {
+    fn the_sum_of_the_rfc_1071_example_is_correct() {
         let mut sum = Sum::default();
         sum.add(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
         assert_eq!(sum.folded(), 0xddf2);
     }
 
     #[test]
-    fn cutting_the_bytes_anywhere_gives_the_same_sum() {
+    fn the_sum_does_not_depend_on_the_division_into_pieces() {
         let bytes: Vec<u8> = (0..57u32).map(|i| (i * 151 + 7) as u8).collect();
         let mut whole = Sum::default();
         whole.add(&bytes);

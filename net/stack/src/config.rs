@@ -1,7 +1,7 @@
-//! Everything that a stack is told when it is made: who it is, what the device does for it, and its limits.
+//! The configuration of a stack: addresses, the device's offloads, and limits.
 //!
-//! Every table, queue and memory of the stack is bounded by a number here or by a documented constant next
-//! to the table, so that no traffic makes it grow without end.
+//! Every table, queue and memory of the stack is bounded by a number here, or by a documented constant next to the
+//! table, so that no traffic makes it grow without limit.
 
 use crate::address::{Flow, Ipv4Config, MacAddr};
 use crate::address6::Ipv6Config;
@@ -10,39 +10,39 @@ use crate::tcp::TcpConfig;
 use alloc::sync::Arc;
 use core::fmt;
 
-/// How the interface comes by its IPv4 address.
+/// The source of the interface's IPv4 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addressing {
-    /// None until `set_ipv4` is called: for the instances of a cell that instance 0 tells.
+    /// None until `set_ipv4` is called: for the instances of a cell that instance 0 informs.
     Unset,
-    /// This one, from the start.
+    /// A fixed address from the start.
     Static(Ipv4Config),
-    /// Asked for by DHCP; only on instance 0.
+    /// DHCP; only on instance 0.
     Dhcp,
 }
 
-/// How the interface comes by its IPv6 addresses.
+/// The source of the interface's IPv6 addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ipv6Addressing {
-    /// None until `set_ipv6` is called: for the instances of a cell that instance 0 tells, and for no IPv6.
+    /// None until `set_ipv6` is called: for the instances of a cell that instance 0 informs, or without IPv6.
     Unset,
-    /// This one beside the link-local one, from when nobody else turned out to have them; routers are not
-    /// asked. Only on instance 0.
+    /// A fixed address and the link-local one, after duplicate address detection; routers are not solicited. Only on
+    /// instance 0.
     Static(Ipv6Config),
-    /// As the link's routers say (RFC 4862); without a router the link-local one alone. Only on instance 0.
+    /// Router advertisements (RFC 4862); without a router, only the link-local address. Only on instance 0.
     Auto,
 }
 
-/// Who fills in the TCP and UDP checksums of outgoing frames.
+/// The component that computes the TCP and UDP checksums of outgoing frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxChecksum {
     /// The stack.
     Software,
-    /// The device, told where by [`PartialChecksum`](crate::PartialChecksum).
+    /// The device, at the position in [`PartialChecksum`](crate::PartialChecksum).
     Device,
 }
 
-/// Over which family the device cuts long TCP segments. It has to complete checksums as well.
+/// The IP families for which the device segments TCP. It must complete checksums as well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxSegments {
     /// Over IPv4.
@@ -51,72 +51,73 @@ pub struct TxSegments {
     pub ipv6: bool,
 }
 
-/// What is known of an incoming frame's TCP or UDP checksum.
+/// Whether an incoming frame's TCP or UDP checksum was verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxChecksum {
-    /// Nothing: the stack checks it.
+    /// No: the stack verifies it.
     Unverified,
-    /// The device has checked it, or the frame never was on a wire (virtio `DATA_VALID`, `NEEDS_CSUM`).
+    /// The device has verified it, or the frame was never on a wire (virtio `DATA_VALID`, `NEEDS_CSUM`).
     Verified,
 }
 
-/// Which of the stacks that share one interface this one is.
+/// The share of this instance among the stacks of one interface.
 #[derive(Clone, Debug)]
 pub struct CoreShare {
-    /// This instance's number, below the number of cores. Instance 0 serves what belongs to no flow: ARP, NDP, ICMP, DHCP.
+    /// The index of this instance, below the number of cores. Instance 0 processes packets without a flow: ARP, NDP,
+    /// ICMP, DHCP.
     pub index: u16,
-    /// Which flows are whose: the same table for all.
+    /// The steering table, common to all instances.
     pub steering: Arc<Steering>,
 }
 
 impl CoreShare {
-    /// A stack that has the interface for itself.
+    /// Returns the share of a stack that has the interface alone.
     pub fn alone() -> Self {
         Self { index: 0, steering: Arc::new(Steering::alone()) }
     }
 
-    /// Whether this is the instance that serves what belongs to no flow.
+    /// Returns whether this is the instance that processes packets without a flow.
     pub const fn is_first(&self) -> bool {
         self.index == 0
     }
 
-    /// Whether no other stack shares the interface.
+    /// Returns whether no other stack shares the interface.
     pub fn is_alone(&self) -> bool {
         self.steering.cores() == 1
     }
 
-    /// Whether a flow is served by this instance.
+    /// Returns whether this instance owns a flow.
     pub fn serves(&self, flow: &Flow) -> bool {
         self.steering.core_of(flow) == self.index
     }
 }
 
-/// Bounds on what is not TCP's (see [`TcpConfig`] for that).
+/// Limits of all protocols but TCP (see [`TcpConfig`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Neighbours whose hardware addresses are kept.
+    /// Stored neighbours.
     pub neighbours: usize,
     /// Packets that wait for one neighbour's hardware address.
     pub neighbour_queue: usize,
-    /// Frames that are ready and wait for `poll_transmit`, TCP data not included.
+    /// Frames that wait for `poll_transmit`, without TCP data.
     pub transmit_queue: usize,
     /// UDP sockets.
     pub udp_sockets: usize,
     /// Datagrams that wait in one UDP socket.
     pub udp_datagrams: usize,
-    /// Memory that the datagrams waiting in one UDP socket keep alive, in bytes.
+    /// Memory of the datagrams that wait in one UDP socket, in bytes.
     pub udp_bytes: usize,
-    /// Packets that wait for their further fragments.
+    /// Incomplete packets in reassembly.
     pub fragmented_packets: usize,
-    /// Memory that the fragments which wait keep alive, in bytes; the packet that began first goes for more.
+    /// Memory of waiting fragments, in bytes; beyond it the oldest packet is dropped.
     pub fragment_bytes: usize,
-    /// ICMP messages that may be sent in a second: echo replies and errors, each by itself.
+    /// ICMP messages per second: echo replies and errors each.
     pub icmp_per_second: u32,
-    /// Resets for segments without a connection that may be sent in a second.
+    /// Resets per second for segments without a connection.
     pub resets_per_second: u32,
-    /// Challenge acknowledgements (RFC 5961) that may be sent in a second.
+    /// Challenge acknowledgements (RFC 5961) per second.
     pub challenges_per_second: u32,
-    /// Events other than a connection's or a socket's that wait to be taken; the oldest is dropped.
+    /// Waiting events that belong to no connection or socket; the oldest is dropped.
     pub events: usize,
 }
 
@@ -139,13 +140,13 @@ impl Default for Limits {
     }
 }
 
-/// Secret bytes from a good source, fresh at each boot: keys of all hashes and seed of all choices that an
-/// outsider must not foresee (sequence numbers, ports, transaction ids, the tables' hashes).
+/// Random secret bytes, new at each boot: the keys of all hashes and the seed of all choices that must be unpredictable
+/// (sequence numbers, ports, transaction ids, the hashes of tables).
 #[derive(Clone, Copy)]
 pub struct Secret(pub [u8; 32]);
 
 impl Secret {
-    /// The four words of the secret; each use takes its own pair, told apart by `purpose`.
+    /// Returns the keys for a use, which `purpose` identifies.
     pub(crate) fn keys(&self, purpose: u64) -> (u64, u64) {
         let mut words = [0u64; 4];
         for (word, bytes) in words.iter_mut().zip(self.0.as_chunks::<8>().0) {
@@ -165,41 +166,41 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What a [`Stack`](crate::Stack) is made from.
+/// The configuration of a [`Stack`](crate::Stack).
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The interface's hardware address.
     pub mac: MacAddr,
-    /// Where its IPv4 address comes from.
+    /// The source of its IPv4 address.
     pub addressing: Addressing,
-    /// Where its IPv6 addresses come from.
+    /// The source of its IPv6 addresses.
     pub ipv6: Ipv6Addressing,
-    /// The longest IP packet that the link carries, in bytes: [`MIN_MTU`] to [`MAX_MTU`].
+    /// The longest IP packet of the link, in bytes: [`MIN_MTU`] to [`MAX_MTU`].
     pub mtu: usize,
-    /// Bytes left free before each outgoing frame, for a header that the driver puts there.
+    /// Bytes left free before each outgoing frame, for the driver's header.
     pub headroom: usize,
-    /// Who completes outgoing checksums.
+    /// The component that completes outgoing checksums.
     pub tx_checksum: TxChecksum,
-    /// Whether the device takes segments that are longer than the link's frames.
+    /// Whether the device accepts segments longer than the link's frames.
     pub tx_segments: TxSegments,
-    /// This instance's place among those that share the interface.
+    /// The share of this instance of the interface.
     pub core: CoreShare,
     /// Keys and seeds.
     pub secret: Secret,
-    /// Bounds of everything but TCP.
+    /// Limits of all protocols but TCP.
     pub limits: Limits,
-    /// TCP's settings and bounds.
+    /// TCP's settings and limits.
     pub tcp: TcpConfig,
 }
 
-/// The smallest MTU an interface may have: what every host must accept (RFC 791).
+/// The smallest MTU of an interface: the packet length that every host must accept (RFC 791).
 pub const MIN_MTU: usize = 576;
 
-/// The largest MTU an interface may have: the length field of IPv4.
+/// The largest MTU of an interface: the limit of IPv4's length field.
 pub const MAX_MTU: usize = 65_535;
 
 impl Config {
-    /// The defaults for an interface on Ethernet that asks for its address by DHCP, and routers for IPv6.
+    /// Returns the defaults for an interface on Ethernet with DHCP and IPv6 autoconfiguration.
     pub fn new(mac: MacAddr, secret: Secret) -> Self {
         Self {
             mac,
@@ -216,7 +217,7 @@ impl Config {
         }
     }
 
-    /// Checks what a stack relies on, as [`Stack::new`](crate::Stack::new) does.
+    /// Validates the configuration, as [`Stack::new`](crate::Stack::new) does.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -246,27 +247,27 @@ impl Config {
     }
 }
 
-/// Why a stack cannot be made from a [`Config`].
+/// The reason for which a [`Config`] is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// The hardware address is a group's or all zero.
+    /// The hardware address is a group address or all zero.
     Mac(MacAddr),
     /// The MTU is out of range.
     Mtu(usize),
-    /// The instance's number is not below the number of instances.
+    /// The instance's index is not below the number of instances.
     Core {
-        /// The instance's number.
+        /// The instance's index.
         index: u16,
-        /// How many there are.
+        /// The number of instances.
         cores: u16,
     },
-    /// The static address cannot be an interface's.
+    /// The fixed address cannot be an interface's.
     Address(Ipv4Config),
-    /// DHCP was asked for on an instance that gets no DHCP traffic.
+    /// DHCP was requested on an instance that receives no DHCP packets.
     DhcpNotFirst,
-    /// The static IPv6 address cannot be an interface's.
+    /// The fixed IPv6 address cannot be an interface's.
     Address6(Ipv6Config),
-    /// IPv6 was to be set up on an instance that gets no messages about the link.
+    /// IPv6 was configured on an instance that receives no packets about the link.
     Ipv6NotFirst,
 }
 

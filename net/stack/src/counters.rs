@@ -1,8 +1,8 @@
-//! What the stack counted: every frame it dropped, by reason, and what else an operator asks for.
+//! Counters of the stack: dropped frames by reason, and other statistics for operators.
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)+) => {
-        /// Something that is counted. A frame that goes nowhere is counted under exactly one reason.
+        /// A counter. A frame that is dropped is counted under exactly one reason.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(usize)]
         pub enum Counter {
@@ -10,10 +10,10 @@ macro_rules! counters {
         }
 
         impl Counter {
-            /// All counters, in the order of their numbers.
+            /// All counters, in numerical order.
             pub const ALL: &'static [Self] = &[$(Self::$name,)+];
 
-            /// The counter's name as it is shown: lower case with underscores.
+            /// Returns the displayed name: lower case with underscores.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)+
@@ -24,79 +24,79 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Frames handed to `receive`.
+    /// Frames passed to `receive`.
     FramesIn = "frames_in",
     /// Bytes of those frames.
     BytesIn = "bytes_in",
-    /// Frames handed out by `poll_transmit`.
+    /// Frames returned by `poll_transmit`.
     FramesOut = "frames_out",
     /// Bytes of those frames.
     BytesOut = "bytes_out",
-    /// Frames of several buffers that were copied together, as they were not fast-path ones.
+    /// Frames of several buffers that were copied into one, as the fast path does not handle them.
     LongFramesCopied = "long_frames_copied",
     /// Shorter than an Ethernet header.
     DropEthernetShort = "drop_ethernet_short",
     /// Addressed to another interface.
     DropEthernetAddress = "drop_ethernet_address",
-    /// An EtherType that nothing here speaks.
+    /// An unsupported EtherType.
     DropEtherType = "drop_ethertype",
     /// Not a well-formed ARP packet for IPv4 on Ethernet.
     DropArpMalformed = "drop_arp_malformed",
-    /// An ARP packet between others.
+    /// An ARP packet for another host.
     DropArpNotForUs = "drop_arp_not_for_us",
     /// An IPv4 header with impossible lengths or version.
     DropIpv4Malformed = "drop_ipv4_malformed",
-    /// An IPv4 header whose checksum does not fit.
+    /// An IPv4 header with a wrong checksum.
     DropIpv4Checksum = "drop_ipv4_checksum",
-    /// A fragment with an impossible length or place.
+    /// A fragment with an invalid length or offset.
     DropFragmentMalformed = "drop_fragment_malformed",
-    /// A first fragment without its transport's header.
+    /// A first fragment without the transport header.
     DropFragmentTiny = "drop_fragment_tiny",
-    /// A fragment that overlaps another of its packet, or belongs to a packet where that happened.
+    /// A fragment that overlaps another of its packet, or belongs to a packet with an overlap.
     DropFragmentOverlap = "drop_fragment_overlap",
-    /// A fragment that came before.
+    /// A duplicate fragment.
     DropFragmentRepeated = "drop_fragment_repeated",
-    /// A fragment dropped for want of room, or of a packet in too many of them.
+    /// A fragment dropped for lack of room, or of a packet with too many fragments.
     DropFragmentLimit = "drop_fragment_limit",
-    /// A fragment whose fellows did not come in time.
+    /// A fragment whose packet was not complete in time.
     DropFragmentTime = "drop_fragment_time",
-    /// A packet from an address that nobody can have.
+    /// A packet from an impossible address.
     DropIpv4Source = "drop_ipv4_source",
     /// A packet to an address that is not this interface's.
     DropIpv4Address = "drop_ipv4_address",
-    /// A transport protocol that nothing here speaks.
+    /// An unsupported transport protocol.
     DropIpv4Protocol = "drop_ipv4_protocol",
-    /// An IPv6 header, or an extension of it, with impossible lengths or version.
+    /// An IPv6 header, or an extension header, with invalid lengths or version.
     DropIpv6Malformed = "drop_ipv6_malformed",
-    /// IPv6 extension headers that are too many, out of place, or have options that forbid to go on.
+    /// Too many or misplaced IPv6 extension headers, or an option that requires a discard.
     DropIpv6Extension = "drop_ipv6_extension",
-    /// A routing header that wants the packet sent on.
+    /// A routing header with segments left.
     DropIpv6Routing = "drop_ipv6_routing",
-    /// An IPv6 packet from an address that nobody can have.
+    /// An IPv6 packet from an impossible address.
     DropIpv6Source = "drop_ipv6_source",
-    /// An IPv6 packet to an address or group that is not this interface's.
+    /// An IPv6 packet to another address or group.
     DropIpv6Address = "drop_ipv6_address",
-    /// An IPv6 packet for a transport that nothing here speaks.
+    /// An IPv6 packet of an unsupported transport protocol.
     DropIpv6Protocol = "drop_ipv6_protocol",
-    /// A message of neighbour discovery that is malformed, or came from afar.
+    /// A malformed neighbour discovery message, or one from another link.
     DropNdpInvalid = "drop_ndp_invalid",
-    /// A router, network or address that is not taken because there are as many as the tables hold.
+    /// A router, network or address for which the tables have no room.
     DropNdpTable = "drop_ndp_table",
     /// No address configured yet.
     DropNoAddress = "drop_no_address",
     /// A truncated ICMP message or one with a wrong checksum.
     DropIcmpMalformed = "drop_icmp_malformed",
-    /// An ICMP message that nothing here answers or uses.
+    /// An ICMP message that this stack neither answers nor uses.
     DropIcmpIgnored = "drop_icmp_ignored",
-    /// An echo request or an error not answered because of the rate limit.
+    /// An echo request or an error without an answer because of the rate limit.
     DropIcmpRate = "drop_icmp_rate",
-    /// An ICMP error about something this stack never sent.
+    /// An ICMP error about a packet that this stack did not send.
     DropIcmpUnrelated = "drop_icmp_unrelated",
     /// A truncated UDP datagram.
     DropUdpMalformed = "drop_udp_malformed",
     /// A UDP datagram with a wrong checksum.
     DropUdpChecksum = "drop_udp_checksum",
-    /// A UDP datagram for a port that nobody bound.
+    /// A UDP datagram for an unbound port.
     DropUdpPort = "drop_udp_port",
     /// A UDP datagram for a socket whose queue is full.
     DropUdpQueueFull = "drop_udp_queue_full",
@@ -104,97 +104,98 @@ counters! {
     DropTcpMalformed = "drop_tcp_malformed",
     /// A TCP segment with a wrong checksum.
     DropTcpChecksum = "drop_tcp_checksum",
-    /// A TCP segment with a combination of flags that means nothing.
+    /// A TCP segment with an invalid combination of flags.
     DropTcpFlags = "drop_tcp_flags",
-    /// A TCP segment for no connection and no listener.
+    /// A TCP segment without a connection or listener.
     DropTcpPort = "drop_tcp_port",
     /// A TCP segment outside the receive window.
     DropTcpWindow = "drop_tcp_window",
-    /// A TCP segment from before the sequence numbers wrapped, as its timestamp tells, or without one where
-    /// both sides use them (RFC 7323).
+    /// A TCP segment from before a wrap of the sequence numbers, by its timestamp, or without a timestamp on a
+    /// connection that uses them (RFC 7323).
     DropTcpOld = "drop_tcp_old",
-    /// A TCP segment that acknowledges what was never sent, or too old data.
+    /// A TCP segment that acknowledges unsent data, or data that is too old.
     DropTcpAck = "drop_tcp_ack",
     /// A reset whose sequence number is not exactly the expected one (RFC 5961).
     DropTcpReset = "drop_tcp_reset",
-    /// Data that arrived after this side stopped reading.
+    /// Data that arrived after this side had stopped reading.
     DropTcpAfterClose = "drop_tcp_after_close",
     /// Out-of-order data beyond the reassembly limits.
     DropTcpReassembly = "drop_tcp_reassembly",
     /// The completion of a handshake for a listener whose backlog is full.
     DropTcpBacklog = "drop_tcp_backlog",
-    /// A handshake given up, because nothing came or the table is full.
+    /// A half-open handshake dropped after a timeout, or because the table is full.
     DropTcpHalfOpen = "drop_tcp_half_open",
-    /// A connection not made because the connection table is full.
+    /// A connection rejected because the connection table is full.
     DropTcpTableFull = "drop_tcp_table_full",
-    /// A TIME-WAIT entry dropped for a newer one.
+    /// A TIME-WAIT entry replaced by a newer one.
     DropTcpTimeWait = "drop_tcp_time_wait",
     /// A packet dropped because its neighbour's queue is full.
     DropNeighbourQueue = "drop_neighbour_queue",
-    /// A packet dropped because its neighbour does not answer.
+    /// A packet dropped because its neighbour did not answer.
     DropNeighbourSilent = "drop_neighbour_silent",
-    /// A neighbour forgotten for a newer one.
+    /// A neighbour replaced by a newer one.
     DropNeighbourCache = "drop_neighbour_cache",
     /// A packet to an address without a route.
     DropNoRoute = "drop_no_route",
     /// A packet dropped because the transmit queue is full.
     DropTransmitQueue = "drop_transmit_queue",
-    /// A DHCP message that is malformed or not meant for this client.
+    /// A malformed DHCP message, or one for another client.
     DropDhcp = "drop_dhcp",
-    /// A frame dropped for another core that has too many events waiting. Counted by who steers frames.
+    /// A frame dropped because its core has too many waiting events. Counted by the steering core.
     DropCoreBusy = "drop_core_busy",
-    /// A frame to be sent that the device had no room for, with as many waiting as may. Counted by who serves the device.
+    /// A frame without room in the device, with the most allowed frames waiting. Counted by the core that serves the
+    /// device.
     DropDeviceFull = "drop_device_full",
-    /// A long frame dropped because next to no memory was left. Counted by who takes frames from the device.
+    /// A long frame dropped at critical memory pressure. Counted by the core that receives from the device.
     DropMemoryShort = "drop_memory_short",
-    /// Packets put together from fragments.
+    /// Reassembled packets.
     Reassembled = "reassembled",
-    /// Times that a router said, credibly, that a packet was too long for its way.
+    /// Credible messages of routers that a packet exceeded the path MTU.
     PathMtuLearned = "path_mtu_learned",
-    /// Times that a connection sends shorter segments because long ones vanish without a word.
+    /// Connections that reduced their segments because long ones were lost without a message.
     PathMtuGuessed = "path_mtu_guessed",
-    /// Addresses that somebody else turned out to have.
+    /// Address conflicts with other hosts.
     AddressConflicts = "address_conflicts",
-    /// A reset not sent because of the rate limit.
+    /// Resets suppressed by the rate limit.
     ResetRate = "reset_rate_limited",
-    /// A challenge acknowledgement not sent because of the rate limit.
+    /// Challenge acknowledgements suppressed by the rate limit.
     ChallengeRate = "challenge_rate_limited",
     /// Connections accepted by listeners.
     TcpAccepted = "tcp_accepted",
-    /// Connections made by `connect`.
+    /// Connections opened by `connect`.
     TcpConnected = "tcp_connected",
-    /// SYNs that were answered with a cookie, as the table of half-open handshakes was full.
+    /// SYNs answered with a cookie, as the table of half-open handshakes was full.
     TcpCookiesOut = "tcp_cookies_out",
-    /// Handshakes completed by a cookie that came back.
+    /// Handshakes completed by a valid cookie.
     TcpCookiesIn = "tcp_cookies_in",
-    /// Segments that might have brought a cookie back and did not.
+    /// Segments with an invalid cookie.
     TcpCookiesWrong = "tcp_cookies_wrong",
-    /// Segments sent again after a timeout.
+    /// Segments retransmitted after a timeout.
     TcpTimeouts = "tcp_timeouts",
-    /// Losses found by acknowledgements, not by a timeout.
+    /// Losses detected by acknowledgements, not by a timeout.
     TcpFastRetransmits = "tcp_fast_retransmits",
-    /// Probes of a tail that was not acknowledged in time (RFC 8985).
+    /// Tail loss probes (RFC 8985).
     TcpTailProbes = "tcp_tail_probes",
-    /// Timeouts and losses found that turned out to be none, and were taken back.
+    /// Timeouts and detected losses that were spurious, and were undone.
     TcpSpurious = "tcp_spurious",
-    /// Times that the window shrank as routers had marked what was sent (RFC 3168).
+    /// Window reductions because of congestion marks (RFC 3168).
     TcpMarks = "tcp_marks",
     /// Zero-window probes sent.
     TcpProbes = "tcp_probes",
-    /// Segments that arrived ahead of a gap and were kept.
+    /// Segments stored out of order.
     TcpOutOfOrder = "tcp_out_of_order",
-    /// Received payload bytes that were copied so as not to pin large buffers.
+    /// Received payload bytes that were copied to release large buffers.
     TcpCompactedBytes = "tcp_compacted_bytes",
     /// Resets sent.
     TcpResetsOut = "tcp_resets_out",
     /// Resets accepted.
     TcpResetsIn = "tcp_resets_in",
-    /// Connections given up because the peer stopped answering.
+    /// Connections aborted because the peer stopped answering.
     TcpTimedOut = "tcp_timed_out",
 }
 
 impl Counter {
-    /// The layer that the counter belongs to, as its name tells.
+    /// Returns the counter's layer, by its name.
     pub fn layer(self) -> &'static str {
         let name = self.name().trim_start_matches("drop_");
         let is_of = |&&(beginning, _): &&(&str, &str)| name.starts_with(beginning);
@@ -202,7 +203,7 @@ impl Counter {
     }
 }
 
-/// What the names of a layer's counters begin with, behind `drop_`. All others are IP's.
+/// The prefixes of the counters' names for each layer, after `drop_`. All others belong to IP.
 const LAYERS: &[(&str, &str)] = &[
     ("frames_", "device"),
     ("bytes_", "device"),
@@ -225,7 +226,7 @@ const LAYERS: &[(&str, &str)] = &[
     ("path_mtu_guessed", "tcp"),
 ];
 
-/// The values of all [`Counter`]s since the stack was made.
+/// The values of all [`Counter`]s since the creation of the stack.
 #[derive(Clone, Debug)]
 pub struct Counters([u64; Counter::ALL.len()]);
 
@@ -236,22 +237,22 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Nothing counted yet.
+    /// Returns zero counts.
     pub const fn new() -> Self {
         Self([0; Counter::ALL.len()])
     }
 
-    /// The value of one counter.
+    /// Returns the value of one counter.
     pub fn get(&self, counter: Counter) -> u64 {
         self.0.get(counter as usize).copied().unwrap_or(0)
     }
 
-    /// All counters with their values, in a fixed order.
+    /// Iterates over all counters with their values, in a fixed order.
     pub fn iter(&self) -> impl Iterator<Item = (Counter, u64)> + '_ {
         Counter::ALL.iter().map(|&counter| (counter, self.get(counter)))
     }
 
-    /// Counts.
+    /// Adds to a counter.
     pub fn add(&mut self, counter: Counter, count: u64) {
         if let Some(value) = self.0.get_mut(counter as usize) {
             *value = value.wrapping_add(count);
@@ -269,7 +270,7 @@ mod tests {
     use alloc::collections::BTreeSet;
 
     #[test]
-    fn every_counter_has_a_name_of_its_own_and_the_layer_that_it_belongs_to() {
+    fn every_counter_has_a_unique_name_and_its_layer() {
         let names: BTreeSet<&str> = Counter::ALL.iter().map(|counter| counter.name()).collect();
         assert_eq!(names.len(), Counter::ALL.len());
         assert_eq!(Counter::DropTcpPort.layer(), "tcp");

@@ -1,11 +1,11 @@
-//! Ethernet II frames: who they are for, and what they carry.
+//! Ethernet II frames: addresses and payload.
 
 use crate::address::MacAddr;
 use crate::counters::Counter;
 use etherparse::{EtherType, Ethernet2HeaderSlice};
 use isola_iobuf::{IoBuf, IoBufMut};
 
-/// Length of the header.
+/// Length of the header, in bytes.
 pub(crate) const HEADER_LEN: usize = 14;
 
 /// A received frame without its header.
@@ -16,7 +16,7 @@ pub(crate) struct EthernetFrame {
     pub payload: IoBuf,
 }
 
-/// Takes the header off.
+/// Removes the header.
 pub(crate) fn parse(mut frame: IoBuf) -> Result<EthernetFrame, Counter> {
     let header = Ethernet2HeaderSlice::from_slice(&frame).map_err(|_| Counter::DropEthernetShort)?;
     let (source, destination) = (MacAddr(header.source()), MacAddr(header.destination()));
@@ -25,7 +25,7 @@ pub(crate) fn parse(mut frame: IoBuf) -> Result<EthernetFrame, Counter> {
     Ok(EthernetFrame { source, destination, ether_type, payload: frame })
 }
 
-/// Puts a header in front. Returns `None` where the buffer has no room for it.
+/// Prepends a header. Returns `None` if the buffer has no room for it.
 pub(crate) fn prepend(
     head: &mut IoBufMut,
     source: MacAddr,
@@ -37,7 +37,7 @@ pub(crate) fn prepend(
     Some(())
 }
 
-/// A header.
+/// Returns a header.
 #[inline]
 pub(crate) const fn header(source: MacAddr, destination: MacAddr, ether_type: EtherType) -> [u8; HEADER_LEN] {
     let ([a, b, c, d, e, f], [g, h, i, j, k, l]) = (destination.0, source.0);
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_survives_the_way_out_and_in() {
+    fn a_written_header_parses_to_the_same_header() {
         let mut head = IoBufMut::with_room(HEADER_LEN, 3);
         head.append_slice(b"abc").unwrap();
         let (a, b) = (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]));

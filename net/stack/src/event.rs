@@ -1,9 +1,8 @@
-//! What the stack tells the layer above, and the names by which the two speak of things.
+//! The stack's events for the layer above, and the ids of connections, sockets and listeners.
 //!
-//! Events are *edges* with nothing lost: an event says that something came to be true since the same event
-//! was last taken, and each kind waits at most once per connection or socket, so the queue is bounded by
-//! construction. Whoever takes `Readable` reads until nothing is left; whoever is refused by `send` gets
-//! `SendSpace` once.
+//! Events are edge-triggered and none is lost: an event reports that a condition has become true since the same event
+//! was last taken. Each kind waits at most once per connection or socket, so the queue is bounded by construction.
+//! After `Readable` the caller reads until nothing is left; after a rejected `send` it gets `SendSpace` once.
 
 use crate::address::{Ipv4Config, MacAddr};
 use crate::neighbour::Evidence;
@@ -26,72 +25,71 @@ pub struct UdpId(pub(crate) Key);
 pub struct ListenerId(pub(crate) Key);
 
 impl ConnId {
-    /// A small number that no other connection alive has: an index for the application's own table.
+    /// Returns a small number that no other existing connection has, to index an application's table.
     pub const fn index(self) -> usize {
         self.0.index as usize
     }
 }
 
 impl UdpId {
-    /// A small number that no other socket alive has: an index for the application's own table.
+    /// Returns a small number that no other existing socket has, to index an application's table.
     pub const fn index(self) -> usize {
         self.0.index as usize
     }
 }
 
-/// Something happened that the layer above may act on.
+/// An event for the layer above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A listener's handshake completed. The connection is the application's from here on.
+    /// A handshake of a listener completed. The connection belongs to the application from here on.
     Accepted {
         /// The listener.
         listener: ListenerId,
         /// The new connection.
         conn: ConnId,
     },
-    /// A connection made by `connect` is established.
+    /// A connection opened by `connect` is established.
     Connected(ConnId),
-    /// Data came in since this event was last taken: `read` until it returns `None`.
+    /// Data arrived since this event was last taken: call `read` until it returns `None`.
     Readable(ConnId),
-    /// What `send` refused for want of space fits now.
+    /// There is room for data that `send` rejected.
     SendSpace(ConnId),
-    /// The peer has sent all it will (half-close): after the data that `read` still returns, nothing follows.
+    /// The peer has ended its stream (half-close): after the data that `read` still returns, there is no more.
     PeerClosed(ConnId),
-    /// Both directions ended in good order and all data was read. The id is void from now on.
+    /// Both directions ended in order and all data was read. The id is invalid from now on.
     Closed(ConnId),
-    /// The connection ended otherwise; unread and unsent data are gone. The id is void from now on.
+    /// The connection was aborted; unread and unsent data is lost. The id is invalid from now on.
     Failed(ConnId, FailReason),
-    /// Datagrams came in since this event was last taken: `udp_receive` until it returns `None`.
+    /// Datagrams arrived since this event was last taken: call `udp_receive` until it returns `None`.
     Datagram(UdpId),
-    /// The interface's address changed. On instance 0: pass it to the other instances' `set_ipv4`.
+    /// The interface's address changed. On instance 0: pass it to `set_ipv4` of the other instances.
     AddressChanged(Option<Ipv4Config>),
-    /// What the interface uses of IPv6 changed. On instance 0: pass its `ipv6` to the other instances'
-    /// `set_ipv6`.
+    /// The IPv6 settings changed. On instance 0: pass `ipv6` to `set_ipv6` of the other instances.
     Ipv6Changed,
-    /// A neighbour's hardware address was learned. Where several stacks share the interface, instance 0 gets
-    /// all ARP and NDP traffic: pass it to the other instances' `learn`.
+    /// A neighbour's hardware address was learned. If several stacks share the interface, instance 0 receives all ARP
+    /// and NDP packets: pass this to `learn` of the other instances.
     Neighbour {
         /// The neighbour.
         ip: IpAddr,
         /// Its hardware address.
         mac: MacAddr,
-        /// Why it is believed.
+        /// The evidence for the address.
         evidence: Evidence,
     },
 }
 
-/// Why a connection ended before its time.
+/// The reason for which a connection was aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailReason {
     /// The peer reset an established connection.
     Reset,
-    /// Nobody listens at the remote port.
+    /// The remote port has no listener.
     Refused,
     /// The peer stopped answering.
     TimedOut,
-    /// A router or the neighbour search says that there is no way there.
+    /// A router reported that the destination is unreachable, or the neighbour did not answer.
     Unreachable,
-    /// The local address is no longer this interface's.
+    /// The interface has lost the local address.
     AddressLost,
 }
 
@@ -107,17 +105,17 @@ impl fmt::Display for FailReason {
     }
 }
 
-/// The order in which events are taken. Connections and sockets keep their own flags and stand here at most
-/// once each, by their places in their tables; the rest is a short queue by itself.
+/// The order of events. Connections and sockets have their own flags and are queued at most once each, by their indices
+/// in their tables; all other events are in a short separate queue.
 #[derive(Debug)]
 pub(crate) struct EventQueue {
     pub connections: Order,
     pub sockets: Order,
-    /// The address as it is now, where it changed: never lost, the newest replaces an older one.
+    /// The current address, if it changed: a newer one replaces it, and it is never lost.
     address: Option<Option<Ipv4Config>>,
     /// Whether the IPv6 settings changed.
     ipv6: Ipv6News,
-    /// Whether any of this and of the notices waits: one look where nothing does.
+    /// Whether an address, IPv6 or other event waits: a single check if none does.
     news: News,
     notices: VecDeque<Event>,
     notice_limit: usize,
@@ -136,7 +134,7 @@ impl EventQueue {
         }
     }
 
-    /// Queues an event that is no connection's and no socket's. A full queue loses its oldest.
+    /// Queues an event that belongs to no connection and no socket. A full queue drops its oldest.
     pub fn notice(&mut self, event: Event) {
         if self.notices.len() >= self.notice_limit.max(1) {
             self.notices.pop_front();
@@ -145,25 +143,25 @@ impl EventQueue {
         self.news = News::Some;
     }
 
-    /// The IPv4 address is another one.
+    /// Reports a change of the IPv4 address.
     pub fn address_changed(&mut self, address: Option<Ipv4Config>) {
         self.address = Some(address);
         self.news = News::Some;
     }
 
-    /// What is used of IPv6 is something else.
+    /// Reports a change of the IPv6 settings.
     pub fn ipv6_changed(&mut self) {
         self.ipv6 = Ipv6News::Changed;
         self.news = News::Some;
     }
 
-    /// Whether there is nothing to tell.
+    /// Returns whether no event waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.news == News::None && self.sockets.first().is_none() && self.connections.first().is_none()
     }
 
-    /// Takes what is no connection's and no socket's.
+    /// Takes an event that belongs to no connection and no socket.
     #[inline]
     pub fn take_notice(&mut self) -> Option<Event> {
         if self.news == News::None { None } else { self.take_news() }
@@ -187,14 +185,14 @@ impl EventQueue {
     }
 }
 
-/// Whether there may be something to tell.
+/// Whether an event may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
     None,
     Some,
 }
 
-/// Whether the IPv6 settings changed since that was last told.
+/// Whether the IPv6 settings changed since the last event about them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Ipv6News {
     #[default]

@@ -1,8 +1,8 @@
-//! Which flow a received frame belongs to.
+//! The flow of a received frame.
 //!
-//! Several stacks, one a core, can share one interface. Every frame of a flow must reach the same one ([`crate::Steering`]).
-//! An ICMP error belongs to the flow of the packet that it quotes. What belongs to no flow (ARP, other ICMP, fragments) or is
-//! the interface's own business (DHCP) goes to instance 0.
+//! Several stacks, one per core, can share an interface. Every frame of a flow must reach the same stack
+//! ([`crate::Steering`]). An ICMP error belongs to the flow of the quoted packet. Frames without a flow (ARP, other
+//! ICMP, fragments) or for the interface itself (DHCP) go to instance 0.
 
 use crate::address::Flow;
 use crate::dhcp::{CLIENT_PORT, SERVER_PORT};
@@ -12,8 +12,8 @@ use etherparse::{EtherType, Ethernet2HeaderSlice, IpNumber, Ipv4HeaderSlice, Ipv
 
 const TCP: u8 = IpNumber::TCP.0;
 
-/// Addresses and ports of a received TCP segment over IPv4 without options, at one look: of nearly every frame. They stand
-/// there as they are hashed. `None` says nothing.
+/// Returns the addresses and ports of a received TCP segment over IPv4 without options, as nearly all frames are, with
+/// a single check. They are in the order in which they are hashed. `None` if the frame is of another kind.
 #[inline]
 pub(crate) fn fast_path_ends_of(frame: &[u8]) -> Option<&[u8; 12]> {
     let [0x08, 0x00, 0x45, _, _, _, _, _, f0, f1, _, TCP, _, _, ends @ ..] =
@@ -25,7 +25,7 @@ pub(crate) fn fast_path_ends_of(frame: &[u8]) -> Option<&[u8; 12]> {
     whole.then_some(ends)
 }
 
-/// The flow of such a frame.
+/// Returns the flow of such a frame.
 #[inline]
 pub fn fast_path_flow_of(frame: &[u8]) -> Option<Flow> {
     let [s0, s1, s2, s3, d0, d1, d2, d3, p0, p1, q0, q1] = *fast_path_ends_of(frame)?;
@@ -34,7 +34,7 @@ pub fn fast_path_flow_of(frame: &[u8]) -> Option<Flow> {
     Some(Flow::new(destination.into(), to, source.into(), from))
 }
 
-/// The TCP or UDP flow that a received Ethernet frame belongs to, seen from this end; `None` where it belongs to none.
+/// Returns the TCP or UDP flow of a received Ethernet frame, from this end's side; `None` if it has none.
 pub fn flow_of(frame: &[u8]) -> Option<Flow> {
     let header = Ethernet2HeaderSlice::from_slice(frame).ok()?;
     let packet = frame.get(header.slice().len()..)?;
@@ -45,7 +45,7 @@ pub fn flow_of(frame: &[u8]) -> Option<Flow> {
     };
     match read(packet)? {
         Found::Flow(flow) => Some(flow),
-        // What it quotes was sent from here. A quoted packet may not quote another: no recursion.
+        // The quoted packet was sent from here. Quotes within quotes are not followed, so there is no recursion.
         Found::Error(quoted) => match read(quoted)? {
             Found::Flow(flow) => Some(Flow { local: flow.remote, remote: flow.local }),
             Found::Error(_) => None,
@@ -53,8 +53,8 @@ pub fn flow_of(frame: &[u8]) -> Option<Flow> {
     }
 }
 
-/// The port of this end that a UDP datagram in an Ethernet frame is for, or that an ICMP error in it is about: the port
-/// from which the datagram that it quotes was sent. `None` for anything else, fragments included.
+/// Returns the local port of a UDP datagram in an Ethernet frame, or of the datagram that an ICMP error quotes, in
+/// which it is the source port. `None` for other frames, fragments included.
 pub fn datagram_port(frame: &[u8]) -> Option<u16> {
     let header = Ethernet2HeaderSlice::from_slice(frame).ok()?;
     let packet = frame.get(header.slice().len()..)?;
@@ -76,29 +76,29 @@ pub fn datagram_port(frame: &[u8]) -> Option<u16> {
     ports(quote.get(at..)?).map(|(source, _)| source)
 }
 
-/// The protocol of an IPv4 packet and where its header begins; `None` for fragments.
+/// Returns the protocol of an IPv4 packet and the offset of its header; `None` for fragments.
 fn find_transport4(packet: &[u8]) -> Option<(IpNumber, usize)> {
     let header = Ipv4HeaderSlice::from_slice(packet).ok()?;
     (!header.is_fragmenting_payload()).then(|| (header.protocol(), header.slice().len()))
 }
 
-/// The ports that a transport's header begins with: source and destination.
+/// Returns source and destination port at the beginning of a transport header.
 fn ports(header: &[u8]) -> Option<(u16, u16)> {
     let &[a, b, c, d] = header.first_chunk::<4>()?;
     Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
 }
 
-/// What a packet is a part of.
+/// The relation of a packet to a flow.
 enum Found<'a> {
     /// It comes from the flow's remote end.
     Flow(Flow),
-    /// It complains about this packet.
+    /// It is an error about this packet.
     Error(&'a [u8]),
 }
 
 fn read4(packet: &[u8]) -> Option<Found<'_>> {
     let header = Ipv4HeaderSlice::from_slice(packet).ok()?;
-    // The first fragment of a quoted packet has its ports; a real fragment goes to instance 0 with the rest.
+    // A quoted first fragment has ports; a real fragment goes to instance 0 with the others.
     if header.is_fragmenting_payload() {
         return None;
     }
@@ -159,11 +159,11 @@ mod tests {
     const B: ([u8; 4], u16) = ([10, 0, 0, 2], 40_000);
 
     #[test]
-    fn a_segment_belongs_to_its_flow_at_one_look_and_at_a_closer_one() {
+    fn the_fast_and_the_general_check_find_the_same_flow() {
         let mut frame = frame(A, B);
         assert_eq!(flow_of(&frame), Some(flow(A, B)));
         assert_eq!(fast_path_flow_of(&frame), Some(flow(A, B)));
-        // A fragment has no ports, or none that can be told from data.
+        // A fragment has no ports, or its ports cannot be distinguished from data.
         frame[20] = 0x20;
         assert_eq!((flow_of(&frame), fast_path_flow_of(&frame)), (None, None));
     }
@@ -181,12 +181,12 @@ mod tests {
             .ip(etherparse::IpHeaders::Ipv4(header, Default::default()))
             .write(&mut std::io::Cursor::new(&mut outer), IpNumber::ICMP, &quote)
             .unwrap();
-        assert_eq!(flow_of(&outer), Some(flow(B, A)), "as the answers to what it quotes do");
+        assert_eq!(flow_of(&outer), Some(flow(B, A)), "the flow of the quoted packet's answers");
         assert_eq!(fast_path_flow_of(&outer), None);
     }
 
     #[test]
-    fn a_dhcp_servers_answers_belong_to_no_flow() {
+    fn dhcp_replies_belong_to_no_flow() {
         let udp = |ports: (u16, u16)| {
             let mut bytes = Vec::new();
             PacketBuilder::ethernet2([2; 6], [0xff; 6])

@@ -1,8 +1,8 @@
-//! Packets that come in parts (RFC 791 3.2, RFC 8200 4.5): put together again, within bounds of memory and time.
+//! Reassembly of fragmented packets (RFC 791 3.2, RFC 8200 4.5), within bounds of memory and time.
 //!
-//! Parts that overlap spoil their packet for good, whoever sent them (RFC 5722). A part that came before counts
-//! as the network's doing and is ignored. The parts are kept as views of the frames that they came in; what they
-//! keep alive is what counts against the bound. The whole is a copy: a transport wants its bytes in a row.
+//! Overlapping fragments invalidate their packet, regardless of the sender (RFC 5722). An exact duplicate is ignored as
+//! caused by the network. Fragments are stored as views of their frames; the frames' memory counts against the bound.
+//! The reassembled packet is a copy, as a transport needs contiguous bytes.
 
 use crate::checksum::Sum;
 use crate::config::Limits;
@@ -15,14 +15,14 @@ use core::net::IpAddr;
 use etherparse::IpNumber;
 use isola_iobuf::{IoBuf, IoBufMut};
 
-/// How long the parts of a packet are waited for (RFC 1122 3.3.2, RFC 8200 4.5).
+/// The reassembly timeout (RFC 1122 3.3.2, RFC 8200 4.5).
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Parts that a packet may have: 64 KiB in parts of 1,280 bytes need 52.
+/// The most fragments of a packet: 64 KiB in fragments of 1,280 bytes need 52.
 const MAX_PARTS: usize = 64;
 /// The longest packet, headers included.
 const MAX_LEN: usize = 65_535;
 
-/// What the parts of one packet have in common.
+/// The key that the fragments of a packet share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PacketId {
     pub source: IpAddr,
@@ -32,22 +32,22 @@ pub(crate) struct PacketId {
     pub protocol: u8,
 }
 
-/// A part of a packet.
+/// A fragment of a packet.
 pub(crate) struct Fragment {
     pub id: PacketId,
-    /// What the packet carries.
+    /// The protocol of the packet's payload.
     pub next: IpNumber,
-    /// Where in the packet's data this part begins, in bytes.
+    /// The offset of this fragment in the packet's data, in bytes.
     pub offset: usize,
-    /// Whether parts follow.
+    /// Whether fragments follow.
     pub more: bool,
-    /// Length of the headers that stand before the whole packet's data too.
+    /// Length of the headers that also precede the reassembled packet's data.
     pub headers_len: usize,
-    /// Where the number of what follows the headers stands in them.
+    /// The offset of the payload's protocol number in these headers.
     pub next_header_at: usize,
-    /// Where this part's data begins in `whole`.
+    /// The offset of this fragment's data in `whole`.
     pub data_at: usize,
-    /// The packet that the part came in.
+    /// The packet that contained the fragment.
     pub whole: IoBuf,
 }
 
@@ -59,20 +59,20 @@ struct Part {
 struct Partial {
     id: PacketId,
     parts: Vec<Part>,
-    /// Length of the data, once the last part came.
+    /// Length of the data, once the last fragment has arrived.
     total: Option<usize>,
-    /// The first part's packet, for its headers.
+    /// The packet of the first fragment, for its headers.
     first: Option<(IoBuf, usize, usize, IpNumber)>,
     until: Instant,
-    /// Parts overlapped: whatever else comes is dropped.
+    /// Fragments overlapped: further ones are dropped.
     spoilt: bool,
 }
 
-/// All packets of which some parts came.
+/// All incomplete packets.
 pub(crate) struct Reassembler {
-    /// The one that began first is the first.
+    /// The oldest packet is the first.
     packets: Vec<Partial>,
-    /// Memory that the parts keep alive.
+    /// Memory of the fragments, in bytes.
     bytes: usize,
     max_packets: usize,
     max_bytes: usize,
@@ -88,18 +88,18 @@ impl Reassembler {
         }
     }
 
-    /// When `on_timer` is due.
+    /// Returns the time of the next call of `on_timer`.
     pub fn deadline(&self) -> Option<Instant> {
         self.packets.first().map(|packet| packet.until)
     }
 
-    /// Whether no packet waits for parts.
+    /// Returns whether there are no incomplete packets.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// Gives up packets whose parts did not come in time; returns the first parts of them that came.
+    /// Drops packets that were not complete in time; returns their received first fragments.
     pub fn on_timer(&mut self, now: Instant, counters: &mut Counters) -> Vec<IoBuf> {
         let mut firsts = Vec::new();
         while let Some(at) = self.packets.iter().position(|packet| now >= packet.until) {
@@ -118,8 +118,7 @@ impl Reassembler {
         packet
     }
 
-    /// Takes a part in. Returns the whole packet where this was the last part of it that was missing: with room
-    /// in front for an Ethernet header.
+    /// Adds a fragment. If it completes its packet, returns the packet, with headroom for an Ethernet header.
     pub fn add(
         &mut self,
         now: Instant,
@@ -131,7 +130,7 @@ impl Reassembler {
         if len == 0 || (fragment.more && !len.is_multiple_of(8)) || end + fragment.headers_len > MAX_LEN {
             return Err(Counter::DropFragmentMalformed.into());
         }
-        // A first part without the transport's header hides from whoever looks at ports (RFC 7112, RFC 1858).
+        // A first fragment without the transport header hides the ports from filters (RFC 7112, RFC 1858).
         let least = match fragment.next {
             IpNumber::TCP => 20,
             _ => 8,
@@ -222,7 +221,7 @@ impl Partial {
         self.total == Some(end)
     }
 
-    /// The whole packet, as it would have come in one.
+    /// Returns the packet as it would have arrived without fragmentation.
     fn assemble(self) -> Option<IoBufMut> {
         let (first, headers_len, next_header_at, next) = self.first?;
         let len = headers_len + self.total?;

@@ -1,4 +1,4 @@
-//! The memory that the headers of frames live in.
+//! The memory of frame headers.
 
 use alloc::vec::Vec;
 use isola_iobuf::IoBufMut;
@@ -6,14 +6,14 @@ use isola_iobuf::IoBufMut;
 /// Ethernet, IPv6 and the longest TCP header.
 const HEADERS: usize = 14 + 40 + 60;
 
-/// Header buffers kept for another use: as many as frames are typically under way to a device.
+/// The most free header buffers: as many as frames are typically in transit to a device.
 const POOL: usize = 256;
 
-/// Makes header buffers and takes them back.
+/// Allocates header buffers and reuses them.
 #[derive(Debug)]
 pub(crate) struct HeadPool {
     free: Vec<IoBufMut>,
-    /// Bytes before a transport header: what the layers below and the driver prepend, and that header.
+    /// The bytes of a buffer: the transport header, and the headers that lower layers and the driver prepend.
     room: usize,
 }
 
@@ -22,13 +22,13 @@ impl HeadPool {
         Self { free: Vec::new(), room: headroom + HEADERS }
     }
 
-    /// A buffer with room for all headers in front, and none behind.
+    /// Returns a buffer with headroom for all headers, and no room behind.
     #[inline(always)]
     pub fn take(&mut self) -> IoBufMut {
         self.free.pop().unwrap_or_else(|| IoBufMut::with_room(self.room, 0))
     }
 
-    /// Takes the memory of a header back, where it is of this pool's size.
+    /// Takes back the memory of a header, if it has this pool's size.
     #[inline(always)]
     pub fn give(&mut self, mut head: IoBufMut) {
         if self.free.len() >= POOL || head.storage_len() != self.room {
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_that_comes_back_is_used_again_where_it_is_of_the_pool_s_size() {
+    fn only_header_buffers_of_the_pools_size_are_reused() {
         let mut pool = HeadPool::new(12);
         let mut head = pool.take();
         assert_eq!(head.headroom(), 12 + HEADERS);

@@ -1,7 +1,7 @@
-//! ICMP (RFC 792): answers echo requests, says which UDP ports are closed, and reads errors with suspicion.
+//! ICMP (RFC 792): answers echo requests, reports closed UDP ports, and processes errors.
 //!
-//! An error is believed only as far as it quotes something that this stack sent: what to make of it is the
-//! transport's, which checks that the quoted sequence number is of data under way (RFC 5927).
+//! An error is accepted only if it quotes a packet that this stack sent. The transport decides on its effect, after a
+//! check that the quoted sequence number belongs to data in flight (RFC 5927).
 
 use crate::address::Flow;
 use crate::checksum::Sum;
@@ -13,7 +13,7 @@ use core::net::IpAddr;
 use etherparse::{IpNumber, Ipv4HeaderSlice};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
-/// Length of the header of every message used here.
+/// Length of the header of all messages used here, in bytes.
 pub(crate) const HEADER_LEN: usize = 8;
 
 const ECHO_REPLY: u8 = 0;
@@ -27,26 +27,26 @@ const PARAMETER_PROBLEM: u8 = 12;
 const PORT_UNREACHABLE: u8 = 3;
 const FRAGMENTATION_NEEDED: u8 = 4;
 
-/// Whether messages of this type quote the packet that they are about.
+/// Returns whether messages of this type quote a packet.
 pub(crate) const fn is_error(message_type: u8) -> bool {
     matches!(message_type, UNREACHABLE | SOURCE_QUENCH | REDIRECT | TIME_EXCEEDED | PARAMETER_PROBLEM)
 }
 
-/// A received message that asks for something.
+/// A received message that requires an action.
 pub(crate) enum Message {
     /// An echo request: identifier and sequence number, and the data to send back.
     Echo { identity: [u8; 4], data: IoBuf },
-    /// An error about a packet that this stack is said to have sent.
+    /// An error about a packet that this stack apparently sent.
     Error(IcmpError),
 }
 
-/// What an error says.
+/// The contents of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IcmpError {
     pub kind: ErrorKind,
     /// The transport of the quoted packet.
     pub protocol: IpNumber,
-    /// The quoted packet's ends, seen from its sender.
+    /// The quoted packet's endpoints, from its sender's side.
     pub flow: Flow,
     /// The quoted transport header's second word: TCP's sequence number, UDP's length and checksum.
     pub sequence: u32,
@@ -54,13 +54,13 @@ pub(crate) struct IcmpError {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorKind {
-    /// The packet did not get there.
+    /// The packet did not reach its destination.
     Unreachable,
-    /// The packet is too long for a link on its way; the longest that fits, or zero where it was not told.
+    /// The packet exceeds the MTU of a link of the path; the MTU is zero if the message has none.
     TooBig { mtu: u32 },
 }
 
-/// Reads a message.
+/// Parses a message.
 pub(crate) fn parse(mut message: IoBuf) -> Result<Message, Counter> {
     let mut sum = Sum::default();
     sum.add(&message);
@@ -87,7 +87,7 @@ pub(crate) fn parse(mut message: IoBuf) -> Result<Message, Counter> {
     }
 }
 
-/// Reads the quoted packet: an IPv4 header and at least eight bytes of its payload.
+/// Parses the quoted packet: an IPv4 header and at least eight bytes of its payload.
 fn parse_quote(quote: &[u8]) -> Option<(IpNumber, Flow, u32)> {
     let header = Ipv4HeaderSlice::from_slice(quote).ok()?;
     let (&[a, b, c, d, e, f, g, h], _) = quote.get(header.slice().len()..)?.split_first_chunk::<8>()?;
@@ -100,7 +100,7 @@ fn parse_quote(quote: &[u8]) -> Option<(IpNumber, Flow, u32)> {
     Some((header.protocol(), flow, u32::from_be_bytes([e, f, g, h])))
 }
 
-/// The answer to an echo request, over either family: its data goes back as the view that came in.
+/// Returns the reply to an echo request of either family: it sends back the received view of the data.
 pub(crate) fn echo_reply(
     head: IoBufMut,
     own: IpAddr,
@@ -113,7 +113,7 @@ pub(crate) fn echo_reply(
     finish(head, [kind, 0, 0, 0, a, b, c, d], (own, asker), data)
 }
 
-/// The error for a datagram to a port that nobody bound: quotes its header and eight bytes.
+/// Returns the error for a datagram to an unbound port, with a quote of its header and eight bytes.
 pub(crate) fn port_unreachable(head: IoBufMut, packet: IpPacket) -> Option<Packet> {
     let mut quote = packet.whole;
     quote.truncate(packet.headers_len + 8);
@@ -121,7 +121,7 @@ pub(crate) fn port_unreachable(head: IoBufMut, packet: IpPacket) -> Option<Packe
     finish(head, header, (packet.destination, packet.source), quote)
 }
 
-/// Sums a message, of ICMP between addresses of IPv4, of ICMPv6 between those of IPv6.
+/// Computes the checksum of a message: ICMP between IPv4 addresses, ICMPv6 between IPv6 addresses.
 pub(crate) fn finish(
     mut head: IoBufMut,
     mut header: [u8; HEADER_LEN],
@@ -131,7 +131,7 @@ pub(crate) fn finish(
     let (protocol, mut sum) = if source.is_ipv4() {
         (IpNumber::ICMP, Sum::default())
     } else {
-        // RFC 4443 2.3: this one counts its ends.
+        // The ICMPv6 checksum includes a pseudo-header (RFC 4443 2.3).
         let (protocol, len) = (IpNumber::IPV6_ICMP, HEADER_LEN + payload.len());
         (protocol, Sum::pseudo_header(source, destination, protocol.0, len))
     };

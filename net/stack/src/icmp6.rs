@@ -1,5 +1,5 @@
-//! ICMPv6 (RFC 4443): echo, errors in both directions, and the door to neighbour discovery and to listener
-//! queries. As with [`crate::icmp`], an error is believed only as far as the transport recognises what it quotes.
+//! ICMPv6 (RFC 4443): echo, errors in both directions, and the entry of neighbour discovery and listener queries. As in
+//! [`crate::icmp`], the transport validates the quote of an error.
 
 use crate::address::Flow;
 use crate::checksum::Sum;
@@ -22,29 +22,29 @@ const LISTENER_QUERY: u8 = 130;
 
 const PORT_UNREACHABLE: u8 = 4;
 
-/// Whether messages of this type quote the packet that they are about.
+/// Returns whether messages of this type quote a packet.
 pub(crate) const fn is_error(message_type: u8) -> bool {
     message_type < 128
 }
 
-/// Whether messages of this type are about neighbours and routers.
+/// Returns whether messages of this type belong to neighbour discovery.
 pub(crate) const fn is_about_neighbours(message_type: u8) -> bool {
     matches!(message_type, 133..=137)
 }
 
-/// A received message that asks for something.
+/// A received message that requires an action.
 pub(crate) enum Message {
     /// An echo request: identifier and sequence number, and the data to send back.
     Echo { identity: [u8; 4], data: IoBuf },
-    /// An error about a packet that this stack is said to have sent.
+    /// An error about a packet that this stack apparently sent.
     Error(IcmpError),
-    /// Something about neighbours and routers.
+    /// A neighbour discovery message.
     Neighbours(ndp::Message),
-    /// Who listens to which groups? To be answered within so many milliseconds.
+    /// A multicast listener query, with the encoded maximum response delay.
     Query { within_ms: u16 },
 }
 
-/// Reads a message that came with so many hops left.
+/// Parses a message that arrived with this hop limit.
 pub(crate) fn parse(
     mut message: IoBuf,
     source: Ipv6Addr,
@@ -67,7 +67,7 @@ pub(crate) fn parse(
         }
         (UNREACHABLE | TOO_BIG | TIME_EXCEEDED | PARAMETER_PROBLEM, code) => {
             let kind = match (kind, code) {
-                // Less is what no link may ask for (RFC 8201 4).
+                // No link may have a smaller MTU (RFC 8201 4).
                 (TOO_BIG, _) => match u32::from_be_bytes([a, b, c, d]) {
                     mtu if (mtu as usize) < MIN_LINK_MTU => return Err(Counter::DropIcmpMalformed),
                     mtu => ErrorKind::TooBig { mtu },
@@ -91,7 +91,7 @@ pub(crate) fn parse(
     }
 }
 
-/// Reads the quoted packet: IPv6 headers and at least eight bytes of its payload.
+/// Parses the quoted packet: IPv6 headers and at least eight bytes of its payload.
 fn parse_quote(quote: &[u8]) -> Option<(IpNumber, Flow, u32)> {
     let header = Ipv6HeaderSlice::from_slice(quote).ok()?;
     let (protocol, at) = ipv6::find_transport(quote)?;
@@ -105,18 +105,18 @@ fn parse_quote(quote: &[u8]) -> Option<(IpNumber, Flow, u32)> {
     Some((protocol, flow, u32::from_be_bytes([e, f, g, h])))
 }
 
-/// What is wrong with a packet that came in.
+/// The defect of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Complaint {
-    /// Nobody bound the port.
+    /// Its destination port is unbound.
     Port,
-    /// This byte of it.
+    /// The byte at `pointer` is invalid.
     Problem { code: u8, pointer: u32 },
-    /// Its other fragments did not come in time.
+    /// Its other fragments did not arrive in time.
     ReassemblyTime,
 }
 
-/// The error about a packet: quotes as much of it as surely gets through (RFC 4443 2.4 c).
+/// Returns the error about a packet, with as much of it as fits in the minimum MTU (RFC 4443 2.4 c).
 pub(crate) fn complaint(
     head: IoBufMut,
     (own, sender): (Ipv6Addr, Ipv6Addr),
@@ -133,8 +133,8 @@ pub(crate) fn complaint(
     icmp::finish(head, [kind, code, 0, 0, a, b, c, d], (own.into(), sender.into()), whole)
 }
 
-/// Whether an error may be sent about a packet (RFC 4443 2.4 e): not about an error or a redirect, nor to
-/// whom nobody can answer.
+/// Returns whether an error may be sent about a packet (RFC 4443 2.4 e): not about an error or a redirect, nor to an
+/// address that identifies no single host.
 pub(crate) fn may_complain(packet: &[u8], source: Ipv6Addr) -> bool {
     let about_error = match ipv6::find_transport(packet) {
         Some((IpNumber::IPV6_ICMP, at)) => {

@@ -1,8 +1,8 @@
-//! The way out: routing, neighbours, encapsulation, and the queue of frames that are ready.
+//! The sending side of an interface: routing, neighbours, encapsulation, and the transmit queue.
 //!
-//! Two kinds of senders use it. What is made once (an ARP answer, an ICMP error, a datagram, a reset) is
-//! handed over as a [`Packet`] and waits here, in the transmit queue or with its neighbour's search. A TCP
-//! connection instead asks for the [`Path`] first and makes its segment when the device takes it.
+//! There are two kinds of senders. Single messages (an ARP reply, an ICMP error, a datagram, a reset) are passed as a
+//! [`Packet`], and wait in the transmit queue or for the resolution of their neighbour. A TCP connection first requests
+//! the [`Path`], and creates its segment when the device takes it.
 
 use crate::address::{Ipv4Config, MacAddr};
 use crate::address6::{Ipv6Settings, group_mac};
@@ -21,7 +21,7 @@ use core::net::{IpAddr, Ipv6Addr};
 use etherparse::{EtherType, IpNumber};
 use isola_iobuf::{Chain, Frame, IoBufMut, PartialChecksum};
 
-/// What the longest IP packet has room for behind the longest header of TCP.
+/// The most data of an IP packet with the longest TCP header.
 const LONGEST_DATA: u32 = 65_535 - ipv6::HEADER_LEN as u32 - 60;
 
 /// An IP packet without its IP header.
@@ -29,26 +29,26 @@ pub(crate) struct Packet {
     pub source: IpAddr,
     pub destination: IpAddr,
     pub protocol: IpNumber,
-    /// The transport header, with room for the others in front.
+    /// The transport header, with headroom for the others.
     pub head: IoBufMut,
     pub payload: Chain,
-    /// Distance from the transport header's start to the checksum that the device completes.
+    /// The offset of the checksum that the device completes, from the start of the transport header.
     pub checksum_offset: Option<u16>,
 }
 
-/// How a destination is reached.
+/// The route to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
     /// Through this neighbour.
     Known(Known),
-    /// Through a neighbour whose hardware address is being sought.
+    /// Through a neighbour that is being resolved.
     Sought(IpAddr),
-    /// Not at all, or not now: what is sent there is lost.
+    /// None, or none at present: packets are dropped.
     Lost,
 }
 
 enum NextHop {
-    /// Everybody, or a group.
+    /// A broadcast or multicast address.
     Group(MacAddr),
     Neighbour(IpAddr),
 }
@@ -66,18 +66,18 @@ pub(crate) struct Interface {
     tx_segments: TxSegments,
     queue: VecDeque<(Owner, Frame)>,
     queue_limit: usize,
-    /// The owner of what the stack does now; frames that it queues meanwhile have the same.
+    /// The owner of the stack's current work, and of the frames that it queues meanwhile.
     pub owner: Owner,
-    /// Which instance this is: only the first speaks for the interface where nobody asked.
+    /// Whether this instance announces addresses unasked: only the first does.
     announces: Announces,
-    /// Routers in a row for which a search found nobody.
+    /// The number of consecutive routers that could not be resolved.
     silent_routers: usize,
 }
 
-/// What is left where a neighbour does not answer.
+/// The consequence of an unresponsive neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Silence {
-    /// It was a router, and another one may answer.
+    /// It was a router, and another one may respond.
     NextRouter,
     NoWay,
 }
@@ -108,8 +108,8 @@ impl Interface {
         }
     }
 
-    /// Sets the address, tells the neighbours about it, and forgets what was learned on another network.
-    /// Returns the connections that waited for a neighbour.
+    /// Sets the address, announces it to the neighbours, and removes the entries of the previous network. Returns the
+    /// connections that waited for a neighbour.
     pub fn set_ipv4(&mut self, ipv4: Option<Ipv4Config>, counters: &mut Counters) -> Vec<u32> {
         let waiting = self.neighbours.clear(Family::V4, counters);
         self.ipv4 = ipv4;
@@ -119,29 +119,29 @@ impl Interface {
         waiting
     }
 
-    /// Tells the neighbours who has the IPv4 address: an ARP announcement (RFC 5227 3), a request for it.
+    /// Sends an ARP announcement (RFC 5227 3): a request for the own IPv4 address.
     pub fn announce(&mut self, counters: &mut Counters) {
         if let Some(own) = self.ipv4 {
             self.ask(Ask { ip: own.address.into(), to: None }, counters);
         }
     }
 
-    /// Sets what is used of IPv6. Returns the connections that waited for a neighbour, where there is none now.
+    /// Sets the IPv6 settings. Returns the connections that waited for a neighbour, if IPv6 is no longer in use.
     pub fn set_ipv6(&mut self, settings: Ipv6Settings, counters: &mut Counters) -> Vec<u32> {
         let ended = settings.is_empty() && !self.ipv6.is_empty();
         self.ipv6 = settings;
-        // Whoever keeps a way looks again: routers may have changed.
+        // Cached paths are invalid: routers may have changed.
         self.neighbours.epoch = self.neighbours.epoch.wrapping_add(1);
         if ended { self.neighbours.clear(Family::V6, counters) } else { Vec::new() }
     }
 
-    /// Bytes of data that a frame to `remote` may carry where the device cuts it; 0 where it does not.
+    /// Returns the most bytes of data of a frame to `remote` that the device segments; 0 if it does not.
     pub fn burst(&self, remote: IpAddr) -> u32 {
         let cuts = if remote.is_ipv4() { self.tx_segments.ipv4 } else { self.tx_segments.ipv6 };
         if cuts && self.tx_checksum == TxChecksum::Device { LONGEST_DATA } else { 0 }
     }
 
-    /// Whether `ip` is this interface's own address.
+    /// Returns whether `ip` is an address of this interface.
     pub fn is_own(&self, ip: IpAddr) -> bool {
         match ip {
             IpAddr::V4(ip) => self.ipv4.is_some_and(|own| ip == own.address),
@@ -149,7 +149,7 @@ impl Interface {
         }
     }
 
-    /// The address from which to talk to `destination`; `None` while there is none of its family.
+    /// Returns the source address for `destination`; `None` while there is none of its family.
     pub fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
         match destination {
             IpAddr::V4(_) => self.ipv4.map(|own| own.address.into()),
@@ -157,12 +157,12 @@ impl Interface {
         }
     }
 
-    /// Whether there is an address of any family.
+    /// Returns whether there is an address of any family.
     pub fn is_set_up(&self) -> bool {
         self.ipv4.is_some() || !self.ipv6.is_empty()
     }
 
-    /// Whether `ip` names one machine that a connection can be made to.
+    /// Returns whether `ip` identifies a single host, to which a connection is possible.
     pub fn is_one_host(&self, ip: IpAddr) -> bool {
         match ip {
             IpAddr::V4(ip) => {
@@ -172,7 +172,7 @@ impl Interface {
         }
     }
 
-    /// The longest packet that neighbours may be sent of the family of `destination`, in bytes.
+    /// Returns the longest packet on this link for the family of `destination`, in bytes.
     pub fn link_mtu(&self, destination: IpAddr) -> usize {
         match (destination, self.ipv6.mtu) {
             (IpAddr::V6(_), Some(mtu)) => self.mtu.min(mtu.into()),
@@ -180,14 +180,14 @@ impl Interface {
         }
     }
 
-    /// The longest packet that `user` may send to `destination`, in bytes.
+    /// Returns the longest packet that `user` may send to `destination`, in bytes.
     pub fn mtu_to(&self, now: Instant, destination: IpAddr, user: PathUser) -> usize {
         let link = self.link_mtu(destination);
         self.paths.get(now, (destination, user)).map_or(link, |path| path.min(link))
     }
 
-    /// A router says, as credibly as `user` can tell, that packets to `destination` may only be so long. Returns what
-    /// is believed.
+    /// Processes a router's message about the path MTU to `destination`, which `user` has found credible. Returns the
+    /// accepted MTU.
     pub fn learn_mtu(
         &mut self,
         now: Instant,
@@ -200,8 +200,8 @@ impl Interface {
         self.paths.learn(now, (destination, user), mtu).min(self.link_mtu(destination))
     }
 
-    /// Completes the checksum of a transport header, or prepares it for the device: in that case returns the
-    /// field's offset again, for [`Packet::checksum_offset`].
+    /// Computes the checksum of a transport header, or prepares it for the device and returns the field's offset, for
+    /// [`Packet::checksum_offset`].
     pub fn seal(
         &self,
         head: &mut IoBufMut,
@@ -216,7 +216,7 @@ impl Interface {
             TxChecksum::Software => {
                 sum.add(head);
                 sum.add_chain(payload);
-                // UDP's zero means "none" (RFC 768); its equal in one's complement is all ones.
+                // In UDP zero means "no checksum" (RFC 768); all ones is its equal in one's complement.
                 let value = sum.checksum();
                 (if protocol == IpNumber::UDP && value == 0 { 0xffff } else { value }, None)
             }
@@ -228,9 +228,9 @@ impl Interface {
         left
     }
 
-    /// How `destination` is reached; starts the search for its neighbour where it must.
+    /// Returns the route to `destination`; starts the resolution of its neighbour if necessary.
     pub fn path(&mut self, now: Instant, destination: IpAddr, counters: &mut Counters) -> Path {
-        // As often as a router can turn out to be silent.
+        // Each router can turn out to be unresponsive.
         for _ in 0..=self.ipv6.routers.len() {
             let ip = match self.next_hop(destination) {
                 None => break,
@@ -254,15 +254,15 @@ impl Interface {
         Path::Lost
     }
 
-    /// The transport heard from `destination`: whoever leads there is alive.
+    /// Confirms the reachability of the neighbour on the route, as the transport received an answer from `destination`.
     pub fn confirm(&mut self, now: Instant, destination: IpAddr) {
         if let Some(NextHop::Neighbour(ip)) = self.next_hop(destination) {
             self.neighbours.confirm(now, ip);
         }
     }
 
-    /// A search for a neighbour found nobody: where it is a router, the next one is tried (RFC 4861 6.3.6), until none
-    /// of them answered.
+    /// Processes a failed resolution: if the neighbour is a router, the next one is tried (RFC 4861 6.3.6), until all
+    /// have failed.
     pub fn on_silent(&mut self, neighbour: IpAddr) -> Silence {
         let routers = self.ipv6.routers.iter().flatten().count();
         if !self.demote(neighbour) {
@@ -276,19 +276,19 @@ impl Interface {
         Silence::NoWay
     }
 
-    /// A neighbour answers.
+    /// Processes a neighbour's answer.
     pub fn on_heard(&mut self, neighbour: IpAddr) {
         if matches!(neighbour, IpAddr::V6(ip) if self.ipv6.routers.contains(&Some(ip))) {
             self.silent_routers = 0;
         }
     }
 
-    /// Puts a router behind the others; returns whether another one comes before it now.
+    /// Moves a router behind the others; returns whether another one now precedes it.
     fn demote(&mut self, neighbour: IpAddr) -> bool {
         matches!(neighbour, IpAddr::V6(ip) if self.ipv6.demote(ip))
     }
 
-    /// Whether there is any way to `destination`.
+    /// Returns whether there is a route to `destination`.
     pub fn has_route(&self, destination: IpAddr) -> bool {
         self.next_hop(destination).is_some()
     }
@@ -305,7 +305,7 @@ impl Interface {
         if own.is_broadcast(ip) {
             return Some(NextHop::Group(MacAddr::BROADCAST));
         }
-        // Packets to oneself would need a way around the device: there is none here.
+        // Packets to the own address would need a loopback path, which does not exist here.
         if ip == own.address || !crate::address::is_unicast(ip) {
             return None;
         }
@@ -327,7 +327,7 @@ impl Interface {
         hop.map(|ip| NextHop::Neighbour(ip.into()))
     }
 
-    /// Sends a packet: queues its frame, or lets it wait for its neighbour, or drops and counts it.
+    /// Sends a packet: queues its frame, lets it wait for its neighbour, or drops and counts it.
     pub fn send(&mut self, now: Instant, packet: Packet, counters: &mut Counters) {
         match self.path(now, packet.destination, counters) {
             Path::Known(known) => self.send_to(packet, known.mac, counters),
@@ -336,7 +336,7 @@ impl Interface {
         }
     }
 
-    /// Queues a packet's frame to a neighbour.
+    /// Queues a packet's frame for a neighbour.
     pub fn send_to(&mut self, packet: Packet, mac: MacAddr, counters: &mut Counters) {
         match self.encapsulate(packet, mac) {
             Some(frame) => self.push(frame, counters),
@@ -344,12 +344,12 @@ impl Interface {
         }
     }
 
-    /// Sends what waited for a neighbour that is known now.
+    /// Sends the packets that waited for a neighbour.
     pub fn send_waiting(&mut self, waiting: Waiting, mac: MacAddr, counters: &mut Counters) {
         waiting.packets.into_iter().for_each(|packet| self.send_to(packet, mac, counters));
     }
 
-    /// Puts the IP and Ethernet headers on. `None` where the packet is longer than IP allows.
+    /// Prepends IP and Ethernet headers. Returns `None` if the packet is longer than IP allows.
     pub fn encapsulate(&mut self, packet: Packet, mac: MacAddr) -> Option<Frame> {
         let Packet { source, destination, protocol, mut head, payload, checksum_offset } = packet;
         let headers_len = match (source, destination) {
@@ -380,7 +380,7 @@ impl Interface {
         self.queue.push_back((self.owner, frame));
     }
 
-    /// The next frame that is ready.
+    /// Takes the next frame of the transmit queue.
     #[inline]
     pub fn pop(&mut self) -> Option<Frame> {
         let (owner, frame) = self.queue.pop_front()?;
@@ -388,18 +388,18 @@ impl Interface {
         Some(frame)
     }
 
-    /// Whether there is a frame that is ready.
+    /// Returns whether the transmit queue has a frame.
     #[inline]
     pub fn has_ready(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// Whether the transmit queue takes no further frame.
+    /// Returns whether the transmit queue is full.
     pub fn is_congested(&self) -> bool {
         self.queue.len() >= self.queue_limit
     }
 
-    /// Takes a header's memory back.
+    /// Takes back a header's memory.
     pub fn recycle(&mut self, head: IoBufMut) {
         self.pool.give(head);
     }

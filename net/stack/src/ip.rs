@@ -1,31 +1,31 @@
-//! What both families of IP packets have in common once their headers are read.
+//! Common parts of IPv4 and IPv6 packets whose headers were parsed.
 
 use crate::counters::Counter;
 use core::net::IpAddr;
 use etherparse::IpNumber;
 use isola_iobuf::IoBuf;
 
-/// Hops that an outgoing packet may make, where nothing else is said.
+/// The default hop limit of outgoing packets.
 pub(crate) const HOP_LIMIT: u8 = 64;
 
-/// How a packet came.
+/// Whether a packet was fragmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Came {
-    /// As it was sent.
+    /// It was not.
     InOnePiece,
-    /// In parts, or as a single one with the header of one (RFC 6946).
+    /// It was, or it has a fragment header as the only fragment (RFC 6946).
     InParts,
 }
 
-/// What a router on the way says of its queue (RFC 3168 5).
+/// A router's congestion mark (RFC 3168 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
     Nothing,
-    /// It is full: the packet would have been dropped.
+    /// Congestion experienced: the packet would have been dropped.
     Congestion,
 }
 
-/// Marks the packet behind `ethernet_len` bytes of a frame as one whose sender knows marks: ECT(0).
+/// Sets ECT(0) in the IP header behind `ethernet_len` bytes of a frame.
 pub(crate) fn mark_capable(frame: &mut [u8], ethernet_len: usize) {
     match frame.get_mut(ethernet_len..) {
         Some([first, service, header @ ..]) if *first >> 4 == 4 => {
@@ -41,22 +41,22 @@ pub(crate) fn mark_capable(frame: &mut [u8], ethernet_len: usize) {
     }
 }
 
-/// A received packet whose headers were checked.
+/// A received packet whose headers were validated.
 pub(crate) struct IpPacket {
     pub source: IpAddr,
     pub destination: IpAddr,
-    /// What the payload is.
+    /// The protocol of the payload.
     pub protocol: IpNumber,
-    /// TTL, or hop limit.
+    /// TTL or hop limit.
     pub hops: u8,
-    /// The packet with its headers: what an ICMP error quotes.
+    /// The packet with its headers, for quotes in ICMP errors.
     pub whole: IoBuf,
-    /// Length of all headers of IP within `whole`, extensions included.
+    /// Length of all IP headers within `whole`, including extensions.
     pub headers_len: usize,
 }
 
 impl IpPacket {
-    /// What routers on the way say.
+    /// Returns the routers' congestion mark.
     pub fn mark(&self) -> Mark {
         let bits = match *self.whole {
             [first, service, ..] if first >> 4 == 4 => service & 3,
@@ -66,19 +66,19 @@ impl IpPacket {
         if bits == 3 { Mark::Congestion } else { Mark::Nothing }
     }
 
-    /// What follows the headers.
+    /// Returns the data after the headers.
     pub fn into_payload(mut self) -> IoBuf {
         self.whole.advance(self.headers_len);
         self.whole
     }
 }
 
-/// Why a packet goes nowhere.
+/// The reason for which a packet is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// It is dropped and counted.
     Drop(Counter),
-    /// The same, and its sender is told what is wrong with it (RFC 4443 3.4).
+    /// It is dropped and counted, and its sender is notified of the defect (RFC 4443 3.4).
     Problem { counter: Counter, code: u8, pointer: u32 },
 }
 
@@ -89,7 +89,7 @@ impl From<Counter> for Refusal {
 }
 
 impl Refusal {
-    /// The reason that is counted.
+    /// Returns the counter of the reason.
     pub const fn counter(self) -> Counter {
         match self {
             Self::Drop(counter) | Self::Problem { counter, .. } => counter,

@@ -1,7 +1,7 @@
-//! IPv4 headers (RFC 791): checked on the way in, made on the way out.
+//! IPv4 headers (RFC 791): validation of received ones, and creation.
 //!
-//! Options are accepted and ignored. Fragments are put together again ([`crate::fragments`]), but not sent: TCP
-//! cuts its segments to fit (and sets DF), and a UDP datagram that doesn't fit the way is refused when it is sent.
+//! Options are accepted and ignored. Received fragments are reassembled ([`crate::fragments`]); the stack sends none:
+//! TCP limits its segments to the path MTU (and sets DF), and a UDP datagram beyond the path MTU is rejected.
 
 use crate::checksum::Sum;
 use crate::counters::Counter;
@@ -11,19 +11,19 @@ use core::net::{IpAddr, Ipv4Addr};
 use etherparse::{IpNumber, Ipv4HeaderSlice};
 use isola_iobuf::{IoBuf, IoBufMut};
 
-/// Length of a header without options: the only one that is sent.
+/// Length of a header without options, as in all sent packets.
 pub(crate) const HEADER_LEN: usize = 20;
 
-/// Where the protocol stands in the header.
+/// The offset of the protocol number in the header.
 const PROTOCOL_AT: usize = 9;
 
-/// A received packet: whole, or a part of one.
+/// A received packet or fragment.
 pub(crate) enum Parsed {
     Whole(IpPacket),
     Fragment(Fragment),
 }
 
-/// Checks the header and cuts off what the link padded.
+/// Validates the header and removes the link's padding.
 pub(crate) fn parse(mut packet: IoBuf) -> Result<Parsed, Counter> {
     let header = Ipv4HeaderSlice::from_slice(&packet).map_err(|_| Counter::DropIpv4Malformed)?;
     let header_len = header.slice().len();
@@ -65,9 +65,9 @@ pub(crate) fn parse(mut packet: IoBuf) -> Result<Parsed, Counter> {
     }))
 }
 
-/// Puts a header in front of `head`, which `payload_len` further bytes follow.
+/// Prepends a header to `head`, which `payload_len` further bytes follow.
 ///
-/// Returns `None` where the packet would be longer than IPv4 allows or the buffer has no room.
+/// Returns `None` if the packet would be longer than IPv4 allows, or the buffer has no room.
 pub(crate) fn prepend(
     head: &mut IoBufMut,
     payload_len: usize,
@@ -85,11 +85,11 @@ pub(crate) fn prepend(
     Some(())
 }
 
-/// A header whose length and checksum are zero.
+/// Returns a header whose length and checksum are zero.
 #[inline]
 pub(crate) const fn header(source: Ipv4Addr, destination: Ipv4Addr, protocol: IpNumber) -> [u8; HEADER_LEN] {
     let ([a, b, c, d], [e, f, g, h]) = (source.octets(), destination.octets());
-    // No identification: a packet that is never fragmented, as the flag 0x40 says, needs none (RFC 6864 4.1).
+    // No identification: a packet with DF (0x40) is never fragmented and needs none (RFC 6864 4.1).
     [0x45, 0, 0, 0, 0, 0, 0x40, 0, HOP_LIMIT, protocol.0, 0, 0, a, b, c, d, e, f, g, h]
 }
 
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_what_the_wire_crate_reads() {
+    fn another_crate_parses_created_headers() {
         let head = packet();
         let header = Ipv4HeaderSlice::from_slice(&head).unwrap().to_header();
         assert_eq!(header.calc_header_checksum(), header.header_checksum);
@@ -116,7 +116,7 @@ mod tests {
 
     #[proves("RFC 894 Frame", "padding of short frames is no part of the packet")]
     #[test]
-    fn padding_is_cut_off() {
+    fn padding_is_removed() {
         let mut head = packet();
         head.append_slice(&[0; 4]).unwrap();
         let Ok(Parsed::Whole(packet)) = parse(head.freeze()) else { panic!("a packet") };
@@ -126,7 +126,7 @@ mod tests {
 
     #[proves("RFC 791 3.1", "impossible lengths and versions are refused")]
     #[test]
-    fn each_defect_is_told_apart() {
+    fn each_defect_has_its_counter() {
         let defect = |change: fn(&mut [u8])| {
             let mut head = packet();
             change(head.data_mut());

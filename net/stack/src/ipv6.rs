@@ -1,8 +1,8 @@
-//! IPv6 headers (RFC 8200): checked on the way in with their extensions, made on the way out without any.
+//! IPv6 headers (RFC 8200): validation of received ones with their extensions, and creation without extensions.
 //!
-//! Extension headers are walked once, at most [`MAX_HEADERS`] of them. Options that nobody here knows are
-//! treated as their first two bits demand. Routing headers that want the packet sent on are refused
-//! (RFC 5095). The walk ends at a transport, at a fragment, or where there is no next header.
+//! Extension headers are parsed once, at most [`MAX_HEADERS`] of them. Unknown options are handled by their two highest
+//! bits. Routing headers with segments left are rejected (RFC 5095). Parsing ends at a transport header, at a fragment,
+//! or without a next header.
 
 use crate::counters::Counter;
 use crate::fragments::{Fragment, PacketId};
@@ -13,32 +13,31 @@ use isola_iobuf::{IoBuf, IoBufMut};
 
 /// Length of the header without extensions.
 pub(crate) const HEADER_LEN: usize = 40;
-/// The smallest MTU of a link that carries IPv6 (RFC 8200 5).
+/// The minimum MTU of an IPv6 link (RFC 8200 5).
 pub(crate) const MIN_LINK_MTU: usize = 1280;
-/// Extension headers that one packet may have: more serve no use that is known.
+/// The most extension headers of a packet: no known use needs more.
 const MAX_HEADERS: usize = 8;
-/// Options that one extension header may have.
+/// The most options of an extension header.
 const MAX_OPTIONS: usize = 32;
-/// Where the next header's number stands in the fixed header.
+/// The offset of the next header's number in the fixed header.
 const NEXT_HEADER_AT: usize = 6;
 
-/// A header field with a value that makes no sense.
+/// Parameter problem: an invalid header field.
 pub(crate) const PROBLEM_FIELD: u8 = 0;
-/// A next header that nobody here knows.
+/// Parameter problem: an unknown next header.
 pub(crate) const PROBLEM_NEXT_HEADER: u8 = 1;
-/// An option that nobody here knows.
+/// Parameter problem: an unknown option.
 const PROBLEM_OPTION: u8 = 2;
 
-/// A received packet: whole, or a part of one.
+/// A received packet or fragment.
 pub(crate) enum Parsed {
-    /// A packet for a transport, where the number of its transport stands in it, and whether it has a fragment header.
+    /// A packet, the offset of its transport's protocol number, and whether it has a fragment header.
     Whole(IpPacket, usize, Came),
     /// A fragment of a packet.
     Fragment(Fragment),
 }
 
-/// Checks the headers and cuts off what the link padded. A packet that is refused comes back, for the error that
-/// quotes it.
+/// Validates the headers and removes the link's padding. Returns a rejected packet, which the error quotes.
 pub(crate) fn parse(mut packet: IoBuf) -> Result<Parsed, (Refusal, IoBuf)> {
     let walked = match walk(&packet) {
         Ok(walked) => walked,
@@ -65,14 +64,14 @@ pub(crate) fn parse(mut packet: IoBuf) -> Result<Parsed, (Refusal, IoBuf)> {
     })
 }
 
-/// What a walk along a packet's headers found.
+/// The result of parsing a packet's headers.
 struct Walked {
     source: Ipv6Addr,
     destination: Ipv6Addr,
     hops: u8,
     /// Length of the packet without padding.
     len: usize,
-    /// What follows the headers, and where that stands.
+    /// The protocol after the headers, and the offset of its number.
     next: IpNumber,
     next_header_at: usize,
     headers_len: usize,
@@ -80,7 +79,7 @@ struct Walked {
     came: Came,
 }
 
-/// What a fragment header says.
+/// The contents of a fragment header.
 struct Part {
     identification: u32,
     offset: usize,
@@ -109,7 +108,7 @@ fn walk(packet: &[u8]) -> Result<Walked, Refusal> {
     };
     for _ in 0..=MAX_HEADERS {
         match next {
-            // Only the first header may ask every hop to look (RFC 8200 4.1).
+            // Hop-by-hop options must be the first header (RFC 8200 4.1).
             IpNumber::IPV6_HEADER_HOP_BY_HOP if next_header_at != NEXT_HEADER_AT => {
                 return Err(problem(Counter::DropIpv6Extension, PROBLEM_NEXT_HEADER, next_header_at));
             }
@@ -119,7 +118,7 @@ fn walk(packet: &[u8]) -> Result<Walked, Refusal> {
                 let extension = packet.get(at..).ok_or(MALFORMED)?;
                 let extension = Ipv6RawExtHeaderSlice::from_slice(extension).map_err(|_| MALFORMED)?;
                 if next == IpNumber::IPV6_ROUTE_HEADER {
-                    // Nobody is asked to send on what came here: with segments left, no type is known.
+                    // A host does not forward packets: with segments left, all types are rejected.
                     if let [_, left, ..] = *extension.payload()
                         && left != 0
                     {
@@ -160,7 +159,7 @@ fn problem(counter: Counter, code: u8, at: usize) -> Refusal {
     Refusal::Problem { counter, code, pointer: at as u32 }
 }
 
-/// Goes through the options of a hop-by-hop or destination header, which begin `at` bytes into the packet.
+/// Checks the options of a hop-by-hop or destination header, which begin `at` bytes into the packet.
 fn check_options(mut options: &[u8], mut at: usize, destination: Ipv6Addr) -> Result<(), Refusal> {
     const PAD1: u8 = 0;
     const PADN: u8 = 1;
@@ -174,7 +173,7 @@ fn check_options(mut options: &[u8], mut at: usize, destination: Ipv6Addr) -> Re
         let (&len, rest) = rest.split_first().ok_or(Counter::DropIpv6Malformed)?;
         let rest = rest.get(usize::from(len)..).ok_or(Counter::DropIpv6Malformed)?;
         if !matches!(kind, PADN | ROUTER_ALERT) {
-            // RFC 8200 4.2: what to do about an option that is not known stands in its first two bits.
+            // The two highest bits of an unknown option specify its handling (RFC 8200 4.2).
             let counter = Counter::DropIpv6Extension;
             match kind >> 6 {
                 0 => {}
@@ -188,8 +187,8 @@ fn check_options(mut options: &[u8], mut at: usize, destination: Ipv6Addr) -> Re
     Err(Counter::DropIpv6Extension.into())
 }
 
-/// The transport of a packet's bytes and where it begins, for a look at the ports alone; `None` for fragments
-/// and whatever else has none.
+/// Returns the transport protocol of a packet and the offset of its header, for code that only reads the ports; `None`
+/// for fragments and packets without a transport.
 pub(crate) fn find_transport(packet: &[u8]) -> Option<(IpNumber, usize)> {
     let header = Ipv6HeaderSlice::from_slice(packet).ok()?;
     let (mut next, mut at) = (header.next_header(), HEADER_LEN);
@@ -214,9 +213,9 @@ pub(crate) fn find_transport(packet: &[u8]) -> Option<(IpNumber, usize)> {
     None
 }
 
-/// Puts a header in front of `head`, which `payload_len` further bytes follow.
+/// Prepends a header to `head`, which `payload_len` further bytes follow.
 ///
-/// Returns `None` where the packet would be longer than IPv6 allows or the buffer has no room.
+/// Returns `None` if the packet would be longer than IPv6 allows, or the buffer has no room.
 pub(crate) fn prepend(
     head: &mut IoBufMut,
     payload_len: usize,
@@ -232,7 +231,7 @@ pub(crate) fn prepend(
     Some(())
 }
 
-/// A header whose length is zero.
+/// Returns a header whose length is zero.
 #[inline]
 pub(crate) fn header(source: Ipv6Addr, destination: Ipv6Addr, next: IpNumber, hops: u8) -> [u8; HEADER_LEN] {
     let mut bytes = [0; HEADER_LEN];
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_what_the_wire_crate_reads() {
+    fn another_crate_parses_created_headers() {
         let mut head = IoBufMut::with_room(HEADER_LEN, 8);
         head.append_slice(b"abcd").unwrap();
         let (a, b) = (Ipv6Addr::LOCALHOST, Ipv6Addr::UNSPECIFIED);
@@ -289,7 +288,7 @@ mod tests {
         "extension headers are taken in any order, hop-by-hop options only as the first."
     )]
     #[test]
-    fn extension_headers_are_walked_and_hop_by_hop_options_come_first() {
+    fn extension_headers_are_parsed_and_hop_by_hop_options_come_first() {
         assert_eq!(transport(6, &[0; 20]), Ok((6, 40)));
         assert_eq!(transport(0, &[6, 0, 5, 2, 0, 0, 1, 0]), Ok((6, 48)));
         let two = [60, 0, 1, 4, 0, 0, 0, 0, 17, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -299,15 +298,18 @@ mod tests {
         assert_eq!(transport(60, &late), Err(refusal));
     }
 
-    #[proves("RFC 8200 4.2", "an unknown option is skipped, or the packet dropped, or its sender told.")]
+    #[proves(
+        "RFC 8200 4.2",
+        "an unknown option is skipped, or the packet is dropped, or its sender is notified."
+    )]
     #[test]
-    fn unknown_options_are_treated_as_their_first_bits_demand() {
+    fn unknown_options_are_handled_by_their_highest_bits() {
         let option = |kind: u8| transport(60, &[6, 0, kind, 4, 0, 0, 0, 0]);
         assert_eq!(option(0x1e), Ok((6, 48)));
         assert_eq!(option(0x5e), Err(Refusal::Drop(Counter::DropIpv6Extension)));
-        let told = Refusal::Problem { counter: Counter::DropIpv6Extension, code: 2, pointer: 42 };
-        assert_eq!(option(0x9e), Err(told));
-        assert_eq!(option(0xde), Err(told));
+        let problem = Refusal::Problem { counter: Counter::DropIpv6Extension, code: 2, pointer: 42 };
+        assert_eq!(option(0x9e), Err(problem));
+        assert_eq!(option(0xde), Err(problem));
         assert_eq!(transport(60, &[6, 0, 1, 9, 0, 0, 0, 0]), Err(Counter::DropIpv6Malformed.into()));
     }
 
@@ -316,9 +318,9 @@ mod tests {
         "a type 0 routing header with segments left is refused as an unknown one, without ignored."
     )]
     #[test]
-    fn nobody_is_asked_to_send_a_packet_on() {
-        let told = Refusal::Problem { counter: Counter::DropIpv6Routing, code: 0, pointer: 42 };
-        assert_eq!(transport(43, &[6, 0, 0, 1, 0, 0, 0, 0]), Err(told));
+    fn routing_headers_with_segments_left_are_rejected() {
+        let problem = Refusal::Problem { counter: Counter::DropIpv6Routing, code: 0, pointer: 42 };
+        assert_eq!(transport(43, &[6, 0, 0, 1, 0, 0, 0, 0]), Err(problem));
         assert_eq!(transport(43, &[6, 0, 0, 0, 0, 0, 0, 0]), Ok((6, 48)));
     }
 
@@ -331,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_without_end_and_cut_ones_are_refused() {
+    fn endless_and_truncated_header_chains_are_rejected() {
         let long: Vec<u8> = [60, 0, 1, 4, 0, 0, 0, 0].repeat(20);
         assert_eq!(transport(60, &long), Err(Counter::DropIpv6Extension.into()));
         assert_eq!(transport(60, &[6, 1, 1, 4, 0, 0, 0, 0]), Err(Counter::DropIpv6Malformed.into()));

@@ -1,9 +1,9 @@
 //! Isola's network stack: Ethernet, ARP, NDP, IPv4, IPv6, ICMP, UDP, TCP, DHCP and DHCPv6 as state machines
 //! without I/O.
 //!
-//! A [`Stack`] is the protocol state of one core. Frames, time and the application's calls go in; frames,
-//! events and deadlines come out. It reads no clock, owns no device, takes no lock and starts nothing by
-//! itself, so it runs alike in a cell, in a hosted process and under a simulated network.
+//! A [`Stack`] is the protocol state of one core. Its input are frames, time and calls of the application, its output
+//! frames, events and deadlines. It reads no clock, owns no device, takes no lock and does nothing by itself, so it
+//! runs unchanged in a cell, in a hosted process and in a simulated network.
 //!
 //! ```text
 //!   device ──frame──> receive ─┐                    ┌─> next_event ──> application
@@ -12,23 +12,22 @@
 //!   application ──────calls─────────┘               └─> next_deadline ──> the loop's timer
 //! ```
 //!
-//! **The loop around it.** After frames or timers: take events until there are none, let the application act
-//! on them, then call `poll_transmit` until it has nothing. In this order an acknowledgement travels with
-//! the answer. Before the core halts: `next_deadline`.
+//! **The event loop.** After frames or timers: take events until there are none, let the application process them, then
+//! call `poll_transmit` until it returns nothing. In this order an acknowledgement is piggybacked on the response.
+//! Before the core halts: `next_deadline`.
 //!
-//! **No copies.** A payload stays in the frame that it came in, and is read as a view of it; what is sent is
-//! views of what the application gave, also when it is sent again. The exceptions are deliberate and
-//! counted: small payloads that would pin large frames (see `tcp/receive_queue.rs`).
+//! **No copies.** Received data stays in its frame, and the application reads views of it. The stack sends and
+//! retransmits views of the application's data. The exceptions are deliberate and counted: small payloads that would
+//! keep large frames allocated (see `tcp/receive_queue.rs`).
 //!
-//! **Several cores.** Every core has its own stack for the same interface, and a frame goes to the one that
-//! [`Steering`] names. Listeners and UDP ports are opened in each. Instance 0 gets ARP, NDP, ICMP and DHCP,
-//! and what it learns ([`Event::Neighbour`], [`Event::AddressChanged`], [`Event::Ipv6Changed`]) the layer above
-//! passes on.
+//! **Several cores.** Every core has its own stack for the same interface, and [`Steering`] assigns each frame to one.
+//! Listeners and UDP ports are opened in all stacks. Instance 0 processes ARP, NDP, ICMP and DHCP, and the layer above
+//! forwards its results ([`Event::Neighbour`], [`Event::AddressChanged`], [`Event::Ipv6Changed`]) to the others.
 //!
-//! **Bounds.** Every table, queue and memory has a limit in [`Config`] or a documented constant; every frame
-//! that goes nowhere is counted by its reason in [`Counters`].
+//! **Bounds.** Every table, queue and memory has a limit in [`Config`] or a documented constant; every dropped frame is
+//! counted by its reason in [`Counters`].
 //!
-//! Not here: DNS, packets of the machine to itself, and who calls all this.
+//! Not here: DNS, packets of a machine to itself, and the event loop.
 #![no_std]
 #![forbid(unsafe_code)]
 

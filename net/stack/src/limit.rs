@@ -1,13 +1,13 @@
-//! How often something may be done: a token bucket.
+//! A rate limit by a token bucket.
 
 use crate::time::{Duration, Instant};
 
-/// Lets `per_second` things a second through, and as many at once after a pause.
+/// Allows `per_second` actions a second, and as many at once after a pause.
 #[derive(Clone, Debug)]
 pub(crate) struct RateLimit {
     per_second: u32,
     tokens: u32,
-    /// Up to when tokens were added.
+    /// The time up to which tokens were added.
     filled: Instant,
 }
 
@@ -16,7 +16,7 @@ impl RateLimit {
         Self { per_second, tokens: per_second, filled: now }
     }
 
-    /// Takes a token, where there is one.
+    /// Takes a token, if there is one.
     pub fn allow(&mut self, now: Instant) -> Allowed {
         if self.tokens == 0 {
             self.fill(now);
@@ -42,7 +42,7 @@ impl RateLimit {
     }
 }
 
-/// A rate limit's answer.
+/// The result of a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Allowed {
     Yes,
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_is_bounded_and_the_rate_comes_back() {
+    fn bursts_are_bounded_and_tokens_return_over_time() {
         let mut limit = RateLimit::new(10, Instant::ZERO);
         let allowed = |limit: &mut RateLimit, now, tries| {
             (0..tries).filter(|_| limit.allow(now) == Allowed::Yes).count()

@@ -1,4 +1,4 @@
-//! What an interface says about the link itself: questions for neighbours and answers to theirs, by ARP and by ICMPv6.
+//! Messages about the link: neighbour resolution and its answers, by ARP and ICMPv6.
 
 use crate::MacAddr;
 use crate::address6::{group_mac, solicited_node};
@@ -13,7 +13,7 @@ use core::net::{IpAddr, Ipv6Addr};
 use etherparse::{ArpOperation, EtherType, IpNumber};
 use isola_iobuf::{Chain, Frame, IoBuf};
 
-/// A message about the link itself: it goes to neighbours only, outside the ways of other packets.
+/// A message about the link: it goes to neighbours only, without routing.
 pub(crate) struct LinkMessage {
     pub source: Ipv6Addr,
     pub destination: Ipv6Addr,
@@ -23,7 +23,7 @@ pub(crate) struct LinkMessage {
     pub bytes: Vec<u8>,
 }
 
-/// What an ICMPv6 message about the link is about.
+/// The subject of an ICMPv6 message about the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkMessageKind {
     Neighbours,
@@ -31,7 +31,7 @@ pub(crate) enum LinkMessageKind {
 }
 
 impl Interface {
-    /// Sends the question who has an address: an ARP request or a neighbour solicitation.
+    /// Sends a request to resolve an address: an ARP request or a neighbour solicitation.
     pub fn ask(&mut self, ask: Ask, counters: &mut Counters) {
         match ask.ip {
             IpAddr::V4(target_ip) => {

@@ -1,7 +1,7 @@
-//! Messages of neighbour discovery (RFC 4861 4) and what routers advertise in them (RFC 4862, RFC 8106).
+//! Neighbour discovery messages (RFC 4861 4) and the contents of router advertisements (RFC 4862, RFC 8106).
 //!
-//! They come as ICMPv6 messages whose checksum was verified. A message is believed only where it cannot have
-//! passed a router: that is what hop limit 255 says.
+//! They arrive as ICMPv6 messages whose checksum was verified. A message is accepted only if it cannot have passed a
+//! router, which the hop limit of 255 proves.
 
 use crate::address::{DNS_SERVERS, MacAddr};
 use crate::dhcp6::Offered;
@@ -24,9 +24,9 @@ const PREFIX: u8 = 3;
 const MTU: u8 = 5;
 const RDNSS: u8 = 25;
 
-/// Options that one message may have.
+/// The most options of a message.
 const MAX_OPTIONS: usize = 32;
-/// Prefixes that are taken from one advertisement.
+/// The most prefixes that are read from an advertisement.
 pub(crate) const PREFIXES: usize = 8;
 
 /// A received message.
@@ -37,7 +37,7 @@ pub(crate) enum Message {
     Router(Box<RouterAdvert>),
 }
 
-/// The first word's flags of a neighbour advertisement.
+/// The flags of a neighbour advertisement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AdvertFlags(u8);
 
@@ -46,32 +46,32 @@ impl AdvertFlags {
     const SOLICITED: u8 = 0x40;
     const OVERRIDE: u8 = 0x20;
 
-    /// Whether the sender is a router.
+    /// Returns whether the sender is a router.
     pub fn is_router(self) -> bool {
         self.0 & Self::ROUTER != 0
     }
 
-    /// Whether it answers a question.
+    /// Returns whether it answers a solicitation.
     pub fn is_solicited(self) -> bool {
         self.0 & Self::SOLICITED != 0
     }
 
-    /// Whether it replaces what is known.
+    /// Returns whether it overrides a known address.
     pub fn overrides(self) -> bool {
         self.0 & Self::OVERRIDE != 0
     }
 }
 
-/// What a router says of its network.
+/// The contents of a router advertisement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RouterAdvert {
-    /// Zero where it says nothing.
+    /// Zero if unspecified.
     pub hop_limit: u8,
-    /// What is to be had by DHCPv6.
+    /// The configuration available by DHCPv6.
     pub offered: Offered,
-    /// Seconds for which the sender is a router for others' networks.
+    /// Seconds for which the sender is a default router.
     pub router_lifetime: u16,
-    /// Milliseconds for which a neighbour counts as reachable; zero where it says nothing.
+    /// Milliseconds for which a neighbour counts as reachable; zero if unspecified.
     pub reachable_ms: u32,
     pub mac: Option<MacAddr>,
     pub mtu: Option<u32>,
@@ -94,21 +94,21 @@ impl Flag {
     }
 }
 
-/// A network that a router tells of.
+/// A prefix of a router advertisement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PrefixInfo {
     pub ip: Ipv6Addr,
     pub len: u8,
     /// Its members are neighbours.
     pub on_link: Flag,
-    /// Addresses of it may be made.
+    /// Hosts may derive addresses from it.
     pub autonomous: Flag,
     /// Seconds.
     pub valid: u32,
     pub preferred: u32,
 }
 
-/// Reads a message; `None` where it is malformed, or is none that a host uses.
+/// Parses a message; returns `None` if it is malformed, or of a type that hosts do not use.
 pub(crate) fn parse(bytes: &[u8]) -> Option<Message> {
     let (&[kind, code], rest) = bytes.split_first_chunk::<2>()?;
     let (_, body) = rest.split_first_chunk::<2>()?;
@@ -189,8 +189,8 @@ fn parse_prefix(value: &[u8]) -> Option<PrefixInfo> {
     (len <= 128).then_some(info)
 }
 
-/// Shows each option's type and what follows its length; `None` where one is malformed (RFC 4861 6.1.2: an
-/// option without length spoils the message) or there are too many.
+/// Calls `see` with each option's type and its bytes after the length; returns `None` if one is malformed (RFC 4861
+/// 6.1.2: an option of length zero invalidates the message) or there are too many.
 fn each_option(mut options: &[u8], mut see: impl FnMut(u8, &[u8])) -> Option<()> {
     for _ in 0..MAX_OPTIONS {
         let Some((&[option, units], _)) = options.split_first_chunk::<2>() else {
@@ -220,7 +220,7 @@ fn target_of(target: [u8; 16]) -> Option<Ipv6Addr> {
     (!target.is_multicast()).then_some(target)
 }
 
-/// "Who has `target`?" `sender` is left out where the question comes from no address.
+/// Returns a neighbour solicitation of `target`, without a sender's address if the source is unspecified.
 pub(crate) fn solicitation(target: Ipv6Addr, sender: Option<MacAddr>) -> Vec<u8> {
     let mut bytes = Vec::from([NEIGHBOUR_SOLICITATION, 0, 0, 0, 0, 0, 0, 0]);
     bytes.extend_from_slice(&target.octets());
@@ -228,7 +228,7 @@ pub(crate) fn solicitation(target: Ipv6Addr, sender: Option<MacAddr>) -> Vec<u8>
     bytes
 }
 
-/// "I have `target`, and this is my address."
+/// Returns a neighbour advertisement of `target`.
 pub(crate) fn advertisement(target: Ipv6Addr, mac: MacAddr, answers: Answers) -> Vec<u8> {
     let flags = AdvertFlags::OVERRIDE
         | match answers {
@@ -241,14 +241,14 @@ pub(crate) fn advertisement(target: Ipv6Addr, mac: MacAddr, answers: Answers) ->
     bytes
 }
 
-/// Whom an advertisement is for.
+/// The recipients of an advertisement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answers {
     Somebody,
     Everybody,
 }
 
-/// "Which routers are there?"
+/// Returns a router solicitation.
 pub(crate) fn router_solicitation(sender: Option<MacAddr>) -> Vec<u8> {
     let mut bytes = Vec::from([ROUTER_SOLICITATION, 0, 0, 0, 0, 0, 0, 0]);
     push_link(&mut bytes, SOURCE_LINK, sender);
@@ -271,7 +271,7 @@ mod tests {
     const TARGET: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9);
 
     #[test]
-    fn messages_survive_the_way_out_and_in() {
+    fn written_messages_parse_to_the_same_messages() {
         let asked = Message::Solicitation { target: TARGET, sender: Some(MAC) };
         assert_eq!(parse(&solicitation(TARGET, Some(MAC))), Some(asked));
         let Some(Message::Advertisement { target, mac, flags }) =
@@ -288,7 +288,7 @@ mod tests {
         "a code other than zero, a multicast target or an option without length is refused."
     )]
     #[test]
-    fn malformed_messages_are_refused() {
+    fn malformed_messages_are_rejected() {
         let good = solicitation(TARGET, Some(MAC));
         for len in 0..good.len() {
             assert_eq!(parse(&good[..len]).is_some(), len == 24, "{len}");

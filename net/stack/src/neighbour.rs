@@ -1,22 +1,21 @@
-//! The cache of who answers for which address: one for ARP (RFC 826) and neighbour discovery (RFC 4861 7.3).
+//! The neighbour cache for ARP (RFC 826) and neighbour discovery (RFC 4861 7.3).
 //!
-//! The cache is a pure table: what it wants sent it returns, and [`Interface`](crate::interface) sends it.
+//! The cache is a table without I/O: it returns requests to send, and [`Interface`](crate::interface) sends them.
 //!
 //! ```text
-//!   sought ──answer──> reachable ──time──> stale ──used──> delayed ──5 s──> asked ──3 s──> forgotten
+//!   sought ──answer──> reachable ──time──> stale ──used──> delayed ──5 s──> asked ──3 s──> removed
 //!     │ 3 s               ^ ^                │ claimed        │ progress       │ answer
-//!     └─> given up        │ └────────────────┼────────────────┴────────────────┘
+//!     └─> failed          │ └────────────────┼────────────────┴────────────────┘
 //!                         └──────────────────┘ (a claim that changes the address makes it stale)
 //! ```
 //!
-//! An entry is either *known* or *sought*. A sought one keeps a bounded queue of packets and the numbers of the
-//! connections that wait; three requests a second apart without an answer end the search. A known one that was
-//! not confirmed for a while is used on: first for a moment in which the transport may confirm it, then with
-//! requests to it alone. All of that happens only when it is used, so an idle neighbour needs no timer.
+//! An entry is either *known* or *sought*. A sought entry has a bounded queue of packets, and the numbers of waiting
+//! connections; three requests at intervals of a second without an answer end the search. A known entry stays in use
+//! when its confirmation has expired: first for a delay in which the transport may confirm it, then with unicast
+//! requests. The state advances only on use, so an idle neighbour needs no timer.
 //!
-//! **Bounds** (RFC 6583): so many entries, so many searches, so many packets a search. Where there is no room,
-//! an entry that nobody used goes before one that is in use, and an old search for which only packets wait goes
-//! before one that a connection waits for.
+//! **Bounds** (RFC 6583) limit entries, searches, and packets per search. If there is no room, an unused entry is
+//! dropped before a used one, and the oldest search without a waiting connection before one with a connection.
 
 mod advert;
 mod check;
@@ -34,54 +33,54 @@ use alloc::vec::Vec;
 use check::{Asked, Check};
 use core::net::IpAddr;
 
-/// How long an IPv4 neighbour's address is used without being confirmed.
+/// The time for which a confirmed IPv4 neighbour counts as reachable.
 const REACHABLE_V4: Duration = Duration::from_secs(60);
-/// The same for an IPv6 neighbour, where no router says otherwise (RFC 4861 10: REACHABLE_TIME).
+/// The same for an IPv6 neighbour, unless a router advertises another (RFC 4861 10: REACHABLE_TIME).
 pub(crate) const REACHABLE_V6: Duration = Duration::from_secs(30);
-/// Time between two requests for the same address (RFC 1122 2.3.2.1: at most one a second; RETRANS_TIMER).
+/// The interval of requests for an address (RFC 1122 2.3.2.1: at most one a second; RETRANS_TIMER).
 const RETRY: Duration = Duration::from_secs(1);
-/// Requests before a search ends, and before a known neighbour is forgotten (MAX_UNICAST_SOLICIT).
+/// The requests before a search ends, and before a known neighbour is removed (MAX_UNICAST_SOLICIT).
 const ATTEMPTS: u8 = 3;
-/// Addresses sought at once.
+/// The most concurrent searches.
 const SOUGHT: usize = 64;
 
-/// Why something is believed of a neighbour.
+/// The evidence for a neighbour's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
-    /// It answered what it was asked: it hears us.
+    /// The neighbour answered a request, so it receives our packets.
     Confirmed,
-    /// It, or somebody, said so unasked: to be checked when it is used.
+    /// An unsolicited claim, of the neighbour or of another host: verified on use.
     Claimed,
 }
 
-/// A known neighbour's address and how long it may be used without another look.
+/// A known neighbour's address, and the time until which it may be used without another look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
     pub mac: MacAddr,
     pub valid_until: Instant,
 }
 
-/// A request that the cache wants sent: about `ip`, to its old address or to everybody.
+/// A request that the cache wants sent: for `ip`, to its previous hardware address or to all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
     pub ip: IpAddr,
     pub to: Option<MacAddr>,
 }
 
-/// What a look into the cache gives.
+/// The result of a look-up.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// The address, and a request that makes sure of it.
+    /// The address, and a request that verifies it.
     Known(Known, Option<Ask>),
-    /// It is being sought; the request for that, where it is due.
+    /// The address is being sought, with the request if one is due.
     Sought(Option<Ask>),
-    /// It was known, but does not answer any more: forgotten. The next look begins a search.
+    /// The neighbour was known, but did not answer; its entry was removed. The next look-up begins a search.
     Silent,
-    /// No further search fits.
+    /// There is no room for another search.
     Full,
 }
 
-/// What waited for an address that became known or turned out to be nobody's.
+/// Packets and connections that waited for an address that was found, or whose search failed.
 #[derive(Default)]
 pub(crate) struct Waiting {
     pub packets: VecDeque<Packet>,
@@ -95,19 +94,19 @@ enum State {
 
 struct Entry {
     state: State,
-    /// When somebody here last wanted it; an entry that nobody ever wanted goes first.
+    /// The time of the last look-up; an entry without one is dropped first.
     wanted: Option<Instant>,
 }
 
 /// Neighbours by address.
 pub(crate) struct NeighbourCache {
     entries: BTreeMap<IpAddr, Entry>,
-    /// The addresses whose entries are sought, the longest sought one first.
+    /// The sought addresses, the oldest search first.
     sought: Vec<IpAddr>,
     capacity: usize,
     queue: usize,
     reachable_v6: Duration,
-    /// Counts what changed: whoever keeps an answer looks again when this has moved.
+    /// Changes with every change of an address: cached results are then invalid.
     pub epoch: u32,
 }
 
@@ -123,7 +122,7 @@ impl NeighbourCache {
         }
     }
 
-    /// Sets how long an IPv6 neighbour counts as reachable.
+    /// Sets the time for which a confirmed IPv6 neighbour counts as reachable.
     pub fn set_reachable_v6(&mut self, time: Duration) {
         self.reachable_v6 = time;
     }
@@ -136,7 +135,7 @@ impl NeighbourCache {
         }
     }
 
-    /// Looks an address up, and starts or carries on the search for it.
+    /// Looks up an address, and starts or continues the search for it.
     pub fn look_up(&mut self, now: Instant, ip: IpAddr, counters: &mut Counters) -> Answer {
         if let Some(entry) = self.entries.get_mut(&ip) {
             entry.wanted = Some(now);
@@ -167,7 +166,7 @@ impl NeighbourCache {
         Answer::Sought(Some(Ask { ip, to: None }))
     }
 
-    /// Keeps a packet until the sought address is known.
+    /// Stores a packet until the sought address is known.
     pub fn wait_packet(&mut self, ip: IpAddr, packet: Packet, counters: &mut Counters) {
         match self.entries.get_mut(&ip).map(|entry| &mut entry.state) {
             Some(State::Sought { waiting, .. }) if waiting.packets.len() < self.queue => {
@@ -177,14 +176,14 @@ impl NeighbourCache {
         }
     }
 
-    /// Notes a connection that is to be told when the sought address is known or given up.
+    /// Records a connection that waits for the end of a search.
     pub fn wait_connection(&mut self, ip: IpAddr, connection: u32) {
         if let Some(Entry { state: State::Sought { waiting, .. }, .. }) = self.entries.get_mut(&ip) {
             waiting.connections.push(connection);
         }
     }
 
-    /// A connection waits no more: its number may be another one's from now on.
+    /// Removes a connection from all searches, before its number is reused.
     #[cold]
     pub fn forget_connection(&mut self, connection: u32) {
         for ip in &self.sought {
@@ -194,9 +193,9 @@ impl NeighbourCache {
         }
     }
 
-    /// Takes in that `mac` answers for `ip`; returns what waited for it.
+    /// Records that `mac` answers for `ip`; returns the waiting packets and connections.
     ///
-    /// `make` says whether an address that nobody asked for gets an entry.
+    /// `make` decides whether an address without an entry gets one.
     pub fn learn(
         &mut self,
         now: Instant,
@@ -227,7 +226,7 @@ impl NeighbourCache {
                 if evidence == Evidence::Claimed {
                     return Learned::Nothing;
                 }
-                // Answers that merely confirm are told to others now and then, as they may have asked too.
+                // Pure confirmations are forwarded to other cores at intervals, as these may have asked, too.
                 let tell = now >= *reachable_until || now >= *told_at + RETRY;
                 (*reachable_until, *check) = (now + (known.reachable_until().since(now)), Check::NotBegun);
                 if tell {
@@ -251,7 +250,7 @@ impl NeighbourCache {
         }
     }
 
-    /// The hardware address that is known of a neighbour.
+    /// Returns the known hardware address of a neighbour.
     pub fn mac_of(&self, ip: IpAddr) -> Option<MacAddr> {
         match self.entries.get(&ip)?.state {
             State::Known { mac, .. } => Some(mac),
@@ -259,7 +258,7 @@ impl NeighbourCache {
         }
     }
 
-    /// The transport heard from beyond the neighbour: it is there (RFC 4861 7.3.1).
+    /// Confirms a neighbour, as the transport received an answer through it (RFC 4861 7.3.1).
     pub fn confirm(&mut self, now: Instant, ip: IpAddr) {
         let until = self.reachable_until(now, ip, Evidence::Confirmed);
         if let Some(Entry { state: State::Known { reachable_until, check, .. }, .. }) =
@@ -269,7 +268,7 @@ impl NeighbourCache {
         }
     }
 
-    /// Forgets everything about one family, because its network changed. What waited is dropped and counted.
+    /// Removes all entries of one family after a change of its network. Waiting packets are dropped and counted.
     pub fn clear(&mut self, family: Family, counters: &mut Counters) -> Vec<u32> {
         let is_meant = |ip: &IpAddr| ip.is_ipv4() == (family == Family::V4);
         let mut connections = Vec::new();
@@ -284,7 +283,7 @@ impl NeighbourCache {
         connections
     }
 
-    /// When `on_timer` is due.
+    /// Returns the time of the next call of `on_timer`.
     pub fn deadline(&self) -> Option<Instant> {
         let retry_at = |ip: &IpAddr| match self.entries.get(ip)?.state {
             State::Sought { retry_at, .. } => Some(retry_at),
@@ -293,14 +292,14 @@ impl NeighbourCache {
         self.sought.iter().filter_map(retry_at).min()
     }
 
-    /// Whether a neighbour is sought.
+    /// Returns whether any neighbour is sought.
     #[inline]
     pub fn is_searching(&self) -> bool {
         !self.sought.is_empty()
     }
 
-    /// Asks again for what is sought, and ends searches without an answer: returns the requests to send and
-    /// what waited for those given up.
+    /// Repeats requests, and ends searches without an answer. Returns the requests to send, and the packets and
+    /// connections that waited for failed searches.
     pub fn on_timer(&mut self, now: Instant) -> (Vec<Ask>, Vec<(IpAddr, Waiting)>) {
         let (mut asks, mut lost) = (Vec::new(), Vec::new());
         for ip in core::mem::take(&mut self.sought) {
@@ -320,7 +319,7 @@ impl NeighbourCache {
         (asks, lost)
     }
 
-    /// Ends a search: returns what waited.
+    /// Ends a search; returns the waiting packets and connections.
     fn end(&mut self, ip: IpAddr) -> Waiting {
         match self.entries.remove(&ip).map(|entry| entry.state) {
             Some(State::Sought { waiting, .. }) => waiting,
@@ -328,7 +327,7 @@ impl NeighbourCache {
         }
     }
 
-    /// Ends a search, and counts the packets that are dropped with it.
+    /// Ends a search, and counts its dropped packets.
     fn give_up(&mut self, ip: IpAddr, counters: &mut Counters) -> Waiting {
         let waiting = self.end(ip);
         counters.add(Counter::DropNeighbourSilent, waiting.packets.len() as u64);
@@ -340,7 +339,7 @@ impl NeighbourCache {
         self.epoch = self.epoch.wrapping_add(1);
     }
 
-    /// Ends the oldest search for which no connection waits. Returns whether there was one.
+    /// Ends the oldest search without a waiting connection. Returns whether there was one.
     fn end_oldest_search(&mut self, counters: &mut Counters) -> bool {
         let entries = &self.entries;
         let only_packets = |ip: &IpAddr| match entries.get(ip).map(|entry| &entry.state) {
@@ -353,7 +352,7 @@ impl NeighbourCache {
         true
     }
 
-    /// Forgets the known neighbour that was not used for longest, where the cache is full.
+    /// If the cache is full, removes the least recently used known neighbour.
     fn make_room(&mut self, counters: &mut Counters) {
         if self.entries.len() < self.capacity + self.sought.len() {
             return;
@@ -382,18 +381,18 @@ pub(crate) enum Family {
     V6,
 }
 
-/// Whether an address that is not in the cache gets in.
+/// Whether an address without an entry gets one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MakeEntry {
     IfPresent,
     Always,
 }
 
-/// What `learn` brought.
+/// The result of `learn`.
 pub(crate) enum Learned {
-    /// Nothing that was not known.
+    /// Nothing new.
     Nothing,
-    /// A new, changed or renewed neighbour, and what waited for it.
+    /// A new, changed or renewed neighbour, and the packets and connections that waited for it.
     Fresh(Waiting),
 }
 

@@ -1,20 +1,20 @@
-//! A queue of small numbers from whose middle a number can be taken: who came first, and who left early.
+//! A queue of small numbers that supports removal from the middle.
 
 use alloc::vec::Vec;
 
-/// No number: what lies before the first and behind the last.
+/// The absent number before the first and after the last.
 const NONE: u32 = u32::MAX;
 
-/// The neighbours of a number that is in.
+/// The predecessor and successor of a queued number.
 #[derive(Clone, Copy, Debug)]
 struct Link {
-    /// [`Link::OUT`]'s where the number is not in.
+    /// The value of [`Link::OUT`] if the number is not queued.
     before: u32,
     after: u32,
 }
 
 impl Link {
-    /// The link of a number that is not in.
+    /// The link of a number that is not queued.
     const OUT: Self = Self { before: NONE - 1, after: NONE };
 
     #[inline]
@@ -23,7 +23,7 @@ impl Link {
     }
 }
 
-/// Numbers in the order in which they were put in, each at most once.
+/// Numbers in insertion order, each at most once.
 #[derive(Debug)]
 pub(crate) struct Order {
     links: Vec<Link>,
@@ -36,18 +36,18 @@ impl Order {
         Self { links: Vec::new(), first: NONE, last: NONE }
     }
 
-    /// The number that is in longest.
+    /// Returns the number that was queued first.
     #[inline]
     pub fn first(&self) -> Option<u32> {
         (self.first != NONE).then_some(self.first)
     }
 
-    /// The number behind one that is in.
+    /// Returns the successor of a queued number.
     pub fn after(&self, number: u32) -> Option<u32> {
         self.links.get(number as usize).map(|link| link.after).filter(|&after| after != NONE)
     }
 
-    /// Puts a number last, where it is not in yet.
+    /// Appends a number unless it is queued already.
     #[inline(always)]
     pub fn push_new(&mut self, number: u32) {
         match self.links.get_mut(number as usize) {
@@ -60,13 +60,13 @@ impl Order {
         }
     }
 
-    /// Puts a number last; one that is in already moves there.
+    /// Appends a number; a queued one moves to the end.
     pub fn push(&mut self, number: u32) {
         self.remove(number);
         self.push_new(number);
     }
 
-    /// Puts a number last for which there is no link yet.
+    /// Appends a number without a link.
     #[cold]
     fn push_beyond(&mut self, number: u32) {
         self.links.resize(number as usize + 1, Link::OUT);
@@ -74,7 +74,7 @@ impl Order {
         self.append(number);
     }
 
-    /// Has what was last be followed by a number that has its link.
+    /// Links a number with a link of its own behind the last one.
     #[inline]
     fn append(&mut self, number: u32) {
         match self.links.get_mut(self.last as usize) {
@@ -84,7 +84,7 @@ impl Order {
         self.last = number;
     }
 
-    /// Puts the first number last.
+    /// Moves the first number to the end.
     #[inline]
     pub fn turn(&mut self) {
         if self.first != self.last {
@@ -92,7 +92,7 @@ impl Order {
         }
     }
 
-    /// Takes a number out, where it is in.
+    /// Removes a number if it is queued.
     #[inline(always)]
     pub fn remove(&mut self, number: u32) {
         let Some(link) = self.links.get_mut(number as usize).filter(|link| link.is_in()) else { return };
@@ -104,7 +104,7 @@ impl Order {
         }
     }
 
-    /// Makes neighbours of two between which a number was taken out.
+    /// Links the two neighbours of a removed number.
     fn join(&mut self, before: u32, after: u32) {
         match self.links.get_mut(before as usize) {
             Some(neighbour) => neighbour.after = after,
@@ -123,7 +123,7 @@ mod tests {
     use alloc::collections::VecDeque;
 
     #[test]
-    fn random_use_agrees_with_a_plain_queue() {
+    fn random_operations_agree_with_a_plain_queue() {
         let mut order = Order::new();
         let mut model: VecDeque<u32> = VecDeque::new();
         let mut state = 7u64;

@@ -1,11 +1,11 @@
-//! How long packets to single destinations may be (RFC 1191, RFC 8201), as routers on the way said.
+//! Path MTUs of single destinations (RFC 1191, RFC 8201), from routers' messages.
 //!
-//! Who believes a router has checked that it quotes something of ours (RFC 5927 4.1). TCP knows what is under way, down
-//! to the sequence number, which an outsider does not know; of datagrams, which long ones were sent lately
-//! ([`crate::sent_datagrams`]), which is easier to guess. So each learns for itself: what UDP believes makes no connection's
-//! segments shorter.
+//! The caller has verified that a message quotes a packet of ours (RFC 5927 4.1). TCP verifies the sequence number of
+//! data in flight, which an off-path attacker does not know; UDP verifies that a long datagram was sent recently
+//! ([`crate::sent_datagrams`]), which is easier to guess. So each has its own entries: a message about UDP does not
+//! reduce segments of connections.
 //!
-//! What was learned is forgotten after ten minutes, so that a longer way is found again (RFC 8201 4).
+//! Entries expire after ten minutes, so that an increased path MTU is detected (RFC 8201 4).
 
 use crate::config::MIN_MTU;
 use crate::ipv6::MIN_LINK_MTU;
@@ -13,35 +13,35 @@ use crate::time::{Duration, Instant};
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;
 
-/// How long a path's MTU is believed.
+/// The lifetime of a path MTU.
 const BELIEVED: Duration = Duration::from_secs(600);
-/// Destinations whose path's MTU is kept for each user; the one that was learned first goes for another.
+/// The most destinations for each user; the oldest entry is replaced.
 const DESTINATIONS: usize = 256;
 
-/// Who uses a path, by what it knows of what it sent.
+/// The transport that uses a path, by its knowledge of its sent packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PathUser {
     Tcp,
     Udp,
 }
 
-/// What was learned, and when.
+/// Path MTUs, and when they were learned.
 type Known = BTreeMap<IpAddr, (u16, Instant)>;
 
-/// Destinations to which the way is narrower than the link.
+/// Destinations whose path MTU is less than the link's.
 #[derive(Debug, Default)]
 pub(crate) struct PathMtus {
     tcp: Known,
     udp: Known,
 }
 
-/// The smallest MTU that is believed of a path to `destination`.
+/// Returns the smallest accepted path MTU to `destination`.
 pub(crate) fn least_mtu(destination: IpAddr) -> usize {
     if destination.is_ipv4() { MIN_MTU } else { MIN_LINK_MTU }
 }
 
 impl PathMtus {
-    /// The path's MTU, where its user was told.
+    /// Returns the path MTU, if its user has learned one.
     pub fn get(&self, now: Instant, (destination, user): (IpAddr, PathUser)) -> Option<usize> {
         let known = match user {
             PathUser::Tcp => &self.tcp,
@@ -51,7 +51,7 @@ impl PathMtus {
         (now < *learned + BELIEVED).then_some(usize::from(*mtu))
     }
 
-    /// Notes what a router said; returns the MTU that is believed.
+    /// Processes a router's message; returns the accepted MTU.
     pub fn learn(&mut self, now: Instant, (destination, user): (IpAddr, PathUser), mtu: u32) -> usize {
         let before = self.get(now, (destination, user));
         let known = match user {
@@ -66,7 +66,7 @@ impl PathMtus {
             }
         }
         let mtu = mtu.max(least_mtu(destination) as u32).min(u16::MAX.into()) as u16;
-        // A router can only make a path narrower; wider it gets by being forgotten.
+        // A message can only reduce a path MTU; the expiry of the entry restores it.
         let mtu = before.map_or(mtu, |known| mtu.min(known as u16));
         known.insert(destination, (mtu, now));
         usize::from(mtu)
@@ -79,16 +79,16 @@ mod tests {
     use core::net::Ipv4Addr;
     use isola_proves::proves;
 
-    #[proves("RFC 8201 4", "what was learned of a path is forgotten after ten minutes.")]
+    #[proves("RFC 8201 4", "a path's MTU expires after ten minutes.")]
     #[proves("RFC 8201 4", "a path's MTU never falls below the least that every link carries.")]
     #[test]
-    fn a_narrow_path_is_believed_for_ten_minutes() {
+    fn a_path_mtu_expires_after_ten_minutes() {
         let mut paths = PathMtus::default();
         let now = Instant::ZERO;
         let four = (IpAddr::from([10, 0, 0, 1]), PathUser::Udp);
         let six = (IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1]), PathUser::Udp);
         assert_eq!((paths.learn(now, four, 0), paths.learn(now, six, 100)), (576, 1280));
-        assert_eq!(paths.learn(now, six, 1400), 1280, "no router makes a path wider");
+        assert_eq!(paths.learn(now, six, 1400), 1280, "a message increased the path MTU");
         assert_eq!(paths.get(now + Duration::from_secs(599), six), Some(1280));
         assert_eq!(paths.get(now + Duration::from_secs(600), six), None);
         assert_eq!(paths.learn(now + Duration::from_secs(600), six, 1400), 1400);

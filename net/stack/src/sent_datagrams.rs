@@ -1,19 +1,19 @@
-//! Which long datagrams were sent lately: a router's word that one was too long is believed where it quotes one of them
-//! (RFC 8899 4.6.1). Who does not see the way would have to guess that one went, by which port, and how long it was.
+//! Recently sent long datagrams: a router's message that a datagram was too long is accepted if it quotes one of them
+//! (RFC 8899 4.6.1). An off-path attacker has to guess that one was sent, its ports and its length.
 //!
-//! Datagrams that every way takes are not noted, and cost nothing here.
+//! Datagrams that every path supports are not recorded and cost nothing here.
 
 use crate::address::Flow;
 use crate::path_mtu::least_mtu;
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
 
-/// Datagrams that are remembered, of different lengths or ends; the one that was noted first goes for another.
+/// The most recorded datagrams of different lengths or flows; the oldest is replaced.
 const REMEMBERED: usize = 32;
-/// How long a router has to answer.
+/// The time for which a router's message is accepted.
 const BELIEVED: Duration = Duration::from_secs(10);
 
-/// A datagram that was sent: by its ends and the length in its header.
+/// A sent datagram: its flow and the length in its header.
 #[derive(Debug, PartialEq)]
 struct Sent {
     flow: Flow,
@@ -21,16 +21,16 @@ struct Sent {
     at: Instant,
 }
 
-/// What was sent lately and not every way takes.
+/// Recently sent datagrams that not every path supports.
 #[derive(Debug, Default)]
 pub(crate) struct SentDatagrams {
     sent: Vec<Sent>,
-    /// Where the next one is noted, once the memory is full.
+    /// The index of the next record, once the table is full.
     next: usize,
 }
 
 impl SentDatagrams {
-    /// Notes a datagram of `len` bytes, header included, in a packet of `packet_len`.
+    /// Records a datagram of `len` bytes, header included, in a packet of `packet_len`.
     pub fn note(&mut self, at: Instant, flow: &Flow, len: u16, packet_len: usize) {
         if packet_len <= least_mtu(flow.remote.ip()) {
             return;
@@ -46,7 +46,7 @@ impl SentDatagrams {
         }
     }
 
-    /// Whether a datagram of `len` bytes was sent so lately that a router may have something to say about it.
+    /// Returns whether a datagram of `len` bytes was sent recently enough for a router's message.
     pub fn has(&self, now: Instant, flow: &Flow, len: u16) -> bool {
         let is_meant = |sent: &Sent| sent.len == len && sent.flow == *flow && now <= sent.at + BELIEVED;
         self.sent.iter().any(is_meant)
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_of_datagrams_makes_it_grow_and_the_latest_are_known() {
+    fn the_table_is_bounded_and_has_the_latest_datagrams() {
         let mut sent = SentDatagrams::default();
         for len in 600..1400 {
             sent.note(Instant::ZERO, &flow(1), len, usize::from(len) + 20);
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn short_ones_are_not_noted_and_one_sent_again_is_noted_once() {
+    fn short_datagrams_are_not_recorded_and_repeated_ones_once() {
         let (mut sent, later) = (SentDatagrams::default(), Instant::ZERO + Duration::from_secs(8));
         sent.note(Instant::ZERO, &flow(1), 500, 576);
         sent.note(Instant::ZERO, &flow(1), 600, 620);

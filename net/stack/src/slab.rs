@@ -1,8 +1,8 @@
-//! A table whose entries keep their number, and whose numbers, once freed, do not name their successor.
+//! A table with stable indices, whose keys become invalid when their entries are removed.
 
 use alloc::vec::Vec;
 
-/// Names an entry: a place and how often that place was used before.
+/// The key of an entry: an index, and the number of previous uses of that index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub index: u32,
@@ -15,7 +15,7 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// Entries by [`Key`]. Growing the table moves them: large ones belong into boxes.
+/// Entries by [`Key`]. Growth moves them, so large ones should be boxed.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     slots: Vec<Slot<T>>,
@@ -24,27 +24,27 @@ pub(crate) struct Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// An empty table that takes at most `capacity` entries.
+    /// Returns an empty table for at most `capacity` entries.
     pub const fn new(capacity: usize) -> Self {
         Self { slots: Vec::new(), free: Vec::new(), capacity }
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// How many further entries fit.
+    /// Returns the number of further entries that fit.
     pub fn room(&self) -> usize {
         self.capacity.saturating_sub(self.len())
     }
 
-    /// Whether no further entry fits.
+    /// Returns whether the table is full.
     pub fn is_full(&self) -> bool {
         self.len() >= self.capacity
     }
 
-    /// Puts a value in, or gives it back where the table is full.
+    /// Inserts a value, or returns it if the table is full.
     pub fn insert(&mut self, value: T) -> Result<Key, T> {
         if self.is_full() {
             return Err(value);
@@ -60,14 +60,14 @@ impl<T> Slab<T> {
         Ok(Key { index, generation: 0 })
     }
 
-    /// The key of the entry that lies at a place now.
+    /// Returns the key of the current entry at an index.
     pub fn key_at(&self, index: u32) -> Option<Key> {
         let slot = self.slots.get(index as usize)?;
         slot.value.as_ref()?;
         Some(Key { index, generation: slot.generation })
     }
 
-    /// Gives the entry a new key; the old one is void from now on.
+    /// Gives the entry a new key; the old one is invalid from now on.
     pub fn rekey(&mut self, key: Key) -> Option<Key> {
         let slot = self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation)?;
         slot.value.as_ref()?;
@@ -75,13 +75,13 @@ impl<T> Slab<T> {
         Some(Key { index: key.index, generation: slot.generation })
     }
 
-    /// The entry of a key; `None` once it was removed.
+    /// Returns the entry of a key; `None` once it was removed.
     pub fn get(&self, key: Key) -> Option<&T> {
         let slot = self.slots.get(key.index as usize)?;
         slot.value.as_ref().filter(|_| slot.generation == key.generation)
     }
 
-    /// The entry of a key, to be changed.
+    /// Returns the entry of a key, mutably.
     pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let slot = self.slots.get_mut(key.index as usize)?;
         if slot.generation != key.generation {
@@ -90,17 +90,17 @@ impl<T> Slab<T> {
         slot.value.as_mut()
     }
 
-    /// The entry at a place, whoever lies there.
+    /// Returns the current entry at an index.
     pub fn at(&self, index: u32) -> Option<&T> {
         self.slots.get(index as usize)?.value.as_ref()
     }
 
-    /// The entry at a place, to be changed.
+    /// Returns the current entry at an index, mutably.
     pub fn at_mut(&mut self, index: u32) -> Option<&mut T> {
         self.slots.get_mut(index as usize)?.value.as_mut()
     }
 
-    /// The entry at a place, to be changed, and its key.
+    /// Returns the current entry at an index, mutably, and its key.
     #[inline]
     pub fn with_key_at(&mut self, index: u32) -> Option<(Key, &mut T)> {
         let slot = self.slots.get_mut(index as usize)?;
@@ -108,7 +108,7 @@ impl<T> Slab<T> {
         slot.value.as_mut().map(|value| (key, value))
     }
 
-    /// Takes an entry out; its key is void from now on.
+    /// Removes an entry; its key is invalid from now on.
     pub fn remove(&mut self, key: Key) -> Option<T> {
         let slot = self.slots.get_mut(key.index as usize)?;
         if slot.generation != key.generation {
@@ -120,7 +120,7 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// The places that are in use.
+    /// Returns the indices in use.
     pub fn indices(&self) -> impl Iterator<Item = u32> + '_ {
         self.slots.iter().zip(0u32..).filter(|(slot, _)| slot.value.is_some()).map(|(_, index)| index)
     }
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_key_of_a_removed_entry_does_not_name_its_successor() {
+    fn the_key_of_a_removed_entry_does_not_find_its_successor() {
         let mut slab = Slab::new(1);
         let first = slab.insert('a').unwrap();
         assert_eq!(slab.insert('b'), Err('b'));

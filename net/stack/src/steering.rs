@@ -1,18 +1,18 @@
-//! Which core's stack serves which flow.
+//! Assignment of flows to the cores' stacks.
 //!
 //! ```text
 //!   frame ─> flow ─> Toeplitz hash, keyed ─> lowest seven bits: one of 128 buckets ─> the core that owns it
 //! ```
 //!
-//! This is a device's indirection table (RSS), and where the device has one it is told the same key and the same owners: then
-//! frames arrive where they belong. Everybody asks the same table: who hands frames on, and who looks for a port whose
-//! answers come back to its core. Load moves between cores by giving buckets away (`moving.rs`).
+//! This is the indirection table of RSS. A device with one receives the same key and owners, and delivers frames to the
+//! owning cores. All code uses the same table: the forwarding of received frames, and the search for a local port whose
+//! replies reach the calling core. Load moves between cores by a change of buckets' owners (`moving.rs`).
 //!
-//! A flow may be *left behind*: its bucket has moved, but its connection could not go along. Its frames go on to the core that has it.
-//! Only frames of a bucket with left-behind flows are compared with them.
+//! A flow may be *left behind*: its bucket has moved, but its connection could not. Its frames are forwarded to the
+//! core that has the connection. Only frames of a bucket with left-behind flows are compared with these.
 //!
-//! The table is read without a lock, and read-modify-write operations; a reader sees a change a moment later. Who moves a
-//! bucket bears that: see `isola-net`'s `steering.rs`.
+//! Readers of the table need no lock and no read-modify-write operation, and may see a change late. The code that moves
+//! a bucket must take that into account: see `steering.rs` of `isola-net`.
 
 use crate::address::Flow;
 use crate::flow::{fast_path_ends_of, fast_path_flow_of, flow_of};
@@ -23,61 +23,61 @@ use core::fmt;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering};
 use spin::Mutex;
 
-/// Parts that the flows fall into. Every device that steers has room for so many entries (virtio 1.2, 5.1.4).
+/// The number of buckets. Every device with RSS supports this number of entries (virtio 1.2, 5.1.4).
 pub const BUCKETS: usize = 128;
 
-/// Most cores that flows can be spread over.
+/// The most cores with flows.
 pub const MAX_CORES: u16 = 64;
 
-/// In an owner's byte: some flows of the bucket are another core's.
+/// Flag of an owner's byte: some flows of the bucket belong to another core.
 const HAS_LEFT_BEHIND: u8 = 0x80;
 
-/// A part of the flows.
+/// A group of flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bucket(u8);
 
 impl Bucket {
-    /// All of them.
+    /// Iterates over all buckets.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..BUCKETS as u8).map(Self)
     }
 
-    /// Its number, below [`BUCKETS`].
+    /// Returns the bucket's index, below [`BUCKETS`].
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Some of the buckets.
+/// A set of buckets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Buckets(u128);
 
 impl Buckets {
-    /// Whether a bucket is among them.
+    /// Returns whether the set contains a bucket.
     #[inline]
     pub const fn contains(self, bucket: Bucket) -> bool {
         self.0 >> bucket.0 & 1 != 0
     }
 
-    /// Whether there are none.
+    /// Returns whether the set is empty.
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// These and others.
+    /// Returns the union of two sets.
     #[must_use]
     pub const fn and(self, others: Self) -> Self {
         Self(self.0 | others.0)
     }
 
-    /// These without others.
+    /// Returns the set without the buckets of another.
     #[must_use]
     pub const fn without(self, others: Self) -> Self {
         Self(self.0 & !others.0)
     }
 
-    /// Each of them.
+    /// Iterates over the buckets.
     pub fn iter(self) -> impl Iterator<Item = Bucket> {
         let mut left = self.0;
         core::iter::from_fn(move || {
@@ -103,29 +103,29 @@ pub struct Steering {
     hash: Toeplitz,
     cores: u16,
     owners: [AtomicU8; BUCKETS],
-    /// The core that all flows belong to, where there is one; else [`NOBODY`].
+    /// The core that owns all flows, or [`NOBODY`] if there is none.
     sole: AtomicU16,
-    /// Moves on with each change of an owner.
+    /// Incremented with each change of an owner.
     version: AtomicU32,
     left_behind: Mutex<LeftBehindFlows>,
 }
 
-/// Flows that did not go along with their buckets.
+/// Flows that did not move with their buckets.
 #[derive(Default)]
 struct LeftBehindFlows {
     cores: BTreeMap<Flow, u16>,
-    /// How many there are of each bucket.
+    /// The number of flows by bucket.
     counts: BTreeMap<Bucket, usize>,
 }
 
 impl Steering {
-    /// A table for so many cores, at most [`MAX_CORES`], each of which gets the same share. Who does not know the key cannot
-    /// choose a flow's core. Some of its bits are changed, so that ports one after the other spread evenly.
+    /// Returns a table for `cores` cores, at most [`MAX_CORES`], with equal shares. A peer without the key cannot
+    /// choose a flow's core. Some bits of the key are changed, so that consecutive ports spread evenly.
     pub fn new(cores: u16, key: [u8; KEY_LEN]) -> Self {
         Self::begun_by(cores, cores, key)
     }
 
-    /// A table for so many cores, of which the first `present` get the same share, and the others none so far.
+    /// Returns a table for `cores` cores, the first `present` of which get equal shares, and the others none so far.
     pub fn begun_by(present: u16, cores: u16, key: [u8; KEY_LEN]) -> Self {
         let cores = cores.clamp(1, MAX_CORES);
         let present = present.clamp(1, cores);
@@ -142,49 +142,49 @@ impl Steering {
         }
     }
 
-    /// The table of an interface with one stack.
+    /// Returns the table of an interface with one stack.
     pub fn alone() -> Self {
         Self::new(1, [0; KEY_LEN])
     }
 
-    /// The key of the hash, for a device that computes it.
+    /// Returns the key of the hash, for a device that computes it.
     pub fn key(&self) -> &[u8; KEY_LEN] {
         &self.key
     }
 
-    /// How many cores the flows may be spread over.
+    /// Returns the number of cores that can have flows.
     pub const fn cores(&self) -> u16 {
         self.cores
     }
 
-    /// The hash of a flow's incoming frames, as a device computes it.
+    /// Returns the hash of a flow's incoming frames, as a device computes it.
     pub fn hash_of(&self, flow: &Flow) -> u32 {
         self.hash.hash(flow)
     }
 
-    /// The bucket of a flow.
+    /// Returns the bucket of a flow.
     #[inline]
     pub fn bucket_of(&self, flow: &Flow) -> Bucket {
         Bucket((self.hash.hash(flow) as usize % BUCKETS) as u8)
     }
 
-    /// The core that a bucket belongs to.
+    /// Returns the core that owns a bucket.
     pub fn owner(&self, bucket: Bucket) -> u16 {
         u16::from(self.owners[bucket.index()].load(Ordering::Relaxed) & !HAS_LEFT_BEHIND)
     }
 
-    /// The cores that the buckets belong to.
+    /// Returns the cores that own the buckets.
     pub fn owners(&self) -> [u16; BUCKETS] {
         core::array::from_fn(|bucket| self.owner(Bucket(bucket as u8)))
     }
 
-    /// Whether all flows belong to that core.
+    /// Returns whether all flows belong to this core.
     #[inline]
     pub fn is_sole(&self, core: u16) -> bool {
         self.sole.load(Ordering::Relaxed) == core
     }
 
-    /// Finds out whether all flows belong to one core. To be called with the lock of left-behind flows held, after each change.
+    /// Updates the core that owns all flows. Must be called after each change, with the lock of the left-behind flows.
     fn look_for_sole(&self) {
         let first = self.owners[0].load(Ordering::Relaxed);
         let has_all = first & HAS_LEFT_BEHIND == 0
@@ -192,7 +192,7 @@ impl Steering {
         self.sole.store(if has_all { first.into() } else { NOBODY }, Ordering::Relaxed);
     }
 
-    /// The core that serves a flow.
+    /// Returns the core that processes a flow.
     #[inline]
     pub fn core_of(&self, flow: &Flow) -> u16 {
         let bucket = self.bucket_of(flow);
@@ -203,7 +203,7 @@ impl Steering {
         owner.into()
     }
 
-    /// The core that a fast-path frame is for, a TCP segment over IPv4; `None` says nothing.
+    /// Returns the core of a fast-path frame, a TCP segment over IPv4; `None` if the frame is of another kind.
     #[inline]
     pub fn core_of_fast(&self, frame: &[u8]) -> Option<u16> {
         let ends = fast_path_ends_of(frame)?;
@@ -214,13 +214,13 @@ impl Steering {
         Some(owner.into())
     }
 
-    /// The core that a received frame is for: the first, where it belongs to no flow.
+    /// Returns the core of a received frame: the first core if it has no flow.
     #[inline]
     pub fn core_of_frame(&self, frame: &[u8]) -> u16 {
         if self.cores == 1 { 0 } else { flow_of(frame).map_or(0, |flow| self.core_of(&flow)) }
     }
 
-    /// How often owners have changed. Whoever reads it, and then the table, finds the changes that it counts.
+    /// Returns the version of the table. A reader that reads it before the table sees all changes that it counts.
     pub fn version(&self) -> u32 {
         self.version.load(Ordering::Acquire)
     }
@@ -228,7 +228,7 @@ impl Steering {
     /// Gives buckets to another core.
     pub fn give(&self, buckets: impl IntoIterator<Item = Bucket>, to: u16) {
         let left_behind = self.left_behind.lock();
-        // Before the first of them is another's. Once for all: it looks at every owner.
+        // Cleared before the first bucket has a new owner. `look_for_sole` reads all owners, and so runs once at the end.
         self.sole.store(NOBODY, Ordering::Relaxed);
         for bucket in buckets {
             let flag = if left_behind.counts.contains_key(&bucket) { HAS_LEFT_BEHIND } else { 0 };
@@ -238,7 +238,7 @@ impl Steering {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Has a flow be served by a core, whichever its bucket belongs to, until [`Self::forget`].
+    /// Assigns a flow to a core, independently of its bucket, until [`Self::forget`].
     pub fn keep(&self, flow: Flow, core: u16) {
         let bucket = self.bucket_of(&flow);
         let mut left_behind = self.left_behind.lock();
@@ -250,7 +250,7 @@ impl Steering {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Has a flow be served by its bucket's core again.
+    /// Assigns a flow to its bucket's core again.
     pub fn forget(&self, flow: &Flow) {
         let bucket = self.bucket_of(flow);
         let mut left_behind = self.left_behind.lock();
@@ -269,7 +269,7 @@ impl Steering {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// How many flows are left behind.
+    /// Returns the number of left-behind flows.
     pub fn left_behind(&self) -> usize {
         self.left_behind.lock().cores.len()
     }
@@ -279,9 +279,9 @@ impl Steering {
         self.left_behind.lock().cores.get(flow).copied()
     }
 
-    /// The moves that spread the buckets evenly over `cores`, as few as can be: cores that are not among them give all they
-    /// have, those that have too many the last of theirs, and those that have too few get them, in order. None, where
-    /// `cores` names none that there is.
+    /// Returns the fewest moves that distribute the buckets evenly over `cores`: other cores lose all buckets, cores
+    /// with too many lose their last ones, and cores with too few get these, in order. Empty if `cores` has no valid
+    /// core.
     pub fn plan(&self, cores: &[u16]) -> Vec<Move> {
         let mut wanted: Vec<u16> = cores.iter().copied().filter(|&core| core < self.cores).collect();
         wanted.sort_unstable();
@@ -292,7 +292,7 @@ impl Steering {
         };
         let owners = self.owners();
         let held = |core: u16| owners.iter().filter(|&&owner| owner == core).count();
-        // Who has most keeps what does not divide, so that the fewest move.
+        // The cores with the most buckets keep the remainder of the division, so that the fewest move.
         let mut by_load = wanted.clone();
         by_load.sort_by_cached_key(|&core| core::cmp::Reverse(held(core)));
         let quota = |core: u16| share + usize::from(by_load.iter().take(extra).any(|&one| one == core));
@@ -309,14 +309,14 @@ impl Steering {
     }
 }
 
-/// A bucket that is to change hands.
+/// A planned change of a bucket's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
     /// The bucket.
     pub bucket: Bucket,
-    /// Who has it.
+    /// The present owner.
     pub from: u16,
-    /// Who gets it.
+    /// The new owner.
     pub to: u16,
 }
 
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_is_sole_while_all_flows_belong_to_it_and_none_is_left_behind() {
+    fn a_core_is_sole_if_it_owns_all_flows_and_none_is_left_behind() {
         let steering = Steering::begun_by(1, 4, [1; KEY_LEN]);
         assert!(steering.is_sole(0) && !steering.is_sole(1));
         assert_eq!(steering.owners(), [0; BUCKETS]);
@@ -374,14 +374,14 @@ mod tests {
     }
 
     #[test]
-    fn cores_that_come_and_go_move_only_the_buckets_they_must() {
+    fn joining_and_leaving_cores_move_the_fewest_buckets() {
         let steering = Steering::new(4, [7; KEY_LEN]);
         assert_eq!(steering.plan(&[0, 1, 2, 3]), []);
         let leave = steering.plan(&[0, 1, 2]);
         assert_eq!(leave.len(), 32);
         carry_out(&steering, &leave);
         assert_eq!(shares(&steering), [43, 43, 42, 0]);
-        assert_eq!(steering.plan(&[2, 1, 0, 1]), [], "nothing is left to do, however it is asked");
+        assert_eq!(steering.plan(&[2, 1, 0, 1]), [], "a move without need");
         let come = steering.plan(&[0, 1, 2, 3]);
         assert_eq!(come.len(), 32);
         carry_out(&steering, &come);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_left_behind_is_found_until_it_is_forgotten() {
+    fn a_left_behind_flow_keeps_its_core_until_it_is_forgotten() {
         let steering = Steering::new(4, core::array::from_fn(|byte| (byte * 37 + 11) as u8));
         let (left_behind, bucket) = (flow(1), steering.bucket_of(&flow(1)));
         let other = (2..).map(flow).find(|flow| steering.bucket_of(flow) == bucket).unwrap();
@@ -408,12 +408,12 @@ mod tests {
         assert_eq!(
             steering.owners[bucket.index()].load(Ordering::Relaxed),
             1,
-            "no look at left_behind is left"
+            "the flag of left-behind flows is still set"
         );
     }
 
     #[test]
-    fn a_frame_goes_where_its_flow_goes_however_it_is_looked_at() {
+    fn fast_and_general_check_steer_a_frame_to_the_core_of_its_flow() {
         let steering = Steering::new(4, core::array::from_fn(|byte| (byte * 37 + 11) as u8));
         steering.keep(flow(7), 0);
         for port in 0..500 {
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_that_is_alone_serves_every_flow() {
+    fn a_single_stack_owns_every_flow() {
         let steering = Steering::alone();
         assert!((0..1000).all(|port| steering.core_of(&flow(port)) == 0));
     }

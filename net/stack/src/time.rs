@@ -1,93 +1,93 @@
-//! Points in time and spans of it, in nanoseconds, as the caller tells them. Nothing here reads a clock.
+//! Points in time and durations, in nanoseconds, as the caller supplies them. This module reads no clock.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 
-/// A point in time: nanoseconds since some moment that is the same for every call on one stack.
+/// A point in time: nanoseconds since an epoch that is the same for all calls on a stack.
 ///
-/// 64 bits of nanoseconds last 584 years, so arithmetic saturates instead of wrapping.
+/// The 64 bits of nanoseconds last 584 years, so arithmetic saturates instead of wrapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
-/// A span of time in nanoseconds.
+/// A duration in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Duration(u64);
 
 impl Instant {
-    /// The moment from which the clock counts.
+    /// The epoch.
     pub const ZERO: Self = Self(0);
 
-    /// A moment that does not come.
+    /// The end of time, for deadlines that are never reached.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// The point `nanos` nanoseconds after [`Instant::ZERO`].
+    /// Returns the point `nanos` nanoseconds after [`Instant::ZERO`].
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since [`Instant::ZERO`].
+    /// Returns the nanoseconds since [`Instant::ZERO`].
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// The span from `earlier` to here; zero where `earlier` is later.
+    /// Returns the duration since `earlier`; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration(self.0.saturating_sub(earlier.0))
     }
 }
 
 impl From<core::time::Duration> for Duration {
-    /// What is longer than 584 years counts as that.
+    /// Durations of more than 584 years saturate.
     fn from(duration: core::time::Duration) -> Self {
         Self(duration.as_nanos().try_into().unwrap_or(u64::MAX))
     }
 }
 
 impl Duration {
-    /// No time at all.
+    /// A duration of zero.
     pub const ZERO: Self = Self(0);
 
-    /// A span of `nanos` nanoseconds.
+    /// Returns a duration of `nanos` nanoseconds.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// A span of `micros` microseconds.
+    /// Returns a duration of `micros` microseconds.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros.saturating_mul(1_000))
     }
 
-    /// A span of `millis` milliseconds.
+    /// Returns a duration of `millis` milliseconds.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// A span of `secs` seconds.
+    /// Returns a duration of `secs` seconds.
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(1_000_000_000))
     }
 
-    /// The span in nanoseconds.
+    /// Returns the duration in nanoseconds.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// The span in whole milliseconds, rounded down.
+    /// Returns the duration in whole milliseconds, rounded down.
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
     }
 
-    /// The span in whole seconds, rounded down.
+    /// Returns the duration in whole seconds, rounded down.
     pub const fn as_secs(self) -> u64 {
         self.0 / 1_000_000_000
     }
 
-    /// `factor` times the span.
+    /// Returns the duration multiplied by `factor`.
     pub const fn times(self, factor: u64) -> Self {
         Self(self.0.saturating_mul(factor))
     }
 
-    /// The span divided by `divisor` (by one, where that is zero).
+    /// Returns the duration divided by `divisor`, unchanged if `divisor` is zero.
     pub const fn divided_by(self, divisor: u64) -> Self {
         Self(match self.0.checked_div(divisor) {
             Some(nanos) => nanos,
@@ -97,13 +97,13 @@ impl Duration {
 }
 
 impl Duration {
-    /// Returns how far the two are from each other.
+    /// Returns the difference of two durations.
     pub(crate) const fn distance_to(self, other: Self) -> Self {
         Self(self.0.abs_diff(other.0))
     }
 
-    /// Returns this span moved towards `other` by one part in 2^`shift` of the distance, rounded down: an exponentially
-    /// weighted average, for spans of less than 2^63 ns.
+    /// Returns this duration moved towards `other` by 2^-`shift` of the difference, rounded down: an exponentially
+    /// weighted average, for durations of less than 2^63 ns.
     pub(crate) const fn nearer_to(self, other: Self, shift: u32) -> Self {
         let step = (other.0.wrapping_sub(self.0) as i64) >> shift;
         Self(self.0.wrapping_add_signed(step))
@@ -135,7 +135,7 @@ impl Add for Duration {
 impl Sub for Duration {
     type Output = Self;
 
-    /// The difference; zero where `other` is the longer one.
+    /// Returns the difference; zero if `other` is longer.
     fn sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }

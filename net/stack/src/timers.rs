@@ -1,17 +1,18 @@
-//! One deadline for each of many owners: a heap that knows where everyone's entry lies.
+//! One deadline for each of many owners: a heap with the position of each owner's entry.
 //!
-//! An owner (a connection, by its number) has at most one entry, so the heap is never larger than the table
-//! it serves. Most deadlines of TCP move away before they come due: an owner therefore does not touch the
-//! heap when its deadline moves *later*, and whoever looks at the heap's top asks the owner for the truth.
-//! Exact to the nanosecond: nobody is woken for a deadline that moved. Why this is no wheel stands in decision 0026.
+//! An owner (a connection, by its number) has at most one entry, so the heap is never larger than the table that it
+//! serves. Most deadlines of TCP move to a later time before they expire. An owner therefore does not update the heap
+//! when its deadline moves *later*, and the code that reads the heap's top asks the owner for its current deadline.
+//! Deadlines are exact to the nanosecond: no timer fires for a deadline that has moved. Decision 0026 explains why this
+//! is not a timer wheel.
 
 use crate::time::Instant;
 use alloc::vec::Vec;
 
-/// Children of a heap node: four share a cache line.
+/// Children of a heap node: four entries share a cache line.
 const ARITY: usize = 4;
 
-/// "Not in the heap".
+/// The position of an owner without an entry.
 const ABSENT: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -20,11 +21,11 @@ struct Entry {
     owner: u32,
 }
 
-/// A heap of deadlines with one place per owner.
+/// A heap of deadlines with at most one entry per owner.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     heap: Vec<Entry>,
-    /// Position in `heap` of each owner's entry.
+    /// The position in `heap` of each owner's entry.
     places: Vec<u32>,
 }
 
@@ -33,13 +34,13 @@ impl Timers {
         Self { heap: Vec::new(), places: Vec::new() }
     }
 
-    /// The earliest entry: its time and owner.
+    /// Returns time and owner of the earliest entry.
     #[inline]
     pub fn first(&self) -> Option<(Instant, u32)> {
         self.heap.first().map(|entry| (entry.at, entry.owner))
     }
 
-    /// Makes sure that `owner` is looked at no later than `at`.
+    /// Ensures that the owner's entry is no later than `at`.
     #[inline(always)]
     pub fn no_later_than(&mut self, owner: u32, at: Instant) {
         match self.place(owner).and_then(|place| self.heap.get(place).map(|entry| entry.at)) {
@@ -48,7 +49,7 @@ impl Timers {
         }
     }
 
-    /// Moves the owner's entry to exactly `at`, making one where there is none.
+    /// Sets the owner's entry to exactly `at`, and creates one if there is none.
     pub fn set(&mut self, owner: u32, at: Instant) {
         if let Some(place) = self.place(owner) {
             if let Some(entry) = self.heap.get_mut(place) {
@@ -68,7 +69,7 @@ impl Timers {
         self.rise(place);
     }
 
-    /// Removes the owner's entry, where it has one.
+    /// Removes the owner's entry, if it has one.
     pub fn remove(&mut self, owner: u32) {
         let Some(place) = self.place(owner) else { return };
         self.heap.swap_remove(place);
@@ -86,7 +87,7 @@ impl Timers {
         self.places.get(owner as usize).filter(|&&place| place != ABSENT).map(|&place| place as usize)
     }
 
-    /// Writes down where the entry at `place` lies.
+    /// Records the position of the entry at `place`.
     fn note(&mut self, place: usize) {
         let owner = self.heap[place].owner as usize;
         if let Some(slot) = self.places.get_mut(owner) {
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn random_use_agrees_with_a_sorted_map() {
+    fn random_operations_agree_with_a_sorted_map() {
         let mut timers = Timers::new();
         let mut model: BTreeMap<u32, u64> = BTreeMap::new();
         let mut state = 1u64;

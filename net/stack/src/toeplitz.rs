@@ -1,8 +1,8 @@
-//! The hash of receive-side scaling (Toeplitz, as Microsoft's specification of RSS has it): every bit that is set adds a part
-//! of the key, shifted by the bit's place. It is what devices compute, so that they and the stack agree.
+//! The Toeplitz hash of receive-side scaling, as Microsoft's RSS specification defines it: every set bit adds a part of
+//! the key, shifted by the bit's position. Devices compute the same hash.
 //!
-//! Eight bits are looked up at once. It is linear, so that it serves for spreading alone: tables that must not fill in one
-//! place have hashes of their own.
+//! The computation looks up eight bits at once. The hash is linear, and so only suitable for spreading: hash tables
+//! that must resist collisions use other hashes.
 
 use crate::address::Flow;
 use alloc::boxed::Box;
@@ -11,21 +11,22 @@ use core::net::IpAddr;
 /// Length of a key, in bytes: enough for two IPv6 addresses and two ports.
 pub const KEY_LEN: usize = 40;
 
-/// Bytes that are hashed of an IPv6 flow; there is a table for each.
+/// The hashed bytes of an IPv6 flow; there is a table for each.
 const LONGEST: usize = 36;
 
-/// The last bit of a port in what is hashed: of the remote one and the local one over IPv4, then over IPv6.
+/// The position of a port's last bit in the hashed bytes: of the remote and the local port over IPv4, then over IPv6.
 const LAST_BITS_OF_PORTS: [usize; 4] = [79, 95, 271, 287];
 
-/// The lowest bits of a hash that are to tell neighbouring ports apart.
+/// The number of lowest hash bits that distinguish neighbouring ports.
 const EVEN_BITS: usize = 7;
 
-/// The key with some bits changed, so that ports one after the other spread evenly: of 2^n neighbours, from a multiple of that
-/// on, no two have the same lowest n bits of the hash, for n up to 7. Of random keys one in 32 would have 32 ports in a row
-/// agree in the lowest bit.
+/// Returns the key with some bits changed, so that consecutive ports spread evenly: of 2^n ports that start at a
+/// multiple of 2^n, no two have the same lowest n bits of the hash, for n up to 7. One in 32 random keys would give 32
+/// consecutive ports the same lowest bit.
 ///
-/// How the lowest bits of a port change the lowest bits of the hash is a matrix, each of whose diagonals is one bit of the key:
-/// its leading parts are made invertible, the smallest first. A diagonal that ends there decides.
+/// The effect of a port's lowest bits on the hash's lowest bits is a matrix with constant antidiagonals, each a bit of
+/// the key. The leading submatrices are made invertible, the smallest first, by the bit of the antidiagonal that ends
+/// in their corner.
 pub(crate) fn evened(mut key: [u8; KEY_LEN]) -> [u8; KEY_LEN] {
     for last in LAST_BITS_OF_PORTS {
         let place = |diagonal: usize| last + 31 - diagonal;
@@ -40,7 +41,7 @@ pub(crate) fn evened(mut key: [u8; KEY_LEN]) -> [u8; KEY_LEN] {
     key
 }
 
-/// Whether the matrix of bits with these diagonals is, by elimination.
+/// Returns whether the matrix of bits with these antidiagonals is invertible, by elimination.
 fn is_invertible(size: usize, diagonal: impl Fn(usize) -> u8) -> bool {
     let row = |number: usize| (0..size).fold(0u8, |row, column| row | diagonal(number + column) << column);
     let mut rows: [u8; EVEN_BITS] =
@@ -61,10 +62,10 @@ pub(crate) struct Toeplitz {
 }
 
 impl Toeplitz {
-    /// The hash with this key.
+    /// Returns the hash with this key.
     pub fn new(key: &[u8; KEY_LEN]) -> Self {
         let table = |at: usize| {
-            // The key's bits from this byte on; behind its end there are none.
+            // The key's bits from this byte on, with zeros after its end.
             let part =
                 (0..8).fold(0, |part: u64, next| part << 8 | u64::from(*key.get(at + next).unwrap_or(&0)));
             let mut table = [0; 256];
@@ -77,12 +78,12 @@ impl Toeplitz {
         Self { tables: (0..LONGEST).map(table).collect() }
     }
 
-    /// The hash that is always zero.
+    /// Returns the hash that is always zero.
     pub fn none() -> Self {
         Self { tables: Box::default() }
     }
 
-    /// The hash of the frames that come in of a flow: source, destination, and their ports.
+    /// Returns the hash of a flow's incoming frames: source, destination, and their ports.
     #[inline]
     pub fn hash(&self, flow: &Flow) -> u32 {
         let (from, to) = (flow.remote, flow.local);
@@ -104,7 +105,7 @@ impl Toeplitz {
         self.hash_bytes(&bytes[..len + 4])
     }
 
-    /// The hash of these bytes: of a flow's source, destination and ports.
+    /// Returns the hash of these bytes: of a flow's source, destination and ports.
     #[inline]
     pub fn hash_bytes(&self, bytes: &[u8]) -> u32 {
         self.tables.iter().zip(bytes).fold(0, |sum, (table, byte)| sum ^ table[usize::from(*byte)])
@@ -125,7 +126,7 @@ mod tests {
     use core::net::SocketAddr;
     use proptest::prelude::*;
 
-    /// The key and the sums of Microsoft's "Verifying the RSS Hash Calculation".
+    /// The key and the hashes of Microsoft's "Verifying the RSS Hash Calculation".
     const KEY: [u8; KEY_LEN] = [
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0,
         0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42,
@@ -133,7 +134,7 @@ mod tests {
     ];
 
     #[test]
-    fn known_flows_have_the_hashes_that_devices_give_them() {
+    fn known_flows_have_the_specified_hashes() {
         let known = [
             ("66.9.149.187:2794", "161.142.100.80:1766", 0x51cc_c178),
             ("199.92.111.2:14230", "65.69.140.83:4739", 0xc626_b0ea),
@@ -154,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn neighbouring_ports_spread_evenly_whatever_the_key(
+        fn neighbouring_ports_spread_evenly_with_any_key(
             key in proptest::array::uniform32(any::<u8>()),
             bits in 1u16..8,
             block: u16,

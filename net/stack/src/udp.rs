@@ -1,4 +1,4 @@
-//! UDP (RFC 768): sockets that are bounded queues of datagrams.
+//! UDP (RFC 768): sockets with bounded queues of datagrams.
 
 use crate::address::Flow;
 use crate::config::{CoreShare, Limits, RxChecksum};
@@ -14,32 +14,32 @@ use core::net::{IpAddr, SocketAddr};
 use etherparse::{IpNumber, UdpHeaderSlice};
 use isola_iobuf::{Chain, IoBuf};
 
-/// Length of the header.
+/// Length of the header, in bytes.
 pub(crate) const HEADER_LEN: usize = 8;
-/// Where the checksum lies in the header.
+/// The offset of the checksum in the header.
 const CHECKSUM_OFFSET: u16 = 6;
-/// First port that is chosen for a socket which doesn't ask for one (RFC 6335's dynamic range).
+/// The first ephemeral port (RFC 6335's dynamic range).
 const FIRST_EPHEMERAL: u16 = 49_152;
 
-/// A datagram that came in.
+/// A received datagram.
 #[derive(Clone, Debug)]
 pub struct Datagram {
-    /// Who sent it.
+    /// The sender.
     pub remote: SocketAddr,
-    /// The address that it was sent to: the interface's own, or a broadcast address.
+    /// The destination address: the interface's own, or a broadcast address.
     pub local: IpAddr,
     /// Its payload, a view of the received frame.
     pub payload: IoBuf,
 }
 
-/// Why a socket cannot be bound.
+/// The reason for which a socket cannot be bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BindError {
     /// The port is taken.
     PortInUse(u16),
     /// No port is free.
     NoPorts,
-    /// There are as many sockets as the configuration allows.
+    /// The configured number of sockets is reached.
     TooManySockets,
 }
 
@@ -57,16 +57,16 @@ impl fmt::Display for BindError {
 
 impl core::error::Error for BindError {}
 
-/// Why a datagram was not sent.
+/// The reason for which a datagram was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendToError {
     /// The socket was closed.
     NoSocket,
-    /// The payload is longer than fits into one packet, this many bytes.
+    /// The payload does not fit into one packet; the limit in bytes.
     TooLong(usize),
     /// The interface has no address yet.
     NoAddress,
-    /// There is no way to the destination.
+    /// There is no route to the destination.
     NoRoute,
     /// The transmit queue is full; send again when the device has taken some frames.
     Congested,
@@ -90,7 +90,7 @@ impl core::error::Error for SendToError {}
 struct Socket {
     port: u16,
     queue: VecDeque<Datagram>,
-    /// Memory that the queue keeps alive.
+    /// Memory of the queued datagrams, in bytes.
     bytes: usize,
     /// The owner of all work for the socket.
     owner: Owner,
@@ -103,7 +103,7 @@ pub(crate) struct Received {
     pub payload: IoBuf,
 }
 
-/// Takes the header off and checks the sum.
+/// Removes the header and verifies the checksum.
 pub(crate) fn parse(
     mut datagram: IoBuf,
     source: IpAddr,
@@ -113,7 +113,7 @@ pub(crate) fn parse(
     let header = UdpHeaderSlice::from_slice(&datagram).map_err(|_| Counter::DropUdpMalformed)?;
     let len = usize::from(header.length());
     let (source_port, destination_port) = (header.source_port(), header.destination_port());
-    // Over IPv6 nobody may leave the checksum out (RFC 8200 8.1).
+    // The checksum is mandatory over IPv6 (RFC 8200 8.1).
     let summed = (header.checksum() != 0 || source.is_ipv6()) && checksum == RxChecksum::Unverified;
     if len < HEADER_LEN || len > datagram.len() || destination_port == 0 {
         return Err(Counter::DropUdpMalformed);
@@ -130,7 +130,7 @@ pub(crate) fn parse(
     Ok(Received { source_port, destination_port, payload: datagram })
 }
 
-/// Makes the packet of a datagram. `None` where it is too long for UDP.
+/// Creates the packet of a datagram. Returns `None` if it is too long for UDP.
 pub(crate) fn packet(
     interface: &mut Interface,
     source: SocketAddr,
@@ -156,7 +156,7 @@ pub(crate) fn packet(
     })
 }
 
-/// The longest payload that fits into one packet of `mtu` bytes to `destination`.
+/// Returns the longest payload that fits into one packet of `mtu` bytes to `destination`.
 pub(crate) fn max_payload(mtu: usize, destination: IpAddr) -> usize {
     let ip = if destination.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
     mtu.saturating_sub(ip + HEADER_LEN)
@@ -170,7 +170,7 @@ pub(crate) struct UdpSockets {
     datagram_limit: usize,
     byte_limit: usize,
     core: CoreShare,
-    /// Where the search for a free port starts; moves on with each port given out.
+    /// The start of the search for a free port, which advances with each assigned port.
     next_port: u16,
 }
 
@@ -186,7 +186,7 @@ impl UdpSockets {
         }
     }
 
-    /// Makes a socket for a port.
+    /// Creates a socket with a port.
     pub fn bind(&mut self, port: u16) -> Result<UdpId, BindError> {
         if self.ports.contains_key(&port) {
             return Err(BindError::PortInUse(port));
@@ -197,7 +197,7 @@ impl UdpSockets {
         Ok(UdpId(key))
     }
 
-    /// Makes a socket for talking to `remote`, on a free port whose flow belongs to this core.
+    /// Creates a socket for `remote`, on a free port whose flow belongs to this core.
     pub fn bind_for(&mut self, local: IpAddr, remote: SocketAddr) -> Result<UdpId, BindError> {
         for _ in FIRST_EPHEMERAL..=u16::MAX {
             let port = self.next_port;
@@ -210,7 +210,7 @@ impl UdpSockets {
         Err(BindError::NoPorts)
     }
 
-    /// Closes a socket; what it had queued is gone.
+    /// Closes a socket; its queued datagrams are lost.
     pub fn close(&mut self, id: UdpId, events: &mut EventQueue) {
         if let Some(socket) = self.sockets.remove(id.0) {
             events.sockets.remove(id.0.index);
@@ -225,7 +225,7 @@ impl UdpSockets {
         }
     }
 
-    /// Returns the owner of the socket at a place in the table.
+    /// Returns the owner of the socket at an index of the table.
     pub fn owner_at(&self, index: u32) -> Owner {
         self.sockets.at(index).map_or(Owner::UNKNOWN, |socket| socket.owner)
     }
@@ -235,17 +235,17 @@ impl UdpSockets {
         self.ports.get(&port).map_or(Owner::UNKNOWN, |&index| self.owner_at(index))
     }
 
-    /// The port that a socket is bound to.
+    /// Returns the port of a socket.
     pub fn port(&self, id: UdpId) -> Option<u16> {
         self.sockets.get(id.0).map(|socket| socket.port)
     }
 
-    /// Whether a socket is bound to `port`.
+    /// Returns whether a socket is bound to `port`.
     pub fn is_bound(&self, port: u16) -> bool {
         self.ports.contains_key(&port)
     }
 
-    /// Queues a datagram for the socket of its port, or says why not.
+    /// Queues a datagram for the socket of its port, or returns the reason for its drop.
     pub fn deliver(&mut self, port: u16, datagram: Datagram, events: &mut EventQueue) -> Result<(), Counter> {
         let index = *self.ports.get(&port).ok_or(Counter::DropUdpPort)?;
         let socket = self.sockets.at_mut(index).ok_or(Counter::DropUdpPort)?;
@@ -267,7 +267,7 @@ impl UdpSockets {
         Some(datagram)
     }
 
-    /// The name of the socket at a place in the table.
+    /// Returns the id of the socket at an index of the table.
     pub fn id_at(&self, index: u32) -> Option<UdpId> {
         self.sockets.key_at(index).map(UdpId)
     }

@@ -1,4 +1,4 @@
-//! Bytes in, bytes out, as many as there is room for.
+//! Streams of bytes in both directions, and their bounds.
 
 mod ports;
 
@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::vec;
 
-/// Event indices, and a feature that is not used: the terminal's size.
+/// Event indices, and a feature that the driver does not use: the terminal's size.
 const OFFERED: u64 = 1 << 32 | 1 << 29 | 0b01;
 
 struct Rig {
@@ -37,7 +37,7 @@ impl Rig {
         Self { device, console, input, output }
     }
 
-    /// The host sends: as much as there are pages for, in pieces of at most `piece` bytes.
+    /// Sends bytes as the host, in pieces of at most `piece` bytes, as long as the driver has lent pages.
     fn host_sends(&mut self, bytes: &[u8], piece: usize) -> usize {
         let mut sent = 0;
         for part in bytes.chunks(piece) {
@@ -59,7 +59,7 @@ impl Rig {
 #[test]
 fn bytes_go_both_ways() {
     let mut rig = Rig::new(OFFERED);
-    assert_eq!(lock(&rig.device).accepted, OFFERED & !0b01, "not the size of the terminal");
+    assert_eq!(lock(&rig.device).accepted, OFFERED & !0b01, "the size of the terminal was negotiated");
     assert_eq!(lock(&rig.device).notices, [0]);
     let mut bytes = [0; 16];
     assert_eq!(rig.console.receive(&mut bytes), Ok(0));
@@ -77,7 +77,7 @@ fn bytes_go_both_ways() {
 }
 
 #[test]
-fn it_runs_on_pci_with_a_message_interrupt() {
+fn a_console_runs_on_pci_with_a_message_interrupt() {
     let memory = SharedMemory::new(1 << 20);
     let device: SharedDevice = Arc::new(Mutex::new(FakeDevice::new(3, OFFERED, 2, vec![0; 12])));
     lock(&device).memory = Some(memory.peer());
@@ -113,13 +113,13 @@ fn both_directions_are_bounded() {
     assert_eq!(rig.host_sends(&flood, PAGE), 0);
     let mut half = vec![0; PAGE / 2];
     assert_eq!(rig.console.receive(&mut half), Ok(PAGE / 2));
-    assert_eq!(rig.host_sends(&flood, PAGE), 0, "the page is still being read");
+    assert_eq!(rig.host_sends(&flood, PAGE), 0, "a half-read page was lent");
     assert_eq!(rig.console.receive(&mut half), Ok(PAGE / 2));
     assert_eq!(rig.host_sends(&flood, PAGE), PAGE);
 }
 
 #[test]
-fn half_read_pages_keep_the_reader_awake() {
+fn a_half_read_page_is_pending() {
     let mut rig = Rig::new(OFFERED);
     rig.host_sends(b"ab", 2);
     assert_eq!(rig.console.enable_receive_interrupts(), Pending::Yes);
@@ -130,7 +130,7 @@ fn half_read_pages_keep_the_reader_awake() {
 }
 
 #[test]
-fn a_device_that_claims_more_than_a_page_is_a_fault() {
+fn a_length_beyond_the_page_is_a_fault() {
     let mut rig = Rig::new(OFFERED);
     let chain = rig.input.take().unwrap();
     rig.input.give_back(chain.head, 4097);
@@ -140,7 +140,7 @@ fn a_device_that_claims_more_than_a_page_is_a_fault() {
 }
 
 #[test]
-fn empty_pages_are_given_back_at_once() {
+fn empty_pages_are_lent_again_at_once() {
     let mut rig = Rig::new(OFFERED);
     for _ in 0..100 {
         let chain = rig.input.take().expect("the driver keeps no page");
@@ -153,12 +153,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn streams_arrive_whole_whatever_the_pieces(
+    fn streams_arrive_complete_in_pieces_of_all_sizes(
         offered in prop_oneof![Just(OFFERED), Just(OFFERED & !(1 << 29))],
         steps in prop::collection::vec((0_u8..4, 1_usize..9000), 1..120),
     ) {
         let mut rig = Rig::new(offered);
-        // Numbers that repeat at no length of a page.
+        // The period does not divide the length of a page.
         let stream = |from: usize, len: usize| (from..from + len).map(|at| (at % 251) as u8);
         let (mut into, mut out) = ((0, 0), (0, 0));
         let mut waiting = VecDeque::new();
@@ -173,7 +173,7 @@ proptest! {
                     let count = rig.console.receive(&mut bytes).unwrap();
                     prop_assert!(bytes[..count].iter().copied().eq(stream(into.1, count)));
                     into.1 += count;
-                    prop_assert!(count == size || into.0 == into.1, "bytes were left lying");
+                    prop_assert!(count == size || into.0 == into.1, "received bytes were not returned");
                 }
                 2 => {
                     let bytes: Vec<u8> = stream(out.0, size).collect();

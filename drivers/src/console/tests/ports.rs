@@ -1,4 +1,4 @@
-//! Devices with several ports: which one bytes go through, and what the device may say.
+//! Devices with several ports: the choice of the port, and hostile messages.
 
 use super::*;
 
@@ -33,7 +33,7 @@ impl Ported {
         Self { device, console: console.unwrap(), to_driver, from_driver }
     }
 
-    /// The next message of the driver: port, event, value.
+    /// Returns the next message of the driver: port, event, value.
     fn hear(&mut self) -> Option<(u32, u16, u16)> {
         let chain = self.from_driver.take()?;
         let bytes = self.from_driver.read(&chain);
@@ -42,31 +42,31 @@ impl Ported {
         Some((u32::from_le_bytes([a, b, c, d]), u16::from_le_bytes([e, f]), u16::from_le_bytes([g, h])))
     }
 
-    /// Sends a message to the driver, with bytes behind it.
+    /// Sends a message to the driver, followed by `rest`.
     fn tell(&mut self, port: u32, event: u16, value: u16, rest: &[u8]) {
-        let chain = self.to_driver.take().expect("the driver keeps no buffer");
+        let chain = self.to_driver.take().expect("a lent buffer");
         let head = u64::from(port) | u64::from(event) << 32 | u64::from(value) << 48;
         self.to_driver.answer(&chain, &[&head.to_le_bytes(), rest].concat());
     }
 }
 
 #[test]
-fn bytes_go_through_the_port_that_the_device_tells_of() {
+fn bytes_flow_through_the_port_that_the_device_adds() {
     let mut rig = Ported::new(OFFERED_PORTS);
     assert_eq!(lock(&rig.device).accepted, OFFERED_PORTS & !1);
-    assert_eq!(rig.hear(), Some((0, 0, 1)), "the device is told that the driver is ready");
+    assert_eq!(rig.hear(), Some((0, 0, 1)), "the driver announces its readiness");
     assert_eq!(rig.hear(), None);
     assert_eq!(rig.console.transmit(b"too early"), Ok(0));
     assert_eq!(rig.console.enable_receive_interrupts(), Pending::No);
     assert_eq!(rig.console.enable_transmit_interrupts(), Pending::No);
 
     rig.tell(1, 1, 1, b"");
-    assert!(rig.to_driver.wants_interrupt(), "who waits for bytes waits for the port");
+    assert!(rig.to_driver.wants_interrupt(), "the receive interrupt covers the new port");
     assert!(rig.console.has_received());
     assert_eq!(rig.console.enable_receive_interrupts(), Pending::Yes);
     assert_eq!(rig.console.receive(&mut [0; 8]), Ok(0));
     assert_eq!(rig.hear(), Some((1, 3, 1)), "the port is ready");
-    assert_eq!(rig.hear(), Some((1, 6, 1)), "and open");
+    assert_eq!(rig.hear(), Some((1, 6, 1)), "the port is open");
 
     let mut input = lock(&rig.device).ring(4);
     let mut output = lock(&rig.device).ring(5);
@@ -83,7 +83,7 @@ fn bytes_go_through_the_port_that_the_device_tells_of() {
 }
 
 #[test]
-fn port_0_of_a_device_with_several_serves_as_well() {
+fn port_0_of_a_device_with_several_ports_works() {
     let mut rig = Ported::new(OFFERED_PORTS & !feature::EVENT_INDEX);
     rig.tell(0, 1, 1, b"");
     assert_eq!(rig.console.transmit(b"first"), Ok(5));
@@ -93,7 +93,7 @@ fn port_0_of_a_device_with_several_serves_as_well() {
 }
 
 #[test]
-fn the_first_port_within_reach_stays_the_one() {
+fn later_ports_do_not_replace_the_first_valid_one() {
     let mut rig = Ported::new(OFFERED_PORTS);
     rig.hear();
     rig.tell(7, 1, 1, b"");
@@ -107,14 +107,14 @@ fn the_first_port_within_reach_stays_the_one() {
 }
 
 #[test]
-fn what_else_the_device_says_changes_nothing_and_its_buffers_come_back() {
+fn other_messages_are_ignored_and_their_buffers_lent_again() {
     let mut rig = Ported::new(OFFERED_PORTS);
     rig.hear();
     for event in (0..40).filter(|event| *event != 1) {
         rig.tell(1, event, 1, b"a name, or the size of a terminal");
         assert_eq!(rig.console.receive(&mut [0; 8]), Ok(0));
     }
-    // Too short to be a message, though an addition stood there before.
+    // Too short for a message, although the buffer still has an earlier PORT_ADD.
     let chain = rig.to_driver.take().unwrap();
     rig.to_driver.answer(&chain, &[1, 0, 0, 0]);
     assert_eq!(rig.console.receive(&mut [0; 8]), Ok(0));
@@ -125,7 +125,7 @@ fn what_else_the_device_says_changes_nothing_and_its_buffers_come_back() {
 }
 
 #[test]
-fn a_device_that_returns_what_it_never_had_is_a_fault() {
+fn returning_a_buffer_that_was_never_lent_is_a_fault() {
     let mut rig = Ported::new(OFFERED_PORTS);
     rig.to_driver.write_used(0, 99, 8);
     rig.to_driver.set_used_index(1);
@@ -135,14 +135,14 @@ fn a_device_that_returns_what_it_never_had_is_a_fault() {
 }
 
 #[test]
-fn a_device_that_says_it_has_one_port_needs_no_more_queues() {
+fn a_device_with_max_ports_1_needs_four_queues() {
     let (device, console) = start(OFFERED_PORTS, 4, 1);
     assert!(console.is_ok());
     assert_eq!(lock(&device).queues.iter().filter(|queue| queue.ready).count(), 4);
 }
 
 #[test]
-fn a_device_without_the_queues_that_it_promises_is_refused() {
+fn a_device_without_the_queues_of_its_ports_is_rejected() {
     let (_, console) = start(OFFERED_PORTS, 4, 31);
     assert_eq!(console.err(), Some(DeviceError::NoQueue { queue: crate::transport::QueueIndex(4) }));
 }

@@ -1,4 +1,4 @@
-//! Frames longer than the network carries: cut by the device where they are sent, put together where they come.
+//! Frames longer than the MTU: segmentation offload and merged receive buffers.
 
 use super::*;
 
@@ -9,7 +9,7 @@ const LONG: u64 = EVERYTHING
     | bits::GUEST_SEGMENTS_IPV4
     | bits::GUEST_SEGMENTS_IPV6;
 
-/// Room for the longest frame twice.
+/// Room for two of the longest frames.
 const MERGING: NetOptions<'static> =
     NetOptions { queue_size: 128, merging: Merging::Buffers { len: 2048 }, ..LINE };
 
@@ -18,7 +18,7 @@ fn header(buffers: u8) -> [u8; HEADER_LEN] {
 }
 
 #[test]
-fn long_frames_are_agreed_on_where_the_queue_has_room_for_them() {
+fn long_frames_are_negotiated_if_the_queue_has_room() {
     let agreed = |options: &NetOptions<'_>, limit: u16, offered: u64| {
         let rig = Rig::new(offered);
         lock(&rig.device).queues.iter_mut().for_each(|queue| queue.limit = limit);
@@ -29,17 +29,17 @@ fn long_frames_are_agreed_on_where_the_queue_has_room_for_them() {
     let sending = bits::SEGMENTS_IPV4 | bits::SEGMENTS_IPV6;
     let all = LONG & !EVERYTHING;
     assert_eq!(agreed(&MERGING, 256, LONG), all);
-    assert_eq!(agreed(&LINE, 256, LONG), sending, "not asked for");
+    assert_eq!(agreed(&LINE, 256, LONG), sending, "not requested");
     assert_eq!(agreed(&MERGING, 32, LONG), sending, "the device's queue is too short");
-    assert_eq!(agreed(&NetOptions { queue_size: 32, ..MERGING }, 256, LONG), sending, "the driver's is");
-    // Each feature as far as those that it stands on are offered.
+    assert_eq!(agreed(&NetOptions { queue_size: 32, ..MERGING }, 256, LONG), sending, "the driver's queue");
+    // Each feature as far as its prerequisites are offered.
     assert_eq!(agreed(&MERGING, 256, LONG & !bits::CHECKSUM), all & !sending);
     assert_eq!(agreed(&MERGING, 256, LONG & !bits::GUEST_CHECKSUM), sending | bits::MERGED_BUFFERS);
     assert_eq!(agreed(&MERGING, 256, LONG & !bits::MERGED_BUFFERS), sending);
 }
 
 #[test]
-fn a_frame_comes_in_as_many_buffers_as_it_takes() {
+fn a_long_frame_arrives_in_several_buffers() {
     let rig = Rig::new(LONG);
     let (_net, mut pairs) = rig.start(&MERGING).unwrap();
     let pair = &mut pairs[0];
@@ -63,7 +63,7 @@ fn a_frame_comes_in_as_many_buffers_as_it_takes() {
 }
 
 #[test]
-fn packets_that_are_longer_than_a_buffer_need_several_or_longer_ones() {
+fn a_large_mtu_needs_merged_or_longer_buffers() {
     let jumbo = NetOptions { max_mtu: 9000, ..MERGING };
     for (offered, buffer_len) in [(LONG, 2048), (LONG & !bits::MERGED_BUFFERS, 9030)] {
         let rig = Rig::new(offered);
@@ -77,7 +77,7 @@ fn packets_that_are_longer_than_a_buffer_need_several_or_longer_ones() {
 }
 
 #[test]
-fn a_frame_of_more_buffers_than_have_come_breaks_the_queue() {
+fn a_buffer_count_beyond_the_returned_buffers_is_a_fault() {
     let rig = Rig::new(LONG);
     let (_net, mut pairs) = rig.start(&MERGING).unwrap();
     let pair = &mut pairs[0];
@@ -92,7 +92,7 @@ fn a_frame_of_more_buffers_than_have_come_breaks_the_queue() {
 }
 
 #[test]
-fn where_buffers_are_not_merged_nobody_counts_them() {
+fn the_buffer_count_is_ignored_without_merging() {
     let rig = Rig::new(EVERYTHING);
     let (_net, mut pairs) = rig.start(&MERGING).unwrap();
     let pair = &mut pairs[0];
@@ -105,7 +105,7 @@ fn where_buffers_are_not_merged_nobody_counts_them() {
 }
 
 #[test]
-fn a_segment_is_cut_only_by_a_device_that_does() {
+fn segmentation_offload_needs_the_feature_of_its_kind() {
     let cut = |kind| Offload::Segment { kind, header_len: 54, segment_len: 1460, start: 34, offset: 16 };
     let rig = Rig::new(LONG & !bits::SEGMENTS_IPV6);
     let (_net, mut pairs) = rig.start(&LINE).unwrap();
@@ -123,7 +123,7 @@ fn a_segment_is_cut_only_by_a_device_that_does() {
 }
 
 #[test]
-fn a_frame_behind_its_header_is_one_piece_fewer() {
+fn a_frame_behind_its_header_takes_one_descriptor_fewer() {
     let rig = Rig::new(EVERYTHING);
     let (_net, mut pairs) = rig.start(&LINE).unwrap();
     let pair = &mut pairs[0];

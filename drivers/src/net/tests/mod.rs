@@ -1,4 +1,4 @@
-//! A network device from its reset to frames and back, over both buses.
+//! A network device from reset to running, frames in both directions, and reset, over both buses.
 
 mod long_frames;
 mod spreading;
@@ -34,7 +34,8 @@ const EVERYTHING: u64 = BASIC
     | bits::STATUS
     | bits::CONTROL_QUEUE
     | bits::SEVERAL_PAIRS;
-/// `VIRTIO_NET_F_GUEST_TSO4`, `VIRTIO_NET_F_MRG_RXBUF`, `VIRTIO_NET_F_CTRL_VLAN` and more that is not used.
+/// `VIRTIO_NET_F_GUEST_TSO4`, `VIRTIO_NET_F_MRG_RXBUF`, `VIRTIO_NET_F_CTRL_VLAN` and other features that the driver
+/// does not use here.
 const FURTHER: u64 = 1 << 7 | 1 << 15 | 1 << 19 | 1 << 57 | 1 << 34;
 
 const MAC: [u8; 6] = [0x52, 0x54, 0, 1, 2, 3];
@@ -102,13 +103,13 @@ impl Rig {
 }
 
 #[test]
-fn a_device_goes_through_the_steps_of_the_specification() {
+fn start_follows_the_steps_of_the_specification() {
     let rig = Rig::new(EVERYTHING | FURTHER);
     let (net, _queues) = rig.start(&LINE).unwrap();
     let device = lock(&rig.device);
     assert_eq!(device.statuses, [0, 1, 3, 11, 15]);
     let one_pair = EVERYTHING & !(bits::CONTROL_QUEUE | bits::SEVERAL_PAIRS);
-    assert_eq!(device.accepted, one_pair, "nothing that is not used, nothing left out");
+    assert_eq!(device.accepted, one_pair, "the negotiated features are exactly the used ones");
     assert_eq!((device.queues[0].size, device.queues[1].size), (8, 8));
     assert!(!device.queues[2].ready);
     drop(device);
@@ -119,11 +120,11 @@ fn a_device_goes_through_the_steps_of_the_specification() {
     lock(&rig.device).status |= 64;
     assert!(net.needs_reset());
     drop(net);
-    assert_eq!(lock(&rig.device).status, 0, "dropped, it is reset");
+    assert_eq!(lock(&rig.device).status, 0, "a dropped device was not reset");
 }
 
 #[test]
-fn devices_that_cannot_be_used_are_refused_by_name() {
+fn unusable_devices_are_rejected_with_the_reason() {
     let refusal = |offered, change: &dyn Fn(&mut FakeDevice)| {
         let rig = Rig::new(offered);
         change(&mut lock(&rig.device));
@@ -161,11 +162,11 @@ fn devices_that_cannot_be_used_are_refused_by_name() {
     let rig = Rig::new(BASIC);
     let none = rig.start(&NetOptions { pairs: 0, ..LINE }).map(|_| ()).unwrap_err();
     assert_eq!(none, DeviceError::NoQueuesAsked);
-    assert_eq!(lock(&rig.device).status, 0, "given up, it is reset");
+    assert_eq!(lock(&rig.device).status, 0, "the rejected device was not reset");
 }
 
 #[test]
-fn an_mtu_that_buffers_cannot_hold_is_not_agreed_to() {
+fn an_mtu_beyond_the_buffers_is_not_negotiated() {
     for (mtu, max_mtu, agreed) in
         [(1400_u16, 1500, true), (9000, 1500, false), (9000, 9000, true), (67, 1500, false)]
     {
@@ -231,7 +232,7 @@ fn a_received_frame_without_a_byte_breaks_the_queue() {
 }
 
 #[test]
-fn frames_are_sent_from_where_they_are() {
+fn frames_are_sent_without_copies() {
     for offered in [EVERYTHING, BASIC] {
         let rig = Rig::new(offered);
         let (_net, mut pairs) = rig.start(&LINE).unwrap();
@@ -269,7 +270,7 @@ fn frames_are_sent_from_where_they_are() {
 }
 
 #[test]
-fn a_full_queue_gives_the_frame_back_and_room_can_be_waited_for() {
+fn a_full_queue_returns_the_frame_and_interrupts_when_there_is_room() {
     let rig = Rig::new(BASIC | EVENT_INDEX);
     let (_net, mut pairs) = rig.start(&LINE).unwrap();
     let pair = &mut pairs[0];
@@ -291,7 +292,7 @@ fn a_full_queue_gives_the_frame_back_and_room_can_be_waited_for() {
 }
 
 #[test]
-fn interrupts_are_off_until_asked_for_and_then_for_one() {
+fn interrupts_are_off_until_enabled() {
     for offered in [BASIC | EVENT_INDEX, BASIC] {
         let rig = Rig::new(offered);
         let (_net, mut pairs) = rig.start(&LINE).unwrap();
@@ -339,7 +340,7 @@ fn pairs_have_queues_and_interrupts_of_their_own_on_pci() {
     assert_eq!([data(0), data(1), data(2)], [0x50, 0x51, 0x52]);
     pairs[1].redirect(InterruptMessage { address: 0xfee0_3000, data: 0x60 });
     assert_eq!([data(0), data(1)], [0x50, 0x60]);
-    // Each pair on a core of its own.
+    // The second pair moves to another core.
     let mut second = pairs.pop().unwrap();
     let frame = rig.frame(&[b"from the other core"]);
     std::thread::spawn(move || {
@@ -355,16 +356,16 @@ fn pairs_have_queues_and_interrupts_of_their_own_on_pci() {
     assert_eq!(&ring.read(&chain)[12..], b"from the other core");
     assert_eq!(lock(&rig.device).notices, [4, 3]);
     net.use_pairs(1).unwrap();
-    assert_eq!(net.use_pairs(3), Err(DeviceError::CommandRefused), "there are two");
+    assert_eq!(net.use_pairs(3), Err(DeviceError::CommandRefused), "the device has two pairs");
     assert_eq!(net.use_pairs(0), Err(DeviceError::CommandRefused));
     assert_eq!(lock(&rig.device).commands.last().unwrap(), &[4, 0, 1, 0]);
     net.stop(pairs).unwrap();
 }
 
 #[test]
-fn a_device_that_can_is_told_to_keep_others_frames_to_itself_but_not_those_for_groups() {
+fn promiscuous_mode_is_disabled_and_all_multicast_enabled() {
     let rig = Rig::new(EVERYTHING | bits::CONTROL_RECEIVE);
-    // Of a device whose several pairs are not used, the control queue comes behind the one pair.
+    // If the device's several pairs are not negotiated, the control queue follows the first pair.
     lock(&rig.device).control = Some(2);
     let (_net, pairs) = rig.start(&LINE).unwrap();
     assert_eq!(pairs.len(), 1);
@@ -372,7 +373,7 @@ fn a_device_that_can_is_told_to_keep_others_frames_to_itself_but_not_those_for_g
 }
 
 #[test]
-fn no_more_pairs_than_interrupts() {
+fn there_are_no_more_pairs_than_interrupts() {
     let rig = Rig::new(EVERYTHING);
     let function = FakeFunction::new(&rig.device, 1);
     let transport = PciTransport::new(function.config(), &function.bars()).unwrap();
@@ -381,7 +382,7 @@ fn no_more_pairs_than_interrupts() {
     let (_net, pairs) = rig.start_on(Box::new(transport), &options).unwrap();
     assert_eq!(pairs.len(), 1);
     assert_eq!(lock(&rig.device).commands, [vec![4, 0, 1, 0]]);
-    assert_eq!(lock(&rig.device).configuration_entry, 0xffff, "there is none left for it");
+    assert_eq!(lock(&rig.device).configuration_entry, 0xffff, "no entry is left for configuration changes");
 
     let rig = Rig::new(EVERYTHING);
     let on_mmio = rig.start(&options).map(|_| ()).unwrap_err();
@@ -389,7 +390,7 @@ fn no_more_pairs_than_interrupts() {
 }
 
 #[test]
-fn a_refused_or_unanswered_command_fails_the_start_and_resets() {
+fn a_rejected_or_unanswered_command_fails_the_start_and_resets() {
     for (answer, silent, error) in
         [(1, false, DeviceError::CommandRefused), (0, true, DeviceError::Fault(Fault::Silent))]
     {
@@ -402,7 +403,7 @@ fn a_refused_or_unanswered_command_fails_the_start_and_resets() {
 }
 
 #[test]
-fn stopping_resets_before_it_lets_go_of_buffers() {
+fn stopping_resets_the_device_before_buffers_are_dropped() {
     let rig = Rig::new(BASIC);
     let (net, mut pairs) = rig.start(&LINE).unwrap();
     pairs[0].fill(rig.buffer(2048)).unwrap();

@@ -1,10 +1,10 @@
-//! A device that spreads what it receives by a hash.
+//! A device that distributes received frames by a hash (RSS).
 
 use super::*;
 
 const SPREADS: u64 = EVERYTHING | bits::SPREADS_BY_HASH;
 
-/// A device that says of itself how long a key and a table it has room for, and what it hashes.
+/// Returns a device with these limits of key and table, and these hash types.
 fn rig(offered: u64, key: u8, table: u16, hashed: u32) -> Rig {
     let rig = Rig::new(offered);
     let mut device = lock(&rig.device);
@@ -19,7 +19,7 @@ fn rig(offered: u64, key: u8, table: u16, hashed: u32) -> Rig {
 const PAIRS: NetOptions<'static> = NetOptions { pairs: 2, ..LINE };
 
 #[test]
-fn a_device_that_hashes_is_told_whose_frames_go_where() {
+fn a_device_with_rss_receives_key_and_table() {
     let rig = rig(SPREADS, 40, 128, 0x3f);
     let (mut net, _pairs) = rig.start(&PAIRS).unwrap();
     assert_eq!(lock(&rig.device).accepted, SPREADS);
@@ -33,7 +33,7 @@ fn a_device_that_hashes_is_told_whose_frames_go_where() {
     assert_eq!(
         head,
         [4, 1, 0x36, 0, 0, 0, 127, 0, 0, 0],
-        "TCP and UDP by the lowest seven bits, the rest to the first"
+        "TCP and UDP by the lowest seven bits, other frames to the first pair"
     );
     let (entries, rest) = rest.split_at(256);
     assert!(entries[..200].iter().all(|byte| *byte == 0) && entries[200..] == [1, 0].repeat(28));
@@ -42,7 +42,7 @@ fn a_device_that_hashes_is_told_whose_frames_go_where() {
 }
 
 #[test]
-fn a_device_that_hashes_too_little_spreads_in_its_own_way() {
+fn rss_is_not_negotiated_below_the_needed_limits() {
     for (offered, key, table, hashed) in [
         (EVERYTHING, 40, 128, 0x3f),
         (SPREADS, 39, 128, 0x3f),
@@ -58,7 +58,7 @@ fn a_device_that_hashes_too_little_spreads_in_its_own_way() {
 }
 
 #[test]
-fn frames_are_not_spread_over_pairs_that_there_are_not() {
+fn a_table_with_nonexistent_pairs_is_rejected() {
     let rig = rig(SPREADS, 40, 128, 0x3f);
     let (mut net, _pairs) = rig.start(&PAIRS).unwrap();
     assert_eq!(net.spread(&[0; 40], &[2; 128]), Err(DeviceError::CommandRefused));

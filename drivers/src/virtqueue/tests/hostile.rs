@@ -1,4 +1,4 @@
-//! A device that breaks the rules: the queue says which, gives nothing out, and stops.
+//! A device that violates the protocol: the queue identifies the fault, returns nothing, and stops.
 
 use super::*;
 use proptest::prelude::*;
@@ -20,12 +20,12 @@ fn assert_broken(mut rig: Rig<SharedBuffer>, fault: Fault) {
     let outstanding = rig.queue.outstanding();
     assert_eq!(rig.queue.take_returned().unwrap_err(), fault);
     assert_eq!(rig.queue.fault(), Some(fault));
-    // Nothing the device does later makes the queue work again.
+    // No later action of the device revives the queue.
     rig.ring.give_back(0, 0);
     assert_eq!(rig.queue.take_returned().unwrap_err(), fault);
     assert!(!rig.queue.has_returned());
     assert_eq!(rig.queue.outstanding(), outstanding);
-    assert_eq!(rig.queue.arm(WakeWhen::Returned), Pending::Yes, "whoever waits has to learn of it");
+    assert_eq!(rig.queue.arm(WakeWhen::Returned), Pending::Yes, "a fault must not be waited for");
     let buffer = rig.buffer(b"x");
     let refused = rig.queue.lend(buffer, Access::DeviceReads).unwrap_err();
     assert_eq!(refused.reason, Refusal::Broken(fault));
@@ -36,7 +36,7 @@ fn assert_broken(mut rig: Rig<SharedBuffer>, fault: Fault) {
 }
 
 #[test]
-fn ids_that_do_not_exist() {
+fn an_unknown_id_is_a_fault() {
     for id in [4, 5, 0xffff, 0x1_0000, 0x1_0001, u32::MAX] {
         let mut rig = rig();
         rig.ring.write_used(rig.ring.used, id, 0);
@@ -46,7 +46,7 @@ fn ids_that_do_not_exist() {
 }
 
 #[test]
-fn buffers_that_the_device_does_not_hold() {
+fn returning_a_buffer_that_is_not_lent_is_a_fault() {
     // Never lent.
     let mut unlent = rig();
     unlent.ring.give_back(3, 0);
@@ -64,7 +64,7 @@ fn buffers_that_the_device_does_not_hold() {
 }
 
 #[test]
-fn descriptors_within_a_chain_are_no_buffers() {
+fn an_id_within_a_chain_is_a_fault() {
     let mut rig = Rig::new(4, BY_INDEX);
     let pieces: Vec<_> = (0..3).map(|_| rig.buffer(b"x")).collect();
     rig.queue.lend(pieces, Access::DeviceReads).unwrap();
@@ -74,7 +74,7 @@ fn descriptors_within_a_chain_are_no_buffers() {
 }
 
 #[test]
-fn more_written_than_there_was_room() {
+fn a_written_length_beyond_the_buffer_is_a_fault() {
     let mut long = rig();
     long.ring.give_back(0, 17);
     assert_broken(long, Fault::TooLong { written: 17, writable: 16 });
@@ -87,7 +87,7 @@ fn more_written_than_there_was_room() {
 }
 
 #[test]
-fn indices_that_jump() {
+fn a_used_index_beyond_the_published_buffers_is_a_fault() {
     for (index, count) in [(1, 3), (0x7fff, 0x8001), (u16::MAX - 2, u16::MAX)] {
         let mut rig = rig();
         rig.ring.set_used_index(index);
@@ -102,7 +102,7 @@ fn indices_that_jump() {
 }
 
 #[test]
-fn a_device_that_scribbles_over_descriptors_and_heads_confuses_itself_only() {
+fn overwritten_descriptors_and_heads_do_not_affect_the_driver() {
     let mut rig = rig();
     let at = rig.queue.addresses();
     let peer = rig.memory.peer();
@@ -118,7 +118,7 @@ fn a_device_that_scribbles_over_descriptors_and_heads_confuses_itself_only() {
 
 proptest! {
     #[test]
-    fn whatever_the_device_writes_each_buffer_comes_back_once_at_most(
+    fn each_buffer_returns_at_most_once_for_any_device_writes(
         steps in prop::collection::vec((0_u8..4, any::<u16>(), 0_u32..8, 0_u32..20), 1..200),
     ) {
         let mut rig: Rig<SharedBuffer> = Rig::after(u16::MAX - 3, 4, BY_INDEX);

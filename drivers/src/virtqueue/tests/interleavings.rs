@@ -1,11 +1,11 @@
-//! No wake-up is lost: every order in which the two steps of one side can fall among the two of the other.
+//! No wake-up is lost, in any interleaving of the two steps of each side.
 //!
-//! The device's two steps are placed before, within and after the driver's operation, which itself takes two.
+//! The device's two steps take place before, within and after the driver's operation, which itself has two.
 
 use super::*;
 use core::cell::RefCell;
 
-/// Where a step of the device falls.
+/// The time of a device's step.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 enum Moment {
     Before,
@@ -15,12 +15,12 @@ enum Moment {
 
 const MOMENTS: [Moment; 3] = [Moment::Before, Moment::Within, Moment::After];
 
-/// All ways to place two steps in order.
+/// Returns all ordered placements of two steps.
 fn placements() -> impl Iterator<Item = [Moment; 2]> {
     MOMENTS.into_iter().flat_map(|first| MOMENTS.map(|second| [first, second])).filter(|[a, b]| a <= b)
 }
 
-/// Runs `operation` with the device's `steps` placed at `moments`.
+/// Runs `operation` with the device's steps at `moments`.
 fn interleave(
     moments: [Moment; 2],
     device: &RefCell<impl FnMut(usize)>,
@@ -39,14 +39,14 @@ fn interleave(
 }
 
 #[test]
-fn a_device_that_goes_to_sleep_while_the_driver_publishes_is_told_or_sees_it() {
+fn a_device_that_sleeps_during_a_publish_is_notified_or_sees_the_buffers() {
     assert_eq!(placements().count(), 6);
     for options in BOTH {
         for start in [0, 1, 0x7fff, u16::MAX - 1, u16::MAX] {
             for earlier in [0, 1, 2] {
                 for moments in placements() {
                     let mut rig = Rig::after(start, 8, options);
-                    // Entries that the device has taken already, so that its last event lies in the past.
+                    // Entries that the device has already taken, so that its last event is in the past.
                     rig.ring.refuse_notice();
                     for _ in 0..earlier {
                         let buffer = rig.buffer(b"x");
@@ -65,10 +65,10 @@ fn a_device_that_goes_to_sleep_while_the_driver_publishes_is_told_or_sees_it() {
                         _ => sees = rig.ring.has_available(),
                     });
                     interleave(moments, &device, |meanwhile| rig.queue.publish_around(meanwhile));
-                    let told = rig.notices.load(Ordering::Relaxed) > before;
+                    let notified = rig.notices.load(Ordering::Relaxed) > before;
                     assert!(
-                        told || sees,
-                        "{moments:?} from {start}, {:?}: asleep for ever",
+                        notified || sees,
+                        "{moments:?} from {start}, {:?}: lost wake-up",
                         options.suppression
                     );
                 }
@@ -78,7 +78,7 @@ fn a_device_that_goes_to_sleep_while_the_driver_publishes_is_told_or_sees_it() {
 }
 
 #[test]
-fn a_driver_that_goes_to_sleep_while_the_device_returns_is_interrupted_or_sees_it() {
+fn a_driver_that_sleeps_during_a_return_is_interrupted_or_sees_the_buffer() {
     for options in BOTH {
         for start in [0, 1, 0x7fff, u16::MAX - 1, u16::MAX] {
             for earlier in [0, 1, 2] {
@@ -95,7 +95,7 @@ fn a_driver_that_goes_to_sleep_while_the_device_returns_is_interrupted_or_sees_i
                         rig.ring.give_back(chain.head, 0);
                         assert!(rig.queue.take_returned().unwrap().is_some());
                     }
-                    assert!(!rig.ring.wants_interrupt(), "none was asked for");
+                    assert!(!rig.ring.wants_interrupt(), "an interrupt was not requested");
                     let chain = rig.ring.take().unwrap();
                     let mut interrupted = false;
                     let device = RefCell::new(|step| match step {
@@ -108,7 +108,7 @@ fn a_driver_that_goes_to_sleep_while_the_device_returns_is_interrupted_or_sees_i
                     });
                     assert!(
                         interrupted || pending == Pending::Yes,
-                        "{moments:?} from {start}, {:?}: asleep for ever",
+                        "{moments:?} from {start}, {:?}: lost wake-up",
                         options.suppression
                     );
                 }
@@ -118,7 +118,7 @@ fn a_driver_that_goes_to_sleep_while_the_device_returns_is_interrupted_or_sees_i
 }
 
 #[test]
-fn who_waits_for_room_is_woken_when_most_is_returned_and_not_before() {
+fn a_sender_wakes_when_most_buffers_are_returned_and_not_before() {
     for start in [0, u16::MAX - 3] {
         let mut rig = Rig::after(start, 16, BY_INDEX);
         for _ in 0..16 {
@@ -141,7 +141,7 @@ fn who_waits_for_room_is_woken_when_most_is_returned_and_not_before() {
 }
 
 #[test]
-fn notices_and_interrupts_stay_away_where_nobody_wants_them() {
+fn suppressed_notifications_and_interrupts_do_not_come() {
     for options in BOTH {
         let mut rig = Rig::new(8, options);
         rig.ring.refuse_notice();

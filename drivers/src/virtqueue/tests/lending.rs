@@ -1,9 +1,9 @@
-//! Buffers go to the device and come back; what cannot go is refused.
+//! Buffers are lent to the device and return; invalid ones are rejected.
 
 use super::*;
 
 #[test]
-fn the_device_reads_and_writes_the_very_buffers() {
+fn the_device_accesses_the_buffers_in_place() {
     for options in BOTH {
         let mut rig = Rig::new(8, options);
         let sent = rig.buffer(b"ping");
@@ -11,7 +11,7 @@ fn the_device_reads_and_writes_the_very_buffers() {
         rig.queue.lend(sent, Access::DeviceReads).unwrap();
         let empty = rig.buffer(&[0; 16]);
         rig.queue.lend(empty, Access::DeviceWrites).unwrap();
-        assert!(rig.ring.take().is_none(), "nothing is there before it is published");
+        assert!(rig.ring.take().is_none(), "a chain before it was published");
         rig.queue.publish();
         let chain = rig.ring.take().unwrap();
         assert_eq!((chain.segments[0].address, chain.segments[0].len), place[0]);
@@ -48,7 +48,7 @@ fn the_device_may_return_in_any_order() {
 }
 
 #[test]
-fn headers_go_before_the_pieces_of_a_frame() {
+fn headers_precede_the_pieces_of_a_frame() {
     let options = QueueOptions { headers: Headers::Room, ..BY_INDEX };
     let mut rig = Rig::new(8, options);
     let header = *b"a header 12.";
@@ -65,13 +65,13 @@ fn headers_go_before_the_pieces_of_a_frame() {
 }
 
 #[test]
-fn long_chains_take_one_descriptor_and_a_table_while_there_are_tables() {
+fn long_chains_use_tables_while_some_are_free() {
     let options = QueueOptions { indirection: Indirection::LongChains, headers: Headers::Room, ..BY_INDEX };
     let mut rig = Rig::new(16, options);
     let pieces = |rig: &Rig<_>| (0..9).map(|nth| rig.buffer(&[nth])).collect::<Vec<_>>();
     let mut expected = b"------------".to_vec();
     expected.extend(0..9);
-    // Two tables for sixteen descriptors; then the ring, where the third fits and the fourth does not.
+    // Two tables for sixteen descriptors; then the ring, which has room for the third chain and not for the fourth.
     for room in [15, 14, 4] {
         let frame = pieces(&rig);
         rig.queue.lend_with_header(*b"------------", frame).unwrap();
@@ -87,16 +87,16 @@ fn long_chains_take_one_descriptor_and_a_table_while_there_are_tables() {
         assert_eq!(rig.queue.take_returned().unwrap().unwrap().buffer.len(), 9);
     }
     assert_eq!(rig.queue.room(), 16);
-    // A table is back as well.
+    // A table is free again, too.
     rig.queue.lend_with_header([0; 12], refused.buffer).unwrap();
     assert_eq!(rig.queue.room(), 15);
 }
 
 #[test]
-fn four_pieces_stand_in_the_ring_as_long_as_plenty_of_it_is_free() {
+fn four_pieces_use_the_ring_while_enough_of_it_is_free() {
     let options = QueueOptions { indirection: Indirection::LongChains, ..BY_INDEX };
     let mut rig = Rig::new(64, options);
-    // Four, and no table, up to where fewer than 32 are free; then one, and a table, of which there are eight.
+    // Four descriptors each, until fewer than 32 are free; then one and a table, of which there are eight.
     let rooms = (1..=9).map(|nth| 64 - 4 * nth).chain((1..=8).map(|nth| 28 - nth));
     for room in rooms {
         let frame: Vec<_> = (0..4).map(|nth| rig.buffer(&[nth])).collect();
@@ -109,7 +109,7 @@ fn four_pieces_stand_in_the_ring_as_long_as_plenty_of_it_is_free() {
 }
 
 #[test]
-fn refusals_give_the_buffer_back_and_change_nothing() {
+fn a_rejected_buffer_is_returned_and_changes_nothing() {
     let options = QueueOptions { headers: Headers::Room, ..BY_INDEX };
     let mut rig = Rig::new(4, options);
     let pieces = |rig: &Rig<_>, count| (0..count).map(|_| rig.buffer(b"x")).collect::<Vec<_>>();
@@ -136,7 +136,7 @@ fn refusals_give_the_buffer_back_and_change_nothing() {
 }
 
 #[test]
-fn memory_that_no_device_can_reach_is_refused() {
+fn memory_without_a_device_address_is_rejected() {
     let mut rig: Rig<()> = Rig::new(4, BY_INDEX);
     let stack = STACKS as *const u8;
     let refused = rig.queue.add((), |(), chain| chain.push_segment(stack, 8, Access::DeviceReads));
@@ -148,7 +148,7 @@ fn memory_that_no_device_can_reach_is_refused() {
     assert_eq!((rig.queue.room(), rig.queue.outstanding()), (4, 0));
 }
 
-/// Where the cores' stacks stand in a cell's address space.
+/// The address of the core stacks in a cell's address space.
 const STACKS: u64 = 0xffff_c000_0000_0000;
 
 #[test]
@@ -175,7 +175,7 @@ fn parts_of_a_region_are_checked() {
 }
 
 #[test]
-fn queues_are_as_long_as_a_power_of_two() {
+fn queue_sizes_are_powers_of_two() {
     for (asked, size) in [(0, 2), (1, 2), (2, 2), (3, 2), (255, 128), (256, 256), (u16::MAX, MAX_QUEUE_SIZE)]
     {
         assert_eq!(Rig::<()>::new(asked, BY_INDEX).queue.size(), size);
@@ -207,7 +207,7 @@ fn indices_wrap_many_times() {
 }
 
 #[test]
-fn a_queue_dropped_while_its_device_runs_leaks_and_after_reset_frees() {
+fn a_dropped_queue_leaks_only_while_its_device_runs() {
     use crate::device::tests::set_running;
     for running in [true, false] {
         let liveness = Liveness::default();

@@ -1,4 +1,4 @@
-//! A queue and a device in software at its other end.
+//! A queue, and the device's side of it in software.
 
 mod hostile;
 mod interleavings;
@@ -12,7 +12,7 @@ use isola_machine::dma_peer::{SharedBuffer, SharedMemory};
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// Counts notices.
+/// A notifier that counts.
 #[derive(Debug, Default)]
 struct Counter(Arc<AtomicUsize>);
 
@@ -30,7 +30,7 @@ const BY_INDEX: QueueOptions = QueueOptions {
 const BY_FLAGS: QueueOptions = QueueOptions { suppression: Suppression::Flags, ..BY_INDEX };
 const BOTH: [QueueOptions; 2] = [BY_INDEX, BY_FLAGS];
 
-/// A queue, its other end, and memory for both.
+/// A queue, its device side, and memory for both.
 struct Rig<B> {
     memory: SharedMemory,
     queue: VirtQueue<B>,
@@ -50,7 +50,7 @@ impl<B> Rig<B> {
         Self { memory, queue, ring, notices }
     }
 
-    /// The same, after `count` buffers have come and gone.
+    /// Creates a rig in the state after `count` buffers.
     fn after(count: u16, size: u16, options: QueueOptions) -> Self {
         let mut rig = Self::new(size, options);
         rig.ring = rig.ring.after(count);
@@ -78,7 +78,7 @@ fn content(buffer: &SharedBuffer) -> Vec<u8> {
     bytes
 }
 
-/// Device addresses and lengths of a buffer's segments.
+/// Returns device addresses and lengths of a buffer's segments.
 fn segments(buffer: &impl DmaBuffer) -> Vec<(u64, u32)> {
     let mut segments = Vec::new();
     buffer.for_each_segment(|start, len| segments.push((start as u64, len as u32)));

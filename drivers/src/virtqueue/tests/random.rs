@@ -1,4 +1,4 @@
-//! Random walks of driver and device against a simple model.
+//! Random sequences of steps of driver and device, compared with a simple model.
 
 use super::*;
 use crate::fake::ring::Chain;
@@ -40,19 +40,19 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a side expects of the other.
+/// A side's expectation of the other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Expects {
-    /// To be woken by the next thing that happens.
+    /// A wake-up at the next step of the other side.
     WakeUp,
-    /// To be woken before the device has returned everything.
+    /// A wake-up before the device has returned everything.
     WakeUpInTime,
-    /// Not to be woken.
+    /// No wake-up.
     Quiet,
     Anything,
 }
 
-/// A buffer on its way, by the segments that the device should see.
+/// A lent buffer, by the segments that the device should see.
 type Lent = (Vec<(u64, u32)>, What);
 
 struct Model {
@@ -171,14 +171,14 @@ impl Model {
     fn publish(&mut self) -> Result<(), TestCaseError> {
         let before = self.rig.notices();
         self.rig.queue.publish();
-        let told = self.rig.notices() - before;
+        let notified = self.rig.notices() - before;
         match self.device {
             Expects::WakeUp if !self.staged.is_empty() => {
-                prop_assert_eq!(told, 1, "the device sleeps on");
+                prop_assert_eq!(notified, 1, "lost notification");
                 self.device = Expects::Anything;
             }
-            Expects::WakeUp | Expects::Quiet => prop_assert_eq!(told, 0, "a notice that nobody wants"),
-            _ => prop_assert!(told <= 1),
+            Expects::WakeUp | Expects::Quiet => prop_assert_eq!(notified, 0, "unwanted notification"),
+            _ => prop_assert!(notified <= 1),
         }
         self.shown.append(&mut self.staged);
         Ok(())
@@ -198,7 +198,7 @@ impl Model {
         let seen: Vec<_> = seen.map(|segment| (segment.address, segment.len)).collect();
         prop_assert_eq!(&seen, &places);
         prop_assert!(chain.segments.iter().all(|segment| segment.writable == (what == What::Write)));
-        // Taking moves what the device asked to be told of.
+        // After the device has taken a chain, its event index is in the past.
         if self.device == Expects::WakeUp {
             self.device = Expects::Anything;
         }
@@ -214,9 +214,9 @@ impl Model {
         let interrupt = self.rig.ring.wants_interrupt();
         let last = self.held.is_empty() && self.shown.is_empty();
         match self.driver {
-            Expects::WakeUp => prop_assert!(interrupt, "the driver sleeps on"),
-            Expects::WakeUpInTime => prop_assert!(interrupt || !last, "the driver sleeps on"),
-            Expects::Quiet => prop_assert!(!interrupt, "an interrupt that nobody wants"),
+            Expects::WakeUp => prop_assert!(interrupt, "lost interrupt"),
+            Expects::WakeUpInTime => prop_assert!(interrupt || !last, "lost interrupt"),
+            Expects::Quiet => prop_assert!(!interrupt, "unwanted interrupt"),
             Expects::Anything => {}
         }
         if interrupt {
@@ -234,12 +234,12 @@ impl Model {
                 self.spare.extend(back.buffer);
             }
             Ok(None) => prop_assert!(self.returned.is_empty()),
-            Err(fault) => prop_assert!(false, "the device did nothing wrong: {}", fault),
+            Err(fault) => prop_assert!(false, "fault without a violation: {}", fault),
         }
         Ok(())
     }
 
-    /// Everything comes back, and all descriptors and tables with it.
+    /// Returns all buffers; all descriptors and tables are free then.
     fn drain(mut self) -> Result<(), TestCaseError> {
         self.publish()?;
         while !self.shown.is_empty() {
@@ -259,7 +259,7 @@ impl Model {
 
 proptest! {
     #[test]
-    fn driver_and_device_agree_whatever_they_do_when(
+    fn driver_and_device_agree_for_any_sequence_of_steps(
         start in prop_oneof![Just(0), Just(0x7ff8), 0xffe0_u16..=0xffff],
         size in prop_oneof![Just(2_u16), Just(4), Just(16)],
         suppression in prop_oneof![Just(Suppression::Flags), Just(Suppression::EventIndex)],

@@ -1,10 +1,10 @@
-//! Frames for the host tool: all that a core takes from the device's queue, and all that the device takes from it.
+//! Captured frames for the host tool: all frames that a core receives from the device's queue, and all that the device
+//! accepts from it.
 //!
-//! While somebody captures, a [`TapQueue`] stands in the place of each of the device's queues, and passes on to the queue what
-//! it is asked; so who does not capture pays nothing. Frames are copied, as far as they are wanted, into the ring of the
-//! answers, in the memory of the report. Where nobody has read it for long the ring is full, and what does not fit is counted:
-//! a cell never waits for its reader. One that has not read for [`PATIENCE_NS`] then is not coming back, and the capture ends
-//! by itself.
+//! During a capture a [`TapQueue`] replaces each device queue, and forwards all calls to it; without a capture there is
+//! no cost. Matching frames are copied into the ring of answers, in the memory of the report. If the ring is full
+//! because its reader is slow, further frames are counted: a cell never waits for the reader. If the reader has not
+//! read a full ring for [`PATIENCE_NS`], the capture ends.
 
 use super::{QUERIES, answers};
 use crate::device;
@@ -17,32 +17,32 @@ use isola_iobuf::IoBufMut;
 use isola_net_stack::flow_of;
 use isola_platform::network::{Frame, FramesPending, NetworkQueue, Offloads, ReceivedFrame};
 
-/// How long a full ring is not read before the capture ends.
+/// The time without a read of a full ring after which the capture ends.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
-/// The least that is captured of a frame, in bytes.
+/// The least captured length of a frame, in bytes.
 const LEAST_SNAP: usize = 14;
 
 static TAPS: Ebb<Taps> = Ebb::new();
 
-/// What of a capture is the whole cell's.
+/// The state of a capture that all cores share.
 #[derive(Default)]
 pub(super) struct Capturing {
-    /// The number of the last question.
+    /// The number of the last query.
     pub number: u32,
-    /// Whether its answer goes on.
+    /// Whether the capture continues.
     goes_on: bool,
-    /// How far the reader was when a frame last found no room, and since when it has not moved.
+    /// The reader's position when a frame last found no room, and the time since which it has not changed.
     stuck: (u64, u64),
 }
 
-/// The taps of a core: it serves one queue at most.
+/// The tap of a core, which serves at most one queue.
 #[derive(Default)]
 struct Taps {
-    /// The queue that the tap stands in the place of.
+    /// The queue that the tap replaces.
     below: RefCell<Option<Box<dyn NetworkQueue + Send>>>,
     tap: Cell<Option<Tap>>,
-    /// Whether the frame that is to be sent next was seen: the device had no room for it.
+    /// Whether the next frame to be sent was already captured: the device had no room for it.
     seen: Cell<bool>,
 }
 
@@ -52,14 +52,14 @@ impl Representative for Taps {
     }
 }
 
-/// What is captured, and for which question.
+/// The parameters of a capture, and the number of its query.
 #[derive(Clone, Copy)]
 struct Tap {
     number: u32,
     spec: CaptureSpec,
 }
 
-/// Begins or ends to capture.
+/// Begins or ends a capture.
 pub(super) fn answer(number: u32, query: &Query) {
     let mut capturing = QUERIES.frames.lock();
     *capturing = Capturing { number, goes_on: matches!(query, Query::Capture(_)), stuck: (0, 0) };
@@ -74,7 +74,7 @@ pub(super) fn answer(number: u32, query: &Query) {
     }
 }
 
-/// Takes the taps away that were there for this question or one before.
+/// Removes the taps of this query or of earlier ones.
 fn close(number: u32) {
     device::on_queues(move |queue| TAPS.close(queue, number));
 }
@@ -98,7 +98,7 @@ impl Taps {
         }
     }
 
-    /// Puts a frame into the ring, where it is meant.
+    /// Copies a frame into the ring, if the filter matches.
     fn note<'f>(
         &self,
         direction: Direction,
@@ -134,7 +134,7 @@ impl Taps {
             capturing.stuck = (read, now_ns);
         } else if now_ns.saturating_sub(capturing.stuck.1) > PATIENCE_NS {
             capturing.goes_on = false;
-            // Who comes back all the same sees that its question is not answered any more.
+            // A reader that returns later sees that its query is not answered any more.
             ring.begin(0);
             drop(capturing);
             close(number);
@@ -146,11 +146,11 @@ fn is_meant(filter: &FrameFilter, headers: &[u8]) -> bool {
     filter.is_all() || flow_of(headers).is_some_and(|flow| filter.matches(flow.local, flow.remote))
 }
 
-/// Stands in the place of this core's queue.
+/// Replaces this core's queue.
 struct TapQueue;
 
 impl TapQueue {
-    /// The queue behind, which is there as long as the tap is.
+    /// Calls the replaced queue, which exists as long as the tap does.
     fn below<T>(&self, call: impl FnOnce(&mut (dyn NetworkQueue + Send)) -> T) -> Option<T> {
         let mut below = TAPS.below.borrow_mut();
         below.as_mut().map(|queue| call(&mut **queue))
@@ -179,7 +179,7 @@ impl NetworkQueue for TapQueue {
     }
 
     fn send(&mut self, frame: Frame) -> Result<(), Frame> {
-        // What the device had no room for comes first again.
+        // The caller first repeats the frame for which the device had no room.
         if !TAPS.seen.replace(false) {
             let segment_len = frame.segment_len;
             let sum =

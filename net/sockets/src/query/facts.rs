@@ -1,4 +1,4 @@
-//! Counters and connections, as each core knows them.
+//! Counters and connections of each core.
 
 use super::{QUERIES, answers};
 use crate::core_network::{NETWORK, stack_now};
@@ -13,13 +13,13 @@ use isola_events::spawn_on;
 use isola_net_stack::{ConnectionView, Counter, Flow, Occupancy, Stack};
 use isola_platform::CoreIndex;
 
-/// Bytes of the ring that are left for each core to say that it is done.
+/// Bytes of the ring that are reserved for each core's final record.
 const ROOM_TO_END: u64 = 64 * 32;
 
-/// More connections than have room.
+/// The most reported connections, more than the ring has room for.
 const MAX_TOLD: usize = FACTS_BYTES / 64;
 
-/// Begins the answer, and has each core that has a stack go on with it.
+/// Begins the answer, and continues it on each core that has a stack.
 pub(super) fn answer(number: u32, query: Query) {
     let cores: Vec<CoreIndex> = interface::joined().collect();
     let ring = answers().on(Line::Facts);
@@ -42,7 +42,7 @@ fn name(counter: Counter) -> CounterName {
     CounterName { layer: counter.layer().to_string(), name: counter.name().to_string() }
 }
 
-/// What a core tells, and the numbers for its last record.
+/// The facts of a core, and the numbers of its final record.
 #[derive(Default)]
 struct Knowledge {
     facts: Vec<Fact>,
@@ -50,7 +50,7 @@ struct Knowledge {
     occupancy: Occupancy,
 }
 
-/// Says what this core knows. Where there is more than has room, what is left out is counted.
+/// Writes this core's facts. Facts without room are left out; the final record has their number.
 fn tell(number: u32, query: &Query) {
     let core = current_core();
     let Knowledge { facts, connections, occupancy } =
@@ -80,7 +80,7 @@ fn collect(stack: &Stack, core: CoreIndex, query: &Query) -> Knowledge {
             Knowledge { facts, connections: 0, occupancy: stack.occupancy() }
         }
         Query::Connections { filter, most } => {
-            // As many as the ring has room for at most: a core may have a million.
+            // At most as many as the ring has room for: a core may have a million connections.
             let most = (*most as usize).min(MAX_TOLD);
             let is_meant = |flow: &Flow| filter.matches(flow.local, flow.remote);
             let mut knowledge = Knowledge { occupancy: stack.occupancy(), ..Knowledge::default() };

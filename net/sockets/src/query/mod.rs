@@ -1,8 +1,8 @@
-//! Queries: the host tool asks what the network does, see [`isola_abi::query`].
+//! Queries: the host tool requests information about the network, see [`isola_abi::query`].
 //!
-//! The first core takes the question, in the interrupt that comes with it, and has an event run on each core that has a
-//! stack. Each tells of itself: no core waits for another, and what a core does in between is not disturbed. Who does not
-//! ask pays nothing. The answers' ring is behind a lock that answers alone take.
+//! The first core reads the query, after the interrupt that comes with it, and spawns an event on each core that has a
+//! stack. Each core reports its own state: no core waits for another, and other events run in between. Without queries
+//! there is no cost. A lock protects the ring of answers, and only answers take it.
 
 mod capture;
 mod facts;
@@ -15,9 +15,9 @@ use spin::Mutex;
 
 static QUERIES: CellEbb<Queries> = CellEbb::new();
 
-/// What is being answered.
+/// The state of the current queries.
 struct Queries {
-    /// The number of the question, 0 before the first. Who holds it may write answers.
+    /// The number of the current query, 0 before the first. The holder of the lock may write answers.
     facts: Mutex<u32>,
     frames: Mutex<Capturing>,
 }
@@ -28,8 +28,7 @@ impl Representative for Queries {
     }
 }
 
-/// Answers what was asked since the last time. To be called on the first core when the supervisor, or who stands in for it,
-/// has interrupted it.
+/// Answers new queries. Must be called on the first core after an interrupt by the supervisor, or by its substitute.
 pub fn attend() {
     let last = *QUERIES.facts.lock();
     if let Some((number, query)) = new_question(Line::Facts, last) {
@@ -41,7 +40,7 @@ pub fn attend() {
     }
 }
 
-/// The question of a line that comes behind that of number `last`. One that makes no sense is not answered.
+/// Returns the query of a line if its number is not `last`. An invalid query is not answered.
 fn new_question(line: Line, last: u32) -> Option<(u32, Query)> {
     let (number, bytes): (u32, Vec<u8>) = platform().questions().get(line)?;
     let query = (number != last).then(|| Query::decode(&bytes))?;

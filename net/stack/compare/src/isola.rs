@@ -1,4 +1,4 @@
-//! The work, done by Isola's stack.
+//! The work on Isola's stack.
 
 use crate::{BUFFER, MESSAGE, MTU, Outcome, PORT, Work};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
@@ -9,10 +9,10 @@ use isola_net_stack::{
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 
-/// Bytes that are sent again and again.
+/// Data to send, used repeatedly.
 static DATA: [u8; 64 << 10] = [7; 64 << 10];
 
-/// Buffers that the link fills, as a device does: each is used again once nobody looks at it.
+/// Buffers that the link fills like a device. Each is reused when it has no other reference.
 #[derive(Default)]
 struct Buffers(VecDeque<IoBuf>);
 
@@ -21,7 +21,7 @@ impl Buffers {
         let free = match self.0.pop_front().map(IoBuf::try_into_mut) {
             Some(Ok(free)) => Some(free),
             Some(Err(used)) => {
-                // Somebody still reads it: it is tried again when its turn comes.
+                // It is still referenced: it goes behind the others.
                 self.0.push_back(used);
                 None
             }
@@ -74,7 +74,7 @@ impl Hosts {
         hosts
     }
 
-    /// Brings what one host has to send to the other; whether there was anything.
+    /// Passes one host's frames to the other; returns whether there were any.
     fn carry(&mut self, from: usize) -> bool {
         let before = self.frames;
         while let Some(frame) = self.stacks[from].poll_transmit(self.now) {
@@ -86,7 +86,7 @@ impl Hosts {
         self.frames > before
     }
 
-    /// Lets a moment pass, as long as a frame takes on a fast link.
+    /// Advances the time by the transmission time of a frame on a fast link.
     fn pass(&mut self) {
         self.now += Duration::from_nanos(1_000);
         for stack in &mut self.stacks {
@@ -96,12 +96,12 @@ impl Hosts {
         }
     }
 
-    /// The next event of a host, where it has one.
+    /// Returns the next event of a host, if there is one.
     fn event(&mut self, host: usize) -> Option<Event> {
         self.stacks[host].next_event()
     }
 
-    /// Connects the first host to the second; both sides' names for the connection.
+    /// Connects the first host to the second; returns both sides' connection ids.
     fn connect(&mut self) -> (ConnId, ConnId) {
         let client = self.stacks[0].connect(self.now, (address(1), PORT).into()).expect("a free port");
         loop {
@@ -117,7 +117,7 @@ impl Hosts {
         }
     }
 
-    /// Sends a message and waits until all of it has come; the receiver keeps none of it.
+    /// Sends a message and waits until all of it has arrived. Returns it.
     fn bring(&mut self, from: usize, sender: ConnId, receiver: ConnId, message: Chain) -> Chain {
         let (mut message, len) = (message.clone(), message.len());
         self.stacks[from].send(sender, &mut message).expect("room for a message");

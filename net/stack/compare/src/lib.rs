@@ -1,8 +1,8 @@
-//! What a segment costs, beside another stack.
+//! The cost of a segment, compared with another stack.
 //!
-//! Two hosts in one thread, on a link in memory that neither loses nor delays: what is timed is protocol work, and the one
-//! copy of each frame that a device would make. Checksums are left out, as with devices that do them. The same work is
-//! done by Isola's stack ([`isola`]) and by smoltcp's ([`smol`]).
+//! Two hosts in one thread, on a link in memory without loss or delay: the measured time is protocol processing, and
+//! the one copy of each frame that a device would make. Checksums are omitted, as with devices that compute them.
+//! Isola's stack ([`isola`]) and smoltcp ([`smol`]) do the same work.
 //!
 //! ```text
 //! cargo run --release -p isola-stack-compare --config 'profile.release.lto="fat"' -- isola bulk 1000
@@ -18,39 +18,39 @@ use std::time::Duration;
 /// Longest IP packet of the link, in bytes.
 pub const MTU: usize = 1500;
 
-/// Bytes that a host keeps for sending, and that it lets its peer send ahead.
+/// The send limit and the receive window of a host, in bytes.
 pub const BUFFER: usize = 256 << 10;
 
-/// Length of a message of the ping-pong, in bytes.
+/// Length of an echoed message, in bytes.
 pub const MESSAGE: usize = 64;
 
-/// The port that is listened at.
+/// The listening port.
 pub const PORT: u16 = 7;
 
-/// What is done.
+/// A benchmark, with its number of units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// So many MiB from one host to the other, on one connection.
+    /// MiB from one host to the other, on one connection.
     Bulk(u32),
-    /// So many messages there and back, one at a time.
+    /// Round trips of a message, one at a time.
     Echo(u32),
-    /// So many connections made and closed, one at a time.
+    /// Connections opened and closed, one at a time.
     Connect(u32),
 }
 
-/// What was done, and how long it took.
+/// The result of a benchmark.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// Units of the work: MiB, messages, connections.
+    /// Units of work: MiB, round trips, connections.
     pub units: u32,
     /// Frames on the link.
     pub frames: u64,
-    /// From the first byte to the last, the first connection's handshake left out.
+    /// The time without the first connection's handshake.
     pub elapsed: Duration,
 }
 
 impl Work {
-    /// The work of that name.
+    /// Returns the work of that name.
     ///
     /// # Errors
     /// [`UnknownWork`].
@@ -64,7 +64,7 @@ impl Work {
     }
 }
 
-/// A name that names no work.
+/// A name that is no work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownWork(String);
 
@@ -76,12 +76,12 @@ impl fmt::Display for UnknownWork {
 
 impl std::error::Error for UnknownWork {}
 
-/// Whose stack does it.
+/// The stack that does the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// Isola's.
+    /// Isola's stack.
     Isola,
-    /// smoltcp's.
+    /// smoltcp.
     Smoltcp,
 }
 
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_stacks_do_all_of_the_work() {
+    fn each_stack_does_each_work() {
         for who in [Who::Isola, Who::Smoltcp] {
             for (work, units) in [(Work::Bulk(2), 2), (Work::Echo(20), 20), (Work::Connect(5), 5)] {
                 let outcome = who.run(work);

@@ -1,4 +1,4 @@
-//! `stack-compare STACK WORK COUNT`: does the work and prints nanoseconds a unit and frames a unit.
+//! `isola-stack-compare STACK WORK COUNT`: does the work and prints nanoseconds per unit and frames per unit.
 
 use isola_stack_compare::{Who, Work};
 use std::env;

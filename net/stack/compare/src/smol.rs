@@ -1,4 +1,4 @@
-//! The work, done by smoltcp's stack.
+//! The work on smoltcp.
 
 use crate::{BUFFER, MESSAGE, MTU, Outcome, PORT, Work};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
@@ -8,13 +8,13 @@ use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 use std::collections::VecDeque;
 
-/// Bytes that are sent again and again.
+/// Data to send, used repeatedly.
 static DATA: [u8; 64 << 10] = [7; 64 << 10];
 
-/// Length of a buffer of the link.
+/// Length of a buffer of the link, in bytes.
 const FRAME: usize = MTU + 14;
 
-/// One end of the link: what has come, what is to go, and buffers that are free.
+/// One end of the link: received frames, frames to send, and free buffers.
 #[derive(Default)]
 struct End {
     come: VecDeque<Vec<u8>>,
@@ -91,7 +91,7 @@ impl Host {
         config.random_seed = u64::from(number) + 1;
         let mut interface = Interface::new(config, &mut end, now);
         interface.update_ip_addrs(|addresses| {
-            // The first address always has a place.
+            // There is always room for the first address.
             let _ = addresses.push(IpCidr::new(address(number), 24));
         });
         let buffer = || SocketBuffer::new(vec![0; BUFFER]);
@@ -128,13 +128,13 @@ impl Hosts {
         Self { hosts: [0, 1].map(|number| Host::new(number, now)), now, frames: 0, local_port: 1024 }
     }
 
-    /// Lets a host work, and brings what it has to send to the other.
+    /// Polls a host, and passes its frames to the other.
     fn carry(&mut self, from: usize) {
         self.hosts[from].poll(self.now);
         while let Some(frame) = self.hosts[from].end.go.pop_front() {
             self.frames += 1;
             self.hosts[1 - from].end.come.push_back(frame);
-            // The buffers go round.
+            // Buffers circulate between the hosts.
             if let Some(free) = self.hosts[1 - from].end.free.pop() {
                 self.hosts[from].end.free.push(free);
             }
@@ -160,7 +160,7 @@ impl Hosts {
         }
     }
 
-    /// Sends a message and waits until all of it has come.
+    /// Sends a message and waits until all of it has arrived.
     fn bring(&mut self, from: usize, message: &mut [u8; MESSAGE]) {
         self.hosts[from].socket().send_slice(message).expect("an open connection");
         let mut come = 0;
@@ -201,7 +201,7 @@ pub fn run(work: Work) -> Outcome {
     Outcome { units, frames: hosts.frames, elapsed: began.elapsed() }
 }
 
-/// Closes the connection from both sides; the client's side need not wait out its time.
+/// Closes the connection from both sides, without the client's TIME-WAIT.
 fn close(hosts: &mut Hosts) {
     hosts.hosts[0].socket().close();
     hosts.carry(0);
@@ -229,7 +229,7 @@ fn bulk(hosts: &mut Hosts, mib: u32) -> u32 {
         hosts.carry(0);
         hosts.hosts[1].poll(hosts.now);
         loop {
-            // As the other stack's reader does not look at the bytes, this one only takes them out.
+            // The other stack's reader does not read the bytes, so this one only removes them.
             let count = hosts.hosts[1].socket().recv(|bytes| (bytes.len(), bytes.len())).unwrap_or(0);
             if count == 0 {
                 break;

@@ -1,39 +1,39 @@
-//! How long an address may be used (RFC 4862 5.5.3, 5.5.4).
+//! Lifetimes of addresses (RFC 4862 5.5.3, 5.5.4).
 
 use crate::address6::Preference;
 use crate::time::{Duration, Instant};
 
-/// The end of what has none.
+/// The end of an infinite lifetime.
 pub(super) const NEVER: Instant = Instant::from_nanos(u64::MAX);
-/// An advertisement that nobody vouches for cannot shorten an address's life below this.
+/// An unauthenticated advertisement cannot reduce an address's lifetime below this.
 const TWO_HOURS: u32 = 2 * 3600;
 
-/// Until when an address is used for everything, and until when at all.
+/// The ends of an address's preferred and valid lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lifetime {
     preferred_until: Instant,
     valid_until: Instant,
-    /// Whether the first end was told about already.
+    /// Whether the end of the preferred lifetime was already reported.
     passed: Preference,
 }
 
-/// The moment so many seconds from now; all ones are for ever.
+/// Returns the time `seconds` from now; all ones mean infinity.
 pub(super) fn end_of(now: Instant, seconds: u32) -> Instant {
     if seconds == u32::MAX { NEVER } else { now + Duration::from_secs(seconds.into()) }
 }
 
 impl Lifetime {
-    /// Without end.
+    /// The infinite lifetime.
     pub const FOREVER: Self =
         Self { preferred_until: NEVER, valid_until: NEVER, passed: Preference::Preferred };
 
-    /// So many seconds from now.
+    /// Returns a lifetime of these seconds from now.
     pub fn new(now: Instant, preferred: u32, valid: u32) -> Self {
         let (preferred_until, valid_until) = (end_of(now, preferred), end_of(now, valid));
         Self { preferred_until, valid_until, passed: Preference::Preferred }
     }
 
-    /// Takes new figures in; a life of more than two hours is not cut below that at once (RFC 4862 5.5.3 e).
+    /// Updates the lifetime; a remaining lifetime of more than two hours is not reduced below that (RFC 4862 5.5.3 e).
     pub fn renew(&mut self, now: Instant, preferred: u32, valid: u32) {
         let left = self.valid_until.since(now).as_secs();
         let told = end_of(now, valid);
@@ -47,19 +47,19 @@ impl Lifetime {
         self.preferred_until = self.preferred_until.min(self.valid_until);
     }
 
-    /// The next moment at which something changes.
+    /// Returns the time of the next change.
     pub fn next_change(&self) -> Option<Instant> {
         let next = if self.passed == Preference::Preferred { self.preferred_until } else { self.valid_until };
         (next != NEVER).then_some(next)
     }
 
-    /// Lets time pass; returns whether the address lives on.
+    /// Advances the time; returns whether the address is still valid.
     pub fn pass(&mut self, now: Instant) -> bool {
         self.passed = self.preference(now);
         now < self.valid_until
     }
 
-    /// How the address is to be used now.
+    /// Returns the current preference of the address.
     pub fn preference(&self, now: Instant) -> Preference {
         if now < self.preferred_until { Preference::Preferred } else { Preference::Deprecated }
     }

@@ -1,21 +1,21 @@
-//! How an interface comes by its IPv6 addresses, networks, routers and name servers: stateless address
-//! autoconfiguration (RFC 4862, RFC 8106) as a state machine of its own. Messages and time go in, messages and
-//! [`Ipv6Settings`] come out.
+//! Configuration of an interface's IPv6 addresses, networks, routers and name servers: stateless address
+//! autoconfiguration (RFC 4862, RFC 8106) as a state machine. Its input are messages and time, its output messages and
+//! [`Ipv6Settings`].
 //!
 //! ```text
 //!   link-local ──DAD──> valid                 router solicitation ──> advertisement ─┬─> routers
 //!   prefix in an advertisement ──> address ──DAD──> preferred ──> deprecated ──> gone  ├─> prefixes
-//!   given address ──DAD──> valid                                                      └─> MTU, name servers
+//!   fixed address ──DAD──> valid                                                      └─> MTU, name servers
 //! ```
 //!
-//! An address ends in a number that only this machine can foresee, and that differs from network to network
-//! (RFC 7217). An address that somebody else has (duplicate address detection, DAD) is replaced by another,
-//! three times; a given one is not used.
+//! The interface id of an address is unpredictable for others, and differs between networks (RFC 7217). If duplicate
+//! address detection (DAD) finds another owner of an address, another address replaces it, up to three times; a fixed
+//! address is then not used.
 //!
-//! Nothing waits at random before it begins, as RFC 4861 6.3.7 and RFC 4862 5.4.2 suggest for rooms full of
-//! machines that get power together, and routers are looked for while the link-local address is checked.
+//! There are no random initial delays: RFC 4861 6.3.7 and RFC 4862 5.4.2 suggest them for rooms of machines that get
+//! power together. Router solicitation runs during the check of the link-local address.
 //!
-//! Bounds: [`IPV6_ADDRESSES`], [`IPV6_PREFIXES`] and [`IPV6_ROUTERS`]; what does not fit is counted.
+//! Bounds: [`IPV6_ADDRESSES`], [`IPV6_PREFIXES`] and [`IPV6_ROUTERS`]; excess entries are counted.
 
 mod lifetime;
 
@@ -36,42 +36,42 @@ use core::net::Ipv6Addr;
 use lifetime::{Lifetime, end_of};
 use siphasher::sip::SipHasher24;
 
-/// How long an address is asked about before it is used (RFC 4861 10: RETRANS_TIMER; one question, RFC 4862 5.1).
+/// The duration of duplicate address detection (RFC 4861 10: RETRANS_TIMER; one probe, RFC 4862 5.1).
 const DAD: Duration = Duration::from_secs(1);
-/// Addresses that are tried for one prefix, after the first turned out to be somebody's (RFC 7217 7).
+/// The most further addresses for a prefix after conflicts (RFC 7217 7).
 const DAD_RETRIES: u8 = 3;
-/// Time to the second router solicitation; it doubles (RFC 7559 2) ...
+/// The time to the second router solicitation; it doubles (RFC 7559 2) ...
 const SOLICIT_FIRST: Duration = Duration::from_secs(4);
 /// ... up to this.
 const SOLICIT_LAST: Duration = Duration::from_secs(3600);
-/// How long a new group is told once more, as the first report may be lost (RFC 3810 9.11).
+/// The time to the second report of a new group, as the first may be lost (RFC 3810 9.11).
 const REPORT_AGAIN: Duration = Duration::from_secs(1);
-/// The prefix of addresses that hold on the link alone.
+/// The link-local prefix.
 const LINK_LOCAL: Ipv6Prefix = Ipv6Prefix { ip: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), len: 64 };
 
 /// A message to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outgoing {
-    /// "Has anybody this address?"
+    /// A probe of duplicate address detection.
     Probe { target: Ipv6Addr },
-    /// "Which routers are there?"
+    /// A router solicitation.
     FindRouters { source: Option<Ipv6Addr> },
-    /// Which groups are listened to.
+    /// A report of multicast groups.
     Report { source: Option<Ipv6Addr>, report: Vec<u8> },
 }
 
-/// Where an address comes from.
+/// The origin of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
-    /// Made from a prefix; so many before it were somebody else's.
+    /// Derived from a prefix, after this number of conflicts.
     Made { prefix: Ipv6Prefix, retries: u8 },
-    /// Given.
+    /// Fixed.
     Given,
-    /// Lent by DHCPv6.
+    /// Leased by DHCPv6.
     Lent,
 }
 
-/// How sure it is that nobody else has an address.
+/// The state of duplicate address detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Uniqueness {
     ToAsk,
@@ -87,32 +87,32 @@ struct Own {
     lifetime: Lifetime,
 }
 
-/// What a host knows of the IPv6 side of its link.
+/// The IPv6 autoconfiguration of an interface.
 #[derive(Debug)]
 pub(crate) struct Autoconf {
     mac: MacAddr,
     hasher: SipHasher24,
-    /// `Some` where the address is given, and routers are not asked.
+    /// The fixed address, if there is one; routers are not solicited then.
     given: Option<Ipv6Config>,
     addresses: Vec<Own>,
     prefixes: Vec<(Ipv6Prefix, Instant)>,
     routers: Vec<(Ipv6Addr, Instant)>,
     dns: Vec<(Ipv6Addr, Instant)>,
-    /// Name servers that DHCPv6 told of.
+    /// Name servers from DHCPv6.
     told_dns: [Option<Ipv6Addr>; DNS_SERVERS],
     mtu: Option<u16>,
     hop_limit: u8,
-    /// When routers are asked for again, and how long to wait then.
+    /// The time of the next router solicitation, and the delay after it.
     solicit: Option<(Instant, Duration)>,
-    /// When the groups are told again, and why.
+    /// The time of the next report of groups, and its reason.
     report: Option<(Instant, mld::Reason)>,
     outbox: VecDeque<Outgoing>,
-    /// When `poll` has something to do next.
+    /// The time of the next call of `poll`.
     due: Option<Instant>,
 }
 
 impl Autoconf {
-    /// A host that begins with its link-local address now.
+    /// Returns the state of an interface that begins with its link-local address now.
     pub fn new(mac: MacAddr, secret: &Secret, given: Option<Ipv6Config>, now: Instant) -> Self {
         let (a, b) = secret.keys(5);
         let mut autoconf = Self {
@@ -138,14 +138,14 @@ impl Autoconf {
         autoconf
     }
 
-    /// The interface's number on a network (RFC 7217 5).
+    /// Returns the interface id for a network (RFC 7217 5).
     fn interface_id(&self, prefix: Ipv6Prefix, retries: u8) -> u64 {
         let mut bytes = [0; 15];
         bytes[..8].copy_from_slice(&((prefix.ip.to_bits() >> 64) as u64).to_be_bytes());
         bytes[8..14].copy_from_slice(&self.mac.0);
         bytes[14] = retries;
         let mut id = self.hasher.hash(&bytes);
-        // Numbers that mean something else (RFC 5453): all routers, and reserved anycast addresses.
+        // Reserved interface ids (RFC 5453): the subnet-router anycast address, and reserved anycast addresses.
         while id == 0 || id >> 7 == 0xfdff_ffff_ffff_ff80 >> 7 || id >> 24 == 0x0000_0002_005e_fffe {
             id = self.hasher.hash(&id.to_be_bytes());
         }
@@ -166,7 +166,7 @@ impl Autoconf {
         Room::Left
     }
 
-    /// When `poll` has something to do next.
+    /// Returns the time of the next call of `poll`.
     pub fn deadline(&self) -> Option<Instant> {
         self.due
     }
@@ -187,7 +187,7 @@ impl Autoconf {
         checks.chain(lifetimes).chain(ends).chain(others.into_iter().flatten()).min()
     }
 
-    /// Acts on the time. Call until it returns no message; the settings may have changed then.
+    /// Processes the time. Must be called until it returns no message; the settings may have changed then.
     pub fn poll(&mut self, now: Instant) -> Option<Outgoing> {
         if let Some(outgoing) = self.outbox.pop_front() {
             return Some(outgoing);
@@ -220,7 +220,7 @@ impl Autoconf {
         self.addresses.retain_mut(|own| own.lifetime.pass(now));
     }
 
-    /// Begins and ends the checks of uniqueness.
+    /// Begins and ends checks of uniqueness.
     fn check(&mut self, now: Instant) {
         let mut joined = false;
         for own in &mut self.addresses {
@@ -235,7 +235,7 @@ impl Autoconf {
             }
         }
         if joined {
-            // Before the questions, so that a switch that snoops lets the answers through (RFC 4862 5.4.2).
+            // Before the probes, so that a snooping switch forwards the answers (RFC 4862 5.4.2).
             let report = self.report_of(mld::Reason::Joined);
             self.outbox.push_front(report);
             self.report = Some((now + REPORT_AGAIN, mld::Reason::Joined));
@@ -252,17 +252,17 @@ impl Autoconf {
         self.outbox.push_back(report);
     }
 
-    /// The address for messages about the link, once it is known to be unique.
+    /// Returns the link-local address, once its uniqueness was verified.
     pub fn link_local(&self) -> Option<Ipv6Addr> {
         let usable = |own: &&Own| own.uniqueness == Uniqueness::Checked && own.ip.is_unicast_link_local();
         self.addresses.iter().find(usable).map(|own| own.ip)
     }
 
-    /// Somebody asks which groups are listened to: answered once for all that ask by then.
+    /// Processes a query of multicast groups: one report answers all queries until then.
     pub fn on_query(&mut self, now: Instant, within_ms: u16) {
         self.due = Some(now);
         let spread = mld::delay_ms(within_ms).min(10_000);
-        // A moment that differs from machine to machine, so that answers do not meet.
+        // A time that differs between machines, so that answers do not coincide.
         let part = self.hasher.hash(&now.as_nanos().to_be_bytes()) % (spread + 1);
         let at = now + Duration::from_millis(part);
         if self.report.is_none_or(|(before, _)| at < before) {
@@ -271,13 +271,12 @@ impl Autoconf {
         }
     }
 
-    /// Whether a group is one in which an address is looked for that is still being checked.
+    /// Returns whether a group is the solicited-node group of a tentative address.
     pub fn checks_in(&self, group: Ipv6Addr) -> bool {
         self.addresses.iter().any(|own| own.is_tentative() && solicited_node(own.ip) == group)
     }
 
-    /// Somebody has `ip`, or is about to take it: where it is still being checked here, it is not ours.
-    /// Returns whether it was.
+    /// Processes another node's claim of `ip`: a tentative address is removed. Returns the consequence.
     pub fn on_conflict(&mut self, ip: Ipv6Addr) -> Conflict {
         let Some(at) = self.addresses.iter().position(|own| own.ip == ip && own.is_tentative()) else {
             return Conflict::None;
@@ -292,18 +291,18 @@ impl Autoconf {
         if own.origin == Origin::Lent { Conflict::OfLoan } else { Conflict::Mended }
     }
 
-    /// A neighbour says that it is no router, or not any more (RFC 4861 7.2.5).
+    /// Removes a neighbour from the routers, as it reports that it is none (RFC 4861 7.2.5).
     pub fn on_no_router(&mut self, ip: Ipv6Addr) {
         self.due = Some(Instant::ZERO);
         self.routers.retain(|&(router, _)| router != ip);
     }
 
-    /// Whether routers decide on what is used.
+    /// Returns whether the settings come from routers.
     pub fn asks_routers(&self) -> bool {
         self.given.is_none()
     }
 
-    /// A router told of itself and its networks (RFC 4861 6.3.4, RFC 4862 5.5.3).
+    /// Processes a router advertisement (RFC 4861 6.3.4, RFC 4862 5.5.3).
     pub fn on_router(
         &mut self,
         now: Instant,
@@ -331,7 +330,7 @@ impl Autoconf {
             self.mtu = Some(mtu);
         }
         for server in advert.dns.into_iter().flatten().filter(|&server| is_unicast6(server)) {
-            // More than fit are no loss: a few name servers are enough.
+            // Excess name servers are ignored: a few are enough.
             let _ = keep(&mut self.dns, DNS_SERVERS, server, advert.dns_lifetime, now);
         }
         advert.prefixes.iter().flatten().for_each(|prefix| self.on_prefix(now, prefix, counters));
@@ -364,7 +363,7 @@ impl Autoconf {
         }
     }
 
-    /// A DHCPv6 server lends an address, or lends it on.
+    /// Adds or renews an address that a DHCPv6 server leases.
     pub fn lend(
         &mut self,
         now: Instant,
@@ -382,19 +381,19 @@ impl Autoconf {
         }
     }
 
-    /// An address is lent no more.
+    /// Removes an address whose lease has ended.
     pub fn take_back(&mut self, ip: Ipv6Addr) {
         self.due = Some(Instant::ZERO);
         self.addresses.retain(|own| own.ip != ip || own.origin != Origin::Lent);
     }
 
-    /// Takes in the name servers that a DHCPv6 server told of.
+    /// Stores the name servers of a DHCPv6 server.
     pub fn tell_dns(&mut self, dns: [Option<Ipv6Addr>; DNS_SERVERS]) {
         self.due = Some(Instant::ZERO);
         self.told_dns = dns;
     }
 
-    /// What the interface is to use now.
+    /// Returns the current settings.
     pub fn settings(&self, now: Instant) -> Ipv6Settings {
         let mut settings = Ipv6Settings { mtu: self.mtu, hop_limit: self.hop_limit, ..Ipv6Settings::NONE };
         let usable = self.addresses.iter().filter(|own| own.uniqueness == Uniqueness::Checked);
@@ -421,25 +420,25 @@ impl Own {
     }
 }
 
-/// What came of a conflict about an address.
+/// The consequence of an address conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Conflict {
     /// The address is not being checked here.
     None,
-    /// Another address takes its place, or none.
+    /// Another address replaces it, or none.
     Mended,
-    /// The server that lent it is to be told.
+    /// The leasing server must be notified.
     OfLoan,
 }
 
-/// Whether something fitted.
+/// Whether there was room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
     Left,
     None,
 }
 
-/// Notes that `what` holds for so many seconds from now; for none, it is forgotten.
+/// Stores `what` for `seconds` from now; zero removes it.
 fn keep<T: PartialEq>(
     list: &mut Vec<(T, Instant)>,
     most: usize,

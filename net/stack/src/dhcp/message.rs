@@ -1,10 +1,10 @@
-//! DHCP messages on the wire (RFC 2131 2, RFC 2132): made for this client, and read with suspicion.
+//! DHCP messages (RFC 2131 2, RFC 2132): writing of this client's, and parsing of untrusted replies.
 
 use crate::address::{DNS_SERVERS, MacAddr};
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
 
-/// Fixed part of a message, up to the magic cookie.
+/// Length of the fixed part of a message, up to the magic cookie.
 const FIXED_LEN: usize = 236;
 const COOKIE: [u8; 4] = [99, 130, 83, 99];
 /// The least length of a message, with padding (RFC 951).
@@ -24,39 +24,39 @@ const RENEWAL_TIME: u8 = 58;
 const REBINDING_TIME: u8 = 59;
 const END: u8 = 255;
 
-/// What a client asks.
+/// A client's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ask {
     pub kind: AskKind,
     pub transaction: u32,
     pub mac: MacAddr,
-    /// Seconds since the client began.
+    /// Seconds since the exchange began.
     pub seconds: u16,
-    /// The address that the client has and answers at; unspecified where it has none.
+    /// The client's current address; unspecified if it has none.
     pub current: Ipv4Addr,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AskKind {
-    /// Who has an address for me?
+    /// DHCPDISCOVER.
     Discover,
-    /// I take the address that this server offered.
+    /// DHCPREQUEST for an offered address.
     Take { address: Ipv4Addr, server: Ipv4Addr },
-    /// I would like to keep my address.
+    /// DHCPREQUEST that renews or rebinds the current address.
     Keep,
-    /// Somebody has the address that this server granted.
+    /// DHCPDECLINE: another host uses the granted address.
     Decline { address: Ipv4Addr, server: Ipv4Addr },
 }
 
 impl Ask {
-    /// The message's bytes.
+    /// Returns the message's bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(MIN_LEN);
         // BOOTREQUEST, Ethernet, address length, hops.
         out.extend_from_slice(&[1, 1, 6, 0]);
         out.extend_from_slice(&self.transaction.to_be_bytes());
         out.extend_from_slice(&self.seconds.to_be_bytes());
-        // An interface without an address takes only broadcasts.
+        // An interface without an address accepts only broadcasts.
         let flags: u16 = if self.current.is_unspecified() { 0x8000 } else { 0 };
         out.extend_from_slice(&flags.to_be_bytes());
         out.extend_from_slice(&self.current.octets());
@@ -93,13 +93,13 @@ impl Ask {
     }
 }
 
-/// What a server answers.
+/// A server's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reply {
     pub kind: ReplyKind,
     pub transaction: u32,
     pub mac: MacAddr,
-    /// The address that is offered or granted.
+    /// The offered or granted address.
     pub address: Ipv4Addr,
     pub server: Option<Ipv4Addr>,
     pub prefix_len: Option<u8>,
@@ -119,7 +119,7 @@ pub(super) enum ReplyKind {
 }
 
 impl Reply {
-    /// Reads a message; `None` where it is malformed or no server's.
+    /// Parses a message; returns `None` if it is malformed or not from a server.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (fixed, rest) = bytes.split_at_checked(FIXED_LEN)?;
         let (cookie, mut options) = rest.split_first_chunk::<4>()?;
@@ -174,7 +174,7 @@ impl Reply {
         let (number, address) = (u32::from_be_bytes(first), Ipv4Addr::from(first));
         match option {
             SUBNET_MASK => {
-                // Only a mask that is ones and then zeros names a network.
+                // A valid mask consists of ones followed by zeros.
                 let ones = number.leading_ones();
                 self.prefix_len = (number.checked_shl(ones).unwrap_or(0) == 0).then_some(ones as u8);
             }

@@ -1,4 +1,4 @@
-//! A DHCP client (RFC 2131) as a state machine of its own: bytes and time in, bytes and an address out.
+//! A DHCP client (RFC 2131) as a state machine: its input are bytes and time, its output bytes and an address.
 //!
 //! ```text
 //!   Selecting ──offer──> Requesting ──ack──> Bound ──T1──> Renewing ──T2──> Rebinding
@@ -6,12 +6,12 @@
 //!      └─────────────────────┴─────────────────┴──────────────┴────────────────┴──> ...
 //! ```
 //!
-//! An address that somebody else turns out to have is declined, from any state with a lease, and the client begins
-//! anew after ten seconds.
+//! If another host uses the address, the client declines it, in any state with a lease, and starts again after ten
+//! seconds.
 //!
-//! The stack owns the UDP port and sends what [`Client::poll`] gives. The client does not wait before its
-//! first message, as RFC 2131 4.4.1 suggests for rooms full of machines that get power together: here the
-//! server is next door, and a cell starts in milliseconds.
+//! The stack owns the UDP port and sends the messages of [`Client::poll`]. There is no initial delay: RFC 2131 4.4.1
+//! suggests one for rooms of machines that get power together; here the server is close, and a cell starts in
+//! milliseconds.
 
 mod message;
 
@@ -24,22 +24,22 @@ use alloc::vec::Vec;
 use core::net::Ipv4Addr;
 use message::{Ask, AskKind, Reply, ReplyKind};
 
-/// The port that the client's messages come from and the server's answers go to.
+/// The client's port.
 pub(crate) const CLIENT_PORT: u16 = 68;
-/// The port that servers listen at.
+/// The servers' port.
 pub(crate) const SERVER_PORT: u16 = 67;
 
-/// Time to the first repetition; it doubles (RFC 2131 4.1).
+/// The time to the first retransmission; it doubles (RFC 2131 4.1).
 const FIRST_RETRY: Duration = Duration::from_secs(4);
-/// The longest time between repetitions.
+/// The longest time between retransmissions.
 const LAST_RETRY: Duration = Duration::from_secs(64);
-/// Requests for an offered address before the client looks for another offer.
+/// The requests for an offered address before the client discards the offer.
 const REQUESTS: u8 = 4;
-/// The least time between attempts to renew (RFC 2131 4.4.5).
+/// The least time between renewal attempts (RFC 2131 4.4.5).
 const RENEW_RETRY: Duration = Duration::from_secs(60);
-/// How long nothing is asked for after an address was declined (RFC 2131 3.1 5).
+/// The delay after a decline (RFC 2131 3.1 5).
 const AFTER_DECLINE: Duration = Duration::from_secs(10);
-/// A shorter lease counts as this long: a server that grants less wants to keep us busy.
+/// The shortest lease: a shorter one counts as this long, as it would cause too many renewals.
 const MIN_LEASE: u32 = 60;
 /// A lease without end.
 const INFINITE: u32 = u32::MAX;
@@ -47,12 +47,12 @@ const INFINITE: u32 = u32::MAX;
 /// A message to send from [`CLIENT_PORT`] to [`SERVER_PORT`].
 #[derive(Debug)]
 pub(crate) struct Message {
-    /// The server; `None` for a broadcast from no address.
+    /// The server; `None` for a broadcast without a source address.
     pub server: Option<Ipv4Addr>,
     pub bytes: Vec<u8>,
 }
 
-/// How the address changed.
+/// A change of the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Gained(Ipv4Config),
@@ -63,7 +63,7 @@ pub(crate) enum Change {
 struct Lease {
     config: Ipv4Config,
     server: Ipv4Addr,
-    /// When to ask anyone, and when it is over.
+    /// The time of rebinding (T2), and the end of the lease.
     rebind_at: Instant,
     expires_at: Instant,
 }
@@ -86,14 +86,14 @@ pub(crate) struct Client {
     transaction: u32,
     /// Messages sent in this state.
     attempts: u8,
-    /// When the next message is due; `None` while a lease needs nothing.
+    /// The time of the next message; `None` for an infinite lease.
     due: Option<Instant>,
     began: Instant,
     random: u64,
 }
 
 impl Client {
-    /// A client whose first message is due at once.
+    /// Returns a client whose first message is due at once.
     pub fn new(mac: MacAddr, seed: u64, now: Instant) -> Self {
         let mut client = Self {
             mac,
@@ -108,7 +108,7 @@ impl Client {
         client
     }
 
-    /// The next number of a sequence that differs for each boot (SplitMix64).
+    /// Returns the next number of a sequence that differs for each boot (SplitMix64).
     fn random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let a = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -128,12 +128,12 @@ impl Client {
         self.due = Some(due);
     }
 
-    /// When `poll` is due.
+    /// Returns the time of the next call of `poll`.
     pub fn deadline(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Acts on the time: the message that is due, and the end of a lease.
+    /// Processes the time: sends a due message, and ends an expired lease.
     pub fn poll(&mut self, now: Instant) -> (Option<Message>, Option<Change>) {
         let mut change = None;
         if self.due.is_none_or(|due| now < due) {
@@ -182,13 +182,13 @@ impl Client {
         Message { server, bytes: ask.bytes() }
     }
 
-    /// When to repeat the message that goes out now.
+    /// Returns the time of the retransmission of the current message.
     fn next_due(&mut self, now: Instant) -> Instant {
         match self.state {
             State::Selecting | State::Requesting { .. } => {
                 let doublings = u32::from(self.attempts.saturating_sub(1)).min(6);
                 let base = FIRST_RETRY.times(1 << doublings).min(LAST_RETRY);
-                // A second more or less, so that clients that began together come apart.
+                // Plus or minus a second, so that clients that started together diverge.
                 let jitter = Duration::from_millis(self.random() % 2001);
                 now + (base + jitter - Duration::from_secs(1))
             }
@@ -198,7 +198,7 @@ impl Client {
         }
     }
 
-    /// Takes a server's message in. `Err` where it is malformed or not for this client now.
+    /// Processes a server's message. Returns `Err` if it is malformed or not for this client in its state.
     pub fn receive(&mut self, now: Instant, bytes: &[u8]) -> Result<Option<Change>, NotForUs> {
         let reply = Reply::parse(bytes).ok_or(NotForUs)?;
         if reply.transaction != self.transaction || reply.mac != self.mac {
@@ -218,7 +218,7 @@ impl Client {
                 self.bind(now, &reply, reply.server.unwrap_or(lease.server))
             }
             (State::Requesting { server, .. }, ReplyKind::Nak) if reply.server == Some(server) => {
-                // Not at once: a server that refuses what it offered would keep us busy.
+                // With a delay: a server that rejects its own offer would otherwise cause a message storm.
                 self.select(now + Duration::from_secs(1));
                 Ok(None)
             }
@@ -230,7 +230,7 @@ impl Client {
         }
     }
 
-    /// Somebody else has the address: the server is told, and another one asked for after a while.
+    /// Declines the address because another host uses it, and starts again after a delay.
     pub fn decline(&mut self, now: Instant) -> Option<Change> {
         let (State::Bound(lease) | State::Renewing(lease) | State::Rebinding(lease)) = self.state else {
             return None;
@@ -246,7 +246,7 @@ impl Client {
             _ => None,
         };
         let seconds = reply.lease.ok_or(NotForUs)?.max(MIN_LEASE);
-        // T1 and T2 as told where they make sense, else half and seven eighths (RFC 2131 4.4.5).
+        // T1 and T2 from the server if they are valid, otherwise half and seven eighths (RFC 2131 4.4.5).
         let eighths = |count: u64| (u64::from(seconds) * count / 8) as u32;
         let rebind = reply.rebinding.filter(|&t2| t2 > 0 && t2 < seconds).unwrap_or(eighths(7));
         let renew = reply.renewal.filter(|&t1| t1 > 0 && t1 < rebind).unwrap_or(eighths(4).min(rebind));
@@ -260,17 +260,17 @@ impl Client {
     }
 }
 
-/// A message that is malformed or not for this client in its state.
+/// The error for a message that is malformed or not for this client in its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotForUs;
 
-/// Half of the time that is left, at least a minute, at most all of it.
+/// Returns the time after half of the remaining time, at least a minute, at most all of it.
 fn half_way(now: Instant, end: Instant) -> Instant {
     let left = end.since(now);
     now + left.divided_by(2).max(RENEW_RETRY.min(left))
 }
 
-/// What an offer or a grant means for the interface; `None` where it is impossible.
+/// Returns the configuration of an offer or a grant; `None` if it is invalid.
 fn config_of(reply: &Reply) -> Option<Ipv4Config> {
     let config = Ipv4Config {
         address: reply.address,

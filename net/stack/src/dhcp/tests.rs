@@ -1,4 +1,4 @@
-//! A scripted server against the client.
+//! The client with a scripted server.
 
 use super::*;
 use crate::address::DNS_SERVERS;
@@ -14,7 +14,7 @@ fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// What the client said: kind (1 discover, 3 request), transaction, current address, whether by broadcast.
+/// A message of the client: kind (1 discover, 3 request), transaction, current address, server (none: broadcast).
 #[derive(Debug, PartialEq)]
 struct Said {
     kind: u8,
@@ -50,7 +50,7 @@ fn listen(message: &Message) -> Said {
     }
 }
 
-/// A server's message of a kind (2 offer, 5 ack, 6 nak) with these further options.
+/// Returns a server's message of a kind (2 offer, 5 ack, 6 nak) with these further options.
 fn reply(kind: u8, transaction: u32, options: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 236];
     bytes[..3].copy_from_slice(&[2, 1, 6]);
@@ -64,7 +64,7 @@ fn reply(kind: u8, transaction: u32, options: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Mask, router, two name servers, a lease of 1,000 seconds.
+/// Returns the options of mask, router, two name servers, and a lease of 1,000 seconds.
 fn fast() -> Vec<u8> {
     let mut options = vec![1, 4, 255, 255, 255, 0, 3, 4, 10, 0, 2, 2, 6, 8, 10, 0, 2, 3, 8, 8, 8, 8];
     options.extend_from_slice(&[51, 4]);
@@ -82,7 +82,7 @@ fn say(client: &mut Client, now: Instant) -> Said {
     listen(&message.expect("a message is due"))
 }
 
-/// A client with a lease that began at time zero.
+/// Returns a client with a lease that began at time zero.
 fn bound(options: &[u8]) -> Client {
     let mut client = client();
     let transaction = say(&mut client, Instant::ZERO).transaction;
@@ -115,7 +115,7 @@ fn an_offer_is_requested_and_granted() {
 
 #[proves("RFC 2131 4.1", "messages are sent again with pauses that double")]
 #[test]
-fn silence_is_met_with_growing_pauses() {
+fn retransmissions_back_off_exponentially() {
     let mut client = client();
     let mut now = Instant::ZERO;
     for expected in [4u64, 8, 16, 32, 64, 64, 64] {
@@ -123,13 +123,13 @@ fn silence_is_met_with_growing_pauses() {
         let next = client.deadline().unwrap();
         let pause = next.since(now).as_millis();
         assert!((expected * 1000 - 1000..=expected * 1000 + 1000).contains(&pause), "{pause}");
-        assert_eq!(client.poll(now).0.map(|_| ()), None, "nothing before its time");
+        assert_eq!(client.poll(now).0.map(|_| ()), None, "a message before its time");
         now = next;
     }
 }
 
 #[test]
-fn a_server_that_offers_and_then_says_nothing_is_left() {
+fn an_unanswered_request_leads_to_a_new_discover() {
     let mut client = client();
     let transaction = say(&mut client, Instant::ZERO).transaction;
     client.receive(Instant::ZERO, &reply(2, transaction, &fast())).unwrap();
@@ -144,7 +144,7 @@ fn a_server_that_offers_and_then_says_nothing_is_left() {
 }
 
 #[test]
-fn a_refusal_begins_anew_after_a_moment() {
+fn a_nak_of_a_request_restarts_after_a_delay() {
     let mut client = client();
     let transaction = say(&mut client, Instant::ZERO).transaction;
     client.receive(Instant::ZERO, &reply(2, transaction, &fast())).unwrap();
@@ -162,7 +162,11 @@ fn a_lease_is_renewed_with_its_server_and_keeps_the_address() {
     let renewal = say(&mut client, t1);
     assert_eq!((renewal.kind, renewal.current, renewal.server), (3, ADDRESS, Some(SERVER)));
     assert_eq!(renewal.requested, None);
-    assert_eq!(client.receive(t1, &reply(5, renewal.transaction, &fast())), Ok(None), "nothing changed");
+    assert_eq!(
+        client.receive(t1, &reply(5, renewal.transaction, &fast())),
+        Ok(None),
+        "a change without a difference"
+    );
     assert_eq!(client.deadline(), Some(t1 + seconds(500)));
 }
 
@@ -195,13 +199,13 @@ fn a_silent_server_leads_to_rebinding_and_then_to_the_loss_of_the_address() {
         assert_eq!((said.kind, said.current), (3, ADDRESS));
         if said.server.is_some() { unicast.push(at) } else { broadcast.push(at) }
     }
-    // T1 500, T2 875: half of what is left each time, but not less than a minute.
+    // T1 500, T2 875: half of the remaining time each, but at least a minute.
     assert_eq!(unicast, [500, 687, 781, 841]);
     assert_eq!(broadcast, [875, 937, 997]);
 }
 
 #[test]
-fn a_refusal_of_a_renewal_takes_the_address_at_once() {
+fn a_nak_of_a_renewal_removes_the_address_at_once() {
     let mut client = bound(&fast());
     let t1 = Instant::ZERO + seconds(500);
     let transaction = say(&mut client, t1).transaction;
@@ -209,12 +213,9 @@ fn a_refusal_of_a_renewal_takes_the_address_at_once() {
     assert_eq!(say(&mut client, t1).kind, 1);
 }
 
-#[proves(
-    "RFC 2131 3.1",
-    "an address that somebody has is declined, and nothing asked for within ten seconds."
-)]
+#[proves("RFC 2131 3.1", "an address in use is declined, and the client waits ten seconds.")]
 #[test]
-fn an_address_of_somebody_else_is_declined() {
+fn an_address_in_use_is_declined() {
     let mut client = bound(&fast());
     let now = Instant::ZERO + seconds(1);
     assert_eq!(client.decline(now), Some(Change::Lost));
@@ -225,17 +226,20 @@ fn an_address_of_somebody_else_is_declined() {
         (said.kind, said.requested, said.current, said.server),
         (4, Some(ADDRESS), Ipv4Addr::UNSPECIFIED, None)
     );
-    assert!(message.bytes.windows(6).any(|option| option == [54, 4, 10, 0, 2, 2]), "the server is named");
+    assert!(
+        message.bytes.windows(6).any(|option| option == [54, 4, 10, 0, 2, 2]),
+        "the message has no server id"
+    );
     assert_eq!(client.deadline(), Some(now + seconds(10)));
     assert_eq!(say(&mut client, now + seconds(10)).kind, 1);
-    assert_eq!(client.decline(now), None, "nothing to decline");
+    assert_eq!(client.decline(now), None, "a decline without a lease");
 }
 
 #[proves("RFC 2132 9.11", "T1 is taken from the server")]
 #[proves("RFC 2132 9.12", "T2 is taken from the server")]
 #[test]
-fn times_that_the_server_tells_are_used_where_they_make_sense() {
-    // The seconds of the first request to the server, and of the first to any server.
+fn valid_renewal_times_of_the_server_are_used() {
+    // The seconds of the first request to the server, and of the first broadcast.
     let times = |t1: u32, t2: u32| {
         let mut options = fast();
         for (option, value) in [(58, t1), (59, t2)] {
@@ -262,7 +266,7 @@ fn times_that_the_server_tells_are_used_where_they_make_sense() {
 
 #[proves("RFC 2131 3.3", "a lease of 0xffffffff seconds has no end")]
 #[test]
-fn a_lease_without_end_needs_nothing_and_a_tiny_one_is_a_minute() {
+fn an_infinite_lease_is_not_renewed_and_a_short_one_counts_as_a_minute() {
     let lease = |seconds: u32| {
         let mut options = fast();
         options.extend_from_slice(&[51, 4]);
@@ -275,7 +279,7 @@ fn a_lease_without_end_needs_nothing_and_a_tiny_one_is_a_minute() {
 
 #[proves("RFC 2131 4.4.1", "messages with another transaction id are dropped")]
 #[test]
-fn what_is_not_for_this_client_now_is_refused() {
+fn unexpected_messages_are_rejected() {
     let mut client = client();
     let transaction = say(&mut client, Instant::ZERO).transaction;
     let mut other_mac = reply(2, transaction, &fast());
@@ -303,10 +307,10 @@ fn what_is_not_for_this_client_now_is_refused() {
 }
 
 proptest! {
-    /// Bytes of a good acknowledgement are changed, and it is cut: a refused one changes nothing, and one that is taken
-    /// gives an address that a host can have, until a time that the lease allows.
+    /// Changes and truncates a valid acknowledgement: a rejected one changes nothing, and an accepted one yields a
+    /// possible host address and a deadline within the lease's limits.
     #[test]
-    fn a_changed_acknowledgement_is_taken_whole_or_changes_nothing(
+    fn a_changed_acknowledgement_is_accepted_or_changes_nothing(
         changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..6),
         more in proptest::collection::vec(any::<u8>(), 0..40),
         cut in 0..30_usize,

@@ -1,4 +1,4 @@
-//! DHCPv6 messages on the wire (RFC 8415 8, 21): made for this client, and read with suspicion.
+//! DHCPv6 messages (RFC 8415 8, 21): writing of this client's, and parsing of untrusted replies.
 
 use crate::address::{DNS_SERVERS, MacAddr};
 use alloc::vec::Vec;
@@ -15,14 +15,14 @@ const STATUS: u16 = 13;
 const DNS: u16 = 23;
 const REFRESH_TIME: u16 = 32;
 
-/// Options that one message, or one option, may have.
+/// The most options of a message, or of an option.
 const MAX_OPTIONS: usize = 64;
-/// The longest identifier of a server (RFC 8415 11.1).
+/// The longest server identifier (RFC 8415 11.1).
 const MAX_ID: usize = 130;
-/// The number of the one set of addresses that is asked for.
+/// The id of the requested identity association.
 const IA_NUMBER: u32 = 1;
 
-/// What a client says, by its number on the wire.
+/// The kind of a client's message, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum AskKind {
@@ -47,7 +47,7 @@ pub(super) struct Ask<'a> {
 }
 
 impl Ask<'_> {
-    /// The message's bytes.
+    /// Returns the message's bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(128);
         out.extend_from_slice(&(u32::from(self.kind as u8) << 24 | self.transaction).to_be_bytes());
@@ -60,7 +60,7 @@ impl Ask<'_> {
             let mut set = Vec::from(IA_NUMBER.to_be_bytes());
             set.extend_from_slice(&[0; 8]);
             if let Some(address) = self.address {
-                // No lifetimes wished for.
+                // No preferred lifetimes.
                 push(&mut set, IA_ADDRESS, &[&address.octets()[..], &[0; 8]].concat());
             }
             push(&mut out, IA_NA, &set);
@@ -72,7 +72,7 @@ impl Ask<'_> {
     }
 }
 
-/// The client's identifier (RFC 8415 11.4): its hardware address.
+/// Returns the client's identifier (RFC 8415 11.4), which contains its hardware address.
 fn client_id(mac: MacAddr) -> [u8; 10] {
     let [a, b, c, d, e, f] = mac.0;
     [0, 3, 0, 1, a, b, c, d, e, f]
@@ -90,7 +90,7 @@ pub(super) enum ReplyKind {
     Reply,
 }
 
-/// An address that a server lends, all times in seconds.
+/// An address that a server leases, all times in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Loan {
     pub ip: Ipv6Addr,
@@ -100,17 +100,17 @@ pub(super) struct Loan {
     pub rebind: u32,
 }
 
-/// How a server judges what was asked.
+/// The status of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
     Success,
-    /// It does not know of the address (RFC 8415 21.13: NoBinding).
+    /// The server does not know the binding (RFC 8415 21.13: NoBinding).
     Unknown,
-    /// Anything else: no address to be had here.
+    /// Any other: the server assigns no address.
     Refused,
 }
 
-/// What a server answers.
+/// A server's reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reply {
     pub kind: ReplyKind,
@@ -120,12 +120,12 @@ pub(super) struct Reply {
     pub loan: Option<Loan>,
     pub status: Status,
     pub dns: [Option<Ipv6Addr>; DNS_SERVERS],
-    /// Seconds after which settings are to be asked for again.
+    /// Seconds after which the settings must be refreshed.
     pub refresh: Option<u32>,
 }
 
 impl Reply {
-    /// Reads a message; `None` where it is malformed, no server's, or not for the client with this address.
+    /// Parses a message; returns `None` if it is malformed, not from a server, or not for the client with this address.
     pub fn parse(bytes: &[u8], mac: MacAddr) -> Option<Self> {
         let (&[kind, a, b, c], options) = bytes.split_first_chunk::<4>()?;
         let kind = match kind {
@@ -176,7 +176,7 @@ impl Reply {
 
     fn take_set(&mut self, value: &[u8]) -> Option<()> {
         let (renew, rebind) = (word(value, 4)?, word(value, 8)?);
-        // A set with times that contradict each other is ignored (RFC 8415 21.4).
+        // An association with contradictory times is ignored (RFC 8415 21.4).
         if word(value, 0)? != IA_NUMBER || (rebind != 0 && renew > rebind) {
             return Some(());
         }
@@ -198,7 +198,7 @@ impl Reply {
     }
 }
 
-/// Shows each option; `None` where one is malformed or there are too many.
+/// Calls `see` with each option; returns `None` if one is malformed or there are too many.
 fn each_option(mut options: &[u8], mut see: impl FnMut(u16, &[u8]) -> Option<()>) -> Option<()> {
     for _ in 0..MAX_OPTIONS {
         if options.is_empty() {

@@ -1,5 +1,5 @@
-//! A DHCPv6 client (RFC 8415) as a state machine of its own, for links whose routers say that there is a server:
-//! one address (IA_NA) where they say so, else the settings alone.
+//! A DHCPv6 client (RFC 8415) as a state machine, for links whose routers advertise a server: it requests one address
+//! (IA_NA) if they advertise addresses, otherwise only settings.
 //!
 //! ```text
 //!   Idle ──"addresses"──> Soliciting ──best offer──> Requesting ──reply──> Bound ──T1──> Renewing ──T2──> Rebinding
@@ -8,8 +8,8 @@
 //!     └──"settings"──> Informing ──reply──> Informed ──a day──> Informing
 //! ```
 //!
-//! The stack owns the UDP port and sends what [`Client::poll`] gives to all servers on the link. Like the other
-//! clients here it does not wait at random before it begins (RFC 8415 18.2.1 would have it wait up to a second).
+//! The stack owns the UDP port and sends the messages of [`Client::poll`] to all servers on the link. Like the other
+//! clients here it has no random initial delay (RFC 8415 18.2.1 requires up to a second).
 
 mod message;
 
@@ -22,9 +22,9 @@ use alloc::vec::Vec;
 use core::net::Ipv6Addr;
 use message::{Ask, AskKind, Loan, Reply, ReplyKind, Status};
 
-/// The port that servers' answers go to.
+/// The client's port.
 pub(crate) const CLIENT_PORT: u16 = 546;
-/// The port that servers listen at.
+/// The servers' port.
 pub(crate) const SERVER_PORT: u16 = 547;
 /// All servers and relays on the link.
 pub(crate) const SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
@@ -39,15 +39,15 @@ const SOLICIT: Pace = Pace { first: Duration::from_secs(1), longest: Duration::f
 const REQUEST: Pace = Pace { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 const RENEW: Pace = Pace { first: Duration::from_secs(10), longest: Duration::from_secs(600) };
 const INFORM: Pace = Pace { first: Duration::from_secs(1), longest: Duration::from_secs(3600) };
-/// Requests to a server that offered and then says nothing (REQ_MAX_RC).
+/// The requests to an unresponsive server (REQ_MAX_RC).
 const REQUESTS: u8 = 10;
-/// How long settings hold where the server says nothing of it, and at least (RFC 8415 21.23).
+/// The default lifetime of settings, and the shortest (RFC 8415 21.23), in seconds.
 const REFRESH: u32 = 86_400;
 const REFRESH_LEAST: u32 = 600;
-/// A lease is not renewed more often than this, whatever the server says.
+/// The least time between renewals in seconds, for any values of the server.
 const LEAST_RENEW: u32 = 30;
 
-/// What is to be had by DHCPv6.
+/// The configuration that routers advertise as available by DHCPv6.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Offered {
     #[default]
@@ -57,10 +57,10 @@ pub(crate) enum Offered {
     Addresses,
 }
 
-/// What came of the client's talks.
+/// The result of the client's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// An address is lent, or lent on, for so many seconds; and name servers.
+    /// An address is leased or renewed for these seconds, with name servers.
     Gained {
         ip: Ipv6Addr,
         preferred: u32,
@@ -68,7 +68,7 @@ pub(crate) enum Change {
         dns: [Option<Ipv6Addr>; DNS_SERVERS],
     },
     Lost(Ipv6Addr),
-    /// Name servers alone.
+    /// Only name servers.
     Settings([Option<Ipv6Addr>; DNS_SERVERS]),
 }
 
@@ -100,7 +100,7 @@ pub(crate) struct Client {
     state: State,
     transaction: u32,
     attempts: u8,
-    /// The latest time between two messages.
+    /// The last time between two messages.
     pause: Duration,
     due: Option<Instant>,
     began: Instant,
@@ -108,7 +108,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// A client that waits for what routers say.
+    /// Returns a client that waits for router advertisements.
     pub fn new(mac: MacAddr, seed: u64) -> Self {
         let (state, began) = (State::Idle, Instant::ZERO);
         let pause = Duration::ZERO;
@@ -123,7 +123,7 @@ impl Client {
         b ^ (b >> 31)
     }
 
-    /// Takes in what a router says is to be had.
+    /// Processes a router's advertisement of DHCPv6.
     pub fn offer(&mut self, now: Instant, offered: Offered) {
         match (offered, &self.state) {
             (Offered::Addresses, State::Idle | State::Informing | State::Informed) => self.solicit(now),
@@ -143,19 +143,19 @@ impl Client {
         self.due = Some(at);
     }
 
-    /// When `poll` is due.
+    /// Returns the time of the next call of `poll`.
     pub fn deadline(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Acts on the time: the message that is due, and the end of a lease.
+    /// Processes the time: sends a due message, and ends an expired lease.
     pub fn poll(&mut self, now: Instant) -> (Option<Vec<u8>>, Option<Change>) {
         if self.due.is_none_or(|due| now < due) {
             return (None, None);
         }
         let mut change = None;
         match core::mem::replace(&mut self.state, State::Idle) {
-            // Offers were collected for the first pause; the best one is taken (RFC 8415 18.2.1).
+            // The client has collected offers for the first delay; it takes the best one (RFC 8415 18.2.1).
             State::Soliciting { best: Some((_, server, ip)) } => {
                 self.enter(State::Requesting { server, ip }, now);
             }
@@ -179,7 +179,7 @@ impl Client {
             State::Idle | State::Bound(_) | State::Informed => return (None, change),
         };
         if self.attempts == 0 {
-            // The exchange begins with its first message, which is later than it was due where the interface had no
+            // The exchange begins with its first message, which is later than it was due if the interface had no
             // address yet.
             self.began = now;
         }
@@ -191,11 +191,11 @@ impl Client {
         (bytes, change)
     }
 
-    /// Twice the pause before, a tenth more or less (RFC 8415 15).
+    /// Returns twice the previous delay, plus or minus a tenth (RFC 8415 15).
     fn next_pause(&mut self, pace: &Pace) -> Duration {
         let base = if self.attempts == 0 { pace.first } else { self.pause.times(2).min(pace.longest) };
         let tenth = base.as_nanos() / 10;
-        // Offers are collected for no less than the first pause.
+        // Offers are collected for at least the first delay.
         let spread = if self.attempts == 0 { tenth } else { tenth * 2 };
         let least = base.as_nanos() - (spread - tenth);
         Duration::from_nanos(least + self.random() % (spread + 1))
@@ -217,7 +217,7 @@ impl Client {
         Some(ask.bytes())
     }
 
-    /// Takes a server's message in. `Err` where it is malformed or not for this client now.
+    /// Processes a server's message. Returns `Err` if it is malformed or not for this client in its state.
     pub fn receive(&mut self, now: Instant, bytes: &[u8]) -> Result<Option<Change>, NotForUs> {
         let reply = Reply::parse(bytes, self.mac).ok_or(NotForUs)?;
         if reply.transaction != self.transaction {
@@ -231,7 +231,7 @@ impl Client {
                 match (reply.status, reply.loan) {
                     (Status::Success, Some(loan)) if loan.valid > 0 => Ok(Some(self.bind(now, loan, &reply))),
                     _ => {
-                        // Not at once: a server that refuses what it offered would keep us busy.
+                        // With a delay: a server that rejects its own offer would otherwise cause a message storm.
                         self.solicit(now + SOLICIT.first);
                         Ok(None)
                     }
@@ -254,8 +254,8 @@ impl Client {
         }
     }
 
-    /// Keeps an offer where it is the best so far; takes it at once where its server wants that, or where the
-    /// time for collecting is over.
+    /// Stores an offer if it is the best so far. Takes it at once if its preference is 255, or if the time to collect
+    /// offers is over.
     fn consider(
         &mut self,
         now: Instant,
@@ -287,12 +287,12 @@ impl Client {
                 Some(Change::Lost(lease.ip))
             }
             (Status::Unknown, _) => {
-                // The server forgot: it is asked for the address anew (RFC 8415 18.2.10.1).
+                // The server has lost the binding: the client requests the address again (RFC 8415 18.2.10.1).
                 self.enter(State::Requesting { server: reply.server.clone(), ip: lease.ip }, now);
                 Some(Change::Lost(lease.ip))
             }
             _ => {
-                // Nothing about the address: ask on until the lease ends.
+                // Without information about the address, the client repeats the message until the lease ends.
                 self.state =
                     if now >= lease.rebind_at { State::Rebinding(lease) } else { State::Renewing(lease) };
                 None
@@ -302,7 +302,7 @@ impl Client {
 
     fn bind(&mut self, now: Instant, loan: Loan, reply: &Reply) -> Change {
         let Loan { ip, preferred, valid, .. } = loan;
-        // T1 and T2 as told, else half and four fifths of the preferred lifetime (RFC 8415 14.2).
+        // T1 and T2 from the server, otherwise half and four fifths of the preferred lifetime (RFC 8415 14.2).
         let base = if preferred == 0 { valid } else { preferred };
         let renew = if loan.renew != 0 { loan.renew } else { base / 2 };
         let rebind = if loan.rebind != 0 { loan.rebind } else { (u64::from(base) * 4 / 5) as u32 };
@@ -319,7 +319,7 @@ impl Client {
         Change::Gained { ip, preferred, valid, dns: reply.dns }
     }
 
-    /// The lent address turned out to be somebody's: the server is told, and another one asked for.
+    /// Declines a leased address because another host uses it, and solicits another one.
     pub fn decline(&mut self, now: Instant, ip: Ipv6Addr) {
         if let State::Bound(lease) | State::Renewing(lease) | State::Rebinding(lease) = &self.state
             && lease.ip == ip
@@ -330,6 +330,6 @@ impl Client {
     }
 }
 
-/// A message that is malformed or not for this client in its state.
+/// The error for a message that is malformed or not for this client in its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotForUs;

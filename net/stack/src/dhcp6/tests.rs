@@ -1,4 +1,4 @@
-//! A scripted server against the client.
+//! The client with a scripted server.
 
 use super::*;
 use isola_proves::proves;
@@ -16,7 +16,7 @@ fn option(number: u8, value: &[u8]) -> Vec<u8> {
     [&[0, number, 0, value.len() as u8][..], value].concat()
 }
 
-/// What the client said: kind, transaction, server, address.
+/// Returns the contents of a client's message: kind, transaction, server, address.
 fn listen(bytes: &[u8]) -> (u8, u32, Option<Vec<u8>>, Option<Ipv6Addr>) {
     let transaction = u32::from_be_bytes([0, bytes[1], bytes[2], bytes[3]]);
     let (mut server, mut address, mut rest, mut identified) = (None, None, &bytes[4..], false);
@@ -35,7 +35,7 @@ fn listen(bytes: &[u8]) -> (u8, u32, Option<Vec<u8>>, Option<Ipv6Addr>) {
     (bytes[0], transaction, server, address)
 }
 
-/// A server's message: kind (2 advertise, 7 reply), and options behind the identifiers.
+/// Returns a server's message: kind (2 advertise, 7 reply), and the options after the identifiers.
 fn reply(kind: u8, transaction: u32, server: u8, options: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = (u32::from(kind) << 24 | transaction).to_be_bytes().to_vec();
     bytes.extend(option(1, &[0, 3, 0, 1, 2, 0, 0, 0, 0, 1]));
@@ -44,7 +44,8 @@ fn reply(kind: u8, transaction: u32, server: u8, options: &[Vec<u8>]) -> Vec<u8>
     bytes
 }
 
-/// The address for 1,000 s (800 preferred), to be renewed after `renew` and rebound after `rebind` seconds.
+/// Returns the option of an address, preferred for four fifths of `valid` seconds, with T1 `renew` and T2 `rebind`
+/// seconds.
 fn loan(renew: u32, rebind: u32, valid: u32) -> Vec<u8> {
     let mut value = [1u32.to_be_bytes(), renew.to_be_bytes(), rebind.to_be_bytes()].concat();
     let lifetimes = [(valid * 4 / 5).to_be_bytes(), valid.to_be_bytes()].concat();
@@ -60,7 +61,7 @@ fn say(client: &mut Client, now: Instant) -> (u8, u32, Option<Vec<u8>>, Option<I
     listen(&client.poll(now).0.expect("a message is due"))
 }
 
-/// A client whose lease began at time zero.
+/// Returns a client whose lease began at time zero.
 fn bound(renew: u32, rebind: u32) -> Client {
     let mut client = Client::new(MAC, 7);
     client.offer(at(0), Offered::Addresses);
@@ -84,7 +85,7 @@ use alloc::vec;
 )]
 #[proves("RFC 8415 18.2.9", "an offer with preference 255 is taken at once.")]
 #[test]
-fn the_best_offer_is_taken() {
+fn the_best_offer_is_accepted() {
     let mut client = Client::new(MAC, 7);
     client.offer(at(0), Offered::Addresses);
     let (kind, transaction, server, ip) = say(&mut client, at(0));
@@ -102,7 +103,7 @@ fn the_best_offer_is_taken() {
 
 #[proves("RFC 8415 15", "pauses double, a tenth more or less, up to their longest.")]
 #[test]
-fn silence_is_met_with_growing_pauses() {
+fn retransmissions_back_off_exponentially() {
     let mut client = Client::new(MAC, 7);
     client.offer(at(0), Offered::Addresses);
     let (mut now, mut before) = (at(0), 0);
@@ -121,15 +122,15 @@ fn silence_is_met_with_growing_pauses() {
     "the elapsed time is counted from the first message of the exchange, which says zero."
 )]
 #[test]
-fn time_elapses_from_the_first_message_on() {
+fn elapsed_time_counts_from_the_first_message() {
     let mut client = Client::new(MAC, 7);
     client.offer(at(0), Offered::Addresses);
-    // The first message waits for the interface's own address.
+    // The first message waits for the interface's address.
     let first = client.poll(at(3)).0.expect("a message is due");
     let next = client.deadline().unwrap();
     let second = client.poll(next).0.expect("a message is due");
     let elapsed = |message: &[u8]| {
-        let place = message.windows(4).position(|head| head == [0, 8, 0, 2]).expect("the option is there");
+        let place = message.windows(4).position(|head| head == [0, 8, 0, 2]).expect("an elapsed-time option");
         u16::from_be_bytes([message[place + 4], message[place + 5]])
     };
     assert_eq!(elapsed(&first), 0);
@@ -145,7 +146,7 @@ fn a_lease_is_renewed_rebound_and_lost() {
     let (kind, transaction, server, ip) = say(&mut client, at(300));
     assert_eq!((kind, server, ip), (5, Some(vec![0, 9, 1]), Some(IP)));
     let other = reply(7, transaction, 2, &[loan(300, 700, 1000)]);
-    assert_eq!(client.receive(at(300), &other), Err(NotForUs), "another server's");
+    assert_eq!(client.receive(at(300), &other), Err(NotForUs), "a reply of another server");
     client.receive(at(300), &reply(7, transaction, 1, &[loan(300, 700, 1000)])).unwrap();
     assert_eq!(client.deadline(), Some(at(600)));
     let mut kinds = Vec::new();
@@ -165,10 +166,10 @@ fn a_lease_is_renewed_rebound_and_lost() {
     );
 }
 
-#[proves("RFC 8415 18.2.10.1", "a server that knows nothing of the lease is asked for the address anew.")]
+#[proves("RFC 8415 18.2.10.1", "after NoBinding the address is requested again.")]
 #[proves("RFC 8415 18.2.10.1", "an address with a valid lifetime of zero is given up at once.")]
 #[test]
-fn a_server_can_take_a_lease_back() {
+fn a_server_can_revoke_a_lease() {
     let mut client = bound(300, 700);
     let (_, transaction, ..) = say(&mut client, at(300));
     let forgot = reply(7, transaction, 1, &[status(3)]);
@@ -181,9 +182,9 @@ fn a_server_can_take_a_lease_back() {
     assert_eq!(say(&mut client, at(300)).0, 1);
 }
 
-#[proves("RFC 8415 18.2.8", "an address that somebody has is declined, and another one looked for.")]
+#[proves("RFC 8415 18.2.8", "an address in use is declined, and another one solicited.")]
 #[test]
-fn an_address_of_somebody_else_is_declined() {
+fn an_address_in_use_is_declined() {
     let mut client = bound(300, 700);
     client.decline(at(1), IP);
     let (kind, _, server, ip) = say(&mut client, at(1));
@@ -192,12 +193,9 @@ fn an_address_of_somebody_else_is_declined() {
     assert_eq!(say(&mut client, next).0, 1);
 }
 
-#[proves(
-    "RFC 8415 18.2.6",
-    "where routers say that settings are to be had, they are asked for, and again in time."
-)]
+#[proves("RFC 8415 18.2.6", "settings that routers advertise are requested, and refreshed in time.")]
 #[test]
-fn settings_alone_are_asked_for_where_addresses_are_not_offered() {
+fn only_settings_are_requested_if_addresses_are_not_advertised() {
     let mut client = Client::new(MAC, 7);
     client.offer(at(0), Offered::Nothing);
     assert_eq!(client.deadline(), None);
@@ -212,8 +210,8 @@ fn settings_alone_are_asked_for_where_addresses_are_not_offered() {
 
 #[proves("RFC 8415 14.2", "without T1 and T2, half and four fifths of the preferred lifetime are taken.")]
 #[test]
-fn times_that_the_server_leaves_to_the_client_follow_from_the_lifetime() {
-    /// The kind of a message that asks any server to extend a lease.
+fn default_renewal_times_follow_from_the_lifetime() {
+    /// The kind of a Rebind message.
     const REBIND: u8 = 6;
     let times = |t1, t2| {
         let mut client = bound(t1, t2);
@@ -229,7 +227,7 @@ fn times_that_the_server_leaves_to_the_client_follow_from_the_lifetime() {
 }
 
 #[test]
-fn what_is_not_for_this_client_now_is_refused() {
+fn unexpected_messages_are_rejected() {
     let mut client = Client::new(MAC, 7);
     client.offer(at(0), Offered::Addresses);
     let (_, transaction, ..) = say(&mut client, at(0));
@@ -252,9 +250,9 @@ fn what_is_not_for_this_client_now_is_refused() {
 }
 
 proptest! {
-    /// Options behind a good lease: the answer is taken, or refused and changes nothing.
+    /// Arbitrary options after a valid lease: the reply is accepted, or changes nothing.
     #[test]
-    fn any_options_behind_a_lease_are_taken_or_change_nothing(
+    fn any_options_after_a_lease_are_accepted_or_change_nothing(
         options in proptest::collection::vec(any::<u8>(), 0..200),
         with_lease in any::<bool>(),
     ) {

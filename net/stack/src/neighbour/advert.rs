@@ -1,4 +1,4 @@
-//! What a neighbour advertisement changes (RFC 4861 7.2.5).
+//! The effect of a neighbour advertisement (RFC 4861 7.2.5).
 
 use super::{Evidence, Learned, MakeEntry, NeighbourCache, State};
 use crate::address::MacAddr;
@@ -6,7 +6,7 @@ use crate::counters::Counters;
 use crate::time::Instant;
 use core::net::IpAddr;
 
-/// What a neighbour advertisement says.
+/// The contents of a neighbour advertisement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Advert {
     pub mac: Option<MacAddr>,
@@ -14,7 +14,7 @@ pub(crate) struct Advert {
     pub strength: Strength,
 }
 
-/// Whether an advertisement replaces an address that is known.
+/// Whether an advertisement overrides a known address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Strength {
     Replaces,
@@ -22,9 +22,9 @@ pub(crate) enum Strength {
 }
 
 impl NeighbourCache {
-    /// Takes in a neighbour advertisement (RFC 4861 7.2.5).
+    /// Processes a neighbour advertisement (RFC 4861 7.2.5).
     ///
-    /// `unasked` says whether one for whom nobody looked here gets an entry.
+    /// `unasked` decides whether an advertisement for an address without an entry creates one.
     pub fn advertised(
         &mut self,
         now: Instant,
@@ -44,7 +44,7 @@ impl NeighbourCache {
             (State::Known { mac: before, reachable_until, .. }, Some(mac))
                 if *before != mac && advert.strength == Strength::Adds =>
             {
-                // It does not replace what is known, but sheds doubt on it.
+                // It does not override the known address, but makes it stale.
                 if now < *reachable_until {
                     *reachable_until = now;
                     self.epoch = self.epoch.wrapping_add(1);

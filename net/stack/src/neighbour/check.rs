@@ -1,12 +1,13 @@
-//! The check of a neighbour that is not known to be reachable (RFC 4861 7.3): it goes on as the neighbour is used.
+//! The verification of a neighbour whose reachability is unknown (RFC 4861 7.3). It advances when the neighbour is
+//! used.
 
 use super::{ATTEMPTS, RETRY};
 use crate::time::{Duration, Instant};
 
-/// How long the transport may confirm a stale address before it is asked (DELAY_FIRST_PROBE_TIME).
+/// The time for a confirmation by the transport before a request (DELAY_FIRST_PROBE_TIME).
 const DELAY: Duration = Duration::from_secs(5);
 
-/// How far the check of an address that is not known to be reachable has come.
+/// The state of the verification.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Check {
     NotBegun,
@@ -22,8 +23,8 @@ pub(super) enum Asked {
 }
 
 impl Check {
-    /// The next step of the check, at a use of the address: until when it may be used, and whether to ask.
-    /// `None` where it did not answer.
+    /// Advances the verification at a use of the address: returns the time until which it may be used, and whether to
+    /// send a request; `None` if the neighbour did not answer.
     pub fn go_on(&mut self, now: Instant) -> Option<(Instant, Asked)> {
         let attempts = match *self {
             Self::NotBegun => {

@@ -1,4 +1,4 @@
-//! The cache by itself.
+//! The neighbour cache without a stack.
 
 use super::*;
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -25,7 +25,7 @@ fn known(answer: Answer) -> (MacAddr, Option<Ask>) {
 #[proves("RFC 1122 2.3.2.1", "requests for one address are at least a second apart.")]
 #[proves("RFC 4861 7.2.2", "three requests without an answer end a search.")]
 #[test]
-fn a_search_asks_three_times_and_ends() {
+fn a_search_sends_three_requests_and_ends() {
     for ip in [PEER, PEER6] {
         let (mut cache, mut counters) = cache(8);
         assert_eq!(cache.look_up(at(0), ip, &mut counters), Answer::Sought(Some(Ask { ip, to: None })));
@@ -45,7 +45,7 @@ fn a_search_asks_three_times_and_ends() {
 
 #[proves("RFC 4861 7.3.2", "a neighbour is reachable, stale, delayed, probed three times and then deleted.")]
 #[test]
-fn a_neighbour_that_is_used_late_is_checked_and_forgotten_when_silent() {
+fn a_stale_neighbour_is_verified_on_use_and_removed_without_an_answer() {
     for (ip, fresh) in [(PEER, 60), (PEER6, 30)] {
         let (mut cache, mut counters) = cache(8);
         cache.learn(at(0), (ip, MAC), Evidence::Confirmed, MakeEntry::Always, &mut counters);
@@ -70,7 +70,7 @@ fn a_neighbour_that_is_used_late_is_checked_and_forgotten_when_silent() {
 
 #[proves("RFC 4861 7.3.1", "forward progress of a transport confirms a neighbour without a probe.")]
 #[test]
-fn progress_of_a_transport_saves_the_question() {
+fn progress_of_a_transport_replaces_a_request() {
     let (mut cache, mut counters) = cache(8);
     cache.learn(at(0), (PEER6, MAC), Evidence::Claimed, MakeEntry::Always, &mut counters);
     assert_eq!(known(cache.look_up(at(1), PEER6, &mut counters)), (MAC, None));
@@ -84,9 +84,9 @@ fn progress_of_a_transport_saves_the_question() {
     "RFC 4861 7.2.5",
     "an advertisement without the override flag does not replace an address, but makes it stale."
 )]
-#[proves("RFC 4861 7.2.5", "an advertisement for whom nobody looked is ignored.")]
+#[proves("RFC 4861 7.2.5", "an advertisement of an address without an entry is ignored.")]
 #[test]
-fn advertisements_change_what_they_may() {
+fn advertisements_change_entries_by_their_flags() {
     use MakeEntry::IfPresent;
     use Strength::{Adds, Replaces};
     let (mut cache, mut counters) = cache(8);
@@ -96,14 +96,18 @@ fn advertisements_change_what_they_may() {
     assert!(cache.entries.is_empty());
     cache.look_up(at(0), PEER6, &mut counters);
     cache.advertised(at(0), PEER6, advert(None, Evidence::Confirmed, Replaces), IfPresent, &mut counters);
-    assert_eq!(cache.look_up(at(0), PEER6, &mut counters), Answer::Sought(None), "no address in it");
+    assert_eq!(
+        cache.look_up(at(0), PEER6, &mut counters),
+        Answer::Sought(None),
+        "an advertisement without an address"
+    );
     cache.advertised(at(0), PEER6, advert(Some(MAC), Evidence::Confirmed, Adds), IfPresent, &mut counters);
     assert_eq!(known(cache.look_up(at(1), PEER6, &mut counters)), (MAC, None));
     let epoch = cache.epoch;
     cache.advertised(at(1), PEER6, advert(Some(OTHER), Evidence::Confirmed, Adds), IfPresent, &mut counters);
-    assert_ne!(cache.epoch, epoch, "whoever keeps it looks again");
+    assert_ne!(cache.epoch, epoch, "cached results stay valid");
     assert_eq!(known(cache.look_up(at(1), PEER6, &mut counters)), (MAC, None));
-    assert!(known(cache.look_up(at(7), PEER6, &mut counters)).1.is_some(), "it is checked");
+    assert!(known(cache.look_up(at(7), PEER6, &mut counters)).1.is_some(), "no request after doubt");
     cache.advertised(at(7), PEER6, advert(None, Evidence::Confirmed, Adds), IfPresent, &mut counters);
     assert!(known(cache.look_up(at(20), PEER6, &mut counters)).1.is_none(), "confirmed without an address");
     cache.advertised(
@@ -117,9 +121,9 @@ fn advertisements_change_what_they_may() {
     assert!(known(cache.look_up(at(26), PEER6, &mut counters)).1.is_some(), "replaced, but unproven");
 }
 
-#[proves("RFC 6583 7.1", "what is in use stays where claims and searches flood the cache.")]
+#[proves("RFC 6583 7.1", "entries in use survive a flood of claims and searches.")]
 #[test]
-fn a_flood_of_senders_and_searches_stays_within_bounds() {
+fn a_flood_of_claims_and_searches_stays_within_bounds() {
     let (mut cache, mut counters) = cache(16);
     cache.learn(at(0), (PEER6, MAC), Evidence::Confirmed, MakeEntry::Always, &mut counters);
     cache.look_up(at(0), PEER6, &mut counters);
@@ -152,7 +156,7 @@ fn impossible_neighbours_are_not_learned() {
 }
 
 #[test]
-fn one_family_is_forgotten_without_the_other() {
+fn one_family_is_cleared_without_the_other() {
     let (mut cache, mut counters) = cache(8);
     cache.learn(at(0), (PEER, MAC), Evidence::Confirmed, MakeEntry::Always, &mut counters);
     cache.look_up(at(0), PEER6, &mut counters);
