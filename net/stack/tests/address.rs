@@ -1,4 +1,4 @@
-//! A stack that asks for its address, against a small DHCP server on the simulated network.
+//! A stack with DHCP, against a small DHCP server on the simulated network.
 
 use isola_iobuf::IoBuf;
 use isola_net_sim::{App, Link, Sim, host_config, host_ip};
@@ -6,8 +6,8 @@ use isola_net_stack::{Addressing, Duration, Event, Instant, Stack, UdpId};
 use isola_proves::proves;
 use std::net::Ipv4Addr;
 
-/// A server that grants 10.0.0.50, unless it is told to be silent or to refuse; and a client that notes what
-/// happens to it.
+/// A server that grants 10.0.0.50, refuses, or does not answer, according to its mood; and a client that records
+/// changes of its address.
 enum Node {
     Server { socket: Option<UdpId>, mood: Mood, heard: Vec<u8> },
     Client { changes: Vec<Option<Ipv4Addr>> },
@@ -90,7 +90,7 @@ const GRANTED: Option<Ipv4Addr> = Some(Ipv4Addr::new(10, 0, 0, 50));
 
 #[proves("RFC 2131 4.4.5", "a lease is renewed after half of its time")]
 #[test]
-fn an_address_comes_within_milliseconds_and_is_renewed_in_time() {
+fn an_address_is_obtained_within_milliseconds_and_renewed_in_time() {
     let mut sim = network();
     sim.pass(Duration::from_millis(5));
     assert_eq!(changes(&sim), [GRANTED]);
@@ -100,9 +100,9 @@ fn an_address_comes_within_milliseconds_and_is_renewed_in_time() {
     assert_eq!(changes(&sim), [GRANTED]);
 }
 
-#[proves("RFC 2131 4.4.5", "the address goes with the end of its lease")]
+#[proves("RFC 2131 4.4.5", "the address is removed at the end of its lease")]
 #[test]
-fn a_silent_server_costs_the_address_when_the_lease_ends_and_may_give_it_back() {
+fn the_address_is_lost_at_the_end_of_the_lease_and_can_be_obtained_again() {
     let mut sim = network();
     sim.pass(Duration::from_secs(1));
     *server(&mut sim).0 = Mood::Silent;
@@ -114,9 +114,9 @@ fn a_silent_server_costs_the_address_when_the_lease_ends_and_may_give_it_back() 
     assert_eq!(changes(&sim), [GRANTED, None, GRANTED]);
 }
 
-#[proves("RFC 2131 3.2", "DHCPNAK takes the address, and the client begins anew")]
+#[proves("RFC 2131 3.2", "DHCPNAK removes the address, and the client starts again")]
 #[test]
-fn a_refused_renewal_takes_the_address_and_asking_goes_on_slowly() {
+fn a_refused_renewal_removes_the_address_and_retries_are_slow() {
     let mut sim = network();
     sim.pass(Duration::from_secs(1));
     *server(&mut sim).0 = Mood::Refuse;
@@ -127,11 +127,12 @@ fn a_refused_renewal_takes_the_address_and_asking_goes_on_slowly() {
 }
 
 #[test]
-fn the_neighbours_hear_of_the_address() {
+fn a_new_address_is_reachable_for_its_neighbours() {
     let mut sim = network();
     sim.pass(Duration::from_millis(5));
     let client_mac = sim.hosts[1].stack.mac();
-    // The announcement reached the server only if it knew the address already; a datagram gets through anyway.
+    // The announcement updates the server only if it had an entry for the address; a datagram reaches the client in any
+    // case.
     let now = sim.now;
     let Node::Server { socket: Some(socket), .. } = sim.hosts[0].app else { unreachable!() };
     let to = (GRANTED.unwrap(), 9).into();
@@ -148,11 +149,11 @@ fn the_neighbours_hear_of_the_address() {
 
 #[proves(
     "RFC 2131 3.1",
-    "a lent address that a neighbour has goes back to the server, and another one is asked for later."
+    "a leased address that a neighbour has is declined, and a new one is requested later."
 )]
-#[proves("RFC 5227 2.4", "whoever has the address defends it.")]
+#[proves("RFC 5227 2.4", "the owner of the address defends it.")]
 #[test]
-fn a_lent_address_that_a_neighbour_has_is_declined() {
+fn a_leased_address_of_a_neighbour_is_declined() {
     let mut sim = network();
     sim.add(host_config(50), Node::Client { changes: Vec::new() }, Link::good());
     assert_eq!(GRANTED, Some(host_ip(50)));

@@ -1,4 +1,4 @@
-//! How a stack comes by its IPv6 addresses: by itself, from routers, and from DHCPv6 servers.
+//! IPv6 addresses of a stack: by autoconfiguration, from routers, and from DHCPv6 servers.
 
 mod link6;
 
@@ -9,12 +9,12 @@ use isola_proves::proves;
 use link6::*;
 use std::net::{Ipv6Addr, SocketAddr};
 
-#[proves("RFC 4862 5.4.2", "an address is asked about from the unspecified address before it is used.")]
+#[proves("RFC 4862 5.4.2", "an address is solicited from the unspecified address before it is used.")]
 #[proves(
     "RFC 3810 6.1",
-    "the group in which an address is looked for is reported, with a router alert and one hop."
+    "membership in the solicited-node group is reported, with a router alert and one hop."
 )]
-#[proves("RFC 4861 6.3.7", "routers are asked for.")]
+#[proves("RFC 4861 6.3.7", "routers are solicited.")]
 #[test]
 fn an_address_is_checked_before_it_is_used() {
     let mut peer = Peer::new(host_config(1));
@@ -36,10 +36,10 @@ fn an_address_is_checked_before_it_is_used() {
     assert!(peer.events().contains(&Event::Ipv6Changed));
 }
 
-#[proves("RFC 4862 5.4.3", "an address that somebody else has or checks at the same time is not used.")]
-#[proves("RFC 7217 6", "another one is made in its place, three times.")]
+#[proves("RFC 4862 5.4.3", "an address that another host has, or checks at the same time, is not used.")]
+#[proves("RFC 7217 6", "another address is generated, up to three times.")]
 #[test]
-fn an_address_of_somebody_else_is_not_used() {
+fn an_address_of_another_host_is_not_used() {
     let mut peer = Peer::new(host_config(1));
     peer.stack = isola_net_stack::Stack::new(auto(), peer.now).unwrap();
     let mut tried = Vec::new();
@@ -62,11 +62,11 @@ fn an_address_of_somebody_else_is_not_used() {
     assert_eq!(peer.stack.counters().get(Counter::AddressConflicts), 4);
 }
 
-#[proves("RFC 4862 5.5.3", "an address is made of an advertised prefix.")]
+#[proves("RFC 4862 5.5.3", "an address is formed from an advertised prefix.")]
 #[proves("RFC 4861 6.3.4", "the router, the prefix and the MTU are used.")]
 #[proves("RFC 8106 5.1", "advertised name servers are used.")]
 #[test]
-fn a_router_gives_an_address_and_a_way_out() {
+fn a_router_advertisement_gives_an_address_and_a_route() {
     let mut peer = ready(auto());
     let dns: Ipv6Addr = "2001:db8::53".parse().unwrap();
     let options = [
@@ -83,7 +83,7 @@ fn a_router_gives_an_address_and_a_way_out() {
     assert_eq!((settings.dns[0], settings.mtu, settings.hop_limit), (Some(dns), Some(1500), 55));
     let made = settings.global().unwrap();
     assert_eq!(made.segments()[..4], [0x2001, 0xdb8, 1, 0]);
-    // What is not on the link goes to the router, whose hardware address came along.
+    // A packet to another network is sent to the router, whose link-layer address was in the advertisement.
     let socket = peer.stack.udp_bind(1000).unwrap();
     peer.frames();
     let far = SocketAddr::new("2600::1".parse().unwrap(), 9);
@@ -91,7 +91,7 @@ fn a_router_gives_an_address_and_a_way_out() {
     let frame = peer.frames().remove(0);
     assert_eq!(frame[..6], host_mac(254).0);
     assert_eq!((frame[21], &frame[22..38]), (55, &made.octets()[..]));
-    // After its time the address is only used by who has it, and then not at all.
+    // After its preferred lifetime the address is deprecated, and after its valid lifetime it is removed.
     peer.pass(Duration::from_secs(3600));
     let own = peer.stack.ipv6().addresses.into_iter().flatten().find(|own| own.ip == made).unwrap();
     assert_eq!(own.preference, Preference::Deprecated);
@@ -100,36 +100,36 @@ fn a_router_gives_an_address_and_a_way_out() {
     assert_eq!(peer.stack.ipv6().global(), None);
 }
 
-#[proves("RFC 4862 5.5.3", "an advertisement cuts a valid lifetime to two hours, and not below.")]
+#[proves("RFC 4862 5.5.3", "an advertisement reduces a valid lifetime to two hours at least.")]
 #[test]
-fn a_forged_advertisement_does_not_take_an_address_at_once() {
+fn a_forged_advertisement_does_not_remove_an_address_at_once() {
     let mut peer = ready(auto());
-    let tell = |peer: &mut Peer, valid, preferred| {
+    let advertise = |peer: &mut Peer, valid, preferred| {
         let options = prefix("2001:db8:1::", 0xc0, valid, preferred);
         peer.send_frame(icmp6(ROUTER, ALL_NODES, 255, &router(1800, 0, &options)));
         peer.pass(Duration::from_secs(2));
         peer.frames();
     };
-    tell(&mut peer, 600, 601);
+    advertise(&mut peer, 600, 601);
     assert_eq!(peer.stack.ipv6().global(), None, "preferred for longer than valid");
-    tell(&mut peer, 86_400, 3600);
-    tell(&mut peer, 0, 0);
+    advertise(&mut peer, 86_400, 3600);
+    advertise(&mut peer, 0, 0);
     assert!(peer.stack.ipv6().global().is_some());
     peer.pass(Duration::from_secs(7100));
     assert!(peer.stack.ipv6().global().is_some());
-    tell(&mut peer, 60, 60);
-    assert!(peer.stack.ipv6().global().is_some(), "less than two hours are left: ignored");
+    advertise(&mut peer, 60, 60);
+    assert!(peer.stack.ipv6().global().is_some(), "ignored, because less than two hours are left");
     peer.pass(Duration::from_secs(200));
     assert_eq!(peer.stack.ipv6().global(), None);
 }
 
 #[proves(
     "RFC 4861 6.1.2",
-    "an advertisement from afar, from no link-local address or malformed is not believed."
+    "an advertisement that was forwarded, has no link-local source, or is malformed is ignored."
 )]
-#[proves("RFC 4861 7.1", "the same of neighbours' messages.")]
+#[proves("RFC 4861 7.1", "the same holds for neighbour messages.")]
 #[test]
-fn messages_that_passed_a_router_are_not_believed() {
+fn forwarded_and_invalid_messages_are_ignored() {
     let mut peer = ready(auto());
     let good = router(1800, 0, &prefix("2001:db8:1::", 0xc0, 600, 600));
     peer.send_frame(icmp6(ROUTER, ALL_NODES, 254, &good));
@@ -137,7 +137,7 @@ fn messages_that_passed_a_router_are_not_believed() {
     peer.send_frame(icmp6(ROUTER, ALL_NODES, 255, &[&good[..], &[3, 0, 0, 0, 0, 0, 0, 0]].concat()));
     let own = addresses(&peer)[0];
     peer.send_frame(icmp6(host_ip6(9), own, 64, &solicitation(own, Some(9))));
-    // Who checks an address asks its group, and does not say who it is.
+    // A host that checks an address sends to the address's group and omits its own link-layer address.
     for (to, sender) in [(own, None), (group(own), Some(9))] {
         let mut check = icmp6(Ipv6Addr::UNSPECIFIED, to, 255, &solicitation(own, sender));
         check[6..12].copy_from_slice(&host_mac(9).0);
@@ -150,7 +150,7 @@ fn messages_that_passed_a_router_are_not_believed() {
 
 #[proves("RFC 6583 7.1", "tables of routers, prefixes and addresses are bounded.")]
 #[test]
-fn a_flood_of_routers_and_prefixes_stays_within_bounds() {
+fn floods_of_routers_and_prefixes_fill_bounded_tables() {
     let mut peer = ready(auto());
     for i in 0..200u16 {
         let from = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 1, i);
@@ -164,14 +164,14 @@ fn a_flood_of_routers_and_prefixes_stays_within_bounds() {
     assert!(peer.stack.counters().get(Counter::DropNdpTable) >= 3 * 190);
 }
 
-#[proves("RFC 8415 18.2.1", "where routers say that addresses are to be had, one is asked for and checked.")]
-#[proves("RFC 4862 5.2", "the managed and other flags say what is to be had.")]
+#[proves("RFC 8415 18.2.1", "if routers announce managed addresses, one is requested and checked.")]
+#[proves("RFC 4862 5.2", "the managed and other flags select the request.")]
 #[test]
-fn an_address_comes_by_dhcpv6_where_routers_say_so() {
+fn an_address_is_requested_by_dhcpv6_if_routers_announce_it() {
     let mut peer = Peer::new(host_config(1));
     peer.stack = isola_net_stack::Stack::new(auto(), peer.now).unwrap();
     peer.frames();
-    // The router is heard before there is an address to ask from.
+    // The router's advertisement arrives before there is a source address.
     peer.send_frame(icmp6(ROUTER, ALL_NODES, 255, &router(1800, 0x80, &[])));
     peer.pass(Duration::from_secs(1));
     let ask =
@@ -192,7 +192,7 @@ fn an_address_comes_by_dhcpv6_where_routers_say_so() {
         let link = etherparse::PacketBuilder::ethernet2(host_mac(9).0, host_mac(1).0);
         let network = link.ipv6(ROUTER.octets(), own.octets(), 64);
         network.udp(547, 546).write(&mut frame, &message).unwrap();
-        assert_eq!(isola_net_stack::flow_of(&frame), None, "to instance 0");
+        assert_eq!(isola_net_stack::flow_of(&frame), None, "steered to instance 0");
         frame
     };
     peer.send_frame(answer(2, &solicit));
@@ -205,13 +205,13 @@ fn an_address_comes_by_dhcpv6_where_routers_say_so() {
     peer.pass(Duration::from_secs(399));
     assert_eq!(ask(&mut peer).expect("a renewal")[62], 5);
     peer.pass(Duration::from_secs(600));
-    assert_eq!(peer.stack.ipv6().global(), None, "nobody lent it on");
+    assert_eq!(peer.stack.ipv6().global(), None, "the lease has ended");
     assert!(peer.stack.counters().get(Counter::DropDhcp) == 0);
 }
 
-#[proves("RFC 8415 18.2.6", "settings are asked for by an information request.")]
+#[proves("RFC 8415 18.2.6", "settings are requested by an information request.")]
 #[test]
-fn settings_alone_come_by_dhcpv6_where_only_they_are_offered() {
+fn settings_alone_are_requested_by_dhcpv6_if_routers_announce_only_them() {
     let mut peer = ready(auto());
     peer.send_frame(icmp6(ROUTER, ALL_NODES, 255, &router(1800, 0x40, &[])));
     let asked = peer.frames().into_iter().find(|frame| frame.get(54..58) == Some(&[2, 34, 2, 35])).unwrap();

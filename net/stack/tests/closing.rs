@@ -1,4 +1,4 @@
-//! How connections end: FIN in every order, TIME-WAIT, letting go.
+//! Ends of connections: FIN in every order, TIME-WAIT, close and abort.
 
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::{Peer, Segment, Talk, host_config};
@@ -16,10 +16,10 @@ fn fin(peer: &mut Peer, talk: &mut Talk) {
     talk.seq += 1;
 }
 
-#[proves("RFC 9293 3.6", "a FIN of the peer is acknowledged and told to the user, who may go on sending")]
+#[proves("RFC 9293 3.6", "a FIN of the peer is acknowledged and reported, and the user may continue to send")]
 #[proves("RFC 9293 3.10.4", "CLOSE in CLOSE-WAIT sends a FIN and enters LAST-ACK")]
 #[test]
-fn the_peer_closes_first_and_data_still_flows_to_it() {
+fn the_peer_closes_first_and_still_receives_data() {
     let (mut peer, mut talk) = connected();
     fin(&mut peer, &mut talk);
     assert_eq!(peer.events(), [Event::PeerClosed(talk.conn)]);
@@ -44,12 +44,12 @@ fn the_peer_closes_first_and_data_still_flows_to_it() {
 #[proves("RFC 9293 3.6", "after CLOSE the peer's data is received until its FIN")]
 #[proves("RFC 9293 3.10.2", "SEND after CLOSE is an error")]
 #[test]
-fn this_side_closes_first_and_the_peer_may_go_on() {
+fn this_side_closes_first_and_still_receives_data() {
     let (mut peer, mut talk) = connected();
-    peer.write(talk.conn, b"last words");
+    peer.write(talk.conn, b"last data");
     peer.stack.shutdown(talk.conn);
     let end = peer.segment();
-    assert_eq!((end.payload.as_slice(), end.flags.as_str()), (&b"last words"[..], "FP"));
+    assert_eq!((end.payload.as_slice(), end.flags.as_str()), (&b"last data"[..], "FP"));
     let mut more = Chain::from(IoBuf::from_static(b"x"));
     assert_eq!(peer.stack.send(talk.conn, &mut more), Err(SendError::ShutDown));
     talk.ack += 11;
@@ -67,11 +67,11 @@ fn this_side_closes_first_and_the_peer_may_go_on() {
     assert_eq!(peer.stack.occupancy().time_wait, 1);
 }
 
-#[proves("RFC 9293 3.10.7.4", "a repeated FIN in TIME-WAIT is acknowledged and begins the wait anew")]
-#[proves("RFC 9293 3.6", "TIME-WAIT lasts for twice the longest life of a segment")]
+#[proves("RFC 9293 3.10.7.4", "a repeated FIN in TIME-WAIT is acknowledged and restarts TIME-WAIT")]
+#[proves("RFC 9293 3.6", "TIME-WAIT lasts for twice the maximum segment lifetime")]
 #[proves("RFC 1337 3", "a reset does not end TIME-WAIT")]
 #[test]
-fn time_wait_repeats_the_last_acknowledgement_and_passes() {
+fn time_wait_repeats_the_last_acknowledgement_and_expires() {
     let (mut peer, mut talk) = connected();
     peer.stack.shutdown(talk.conn);
     peer.segment();
@@ -82,22 +82,22 @@ fn time_wait_repeats_the_last_acknowledgement_and_passes() {
     peer.pass(Duration::from_secs(40));
     peer.send(talk.segment().flags("F"));
     assert_eq!(peer.segment(), last);
-    // A reset does not cut it short (RFC 1337), and nothing else disturbs it.
+    // Neither a reset (RFC 1337) nor an acknowledgement ends or restarts it.
     peer.send(Segment::new(4000, 80, talk.seq + 1, None).flags("R"));
     peer.send(Segment::new(4000, 80, talk.seq + 1, Some(talk.ack)));
     peer.silent();
     peer.pass(Duration::from_secs(59));
-    assert_eq!(peer.stack.occupancy().time_wait, 1, "the repeated FIN began the waiting anew");
+    assert_eq!(peer.stack.occupancy().time_wait, 1, "the repeated FIN restarted TIME-WAIT");
     peer.pass(Duration::from_secs(2));
     assert_eq!(peer.stack.occupancy().time_wait, 0);
     peer.send(talk.segment().flags("F"));
     assert_eq!(peer.segment().flags, "R");
 }
 
-#[proves("RFC 9293 3.6.1", "a SYN in TIME-WAIT with a larger number may begin a new connection")]
-#[proves("RFC 1122 4.2.2.13", "the new connection's first number is beyond the old one's last")]
+#[proves("RFC 9293 3.6.1", "a SYN in TIME-WAIT with a larger number may open a new connection")]
+#[proves("RFC 1122 4.2.2.13", "the new connection's initial number is beyond the old one's last")]
 #[test]
-fn a_new_connection_may_follow_in_time_wait() {
+fn a_new_connection_may_replace_time_wait() {
     let (mut peer, mut talk) = connected();
     peer.stack.shutdown(talk.conn);
     let end = peer.segment();
@@ -105,7 +105,7 @@ fn a_new_connection_may_follow_in_time_wait() {
     peer.send(talk.segment().flags("F"));
     peer.segment();
     peer.events();
-    // An old SYN is answered with the last acknowledgement, a new one begins anew.
+    // An old SYN is answered with the last acknowledgement, a new one opens a connection.
     peer.send(Segment::new(4000, 80, talk.seq - 100, None).flags("S"));
     assert_eq!(peer.segment().ack, Some(talk.seq + 1));
     peer.send(Segment::new(4000, 80, talk.seq + 1000, None).flags("S"));
@@ -117,9 +117,9 @@ fn a_new_connection_may_follow_in_time_wait() {
     assert_eq!(peer.stack.occupancy().time_wait, 0);
 }
 
-#[proves("RFC 9293 3.6", "FINs that cross end in TIME-WAIT on both sides")]
+#[proves("RFC 9293 3.6", "a simultaneous close ends in TIME-WAIT on both sides")]
 #[test]
-fn ends_that_cross_meet_in_time_wait() {
+fn a_simultaneous_close_ends_in_time_wait() {
     let (mut peer, mut talk) = connected();
     peer.stack.shutdown(talk.conn);
     let end = peer.segment();
@@ -132,9 +132,9 @@ fn ends_that_cross_meet_in_time_wait() {
     assert_eq!(peer.stack.occupancy().time_wait, 1);
 }
 
-#[proves("RFC 9293 3.10.3", "what was received before the end can be read after it")]
+#[proves("RFC 9293 3.10.3", "data received before the end can be read after it")]
 #[test]
-fn unread_data_outlives_the_connections_end() {
+fn unread_data_remains_after_the_connections_end() {
     let (mut peer, mut talk) = connected();
     peer.stack.shutdown(talk.conn);
     peer.segment();
@@ -162,9 +162,9 @@ fn a_fin_is_sent_again_until_it_is_acknowledged() {
     assert_eq!(peer.segment(), end);
 }
 
-#[proves("RFC 9293 3.10.7.4", "a FIN counts when all before it has come")]
+#[proves("RFC 9293 3.10.7.4", "a FIN is processed when all data before it has arrived")]
 #[test]
-fn a_fin_ahead_of_a_gap_waits_for_the_data() {
+fn a_fin_beyond_a_gap_waits_for_the_data() {
     let (mut peer, talk) = connected();
     peer.send(Segment { seq: talk.seq + 4, ..talk.segment() }.flags("FP").payload(b"tail"));
     assert_eq!(peer.segment().ack, Some(talk.seq));
@@ -178,9 +178,9 @@ fn a_fin_ahead_of_a_gap_waits_for_the_data() {
 #[proves("RFC 9293 3.10.7.4", "a FIN outside of the window is acknowledged and dropped")]
 #[proves("RFC 9293 3.10.7.4", "a repeated FIN is acknowledged again")]
 #[test]
-fn an_end_told_twice_or_outside_of_the_window_changes_nothing() {
+fn a_repeated_fin_or_one_outside_the_window_changes_nothing() {
     let (mut peer, talk) = connected();
-    // Beyond the window, and before it: questioned, not believed.
+    // A FIN beyond or before the window is challenged.
     for far in [1 << 30, u32::MAX << 30] {
         peer.send(Segment { seq: talk.seq.wrapping_add(far), ..talk.segment() }.flags("F"));
         assert_eq!(peer.segment().ack, Some(talk.seq));
@@ -195,7 +195,7 @@ fn an_end_told_twice_or_outside_of_the_window_changes_nothing() {
         assert_eq!(peer.segment().ack, Some(talk.seq + 1), "the first acknowledgement may be lost");
         assert_eq!(peer.events(), []);
     }
-    // Another end than the one that was told.
+    // A FIN at a different sequence number than the first.
     peer.send(Segment { seq: talk.seq + 1, ..talk.segment() }.flags("F").payload(b"more"));
     peer.segments();
     assert_eq!((peer.events(), peer.read(talk.conn)), (vec![], vec![]));
@@ -214,26 +214,26 @@ fn data_beyond_the_end_is_ignored() {
     assert_eq!(peer.segments().last().unwrap().ack, Some(talk.seq + 5));
 }
 
-#[proves("RFC 9293 3.10.4", "CLOSE sends what is queued before the FIN")]
+#[proves("RFC 9293 3.10.4", "CLOSE sends the queued data before the FIN")]
 #[test]
-fn letting_go_sends_what_is_queued_and_ends_by_itself() {
+fn close_sends_the_queued_data_and_completes_by_itself() {
     let (mut peer, mut talk) = connected();
     peer.write(talk.conn, b"bye");
     peer.stack.close(peer.now, talk.conn);
     let end = peer.segment();
     assert_eq!((end.payload.as_slice(), end.flags.as_str()), (&b"bye"[..], "FP"));
-    assert_eq!(peer.stack.remote_addr(talk.conn), None, "the id is void");
+    assert_eq!(peer.stack.remote_addr(talk.conn), None, "the id is invalid");
     talk.ack += 4;
     peer.send(talk.segment());
     peer.send(talk.segment().flags("F"));
     assert_eq!(peer.segment().ack, Some(talk.seq + 1));
-    assert_eq!(peer.events(), [], "nobody is told");
+    assert_eq!(peer.events(), [], "no event follows");
     assert_eq!(peer.stack.occupancy().connections, 0);
 }
 
 #[proves("RFC 1122 4.2.2.13", "CLOSE with data unread sends a reset")]
 #[test]
-fn letting_go_with_unread_data_resets() {
+fn close_with_unread_data_resets_the_connection() {
     let (mut peer, mut talk) = connected();
     peer.say(&mut talk, b"never read");
     peer.stack.close(peer.now, talk.conn);
@@ -242,9 +242,9 @@ fn letting_go_with_unread_data_resets() {
     assert_eq!(peer.events(), []);
 }
 
-#[proves("RFC 1122 4.2.2.13", "data for a connection whose user is gone is answered with a reset")]
+#[proves("RFC 1122 4.2.2.13", "data for a closed connection is answered with a reset")]
 #[test]
-fn data_for_a_connection_that_was_let_go_resets_it() {
+fn data_for_a_closed_connection_resets_it() {
     let (mut peer, mut talk) = connected();
     peer.stack.close(peer.now, talk.conn);
     peer.segment();
@@ -255,7 +255,7 @@ fn data_for_a_connection_that_was_let_go_resets_it() {
 }
 
 #[test]
-fn a_peer_that_never_ends_its_side_is_given_up_after_letting_go() {
+fn a_closed_connection_gives_up_a_peer_that_sends_no_fin() {
     let (mut peer, mut talk) = connected();
     peer.stack.close(peer.now, talk.conn);
     peer.segment();
@@ -268,10 +268,10 @@ fn a_peer_that_never_ends_its_side_is_given_up_after_letting_go() {
 }
 
 #[test]
-fn a_peer_that_keeps_its_window_shut_is_given_up_after_letting_go() {
+fn a_closed_connection_gives_up_a_peer_that_keeps_its_window_closed() {
     let (mut peer, talk) = connected();
     peer.send(talk.segment().window(0));
-    peer.write(talk.conn, b"nobody wants this");
+    peer.write(talk.conn, b"never accepted");
     peer.stack.close(peer.now, talk.conn);
     let mut probes = 0;
     while peer.stack.occupancy().connections > 0 {
@@ -280,14 +280,14 @@ fn a_peer_that_keeps_its_window_shut_is_given_up_after_letting_go() {
             probes += 1;
             peer.send(talk.segment().window(0));
         }
-        assert!(probes < 20, "it must end");
+        assert!(probes < 20, "the connection must end");
     }
     assert_eq!(probes, 10);
 }
 
-#[proves("RFC 9293 3.10.5", "ABORT sends a reset and drops what is queued")]
+#[proves("RFC 9293 3.10.5", "ABORT sends a reset and drops the queued data")]
 #[test]
-fn aborting_resets_at_once() {
+fn abort_resets_at_once() {
     let (mut peer, talk) = connected();
     peer.write(talk.conn, b"unsent");
     peer.stack.abort(peer.now, talk.conn);
@@ -299,7 +299,7 @@ fn aborting_resets_at_once() {
 }
 
 #[test]
-fn aborting_what_has_ended_tells_nobody() {
+fn abort_of_an_ended_connection_sends_nothing() {
     let (mut peer, mut talk) = connected();
     peer.stack.shutdown(talk.conn);
     peer.segment();
@@ -314,7 +314,7 @@ fn aborting_what_has_ended_tells_nobody() {
 }
 
 #[test]
-fn time_wait_is_bounded_and_the_oldest_gives_way() {
+fn a_full_time_wait_table_evicts_the_oldest_entry() {
     let mut config = host_config(1);
     config.tcp.max_time_wait = 10;
     let mut peer = Peer::new(config);
@@ -329,7 +329,7 @@ fn time_wait_is_bounded_and_the_oldest_gives_way() {
     }
     assert_eq!(peer.stack.occupancy().time_wait, 10);
     assert_eq!(peer.stack.counters().get(Counter::DropTcpTimeWait), 15);
-    // What gave way is unknown now; what stayed is not.
+    // Evicted entries are unknown, the others remain.
     peer.send(Segment::new(4000, 80, 1_000_001, Some(5)).flags("F"));
     assert_eq!(peer.segment().flags, "R");
     peer.send(Segment::new(4024, 80, 1_000_001, Some(5)).flags("F"));

@@ -1,4 +1,4 @@
-//! When the congestion window grows, and when it must not (RFC 5681, RFC 6928).
+//! Conditions under which the congestion window grows (RFC 5681, RFC 6928).
 
 mod common;
 
@@ -9,7 +9,7 @@ use isola_proves::proves;
 
 const MSS: usize = 1000;
 
-/// RFC 6928: ten segments.
+/// The initial window of RFC 6928, in segments.
 const INITIAL: usize = 10;
 
 fn connected() -> (Peer, Talk) {
@@ -18,13 +18,13 @@ fn connected() -> (Peer, Talk) {
     (peer, talk)
 }
 
-/// Gives the connection more than it may send at once; returns how many segments it sends.
+/// Queues more data than the window allows. Returns the number of segments sent.
 fn burst(peer: &mut Peer, talk: &Talk) -> usize {
     peer.write(talk.conn, &vec![7; 100 * MSS]);
     peer.segments().len()
 }
 
-/// Acknowledges so many segments, one by one; returns how many are sent for that.
+/// Acknowledges this many segments one by one. Returns the number of segments sent in response.
 fn acknowledge(peer: &mut Peer, talk: &mut Talk, segments: usize) -> usize {
     let mut sent = 0;
     for _ in 0..segments {
@@ -36,7 +36,7 @@ fn acknowledge(peer: &mut Peer, talk: &mut Talk, segments: usize) -> usize {
 }
 
 #[proves("RFC 5681 3.1", "slow start adds a segment for each one acknowledged")]
-#[proves("RFC 6928 2", "the first window is ten segments")]
+#[proves("RFC 6928 2", "the initial window is ten segments")]
 #[test]
 fn slow_start_doubles_the_window_each_round_trip() {
     let (mut peer, mut talk) = connected();
@@ -45,9 +45,9 @@ fn slow_start_doubles_the_window_each_round_trip() {
     assert_eq!(acknowledge(&mut peer, &mut talk, 2 * INITIAL), 4 * INITIAL);
 }
 
-#[proves("RFC 5681 3.1", "the window grows only for what is acknowledged of a window in use")]
+#[proves("RFC 5681 3.1", "the window grows only by acknowledgements of data that filled it")]
 #[test]
-fn a_window_that_is_not_used_does_not_grow() {
+fn an_unused_window_does_not_grow() {
     let (mut peer, mut talk) = connected();
     for _ in 0..100 {
         peer.write(talk.conn, &[7; MSS]);
@@ -57,28 +57,28 @@ fn a_window_that_is_not_used_does_not_grow() {
     assert_eq!(burst(&mut peer, &talk), INITIAL);
 }
 
-#[proves("RFC 5681 4.1", "after a pause longer than a timeout the window begins anew")]
+#[proves("RFC 5681 4.1", "after idleness longer than a timeout the window restarts")]
 #[test]
-fn a_window_that_has_grown_begins_anew_after_a_pause() {
+fn a_grown_window_restarts_after_idleness() {
     let (mut peer, mut talk) = connected();
-    let mut under_way = burst(&mut peer, &talk);
-    while under_way > 0 {
-        under_way = acknowledge(&mut peer, &mut talk, under_way);
+    let mut in_flight = burst(&mut peer, &talk);
+    while in_flight > 0 {
+        in_flight = acknowledge(&mut peer, &mut talk, in_flight);
     }
-    // Shorter than a timeout: what was learned holds.
+    // Shorter than a timeout, so the window is kept.
     peer.pass(Duration::from_millis(50));
-    let mut under_way = burst(&mut peer, &talk);
-    assert!(under_way > 2 * INITIAL, "{under_way} segments");
-    while under_way > 0 {
-        under_way = acknowledge(&mut peer, &mut talk, under_way);
+    let mut in_flight = burst(&mut peer, &talk);
+    assert!(in_flight > 2 * INITIAL, "{in_flight} segments");
+    while in_flight > 0 {
+        in_flight = acknowledge(&mut peer, &mut talk, in_flight);
     }
     peer.pass(Duration::from_secs(10));
     assert_eq!(burst(&mut peer, &talk), INITIAL);
 }
 
-#[proves("RFC 9438 5.2", "over a long path with few losses it takes far less time than NewReno.")]
+#[proves("RFC 9438 5.2", "on a long path with few losses CUBIC is much faster than NewReno.")]
 #[test]
-fn over_a_long_path_with_losses_cubic_is_faster_than_new_reno() {
+fn cubic_is_faster_than_new_reno_on_a_long_path_with_losses() {
     let took = |algorithm: Algorithm| -> u64 {
         let link = Link { latency: Duration::from_millis(300), loss: 1, ..Link::good() };
         (0..4).map(|seed| stream(seed, &link, algorithm, 3 << 20)).sum()
@@ -87,7 +87,7 @@ fn over_a_long_path_with_losses_cubic_is_faster_than_new_reno() {
     assert!(cubic * 5 < reno * 4, "{cubic} ms, NewReno {reno} ms");
 }
 
-/// How long a stream of so many bytes in each direction takes, in milliseconds.
+/// Returns the duration of a stream of `amount` bytes in each direction, in milliseconds.
 fn stream(seed: u64, link: &Link, algorithm: Algorithm, amount: usize) -> u64 {
     let mut sim = Sim::new(seed);
     for number in 1..=2 {

@@ -1,4 +1,4 @@
-//! Several stacks that share one interface, one a core, behind one steering function.
+//! Several stacks that share an interface, one for each core, with common steering.
 
 mod link6;
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 const CORES: u16 = 3;
 
-/// One interface: its stacks, and a layer above that passes on what instance 0 learns.
+/// A machine with one interface: its stacks, and a layer above that passes instance 0's events to the others.
 struct Machine {
     steering: Arc<Steering>,
     stacks: Vec<Stack>,
@@ -92,13 +92,13 @@ fn arp_reply() -> Vec<u8> {
 }
 
 #[test]
-fn connections_are_accepted_on_the_core_that_their_frames_go_to() {
+fn connections_are_accepted_on_the_core_to_which_their_frames_are_steered() {
     let mut machine = Machine::new();
     machine.frames();
     for port in 0..300 {
         machine.receive(Segment::new(5000 + port, 80, 9, None).flags("S").frame(host_ip(2), host_ip(1)));
     }
-    // Every core asks for the neighbour; only instance 0 sees the answer, and tells the others.
+    // Every core sends an ARP request; only instance 0 receives the reply, and the others learn it from instance 0.
     machine.frames();
     machine.receive(arp_reply());
     machine.settle();
@@ -110,14 +110,14 @@ fn connections_are_accepted_on_the_core_that_their_frames_go_to() {
         machine.receive(last.frame(host_ip(2), host_ip(1)));
     }
     machine.settle();
-    // Sixteen packets wait for a neighbour on each core; the other answers come with the timer.
+    // On each core, sixteen packets wait for a neighbour; the other answers are sent by the timer.
     assert_eq!(answers, 3 * 16);
     assert_eq!(machine.accepted.iter().sum::<usize>(), answers);
     assert!(machine.accepted.iter().all(|&count| count == 16), "{:?}", machine.accepted);
 }
 
 #[test]
-fn connections_choose_ports_whose_answers_come_back_to_their_core() {
+fn connections_use_ports_whose_answers_are_steered_to_their_core() {
     let mut machine = Machine::new();
     machine.receive(arp_reply());
     machine.settle();
@@ -142,7 +142,7 @@ fn connections_choose_ports_whose_answers_come_back_to_their_core() {
 }
 
 #[test]
-fn a_socket_for_a_peer_gets_its_answers_on_its_core() {
+fn a_socket_for_a_peer_receives_answers_on_its_core() {
     let mut machine = Machine::new();
     machine.receive(arp_reply());
     machine.settle();
@@ -165,7 +165,7 @@ fn a_socket_for_a_peer_gets_its_answers_on_its_core() {
 }
 
 #[test]
-fn ports_run_out_with_a_clear_error_and_come_back() {
+fn exhausted_ports_are_an_error_and_become_free_again() {
     let mut config = host_config(1);
     config.tcp.max_connections = 20_000;
     let mut peer = Peer::new(config);
@@ -180,7 +180,7 @@ fn ports_run_out_with_a_clear_error_and_come_back() {
     peer.stack.connect(peer.now, remote).unwrap();
 }
 
-/// The first of two instances with IPv6, and the other.
+/// Returns the first of two instances with IPv6, and the other.
 fn pair6() -> (Peer, Peer) {
     let mut first = Peer::new(Config { core: share(0, 2), ..host_config6(1) });
     first.pass(Duration::from_secs(3));
@@ -196,10 +196,10 @@ fn pair6() -> (Peer, Peer) {
 
 #[proves(
     "RFC 4861 7.2.5",
-    "an answer to a question counts whichever core asked; what nobody asked makes no entry."
+    "a solicited advertisement counts whichever core sent the solicitation; an unsolicited one creates no entry."
 )]
 #[test]
-fn an_ipv6_neighbour_that_another_core_asked_for_is_learned() {
+fn an_ipv6_neighbour_solicited_by_another_core_is_learned() {
     let (mut first, mut other) = pair6();
     let socket = other.stack.udp_bind(1000).unwrap();
     other.stack.udp_send_to(other.now, socket, (host_ip6(7), 9).into(), IoBuf::from_static(b"x")).unwrap();
@@ -210,7 +210,7 @@ fn an_ipv6_neighbour_that_another_core_asked_for_is_learned() {
     let answer = icmp6(host_ip6(7), host_ip6(1), 255, &advertisement(host_ip6(7), 0x60, 7));
     assert_eq!(steering(2).core_of_frame(&answer), 0);
     first.send_frame(answer);
-    let [Event::Neighbour { ip, mac, .. }] = first.events()[..] else { panic!("news of the neighbour") };
+    let [Event::Neighbour { ip, mac, .. }] = first.events()[..] else { panic!("the neighbour's event") };
     other.stack.learn(other.now, ip, mac);
     let frames = other.frames();
     assert_eq!((frames.len(), &frames[0][..6]), (1, &host_mac(7).0[..]));

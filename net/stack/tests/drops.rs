@@ -1,4 +1,4 @@
-//! Every reason for which something below TCP is dropped can be brought about, and is counted as such.
+//! Every reason for a drop below TCP can be provoked, and is counted.
 
 mod link6;
 
@@ -9,7 +9,7 @@ use isola_net_stack::{Addressing, Config, Counter, Duration, Ipv4Config, Ipv6Add
 use link6::*;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Small tables, and no way to other networks.
+/// Small tables, and no route to other networks.
 fn config() -> Config {
     let mut config = host_config6(1);
     config.addressing = Addressing::Static(Ipv4Config::new(host_ip(1), 24, None));
@@ -42,7 +42,7 @@ fn ping4(source: Ipv4Addr) -> Vec<u8> {
     bytes
 }
 
-/// An ICMPv4 message that is neither a question nor an error.
+/// An ICMPv4 message that is neither a request nor an error.
 fn pong4() -> Vec<u8> {
     let mut bytes = Vec::new();
     PacketBuilder::ethernet2(host_mac(2).0, host_mac(1).0)
@@ -58,7 +58,7 @@ fn changed(mut frame: Vec<u8>, at: usize, value: u8) -> Vec<u8> {
     frame
 }
 
-/// A frame with a part of an IPv6 packet.
+/// A frame with a fragment of an IPv6 packet.
 fn part(id: u8, offset: u16, more: bool, data: &[u8]) -> Vec<u8> {
     let place = (offset | u16::from(more)).to_be_bytes();
     let header = [&[17, 0][..], &place, &[0, 0, 0, id]].concat();
@@ -66,20 +66,20 @@ fn part(id: u8, offset: u16, more: bool, data: &[u8]) -> Vec<u8> {
     ip6(host_ip6(2), host_ip6(1), 64, IpNumber::IPV6_FRAGMENTATION_HEADER, &payload)
 }
 
-/// Ends of a story: which reasons it brought about.
-fn told(config: Config, story: impl FnOnce(&mut Peer)) -> Vec<Counter> {
+/// Returns the counters that `provoke` increases.
+fn counted(config: Config, provoke: impl FnOnce(&mut Peer)) -> Vec<Counter> {
     let mut peer = Peer::new(config);
     peer.pass(Duration::from_secs(3));
     peer.frames();
     let before = peer.stack.counters().clone();
-    story(&mut peer);
+    provoke(&mut peer);
     let counters = peer.stack.counters();
     Counter::ALL.iter().copied().filter(|&reason| counters.get(reason) > before.get(reason)).collect()
 }
 
-/// Whether exactly one frame, received by a stack as usual, is dropped for this reason and no other.
+/// Checks that this frame alone is dropped for this reason and no other. Returns the reason.
 fn frame_is(frame: Vec<u8>, reason: Counter) -> Counter {
-    let reasons = told(config(), |peer| {
+    let reasons = counted(config(), |peer| {
         peer.stack.udp_bind(53).unwrap();
         peer.send_frame(frame);
     });
@@ -89,7 +89,7 @@ fn frame_is(frame: Vec<u8>, reason: Counter) -> Counter {
 }
 
 #[test]
-fn every_reason_below_tcp_can_be_brought_about() {
+fn every_drop_reason_below_tcp_can_be_provoked() {
     use Counter as C;
     let good4 = || udp4(host_ip(2), host_ip(1), (900, 53));
     let datagram = |len: u8| [3, 132, 0, 53, 0, len, 0, 1, b'x'];
@@ -127,20 +127,23 @@ fn every_reason_below_tcp_can_be_brought_about() {
         frame_is(changed(part(1, 0, true, &[0; 16]), 54, 6), C::DropFragmentTiny),
         frame_is(ping4(Ipv4Addr::new(192, 0, 2, 1)), C::DropNoRoute),
     ];
-    seen.extend(told(Config { addressing: Addressing::Unset, ..config() }, |peer| peer.send_frame(good4())));
-    seen.extend(told(Config { addressing: Addressing::Dhcp, ..config() }, |peer| {
+    seen.extend(counted(Config { addressing: Addressing::Unset, ..config() }, |peer| {
+        peer.send_frame(good4())
+    }));
+    seen.extend(counted(Config { addressing: Addressing::Dhcp, ..config() }, |peer| {
         peer.send_frame(udp4(host_ip(2), host_ip(1), (67, 68)));
     }));
-    seen.extend(told(Config { ipv6: Ipv6Addressing::Auto, ..config() }, |peer| {
+    seen.extend(counted(Config { ipv6: Ipv6Addressing::Auto, ..config() }, |peer| {
         for number in 0..9 {
             let from = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 1, number);
             peer.send_frame(icmp6(from, ALL_NODES, 255, &router(1800, 0, &[])));
         }
     }));
-    seen.extend(told(config(), |peer| {
+    seen.extend(counted(config(), |peer| {
         let socket = peer.stack.udp_bind(53).unwrap();
         (0..2).for_each(|_| peer.send_frame(good4()));
-        // A third neighbour, more questions than answers, more packets than wait, and nobody there.
+        // A third neighbour, more requests than the rate limit allows, more waiting packets than the queue holds, and a
+        // neighbour that does not answer.
         for number in 3..6 {
             let asked = solicitation(host_ip6(1), Some(number));
             peer.send_frame(icmp6(host_ip6(number), host_ip6(1), 255, &asked));
@@ -153,7 +156,7 @@ fn every_reason_below_tcp_can_be_brought_about() {
         }
         peer.pass(Duration::from_secs(4));
     }));
-    seen.extend(told(config(), |peer| {
+    seen.extend(counted(config(), |peer| {
         peer.send_frame(part(1, 0, true, &[0; 16]));
         peer.send_frame(part(1, 0, true, &[0; 16]));
         peer.send_frame(part(1, 8, true, &[0; 16]));
@@ -161,7 +164,7 @@ fn every_reason_below_tcp_can_be_brought_about() {
         peer.send_frame(part(3, 0, true, &[0; 16]));
         peer.pass(Duration::from_secs(61));
     }));
-    seen.extend(told(config(), |peer| {
+    seen.extend(counted(config(), |peer| {
         for number in 3..10 {
             let asked = solicitation(host_ip6(1), Some(number));
             peer.send_frame(icmp6(host_ip6(number), host_ip6(1), 255, &asked));
@@ -169,7 +172,7 @@ fn every_reason_below_tcp_can_be_brought_about() {
     }));
     let below_tcp = |reason: &&Counter| {
         let name = reason.name();
-        // What a device or a core has no room for never comes to a stack.
+        // Drops of a device or of another core do not reach a stack.
         name.starts_with("drop_") && !name.starts_with("drop_tcp_") && reason.layer() != "device"
     };
     let missing: Vec<_> =
@@ -177,7 +180,7 @@ fn every_reason_below_tcp_can_be_brought_about() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// A packet of a protocol that nobody here speaks, over IPv4.
+/// A packet of an unsupported protocol over IPv4.
 fn ip4_other() -> Vec<u8> {
     let (a, b) = (host_ip(2).octets(), host_ip(1).octets());
     let header = etherparse::Ipv4Header::new(4, 64, IpNumber(200), a, b).unwrap();

@@ -10,7 +10,7 @@ fn syn() -> Segment {
     Segment::new(4000, 80, 1_000_000, None).flags("SEW").options(Some(MSS as u16), Some(7))
 }
 
-/// A connection on which marks were agreed on.
+/// Returns a connection that negotiated ECN.
 fn connected() -> (Peer, Talk) {
     let mut peer = Peer::listening();
     let talk = peer.connect_with(syn());
@@ -19,10 +19,10 @@ fn connected() -> (Peer, Talk) {
 
 #[proves(
     "RFC 3168 6.1.1",
-    "a SYN that asks for it is answered with ECE alone; one that does not is answered without."
+    "a SYN that requests ECN is answered with ECE alone; another SYN is answered without."
 )]
 #[test]
-fn a_peer_that_asks_is_answered() {
+fn ecn_is_accepted_if_the_peer_requests_it() {
     let mut peer = Peer::listening();
     peer.send(syn());
     assert_eq!(peer.segment().flags, "SE");
@@ -38,11 +38,11 @@ fn a_peer_that_asks_is_answered() {
 
 #[proves(
     "RFC 3168 6.1.1",
-    "our SYN asks with ECE and CWR where that is wanted, and marks are used where the answer agrees."
+    "our SYN requests ECN with ECE and CWR if configured, and ECN is used if the SYN-ACK agrees."
 )]
-#[proves("RFC 3168 6.1.1.1", "a SYN that is sent again does not ask.")]
+#[proves("RFC 3168 6.1.1.1", "a retransmitted SYN does not request ECN.")]
 #[test]
-fn our_syn_asks_where_wanted_and_once() {
+fn our_first_syn_requests_ecn_if_configured() {
     for (answer, markable) in [("SE", 2), ("S", 0), ("SEW", 0)] {
         let mut config = host_config(1);
         config.tcp.ecn = Ecn::Offered;
@@ -59,12 +59,12 @@ fn our_syn_asks_where_wanted_and_once() {
     }
     let mut peer = Peer::fast();
     peer.stack.connect(peer.now, (host_ip(2), 80).into()).unwrap();
-    assert_eq!(peer.segment().flags, "S", "not asked for by itself");
+    assert_eq!(peer.segment().flags, "S", "not requested by default");
 }
 
-#[proves("RFC 3168 6.1.5", "data may be marked the first time it is sent, and not when it is sent again.")]
+#[proves("RFC 3168 6.1.5", "new data may be marked, retransmitted data may not.")]
 #[proves("RFC 3168 6.1.4", "an acknowledgement without data may not be marked.")]
-#[proves("RFC 3168 6.1.6", "nor may a probe of a shut window.")]
+#[proves("RFC 3168 6.1.6", "a zero-window probe may not be marked.")]
 #[test]
 fn only_new_data_may_be_marked() {
     let (mut peer, mut talk) = connected();
@@ -82,34 +82,31 @@ fn only_new_data_may_be_marked() {
     assert_eq!((probe.payload.len(), probe.ecn), (1, 0));
 }
 
-#[proves(
-    "RFC 3168 6.1.3",
-    "a mark is told in every acknowledgement until the sender says that it has slowed down."
-)]
+#[proves("RFC 3168 6.1.3", "ECE is set in every acknowledgement after a mark until the sender sets CWR.")]
 #[test]
-fn marks_are_echoed_until_the_sender_has_slowed_down() {
+fn marks_are_echoed_until_the_sender_sets_cwr() {
     let (mut peer, mut talk) = connected();
     peer.send(Segment { ecn: 3, ..talk.segment() }.payload(b"marked"));
     talk.seq += 6;
     assert_eq!(peer.segment().flags, "E");
     peer.say(&mut talk, b"more");
     assert_eq!(peer.segment().flags, "E");
-    peer.write(talk.conn, b"data tells it too");
+    peer.write(talk.conn, b"data echoes it too");
     assert_eq!(peer.segment().flags, "PE");
     peer.send(talk.segment().flags("W").payload(b"slowed"));
     talk.seq += 6;
     assert_eq!(peer.segment().flags, "");
-    // Slowed down, and marked again.
+    // CWR and another mark in the same segment.
     peer.send(Segment { ecn: 3, ..talk.segment() }.flags("W").payload(b"again"));
     assert_eq!(peer.segment().flags, "E");
 }
 
 #[proves(
     "RFC 3168 6.1.2",
-    "an echo shrinks the window as a loss does, once a round trip, and the next new data says so."
+    "ECE reduces the window like a loss, once per round trip, and the next new data has CWR."
 )]
 #[test]
-fn an_echo_shrinks_the_window_once_a_round_trip() {
+fn an_echo_reduces_the_window_once_per_round_trip() {
     let (mut peer, mut talk) = connected();
     peer.write(talk.conn, &[1; 40 * MSS as usize]);
     assert_eq!(peer.segments().len(), 10);
@@ -126,7 +123,7 @@ fn an_echo_shrinks_the_window_once_a_round_trip() {
     let next = peer.segments();
     assert!(next[0].flags.contains('W'), "{}", next[0].flags);
     assert!(next[1..].iter().all(|segment| !segment.flags.contains('W')));
-    // What was sent after that is marked as well.
+    // Data sent after the reduction is marked as well.
     peer.now += Duration::from_millis(10);
     talk.ack = talk.ack.wrapping_add(5 * MSS);
     peer.send(talk.segment().flags("E"));
@@ -134,9 +131,9 @@ fn an_echo_shrinks_the_window_once_a_round_trip() {
     assert_eq!(peer.stack.counters().get(Counter::TcpFastRetransmits), 0);
 }
 
-#[proves("RFC 3168 6.1.1", "without agreement marks and their flags mean nothing.")]
+#[proves("RFC 3168 6.1.1", "without negotiation marks and their flags are ignored.")]
 #[test]
-fn without_agreement_marks_mean_nothing() {
+fn without_negotiation_marks_are_ignored() {
     let mut peer = Peer::listening();
     let mut talk = peer.connect(4000, Some(MSS as u16), Some(7));
     peer.send(Segment { ecn: 3, ..talk.segment() }.payload(b"marked"));
@@ -149,9 +146,9 @@ fn without_agreement_marks_mean_nothing() {
     assert_eq!(peer.stack.counters().get(Counter::TcpMarks), 0);
 }
 
-#[proves("RFC 4987 3.6", "a handshake of which nothing is kept agrees on no marks.")]
+#[proves("RFC 4987 3.6", "a handshake with a SYN cookie does not negotiate ECN.")]
 #[test]
-fn a_cookie_agrees_on_nothing() {
+fn a_handshake_with_a_cookie_does_not_negotiate_ecn() {
     let mut config = host_config(1);
     config.tcp.max_half_open = 1;
     let mut peer = Peer::new(config);

@@ -1,20 +1,20 @@
-//! The short way of the segments that begin and end a connection, and the general path: what comes of both is the same.
+//! The fast path of handshakes and closes has the same results as the general path.
 
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::{Peer, Segment, host_config, host_ip};
 use isola_net_stack::{Config, ConnId, Counter, Duration, Event, RxChecksum, TcpConfig};
 use proptest::prelude::*;
 
-/// What a peer, or the application, does next. Positions are told from where the peer stands.
+/// A step of the peer or the application. Positions are relative to the peer's next sequence number.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A SYN, from another port than the last one or the same, with the options that most have, other ones, or none.
+    /// A SYN, from a new port or the last one, with the most common options, others, or none.
     Syn {
         again: bool,
         options: u8,
     },
-    /// A segment: how far from the next byte it begins, its length, its flags, whether it acknowledges all that was sent
-    /// or repeats what it said last, and how far its clock is from the last one's.
+    /// A segment: its distance from the next sequence number, its length, its flags, whether it acknowledges all sent
+    /// data or repeats the last acknowledgement, and the increment of its timestamp.
     Segment {
         ahead: i32,
         len: usize,
@@ -22,23 +22,23 @@ enum Step {
         acks: bool,
         ticks: i32,
     },
-    /// The application sends, reads, ends its direction, or lets go.
+    /// The application sends, reads, shuts down, or closes.
     Send(usize),
     Read,
     Shutdown,
     Close,
-    /// Time passes, in milliseconds.
+    /// This many milliseconds pass.
     Pass(u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let usually = |fast: BoxedStrategy<i32>, other: BoxedStrategy<i32>| prop_oneof![8 => fast, 1 => other];
+    let mostly = |fast: BoxedStrategy<i32>, other: BoxedStrategy<i32>| prop_oneof![8 => fast, 1 => other];
     let segment = (
-        usually(Just(0).boxed(), (-3..3).boxed()),
+        mostly(Just(0).boxed(), (-3..3).boxed()),
         prop_oneof![4 => Just(0usize), 1 => 1..100usize],
         prop_oneof![30 => Just(""), 20 => Just("F"), 5 => Just("FP"), 1 => Just("R"), 1 => Just("FE")],
         prop_oneof![8 => Just(true), 1 => Just(false)],
-        usually((0..3).boxed(), (-5..1).boxed()),
+        mostly((0..3).boxed(), (-5..1).boxed()),
     )
         .prop_map(|(ahead, len, flags, acks, ticks)| Step::Segment { ahead, len, flags, acks, ticks });
     prop_oneof![
@@ -53,21 +53,21 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// How a side's frames come.
+/// The form of a side's received frames.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Frames {
-    /// As they are, and the device has summed them.
-    Summed,
-    /// As they are, not summed.
-    Unsummed,
-    /// With an option that says nothing, which no usual frame has.
+    /// Unchanged, with a checksum verified by the device.
+    Verified,
+    /// Unchanged, with an unverified checksum.
+    Unverified,
+    /// With padding options that no fast-path frame has.
     General,
 }
 
-/// Where TCP's header stands in a frame over IPv4.
+/// Offset of the TCP header in a frame over IPv4.
 const TCP: usize = 34;
 
-/// The frame with four bytes of padding behind its options: the same segment, for the general path.
+/// Appends four bytes of padding to a frame's options: the same segment, but for the general path.
 fn padded(mut frame: Vec<u8>) -> Vec<u8> {
     let words = frame[TCP + 12] >> 4;
     let behind = TCP + 4 * usize::from(words);
@@ -80,7 +80,7 @@ fn padded(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// A listening stack, and where its peer stands.
+/// A listening stack, and the state of its peer.
 struct Side {
     peer: Peer,
     frames: Frames,
@@ -89,7 +89,7 @@ struct Side {
     seq: u32,
     clocks: bool,
     clock: u32,
-    /// What it acknowledges, where what came last ends, and the timestamp of that.
+    /// The peer's acknowledgement, the end of the last received data, and the timestamp of that.
     ack: u32,
     heard: (u32, u32),
     seen: Vec<String>,
@@ -97,7 +97,7 @@ struct Side {
 
 impl Side {
     fn new(frames: Frames) -> Self {
-        // A window that is soon full.
+        // A window that fills soon.
         let tcp = TcpConfig { receive_window: 300, ..TcpConfig::default() };
         let mut peer = Peer::new(Config { tcp, ..host_config(1) });
         peer.stack.listen(80, 4).expect("a free port");
@@ -117,7 +117,7 @@ impl Side {
         side
     }
 
-    /// Does a step and writes down all that comes of it.
+    /// Performs a step and records all its results.
     fn take(&mut self, step: &Step) {
         match *step {
             Step::Syn { again, options } => {
@@ -192,8 +192,8 @@ impl Side {
     fn receive(&mut self, segment: &Segment) {
         let frame = segment.frame(host_ip(2), host_ip(1));
         let (frame, checksum) = match self.frames {
-            Frames::Summed => (frame, RxChecksum::Verified),
-            Frames::Unsummed => (frame, RxChecksum::Unverified),
+            Frames::Verified => (frame, RxChecksum::Verified),
+            Frames::Unverified => (frame, RxChecksum::Unverified),
             Frames::General => (padded(frame), RxChecksum::Verified),
         };
         self.peer.stack.receive(self.peer.now, IoBuf::from(frame), checksum);
@@ -204,19 +204,21 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn the_short_way_does_what_the_general_way_does(steps in prop::collection::vec(step(), 1..60)) {
-        let mut sides = [Frames::General, Frames::Summed, Frames::Unsummed].map(Side::new);
+    fn the_fast_path_of_handshakes_and_closes_has_the_results_of_the_general_path(
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
+        let mut sides = [Frames::General, Frames::Verified, Frames::Unverified].map(Side::new);
         for step in &steps {
             sides.iter_mut().for_each(|side| side.take(step));
-            let [general, summed, unsummed] = &sides;
-            prop_assert_eq!(summed.seen.last(), general.seen.last(), "after {:?}", step);
-            prop_assert_eq!(unsummed.seen.last(), general.seen.last(), "not summed, after {:?}", step);
+            let [general, verified, unverified] = &sides;
+            prop_assert_eq!(verified.seen.last(), general.seen.last(), "after {:?}", step);
+            prop_assert_eq!(unverified.seen.last(), general.seen.last(), "checksum not verified, after {:?}", step);
         }
     }
 }
 
 #[test]
-fn a_syn_or_fin_whose_sum_is_wrong_is_dropped_whichever_byte_of_it_differs() {
+fn a_syn_or_fin_with_any_corrupted_byte_is_dropped() {
     let mut peer = Peer::listening();
     let talk = peer.connect(4000, None, None);
     let syn = Segment::new(4001, 80, 1, None).flags("S").options(Some(1400), Some(3));

@@ -1,11 +1,11 @@
-//! Whatever comes in, tables and queues stay within their bounds, and what was there goes on.
+//! Floods of input fill bounded tables and queues, and existing connections continue to work.
 
 use isola_net_sim::{Peer, Segment, host_config, host_ip, host_mac};
 use isola_net_stack::{Counter, Duration, Event};
 use isola_proves::proves;
 use std::net::Ipv4Addr;
 
-/// A SYN from any address on the network, through one neighbour.
+/// Returns a SYN from one of many addresses, through one neighbour.
 fn syn(number: u32) -> Vec<u8> {
     let source = Ipv4Addr::from_bits(0x0a00_0100 + number);
     let mut frame = Segment::new(4000, 80, number, None).flags("S").frame(source, host_ip(1));
@@ -13,9 +13,9 @@ fn syn(number: u32) -> Vec<u8> {
     frame
 }
 
-#[proves("RFC 4987 3.6", "a flood of SYNs fills a bounded table, and true clients get through beside it")]
+#[proves("RFC 4987 3.6", "a flood of SYNs fills a bounded table, and legitimate clients still connect")]
 #[test]
-fn a_syn_flood_costs_half_open_entries_only_and_clients_get_through() {
+fn a_syn_flood_uses_only_half_open_entries_and_clients_still_connect() {
     let mut config = host_config(1);
     config.tcp.max_half_open = 100;
     let mut peer = Peer::new(config);
@@ -23,7 +23,7 @@ fn a_syn_flood_costs_half_open_entries_only_and_clients_get_through() {
     let mut talk = peer.connect(5000, None, None);
     for number in 0..10_000 {
         peer.send_frame(syn(number));
-        // True clients, before the table is full and after.
+        // Legitimate clients, before the table is full and after.
         if number % 1000 == 50 {
             peer.frames();
             let mut other = peer.connect(6000 + number as u16, None, None);
@@ -38,11 +38,11 @@ fn a_syn_flood_costs_half_open_entries_only_and_clients_get_through() {
     let counters = peer.stack.counters();
     assert_eq!(counters.get(Counter::TcpCookiesOut), 9_900 + 9);
     assert_eq!((counters.get(Counter::TcpCookiesIn), counters.get(Counter::TcpAccepted)), (9, 11));
-    // A connection from before goes on.
+    // A connection from before the flood still works.
     peer.say(&mut talk, b"still here");
     assert_eq!(peer.read(talk.conn), b"still here");
     peer.segment();
-    // The flood over, the table empties, and handshakes are kept as before.
+    // After the flood the table empties, and new handshakes get entries again.
     peer.pass(Duration::from_secs(100));
     peer.segments();
     assert_eq!(peer.stack.occupancy().half_open, 0);
@@ -51,9 +51,9 @@ fn a_syn_flood_costs_half_open_entries_only_and_clients_get_through() {
     assert_eq!(peer.stack.counters().get(Counter::TcpCookiesIn), 9);
 }
 
-#[proves("RFC 4987 3.6", "acknowledgements that only guess make no connections")]
+#[proves("RFC 4987 3.6", "acknowledgements with guessed cookies open no connections")]
 #[test]
-fn a_flood_of_guesses_makes_no_connections() {
+fn a_flood_of_guessed_cookies_opens_no_connections() {
     let mut config = host_config(1);
     config.tcp.max_half_open = 1;
     config.limits.resets_per_second = 5;
@@ -71,7 +71,7 @@ fn a_flood_of_guesses_makes_no_connections() {
 }
 
 #[test]
-fn a_full_connection_table_refuses_and_recovers() {
+fn a_full_connection_table_rejects_connections_and_recovers() {
     let mut config = host_config(1);
     config.tcp.max_connections = 5;
     let mut peer = Peer::new(config);
@@ -91,7 +91,7 @@ fn a_full_connection_table_refuses_and_recovers() {
 }
 
 #[test]
-fn thousands_of_connections_come_and_go_without_a_trace() {
+fn thousands_of_connections_leave_only_bounded_time_wait_entries() {
     let mut config = host_config(1);
     config.tcp.max_time_wait = 50;
     let mut peer = Peer::new(config);
@@ -112,7 +112,7 @@ fn thousands_of_connections_come_and_go_without_a_trace() {
 }
 
 #[test]
-fn answers_that_nobody_fetches_do_not_pile_up() {
+fn untransmitted_answers_fill_a_bounded_queue() {
     let mut config = host_config(1);
     config.limits.transmit_queue = 64;
     config.limits.resets_per_second = 1_000_000;
@@ -125,7 +125,7 @@ fn answers_that_nobody_fetches_do_not_pile_up() {
 }
 
 #[test]
-fn a_flow_of_events_that_nobody_takes_is_one_event_a_kind() {
+fn untaken_events_of_a_connection_are_merged_by_kind() {
     let mut peer = Peer::listening();
     let mut talk = peer.connect(4000, None, None);
     for _ in 0..1000 {

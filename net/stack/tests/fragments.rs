@@ -1,4 +1,4 @@
-//! Packets in parts, and ways that are narrower than the link.
+//! Fragmented packets, and paths with a smaller MTU than the link.
 
 use etherparse::{IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, NetSlice, SlicedPacket, TransportSlice};
 use isola_iobuf::IoBuf;
@@ -9,7 +9,7 @@ use isola_net_stack::{
 use isola_proves::proves;
 use std::net::{IpAddr, SocketAddr};
 
-/// A stack with both families and a socket at port 53.
+/// Returns a stack with IPv4, IPv6 and a socket on port 53.
 fn peer(config: Config) -> (Peer, UdpId) {
     let mut peer = Peer::new(config);
     peer.pass(Duration::from_secs(3));
@@ -21,7 +21,7 @@ fn peer(config: Config) -> (Peer, UdpId) {
     (peer, socket)
 }
 
-/// A datagram's header and data, without a checksum over IPv4 and with one over IPv6.
+/// Returns the header and data of a datagram, without a checksum over IPv4 and with one over IPv6.
 fn datagram(six: bool, data: &[u8]) -> Vec<u8> {
     let header = etherparse::UdpHeader {
         source_port: 900,
@@ -34,7 +34,7 @@ fn datagram(six: bool, data: &[u8]) -> Vec<u8> {
     [&etherparse::UdpHeader { checksum, ..header }.to_bytes()[..], data].concat()
 }
 
-/// A frame with the part of `whole` from `from` to `to`.
+/// Returns a frame with the fragment `from..to` of `whole`.
 fn part(six: bool, id: u16, whole: &[u8], from: usize, to: usize) -> Vec<u8> {
     raw(six, id, from, to < whole.len(), &whole[from..to])
 }
@@ -76,10 +76,10 @@ fn count(peer: &Peer, counter: Counter) -> u64 {
     peer.stack.counters().get(counter)
 }
 
-#[proves("RFC 791 3.2", "the parts of a packet are put together in whichever order they come.")]
+#[proves("RFC 791 3.2", "the fragments of a packet are reassembled in any order.")]
 #[proves("RFC 8200 4.5", "the same over IPv6.")]
 #[test]
-fn parts_make_a_whole_in_any_order() {
+fn fragments_are_reassembled_in_any_order() {
     let data: Vec<u8> = (0..3000u32).map(|i| (i * 7) as u8).collect();
     for six in [false, true] {
         let (mut peer, socket) = peer(host_config6(1));
@@ -100,10 +100,10 @@ fn parts_make_a_whole_in_any_order() {
     }
 }
 
-#[proves("RFC 5722 4", "parts that overlap spoil their packet, those still to come included.")]
-#[proves("RFC 8200 4.5", "a part that came before is ignored.")]
+#[proves("RFC 5722 4", "overlapping fragments discard their packet, including later fragments.")]
+#[proves("RFC 8200 4.5", "a duplicate fragment is ignored.")]
 #[test]
-fn overlapping_parts_spoil_their_packet() {
+fn overlapping_fragments_discard_their_packet() {
     for six in [false, true] {
         let (mut peer, socket) = peer(host_config6(1));
         let whole = datagram(six, &[1; 2000]);
@@ -114,13 +114,13 @@ fn overlapping_parts_spoil_their_packet() {
         peer.send_frame(part(six, 1, &whole, 800, 1600));
         peer.send_frame(part(six, 1, &whole, 1600, whole.len()));
         assert_eq!(count(&peer, Counter::DropFragmentOverlap), 3);
-        // The end cannot move, neither before what came nor behind what was said.
+        // The end of a packet cannot change, neither to before received fragments nor to behind the announced end.
         peer.send_frame(part(six, 2, &whole, 1600, whole.len()));
         peer.send_frame(raw(six, 2, 2400, true, &[0; 8]));
         peer.send_frame(part(six, 3, &whole, 800, 1600));
         peer.send_frame(raw(six, 3, 8, false, &[0; 8]));
         assert_eq!(count(&peer, Counter::DropFragmentOverlap), 5);
-        // Nor does a part reach into the one behind it.
+        // A fragment must not overlap the following one either.
         peer.send_frame(part(six, 4, &whole, 800, 1600));
         peer.send_frame(part(six, 4, &whole, 0, 808));
         assert_eq!(count(&peer, Counter::DropFragmentOverlap), 6);
@@ -128,13 +128,13 @@ fn overlapping_parts_spoil_their_packet() {
     }
 }
 
-#[proves("RFC 7112 5", "a first part without the whole transport header is dropped.")]
+#[proves("RFC 7112 5", "a first fragment without the entire transport header is dropped.")]
 #[proves(
     "RFC 8200 4.5",
-    "parts are multiples of eight bytes but for the last, and make 65,535 bytes at most."
+    "fragments except the last are multiples of eight bytes, and packets have at most 65,535 bytes."
 )]
 #[test]
-fn impossible_parts_are_dropped() {
+fn invalid_fragments_are_dropped() {
     for six in [false, true] {
         let (mut peer, _) = peer(host_config6(1));
         peer.send_frame(raw(six, 1, 0, true, &[0; 12]));
@@ -158,10 +158,10 @@ fn impossible_parts_are_dropped() {
 
 #[proves(
     "RFC 8200 4.5",
-    "after 60 seconds the parts are dropped, and the sender told where the first one came."
+    "after 60 seconds the fragments are dropped, and the sender is notified if the first one had arrived."
 )]
 #[test]
-fn parts_are_waited_for_a_minute() {
+fn incomplete_packets_expire_after_a_minute() {
     for six in [false, true] {
         let (mut peer, socket) = peer(host_config6(1));
         let whole = datagram(six, &[1; 2000]);
@@ -172,13 +172,13 @@ fn parts_are_waited_for_a_minute() {
         peer.send_frame(part(six, 1, &whole, 1000, whole.len()));
         assert!(peer.stack.udp_receive(socket).is_none());
         assert_eq!(count(&peer, Counter::DropFragmentTime), 1);
-        let told = peer.talk().iter().any(|frame| frame.get(54..56) == Some(&[3, 1]));
-        assert_eq!(told, six);
+        let is_notified = peer.talk().iter().any(|frame| frame.get(54..56) == Some(&[3, 1]));
+        assert_eq!(is_notified, six);
     }
 }
 
 #[test]
-fn floods_of_parts_stay_within_bounds() {
+fn floods_of_fragments_use_bounded_memory() {
     let mut config = host_config6(1);
     config.limits.fragmented_packets = 8;
     config.limits.fragment_bytes = 100_000;
@@ -192,22 +192,22 @@ fn floods_of_parts_stay_within_bounds() {
     }
     assert_eq!(count(&peer, Counter::DropFragmentLimit), 993);
     peer.send_frame(raw(true, 2000, 65 * 16, true, &[0; 8]));
-    assert_eq!(count(&peer, Counter::DropFragmentLimit), 994, "too many parts of one packet");
+    assert_eq!(count(&peer, Counter::DropFragmentLimit), 994, "too many fragments of one packet");
     for id in 3000..3008 {
         for part in 0..40 {
             peer.send_frame(raw(true, id, part * 1024, true, &[0; 1024]));
         }
     }
-    // Others are served meanwhile.
+    // Other packets are reassembled in the meantime.
     let whole = datagram(true, &[7; 2000]);
     peer.send_frame(part(true, 1, &whole, 0, 1000));
     peer.send_frame(part(true, 1, &whole, 1000, whole.len()));
     assert_eq!(&*peer.stack.udp_receive(socket).unwrap().payload, &[7; 2000]);
 }
 
-/// A whole packet may belong to another core than its parts went to: the layer above steers it anew.
+/// The reassembled packet may belong to another core than its fragments; the layer above steers it again.
 #[test]
-fn what_was_put_together_is_steered_to_its_core() {
+fn a_reassembled_packet_is_steered_to_its_core() {
     let config = Config { core: share(0, 4), ..host_config6(1) };
     let (mut first, _) = peer(config);
     let whole = datagram(true, &[7; 2000]);
@@ -228,7 +228,7 @@ fn what_was_put_together_is_steered_to_its_core() {
     assert_eq!(&*other.stack.udp_receive(socket).unwrap().payload, &[7; 2000]);
 }
 
-/// A router's word that a packet was too long, with the packet that it quotes.
+/// Returns a router's packet-too-big message that quotes `quote`.
 fn too_big(mtu: u32, quote: &[u8]) -> Vec<u8> {
     let six = quote[12] == 0x86;
     let mut bytes = Vec::new();
@@ -246,10 +246,10 @@ fn too_big(mtu: u32, quote: &[u8]) -> Vec<u8> {
     bytes
 }
 
-#[proves("RFC 1191 6.4", "a datagram is refused where it is too long for its way.")]
-#[proves("RFC 8201 4", "the way is tried anew after ten minutes.")]
+#[proves("RFC 1191 6.4", "a datagram longer than the path MTU is rejected.")]
+#[proves("RFC 8201 4", "the path MTU expires after ten minutes.")]
 #[test]
-fn datagrams_fit_the_way_that_routers_told_of() {
+fn datagrams_are_limited_by_the_path_mtu() {
     for (ip, overhead) in [(IpAddr::from(host_ip(2)), 28), (host_ip6(2).into(), 48)] {
         let (mut peer, socket) = peer(host_config6(1));
         let to = SocketAddr::new(ip, 9);
@@ -258,14 +258,14 @@ fn datagrams_fit_the_way_that_routers_told_of() {
         };
         send(&mut peer, 1500 - overhead).unwrap();
         let sent = peer.frames().remove(0);
-        assert_eq!(datagram_port(&too_big(1300, &sent)), Some(53), "it goes to the socket's core");
+        assert_eq!(datagram_port(&too_big(1300, &sent)), Some(53), "steered to the socket's core");
         peer.send_frame(too_big(1300, &sent));
         let most = 1300 - overhead;
         assert_eq!(send(&mut peer, most + 1), Err(SendToError::TooLong(most)));
         send(&mut peer, most).unwrap();
-        // No router makes it tiny.
-        let (told, least) = if overhead == 28 { (68, 576) } else { (1280, 1280) };
-        peer.send_frame(too_big(told, &sent));
+        // The path MTU has a lower bound.
+        let (mtu, least) = if overhead == 28 { (68, 576) } else { (1280, 1280) };
+        peer.send_frame(too_big(mtu, &sent));
         let least = least - overhead;
         assert_eq!(send(&mut peer, least + 1), Err(SendToError::TooLong(least)));
         send(&mut peer, least).unwrap();
@@ -274,13 +274,13 @@ fn datagrams_fit_the_way_that_routers_told_of() {
     }
 }
 
-#[proves("RFC 5927 4.1", "a message about what was never sent is not believed.")]
+#[proves("RFC 5927 4.1", "a message about an unsent datagram is ignored.")]
 #[proves(
     "RFC 8899 4.6.1",
-    "a message is believed where it quotes a datagram that was sent lately, with its ends and its length."
+    "a message is accepted if it quotes a recent datagram, with its addresses, ports and length."
 )]
 #[test]
-fn a_router_that_quotes_no_datagram_of_ours_is_not_believed() {
+fn a_message_that_quotes_no_recent_datagram_is_ignored() {
     for (ip, overhead) in [(IpAddr::from(host_ip(2)), 28), (host_ip6(2).into(), 48)] {
         let (mut peer, socket) = peer(host_config6(1));
         let to = SocketAddr::new(ip, 9);
@@ -288,14 +288,14 @@ fn a_router_that_quotes_no_datagram_of_ours_is_not_believed() {
         peer.stack.udp_send_to(peer.now, socket, to, longest.clone()).unwrap();
         let sent = peer.frames().remove(0);
         let datagram = if overhead == 28 { 34 } else { 54 };
-        // Another port, another host's port, another length.
+        // Another port, another port of the remote host, another length.
         for at in [datagram + 1, datagram + 3, datagram + 5] {
             let mut forged = sent.clone();
             forged[at] ^= 1;
             peer.send_frame(too_big(1300, &forged));
         }
         assert_eq!(count(&peer, Counter::DropIcmpUnrelated), 3);
-        // A short one got through, whoever says otherwise.
+        // A short datagram cannot have exceeded the MTU of the message.
         peer.stack.udp_send_to(peer.now, socket, to, IoBuf::from_static(&[0; 500])).unwrap();
         let short = peer.frames().remove(0);
         peer.send_frame(too_big(1300, &short));
@@ -308,9 +308,9 @@ fn a_router_that_quotes_no_datagram_of_ours_is_not_believed() {
     }
 }
 
-#[proves("RFC 8201 4", "a router that tells of less than every link carries is not believed at all.")]
+#[proves("RFC 8201 4", "a message with less than the minimum MTU is ignored.")]
 #[test]
-fn no_link_carries_less_than_the_least() {
+fn an_mtu_below_the_minimum_is_ignored() {
     let (mut peer, socket) = peer(host_config6(1));
     let to = SocketAddr::new(host_ip6(2).into(), 9);
     peer.stack.udp_send_to(peer.now, socket, to, IoBuf::from(vec![0; 1400])).unwrap();
@@ -321,9 +321,9 @@ fn no_link_carries_less_than_the_least() {
     assert_eq!(count(&peer, Counter::PathMtuLearned), 1);
 }
 
-#[proves("RFC 8201 5.4", "what a connection learned of a way, the next one begins with.")]
+#[proves("RFC 8201 5.4", "a new connection uses the path MTU that an earlier one learned.")]
 #[test]
-fn the_next_connection_knows_the_way() {
+fn a_new_connection_uses_the_learned_path_mtu() {
     let (mut peer, _) = peer(host_config6(1));
     peer.stack.listen(80, 4).unwrap();
     let connect = |peer: &mut Peer, from: u16| {
@@ -348,10 +348,10 @@ fn the_next_connection_knows_the_way() {
 
 #[proves(
     "RFC 5927 7.2",
-    "what a guess at a socket's port brings about makes no connection's segments shorter."
+    "a path MTU learned by a forged message about a datagram does not affect connections."
 )]
 #[test]
-fn connections_do_not_believe_what_datagrams_learned() {
+fn connections_ignore_the_path_mtu_of_datagrams() {
     let (mut peer, socket) = peer(host_config6(1));
     peer.stack.listen(80, 4).unwrap();
     let to = SocketAddr::new(host_ip6(2).into(), 9);
@@ -369,9 +369,9 @@ fn connections_do_not_believe_what_datagrams_learned() {
     assert_eq!(peer.frames()[0].len(), 1514);
 }
 
-#[proves("RFC 8899 4.3", "a way on which long packets vanish without a word is used with shorter ones.")]
+#[proves("RFC 8899 4.3", "on a path that drops long packets silently, shorter ones are used.")]
 #[test]
-fn a_black_hole_is_found_without_a_routers_word() {
+fn a_path_mtu_black_hole_is_detected_without_icmp() {
     for six in [false, true] {
         let (mut peer, _) = peer(host_config6(1));
         let remote: IpAddr = if six { host_ip6(2).into() } else { host_ip(2).into() };
@@ -403,7 +403,7 @@ fn a_black_hole_is_found_without_a_routers_word() {
 }
 
 #[test]
-fn the_config_without_ipv6_is_as_it_was() {
+fn a_stack_without_ipv6_sends_nothing_over_ipv6() {
     let mut peer = Peer::new(host_config(1));
     assert!(peer.stack.ipv6().is_empty());
     peer.pass(Duration::from_secs(1000));

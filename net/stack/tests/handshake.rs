@@ -1,4 +1,4 @@
-//! How connections begin.
+//! Handshakes of connections.
 
 use isola_net_sim::{Peer, Segment, host_config, host_ip};
 use isola_net_stack::{ConnectError, Counter, Duration, Event, FailReason, ListenError};
@@ -11,9 +11,12 @@ fn server() -> SocketAddr {
 
 #[proves(
     "RFC 9293 3.10.7.2",
-    "a SYN for a listener is answered with SYN and ACK, and the last ACK establishes"
+    "a SYN for a listener is answered with SYN and ACK, and the last ACK establishes the connection"
 )]
-#[proves("RFC 9293 3.7.1", "the MSS option is sent with a SYN-ACK, and the peer's bounds what is sent")]
+#[proves(
+    "RFC 9293 3.7.1",
+    "the MSS option is sent with a SYN-ACK, and the peer's option limits our segments"
+)]
 #[proves("RFC 7323 2.2", "the window scale option is sent in answer to one")]
 #[test]
 fn a_listener_answers_with_its_options_and_accepts() {
@@ -21,9 +24,9 @@ fn a_listener_answers_with_its_options_and_accepts() {
     peer.send(Segment::new(4000, 80, 77, None).flags("S").options(Some(1200), Some(2)));
     let answer = peer.segment();
     assert_eq!((answer.flags.as_str(), answer.ack, answer.mss), ("S", Some(78), Some(1460)));
-    // 4 MiB needs a shift of 7: 65,535 << 6 is a little less.
+    // A window of 4 MiB needs a scale of 7, because 65,535 << 6 is slightly less.
     assert_eq!((answer.scale, answer.window), (Some(7), 65_535));
-    assert_eq!(peer.events(), [], "nobody is told before the handshake is done");
+    assert_eq!(peer.events(), [], "no event before the handshake is complete");
     peer.send(Segment::new(4000, 80, 78, Some(answer.seq + 1)));
     let [Event::Accepted { conn, .. }] = peer.events()[..] else { panic!("accepted") };
     let stats = peer.stack.connection_stats(conn).unwrap();
@@ -32,10 +35,10 @@ fn a_listener_answers_with_its_options_and_accepts() {
     assert_eq!(peer.stack.local_addr(conn), Some((host_ip(1), 80).into()));
 }
 
-#[proves("RFC 9293 3.7.1", "without an MSS option segments carry 536 bytes at most")]
+#[proves("RFC 9293 3.7.1", "without an MSS option segments have at most 536 bytes")]
 #[proves("RFC 7323 2.2", "no window scale option is sent in answer to a SYN without one")]
 #[test]
-fn a_peer_without_options_gets_none_and_small_segments() {
+fn a_peer_without_options_gets_no_options_and_small_segments() {
     let mut peer = Peer::listening();
     peer.send(Segment::new(4000, 80, 77, None).flags("S"));
     let answer = peer.segment();
@@ -47,15 +50,15 @@ fn a_peer_without_options_gets_none_and_small_segments() {
 }
 
 #[test]
-fn a_ridiculous_segment_size_is_not_believed() {
+fn a_tiny_segment_size_is_raised_to_the_minimum() {
     let mut peer = Peer::listening();
     let talk = peer.connect(4000, Some(1), None);
     assert_eq!(peer.stack.connection_stats(talk.conn).unwrap().mss, 64);
 }
 
-#[proves("RFC 9293 3.10.7.4", "data and FIN that come with the last segment of a handshake count")]
+#[proves("RFC 9293 3.10.7.4", "data and FIN in the last segment of a handshake are processed")]
 #[test]
-fn the_last_segment_of_a_handshake_may_carry_data_and_an_end() {
+fn the_last_segment_of_a_handshake_may_have_data_and_fin() {
     let mut peer = Peer::listening();
     peer.send(Segment::new(4000, 80, 77, None).flags("S"));
     let answer = peer.segment();
@@ -71,7 +74,7 @@ fn the_last_segment_of_a_handshake_may_carry_data_and_an_end() {
 #[proves("RFC 6298 5.5", "the timeout of a SYN-ACK doubles each time")]
 #[proves("RFC 9293 3.8.3", "a handshake is given up after R2")]
 #[test]
-fn the_answer_to_a_syn_is_repeated_with_doubled_timeouts_and_then_given_up() {
+fn a_syn_ack_is_retransmitted_with_doubled_timeouts_and_then_given_up() {
     let mut peer = Peer::listening();
     peer.send(Segment::new(4000, 80, 77, None).flags("S"));
     let first = peer.segment();
@@ -87,7 +90,7 @@ fn the_answer_to_a_syn_is_repeated_with_doubled_timeouts_and_then_given_up() {
 
 #[proves("RFC 9293 3.5", "an old duplicate SYN does not confuse a handshake")]
 #[test]
-fn a_repeated_syn_is_answered_alike() {
+fn a_repeated_syn_gets_the_same_answer() {
     let mut peer = Peer::listening();
     let syn = Segment::new(4000, 80, 77, None).flags("S");
     peer.send(syn.clone());
@@ -99,7 +102,7 @@ fn a_repeated_syn_is_answered_alike() {
 
 #[proves("RFC 9293 3.10.7.4", "in SYN-RECEIVED an unacceptable ACK is answered with a reset of its number")]
 #[test]
-fn a_wrong_acknowledgement_in_a_handshake_is_reset_and_the_right_one_still_works() {
+fn a_wrong_acknowledgement_in_a_handshake_is_reset_and_the_right_one_still_accepted() {
     let mut peer = Peer::listening();
     peer.send(Segment::new(4000, 80, 77, None).flags("S"));
     let answer = peer.segment();
@@ -112,10 +115,10 @@ fn a_wrong_acknowledgement_in_a_handshake_is_reset_and_the_right_one_still_works
     assert!(matches!(peer.events()[..], [Event::Accepted { .. }]));
 }
 
-#[proves("RFC 9293 3.10.7.4", "a reset in SYN-RECEIVED returns to LISTEN without telling the user")]
-#[proves("RFC 5961 3.2", "only a reset at exactly the next expected number counts")]
+#[proves("RFC 9293 3.10.7.4", "a reset in SYN-RECEIVED returns to LISTEN without an event")]
+#[proves("RFC 5961 3.2", "only a reset with exactly the next expected number is accepted")]
 #[test]
-fn a_reset_ends_a_half_open_handshake_only_at_the_exact_place() {
+fn only_a_reset_with_the_exact_number_ends_a_half_open_handshake() {
     let mut peer = Peer::listening();
     peer.send(Segment::new(4000, 80, 77, None).flags("S"));
     peer.segment();
@@ -127,10 +130,13 @@ fn a_reset_ends_a_half_open_handshake_only_at_the_exact_place() {
     assert_eq!(peer.events(), []);
 }
 
-#[proves("RFC 9293 3.10.7.1", "a segment for no connection is answered with a reset, but a reset is not")]
+#[proves(
+    "RFC 9293 3.10.7.1",
+    "a segment without a connection is answered with a reset, unless it is a reset"
+)]
 #[proves("RFC 9293 3.5.2", "a reset takes its number from the ACK, or is zero and acknowledges the segment")]
 #[test]
-fn segments_for_nobody_are_reset() {
+fn segments_without_a_connection_are_reset() {
     let mut peer = Peer::listening();
     peer.send(Segment::new(4000, 81, 5, None).flags("S").payload(b"xy"));
     let reset = peer.segment();
@@ -144,10 +150,13 @@ fn segments_for_nobody_are_reset() {
 
 #[proves("RFC 9293 3.10.1", "an active OPEN sends a SYN")]
 #[proves("RFC 9293 3.7.1", "the MSS option is sent with a SYN")]
-#[proves("RFC 9293 3.10.7.3", "a SYN-ACK that acknowledges the SYN establishes and is acknowledged")]
+#[proves(
+    "RFC 9293 3.10.7.3",
+    "a SYN-ACK that acknowledges the SYN establishes the connection and is acknowledged"
+)]
 #[proves("RFC 7323 2.2", "the window of a segment with SYN is not scaled")]
 #[test]
-fn connecting_sends_a_syn_with_options_and_establishes() {
+fn connecting_sends_a_syn_with_options_and_completes_the_handshake() {
     let mut peer = Peer::fast();
     let conn = peer.stack.connect(peer.now, server()).unwrap();
     let syn = peer.segment();
@@ -166,7 +175,7 @@ fn connecting_sends_a_syn_with_options_and_establishes() {
 #[proves("RFC 9293 3.10.2", "SEND in SYN-SENT queues data until the connection is established")]
 #[proves("RFC 9293 3.10.4", "CLOSE in SYN-SENT or before all is sent waits for the queued data")]
 #[test]
-fn data_given_before_the_handshake_follows_it_at_once() {
+fn data_queued_before_the_handshake_follows_it_at_once() {
     let mut peer = Peer::fast();
     let conn = peer.stack.connect(peer.now, server()).unwrap();
     peer.write(conn, b"early");
@@ -178,7 +187,7 @@ fn data_given_before_the_handshake_follows_it_at_once() {
     assert_eq!((data.payload.as_slice(), data.flags.as_str()), (&b"early"[..], "FP"));
 }
 
-#[proves("RFC 9293 3.10.7.3", "a reset in SYN-SENT counts only where it acknowledges the SYN")]
+#[proves("RFC 9293 3.10.7.3", "a reset in SYN-SENT is accepted only if it acknowledges the SYN")]
 #[test]
 fn a_refused_connection_fails_and_a_forged_refusal_does_not() {
     let mut peer = Peer::fast();
@@ -208,16 +217,16 @@ fn an_answer_to_another_syn_is_reset() {
 
 #[proves("RFC 6298 2.1", "the first timeout is one second")]
 #[proves("RFC 6298 5.5", "the timeout of a SYN doubles each time")]
-#[proves("RFC 9293 3.8.3", "a SYN is given up after R2, and the user is told")]
+#[proves("RFC 9293 3.8.3", "a SYN is given up after R2, and an event reports it")]
 #[test]
-fn a_syn_is_repeated_with_doubled_timeouts_and_then_the_connection_fails() {
+fn a_syn_is_retransmitted_with_doubled_timeouts_and_then_the_connection_fails() {
     let mut peer = Peer::fast();
     let conn = peer.stack.connect(peer.now, server()).unwrap();
     let syn = peer.segment();
     for seconds in [1, 2, 4, 8, 16] {
         assert_eq!(peer.next_timer(), Duration::from_secs(seconds));
         let again = peer.segment();
-        assert_ne!(again.timestamps, syn.timestamps, "the time has passed");
+        assert_ne!(again.timestamps, syn.timestamps, "the clock has advanced");
         assert_eq!(Segment { timestamps: syn.timestamps, ..again }, syn);
     }
     assert_eq!(peer.next_timer(), Duration::from_secs(32));
@@ -225,7 +234,7 @@ fn a_syn_is_repeated_with_doubled_timeouts_and_then_the_connection_fails() {
     peer.silent();
 }
 
-#[proves("RFC 6298 5.7", "after a lost SYN the timeout begins at three seconds")]
+#[proves("RFC 6298 5.7", "after a lost SYN the timeout is three seconds")]
 #[test]
 fn after_a_lost_syn_the_first_timeout_is_three_seconds() {
     let mut peer = Peer::fast();
@@ -248,7 +257,7 @@ fn two_syns_that_cross_make_one_connection() {
     let answer = peer.segment();
     assert_eq!((answer.flags.as_str(), answer.seq, answer.ack), ("S", syn.seq, Some(501)));
     assert_eq!(peer.events(), []);
-    // The peer answers our SYN in the same way.
+    // The peer answers our SYN with a SYN-ACK too.
     peer.send(Segment::new(80, syn.from, 500, Some(syn.seq + 1)).flags("S").options(Some(900), Some(1)));
     assert_eq!(peer.events(), [Event::Connected(conn)]);
     peer.write(conn, b"x");
@@ -262,20 +271,20 @@ fn two_syns_that_cross_make_one_connection() {
 
 #[proves("RFC 9293 3.5", "a simultaneous open is completed by an ACK")]
 #[test]
-fn two_stacks_that_connect_to_each_other_at_once_meet() {
+fn an_acknowledgement_completes_a_simultaneous_open() {
     let mut peer = Peer::fast();
     let conn = peer.stack.connect(peer.now, server()).unwrap();
     let syn = peer.segment();
     peer.send(Segment::new(80, syn.from, 500, None).flags("S"));
     peer.segment();
-    // An acknowledgement without SYN establishes as well.
+    // An acknowledgement without SYN completes the handshake as well.
     peer.send(Segment::new(80, syn.from, 501, Some(syn.seq + 1)));
     assert_eq!(peer.events(), [Event::Connected(conn)]);
 }
 
 #[proves("RFC 1122 4.2.3.10", "an OPEN to a broadcast or multicast address is refused")]
 #[test]
-fn impossible_peers_are_refused_at_once() {
+fn connections_to_invalid_addresses_are_rejected_at_once() {
     let mut peer = Peer::fast();
     for ip in [host_ip(1), Ipv4Addr::BROADCAST, Ipv4Addr::new(10, 0, 255, 255), Ipv4Addr::new(224, 0, 0, 1)] {
         assert_eq!(peer.stack.connect(peer.now, (ip, 80).into()), Err(ConnectError::NoRoute), "{ip}");
@@ -298,9 +307,9 @@ fn a_port_has_one_listener_until_it_is_closed() {
     peer.stack.listen(80, 1).unwrap();
 }
 
-#[proves("RFC 9293 3.10.4", "CLOSE of a listening port ends what waits there")]
+#[proves("RFC 9293 3.10.4", "CLOSE of a listening port ends its waiting connections")]
 #[test]
-fn closing_a_listener_resets_what_nobody_took() {
+fn closing_a_listener_resets_its_waiting_connections() {
     let mut peer = Peer::fast();
     let listener = peer.stack.listen(80, 8).unwrap();
     peer.send(Segment::new(4000, 80, 77, None).flags("S"));
@@ -318,7 +327,7 @@ fn closing_a_listener_resets_what_nobody_took() {
 }
 
 #[test]
-fn a_full_backlog_holds_handshakes_back_until_one_is_taken() {
+fn a_full_backlog_delays_handshakes_until_a_connection_is_accepted() {
     let mut config = host_config(1);
     config.tcp.max_connections = 100;
     let mut peer = Peer::new(config);
@@ -335,7 +344,7 @@ fn a_full_backlog_holds_handshakes_back_until_one_is_taken() {
     peer.send(Segment::new(5000, 80, 77, None).flags("S"));
     peer.silent();
     assert_eq!(peer.events().len(), 2);
-    // The third one's acknowledgement comes again, as the answer to its SYN is repeated.
+    // The third client repeats its acknowledgement after the retransmission of our SYN-ACK.
     peer.next_timer();
     assert_eq!(peer.segment(), answers[2]);
     peer.send(Segment::new(4002, 80, 78, Some(answers[2].seq + 1)));
@@ -343,7 +352,7 @@ fn a_full_backlog_holds_handshakes_back_until_one_is_taken() {
 }
 
 #[test]
-fn a_connection_that_is_reset_before_it_was_taken_is_never_mentioned() {
+fn a_connection_that_is_reset_before_it_is_accepted_causes_no_event() {
     let mut peer = Peer::fast();
     peer.stack.listen(80, 1).unwrap();
     for from in 4000..4010 {
@@ -354,18 +363,18 @@ fn a_connection_that_is_reset_before_it_was_taken_is_never_mentioned() {
     }
     assert_eq!(peer.events(), []);
     assert_eq!(peer.stack.occupancy().connections, 0);
-    assert_eq!(peer.stack.counters().get(Counter::TcpAccepted), 10, "the backlog of one was free each time");
+    assert_eq!(peer.stack.counters().get(Counter::TcpAccepted), 10, "the backlog of one had room each time");
 }
 
 #[proves(
     "RFC 1122 4.2.3.9",
-    "an error fails the attempt that it is about, and not the one that has its place since."
+    "an error fails the attempt that caused it, and not another one that reuses its slot."
 )]
 #[test]
-fn a_search_for_a_neighbour_fails_only_those_that_wait_for_it() {
+fn a_failed_neighbour_resolution_fails_only_its_waiting_connections() {
     let mut peer = Peer::fast();
     let abandoned = peer.stack.connect(peer.now, (host_ip(9), 80).into()).unwrap();
-    assert_eq!(peer.frames().len(), 1, "the question who has the address");
+    assert_eq!(peer.frames().len(), 1, "the ARP request");
     peer.stack.abort(peer.now, abandoned);
     peer.stack.connect(peer.now, (host_ip(2), 80).into()).unwrap();
     assert_eq!(peer.segment().flags, "S");

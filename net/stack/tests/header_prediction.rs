@@ -1,33 +1,33 @@
-//! The short way of segments that are expected, in and out, and the general path: what comes of both is the same.
+//! Header prediction and the templates of outgoing headers have the same results as the general path.
 
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::{Peer, Segment, Talk, host_config, host_ip};
 use isola_net_stack::{Config, Counter, Duration, Event, MacAddr, RxChecksum, TcpConfig};
 use proptest::prelude::*;
 
-/// What a peer, or the application, does next. Positions are told from where the peer stands.
+/// A step of the peer or the application. Positions are relative to the peer's next sequence number.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A segment: how far from the next byte it begins, its length, its flags, whether it acknowledges all
-    /// that was sent or repeats what it said last, its window, and how far its clock is from the last one's.
+    /// A segment: its distance from the next sequence number, its length, its flags, whether it acknowledges all sent
+    /// data or repeats the last acknowledgement, its window, and the increment of its timestamp.
     Segment { ahead: i32, len: usize, flags: &'static str, acks: bool, window: u16, ticks: i32 },
-    /// The application sends.
+    /// The application sends this many bytes.
     Send(usize),
-    /// The application reads.
+    /// The application reads everything.
     Read,
-    /// Time passes, in milliseconds.
+    /// This many milliseconds pass.
     Pass(u64),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let usually = |fast: BoxedStrategy<i32>, other: BoxedStrategy<i32>| prop_oneof![15 => fast, 1 => other];
+    let mostly = |fast: BoxedStrategy<i32>, other: BoxedStrategy<i32>| prop_oneof![15 => fast, 1 => other];
     let segment = (
-        usually(Just(0).boxed(), (-2000..2000).boxed()),
+        mostly(Just(0).boxed(), (-2000..2000).boxed()),
         prop_oneof![Just(0usize), 1..1400usize],
         prop_oneof![40 => Just(""), 40 => Just("P"), 1 => Just("F"), 1 => Just("E"), 1 => Just("S"), 1 => Just("R")],
         any::<bool>(),
         prop_oneof![12 => Just(60_000u16), 1 => Just(0), 1 => any::<u16>()],
-        usually((0..3).boxed(), (-5..1).boxed()),
+        mostly((0..3).boxed(), (-5..1).boxed()),
     )
         .prop_map(|(ahead, len, flags, acks, window, ticks)| {
             let len = if flags == "S" || flags == "R" { 0 } else { len };
@@ -42,21 +42,21 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..100)
 }
 
-/// How a side's frames come.
+/// The form of a side's received frames.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Frames {
-    /// As they are, and the device has summed them.
-    Summed,
-    /// As they are, not summed.
-    Unsummed,
-    /// With an option that says nothing, which no usual frame has.
+    /// Unchanged, with a checksum verified by the device.
+    Verified,
+    /// Unchanged, with an unverified checksum.
+    Unverified,
+    /// With padding options that no fast-path frame has.
     General,
 }
 
-/// Where TCP's header stands in a frame over IPv4.
+/// Offset of the TCP header in a frame over IPv4.
 const TCP: usize = 34;
 
-/// The frame with four bytes of padding behind its options: the same segment, for the general path.
+/// Appends four bytes of padding to a frame's options: the same segment, but for the general path.
 fn padded(mut frame: Vec<u8>) -> Vec<u8> {
     let words = frame[TCP + 12] >> 4;
     let behind = TCP + 4 * usize::from(words);
@@ -69,22 +69,22 @@ fn padded(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// A stack with one connection, and where its peer stands.
+/// A stack with one connection, and the state of its peer.
 struct Side {
     peer: Peer,
     talk: Talk,
     frames: Frames,
     clock: u32,
-    /// Where what it sent last ends, and the timestamp of that.
+    /// End of the last received data, and its timestamp.
     heard: (u32, u32),
     seen: Vec<String>,
-    /// How often the general side learned another address of a neighbour that it does not talk to.
-    told: u8,
+    /// Number of changes of an unrelated neighbour's address on the general side.
+    changes: u8,
 }
 
 impl Side {
     fn new(frames: Frames, clocks: bool) -> Self {
-        // Limits that are reached.
+        // Limits that the steps reach.
         let tcp = TcpConfig { receive_window: 8_000, send_limit: 5_000, ..TcpConfig::default() };
         let mut peer = Peer::new(Config { tcp, ..host_config(1) });
         peer.stack.listen(80, 16).expect("a free port");
@@ -92,10 +92,10 @@ impl Side {
         let syn = if clocks { syn.timestamps(100, 0) } else { syn };
         let talk = peer.connect_with(syn);
         let heard = (talk.ack, 0);
-        Self { peer, talk, frames, clock: 100, heard, seen: Vec::new(), told: 0 }
+        Self { peer, talk, frames, clock: 100, heard, seen: Vec::new(), changes: 0 }
     }
 
-    /// Does a step and writes down all that comes of it.
+    /// Performs a step and records all its results.
     fn take(&mut self, step: &Step, clocks: bool) {
         match *step {
             Step::Segment { ahead, len, flags, acks, window, ticks } => {
@@ -110,8 +110,8 @@ impl Side {
                 let stamped = segment.clone().timestamps(self.clock, self.heard.1);
                 let frame = if clocks { stamped } else { segment }.frame(host_ip(2), host_ip(1));
                 let (frame, checksum) = match self.frames {
-                    Frames::Summed => (frame, RxChecksum::Verified),
-                    Frames::Unsummed => (frame, RxChecksum::Unverified),
+                    Frames::Verified => (frame, RxChecksum::Verified),
+                    Frames::Unverified => (frame, RxChecksum::Unverified),
                     Frames::General => (padded(frame), RxChecksum::Verified),
                 };
                 self.peer.stack.receive(self.peer.now, IoBuf::from(frame), checksum);
@@ -134,10 +134,10 @@ impl Side {
             }
         }
         if self.frames == Frames::General {
-            // When a neighbour's address changes, the stack looks all paths up again: the next segments go out the general
-            // way as well.
-            self.told = self.told.wrapping_add(1);
-            let mac = MacAddr([2, 0, 0, 0, 9, self.told]);
+            // A change of a neighbour's address makes the stack look up all paths again, so that the next segments take
+            // the general path on output as well.
+            self.changes = self.changes.wrapping_add(1);
+            let mac = MacAddr([2, 0, 0, 0, 9, self.changes]);
             self.peer.stack.learn(self.peer.now, host_ip(99), mac);
         }
         let events: Vec<Event> = core::iter::from_fn(|| self.peer.stack.next_event()).collect();
@@ -156,34 +156,34 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn the_short_way_does_what_the_general_way_does(steps in steps(), clocks: bool) {
-        let all = [Frames::General, Frames::Summed, Frames::Unsummed];
+    fn header_prediction_has_the_results_of_the_general_path(steps in steps(), clocks: bool) {
+        let all = [Frames::General, Frames::Verified, Frames::Unverified];
         let mut sides = all.map(|frames| Side::new(frames, clocks));
         for step in &steps {
             sides.iter_mut().for_each(|side| side.take(step, clocks));
-            let [general, summed, unsummed] = &sides;
-            prop_assert_eq!(summed.seen.last(), general.seen.last(), "after {:?}", step);
-            prop_assert_eq!(unsummed.seen.last(), general.seen.last(), "not summed, after {:?}", step);
+            let [general, verified, unverified] = &sides;
+            prop_assert_eq!(verified.seen.last(), general.seen.last(), "after {:?}", step);
+            prop_assert_eq!(unverified.seen.last(), general.seen.last(), "checksum not verified, after {:?}", step);
         }
     }
 }
 
 #[test]
-fn a_fast_path_frame_whose_sum_is_wrong_is_dropped_whichever_byte_of_the_segment_differs() {
+fn a_fast_path_frame_with_any_corrupted_byte_is_dropped() {
     let mut peer = Peer::listening();
     let talk = peer.connect(4000, None, None);
     for len in [1, 64, 65] {
         let frame = talk.segment().flags("P").payload(&vec![0x5a; len]).frame(host_ip(2), host_ip(1));
         let before = peer.stack.counters().get(Counter::DropTcpChecksum);
-        // Behind the ports, which would name another connection.
+        // Starts behind the ports, which select the connection.
         for at in TCP + 4..frame.len() {
             let mut changed = frame.clone();
             changed[at] ^= 0x10;
             peer.stack.receive(peer.now, IoBuf::from(changed), RxChecksum::Unverified);
         }
         let dropped = peer.stack.counters().get(Counter::DropTcpChecksum) - before;
-        // One of the bytes is the header's length: that segment is malformed before it is summed.
-        assert_eq!(dropped as usize, 16 + len - 1, "of {len} bytes");
+        // One of the bytes is the header length; that segment is malformed before its checksum is tested.
+        assert_eq!(dropped as usize, 16 + len - 1, "segment of {len} bytes");
         assert_eq!(peer.read(talk.conn), b"");
     }
 }

@@ -1,4 +1,4 @@
-//! Bytes from the outside: whatever they are, nothing panics and nothing grows without end.
+//! Arbitrary input from the network causes no panic and no unbounded growth.
 
 use isola_iobuf::IoBuf;
 use isola_net_sim::{Peer, Segment, Talk, host_config, host_ip};
@@ -20,7 +20,7 @@ fn busy() -> (Peer, Talk) {
     (peer, talk)
 }
 
-/// Acts on everything as a careless application does, and checks the bounds.
+/// Handles all events like a careless application, and checks the bounds.
 fn live(peer: &mut Peer, read: bool) {
     for event in peer.events() {
         match event {
@@ -35,8 +35,8 @@ fn live(peer: &mut Peer, read: bool) {
     assert!(occupancy.half_open <= 16 && occupancy.time_wait <= 16);
 }
 
-/// A segment near the live connection's numbers: most of what is dangerous lies there.
-/// The blocks that it reports lie anywhere on the circle.
+/// Returns a segment with numbers near those of the connection, where most of the dangerous cases are. Its SACK blocks
+/// are anywhere in the sequence space.
 fn segment() -> impl Strategy<Value = (Segment, i64, i64, Vec<(i64, i64)>)> {
     let flags = prop::sample::select(vec!["", "", "", "P", "F", "FP", "S", "R", "SP"]);
     let near = prop_oneof![4 => -5i64..20, 2 => -3000i64..70_000, 1 => any::<i32>().prop_map(i64::from)];
@@ -60,7 +60,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn any_frame_is_survived(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..20)) {
+    fn arbitrary_frames_cause_no_panic(
+        frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..20),
+    ) {
         let (mut peer, _) = busy();
         for frame in frames {
             peer.send_frame(frame);
@@ -69,7 +71,7 @@ proptest! {
     }
 
     #[test]
-    fn any_change_to_a_good_frame_is_survived(
+    fn arbitrary_changes_to_a_valid_frame_cause_no_panic(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in prop::option::of(any::<prop::sample::Index>()),
         options in prop::collection::vec(any::<u8>(), 0..40),
@@ -84,13 +86,13 @@ proptest! {
         if let Some(cut) = cut {
             frame.truncate(cut.index(frame.len()));
         }
-        // Verified, so that changes reach the layers behind the checksum.
+        // Marked as verified, so that the changes reach the layers behind the checksum.
         peer.stack.receive(peer.now, IoBuf::from(frame), RxChecksum::Verified);
         live(&mut peer, true);
     }
 
     #[test]
-    fn any_sequence_of_segments_is_survived(
+    fn arbitrary_sequences_of_segments_cause_no_panic_and_leave_bounded_state(
         steps in prop::collection::vec((segment(), 0u64..400, any::<bool>()), 1..60),
     ) {
         let (mut peer, talk) = busy();
@@ -103,8 +105,7 @@ proptest! {
             live(&mut peer, read);
             peer.pass(Duration::from_millis(millis));
         }
-        // All of it is over after the longest timers, whatever happened: what is left waits for the peer or
-        // for the application.
+        // After the longest timers, only state that waits for the peer or the application is left.
         for _ in 0..60 {
             peer.pass(Duration::from_secs(60));
             live(&mut peer, true);
@@ -119,7 +120,8 @@ proptest! {
     ) {
         let (mut peer, mut talk) = busy();
         for (seq, ack, flags) in attacks {
-            // Blind: anything but the exact numbers. An attacker inside the window is another test's.
+            // The attacker is blind: it does not have the exact numbers. Another test covers an attacker within the
+            // window.
             if seq.wrapping_sub(talk.seq) < 300_000 {
                 continue;
             }
@@ -133,7 +135,7 @@ proptest! {
 }
 
 #[test]
-fn every_frame_that_goes_nowhere_is_counted() {
+fn every_dropped_frame_is_counted() {
     let (mut peer, _) = busy();
     let before: u64 = drops(&peer);
     for len in 0..100 {

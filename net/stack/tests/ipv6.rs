@@ -1,4 +1,4 @@
-//! IPv6 as neighbours see it: the search for neighbours, errors, and TCP and UDP above it.
+//! IPv6 as seen by neighbours: neighbour discovery, errors, and TCP and UDP over IPv6.
 
 mod link6;
 
@@ -10,10 +10,13 @@ use isola_proves::proves;
 use link6::*;
 use std::net::{Ipv6Addr, SocketAddr};
 
-#[proves("RFC 4861 7.2.4", "a question for an address of ours is answered, solicited and overriding.")]
-#[proves("RFC 4861 7.2.4", "who checks an address is answered for all.")]
+#[proves(
+    "RFC 4861 7.2.4",
+    "a solicitation for our address is answered, with the flags solicited and override."
+)]
+#[proves("RFC 4861 7.2.4", "a duplicate address check is answered to all nodes.")]
 #[test]
-fn questions_for_our_address_are_answered() {
+fn solicitations_for_our_address_are_answered() {
     let mut peer = peer();
     peer.send_frame(icmp6(host_ip6(3), group(host_ip6(1)), 255, &solicitation(host_ip6(1), Some(3))));
     let frames = peer.frames();
@@ -31,7 +34,7 @@ fn questions_for_our_address_are_answered() {
     assert_eq!(peer.frames().len(), 0);
 }
 
-#[proves("RFC 4861 7.2.2", "packets wait for the answer to a question in the neighbour's group.")]
+#[proves("RFC 4861 7.2.2", "packets wait for the answer to a solicitation in the neighbour's group.")]
 #[test]
 fn packets_wait_for_their_neighbour() {
     let mut peer = peer();
@@ -50,9 +53,9 @@ fn packets_wait_for_their_neighbour() {
     assert_eq!(peer.events(), [Event::Failed(conn, FailReason::Unreachable)]);
 }
 
-#[proves("RFC 4861 7.3.1", "a connection that gets on confirms its neighbour, which is not asked again.")]
+#[proves("RFC 4861 7.3.1", "progress of a connection confirms its neighbour, which is not solicited again.")]
 #[test]
-fn a_busy_connections_neighbour_is_not_asked() {
+fn progress_of_a_connection_confirms_its_neighbour() {
     let mut peer = peer();
     let mut seq = 1000;
     peer.stack.listen(80, 4).unwrap();
@@ -71,7 +74,7 @@ fn a_busy_connections_neighbour_is_not_asked() {
         peer.pass(Duration::from_secs(1));
         assert_eq!(kinds(&mut peer), []);
     }
-    // One that was idle for long is not taken for confirmed.
+    // A long idle connection does not confirm its neighbour.
     peer.pass(Duration::from_secs(300));
     for second in 0..8 {
         peer.write(conn, b"anybody?");
@@ -83,11 +86,11 @@ fn a_busy_connections_neighbour_is_not_asked() {
 
 #[proves(
     "RFC 4443 4.2",
-    "an echo request is answered from the address that it was sent to, or one of ours for a group."
+    "an echo request is answered from its destination, or from one of our addresses for a group."
 )]
 #[proves("RFC 4443 2.4", "answers are limited in their rate.")]
 #[test]
-fn an_echo_request_comes_back() {
+fn an_echo_request_is_answered() {
     let mut config = host_config6(1);
     config.limits.icmp_per_second = 3;
     let mut peer = ready(config);
@@ -103,17 +106,17 @@ fn an_echo_request_comes_back() {
     for _ in 0..10 {
         peer.send_frame(icmp6(host_ip6(2), host_ip6(1), 64, &request));
     }
-    assert_eq!((frames.len(), peer.frames().len()), (2, 4), "three, and as many after a pause");
+    assert_eq!((frames.len(), peer.frames().len()), (2, 4), "three, and one more after the rate limit");
     assert_eq!(peer.stack.counters().get(Counter::DropIcmpRate), 6);
 }
 
-#[proves("RFC 4443 3.1", "a closed port is told to the sender.")]
-#[proves("RFC 4443 3.4", "an unknown transport and a routing header are told to the sender.")]
-#[proves("RFC 4443 2.4", "no error is answered by an error, nor a packet for a group.")]
+#[proves("RFC 4443 3.1", "a closed port is reported to the sender.")]
+#[proves("RFC 4443 3.4", "an unknown transport and a routing header are reported to the sender.")]
+#[proves("RFC 4443 2.4", "neither an error nor a packet for a group is answered by an error.")]
 #[test]
-fn senders_hear_what_is_wrong() {
+fn errors_are_reported_to_senders() {
     let mut peer = peer();
-    let mut told = |frame: Vec<u8>| {
+    let mut error_for = |frame: Vec<u8>| {
         peer.send_frame(frame);
         let frames = peer.frames();
         frames.first().map(|frame| read(frame).unwrap().3).map(|m| (m[0], m[1], m[7], m.len()))
@@ -124,28 +127,28 @@ fn senders_hear_what_is_wrong() {
         .udp(900, 99)
         .write(&mut datagram, b"you?")
         .unwrap();
-    assert_eq!(told(datagram.clone()), Some((1, 4, 0, 8 + 40 + 12)));
-    assert_eq!(told(ip6(host_ip6(2), host_ip6(1), 64, IpNumber(200), &[0; 8])), Some((4, 1, 6, 56)));
+    assert_eq!(error_for(datagram.clone()), Some((1, 4, 0, 8 + 40 + 12)));
+    assert_eq!(error_for(ip6(host_ip6(2), host_ip6(1), 64, IpNumber(200), &[0; 8])), Some((4, 1, 6, 56)));
     let mut padded = datagram.clone();
     padded.extend_from_slice(&[0; 9]);
-    assert_eq!(told(padded), Some((1, 4, 0, 8 + 40 + 12)), "without what the link padded");
+    assert_eq!(error_for(padded), Some((1, 4, 0, 8 + 40 + 12)), "without padding of the link");
     let route = [6, 0, 0, 1, 0, 0, 0, 0];
     let mut source_routed = ip6(host_ip6(2), host_ip6(1), 64, IpNumber::IPV6_ROUTE_HEADER, &route);
     source_routed.extend_from_slice(&[0; 9]);
-    assert_eq!(told(source_routed), Some((4, 0, 42, 56)));
+    assert_eq!(error_for(source_routed), Some((4, 0, 42, 56)));
     let long = ip6(host_ip6(2), host_ip6(1), 64, IpNumber(200), &[0; 1400]);
-    assert_eq!(told(long), Some((4, 1, 6, 1240)), "as much as surely gets through");
-    assert_eq!(told(ip6(host_ip6(2), ALL_NODES, 64, IpNumber(200), &[0; 8])), None);
+    assert_eq!(error_for(long), Some((4, 1, 6, 1240)), "limited to the minimum MTU");
+    assert_eq!(error_for(ip6(host_ip6(2), ALL_NODES, 64, IpNumber(200), &[0; 8])), None);
     let error = [&[1, 4, 0, 0, 0, 0, 0, 0][..], &datagram[14..]].concat();
     let error = icmp6(host_ip6(2), host_ip6(1), 64, &error);
     let routed_error =
         ip6(host_ip6(2), host_ip6(1), 64, IpNumber::IPV6_ROUTE_HEADER, &[58, 0, 0, 1, 0, 0, 0, 0, 1, 4]);
-    assert_eq!((told(error), told(routed_error)), (None, None));
+    assert_eq!((error_for(error), error_for(routed_error)), (None, None));
 }
 
-#[proves("RFC 3810 6.2", "a query is answered within the time that it gives, once.")]
+#[proves("RFC 3810 6.2", "a query is answered once, within its maximum response time.")]
 #[test]
-fn a_query_for_listeners_is_answered_within_its_time() {
+fn a_listener_query_is_answered_once_within_its_time() {
     let mut peer = peer();
     let mut query = vec![130, 0, 0, 0, 3, 232, 0, 0];
     query.extend_from_slice(&[0; 20]);
@@ -164,7 +167,7 @@ fn a_query_for_listeners_is_answered_within_its_time() {
 
 #[proves("RFC 8200 8.1", "a datagram over IPv6 has a checksum.")]
 #[test]
-fn datagrams_come_and_go() {
+fn datagrams_are_received_and_sent() {
     let mut peer = peer();
     let socket = peer.stack.udp_bind(53).unwrap();
     let mut frame = Vec::new();
@@ -189,7 +192,7 @@ fn datagrams_come_and_go() {
 }
 
 #[test]
-fn connections_are_made_in_both_directions() {
+fn a_connection_is_opened_over_ipv6() {
     let mut peer = peer();
     let remote = SocketAddr::new(host_ip6(2).into(), 80);
     let conn = peer.stack.connect(peer.now, remote).unwrap();
@@ -202,7 +205,7 @@ fn connections_are_made_in_both_directions() {
 }
 
 #[test]
-fn a_flow_over_ipv6_is_known_by_its_segments_and_by_what_quotes_them() {
+fn the_flow_of_an_ipv6_segment_is_found_in_frames_and_in_errors_that_quote_it() {
     let segment = Segment::new(4000, 80, 1, None).flags("S");
     let there = segment.frame(host_ip6(2), host_ip6(1));
     let back = Segment::new(80, 4000, 1, None).frame(host_ip6(1), host_ip6(2));
@@ -213,12 +216,9 @@ fn a_flow_over_ipv6_is_known_by_its_segments_and_by_what_quotes_them() {
     assert_eq!(flow_of(&icmp6(host_ip6(2), host_ip6(1), 255, &solicitation(host_ip6(1), None))), None);
 }
 
-#[proves(
-    "RFC 4861 6.3.6",
-    "where a router is silent, what waits for it goes by the next one; where all are, it fails."
-)]
+#[proves("RFC 4861 6.3.6", "if a router is silent, its connections use the next one; if all are, they fail.")]
 #[test]
-fn connections_go_by_the_next_router_where_one_is_silent() {
+fn connections_use_the_next_router_if_one_is_silent() {
     let routers = [ROUTER, Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 253)];
     let remote = SocketAddr::new("2001:db8::1".parse().unwrap(), 80);
     let ready = || {
@@ -230,9 +230,9 @@ fn connections_go_by_the_next_router_where_one_is_silent() {
         let conn = peer.stack.connect(peer.now, remote).unwrap();
         (peer, conn)
     };
-    let asked_for = |peer: &mut Peer| read(&peer.frames()[0]).unwrap().3[8..24].to_vec();
+    let solicited = |peer: &mut Peer| read(&peer.frames()[0]).unwrap().3[8..24].to_vec();
     let (mut peer, _) = ready();
-    assert_eq!(asked_for(&mut peer), routers[0].octets());
+    assert_eq!(solicited(&mut peer), routers[0].octets());
     peer.pass(Duration::from_secs(3));
     assert_eq!(peer.events(), []);
     assert!(peer.frames().iter().any(|frame| read(frame).unwrap().3[8..24] == routers[1].octets()));
@@ -247,9 +247,9 @@ fn connections_go_by_the_next_router_where_one_is_silent() {
     assert_eq!(peer.events(), [Event::Failed(conn, FailReason::Unreachable)]);
 }
 
-#[proves("RFC 4861 6.3.6", "what waited for a silent router goes by the next one.")]
+#[proves("RFC 4861 6.3.6", "packets that waited for a silent router are sent to the next one.")]
 #[test]
-fn datagrams_go_by_the_next_router_where_one_is_silent() {
+fn datagrams_use_the_next_router_if_one_is_silent() {
     let routers = [ROUTER, Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 253)];
     let mut peer = peer();
     let mut settings = peer.stack.ipv6();
@@ -267,7 +267,7 @@ fn datagrams_go_by_the_next_router_where_one_is_silent() {
     let frames = peer.frames();
     assert!(frames.iter().all(|frame| frame[..6] == host_mac(9).0));
     assert!(frames.iter().map(|frame| &frame[62..]).eq([b"one", b"two"]) && dropped(&peer) == 0);
-    // Where none answers they are lost, and counted.
+    // If no router answers, the datagrams are lost and counted.
     let mut peer = Peer::new(host_config6(1));
     peer.pass(Duration::from_secs(60));
     peer.frames();
@@ -281,9 +281,12 @@ fn datagrams_go_by_the_next_router_where_one_is_silent() {
     assert_eq!(dropped(&peer), 1);
 }
 
-#[proves("RFC 1122 4.1.3.5", "an answer comes from the address that was asked, where it is one of ours.")]
+#[proves(
+    "RFC 1122 4.1.3.5",
+    "an answer has the request's destination as source, if that is one of our addresses."
+)]
 #[test]
-fn a_datagram_is_answered_from_the_address_that_was_asked() {
+fn a_datagram_is_answered_from_its_destination() {
     let mut peer = peer();
     let socket = peer.stack.udp_bind(53).unwrap();
     let link_local = addresses(&peer).into_iter().find(Ipv6Addr::is_unicast_link_local).unwrap();

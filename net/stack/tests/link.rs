@@ -1,4 +1,4 @@
-//! ARP, ICMP and UDP as neighbours see them.
+//! ARP, ICMP and UDP as seen by neighbours.
 
 use etherparse::{
     ArpEthIpv4Packet, ArpOperation, ArpPacket, IcmpEchoHeader, Icmpv4Type, PacketBuilder, SlicedPacket,
@@ -66,9 +66,12 @@ fn the_address_is_announced_and_requests_for_it_are_answered() {
     assert_eq!(peer.stack.counters().get(Counter::DropArpNotForUs), 1);
 }
 
-#[proves("RFC 5227 2.4", "a claim to our address is answered by an announcement, at most every ten seconds.")]
+#[proves(
+    "RFC 5227 2.4",
+    "a conflicting claim of our address is answered by an announcement, at most every ten seconds."
+)]
 #[test]
-fn our_address_is_defended_now_and_then() {
+fn our_address_is_defended_at_most_every_ten_seconds() {
     let mut peer = Peer::fast();
     let claim = |peer: &mut Peer| {
         let mut claim = arp(ArpOperation::REQUEST, 1, host_ip(9), [0xff; 6]);
@@ -83,12 +86,12 @@ fn our_address_is_defended_now_and_then() {
     peer.pass(Duration::from_secs(10));
     assert_eq!(claim(&mut peer).len(), 1);
     assert_eq!(peer.stack.counters().get(Counter::AddressConflicts), 3);
-    assert!(peer.stack.ipv4().is_some(), "a given address is kept");
+    assert!(peer.stack.ipv4().is_some(), "a static address is kept");
 }
 
 #[proves("RFC 5227 2.4", "only a claim from another hardware address is a conflict.")]
 #[test]
-fn our_own_words_are_no_conflict() {
+fn our_own_announcement_is_no_conflict() {
     let mut peer = Peer::fast();
     let mut echo = arp(ArpOperation::REQUEST, 1, host_ip(1), [0xff; 6]);
     echo[6..12].copy_from_slice(&host_mac(7).0);
@@ -98,7 +101,7 @@ fn our_own_words_are_no_conflict() {
 
 #[proves("RFC 1122 2.3.2.2", "packets wait for the resolution of their address")]
 #[test]
-fn packets_wait_for_their_neighbour_and_then_go_in_order() {
+fn packets_wait_for_their_neighbour_and_are_sent_in_order() {
     let mut peer = Peer::fast();
     let socket = peer.stack.udp_bind(1000).unwrap();
     for i in 0..20u8 {
@@ -114,7 +117,7 @@ fn packets_wait_for_their_neighbour_and_then_go_in_order() {
 
 #[proves("RFC 1122 2.3.2.1", "requests for one address are a second apart")]
 #[test]
-fn a_connection_to_a_silent_neighbour_fails_and_one_through_it_waits_for_the_answer() {
+fn a_connection_waits_for_its_neighbour_and_fails_if_it_is_silent() {
     let mut peer = Peer::fast();
     let conn = peer.stack.connect(peer.now, (host_ip(7), 80).into()).unwrap();
     assert_eq!(peer.frames().len(), 1);
@@ -149,9 +152,9 @@ fn an_established_connection_whose_neighbour_falls_silent_times_out() {
     assert!(waited < Duration::from_secs(1400), "{waited:?}");
 }
 
-#[proves("RFC 1122 3.3.1.1", "what is not on the network goes to a gateway")]
+#[proves("RFC 1122 3.3.1.1", "a packet to another network is sent to a gateway")]
 #[test]
-fn what_is_not_on_the_network_goes_to_the_gateway() {
+fn packets_to_other_networks_are_sent_to_the_gateway() {
     let mut peer = Peer::fast();
     let socket = peer.stack.udp_bind(1000).unwrap();
     let far = Ipv4Addr::new(192, 0, 2, 1);
@@ -173,7 +176,7 @@ fn what_is_not_on_the_network_goes_to_the_gateway() {
 #[proves("RFC 792 Echo", "an echo reply has the request's data")]
 #[proves("RFC 1122 3.2.2.6", "an echo request to a broadcast address may be dropped")]
 #[test]
-fn an_echo_request_comes_back_with_its_data_and_within_the_rate() {
+fn an_echo_request_is_answered_with_its_data_within_the_rate_limit() {
     let mut config = host_config(1);
     config.limits.icmp_per_second = 10;
     let mut peer = Peer::new(config);
@@ -193,8 +196,8 @@ fn an_echo_request_comes_back_with_its_data_and_within_the_rate() {
     assert_eq!(peer.frames().len(), 0);
 }
 
-#[proves("RFC 768 Interface", "a datagram is told with its source")]
-#[proves("RFC 1122 4.1.3.5", "the specific destination address is told")]
+#[proves("RFC 768 Interface", "a datagram is delivered with its source")]
+#[proves("RFC 1122 4.1.3.5", "the specific destination address is delivered")]
 #[test]
 fn datagrams_arrive_with_their_sender_and_broadcasts_too() {
     let mut peer = Peer::fast();
@@ -211,7 +214,7 @@ fn datagrams_arrive_with_their_sender_and_broadcasts_too() {
 }
 
 #[test]
-fn a_datagram_goes_out_as_the_applications_memory() {
+fn a_sent_datagram_is_a_view_of_the_applications_memory() {
     let mut peer = Peer::fast();
     let socket = peer.stack.udp_bind(53).unwrap();
     let data = IoBuf::copy_from_slice(&[1; 1000]);
@@ -225,7 +228,7 @@ fn a_datagram_goes_out_as_the_applications_memory() {
 #[proves("RFC 1122 3.2.2", "no ICMP error is sent about a broadcast")]
 #[proves("RFC 792 Unreachable", "an error quotes the header and 64 bits of the datagram")]
 #[test]
-fn a_datagram_for_nobody_is_refused_and_a_broadcast_is_not() {
+fn a_datagram_for_a_closed_port_is_answered_with_an_error_unless_broadcast() {
     let mut peer = Peer::fast();
     peer.send_frame(udp(2, (900, 99), Ipv4Addr::BROADCAST, b"anyone?"));
     assert_eq!(peer.frames().len(), 0);
@@ -234,7 +237,7 @@ fn a_datagram_for_nobody_is_refused_and_a_broadcast_is_not() {
     let packet = SlicedPacket::from_ethernet(&frames[0]).unwrap();
     let Some(TransportSlice::Icmpv4(icmp)) = packet.transport else { panic!("ICMP") };
     assert!(matches!(icmp.icmp_type(), Icmpv4Type::DestinationUnreachable(_)));
-    // It quotes the header and eight bytes: the ports are among them.
+    // The error quotes the header and eight bytes, which contain the ports.
     assert_eq!(icmp.payload().len(), 28);
     assert_eq!(icmp.payload()[20..24], [900u16.to_be_bytes(), 99u16.to_be_bytes()].concat());
     assert_eq!(peer.stack.counters().get(Counter::DropUdpPort), 2);
@@ -262,7 +265,7 @@ fn a_sockets_queue_is_bounded_in_datagrams_and_in_memory() {
 }
 
 #[test]
-fn sockets_and_datagrams_that_cannot_be_are_refused() {
+fn invalid_sockets_and_datagrams_are_rejected() {
     let mut peer = Peer::fast();
     let socket = peer.stack.udp_bind(53).unwrap();
     assert_eq!(peer.stack.udp_bind(53), Err(BindError::PortInUse(53)));
@@ -275,9 +278,9 @@ fn sockets_and_datagrams_that_cannot_be_are_refused() {
     peer.stack.udp_bind(53).unwrap();
 }
 
-#[proves("RFC 1122 3.3.6", "a packet for one address in a frame for all is dropped")]
+#[proves("RFC 1122 3.3.6", "a packet for one address in a broadcast frame is dropped")]
 #[test]
-fn a_packet_for_one_in_a_frame_for_all_is_dropped() {
+fn a_unicast_packet_in_a_broadcast_frame_is_dropped() {
     let mut peer = Peer::listening();
     let mut frame = isola_net_sim::Segment::new(4000, 80, 1, None).flags("S").frame(host_ip(2), host_ip(1));
     frame[..6].fill(0xff);
@@ -287,7 +290,7 @@ fn a_packet_for_one_in_a_frame_for_all_is_dropped() {
 }
 
 #[proves("RFC 1122 3.2.1.2", "a packet with a wrong header checksum is dropped")]
-#[proves("RFC 1122 3.2.1.3", "a packet from an address that nobody can have is dropped")]
+#[proves("RFC 1122 3.2.1.3", "a packet from an invalid source address is dropped")]
 #[test]
 fn frames_for_others_and_unknown_protocols_are_counted_by_reason() {
     let mut peer = Peer::fast();

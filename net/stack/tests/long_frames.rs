@@ -1,11 +1,11 @@
-//! Frames longer than the link's: cut by the device where they are sent, put together by it where they come.
+//! Frames longer than the link's limit: segmented by the device on transmission, and merged by it on reception.
 
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::{Peer, Segment, host_config, host_ip};
 use isola_net_stack::{Config, Counter, Event, RxChecksum, TxChecksum, TxSegments};
 use isola_proves::proves;
 
-/// A stack at host 1 whose device sums and cuts.
+/// A stack at host 1 whose device computes checksums and segments frames.
 fn offloading() -> Config {
     let tx_segments = TxSegments { ipv4: true, ipv6: true };
     Config { tx_checksum: TxChecksum::Device, tx_segments, ..host_config(1) }
@@ -21,7 +21,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n * 7 % 251) as u8).collect()
 }
 
-/// The frame of a segment, in a first part of `first` bytes and further ones of up to `part`.
+/// Returns a segment's frame as a first part of `first` bytes and further parts of up to `part` bytes.
 fn parts(segment: &Segment, first: usize, part: usize) -> (IoBuf, Chain) {
     let bytes = segment.frame(host_ip(2), host_ip(1));
     let (head, rest) = bytes.split_at(first);
@@ -31,7 +31,7 @@ fn parts(segment: &Segment, first: usize, part: usize) -> (IoBuf, Chain) {
 }
 
 #[test]
-fn what_the_window_allows_goes_to_the_device_in_one_frame() {
+fn data_within_the_window_is_one_frame_for_the_device() {
     let mut peer = listening(offloading());
     let talk = peer.connect(4000, Some(1460), None);
     peer.write(talk.conn, &pattern(10_000));
@@ -41,14 +41,14 @@ fn what_the_window_allows_goes_to_the_device_in_one_frame() {
 }
 
 #[test]
-fn of_more_than_the_window_allows_whole_segments_go() {
+fn a_frame_limited_by_the_window_has_whole_segments() {
     let mut peer = listening(offloading());
     let mut talk = peer.connect(4000, Some(1000), None);
     peer.write(talk.conn, &pattern(50_000));
-    // Ten segments at first (RFC 6928).
+    // The initial window is ten segments (RFC 6928).
     let segments = peer.segments();
     assert_eq!(segments.iter().map(|segment| segment.payload.len()).collect::<Vec<_>>(), [1000; 10]);
-    // The device's segments are those that a stack without it would send.
+    // The device's segments equal those of a stack without segmentation offload.
     let data: Vec<u8> = segments.iter().flat_map(|segment| segment.payload.clone()).collect();
     assert!(data == pattern(10_000));
     talk.ack = talk.ack.wrapping_add(10_000);
@@ -56,9 +56,9 @@ fn of_more_than_the_window_allows_whole_segments_go() {
     assert!(peer.segments().iter().all(|segment| segment.payload.len() == 1000));
 }
 
-#[proves("RFC 3168 6.1.2", "one segment says that the window was made smaller, the first with new data.")]
+#[proves("RFC 3168 6.1.2", "CWR is set in one segment, the first with new data.")]
 #[test]
-fn what_tells_of_a_smaller_window_is_not_cut() {
+fn the_segment_with_cwr_is_not_a_long_frame() {
     let mut peer = listening(offloading());
     let syn = Segment::new(4000, 80, 1_000_000, None).flags("SEW").options(Some(1000), Some(7));
     let mut talk = peer.connect_with(syn);
@@ -73,7 +73,7 @@ fn what_tells_of_a_smaller_window_is_not_cut() {
 }
 
 #[test]
-fn a_device_that_does_not_cut_gets_nothing_long() {
+fn a_device_without_segmentation_gets_no_long_frames() {
     for config in [host_config(1), Config { tx_segments: TxSegments::default(), ..offloading() }] {
         let mut peer = listening(config);
         let talk = peer.connect(4000, Some(1460), None);
@@ -85,7 +85,7 @@ fn a_device_that_does_not_cut_gets_nothing_long() {
 }
 
 #[test]
-fn a_segment_in_several_buffers_is_read_where_they_are() {
+fn a_segment_in_several_buffers_is_not_copied() {
     let mut peer = listening(offloading());
     let talk = peer.connect(4000, None, None);
     let data = pattern(20_000);
@@ -102,7 +102,7 @@ fn a_segment_in_several_buffers_is_read_where_they_are() {
 }
 
 #[test]
-fn the_last_segment_of_a_stream_may_be_long_too() {
+fn a_long_frame_may_end_the_stream() {
     let mut peer = listening(offloading());
     let talk = peer.connect(4000, None, None);
     let data = pattern(5_000);
@@ -114,7 +114,7 @@ fn the_last_segment_of_a_stream_may_be_long_too() {
 }
 
 #[test]
-fn a_long_segment_that_was_not_summed_is() {
+fn the_checksum_of_an_unverified_long_frame_is_checked() {
     for (corrupt, arrives) in [(false, true), (true, false)] {
         let mut peer = listening(offloading());
         let talk = peer.connect(4000, None, None);
@@ -132,7 +132,7 @@ fn a_long_segment_that_was_not_summed_is() {
 }
 
 #[test]
-fn a_long_segment_half_of_which_came_before_brings_the_other_half() {
+fn a_partly_duplicate_long_frame_delivers_its_new_data() {
     let mut peer = listening(offloading());
     let mut talk = peer.connect(4000, None, None);
     let data = pattern(9_000);
@@ -145,7 +145,7 @@ fn a_long_segment_half_of_which_came_before_brings_the_other_half() {
 }
 
 #[test]
-fn a_frame_shorter_or_longer_than_its_packet_says_brings_nothing() {
+fn a_padded_long_frame_is_trimmed_and_a_truncated_one_dropped() {
     for wrong in [-1_isize, 1] {
         let mut peer = listening(offloading());
         let talk = peer.connect(4000, None, None);
@@ -153,11 +153,11 @@ fn a_frame_shorter_or_longer_than_its_packet_says_brings_nothing() {
         if wrong > 0 {
             rest.push_back(IoBuf::copy_from_slice(&[0; 1]));
         } else {
-            let mut shorter = rest.split_to(rest.len() - 1).expect("so many bytes");
+            let mut shorter = rest.split_to(rest.len() - 1).expect("enough bytes");
             std::mem::swap(&mut rest, &mut shorter);
         }
         peer.stack.receive_long(peer.now, head, Box::new(rest), RxChecksum::Verified);
-        // What the link padded is cut off; of what is missing nothing is believed.
+        // Padding behind the packet is removed; a truncated packet is dropped.
         assert_eq!(peer.read(talk.conn).len(), if wrong > 0 { 5_000 } else { 0 });
     }
 }

@@ -1,5 +1,5 @@
-//! Losses towards a peer that reports what it has: found by time, repaired in step with what arrives, and
-//! taken back where they were none (RFC 8985, RFC 9937, RFC 3522).
+//! Losses with a peer that sends SACK: detection by time, proportional rate reduction, and undo of spurious recoveries
+//! (RFC 8985, RFC 9937, RFC 3522).
 
 use isola_net_sim::{Peer, Segment, Talk};
 use isola_net_stack::{Counter, Duration, Event};
@@ -16,8 +16,8 @@ enum Clock {
     None,
 }
 
-/// A connection of 100 ms, with `segments` full segments under way.
-fn under_way(segments: u32, clock: Clock) -> (Peer, Talk, Vec<Segment>) {
+/// Returns a connection with a round trip of 100 ms, and `segments` full segments in flight.
+fn in_flight(segments: u32, clock: Clock) -> (Peer, Talk, Vec<Segment>) {
     let mut peer = Peer::listening();
     let mut syn = Segment::new(4000, 80, 1_000_000, None)
         .flags("S")
@@ -36,7 +36,7 @@ fn under_way(segments: u32, clock: Clock) -> (Peer, Talk, Vec<Segment>) {
     let mut talk = Talk { conn, from: 4000, to: 80, seq, ack, timestamps };
     let data: Vec<u8> = (0..segments * MSS).map(|i| (i / MSS) as u8).collect();
     if segments > 10 {
-        // The first window is ten segments; twenty follow them.
+        // The initial window is ten segments; twenty follow them.
         peer.write(conn, &vec![7; 10 * MSS as usize]);
         peer.write(conn, &data);
         peer.segments();
@@ -53,7 +53,7 @@ fn under_way(segments: u32, clock: Clock) -> (Peer, Talk, Vec<Segment>) {
     (peer, talk, sent)
 }
 
-/// Sends an acknowledgement that reports these segments of `sent`, from the first to before the second.
+/// Sends an acknowledgement with SACK blocks of these runs of `sent`, each from the first index to before the second.
 fn report(peer: &mut Peer, talk: &Talk, sent: &[Segment], runs: &[(usize, usize)]) {
     let place = |index: usize| sent[0].seq.wrapping_add(index as u32 * MSS);
     let blocks: Vec<(u32, u32)> = runs.iter().map(|&(from, to)| (place(from), place(to))).collect();
@@ -68,11 +68,11 @@ fn numbers(segments: &[Segment]) -> Vec<u8> {
     segments.iter().map(|segment| segment.payload[0]).collect()
 }
 
-#[proves("RFC 8985 6.2", "with three segments behind a gap and no reordering seen, the gap is lost at once.")]
-#[proves("RFC 6675 5", "what was reported is not sent again.")]
+#[proves("RFC 8985 6.2", "with three segments beyond a gap and no reordering seen, the gap is lost at once.")]
+#[proves("RFC 6675 5", "SACKed data is not retransmitted.")]
 #[test]
-fn three_segments_behind_a_gap_bring_it_without_waiting() {
-    let (mut peer, mut talk, sent) = under_way(10, Clock::None);
+fn three_segments_beyond_a_gap_retransmit_it_at_once() {
+    let (mut peer, mut talk, sent) = in_flight(10, Clock::None);
     peer.now += RTT;
     report(&mut peer, &talk, &sent, &[(1, 2)]);
     report(&mut peer, &talk, &sent, &[(1, 3)]);
@@ -92,12 +92,12 @@ fn three_segments_behind_a_gap_bring_it_without_waiting() {
 
 #[proves(
     "RFC 8985 6.2",
-    "one segment behind a gap is not enough; a quarter of the least round trip later it is."
+    "with one segment beyond a gap, the gap is lost after a quarter of the minimum round trip."
 )]
-#[proves("RFC 8985 6.2", "the timer of reordering runs until then.")]
+#[proves("RFC 8985 6.2", "the reordering timer runs until then.")]
 #[test]
-fn one_segment_behind_a_gap_brings_it_after_a_quarter_of_a_round_trip() {
-    let (mut peer, talk, sent) = under_way(3, Clock::None);
+fn one_segment_beyond_a_gap_retransmits_it_after_a_quarter_of_a_round_trip() {
+    let (mut peer, talk, sent) = in_flight(3, Clock::None);
     peer.now += RTT;
     report(&mut peer, &talk, &sent, &[(1, 2)]);
     peer.silent();
@@ -106,10 +106,10 @@ fn one_segment_behind_a_gap_brings_it_after_a_quarter_of_a_round_trip() {
     assert_eq!(numbers(&peer.segments()), [0]);
 }
 
-#[proves("RFC 8985 6.2", "a gap that fills within the reordering window was no loss.")]
+#[proves("RFC 8985 6.2", "a gap that fills within the reordering window is no loss.")]
 #[test]
-fn a_segment_that_is_a_little_late_is_not_sent_again() {
-    let (mut peer, mut talk, sent) = under_way(3, Clock::None);
+fn a_segment_late_within_the_reordering_window_is_not_retransmitted() {
+    let (mut peer, mut talk, sent) = in_flight(3, Clock::None);
     peer.now += RTT;
     report(&mut peer, &talk, &sent, &[(1, 3)]);
     peer.pass(Duration::from_millis(20));
@@ -120,13 +120,10 @@ fn a_segment_that_is_a_little_late_is_not_sent_again() {
     assert_eq!(peer.stack.connection_stats(talk.conn).unwrap().retransmits, 0);
 }
 
-#[proves(
-    "RFC 8985 6.2",
-    "once segments were seen to overtake each other, three behind a gap are not enough."
-)]
+#[proves("RFC 8985 6.2", "after reordering was seen, three segments beyond a gap do not make it lost.")]
 #[test]
-fn a_path_that_reorders_is_given_time() {
-    let (mut peer, mut talk, sent) = under_way(10, Clock::None);
+fn a_path_with_reordering_gets_a_reordering_window() {
+    let (mut peer, mut talk, sent) = in_flight(10, Clock::None);
     peer.now += RTT;
     report(&mut peer, &talk, &sent, &[(2, 3)]);
     report(&mut peer, &talk, &sent, &[(1, 3)]);
@@ -139,14 +136,11 @@ fn a_path_that_reorders_is_given_time() {
     assert_eq!(peer.stack.counters().get(Counter::TcpFastRetransmits), 0);
 }
 
-#[proves(
-    "RFC 8985 6.2",
-    "a duplicate that is reported widens the reordering window by a quarter of the round trip."
-)]
+#[proves("RFC 8985 6.2", "a reported duplicate widens the reordering window by a quarter of the round trip.")]
 #[test]
-fn duplicates_make_it_wait_longer() {
-    let (mut peer, mut talk, sent) = under_way(8, Clock::None);
-    // Segment 0 is late by more than the window, and arrives twice.
+fn reported_duplicates_widen_the_reordering_window() {
+    let (mut peer, mut talk, sent) = in_flight(8, Clock::None);
+    // Segment 0 is late by more than the reordering window, and arrives twice.
     peer.now += RTT;
     report(&mut peer, &talk, &sent, &[(1, 2)]);
     peer.next_timer();
@@ -169,9 +163,9 @@ fn duplicates_make_it_wait_longer() {
 #[proves("RFC 6675 5", "all gaps of one window are repaired in one recovery, without a timeout.")]
 #[test]
 fn many_gaps_are_repaired_in_one_recovery() {
-    let (mut peer, mut talk, sent) = under_way(20, Clock::None);
+    let (mut peer, mut talk, sent) = in_flight(20, Clock::None);
     peer.now += RTT;
-    // 0, 5, 6 and 12 are lost.
+    // Segments 0, 5, 6 and 12 are lost.
     let mut again = Vec::new();
     let arrivals = [1, 2, 3, 4, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18, 19];
     let mut runs: Vec<(usize, usize)> = Vec::new();
@@ -195,12 +189,12 @@ fn many_gaps_are_repaired_in_one_recovery() {
 
 #[proves(
     "RFC 9937 6",
-    "while more is under way than is to be, what goes out is in proportion to what arrives."
+    "while the flight exceeds the target, segments are sent in proportion to arriving data."
 )]
-#[proves("RFC 9438 4.6", "seven tenths of what was under way are the window after the recovery.")]
+#[proves("RFC 9438 4.6", "after the recovery the window is seven tenths of the flight.")]
 #[test]
-fn the_window_shrinks_in_step_with_what_arrives() {
-    let (mut peer, mut talk, sent) = under_way(20, Clock::None);
+fn the_flight_shrinks_in_proportion_to_arriving_data() {
+    let (mut peer, mut talk, sent) = in_flight(20, Clock::None);
     peer.write(talk.conn, &[99; 40 * MSS as usize]);
     peer.silent();
     let window = peer.stack.connection_stats(talk.conn).unwrap().congestion_window;
@@ -212,7 +206,7 @@ fn the_window_shrinks_in_step_with_what_arrives() {
         assert!(now <= 2, "no burst: {now}");
         out += now;
     }
-    // Two by limited transmit, which makes 22 under way; then seven out for ten that arrive.
+    // Limited transmit sends two, for a flight of 22; then seven segments are sent for ten that arrive.
     assert_eq!(out, 15);
     talk.ack = talk.ack.wrapping_add(20 * MSS);
     peer.send(talk.segment());
@@ -220,10 +214,10 @@ fn the_window_shrinks_in_step_with_what_arrives() {
     assert_eq!((window, after), (20 * MSS, 22 * MSS * 7 / 10));
 }
 
-#[proves("RFC 8985 6.2", "a segment sent again is lost again where what was sent after it has arrived.")]
+#[proves("RFC 8985 6.2", "a retransmitted segment is lost again if data sent after it has arrived.")]
 #[test]
-fn a_loss_of_what_was_sent_again_is_found_without_a_timeout() {
-    let (mut peer, talk, sent) = under_way(10, Clock::None);
+fn a_lost_retransmission_is_detected_without_a_timeout() {
+    let (mut peer, talk, sent) = in_flight(10, Clock::None);
     peer.write(talk.conn, &[99; 20 * MSS as usize]);
     peer.segments();
     peer.now += RTT;
@@ -233,7 +227,7 @@ fn a_loss_of_what_was_sent_again_is_found_without_a_timeout() {
     report(&mut peer, &talk, &sent, &[(1, 8)]);
     let new = peer.segments();
     assert!(!new.is_empty() && new.iter().all(|segment| segment.payload[0] == 99));
-    // What went out after it arrives a round trip later, and it does not.
+    // Data sent after the retransmission arrives a round trip later, the retransmission does not.
     peer.now += RTT;
     report(&mut peer, &talk, &sent, &[(1, 11)]);
     let again = numbers(&peer.segments());
@@ -245,11 +239,11 @@ fn a_loss_of_what_was_sent_again_is_found_without_a_timeout() {
     "RFC 8985 7.2",
     "a tail that is not acknowledged is probed after two round trips, before the timeout."
 )]
-#[proves("RFC 8985 7.3", "with its last segment, where there is nothing new.")]
-#[proves("RFC 8985 7.4", "what the probe brings is evidence like any other.")]
+#[proves("RFC 8985 7.3", "the probe is the last segment if there is no new data.")]
+#[proves("RFC 8985 7.4", "the answer to the probe is evidence of losses.")]
 #[test]
 fn a_lost_tail_is_probed_and_repaired_without_a_timeout() {
-    let (mut peer, mut talk, sent) = under_way(5, Clock::None);
+    let (mut peer, mut talk, sent) = in_flight(5, Clock::None);
     peer.now += RTT;
     talk.ack = talk.ack.wrapping_add(2 * MSS);
     report(&mut peer, &talk, &sent, &[]);
@@ -266,10 +260,10 @@ fn a_lost_tail_is_probed_and_repaired_without_a_timeout() {
     assert_eq!(peer.stack.counters().get(Counter::TcpTimeouts), 0);
 }
 
-#[proves("RFC 8985 7.3", "new data probes better than old.")]
+#[proves("RFC 8985 7.3", "the probe is new data if there is any.")]
 #[test]
-fn a_tail_is_probed_with_new_data_where_there_is_some() {
-    let (mut peer, mut talk, sent) = under_way(10, Clock::None);
+fn a_tail_is_probed_with_new_data_if_there_is_any() {
+    let (mut peer, mut talk, sent) = in_flight(10, Clock::None);
     peer.write(talk.conn, &[99; 3 * MSS as usize]);
     peer.silent();
     peer.next_timer();
@@ -280,14 +274,11 @@ fn a_tail_is_probed_with_new_data_where_there_is_some() {
     assert_eq!(peer.stack.connection_stats(talk.conn).unwrap().retransmits, 0);
 }
 
-#[proves(
-    "RFC 8985 7.4",
-    "a probe that repaired a loss is answered as a loss; one that was a duplicate is not."
-)]
+#[proves("RFC 8985 7.4", "a probe that repaired a loss reduces the window; a duplicate probe does not.")]
 #[test]
-fn a_probe_that_repaired_a_loss_counts_as_one() {
+fn a_probe_that_repaired_a_loss_counts_as_a_loss() {
     for (duplicate, shrinks) in [(false, true), (true, false)] {
-        let (mut peer, mut talk, sent) = under_way(10, Clock::None);
+        let (mut peer, mut talk, sent) = in_flight(10, Clock::None);
         peer.next_timer();
         assert_eq!(numbers(&peer.segments()), [9]);
         let before = peer.stack.connection_stats(talk.conn).unwrap().congestion_window;
@@ -311,23 +302,23 @@ fn a_probe_that_repaired_a_loss_counts_as_one() {
 )]
 #[test]
 fn a_single_segment_is_not_probed() {
-    let (mut peer, _, _) = under_way(1, Clock::None);
+    let (mut peer, _, _) = in_flight(1, Clock::None);
     peer.next_timer();
     let counters = peer.stack.counters();
     assert_eq!((counters.get(Counter::TcpTailProbes), counters.get(Counter::TcpTimeouts)), (0, 1));
 }
 
-#[proves("RFC 2018 8", "after a timeout reports count as withdrawn, and everything is sent again.")]
+#[proves("RFC 2018 8", "after a timeout SACK information is discarded, and everything is retransmitted.")]
 #[test]
-fn a_timeout_forgets_what_was_reported() {
-    let (mut peer, mut talk, sent) = under_way(6, Clock::None);
+fn a_timeout_discards_sack_information() {
+    let (mut peer, mut talk, sent) = in_flight(6, Clock::None);
     peer.now += RTT;
     report(&mut peer, &talk, &sent, &[(1, 6)]);
     assert_eq!(numbers(&peer.segments()), [0]);
     peer.next_timer();
     assert_eq!(peer.stack.counters().get(Counter::TcpTimeouts), 1);
     assert_eq!(numbers(&peer.segments()), [0]);
-    // The peer had let go of the rest.
+    // The peer had discarded the rest.
     talk.ack = talk.ack.wrapping_add(MSS);
     peer.send(talk.segment());
     assert_eq!(numbers(&peer.segments()), [1, 2]);
@@ -335,12 +326,12 @@ fn a_timeout_forgets_what_was_reported() {
 
 #[proves(
     "RFC 3522 3.2",
-    "an acknowledgement that echoes what was sent before the retransmission tells it was not needed."
+    "an acknowledgement that echoes a time before the retransmission proves the timeout spurious."
 )]
-#[proves("RFC 4015 3.2", "the window is as it was, and nothing more is sent again.")]
+#[proves("RFC 4015 3.2", "the window is restored, and nothing more is retransmitted.")]
 #[test]
-fn a_timeout_that_was_too_early_is_taken_back() {
-    let (mut peer, mut talk, sent) = under_way(8, Clock::Stamped);
+fn a_spurious_timeout_is_undone() {
+    let (mut peer, mut talk, sent) = in_flight(8, Clock::Stamped);
     let before = peer.stack.connection_stats(talk.conn).unwrap();
     let echo = sent[0].timestamps.unwrap().0;
     while peer.stack.counters().get(Counter::TcpTimeouts) == 0 {
@@ -358,10 +349,10 @@ fn a_timeout_that_was_too_early_is_taken_back() {
     assert_eq!(peer.stack.counters().get(Counter::TcpSpurious), 1);
 }
 
-#[proves("RFC 3522 3.2", "an acknowledgement that echoes the retransmission leaves everything as a loss.")]
+#[proves("RFC 3522 3.2", "an acknowledgement that echoes the retransmission confirms the loss.")]
 #[test]
-fn a_timeout_that_was_right_is_not_taken_back() {
-    let (mut peer, mut talk, _) = under_way(8, Clock::Stamped);
+fn a_genuine_timeout_is_not_undone() {
+    let (mut peer, mut talk, _) = in_flight(8, Clock::Stamped);
     let mut echo = 0;
     while peer.stack.counters().get(Counter::TcpTimeouts) == 0 {
         peer.next_timer();
@@ -375,10 +366,10 @@ fn a_timeout_that_was_right_is_not_taken_back() {
     assert_eq!(peer.stack.counters().get(Counter::TcpSpurious), 0);
 }
 
-#[proves("RFC 3708 3", "where all that was sent again is reported as duplicates, nothing was lost.")]
+#[proves("RFC 3708 3", "if all retransmissions are reported as duplicates, nothing was lost.")]
 #[test]
-fn a_loss_that_duplicates_refute_is_taken_back() {
-    let (mut peer, mut talk, sent) = under_way(10, Clock::None);
+fn a_recovery_refuted_by_duplicates_is_undone() {
+    let (mut peer, mut talk, sent) = in_flight(10, Clock::None);
     let before = peer.stack.connection_stats(talk.conn).unwrap().congestion_window;
     peer.now += RTT;
     report(&mut peer, &talk, &sent, &[(1, 4)]);
@@ -391,13 +382,10 @@ fn a_loss_that_duplicates_refute_is_taken_back() {
     assert_eq!(peer.stack.counters().get(Counter::TcpSpurious), 1);
 }
 
-#[proves(
-    "RFC 7323 4.1",
-    "a segment that was sent twice is measured by its timestamp, and ends the back-off."
-)]
+#[proves("RFC 7323 4.1", "a retransmitted segment is measured by its timestamp, and ends the back-off.")]
 #[test]
-fn timestamps_measure_what_was_sent_twice() {
-    let (mut peer, mut talk, _) = under_way(1, Clock::Stamped);
+fn timestamps_measure_retransmitted_segments() {
+    let (mut peer, mut talk, _) = in_flight(1, Clock::Stamped);
     peer.next_timer();
     let again = peer.segment();
     let backed_off = peer.stack.connection_stats(talk.conn).unwrap().rto;
@@ -410,11 +398,11 @@ fn timestamps_measure_what_was_sent_twice() {
 
 #[proves(
     "RFC 2018 5",
-    "blocks that cannot be true are ignored: of what was never sent, turned round, or acknowledged."
+    "invalid blocks are ignored: of unsent data, reversed, empty, or from before the acknowledgement."
 )]
 #[test]
-fn impossible_reports_mean_nothing() {
-    let (mut peer, talk, sent) = under_way(10, Clock::None);
+fn invalid_blocks_are_ignored() {
+    let (mut peer, talk, sent) = in_flight(10, Clock::None);
     peer.now += RTT;
     let end = sent[9].seq.wrapping_add(MSS);
     for block in [
@@ -433,9 +421,9 @@ fn impossible_reports_mean_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    #[proves("RFC 2018 5", "whatever a peer reports, what is sent lies between the acknowledged and the window's end.")]
+    #[proves("RFC 2018 5", "with any SACK blocks, sent data is between the acknowledgement and the window's end.")]
     #[test]
-    fn any_stream_of_reports_is_survived(
+    fn arbitrary_sack_blocks_cause_no_panic_and_no_stall(
         steps in prop::collection::vec(
             (0u32..4, prop::collection::vec((0u32..40_000, 0u32..6_000), 0..4), 0u64..300, any::<bool>()),
             1..60,
@@ -443,12 +431,12 @@ proptest! {
         stamped in any::<bool>(),
     ) {
         let clock = if stamped { Clock::Stamped } else { Clock::None };
-        let (mut peer, mut talk, sent) = under_way(10, clock);
+        let (mut peer, mut talk, sent) = in_flight(10, clock);
         let mut highest = sent[9].seq.wrapping_add(MSS);
         let window = 60_000 << 7;
         for (acked, blocks, millis, writes) in steps {
-            let under_way = highest.wrapping_sub(talk.ack);
-            talk.ack = talk.ack.wrapping_add((acked * MSS / 2).min(under_way));
+            let in_flight = highest.wrapping_sub(talk.ack);
+            talk.ack = talk.ack.wrapping_add((acked * MSS / 2).min(in_flight));
             let base = talk.ack.wrapping_sub(5_000);
             let blocks: Vec<(u32, u32)> = blocks
                 .into_iter()
@@ -465,7 +453,7 @@ proptest! {
                         return Ok(());
                     }
                     let end = segment.seq.wrapping_add(segment.payload.len() as u32);
-                    prop_assert!(segment.seq.wrapping_sub(talk.ack) <= window, "sent what was acknowledged");
+                    prop_assert!(segment.seq.wrapping_sub(talk.ack) <= window, "sent acknowledged data");
                     prop_assert!(end.wrapping_sub(talk.ack) <= window);
                     if end.wrapping_sub(talk.ack) > highest.wrapping_sub(talk.ack) {
                         highest = end;
@@ -477,7 +465,7 @@ proptest! {
                 prop_assert!(stats.congestion_window >= MSS);
             }
         }
-        // A peer that acknowledges in the end gets everything over with.
+        // If the peer acknowledges everything, the connection becomes idle.
         talk.ack = highest;
         peer.send(talk.segment());
         for _ in 0..200 {
@@ -496,10 +484,10 @@ proptest! {
     }
 }
 
-#[proves("RFC 9293 3.8.6.1", "a connection with data under way always has a timer that goes on with it.")]
+#[proves("RFC 9293 3.8.6.1", "a connection with data in flight always has a timer.")]
 #[test]
-fn a_late_duplicate_at_a_shut_window_leaves_a_timer() {
-    let (mut peer, mut talk, sent) = under_way(10, Clock::None);
+fn a_late_duplicate_at_a_closed_window_leaves_a_timer() {
+    let (mut peer, mut talk, sent) = in_flight(10, Clock::None);
     peer.now += RTT;
     report(&mut peer, &talk, &sent, &[(1, 4)]);
     assert_eq!(numbers(&peer.segments())[0], 0);

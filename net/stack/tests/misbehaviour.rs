@@ -1,7 +1,7 @@
-//! Peers that use the rules against this side: what they do costs bounded memory, and others stay served.
+//! Peers that exploit the protocol: their cost is bounded memory, and other peers remain served.
 //!
-//! Each test plays one of them for thousands of segments, counts what the stack has allocated meanwhile, and asks
-//! another connection for an answer before, in between and after.
+//! Each test runs such a peer for thousands of segments, measures the memory that the stack allocates meanwhile, and
+//! checks before, during and after that another connection is served.
 
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 use isola_net_sim::{Peer, Segment, Talk, host_config, host_ip};
@@ -9,11 +9,11 @@ use isola_net_stack::{Counter, Duration, Event, RxChecksum, SendError};
 use isola_proves::proves;
 use proptest::prelude::*;
 
-/// Bytes of a device's receive buffer: what a frame of any length keeps alive.
+/// Size of a device's receive buffer, in bytes: the memory that a frame of any length pins.
 const BUFFER: usize = 2048;
 const MSS: usize = 1000;
 
-/// A stack with a listener, somebody who behaves, and somebody who does not.
+/// Returns a stack with a listener, a well-behaved connection and a misbehaving one.
 fn guests() -> (Peer, Talk, Talk) {
     let mut peer = Peer::listening();
     let good = peer.connect(5000, Some(MSS as u16), None);
@@ -21,7 +21,7 @@ fn guests() -> (Peer, Talk, Talk) {
     (peer, good, bad)
 }
 
-/// The one who behaves asks and gets an answer at once.
+/// Checks that a request on the well-behaved connection is answered at once.
 fn served(peer: &mut Peer, good: &mut Talk) {
     peer.events();
     peer.say(good, b"question");
@@ -34,24 +34,21 @@ fn served(peer: &mut Peer, good: &mut Talk) {
     peer.segments();
 }
 
-/// Sends a segment as a device hands it over: in a buffer for the longest frame.
+/// Sends a segment like a device, in a buffer for the longest frame.
 fn send_in_buffer(peer: &mut Peer, segment: &Segment) {
     let mut frame = IoBufMut::with_room(0, BUFFER);
     frame.append_slice(&segment.frame(host_ip(2), host_ip(1))).expect("a segment that fits");
     peer.stack.receive(peer.now, frame.freeze(), RxChecksum::Unverified);
 }
 
-/// Bytes that `act` leaves allocated.
+/// Returns the number of bytes that remain allocated after `act`.
 fn bytes_kept(act: impl FnOnce()) -> u64 {
     u64::try_from(allocation_counter::measure(act).bytes_current.max(0)).unwrap_or(0)
 }
 
-#[proves(
-    "RFC 9293 3.8.6.1",
-    "a peer that does not read is waited for, with what the application may queue and no more"
-)]
+#[proves("RFC 9293 3.8.6.1", "data for a peer that does not read is queued up to the send limit")]
 #[test]
-fn a_slow_reader_holds_what_one_connection_may_queue() {
+fn a_peer_that_does_not_read_uses_one_bounded_send_queue() {
     let (mut peer, mut good, bad) = guests();
     peer.stack.set_send_limit(bad.conn, 50_000);
     peer.send(bad.segment().window(0));
@@ -78,10 +75,10 @@ fn a_slow_reader_holds_what_one_connection_may_queue() {
 
 #[proves(
     "RFC 5681 3.1",
-    "the window grows by what is acknowledged, at most a segment an ACK, not by the number of ACKs"
+    "the window grows by the acknowledged bytes, at most a segment per ACK, not by the number of ACKs"
 )]
 #[test]
-fn acknowledging_byte_by_byte_does_not_make_the_sender_faster() {
+fn acknowledging_single_bytes_does_not_grow_the_window_faster() {
     let (mut peer, mut good, mut bad) = guests();
     peer.write(bad.conn, &[1; 5 * MSS]);
     assert_eq!(peer.segments().len(), 5);
@@ -95,9 +92,9 @@ fn acknowledging_byte_by_byte_does_not_make_the_sender_faster() {
     served(&mut peer, &mut good);
 }
 
-#[proves("RFC 9293 3.10.7.4", "an ACK of what was not sent is answered and dropped")]
+#[proves("RFC 9293 3.10.7.4", "an ACK of data that was not sent is answered and dropped")]
 #[test]
-fn acknowledging_ahead_brings_nothing_but_what_was_sent() {
+fn acknowledgements_of_unsent_data_are_dropped() {
     let (mut peer, mut good, bad) = guests();
     peer.stack.set_send_limit(bad.conn, 100_000);
     let mut sent = 0;
@@ -106,7 +103,7 @@ fn acknowledging_ahead_brings_nothing_but_what_was_sent() {
         let _ = peer.stack.send_some(bad.conn, &mut data);
         let segments = peer.segments();
         sent += segments.iter().map(|segment| segment.payload.len() as u32).sum::<u32>();
-        // Beyond all that was sent, and then all of it, whether it arrived or not.
+        // Acknowledges more than was sent, then all that was sent, whether it arrived or not.
         let all = Segment { ack: Some(bad.ack.wrapping_add(sent)), ..bad.segment().window(u16::MAX) };
         peer.send(Segment { ack: all.ack.map(|ack| ack.wrapping_add(1)), ..all.clone() });
         peer.send(all);
@@ -119,7 +116,7 @@ fn acknowledging_ahead_brings_nothing_but_what_was_sent() {
 }
 
 #[test]
-fn small_pieces_beyond_gaps_keep_a_bounded_number_of_buffers() {
+fn small_pieces_beyond_gaps_pin_a_bounded_number_of_buffers() {
     let (mut peer, mut good, bad) = guests();
     let kept = bytes_kept(|| {
         for i in 0..5_000u32 {
@@ -131,17 +128,17 @@ fn small_pieces_beyond_gaps_keep_a_bounded_number_of_buffers() {
             }
         }
     });
-    // 256 pieces are kept, whole buffers or copies of them.
+    // 256 pieces are stored, as entire buffers or as copies.
     assert!(kept < 256 * (BUFFER as u64 + 256) + (64 << 10), "{kept} bytes");
     assert!(peer.stack.counters().get(Counter::DropTcpReassembly) >= 4_000);
 }
 
 #[test]
-fn overlapping_pieces_are_kept_once() {
+fn overlapping_pieces_pin_bounded_memory() {
     let (mut peer, mut good, bad) = guests();
     let kept = bytes_kept(|| {
         for i in 0..5_000u32 {
-            // Each covers most of the one before, with other bytes.
+            // Each segment covers most of the previous one, with other bytes.
             let start = 1 + (i * 7) % 3_000;
             let segment = Segment { seq: bad.seq + start, ..bad.segment() };
             send_in_buffer(&mut peer, &segment.payload(&vec![i as u8; 1 + i as usize % MSS]));
@@ -150,13 +147,13 @@ fn overlapping_pieces_are_kept_once() {
     });
     assert!(kept < 256 * (BUFFER as u64 + 256) + (64 << 10), "{kept} bytes");
     served(&mut peer, &mut good);
-    // The stream goes on where the gap is filled.
+    // The stream continues when the gap is filled.
     peer.send(bad.segment().payload(b"!"));
     assert_eq!(peer.read(bad.conn).first(), Some(&b'!'));
 }
 
 #[test]
-fn a_flood_of_single_bytes_that_nobody_reads_does_not_keep_a_buffer_a_byte() {
+fn unread_single_bytes_pin_bounded_memory() {
     let (mut peer, mut good, mut bad) = guests();
     let kept = bytes_kept(|| {
         for i in 0..20_000 {
@@ -168,17 +165,14 @@ fn a_flood_of_single_bytes_that_nobody_reads_does_not_keep_a_buffer_a_byte() {
             }
         }
     });
-    // 40 MB of buffers came in.
+    // 40 MB of buffers were received.
     assert!(kept < 2 << 20, "{kept} bytes");
     assert_eq!(peer.read(bad.conn).len(), 20_000);
 }
 
-#[proves(
-    "RFC 5961 7",
-    "whatever the flood, the answers are bounded, and who knows the numbers is not disturbed"
-)]
+#[proves("RFC 5961 7", "the answers to a flood are limited, and the legitimate peer is not affected")]
 #[test]
-fn a_flood_of_resets_ends_nothing_and_is_answered_at_a_bounded_rate() {
+fn a_flood_of_resets_ends_no_connection_and_is_answered_at_a_limited_rate() {
     let mut config = host_config(1);
     config.limits.challenges_per_second = 10;
     let mut peer = Peer::new(config);
@@ -192,14 +186,14 @@ fn a_flood_of_resets_ends_nothing_and_is_answered_at_a_bounded_rate() {
             answers += peer.segments().len();
         }
     });
-    assert!(answers <= 10, "{answers} answers in no time");
+    assert!(answers <= 10, "{answers} answers at one time");
     assert!(kept < 16 << 10, "{kept} bytes");
     served(&mut peer, &mut good);
 }
 
-#[proves("RFC 5961 7", "two sides that each think the other's ACK wrong do not answer each other for ever")]
+#[proves("RFC 5961 7", "two sides that each reject the other's ACK do not answer each other for ever")]
 #[test]
-fn a_storm_of_acknowledgements_dies_down() {
+fn a_storm_of_acknowledgements_ends() {
     let mut config = host_config(1);
     config.limits.challenges_per_second = 10;
     let mut peer = Peer::new(config);
@@ -213,13 +207,13 @@ fn a_storm_of_acknowledgements_dies_down() {
     while !peer.segments().is_empty() {
         answers += 1;
         peer.send(wrong.clone());
-        assert!(answers <= 10, "it does not die down");
+        assert!(answers <= 10, "the storm does not end");
     }
     served(&mut peer, &mut good);
 }
 
 #[test]
-fn connections_that_only_open_are_bounded_and_their_places_come_back() {
+fn idle_connections_are_bounded_and_their_slots_are_reused() {
     let mut config = host_config(1);
     config.tcp.max_connections = 64;
     let mut peer = Peer::new(config);
@@ -247,29 +241,29 @@ fn connections_that_only_open_are_bounded_and_their_places_come_back() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    #[proves("RFC 9293 3.8.6", "whatever a peer does with its window, no new data goes beyond the furthest edge it told")]
+    #[proves("RFC 9293 3.8.6", "no new data is sent beyond the furthest window edge that the peer announced")]
     #[test]
-    fn a_window_that_jumps_is_never_overrun(
+    fn a_window_that_changes_abruptly_is_never_exceeded(
         steps in prop::collection::vec((0u16..6_000, 0u32..4_000, 0u64..400), 1..60),
     ) {
         let (mut peer, mut good, mut bad) = guests();
-        // The peer's window has a scale of 7 from here on.
+        // From here on the peer's window has a scale of 7.
         let mut edge = bad.ack.wrapping_add(60_000 << 7);
         let (first, mut furthest) = (bad.ack, 0u32);
         for (window, acked, millis) in steps {
             let _ = peer.stack.send_some(bad.conn, &mut Chain::from(IoBuf::from(vec![1; 20_000])));
             for segment in peer.segments() {
                 let end = segment.seq.wrapping_add(segment.payload.len() as u32);
-                // One byte more is a probe.
+                // One more byte is a zero-window probe.
                 prop_assert!((edge.wrapping_sub(end) as i32) >= -1, "{end} is beyond {edge}");
                 furthest = furthest.max(end.wrapping_sub(first));
             }
             let ack = bad.ack.wrapping_sub(first).saturating_add(acked).min(furthest);
             bad.ack = first.wrapping_add(ack);
             peer.send(bad.segment().window(window));
-            let told = bad.ack.wrapping_add(u32::from(window) << 7);
-            if (told.wrapping_sub(edge) as i32) > 0 {
-                edge = told;
+            let announced = bad.ack.wrapping_add(u32::from(window) << 7);
+            if (announced.wrapping_sub(edge) as i32) > 0 {
+                edge = announced;
             }
             peer.pass(Duration::from_millis(millis));
         }
@@ -279,13 +273,13 @@ proptest! {
 }
 
 #[test]
-fn blocks_all_around_the_circle_are_gone_through_once() {
+fn blocks_all_around_the_sequence_space_are_processed_once() {
     const QUARTER: u32 = 1 << 30;
-    for permitted in ["by a peer that never said that it reports", "by one that did"] {
+    for permitted in ["without SACK", "with SACK"] {
         let mut peer = Peer::listening();
         let mut good = peer.connect(5000, Some(MSS as u16), None);
         let mut syn = Segment::new(4000, 80, 1_000_000, None).flags("S").options(Some(MSS as u16), Some(7));
-        syn.sack_permitted = permitted == "by one that did";
+        syn.sack_permitted = permitted == "with SACK";
         let bad = peer.connect_with(syn);
         let end = bad.ack;
         let around = (end.wrapping_add(QUARTER), end.wrapping_sub(QUARTER).wrapping_sub(1));
@@ -304,9 +298,9 @@ fn blocks_all_around_the_circle_are_gone_through_once() {
     }
 }
 
-#[proves("RFC 2018 5", "a block marks the segments that lie in it; one of what was never sent marks none")]
+#[proves("RFC 2018 5", "a block marks the segments in it; a block of unsent data marks none")]
 #[test]
-fn blocks_of_what_was_never_sent_are_not_believed() {
+fn blocks_of_unsent_data_are_ignored() {
     const QUARTER: u32 = 1 << 30;
     let mut peer = Peer::listening();
     let syn = Segment::new(4000, 80, 1_000_000, None).flags("S").options(Some(MSS as u16), Some(7));
@@ -317,7 +311,7 @@ fn blocks_of_what_was_never_sent_are_not_believed() {
     let window = |peer: &Peer| peer.stack.connection_stats(talk.conn).unwrap().congestion_window;
     let before = window(&peer);
     let never = [
-        // Beyond what was sent, before it, all around the circle, and of no length.
+        // Beyond the sent data, before it, all around the sequence space, and empty.
         (end.wrapping_add(1), end.wrapping_add(4 * len)),
         (talk.ack.wrapping_sub(4 * len), talk.ack.wrapping_sub(len)),
         (end.wrapping_add(QUARTER), end.wrapping_sub(QUARTER).wrapping_sub(1)),
@@ -327,8 +321,8 @@ fn blocks_of_what_was_never_sent_are_not_believed() {
         peer.send(talk.segment().sack(&[block]));
         peer.silent();
     }
-    assert_eq!(window(&peer), before, "nothing is taken for lost");
-    // The first is lost, and the others arrive: it is sent again, and nothing else.
+    assert_eq!(window(&peer), before, "nothing is deemed lost");
+    // The first segment is lost, and the others arrive: only the first is retransmitted.
     peer.send(talk.segment().sack(&[(talk.ack.wrapping_add(len), end)]));
     let again = peer.segments();
     assert_eq!(again.iter().map(|segment| segment.seq).collect::<Vec<_>>(), [talk.ack]);

@@ -1,4 +1,4 @@
-//! Buckets of flows that move from core to core while their connections are used: nobody on the other end can tell.
+//! Migration of flow buckets between cores while their connections are in use; the peers notice nothing.
 
 mod common;
 
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 const CORES: usize = 3;
 
-/// A server of several cores, and behind them a client.
+/// Returns a server of several cores, and a client.
 fn machine(seed: u64, link: &Link, amount: usize, connections: usize) -> (Sim<Talker>, Arc<Steering>) {
     let mut sim = Sim::new(seed);
     let steering = steering(CORES as u16);
@@ -37,7 +37,7 @@ fn machine(seed: u64, link: &Link, amount: usize, connections: usize) -> (Sim<Ta
     (sim, steering)
 }
 
-/// Moves a bucket to another core, but for some connections.
+/// Moves a bucket to another core, except for randomly chosen connections.
 fn give(sim: &mut Sim<Talker>, steering: &Steering, bucket: Bucket, to: usize, random: &mut Random) {
     let (from, now) = (usize::from(steering.owner(bucket)), sim.now);
     if from == to {
@@ -56,7 +56,8 @@ fn give(sim: &mut Sim<Talker>, steering: &Steering, bucket: Bucket, to: usize, r
     steering.give([bucket], to as u16);
 }
 
-/// Has both sides make connections and send, while buckets move as `random` says, until all is said.
+/// Opens connections in both directions and sends data on them, while random buckets move, until all streams are
+/// complete.
 fn talk(seed: u64, link: &Link, amount: usize, connections: usize) {
     let (mut sim, steering) = machine(seed, link, amount, connections);
     let mut random = Random::new(seed ^ 0x5eed);
@@ -73,8 +74,8 @@ fn talk(seed: u64, link: &Link, amount: usize, connections: usize) {
     let mut steps = 0;
     while !sim.run(Duration::from_micros(100 + random.below(20_000)), is_done) {
         steps += 1;
-        assert!(steps < 100_000, "it goes on for ever");
-        // As the layer above does for what core 0 hears; and ARP has no checksum.
+        assert!(steps < 100_000, "the streams do not complete");
+        // Neighbours are announced to all cores, as by the layer above, because corrupted ARP packets are not detected.
         let (now, server) = (sim.now, 1 + (seed % 2) as u8);
         sim.hosts[CORES].stack.learn(now, host_ip(server), host_mac(server));
         sim.hosts[..CORES].iter_mut().for_each(|host| host.stack.learn(now, host_ip(3), host_mac(3)));
@@ -86,11 +87,11 @@ fn talk(seed: u64, link: &Link, amount: usize, connections: usize) {
     for host in &sim.hosts {
         assert_eq!(host.app.failed, [], "no connection may fail");
         assert!(host.app.closed.iter().all(|received| *received == amount));
-        // A duplicate that comes late may be told that its connection is over.
+        // A late duplicate may be reset, because its connection has ended.
         assert!(link.duplication > 0 || host.stack.counters().get(Counter::TcpResetsOut) == 0);
         assert!(host.app.open() == 0);
     }
-    // What is left of them ends by itself, on whichever core, and no flow is left behind any more.
+    // The remaining state ends by itself, on any core, and no left-behind flow remains.
     sim.pass(Duration::from_secs(400));
     for host in &mut sim.hosts {
         let occupancy = host.stack.occupancy();
@@ -104,17 +105,17 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn streams_arrive_whole_however_their_flows_move(seed: u64, amount in 1usize..60_000, connections in 1usize..12) {
+    fn streams_arrive_intact_while_their_flows_migrate(seed: u64, amount in 1usize..60_000, connections in 1usize..12) {
         talk(seed, &Link::good(), amount, connections);
     }
 
     #[test]
-    fn streams_on_a_bad_network_arrive_whole_however_their_flows_move(seed: u64, amount in 1usize..30_000) {
+    fn streams_arrive_intact_over_a_bad_network_while_their_flows_migrate(seed: u64, amount in 1usize..30_000) {
         talk(seed, &Link::bad(), amount, 6);
     }
 }
 
-/// The stacks of two cores, behind which is the test. Both listen at port 80, and the first has all buckets.
+/// Returns the stacks of two cores without a network. Both listen on port 80, and the first owns all buckets.
 fn cores_with(tcp: &TcpConfig) -> (Peer, Peer, Arc<Steering>) {
     let steering = steering(2);
     steering.give(Bucket::all(), 0);
@@ -164,10 +165,10 @@ fn hand_over(
 }
 
 #[test]
-fn a_connection_goes_on_where_it_was_on_another_core() {
+fn a_connection_continues_on_another_core() {
     let (mut first, mut other, steering) = cores();
     let mut talk = first.connect(5000, Some(1000), None);
-    // Data that nobody has read, beyond a gap as well, and data under way.
+    // Unread data, data beyond a gap, and data in flight.
     first.say(&mut talk, b"unread ");
     first.send(Segment { seq: talk.seq + 4, ..talk.segment().payload(b"behind") });
     first.stack.send(talk.conn, &mut isola_iobuf::IoBuf::from_static(b"under way").into()).unwrap();
@@ -177,7 +178,7 @@ fn a_connection_goes_on_where_it_was_on_another_core() {
     let names = hand_over(&mut first, &mut other, &steering, 5000, &[]);
     let [(before, name)] = names[..] else { panic!("one connection: {names:?}") };
     assert_eq!((before, steering.core_of(&flow(5000))), (talk.conn, 1));
-    // Nothing of it is left behind, and what was not told yet is told there.
+    // Nothing remains on the old core, and pending events are delivered on the new one.
     assert_eq!((first.stack.next_deadline(), first.stack.remote_addr(before)), (None, None));
     assert_eq!(other.events(), [Event::Readable(name)]);
     assert_eq!(other.read(name), b"unread ");
@@ -185,13 +186,13 @@ fn a_connection_goes_on_where_it_was_on_another_core() {
     other.say(&mut talk, b"gap ");
     assert_eq!(other.read(name), b"gap behind");
     other.segments();
-    // The timer of what was under way runs there.
+    // The retransmission timer runs on the new core.
     other.next_timer();
     assert_eq!(other.segment().payload, b"under way");
 }
 
 #[test]
-fn a_connection_whose_application_stays_has_its_frames_come_until_it_ends() {
+fn the_frames_of_a_connection_left_behind_are_forwarded_until_it_ends() {
     let (mut first, mut other, steering) = cores();
     let talk = first.connect(5000, None, None);
     let names = hand_over(&mut first, &mut other, &steering, 5000, &[talk.conn]);
@@ -202,7 +203,7 @@ fn a_connection_whose_application_stays_has_its_frames_come_until_it_ends() {
 }
 
 #[test]
-fn a_flow_is_left_behind_through_time_wait_and_so_is_its_successor() {
+fn a_flow_is_left_behind_through_time_wait_and_a_new_connection() {
     let (mut first, mut other, steering) = cores();
     let mut talk = first.connect(5000, None, None);
     hand_over(&mut first, &mut other, &steering, 5000, &[talk.conn]);
@@ -212,7 +213,7 @@ fn a_flow_is_left_behind_through_time_wait_and_so_is_its_successor() {
     first.send(talk.segment().flags("F"));
     first.segment();
     assert_eq!((first.stack.occupancy().time_wait, steering.core_of(&flow(5000))), (1, 0));
-    // A successor begins before it is over: its handshake is this core's.
+    // A new connection opens before TIME-WAIT is over; its handshake takes place on this core.
     let successor = first.connect_with(Segment::new(5000, 80, talk.seq + 1000, None).flags("S"));
     assert_eq!((steering.left_behind(), steering.core_of(&flow(5000))), (1, 0));
     first.stack.abort(first.now, successor.conn);
@@ -220,12 +221,12 @@ fn a_flow_is_left_behind_through_time_wait_and_so_is_its_successor() {
 }
 
 #[test]
-fn a_handshake_ends_on_another_core_than_it_began() {
+fn a_handshake_completes_on_another_core() {
     let (mut first, mut other, steering) = cores();
     first.send(Segment::new(5000, 80, 9, None).flags("S"));
     let answer = first.segment();
     assert_eq!(hand_over(&mut first, &mut other, &steering, 5000, &[]), []);
-    // Its answer is sent again there, where the client's is lost.
+    // The SYN-ACK is retransmitted on the new core.
     other.next_timer();
     assert_eq!((other.segment().seq, first.stack.next_deadline()), (answer.seq, None));
     other.send(Segment::new(5000, 80, 10, Some(answer.seq + 1)));
@@ -233,7 +234,7 @@ fn a_handshake_ends_on_another_core_than_it_began() {
 }
 
 #[test]
-fn a_connection_that_nobody_has_taken_is_accepted_on_the_other_core() {
+fn a_waiting_connection_is_accepted_on_the_other_core() {
     let (mut first, mut other, steering) = cores();
     first.send(Segment::new(5000, 80, 9, None).flags("S"));
     let answer = first.segment();
@@ -242,15 +243,15 @@ fn a_connection_that_nobody_has_taken_is_accepted_on_the_other_core() {
     let names = hand_over(&mut first, &mut other, &steering, 5000, &[]);
     assert_eq!((first.events(), names.len()), (vec![], 1));
     let [Event::Accepted { conn, .. }, Event::Readable(readable)] = other.events()[..] else {
-        panic!("it is accepted")
+        panic!("the connection is accepted")
     };
     assert_eq!((conn, other.read(readable)), (names[0].1, b"hello".to_vec()));
-    // The backlogs have lost and gained a place.
+    // The waiting connection has moved between the backlogs.
     assert_eq!(first.stack.occupancy().connections, 0);
 }
 
 #[test]
-fn a_connection_to_a_port_where_nobody_listens_any_more_is_reset_there() {
+fn a_waiting_connection_without_a_listener_on_the_new_core_is_reset() {
     let (mut first, _, steering) = cores();
     let mut other = Peer::new(Config {
         core: CoreShare { index: 1, steering: steering.clone() },
@@ -269,7 +270,7 @@ fn a_connection_to_a_port_where_nobody_listens_any_more_is_reset_there() {
 }
 
 #[test]
-fn a_cookie_comes_back_to_another_core_than_it_was_sent_from() {
+fn a_cookie_is_accepted_on_another_core() {
     let tcp = TcpConfig { max_half_open: 1, ..TcpConfig::default() };
     let (mut first, mut other, steering) = cores_with(&tcp);
     let bucket = steering.bucket_of(&flow(5000));
@@ -285,7 +286,7 @@ fn a_cookie_comes_back_to_another_core_than_it_was_sent_from() {
 }
 
 #[test]
-fn time_wait_goes_on_where_the_bucket_goes() {
+fn time_wait_migrates_with_its_bucket() {
     let (mut first, mut other, steering) = cores();
     let mut talk = first.connect(5000, None, None);
     first.stack.close(first.now, talk.conn);
@@ -303,7 +304,7 @@ fn time_wait_goes_on_where_the_bucket_goes() {
 }
 
 #[test]
-fn an_idle_peer_is_asked_by_the_core_that_has_the_connection() {
+fn keep_alive_probes_are_sent_by_the_new_core() {
     let idle = Duration::from_secs(60);
     let keep_alive = Some(KeepAlive { idle, interval: Duration::from_secs(5), probes: 2 });
     let (mut first, mut other, steering) = cores();
@@ -318,16 +319,16 @@ fn an_idle_peer_is_asked_by_the_core_that_has_the_connection() {
 }
 
 #[test]
-fn a_core_that_has_given_everything_away_begins_no_connections() {
+fn a_core_without_buckets_opens_no_connections() {
     let (mut first, mut other, _) = cores();
     let server = SocketAddr::from((host_ip(2), 443));
     assert_eq!(other.stack.connect(other.now, server), Err(ConnectError::NoShare));
     first.stack.connect(first.now, server).unwrap();
 }
 
-/// What a stack connects from while flows are on their way to it is not one of those.
+/// Flows that are being moved to a stack are not used for its new connections.
 #[test]
-fn connections_begun_while_a_bucket_is_on_its_way_take_nobody_s_flow() {
+fn connections_opened_during_a_migration_use_no_migrating_flow() {
     let (mut first, mut other, steering) = cores();
     let server = SocketAddr::from((host_ip(2), 443));
     (0..10).for_each(|_| _ = first.stack.connect(first.now, server).unwrap());
@@ -335,7 +336,7 @@ fn connections_begun_while_a_bucket_is_on_its_way_take_nobody_s_flow() {
     other.stack.expect(half);
     let moved = first.stack.extract(first.now, half, &[]);
     steering.give(half.iter(), 1);
-    // The other core has nothing but what is on its way.
+    // The other core has only buckets whose flows are being moved to it.
     assert_eq!(other.stack.connect(other.now, server), Err(ConnectError::NoPorts));
     steering.give(Bucket::all(), 1);
     (0..10).for_each(|_| _ = other.stack.connect(other.now, server).unwrap());
@@ -347,7 +348,7 @@ fn connections_begun_while_a_bucket_is_on_its_way_take_nobody_s_flow() {
 }
 
 #[test]
-fn what_waits_out_its_time_ends_in_turn_wherever_it_came_from() {
+fn migrated_time_wait_entries_expire_in_order() {
     let (mut first, mut other, steering) = cores();
     let bucket = steering.bucket_of(&flow(5000));
     let elsewhere = (5001..).find(|port| steering.bucket_of(&flow(*port)) != bucket).unwrap();
@@ -373,9 +374,9 @@ fn what_waits_out_its_time_ends_in_turn_wherever_it_came_from() {
     assert_eq!(other.stack.occupancy().time_wait, 0);
 }
 
-/// A reset and the next handshake of the same flow may come as one batch, which was steered before.
+/// A batch may contain a reset and the next handshake of the same flow, and may have been steered before the reset.
 #[test]
-fn the_end_of_a_left_behind_flow_is_a_change_of_the_table() {
+fn the_end_of_a_left_behind_flow_changes_the_steering_version() {
     let (mut first, mut other, steering) = cores();
     let talk = first.connect(5000, None, None);
     let bucket = steering.bucket_of(&flow(5000));

@@ -1,4 +1,4 @@
-//! What arrives out of order, twice, overlapping, or out of place.
+//! Received segments that are out of order, duplicate, overlapping, or outside the window.
 
 use isola_iobuf::{IoBuf, IoBufMut};
 use isola_net_sim::{Peer, Segment, Talk, host_config};
@@ -11,15 +11,15 @@ fn connected() -> (Peer, Talk) {
     (peer, talk)
 }
 
-/// A segment `offset` bytes ahead of the talk's position.
+/// Returns a segment `offset` bytes ahead of the connection's next sequence number.
 fn ahead(talk: &Talk, offset: u32, payload: &[u8]) -> Segment {
     Segment { seq: talk.seq.wrapping_add(offset), ..talk.segment() }.payload(payload)
 }
 
 #[proves("RFC 5681 4.2", "a segment out of order is acknowledged at once")]
-#[proves("RFC 9293 3.10.7.4", "segments ahead of a gap are held until it is filled")]
+#[proves("RFC 9293 3.10.7.4", "segments beyond a gap are stored until it is filled")]
 #[test]
-fn data_ahead_of_a_gap_is_kept_and_acknowledged_at_once() {
+fn data_beyond_a_gap_is_stored_and_acknowledged_at_once() {
     let (mut peer, talk) = connected();
     for (offset, data) in [(6, b"ghi"), (3, b"def"), (12, b"mno")] {
         peer.send(ahead(&talk, offset, data));
@@ -36,16 +36,16 @@ fn data_ahead_of_a_gap_is_kept_and_acknowledged_at_once() {
     assert_eq!(peer.stack.counters().get(Counter::TcpOutOfOrder), 3);
 }
 
-#[proves("RFC 9293 3.10.7.4", "segments are trimmed to what is new")]
+#[proves("RFC 9293 3.10.7.4", "segments are trimmed to their new data")]
 #[test]
-fn overlaps_of_all_kinds_give_each_byte_once() {
+fn overlapping_segments_deliver_each_byte_once() {
     let (mut peer, talk) = connected();
     peer.send(ahead(&talk, 4, b"efgh"));
     peer.send(ahead(&talk, 2, b"cdefghij"));
     peer.send(ahead(&talk, 5, b"f"));
     peer.send(ahead(&talk, 0, b"abcdef"));
     assert_eq!(peer.read(talk.conn), b"abcdefghij");
-    // Old and new in one segment.
+    // Old and new data in one segment.
     peer.send(ahead(&talk, 7, b"hijklm"));
     assert_eq!(peer.read(talk.conn), b"klm");
     assert_eq!(peer.segments().last().unwrap().ack, Some(talk.seq + 13));
@@ -87,7 +87,7 @@ fn sequence_numbers_may_wrap() {
     assert_eq!(peer.segments().last().unwrap().ack, Some(6));
 }
 
-#[proves("RFC 9293 3.10.7.4", "what lies beyond the window is cut off")]
+#[proves("RFC 9293 3.10.7.4", "data beyond the window is cut off")]
 #[test]
 fn data_beyond_the_window_is_cut_off() {
     let mut config = host_config(1);
@@ -102,7 +102,7 @@ fn data_beyond_the_window_is_cut_off() {
 }
 
 #[test]
-fn pieces_beyond_a_gap_are_bounded() {
+fn the_number_of_pieces_beyond_a_gap_is_bounded() {
     let mut config = host_config(1);
     config.tcp.reassembly_pieces = 8;
     let mut peer = Peer::new(config);
@@ -112,7 +112,7 @@ fn pieces_beyond_a_gap_are_bounded() {
         peer.send(ahead(&talk, 2 + 2 * i, b"x"));
     }
     assert_eq!(peer.stack.counters().get(Counter::DropTcpReassembly), 92);
-    // What was dropped is simply sent again.
+    // Dropped pieces are retransmitted.
     for i in 0..202 {
         peer.send(ahead(&talk, i, b"x"));
     }
@@ -131,7 +131,7 @@ fn a_payload_is_read_as_a_view_of_its_frame() {
 }
 
 #[test]
-fn a_slow_reader_of_small_segments_does_not_pin_large_frames() {
+fn small_unread_segments_pin_bounded_memory() {
     let (mut peer, mut talk) = connected();
     for i in 0..4_000u32 {
         let bytes = talk.segment().payload(&[i as u8; 4]).frame([10, 0, 0, 2], [10, 0, 0, 1]);
@@ -140,7 +140,7 @@ fn a_slow_reader_of_small_segments_does_not_pin_large_frames() {
         peer.stack.receive(peer.now, frame.freeze(), RxChecksum::Unverified);
         talk.seq += 4;
     }
-    // 8 MB of frames came in; 512 KiB may be kept as they are, the rest is packed.
+    // 8 MB of frames arrived; 512 KiB may stay as they are, the rest is compacted.
     assert!(peer.stack.counters().get(Counter::TcpCompactedBytes) >= 3_000 * 4);
     let mut pinned = 0;
     let mut count = 0u32;
@@ -157,7 +157,7 @@ fn a_slow_reader_of_small_segments_does_not_pin_large_frames() {
 
 #[proves("RFC 9293 3.1", "a segment with a wrong checksum is dropped")]
 #[test]
-fn a_verified_checksum_is_not_checked_and_a_wrong_one_is_dropped() {
+fn a_verified_checksum_is_not_checked_and_a_wrong_unverified_one_is_dropped() {
     let (mut peer, talk) = connected();
     let mut bytes = talk.segment().payload(b"data").frame([10, 0, 0, 2], [10, 0, 0, 1]);
     let last = bytes.len() - 1;
@@ -170,7 +170,7 @@ fn a_verified_checksum_is_not_checked_and_a_wrong_one_is_dropped() {
 }
 
 #[test]
-fn the_device_gets_a_checksum_to_complete_where_it_can() {
+fn a_device_with_checksum_offload_gets_a_partial_checksum() {
     use isola_net_stack::TxChecksum;
     let mut config = host_config(1);
     config.tx_checksum = TxChecksum::Device;
@@ -183,7 +183,7 @@ fn the_device_gets_a_checksum_to_complete_where_it_can() {
     let offload = frame.checksum.unwrap();
     assert_eq!((offload.start, offload.offset), (34, 16));
     let mut bytes = frame.to_vec();
-    // What a device does: sum from `start` to the end, store the complement at `start + offset`.
+    // Like a device: sums from `start` to the end, and stores the complement at `start + offset`.
     let sum: u32 = bytes[34..]
         .chunks(2)
         .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0)))

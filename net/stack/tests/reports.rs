@@ -1,4 +1,4 @@
-//! Selective acknowledgements as the receiving side makes them (RFC 2018, RFC 2883).
+//! SACK blocks sent by the receiving side (RFC 2018, RFC 2883).
 
 use isola_net_sim::{Peer, Segment, Talk, host_config};
 use isola_net_stack::{Config, Counter};
@@ -18,23 +18,20 @@ fn connected() -> (Peer, Talk) {
     connected_with(host_config(1), None)
 }
 
-/// A segment of `len` bytes, `offset` bytes ahead of the talk's position.
+/// A segment of `len` bytes, `offset` bytes ahead of the connection's next sequence number.
 fn ahead(talk: &Talk, offset: u32, len: usize) -> Segment {
     Segment { seq: talk.seq.wrapping_add(offset), ..talk.segment() }.payload(&vec![7; len])
 }
 
-/// The blocks of the acknowledgement that the stack sends now, relative to the talk's position.
+/// Returns the SACK blocks of the next acknowledgement, relative to the connection's next sequence number.
 fn blocks(peer: &mut Peer, talk: &Talk) -> Vec<(u32, u32)> {
     let relative = |(start, end): (u32, u32)| (start.wrapping_sub(talk.seq), end.wrapping_sub(talk.seq));
     peer.segment().sack.into_iter().map(relative).collect()
 }
 
-#[proves(
-    "RFC 2018 2",
-    "permission is given only where the peer's SYN gave it, and blocks are sent only then."
-)]
+#[proves("RFC 2018 2", "SACK is permitted only if the peer's SYN permits it, and blocks are sent only then.")]
 #[test]
-fn without_permission_nothing_is_reported() {
+fn without_permission_no_blocks_are_sent() {
     let mut peer = Peer::listening();
     peer.send(Segment::new(4000, 80, 7, None).flags("S"));
     assert!(!peer.segment().sack_permitted);
@@ -45,26 +42,23 @@ fn without_permission_nothing_is_reported() {
     assert!(peer.segment().sack_permitted);
 }
 
-#[proves("RFC 2018 4", "every acknowledgement while data waits beyond a gap reports it.")]
-#[proves(
-    "RFC 2018 4",
-    "the first block is the run of the newest segment, the others follow, the newest first."
-)]
+#[proves("RFC 2018 4", "every acknowledgement reports data stored beyond a gap.")]
+#[proves("RFC 2018 4", "the first block is the run of the newest segment, the others follow by recency.")]
 #[test]
-fn data_beyond_a_gap_is_reported_the_newest_run_first() {
+fn data_beyond_a_gap_is_reported_with_the_newest_run_first() {
     let (mut peer, talk) = connected();
-    let story = [
+    let steps = [
         (10, vec![(10, 20)]),
         (30, vec![(30, 40), (10, 20)]),
         (50, vec![(50, 60), (30, 40), (10, 20)]),
         (70, vec![(70, 80), (50, 60), (30, 40), (10, 20)]),
         (20, vec![(10, 30 + 10), (70, 80), (50, 60)]),
     ];
-    for (offset, expected) in story {
+    for (offset, expected) in steps {
         peer.send(ahead(&talk, offset, 10));
         assert_eq!(blocks(&mut peer, &talk), expected);
     }
-    // The gap is filled up to 40.
+    // Fills the gap up to 40.
     peer.send(ahead(&talk, 0, 10));
     let answer = peer.segment();
     assert_eq!(answer.ack, Some(talk.seq + 40));
@@ -85,9 +79,9 @@ fn blocks_fit_beside_timestamps() {
     }
 }
 
-#[proves("RFC 2018 3", "data carries blocks as well, and gets shorter so that the packet still fits.")]
+#[proves("RFC 2018 3", "segments with data carry blocks too, and less data so that the packet fits.")]
 #[test]
-fn data_that_carries_blocks_leaves_room_for_them() {
+fn segments_with_data_leave_room_for_blocks() {
     let (mut peer, talk) = connected_with(host_config(1), Some((5, 0)));
     peer.send(ahead(&talk, 10, 10));
     peer.write(talk.conn, &[1; 1500]);
@@ -97,14 +91,11 @@ fn data_that_carries_blocks_leaves_room_for_them() {
     assert_eq!(sent.iter().map(|segment| segment.payload.len()).sum::<usize>(), 1500);
 }
 
-#[proves(
-    "RFC 2883 4.1",
-    "a segment that came in twice, below what is acknowledged, is the first block, once."
-)]
-#[proves("RFC 2883 4.2", "one beyond the gap is followed by the run that it belongs to.")]
-#[proves("RFC 2883 4.1.2", "of a segment that came in partly before, only that part is told.")]
+#[proves("RFC 2883 4.1", "a duplicate below the acknowledgement is the first block, once.")]
+#[proves("RFC 2883 4.2", "a duplicate beyond the gap is followed by the run that contains it.")]
+#[proves("RFC 2883 4.1.2", "of a partly duplicate segment, only the duplicate part is reported.")]
 #[test]
-fn what_comes_in_twice_is_told_once() {
+fn a_duplicate_is_reported_once() {
     let (mut peer, mut talk) = connected();
     peer.say(&mut talk, &[7; 100]);
     peer.segments();
@@ -121,9 +112,9 @@ fn what_comes_in_twice_is_told_once() {
     assert_eq!(answer.sack, [before(10, 0), (talk.seq + 50, talk.seq + 70)]);
 }
 
-#[proves("RFC 2018 8", "what had no room is not reported, so that it is sent again.")]
+#[proves("RFC 2018 8", "data dropped for lack of room is not reported, so that it is retransmitted.")]
 #[test]
-fn what_was_dropped_is_not_reported() {
+fn dropped_data_is_not_reported() {
     let mut config = host_config(1);
     config.tcp.reassembly_pieces = 2;
     let (mut peer, talk) = connected_with(config, None);

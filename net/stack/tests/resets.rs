@@ -12,10 +12,10 @@ fn connected() -> (Peer, Talk) {
 
 #[proves(
     "RFC 9293 3.10.7.4",
-    "a reset at exactly the next expected number ends the connection, and the user is told"
+    "a reset at exactly the next expected number ends the connection, and an event reports it"
 )]
 #[test]
-fn a_reset_at_the_exact_place_ends_the_connection() {
+fn a_reset_with_the_exact_number_ends_the_connection() {
     let (mut peer, mut talk) = connected();
     peer.say(&mut talk, b"unread");
     peer.segments();
@@ -30,7 +30,7 @@ fn a_reset_at_the_exact_place_ends_the_connection() {
 #[proves("RFC 5961 3.2", "a reset elsewhere in the window is answered with a challenge ACK")]
 #[proves("RFC 5961 3.2", "a reset outside of the window is dropped")]
 #[test]
-fn a_reset_elsewhere_in_the_window_is_questioned_and_outside_ignored() {
+fn a_reset_elsewhere_in_the_window_is_challenged_and_one_outside_ignored() {
     let (mut peer, talk) = connected();
     peer.send(Segment::new(4000, 80, talk.seq + 100, None).flags("R"));
     let challenge = peer.segment();
@@ -39,17 +39,17 @@ fn a_reset_elsewhere_in_the_window_is_questioned_and_outside_ignored() {
     peer.send(Segment::new(4000, 80, talk.seq + (1 << 30), None).flags("R"));
     peer.silent();
     assert_eq!(peer.stack.counters().get(Counter::DropTcpReset), 3);
-    // A peer that really reset answers the question at the exact place.
+    // A peer that has really reset the connection answers the challenge with the exact sequence number.
     peer.send(Segment::new(4000, 80, challenge.ack.unwrap(), None).flags("R"));
     assert_eq!(peer.events(), [Event::Failed(talk.conn, FailReason::Reset)]);
 }
 
 #[proves(
     "RFC 5961 4.2",
-    "a SYN on a synchronised connection is answered with a challenge ACK, wherever it lies"
+    "a SYN on a synchronised connection is answered with a challenge ACK, at any sequence number"
 )]
 #[test]
-fn a_syn_on_an_established_connection_is_questioned() {
+fn a_syn_on_an_established_connection_is_challenged() {
     let (mut peer, talk) = connected();
     for seq in [talk.seq, talk.seq + 50, talk.seq + (1 << 30)] {
         peer.send(Segment::new(4000, 80, seq, None).flags("S"));
@@ -62,10 +62,10 @@ fn a_syn_on_an_established_connection_is_questioned() {
 
 #[proves(
     "RFC 5961 5.2",
-    "data is dropped and answered with an ACK where its ACK is of what was never sent, or older than the largest window"
+    "data is dropped and answered with an ACK if its ACK number was never sent, or is older than the largest window"
 )]
 #[test]
-fn acknowledgements_of_what_was_never_sent_are_questioned_and_bring_nothing() {
+fn invalid_acknowledgements_are_challenged_and_their_data_dropped() {
     let (mut peer, mut talk) = connected();
     let largest = u32::from(talk.segment().window);
     for ack in [talk.ack + 1, talk.ack.wrapping_sub(largest + 1)] {
@@ -74,7 +74,7 @@ fn acknowledgements_of_what_was_never_sent_are_questioned_and_bring_nothing() {
     }
     assert_eq!(peer.events(), []);
     assert_eq!(peer.stack.counters().get(Counter::DropTcpAck), 2);
-    // The oldest that can still be on its way, which acknowledges nothing new.
+    // The oldest acknowledgement that can still be in flight; it acknowledges nothing new.
     let oldest = talk.ack.wrapping_sub(largest);
     peer.send(Segment::new(4000, 80, talk.seq, Some(oldest)).payload(b"late"));
     talk.seq += 4;
@@ -91,9 +91,9 @@ fn segments_without_acknowledgement_are_dropped() {
     assert_eq!(peer.events(), []);
 }
 
-#[proves("RFC 5961 7", "a connection answers ten forged segments a second, whatever the others do")]
+#[proves("RFC 5961 7", "a connection answers ten forged segments a second, independent of the others")]
 #[test]
-fn questions_of_one_connection_are_bounded() {
+fn challenges_of_one_connection_are_limited() {
     let (mut peer, talk) = connected();
     let flood = |peer: &mut Peer| {
         let forge = |i| Segment::new(4000, 80, talk.seq + 1 + i, None).flags("R");
@@ -114,7 +114,7 @@ fn questions_of_one_connection_are_bounded() {
 
 #[proves("RFC 5961 7", "challenge ACKs are limited in their rate")]
 #[test]
-fn questions_are_bounded() {
+fn challenges_of_all_connections_are_limited() {
     let mut config = host_config(1);
     config.limits.challenges_per_second = 5;
     let mut peer = Peer::new(config);
@@ -130,7 +130,7 @@ fn questions_are_bounded() {
 }
 
 #[test]
-fn resets_for_nobodys_segments_are_bounded() {
+fn resets_for_unknown_flows_are_limited() {
     let mut config = host_config(1);
     config.limits.resets_per_second = 5;
     let mut peer = Peer::new(config);
@@ -143,7 +143,7 @@ fn resets_for_nobodys_segments_are_bounded() {
 
 #[proves("RFC 9293 3.10.7.4", "a reset in CLOSING or LAST-ACK ends the connection")]
 #[test]
-fn a_reset_while_finishing_ends_quietly() {
+fn a_reset_in_last_ack_closes_without_failure() {
     let (mut peer, talk) = connected();
     peer.send(talk.segment().flags("F"));
     peer.events();
@@ -156,12 +156,12 @@ fn a_reset_while_finishing_ends_quietly() {
 }
 
 #[test]
-fn ids_of_ended_connections_do_nothing() {
+fn ids_of_ended_connections_have_no_effect() {
     let (mut peer, talk) = connected();
     peer.send(Segment::new(4000, 80, talk.seq, None).flags("R"));
     peer.events();
     let next = peer.connect(4001, None, None);
-    assert_eq!(next.conn.index(), talk.conn.index(), "the place is used again");
+    assert_eq!(next.conn.index(), talk.conn.index(), "the slot is reused");
     peer.stack.abort(peer.now, talk.conn);
     peer.stack.close(peer.now, talk.conn);
     peer.stack.shutdown(talk.conn);
@@ -174,7 +174,7 @@ fn ids_of_ended_connections_do_nothing() {
 }
 
 #[test]
-fn a_lost_address_fails_its_connections() {
+fn the_loss_of_an_address_fails_its_connections() {
     let (mut peer, talk) = connected();
     let own = peer.stack.ipv4().unwrap();
     peer.stack.set_ipv4(peer.now, Some(own));
@@ -193,7 +193,7 @@ fn a_lost_address_fails_its_connections() {
     "keep-alives are sent only to an idle connection, and end it only when several are unanswered"
 )]
 #[test]
-fn a_silent_peer_is_probed_where_asked_for_and_given_up() {
+fn a_silent_peer_is_probed_if_requested_and_then_given_up() {
     use isola_net_stack::{Duration, KeepAlive};
     let mut config = host_config(1);
     config.tcp.keep_alive =
@@ -205,7 +205,7 @@ fn a_silent_peer_is_probed_where_asked_for_and_given_up() {
     let probe = peer.segment();
     assert_eq!((probe.seq, probe.payload.len()), (talk.ack.wrapping_sub(1), 0));
     peer.send(talk.segment());
-    assert_eq!(peer.next_timer(), Duration::from_secs(100), "an answer begins it anew");
+    assert_eq!(peer.next_timer(), Duration::from_secs(100), "an answer restarts the timer");
     peer.segment();
     for _ in 0..2 {
         assert_eq!(peer.next_timer(), Duration::from_secs(10));
@@ -215,23 +215,23 @@ fn a_silent_peer_is_probed_where_asked_for_and_given_up() {
     assert_eq!(peer.events(), [Event::Failed(talk.conn, FailReason::TimedOut)]);
 }
 
-#[proves("RFC 9293 3.8.4", "keep-alives are off by default, and each connection has them turned on or off")]
+#[proves("RFC 9293 3.8.4", "keep-alives are off by default, and are set for each connection")]
 #[test]
-fn each_connection_has_its_silent_peer_probed_or_not() {
+fn keep_alive_is_set_for_each_connection() {
     use isola_net_stack::{Duration, KeepAlive};
     let (mut peer, talk) = connected();
-    assert_eq!(peer.stack.next_deadline(), None, "nobody asked for it");
+    assert_eq!(peer.stack.next_deadline(), None, "off by default");
     let (idle, interval) = (Duration::from_secs(5), Duration::from_secs(1));
     peer.stack.set_keep_alive(talk.conn, Some(KeepAlive { idle, interval, probes: 1 }));
     assert_eq!(peer.next_timer(), idle);
     peer.segment();
     peer.stack.set_keep_alive(talk.conn, None);
-    assert_eq!(peer.stack.next_deadline(), None, "nor any more");
+    assert_eq!(peer.stack.next_deadline(), None, "off again");
 }
 
 #[proves("RFC 9293 3.8.4", "a keep-alive of the peer is answered")]
 #[test]
-fn a_peers_own_probe_is_answered() {
+fn a_peers_keep_alive_probe_is_answered() {
     let (mut peer, talk) = connected();
     peer.send(Segment::new(4000, 80, talk.seq - 1, Some(talk.ack)));
     assert_eq!(peer.segment().ack, Some(talk.seq));

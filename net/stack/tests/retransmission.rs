@@ -1,4 +1,4 @@
-//! What is done about segments that get lost: timeouts, back-off, fast retransmit, NewReno.
+//! Recovery from lost segments: timeouts, back-off, fast retransmit, NewReno.
 
 use isola_net_sim::{Peer, Segment, Talk};
 use isola_net_stack::{Counter, Duration, Event, FailReason};
@@ -6,8 +6,8 @@ use isola_proves::proves;
 
 const MSS: usize = 1000;
 
-/// A connection over which a round trip took 100 ms, with `segments` full segments under way.
-fn under_way(segments: usize) -> (Peer, Talk, Vec<Segment>) {
+/// Returns a connection with a measured round trip of 100 ms, and `segments` full segments in flight.
+fn in_flight(segments: usize) -> (Peer, Talk, Vec<Segment>) {
     let mut peer = Peer::listening();
     let mut talk = peer.connect(4000, Some(MSS as u16), Some(7));
     peer.write(talk.conn, b"ping");
@@ -27,28 +27,28 @@ fn duplicate(peer: &mut Peer, talk: &Talk) {
 }
 
 #[proves("RFC 6298 2.3", "later measurements smooth the round trip and its variation")]
-#[proves("RFC 6298 2.4", "the timeout has a least value")]
+#[proves("RFC 6298 2.4", "the timeout has a minimum")]
 #[test]
 fn the_timeout_comes_from_the_measured_round_trip() {
-    let (peer, talk, _) = under_way(1);
+    let (peer, talk, _) = in_flight(1);
     let stats = peer.stack.connection_stats(talk.conn).unwrap();
-    // The handshake took no time: then 0 and 100 ms give 12.5 ms smoothed and 25 ms of variation.
+    // The handshake took no time: samples of 0 and 100 ms give 12.5 ms smoothed and a variation of 25 ms.
     assert_eq!(stats.smoothed_rtt, Some(Duration::from_micros(12_500)));
-    assert_eq!(stats.rto, Duration::from_millis(200), "the least timeout");
+    assert_eq!(stats.rto, Duration::from_millis(200), "the minimum timeout");
 }
 
-#[proves("RFC 6298 5.4", "a timeout sends the earliest segment again")]
+#[proves("RFC 6298 5.4", "a timeout retransmits the earliest segment")]
 #[proves("RFC 6298 5.5", "the timeout doubles")]
-#[proves("RFC 6298 2.5", "the timeout has a largest value")]
+#[proves("RFC 6298 2.5", "the timeout has a maximum")]
 #[proves("RFC 9293 3.8.3", "a connection that makes no progress is given up after R2")]
 #[test]
-fn timeouts_double_go_back_to_the_first_segment_and_give_up_in_the_end() {
-    let (mut peer, talk, sent) = under_way(5);
+fn timeouts_double_and_retransmit_the_first_segment_until_the_connection_fails() {
+    let (mut peer, talk, sent) = in_flight(5);
     let mut expected = Duration::from_millis(200);
     for round in 0..10 {
         assert_eq!(peer.next_timer(), expected, "round {round}");
         expected = expected.times(2).min(Duration::from_secs(60));
-        assert_eq!(peer.segment(), sent[0], "one segment a timeout");
+        assert_eq!(peer.segment(), sent[0], "one segment per timeout");
     }
     peer.next_timer();
     assert_eq!(peer.events(), [Event::Failed(talk.conn, FailReason::TimedOut)]);
@@ -57,8 +57,8 @@ fn timeouts_double_go_back_to_the_first_segment_and_give_up_in_the_end() {
 }
 
 #[test]
-fn duplicates_do_not_keep_a_connection_that_makes_no_progress() {
-    let (mut peer, talk, _) = under_way(1);
+fn duplicates_do_not_keep_a_connection_without_progress_alive() {
+    let (mut peer, talk, _) = in_flight(1);
     for _ in 0..11 {
         peer.next_timer();
         duplicate(&mut peer, &talk);
@@ -70,25 +70,25 @@ fn duplicates_do_not_keep_a_connection_that_makes_no_progress() {
 #[proves("RFC 5681 3.1", "after a timeout the window is one segment and grows by slow start")]
 #[proves("RFC 6298 5.2", "the timer stops when all is acknowledged")]
 #[test]
-fn after_a_timeout_acknowledged_segments_bring_the_rest_in_slow_start() {
-    let (mut peer, mut talk, sent) = under_way(6);
+fn after_a_timeout_the_rest_is_retransmitted_in_slow_start() {
+    let (mut peer, mut talk, sent) = in_flight(6);
     peer.next_timer();
     assert_eq!(peer.segment(), sent[0]);
     talk.ack += MSS as u32;
     peer.send(talk.segment());
     assert_eq!(peer.segments(), sent[1..3]);
-    // The rest had arrived after all: nothing more to send.
+    // The rest had arrived after all: there is nothing more to send.
     talk.ack = sent[5].seq + MSS as u32;
     peer.send(talk.segment());
     peer.silent();
     assert_eq!(peer.stack.next_deadline(), None);
 }
 
-#[proves("RFC 6298 3", "segments that were sent again are not measured")]
+#[proves("RFC 6298 3", "retransmitted segments are not measured")]
 #[proves("RFC 6298 5.7", "the backed-off timeout stays until a new measurement")]
 #[test]
-fn a_segment_sent_twice_is_not_measured_and_keeps_the_longer_timeout() {
-    let (mut peer, mut talk, sent) = under_way(1);
+fn a_retransmitted_segment_is_not_measured_and_keeps_the_longer_timeout() {
+    let (mut peer, mut talk, sent) = in_flight(1);
     peer.next_timer();
     assert_eq!(peer.segment(), sent[0]);
     peer.now += Duration::from_secs(3);
@@ -107,12 +107,12 @@ fn a_segment_sent_twice_is_not_measured_and_keeps_the_longer_timeout() {
 
 #[test]
 fn a_round_trip_is_measured_from_its_own_segment() {
-    let (mut peer, mut talk, _) = under_way(1);
+    let (mut peer, mut talk, _) = in_flight(1);
     talk.ack += MSS as u32;
     peer.send(talk.segment());
     let before = peer.stack.connection_stats(talk.conn).unwrap().smoothed_rtt;
     peer.now += Duration::from_secs(30);
-    // Acknowledges nothing that is being measured.
+    // An acknowledgement of nothing that is being measured.
     peer.send(talk.segment().window(50_000));
     peer.write(talk.conn, b"x");
     peer.segment();
@@ -122,11 +122,11 @@ fn a_round_trip_is_measured_from_its_own_segment() {
     assert!(after < before, "a round trip of no time makes it shorter: {before:?}, {after:?}");
 }
 
-#[proves("RFC 5681 3.2", "three duplicate acknowledgements send the lost segment again")]
+#[proves("RFC 5681 3.2", "three duplicate acknowledgements retransmit the lost segment")]
 #[proves("RFC 6582 3.2", "a full acknowledgement deflates the window")]
 #[test]
-fn three_duplicates_bring_the_lost_segment_without_waiting() {
-    let (mut peer, mut talk, sent) = under_way(8);
+fn three_duplicates_retransmit_the_lost_segment_at_once() {
+    let (mut peer, mut talk, sent) = in_flight(8);
     duplicate(&mut peer, &talk);
     duplicate(&mut peer, &talk);
     peer.silent();
@@ -140,14 +140,14 @@ fn three_duplicates_bring_the_lost_segment_without_waiting() {
     talk.ack += 8 * MSS as u32;
     peer.send(talk.segment());
     let stats = peer.stack.connection_stats(talk.conn).unwrap();
-    assert_eq!(stats.congestion_window, 5_600, "seven tenths of what was under way");
+    assert_eq!(stats.congestion_window, 5_600, "seven tenths of the flight");
     assert_eq!(peer.stack.counters().get(Counter::TcpTimeouts), 0);
 }
 
-#[proves("RFC 3042 2", "the first two duplicates let a new segment out each")]
+#[proves("RFC 3042 2", "each of the first two duplicates allows a new segment")]
 #[test]
-fn the_first_duplicates_let_new_segments_out() {
-    let (mut peer, talk, _) = under_way(10);
+fn the_first_duplicates_allow_new_segments() {
+    let (mut peer, talk, _) = in_flight(10);
     peer.write(talk.conn, &[9; 5 * MSS]);
     let before = peer.segments().len();
     duplicate(&mut peer, &talk);
@@ -156,13 +156,13 @@ fn the_first_duplicates_let_new_segments_out() {
     assert_eq!(peer.segments().len(), 1);
 }
 
-#[proves("RFC 6582 3.2", "a partial acknowledgement sends the next lost segment")]
+#[proves("RFC 6582 3.2", "a partial acknowledgement retransmits the next lost segment")]
 #[test]
-fn a_partial_acknowledgement_brings_the_next_hole() {
-    let (mut peer, mut talk, sent) = under_way(8);
+fn a_partial_acknowledgement_retransmits_the_next_lost_segment() {
+    let (mut peer, mut talk, sent) = in_flight(8);
     (0..3).for_each(|_| duplicate(&mut peer, &talk));
     assert_eq!(peer.segments(), sent[..1]);
-    // Segments 3 and 6 are lost as well.
+    // Segments 3 and 6 are lost too.
     talk.ack = sent[3].seq;
     peer.send(talk.segment());
     assert_eq!(peer.segments(), sent[3..4]);
@@ -178,8 +178,8 @@ fn a_partial_acknowledgement_brings_the_next_hole() {
 
 #[proves("RFC 5681 2", "a segment with data or another window is no duplicate acknowledgement")]
 #[test]
-fn acknowledgements_that_tell_a_new_window_or_carry_data_are_no_duplicates() {
-    let (mut peer, mut talk, _) = under_way(4);
+fn acknowledgements_with_a_new_window_or_data_are_no_duplicates() {
+    let (mut peer, mut talk, _) = in_flight(4);
     for window in [50_000, 50_001, 50_002, 50_003] {
         peer.send(talk.segment().window(window));
     }
@@ -191,7 +191,7 @@ fn acknowledgements_that_tell_a_new_window_or_carry_data_are_no_duplicates() {
 }
 
 #[test]
-fn what_is_sent_again_is_the_applications_memory() {
+fn retransmissions_are_views_of_the_applications_memory() {
     use isola_iobuf::{Chain, IoBuf};
     let mut peer = Peer::listening();
     let talk = peer.connect(4000, Some(1460), None);
@@ -205,11 +205,11 @@ fn what_is_sent_again_is_the_applications_memory() {
 }
 
 #[proves("RFC 1191 6.4", "a datagram-too-big message makes segments smaller")]
-#[proves("RFC 5927 4.1", "an ICMP error that quotes what is not under way is ignored")]
+#[proves("RFC 5927 4.1", "an ICMP error that quotes data that is not in flight is ignored")]
 #[test]
-fn a_path_that_takes_only_smaller_packets_gets_them() {
+fn a_smaller_path_mtu_makes_smaller_segments() {
     use etherparse::{Icmpv4Type, PacketBuilder, icmpv4::DestUnreachableHeader};
-    let (mut peer, _, sent) = under_way(4);
+    let (mut peer, _, sent) = in_flight(4);
     let error = |seq: u32| {
         let quoted = Segment { seq, ..sent[0].clone() };
         let quote = quoted.frame(isola_net_sim::host_ip(1), isola_net_sim::host_ip(2));
@@ -223,7 +223,7 @@ fn a_path_that_takes_only_smaller_packets_gets_them() {
             .unwrap();
         bytes
     };
-    // A forged error quotes what is not under way.
+    // A forged error quotes data that is not in flight.
     peer.send_frame(error(sent[0].seq.wrapping_sub(5000)));
     peer.silent();
     assert_eq!(peer.stack.counters().get(Counter::DropIcmpUnrelated), 1);

@@ -1,6 +1,6 @@
-//! Plays every script in `scripts/`, each as one test, over each family of IP, and on devices that sum in the stack's place
-//! and do not. A test is named as its file: `cargo test -p isola-net-stack --test scripts rfc9293` plays those of one RFC.
-//! How they are written: `isola_net_sim::script`.
+//! Runs every script in `scripts/` as a test, over both versions of IP, and on devices with and without checksum
+//! offload. A test has the name of its file: `cargo test -p isola-net-stack --test scripts rfc9293` runs those of one
+//! RFC. The format is described in `isola_net_sim::script`.
 
 use isola_net_sim::Script;
 use isola_net_stack::TxChecksum;
@@ -23,8 +23,8 @@ fn main() -> ExitCode {
 }
 
 fn scripts_in(folder: &Path, files: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).expect("the folder of the scripts") {
-        let path = entry.expect("an entry").path();
+    for entry in fs::read_dir(folder).expect("the scripts' folder exists") {
+        let path = entry.expect("a readable entry").path();
         if path.is_dir() {
             scripts_in(&path, files);
         } else if path.extension().is_some_and(|end| end == "script") {
@@ -33,16 +33,16 @@ fn scripts_in(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The test of a script: each family over which it holds, with each kind of device.
+/// Returns the test of a script: over each supported version of IP, with each kind of device.
 fn trial(name: String, path: &Path) -> Trial {
     let path = path.to_owned();
     Trial::test(name, move || {
         let text = fs::read_to_string(&path).map_err(|why| format!("{}: {why}", path.display()))?;
         let script = Script::parse(&path.display().to_string(), &text)?;
         for &family in script.families() {
-            for who_sums in [TxChecksum::Software, TxChecksum::Device] {
-                let played = script.play(family, who_sums);
-                played.map_err(|why| format!("over {family:?}, summed by {who_sums:?}: {why}"))?;
+            for checksum in [TxChecksum::Software, TxChecksum::Device] {
+                let played = script.play(family, checksum);
+                played.map_err(|why| format!("over {family:?}, checksum by {checksum:?}: {why}"))?;
             }
         }
         Ok(())

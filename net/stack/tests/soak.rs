@@ -1,13 +1,12 @@
-//! Thousands of connections that are opened, used and closed in every way leave nothing behind: no entry, no timer, no
-//! memory.
+//! Thousands of connections that are opened, used and closed in all ways leave no table entry, timer or memory behind.
 
 use isola_net_sim::{Peer, Segment, Talk, host_config};
 use isola_net_stack::Duration;
 
-/// Connections of one round.
+/// Connections per round.
 const ROUND: u16 = 500;
 
-/// How a connection ends.
+/// The ways in which a connection ends.
 const WAYS: [fn(&mut Peer, &mut Talk); 6] = [
     peer_closes_first,
     this_side_closes_first,
@@ -56,7 +55,7 @@ fn peer_falls_silent(peer: &mut Peer, talk: &mut Talk) {
     peer.segments();
 }
 
-/// Opens, uses and ends connections; then lets every timer run out.
+/// Opens, uses and ends connections, then lets all timers expire.
 fn round(peer: &mut Peer) {
     for from in 0..ROUND {
         let mut talk = peer.connect(10_000 + from, Some(1000), Some(7));
@@ -80,15 +79,15 @@ fn round(peer: &mut Peer) {
 }
 
 #[test]
-fn connections_of_every_end_leave_nothing_behind() {
+fn connections_leave_nothing_behind_however_they_end() {
     let mut config = host_config(1);
     config.tcp.max_connections = 2 * usize::from(ROUND);
     let mut peer = Peer::new(config);
     peer.stack.listen(80, 16).unwrap();
-    // Tables grow to what a round needs, once.
+    // The first round grows the tables to their final size.
     round(&mut peer);
     let more = allocation_counter::measure(|| (0..9).for_each(|_| round(&mut peer)));
-    assert!(more.count_total > 1_000, "connections are made of memory");
+    assert!(more.count_total > 1_000, "connections allocate memory");
     assert_eq!(more.bytes_current, 0, "{} allocations are left", more.count_current);
-    assert_eq!(peer.stack.next_deadline(), None, "nothing is armed on an idle stack");
+    assert_eq!(peer.stack.next_deadline(), None, "an idle stack has no timer");
 }

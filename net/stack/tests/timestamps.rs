@@ -1,4 +1,4 @@
-//! The timestamps option: agreed on, echoed, and used against old segments (RFC 7323).
+//! The timestamps option: negotiation, echo, and rejection of old segments (RFC 7323).
 
 use isola_net_sim::{Peer, Segment, Talk, host_ip};
 use isola_net_stack::{Counter, Duration, Event};
@@ -8,18 +8,18 @@ fn syn() -> Segment {
     Segment::new(4000, 80, 1_000_000, None).flags("S").options(Some(1460), Some(7)).timestamps(500, 0)
 }
 
-/// A connection with timestamps, whose peer's clock shows 500.
+/// Returns a connection with timestamps, whose peer's clock has the value 500.
 fn connected() -> (Peer, Talk) {
     let mut peer = Peer::listening();
     let talk = peer.connect_with(syn());
     (peer, talk)
 }
 
-#[proves("RFC 7323 3.2", "the option is in the answer to a SYN that has it, and then in every segment.")]
-#[proves("RFC 7323 4.2", "the echo is the value heard last.")]
-#[proves("RFC 9293 3.7.1", "what the options take is taken from the data.")]
+#[proves("RFC 7323 3.2", "the option is in the SYN-ACK to a SYN with it, and then in every segment.")]
+#[proves("RFC 7323 4.2", "the echo is the latest received value.")]
+#[proves("RFC 9293 3.7.1", "the options reduce the data of a segment.")]
 #[test]
-fn both_sides_stamp_where_both_said_so() {
+fn timestamps_are_in_every_segment_if_both_sides_offer_them() {
     let mut peer = Peer::listening();
     peer.send(syn());
     let answer = peer.segment();
@@ -39,9 +39,9 @@ fn both_sides_stamp_where_both_said_so() {
     assert_eq!(peer.stack.connection_stats(conn).unwrap().mss, 1448);
 }
 
-#[proves("RFC 7323 3.2", "no option towards a peer whose SYN had none.")]
+#[proves("RFC 7323 3.2", "a peer whose SYN has no option gets none.")]
 #[test]
-fn a_peer_without_timestamps_gets_none() {
+fn a_peer_without_timestamps_gets_no_timestamps() {
     let mut peer = Peer::listening();
     let talk = peer.connect(4000, Some(1460), None);
     peer.write(talk.conn, &[1; 2000]);
@@ -51,13 +51,10 @@ fn a_peer_without_timestamps_gets_none() {
 }
 
 #[proves("RFC 7323 2.2", "our SYN offers scaling.")]
-#[proves(
-    "RFC 7323 3.2",
-    "our SYN offers timestamps, and they are not used where the answer leaves them out."
-)]
+#[proves("RFC 7323 3.2", "our SYN offers timestamps, and they are not used if the SYN-ACK has none.")]
 #[proves("RFC 2018 2", "our SYN offers selective acknowledgements.")]
 #[test]
-fn our_own_syn_offers_everything() {
+fn our_syn_offers_scaling_timestamps_and_sack() {
     for (stamped, mss) in [(true, 1448), (false, 1460)] {
         let mut peer = Peer::fast();
         let conn = peer.stack.connect(peer.now, (host_ip(2), 80).into()).unwrap();
@@ -77,10 +74,10 @@ fn our_own_syn_offers_everything() {
 
 #[proves(
     "RFC 7323 5.4",
-    "the clock's beginning is random for each flow, and goes on for the next connection of one."
+    "the clock has a random offset for each flow, and continues for the flow's next connection."
 )]
 #[test]
-fn clocks_of_flows_tell_nothing_of_each_other() {
+fn clocks_of_different_flows_are_unrelated_and_continue_over_connections() {
     let mut peer = Peer::listening();
     let value = |peer: &mut Peer, from: u16| {
         peer.send(Segment { from, ..syn() });
@@ -89,7 +86,7 @@ fn clocks_of_flows_tell_nothing_of_each_other() {
     let first = value(&mut peer, 4000);
     let second = value(&mut peer, 4001);
     assert!(first.wrapping_sub(second).min(second.wrapping_sub(first)) > 1000);
-    // The next connection of a flow: the peer gives the first one up, and comes again.
+    // The next connection of the flow, after the peer has reset the first one.
     let isn = syn().seq;
     peer.send(Segment::new(4000, 80, isn.wrapping_add(1), None).flags("R"));
     peer.now += Duration::from_millis(1000);
@@ -97,9 +94,9 @@ fn clocks_of_flows_tell_nothing_of_each_other() {
     assert!((950..=954).contains(&next), "{next} ticks of 2^20 ns in a second");
 }
 
-#[proves("RFC 7323 5.3", "a segment whose clock went back is dropped and answered.")]
+#[proves("RFC 7323 5.3", "a segment with a lower timestamp is dropped and answered.")]
 #[test]
-fn a_segment_from_before_is_dropped_and_answered() {
+fn a_segment_with_an_old_timestamp_is_dropped_and_answered() {
     let (mut peer, mut talk) = connected();
     talk.timestamps = Some((600, 0));
     peer.say(&mut talk, b"new");
@@ -108,14 +105,14 @@ fn a_segment_from_before_is_dropped_and_answered() {
     assert_eq!(peer.segment().ack, Some(talk.seq));
     assert_eq!(peer.read(talk.conn), b"new");
     assert_eq!(peer.stack.counters().get(Counter::DropTcpOld), 1);
-    // The same moment is not before.
+    // An equal timestamp is not old.
     peer.say(&mut talk, b"same");
     assert_eq!(peer.read(talk.conn), b"same");
 }
 
-#[proves("RFC 7323 5.5", "after 24 days of silence the peer's clock may show anything.")]
+#[proves("RFC 7323 5.5", "after 24 days of silence the peer's clock may have any value.")]
 #[test]
-fn after_24_days_a_clock_that_went_back_is_believed() {
+fn after_24_days_a_lower_timestamp_is_accepted() {
     let (mut peer, mut talk) = connected();
     peer.now += Duration::from_secs(23 * 24 * 3600);
     peer.send(talk.segment().payload(b"x").timestamps(400, 0));
@@ -128,9 +125,12 @@ fn after_24_days_a_clock_that_went_back_is_believed() {
     assert_eq!(peer.segment().timestamps.unwrap().1, 400);
 }
 
-#[proves("RFC 7323 3.2", "a segment without the option is dropped where it was agreed on; a reset is not.")]
+#[proves(
+    "RFC 7323 3.2",
+    "a segment without the option is dropped if timestamps were negotiated; a reset is not."
+)]
 #[test]
-fn a_segment_without_the_option_is_dropped_but_a_reset() {
+fn a_segment_without_the_option_is_dropped_unless_it_is_a_reset() {
     let (mut peer, talk) = connected();
     let mut bare = talk.segment().payload(b"x");
     bare.timestamps = None;
@@ -141,9 +141,9 @@ fn a_segment_without_the_option_is_dropped_but_a_reset() {
     assert!(matches!(peer.events()[..], [Event::Failed(..)]));
 }
 
-#[proves("RFC 7323 5.2", "a reset is not judged by its clock.")]
+#[proves("RFC 7323 5.2", "a reset is accepted with any timestamp.")]
 #[test]
-fn a_reset_needs_no_clock() {
+fn a_reset_with_an_old_timestamp_is_accepted() {
     let (mut peer, talk) = connected();
     peer.send(Segment::new(4000, 80, talk.seq, None).flags("R").timestamps(3, 0));
     assert!(matches!(peer.events()[..], [Event::Failed(..)]));
@@ -151,24 +151,24 @@ fn a_reset_needs_no_clock() {
 
 #[proves(
     "RFC 7323 4.3",
-    "the echo is of the first segment that an acknowledgement covers, and of none beyond a gap."
+    "the echo is the timestamp of the first segment that an acknowledgement covers, and of none beyond a gap."
 )]
 #[test]
-fn the_echo_is_of_the_segment_that_moved_the_acknowledgement() {
+fn the_echo_is_the_timestamp_of_the_first_acknowledged_segment() {
     let (mut peer, mut talk) = connected();
     for round in 0..16 {
         talk.timestamps = Some((510 + round, 0));
         peer.say(&mut talk, b"warm");
         peer.segment();
     }
-    // Two segments, one acknowledgement: the echo is the first one's.
+    // Two segments, one acknowledgement: it echoes the timestamp of the first.
     talk.timestamps = Some((600, 0));
     peer.say(&mut talk, b"one");
     peer.silent();
     talk.timestamps = Some((601, 0));
     peer.say(&mut talk, b"two");
     assert_eq!(peer.segment().timestamps.unwrap().1, 600);
-    // Beyond a gap.
+    // A segment beyond a gap does not change the echo.
     let ahead = Segment { seq: talk.seq + 5, ..talk.segment() }.payload(b"beyond").timestamps(700, 0);
     peer.send(ahead);
     assert_eq!(peer.segment().timestamps.unwrap().1, 600);
@@ -179,10 +179,10 @@ fn the_echo_is_of_the_segment_that_moved_the_acknowledgement() {
 
 #[proves(
     "RFC 6191 2",
-    "a SYN whose clock went on begins a new connection in TIME-WAIT, whatever its number."
+    "in TIME-WAIT a SYN with a higher timestamp opens a new connection, with any sequence number."
 )]
 #[test]
-fn time_wait_gives_way_to_a_clock_that_went_on() {
+fn a_syn_with_a_higher_timestamp_replaces_time_wait() {
     for (clock, begins) in [(800, true), (499, false)] {
         let (mut peer, mut talk) = connected();
         peer.stack.close(peer.now, talk.conn);

@@ -1,4 +1,4 @@
-//! Streams between stacks over networks of every kind arrive whole, or the test says where they broke.
+//! Streams between stacks arrive intact over networks with various faults.
 
 mod common;
 
@@ -7,7 +7,7 @@ use isola_net_sim::{Link, Sim, host_config, host_ip};
 use isola_net_stack::{Counter, Duration};
 use std::net::SocketAddr;
 
-/// A server and a client that send each other `amount` bytes on each of `connections` connections.
+/// Returns a server and a client that send each other `amount` bytes on each of `connections` connections.
 fn pair(seed: u64, link: Link, amount: usize, connections: usize) -> Sim<Talker> {
     let mut sim = Sim::new(seed);
     sim.add(host_config(1), Talker::new(Role::Listen(80), amount), link.clone());
@@ -44,7 +44,7 @@ fn megabytes_cross_a_good_network_quickly() {
 }
 
 #[test]
-fn streams_survive_a_bad_network() {
+fn streams_arrive_over_a_bad_network() {
     for seed in 0..20 {
         let mut sim = pair(seed, Link::bad(), 200_000, 1);
         finish(&mut sim, 200_000, 1, Duration::from_secs(600));
@@ -52,7 +52,7 @@ fn streams_survive_a_bad_network() {
 }
 
 #[test]
-fn streams_survive_a_terrible_network() {
+fn streams_arrive_over_a_terrible_network() {
     for seed in 0..10 {
         let link = Link {
             latency: Duration::from_millis(30),
@@ -68,7 +68,7 @@ fn streams_survive_a_terrible_network() {
 }
 
 #[test]
-fn a_narrow_line_with_a_short_queue_is_used_well() {
+fn a_slow_line_with_a_short_queue_is_well_utilised() {
     let link =
         Link { latency: Duration::from_millis(10), rate: Some(1_250_000), queue: 40_000, ..Link::good() };
     let amount = 3 << 20;
@@ -76,7 +76,7 @@ fn a_narrow_line_with_a_short_queue_is_used_well() {
     finish(&mut sim, amount, 1, Duration::from_secs(60));
     let least = amount as f64 / 1_250_000.0;
     let took = sim.now.as_nanos() as f64 / 1e9;
-    assert!(took < least * 1.35, "{took:.2} s where {least:.2} s is the least possible");
+    assert!(took < least * 1.35, "{took:.2} s with a minimum of {least:.2} s");
 }
 
 #[test]
@@ -84,17 +84,17 @@ fn hundreds_of_connections_at_once_share_a_lossy_line() {
     let link = Link { loss: 10, jitter: Duration::from_micros(300), ..Link::good() };
     let mut sim = pair(3, link, 5_000, 500);
     finish(&mut sim, 5_000, 500, Duration::from_secs(120));
-    // The side that closed last keeps nothing; the other keeps TIME-WAIT for a minute, and then nothing.
+    // The side that closed last has no state left; the other has TIME-WAIT entries for a minute.
     sim.pass(Duration::from_secs(130));
     for host in &mut sim.hosts {
         let occupancy = host.stack.occupancy();
         assert_eq!((occupancy.connections, occupancy.half_open, occupancy.time_wait), (0, 0, 0));
-        assert_eq!(host.stack.next_deadline(), None, "nothing is armed on an idle stack");
+        assert_eq!(host.stack.next_deadline(), None, "an idle stack has no timer");
     }
 }
 
 #[test]
-fn tiny_pieces_and_tiny_windows_work() {
+fn streams_arrive_with_tiny_pieces_and_tiny_windows() {
     for seed in 0..5 {
         let link = Link { loss: 5, ..Link::good() };
         let mut sim = Sim::new(seed);
@@ -112,7 +112,7 @@ fn tiny_pieces_and_tiny_windows_work() {
 }
 
 #[test]
-fn losses_are_repaired_without_timeouts_nearly_always() {
+fn losses_are_nearly_always_repaired_without_timeouts() {
     let mut timeouts = 0;
     for seed in 0..10 {
         let link = Link { loss: 20, latency: Duration::from_millis(1), ..Link::good() };
@@ -120,12 +120,12 @@ fn losses_are_repaired_without_timeouts_nearly_always() {
         finish(&mut sim, 500_000, 1, Duration::from_secs(60));
         timeouts += sim.hosts.iter().map(|host| host.stack.counters().get(Counter::TcpTimeouts)).sum::<u64>();
     }
-    // Some 150 segments are lost, SYNs and lone segments among them.
+    // Some 150 segments are lost, including SYNs and lone segments.
     assert!(timeouts <= 8, "{timeouts} timeouts");
 }
 
 #[test]
-fn segments_that_overtake_each_other_are_seldom_sent_again() {
+fn reordered_segments_are_rarely_retransmitted() {
     let (mut again, mut all) = (0, 0);
     for seed in 0..5 {
         let jitter = Duration::from_micros(500);
@@ -140,5 +140,5 @@ fn segments_that_overtake_each_other_are_seldom_sent_again() {
             all += counters.get(Counter::TcpOutOfOrder);
         }
     }
-    assert!(again * 20 < all, "{again} losses found where none were, {all} segments out of order");
+    assert!(again * 20 < all, "{again} spurious recoveries, {all} segments out of order");
 }

@@ -1,4 +1,4 @@
-//! Flow control in both directions: who may send how much, and what happens at zero.
+//! Flow control in both directions, including closed windows.
 
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::{Peer, Segment, Talk, chain_of, host_config};
@@ -14,7 +14,7 @@ fn connected_with(window: u32, scale: Option<u8>) -> (Peer, Talk) {
     (peer, talk)
 }
 
-/// Past the segments at the beginning that are acknowledged one by one.
+/// Passes the initial segments, which are acknowledged one by one.
 fn warm_up(peer: &mut Peer, talk: &mut Talk) {
     for _ in 0..16 {
         peer.say(talk, b"x");
@@ -25,17 +25,17 @@ fn warm_up(peer: &mut Peer, talk: &mut Talk) {
     peer.segments();
 }
 
-#[proves("RFC 9293 3.8.6", "the window told is the room that is left")]
+#[proves("RFC 9293 3.8.6", "the announced window is the remaining space")]
 #[proves("RFC 9293 3.8.6.2.2", "a window is not opened in small steps")]
 #[test]
-fn the_window_told_is_what_the_application_has_not_filled() {
+fn the_announced_window_is_the_remaining_space() {
     let (mut peer, mut talk) = connected_with(10_000, None);
     peer.say(&mut talk, &[1; 1000]);
     assert_eq!(peer.segment().window, 9_000);
     peer.say(&mut talk, &[2; 1000]);
     assert_eq!(peer.segment().window, 8_000);
     assert_eq!(peer.read(talk.conn).len(), 2000);
-    // Reading opened it by less than two of our own segments: no acknowledgement for its own sake.
+    // The window has opened by less than two segments: no acknowledgement is sent for that alone.
     peer.silent();
     peer.say(&mut talk, &[3; 1000]);
     assert_eq!(peer.segment().window, 9_000);
@@ -43,37 +43,37 @@ fn the_window_told_is_what_the_application_has_not_filled() {
 
 #[proves("RFC 7323 2.2", "windows of segments without SYN are scaled")]
 #[test]
-fn scaled_windows_are_told_scaled() {
+fn scaled_windows_are_announced_scaled() {
     let (mut peer, mut talk) = connected_with(1 << 20, Some(2));
     peer.say(&mut talk, &[1; 1000]);
-    let told = u32::from(peer.segment().window) << 7;
-    assert!(((1 << 20) - 1128..=(1 << 20) - 1000).contains(&told), "{told}");
+    let window = u32::from(peer.segment().window) << 7;
+    assert!(((1 << 20) - 1128..=(1 << 20) - 1000).contains(&window), "{window}");
 }
 
-#[proves("RFC 9293 3.8.6.2.2", "a shut window is told open when a good part of it is free")]
+#[proves("RFC 9293 3.8.6.2.2", "a closed window is announced again when a good part of it is free")]
 #[proves("RFC 9293 3.10.7.4", "a segment beyond a window of zero is acknowledged and dropped")]
 #[test]
-fn a_window_that_shut_is_told_open_again_when_the_application_reads() {
+fn a_closed_window_opens_again_when_the_application_reads() {
     let (mut peer, mut talk) = connected_with(4_000, None);
     for left in [3000, 2000, 1000, 0] {
         peer.say(&mut talk, &[7; 1000]);
         assert_eq!(peer.segment().window, left);
     }
-    // One byte more than there is room for: acknowledged up to the edge, not taken.
+    // One byte beyond the window: acknowledged up to the edge, not accepted.
     peer.send(talk.segment().payload(b"!"));
     let full = peer.segment();
     assert_eq!((full.ack, full.window), (Some(talk.seq), 0));
     assert_eq!(peer.stack.read(talk.conn).unwrap().len(), 1000);
     peer.silent();
     peer.stack.read(talk.conn).unwrap();
-    assert_eq!(peer.segment().window, 2000, "half of it is free: worth telling");
+    assert_eq!(peer.segment().window, 2000, "half of it is free");
     peer.send(talk.segment().payload(b"!"));
     assert_eq!(peer.read(talk.conn).last(), Some(&b'!'));
 }
 
-#[proves("RFC 9293 3.4", "only what lies in the receive window is taken")]
+#[proves("RFC 9293 3.4", "only data in the receive window is accepted")]
 #[test]
-fn a_peer_that_ignores_the_window_gets_nothing_in() {
+fn data_beyond_the_window_is_not_accepted() {
     let (mut peer, mut talk) = connected_with(4_000, None);
     for _ in 0..20 {
         peer.say(&mut talk, &[7; 1000]);
@@ -84,7 +84,7 @@ fn a_peer_that_ignores_the_window_gets_nothing_in() {
 
 #[proves("RFC 9293 3.8.6", "a receiver does not shrink its window")]
 #[test]
-fn the_application_sets_its_window_and_what_was_offered_stays_offered() {
+fn the_application_sets_its_window_and_an_announced_window_is_not_shrunk() {
     let (mut peer, mut talk) = connected_with(8_000, None);
     peer.stack.set_window(talk.conn, 1_000);
     peer.say(&mut talk, &[1; 3000]);
@@ -99,7 +99,7 @@ fn the_application_sets_its_window_and_what_was_offered_stays_offered() {
 }
 
 #[test]
-fn a_window_of_zero_makes_the_peer_wait() {
+fn a_window_of_zero_stops_the_peer() {
     let (mut peer, mut talk) = connected_with(2_000, None);
     peer.stack.set_window(talk.conn, 0);
     peer.say(&mut talk, &[1; 2000]);
@@ -111,27 +111,30 @@ fn a_window_of_zero_makes_the_peer_wait() {
 }
 
 #[proves("RFC 9293 3.8.6", "no more is sent than the window allows")]
-#[proves("RFC 9293 3.8.6.2.1", "no silly remainder is sent while more is under way")]
+#[proves("RFC 9293 3.8.6.2.1", "no silly remainder is sent while data is in flight")]
 #[test]
-fn no_more_is_sent_than_the_peer_takes() {
+fn no_more_is_sent_than_the_window_allows() {
     let (mut peer, mut talk) = connected_with(60_000, None);
     peer.send(talk.segment().window(2_500));
     peer.write(talk.conn, &[1; 10_000]);
     let sizes: Vec<usize> = peer.segments().iter().map(|segment| segment.payload.len()).collect();
-    assert_eq!(sizes, [1000, 1000], "no silly remainder while more is under way");
+    assert_eq!(sizes, [1000, 1000], "no silly remainder while data is in flight");
     talk.ack += 2000;
     peer.send(talk.segment().window(500));
     peer.silent();
-    // Nothing is under way, and the window is less than a segment: it is used after the persist timeout.
+    // Nothing is in flight, and the window is smaller than a segment: it is used after the persist timeout.
     peer.next_timer();
     let probe = peer.segment();
     assert_eq!((probe.seq, probe.payload.len()), (talk.ack, 500));
 }
 
-#[proves("RFC 9293 3.8.6.1", "a shut window is probed after the retransmission timeout, with growing pauses")]
+#[proves(
+    "RFC 9293 3.8.6.1",
+    "a zero window is probed after the retransmission timeout, with increasing intervals"
+)]
 #[proves("RFC 9293 3.8.6.1", "a connection whose probes are answered stays open for ever")]
 #[test]
-fn a_shut_window_is_probed_with_growing_pauses_for_ever() {
+fn a_zero_window_is_probed_with_increasing_intervals_for_ever() {
     let (mut peer, talk) = connected_with(60_000, None);
     peer.send(talk.segment().window(0));
     peer.write(talk.conn, b"hello");
@@ -151,9 +154,9 @@ fn a_shut_window_is_probed_with_growing_pauses_for_ever() {
     assert_eq!(peer.segment().payload, b"hello");
 }
 
-#[proves("RFC 9293 3.8.6.1", "a probe carries new data that the peer may take")]
+#[proves("RFC 9293 3.8.6.1", "a probe has new data that the peer may accept")]
 #[test]
-fn a_probe_that_is_taken_counts() {
+fn accepted_data_of_a_probe_is_progress() {
     let (mut peer, mut talk) = connected_with(60_000, None);
     peer.send(talk.segment().window(0));
     peer.write(talk.conn, b"hello");
@@ -169,9 +172,9 @@ fn a_probe_that_is_taken_counts() {
     assert_eq!(peer.segment().payload, b"llo");
 }
 
-#[proves("RFC 9293 3.8.3", "probes that nobody answers end the connection")]
+#[proves("RFC 9293 3.8.3", "unanswered probes end the connection")]
 #[test]
-fn probes_without_any_answer_end_the_connection() {
+fn unanswered_probes_end_the_connection() {
     let (mut peer, talk) = connected_with(60_000, None);
     peer.send(talk.segment().window(0));
     peer.write(talk.conn, b"hello");
@@ -185,7 +188,7 @@ fn probes_without_any_answer_end_the_connection() {
 }
 
 #[test]
-fn a_fin_is_probed_too() {
+fn a_zero_window_is_probed_with_the_fin() {
     let (mut peer, mut talk) = connected_with(60_000, None);
     peer.send(talk.segment().window(0));
     peer.stack.shutdown(talk.conn);
@@ -199,7 +202,7 @@ fn a_fin_is_probed_too() {
     assert_eq!(peer.stack.next_deadline(), None);
 }
 
-#[proves("RFC 9293 3.8.6.1", "the answer to a probe tells the window")]
+#[proves("RFC 9293 3.8.6.1", "the answer to a probe updates the window")]
 #[test]
 fn a_lost_window_update_does_not_stop_the_stream() {
     let (mut peer, talk) = connected_with(60_000, None);
@@ -207,15 +210,15 @@ fn a_lost_window_update_does_not_stop_the_stream() {
     peer.write(talk.conn, &[4; 5000]);
     peer.next_timer();
     peer.segment();
-    // The answer to the probe tells the window that the lost segment would have told.
+    // The answer to the probe has the window of the lost segment.
     peer.send(talk.segment().window(60_000));
     let bytes: usize = peer.segments().iter().map(|segment| segment.payload.len()).sum();
     assert_eq!(bytes, 5000);
 }
 
-#[proves("RFC 9293 3.10.7.4", "only a segment newer than the last one that told the window tells it again")]
+#[proves("RFC 9293 3.10.7.4", "only a segment newer than the one of the last update updates the window")]
 #[test]
-fn an_old_segment_does_not_take_the_window_back() {
+fn an_old_segment_does_not_update_the_window() {
     let (mut peer, mut talk) = connected_with(60_000, None);
     let old = talk.segment().window(100);
     peer.say(&mut talk, b"abc");
@@ -226,7 +229,7 @@ fn an_old_segment_does_not_take_the_window_back() {
 }
 
 #[test]
-fn sending_is_all_or_nothing_and_space_is_told_when_what_was_refused_fits() {
+fn send_is_all_or_nothing_and_an_event_reports_when_refused_data_fits() {
     let (mut peer, mut talk) = connected_with(60_000, None);
     peer.stack.set_send_limit(talk.conn, 3_000);
     assert_eq!(peer.stack.send_space(talk.conn), 3_000);
@@ -254,7 +257,7 @@ fn sending_is_all_or_nothing_and_space_is_told_when_what_was_refused_fits() {
 #[proves("RFC 9293 3.8.6.3", "an acknowledgement is delayed for less than 0.5 s")]
 #[proves("RFC 5681 4.2", "at least every second segment is acknowledged")]
 #[test]
-fn acknowledgements_wait_for_company_and_cover_two_segments() {
+fn acknowledgements_are_delayed_and_cover_two_segments() {
     let (mut peer, mut talk) = connected_with(60_000, None);
     warm_up(&mut peer, &mut talk);
     peer.say(&mut talk, b"one");
@@ -265,7 +268,7 @@ fn acknowledgements_wait_for_company_and_cover_two_segments() {
     peer.silent();
     peer.say(&mut talk, b"three");
     assert_eq!(peer.segment().ack, Some(talk.seq));
-    // An answer takes the acknowledgement along, and nothing stays to be done.
+    // A segment with data acknowledges too, and no timer remains.
     peer.say(&mut talk, b"question");
     peer.write(talk.conn, b"answer");
     let answer = peer.segment();
@@ -277,7 +280,7 @@ fn acknowledgements_wait_for_company_and_cover_two_segments() {
 }
 
 #[test]
-fn many_small_pieces_make_full_segments_of_few_views() {
+fn segments_of_small_pieces_have_a_bounded_number_of_views() {
     let (mut peer, talk) = connected_with(60_000, None);
     peer.stack.send(talk.conn, &mut chain_of(&[1; 900], 100)).unwrap();
     peer.stack.send(talk.conn, &mut chain_of(&[2; 1_000], 10)).unwrap();

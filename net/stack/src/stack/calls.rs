@@ -1,7 +1,7 @@
-//! What the application asks of the stack.
+//! The application's calls.
 //!
-//! Calls on a connection or socket that has ended do nothing and say so where they return something: ids
-//! outlive what they name, and never name its successor.
+//! A call with the id of an ended connection or socket does nothing, and reports that in its result if it has one. Ids
+//! are never reused for another connection or socket.
 
 use super::{Stack, around};
 use crate::address::Flow;
@@ -16,13 +16,17 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use isola_iobuf::{Chain, IoBuf};
 
 impl Stack {
-    /// Listens at a TCP port. At most `backlog` connections (at least one) wait to be taken by
-    /// [`Event::Accepted`](crate::Event::Accepted); while so many do, no further handshake is completed.
+    /// Listens on a TCP port. At most `backlog` connections (at least one) wait to be taken by
+    /// [`Event::Accepted`](crate::Event::Accepted). While that many wait, no further handshake is completed.
+    ///
+    /// # Errors
+    ///
+    /// See [`ListenError`].
     pub fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, ListenError> {
         self.tcp.listen(port, backlog)
     }
 
-    /// Sets the owner of a listener's connections that come in from now on: see [`Self::owner`].
+    /// Sets the owner of connections accepted by a listener from now on: see [`Self::owner`].
     pub fn set_listener_owner(&mut self, listener: ListenerId, owner: Owner) {
         self.tcp.set_listener_owner(listener, owner);
     }
@@ -37,23 +41,31 @@ impl Stack {
         self.udp.set_owner(socket, owner);
     }
 
-    /// Stops listening. Connections that the application has not taken yet are reset.
+    /// Closes a listener. Connections that the application has not taken yet are reset.
     pub fn unlisten(&mut self, now: Instant, listener: ListenerId) {
         self.at(now);
         self.tcp.unlisten(listener, &mut around!(self));
     }
 
-    /// Begins a connection; [`Event::Connected`](crate::Event::Connected) or
-    /// [`Event::Failed`](crate::Event::Failed) follows. Data may be sent at once: it follows the handshake.
+    /// Opens a connection; [`Event::Connected`](crate::Event::Connected) or [`Event::Failed`](crate::Event::Failed)
+    /// follows. Data may be sent at once: it is transmitted after the handshake.
+    ///
+    /// # Errors
+    ///
+    /// See [`ConnectError`].
     pub fn connect(&mut self, now: Instant, remote: SocketAddr) -> Result<ConnId, ConnectError> {
         self.at(now);
         self.tcp.connect(remote, &mut around!(self))
     }
 
-    /// Queues data for sending, all of it or none: `data` is empty after success and as it was after failure.
+    /// Queues data for sending, all of it or none. `data` is empty after success, and unchanged after failure. The
+    /// connection keeps views of the memory, which must not change, until the peer has acknowledged the data; nothing
+    /// is copied.
     ///
-    /// After [`SendError::NoSpace`], [`Event::SendSpace`](crate::Event::SendSpace) tells when `data` fits.
-    /// The memory is kept, unchanged and uncopied, until the peer has acknowledged it.
+    /// # Errors
+    ///
+    /// See [`SendError`]. After [`SendError::NoSpace`], [`Event::SendSpace`](crate::Event::SendSpace) reports when
+    /// `data` fits.
     #[inline]
     pub fn send(&mut self, conn: ConnId, data: &mut Chain) -> Result<(), SendError> {
         let settled = self.tcp.send(conn, data)?;
@@ -61,8 +73,12 @@ impl Stack {
         Ok(())
     }
 
-    /// Queues as much as fits off the front of `data`; returns how many bytes. Where some are left,
-    /// [`Event::SendSpace`](crate::Event::SendSpace) tells when a good part of them fits.
+    /// Queues as much data from the front of `data` as fits, and returns its length. If some is left,
+    /// [`Event::SendSpace`](crate::Event::SendSpace) reports when a good part of it fits.
+    ///
+    /// # Errors
+    ///
+    /// See [`SendError`].
     #[inline]
     pub fn send_some(&mut self, conn: ConnId, data: &mut Chain) -> Result<usize, SendError> {
         let (count, settled) = self.tcp.send_some(conn, data)?;
@@ -70,19 +86,19 @@ impl Stack {
         Ok(count)
     }
 
-    /// Bytes that `send` takes now.
+    /// Returns the number of bytes that `send` accepts now.
     pub fn send_space(&self, conn: ConnId) -> usize {
         self.tcp.send_space(conn)
     }
 
-    /// Sets how many bytes the connection keeps for sending and sending again. Less than is queued is fine:
-    /// nothing more is taken then until it drains.
+    /// Sets the limit of the connection's send queue, in bytes. It may be less than is queued: then no more data is
+    /// accepted until the queue has drained.
     pub fn set_send_limit(&mut self, conn: ConnId, bytes: usize) {
         self.tcp.adjust(conn, &mut around!(self), |connection| connection.set_send_limit(bytes));
     }
 
-    /// Takes the next piece of received data: a view of the frame that it came in. `None` where there is
-    /// nothing now. What is taken opens the receive window again.
+    /// Returns the next piece of received data, a view of the frame of its arrival; `None` if there is none now.
+    /// Reading opens the receive window again.
     #[inline]
     pub fn read(&mut self, conn: ConnId) -> Option<IoBuf> {
         let (piece, settled) = self.tcp.read(conn)?;
@@ -90,8 +106,8 @@ impl Stack {
         Some(piece)
     }
 
-    /// Takes all of the received data, and says whether that was the last of it. As [`Self::read`] otherwise; `None` where
-    /// there is no such connection.
+    /// Returns all received data, and whether the peer's stream ended with it. Otherwise as [`Self::read`]; `None` if
+    /// the connection does not exist.
     #[inline]
     pub fn read_all(&mut self, conn: ConnId) -> Option<(Chain, EndCame)> {
         let ReadAll { connection, end, settled } = self.tcp.before_read_all(conn)?;
@@ -103,7 +119,7 @@ impl Stack {
         Some((data, end))
     }
 
-    /// Sees to what a connection wants after a call.
+    /// Updates TCP's tables after a call if that is still necessary.
     #[inline]
     fn settle(&mut self, conn: ConnId, settled: Settled) {
         if settled == Settled::No {
@@ -111,65 +127,70 @@ impl Stack {
         }
     }
 
-    /// Whether everything was read that the peer will ever send.
+    /// Returns whether the peer's stream has ended and all of it has been read.
     pub fn is_at_end(&self, conn: ConnId) -> bool {
         self.tcp.is_at_end(conn)
     }
 
-    /// Sets how many bytes the peer may send ahead of the application's reading: at most
-    /// `TcpConfig::max_receive_window`, and 65,535 towards a peer without window scaling. What was offered
-    /// before stays offered. Zero makes the peer wait.
+    /// Sets the receive window: the data that the peer may send before the application reads, in bytes. The limit is
+    /// `TcpConfig::max_receive_window`, and 65,535 for a peer without window scaling. A window that was announced is
+    /// not shrunk. Zero stops the peer.
     pub fn set_window(&mut self, conn: ConnId, bytes: u32) {
         self.tcp.adjust(conn, &mut around!(self), |connection| connection.set_window(bytes));
     }
 
-    /// Sets whether the peer is probed when it is silent, and the connection given up where it does not answer: at first as
-    /// `TcpConfig::keep_alive` says.
+    /// Sets the keep-alive policy: the peer is probed when it is silent, and the connection ends if it does not answer.
+    /// Initially as in `TcpConfig::keep_alive`.
     pub fn set_keep_alive(&mut self, conn: ConnId, keep_alive: Option<KeepAlive>) {
         self.tcp.adjust(conn, &mut around!(self), |connection| connection.set_keep_alive(keep_alive));
     }
 
-    /// Ends this side's direction after what is queued; the peer may go on sending (half-close).
+    /// Closes the sending direction after the queued data. The peer may continue to send (half-close).
     pub fn shutdown(&mut self, conn: ConnId) {
         self.tcp.adjust(conn, &mut around!(self), |connection| connection.shut_down());
     }
 
-    /// Lets go of a connection: what is queued is still sent, then it ends in good order by itself. The id is
-    /// void from now on, no event follows. Where received data was not read, or more comes in, the peer is
-    /// told by a reset (RFC 9293 3.6.1).
+    /// Closes a connection: the queued data is still sent, then the connection completes its close by itself. The id
+    /// becomes invalid, and no event follows. If received data was not read, or more arrives, the connection is reset
+    /// (RFC 9293 3.6.1).
     pub fn close(&mut self, now: Instant, conn: ConnId) {
         self.at(now);
         self.tcp.close(conn, &mut around!(self));
     }
 
-    /// Ends a connection at once by a reset. The id is void from now on, no event follows.
+    /// Aborts a connection by a reset. The id becomes invalid, and no event follows.
     pub fn abort(&mut self, now: Instant, conn: ConnId) {
         self.at(now);
         self.tcp.abort(conn, &mut around!(self));
     }
 
-    /// This side's address and port; `None` once the connection is gone.
+    /// Returns the local address and port; `None` if the connection does not exist.
     pub fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
         self.tcp.flow(conn).map(|flow| flow.local)
     }
 
-    /// The peer's address and port; `None` once the connection is gone.
+    /// Returns the peer's address and port; `None` if the connection does not exist.
     pub fn remote_addr(&self, conn: ConnId) -> Option<SocketAddr> {
         self.tcp.flow(conn).map(|flow| flow.remote)
     }
 
-    /// Figures of a connection; `None` once it is gone.
+    /// Returns the statistics of a connection; `None` if it does not exist.
     pub fn connection_stats(&self, conn: ConnId) -> Option<ConnectionStats> {
         self.tcp.stats(conn)
     }
 
-    /// All connections, those included that the application has let go of and that end by themselves.
-    /// What is shown of one is put together only where it is called for.
+    /// Returns all connections, including those that the application has closed and whose close is not complete. A view
+    /// is computed only when its function is called.
     pub fn connections(&self, now: Instant) -> impl Iterator<Item = (Flow, impl FnOnce() -> ConnectionView)> {
         self.tcp.views(now)
     }
 
-    /// Opens a UDP port. In a cell of several cores, in every instance: datagrams go by their flow.
+    /// Opens a UDP port. In a cell of several cores, each instance must open it, because datagrams are steered by their
+    /// flow.
+    ///
+    /// # Errors
+    ///
+    /// See [`BindError`].
     pub fn udp_bind(&mut self, port: u16) -> Result<UdpId, BindError> {
         if port == 0 || (port == crate::dhcp::CLIENT_PORT && self.dhcp.is_some()) {
             return Err(BindError::PortInUse(port));
@@ -177,7 +198,11 @@ impl Stack {
         self.udp.bind(port)
     }
 
-    /// Opens a free UDP port for talking to `remote`, whose answers come to this instance.
+    /// Opens a free UDP port for datagrams to `remote`, chosen so that the answers are steered to this instance.
+    ///
+    /// # Errors
+    ///
+    /// See [`BindError`].
     pub fn udp_bind_for(&mut self, remote: SocketAddr) -> Result<UdpId, BindError> {
         let none = match remote {
             SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -187,17 +212,21 @@ impl Stack {
         self.udp.bind_for(own, remote)
     }
 
-    /// Closes a UDP port; what it has queued is dropped.
+    /// Closes a UDP port and drops its queued datagrams.
     pub fn udp_close(&mut self, socket: UdpId) {
         self.udp.close(socket, &mut self.events);
     }
 
-    /// The port of a UDP socket.
+    /// Returns the port of a UDP socket.
     pub fn udp_port(&self, socket: UdpId) -> Option<u16> {
         self.udp.port(socket)
     }
 
-    /// Sends a datagram. It may still be lost, as datagrams are: for one, where the neighbour search fails.
+    /// Sends a datagram. It may still be lost, for example if the neighbour cannot be resolved.
+    ///
+    /// # Errors
+    ///
+    /// See [`SendToError`].
     pub fn udp_send_to(
         &mut self,
         now: Instant,
@@ -210,8 +239,12 @@ impl Stack {
         self.send_datagram(socket, own, remote, payload.into())
     }
 
-    /// Answers a datagram: from the address that it was sent to, where that is this interface's own, since its sender may
-    /// take no other's word (RFC 1122 4.1.3.5). Otherwise as [`Self::udp_send_to`].
+    /// Sends a datagram as answer to `asked`, from the address to which that was sent if it is one of this interface,
+    /// because its sender may accept answers only from there (RFC 1122 4.1.3.5). Otherwise as [`Self::udp_send_to`].
+    ///
+    /// # Errors
+    ///
+    /// See [`SendToError`].
     pub fn udp_answer(
         &mut self,
         now: Instant,
@@ -257,12 +290,12 @@ impl Stack {
         Ok(())
     }
 
-    /// Takes the oldest datagram of a socket.
+    /// Returns the oldest datagram of a socket.
     pub fn udp_receive(&mut self, socket: UdpId) -> Option<Datagram> {
         self.udp.receive(socket)
     }
 
-    /// Whether a UDP port is open.
+    /// Returns whether a UDP port is open.
     pub fn udp_is_bound(&self, port: u16) -> bool {
         self.udp.is_bound(port)
     }

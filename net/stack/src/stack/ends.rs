@@ -1,8 +1,8 @@
-//! The fast-path frames that begin and end a connection: SYNs and FINs, and the acknowledgements of a flow that has no connection
-//! yet or no more. They are read at one look, as the fast-path frames of a connection are (`fast_path.rs`), without the steps between.
+//! Fast path for the frames of a handshake or close: SYN, SYN-ACK, FIN, and acknowledgements of flows without a
+//! connection. One function parses all headers, as `fast_path.rs` does for the frames of a connection.
 //!
-//! Whatever is unusual about a frame is left to the general path (`receive.rs`), which would do the same with the usual
-//! ones: nothing is dropped or counted here.
+//! Every other frame takes the general path (`receive.rs`), which would process these frames with the same result.
+//! Nothing is dropped or counted here.
 
 use crate::address::{Flow, is_unicast};
 use crate::address6::is_unicast6;
@@ -20,13 +20,14 @@ use isola_iobuf::IoBuf;
 
 const TCP: u8 = IpNumber::TCP.0;
 
-/// Where IP's header begins.
+/// Offset of the IP header.
 const IP: usize = ethernet::HEADER_LEN;
-/// Where TCP's header begins behind either of IP's.
+/// Offset of the TCP header, for either version of IP.
 const TCP_V4: usize = IP + ipv4::HEADER_LEN;
 const TCP_V6: usize = IP + ipv6::HEADER_LEN;
 
-/// What a frame says of its packet: its addresses, where they stand, where TCP's header begins and where the packet ends.
+/// The fields of a packet: its addresses, their offset in the frame, the offset of the TCP header, and the end of the
+/// packet.
 struct Ends {
     local: IpAddr,
     remote: IpAddr,
@@ -35,7 +36,7 @@ struct Ends {
     end: usize,
 }
 
-/// A fast-path frame that begins or ends a connection.
+/// A frame of a handshake or close.
 pub(super) struct End {
     pub flow: Flow,
     seq: Seq,
@@ -43,14 +44,14 @@ pub(super) struct End {
     flags: Flags,
     window: u16,
     options: Options,
-    /// Where the packet's addresses stand in the frame, where its segment begins, where that's data do, and where they end.
+    /// Offsets in the frame: of the packet's addresses, of the TCP header, of the data, and of the end of the packet.
     addresses_at: usize,
     segment_at: usize,
     data_at: usize,
     end: usize,
 }
 
-/// Reads a frame; `None` where it is not a fast-path one.
+/// Parses a frame; `None` if it must take the general path.
 pub(super) fn read(frame: &[u8], interface: &Interface) -> Option<End> {
     let link = frame.first_chunk::<IP>()?;
     let from_group = link[6] & 1 != 0;
@@ -92,8 +93,7 @@ pub(super) fn read(frame: &[u8], interface: &Interface) -> Option<End> {
     })
 }
 
-/// Whether a segment has these flags and no others: those of an acknowledgement, with the end of a stream or without, or of a
-/// SYN or its answer.
+/// Returns whether the flags are exactly those of an acknowledgement (with or without FIN or PSH), a SYN, or a SYN-ACK.
 const fn is_fast(flags: u8) -> bool {
     const ACK: u8 = Flags::ACK.bits();
     const LAST: u8 = Flags::FIN.bits() | ACK;
@@ -102,7 +102,7 @@ const fn is_fast(flags: u8) -> bool {
     matches!(flags & !Flags::PSH.bits(), ACK | LAST) || matches!(flags, SYN | ANSWER)
 }
 
-/// Reads what a frame with a packet of IPv4 begins with.
+/// Parses the IPv4 header of a frame.
 fn read_v4(head: &[u8; TCP_V4], interface: &Interface) -> Option<Ends> {
     let (_, header) = head.split_last_chunk::<{ ipv4::HEADER_LEN }>()?;
     let [0x45, service, l0, l1, _, _, f0, f1, _, TCP, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = *header else {
@@ -115,7 +115,8 @@ fn read_v4(head: &[u8; TCP_V4], interface: &Interface) -> Option<Ends> {
     }
     let words = header.as_chunks::<4>().0;
     let sum: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
-    // A sum over its own complement is all ones, however it is folded.
+    // The one's complement sum of a header with its checksum is all ones; so a sum with wider words is a multiple of
+    // 0xffff.
     sum.is_multiple_of(0xffff).then(|| Ends {
         local: IpAddr::V4(local),
         remote: IpAddr::V4(remote),
@@ -125,7 +126,7 @@ fn read_v4(head: &[u8; TCP_V4], interface: &Interface) -> Option<Ends> {
     })
 }
 
-/// The same of a packet of IPv6.
+/// Parses the IPv6 header of a frame.
 fn read_v6(head: &[u8; TCP_V6], interface: &Interface) -> Option<Ends> {
     let (_, header) = head.split_last_chunk::<{ ipv6::HEADER_LEN }>()?;
     let [v0, v1, _, _, l0, l1, TCP, _, ref ends @ ..] = *header else { return None };
@@ -144,14 +145,14 @@ fn read_v6(head: &[u8; TCP_V6], interface: &Interface) -> Option<Ends> {
     })
 }
 
-/// Whether a router on the way was congested (RFC 3168 5): that is for the general path to tell.
+/// Returns whether the packet has a congestion mark (RFC 3168 5), which only the general path processes.
 const fn is_marked(service: u8) -> bool {
     service & 3 == 3
 }
 
 impl End {
-    /// Whether a flow that is not known can be that of the segment: its ports exist, and its sender can be answered and does
-    /// not claim to be this interface.
+    /// Returns whether the segment may open a new flow: its ports are not zero, and its source address can be answered
+    /// and is not this interface's.
     pub fn may_begin(&self, interface: &Interface) -> bool {
         let is_possible = match (self.flow.remote.ip(), &interface.ipv4) {
             (IpAddr::V4(ip), Some(own)) => is_unicast(ip) && !own.is_broadcast(ip) && ip != own.address,
@@ -161,16 +162,16 @@ impl End {
         is_possible && self.flow.local.port() != 0 && self.flow.remote.port() != 0
     }
 
-    /// Whether the segment's checksum holds.
+    /// Returns whether the segment's checksum is correct.
     pub fn is_intact(&self, frame: &[u8]) -> bool {
-        // The pseudo-header's addresses stand right before the segment; its other words follow here.
+        // The addresses of the pseudo-header precede the segment; protocol and length are added here.
         let Some(summed) = frame.get(self.addresses_at..self.end) else { return false };
         let mut sum = Sum::words(u64::from(TCP) + (self.end - self.segment_at) as u64);
         sum.add(summed);
         sum.checksum() == 0
     }
 
-    /// The segment, with its data.
+    /// Returns the segment with its data.
     pub fn into_segment(self, mut frame: IoBuf) -> Segment {
         frame.truncate(self.end);
         frame.advance(self.data_at);

@@ -1,8 +1,8 @@
-//! The fast-path frame: a segment of a connection, with data or an acknowledgement and no options but timestamps, over IPv4 or
-//! IPv6 without any of theirs. It is read in one look, without the steps between.
+//! Fast path for the frames of a connection: segments with data or a plain acknowledgement, without TCP options except
+//! timestamps, over IPv4 without options or IPv6 without extension headers. One function parses all headers.
 //!
-//! Whatever is unusual about a frame is left to the general path (`receive.rs`), which would do the same with the usual
-//! ones: nothing is dropped or counted here.
+//! Every other frame takes the general path (`receive.rs`), which would process these frames with the same result.
+//! Nothing is dropped or counted here.
 
 use crate::checksum::Sum;
 use crate::interface::Interface;
@@ -23,31 +23,32 @@ use isola_iobuf::{Chain, IoBuf};
 
 const TCP: u8 = IpNumber::TCP.0;
 
-/// Where IP's header begins.
+/// Offset of the IP header.
 const IP: usize = ethernet::HEADER_LEN;
-/// Where TCP's header begins behind either of IP's.
+/// Offset of the TCP header, for either version of IP.
 const TCP_V4: usize = IP + ipv4::HEADER_LEN;
 const TCP_V6: usize = IP + ipv6::HEADER_LEN;
-/// The least length of a frame of either: with headers that have no options, and no data.
+/// Minimum length of a frame, for either version of IP: all headers without options, and no data.
 const LEAST_V4: usize = TCP_V4 + HEADER_LEN;
 const LEAST_V6: usize = TCP_V6 + HEADER_LEN;
 
-/// What a fast-path frame says.
+/// The fields of a fast-path frame.
 pub(super) struct FastSegment {
-    /// The connection that it is for.
+    /// Index of the segment's connection.
     pub connection: u32,
     pub plain: Plain,
     flags: Flags,
     /// The remote and the local port.
     ports: (u16, u16),
-    /// Where TCP's header begins.
+    /// Offset of the TCP header.
     segment_at: usize,
-    /// Where the data stands in the packet, though its end may lie in another piece of the frame.
+    /// Start and end of the data in the frame. The end may be in a later part of a merged frame.
     start: usize,
     end: usize,
 }
 
-/// Reads a frame of which `rest_len` bytes stand elsewhere; `None` where it is not a fast-path one, or for no connection.
+/// Parses a frame of which `rest_len` further bytes are in other buffers; `None` if it must take the general path or
+/// belongs to no connection.
 #[inline(always)]
 pub(super) fn read(frame: &[u8], rest_len: usize, interface: &Interface, tcp: &Tcp) -> Option<FastSegment> {
     let head = frame.first_chunk::<LEAST_V4>()?;
@@ -60,7 +61,7 @@ pub(super) fn read(frame: &[u8], rest_len: usize, interface: &Interface, tcp: &T
         EtherType::IPV6 => read_v6(frame, interface, tcp)?,
         _ => return None,
     };
-    // The rest belongs to the packet as a whole.
+    // The other buffers must belong to the packet entirely.
     let len = frame.len() + rest_len;
     let fits = fast.start <= fast.end && fast.end <= len && (rest_len == 0 || fast.end == len);
     fits.then_some(fast)
@@ -76,14 +77,14 @@ fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// Whether a segment has no flags but that of its acknowledgement, which has to be there, and PSH. That is asked early: it
-/// tells the beginnings and ends of connections apart.
+/// Returns whether the flags are ACK alone, or with PSH. This is tested early, because it excludes the frames of
+/// handshakes and closes.
 #[inline(always)]
 const fn is_plain(flags: u8) -> bool {
     flags & !Flags::PSH.bits() == Flags::ACK.bits()
 }
 
-/// Reads a packet of IPv4 in `frame`, which begins with `head`.
+/// Parses an IPv4 packet in `frame`, whose first bytes are `head`.
 #[inline(always)]
 fn read_v4(frame: &[u8], head: &[u8; LEAST_V4], interface: &Interface, tcp: &Tcp) -> Option<FastSegment> {
     let (local, remote) = (word(head, IP + 16), word(head, IP + 12));
@@ -92,7 +93,8 @@ fn read_v4(frame: &[u8], head: &[u8; LEAST_V4], interface: &Interface, tcp: &Tcp
     if odd || !is_plain(head[TCP_V4 + 13]) || interface.ipv4?.address.to_bits() != local {
         return None;
     }
-    // A sum over its own complement is all ones, however it is folded, and whichever byte of a word comes first.
+    // The one's complement sum of a header with its checksum is all ones, in either byte order; so a sum with wider
+    // words is a multiple of 0xffff.
     let words = head[IP..TCP_V4].as_chunks::<4>().0;
     let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
     if !sum.is_multiple_of(0xffff) {
@@ -104,7 +106,7 @@ fn read_v4(frame: &[u8], head: &[u8; LEAST_V4], interface: &Interface, tcp: &Tcp
     FastSegment::new(connection, head, frame.get(LEAST_V4..)?, TCP_V4, end)
 }
 
-/// Reads a packet of IPv6.
+/// Parses an IPv6 packet.
 #[inline]
 fn read_v6(frame: &[u8], interface: &Interface, tcp: &Tcp) -> Option<FastSegment> {
     let head = frame.first_chunk::<LEAST_V6>()?;
@@ -124,14 +126,15 @@ fn read_v6(frame: &[u8], interface: &Interface, tcp: &Tcp) -> Option<FastSegment
     FastSegment::new(tcp.connection_at(&flow)?, head, frame.get(LEAST_V6..)?, TCP_V6, end)
 }
 
-/// Whether a router on the way was congested (RFC 3168 5): that is for the general path to tell.
+/// Returns whether the packet has a congestion mark (RFC 3168 5), which only the general path processes.
 #[inline(always)]
 const fn is_marked(service: u8) -> bool {
     service & 3 == 3
 }
 
 impl FastSegment {
-    /// Reads TCP's header, which begins at `at` in `head`; `behind` follows that, and the packet ends at `end`.
+    /// Parses the TCP header at offset `at` of `head`. `behind` are the bytes behind that header, and `end` is the end
+    /// of the packet.
     #[inline(always)]
     fn new<const N: usize>(
         connection: u32,
@@ -158,15 +161,15 @@ impl FastSegment {
         Some(Self { connection, plain, flags, ports, segment_at: at, start, end })
     }
 
-    /// Where the data stands in a frame of which so many bytes stand in one piece.
+    /// Returns the range of the data in the frame's first buffer, which has `len` bytes.
     #[inline]
     pub fn data(&self, len: usize) -> Range<usize> {
         self.start..self.end.min(len)
     }
 
-    /// Whether the segment's checksum holds, of a frame that stands in one piece.
+    /// Returns whether the segment's checksum is correct, for a frame in one buffer.
     pub fn is_intact(&self, frame: &[u8]) -> bool {
-        // The pseudo-header's addresses stand right before the segment; its other words follow here.
+        // The addresses of the pseudo-header precede the segment; protocol and length are added here.
         let addresses_len = if self.segment_at == TCP_V4 { 8 } else { 32 };
         let Some(summed) = frame.get(self.segment_at - addresses_len..self.end) else { return false };
         let mut sum = Sum::words(u64::from(TCP) + (self.end - self.segment_at) as u64);
@@ -174,7 +177,7 @@ impl FastSegment {
         sum.checksum() == 0
     }
 
-    /// The segment, with its data.
+    /// Returns the segment with its data.
     pub fn into_segment(self, payload: IoBuf, rest: Option<Box<Chain>>) -> Segment {
         let Plain { seq, ack, window, timestamps, .. } = self.plain;
         Segment {

@@ -1,4 +1,4 @@
-//! What concerns the link itself: ARP, neighbour discovery, and IPv6's addresses.
+//! The link: ARP, neighbour discovery, and the configuration of IPv6 addresses.
 
 use super::receive::Addressee;
 use super::{Stack, around};
@@ -20,12 +20,12 @@ use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use etherparse::ArpOperation;
 use isola_iobuf::{Chain, IoBuf};
 
-/// The longest time for which a router may have neighbours count as reachable (RFC 4861 6.2.1).
+/// The longest reachable time that a router may announce (RFC 4861 6.2.1).
 const LONGEST_REACHABLE_MS: u32 = 3_600_000;
 
-/// How long after it was lent an address can turn out to be somebody's: he answers its announcement.
+/// Time after the assignment of an address within which a conflict is attributed to its announcement.
 const FRESH_ADDRESS: Duration = Duration::from_secs(5);
-/// Least time between two defences of an address (RFC 5227 1.1).
+/// Minimum interval between two defences of an address (RFC 5227 1.1).
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Stack {
@@ -33,7 +33,7 @@ impl Stack {
         let packet = ArpPacket::parse(bytes).ok_or(Counter::DropArpMalformed)?;
         let own = self.interface.ipv4.ok_or(Counter::DropNoAddress)?;
         if packet.sender_ip == own.address {
-            // What we said ourselves, or say again on another way, is no conflict.
+            // Our own packet, received again or on another path, is no conflict.
             if packet.sender_mac != self.interface.mac {
                 self.on_address_claim();
             }
@@ -42,7 +42,7 @@ impl Stack {
         if !own.on_link(packet.sender_ip) || own.is_broadcast(packet.sender_ip) {
             return Err(Counter::DropArpNotForUs);
         }
-        // What is between others only refreshes what is known (RFC 826's merge flag).
+        // A packet between other hosts only updates an existing entry (the merge flag of RFC 826).
         let for_us = packet.target_ip == own.address;
         let make = if for_us { MakeEntry::Always } else { MakeEntry::IfPresent };
         let answers = for_us && packet.operation == ArpOperation::REPLY;
@@ -64,8 +64,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Somebody uses our IPv4 address (RFC 5227 2.4). One that was just lent, or is claimed again soon, goes back
-    /// to its server; otherwise it is defended, by telling the neighbours who has it, now and then.
+    /// Handles a conflict of our IPv4 address (RFC 5227 2.4). A DHCP address that is new, or whose conflict recurs
+    /// within the interval, is declined. Otherwise the address is announced again, once per interval.
     fn on_address_claim(&mut self) {
         self.counters.bump(Counter::AddressConflicts);
         let fresh = self.now < self.address_since + FRESH_ADDRESS;
@@ -101,14 +101,14 @@ impl Stack {
                     return Ok(());
                 }
                 if self.interface.ipv6.has(target) {
-                    // Somebody else claims to have our address: nothing helps (RFC 4862 5.4.4).
+                    // Another host claims our address: there is no remedy (RFC 4862 5.4.4).
                     return Err(Counter::DropNdpInvalid);
                 }
                 let evidence = if flags.is_solicited() { Evidence::Confirmed } else { Evidence::Claimed };
                 let strength = if flags.overrides() { Strength::Replaces } else { Strength::Adds };
                 let advert = Advert { mac, evidence, strength };
                 let ip = IpAddr::V6(target);
-                // Whoever asked may be another instance, whose question this one knows nothing of.
+                // The solicitation may come from another instance, of which this one has no record.
                 let unasked = if flags.is_solicited() && self.speaks_for_others() {
                     MakeEntry::Always
                 } else {
@@ -138,7 +138,8 @@ impl Stack {
         destination: Ipv6Addr,
     ) -> Result<(), Counter> {
         let checks = source.is_unspecified();
-        // Who checks an address asks its group, and does not say who it is (RFC 4861 7.1.1).
+        // A host that checks an address sends to the address's group and omits its own link-layer address (RFC 4861
+        // 7.1.1).
         if checks && (sender.is_some() || destination != solicited_node(target)) {
             return Err(Counter::DropNdpInvalid);
         }
@@ -157,7 +158,7 @@ impl Stack {
             }
             (source, sender.or_else(|| self.interface.neighbours.mac_of(source.into())), Answers::Somebody)
         };
-        // Without its hardware address, and where it is not known, the asker could not be reached anyway.
+        // Without the sender's link-layer address, neither announced nor known, the answer cannot be sent.
         let mac = mac.ok_or(Counter::DropNdpInvalid)?;
         let bytes = ndp::advertisement(target, own, answers);
         let kind = LinkMessageKind::Neighbours;
@@ -187,7 +188,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Somebody shows that an address is taken.
+    /// Processes evidence that an address is used by another host.
     fn conflict(&mut self, ip: Ipv6Addr) -> Outcome {
         let Some(autoconf) = &mut self.autoconf else { return Outcome::NotOurs };
         match autoconf.on_conflict(ip) {
@@ -200,7 +201,7 @@ impl Stack {
         Outcome::Settled
     }
 
-    /// Sends what the set-up of IPv6 has to say, and uses what it found out.
+    /// Sends the messages of IPv6 autoconfiguration, and applies its settings.
     pub(super) fn poll_autoconf(&mut self) {
         let due = self.autoconf.as_ref().and_then(Autoconf::deadline);
         if due.is_none_or(|at| at > self.now) {
@@ -234,7 +235,7 @@ impl Stack {
         self.interface.send_link_message(message, &mut self.counters);
     }
 
-    /// Sends what the DHCPv6 client has to say, once there is an address to say it from.
+    /// Sends the DHCPv6 client's message, once there is a link-local source address.
     pub(super) fn poll_dhcp6(&mut self) {
         if self.dhcp6.deadline().is_none_or(|at| at > self.now) {
             return;
@@ -271,13 +272,13 @@ impl Stack {
         self.poll_autoconf();
     }
 
-    /// What the interface uses of IPv6.
+    /// Returns the IPv6 settings of the interface.
     pub fn ipv6(&self) -> Ipv6Settings {
         self.interface.ipv6
     }
 
-    /// Sets what the interface uses of IPv6: on instances other than 0, what instance 0's `ipv6` says after
-    /// [`Event::Ipv6Changed`]. Ends what the stack finds out by itself. Connections on other addresses fail.
+    /// Sets the IPv6 settings of the interface: on instances other than 0, those of instance 0 after
+    /// [`Event::Ipv6Changed`]. Ends autoconfiguration and DHCPv6. Connections of other addresses fail.
     pub fn set_ipv6(&mut self, now: Instant, settings: Ipv6Settings) {
         self.at(now);
         self.setup_due = Instant::ZERO;
@@ -288,7 +289,7 @@ impl Stack {
 
     fn change_ipv6(&mut self, settings: Ipv6Settings) {
         let before = self.interface.ipv6;
-        // Which router is next is each instance's own experience.
+        // Each instance selects its next router by its own experience.
         let same_routers = settings.routers.iter().all(|router| before.routers.contains(router))
             && before.routers.iter().all(|router| settings.routers.contains(router));
         let routers = if same_routers { before.routers } else { settings.routers };
@@ -305,14 +306,13 @@ impl Stack {
         self.tcp.on_search_ended(&waiting, SearchOutcome::Found, &mut around);
     }
 
-    /// Takes in what another instance learned about a neighbour ([`Event::Neighbour`]), or what is known of one
-    /// for sure.
+    /// Records a confirmed neighbour: from another instance ([`Event::Neighbour`]), or known for certain.
     pub fn learn(&mut self, now: Instant, ip: impl Into<IpAddr>, mac: MacAddr) {
         self.at(now);
         self.learn_neighbour((ip.into(), mac), Evidence::Confirmed, MakeEntry::Always);
     }
 
-    /// Takes in what another instance heard claimed about a neighbour ([`Event::Neighbour`]).
+    /// Records an unconfirmed neighbour of another instance ([`Event::Neighbour`]).
     pub fn learn_claim(&mut self, now: Instant, ip: impl Into<IpAddr>, mac: MacAddr) {
         self.at(now);
         self.learn_neighbour((ip.into(), mac), Evidence::Claimed, MakeEntry::Always);
@@ -324,12 +324,12 @@ impl Stack {
         self.tell(learned, pair, evidence);
     }
 
-    /// Whether other instances hear of neighbours through this one.
+    /// Returns whether this instance reports neighbours to others.
     fn speaks_for_others(&self) -> bool {
         self.core.is_first() && !self.core.is_alone()
     }
 
-    /// Has everybody go on who waited for a neighbour, and the other instances hear of it.
+    /// Continues the work that waited for a neighbour, and reports the neighbour to other instances.
     fn tell(&mut self, learned: Learned, (ip, mac): (IpAddr, MacAddr), evidence: Evidence) {
         let Learned::Fresh(Waiting { packets, connections }) = learned else { return };
         self.interface.on_heard(ip);
@@ -341,20 +341,20 @@ impl Stack {
         }
     }
 
-    /// Gives up packets whose fragments do not come, and tells their senders.
+    /// Drops incomplete packets whose time has expired, and notifies their senders.
     pub(super) fn on_fragment_timer(&mut self) {
         for first in self.fragments.on_timer(self.now, &mut self.counters) {
             self.complain(first, Addressee::Own, Complaint::ReassemblyTime);
         }
     }
 
-    /// Asks on for neighbours, and gives up those that are silent.
+    /// Repeats solicitations, and gives up neighbours that do not answer.
     pub(super) fn on_neighbour_timer(&mut self) {
         let (asks, lost) = self.interface.neighbours.on_timer(self.now);
         asks.into_iter().for_each(|ask| self.interface.ask(ask, &mut self.counters));
         for (ip, Waiting { packets, connections }) in lost {
-            // Where the next router takes the place of a silent one, what waited goes by that, and whoever waited looks
-            // again.
+            // If another router replaces a silent one, the waiting packets are sent to it, and waiting connections look
+            // up their path again.
             let outcome = match self.interface.on_silent(ip) {
                 Silence::NextRouter => {
                     let Self { interface, counters, now, .. } = self;
@@ -371,7 +371,7 @@ impl Stack {
     }
 }
 
-/// Whether a message was about an address that is being checked here.
+/// Whether a message reported a conflict of an address under check here.
 #[derive(PartialEq)]
 enum Outcome {
     Settled,

@@ -1,5 +1,5 @@
-//! The stack: its parts, and the five calls that drive it. `receive.rs` is the way in, `link.rs` what concerns
-//! neighbours and addresses, `calls.rs` the application's side.
+//! The stack: its parts, and the calls that drive it. `receive.rs` processes received frames, `link.rs` neighbours and
+//! addresses, and `calls.rs` has the application's calls.
 
 mod calls;
 mod ends;
@@ -28,7 +28,7 @@ use alloc::collections::VecDeque;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use isola_iobuf::{Chain, Frame, IoBuf, IoBufMut};
 
-/// One core's protocol state for one interface. See the crate's page for how it is driven.
+/// The protocol state of one core for one interface. The crate's documentation describes its use.
 pub struct Stack {
     core: CoreShare,
     counters: Counters,
@@ -38,7 +38,7 @@ pub struct Stack {
     udp: UdpSockets,
     sent_datagrams: SentDatagrams,
     dhcp: Option<dhcp::Client>,
-    /// When the IPv4 address was set, and when it was last defended against somebody who claims it.
+    /// The time at which the IPv4 address was set, and the time of its last defence against another host.
     address_since: Instant,
     defended: Option<Instant>,
     autoconf: Option<Autoconf>,
@@ -47,25 +47,24 @@ pub struct Stack {
     reassembled: VecDeque<IoBuf>,
     echo_limit: RateLimit,
     error_limit: RateLimit,
-    /// When those want to act who see to the interface's addresses: DHCP's clients and IPv6's configuration. Zero where
-    /// something happened since they were asked.
+    /// The earliest deadline of the DHCP clients and IPv6 autoconfiguration. Zero if it must be recomputed.
     setup_due: Instant,
-    /// The latest time that was told: for calls that need no newer one.
+    /// The latest time passed to any call, used by calls without a time.
     now: Instant,
 }
 
-/// How full the stack's TCP tables are.
+/// Number of entries in the stack's TCP tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Occupancy {
     /// Connections.
     pub connections: usize,
-    /// Handshakes without their last segment.
+    /// Handshakes whose last segment is missing.
     pub half_open: usize,
     /// TIME-WAIT entries.
     pub time_wait: usize,
 }
 
-/// The parts that TCP works with, without TCP itself.
+/// Borrows the parts of the stack that TCP uses.
 macro_rules! around {
     ($stack:expr) => {
         Around {
@@ -79,7 +78,11 @@ macro_rules! around {
 use around;
 
 impl Stack {
-    /// A stack at the time `now`, with its address set, or its first DHCP message ready to be sent.
+    /// Returns a stack with its address set, or with its first DHCP message ready to be sent.
+    ///
+    /// # Errors
+    ///
+    /// See [`ConfigError`].
     pub fn new(config: Config, now: Instant) -> Result<Self, ConfigError> {
         config.validate()?;
         let (dhcp_seed, udp_seed) = config.secret.keys(4);
@@ -119,12 +122,12 @@ impl Stack {
         Ok(stack)
     }
 
-    /// Tells the stack the time. One that lies before an earlier one counts as that.
+    /// Sets the time. A time before an earlier one is replaced by that.
     fn at(&mut self, now: Instant) {
         self.now = self.now.max(now);
     }
 
-    /// Takes the next frame to transmit: call until it returns `None`.
+    /// Returns the next frame to transmit. Call this until it returns `None`.
     #[inline]
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Frame> {
         let mut next = None;
@@ -132,8 +135,8 @@ impl Stack {
         next
     }
 
-    /// Gives `send` the next frame to transmit, as [`Self::poll_transmit`] returns it; returns whether there was one. A frame
-    /// of the fast path is built in the place of `send`'s argument. Inlined for that.
+    /// Passes the next frame to transmit to `send`, the same that [`Self::poll_transmit`] would return. Returns whether
+    /// there was one. This function is inlined so that a fast-path frame is built directly in the argument of `send`.
     #[inline(always)]
     pub fn transmit_next(&mut self, now: Instant, send: impl FnOnce(Frame)) -> bool {
         self.at(now);
@@ -153,7 +156,7 @@ impl Stack {
         self.transmit_any().map(send).is_some()
     }
 
-    /// Takes the next frame to transmit, whatever it is.
+    /// Returns the next frame to transmit, of any kind.
     fn transmit_any(&mut self) -> Option<Frame> {
         if self.now >= self.setup_due {
             self.set_up();
@@ -164,37 +167,37 @@ impl Stack {
         if let Some(frame) = self.tcp.transmit(&mut around!(self)) {
             return self.counted(frame);
         }
-        // What the connections had to say may have gone by way of the interface.
+        // TCP may have queued frames at the interface.
         let frame = self.interface.pop()?;
         self.counted(frame)
     }
 
-    /// Whether [`Self::poll_transmit`] may have another frame, after it has returned one.
+    /// Returns whether [`Self::poll_transmit`] may have another frame, after it has returned one.
     #[inline]
     pub fn may_transmit(&self) -> bool {
         self.interface.has_ready() || self.tcp.has_ready() || self.now >= self.setup_due
     }
 
-    /// Counts a frame that leaves.
+    /// Counts an outgoing frame.
     fn counted(&mut self, frame: Frame) -> Option<Frame> {
         self.counters.bump(Counter::FramesOut);
         self.counters.add(Counter::BytesOut, frame.len() as u64);
         Some(frame)
     }
 
-    /// Gives the head of a frame back that the device is done with, so that its memory serves another one. Optional.
+    /// Returns the head of a transmitted frame, so that its memory can be reused. Optional.
     pub fn recycle(&mut self, head: IoBufMut) {
         self.interface.recycle(head);
     }
 
-    /// When `on_timer` is to be called next; `None` while nothing waits for time to pass. Exact: an idle
-    /// connection has no deadline.
+    /// Returns the time of the next call of `on_timer`; `None` if no timer runs. It is exact; an idle connection has no
+    /// timer.
     pub fn next_deadline(&mut self) -> Option<Instant> {
         self.next_deadline_before(Instant::NEVER)
     }
 
-    /// The same, where it lies before `limit`. That takes a few instructions while it does not: for a caller who has set
-    /// an alarm already.
+    /// Returns the time of the next call of `on_timer` if it is before `limit`. Otherwise the call takes a few
+    /// instructions: for callers that have armed a timer for `limit`.
     pub fn next_deadline_before(&mut self, limit: Instant) -> Option<Instant> {
         let tcp = self.tcp.deadline_before(limit, self.now);
         if self.setup_due == Instant::ZERO {
@@ -208,7 +211,7 @@ impl Stack {
         (first < limit).then_some(first)
     }
 
-    /// Acts on everything that is due at `now`. Calling it early or often does no harm.
+    /// Acts on all timers that have expired at `now`. Early and repeated calls are harmless.
     pub fn on_timer(&mut self, now: Instant) {
         self.at(now);
         self.set_up();
@@ -218,7 +221,7 @@ impl Stack {
         self.setup_due = Instant::ZERO;
     }
 
-    /// Has those act who see to the interface's addresses, and notes when they want to act next.
+    /// Polls the DHCP clients and IPv6 autoconfiguration, and updates their deadline.
     #[cold]
     fn set_up(&mut self) {
         self.interface.owner = Owner::UNKNOWN;
@@ -231,13 +234,13 @@ impl Stack {
     fn find_setup_deadline(&self) -> Instant {
         let dhcp = self.dhcp.as_ref().and_then(dhcp::Client::deadline);
         let autoconf = self.autoconf.as_ref().and_then(Autoconf::deadline);
-        // Until there is an address to ask from, that is what is waited for.
+        // Without a link-local address DHCPv6 cannot send, so its deadline does not count.
         let may_ask = |_: &Instant| self.autoconf.as_ref().and_then(Autoconf::link_local).is_some();
         let dhcp6 = self.dhcp6.deadline().filter(may_ask);
         [dhcp, autoconf, dhcp6].into_iter().flatten().min().unwrap_or(Instant::NEVER)
     }
 
-    /// Takes the next event: call until it returns `None`, and before `poll_transmit`.
+    /// Returns the next event. Call this until it returns `None`, and before `poll_transmit`.
     #[inline]
     pub fn next_event(&mut self) -> Option<Event> {
         if let Some(event) = self.events.take_notice() {
@@ -254,44 +257,43 @@ impl Stack {
         self.tcp.take_event(&mut self.interface, &mut self.events)
     }
 
-    /// Returns the owner of the frame that was received last, of the event that was taken last, or of the frame to
-    /// transmit that was taken last: whichever call was the last one.
+    /// Returns the owner of the last received frame, the last event or the last frame to transmit, according to the
+    /// latest call.
     #[inline]
     pub fn owner(&self) -> Owner {
         self.interface.owner
     }
 
-    /// Whether [`Self::next_event`] may have one.
+    /// Returns whether [`Self::next_event`] may have an event.
     #[inline]
     pub fn may_have_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// How full the TCP tables are.
+    /// Returns the number of entries in the TCP tables.
     pub fn occupancy(&self) -> Occupancy {
         let (connections, half_open, time_wait) = self.tcp.occupancy();
         Occupancy { connections, half_open, time_wait }
     }
 
-    /// The interface's hardware address.
+    /// Returns the interface's hardware address.
     pub fn mac(&self) -> MacAddr {
         self.interface.mac
     }
 
-    /// The interface's IPv4 side; `None` while it has no address.
+    /// Returns the interface's IPv4 settings; `None` while it has no address.
     pub fn ipv4(&self) -> Option<Ipv4Config> {
         self.interface.ipv4
     }
 
-    /// Sets or takes the interface's address: on instances other than 0, what instance 0's
-    /// [`Event::AddressChanged`] says. Ends a DHCP client. Connections on another address fail.
-    ///
-    /// An address that no host can have counts as none.
+    /// Sets or removes the interface's IPv4 address: on instances other than 0, that of instance 0's
+    /// [`Event::AddressChanged`]. Ends a DHCP client. Connections of another address fail. An invalid host address is
+    /// treated as none.
     pub fn set_ipv4(&mut self, now: Instant, ipv4: Option<Ipv4Config>) {
         self.at(now);
         self.setup_due = Instant::ZERO;
@@ -312,7 +314,7 @@ impl Stack {
         self.tcp.on_search_ended(&waiting, SearchOutcome::Found, &mut around);
     }
 
-    /// Sends what the DHCP client has to say.
+    /// Sends the DHCP client's message, and applies its result.
     fn poll_dhcp(&mut self) {
         let Some(client) = &mut self.dhcp else { return };
         let (message, change) = client.poll(self.now);

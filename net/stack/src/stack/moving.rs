@@ -1,8 +1,8 @@
-//! Handing the flows of buckets from one core's stack to another's.
+//! The migration of flow buckets between the stacks of two cores.
 //!
-//! Everything that TCP knows of them goes along: connections with their queues, timers and signals, handshakes, and what is
-//! left of connections that have ended. The layer above carries it from core to core, holds back what comes for these flows
-//! meanwhile, and then gives the buckets to their new owner ([`Steering::give`](crate::Steering::give)).
+//! TCP's complete state of the flows migrates: connections with queues, timers and signals, half-open handshakes, and
+//! TIME-WAIT entries. The layer above transports it between the cores, holds back the flows' frames in the meantime,
+//! and then assigns the buckets to their new owner ([`Steering::give`](crate::Steering::give)).
 
 use super::{Stack, around};
 use crate::event::ConnId;
@@ -11,7 +11,7 @@ use crate::tcp::tables::{Around, MovedFlows};
 use crate::time::Instant;
 use core::fmt;
 
-/// The flows of buckets, between two stacks.
+/// The state of some buckets' flows, between two stacks.
 pub struct Moved(MovedFlows);
 
 const _: () = {
@@ -26,19 +26,19 @@ impl fmt::Debug for Moved {
 }
 
 impl Stack {
-    /// The connections of buckets whose application has to be asked whether it can go along: those that it has taken or
-    /// begun, and not let go of.
+    /// Returns the buckets' connections that the application has accepted or opened and has not closed. The caller must
+    /// ask the application which of them can migrate.
     pub fn connections_of(&self, buckets: Buckets) -> alloc::vec::Vec<ConnId> {
         self.tcp.known_connections_of(buckets)
     }
 
-    /// How many connections of another stack there is room for.
+    /// Returns the number of connections for which the table has room.
     pub fn room(&self) -> usize {
         self.tcp.room()
     }
 
-    /// Takes the flows of buckets out, for another stack to [`Self::insert`] them. Connections in `staying` go on here, until they
-    /// end, and their frames go on coming here ([`Steering::keep`](crate::Steering::keep)).
+    /// Extracts the flows of buckets, for [`Self::insert`] on another stack. The connections in `staying` remain here
+    /// until they end, and their frames are forwarded here ([`Steering::keep`](crate::Steering::keep)).
     pub fn extract(&mut self, now: Instant, buckets: Buckets, staying: &[ConnId]) -> Moved {
         self.at(now);
         let mut staying = staying.to_vec();
@@ -46,19 +46,19 @@ impl Stack {
         Moved(self.tcp.extract(buckets, &staying, &mut around!(self)))
     }
 
-    /// Takes no flow of these buckets for free to connect from, until [`Self::insert`] has put in what another stack had: to be
-    /// called before that gives them away.
+    /// Excludes the flows of these buckets from new connections until [`Self::insert`]. Must be called before the other
+    /// stack extracts them.
     pub fn expect(&mut self, buckets: Buckets) {
         self.tcp.expect(buckets);
     }
 
-    /// Nothing of these buckets comes after all.
+    /// Ends the exclusion by [`Self::expect`], if nothing will be inserted.
     pub fn expect_no_longer(&mut self, buckets: Buckets) {
         self.tcp.expect_no_longer(buckets);
     }
 
-    /// Goes on with flows that another stack had: one with the same secret, settings and address. Returns the names that the
-    /// connections had there, each with its name here; those that are not among them have ended.
+    /// Inserts flows of another stack, which must have the same secret, settings and address. Returns the connections'
+    /// ids there, each with its id here. Connections that are not among them have ended.
     pub fn insert(&mut self, now: Instant, moved: Moved) -> alloc::vec::Vec<(ConnId, ConnId)> {
         self.at(now);
         self.tcp.insert(moved.0, &mut around!(self))

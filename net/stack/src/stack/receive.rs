@@ -1,4 +1,4 @@
-//! The way in: from a frame to the protocol that it is for.
+//! The receive path: from a frame to the protocol that processes it.
 
 use super::fast_path::{self, FastSegment};
 use super::{Stack, around, ends};
@@ -25,22 +25,23 @@ use core::ops::Range;
 use etherparse::{EtherType, IpNumber};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
-/// Frames that were put together and wait to be steered.
+/// Maximum number of reassembled packets that wait to be steered.
 const REASSEMBLED: usize = 64;
-/// The sender of such a frame: its parts may have come from several. An address that nobody is likely to have.
+/// The source address of a frame with a reassembled packet, whose fragments may have come from several sources. It is
+/// unlikely to be in use.
 const FROM_FRAGMENTS: MacAddr = MacAddr(*b"\x02whole");
 
-/// Whom a packet is addressed to, seen from this interface.
+/// The addressee of a packet.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Addressee {
-    /// This interface alone.
+    /// This interface only.
     Own,
-    /// Everybody on the network, or a group.
+    /// All hosts of the network, or a multicast group.
     Everybody,
 }
 
 impl Stack {
-    /// Takes in a frame that the device received at `now`. Payloads are kept as views of `frame`.
+    /// Processes a frame that the device received. Payloads are kept as views of `frame`.
     #[inline]
     pub fn receive(&mut self, now: Instant, frame: IoBuf, checksum: RxChecksum) {
         self.at(now);
@@ -67,8 +68,8 @@ impl Stack {
         }
     }
 
-    /// As [`Self::receive`], for a frame of which `rest` follows `frame`, where all headers stand: one that a device has put
-    /// together of several segments of a connection.
+    /// Processes a frame that a device has merged from several segments of a connection, as [`Self::receive`] does.
+    /// `frame` has all headers, and `rest` follows it.
     pub fn receive_long(&mut self, now: Instant, frame: IoBuf, rest: Box<Chain>, checksum: RxChecksum) {
         self.at(now);
         self.interface.owner = Owner::UNKNOWN;
@@ -80,7 +81,7 @@ impl Stack {
             self.receive_fast(fast, frame, Some(rest));
             return;
         }
-        // The last of a stream, or one that reports what is missing: too rare for a way of its own.
+        // Frames with FIN or SACK blocks, among others: too rare for a path without copying.
         self.counters.bump(Counter::LongFramesCopied);
         let mut whole = IoBufMut::with_room(0, frame.len() + rest.len());
         let copied =
@@ -132,8 +133,8 @@ impl Stack {
         }
     }
 
-    /// `link` says whom the frame was addressed to: a packet for this interface alone in a frame for everybody
-    /// is somebody's trick (RFC 1122 3.3.6).
+    /// Processes an IPv4 packet. `link` is the addressee of the frame: a packet to this interface alone in a broadcast
+    /// frame is not accepted (RFC 1122 3.3.6).
     fn receive_ipv4(&mut self, packet: IoBuf, link: Addressee, checksum: RxChecksum) -> Result<(), Counter> {
         let packet = match ipv4::parse(packet)? {
             ipv4::Parsed::Whole(packet) => packet,
@@ -151,8 +152,8 @@ impl Stack {
             ip if own.is_broadcast(ip) => Addressee::Everybody,
             _ => return Err(Counter::DropIpv4Address),
         };
-        // A sender that nobody can answer, or that claims to be us. One without an address yet may ask
-        // everybody (RFC 1122 3.2.1.3): that is what a DHCP server hears.
+        // Reject a source address that cannot be answered or is ours. A host without an address may broadcast (RFC 1122
+        // 3.2.1.3); a DHCP server receives such packets.
         let asks_everybody =
             source.is_unspecified() && addressee == Addressee::Everybody && packet.protocol == IpNumber::UDP;
         let possible = is_unicast(source) && !own.is_broadcast(source) && source != own.address;
@@ -168,7 +169,7 @@ impl Stack {
         }
     }
 
-    /// Without an address only DHCP's answers are of interest, to whomever they are sent.
+    /// Processes a packet while the interface has no address: only DHCP answers are accepted, with any destination.
     fn receive_without_address(&mut self, packet: IpPacket, checksum: RxChecksum) -> Result<(), Counter> {
         if self.dhcp.is_none() || packet.protocol != IpNumber::UDP {
             return Err(Counter::DropNoAddress);
@@ -184,14 +185,14 @@ impl Stack {
         came: Came,
     ) -> Result<(), Counter> {
         match ipv6::parse(packet) {
-            // A fragmented packet may hide from others what neighbours are told (RFC 6980 5).
+            // Fragmentation may hide neighbour discovery messages from filters (RFC 6980 5).
             Ok(Parsed::Whole(packet, _, with)) if is_hidden(&packet, came, with) => {
                 Err(Counter::DropNdpInvalid)
             }
             Ok(Parsed::Whole(packet, next_header_at, _)) => {
                 self.receive_whole_ipv6(packet, next_header_at, link, checksum)
             }
-            // Nobody sends parts of parts; one would be put together within the other.
+            // A reassembled packet must not itself be a fragment: its reassembly would nest.
             Ok(Parsed::Fragment(_)) if came == Came::InParts => Err(Counter::DropFragmentMalformed),
             Ok(Parsed::Fragment(fragment)) => self.receive_fragment(fragment, link),
             Err((Refusal::Problem { counter, code, pointer }, packet)) => {
@@ -217,7 +218,7 @@ impl Stack {
             ip if ip.is_multicast() && self.listens_to(ip) => Addressee::Everybody,
             _ => return Err(Counter::DropIpv6Address),
         };
-        // Who has no address yet may ask whether it may take one (RFC 4862 5.4), and nothing else.
+        // A host without an address may only check whether an address is in use (RFC 4862 5.4).
         let asks = source.is_unspecified() && packet.protocol == IpNumber::IPV6_ICMP;
         if !asks && (!is_unicast6(source) || self.interface.ipv6.has(source)) {
             return Err(Counter::DropIpv6Source);
@@ -235,9 +236,9 @@ impl Stack {
         }
     }
 
-    /// Whether a multicast address is of interest: for what the interface has, and what it is about to have.
+    /// Returns whether the interface receives a multicast group, for its addresses and those under check.
     fn listens_to(&self, group: Ipv6Addr) -> bool {
-        // All-nodes is heard before there is an address: routers speak there.
+        // The all-nodes group is received before there is an address, for router advertisements.
         self.interface.ipv6.listens_to(group)
             || self.autoconf.as_ref().is_some_and(|autoconf| autoconf.checks_in(group))
     }
@@ -303,8 +304,8 @@ impl Stack {
         }
     }
 
-    /// Tells the sender of an IPv6 packet what is wrong with it, where that may be told (RFC 4443 2.4 e, f).
-    /// About packets for a group only what section 2.4 e.3 asks for.
+    /// Sends an ICMPv6 error about a received packet, if that is permitted (RFC 4443 2.4 e, f). For multicast and
+    /// broadcast packets, only the errors permitted by section 2.4 e.3.
     pub(super) fn complain(&mut self, mut whole: IoBuf, link: Addressee, complaint: Complaint) {
         let Ok(header) = etherparse::Ipv6HeaderSlice::from_slice(&whole) else { return };
         let len = ipv6::HEADER_LEN + usize::from(header.payload_length());
@@ -321,7 +322,7 @@ impl Stack {
             self.interface.ipv6.source_for(source).filter(|_| group && self.listens_to(destination))
         };
         let Some(own) = own else { return };
-        // What the link padded is no part of it.
+        // Remove the padding of the link.
         whole.truncate(len);
         if self.error_limit.allow(self.now) == Allowed::No {
             self.counters.bump(Counter::DropIcmpRate);
@@ -352,7 +353,7 @@ impl Stack {
         let hops = packet.hops;
         match icmp6::parse(packet.into_payload(), source, destination, hops)? {
             icmp6::Message::Echo { identity, data } if !source.is_unspecified() => {
-                // To a group the answer comes from an address of this interface (RFC 4443 4.2).
+                // The answer to a multicast request has an address of this interface as source (RFC 4443 4.2).
                 let own = if destination.is_multicast() {
                     self.interface.ipv6.source_for(source).ok_or(Counter::DropNoAddress)?
                 } else {
@@ -382,8 +383,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Keeps a part of a packet, or goes on with the whole that it completes. Where the flow's core may be another
-    /// one, the whole goes back to the layer above, which steers it as if it had come in one.
+    /// Stores a fragment, or processes the packet that it completes. If other cores share the interface, the packet is
+    /// queued for the layer above, which steers it like a received frame.
     fn receive_fragment(&mut self, fragment: Fragment, link: Addressee) -> Result<(), Counter> {
         let destination = fragment.id.destination;
         let ours = match destination {
@@ -421,8 +422,8 @@ impl Stack {
         Ok(())
     }
 
-    /// The next frame that was put together from fragments and is to be steered to the core of its flow: only
-    /// where several stacks share the interface. Take them after `receive`.
+    /// Returns the next reassembled frame, to be steered to the core of its flow. There are such frames only if several
+    /// stacks share the interface. Call this after `receive`.
     pub fn take_reassembled(&mut self) -> Option<IoBuf> {
         self.reassembled.pop_front()
     }
@@ -446,13 +447,13 @@ impl Stack {
         }
     }
 
-    /// Whether a quoted datagram is one that was sent from here, of the length that its header says.
+    /// Returns whether a quoted datagram was sent by this stack, with the length in its header.
     fn is_our_datagram(&self, error: &icmp::IcmpError) -> bool {
         self.sent_datagrams.has(self.now, &error.flow, (error.sequence >> 16) as u16)
     }
 }
 
-/// Whether a packet tells of neighbours or routers in parts, however small.
+/// Returns whether a packet is a neighbour discovery message that came in fragments, or with a fragment header.
 fn is_hidden(packet: &IpPacket, came: Came, with: Came) -> bool {
     (came, with) != (Came::InOnePiece, Came::InOnePiece)
         && packet.protocol == IpNumber::IPV6_ICMP

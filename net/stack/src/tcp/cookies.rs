@@ -1,21 +1,20 @@
-//! SYN cookies (RFC 4987 3.6): handshakes answered without keeping anything, while the table of half-open
-//! ones is full.
+//! SYN cookies (RFC 4987 3.6): handshakes without any state, while the table of half-open handshakes is full.
 //!
-//! What has to be known when the last segment of a handshake comes is in our first sequence number, which that
-//! segment acknowledges:
+//! The state that completes a handshake is encoded in our initial sequence number, which the peer's last segment of the
+//! handshake acknowledges:
 //!
 //! ```text
 //!    31   30..28    27 .. 0
-//!   tick  segment   keyed hash of the flow, the peer's first sequence number, the tick and the segment size
+//!   tick  segment   keyed hash of flow, peer's initial sequence number, tick and segment size
 //!         size
 //! ```
 //!
-//! A tick lasts 64 s, and a cookie for what is left of its tick and the next one. The window's scale and the
-//! permission of selective acknowledgements fit into the lowest bits of our timestamp, where the peer uses
-//! timestamps and so echoes them; without, neither is used. The answer is not sent again by a timer.
+//! A tick lasts 64 s. A cookie is valid for the rest of its tick and the next one. If the peer uses timestamps, which
+//! it echoes, the lowest bits of our timestamp encode its window scale and SACK permission; without timestamps, the
+//! connection has neither. The SYN-ACK with a cookie is not retransmitted.
 //!
-//! Cookies are believed only for as long as some that were sent may come back: an outsider who guesses has
-//! one chance in 2^28, and only during a flood.
+//! Cookies are accepted only while a sent one can still return: a forger has one chance in 2^28 per guess, and only
+//! during a flood.
 
 use super::isn::flow_bytes;
 use super::options::{Options, Sack, Timestamps};
@@ -25,22 +24,22 @@ use crate::config::Secret;
 use crate::time::{Duration, Instant};
 use siphasher::sip::SipHasher24;
 
-/// How long a tick lasts.
+/// Duration of a tick.
 const TICK: Duration = Duration::from_secs(64);
-/// Segment sizes that a cookie can tell: the largest that is not beyond the peer's counts.
+/// The segment sizes that a cookie can encode. It encodes the largest one that does not exceed the peer's.
 const SIZES: [u16; 8] = [super::segment::MIN_MSS, 536, 1024, 1220, 1360, 1440, 1460, 8960];
-/// The bits of the hash.
+/// Number of bits of the hash.
 const HASH_BITS: u32 = 28;
-/// The bits of a timestamp that tell options: four of the scale, one of selective acknowledgements.
+/// Number of timestamp bits that encode options: four for the window scale, one for the SACK permission.
 const STAMP_BITS: u32 = 5;
-/// The scale that says that there is none.
+/// The encoded scale of a peer without a window scale.
 const NO_SCALE: u32 = 15;
 
-/// Makes and checks the cookies of one stack.
+/// Makes and checks the cookies of a stack.
 #[derive(Debug)]
 pub(crate) struct Cookies {
     hasher: SipHasher24,
-    /// The tick in which one was sent last.
+    /// The tick of the latest sent cookie.
     sent: Option<u64>,
 }
 
@@ -50,7 +49,7 @@ impl Cookies {
         Self { hasher: SipHasher24::new_with_keys(a, b), sent: None }
     }
 
-    /// The first sequence number with which a SYN is answered.
+    /// Returns the initial sequence number for the SYN-ACK, and records that a cookie was sent now.
     pub fn make(&mut self, now: Instant, flow: &Flow, remote_initial: Seq, mss: u16) -> Seq {
         let tick = tick_at(now);
         self.sent = Some(tick);
@@ -58,27 +57,27 @@ impl Cookies {
         Seq(self.cookie(tick, flow, remote_initial, size))
     }
 
-    /// The segment size of the peer whose segment acknowledges `cookie`; `None` where it is none of ours.
+    /// Returns the encoded segment size if `cookie` is a valid cookie of this stack's secret, else `None`.
     pub fn check(&self, now: Instant, flow: &Flow, remote_initial: Seq, cookie: Seq) -> Option<u16> {
         let size = cookie.0 >> HASH_BITS & 7;
         let tick = tick_at(now);
-        // The one of the last two ticks that the cookie says.
+        // The cookie's tick is one of the last two; its lowest bit is in the cookie.
         let tick = if tick as u32 & 1 == cookie.0 >> 31 { tick } else { tick.checked_sub(1)? };
         let ours = self.cookie(tick, flow, remote_initial, size) == cookie.0;
         ours.then_some(*SIZES.get(size as usize)?)
     }
 
-    /// The tick in which one was sent last.
+    /// Returns the tick of the latest sent cookie.
     pub const fn sent(&self) -> Option<u64> {
         self.sent
     }
 
-    /// Counts those as well that another stack has sent, by the same secret.
+    /// Records the tick of the latest cookie of another stack with the same secret.
     pub fn expect(&mut self, sent: Option<u64>) {
         self.sent = self.sent.max(sent);
     }
 
-    /// Whether a cookie that was sent may still come back.
+    /// Returns whether a sent cookie can still return.
     pub fn are_out(&self, now: Instant) -> bool {
         self.sent.is_some_and(|sent| tick_at(now) <= sent + 1)
     }
@@ -101,21 +100,24 @@ fn tick_at(now: Instant) -> u64 {
     now.as_nanos() / TICK.as_nanos()
 }
 
-/// The options of an answer with a cookie, where `usual` would be those without one.
+/// Returns the options of a SYN-ACK with a cookie. `usual` are its options without a cookie, `theirs` those of the
+/// peer's SYN.
 pub(crate) fn options_of_answer(usual: Options, theirs: &Options) -> Options {
     let Some(stamps) = usual.timestamps else { return Options { mss: usual.mss, ..Options::default() } };
     let scale = theirs.window_scale.map_or(NO_SCALE, u32::from);
     let sack = u32::from(theirs.sack == Sack::Permitted);
     let mask = (1 << STAMP_BITS) - 1;
     let mut value = stamps.value & !mask | scale << 1 | sack;
-    // The clock of the connection goes on from here, and never back.
+    // The connection's clock continues from this value; the value is never ahead of the clock, so the clock never goes
+    // back.
     if value.wrapping_sub(stamps.value) as i32 > 0 {
         value = value.wrapping_sub(1 << STAMP_BITS);
     }
     Options { timestamps: Some(Timestamps { value, ..stamps }), ..usual }
 }
 
-/// The options of the SYN that was answered with a cookie, from those of the segment that brings it back.
+/// Returns the options of the peer's SYN. `mss` is decoded from the cookie, and `echoed` are the options of the segment
+/// that returned it.
 pub(crate) fn options_of_syn(mss: u16, echoed: &Options) -> Options {
     let mut options = Options { mss: Some(mss), ..Options::with_timestamps(echoed.timestamps) };
     if let Some(stamps) = echoed.timestamps {
@@ -142,9 +144,9 @@ mod tests {
         Instant::ZERO + Duration::from_secs(seconds)
     }
 
-    #[proves("RFC 4987 3.6", "a cookie is good for a bounded time")]
+    #[proves("RFC 4987 3.6", "a cookie is valid for a bounded time")]
     #[test]
-    fn a_cookie_is_good_for_its_tick_and_the_next() {
+    fn a_cookie_is_valid_for_its_tick_and_the_next() {
         for start in [0, 63, 64, 100, 127, 1_000_000] {
             let mut cookies = Cookies::new(&Secret([7; 32]));
             assert!(!cookies.are_out(at(start)));
@@ -159,10 +161,10 @@ mod tests {
 
     #[proves(
         "RFC 4987 3.6",
-        "a cookie is of one flow and one first number of the peer's, and cannot be made outside"
+        "a cookie is valid for one flow and one initial sequence number of the peer, and cannot be forged"
     )]
     #[test]
-    fn a_cookie_is_of_one_handshake_and_one_secret() {
+    fn a_cookie_is_valid_for_one_handshake_and_one_secret() {
         let mut cookies = Cookies::new(&Secret([7; 32]));
         let cookie = cookies.make(at(0), &flow(9), Seq(5), 1460);
         assert_eq!(cookies.check(at(0), &flow(10), Seq(5), cookie), None);
@@ -175,15 +177,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn segments_are_never_larger_than_the_peer_takes(mss in 64u16.., seconds in 0u64..1_000_000) {
+        fn the_encoded_segment_size_never_exceeds_the_peers(mss in 64u16.., seconds in 0u64..1_000_000) {
             let mut cookies = Cookies::new(&Secret([7; 32]));
             let cookie = cookies.make(at(seconds), &flow(9), Seq(5), mss);
-            let size = cookies.check(at(seconds), &flow(9), Seq(5), cookie).expect("a cookie of ours");
+            let size = cookies.check(at(seconds), &flow(9), Seq(5), cookie).expect("our cookie is valid");
             prop_assert!(size <= mss && (mss < 536 || size >= 536));
         }
 
         #[test]
-        fn timestamps_carry_the_other_options_and_never_go_back(
+        fn timestamps_encode_the_other_options_and_never_go_back(
             value in any::<u32>(), scale in prop::option::of(0u8..15), sack in any::<bool>(),
         ) {
             let sack = if sack { Sack::Permitted } else { Sack::Refused };
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn without_timestamps_only_the_segment_size_is_known() {
+    fn without_timestamps_only_the_segment_size_is_encoded() {
         let usual =
             Options { mss: Some(1400), window_scale: Some(7), sack: Sack::Permitted, timestamps: None };
         assert_eq!(options_of_answer(usual, &usual), Options { mss: Some(1400), ..Options::default() });

@@ -1,4 +1,4 @@
-//! From a flow to what this stack knows of it.
+//! The map from flows to connections, half-open handshakes and TIME-WAIT entries.
 
 use crate::address::Flow;
 use crate::config::{CoreShare, Secret};
@@ -9,7 +9,7 @@ use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use hashbrown::HashTable;
 use siphasher::sip::SipHasher24;
 
-/// What a flow leads to, by its place in the table of its kind.
+/// The table entry of a flow: its table, and its index there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Connection(u32),
@@ -17,53 +17,53 @@ pub(crate) enum Target {
     TimeWait(u32),
 }
 
-/// A flow as it is hashed and compared for each segment.
+/// A flow in the form that is hashed and compared for each segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlowKey {
     V4(FlowKey4),
     V6(FlowKey6),
 }
 
-/// A flow of IPv4.
+/// An IPv4 flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FlowKey4 {
     local: u32,
     remote: u32,
-    /// Local and remote.
+    /// Local and remote port, in the upper and lower half.
     ports: u32,
 }
 
-/// A flow of IPv6.
+/// An IPv6 flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FlowKey6 {
     local: u128,
     remote: u128,
-    /// Local and remote.
+    /// Local and remote port, in the upper and lower half.
     ports: u32,
 }
 
 impl FlowKey4 {
-    /// Between two addresses, and the ports there.
+    /// Returns the key for two addresses and their ports.
     #[inline]
     pub const fn new(local: u32, remote: u32, local_port: u16, remote_port: u16) -> Self {
         Self { local, remote, ports: both(local_port, remote_port) }
     }
 }
 
-/// Both ports as they are hashed and compared.
+/// Packs both ports into one word.
 #[inline]
 const fn both(local: u16, remote: u16) -> u32 {
     (local as u32) << 16 | remote as u32
 }
 
 impl FlowKey {
-    /// Between two addresses; the ports are still to be set.
+    /// Returns the IPv4 key for two addresses, with ports 0.
     #[inline]
     pub const fn v4(local: Ipv4Addr, remote: Ipv4Addr) -> Self {
         Self::V4(FlowKey4 { local: local.to_bits(), remote: remote.to_bits(), ports: 0 })
     }
 
-    /// The same of IPv6.
+    /// Returns the IPv6 key for two addresses, with ports 0.
     #[inline]
     pub const fn v6(local: Ipv6Addr, remote: Ipv6Addr) -> Self {
         Self::V6(FlowKey6 { local: local.to_bits(), remote: remote.to_bits(), ports: 0 })
@@ -96,12 +96,12 @@ fn in_v6(end: SocketAddr) -> Ipv6Addr {
     }
 }
 
-/// Keys of the hash, one a word and one to begin with.
+/// Number of hash keys: one for each word, plus an initial value.
 const KEYS: usize = 10;
 
-/// Hashes words to a sum of products with secret keys. Two given flows collide once in 2^32, whoever chose them (multilinear
-/// hashing is strongly universal in its upper half: Lemire and Kaser, "Strongly universal string hashing is fast", 2014), at a
-/// multiplication a word.
+/// Hashes words to a sum of products with secret keys. Two given flows collide with probability 2^-32, even if an
+/// adversary chose them: the upper half of multilinear hashing is strongly universal (Lemire and Kaser, "Strongly
+/// universal string hashing is fast", 2014). A word costs one multiplication.
 #[derive(Debug)]
 struct Hasher([u64; KEYS]);
 
@@ -118,7 +118,7 @@ impl Hasher {
         for (word, key) in words.iter().zip(&keys) {
             sum = sum.wrapping_add(u64::from(*word).wrapping_mul(*key));
         }
-        // The table takes its places by the lower bits.
+        // The table selects slots by the lower bits, so the upper half is copied there.
         sum & 0xffff_ffff_0000_0000 | sum >> 32
     }
 
@@ -144,7 +144,8 @@ impl Hasher {
     }
 }
 
-/// All flows of one stack. Peers choose what is hashed, so the hash is keyed: nobody can make flows collide on purpose.
+/// All flows of a stack. The hash is keyed because peers choose the hashed values: without the keys they cannot cause
+/// collisions.
 #[derive(Debug)]
 pub(crate) struct FlowMap {
     v4: HashTable<(FlowKey4, Target)>,
@@ -153,7 +154,7 @@ pub(crate) struct FlowMap {
     left_behind: Option<LeftBehindFlows>,
 }
 
-/// The flows of buckets that are another core's, which come here all the same as long as they are in the map.
+/// Flows whose buckets belong to another core, and whose frames that core forwards here until they are removed.
 #[derive(Debug)]
 struct LeftBehindFlows {
     flows: BTreeSet<Flow>,
@@ -171,7 +172,7 @@ impl LeftBehindFlows {
     }
 }
 
-/// Whether a flow of another core's bucket comes here.
+/// Whether a flow was a left-behind flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeftBehind {
     Yes,
@@ -183,7 +184,7 @@ impl FlowMap {
         Self { v4: HashTable::new(), v6: HashTable::new(), hasher: Hasher::new(secret), left_behind: None }
     }
 
-    /// What the flow leads to.
+    /// Returns the target of a flow.
     #[inline]
     pub fn get(&self, key: &FlowKey) -> Option<Target> {
         match key {
@@ -192,13 +193,13 @@ impl FlowMap {
         }
     }
 
-    /// What a flow of IPv4 leads to.
+    /// Returns the target of an IPv4 flow.
     #[inline(always)]
     pub fn get4(&self, key: &FlowKey4) -> Option<Target> {
         Some(self.v4.find(self.hasher.hash4(key), |entry| entry.0 == *key)?.1)
     }
 
-    /// Makes the flow lead to `target`, and nowhere else.
+    /// Maps a flow to `target`, in place of any previous target.
     pub fn insert(&mut self, flow: Flow, target: Target) {
         let hasher = &self.hasher;
         match FlowKey::of(&flow) {
@@ -207,7 +208,8 @@ impl FlowMap {
         }
     }
 
-    /// Forgets the flow, where it leads to `target`. Says whether it came here out of turn; it no longer does.
+    /// Removes a flow if it is mapped to `target`. Returns whether it was a left-behind flow; that record is removed
+    /// too.
     pub fn remove(&mut self, flow: &Flow, target: Target) -> LeftBehind {
         let taken = match FlowKey::of(flow) {
             FlowKey::V4(key) => take(&mut self.v4, (key, target), self.hasher.hash4(&key)),
@@ -219,7 +221,8 @@ impl FlowMap {
         }
     }
 
-    /// Has the flow's frames come here, whichever core its bucket belongs to, until it is removed.
+    /// Records a left-behind flow: until it is removed, its frames are forwarded to this core even if its bucket
+    /// belongs to another.
     pub fn keep(&mut self, flow: Flow, core: &CoreShare) {
         core.steering.keep(flow, core.index);
         let none = || LeftBehindFlows { flows: BTreeSet::new(), steering: core.steering.clone() };
@@ -262,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn each_flow_leads_to_what_was_put_there_last_until_that_is_taken_away() {
+    fn a_flow_maps_to_its_latest_target_until_that_target_is_removed() {
         let mut map = FlowMap::new(&Secret([7; 32]));
         for (index, flow) in flows(false).chain(flows(true)).enumerate() {
             map.insert(flow, Target::HalfOpen(1));
@@ -279,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_that_differ_in_few_bits_are_spread_by_another_key_in_another_way() {
+    fn similar_flows_spread_evenly_and_differently_for_each_key() {
         let places = |seed: u8| -> Vec<u64> {
             let hasher = Hasher::new(&Secret([seed; 32]));
             flows(false)
@@ -291,7 +294,7 @@ mod tests {
                 .collect()
         };
         let (one, other) = (places(1), places(2));
-        // As many flows as places: of random ones 1 - 1/e are taken, 5178.
+        // As many flows as slots: random flows would occupy a share of 1 - 1/e, 5178 slots.
         for places in [&one, &other] {
             let taken = places.iter().collect::<BTreeSet<_>>().len();
             assert!(taken > 4500, "{taken}");

@@ -1,4 +1,4 @@
-//! Initial sequence numbers and local ports that an outsider cannot foresee (RFC 6528, RFC 6056).
+//! Initial sequence numbers and local ports that an outsider cannot predict (RFC 6528, RFC 6056).
 
 use super::seq::Seq;
 use crate::address::Flow;
@@ -7,17 +7,17 @@ use crate::time::Instant;
 use core::net::{IpAddr, SocketAddr};
 use siphasher::sip::SipHasher24;
 
-/// First local port of outgoing connections (RFC 6335's dynamic range).
+/// First local port of outgoing connections (the dynamic range of RFC 6335).
 const FIRST_PORT: u16 = 49_152;
-/// How many there are.
+/// Number of dynamic ports.
 const PORTS: u16 = u16::MAX - FIRST_PORT + 1;
 
-/// Keyed choices of one stack.
+/// Keyed selection of initial sequence numbers, timestamp offsets and ports for a stack.
 #[derive(Debug)]
 pub(crate) struct Chooser {
     sequence: SipHasher24,
     port: SipHasher24,
-    /// Moves on with each port given out (RFC 6056 3.3.3's counter).
+    /// Increases with each selection of a port (the counter of RFC 6056 3.3.3).
     next: u16,
 }
 
@@ -30,14 +30,14 @@ impl Chooser {
         Self { sequence: keyed(1), port: keyed(2), next: 0 }
     }
 
-    /// Where a flow's numbers begin that others must not foresee.
+    /// Returns the initial sequence number and timestamp offset of a flow, which others must not predict.
     pub fn beginning(&self, now: Instant, flow: &Flow) -> Beginning {
         let hash = hash_flow(&self.sequence, flow);
         let sequence = Seq(((now.as_nanos() >> 12) as u32).wrapping_add(hash as u32));
         Beginning { sequence, timestamp_offset: (hash >> 32) as u32 }
     }
 
-    /// Local ports to try for a connection to `remote`, in an order of their own for each peer.
+    /// Returns all local ports for a connection to `remote`, in an order that depends on the peer and the counter.
     pub fn ports(&mut self, local: IpAddr, remote: SocketAddr) -> impl Iterator<Item = u16> + use<> {
         let flow = Flow { local: SocketAddr::new(local, 0), remote };
         let start = (hash_flow(&self.port, &flow) as u16).wrapping_add(self.next);
@@ -46,19 +46,19 @@ impl Chooser {
     }
 }
 
-/// Where the numbers of a flow begin.
+/// The initial values of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Beginning {
-    /// The initial sequence number: a clock of about 4 microseconds, offset by a secret function of the flow, so that
-    /// successive connections of one flow do not overlap and no other flow's tell anything.
+    /// The initial sequence number: a clock with ticks of about 4 microseconds, offset by a secret function of the
+    /// flow. Successive connections of a flow do not overlap, and the numbers of other flows reveal nothing about it.
     pub sequence: Seq,
-    /// Where the timestamps' clock begins (RFC 7323 5.4): independent of the sequence number, and the same for all
+    /// Offset of the timestamp clock (RFC 7323 5.4): independent of the sequence number, and the same for all
     /// connections of the flow.
     pub timestamp_offset: u32,
 }
 
-/// The hash of a flow. One of IPv4 is hashed in twelve bytes, which takes half of the rounds; the hash of others is of another
-/// length, and so does not depend on this one.
+/// Returns the hash of a flow. An IPv4 flow is hashed as twelve bytes, which needs half of the rounds. Other flows are
+/// hashed as more bytes, and their hashes are independent of these.
 fn hash_flow(hasher: &SipHasher24, flow: &Flow) -> u64 {
     let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (flow.local, flow.remote) else {
         return hasher.hash(&flow_bytes(flow));
@@ -68,7 +68,7 @@ fn hash_flow(hasher: &SipHasher24, flow: &Flow) -> u64 {
     hasher.hash(&[a, b, c, d, e, f, g, h, i, j, k, l])
 }
 
-/// A flow as bytes to be hashed.
+/// Returns a flow as bytes for a hash.
 pub(crate) fn flow_bytes(flow: &Flow) -> [u8; 36] {
     let mut bytes = [0; 36];
     for (end, into) in [flow.local, flow.remote].into_iter().zip(bytes.as_chunks_mut::<18>().0) {
@@ -94,10 +94,10 @@ mod tests {
         Flow::new(a.into(), port, b.into(), 80)
     }
 
-    #[proves("RFC 6528 3", "the first number is a clock plus a keyed hash of the flow")]
-    #[proves("RFC 9293 3.4.1", "the clock of first numbers advances every 4 microseconds")]
+    #[proves("RFC 6528 3", "the initial sequence number is a clock plus a keyed hash of the flow")]
+    #[proves("RFC 9293 3.4.1", "the clock of initial sequence numbers advances every 4 microseconds")]
     #[test]
-    fn numbers_of_a_flow_advance_with_time_and_flows_differ() {
+    fn sequence_numbers_of_a_flow_advance_with_time_and_differ_between_flows() {
         let chooser = Chooser::new(&Secret([7; 32]));
         let first = chooser.beginning(Instant::ZERO, &flow(1)).sequence;
         let later = chooser.beginning(Instant::ZERO + Duration::from_millis(4), &flow(1)).sequence;
@@ -107,10 +107,10 @@ mod tests {
         assert_ne!(other.beginning(Instant::ZERO, &flow(1)).sequence, first);
     }
 
-    #[proves("RFC 6335 6", "ports of connections that the stack makes are dynamic ports, 49152 to 65535")]
-    #[proves("RFC 6056 3.3.3", "a keyed hash of the peer and a counter choose the port that is tried first")]
+    #[proves("RFC 6335 6", "ports of outgoing connections are dynamic ports, 49152 to 65535")]
+    #[proves("RFC 6056 3.3.3", "a keyed hash of the peer and a counter select the first port to try")]
     #[test]
-    fn all_dynamic_ports_are_tried_once_from_a_beginning_that_others_cannot_tell() {
+    fn all_dynamic_ports_are_tried_once_from_a_secret_start() {
         let ports = |chooser: &mut Chooser, flow: Flow| -> alloc::vec::Vec<u16> {
             chooser.ports(flow.local.ip(), flow.remote).collect()
         };
@@ -121,7 +121,7 @@ mod tests {
         assert!(sorted.iter().copied().eq(49_152..=65_535));
         let mut next = first.clone();
         next.rotate_left(1);
-        assert_eq!(ports(&mut chooser, flow(0)), next, "the counter moves on");
+        assert_eq!(ports(&mut chooser, flow(0)), next, "the counter advances by one");
 
         let begins = |secret: u8, peer: u8| {
             let remote = SocketAddr::new(Ipv4Addr::new(10, 0, 0, peer).into(), 80);
@@ -129,7 +129,7 @@ mod tests {
         };
         let of_peers: alloc::collections::BTreeSet<u16> = (0..50).map(|peer| begins(7, peer)).collect();
         let of_secrets: alloc::collections::BTreeSet<u16> = (0..50).map(|secret| begins(secret, 2)).collect();
-        // Fifty draws of 16,384: not all need differ.
+        // Of fifty draws from 16,384, some may be equal.
         assert!(of_peers.len() > 45 && of_secrets.len() > 45, "{of_peers:?} {of_secrets:?}");
     }
 }

@@ -1,7 +1,7 @@
-//! Listening ports, and the handshakes that have not come to an end: a bounded table of small entries.
+//! Listening ports, and half-open handshakes: a bounded table of small entries.
 //!
-//! A SYN costs an entry here and no connection. When the table is full, further SYNs are answered without one:
-//! see `cookies.rs`.
+//! A SYN costs an entry here and no connection. If the table is full, further SYNs are answered without an entry: see
+//! `cookies.rs`.
 
 use super::connection::{Agreed, Handshake};
 use super::options::Options;
@@ -18,19 +18,19 @@ use crate::timers::Timers;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-/// A port that connections come in at.
+/// A listening port.
 #[derive(Debug)]
 pub(crate) struct Listener {
     port: u16,
-    /// Connections that may wait for the application to take them.
+    /// Maximum number of connections that wait for the application to accept them.
     backlog: usize,
-    /// Connections that do.
+    /// Number of connections that wait.
     pending: usize,
-    /// The owner of the connections.
+    /// The owner of accepted connections.
     owner: Owner,
 }
 
-/// All listeners of one stack.
+/// All listeners of a stack.
 #[derive(Debug)]
 pub(crate) struct Listeners {
     slots: Slab<Listener>,
@@ -42,7 +42,11 @@ impl Listeners {
         Self { slots: Slab::new(capacity), ports: BTreeMap::new() }
     }
 
-    /// Listens at a port.
+    /// Opens a port for listening. The backlog is at least 1.
+    ///
+    /// # Errors
+    ///
+    /// See [`ListenError`].
     pub fn open(&mut self, port: u16, backlog: usize) -> Result<ListenerId, ListenError> {
         if port == 0 {
             return Err(ListenError::PortZero);
@@ -56,14 +60,14 @@ impl Listeners {
         Ok(ListenerId(key))
     }
 
-    /// Stops listening.
+    /// Closes a listener and frees its port.
     pub fn close(&mut self, id: ListenerId) {
         if let Some(listener) = self.slots.remove(id.0) {
             self.ports.remove(&listener.port);
         }
     }
 
-    /// Sets the owner of the connections that come in from now on.
+    /// Sets the owner of connections accepted from now on.
     pub fn set_owner(&mut self, id: ListenerId, owner: Owner) {
         if let Some(listener) = self.slots.get_mut(id.0) {
             listener.owner = owner;
@@ -75,25 +79,25 @@ impl Listeners {
         self.slots.get(id.0).map_or(Owner::UNKNOWN, |listener| listener.owner)
     }
 
-    /// Who listens at a port.
+    /// Returns the listener of a port.
     pub fn at_port(&self, port: u16) -> Option<ListenerId> {
         self.ports.get(&port).copied()
     }
 
-    /// Whether the listener takes one more connection; `None` where it is gone.
+    /// Returns whether the listener's backlog has room for one more connection; `None` if the listener is closed.
     pub fn has_room(&self, id: ListenerId) -> Option<Room> {
         let listener = self.slots.get(id.0)?;
         Some(if listener.pending < listener.backlog { Room::Left } else { Room::Full })
     }
 
-    /// One more connection waits for the application.
+    /// Counts one more connection that waits for the application.
     pub fn add_pending(&mut self, id: ListenerId) {
         if let Some(listener) = self.slots.get_mut(id.0) {
             listener.pending += 1;
         }
     }
 
-    /// The application has taken a connection, or it ended before.
+    /// Counts one waiting connection less: the application has accepted it, or it ended before.
     pub fn remove_pending(&mut self, id: ListenerId) {
         if let Some(listener) = self.slots.get_mut(id.0) {
             listener.pending = listener.pending.saturating_sub(1);
@@ -101,7 +105,7 @@ impl Listeners {
     }
 }
 
-/// Whether a backlog takes one more.
+/// Whether a backlog has room for one more connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     Left,
@@ -112,15 +116,15 @@ pub(crate) enum Room {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HalfOpen {
     pub handshake: Handshake,
-    /// The window that our answer tells.
+    /// The window field of our SYN-ACK.
     pub local_window: u16,
-    /// What our answer says.
+    /// The options of our SYN-ACK.
     pub local_options: Options,
-    /// Times that our answer was sent by the timer.
+    /// Number of retransmissions of our SYN-ACK by the timer.
     repeats: u8,
 }
 
-/// What this side begins a connection with.
+/// Our initial values for a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ours {
     pub initial: Seq,
@@ -129,7 +133,7 @@ pub(crate) struct Ours {
 }
 
 impl HalfOpen {
-    /// What a SYN leaves behind.
+    /// Returns the entry for a received SYN.
     pub fn new(
         flow: Flow,
         listener: ListenerId,
@@ -165,12 +169,12 @@ impl HalfOpen {
         }
     }
 
-    /// How long the answer that was sent last is waited for.
+    /// Returns the timeout of the latest SYN-ACK.
     fn interval(&self, config: &TcpConfig) -> Duration {
         config.rto_initial.times(1 << self.repeats.min(16)).min(config.rto_max)
     }
 
-    /// Our answer to the SYN.
+    /// Returns the header of our SYN-ACK.
     pub fn answer(&self) -> Header {
         let ecn = if self.handshake.ecn == Agreed::Yes { Flags::ECE } else { Flags::NONE };
         Header {
@@ -185,18 +189,18 @@ impl HalfOpen {
     }
 }
 
-/// All half-open handshakes of one stack.
+/// All half-open handshakes of a stack.
 #[derive(Debug)]
 pub(crate) struct HalfOpenTable {
     entries: Slab<HalfOpen>,
     timers: Timers,
 }
 
-/// What became of an entry whose timer ran out.
+/// An entry whose timer has expired.
 pub(crate) enum Overdue {
-    /// Its answer is to be sent again.
+    /// Its SYN-ACK must be retransmitted.
     Repeat(HalfOpen),
-    /// It is gone.
+    /// It had its last retransmission and is removed; the number is its former index.
     Dropped(u32, HalfOpen),
 }
 
@@ -205,26 +209,27 @@ impl HalfOpenTable {
         Self { entries: Slab::new(capacity), timers: Timers::new() }
     }
 
-    /// Whether no further entry fits.
+    /// Returns whether the table is full.
     pub fn is_full(&self) -> bool {
         self.entries.is_full()
     }
 
-    /// Adds an entry, whose answer went out now, where there is room. Returns its place.
+    /// Adds an entry whose SYN-ACK is sent now. Returns its index, or `None` if the table is full.
     pub fn insert(&mut self, entry: HalfOpen, now: Instant, config: &TcpConfig) -> Option<u32> {
         let index = self.entries.insert(entry).ok()?.index;
         self.timers.set(index, now + config.rto_initial);
         Some(index)
     }
 
-    /// Adds an entry that another stack has kept until now. Its answer is sent again as if the last one had gone out now.
+    /// Adds an entry from another stack. Its retransmission timer starts as if its latest SYN-ACK had been sent now.
+    /// Returns its index, or `None` if the table is full.
     pub fn insert_moved(&mut self, entry: HalfOpen, now: Instant, config: &TcpConfig) -> Option<u32> {
         let index = self.entries.insert(entry).ok()?.index;
         self.timers.set(index, now + entry.interval(config));
         Some(index)
     }
 
-    /// The entries that `wanted` says yes to, by their places.
+    /// Returns the indices of the entries for which `wanted` returns true.
     pub fn places(&self, wanted: impl Fn(&HalfOpen) -> bool) -> Vec<u32> {
         let is_wanted = |index: &u32| self.entries.at(*index).is_some_and(&wanted);
         self.entries.indices().filter(is_wanted).collect()
@@ -240,12 +245,13 @@ impl HalfOpenTable {
         self.entries.remove(key)
     }
 
-    /// The next moment at which `overdue` gives something.
+    /// Returns the earliest time at which `overdue` returns an entry.
     pub fn deadline(&self) -> Option<Instant> {
         self.timers.first().map(|(at, _)| at)
     }
 
-    /// Takes the next entry whose timer has run out: sent again with doubled timeouts, or dropped.
+    /// Returns the next entry whose timer has expired: either its SYN-ACK must be sent again, with a doubled timeout,
+    /// or the entry has been removed.
     pub fn overdue(&mut self, now: Instant, config: &TcpConfig) -> Option<Overdue> {
         let (at, index) = self.timers.first().filter(|&(at, _)| now >= at)?;
         let entry = self.entries.at_mut(index)?;
@@ -259,13 +265,13 @@ impl HalfOpenTable {
         Some(Overdue::Repeat(entry))
     }
 
-    /// Takes every entry out.
+    /// Removes one entry and returns it with its index; `None` if the table is empty.
     pub fn drain(&mut self) -> Option<(u32, HalfOpen)> {
         let index = self.entries.indices().next()?;
         self.remove(index).map(|entry| (index, entry))
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

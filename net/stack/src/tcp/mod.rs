@@ -1,18 +1,18 @@
 //! TCP (RFC 9293): connections as state machines, and the tables that find them.
 //!
 //! ```text
-//!   segment in ─> FlowMap ─┬─> Connection (connection/): Sender + Receiver + the states between them
-//!                          ├─> half-open (listener.rs): a handshake that nobody pays a connection for yet
-//!                          │   (or, when there are too many, nothing at all: cookies.rs)
-//!                          ├─> TIME-WAIT (time_wait.rs): what is left of a connection that ended
+//!   segment in ─> FlowMap ─┬─> Connection (connection/): Sender, Receiver and connection state
+//!                          ├─> half-open (listener.rs): a handshake without a connection yet
+//!                          │   (if the table is full, a SYN cookie without any state: cookies.rs)
+//!                          ├─> TIME-WAIT (time_wait.rs): the remaining state of an ended connection
 //!                          └─> a listener, or a reset
 //! ```
 //!
-//! [`Tcp`](tables::Tcp) holds the tables and moves entries between them. A [`Connection`](connection) knows
-//! neither tables nor devices: it takes segments, calls and time, and says what it wants sent, signalled and
-//! waited for. What it sends is made when the device asks for it, from views of the application's memory.
+//! [`Tcp`](tables::Tcp) holds the tables and moves entries between them. A [`Connection`](connection) knows neither
+//! tables nor devices: its inputs are segments, calls and the time, and its outputs are segments, events and its next
+//! deadline. A segment is built when the device requests it, from views of the application's memory.
 //!
-//! Not here: urgent data (delivered in line, RFC 6093), Nagle's delay, F-RTO.
+//! Not here: urgent data (delivered in line, RFC 6093), Nagle's algorithm, F-RTO.
 
 pub(crate) mod congestion;
 pub(crate) mod connection;
@@ -43,68 +43,69 @@ use core::fmt;
 /// TCP's settings and bounds.
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
-    /// Connections, those that the application has closed and that still finish included.
+    /// Maximum number of connections, including those that the application has closed and whose close is not complete.
     pub max_connections: usize,
-    /// Handshakes that wait for their last segment; further ones are answered with SYN cookies (RFC 4987).
+    /// Maximum number of handshakes whose last segment is missing. Further SYNs are answered with SYN cookies (RFC
+    /// 4987).
     pub max_half_open: usize,
-    /// TIME-WAIT entries; beyond it the oldest is dropped.
+    /// Maximum number of TIME-WAIT entries; a new one beyond it evicts the oldest.
     pub max_time_wait: usize,
-    /// Listening ports.
+    /// Maximum number of listening ports.
     pub max_listeners: usize,
-    /// Bytes that a new connection lets its peer send ahead of the application; see `set_window`.
+    /// Initial receive window, in bytes: the data that a peer may send before the application reads. See `set_window`.
     pub receive_window: u32,
-    /// The largest window that `set_window` can set: it decides the scale that is agreed on (RFC 7323).
+    /// The largest window that `set_window` accepts. It determines the window scale that a SYN announces (RFC 7323).
     pub max_receive_window: u32,
-    /// Bytes that a new connection keeps for sending and sending again; see `set_send_limit`.
+    /// Initial limit of a connection's send queue (unsent and unacknowledged data), in bytes; see `set_send_limit`.
     pub send_limit: usize,
-    /// Pieces that wait beyond a gap in the received data.
+    /// Maximum number of out-of-order pieces behind a gap in the received data.
     pub reassembly_pieces: usize,
-    /// Runs of data under way that are told apart by when they were sent and by what the peer reports of
-    /// them: at most twice as many, each of 16 bytes.
+    /// Maximum number of runs of data in flight with different send times or SACK states. With retransmissions a flight
+    /// has at most twice as many, of 16 bytes each.
     pub sent_runs: usize,
-    /// Retransmission timeout before a round trip was measured (RFC 6298 2.1).
+    /// Retransmission timeout before the first round-trip measurement (RFC 6298 2.1).
     pub rto_initial: Duration,
-    /// The shortest timeout. RFC 6298 2.4 asks for 1 s and lets implementations with fine clocks go below.
+    /// The shortest timeout. RFC 6298 2.4 recommends 1 s; implementations with fine clocks use less.
     pub rto_min: Duration,
-    /// The longest timeout, and the longest time between two zero-window probes.
+    /// The longest timeout, and the longest interval between two zero-window probes.
     pub rto_max: Duration,
-    /// Timeouts in a row before an established connection is given up (RFC 9293 3.8.3, R2).
+    /// Consecutive timeouts after which an established connection is aborted (RFC 9293 3.8.3, R2).
     pub max_retransmits: u8,
-    /// Times that a SYN, or the answer to one, is sent again.
+    /// Maximum number of retransmissions of a SYN or SYN-ACK.
     pub max_syn_retransmits: u8,
-    /// How long an acknowledgement waits for something to travel with: at most 500 ms (RFC 9293 3.8.6.3).
+    /// Longest delay of an acknowledgement: at most 500 ms (RFC 9293 3.8.6.3).
     pub delayed_ack: Duration,
-    /// How long TIME-WAIT lasts: twice the longest life of a segment.
+    /// Duration of TIME-WAIT: twice the maximum segment lifetime.
     pub time_wait: Duration,
-    /// How long a connection that the application closed waits for the peer's end.
+    /// Time that a connection closed by the application waits in FIN-WAIT-2 for the peer's FIN.
     pub fin_wait_2: Duration,
-    /// Probing of idle connections, unless `set_keep_alive` says something else; off where `None`.
+    /// Keep-alive for connections without a setting by `set_keep_alive`; `None` disables it.
     pub keep_alive: Option<KeepAlive>,
-    /// What decides how much may be under way.
+    /// The congestion control algorithm.
     pub congestion: Algorithm,
-    /// Whether routers may mark packets instead of dropping them.
+    /// Use of explicit congestion notification.
     pub ecn: Ecn,
 }
 
 /// Explicit congestion notification (RFC 3168).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ecn {
-    /// Not used.
+    /// ECN is not used.
     Never,
-    /// Used with peers that ask for it.
+    /// ECN is used if the peer's SYN requests it.
     Answered,
-    /// Asked for as well: some old middleboxes drop SYNs that do, so that a SYN sent again does not.
+    /// Our SYN also requests it. Some old middleboxes drop such SYNs, so a retransmitted SYN does not request it.
     Offered,
 }
 
-/// Probing of idle connections (RFC 9293 3.8.4).
+/// Keep-alive of idle connections (RFC 9293 3.8.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
-    /// Silence after which the peer is probed.
+    /// Silence of the peer after which the first probe is sent.
     pub idle: Duration,
-    /// Time between two probes.
+    /// Interval between two probes.
     pub interval: Duration,
-    /// Probes without an answer after which the connection is given up.
+    /// Unanswered probes after which the connection is aborted.
     pub probes: u8,
 }
 
@@ -135,27 +136,27 @@ impl Default for TcpConfig {
     }
 }
 
-/// The largest window that can be told to a peer: 65,535 shifted by 14 (RFC 7323 2.3).
+/// The largest window that a segment can announce: 65,535 shifted by 14 (RFC 7323 2.3).
 pub(crate) const MAX_WINDOW: u32 = 65_535 << MAX_WINDOW_SCALE;
-/// The largest shift of a window.
+/// The largest window scale.
 pub(crate) const MAX_WINDOW_SCALE: u8 = 14;
 
 impl TcpConfig {
-    /// The shift with which the largest window can be told.
+    /// Returns the smallest window scale with which the largest window can be announced.
     pub(crate) fn window_scale(&self) -> u8 {
         let largest = self.max_receive_window.max(self.receive_window);
         (0..MAX_WINDOW_SCALE).find(|&scale| largest >> scale <= 65_535).unwrap_or(MAX_WINDOW_SCALE)
     }
 }
 
-/// Why a port cannot be listened at.
+/// A reason why a port cannot be opened for listening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenError {
-    /// Somebody listens there.
+    /// Another listener has the port.
     PortInUse(u16),
-    /// Port 0 cannot be connected to.
+    /// No peer can connect to port 0.
     PortZero,
-    /// There are as many listeners as the configuration allows.
+    /// `max_listeners` listeners exist.
     TooManyListeners,
 }
 
@@ -171,18 +172,18 @@ impl fmt::Display for ListenError {
 
 impl core::error::Error for ListenError {}
 
-/// Why a connection cannot be begun.
+/// A reason why a connection cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectError {
     /// The interface has no address yet.
     NoAddress,
-    /// There is no way to that address, or no one host behind it.
+    /// No route leads to the address, or it is not a unicast address.
     NoRoute,
-    /// There are as many connections as the configuration allows.
+    /// `max_connections` connections exist.
     TooManyConnections,
-    /// Every local port is in use towards that peer.
+    /// All local ports are in use towards that peer.
     NoPorts,
-    /// No answers come to this core: its share of the flows was given to others.
+    /// This core owns no flow buckets, so it would not receive the peer's answers.
     NoShare,
 }
 
@@ -200,19 +201,19 @@ impl fmt::Display for ConnectError {
 
 impl core::error::Error for ConnectError {}
 
-/// Why data was not taken for sending.
+/// A reason why data was not accepted for sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
-    /// The connection is gone.
+    /// The connection no longer exists.
     NoConnection,
-    /// This side was shut down: what is sent comes before `shutdown`.
+    /// `shutdown` has already closed the sending direction.
     ShutDown,
-    /// It doesn't fit now. `SendSpace` tells when it does.
+    /// The data does not fit now. The event `SendSpace` reports space.
     NoSpace {
         /// Bytes that fit now.
         space: usize,
     },
-    /// It never fits: it is longer than the connection's send limit, this many bytes.
+    /// The data is longer than the connection's send limit (in bytes) and can never fit.
     TooLong(usize),
 }
 
@@ -231,50 +232,50 @@ impl fmt::Display for SendError {
 
 impl core::error::Error for SendError {}
 
-/// What one connection did so far, and how its path looks.
+/// Counters of one connection and the state of its path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionStats {
     /// Payload bytes that the peer has acknowledged.
     pub bytes_acked: u64,
-    /// Payload bytes that came in, in order.
+    /// Payload bytes received in order.
     pub bytes_received: u64,
     /// Segments sent, acknowledgements included.
     pub segments_out: u64,
     /// Segments received.
     pub segments_in: u64,
-    /// Segments sent again.
+    /// Retransmitted segments.
     pub retransmits: u64,
-    /// Smoothed round-trip time, where one was measured.
+    /// Smoothed round-trip time; `None` before the first measurement.
     pub smoothed_rtt: Option<Duration>,
-    /// Retransmission timeout now.
+    /// Current retransmission timeout.
     pub rto: Duration,
-    /// Bytes that may be under way.
+    /// Congestion window, in bytes.
     pub congestion_window: u32,
-    /// Bytes that the peer is ready to take.
+    /// The peer's receive window, in bytes.
     pub peer_window: u32,
-    /// Largest payload that is sent in one segment.
+    /// Largest payload of one segment.
     pub mss: u32,
-    /// Bytes that were taken for sending and are not acknowledged.
+    /// Bytes accepted for sending and not acknowledged.
     pub unacked: usize,
-    /// Bytes that came in and were not read.
+    /// Bytes received in order and not read.
     pub unread: usize,
-    /// Bytes under way: sent, and neither acknowledged nor lost, as far as is known.
+    /// Bytes in flight: sent, and neither acknowledged nor deemed lost.
     pub in_flight: u32,
-    /// Bytes that the peer may send.
+    /// Our receive window, in bytes.
     pub receive_window: u32,
 }
 
-/// A connection as it is shown to people.
+/// A connection as the `isola` command displays it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionView {
-    /// Its ends.
+    /// The local and remote address and port.
     pub flow: Flow,
-    /// The state, as RFC 9293 names it.
+    /// The state's name in RFC 9293.
     pub state: &'static str,
-    /// Name of the algorithm that decides how much may be under way.
+    /// Name of the congestion control algorithm.
     pub congestion_control: &'static str,
-    /// How long nothing has come from the peer, or since it was probed for that.
+    /// Time since the peer's last segment or, if later, since the last keep-alive probe.
     pub silence: Duration,
-    /// Its figures.
+    /// Counters and path state.
     pub stats: ConnectionStats,
 }

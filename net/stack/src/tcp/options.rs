@@ -1,45 +1,45 @@
-//! TCP options: read from a header that came in, written behind one that goes out.
+//! TCP options: parsing those of received headers, writing those of outgoing headers.
 //!
-//! Nearly every segment of a connection with timestamps carries `NOP NOP TS`, twelve bytes, and most SYNs carry
-//! `MSS SACK-PERMITTED TS NOP SCALE`, twenty bytes, as Linux lays them out: these two layouts have a way of their own in both
-//! directions. Everything else, such as selective acknowledgements, is rare.
+//! Nearly all segments of a connection with timestamps have the options `NOP NOP TS`, twelve bytes, and most SYNs have
+//! `MSS SACK-PERMITTED TS NOP SCALE`, twenty bytes, as Linux lays them out. These two layouts have a fast path for both
+//! directions. Other layouts, such as those with SACK blocks, are rare.
 
 use super::MAX_WINDOW_SCALE;
 use super::sack::{Block, SackBlocks};
 use super::seq::Seq;
 use etherparse::{TcpOptionElement, TcpOptionReadError, TcpOptionsIterator};
 
-/// Bytes that timestamps take in a header, with padding.
+/// Length of timestamps in a header, in bytes, with padding.
 pub(crate) const TIMESTAMPS_LEN: usize = 12;
-/// Bytes that all options of a SYN take in a header.
+/// Length of all options of a SYN, in bytes.
 pub(crate) const SYN_LEN: usize = 20;
-/// Bytes of options that a header holds at most.
+/// Maximum length of a header's options, in bytes.
 const MAX_LEN: usize = 40;
 
 /// The timestamps option (RFC 7323 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timestamps {
-    /// The sender's clock (TSval).
+    /// Value of the sender's clock (TSval).
     pub value: u32,
-    /// The receiver's clock as the sender heard it last (TSecr); meaningful with the ACK flag only.
+    /// Latest value of the receiver's clock that the sender received (TSecr); valid only with the ACK flag.
     pub echo: u32,
 }
 
 impl Timestamps {
-    /// Reads them where they stand alone and are padded as usual.
+    /// Parses the layout `NOP NOP TS`; returns `None` for other contents.
     #[inline]
     pub fn read(bytes: &[u8; TIMESTAMPS_LEN]) -> Option<Self> {
         let [1, 1, 8, 10, a, b, c, d, e, f, g, h] = *bytes else { return None };
         Some(Self { value: u32::from_be_bytes([a, b, c, d]), echo: u32::from_be_bytes([e, f, g, h]) })
     }
 
-    /// Writes them padded as usual.
+    /// Writes the layout `NOP NOP TS`.
     #[inline(always)]
     pub fn write(self, into: &mut [u8; TIMESTAMPS_LEN]) {
         self.write_behind([1, 1], into);
     }
 
-    /// Writes them behind the two bytes that align them.
+    /// Writes the timestamps behind the two given bytes, which align them.
     #[inline(always)]
     fn write_behind(self, padding: [u8; 2], into: &mut [u8; TIMESTAMPS_LEN]) {
         let words = [[padding[0], padding[1], 8, 10], self.value.to_be_bytes(), self.echo.to_be_bytes()];
@@ -47,7 +47,7 @@ impl Timestamps {
     }
 }
 
-/// Whether selective acknowledgements may be sent (RFC 2018 2).
+/// Whether a peer may send selective acknowledgements (RFC 2018 2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Sack {
     #[default]
@@ -55,7 +55,7 @@ pub(crate) enum Sack {
     Permitted,
 }
 
-/// What a SYN with all options says beside its timestamps and the permission of selective acknowledgements.
+/// The options of a SYN with all options, except timestamps and the SACK permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SynOptions {
     mss: u16,
@@ -63,7 +63,7 @@ pub(crate) struct SynOptions {
 }
 
 impl SynOptions {
-    /// Reads them where they are laid out as usual.
+    /// Parses the layout of Linux (see the module); returns `None` for other contents.
     pub fn read(bytes: &[u8; SYN_LEN]) -> Option<Options> {
         let [2, 4, m, n, 4, 2, 8, 10, a, b, c, d, e, f, g, h, 1, 3, 3, scale] = *bytes else { return None };
         let (value, echo) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
@@ -103,7 +103,7 @@ impl SynOptions {
     }
 }
 
-/// The options that say one thing each. All but the timestamps count in a SYN only.
+/// The options of a segment, without SACK blocks. All but the timestamps are valid only in a SYN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     pub mss: Option<u16>,
@@ -113,12 +113,12 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Only timestamps, or nothing.
+    /// Returns options with these timestamps, or none, and nothing else.
     pub const fn with_timestamps(timestamps: Option<Timestamps>) -> Self {
         Self { mss: None, window_scale: None, sack: Sack::Refused, timestamps }
     }
 
-    /// Reads the options of a header, up to the first that is malformed. Others than these are skipped.
+    /// Parses the options of a header up to the first malformed one. Unknown options are skipped.
     #[inline]
     pub fn read(bytes: &[u8]) -> (Self, SackBlocks) {
         match *bytes {
@@ -151,7 +151,7 @@ impl Options {
                     pairs.for_each(|(start, end)| blocks.push(Block { start: Seq(start), end: Seq(end) }));
                 }
                 Ok(_) => {}
-                // Nothing of ours: what follows counts (RFC 9293 3.1, MUST-6).
+                // An unknown option: skip it and continue behind it (RFC 9293 3.1, MUST-6).
                 Err(TcpOptionReadError::UnknownId(_)) => match behind(rest) {
                     Some(rest) => elements = TcpOptionsIterator::from_slice(rest),
                     None => break,
@@ -162,24 +162,24 @@ impl Options {
         (options, blocks)
     }
 
-    /// Bytes that these options and blocks take in a header.
+    /// Returns the length of these options and blocks in a header, in bytes.
     #[inline]
     pub fn len(&self, blocks: &SackBlocks) -> usize {
         let mss = if self.mss.is_some() { 4 } else { 0 };
         let scale = if self.window_scale.is_some() { 4 } else { 0 };
         let timestamps = if self.timestamps.is_some() { TIMESTAMPS_LEN } else { 0 };
-        // Beside timestamps the permission takes the place of their padding.
+        // With timestamps, the SACK permission takes the two bytes of their padding.
         let sack = if self.sack == Sack::Permitted && self.timestamps.is_none() { 4 } else { 0 };
         mss + scale + timestamps + sack + blocks.option_len()
     }
 
-    /// Writes the options into exactly as many bytes as [`len`](Self::len) says.
+    /// Writes the options. `into` has exactly the length that [`len`](Self::len) returns.
     #[inline]
     pub fn write(&self, blocks: &SackBlocks, into: &mut [u8]) {
         if into.is_empty() {
             return;
         }
-        // Twelve bytes can also be the three other options of a SYN.
+        // A length of twelve bytes is also that of the three other options of a SYN.
         if let (Some(timestamps), Some(bytes)) = (self.timestamps, into.as_mut_array::<TIMESTAMPS_LEN>()) {
             timestamps.write_behind(self.before_timestamps(), bytes);
         } else if let (Some((syn, timestamps)), Some(bytes)) = (self.of_syn(), into.as_mut_array()) {
@@ -189,7 +189,7 @@ impl Options {
         }
     }
 
-    /// What a SYN with all options says.
+    /// Returns the parts of a SYN that has all options, else `None`.
     fn of_syn(&self) -> Option<(SynOptions, Timestamps)> {
         let Self { mss: Some(mss), window_scale: Some(window_scale), sack: Sack::Permitted, timestamps } =
             *self
@@ -199,7 +199,7 @@ impl Options {
         Some((SynOptions { mss, window_scale }, timestamps?))
     }
 
-    /// The two bytes in front of timestamps: padding, or the permission of selective acknowledgements.
+    /// Returns the two bytes before timestamps: padding, or the SACK permission.
     #[inline]
     const fn before_timestamps(&self) -> [u8; 2] {
         match self.sack {
@@ -245,7 +245,7 @@ impl Options {
     }
 }
 
-/// What follows the option that `bytes` begin with; `None` where its length is impossible.
+/// Returns the bytes behind the option at the start of `bytes`; `None` if its length is invalid.
 fn behind(bytes: &[u8]) -> Option<&[u8]> {
     let len = usize::from(*bytes.get(1)?);
     bytes.get(len..).filter(|_| len >= 2)
@@ -265,7 +265,7 @@ mod tests {
 
     #[proves("RFC 7323 A", "the layout that implementations read fastest.")]
     #[test]
-    fn timestamps_alone_have_the_usual_layout() {
+    fn timestamps_alone_have_the_layout_of_rfc_7323() {
         let timestamps = Timestamps { value: 0x0102_0304, echo: 0x0506_0708 };
         let bytes = written(Options::with_timestamps(Some(timestamps)), SackBlocks::NONE);
         assert_eq!(bytes, [1, 1, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8]);
@@ -274,7 +274,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn written_options_parse_back(
             mss in any::<Option<u16>>(),
             scale in prop::option::of(0u8..15),
             permitted in any::<bool>(),
@@ -288,7 +288,7 @@ mod tests {
                 timestamps: timestamps.map(|(value, echo)| Timestamps { value, echo }),
             };
             let mut list = SackBlocks::NONE;
-            // A SYN's options leave no room for blocks, which a SYN never has.
+            // The options of a SYN leave no room for SACK blocks, and a SYN never has any.
             if mss.is_none() && scale.is_none() {
                 blocks.into_iter().for_each(|(a, b)| list.push(Block { start: Seq(a), end: Seq(b) }));
             }
@@ -299,10 +299,10 @@ mod tests {
             prop_assert!(read_blocks.iter().eq(list.iter()));
         }
 
-        /// Each option that is read lies whole in the bytes: what is behind them changes nothing, and a cut list has some
-        /// of the options of the whole, with their values.
+        /// An option is parsed from its own bytes only: appended bytes change nothing, and a truncated list yields a
+        /// subset of the options, with the same values.
         #[test]
-        fn an_option_is_read_from_its_own_bytes(
+        fn an_option_is_parsed_from_its_own_bytes_only(
             bytes in prop_oneof![
                 prop::collection::vec(any::<u8>(), 0..41),
                 any::<(Option<u16>, Option<(u32, u32)>)>().prop_map(|(mss, timestamps)| {
@@ -320,12 +320,12 @@ mod tests {
             prop_assert!(blocks.iter().eq(whole_blocks.iter()));
             let cut = cut.index(bytes.len() + 1);
             let (part, _) = Options::read(&bytes[..cut]);
-            // Where an option comes twice, the one that counts may be cut off.
+            // If an option is present twice, the later one, which counts, may be cut off.
             let is_repeated = |kind: u8| bytes.iter().filter(|byte| **byte == kind).count() > 1;
             prop_assert!(part.mss.is_none() || part.mss == whole.mss || is_repeated(2));
             prop_assert!(part.timestamps.is_none() || part.timestamps == whole.timestamps || is_repeated(8));
-            prop_assert!(part.mss.is_none() || cut >= 4, "MSS takes four bytes");
-            prop_assert!(part.timestamps.is_none() || cut >= 10, "timestamps take ten");
+            prop_assert!(part.mss.is_none() || cut >= 4, "MSS has four bytes");
+            prop_assert!(part.timestamps.is_none() || cut >= 10, "timestamps have ten");
             prop_assert!(part.window_scale.is_none_or(|scale| scale <= 14 || whole.window_scale == Some(scale)));
         }
     }

@@ -1,9 +1,9 @@
-//! Data that came in ahead of a gap.
+//! Data received beyond a gap.
 //!
-//! Pieces that don't overlap, in order, at most as many as configured and, together with the unread data, in
-//! as much memory as the connection may pin (see [`receive_queue`](super::receive_queue)): a piece beyond
-//! that is copied to its exact size, and one that doesn't fit then is dropped and will be sent again. Where
-//! pieces overlap, the bytes that came first stay.
+//! The pieces are ordered and do not overlap. Their number is bounded, and the memory that they and the unread data pin
+//! is bounded by the connection's limit (see [`receive_queue`](super::receive_queue)): a piece beyond that limit is
+//! copied into a buffer of its exact size. A piece beyond the maximum number is dropped; the peer will retransmit it.
+//! Where pieces overlap, the bytes received first remain.
 
 use super::seq::Seq;
 use crate::counters::{Counter, Counters};
@@ -29,23 +29,23 @@ pub(crate) struct Reassembly {
     pinned: usize,
 }
 
-/// What a connection allows its reassembly.
+/// Bounds for the pieces of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Number of pieces.
+    /// Maximum number of pieces.
     pub pieces: usize,
-    /// Memory that may be kept alive before data is copied.
+    /// Pinned memory, in bytes, beyond which new pieces are copied.
     pub pinned: usize,
 }
 
-/// What became of data.
+/// The result of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Insertion {
-    /// All of it is there, and some was new.
+    /// All of the data is stored, and some of it is new.
     Kept,
-    /// All of it was there already.
+    /// All of the data had been stored before.
     Known,
-    /// Some had no room.
+    /// Some of the data was dropped for lack of room.
     Dropped,
 }
 
@@ -59,16 +59,16 @@ impl Insertion {
 }
 
 impl Reassembly {
-    /// Whether there is nothing beyond a gap.
+    /// Returns whether there are no pieces.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Keeps `data`, which begins at `start`, as far as its bytes are not there yet.
+    /// Stores the bytes of `data`, which begins at `start`, that are not stored yet.
     pub fn insert(&mut self, start: Seq, data: IoBuf, bounds: Bounds, counters: &mut Counters) -> Insertion {
         let mut insertion = Insertion::Known;
         let (mut start, mut data) = (start, data);
-        // The first piece that ends behind the start: everything before it lies wholly before the data.
+        // The first piece that ends behind the start; all earlier pieces end before the data.
         let mut index = self.pieces.partition_point(|piece| !piece.end().after(start));
         while !data.is_empty() {
             let Some(next) = self.pieces.get(index) else {
@@ -123,7 +123,8 @@ impl Reassembly {
         Kept::Yes
     }
 
-    /// Takes the piece that continues the stream at `next`, without what the stream has already.
+    /// Removes and returns the piece that contains `next`, without the bytes before `next`. Pieces that end before
+    /// `next` are dropped.
     pub fn take(&mut self, next: Seq) -> Option<IoBuf> {
         while let Some(first) = self.pieces.front() {
             if first.start.after(next) {
@@ -139,12 +140,12 @@ impl Reassembly {
         None
     }
 
-    /// Memory that the pieces keep alive.
+    /// Returns the memory that the pieces pin, in bytes.
     pub fn pinned(&self) -> usize {
         self.pinned
     }
 
-    /// Drops everything.
+    /// Drops all pieces.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_that_came_first_stay() {
+    fn the_first_copy_of_overlapping_bytes_remains() {
         let (mut reassembly, mut counters) = (Reassembly::default(), Counters::new());
         reassembly.insert(Seq(10), IoBuf::copy_from_slice(b"AAAA"), BOUNDS, &mut counters);
         reassembly.insert(Seq(8), IoBuf::copy_from_slice(b"bbbbbbbb"), BOUNDS, &mut counters);
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_and_memory_are_bounded() {
+    fn the_number_of_pieces_and_their_pinned_memory_are_bounded() {
         let (mut reassembly, mut counters) = (Reassembly::default(), Counters::new());
         let bounds = Bounds { pieces: 10, pinned: 4096 };
         for i in 0..100 {
@@ -198,7 +199,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_cover_of_the_stream_in_any_order_gives_it_back(
+        fn pieces_in_any_order_reassemble_the_stream(
             cuts in proptest::collection::vec((0usize..300, 1usize..80), 1..60),
             base in any::<u32>(),
         ) {

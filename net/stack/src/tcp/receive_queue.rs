@@ -1,26 +1,26 @@
-//! Data that came in, in order, and that the application has not read.
+//! Data received in order that the application has not read.
 //!
-//! Payloads stay in the frames that they arrived in. A peer that sends a byte a frame could so keep a frame's
-//! memory alive for each byte, so the queue counts the memory that its views keep alive, and beyond
-//! [`PINNED_PER_BYTE`] times the window it copies what comes in: into the room behind the last view where
-//! that memory is the queue's alone, or into a fresh block. An application that keeps up never sees a copy.
+//! Payloads stay in the frames of their arrival. A peer that sends one byte per frame could therefore pin a frame's
+//! memory for each byte. So the queue counts the memory that its views pin. Beyond [`PINNED_PER_BYTE`] times the window
+//! (or [`PINNED_FREE`], if that is more), it copies payloads: into the space behind the last view, if that buffer is
+//! not shared, or into a new block. If the application keeps up, no data is copied.
 
 use crate::counters::{Counter, Counters};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
-/// Memory that may be kept alive for each byte of the window before payloads are copied.
+/// Memory that may be pinned for each byte of the window before payloads are copied, in bytes.
 const PINNED_PER_BYTE: usize = 2;
-/// Memory that may always be kept alive: some frames of any size.
+/// Memory that may always be pinned, in bytes: some frames of any size.
 const PINNED_FREE: usize = 64 << 10;
-/// Size of the blocks into which small payloads are copied.
+/// Size of the blocks into which small payloads are copied, in bytes.
 const BLOCK: usize = 4096;
 
-/// How much memory may be kept alive by the payloads of a connection with this window.
+/// Returns the memory that the payloads of a connection with this window may pin, in bytes.
 pub(crate) fn pinned_limit(window: u32) -> usize {
     (window as usize).saturating_mul(PINNED_PER_BYTE).max(PINNED_FREE)
 }
 
-/// The unread part of one direction.
+/// The unread data of one direction.
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveQueue {
     parts: Chain,
@@ -28,17 +28,17 @@ pub(crate) struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// Unread bytes.
+    /// Returns the number of unread bytes.
     pub fn len(&self) -> usize {
         self.parts.len()
     }
 
-    /// Memory that the queue keeps alive.
+    /// Returns the memory that the queue pins, in bytes.
     pub fn pinned(&self) -> usize {
         self.pinned
     }
 
-    /// Adds a payload at the end; `limit` is what may be pinned (see [`pinned_limit`]).
+    /// Appends a payload. `limit` is the maximum pinned memory (see [`pinned_limit`]).
     #[inline]
     pub fn push(&mut self, payload: IoBuf, limit: usize, counters: &mut Counters) {
         if payload.is_empty() {
@@ -70,7 +70,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Adds several payloads at the end, as [`Self::push`] does with each.
+    /// Appends several payloads, as [`Self::push`] does with each.
     pub fn append(&mut self, mut payloads: Chain, limit: usize, counters: &mut Counters) {
         let pinned: usize = payloads.parts().map(IoBuf::storage_len).sum();
         if self.pinned + pinned <= limit {
@@ -81,21 +81,21 @@ impl ReceiveQueue {
         }
     }
 
-    /// Takes the first piece.
+    /// Removes and returns the first payload.
     pub fn pop(&mut self) -> Option<IoBuf> {
         let part = self.parts.pop_front()?;
         self.pinned = self.pinned.saturating_sub(part.storage_len());
         Some(part)
     }
 
-    /// Takes everything.
+    /// Removes and returns all payloads.
     #[inline]
     pub fn take(&mut self) -> Chain {
         self.pinned = 0;
         core::mem::take(&mut self.parts)
     }
 
-    /// Drops everything.
+    /// Drops all payloads.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_of_a_reader_that_keeps_up_are_not_copied() {
+    fn payloads_are_not_copied_if_the_reader_keeps_up() {
         let (mut queue, mut counters) = (ReceiveQueue::default(), Counters::new());
         for _ in 0..1000 {
             let payload = frame(1, 10);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_a_frame_does_not_pin_a_frame_a_byte() {
+    fn frames_of_one_byte_pin_bounded_memory() {
         let (mut queue, mut counters) = (ReceiveQueue::default(), Counters::new());
         let limit = pinned_limit(1000);
         for i in 0..10_000u32 {

@@ -1,24 +1,24 @@
-//! The retransmission timeout (RFC 6298): smoothed round trips, their variation, and back-off.
+//! The retransmission timeout (RFC 6298): smoothed round-trip time, its variation, and exponential back-off.
 
 use super::TcpConfig;
 use crate::time::Duration;
 
-/// The clock's granularity in the computation of the timeout.
+/// The clock granularity (G) in the computation of the timeout.
 const GRANULARITY: Duration = Duration::from_millis(1);
 
-/// What is known of a path's round-trip time.
+/// Estimate of a path's round-trip time, and the timeout computed from it.
 #[derive(Clone, Debug)]
 pub(crate) struct RttEstimator {
     smoothed: Option<Duration>,
     variation: Duration,
-    /// The least round trip of late.
+    /// Recent minimum of the round-trip time.
     least: Duration,
     rto: Duration,
-    /// Times that the timeout was doubled since the last measurement (Karn).
+    /// Number of doublings of the timeout since the last measurement (Karn's algorithm).
     doublings: u8,
     min: Duration,
     max: Duration,
-    /// What comes of it all: asked for more often than any of it changes.
+    /// The resulting timeout, cached because it is read more often than its inputs change.
     timeout: Duration,
 }
 
@@ -38,7 +38,7 @@ impl RttEstimator {
         estimator
     }
 
-    /// Takes a measurement in, of a segment that was sent once only (2.2, 2.3). Ends the back-off.
+    /// Updates the estimate by a measurement of a segment that was sent only once (2.2, 2.3). Ends the back-off.
     #[inline]
     pub fn measure(&mut self, rtt: Duration) {
         match self.smoothed {
@@ -50,7 +50,7 @@ impl RttEstimator {
             Some(smoothed) => {
                 self.smoothed = Some(smoothed.nearer_to(rtt, 3));
                 self.variation = self.variation.nearer_to(smoothed.distance_to(rtt), 2);
-                // A path that became longer is learned in some dozen round trips.
+                // The minimum approaches a longer path's round-trip time in some dozen round trips.
                 self.least = rtt.min(self.least.nearer_to(rtt, 6));
             }
         }
@@ -60,13 +60,13 @@ impl RttEstimator {
         self.update();
     }
 
-    /// Doubles the timeout, because it ran out (5.5).
+    /// Doubles the timeout after it has expired (5.5).
     pub fn back_off(&mut self) {
         self.doublings = self.doublings.saturating_add(1);
         self.update();
     }
 
-    /// The timeout that a handshake leaves behind whose SYN had to be sent again: 3 s (5.7).
+    /// Sets the timeout to 3 s, after a handshake with a retransmitted SYN (5.7).
     pub fn after_lost_syn(&mut self) {
         self.rto = Duration::from_secs(3);
         self.doublings = 0;
@@ -80,23 +80,23 @@ impl RttEstimator {
         self.timeout = doubled.min(self.max);
     }
 
-    /// The timeout now.
+    /// Returns the current timeout.
     #[inline]
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// The least round-trip time of late; none before a measurement.
+    /// Returns the recent minimum of the round-trip time; zero before the first measurement.
     pub fn least(&self) -> Duration {
         self.least
     }
 
-    /// The longest timeout.
+    /// Returns the longest timeout.
     pub fn max_timeout(&self) -> Duration {
         self.max
     }
 
-    /// The smoothed round-trip time.
+    /// Returns the smoothed round-trip time; `None` before the first measurement.
     pub fn smoothed(&self) -> Option<Duration> {
         self.smoothed
     }

@@ -1,15 +1,15 @@
-//! Selective acknowledgements on the wire, and what the receiving half reports with them (RFC 2018, RFC 2883).
+//! Selective acknowledgements on the wire, and the receiver's state for them (RFC 2018, RFC 2883).
 
 use super::seq::Seq;
 use alloc::boxed::Box;
 
-/// Blocks that one segment carries at most (RFC 2018 3).
+/// Maximum number of SACK blocks in one segment (RFC 2018 3).
 const MAX_BLOCKS: usize = 4;
-/// Blocks that fit into a segment without timestamps, and into one with them (RFC 2018 3).
+/// Blocks that fit into a segment without timestamps, and into one with timestamps (RFC 2018 3).
 pub(crate) const BLOCKS_ALONE: u8 = MAX_BLOCKS as u8;
 pub(crate) const BLOCKS_WITH_TIMESTAMPS: u8 = 3;
 
-/// Bytes from `start` up to `end`, without `end`.
+/// The sequence numbers from `start` (inclusive) to `end` (exclusive).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     pub start: Seq,
@@ -19,19 +19,19 @@ pub(crate) struct Block {
 impl Block {
     const EMPTY: Self = Self { start: Seq(0), end: Seq(0) };
 
-    /// Whether the two overlap or touch.
+    /// Returns whether the blocks overlap or are adjacent.
     fn meets(self, other: Self) -> bool {
         !self.end.before(other.start) && !other.end.before(self.start)
     }
 
-    /// Whether all of `other` lies within.
+    /// Returns whether all of `other` is within this block.
     pub fn covers(self, other: Self) -> bool {
         !other.start.before(self.start) && !other.end.after(self.end)
     }
 }
 
-/// The blocks of one segment, in their order. Few segments have any: those cost an allocation, and all others
-/// one word.
+/// The blocks of one segment, in order. A segment with blocks costs an allocation; all others, the vast majority, one
+/// word.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SackBlocks(Option<Box<List>>);
 
@@ -42,10 +42,10 @@ struct List {
 }
 
 impl SackBlocks {
-    /// No blocks.
+    /// An empty list.
     pub const NONE: Self = Self(None);
 
-    /// Adds a block, where there is room.
+    /// Adds a block; a full list ignores it.
     pub fn push(&mut self, block: Block) {
         let list =
             self.0.get_or_insert_with(|| Box::new(List { blocks: [Block::EMPTY; MAX_BLOCKS], count: 0 }));
@@ -55,45 +55,45 @@ impl SackBlocks {
         }
     }
 
-    /// The blocks.
+    /// Returns the blocks in order.
     pub fn iter(&self) -> impl Iterator<Item = Block> + '_ {
         self.0.iter().flat_map(|list| list.blocks.iter().copied().take(usize::from(list.count)))
     }
 
-    /// Whether there are none.
+    /// Returns whether the list is empty.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Bytes that they take in a header, with padding.
+    /// Returns the length of the option in a header, in bytes, with padding.
     #[inline]
     pub fn option_len(&self) -> usize {
         self.0.as_ref().map_or(0, |list| 4 + 8 * usize::from(list.count))
     }
 }
 
-/// What the receiving half has to report: exists only while there is something. The data itself lies in
+/// The receiver's state for SACK. Allocated only while there is something to report. The data itself is in
 /// [`reassembly`](super::reassembly).
 #[derive(Debug, Default)]
 pub(crate) struct Reports(Option<Box<Known>>);
 
 #[derive(Debug)]
 struct Known {
-    /// Runs of data beyond the gap, the one that grew last first.
+    /// Runs of data beyond the gap; the run that grew last is first.
     runs: SackBlocks,
-    /// Data that came in twice, and is to be told of once (RFC 2883).
+    /// Data received twice, to be reported once (RFC 2883).
     duplicate: Option<Block>,
 }
 
 impl Reports {
-    /// Whether there is nothing to report.
+    /// Returns whether there is nothing to report.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Data beyond a gap came in and was kept.
+    /// Records data that arrived beyond a gap and was stored.
     pub fn kept(&mut self, block: Block) {
         let known = self.known();
         let (mut grown, mut others) = (block, SackBlocks::NONE);
@@ -110,7 +110,7 @@ impl Reports {
         others.iter().for_each(|run| known.runs.push(run));
     }
 
-    /// Data came in that was there already.
+    /// Records data that was received before. Until it is reported, further duplicates are ignored.
     pub fn came_twice(&mut self, block: Block) {
         self.known().duplicate.get_or_insert(block);
     }
@@ -119,7 +119,7 @@ impl Reports {
         self.0.get_or_insert_with(|| Box::new(Known { runs: SackBlocks::NONE, duplicate: None }))
     }
 
-    /// The blocks for a segment that acknowledges all before `next` and has room for `room` blocks.
+    /// Returns the blocks for a segment that acknowledges all data before `next` and has room for `room` blocks.
     #[inline]
     pub fn take(&mut self, next: Seq, room: usize) -> SackBlocks {
         if self.0.is_none() { SackBlocks::NONE } else { self.take_known(next, room) }
@@ -146,7 +146,7 @@ impl Reports {
         told
     }
 
-    /// Nothing is to be reported any more.
+    /// Discards all reports.
     pub fn clear(&mut self) {
         self.0 = None;
     }
@@ -162,7 +162,7 @@ mod tests {
         Block { start: Seq(start), end: Seq(end) }
     }
 
-    fn told(reports: &mut Reports, next: u32, room: usize) -> Vec<(u32, u32)> {
+    fn reported(reports: &mut Reports, next: u32, room: usize) -> Vec<(u32, u32)> {
         reports.take(Seq(next), room).iter().map(|block| (block.start.0, block.end.0)).collect()
     }
 
@@ -176,24 +176,24 @@ mod tests {
         for (start, end) in [(10, 20), (30, 40), (50, 60), (20, 25)] {
             reports.kept(block(start, end));
         }
-        assert_eq!(told(&mut reports, 0, 4), [(10, 25), (50, 60), (30, 40)]);
+        assert_eq!(reported(&mut reports, 0, 4), [(10, 25), (50, 60), (30, 40)]);
         reports.kept(block(25, 30));
-        assert_eq!(told(&mut reports, 0, 1), [(10, 40)]);
-        assert_eq!(told(&mut reports, 45, 4), [(50, 60)]);
-        assert!(told(&mut reports, 60, 4).is_empty() && reports.0.is_none());
+        assert_eq!(reported(&mut reports, 0, 1), [(10, 40)]);
+        assert_eq!(reported(&mut reports, 45, 4), [(50, 60)]);
+        assert!(reported(&mut reports, 60, 4).is_empty() && reports.0.is_none());
     }
 
-    #[proves("RFC 2883 4", "a duplicate is the first block, and told of once.")]
+    #[proves("RFC 2883 4", "a duplicate is the first block, and reported of once.")]
     #[test]
-    fn what_came_twice_is_told_of_once() {
+    fn a_duplicate_is_reported_once() {
         let mut reports = Reports::default();
         reports.kept(block(30, 40));
         reports.came_twice(block(1, 5));
-        assert_eq!(told(&mut reports, 10, 3), [(1, 5), (30, 40)]);
-        assert_eq!(told(&mut reports, 10, 3), [(30, 40)]);
+        assert_eq!(reported(&mut reports, 10, 3), [(1, 5), (30, 40)]);
+        assert_eq!(reported(&mut reports, 10, 3), [(30, 40)]);
         reports.clear();
         reports.came_twice(block(1, 5));
-        assert_eq!(told(&mut reports, 10, 3), [(1, 5)]);
+        assert_eq!(reported(&mut reports, 10, 3), [(1, 5)]);
         assert!(reports.0.is_none());
     }
 }

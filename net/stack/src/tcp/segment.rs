@@ -1,4 +1,4 @@
-//! Segments on the wire: what is read of one that came in, and the header of one that goes out.
+//! TCP segments on the wire: the parsed form of a received segment, and the header of an outgoing one.
 
 use super::options::Options;
 use super::sack::SackBlocks;
@@ -13,16 +13,16 @@ use core::ops::BitOr;
 use etherparse::{IpNumber, TcpHeaderSlice};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
-/// Length of a header without options.
+/// Length of a header without options, in bytes.
 pub(crate) const HEADER_LEN: usize = 20;
-/// Where the checksum lies in the header.
+/// Offset of the checksum in the header.
 pub(crate) const CHECKSUM_OFFSET: u16 = 16;
-/// The segment size of a peer that announces none (RFC 9293 3.7.1).
+/// The segment size of a peer whose SYN has no MSS option (RFC 9293 3.7.1).
 pub(crate) const DEFAULT_MSS: u16 = 536;
-/// The least segment size that is believed: less would be a way to make us send headers only.
+/// The smallest accepted segment size. With a smaller one, a peer could make us send little more than headers.
 pub(crate) const MIN_MSS: u16 = 64;
 
-/// The control bits.
+/// The control flags of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flags(u8);
 
@@ -36,17 +36,17 @@ impl Flags {
     pub const ECE: Self = Self(0x40);
     pub const CWR: Self = Self(0x80);
 
-    /// Those of them that count, as they stand in a header.
+    /// Returns the flags of a header's flag byte, without URG.
     pub const fn from_bits(bits: u8) -> Self {
         Self(bits & 0xdf)
     }
 
-    /// As they stand in the header.
+    /// Returns the flag byte of a header.
     pub const fn bits(self) -> u8 {
         self.0
     }
 
-    /// Whether all of `other` are set.
+    /// Returns whether all flags of `other` are set.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -60,30 +60,35 @@ impl BitOr for Flags {
     }
 }
 
-/// A segment that came in.
+/// A received segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     pub source_port: u16,
     pub destination_port: u16,
     pub seq: Seq,
-    /// Meaningful only with the ACK flag.
+    /// Valid only with the ACK flag.
     pub ack: Seq,
     pub flags: Flags,
-    /// As it stands in the header, not scaled.
+    /// The window field of the header, not scaled.
     pub window: u16,
     pub options: Options,
-    /// What the sender has beyond what it acknowledges.
+    /// SACK blocks: data that the sender received beyond `ack`.
     pub sack: SackBlocks,
-    /// What routers say, as the IP header tells.
+    /// The congestion mark of the IP header.
     pub mark: Mark,
-    /// The data, or the beginning of it.
+    /// The data, or its first part.
     pub payload: IoBuf,
-    /// What follows of a segment that a device has put together of several.
+    /// The remaining data of a segment that a device has merged from several.
     pub rest: Option<Box<Chain>>,
 }
 
 impl Segment {
-    /// Reads and checks a segment. `source` and `destination` are those of its IP packet.
+    /// Parses and validates a segment. `source` and `destination` are the addresses of its IP packet.
+    ///
+    /// # Errors
+    ///
+    /// The counter of the reason for which the segment must be dropped: malformed, wrong checksum, or an invalid
+    /// combination of flags or ports.
     pub fn parse(
         mut bytes: IoBuf,
         source: IpAddr,
@@ -124,26 +129,26 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Length in sequence numbers: the payload, and one for SYN or FIN each.
+    /// Returns the length in sequence numbers: the payload, plus one for SYN or FIN.
     pub fn len(&self) -> u32 {
         let control = self.flags.has(Flags::SYN) || self.flags.has(Flags::FIN);
         self.data_len() + u32::from(control)
     }
 
-    /// Length of the data, in bytes.
+    /// Returns the length of the data, in bytes.
     #[inline]
     pub fn data_len(&self) -> u32 {
         let rest = self.rest.as_ref().map_or(0, |rest| rest.len());
         (self.payload.len() + rest) as u32
     }
 
-    /// The position behind the segment.
+    /// Returns the sequence number behind the segment.
     pub fn end(&self) -> Seq {
         self.seq + self.len()
     }
 }
 
-/// The header of a segment that goes out.
+/// The header of an outgoing segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
     pub source_port: u16,
@@ -156,8 +161,8 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Puts the header in front, its checksum field zero, and these blocks into it. `None` where there is no
-    /// room.
+    /// Prepends the header with these SACK blocks, its checksum field zero. Returns `None` if the headroom is too
+    /// small.
     pub fn prepend(&self, head: &mut IoBufMut, sack: &SackBlocks) -> Option<()> {
         let len = self.options.len(sack);
         let (bytes, behind) = head.prepend(HEADER_LEN + len)?.split_first_chunk_mut::<HEADER_LEN>()?;
@@ -193,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_what_is_read() {
+    fn a_written_header_parses_back() {
         let mut head = IoBufMut::with_room(60, 0);
         header().prepend(&mut head, &SackBlocks::NONE).unwrap();
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
@@ -205,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_combinations_are_refused() {
+    fn invalid_flags_and_port_zero_are_rejected() {
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
         let parse = |header: Header| {
             let mut head = IoBufMut::with_room(60, 0);
@@ -221,7 +226,7 @@ mod tests {
 
     #[proves("RFC 7323 2.3", "a shift beyond 14 is 14")]
     #[test]
-    fn a_scale_beyond_the_limit_is_the_limit() {
+    fn a_window_scale_beyond_14_is_read_as_14() {
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
         let mut head = IoBufMut::with_room(60, 0);
         let options = Options { mss: None, window_scale: Some(200), ..Options::default() };

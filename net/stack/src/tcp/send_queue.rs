@@ -1,23 +1,23 @@
-//! What the application gave to be sent, from the first unacknowledged byte on.
+//! Data that the application has sent, from the first unacknowledged byte on.
 //!
-//! The bytes stay where the application put them: a segment, first time or again, is a chain of views. A
-//! cursor marks the next byte to send, so that taking segments in order costs nothing for what lies before.
+//! The bytes stay in the application's buffers: a segment, new or retransmitted, is a chain of views. A cursor marks
+//! the next byte to send, so that segments in order are found in constant time.
 
 use alloc::collections::VecDeque;
 use isola_iobuf::{Chain, IoBuf};
 
-/// Views that one segment is made of at most, so that devices with few descriptors can take it. A segment of
-/// smaller pieces is cut short.
+/// Maximum number of views in a segment, so that devices with few descriptors can send it. A segment of smaller pieces
+/// is shorter than its maximum size.
 pub(crate) const MAX_PARTS: usize = 16;
 
 /// The bytes of one direction that the peer has not acknowledged.
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue {
-    /// `None` only where the queue is empty: a single part needs no memory of the queue's.
+    /// `None` only if the queue is empty. A single part needs no allocation.
     first: Option<IoBuf>,
     others: VecDeque<IoBuf>,
     len: usize,
-    /// The part in which the next byte to send lies, and where in it.
+    /// The part that contains the cursor, and the cursor's offset in it.
     part: usize,
     offset: usize,
     /// Bytes before the cursor.
@@ -25,19 +25,19 @@ pub(crate) struct SendQueue {
 }
 
 impl SendQueue {
-    /// Bytes in the queue.
+    /// Returns the number of bytes in the queue.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes behind the cursor.
+    /// Returns the number of bytes behind the cursor.
     #[inline]
     pub fn unsent(&self) -> usize {
         self.len - self.sent
     }
 
-    /// Moves all of the chain's bytes to the end.
+    /// Moves all bytes of the chain to the end of the queue.
     #[inline(always)]
     pub fn push(&mut self, chain: &mut Chain) {
         self.len += chain.len();
@@ -53,7 +53,7 @@ impl SendQueue {
         chain.drain(|part| self.others.push_back(part));
     }
 
-    /// The part with a number.
+    /// Returns the part with this number.
     #[inline(always)]
     fn part(&self, number: usize) -> Option<&IoBuf> {
         match number.checked_sub(1) {
@@ -62,7 +62,7 @@ impl SendQueue {
         }
     }
 
-    /// Drops `count` bytes from the front, as they were acknowledged.
+    /// Removes `count` acknowledged bytes from the front.
     #[inline]
     pub fn acked(&mut self, count: usize) {
         if count >= self.len {
@@ -77,7 +77,7 @@ impl SendQueue {
         }
     }
 
-    /// The same where something is left.
+    /// Removes `count` bytes from the front, fewer than the queue has.
     fn acked_part(&mut self, count: usize) {
         self.len -= count;
         let mut left = count;
@@ -97,7 +97,7 @@ impl SendQueue {
         }
         self.sent -= count;
         match self.part.checked_sub(dropped) {
-            // The cursor's own part is the one that was shortened.
+            // The cursor is in the part that has been shortened.
             Some(0) => {
                 self.part = 0;
                 self.offset -= left;
@@ -115,7 +115,8 @@ impl SendQueue {
         self.sent = 0;
     }
 
-    /// Takes `len` bytes at the cursor as one view, and moves it behind them; `None` where they are no one part's.
+    /// Returns `len` bytes at the cursor as one view, and advances the cursor behind them; `None` if they are not in
+    /// one part.
     #[inline(always)]
     pub fn take_view(&mut self, len: usize) -> Option<IoBuf> {
         let part = self.part(self.part)?;
@@ -127,7 +128,8 @@ impl SendQueue {
         Some(view)
     }
 
-    /// Takes up to `max` bytes at the cursor into `taken`, which is empty, and moves it behind them.
+    /// Moves views of up to `max` bytes at the cursor into `taken`, which is empty, and advances the cursor behind
+    /// them.
     #[inline]
     pub fn take_into(&mut self, max: usize, taken: &mut Chain) {
         match self.take_view(max) {
@@ -145,13 +147,13 @@ impl SendQueue {
         *taken = views;
     }
 
-    /// The first up to `max` bytes, wherever the cursor is.
+    /// Returns views of up to `max` bytes from the front, independent of the cursor.
     pub fn front(&self, max: usize) -> Chain {
         self.views(0, 0, max).0
     }
 
-    /// Up to `max` bytes from `skipped` bytes behind the first one on, wherever the cursor is. Looks for the
-    /// place from the front.
+    /// Returns views of up to `max` bytes from offset `skipped` on, independent of the cursor. Searches the offset from
+    /// the front.
     pub fn range(&self, mut skipped: usize, max: usize) -> Chain {
         let mut part = 0;
         while let Some(buf) = self.part(part)
@@ -163,7 +165,7 @@ impl SendQueue {
         self.views(part, skipped, max).0
     }
 
-    /// Views of up to `max` bytes from a place on, and the place behind them.
+    /// Returns views of up to `max` bytes from a position on, and the position behind them.
     fn views(&self, mut part: usize, mut offset: usize, max: usize) -> (Chain, usize, usize) {
         let mut chain = Chain::new();
         let mut count = 0;
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn any_mix_of_taking_acknowledging_and_rewinding_keeps_the_stream() {
+    fn taking_acknowledging_and_rewinding_in_any_order_preserves_the_stream() {
         let bytes: Vec<u8> = (0..4000u32).map(|i| (i * 7 % 251) as u8).collect();
         let mut state = 3u64;
         for piece in [1, 3, 10, 1000] {
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_copied() {
+    fn segments_are_views_of_the_sent_buffers() {
         let buf = IoBuf::copy_from_slice(&[9; 100]);
         let mut queue = SendQueue::default();
         queue.push(&mut Chain::from(buf.clone()));

@@ -1,8 +1,9 @@
-//! The headers of a connection's segments, made once for a way and filled in for each segment, from the answer to its SYN on.
+//! The headers of a connection's segments as a template, made once per path, beginning with the SYN-ACK, and completed
+//! for each segment.
 //!
-//! Most of it stays the same from one segment to the next: Ethernet, addresses, ports, and the sums over them. A
-//! segment copies that and sets the rest. One that reports what came in beyond a gap, or belongs to no connection, goes the
-//! general way (`segment.rs`, `interface.rs`): the bytes are the same.
+//! Most header bytes are the same in all segments of a connection: Ethernet header, addresses, ports, and the checksums
+//! over them. A segment copies these and sets the others. Segments with SACK blocks, and those that belong to no
+//! connection, take the general path (`segment.rs`, `interface.rs`), which writes the same bytes.
 
 use super::options::{Options, TIMESTAMPS_LEN};
 use super::sack::SackBlocks;
@@ -20,27 +21,27 @@ const START_V6: usize = IP + ipv6::HEADER_LEN;
 const LEN_V4: usize = START_V4 + HEADER_LEN;
 const LEN_V6: usize = START_V6 + HEADER_LEN;
 
-/// Headers that wait to be filled in.
+/// Headers with fields to be completed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Template {
     bytes: Bytes,
-    /// Sum of the pseudo-header without its length.
+    /// Checksum of the pseudo-header without its length.
     pseudo: u32,
 }
 
-/// The headers of a segment without options and data, lengths and sums zero.
+/// The headers of a segment without options and data; lengths and checksums are zero.
 #[derive(Clone, Copy, Debug)]
 enum Bytes {
     V4 {
         bytes: [u8; LEN_V4],
-        /// Their sum over the IP header.
+        /// Checksum of the IP header.
         sum: u32,
     },
     V6([u8; LEN_V6]),
 }
 
 impl Template {
-    /// The headers between the ends of a flow, from one interface to another; `None` where the ends are of two families.
+    /// Returns the template for a flow, between two interfaces; `None` if the two addresses are of different families.
     pub fn new(flow: &Flow, from: MacAddr, to: MacAddr, hops: u8) -> Option<Self> {
         let (local, remote) = (flow.local.ip(), flow.remote.ip());
         let pseudo = u32::from(Sum::pseudo_header(local, remote, IpNumber::TCP.0, 0).folded());
@@ -66,8 +67,9 @@ impl Template {
         Some(Self { bytes, pseudo })
     }
 
-    /// Puts the headers of a segment that reports nothing, with `payload_len` bytes of data, in front; says what is left of
-    /// the checksum for the device. `None` where there is no room.
+    /// Prepends the headers of a segment without SACK blocks and with `payload_len` bytes of data. Returns the
+    /// remaining part of the checksum, for the device. Returns `None` if the headroom is too small or the packet too
+    /// long.
     #[inline(always)]
     pub fn fill(&self, head: &mut IoBufMut, header: &Header, payload_len: usize) -> Option<PartialChecksum> {
         let options_len = header.options_len();
@@ -113,7 +115,7 @@ impl Template {
 }
 
 impl Header {
-    /// Length of the options: only a SYN has others than timestamps.
+    /// Returns the length of the options, in bytes. Only a SYN has other options than timestamps.
     #[inline(always)]
     fn options_len(&self) -> usize {
         if self.flags.has(Flags::SYN) {
@@ -124,14 +126,14 @@ impl Header {
     }
 }
 
-/// Sets the ports of the segment that begins at `start`.
+/// Sets the ports of the segment at offset `start`.
 #[inline]
 fn set_ports(bytes: &mut [u8], start: usize, flow: &Flow) {
     bytes[start..start + 2].copy_from_slice(&flow.local.port().to_be_bytes());
     bytes[start + 2..start + 4].copy_from_slice(&flow.remote.port().to_be_bytes());
 }
 
-/// A sum of at most 17 bits in one's complement.
+/// Folds a sum into 16 bits of one's complement.
 #[inline]
 const fn fold(sum: u32) -> u16 {
     let sum = (sum >> 16) + (sum & 0xffff);

@@ -1,8 +1,8 @@
-//! TIME-WAIT (RFC 9293 3.6): what is left of a connection that this side ended first, so that its last
-//! acknowledgement can be repeated and its old segments do not reach a successor.
+//! TIME-WAIT (RFC 9293 3.6): the remaining state of a connection that this side closed first. It repeats the last
+//! acknowledgement and keeps old segments from reaching a later connection of the same flow.
 //!
-//! Every entry lasts equally long, so the order of arrival is the order of expiry. A full table drops its
-//! oldest: with peers that choose new ports and random sequence numbers that is harmless.
+//! All entries last equally long, so they expire in the order of insertion. A full table evicts its oldest entry, which
+//! is harmless for peers that choose new ports and random sequence numbers.
 
 use super::options::Options;
 use super::segment::{Flags, Header, Segment};
@@ -13,7 +13,7 @@ use crate::slab::Slab;
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
 
-/// What is left of a connection.
+/// The remaining state of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimeWait {
     pub flow: Flow,
@@ -22,28 +22,29 @@ pub(crate) struct TimeWait {
     pub expires: Instant,
 }
 
-/// What a segment for an entry calls for.
+/// The required reaction to a segment for an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Nothing.
+    /// No reaction.
     Ignore,
-    /// The last acknowledgement again; the waiting begins anew.
+    /// Repeat the last acknowledgement and restart TIME-WAIT.
     Repeat,
-    /// An acknowledgement, as the segment is out of place.
+    /// Send an acknowledgement, because the segment's sequence number is unexpected.
     Challenge,
-    /// A new connection may begin, its first sequence number beyond the old one's.
+    /// Open a new connection, whose initial sequence number must be beyond this one, the old connection's last.
     Reuse(Seq),
 }
 
 impl TimeWait {
-    /// What to do with a segment. Resets are ignored (RFC 1337).
+    /// Returns the reaction to a segment. Resets are ignored (RFC 1337).
     pub fn judge(&self, segment: &Segment) -> Answer {
         let end = self.ack.ack;
         if segment.flags.has(Flags::RST) {
             return Answer::Ignore;
         }
         if segment.flags.has(Flags::SYN) {
-            // Where both sides have clocks, theirs tells a new connection from an old segment (RFC 6191 2).
+            // If both sides use timestamps, the peer's timestamp distinguishes a new connection from an old segment
+            // (RFC 6191 2).
             let ahead = match (self.ack.options.timestamps, segment.options.timestamps) {
                 (Some(last), Some(new)) if new.value != last.echo => {
                     (new.value.wrapping_sub(last.echo) as i32) > 0
@@ -60,7 +61,7 @@ impl TimeWait {
     }
 }
 
-/// All TIME-WAIT entries of one stack.
+/// All TIME-WAIT entries of a stack.
 #[derive(Debug)]
 pub(crate) struct TimeWaitTable {
     entries: Slab<TimeWait>,
@@ -72,7 +73,7 @@ impl TimeWaitTable {
         Self { entries: Slab::new(capacity.max(1)), order: Order::new() }
     }
 
-    /// Adds an entry. Returns its place, and the entry that gave way to it.
+    /// Adds an entry. Returns its index and, if the table was full, the evicted entry with its index.
     pub fn insert(
         &mut self,
         flow: Flow,
@@ -92,7 +93,7 @@ impl TimeWaitTable {
         Some((index, dropped))
     }
 
-    /// The entries that `wanted` says yes to, by their places.
+    /// Returns the indices of the entries for which `wanted` returns true.
     pub fn places(&self, wanted: impl Fn(&TimeWait) -> bool) -> Vec<u32> {
         let is_wanted = |index: &u32| self.entries.at(*index).is_some_and(&wanted);
         self.entries.indices().filter(is_wanted).collect()
@@ -108,7 +109,7 @@ impl TimeWaitTable {
         self.entries.remove(key)
     }
 
-    /// Begins the waiting anew.
+    /// Restarts TIME-WAIT of an entry.
     pub fn restart(&mut self, index: u32, now: Instant, lasting: Duration) {
         if let Some(entry) = self.entries.at_mut(index) {
             entry.expires = now + lasting;
@@ -116,25 +117,25 @@ impl TimeWaitTable {
         }
     }
 
-    /// When the next entry expires.
+    /// Returns the time at which the next entry expires.
     pub fn deadline(&self) -> Option<Instant> {
         self.entries.at(self.order.first()?).map(|entry| entry.expires)
     }
 
-    /// Takes an entry out whose time is over.
+    /// Removes an expired entry and returns it with its index.
     pub fn expired(&mut self, now: Instant) -> Option<(u32, TimeWait)> {
         let index = self.order.first()?;
         let over = self.entries.at(index).is_some_and(|entry| now >= entry.expires);
         if over { self.remove(index).map(|entry| (index, entry)) } else { None }
     }
 
-    /// Takes any entry out.
+    /// Removes the oldest entry and returns it with its index; `None` if the table is empty.
     pub fn drain(&mut self) -> Option<(u32, TimeWait)> {
         let index = self.order.first()?;
         self.remove(index).map(|entry| (index, entry))
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

@@ -1,4 +1,4 @@
-//! An application that sends a known stream and checks the one that it receives.
+//! A test application that sends a known stream and checks the stream that it receives.
 
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::App;
@@ -6,15 +6,15 @@ use isola_net_stack::{ConnId, Event, FailReason, Instant, Stack};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-/// How an application comes by its connections.
+/// The source of an application's connections.
 pub enum Role {
-    /// It listens at this port.
+    /// Accepts connections on this port.
     Listen(u16),
-    /// It makes so many connections.
+    /// Opens this many connections to this address.
     Connect(SocketAddr, usize),
 }
 
-/// What one connection has done.
+/// The state of one connection.
 #[derive(Default)]
 pub struct Progress {
     sent: usize,
@@ -22,23 +22,23 @@ pub struct Progress {
     ended: bool,
 }
 
-/// Sends `amount` bytes on each connection, then ends its direction; checks what comes in against the same
-/// stream.
+/// Sends `amount` bytes on each connection, then shuts down its sending direction. Compares the received data with the
+/// same stream.
 pub struct Talker {
     pub role: Role,
     pub amount: usize,
-    /// Size of the buffers that are handed to the stack.
+    /// Size of the buffers that are passed to the stack.
     pub piece: usize,
     pub connections: HashMap<ConnId, Progress>,
-    /// Streams that ended in good order, with their lengths.
+    /// Streams that closed without failure, with their lengths.
     pub closed: Vec<usize>,
     pub failed: Vec<FailReason>,
     pub connected: usize,
-    /// The whole stream, from which views are sent.
+    /// The entire stream, of which views are sent.
     stream: IoBuf,
 }
 
-/// The byte at a position of the stream.
+/// Returns the byte at a position of the stream.
 pub fn byte_at(position: usize) -> u8 {
     ((position as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
@@ -58,14 +58,14 @@ impl Talker {
         }
     }
 
-    /// Makes a connection.
+    /// Opens a connection.
     pub fn connect(&mut self, stack: &mut Stack, now: Instant, remote: SocketAddr) {
         let conn = stack.connect(now, remote).unwrap();
         self.connections.insert(conn, Progress::default());
         self.push(stack, conn);
     }
 
-    /// Connections that are under way.
+    /// Returns the number of open connections.
     pub fn open(&self) -> usize {
         self.connections.len()
     }

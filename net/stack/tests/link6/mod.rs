@@ -1,4 +1,4 @@
-//! Messages of the other machines on an IPv6 link, for tests.
+//! Messages of other machines on an IPv6 link, for tests.
 #![allow(dead_code)] // Each test uses some of them.
 
 use etherparse::{IpNumber, Ipv6FlowLabel, Ipv6Header, NetSlice, SlicedPacket, TransportSlice};
@@ -20,7 +20,7 @@ pub fn mac_for(ip: Ipv6Addr) -> [u8; 6] {
     }
 }
 
-/// An ICMPv6 message in a frame; its checksum is filled in.
+/// Returns a frame with an ICMPv6 message, whose checksum is filled in.
 pub fn icmp6(source: Ipv6Addr, destination: Ipv6Addr, hops: u8, message: &[u8]) -> Vec<u8> {
     let mut message = message.to_vec();
     let mut sum: u32 = 58 + message.len() as u32;
@@ -65,7 +65,7 @@ pub fn advertisement(target: Ipv6Addr, flags: u8, number: u8) -> Vec<u8> {
     [&[136, 0, 0, 0, flags, 0, 0, 0][..], &target.octets(), &link].concat()
 }
 
-/// A router's message: lifetime, flags, and options.
+/// Returns a router advertisement: lifetime, flags, and options.
 pub fn router(lifetime: u16, flags: u8, options: &[u8]) -> Vec<u8> {
     let mut message = vec![134, 0, 0, 0, 55, flags];
     message.extend_from_slice(&lifetime.to_be_bytes());
@@ -83,7 +83,7 @@ pub fn prefix(network: &str, flags: u8, valid: u32, preferred: u32) -> Vec<u8> {
     option
 }
 
-/// What a frame of the stack is: source, destination, hop limit, ICMPv6 message.
+/// Parses an ICMPv6 frame of the stack: source, destination, hop limit, and message.
 pub fn read(frame: &[u8]) -> Option<(Ipv6Addr, Ipv6Addr, u8, Vec<u8>)> {
     let packet = SlicedPacket::from_ethernet(frame).unwrap();
     let Some(NetSlice::Ipv6(ip)) = packet.net else { return None };
@@ -92,12 +92,12 @@ pub fn read(frame: &[u8]) -> Option<(Ipv6Addr, Ipv6Addr, u8, Vec<u8>)> {
     Some((header.source_addr(), header.destination_addr(), header.hop_limit(), icmp.slice().to_vec()))
 }
 
-/// The types of the ICMPv6 messages that the stack sends now.
+/// Returns the types of the ICMPv6 messages that the stack sends now.
 pub fn kinds(peer: &mut Peer) -> Vec<u8> {
     peer.frames().iter().filter_map(|frame| read(frame)).map(|(_, _, _, message)| message[0]).collect()
 }
 
-/// A stack with fd00::1, checked, that knows fd00::2.
+/// Returns a stack with the checked address fd00::1 that knows the neighbour fd00::2.
 pub fn peer() -> Peer {
     ready(host_config6(1))
 }

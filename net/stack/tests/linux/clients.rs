@@ -1,4 +1,4 @@
-//! Linux's side.
+//! Linux's side of a connection.
 
 use crate::common::byte_at;
 use crate::wire::LINUX6;
@@ -9,27 +9,27 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-/// Nothing takes so long but what hangs.
+/// A timeout that only a hang exceeds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Sends `amount` bytes of the known stream and ends it; reads the same from the peer at the same time.
+/// Sends `amount` bytes of the known stream and shuts down, and at the same time reads the same stream from the peer.
 pub fn exchange(stream: TcpStream, amount: usize) {
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
     let known: Vec<u8> = (0..amount).map(byte_at).collect();
     thread::scope(|scope| {
         let sent = scope.spawn(|| {
-            (&stream).write_all(&known).expect("the peer takes all");
-            stream.shutdown(Shutdown::Write).expect("an end");
+            (&stream).write_all(&known).expect("the peer accepts all data");
+            stream.shutdown(Shutdown::Write).expect("shutdown works");
         });
         let mut received = Vec::new();
-        (&stream).read_to_end(&mut received).expect("the peer's stream ends in good order");
-        assert!(received == known, "{} of {amount} bytes came, or wrong ones", received.len());
-        sent.join().expect("all is sent");
+        (&stream).read_to_end(&mut received).expect("the peer's stream ends without an error");
+        assert!(received == known, "{} of {amount} bytes arrived, or some are wrong", received.len());
+        sent.join().expect("all data is sent");
     });
 }
 
-/// Gives the namespace's interface its IPv6 address.
+/// Assigns the namespace's interface its IPv6 address.
 pub fn give_linux_ipv6() {
     let address = format!("{LINUX6}/64");
     let output = Command::new("ip").args(["address", "add", &address, "dev", "shared", "nodad"]).output();
@@ -37,19 +37,19 @@ pub fn give_linux_ipv6() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Has Linux ask for explicit congestion notification when it connects.
+/// Configures Linux to request explicit congestion notification.
 pub fn ask_for_ecn() {
     fs::write("/proc/sys/net/ipv4/tcp_ecn", "1").expect("root may set it");
 }
 
-/// What `ss` says of the connections to `peer`.
+/// Returns the output of `ss` for the connections to `peer`.
 pub fn ask_linux(peer: SocketAddr) -> String {
     let output = Command::new("ss").args(["-tineH", "dst", &peer.to_string()]).output();
     let output = output.expect("ss (package iproute2) starts");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A counter of this namespace's TCP, as `nstat` calls it without `TcpExt`.
+/// Returns a TCP counter of this namespace, by its name in `nstat` without `TcpExt`.
 pub fn linux_counter(name: &str) -> u64 {
     let text = fs::read_to_string("/proc/thread-self/net/netstat").expect("Linux's counters");
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));

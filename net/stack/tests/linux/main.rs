@@ -1,9 +1,9 @@
-//! The stack against Linux's, over a TAP interface in a network namespace that a test makes: streams in both
-//! directions, on lines that lose, reorder, duplicate and delay. What Linux thinks of its peer is asked of it.
+//! The stack against Linux, over a TAP interface in a network namespace that each test creates: streams in both
+//! directions, on lines with loss, reordering, duplication and delay. Linux's view of its peer is read from its tools.
 //!
-//! Frames go between the interface and the stack through a [`wire::Wire`], which is as bad in both directions
-//! as the test says, so that both sides have something to repair. Where no namespace can be made the tests say so and
-//! pass. Nothing here depends on how fast the machine is: a test that hangs ends after minutes.
+//! Frames pass between the interface and the stack through a [`wire::Wire`], which has the same faults in both
+//! directions, so that both sides must recover. If no namespace can be created, the tests report that and pass. Nothing
+//! depends on the machine's speed: a test that hangs ends after minutes.
 
 mod clients;
 #[path = "../common/mod.rs"]
@@ -27,7 +27,7 @@ fn cell() -> SocketAddr {
     (SHARED.cell(), PORT).into()
 }
 
-/// A line on which everything goes wrong now and then, in thousandths.
+/// Returns a line with occasional faults of all kinds. `loss` is in thousandths.
 fn bad(loss: u32) -> Link {
     Link {
         latency: Duration::from_millis(1),
@@ -39,7 +39,7 @@ fn bad(loss: u32) -> Link {
     }
 }
 
-/// Linux connects so many times, and both sides send `amount` bytes on each connection at once.
+/// Opens this many connections from Linux, and sends `amount` bytes on each in both directions at once.
 fn linux_connects(link: Link, amount: usize, connections: usize) {
     linux_connects_to(cell(), link, amount, connections);
 }
@@ -66,23 +66,23 @@ fn megabytes_flow_in_both_directions_at_once() {
 }
 
 #[test]
-fn streams_survive_lines_that_lose_one_frame_in_a_hundred() {
+fn streams_arrive_over_lines_with_one_percent_loss() {
     linux_connects(bad(10), 1 << 20, 2);
 }
 
 #[test]
-fn streams_survive_lines_that_lose_five_frames_in_a_hundred() {
+fn streams_arrive_over_lines_with_five_percent_loss() {
     linux_connects(bad(50), 200_000, 4);
 }
 
-#[proves("RFC 4861 7.2", "addresses are resolved with another's stack, in both directions")]
-#[proves("RFC 8200 8.1", "segments have the checksum that another's stack wants")]
+#[proves("RFC 4861 7.2", "addresses are resolved with another implementation, in both directions")]
+#[proves("RFC 8200 8.1", "segments have a checksum that another implementation accepts")]
 #[test]
-fn streams_survive_bad_lines_over_ipv6() {
+fn streams_arrive_over_bad_lines_with_ipv6() {
     linux_connects_to((CELL6, PORT).into(), bad(10), 300_000, 3);
 }
 
-/// Connects to Linux so many times, over a bad line.
+/// Opens several connections to Linux, over a line with faults.
 fn connects_to_linux(linux: IpAddr) {
     namespace::run(|| {
         give_linux_ipv6();
@@ -103,27 +103,27 @@ fn connects_to_linux(linux: IpAddr) {
 }
 
 #[test]
-fn connections_made_to_linux_carry_streams_too() {
+fn streams_arrive_on_connections_to_linux() {
     connects_to_linux(LINUX.into());
 }
 
 #[test]
-fn connections_made_to_linux_over_ipv6_carry_streams_too() {
+fn streams_arrive_on_connections_to_linux_over_ipv6() {
     connects_to_linux(LINUX6.into());
 }
 
-#[proves("RFC 7323 2.2", "the window's scale is agreed on with another's stack")]
-#[proves("RFC 7323 3.2", "timestamps are agreed on with another's stack")]
-#[proves("RFC 2018 2", "selective acknowledgements are agreed on with another's stack")]
+#[proves("RFC 7323 2.2", "window scaling is negotiated with another implementation")]
+#[proves("RFC 7323 3.2", "timestamps are negotiated with another implementation")]
+#[proves("RFC 2018 2", "SACK is negotiated with another implementation")]
 #[test]
-fn linux_agrees_on_scaled_windows_timestamps_and_selective_acknowledgements() {
+fn linux_negotiates_window_scaling_timestamps_and_sack() {
     namespace::run(|| {
         let talker = Talker::new(Role::Listen(PORT), 0);
         Wire::run(Link::good(), talker, 1, |wire| {
             let stream = TcpStream::connect(cell()).expect("a connection");
-            let said = ask_linux(cell());
+            let output = ask_linux(cell());
             for word in [" ts ", " sack ", " wscale:7,"] {
-                assert!(said.contains(word), "{word} is not in what ss says: {said}");
+                assert!(output.contains(word), "{word} is not in the output of ss: {output}");
             }
             exchange(stream, 0);
             wire.finished();
@@ -131,18 +131,18 @@ fn linux_agrees_on_scaled_windows_timestamps_and_selective_acknowledgements() {
     });
 }
 
-#[proves("RFC 3168 6.1.1", "congestion notification is agreed on with another's stack that asks for it")]
+#[proves("RFC 3168 6.1.1", "ECN is negotiated with another implementation that requests it")]
 #[test]
-fn linux_agrees_on_congestion_notification() {
+fn linux_negotiates_ecn() {
     namespace::run(|| {
         let amount = 300_000;
         ask_for_ecn();
         let talker = Talker::new(Role::Listen(PORT), amount);
-        // A SYN that is sent again asks for nothing.
+        // A retransmitted SYN does not request ECN, so this line loses nothing.
         let wire = Wire::run(Link::good(), talker, 1, |wire| {
             let stream = TcpStream::connect(cell()).expect("a connection");
-            let said = ask_linux(cell());
-            assert!(said.contains(" ecn "), "Linux does not use it: {said}");
+            let output = ask_linux(cell());
+            assert!(output.contains(" ecn "), "Linux does not use ECN: {output}");
             exchange(stream, amount);
             wire.finished();
         });
@@ -150,9 +150,9 @@ fn linux_agrees_on_congestion_notification() {
     });
 }
 
-#[proves("RFC 2018 4", "what is reported beyond a gap makes another's stack repair the gap alone")]
+#[proves("RFC 2018 4", "SACK blocks make another implementation retransmit only the gap")]
 #[test]
-fn linux_repairs_by_what_is_reported_to_it() {
+fn linux_recovers_by_our_sack_blocks() {
     namespace::run(|| {
         let amount = 2 << 20;
         let before = linux_counter("TCPSackRecovery");
@@ -171,26 +171,27 @@ fn linux_repairs_by_what_is_reported_to_it() {
 
 #[proves(
     "RFC 4987 3.6",
-    "another's stack brings cookies back, over either family, with its options in their timestamps"
+    "another implementation returns cookies, over IPv4 and IPv6, with its options in their timestamps"
 )]
 #[test]
-fn linux_brings_cookies_back() {
+fn linux_returns_cookies() {
     namespace::run(|| {
         give_linux_ipv6();
         let (amount, connections) = (50_000, 6);
-        // The table of half-open handshakes is full from the beginning.
+        // The table of half-open handshakes is always full.
         let tcp = TcpConfig { max_half_open: 0, ..TcpConfig::default() };
         let talker = Talker::new(Role::Listen(PORT), amount);
-        // An answer that comes twice makes Linux say where it is by now, which brings no cookie back, and is reset.
+        // A duplicate SYN-ACK makes Linux send an acknowledgement with its current position, which has no cookie and is
+        // reset.
         let link = Link { duplication: 0, ..bad(10) };
         let wire = Wire::run_with(tcp, link, talker, connections, |wire| {
             for address in [cell(), (CELL6, PORT).into()] {
-                // Where the line is bad enough, Linux says where it is before it has said what brings the cookie back.
+                // With enough faults, Linux may send such an acknowledgement before the one with the cookie.
                 let connect = || TcpStream::connect(address).or_else(|_| TcpStream::connect(address));
                 let stream = connect().expect("a connection");
-                let said = ask_linux(address);
+                let output = ask_linux(address);
                 for word in [" ts ", " sack ", " wscale:7,"] {
-                    assert!(said.contains(word), "{word} is not in what ss says: {said}");
+                    assert!(output.contains(word), "{word} is not in the output of ss: {output}");
                 }
                 exchange(stream, amount);
                 for _ in 0..2 {
@@ -207,7 +208,7 @@ fn linux_brings_cookies_back() {
 }
 
 #[test]
-fn thousands_of_connections_come_and_go() {
+fn thousands_of_connections_open_and_close() {
     const CLIENTS: usize = 8;
     const ROUNDS: usize = 400;
     namespace::run(|| {

@@ -1,4 +1,4 @@
-//! The line between the TAP interface and the stack, and the thread that runs both.
+//! The line between the TAP interface and the stack, and the thread that drives both.
 
 use crate::common::Talker;
 use isola_hosted::tap::{self, Leave};
@@ -17,29 +17,29 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant as Clock};
 
-/// The port that is listened at, on either side.
+/// The listening port, on either side.
 pub const PORT: u16 = 7777;
 
-/// Linux's address, and the stack's.
+/// The addresses of Linux and of the stack.
 pub const LINUX6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
 pub const CELL6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 
-/// Nothing takes so long but what hangs.
+/// A timeout that only a hang exceeds.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// How long the thread sleeps where there is nothing to do.
+/// Sleep of the thread when there is nothing to do.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// Where a frame is going.
+/// The destination of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum To {
     Linux,
     Stack,
 }
 
-/// A frame on its way: when it arrives, in which order it was sent, where to.
+/// A frame in transit: its arrival time, sequence number, destination and bytes.
 type Flying = (Instant, u64, To, Vec<u8>);
 
-/// The stack, its application, and how frames reach it.
+/// The stack, its application, and the line that frames pass.
 pub struct Wire {
     pub stack: Stack,
     app: Talker,
@@ -51,23 +51,24 @@ pub struct Wire {
     started: Clock,
 }
 
-/// Linux's side has said what it had to.
+/// Signals the end of Linux's side.
 pub struct Handle(Sender<()>);
 
 impl Handle {
-    /// Says so: the stack's side may end when its connections have.
+    /// Reports that Linux's side is done; the stack's side may end after its connections.
     pub fn finished(&self) {
         let _ = self.0.send(());
     }
 }
 
 impl Wire {
-    /// Runs the stack on the namespace's interface beside `linux`, until that is done and all connections have ended.
+    /// Runs the stack on the namespace's interface and `linux` in parallel, until `linux` is done and all connections
+    /// have ended.
     pub fn run(link: Link, app: Talker, connections: usize, linux: impl FnOnce(&Handle) + Send) -> Self {
         Self::run_with(TcpConfig::default(), link, app, connections, linux)
     }
 
-    /// The same with these settings.
+    /// Runs as [`Self::run`], with these TCP settings.
     pub fn run_with(
         tcp: TcpConfig,
         link: Link,
@@ -110,9 +111,9 @@ impl Wire {
         }
     }
 
-    /// Waits until the interface has its addresses, and starts the application.
+    /// Waits until the interface has its addresses, then starts the application.
     fn start(&mut self) {
-        // An IPv6 address is used when nobody else has said that it is his.
+        // An IPv6 address can be used after duplicate address detection.
         while self.stack.ipv6().addresses.iter().flatten().all(|address| address.ip != CELL6) {
             if !self.step() {
                 thread::sleep(PAUSE);
@@ -130,20 +131,20 @@ impl Wire {
     fn serve(&mut self, connections: usize, linux: &Receiver<()>) {
         let mut linux_is_done = false;
         while !(linux_is_done && self.app.closed.len() + self.app.failed.len() >= connections) {
-            // Linux's side has failed: its panic says why.
+            // A disconnected channel means that Linux's side has failed; its panic has the reason.
             match linux.try_recv() {
                 Ok(()) => linux_is_done = true,
                 Err(TryRecvError::Disconnected) if !linux_is_done => return,
                 Err(_) => {}
             }
-            assert!(self.started.elapsed() < PATIENCE, "it hangs: {:?}", self.stack.occupancy());
+            assert!(self.started.elapsed() < PATIENCE, "timeout: {:?}", self.stack.occupancy());
             if !self.step() {
                 thread::sleep(PAUSE);
             }
         }
     }
 
-    /// Does what is to be done now; `false` where nothing was.
+    /// Performs all work that is due. Returns whether there was any.
     fn step(&mut self) -> bool {
         let now = self.now();
         let mut acted = false;
@@ -174,13 +175,13 @@ impl Wire {
         acted
     }
 
-    /// Puts a frame on the line.
+    /// Puts a frame on the line, with the line's faults.
     fn carry(&mut self, now: Instant, to: To, mut bytes: Vec<u8>) {
         let link = &self.link;
         if self.random.happens(link.loss) {
             return;
         }
-        // Behind the IP header, whose fields no checksum covers from end to end, nor ARP's.
+        // Corrupts only bytes behind the IP header: neither the headers' fields nor ARP have an end-to-end checksum.
         let behind_headers = match bytes.get(12..14) {
             Some([8, 0]) => Some(34),
             Some([0x86, 0xdd]) => Some(54),
@@ -206,13 +207,13 @@ impl Wire {
                 let mut head = isola_iobuf::IoBufMut::with_room(0, bytes.len());
                 head.append_slice(&bytes).expect("room");
                 let frame = Frame { head, payload: Default::default(), checksum: None, segment_len: None };
-                // What the interface has no room for is lost.
+                // A frame for which the interface has no room is lost.
                 let _ = self.queue.send(frame);
             }
         }
     }
 
-    /// All connections ended in good order, with the whole stream received, and nothing is left of them.
+    /// Checks that all connections closed without failure, received the entire stream, and left nothing behind.
     pub fn check(&self, amount: usize, connections: usize) {
         assert_eq!(self.app.failed, [], "no connection may fail");
         assert_eq!(self.app.closed.len(), connections);

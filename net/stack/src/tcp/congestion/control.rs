@@ -1,7 +1,7 @@
-//! An algorithm's state, and the window that it allows, which is read for each segment.
+//! An algorithm's state and its congestion window, which is read for each segment.
 //!
-//! While a connection does not fill its window, the algorithm needs to know only how long that lasts. [`Control`] adds this
-//! time up and reports it before it calls the algorithm for another reason.
+//! While a connection does not fill its window, the algorithm needs only the duration of that. [`Control`] accumulates
+//! it, and reports it before the next other call of the algorithm.
 
 use super::{Algorithm, Arrived, CongestionControl, Timeout, WindowUse};
 use crate::time::{Duration, Instant};
@@ -11,18 +11,18 @@ use alloc::boxed::Box;
 #[derive(Debug)]
 pub(crate) struct Control {
     algorithm: Box<dyn CongestionControl>,
-    /// The algorithm's window, read after each call that may change it.
+    /// The algorithm's window, cached after each call.
     window: u32,
-    /// When data arrived last.
+    /// The time of the last arrival.
     heard_at: Instant,
-    /// For how long the window was not the limit, and the last round trip measured meanwhile, since the last call of the
-    /// algorithm.
+    /// The time for which the window was not the limit since the last call of the algorithm, and the last round-trip
+    /// time measured in it.
     unused: Duration,
     unused_rtt: Option<Duration>,
 }
 
 impl Control {
-    /// Begins with segments of at most `mss` bytes.
+    /// Starts with segments of at most `mss` bytes.
     pub fn new(algorithm: Algorithm, mss: u32) -> Self {
         Self::of(algorithm.start(mss))
     }
@@ -48,7 +48,7 @@ impl Control {
         self.algorithm.threshold()
     }
 
-    /// Data arrived, outside of a recovery from a loss.
+    /// Processes arrived data, outside of a recovery.
     #[inline(always)]
     pub fn on_ack(&mut self, arrived: Arrived, window_use: WindowUse) {
         let pause = arrived.now.since(self.heard_at);
@@ -117,7 +117,7 @@ mod tests {
     const MSS: u32 = 1000;
     const RTT: Duration = Duration::from_millis(100);
 
-    /// A window's worth arrives each round trip for a time; returns the window.
+    /// Delivers a window of data per round trip for a time. Returns the window.
     fn pass(control: &mut Control, now: &mut Instant, span: Duration, window_use: WindowUse) -> u32 {
         let end = *now + span;
         while *now < end {
@@ -130,7 +130,7 @@ mod tests {
         control.window()
     }
 
-    /// A connection that lost a segment at a window of a thousand.
+    /// Returns the state of a connection that lost a segment at a window of 1000 segments, and recovered.
     fn after_loss(algorithm: Algorithm) -> (Control, Instant) {
         let (mut control, mut now) = (Control::new(algorithm, MSS), Instant::ZERO);
         while control.window() < 1000 * MSS {
@@ -141,9 +141,9 @@ mod tests {
         (control, now)
     }
 
-    #[proves("RFC 9438 5.8", "time in which the window is not used does not make it grow afterwards.")]
+    #[proves("RFC 9438 5.8", "time in which the window is not used does not let it grow afterwards.")]
     #[test]
-    fn time_without_use_does_not_count() {
+    fn time_with_an_unused_window_does_not_let_it_grow() {
         for algorithm in [Algorithm::Cubic, Algorithm::NewReno] {
             let (mut control, mut now) = after_loss(algorithm);
             let before = pass(&mut control, &mut now, Duration::from_secs(1), WindowUse::Full);

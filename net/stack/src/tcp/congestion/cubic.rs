@@ -1,48 +1,47 @@
-//! CUBIC (RFC 9438): after a loss the window grows along a cubic curve of the time, flat around the window at
-//! which the loss came, whatever the round trip; and at least as fast as NewReno's.
+//! CUBIC (RFC 9438): after a loss the window grows along a cubic curve of time, independent of the round-trip time. The
+//! curve is flat around the window of the last loss. The window grows at least as fast as NewReno's.
 //!
-//! All arithmetic is in integers: windows in bytes, the curve's time in milliseconds.
+//! All arithmetic uses integers: windows in bytes, times of the curve in milliseconds.
 
 use super::hystart::{Growth, HyStart, SLOWER};
 use super::{Arrived, CongestionControl, Timeout, initial_window, rescaled};
 use crate::time::{Duration, Instant};
 
-/// Times further than this from the plateau count as this far, in milliseconds: beyond 400 million segments.
+/// Limit of the time from the plateau, in milliseconds. There the curve exceeds 400 million segments.
 const FAR_MS: i64 = 1_000_000;
 
-/// The state of one connection.
+/// The CUBIC state of a connection.
 #[derive(Debug)]
 pub(super) struct Cubic {
     mss: u32,
     shape: Shape,
-    /// Bytes acknowledged in congestion avoidance that have not made the window grow yet.
+    /// Bytes acknowledged in congestion avoidance that have not been used for growth yet.
     credit: u32,
-    /// The last round trip.
+    /// The last measured round-trip time.
     rtt: Duration,
     hystart: HyStart,
     before: Shape,
 }
 
-/// What a loss changes, and what is as it was where there was none.
+/// The state that a loss changes and an undo restores.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     window: u32,
     threshold: u32,
-    /// The window at which the last loss came (W_max), less where windows shrink from loss to loss; none after
-    /// a timeout.
+    /// The window at the last loss (W_max), reduced if windows shrink from loss to loss; 0 after a timeout.
     peak: u32,
     /// The window before the last loss.
     prior: u32,
     curve: Option<Curve>,
 }
 
-/// One congestion avoidance between two losses.
+/// The cubic curve between two losses.
 #[derive(Clone, Copy, Debug)]
 struct Curve {
     begin: Instant,
-    /// Time from the beginning to the plateau (K).
+    /// Time from the start to the plateau (K).
     plateau_ms: i64,
-    /// The window there.
+    /// The window at the plateau.
     height: u32,
     /// The window that NewReno would have (W_est).
     friendly: u32,
@@ -56,7 +55,7 @@ impl Curve {
         Self { begin: now, plateau_ms, height: peak.max(window), friendly: window }
     }
 
-    /// The window that the curve has at a time (W_cubic).
+    /// Returns the curve's window at a time (W_cubic).
     fn at(&self, now: Instant, mss: u32) -> u64 {
         let elapsed_ms = i64::try_from(now.since(self.begin).as_millis()).unwrap_or(FAR_MS);
         let distance = elapsed_ms.saturating_sub(self.plateau_ms).clamp(-FAR_MS, FAR_MS);
@@ -67,7 +66,7 @@ impl Curve {
     }
 }
 
-/// The largest number whose cube is at most `value`.
+/// Returns the largest number whose cube is at most `value`.
 fn cube_root(value: u64) -> u64 {
     let mut root = 0u64;
     for bit in (0..22).rev() {
@@ -88,7 +87,7 @@ impl Cubic {
 
     fn start_slowly(&mut self, arrived: &Arrived) {
         let mut growth = Growth::Fast;
-        // Eight segments at most for one acknowledgement (RFC 9406 4.2), two after a loss (RFC 3465 2.3).
+        // At most eight segments per acknowledgement (RFC 9406 4.2), and two after a loss (RFC 3465 2.3).
         let mut most = 2 * self.mss;
         if self.shape.threshold == u32::MAX {
             growth = self.hystart.on_ack(arrived.rtt, arrived.round);
@@ -104,7 +103,7 @@ impl Cubic {
 
     fn avoid(&mut self, now: Instant, bytes: u32) {
         self.credit = self.credit.saturating_add(bytes);
-        // Eight times a round trip is often enough: it takes divisions.
+        // The update needs divisions; eight per round trip are sufficient.
         if self.credit < self.shape.window / 8 {
             return;
         }
@@ -113,7 +112,8 @@ impl Cubic {
         let prior = self.shape.prior;
         let curve = self.shape.curve.get_or_insert_with(|| Curve::new(now, window, peak, mss));
         let (window, mss) = (u64::from(window), u64::from(self.mss));
-        // NewReno with this decrease grows by 9/17 of a segment a round trip, and by one beyond where it was.
+        // With this decrease NewReno grows by 9/17 of a segment per round trip, and by one segment beyond the window
+        // before the loss.
         let (times, of) = if curve.friendly < prior { (9, 17) } else { (1, 1) };
         let step = mss * acked * times / (window * of);
         curve.friendly = curve.friendly.saturating_add(u32::try_from(step).unwrap_or(u32::MAX));
@@ -152,7 +152,7 @@ impl CongestionControl for Cubic {
 
     fn on_unused(&mut self, span: Duration, rtt: Option<Duration>) {
         self.rtt = rtt.unwrap_or(self.rtt);
-        // Such time does not count (RFC 9438 5.8).
+        // Time with an unused window is excluded from the curve (RFC 9438 5.8).
         if let Some(curve) = &mut self.shape.curve {
             curve.begin += span;
         }
@@ -172,7 +172,8 @@ impl CongestionControl for Cubic {
     fn on_loss(&mut self, _now: Instant, in_flight: u32) {
         self.lower_threshold(in_flight);
         let shape = &mut self.shape;
-        // Who loses at a smaller window than last time makes room for others (4.7, fast convergence).
+        // A loss at a smaller window than the last one lowers the plateau, which gives room to other flows (4.7, fast
+        // convergence).
         let shrinks = shape.window < shape.peak;
         shape.peak = if shrinks { (u64::from(shape.window) * 17 / 20) as u32 } else { shape.window };
         shape.window = shape.threshold;
@@ -221,7 +222,7 @@ mod tests {
 
     const MSS: u32 = 1000;
 
-    /// Acknowledges a window's worth each round trip for a time; returns the window.
+    /// Acknowledges a window of data per round trip for a time. Returns the window.
     fn pass(cubic: &mut Cubic, now: &mut Instant, rtt: Duration, span: Duration) -> u32 {
         let end = *now + span;
         while *now < end {
@@ -235,7 +236,7 @@ mod tests {
         cubic.window()
     }
 
-    /// A connection that lost a segment at a window of so many segments.
+    /// Returns the state of a connection that lost a segment at this window, in segments, and recovered.
     fn after_loss(segments: u32) -> Cubic {
         let mut cubic = Cubic::new(MSS);
         cubic.shape.window = segments * MSS;
@@ -244,13 +245,10 @@ mod tests {
         cubic
     }
 
-    #[proves("RFC 9438 4.6", "a loss leaves seven tenths of what was under way.")]
-    #[proves(
-        "RFC 9438 4.7",
-        "a loss at a smaller window than the last one's lets the plateau sink below it."
-    )]
+    #[proves("RFC 9438 4.6", "a loss reduces the window to seven tenths of the flight.")]
+    #[proves("RFC 9438 4.7", "a loss at a smaller window than the last one lowers the plateau below it.")]
     #[test]
-    fn a_loss_leaves_seven_tenths_and_the_plateau_sinks_with_the_windows() {
+    fn a_loss_leaves_seven_tenths_and_shrinking_windows_lower_the_plateau() {
         let mut cubic = after_loss(1000);
         assert_eq!((cubic.window(), cubic.shape.peak), (700_000, 1_000_000));
         cubic.on_loss(Instant::ZERO, 700_000);
@@ -271,22 +269,19 @@ mod tests {
         }
     }
 
-    #[proves(
-        "RFC 9438 4.3",
-        "on a short path the window grows as NewReno's would, and that is faster there."
-    )]
+    #[proves("RFC 9438 4.3", "on a short path the window grows as NewReno's, which is faster there.")]
     #[test]
-    fn on_a_short_path_it_is_as_fast_as_new_reno() {
+    fn the_window_grows_like_new_renos_on_a_short_path() {
         let (mut cubic, mut now) = (after_loss(20), Instant::ZERO);
         let rtt = Duration::from_millis(1);
         let window = pass(&mut cubic, &mut now, rtt, Duration::from_millis(12));
-        // Twelve round trips at 9/17 of a segment, beside the curve's hardly anything.
+        // Twelve round trips with 9/17 of a segment each; the cubic curve adds hardly anything.
         assert!((19_500..=21_000).contains(&window), "{window}");
         let window = pass(&mut cubic, &mut now, rtt, Duration::from_millis(10));
-        assert!(window >= 28_000, "a segment each round trip beyond where it was: {window}");
+        assert!(window >= 28_000, "a segment per round trip beyond the window before the loss: {window}");
     }
 
-    #[proves("RFC 9438 4.8", "after a timeout the curve begins at its plateau.")]
+    #[proves("RFC 9438 4.8", "after a timeout the curve starts at its plateau.")]
     #[test]
     fn a_timeout_leaves_one_segment_and_no_plateau() {
         let mut cubic = after_loss(1000);
@@ -296,9 +291,9 @@ mod tests {
         assert_eq!(cubic.threshold(), 490_000);
     }
 
-    #[proves("RFC 9438 4.9.2", "a loss that was none is taken back, with the curve.")]
+    #[proves("RFC 9438 4.9.2", "the undo of a spurious loss restores the curve.")]
     #[test]
-    fn a_loss_that_was_none_is_taken_back() {
+    fn the_undo_of_a_spurious_loss_restores_the_state() {
         let (mut cubic, mut now) = (after_loss(1000), Instant::ZERO);
         pass(&mut cubic, &mut now, Duration::from_millis(100), Duration::from_secs(3));
         let before = cubic.shape;

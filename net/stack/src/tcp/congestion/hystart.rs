@@ -1,43 +1,43 @@
-//! Leaving slow start before it overruns the path (HyStart++, RFC 9406): when round trips grow longer, the
-//! window grows more slowly for some of them, and if that was no chance slow start is over.
+//! Exit from slow start before the path overflows (HyStart++, RFC 9406). If round-trip times increase, the window grows
+//! more slowly for some rounds. If the increase persists, slow start ends.
 
 use super::Round;
 use crate::time::Duration;
 
-/// Round trips that must have been measured before a round is judged.
+/// Minimum number of samples before a round is evaluated.
 const SAMPLES: u8 = 8;
-/// Rounds of slow growth that end slow start.
+/// Number of rounds of slow growth after which slow start ends.
 const ROUNDS: u8 = 5;
-/// What slow growth is divided by.
+/// Divisor of slow growth.
 pub(super) const SLOWER: u32 = 4;
-/// By how much the least round trip of a round must be longer than that of the one before: an eighth of it, within
-/// these bounds.
+/// The minimum round-trip time of a round must exceed that of the previous round by an eighth of it, within these
+/// bounds.
 const LEAST: Duration = Duration::from_millis(4);
 const MOST: Duration = Duration::from_millis(16);
 
-/// How the window grows.
+/// The growth of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Growth {
     /// As in slow start.
     Fast,
     /// A quarter of that.
     Slow,
-    /// Slow start is over.
+    /// Slow start has ended.
     Ended,
 }
 
-/// What slow start has seen of the round trips.
+/// The round-trip times seen during slow start.
 #[derive(Debug, Default)]
 pub(super) struct HyStart {
     last: Option<Duration>,
     current: Option<Duration>,
     samples: u8,
-    /// While growth is slow: the least round trip when that began, and the rounds since.
+    /// During slow growth: the minimum round-trip time when it began, and the number of rounds since.
     slow: Option<(Duration, u8)>,
 }
 
 impl HyStart {
-    /// Takes a round trip in.
+    /// Processes an acknowledgement with its round-trip time, and returns how the window grows.
     pub fn on_ack(&mut self, rtt: Option<Duration>, round: Round) -> Growth {
         if round == Round::New {
             self.last = self.current.take();
@@ -85,10 +85,10 @@ mod tests {
 
     #[proves(
         "RFC 9406 4.2",
-        "longer round trips slow the growth down, and five rounds of that end slow start."
+        "increasing round-trip times slow the growth, and five rounds of that end slow start."
     )]
     #[test]
-    fn round_trips_that_grow_end_slow_start() {
+    fn increasing_round_trip_times_end_slow_start() {
         let mut hystart = HyStart::default();
         assert_eq!(round(&mut hystart, 40), Growth::Fast);
         assert_eq!(round(&mut hystart, 43), Growth::Fast);
@@ -99,9 +99,9 @@ mod tests {
         assert_eq!(hystart.on_ack(None, Round::New), Growth::Ended);
     }
 
-    #[proves("RFC 9406 4.2", "round trips that get shorter again were no sign of anything.")]
+    #[proves("RFC 9406 4.2", "if round-trip times decrease again, slow start resumes.")]
     #[test]
-    fn a_round_trip_that_shrinks_again_goes_on_with_slow_start() {
+    fn slow_start_resumes_if_round_trip_times_decrease_again() {
         let mut hystart = HyStart::default();
         round(&mut hystart, 40);
         assert_eq!(round(&mut hystart, 60), Growth::Slow);

@@ -1,7 +1,7 @@
-//! How much may be under way: congestion control behind one trait.
+//! Congestion control behind one trait.
 //!
-//! The trait has what every loss-based algorithm needs; finding out *that* something was lost, and getting
-//! over it, is the sender's (`connection/sender`): any algorithm goes with any way of finding losses.
+//! The trait has the inputs that every loss-based algorithm needs. Loss detection and recovery are in the sender
+//! (`connection/sender`), so that any algorithm works with any loss detection.
 
 mod control;
 mod cubic;
@@ -15,10 +15,10 @@ use core::fmt::Debug;
 use cubic::Cubic;
 use new_reno::NewReno;
 
-/// Which algorithm a connection uses.
+/// A congestion control algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// RFC 9438, with HyStart++ (RFC 9406): what most of the Internet uses.
+    /// RFC 9438, with HyStart++ (RFC 9406): the most common algorithm in the Internet.
     Cubic,
     /// RFC 5681.
     NewReno,
@@ -33,94 +33,94 @@ impl Algorithm {
     }
 }
 
-/// Whether the window was what held the sender back. A window that isn't used must not grow (RFC 7661).
+/// Whether the congestion window was the limit. An unused window must not grow (RFC 7661).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WindowUse {
-    /// All of it was under way.
+    /// The window was full.
     Full,
     /// The application or the peer's window was the limit.
     Partial,
 }
 
-/// The first timeout of a segment, or a further one.
+/// Whether a timeout is the first one of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timeout {
     /// The first.
     First,
-    /// One more without progress since: the threshold was lowered already (RFC 5681 3.1).
+    /// A further one without progress in between; the first has lowered the threshold (RFC 5681 3.1).
     Repeated,
 }
 
-/// Whether an acknowledgement is the first of another round trip.
+/// Whether an acknowledgement is the first of a round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Round {
-    /// It belongs to the round trip of the one before.
+    /// It belongs to the same round trip as the previous one.
     Same,
-    /// What was sent after the last round trip's beginning arrived.
+    /// It acknowledges data that was sent after the start of the previous round trip.
     New,
 }
 
-/// What an acknowledgement of new data tells, of data that had filled the window.
+/// An acknowledgement of new data that had filled the window.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived {
-    /// Bytes that arrived.
+    /// Number of bytes that arrived.
     pub bytes: u32,
-    /// The time.
+    /// The current time.
     pub now: Instant,
-    /// The round trip, where one was measured.
+    /// The round-trip time, if it was measured.
     pub rtt: Option<Duration>,
-    /// Whether a round trip begins.
+    /// Whether a new round trip starts.
     pub round: Round,
 }
 
-/// A congestion control algorithm's state for one connection. All amounts are in bytes.
+/// The state of a congestion control algorithm for one connection. All amounts are in bytes.
 pub trait CongestionControl: Debug + Send {
-    /// The algorithm's name.
+    /// Returns the algorithm's name.
     fn name(&self) -> &'static str;
 
-    /// Bytes that may be under way.
+    /// Returns the congestion window.
     fn window(&self) -> u32;
 
-    /// Bytes that may be under way when the recovery is over that has begun.
+    /// Returns the slow-start threshold: the target of a recovery in progress.
     fn threshold(&self) -> u32;
 
-    /// Takes note that the window was not the limit for `span`: the data that arrived meanwhile had not filled it. `rtt` is
-    /// the last round trip that this data measured, if any. Called before any of the methods below.
+    /// Records that the window was not the limit for `span`: the data that arrived in it had not filled the window.
+    /// `rtt` is the last round-trip time measured with this data. Called before any of the methods below.
     fn on_unused(&mut self, span: Duration, rtt: Option<Duration>);
 
-    /// Data arrived, outside of a recovery from a loss, that had filled the window.
+    /// Processes arrived data that had filled the window, outside of a recovery.
     fn on_ack(&mut self, arrived: Arrived);
 
-    /// A segment was lost, as acknowledgements tell; recovery begins. Until it ends the sender lowers what is
-    /// under way to the threshold by itself (RFC 9937).
+    /// Processes a loss that acknowledgements indicated. A recovery begins; until it ends, the sender itself reduces
+    /// the flight to the threshold (RFC 9937).
     fn on_loss(&mut self, now: Instant, in_flight: u32);
 
-    /// All that was under way when the loss was found has arrived; recovery ends.
+    /// Ends the recovery: all data in flight at the detection has arrived.
     fn on_recovered(&mut self);
 
-    /// The retransmission timer ran out.
+    /// Processes an expiry of the retransmission timer.
     fn on_timeout(&mut self, now: Instant, in_flight: u32, timeout: Timeout);
 
-    /// The last loss or timeout was none: the window is as if it had not been found (RFC 4015).
+    /// Undoes the last loss or timeout, which was spurious (RFC 4015).
     fn on_undo(&mut self);
 
-    /// Nothing was sent for longer than a timeout (RFC 5681 4.1).
+    /// Processes a transmission after idleness of more than a timeout (RFC 5681 4.1).
     fn on_idle(&mut self);
 
-    /// The handshake told that segments carry at most `mss` bytes: begins anew.
+    /// Restarts with segments of at most `mss` bytes, as the handshake determined.
     fn start(&mut self, mss: u32);
 
-    /// Segments carry at most `mss` bytes from now on.
+    /// Changes the segment size to at most `mss` bytes.
     fn set_mss(&mut self, mss: u32);
 }
 
-/// RFC 6928: ten segments, less where they are large.
+/// Returns the initial window (RFC 6928): ten segments, fewer if they are large.
 fn initial_window(mss: u32) -> u32 {
     (10 * mss).min((2 * mss).max(14_600))
 }
 
-/// A window for segments of `new` bytes that has as many of them as `window` had of `old` bytes (RFC 8201 5.4's
-/// spirit), and at least one.
+/// Returns a window for segments of `new` bytes with as many segments as `window` has of `old` bytes, and at least one
+/// (in the spirit of RFC 8201 5.4).
 fn rescaled(window: u32, old: u32, new: u32) -> u32 {
     let segments = (window / old.max(1)).max(1);
     segments.saturating_mul(new)
@@ -131,9 +131,9 @@ mod tests {
     use super::*;
     use isola_proves::proves;
 
-    #[proves("RFC 6928 2", "ten segments, at most 14,600 bytes but two segments in any case.")]
+    #[proves("RFC 6928 2", "ten segments, at most 14,600 bytes, but at least two segments.")]
     #[test]
-    fn large_segments_make_a_smaller_first_window() {
+    fn the_initial_window_has_fewer_large_segments() {
         assert_eq!(initial_window(1460), 14_600);
         assert_eq!(initial_window(536), 5_360);
         assert_eq!(initial_window(9000), 18_000);

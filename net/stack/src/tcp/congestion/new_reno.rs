@@ -1,15 +1,15 @@
-//! RFC 5681: slow start and congestion avoidance.
+//! NewReno's slow start and congestion avoidance (RFC 5681).
 
 use super::{Arrived, CongestionControl, Timeout, initial_window, rescaled};
 use crate::time::{Duration, Instant};
 
-/// The state of one connection.
+/// The NewReno state of a connection.
 #[derive(Debug)]
 pub(super) struct NewReno {
     mss: u32,
     window: u32,
     threshold: u32,
-    /// Bytes acknowledged in congestion avoidance that have not made the window grow yet.
+    /// Bytes acknowledged in congestion avoidance that have not been used for growth yet.
     credit: u32,
     /// Window and threshold before the last loss or timeout.
     before: (u32, u32),
@@ -45,7 +45,7 @@ impl CongestionControl for NewReno {
 
     fn on_ack(&mut self, arrived: Arrived) {
         if self.window < self.threshold {
-            // At most two segments for one acknowledgement (RFC 3465 2.2).
+            // At most two segments per acknowledgement (RFC 3465 2.2).
             self.window = self.window.saturating_add(arrived.bytes.min(2 * self.mss));
             return;
         }
@@ -102,9 +102,12 @@ mod tests {
         reno.on_ack(Arrived { bytes, now: Instant::ZERO, rtt: None, round: Round::Same });
     }
 
-    #[proves("RFC 5681 3.1", "slow start doubles the window each round trip, avoidance adds a segment.")]
+    #[proves(
+        "RFC 5681 3.1",
+        "slow start doubles the window each round trip, congestion avoidance adds a segment."
+    )]
     #[test]
-    fn slow_start_doubles_and_avoidance_adds_one_segment_a_round() {
+    fn slow_start_doubles_and_avoidance_adds_one_segment_per_round_trip() {
         let mut reno = NewReno::new(1000);
         assert_eq!(reno.window(), 10_000);
         (0..10).for_each(|_| arrive(&mut reno, 1000));
@@ -128,9 +131,9 @@ mod tests {
         assert_eq!(reno.window(), 2000);
     }
 
-    #[proves("RFC 4015 3.2", "what turned out to be no loss changes nothing.")]
+    #[proves("RFC 4015 3.2", "the undo of a spurious loss restores window and threshold.")]
     #[test]
-    fn a_loss_that_was_none_is_taken_back() {
+    fn the_undo_of_a_spurious_loss_restores_the_state() {
         let mut reno = NewReno::new(1000);
         reno.on_timeout(Instant::ZERO, 10_000, Timeout::First);
         reno.on_timeout(Instant::ZERO, 10_000, Timeout::Repeated);

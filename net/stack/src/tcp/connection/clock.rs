@@ -1,21 +1,21 @@
-//! What a connection does when time passes.
+//! The timers of a connection.
 
 use super::sender::Patience;
 use super::{Connection, Env, Held, Place, State};
 use crate::event::FailReason;
 use crate::time::Instant;
 
-/// What is left to do after a timer.
+/// The remaining work after a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expiry {
-    /// Nothing.
+    /// None.
     GoOn,
-    /// The connection is over for this reason; a synchronised peer is to be told by a reset.
+    /// The connection must be ended for this reason, and a synchronised peer reset.
     GiveUp(FailReason),
 }
 
 impl Connection {
-    /// The next moment at which [`Self::on_timer`] has something to do; `None` for one that merely idles.
+    /// Returns the next time at which [`Self::on_timer`] has work; `None` if no timer runs.
     #[inline]
     pub fn deadline(&mut self, now: Instant) -> Option<Instant> {
         if self.is_over() {
@@ -28,14 +28,15 @@ impl Connection {
         (first != Instant::NEVER).then_some(first)
     }
 
-    /// The same for a connection with data under way whose application holds it, and that owes no acknowledgement.
+    /// Returns the deadline of a connection with data in flight that the application holds and that owes no
+    /// acknowledgement.
     #[inline(always)]
     pub fn deadline_under_way(&mut self, now: Instant) -> Instant {
         self.sender.arm(now);
         self.sender.deadline()
     }
 
-    /// Acts on what is due.
+    /// Acts on the expired timers.
     pub fn on_timer(&mut self, env: &mut Env<'_>) -> Expiry {
         if self.is_over() {
             return Expiry::GoOn;
@@ -48,7 +49,7 @@ impl Connection {
         if self.sender.on_timer(env.now, retries, env.counters) == Patience::Gone {
             return Expiry::GiveUp(FailReason::TimedOut);
         }
-        // A peer that answers probes but never opens its window would keep a closed connection for ever.
+        // A peer that answers probes but never opens its window would otherwise keep a closed connection for ever.
         if self.held == Held::No && self.sender.probes() > env.config.max_retransmits {
             return Expiry::GiveUp(FailReason::TimedOut);
         }
@@ -61,8 +62,8 @@ impl Connection {
         Expiry::GoOn
     }
 
-    /// When the peer's silence is to be questioned: only while nothing is under way, as timeouts do it then. `sender` is the
-    /// deadline of the sending half.
+    /// Returns the time of the next keep-alive probe; `None` while a timer of the sending half runs, which then detects a
+    /// dead peer, and without keep-alive. `sender` is the deadline of the sending half.
     fn keep_alive_at(&self, sender: Instant) -> Option<Instant> {
         let settings = self.keep_alive?;
         let open = matches!(self.state, State::Established | State::CloseWait | State::FinWait2);
@@ -71,7 +72,8 @@ impl Connection {
         waits.then(|| self.silent_since + silence)
     }
 
-    /// Each probe has its interval for an answer, however late it goes out.
+    /// Requests a keep-alive probe, or ends the connection after the last one. The interval for an answer begins now,
+    /// even if the timer was late.
     fn probe_silence(&mut self, now: Instant) -> Expiry {
         let allowed = self.keep_alive.map_or(0, |settings| settings.probes);
         if self.keep_alive_probes >= allowed {

@@ -1,25 +1,25 @@
-//! Explicit congestion notification (RFC 3168): a router that would drop a packet marks it instead. The
-//! receiver of a marked packet says so in each acknowledgement, until the sender says that it has slowed down.
+//! Explicit congestion notification (RFC 3168): a router marks a packet instead of dropping it. The receiver of a
+//! marked packet sets ECE in each acknowledgement until the sender confirms by CWR that it has reduced its window.
 
 use crate::ip::Mark;
 use crate::tcp::segment::{Flags, Segment};
 use crate::tcp::seq::Seq;
 
-/// Whether both sides said that they know marks.
+/// Whether both sides agreed on ECN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Agreed {
     No,
     Yes,
 }
 
-/// What is to be told to the peer.
+/// Whether a flag must be sent to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Telling {
     Nothing,
     Something,
 }
 
-/// Whether a segment carries data for the first time: only that may be marked (RFC 3168 6.1.5).
+/// Whether a segment has only data that was not sent before: only such segments may be marked (RFC 3168 6.1.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fresh {
     Yes,
@@ -33,24 +33,24 @@ pub(crate) enum Long {
     No,
 }
 
-/// What an acknowledgement says of marks.
+/// The result of an acknowledgement's ECE flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Advice {
-    /// Nothing new.
+    /// No change.
     GoOn,
-    /// The window is to shrink, as if something had been lost.
+    /// The window must be reduced, as for a loss.
     SlowDown,
 }
 
-/// One connection's state.
+/// The ECN state of a connection.
 #[derive(Debug)]
 pub(super) struct Marks {
     pub agreed: Agreed,
-    /// That a mark came in.
+    /// Whether to send ECE, because a marked packet was received.
     echo: Telling,
-    /// That the window was made smaller.
+    /// Whether to send CWR, because the window was reduced.
     slowed: Telling,
-    /// What had been sent when it was: marks of what lies before mean no more.
+    /// The end of the flight when the window was last reduced. ECE is ignored until it is acknowledged.
     point: Seq,
 }
 
@@ -59,7 +59,7 @@ impl Marks {
         Self { agreed, echo: Telling::Nothing, slowed: Telling::Nothing, point: initial }
     }
 
-    /// Takes note of a segment that counts.
+    /// Processes the CWR flag and the mark of an accepted segment.
     pub fn on_segment(&mut self, segment: &Segment) {
         if segment.flags.has(Flags::CWR) {
             self.echo = Telling::Nothing;
@@ -69,7 +69,7 @@ impl Marks {
         }
     }
 
-    /// What a segment's flags say, once a round trip (RFC 3168 6.1.2).
+    /// Processes the ECE flag, at most once per round trip (RFC 3168 6.1.2).
     pub fn read(&mut self, flags: Flags, una: Seq, nxt: Seq) -> Advice {
         if !flags.has(Flags::ECE) || self.point.within(una, nxt) || una == nxt {
             return Advice::GoOn;
@@ -79,14 +79,14 @@ impl Marks {
         Advice::SlowDown
     }
 
-    /// Whether the next segment may be cut by the device: not the one that says that the window was made smaller, as a
-    /// device that knows nothing of it would say so in each piece.
+    /// Returns whether the next segment may be a long one. The segment with CWR may not: a device without ECN support
+    /// would repeat CWR in each segment.
     #[inline]
     pub fn long(&self) -> Long {
         if self.slowed == Telling::Something { Long::No } else { Long::Yes }
     }
 
-    /// The flags of a segment that goes out.
+    /// Returns the ECN flags of an outgoing segment.
     pub fn flags(&mut self, fresh: Fresh) -> Flags {
         let mut flags = Flags::NONE;
         if self.echo == Telling::Something {
@@ -105,13 +105,12 @@ mod tests {
     use super::*;
     use isola_proves::proves;
 
-    /// much went through without any in between.
     #[proves(
         "RFC 3168 6.1.2",
-        "a mark slows the sender down, once for what is under way, and so does the next one, however"
+        "a mark reduces the window once per flight, and a later mark again, however far ahead it is"
     )]
     #[test]
-    fn a_mark_counts_however_long_ago_the_last_one_was() {
+    fn a_mark_counts_at_any_distance_from_the_last_one() {
         let mut marks = Marks::new(Agreed::Yes, Seq(0));
         assert_eq!(marks.read(Flags::ECE, Seq(1), Seq(1001)), Advice::SlowDown);
         assert_eq!(marks.read(Flags::ECE, Seq(501), Seq(2001)), Advice::GoOn);

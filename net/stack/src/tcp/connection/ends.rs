@@ -1,6 +1,6 @@
-//! The short way of the segments without data that begin and end a connection: an acknowledgement of a connection that is
-//! calm, or the end of the peer's stream, where it is the next thing in that. What the general path (`segments.rs`) asks of each
-//! segment is asked of these in one go, as of those with data (`header_prediction.rs`).
+//! The fast path for segments without data, mostly those around the handshake and the close: an acknowledgement, or a
+//! FIN that is next in sequence, on a connection without exceptions. The checks that the general path (`segments.rs`)
+//! makes one after the other are combined here, as `header_prediction.rs` does for segments with data.
 
 use super::receiver::EndCame;
 use super::sender::Fin;
@@ -10,16 +10,16 @@ use crate::tcp::segment::{Flags, Segment};
 use crate::tcp::timestamps::Age;
 use crate::time::Instant;
 
-/// Whether a segment was taken in.
+/// Whether a segment was processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     Yes,
-    /// It is one for the general path: nothing has changed.
+    /// The segment needs the general path; nothing has changed.
     No,
 }
 
 impl Connection {
-    /// Takes a segment in, where it has no data and is the expected one.
+    /// Processes a segment if it has no data and is the expected one.
     pub fn take_end(&mut self, segment: &Segment, env: &mut Env<'_>) -> Taken {
         let fin = match segment.flags.bits() & !Flags::PSH.bits() {
             flags if flags == Flags::ACK.bits() => EndCame::No,
@@ -52,7 +52,7 @@ impl Connection {
         Taken::Yes
     }
 
-    /// Whether a segment without data is the expected one, which ends the peer's stream or does not.
+    /// Returns whether a segment without data is the expected one. `fin` is whether it ends the peer's stream.
     fn expects_end(&self, now: Instant, segment: &Segment, fin: EndCame) -> bool {
         let next = match (self.state, fin) {
             (State::Established | State::FinWait1 | State::FinWait2, EndCame::Yes) => {

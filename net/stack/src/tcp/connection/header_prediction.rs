@@ -1,8 +1,8 @@
-//! The segment that is expected: the next one of its stream, with nothing to say but data, an acknowledgement, or both, on a
-//! connection that is calm. Nearly all segments are (Jacobson's header prediction, 1990): what the general path asks of each
-//! (`segments.rs`) is asked of these in one go.
+//! Header prediction (Jacobson, 1990): the processing of a segment that is next in sequence and has only data, an
+//! acknowledgement, or both, on a connection without exceptions. Nearly all segments are of this kind. The checks that
+//! the general path (`segments.rs`) makes one after the other are combined here.
 //!
-//! It is the general path with the branches known beforehand: the same parts do the same things to the connection.
+//! The effects are those of the general path, by the same functions, with the branches known in advance.
 
 use super::signals::Signal;
 use super::{Agreed, Connection, Held, State};
@@ -21,12 +21,12 @@ pub(crate) struct Plain {
     pub ack: Seq,
     pub window: u16,
     pub timestamps: Option<Timestamps>,
-    /// Bytes of data.
+    /// Length of the data, in bytes.
     pub len: u32,
 }
 
 impl Connection {
-    /// Whether a segment is the expected one.
+    /// Returns whether the segment is the expected one, so that [`Self::on_expected`] may process it.
     #[inline(always)]
     pub fn expects(&self, now: Instant, plain: &Plain) -> bool {
         let calm = self.state == State::Established
@@ -42,7 +42,7 @@ impl Connection {
         calm && in_time
     }
 
-    /// Takes the expected segment in, with its data: the first part of it, and the rest where there is any.
+    /// Processes the expected segment. `data` is the first part of its data, and `rest` the others, if any.
     #[inline(always)]
     pub fn on_expected(
         &mut self,

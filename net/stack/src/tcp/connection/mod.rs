@@ -8,9 +8,9 @@
 //!    listener.rs)                   └──FIN in──> CLOSING ──acked──────────────^
 //! ```
 //!
-//! A connection acts on three things: a segment (`segments.rs`), a call of the application (here), and the
-//! time (`clock.rs`). After each, its owner reads off what it wants: [`Connection::has_output`],
-//! [`Connection::deadline`], the [`Signals`], and whether it has ended.
+//! A connection has three kinds of input: segments (`segments.rs`), calls of the application (here), and the time
+//! (`clock.rs`). After each, the caller reads the results: [`Connection::has_output`], [`Connection::deadline`], the
+//! [`Signals`], and whether the connection is over.
 
 mod clock;
 mod ecn;
@@ -50,7 +50,7 @@ pub use receiver::EndCame;
 use receiver::Receiver;
 use sender::{Fin, Sender, SpaceCame};
 
-/// The states, without those that have no connection.
+/// The states of RFC 9293 that have a connection object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     SynSent,
@@ -61,9 +61,9 @@ pub(crate) enum State {
     CloseWait,
     Closing,
     LastAck,
-    /// Both directions ended with our FIN first: the owner keeps the TIME-WAIT entry.
+    /// Both directions have ended, our FIN first. The tables keep a TIME-WAIT entry instead of the connection.
     TimeWait,
-    /// The end.
+    /// The connection is over.
     Closed,
 }
 
@@ -71,20 +71,20 @@ pub(crate) enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
     Yes,
-    /// It has closed: what comes in now has no reader.
+    /// The application has closed it; further received data has no reader.
     No,
 }
 
-/// What a connection needs from outside while it acts.
+/// The environment of a connection while it acts.
 pub(crate) struct Env<'a> {
     pub now: Instant,
     pub config: &'a TcpConfig,
     pub counters: &'a mut Counters,
-    /// Bounds the acknowledgements that forged segments can provoke.
+    /// Limits the acknowledgements that forged segments can provoke, for all connections of the stack.
     pub challenges: &'a mut RateLimit,
 }
 
-/// Whether something is the case: in the flow map, with a neighbour's search, due to be sent.
+/// Membership: in the flow map, among the connections that wait for a neighbour, or due to be sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Place {
     #[default]
@@ -97,32 +97,31 @@ pub(crate) enum Place {
 pub(crate) struct Connection {
     pub flow: Flow,
     pub state: State,
-    /// The listener that it came from.
+    /// The listener that accepted the connection.
     pub listener: Option<ListenerId>,
     pub held: Held,
     /// The owner of all work for the connection.
     pub owner: Owner,
     pub signals: Signals,
     pub fail: FailReason,
-    /// Whether it is in the flow map.
+    /// Whether the connection is in the flow map.
     pub mapped: Place,
-    /// Whether it waits for a neighbour's search.
+    /// Whether the connection waits for a neighbour to be resolved.
     pub searching: Place,
-    /// The neighbour that it sends through, as it was looked up last.
+    /// The path to the peer, as it was last looked up.
     pub path: Option<Way>,
     sender: Sender,
     receiver: Receiver,
-    /// The clocks of the timestamps option, where both sides use it.
+    /// The clocks of the timestamps option, if both sides use it.
     stamps: Option<Stamps>,
     marks: Marks,
-    /// When the last second began in which forged segments were answered, and how many were.
+    /// Start of the current second of challenge acknowledgements, and their number in it.
     challenged: (Instant, u8),
     /// The segment size that this side announces.
     local_mss: u16,
-    /// When a closed connection stops waiting for the peer's end.
+    /// End of FIN-WAIT-2 for a connection that the application has closed.
     fin_wait_until: Option<Instant>,
-    /// Whether a silent peer is probed; when it was last heard or probed, and how often it was probed since it was
-    /// heard.
+    /// Keep-alive settings; the time of the last segment or probe; and the number of probes since the last segment.
     keep_alive: Option<KeepAlive>,
     silent_since: Instant,
     keep_alive_probes: u8,
@@ -131,27 +130,27 @@ pub(crate) struct Connection {
     segments_out: u64,
 }
 
-/// The peer's side of a handshake that a listener has completed.
+/// A completed passive handshake.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Handshake {
     pub flow: Flow,
     pub listener: ListenerId,
-    /// Our initial sequence number and the peer's.
+    /// The initial sequence numbers of both sides.
     pub local_initial: Seq,
     pub remote_initial: Seq,
-    /// What the peer's SYN said.
+    /// The options of the peer's SYN.
     pub options: Options,
     /// The window of the peer's SYN.
     pub window: u16,
-    /// When our SYN went out, where it went out once only.
+    /// The time at which our SYN-ACK was sent, if it was sent only once.
     pub answered_at: Option<Instant>,
-    /// Whether our answer said that we know marks.
+    /// Whether our SYN-ACK agreed to ECN.
     pub ecn: Agreed,
-    /// The segment size that our answer told of.
+    /// The segment size that our SYN-ACK announced.
     pub mss: u16,
-    /// Where our timestamps begin.
+    /// Offset of our timestamp clock.
     pub timestamp_offset: u32,
-    /// The way that our answer went, where that was known.
+    /// The path of our SYN-ACK, if the neighbour was known.
     pub path: Option<Way>,
 }
 
@@ -188,16 +187,16 @@ impl Connection {
         }
     }
 
-    /// A connection that begins with our SYN.
+    /// Returns a connection in SYN-SENT.
     pub fn connect(flow: Flow, initial: Seq, mtu_mss: u16, stamps: Stamps, env: &Env<'_>) -> Self {
         Self::new(flow, State::SynSent, initial, mtu_mss, stamps, env)
     }
 
-    /// A connection whose handshake a listener has done.
+    /// Returns an established connection for a handshake that a listener has completed.
     pub fn accept(handshake: &Handshake, env: &Env<'_>) -> Box<Self> {
         let Handshake { flow, local_initial, mss, timestamp_offset, .. } = *handshake;
         let stamps = Stamps::new(timestamp_offset, env.now);
-        // Boxed before it is changed: it is large, and would be moved once more.
+        // Boxed before it is modified: the object is large, and boxing later would copy it once more.
         let mut connection = Box::new(Self::new(flow, State::Established, local_initial, mss, stamps, env));
         connection.path = handshake.path;
         connection.listener = Some(handshake.listener);
@@ -213,8 +212,7 @@ impl Connection {
         connection
     }
 
-    /// Takes over what the peer's SYN says. Windows are scaled, times stamped and blocks acknowledged
-    /// selectively only where both sides say so.
+    /// Adopts the values of the peer's SYN. Window scaling, timestamps and SACK are used only if both sides offer them.
     fn synchronize(&mut self, remote_initial: Seq, options: Options, env: &Env<'_>) {
         self.receiver.synchronize(remote_initial, u32::from(self.receiver.initial_window()));
         if let Some(scale) = options.window_scale {
@@ -234,12 +232,16 @@ impl Connection {
         self.sender.set_initial_mss(self.without_options(u32::from(mss)));
     }
 
-    /// What is left for data of segments with `mss` bytes behind a header without options (RFC 9293 3.7.1).
+    /// Returns the data size of segments with `mss` bytes behind a header without options (RFC 9293 3.7.1).
     fn without_options(&self, mss: u32) -> u32 {
         if self.stamps.is_some() { mss.saturating_sub(TIMESTAMPS_LEN as u32) } else { mss }
     }
 
-    /// Takes data for sending, all of it or none.
+    /// Queues data for sending, all of it or none.
+    ///
+    /// # Errors
+    ///
+    /// See [`SendError`]. After [`SendError::NoSpace`], a signal reports when the data fits.
     pub fn send(&mut self, chain: &mut Chain) -> Result<(), SendError> {
         self.may_send()?;
         let (space, len) = (self.sender.space(), chain.len());
@@ -254,7 +256,7 @@ impl Connection {
         Err(SendError::NoSpace { space })
     }
 
-    /// Takes as much data as fits off the chain's front; returns how much.
+    /// Queues as much data from the chain's front as fits. Returns its length.
     pub fn send_some(&mut self, chain: &mut Chain) -> Result<usize, SendError> {
         self.may_send()?;
         let (space, len) = (self.sender.space(), chain.len());
@@ -262,7 +264,7 @@ impl Connection {
             self.sender.push(chain);
             return Ok(len);
         }
-        // Woken for a good part of the limit, not for every byte.
+        // Wakes the application for a good part of the limit, not for each byte.
         self.sender.want_space((len - space).min(self.sender.limit / 2).max(1));
         if let Some(mut front) = chain.split_to(space) {
             self.sender.push(&mut front);
@@ -282,7 +284,7 @@ impl Connection {
         }
     }
 
-    /// Bytes that `send` takes now.
+    /// Returns the number of bytes that `send` accepts now.
     pub fn send_space(&self) -> usize {
         match self.may_send() {
             Ok(()) => self.sender.space(),
@@ -290,19 +292,19 @@ impl Connection {
         }
     }
 
-    /// Sets how many bytes are kept for sending and sending again.
+    /// Sets the limit of the send queue, in bytes.
     pub fn set_send_limit(&mut self, limit: usize) {
         self.sender.limit = limit;
         self.signal_space();
     }
 
-    /// Sets whether the peer is probed when it is silent.
+    /// Sets the keep-alive policy.
     pub fn set_keep_alive(&mut self, keep_alive: Option<KeepAlive>) {
         self.keep_alive = keep_alive;
         self.keep_alive_probes = 0;
     }
 
-    /// Takes the next piece of what came in.
+    /// Returns the next piece of received data.
     pub fn read(&mut self) -> Option<IoBuf> {
         let piece = self.receiver.read();
         if piece.is_some() {
@@ -311,7 +313,8 @@ impl Connection {
         piece
     }
 
-    /// Sees to what follows when all that came in is taken, which [`Self::take_all`] does then; says whether that is the end.
+    /// Updates the connection for a complete read, which [`Self::take_all`] performs afterwards. Returns whether the
+    /// peer's stream has ended.
     #[inline]
     pub fn before_take_all(&mut self) -> EndCame {
         self.receiver.ack_if_opened(0);
@@ -319,24 +322,24 @@ impl Connection {
         self.receiver.has_ended()
     }
 
-    /// Takes all that came in.
+    /// Returns all received data.
     #[inline]
     pub fn take_all(&mut self) -> Chain {
         self.receiver.inbox.take()
     }
 
-    /// Lets the peer send `bytes` ahead of the application.
+    /// Sets the receive window: the data that the peer may send before the application reads, in bytes.
     pub fn set_window(&mut self, bytes: u32) {
         self.receiver.set_capacity(bytes.min(65_535 << self.receiver.scale));
     }
 
-    /// Ends this side's direction after what is queued.
+    /// Closes the sending direction: a FIN follows the queued data.
     pub fn shut_down(&mut self) {
         if self.sender.fin != Fin::Open {
             return;
         }
         match self.state {
-            // The FIN follows once the handshake is done.
+            // The FIN follows the handshake.
             State::SynSent | State::SynReceived => self.sender.fin = Fin::Wanted,
             State::Established => {
                 self.sender.fin = Fin::Wanted;
@@ -350,8 +353,8 @@ impl Connection {
         }
     }
 
-    /// The application lets go. Returns whether the peer must be told by a reset, as data is lost unread
-    /// (RFC 9293 3.6.1's "CLOSE with data unread").
+    /// Closes the connection for the application. Returns the remaining work. Unread data is lost, and a reset informs
+    /// the peer of that (RFC 9293 3.6.1, "CLOSE with data unread").
     pub fn release(&mut self, env: &Env<'_>) -> Release {
         self.held = Held::No;
         self.signals = Signals::NONE;
@@ -370,7 +373,7 @@ impl Connection {
         Release::Finishing
     }
 
-    /// Ends at once, for a reason that the application is told.
+    /// Ends the connection at once, and signals the reason to the application.
     pub fn fail(&mut self, reason: FailReason) {
         if self.state == State::Closed {
             return;
@@ -381,7 +384,7 @@ impl Connection {
         self.signals = self.signals.failed();
     }
 
-    /// Signals the end, where it has come and everything but `unread` bytes was read.
+    /// Signals the end if the connection is over and all but `unread` bytes have been read.
     #[inline]
     fn signal_end(&mut self, unread: usize) {
         if self.is_over() && unread == 0 && !self.signals.has(Signal::Failed) {
@@ -395,70 +398,71 @@ impl Connection {
         }
     }
 
-    /// Whether both directions have ended.
+    /// Returns whether the connection is over: in TIME-WAIT or CLOSED.
     #[inline]
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::TimeWait | State::Closed)
     }
 
-    /// Whether the owner has something to see to after `read`: an acknowledgement or an event.
+    /// Returns whether an acknowledgement or event is due after `read`.
     pub fn needs_care(&self) -> bool {
         self.receiver.must_ack() || !self.signals.is_empty()
     }
 
-    /// Whether all that the peer will ever send was read.
+    /// Returns whether the peer's stream has ended and all of it has been read.
     pub fn is_at_end(&self) -> bool {
         self.receiver.has_ended() == EndCame::Yes && self.receiver.inbox.len() == 0
     }
 
-    /// The positions with which a reset or a last acknowledgement of this connection goes out.
+    /// Returns the sequence and acknowledgement numbers for a reset or last acknowledgement.
     pub fn positions(&self) -> (Seq, Seq) {
         (self.sender.idle_seq(), self.receiver.nxt)
     }
 
-    /// Whether the peer waits for an acknowledgement.
+    /// Returns whether an acknowledgement is due at once.
     pub fn owes_ack(&self) -> bool {
         self.receiver.must_ack()
     }
 
-    /// The acknowledgement with which the connection enters TIME-WAIT.
+    /// Returns the acknowledgement with which the connection enters TIME-WAIT.
     pub fn last_ack(&mut self, now: Instant) -> super::segment::Header {
         self.segments_out += 1;
         self.header(now, self.sender.idle_seq(), super::segment::Flags::ACK)
     }
 
-    /// Whether the peer knows of the connection, so that it must be told of an abrupt end.
+    /// Returns whether the peer knows of the connection, so that it must be reset if the connection is aborted.
     pub fn is_synchronized(&self) -> bool {
         !matches!(self.state, State::SynSent | State::TimeWait | State::Closed)
     }
 
-    /// Whether `seq` lies within what was sent and not acknowledged.
+    /// Returns whether `seq` is sent and not acknowledged.
     pub fn is_in_flight(&self, seq: Seq) -> bool {
         self.sender.is_in_flight(seq)
     }
 
-    /// A number that grows with everything that shows that the peer hears this side.
+    /// Returns a counter that increases with all data that proves that the peer receives our segments.
     pub fn progress(&self) -> u64 {
         self.sender.bytes_acked.wrapping_add(self.receiver.bytes)
     }
 
-    /// Timeouts in a row while data was under way.
+    /// Returns the number of consecutive timeouts, if unacknowledged data is queued, else 0.
     pub fn timeouts_of_data(&self) -> u8 {
         if self.is_synchronized() && self.sender.queued() > 0 { self.sender.timeouts() } else { 0 }
     }
 
-    /// Lets frames carry up to `bytes` of data, which the device cuts.
+    /// Sets the maximum data of a frame that the device segments, in bytes.
     pub fn set_burst(&mut self, bytes: u32) {
         self.sender.burst = bytes;
     }
 
-    /// How the device is to cut a segment with so much data, where it is to.
+    /// Returns the segment size to which the device must cut a segment with `payload_len` bytes of data; `None` if it
+    /// is a single segment.
     #[inline]
     pub fn cut(&self, payload_len: usize) -> Option<u16> {
         (payload_len > self.sender.mss as usize).then_some(self.sender.mss as u16)
     }
 
-    /// A link on the way takes packets only with `mss` bytes behind a header without options.
+    /// Limits the segment size to `mss` bytes behind a header without options, after a smaller path MTU was detected.
     pub fn shrink_mss(&mut self, mss: u32) -> Shrunk {
         let mss = self.without_options(mss);
         if mss >= self.sender.mss {
@@ -469,20 +473,20 @@ impl Connection {
     }
 }
 
-/// Whether a connection sends shorter segments than before.
+/// Whether the segment size was reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shrunk {
     Yes,
     No,
 }
 
-/// What is left to do when the application has let go.
+/// The remaining work after the application has closed a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// Nothing.
+    /// None.
     Done,
-    /// The peer is to be told that the connection is gone.
+    /// The connection must be reset.
     Reset,
-    /// The connection ends in good order by itself.
+    /// The connection completes its close by itself.
     Finishing,
 }

@@ -1,4 +1,4 @@
-//! What a connection sends: made when the device asks for it.
+//! The output of a connection, built when the device requests it.
 
 use super::{Agreed, Connection, Fresh, Place, State};
 use crate::tcp::options::{Options, Sack};
@@ -9,26 +9,26 @@ use crate::tcp::{Ecn, TcpConfig};
 use crate::time::Instant;
 use isola_iobuf::{Chain, IoBuf};
 
-/// A segment to go out.
+/// An outgoing segment.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub header: Header,
     pub sack: SackBlocks,
-    /// Whether routers may mark it.
+    /// Whether routers may mark the packet (ECT).
     pub markable: Fresh,
     /// Whether another segment may follow at once.
     pub more: More,
 }
 
-/// A fast-path segment to go out.
+/// An outgoing fast-path segment.
 pub(crate) struct FastOutgoing {
     pub header: Header,
-    /// `None` where it has no data.
+    /// `None` for a segment without data.
     pub payload: Option<IoBuf>,
     pub more: More,
 }
 
-/// Whether there may be more to send.
+/// Whether the connection may have more to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum More {
     Maybe,
@@ -36,7 +36,7 @@ pub(crate) enum More {
 }
 
 impl Connection {
-    /// Whether there is something to send now.
+    /// Returns whether there is something to send now.
     pub fn has_output(&self) -> bool {
         match self.state {
             State::Closed | State::TimeWait => false,
@@ -45,7 +45,7 @@ impl Connection {
         }
     }
 
-    /// Makes the next segment, and puts its data into `payload`, which is empty; it acknowledges whatever is owed.
+    /// Builds the next segment, which acknowledges all received data, and puts its data into `payload`, which is empty.
     #[inline]
     pub fn next_segment(
         &mut self,
@@ -67,7 +67,7 @@ impl Connection {
                 }
                 None if !synchronised => return None,
                 None if self.receiver.must_ack() => (self.sender.idle_seq(), Flags::NONE),
-                // A position that was acknowledged already makes the peer answer (RFC 9293 3.8.4).
+                // The peer answers a sequence number that it has acknowledged already (RFC 9293 3.8.4).
                 None if self.keep_alive_due == Place::In => (self.sender.una.back(1), Flags::NONE),
                 None => return None,
             };
@@ -87,9 +87,9 @@ impl Connection {
         Some(Outgoing { header, sack: self.receiver.take_reports(), markable: fresh, more })
     }
 
-    /// Makes the next segment, if it is a fast-path one: new data in one view, or an acknowledgement alone, with no options but
-    /// timestamps, of a connection that neither repairs, probes, closes nor reports anything. `None` leaves the connection
-    /// as it was, and the decision to [`Self::next_segment`].
+    /// Builds the next segment if it is a fast-path segment: new data in one view, or a plain acknowledgement, with no
+    /// options but timestamps, on a connection without recovery, probe, close or SACK blocks. Otherwise returns `None`
+    /// without any change; the caller then calls [`Self::next_segment`].
     #[inline(always)]
     pub fn next_fast(&mut self, now: Instant) -> Option<FastOutgoing> {
         let calm = self.state == State::Established && self.marks.agreed == Agreed::No;
@@ -124,7 +124,8 @@ impl Connection {
         }
     }
 
-    /// Our SYN, or our answer to a SYN that crossed it: then with a scale only where the peer had one.
+    /// Returns the header of our SYN, or of our SYN-ACK in a simultaneous open. The SYN-ACK has a window scale only if
+    /// the peer's SYN has one.
     fn syn_header(&self, now: Instant, config: &TcpConfig) -> Header {
         let answer = self.state == State::SynReceived;
         let offers = !answer && config.ecn == Ecn::Offered && self.sender.is_first_syn();

@@ -1,7 +1,7 @@
-//! The receiving half: what came in, what the peer may send, and when to acknowledge.
+//! The receiving half of a connection: received data, the receive window, and acknowledgements.
 //!
-//! The window is the application's: what it allows ahead (`capacity`) less what it has not read. Its right
-//! edge never moves back, and moves forward only by steps worth a segment (RFC 9293 3.8.6.2.2).
+//! The window is `capacity`, which the application sets, minus the unread data. Its right edge never moves back, and
+//! advances only in steps of at least a segment, or half of `capacity` if that is less (RFC 9293 3.8.6.2.2).
 
 use crate::counters::{Counter, Counters};
 use crate::tcp::options::Sack;
@@ -12,39 +12,40 @@ use crate::tcp::seq::Seq;
 use crate::time::{Duration, Instant};
 use isola_iobuf::{Chain, IoBuf};
 
-/// Segments acknowledged at once at the beginning, so that the peer's slow start is not slowed further.
+/// Number of segments that are acknowledged at once, so that the peer's slow start is not delayed: at the beginning, and
+/// after data beyond a gap.
 const QUICK_ACKS: u8 = 16;
-/// Segments that one acknowledgement may cover (RFC 5681 4.2).
+/// Number of segments that one acknowledgement may cover (RFC 5681 4.2).
 const ACK_EVERY: u8 = 2;
 
 /// Whether an acknowledgement is owed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owed {
     Nothing,
-    /// At the latest at this time; gladly together with data.
+    /// At the latest at this time, or earlier with outgoing data.
     By(Instant),
     Now,
 }
 
-/// Where a segment stands against the receive window.
+/// Position of a segment relative to the receive window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
-    /// Some of it is new and within the window, or it is empty and at a place within it.
+    /// The segment has new data in the window, or it is empty and positioned in the window.
     Inside,
-    /// Data for a window that is shut: its acknowledgement counts, its data does not.
+    /// The window is closed and the segment has data or FIN: only its acknowledgement is processed.
     Shut,
-    /// All old, or beyond the window.
+    /// The segment is entirely before or beyond the window.
     Outside,
 }
 
-/// What a payload brought.
+/// The effect of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {
     pub data: DataCame,
     pub end: EndCame,
 }
 
-/// Whether there is something new to read.
+/// Whether new data can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DataCame {
     Yes,
@@ -54,47 +55,48 @@ pub(crate) enum DataCame {
 /// Whether the peer's stream has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndCame {
-    /// Nothing follows.
+    /// The stream has ended.
     Yes,
-    /// More may come.
+    /// More data may arrive.
     No,
 }
 
 /// The receiving half of a connection.
 #[derive(Debug)]
 pub(crate) struct Receiver {
-    /// The next byte expected.
+    /// The next expected sequence number (RCV.NXT).
     pub nxt: Seq,
-    /// The right edge of the window as it was last told.
+    /// The announced right edge of the window.
     edge: Seq,
-    /// What was acknowledged last (Last.ACK.sent of RFC 7323).
+    /// The last acknowledgement number sent (Last.ACK.sent of RFC 7323).
     pub acked: Seq,
     pub scale: u8,
-    /// Whether the peer takes reports of what came in beyond a gap, and how many blocks of them fit into a segment.
+    /// Whether the peer accepts SACK blocks, and how many of them fit into a segment.
     pub sack: Sack,
     pub report_room: u8,
     capacity: u32,
-    /// The segment size that was announced.
+    /// The announced segment size.
     mss: u32,
-    /// Steps of the window's edge that are worth telling: in a segment that goes out anyway, and of themselves.
+    /// Minimum steps of the window's right edge: to be announced in a segment that is sent anyway, and to cause a
+    /// segment.
     step: u32,
     long_step: u32,
     pub inbox: ReceiveQueue,
     reassembly: Reassembly,
     reports: Reports,
     pieces: usize,
-    /// Where the stream ends, where the peer has told.
+    /// Position of the peer's FIN, once received.
     fin: Option<Seq>,
     ended: EndCame,
     owed: Owed,
-    /// Segments that came in since the last acknowledgement.
+    /// Segments received since the last acknowledgement.
     unacked: u8,
     quick: u8,
     pub bytes: u64,
 }
 
 impl Receiver {
-    /// A receiver before the first segment. `scale` is ours, for windows in segments without SYN.
+    /// Returns a receiver that has received nothing. Its window scale is 0 until the handshake.
     pub fn new(capacity: u32, mss: u32, pieces: usize) -> Self {
         let mut receiver = Self {
             nxt: Seq(0),
@@ -122,36 +124,36 @@ impl Receiver {
         receiver
     }
 
-    /// No silly windows (RFC 9293 3.8.6.2.2): a segment, or much of the window.
+    /// Computes the steps that avoid silly windows (RFC 9293 3.8.6.2.2): a segment, or half of `capacity`.
     fn find_steps(&mut self) {
         self.step = self.mss.min(self.capacity / 2).max(1);
         self.long_step = (2 * self.mss).min(self.capacity / 2).max(1);
     }
 
-    /// The peer's SYN was at `initial`; it is told the window `told` or was told it before.
+    /// Starts at the peer's SYN, with sequence number `initial`. `told` is the window that our SYN announces.
     pub fn synchronize(&mut self, initial: Seq, told: u32) {
         self.nxt = initial + 1;
         self.edge = self.nxt + told;
         self.acked = self.nxt;
     }
 
-    /// The window that goes into a SYN, where no scale applies.
+    /// Returns the window field of a SYN, which is not scaled.
     pub fn initial_window(&self) -> u16 {
         self.capacity.min(65_535) as u16
     }
 
-    /// Lets the peer send `capacity` bytes ahead of the application from now on.
+    /// Sets the maximum window, in bytes.
     pub fn set_capacity(&mut self, capacity: u32) {
         self.capacity = capacity;
         self.find_steps();
         self.ack_if_opened(self.inbox.len());
     }
 
-    /// Where a segment of `len` sequence numbers at `seq` stands.
+    /// Returns the position of a segment of `len` sequence numbers at `seq`.
     pub fn fit(&self, seq: Seq, len: u32) -> Fit {
         let end = seq + len;
         if len == 0 {
-            // A place at the edge itself is where a peer that has filled the window stands.
+            // A peer that has filled the window sends empty segments at its right edge.
             let inside = !seq.before(self.nxt) && !seq.after(self.edge);
             return if inside { Fit::Inside } else { Fit::Outside };
         }
@@ -161,7 +163,7 @@ impl Receiver {
         if seq.before(self.edge) && end.after(self.nxt) { Fit::Inside } else { Fit::Outside }
     }
 
-    /// Whether `len` bytes at `seq` are the next ones, all within the window, with nothing waiting behind them.
+    /// Returns whether `len` bytes at `seq` are the next ones, in the window, and nothing is stored beyond them.
     #[inline]
     pub fn expects(&self, seq: Seq, len: u32) -> bool {
         seq == self.nxt
@@ -171,12 +173,12 @@ impl Receiver {
             && self.ended == EndCame::No
     }
 
-    /// Whether a segment at `seq` that carries nothing stands where the next byte would, and within the window.
+    /// Returns whether an empty segment at `seq` has the next expected sequence number, in the window.
     pub fn is_next(&self, seq: Seq) -> bool {
         seq == self.nxt && !seq.after(self.edge)
     }
 
-    /// The stream ends at the next byte, as [`Self::expects`] spoke of.
+    /// Processes a FIN at the next sequence number; [`Self::expects`] has accepted it.
     pub fn end(&mut self) {
         self.fin = Some(self.nxt);
         self.nxt += 1;
@@ -185,14 +187,14 @@ impl Receiver {
         self.reports.clear();
     }
 
-    /// Takes in what [`Self::expects`] spoke of.
+    /// Accepts data for which [`Self::expects`] is true.
     #[inline(always)]
     pub fn take_expected(&mut self, now: Instant, data: IoBuf, delay: Duration, counters: &mut Counters) {
         self.deliver(data, counters);
         self.owe(now, delay);
     }
 
-    /// The same of several segments that a device has put together.
+    /// Accepts the data of a merged segment for which [`Self::expects`] is true.
     pub fn take_expected_long(&mut self, data: Chain, counters: &mut Counters) {
         self.nxt += data.len() as u32;
         self.bytes += data.len() as u64;
@@ -201,7 +203,7 @@ impl Receiver {
         self.owed = Owed::Now;
     }
 
-    /// Takes a payload in whose segment fits inside; `fin` says whether it ends the stream.
+    /// Accepts a payload whose segment is at least partly in the window. `fin` is whether it ends the stream.
     pub fn accept(
         &mut self,
         now: Instant,
@@ -257,8 +259,8 @@ impl Receiver {
         arrival
     }
 
-    /// Keeps data that is ahead of a gap. Until the gap is filled, and for a while after, the peer learns at once of
-    /// whatever comes in.
+    /// Stores data beyond a gap. Until the gap is filled, and for some segments after, each segment is acknowledged at
+    /// once.
     fn keep(&mut self, start: Seq, payload: IoBuf, counters: &mut Counters) {
         let block = Block { start, end: start + payload.len() as u32 };
         let pinned = pinned_limit(self.capacity).saturating_sub(self.inbox.pinned());
@@ -269,14 +271,14 @@ impl Receiver {
             (Sack::Refused, _) | (_, Insertion::Dropped) => {}
             (Sack::Permitted, Insertion::Kept) => self.reports.kept(block),
             (Sack::Permitted, Insertion::Known) => {
-                // The run that it belongs to is told of as well (RFC 2883 4.2).
+                // The run that contains the duplicate is reported too (RFC 2883 4.2).
                 self.reports.kept(block);
                 self.reports.came_twice(block);
             }
         }
     }
 
-    /// A segment of `len` bytes at `seq` came in; those before the next byte expected came twice.
+    /// Records the part of a segment of `len` bytes at `seq` that had been received before, as a duplicate.
     pub fn note_old(&mut self, seq: Seq, len: u32) {
         let end = if (seq + len).before(self.nxt) { seq + len } else { self.nxt };
         if self.sack == Sack::Permitted && seq.before(end) {
@@ -284,13 +286,13 @@ impl Receiver {
         }
     }
 
-    /// Bytes to leave in a segment for what is to be reported.
+    /// Returns the number of bytes to reserve in a segment for SACK blocks.
     #[inline]
     pub fn reports_len(&self) -> usize {
         if self.reports.is_empty() { 0 } else { 4 + 8 * usize::from(self.report_room) }
     }
 
-    /// What a segment reports that goes out now.
+    /// Returns the SACK blocks for a segment sent now.
     #[inline]
     pub fn take_reports(&mut self) -> SackBlocks {
         self.reports.take(self.nxt, self.report_room.into())
@@ -305,7 +307,7 @@ impl Receiver {
         while let Some(data) = self.reassembly.take(self.nxt) {
             self.deliver(data, counters);
         }
-        // The peer learns at once that a gap is filled (RFC 5681 4.2).
+        // The peer must learn at once that the gap is filled (RFC 5681 4.2).
         self.owed = Owed::Now;
     }
 
@@ -332,31 +334,31 @@ impl Receiver {
         }
     }
 
-    /// Whether the peer has ended its stream and all before the end has arrived.
+    /// Returns whether the peer's stream has ended and all of it has been received.
     pub fn has_ended(&self) -> EndCame {
         self.ended
     }
 
-    /// Takes the next piece for the application.
+    /// Returns the next piece of data for the application.
     pub fn read(&mut self) -> Option<IoBuf> {
         let piece = self.inbox.pop()?;
         self.ack_if_opened(self.inbox.len());
         Some(piece)
     }
 
-    /// Bytes that the peer may send, as it was last told.
+    /// Returns the announced window, in bytes.
     pub fn window(&self) -> u32 {
         self.edge.beyond(self.nxt)
     }
 
-    /// The right edge that is allowed while the application has not read so many bytes.
+    /// Returns the right edge of the window if the application has this many unread bytes.
     #[inline]
     fn allowed_edge(&self, unread: usize) -> Seq {
         self.nxt + self.capacity.saturating_sub(unread as u32)
     }
 
-    /// Tells the peer of a window that has opened by much (RFC 9293 3.8.6.2.2), without waiting for data to
-    /// acknowledge, where `unread` bytes are left to be read.
+    /// Owes an acknowledgement at once if, with `unread` unread bytes, the window has opened by a large step (RFC 9293
+    /// 3.8.6.2.2).
     #[inline]
     pub fn ack_if_opened(&mut self, unread: usize) {
         if self.ended == EndCame::No && self.allowed_edge(unread).beyond(self.edge) >= self.long_step {
@@ -364,7 +366,7 @@ impl Receiver {
         }
     }
 
-    /// The window for a segment that goes out now, with which everything owed is acknowledged.
+    /// Returns the window field for a segment sent now. The segment acknowledges all received data.
     #[inline(always)]
     pub fn tell_window(&mut self) -> u16 {
         let allowed = self.allowed_edge(self.inbox.len());
@@ -382,12 +384,12 @@ impl Receiver {
         self.owed = Owed::Now;
     }
 
-    /// Whether an acknowledgement is owed at once.
+    /// Returns whether an acknowledgement is owed at once.
     pub fn must_ack(&self) -> bool {
         self.owed == Owed::Now
     }
 
-    /// When a delayed acknowledgement must go out.
+    /// Returns the time at which a delayed acknowledgement must be sent.
     pub fn deadline(&self) -> Option<Instant> {
         match self.owed {
             Owed::By(at) => Some(at),
@@ -395,14 +397,14 @@ impl Receiver {
         }
     }
 
-    /// Owes a delayed acknowledgement now, where its time has come.
+    /// Owes an acknowledgement at once if a delayed one is due.
     pub fn on_timer(&mut self, now: Instant) {
         if self.deadline().is_some_and(|at| now >= at) {
             self.owed = Owed::Now;
         }
     }
 
-    /// Drops all that was not read.
+    /// Drops all stored and unread data.
     pub fn clear(&mut self) {
         self.inbox.clear();
         self.reassembly.clear();

@@ -1,4 +1,4 @@
-//! What a connection does with a segment that came in (RFC 9293 3.10.7, with RFC 5961's tightening).
+//! The processing of received segments (RFC 9293 3.10.7, hardened by RFC 5961).
 
 use super::ecn::Advice;
 use super::receiver::{Arrival, DataCame, EndCame, Fit};
@@ -15,23 +15,23 @@ use crate::tcp::timestamps::Age;
 use crate::time::Duration;
 use isola_iobuf::{Chain, IoBuf};
 
-/// Forged segments that one connection answers in a span of time (RFC 5961 7).
+/// Maximum number of challenge acknowledgements of one connection in a span of time (RFC 5961 7).
 const CHALLENGES: u8 = 10;
 const CHALLENGE_SPAN: Duration = Duration::from_secs(1);
 
-/// What the owner is to do with the segment now.
+/// The reaction that the tables must perform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Nothing.
+    /// None.
     Done,
-    /// Answer it with a reset (RFC 9293 3.10.7.1's form).
+    /// Answer the segment with a reset (RFC 9293 3.10.7.1).
     Reset,
-    /// Reset the connection itself: it gets data that nobody will read.
+    /// Abort the connection: it receives data that will never be read.
     Abort,
 }
 
 impl Connection {
-    /// Takes a segment of this flow in.
+    /// Processes a segment.
     pub fn on_segment(&mut self, segment: Segment, env: &mut Env<'_>) -> Verdict {
         self.segments_in += 1;
         match self.state {
@@ -70,14 +70,14 @@ impl Connection {
             self.become_established(&segment, env);
             self.receiver.ack_now();
         } else {
-            // A simultaneous open: our SYN goes out again, as an answer.
+            // Simultaneous open: our SYN is sent again, as a SYN-ACK.
             self.state = State::SynReceived;
             self.sender.answer_syn();
         }
         Verdict::Done
     }
 
-    /// Our SYN was acknowledged. The window of a segment with SYN is never scaled.
+    /// Completes the handshake after our SYN was acknowledged. The window of a segment with SYN is not scaled.
     fn become_established(&mut self, segment: &Segment, env: &mut Env<'_>) {
         let scale = if segment.flags.has(Flags::SYN) { 0 } else { self.sender.scale };
         self.sender.establish(env.now, segment.seq, u32::from(segment.window) << scale);
@@ -97,11 +97,11 @@ impl Connection {
             self.on_reset(&segment, fit, env);
             return Verdict::Done;
         }
-        // Our SYN crossed the peer's, and this is its answer: same position, both flags.
+        // In a simultaneous open, the peer's SYN-ACK has the sequence number of its SYN.
         let answer = self.state == State::SynReceived
             && segment.flags.has(Flags::SYN | Flags::ACK)
             && segment.seq + 1 == self.receiver.nxt;
-        // Wherever it claims to be (RFC 5961 4.2).
+        // Independent of its sequence number (RFC 5961 4.2).
         if segment.flags.has(Flags::SYN) && !answer {
             env.counters.bump(Counter::DropTcpFlags);
             self.challenge(env);
@@ -149,8 +149,8 @@ impl Connection {
         verdict
     }
 
-    /// Judges a segment by the peer's clock, and takes note of that (RFC 7323 4.3, 5.3). One without a clock
-    /// is as bad as one whose clock went back (RFC 7323 3.2).
+    /// Checks a segment's timestamp and records it if it is valid (RFC 7323 4.3, 5.3). A segment without a timestamp is
+    /// treated like one with an old timestamp (RFC 7323 3.2).
     fn read_clock(&mut self, segment: &Segment, fit: Fit, env: &Env<'_>) -> Age {
         let (Some(stamps), Some(theirs)) = (&mut self.stamps, segment.options.timestamps) else {
             return Age::Old;
@@ -162,8 +162,8 @@ impl Connection {
         age
     }
 
-    /// Tells the sender of a segment that is out of place where this side stands. A peer's keep-alive and a
-    /// forged segment look alike: both get an answer, at a bounded rate.
+    /// Answers a segment outside the window with an acknowledgement. A keep-alive probe and a forged segment without
+    /// data look the same, so both are answered at a limited rate.
     fn answer_misplaced(&mut self, segment: &Segment, env: &mut Env<'_>) {
         if segment.len() == 0 {
             self.challenge(env);
@@ -172,12 +172,13 @@ impl Connection {
         }
     }
 
-    /// RFC 5961 3.2: only a reset at exactly the expected place counts; one elsewhere is questioned.
+    /// Accepts a reset only if it has exactly the expected sequence number. Answers others in the window by a challenge
+    /// acknowledgement (RFC 5961 3.2).
     fn on_reset(&mut self, segment: &Segment, fit: Fit, env: &mut Env<'_>) {
         if segment.seq == self.receiver.nxt {
             env.counters.bump(Counter::TcpResetsIn);
             let refused = self.state == State::SynReceived;
-            // A peer that has our FIN and resets instead of finishing loses nothing that we were promised.
+            // If the peer has acknowledged our FIN, its reset loses no data.
             if self.state == State::LastAck && self.sender.queued() == 0 {
                 self.state = State::Closed;
                 self.signal_end(self.receiver.inbox.len());
@@ -197,7 +198,8 @@ impl Connection {
         if env.now.since(*since) >= CHALLENGE_SPAN {
             (*since, *answers) = (env.now, 0);
         }
-        // First what is the connection's own: nobody learns from one connection what goes on in another.
+        // The connection's own limit is checked first: its peer learns nothing about other connections by exhausting
+        // it.
         if *answers >= CHALLENGES || env.challenges.allow(env.now) == Allowed::No {
             env.counters.bump(Counter::ChallengeRate);
             return;
@@ -256,7 +258,7 @@ impl Connection {
             return Verdict::Done;
         }
         if !matches!(self.state, State::Established | State::FinWait1 | State::FinWait2) {
-            // The peer's stream has ended already: this is what was sent again, or nonsense.
+            // The peer's stream has ended: the segment is a retransmission or invalid.
             self.receiver.ack_now();
             return Verdict::Done;
         }
@@ -281,7 +283,7 @@ impl Connection {
         Verdict::Done
     }
 
-    /// Takes in the data of a long segment, part by part.
+    /// Accepts the data of a merged segment, part by part.
     #[cold]
     fn accept_parts(
         &mut self,

@@ -1,6 +1,6 @@
-//! The events of one connection that wait to be taken: a small set.
+//! The set of a connection's events that the application has not taken.
 
-/// One event of a connection, in the order in which they are told.
+/// An event of a connection, in the order of delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Signal {
@@ -42,12 +42,13 @@ impl Signals {
         self.0 == 0
     }
 
-    /// The set of a connection that failed: nothing else matters any more, but that nobody knows of it yet.
+    /// Returns the set of a failed connection: the failure, and the acceptance if the application has not taken the
+    /// connection yet.
     pub const fn failed(self) -> Self {
         Self(self.0 & 1 << Signal::Accepted as u8 | 1 << Signal::Failed as u8)
     }
 
-    /// Takes the first signal out.
+    /// Removes and returns the first signal.
     #[inline]
     pub fn take(&mut self) -> Option<Signal> {
         let signal = *ALL.get(self.0.trailing_zeros() as usize)?;
@@ -61,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_come_in_their_order_and_once() {
+    fn signals_are_taken_once_and_in_order() {
         let mut signals = Signals::NONE;
         for signal in [Signal::PeerClosed, Signal::Readable, Signal::Accepted, Signal::Readable] {
             signals.raise(signal);

@@ -1,11 +1,11 @@
-//! A connection as it is shown to people.
+//! Statistics and state of a connection, for display.
 
 use super::{Connection, State};
 use crate::tcp::{ConnectionStats, ConnectionView};
 use crate::time::Instant;
 
 impl Connection {
-    /// Figures of the connection.
+    /// Returns the statistics of the connection.
     pub fn stats(&self) -> ConnectionStats {
         ConnectionStats {
             bytes_acked: self.sender.bytes_acked,
@@ -25,7 +25,7 @@ impl Connection {
         }
     }
 
-    /// All that is shown of the connection.
+    /// Returns the state and statistics of the connection.
     pub fn view(&self, now: Instant) -> ConnectionView {
         ConnectionView {
             flow: self.flow,
@@ -38,7 +38,7 @@ impl Connection {
 }
 
 impl State {
-    /// Its name in RFC 9293.
+    /// Returns the state's name in RFC 9293.
     const fn name(self) -> &'static str {
         match self {
             Self::SynSent => "SYN-SENT",

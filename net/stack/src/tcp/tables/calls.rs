@@ -1,4 +1,4 @@
-//! What the application asks of TCP.
+//! TCP's part of the application's calls.
 
 use super::{Around, Settled, Tcp};
 use crate::address::Flow;
@@ -16,11 +16,11 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use isola_iobuf::{Chain, IoBuf};
 
-/// A connection from which all is about to be read.
+/// A connection whose received data is about to be taken completely.
 pub(crate) struct ReadAll<'a> {
     pub connection: &'a mut Connection,
     pub end: EndCame,
-    /// Whether all is seen to once it has been.
+    /// Whether the tables are up to date once the data is taken.
     pub settled: Settled,
 }
 
@@ -95,14 +95,14 @@ impl Tcp {
         Ok(ConnId(key))
     }
 
-    /// A flow to `remote` from a port that is free and whose segments come back to this core.
+    /// Returns a free flow to `remote` whose segments arrive at this core.
     fn free_flow(&mut self, local: IpAddr, remote: SocketAddr) -> Option<Flow> {
         self.chooser
             .ports(local, remote)
             .map(|port| Flow { local: SocketAddr::new(local, port), remote })
             .find(|candidate| {
                 self.core.serves(candidate)
-                    // What is on its way here is in no table yet.
+                    // Flows that are being moved to this stack are in no table yet.
                     && !self.expected.contains(self.core.steering.bucket_of(candidate))
                     && self.flows.get(&FlowKey::of(candidate)).is_none()
                     && self.listeners.at_port(candidate.local.port()).is_none()
@@ -118,7 +118,7 @@ impl Tcp {
         Ok(self.settle_ready(id, settled))
     }
 
-    /// Has a connection that may have something to send wait for its turn, where that is all there is to see to.
+    /// Queues a connection for sending if nothing else is necessary.
     #[inline]
     fn settle_ready(&mut self, id: ConnId, settled: Settled) -> Settled {
         if settled == Settled::Yes {
@@ -153,7 +153,7 @@ impl Tcp {
         Some((piece, self.settle_ready(id, settled)))
     }
 
-    /// Sees to all of [`Stack::read_all`](crate::Stack::read_all) but taking the data.
+    /// Does everything for [`Stack::read_all`](crate::Stack::read_all) except taking the data.
     #[inline]
     pub fn before_read_all(&mut self, id: ConnId) -> Option<ReadAll<'_>> {
         let connection = self.connections.get_mut(id.0)?.as_mut();
@@ -168,7 +168,7 @@ impl Tcp {
         Some(ReadAll { connection, end, settled })
     }
 
-    /// See [`Self::settle`], for a connection of the application's.
+    /// Calls [`Self::settle`] for a connection of the application.
     #[cold]
     pub fn settle_call(&mut self, id: ConnId, around: &mut Around<'_>) {
         self.settle(id.0.index, around);
@@ -179,7 +179,7 @@ impl Tcp {
         self.connections.get(id.0).is_none_or(|connection| connection.is_at_end())
     }
 
-    /// Lets a connection of the application's do something, and brings the tables in line.
+    /// Calls `act` with a connection of the application, and updates the tables.
     pub fn adjust(&mut self, id: ConnId, around: &mut Around<'_>, act: impl FnOnce(&mut Connection)) {
         if let Some(connection) = self.connections.get_mut(id.0) {
             act(connection);
@@ -210,16 +210,16 @@ impl Tcp {
         let Some(connection) = self.connections.get_mut(id.0) else { return };
         connection.held = crate::tcp::connection::Held::No;
         self.give_up(id.0.index, FailReason::Reset, around);
-        // One that had ended before had nothing to give up.
+        // A connection that had ended before is not settled by `give_up`.
         self.settle(id.0.index, around);
     }
 
-    /// The ends of a connection.
+    /// Returns the addresses and ports of a connection.
     pub fn flow(&self, id: ConnId) -> Option<Flow> {
         self.connections.get(id.0).map(|connection| connection.flow)
     }
 
-    /// Figures of a connection.
+    /// Returns the statistics of a connection.
     pub fn stats(&self, id: ConnId) -> Option<ConnectionStats> {
         self.connections.get(id.0).map(|connection| connection.stats())
     }
@@ -232,7 +232,7 @@ impl Tcp {
             .map(move |found| (found.flow, move || found.view(now)))
     }
 
-    /// Numbers of connections, half-open handshakes and TIME-WAIT entries.
+    /// Returns the numbers of connections, half-open handshakes and TIME-WAIT entries.
     pub fn occupancy(&self) -> (usize, usize, usize) {
         (self.connections.len(), self.half_open.len(), self.time_wait.len())
     }

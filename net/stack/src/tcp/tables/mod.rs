@@ -1,7 +1,7 @@
-//! All of one stack's TCP: the tables, and what moves entries between them.
+//! All TCP state of a stack: the tables, and the functions that move entries between them.
 //!
-//! `receive.rs` finds what a segment belongs to, `calls.rs` is what the application asks for, `transmit.rs`
-//! makes frames, `moving.rs` hands flows to another stack, and [`Tcp::settle`] here brings the tables in line with a connection after it acted.
+//! `receive.rs` finds the entry of a segment, `calls.rs` serves calls of the application, `transmit.rs` builds frames,
+//! and `moving.rs` moves flows to another stack. [`Tcp::settle`] here updates the tables after a connection has acted.
 
 mod calls;
 mod moving;
@@ -36,10 +36,10 @@ use crate::timers::Timers;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// The longest packets that get through nearly everywhere, in bytes.
+/// Size of packets that pass nearly all paths, in bytes.
 const BASE_MTU: usize = 1200;
 
-/// What lies around TCP within the stack.
+/// The parts of the stack that TCP uses.
 pub(crate) struct Around<'a> {
     pub now: Instant,
     pub interface: &'a mut Interface,
@@ -47,7 +47,7 @@ pub(crate) struct Around<'a> {
     pub events: &'a mut EventQueue,
 }
 
-/// Whether all is seen to that a connection wants which acted: where not, [`Tcp::settle`] is due.
+/// Whether the tables are up to date after a connection has acted; if not, the caller must call [`Tcp::settle`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
     Yes,
@@ -55,7 +55,8 @@ pub(crate) enum Settled {
 }
 
 impl Settled {
-    /// After a call: usually the connection has nothing to tell, and waits for its turn to send and for nothing else.
+    /// Returns the result for a connection after a call of the application. In the common case the connection has no
+    /// events, is not over and waits for no neighbour: it only has to be queued for sending.
     #[inline]
     fn after_call(connection: &Connection) -> Self {
         let usual = !connection.is_over() && connection.signals.is_empty();
@@ -63,7 +64,7 @@ impl Settled {
     }
 }
 
-/// All connections, handshakes and listeners of one stack.
+/// All connections, handshakes and listeners of a stack.
 pub(crate) struct Tcp {
     config: TcpConfig,
     core: CoreShare,
@@ -74,11 +75,12 @@ pub(crate) struct Tcp {
     cookies: Cookies,
     time_wait: TimeWaitTable,
     chooser: Chooser,
-    /// Buckets whose flows are on their way to this stack.
+    /// Buckets whose flows are being moved to this stack.
     expected: Buckets,
-    /// The connections that may have something to send, each once, in turns: those that acted since they last had nothing.
+    /// The connections that may have something to send, each once, in round-robin order. A connection is added when it
+    /// acts, and removed once it has nothing to send.
     ready: Order,
-    /// The connections that wait for time to pass.
+    /// The deadlines of connections. An entry may be too early, never too late.
     timers: Timers,
     challenges: RateLimit,
     resets: RateLimit,
@@ -105,7 +107,7 @@ impl Tcp {
         }
     }
 
-    /// Lets the connection at `index` act, with what it needs around it.
+    /// Calls `act` with the connection at `index` and its environment.
     fn with<R>(
         &mut self,
         index: u32,
@@ -122,8 +124,8 @@ impl Tcp {
         Some(act(connection, &mut env))
     }
 
-    /// Brings the tables in line with the connection at `index`, after it acted. What it has to send, and what it waits
-    /// for then, is seen when the device asks for frames.
+    /// Updates the tables after the connection at `index` has acted. Its output, and the deadline after it, are
+    /// determined when the device requests frames.
     #[inline]
     fn settle(&mut self, index: u32, around: &mut Around<'_>) {
         let Some(connection) = self.connections.at_mut(index) else { return };
@@ -141,14 +143,15 @@ impl Tcp {
         }
     }
 
-    /// Makes sure that the connection at `index` is looked at when the time comes for which it waits.
+    /// Sets the timer of the connection at `index` no later than its deadline.
     fn arm(&mut self, index: u32, now: Instant) {
         if let Some(at) = self.connections.at_mut(index).and_then(|connection| connection.deadline(now)) {
             self.timers.no_later_than(index, at);
         }
     }
 
-    /// The same for a connection that has ended: only its last events, and data not read, keep it.
+    /// Updates the tables for a connection that has ended. The entry remains only for events and unread data that the
+    /// application has not taken.
     #[cold]
     fn settle_ended(&mut self, index: u32, around: &mut Around<'_>) {
         let Some(connection) = self.connections.at_mut(index) else { return };
@@ -171,7 +174,7 @@ impl Tcp {
         }
     }
 
-    /// Takes an ended connection's flow away from it: for TIME-WAIT, or for good.
+    /// Removes an ended connection from the flow map, and adds a TIME-WAIT entry if it is in that state.
     fn unmap(&mut self, index: u32, around: &mut Around<'_>) {
         let Some(connection) = self.connections.at_mut(index) else { return };
         let flow = connection.flow;
@@ -179,7 +182,7 @@ impl Tcp {
             self.flows.remove(&flow, Target::Connection(index));
             return;
         }
-        // Of ends that crossed, the peer's was acknowledged before.
+        // In a simultaneous close, the peer's FIN has been acknowledged before.
         let owed = connection.owes_ack();
         around.interface.owner = connection.owner;
         let ack = connection.last_ack(around.now);
@@ -195,7 +198,7 @@ impl Tcp {
         self.flows.insert(flow, Target::TimeWait(entry));
     }
 
-    /// Forgets a connection that has ended, and that was settled.
+    /// Removes the entry of an ended and settled connection.
     fn forget(&mut self, index: u32, events: &mut EventQueue) {
         events.connections.remove(index);
         let Some(key) = self.connections.key_at(index) else { return };
@@ -207,7 +210,7 @@ impl Tcp {
         }
     }
 
-    /// Ends a connection at once; the peer is told, where it knows of the connection.
+    /// Aborts a connection. Sends a reset if the peer knows of the connection.
     fn give_up(&mut self, index: u32, reason: FailReason, around: &mut Around<'_>) {
         let Some(connection) = self.connections.at_mut(index) else { return };
         let (flow, (seq, ack)) = (connection.flow, connection.positions());
@@ -230,7 +233,7 @@ impl Tcp {
         self.settle(index, around);
     }
 
-    /// Takes the next event of a connection.
+    /// Takes the next event of any connection.
     #[inline]
     pub fn take_event(&mut self, interface: &mut Interface, events: &mut EventQueue) -> Option<Event> {
         while let Some(index) = events.connections.first() {
@@ -287,10 +290,10 @@ impl Tcp {
         })
     }
 
-    /// The next moment before `limit` at which `on_timer` has something to do: exact, as every connection at the heap's
-    /// top is asked whether it still waits.
+    /// Returns the earliest time before `limit` at which `on_timer` has work. It is exact: the heap's first entries are
+    /// checked against their connections' deadlines.
     pub fn deadline_before(&mut self, limit: Instant, now: Instant) -> Option<Instant> {
-        // Where somebody asks before all was sent.
+        // For callers that query before all frames are sent.
         let mut ready = self.ready.first();
         while let Some(index) = ready {
             self.arm(index, now);
@@ -325,7 +328,7 @@ impl Tcp {
         (first < limit).then_some(first)
     }
 
-    /// Acts on everything that is due.
+    /// Acts on all expired deadlines.
     pub fn on_timer(&mut self, around: &mut Around<'_>) {
         while let Some((at, index)) = self.timers.first() {
             if at > around.now {
@@ -361,8 +364,8 @@ impl Tcp {
         }
     }
 
-    /// Long segments may vanish where a router says nothing (RFC 2923): after two timeouts in a row, shorter ones
-    /// are tried, of the size that nearly every way takes (RFC 8899 5.1.2).
+    /// Reduces the segment size after two consecutive timeouts of data, to one that passes nearly all paths (RFC 8899
+    /// 5.1.2): the path may drop long packets without an ICMP error (RFC 2923).
     fn suspect_path(&mut self, index: u32, around: &mut Around<'_>) {
         let Some(connection) = self.connections.at_mut(index) else { return };
         let remote = connection.flow.remote.ip();
@@ -375,7 +378,7 @@ impl Tcp {
         }
     }
 
-    /// Ends everything that lived on an address that is not the interface's any more.
+    /// Ends all connections, handshakes and TIME-WAIT entries of an address that the interface no longer has.
     pub fn on_address_change(&mut self, around: &mut Around<'_>) {
         let indices: Vec<u32> = self.connections.indices().collect();
         for index in indices {

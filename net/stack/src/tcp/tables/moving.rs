@@ -1,4 +1,4 @@
-//! The flows of buckets on their way from one stack to another.
+//! The migration of flow buckets between stacks.
 
 use super::{Around, Tcp};
 use crate::address::Flow;
@@ -12,25 +12,25 @@ use crate::tcp::time_wait::TimeWait;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// What TCP knows of the flows of buckets.
+/// TCP's state of the flows of some buckets.
 pub(crate) struct MovedFlows {
     buckets: Buckets,
     connections: Vec<(ConnId, Box<Connection>)>,
     half_open: Vec<HalfOpen>,
     time_wait: Vec<TimeWait>,
-    /// When a cookie went out last: it may have been to one of these flows.
+    /// The tick of the latest sent cookie, which may belong to one of these flows.
     cookies_sent: Option<u64>,
 }
 
 impl MovedFlows {
-    /// How many connections there are.
+    /// Returns the number of connections.
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
 }
 
 impl Tcp {
-    /// The connections of buckets that have not ended.
+    /// Returns the indices of the buckets' connections that have not ended.
     fn connections_of(&self, buckets: Buckets) -> Vec<u32> {
         let is_meant = |connection: &Connection| {
             connection.mapped == Place::In && buckets.contains(self.core.steering.bucket_of(&connection.flow))
@@ -39,7 +39,7 @@ impl Tcp {
         indices.filter(|index| self.connections.at(*index).is_some_and(|found| is_meant(found))).collect()
     }
 
-    /// The connections of buckets that an application knows of.
+    /// Returns the buckets' connections that the application has and has not closed.
     pub fn known_connections_of(&self, buckets: Buckets) -> Vec<ConnId> {
         let is_known = |index: &u32| {
             let found = self.connections.at(*index);
@@ -49,12 +49,13 @@ impl Tcp {
         known.filter_map(|index| self.connections.key_at(index)).map(ConnId).collect()
     }
 
-    /// How many further connections there is room for.
+    /// Returns the number of further connections for which the table has room.
     pub fn room(&self) -> usize {
         self.connections.room()
     }
 
-    /// Takes the flows of buckets out, but for the connections in `staying`, in order: those go on here, and are left behind.
+    /// Extracts the flows of buckets. The connections in `staying`, which is sorted, remain here, and their flows are
+    /// recorded as left behind.
     pub fn extract(&mut self, buckets: Buckets, staying: &[ConnId], around: &mut Around<'_>) -> MovedFlows {
         let mut connections = Vec::new();
         for index in self.connections_of(buckets) {
@@ -92,7 +93,7 @@ impl Tcp {
         around.events.connections.remove(index);
         let mut connection = self.connections.remove(id.0)?;
         self.flows.remove(&connection.flow, Target::Connection(index));
-        // What is known of the way there is this stack's.
+        // The path belongs to this stack's neighbour cache.
         connection.path = None;
         if core::mem::take(&mut connection.searching) == Place::In {
             around.interface.neighbours.forget_connection(index);
@@ -105,17 +106,17 @@ impl Tcp {
         Some(connection)
     }
 
-    /// Takes no flow of buckets as free whose flows are on their way here, until they are put in.
+    /// Excludes the flows of these buckets from new connections until the flows are inserted.
     pub fn expect(&mut self, buckets: Buckets) {
         self.expected = self.expected.and(buckets);
     }
 
-    /// Nothing of these buckets is on its way here any more.
+    /// Ends the exclusion by [`Self::expect`].
     pub fn expect_no_longer(&mut self, buckets: Buckets) {
         self.expected = self.expected.without(buckets);
     }
 
-    /// Puts flows in that another stack had. Returns the names that their connections had there, and those that they have here.
+    /// Inserts flows from another stack. Returns their connections' ids there, each with its id here.
     pub fn insert(&mut self, moved: MovedFlows, around: &mut Around<'_>) -> Vec<(ConnId, ConnId)> {
         self.expect_no_longer(moved.buckets);
         self.cookies.expect(moved.cookies_sent);
@@ -136,7 +137,7 @@ impl Tcp {
         if is_taken || !around.interface.is_own(entry.flow.local.ip()) {
             return;
         }
-        // Entries end in the order in which they came: a longer wait does no harm.
+        // Entries expire in the order of insertion; a longer TIME-WAIT is harmless.
         let expires = around.now + self.config.time_wait;
         let Some((index, dropped)) = self.time_wait.insert(entry.flow, entry.ack, expires) else {
             return;
@@ -156,13 +157,13 @@ impl Tcp {
         let listener = self.listeners.at_port(flow.local.port());
         let place = listener.and_then(|listener| {
             entry.handshake.listener = listener;
-            // What is known of the way there is the other stack's.
+            // The path belongs to the other stack's neighbour cache.
             entry.handshake.path = None;
             self.half_open.insert_moved(entry, around.now, &self.config)
         });
         match place {
             Some(place) => self.flows.insert(flow, Target::HalfOpen(place)),
-            // Its client sends again, or hears that nobody listens any more.
+            // The client retransmits, or is refused because there is no listener.
             None => around.counters.bump(Counter::DropTcpHalfOpen),
         }
     }

@@ -1,4 +1,4 @@
-//! What a segment that came in belongs to, and what is done about it.
+//! Received segments: the look-up of their table entry, and the reaction.
 
 use super::{Around, Tcp};
 use crate::address::Flow;
@@ -23,11 +23,12 @@ use crate::time::{Duration, Instant};
 use crate::{config, ipv4, ipv6};
 use core::net::IpAddr;
 
-/// The sequence number of a connection that follows another on the same flow is at least this far beyond.
+/// Minimum distance of a connection's initial sequence number from the last one of the previous connection on the same
+/// flow.
 const REUSE_DISTANCE: u32 = 1 << 17;
 
 impl Tcp {
-    /// Takes a segment in.
+    /// Processes a segment.
     pub fn receive(&mut self, flow: Flow, segment: Segment, around: &mut Around<'_>) {
         let target = self.target(&flow);
         if let Some((index, segment)) = self.take_apart(flow, target, segment, around) {
@@ -35,12 +36,12 @@ impl Tcp {
         }
     }
 
-    /// What a flow leads to.
+    /// Returns the target of a flow.
     pub fn target(&self, flow: &Flow) -> Option<Target> {
         self.flows.get(&FlowKey::of(flow))
     }
 
-    /// Takes a segment in that has no options but the usual ones, of a flow that leads to `target`.
+    /// Processes a segment of a flow with this target, whose options have one of the common layouts.
     pub fn receive_end(
         &mut self,
         flow: Flow,
@@ -53,7 +54,8 @@ impl Tcp {
         }
     }
 
-    /// Takes a segment in that is no connection's. Gives it back where it is one's, or completes the handshake of one.
+    /// Processes a segment that belongs to no connection. Returns the segment, with the index of its connection, if it
+    /// belongs to one or completes a handshake.
     fn take_apart(
         &mut self,
         flow: Flow,
@@ -69,19 +71,19 @@ impl Tcp {
         }
     }
 
-    /// The connection of a flow, where it has one.
+    /// Returns the index of a flow's connection; `None` if the flow has none.
     pub fn connection_at(&self, flow: &FlowKey) -> Option<u32> {
         connection_of(self.flows.get(flow)?)
     }
 
-    /// The same of a flow of IPv4.
+    /// Returns the index of an IPv4 flow's connection; `None` if the flow has none.
     #[inline(always)]
     pub fn connection_at4(&self, flow: &FlowKey4) -> Option<u32> {
         connection_of(self.flows.get4(flow)?)
     }
 
-    /// Returns the connection at `index`, if it expects the segment and searches no neighbour, with the queue of connections
-    /// that are ready to send and the delay of acknowledgements.
+    /// Returns the connection at `index` if it expects the segment and waits for no neighbour, with the queue of
+    /// connections that may have something to send and the delay of acknowledgements.
     #[inline(always)]
     pub fn expecting(
         &mut self,
@@ -94,8 +96,8 @@ impl Tcp {
         expected.then_some((connection, &mut self.ready, self.config.delayed_ack))
     }
 
-    /// Takes a segment of a connection in that has no options but the usual ones: the fast path, where it has no data and is
-    /// the expected one.
+    /// Delivers a segment whose options have a common layout to a connection, by the fast path if the segment has no
+    /// data and is the expected one.
     pub fn deliver_end(&mut self, index: u32, segment: Segment, around: &mut Around<'_>) {
         match self
             .with(index, around, |connection, env| (connection.owner, connection.take_end(&segment, env)))
@@ -108,7 +110,7 @@ impl Tcp {
         }
     }
 
-    /// Takes a segment of a connection in.
+    /// Delivers a segment to a connection.
     pub fn deliver(&mut self, index: u32, segment: Segment, around: &mut Around<'_>) {
         let (seq, ack, flags, end) = (segment.seq, segment.ack, segment.flags, segment.end());
         around.interface.owner = self.connections.at(index).map_or(Owner::UNKNOWN, |found| found.owner);
@@ -150,10 +152,11 @@ impl Tcp {
             return None;
         }
         if segment.flags.has(Flags::SYN) {
-            // The same SYN again, or that of a peer which forgot: it will reset what our answer tells of.
+            // Either a retransmission of the SYN, or a new SYN of a peer that lost its state. In the second case the
+            // peer resets our SYN-ACK.
             entry.handshake.answered_at = None;
             if !segment.flags.has(Flags::ECE | Flags::CWR) {
-                // One that asked for marks in vain tries without them.
+                // The peer may have retransmitted its SYN without a request for ECN.
                 entry.handshake.ecn = Agreed::No;
             }
             let answer = entry.answer();
@@ -177,8 +180,8 @@ impl Tcp {
         self.establish(handshake, Some(index), segment, around)
     }
 
-    /// A handshake is complete: it becomes a connection, which the segment is to be delivered to. `place` is its entry in the
-    /// table of half-open ones, where it has one.
+    /// Turns a complete handshake into a connection, to which the returned segment must be delivered. `place` is the
+    /// index of the half-open entry, if there is one.
     fn establish(
         &mut self,
         handshake: Handshake,
@@ -245,7 +248,7 @@ impl Tcp {
                 Allowed::Yes => self.send_bare(flow, ack, around),
                 Allowed::No => around.counters.bump(Counter::ChallengeRate),
             },
-            // Its SYN comes again. A cookie would not keep the numbers apart.
+            // The peer retransmits its SYN. A SYN cookie cannot separate the two sequence ranges.
             Answer::Reuse(_) if self.half_open.is_full() => around.counters.bump(Counter::DropTcpHalfOpen),
             Answer::Reuse(last) => {
                 self.time_wait.remove(index);
@@ -260,8 +263,8 @@ impl Tcp {
         None
     }
 
-    /// A segment for no flow: the beginning of a connection, or a mistake. `last` is the last sequence number
-    /// of the flow's connection before, where there was one just now.
+    /// Processes a segment of an unknown flow: opens a connection or refuses it. `last` is the last sequence number of
+    /// the previous connection of the flow, if that was in TIME-WAIT until now.
     fn open_or_refuse(
         &mut self,
         flow: &Flow,
@@ -280,8 +283,8 @@ impl Tcp {
         }
         let Some(listener) = listener.filter(|_| !segment.flags.has(Flags::ACK)) else {
             around.counters.bump(Counter::DropTcpPort);
-            // What follows a cookie that was lost or overtaken is no reason for a reset: the peer sends again from
-            // where the cookie is.
+            // Data whose cookie was lost or overtaken must not cause a reset: the peer retransmits from the segment
+            // with the cookie on.
             let early = listener.is_some() && segment.len() > 0 && self.cookies.are_out(around.now);
             if !early {
                 self.refuse(flow, (segment.seq, segment.ack, segment.flags, segment.end()), around);
@@ -325,7 +328,7 @@ impl Tcp {
         }
     }
 
-    /// Answers a SYN of which nothing is kept (RFC 4987 3.6).
+    /// Answers a SYN without keeping state (RFC 4987 3.6).
     fn answer_with_cookie(&mut self, entry: HalfOpen, around: &mut Around<'_>) {
         let Handshake { flow, remote_initial, options, .. } = entry.handshake;
         let mss = options.mss.unwrap_or(DEFAULT_MSS);
@@ -333,7 +336,7 @@ impl Tcp {
         let seq = self.cookies.make(around.now, &flow, remote_initial, mss);
         let header = Header {
             seq,
-            // Nothing but what can be known again when the cookie comes back.
+            // Only flags and options that can be recovered from the returned cookie.
             flags: Flags::SYN | Flags::ACK,
             options: cookies::options_of_answer(entry.local_options, &options),
             ..entry.answer()
@@ -341,7 +344,7 @@ impl Tcp {
         self.send_bare(&flow, header, around);
     }
 
-    /// The handshake that a segment completes by bringing a cookie back.
+    /// Returns the handshake that a segment with a valid cookie completes.
     fn redeem(
         &mut self,
         flow: &Flow,
@@ -374,13 +377,13 @@ impl Tcp {
         })
     }
 
-    /// The segment size to announce to a peer, and not to exceed: what fits into a packet on the way to it, as
-    /// far as that is known. (A way that is narrow to there is most likely narrow from there.)
+    /// Returns the segment size to announce to a peer and not to exceed: the payload of a packet on the path to it, as
+    /// far as the path's MTU is known. (The reverse path most likely has the same MTU.)
     pub(super) fn local_mss(&self, remote: IpAddr, around: &Around<'_>) -> u16 {
         mss_within(around.interface.mtu_to(around.now, remote, PathUser::Tcp), remote)
     }
 
-    /// Answers a segment with a reset that its sender accepts (RFC 9293 3.10.7.1).
+    /// Answers a segment with a reset that its sender accepts (RFC 9293 3.10.7.1), within the rate limit.
     fn refuse(&mut self, flow: &Flow, (_, ack, flags, end): (Seq, Seq, Flags, Seq), around: &mut Around<'_>) {
         if self.resets.allow(around.now) == Allowed::No {
             around.counters.bump(Counter::ResetRate);
@@ -403,9 +406,9 @@ impl Tcp {
         self.send_bare(flow, header, around);
     }
 
-    /// An ICMP error quotes a segment that this stack is said to have sent. It counts only where the quoted
-    /// sequence number is under way, which an outsider does not know (RFC 5927 4.1). Established connections
-    /// are never ended by it (RFC 1122 4.2.3.9).
+    /// Processes an ICMP error, which quotes a segment that this stack appears to have sent. The error is accepted only
+    /// if the quoted sequence number is in flight, which an outsider does not know (RFC 5927 4.1). It never ends an
+    /// established connection (RFC 1122 4.2.3.9).
     pub fn on_icmp_error(&mut self, error: &IcmpError, around: &mut Around<'_>) {
         let connection = match self.flows.get(&FlowKey::of(&error.flow)) {
             Some(Target::Connection(index)) => self.connections.at_mut(index).map(|c| (index, c)),
@@ -430,7 +433,8 @@ impl Tcp {
         self.settle(index, around);
     }
 
-    /// The neighbour search for these connections ended: they go on, or know that nobody is there.
+    /// Continues the connections whose neighbour resolution has ended. If it failed, a connection in SYN-SENT fails,
+    /// and others lose their output.
     pub fn on_search_ended(&mut self, waiting: &[u32], outcome: SearchOutcome, around: &mut Around<'_>) {
         for &index in waiting {
             let Some(connection) = self.connections.at_mut(index) else { continue };
@@ -447,13 +451,13 @@ impl Tcp {
     }
 }
 
-/// The segment size that fits into packets of `mtu` bytes to `remote`.
+/// Returns the segment size for packets of `mtu` bytes to `remote`.
 pub(super) fn mss_within(mtu: usize, remote: IpAddr) -> u16 {
     let ip = if remote.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
     mtu.min(config::MAX_MTU).saturating_sub(ip + HEADER_LEN) as u16
 }
 
-/// The connection that is meant, where it is one.
+/// Returns the connection's index if the target is a connection.
 #[inline(always)]
 const fn connection_of(target: Target) -> Option<u32> {
     match target {
@@ -462,7 +466,7 @@ const fn connection_of(target: Target) -> Option<u32> {
     }
 }
 
-/// How a neighbour search ended.
+/// The result of a neighbour resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SearchOutcome {
     Found,

@@ -1,4 +1,4 @@
-//! Frames of connections, made when the device asks for them, and single segments that belong to none.
+//! Frames of connections, built when the device requests them, and single segments without a connection.
 
 use super::{Around, Tcp};
 use crate::address::{Flow, MacAddr};
@@ -15,25 +15,26 @@ use crate::{ethernet, ip};
 use etherparse::IpNumber;
 use isola_iobuf::{Chain, Frame, IoBuf, IoBufMut, PartialChecksum};
 
-/// How long after the end of what is known of a neighbour a connection's progress still confirms it.
+/// Time after the expiry of a neighbour's entry for which progress of a connection still confirms it.
 const RECENT: Duration = Duration::from_secs(5);
 
-/// How a connection's peer is reached, and when that was looked up.
+/// The path to a connection's peer, as it was last looked up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     known: Known,
-    /// The neighbour cache's epoch at the look.
+    /// The neighbour cache's epoch at the look-up.
     epoch: u32,
-    /// What the connection had done by then.
+    /// The connection's progress (see [`Connection::progress`](crate::tcp::connection::Connection::progress)) at the
+    /// look-up.
     progress: u64,
-    /// The headers of what goes this way.
+    /// The template of headers for this path.
     template: Option<Template>,
 }
 
-/// The parts of a frame that carries a fast-path segment.
+/// The parts of a frame with a fast-path segment.
 ///
-/// The caller builds the frame from them where it returns it. A move through memory would load 16 bytes at a time that were
-/// just stored as two words: such a load waits until the stores have left the processor's store buffer.
+/// The caller builds the frame from these parts in its return slot. A move through memory would load 16 bytes at a time
+/// that have just been stored as two words; such a load stalls until the stores leave the processor's store buffer.
 pub(crate) struct FastFrame {
     head: IoBufMut,
     payload: Option<IoBuf>,
@@ -41,7 +42,7 @@ pub(crate) struct FastFrame {
 }
 
 impl FastFrame {
-    /// Bytes of the frame.
+    /// Returns the length of the frame, in bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.head.len() + self.payload.as_ref().map_or(0, IoBuf::len)
@@ -64,13 +65,14 @@ impl Way {
         Self { known, epoch: interface.neighbours.epoch, progress, template }
     }
 
-    /// Whether what is known of it still holds.
+    /// Returns whether the look-up is still valid.
     #[inline(always)]
     fn holds(&self, now: Instant, interface: &Interface) -> bool {
         self.epoch == interface.neighbours.epoch && now < self.known.valid_until
     }
 
-    /// The headers of a segment that reports nothing, and what the device has left to sum.
+    /// Builds the headers of a segment without SACK blocks from the template. Returns them with the part of the
+    /// checksum that is left to the device.
     #[inline]
     fn headers(
         &self,
@@ -95,8 +97,8 @@ impl Way {
 }
 
 impl Tcp {
-    /// Makes the next segment of the connection whose turn it is, if it is a fast-path one and its headers come from a template.
-    /// `None` changes nothing, and leaves the decision to [`Self::transmit`].
+    /// Builds the next segment of the first queued connection if it is a fast-path segment with a template. Otherwise
+    /// returns `None` without any change; the caller then calls [`Self::transmit`].
     #[inline(always)]
     pub fn next_fast(&mut self, now: Instant, interface: &mut Interface) -> Option<FastFrame> {
         let index = self.ready.first()?;
@@ -108,13 +110,13 @@ impl Tcp {
         let FastOutgoing { header, payload, more } = connection.next_fast(now)?;
         let len = payload.as_ref().map_or(0, IoBuf::len);
         let mut head = interface.pool.take();
-        // The pool's heads have room for all headers. If one had not, the segment would be lost, as on the wire.
+        // The pool's buffers have headroom for all headers. If one had not, the segment would be lost, as on the wire.
         let template = connection.path.as_ref()?.template.as_ref()?;
         let left = template.fill(&mut head, &header, len)?;
         let checksum = match interface.tx_checksum {
             TxChecksum::Device => Some(left),
             TxChecksum::Software => {
-                // Of a copy, so that the view itself stays in registers.
+                // The data is cloned so that the original view stays in registers.
                 let data = payload.clone();
                 complete(&mut head, data.as_deref().into_iter(), left);
                 None
@@ -135,8 +137,8 @@ impl Tcp {
         Some(FastFrame { head, payload, checksum })
     }
 
-    /// Makes the next frame. Connections with something to send take turns, a segment each; one that has nothing leaves,
-    /// and its timer is set.
+    /// Builds the next frame. The queued connections take turns, one segment each. A connection with nothing left to
+    /// send leaves the queue, and its timer is set.
     pub fn transmit(&mut self, around: &mut Around<'_>) -> Option<Frame> {
         while let Some(index) = self.ready.first() {
             if let Some(mac) = self.known_path(index, around).or_else(|| self.find_path(index, around))
@@ -156,28 +158,28 @@ impl Tcp {
         None
     }
 
-    /// Whether a connection may have something to send.
+    /// Returns whether a connection may have something to send.
     #[inline]
     pub fn has_ready(&self) -> bool {
         self.ready.first().is_some()
     }
 
-    /// The connection at `index` has nothing more to send.
+    /// Removes the connection at `index`, which has nothing left to send, from the queue, and sets its timer.
     #[inline]
     fn rest(&mut self, index: u32, now: Instant) {
         self.ready.remove(index);
         self.arm(index, now);
     }
 
-    /// The neighbour by whom the peer was reached last, while that holds.
+    /// Returns the peer's next hop of the last look-up, while it is valid.
     #[inline]
     fn known_path(&self, index: u32, around: &Around<'_>) -> Option<MacAddr> {
         let way = self.connections.at(index)?.path.as_ref()?;
         way.holds(around.now, around.interface).then_some(way.known.mac)
     }
 
-    /// Looks up the neighbour by whom the peer of a connection with something to send is reached. Where that takes a
-    /// search, the connection waits for it.
+    /// Looks up the next hop for a connection with something to send. If the neighbour must be resolved first, the
+    /// connection waits for it.
     #[cold]
     fn find_path(&mut self, index: u32, around: &mut Around<'_>) -> Option<MacAddr> {
         let connection = self.connections.at(index).filter(|connection| connection.has_output())?;
@@ -200,7 +202,7 @@ impl Tcp {
             && way.progress != progress
             && around.now < way.known.valid_until + RECENT
         {
-            // What got through since the last look got through by this neighbour (RFC 4861 7.3.1).
+            // Data acknowledged since the last look-up passed this neighbour (RFC 4861 7.3.1).
             around.interface.confirm(around.now, remote);
         }
         let path = around.interface.path(around.now, remote, around.counters);
@@ -231,13 +233,13 @@ impl Tcp {
         Some((marked(Frame { segment_len, ..frame }, markable), more))
     }
 
-    /// Lets a connection send into nowhere, so that its timers see to the rest.
+    /// Discards all output of a connection as if it had been lost, so that its timers retransmit it.
     pub(super) fn lose_output(&mut self, index: u32, around: &Around<'_>) {
         let Some(connection) = self.connections.at_mut(index) else { return };
         while connection.next_segment(around.now, &self.config, &mut Chain::new()).is_some() {}
     }
 
-    /// Answers a SYN. Returns the way that the answer goes, where it need not be sought.
+    /// Sends the answer to a SYN. Returns its path if the neighbour is known.
     pub(super) fn send_answer(
         &mut self,
         flow: &Flow,
@@ -260,7 +262,7 @@ impl Tcp {
         None
     }
 
-    /// Sends a segment without data by a way that is known.
+    /// Sends a segment without data on a known path.
     fn send_by(&mut self, way: &Way, flow: &Flow, header: Header, around: &mut Around<'_>) {
         match way.headers(&header, &Chain::new(), around.interface) {
             Some((head, checksum)) => {
@@ -271,7 +273,7 @@ impl Tcp {
         }
     }
 
-    /// Sends a segment without data of a connection that has just ended.
+    /// Sends a segment without data for a connection that has just ended.
     pub(super) fn send_last(&mut self, index: u32, header: Header, around: &mut Around<'_>) {
         let Some(connection) = self.connections.at(index) else { return };
         let flow = connection.flow;
@@ -289,7 +291,7 @@ impl Tcp {
     }
 }
 
-/// The frame as routers may mark it, where the segment may be (RFC 3168 5).
+/// Sets ECT in the frame if the segment may be marked (RFC 3168 5).
 #[inline]
 fn marked(mut frame: Frame, markable: Fresh) -> Frame {
     if markable == Fresh::Yes {
@@ -298,7 +300,7 @@ fn marked(mut frame: Frame, markable: Fresh) -> Frame {
     frame
 }
 
-/// Completes a checksum as a device would: the field holds the pseudo-header's sum.
+/// Completes a checksum as a device would; the field contains the sum of the pseudo-header.
 fn complete<'a>(head: &mut IoBufMut, payload: impl Iterator<Item = &'a [u8]>, checksum: PartialChecksum) {
     let PartialChecksum { start, offset } = checksum;
     let Some(segment) = head.data_mut().get_mut(usize::from(start)..) else { return };
@@ -366,7 +368,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_template_makes_the_headers_that_the_general_way_makes(
+        fn a_template_writes_the_same_headers_as_the_general_path(
             header in header(),
             v6: bool,
             sums: bool,

@@ -1,4 +1,4 @@
-//! What an acknowledgement changes while nothing is lost: progress, the window, the round trip, the timers.
+//! Acknowledgements on a connection without losses: progress, window, round-trip time and timers.
 
 use super::{Ack, AckKind, Bare, Fin, Sender, Soon};
 use crate::counters::Counters;
@@ -9,12 +9,12 @@ use crate::tcp::options::Sack;
 use crate::tcp::seq::Seq;
 use crate::time::{Duration, Instant};
 
-/// The least time before the tail is probed: no peer acknowledges by the clock.
+/// Minimum time before a tail loss probe, because peers do not acknowledge without delay.
 const LEAST_PROBE: Duration = Duration::from_millis(10);
-/// How long a peer may keep the acknowledgement of a single segment back (RFC 8985 7.2).
+/// Maximum time for which a peer may delay the acknowledgement of a single segment (RFC 8985 7.2).
 const ACK_DELAY: Duration = Duration::from_millis(200);
 
-/// Whether an acknowledgement only repeats the last one (RFC 5681 2).
+/// Whether an acknowledgement is a duplicate of the previous one (RFC 5681 2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Repeats {
     Yes,
@@ -22,7 +22,7 @@ pub(super) enum Repeats {
 }
 
 impl Sender {
-    /// Takes an acknowledgement in.
+    /// Processes an acknowledgement.
     pub fn on_ack(&mut self, now: Instant, ack: Ack<'_>, counters: &mut Counters) -> AckKind {
         let position = ack.ack;
         if position.after(self.max) || position.before(self.una.back(self.max_window)) {
@@ -32,7 +32,7 @@ impl Sender {
             return AckKind::Old;
         }
         if self.probes > 0 {
-            // An answer to a probe: the peer lives. While data is under way, only progress counts.
+            // The peer has answered a probe, so it is alive. While data is in flight, only progress counts.
             self.timeouts = 0;
         }
         let window = u32::from(ack.window) << self.scale;
@@ -49,17 +49,17 @@ impl Sender {
         if moves { AckKind::New } else { AckKind::Old }
     }
 
-    /// Whether a segment with `len` bytes of data that acknowledges up to `ack` says nothing of losses, and nothing is being
-    /// done about any.
+    /// Returns whether a segment with `len` bytes of data and this acknowledgement indicates no loss, and no recovery
+    /// is in progress.
     #[inline]
     pub fn expects(&self, ack: Seq, len: u32) -> bool {
         let moves = ack != self.una;
         let under_way = !ack.before(self.una) && !ack.after(self.max);
-        // One without data that moves nothing may be a duplicate.
+        // An empty segment without progress may be a duplicate acknowledgement.
         under_way && (moves || len > 0) && self.is_calm() && self.probes == 0
     }
 
-    /// Takes the acknowledgement of a segment in that [`Self::expects`] spoke of; returns whether it moved anything.
+    /// Processes an acknowledgement for which [`Self::expects`] is true. Returns whether it made progress.
     #[inline]
     pub fn on_expected_ack(&mut self, now: Instant, plain: &Plain) -> bool {
         self.take_window(plain.seq, plain.ack, u32::from(plain.window) << self.scale);
@@ -70,16 +70,16 @@ impl Sender {
         moves
     }
 
-    /// Whether a segment without data that acknowledges up to `ack` says nothing of losses, and nothing is being done about
-    /// any. One that neither moves anything nor ends the peer's stream may be a duplicate, where something is under way.
+    /// Returns whether a segment without data and with this acknowledgement indicates no loss, and no recovery is in
+    /// progress. While data is in flight, a segment without progress and FIN may be a duplicate acknowledgement.
     pub fn expects_end(&self, ack: Seq, fin: EndCame) -> bool {
         let under_way = !ack.before(self.una) && !ack.after(self.max);
         let alone = ack != self.una || fin == EndCame::Yes || self.nxt == self.una;
         under_way && alone && self.is_calm() && self.probes == 0
     }
 
-    /// Takes the acknowledgement of a segment in that [`Self::expects_end`] spoke of, which tells the window `window` as it
-    /// stands in the header; returns whether it moved anything.
+    /// Processes an acknowledgement for which [`Self::expects_end`] is true. `window` is the field of the header, not
+    /// scaled. Returns whether the acknowledgement made progress.
     pub fn on_calm_ack(&mut self, now: Instant, seq: Seq, ack: Seq, window: u16) -> bool {
         self.take_window(seq, ack, u32::from(window) << self.scale);
         let moves = ack != self.una;
@@ -89,13 +89,13 @@ impl Sender {
         moves
     }
 
-    /// Whether nothing is lost or repaired, nor in doubt.
+    /// Returns whether no data is lost, under recovery, or presumed lost.
     #[inline(always)]
     pub(super) fn is_calm(&self) -> bool {
         self.flight.is_whole() && self.repair.is_none() && self.tail.is_none() && self.assumed == 0
     }
 
-    /// All up to `position` has arrived, of a flight that is whole.
+    /// Processes the acknowledgement of all data before `position`, in a flight without SACKed or lost data.
     #[inline]
     fn take_progress(&mut self, now: Instant, position: Seq) {
         let rtt = self.flight.acked_whole(position, now);
@@ -103,7 +103,7 @@ impl Sender {
         self.grow(now, position, acked, rtt);
     }
 
-    /// RFC 9293 3.10.7.4: only a segment newer than the last one that told the window tells it again.
+    /// Updates the window, if the segment is newer than the one of the last update (RFC 9293 3.10.7.4).
     #[inline]
     fn take_window(&mut self, seq: Seq, ack: Seq, window: u32) {
         let newer = self.window_seq.before(seq) || (self.window_seq == seq && !ack.before(self.window_ack));
@@ -115,7 +115,8 @@ impl Sender {
         }
     }
 
-    /// Lets go of what was acknowledged, and sets the timers anew; returns how many sequence numbers it was.
+    /// Removes the acknowledged data from the queue and restarts the timers. Returns the number of acknowledged
+    /// sequence numbers.
     #[inline]
     pub(super) fn advance(&mut self, now: Instant, ack: Seq) -> u32 {
         let acked = ack.since(self.una);
@@ -141,7 +142,7 @@ impl Sender {
         acked
     }
 
-    /// Tells the congestion control what arrived, and takes a measured round trip in: one a round trip.
+    /// Reports arrived data to the congestion control. One sample per round trip enters the retransmission timeout.
     #[inline]
     pub(super) fn grow(&mut self, now: Instant, ack: Seq, acked: u32, rtt: Option<Duration>) {
         let mut round = Round::Same;
@@ -161,15 +162,15 @@ impl Sender {
         self.control.on_ack(Arrived { bytes: acked, now, rtt, round }, window_use);
     }
 
-    /// When the tail is to be probed, seen from `since`: only where that is before the timeout, and where a
-    /// peer that reports what it has makes it useful (RFC 8985 7.2).
+    /// Returns the time of a tail loss probe, counted from `since`; `None` if it would not precede the timeout, or if
+    /// the peer does not send SACK, which makes the probe useless (RFC 8985 7.2).
     #[inline]
     pub(super) fn probe_at(&self, since: Instant) -> Option<(Instant, Soon)> {
         let calm = self.repair.is_none() && self.tail.is_none() && self.flight.is_whole();
         if calm { self.probe_when_calm(since) } else { None }
     }
 
-    /// The same where nothing is lost, repaired or probed.
+    /// Returns the time of a tail loss probe on a connection without losses, recovery and probe.
     #[inline(always)]
     pub(super) fn probe_when_calm(&self, since: Instant) -> Option<(Instant, Soon)> {
         if self.sack == Sack::Refused {

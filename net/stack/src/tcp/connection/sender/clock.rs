@@ -1,4 +1,4 @@
-//! The sender's timers: retransmission and what comes before it, or persist.
+//! The timers of the sending half: retransmission, tail loss probe or RACK check, and persist.
 
 use super::repair::{Cause, Question, Reduction, Repair};
 use super::{Due, Fin, Handshake, Patience, Sender, Soon, Tail, TailKind};
@@ -8,12 +8,12 @@ use crate::time::Instant;
 use alloc::boxed::Box;
 
 impl Sender {
-    /// Starts the persist timer where it must run, and stops it where it must not.
+    /// Starts the retransmission timer if data is in flight, otherwise starts or stops the persist timer as required.
     #[inline(always)]
     pub fn arm(&mut self, now: Instant) {
         let known = self.flight.sacked() + self.flight.lost();
         if self.nxt.since(self.una) > known {
-            // The retransmission timer runs, also for what was taken for lost and is under way after all.
+            // The retransmission timer also covers data that was deemed lost and is in flight after an undo.
             if self.timeout_at.is_none() {
                 self.timeout_at = Some(now + self.rtt.timeout());
             }
@@ -24,7 +24,7 @@ impl Sender {
         }
     }
 
-    /// The same while nothing is under way; of `known` bytes the fate is known.
+    /// Starts or stops the persist timer while nothing is in flight. `known` is the number of SACKed and lost bytes.
     fn arm_idle(&mut self, now: Instant, known: u32) {
         let pending =
             self.queue.unsent() > 0 || known > 0 || (self.fin == Fin::Wanted && self.nxt == self.end());
@@ -42,7 +42,7 @@ impl Sender {
         }
     }
 
-    /// The next moment at which `on_timer` has something to do; [`Instant::NEVER`] while nothing waits for time to pass.
+    /// Returns the next time at which `on_timer` has work; [`Instant::NEVER`] if no timer runs.
     #[inline(always)]
     pub fn deadline(&self) -> Instant {
         let soon = self.soon.map(|(at, _)| at);
@@ -50,7 +50,7 @@ impl Sender {
         at(self.timeout_at).min(at(soon)).min(at(self.persist_at))
     }
 
-    /// Acts on the timers that ran out; `retries` is how many timeouts in a row are borne.
+    /// Acts on expired timers. `retries` is the maximum number of consecutive timeouts.
     pub fn on_timer(&mut self, now: Instant, retries: u8, counters: &mut Counters) -> Patience {
         if self.persist_at.is_some_and(|at| now >= at) {
             self.persist_at = None;
@@ -85,7 +85,7 @@ impl Sender {
             return;
         }
         self.control.on_timeout(now, self.nxt.since(self.una), timeout);
-        // The question is about the first time that something was sent again.
+        // Only the first retransmission can show that the timeout was spurious.
         let question = match &self.repair {
             Some(repair) if repair.cause == Cause::Timeout => repair.question,
             _ => Question::Unasked,
@@ -101,9 +101,9 @@ impl Sender {
         self.tail_due = Due::No;
     }
 
-    /// The tail was not acknowledged in time: one more segment makes the peer tell what it has (RFC 8985 7.3).
+    /// Sends a tail loss probe: one more segment, so that the peer acknowledges or SACKs the tail (RFC 8985 7.3).
     fn probe_tail(&mut self, now: Instant, counters: &mut Counters) {
-        // The last segment may have gone out since the timer was set.
+        // More data may have been sent since the timer was set.
         self.soon = self.probe_at(self.last_sent);
         if self.soon.is_none_or(|(at, _)| at > now) {
             return;

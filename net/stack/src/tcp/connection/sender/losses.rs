@@ -1,5 +1,5 @@
-//! What an acknowledgement changes while something is or may be lost: finding losses, getting over them, and
-//! taking it back where nothing was lost.
+//! Acknowledgements on a connection with possible losses: loss detection, recovery, and the undo of a spurious
+//! recovery.
 
 use super::acks::Repeats;
 use super::rack::{Deliveries, Evidence, Rack, Unneeded};
@@ -12,18 +12,18 @@ use crate::tcp::seq::Seq;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 
-/// Duplicate acknowledgements that mean a loss, where the peer reports nothing (RFC 5681 3.2).
+/// Number of duplicate acknowledgements that indicate a loss, if the peer does not send SACK (RFC 5681 3.2).
 const THRESHOLD: u8 = 3;
 
 impl Sender {
-    /// Bytes that are under way, as far as anybody knows.
+    /// Returns the number of bytes in flight, excluding those SACKed, lost, or assumed to have left the network.
     #[inline]
     pub(super) fn pipe(&self) -> u32 {
         let known = self.flight.sacked() + self.flight.lost();
         self.nxt.since(self.una).saturating_sub(known).saturating_sub(self.assumed)
     }
 
-    /// Bytes that may be under way.
+    /// Returns the number of bytes that may be in flight.
     #[inline]
     pub(super) fn allowed(&self) -> u32 {
         match &self.repair {
@@ -50,7 +50,7 @@ impl Sender {
         let (blocks, duplicate) = self.sort(ack);
         blocks.iter().for_each(|block| self.flight.sack(block, &mut news));
         let (mut delivered, rtt) = (news.bytes, news.rtt);
-        // What was sent twice is measured by the timestamps, where there are any (RFC 7323 4.1).
+        // The round-trip time of a retransmission is measured by timestamps, if both sides use them (RFC 7323 4.1).
         let longest = self.rtt.max_timeout();
         let rtt = rtt.or(ack.echoed.map(|echoed| now.since(echoed)).filter(|&rtt| rtt <= longest));
         if let Some(block) = duplicate {
@@ -78,16 +78,16 @@ impl Sender {
                 repair.rate.on_ack(delivered, pipe, threshold, self.mss, safe);
                 self.measure_only(position, rtt);
             }
-            // What ends a recovery grows nothing.
+            // The acknowledgement that ends a recovery does not let the window grow.
             _ if ended == Some(Cause::Loss) => self.measure_only(position, rtt),
             _ if acked > 0 => self.grow(now, position, acked, rtt),
             _ => {}
         }
     }
 
-    /// The blocks that can be true, in the order of the stream, and the one that tells of a duplicate (RFC 2883
-    /// 4): it comes first, and lies below what is acknowledged or within the block that follows it. A peer that
-    /// never said that it reports has none.
+    /// Returns the plausible SACK blocks in order of sequence numbers, and the block that reports a duplicate (RFC 2883
+    /// 4). The latter is first in the segment, and lies below the acknowledgement or in the second block. The blocks of
+    /// a peer that did not negotiate SACK are ignored.
     fn sort(&self, ack: &Ack<'_>) -> (SackBlocks, Option<Block>) {
         let (mut sorted, mut duplicate) = (SackBlocks::NONE, None);
         if self.sack == Sack::Refused {
@@ -101,12 +101,12 @@ impl Sender {
                 duplicate = Some(first).filter(|_| near && first.start.before(first.end));
             }
         }
-        // As distances from what is acknowledged: positions have an order only where they are near each other, and
-        // blocks are what the peer likes. What was probed beyond a shut window lies ahead of `nxt`.
+        // Blocks are compared by their distance from the acknowledgement: sequence numbers have an order only if they
+        // are near each other, and a peer can send arbitrary ones. Data of zero-window probes is ahead of `nxt`.
         let under_way = self.nxt.max(ack.ack).since(ack.ack);
         let mut below = 0;
-        // Few, so that looking for the next one each time is the quickest. Each begins behind the one before it, so
-        // that none is taken twice.
+        // The blocks are few, so a search for the minimum in each step is fastest. Each block begins behind the
+        // previous one, so that no block is taken twice.
         while let Some(next) = ack
             .sack
             .iter()
@@ -123,7 +123,8 @@ impl Sender {
         (sorted, duplicate)
     }
 
-    /// Finds what must be lost by now, and when to look again. Returns how many bytes it found.
+    /// Marks data as lost, and sets the timer of the next RACK check or tail loss probe. Returns the number of bytes
+    /// newly lost.
     fn find_losses(&mut self, now: Instant) -> u32 {
         let Some(rack) = self.rack.as_ref().filter(|_| self.sack == Sack::Permitted) else {
             return core::mem::take(&mut self.presumed);
@@ -141,7 +142,7 @@ impl Sender {
         self.flight.lost() - before
     }
 
-    /// What is late now is lost.
+    /// Runs the RACK check of the timer.
     pub(super) fn look(&mut self, now: Instant, counters: &mut Counters) {
         let in_flight = self.nxt.since(self.una);
         let lost = self.find_losses(now);
@@ -156,9 +157,9 @@ impl Sender {
         }
     }
 
-    /// Where the peer reports nothing, duplicates count (RFC 5681 3.2, RFC 6582): each tells that a segment has left
-    /// the network, the third that the first one under way was lost, and progress that doesn't reach the end
-    /// of a repair that the next one was. Returns how many bytes arrived.
+    /// Processes duplicate acknowledgements of a peer without SACK (RFC 5681 3.2, RFC 6582). Each indicates that a
+    /// segment has left the network; the third, that the first segment in flight is lost; and progress that does not
+    /// reach the recovery point, that the next one is lost too. Returns the number of bytes that arrived.
     fn count_duplicates(&mut self, ack: Seq, acked: u32, repeats: Repeats, delivered: u32) -> u32 {
         let cause = self.repair.as_ref().map(|repair| (repair.cause, repair.point));
         if acked > 0 {
@@ -209,14 +210,14 @@ impl Sender {
         self.forget_doubts();
     }
 
-    /// What duplicates told of the repair before is not about what comes now.
+    /// Discards the duplicates counted for an earlier recovery: they give no evidence about the new one.
     pub(super) fn forget_doubts(&mut self) {
         if let Some(rack) = &mut self.rack {
             rack.unneeded = Unneeded::default();
         }
     }
 
-    /// Ends a repair whose point was reached; returns what had begun it.
+    /// Ends a recovery whose recovery point is acknowledged. Returns its cause.
     fn end_repair(&mut self, ack: Seq, acked: u32) -> Option<Cause> {
         let repair = self.repair.as_ref().filter(|repair| acked > 0 && !ack.before(repair.point))?;
         let cause = repair.cause;
@@ -231,8 +232,8 @@ impl Sender {
         Some(cause)
     }
 
-    /// Whether this is the first progress since something was sent again, and answers something sent before:
-    /// then it was not lost (RFC 3522).
+    /// Returns whether this is the first progress since a retransmission, and answers a segment sent before it: then
+    /// the original was not lost (RFC 3522).
     fn answers_the_first(&mut self, echoed: Option<Instant>, acked: u32) -> bool {
         let Some(repair) = self.repair.as_mut().filter(|_| acked > 0) else { return false };
         let Question::Asked(at) = repair.question else { return false };
@@ -240,7 +241,7 @@ impl Sender {
         echoed.is_some_and(|echoed| echoed < at)
     }
 
-    /// Nothing was lost: everything is as before (RFC 4015).
+    /// Undoes a spurious recovery (RFC 4015).
     fn take_back(&mut self, counters: &mut Counters) {
         counters.bump(Counter::TcpSpurious);
         self.control.on_undo();
@@ -250,8 +251,8 @@ impl Sender {
         self.duplicates = 0;
     }
 
-    /// What a probe of the tail has shown (RFC 8985 7.4): where it was answered without a duplicate, it
-    /// has repaired a loss, and that is answered as one.
+    /// Evaluates a tail loss probe (RFC 8985 7.4): if it was acknowledged without a report of a duplicate, it has
+    /// repaired a loss, and the congestion control must react to that.
     fn judge_tail(
         &mut self,
         now: Instant,
@@ -274,7 +275,7 @@ impl Sender {
         }
     }
 
-    /// Takes a round trip in without telling the congestion control.
+    /// Updates the round-trip time without informing the congestion control.
     fn measure_only(&mut self, ack: Seq, rtt: Option<Duration>) {
         if let Some(rtt) = rtt
             && !ack.before(self.round)

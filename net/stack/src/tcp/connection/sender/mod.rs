@@ -1,20 +1,20 @@
-//! The sending half: what was sent and acknowledged, what may be sent now, and what to send again.
+//! The sending half of a connection: its send queue, its flight, and the next data to send or retransmit.
 //!
 //! ```text
 //!        una            nxt             max                  una + queue length
 //!   ------|--------------|---------------|------------------------|--> sequence numbers
-//!   acked | in flight    | zero-window   | not sent               | FIN, where wanted
+//!   acked | in flight    | zero-window   | not sent               | FIN, if requested
 //!         |              | probe         |                        |
 //! ```
 //!
-//! `nxt` is where new data goes on; what lies before it has its fate in the [`Flight`](flight). A zero-window
-//! probe moves `max` only. The retransmission timer runs while something is under way, and before it, where
-//! the peer reports what it has, a probe of the tail or a look at what is late (RFC 8985). The persist timer
-//! runs while nothing is under way and the peer's window keeps data back.
+//! `nxt` is the position of the next new data. The [`Flight`](flight) holds the state of the data before it. A
+//! zero-window probe advances only `max`. While data is in flight, the retransmission timer runs; if the peer sends
+//! SACK, also an earlier timer for a tail loss probe or a RACK check (RFC 8985). The persist timer runs while nothing
+//! is in flight and the peer's window blocks data.
 //!
-//! Finding a loss is [`rack`]'s where the peer reports, and that of duplicates counted where not (`acks.rs`).
-//! Getting over it is [`repair`]'s. How much may be under way is the congestion control's: none of the three
-//! knows of the others.
+//! Loss detection is in [`rack`] if the peer sends SACK, otherwise by duplicate acknowledgements in `losses.rs`. Loss
+//! recovery is in [`repair`], and the congestion control limits the flight. The three parts are independent of each
+//! other.
 
 mod acks;
 mod clock;
@@ -40,65 +40,65 @@ use isola_iobuf::Chain;
 use rack::Rack;
 use repair::Repair;
 
-/// Whether the SYN is acknowledged.
+/// Whether our SYN has been acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Handshake {
     Open,
     Done,
 }
 
-/// How far the end of this direction is.
+/// State of the sending direction's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fin {
     /// The application may send more.
     Open,
-    /// A FIN follows what is queued.
+    /// A FIN follows the queued data.
     Wanted,
-    /// The peer has acknowledged it.
+    /// The peer has acknowledged the FIN.
     Acked,
 }
 
-/// Something to be done as soon as the device takes a segment.
+/// Whether a segment must be sent as soon as the device accepts one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
     No,
     Yes,
 }
 
-/// What an acknowledgement turned out to be.
+/// The classification of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AckKind {
-    /// Of what was never sent, or too old to be the peer's (RFC 5961 5).
+    /// It acknowledges data that was never sent, or is too old to be the peer's (RFC 5961 5).
     Invalid,
-    /// Nothing new.
+    /// It acknowledges nothing new.
     Old,
-    /// New data, or the SYN, or the FIN.
+    /// It acknowledges new data, the SYN or the FIN.
     New,
 }
 
-/// The fields of a segment that acknowledge.
+/// The fields of a segment that concern the sending half.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ack<'a> {
     pub seq: Seq,
     pub ack: Seq,
-    /// As it stands in the header.
+    /// The window field of the header, not scaled.
     pub window: u16,
-    /// Whether the segment carries nothing else: only then can it be a duplicate.
+    /// Whether the segment has no data, SYN or FIN: only then can it be a duplicate acknowledgement.
     pub bare: Bare,
-    /// What the peer has ahead of a gap.
+    /// The SACK blocks.
     pub sack: &'a SackBlocks,
-    /// When the segment went out that this one answers, as its timestamp tells.
+    /// The time at which the segment that this one answers was sent, by its timestamp echo.
     pub echoed: Option<Instant>,
 }
 
-/// Whether a segment carries nothing but its acknowledgement.
+/// Whether a segment has no data, SYN or FIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bare {
     Yes,
     No,
 }
 
-/// What to send: a position, and the control bits that belong to the data.
+/// An outgoing segment's part from this half: a position, and the flags that belong to the data.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub seq: Seq,
@@ -106,31 +106,31 @@ pub(crate) struct Piece {
     pub fresh: Fresh,
 }
 
-/// Whether the connection can go on after a timer.
+/// Whether the connection may continue after a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
     Left,
     Gone,
 }
 
-/// What is done before a timeout (RFC 8985).
+/// The action of the timer before the retransmission timeout (RFC 8985).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Soon {
-    /// The tail is probed: perhaps it got lost, and nothing behind it tells.
+    /// Send a tail loss probe: the tail may be lost without any later segment to reveal it.
     Probe,
-    /// What is late now is lost.
+    /// Run the RACK check: mark segments that are late by now as lost.
     Look,
 }
 
-/// A probe of the tail (RFC 8985 7).
+/// A tail loss probe (RFC 8985 7).
 #[derive(Clone, Copy, Debug)]
 struct Tail {
-    /// What had been sent then.
+    /// The end of the flight when the probe was sent.
     end: Seq,
     kind: TailKind,
 }
 
-/// What a probe of the tail carried.
+/// The data of a tail loss probe: new, or a retransmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TailKind {
     New,
@@ -146,50 +146,51 @@ pub(crate) struct Sender {
     handshake: Handshake,
     pub fin: Fin,
     queue: SendQueue,
-    /// Bytes that the queue may hold.
+    /// Limit of the send queue, in bytes.
     pub limit: usize,
-    /// Bytes that the application was refused and waits for.
+    /// Space for which the application waits, in bytes.
     wanted: Option<usize>,
     pub window: u32,
     max_window: u32,
-    /// Sequence and acknowledgement number of the segment that last told the window (WL1, WL2).
+    /// Sequence and acknowledgement number of the last segment that updated the window (WL1, WL2).
     window_seq: Seq,
     window_ack: Seq,
     pub scale: u8,
     pub mss: u32,
-    /// Bytes that one frame may carry where the device cuts it; nothing above a segment's where it does not.
+    /// Maximum data of a frame that the device segments, in bytes; at most `mss` if the device does not segment.
     pub burst: u32,
     pub control: Control,
-    /// Whether the peer reports what it has.
+    /// Whether the peer sends SACK.
     pub sack: Sack,
     flight: Flight,
     rack: Option<Box<Rack>>,
     repair: Option<Box<Repair>>,
-    /// Where the peer does not report: duplicate acknowledgements in a row, the bytes that left the network by
-    /// them, and the position beyond which they mean a loss again (RFC 6582).
+    /// Only if the peer does not send SACK: the number of consecutive duplicate acknowledgements; the bytes assumed to
+    /// have left the network by them; and the position up to which further duplicates do not indicate a new loss (RFC
+    /// 6582).
     duplicates: u8,
     assumed: u32,
-    /// Bytes that the last acknowledgement made count as lost by that.
+    /// Bytes that the last acknowledgement marked as lost in that way.
     presumed: u32,
     recover: Seq,
-    /// A probe of the tail whose outcome is not known.
+    /// A tail loss probe whose outcome is unknown.
     tail: Option<Tail>,
     tail_due: Due,
     pub rtt: RttEstimator,
-    /// When the SYN went out, where it went out once only.
+    /// The time at which the SYN was sent, if it was sent only once.
     syn_sent: Option<Instant>,
-    /// Where the round trip ends that is being measured.
+    /// The end of the round trip that is being measured.
     round: Seq,
-    /// Up to here all that was sent had filled the window: only its acknowledgement lets the window grow.
+    /// The end of the data that was sent while the window was full. Only acknowledgements up to it let the window grow.
     full: Seq,
     last_sent: Instant,
     probe: Due,
-    /// Timeouts and probes in a row without an answer.
+    /// Consecutive timeouts and zero-window probes without an answer.
     timeouts: u8,
-    /// Probes in a row: how far their interval has grown.
+    /// Consecutive zero-window probes; determines their interval.
     probes: u8,
     timeout_at: Option<Instant>,
-    /// Something that may have to be done before the timeout.
+    /// The time and action of the timer before the retransmission timeout.
     soon: Option<(Instant, Soon)>,
     persist_at: Option<Instant>,
     pub retransmits: u64,
@@ -197,7 +198,7 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// A sender whose SYN is not sent yet.
+    /// Returns a sender that has not sent its SYN yet.
     pub fn new(initial: Seq, mss: u32, config: &TcpConfig, now: Instant) -> Self {
         Self {
             una: initial,
@@ -242,8 +243,8 @@ impl Sender {
         }
     }
 
-    /// The SYN was acknowledged by the segment at `window_seq`, which told the window `window`, scaled
-    /// already.
+    /// Completes the handshake, by the segment at `window_seq` that acknowledged the SYN. `window` is its window,
+    /// scaled.
     pub fn establish(&mut self, now: Instant, window_seq: Seq, window: u32) {
         match self.syn_sent.take() {
             Some(sent) => self.rtt.measure(now.since(sent)),
@@ -265,23 +266,23 @@ impl Sender {
         self.timeouts = 0;
     }
 
-    /// The handshake told what segments carry at most: congestion control starts with it.
+    /// Sets the segment size that the handshake determined, and starts congestion control.
     pub fn set_initial_mss(&mut self, mss: u32) {
         self.mss = mss;
         self.control.start(mss);
     }
 
-    /// Whether the SYN was not sent before.
+    /// Returns whether the SYN has not been sent before.
     pub fn is_first_syn(&self) -> bool {
         self.timeouts == 0
     }
 
-    /// What was sent, and is not acknowledged: from here to there.
+    /// Returns the start and the end of the data in flight.
     pub fn under_way(&self) -> (Seq, Seq) {
         (self.una, self.nxt)
     }
 
-    /// Routers are about to lose what is sent: the window shrinks as for a loss (RFC 3168 6.1.2).
+    /// Reduces the window as for a loss, after a congestion mark (RFC 3168 6.1.2).
     pub fn slow_down(&mut self, now: Instant) {
         if self.repair.is_none() {
             self.control.on_loss(now, self.nxt.since(self.una));
@@ -290,13 +291,14 @@ impl Sender {
         }
     }
 
-    /// The SYN goes out once more, as an answer to one that crossed it.
+    /// Requests that the SYN be sent again, as the SYN-ACK of a simultaneous open.
     pub fn answer_syn(&mut self) {
         self.nxt = self.una;
         self.timeout_at = None;
     }
 
-    /// A link on the way takes no more than `mss` bytes: what is under way is cut anew.
+    /// Reduces the segment size to `mss` bytes after a smaller path MTU was detected. The data in flight counts as
+    /// lost.
     pub fn shrink_mss(&mut self, mss: u32) {
         self.mss = mss;
         self.control.set_mss(mss);
@@ -305,38 +307,38 @@ impl Sender {
         self.soon = None;
     }
 
-    /// Timeouts in a row.
+    /// Returns the number of consecutive timeouts.
     pub fn timeouts(&self) -> u8 {
         self.timeouts
     }
 
-    /// Bytes that were taken for sending and are not acknowledged.
+    /// Returns the number of bytes accepted for sending and not acknowledged.
     pub fn queued(&self) -> usize {
         self.queue.len()
     }
 
-    /// Bytes under way: sent, and neither acknowledged nor lost, as far as is known.
+    /// Returns the number of bytes in flight: sent, and neither acknowledged nor deemed lost.
     pub fn in_flight(&self) -> u32 {
         self.pipe()
     }
 
-    /// Bytes that `push` takes now.
+    /// Returns the number of bytes for which the queue has space.
     pub fn space(&self) -> usize {
         self.limit.saturating_sub(self.queue.len())
     }
 
-    /// Queues bytes, all of the chain's; the caller has checked that they fit.
+    /// Queues all bytes of the chain; the caller has checked that they fit.
     #[inline]
     pub fn push(&mut self, chain: &mut Chain) {
         self.queue.push(chain);
     }
 
-    /// Notes that the application waits for `len` bytes of space.
+    /// Records that the application waits for `len` bytes of space.
     pub fn want_space(&mut self, len: usize) {
         self.wanted = Some(len);
     }
 
-    /// Whether what the application waited for fits now: true once.
+    /// Returns whether the space for which the application waits is available. Returns `Yes` once for each request.
     pub fn space_came(&mut self) -> SpaceCame {
         match self.wanted {
             Some(wanted) if wanted.min(self.limit) <= self.space() => {
@@ -347,34 +349,34 @@ impl Sender {
         }
     }
 
-    /// The position of the FIN.
+    /// Returns the sequence number of the FIN.
     fn end(&self) -> Seq {
         self.una + self.queue.len() as u32
     }
 
-    /// The position with which a segment without data goes out: one that the peer can accept.
+    /// Returns a sequence number for a segment without data that the peer can accept.
     pub fn idle_seq(&self) -> Seq {
         let edge = self.una + self.window;
         if self.max.after(edge) { edge } else { self.max }
     }
 
-    /// Whether `seq` is of something that is under way.
+    /// Returns whether `seq` is sent and not acknowledged, zero-window probes included.
     pub fn is_in_flight(&self, seq: Seq) -> bool {
         !seq.before(self.una) && seq.before(self.max)
     }
 
-    /// Whether the SYN was sent and `ack` acknowledges it.
+    /// Returns whether the SYN has been sent and `ack` acknowledges it.
     pub fn acks_syn(&self, ack: Seq) -> bool {
         self.max.after(self.una) && ack == self.max
     }
 
-    /// Zero-window probes in a row without progress.
+    /// Returns the number of consecutive zero-window probes without progress.
     pub fn probes(&self) -> u8 {
         self.probes
     }
 }
 
-/// Whether space that the application waited for came.
+/// Whether the space for which the application waits is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpaceCame {
     Yes,

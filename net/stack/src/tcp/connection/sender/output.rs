@@ -1,4 +1,4 @@
-//! What may be sent now, and making it: new data, a lost segment again, a probe.
+//! The next segment to send: new data, a retransmission, or a probe.
 
 use super::repair::Cause;
 use super::{Due, Fin, Handshake, Piece, Sender, Tail, TailKind};
@@ -9,7 +9,7 @@ use crate::time::Instant;
 use isola_iobuf::{Chain, IoBuf};
 
 impl Sender {
-    /// Bytes of new data that may be sent in one segment now.
+    /// Returns the number of bytes of new data that one frame may have now.
     #[inline]
     pub(super) fn sendable(&self) -> usize {
         let unsent = self.queue.unsent();
@@ -19,7 +19,7 @@ impl Sender {
         let pipe = self.pipe();
         let mut room = self.allowed().saturating_sub(pipe);
         if self.tail_due == Due::Yes {
-            // A probe goes out in any case.
+            // A tail loss probe ignores the congestion window.
             room = room.max(self.mss);
         }
         let open = (self.una + self.window).beyond(self.nxt);
@@ -27,15 +27,16 @@ impl Sender {
         let most = if unsent > mss { self.burst.max(self.mss) } else { self.mss };
         let mut len = unsent.min(room.min(open).min(most) as usize);
         if len > mss && len < unsent {
-            // Whole segments, which the device cuts.
+            // Only whole segments, which the device cuts.
             len -= len % mss;
         }
-        // No silly windows (RFC 9293 3.8.6.2.1): a full segment, or all there is, or much of the window.
+        // Avoid silly windows (RFC 9293 3.8.6.2.1): send a full segment, all available data, or a large part of the
+        // window.
         let worth = len >= mss || len == unsent || len >= (self.max_window / 2) as usize;
         if worth { len } else { 0 }
     }
 
-    /// What is to be sent again now: where it begins, how long it is at most, and where its run ends.
+    /// Returns the data to retransmit now: its start, its maximum length, and the end of its run.
     fn resendable(&self) -> Option<(Seq, u32, Seq)> {
         if self.flight.lost() == 0 {
             return None;
@@ -43,7 +44,7 @@ impl Sender {
         let (start, end) = self.flight.first_lost()?;
         let edge = self.una + self.window;
         if !start.before(edge) {
-            // The peer has taken its window back: it is probed (RFC 9293 3.8.6).
+            // The peer has shrunk its window; zero-window probes follow (RFC 9293 3.8.6).
             return None;
         }
         let len = end.since(start).min(self.mss).min(edge.since(start));
@@ -52,12 +53,12 @@ impl Sender {
         fits.then_some((start, len, end))
     }
 
-    /// Whether the FIN is next, and the peer has room for it at `position`.
+    /// Returns whether the FIN is next, and the peer's window has room for it at `position`.
     fn fin_fits(&self, position: Seq) -> bool {
         self.fin == Fin::Wanted && position == self.end() && position.before(self.una + self.window)
     }
 
-    /// Whether `next` has something to send.
+    /// Returns whether `next` has something to send.
     pub fn has_output(&self) -> bool {
         if self.handshake == Handshake::Open {
             return self.nxt == self.una;
@@ -68,14 +69,15 @@ impl Sender {
             || (self.queue.unsent() == 0 && self.fin_fits(self.nxt))
     }
 
-    /// Whether nothing is left to send, in the usual case that takes one look to see.
+    /// Returns whether there is certainly nothing left to send. It may return false for a connection that has nothing
+    /// either.
     #[inline]
     pub fn has_sent_all(&self) -> bool {
         self.queue.unsent() == 0 && self.flight.lost() == 0 && self.fin == Fin::Open && self.probe == Due::No
     }
 
-    /// Makes the next segment's part of this half, if that is new data in one view which fits into a segment. The caller has
-    /// asked [`Self::is_fast`]. `None` changes nothing, and leaves the decision to [`Self::next`].
+    /// Returns the next segment's part from this half if it is new data in one view and one segment. The caller has
+    /// checked [`Self::is_fast`]. Otherwise returns `None` without any change; the caller then calls [`Self::next`].
     #[inline(always)]
     pub fn next_fast(&mut self, now: Instant) -> Option<(IoBuf, Piece)> {
         let (unsent, mss) = (self.queue.unsent(), self.mss as usize);
@@ -90,21 +92,21 @@ impl Sender {
         Some((view, self.next_data(now, len, Calm::Yes)))
     }
 
-    /// Whether nothing but new data can be next: the direction is open, and nothing is lost, repaired, or to be probed.
+    /// Returns whether only new data can be next: the direction is open, and there is no loss, recovery or probe.
     #[inline(always)]
     pub fn is_fast(&self) -> bool {
         let open = self.handshake == Handshake::Done && self.fin == Fin::Open;
         open && self.probe == Due::No && self.tail_due == Due::No && self.is_calm()
     }
 
-    /// Whether there is data to be sent for the first time.
+    /// Returns whether there is data that has not been sent.
     #[inline(always)]
     pub fn has_unsent(&self) -> bool {
         self.queue.unsent() > 0
     }
 
-    /// Makes the next segment's part of this half, and puts its data into `payload`; `reserved` bytes of a full segment are
-    /// taken already.
+    /// Returns the next segment's part from this half, and puts its data into `payload`. `reserved` bytes of a full
+    /// segment are used by options.
     #[inline(always)]
     pub fn next(&mut self, now: Instant, reserved: usize, long: Long, payload: &mut Chain) -> Option<Piece> {
         if self.handshake == Handshake::Open {
@@ -145,7 +147,7 @@ impl Sender {
         Some(Piece { seq: self.una, flags: Flags::SYN, fresh: Fresh::No })
     }
 
-    /// The bytes at `start` once more, of a run that ends at `run_end`, with the FIN where it follows.
+    /// Retransmits the bytes at `start`, of a run that ends at `run_end`, with the FIN if it follows.
     #[cold]
     fn again(&mut self, now: Instant, start: Seq, payload: &Chain, run_end: Seq) -> Piece {
         let offset = start.since(self.una) as usize;
@@ -155,7 +157,7 @@ impl Sender {
             flags = flags | Flags::FIN;
             end += 1;
         }
-        // A run is never without bytes or FIN; should it be, it must not be tried for ever.
+        // A run always has bytes or the FIN. If it had none, the run is skipped rather than retried for ever.
         let end = if end == start { run_end } else { end };
         self.flight.sent_again(end, now);
         if self.pipe() + self.mss > self.control.window() {
@@ -176,8 +178,8 @@ impl Sender {
         Piece { seq: start, flags, fresh: Fresh::No }
     }
 
-    /// New data of `len` bytes, which was taken off the queue, with the FIN where it follows and fits. `calm` says whether
-    /// [`Self::is_fast`] holds: there is less to ask then.
+    /// Sends `len` bytes of new data, which the caller has taken off the queue, with the FIN if it follows and fits.
+    /// `calm` is whether [`Self::is_fast`] holds, which saves checks.
     #[inline(always)]
     fn next_data(&mut self, now: Instant, len: usize, calm: Calm) -> Piece {
         if self.max == self.una && now.since(self.last_sent) > self.rtt.timeout() {
@@ -214,7 +216,7 @@ impl Sender {
         Piece { seq, flags, fresh }
     }
 
-    /// New data went out while something is being repaired or the tail is probed.
+    /// Updates the recovery or the tail loss probe after new data was sent.
     #[cold]
     fn note_sent(&mut self, len: u32) {
         if let Some(repair) = &mut self.repair {
@@ -226,8 +228,8 @@ impl Sender {
         }
     }
 
-    /// A zero-window probe (RFC 9293 3.8.6.1): what the window holds of up to `full` bytes, one byte beyond it where
-    /// that is nothing, or the FIN.
+    /// Builds a zero-window probe (RFC 9293 3.8.6.1): the data in the window, at most `full` bytes, or one byte beyond
+    /// a window of zero, or the FIN.
     fn next_probe(&mut self, full: usize, payload: &mut Chain) -> Option<Piece> {
         let room = self.window as usize;
         *payload = self.queue.front(room.clamp(1, full));
@@ -245,14 +247,14 @@ impl Sender {
     }
 }
 
-/// Whether it is known that nothing but new data can be next.
+/// Whether it is known that only new data can be next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Calm {
     Yes,
     No,
 }
 
-/// PSH where the payload is the end of what there is to send.
+/// Returns PSH if the payload is the last of the available data.
 fn push_flag(len: usize, available: usize) -> Flags {
     if len > 0 && len == available { Flags::PSH } else { Flags::NONE }
 }

@@ -1,6 +1,6 @@
-//! Finding losses by time (RFC 8985): what was sent before something that has arrived, and is late, is lost.
+//! Loss detection by time (RFC 8985): data that was sent before some arrived data, and is late, is lost.
 //!
-//! Exists only on connections where something was lost, reordered or probed for.
+//! Allocated only for connections with a loss, reordering or a probe.
 
 use super::flight::{Run, Times};
 use crate::tcp::sack::Block;
@@ -8,65 +8,67 @@ use crate::tcp::seq::Seq;
 use crate::tcp::timestamps::tick_of;
 use crate::time::{Duration, Instant};
 
-/// Recoveries for which a reordering window stays that duplicates have widened.
+/// Number of recoveries for which a reordering window widened by duplicates remains.
 const PERSISTENCE: u8 = 16;
 
-/// Whether segments have overtaken each other on this path.
+/// Whether reordering was seen on this path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     Kept,
     Broken,
 }
 
-/// How sure the sender is that the gaps are losses: then it waits for nothing while the order was kept.
+/// Strength of the evidence that a gap is a loss. With strong evidence, and without reordering so far, the sender does
+/// not wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Evidence {
-    /// It recovers already, or three segments have arrived behind a gap.
+    /// A recovery is in progress, or more than two segments' worth of data beyond a gap is SACKed.
     Strong,
     Weak,
 }
 
-/// Bytes that the last repair sent again, and how many of them the peer had.
+/// Bytes that the last recovery retransmitted, and how many of them the peer reported as duplicates.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Unneeded {
     pub sent: u32,
     pub duplicates: u32,
 }
 
-/// What is known of a path's order.
+/// The RACK state of a connection.
 #[derive(Debug)]
 pub(super) struct Rack {
-    /// Of all that has arrived, what was sent last: when, and its end.
+    /// Send time and end of the latest sent data that has arrived.
     newest: Option<(Instant, Seq)>,
-    /// Its round trip.
+    /// The round-trip time of that data.
     rtt: Duration,
-    /// The highest position that has arrived.
+    /// The highest sequence number that has arrived.
     highest: Seq,
     order: Order,
-    /// Quarters of the least round trip that segments may be late.
+    /// The reordering window, in quarters of the minimum round-trip time.
     quarters: u8,
-    /// Recoveries until that is one quarter again.
+    /// Number of recoveries until the reordering window is a quarter again.
     persistence: u8,
     pub unneeded: Unneeded,
-    /// Duplicates that are reported before this position is acknowledged are of one round trip.
+    /// End of the flight at the last widening. Duplicates reported before it is acknowledged belong to the same round
+    /// trip.
     round: Option<Seq>,
 }
 
-/// What an acknowledgement delivers.
+/// The data that an acknowledgement reports as arrived.
 pub(super) struct Deliveries<'a> {
     pub now: Instant,
-    /// When the segment went out that the acknowledgement answers, as its timestamp tells.
+    /// The time at which the segment that the acknowledgement answers was sent, by its timestamp echo.
     pub echoed: Option<Instant>,
     pub least_rtt: Duration,
     pub rack: &'a mut Rack,
-    /// Bytes that have arrived and were not known to.
+    /// Number of newly arrived bytes.
     pub bytes: u32,
-    /// The latest round trip of what was sent once.
+    /// Smallest round-trip time of the arrived data that was sent only once.
     pub rtt: Option<Duration>,
 }
 
 impl Deliveries<'_> {
-    /// The bytes from `from` to `end`, of `run`, have arrived.
+    /// Records that the bytes from `from` to `end`, of `run`, have arrived.
     pub fn take(&mut self, from: Seq, end: Seq, run: &Run) {
         self.bytes += end.since(from);
         let rtt = self.now.since(run.sent_at);
@@ -87,7 +89,7 @@ impl Deliveries<'_> {
     }
 }
 
-/// Whether `a` was sent after `b`.
+/// Returns whether `a` was sent after `b`.
 fn is_later(a: (Instant, Seq), b: (Instant, Seq)) -> bool {
     a.0 > b.0 || (a.0 == b.0 && a.1.after(b.1))
 }
@@ -106,15 +108,15 @@ impl Rack {
         }
     }
 
-    /// What was acknowledged in order since the last look has moved on from the highest position known.
+    /// Advances the highest arrived position to the acknowledged data, if it has fallen out of the flight.
     pub fn keep_up(&mut self, una: Seq, nxt: Seq) {
         if !self.highest.within(una, nxt) {
             self.highest = una;
         }
     }
 
-    /// The peer got something twice: it was late, not lost. More lateness is borne from now on, by a quarter
-    /// of the least round trip a round trip (RFC 8985 6.2, step 4).
+    /// Widens the reordering window after a reported duplicate, which was late and not lost: by a quarter of the
+    /// minimum round-trip time, at most once per round trip (RFC 8985 6.2, step 4).
     pub fn on_duplicate(&mut self, una: Seq, nxt: Seq, block: Block) {
         let len = block.end.since(block.start);
         self.unneeded.duplicates = self.unneeded.duplicates.saturating_add(len);
@@ -126,7 +128,8 @@ impl Rack {
         self.persistence = PERSISTENCE;
     }
 
-    /// Whether all that the last repair sent again was reported as a duplicate: true once.
+    /// Returns whether all data that the last recovery retransmitted has been reported as duplicates. Returns true
+    /// once.
     pub fn was_unneeded(&mut self) -> bool {
         let all = self.unneeded.sent > 0 && self.unneeded.duplicates >= self.unneeded.sent;
         if all {
@@ -135,7 +138,7 @@ impl Rack {
         all
     }
 
-    /// A recovery is over.
+    /// Counts the end of a recovery.
     pub fn on_recovered(&mut self) {
         self.persistence = self.persistence.saturating_sub(1);
         if self.persistence == 0 {
@@ -143,7 +146,7 @@ impl Rack {
         }
     }
 
-    /// How late a segment may be.
+    /// Returns the reordering window: the time by which a segment may be late.
     pub fn lateness(&self, evidence: Evidence, least_rtt: Duration, smoothed: Duration) -> Duration {
         if self.order == Order::Kept && evidence == Evidence::Strong {
             return Duration::ZERO;
@@ -151,7 +154,8 @@ impl Rack {
         least_rtt.times(u64::from(self.quarters)).divided_by(4).min(smoothed)
     }
 
-    /// Since when a run is lost that may be `lateness` late; nothing where nothing sent later has arrived.
+    /// Returns the time from which a run is lost, with this reordering window; `None` if no data sent later has
+    /// arrived.
     pub fn lost_since(&self, run: &Run, lateness: Duration) -> Option<Instant> {
         self.newest.filter(|&newest| is_later(newest, (run.sent_at, run.end)))?;
         Some(run.sent_at + self.rtt + lateness)
@@ -163,9 +167,9 @@ mod tests {
     use super::*;
     use isola_proves::proves;
 
-    #[proves("RFC 8985 6.2", "the reordering window grows once a round trip.")]
+    #[proves("RFC 8985 6.2", "the reordering window grows once per round trip.")]
     #[test]
-    fn what_was_noted_gigabytes_ago_means_nothing() {
+    fn positions_recorded_gigabytes_ago_are_ignored() {
         for gone in [2000, (1 << 31) + 5000, 3 << 30] {
             let mut rack = Rack::new(Seq(0));
             let block = Block { start: Seq(0), end: Seq(500) };

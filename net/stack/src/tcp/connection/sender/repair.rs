@@ -1,30 +1,30 @@
-//! Getting over a loss: from its finding until all that was under way then has arrived.
+//! Loss recovery: from the detection of a loss until all data in flight at that time has arrived.
 
 use crate::tcp::seq::Seq;
 use crate::tcp::timestamps::tick_of;
 use crate::time::Instant;
 
-/// What began a repair.
+/// The cause of a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// Acknowledgements told of a loss: what is sent is paced by what arrives.
+    /// Acknowledgements indicated a loss: proportional rate reduction limits the flight.
     Loss,
-    /// The retransmission timer ran out: the congestion window begins anew.
+    /// The retransmission timer expired: the congestion window restarts from one segment.
     Timeout,
 }
 
-/// A repair.
+/// A recovery in progress.
 #[derive(Debug)]
 pub(super) struct Repair {
     pub cause: Cause,
-    /// All before this was sent when the loss was found.
+    /// The recovery point: the end of the flight when the loss was detected.
     pub point: Seq,
     pub rate: Reduction,
     pub question: Question,
 }
 
 impl Repair {
-    /// `len` bytes were sent again.
+    /// Records that `len` bytes were retransmitted.
     pub fn on_sent_again(&mut self, now: Instant, len: u32) {
         self.rate.on_sent(len);
         if self.question == Question::Unasked {
@@ -33,32 +33,33 @@ impl Repair {
     }
 }
 
-/// Whether the loss was one: asked with the first segment that is sent again, answered by the first progress.
+/// State of the test for a spurious recovery (RFC 3522): the first retransmission starts it, and the first progress
+/// decides it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Question {
     Unasked,
-    /// Sent again at this time, as the timestamps' clock shows it.
+    /// Time of the first retransmission, rounded down to a tick of the timestamp clock.
     Asked(Instant),
     Answered,
 }
 
-/// Whether an acknowledgement moves on and tells of no further loss.
+/// Whether an acknowledgement makes progress and indicates no further loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Safe {
     Yes,
     No,
 }
 
-/// Proportional rate reduction (RFC 9937): the window shrinks to its new size in step with what arrives, so
-/// that segments go out evenly all the way.
+/// Proportional rate reduction (RFC 9937): the flight shrinks to its new size in proportion to the arriving data, so
+/// that segments are sent evenly during the recovery.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reduction {
-    /// Bytes that were under way at the beginning.
+    /// Bytes in flight at the start of the recovery.
     flight: u32,
-    /// Bytes that have arrived and that were sent since.
+    /// Bytes that have arrived, and bytes sent, since then.
     delivered: u32,
     sent: u32,
-    /// Bytes that may be under way now.
+    /// Bytes that may be in flight now.
     pub window: u32,
 }
 
@@ -67,7 +68,8 @@ impl Reduction {
         Self { flight: flight.max(1), delivered: 0, sent: 0, window: 0 }
     }
 
-    /// `delivered` bytes have arrived and `pipe` are under way, of `threshold` that are to be.
+    /// Updates the window. `delivered` bytes have arrived, `pipe` bytes are in flight, and `threshold` is the target of
+    /// the recovery.
     pub fn on_ack(&mut self, delivered: u32, pipe: u32, threshold: u32, mss: u32, safe: Safe) {
         self.delivered = self.delivered.saturating_add(delivered);
         let mut count = if pipe > threshold {
@@ -79,13 +81,13 @@ impl Reduction {
             limit.min(threshold - pipe)
         };
         if self.sent == 0 {
-            // The first segment again, whatever the rate (RFC 9937 6).
+            // The first retransmission is sent at any rate (RFC 9937 6).
             count = count.max(mss);
         }
         self.window = pipe.saturating_add(count);
     }
 
-    /// `len` bytes were sent.
+    /// Records that `len` bytes were sent.
     pub fn on_sent(&mut self, len: u32) {
         self.sent = self.sent.saturating_add(len);
     }
@@ -96,8 +98,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_shrinks_in_step_with_what_arrives() {
-        // 20 segments under way, 10 are to be; the first is lost and sent again.
+    fn the_flight_shrinks_in_proportion_to_arriving_data() {
+        // 20 segments are in flight, the target is 10; the first is lost and retransmitted.
         let mut rate = Reduction::new(20_000);
         let mut pipe = 19_000u32;
         let mut sent = 0;
@@ -110,11 +112,11 @@ mod tests {
                 sent += 1;
             }
         }
-        assert_eq!((sent, pipe), (10, 10_000), "every other acknowledgement lets one out");
+        assert_eq!((sent, pipe), (10, 10_000), "every other acknowledgement allows one segment");
     }
 
     #[test]
-    fn where_less_is_under_way_than_may_be_it_grows_by_what_arrives_or_one_more() {
+    fn a_flight_below_the_target_grows_by_the_arriving_data_plus_one_segment_if_safe() {
         let mut rate = Reduction::new(10_000);
         rate.on_sent(1000);
         rate.on_ack(1000, 2000, 5_000, 1000, Safe::No);

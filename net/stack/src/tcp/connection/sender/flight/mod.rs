@@ -1,18 +1,18 @@
-//! What is under way, as far as its parts have different fates.
+//! The data in flight, as runs of sequence numbers with the same state.
 //!
 //! ```text
 //!   start                                              end
-//!     | Sent, twice  | Sacked | Lost | Sacked | Sent    |--> sequence numbers
+//!     | Sent, again  | Sacked | Lost | Sacked | Sent    |--> sequence numbers
 //! ```
 //!
-//! Runs of sequence numbers without gaps, from the first unacknowledged one on. While nothing is lost a run is
-//! a burst: what was sent at one moment. Runs are then added behind and taken off in front, and nothing else
-//! happens. Selective acknowledgements and losses cut runs in parts; neighbours of one fate become one again.
+//! The runs are contiguous and start at the first unacknowledged sequence number. Without losses, a run is a burst:
+//! data sent at the same time. Runs are then only appended at the end and removed from the front. SACK blocks and
+//! losses split runs; adjacent runs with the same state merge again.
 //!
-//! A connection that sends little has one run at a time, of which nothing is known: it lies in the flight itself.
+//! A connection that sends little has one run at a time, in the initial state; it is stored inline.
 //!
-//! Bounds: a report that would make more runs than the limit counts as not heard, bursts beyond it become
-//! one, and what is sent again makes at most as many runs as there are holes: at most twice the limit.
+//! Bounds: a SACK block that would exceed the limit of runs is ignored, further bursts beyond the limit join the last
+//! run, and retransmissions add at most one run per hole. So there are at most twice as many runs as the limit.
 
 use super::rack::Deliveries;
 use crate::tcp::sack::Block;
@@ -20,44 +20,44 @@ use crate::tcp::seq::Seq;
 use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
 
-/// Runs for which an empty flight keeps memory.
+/// Capacity up to which an empty flight keeps its memory, in runs.
 const KEPT: usize = 32;
 
-/// What is known of a run.
+/// The state of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// Nothing.
+    /// Sent, with no further information.
     Sent,
-    /// The peer has it, ahead of a gap.
+    /// SACKed: the peer has received it beyond a gap.
     Sacked,
-    /// It is to be sent again.
+    /// Lost: to be retransmitted.
     Lost,
 }
 
-/// How often a run was sent. What was sent again tells no round trip (Karn).
+/// Whether a run was retransmitted. Retransmitted data gives no round-trip time (Karn's algorithm).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Times {
     Once,
     Again,
 }
 
-/// Sequence numbers with one fate, up to `end`.
+/// Sequence numbers up to `end` with the same state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub end: Seq,
     pub fate: Fate,
     pub times: Times,
-    /// When it was sent last.
+    /// The time of the last transmission.
     pub sent_at: Instant,
 }
 
-/// All runs, and what they add up to.
+/// All runs, and their totals.
 #[derive(Debug)]
 pub(super) struct Flight {
     start: Seq,
-    /// The only run, where it was sent once and nothing else is known of it, and where no second one came behind it.
+    /// The only run, if it was sent once, is neither SACKed nor lost, and no second run was appended.
     sole: Option<Run>,
-    /// All runs, where there is no sole one.
+    /// All runs, if there is no sole run.
     runs: VecDeque<Run>,
     limit: usize,
     sacked: u32,
@@ -69,30 +69,30 @@ impl Flight {
         Self { start, sole: None, runs: VecDeque::new(), limit, sacked: 0, lost: 0 }
     }
 
-    /// Begins with nothing under way.
+    /// Starts with nothing in flight.
     pub fn begin(&mut self, start: Seq) {
         self.start = start;
     }
 
-    /// Bytes that the peer has ahead of a gap.
+    /// Returns the number of SACKed bytes.
     #[inline]
     pub const fn sacked(&self) -> u32 {
         self.sacked
     }
 
-    /// Bytes that are to be sent again.
+    /// Returns the number of lost bytes.
     #[inline]
     pub const fn lost(&self) -> u32 {
         self.lost
     }
 
-    /// Whether nothing is known but that all of it was sent.
+    /// Returns whether no data is SACKed or lost.
     #[inline]
     pub const fn is_whole(&self) -> bool {
         self.sacked | self.lost == 0
     }
 
-    /// New data up to `end` goes out.
+    /// Records that new data up to `end` was sent.
     #[inline]
     pub fn sent(&mut self, end: Seq, now: Instant) {
         if self.sole.is_none() && self.runs.is_empty() {
@@ -102,7 +102,7 @@ impl Flight {
         }
     }
 
-    /// The same behind what is under way.
+    /// Appends new data to a flight with at least one run.
     fn sent_behind(&mut self, end: Seq, now: Instant) {
         let run = Run { end, fate: Fate::Sent, times: Times::Once, sent_at: now };
         if let Some(sole) = &mut self.sole
@@ -124,7 +124,7 @@ impl Flight {
         self.runs.push_back(run);
     }
 
-    /// Puts a sole run among the others: for whatever is more than sending and arriving.
+    /// Moves the sole run into the list, before an operation that needs the list.
     #[inline]
     fn spread(&mut self) {
         if let Some(sole) = self.sole.take() {
@@ -132,7 +132,8 @@ impl Flight {
         }
     }
 
-    /// All before `ack` arrived, of a flight that is whole. Returns the latest round trip that it tells.
+    /// Removes all data before `ack` from a flight without SACKed or lost data. Returns the round-trip time of the last
+    /// run that was sent only once.
     #[inline]
     pub fn acked_whole(&mut self, ack: Seq, now: Instant) -> Option<Duration> {
         match &self.sole {
@@ -167,7 +168,7 @@ impl Flight {
         rtt
     }
 
-    /// All before `ack` arrived.
+    /// Removes all data before `ack`, and records the arrivals.
     pub fn acked(&mut self, ack: Seq, news: &mut Deliveries<'_>) {
         self.spread();
         while let Some(&first) = self.runs.front() {
@@ -189,7 +190,7 @@ impl Flight {
         self.forget();
     }
 
-    /// Gives the memory of a large flight back that is over.
+    /// Frees the memory of a large flight that has ended.
     fn forget(&mut self) {
         if self.runs.is_empty() && self.runs.capacity() > KEPT {
             self.runs = VecDeque::new();
@@ -212,7 +213,7 @@ impl Flight {
         }
     }
 
-    /// The peer has a block, which lies within the flight.
+    /// Marks a block in the flight as SACKed, and records the arrivals.
     pub fn sack(&mut self, block: Block, news: &mut Deliveries<'_>) {
         self.spread();
         let mut index = self.runs.partition_point(|run| !run.end.after(block.start));
@@ -237,8 +238,8 @@ impl Flight {
         self.unite();
     }
 
-    /// Cuts the run at `index`, which begins at `from`, so that `start` to `end` is a run: returns its place,
-    /// or nothing where that would make too many.
+    /// Splits the run at `index`, which begins at `from`, so that `start..end` is a run. Returns its index, or `None`
+    /// if the split would exceed the limit.
     fn cut(&mut self, index: usize, (from, start, end): (Seq, Seq, Seq)) -> Option<usize> {
         let run = *self.runs.get(index)?;
         let pieces = usize::from(from.before(start)) + usize::from(end.before(run.end));
@@ -256,7 +257,7 @@ impl Flight {
         Some(place)
     }
 
-    /// The run at `index`, which begins at `start`, has another fate now.
+    /// Changes the state of the run at `index`, which begins at `start`.
     fn turn(&mut self, index: usize, start: Seq, fate: Fate) {
         let Some(run) = self.runs.get_mut(index) else { return };
         let (old, len) = (run.fate, run.end.since(start));
@@ -265,7 +266,7 @@ impl Flight {
         self.join(fate, len);
     }
 
-    /// Makes one run of neighbours whose times mean nothing any more.
+    /// Merges adjacent runs of the same state, except in the state `Sent`, in which send times matter.
     fn unite(&mut self) {
         let mut last = 0;
         for index in 1..self.runs.len() {
@@ -281,8 +282,8 @@ impl Flight {
         self.runs.truncate(last + 1);
     }
 
-    /// Finds what must be lost, as something sent later has arrived (RFC 8985 6.2): `is_due` says of a run
-    /// since when. Returns when the rest of them is to be looked at.
+    /// Marks runs as lost for which some later sent data has arrived (RFC 8985 6.2). `is_due` returns the time from
+    /// which a run is lost. Returns the latest such time of the remaining runs: the time of the next check.
     pub fn find_lost(&mut self, now: Instant, is_due: impl Fn(&Run) -> Option<Instant>) -> Option<Instant> {
         self.spread();
         let (mut from, mut look_at, mut found) = (self.start, None, 0);
@@ -306,7 +307,8 @@ impl Flight {
         look_at
     }
 
-    /// The first `len` bytes are lost, where nothing else is known of them.
+    /// Marks the first `len` bytes as lost, at most the first run, if that is in the state `Sent`. If the split would
+    /// exceed the limit, marks the entire run.
     pub fn lose_first(&mut self, len: u32) {
         self.spread();
         let Some(&first) = self.runs.front() else { return };
@@ -322,7 +324,8 @@ impl Flight {
         self.unite();
     }
 
-    /// The last `len` bytes are to be sent again, where nothing else is known of them.
+    /// Marks the last `len` bytes as lost, at most the last run, if that is in the state `Sent`. Does nothing if the
+    /// split would exceed the limit.
     pub fn lose_last(&mut self, len: u32) {
         self.spread();
         let Some(&last) = self.runs.back() else { return };
@@ -338,7 +341,7 @@ impl Flight {
         }
     }
 
-    /// Everything is to be sent again, whatever the peer said of it: it may have let go of it (RFC 2018 8).
+    /// Marks all data as lost, even if SACKed: the peer may have discarded it (RFC 2018 8).
     pub fn lose_all(&mut self) {
         self.spread();
         let Some(&last) = self.runs.back() else { return };
@@ -348,13 +351,13 @@ impl Flight {
         self.runs.push_back(Run { fate: Fate::Lost, times: Times::Again, ..last });
     }
 
-    /// What counted as lost is under way after all.
+    /// Marks all lost data as in flight again.
     pub fn find_all(&mut self) {
         self.runs.iter_mut().filter(|run| run.fate == Fate::Lost).for_each(|run| run.fate = Fate::Sent);
         self.lost = 0;
     }
 
-    /// The first run that is to be sent again: its start and end.
+    /// Returns start and end of the first lost run.
     pub fn first_lost(&self) -> Option<(Seq, Seq)> {
         let mut start = self.start;
         for run in &self.runs {
@@ -366,7 +369,7 @@ impl Flight {
         None
     }
 
-    /// The bytes from the start of the first lost run up to `end` go out again.
+    /// Records that the bytes from the start of the first lost run up to `end` were retransmitted.
     pub fn sent_again(&mut self, end: Seq, now: Instant) {
         let Some(index) = self.runs.iter().position(|run| run.fate == Fate::Lost) else { return };
         let full = self.runs.len() >= self.limit;

@@ -1,4 +1,4 @@
-//! Any story of a flight agrees with a model that knows the fate of every byte.
+//! Random sequences of operations give the same result on a flight and on a model with one state per byte.
 
 use super::*;
 use crate::tcp::connection::sender::rack::Rack;
@@ -34,18 +34,18 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// All runs, wherever they lie.
+/// Returns all runs.
 fn runs(flight: &Flight) -> Vec<Run> {
-    assert!(flight.sole.is_none() || flight.runs.is_empty(), "a sole run has no others beside it");
+    assert!(flight.sole.is_none() || flight.runs.is_empty(), "a sole run excludes others");
     flight.sole.iter().chain(&flight.runs).copied().collect()
 }
 
-/// The fates of all bytes from the start on.
+/// Returns the states of all bytes.
 fn fates(flight: &Flight) -> Vec<Fate> {
     let mut from = flight.start;
     let mut fates = Vec::new();
     for run in runs(flight) {
-        assert!(run.end.after(from), "runs follow each other");
+        assert!(run.end.after(from), "runs are not empty");
         fates.extend((0..run.end.since(from)).map(|_| run.fate));
         from = run.end;
     }
@@ -56,7 +56,8 @@ fn count(fates: &[Fate], fate: Fate) -> u32 {
     fates.iter().filter(|&&other| other == fate).count() as u32
 }
 
-/// Runs the steps on a flight with this limit; with a model only where no limit is ever met.
+/// Performs the steps on a flight with this limit. Compares with the model only if `exact`, which requires a limit that
+/// is never reached.
 fn play(steps: Vec<Step>, base: u32, limit: usize, exact: bool) {
     let mut flight = Flight::new(Seq(base), limit);
     let mut model: Vec<Fate> = Vec::new();
@@ -128,18 +129,18 @@ fn play(steps: Vec<Step>, base: u32, limit: usize, exact: bool) {
 
 proptest! {
     #[test]
-    fn every_byte_has_the_fate_that_was_told(steps in prop::collection::vec(step(), 1..80), base in any::<u32>()) {
+    fn every_byte_has_the_state_of_the_model(steps in prop::collection::vec(step(), 1..80), base in any::<u32>()) {
         play(steps, base, 100_000, true);
     }
 
     #[test]
-    fn a_limit_bounds_the_runs(steps in prop::collection::vec(step(), 1..200), limit in 8usize..20) {
+    fn the_limit_bounds_the_number_of_runs(steps in prop::collection::vec(step(), 1..200), limit in 8usize..20) {
         play(steps, 0, limit, false);
     }
 }
 
 #[test]
-fn what_is_sent_at_one_moment_is_one_run() {
+fn data_sent_at_the_same_time_is_one_run() {
     let mut flight = Flight::new(Seq(0), 100);
     (1..50).for_each(|number| flight.sent(Seq(number * 1000), Instant::ZERO));
     assert_eq!(runs(&flight).len(), 1);
@@ -147,7 +148,7 @@ fn what_is_sent_at_one_moment_is_one_run() {
     let later = Instant::ZERO + Duration::from_millis(1);
     flight.sent(Seq(60_000), later);
     assert_eq!(runs(&flight).len(), 2);
-    // The acknowledgement of the first run tells nothing of the second.
+    // The acknowledgement of the first run gives no round-trip time of the second.
     assert_eq!(flight.acked_whole(Seq(49_000), later), Some(Duration::from_millis(1)));
     assert_eq!(flight.acked_whole(Seq(60_000), later), Some(Duration::ZERO));
     assert!(runs(&flight).is_empty());
