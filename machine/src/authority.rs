@@ -12,12 +12,12 @@
 //! [`Machine`](crate::boot::Machine) and [`Cell`](crate::cell::Cell) contain the value, and each exists once in a run.
 //! The platform of a cell keeps it: no public item of `isola`, the crate that applications depend on, leads to it.
 
-/// Proof that the caller belongs to the code that owns the machine, or to the platform of a cell. Has no size.
+/// Proof that the caller belongs to the code that owns the machine, or to the platform of a cell. Zero-sized.
 #[derive(Clone, Copy, Debug)]
 pub struct Authority(());
 
 impl Authority {
-    /// This crate's own.
+    /// The authority of this crate's own calls.
     pub(crate) const OWN: Self = Self(());
 
     /// Creates an authority without a [`Machine`](crate::boot::Machine) or a [`Cell`](crate::cell::Cell).
