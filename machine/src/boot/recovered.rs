@@ -91,7 +91,7 @@ impl Inheritance {
         let devices: Vec<DevicePlace> = devices.iter().map(Device::place).collect();
         let mut settled = settle(claims, &Facts { memory: free, cores: &cores, devices: &devices });
         for core in settled.held.iter_mut().flat_map(|claim| claim.cores.iter_mut().flatten()) {
-            // The record's NUMA node and siblings of a core do not matter: its id decides.
+            // The id and the APIC id identify the core; its node and site are those of the firmware.
             *core = *cores.iter().find(|known| known.id == core.id).unwrap_or(core);
         }
         Self { past: Some(past), settled, unread, ..Self::default() }
