@@ -95,7 +95,7 @@ isola_processor_entry:
 4:  add $SLOT_BYTES, %rdi
     dec %ecx
     jnz 3b
-6:  cli                             # not expected: nobody waits for this core
+6:  cli                             # not expected: no slot waits for this core
     hlt
     jmp 6b
 5:  mov SLOT_ROOT(%rdi), %rax
