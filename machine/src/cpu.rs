@@ -182,7 +182,7 @@ pub(crate) unsafe fn read_msr(register: u32) -> u64 {
 /// Writes a model-specific register.
 ///
 /// # Safety
-/// The register must exist, and the value must not take away what code relies on.
+/// The register must exist, and the value must not break assumptions of other code.
 pub(crate) unsafe fn write_msr(register: u32, value: u64) {
     // SAFETY: the caller guarantees both.
     unsafe {

@@ -1,6 +1,6 @@
 //! All access to the hardware. This crate contains every privileged instruction, every access to a device register and
-//! every conversion of a number to a pointer; the layers above are safe Rust. [`authority`] has the rule by which
-//! functions of this crate are safe, need an [`Authority`](authority::Authority), or are `unsafe`.
+//! every conversion of a number to a pointer; the drivers and the supervisor above it are safe Rust. [`authority`] has
+//! the rule by which functions of this crate are safe, need an [`Authority`](authority::Authority), or are `unsafe`.
 //!
 //! | module | contents |
 //! |---|---|
@@ -24,6 +24,7 @@
 //! | [`restart`] | restart of an image, and recovery of its cells |
 //! | [`registers`] | bounds-checked ranges of device registers |
 //! | [`dma`] | memory that drivers and devices share, and its device addresses |
+//! | [`dma_ring`] | rings and words in that memory |
 //! | [`dma_peer`] | the same memory from the side of a device in software |
 //! | [`backtrace`] | return addresses on a stack |
 //! | [`heap`] | a heap for images that own the machine |

@@ -348,8 +348,8 @@ fn read_entry(table: PhysAddr, index: usize) -> u64 {
 }
 
 fn write_entry(table: PhysAddr, index: usize, entry: u64) {
-    // SAFETY: as above. The callers of `map` decide what is mapped: the pages of a space in use belong to regions that
-    // their owner gave up for it.
+    // SAFETY: as above. The callers of `map` choose the mapped memory: the pages of a space in use belong to regions
+    // that their owner gave up for it.
     unsafe { direct(table).cast::<u64>().add(index).write_volatile(entry) }
 }
 

@@ -4,7 +4,6 @@
 //! DIRECT_MAP   all RAM but the image's own                          RW  NX
 //! STACKS       one slot per core, by core id, as in a cell          RW  NX
 //! DEVICES      the local APIC, then device registers as mapped      RW  NX uncached
-//! DEVICES      the local APIC, then device registers as they come   RW  NX uncached
 //! SHARED       the switch page                                      R   X
 //! IMAGE        the image's segments                                 R X | R | RW
 //! ```

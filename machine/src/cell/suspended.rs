@@ -17,8 +17,8 @@
 //! that should resume a context may itself wait, in the middle of an event, for a lock that the context holds. So while
 //! a context is unfinished, the supervisor *rotates* all cores of the cell every few milliseconds, by non-maskable
 //! interrupts: a core that runs its own context suspends it, in the middle of an event, and resumes another; a core
-//! that runs another's context suspends that and resumes its own. So every context makes progress, whichever waits for
-//! which.
+//! that runs another's context suspends that and resumes its own. So every context makes progress, and
+//! every lock is released eventually.
 //!
 //! No context is suspended while its core has interrupts on, as it is between two events then and will see its orders
 //! by itself, or while it executes the code of this module: see `may_switch`.
@@ -127,7 +127,7 @@ pub enum Asked {
     /// Stop, and report the place in the code.
     Stop,
     /// Yield: the context is suspended, and waits for a core that resumes it. The core has to report that, by
-    /// [`Yielded::tell`], and must do nothing afterwards but [`Yielded::wait`].
+    /// [`Yielded::tell`], and may only call [`Yielded::wait`].
     Yield(Yielded),
 }
 

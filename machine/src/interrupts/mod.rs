@@ -139,7 +139,7 @@ pub(crate) fn vectors() -> u64 {
     (&raw const isola_vectors) as u64
 }
 
-/// Called by `vectors.s`.
+/// Handles an interrupt; called by `vectors.s`.
 #[unsafe(no_mangle)]
 extern "sysv64" fn isola_interrupt(vector: u64) {
     let vector = vector as u8;
@@ -171,7 +171,7 @@ extern "sysv64" fn isola_either(frame: &ExceptionFrame) -> u64 {
     pushed_bytes
 }
 
-/// Called by `vectors.s`.
+/// Handles a page fault; called by `vectors.s`.
 #[unsafe(no_mangle)]
 extern "sysv64" fn isola_page_fault(frame: &ExceptionFrame) {
     let address = cpu::fault_address();
@@ -185,7 +185,7 @@ extern "sysv64" fn isola_page_fault(frame: &ExceptionFrame) {
     handler(frame, address);
 }
 
-/// Called by `vectors.s`.
+/// Handles a non-maskable interrupt; called by `vectors.s`.
 #[unsafe(no_mangle)]
 extern "sysv64" fn isola_non_maskable(frame: &ExceptionFrame) {
     let handler = NON_MASKABLE_HANDLER.load(Ordering::Acquire);
@@ -203,7 +203,7 @@ extern "sysv64" fn isola_non_maskable(frame: &ExceptionFrame) {
     }
 }
 
-/// Called by `vectors.s`.
+/// Handles a fatal exception; called by `vectors.s`.
 #[unsafe(no_mangle)]
 extern "sysv64" fn isola_exception(frame: &ExceptionFrame) -> ! {
     let handler = EXCEPTION_HANDLER.load(Ordering::Acquire);

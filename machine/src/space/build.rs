@@ -50,8 +50,8 @@ pub struct Plan<'a> {
     pub text: Option<SharedRegion>,
     /// Its devices, which no other cell or driver uses.
     pub devices: Vec<&'a mut Device>,
-    /// The descriptor. The builder fills in memory, pool, image and devices, and raises the maximum of memory to the
-    /// memory that the cell gets.
+    /// The descriptor. The builder fills in memory, pool, image and devices, and raises the memory limit to the memory
+    /// that the cell gets, if it is lower.
     pub descriptor: Descriptor,
 }
 
