@@ -48,14 +48,14 @@ impl core::error::Error for DoesNotStop {}
 /// A device's registers, mapped.
 #[derive(Debug)]
 pub enum Windows {
-    /// Of a PCI function.
+    /// The registers of a PCI function.
     Pci {
         /// Its 4 KiB of configuration space.
         config: Registers,
         /// Its memory BARs, by index.
         bars: Vec<(u8, Registers)>,
     },
-    /// Of a virtio device with its registers in memory.
+    /// The registers of a virtio device with memory-mapped registers.
     Mmio {
         /// All registers: 512 bytes.
         registers: Registers,

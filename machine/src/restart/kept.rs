@@ -26,7 +26,7 @@ const JOURNAL_BYTES: usize = 64 << 10;
 /// The number of recorded restarts: see [`Kept::may_restart`].
 const REMEMBERED: usize = 5;
 
-/// The kept variables.
+/// The variables of every image that survive a restart.
 #[repr(C, align(4096))]
 pub(super) struct Kept {
     /// The interrupt table while the image has no other.

@@ -5,8 +5,8 @@
 //! writes to the cell's ordinary memory do not reach them. Every page that is mapped here is checked to belong to the
 //! cell: to its pool, or to its image's own data.
 //!
-//! **Pages are mapped and unmapped in three steps**, because each core flushes its own TLB, when its event loop comes
-//! to that ([`flush`]):
+//! **Pages are mapped and unmapped in three steps**, because each core flushes its own TLB between two events
+//! ([`flush`]):
 //!
 //! ```text
 //!   empty ──map──► present ──retire──► retired ──(every core flushes)──collect──► empty
