@@ -1,7 +1,7 @@
-//! A cell image that boots alone, without a supervisor: it finds out about the machine, builds itself the
-//! address space that a supervisor would have built, and enters it with all cores.
+//! Boot of a cell image without a supervisor: it discovers the machine, builds the address space that a supervisor
+//! would have built, and enters it with all cores.
 //!
-//! What is left of the boot, tables and stacks of a few hundred KiB, stays unused.
+//! The boot's tables and stacks, a few hundred KiB, stay unused afterwards.
 
 use crate::apic::local;
 use crate::boot::{self, Machine};
@@ -19,18 +19,18 @@ use isola_abi::layout::IMAGE;
 /// The entry of the image's note.
 static ENTRY: AtomicU64 = AtomicU64::new(0);
 
-/// The way of a cell image that was entered by a PVH loader, to its entry. The command line gives it a name,
-/// an address and arguments, see [`boot::command_line`].
+/// Boots a cell image that a PVH loader entered, and calls its entry on every core. The command line sets the cell's
+/// name, address and arguments, see [`boot::command_line`].
 ///
 /// # Safety
 /// As for [`boot::own_machine`].
 pub unsafe fn boot(start_info: u64, entry: extern "sysv64" fn(u64) -> !) -> ! {
     ENTRY.store(entry as usize as u64, Ordering::Relaxed);
-    // SAFETY: the caller's.
+    // SAFETY: the caller upholds the contract of `own_machine`.
     unsafe { boot::own_machine(start_info, become_cell) }
 }
 
-/// Gives all of the machine to the cell.
+/// Turns the whole machine into one cell and enters it with all cores.
 fn become_cell(machine: Machine) -> ! {
     let Machine { command_line, parked, memory, mut devices, mut lines, clock, space, boot_core, .. } =
         machine;
@@ -79,7 +79,7 @@ fn become_cell(machine: Machine) -> ! {
     cell.enter_here(0)
 }
 
-/// The segments of this image, which stand where they are linked to.
+/// Returns the segments of the running image, which are at their link addresses.
 fn running_segments() -> Vec<Segment<'static>> {
     let bounds = Bounds::of_image();
     [
@@ -89,8 +89,8 @@ fn running_segments() -> Vec<Segment<'static>> {
     ]
     .into_iter()
     .map(|(start, end, rights)| {
-        // SAFETY: the loader has put the segment there. What uses it, until the cell is entered and after, is
-        // this image.
+        // SAFETY: the loader has placed the whole segment there, and only this image uses it, before the cell is
+        // entered and afterwards.
         let place = unsafe { InPlace::new(PhysAddr(start - IMAGE)) };
         Segment { virt: start, memory_bytes: end - start, rights, bytes: SegmentBytes::InPlace(place) }
     })

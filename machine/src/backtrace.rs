@@ -1,25 +1,25 @@
-//! Return addresses of the functions that are running, by frame pointers, which all code of an image keeps.
+//! Return addresses of the active functions. All code of an image keeps frame pointers.
 //!
-//! Nothing is read but the stack of this core: a chain that was overwritten ends the walk, and cannot make it
-//! fault. So it can be used at any moment, in the handlers of exceptions too.
+//! The walk reads only the stack of this core. An overwritten chain of frames ends the walk and cannot make it fault,
+//! so the walk is possible at any moment, also in exception handlers.
 
 use core::arch::asm;
 use core::ops::Range;
 use isola_abi::layout::{DEVICES, PAGE_SIZE, STACK_SIZE, STACK_SLOT, STACKS};
 
-/// Fills `into` with return addresses, innermost first, from the frame on that `frame_pointer` (RBP) leads to;
-/// returns how many there are. None, where this core does not run on a stack of a cell or a supervisor.
+/// Fills `into` with return addresses, innermost first, starting with the frame at `frame_pointer` (RBP). Returns their
+/// number: 0 if this core does not run on a stack of a cell or a supervisor.
 pub fn walk(frame_pointer: u64, into: &mut [u64]) -> usize {
     let Some(stack) = main_stack_of(stack_pointer()) else { return 0 };
     let read = |address: u64| {
-        // SAFETY: `frames` asks for addresses within the stack only, which is mapped: this core runs on it,
-        // or on another one of its slot.
+        // SAFETY: `frames` reads only addresses within the stack. The stack is mapped: this core runs on it, or on
+        // another stack of the same slot.
         unsafe { (address as *const u64).read_volatile() }
     };
     frames(frame_pointer, stack, read, into)
 }
 
-/// The frame pointer of the caller.
+/// Returns the frame pointer of the caller.
 #[inline(always)]
 pub fn frame_pointer() -> u64 {
     let value;
@@ -36,7 +36,7 @@ fn stack_pointer() -> u64 {
     value
 }
 
-/// The main stack of the slot that an address is in.
+/// Returns the main stack of the stack slot that contains `address`.
 fn main_stack_of(address: u64) -> Option<Range<u64>> {
     if !(STACKS..DEVICES).contains(&address) {
         return None;
@@ -45,7 +45,8 @@ fn main_stack_of(address: u64) -> Option<Range<u64>> {
     Some(start..start + STACK_SIZE)
 }
 
-/// Follows frames: at a frame pointer stand the caller's, and the return address. Frames of callers are above.
+/// Follows the frames from `first` and stores their return addresses. A frame holds the caller's frame pointer, then
+/// the return address. The frames of callers are at higher addresses.
 fn frames(first: u64, stack: Range<u64>, read: impl Fn(u64) -> u64, into: &mut [u64]) -> usize {
     let mut frame = first;
     let mut above = stack.start;
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_that_were_overwritten_end() {
+    fn an_overwritten_chain_ends_the_walk() {
         for next in [0x1100, 0x1108, 0x10f8, 0x0ff8, 0x1ff8, 0x2000, 0x1201, u64::MAX, u64::MAX - 7] {
             assert_eq!(walk_fake(&[(0x1100, next), (0x1108, 7)], 0x1100), [7], "{next:#x}");
         }
@@ -97,14 +98,14 @@ mod tests {
     }
 
     #[test]
-    fn a_long_chain_fills_what_there_is_room_for() {
+    fn a_long_chain_fills_the_buffer() {
         let words: alloc::vec::Vec<_> =
             (0..20).flat_map(|n| [(0x1100 + 16 * n, 0x1110 + 16 * n), (0x1108 + 16 * n, n + 1)]).collect();
         assert_eq!(walk_fake(&words, 0x1100), [1, 2, 3, 4, 5, 6, 7, 8]);
     }
 
     #[test]
-    fn only_stacks_have_a_stack() {
+    fn only_addresses_in_stack_slots_have_a_main_stack() {
         let slot = STACKS + 3 * STACK_SLOT;
         assert_eq!(main_stack_of(slot + 0x8_1000), Some(slot + PAGE_SIZE..slot + PAGE_SIZE + STACK_SIZE));
         assert_eq!(main_stack_of(0x7fff_0000_0000), None);

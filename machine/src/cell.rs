@@ -1,8 +1,8 @@
-//! A cell as its own code finds it: what it was told, what it tells, its devices' registers.
+//! The running cell from its own side: descriptor, report, live words, pool, and device registers.
 //!
-//! The same whether a supervisor built the cell or the image booted [`alone`](crate::alone). Everywhere else,
-//! nothing is at these addresses, which are in the half of the address space that programs don't have: using
-//! what is returned here faults there, and ends the program.
+//! All is the same whether a supervisor built the cell or the image booted [`alone`](crate::alone). Elsewhere, as in a
+//! host program, these addresses are unmapped (they are in the kernel half of the address space), so any access to the
+//! values returned here faults and ends the program.
 
 mod grown;
 pub mod suspended;
@@ -36,24 +36,24 @@ use isola_abi::report::Report;
 /// A cell.
 #[derive(Debug)]
 pub struct Cell {
-    /// What the cell was told.
+    /// The descriptor.
     pub descriptor: Descriptor,
-    /// Its pool, in the direct map: zeroed, and whole pages; each range with the node that it belongs to.
+    /// The pool, in the direct map: zeroed whole pages. Each range has its NUMA node.
     pub pool: Vec<(NodeId, &'static mut [u8])>,
-    /// The virtual memory that it maps itself.
+    /// The region area: the virtual memory that the cell maps itself.
     pub window: Window,
-    /// Its devices.
+    /// The registers of the cell's devices.
     pub devices: Vec<(DeviceKind, Windows)>,
     /// The right to program the hardware of the cell's cores.
     pub authority: Authority,
 }
 
-/// Why there is no cell.
+/// A failure of [`Cell::open`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CellError {
-    /// The descriptor cannot be read.
+    /// The descriptor is invalid.
     Descriptor(DescriptorError),
-    /// It was opened before.
+    /// The cell is open already.
     Opened,
 }
 
@@ -71,19 +71,19 @@ impl fmt::Display for CellError {
 impl core::error::Error for CellError {}
 
 impl Cell {
-    /// Reads the descriptor, and puts it to use for this crate: how interrupts are sent, where the image's
-    /// constants are for devices. For the first core of a cell, before it does anything else here.
+    /// Reads the descriptor, and configures this crate by it: the interrupt mode, and the image's segments for DMA. The
+    /// first core of a cell calls this before any other function of this module.
     ///
     /// # Errors
-    /// A [`CellError`]; the second time, [`CellError::Opened`].
+    /// A [`CellError`]; at the second call, [`CellError::Opened`].
     pub fn open() -> Result<Self, CellError> {
         static OPENED: AtomicBool = AtomicBool::new(false);
         if OPENED.swap(true, Ordering::AcqRel) {
             return Err(CellError::Opened);
         }
         let len = DESCRIPTOR_SIZE as usize - BODY_OFFSET;
-        // SAFETY: in every cell the area is mapped there, read-only; elsewhere see above. Its builder changes nothing in it any more
-        // but the live words, in front of the body.
+        // SAFETY: in every cell the area is mapped there, read-only; elsewhere see the module documentation. Its
+        // builder changes nothing in it after the cell's start but the live words, which precede the body.
         let body =
             unsafe { core::slice::from_raw_parts((DESCRIPTOR as usize + BODY_OFFSET) as *const u8, len) };
         let descriptor = Descriptor::decode(body).map_err(CellError::Descriptor)?;
@@ -92,15 +92,15 @@ impl Cell {
         let devices = descriptor
             .devices
             .iter()
-            // SAFETY: who built the cell has mapped these registers for it, for good, and they are handed out
-            // this once.
+            // SAFETY: the builder of the cell has mapped these registers for it, permanently, and `OPENED` ensures that
+            // they are handed out once.
             .map(|device| (device.kind, unsafe { windows(&device.transport) }))
             .collect();
         let pool = descriptor
             .pool
             .iter()
-            // SAFETY: who built the cell has mapped its pool there, for good; the pool is handed out this
-            // once. Any byte is a value.
+            // SAFETY: the builder of the cell has mapped its pool there, permanently; `OPENED` ensures that the pool is
+            // handed out once. Any byte is a valid value.
             .map(|range| unsafe {
                 let start = (DIRECT_MAP + range.memory.start.0) as *mut u8;
                 (range.node, core::slice::from_raw_parts_mut(start, range.memory.len_bytes as usize))
@@ -111,11 +111,11 @@ impl Cell {
     }
 }
 
-/// The window of the cell.
+/// Returns the region area of the cell. To be called once.
 fn window(descriptor: &Descriptor) -> Window {
     let base = NonNull::new(REGION_TABLES as *mut u8).unwrap_or(NonNull::dangling());
-    // SAFETY: who built the cell has mapped zeroed tables there, as many as the descriptor says, for good; they are
-    // handed out this once.
+    // SAFETY: the builder of the cell has mapped zeroed tables there, as many as the descriptor says, permanently;
+    // `Cell::open` hands them out once.
     let tables = unsafe { Tables::new(base, descriptor.region_tables) };
     let variables = Bounds::of_image().data_start;
     let data = descriptor.image.iter().find(|segment| segment.virt == variables).copied();
@@ -127,49 +127,50 @@ fn window(descriptor: &Descriptor) -> Window {
     )
 }
 
-/// What the cell tells. Each field is written as `isola_abi::report` says.
+/// Returns the cell's report. `isola_abi::report` defines how each field is written.
 pub fn report() -> &'static Report {
     let places = live().core_places.load(Ordering::Relaxed) as usize;
-    // SAFETY: in every cell the report is mapped there, for good, with records for all its places, and consists of atomics;
-    // elsewhere see above.
+    // SAFETY: in every cell the report is mapped there, permanently, with a record for each of its core slots, and
+    // consists of atomics; elsewhere see the module documentation.
     unsafe { &*Report::at(REPORT as *const u8, places) }
 }
 
-/// The cell's ledger.
+/// Returns the cell's ledger.
 pub fn ledger() -> Ledger<'static> {
     let places = live().core_places.load(Ordering::Relaxed) as usize;
     let slots = live().activity_slots.load(Ordering::Relaxed) as usize;
     let (records, counters) = Ledger::parts(REPORT as *const u8, places, slots);
-    // SAFETY: in every cell the ledger is mapped there, for good, behind the report, with so many slots, and consists of
-    // atomics; elsewhere see above.
+    // SAFETY: in every cell the ledger is mapped there, permanently, behind the report, with that many activity slots,
+    // and consists of atomics; elsewhere see the module documentation.
     unsafe { Ledger::new(&*records, &*counters) }
 }
 
-/// What the supervisor asks of the cell.
+/// Returns the supervisor's current request to the cell.
 pub fn request() -> Request {
     Request::from_u32(live().request.load(Ordering::Acquire))
 }
 
-/// What the host tool asks of the cell.
+/// Returns the queries of the host tool.
 pub fn questions() -> &'static Questions {
     &live().questions
 }
 
-/// The places that the cell has for cores.
+/// Returns the core slots of the cell.
 pub fn places() -> &'static Places {
     &live().places
 }
 
-/// What the supervisor changes while the cell runs.
+/// Returns the live words: the part of the descriptor that the supervisor changes while the cell runs.
 fn live() -> &'static LiveWords {
-    // SAFETY: in every cell the words are mapped there, for good, and are atomics; elsewhere see above.
+    // SAFETY: in every cell the words are mapped there, permanently, and are atomics; elsewhere see the module
+    // documentation.
     unsafe { &*(DESCRIPTOR as *const LiveWords) }
 }
 
 /// # Safety
-/// The registers must be mapped where `transport` says, for good.
+/// The registers must be mapped at the addresses in `transport`, permanently.
 unsafe fn windows(transport: &Transport) -> Windows {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees the mapping.
     let at = |virt: u64, len: u64| unsafe {
         let base = NonNull::new(virt as *mut u8).unwrap_or(NonNull::dangling());
         Registers::new(base, if virt == 0 { 0 } else { len as usize })

@@ -1,4 +1,4 @@
-//! The processor: what it can, its control and model-specific registers, its cycle counter.
+//! The processor: its features, its control and model-specific registers, its cycle counter.
 
 use core::arch::asm;
 use core::arch::x86_64::{__cpuid, __cpuid_count, _rdtsc};
@@ -12,22 +12,23 @@ pub(crate) mod msr {
     pub(crate) const GS_BASE: u32 = 0xc000_0101;
 }
 
-/// CR4: no use of user pages' instructions, no access to user pages, no leaks to user code, FS and GS bases.
+/// Bits of CR4: no SGDT and the like in user mode, access to FS and GS bases, no execution of user pages, no access to
+/// user pages.
 const CR4_UMIP: u64 = 1 << 11;
 const CR4_FSGSBASE: u64 = 1 << 16;
 const CR4_SMEP: u64 = 1 << 20;
 const CR4_SMAP: u64 = 1 << 21;
 
-/// What the processor can, as far as Isola asks.
+/// The processor's features, as far as Isola uses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// Its local APIC is reached by model-specific registers.
+    /// The local APIC has model-specific registers.
     pub x2apic: bool,
     /// Pages of 1 GiB.
     pub gib_pages: bool,
     /// Instructions for the bases of FS and GS.
     pub fsgsbase: bool,
-    /// It is a hypervisor's.
+    /// The processor is virtual.
     pub hypervisor: bool,
     /// The instruction RDRAND.
     pub rdrand: bool,
@@ -41,7 +42,7 @@ pub struct Features {
 }
 
 impl Features {
-    /// This core's; all cores of a machine have the same.
+    /// Reads the features of this core; all cores of a machine have the same.
     pub fn read() -> Self {
         let one = cpuid(1, 0);
         let seven = cpuid(7, 0);
@@ -64,8 +65,8 @@ impl Features {
 }
 
 impl Features {
-    /// How cores halt, where `requested` has not been decided otherwise: by MWAIT on a processor of its own that has it. A
-    /// hypervisor may keep a processor busy in it: it is used there where it is requested, and nowhere where it is not.
+    /// Returns the instruction by which cores halt. Without a request, that is MWAIT on a physical processor, and HLT
+    /// under a hypervisor, which may keep a processor busy in MWAIT. A processor without MWAIT uses HLT in any case.
     pub fn halt_mode(&self, requested: Option<HaltMode>) -> HaltMode {
         let by_default = if self.hypervisor { HaltMode::Hlt } else { HaltMode::Mwait };
         match requested.unwrap_or(by_default) {
@@ -75,7 +76,7 @@ impl Features {
     }
 }
 
-/// What the instruction CPUID answers.
+/// The result of the instruction CPUID.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cpuid {
     pub(crate) eax: u32,
@@ -84,7 +85,7 @@ pub(crate) struct Cpuid {
     pub(crate) edx: u32,
 }
 
-/// A leaf of CPUID; zeros where the processor doesn't have it.
+/// Returns a leaf of CPUID; zeros if the processor does not have it.
 pub(crate) fn cpuid(leaf: u32, subleaf: u32) -> Cpuid {
     let range = leaf & 0xffff_0000;
     let last = __cpuid(range).eax;
@@ -95,14 +96,14 @@ pub(crate) fn cpuid(leaf: u32, subleaf: u32) -> Cpuid {
     Cpuid { eax: answer.eax, ebx: answer.ebx, ecx: answer.ecx, edx: answer.edx }
 }
 
-/// The id that this core's APIC has from reset on. `smp/start.s` finds it the same way.
+/// Returns the APIC id of this core after reset. `smp/start.s` determines it in the same way.
 pub(crate) fn initial_apic_id() -> ApicId {
     let topology = cpuid(0xb, 0);
     ApicId(if topology.ebx == 0 { cpuid(1, 0).ebx >> 24 } else { topology.edx })
 }
 
-/// Switches on what protects this core against its own code's mistakes, where it has it. Bits that it doesn't
-/// have are left alone: there are emulators that hang otherwise.
+/// Enables the processor's protections of this core against faults of its own code. Leaves bits that the processor does
+/// not have unchanged: some emulators hang otherwise.
 pub(crate) fn protect() {
     let features = Features::read();
     let wanted = [
@@ -112,54 +113,54 @@ pub(crate) fn protect() {
         (features.smap, CR4_SMAP),
     ];
     let bits = wanted.iter().filter(|(has, _)| *has).fold(0, |bits, (_, bit)| bits | bit);
-    // SAFETY: the bits exist, and take rights away that Isola's code doesn't use, or add instructions.
+    // SAFETY: the bits exist, and only remove rights that Isola's code does not use, or enable instructions.
     unsafe {
         asm!("mov {old}, cr4", "or {old}, {bits}", "mov cr4, {old}", old = out(reg) _, bits = in(reg) bits)
     };
 }
 
-/// The cycle counter. The same on all cores, as far as the processor keeps that promise.
+/// Reads the cycle counter. It is the same on all cores, as far as the processor guarantees that.
 #[inline]
 pub fn cycles() -> u64 {
-    // SAFETY: every x86-64 processor has it, and nobody forbids it to ring 0.
+    // SAFETY: every x86-64 processor has it, and ring 0 may always read it.
     unsafe { _rdtsc() }
 }
 
-/// 64 bits of the processor's random number generator; `None` where it has none, or it fails.
+/// Returns 64 bits of the processor's random number generator; `None` if there is none, or it fails.
 pub fn random() -> Option<u64> {
     if !Features::read().rdrand {
         return None;
     }
     (0..10).find_map(|_| {
         let (value, ok): (u64, u8);
-        // SAFETY: the instruction exists, and touches its operands alone.
+        // SAFETY: the instruction exists, and changes only its operands.
         unsafe { asm!("rdrand {}", "setc {}", out(reg) value, out(reg_byte) ok, options(nomem, nostack)) };
         (ok == 1).then_some(value)
     })
 }
 
-/// Sets the base of this core's GS segment, where a cell keeps the core's own data.
+/// Sets the base of this core's GS segment, which contains the core's own data in a cell.
 ///
 /// # Safety
 /// All code that reads the segment on this core must expect its data at `base` from now on.
 pub unsafe fn set_gs_base(base: u64) {
-    // SAFETY: the register exists; that code expects the value is the caller's.
+    // SAFETY: the register exists; the caller guarantees that all code expects the value.
     unsafe { write_msr(msr::GS_BASE, base) }
 }
 
-/// The base of this core's GS segment.
+/// Returns the base of this core's GS segment.
 pub(crate) fn gs_base() -> u64 {
     // SAFETY: every processor has the register.
     unsafe { read_msr(msr::GS_BASE) }
 }
 
-/// Sets what [`fault_address`] returns.
+/// Sets the value that [`fault_address`] returns.
 pub(crate) fn set_fault_address(address: u64) {
-    // SAFETY: the register holds what page faults leave there, and nothing else depends on it.
+    // SAFETY: only page faults and this function write the register, and no other code depends on it.
     unsafe { asm!("mov cr2, {}", in(reg) address, options(nomem, nostack, preserves_flags)) };
 }
 
-/// The address whose access caused the last page fault of this core.
+/// Returns the address whose access caused the last page fault of this core.
 pub fn fault_address() -> u64 {
     let address;
     // SAFETY: reading the register changes nothing.
@@ -173,7 +174,7 @@ pub fn fault_address() -> u64 {
 /// The register must exist.
 pub(crate) unsafe fn read_msr(register: u32) -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: that it exists is the caller's; reading the ones above has no effect.
+    // SAFETY: the caller guarantees that the register exists; reading those above has no effect.
     unsafe { asm!("rdmsr", in("ecx") register, out("eax") low, out("edx") high, options(nostack)) };
     u64::from(high) << 32 | u64::from(low)
 }
@@ -181,9 +182,9 @@ pub(crate) unsafe fn read_msr(register: u32) -> u64 {
 /// Writes a model-specific register.
 ///
 /// # Safety
-/// The register must exist, and the value must not take away what code relies on.
+/// The register must exist, and the value must not break assumptions of other code.
 pub(crate) unsafe fn write_msr(register: u32, value: u64) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees both.
     unsafe {
         asm!("wrmsr", in("ecx") register, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nostack));
     }
@@ -195,7 +196,7 @@ mod tests {
     use HaltMode::{Hlt, Mwait};
 
     #[test]
-    fn a_hypervisor_s_processor_halts_by_hlt_unless_told_otherwise() {
+    fn a_virtual_processor_halts_by_hlt_unless_mwait_is_requested() {
         let mode = |monitor, hypervisor, requested| {
             Features { monitor, hypervisor, ..Features::read() }.halt_mode(requested)
         };

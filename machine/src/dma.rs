@@ -1,13 +1,14 @@
-//! Memory that drivers and devices share, and the addresses by which devices know it.
+//! Memory that drivers and devices share, and the addresses by which devices access it.
 //!
-//! The heap of a supervisor or a cell is never paged: every buffer on it can be handed to a device as it is. Most of it is
-//! in the direct map, physically contiguous within each allocation. Large objects of a cell may be in pieces, in its
-//! window, once [`set_window`] has told of it: [`device_piece`] says where each piece is. Constants of the image can be
-//! read by devices too, once [`set_image`] has said where the image stands. Written by devices are no code and no constants,
-//! which many cells may stand on: of the image only its variables have an address for a device that writes.
+//! The heap of a supervisor or a cell is never paged, so any buffer on it can be lent to a device as it is. Most of it
+//! is in the direct map, physically contiguous within each allocation. A virtually contiguous allocation of a cell has
+//! several physical pieces in its region area; [`device_piece`] returns the address of each, once [`set_window`] has
+//! registered the region area. Devices can also read the image's code and constants, and write its variables, once
+//! [`set_image`] has registered the image's segments. Code and constants have no address for a device that writes, as
+//! many cells may share them.
 //!
-//! What is not here: who may use a buffer when. A driver keeps a buffer that it lent to a device until the
-//! device has returned it, and resets the device before it lets go of one that the device has not.
+//! Not here: the rule for when a buffer may be used. A driver keeps a lent buffer until the device has returned it, and
+//! resets the device before it frees a buffer that the device has not returned.
 
 use crate::authority::Authority;
 use crate::dma_peer::Block;
@@ -24,29 +25,29 @@ use isola_abi::descriptor::ImageSegment;
 use isola_abi::id::PhysRange;
 use isola_abi::layout::{DIRECT_MAP, IMAGE, PAGE_SIZE, REGION_TABLES, REGIONS};
 
-/// What a device does with memory that it is lent.
+/// A device's access to lent memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It reads it.
+    /// The device reads it.
     DeviceReads,
-    /// It writes it.
+    /// The device writes it.
     DeviceWrites,
 }
 
-/// The placed image, once its place is known. Leaked on purpose: it is set once a run.
+/// The image with its physical addresses, once known. Leaked on purpose: it is set once a run.
 static PLACED_IMAGE: AtomicPtr<PlacedImage> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The image's segments in physical memory.
 struct PlacedImage {
     segments: Vec<ImageSegment>,
     bounds: Bounds,
-    /// Virtual addresses of the variables, and the physical address of their start: a short cut, as the heap's first pages lie
-    /// there. Empty if the variables are not contiguous.
+    /// Virtual addresses of the variables, and the physical address of their start: a shortcut, as the heap's first
+    /// pages are there. Empty if the variables are not contiguous in physical memory.
     variables: Range<u64>,
     variables_at: u64,
 }
 
-/// Says where the running image's segments stand in physical memory.
+/// Registers the physical addresses of the running image's segments.
 pub(crate) fn set_image(segments: Vec<ImageSegment>) {
     let bounds = Bounds::of_image();
     let all = bounds.data_start..bounds.data_end;
@@ -57,20 +58,20 @@ pub(crate) fn set_image(segments: Vec<ImageSegment>) {
     PLACED_IMAGE.store(alloc::boxed::Box::leak(alloc::boxed::Box::new(image)), Ordering::Release);
 }
 
-/// The window of the cell, once it is known.
+/// The cell's region area, once known.
 static WINDOW: AtomicPtr<Window> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Says which window the running cell has.
+/// Registers the running cell's region area.
 pub fn set_window(_: Authority, window: &'static Window) {
     WINDOW.store(core::ptr::from_ref(window).cast_mut(), Ordering::Release);
 }
 
-/// Where devices find the memory from `address` on, for that use, and how many of its `len` bytes (at least one) are in a row
-/// there: the rest is elsewhere; at least one is. `None` for stacks and registers, for what is not there of regions or is gone
-/// meanwhile, for the image before [`set_image`], and for what is not written of the image where the device writes.
+/// Returns the device address of the memory at `address` for that access, and the number of its `len` bytes (at least
+/// one) that are contiguous there, also at least one; the rest is elsewhere. Returns `None` for stacks and registers,
+/// for addresses of regions that are not mapped, for the image before [`set_image`], and, if the device writes, for all
+/// of the image but its variables.
 ///
-/// On a host, where tests run and no direct map exists, devices are simulated and know memory by its virtual
-/// address.
+/// In host tests, which have no direct map, devices are simulated and use virtual addresses.
 #[inline]
 pub fn device_piece(address: *const u8, len: usize, access: Access) -> Option<(u64, usize)> {
     match in_direct_map(address as u64) {
@@ -82,7 +83,7 @@ pub fn device_piece(address: *const u8, len: usize, access: Access) -> Option<(u
 fn piece_elsewhere(address: u64, len: usize, access: Access) -> Option<(u64, usize)> {
     match address {
         IMAGE.. => {
-            // SAFETY: the pointer is null or was leaked by `set_image`.
+            // SAFETY: the pointer is null, or `set_image` leaked the value behind it, which is never freed.
             let image = unsafe { PLACED_IMAGE.load(Ordering::Acquire).as_ref() }?;
             let variables = &image.variables;
             let room = variables.end.saturating_sub(address);
@@ -101,7 +102,8 @@ fn piece_elsewhere(address: u64, len: usize, access: Access) -> Option<(u64, usi
     }
 }
 
-/// Where memory of the image is that has these segments and bounds, if a device may use all of it so.
+/// Returns the physical address of `len` bytes at `address` in an image with these segments and bounds, if one segment
+/// contains all of them and the device may access them so.
 fn in_image(
     segments: &[ImageSegment],
     bounds: &Bounds,
@@ -116,18 +118,18 @@ fn in_image(
     }
     let inside =
         |segment: &&ImageSegment| segment.virt <= address && end - segment.virt <= segment.memory.len_bytes;
-    // Variables stand last, and are what is asked for most.
+    // Variables are the last segment and the most frequent case.
     segments.iter().rev().find(inside).map(|segment| segment.memory.start.0 + (address - segment.virt))
 }
 
-/// The address of memory in the direct map, as nearly all is.
+/// Returns the physical address of an address in the direct map, which has nearly all buffers.
 #[inline]
 fn in_direct_map(address: u64) -> Option<u64> {
     let offset = address.wrapping_sub(DIRECT_MAP);
     (offset < REGIONS - DIRECT_MAP).then_some(offset)
 }
 
-/// How many of `len` bytes from an address of the window on follow each other.
+/// Returns how many of the `len` bytes from `address`, in the region area, are physically contiguous.
 #[cold]
 fn len_in_a_row(address: u64, start: u64, len: usize) -> usize {
     let mut found = 0;
@@ -140,24 +142,24 @@ fn len_in_a_row(address: u64, start: u64, len: usize) -> usize {
     len.min(found as usize)
 }
 
-/// Where the memory is that is present at an address of the window.
+/// Returns the memory that is mapped at an address of the region area.
 fn memory_at(address: u64) -> Option<PhysRange> {
-    // SAFETY: the pointer is null or came from a reference that lives for good.
+    // SAFETY: the pointer is null or came from a `&'static Window`.
     unsafe { WINDOW.load(Ordering::Acquire).as_ref() }?.memory_at(address)
 }
 
-/// Memory that can be lent to a device: what it reads (to send), or what it fills.
+/// Memory that can be lent to a device: to be read by it (for sending) or filled by it.
 ///
 /// # Safety
-/// Implementors promise that the segments are valid memory at a fixed place for as long as the value lives
-/// and is not borrowed mutably, also when the value itself is moved; and, where the buffer is lent for
-/// writing, that nobody else reads or writes them meanwhile.
+/// Implementors promise that the segments are valid memory at fixed addresses while the value lives and is not borrowed
+/// mutably, also when the value itself is moved; and, if the buffer is lent for writing, that no other code reads or
+/// writes the segments meanwhile.
 pub unsafe trait DmaBuffer {
-    /// Calls `visit` with each contiguous piece of the memory, in order: address and length in bytes.
+    /// Calls `visit` with the address and length in bytes of each contiguous piece of the memory, in order.
     fn for_each_segment(&self, visit: impl FnMut(*const u8, usize));
 
-    /// The same pieces where there are one or two, none of them empty: what a driver looks at first. `None` where there are
-    /// others, or the implementor does not say.
+    /// Returns the same pieces if there are one or two, none of them empty: the driver's fast path. Returns `None` if
+    /// the number differs, or the implementor does not support this call.
     #[inline]
     fn one_or_two(&self) -> Option<OneOrTwo> {
         None
@@ -169,12 +171,12 @@ pub unsafe trait DmaBuffer {
 pub struct OneOrTwo {
     /// The first piece.
     pub first: (*const u8, usize),
-    /// The second one, where there are two.
+    /// The second piece, if there are two.
     pub second: Option<(*const u8, usize)>,
 }
 
-// SAFETY: the segments are the elements', each of which promises the same for its own; the elements stay in
-// place while the vector is not borrowed mutably, and their segments also when the vector moves.
+// SAFETY: the segments are those of the elements, each of which makes the same promise; the elements stay at their
+// addresses while the vector is not borrowed mutably, and their segments stay also when the vector moves.
 unsafe impl<B: DmaBuffer> DmaBuffer for Vec<B> {
     fn for_each_segment(&self, mut visit: impl FnMut(*const u8, usize)) {
         for buffer in self {
@@ -183,7 +185,7 @@ unsafe impl<B: DmaBuffer> DmaBuffer for Vec<B> {
     }
 }
 
-/// Zeroed, page-aligned memory that driver and device both read and write at any time: rings.
+/// Zeroed, page-aligned memory that driver and device both read and write at any time, for example a ring.
 #[derive(Debug)]
 pub struct DmaRegion {
     base: NonNull<u8>,
@@ -191,19 +193,19 @@ pub struct DmaRegion {
     backing: Backing,
 }
 
-/// Alignment of every region at least, in bytes: that of the words that are read and written.
+/// The minimum alignment of every region, in bytes: at least that of the words that are read and written.
 const REGION_ALIGN: usize = 16;
 
-/// What keeps a region's memory in place.
+/// The owner of a region's memory.
 #[derive(Debug)]
 enum Backing {
-    /// The region itself: an allocation of that layout.
+    /// The region: a heap allocation of that layout.
     Heap(Layout),
-    /// Memory that a device in software sees too.
+    /// A block that a device in software also accesses.
     Shared { _memory: Arc<Block> },
 }
 
-// SAFETY: the region is owned memory; all access is by volatile reads and writes of whole words.
+// SAFETY: the region owns its memory; all access is by volatile reads and writes of whole words.
 unsafe impl Send for DmaRegion {}
 
 macro_rules! accessors {
@@ -211,7 +213,7 @@ macro_rules! accessors {
         #[doc = concat!("Reads the little-endian `", stringify!($type), "` at `offset`.")]
         ///
         /// # Panics
-        /// Where it is not within the region or not aligned.
+        /// If `offset` is not aligned, or the word is not within the region.
         #[inline]
         pub fn $read(&self, offset: usize) -> $type {
             // SAFETY: `place` returns an aligned address within the region, which `self` owns.
@@ -221,17 +223,18 @@ macro_rules! accessors {
         #[doc = concat!("Writes the little-endian `", stringify!($type), "` at `offset`.")]
         ///
         /// # Panics
-        /// As reading does.
+        /// As the read.
         #[inline]
         pub fn $write(&mut self, offset: usize, value: $type) {
-            // SAFETY: as for reading.
+            // SAFETY: as for the read; `&mut self` excludes other accesses by the driver's side.
             unsafe { self.place::<$type>(offset).write_volatile(value.to_le()) }
         }
     )*};
 }
 
 impl DmaRegion {
-    /// A region of at least `len` bytes, rounded up to whole pages. Where no so many are in a row, memory has run out.
+    /// Creates a region of at least `len` bytes, rounded up to whole pages. Fails as the allocator does if no such
+    /// memory is physically contiguous.
     pub fn new(len: usize) -> Self {
         let len = len.max(1).next_multiple_of(PAGE_SIZE as usize);
         let layout = Layout::from_size_align(len, PAGE_SIZE as usize).expect("a region of sane length");
@@ -245,11 +248,11 @@ impl DmaRegion {
         Self { base, len, backing: Backing::Heap(layout) }
     }
 
-    /// The region of `len` bytes from `offset` on in memory that a device in software sees too: `None` where
-    /// they are not all within it.
+    /// Creates a region of the `len` bytes from `offset` in a block that a device in software also accesses. Returns
+    /// `None` if the block does not contain all of them, or `offset` is not aligned.
     ///
     /// # Safety
-    /// Nobody else of the driver's side may use these bytes.
+    /// No other code of the driver's side may use these bytes.
     pub(crate) unsafe fn in_block(block: &Arc<Block>, offset: usize, len: usize) -> Option<Self> {
         let base = block.piece(offset, len)?;
         if !base.addr().get().is_multiple_of(REGION_ALIGN) {
@@ -258,20 +261,20 @@ impl DmaRegion {
         Some(Self { base, len, backing: Backing::Shared { _memory: Arc::clone(block) } })
     }
 
-    /// Length of the region, in bytes.
+    /// Returns the length of the region, in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Never: a region has at least a page.
+    /// Returns false: a region has at least a page.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// The address by which devices know the byte at `offset`.
+    /// Returns the device address of the byte at `offset`.
     ///
     /// # Panics
-    /// Where the region was made before the direct map was, or `offset` is outside of it.
+    /// If the region was created before the direct map, or `offset` is outside of it.
     pub fn device_address(&self, offset: usize) -> u64 {
         let piece = device_piece(self.place::<u8>(offset), 1, Access::DeviceWrites);
         piece.expect("the heap is in the direct map").0
@@ -284,16 +287,17 @@ impl DmaRegion {
         if !fits || !offset.is_multiple_of(align_of::<T>()) {
             misplaced(offset);
         }
-        // SAFETY: `offset` is within the region.
+        // SAFETY: `offset` is within the region, as checked above.
         unsafe { self.base.add(offset) }.cast::<T>().as_ptr()
     }
 
-    /// Returns the place of the `len` bytes from `offset` on; `None` if they are not all within the region, or not aligned.
+    /// Returns the address of the `len` bytes from `offset`; `None` if they are not all within the region, or not
+    /// aligned.
     pub(crate) fn piece(&self, offset: usize, len: usize, align: usize) -> Option<NonNull<u8>> {
         if offset.checked_add(len)? > self.len || !offset.is_multiple_of(align) || align > REGION_ALIGN {
             return None;
         }
-        // SAFETY: `offset` is within the region.
+        // SAFETY: `offset` is within the region, as checked above.
         Some(unsafe { self.base.add(offset) })
     }
 
@@ -314,27 +318,27 @@ fn misplaced(offset: usize) -> ! {
 impl Drop for DmaRegion {
     fn drop(&mut self) {
         if let Backing::Heap(layout) = self.backing {
-            // SAFETY: allocated in `new` with the same layout. That no device uses it any more is the driver's
-            // to see to, see the head of the file.
+            // SAFETY: `new` allocated the memory with the same layout. The driver guarantees that no device uses it any
+            // more, see the module documentation.
             unsafe { dealloc(self.base.as_ptr(), layout) }
         }
     }
 }
 
-/// Makes everything written to memory before visible to devices before anything written after.
+/// Orders earlier writes to memory before later ones, as devices see them.
 #[inline]
 pub fn write_barrier() {
     core::sync::atomic::fence(Ordering::Release);
 }
 
-/// Keeps reads after from being done before reads before.
+/// Orders earlier reads before later ones.
 #[inline]
 pub fn read_barrier() {
     core::sync::atomic::fence(Ordering::Acquire);
 }
 
-/// Keeps reads after from being done before writes before: between publishing an index and looking whether
-/// the other side wants to be told.
+/// Orders earlier writes before later reads: for example, publishing an index before checking whether the other side
+/// wants a notification.
 #[inline]
 pub fn full_barrier() {
     core::sync::atomic::fence(Ordering::SeqCst);
@@ -356,12 +360,12 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "outside of its region")]
-    fn regions_cannot_be_left() {
+    fn an_access_outside_of_a_region_panics() {
         DmaRegion::new(1).read_u16(4095);
     }
 
     #[test]
-    fn addresses_where_no_page_is_stacks_and_registers_are_no_device_s() {
+    fn stacks_registers_and_unmapped_regions_have_no_device_address() {
         let piece = |address: u64| device_piece(address as *const u8, 1, Access::DeviceReads);
         assert_eq!(piece(DIRECT_MAP + 0x1234), Some((0x1234, 1)));
         assert_eq!(piece(REGIONS), None);
@@ -370,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_reads_code_and_constants_of_the_image_and_writes_to_its_variables_alone() {
+    fn devices_read_code_and_constants_and_write_only_variables() {
         let at = |page: u64| IMAGE + page * PAGE_SIZE;
         let bounds = Bounds {
             text_start: at(0),
@@ -385,7 +389,7 @@ mod tests {
             virt: at(first),
             memory: PhysRange::new(isola_abi::id::PhysAddr(phys), pages * PAGE_SIZE),
         };
-        // As in a cell, and as where the whole image stands as it was loaded.
+        // First the segments of a cell, then those of an image that is contiguous as loaded.
         let apart = [segment(0, 2, 0x90_0000), segment(2, 1, 0x90_2000), segment(3, 2, 0x20_0000)];
         for (segments, variables) in [(&apart[..], 0x20_0000), (&[segment(0, 5, 0x90_0000)], 0x90_3000)] {
             let place = |address, len, access| in_image(segments, &bounds, address, len, access);

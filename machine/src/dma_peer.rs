@@ -1,14 +1,13 @@
-//! The other side of device memory: what a device in software needs to follow a driver's rings.
+//! The device's side of shared memory, for a device in software that processes a driver's rings.
 //!
-//! A [`SharedMemory`] is a block that a driver takes its rings and buffers from ([`SharedMemory::region`],
-//! [`SharedMemory::buffer`]), and that a [`PeerMemory`] reads and writes by device address, as a device would:
-//! at any time, and never outside of the block, whatever addresses the driver has written into its rings.
+//! A driver takes its rings and buffers from a [`SharedMemory`] block ([`SharedMemory::region`],
+//! [`SharedMemory::buffer`]). A [`PeerMemory`] reads and writes the block by device address, as a device would: at any
+//! time, and never outside of the block, whatever addresses the driver has written into its rings.
 //!
-//! Nobody ever has a reference into the block: every access, on either side, is a volatile read or write of a
-//! byte or an aligned word. So what one side does can confuse the other, but not the compiler.
+//! No reference into the block ever exists: every access, on either side, is a volatile read or write of a byte or an
+//! aligned word. So one side can corrupt the other's data, but cannot cause undefined behaviour.
 //!
-//! What is not here: who may use which bytes when, and the format of the rings. That is the driver's and the
-//! device's.
+//! Not here: the rules for use of the bytes, and the format of the rings, which driver and device define.
 
 use crate::dma::{Access, DmaBuffer, DmaRegion, device_piece};
 use alloc::alloc::{alloc_zeroed, dealloc, handle_alloc_error};
@@ -19,15 +18,15 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use isola_abi::layout::PAGE_SIZE;
 
-/// Zeroed, page-aligned memory, freed with the last part of it.
+/// Zeroed, page-aligned memory, freed with its last part.
 #[derive(Debug)]
 pub(crate) struct Block {
     base: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: the block is owned memory without references into it; it is only accessed by volatile reads and
-// writes, as memory that a device uses.
+// SAFETY: the block owns its memory, into which no references exist; it is only accessed by volatile reads and writes,
+// as memory that a device uses.
 unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
@@ -42,16 +41,16 @@ impl Block {
         Self { base, layout }
     }
 
-    /// Where the piece of `len` bytes from `offset` on is: `None` where it is not all within the block.
+    /// Returns the address of the `len` bytes from `offset`; `None` if they are not all within the block.
     pub(crate) fn piece(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
         if offset.checked_add(len)? > self.layout.size() {
             return None;
         }
-        // SAFETY: `offset` is within the block.
+        // SAFETY: `offset` is within the block, as checked above.
         Some(unsafe { self.base.add(offset) })
     }
 
-    /// Where the `len` bytes at device address `address` are.
+    /// Returns the address of the `len` bytes at device address `address`.
     fn at(&self, address: u64, len: usize) -> Result<NonNull<u8>, OutsideError> {
         let outside = OutsideError { address, len };
         let (start, _) = device_piece(self.base.as_ptr(), 1, Access::DeviceWrites).ok_or(outside)?;
@@ -62,12 +61,13 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with the same layout; every part of the block holds a share in it.
+        // SAFETY: `new` allocated the memory with the same layout; every part of the block holds a share in it, so none
+        // is left.
         unsafe { dealloc(self.base.as_ptr(), self.layout) }
     }
 }
 
-/// Memory for a driver whose device is software. Parts are handed out once and not taken back.
+/// Memory for a driver whose device is software. Each part is handed out once and not taken back.
 #[derive(Debug)]
 pub struct SharedMemory {
     block: Arc<Block>,
@@ -75,12 +75,12 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// A block of at least `len` bytes, rounded up to whole pages.
+    /// Creates a block of at least `len` bytes, rounded up to whole pages.
     pub fn new(len: usize) -> Self {
         Self { block: Arc::new(Block::new(len)), used: AtomicUsize::new(0) }
     }
 
-    /// A region of at least `len` bytes for rings, page-aligned; `None` where so much is not left.
+    /// Takes a region of at least `len` bytes for rings, page-aligned; `None` if less is left.
     pub fn region(&self, len: usize) -> Option<DmaRegion> {
         let len = len.max(1).checked_next_multiple_of(PAGE_SIZE as usize)?;
         let offset = self.take(len)?;
@@ -88,18 +88,18 @@ impl SharedMemory {
         unsafe { DmaRegion::in_block(&self.block, offset, len) }
     }
 
-    /// A buffer of `len` bytes, page-aligned; `None` where so much is not left.
+    /// Takes a buffer of `len` bytes, page-aligned; `None` if less is left.
     pub fn buffer(&self, len: usize) -> Option<SharedBuffer> {
         let offset = self.take(len.checked_next_multiple_of(PAGE_SIZE as usize)?)?;
         Some(SharedBuffer { block: Arc::clone(&self.block), offset, capacity: len, len })
     }
 
-    /// The device's view of the block.
+    /// Returns the device's view of the block.
     pub fn peer(&self) -> PeerMemory {
         PeerMemory { block: Arc::clone(&self.block) }
     }
 
-    /// Takes `len` bytes that nobody else gets.
+    /// Takes `len` bytes, each of them once.
     fn take(&self, len: usize) -> Option<usize> {
         let size = self.block.layout.size();
         self.used
@@ -110,34 +110,34 @@ impl SharedMemory {
     }
 }
 
-/// A buffer that can be lent to a device in software. It is read and written by copying: the device may have
-/// kept its address.
+/// A buffer that can be lent to a device in software. It is read and written by copying, as the device may have kept
+/// its address.
 #[derive(Debug)]
 pub struct SharedBuffer {
     block: Arc<Block>,
     offset: usize,
-    /// How many bytes are the buffer's, and how many of them are in use.
+    /// The buffer's size, and the part of it in use, in bytes.
     capacity: usize,
     len: usize,
 }
 
 impl SharedBuffer {
-    /// Length of the buffer, in bytes.
+    /// Returns the length of the buffer, in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the buffer has no bytes.
+    /// Returns whether the buffer is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Makes the buffer `len` bytes long, or as long as it can be.
+    /// Sets the buffer's length to `len` bytes, or its size if that is less.
     pub fn set_len(&mut self, len: usize) {
         self.len = len.min(self.capacity);
     }
 
-    /// Copies from the buffer's beginning, as many bytes as both have; returns how many.
+    /// Copies from the buffer's beginning, up to the shorter of the two lengths. Returns the number of bytes.
     pub fn read(&self, into: &mut [u8]) -> usize {
         let count = into.len().min(self.len);
         if let (Some(base), Some(into)) = (self.block.piece(self.offset, count), into.get_mut(..count)) {
@@ -146,7 +146,7 @@ impl SharedBuffer {
         count
     }
 
-    /// Copies to the buffer's beginning, as many bytes as both have; returns how many.
+    /// Copies to the buffer's beginning, up to the shorter of the two lengths. Returns the number of bytes.
     pub fn write(&mut self, from: &[u8]) -> usize {
         let count = from.len().min(self.len);
         if let (Some(base), Some(from)) = (self.block.piece(self.offset, count), from.get(..count)) {
@@ -156,8 +156,9 @@ impl SharedBuffer {
     }
 }
 
-// SAFETY: the block stays in place while the buffer holds its share in it, and `take` gave the bytes to this
-// buffer alone; the buffer's own accesses need its reference, which whoever lent it does not have meanwhile.
+// SAFETY: the block stays at its address while the buffer holds its share in it, and `take` gave the bytes to this
+// buffer alone; the buffer's own accesses need a reference to it, which the driver does not have while the buffer is
+// lent.
 unsafe impl DmaBuffer for SharedBuffer {
     fn for_each_segment(&self, mut visit: impl FnMut(*const u8, usize)) {
         if let Some(base) = self.block.piece(self.offset, self.len) {
@@ -166,18 +167,18 @@ unsafe impl DmaBuffer for SharedBuffer {
     }
 }
 
-/// A block of memory as a device in software knows it.
+/// A block of memory from the side of a device in software.
 #[derive(Clone, Debug)]
 pub struct PeerMemory {
     block: Arc<Block>,
 }
 
-/// What a device was told to read or write is not in the memory that it shares with the driver.
+/// A device was asked to access an address outside of the memory that it shares with the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutsideError {
     /// The device address.
     pub address: u64,
-    /// The length asked for, in bytes.
+    /// The length of the access, in bytes.
     pub len: usize,
 }
 
@@ -197,7 +198,7 @@ impl PeerMemory {
     /// Reads the bytes at device address `address`.
     ///
     /// # Errors
-    /// [`OutsideError`] where they are not all in the block.
+    /// [`OutsideError`] if they are not all in the block.
     pub fn read(&self, address: u64, into: &mut [u8]) -> Result<(), OutsideError> {
         read_bytes(self.block.at(address, into.len())?, into);
         Ok(())
@@ -206,7 +207,7 @@ impl PeerMemory {
     /// Writes the bytes at device address `address`.
     ///
     /// # Errors
-    /// [`OutsideError`] where they would not all be in the block.
+    /// [`OutsideError`] if they are not all in the block.
     pub fn write(&self, address: u64, from: &[u8]) -> Result<(), OutsideError> {
         write_bytes(self.block.at(address, from.len())?, from);
         Ok(())
@@ -215,7 +216,7 @@ impl PeerMemory {
     /// Reads the little-endian word at device address `address` in one access.
     ///
     /// # Errors
-    /// [`OutsideError`] where it is not all in the block, or not aligned.
+    /// [`OutsideError`] if it is not all in the block, or not aligned.
     pub fn read_u16(&self, address: u64) -> Result<u16, OutsideError> {
         let place = self.block.at(address, 2)?.cast::<u16>();
         if !place.is_aligned() {
@@ -228,20 +229,20 @@ impl PeerMemory {
     /// Writes a little-endian word at device address `address` in one access.
     ///
     /// # Errors
-    /// As reading does.
+    /// As for the read.
     pub fn write_u16(&self, address: u64, value: u16) -> Result<(), OutsideError> {
         let place = self.block.at(address, 2)?.cast::<u16>();
         if !place.is_aligned() {
             return Err(OutsideError { address, len: 2 });
         }
-        // SAFETY: as for reading.
+        // SAFETY: as for the read.
         unsafe { place.write_volatile(value.to_le()) };
         Ok(())
     }
 }
 
-/// Copies from memory that somebody else may write at the same time. `base` is within a live block for the
-/// length of `into`: the callers of this file got it from [`Block::piece`] for that length.
+/// Copies from memory that the other side may write at the same time. `base` is within a live block for the length of
+/// `into`: the callers in this file got it from [`Block::piece`] for that length.
 fn read_bytes(base: NonNull<u8>, into: &mut [u8]) {
     for (index, byte) in into.iter_mut().enumerate() {
         // SAFETY: see above.
@@ -249,7 +250,7 @@ fn read_bytes(base: NonNull<u8>, into: &mut [u8]) {
     }
 }
 
-/// Copies to memory that somebody else may read at the same time, as [`read_bytes`].
+/// Copies to memory that the other side may read at the same time, as [`read_bytes`].
 fn write_bytes(base: NonNull<u8>, from: &[u8]) {
     for (index, byte) in from.iter().enumerate() {
         // SAFETY: see `read_bytes`.

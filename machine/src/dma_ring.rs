@@ -1,19 +1,19 @@
-//! Rings and words in memory that driver and device share. [`RingMemory`] checks bounds and alignment once, when it cuts a ring
-//! out of the memory, so that an access is one or two instructions.
+//! Rings and words in memory that driver and device share. [`RingMemory`] checks bounds and alignment once, when it
+//! takes a ring from the memory, so that an access is one or two instructions.
 //!
-//! Accesses are volatile reads and writes of words, as those of [`DmaRegion`]. Invariant: parts are cut out in ascending order,
-//! so no two overlap, and each has one owner on the driver's side.
+//! Accesses are volatile reads and writes of words, as those of [`DmaRegion`]. Invariant: parts are taken in ascending
+//! order, so no two overlap, and each has one owner on the driver's side.
 
 use crate::dma::DmaRegion;
 use alloc::sync::Arc;
 use core::fmt;
 use core::ptr::NonNull;
 
-/// The memory of rings. It stays in place as long as this value or a part cut out of it lives.
+/// The memory of rings. It stays at its address while this value or a part of it lives.
 #[derive(Debug)]
 pub struct RingMemory {
     region: Arc<Kept>,
-    /// The end of the last part that was cut out, in bytes.
+    /// The end of the last part, in bytes.
     cut_to: usize,
 }
 
@@ -27,51 +27,51 @@ unsafe impl Sync for Kept {}
 /// An entry of a ring.
 ///
 /// # Safety
-/// `read` and `write` access the bytes of `Self` at that place alone.
+/// `read` and `write` must access only the bytes of `Self` at the given address.
 pub unsafe trait RingEntry: Copy {
     /// Reads a little-endian entry.
     ///
     /// # Safety
-    /// The place is aligned and valid.
+    /// The address must be aligned and valid.
     unsafe fn read(place: *const Self) -> Self;
 
     /// Writes a little-endian entry.
     ///
     /// # Safety
-    /// As for reading.
+    /// As for the read.
     unsafe fn write(place: *mut Self, value: Self);
 }
 
-// SAFETY: as the trait wants it.
+// SAFETY: both functions access the word at the given address alone.
 unsafe impl RingEntry for u16 {
     #[inline(always)]
     unsafe fn read(place: *const Self) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees an aligned, valid address.
         Self::from_le(unsafe { place.read_volatile() })
     }
 
     #[inline(always)]
     unsafe fn write(place: *mut Self, value: Self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees an aligned, valid address.
         unsafe { place.write_volatile(value.to_le()) }
     }
 }
 
 macro_rules! pairs {
     ($($word:ty)*) => {$(
-        // SAFETY: as the trait wants it: the two words are those of the array.
+        // SAFETY: both functions access only the two words of the array at the given address.
         unsafe impl RingEntry for [$word; 2] {
             #[inline(always)]
             unsafe fn read(place: *const Self) -> Self {
                 let first = place.cast::<$word>();
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees an aligned, valid address; the second word is within the array.
                 unsafe { [<$word>::from_le(first.read_volatile()), <$word>::from_le(first.add(1).read_volatile())] }
             }
 
             #[inline(always)]
             unsafe fn write(place: *mut Self, [one, two]: Self) {
                 let first = place.cast::<$word>();
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees an aligned, valid address; the second word is within the array.
                 unsafe {
                     first.write_volatile(one.to_le());
                     first.add(1).write_volatile(two.to_le());
@@ -84,22 +84,23 @@ macro_rules! pairs {
 pairs! { u32 u64 }
 
 impl RingMemory {
-    /// Takes a region over.
+    /// Takes over a region.
     pub fn new(region: DmaRegion) -> Self {
         Self { region: Arc::new(Kept(region)), cut_to: 0 }
     }
 
-    /// Cuts out a ring of `len` entries, the first at byte `offset`.
+    /// Takes a ring of `len` entries, the first at byte `offset`.
     ///
     /// # Panics
-    /// If `len` is no power of two, or the ring is not within the memory, not aligned, or begins before the end of the last part.
+    /// If `len` is no power of two, or the ring is not within the memory, not aligned, or begins before the end of the
+    /// last part.
     pub fn ring<T: RingEntry>(&mut self, offset: usize, len: usize) -> DmaRing<T> {
         assert!(len.is_power_of_two(), "a ring's positions wrap around at a power of two");
         let place = self.cut(offset, len * size_of::<T>(), align_of::<T>());
         DmaRing { base: place.cast(), mask: len - 1, _memory: Arc::clone(&self.region) }
     }
 
-    /// Cuts out a word at byte `offset`.
+    /// Takes a word at byte `offset`.
     ///
     /// # Panics
     /// As for a ring.
@@ -123,34 +124,34 @@ impl RingMemory {
         self.region.0.device_address(offset)
     }
 
-    /// Keeps the memory for good: a device may still use it.
+    /// Leaks the memory, as a device may still use it.
     pub fn leak(&self) {
         core::mem::forget(Arc::clone(&self.region));
     }
 }
 
-/// A ring of entries. Positions count up without end; the ring takes them modulo its length.
+/// A ring of entries. Positions increase without end; the ring uses them modulo its length.
 pub struct DmaRing<T> {
     base: NonNull<T>,
     mask: usize,
     _memory: Arc<Kept>,
 }
 
-// SAFETY: the entries are this ring's alone on the driver's side (`RingMemory::cut`), and are words.
+// SAFETY: on the driver's side only this ring accesses the entries (`RingMemory::cut`), and they are plain words.
 unsafe impl<T: RingEntry> Send for DmaRing<T> {}
 
 impl<T: RingEntry> DmaRing<T> {
     /// Reads the entry at a position.
     #[inline(always)]
     pub fn read(&self, position: usize) -> T {
-        // SAFETY: the position is within the ring, which lies in memory that `self` keeps, aligned.
+        // SAFETY: the masked position is within the ring, which is aligned and in memory that `self` keeps alive.
         unsafe { T::read(self.base.add(position & self.mask).as_ptr()) }
     }
 
     /// Writes the entry at a position.
     #[inline(always)]
     pub fn write(&mut self, position: usize, value: T) {
-        // SAFETY: as for reading.
+        // SAFETY: as for the read.
         unsafe { T::write(self.base.add(position & self.mask).as_ptr(), value) }
     }
 }
@@ -168,21 +169,21 @@ pub struct DmaWord {
     _memory: Arc<Kept>,
 }
 
-// SAFETY: as for a ring.
+// SAFETY: on the driver's side only this value accesses the word (`RingMemory::cut`).
 unsafe impl Send for DmaWord {}
 
 impl DmaWord {
     /// Reads the word.
     #[inline(always)]
     pub fn read(&self) -> u16 {
-        // SAFETY: the word lies in memory that `self` keeps, aligned.
+        // SAFETY: the word is aligned and in memory that `self` keeps alive.
         unsafe { u16::read(self.place.as_ptr()) }
     }
 
     /// Writes the word.
     #[inline(always)]
     pub fn write(&mut self, value: u16) {
-        // SAFETY: as for reading.
+        // SAFETY: as for the read.
         unsafe { u16::write(self.place.as_ptr(), value) }
     }
 }
@@ -192,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn positions_wrap_around_and_parts_lie_where_they_are_cut_out() {
+    fn positions_wrap_around_and_parts_are_at_their_offsets() {
         let mut memory = RingMemory::new(DmaRegion::new(4096));
         let mut ring = memory.ring::<[u32; 2]>(4, 4);
         let mut word = memory.word(4 + 4 * 8);
@@ -211,7 +212,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "lies in its memory")]
-    fn a_ring_that_is_longer_than_its_memory_is_refused() {
+    fn a_ring_that_exceeds_its_memory_panics() {
         RingMemory::new(DmaRegion::new(4096)).ring::<[u64; 2]>(16, 256);
     }
 }

@@ -1,7 +1,7 @@
-//! Breaking the rules on purpose, so that tests can see that the walls hold.
+//! Deliberate illegal accesses, for tests of the isolation.
 //!
-//! Each of these is stopped by the processor, in a cell and in a supervisor: none reaches memory that code
-//! relies on. Where one is not stopped, [`inject`] returns, and the caller knows that a wall is missing.
+//! The processor stops each of them, in a cell and in a supervisor; none reaches memory that other code relies on. If
+//! [`inject`] returns, the protection is missing.
 
 use crate::apic::local;
 use crate::authority::Authority;
@@ -11,50 +11,50 @@ use isola_abi::id::ApicId;
 use isola_abi::layout::{DESCRIPTOR, DIRECT_MAP, TABLES};
 use isola_abi::unplug::Rest;
 
-/// Something that must not be possible.
+/// An illegal operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InjectedFault {
-    /// Writing by a null pointer.
+    /// Writes through a null pointer.
     NullPointer,
-    /// Writing to memory that is never a cell's: the machine's first page.
+    /// Writes to memory that never belongs to a cell: the machine's first page.
     ForeignMemory,
-    /// Writing to the image's own code.
+    /// Writes to the image's own code.
     OwnCode,
-    /// Executing the image's own constants.
+    /// Executes the image's own constants.
     OwnData,
-    /// Executing the stack.
+    /// Executes the stack.
     OwnStack,
-    /// Writing to the cell's descriptor.
+    /// Writes to the cell's descriptor.
     Descriptor,
-    /// Writing to the interrupt table.
+    /// Writes to the interrupt table.
     InterruptTable,
-    /// An instruction that doesn't exist.
+    /// Executes an undefined instruction.
     NoInstruction,
-    /// Reading at an address where nothing is any more.
+    /// Reads an address that is no longer mapped.
     ReadAt(usize),
 }
 
-/// Interrupts another core with a vector that exceptions or spurious interrupts have, too: the processor does not prevent
-/// that, so each core has to handle it. Vectors below 16 are errors, which no local APIC delivers.
+/// Interrupts another core with a vector of an exception or of spurious interrupts. The processor does not prevent
+/// that, so each core has to handle it. A local APIC does not deliver vectors below 16.
 pub fn send_reserved_vector(_: Authority, to: ApicId, vector: u8) {
     local::send_any(to, vector);
 }
 
-/// Offers a block of the direct map to the supervisor, for the request of that number, though the cell goes on reading it by
-/// [`InjectedFault::ReadAt`]. Demands an authority as the block must be one that no Rust value uses.
+/// Offers a block of the direct map to the supervisor, for the reclaim request `number`, although the cell still reads
+/// it by [`InjectedFault::ReadAt`]. Demands an authority, as no Rust value may use the block.
 pub fn offer_and_keep(_: Authority, number: u32, block: usize, len: usize) {
-    // SAFETY: the block's bytes are read by `inject` alone, which throws them away.
+    // SAFETY: only `inject` reads the block's bytes from here on, and it discards them.
     unsafe { cell::offer(number, &[(block, len)], 0, Rest::None) };
 }
 
-/// Commits an injected fault. Returns where nothing has stopped it.
+/// Injects a fault. Returns if the processor does not stop it.
 ///
-/// Safe without an authority: what the processor stops ends the caller's own cell, and a read by [`InjectedFault::ReadAt`] reaches
-/// no more than the cell's page tables map, the registers of its own devices included.
+/// Safe without an authority: a stopped fault ends the caller's own cell, and a read by [`InjectedFault::ReadAt`]
+/// reaches only memory that the cell's page tables map, including the registers of its own devices.
 pub fn inject(fault: InjectedFault) {
     static DATA: [u8; 1] = [0xc3]; // RET
     let write_to = |address: u64| {
-        // SAFETY: nothing is mapped writable there, see the variants: the write faults, and does not return.
+        // SAFETY: the address is not mapped writable, see the variants: the write faults and does not return.
         unsafe { asm!("mov byte ptr [{}], 0x5a", in(reg) address, options(nostack)) };
     };
     match fault {
@@ -64,22 +64,22 @@ pub fn inject(fault: InjectedFault) {
         InjectedFault::Descriptor => write_to(DESCRIPTOR),
         InjectedFault::InterruptTable => write_to(TABLES),
         InjectedFault::OwnData => {
-            // SAFETY: constants are mapped without the right to execute: the call faults.
+            // SAFETY: constants are mapped non-executable: the call faults and does not return.
             unsafe { asm!("call {}", in(reg) DATA.as_ptr(), clobber_abi("C")) };
         }
         InjectedFault::OwnStack => {
             let code = DATA;
-            // SAFETY: stacks are mapped without the right to execute: the call faults.
+            // SAFETY: stacks are mapped non-executable: the call faults and does not return.
             unsafe { asm!("call {}", in(reg) core::hint::black_box(&code).as_ptr(), clobber_abi("C")) };
         }
         InjectedFault::ReadAt(address) => {
-            // SAFETY: the byte is thrown away.
+            // SAFETY: the byte is discarded; the read changes no memory.
             unsafe {
                 asm!("mov al, byte ptr [{}]", in(reg) address, out("al") _, options(nostack, readonly))
             };
         }
         InjectedFault::NoInstruction => {
-            // SAFETY: the instruction does nothing but raise its exception.
+            // SAFETY: the instruction only raises its exception.
             unsafe { asm!("ud2", options(nomem, nostack)) };
         }
     }

@@ -12,7 +12,7 @@ use talc::base::Talc;
 use talc::source::Manual;
 use talc::{DefaultBinning, TalcLock};
 
-/// Gives the image a heap of so many bytes, in its zeroed memory.
+/// Defines the image's global allocator: a heap of `$len_bytes` bytes in its zeroed memory.
 #[macro_export]
 macro_rules! static_heap {
     ($len_bytes:expr) => {
@@ -23,17 +23,18 @@ macro_rules! static_heap {
     };
 }
 
-/// What a heap is made of. Apart from it, so that it takes no place in the image's file.
+/// The memory of a heap. A static of its own, so that it is in the zeroed part of the image and takes no space in the
+/// file.
 pub struct HeapMemory<const LEN: usize> {
     taken: AtomicBool,
     bytes: UnsafeCell<MaybeUninit<[u8; LEN]>>,
 }
 
-// SAFETY: the bytes are used by the one heap alone that finds `taken` unset.
+// SAFETY: only one heap uses the bytes: the one that finds `taken` unset and sets it.
 unsafe impl<const LEN: usize> Sync for HeapMemory<LEN> {}
 
 impl<const LEN: usize> HeapMemory<LEN> {
-    /// Memory that no heap has taken.
+    /// Creates memory that no heap uses yet.
     #[expect(clippy::new_without_default, reason = "made for statics")]
     pub const fn new() -> Self {
         Self { taken: AtomicBool::new(false), bytes: UnsafeCell::new(MaybeUninit::uninit()) }
@@ -44,34 +45,34 @@ impl<const LEN: usize> HeapMemory<LEN> {
 pub struct StaticHeap<const LEN: usize> {
     memory: &'static HeapMemory<LEN>,
     talc: TalcLock<spin::Mutex<()>, Manual>,
-    /// Bytes of the regions that it was extended by.
+    /// Bytes of the regions that extended the heap.
     added: AtomicUsize,
 }
 
-/// What a heap holds, in bytes.
+/// The usage of a heap, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeapUse {
-    /// Lent out.
+    /// Allocated.
     pub allocated_bytes: usize,
-    /// All there is.
+    /// In total, allocated or free.
     pub total_bytes: usize,
 }
 
 impl<const LEN: usize> StaticHeap<LEN> {
-    /// A heap that takes the memory when it is first asked for some.
+    /// Creates a heap that claims `memory` at its first use.
     pub const fn new(memory: &'static HeapMemory<LEN>) -> Self {
         Self { memory, talc: TalcLock::new(Manual), added: AtomicUsize::new(0) }
     }
 
-    /// Makes the heap larger by a region, for good.
+    /// Adds a region to the heap, for good.
     pub fn extend(&self, region: Region) {
         let range = region.into_range();
-        // SAFETY: the region was owned, and is the heap's alone from here on.
+        // SAFETY: the region owned its memory, and gives it up to the heap alone here.
         self.with(|talc| unsafe { talc.claim(direct(range.start), range.len_bytes as usize) });
         self.added.fetch_add(range.len_bytes as usize, Ordering::Relaxed);
     }
 
-    /// What the heap holds.
+    /// Returns the heap's usage.
     pub fn usage(&self) -> HeapUse {
         let counters = self.talc.lock().counters().allocated_bytes;
         HeapUse { allocated_bytes: counters, total_bytes: LEN + self.added.load(Ordering::Relaxed) }
@@ -80,23 +81,23 @@ impl<const LEN: usize> StaticHeap<LEN> {
     fn with<R>(&self, f: impl FnOnce(&mut Talc<Manual, DefaultBinning>) -> R) -> R {
         let mut talc = self.talc.lock();
         if !self.memory.taken.swap(true, Ordering::Relaxed) {
-            // SAFETY: the memory is this heap's alone from here on, see `HeapMemory`.
+            // SAFETY: `taken` was unset, so only this heap uses the memory from here on, see `HeapMemory`.
             unsafe { talc.claim(self.memory.bytes.get().cast(), LEN) };
         }
         f(&mut talc)
     }
 }
 
-// SAFETY: `talc` keeps the contract; each layout and pointer is passed on as it came.
+// SAFETY: `talc` upholds the contract of a global allocator; layouts and pointers are passed to it unchanged.
 unsafe impl<const LEN: usize> GlobalAlloc for StaticHeap<LEN> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller vouches for the layout.
+        // SAFETY: the caller guarantees a valid layout.
         self.with(|talc| unsafe { talc.allocate(layout) }).map_or(null_mut(), NonNull::as_ptr)
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         if let Some(pointer) = NonNull::new(pointer) {
-            // SAFETY: the caller vouches for both.
+            // SAFETY: the caller guarantees that the pointer came from this heap, with this layout.
             self.with(|talc| unsafe { talc.deallocate(pointer.as_ptr(), layout) });
         }
     }

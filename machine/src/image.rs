@@ -1,5 +1,4 @@
-//! What an image needs beside its own code: an entry point, notes by which it is known, the functions that
-//! compiled code takes for granted, and knowledge of where its own segments are.
+//! The parts of an image beside its own code: entry point, note, panic handler, and the bounds of its segments.
 
 use crate::authority::Authority;
 use core::panic::PanicInfo;
@@ -23,10 +22,10 @@ macro_rules! machine_image {
     };
 }
 
-/// Makes the binary a cell image. `$entry` is a `fn(u64) -> !`, called on every core of the cell with the core's
-/// index, as `isola_abi::note::ImageNote` says. The image needs a heap from the first instruction on: what
-/// boots it alone allocates some tens of KiB, and [`crate::cell::Cell::open`] a few. Where the heap has to be made
-/// first, `$before_boot` is a `fn()` that makes it, called when the image boots alone.
+/// Makes the binary a cell image. `$entry` is a `fn(u64) -> !`, called on every core of the cell with the index of its
+/// core slot, see `isola_abi::note::ImageNote`. The image needs a heap from the first instruction on: a standalone boot
+/// allocates some tens of KiB, and [`crate::cell::Cell::open`] a few. `$before_boot` is a `fn()` that the image calls
+/// first when it boots alone, for a heap that needs initialisation.
 #[macro_export]
 macro_rules! cell_image {
     ($entry:path) => {
@@ -53,7 +52,7 @@ macro_rules! cell_image {
 
         #[allow(unsafe_code, reason = "assembly is how a note is made")]
         mod isola_note {
-            // Of owner "Isola" (six bytes with the closing zero, eight with padding) and type 1.
+            // The note's owner is "Isola" (six bytes with the terminating zero, padded to eight); its type is 1.
             ::core::arch::global_asm!(
                 ".section .note.isola, \"a\", @note",
                 ".balign 4",
@@ -79,7 +78,7 @@ pub const NOTE_TYPE: u32 = isola_abi::note::TYPE;
 #[doc(hidden)]
 pub const ABI_VERSION: u32 = isola_abi::VERSION;
 
-/// Where the running image's segments are: a virtual address range each. In a program of the host, nowhere.
+/// The virtual addresses of the running image's segments. Zero-length in a host program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Bounds {
@@ -95,12 +94,12 @@ pub struct Bounds {
     pub data_start: u64,
     /// First byte behind the variables.
     pub data_end: u64,
-    /// First byte behind those that do not begin as zero, which come first.
+    /// First byte behind the initialised variables, which precede the zeroed ones.
     pub variables_end: u64,
 }
 
 impl Bounds {
-    /// The running image's.
+    /// Returns the bounds of the running image.
     pub fn of_image() -> Self {
         unsafe extern "C" {
             safe static isola_bounds: Bounds;
@@ -108,20 +107,20 @@ impl Bounds {
         isola_bounds
     }
 
-    /// Where the whole image stands in physical memory, when it was loaded as linked: by a PVH loader.
+    /// Returns the physical memory of the whole image, if a PVH loader placed it as linked.
     pub fn loaded(&self) -> PhysRange {
         PhysRange::new(PhysAddr(self.text_start - IMAGE), self.data_end - self.text_start)
     }
 }
 
-/// What the panic handler of an image that owns the machine does: says where and why on the serial port, and
-/// begins the image anew, where it is made for that; else ends the machine with exit code 1.
+/// Handles a panic of an image that owns the machine: prints location and message on the serial port, and restarts the
+/// image if it supports restarts; otherwise ends the machine with exit code 1.
 pub fn panic_to_serial(info: &PanicInfo<'_>) -> ! {
     crate::serial::print(format_args!("{info}\n"));
     crate::restart::restart(Authority::OWN, RestartCause::Panic)
 }
 
-/// Stands where the prebuilt `core` refers to the unwinder, which no image has.
+/// Defines the symbol that replaces the prebuilt `core`'s reference to the unwinder; images have none.
 #[unsafe(no_mangle)]
 extern "C" fn isola_no_unwinding() -> ! {
     crate::serial_line!("unwinding, though images abort");

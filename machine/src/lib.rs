@@ -1,37 +1,38 @@
-//! The one door to hardware. Everything that executes a privileged instruction, touches a device register or
-//! turns a number into a pointer is here; the layers above are safe Rust. [`authority`] has the rule by which functions
-//! of this crate are safe, need an [`Authority`](authority::Authority), or are `unsafe`.
+//! All access to the hardware. This crate contains every privileged instruction, every access to a device register and
+//! every conversion of a number to a pointer; the drivers and the supervisor above it are safe Rust. [`authority`] has
+//! the rule by which functions of this crate are safe, need an [`Authority`](authority::Authority), or are `unsafe`.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`authority`] | the right to program hardware that others depend on |
-//! | [`image`] | what makes a binary an image |
-//! | [`boot`] | from the loader's entry to an image that knows its machine |
-//! | [`memory`] | physical memory: who owns it, what firmware left in it |
+//! | [`image`] | entry point, note and segment bounds of an image |
+//! | [`boot`] | the boot, from the loader's entry to a [`Machine`](boot::Machine) |
+//! | [`memory`] | physical memory: ownership, and the firmware's memory map |
 //! | [`paging`] | page tables |
-//! | [`interrupts`] | when interrupts come, and where they lead |
-//! | [`apic`] | interrupt controllers: of a core (also its timer), and of the machine |
+//! | [`interrupts`] | interrupt handlers, and the interrupt window |
+//! | [`apic`] | interrupt controllers: local APIC with its timer, I/O APIC |
 //! | [`smp`] | the machine's other cores |
-//! | [`topology`] | which cores are siblings, or share a cache |
-//! | [`space`] | the address space of a cell |
-//! | [`window`] | the virtual memory that a cell maps itself |
-//! | [`cell`] | a cell as its own code finds it |
+//! | [`topology`] | siblings, and cores that share a cache |
+//! | [`space`] | the address space of a cell, as the supervisor builds and changes it |
+//! | [`window`] | the region area: virtual memory that a cell maps itself |
+//! | [`cell`] | the running cell's descriptor, report, memory and devices |
 //! | [`alone`] | a cell image that boots without a supervisor |
-//! | [`clock`] | how fast clocks run, and the time of day |
+//! | [`clock`] | the rates of clocks, and the time of day |
 //! | [`cpu`] | the processor's features and counters |
 //! | [`acpi`] | the firmware's tables |
-//! | [`device`] | devices: on PCI, and virtio with registers in memory |
-//! | [`restart`] | an image that restarts, and finds its cells again |
-//! | [`registers`] | bounds-checked windows of device registers |
-//! | [`dma`] | memory that drivers and devices share, and the addresses by which devices know it |
-//! | [`dma_peer`] | the same memory as a device in software sees it |
+//! | [`device`] | PCI functions, and virtio devices with registers in memory |
+//! | [`restart`] | restart of an image, and recovery of its cells |
+//! | [`registers`] | bounds-checked ranges of device registers |
+//! | [`dma`] | memory that drivers and devices share, and its device addresses |
+//! | [`dma_ring`] | rings and words in that memory |
+//! | [`dma_peer`] | the same memory from the side of a device in software |
 //! | [`backtrace`] | return addresses on a stack |
 //! | [`heap`] | a heap for images that own the machine |
 //! | [`serial`] | the serial line |
-//! | [`fault_injection`] | breaking the rules on purpose |
+//! | [`fault_injection`] | deliberate illegal accesses, for tests |
 //! | [`power`] | exit and reset |
 //!
-//! Not here: drivers (`isola-drivers`), and what to do with the machine.
+//! Not here: drivers (`isola-drivers`) and policy (`isola-supervisor`).
 #![no_std]
 #![allow(
     unsafe_code,

@@ -1,14 +1,13 @@
-//! The functions on memory that compiled code takes for granted: `memcpy` and its kin, which the link script
-//! gives to images under their usual names. In assembly, as a compiler makes calls of `memcpy` out of loops
-//! that copy.
+//! The memory functions that compiled code calls: `memcpy` and its kin, which the link script provides to images under
+//! their usual names. In assembly, as a compiler would turn loops that copy into calls of `memcpy`.
 //!
-//! Moves of sixteen bytes, four in a row: on emulated processors many times as fast as `rep movsb`, and on real ones not
-//! far from it at the sizes that are common. Ends that are no multiple of sixteen are done by moves that overlap their
-//! neighbours; where source and destination overlap, whatever such a move needs is read before anything is written.
+//! They move sixteen bytes at a time, in groups of four: on emulated processors many times as fast as `rep movsb`, and
+//! on real ones almost as fast at common sizes. Overlapping moves handle the ends of lengths that are no multiple of
+//! sixteen; if source and destination overlap, the bytes that such a move needs are read before any write.
 
 use core::arch::naked_asm;
 
-/// `memcpy`. Copies upwards, so that it serves as `memmove` too where the destination is the lower of the two.
+/// Copies memory upwards, so that `memmove` can use it too if the destination is at the lower address.
 ///
 /// # Safety
 /// As C's `memcpy`.
@@ -37,7 +36,7 @@ unsafe extern "sysv64" fn isola_memcpy(to: *mut u8, from: *const u8, len: usize)
         "sub rdx, 64",
         "jae 2b",
         "3:",
-        "add rdx, 48", // what is left, without the last sixteen bytes
+        "add rdx, 48", // the remaining length, without the last sixteen bytes
         "jle 6f",
         "4:",
         "movdqu xmm1, [rsi]",
@@ -69,7 +68,7 @@ unsafe extern "sysv64" fn isola_memcpy(to: *mut u8, from: *const u8, len: usize)
         "test edx, edx",
         "je 8f",
         "mov r10d, edx",
-        "shr r10d", // the middle byte; of two the last, of one the only one
+        "shr r10d", // the middle byte, or the last of at most two
         "movzx ecx, byte ptr [rsi]",
         "movzx r9d, byte ptr [rsi + r10]",
         "movzx r8d, byte ptr [rsi + rdx - 1]",
@@ -81,7 +80,7 @@ unsafe extern "sysv64" fn isola_memcpy(to: *mut u8, from: *const u8, len: usize)
     )
 }
 
-/// `memmove`.
+/// Copies memory that may overlap.
 ///
 /// # Safety
 /// As C's `memmove`.
@@ -95,7 +94,7 @@ unsafe extern "sysv64" fn isola_memmove(to: *mut u8, from: *const u8, len: usize
         "jae {memcpy}",
         "mov rax, rdi",
         "cmp rdx, 16",
-        "jb {memcpy}", // which reads all before it writes
+        "jb {memcpy}", // memcpy reads short blocks completely before it writes
         "movdqu xmm0, [rsi]",
         "sub rdx, 64",
         "jb 3f",
@@ -111,7 +110,7 @@ unsafe extern "sysv64" fn isola_memmove(to: *mut u8, from: *const u8, len: usize
         "sub rdx, 64",
         "jae 2b",
         "3:",
-        "add rdx, 48", // what is left, without the first sixteen bytes
+        "add rdx, 48", // the remaining length, without the first sixteen bytes
         "jle 6f",
         "4:",
         "movdqu xmm1, [rsi + rdx]",
@@ -125,7 +124,7 @@ unsafe extern "sysv64" fn isola_memmove(to: *mut u8, from: *const u8, len: usize
     )
 }
 
-/// `memset`.
+/// Fills memory.
 ///
 /// # Safety
 /// As C's `memset`.
@@ -153,7 +152,7 @@ unsafe extern "sysv64" fn isola_memset(to: *mut u8, byte: i32, len: usize) -> *m
         "sub rdx, 64",
         "jae 2b",
         "3:",
-        "add rdx, 48", // what is left, without the last sixteen bytes
+        "add rdx, 48", // the remaining length, without the last sixteen bytes
         "jle 6f",
         "4:",
         "movdqu [rdi], xmm0",
@@ -181,7 +180,7 @@ unsafe extern "sysv64" fn isola_memset(to: *mut u8, byte: i32, len: usize) -> *m
     )
 }
 
-/// `memcmp`, and so `bcmp`.
+/// Compares memory; also serves as `bcmp`.
 ///
 /// # Safety
 /// As C's `memcmp`.
@@ -215,14 +214,14 @@ unsafe extern "sysv64" fn isola_memcmp(left: *const u8, right: *const u8, len: u
         "xor eax, 0xffff",
         "jne 7f",
         "ret",
-        "7:", // the first that differ
+        "7:", // the first difference
         "bsf eax, eax",
         "add rcx, rax",
         "movzx eax, byte ptr [rdi + rcx]",
         "movzx ecx, byte ptr [rsi + rcx]",
         "sub eax, ecx",
         "ret",
-        "9:", // 8 to 15: the first eight, and the last
+        "9:", // 8 to 15 bytes: the first eight, then the last eight
         "mov rax, [rdi]",
         "mov rcx, [rsi]",
         "cmp rax, rcx",
@@ -234,7 +233,7 @@ unsafe extern "sysv64" fn isola_memcmp(left: *const u8, right: *const u8, len: u
         "xor eax, eax",
         "ret",
         "6:",
-        "bswap rax", // the first byte that differs weighs most
+        "bswap rax", // makes the first difference the most significant
         "bswap rcx",
         "cmp rax, rcx",
         "sbb eax, eax",
@@ -255,7 +254,7 @@ unsafe extern "sysv64" fn isola_memcmp(left: *const u8, right: *const u8, len: u
     )
 }
 
-/// `strlen`.
+/// Returns the length of a string.
 ///
 /// # Safety
 /// As C's `strlen`.
@@ -299,7 +298,7 @@ mod tests {
             if to <= from || to >= from + len {
                 let mut bytes = numbered();
                 let base = bytes.as_mut_ptr();
-                // SAFETY: as above, and upwards is right for these.
+                // SAFETY: as above, and an upward copy is right for these.
                 unsafe { isola_memcpy(base.add(to), base.add(from), len) };
                 assert_eq!(bytes, expected, "{len} bytes upwards from {from} to {to}");
             }

@@ -1,8 +1,8 @@
 //! Page tables: four levels, leaves of 4 KiB, 2 MiB and 1 GiB (Intel SDM 3, 4.5).
 //!
-//! What is taken out of an [`AddressSpace`] is the pool of a cell alone, in multiples of 2 MiB. A page is readable, or also writable, or also executable, never
-//! both of these: [`Rights`] has no word for it. No page is global and none is a user's, so loading the root
-//! leaves nothing of the space before.
+//! Only a cell's pool is ever unmapped from an [`AddressSpace`], in multiples of 2 MiB. A page is readable, and may be
+//! writable or executable, but never both: [`Rights`] cannot express that. All pages are supervisor pages and none is
+//! global, so loading CR3 flushes all translations of the previous space.
 
 use crate::memory::{Region, Stock, direct};
 use alloc::collections::BTreeSet;
@@ -13,7 +13,7 @@ use isola_abi::layout::PAGE_SIZE;
 
 pub(crate) const PRESENT: u64 = 1;
 pub(crate) const WRITABLE: u64 = 1 << 1;
-/// Write-through and cache-disable: entry 3 of the page attribute table, which is "uncached" from reset on.
+/// Write-through and cache-disable: entry 3 of the page attribute table, which is "uncached" after reset.
 const UNCACHED: u64 = 1 << 3 | 1 << 4;
 /// Set beforehand, so that the processor has no reason to write to tables.
 pub(crate) const ACCESSED: u64 = 1 << 5;
@@ -25,7 +25,7 @@ pub(crate) const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// Entries of a table.
 const ENTRIES: usize = 512;
 
-/// What may be done with a page's bytes.
+/// The permitted accesses to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rights {
     /// Reading.
@@ -36,7 +36,7 @@ pub enum Rights {
     Execute,
 }
 
-/// Whether a page's bytes may stand in caches.
+/// The caching of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Caching {
     /// Memory.
@@ -54,12 +54,12 @@ pub(crate) enum LargestPage {
     OneGib,
 }
 
-/// Why memory cannot be mapped.
+/// A failure to map memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapError {
     /// No memory for tables is left.
     OutOfMemory,
-    /// Something is mapped at that address.
+    /// The address is already mapped.
     AlreadyMapped(u64),
     /// An address or length is not a whole number of pages, or outside of the address space.
     Misaligned(u64),
@@ -77,20 +77,20 @@ impl fmt::Display for MapError {
 
 impl core::error::Error for MapError {}
 
-/// What a page table says of an address.
+/// The translation of a virtual address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Translation {
-    /// Where its byte is.
+    /// The physical address.
     pub phys: PhysAddr,
-    /// What may be done with it.
+    /// The permitted accesses.
     pub rights: Rights,
     /// Whether it is cached.
     pub caching: Caching,
-    /// Size of the leaf that says so, in bytes.
+    /// Size of the leaf that maps the address, in bytes.
     pub page_bytes: u64,
 }
 
-/// An address space: the tables, by their root.
+/// An address space, by the root of its page tables.
 #[derive(Debug)]
 pub(crate) struct AddressSpace {
     root: PhysAddr,
@@ -98,23 +98,24 @@ pub(crate) struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// A space with nothing in it.
+    /// Creates an empty space.
     ///
     /// # Errors
-    /// [`MapError::OutOfMemory`] where `stock` is empty.
+    /// [`MapError::OutOfMemory`] if `stock` is empty.
     pub fn new(stock: &mut Stock, largest: LargestPage) -> Result<Self, MapError> {
         Ok(Self { root: new_table(stock)?, largest })
     }
 
-    /// The space of that root, which somebody else has built.
+    /// Returns the space with that root, which another incarnation has built.
     ///
     /// # Safety
-    /// There must be page tables, in the direct map, which nobody else changes.
+    /// `root` must be the root of page tables in the direct map that no other code changes.
     pub(crate) unsafe fn existing(root: PhysAddr, largest: LargestPage) -> Self {
         Self { root, largest }
     }
 
-    /// Those of `pages` that are no tables of what is mapped from `virt` on, up to the next entry of the topmost table.
+    /// Returns those of `pages` that are not page tables of the range from `virt` to the next entry of the top-level
+    /// table.
     pub(crate) fn unused(&self, virt: u64, pages: impl Iterator<Item = PhysAddr>) -> Vec<PhysAddr> {
         let mut used = BTreeSet::new();
         let mut tables = alloc::vec![(self.root, 3, index(virt, 3)..index(virt, 3) + 1)];
@@ -132,16 +133,15 @@ impl AddressSpace {
         pages.filter(|page| !used.contains(page)).collect()
     }
 
-    /// What register CR3 holds while the space is in use.
+    /// Returns the value of CR3 for this space.
     pub fn root(&self) -> PhysAddr {
         self.root
     }
 
-    /// Maps `memory` from virtual address `virt` on, with the largest pages that alignment allows. Tables are
-    /// taken from `stock`.
+    /// Maps `memory` at `virt`, with the largest pages that alignment allows. Takes tables from `stock`.
     ///
     /// # Errors
-    /// A [`MapError`]; what was mapped before the error came stays so.
+    /// A [`MapError`]; pages mapped before the error stay mapped.
     pub fn map(
         &mut self,
         virt: u64,
@@ -171,7 +171,8 @@ impl AddressSpace {
         let (mut virt, mut phys) = (virt, memory.start.0);
         while virt < end {
             let level = self.level_below_tables(virt, self.leaf_level(virt | phys, end - virt));
-            // Larger leaves begin only where a table does: up to its end, all are alike, and the table is looked for once.
+            // Larger leaves begin only at the end of a table: up to there all leaves are alike, and one walk serves all
+            // of them.
             let left = (ENTRIES - index(virt, level)) as u64;
             let most = ((end - virt) / leaf_bytes(level)).min(left) as usize;
             let mapped = self.map_leaves(virt, phys, level, most, bits, stock)? as u64 * leaf_bytes(level);
@@ -181,13 +182,13 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Takes out what is mapped from `virt` on, whole leaves of 2 MiB and more of it, or tables of 4 KiB leaves: all
-    /// of its multiples of 2 MiB. A leaf of 1 GiB that is only taken out in part is made one of 2 MiB leaves first, by a
-    /// table from `stock`. Processors that have used the space remember what they did until they are made to forget.
+    /// Unmaps the multiples of 2 MiB from `virt` on: whole leaves of 2 MiB or more, and tables of 4 KiB leaves. Splits
+    /// a leaf of 1 GiB that is unmapped only in part into leaves of 2 MiB, in a table from `stock`. Cores that used the
+    /// space may keep translations until they flush their TLBs.
     ///
     /// # Errors
-    /// [`MapError::Misaligned`] where these are no multiples of 2 MiB; [`MapError::OutOfMemory`] where `stock` is empty:
-    /// then what was taken out before stays so.
+    /// [`MapError::Misaligned`] if these are no multiples of 2 MiB; [`MapError::OutOfMemory`] if `stock` is empty:
+    /// pages unmapped before the error stay unmapped.
     pub fn unmap(&mut self, virt: u64, len_bytes: u64, stock: &mut Stock) -> Result<(), MapError> {
         let (step, large) = (leaf_bytes(1), leaf_bytes(2));
         let end = virt.checked_add(len_bytes).ok_or(MapError::Misaligned(virt))?;
@@ -223,8 +224,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Has a table that somebody else fills, of 512 entries of 1 GiB, say what is mapped from `virt` on.
-    /// Whatever it says, nothing there can be executed.
+    /// Links a table of 512 entries of 1 GiB, which other code fills, at `virt`. No page below it is executable,
+    /// whatever its entries say.
     ///
     /// # Errors
     /// [`MapError::Misaligned`], [`MapError::AlreadyMapped`].
@@ -239,7 +240,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// What the tables say of `virt`; `None` where nothing is mapped.
+    /// Returns the translation of `virt`; `None` if it is not mapped.
     pub fn translate(&self, virt: u64) -> Option<Translation> {
         let (entry, level) = self.leaf(virt)?;
         let rights = match (entry & WRITABLE, entry & NO_EXECUTE) {
@@ -253,7 +254,7 @@ impl AddressSpace {
         Some(Translation { phys, rights, caching, page_bytes })
     }
 
-    /// The entry that maps `virt`, and its level.
+    /// Returns the leaf entry that maps `virt`, and its level.
     fn leaf(&self, virt: u64) -> Option<(u64, u32)> {
         let mut table = self.root;
         for level in (0..4).rev() {
@@ -269,7 +270,7 @@ impl AddressSpace {
         None
     }
 
-    /// The level of the largest leaf for an address with these low bits and so many bytes to go.
+    /// Returns the level of the largest leaf for an address with these low bits and this remaining length.
     fn leaf_level(&self, address: u64, len_bytes: u64) -> u32 {
         let largest = if self.largest == LargestPage::OneGib { 2 } else { 1 };
         let fits =
@@ -277,7 +278,7 @@ impl AddressSpace {
         (1..=largest).rev().find(fits).unwrap_or(0)
     }
 
-    /// That level, or one below where a table stands in the place of such a leaf, of leaves that were taken out.
+    /// Returns `level`, or a lower one if a table exists for the range of such a leaf, from leaves that were unmapped.
     fn level_below_tables(&self, virt: u64, level: u32) -> u32 {
         let mut table = self.root;
         for above in (level..4).rev() {
@@ -290,8 +291,8 @@ impl AddressSpace {
         if level > 1 { self.level_below_tables(virt, level - 1) } else { level }
     }
 
-    /// Maps leaves of a level, all in one table: `most` of them, or as many as there are before something stands there.
-    /// Returns how many, one at least.
+    /// Maps leaves of a level, all in one table: `most` of them, or as many as precede the first occupied entry.
+    /// Returns their number, at least one.
     fn map_leaves(
         &mut self,
         virt: u64,
@@ -306,7 +307,7 @@ impl AddressSpace {
             let entry = read_entry(table, index(virt, level));
             table = if entry & PRESENT == 0 {
                 let next = new_table(stock)?;
-                // The rights of a page are those of its leaf; the levels above allow everything.
+                // The leaf alone decides the rights of a page; the levels above allow everything.
                 write_entry(table, index(virt, level), next.0 | PRESENT | WRITABLE | ACCESSED);
                 next
             } else if entry & LARGE != 0 {
@@ -327,7 +328,7 @@ impl AddressSpace {
     }
 }
 
-/// Bytes of a leaf at a level: 0 for the lowest.
+/// Returns the bytes of a leaf at a level; 0 is the lowest level.
 pub(crate) const fn leaf_bytes(level: u32) -> u64 {
     PAGE_SIZE << (9 * level)
 }
@@ -342,13 +343,13 @@ fn new_table(stock: &mut Stock) -> Result<PhysAddr, MapError> {
 }
 
 fn read_entry(table: PhysAddr, index: usize) -> u64 {
-    // SAFETY: `table` is a page that came from `new_table`, which the space owns; `index` is below `ENTRIES`.
+    // SAFETY: `table` is a page from `new_table`, which the space owns; `index` is below `ENTRIES`.
     unsafe { direct(table).cast::<u64>().add(index).read_volatile() }
 }
 
 fn write_entry(table: PhysAddr, index: usize, entry: u64) {
-    // SAFETY: as above. What is mapped is a matter of the callers of `map`: the pages of a space that is in
-    // use are those of regions that its owner has given up for it.
+    // SAFETY: as above. The callers of `map` choose the mapped memory: the pages of a space in use belong to regions
+    // that their owner gave up for it.
     unsafe { direct(table).cast::<u64>().add(index).write_volatile(entry) }
 }
 
@@ -413,14 +414,14 @@ mod tests {
     }
 
     #[test]
-    fn small_processors_get_small_leaves() {
+    fn processors_without_gib_pages_get_2_mib_leaves() {
         let (mut space, mut stock) = space(LargestPage::TwoMib);
         space.map(0, range(0, GIB), Rights::Read, Caching::Cached, &mut stock).unwrap();
         assert_eq!(space.translate(0).unwrap().page_bytes, 2 * MIB);
     }
 
     #[test]
-    fn nothing_is_mapped_twice() {
+    fn mapping_an_occupied_range_fails() {
         let (mut space, mut stock) = space(LargestPage::TwoMib);
         let mut map = |virt, len| space.map(virt, range(0, len), Rights::Read, Caching::Cached, &mut stock);
         assert_eq!(map(2 * MIB, 2 * MIB), Ok(()));
@@ -431,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unmapped_has_gone_and_what_is_beside_it_stays() {
+    fn unmap_removes_the_range_and_nothing_beside_it() {
         for largest in [LargestPage::TwoMib, LargestPage::OneGib] {
             let (mut space, mut stock) = space(largest);
             let virt = isola_abi::layout::DIRECT_MAP;
@@ -448,12 +449,12 @@ mod tests {
                 assert_eq!(space.unmap(virt + start, len, &mut stock), Ok(()));
             }
             for phys in (memory.start.0..memory.end().0).step_by(MIB as usize) {
-                let has_gone = gone.iter().any(|(start, len)| (*start..start + len).contains(&phys));
-                let expected = (!has_gone).then_some((PhysAddr(phys), Rights::ReadWrite));
+                let is_unmapped = gone.iter().any(|(start, len)| (*start..start + len).contains(&phys));
+                let expected = (!is_unmapped).then_some((PhysAddr(phys), Rights::ReadWrite));
                 let found = space.translate(virt + phys).map(|found| (found.phys, found.rights));
                 assert_eq!(found, expected, "{phys:#x}");
             }
-            // It can come back, and go where nothing is.
+            // An unmapped range can be mapped again, also a whole GiB.
             let back = range(GIB + 4 * MIB, 2 * MIB);
             space.map(virt + back.start.0, back, Rights::ReadWrite, Caching::Cached, &mut stock).unwrap();
             assert_eq!(space.translate(virt + back.start.0).map(|at| at.phys), Some(back.start));
@@ -462,7 +463,7 @@ mod tests {
             space.map(virt + whole.start.0, whole, Rights::ReadWrite, Caching::Cached, &mut stock).unwrap();
             let last = PhysAddr(whole.end().0 - 1);
             assert_eq!(space.translate(virt + last.0).map(|at| at.phys), Some(last));
-            // All at once, with tables in between where others were as large as can be.
+            // All at once, with tables where a leaf could be as large as possible.
             let all = range(GIB, 3 * GIB);
             assert_eq!(space.unmap(virt + all.start.0, all.len_bytes, &mut stock), Ok(()));
             space.map(virt + all.start.0, all, Rights::ReadWrite, Caching::Cached, &mut stock).unwrap();
@@ -475,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_linked_table_is_the_only_one_of_its_part_of_the_space() {
+    fn a_linked_table_translates_its_part_of_the_space() {
         let (mut space, mut stock) = space(LargestPage::TwoMib);
         let virt = isola_abi::layout::REGIONS;
         let table = PhysAddr(Region::into_range(stock.take(PAGE_SIZE).unwrap()).start.0);
@@ -489,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_told() {
+    fn invalid_ranges_and_missing_memory_are_errors() {
         let (mut space, mut stock) = space(LargestPage::TwoMib);
         let mut map = |virt, memory| space.map(virt, memory, Rights::Read, Caching::Cached, &mut stock);
         assert_eq!(map(1, range(0, PAGE_SIZE)), Err(MapError::Misaligned(1)));

@@ -1,4 +1,4 @@
-//! The processor's I/O ports. Private to the crate: what stands behind a port is a device of somebody's.
+//! The processor's I/O ports. Private to the crate, as any device may be behind a port.
 
 use core::arch::asm;
 
@@ -11,7 +11,7 @@ macro_rules! accessors {
         #[allow(dead_code, reason = "every width has both directions")]
         pub(crate) unsafe fn $read(port: u16) -> $type {
             let value: $type;
-            // SAFETY: reading a port touches no memory; that the device doesn't either is the caller's.
+            // SAFETY: the instruction touches no memory; the caller guarantees the same of the device.
             unsafe { asm!(concat!("in ", $register, ", dx"), lateout($register) value, in("dx") port, options(nomem, nostack)) };
             value
         }
@@ -19,10 +19,10 @@ macro_rules! accessors {
         /// Writes a port.
         ///
         /// # Safety
-        /// As for reading.
+        /// As for the read.
         #[allow(dead_code, reason = "every width has both directions")]
         pub(crate) unsafe fn $write(port: u16, value: $type) {
-            // SAFETY: as for reading.
+            // SAFETY: as for the read.
             unsafe { asm!(concat!("out dx, ", $register), in($register) value, in("dx") port, options(nomem, nostack)) };
         }
     )*};

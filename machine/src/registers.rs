@@ -1,16 +1,16 @@
-//! Windows of device registers: reads and writes that the compiler neither drops nor merges nor reorders, and
-//! that cannot leave the window.
+//! Bounds-checked ranges of device registers: the compiler neither drops nor merges nor reorders their reads and
+//! writes, and no access leaves the range.
 
 use core::ptr::NonNull;
 
-/// A window of device registers. Whoever has it may use the device.
+/// A range of device registers. The value is the right to use the device.
 #[derive(Debug)]
 pub struct Registers {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: a window is an address and a length; the registers behind it can be used from any core.
+// SAFETY: the value is an address and a length; the registers can be used from any core.
 unsafe impl Send for Registers {}
 
 macro_rules! accessors {
@@ -18,64 +18,65 @@ macro_rules! accessors {
         #[doc = concat!("Reads the `", stringify!($type), "` at `offset`, in the device's byte order.")]
         ///
         /// # Panics
-        /// Where it is not within the window or not aligned: offsets are constants, or checked by
-        /// [`Self::window`] beforehand.
+        /// If the word is not within the range or not aligned: offsets are constants, or [`Self::window`] has checked
+        /// them.
         #[inline]
         pub fn $read(&self, offset: usize) -> $type {
-            // SAFETY: `place` returns an aligned address within the window, which `new`'s caller vouched for.
+            // SAFETY: `place` returns an aligned address within the range, for which the caller of `new` guarantees
+            // valid accesses.
             unsafe { self.place::<$type>(offset).read_volatile() }
         }
 
         #[doc = concat!("Writes the `", stringify!($type), "` at `offset`, in the device's byte order.")]
         ///
         /// # Panics
-        /// As reading does.
+        /// As the read.
         #[inline]
         pub fn $write(&self, offset: usize, value: $type) {
-            // SAFETY: as for reading.
+            // SAFETY: as for the read.
             unsafe { self.place::<$type>(offset).write_volatile(value) }
         }
     )*};
 }
 
 impl Registers {
-    /// The window of `len` bytes at `base`.
+    /// Creates the range of `len` bytes at `base`.
     ///
     /// # Safety
-    /// For as long as the window lives, `base..base + len` must be mapped, must hold device registers (or
-    /// memory that is accessed in no other way than through windows), and reading or writing them must not
-    /// break memory that Rust code relies on.
+    /// As long as the value lives, `base..base + len` must be mapped and contain device registers (or memory that is
+    /// accessed only through values of this type), and no read or write there may break memory that Rust code relies
+    /// on.
     pub const unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
         Self { base, len }
     }
 
-    /// Address of the first register.
+    /// Returns the address of the first register.
     pub(crate) fn address(&self) -> u64 {
         self.base.as_ptr() as u64
     }
 
-    /// Length of the window, in bytes.
+    /// Returns the length of the range, in bytes.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the window has no registers at all.
+    /// Returns whether the range is empty.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The same window once more.
+    /// Returns the same range a second time.
     pub(crate) const fn duplicate(&self) -> Self {
         Self { base: self.base, len: self.len }
     }
 
-    /// The part of the window of `len` bytes from `offset` on, as a window of its own; `None` where it is not
-    /// all within this one. Both stay usable: a device's structures may overlap.
+    /// Returns the part of `len` bytes from `offset` as a range of its own; `None` if this range does not contain it.
+    /// Both stay usable: a device's structures may overlap.
     pub fn window(&self, offset: usize, len: usize) -> Option<Self> {
         if offset.checked_add(len)? > self.len {
             return None;
         }
-        // SAFETY: `offset` is within the window, so that the address is within its memory.
+        // SAFETY: `offset` is within the range, so the address is within its memory.
         let base = unsafe { self.base.add(offset) };
         Some(Self { base, len })
     }
@@ -84,7 +85,7 @@ impl Registers {
     fn place<T>(&self, offset: usize) -> *mut T {
         let end = offset.checked_add(size_of::<T>());
         assert!(end.is_some_and(|end| end <= self.len), "register {offset:#x} is outside of its window");
-        // SAFETY: `offset` is within the window.
+        // SAFETY: `offset` is within the range, as checked above.
         let place = unsafe { self.base.add(offset) }.cast::<T>();
         assert!(place.is_aligned(), "register {offset:#x} is not aligned");
         place.as_ptr()
@@ -103,12 +104,12 @@ mod tests {
     use super::*;
 
     fn window(memory: &mut [u64; 4]) -> Registers {
-        // SAFETY: the array outlives the window in each test, and is used through it alone meanwhile.
+        // SAFETY: the array outlives the range in each test, and is accessed only through it meanwhile.
         unsafe { Registers::new(NonNull::from(memory).cast(), 32) }
     }
 
     #[test]
-    fn values_land_where_they_are_written() {
+    fn words_are_written_at_their_offsets() {
         let mut memory = [0; 4];
         let registers = window(&mut memory);
         registers.write_u32(12, 0x1234_5678);
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_cannot_be_left() {
+    fn parts_beyond_the_range_do_not_exist() {
         let mut memory = [0; 4];
         let registers = window(&mut memory);
         assert!(registers.window(24, 9).is_none());

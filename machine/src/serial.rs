@@ -1,9 +1,8 @@
 //! The first serial port (COM1, a 16550): the supervisor's log, and the console of an image that boots alone.
 //!
-//! Output only, by polling: nothing else in the machine has to work for a message to come out. Bytes are lost
-//! rather than waited for when the port does not take them. Its functions are safe without an
-//! [`Authority`](crate::authority::Authority): the port has no access to memory and raises no interrupt, so a caller can do
-//! no more than garble a log.
+//! Output only, by polling, so that messages appear even if nothing else in the machine works. If the port is not ready
+//! for too long, bytes may be lost. The functions are safe without an [`Authority`](crate::authority::Authority): the
+//! port has no access to memory and raises no interrupt, so a caller can only garble a log.
 
 use crate::port;
 use core::fmt;
@@ -16,10 +15,10 @@ const LINE_STATUS: u16 = BASE + 5;
 /// "Transmitter holding register empty", of the line status.
 const TRANSMIT_READY: u8 = 0x20;
 
-/// How often the status is looked at before a byte is given up.
+/// Polls of the status before a byte is written regardless.
 const PATIENCE: u32 = 100_000;
 
-/// Sets the port up: 115200 baud, 8 data bits, no parity, no interrupts.
+/// Initialises the port: 115200 baud, 8 data bits, no parity, no interrupts.
 pub fn init() {
     // SAFETY: COM1 has no access to memory.
     unsafe {
@@ -33,7 +32,7 @@ pub fn init() {
     }
 }
 
-/// Writes bytes as they are.
+/// Writes bytes unchanged.
 pub fn write_bytes(bytes: &[u8]) {
     for byte in bytes {
         for _ in 0..PATIENCE {
@@ -48,8 +47,8 @@ pub fn write_bytes(bytes: &[u8]) {
     }
 }
 
-/// Writes a formatted text, whole: other cores that print meanwhile wait, though not for ever, as the core
-/// that prints may have stopped for good.
+/// Writes a formatted text without interruption by other cores, which wait meanwhile; the wait is bounded, as the
+/// printing core may have stopped for good.
 pub fn print(arguments: fmt::Arguments<'_>) {
     static BUSY: AtomicBool = AtomicBool::new(false);
     for _ in 0..PATIENCE {

@@ -1,5 +1,5 @@
-//! The switch page: code that stands at `SHARED` in every address space, so that a core can change from one to
-//! another while it runs there.
+//! The switch page: code that is mapped at `SHARED` in every address space, so that a core can change from one to
+//! another while it executes there.
 
 use core::arch::{asm, global_asm};
 use isola_abi::layout::SHARED;
@@ -8,7 +8,7 @@ global_asm!(
     ".section .text.isola_switch, \"ax\"",
     ".balign 16",
     ".globl isola_switch, isola_switch_end",
-    // rdi = root, rsi = top of the stack, rdx = entry, rcx = argument; leaves nothing in other registers
+    // rdi = root, rsi = top of the stack, rdx = entry, rcx = argument; zeroes all other registers
     "isola_switch:",
     "mov cr3, rdi",
     "mov rsp, rsi",
@@ -33,7 +33,7 @@ global_asm!(
     ".text",
 );
 
-/// The bytes that belong at the beginning of the page.
+/// Returns the code, which belongs at the beginning of the page.
 pub(crate) fn code() -> &'static [u8] {
     unsafe extern "C" {
         safe static isola_switch: u8;
@@ -41,31 +41,31 @@ pub(crate) fn code() -> &'static [u8] {
     }
     let start = &raw const isola_switch;
     let len = (&raw const isola_switch_end).addr() - start.addr();
-    // SAFETY: the two symbols are the ends of constants of the image.
+    // SAFETY: the two symbols are the bounds of constants of the image.
     unsafe { core::slice::from_raw_parts(start, len) }
 }
 
-/// Leaves for another address space, and calls `entry(argument)` there.
+/// Changes to another address space, and calls `entry(argument)` there.
 ///
 /// # Safety
-/// Both spaces must map the switch page at `SHARED`. The space with this root must have the stack, the entry's
-/// code, and the descriptor tables that are in use; interrupts are off.
+/// Both spaces must map the switch page at `SHARED`. The space with this root must map the stack, the entry's code, and
+/// the descriptor tables that are in use; interrupts must be off.
 pub(crate) unsafe fn enter(root: u64, stack_top: u64, entry: u64, argument: u64) -> ! {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees all of this.
     unsafe { enter_at(SHARED, root, stack_top, entry, argument) }
 }
 
-/// Leaves for an address space that has the image at the same place, and calls `entry(argument)` there.
+/// Changes to an address space that maps the image at the same address, and calls `entry(argument)` there.
 ///
 /// # Safety
-/// As [`enter`]'s, but that the image takes the place of the switch page.
+/// As for [`enter`], except that both spaces must map the image instead of the switch page.
 pub(crate) unsafe fn enter_from_image(root: u64, stack_top: u64, entry: u64, argument: u64) -> ! {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees all of this.
     unsafe { enter_at(code().as_ptr() as u64, root, stack_top, entry, argument) }
 }
 
 unsafe fn enter_at(code: u64, root: u64, stack_top: u64, entry: u64, argument: u64) -> ! {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees that both spaces map `code`, and the contract of `enter`.
     unsafe {
         asm!(
             "jmp {code}",

@@ -1,5 +1,5 @@
-//! The tables that a processor reads by itself: interrupt table, global descriptor table, task state segment
-//! (Intel SDM 3, 3.4, 6.14 and 8.7; AMD APM 2, 4.8 and 12.2.5).
+//! Tables that the processor reads by itself: interrupt descriptor table (IDT), global descriptor table (GDT) and task
+//! state segment (TSS) (Intel SDM 3, 3.4, 6.14 and 8.7; AMD APM 2, 4.8 and 12.2.5).
 //!
 //! A core has a page of its own:
 //!
@@ -8,9 +8,9 @@
 //! +0x40  TSS   IST 1: double fault's stack | IST 2: non-maskable interrupt's stack
 //! ```
 //!
-//! All cores of a cell share the interrupt table. Once a core runs in its cell the tables are read-only there:
-//! "accessed" and "busy", which the processor would set, are set beforehand or by [`load`], which goes by
-//! another, writable name of the page.
+//! All cores of a cell share the interrupt table. Once a core runs in its cell, the tables are read-only there: the
+//! bits "accessed" and "busy", which the processor would set, are set beforehand, or by [`load`], which uses another,
+//! writable mapping of the page.
 
 use crate::interrupts::FIRST_INTERRUPT;
 use core::arch::asm;
@@ -20,7 +20,7 @@ use isola_abi::note::{VECTOR_COUNT, VECTOR_STRIDE};
 const CODE: u16 = 0x08;
 const DATA: u16 = 0x10;
 const TASK: u16 = 0x18;
-/// Type of the descriptor of a 64-bit task segment that is not in use, and where in a page it stands.
+/// The type of the descriptor of a 64-bit TSS that is not in use, and its offset in a core's page.
 const TASK_AVAILABLE: u8 = 0x89;
 const TASK_TYPE_OFFSET: u64 = TASK as u64 + 5;
 const GDT_LEN: u16 = 0x28;
@@ -31,14 +31,14 @@ const DOUBLE_FAULT: usize = 8;
 /// The vector of the non-maskable interrupt.
 pub(crate) const NON_MASKABLE: usize = 2;
 
-/// Where the stacks of a core begin, from above.
+/// The tops of a core's exception stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExceptionStacks {
     pub(crate) double_fault_top: u64,
     pub(crate) non_maskable_top: u64,
 }
 
-/// Fills a core's page, which the core will know at `virt`.
+/// Fills a core's page, which the core will have mapped at `virt`.
 pub(crate) fn fill_core_page(page: &mut [u8], virt: u64, stacks: ExceptionStacks) {
     let tss = virt + TSS_OFFSET as u64;
     let gdt = [
@@ -53,44 +53,44 @@ pub(crate) fn fill_core_page(page: &mut [u8], virt: u64, stacks: ExceptionStacks
     ];
     put_words(page, 0, &gdt);
     put_words(page, TSS_OFFSET + 0x24, &[stacks.double_fault_top, stacks.non_maskable_top]);
-    // No map of I/O ports: its offset is behind the segment's end.
+    // No I/O permission map: its offset is behind the segment's end.
     page[TSS_OFFSET + 0x66..TSS_OFFSET + 0x68].copy_from_slice(&TSS_LEN.to_le_bytes());
 }
 
-/// Fills the page of an interrupt table, for an image whose first vector is handled at `vectors`.
+/// Fills an interrupt table for an image whose entry point of vector 0 is at `vectors`.
 pub(crate) fn fill_interrupt_table(page: &mut [u8], vectors: u64) {
     for vector in 0..VECTOR_COUNT as usize {
         put_gate(page, vector, vectors + VECTOR_STRIDE * vector as u64);
     }
 }
 
-/// Has all interrupts of a filled table, but not the exceptions, lead to one handler.
+/// Points all interrupts of a filled table, but not the exceptions, to one handler.
 pub(crate) fn lead_interrupts_to(page: &mut [u8], handler: u64) {
     for vector in usize::from(FIRST_INTERRUPT)..VECTOR_COUNT as usize {
         put_gate(page, vector, handler);
     }
 }
 
-/// Has the non-maskable interrupts of a filled table lead to one handler.
+/// Points the non-maskable interrupt of a filled table to a handler.
 pub(crate) fn lead_non_maskable_to(page: &mut [u8], handler: u64) {
     put_gate(page, NON_MASKABLE, handler);
 }
 
-/// Has all gates of a filled table use the stack that is in use.
+/// Makes all gates of a filled table use the current stack.
 pub(crate) fn use_current_stack(page: &mut [u8]) {
     for vector in 0..VECTOR_COUNT as usize {
-        // The number of a stack in the task segment is in the lowest bits of byte 4.
+        // The lowest bits of byte 4 are the index of an interrupt stack in the TSS.
         page[16 * vector + 4] = 0;
     }
 }
 
-/// Takes an interrupt table into use on this core.
+/// Loads the interrupt table on this core.
 ///
 /// # Safety
-/// It must be filled, for the code that runs, and stay where it is for as long as it is in use.
+/// It must be filled, for the code that runs, and stay mapped and unchanged there while it is in use.
 pub(crate) unsafe fn load_interrupt_table(virt: u64) {
     let pointer = TablePointer::of_interrupt_table(virt);
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees a filled table at `virt`; LIDT only reads `pointer`.
     unsafe { asm!("lidt [{}]", in(reg) &raw const pointer, options(readonly, nostack, preserves_flags)) };
 }
 
@@ -114,7 +114,7 @@ fn put_words(page: &mut [u8], offset: usize, words: &[u64]) {
     }
 }
 
-/// What LGDT and LIDT read.
+/// The operand of LGDT and LIDT.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, packed(2))]
 pub(crate) struct TablePointer {
@@ -123,32 +123,32 @@ pub(crate) struct TablePointer {
 }
 
 impl TablePointer {
-    /// Of the GDT in a core's page.
+    /// The GDT in a core's page.
     pub(crate) const fn of_core_page(virt: u64) -> Self {
         Self { limit: GDT_LEN - 1, base: virt }
     }
 
-    /// Of an interrupt table.
+    /// An interrupt table.
     pub(crate) const fn of_interrupt_table(virt: u64) -> Self {
         Self { limit: PAGE_SIZE as u16 - 1, base: virt }
     }
 }
 
-/// Takes a core's page and an interrupt table into use on this core. `writable` is where the page is mapped
-/// writable now; `core_page` and `interrupt_table` are where the core will know them.
+/// Loads a core's page and an interrupt table on this core. `writable` is an address at which the page is mapped
+/// writable now; `core_page` and `interrupt_table` are the addresses at which the core will have them mapped.
 ///
 /// # Safety
-/// The page must be filled, `interrupt_table` likewise for the code that runs from here on, both for as long
-/// as they are in use. From here until the address space is in use that maps them, nothing may interrupt.
+/// The page must be filled, `interrupt_table` likewise for the code that runs from here on, both while they are in use.
+/// No interrupt or exception may occur before the address space that maps them is loaded.
 pub(crate) unsafe fn load(writable: u64, core_page: u64, interrupt_table: u64) {
-    // The descriptor of a task segment that was in use before says "busy", and LTR refuses it.
-    // SAFETY: the page is mapped there, and this core's.
+    // The descriptor of a TSS that was in use says "busy", which LTR rejects.
+    // SAFETY: the page is mapped there, and belongs to this core.
     unsafe { ((writable + TASK_TYPE_OFFSET) as *mut u8).write_volatile(TASK_AVAILABLE) };
     let now = TablePointer::of_core_page(writable);
     let then = TablePointer::of_core_page(core_page);
     let interrupts = TablePointer::of_interrupt_table(interrupt_table);
-    // SAFETY: the segments are those that the code runs with already; LTR marks the task's as busy by the
-    // writable name.
+    // SAFETY: the new segments are equal to those that the code already uses; LTR sets the busy bit through the
+    // writable mapping.
     unsafe {
         asm!(
             "lgdt [{now}]",

@@ -1,13 +1,13 @@
-//! Which cores share what: the bits of a local APIC's id say where its core stands (Intel SDM 3, 10.9; AMD APM 3, E.5).
+//! Siblings and shared caches, from the bits of local APIC ids (Intel SDM 3, 10.9; AMD APM 3, E.5).
 //!
 //! ```text
 //!   APIC id   | package | ... | last-level cache | physical core | thread |
 //!                       ^ shift of the package   ^ of the cache  ^ of the physical core
 //! ```
 //!
-//! The processor says how many bits each has, for all processors of the machine alike. What it says is not relied on: a
-//! level whose bits are out of order takes those of the level around it, and cores of different NUMA nodes share
-//! neither a cache nor a physical core, whatever their ids are.
+//! The processor reports the bits of each level, for all processors of the machine alike. The report is not trusted: a
+//! level whose bits are out of order takes those of its neighbour, and cores of different NUMA nodes share neither a
+//! cache nor a physical core, whatever their ids are.
 
 use crate::cpu::{self, Cpuid};
 use alloc::collections::BTreeSet;
@@ -15,11 +15,11 @@ use alloc::vec::Vec;
 use isola_abi::id::{ApicId, NodeId};
 use isola_abi::topology::{CacheId, CoreSite, PackageId, PhysicalCoreId};
 
-/// How many levels, and caches, a processor is asked for at most: none has so many.
+/// Limit for the levels, and for the caches, that are read from a processor; none has so many.
 const MAX_LEVELS: u32 = 16;
 
-/// How far an APIC id is shifted to get the number of what its core stands in. In order: each is at least the one before,
-/// and below 32.
+/// The shifts of an APIC id that give the numbers of its physical core, cache and package. Each is at least the
+/// previous one, and below 32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ApicShifts {
     physical: u32,
@@ -28,7 +28,7 @@ pub struct ApicShifts {
 }
 
 impl ApicShifts {
-    /// What this processor says; all processors of a machine say the same.
+    /// Reads the shifts of this processor; all processors of a machine have the same.
     pub fn read() -> Self {
         Self::from_cpuid(cpu::cpuid)
     }
@@ -45,7 +45,7 @@ impl ApicShifts {
         Self { physical, cache, package }
     }
 
-    /// Where cores stand, each of that APIC id and that node.
+    /// Returns the site of each core, from its APIC id and node.
     pub fn sites(&self, cores: &[(ApicId, NodeId)]) -> Vec<CoreSite> {
         let package = |(apic, _): &(ApicId, NodeId)| apic.0 >> self.package;
         let cache = |(apic, node): &(ApicId, NodeId)| (*node, apic.0 >> self.cache);
@@ -62,7 +62,8 @@ impl ApicShifts {
     }
 }
 
-/// The shifts of physical core and package in a leaf that lists the levels, from the threads of a physical core upwards.
+/// Returns the shifts of physical core and package from a leaf that lists the levels, from the threads of a physical
+/// core upwards.
 fn levels(cpuid: impl Fn(u32, u32) -> Cpuid, leaf: u32) -> Option<(u32, u32)> {
     const THREAD: u32 = 1;
     let (mut physical, mut package) = (0, None);
@@ -80,7 +81,8 @@ fn levels(cpuid: impl Fn(u32, u32) -> Cpuid, leaf: u32) -> Option<(u32, u32)> {
     package.map(|package| (physical, package))
 }
 
-/// AMD's processors that have no such leaf say how many threads a physical core has, and how many bits a package.
+/// Returns the shifts of an AMD processor without such a leaf, from the threads per physical core and the bits per
+/// package.
 fn of_amd(cpuid: impl Fn(u32, u32) -> Cpuid) -> Option<(u32, u32)> {
     const TOPOLOGY_EXTENSIONS: u32 = 1 << 22;
     let sizes = cpuid(0x8000_0008, 0).ecx;
@@ -96,7 +98,7 @@ fn of_amd(cpuid: impl Fn(u32, u32) -> Cpuid) -> Option<(u32, u32)> {
     Some((bits(threads), package))
 }
 
-/// Intel's that have neither say how many ids a package has, and how many of its cores have one.
+/// Returns the shifts of an Intel processor without both, from the ids per package and the ids reserved for its cores.
 fn of_older(cpuid: impl Fn(u32, u32) -> Cpuid) -> (u32, u32) {
     const SEVERAL: u32 = 1 << 28;
     let one = cpuid(1, 0);
@@ -107,7 +109,7 @@ fn of_older(cpuid: impl Fn(u32, u32) -> Cpuid) -> (u32, u32) {
     (package.saturating_sub(cores), package)
 }
 
-/// The shift of the last-level cache.
+/// Returns the shift of the last-level cache.
 fn cache(cpuid: impl Fn(u32, u32) -> Cpuid) -> Option<u32> {
     let last = |leaf| {
         let caches =
@@ -117,7 +119,7 @@ fn cache(cpuid: impl Fn(u32, u32) -> Cpuid) -> Option<u32> {
     last(0x8000_001d).or_else(|| last(4)).map(|cache| bits((cache >> 14 & 0xfff) + 1))
 }
 
-/// How many bits it takes to number so many.
+/// Returns the bits that `count` numbers need.
 fn bits(count: u32) -> u32 {
     count.max(1).next_power_of_two().trailing_zeros()
 }
@@ -150,8 +152,8 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_that_lists_its_levels_is_understood() {
-        // Two threads, eight cores, in tiles of two; the third-level cache is shared by all.
+    fn shifts_come_from_the_list_of_levels() {
+        // Two threads per core, eight cores, in tiles of two; all share the third-level cache.
         let answers = vec![
             answer(0x1f, 0, [1, 2, 1 << 8, 0]),
             answer(0x1f, 1, [2, 4, 3 << 8 | 1, 0]),
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn amd_s_caches_are_found_where_it_tells_of_them() {
+    fn amd_caches_come_from_amd_s_own_leaf() {
         let answers = vec![
             answer(0xb, 0, [1, 2, 1 << 8, 0]),
             answer(0xb, 1, [7, 96, 2 << 8 | 1, 0]),
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_without_levels_are_understood() {
+    fn processors_without_a_list_of_levels_have_shifts() {
         let amd = vec![
             answer(0x8000_0001, 0, [0, 0, 1 << 22, 0]),
             answer(0x8000_0008, 0, [0, 0, 4 << 12 | 15, 0]),
@@ -191,7 +193,7 @@ mod tests {
             answer(4, 0, [7 << 26 | 1 << 5 | 1 | 1 << 14, 0, 0, 0]),
         ];
         assert_eq!(shifts(&intel), ApicShifts { physical: 1, cache: 1, package: 4 });
-        assert_eq!(shifts(&Vec::new()), ApicShifts::default(), "one that says nothing has a core a package");
+        assert_eq!(shifts(&Vec::new()), ApicShifts::default(), "without any leaf, each core is a package");
     }
 
     #[test]
@@ -211,9 +213,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a processor says, siblings share a cache, who shares a cache shares a node, and numbers are dense.
+        /// For arbitrary reports, siblings share a cache, cores that share a cache share a node, and numbers are dense.
         #[test]
-        fn what_hardware_says_is_made_a_tree(
+        fn arbitrary_reports_give_a_tree(
             answers in prop::collection::vec(
                 (
                     prop_oneof![

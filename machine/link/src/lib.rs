@@ -1,12 +1,12 @@
-//! How an image is linked. The build script of each image package calls [`emit`]; nothing else is needed for
-//! an ordinary `cargo build` to produce an image that boots.
+//! Linking of images. The build script of each image package calls [`emit`]; an ordinary `cargo build` then produces an
+//! image that boots.
 //!
-//! The layout is in `link.ld`. What is not here: the code that the layout names, which is `isola-machine`'s.
+//! The layout is in `link.ld`. Not here: the code that the layout names, which is in `isola-machine`.
 
 use std::path::Path;
 
-/// Makes Cargo link the binaries of the package whose build script calls this as images; as ordinary programs, where the
-/// package is built with its feature `hosted`.
+/// Makes Cargo link the binaries of the calling package as images, or as ordinary programs if the package is built with
+/// its feature `hosted`.
 pub fn emit() {
     if std::env::var_os("CARGO_FEATURE_HOSTED").is_some() {
         return;

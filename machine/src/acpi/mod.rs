@@ -1,7 +1,7 @@
 //! ACPI's static tables, as far as Isola reads them (ACPI specification 6.5, chapter 5.2).
 //!
-//! Firmware wrote them; a table whose length or checksum is wrong is left out, and nothing is read past a
-//! table's end. Of the table that describes devices in bytecode (DSDT), only the package `_S5_` is read.
+//! A table from firmware with a wrong length or checksum is ignored, and no access goes beyond a table's end. In the
+//! bytecode that describes devices (DSDT), only the package `_S5_` is read.
 
 mod soft_off;
 mod tables;
@@ -14,31 +14,31 @@ use crate::memory::physical::Physical;
 use alloc::vec::Vec;
 use isola_abi::id::{ApicId, PhysAddr, PhysRange};
 
-/// What the tables say of the machine.
+/// The contents of the tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acpi {
-    /// The processors that can be used, in the order of the table.
+    /// The usable processors, in the order of the table.
     pub processors: Vec<ApicId>,
     /// The I/O APICs.
     pub io_apics: Vec<IoApicEntry>,
-    /// Which proximity domain a processor belongs to.
+    /// The proximity domains of processors.
     pub processor_domains: Vec<(ApicId, u32)>,
-    /// Which proximity domain memory belongs to.
+    /// The proximity domains of memory.
     pub memory_domains: Vec<(PhysRange, u32)>,
-    /// Where PCI configuration space is in memory.
+    /// The memory-mapped PCI configuration spaces.
     pub pci_segments: Vec<PciSegment>,
     /// I/O port of the power management timer.
     pub timer_port: Option<u16>,
-    /// Whether the machine has none of the fixed hardware of PCs: a small virtual machine.
+    /// Whether the machine lacks the fixed hardware of PCs, as small virtual machines do.
     pub hardware_reduced: bool,
-    /// How the machine is switched off.
+    /// The write that switches the machine off.
     pub soft_off: Option<SoftOff>,
 }
 
 /// An I/O APIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoApicEntry {
-    /// Its registers.
+    /// The address of its registers.
     pub address: PhysAddr,
     /// The global number of its first line.
     pub first_line: u32,
@@ -47,7 +47,7 @@ pub struct IoApicEntry {
 /// A range of buses whose configuration space is in memory: 4 KiB a function (PCI Express 7.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PciSegment {
-    /// Of bus 0, even where that is not in the range.
+    /// The address of bus 0's configuration space, even if bus 0 is not in the range.
     pub base: PhysAddr,
     /// First bus.
     pub first_bus: u8,
@@ -56,7 +56,7 @@ pub struct PciSegment {
 }
 
 impl Acpi {
-    /// Reads the tables that the root pointer at `rsdp` leads to; `None` where there is no root pointer.
+    /// Reads the tables of the root pointer at `rsdp`; `None` if there is no root pointer.
     pub fn read(memory: &impl Physical, rsdp: PhysAddr) -> Option<Self> {
         let mut acpi = Self::default();
         for table in tables::all(memory, rsdp)? {
@@ -71,7 +71,7 @@ impl Acpi {
         Some(acpi)
     }
 
-    /// 5.2.12. A processor that is off but can be switched on is not one that can be used.
+    /// Reads the MADT (5.2.12). A processor that is off but can be enabled does not count as usable.
     fn read_madt(&mut self, table: &tables::Table) {
         const ENABLED: u32 = 1;
         for entry in table.entries(44) {
@@ -92,7 +92,7 @@ impl Acpi {
         }
     }
 
-    /// 5.2.16.
+    /// Reads the SRAT (5.2.16).
     fn read_srat(&mut self, table: &tables::Table) {
         const ENABLED: u32 = 1;
         for entry in table.entries(48) {
@@ -122,7 +122,7 @@ impl Acpi {
         }
     }
 
-    /// PCI Firmware specification 3.3, 4.1.2. Segment groups beyond the first are not for Isola.
+    /// Reads the MCFG (PCI Firmware specification 3.3, 4.1.2). Isola uses only the first segment group.
     fn read_mcfg(&mut self, table: &tables::Table) {
         for offset in (44..).step_by(16) {
             let (Some(base), Some(group)) = (table.u64(offset), table.u16(offset + 8)) else { break };
@@ -135,7 +135,7 @@ impl Acpi {
         }
     }
 
-    /// 5.2.9.
+    /// Reads the FADT (5.2.9).
     fn read_fadt(&mut self, memory: &impl Physical, table: &tables::Table) {
         const HARDWARE_REDUCED: u32 = 1 << 20;
         let port = table.u32(76).filter(|port| *port != 0).and_then(|port| u16::try_from(port).ok());

@@ -1,4 +1,4 @@
-//! How the machine is switched off by software: state S5 (ACPI specification 6.5, chapters 4.8.3.2 and 7.4.2).
+//! Power-off by software: state S5 (ACPI specification 6.5, chapters 4.8.3.2 and 7.4.2).
 
 use super::tables::Table;
 use crate::memory::physical::Physical;
@@ -7,24 +7,24 @@ use isola_abi::id::PhysAddr;
 /// The write that switches the machine off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SoftOff {
-    /// To the PM1a control register of PC chipsets.
+    /// A write to the PM1a control register of PC chipsets.
     Port {
         /// Its port.
         port: u16,
-        /// What to write.
+        /// The value to write.
         value: u16,
     },
-    /// To the sleep control register of a machine without the fixed hardware of PCs.
+    /// A write to the sleep control register of a machine without the fixed hardware of PCs.
     Register {
         /// Its address.
         address: PhysAddr,
-        /// What to write.
+        /// The value to write.
         value: u8,
     },
 }
 
 impl SoftOff {
-    /// Reads what the FADT and the DSDT to which it leads say; `None` where one of them says nothing.
+    /// Derives the write from the FADT and its DSDT; `None` if one of them lacks the information.
     pub(super) fn read(memory: &impl Physical, fadt: &Table, hardware_reduced: bool) -> Option<Self> {
         const SYSTEM_MEMORY: u8 = 0;
         let address = fadt.u64(140).filter(|address| *address != 0).or(fadt.u32(40).map(u64::from))?;
@@ -39,15 +39,15 @@ impl SoftOff {
     }
 }
 
-/// The type of state S5: the first number of the package `_S5_`, from 0 to 7. The package is found by its name; the
-/// bytecode around it is not executed.
+/// Returns the type of state S5: the first number of the package `_S5_`, from 0 to 7. The package is found by its name;
+/// the bytecode around it is not executed.
 fn sleep_type(bytecode: &[u8]) -> Option<u8> {
     const PACKAGE: u8 = 0x12;
     const BYTE: u8 = 0x0a;
     bytecode.windows(5).enumerate().find_map(|(at, window)| {
         let rest = bytecode.get(at + 5..)?;
         let &length = rest.first().filter(|_| window == [b'_', b'S', b'5', b'_', PACKAGE])?;
-        // The length has up to three further bytes; the number of elements is behind it.
+        // The package length has up to three further bytes; the number of elements follows.
         let value = match rest.get(usize::from(length >> 6) + 2..)? {
             [BYTE, value, ..] | [value @ (0 | 1), ..] => *value,
             _ => return None,
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_number_has_no_type() {
+    fn bytecode_without_the_package_has_no_type() {
         for bytecode in [
             &b""[..],
             b"_S5_",

@@ -1,21 +1,21 @@
-//! Finding ACPI's tables, and reading within one.
+//! Enumeration of ACPI's tables, and reads within a table.
 
 use crate::memory::physical::Physical;
 use alloc::vec::Vec;
 use isola_abi::id::PhysAddr;
 
-/// Longest table that is read, in bytes, and the most of them.
+/// Limits for the length of a table, in bytes, and for the number of tables.
 const MAX_LEN: u32 = 1 << 20;
 const MAX_TABLES: usize = 256;
 
 const HEADER_LEN: usize = 36;
 
-/// A table: all its bytes, checksum included, checked.
+/// A complete table whose checksum is right.
 pub(super) struct Table {
     bytes: Vec<u8>,
 }
 
-/// An entry within a table that begins with its type and its length.
+/// An entry of a table, which begins with its type and its length.
 pub(super) struct Entry<'a> {
     bytes: &'a [u8],
 }
@@ -42,7 +42,7 @@ impl Table {
         sums_to_zero(&bytes).then_some(Self { bytes })
     }
 
-    /// All bytes of the table.
+    /// Returns all bytes of the table.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -51,7 +51,7 @@ impl Table {
         [0, 1, 2, 3].map(|index| self.bytes[index])
     }
 
-    /// The entries from `offset` on, as far as they are within the table.
+    /// Returns the entries from `offset` on, as far as they are within the table.
     pub(super) fn entries(&self, offset: usize) -> impl Iterator<Item = Entry<'_>> {
         let mut rest = self.bytes.get(offset..).unwrap_or(&[]);
         core::iter::from_fn(move || {
@@ -71,7 +71,7 @@ impl Entry<'_> {
     }
 }
 
-/// All tables that the root pointer leads to; `None` where there is none at `rsdp`.
+/// Returns all tables of the root pointer; `None` if there is none at `rsdp`.
 pub(super) fn all(memory: &impl Physical, rsdp: PhysAddr) -> Option<Vec<Table>> {
     let mut pointer = [0; 20];
     memory.read(rsdp, &mut pointer)?;

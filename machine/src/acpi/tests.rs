@@ -1,4 +1,4 @@
-//! Tables as firmware makes them, and as it should not.
+//! Valid and damaged tables.
 
 use super::*;
 use crate::memory::physical::fake::FakeMemory;
@@ -7,13 +7,13 @@ use proptest::prelude::*;
 const BASE: u64 = 0x1000;
 const RSDP: PhysAddr = PhysAddr(BASE);
 
-/// Puts the sum of `bytes` to zero, by the byte at `place`.
+/// Sets the byte at `place` so that `bytes` sum to zero.
 fn seal(bytes: &mut [u8], place: usize) {
     bytes[place] = 0;
     bytes[place] = bytes.iter().fold(0u8, |sum, byte| sum.wrapping_sub(*byte));
 }
 
-/// A table with a right length and checksum.
+/// Returns a table with a right length and checksum.
 fn table(signature: &[u8; 4], body: &[u8]) -> Vec<u8> {
     let mut bytes = signature.to_vec();
     bytes.extend((36 + body.len() as u32).to_le_bytes());
@@ -23,7 +23,7 @@ fn table(signature: &[u8; 4], body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Memory with a root pointer, a root table of 8-byte entries, and tables.
+/// Returns memory with a root pointer, a root table of 8-byte entries, and tables.
 fn memory(tables: &[Vec<u8>]) -> FakeMemory {
     let mut memory = FakeMemory::new(BASE, 0x4000);
     let mut end = BASE + 0x1000;
@@ -45,11 +45,11 @@ fn madt() -> Vec<u8> {
     let mut body = alloc::vec![0; 8];
     body.extend([0, 8, 0, 0, 1, 0, 0, 0]); // processor, APIC 0
     body.extend([0, 8, 1, 4, 1, 0, 0, 0]); // processor, APIC 4
-    body.extend([0, 8, 2, 5, 0, 0, 0, 0]); // one that is off
-    body.extend([0, 8, 2, 6, 2, 0, 0, 0]); // one that is off, and can be switched on
+    body.extend([0, 8, 2, 5, 0, 0, 0, 0]); // a disabled one
+    body.extend([0, 8, 2, 6, 2, 0, 0, 0]); // a disabled one that can be enabled
     body.extend([1, 12, 0, 0, 0, 0, 0xc0, 0xfe, 0, 0, 0, 0]);
     body.extend([1, 12, 1, 0, 0, 0x10, 0xc0, 0xfe, 24, 0, 0, 0]);
-    body.extend([2, 10, 0, 0, 2, 0, 0, 0, 0, 0]); // an override, which Isola has no use for
+    body.extend([2, 10, 0, 0, 2, 0, 0, 0, 0, 0]); // an override, which Isola ignores
     body.extend([9, 16, 0, 0, 0x2c, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]); // processor, x2APIC 300
     table(b"APIC", &body)
 }
@@ -91,7 +91,7 @@ fn fadt(flags: u32) -> Vec<u8> {
 }
 
 #[test]
-fn all_that_is_there_is_found() {
+fn all_supported_entries_are_read() {
     let acpi = Acpi::read(&memory(&[fadt(0), madt(), srat(), mcfg()]), RSDP).unwrap();
     assert_eq!(acpi.processors, [ApicId(0), ApicId(4), ApicId(300)]);
     let io_apic = |address, first_line| IoApicEntry { address: PhysAddr(address), first_line };
@@ -105,13 +105,13 @@ fn all_that_is_there_is_found() {
 }
 
 #[test]
-fn small_machines_have_no_timer() {
+fn a_hardware_reduced_machine_has_no_timer() {
     let acpi = Acpi::read(&memory(&[fadt(1 << 20)]), RSDP).unwrap();
     assert_eq!((acpi.timer_port, acpi.hardware_reduced), (None, true));
 }
 
 #[test]
-fn a_root_table_of_4_byte_entries_will_do() {
+fn a_root_table_of_4_byte_entries_is_read() {
     let mut memory = memory(&[madt()]);
     let mut pointer = *b"RSD PTR \0isola \0\0\x12\0\0";
     seal(&mut pointer, 8);
@@ -121,7 +121,7 @@ fn a_root_table_of_4_byte_entries_will_do() {
 }
 
 #[test]
-fn what_is_no_root_pointer_is_refused() {
+fn an_invalid_root_pointer_is_rejected() {
     let mut memory = memory(&[madt()]);
     assert_eq!(Acpi::read(&memory, PhysAddr(BASE + 16)), None);
     assert_eq!(Acpi::read(&memory, PhysAddr(u64::MAX)), None);
@@ -130,7 +130,7 @@ fn what_is_no_root_pointer_is_refused() {
 }
 
 #[test]
-fn a_table_with_a_wrong_sum_is_left_out() {
+fn a_table_with_a_wrong_checksum_is_ignored() {
     let mut broken = madt();
     broken[50] ^= 1;
     let acpi = Acpi::read(&memory(&[broken, mcfg()]), RSDP).unwrap();
@@ -138,7 +138,7 @@ fn a_table_with_a_wrong_sum_is_left_out() {
 }
 
 #[test]
-fn entries_without_length_or_beyond_the_table_end_it() {
+fn an_invalid_entry_length_ends_the_table() {
     for (kind, len) in [(0, 0), (0, 1), (0, 9), (1, 200)] {
         let mut body = alloc::vec![0; 8];
         body.extend([0, 8, 0, 3, 1, 0, 0, 0]);
@@ -149,10 +149,10 @@ fn entries_without_length_or_beyond_the_table_end_it() {
 }
 
 proptest! {
-    /// Whatever bytes are changed, also with the sums put right again, nothing panics, and nothing is found
-    /// that takes more than the table's bytes.
+    /// Arbitrary changes, also with corrected checksums, cause no panic, and no more entries are found than the table's
+    /// bytes can hold.
     #[test]
-    fn broken_tables_do_no_harm(
+    fn damaged_tables_are_rejected_or_bounded(
         changes in prop::collection::vec((0..400usize, any::<u8>()), 1..8),
         which in 0..4usize,
         sealed in any::<bool>(),
@@ -172,9 +172,10 @@ proptest! {
         }
     }
 
-    /// Noise in tables whose sums are right: entries before it are found, and no more than fit its bytes.
+    /// In a table with random bytes and a right checksum, earlier entries are found, and no more than its bytes can
+    /// hold.
     #[test]
-    fn noise_in_a_table_makes_no_more_than_its_bytes_hold(
+    fn random_bytes_make_no_more_entries_than_they_can_hold(
         noise in prop::collection::vec(prop_oneof![0..24u8, any::<u8>()], 0..512),
         signature in prop::sample::select(&[b"APIC", b"FACP", b"SRAT", b"MCFG"][..]),
     ) {
@@ -198,9 +199,9 @@ proptest! {
         prop_assert!(acpi.memory_domains.len() <= noise.len() / 40);
     }
 
-    /// A root table with noise for addresses, and with a right sum, leads to no table.
+    /// A root table with random addresses and a right checksum leads to no table.
     #[test]
-    fn noise_for_addresses_leads_to_no_table(
+    fn random_addresses_lead_to_no_table(
         noise in prop::collection::vec(0x0001_0000_0000_u64.., 0..60),
     ) {
         let mut memory = memory(&[madt()]);

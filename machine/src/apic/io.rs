@@ -1,4 +1,4 @@
-//! The machine's I/O APICs (Intel 82093AA data sheet): interrupt lines, as global numbers, to cores.
+//! The machine's I/O APICs (Intel 82093AA data sheet), which route interrupt lines, by their global numbers, to cores.
 
 use crate::registers::Registers;
 use alloc::vec::Vec;
@@ -14,21 +14,21 @@ const MASKED: u32 = 1 << 16;
 const LEVEL: u32 = 1 << 15;
 const ACTIVE_LOW: u32 = 1 << 13;
 
-/// How a line says that it wants attention.
+/// The trigger mode of an interrupt line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Trigger {
-    /// By rising.
+    /// A rising edge.
     Edge,
-    /// By being low, until it got attention.
+    /// A low level, until the device is served.
     LevelLow,
 }
 
-/// Why a line cannot be routed.
+/// A failure to route a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteError {
     /// No I/O APIC has the line.
     NoSuchLine(u32),
-    /// The core's id is beyond 255.
+    /// The core's APIC id exceeds 255.
     CoreOutOfReach(ApicId),
 }
 
@@ -76,7 +76,7 @@ pub struct InterruptLines {
 }
 
 impl InterruptLines {
-    /// Adds a controller by its registers, whose first line has the global number `first_line`; masks its lines, but for
+    /// Adds a controller by its registers, whose first line has the global number `first_line`; masks its lines except
     /// those in `used`.
     pub(crate) fn add(&mut self, registers: Registers, first_line: u32, used: &[u32]) {
         let mut controller = IoApic { registers, first_line, line_count: 0 };
@@ -87,10 +87,10 @@ impl InterruptLines {
         self.controllers.push(controller);
     }
 
-    /// Has a line interrupt a core with a vector.
+    /// Routes a line to a core, with a vector.
     ///
     /// # Errors
-    /// A [`RouteError`], and the line stays as it was.
+    /// A [`RouteError`]; the line is unchanged then.
     pub fn route(&mut self, line: u32, trigger: Trigger, apic: ApicId, vector: u8) -> Result<(), RouteError> {
         let id = u8::try_from(apic.0).map_err(|_| RouteError::CoreOutOfReach(apic))?;
         let (controller, index) = self.find(line)?;
@@ -104,7 +104,7 @@ impl InterruptLines {
         Ok(())
     }
 
-    /// Has a line interrupt nobody.
+    /// Masks a line.
     ///
     /// # Errors
     /// [`RouteError::NoSuchLine`].

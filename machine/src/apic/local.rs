@@ -1,7 +1,7 @@
-//! The local APIC of the core that calls (Intel SDM 3, chapter 10 "Advanced programmable interrupt controller").
+//! The local APIC of the calling core (Intel SDM 3, chapter 10 "Advanced programmable interrupt controller").
 //!
-//! Its registers are model-specific ones (x2APIC) or a page of memory, mapped at `LOCAL_APIC` in every address
-//! space (xAPIC). Which, is chosen once a run, by whoever boots the machine; a cell is told.
+//! Its registers are model-specific registers (x2APIC) or a page of memory, mapped at `LOCAL_APIC` in every address
+//! space (xAPIC). The image that boots the machine chooses the mode once; a cell gets it from its descriptor.
 
 use crate::authority::Authority;
 use crate::cpu::{self, msr, read_msr, write_msr};
@@ -11,13 +11,13 @@ use isola_abi::descriptor::InterruptMode;
 use isola_abi::id::ApicId;
 use isola_abi::layout::LOCAL_APIC;
 
-/// Registers, by their offset in the page; the model-specific ones are at 16 bytes a number.
+/// Registers, by their offset in the page. The number of a model-specific register is that offset divided by 16.
 mod register {
     pub(super) const ID: u32 = 0x20;
     pub(super) const TASK_PRIORITY: u32 = 0x80;
     pub(super) const END_OF_INTERRUPT: u32 = 0xb0;
     pub(super) const SPURIOUS: u32 = 0xf0;
-    /// The first of eight, of 32 vectors each.
+    /// The first of eight registers, of 32 vectors each.
     pub(super) const IN_SERVICE: u32 = 0x100;
     pub(super) const ERROR_STATUS: u32 = 0x280;
     pub(super) const COMMAND: u32 = 0x300;
@@ -29,7 +29,7 @@ mod register {
     pub(super) const INITIAL_COUNT: u32 = 0x380;
     pub(super) const CURRENT_COUNT: u32 = 0x390;
     pub(super) const DIVIDER: u32 = 0x3e0;
-    /// In x2APIC mode alone.
+    /// Exists only in x2APIC mode.
     pub(super) const SELF: u32 = 0x3f0;
 }
 
@@ -47,13 +47,13 @@ const STARTUP: u32 = 6 << 8 | 1 << 14;
 const APIC_BASE_X2APIC: u64 = 1 << 10;
 const APIC_BASE_ENABLED: u64 = 1 << 11;
 
-/// How often a command that is still being delivered is looked at before the next one is sent anyway.
+/// Polls of a command that is still being delivered, before the next command is sent anyway.
 const PATIENCE: u32 = 100_000;
 
 /// 0: xAPIC; 1: x2APIC.
 static MODE: AtomicU8 = AtomicU8::new(0);
 
-/// The mode in use.
+/// Returns the mode in use.
 pub fn mode() -> InterruptMode {
     match MODE.load(Ordering::Relaxed) {
         0 => InterruptMode::XApic,
@@ -61,19 +61,19 @@ pub fn mode() -> InterruptMode {
     }
 }
 
-/// Says which mode is in use, before anything else here is called.
+/// Sets the mode in use; to be called before any other function of this module.
 pub(crate) fn set_mode(mode: InterruptMode) {
     MODE.store(matches!(mode, InterruptMode::X2Apic) as u8, Ordering::Relaxed);
 }
 
-/// The mode that this machine's processors allow: x2APIC where they have it.
+/// Returns x2APIC mode if this machine's processors have it, else xAPIC mode.
 pub(crate) fn best_mode() -> InterruptMode {
     if cpu::Features::read().x2apic { InterruptMode::X2Apic } else { InterruptMode::XApic }
 }
 
-/// Switches this core's APIC on: all vectors welcome, no timer, no local lines.
+/// Enables this core's APIC, for all vectors, with its timer stopped and its local lines masked.
 pub(crate) fn enable() {
-    // SAFETY: every processor that Isola runs on has the register; the mode is one that it has.
+    // SAFETY: every processor that Isola runs on has the register, and supports the selected mode.
     unsafe {
         let base = read_msr(msr::APIC_BASE) | APIC_BASE_ENABLED;
         let extended = if mode() == InterruptMode::X2Apic { APIC_BASE_X2APIC } else { 0 };
@@ -88,17 +88,17 @@ pub(crate) fn enable() {
     write(register::ERROR_STATUS, 0);
 }
 
-/// Lets the machine's own non-maskable interrupt through to this core: what QEMU's command `inject-nmi` raises.
+/// Enables the machine's own non-maskable interrupt, as QEMU's command `inject-nmi` raises it, on this core.
 pub fn accept_non_maskable(_: Authority) {
     write(register::LINE_1, 4 << 8);
 }
 
-/// Says that nothing is in service any more, whatever was.
+/// Acknowledges all interrupts that may be in service.
 pub(crate) fn end_all_interrupts() {
     (0..16).for_each(|_| end_of_interrupt());
 }
 
-/// This core's id.
+/// Returns this core's APIC id.
 pub fn id() -> ApicId {
     match mode() {
         InterruptMode::XApic => ApicId(read(register::ID) >> 24),
@@ -106,7 +106,7 @@ pub fn id() -> ApicId {
     }
 }
 
-/// Returns whether this core has begun to handle an interrupt with this vector and has not said that it ended.
+/// Returns whether an interrupt with this vector is in service on this core: begun and not yet acknowledged.
 pub(crate) fn is_in_service(vector: u8) -> bool {
     let word = read(register::IN_SERVICE + 0x10 * u32::from(vector / 32));
     word >> (vector % 32) & 1 != 0
@@ -115,7 +115,7 @@ pub(crate) fn is_in_service(vector: u8) -> bool {
 /// Interrupts another core, or this one.
 ///
 /// # Panics
-/// If the vector is one of an exception: the other core would have to find out that it is none.
+/// If the vector belongs to an exception: the other core would have to detect that it is an interrupt.
 pub fn send(_: Authority, to: ApicId, vector: u8) {
     assert!(vector >= FIRST_INTERRUPT, "vector {vector} belongs to an exception");
     send_any(to, vector);
@@ -126,40 +126,40 @@ pub(crate) fn send_any(to: ApicId, vector: u8) {
     command(to, FIXED | u32::from(vector));
 }
 
-/// Interrupts this core. May be called in the middle of sending another interrupt.
+/// Interrupts this core. May be called at any point of another interrupt's sending.
 pub(crate) fn send_to_self(vector: u8) {
     match mode() {
         InterruptMode::X2Apic => write(register::SELF, u32::from(vector)),
-        // By the shorthand for this core, so that the command's other half stays as it is.
+        // The shorthand for this core leaves the command's upper half unchanged.
         InterruptMode::XApic => write(register::COMMAND, FIXED | TO_SELF | u32::from(vector)),
     }
 }
 
-/// Interrupts a core whether it likes it or not.
+/// Sends a core a non-maskable interrupt.
 pub fn send_non_maskable(_: Authority, to: ApicId) {
     command(to, NON_MASKABLE);
 }
 
-/// Stops a core, whatever it does, and has it wait for [`send_startup`].
+/// Stops a core, whatever it executes; it then waits for [`send_startup`].
 pub(crate) fn send_init(to: ApicId) {
     command(to, INIT);
 }
 
-/// Has a core that was stopped begin at physical page `page`, in real mode.
+/// Starts a stopped core at physical page `page`, in real mode.
 pub(crate) fn send_startup(to: ApicId, page: u8) {
     command(to, STARTUP | u32::from(page));
 }
 
-/// Says that the interrupt in service has been handled.
+/// Acknowledges the interrupt in service.
 #[inline]
 pub(crate) fn end_of_interrupt() {
     write(register::END_OF_INTERRUPT, 0);
 }
 
-/// How the timer's clock is divided: by 1, by 16, by 128.
+/// Divisors of the timer's clock (1, 16 and 128) with their encodings.
 const DIVISORS: [(u64, u32); 3] = [(1, 0b1011), (16, 0b0011), (128, 0b1010)];
 
-/// The divisor's encoding and the count for a delay in ticks. A delay beyond the longest ends early.
+/// Returns the divisor's encoding and the count for a delay in ticks. A delay beyond the longest ends early.
 fn count_for(delay_ticks: u64) -> (u32, u32) {
     let fitting = DIVISORS.iter().find(|(divisor, _)| delay_ticks.div_ceil(*divisor) <= u64::from(u32::MAX));
     match fitting {
@@ -168,8 +168,8 @@ fn count_for(delay_ticks: u64) -> (u32, u32) {
     }
 }
 
-/// Has this core interrupted once, with `vector`, when `delay_ticks` ticks of the undivided timer have passed.
-/// Replaces what was armed. A delay of more than 128 * 2^32 ticks ends early: minutes, on any machine.
+/// Arms the timer to interrupt this core once, with `vector`, after `delay_ticks` ticks of the undivided timer.
+/// Replaces the previous setting. A delay of more than 128 * 2^32 ticks ends early: minutes, on any machine.
 pub fn arm_timer(_: Authority, vector: u8, delay_ticks: u64) {
     let (divider, count) = count_for(delay_ticks);
     write(register::DIVIDER, divider);
@@ -183,14 +183,14 @@ pub fn disarm_timer(_: Authority) {
     write(register::TIMER, MASKED);
 }
 
-/// Lets the timer run down from its highest count, without an interrupt, for calibration.
+/// Starts the timer at its highest count, without an interrupt, for calibration.
 pub(crate) fn start_count() {
     write(register::DIVIDER, DIVISORS[0].1);
     write(register::TIMER, MASKED);
     write(register::INITIAL_COUNT, u32::MAX);
 }
 
-/// Ticks since [`start_count`].
+/// Returns the ticks since [`start_count`].
 pub(crate) fn ticks_counted() -> u32 {
     u32::MAX - read(register::CURRENT_COUNT)
 }
@@ -201,7 +201,8 @@ fn command(to: ApicId, command: u32) {
             let register = msr::X2APIC + register::COMMAND / 16;
             // A write of the command register is not ordered after writes of memory (SDM 3, 10.12.3).
             core::sync::atomic::fence(Ordering::SeqCst);
-            // SAFETY: the register exists in this mode. What other cores do when interrupted is theirs.
+            // SAFETY: the register exists in this mode. A command changes no memory; the callers are responsible for
+            // its effect on the receiver.
             unsafe { write_msr(register, u64::from(to.0) << 32 | u64::from(command)) };
         }
         InterruptMode::XApic => {
@@ -211,8 +212,9 @@ fn command(to: ApicId, command: u32) {
                 (0..PATIENCE).find(delivered);
                 write(register::COMMAND_HIGH, to.0 << 24);
                 write(register::COMMAND, command);
-                // Between the two, another core may have gone on with this, or this one with something else (`cell/suspended.rs`):
-                // the command had another receiver then, which finds nothing to do.
+                // Between the two writes, another core may have resumed this context, or this core may have run another
+                // one (`cell/suspended.rs`): then the command went to another receiver, which finds no reason for the
+                // interrupt.
                 if read(register::ID) == sender && read(register::COMMAND_HIGH) == to.0 << 24 {
                     break;
                 }
@@ -223,7 +225,7 @@ fn command(to: ApicId, command: u32) {
 
 fn read(register: u32) -> u32 {
     match mode() {
-        // SAFETY: the registers above exist in this mode.
+        // SAFETY: `register` is one of the constants above, which exist in this mode.
         InterruptMode::X2Apic => unsafe { read_msr(msr::X2APIC + register / 16) as u32 },
         InterruptMode::XApic => {
             // SAFETY: in this mode every address space maps the registers there.
@@ -235,10 +237,10 @@ fn read(register: u32) -> u32 {
 #[inline]
 fn write(register: u32, value: u32) {
     match mode() {
-        // SAFETY: as for reading.
+        // SAFETY: as for `read`.
         InterruptMode::X2Apic => unsafe { write_msr(msr::X2APIC + register / 16, u64::from(value)) },
         InterruptMode::XApic => {
-            // SAFETY: as for reading.
+            // SAFETY: as for `read`.
             unsafe { ((LOCAL_APIC + u64::from(register)) as *mut u32).write_volatile(value) }
         }
     }
@@ -249,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_finest_divisor_that_reaches_is_chosen() {
+    fn the_finest_divisor_that_can_express_the_delay_is_chosen() {
         assert_eq!(count_for(0), (0b1011, 1));
         assert_eq!(count_for(u64::from(u32::MAX)), (0b1011, u32::MAX));
         assert_eq!(count_for(1 << 32), (0b0011, 1 << 28));
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_is_never_early_where_it_reaches() {
+    fn a_timer_within_its_range_is_never_early() {
         for delay in [1, 15, 17, 1 << 31, (1 << 33) + 1, (1 << 38) + 77] {
             let (code, count) = count_for(delay);
             let divisor = DIVISORS.iter().find(|(_, c)| *c == code).unwrap().0;

@@ -1,34 +1,34 @@
 //! The command line that a loader passes: `name=kv ip=10.0.2.15/24,10.0.2.2 -- --port 11211`.
 //!
-//! Words up to `--` are for the machine, those behind it are the application's. A loader may add words of its
-//! own anywhere (QEMU's `virtio_mmio.device=` at the end): these are taken out of the application's.
+//! Words before `--` configure the machine, those after it are the application's arguments. A loader may add words of
+//! its own anywhere (QEMU's `virtio_mmio.device=` at the end); they are removed from the arguments.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 use isola_abi::descriptor::{HaltMode, NetworkAddress};
 use isola_abi::id::{PhysAddr, PhysRange};
 
-/// The word by which a loader names a virtio-mmio device (Linux, `virtio_mmio.c`).
+/// The prefix of a loader's word for a virtio-mmio device (Linux, `virtio_mmio.c`).
 const MMIO_DEVICE: &str = "virtio_mmio.device=";
 
-/// A command line, taken apart.
+/// A parsed command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandLine {
     /// `name=`.
     pub name: Option<String>,
     /// `ip=ADDRESS/PREFIX[,GATEWAY]`.
     pub address: Option<NetworkAddress>,
-    /// `halt=hlt` or `halt=mwait`: how cores halt, where that is not left to the image.
+    /// `halt=hlt` or `halt=mwait`: the instruction by which cores halt; `None` leaves the choice to the image.
     pub halt_mode: Option<HaltMode>,
-    /// `virtio_mmio.device=SIZE@BASE:INTERRUPT`, each.
+    /// `virtio_mmio.device=SIZE@BASE:INTERRUPT`, for each such word.
     pub mmio_devices: Vec<MmioWindow>,
-    /// What stands behind `--`.
+    /// The words after `--`.
     pub arguments: Vec<String>,
-    /// Words before `--` that mean nothing here.
+    /// Unknown words before `--`.
     pub unknown: Vec<String>,
 }
 
-/// Where a virtio-mmio device is.
+/// The location of a virtio-mmio device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MmioWindow {
     /// Its registers.
@@ -38,7 +38,7 @@ pub struct MmioWindow {
 }
 
 impl CommandLine {
-    /// Takes a command line apart.
+    /// Parses a command line.
     pub fn parse(text: &str) -> Self {
         let mut line = Self::default();
         let mut application = false;
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_word_finds_its_place() {
+    fn each_word_is_parsed() {
         let line = CommandLine::parse(
             "quiet name=kv ip=10.0.2.15/24,10.0.2.2 -- -p 1 ip=x virtio_mmio.device=512@0xfeb00e00:12",
         );
@@ -122,7 +122,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_can_be_taken_apart(text in "[a-z=./:@,0-9 -]{0,60}|.{0,60}") {
+        fn any_text_can_be_parsed(text in "[a-z=./:@,0-9 -]{0,60}|.{0,60}") {
             let line = CommandLine::parse(&text);
             let words = text.split_ascii_whitespace().count();
             proptest::prop_assert!(line.unknown.len() + line.arguments.len() + line.mmio_devices.len() <= words);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_words_are_named_and_not_guessed_at() {
+    fn malformed_words_are_unknown() {
         let words = [
             "ip=10.0.2.15",
             "ip=10.0.2.15/33",

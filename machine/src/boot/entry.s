@@ -1,15 +1,15 @@
-# Where an image begins: entered by a PVH loader (Xen's "x86/HVM direct boot ABI") in 32-bit protected mode,
-# paging off, interrupts off, ebx = physical address of the start info. Leaves in long mode, at the image's
+# The entry of an image. A PVH loader (Xen's "x86/HVM direct boot ABI") enters it in 32-bit protected mode, with paging
+# and interrupts off, and ebx = physical address of the start info. This code continues in long mode, at the image's
 # link address, on the boot stack, with
 #
-#   0 .. 4 GiB                        mapped at its own address, and at DIRECT_MAP
-#   the first GiB                     mapped at IMAGE
+#     0 .. 4 GiB                        mapped at its own address, and at DIRECT_MAP
+#     the first GiB                     mapped at IMAGE
 #
-# all readable, writable and executable: early tables, which the image's real ones soon replace. They serve
-# once more, later: processors that start come through them.
+# all readable, writable and executable: early tables, which the image soon replaces. Processors that start later use
+# them again.
 #
-# Everything is addressed relative to the entry, which the link script puts at physical 1 MiB. So no absolute
-# address stands here, and programs of the host, which the crate gets linked into for tests, can carry it.
+# All addresses are relative to the entry, which the link script places at physical 1 MiB. So this file contains no
+# absolute address, and host programs that link the crate for tests can contain it.
 
 .set IMAGE, 0xffffffff80000000
 .set ENTRY_PHYSICAL, 0x100000
@@ -23,8 +23,8 @@ isola_pvh_entry:
     mov %ebx, %ebp
     mov $(isola_boot_stack_top - isola_pvh_entry + ENTRY_PHYSICAL), %esp
 
-    # tables: +0 level 4, +0x1000 level 3 of the low addresses and the direct map, +0x2000 level 3 of the
-    # image, +0x3000 .. +0x7000 four of level 2 with leaves of 2 MiB
+    # tables: +0 level 4, +0x1000 level 3 of the low addresses and the direct map, +0x2000 level 3 of the image, +0x3000
+    # .. +0x7000 four of level 2 with leaves of 2 MiB
     mov $(isola_early_tables - isola_pvh_entry + ENTRY_PHYSICAL), %edi
     lea 0x1003(%edi), %eax
     mov %eax, (%edi)
@@ -92,7 +92,7 @@ isola_early_gdt:
     .quad 0x00af9b000000ffff        # 64-bit code
     .quad 0x00cf93000000ffff        # data
 
-# Where things of the image are, for Rust code: weak, as they are nowhere in a program of the host.
+# Bounds of the image for Rust code: weak symbols, as a host program does not define them.
 .weak isola_after_boot, isola_text_start, isola_text_end, isola_rodata_start, isola_rodata_end
 .weak isola_data_start, isola_data_end, isola_variables_end
 .section .data.isola_bounds, "aw"
@@ -109,7 +109,7 @@ isola_bounds:
 isola_early_tables:
     .skip 0x7000
     .skip 0x8000
-# Named by restart/restart.s, which is another object file where images are not optimised as a whole.
+# Used by restart/restart.s, which is another object file in images without whole-program optimisation.
 .globl isola_boot_stack_top
 isola_boot_stack_top:
 

@@ -1,4 +1,4 @@
-//! What firmware says of the machine, whichever way it says it.
+//! The firmware's description of the machine, from ACPI or the multiprocessor table.
 
 use super::mp_table::MpTable;
 use super::start_info::StartInfo;
@@ -11,29 +11,29 @@ use alloc::vec::Vec;
 use isola_abi::descriptor::Core;
 use isola_abi::id::{ApicId, CoreId, MAX_CORES, NodeId};
 
-/// What firmware says.
+/// The firmware's description of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Firmware {
     /// The cores, numbered in the order of the firmware's table; at most [`MAX_CORES`].
     pub cores: Vec<Core>,
     /// The I/O APICs.
     pub io_apics: Vec<IoApicEntry>,
-    /// Which node memory belongs to.
+    /// The NUMA nodes of memory.
     pub memory_nodes: MemoryNodes,
-    /// Where PCI configuration space is in memory.
+    /// The memory-mapped PCI configuration spaces.
     pub pci_segments: Vec<PciSegment>,
     /// I/O port of ACPI's timer.
     pub timer_port: Option<u16>,
-    /// How the machine is switched off.
+    /// The write that switches the machine off.
     pub soft_off: Option<SoftOff>,
-    /// Whether virtio devices may be where microvm has them, unannounced.
+    /// Whether virtio devices may be at the addresses of the machine type microvm, although no table lists them.
     pub microvm_devices: bool,
 }
 
 impl Firmware {
-    /// Asks ACPI, or else the multiprocessor table. A machine that has neither has one core, which is the
-    /// one that runs: `boot_apic`. That one is in the result in any case.
-    /// `shifts` say what cores share.
+    /// Reads ACPI's tables, or else the multiprocessor table. A machine without both has one core, the running one:
+    /// `boot_apic`. The result contains that core in any case. `shifts` determine siblings and cores that share a
+    /// cache.
     pub fn read(
         memory: &impl Physical,
         start_info: &StartInfo,
@@ -95,7 +95,7 @@ mod tests {
     use isola_abi::topology::CoreSite;
 
     #[test]
-    fn a_machine_that_says_nothing_has_the_core_that_runs() {
+    fn a_machine_without_tables_has_only_the_running_core() {
         let memory = FakeMemory::new(0, 16);
         let firmware = Firmware::read(&memory, &StartInfo::default(), ApicId(7), &ApicShifts::default());
         let id = CoreId(0);

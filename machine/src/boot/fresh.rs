@@ -1,32 +1,32 @@
-//! Which of the machine's memory is known to be zero without looking.
+//! Memory that is known to be zero without a check.
 //!
-//! A virtual machine's memory comes from its hypervisor zeroed: it would otherwise show what was in its host's.
-//! Zeroing it once more would take longer than everything else at boot together. Two things can have written to
-//! it meanwhile: firmware, which on machines that PVH loaders make works below 16 MiB and from
-//! the end of memory below 4 GiB down (SeaBIOS: 17 MiB of it); and whoever ran before, where the machine was reset and kept its memory. So a mark is left at
-//! boot, in memory that firmware does not touch: where it is found, nothing is taken to be zero.
+//! A hypervisor provides a virtual machine with zeroed memory, as other contents would leak from its host. Zeroing it
+//! again would take longer than the rest of the boot. Two writers can have changed it meanwhile: firmware, which on
+//! machines of PVH loaders uses memory below 16 MiB and at the end of the memory below 4 GiB (SeaBIOS: 17 MiB of it);
+//! and an earlier system, if the machine was reset and kept its memory. So each boot leaves a mark in memory that
+//! firmware does not use. If the mark is found, no memory counts as zero.
 
 use crate::memory::Contents;
 use isola_abi::id::{PhysAddr, PhysRange};
 
-/// Firmware works below this...
+/// Firmware uses memory below this...
 const LOW_EDGE: u64 = 16 << 20;
-/// ...and in so many bytes at the end of memory below 4 GiB.
+/// ...and this many bytes at the end of the memory below 4 GiB.
 const HIGH_EDGE: u64 = 32 << 20;
 
 const MARK: [u8; 32] = *b"Isola was here, and may be back.";
 
-/// What can be said of memory.
+/// Knowledge of the memory's contents at boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Freshness {
     fresh: bool,
-    /// Where the RAM below 4 GiB ends.
+    /// End of the RAM below 4 GiB.
     low_end: u64,
 }
 
 impl Freshness {
-    /// Looks for the mark, and leaves it. `page` is where it stands, nobody's else, and the same whenever the
-    /// same image boots the same machine.
+    /// Looks for the mark, and leaves it. `page` contains it; no other code uses that page, and it is the same one
+    /// whenever the same image boots the same machine.
     pub(super) fn find_out(ram: &[PhysRange], hypervisor: bool, page: &mut [u8]) -> Self {
         let marked = page.starts_with(&MARK);
         page[..MARK.len()].copy_from_slice(&MARK);
@@ -34,7 +34,7 @@ impl Freshness {
         Self { fresh: hypervisor && !marked, low_end: low.max().unwrap_or(0) }
     }
 
-    /// Cuts a range into what is zero and what nobody knows.
+    /// Divides a range into zeroed memory and memory of unknown contents.
     pub(super) fn split(&self, range: PhysRange) -> impl Iterator<Item = (PhysRange, Contents)> {
         let high = self.low_end.saturating_sub(HIGH_EDGE).max(LOW_EDGE);
         let edges = [
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn small_machines_are_all_edge() {
+    fn no_memory_of_a_small_machine_counts_as_zero() {
         let freshness = Freshness { fresh: true, low_end: 48 * MIB };
         assert!(freshness.split(range(MIB, 48 * MIB)).all(|(_, contents)| contents == Contents::Unknown));
     }

@@ -1,4 +1,4 @@
-//! From the loader's entry to an image that knows its machine: the steps, in order.
+//! Boot: the steps from the loader's entry to a complete [`Machine`], in order.
 
 pub mod command_line;
 pub mod firmware;
@@ -42,53 +42,53 @@ use start_info::StartInfo;
 
 global_asm!(include_str!("entry.s"), options(att_syntax));
 
-/// What a machine consists of.
+/// The resources of a machine.
 #[derive(Debug)]
 pub struct Machine {
     /// The command line that the loader passed.
     pub command_line: CommandLine,
-    /// Files that the loader put beside the image.
+    /// Files that the loader placed beside the image.
     pub modules: Vec<Module>,
     /// All cores, by id.
     pub cores: Vec<Core>,
-    /// The core that runs.
+    /// The running core.
     pub boot_core: Core,
-    /// The others, waiting.
+    /// The other cores that are in no recovered cell, parked.
     pub parked: Vec<ParkedCore>,
-    /// Those that did not start.
+    /// Cores that did not start.
     pub lost: Vec<LostCore>,
-    /// The memory that nothing uses, by node.
+    /// The free memory, by node.
     pub memory: Vec<(NodeId, Region)>,
-    /// What the image and its address space take, in bytes.
+    /// The memory of the image and its address space, in bytes.
     pub own_bytes: u64,
-    /// The cycle counter when the image began.
+    /// The cycle counter at the start of the first incarnation.
     pub started_cycles: u64,
-    /// The devices. All are stopped.
+    /// The devices that no recovered cell owns. All are stopped.
     pub devices: Vec<Device>,
-    /// The interrupt lines. All are masked.
+    /// The interrupt lines. All are masked, except those of recovered cells' devices.
     pub lines: InterruptLines,
     /// The clocks.
     pub clock: Clock,
     /// The image's address space.
     pub space: OwnSpace,
-    /// What a previous incarnation of the image has left; `None` in the first.
+    /// The recovered state of a previous incarnation of the image; `None` in the first.
     pub recovered: Option<RecoveredState>,
-    /// What switches the machine off.
+    /// The power switch.
     pub power: PowerSwitch,
     /// The right to program the machine's hardware.
     pub authority: Authority,
 }
 
-/// A file that the loader put beside the image.
+/// A file that the loader placed beside the image.
 #[derive(Debug)]
 pub struct Module {
-    /// The pages that it stands in, from its first byte on.
+    /// The pages of the file, beginning with its first byte.
     pub memory: Region,
     /// Its length in bytes.
     pub len_bytes: u64,
 }
 
-/// What is known when the early tables are left.
+/// The results of the first part of the boot, under the early tables.
 struct Discovery {
     start_info: StartInfo,
     command_line: CommandLine,
@@ -99,25 +99,26 @@ struct Discovery {
     started_cycles: u64,
     freshness: Freshness,
     space: OwnSpace,
-    /// What an earlier incarnation has found out.
+    /// The survey of the first incarnation.
     survey: Option<Survey>,
     main: fn(Machine) -> !,
 }
 
-/// Memory that is left alone: firmware's, the trampoline's, the loader's.
+/// Memory that stays unused: that of the firmware, the trampoline and the loader.
 const LOW_MEMORY: PhysRange = PhysRange::new(PhysAddr(0), 1 << 20);
 
-/// The way of an image that owns the machine, from the entry to its `main`: the part under the early tables.
+/// Boots an image that owns the machine, up to its `main`. This is the part under the early tables.
 ///
 /// # Safety
-/// Only the boot code of `entry.s` may lead here, with the address of the loader's start info, and the early tables in use.
+/// Only the boot code of `entry.s` may call this, with the address of the loader's start info, and the early tables in
+/// use.
 pub unsafe fn own_machine(start_info: u64, main: fn(Machine) -> !) -> ! {
     restart::begin(start_info);
     let survey = restart::survey();
     let started_cycles = survey.as_ref().map_or_else(cpu::cycles, |survey| survey.started_cycles);
     serial::init();
     mask_legacy_interrupts();
-    // SAFETY: entered from `entry.s` alone, with the early tables in use.
+    // SAFETY: only `entry.s` calls this, with the early tables in use.
     let memory = unsafe { LowMemory::new() };
     let start_info =
         StartInfo::read(&memory, PhysAddr(start_info)).expect("a PVH loader that passes a memory map");
@@ -133,7 +134,7 @@ pub unsafe fn own_machine(start_info: u64, main: fn(Machine) -> !) -> ! {
     reserved.push(own);
     let free = subtract(&start_info.ram, &reserved);
     let own_bytes = own.len_bytes + bounds.loaded().len_bytes;
-    // SAFETY: the memory is RAM that nothing else uses: it was cut out of what is free.
+    // SAFETY: the memory is RAM that no other code uses: it is cut out of the free memory.
     let own = unsafe { Region::new(own, Contents::Unknown) };
     let (mut mark, own) = own.split(PAGE_SIZE).expect("the image's own memory has more than a page");
     let hypervisor = cpu::Features::read().hypervisor;
@@ -163,15 +164,15 @@ pub unsafe fn own_machine(start_info: u64, main: fn(Machine) -> !) -> ! {
         main,
     };
     let discovery = Box::into_raw(Box::new(discovery));
-    // SAFETY: the space maps the image, in which the heap is, and the stack. Nothing of this stack is used
-    // any more. The switch page cannot be used yet, as the early tables don't have it: this code is at the
-    // same place in both.
+    // SAFETY: the space maps the image, which contains the heap, and the stack. Nothing on the current stack is used
+    // any more. The early tables do not map the switch page, so this uses the same code in the image, which both spaces
+    // map at the same address.
     unsafe { switch::enter_from_image(root, stack_top, in_own_space as *const () as u64, discovery as u64) }
 }
 
-/// The part in the image's own address space.
+/// Runs the part of the boot in the image's own address space.
 extern "sysv64" fn in_own_space(discovery: *mut Discovery) -> ! {
-    // SAFETY: made by `own_machine` for this call.
+    // SAFETY: `own_machine` created the value for this call alone.
     let discovery = *unsafe { Box::from_raw(discovery) };
     let Discovery {
         start_info,
@@ -187,7 +188,7 @@ extern "sysv64" fn in_own_space(discovery: *mut Discovery) -> ! {
         main,
     } = discovery;
     let core_page = space.core_page(boot_core).expect("memory for descriptor tables");
-    // SAFETY: the page and the table are in the direct map, and this core's for good.
+    // SAFETY: the page and the table are in the direct map, and belong to this core for good.
     unsafe { tables::load(core_page, core_page, space.interrupt_table()) };
     cpu::protect();
     local::set_mode(local::best_mode());
@@ -217,7 +218,7 @@ extern "sysv64" fn in_own_space(discovery: *mut Discovery) -> ! {
         .cut(&free)
         .into_iter()
         .flat_map(|(node, range)| freshness.split(range).map(move |part| (node, part)))
-        // SAFETY: the ranges are RAM in the direct map that nothing uses, and don't overlap.
+        // SAFETY: the ranges are free RAM in the direct map, and do not overlap.
         .map(|(node, (range, contents))| (node, unsafe { Region::new(range, contents) }))
         .collect();
     main(Machine {
@@ -240,7 +241,7 @@ extern "sysv64" fn in_own_space(discovery: *mut Discovery) -> ! {
     })
 }
 
-/// Silences the interrupt controllers of the first PCs, which firmware leaves on.
+/// Masks the legacy interrupt controllers (8259), which firmware leaves enabled.
 fn mask_legacy_interrupts() {
     // SAFETY: the controllers have no access to memory.
     unsafe {
@@ -257,8 +258,8 @@ fn boot_core(firmware: &Firmware, apic: ApicId) -> Core {
         .expect("the core that runs is a core of the machine")
 }
 
-/// Memory for the image's address space: the first that is large enough, below 4 GiB, where the early tables
-/// have it.
+/// Returns memory for the image's address space: the first that is large enough, below 4 GiB, as the early tables map
+/// no more.
 fn take_own_memory(free: &[PhysRange], core_count: usize, ram: &[PhysRange]) -> PhysRange {
     let len_bytes = PAGE_SIZE + OwnSpace::needed_bytes(core_count, ram);
     let fits = |range: &&PhysRange| range.len_bytes >= len_bytes && range.start.0 + len_bytes <= 1 << 32;
@@ -266,19 +267,19 @@ fn take_own_memory(free: &[PhysRange], core_count: usize, ram: &[PhysRange]) -> 
     PhysRange::new(range.start, len_bytes)
 }
 
-/// Where the image's segments are, for the addresses of constants that devices read.
+/// Returns the image's segments, for the device addresses of its constants and variables.
 fn image_segments() -> Vec<ImageSegment> {
     let bounds = Bounds::of_image();
     let loaded = bounds.loaded();
     alloc::vec![ImageSegment { virt: IMAGE + loaded.start.0, memory: loaded }]
 }
 
-/// The machine's interrupt lines, masked but for those in `used`.
+/// Returns the machine's power switch.
 fn find_power_switch(firmware: &Firmware, space: &mut OwnSpace) -> PowerSwitch {
     match firmware.soft_off {
         Some(SoftOff::Port { port, value }) => PowerSwitch::of_port(port, value),
         Some(SoftOff::Register { address, value }) => {
-            // SAFETY: firmware says that the register is there.
+            // SAFETY: firmware names this register.
             let register = unsafe { space.map_registers(PhysRange::new(address, 1)) };
             PowerSwitch::of_register(register.expect("memory to map the sleep control register"), value)
         }
@@ -286,25 +287,26 @@ fn find_power_switch(firmware: &Firmware, space: &mut OwnSpace) -> PowerSwitch {
     }
 }
 
+/// Returns the machine's interrupt lines, masked except those in `used`.
 fn find_interrupt_lines(firmware: &Firmware, space: &mut OwnSpace, used: &[u32]) -> InterruptLines {
     let mut lines = InterruptLines::default();
     for entry in &firmware.io_apics {
-        // SAFETY: firmware says that an I/O APIC is there.
+        // SAFETY: firmware names this I/O APIC.
         let registers = unsafe { space.map_registers(PhysRange::new(entry.address, 0x1000)) };
         lines.add(registers.expect("memory to map an I/O APIC"), entry.first_line, used);
     }
     lines
 }
 
-/// All devices of the machine: on PCI, and virtio devices with their registers in memory. Those on PCI that have been
-/// surveyed are as they were then, and left alone.
+/// Returns all devices of the machine: PCI functions, and virtio devices with registers in memory. With a survey, the
+/// PCI functions are those that it lists, and are not accessed.
 fn find_devices(
     firmware: &Firmware,
     command_line: &CommandLine,
     space: &mut OwnSpace,
     survey: Option<&Survey>,
 ) -> Vec<Device> {
-    // SAFETY: for all that is mapped here, firmware, loader or function say that it is device registers.
+    // SAFETY: firmware, loader or PCI function name all ranges that are mapped here as device registers.
     let mut map = |range| unsafe { space.map_registers(range) }.expect("memory to map device registers");
     let mut devices = Vec::new();
     for segment in &firmware.pci_segments {
@@ -334,7 +336,7 @@ fn find_devices(
     devices
 }
 
-/// Maps the registers of a function that Isola has a driver for.
+/// Maps the registers of a function for which Isola has a driver.
 fn map_bars(function: &mut PciFunction, map: &mut impl FnMut(PhysRange) -> Registers) {
     if function.kind().is_none() {
         return;
@@ -347,7 +349,7 @@ fn map_bars(function: &mut PciFunction, map: &mut impl FnMut(PhysRange) -> Regis
 
 fn take_module(module: PhysRange) -> Module {
     let pages = module.len_bytes.next_multiple_of(PAGE_SIZE);
-    // SAFETY: loaders put modules on pages of their own, in RAM, and `own_machine` has reserved these.
+    // SAFETY: loaders place modules on pages of their own, in RAM, and `own_machine` has reserved these.
     let memory = unsafe { Region::new(PhysRange::new(module.start, pages), Contents::Unknown) };
     Module { memory, len_bytes: module.len_bytes }
 }

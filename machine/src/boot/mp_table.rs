@@ -5,7 +5,7 @@ use crate::acpi::IoApicEntry;
 use crate::memory::physical::Physical;
 use isola_abi::id::{ApicId, PhysAddr};
 
-/// Where the table's pointer may stand: the last KiB of conventional memory, and the BIOS.
+/// Possible locations of the table's pointer: the last KiB of conventional memory, and the BIOS.
 const PLACES: [(u64, u64); 2] = [(0x9_fc00, 0xa_0000), (0xf_0000, 0x10_0000)];
 
 const HEADER_LEN: u64 = 44;
@@ -13,16 +13,16 @@ const HEADER_LEN: u64 = 44;
 /// Processors and I/O APICs, in the order of the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MpTable {
-    /// The processors that can be used.
+    /// The usable processors.
     pub processors: alloc::vec::Vec<ApicId>,
-    /// The I/O APICs. Their first lines are to be counted up, in this order.
+    /// The I/O APICs, each with the first line that follows from this order, at 24 lines each.
     pub io_apics: alloc::vec::Vec<IoApicEntry>,
 }
 
 impl MpTable {
-    /// Finds and reads the table; `None` where there is none.
+    /// Finds and reads the table; `None` if there is none.
     ///
-    /// The number of entries that it claims is not looked at: there are loaders that leave it zero.
+    /// The number of entries in the header is ignored, as some loaders leave it zero.
     pub fn read(memory: &impl Physical) -> Option<Self> {
         let header = PhysAddr(find(memory)?);
         if memory.read_u32(header)?.to_le_bytes() != *b"PCMP" {
@@ -56,7 +56,7 @@ impl MpTable {
     }
 }
 
-/// Where the table is, by its floating pointer: 16 bytes that sum to zero.
+/// Returns the address of the table, from its floating pointer: 16 bytes that sum to zero.
 fn find(memory: &impl Physical) -> Option<u64> {
     PLACES.into_iter().flat_map(|(start, end)| (start..end).step_by(16)).find_map(|address| {
         let mut pointer = [0u8; 16];
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_is_none_is_refused() {
+    fn a_missing_or_invalid_table_is_rejected() {
         assert_eq!(MpTable::read(&FakeMemory::new(0x9_f000, 0x1000)), None);
         let mut broken = memory(&[]);
         broken.put(0x9_fc1f, &[7]);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_memory_is_refused() {
+    fn a_length_beyond_memory_is_rejected() {
         let mut broken = memory(&[]);
         broken.put(0x9_fc44, &u16::MAX.to_le_bytes());
         assert_eq!(MpTable::read(&broken), None);

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! DIRECT_MAP   all RAM but the image's own                          RW  NX
-//! STACKS       a slot a core, by core id, as in a cell              RW  NX
-//! DEVICES      the local APIC, then device registers as they come   RW  NX uncached
+//! STACKS       one slot per core, by core id, as in a cell          RW  NX
+//! DEVICES      the local APIC, then device registers as mapped      RW  NX uncached
 //! SHARED       the switch page                                      R   X
 //! IMAGE        the image's segments                                 R X | R | RW
 //! ```
@@ -21,10 +21,10 @@ use isola_abi::layout::{
     DEVICES, DIRECT_MAP, EXCEPTION_STACK_SIZE, IMAGE, LOCAL_APIC, PAGE_SIZE, SHARED, STACK_SIZE,
 };
 
-/// Where every local APIC has its registers after reset.
+/// The address of every local APIC's registers after reset.
 pub(crate) const LOCAL_APIC_PHYS: PhysAddr = PhysAddr(0xfee0_0000);
 
-/// Stack of a parked core, in bytes: it does little.
+/// Size of the stack of a parked core, in bytes: such a core does little.
 const PARKED_STACK_SIZE: u64 = 0x4000;
 
 /// The image's own address space.
@@ -41,7 +41,7 @@ pub struct OwnSpace {
 }
 
 impl OwnSpace {
-    /// Memory that the space needs for so many cores and so much RAM, in bytes.
+    /// Returns the memory that the space needs for so many cores and so much RAM, in bytes.
     pub(super) fn needed_bytes(core_count: usize, ram: &[PhysRange]) -> u64 {
         let end = ram.iter().map(|range| range.end().0).max().unwrap_or(0);
         let tables = 64 + 2 * ram.len() as u64 + (end >> 30);
@@ -103,7 +103,7 @@ impl OwnSpace {
         })
     }
 
-    /// Makes a page of descriptor tables for a core; returns its address.
+    /// Creates a page of descriptor tables for a core; returns its address.
     pub(super) fn core_page(&mut self, core: Core) -> Result<u64, MapError> {
         let mut page = self.stock.take(PAGE_SIZE).ok_or(MapError::OutOfMemory)?;
         let virt = direct(page.range().start) as u64;
@@ -113,37 +113,37 @@ impl OwnSpace {
         Ok(virt)
     }
 
-    /// Top of the stack of a parked core.
+    /// Returns the top of the stack of a parked core.
     pub(super) fn parked_stack_top(core: Core) -> u64 {
         stack_tops(core.id.0.into(), PARKED_STACK_SIZE).0
     }
 
-    /// Top of the boot core's stack.
+    /// Returns the top of the boot core's stack.
     pub(super) fn boot_stack_top(core: Core) -> u64 {
         stack_tops(core.id.0.into(), STACK_SIZE).0
     }
 
-    /// The interrupt table of the image, where all cores see it.
+    /// Returns the address of the image's interrupt table, which all cores have mapped.
     pub(super) fn interrupt_table(&self) -> u64 {
         direct(self.interrupt_table) as u64
     }
 
-    /// The interrupt table of parked cores.
+    /// Returns the address of the interrupt table of parked cores.
     pub(super) fn parked_interrupt_table(&self) -> u64 {
         direct(self.parked_interrupt_table) as u64
     }
 
-    /// Which node memory belongs to.
+    /// Returns the NUMA nodes of memory.
     pub fn memory_nodes(&self) -> &MemoryNodes {
         &self.nodes
     }
 
-    /// What register CR3 holds while the space is in use.
+    /// Returns the value of CR3 for this space.
     pub(crate) fn root(&self) -> PhysAddr {
         self.space.root()
     }
 
-    /// The largest pages that this machine has.
+    /// Returns the largest page size that this machine has.
     pub(crate) fn largest_page(&self) -> LargestPage {
         self.largest
     }
@@ -151,22 +151,22 @@ impl OwnSpace {
     /// Maps device registers, uncached.
     ///
     /// # Errors
-    /// [`MapError::OutOfMemory`] where no memory for tables is left.
+    /// [`MapError::OutOfMemory`] if no memory for tables is left.
     ///
     /// # Safety
-    /// There must be device registers, or nothing.
+    /// The range must contain device registers, or no memory at all.
     pub(crate) unsafe fn map_registers(&mut self, registers: PhysRange) -> Result<Registers, MapError> {
         let offset = registers.start.0 % PAGE_SIZE;
         let start = PhysAddr(registers.start.0 - offset);
         let len_bytes = (offset + registers.len_bytes).next_multiple_of(PAGE_SIZE);
-        // Large windows get large pages where they stand on such.
+        // Large ranges get large pages if the physical address is aligned to them.
         let align = if len_bytes >= 0x20_0000 { 0x20_0000 } else { PAGE_SIZE };
         let virt = self.next_device.next_multiple_of(align);
         let memory = PhysRange::new(start, len_bytes);
         self.space.map(virt, memory, Rights::ReadWrite, Caching::Uncached, &mut self.stock)?;
         self.next_device = virt + len_bytes;
         let base = NonNull::new((virt + offset) as *mut u8).ok_or(MapError::OutOfMemory)?;
-        // SAFETY: just mapped, and never unmapped; that they are registers is the caller's.
+        // SAFETY: the range was just mapped, and is never unmapped; the caller guarantees that it contains registers.
         Ok(unsafe { Registers::new(base, registers.len_bytes as usize) })
     }
 }

@@ -1,8 +1,8 @@
-//! What a previous incarnation of the image has left: cells, which run on while the image comes up once more.
+//! Recovery of a previous incarnation's cells, which continue to run while the image boots again.
 //!
-//! The order is what keeps them apart from what is free. First it is settled who has what, by looking alone. Then all
-//! cores that no cell has are taken back and all devices that no cell has are reset. Only then is memory free: what no
-//! cell has, and nobody writes to any more.
+//! The order of steps keeps their resources apart from the free ones. First the claims are settled, without any effect
+//! on the machine. Then all cores that no cell owns are reclaimed, and all devices that no cell owns are reset. Only
+//! then is memory free: the part that no cell owns, and to which no core or device writes any more.
 
 use super::{Firmware, OwnSpace};
 use crate::device::Device;
@@ -16,51 +16,51 @@ use isola_abi::descriptor::{Clock, Core};
 use isola_abi::id::{CoreId, PhysRange};
 use isola_abi::stage::Stage;
 
-/// What a previous incarnation has left.
+/// The recovered state of a previous incarnation.
 #[derive(Debug)]
 pub struct RecoveredState {
-    /// What was before.
+    /// The history of incarnations.
     pub past: Past,
     /// The cells.
     pub recovered_cells: Vec<RecoveredCell>,
-    /// What they stand on beside others, each once.
+    /// Their shared texts, each once.
     pub texts: Vec<SharedRegion>,
-    /// How many cells there were of which it cannot be told what they had, or which were just beginning or ending; each is
-    /// counted once, by the first incarnation that finds it so.
+    /// The number of cells whose ownership records are unreadable or invalid, or that were just entering or ending.
+    /// Each is counted once, by the first incarnation that finds it so.
     pub gone: usize,
-    /// Memory that something may still write to that did not come back.
+    /// Memory that a lost core or device may still write to.
     pub withheld: Vec<PhysRange>,
 }
 
 /// A cell of a previous incarnation.
 #[derive(Debug)]
 pub struct RecoveredCell {
-    /// How far it is.
+    /// Its stage.
     pub stage: Stage,
-    /// Its space.
+    /// Its address space.
     pub space: CellSpace,
-    /// By place: the core that is there.
+    /// By core slot: the core that is there.
     pub cores: Vec<Option<RecoveredCore>>,
     /// Its devices.
     pub devices: Vec<Device>,
     /// All its memory.
     pub memory: Vec<PhysRange>,
-    /// What the previous incarnation wanted to be known again of it.
+    /// The state that the previous incarnation saved for its successor.
     pub saved_state: Vec<u8>,
 }
 
 /// A core of a cell of a previous incarnation.
 #[derive(Debug)]
 pub enum RecoveredCore {
-    /// It is in the cell.
+    /// In the cell.
     Away(AwayCore),
-    /// It waits: the cell has not been started.
+    /// Parked: the cell has not been started.
     Parked(ParkedCore),
-    /// It did not come back.
+    /// Lost: the core did not come back.
     Lost(CoreId),
 }
 
-/// What is being settled.
+/// The recovery in progress.
 #[derive(Debug, Default)]
 pub(super) struct Inheritance {
     past: Option<Past>,
@@ -68,13 +68,13 @@ pub(super) struct Inheritance {
     unread: Unread,
     /// The cores of cells that have not been started.
     waiting: Vec<ParkedCore>,
-    /// The cores of the others: who they are, and where they live when they come back.
+    /// The cores of the others: their identities, and the data for their return.
     away: Vec<(Candidate, Homes)>,
-    /// Whether all came back that had to.
+    /// Whether all devices that no cell owns were reset.
     all_back: AllBack,
 }
 
-/// Whether everything came back that no cell has.
+/// Whether every device that no cell owns was reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum AllBack {
     #[default]
@@ -83,7 +83,7 @@ enum AllBack {
 }
 
 impl Inheritance {
-    /// Looks who has what.
+    /// Settles the ownership records that the previous incarnation left.
     pub(super) fn look(free: &[PhysRange], firmware: &Firmware, boot_core: Core, devices: &[Device]) -> Self {
         let Some(past) = restart::past() else { return Self::default() };
         let (claims, unread) = restart::take_claims(free);
@@ -91,24 +91,24 @@ impl Inheritance {
         let devices: Vec<DevicePlace> = devices.iter().map(Device::place).collect();
         let mut settled = settle(claims, &Facts { memory: free, cores: &cores, devices: &devices });
         for core in settled.held.iter_mut().flat_map(|claim| claim.cores.iter_mut().flatten()) {
-            // Where it stands is not what makes it that core.
+            // The id and the APIC id identify the core; its node and site are those of the firmware.
             *core = *cores.iter().find(|known| known.id == core.id).unwrap_or(core);
         }
         Self { past: Some(past), settled, unread, ..Self::default() }
     }
 
-    /// The cell that has a device.
+    /// Returns whether a recovered cell has the device.
     fn has(&self, device: &Device) -> bool {
         let place = device.place();
         self.settled.held.iter().any(|claim| claim.holding.devices.contains(&place))
     }
 
-    /// The interrupt lines of cells' devices.
+    /// Returns the interrupt lines of recovered cells' devices.
     pub(super) fn lines(&self, devices: &[Device]) -> Vec<u32> {
         devices.iter().filter(|device| self.has(device)).filter_map(Device::interrupt_line).collect()
     }
 
-    /// Starts all cores that are in no cell. Returns those that are nobody's: those that came, and those that did not.
+    /// Starts all cores that are in no cell. Returns those that no cell owns: the parked ones, and the lost ones.
     pub(super) fn start_cores(
         &mut self,
         firmware: &Firmware,
@@ -147,7 +147,7 @@ impl Inheritance {
         (free, lost)
     }
 
-    /// Resets all devices that no cell has; those that do not stop are left out from here on.
+    /// Resets all devices that no cell owns; removes those that do not stop from the list.
     pub(super) fn reset(&mut self, devices: &mut Vec<Device>) {
         let held: Vec<bool> = devices.iter().map(|device| self.has(device)).collect();
         let mut held = held.into_iter();
@@ -162,7 +162,7 @@ impl Inheritance {
         self.all_back = all_back;
     }
 
-    /// Gives cells what is theirs. Returns the memory that is free, and the rest.
+    /// Completes the recovered cells with their cores and devices. Returns the free memory, and the recovered state.
     pub(super) fn settle(
         self,
         free: Vec<PhysRange>,
@@ -179,16 +179,17 @@ impl Inheritance {
         ranges.sort_unstable();
         ranges.dedup();
         let free = subtract(&subtract(&free, &owned), &ranges);
-        // SAFETY: it is memory in the direct map, as `settle` has looked; the ranges are apart, no cell owns any of them, and
-        // they are not among what is free.
+        // SAFETY: the memory is in the direct map, as `restart::settle` has checked; the ranges are disjoint, no cell
+        // owns any of them, and they are not part of the free memory.
         let shared = |range| unsafe { SharedRegion::new(Region::new(range, Contents::Unknown)) };
         let texts: Vec<SharedRegion> = ranges.into_iter().map(shared).collect();
         let recovered_cells = held
             .into_iter()
             .map(|claim| {
                 let text = texts.iter().find(|text| claim.holding.text == Some(text.range())).cloned();
-                // SAFETY: the ownership record is as it was written, by `CellSpace::keep` of a previous incarnation, and nothing in it
-                // contradicts the machine or another ownership record. Its memory is not among what is free.
+                // SAFETY: `CellSpace::keep` of a previous incarnation wrote the ownership record, as its checksum
+                // shows, and nothing in it contradicts the machine or another record. Its memory is not part of the
+                // free memory.
                 let cell = unsafe { CellSpace::adopt(&claim, text, space.largest_page()) };
                 let holding = &claim.holding;
                 let mut core = |core: Core| {
@@ -197,7 +198,8 @@ impl Inheritance {
                         return RecoveredCore::Parked(parked);
                     }
                     let found = away.extract_if(.., |(candidate, _)| candidate.core == core).next();
-                    // SAFETY: the ownership record says that the core is in the cell; the share keeps the cell as it is.
+                    // SAFETY: the ownership record says that the core is in the cell; the share keeps the cell's memory
+                    // from other use.
                     let adopted = found.and_then(|(candidate, homes)| unsafe {
                         smp::adopt(&candidate, &homes, cell.share())
                     });
@@ -217,8 +219,8 @@ impl Inheritance {
                 }
             })
             .collect();
-        // What did not come back may write to what a cell had that is gone: to all that is free, where it cannot be told
-        // what that was.
+        // Lost cores and devices may write to the memory of rejected records; if records are unreadable, to all free
+        // memory.
         let is_safe = lost.is_empty() && all_back == AllBack::Yes;
         let of = |claim: &Claim| claim.holding.memory.clone().into_iter().chain(claim.holding.text);
         let gone_ranges: Vec<PhysRange> = void.iter().flat_map(of).collect();
@@ -228,9 +230,10 @@ impl Inheritance {
             (false, _) => free.clone(),
         };
         if !is_safe {
-            // The incarnation after this one has to know as well.
+            // The next incarnation has to know as well.
             restart::leave_claims(void.iter().map(|claim| claim.place), unread.all);
-            // What others stand on as well is in use for good, whatever becomes of them.
+            // A text that is also part of rejected records may be written to: it stays in use for good, so that no new
+            // owner gets it.
             let is_named = |text: &&SharedRegion| {
                 unread.all > 0 || subtract(&[text.range()], &gone_ranges) != [text.range()]
             };
@@ -242,7 +245,7 @@ impl Inheritance {
 }
 
 impl RecoveredCell {
-    /// Which cores it has.
+    /// Returns the ids of its cores.
     pub fn core_ids(&self) -> impl Iterator<Item = CoreId> {
         self.cores.iter().flatten().map(|core| match core {
             RecoveredCore::Away(core) => core.core().id,

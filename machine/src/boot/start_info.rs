@@ -1,6 +1,6 @@
-//! What a PVH loader hands over (Xen, `docs/misc/pvh.pandoc` and `public/arch-x86/hvm/start_info.h`, version 1).
+//! The start info of a PVH loader (Xen, `docs/misc/pvh.pandoc` and `public/arch-x86/hvm/start_info.h`, version 1).
 //!
-//! The loader is trusted as the machine's memory is, but nothing that it says is followed without bounds.
+//! The loader is trusted as the machine's memory is, but all accesses that follow its data are bounds-checked.
 
 use crate::memory::physical::Physical;
 use alloc::string::String;
@@ -10,30 +10,30 @@ use isola_abi::id::{PhysAddr, PhysRange};
 const MAGIC: u32 = 0x336e_c578;
 const LEN: u64 = 56;
 
-/// Entries of memory map and module list beyond these are not looked at.
+/// Limit for the entries of the memory map and the module list; further entries are ignored.
 const MAX_ENTRIES: u64 = 1024;
 const MAX_COMMAND_LINE: u64 = 4096;
 
-/// The type of a memory map entry that is RAM for anybody's use.
+/// The type of a memory map entry for usable RAM.
 const RAM: u32 = 1;
 
-/// What the loader says.
+/// The contents of the start info.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StartInfo {
     /// The command line.
     pub command_line: String,
-    /// Files that the loader put beside the image: QEMU's `-initrd`.
+    /// Files that the loader placed beside the image: QEMU's `-initrd`.
     pub modules: Vec<PhysRange>,
-    /// RAM, as the firmware reports it: in no order, not aligned to anything, and with the image in it.
+    /// RAM, as the firmware reports it: unordered, unaligned, and including the image.
     pub ram: Vec<PhysRange>,
-    /// Where ACPI's tables begin, where the loader knows.
+    /// The address of ACPI's root pointer, if the loader knows it.
     pub rsdp: Option<PhysAddr>,
-    /// Where the information itself stands.
+    /// The memory of the start info structure.
     pub occupied: Vec<PhysRange>,
 }
 
 impl StartInfo {
-    /// Reads the information at `address`; `None` where there is none of version 1 or later.
+    /// Reads the start info at `address`; `None` if there is none of version 1 or later.
     pub fn read(memory: &impl Physical, address: PhysAddr) -> Option<Self> {
         let at = |offset: u64| PhysAddr(address.0 + offset);
         if memory.read_u32(at(0))? != MAGIC || memory.read_u32(at(4))? < 1 {
@@ -67,7 +67,7 @@ impl StartInfo {
     }
 }
 
-/// The zero-terminated text at `address`, as far as it is within memory and bounds.
+/// Returns the zero-terminated text at `address`, as far as it is within memory and bounds.
 fn read_text(memory: &impl Physical, address: u64) -> String {
     let bytes: Vec<u8> = (0..MAX_COMMAND_LINE)
         .map_while(|offset| memory.read_u8(PhysAddr(address + offset)))
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn all_parts_are_found() {
+    fn all_parts_are_read() {
         let info = StartInfo::read(&memory(), PhysAddr(0x1000)).unwrap();
         assert_eq!(info.command_line, "ip=10.0.2.15/24 -- 11211");
         assert_eq!(info.modules, [PhysRange::new(PhysAddr(0x8000_0000), 0x1234)]);
@@ -114,13 +114,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_start_info_is_refused() {
+    fn an_invalid_start_info_is_rejected() {
         assert_eq!(StartInfo::read(&memory(), PhysAddr(0x1008)), None);
         assert_eq!(StartInfo::read(&memory(), PhysAddr(0x9000)), None);
     }
 
     #[test]
-    fn tables_that_leave_memory_are_refused() {
+    fn tables_beyond_memory_are_rejected() {
         let mut memory = memory();
         memory.put(0x1030, &u32::MAX.to_le_bytes());
         assert_eq!(StartInfo::read(&memory, PhysAddr(0x1000)), None);

@@ -1,25 +1,27 @@
-//! What a core was in the middle of when the supervisor took it by force: kept, and gone on with by other cores of the cell.
+//! Suspended contexts: the registers of events whose cores the supervisor took by force. Other cores of the cell resume
+//! them.
 //!
-//! The supervisor orders a core to [yield](isola_abi::places::OrderKind::Yield) and sends it a non-maskable interrupt. What
-//! the core was in the middle of, all of its registers, is suspended under the name of its place: a *context*. The core is
-//! free then. Another one goes on with the context when it is between two events, on the stack of the place that was left,
-//! until that hands on what it carries and [ends](end).
+//! The supervisor orders a core to [yield](isola_abi::places::OrderKind::Yield) and sends it a non-maskable interrupt.
+//! The core's *context*, all of its registers, is suspended under the number of its core slot, and the core is free.
+//! Another core resumes the context between two of its own events, on the stack of the former slot, until the event
+//! loop there has passed on its vcores and [ends](end).
 //!
 //! ```text
-//!   core at place 2      interrupted: context 2 is suspended        taken back by the supervisor
-//!   core at place 0      between two events: context 0 is kept  ->  context 2: the rest of its event  ->  context 0
+//!   core at slot 2      interrupted: context 2 is suspended         reclaimed by the supervisor
+//!   core at slot 0      between two events: context 0 is saved  ->  context 2: the rest of its event  ->  context 0
 //! ```
 //!
-//! A context that is gone on with stands on that of the core that does so, and can be suspended again.
+//! A resumed context is on top of the context of the core that resumed it, and can be suspended again.
 //!
-//! A core between two events holds nothing, so that what it goes on with can take any lock in the end. But the one that
-//! was to go on may itself wait in the middle of an event for a lock that a context holds: so, as long as a context is not
-//! finished, the supervisor *rotates* all cores of the cell every few milliseconds, by non-maskable interrupts. One that
-//! has nobody's context on top goes on with one from the middle of its own event; one that has, suspends it and goes on
-//! with its own. So each goes on in the end, whoever waits for whom.
+//! A core between two events holds no lock, so a context that it resumes can take any lock eventually. But the core
+//! that should resume a context may itself wait, in the middle of an event, for a lock that the context holds. So while
+//! a context is unfinished, the supervisor *rotates* all cores of the cell every few milliseconds, by non-maskable
+//! interrupts: a core that runs its own context suspends it, in the middle of an event, and resumes another; a core
+//! that runs another's context suspends that and resumes its own. So every context makes progress, and
+//! every lock is released eventually.
 //!
-//! Nothing is suspended while the core has interrupts on, as it is between two events and will see its orders by itself,
-//! and nothing of what is done here: see `may_switch`.
+//! No context is suspended while its core has interrupts on, as it is between two events then and will see its orders
+//! by itself, or while it executes the code of this module: see `may_switch`.
 
 use super::unplug::has_forgotten;
 use super::{live, places, report};
@@ -35,10 +37,10 @@ use isola_abi::id::MAX_CORES;
 use isola_abi::layout::{STACK_SLOT, STACKS};
 use isola_abi::places::{Order, OrderKind};
 
-/// In the flags: interrupts are on.
+/// The flag by which interrupts are enabled.
 const INTERRUPTS_ON: u64 = 1 << 9;
 
-/// What a core is in the middle of. `vectors.s` knows the first two.
+/// A saved context. `vectors.s` uses the first two fields.
 #[repr(C, align(16))]
 struct Context {
     sse: [[u64; 2]; 16],
@@ -47,19 +49,19 @@ struct Context {
     fault_address: u64,
 }
 
-/// The context of a place, and where it stands.
+/// The context of a core slot, with its links.
 struct Suspended {
     context: UnsafeCell<Context>,
-    /// The place whose context goes on when this one has ended, and 1; 0 where there is none.
+    /// The slot whose context continues when this one has ended, plus 1; 0 if there is none.
     below: AtomicU32,
-    /// The place whose core is in the middle of it, or of one that stands on it.
+    /// The slot whose core runs this context, or one on top of it.
     on: AtomicU32,
-    /// It is not to be suspended for now.
+    /// Set while the context must not be suspended.
     is_switching: AtomicBool,
 }
 
-// SAFETY: a context is written by the core that is in the middle of it, and read by the one that goes on with it, which
-// `WAITING` and the links, both stored with release after the context, tell of it.
+// SAFETY: only the core that runs a context writes it, and only the core that resumes it reads it. If these differ, the
+// second has claimed the context from `WAITING` (acquire), to which the first added it (release) after the write.
 unsafe impl Sync for Suspended {}
 
 static SUSPENDED: [Suspended; MAX_CORES] = [const {
@@ -76,25 +78,25 @@ static SUSPENDED: [Suspended; MAX_CORES] = [const {
     }
 }; MAX_CORES];
 
-/// By place: the place whose context its core is in the middle of, and 1; 0 for its own.
+/// By core slot: the slot whose context its core runs, plus 1; 0 for its own.
 static TOP: [AtomicU32; MAX_CORES] = [const { AtomicU32::new(0) }; MAX_CORES];
 
-/// The contexts that nobody goes on with now.
+/// The suspended contexts that no core runs: bit n for that of slot n.
 static WAITING: AtomicU64 = AtomicU64::new(0);
 
-/// The one that was gone on with last.
+/// The context that was claimed last.
 static LAST: AtomicU32 = AtomicU32::new(0);
 
-/// The places whose cores have come and carry what is to be run there, or wait for it: what they do can be suspended.
+/// The slots whose cores have entered and run vcores or wait for some: their contexts can be suspended.
 static INSIDE: AtomicU64 = AtomicU64::new(0);
 
-/// How many contexts were suspended, and have not ended.
+/// The number of suspensions by force whose context has not ended.
 static UNFINISHED: AtomicU32 = AtomicU32::new(0);
 
-/// By place: the rotation that its core has followed.
+/// By core slot: the last rotation that its core has followed.
 static FOLLOWED: [AtomicU32; MAX_CORES] = [const { AtomicU32::new(0) }; MAX_CORES];
 
-/// By place: whether others' contexts have run on its core since it was last asked.
+/// By core slot: whether its core has run other slots' contexts since the last query.
 static DISTURBED: [AtomicBool; MAX_CORES] = [const { AtomicBool::new(false) }; MAX_CORES];
 
 unsafe extern "sysv64" {
@@ -115,21 +117,21 @@ unsafe extern "sysv64" {
     ) -> !;
 }
 
-/// What a core was asked by a non-maskable interrupt.
+/// The supervisor's instruction behind a non-maskable interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// Something, which is done.
+    /// An instruction that is carried out.
     Done,
-    /// Nothing that is known.
+    /// None that is known.
     Nothing,
-    /// To stop, and say where it stood.
+    /// Stop, and report the place in the code.
     Stop,
-    /// To yield: what it was in the middle of is suspended, and waits for whoever is told of it. Then the core has to say
-    /// so, by [`Yielded::tell`], and to do nothing any more but [`Yielded::wait`].
+    /// Yield: the context is suspended, and waits for a core that resumes it. The core has to report that, by
+    /// [`Yielded::tell`], and may only call [`Yielded::wait`].
     Yield(Yielded),
 }
 
-/// What a core was in the middle of is suspended.
+/// A core whose context is suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the supervisor waits to be told"]
 pub struct Yielded {
@@ -138,18 +140,18 @@ pub struct Yielded {
 }
 
 impl Yielded {
-    /// Says so in the report. The supervisor has to be rung behind it.
+    /// Reports the suspension to the supervisor. The caller has to notify the supervisor afterwards.
     pub fn tell(self) {
         if let Some(core) = report().cores.get(self.place) {
             core.yielded.store(self.order.to_u32(), Ordering::Release);
         }
     }
 
-    /// Waits until the supervisor takes the core. Only non-maskable interrupts reach it, by which it still forgets page
-    /// tables: the processor holds them back until an IRET, so there is one here. They come on the stack that is in use, from
-    /// its top, so that nothing of that is used from there on.
+    /// Waits until the supervisor takes the core. Only non-maskable interrupts reach it, by which it still flushes its
+    /// TLB: the processor blocks them until an IRET, so this executes one. They use the current stack from its top, so
+    /// nothing on that stack is used from there on.
     pub fn wait(self) -> ! {
-        // SAFETY: nothing here returns, and the frame leads to the loop, with interrupts off as before.
+        // SAFETY: this does not return, and the IRET frame leads to the loop, with interrupts off as before.
         unsafe {
             asm!(
                 "mov rcx, rsp",
@@ -171,11 +173,11 @@ impl Yielded {
     }
 }
 
-/// What a core does at a non-maskable interrupt; to be called by its handler, with the registers that it was given.
-/// `give_notice` has all cores that run look whether anything is suspended; it may be called in the middle of anything. Those
-/// that are halted have to be woken where the answer is [`Asked::Yield`].
+/// Handles a non-maskable interrupt, for the platform's handler, with the registers that this got. `give_notice` makes
+/// all running cores check for suspended contexts; it may be called at any point of the interrupted code. If the result
+/// is [`Asked::Yield`], the caller has to wake the halted cores.
 ///
-/// At whose place the core is says the stack, which is the place's own: nothing else is certain in the middle of anything.
+/// The stack of the interrupt identifies the core slot: nothing else is certain at an arbitrary point of the code.
 pub fn non_maskable(_: Authority, frame: &ExceptionFrame, give_notice: fn()) -> Asked {
     let place = (core::ptr::from_ref(frame).addr() as u64).wrapping_sub(STACKS) / STACK_SLOT;
     let place = usize::try_from(place).unwrap_or(usize::MAX);
@@ -186,7 +188,7 @@ pub fn non_maskable(_: Authority, frame: &ExceptionFrame, give_notice: fn()) -> 
     let (order, rotations) = (places().at(place), places().rotations());
     let yielded = report().cores.get(place).map_or(0, |core| core.yielded.load(Ordering::Relaxed));
     if order.kind == OrderKind::Yield && yielded == order.to_u32() {
-        // It is in `Yielded::wait`, and what it was in the middle of is another core's.
+        // The core is in `Yielded::wait`; its context belongs to another core.
         return Asked::Done;
     }
     if live().examined.load(Ordering::Acquire) != 0 {
@@ -209,7 +211,7 @@ pub fn non_maskable(_: Authority, frame: &ExceptionFrame, give_notice: fn()) -> 
     asked
 }
 
-/// A core has come to its place, and nothing of another's time concerns it.
+/// Resets the state of a core slot that a core has just entered.
 pub(super) fn enter(place: usize) {
     if let (Some(top), Some(followed)) = (TOP.get(place), FOLLOWED.get(place)) {
         top.store(0, Ordering::Relaxed);
@@ -218,23 +220,23 @@ pub(super) fn enter(place: usize) {
     INSIDE.fetch_or(bit(place), Ordering::Relaxed);
 }
 
-/// Nothing is carried at the place any more: what is still done there is to leave.
+/// Excludes the core at `place` from suspension: it runs no vcores any more and only has to leave.
 pub fn depart(_: Authority, place: usize) {
     INSIDE.fetch_and(!bit(place), Ordering::Relaxed);
 }
 
-/// Whether anything was suspended that has not ended. Where nothing was, that is a load.
+/// Returns whether a suspended context has not ended. A single load.
 #[inline]
 pub fn is_unfinished() -> bool {
     UNFINISHED.load(Ordering::Relaxed) != 0
 }
 
-/// Goes on with a context that was suspended, if one waits: until it ends, or the supervisor wants this core to go on
-/// with its own. For the core at a place, between two events. Returns whether any context but the core's own has run on
-/// this core since this was last asked: then its timer is not as it was armed.
+/// Resumes a suspended context, if one waits, until it ends or the supervisor rotates this core back to its own. To be
+/// called by the core at `place`, between two events. Returns whether this core has run any other context since the
+/// last call: its timer is not as armed then.
 pub fn go_on_with_others(_: Authority, place: usize) -> bool {
     let (Some(own), Some(disturbed)) = (SUSPENDED.get(place), DISTURBED.get(place)) else { return false };
-    // One that is gone on with itself, by another core, is not between two events of that one.
+    // If another core runs this context, that core is not between two events of its own.
     if is_unfinished() && own.below.load(Ordering::Relaxed) == 0 {
         own.is_switching.store(true, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
@@ -243,8 +245,8 @@ pub fn go_on_with_others(_: Authority, place: usize) -> bool {
             own.keep_bases();
             prepare(top);
             let (kept, next) = (own.context.get(), &SUSPENDED[top]);
-            // SAFETY: both contexts are this core's alone: its own, and the one that it has claimed, which was kept whole
-            // by `save` or by this.
+            // SAFETY: both contexts belong to this core: its own, and the one that it claimed, which `save` or
+            // `isola_exchange` saved completely.
             unsafe { isola_exchange(kept, next.context.get(), &next.is_switching, &NOWHERE, 0) };
         }
         compiler_fence(Ordering::SeqCst);
@@ -253,20 +255,21 @@ pub fn go_on_with_others(_: Authority, place: usize) -> bool {
     disturbed.swap(false, Ordering::Relaxed)
 }
 
-/// Ends the context of that place, whose core carries nothing any more, where it is another core that goes on with it; the
-/// order is echoed once nothing of it is used. Returns where it is the place's own core.
+/// Ends the context of slot `place`, which runs no vcores any more, if another core runs it; echoes the order once none
+/// of its state is used. Returns if the slot's own core runs it.
 pub fn end(_: Authority, place: usize, echo: Order) {
     let Some(own) = SUSPENDED.get(place) else { return };
     own.is_switching.store(true, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
-    // From here on it stays on whatever core it is on.
+    // From here on the context stays on its present core.
     let Some(next) = own.below.swap(0, Ordering::Relaxed).checked_sub(1).map(|next| next as usize) else {
         own.is_switching.store(false, Ordering::Relaxed);
         return;
     };
     let here = own.on.load(Ordering::Relaxed) as usize;
     let told = report().cores.get(place);
-    // The core that has suspended this has still to wake others, and to say so: it is taken once the order is echoed.
+    // The core that suspended this context still has to wake others and report: the supervisor takes it as soon as the
+    // order is echoed.
     while told.is_some_and(|core| core.yielded.load(Ordering::Acquire) == 0) {
         core::hint::spin_loop();
     }
@@ -276,31 +279,31 @@ pub fn end(_: Authority, place: usize, echo: Order) {
     let word = told.map_or(&NOWHERE, |core| &core.order);
     prepare(next);
     let next = &SUSPENDED[next];
-    // SAFETY: what stood below this context is this core's, and was kept whole when this was put on it; nothing of this
-    // one is used any more.
+    // SAFETY: the context below this one belongs to this core and was saved completely when this one was put on top;
+    // nothing of this context is used any more.
     unsafe { isola_go_on(0, next.context.get(), &next.is_switching, word, echo.to_u32()) }
 }
 
-/// The place to which the calling core came, which it finds by its APIC id: what runs on it may be another's.
+/// Returns the core slot that the calling core entered, by its APIC id: it may run the context of another slot.
 pub fn place_of_this_core() -> Option<usize> {
     let apic = local::id();
     (0..MAX_CORES).find(|&place| places().core(place).is_some_and(|core| core.apic == apic))
 }
 
-/// A word that nobody reads.
+/// A word that no core reads.
 static NOWHERE: AtomicU32 = AtomicU32::new(0);
 
 fn bit(place: usize) -> u64 {
     u32::try_from(place).ok().and_then(|place| 1_u64.checked_shl(place)).unwrap_or(0)
 }
 
-/// The place whose context the core at a place is in the middle of.
+/// Returns the slot whose context the core at `place` runs.
 fn top_of(place: usize) -> usize {
     TOP[place].load(Ordering::Relaxed).checked_sub(1).map_or(place, |top| top as usize)
 }
 
-/// Whether what the core at a place is in the middle of can be suspended: it has come and does not leave, has interrupts off, and
-/// does nothing of what is done here.
+/// Returns whether the context that the core at `place` runs can be suspended: the core has entered and is not leaving,
+/// has interrupts off, and does not execute the code of this module.
 fn may_switch(frame: &ExceptionFrame, place: usize) -> bool {
     let here = (isola_exchange as *const ()).addr() as u64;
     unsafe extern "C" {
@@ -313,22 +316,22 @@ fn may_switch(frame: &ExceptionFrame, place: usize) -> bool {
         && !(here..end).contains(&frame.rip)
 }
 
-/// Suspends all that the core at a place is in the middle of, and its own context with it.
+/// Suspends the context that the core at `place` runs, and its own.
 fn suspended(frame: &ExceptionFrame, place: usize, order: Order, give_notice: fn()) -> Asked {
     let top = top_of(place);
     SUSPENDED[top].save(frame);
     depart(Authority::OWN, place);
     TOP[place].store(0, Ordering::Relaxed);
     UNFINISHED.fetch_add(1, Ordering::Relaxed);
-    // Where that was another's context, its own is kept already. Each goes on by itself: one may wait for the other.
+    // If the top context is another slot's, the core's own is already saved. Each waits separately, as one may wait for
+    // a lock of the other.
     SUSPENDED[top].below.store(0, Ordering::Relaxed);
     WAITING.fetch_or(bit(top) | bit(place), Ordering::Release);
     give_notice();
     Asked::Yield(Yielded { place, order })
 }
 
-/// Has the core at a place go on with its own context where it is in the middle of others', or else with one that waits.
-/// Returns where none does.
+/// Rotates the core at `place`: to its own context if it runs another's, else to a waiting one. Returns if none waits.
 fn follow(frame: &ExceptionFrame, place: usize) {
     let top = top_of(place);
     let next = if top == place {
@@ -345,13 +348,13 @@ fn follow(frame: &ExceptionFrame, place: usize) {
     };
     prepare(next);
     let next = &SUSPENDED[next];
-    // SAFETY: the context is this core's alone, its own or the one that it has claimed, and was kept whole when another was
-    // put on it, or when it was suspended. What the core was in the middle of is saved; nothing of this handler is used
-    // any more.
+    // SAFETY: the context belongs to this core: its own, or the one that it claimed. It was saved completely when
+    // another was put on top of it, or when it was suspended. The interrupted context is saved; nothing of this handler
+    // is used any more.
     unsafe { isola_go_on(0, next.context.get(), &next.is_switching, &NOWHERE, 0) }
 }
 
-/// Takes a context that waits: each has its turn, as one may wait for another.
+/// Claims a waiting context, round-robin, as one may wait for another.
 fn claim() -> Option<usize> {
     loop {
         let waiting = WAITING.load(Ordering::Relaxed);
@@ -364,21 +367,21 @@ fn claim() -> Option<usize> {
     }
 }
 
-/// The lowest bit of `waiting` above bit `last`, or else the lowest.
+/// Returns the lowest set bit of `waiting` above bit `last`, or else the lowest.
 fn next_in_turn(waiting: u64, last: u32) -> Option<u32> {
     let above = waiting & u64::MAX.checked_shl(last + 1).unwrap_or(0);
     let candidates = if above != 0 { above } else { waiting };
     (candidates != 0).then(|| candidates.trailing_zeros())
 }
 
-/// Puts a context, which the calling core has claimed, on its own.
+/// Puts a context, which the calling core has claimed, on top of the core's own.
 fn put_on(top: usize, place: usize) {
     SUSPENDED[top].below.store(place as u32 + 1, Ordering::Relaxed);
     SUSPENDED[top].on.store(place as u32, Ordering::Relaxed);
     stand(top, place);
 }
 
-/// Says that the core at a place is in the middle of the context `top`, which it will be once it has changed to it.
+/// Records that the core at `place` runs the context `top`, to which it is about to switch.
 fn stand(top: usize, place: usize) {
     SUSPENDED[top].is_switching.store(true, Ordering::Relaxed);
     DISTURBED[place].store(true, Ordering::Relaxed);
@@ -387,23 +390,25 @@ fn stand(top: usize, place: usize) {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Makes this core fit for a context. Nothing that is kept by core may be used from here until the core goes on with it.
+/// Prepares this core's registers for a context. No per-core data may be used from here until the core has switched to
+/// it.
 fn prepare(next: usize) {
-    // SAFETY: the context is the calling core's to go on with, and nobody writes it.
+    // SAFETY: the calling core is about to resume the context, so no other core accesses it.
     let context = unsafe { &*SUSPENDED[next].context.get() };
     flush();
     cpu::set_fault_address(context.fault_address);
-    // SAFETY: the context's code, which this core continues, has set this base, for the data of its own core.
+    // SAFETY: the context's code, which this core resumes, has set this base, for the data of its own slot.
     unsafe { cpu::set_gs_base(context.gs_base) };
-    // It may be about to halt, and have looked for interrupts that came to another core, or that were taken meanwhile.
+    // The context may be about to halt, after a check for interrupts that another core has received, or that were
+    // handled meanwhile.
     local::send_to_self(WAKE_VECTOR);
 }
 
 impl Suspended {
-    /// Keeps what the calling core was in the middle of when it was interrupted, which was this context.
+    /// Saves the context that the calling core ran when it was interrupted, which must be this one.
     fn save(&self, frame: &ExceptionFrame) {
-        // SAFETY: the core is in the middle of this context, so that nobody else reads or writes it. The handler of
-        // non-maskable interrupts was given the frame by `vectors.s`, which keeps the registers of SSE right below it.
+        // SAFETY: the core runs this context, so no other core reads or writes it. `vectors.s` passed the frame to the
+        // NMI handler, and stores the SSE registers directly below it.
         unsafe {
             let context = &mut *self.context.get();
             context.sse = core::ptr::from_ref(frame).cast::<[[u64; 2]; 16]>().sub(1).read();
@@ -412,7 +417,7 @@ impl Suspended {
         self.keep_bases();
     }
 
-    /// Keeps what is not in a frame.
+    /// Saves the registers that are not in a frame.
     fn keep_bases(&self) {
         // SAFETY: as in `save`.
         let context = unsafe { &mut *self.context.get() };
@@ -428,7 +433,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_context_that_waits_has_its_turn() {
+    fn waiting_contexts_are_claimed_round_robin() {
         assert_eq!(next_in_turn(0, 5), None);
         let waiting = 1 << 3 | 1 << 7 | 1 << 63;
         assert!([3, 7, 63, 3].windows(2).all(|pair| next_in_turn(waiting, pair[0]) == Some(pair[1])));

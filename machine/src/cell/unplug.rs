@@ -1,4 +1,4 @@
-//! Memory that a cell gives back while it runs: the request, the offer, what became of it, see [`isola_abi::unplug`].
+//! Memory hot-unplug from the cell's side: reclaim requests, offers and their settlement, see [`isola_abi::unplug`].
 
 use super::{live, report, suspended};
 use crate::authority::Authority;
@@ -8,21 +8,22 @@ use isola_abi::id::PhysRange;
 use isola_abi::layout::DIRECT_MAP;
 use isola_abi::unplug::{Rest, Settlement};
 
-/// The number of the last request for memory, 0 where there was none, and how many bytes are asked for.
+/// Returns the number of the last reclaim request, 0 if there was none, and the bytes that it asks for.
 pub fn unplug_request() -> (u32, u64) {
     live().unplug_request.asked()
 }
 
-/// The last request that is done with, and what of the offer to it is not the cell's any more.
+/// Returns the last settled reclaim request, and the blocks of the offer that the supervisor took.
 pub fn settlement() -> Settlement {
     live().unplug_request.settlement()
 }
 
-/// Offers blocks of the direct map, for the request of that number, for which so many bytes were moved. The supervisor has
-/// to be rung behind it.
+/// Offers blocks of the direct map for the reclaim request `number`; `moved_bytes` were migrated for it. The caller has
+/// to notify the supervisor afterwards.
 ///
 /// # Safety
-/// The blocks must be free memory of the cell: nothing may use them until the [`settlement`] says which the cell keeps.
+/// The blocks must be free memory of the cell: no code may use them until the [`settlement`] lists those that the cell
+/// keeps.
 pub unsafe fn offer(number: u32, blocks: &[(usize, usize)], moved_bytes: u64, rest: Rest) {
     const NONE: PhysRange = PhysRange::new(isola_abi::id::PhysAddr(0), 0);
     let mut ranges = [NONE; isola_abi::unplug::MAX_OFFERED];
@@ -33,13 +34,14 @@ pub unsafe fn offer(number: u32, blocks: &[(usize, usize)], moved_bytes: u64, re
     report().offer.make(number, ranges.get(..blocks.len()).unwrap_or_default(), moved_bytes, rest);
 }
 
-/// Says that the cell has seen what became of the request of that number.
+/// Acknowledges the settlement of the reclaim request `number`.
 pub fn acknowledge(number: u32) {
     report().offer.acknowledge(number);
 }
 
-/// Says that this core has entered the cell at its place and that its handler of non-maskable interrupts is set. It forgets
-/// page tables first: the cell's own may have changed since it loaded them, and no other core has waited for it yet.
+/// Reports that this core has entered the cell at core slot `place`, with its NMI handler set. Flushes the TLB first:
+/// the cell's own page tables may have changed since this core loaded them, and no other core has waited for its flush
+/// so far.
 pub fn enter_place(_: Authority, place: usize) {
     suspended::enter(place);
     if let Some(core) = report().cores.get(place) {
@@ -49,8 +51,8 @@ pub fn enter_place(_: Authority, place: usize) {
     }
 }
 
-/// Returns whether the supervisor has had the core at a place forget page tables since this was last asked. Its own code,
-/// in front of the handler of non-maskable interrupts, has done that.
+/// Returns whether the TLB of the core at `place` was flushed for a new generation since the last call. The
+/// supervisor's code, which precedes the NMI handler, has done the flush.
 pub(super) fn has_forgotten(place: usize) -> bool {
     let Some(core) = report().cores.get(place) else { return false };
     let generation = live().unplug_request.generation();

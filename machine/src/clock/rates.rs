@@ -1,8 +1,8 @@
-//! How fast the cycle counter and the local APIC's timer run.
+//! The rates of the cycle counter and of the local APIC's timer.
 //!
-//! The processor or the hypervisor says so, or it is measured: for 5 ms, the cycle counter against a clock whose
-//! rate is known, and the timer against the cycle counter. Each reading is taken several times, and the one kept
-//! that was least disturbed.
+//! The processor or the hypervisor reports the cycle counter's rate, or it is measured for 5 ms against a clock of
+//! known rate; the timer is measured against the cycle counter. Each reading is taken several times, and the one with
+//! the least disturbance counts.
 
 use super::reference::{IntervalTimer, PowerTimer, Reference};
 use crate::apic::local;
@@ -10,27 +10,27 @@ use crate::authority::Authority;
 use crate::cpu::{self, cpuid};
 use core::fmt;
 
-/// How long is measured.
+/// Duration of the measurement.
 const MEASURE_US: u64 = 5_000;
 
-/// How often a reading is tried.
+/// Attempts of each reading.
 const TRIES: usize = 8;
 
-/// Rates in counts a second.
+/// Rates, in counts per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rates {
-    /// Of the cycle counter.
+    /// The cycle counter.
     pub tsc_hz: u64,
-    /// Of the local APIC's timer, undivided.
+    /// The local APIC's timer, undivided.
     pub apic_timer_hz: u64,
 }
 
-/// Why rates cannot be found out.
+/// A failure to determine the rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockError {
-    /// There is no clock to measure against.
+    /// There is no clock of known rate.
     NoReference,
-    /// A counter that should run stands still.
+    /// A counter does not advance.
     NotRunning,
 }
 
@@ -47,7 +47,7 @@ impl fmt::Display for ClockError {
 
 impl core::error::Error for ClockError {}
 
-/// Measures both, or asks for what can be asked for.
+/// Determines both rates.
 pub(super) fn measure(timer_port: Option<u16>) -> Result<Rates, ClockError> {
     local::start_count();
     let rates = match told_tsc_hz() {
@@ -64,7 +64,7 @@ pub(super) fn measure(timer_port: Option<u16>) -> Result<Rates, ClockError> {
     if rates.tsc_hz == 0 || rates.apic_timer_hz == 0 { Err(ClockError::NotRunning) } else { Ok(rates) }
 }
 
-/// The cycle counter's rate where processor or hypervisor says it.
+/// Returns the cycle counter's rate if the processor or the hypervisor reports it.
 fn told_tsc_hz() -> Option<u64> {
     // Intel SDM 2, CPUID leaf 15H: the ratio to a crystal, and the crystal's rate.
     let ratio = cpuid(0x15, 0);
@@ -72,19 +72,19 @@ fn told_tsc_hz() -> Option<u64> {
     if ratio.eax != 0 && ratio.ebx != 0 && crystal_hz != 0 {
         return Some(crystal_hz * u64::from(ratio.ebx) / u64::from(ratio.eax));
     }
-    // The timing leaf that hypervisors have in common: kHz of the cycle counter.
+    // The timing leaf that several hypervisors share: the cycle counter's rate in kHz.
     let timing = cpu::Features::read().hypervisor.then(|| cpuid(0x4000_0010, 0).eax)?;
     (timing != 0).then_some(u64::from(timing) * 1000)
 }
 
-/// A count, and the cycle counter when it was taken.
+/// A count, and the cycle counter at that time.
 #[derive(Clone, Copy)]
 struct Reading {
     count: u32,
     cycles: u64,
 }
 
-/// Of several readings the one that took least time: least came between it and the cycle counter's.
+/// Returns the fastest of several readings, which has the least delay between the count and the cycle counter.
 fn read(mut count: impl FnMut() -> u32) -> Reading {
     let readings: [(u64, Reading); TRIES] = core::array::from_fn(|_| {
         let before = cpu::cycles();

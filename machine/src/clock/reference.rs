@@ -1,27 +1,27 @@
-//! Clocks whose rate is known: what the others are measured against.
+//! Clocks of known rate, as references for the other clocks.
 
 use crate::port;
 
-/// A counter that runs at a known rate, and wraps.
+/// A counter that runs at a known rate, and wraps around.
 pub(super) trait Reference {
-    /// Counts a second.
+    /// Returns the rate, in counts per second.
     fn hz(&self) -> u64;
 
-    /// The count, from 0 to [`Self::mask`], upwards.
+    /// Returns the count, from 0 to [`Self::mask`], ascending.
     fn count(&mut self) -> u32;
 
-    /// The highest count: one below a power of two.
+    /// Returns the highest count: a power of two minus one.
     fn mask(&self) -> u32;
 }
 
-/// Channel 0 of the interval timer (Intel 8254), whose interrupt is nobody's: interrupt lines are masked.
+/// Channel 0 of the interval timer (Intel 8254). Its interrupt is not used: the interrupt lines are masked.
 pub(super) struct IntervalTimer(());
 
 const CHANNEL_0: u16 = 0x40;
 const CONTROL: u16 = 0x43;
 
 impl IntervalTimer {
-    /// Sets the channel running; `None` where there is no such timer.
+    /// Starts the channel; `None` if there is no such timer.
     pub(super) fn start() -> Option<Self> {
         let mut timer = Self(());
         timer.program(0x34); // channel 0, both bytes, mode 2: counts 65536 down, and again
@@ -45,7 +45,7 @@ impl Reference for IntervalTimer {
     }
 
     fn count(&mut self) -> u32 {
-        // SAFETY: as above.
+        // SAFETY: the timer has no access to memory.
         let bytes = unsafe {
             port::write_u8(CONTROL, 0); // latch channel 0
             [port::read_u8(CHANNEL_0), port::read_u8(CHANNEL_0)]
@@ -59,7 +59,7 @@ impl Reference for IntervalTimer {
 }
 
 impl Drop for IntervalTimer {
-    /// Stops it: a timer that runs on costs an emulator 18 wake-ups a second, for nothing.
+    /// Stops the timer: a running one would cause 18 useless wake-ups per second in an emulator.
     fn drop(&mut self) {
         self.program(0x30); // mode 0: counts down once
     }
@@ -69,7 +69,7 @@ impl Drop for IntervalTimer {
 pub(super) struct PowerTimer(u16);
 
 impl PowerTimer {
-    /// The timer at a port; `None` where nothing counts there.
+    /// Returns the timer at a port; `None` if no counter runs there.
     pub(super) fn at(port: u16) -> Option<Self> {
         let mut timer = Self(port);
         let first = timer.count();

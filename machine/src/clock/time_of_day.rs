@@ -1,5 +1,5 @@
-//! The time of day, from the battery-backed clock of PCs (Motorola MC146818), to the second. It is taken to
-//! show UTC, as that of virtual machines does.
+//! The time of day, from the battery-backed clock of PCs (Motorola MC146818), to the second. The clock is taken to show
+//! UTC, as that of virtual machines does.
 
 use crate::port;
 
@@ -16,10 +16,10 @@ const AFTERNOON: u8 = 0x80;
 /// Seconds, minutes, hours, day of the month, month, year.
 const FIELDS: [u8; 6] = [0x00, 0x02, 0x04, 0x07, 0x08, 0x09];
 
-/// How often a reading is tried while the clock is changing.
+/// Attempts of a reading while the clock is being updated.
 const TRIES: usize = 1000;
 
-/// Nanoseconds since 1970-01-01 UTC; `None` where there is no such clock, or it shows nonsense.
+/// Returns the nanoseconds since 1970-01-01 UTC; `None` if there is no such clock, or its fields are invalid.
 pub(super) fn read() -> Option<u64> {
     for _ in 0..TRIES {
         let fields = FIELDS.map(register);
@@ -32,14 +32,14 @@ pub(super) fn read() -> Option<u64> {
 }
 
 fn register(index: u8) -> u8 {
-    // SAFETY: the clock has no access to memory. Bit 7 of the index keeps non-maskable interrupts on.
+    // SAFETY: the clock has no access to memory. Bit 7 of the index is 0, so non-maskable interrupts stay enabled.
     unsafe {
         port::write_u8(INDEX, index);
         port::read_u8(DATA)
     }
 }
 
-/// What the fields show, given how they are encoded.
+/// Converts the fields, encoded as `status` says.
 fn unix_ns(fields: [u8; 6], status: u8) -> Option<u64> {
     let afternoon = status & HOURS_24 == 0 && fields[2] & AFTERNOON != 0;
     let mut fields = fields;
@@ -66,8 +66,8 @@ fn unix_ns(fields: [u8; 6], status: u8) -> Option<u64> {
     Some(seconds * 1_000_000_000)
 }
 
-/// Days from 1970-01-01 to a day of the Gregorian calendar: years begin in March, so that the day that leap
-/// years have more is a year's last.
+/// Returns the days from 1970-01-01 to a day of the Gregorian calendar. Years begin in March here, so that the leap day
+/// is a year's last day.
 fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let to_march = year * 365 + year / 4 - year / 100 + year / 400;
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_days_are_where_they_are() {
+    fn days_since_1970_match_known_dates() {
         assert_eq!(days_since_1970(1970, 1, 1), 0);
         assert_eq!(days_since_1970(2000, 2, 29), 11_016);
         assert_eq!(days_since_1970(2000, 3, 1), 11_017);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn all_encodings_show_the_same() {
+    fn all_encodings_give_the_same_time() {
         let expected = Some((20_762 * 86_400 + 15 * 3600 + 30 * 60 + 59) * 1_000_000_000);
         assert_eq!(unix_ns([0x59, 0x30, 0x15, 0x05, 0x11, 0x26], HOURS_24), expected);
         assert_eq!(unix_ns([59, 30, 15, 5, 11, 26], HOURS_24 | BINARY), expected);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_not_there_shows_nothing() {
+    fn an_absent_clock_gives_no_time() {
         assert_eq!(unix_ns([0xff; 6], 0xff), None);
         assert_eq!(unix_ns([0; 6], HOURS_24), None);
     }

@@ -1,4 +1,4 @@
-//! The machine's devices, each a token: whoever has it may use the device, or give it to a cell.
+//! The machine's devices, each a token: its owner may use the device, or lend it to a cell.
 
 pub mod pci;
 pub mod virtio_mmio;
@@ -20,20 +20,20 @@ pub use virtio_mmio::MmioDevice;
 #[must_use = "a device that is dropped is lost"]
 pub struct Device {
     function: Function,
-    /// The cell that it works for. Kept also where the device is dropped: it still works then.
+    /// The space of the cell for which the device works. Not dropped with the device, which still works then.
     user: Option<ManuallyDrop<Share>>,
 }
 
-/// How a device is reached.
+/// The transport of a device.
 #[derive(Debug)]
 pub(crate) enum Function {
-    /// On PCI.
+    /// PCI.
     Pci(PciFunction),
     /// A virtio device with its registers in memory.
     Mmio(MmioDevice),
 }
 
-/// The device does not stop. Whatever it may write to must not be used for anything else.
+/// The device does not stop. No memory that it may write to must be used for anything else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoesNotStop;
 
@@ -45,26 +45,26 @@ impl fmt::Display for DoesNotStop {
 
 impl core::error::Error for DoesNotStop {}
 
-/// A device's registers, ready for use.
+/// A device's registers, mapped.
 #[derive(Debug)]
 pub enum Windows {
-    /// Of a function on PCI.
+    /// The registers of a PCI function.
     Pci {
         /// Its 4 KiB of configuration space.
         config: Registers,
         /// Its memory BARs, by index.
         bars: Vec<(u8, Registers)>,
     },
-    /// Of a virtio device with its registers in memory.
+    /// The registers of a virtio device with memory-mapped registers.
     Mmio {
-        /// All of them: 512 bytes.
+        /// All registers: 512 bytes.
         registers: Registers,
-        /// The vector that its interrupt is delivered as; 0 until it is routed.
+        /// The vector of its interrupt; 0 until it is routed.
         vector: u8,
     },
 }
 
-/// The kind of a virtio device, by its number (Virtual I/O Device specification 1.2, 5).
+/// Returns the kind of a virtio device, by its number (Virtual I/O Device specification 1.2, 5).
 const fn virtio_kind(id: u32) -> Option<DeviceKind> {
     match id {
         1 => Some(DeviceKind::Network),
@@ -73,10 +73,10 @@ const fn virtio_kind(id: u32) -> Option<DeviceKind> {
     }
 }
 
-/// How often a register is looked at that should become zero.
+/// Polls of a register before the wait for zero fails.
 const PATIENCE: u32 = 100_000;
 
-/// Waits, within bounds, until a register reads zero.
+/// Waits, for a bounded time, until a register reads zero.
 fn wait_for_zero(read: impl Fn() -> u32) -> Result<(), DoesNotStop> {
     let zero = (0..PATIENCE).any(|_| {
         core::hint::spin_loop();
@@ -94,17 +94,17 @@ impl Device {
         &self.function
     }
 
-    /// Whether the device works for a cell.
+    /// Returns whether the device works for a cell.
     pub fn is_lent(&self) -> bool {
         self.user.is_some()
     }
 
-    /// Says that the device works for a cell.
+    /// Lends the device to a cell.
     pub(crate) fn lend(&mut self, user: Share) {
         self.user = Some(ManuallyDrop::new(user));
     }
 
-    /// What it is for; `None` where Isola has no driver for it.
+    /// Returns the device's kind; `None` if Isola has no driver for it.
     pub fn kind(&self) -> Option<DeviceKind> {
         match &self.function {
             Function::Pci(function) => function.kind(),
@@ -112,7 +112,7 @@ impl Device {
         }
     }
 
-    /// The interrupt line by which it interrupts; `None` where it sends messages.
+    /// Returns the device's interrupt line; `None` if it sends messages.
     pub fn interrupt_line(&self) -> Option<u32> {
         match &self.function {
             Function::Pci(_) => None,
@@ -120,7 +120,8 @@ impl Device {
         }
     }
 
-    /// What a later incarnation of the image has to know of it; `None` where it can look as well, or has no driver.
+    /// Returns the data that a later incarnation of the image needs; `None` if it can read them itself, or Isola has no
+    /// driver.
     pub(crate) fn survey(&self) -> Option<KnownFunction> {
         match &self.function {
             Function::Pci(function) => function.kind().map(|_| function.survey()),
@@ -128,7 +129,7 @@ impl Device {
         }
     }
 
-    /// Where it is.
+    /// Returns the device's location.
     pub fn location(&self) -> DeviceLocation {
         match self.place() {
             DevicePlace::Pci(bus, device, function) => DeviceLocation::Pci { bus, device, function },
@@ -136,7 +137,7 @@ impl Device {
         }
     }
 
-    /// Where it is, for an ownership record.
+    /// Returns the device's identity, for an ownership record.
     pub(crate) fn place(&self) -> DevicePlace {
         match &self.function {
             Function::Pci(function) => {
@@ -147,7 +148,7 @@ impl Device {
         }
     }
 
-    /// The register that stops it where 0 is written to it: its address, and its length in bytes.
+    /// Returns the address and length in bytes of the register that stops the device if 0 is written to it.
     pub(crate) fn status_register(&self) -> Option<(u64, u32)> {
         match &self.function {
             Function::Pci(function) => function.status_register().map(|register| (register.address(), 1)),
@@ -155,7 +156,7 @@ impl Device {
         }
     }
 
-    /// Its registers, for the image's own use.
+    /// Returns the registers, for the image's own use.
     pub fn windows(&self) -> Windows {
         match &self.function {
             Function::Pci(function) => function.windows(),
@@ -163,11 +164,11 @@ impl Device {
         }
     }
 
-    /// Stops it: it touches no memory from here on, and is as it was when the machine booted. What remains
-    /// is its interrupt line, where it has one: [`InterruptLines::mask`](crate::apic::io::InterruptLines::mask).
+    /// Stops the device: it accesses no memory from here on, and is as it was at boot. Its interrupt line, if it has
+    /// one, has to be masked separately: [`InterruptLines::mask`](crate::apic::io::InterruptLines::mask).
     ///
     /// # Errors
-    /// [`DoesNotStop`]; then it still works for whom it worked for.
+    /// [`DoesNotStop`]; the device then still works for its present user.
     pub fn reset(&mut self) -> Result<(), DoesNotStop> {
         match &mut self.function {
             Function::Pci(function) => function.reset()?,

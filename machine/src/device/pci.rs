@@ -1,8 +1,9 @@
-//! PCI functions whose configuration space is in memory (PCI Express base specification 5.0, 7.5; PCI local bus
+//! PCI functions with memory-mapped configuration space (PCI Express base specification 5.0, 7.5; PCI local bus
 //! specification 3.0, 6.2.5).
 //!
-//! Functions are found, their memory BARs are measured once, at boot, and not moved. Whoever has a function's
-//! configuration space mapped can write to all of it; [`PciFunction::reset`] puts back what was there at boot.
+//! Functions are enumerated and their memory BARs measured once, at boot; BARs are not moved. A cell that has a
+//! function's configuration space mapped can write to all of it; [`PciFunction::reset`] restores the values of the
+//! boot.
 
 use super::{DoesNotStop, Windows, virtio_kind, wait_for_zero};
 use crate::registers::Registers;
@@ -12,7 +13,7 @@ use core::fmt;
 use isola_abi::descriptor::DeviceKind;
 use isola_abi::id::{PhysAddr, PhysRange};
 
-/// Bytes of configuration space of a function, and of a bus.
+/// Bytes of the configuration space of a function, and of a bus.
 pub const CONFIG_LEN: u64 = 0x1000;
 const BUS_LEN: u64 = 0x10_0000;
 
@@ -32,9 +33,9 @@ const VENDOR_SPECIFIC: u8 = 0x09;
 const MSI_X: u8 = 0x11;
 
 const VIRTIO_VENDOR: u16 = 0x1af4;
-/// Modern virtio devices have this device number plus that of their kind (Virtio 1.2, 4.1.2.1).
+/// The device number of a modern virtio device is this plus the number of its kind (Virtio 1.2, 4.1.2.1).
 const VIRTIO_DEVICE: u16 = 0x1040;
-/// Kind of the capability that says where the common registers are (4.1.4), and the status among them.
+/// The kind of the capability that locates the common registers (4.1.4), and the offset of the status among them.
 const COMMON_REGISTERS: u8 = 1;
 const DEVICE_STATUS: usize = 20;
 
@@ -48,12 +49,12 @@ pub struct PciFunction {
     config: Registers,
     config_place: PhysAddr,
     bars: Vec<BarPlace>,
-    /// The BARs' registers, as they were when the machine booted.
+    /// The BARs' registers, as they were at boot.
     bar_values: [u32; 6],
     windows: Vec<(u8, Registers)>,
 }
 
-/// Where a function is.
+/// The address of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PciAddress {
     /// Its bus.
@@ -67,14 +68,14 @@ pub struct PciAddress {
 /// A memory BAR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BarPlace {
-    /// Which of the six.
+    /// Its index, below 6.
     pub index: u8,
-    /// Where it is.
+    /// Its address range.
     pub memory: PhysRange,
 }
 
-/// Finds all functions of a segment, whose configuration space is `space`, from its first bus on; the space
-/// begins at physical address `base`.
+/// Enumerates the functions of a segment from its first bus on. `space` is its configuration space, which begins at
+/// physical address `base`.
 pub(crate) fn enumerate(space: &Registers, base: PhysAddr, first_bus: u8) -> Vec<PciFunction> {
     let mut found = Vec::new();
     let mut seen = [false; 256];
@@ -134,7 +135,8 @@ impl PciFunction {
         function
     }
 
-    /// The function as it was when the machine booted; its configuration space is in `segment`, which begins at `base`.
+    /// Creates the function as it was at boot, from the survey; its configuration space is in `segment`, which begins
+    /// at `base`.
     pub(crate) fn known(known: &KnownFunction, segment: &Registers, base: PhysAddr) -> Option<Self> {
         let offset = usize::try_from(known.config_place.0.checked_sub(base.0)?).ok()?;
         let (bus, device, function) = known.address;
@@ -151,7 +153,7 @@ impl PciFunction {
         })
     }
 
-    /// What of the function a later incarnation has to know.
+    /// Returns the data of the function for the survey.
     pub(crate) fn survey(&self) -> KnownFunction {
         KnownFunction {
             address: (self.address.bus, self.address.device, self.address.function),
@@ -164,13 +166,13 @@ impl PciFunction {
         }
     }
 
-    /// The register that stops a virtio device.
+    /// Returns the status register of a virtio device, which stops it.
     pub(super) fn status_register(&self) -> Option<Registers> {
         let mut all = capabilities(&self.config).into_iter().filter(|(kind, _)| *kind == VENDOR_SPECIFIC);
         all.find_map(|(_, offset)| self.status_at(offset))
     }
 
-    /// Likewise, if the capability at `offset` is the one that leads to it.
+    /// Returns the same, if the capability at `offset` locates it.
     fn status_at(&self, offset: usize) -> Option<Registers> {
         if self.config.read_u8(offset + 3) != COMMON_REGISTERS {
             return None;
@@ -181,44 +183,44 @@ impl PciFunction {
         window.window(place.checked_add(DEVICE_STATUS)?, 1)
     }
 
-    /// Where it is.
+    /// Returns the function's address.
     pub fn address(&self) -> PciAddress {
         self.address
     }
 
-    /// Who made it, and what it is: the registers of these names.
+    /// Returns the vendor and device numbers.
     pub fn identity(&self) -> (u16, u16) {
         (self.vendor, self.device)
     }
 
-    /// Its memory BARs.
+    /// Returns the memory BARs.
     pub fn bars(&self) -> &[BarPlace] {
         &self.bars
     }
 
-    /// What it is for.
+    /// Returns the function's kind; `None` if Isola has no driver for it.
     pub fn kind(&self) -> Option<DeviceKind> {
         let id = self.device.checked_sub(VIRTIO_DEVICE).filter(|_| self.vendor == VIRTIO_VENDOR)?;
         virtio_kind(id.into())
     }
 
-    /// Where its configuration space is.
+    /// Returns the address range of its configuration space.
     pub(crate) fn config_place(&self) -> PhysRange {
         PhysRange::new(self.config_place, CONFIG_LEN)
     }
 
-    /// Hands over where a BAR is mapped.
+    /// Adds the mapped registers of a BAR.
     pub(crate) fn add_window(&mut self, index: u8, registers: Registers) {
         self.windows.push((index, registers));
     }
 
-    /// Its registers.
+    /// Returns the registers.
     pub(super) fn windows(&self) -> Windows {
         let bars = self.windows.iter().map(|(index, window)| (*index, window.duplicate())).collect();
         Windows::Pci { config: self.config.duplicate(), bars }
     }
 
-    /// Stops it: no access to memory, no interrupts; BARs and command as they were when the machine booted.
+    /// Stops the function: no access to memory, no interrupts; BARs and command register as they were at boot.
     pub(super) fn reset(&mut self) -> Result<(), DoesNotStop> {
         self.config.write_u16(COMMAND, self.command & !MEMORY_SPACE);
         for (index, value) in self.bar_values.iter().enumerate() {
@@ -235,7 +237,7 @@ impl PciFunction {
         Ok(())
     }
 
-    /// Resets a virtio device, if the capability at `offset` is the one that leads to its status.
+    /// Resets a virtio device, if the capability at `offset` locates its status register.
     fn reset_virtio(&self, offset: usize) -> Result<(), DoesNotStop> {
         let Some(status) = self.status_at(offset) else { return Ok(()) };
         status.write_u8(0, 0);
@@ -243,7 +245,8 @@ impl PciFunction {
     }
 }
 
-/// Measures the memory BARs: writes ones, sees which stay (6.2.5.1). The function must not decode addresses.
+/// Measures the memory BARs: writes ones, and reads back the writable bits (6.2.5.1). The function must not decode
+/// addresses.
 fn measure(config: &Registers, values: &[u32; 6]) -> Vec<BarPlace> {
     let mut bars = Vec::new();
     let mut index = 0;
@@ -277,7 +280,8 @@ fn measure(config: &Registers, values: &[u32; 6]) -> Vec<BarPlace> {
     bars
 }
 
-/// The capabilities of a function: kind, and offset in configuration space. A list that bites its tail ends.
+/// Returns the capabilities of a function: kind, and offset in configuration space. The length is bounded, as a list
+/// may be cyclic.
 fn capabilities(config: &Registers) -> Vec<(u8, usize)> {
     let mut found = Vec::new();
     let mut offset = usize::from(config.read_u8(CAPABILITIES) & !3);

@@ -1,8 +1,8 @@
-//! Virtio devices with their registers in memory (Virtual I/O Device specification 1.2, 4.2), as small virtual
-//! machines have them.
+//! Virtio devices with memory-mapped registers (Virtual I/O Device specification 1.2, 4.2), as small virtual machines
+//! have them.
 //!
-//! They stand 512 bytes apart, eight to a page. So whoever has one mapped reaches its neighbours' registers
-//! too: cells of such machines are kept from each other's devices by their drivers alone.
+//! They are 512 bytes apart, eight per page. So a cell that has one mapped can access the registers of its neighbours
+//! too: on such machines only the drivers keep cells from each other's devices.
 
 use super::{DoesNotStop, virtio_kind};
 use crate::boot::command_line::MmioWindow;
@@ -21,7 +21,7 @@ const MAGIC_VALUE: u32 = 0x7472_6976;
 /// Length of a device's registers.
 pub const WINDOW_LEN: u64 = 0x200;
 
-/// Where QEMU's machine type microvm has its devices, which nothing but bytecode says.
+/// The address of the devices of QEMU's machine type microvm, which only ACPI bytecode names.
 const MICROVM_BASE: u64 = 0xfeb0_0000;
 
 /// A device.
@@ -32,8 +32,8 @@ pub struct MmioDevice {
     id: u32,
 }
 
-/// The places where a machine of type microvm may have devices, given the first line of each I/O APIC: all of
-/// the second one's lines, or eight of the first one's.
+/// Returns the possible locations of devices on a machine of type microvm, given the first line of each I/O APIC: one
+/// for each line of the second I/O APIC, or for eight lines of the first.
 pub(crate) fn microvm_places(first_lines: &[u32]) -> impl Iterator<Item = MmioWindow> {
     let (first, count) = if first_lines.contains(&24) { (24, 24) } else { (16, 8) };
     (0..count).map(move |index| MmioWindow {
@@ -43,7 +43,7 @@ pub(crate) fn microvm_places(first_lines: &[u32]) -> impl Iterator<Item = MmioWi
 }
 
 impl MmioDevice {
-    /// The device behind `registers`; `None` where there is none.
+    /// Returns the device behind `registers`; `None` if there is none.
     pub(crate) fn probe(place: MmioWindow, registers: Registers) -> Option<Self> {
         if registers.len() < WINDOW_LEN as usize || registers.read_u32(MAGIC) != MAGIC_VALUE {
             return None;
@@ -52,32 +52,32 @@ impl MmioDevice {
         (id != 0).then_some(Self { place, registers, id })
     }
 
-    /// What it is for.
+    /// Returns the device's kind; `None` if Isola has no driver for it.
     pub fn kind(&self) -> Option<DeviceKind> {
         virtio_kind(self.id)
     }
 
-    /// The interrupt line by which it interrupts.
+    /// Returns the device's interrupt line.
     pub fn interrupt_line(&self) -> u32 {
         self.place.interrupt
     }
 
-    /// Where its registers are.
+    /// Returns the address range of the registers.
     pub(crate) fn place(&self) -> PhysRange {
         self.place.registers
     }
 
-    /// Its registers.
+    /// Returns the registers.
     pub(super) fn registers(&self) -> Registers {
         self.registers.duplicate()
     }
 
-    /// The register that stops it.
+    /// Returns the status register, which stops the device.
     pub(super) fn status_register(&self) -> Registers {
         self.registers.window(STATUS, 4).unwrap_or_else(|| self.registers.duplicate())
     }
 
-    /// Stops it: a reset device uses no memory (4.2.2.1, 2.1.2).
+    /// Stops the device: a reset device accesses no memory (4.2.2.1, 2.1.2).
     pub(super) fn reset(&mut self) -> Result<(), DoesNotStop> {
         self.registers.write_u32(STATUS, 0);
         super::wait_for_zero(|| self.registers.read_u32(STATUS))

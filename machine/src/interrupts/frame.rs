@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-/// All registers of a core at an exception. In the order in which they are pushed, from the last.
+/// All registers of a core at an exception, in ascending order of their addresses: the register pushed last is the
+/// first field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[expect(missing_docs, reason = "they are named as the processor names them")]
@@ -31,16 +32,17 @@ pub struct ExceptionFrame {
     pub ss: u64,
 }
 
-/// The first vector that no exception has. A local APIC accepts interrupts from vector 16 on, which Isola never sends.
+/// The first vector that belongs to no exception. Local APICs accept interrupts from vector 16 on, but Isola sends none
+/// below this.
 pub const FIRST_INTERRUPT: u8 = 32;
 
-/// In the flags: interrupts are on.
+/// The flag by which interrupts are enabled.
 const INTERRUPTS_ON: u64 = 1 << 9;
 
 /// The vectors from 16 to 31 whose exceptions push an error code (Intel SDM 3, table 6-1; AMD APM 2, table 8-1).
 const WITH_ERROR_CODE: u64 = 1 << 17 | 1 << 21 | 1 << 29 | 1 << 30;
 
-/// The vectors of exceptions that are told apart.
+/// Vectors of exceptions with special treatment.
 pub mod vector {
     /// Non-maskable interrupt.
     pub const NON_MASKABLE: u64 = 2;
@@ -51,7 +53,7 @@ pub mod vector {
 }
 
 impl ExceptionFrame {
-    /// One of nothing.
+    /// Returns a frame of zeros.
     pub(crate) const fn zeroed() -> Self {
         Self {
             r15: 0,
@@ -79,17 +81,17 @@ impl ExceptionFrame {
         }
     }
 
-    /// Returns how many bytes stand in front of what the processor has pushed, if that was an interrupt with this vector:
-    /// the vector, and a 0 where the exception has no error code. An interrupt pushes none, so that with the vectors of
-    /// exceptions that have one the frame is a word shorter than its fields say. `None` where interrupts were off, which
-    /// come at no other time.
+    /// Returns the number of bytes between the saved registers and the processor's frame if an interrupt with this
+    /// vector caused the entry: the vector, and a 0 for exceptions without an error code. An interrupt pushes no error
+    /// code, so for vectors of exceptions that have one, the frame is a word shorter than its fields say. Returns
+    /// `None` if interrupts were off, as no interrupt occurs then.
     pub(crate) fn pushed_bytes_of_interrupt(&self) -> Option<u64> {
         let is_short = WITH_ERROR_CODE >> self.vector & 1 != 0;
         let (flags, bytes) = if is_short { (self.cs, 8) } else { (self.rflags, 16) };
         (flags & INTERRUPTS_ON != 0).then_some(bytes)
     }
 
-    /// The exception's name.
+    /// Returns the exception's name.
     pub fn name(&self) -> &'static str {
         match self.vector {
             0 => "division error",
@@ -128,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_of_an_interrupt_is_told_from_one_with_an_error_code() {
+    fn an_interrupt_s_frame_differs_from_one_with_an_error_code() {
         let (instruction, code, on) = (0xffff_ffff_8010_2345, 0x08, 0x246);
         for vector in 16..32 {
             let has_code = [17, 21, 29, 30].contains(&vector);
@@ -141,12 +143,13 @@ mod tests {
                 ..ExceptionFrame::zeroed()
             };
             assert_eq!(exception(on & !INTERRUPTS_ON).pushed_bytes_of_interrupt(), None);
-            // As an interrupt leaves it there where an error code is expected: each word in the place of the one before.
+            // An interrupt leaves the frame so if an error code is expected: each word is in the place of the preceding
+            // one.
             let short = ExceptionFrame { error_code: instruction, rip: code, cs: on, ..exception(0x10) };
             let interrupt = if has_code { short } else { exception(on) };
             assert_eq!(interrupt.pushed_bytes_of_interrupt(), Some(if has_code { 8 } else { 16 }));
             let of_exception = exception(on).pushed_bytes_of_interrupt();
-            assert_eq!(of_exception, (!has_code).then_some(16), "the local APIC is asked in addition");
+            assert_eq!(of_exception, (!has_code).then_some(16), "the local APIC's in-service bit decides");
         }
     }
 }

@@ -1,22 +1,22 @@
-//! Interrupts: when they come, and where they lead.
+//! Interrupts and exceptions: their entry points, and the points in time at which a core takes interrupts.
 //!
-//! They are off while anything runs. They come in one place: between events, when a core calls [`window`], and
-//! while it waits, in [`halt`]. So handlers run at known points, on the stack of whoever opened the window,
-//! with nothing to save; they share data with everything else on their core without locks.
+//! Interrupts are off while code runs. A core takes them between events, when it calls [`window`], and while it waits,
+//! in [`halt`]. So handlers run at known points, on the stack of the caller, with no registers to save; they share data
+//! with all other code of their core without locks.
 //!
-//! Exceptions come at any time. One kind may be recovered from: a page fault at a page that is not there, in the
-//! part of the address space that a cell maps itself ([`window`](crate::window)). Its handler maps the page and
-//! returns, and the instruction is executed again. It runs on the stack of the code that faulted, in the middle of
-//! it, with interrupts off; all registers are kept.
+//! Exceptions occur at any time. Only one kind is recoverable: a page fault at a page that is not present, in the part
+//! of the address space that a cell maps itself ([`window`](crate::window)). Its handler maps the page and returns, and
+//! the processor executes the instruction again. The handler runs on the stack of the faulting code, with interrupts
+//! off; all registers are restored.
 //!
-//! The non-maskable interrupt comes at any time, too, on a stack of its own: by it the supervisor has a core forget page
-//! tables, whatever the core does, or set that aside; and by it a core is stopped that does not answer. Its handler says
-//! which it was.
+//! Non-maskable interrupts also occur at any time, and have a stack of their own. With them the supervisor makes a core
+//! flush its TLB or suspend its current context, and stops a core that hangs. The handler's result says whether the
+//! core continues.
 //!
-//! A local APIC accepts vectors from 16 on, so that any core can interrupt another with a vector that exceptions have, too.
-//! Such an interrupt is told from the exception by the local APIC and handled like any other.
+//! A local APIC accepts vectors from 16 on, so any core can interrupt another with a vector of an exception. The local
+//! APIC's in-service bit distinguishes such an interrupt from the exception; it is handled like any other interrupt.
 //!
-//! Nothing goes on after any other exception: Isola's own code raises none that it could recover from. Their handler gets the
+//! All other exceptions are fatal: Isola's own code raises none that it could recover from. Their handler gets the
 //! registers and does not return.
 
 mod frame;
@@ -33,35 +33,35 @@ use isola_abi::management::RestartCause;
 
 global_asm!(include_str!("vectors.s"), options(att_syntax));
 
-/// What a local APIC raises when it had a reason for an interrupt and has lost it. Not to be acknowledged.
+/// The vector that a local APIC raises if the reason for an interrupt has disappeared. Not to be acknowledged.
 pub const SPURIOUS_VECTOR: u8 = 0xff;
 
-/// Gets a parked core to look at its mailbox.
+/// The vector that makes a parked core check its mailbox.
 pub const WAKE_VECTOR: u8 = 0xfe;
 
-/// What is done at an interrupt. Given the vector, on the core that was interrupted.
+/// A function that handles interrupts. It gets the vector, and runs on the interrupted core.
 pub type InterruptHandler = fn(u8);
 
-/// What is done at an exception.
+/// A function that handles fatal exceptions.
 pub type ExceptionHandler = fn(&ExceptionFrame) -> !;
 
-/// What is done at a page fault that may be recovered from. Given the registers and the address. Where it returns,
-/// the access is tried again.
+/// A function that handles recoverable page faults. It gets the registers and the address. If it returns, the access is
+/// repeated.
 pub type PageFaultHandler = fn(&ExceptionFrame, u64);
 
-/// What is done at a non-maskable interrupt. Given the registers.
+/// A function that handles non-maskable interrupts. It gets the registers.
 pub type NonMaskableHandler = fn(&ExceptionFrame) -> NonMaskable;
 
-/// What becomes of a core after a non-maskable interrupt.
+/// The result of a handler of non-maskable interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NonMaskable {
-    /// It goes on as if nothing had been.
+    /// The interrupted code continues.
     Handled,
-    /// That was an exception like any other.
+    /// The interrupt is a fatal exception.
     Fatal,
 }
 
-/// In a page fault's error code: the page was there, or what was wanted was an instruction.
+/// Bits of a page fault's error code: the page was present, or the access was an instruction fetch.
 const NOT_MISSING: u64 = 1 | 1 << 4;
 
 static PAGE_FAULT_HANDLER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
@@ -69,69 +69,69 @@ static NON_MASKABLE_HANDLER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut(
 static INTERRUPT_HANDLER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 static EXCEPTION_HANDLER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Sets what is done at interrupts, on all cores. Until then they are acknowledged and forgotten.
+/// Sets the handler of interrupts for all cores. Without a handler, interrupts are only acknowledged.
 pub fn set_interrupt_handler(_: Authority, handler: InterruptHandler) {
     INTERRUPT_HANDLER.store(handler as *mut (), Ordering::Release);
 }
 
-/// Sets what is done at exceptions, on all cores. Until then they are told on the serial line, and the image begins
-/// anew, where it is made for that; else the machine is ended.
+/// Sets the handler of exceptions for all cores. Without a handler, an exception is printed on the serial line, and the
+/// image restarts if it supports restarts; otherwise the machine ends.
 pub fn set_exception_handler(_: Authority, handler: ExceptionHandler) {
     EXCEPTION_HANDLER.store(handler as *mut (), Ordering::Release);
 }
 
-/// Sets what is done at non-maskable interrupts, on all cores. Until then they are exceptions like any other.
+/// Sets the handler of non-maskable interrupts for all cores. Without a handler, they are fatal exceptions.
 pub fn set_non_maskable_handler(_: Authority, handler: NonMaskableHandler) {
     NON_MASKABLE_HANDLER.store(handler as *mut (), Ordering::Release);
 }
 
-/// Sets what is done at page faults that may be recovered from, on all cores. Until then they are exceptions like
-/// any other.
+/// Sets the handler of recoverable page faults for all cores. Without a handler, they are fatal exceptions.
 pub fn set_page_fault_handler(_: Authority, handler: PageFaultHandler) {
     PAGE_FAULT_HANDLER.store(handler as *mut (), Ordering::Release);
 }
 
-/// Lets interrupts in for a moment: those that are pending are handled before this returns.
+/// Opens the interrupt window: pending interrupts are handled before this returns.
 ///
-/// Safe at any time, as are the functions that halt: only the handlers that the platform has set run, on this core, and these
-/// change atomic words alone.
+/// Safe at any time, as are the functions that halt: only the handlers that the platform has set run, on this core, and
+/// these change only atomic words.
 #[inline]
 pub fn window() {
-    // SAFETY: handlers may change whatever a call may, which is declared; the stack may be used. The
-    // instruction after STI runs with interrupts still off: they come behind the NOP.
+    // SAFETY: handlers may change all caller-saved registers, which is declared, and use the stack. The instruction
+    // after STI still runs with interrupts off: they are taken after the NOP.
     unsafe { asm!("sti", "nop", "cli", clobber_abi("C")) };
 }
 
-/// Halts this core until an interrupt comes, and handles it.
+/// Halts this core until an interrupt arrives, and handles it.
 ///
-/// An interrupt that is pending already ends it at once, so a core that has found nothing to do, with
-/// interrupts off, can halt without missing what came since.
+/// An interrupt that is already pending ends the halt at once, so a core that has found no work, with interrupts off,
+/// can halt without missing later work.
 #[inline]
 pub fn halt() {
-    // SAFETY: as for `window`; between STI and HLT no interrupt is taken.
+    // SAFETY: as for `window`; the processor takes no interrupt between STI and HLT.
     unsafe { asm!("sti", "hlt", "cli", clobber_abi("C")) };
 }
 
-/// Halts this core until an interrupt comes, and handles it, or until `word` is written, where it is `value` now. May
-/// return for no reason. The processor must have MONITOR and MWAIT ([`cpu::Features::monitor`]).
+/// Halts this core until an interrupt arrives, and handles it, or until `word` is written, if it is `value` now. Can
+/// return spuriously. The processor must have MONITOR and MWAIT ([`cpu::Features::monitor`]).
 ///
-/// As with [`halt`], an interrupt that is pending already ends it at once. A word that is written after it was looked at
-/// does as well, as it is monitored by then.
+/// As with [`halt`], an interrupt that is already pending ends the wait at once. So does a write after the check of the
+/// word, as the processor monitors it by then.
 #[inline]
 pub fn halt_while(word: &AtomicU32, value: u32) {
-    // SAFETY: reads the word's cache line, which is ordinary memory. Where the processor does not have the instruction, it
-    // raises an exception, which is reported.
+    // SAFETY: the instruction reads the word's cache line, which is ordinary memory. On a processor without the
+    // instruction it raises an exception, which is reported.
     unsafe { asm!("monitor", in("rax") word.as_ptr(), in("ecx") 0, in("edx") 0, options(nostack, readonly)) };
     if word.load(Ordering::Acquire) == value {
-        // An interrupt that ends it comes at the latest behind the NOP: QEMU's emulator takes none between the two.
-        // SAFETY: as for `halt`. What is in EAX and ECX asks for the lightest sleep, and nothing else.
+        // An interrupt that ends the wait is taken at the latest after the NOP: QEMU's emulator takes none between STI
+        // and MWAIT.
+        // SAFETY: as for `halt`. The zeros in EAX and ECX request the lightest sleep state without extensions.
         unsafe {
             asm!("sti", "mwait", "nop", "cli", inlateout("eax") 0 => _, inlateout("ecx") 0 => _, clobber_abi("C"));
         }
     }
 }
 
-/// The address of the image's first vector's entry point; the others follow at 16 bytes' distance.
+/// Returns the address of the entry point of vector 0; the others follow, 16 bytes apart.
 pub(crate) fn vectors() -> u64 {
     unsafe extern "C" {
         safe static isola_vectors: u8;
@@ -139,7 +139,7 @@ pub(crate) fn vectors() -> u64 {
     (&raw const isola_vectors) as u64
 }
 
-/// Called by `vectors.s`.
+/// Handles an interrupt; called by `vectors.s`.
 #[unsafe(no_mangle)]
 extern "sysv64" fn isola_interrupt(vector: u64) {
     let vector = vector as u8;
@@ -151,18 +151,19 @@ extern "sysv64" fn isola_interrupt(vector: u64) {
             handler(vector);
         }
     }
-    // The local APIC expects no acknowledgement of a spurious interrupt, but it does of one that was sent with that vector.
+    // The local APIC expects no acknowledgement of a spurious interrupt, but of one that another core sent with that
+    // vector.
     if vector != SPURIOUS_VECTOR || local::is_in_service(vector) {
         local::end_of_interrupt();
     }
 }
 
-/// Called by `vectors.s`, at a vector from 16 to 31. Returns how many bytes stand between the registers and what the
-/// processor has pushed, where that was an interrupt. Does not return from an exception.
+/// Handles vectors 16 to 31; called by `vectors.s`. For an interrupt, returns the number of bytes between the registers
+/// and the processor's frame. Does not return from an exception.
 #[unsafe(no_mangle)]
 extern "sysv64" fn isola_either(frame: &ExceptionFrame) -> u64 {
     let Some(pushed_bytes) = frame.pushed_bytes_of_interrupt() else { isola_exception(frame) };
-    // The exception can come while interrupts are on, too: only the local APIC knows which it was.
+    // The exception can also occur while interrupts are on: only the local APIC knows which it was.
     if !local::is_in_service(frame.vector as u8) {
         isola_exception(frame);
     }
@@ -170,7 +171,7 @@ extern "sysv64" fn isola_either(frame: &ExceptionFrame) -> u64 {
     pushed_bytes
 }
 
-/// Called by `vectors.s`.
+/// Handles a page fault; called by `vectors.s`.
 #[unsafe(no_mangle)]
 extern "sysv64" fn isola_page_fault(frame: &ExceptionFrame) {
     let address = cpu::fault_address();
@@ -184,13 +185,13 @@ extern "sysv64" fn isola_page_fault(frame: &ExceptionFrame) {
     handler(frame, address);
 }
 
-/// Called by `vectors.s`.
+/// Handles a non-maskable interrupt; called by `vectors.s`.
 #[unsafe(no_mangle)]
 extern "sysv64" fn isola_non_maskable(frame: &ExceptionFrame) {
     let handler = NON_MASKABLE_HANDLER.load(Ordering::Acquire);
     if handler.is_null() {
         if restart::is_beginning() {
-            // Somebody found that the image stood still. It is on its way up already.
+            // A second NMI for the hang of the previous incarnation: this one is already starting.
             return;
         }
         isola_exception(frame);
@@ -202,7 +203,7 @@ extern "sysv64" fn isola_non_maskable(frame: &ExceptionFrame) {
     }
 }
 
-/// Called by `vectors.s`.
+/// Handles a fatal exception; called by `vectors.s`.
 #[unsafe(no_mangle)]
 extern "sysv64" fn isola_exception(frame: &ExceptionFrame) -> ! {
     let handler = EXCEPTION_HANDLER.load(Ordering::Acquire);

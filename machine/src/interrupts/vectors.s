@@ -1,14 +1,14 @@
-# The entry points of the 256 interrupt vectors, 16 bytes apart, and what they lead to.
+# The entry points of the 256 interrupt vectors, 16 bytes apart, and their common code.
 #
-# Vectors from 32 on are interrupts. They come only in `window` and `halt` (mod.rs), which declare that all
-# registers a call may change are lost there: so nothing is saved here. Those below 16 are exceptions. Those from 16 to 31
-# can be either: a local APIC delivers any vector from 16 on (Intel SDM 3, "Valid Interrupt Vectors"; AMD APM 2, chapter
-# 16), and an interrupt pushes no error code. At exceptions all registers are kept for the report, in the order of `ExceptionFrame`
-# (frame.rs). Nothing goes on after them, but after a page fault or a non-maskable interrupt that was handled: then all
-# registers are as they were, those of SSE included, which Rust's code uses everywhere. (x87, MMX and AVX are used by
-# nobody; the rounding of SSE is changed by nobody.)
+# Vectors from 32 on are interrupts. The processor takes them only in `window` and `halt` (mod.rs), which declare that
+# all caller-saved registers are lost there, so nothing is saved here. Vectors below 16 are exceptions. Vectors from 16
+# to 31 can be either: a local APIC delivers any vector from 16 on (Intel SDM 3, "Valid Interrupt Vectors"; AMD APM 2,
+# chapter 16), and an interrupt pushes no error code. At an exception all registers are saved for the report, in the
+# order of `ExceptionFrame` (frame.rs). The interrupted code continues only after a handled page fault or non-maskable
+# interrupt; all registers are restored then, including those of SSE, which Rust's code uses everywhere. (No code uses
+# x87, MMX or AVX, and no code changes the rounding mode of SSE.)
 #
-# What a core is in the middle of can be kept in the same form, and be gone on with by another (cell/aside.rs).
+# A suspended context has the same form; another core can resume it (cell/suspended.rs).
 
 .altmacro
 .macro vector number, has_code
@@ -39,8 +39,8 @@
 isola_vectors:
 .set number, 0
 .rept 256
-    # Double fault, invalid TSS, segment, stack, protection, page, alignment, control protection,
-    # VMM communication, security (Intel SDM 3, table 6-1; AMD APM 2, table 8-1): these push an error code.
+    # These exceptions push an error code: double fault, invalid TSS, segment, stack, protection, page, alignment,
+    # control protection, VMM communication, security (Intel SDM 3, table 6-1; AMD APM 2, table 8-1).
     .set has_code, 0
     .if number < 32
         .set has_code, (0x60227d00 >> number) & 1
@@ -89,7 +89,7 @@ isola_interrupt_entry:
     movaps 16 * \number(%rsp), %xmm\number
 .endm
 
-# The processor has aligned the stack at 16 bytes before it pushed six words; with 16 more it is aligned again.
+# The processor aligned the stack at 16 bytes and then pushed six words with the stub; 16 words more keep it aligned.
 .macro recoverable handler
     push_all
     mov %rsp, %rdi
@@ -137,8 +137,9 @@ isola_exception_entry:
     call isola_exception
     ud2
 
-# An exception, or an interrupt with the vector of one. At the latter isola_either returns, in rax, how many bytes stand
-# between the fifteen registers and the frame that IRETQ takes; what a call may change is lost then, as at any interrupt.
+# An exception, or an interrupt with the vector of one. For an interrupt isola_either returns, in rax, the number of
+# bytes between the fifteen registers and the frame that IRETQ takes; caller-saved registers are lost then, as at any
+# interrupt.
 .balign 16
 isola_either_entry:
     push_all
@@ -150,10 +151,10 @@ isola_either_entry:
     mov 0x68(%rbx), %rbx
     iretq
 
-# What follows up to isola_contexts_end is not suspended itself: see `cell/aside.rs`.
+# Contexts are not suspended while they execute the code up to isola_contexts_end, see `may_switch` (cell/suspended.rs).
 #
-# Keeps what the caller is in the middle of at rdi, and goes on with another; returns when the caller's is gone on with.
-# What a call may change is not kept. The other arguments are those of isola_go_on.
+# isola_exchange saves the caller's context at rdi and resumes another; it returns when the caller's context is resumed.
+# Caller-saved registers are not saved. The other arguments are those of isola_go_on.
 .balign 16
 .globl isola_exchange, isola_go_on, isola_contexts_end
 isola_exchange:
@@ -175,8 +176,8 @@ isola_exchange:
     mov %ss, %r9d
     mov %r9, 0xa8(%rax)
 
-# Goes on with what is kept at rsi. Before, but when nothing of the caller's stack is used any more, 0 is stored at rdx (a
-# byte), then r8d at rcx.
+# isola_go_on resumes the context at rsi. Before that, but after the last use of the caller's stack, it stores 0 at rdx
+# (a byte), then r8d at rcx.
 isola_go_on:
     mov %rsi, %rsp
     movb $0, (%rdx)

@@ -1,12 +1,12 @@
-//! The arithmetic of memory maps: what is left of the RAM when everything that is in use is taken out.
+//! Arithmetic of memory maps: RAM without the ranges in use.
 
 use alloc::vec::Vec;
 use isola_abi::id::{PhysAddr, PhysRange};
 use isola_abi::layout::PAGE_SIZE;
 
-/// The parts of `ram` that `reserved` does not touch: whole pages, in ascending order, apart from each other.
+/// Returns the parts of `ram` outside of `reserved`: whole pages, in ascending order, disjoint.
 ///
-/// RAM that is no whole page counts for nothing, and a page that is reserved in part counts as reserved.
+/// Incomplete pages of RAM do not count, and a page that is reserved in part counts as reserved.
 pub fn subtract(ram: &[PhysRange], reserved: &[PhysRange]) -> Vec<PhysRange> {
     let mut free: Vec<(u64, u64)> = ram
         .iter()
@@ -59,17 +59,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_is_cut_out() {
+    fn reserved_ranges_are_removed() {
         let ram = [range(0x1000, 0x9000)];
-        let unplugged_ranges =
+        let reserved =
             [range(0x2000, 0x3000), range(0x5001, 0x5002), range(0x8000, u64::MAX), range(0x4000, 0x4000)];
         let left = [range(0x1000, 0x2000), range(0x3000, 0x5000), range(0x6000, 0x8000)];
-        assert_eq!(subtract(&ram, &unplugged_ranges), left);
+        assert_eq!(subtract(&ram, &reserved), left);
         assert_eq!(subtract(&ram, &[range(0, 0xa000)]), []);
     }
 
     #[test]
-    fn ranges_at_the_end_of_the_address_space_do_no_harm() {
+    fn ranges_at_the_end_of_the_address_space_are_handled() {
         assert_eq!(subtract(&[PhysRange::new(PhysAddr(u64::MAX - 10), 100)], &[]), []);
         let odd = PhysRange::new(PhysAddr(0x3000), u64::MAX);
         assert_eq!(subtract(&[range(0x1000, 0x9000)], &[odd]), [range(0x1000, 0x3000)]);

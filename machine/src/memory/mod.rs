@@ -1,4 +1,4 @@
-//! Physical memory: the firmware's map of it, reading what firmware left in it, and owning it.
+//! Physical memory: the firmware's memory map, access to firmware's tables, and ownership of memory.
 
 pub mod map;
 mod nodes;

@@ -1,21 +1,21 @@
-//! Which memory is whose: by node, as the firmware says.
+//! The NUMA nodes of memory, as firmware reports them.
 
 use alloc::vec::Vec;
 use isola_abi::id::{NodeId, PhysRange};
 
-/// Which node memory belongs to; what is in none of the ranges belongs to node 0.
+/// The NUMA nodes of memory; memory in none of the ranges belongs to node 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryNodes {
     ranges: Vec<(PhysRange, NodeId)>,
 }
 
 impl MemoryNodes {
-    /// Those ranges, which do not overlap.
+    /// Creates the map from these ranges, which do not overlap.
     pub fn new(ranges: Vec<(PhysRange, NodeId)>) -> Self {
         Self { ranges }
     }
 
-    /// Cuts ranges where they go from one node to another.
+    /// Divides ranges at the boundaries of nodes.
     pub fn cut(&self, ranges: &[PhysRange]) -> Vec<(NodeId, PhysRange)> {
         let mut found: Vec<(NodeId, PhysRange)> = Vec::new();
         for range in ranges {
@@ -32,7 +32,7 @@ impl MemoryNodes {
                 let end = end.min(range.end());
                 let node = here.map_or(NodeId(0), |(_, node)| *node);
                 match found.last_mut() {
-                    // Firmware may say in several ranges what is one.
+                    // Firmware may report one range in several parts.
                     Some((last, part)) if *last == node && part.end() == start && start != range.start => {
                         part.len_bytes += end.0 - start.0;
                     }

@@ -1,35 +1,34 @@
-//! Reading physical memory that firmware and loader filled: tables, whose addresses and lengths are numbers
-//! that somebody else wrote down.
+//! Reads of physical memory that firmware and loader filled: tables with untrusted addresses and lengths.
 
 use isola_abi::id::PhysAddr;
 
-/// Memory by physical address.
+/// Access to memory by physical address.
 pub trait Physical {
-    /// Fills `into` with the bytes from `address` on; `None` where not all of them can be read.
+    /// Fills `into` with the bytes from `address` on; `None` if not all of them can be read.
     fn read(&self, address: PhysAddr, into: &mut [u8]) -> Option<()>;
 
-    /// The byte at `address`.
+    /// Reads the byte at `address`.
     fn read_u8(&self, address: PhysAddr) -> Option<u8> {
         let mut bytes = [0; 1];
         self.read(address, &mut bytes)?;
         Some(bytes[0])
     }
 
-    /// The little-endian number at `address`.
+    /// Reads the little-endian number at `address`.
     fn read_u16(&self, address: PhysAddr) -> Option<u16> {
         let mut bytes = [0; 2];
         self.read(address, &mut bytes)?;
         Some(u16::from_le_bytes(bytes))
     }
 
-    /// The little-endian number at `address`.
+    /// Reads the little-endian number at `address`.
     fn read_u32(&self, address: PhysAddr) -> Option<u32> {
         let mut bytes = [0; 4];
         self.read(address, &mut bytes)?;
         Some(u32::from_le_bytes(bytes))
     }
 
-    /// The little-endian number at `address`.
+    /// Reads the little-endian number at `address`.
     fn read_u64(&self, address: PhysAddr) -> Option<u64> {
         let mut bytes = [0; 8];
         self.read(address, &mut bytes)?;
@@ -37,15 +36,15 @@ pub trait Physical {
     }
 }
 
-/// The machine's memory below 4 GiB, by the direct map of the early tables.
+/// The machine's memory below 4 GiB, in the direct map of the early tables.
 #[derive(Debug)]
 pub struct LowMemory(());
 
 impl LowMemory {
-    /// What of it is mapped.
+    /// The end of the mapped memory.
     const END: u64 = 1 << 32;
 
-    /// The memory.
+    /// Creates the access.
     ///
     /// # Safety
     /// The early tables, or others that map the same at `DIRECT_MAP`, must be in use.
@@ -61,7 +60,7 @@ impl Physical for LowMemory {
         }
         for (offset, byte) in into.iter_mut().enumerate() {
             let place = (isola_abi::layout::DIRECT_MAP + address.0 + offset as u64) as *const u8;
-            // SAFETY: mapped, as `new`'s caller said; any byte is a value.
+            // SAFETY: the address is mapped, as the caller of `new` guarantees; any byte is a valid value.
             *byte = unsafe { place.read_volatile() };
         }
         Some(())
@@ -73,7 +72,7 @@ pub(crate) mod fake {
     use super::*;
     use alloc::vec::Vec;
 
-    /// Memory of a test, zeroed.
+    /// Zeroed memory of a test.
     pub(crate) struct FakeMemory {
         start: u64,
         bytes: Vec<u8>,

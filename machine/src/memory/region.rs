@@ -1,4 +1,4 @@
-//! Physical memory that somebody owns: a token that is the right to use it.
+//! Owned physical memory: a token that is the right to use it.
 
 use crate::authority::Authority;
 use alloc::vec::Vec;
@@ -6,25 +6,25 @@ use core::fmt;
 use isola_abi::id::{PhysAddr, PhysRange};
 use isola_abi::layout::PAGE_SIZE;
 
-/// Whole pages of RAM. Whoever has the value has the memory, alone; it is in the direct map.
+/// Whole pages of RAM in the direct map. The value is the exclusive right to use them.
 ///
-/// Dropping a region loses its memory until the machine restarts, and harms nobody.
+/// Dropping a region loses its memory until the machine restarts, which is safe.
 #[must_use = "memory that is dropped is lost"]
 pub struct Region {
     range: PhysRange,
     contents: Contents,
 }
 
-/// What is known of a region's bytes.
+/// Knowledge of a region's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
     /// All zero.
     Zero,
-    /// Anything.
+    /// Any values.
     Unknown,
 }
 
-/// A range that leaves its region, or does not stand on whole pages.
+/// A range that leaves its region, or is not whole pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfRegion;
 
@@ -43,35 +43,35 @@ impl fmt::Debug for Region {
 }
 
 impl Region {
-    /// The region of `range`.
+    /// Creates the region of `range`.
     ///
     /// # Safety
-    /// The range must be whole pages of RAM, in the direct map, which nothing else uses or comes to use but
-    /// by this value.
+    /// The range must be whole pages of RAM in the direct map, which no other code uses, now or later, except through
+    /// this value.
     pub(crate) unsafe fn new(range: PhysRange, contents: Contents) -> Self {
         debug_assert!(range.start.0.is_multiple_of(PAGE_SIZE) && range.len_bytes.is_multiple_of(PAGE_SIZE));
         Self { range, contents }
     }
 
-    /// Where it is.
+    /// Returns the address range.
     pub fn range(&self) -> PhysRange {
         self.range
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub fn len_bytes(&self) -> u64 {
         self.range.len_bytes
     }
 
-    /// What is known of its bytes.
+    /// Returns the knowledge of its bytes.
     pub fn contents(&self) -> Contents {
         self.contents
     }
 
-    /// The first `len_bytes` bytes, and the rest.
+    /// Splits the region into its first `len_bytes` bytes and the rest.
     ///
     /// # Errors
-    /// The region as it was, where that is not a whole number of pages within it.
+    /// The region as it was, if that is not a whole number of pages within it.
     pub fn split(self, len_bytes: u64) -> Result<(Self, Self), Self> {
         if len_bytes > self.len_bytes() || !len_bytes.is_multiple_of(PAGE_SIZE) {
             return Err(self);
@@ -82,10 +82,10 @@ impl Region {
         Ok((Self { range: first, ..self }, Self { range: rest, contents: self.contents }))
     }
 
-    /// Both regions as one, where `next` begins where this one ends.
+    /// Joins the region with `next`, which must begin at its end.
     ///
     /// # Errors
-    /// Both as they were, where it doesn't.
+    /// Both as they were, if it does not.
     pub fn join(self, next: Self) -> Result<Self, (Self, Self)> {
         if self.range.end() != next.range.start {
             return Err((self, next));
@@ -95,20 +95,20 @@ impl Region {
         Ok(Self { range, contents })
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the memory is in the direct map and owned, see `new`; any byte is a value.
+        // SAFETY: the memory is in the direct map and owned, see `new`; any byte is a valid value.
         unsafe { core::slice::from_raw_parts(direct(self.range.start), self.len_bytes() as usize) }
     }
 
-    /// The bytes, to be changed.
+    /// Returns the bytes for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.contents = Contents::Unknown;
-        // SAFETY: as for `bytes`, and nobody else has the memory.
+        // SAFETY: as for `bytes`, and `&mut self` is the only access to the memory.
         unsafe { core::slice::from_raw_parts_mut(direct(self.range.start), self.len_bytes() as usize) }
     }
 
-    /// Makes all bytes zero, where they are not known to be.
+    /// Zeroes the bytes unless they are known to be zero.
     pub fn scrub(&mut self) {
         if self.contents == Contents::Unknown {
             self.bytes_mut().fill(0);
@@ -116,37 +116,37 @@ impl Region {
         }
     }
 
-    /// Records that all bytes are zero, which the caller has seen to piece by piece. Demands an authority: by a wrong
-    /// record the next cell would see these bytes, and page tables would begin with them.
+    /// Records that all bytes are zero, after the caller has ensured it piece by piece. Demands an authority: with a
+    /// wrong record the next cell would see these bytes, and page tables would begin with them.
     pub fn declare_zero(&mut self, _: Authority) {
         self.contents = Contents::Zero;
     }
 
-    /// Gives the token up for the range that it stood for.
+    /// Consumes the token and returns its range.
     pub(crate) fn into_range(self) -> PhysRange {
         self.range
     }
 }
 
-/// Where the direct map has the memory at `address`. On a host, memory of tests is at its own address.
+/// Returns the address of the memory at `address` in the direct map. In host tests, memory is at its own address.
 pub(crate) fn direct(address: PhysAddr) -> *mut u8 {
     let offset = if cfg!(test) { 0 } else { isola_abi::layout::DIRECT_MAP };
     (offset + address.0) as *mut u8
 }
 
-/// A stock of regions that pieces are cut from.
+/// A stock of regions from which pieces are taken.
 #[derive(Debug, Default)]
 pub struct Stock {
     regions: Vec<Region>,
 }
 
 impl Stock {
-    /// The stock of these regions.
+    /// Creates a stock of these regions.
     pub fn new(regions: Vec<Region>) -> Self {
         Self { regions }
     }
 
-    /// Cuts off `len_bytes` bytes, rounded up to whole pages, zeroed; from the first region that has them.
+    /// Takes `len_bytes` bytes, rounded up to whole pages, zeroed, from the first region that is large enough.
     pub fn take(&mut self, len_bytes: u64) -> Option<Region> {
         let len_bytes = len_bytes.checked_next_multiple_of(PAGE_SIZE)?;
         let index = self.regions.iter().position(|region| region.len_bytes() >= len_bytes)?;
@@ -158,8 +158,8 @@ impl Stock {
         Some(piece)
     }
 
-    /// Cuts off `len_bytes` bytes as [`Self::take`] does, at a multiple of `align_bytes`, itself one of whole pages. What
-    /// lies in front of that stays in the stock.
+    /// Takes `len_bytes` bytes as [`Self::take`] does, at a multiple of `align_bytes`, itself a multiple of the page
+    /// size. The memory before the aligned address stays in the stock.
     pub fn take_aligned(&mut self, len_bytes: u64, align_bytes: u64) -> Option<Region> {
         let pad = |region: &Region| {
             let start = region.range().start.0;
@@ -182,17 +182,17 @@ impl Stock {
         Some(piece)
     }
 
-    /// Puts memory to the rest.
+    /// Adds memory.
     pub fn put(&mut self, region: Region) {
         self.regions.push(region);
     }
 
-    /// What is left, in no order.
+    /// Returns the remaining regions, unordered.
     pub fn into_regions(self) -> Vec<Region> {
         self.regions.into_iter().filter(|region| region.len_bytes() > 0).collect()
     }
 
-    /// What is left, in bytes.
+    /// Returns the remaining bytes.
     pub fn len_bytes(&self) -> u64 {
         self.regions.iter().map(Region::len_bytes).sum()
     }
@@ -203,11 +203,11 @@ pub(crate) mod tests {
     use super::*;
     use core::alloc::Layout;
 
-    /// Memory of the host as a region, filled with 0xa5. Never freed.
+    /// Returns host memory as a region, filled with 0xa5. Never freed.
     pub(crate) fn region(pages: u64) -> Region {
         let len_bytes = pages * PAGE_SIZE;
         let layout = Layout::from_size_align(len_bytes as usize, 0x20_0000).unwrap();
-        // SAFETY: the size is not zero; the memory is the region's from here on.
+        // SAFETY: the size is not zero; the memory belongs to the region from here on.
         unsafe {
             let base = alloc::alloc::alloc(layout);
             base.write_bytes(0xa5, len_bytes as usize);
@@ -227,7 +227,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn scrubbing_leaves_nothing() {
+    fn scrubbing_zeroes_all_bytes() {
         let mut region = region(2);
         assert!(region.bytes().iter().all(|byte| *byte == 0xa5));
         region.scrub();
@@ -240,14 +240,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_clean_and_an_unclean_region_join_to_an_unclean_one() {
-        let (mut clean, unclean) = region(2).split(PAGE_SIZE).unwrap();
+    fn a_zeroed_and_a_dirty_region_join_to_a_dirty_one() {
+        let (mut clean, dirty) = region(2).split(PAGE_SIZE).unwrap();
         clean.scrub();
-        assert_eq!(clean.join(unclean).unwrap().contents(), Contents::Unknown);
+        assert_eq!(clean.join(dirty).unwrap().contents(), Contents::Unknown);
     }
 
     #[test]
-    fn a_stock_gives_what_it_has_and_no_more() {
+    fn a_stock_gives_no_more_than_it_has() {
         let mut stock = Stock::new(alloc::vec![region(2), region(5)]);
         let piece = stock.take(3 * PAGE_SIZE - 1).unwrap();
         assert_eq!(piece.len_bytes(), 3 * PAGE_SIZE);
@@ -259,7 +259,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_lies_in_front_of_an_aligned_piece_stays_in_the_stock() {
+    fn memory_before_an_aligned_piece_stays_in_the_stock() {
         const ALIGN: u64 = 4 * PAGE_SIZE;
         let (_, whole) = region(16).split(PAGE_SIZE).unwrap();
         let mut stock = Stock::new(alloc::vec![region(3), whole]);
@@ -267,7 +267,7 @@ pub(crate) mod tests {
         assert_eq!((piece.range().start.0 % ALIGN, piece.len_bytes()), (0, 5 * PAGE_SIZE));
         assert!(piece.bytes().iter().all(|byte| *byte == 0));
         assert_eq!(stock.len_bytes(), (3 + 15 - 5) * PAGE_SIZE);
-        // Behind it are seven pages, the first three of which lie in front of the next multiple.
+        // Seven pages follow it, the first three of which precede the next multiple.
         assert!(stock.take_aligned(5 * PAGE_SIZE, ALIGN).is_none());
         assert!(stock.take_aligned(4 * PAGE_SIZE, ALIGN).is_some());
         assert_eq!(stock.len_bytes(), 9 * PAGE_SIZE);

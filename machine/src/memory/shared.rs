@@ -1,39 +1,39 @@
-//! Memory that several look at, and nobody writes to any more.
+//! Memory with several readers and no writer.
 
 use super::Region;
 use alloc::sync::Arc;
 use isola_abi::id::PhysRange;
 
-/// A region that is only read from here on. A clone is one more who looks at it; the last one can have the region back.
+/// A read-only region with reference-counted owners. The last owner can recover the region.
 #[derive(Clone, Debug)]
 #[must_use = "memory that is dropped by the last who has it is lost"]
 pub struct SharedRegion(Arc<Region>);
 
 impl SharedRegion {
-    /// That region, which one has so far.
+    /// Shares a region, with one owner so far.
     pub fn new(region: Region) -> Self {
         Self(Arc::new(region))
     }
 
-    /// Where it is.
+    /// Returns the address range.
     pub fn range(&self) -> PhysRange {
         self.0.range()
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         self.0.bytes()
     }
 
-    /// Whether somebody else has it, too.
+    /// Returns whether there are other owners.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// The region, to be used as one likes.
+    /// Recovers the region for any use.
     ///
     /// # Errors
-    /// Itself, where somebody else has it, too.
+    /// Itself, if there are other owners.
     pub fn into_region(self) -> Result<Region, Self> {
         Arc::try_unwrap(self.0).map_err(Self)
     }
@@ -45,7 +45,7 @@ mod tests {
     use crate::memory::test_region;
 
     #[test]
-    fn a_region_comes_back_when_nobody_else_looks_at_it() {
+    fn only_the_last_owner_recovers_the_region() {
         let (first, range) = (SharedRegion::new(test_region(2)), PhysRange::default());
         let second = first.clone();
         assert!(first.is_shared() && first.range() == second.range() && first.range() != range);

@@ -1,11 +1,12 @@
-//! Who has what, from the ownership records that a previous incarnation has left: pure, and suspicious of all of it.
+//! Validation of the ownership records that a previous incarnation left: pure, and without trust in any of them.
 //!
-//! What an ownership record says holds where all of it can be true: its memory is memory of the machine, its cores and devices are
-//! there, what it is built of is in its memory, and no other ownership record names any of it. The text that it stands on is memory that no
-//! ownership record names as its own; several may stand on the same, but none on a part of it. An ownership record that fails that is not an ownership record:
-//! what it named is free. Two that name the same are none, both: nobody can tell who is right, and each would have the
-//! other's memory. That is safe, as cores that no ownership record names are taken back by INIT and devices are reset, before any
-//! memory is somebody's. Where one of these does not come back, the memory of the ownership records that failed is used by nobody.
+//! A record is accepted if all of it can be true: its memory is memory of the machine, its cores and devices exist, the
+//! parts of the cell are in its memory, and no other record claims any of these resources. Its text must be memory that
+//! no record claims as its own; several cells may share the same text, but not overlapping ones. A record that fails is
+//! rejected, and the resources that it names are free. If two records claim the same resource, both are rejected: it is
+//! unknown which one is right, and each cell would have access to the other's memory. That is safe, as cores that no
+//! accepted record names are reclaimed by INIT, and devices are reset, before any memory gets a new owner. If one of
+//! these does not come back, the memory of rejected records stays unused.
 
 use super::kept::Standing;
 use super::ownership::{DevicePlace, Holding};
@@ -15,15 +16,15 @@ use isola_abi::id::{MAX_CORES, PhysAddr, PhysRange};
 use isola_abi::layout::{DESCRIPTOR_SIZE, PAGE_SIZE, report_bytes};
 use isola_abi::stage::Stage;
 
-/// All memory of cells is given in multiples of so many bytes.
+/// The unit of cells' memory, in bytes: all ranges are multiples of it.
 const CHUNK: u64 = isola_abi::growth::SMALLEST_CHUNK;
 
-/// What an ownership record can be true of.
+/// The machine's resources, against which ownership records are checked.
 #[derive(Debug)]
 pub(crate) struct Facts<'a> {
     /// The memory that the image does not use itself, in ascending order.
     pub(crate) memory: &'a [PhysRange],
-    /// The cores, but for the one that runs.
+    /// The cores, except the running one.
     pub(crate) cores: &'a [Core],
     /// The devices.
     pub(crate) devices: &'a [DevicePlace],
@@ -32,26 +33,26 @@ pub(crate) struct Facts<'a> {
 /// An ownership record that was found.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Claim {
-    /// Where it is.
+    /// The record's location.
     pub(crate) place: PhysRange,
-    /// As what it was entered.
+    /// The kind of its entry.
     pub(crate) standing: Standing,
     /// The number of its valid copy.
     pub(crate) number: u64,
-    /// What it says.
+    /// Its contents.
     pub(crate) holding: Holding,
-    /// The cores that the cell has by now, by place.
+    /// The cores that the cell has now, by core slot.
     pub(crate) cores: Vec<Option<Core>>,
 }
 
 impl Claim {
-    /// The cores that the cell has by now.
+    /// Returns the cores that the cell has now.
     pub(crate) fn cores(&self) -> impl Iterator<Item = Core> + Clone {
         self.cores.iter().flatten().copied()
     }
 
-    /// The claim as one that an earlier incarnation has found not to hold. Its memory is in use as long as something did not come
-    /// back; its cores and devices, as far as they came, may be another cell's by now.
+    /// Returns the claim as one that an earlier incarnation has rejected. Its memory is in use until all cores and
+    /// devices are back; its cores and devices, as far as they are back, may belong to other cells by now.
     pub(crate) fn of_what_is_gone(mut self) -> Self {
         self.standing = Standing::Void;
         self.holding.stage = Stage::Ending;
@@ -61,23 +62,23 @@ impl Claim {
     }
 }
 
-/// What came of looking at ownership records.
+/// The result of the validation.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Settled {
-    /// Those that hold.
+    /// Accepted records.
     pub(crate) held: Vec<Claim>,
-    /// Those that don't, and those of cells that end with the previous incarnation.
+    /// Rejected records, and those of cells that end with the previous incarnation.
     pub(crate) void: Vec<Claim>,
 }
 
 impl Settled {
-    /// How many of those that do not hold no earlier incarnation has counted.
+    /// Returns the number of rejected records that no earlier incarnation has counted.
     pub(crate) fn newly_void(&self) -> usize {
         self.void.iter().filter(|claim| claim.standing == Standing::Entered).count()
     }
 }
 
-/// Looks at all ownership records.
+/// Validates all ownership records.
 pub(crate) fn settle(claims: Vec<Claim>, facts: &Facts<'_>) -> Settled {
     let fine: Vec<bool> = claims
         .iter()
@@ -96,7 +97,7 @@ pub(crate) fn settle(claims: Vec<Claim>, facts: &Facts<'_>) -> Settled {
     settled
 }
 
-/// Whether what an ownership record says can be true.
+/// Returns whether all contents of a record can be true.
 fn is_possible(claim: &Claim, facts: &Facts<'_>) -> bool {
     let Holding {
         memory,
@@ -113,7 +114,7 @@ fn is_possible(claim: &Claim, facts: &Facts<'_>) -> bool {
         ..
     } = &claim.holding;
     let cores: Vec<Core> = claim.cores().collect();
-    // The first place's core is there as long as any is.
+    // The first slot's core never leaves a running cell.
     let has_first = claim.cores.first().is_some_and(Option::is_some);
     let inside = |outer: &[PhysRange], inner: PhysRange| {
         let start = inner.start;
@@ -150,7 +151,7 @@ fn is_possible(claim: &Claim, facts: &Facts<'_>) -> bool {
         && distinct(&parts, overlap)
 }
 
-/// Whether two cells would have the same, or one would write to what the other only reads.
+/// Returns whether two records claim the same resource, or one cell could write to the other's text.
 fn meet(one: &Claim, other: &Claim) -> bool {
     let (this, that) = (&one.holding, &other.holding);
     let stands_in = |text: &Option<PhysRange>, memory: &[PhysRange]| {
@@ -188,7 +189,7 @@ mod tests {
         PhysRange::new(PhysAddr(first * CHUNK), count * CHUNK)
     }
 
-    /// A claim of `count` chunks from chunk `first` on, and of a core and a device of that number.
+    /// Returns a claim to `count` chunks from chunk `first` on, and to a core and a device of that number.
     fn claim(first: u64, count: u64, number: u32) -> Claim {
         let at = |page: u64| PhysAddr(first * CHUNK + page * PAGE_SIZE);
         Claim {
@@ -227,12 +228,12 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_true_holds() {
+    fn plausible_records_are_accepted() {
         assert_eq!(held(alloc::vec![claim(8, 10, 1), claim(18, 2, 2), claim(60, 20, 3)]), 3);
     }
 
     #[test]
-    fn cells_that_were_on_their_way_in_or_out_are_not_there_any_more() {
+    fn cells_that_were_entering_or_ending_are_rejected() {
         for (stage, stays) in [
             (Stage::Built, 1),
             (Stage::Entering, 0),
@@ -250,16 +251,16 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_keeps_cores_and_devices_that_one_had_that_did_not_outlive_an_earlier_incarnation() {
+    fn a_cell_may_own_cores_and_devices_of_an_earlier_rejected_cell() {
         let (gone, mut cell) = (claim(8, 1, 1).of_what_is_gone(), claim(60, 1, 1));
         cell.holding.text = Some(chunks(20, 1));
         let settled = settled(alloc::vec![gone.clone(), cell.clone()]);
-        assert_eq!(settled.newly_void(), 0, "it was counted when it was found not to hold");
+        assert_eq!(settled.newly_void(), 0, "it was counted when it was rejected");
         assert_eq!((settled.held, settled.void), (alloc::vec![cell], alloc::vec![gone]));
     }
 
     #[test]
-    fn two_that_name_the_same_are_none() {
+    fn two_claims_to_the_same_resource_are_both_rejected() {
         let good = claim(60, 1, 5);
         for (one, other) in [
             (claim(8, 4, 1), claim(11, 4, 2)),
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_true_does_not_hold() {
+    fn implausible_records_are_rejected() {
         let change = |change: fn(&mut Claim)| {
             let mut claim = claim(8, 2, 1);
             change(&mut claim);
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn several_stand_on_one_text_and_nobody_on_what_is_another_s() {
+    fn cells_may_share_a_text_but_not_overlap_others() {
         let on = |text: PhysRange, claim: Claim| Claim {
             holding: Holding { text: Some(text), ..claim.holding.clone() },
             ..claim
@@ -323,9 +324,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever ownership records say, nothing has two owners, and nobody has what the machine has not.
+        /// For arbitrary records, no resource has two owners, and no cell owns a resource that the machine lacks.
         #[test]
-        fn nothing_has_two_owners(parts in proptest::collection::vec((0u64..70, 0u64..9, 0u32..9, 0u8..6), 0..9)) {
+        fn no_resource_has_two_owners(parts in proptest::collection::vec((0u64..70, 0u64..9, 0u32..9, 0u8..6), 0..9)) {
             let claims: Vec<Claim> = parts
                 .into_iter()
                 .map(|(first, count, number, twist)| {

@@ -1,7 +1,7 @@
-//! What outlives an incarnation of the image: variables that are neither zeroed nor written over when it restarts.
+//! Variables that survive a restart of the image: they are neither zeroed nor overwritten.
 //!
-//! They stand in a section of their own (`machine/link/link.ld`). An incarnation that went wrong could have written to them, so
-//! what is more than a number has a checksum.
+//! They are in a section of their own (`machine/link/link.ld`). A failed incarnation could have overwritten them, so
+//! contents of more than a number have a checksum.
 
 use super::checksum;
 use super::ownership::MAX_RECORDS;
@@ -11,67 +11,67 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use isola_abi::id::{PhysAddr, PhysRange};
 use isola_abi::layout::PAGE_SIZE;
 
-/// Most bytes of the variables that an image begins with; those of one that has more are not kept.
+/// The most bytes of an image's initialised variables; larger ones are not copied, so that the image cannot restart.
 const MAX_VARIABLES: usize = 1024;
 
-/// Most bytes of a survey.
+/// The most bytes of a survey.
 const MAX_SURVEY: usize = 4096;
 
-/// Most bytes of what else whoever divides the machine wants to know again.
+/// The most bytes of the supervisor checkpoint.
 pub const MAX_CHECKPOINT: usize = 48 << 10;
 
-/// Bytes of the journal that are kept.
+/// Bytes of the journal that survive.
 const JOURNAL_BYTES: usize = 64 << 10;
 
-/// How many restarts are remembered: see [`Kept::may_restart`].
+/// The number of recorded restarts: see [`Kept::may_restart`].
 const REMEMBERED: usize = 5;
 
-/// What outlives an incarnation.
+/// The variables of every image that survive a restart.
 #[repr(C, align(4096))]
 pub(super) struct Kept {
-    /// The interrupt table while there is no other.
+    /// The interrupt table while the image has no other.
     pub(super) interrupt_table: [AtomicU64; 512],
-    /// Whether to restart rather than to end the machine.
+    /// Whether restarts are enabled.
     pub(super) armed: AtomicU32,
-    /// How often it was restarted.
+    /// The number of restarts.
     pub(super) restarts: AtomicU32,
     /// The last [`RestartCause`](isola_abi::management::RestartCause), as a number.
     pub(super) cause: AtomicU32,
     /// The cycle counter at the last restart.
     pub(super) ended_cycles: AtomicU64,
-    /// Cycles of a second.
+    /// Cycles per second.
     pub(super) tsc_hz: AtomicU64,
     /// The core that the image runs on.
     pub(super) apic: AtomicU32,
-    /// Where the loader's information is.
+    /// The address of the loader's start info.
     pub(super) start_info: AtomicU64,
     /// The status register of the one device that works for the image itself: its address, and its length in bytes.
     pub(super) status_register: AtomicU64,
     pub(super) status_len: AtomicU32,
     recent: [AtomicU64; REMEMBERED],
-    /// Where the ownership records of cells are: see [`word_of`], each with its complement in the next word, or, where it does not hold
-    /// any more, with itself; [`UNREADABLE`] has 0 there.
+    /// The locations of ownership records, see [`word_of`]. The second word of each pair is the complement of the
+    /// first, or, for a rejected record, its copy; for [`UNREADABLE`] it is 0.
     records: [AtomicU64; 2 * MAX_RECORDS],
     variables_len: AtomicU32,
     variables: [AtomicU8; MAX_VARIABLES],
     survey: Note<MAX_SURVEY>,
 }
 
-/// What stands in the place of an ownership record that could not be read.
+/// The entry for a record that could not be read.
 const UNREADABLE: u64 = 1;
 
-/// As what an ownership record was entered.
+/// The kind of an ownership record's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// As that of a cell.
+    /// The record of a cell.
     Entered,
-    /// As one that an earlier incarnation has found not to hold: what it names may still be written to.
+    /// A record that an earlier incarnation rejected: its memory may still be written to.
     Void,
-    /// As one that an earlier incarnation could not read.
+    /// A record that an earlier incarnation could not read.
     Unreadable,
 }
 
-/// Bytes, and a sum by which it is seen that they are still as they were written.
+/// Bytes with a checksum that detects changes.
 #[repr(C)]
 pub(super) struct Note<const MAX: usize> {
     len: AtomicU32,
@@ -84,7 +84,7 @@ impl<const MAX: usize> Note<MAX> {
         Self { len: AtomicU32::new(0), sum: AtomicU64::new(0), bytes: [const { AtomicU8::new(0) }; MAX] }
     }
 
-    /// Writes these in the place of what was there. Returns whether there is room for them; else nothing is there.
+    /// Replaces the contents. Returns whether the bytes fit; if not, there are no contents.
     pub(super) fn write(&self, bytes: &[u8]) -> bool {
         self.len.store(0, Ordering::Relaxed);
         let fits = bytes.len() <= MAX;
@@ -96,7 +96,7 @@ impl<const MAX: usize> Note<MAX> {
         fits
     }
 
-    /// What was written, where it is still as it was.
+    /// Returns the contents if they are intact.
     pub(super) fn read(&self) -> Option<Vec<u8>> {
         let len = self.len.load(Ordering::Acquire) as usize;
         let bytes: Vec<u8> = self.bytes.get(..len)?.iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
@@ -123,16 +123,16 @@ pub(super) static KEPT: Kept = Kept {
     survey: Note::new(),
 };
 
-/// What else whoever divides the machine wants to know again. By itself, so that an image that divides none is without it.
+/// The supervisor checkpoint. A static of its own, so that an image that does not divide the machine goes without it.
 #[unsafe(link_section = ".bss.isola_kept.checkpoint")]
 pub(super) static CHECKPOINT: Note<MAX_CHECKPOINT> = Note::new();
 
-/// The journal of whoever divides the machine. By itself for the same reason.
+/// The supervisor's journal. A static of its own for the same reason.
 #[unsafe(link_section = ".bss.isola_kept.journal")]
 pub(super) static JOURNAL: Ring<JOURNAL_BYTES> = Ring::new();
 
 impl Kept {
-    /// Keeps the variables as they are now. Where there are too many, none.
+    /// Copies the variables, unless there are too many.
     pub(super) fn keep_variables(&self, variables: &[u8]) {
         if variables.len() <= MAX_VARIABLES {
             store(&self.variables, variables);
@@ -140,34 +140,34 @@ impl Kept {
         }
     }
 
-    /// The variables that were kept: where, and how many bytes.
+    /// Returns the address and length in bytes of the copied variables.
     pub(super) fn variables(&self) -> (u64, u64) {
         (self.variables.as_ptr() as u64, self.variables_len.load(Ordering::Relaxed).into())
     }
 
-    /// Keeps what was found out about the machine. Returns whether there is room for it.
+    /// Stores the survey of the machine. Returns whether it fits.
     pub(super) fn keep_survey(&self, survey: &[u8]) -> bool {
         self.survey.write(survey)
     }
 
-    /// What was found out about the machine, where it is still as it was written.
+    /// Returns the survey of the machine if it is intact.
     pub(super) fn survey(&self) -> Option<Vec<u8>> {
         self.survey.read()
     }
 
-    /// Enters where an ownership record is. Returns whether there is a place for it.
+    /// Enters an ownership record. Returns whether there is room for it.
     pub(super) fn enter_record(&self, record: PhysRange) -> bool {
         let word = word_of(record);
         self.enter(word, !word)
     }
 
-    /// Enters where an ownership record is that does not hold any more. Returns whether there is a place for it.
+    /// Enters a rejected ownership record. Returns whether there is room for it.
     pub(super) fn enter_void(&self, record: PhysRange) -> bool {
         let word = word_of(record);
         self.enter(word, word)
     }
 
-    /// Enters that there is an ownership record of which nothing is known. Returns whether there is a place for it.
+    /// Enters an unreadable ownership record. Returns whether there is room for it.
     pub(super) fn enter_unreadable(&self) -> bool {
         self.enter(UNREADABLE, 0)
     }
@@ -181,14 +181,14 @@ impl Kept {
         free.is_some()
     }
 
-    /// Strikes an ownership record out.
+    /// Removes the entry of an ownership record.
     pub(super) fn strike_record(&self, record: PhysRange) {
         let word = word_of(record);
         let entered = self.records.chunks_exact(2).filter(|pair| pair[0].load(Ordering::Relaxed) == word);
         entered.for_each(|pair| pair[0].store(0, Ordering::Release));
     }
 
-    /// Strikes all ownership records out, and returns where they were; `None` for those that can't be told any more.
+    /// Removes and returns the entries of all ownership records; `None` for entries that are damaged.
     pub(super) fn take_records(&self) -> Vec<Option<(PhysRange, Standing)>> {
         let entered = self.records.chunks_exact(2).filter_map(|pair| {
             let (word, complement) = (pair[0].swap(0, Ordering::Relaxed), pair[1].load(Ordering::Relaxed));
@@ -204,8 +204,8 @@ impl Kept {
         entered.collect()
     }
 
-    /// Whether the image may be restarted now, and if so, notes that it is. An image that goes wrong whenever it begins
-    /// shall not do so for ever: five times within a minute is too often.
+    /// Returns whether the image may restart now, and if so, counts the restart. The limit of five restarts per minute
+    /// ends a series in which every incarnation fails.
     pub(super) fn may_restart(&self, now_cycles: u64) -> bool {
         let number = self.restarts.load(Ordering::Relaxed) as usize;
         let Some(oldest) = self.recent.get(number % REMEMBERED) else { return false };
@@ -220,7 +220,7 @@ impl Kept {
     }
 }
 
-/// An ownership record's place in a word: where it begins, and in the lowest bits how many pages it has.
+/// Packs a record's location into a word: its address, and in the lowest bits its number of pages.
 fn word_of(record: PhysRange) -> u64 {
     record.start.0 | (record.len_bytes / PAGE_SIZE)
 }
@@ -235,16 +235,16 @@ mod tests {
     use alloc::boxed::Box;
 
     fn kept() -> Box<Kept> {
-        // SAFETY: it is atomic integers, for which zero is a value.
+        // SAFETY: the type consists of atomic integers, for which zero is a valid value.
         unsafe { Box::<Kept>::new_zeroed().assume_init() }
     }
 
     #[test]
-    fn a_survey_that_was_written_over_is_none() {
+    fn an_overwritten_survey_is_ignored() {
         let kept = kept();
         assert_eq!(kept.survey(), None);
         assert!(kept.keep_survey(b"another") && !kept.keep_survey(&[0; MAX_SURVEY + 1]));
-        assert_eq!(kept.survey(), None, "what does not fit leaves nothing that is older");
+        assert_eq!(kept.survey(), None, "a survey that does not fit removes the older one");
         assert!(kept.keep_survey(b"a machine"));
         assert_eq!(kept.survey().as_deref(), Some(&b"a machine"[..]));
         kept.survey.bytes[3].store(b'x', Ordering::Relaxed);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn ownership_records_are_found_again_and_those_that_were_written_over_are_told_apart() {
+    fn entries_of_records_are_found_and_damaged_ones_detected() {
         let (kept, record) = (kept(), |number: u64| PhysRange::new(PhysAddr(number << 12), number << 12));
         for number in 1..=4 {
             assert!(kept.enter_record(record(number)));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_goes_wrong_whenever_it_begins_is_given_up_and_one_that_does_so_now_and_then_is_not() {
+    fn only_frequent_restarts_are_refused() {
         let kept = kept();
         kept.tsc_hz.store(1000, Ordering::Relaxed);
         let hasty = (0..20).take_while(|second| kept.may_restart(1_000_000 + second * 1000)).count();

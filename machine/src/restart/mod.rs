@@ -1,28 +1,28 @@
-//! The image restarts where it went wrong, on a machine on which cells run on.
+//! Restart of the image after a failure, on a machine whose cells continue to run.
 //!
-//! Only an image that divides the machine does so, once it has said that it is ready for it ([`arm`]). An incarnation ends in
-//! [`restart`]: the image's variables become what they were when it was loaded, its heap is empty, and it comes up by
-//! the way by which it came up at first ([`crate::boot`]): with new page tables, new stacks, new descriptor tables. What
-//! that way leaves out the second time is all that would be felt in a cell.
+//! Only an image that divides the machine restarts, after it has called [`arm`]. An incarnation ends in [`restart`]:
+//! the image's variables get their initial values, its heap is empty, and it boots as it did at first
+//! ([`crate::boot`]), with new page tables, stacks and descriptor tables. A later boot omits only the steps that a cell
+//! would notice:
 //!
-//! | what | the first time | again |
+//! | resource | first boot | later boots |
 //! |---|---|---|
-//! | clocks | calibrated | as in the survey |
-//! | devices | found, measured, reset | as in the survey; reset where no cell has them |
-//! | interrupt lines | masked | masked where no cell has them |
-//! | other cores | INIT, started, parked | likewise, where they are in no cell |
-//! | memory | free, zero where that is known | what no cell has is free, and dirty |
+//! | clocks | calibrated | from the survey |
+//! | devices | enumerated, measured, reset | from the survey; reset if no cell owns them |
+//! | interrupt lines | masked | masked if no cell owns them |
+//! | other cores | INIT, started, parked | likewise, if they are in no cell |
+//! | memory | free; zero if that is known | free if no cell owns it, and dirty |
 //!
-//! An incarnation knows the one before from the ownership records of cells ([`ownership`]) and from the survey of the machine, of
-//! which the first incarnation left a copy. Everything else is forgotten: nothing of the heap is looked at.
+//! An incarnation knows its predecessor only by the cells' ownership records ([`ownership`]), the survey of the machine
+//! by the first incarnation, and the supervisor checkpoint and journal. It reads nothing from the old heap.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `kept` | the variables that outlive an incarnation |
-//! | `ownership` | what a cell holds, written down |
-//! | `claims` | who has what, from ownership records that nobody vouches for |
-//! | `ring` | entries of a journal |
-//! | `survey` | what was found out about the machine |
+//! | `kept` | the variables that survive a restart |
+//! | `ownership` | ownership records of cells |
+//! | `claims` | validation of ownership records |
+//! | `ring` | journal entries |
+//! | `survey` | facts about the machine |
 
 mod claims;
 mod kept;
@@ -54,43 +54,43 @@ use kept::{CHECKPOINT, JOURNAL, KEPT, Standing};
 
 global_asm!(include_str!("restart.s"), options(att_syntax));
 
-/// Whether this incarnation has come so far that it can take interrupts that cannot be masked. Unlike what is kept, this is
-/// zeroed when the next one begins.
+/// Whether this incarnation can handle non-maskable interrupts. Unlike kept variables, this is zeroed at a restart.
 static IS_UP: AtomicBool = AtomicBool::new(false);
 
-/// Whether this incarnation is on its way out.
+/// Whether this incarnation is ending.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
-/// How long a device may take to stop, in looks at its status.
+/// Polls of a device's status before the wait for its stop ends.
 const PATIENCE: u32 = 100_000;
 
-/// What an incarnation is told of those before it.
+/// The history of incarnations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Past {
-    /// How often the image was restarted.
+    /// Number of restarts so far.
     pub restarts: u32,
-    /// Why, the last time.
+    /// Cause of the last restart.
     pub cause: RestartCause,
-    /// The cycle counter at the end of the incarnation before.
+    /// The cycle counter at the end of the previous incarnation.
     pub ended_cycles: u64,
 }
 
-/// Called first of all, in each incarnation: keeps the image's variables as they were loaded, in the first.
+/// Starts an incarnation: the first step of a boot. The first incarnation copies the image's variables, as they were
+/// loaded.
 pub(crate) fn begin(start_info: u64) {
     if KEPT.armed.load(Ordering::Relaxed) != 0 {
         return;
     }
     let bounds = Bounds::of_image();
     let len = bounds.variables_end - bounds.data_start;
-    // SAFETY: from there on so many bytes are the image's variables; nothing has begun to change them, and nothing does
-    // while this function looks at them: there is one core.
+    // SAFETY: from there on so many bytes are the image's initialised variables; no code has changed them so far, and
+    // none does while this function reads them: only one core runs.
     let variables = unsafe { core::slice::from_raw_parts(bounds.data_start as *const u8, len as usize) };
     KEPT.keep_variables(variables);
     KEPT.start_info.store(start_info, Ordering::Relaxed);
     KEPT.apic.store(cpu::initial_apic_id().0, Ordering::Relaxed);
 }
 
-/// What was before this incarnation; `None` in the first.
+/// Returns the history before this incarnation; `None` in the first.
 pub fn past() -> Option<Past> {
     let cause = RestartCause::from_u32(KEPT.cause.load(Ordering::Relaxed));
     (KEPT.armed.load(Ordering::Relaxed) != 0).then(|| Past {
@@ -100,9 +100,8 @@ pub fn past() -> Option<Past> {
     })
 }
 
-/// Says that the image shall restart from now on where it goes wrong, as it would find its cells again; and that it
-/// takes interrupts that cannot be masked. `device` is the one that works for the image
-/// itself. Returns whether it can.
+/// Enables restarts: from now on the image restarts after a failure, as it could recover its cells, and takes
+/// non-maskable interrupts. `device` is the one that works for the image itself. Returns whether the image can restart.
 pub fn arm(_: Authority, device: &crate::device::Device) -> bool {
     let (_, variables_len) = KEPT.variables();
     let status = device.status_register();
@@ -122,12 +121,12 @@ pub fn arm(_: Authority, device: &crate::device::Device) -> bool {
     can
 }
 
-/// Whether this incarnation has not come so far yet that it can take interrupts that cannot be masked, and another was before.
+/// Returns whether this is a later incarnation that cannot handle non-maskable interrupts so far.
 pub(crate) fn is_beginning() -> bool {
     !IS_UP.load(Ordering::Relaxed) && KEPT.armed.load(Ordering::Relaxed) != 0
 }
 
-/// Keeps what was found out about the machine.
+/// Stores the survey of the machine for later incarnations.
 pub(crate) fn keep_survey(survey: &Survey) {
     KEPT.tsc_hz.store(survey.clock.tsc_hz, Ordering::Relaxed);
     if let Ok(bytes) = postcard::to_allocvec(survey) {
@@ -135,36 +134,36 @@ pub(crate) fn keep_survey(survey: &Survey) {
     }
 }
 
-/// Keeps what whoever divides the machine wants to know again, beside cells: at most [`MAX_CHECKPOINT`] bytes. Returns whether
-/// there is room for it; else the next incarnation finds none. Safe without an authority: the bytes are variables of the caller's own
-/// image, and the supervisor checks them like anything hostile when it restarts.
+/// Stores the supervisor checkpoint: at most [`MAX_CHECKPOINT`] bytes. Returns whether they fit; if not, the next
+/// incarnation finds no checkpoint. Safe without an authority: the bytes are variables of the caller's own image, and a
+/// restarted supervisor validates them like any untrusted input.
 pub fn save_checkpoint(bytes: &[u8]) -> bool {
     CHECKPOINT.write(bytes)
 }
 
-/// What the incarnation before has kept; `None` where it was written over, or there was none.
+/// Returns the checkpoint of the previous incarnation; `None` if it was overwritten, or none was stored.
 pub fn checkpoint() -> Option<Vec<u8>> {
     past()?;
     CHECKPOINT.read()
 }
 
-/// Keeps an entry of the journal of whoever divides the machine, over the oldest ones. Returns whether it is short enough.
+/// Stores a journal entry, over the oldest ones. Returns whether it is short enough.
 pub fn keep_entry(bytes: &[u8]) -> bool {
     JOURNAL.append(bytes)
 }
 
-/// The entries of the incarnations before that are whole, in any order; none in the first incarnation.
+/// Returns the intact journal entries of previous incarnations, unordered; none in the first incarnation.
 pub fn entries() -> Vec<Vec<u8>> {
     past().map(|_| JOURNAL.entries()).unwrap_or_default()
 }
 
-/// What an earlier incarnation has found out about the machine; `None` in the first, and where that was written over.
+/// Returns the survey by the first incarnation; `None` in the first, and if it was overwritten.
 pub(crate) fn survey() -> Option<Survey> {
     past()?;
     postcard::from_bytes(&KEPT.survey()?).ok()
 }
 
-/// How many ownership records cannot be read.
+/// The number of unreadable ownership records.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unread {
     pub(crate) all: usize,
@@ -172,7 +171,8 @@ pub(crate) struct Unread {
     pub(crate) new: usize,
 }
 
-/// The ownership records that the previous incarnation has left, in memory of these ranges, and how many there are that cannot be read.
+/// Removes and returns the ownership records of the previous incarnation in these ranges of memory, with the number of
+/// unreadable ones.
 pub(crate) fn take_claims(memory: &[PhysRange]) -> (Vec<Claim>, Unread) {
     let found = KEPT.take_records();
     let count = found.len();
@@ -185,8 +185,8 @@ pub(crate) fn take_claims(memory: &[PhysRange]) -> (Vec<Claim>, Unread) {
         }
         let inside = |range: &&PhysRange| range.start <= place.start && place.end() <= range.end();
         memory.iter().find(inside)?;
-        // SAFETY: it is RAM in the direct map, which nobody else uses: should it be a cell's, as what is written over can
-        // say anything, then bytes are read that do not make sense, and nothing is taken for granted of them.
+        // SAFETY: it is RAM in the direct map that the image does not use otherwise. If it belongs to a cell, as an
+        // overwritten address can name any memory, the bytes are invalid, but no code relies on them.
         let pages = unsafe { core::slice::from_raw_parts(direct(place.start), place.len_bytes as usize) };
         let (holding, number) = ownership::read(pages)?;
         let cores = cores_of(&holding, memory);
@@ -198,15 +198,15 @@ pub(crate) fn take_claims(memory: &[PhysRange]) -> (Vec<Claim>, Unread) {
     (claims, Unread { all, new: all - counted })
 }
 
-/// Leaves the next incarnation ownership records that were found and do not hold, where what they named may still be in use, and as many that
-/// cannot be read.
+/// Stores rejected ownership records for the next incarnation, as the resources that they name may still be in use, and
+/// as many unreadable ones.
 pub(crate) fn leave_claims(places: impl Iterator<Item = PhysRange>, unread: usize) {
-    // There is room: they were there before, as were those of all cells that there are by now.
+    // There is room: these records were there before, as were those of all present cells.
     places.for_each(|place| _ = KEPT.enter_void(place));
     (0..unread).for_each(|_| _ = KEPT.enter_unreadable());
 }
 
-/// Which cores a cell has by now, by place.
+/// Returns the cores that a cell has now, by core slot.
 fn cores_of(holding: &Holding, memory: &[PhysRange]) -> Vec<Option<Core>> {
     let descriptor = PhysRange::new(holding.descriptor, DESCRIPTOR_SIZE);
     let is_memory = holding.descriptor.0.is_multiple_of(PAGE_SIZE)
@@ -216,8 +216,8 @@ fn cores_of(holding: &Holding, memory: &[PhysRange]) -> Vec<Option<Core>> {
         Stage::Quarantined => Vec::new(),
         Stage::Built => holding.cores.iter().copied().map(Some).collect(),
         Stage::Entering | Stage::Entered | Stage::Ending if is_memory => {
-            // SAFETY: it is RAM in the direct map, as for the ownership record; the words are atomic integers, for which anything is a
-            // value, and what they say is not taken for granted either.
+            // SAFETY: it is RAM in the direct map, as for the ownership record; the words are atomic integers, for
+            // which any bytes are valid, and no code relies on their values either.
             let live = unsafe { &*direct(holding.descriptor).cast::<LiveWords>() };
             let places = (holding.places as usize).min(MAX_CORES);
             (0..places).map(|place| live.places.core(place)).collect()
@@ -226,14 +226,15 @@ fn cores_of(holding: &Holding, memory: &[PhysRange]) -> Vec<Option<Core>> {
     }
 }
 
-/// Ends this incarnation, and begins the next: where the image is ready for that, and does not go wrong all the time. Else it
-/// ends the machine, or, where cells run, this core alone.
+/// Ends this incarnation and starts the next, if restarts are enabled and not too frequent. Without [`arm`], ends the
+/// machine with exit code 1; if restarts are too frequent, or on another core than the image's own, stops this core for
+/// good.
 pub fn restart(authority: Authority, cause: RestartCause) -> ! {
     if KEPT.armed.load(Ordering::Relaxed) == 0 {
         power::exit(authority, 1);
     }
     if cpu::initial_apic_id().0 != KEPT.apic.load(Ordering::Relaxed) {
-        // A core that waits for something to do has gone wrong. The image runs on another one, and knows how to do without.
+        // A parked core has failed. The image runs on another core, and can continue without this one.
         power::stop();
     }
     let now = cpu::cycles();
@@ -243,16 +244,16 @@ pub fn restart(authority: Authority, cause: RestartCause) -> ! {
     }
     KEPT.cause.store(cause as u32, Ordering::Relaxed);
     KEPT.ended_cycles.store(now, Ordering::Relaxed);
-    // SAFETY: the table was filled by `arm`, and leads to handlers in the image, which is at the same place in this space
-    // and in the one of the early tables.
+    // SAFETY: `arm` filled the table, and its handlers are in the image, which is at the same address in this space and
+    // in that of the early tables.
     unsafe { tables::load_interrupt_table(KEPT.interrupt_table.as_ptr() as u64) };
     if !IS_ENDING.swap(true, Ordering::Relaxed) {
         stop_device();
     }
     smp::see_off(KEPT.tsc_hz.load(Ordering::Relaxed));
     let (variables, len) = KEPT.variables();
-    // SAFETY: what is written over and zeroed is the image's own, and nothing of this incarnation is used any more: its other
-    // cores, which are parked, do not look at it before they are interrupted, and nobody does that.
+    // SAFETY: the overwritten and zeroed memory belongs to the image, and no code of this incarnation runs any more:
+    // its other cores, which are parked, access none of it before they are interrupted, and no core interrupts them.
     unsafe {
         asm!(
             "jmp isola_restart",
@@ -269,8 +270,8 @@ fn stop_device() {
     let address = KEPT.status_register.load(Ordering::Relaxed);
     let Some(base) = core::ptr::NonNull::new(address as *mut u8) else { return };
     let len = KEPT.status_len.load(Ordering::Relaxed) as usize;
-    // SAFETY: `arm` has stored there where the register is mapped, for good, in this address space. Resetting the device
-    // breaks nothing but this incarnation.
+    // SAFETY: `arm` stored the address of the register, which is mapped permanently in this address space. A reset of
+    // the device only affects this incarnation.
     let register = unsafe { Registers::new(base, len) };
     let is_reset = |register: &Registers| match len {
         1 => register.read_u8(0) == 0,
@@ -283,7 +284,7 @@ fn stop_device() {
     (0..PATIENCE).any(|_| is_reset(&register));
 }
 
-/// A sum that tells bytes that were written over from those that were not, by mistake and not by intent (FNV-1a).
+/// Returns a checksum that detects accidental, not intentional, changes (FNV-1a).
 fn checksum(bytes: &[u8]) -> u64 {
     bytes
         .iter()

@@ -1,13 +1,13 @@
-//! Ownership records: what a cell holds, written down in the cell's own memory, on pages that the cell has not mapped.
+//! Ownership records: a list of a cell's resources, in the cell's own memory, on pages that the cell does not map.
 //!
 //! ```text
 //! +0            first copy    number | length | checksum | a `Holding`, encoded
 //! +half         second copy   likewise
 //! ```
 //!
-//! What changes is written to the older copy, its checksum last; the valid copy with the higher number counts. So an incarnation
-//! that ends in the middle of writing leaves what was before. Who reads an ownership record takes it for hostile: a copy that is not
-//! as it was written is none, and what a valid one says is checked against the machine ([`super::claims`]).
+//! A change goes to the older copy, its checksum last; the valid copy with the higher number counts. So an incarnation
+//! that ends during a write leaves the previous contents. A reader treats records as untrusted: a copy with a wrong
+//! checksum is ignored, and the contents of a valid one are checked against the machine ([`super::claims`]).
 
 use super::checksum;
 use super::kept::KEPT;
@@ -21,86 +21,87 @@ use isola_abi::management::{MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, MAX_CELLS};
 use isola_abi::stage::Stage;
 use serde::{Deserialize, Serialize};
 
-/// Most cells that can hold something: those that there can be, and some in quarantine.
+/// The most cells with resources: the most cells at a time, and as many in quarantine.
 pub(super) const MAX_RECORDS: usize = 2 * MAX_CELLS;
 
-/// What stands before the encoding: number, length, checksum.
+/// Bytes before the encoding: number, length, checksum.
 const HEAD: usize = 24;
 
 /// Bytes of a copy beside ranges, cores and saved state.
 const FIXED: u64 = 512;
 
-/// Most bytes of a [`Holding::saved_state`].
+/// The most bytes of [`Holding::saved_state`].
 pub const MAX_SAVED_STATE: usize = MAX_ARGUMENT_BYTES + 8 * MAX_ARGUMENTS + 2048;
 
-/// Bytes that an encoded range, or core, takes at most.
+/// The most bytes of an encoded range or core.
 const RANGE_BYTES: u64 = 20;
 
-/// Most ranges that a cell may come to have on top of those that it is built of.
+/// The most ranges that a cell may gain after it was built.
 const MORE_RANGES: u64 = 128;
 
-/// What a cell holds.
+/// The resources of a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Holding {
-    /// How far it is.
+    /// Its stage.
     pub stage: Stage,
     /// All its memory.
     pub memory: Vec<PhysRange>,
-    /// What it only reads and executes, beside others, and does not own.
+    /// Its shared text, which it does not own.
     pub text: Option<PhysRange>,
     /// The root of its page tables.
     pub root: PhysAddr,
-    /// Its image's entry.
+    /// The image's entry point.
     pub entry: u64,
-    /// The pages of descriptor tables, one for each of its places for cores.
+    /// The pages of descriptor tables, one for each core slot.
     pub core_pages: PhysAddr,
-    /// How many places it has for cores.
+    /// The number of core slots.
     pub places: u32,
-    /// How many slots its ledger has.
+    /// The number of activity slots of its ledger.
     pub slots: u32,
     /// The descriptor's area.
     pub descriptor: PhysAddr,
     /// The report.
     pub report: PhysAddr,
-    /// What was reserved for page tables, some of which may be in use.
+    /// The memory reserved for page tables, some of which may be in use.
     pub tables: Vec<PhysRange>,
-    /// The cores that it was built with. Once some have entered it, its live words say which are in it, and where.
+    /// The cores with which it was built. After some have entered, its live words list those in it, by core slot.
     pub cores: Vec<Core>,
     /// Its devices.
     pub devices: Vec<DevicePlace>,
-    /// What whoever divides the machine wants to know again of it; at most [`MAX_SAVED_STATE`] bytes.
+    /// State that the supervisor saves for a restart; at most [`MAX_SAVED_STATE`] bytes.
     pub saved_state: Vec<u8>,
 }
 
-/// Which device.
+/// The identity of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DevicePlace {
-    /// That function: bus, device, function.
+    /// A PCI function: bus, device, function.
     Pci(u8, u8, u8),
-    /// The one with its registers there.
+    /// A virtio device, by the address of its registers.
     Mmio(PhysAddr),
 }
 
-/// Where an ownership record is.
+/// The location of an ownership record.
 #[derive(Debug)]
 pub(crate) struct OwnershipRecord {
     place: PhysRange,
     number: u64,
 }
 
-/// Bytes of the ownership record of a cell that is built of so many ranges of memory, and can have so many cores.
+/// Returns the bytes of the ownership record of a cell that is built of so many ranges of memory, and can have so many
+/// cores.
 pub(crate) fn ownership_record_bytes(ranges: usize, cores: usize) -> u64 {
     let lists = (ranges as u64 + MORE_RANGES + cores as u64) * RANGE_BYTES;
     2 * (HEAD as u64 + FIXED + MAX_SAVED_STATE as u64 + lists).next_multiple_of(PAGE_SIZE)
 }
 
 impl OwnershipRecord {
-    /// An ownership record on those pages, with nothing in it.
+    /// Creates an empty ownership record on these pages.
     pub(crate) fn new(pages: Region) -> Self {
         Self { place: pages.into_range(), number: 0 }
     }
 
-    /// Writes down what the cell holds. Returns whether it could be written down: if not, the ownership record is as before.
+    /// Writes the resources. Returns whether they fit; if not, the record is unchanged.
     pub(crate) fn write(&mut self, holding: &Holding) -> bool {
         let Ok(body) = postcard::to_allocvec(holding) else { return false };
         let number = self.number + 1;
@@ -109,7 +110,7 @@ impl OwnershipRecord {
             return false;
         }
         let offset = (number % 2) * half as u64;
-        // SAFETY: the pages were given up for the ownership record, and only this value names them.
+        // SAFETY: the pages were given up for the ownership record, and only this value accesses them.
         let copy =
             unsafe { core::slice::from_raw_parts_mut(direct(PhysAddr(self.place.start.0 + offset)), half) };
         write_copy(copy, number, &body);
@@ -117,20 +118,20 @@ impl OwnershipRecord {
         true
     }
 
-    /// Has the ownership record count: whatever becomes of this incarnation, the next one finds it. Returns whether there is a place for it.
+    /// Enters the record, so that the next incarnation finds it. Returns whether there is room for it.
     pub(crate) fn enter(&self) -> bool {
         KEPT.enter_record(self.place)
     }
 
-    /// Has the ownership record count no more.
+    /// Removes the record, so that no later incarnation finds it.
     pub(crate) fn strike(&self) {
         KEPT.strike_record(self.place);
     }
 
-    /// The ownership record that a previous incarnation has left there, whose valid copy has that number.
+    /// Returns the ownership record that a previous incarnation left there, whose valid copy has that number.
     ///
     /// # Safety
-    /// The pages must be an ownership record's, in memory that its cell owns.
+    /// The pages must be those of an ownership record, in memory that its cell owns.
     pub(crate) unsafe fn existing(place: PhysRange, number: u64) -> Self {
         Self { place, number }
     }
@@ -138,7 +139,7 @@ impl OwnershipRecord {
 
 fn write_copy(copy: &mut [u8], number: u64, body: &[u8]) {
     let (head, rest) = copy.split_at_mut(HEAD);
-    // Not valid while it is written: 0 is no checksum.
+    // Invalid during the write: 0 is no checksum.
     head.fill(0);
     compiler_fence(Ordering::SeqCst);
     rest[..body.len()].copy_from_slice(body);
@@ -152,7 +153,7 @@ fn sum_of(number: u64, body: &[u8]) -> u64 {
     (checksum(body) ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1
 }
 
-/// What the valid copy with the higher number says, and its number. `pages` are the ownership record's, whatever is in them.
+/// Returns the contents and the number of the valid copy with the higher number. `pages` may contain any bytes.
 pub(super) fn read(pages: &[u8]) -> Option<(Holding, u64)> {
     let (first, second) = pages.split_at(pages.len() / 2);
     [first, second].into_iter().filter_map(read_copy).max_by_key(|(_, number)| *number)
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_that_was_written_down_is_read() {
+    fn the_latest_copy_is_read() {
         let mut record = record(4);
         assert_eq!(read(pages(&mut record)), None);
         for (number, stage) in (1..).zip([Stage::Built, Stage::Entering, Stage::Entered, Stage::Ending]) {
@@ -224,10 +225,10 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_in_the_middle_of_writing_leaves_what_was_before() {
+    fn an_incomplete_write_leaves_the_previous_copy() {
         let mut record = record(4);
         assert!(record.write(&holding(Stage::Built, 4)) && record.write(&holding(Stage::Entering, 4)));
-        // The second stands in the first half.
+        // The second copy is in the first half.
         pages(&mut record)[HEAD + 3] ^= 1;
         assert_eq!(read(pages(&mut record)), Some((holding(Stage::Built, 4), 1)));
         let half = pages(&mut record).len() / 2;
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ownership_record_has_room_for_as_much_as_it_was_made_for_and_says_when_there_is_more() {
+    fn a_record_holds_its_maximum_and_rejects_more() {
         let mut record = record(700);
         let many = |ranges| Holding {
             saved_state: alloc::vec![7; MAX_SAVED_STATE],
@@ -249,7 +250,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_do_harm(bytes in proptest::collection::vec(any::<u8>(), 0..300), at in 0usize..200, flip in 1u8..) {
+        fn damaged_records_are_rejected(bytes in proptest::collection::vec(any::<u8>(), 0..300), at in 0usize..200, flip in 1u8..) {
             prop_assert!(read(&bytes).is_none());
             let mut record = record(2);
             record.write(&holding(Stage::Entered, 2));

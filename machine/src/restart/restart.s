@@ -1,10 +1,11 @@
-# Where an image restarts: in long mode, in whatever address space was in use, with interrupts off and
+# The restart of an image, in long mode, in any address space that maps the image, with interrupts off and
 #
-#   rdi, rsi   the variables as they were at first: where they are kept, and how many bytes
-#   rdx        physical address of the loader's information
+#     rdi, rsi   the copy of the initialised variables: address, and length in bytes
+#     rdx        physical address of the loader's start info
 #
-# Goes back to the early tables (boot/entry.s), which have the image at the same place, and to the boot stack. What is
-# kept (.bss.isola_kept) and these two are neither written over nor zeroed here.
+# Switches to the early tables (boot/entry.s), which map the image at the same address, and to the boot stack. Then it
+# restores the variables and zeroes the others. Kept variables (.bss.isola_kept), tables and stack are neither
+# overwritten nor zeroed.
 
 .section .text.isola_restart, "ax"
 .balign 16

@@ -1,30 +1,30 @@
-//! Entries that outlive an incarnation of the image, the latest that fit into a ring of bytes.
+//! Journal entries that survive a restart of the image: the latest that fit into a ring of bytes.
 //!
 //! ```text
 //!   mark and length (4) | not used (4) | checksum (8) | the entry | up to the next multiple of 8
 //! ```
 //!
-//! A reader needs no position that a stray write could destroy: it looks for an entry at every multiple of 8, and takes what
-//! has a mark and the right checksum. One that was written in part, written over in part, or damaged is left out, and those
-//! behind it are found all the same.
+//! A reader needs no stored position, which a stray write could destroy: it checks for an entry at every multiple of 8,
+//! and accepts those with a mark and the right checksum. An entry that was written or overwritten only in part, or
+//! damaged, is skipped, and later entries are still found.
 
 use super::checksum;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-/// Most bytes of an entry.
+/// The most bytes of an entry.
 const MAX_ENTRY: usize = 4096;
 
-/// The upper half of the first word of an entry; the lower is its length.
+/// The upper half of an entry's first word; the lower half is its length.
 const MARK: u32 = 0x150a_0000;
 
 const HEADER: usize = 16;
 const ALIGN: usize = 8;
 
-/// A ring of `LEN` bytes, a multiple of 8 and more than an entry can have.
+/// A ring of `LEN` bytes: a multiple of 8, and more than the longest entry needs.
 #[repr(C, align(8))]
 pub(super) struct Ring<const LEN: usize> {
-    /// Where the next entry is written.
+    /// The position of the next entry.
     next: AtomicU32,
     bytes: [AtomicU8; LEN],
 }
@@ -53,7 +53,7 @@ impl<const LEN: usize> Ring<LEN> {
         true
     }
 
-    /// The entries that are whole, in the order of their places.
+    /// Returns the intact entries, in the order of their positions.
     pub(super) fn entries(&self) -> Vec<Vec<u8>> {
         let (mut entries, mut at) = (Vec::new(), 0);
         while at + HEADER <= LEN {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_entries_are_kept_and_one_that_is_too_long_is_refused() {
+    fn the_latest_entries_are_kept_and_a_longer_one_is_rejected() {
         let ring = Ring::<LEN>::new();
         assert!(ring.entries().is_empty());
         assert!(!ring.append(&vec![0; MAX_ENTRY + 1]));
@@ -111,10 +111,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
-        /// Wherever bytes are written over, all entries that are found are such as were written, those that were not
-        /// touched are found, and more can be written.
+        /// After arbitrary damage, every entry found is one that was written, undamaged entries are found, and further
+        /// entries can be written.
         #[test]
-        fn what_was_written_over_is_left_out_and_the_rest_is_found(
+        fn damaged_entries_are_skipped_and_the_others_found(
             lens in proptest::collection::vec(0..300_usize, 1..120),
             damage in proptest::collection::vec((0..LEN, 1..64_usize, any::<u8>()), 1..6),
             next in any::<u32>(),
@@ -129,7 +129,7 @@ mod tests {
             }
             let after = ring.entries();
             prop_assert!(after.iter().all(|entry| written.contains(entry)));
-            // Of an entry of up to 320 bytes, a range of at most 63 touches no more than five.
+            // Damage of at most 63 bytes touches no more than five entries, each of which takes at least 24 bytes.
             prop_assert!(after.len() + 5 * damage.len() >= before.len());
             ring.next.store(next, Ordering::Relaxed);
             prop_assert!(ring.append(b"one more"));

@@ -1,13 +1,11 @@
-//! The machine's other cores: starting them, parking them, giving them something to do, and getting them back
-//! from whatever they do.
+//! The machine's other cores: started, parked, given orders, and reclaimed.
 //!
-//! A core that is parked halts in the image's address space, on a stack and with tables of its own. It is
-//! started, and got back, the same way: INIT, which stops a processor even where it spins with interrupts off,
-//! and a startup interrupt, which leads it by a trampoline below 1 MiB back to where it parks
-//! (Intel SDM 3, 8.4.4). Tokens say who may do what with a core:
+//! A parked core halts in the image's address space, on a stack and with tables of its own. Start and reclaim use the
+//! same steps: INIT, which stops a processor even in a loop with interrupts off, and a startup interrupt, which leads
+//! it through a trampoline below 1 MiB to its park loop (Intel SDM 3, 8.4.4). Tokens represent the rights to a core:
 //!
 //! ```text
-//!   ParkedCore  -- order -->  AwayCore  -- reclaim -->  ParkedCore, or LostCore if it doesn't come
+//!   ParkedCore  -- order -->  AwayCore  -- reclaim -->  ParkedCore, or LostCore if it does not come back
 //! ```
 
 mod park;
@@ -32,17 +30,17 @@ use slot::{Home, Slot};
 
 global_asm!(include_str!("start.s"), options(att_syntax));
 
-/// Where the trampoline stands. Below 1 MiB, in memory that is used for nothing else.
+/// The address of the trampoline: below 1 MiB, in memory that is used for nothing else.
 pub(crate) const TRAMPOLINE: PhysAddr = PhysAddr(0x8000);
 
-/// How long a core may take from the startup interrupt until it is parked, in us. Generous, as emulated cores
-/// may have to wait for a host's.
+/// Time limit from the startup interrupt until the core is parked, in us. Generous, as an emulated core may have to
+/// wait for a core of its host.
 const START_LIMIT_US: u64 = 2_000_000;
 
-/// After how long the startup interrupt is sent a second time.
+/// Time after which the startup interrupt is sent a second time.
 const SECOND_STARTUP_US: u64 = 1_000;
 
-/// How long a core may take that has taken an order until it is gone.
+/// Time limit from a taken order until the core has left the image.
 const DOOR_US: u64 = 1_000;
 
 /// Time between INIT and startup interrupt.
@@ -57,26 +55,26 @@ pub struct ParkedCore {
     tsc_hz: u64,
 }
 
-/// A core that is in an address space of its own.
+/// A core in the address space of a cell.
 #[derive(Debug)]
 #[must_use = "a core that is dropped is lost"]
 pub struct AwayCore {
     core: ParkedCore,
-    /// Kept also where the value is dropped: the core still uses it then.
+    /// Not dropped with the value: the core still uses the space then.
     share: ManuallyDrop<Share>,
 }
 
-/// A core that did not come back in time. It may still run, and so nothing that it could reach may be used
-/// for anything else.
+/// A core that did not come back in time. It may still run, so no resource that it can reach may be used for anything
+/// else.
 #[derive(Debug)]
 pub enum LostCore {
-    /// It did not come at boot.
+    /// It did not start at boot.
     Unborn(ParkedCore),
-    /// It did not come back.
+    /// It did not come back from a cell.
     Away(AwayCore),
 }
 
-/// The core has not returned from the function that it was to call.
+/// The core has not returned from its last call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoreBusy;
 
@@ -100,26 +98,26 @@ impl fmt::Display for CoreBusy {
 
 impl core::error::Error for CoreBusy {}
 
-/// What the cores of a machine live in.
+/// The data that all parked cores share.
 #[derive(Clone, Debug)]
 pub(crate) struct Homes {
     /// Root of the image's address space.
     pub(crate) root: PhysAddr,
     /// The interrupt table of parked cores.
     pub(crate) interrupt_table: u64,
-    /// Rate of the cycle counter.
+    /// Rate of the cycle counter, in Hz.
     pub(crate) tsc_hz: u64,
 }
 
 #[derive(Debug)]
-/// A core to start: who it is, where its stack begins, and the address of its page of descriptor tables.
+/// A core to start, with the top of its stack and the address of its page of descriptor tables.
 pub(crate) struct Candidate {
     pub(crate) core: Core,
     pub(crate) stack_top: u64,
     pub(crate) core_page: u64,
 }
 
-/// Starts cores, all at once. Returns those that came, and those that did not.
+/// Starts cores, all at once. Returns the parked ones, and the lost ones.
 pub(crate) fn bring_up(candidates: &[Candidate], homes: &Homes) -> (Vec<ParkedCore>, Vec<LostCore>) {
     write_trampoline();
     let cores: Vec<ParkedCore> = candidates
@@ -141,27 +139,27 @@ pub(crate) fn bring_up(candidates: &[Candidate], homes: &Homes) -> (Vec<ParkedCo
     (parked, lost)
 }
 
-/// Waits until no core is on its way from the image to somewhere else any more: what it goes by, orders, tables and stacks,
-/// is about to be made anew. One that does not go within [`START_LIMIT_US`] is not waited for.
+/// Waits until no core is leaving the image any more, as orders, tables and stacks are about to be initialised again. A
+/// core that does not leave within [`START_LIMIT_US`] is ignored.
 pub(crate) fn see_off(tsc_hz: u64) {
     let deadline = Deadline::after_us(START_LIMIT_US, tsc_hz);
     while Slot::all().any(Slot::is_ordered) && !deadline.has_come() {
         core::hint::spin_loop();
     }
-    // What has taken its order is some ten instructions from the door.
+    // A core that has taken its order leaves the image within some ten instructions.
     Deadline::after_us(DOOR_US, tsc_hz).wait();
 }
 
-/// A core that has been in an address space of its own since a previous incarnation of the image.
+/// Returns the token of a core that has been in the address space of a cell since a previous incarnation of the image.
 ///
 /// # Safety
-/// The core must run nothing but what is in that space, which stays as it is for as long as `share` is held.
+/// The core must execute only code in that space, which must stay unchanged as long as `share` is held.
 pub(crate) unsafe fn adopt(candidate: &Candidate, homes: &Homes, share: Share) -> Option<AwayCore> {
     let core = settle(candidate, homes)?;
     Some(AwayCore { core, share: ManuallyDrop::new(share) })
 }
 
-/// Says who a core is and where it lives.
+/// Stores a core's identity and home in its slot.
 fn settle(candidate: &Candidate, homes: &Homes) -> Option<ParkedCore> {
     let slot = Slot::of(candidate.core.id.0)?;
     slot.set_home(
@@ -176,7 +174,7 @@ fn settle(candidate: &Candidate, homes: &Homes) -> Option<ParkedCore> {
     Some(ParkedCore { core: candidate.core, slot, tsc_hz: homes.tsc_hz })
 }
 
-/// Sends INIT and startup interrupts to cores, each with its slot set to expect it.
+/// Sends INIT and startup interrupts to cores whose slots expect them.
 fn start<'a>(cores: impl IntoIterator<Item = &'a ParkedCore> + Clone) {
     let Some(first) = cores.clone().into_iter().next() else { return };
     let page = (TRAMPOLINE.0 >> 12) as u8;
@@ -196,15 +194,15 @@ fn start<'a>(cores: impl IntoIterator<Item = &'a ParkedCore> + Clone) {
 }
 
 impl ParkedCore {
-    /// Which core it is.
+    /// Returns the core's description.
     pub fn core(&self) -> Core {
         self.core
     }
 
-    /// Has the core call `function(argument)` and park again. Interrupts are off there.
+    /// Orders the core to call `function(argument)`, with interrupts off, and to park again.
     ///
     /// # Errors
-    /// [`CoreBusy`] where an earlier call has not returned.
+    /// [`CoreBusy`] if an earlier call has not returned.
     pub fn call(&mut self, function: fn(u64), argument: u64) -> Result<(), CoreBusy> {
         if !self.slot.is_parked() {
             return Err(CoreBusy);
@@ -213,7 +211,7 @@ impl ParkedCore {
         Ok(())
     }
 
-    /// Whether the core has returned from what it was to call.
+    /// Returns whether the core has returned from its last call.
     pub fn is_idle(&self) -> bool {
         self.slot.is_parked()
     }
@@ -221,10 +219,10 @@ impl ParkedCore {
     /// Sends the core into another address space.
     ///
     /// # Errors
-    /// The core, where a call of it has not returned.
+    /// The core, if its last call has not returned.
     ///
     /// # Safety
-    /// The space must have what [`Entry`] says, and stay as it is for as long as `share` is held.
+    /// The space must map the parts that [`Entry`] names, and stay unchanged as long as `share` is held.
     pub(crate) unsafe fn enter(self, entry: Entry, share: Share) -> Result<AwayCore, Self> {
         if !self.slot.is_parked() {
             return Err(self);
@@ -250,42 +248,42 @@ impl ParkedCore {
 }
 
 impl AwayCore {
-    /// Which core it is.
+    /// Returns the core's description.
     pub fn core(&self) -> Core {
         self.core.core
     }
 
-    /// Whether it was sent into that space.
+    /// Returns whether the core was sent into that space.
     pub(crate) fn is_in(&self, share: &Share) -> bool {
         Arc::ptr_eq(&self.share, share)
     }
 
-    /// The moment in so many us.
+    /// Returns the deadline in so many us.
     pub(crate) fn deadline_after_us(&self, us: u64) -> Deadline {
         Deadline::after_us(us, self.core.tsc_hz)
     }
 
-    /// Interrupts the core when it lets interrupts in.
+    /// Interrupts the core; it takes the interrupt at its next interrupt window.
     pub fn interrupt(&self, vector: u8) {
         local::send(Authority::OWN, self.core.core.apic, vector);
     }
 
-    /// Interrupts the core whether it likes it or not.
+    /// Sends the core a non-maskable interrupt.
     pub fn interrupt_by_force(&self) {
         local::send_non_maskable(Authority::OWN, self.core.core.apic);
     }
 
-    /// Gets the core back from whatever it does.
+    /// Reclaims the core, whatever it executes.
     ///
     /// # Errors
-    /// [`LostCore`] where it doesn't come.
+    /// [`LostCore`] if it does not come back.
     pub fn reclaim(self) -> Result<ParkedCore, LostCore> {
         self.core.slot.expect();
         start(core::slice::from_ref(&self.core));
         self.wait()
     }
 
-    /// Gets cores back, all at once. Returns those that came, and those that did not.
+    /// Reclaims cores, all at once. Returns the parked ones, and the lost ones.
     pub fn reclaim_all(cores: Vec<Self>) -> (Vec<ParkedCore>, Vec<LostCore>) {
         cores.iter().for_each(|away| away.core.slot.expect());
         start(cores.iter().map(|away| &away.core));
@@ -311,7 +309,7 @@ impl AwayCore {
 }
 
 impl LostCore {
-    /// Which core it is.
+    /// Returns the core's description.
     pub fn core(&self) -> Core {
         match self {
             Self::Unborn(core) => core.core,
@@ -320,7 +318,7 @@ impl LostCore {
     }
 }
 
-/// A moment, by the cycle counter.
+/// A point in time, by the cycle counter.
 pub(crate) struct Deadline {
     start: u64,
     cycles: u64,
@@ -342,7 +340,7 @@ impl Deadline {
     }
 }
 
-/// Puts the trampoline where the startup interrupt leads.
+/// Writes the trampoline to the page that the startup interrupt names.
 fn write_trampoline() {
     unsafe extern "C" {
         safe static isola_trampoline: u8;
@@ -355,8 +353,8 @@ fn write_trampoline() {
     let start = &raw const isola_trampoline;
     let offset = |symbol: *const u8| symbol.addr() - start.addr();
     let page = direct(TRAMPOLINE);
-    // SAFETY: the page is RAM that nothing else uses (`boot` leaves all memory below 1 MiB out), and is in the
-    // direct map; the symbols are within the trampoline, which is shorter than a page.
+    // SAFETY: the page is RAM that no other code uses (`boot` excludes all memory below 1 MiB), and is in the direct
+    // map; the symbols are within the trampoline, which is shorter than a page.
     unsafe {
         page.copy_from_nonoverlapping(start, offset(&raw const isola_trampoline_end));
         let root = (&raw const isola_early_tables).addr() as u64 - IMAGE;
@@ -366,7 +364,7 @@ fn write_trampoline() {
     }
 }
 
-/// The address of the code that all interrupts of parked cores lead to.
+/// Returns the address of the interrupt handler of parked cores.
 pub(crate) fn parked_interrupt() -> u64 {
     unsafe extern "C" {
         safe static isola_parked_interrupt: u8;

@@ -1,4 +1,4 @@
-//! What a core does that nobody uses: halt until there is an order.
+//! The loop of a parked core: halt until an order arrives.
 
 use super::slot::{Order, Slot};
 use crate::apic::local;
@@ -9,7 +9,7 @@ use crate::{cpu, interrupts, switch, tables};
 extern "sysv64" fn isola_processor_main(slot: &'static Slot) -> ! {
     let home = slot.home();
     cpu::protect();
-    // SAFETY: the page and the table are this core's for good; the address space that maps them is in use.
+    // SAFETY: the page and the table belong to this core for good; the address space that maps them is in use.
     unsafe { tables::load(home.core_page, home.core_page, home.interrupt_table) };
     local::enable();
     loop {
@@ -23,8 +23,8 @@ extern "sysv64" fn isola_processor_main(slot: &'static Slot) -> ! {
         match order {
             Order::Call { function, argument } => function(argument),
             Order::Enter(entry) => {
-                // SAFETY: whoever gave the order has built the space for this core, and keeps it until the
-                // core was reclaimed.
+                // SAFETY: the code that gave the order has built the space for this core, and keeps it until the core
+                // was reclaimed.
                 unsafe {
                     tables::load(entry.core_page_here, entry.core_page, entry.interrupt_table);
                     switch::enter(entry.root, entry.stack_top, entry.entry, entry.argument)

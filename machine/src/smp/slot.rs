@@ -1,4 +1,4 @@
-//! What the boot core and another core have in common: a slot a core.
+//! The state that the boot core shares with each other core: one slot per core.
 //!
 //! ```text
 //!            expect            the core            order              the core
@@ -8,61 +8,61 @@
 //!                        +------------ expect: INIT, startup, from any state ----+
 //! ```
 //!
-//! The boot core writes the fields of an order, then the state (release); the core reads the state (acquire),
-//! then the fields. Each transition has one side that makes it, named above; `expect` comes with an INIT, after
-//! which the core's own transitions start again from `Starting`.
+//! The boot core writes the fields of an order, then the state (release); the core reads the state (acquire), then the
+//! fields. One side alone makes each transition, as named above; an INIT accompanies `expect`, after which the core's
+//! own transitions start again from `Starting`.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use isola_abi::id::{ApicId, MAX_CORES};
 
-/// How far a core is. 0, which has no name here, is a core that nobody has asked for: `Absent`.
+/// The state of a core. 0, which has no variant, is `Absent`: the core was never started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum State {
-    /// It was told to start. `start.s` knows the number.
+    /// The core was started. `start.s` contains this number.
     Starting = 1,
     /// Halted, waiting for an order.
     Parked = 2,
-    /// It has an order, and hasn't seen it yet.
+    /// The core has an order that it has not taken.
     Ordered = 3,
-    /// It does what it was ordered to.
+    /// The core executes its order.
     Away = 4,
 }
 
-/// What a core is ordered to do.
+/// An order to a core.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Order {
-    /// To call a function, and park again when it returns.
+    /// Call a function, and park again when it returns.
     Call {
         /// The function.
         function: fn(u64),
         /// Its argument.
         argument: u64,
     },
-    /// To leave for another address space.
+    /// Enter another address space.
     Enter(Entry),
 }
 
-/// How a core enters an address space.
+/// The data for a core's entry to an address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// The space's root.
     pub(crate) root: u64,
     /// Top of the stack.
     pub(crate) stack_top: u64,
-    /// What is called there.
+    /// Address of the function that is called there.
     pub(crate) entry: u64,
-    /// With which argument.
+    /// Argument of that function.
     pub(crate) argument: u64,
-    /// The core's page of descriptor tables, as mapped writable in the space that is left.
+    /// The core's page of descriptor tables, as mapped writable in the present space.
     pub(crate) core_page_here: u64,
-    /// The same page, as mapped in the space that is entered.
+    /// The same page, as mapped in the entered space.
     pub(crate) core_page: u64,
-    /// The interrupt table, likewise.
+    /// The interrupt table, as mapped in the entered space.
     pub(crate) interrupt_table: u64,
 }
 
-/// A core's slot. The first four fields are read by `start.s`.
+/// The slot of a core. `start.s` reads the first four fields.
 #[repr(C, align(128))]
 pub(super) struct Slot {
     apic: AtomicU32,
@@ -93,7 +93,7 @@ static isola_core_slots: [Slot; MAX_CORES] = [const {
     }
 }; MAX_CORES];
 
-/// Where a parked core lives.
+/// Address space, stack and tables of a parked core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Home {
     pub(super) stack_top: u64,
@@ -103,17 +103,17 @@ pub(super) struct Home {
 }
 
 impl Slot {
-    /// All slots.
+    /// Returns all slots.
     pub(super) fn all() -> impl Iterator<Item = &'static Self> {
         isola_core_slots.iter()
     }
 
-    /// The slot of a core; `None` where there are no so many.
+    /// Returns the slot of a core; `None` if the id is too large.
     pub(super) fn of(core: u32) -> Option<&'static Self> {
         isola_core_slots.get(core as usize)
     }
 
-    /// Says who the core is and where it lives.
+    /// Sets the core's APIC id, and its home.
     pub(super) fn set_home(&self, apic: ApicId, home: Home) {
         self.apic.store(apic.0, Ordering::Relaxed);
         self.stack_top.store(home.stack_top, Ordering::Relaxed);
@@ -122,7 +122,7 @@ impl Slot {
         self.interrupt_table.store(home.interrupt_table, Ordering::Relaxed);
     }
 
-    /// Where the core lives.
+    /// Returns the core's home.
     pub(super) fn home(&self) -> Home {
         Home {
             stack_top: self.stack_top.load(Ordering::Relaxed),
@@ -132,27 +132,27 @@ impl Slot {
         }
     }
 
-    /// Lets the core start.
+    /// Allows the core to start.
     pub(super) fn expect(&self) {
         self.state.store(State::Starting as u32, Ordering::SeqCst);
     }
 
-    /// Whether the core waits for an order.
+    /// Returns whether the core waits for an order.
     pub(super) fn is_parked(&self) -> bool {
         self.state.load(Ordering::Acquire) == State::Parked as u32
     }
 
-    /// Whether the core has an order that it has not taken.
+    /// Returns whether the core has an order that it has not taken.
     pub(super) fn is_ordered(&self) -> bool {
         self.state.load(Ordering::Acquire) == State::Ordered as u32
     }
 
-    /// Says that the core waits for an order. Called by the core.
+    /// Marks the core as waiting for an order. Called by the core.
     pub(super) fn park(&self) {
         self.state.store(State::Parked as u32, Ordering::Release);
     }
 
-    /// Gives a parked core an order, which it sees when it is interrupted next.
+    /// Gives a parked core an order, which it takes at its next interrupt.
     pub(super) fn give(&self, order: Order) {
         let words = match order {
             Order::Call { function, argument } => [0, function as usize as u64, argument, 0, 0, 0, 0, 0],
@@ -173,7 +173,7 @@ impl Slot {
         self.state.store(State::Ordered as u32, Ordering::Release);
     }
 
-    /// Takes an order, where there is one. Called by the core.
+    /// Takes an order, if there is one. Called by the core.
     pub(super) fn take(&self) -> Option<Order> {
         if self.state.load(Ordering::Acquire) != State::Ordered as u32 {
             return None;
@@ -182,7 +182,7 @@ impl Slot {
         let word = |index: usize| words[index];
         self.state.store(State::Away as u32, Ordering::Release);
         if word(0) == 0 {
-            // SAFETY: `give` has stored a function there, before the state that was read.
+            // SAFETY: `give` stored a function there before it stored the state that was read (acquire).
             let function = unsafe { core::mem::transmute::<usize, fn(u64)>(word(1) as usize) };
             return Some(Order::Call { function, argument: word(2) });
         }

@@ -1,8 +1,8 @@
-# How a processor starts: in real mode, at the page below 1 MiB that the startup interrupt named, where a copy
-# of this trampoline stands. By way of the image's early tables it comes to long mode, to the image's code, and
-# finds its slot (slot.rs) by its APIC id.
+# The start of a processor: in real mode, at the page below 1 MiB that the startup interrupt named, which contains a
+# copy of this trampoline. With the image's early tables it enters long mode and the image's code, and finds its slot
+# (slot.rs) by its APIC id.
 #
-# The slot's layout, and TRAMPOLINE, are known to slot.rs and mod.rs too, which assert them.
+# slot.rs and mod.rs also define the slot's layout and TRAMPOLINE, and slot.rs asserts the layout.
 
 .set TRAMPOLINE, 0x8000
 .set SLOT_BYTES, 128
@@ -95,7 +95,7 @@ isola_processor_entry:
 4:  add $SLOT_BYTES, %rdi
     dec %ecx
     jnz 3b
-6:  cli                             # not expected: nobody waits for this core
+6:  cli                             # not expected: no slot waits for this core
     hlt
     jmp 6b
 5:  mov SLOT_ROOT(%rdi), %rax
@@ -110,7 +110,7 @@ isola_processor_entry:
     call *isola_processor_main@GOTPCREL(%rip)
     ud2
 
-# Where all interrupts of a parked core lead: being woken is all that they are for.
+# The handler of all interrupts of a parked core, whose only purpose is to wake it.
 .section .text.isola_parked_interrupt, "ax"
 .balign 16
 .globl isola_parked_interrupt

@@ -1,4 +1,4 @@
-//! Building a cell's address space.
+//! The construction of a cell's address space.
 
 use super::hot_plug::{HotPlug, growth_tables};
 use super::layout::{STACKS_BYTES, map_stacks, stack_tops};
@@ -29,29 +29,29 @@ use isola_abi::layout::{
 use isola_abi::ledger;
 use isola_abi::stage::Stage;
 
-/// The first of the vectors by which devices on interrupt lines interrupt a cell, and how many there are.
+/// The first vector of devices on interrupt lines in a cell, and the number of such vectors.
 pub const LINE_VECTORS: (u8, u8) = (0xe0, 16);
 
-/// Ranges of memory that a cell is taken to be built of, for the length of its ownership record, before that is known.
+/// The number of memory ranges assumed for the length of a cell's ownership record, before the actual number is known.
 const OWNERSHIP_RANGES: usize = 16;
 
-/// What a cell is built from.
+/// The input for a cell.
 #[derive(Debug)]
 pub struct Plan<'a> {
     /// The image's segments, on pages of their own.
     pub segments: Vec<Segment<'a>>,
-    /// The image's entry, as its note says.
+    /// The image's entry point, from its note.
     pub entry: u64,
-    /// The first interrupt vector's entry, as its note says.
+    /// The entry point of interrupt vector 0, from the image's note.
     pub vectors: u64,
     /// All memory of the cell.
     pub memory: Vec<Region>,
-    /// Memory that the cell only reads and executes, beside others: it keeps that until it is taken apart.
+    /// Memory with read-only segments that other cells share. The cell holds it until it is dissolved.
     pub text: Option<SharedRegion>,
-    /// Its devices, which nobody else uses.
+    /// Its devices, which no other cell or driver uses.
     pub devices: Vec<&'a mut Device>,
-    /// What it is to know. Memory, pool, image and devices are filled in; the most memory that it may have is what it
-    /// gets, where that is more than is said.
+    /// The descriptor. The builder fills in memory, pool, image and devices, and raises the memory limit to the memory
+    /// that the cell gets, if it is lower.
     pub descriptor: Descriptor,
 }
 
@@ -62,60 +62,59 @@ pub struct Segment<'a> {
     pub virt: u64,
     /// Its length in memory, in bytes.
     pub memory_bytes: u64,
-    /// What may be done with it.
+    /// Permitted accesses.
     pub rights: Rights,
-    /// What is in it.
+    /// Contents.
     pub bytes: SegmentBytes<'a>,
 }
 
-/// What is in a segment.
+/// The contents of a segment.
 #[derive(Debug)]
 pub enum SegmentBytes<'a> {
-    /// These bytes, as far as they fit, and zeros.
+    /// A copy of these bytes, as far as they fit, then zeros.
     Copied(&'a [u8]),
-    /// What is in the plan's [`Plan::text`] from there on, a whole page; only to be read or executed.
+    /// Pages of [`Plan::text`]; the segment must not be writable.
     Shared {
-        /// How many bytes lie before it.
+        /// Offset of the segment's first page in the text, in bytes.
         offset: u64,
     },
-    /// What is there: the segment stands in memory already, on whole pages.
+    /// The memory at which the segment already is, on whole pages.
     InPlace(InPlace),
 }
 
-/// Where a segment of the running image stands.
+/// The address of a segment of the running image.
 #[derive(Debug)]
 pub struct InPlace(PhysAddr);
 
 impl InPlace {
-    /// A segment at `phys`.
+    /// Names the segment at `phys`.
     ///
     /// # Safety
-    /// The whole segment must stand there, and nobody may use its memory once the cell is entered.
+    /// The whole segment must be there, and only the cell may use its memory once the cell is entered.
     pub(crate) unsafe fn new(phys: PhysAddr) -> Self {
         Self(phys)
     }
 }
 
-/// Why a cell cannot be built.
+/// A failure to build a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BuildError {
     /// A segment or a device cannot be mapped, or the memory does not suffice.
     Map(MapError),
-    /// What the cell has to know cannot be told.
+    /// The descriptor cannot be encoded.
     Descriptor(DescriptorError),
     /// A device's interrupt cannot be routed.
     Route(RouteError),
-    /// No core, more than a cell can have, or one of them twice.
+    /// The cores are none, too many, or not distinct, or there are too few core slots.
     Cores,
-    /// A device that Isola has no driver for, or that works for another cell; or more devices than there are
-    /// vectors.
+    /// A device has no driver in Isola, or works for another cell; or there are more devices than vectors.
     Devices,
 }
 
-/// What was to be built from, and why nothing was.
+/// The reason of a failure, and the memory.
 #[derive(Debug)]
 pub struct BuildFailure {
-    /// Why.
+    /// The reason.
     pub error: BuildError,
     /// The memory, as it was given.
     pub memory: Vec<Region>,
@@ -143,9 +142,8 @@ impl From<MapError> for BuildError {
     }
 }
 
-/// Memory that a cell takes before it has any pool: for an image whose segments take `own_bytes` in whole pages, and
-/// `shared_bytes` in those that are not its own, and so many cores, at some of so many places. In bytes, and a little more
-/// than it is.
+/// Returns the memory that a cell needs before it has any pool, in bytes, rounded up a little. The image's own segments
+/// take `own_bytes` in whole pages, its shared ones `shared_bytes`; `cores` of the `places` core slots are occupied.
 pub fn needed_bytes(own_bytes: u64, shared_bytes: u64, cores: usize, places: usize) -> u64 {
     let tables = 45 + (own_bytes + shared_bytes).div_ceil(1 << 21) + places as u64;
     let ownership = ownership_record_bytes(OWNERSHIP_RANGES, cores);
@@ -161,7 +159,7 @@ impl CellSpace {
     /// Builds a cell's address space. Its devices work for it from here on, until they are reset.
     ///
     /// # Errors
-    /// A [`BuildFailure`], which has the memory.
+    /// A [`BuildFailure`], which contains the memory.
     pub fn build(plan: Plan<'_>, own: &OwnSpace, lines: &mut InterruptLines) -> Result<Self, BuildFailure> {
         let Plan { segments, entry, vectors, memory, text, mut devices, mut descriptor } = plan;
         let grant: Vec<PhysRange> = memory.iter().map(Region::range).collect();
@@ -230,20 +228,20 @@ impl CellSpace {
 }
 
 fn failure(error: BuildError, grant: Vec<PhysRange>) -> BuildFailure {
-    // SAFETY: the ranges are those of the regions that were given; what was built of them is not used.
+    // SAFETY: the ranges are those of the given regions; the parts that were built from them are not used.
     let memory = grant.into_iter().map(|range| unsafe { Region::new(range, Contents::Unknown) }).collect();
     BuildFailure { error, memory }
 }
 
-/// Where parts are that the supervisor looks at later.
+/// The parts that the supervisor accesses later.
 struct Parts {
     core_pages: PhysAddr,
     descriptor: PhysAddr,
     report: PhysAddr,
-    /// For the tables of what the cell may still get.
+    /// Reserved for the page tables of later plugs.
     growth_tables: Vec<Region>,
     pool: Vec<PhysRange>,
-    /// For the ownership record of a cell that has a supervisor.
+    /// The pages of the ownership record, if the cell has a supervisor.
     ownership: Option<Region>,
 }
 
@@ -305,7 +303,7 @@ impl Builder {
         let report = self.add_area(REPORT, report_bytes, Rights::ReadWrite)?.into_range().start;
         let mut area = self.add_area(DESCRIPTOR, DESCRIPTOR_SIZE, Rights::Read)?;
         let growth_bytes = descriptor.memory_max_bytes - descriptor.memory_bytes;
-        // Who has no supervisor gets nothing unasked.
+        // Without a supervisor no operator can plug memory.
         let given = if descriptor.supervisor.is_some() { self.stock.len_bytes() } else { 0 };
         let growth_tables = match growth_tables(given, growth_bytes) {
             0 => Vec::new(),
@@ -355,7 +353,7 @@ impl Builder {
             }
             SegmentBytes::Shared { offset } => {
                 let memory = self.in_text(*offset, len_bytes).ok_or(MapError::Misaligned(*offset))?;
-                // A name by which a cell could write to what is others' as well must not come to be.
+                // A cell must not get a writable mapping of memory that it shares.
                 if segment.rights == Rights::ReadWrite {
                     return Err(MapError::Misaligned(segment.virt).into());
                 }
@@ -371,14 +369,14 @@ impl Builder {
         Ok(ImageSegment { virt, memory })
     }
 
-    /// Where that part of the text is, if it is one.
+    /// Returns the memory of that part of the text; `None` if the part is not within the text.
     fn in_text(&self, offset: u64, len_bytes: u64) -> Option<PhysRange> {
         let text = self.text?;
         let is_inside = offset.checked_add(len_bytes).is_some_and(|end| end <= text.len_bytes);
         is_inside.then(|| PhysRange::new(PhysAddr(text.start.0 + offset), len_bytes))
     }
 
-    /// Maps the interrupt table and the places' pages, and returns where these are.
+    /// Maps the interrupt table, the shootdown page and the core slots' pages; returns the address of the latter.
     fn add_tables(&mut self, vectors: u64, places: u64) -> Result<PhysAddr, MapError> {
         let mut interrupts = self.add_area(TABLES, PAGE_SIZE, Rights::Read)?;
         tables::fill_interrupt_table(interrupts.bytes_mut(), vectors);
@@ -395,10 +393,10 @@ impl Builder {
         Ok(pages.into_range().start)
     }
 
-    /// Sets aside the tables of the virtual memory that the cell maps itself, by which it maps it.
+    /// Reserves and links the page tables of the region area, and maps them so that the cell can write them.
     fn add_region_tables(&mut self, growth_bytes: u64) -> Result<PhysRange, MapError> {
         let len_bytes = region_tables(self.stock.len_bytes(), growth_bytes) * PAGE_SIZE;
-        // Those of a large cell are many pages: mapped as large ones, where they can be.
+        // A large cell has many such pages: they are mapped as large pages if possible.
         let large = leaf_bytes(1);
         let aligned = if len_bytes < large { None } else { self.stock.take_aligned(len_bytes, large) };
         let tables = aligned.or_else(|| self.stock.take(len_bytes)).ok_or(MapError::OutOfMemory)?;
@@ -408,7 +406,7 @@ impl Builder {
         Ok(range)
     }
 
-    /// Maps what is left as the pool. The tables for that are taken first, as many as it can need.
+    /// Maps the remaining memory as the pool. Takes the tables for that first, as many as it can need.
     fn add_pool(&mut self) -> Result<Vec<PoolRange>, MapError> {
         let mut left = core::mem::take(&mut self.stock).into_regions();
         let needed = pool_tables(&left, self.largest) * PAGE_SIZE;
@@ -466,7 +464,7 @@ impl Builder {
         Ok(added)
     }
 
-    /// Maps the pages that registers stand in, and returns where the registers are.
+    /// Maps the pages with device registers, and returns the virtual address of the registers.
     fn add_registers(&mut self, registers: PhysRange) -> Result<u64, MapError> {
         let offset = registers.start.0 % PAGE_SIZE;
         let len_bytes = (offset + registers.len_bytes).next_multiple_of(PAGE_SIZE);
@@ -494,7 +492,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_core_is_in_a_cell_once() {
+    fn invalid_sets_of_cores_are_rejected() {
         use isola_abi::descriptor::{Clock, Core};
         use isola_abi::id::{ApicId, CellId, CoreId, NodeId};
         use isola_abi::topology::CoreSite;

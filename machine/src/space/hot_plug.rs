@@ -1,12 +1,13 @@
-//! Memory that a cell gets, and gives back, while cores run in it.
+//! Memory hot-plug and hot-unplug, while cores run in the cell.
 //!
-//! **What comes** gets into the direct map by entries that were not present before, which no processor remembers: nobody
-//! has to forget anything. The tables for that were reserved when the space was built, so that it can be told beforehand
-//! whether a chunk can be mapped: all of it, or none.
+//! **Plug.** A block enters the direct map by entries that were not present before. Non-present entries are not cached
+//! in any TLB, so no shootdown is needed. The tables were reserved when the space was built, so it is known beforehand
+//! whether all of a block can be mapped.
 //!
-//! **What goes** passes three steps, as the cell's cores remember where it was: it is taken out of the direct map
-//! ([`CellSpace::unplug`]); every core forgets, by code of the supervisor ([`super::shootdown`]), and then it is anybody's
-//! ([`CellSpace::take_unplugged`]). Only the cell's pool can go: never its image, its tables, its descriptor or its report.
+//! **Unplug** takes two steps, as TLBs of the cell's cores may still have translations: [`CellSpace::unplug`] removes a
+//! block from the direct map; [`CellSpace::take_unplugged`] has every core flush its TLB, by code of the supervisor
+//! ([`super::shootdown`]), and returns the memory, which is free then. Only memory of the cell's pool can be unplugged,
+//! never its image, tables, descriptor or report.
 
 use super::CellSpace;
 use super::layout::{STACKS_BYTES, map_stacks};
@@ -23,18 +24,18 @@ use isola_abi::id::{NodeId, PhysRange};
 use isola_abi::layout::{DIRECT_MAP, PAGE_SIZE, STACK_SIZE};
 use isola_abi::unplug::{GRANULE, MAX_UNPLUGGED, UnplugRequest};
 
-/// The most tables that a chunk takes: one of 2 MiB pages, and one of those.
+/// The most tables that a block needs: one of 2 MiB leaves, and one directory above it.
 const TABLES: u64 = 2;
 
-/// Tables of tables that all chunks together may take: one for each 512 GiB of the machine's memory that has some.
+/// The most directories that all blocks together need: one for each 512 GiB of the machine's memory that has some.
 const SPANS: u64 = 8;
 
-/// The most tables that a block takes that goes: one for each of two pages of 1 GiB that it only is a part of.
+/// The most tables that an unplugged block needs: one for each of two leaves of 1 GiB that it covers only in part.
 const CUT_TABLES: u64 = 2;
 
-/// How many tables to reserve for a cell that begins with so much memory and may ask for so many bytes more. Any cell
-/// can be given more unasked, and have memory taken away: it has a table for each 256 KiB that it begins with, but no
-/// more than all chunks can take, and one for each GiB.
+/// Returns the number of tables to reserve for a cell with `memory_bytes` that may request `growth_bytes` more. The
+/// operator can also plug memory into any cell, and unplug it; hence a table for each 256 KiB of the initial memory,
+/// but no more than all blocks can need, and one for each GiB.
 pub(super) fn growth_tables(memory_bytes: u64, growth_bytes: u64) -> u64 {
     let all = MAX_CHUNKS as u64 + SPANS;
     let unasked = (memory_bytes >> 18).min(all);
@@ -45,43 +46,44 @@ pub(super) fn growth_tables(memory_bytes: u64, growth_bytes: u64) -> u64 {
     unasked.max(asked) + (memory_bytes >> 30)
 }
 
-/// How long a core may take for a non-maskable interrupt, in us. Generous, as emulated cores may have to wait for a host's.
+/// The time limit for a core to handle a non-maskable interrupt, in us. Generous, as an emulated core may have to wait
+/// for a core of its host.
 const FORGET_LIMIT_US: u64 = 2_000_000;
 
-/// What a core was told that is to forget.
+/// The interrupt that a core was sent for its TLB flush.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Told {
     Nothing,
-    /// To come to where it forgets.
+    /// An ordinary one, as the core is still entering the cell.
     ToCome,
-    /// To forget.
+    /// A non-maskable one.
     ByForce,
 }
 
-/// What a space has got and given back since it was built, and what it takes to do so.
+/// The memory that a space has gained and lost since it was built, and the reserves for further changes.
 #[derive(Debug)]
 pub(super) struct HotPlug {
     space: AddressSpace,
-    /// Of the memory that the space was built from.
+    /// Tables, from the memory that the space was built from.
     tables: Stock,
-    /// All that comes back when the space is taken apart.
+    /// All memory of the space, which [`CellSpace::dissolve`] returns.
     owned: RangeSet,
-    /// What of it the cell uses as it likes, in its direct map.
+    /// The part of it in the direct map, which the cell uses freely.
     pool: RangeSet,
-    /// That as it was when the space was built.
+    /// The pool when the space was built.
     first_pool: RangeSet,
-    /// The chunks that the cell is told of.
+    /// The plugged blocks that the cell's live words list.
     chunks: Vec<PhysRange>,
-    /// What has gone from the direct map, and is still remembered.
+    /// Blocks that were removed from the direct map, but whose translations may still be in TLBs.
     unplugged: Vec<PhysRange>,
-    /// The places that have stacks: the first so many, as places are given stacks in order.
+    /// The number of core slots with stacks: the first ones, as slots are given stacks in order.
     cores_with_stacks: usize,
-    /// Memory for the stacks of others.
+    /// Memory for the stacks of further core slots.
     stack_pages: Stock,
 }
 
 impl HotPlug {
-    /// Of a space that was built of `owned`, whose pool is `pool`.
+    /// Creates the state of a space that was built of `owned`, whose pool is `pool`.
     pub(super) fn new(
         space: AddressSpace,
         tables: Stock,
@@ -103,12 +105,12 @@ impl HotPlug {
         }
     }
 
-    /// Whether a core can come to that place.
+    /// Returns whether the core slot has stacks, so that a core can enter it.
     pub(super) fn has_stacks(&self, place: usize) -> bool {
         place < self.cores_with_stacks
     }
 
-    /// What the space has.
+    /// Returns the memory of the space.
     pub(super) fn owned(&self) -> impl Iterator<Item = PhysRange> {
         self.owned.iter()
     }
@@ -117,13 +119,13 @@ impl HotPlug {
         self.tables.len_bytes() / PAGE_SIZE
     }
 
-    /// How many chunks surely can be mapped.
+    /// Returns how many blocks can certainly be mapped.
     fn places(&self) -> usize {
         let tables = usize::try_from(self.table_count() / TABLES).unwrap_or(usize::MAX);
         MAX_CHUNKS.saturating_sub(self.chunks.len()).min(tables)
     }
 
-    /// As it is by now: told of those chunks, without those unplugged ranges.
+    /// Adds the plugged blocks and removes the unplugged ranges of an adopted cell.
     pub(super) fn with(
         mut self,
         chunks: Vec<PhysRange>,
@@ -135,22 +137,22 @@ impl HotPlug {
         self
     }
 
-    /// Whether a chunk is one, and can be mapped.
+    /// Returns whether `chunk` is a valid block that can be mapped.
     fn has_place_for(&self, chunk: PhysRange) -> bool {
         let len = chunk.len_bytes;
         let is_chunk = len.is_power_of_two() && (SMALLEST_CHUNK..=LARGEST_CHUNK).contains(&len);
         is_chunk && chunk.start.0.is_multiple_of(len) && self.places() > 0 && !self.owned.meets(chunk)
     }
 
-    /// What is not the cell's of what it began with and of the chunks that it is told of, if these are its pool and those
-    /// its chunks.
+    /// Returns the unplugged ranges for this pool and these plugged blocks: the parts of the original pool and of the
+    /// blocks that are not in `pool`.
     fn unplugged_ranges(&self, pool: &RangeSet, chunks: &[PhysRange]) -> Vec<PhysRange> {
         let mut told = self.first_pool.clone();
         chunks.iter().for_each(|chunk| told.insert(*chunk));
         told.without(pool).iter().collect()
     }
 
-    /// Takes a block out of the direct map, and out of what the cell is told to own, if it is one that can go.
+    /// Removes a block from the direct map and from the memory that the live words list, if it can be unplugged.
     fn unplug(
         &mut self,
         block: PhysRange,
@@ -173,14 +175,14 @@ impl HotPlug {
         unplug_request.set_unplugged(&unplugged_ranges);
         gone.into_iter().for_each(vacate);
         (self.pool, self.chunks) = (pool, stay);
-        // There are tables for it, and it is whole granules: what could fail was looked at.
+        // The checks above exclude both errors: there are tables for it, and it is whole granules.
         let _ = self.space.unmap(DIRECT_MAP + block.start.0, block.len_bytes, &mut self.tables);
         self.unplugged.push(block);
         true
     }
 }
 
-/// There is no memory for a place's stacks.
+/// There is no memory for the stacks of a core slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoStacks;
 
@@ -193,17 +195,17 @@ impl fmt::Display for NoStacks {
 impl core::error::Error for NoStacks {}
 
 impl CellSpace {
-    /// Gives the cell a chunk, see [`isola_abi::growth`], while it runs: maps it, zeroed, in its direct map, and enters
-    /// it in what the cell is told to own.
+    /// Plugs a block, see [`isola_abi::growth`], while the cell runs: maps it, zeroed, in the direct map, and lists it
+    /// in the live words.
     ///
     /// # Errors
-    /// The memory as it was, where it is no chunk, or there is no place for it.
+    /// The memory as it was, if it is no valid block, or there is no room for it.
     pub fn extend(&mut self, mut memory: Region, node: NodeId) -> Result<(), Region> {
         let chunk = memory.range();
         if !self.hot_plug.has_place_for(chunk) {
             return Err(memory);
         }
-        // Written down first: it is somebody's at every moment.
+        // Recorded first, so that the memory has a recorded owner at every moment.
         let mut owned = self.hot_plug.owned.clone();
         owned.insert(chunk);
         if self.record.as_mut().is_some_and(|record| !record.set_memory(owned.iter())) {
@@ -212,8 +214,8 @@ impl CellSpace {
         memory.scrub();
         self.hot_plug.owned.insert(memory.into_range());
         let virt = DIRECT_MAP + chunk.start.0;
-        // There are tables, and nothing else can be there: should it be so all the same, the chunk stays unused until the
-        // cell ends.
+        // There are tables, and nothing is mapped there; if mapping failed nevertheless, the block would stay unused
+        // until the cell ends.
         let HotPlug { space, tables, .. } = &mut self.hot_plug;
         let is_mapped = space.map(virt, chunk, Rights::ReadWrite, Caching::Cached, tables).is_ok();
         if is_mapped {
@@ -227,15 +229,15 @@ impl CellSpace {
         Ok(())
     }
 
-    /// How many chunks the cell surely can be given.
+    /// Returns how many blocks the cell can certainly be given.
     pub fn chunk_places(&self) -> usize {
         self.hot_plug.places()
     }
 
-    /// Makes the next place that has no stacks ready for a core, and all before that one.
+    /// Allocates the stacks of a core slot and of all earlier ones that have none.
     ///
     /// # Errors
-    /// [`NoStacks`], where that takes memory, which [`Self::allocate_stacks_from`] gives.
+    /// [`NoStacks`] if memory is missing; [`Self::allocate_stacks_from`] adds some.
     pub fn allocate_stacks(&mut self, place: usize) -> Result<(), NoStacks> {
         let HotPlug { space, cores_with_stacks, stack_pages, .. } = &mut self.hot_plug;
         while *cores_with_stacks <= place {
@@ -248,10 +250,11 @@ impl CellSpace {
         Ok(())
     }
 
-    /// Gives the cell memory that [`Self::allocate_stacks`] takes stacks from. It is the cell's until the space is dissolved.
+    /// Adds memory from which [`Self::allocate_stacks`] takes stacks. It belongs to the cell until the space is
+    /// dissolved.
     ///
     /// # Errors
-    /// The memory, where it cannot be written down whose it is.
+    /// The memory, if the ownership record cannot list it.
     pub fn allocate_stacks_from(&mut self, mut memory: Region) -> Result<(), Region> {
         let mut owned = self.hot_plug.owned.clone();
         owned.insert(memory.range());
@@ -264,31 +267,32 @@ impl CellSpace {
         Ok(())
     }
 
-    /// Tells the cell what came of its request of that number.
+    /// Answers the cell's memory request `number`.
     pub fn answer(&self, number: u32, answer: Answer) {
         self.live().grown.reply(number, answer);
     }
 
-    /// Tells the cell the most memory that it may have from now on, in bytes.
+    /// Announces to the cell the most memory that it may have from now on, in bytes.
     pub fn set_limit(&self, limit_bytes: u64) {
         self.live().grown.limit_bytes.store(limit_bytes, Ordering::Release);
     }
 
-    /// Asks the cell to offer so many bytes that it can do without. Returns the request's number.
+    /// Sends the cell a reclaim request for so many bytes. Returns the request's number.
     pub fn request_unplug(&self, len_bytes: u64) -> u32 {
         let number = self.live().unplug_request.ask(len_bytes);
         self.interrupt();
         number
     }
 
-    /// Tells the cell what became of the offer to the last request: bit n of `taken` stands for its block n.
+    /// Reports the settlement of the offer to the last reclaim request: bit n of `taken` is set if block n was
+    /// unplugged.
     pub fn settle(&self, taken: u32) {
         self.live().unplug_request.settle(taken);
         self.interrupt();
     }
 
-    /// Takes those of these blocks out of the cell that can go: whole granules of its pool. Bit n of what is returned says
-    /// that block n has gone, which is not anybody else's before every core has forgotten it.
+    /// Unplugs those of these blocks that are whole granules of the pool. Returns a word whose bit n is set if block n
+    /// was unplugged. The memory must not be used for anything else before every core has flushed its TLB.
     pub fn unplug(&mut self, blocks: &[PhysRange]) -> u32 {
         let Self { share, hot_plug, .. } = self;
         let live = share.live();
@@ -299,12 +303,12 @@ impl CellSpace {
         })
     }
 
-    /// The memory that was unplugged, with whatever the cell left in it. Before that, every core in the cell is made to
-    /// forget what it knew of the cell's page tables, whatever it does: by a non-maskable interrupt. `cores` are all that are
-    /// in the cell, each with its place.
+    /// Returns the unplugged memory, with the contents that the cell left. Before that, every core in the cell flushes
+    /// its TLB, whatever it executes, at a non-maskable interrupt. `cores` are all cores in the cell, each with its
+    /// core slot.
     ///
     /// # Errors
-    /// The place of a core that does not forget. The memory stays the space's then, until it is taken apart.
+    /// The slot of a core that does not flush. The memory then stays with the space until it is dissolved.
     pub fn take_unplugged(&mut self, cores: &[(usize, &AwayCore)]) -> Result<Vec<Region>, usize> {
         self.have_forgotten(cores)?;
         let mut owned = self.hot_plug.owned.clone();
@@ -315,9 +319,10 @@ impl CellSpace {
         let blocks = core::mem::take(&mut self.hot_plug.unplugged);
         let take = |block: PhysRange| {
             self.hot_plug.owned.remove(block);
-            // SAFETY: it was a part of the regions that the space was made of; no table of the space names it, and no core
-            // remembers one that did. A device that the cell has told to write there is the guard's to prevent, as
-            // everywhere: what it names to devices is the cell's own.
+            // SAFETY: the memory was part of the regions from which the space was made; no table of the space maps it,
+            // and no core has a translation of it in its TLB. A device of the cell may still write there, as to any
+            // memory: the addresses that it gets are the cell's responsibility, and only an IOMMU or a guard could
+            // check them (docs/isolation.md, "Devices").
             unsafe { Region::new(block, Contents::Unknown) }
         };
         Ok(blocks.into_iter().map(take).collect())
@@ -343,8 +348,8 @@ impl CellSpace {
         }
     }
 
-    /// Whether the core at that place has forgotten, by the supervisor's own code ([`super::shootdown`]); where it has not,
-    /// and was not told, it is.
+    /// Returns whether the core at slot `place` has flushed its TLB, by the supervisor's code ([`super::shootdown`]).
+    /// If not, sends it the interrupt that it still needs.
     fn tell(&self, place: usize, core: &AwayCore, told: &mut Told, generation: u32) -> bool {
         let has_forgotten = self.share.generation_at(place) == Some(generation);
         match *told {
@@ -354,7 +359,7 @@ impl CellSpace {
                 core.interrupt_by_force();
             }
             Told::Nothing => {
-                // It is on its way in, where no interrupt must come by force.
+                // The core is still entering the cell, where it must not get a non-maskable interrupt.
                 *told = Told::ToCome;
                 core.interrupt(REQUEST_VECTOR);
             }
@@ -377,7 +382,7 @@ mod tests {
 
     const CHUNK_PAGES: u64 = SMALLEST_CHUNK / PAGE_SIZE;
 
-    /// A space that is nothing but tables and a descriptor.
+    /// Creates a space that consists only of tables and a descriptor.
     fn space(tables: u64) -> CellSpace {
         let mut memory = Stock::new(alloc::vec![test_region(tables + 2)]);
         let descriptor = memory.take(PAGE_SIZE).unwrap().into_range().start;
@@ -397,19 +402,19 @@ mod tests {
         CellSpace { share: Arc::new(built), hot_plug: HotPlug::new(space, memory, [], [], 0), record: None }
     }
 
-    fn told(space: &CellSpace) -> Vec<(PhysRange, NodeId)> {
-        // SAFETY: the page that `space` has made, zero, which are values of these words.
+    fn listed(space: &CellSpace) -> Vec<(PhysRange, NodeId)> {
+        // SAFETY: `space` made the page, of zeros, which are valid values of these words.
         unsafe { &*direct(space.share.descriptor).cast::<LiveWords>() }.grown.iter().collect()
     }
 
     #[test]
-    fn a_chunk_is_zeroed_mapped_told_and_comes_back_with_the_rest() {
+    fn a_plugged_block_is_zeroed_mapped_listed_and_returned_with_the_rest() {
         let mut space = space(growth_tables(0, 4 * SMALLEST_CHUNK));
         let chunk = test_region(CHUNK_PAGES);
         let range = chunk.range();
         assert!(chunk.bytes().iter().any(|byte| *byte != 0));
         space.extend(chunk, NodeId(3)).unwrap();
-        assert_eq!(told(&space), [(range, NodeId(3))]);
+        assert_eq!(listed(&space), [(range, NodeId(3))]);
         let last = range.end().0 - 1;
         let found = space.hot_plug.space.translate(DIRECT_MAP + last).unwrap();
         assert_eq!((found.phys.0, found.rights), (last, Rights::ReadWrite));
@@ -421,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_chunk_or_has_no_place_comes_back() {
+    fn an_invalid_block_or_one_without_tables_is_returned() {
         let mut full = space(1);
         let len = |result: Result<(), Region>| result.unwrap_err().len_bytes();
         assert_eq!(len(full.extend(test_region(CHUNK_PAGES), NodeId(0))), SMALLEST_CHUNK);
@@ -430,20 +435,20 @@ mod tests {
         assert_eq!(len(other.extend(test_region(3 * CHUNK_PAGES), NodeId(0))), 3 * SMALLEST_CHUNK);
         let (_, crooked) = test_region(CHUNK_PAGES + 1).split(PAGE_SIZE).unwrap();
         assert_eq!(len(other.extend(crooked, NodeId(0))), SMALLEST_CHUNK);
-        assert!(told(&full).is_empty() && told(&other).is_empty());
+        assert!(listed(&full).is_empty() && listed(&other).is_empty());
     }
 
     #[test]
-    fn there_are_tables_for_as_many_chunks_as_there_are_places() {
+    fn tables_suffice_for_the_maximum_number_of_blocks() {
         let mut space = space(growth_tables(0, u64::MAX));
-        // Each far from the others: only the numbers count, as no such memory is ever looked at.
+        // Far from each other: only the addresses count, as no code accesses this memory.
         for number in 0..MAX_CHUNKS as u64 {
             let range = PhysRange::new(PhysAddr((number + 1) * LARGEST_CHUNK * 16), LARGEST_CHUNK / 2);
-            // SAFETY: never looked into: it counts as zero.
+            // SAFETY: no code accesses the memory: it counts as zero.
             let chunk = unsafe { Region::new(range, Contents::Zero) };
             space.extend(chunk, NodeId(0)).unwrap();
         }
-        assert_eq!(told(&space).len(), MAX_CHUNKS);
+        assert_eq!(listed(&space).len(), MAX_CHUNKS);
         assert!(space.extend(test_region(CHUNK_PAGES), NodeId(0)).is_err());
     }
 
@@ -456,43 +461,43 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_is_mapped_no_more_and_comes_back_once() {
+    fn an_unplugged_block_is_unmapped_and_returned_once() {
         let mut space = space(growth_tables(0, u64::MAX));
         let (first, second) = (test_region(4 * CHUNK_PAGES), test_region(CHUNK_PAGES));
         let ranges = [first.range(), second.range()];
-        // The test's regions are at multiples of 2 MiB alone.
+        // The test's regions are aligned only at multiples of 2 MiB.
         let (chunks, len) = ([part(ranges[0], 0, 1), part(ranges[0], 1, 1), ranges[1]], 3);
         let (a, rest) = first.split(GRANULE).unwrap();
         let (b, _) = rest.split(GRANULE).unwrap();
         for chunk in [a, b, second] {
             space.extend(chunk, NodeId(1)).unwrap();
         }
-        assert_eq!(told(&space).len(), len);
+        assert_eq!(listed(&space).len(), len);
         let foreign = PhysRange::new(space.share.descriptor, GRANULE);
         let crooked = PhysRange::new(PhysAddr(ranges[1].start.0 + PAGE_SIZE), GRANULE);
         let beyond = part(ranges[0], 1, 2);
         let offered = [foreign, chunks[1], crooked, beyond, PhysRange::new(PhysAddr(u64::MAX - 1), u64::MAX)];
         assert_eq!(space.unplug(&offered), 0b10);
-        assert_eq!(told(&space), [(chunks[0], NodeId(1)), (chunks[2], NodeId(1))]);
+        assert_eq!(listed(&space), [(chunks[0], NodeId(1)), (chunks[2], NodeId(1))]);
         let translate =
             |space: &CellSpace, at: PhysRange| space.hot_plug.space.translate(DIRECT_MAP + at.start.0);
         assert_eq!(translate(&space, chunks[1]), None);
         assert!(translate(&space, chunks[0]).is_some());
-        assert_eq!(space.unplug(&[chunks[1]]), 0, "it has gone");
+        assert_eq!(space.unplug(&[chunks[1]]), 0, "unplugged already");
         assert_eq!(gone(&mut space), [chunks[1]]);
         assert_eq!(gone(&mut space), []);
-        // SAFETY: it was just taken, and belongs to nobody.
+        // SAFETY: the space has just returned it, and no other code owns it.
         let back = unsafe { Region::new(chunks[1], Contents::Unknown) };
         space.extend(back, NodeId(1)).unwrap();
         assert_eq!(translate(&space, chunks[1]).map(|at| at.phys), Some(chunks[1].start));
         assert_eq!(space.unplug(&[chunks[2]]), 1);
         let owned: Vec<PhysRange> = space.dissolve().unwrap().iter().map(Region::range).collect();
         let expected = RangeSet::of(chunks);
-        assert!(owned.iter().copied().eq(expected.iter()), "what nobody took comes back with the rest");
+        assert!(owned.iter().copied().eq(expected.iter()), "an untaken block is returned with the rest");
     }
 
     #[test]
-    fn holes_are_told_and_no_more_of_them_are_made_than_can_be_told() {
+    fn unplugged_ranges_are_listed_and_their_number_is_bounded() {
         let len = 4 * MAX_UNPLUGGED as u64 * GRANULE;
         let pool = PhysRange::new(PhysAddr(64 * LARGEST_CHUNK), len);
         let mut memory = Stock::new(alloc::vec![test_region(400)]);
@@ -520,16 +525,16 @@ mod tests {
         assert_eq!(
             space.unplug(rest),
             (1 << (MAX_UNPLUGGED - 20)) - 1,
-            "the last would be one unplugged_range too many"
+            "the last would exceed the limit of unplugged ranges"
         );
         let is_unplugged = |space: &CellSpace, at: PhysRange| space.live().unplug_request.is_unplugged(at);
         assert!(is_unplugged(&space, every_second[3]) && !is_unplugged(&space, part(pool, 7, 1)));
-        // What is between two unplugged ranges makes them one.
+        // Unplugging a block between two unplugged ranges merges them.
         assert_eq!(space.unplug(&[part(pool, 7, 1), every_second[MAX_UNPLUGGED]]), 0b11);
         assert!(is_unplugged(&space, part(pool, 7, 1)));
         gone(&mut space);
-        // What is given again is no unplugged range.
-        // SAFETY: it was just taken; never looked into: it counts as zero.
+        // A block that is plugged again is no unplugged range.
+        // SAFETY: the space has just returned it; no code accesses it: it counts as zero.
         let back = unsafe { Region::new(part(pool, 6, 1), Contents::Zero) };
         space.extend(back, NodeId(0)).unwrap();
         assert!(!is_unplugged(&space, part(pool, 6, 1)) && is_unplugged(&space, part(pool, 7, 1)));

@@ -1,4 +1,4 @@
-//! What the image's own address space and those of cells have in common: stacks, a slot a core.
+//! Stacks: one slot per core, laid out alike in the image's own address space and in those of cells.
 
 use crate::memory::Stock;
 use crate::paging::{AddressSpace, Caching, MapError, Rights};
@@ -7,10 +7,10 @@ use isola_abi::layout::{
     EXCEPTION_STACK_SIZE, FAULT_STACK_OFFSET, NMI_STACK_OFFSET, PAGE_SIZE, STACK_SIZE, STACK_SLOT, STACKS,
 };
 
-/// Memory that the stacks of a place in a cell take, with their own table, in bytes.
+/// Memory of the stacks of one core slot of a cell, with their page table, in bytes.
 pub(super) const STACKS_BYTES: u64 = STACK_SIZE + 2 * EXCEPTION_STACK_SIZE + PAGE_SIZE;
 
-/// Tops of the stacks in a slot, whose main stack has `stack_bytes`.
+/// Returns the tops of the stacks in a stack slot, whose main stack has `stack_bytes`.
 pub(crate) fn stack_tops(slot: u64, stack_bytes: u64) -> (u64, ExceptionStacks) {
     let base = STACKS + slot * STACK_SLOT;
     let exceptions = ExceptionStacks {
@@ -20,14 +20,14 @@ pub(crate) fn stack_tops(slot: u64, stack_bytes: u64) -> (u64, ExceptionStacks) 
     (base + PAGE_SIZE + stack_bytes, exceptions)
 }
 
-/// Whether all stacks of a slot are there.
+/// Returns whether all stacks of a stack slot are mapped.
 pub(super) fn has_stacks(space: &AddressSpace, slot: u64) -> bool {
     let (top, exceptions) = stack_tops(slot, STACK_SIZE);
     let tops = [top, exceptions.double_fault_top, exceptions.non_maskable_top];
     tops.iter().all(|top| space.translate(top - PAGE_SIZE).is_some())
 }
 
-/// Maps the stacks of a slot. What is between them is left out: guards.
+/// Maps the stacks of a stack slot. The pages between them stay unmapped, as guards.
 pub(crate) fn map_stacks(
     space: &mut AddressSpace,
     slot: u64,

@@ -1,13 +1,13 @@
-//! The address space of a cell, as the supervisor has it: built, entered, looked into, taken apart.
+//! The address space of a cell, from the supervisor's side: it is built, entered, inspected, changed and dissolved
+//! here.
 //!
-//! Where things are in it says `isola_abi::layout`. All of it is made of the memory that the cell was given:
-//! its pages, its tables, its descriptor, its report; what is left over is its pool. It can get more while it runs. Only what
-//! it cannot write to of its image may stand elsewhere, in memory that it shares with others ([`Plan::text`]).
+//! `isola_abi::layout` defines its addresses. The space consists of the memory that the cell was given: image, tables,
+//! descriptor and report; the rest is its pool. More can be plugged while it runs. Only the read-only segments of the
+//! image may be elsewhere, in memory that cells share ([`Plan::text`]).
 //!
-//! While a core is in a cell, or a device works for it, the cell's memory belongs to nobody else: each
-//! [`AwayCore`] and each [`Device`](crate::device::Device) in use holds a share of the space, which it gives up
-//! when the core was reclaimed, or the device was reset. [`CellSpace::dissolve`] returns the memory when no
-//! share is left but the caller's.
+//! While a core is in a cell, or a device works for it, no other owner gets the cell's memory: each [`AwayCore`] and
+//! each [`Device`](crate::device::Device) in use holds a share of the space, and gives it up when the core was
+//! reclaimed, or the device was reset. [`CellSpace::dissolve`] returns the memory if only the caller's share is left.
 
 mod build;
 mod hot_plug;
@@ -46,98 +46,98 @@ use isola_abi::report::Report;
 pub struct CellSpace {
     share: Share,
     hot_plug: HotPlug,
-    /// What of it is written down for a supervisor that restarts; none where there is no supervisor.
+    /// The ownership record, for a supervisor that restarts; none if there is no supervisor.
     record: Option<Box<Record>>,
 }
 
-/// What keeps a cell's memory from being used for anything else.
+/// A reference that protects a cell's memory from any other use.
 pub(crate) type Share = Arc<Built>;
 
-/// What was built.
+/// The fixed parts of a space.
 #[derive(Debug)]
 pub(crate) struct Built {
     root: PhysAddr,
     entry: u64,
-    /// How many places it has for cores.
+    /// The number of core slots.
     places: usize,
-    /// How many slots its ledger has.
+    /// The number of activity slots of the ledger.
     slots: usize,
-    /// The core at the first place, which stays there.
+    /// The core at the first slot, which never leaves.
     first_apic: ApicId,
-    /// The places' pages of descriptor tables, in their order.
+    /// The core slots' pages of descriptor tables, in their order.
     core_pages: PhysAddr,
     descriptor: PhysAddr,
     report: PhysAddr,
-    /// What it only reads and executes, beside others. Held as long as anything of the cell can get at it.
+    /// The shared text. Held while any core or device of the cell can access it.
     text: Option<SharedRegion>,
-    /// How many cores have been sent in and did not come back.
+    /// The number of cores that were sent in and are not back.
     cores_inside: AtomicUsize,
 }
 
-/// Why a core cannot enter a cell. It comes back.
+/// A failure to enter a cell. It returns the core.
 #[derive(Debug)]
 pub enum EnterError {
-    /// There is no such place, or it is not given stacks, or there is a core.
+    /// The core slot does not exist, has no stacks, or is not vacant.
     NoPlace(ParkedCore),
-    /// It has not returned from a call yet.
+    /// The core has not returned from a call yet.
     Busy(ParkedCore),
 }
 
 impl CellSpace {
-    /// What the cell says of itself.
+    /// Returns the cell's report.
     pub fn report(&self) -> &Report {
-        // SAFETY: `build` has made a zeroed, page-aligned area for that many places there, which is in the direct
-        // map and stays as long as the space does. A report is atomic integers, for which zero is a value; so
-        // the cell may write to it while it is looked at.
+        // SAFETY: `build` has made a zeroed, page-aligned area for that many core slots there, which is in the direct
+        // map and stays as long as the space does. A report consists of atomic integers, for which zero is a valid
+        // value, so the cell may write to it at the same time.
         unsafe { &*Report::at(direct(self.share.report), self.share.places) }
     }
 
-    /// The cell's ledger.
+    /// Returns the cell's ledger.
     pub fn ledger(&self) -> Ledger<'_> {
         let Built { report, places, slots, .. } = &*self.share;
         let (records, counters) = Ledger::parts(direct(*report), *places, *slots);
-        // SAFETY: as for the report, behind which the area has room for that many slots. A ledger is atomic integers, too.
+        // SAFETY: as for the report, behind which the area has room for that many activity slots. A ledger consists of
+        // atomic integers, too.
         unsafe { Ledger::new(&*records, &*counters) }
     }
 
-    /// Where the memory is that it only reads and executes, beside others.
+    /// Returns the memory of the shared text.
     pub fn text(&self) -> Option<PhysRange> {
         self.share.text.as_ref().map(SharedRegion::range)
     }
 
-    /// Asks the cell for something, and interrupts its first core.
+    /// Stores a request for the cell, and interrupts its first core.
     pub fn request(&self, request: Request) {
         self.live().request.store(request as u32, Ordering::Release);
         self.interrupt();
     }
 
-    /// Interrupts the cell's first core, to look at its live words.
+    /// Interrupts the cell's first core, which then checks its live words.
     pub fn interrupt(&self) {
         local::send(Authority::OWN, self.share.first_apic, REQUEST_VECTOR);
     }
 
-    /// Puts a question to the cell, and interrupts its first core. Returns the question's number; `None` where it is too
-    /// long.
+    /// Sends the cell a query, and interrupts its first core. Returns the query's number; `None` if it is too long.
     pub fn ask(&self, line: Line, question: &[u8]) -> Option<u32> {
         let number = self.live().questions.put(line, question)?;
         self.interrupt();
         Some(number)
     }
 
-    /// The number of the question that the cell was asked last.
+    /// Returns the number of the last query.
     pub fn asked(&self, line: Line) -> u32 {
         self.live().questions.number(line)
     }
 
-    /// What of the descriptor's area changes while the cell runs.
+    /// Returns the live words of the cell.
     fn live(&self) -> &LiveWords {
         self.share.live()
     }
 
-    /// Sends a core into the cell, to a place. Does not wait for it.
+    /// Sends a core into the cell, to a core slot. Does not wait for it.
     ///
     /// # Errors
-    /// An [`EnterError`], which has the core.
+    /// An [`EnterError`], which contains the core.
     pub fn enter(&self, core: ParkedCore, place: usize) -> Result<AwayCore, EnterError> {
         let is_vacant = self.places().at(place).kind == OrderKind::Vacant;
         if place >= self.share.places || !self.hot_plug.has_stacks(place) || !is_vacant {
@@ -151,8 +151,9 @@ impl CellSpace {
         }
         self.share.note_entry(place, self.live().unplug_request.generation());
         self.places().give(place, identity);
-        // SAFETY: `build` and `allocate_stacks` have put into the space what the entry names; the share keeps it until the core was
-        // reclaimed. No other core is at the place: it was vacant, which it becomes when its core is back.
+        // SAFETY: `build` and `allocate_stacks` have mapped the entry's parts in the space; the share keeps the space
+        // until the core was reclaimed. No other core is at the slot: it was vacant, and a slot becomes vacant only
+        // when its core is back.
         let entered = unsafe { core.enter(entry, self.share.clone()) };
         match entered {
             Ok(away) => {
@@ -166,7 +167,7 @@ impl CellSpace {
         }
     }
 
-    /// Gives the core at a place the next order, and interrupts it. Returns the order.
+    /// Gives the core at a slot the next order, and interrupts it. Returns the order.
     pub fn order(&self, place: usize, kind: OrderKind) -> Order {
         let core = self.places().core(place);
         let order = self.places().order(place, kind);
@@ -176,32 +177,33 @@ impl CellSpace {
         order
     }
 
-    /// Says that there is no core at a place any more: it was reclaimed.
+    /// Marks a core slot as vacant: its core was reclaimed.
     pub fn vacate(&self, place: usize) {
         self.places().order(place, OrderKind::Vacant);
     }
 
-    /// Says that there is no core at a place any more, where something is still to be finished: it was reclaimed.
+    /// Removes the core from a slot whose context has not ended: the core was reclaimed, but the slot is not vacant
+    /// yet.
     pub fn empty(&self, place: usize) {
         self.places().take(place);
     }
 
-    /// Whether the core at a place has come so far that it may be interrupted by force.
+    /// Returns whether the core at a slot can be sent a non-maskable interrupt: it has set its handler.
     pub fn is_inside(&self, place: usize) -> bool {
         self.report().cores.get(place).is_some_and(|core| core.forgotten.load(Ordering::Acquire) != 0)
     }
 
-    /// Has the cell's cores change, at the next non-maskable interrupt, to what was suspended, or back.
+    /// Makes the cell's cores rotate at the next non-maskable interrupt: to a suspended context, or back to their own.
     pub fn rotate(&self) {
         self.places().rotate();
     }
 
-    /// Has the cell stop at the next non-maskable interrupt, and say where it stands.
+    /// Makes the cell stop at the next non-maskable interrupt, and report the place in its code.
     pub fn examine(&self) {
         self.live().examined.store(1, Ordering::Release);
     }
 
-    /// The last order of a place.
+    /// Returns the last order of a core slot.
     pub fn last_order(&self, place: usize) -> Order {
         self.places().at(place)
     }
@@ -210,50 +212,51 @@ impl CellSpace {
         &self.live().places
     }
 
-    /// Enters the cell with the core that calls, at its place `index`.
+    /// Enters the cell with the calling core, at core slot `index`.
     pub(crate) fn enter_here(self, index: usize) -> ! {
         let entry = self.share.entry(index as u64);
         core::mem::forget(self.share);
-        // SAFETY: as for `enter`; the space stays for good.
+        // SAFETY: as for `enter`; the share is leaked, so the space stays for good.
         unsafe {
             tables::load(entry.core_page_here, entry.core_page, entry.interrupt_table);
             switch::enter(entry.root, entry.stack_top, entry.entry, entry.argument)
         }
     }
 
-    /// Takes the space apart, and returns the memory that it was built from and has got since, as it was given, with
-    /// whatever the cell left in it.
+    /// Dissolves the space, and returns its memory, from the build and from later plugs, with the contents that the
+    /// cell left.
     ///
     /// # Errors
-    /// The space, where a core is in it, or was and is lost, or a device that works for it was not reset.
+    /// The space, if a core is still in it, or was lost there, or a device that works for it was not reset.
     pub fn dissolve(self) -> Result<Vec<Region>, Self> {
         let Self { share, hot_plug, record } = self;
         if let Err(share) = Arc::try_unwrap(share) {
             return Err(Self { share, hot_plug, record });
         }
-        // The memory is free from here on; so the ownership record must be nobody's before that.
+        // The memory is free from here on, so its ownership record must be removed first.
         drop(record);
-        // SAFETY: the ranges are those of the regions that `build` and `extend` took in and that did not leave, and nothing
-        // has a share any more.
+        // SAFETY: the ranges are those of the regions that `build` and `extend` took and that were not unplugged, and
+        // no share is left, so no core or device uses them.
         Ok(hot_plug.owned().map(|range| unsafe { Region::new(range, Contents::Unknown) }).collect())
     }
 }
 
 impl Built {
-    /// What of the descriptor's area changes while the cell runs.
+    /// Returns the live words.
     fn live(&self) -> &LiveWords {
-        // SAFETY: `build` has made a zeroed, page-aligned area there, which stays as long as the space does. Its first words
-        // are atomic integers, for which zero is a value.
+        // SAFETY: `build` has made a zeroed, page-aligned area there, which stays as long as the space does. Its first
+        // words are atomic integers, for which zero is a valid value.
         unsafe { &*direct(self.descriptor).cast::<LiveWords>() }
     }
 
-    /// Which generation of the page tables the core at a place has seen. The cell cannot write what says so.
+    /// Returns the generation of the page tables for which the core at a slot has flushed its TLB. The cell cannot
+    /// write this record.
     fn generation_at(&self, place: usize) -> Option<u32> {
-        // SAFETY: `build` has made a page for each place there, which stays as long as the space does.
+        // SAFETY: `build` has made a page for each core slot there, which stays as long as the space does.
         (place < self.places).then(|| unsafe { shootdown::noted(self.core_pages, place) })
     }
 
-    /// A core is about to enter a place, with page tables of that generation.
+    /// Records that a core is about to enter a slot, with page tables of that generation.
     fn note_entry(&self, place: usize, generation: u32) {
         if place < self.places {
             // SAFETY: as for `generation_at`.
@@ -261,7 +264,7 @@ impl Built {
         }
     }
 
-    /// A core has come back.
+    /// Counts a core that is back.
     pub(crate) fn leave(&self) {
         self.cores_inside.fetch_sub(1, Ordering::AcqRel);
     }

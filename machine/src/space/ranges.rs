@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use isola_abi::id::{PhysAddr, PhysRange};
 
-/// Memory, as ranges: in ascending order, with something between any two of them.
+/// A set of addresses, as ranges in ascending order that neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RangeSet(Vec<PhysRange>);
 
@@ -12,24 +12,24 @@ fn range(start: PhysAddr, end: PhysAddr) -> PhysRange {
 }
 
 impl RangeSet {
-    /// All of these.
+    /// Creates the union of `ranges`.
     pub(super) fn of(ranges: impl IntoIterator<Item = PhysRange>) -> Self {
         let mut set = Self::default();
         ranges.into_iter().for_each(|range| set.insert(range));
         set
     }
 
-    /// The ranges.
+    /// Returns the ranges.
     pub(super) fn iter(&self) -> impl Iterator<Item = PhysRange> {
         self.0.iter().copied()
     }
 
-    /// Adds what is not there.
+    /// Adds a range, which may overlap the set.
     pub(super) fn insert(&mut self, more: PhysRange) {
         if more.len_bytes == 0 {
             return;
         }
-        // Those that overlap it, or touch it.
+        // The existing ranges that overlap or touch it.
         let first = self.0.partition_point(|at| at.end() < more.start);
         let behind = self.0.partition_point(|at| at.start <= more.end());
         let touched = self.0.get(first..behind).unwrap_or_default();
@@ -38,7 +38,7 @@ impl RangeSet {
         self.0.splice(first..behind.max(first), [range(start, end)]);
     }
 
-    /// Takes out what is there of it.
+    /// Removes a range, which may lie partly or completely outside of the set.
     pub(super) fn remove(&mut self, gone: PhysRange) {
         if gone.len_bytes == 0 {
             return;
@@ -53,19 +53,19 @@ impl RangeSet {
         self.0.splice(first..behind, rest);
     }
 
-    /// Whether all of it is there.
+    /// Returns whether the set contains all of the range.
     pub(super) fn contains(&self, all: PhysRange) -> bool {
         let behind = self.0.partition_point(|at| at.start <= all.start);
         let at = behind.checked_sub(1).and_then(|index| self.0.get(index));
         at.is_some_and(|at| all.end() <= at.end())
     }
 
-    /// Whether any of it is there.
+    /// Returns whether the set contains any part of the range.
     pub(super) fn meets(&self, any: PhysRange) -> bool {
         self.0.iter().any(|at| at.start < any.end() && any.start < at.end())
     }
 
-    /// What is here and not there.
+    /// Returns the difference of the two sets.
     pub(super) fn without(&self, other: &Self) -> Self {
         let mut rest = self.clone();
         other.iter().for_each(|range| rest.remove(range));
@@ -85,7 +85,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_set_of_ranges_is_a_set_of_what_is_in_them(
+        fn a_range_set_behaves_like_a_set_of_addresses(
             steps in proptest::collection::vec((any::<bool>(), 0u64..60, 0u64..20), 0..30),
             (start, len) in (0u64..60, 1u64..10),
         ) {

@@ -1,4 +1,4 @@
-//! What a cell holds, written down as it changes, for a supervisor that restarts; and the cell as that finds it.
+//! A cell's ownership record, updated as its resources change, and the recovery of a cell from it after a restart.
 
 use super::hot_plug::HotPlug;
 use super::layout::has_stacks;
@@ -15,7 +15,7 @@ use isola_abi::id::{ApicId, CoreId, PhysAddr, PhysRange};
 use isola_abi::layout::{DIRECT_MAP, PAGE_SIZE};
 use isola_abi::stage::Stage;
 
-/// An ownership record, and what it says.
+/// An ownership record, and its latest contents.
 #[derive(Debug)]
 pub(super) struct Record {
     ownership: OwnershipRecord,
@@ -31,15 +31,15 @@ enum Entered {
 }
 
 impl Record {
-    /// What nobody would find yet.
+    /// Creates a record that the next incarnation would not find yet.
     pub(super) fn new(ownership: OwnershipRecord, holding: Holding) -> Self {
         Self { ownership, holding, entered: Entered::No }
     }
 
-    /// Says which memory it has now. Returns whether it could be written down; if not, all is as before.
+    /// Updates the memory in the record. Returns whether that succeeded; if not, the record is unchanged.
     pub(super) fn set_memory(&mut self, memory: impl Iterator<Item = PhysRange>) -> bool {
         let before = core::mem::replace(&mut self.holding.memory, memory.collect());
-        // What is not to be found again yet is written down when it is.
+        // A record that is not entered yet is written when it is.
         let is_written = self.entered == Entered::No || self.write();
         if !is_written {
             self.holding.memory = before;
@@ -65,41 +65,42 @@ impl Drop for Record {
 }
 
 impl CellSpace {
-    /// Writes down how far the cell is, and what its supervisor wants to know again of it: a supervisor that restarts
-    /// finds that. Returns whether it could be written down.
+    /// Records the cell's stage, and the state that its supervisor wants to recover after a restart. Returns whether
+    /// that succeeded.
     pub fn keep(&mut self, stage: Stage, saved_state: Vec<u8>) -> bool {
         let Some(record) = &mut self.record else { return false };
         record.holding.stage = stage;
         record.holding.saved_state = saved_state;
         if stage == Stage::Quarantined {
-            // Those that came back are others' by now; who finds this begins by calling all of them back.
+            // Cores that came back may be in other cells by now; an incarnation that finds this record first reclaims
+            // all of them.
             record.holding.cores.clear();
         }
         record.write()
     }
 
-    /// The cell that a previous incarnation of the image has built, which stands on `text`.
+    /// Adopts a cell that a previous incarnation of the image built, which shares `text`.
     ///
     /// # Safety
-    /// What the claim says must be true: the cell must have been built so, and nobody else uses its memory; the text is what
-    /// the claim names.
+    /// The contents of the claim must be true: the cell was built so, and no other code uses its memory; `text` is the
+    /// memory that the claim names.
     pub(crate) unsafe fn adopt(claim: &Claim, text: Option<SharedRegion>, largest: LargestPage) -> Self {
         let Claim { place, number, holding, .. } = claim;
-        // SAFETY: `Holding` has them from `build`, as the caller vouches for.
+        // SAFETY: `holding` has the root of page tables from `build`, as the caller guarantees.
         let space = unsafe { AddressSpace::existing(holding.root, largest) };
         let pages = holding
             .tables
             .iter()
             .flat_map(|range| (range.start.0..range.end().0).step_by(PAGE_SIZE as usize).map(PhysAddr));
         let unused = space.unused(DIRECT_MAP, pages).into_iter().map(|page| {
-            // SAFETY: `build` has set the page aside for tables, and it is none yet.
+            // SAFETY: `build` reserved the page for tables, and it is not in use as one.
             unsafe { Region::new(PhysRange::new(page, PAGE_SIZE), Contents::Unknown) }
         });
         let tables = Stock::new(unused.collect());
-        // SAFETY: `build` has made the words there, of atomic integers, for which anything is a value.
+        // SAFETY: `build` made the words there, of atomic integers, for which any bytes are valid.
         let live = unsafe { &*direct(holding.descriptor).cast::<LiveWords>() };
         let chunks: Vec<PhysRange> = live.grown.iter().map(|(chunk, _)| chunk).collect();
-        // SAFETY: as for the words, behind which it stands.
+        // SAFETY: as for the words; the body follows them in the same area.
         let body = unsafe {
             core::slice::from_raw_parts(
                 direct(PhysAddr(holding.descriptor.0 + BODY_OFFSET as u64)),
@@ -122,11 +123,11 @@ impl CellSpace {
             text,
             cores_inside: AtomicUsize::new(cores_inside),
         });
-        // SAFETY: the ownership record is there, as the caller vouches for.
+        // SAFETY: the ownership record is at `place`, as the caller guarantees.
         let ownership = unsafe { OwnershipRecord::existing(*place, *number) };
         let entered = if ownership.enter() { Entered::Yes } else { Entered::No };
         let record = Record { ownership, holding: holding.clone(), entered };
-        // Tables say which places have stacks.
+        // The page tables show which core slots have stacks.
         let cores_with_stacks = (0..places as u64).take_while(|place| has_stacks(&space, *place)).count();
         let hot_plug = HotPlug::new(space, tables, holding.memory.clone(), pool, cores_with_stacks)
             .with(chunks, live.unplug_request.unplugged_ranges());
@@ -135,8 +136,8 @@ impl CellSpace {
         cell
     }
 
-    /// Tells the cell what became of an offer that it has not been answered: what has gone from its address space has gone.
-    /// It stays among what the cell has until the cell ends, as it was not taken any further.
+    /// Settles an offer that the previous incarnation did not answer: blocks that it removed from the direct map are
+    /// unplugged. They stay in the cell's memory until the cell ends, as the unplug was not completed.
     fn settle_what_is_open(&self) {
         let unplug_request = &self.live().unplug_request;
         if unplug_request.asked().0 != unplug_request.settlement().number {
@@ -146,23 +147,23 @@ impl CellSpace {
         }
     }
 
-    /// The number of the last request for memory that is done with; 0: there was none.
+    /// Returns the number of the last settled reclaim request; 0 if there was none.
     pub fn settled(&self) -> u32 {
         self.live().unplug_request.settlement().number
     }
 
-    /// The number of the last request that the cell was answered.
+    /// Returns the number of the last answered memory request.
     pub fn answered(&self) -> u32 {
         self.live().grown.answered.load(Ordering::Relaxed)
     }
 
-    /// By place that ever had one: the core that is there, or was there last.
+    /// Returns, by core slot, the core that is there or was there last, up to the first slot that never had one.
     pub fn core_ids(&self) -> Vec<CoreId> {
-        // Places are used in order.
+        // Slots are used in order.
         (0..self.share.places).map_while(|place| self.places().last(place)).collect()
     }
 
-    /// What the cores and devices of an adopted cell hold of it.
+    /// Returns a share of the cell, for the cores and devices of an adopted one.
     pub(crate) fn share(&self) -> Share {
         self.share.clone()
     }

@@ -1,23 +1,23 @@
-//! TLB shootdown: how the supervisor makes sure that a core of a cell remembers no translation that has gone, without
-//! believing the cell.
+//! TLB shootdown: ensures that no core of a cell has a stale translation in its TLB, without trust in the cell.
 //!
-//! The gate of the non-maskable interrupt leads to a page that the supervisor has written and that the cell can execute and
-//! read, but not write. The code there reloads CR3 where the supervisor has counted up the generation of the cell's page
-//! tables since this core last did, notes that generation in the core's own page of descriptor tables, and continues at
-//! the image's own handler, which finds all registers as they were.
+//! The gate of the non-maskable interrupt leads to a page that the supervisor has written; the cell can execute and
+//! read it, but not write it. If the supervisor has incremented the generation of the cell's page tables since this
+//! core's last flush, the code there reloads CR3 and records the generation in the core's own page of descriptor
+//! tables. Then it continues at the image's own handler, with all registers unchanged.
 //!
 //! ```text
-//!   supervisor: unmaps, generation + 1, NMI ---> core: CR3 reloaded, generation noted ---> the image's handler
-//!   supervisor: sees the generation in the core's page; the memory is free
+//!   supervisor: unmaps, generation + 1, NMI ---> core: reloads CR3, records the generation ---> the image's handler
+//!   supervisor: reads the generation in the core's page; the memory is free
 //! ```
 //!
-//! A cell has no writable name for the interrupt table, the page of this code, the task segment that says which stack the
-//! interrupt gets, or the page in which the generation is noted: the code clears CR0.WP for one store. So stores of a cell,
-//! wild or deliberate, cannot forge the note. Privileged instructions can, as they can do anything at this level of
-//! isolation: those that a cell brings itself, and those of this page and of its image, if it jumps to them.
+//! A cell has no writable mapping of the interrupt table, of the page with this code, of the task state segment that
+//! selects the interrupt's stack, or of the page in which the generation is recorded; the code clears CR0.WP for a
+//! single store. So stores of a cell, stray or deliberate, cannot forge the record. Privileged instructions can, as
+//! they can do anything at this level of isolation: those that a cell contains, and those of this page and of its
+//! image, if the cell jumps to them.
 //!
-//! Why the supervisor does not note it in its own memory: a restart gives it a new address space, and this code would load
-//! one that is gone.
+//! The supervisor does not record the generation in its own memory, as its restart creates a new address space: this
+//! code would load the root of one that no longer exists.
 
 use crate::memory::direct;
 use core::arch::global_asm;
@@ -29,13 +29,13 @@ use isola_abi::layout::{DESCRIPTOR, PAGE_SIZE, SHARED};
 use isola_abi::note::VECTOR_STRIDE;
 use isola_abi::unplug::UnplugRequest;
 
-/// Where the page is mapped: behind the switch page.
+/// The address of the page: behind the switch page.
 pub(super) const SHOOTDOWN: u64 = SHARED + PAGE_SIZE;
 
-/// Where in a core's page of descriptor tables the generation is noted: behind the task segment.
+/// The offset of the recorded generation in a core's page of descriptor tables: behind the TSS.
 const NOTE_OFFSET: usize = 0x100;
 
-/// Where the generation of the cell's page tables is in the cell.
+/// The address of the generation of the cell's page tables, in the cell.
 const GENERATION: u64 =
     DESCRIPTOR + (offset_of!(LiveWords, unplug_request) + UnplugRequest::GENERATION_OFFSET) as u64;
 
@@ -76,7 +76,7 @@ global_asm!(
     note = const NOTE_OFFSET,
 );
 
-/// Fills the page for an image whose first vector is handled at `vectors`.
+/// Fills the page for an image whose entry point of vector 0 is at `vectors`.
 pub(super) fn fill(page: &mut [u8], vectors: u64) {
     unsafe extern "C" {
         safe static isola_shootdown: u8;
@@ -84,34 +84,35 @@ pub(super) fn fill(page: &mut [u8], vectors: u64) {
     }
     let start = &raw const isola_shootdown;
     let len = (&raw const isola_shootdown_end).addr() - start.addr();
-    // SAFETY: the two symbols are the ends of constants of the image.
+    // SAFETY: the two symbols are the bounds of constants of the image.
     let code = unsafe { core::slice::from_raw_parts(start, len) };
     let handler = vectors + crate::tables::NON_MASKABLE as u64 * VECTOR_STRIDE;
     page[..len].copy_from_slice(code);
     page[len..len + 8].copy_from_slice(&handler.to_le_bytes());
 }
 
-/// The generation that was noted last for the core at a place.
+/// Returns the last generation recorded for the core at slot `place`.
 ///
 /// # Safety
-/// The pages of descriptor tables of a cell must begin at `core_pages`, with one for that place.
+/// The pages of descriptor tables of a cell must begin at `core_pages`, with one for that slot.
 pub(super) unsafe fn noted(core_pages: PhysAddr, place: usize) -> u32 {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees the page.
     unsafe { note(core_pages, place) }.load(Ordering::Acquire)
 }
 
-/// Notes a generation for a core that has yet to enter its place: it loads the page tables as they are from then on.
+/// Records a generation for a core that has yet to enter its core slot: when it does, it loads the page tables as they
+/// are then.
 ///
 /// # Safety
-/// As [`noted`]'s.
+/// As for [`noted`].
 pub(super) unsafe fn note_entry(core_pages: PhysAddr, place: usize, generation: u32) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees the page.
     unsafe { note(core_pages, place) }.store(generation, Ordering::Release);
 }
 
 unsafe fn note<'a>(core_pages: PhysAddr, place: usize) -> &'a AtomicU32 {
     let page = direct(PhysAddr(core_pages.0 + place as u64 * PAGE_SIZE));
-    // SAFETY: the page is in the direct map, as the caller says, and the word in it is used by nothing else.
+    // SAFETY: the page is in the direct map, as the caller guarantees, and the word is used for nothing else.
     unsafe { &*page.add(NOTE_OFFSET).cast::<AtomicU32>() }
 }
 
@@ -126,7 +127,7 @@ mod tests {
         fill(&mut page, vectors);
         let handler = (vectors + 2 * VECTOR_STRIDE).to_le_bytes();
         let end = page.windows(8).position(|word| word == handler).expect("its address");
-        // FF /4 with an address relative to the next instruction: what is between is padding.
+        // FF /4 with an address relative to the next instruction; padding follows.
         let jump = page[..end].windows(6).rposition(|code| code[..2] == [0xff, 0x25]).expect("a jump");
         let distance = u32::from_le_bytes(page[jump + 2..jump + 6].try_into().unwrap());
         assert_eq!(jump + 6 + distance as usize, end);
@@ -135,11 +136,11 @@ mod tests {
     }
 
     #[test]
-    fn each_place_has_a_note_of_its_own() {
+    fn each_core_slot_has_its_own_record() {
         let mut pages = test_region(3);
         pages.scrub();
         let start = pages.range().start;
-        // SAFETY: the region is the test's, and has a page for each place.
+        // SAFETY: the region belongs to the test, and has a page for each slot.
         unsafe {
             note_entry(start, 1, 7);
             note_entry(start, 2, 9);

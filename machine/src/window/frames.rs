@@ -1,4 +1,4 @@
-//! Which memory is the cell's own: what its window may show.
+//! The memory that a cell may map into its region area: its own.
 
 use crate::memory::direct;
 use alloc::vec::Vec;
@@ -6,19 +6,19 @@ use core::ptr::NonNull;
 use isola_abi::descriptor::{ImageSegment, LiveWords};
 use isola_abi::id::{PhysAddr, PhysRange};
 
-/// The memory of a cell that it may write to.
+/// The memory of a cell to which it may write.
 #[derive(Debug)]
 pub(crate) struct OwnMemory {
-    /// Its pool, in ascending order.
+    /// The pool, in ascending order.
     pool: Vec<PhysRange>,
-    /// The variables of its image.
+    /// The variables of the image.
     data: Option<ImageSegment>,
-    /// What it has got and given back since, as the supervisor says.
+    /// The live words, in which the supervisor lists plugged blocks and unplugged ranges.
     live: &'static LiveWords,
 }
 
 impl OwnMemory {
-    /// The pool, the variables of the image, and what comes to be the cell's later, or not to be.
+    /// Creates the memory of a cell with this pool, this segment of variables, and these live words.
     pub(crate) fn new(
         mut pool: Vec<PhysRange>,
         data: Option<ImageSegment>,
@@ -28,7 +28,7 @@ impl OwnMemory {
         Self { pool, data, live }
     }
 
-    /// Where the page of `bytes` bytes at `frame` is; `None` where it is not the cell's, as a whole.
+    /// Returns the physical address of the page of `bytes` bytes at `frame`; `None` if it is not completely the cell's.
     pub(crate) fn phys(&self, frame: NonNull<u8>, bytes: u64) -> Option<PhysAddr> {
         let address = frame.addr().get() as u64;
         let data = self.data.and_then(|data| {
@@ -45,7 +45,7 @@ impl OwnMemory {
         phys.is_multiple_of(bytes).then_some(PhysAddr(phys))
     }
 
-    /// By which address the cell knows memory of its own.
+    /// Returns the address by which the cell accesses memory of its own.
     pub(crate) fn frame(&self, phys: PhysAddr) -> Option<NonNull<u8>> {
         if self.in_pool(phys.0, 1) {
             return NonNull::new(direct(phys));

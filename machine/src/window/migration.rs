@@ -1,19 +1,19 @@
-//! Pages of regions that move to other memory while their owners have them.
+//! Page migration: pages of regions move to other memory while they are in use.
 //!
 //! ```text
 //!               begin                      (every core flushes)          finish
 //!   present ────────────► migrating ──────────────────────────────► present, elsewhere
 //!      ▲                      │
-//!      └── stay: it is touched, or named to a device ──┘
+//!      └── stay: an access, or a pin for a device ──┘
 //! ```
 //!
-//! A migrating page faults when it is touched, and its entry remembers where it is. Once every core has flushed, no one gets
-//! at it but by a fault: then it is copied, and its entry changes from the one place to the other in one step. A touch
-//! before that makes it present where it was, and the step fails: so bytes that are written are never left behind. What is
-//! retired meanwhile is no longer migrating.
+//! A migrating page is not present, and its entry keeps the frame's address. After every core has flushed its TLB, an
+//! access to the page faults. Then the page is copied, and its entry changes to the new frame by a single
+//! compare-and-swap. An access before that makes the old frame present again, and the compare-and-swap fails: so no
+//! write is lost. Retirement cancels a migration.
 //!
-//! A page that was ever named to a device is *pinned*: who lends memory to devices does not say when they have let go of
-//! a page. Only pages of 4 KiB move.
+//! A page whose address was ever given to a device is *pinned*: drivers do not report when devices are done with a
+//! page. Only pages of 4 KiB migrate.
 
 use super::{Window, frame_of, in_window};
 use crate::paging::{ADDRESS, PRESENT, index, leaf_bytes};
@@ -24,16 +24,16 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::layout::{PAGE_SIZE, PageSize};
 
-/// In the entry of a page: a device was told where it is. Processors leave the bit to software, as the next.
+/// Bit of a page's entry: pinned, as a device may know its address. Processors ignore this bit and the next.
 const PINNED: u64 = 1 << 9;
 
-/// In the entry of a page that is not present: it is migrating.
+/// Bit of the entry of a page that is not present: it is migrating.
 pub(super) const MIGRATING: u64 = 1 << 10;
 
 impl Window {
-    /// Passes pages that can move to `see`, from `address` on and before `end`, with their memory: those of 4 KiB that are
-    /// not pinned. Looks at `most` entries (at least one). Returns where to go on: at the page for which `see` breaks, or
-    /// behind what it looked at.
+    /// Passes the pages that can migrate to `see`, in `address..end`, with their memory: those of 4 KiB that are not
+    /// pinned. Inspects `most` entries (at least one). Returns the address at which to continue: the page for which
+    /// `see` breaks, or the end of the inspected part.
     pub fn look_at_movable(
         &self,
         address: u64,
@@ -66,8 +66,9 @@ impl Window {
         address.min(end)
     }
 
-    /// Has the page at `address` be migrating, if it is at `frame` and can move. Whether it is. Safe for any address: a page in
-    /// migration keeps its memory and its bytes, and the next access to it has it [stay](Self::stay).
+    /// Starts the migration of the page at `address`, if it is at `frame` and can migrate. Returns whether it is
+    /// migrating. Safe for any address: a migrating page keeps its memory and its bytes, and the next access to it
+    /// makes it [stay](Self::stay).
     pub fn begin_migration(&self, address: u64, frame: NonNull<u8>) -> bool {
         let begin = |entry: u64| {
             let is_it = self.memory.frame(frame_of(entry, PageSize::FourKib)) == Some(frame);
@@ -78,12 +79,12 @@ impl Window {
         place.fetch_update(Ordering::AcqRel, Ordering::Acquire, begin).is_ok()
     }
 
-    /// Moves the page at `address`, which is migrating, with its bytes from one page of memory to another. Whether it has
-    /// moved: otherwise somebody has touched it.
+    /// Completes the migration of the page at `address`: copies its bytes from one page of memory to another. Returns
+    /// whether the page was moved; if not, the page has been accessed, or is not migrating.
     ///
     /// # Safety
-    /// `to` is a page of the caller's that nobody else knows of, and every core has called [`super::flush`] since the page's
-    /// migration began.
+    /// `to` must be a page of the caller's that no other code accesses, and every core must have called
+    /// [`super::flush`] since the page's migration began.
     pub unsafe fn finish_migration(&self, address: u64, from: NonNull<u8>, to: NonNull<u8>) -> bool {
         let (Ok(place), Some(new)) = (self.small_entry(address), self.memory.phys(to, PAGE_SIZE)) else {
             return false;
@@ -93,20 +94,21 @@ impl Window {
         if entry & (PRESENT | MIGRATING) != MIGRATING || !is_it {
             return false;
         }
-        // SAFETY: `to` is the caller's. `from` is a page of memory, and not used for anything else before the caller's core
-        // has flushed again; who writes to it meanwhile has made the page stay.
+        // SAFETY: `to` is the caller's. `from` is a page of memory, which is not used for anything else before the
+        // caller's core has flushed again; a write to it meanwhile has cancelled the migration first.
         unsafe { copy(from, to) };
         let moved = entry & !(ADDRESS | MIGRATING) | new.0 | PRESENT;
         place.compare_exchange(entry, moved, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Ends the migration of the page at `address`, if it is migrating: it stays where it is. Whether a page of 4 KiB is there
-    /// now.
+    /// Cancels the migration of the page at `address`, if it is migrating. Returns whether a page of 4 KiB is present
+    /// there now.
     pub fn stay(&self, address: u64) -> bool {
         self.small_entry(address).is_ok_and(|place| settle(place, 0) & PRESENT != 0)
     }
 
-    /// The entry of the page of 4 KiB at an address; where there is no table of such, how many bytes it is that have none.
+    /// Returns the entry of the page of 4 KiB at an address; if no table of such pages exists there, the size of the
+    /// range without one, in bytes.
     fn small_entry(&self, address: u64) -> Result<&AtomicU64, u64> {
         let mut table = self.tables.top().filter(|_| in_window(address)).ok_or(u64::MAX)?;
         for level in [2, 1] {
@@ -118,12 +120,12 @@ impl Window {
     }
 }
 
-/// Has the page whose entry that is stay where it is from here on, as a device is told of it. Returns the entry.
+/// Pins the page of an entry, for a device, which cancels its migration. Returns the entry.
 pub(super) fn pin(place: &AtomicU64) -> u64 {
     settle(place, PINNED)
 }
 
-/// Ends a page's migration, and sets bits in its entry, if it is present then. Returns the entry.
+/// Cancels a page's migration, and sets bits in its entry if it is present then. Returns the entry.
 fn settle(place: &AtomicU64, bits: u64) -> u64 {
     let settled = |entry: u64| {
         let present = if entry & MIGRATING != 0 { entry & !MIGRATING | PRESENT } else { entry };
@@ -139,13 +141,13 @@ fn settle(place: &AtomicU64, bits: u64) -> u64 {
     entry
 }
 
-/// Copies a page. By an instruction that the compiler does not know as an access, as somebody may write there meanwhile:
-/// then what is copied is of no use, and not used.
+/// Copies a page, by an instruction that the compiler does not treat as an access, as another core may write to the
+/// source meanwhile; the copy is discarded then.
 ///
 /// # Safety
-/// Both are whole pages that are mapped, and the caller may write to the second.
+/// Both must be whole mapped pages, and the caller must be allowed to write to the second.
 unsafe fn copy(from: NonNull<u8>, to: NonNull<u8>) {
-    // SAFETY: the caller's promise. The direction flag is clear.
+    // SAFETY: the caller guarantees both pages. The direction flag is clear.
     unsafe {
         asm!(
             "rep movsq",

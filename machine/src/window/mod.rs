@@ -1,23 +1,24 @@
-//! The virtual memory that a cell maps itself: [`REGIONS`], whose page tables the cell has, and no others.
+//! The region area: virtual memory that a cell maps itself. It is the range [`REGIONS`], the only one whose page tables
+//! the cell can write.
 //!
-//! Whoever built the cell has set the tables aside; none is ever added. They are no part of the direct map, so
-//! that a stray write to the cell's ordinary memory does not reach them. Every page that is mapped here is
-//! checked to be the cell's: of its pool, or of its image's own data.
+//! The builder of the cell reserved the tables; their number never grows. They are not in the direct map, so stray
+//! writes to the cell's ordinary memory do not reach them. Every page that is mapped here is checked to belong to the
+//! cell: to its pool, or to its image's own data.
 //!
-//! **Pages come and go in three steps**, because other cores' translation caches are emptied by these cores alone,
-//! when they get to it ([`flush`]):
+//! **Pages are mapped and unmapped in three steps**, because each core flushes its own TLB between two events
+//! ([`flush`]):
 //!
 //! ```text
 //!   empty ──map──► present ──retire──► retired ──(every core flushes)──collect──► empty
 //! ```
 //!
-//! A *retired* page faults when it is touched by a core that has flushed. Its entry remembers the frame, so that
-//! no memory is needed to take it out of use. A table whose whole range is retired is so too: processors remember
-//! the entries that lead to tables as well, and may read what is present at any time, by mere speculation. The
-//! table will serve other addresses, and by then no core may remember it. Entries change by compare-and-swap:
-//! several cores map pages at the same time, also the same page, of which one wins.
+//! An access to a *retired* page faults on a core that has flushed. Its entry keeps the frame's address, so that
+//! unmapping needs no memory. A table whose whole range is retired becomes retired as well: processors also cache the
+//! entries that lead to tables, and may read present entries at any time by speculation. The table will serve other
+//! addresses, and no core may have a stale translation by then. Entries change by compare-and-swap: several cores can
+//! map pages at the same time, also the same page, of which one succeeds.
 //!
-//! A page that is in use can move to other memory (`migration`).
+//! A page in use can migrate to other memory (`migration`).
 
 mod frames;
 mod migration;
@@ -37,10 +38,10 @@ use isola_abi::id::{PhysAddr, PhysRange};
 use isola_abi::layout::{PageSize, REGIONS, REGIONS_SIZE};
 use tables::{Below, Table};
 
-/// The level of the topmost table, whose entries are of 1 GiB.
+/// The level of the top-level table, whose entries cover 1 GiB.
 const TOP: u32 = 2;
 
-/// The window of a cell.
+/// The region area of a cell.
 #[derive(Debug)]
 pub struct Window {
     tables: Tables,
@@ -48,16 +49,16 @@ pub struct Window {
     largest: PageSize,
 }
 
-/// Why a page cannot be mapped.
+/// A failure to map a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowError {
-    /// The address is not in the window, or no multiple of the page's size.
+    /// The address is outside of the region area, or no multiple of the page's size.
     NoPage(u64),
     /// The memory is not the cell's, or does not begin at a multiple of the page's size.
     NotOwned(u64),
-    /// Something is mapped there, or was, and may still be in other cores' translation caches.
+    /// A page is mapped there, or is retired and may still be in TLBs of other cores.
     Occupied(u64),
-    /// No table is left.
+    /// All tables are in use.
     OutOfTables,
     /// The processor has no pages of this size.
     NoSuchSize(PageSize),
@@ -80,29 +81,30 @@ impl fmt::Display for WindowError {
 impl core::error::Error for WindowError {}
 
 impl Window {
-    /// The window of a cell that has these tables and this memory, and a processor with these pages.
+    /// Creates the region area of a cell with these tables, this memory, and this largest page size of the processor.
     pub(crate) fn new(tables: Tables, memory: OwnMemory, largest: PageSize) -> Self {
         Self { tables, memory, largest }
     }
 
-    /// The largest pages that can be mapped.
+    /// Returns the size of the largest pages that can be mapped.
     pub fn largest_page(&self) -> PageSize {
         self.largest
     }
 
-    /// How many tables there are, those in use included; the topmost is not counted.
+    /// Returns the number of tables, including those in use, without the top-level table.
     pub fn table_count(&self) -> usize {
         self.tables.count()
     }
 
-    /// Maps the page of memory at `frame`, by which the cell knows it, at `address` too: readable and writable.
+    /// Maps the page of memory at `frame`, an address by which the cell already accesses it, at `address` as well:
+    /// readable and writable.
     ///
     /// # Errors
     /// A [`WindowError`].
     ///
     /// # Safety
-    /// The memory is the caller's, who does not use it by its other name until it is collected; and that it
-    /// appears at `address` breaks nobody's promise.
+    /// The caller must own the memory and not use it by `frame` until the page is collected; and the appearance of the
+    /// memory at `address` must break no other code's invariants.
     pub unsafe fn map(&self, address: u64, frame: NonNull<u8>, size: PageSize) -> Result<(), WindowError> {
         let bytes = size.bytes() as u64;
         if !in_window(address) || !address.is_multiple_of(bytes) {
@@ -130,13 +132,14 @@ impl Window {
         }
     }
 
-    /// The size of the page that is present at `address`.
+    /// Returns the size of the page that is present at `address`.
     pub fn page_at(&self, address: u64) -> Option<PageSize> {
         let (place, size) = self.place_of(address)?;
         (place.load(Ordering::Acquire) & PRESENT != 0).then_some(size)
     }
 
-    /// Where the memory is that is present at `address`, and how many bytes from there on are, for devices: it stays there.
+    /// Returns the memory at `address` up to the end of its page, for devices, if the page is present. Pins a page of 4
+    /// KiB, so that it never migrates.
     pub fn memory_at(&self, address: u64) -> Option<PhysRange> {
         let (place, size) = self.place_of(address)?;
         let entry =
@@ -149,7 +152,7 @@ impl Window {
         Some(PhysRange { start, len_bytes: size.bytes() as u64 - offset })
     }
 
-    /// Where the entry of the page at `address` is, which may be present or not.
+    /// Returns the entry of the page at `address`, present or not.
     fn place_of(&self, address: u64) -> Option<(&AtomicU64, PageSize)> {
         let mut table = in_window(address).then(|| self.tables.top())??;
         for (level, size) in [(2, PageSize::OneGib), (1, PageSize::TwoMib), (0, PageSize::FourKib)] {
@@ -163,14 +166,14 @@ impl Window {
     }
 
     /// Retires all pages from `address` on, within `len` bytes, and passes each that was present to `see`: its address,
-    /// that of its page of memory, and its size. Each page has to be in that range as a whole.
+    /// that of its page of memory, and its size. The range must contain each page completely.
     ///
     /// # Safety
-    /// Nobody uses the memory by these addresses any more, or maps pages there.
+    /// No code uses the memory by these addresses any more, or maps pages there.
     pub unsafe fn retire(&self, address: u64, len: u64, see: &mut dyn FnMut(u64, NonNull<u8>, PageSize)) {
         let Some(top) = self.tables.top() else { return };
         let retire = &mut |place: &AtomicU64, _: u64, size: PageSize, address: u64| {
-            // By one instruction: another core may be moving the page.
+            // By one atomic operation, as another core may be migrating the page.
             let entry = place.fetch_and(!(PRESENT | migration::MIGRATING), Ordering::AcqRel);
             if entry & PRESENT != 0 {
                 self.memory
@@ -182,11 +185,11 @@ impl Window {
         self.walk(top, TOP, (address, address.saturating_add(len)), Walk::RetireTables, retire);
     }
 
-    /// Takes the retired pages from `address` on, within `len` bytes, out, and passes each to `take`: the address
-    /// of its page of memory, and its size. Tables that only this range needs are free again.
+    /// Removes the retired pages from `address` on, within `len` bytes, and passes each to `take`: the address of its
+    /// page of memory, and its size. Frees the tables that only this range needs.
     ///
     /// # Safety
-    /// All pages there were retired, and since then each core that uses the window has called [`flush`].
+    /// All pages there must be retired, and each core that uses the region area must have called [`flush`] since then.
     pub unsafe fn collect(&self, address: u64, len: u64, take: &mut dyn FnMut(NonNull<u8>, PageSize)) {
         let Some(top) = self.tables.top() else { return };
         let collect = &mut |place: &AtomicU64, entry: u64, size: PageSize, _: u64| {
@@ -196,7 +199,7 @@ impl Window {
         self.walk(top, TOP, (address, address.saturating_add(len)), Walk::FreeTables, collect);
     }
 
-    /// Visits the entries of pages in a range of addresses.
+    /// Visits the page entries of a range of addresses.
     fn walk(
         &self,
         table: Table<'_>,
@@ -233,16 +236,16 @@ impl Window {
     }
 }
 
-/// What becomes of tables whose whole range is walked.
+/// The treatment of tables whose whole range is walked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Walk {
-    /// They are retired as pages are.
+    /// Retire them, as pages are.
     RetireTables,
-    /// They are free again, if they are empty.
+    /// Free them, if they are empty.
     FreeTables,
 }
 
-/// The page of memory that an entry names.
+/// Returns the page of memory that an entry names.
 fn frame_of(entry: u64, size: PageSize) -> PhysAddr {
     PhysAddr(entry & ADDRESS & !(size.bytes() as u64 - 1))
 }
@@ -267,14 +270,15 @@ fn size_of_level(level: u32) -> PageSize {
     }
 }
 
-/// Makes `len` bytes of memory zero.
+/// Zeroes `len` bytes of memory.
 ///
-/// By moves of 16 bytes, and not by the image's `memset`, which moves eight: a page has to be cleared in many faults.
+/// By aligned moves of 16 bytes, eight in a row, without the checks of length and alignment that a call of `memset`
+/// needs: many page faults clear a page.
 ///
 /// # Safety
-/// They are whole pages, at least one, from `page` on, and the caller's.
+/// They must be whole pages, at least one, from `page` on, and belong to the caller.
 pub unsafe fn clear(page: NonNull<u8>, len: usize) {
-    // SAFETY: the caller's promise; the length of a page is a multiple of 128.
+    // SAFETY: the caller guarantees memory of its own; the length of a page is a multiple of 128.
     unsafe {
         asm!(
             "xorps {zero}, {zero}",
@@ -298,10 +302,9 @@ pub unsafe fn clear(page: NonNull<u8>, len: usize) {
     }
 }
 
-/// Has this core forget all translations that it remembers. Safe at any time: the processor reads them again from the same
-/// page tables.
+/// Flushes this core's TLB. Safe at any time: the processor walks the same page tables again.
 pub fn flush() {
-    // SAFETY: the register keeps its value. No page is global, so that loading it empties the translation cache.
+    // SAFETY: the register keeps its value. No page is global, so the write flushes all translations.
     unsafe {
         asm!("mov {root}, cr3", "mov cr3, {root}", root = out(reg) _, options(nostack, preserves_flags))
     };

@@ -1,4 +1,4 @@
-//! The page tables of a window: reserved by whoever built the cell, handed out and taken back.
+//! The page tables of the region area: reserved by the builder of the cell, allocated and freed here.
 
 use crate::paging::{ACCESSED, ADDRESS, LARGE, PRESENT, WRITABLE};
 use core::ptr::NonNull;
@@ -10,7 +10,7 @@ use spin::Mutex;
 /// Entries of a table.
 const ENTRIES: usize = 512;
 
-/// The tables. The first is the topmost; the others are handed out.
+/// The tables. The first is the top-level table; the others are allocated from the stock.
 #[derive(Debug)]
 pub(crate) struct Tables {
     base: NonNull<u8>,
@@ -18,19 +18,19 @@ pub(crate) struct Tables {
     pub(super) stock: Mutex<Stock>,
 }
 
-/// Which tables nobody uses, by number.
+/// The free tables, by number.
 #[derive(Debug)]
 pub(super) struct Stock {
-    /// The first that was never used; all behind it were not either. All zero, as those on the list are.
+    /// The first table that was never used, as were all behind it. All of them are zero, as are those on the list.
     fresh: usize,
-    /// The first of those that were given back; the number of the next is in a table's first entry. 0: none.
+    /// The first freed table; a freed table's first entry has the number of the next. 0 ends the list.
     free: usize,
 }
 
-/// A table: used as atomics by everybody but the processor.
+/// A table. All accesses but the processor's own are atomic.
 pub(super) type Table<'a> = &'a [AtomicU64; ENTRIES];
 
-/// What an entry leads to.
+/// The target of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Below<'a> {
     /// A table.
@@ -41,31 +41,31 @@ pub(super) enum Below<'a> {
     Nothing,
 }
 
-// SAFETY: tables are reached by atomic entries alone, and are there for as long as the value.
+// SAFETY: all accesses to the tables are atomic, and they exist as long as the value.
 unsafe impl Send for Tables {}
 // SAFETY: as above.
 unsafe impl Sync for Tables {}
 
 impl Tables {
-    /// The tables in `memory`, which the caller knows at `base`.
+    /// Manages the tables in `memory`, which is mapped at `base`.
     ///
     /// # Safety
-    /// The memory is whole pages, zero, for good, and nobody else uses it.
+    /// The memory must be whole pages, zeroed and permanent, and no other code may use it.
     pub(crate) unsafe fn new(base: NonNull<u8>, memory: PhysRange) -> Self {
         Self { base, memory, stock: Mutex::new(Stock { fresh: 1, free: 0 }) }
     }
 
-    /// How many there are to be handed out.
+    /// Returns the number of tables that can be allocated, used or not.
     pub(super) fn count(&self) -> usize {
         ((self.memory.len_bytes / PAGE_SIZE) as usize).saturating_sub(1)
     }
 
-    /// The topmost; `None` where there are no tables.
+    /// Returns the top-level table; `None` if there are no tables.
     pub(super) fn top(&self) -> Option<Table<'_>> {
         (self.memory.len_bytes >= PAGE_SIZE).then(|| self.numbered(0))
     }
 
-    /// What an entry leads to.
+    /// Returns the target of an entry.
     #[inline]
     pub(super) fn below(&self, entry: u64) -> Below<'_> {
         match entry {
@@ -73,13 +73,14 @@ impl Tables {
             _ if entry & PRESENT == 0 || entry & LARGE != 0 => Below::Page,
             _ => match (entry & ADDRESS).wrapping_sub(self.memory.start.0) {
                 offset if offset < self.memory.len_bytes => Below::Table(self.at(offset as usize)),
-                // Somebody has written to the tables who should not have: nothing is there that can be followed.
+                // A stray write has changed the tables: the entry has no valid target.
                 _ => Below::Page,
             },
         }
     }
 
-    /// The table that `place` leads to, made if need be; `None` where a page is there, or no table is left.
+    /// Returns the table to which `place` leads, and allocates it if necessary; `None` if a page is there, or no table
+    /// is left.
     #[inline]
     pub(super) fn below_or_new(&self, place: &AtomicU64) -> Option<Table<'_>> {
         match self.below(place.load(Ordering::Acquire)) {
@@ -89,8 +90,8 @@ impl Tables {
         }
     }
 
-    /// With the stock's lock held, so that of several cores who need a table there one takes it, and no more are out of
-    /// stock than were counted.
+    /// Allocates a table with the stock's lock held: if several cores need a table for the same entry, only one takes
+    /// one, so that no more tables leave the stock than are needed.
     #[cold]
     fn new_below(&self, place: &AtomicU64) -> Option<Table<'_>> {
         let mut stock = self.stock.lock();
@@ -104,7 +105,7 @@ impl Tables {
         let entry = table | PRESENT | WRITABLE | ACCESSED;
         match place.compare_exchange(0, entry, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Some(self.numbered(number)),
-            // A page: who makes tables waits for the lock.
+            // Another core mapped a page there: cores that allocate tables wait for the lock.
             Err(_) => {
                 self.give(&mut stock, number);
                 None
@@ -112,14 +113,14 @@ impl Tables {
         }
     }
 
-    /// Takes the table that an entry leads to back. It is empty, and no core knows of it any more.
+    /// Frees the table to which an entry led. It must be empty, and no TLB may have its entries.
     pub(super) fn give_back(&self, entry: u64) {
         if let Some(number) = self.number(entry) {
             self.give(&mut self.stock.lock(), number);
         }
     }
 
-    /// Takes a table, which is all zero.
+    /// Allocates a table, which is zero.
     fn take(&self, stock: &mut Stock) -> Option<usize> {
         if stock.free != 0 {
             let number = stock.free;
@@ -140,7 +141,7 @@ impl Tables {
         stock.free = number;
     }
 
-    /// The number of the table that an entry leads to.
+    /// Returns the number of the table to which an entry leads.
     fn number(&self, entry: u64) -> Option<usize> {
         let offset = (entry & ADDRESS).checked_sub(self.memory.start.0)?;
         (1..=self.count() as u64).contains(&(offset / PAGE_SIZE)).then_some((offset / PAGE_SIZE) as usize)
@@ -150,21 +151,22 @@ impl Tables {
         self.at(number * PAGE_SIZE as usize)
     }
 
-    /// The table at an offset: a multiple of the page size within the memory.
+    /// Returns the table at an offset: a multiple of the page size within the memory.
     #[inline]
     fn at(&self, offset: usize) -> Table<'_> {
-        // SAFETY: numbers are of tables within the memory, see `take` and `number`, and so are the addresses in
-        // entries, see `below`; the memory is there for as long as the value, and consists of atomics.
+        // SAFETY: the offset is within the memory: numbers are those of tables there, see `take` and `number`, and so
+        // are the addresses in entries, see `below`. The memory exists as long as the value, and is accessed only as
+        // atomics.
         unsafe { self.base.add(offset).cast::<[AtomicU64; ENTRIES]>().as_ref() }
     }
 }
 
-/// An entry above the lowest level as it was before it was retired, where it led to a table.
+/// Returns an entry above the lowest level as it was before it was retired, if it led to a table.
 pub(super) fn restored(entry: u64) -> u64 {
     if entry != 0 && entry & LARGE == 0 { entry | PRESENT } else { entry }
 }
 
-/// Whether a table leads nowhere.
+/// Returns whether all entries of a table are zero.
 pub(super) fn is_empty(table: Table<'_>) -> bool {
     table.iter().all(|entry| entry.load(Ordering::Relaxed) == 0)
 }

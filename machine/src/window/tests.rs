@@ -1,4 +1,4 @@
-//! Windows whose tables no processor uses.
+//! Region areas whose tables no processor uses.
 
 extern crate std;
 
@@ -13,13 +13,13 @@ use isola_abi::layout::PAGE_SIZE;
 
 const MIB: u64 = 1 << 20;
 
-/// A window with so many tables, and its pool, of 4 MiB from a multiple of 2 MiB on.
+/// Returns a region area with so many tables, and its pool of 4 MiB at a multiple of 2 MiB.
 fn window(tables: u64) -> (Window, PhysRange) {
     let mut tables = test_region(tables + 1);
     tables.scrub();
     let pool = test_region(4 * MIB / PAGE_SIZE).range();
     let base = NonNull::new(crate::memory::direct(tables.range().start)).unwrap();
-    // SAFETY: the region is given up for it.
+    // SAFETY: the region gives its memory up to the tables.
     let tables = unsafe { Tables::new(base, Region::into_range(tables)) };
     let live: &LiveWords = Box::leak(Box::default());
     (Window::new(tables, OwnMemory::new(alloc::vec![pool], None, live), PageSize::TwoMib), pool)
@@ -47,7 +47,7 @@ fn retire_and_collect(window: &Window, offset: u64, len: u64) -> Vec<(u64, PageS
 }
 
 #[test]
-fn pages_are_where_they_were_mapped_until_they_are_collected() {
+fn pages_stay_mapped_until_they_are_retired_and_collected() {
     let (window, pool) = window(8);
     assert_eq!(map(&window, 0, frame(pool, 2 * MIB), PageSize::TwoMib), Ok(()));
     assert_eq!(map(&window, 2 * MIB, frame(pool, 0x5000), PageSize::FourKib), Ok(()));
@@ -63,7 +63,7 @@ fn pages_are_where_they_were_mapped_until_they_are_collected() {
 }
 
 #[test]
-fn a_page_is_mapped_once_and_not_over_retired_ones() {
+fn mapping_over_present_or_retired_pages_fails() {
     let (window, pool) = window(8);
     let page = frame(pool, 0);
     assert_eq!(map(&window, 0, page, PageSize::FourKib), Ok(()));
@@ -78,7 +78,7 @@ fn a_page_is_mapped_once_and_not_over_retired_ones() {
 }
 
 #[test]
-fn nothing_but_the_cell_s_own_memory_is_mapped() {
+fn only_the_cell_s_own_memory_can_be_mapped() {
     let (window, pool) = window(8);
     let refused = |address: u64, size| {
         let result = map(&window, 0, NonNull::new(address as *mut u8).unwrap(), size);
@@ -101,7 +101,7 @@ fn nothing_but_the_cell_s_own_memory_is_mapped() {
 }
 
 #[test]
-fn no_entry_of_a_whole_table_s_range_is_present_once_it_is_retired() {
+fn retiring_a_whole_table_s_range_retires_the_table() {
     let (window, pool) = window(8);
     assert_eq!(map(&window, 0, frame(pool, 0), PageSize::FourKib), Ok(()));
     assert_eq!(map(&window, 2 * MIB, frame(pool, 0x1000), PageSize::FourKib), Ok(()));
@@ -112,11 +112,11 @@ fn no_entry_of_a_whole_table_s_range_is_present_once_it_is_retired() {
     };
     // SAFETY: tables of a test, which no processor uses.
     unsafe { window.retire(REGIONS, 2 * MIB, &mut |_, _, _| ()) };
-    assert!(entry(0) != 0 && entry(0) & PRESENT == 0, "a walk of a processor remembers {:#x}", entry(0));
+    assert!(entry(0) != 0 && entry(0) & PRESENT == 0, "a processor may cache {:#x}", entry(0));
     assert_ne!(entry(2 * MIB) & PRESENT, 0);
     let again = map(&window, 0, frame(pool, 0), PageSize::FourKib);
-    assert_eq!(again, Err(WindowError::Occupied(REGIONS)), "the retirement is not over");
-    // Part of a table's range: others use the rest.
+    assert_eq!(again, Err(WindowError::Occupied(REGIONS)), "the page is still retired");
+    // Only a part of a table's range: the table stays present.
     // SAFETY: as above.
     unsafe { window.retire(REGIONS + 2 * MIB, MIB, &mut |_, _, _| ()) };
     assert_ne!(entry(2 * MIB) & PRESENT, 0);
@@ -126,7 +126,7 @@ fn no_entry_of_a_whole_table_s_range_is_present_once_it_is_retired() {
 }
 
 #[test]
-fn tables_come_back_when_their_whole_range_is_collected() {
+fn collecting_a_table_s_whole_range_frees_the_table() {
     let (window, pool) = window(3);
     for round in 0..10 {
         let offset = round * 2 * MIB;
@@ -138,7 +138,7 @@ fn tables_come_back_when_their_whole_range_is_collected() {
         );
         assert_eq!(retire_and_collect(&window, offset, 4 * MIB).len(), 2);
     }
-    // Half a table's range: the table stays, and serves again.
+    // Half a table's range: the table stays, and is used again.
     assert_eq!(map(&window, 0, frame(pool, 0), PageSize::FourKib), Ok(()));
     assert_eq!(retire_and_collect(&window, 0, MIB).len(), 1);
     assert_eq!(map(&window, 0, frame(pool, 0), PageSize::TwoMib), Err(WindowError::Occupied(REGIONS)));
@@ -146,12 +146,12 @@ fn tables_come_back_when_their_whole_range_is_collected() {
 }
 
 #[test]
-fn cores_that_need_the_same_table_take_one() {
+fn cores_that_need_the_same_table_allocate_one() {
     let (window, pool) = window(2);
     assert_eq!(map(&window, 2 * MIB, frame(pool, 2 * MIB), PageSize::TwoMib), Ok(()));
     let map = &|page: u64| map(&window, page * PAGE_SIZE, frame(pool, page * PAGE_SIZE), PageSize::FourKib);
     std::thread::scope(|scope| {
-        // One table is left. Both find that there is none where they need it, and none can be made yet.
+        // One table is left. Both cores find no table for their pages, and must wait for the lock to allocate it.
         let held = window.tables.stock.lock();
         let cores = [0, 1].map(|page| scope.spawn(move || map(page)));
         std::thread::sleep(core::time::Duration::from_millis(20));
@@ -161,7 +161,7 @@ fn cores_that_need_the_same_table_take_one() {
 }
 
 #[test]
-fn devices_find_memory_of_the_window_piece_by_piece() {
+fn device_addresses_of_regions_are_found_piece_by_piece() {
     let (window, pool) = window(8);
     let offset = 64 * MIB;
     let pages = [0x4000, 0x5000, 0x9000];
@@ -176,14 +176,14 @@ fn devices_find_memory_of_the_window_piece_by_piece() {
     let piece = |offset, len| device_piece((REGIONS + offset) as *const u8, len, Access::DeviceWrites);
     let at = |offset: u64, len: usize| Some((pool.start.0 + offset, len));
     assert_eq!(piece(offset + 8, 100), at(0x4008, 100));
-    assert_eq!(piece(offset + 8, 9000), at(0x4008, 8184), "two pages are in a row");
-    assert_eq!(piece(offset + 0x2010, 4096), at(0x9010, 4080), "nothing is behind");
+    assert_eq!(piece(offset + 8, 9000), at(0x4008, 8184), "two pages are contiguous");
+    assert_eq!(piece(offset + 0x2010, 4096), at(0x9010, 4080), "no page follows");
     assert_eq!(piece(offset + 0x3000, 1), None);
     assert_eq!(piece(offset + 2 * MIB + 5, MIB as usize), at(2 * MIB + 5, MIB as usize));
 }
 
 #[test]
-fn memory_is_the_cell_s_from_the_moment_at_which_it_has_got_it() {
+fn plugged_blocks_belong_to_the_cell_until_they_are_unplugged() {
     let live: &LiveWords = Box::leak(Box::default());
     let pool = PhysRange::new(PhysAddr(8 * MIB), 2 * MIB);
     let own = OwnMemory::new(alloc::vec![pool], None, live);
@@ -193,14 +193,14 @@ fn memory_is_the_cell_s_from_the_moment_at_which_it_has_got_it() {
     assert_eq!((phys(4 * MIB), phys(6 * MIB - PAGE_SIZE)), (Some(4 * MIB), Some(6 * MIB - PAGE_SIZE)));
     assert_eq!((phys(2 * MIB), phys(6 * MIB)), (None, None));
     assert!(own.frame(PhysAddr(5 * MIB)).is_some());
-    // What has gone is not, be it of the pool or of a chunk, and what is beside it is.
+    // Unplugged ranges of the pool and of blocks do not belong to the cell; their neighbours do.
     live.unplug_request
         .set_unplugged(&[PhysRange::new(PhysAddr(4 * MIB), MIB), PhysRange::new(PhysAddr(9 * MIB), MIB)]);
     assert_eq!((phys(4 * MIB), own.frame(PhysAddr(5 * MIB - 1)), phys(9 * MIB)), (None, None, None));
     assert_eq!((phys(5 * MIB), phys(8 * MIB)), (Some(5 * MIB), Some(8 * MIB)));
 }
 
-/// A window with two pages at `REGIONS`, the second of which is named to a device; and the pool.
+/// Returns a region area with two pages at `REGIONS`, the second of which is pinned; and the pool.
 fn two_pages() -> (Window, PhysRange) {
     let (window, pool) = window(3);
     assert_eq!(map(&window, 0, frame(pool, 0x1000), PageSize::FourKib), Ok(()));
@@ -212,7 +212,7 @@ fn two_pages() -> (Window, PhysRange) {
     (window, pool)
 }
 
-/// Moves the first page.
+/// Completes the migration of the first page.
 fn finish(window: &Window, pool: PhysRange, from: u64, to: u64) -> bool {
     // SAFETY: tables and memory of a test, which no processor uses.
     unsafe { window.finish_migration(REGIONS, frame(pool, from), frame(pool, to)) }
@@ -225,22 +225,22 @@ fn is_at(window: &Window, pool: PhysRange, offset: u64) -> bool {
 }
 
 #[test]
-fn a_migrating_page_moves_with_its_bytes_and_is_not_there_meanwhile() {
+fn a_migrating_page_is_not_present_and_moves_with_its_bytes() {
     let (window, pool) = two_pages();
     let page = |offset| {
-        // SAFETY: memory of a test, which is used here alone.
+        // SAFETY: memory of a test, which only this test uses.
         unsafe { core::slice::from_raw_parts_mut(frame(pool, offset).as_ptr(), PAGE_SIZE as usize) }
     };
     page(0x1000).iter_mut().zip(0..).for_each(|(byte, number)| *byte = (number % 251) as u8);
     page(0x5000).fill(9);
-    assert!(!finish(&window, pool, 0x1000, 0x5000), "it is not in migration");
-    assert!(!window.begin_migration(REGIONS, frame(pool, 0x3000)), "another page is there");
+    assert!(!finish(&window, pool, 0x1000, 0x5000), "it is not migrating");
+    assert!(!window.begin_migration(REGIONS, frame(pool, 0x3000)), "another frame is mapped");
     assert!(window.begin_migration(REGIONS, frame(pool, 0x1000)));
-    assert_eq!(window.page_at(REGIONS), None, "whoever touches it faults");
+    assert_eq!(window.page_at(REGIONS), None, "an access faults");
     assert_eq!(map(&window, 0, frame(pool, 0x3000), PageSize::FourKib), Err(WindowError::Occupied(REGIONS)));
-    assert!(!finish(&window, pool, 0x3000, 0x5000), "another page is there");
+    assert!(!finish(&window, pool, 0x3000, 0x5000), "another frame is mapped");
     let outside = NonNull::new((pool.end().0) as *mut u8).unwrap();
-    // SAFETY: nothing is written there, as it is not the cell's.
+    // SAFETY: the call writes nothing there, as the page is not the cell's.
     assert!(!unsafe { window.finish_migration(REGIONS, frame(pool, 0x1000), outside) });
     assert!(finish(&window, pool, 0x1000, 0x5000));
     assert!(is_at(&window, pool, 0x5000) && page(0x5000) == page(0x1000));
@@ -248,22 +248,22 @@ fn a_migrating_page_moves_with_its_bytes_and_is_not_there_meanwhile() {
 }
 
 #[test]
-fn a_page_that_is_touched_or_named_to_a_device_stays() {
+fn an_access_or_a_pin_cancels_a_migration() {
     let (window, pool) = two_pages();
     assert!(window.begin_migration(REGIONS, frame(pool, 0x1000)));
     assert!(window.stay(REGIONS + 0x123) && is_at(&window, pool, 0x1000));
     assert!(!finish(&window, pool, 0x1000, 0x5000));
-    assert!(window.stay(REGIONS), "another core was the first");
-    assert!(!window.stay(REGIONS + 2 * PAGE_SIZE) && !window.stay(REGIONS + 4 * MIB), "nothing is there");
-    assert!(!window.begin_migration(REGIONS + PAGE_SIZE, frame(pool, 0x2000)), "a device knows it");
+    assert!(window.stay(REGIONS), "another core cancelled it first");
+    assert!(!window.stay(REGIONS + 2 * PAGE_SIZE) && !window.stay(REGIONS + 4 * MIB), "no page is mapped");
+    assert!(!window.begin_migration(REGIONS + PAGE_SIZE, frame(pool, 0x2000)), "it is pinned");
     assert!(window.begin_migration(REGIONS, frame(pool, 0x1000)));
     assert_eq!(window.memory_at(REGIONS).map(|memory| memory.start.0), Some(pool.start.0 + 0x1000));
     assert!(!finish(&window, pool, 0x1000, 0x5000) && is_at(&window, pool, 0x1000));
-    assert!(!window.begin_migration(REGIONS, frame(pool, 0x1000)), "a device knows it now");
+    assert!(!window.begin_migration(REGIONS, frame(pool, 0x1000)), "it is pinned now");
 }
 
 #[test]
-fn what_is_retired_moves_no_more() {
+fn retirement_cancels_a_migration() {
     let (window, pool) = two_pages();
     assert!(window.begin_migration(REGIONS, frame(pool, 0x1000)));
     // SAFETY: tables of a test, which no processor uses.
@@ -275,7 +275,7 @@ fn what_is_retired_moves_no_more() {
 }
 
 #[test]
-fn pages_that_can_move_are_found_wherever_they_are() {
+fn all_movable_pages_are_found() {
     let (window, pool) = two_pages();
     let far = 2 * MIB + 5 * PAGE_SIZE;
     assert_eq!(map(&window, far, frame(pool, 0x3000), PageSize::FourKib), Ok(()));
