@@ -1,13 +1,13 @@
-//! Tables of the firmware.
+//! The firmware's ACPI tables.
 
 use isola_abi::id::PhysAddr;
 use isola_machine::acpi::Acpi;
 use isola_machine::memory::physical::Physical;
 
-/// Address of the memory that the input fills.
+/// The address of the memory that contains the input.
 const BASE: u64 = 0xe_0000;
 
-/// Memory with the input in it, and nothing elsewhere.
+/// Memory with the tables at `BASE`; all other addresses are unreadable.
 struct Memory(Vec<u8>);
 
 impl Physical for Memory {
@@ -18,7 +18,7 @@ impl Physical for Memory {
     }
 }
 
-/// Fills in the byte at `at` so that the bytes from `begin` to `end` sum to zero.
+/// Sets the byte at `at` so that the bytes from `begin` to `end` sum to zero.
 fn seal(bytes: &mut [u8], begin: usize, end: usize, at: usize) {
     let Some(range) = bytes.get_mut(begin..end).filter(|_| (begin..end).contains(&at)) else { return };
     range[at - begin] = 0;
@@ -26,8 +26,9 @@ fn seal(bytes: &mut [u8], begin: usize, end: usize, at: usize) {
     range[at - begin] = sum.wrapping_neg();
 }
 
-/// A root pointer, a root table and up to four tables: the input is their bodies, and all lengths and checksums fit
-/// unless its first byte says otherwise. What is found is no more than the input has room for.
+/// Reads a root pointer, a root table and up to four tables, whose bodies are the input. The first byte can make a
+/// checksum wrong; all lengths and other checksums are valid. The number of entries found must be within that of the
+/// input.
 pub fn tables(data: &[u8]) {
     let Some((&shape, mut body)) = data.split_first() else { return };
     let mut memory = vec![0; 36 + 36 + 4 * 8];

@@ -3,7 +3,8 @@
 use isola_files::{MAX_REQUEST, Method, Rejected, Request};
 use isola_primes::request::{MAX_NUMBER, parse};
 
-/// HTTP requests to `files serve`: whole, incomplete, or refused; a prefix of a whole one is never another whole one.
+/// Parses the bytes as an HTTP request to `files serve`. A complete request must have a permitted method and a valid
+/// path; an incomplete one must be shorter than the limit.
 pub fn files(bytes: &[u8]) {
     match Request::parse(bytes) {
         Ok(Some(request)) => {
@@ -15,7 +16,7 @@ pub fn files(bytes: &[u8]) {
     }
 }
 
-/// Datagrams to `primes`: a number within the limit reads the same when it is written again.
+/// Parses a datagram to `primes`. A number within the limit must survive formatting and another parse.
 pub fn primes(bytes: &[u8]) {
     let Ok(number) = parse(bytes, MAX_NUMBER) else { return };
     assert!(number <= MAX_NUMBER);

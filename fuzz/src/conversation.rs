@@ -1,6 +1,6 @@
-//! Two stacks that talk, and somebody on the line who changes what they say: frames are lost, repeated, held back, cut,
-//! and rewritten field by field, with checksums that fit. What a mutation begins with is a valid frame of a valid
-//! conversation, so it gets far beyond the parsers.
+//! A conversation of two stacks whose frames are mutated on the line: lost, duplicated, delayed, truncated, and
+//! rewritten field by field with valid checksums. A mutation starts from a valid frame of a valid conversation, so it
+//! gets far beyond the parsers.
 
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::{host_config6, host_ip, host_ip6, host_mac};
@@ -8,18 +8,18 @@ use isola_net_stack::{Duration, Event, Instant, RxChecksum, Stack};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// Connections that the client makes.
+/// The number of connections that the client opens.
 const CONNECTIONS: usize = 3;
-/// Bytes that each side sends on each.
+/// Bytes that each side sends on each connection.
 const AMOUNT: usize = 20_000;
-/// Frames that the story acts on.
+/// The maximum number of frames that the input can mutate.
 const FRAMES: usize = 2_000;
-/// Lengths of headers.
+/// Lengths of headers, in bytes.
 const ETHERNET: usize = 14;
 const IPV4: usize = 20;
 const IPV6: usize = 40;
 
-/// What the story's bytes say, zeros after their end.
+/// Reads the input byte by byte; zeros after its end.
 struct Story<'a>(std::slice::Iter<'a, u8>);
 
 impl Story<'_> {
@@ -36,15 +36,15 @@ impl Story<'_> {
     }
 }
 
-/// Host 1 answers what host 2 says.
+/// A server (host 1) and a client (host 2).
 struct Talk {
     stacks: [Stack; 2],
     now: Instant,
-    /// Frames on the line: which stack they are for.
+    /// Frames on the line, each with the index of its receiver.
     line: VecDeque<(usize, Vec<u8>)>,
 }
 
-/// The conversation that `data` makes of a good one.
+/// Runs the conversation with the mutations in `data`.
 pub fn conversation(data: &[u8]) {
     let mut story = Story(data.iter());
     let mut talk =
@@ -60,7 +60,7 @@ pub fn conversation(data: &[u8]) {
         talk.meddle(to, frame, &mut story);
     }
     talk.line.clear();
-    // All that is left waits for nobody: it ends by itself.
+    // The remaining connections end without further frames, by timeouts.
     for _ in 0..80 {
         talk.live();
         talk.line.clear();
@@ -73,7 +73,7 @@ pub fn conversation(data: &[u8]) {
 }
 
 impl Talk {
-    /// To a server at this address.
+    /// Sets up the conversation with a server at this address.
     fn new(server_ip: impl Into<IpAddr> + Copy) -> Self {
         let now = Instant::ZERO + Duration::from_secs(1);
         let stacks = [1, 2].map(|number| {
@@ -84,7 +84,7 @@ impl Talk {
             Stack::new(config, now).expect("a configuration that works")
         });
         let mut talk = Self { stacks, now, line: VecDeque::new() };
-        // The interfaces make sure of their addresses.
+        // The interfaces complete duplicate address detection.
         talk.pass(Duration::from_secs(60));
         talk.live();
         talk.line.clear();
@@ -103,7 +103,7 @@ impl Talk {
         talk
     }
 
-    /// Both applications act, and what they send goes on the line.
+    /// Runs both applications, and puts their frames on the line.
     fn live(&mut self) {
         for (number, stack) in self.stacks.iter_mut().enumerate() {
             while let Some(event) = stack.next_event() {
@@ -124,11 +124,11 @@ impl Talk {
             let occupancy = stack.occupancy();
             assert!(occupancy.connections <= 8 && occupancy.half_open <= 2 && occupancy.time_wait <= 4);
         }
-        // Nobody answers one frame with more than a few: the line does not fill by itself.
+        // A stack answers a frame with only a few, so the line does not fill by itself.
         assert!(self.line.len() < 1_000, "{} frames on the line", self.line.len());
     }
 
-    /// Lets the story do to a frame what it says.
+    /// Mutates a frame as the input says, and delivers it.
     fn meddle(&mut self, to: usize, mut frame: Vec<u8>, story: &mut Story<'_>) {
         let tcp = ETHERNET + if frame.get(12) == Some(&8) { IPV4 } else { IPV6 };
         match story.byte() % 16 {
@@ -145,7 +145,7 @@ impl Talk {
             }
             13 => self.pass(Duration::from_millis(u64::from(story.word()))),
             14 => {
-                // Sequence and acknowledgement number, flags, window, and what stands where options do.
+                // Sequence and acknowledgement number, flags, window, and the position of options.
                 let at = [4, 4, 8, 8, 13, 14, 20, 24][usize::from(story.byte() % 8)];
                 let value = [story.byte(), story.byte(), story.byte(), story.byte()];
                 let count = if at == 13 {
@@ -158,7 +158,7 @@ impl Talk {
                 set(&mut frame, tcp + at, &value[..count]);
             }
             15 => {
-                // A little off: most of what is dangerous lies there.
+                // Small offsets: most errors are near the valid values.
                 let at = tcp + if story.byte().is_multiple_of(2) { 4 } else { 8 };
                 if let Some(bytes) = frame.get_mut(at..at + 4).and_then(|bytes| bytes.first_chunk_mut::<4>())
                 {
@@ -176,7 +176,7 @@ impl Talk {
         self.stacks.iter_mut().filter_map(Stack::next_deadline).min()
     }
 
-    /// Moves to the next deadline; `false` where there is none.
+    /// Advances to the next deadline; false if there is none.
     fn next_timer(&mut self) -> bool {
         let Some(at) = self.deadline() else { return false };
         self.now = self.now.max(at);
@@ -199,7 +199,7 @@ fn set(frame: &mut [u8], at: usize, value: &[u8]) {
     }
 }
 
-/// Makes the IP header's length and checksum fit, so that what was changed behind it is looked at.
+/// Makes the length and checksum of the IP header valid, so that changes behind it reach the upper layers.
 fn fit(frame: &mut [u8]) {
     let Some((_, packet)) = frame.split_at_mut_checked(ETHERNET) else { return };
     let len = packet.len() as u16;

@@ -1,11 +1,12 @@
-//! Image files of any bytes, as the host tool and the supervisor check them.
+//! Image files, as the host tool and the supervisor check them.
 
 use isola_abi::layout::{IMAGE, IMAGE_MAX_SIZE};
 use isola_abi::management::MAX_IMAGE;
 use isola_host::image::elf::ElfImage;
 use isola_supervisor::image::{ImagePlan, Source};
 
-/// The supervisor refuses the image, or can load it within the file and the image's part of the address space.
+/// Checks an image as the supervisor does. An accepted image must be loadable within the file and the image's part of
+/// the address space.
 pub fn supervisor(bytes: &[u8]) {
     let Ok(plan) = ImagePlan::check(bytes) else { return };
     let sources = [Source::Copied, Source::Shared].map(|source| plan.memory_bytes(source));
@@ -17,7 +18,8 @@ pub fn supervisor(bytes: &[u8]) {
     assert!(plan.segments.windows(2).all(|pair| pair[0].pages().end <= pair[1].pages().start));
 }
 
-/// The host tool refuses the image, or trims it to a shorter one that is equal to the supervisor.
+/// Checks an image as the host tool does. A trimmed image must be no longer than the whole one, and acceptable to the
+/// supervisor if the whole one is.
 pub fn host(bytes: &[u8]) {
     let Ok(image) = ElfImage::parse(bytes) else { return };
     let noted = image.check_note().is_ok();

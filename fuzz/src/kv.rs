@@ -1,4 +1,4 @@
-//! What the fuzz targets do with their bytes. The property tests of the crate run the same.
+//! The memcached protocols of `kv`. The property tests of that crate run the same targets.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ const MAX_VALUE_LEN: usize = 4_000;
 const MAX_OUTPUT_BYTES: usize = 10_000;
 const MEMORY_BYTES: usize = 200_000;
 
-/// The longest answer to one request: a value with its head, or a list of statistics.
+/// The maximum length of one answer: a value with its header, or a list of statistics.
 const LONGEST_ANSWER: usize = 8_000;
 
 struct Machine {
     server: Arc<Server>,
     session: Session,
-    /// A shard that somebody else works on.
+    /// A shard that another session has locked.
     taken: Option<ShardId>,
 }
 
@@ -31,7 +31,7 @@ impl Machine {
         Self { session: Session::new(server.clone()), server, taken: None }
     }
 
-    /// Lets `bytes` arrive in a frame that is `slack` bytes longer.
+    /// Delivers `bytes` in a frame with `slack` further bytes of capacity.
     fn receive(&mut self, bytes: &[u8], slack: usize) {
         let mut frame = bytes.to_vec();
         frame.resize(bytes.len() + slack, 0);
@@ -40,7 +40,7 @@ impl Machine {
         self.session.receive(Chain::from(frame));
     }
 
-    /// Has done what there is to do.
+    /// Serves all requests that can be served.
     fn work(&mut self) {
         let taken = self.taken.map(|id| self.server.shards.lock(id).expect("nobody else is there"));
         let served = self.session.serve(NOW);
@@ -56,7 +56,7 @@ impl Machine {
         }
     }
 
-    /// Finishes and reads everything.
+    /// Unlocks all shards, serves all requests and reads all output.
     fn drain(&mut self) -> Vec<u8> {
         self.taken = None;
         let mut answer = Vec::new();
@@ -71,8 +71,8 @@ impl Machine {
     }
 }
 
-/// One connection's bytes as they are: all at once, and in small pieces while shards are taken at times. The answer is the
-/// same.
+/// Delivers the input as one connection's bytes: all at once, and in small pieces with shards locked at times. Both
+/// answers must be the same.
 pub fn stream(data: &[u8]) {
     let mut whole = Machine::new();
     whole.receive(data, 0);
@@ -83,7 +83,7 @@ pub fn stream(data: &[u8]) {
 
     let mut pieces = Machine::new();
     let mut answer = Vec::new();
-    // Byte for byte, where that does not take forever.
+    // Byte by byte if the input is short, else in at most 1,000 pieces.
     for (number, piece) in data.chunks(1 + data.len() / 1_000).enumerate() {
         pieces.receive(piece, 100);
         pieces.taken = (number % 3 == 1).then_some(ShardId((number % 9 / 3) as u16));
@@ -98,12 +98,12 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Text commands out of a small vocabulary: each byte of `data` is a word.
+/// Text commands from a small vocabulary: each byte of `data` selects a word.
 pub fn text(data: &[u8]) {
     stream(&words(data, TEXT_WORDS));
 }
 
-/// Binary requests out of bytes that take turns as fields.
+/// Binary requests: the bytes of `data` become the fields in turn.
 pub fn binary(data: &[u8]) {
     let mut bytes = Vec::new();
     for request in data.chunks(8) {
@@ -133,7 +133,7 @@ pub fn binary(data: &[u8]) {
     stream(&bytes);
 }
 
-/// Arrivals, shards that are taken and free again, a client that reads now and then, and an end at any time.
+/// A session with arrivals, locked and unlocked shards, a client that reads at times, and an end at any time.
 pub fn session(data: &[u8]) {
     let mut machine = Machine::new();
     let mut sent = 0;
@@ -167,7 +167,7 @@ pub fn session(data: &[u8]) {
     assert!(machine.session.is_finished(), "an ended connection with nothing under way is finished");
 }
 
-/// Whole commands, and pieces that make bad ones.
+/// Whole commands, and fragments that form invalid ones.
 #[rustfmt::skip]
 const TEXT_WORDS: &[&str] = &[
     "set a 0 0 10\r\n1234567890\r\n", "set b 5 10 3\r\nxyz\r\n", "set c 1 0 3000\r\n", "VALUE", "\r\n",
@@ -179,7 +179,7 @@ const TEXT_WORDS: &[&str] = &[
     "\u{80}", "set d 0 0 2\r\n", "gat 0 ", "get a\r\n", "incr ", "delete ", "stats ",
 ];
 
-/// Meta commands and lists: whole ones, and pieces.
+/// Meta commands and lists: whole ones, and fragments.
 #[rustfmt::skip]
 const META_WORDS: &[&str] = &[
     "mg a v t s f c h l k Oopaque\r\n", "mg a N30 R100 T50 t v u q\r\n", "mg b v\r\n", "mg c v k\r\n", "mn\r\n",
@@ -191,13 +191,13 @@ const META_WORDS: &[&str] = &[
     "b ", "v ", "q ", "k ", "O", "T", "N30 ", "C1 ", "C0 ", "I ", "M", "D", "J", "F", "R9 ", "= ", "AAAA",
 ];
 
-/// A text of one word for each byte. Two words stand for many bytes.
+/// Returns a text with one word for each byte. Two of the words expand to a long key and a long value.
 fn words(data: &[u8], vocabulary: &[&str]) -> Vec<u8> {
     let mut out = Vec::new();
     for byte in data {
         let word = match usize::from(*byte) {
             number @ 192.. => META_WORDS[(number - 192) % META_WORDS.len()],
-            // The first words, whole commands, come more often.
+            // The first 32 words, mostly whole commands, are more frequent.
             number @ 128.. => vocabulary[number % 32],
             number => vocabulary[number % vocabulary.len()],
         };

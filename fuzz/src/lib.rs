@@ -1,11 +1,11 @@
 //! Fuzz targets: the parsers and state machines that take bytes from outside, each as a function of bytes.
 //!
-//! A target panics if the code under test breaks a promise. Three drivers run the same [`TARGETS`]:
+//! A target panics if the code under test violates a guarantee. Three drivers run the same [`TARGETS`]:
 //!
-//! - `cargo xtask fuzz` links them with libFuzzer (`driver/`, a package of its own outside of the workspace, as it needs
-//!   a C++ compiler and instrumented builds);
+//! - `cargo xtask fuzz` links them with libFuzzer (`driver/`, a package outside the workspace, as it needs a C++
+//!   compiler and instrumented builds);
 //! - `tests/` runs them on the corpus (`corpus/TARGET`, inputs that libFuzzer found) and on random bytes;
-//! - the property tests of some crates run them on input that is nearly valid.
+//! - the property tests of some crates run them on nearly valid input.
 
 pub mod acpi;
 pub mod applications;
@@ -21,7 +21,7 @@ pub mod web;
 /// A fuzz target.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name: that of the parser's crate or protocol, then that of the input.
+    /// The name: the parser's crate or protocol, then the kind of input.
     pub name: &'static str,
     /// Runs the code under test on an input.
     pub run: fn(&[u8]),

@@ -1,4 +1,4 @@
-//! The management protocol: frames of the console, descriptors, and facts that a cell reports.
+//! The management protocol: frames of the console, descriptors, queries and their answers.
 
 use isola_abi::descriptor::Descriptor;
 use isola_abi::frame::{Decoder, encode};
@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 
-/// Reads frames out of a stream; a message reads the same after it was encoded again.
+/// Decodes frames from a stream. A message must survive encoding and another decoding.
 fn frames<T: Serialize + DeserializeOwned + PartialEq + Debug>(mut bytes: &[u8]) {
     let mut decoder = Decoder::new();
     while let Some(message) = decoder.next::<T>(&mut bytes) {
@@ -18,24 +18,24 @@ fn frames<T: Serialize + DeserializeOwned + PartialEq + Debug>(mut bytes: &[u8])
     }
 }
 
-/// The supervisor reads the host tool's requests.
+/// Decodes the host tool's requests, as the supervisor does.
 pub fn requests(bytes: &[u8]) {
     frames::<Request>(bytes);
 }
 
-/// The host tool reads the supervisor's responses.
+/// Decodes the supervisor's responses, as the host tool does.
 pub fn responses(bytes: &[u8]) {
     frames::<Response>(bytes);
 }
 
-/// A cell, and a restarted supervisor, read a descriptor.
+/// Decodes a descriptor, as a cell and a restarted supervisor do.
 pub fn descriptor(bytes: &[u8]) {
     let Ok(descriptor) = Descriptor::decode(bytes) else { return };
     let encoded = descriptor.encode().expect("a descriptor that was decoded fits");
     assert_eq!(Descriptor::decode(&encoded), Ok(descriptor));
 }
 
-/// The supervisor and the host tool read what a cell answers to a query; a cell reads the query.
+/// Decodes a query, as a cell does, and the answer to a query, as the host tool does.
 pub fn facts(bytes: &[u8]) {
     if let Some(query) = Query::decode(bytes) {
         assert_eq!(Query::decode(&query.encode()), Some(query));

@@ -4,8 +4,8 @@ use isola_fs::{Answer, FileRequest, MAX_ENTRIES, MAX_PATH, MAX_READ};
 use isola_iobuf::{Chain, IoBuf};
 use isola_messenger::Message;
 
-/// The home of files reads requests, and other machines read answers: within their bounds, and the same again after
-/// another encoding.
+/// Decodes requests, as the home of files does, and answers, as other machines do. They must be within their bounds,
+/// and survive encoding and another decoding.
 pub fn files(bytes: &[u8]) {
     let chain = || Chain::from(IoBuf::copy_from_slice(bytes));
     if let Some(request) = FileRequest::from_chain(chain()) {

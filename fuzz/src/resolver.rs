@@ -1,4 +1,4 @@
-//! What the fuzz targets do with their bytes. The property tests of the crate run the same.
+//! The DNS resolver. The property tests of that crate run the same targets.
 
 use isola_resolver::answer::{Answer, MAX_ADDRESSES, read};
 use isola_resolver::lookup::{Config, Lookup, Step};
@@ -6,11 +6,11 @@ use isola_resolver::query::{Casing, Edns, Query};
 use isola_resolver::{HostName, Kind};
 use std::net::SocketAddr;
 
-/// Questions that a lookup asks at most, whatever it is told: aliases, and for each of them all rounds of all servers, with
-/// and without an offer and by TCP.
+/// The maximum number of queries of a lookup: 10 names along the aliases, for each of them two rounds of two servers,
+/// and each of these with EDNS, without it and over TCP.
 const MOST_QUESTIONS: usize = 10 * 4 * 3;
 
-/// Any message as an answer, as it is, and with a header and a question that fit.
+/// Decodes a message as an answer: as it is, and with a matching header and question.
 pub fn answers(data: &[u8]) {
     let name = HostName::parse("a.example").expect("it is a name");
     let query = Query::new(&name, Kind::Ipv4, Edns::Offered, Casing::Mixed, &mut || 0x5555_5555_5555_5555);
@@ -20,7 +20,7 @@ pub fn answers(data: &[u8]) {
     }
 }
 
-/// Any messages, one after the other, to a lookup: it comes to an end.
+/// Passes messages to a lookup, one after the other: it must end.
 pub fn lookups(data: &[u8]) {
     let servers: [SocketAddr; 2] = [([10, 0, 0, 1], 53).into(), ([10, 0, 0, 2], 53).into()];
     let name = HostName::parse("a.example").expect("it is a name");
@@ -46,11 +46,11 @@ pub fn lookups(data: &[u8]) {
     panic!("the lookup does not come to an end");
 }
 
-/// The data as an answer that fits: its first bytes are code and counts.
+/// Returns the data as an answer that matches the query: the first bytes are response code and counts.
 fn fitting(query: &[u8], data: &[u8]) -> Vec<u8> {
     let byte = |at: usize| data.get(at).copied().unwrap_or_default();
     let mut answer = query.to_vec();
-    // The question alone, without the offer.
+    // The question only, without the EDNS record.
     let end = 12 + query[12..].iter().position(|byte| *byte == 0).unwrap_or_default() + 5;
     answer.truncate(end);
     answer[2] = 0x81 | byte(0) & 2;

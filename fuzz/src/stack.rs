@@ -1,5 +1,5 @@
-//! What the fuzz targets run, and the property tests with them (`tests/properties.rs`): bytes from outside
-//! become a story, and the stack has to survive it within its bounds.
+//! The network stack. The property tests (`tests/properties.rs` of that crate) run the same targets: bytes from outside
+//! become a sequence of steps, within which the stack must keep its bounds.
 
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::{Peer, Segment, Talk, host_config, host_config6, host_ip, host_ip6, host_mac};
@@ -8,7 +8,7 @@ use isola_net_stack::{
     fast_path_flow_of, flow_of,
 };
 
-/// Looks at a frame as those do who hand it on: a quick look finds nothing but what a closer one does.
+/// Parses a frame as the flow steering does: the fast lookup must agree with the full one.
 fn flows(frame: &[u8]) {
     let _ = datagram_port(frame);
     if let Some(flow) = fast_path_flow_of(frame) {
@@ -16,7 +16,7 @@ fn flows(frame: &[u8]) {
     }
 }
 
-/// Reads the story's bytes; zeros after their end.
+/// Reads the input; zeros after its end.
 struct Story<'a>(&'a [u8]);
 
 impl<'a> Story<'a> {
@@ -41,7 +41,7 @@ impl<'a> Story<'a> {
     }
 }
 
-/// A stack with small tables, a listener, a socket, and a connection that has sent and received.
+/// Returns a stack with small tables, a listener, a socket, and a connection that has sent and received.
 fn busy() -> (Peer, Talk) {
     let mut config = host_config(1);
     config.tcp.max_half_open = 8;
@@ -57,7 +57,7 @@ fn busy() -> (Peer, Talk) {
     (peer, talk)
 }
 
-/// What an application does with every event, and the bounds that always hold.
+/// Handles every event as an application does, and checks the bounds that always hold.
 fn live(peer: &mut Peer) {
     for event in peer.events() {
         match event {
@@ -72,8 +72,8 @@ fn live(peer: &mut Peer) {
     assert!(occupancy.connections <= 8 && occupancy.half_open <= 8 && occupancy.time_wait <= 8);
 }
 
-/// Frames of any bytes; the first byte of each says whether its Ethernet header is made to fit and whether
-/// its checksum counts as verified.
+/// Frames of any bytes. The first byte of each determines whether its Ethernet header is valid and whether its checksum
+/// counts as verified.
 pub fn frames(data: &[u8]) {
     let mut story = Story(data);
     let (mut peer, _) = busy();
@@ -93,8 +93,8 @@ pub fn frames(data: &[u8]) {
     }
 }
 
-/// IPv6 packets with good beginnings to a stack that sets itself up: neighbours, routers, errors, extension
-/// headers, fragments; and IPv4 fragments. Time passes in between.
+/// IPv6 packets with valid headers to a stack that configures itself: neighbours, routers, errors, extension headers,
+/// fragments; also IPv4 fragments. Time passes in between.
 pub fn packets(data: &[u8]) {
     let mut story = Story(data);
     let mut config = host_config6(1);
@@ -144,7 +144,7 @@ pub fn packets(data: &[u8]) {
             }
             let hops = if payload.first() == Some(&130) { 1 } else { 255 };
             if next == 44 && kind & 0x20 != 0 && payload.len() > 16 {
-                // The end of a packet that is itself a part: as if it had come in two.
+                // The end of a packet that is itself a fragment, as if the packet had arrived in two.
                 let whole = payload.split_off(8);
                 payload.copy_from_slice(&[44, 0, 0, 1, 0, 0, 0, len]);
                 let before = [&payload[..], &whole[..8]].concat();
@@ -174,7 +174,7 @@ pub fn packets(data: &[u8]) {
     }
 }
 
-/// Fills an ICMPv6 message's checksum in.
+/// Fills in an ICMPv6 message's checksum.
 fn seal(source: &[u8; 16], destination: &[u8; 16], message: &mut [u8]) {
     message[2..4].fill(0);
     let mut sum = 58 + message.len() as u32;
@@ -187,7 +187,7 @@ fn seal(source: &[u8; 16], destination: &[u8; 16], message: &mut [u8]) {
     message[2..4].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
-/// Segments of any kind near what the connection expects, mixed with an application's calls and with time.
+/// Segments of any kind near those that the connection expects, mixed with an application's calls and with time.
 pub fn segments(data: &[u8]) {
     let mut story = Story(data);
     let (mut peer, mut talk) = busy();
@@ -209,7 +209,7 @@ pub fn segments(data: &[u8]) {
         }
         peer.frames();
         if let Some(stats) = peer.stack.connection_stats(talk.conn) {
-            // Nothing is delivered twice, and no more is held than was offered.
+            // No byte is delivered twice, and no more is buffered than was offered.
             assert!(read + stats.unread as u64 <= stats.bytes_received + 5);
             assert!(stats.unread <= 4 << 20);
         }
@@ -244,7 +244,7 @@ fn segment(story: &mut Story<'_>, talk: &Talk) -> Segment {
     segment.payload(&vec![2; usize::from(story.byte()) * usize::from(1 + (shape >> 6))])
 }
 
-/// Messages from a server to a stack that asks for an address: any options behind a good beginning.
+/// Messages from a DHCP server to a stack that requests an address: any options behind a valid header.
 pub fn dhcp(data: &[u8]) {
     let mut config = host_config(1);
     config.addressing = Addressing::Dhcp;
@@ -289,7 +289,8 @@ pub fn dhcp(data: &[u8]) {
     }
 }
 
-/// Messages from a DHCPv6 server to a stack whose router offers addresses: any options behind a good beginning.
+/// Messages from a DHCPv6 server to a stack whose router announces managed addresses: any options behind a valid
+/// header.
 pub fn dhcp6(data: &[u8]) {
     let mut story = Story(data);
     let mut config = host_config(1);

@@ -1,4 +1,4 @@
-//! What the fuzz targets do with their bytes. The property tests of the crate run the same.
+//! The HTTP server `web`. The property tests of that crate run the same targets.
 
 use isola_iobuf::{Chain, IoBuf};
 use isola_web::date::{self, UnixSeconds};
@@ -6,10 +6,11 @@ use isola_web::head::{self, MAX_HEAD_BYTES, Parsed};
 use isola_web::{Prefaces, Session, Site, SiteBuilder, archive};
 use std::sync::OnceLock;
 
-/// A file that is long enough for parts of it.
+/// The contents of each file, long enough for ranges.
 const CONTENT: &[u8] = b"0123456789";
 
-/// Longest response: the file, or the page of a status, and their fields. A target comes back in a redirection.
+/// The maximum length of a response without its target: the file, or the page of a status, and the fields. A
+/// redirection repeats the target.
 const LONGEST_RESPONSE: usize = 1_000;
 
 fn site() -> &'static Site {
@@ -42,13 +43,15 @@ fn run(frames: &[&[u8]]) -> (Vec<u8>, Session) {
     (sent, session)
 }
 
-/// Any bytes, in one frame, and cut by the first of them: what is sent is the same, and is responses alone.
+/// Delivers the bytes in one frame, and in pieces of the length that the first byte gives. The output must be the same,
+/// and consist of responses only.
 pub fn requests(data: &[u8]) {
     let Some((cut, bytes)) = data.split_first() else { return };
     let (whole, one) = run(&[bytes]);
     let frames: Vec<&[u8]> = bytes.chunks(usize::from(*cut).max(1)).collect();
     let (pieces, other) = run(&frames);
-    // Bytes that are no request are found out earlier or later, as they come: what is answered before is the same.
+    // Bytes that are no request may be detected earlier or later, depending on the pieces; the answers before are the
+    // same.
     if one.served() == other.served() && one.has_ended() == other.has_ended() {
         assert_eq!(whole, pieces);
     }
@@ -60,7 +63,7 @@ pub fn requests(data: &[u8]) {
     }
 }
 
-/// A request whose fields are the lines of the data: conditions, ranges and dates of any kind.
+/// A request with the lines of the data as fields: conditions, ranges and dates of any kind.
 pub fn fields(data: &[u8]) {
     const NAMES: [&str; 8] = [
         "Range",
@@ -86,9 +89,9 @@ pub fn fields(data: &[u8]) {
     let _ = date::parse(data);
 }
 
-/// Any archive.
+/// Reads an archive of any bytes.
 pub fn archives(data: &[u8]) {
-    // It would have to live for ever: a copy of the data alone is leaked, and no more than a little of it.
+    // An archive must be `'static`, so a copy of the data is leaked; therefore at most 4 KiB of it are used.
     let data: &'static [u8] = data[..data.len().min(4096)].to_vec().leak();
     let _ = archive::add_all(&mut SiteBuilder::new(1), data);
 }

@@ -1,23 +1,23 @@
-//! All fuzz targets on the corpus and on random bytes.
+//! Runs all fuzz targets on the corpus and on random bytes.
 
 use isola_fuzz::TARGETS;
 use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Largest corpus of a target in the tree, in bytes.
+/// The maximum size of a target's corpus in the tree, in bytes.
 const MAX_CORPUS_BYTES: u64 = 64 << 10;
 
 fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
 }
 
-/// A corpus file is a sequence of inputs, each behind its length: four bytes, little-endian.
+/// Splits a corpus file into inputs; each follows its length, four bytes, little-endian.
 fn inputs(file: &[u8]) -> Vec<&[u8]> {
     let (mut rest, mut inputs) = (file, Vec::new());
     while let Some((len, behind)) = rest.split_first_chunk::<4>() {
         let len = u32::from_le_bytes(*len) as usize;
-        assert!(len <= behind.len(), "the corpus is damaged: `cargo xtask fuzz --keep` writes it anew");
+        assert!(len <= behind.len(), "the corpus is damaged: `cargo xtask fuzz --keep` writes a new one");
         let (input, behind) = behind.split_at(len);
         inputs.push(input);
         rest = behind;
@@ -32,7 +32,7 @@ fn targets_are_sorted_and_their_names_differ() {
 }
 
 #[test]
-fn inputs_that_the_fuzzer_found_break_no_promise() {
+fn corpus_inputs_violate_no_guarantee() {
     for target in TARGETS {
         let path = corpus().join(target.name);
         let Ok(file) = fs::read(&path) else { continue };
@@ -44,7 +44,7 @@ fn inputs_that_the_fuzzer_found_break_no_promise() {
 }
 
 #[test]
-fn a_corpus_belongs_to_a_target() {
+fn each_corpus_belongs_to_a_target() {
     for entry in fs::read_dir(corpus()).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         assert!(TARGETS.iter().any(|target| target.name == name), "no target is called {name}");
@@ -55,7 +55,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(3_000))]
 
     #[test]
-    fn random_bytes_break_no_promise(
+    fn random_bytes_violate_no_guarantee(
         target in 0..TARGETS.len(),
         data in prop::collection::vec(any::<u8>(), 0..600),
     ) {

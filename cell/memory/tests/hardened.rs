@@ -1,5 +1,5 @@
-//! The hardened allocator finds what is done wrong with memory, and nothing where nothing is.
-#![allow(unsafe_code, reason = "giving memory back is a promise that no type can check")]
+//! The hardened allocator detects misuse of memory, and reports none in correct programs.
+#![allow(unsafe_code, reason = "the caller of a free owns the memory, which no type can check")]
 
 mod common;
 
@@ -11,17 +11,17 @@ use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What the allocator says of what `body` does; `None` where it finds nothing.
+/// Returns the allocator's message on `body`; `None` if it detects no misuse.
 fn found(allocator: &Hardened<System>, body: impl FnOnce()) -> Option<String> {
     let all = AssertUnwindSafe(|| {
         body();
         allocator.empty_quarantine();
     });
-    Some(*catch_unwind(all).err()?.downcast::<String>().expect("the message is formatted"))
+    Some(*catch_unwind(all).err()?.downcast::<String>().expect("the panic message is a String"))
 }
 
 #[test]
-fn every_misdeed_is_found_and_names_the_object() {
+fn each_misuse_is_detected_and_the_message_names_the_object() {
     for (misdeed, says) in [
         (Misdeed::FreeTwice, "number 1, was freed twice"),
         (Misdeed::FreeAsLarger, "number 1, was freed as one of 32 bytes, aligned at 8"),
@@ -30,30 +30,30 @@ fn every_misdeed_is_found_and_names_the_object() {
         (Misdeed::WriteAfterFree, "was written to at offset 8 after it was freed"),
     ] {
         let allocator = Hardened::new(System);
-        let message = found(&allocator, || commit(misdeed, &allocator)).expect("it is found");
+        let message = found(&allocator, || commit(misdeed, &allocator)).expect("the misuse is detected");
         assert!(message.contains("of 24 bytes, aligned at 8"), "{misdeed:?}: {message}");
         assert!(message.contains(says), "{misdeed:?}: {message}");
     }
 }
 
 #[test]
-fn an_object_is_not_resized_from_a_size_that_it_does_not_have() {
+fn realloc_with_a_wrong_layout_is_detected() {
     let allocator = Hardened::new(System);
     let message = found(&allocator, || {
-        // SAFETY: the second layout is wrong, which is to be found before anything is done with it.
+        // SAFETY: the second layout is wrong on purpose; the allocator must detect it before it accesses the object.
         unsafe {
             let object = allocator.alloc(Layout::new::<u64>());
             allocator.realloc(object, Layout::new::<u128>(), 64);
         }
     });
-    assert!(message.expect("it is found").contains("was freed as one of 16 bytes, aligned at 16"));
+    assert!(message.expect("the misuse is detected").contains("was freed as one of 16 bytes, aligned at 16"));
 }
 
 #[test]
-fn new_and_freed_objects_are_conspicuous() {
+fn new_and_freed_objects_are_filled_with_a_pattern() {
     let allocator = Hardened::new(System);
     let layout = Layout::new::<[u8; 40]>();
-    // SAFETY: the object's memory is kept back after it is freed, so that it may be looked at.
+    // SAFETY: a freed object stays in quarantine, where its memory may be read.
     unsafe {
         let object = allocator.alloc(layout);
         assert!((0..40).all(|offset| object.add(offset).read() == FRESH));
@@ -66,7 +66,7 @@ fn new_and_freed_objects_are_conspicuous() {
 }
 
 #[test]
-fn what_is_kept_back_is_given_back_before_memory_runs_out() {
+fn the_quarantine_is_emptied_when_memory_runs_out() {
     let arena = Arena::new(256 << 10, 4096);
     let allocator = Hardened::new(heap_of(&arena));
     let layout = Layout::from_size_align(16 << 10, 4096).unwrap();
@@ -82,11 +82,11 @@ fn what_is_kept_back_is_given_back_before_memory_runs_out() {
 
 proptest! {
     #[test]
-    fn who_does_nothing_wrong_is_told_nothing(seed in 1_u64.., steps in 0..400_usize) {
+    fn correct_use_reports_no_misuse(seed in 1_u64.., steps in 0..400_usize) {
         let allocator = Hardened::new(System);
         let mut random = Random(seed);
         let mut objects: Vec<(*mut u8, Layout, u8)> = Vec::new();
-        // SAFETY: objects are written to within their layout, and freed once, with it.
+        // SAFETY: writes are within an object's layout, and each object is freed once, with its layout.
         unsafe {
             for step in 0..steps {
                 let value = step as u8;

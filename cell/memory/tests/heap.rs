@@ -1,5 +1,5 @@
-//! The heap against a simple model, with threads that take the part of cores, and when memory runs out.
-#![allow(unsafe_code, reason = "giving memory back is a promise that no type can check")]
+//! The heap compared with a simple model, with threads that act as cores, and with exhausted memory.
+#![allow(unsafe_code, reason = "the caller of a free owns the memory, which no type can check")]
 
 mod common;
 
@@ -13,18 +13,18 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
 use std::sync::mpsc;
 
-/// An object in use, filled with its mark.
+/// An allocated object, filled with its mark.
 struct Object {
     start: *mut u8,
     layout: Layout,
     mark: u8,
 }
 
-// SAFETY: an object belongs to whoever has this.
+// SAFETY: the owner of this value owns the object.
 unsafe impl Send for Object {}
 
 impl Object {
-    /// A new object, checked and filled; `None` where memory has run out.
+    /// Allocates, checks and fills an object; `None` if memory has run out.
     fn new(heap: &Heap<ThreadCores>, layout: Layout, mark: u8) -> Option<Self> {
         // SAFETY: the size is not 0.
         let start = unsafe { heap.alloc(layout) };
@@ -38,21 +38,21 @@ impl Object {
     }
 
     fn fill(&self) {
-        // SAFETY: the object is the test's.
+        // SAFETY: the test owns the object.
         unsafe { self.start.write_bytes(self.mark, self.layout.size()) };
     }
 
     fn check(&self, len_bytes: usize) {
-        // SAFETY: the object is the test's, and filled.
+        // SAFETY: the test owns the object, which is filled.
         let bytes = unsafe { std::slice::from_raw_parts(self.start, len_bytes) };
-        // Miri takes its time.
+        // Miri is slow.
         let bytes = &bytes[..if cfg!(miri) { len_bytes.min(32) } else { len_bytes }];
-        assert!(bytes.iter().all(|&byte| byte == self.mark), "memory was handed out twice");
+        assert!(bytes.iter().all(|&byte| byte == self.mark), "memory was allocated twice");
     }
 
-    /// Makes it another size; false where memory has run out.
+    /// Resizes the object; false if memory has run out.
     fn resize(&mut self, heap: &Heap<ThreadCores>, size: usize, mark: u8) -> bool {
-        // SAFETY: the object is the test's, the size is not 0.
+        // SAFETY: the test owns the object, and the size is not 0.
         let start = unsafe { heap.realloc(self.start, self.layout, size) };
         if start.is_null() {
             self.check(self.layout.size());
@@ -69,12 +69,12 @@ impl Object {
 
     fn free(self, heap: &Heap<ThreadCores>) {
         self.check(self.layout.size());
-        // SAFETY: the object is the test's, and gone with `self`.
+        // SAFETY: the test owns the object, and drops it with `self`.
         unsafe { heap.dealloc(self.start, self.layout) };
     }
 }
 
-/// Makes the heap give back all that it can.
+/// Makes the heap free all unused memory, by an allocation that must fail.
 fn squeeze(heap: &Heap<ThreadCores>) {
     // SAFETY: the size is not 0.
     assert!(unsafe { heap.alloc(Layout::from_size_align(1 << 40, 16).unwrap()) }.is_null());
@@ -110,8 +110,8 @@ proptest! {
     })]
 
     #[test]
-    fn objects_are_aligned_apart_intact_and_come_back_whole(steps in steps()) {
-        // Small enough that memory runs out now and then.
+    fn objects_are_aligned_disjoint_intact_and_entirely_freed(steps in steps()) {
+        // Small enough that memory runs out at times.
         let arena = Arena::new(2 << 20, PAGE_SIZE);
         let heap = heap_of(&arena);
         let at_first = heap.statistics();
@@ -154,16 +154,16 @@ proptest! {
         let at_last = heap.statistics();
         prop_assert_eq!(at_last.large_bytes, 0);
         prop_assert_eq!(at_last.cached_bytes, 0);
-        // The caches themselves, all in one span, are what remains.
+        // Only the caches remain, all in one span.
         prop_assert!(at_last.object_bytes <= 3 * 1024);
         let remaining = at_last.pages.used_bytes - at_first.pages.used_bytes;
         prop_assert_eq!(remaining, at_last.span_bytes);
-        prop_assert!(remaining <= 8192, "{} bytes did not come back", remaining);
+        prop_assert!(remaining <= 8192, "{} bytes were not freed", remaining);
     }
 }
 
 #[test]
-fn figures_follow_what_is_handed_out() {
+fn statistics_match_the_allocations() {
     let arena = Arena::new(4 << 20, PAGE_SIZE);
     let heap = heap_of(&arena);
     let count = |size: usize| {
@@ -185,12 +185,12 @@ fn figures_follow_what_is_handed_out() {
     large.free(&heap);
     objects.into_iter().for_each(|object| object.free(&heap));
     heap.empty_cache();
-    assert_eq!(count(100), (0, 0, 1), "one empty span is kept");
+    assert_eq!(count(100), (0, 0, 1), "one empty span is retained");
     assert_eq!(heap.statistics().object_bytes, 1024);
 }
 
 #[test]
-fn an_object_stays_where_it_is_as_long_as_its_class_or_the_pages_behind_allow() {
+fn an_object_is_resized_in_place_if_its_class_or_free_pages_allow() {
     let arena = Arena::new(4 << 20, PAGE_SIZE);
     let heap = heap_of(&arena);
     let stays = |from: usize, to: usize| {
@@ -209,7 +209,7 @@ fn an_object_stays_where_it_is_as_long_as_its_class_or_the_pages_behind_allow() 
 }
 
 #[test]
-fn when_memory_has_run_out_requests_fail_until_something_is_freed() {
+fn allocations_fail_after_memory_runs_out_until_a_free() {
     let arena = Arena::new(1 << 20, 1 << 20);
     let heap = heap_of(&arena);
     let sizes = [2048, 30_000, 100_000, 16, 100];
@@ -217,18 +217,18 @@ fn when_memory_has_run_out_requests_fail_until_something_is_freed() {
         let layout = Layout::from_size_align(size, 8).unwrap();
         let mut objects: Vec<_> = std::iter::from_fn(|| Object::new(&heap, layout, size as u8)).collect();
         let held = objects.len() * size;
-        assert!(held > (1 << 20) / 10 * 6, "{held} bytes of 1 MiB could be used as objects of {size} bytes");
+        assert!(held > (1 << 20) / 10 * 6, "{held} bytes of 1 MiB were usable as objects of {size} bytes");
         assert!(Object::new(&heap, layout, 0).is_none());
         objects.pop().unwrap().free(&heap);
-        objects.push(Object::new(&heap, layout, size as u8).expect("there is one"));
+        objects.push(Object::new(&heap, layout, size as u8).expect("one object was just freed"));
         objects.into_iter().for_each(|object| object.free(&heap));
     }
     let nearly_all = Layout::from_size_align(500_000, 8).unwrap();
-    Object::new(&heap, nearly_all, 1).expect("everything freed can be used at any size").free(&heap);
+    Object::new(&heap, nearly_all, 1).expect("freed memory is usable at any size").free(&heap);
 }
 
 #[test]
-fn a_heap_without_memory_refuses() {
+fn a_heap_without_memory_fails_all_allocations() {
     let heap = Heap::new(ThreadCores);
     for size in [1, 5000, 50_000] {
         assert!(Object::new(&heap, Layout::from_size_align(size, 8).unwrap(), 0).is_none());
@@ -239,7 +239,7 @@ fn a_heap_without_memory_refuses() {
 }
 
 #[test]
-fn what_one_core_keeps_comes_back_when_another_runs_short() {
+fn a_core_empties_its_cache_after_another_ran_out_of_memory() {
     let arena = Arena::new(1 << 20, PAGE_SIZE);
     let heap = heap_of(&arena);
     let layout = Layout::from_size_align(2048, 8).unwrap();
@@ -250,7 +250,7 @@ fn what_one_core_keeps_comes_back_when_another_runs_short() {
     let kept = heap.statistics().cached_bytes;
     assert!(kept >= 16 * 1024);
     heap.relieve();
-    assert_eq!(heap.statistics().cached_bytes, kept, "nobody has run short");
+    assert_eq!(heap.statistics().cached_bytes, kept, "no core has run out of memory");
     ThreadCores::become_core(1);
     squeeze(&heap);
     ThreadCores::become_core(0);
@@ -258,10 +258,10 @@ fn what_one_core_keeps_comes_back_when_another_runs_short() {
     assert_eq!(heap.statistics().cached_bytes, 0);
 }
 
-/// Each core makes objects, checks and frees some of its own, hands the others to the next core, and frees
-/// what it gets from the one before.
+/// Each core allocates objects, checks and frees some of its own, sends the others to the next core, and frees those
+/// that it receives from the previous one.
 #[test]
-fn cores_free_what_others_have_made() {
+fn cores_free_the_objects_of_other_cores() {
     const CORES: usize = 4;
     let rounds = if cfg!(miri) { 40 } else { 10_000 };
     let arena = Arena::new(64 << 20, PAGE_SIZE);
@@ -278,7 +278,7 @@ fn cores_free_what_others_have_made() {
                 for round in 0..rounds {
                     let bound = [64, 300, 3000, 40_000][random.below(4)];
                     let layout = Layout::from_size_align(1 + random.below(bound), 8).unwrap();
-                    let object = Object::new(heap, layout, round as u8).expect("there is enough");
+                    let object = Object::new(heap, layout, round as u8).expect("memory suffices");
                     match random.below(3) {
                         0 => own.push(object),
                         1 => object.free(heap),
@@ -296,7 +296,7 @@ fn cores_free_what_others_have_made() {
                 }
                 drop(outbox);
                 own.into_iter().for_each(|object| object.free(heap));
-                // The last to give up its sender ends this.
+                // Ends when the last sender is dropped.
                 inbox.iter().for_each(|object| object.free(heap));
                 heap.empty_cache();
             });
@@ -309,9 +309,9 @@ fn cores_free_what_others_have_made() {
     assert!(figures.spills > 0);
 }
 
-/// One core makes, the other frees: objects must find their way back.
+/// One core allocates, the other frees: the memory must return to the first.
 #[test]
-fn a_producer_and_a_consumer_do_not_eat_up_memory() {
+fn a_producer_and_a_consumer_use_bounded_memory() {
     let rounds = if cfg!(miri) { 60 } else { 50_000 };
     let arena = Arena::new(1 << 20, PAGE_SIZE);
     let heap = heap_of(&arena);
@@ -323,7 +323,7 @@ fn a_producer_and_a_consumer_do_not_eat_up_memory() {
         });
         let layout = Layout::from_size_align(1500, 8).unwrap();
         for round in 0..rounds {
-            sender.send(Object::new(&heap, layout, round as u8).expect("they come back")).unwrap();
+            sender.send(Object::new(&heap, layout, round as u8).expect("memory returns")).unwrap();
         }
         drop(sender);
     });
@@ -331,7 +331,7 @@ fn a_producer_and_a_consumer_do_not_eat_up_memory() {
 }
 
 #[test]
-fn a_core_with_nothing_to_do_keeps_nothing_while_memory_is_low() {
+fn an_idle_core_empties_its_cache_while_memory_is_low() {
     let arena = Arena::new(4 << 20, PAGE_SIZE);
     let heap = heap_of(&arena);
     let free = |object: Object| object.free(&heap);

@@ -1,5 +1,5 @@
-//! What the heap writes into the cell's report: memory by activity, and how short memory is.
-#![allow(unsafe_code, reason = "giving memory back is a promise that no type can check")]
+//! The heap's entries in the cell's report and ledger: memory pressure, and memory by activity.
+#![allow(unsafe_code, reason = "the caller of a free owns the memory, which no type can check")]
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::Ordering;
 
 fn report() -> &'static Report {
-    // SAFETY: a report is atomic integers and arrays of them, for which zero is a value.
+    // SAFETY: a report consists of atomic integers and arrays of them, for which zero is a valid value.
     Box::leak(unsafe { Box::<Report<[CoreReport; MAX_CORES]>>::new_zeroed().assume_init() })
 }
 
@@ -22,12 +22,12 @@ fn ledger() -> Ledger<'static> {
     Ledger::new(records.leak(), counters.leak())
 }
 
-/// Bytes of an activity on a core.
+/// Returns the bytes of an activity on a core.
 fn bytes(ledger: Ledger<'_>, core: usize, activity: usize) -> i64 {
     ledger.core(core)[activity].memory_bytes.load(Ordering::Relaxed).cast_signed()
 }
 
-/// Has the thread be that core, where that activity runs.
+/// Makes the thread a core that runs an activity.
 fn run(report: &Report, core: usize, activity: u32) {
     ThreadCores::become_core(core);
     report.cores[core].activity.store(activity, Ordering::Relaxed);
@@ -38,36 +38,36 @@ fn all(ledger: Ledger<'_>) -> i64 {
     counters.map(|activity| activity.memory_bytes.load(Ordering::Relaxed).cast_signed()).sum()
 }
 
-/// What is in use, or kept by cores.
+/// Returns the bytes in objects and in cores' caches.
 fn in_use(heap: &Heap<ThreadCores>) -> i64 {
     let figures = heap.statistics();
     (figures.object_bytes + figures.cached_bytes + figures.large_bytes) as i64
 }
 
 #[test]
-fn memory_counts_as_the_activity_s_that_ran_when_a_batch_came_or_went() {
+fn memory_is_charged_to_the_activity_that_runs_when_a_batch_moves() {
     let (arena, report, ledger) = (Arena::new(8 << 20, 4096), report(), ledger());
     let heap = heap_of(&arena);
     ThreadCores::become_core(0);
     let layout = Layout::from_size_align(1024, 8).unwrap();
-    // SAFETY: the size is not 0; objects are freed once.
+    // SAFETY: the sizes are not 0; objects are freed once.
     unsafe {
         let early = heap.alloc(layout);
         heap.report_to(report, ledger);
-        assert_eq!(all(ledger), in_use(&heap), "what was used before counts as well");
+        assert_eq!(all(ledger), in_use(&heap), "memory in use before counts as well");
         let before = bytes(ledger, 0, 0);
         run(report, 0, 3);
         let objects: Vec<_> = (0..1000).map(|_| heap.alloc(layout)).collect();
-        assert!((1_000 << 10..1_100 << 10).contains(&bytes(ledger, 0, 3)), "to within what a core keeps");
+        assert!((1_000 << 10..1_100 << 10).contains(&bytes(ledger, 0, 3)), "exact but for the core's cache");
         assert_eq!(bytes(ledger, 0, 0), before);
         run(report, 1, 4);
         objects.into_iter().for_each(|object| heap.dealloc(object, layout));
         heap.empty_cache();
-        assert!(bytes(ledger, 1, 4) < -(1_000 << 10) + (100 << 10), "who frees what others have made");
+        assert!(bytes(ledger, 1, 4) < -(1_000 << 10) + (100 << 10), "the freeing activity is credited");
         run(report, 0, 5);
         let large = Layout::from_size_align(100_000, 8).unwrap();
         let object = heap.alloc(large);
-        assert_eq!(bytes(ledger, 0, 5), 25 * 4096, "large objects at once");
+        assert_eq!(bytes(ledger, 0, 5), 25 * 4096, "large objects are charged at once");
         let object = heap.realloc(object, large, 200_000);
         assert_eq!(bytes(ledger, 0, 5), 49 * 4096);
         assert_eq!(all(ledger), in_use(&heap));
@@ -79,7 +79,7 @@ fn memory_counts_as_the_activity_s_that_ran_when_a_batch_came_or_went() {
 }
 
 #[test]
-fn an_activity_that_cannot_be_is_charged_nothing() {
+fn an_invalid_activity_is_charged_nothing() {
     let (arena, report, ledger) = (Arena::new(1 << 20, 4096), report(), ledger());
     let heap = heap_of(&arena);
     heap.report_to(report, ledger);
@@ -87,11 +87,11 @@ fn an_activity_that_cannot_be_is_charged_nothing() {
     // SAFETY: the size is not 0.
     assert!(!unsafe { heap.alloc(Layout::new::<u64>()) }.is_null());
     let before = all(ledger);
-    // The first number that has no slot: the next core's counters begin there.
+    // The first number without a slot: the counters of the next core begin there.
     run(report, 0, LEAST_SLOTS as u32);
     // SAFETY: as above.
     assert!(!unsafe { heap.alloc(Layout::from_size_align(100_000, 8).unwrap()) }.is_null());
-    // The report has records of cores that the ledger has no counters for.
+    // The report has records of cores for which the ledger has no counters.
     run(report, 2, 0);
     // SAFETY: as above.
     assert!(!unsafe { heap.alloc(Layout::from_size_align(100_000, 8).unwrap()) }.is_null());
@@ -99,7 +99,7 @@ fn an_activity_that_cannot_be_is_charged_nothing() {
 }
 
 #[test]
-fn the_report_says_when_memory_is_short_and_when_it_no_longer_is() {
+fn the_report_shows_the_memory_pressure() {
     let (arena, report, ledger) = (Arena::new(32 << 20, 1 << 20), report(), ledger());
     let heap = heap_of(&arena);
     heap.report_to(report, ledger);
@@ -123,7 +123,7 @@ fn the_report_says_when_memory_is_short_and_when_it_no_longer_is() {
             && seen.contains(&MemoryPressure::Low)
     );
     assert_eq!(seen.iter().filter(|level| **level > MemoryPressure::None).count(), 8, "less than 2 MiB free");
-    // SAFETY: freed once.
+    // SAFETY: each object is freed once.
     objects.drain(..20).for_each(|object| unsafe { heap.dealloc(object, chunk) });
     assert_eq!(pressure(), MemoryPressure::None);
 }

@@ -1,5 +1,5 @@
-//! Objects in pieces: what the heap does where no run of pages is long enough.
-#![allow(unsafe_code, reason = "giving memory back is a promise that no type can check")]
+//! Virtually contiguous objects, which the heap allocates if no run of pages is long enough.
+#![allow(unsafe_code, reason = "the caller of a free owns the memory, which no type can check")]
 
 mod common;
 
@@ -16,13 +16,13 @@ use std::sync::Once;
 
 const MIB: usize = 1 << 20;
 
-/// Has the process a window, as a cell has.
+/// Installs a region area in the process.
 fn make_window() {
     static MADE: Once = Once::new();
     MADE.call_once(|| drop(isola_hosted::run(isola_hosted::Settings::default(), Vec::new(), |_| ())));
 }
 
-/// An object in use: each of its words says which it is, and whose.
+/// An allocated object, whose words contain its mark and their indices.
 struct Object {
     start: *mut u64,
     layout: Layout,
@@ -44,7 +44,7 @@ impl Object {
         is_mapped(self.start.addr())
     }
 
-    /// Some words of each page, and the last.
+    /// Returns the indices of some words of each page, and of the last word.
     fn words(len: usize) -> impl Iterator<Item = usize> {
         (0..len / 8).step_by(PAGE_SIZE / 16 - 1).chain([len / 8 - 1])
     }
@@ -64,9 +64,9 @@ impl Object {
         }
     }
 
-    /// Makes it another size; false where memory has run out.
+    /// Resizes the object; false if memory has run out.
     fn resize(&mut self, heap: &Heap<ThreadCores>, len: usize) -> bool {
-        // SAFETY: the object is the test's, the size is not 0.
+        // SAFETY: the test owns the object, and the size is not 0.
         let start = unsafe { heap.realloc(self.start.cast(), self.layout, len) }.cast::<u64>();
         if start.is_null() {
             self.check(self.layout.size());
@@ -82,7 +82,7 @@ impl Object {
 
     fn free(self, heap: &Heap<ThreadCores>) {
         self.check(self.layout.size());
-        // SAFETY: the object is the test's.
+        // SAFETY: the test owns the object.
         unsafe { heap.dealloc(self.start.cast(), self.layout) };
     }
 }
@@ -93,7 +93,7 @@ impl std::fmt::Debug for Object {
     }
 }
 
-/// Takes every page, and gives those back for which `is_free` says so.
+/// Allocates all free pages, and frees those for whose numbers `is_free` returns true.
 fn cut_up(heap: &Heap<ThreadCores>, is_free: impl Fn(usize) -> bool) -> Vec<NonNull<u8>> {
     let pages: Vec<_> = std::iter::from_fn(|| heap.pages().allocate(1, 1)).collect();
     let (free, held): (Vec<_>, Vec<_>) =
@@ -103,7 +103,7 @@ fn cut_up(heap: &Heap<ThreadCores>, is_free: impl Fn(usize) -> bool) -> Vec<NonN
 }
 
 fn give(heap: &Heap<ThreadCores>, pages: Vec<NonNull<u8>>) {
-    // SAFETY: they came from there, one by one.
+    // SAFETY: the pages came from this allocator, one by one.
     pages.into_iter().for_each(|page| unsafe { heap.pages().free(page, 1) });
 }
 
@@ -125,11 +125,11 @@ enum Step {
         which: usize,
         len: usize,
     },
-    /// A page in so many is held from now on, as far as it is free.
+    /// Allocates all free pages, and frees only every `nth`: the others are held.
     Cut {
         nth: usize,
     },
-    /// All that is held so is free again.
+    /// Frees all held pages.
     Mend,
 }
 
@@ -149,7 +149,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn large_objects_fail_only_where_memory_has_run_out_however_it_is_cut_up(steps in steps()) {
+    fn large_allocations_fail_only_without_memory_however_fragmented_it_is(steps in steps()) {
         make_window();
         let arena = Arena::new(24 * MIB, 16 * MIB);
         let heap = heap_of(&arena);
@@ -186,35 +186,35 @@ proptest! {
         objects.into_iter().for_each(|object| object.free(&heap));
         give(&heap, held);
         prop_assert_eq!(heap.statistics().pages.used_bytes, at_first.pages.used_bytes);
-        let whole = heap.pages().allocate(2048, 1).expect("all pages are free, and together again");
-        // SAFETY: it came from there.
+        let whole = heap.pages().allocate(2048, 1).expect("all pages are free and merged");
+        // SAFETY: it came from this allocator.
         unsafe { heap.pages().free(whole, 2048) };
     }
 }
 
 #[test]
-fn an_object_is_had_in_pieces_where_every_second_page_is_taken() {
+fn an_object_is_virtually_contiguous_if_every_second_page_is_used() {
     make_window();
     let arena = Arena::new(16 * MIB, PAGE_SIZE);
     let heap = heap_of(&arena);
     let held = cut_up(&heap, |page| page % 2 == 0);
-    let object = Object::new(&heap, 7 * MIB, 4096, 1).expect("there is enough, in pieces");
+    let object = Object::new(&heap, 7 * MIB, 4096, 1).expect("enough pages are free, in pieces");
     assert!(object.is_mapped());
     assert_eq!(heap.statistics().mapped_bytes, 7 * MIB);
-    assert!(Object::new(&heap, MIB, 8, 2).is_none(), "there is not so much");
+    assert!(Object::new(&heap, MIB, 8, 2).is_none(), "too few pages are free");
     object.free(&heap);
     give(&heap, held);
-    let object = Object::new(&heap, 3 * MIB, 8, 3).expect("there is a run");
+    let object = Object::new(&heap, 3 * MIB, 8, 3).expect("a run is long enough");
     assert!(!object.is_mapped());
     object.free(&heap);
 }
 
 #[test]
-fn objects_of_classes_are_had_where_no_span_is() {
+fn objects_of_size_classes_need_no_span() {
     make_window();
     let arena = Arena::new(4 * MIB, PAGE_SIZE);
     let heap = heap_of(&arena);
-    // Each core has what it keeps for itself before.
+    // Create the core's cache first.
     Object::new(&heap, 64, 8, 0).unwrap().free(&heap);
     let held = cut_up(&heap, |page| page % 2 == 0);
     let free = free_bytes(&heap);
@@ -233,13 +233,13 @@ fn objects_of_classes_are_had_where_no_span_is() {
 }
 
 #[test]
-fn an_object_that_has_most_of_memory_grows_by_its_pages() {
+fn an_object_with_most_of_memory_grows_by_remapping() {
     make_window();
     let arena = Arena::new(16 * MIB, 2 * MIB);
     let heap = heap_of(&arena);
     let mut object = Object::new(&heap, 7 * MIB, 8, 1).unwrap();
     let wall = Object::new(&heap, MIB, 8, 2).unwrap();
-    assert!(object.resize(&heap, 14 * MIB), "there is no room for a copy, and need not be");
+    assert!(object.resize(&heap, 14 * MIB), "remapping needs no room for a copy");
     assert!(object.is_mapped());
     assert!(!object.resize(&heap, 17 * MIB));
     assert!(object.resize(&heap, 3 * MIB) && free_bytes(&heap) > 11 * MIB);
@@ -250,7 +250,7 @@ fn an_object_that_has_most_of_memory_grows_by_its_pages() {
 }
 
 #[test]
-fn addresses_of_objects_that_are_gone_serve_again() {
+fn addresses_of_freed_objects_are_reused() {
     make_window();
     let arena = Arena::new(4 * MIB, PAGE_SIZE);
     let heap = heap_of(&arena);
@@ -268,7 +268,7 @@ fn addresses_of_objects_that_are_gone_serve_again() {
 }
 
 #[test]
-fn nothing_is_lost_in_a_thousand_rounds() {
+fn a_thousand_rounds_leak_no_memory() {
     make_window();
     let arena = Arena::new(16 * MIB, PAGE_SIZE);
     let heap = heap_of(&arena);
@@ -276,7 +276,7 @@ fn nothing_is_lost_in_a_thousand_rounds() {
     let free = free_bytes(&heap);
     for round in 0..1000 {
         let len = 40_000 + round * 7919 % (4 * MIB);
-        let mut object = Object::new(&heap, len, 8, round as u64).expect("as much as before is free");
+        let mut object = Object::new(&heap, len, 8, round as u64).expect("as many pages as before are free");
         assert!(object.resize(&heap, len + round * 104_729 % MIB));
         object.free(&heap);
         assert_eq!(free_bytes(&heap), free);
@@ -286,7 +286,7 @@ fn nothing_is_lost_in_a_thousand_rounds() {
 }
 
 #[test]
-fn cores_make_and_free_each_other_s_objects_in_pieces() {
+fn cores_free_each_other_s_virtually_contiguous_objects() {
     make_window();
     let arena = Arena::new(32 * MIB, PAGE_SIZE);
     let heap = heap_of(&arena);
@@ -301,7 +301,7 @@ fn cores_make_and_free_each_other_s_objects_in_pieces() {
                 for round in 0..300 {
                     let mark = (core * 1000 + round) as u64;
                     let len = 40_000 + (core + round) * 7919 % 900_000;
-                    let object = Object::new(heap, len, 8, mark).expect("there is enough for all");
+                    let object = Object::new(heap, len, 8, mark).expect("memory suffices for all");
                     let mut shelf = shelf.lock().unwrap();
                     shelf.push((object.start.addr(), object.layout, mark));
                     let (start, layout, mark) = shelf.swap_remove(0);

@@ -1,5 +1,5 @@
-//! Memory of several nodes: a core gets its own node's first, and what is freed goes back to the node that it is of.
-#![allow(unsafe_code, reason = "giving memory back is a promise that no type can check")]
+//! Memory of several NUMA nodes: a core prefers its own node, and freed memory returns to its node.
+#![allow(unsafe_code, reason = "the caller of a free owns the memory, which no type can check")]
 
 mod common;
 
@@ -13,11 +13,11 @@ use std::ptr::NonNull;
 
 const NODES: usize = 3;
 
-/// A heap whose core `n` is of node `n`, and the memory of each node.
+/// Returns a heap with the memory of each node, and core `n` on node `n`.
 fn heap_of(arenas: &[Arena; NODES]) -> Heap<ThreadCores> {
     let heap = Heap::new(ThreadCores);
     for (node, arena) in arenas.iter().enumerate() {
-        // SAFETY: the arenas are for this heap alone, and outlive it.
+        // SAFETY: only this heap uses the arenas, which outlive it.
         unsafe { heap.pages().add_range_of(NodeId(node as u32), arena.start, arena.len_bytes()) }.unwrap();
         heap.set_node(node, NodeId(node as u32));
     }
@@ -29,8 +29,8 @@ fn arenas(len_bytes: usize) -> [Arena; NODES] {
 }
 
 fn node_of(arenas: &[Arena; NODES], object: *mut u8) -> usize {
-    let object = NonNull::new(object).expect("there is memory");
-    arenas.iter().position(|arena| arena.contains(object, 1)).expect("it is of one of them")
+    let object = NonNull::new(object).expect("memory suffices");
+    arenas.iter().position(|arena| arena.contains(object, 1)).expect("the object is in an arena")
 }
 
 fn free_bytes(pages: &Pages) -> [usize; NODES] {
@@ -38,7 +38,7 @@ fn free_bytes(pages: &Pages) -> [usize; NODES] {
 }
 
 #[test]
-fn a_core_gets_memory_of_its_node_until_that_has_none() {
+fn a_core_gets_memory_of_its_node_while_that_has_any() {
     for size in [64, 3000, 100_000] {
         let arenas = arenas(2 << 20);
         let heap = heap_of(&arenas);
@@ -46,7 +46,7 @@ fn a_core_gets_memory_of_its_node_until_that_has_none() {
         for core in 0..NODES {
             ThreadCores::become_core(core);
             let objects = (0..(1 << 20) / size).map(|_| {
-                // SAFETY: the size is not 0; what is made is kept.
+                // SAFETY: the size is not 0; objects are not freed.
                 unsafe { heap.alloc(layout) }
             });
             assert!({ objects }.all(|object| node_of(&arenas, object) == core), "{size} bytes, core {core}");
@@ -58,7 +58,7 @@ fn a_core_gets_memory_of_its_node_until_that_has_none() {
 }
 
 #[test]
-fn what_other_nodes_cores_free_comes_back_to_its_node() {
+fn memory_freed_by_cores_of_other_nodes_returns_to_its_node() {
     let arenas = arenas(4 << 20);
     let heap = heap_of(&arenas);
     let layout = Layout::from_size_align(200, 8).unwrap();
@@ -67,7 +67,7 @@ fn what_other_nodes_cores_free_comes_back_to_its_node() {
         // SAFETY: the size is not 0.
         (0..count).map(|_| unsafe { heap.alloc(layout) }).collect()
     };
-    // Each core makes its cache, which stays.
+    // Create each core's cache, which stays.
     for core in 0..NODES {
         let object = make(core, 1);
         // SAFETY: freed once.
@@ -93,10 +93,10 @@ fn what_other_nodes_cores_free_comes_back_to_its_node() {
 }
 
 #[test]
-fn nodes_of_large_numbers_are_told_apart_as_far_as_there_is_room() {
+fn a_large_node_number_is_taken_modulo_the_maximum() {
     let arena = Arena::new(1 << 20, PAGE_SIZE);
     let heap = Heap::new(ThreadCores);
-    // SAFETY: the arena is for this heap alone, and outlives it.
+    // SAFETY: only this heap uses the arena, which outlives it.
     unsafe { heap.pages().add_range_of(NodeId(u32::MAX), arena.start, arena.len_bytes()) }.unwrap();
     heap.set_node(0, NodeId(u32::MAX));
     ThreadCores::become_core(0);
@@ -107,10 +107,10 @@ fn nodes_of_large_numbers_are_told_apart_as_far_as_there_is_room() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The model: which pages of each node are out. A node that has an aligned block free that is large enough gives of
-    /// its own.
+    /// The model: the allocated pages of each node. A node that has a sufficiently large aligned free block provides
+    /// the memory itself.
     #[test]
-    fn runs_are_of_the_node_that_was_asked_while_it_has_them(seed in 1_u64.., steps in 0..300_usize) {
+    fn runs_come_from_the_requested_node_while_it_has_memory(seed in 1_u64.., steps in 0..300_usize) {
         let arenas = arenas(200 * PAGE_SIZE);
         let pages = Pages::new();
         for (node, arena) in arenas.iter().enumerate() {
@@ -118,7 +118,7 @@ proptest! {
             unsafe { pages.add_range_of(NodeId(node as u32), arena.start, arena.len_bytes()) }.unwrap();
         }
         let at_first = free_bytes(&pages);
-        // The first page of each holds the records of the others.
+        // The first page of each arena holds its records.
         let mut out = [const { [false; 200] }; NODES];
         out.iter_mut().for_each(|out| out[0] = true);
         let first = |node: usize| arenas[node].start.addr().get() / PAGE_SIZE;
@@ -148,21 +148,21 @@ proptest! {
                 let from = node_of(&arenas, start.as_ptr());
                 let page = start.addr().get() / PAGE_SIZE - first(from);
                 out[from][page..page + len].fill(false);
-                // SAFETY: it came from there.
+                // SAFETY: it came from this allocator.
                 unsafe { pages.free(start, len) };
             }
             let free = out.map(|out| out.iter().filter(|out| !**out).count() * PAGE_SIZE);
             prop_assert_eq!(free_bytes(&pages), free);
         }
         for (start, len) in runs {
-            // SAFETY: it came from there.
+            // SAFETY: it came from this allocator.
             unsafe { pages.free(start, len) };
         }
         prop_assert_eq!(free_bytes(&pages), at_first);
     }
 
     #[test]
-    fn objects_of_all_nodes_are_apart_and_come_back_whole(seed in 1_u64.., steps in 0..600_usize) {
+    fn objects_of_all_nodes_are_disjoint_and_entirely_freed(seed in 1_u64.., steps in 0..600_usize) {
         let arenas = arenas(512 << 10);
         let heap = heap_of(&arenas);
         let mut random = Random(seed);
@@ -175,13 +175,13 @@ proptest! {
                 // SAFETY: the size is not 0.
                 let object = unsafe { heap.alloc(layout) };
                 if !object.is_null() {
-                    // SAFETY: the object is the test's.
+                    // SAFETY: the test owns the object.
                     unsafe { object.write_bytes(step as u8, layout.size()) };
                     objects.push((object, layout, step as u8));
                 }
             } else {
                 let (object, layout, mark) = objects.swap_remove(random.below(objects.len()));
-                // SAFETY: the object is the test's, and freed once.
+                // SAFETY: the test owns the object, and frees it once.
                 unsafe {
                     prop_assert!((0..layout.size()).all(|offset| object.add(offset).read() == mark));
                     heap.dealloc(object, layout);
@@ -198,6 +198,6 @@ proptest! {
         }
         let figures = heap.statistics();
         prop_assert_eq!((figures.large_bytes, figures.cached_bytes), (0, 0));
-        prop_assert!(figures.object_bytes <= NODES * 1024, "the caches themselves");
+        prop_assert!(figures.object_bytes <= NODES * 1024, "only the caches remain");
     }
 }

@@ -1,5 +1,5 @@
-//! The page allocator against a simple model.
-#![allow(unsafe_code, reason = "giving memory back is a promise that no type can check")]
+//! The page allocator compared with a simple model.
+#![allow(unsafe_code, reason = "the caller of a free owns the memory, which no type can check")]
 
 mod common;
 
@@ -21,7 +21,8 @@ fn pages_of(arenas: &[Arena]) -> Pages {
     pages
 }
 
-/// How many runs of each power of two, largest first, can be taken one after the other.
+/// Returns, for each power of two from the largest down, how many runs of that length can be allocated after those
+/// before.
 fn profile(pages: &Pages) -> Vec<usize> {
     let mut runs = Vec::new();
     let mut profile = Vec::new();
@@ -32,7 +33,7 @@ fn profile(pages: &Pages) -> Vec<usize> {
         profile.push(runs.len() - before);
     }
     for (start, len) in runs {
-        // SAFETY: it came from there.
+        // SAFETY: it came from this allocator.
         unsafe { pages.free(start, len) };
     }
     profile
@@ -43,7 +44,7 @@ fn clear_some(pages: &Pages) -> bool {
     pages.clear_some(NodeId(0), |memory, len| unsafe { memory.write_bytes(0, len) })
 }
 
-/// A run that is in use: every page is filled with its mark at both ends.
+/// An allocated run; each page has the run's mark at both ends.
 struct Run {
     start: NonNull<u8>,
     pages: usize,
@@ -62,15 +63,15 @@ impl Run {
 
     fn fill(&self) {
         for word in self.words(self.pages) {
-            // SAFETY: within the run, which is the test's.
+            // SAFETY: within the run, which the test owns.
             unsafe { word.write(self.mark) }
         }
     }
 
     fn check(&self, pages: usize) {
         for word in self.words(pages) {
-            // SAFETY: within the run, which is the test's, and filled.
-            assert_eq!(unsafe { word.read() }, self.mark, "a page was handed out twice");
+            // SAFETY: within the run, which the test owns and has filled.
+            assert_eq!(unsafe { word.read() }, self.mark, "a page was allocated twice");
         }
     }
 }
@@ -106,15 +107,15 @@ proptest! {
     })]
 
     #[test]
-    fn runs_are_aligned_apart_intact_and_come_back_whole(steps in steps(), offset_pages in 0..16usize) {
-        // The second range begins where alignment is worst, and ends within a page.
+    fn runs_are_aligned_disjoint_intact_and_entirely_freed(steps in steps(), offset_pages in 0..16usize) {
+        // The second range begins at an address with the least alignment, and ends within a page.
         let arenas = [Arena::new(PAGES * PAGE_SIZE, 64 * PAGE_SIZE), Arena::new(100 * PAGE_SIZE, 4096)];
         let pages = Pages::new();
-        // SAFETY: the arenas outlive the allocator; the offset is within the first.
+        // SAFETY: the arenas outlive the allocator, and the offset is within the first.
         let start = unsafe { arenas[0].start.add(offset_pages * PAGE_SIZE + 8) };
-        // SAFETY: the arenas outlive the allocator; the offset is within the first.
+        // SAFETY: as above.
         unsafe { pages.add_range(start, arenas[0].len_bytes() - offset_pages * PAGE_SIZE - 8) }.unwrap();
-        // SAFETY: the arenas outlive the allocator; the offset is within the first.
+        // SAFETY: as above.
         unsafe { pages.add_range(arenas[1].start, arenas[1].len_bytes() - 1) }.unwrap();
         let (before, profile_before) = (pages.statistics(), profile(&pages));
         let mut runs: Vec<Run> = Vec::new();
@@ -123,10 +124,10 @@ proptest! {
             let mark = mark as u64;
             match step {
                 Step::Allocate { pages: len, align_order } => {
-                    // What is known to be zero is so.
+                    // Pages that are known to be zero must be zero.
                     let Some(frame) = pages.frame_near(NodeId(0), len, 1 << align_order) else { continue };
                     let start = frame.memory;
-                    // SAFETY: just handed out.
+                    // SAFETY: just allocated.
                     let bytes = unsafe { NonNull::slice_from_raw_parts(start, len * PAGE_SIZE).as_ref() };
                     prop_assert!(frame.contents == Contents::Unknown || bytes.iter().all(|byte| *byte == 0));
                     prop_assert_eq!(start.addr().get() % (PAGE_SIZE << align_order), 0);
@@ -149,7 +150,7 @@ proptest! {
                     prop_assert!(arenas.iter().any(|arena| arena.contains(first, count * PAGE_SIZE)));
                     in_use += count * PAGE_SIZE;
                     for page in 0..count {
-                        // SAFETY: within what was handed out.
+                        // SAFETY: within the allocated pages.
                         runs.push(Run { start: unsafe { first.add(page * PAGE_SIZE) }, pages: 1, mark });
                         runs.last().unwrap().fill();
                     }
@@ -165,13 +166,13 @@ proptest! {
                     let run = runs.swap_remove(which % runs.len());
                     run.check(run.pages);
                     in_use -= run.pages * PAGE_SIZE;
-                    // SAFETY: the run came from there and is the test's.
+                    // SAFETY: the run came from this allocator, and the test owns it.
                     unsafe { pages.free(run.start, run.pages) };
                 }
                 Step::Resize { which, pages: wanted } => {
                     let which = which % runs.len();
                     let run = &mut runs[which];
-                    // SAFETY: the run came from there and is the test's.
+                    // SAFETY: as above.
                     if unsafe { pages.resize(run.start, run.pages, wanted) } {
                         run.check(run.pages.min(wanted));
                         in_use = in_use + wanted * PAGE_SIZE - run.pages * PAGE_SIZE;
@@ -186,7 +187,7 @@ proptest! {
         }
         for run in runs {
             run.check(run.pages);
-            // SAFETY: the run came from there and is the test's.
+            // SAFETY: as above.
             unsafe { pages.free(run.start, run.pages) };
         }
         prop_assert_eq!(pages.statistics().used_bytes, before.used_bytes);
@@ -195,9 +196,9 @@ proptest! {
 }
 
 #[test]
-fn pages_are_known_to_be_zero_until_they_were_handed_out() {
+fn pages_added_as_zero_are_known_to_be_zero_until_allocated() {
     let arenas = [Arena::new(600 * PAGE_SIZE, 512 * PAGE_SIZE)];
-    // SAFETY: the arena is that large, and the test's.
+    // SAFETY: the arena has that length, and the test owns it.
     unsafe { arenas[0].start.write_bytes(0, arenas[0].len_bytes()) };
     let pages = Pages::new();
     // SAFETY: the arena outlives the allocator, and is zero.
@@ -208,20 +209,20 @@ fn pages_are_known_to_be_zero_until_they_were_handed_out() {
     let more = pages.frames_near(NodeId(0), 40).unwrap();
     assert_eq!(more.contents, Contents::Zero);
     assert_eq!(pages.frame_of_color(3, 8).unwrap().contents, Contents::Zero);
-    // What was handed out may have been written to; its neighbours were not.
-    // SAFETY: it came from there.
+    // The allocated pages may have been written to; their neighbours were not.
+    // SAFETY: it came from this allocator.
     unsafe { pages.free(first.memory, 1) };
     // SAFETY: as above.
     unsafe { pages.free(more.memory, 1) };
     let all: Vec<_> = std::iter::from_fn(|| pages.frame_near(NodeId(0), 1, 1)).collect();
     for frame in &all {
-        // SAFETY: handed out.
+        // SAFETY: the test owns the page.
         unsafe { frame.memory.write_bytes(0x5a, PAGE_SIZE) };
     }
     let unknown = all.iter().filter(|frame| frame.contents == Contents::Unknown).count();
     assert!((2..12).contains(&unknown), "{unknown} of {} pages are not known to be zero", all.len());
     for frame in all {
-        // SAFETY: it came from there.
+        // SAFETY: it came from this allocator.
         unsafe { pages.free(frame.memory, 1) };
     }
     let run = pages.frame_near(NodeId(0), 64, 1).unwrap();
@@ -229,33 +230,33 @@ fn pages_are_known_to_be_zero_until_they_were_handed_out() {
 }
 
 #[test]
-fn pages_that_were_used_are_cleared_and_known_to_be_zero_again() {
+fn used_pages_are_known_to_be_zero_after_clearing() {
     let arenas = [Arena::new(600 * PAGE_SIZE, 512 * PAGE_SIZE)];
     let pages = pages_of(&arenas);
-    // SAFETY: the runs are the test's.
+    // SAFETY: the test owns the runs.
     let free = |runs: Vec<NonNull<u8>>| runs.into_iter().for_each(|run| unsafe { pages.free(run, 1) });
     let used = pages.statistics().used_bytes;
     let mut times = 0;
     while clear_some(&pages) {
         times += 1;
-        assert_eq!(pages.statistics().used_bytes, used, "what is cleared is free");
+        assert_eq!(pages.statistics().used_bytes, used, "cleared pages are free");
     }
     assert!((600 / 4..600 / 4 + 10).contains(&times), "{times} times");
     let run = pages.frame_near(NodeId(0), 256, 1).unwrap();
     assert_eq!(run.contents, Contents::Zero);
-    // SAFETY: the run is the test's.
+    // SAFETY: the test owns the run.
     unsafe { pages.free(run.memory, 256) };
     let all: Vec<_> = std::iter::from_fn(|| pages.allocate(1, 1)).collect();
     free(all);
-    // Part of the longest row is cleared, and then all of it is wanted in a row, by who does not care.
+    // Clear a part of the longest run, then allocate all of it with any contents.
     for _ in 0..110 {
         assert!(clear_some(&pages));
     }
-    let run = pages.allocate(256, 256).expect("free pages are put together, whatever is in them");
-    // SAFETY: the run is the test's.
+    let run = pages.allocate(256, 256).expect("free blocks are merged despite different contents");
+    // SAFETY: the test owns the run.
     unsafe { pages.free(run, 256) };
     assert!(clear_some(&pages));
-    // Who wants zeros gets them, and who does not leaves them.
+    // An allocation of zero pages gets some, and an allocation with any contents leaves them.
     let (zero, any) = (pages.frame_near(NodeId(0), 1, 1).unwrap(), pages.allocate(1, 1).unwrap());
     assert_eq!(zero.contents, Contents::Zero);
     let next = pages.frame_near(NodeId(0), 1, 1).unwrap();
@@ -264,14 +265,14 @@ fn pages_that_were_used_are_cleared_and_known_to_be_zero_again() {
 }
 
 #[test]
-fn figures_follow_what_is_handed_out() {
+fn statistics_match_the_allocations() {
     let arenas = [Arena::new(600 * PAGE_SIZE, PAGE_SIZE)];
     let pages = pages_of(&arenas);
     let at_first = pages.statistics();
     assert_eq!((at_first.total_bytes, at_first.used_bytes), (600 * PAGE_SIZE, 3 * PAGE_SIZE));
     let run = pages.allocate(5, 1).unwrap();
     assert_eq!(pages.statistics().used_bytes, 8 * PAGE_SIZE);
-    // SAFETY: it came from there.
+    // SAFETY: it came from this allocator.
     unsafe { pages.free(run, 5) };
     let at_last = pages.statistics();
     assert_eq!((at_last.used_bytes, at_last.peak_bytes), (3 * PAGE_SIZE, 8 * PAGE_SIZE));
@@ -299,7 +300,7 @@ fn a_run_grows_into_free_pages_behind_it_and_no_further() {
     let arenas = [Arena::new(65 * PAGE_SIZE, 64 * PAGE_SIZE)];
     let pages = pages_of(&arenas);
     let first = pages.allocate(3, 1).unwrap();
-    // SAFETY: the runs are the test's.
+    // SAFETY: the test owns the runs.
     unsafe {
         assert!(pages.resize(first, 3, 20));
         let wall = first.add(20 * PAGE_SIZE);
@@ -313,7 +314,7 @@ fn a_run_grows_into_free_pages_behind_it_and_no_further() {
 }
 
 #[test]
-fn what_cannot_be_had_is_none() {
+fn impossible_allocations_return_none() {
     let arenas = [Arena::new(65 * PAGE_SIZE, 64 * PAGE_SIZE)];
     let pages = pages_of(&arenas);
     for (len, align) in
@@ -325,7 +326,7 @@ fn what_cannot_be_had_is_none() {
 }
 
 #[test]
-fn ranges_that_make_no_sense_are_refused() {
+fn invalid_ranges_are_rejected() {
     let arena = Arena::new(8 * PAGE_SIZE, PAGE_SIZE);
     let pages = Pages::new();
     // SAFETY: the arena outlives the allocator.
@@ -343,7 +344,7 @@ fn ranges_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn ranges_are_limited() {
+fn ranges_beyond_the_limit_are_rejected() {
     let arena = Arena::new((MAX_RANGES + 1) * 2 * PAGE_SIZE, PAGE_SIZE);
     let pages = Pages::new();
     for index in 0..=MAX_RANGES {
@@ -356,7 +357,7 @@ fn ranges_are_limited() {
 
 #[test]
 #[should_panic(expected = "free already")]
-fn a_run_freed_twice_is_noticed() {
+fn a_double_free_of_a_run_panics() {
     let arenas = [Arena::new(65 * PAGE_SIZE, 64 * PAGE_SIZE)];
     let pages = pages_of(&arenas);
     let run = pages.allocate(2, 1).unwrap();
@@ -369,7 +370,7 @@ fn a_run_freed_twice_is_noticed() {
 
 #[test]
 #[should_panic(expected = "does not have")]
-fn a_run_freed_with_a_wrong_size_is_noticed() {
+fn a_free_of_a_run_with_a_wrong_size_panics() {
     let arenas = [Arena::new(65 * PAGE_SIZE, 64 * PAGE_SIZE)];
     let pages = pages_of(&arenas);
     let run = pages.allocate(4, 1).unwrap();

@@ -1,4 +1,4 @@
-//! The heap on a hosted cell's cores, which their own blocks name.
+//! The heap on a hosted cell's cores, which their own blocks identify.
 #![allow(unsafe_code, reason = "giving memory back is a promise that no type can check")]
 
 mod common;
@@ -10,13 +10,13 @@ use isola_memory::{Heap, ThisCore};
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::Arc;
 
-/// A heap with its memory.
+/// A heap and its memory.
 struct Given {
     heap: Heap,
     _arena: Arena,
 }
 
-// SAFETY: the arena is only dropped with the last reference.
+// SAFETY: the arena is dropped only with the last reference.
 unsafe impl Sync for Given {}
 // SAFETY: as above.
 unsafe impl Send for Given {}
@@ -26,7 +26,7 @@ fn each_core_of_a_cell_has_its_own_cache() {
     const CORES: usize = 24;
     let arena = Arena::new(4 << 20, PAGE_SIZE);
     let heap = Heap::new(ThisCore);
-    // SAFETY: the arena goes with the heap.
+    // SAFETY: the arena is dropped with the heap.
     unsafe { heap.pages().add_range(arena.start, arena.len_bytes()) }.unwrap();
     let given = Arc::new(Given { heap, _arena: arena });
     let cores = Arc::clone(&given);
@@ -53,6 +53,6 @@ fn each_core_of_a_cell_has_its_own_cache() {
     });
     let class = given.heap.class_statistics().find(|class| class.size_bytes == 64).unwrap();
     assert_eq!(class.used, 0);
-    assert!(class.cached >= CORES, "every core keeps some");
-    assert_eq!(given.heap.statistics().object_bytes, CORES * 1024, "the caches themselves");
+    assert!(class.cached >= CORES, "every core has some in its cache");
+    assert_eq!(given.heap.statistics().object_bytes, CORES * 1024, "only the caches remain");
 }

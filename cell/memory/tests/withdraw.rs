@@ -1,5 +1,5 @@
-//! Memory that leaves the page allocator, and comes back.
-#![allow(unsafe_code, reason = "giving memory back is a promise that no type can check")]
+//! Withdrawal of memory from the page allocator, and its return.
+#![allow(unsafe_code, reason = "the caller of a free owns the memory, which no type can check")]
 
 mod common;
 
@@ -16,11 +16,11 @@ fn at(address: usize) -> NonNull<u8> {
     NonNull::new(std::ptr::with_exposed_provenance_mut(address)).unwrap()
 }
 
-/// An allocator over so many granules, from the second page of the first on: as a cell's pool begins.
+/// Returns an allocator over that many chunks, from the second page of the first chunk on, as a cell's pool begins.
 fn pool(granules: usize) -> (Arena, Pages) {
     let arena = Arena::new(granules * GRANULE, GRANULE);
     let pages = Pages::new();
-    // SAFETY: the arena is for this allocator alone, and outlives it.
+    // SAFETY: only this allocator uses the arena, which outlives it.
     unsafe { pages.add_range(arena.start.add(PAGE_SIZE), arena.len_bytes() - PAGE_SIZE) }.unwrap();
     (arena, pages)
 }
@@ -31,13 +31,13 @@ fn total(pages: &Pages) -> usize {
 
 fn back(pages: &Pages, withdrawn: &Withdrawn) {
     for (start, len) in withdrawn.blocks() {
-        // SAFETY: it left just now, and nobody has it.
+        // SAFETY: the memory was just withdrawn, and is unused.
         unsafe { pages.bring_back(NodeId(0), at(*start), *len, Contents::Unknown) }.unwrap();
     }
 }
 
 #[test]
-fn free_granules_leave_and_come_back() {
+fn free_chunks_are_withdrawn_and_returned() {
     let (arena, pages) = pool(16);
     let before = pages.statistics();
     let withdrawn = pages.withdraw(6 * GRANULE + 5);
@@ -53,16 +53,16 @@ fn free_granules_leave_and_come_back() {
         assert!(withdrawn.blocks().iter().all(|(start, len)| !(*start..start + len).contains(&address)));
         held.push(page);
     }
-    assert_eq!(pages.statistics().used_bytes, total(&pages), "all that is there can be had");
-    // SAFETY: just handed out.
+    assert_eq!(pages.statistics().used_bytes, total(&pages), "all remaining memory can be allocated");
+    // SAFETY: just allocated.
     held.into_iter().for_each(|page| unsafe { pages.free(page, 1) });
     back(&pages, &withdrawn);
     assert_eq!((total(&pages), pages.statistics().used_bytes), (before.total_bytes, before.used_bytes));
-    assert!(pages.allocate(8 * GRANULE / PAGE_SIZE, 1).is_some(), "it is whole again");
+    assert!(pages.allocate(8 * GRANULE / PAGE_SIZE, 1).is_some(), "the chunks are merged again");
 }
 
 #[test]
-fn what_is_in_use_stays_and_a_sixteenth_of_the_rest() {
+fn used_memory_and_a_sixteenth_of_the_rest_stay() {
     let (_arena, pages) = pool(16);
     assert!(pages.withdraw(64 * GRANULE).len_bytes() <= 15 * GRANULE);
     let (_arena, pages) = pool(16);
@@ -78,84 +78,83 @@ fn what_is_in_use_stays_and_a_sixteenth_of_the_rest() {
 }
 
 #[test]
-fn no_granule_leaves_where_less_than_a_sixteenth_is_free() {
+fn no_chunk_is_withdrawn_while_less_than_a_sixteenth_is_free() {
     let (_arena, pages) = pool(40);
     let granule = GRANULE / PAGE_SIZE;
     assert!((0..38).all(|_| pages.allocate(granule, granule).is_some()));
     assert_eq!(pages.spare_bytes(), 0);
     assert_eq!(pages.withdraw(GRANULE).len_bytes(), 0);
-    assert!(pages.allocate(granule, granule).is_some(), "there was one to take");
+    assert!(pages.allocate(granule, granule).is_some(), "a whole chunk was free");
 }
 
 #[test]
-fn a_chunk_that_nothing_is_in_leaves_with_its_records_and_its_slot_serves_again() {
+fn an_unused_block_is_withdrawn_with_its_records_and_its_slot_is_reused() {
     let (_arena, pages) = pool(16);
     let chunk = Arena::new(GRANULE, GRANULE);
     let before = total(&pages);
     for _ in 0..200 {
-        // SAFETY: the arena is for this allocator alone, until it leaves.
+        // SAFETY: only this allocator uses the arena, until it is withdrawn.
         unsafe { pages.bring_back(NodeId(0), chunk.start, GRANULE, Contents::Unknown) }.unwrap();
         assert_eq!(total(&pages), before + GRANULE);
         let withdrawn = pages.withdraw(GRANULE);
         assert_eq!(withdrawn.blocks(), [(chunk.start.addr().get(), GRANULE)]);
         assert_eq!(total(&pages), before);
-        // SAFETY: nobody else uses the allocator.
+        // SAFETY: no other thread uses the allocator.
         unsafe { pages.reuse(withdrawn.slots()) };
     }
 }
 
 #[test]
-fn a_chunk_that_is_in_use_stays_and_what_it_is_needed_for_not() {
+fn a_used_range_is_withdrawn_in_part_and_later_with_its_records() {
     let (_arena, pages) = pool(2);
     let chunk = Arena::new(8 * GRANULE, 8 * GRANULE);
-    // SAFETY: the arena is for this allocator alone, until it leaves.
+    // SAFETY: only this allocator uses the arena, until it is withdrawn.
     unsafe { pages.bring_back(NodeId(0), chunk.start, 8 * GRANULE, Contents::Unknown) }.unwrap();
     let held = pages.allocate(3 * GRANULE / PAGE_SIZE, 1).unwrap();
     assert!(chunk.contains(held, 3 * GRANULE));
     let some = pages.withdraw(4 * GRANULE);
     assert_eq!(some.len_bytes(), 4 * GRANULE);
-    // SAFETY: just handed out.
+    // SAFETY: just allocated.
     unsafe { pages.free(held, 3 * GRANULE / PAGE_SIZE) };
     let rest = pages.withdraw(4 * GRANULE);
-    assert_eq!(rest.len_bytes(), 4 * GRANULE, "with the records that the first four needed");
+    assert_eq!(rest.len_bytes(), 4 * GRANULE, "including the chunk with the records");
     assert_ne!(rest.slots(), 0);
 }
 
 #[test]
-fn new_memory_fills_holes_and_is_a_range_where_there_is_none() {
-    // Where it begins decides which blocks are whole.
+fn added_memory_fills_withdrawn_chunks_and_otherwise_forms_a_range() {
+    // The alignment of the start determines which blocks are whole.
     let arena = Arena::new(16 * GRANULE, 16 * GRANULE);
     let pages = Pages::new();
     let start = arena.start.addr().get();
-    // The lower half is the allocator's.
-    // SAFETY: the arena is for this allocator alone, and outlives it.
+    // SAFETY: only this allocator uses the lower half of the arena, which outlives it.
     unsafe { pages.add_range(at(start), 8 * GRANULE) }.unwrap();
     let held = pages.allocate(1, 1).unwrap();
     let withdrawn = pages.withdraw(6 * GRANULE);
     assert_eq!(withdrawn.len_bytes(), 6 * GRANULE);
-    // A hole at the end, and eight granules behind.
+    // A withdrawn block at the end, and eight further chunks behind it.
     let (hole, _) = *withdrawn.blocks().iter().find(|(at, len)| at + len == start + 8 * GRANULE).unwrap();
     let before = total(&pages);
-    // SAFETY: it left, or nobody ever had it.
+    // SAFETY: the memory was withdrawn, or never added.
     unsafe { pages.bring_back(NodeId(0), at(hole), start + 16 * GRANULE - hole, Contents::Unknown) }.unwrap();
     assert_eq!(total(&pages), before + start + 16 * GRANULE - hole);
     assert!(pages.allocate(4 * GRANULE / PAGE_SIZE, 1).is_some());
-    // SAFETY: handed out above.
+    // SAFETY: allocated above.
     unsafe { pages.free(held, 1) };
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever leaves and comes back while pages are handed out, no page is somebody's and has left, and what is written to
-    /// pages stays there.
+    /// While memory is withdrawn and returned between allocations, no allocated page is withdrawn, and pages keep their
+    /// contents.
     #[test]
-    fn no_page_in_use_leaves(seed in 1u64.., steps in 20usize..200) {
+    fn no_used_page_is_withdrawn(seed in 1u64.., steps in 20usize..200) {
         let (arena, pages) = pool(24);
         let chunks: Vec<Arena> = (0..3).map(|order| Arena::new(GRANULE << order, GRANULE << order)).collect();
         let mut random = Random(seed);
         for chunk in &chunks {
-            // SAFETY: the arenas are for this allocator alone.
+            // SAFETY: only this allocator uses the arenas.
             unsafe { pages.bring_back(NodeId(0), chunk.start, chunk.len_bytes(), Contents::Unknown) }.unwrap();
         }
         let all = total(&pages);
@@ -171,7 +170,7 @@ proptest! {
                         let gone = |(start, len): &(usize, usize)| *start < address + count * PAGE_SIZE && address < start + len;
                         prop_assert!(!away.iter().any(gone));
                         for page in 0..count {
-                            // SAFETY: just handed out.
+                            // SAFETY: just allocated.
                             unsafe { run.add(page * PAGE_SIZE).write(mark) };
                         }
                         held.insert(address, (count, mark));
@@ -181,11 +180,11 @@ proptest! {
                     let number = random.below(held.len().max(1));
                     if let Some((&address, &(count, mark))) = held.iter().nth(number) {
                         for page in 0..count {
-                            // SAFETY: handed out, and written to.
+                            // SAFETY: allocated and written.
                             prop_assert_eq!(unsafe { at(address + page * PAGE_SIZE).read() }, mark);
                         }
                         held.remove(&address);
-                        // SAFETY: handed out above with this length.
+                        // SAFETY: allocated above with this length.
                         unsafe { pages.free(at(address), count) };
                     }
                 }
@@ -195,12 +194,11 @@ proptest! {
                         prop_assert!(start.is_multiple_of(GRANULE) && len.is_multiple_of(GRANULE) && len > 0);
                         let used = |(address, (count, _)): (&usize, &(usize, u8))| *address < start + len && start < address + count * PAGE_SIZE;
                         prop_assert!(!held.iter().any(used));
-                        // Nobody has it any more.
-                        // SAFETY: it left.
+                        // SAFETY: withdrawn, thus unused.
                         unsafe { at(start).write_bytes(0xee, len) };
                         away.push((start, len));
                     }
-                    // SAFETY: nobody else uses the allocator.
+                    // SAFETY: no other thread uses the allocator.
                     unsafe { pages.reuse(withdrawn.slots()) };
                 }
                 _ => {
@@ -209,7 +207,7 @@ proptest! {
                         let cut = GRANULE * random.below(len / GRANULE);
                         for (start, len) in [(start, cut), (start + cut, len - cut)] {
                             if len > 0 {
-                                // SAFETY: it left.
+                                // SAFETY: withdrawn.
                                 unsafe { pages.bring_back(NodeId(0), at(start), len, Contents::Unknown) }.unwrap();
                             }
                         }

@@ -1,4 +1,4 @@
-//! Runs the fuzz target that the environment variable `ISOLA_FUZZ_TARGET` names under libFuzzer.
+//! Runs the fuzz target that the environment variable `ISOLA_FUZZ_TARGET` names, under libFuzzer.
 #![no_main]
 
 use isola_fuzz::{TARGETS, Target};

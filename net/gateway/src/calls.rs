@@ -1,11 +1,12 @@
-//! Connections and datagrams of the cell to its host.
+//! Connections and datagrams from the cell to its host.
 //!
-//! The cell calls the gateway's address, at any port, and means the same port of the host's `127.0.0.1`. The gateway's
-//! own stack knows ports by name only, so what comes from the cell is looked at before the stack gets it:
+//! To the cell, each port of the gateway's address is the same port of the host's `127.0.0.1`.
+//! The gateway's own stack has no listener for an arbitrary port, so frames from the cell are inspected before the
+//! stack gets them:
 //!
-//! - The first segment of a connection is held back while Linux is asked for that port. Where somebody listens there, the
-//!   gateway begins to listen too, and the segment goes on; where nobody does, the stack answers it as it answers
-//!   any call to a port without a listener. So the cell is refused what its host would refuse, before it is connected.
+//! - The first segment of a connection is held while Linux connects to that port. If that succeeds, the gateway listens
+//!   at the port as well and passes the segment to its stack. If not, the stack resets the connection, as for any port
+//!   without a listener. So the cell's connection is refused before it is established if the host would refuse it.
 //! - The first datagram for a port opens that port.
 
 use crate::gateway::GATEWAY;
@@ -25,34 +26,35 @@ use std::time::Duration;
 
 static CALLS: Ebb<Calls> = Ebb::new();
 
-/// Connections that are being made at one time; further ones are left to try again.
+/// The maximum number of connections in progress; further first segments are dropped and later retransmitted by the
+/// cell.
 const MAX_CALLS: usize = 1024;
 
-/// For how long Linux, and then the cell, may be silent before a call has failed.
+/// The time limit of Linux's connect, and after it of the cell's handshake.
 const CALL_LIMIT: Duration = Duration::from_secs(20);
 
-/// UDP ports of the host that the cell may use at one time.
+/// The maximum number of the host's UDP ports that the cell can use at one time.
 const MAX_PORTS: usize = 256;
 
-/// Sockets of the cell that may use one of them.
+/// The maximum number of the cell's sockets that can use one of these ports.
 const MAX_SOCKETS: usize = 256;
 
-/// For how long a socket of the cell is remembered after the host's last answer.
+/// The time from the host's last answer after which a socket of the cell is forgotten.
 const SOCKET_LIMIT: Duration = Duration::from_secs(60);
 
-/// The cell's port, and the host's.
+/// The cell's port and the host's port.
 type Key = (u16, u16);
 
-/// The calls that are being made. On the gateway's one core.
+/// The connections in progress and the open UDP ports, on the gateway's only core.
 #[derive(Default)]
 struct Calls {
-    /// The host's side of each, once it is there.
+    /// The connection to the host for each, once it is established.
     calls: RefCell<BTreeMap<Key, Option<linux::TcpStream>>>,
-    /// Ports that are listened at for calls whose last segment of the handshake is still to come.
+    /// Listeners for connections in progress, each with their number.
     listening: RefCell<BTreeMap<u16, (Listening, usize)>>,
-    /// First segments that go on.
+    /// First segments to pass to the stack.
     released: RefCell<VecDeque<ReceivedFrame>>,
-    /// UDP ports that are open.
+    /// Open UDP ports.
     ports: RefCell<BTreeSet<u16>>,
 }
 
@@ -62,7 +64,7 @@ impl Representative for Calls {
     }
 }
 
-/// Has what comes by `port` looked at.
+/// Wraps the queues of `port` so that received frames are inspected.
 pub(crate) fn watch(port: NetworkPort) -> NetworkPort {
     let queues = port.queues.into_iter();
     let watched = queues.map(|queue| Box::new(WatchedQueue { queue }) as Box<dyn NetworkQueue + Send>);
@@ -127,17 +129,17 @@ impl NetworkQueue for WatchedQueue {
     }
 }
 
-/// What a frame begins.
+/// The effect of a frame on the gateway.
 #[derive(Debug, PartialEq, Eq)]
 enum Call {
-    /// A connection.
+    /// It begins a connection.
     Connection(Key),
-    /// An exchange of datagrams with a port, or goes on with one.
+    /// It is a datagram to this port.
     Datagram(u16),
 }
 
 impl Call {
-    /// What a frame begins, where it begins anything.
+    /// Classifies a frame; `None` for frames without effect.
     fn of(frame: &[u8]) -> Option<Self> {
         const SYN: u8 = 0x02;
         const ACK: u8 = 0x10;
@@ -159,22 +161,22 @@ impl Call {
 }
 
 impl Calls {
-    /// Holds a first segment back while Linux is asked.
+    /// Holds a first segment while Linux connects.
     fn connection(&self, key: Key, segment: ReceivedFrame, vector: u8) {
         let mut calls = self.calls.borrow_mut();
-        // A segment that is sent again changes nothing.
+        // A retransmitted segment has no effect.
         if calls.len() < MAX_CALLS && !calls.contains_key(&key) {
             calls.insert(key, None);
             spawn_task(call(key, segment, vector)).detach();
         }
     }
 
-    /// Opens a UDP port, where it is not open.
+    /// Opens a UDP port, unless it is open.
     fn datagram(&self, port: u16) {
         let mut ports = self.ports.borrow_mut();
         if ports.len() < MAX_PORTS
             && !ports.contains(&port)
-            // Where it is bound, it is for answers of the cell to somebody.
+            // A port that is already bound is in use for the published ports.
             && let Ok(socket) = UdpSocket::bind(port)
         {
             ports.insert(port);
@@ -182,7 +184,7 @@ impl Calls {
         }
     }
 
-    /// Listens at a port for one more call.
+    /// Listens at a port for one more connection.
     fn expect(&self, port: u16) {
         let mut listening = self.listening.borrow_mut();
         match listening.get_mut(&port) {
@@ -195,7 +197,7 @@ impl Calls {
         }
     }
 
-    /// The host's side of a call that was expected, which is no longer.
+    /// Removes a connection in progress; returns its connection to the host.
     fn take(&self, key: Key) -> Option<linux::TcpStream> {
         let host = self.calls.borrow_mut().remove(&key)??;
         let mut listening = self.listening.borrow_mut();
@@ -210,7 +212,7 @@ impl Calls {
     }
 }
 
-/// Asks Linux, and lets the first segment go on.
+/// Connects to the host, then passes the first segment to the stack.
 async fn call(key: Key, segment: ReceivedFrame, vector: u8) {
     let host = timeout(CALL_LIMIT, linux::TcpStream::connect((Ipv4Addr::LOCALHOST, key.1).into())).await;
     let connected = match host {
@@ -228,7 +230,7 @@ async fn call(key: Key, segment: ReceivedFrame, vector: u8) {
     platform().interrupt(current_core(), vector);
     if connected {
         sleep(CALL_LIMIT).await;
-        // Where the cell is not there any more, nobody has taken it.
+        // Still present only if the cell has not completed the handshake.
         drop(CALLS.take(key));
     }
 }
@@ -242,7 +244,7 @@ async fn accept(stream: TcpStream, port: u16) {
     }
 }
 
-/// Carries datagrams of the cell to a port of the host, and answers back.
+/// Forwards datagrams of the cell to a port of the host, and the answers back.
 async fn carry(socket: UdpSocket, port: u16) {
     let cell_side = Rc::new(socket);
     let mut sockets: BTreeMap<SocketAddr, Rc<linux::UdpSocket>> = BTreeMap::new();
@@ -265,10 +267,10 @@ async fn carry(socket: UdpSocket, port: u16) {
     }
 }
 
-/// Carries the host's answers to a socket of the cell, until there are none for long.
+/// Forwards the host's answers to a socket of the cell, until there are none for `SOCKET_LIMIT`.
 async fn answer(host: Rc<linux::UdpSocket>, cell: Rc<UdpSocket>, to: SocketAddr) {
     while let Ok(received) = timeout(SOCKET_LIMIT, host.receive()).await {
-        // An error is about a datagram that was sent: nobody listens there now.
+        // An error concerns an earlier datagram, whose port has no socket.
         if let Ok((data, _)) = received {
             let _ = cell.send_to(to, IoBuf::from(data).into());
         }
@@ -279,7 +281,7 @@ async fn answer(host: Rc<linux::UdpSocket>, cell: Rc<UdpSocket>, to: SocketAddr)
 mod tests {
     use super::*;
 
-    /// A frame to the gateway with this protocol and these bytes behind the IP header.
+    /// Returns a frame to the gateway with this protocol and these bytes behind the IP header.
     fn frame(protocol: u8, payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![0; 12];
         frame.extend([8, 0, 0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, protocol, 0, 0, 10, 0, 2, 15]);
@@ -289,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn first_segments_and_datagrams_are_told_from_all_else() {
+    fn only_first_segments_and_datagrams_have_an_effect() {
         let segment = |flags| {
             let mut segment = vec![0x9c, 0x40, 0, 80];
             segment.extend([0; 9]);

@@ -1,4 +1,4 @@
-//! The gateway's own cell, from the ports it is to publish to its loop.
+//! The gateway's own cell: its start, and its published ports.
 
 use crate::{calls, published};
 use isola_abi::descriptor::NetworkAddress;
@@ -13,28 +13,28 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
 use std::sync::Mutex;
 use std::thread;
 
-/// The address at which the cell finds its host.
+/// The address at which the cell reaches its host.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 
 /// The cell's address.
 pub const CELL: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 
-/// Length of the network's prefix.
+/// The length of the network's prefix.
 const PREFIX_LEN: u8 = 24;
 
-/// Why there is no gateway.
+/// The reason why the gateway cannot be started.
 #[derive(Debug)]
 pub enum GatewayError {
-    /// A port of the host cannot be had.
+    /// A port of the host cannot be bound.
     Port {
-        /// Where.
+        /// The address and port.
         host: SocketAddrV4,
-        /// For what.
+        /// The transport protocol.
         transport: Transport,
-        /// What Linux says.
+        /// The error from Linux.
         error: io::Error,
     },
-    /// Linux gives no thread.
+    /// The gateway's thread cannot be started.
     Thread(io::Error),
 }
 
@@ -57,19 +57,19 @@ impl fmt::Display for GatewayError {
 
 impl std::error::Error for GatewayError {}
 
-/// A port of the host that is the gateway's.
+/// A published port of the host.
 pub(crate) enum Door {
-    /// For connections to that port of the cell.
+    /// Connections go to this port of the cell.
     Tcp(TcpListener, u16),
-    /// For datagrams to that port of the cell.
+    /// Datagrams go to this port of the cell.
     Udp(UdpSocket, u16),
 }
 
-/// Starts a gateway for one cell, and publishes these ports of the host. It ends with the process. Returns the cell's
+/// Starts a gateway for one cell and publishes these ports of the host, until the process ends. Returns the cell's
 /// network device, and its address there.
 ///
 /// # Errors
-/// [`GatewayError`]; then nothing is published.
+/// [`GatewayError`]; then no port is published.
 pub fn start(forwards: &[Forward]) -> Result<(NetworkPort, NetworkAddress), GatewayError> {
     let doors = forwards.iter().map(open).collect::<Result<Vec<Door>, GatewayError>>()?;
     raise_limit();
@@ -105,9 +105,9 @@ fn open(forward: &Forward) -> Result<Door, GatewayError> {
     .map_err(|error| GatewayError::Port { host, transport, error })
 }
 
-/// Lets the process have as many file descriptors as it may: a connection takes one.
+/// Raises the limit of file descriptors to the maximum: each connection uses one.
 fn raise_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // Where it cannot be, connections are refused earlier.
+    // If this fails, connections are refused earlier.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }

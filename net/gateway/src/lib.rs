@@ -1,31 +1,31 @@
-//! What connects a hosted cell to its host.
+//! The network of hosted cells, and Linux sockets for them.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`linux`] | Linux's own sockets as futures, for any code on a hosted core |
-//! | [`gateway`] | [`start`]: a user-mode network, which needs no rights |
+//! | [`linux`] | Linux sockets as futures, for code on a hosted core |
+//! | [`gateway`] | [`start`]: a user-mode network without privileges |
 //! | [`published`] | ports of the host that lead to the cell |
-//! | [`calls`] | connections and datagrams of the cell to the host |
-//! | [`process`] | a process that is one cell, with the network that it is told to have |
-//! | [`test_cells`] | cells on a network in memory, for tests of what talks |
-//! | [`relay`] | a connection of the one and one of the other, end to end |
+//! | [`calls`] | connections and datagrams from the cell to the host |
+//! | [`process`] | a process that is one cell, with the network of its specification |
+//! | [`test_cells`] | cells on a network in memory, for tests |
+//! | [`relay`] | the relay between a connection of the cell and one of Linux |
 //!
-//! The gateway is a cell of its own in the same process, of one core. It is on a link in memory with the cell it serves,
-//! and has Linux's sockets on its other side:
+//! The gateway is a cell of its own in the same process, with one core. A link in memory connects it to the cell that
+//! it serves; on its other side it has Linux sockets:
 //!
 //! ```text
 //!   application                      Linux
 //!   the cell's stack                   sockets: 127.0.0.1, published ports
 //!   10.0.2.15 ───── link ───── 10.0.2.2
-//!                              the gateway's stack, and a task a connection
+//!                              the gateway's stack, and one task per connection
 //! ```
 //!
-//! The addresses are those of QEMU's user-mode network, so that an application finds its host at the same address
-//! wherever it runs. What the gateway holds of a connection is bounded: one piece each way, and the windows of both
-//! stacks.
+//! The addresses are those of QEMU's user-mode network, so that an application finds its host at the same address on
+//! both platforms. The gateway buffers a bounded amount of each connection: one piece in each direction, and the
+//! windows of both stacks.
 //!
-//! It leads to the host alone, and there to `127.0.0.1`: what listens at another address of the host is not reached. What is
-//! not here: the way to other machines (`isola-hosted`'s TAP interface has it), DNS, and IPv6.
+//! It reaches only the host, and there only `127.0.0.1`, not the host's other addresses. What is *not* here:
+//! connections to other machines (for which `isola-hosted` has a TAP interface), DNS, and IPv6.
 #![forbid(unsafe_code)]
 
 pub mod calls;

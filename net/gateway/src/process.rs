@@ -1,4 +1,4 @@
-//! A process that is one cell, with the network that it is told to have.
+//! A process that is one cell, with the network of its specification.
 
 use crate::gateway;
 use isola_abi::descriptor::NetworkAddress;
@@ -7,7 +7,8 @@ use isola_hosted::process::{NOT_RUN, Process};
 use isola_hosted::tap::{self, Leave};
 use isola_platform::network::NetworkPort;
 
-/// Runs a cell as this process: `begin` on its first core, then the loops of all cores. Returns the process's exit code.
+/// Runs a cell as this process: `begin` on its first core, then the event loops of all cores. Returns the process's
+/// exit code.
 pub fn run(begin: fn()) -> i32 {
     let outcome = Process::open().and_then(|process| {
         let (network, address) = open(&process.spec).map_err(|error| format!("{}: {error}", process.name))?;

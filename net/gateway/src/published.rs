@@ -1,4 +1,4 @@
-//! Ports of the host that lead to the cell.
+//! Published ports: ports of the host that lead to the cell.
 
 use crate::gateway::CELL;
 use crate::linux;
@@ -12,25 +12,25 @@ use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Connections of a published port at one time; further ones wait in Linux's queue.
+/// The maximum number of connections of a published port; further ones wait in Linux's queue.
 const MAX_CONNECTIONS: usize = 4096;
 
-/// For how long the cell may be silent before a connection to it has failed.
+/// The time after which a connection attempt to the cell fails.
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 
-/// How long nothing is accepted after it went wrong, as it does where the process has no more file descriptors.
+/// The pause after a failed accept, for example if the process has no free file descriptors.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Senders of datagrams to a published port that are told apart at one time.
+/// The maximum number of senders of datagrams to a published port.
 const MAX_PEERS: usize = 512;
 
-/// For how long a sender of datagrams is remembered after its last.
+/// The time without datagrams after which a sender is forgotten.
 const PEER_LIMIT: Duration = Duration::from_secs(60);
 
-/// The ports by which the cell tells senders of datagrams apart.
+/// The gateway's ports that represent senders of datagrams to the cell.
 const PEER_PORTS: std::ops::Range<u16> = 40_000..60_000;
 
-/// Leads connections that come to `listener` to a port of the cell.
+/// Forwards connections from `listener` to a port of the cell.
 pub(crate) async fn serve(listener: TcpListener, cell_port: u16) {
     let Ok(listener) = linux::TcpListener::from_std(listener) else { return };
     let connections = Rc::new(Cell::new(0));
@@ -46,7 +46,7 @@ pub(crate) async fn serve(listener: TcpListener, cell_port: u16) {
                 spawn_task(async move {
                     match timeout(CONNECT_LIMIT, isola_net::connect((CELL, cell_port).into())).await {
                         Ok(Ok(cell)) => relay(cell, client).await,
-                        // As if the cell itself had refused.
+                        // As if the cell itself had refused the connection.
                         _ => client.abort(),
                     }
                     connections.set(connections.get() - 1);
@@ -61,19 +61,19 @@ pub(crate) async fn serve(listener: TcpListener, cell_port: u16) {
 /// A sender of datagrams.
 struct Peer {
     socket: Rc<UdpSocket>,
-    /// Datagrams of it, counted.
+    /// The number of its datagrams.
     sent: Rc<Cell<u64>>,
 }
 
-/// Leads datagrams that come to `socket` to a port of the cell, and answers back.
+/// Forwards datagrams from `socket` to a port of the cell, and the answers back.
 pub(crate) async fn carry(socket: std::net::UdpSocket, cell_port: u16) {
     let Ok(socket) = linux::UdpSocket::from_std(socket).map(Rc::new) else { return };
     let mut peers: BTreeMap<SocketAddr, Peer> = BTreeMap::new();
     loop {
-        // An error is about a datagram that was sent, which is lost then.
+        // An error concerns an earlier datagram, which is lost.
         let Ok((data, from)) = socket.receive().await else { continue };
         if !peers.contains_key(&from) {
-            // Who has let go of its socket has been silent for long.
+            // The task `answer` of a silent sender has ended and dropped its reference to the socket.
             peers.retain(|_, peer| Rc::strong_count(&peer.socket) > 1);
             match free_port() {
                 Some(bound) if peers.len() < MAX_PEERS => {
@@ -81,7 +81,7 @@ pub(crate) async fn carry(socket: std::net::UdpSocket, cell_port: u16) {
                     spawn_task(answer(peer.socket.clone(), peer.sent.clone(), socket.clone(), from)).detach();
                     peers.insert(from, peer);
                 }
-                // As a wire loses datagrams, so do full tables.
+                // A datagram without room in the table is dropped.
                 _ => continue,
             }
         }
@@ -92,7 +92,7 @@ pub(crate) async fn carry(socket: std::net::UdpSocket, cell_port: u16) {
     }
 }
 
-/// A UDP port of the gateway that nobody has.
+/// Binds a free UDP port of the gateway.
 fn free_port() -> Option<UdpSocket> {
     thread_local! {
         static NEXT: Cell<u16> = const { Cell::new(PEER_PORTS.start) };
@@ -104,7 +104,7 @@ fn free_port() -> Option<UdpSocket> {
     })
 }
 
-/// Carries the cell's answers to a sender, until neither has sent for long.
+/// Forwards the cell's answers to a sender, until neither has sent for `PEER_LIMIT`.
 async fn answer(cell: Rc<UdpSocket>, sent: Rc<Cell<u64>>, linux: Rc<linux::UdpSocket>, to: SocketAddr) {
     loop {
         let before = sent.get();

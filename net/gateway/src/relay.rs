@@ -1,4 +1,4 @@
-//! A connection of the cell and one of Linux, end to end: bytes, ends and resets of each go to the other.
+//! A relay between a connection of the cell and one of Linux: it forwards bytes, ends and resets in both directions.
 
 use crate::linux;
 use isola_iobuf::Chain;
@@ -7,14 +7,14 @@ use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
 
-/// One end of a connection.
+/// One of the two connections.
 trait Stream {
-    /// Why it failed: the other end is told by a reset, and no more.
+    /// The error of the connection. The relay resets the other connection, for any error.
     type Error;
 
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Chain>, Self::Error>>;
 
-    /// Takes what it can off `data`. Ready: all of it.
+    /// Writes data and removes it from `data`; ready once `data` is empty.
     fn poll_write(&mut self, context: &mut Context<'_>, data: &mut Chain) -> Poll<Result<(), Self::Error>>;
 
     fn shutdown(&mut self);
@@ -52,23 +52,23 @@ impl Stream for linux::TcpStream {
     }
 }
 
-/// One way: what is on it, and whether more can come.
+/// One direction: the data in transit, and the state of its end.
 #[derive(Default)]
 struct Way {
     held: Chain,
     ended: bool,
-    /// Whether the end was told to the receiver.
+    /// Whether the end was forwarded to the receiver.
     told: bool,
 }
 
-/// Which end of a way failed.
+/// The side of a direction that failed.
 enum Failed {
     Sender,
     Receiver,
 }
 
 impl Way {
-    /// Carries bytes until one of the ends is not ready.
+    /// Forwards bytes until one of the sides is not ready.
     fn carry(
         &mut self,
         context: &mut Context<'_>,
@@ -98,13 +98,13 @@ impl Way {
     }
 }
 
-/// What is left when one side has failed: the other, to be reset.
+/// The connection to reset after the other has failed.
 enum Left {
     Cell,
     Linux,
 }
 
-/// Carries bytes until both sides have said their last, or one fails: then the other gets a reset.
+/// Forwards bytes until both directions have ended, or one connection fails: then it resets the other.
 pub async fn relay(mut cell: TcpStream, mut linux: linux::TcpStream) {
     let (mut inwards, mut outwards) = (Way::default(), Way::default());
     let ended = poll_fn(|context| {

@@ -1,5 +1,5 @@
-//! Cells of this process on a network in memory, as tests of what talks over a network need them: a server and its client
-//! ([`talk`]), or any number ([`run_cells`]).
+//! Cells of this process on a network in memory, for tests of network code: a server and its client ([`talk`]), or any
+//! number ([`run_cells`]).
 
 use isola_abi::descriptor::NetworkAddress;
 use isola_ebbs::{InUse, current_core};
@@ -24,13 +24,13 @@ pub const SERVER: Ipv4Addr = address(1);
 /// The client's address.
 pub const CLIENT: Ipv4Addr = address(2);
 
-/// A cell that takes longer hangs.
+/// The time limit of a cell.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Exit code of a cell of which a core has panicked.
+/// The exit code of a cell whose core has panicked.
 const PANICKED: i32 = 101;
 
-/// The address of the cell of that number.
+/// Returns the address of the cell with that number.
 pub const fn address(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 9, 0, number)
 }
@@ -46,25 +46,25 @@ pub struct TestCell<'a> {
     port: NetworkPort,
     body: Body<'a>,
     components: fn() -> Result<(), InUse>,
-    /// Who gives the cell cores and takes them while it runs.
+    /// The function that adds and removes the cell's cores while it runs.
     manager: Option<Manager<'a>>,
     end: End,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// When all that have something to say have said it.
+    /// When the bodies of all cells of this kind, and all managers, have ended.
     OfItself,
-    /// With the others, whatever it is at.
+    /// With the other cells, even if its body has not ended.
     WithTheOthers,
 }
 
-/// How far the cells are.
+/// The progress of all cells.
 #[derive(Default)]
 struct Progress {
-    /// Cells that have something to say, and managers of cells.
+    /// The number of cells whose bodies must still end, plus running managers.
     busy: AtomicUsize,
-    /// A cell has gone wrong: there is nothing to wait for.
+    /// A cell has failed: the others end as well.
     failed: AtomicBool,
 }
 
@@ -75,7 +75,7 @@ impl Progress {
 }
 
 impl<'a> TestCell<'a> {
-    /// The cell of that number and so many cores, which does what `body` says by a task of its first core.
+    /// Returns the cell with that number and that many cores, whose first core runs `body` as a task.
     pub fn new<F: Future<Output = ()> + 'static>(
         number: u8,
         cores: usize,
@@ -87,28 +87,28 @@ impl<'a> TestCell<'a> {
         Self { number, cores, address, port, body, components: || Ok(()), manager: None, end: End::OfItself }
     }
 
-    /// It has components of its own, which `components` puts in the place of Isola's.
+    /// Sets a function that replaces components of the library OS by the cell's own.
     pub fn with_components(self, components: fn() -> Result<(), InUse>) -> Self {
         Self { components, ..self }
     }
 
-    /// Beside it, on a thread of its own, `manager` gives it cores and takes them, as a supervisor would. The cell lasts as
-    /// long at the least.
+    /// Runs `manager` on a thread of its own, which adds and removes cores of the cell as a supervisor would. The cell
+    /// does not end before it.
     pub fn managed_by(self, manager: impl FnOnce(&'static Hosted) + Send + 'a) -> Self {
         Self { manager: Some(Box::new(manager)), ..self }
     }
 
-    /// It is given no address when it is created.
+    /// Leaves the cell without an address at its creation.
     pub fn without_address(self) -> Self {
         Self { address: None, ..self }
     }
 
-    /// It does not end of itself: what it serves, it serves until the others are done.
+    /// Makes the cell serve until the other cells have ended.
     pub fn until_others_end(self) -> Self {
         Self { end: End::WithTheOthers, ..self }
     }
 
-    /// Returns the cell's exit code.
+    /// Runs the cell; returns its exit code.
     fn run(self, progress: &Arc<Progress>) -> i32 {
         let (cores, core_places) = (self.cores, self.cores);
         let settings = Settings { cores, core_places, address: self.address, ..Settings::default() };
@@ -155,7 +155,7 @@ impl<'a> TestCell<'a> {
                     }
                     run()
                 };
-                // The other cores end, too.
+                // Ends the other cores, too.
                 catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
                     exit(PANICKED);
                     PANICKED
@@ -166,10 +166,11 @@ impl<'a> TestCell<'a> {
     }
 }
 
-/// Runs cells beside each other, until all that have something to say have said it: each serves the others until then.
+/// Runs cells concurrently until the bodies of all those that end by themselves have ended; each serves the others
+/// until then.
 ///
 /// # Panics
-/// Where one of them does, or takes too long.
+/// If one of them panics or exceeds the time limit.
 pub fn run_cells<'a>(cells: impl IntoIterator<Item = TestCell<'a>>) {
     let cells: Vec<_> = cells.into_iter().collect();
     let progress = Arc::new(Progress::default());
@@ -193,11 +194,11 @@ pub fn run_cells<'a>(cells: impl IntoIterator<Item = TestCell<'a>>) {
     assert!(!progress.failed.load(Ordering::Acquire), "a cell or its manager has failed");
 }
 
-/// Runs a server cell of `cores` cores and a client cell of one. Each begins with a task of its first core; both end with
-/// the client's.
+/// Runs a server cell of `cores` cores and a client cell of one core. The first core of each runs its function as a
+/// task; both cells end with the client's task.
 ///
 /// # Panics
-/// Where either of them does, or the client does not end.
+/// If either of them panics, or the client does not end.
 pub fn talk<S, C>(
     cores: usize,
     loss: Loss,
@@ -210,7 +211,7 @@ pub fn talk<S, C>(
     talk_over(link(loss), cores, server, client);
 }
 
-/// As [`talk`], over these network devices: the server's and the client's.
+/// Runs the cells as [`talk`] does, over these network devices: the server's and the client's.
 ///
 /// # Panics
 /// As [`talk`].
@@ -227,16 +228,16 @@ pub fn talk_over<S, C>(
     run_cells([server, TestCell::new(2, 1, client_port, client)]);
 }
 
-/// Has all flows of this cell go round its cores so many times, so that each core has everything, a part and nothing in turn.
-/// Returns how many buckets moved, and how many connections were met that could not.
+/// Moves all flows of this cell around its cores `times` times, so that each core has all, some and none of them in
+/// turn. Returns the number of moved buckets, and of connections that could not move.
 ///
 /// # Panics
-/// Where the cell has no network.
+/// If the cell has no network.
 pub async fn go_round(times: usize) -> Rebalanced {
     let cores = shares().len() as u32;
     let mut sum = Rebalanced::default();
     for turn in 0..times as u32 {
-        // One alone, all of them, all others.
+        // The core alone, all cores, all other cores.
         for set in [
             vec![turn % cores],
             (0..cores).collect(),
@@ -246,14 +247,14 @@ pub async fn go_round(times: usize) -> Rebalanced {
             let moved = rebalance(&set).await.expect("nobody else moves flows");
             sum.buckets += moved.buckets;
             sum.staying += moved.staying;
-            // Until something was said by way of the new owners.
+            // Time for traffic by way of the new owners.
             sleep(Duration::from_millis(1)).await;
         }
     }
     sum
 }
 
-/// Connects to a port of the server, which begins to listen at its own pace.
+/// Connects to a port of the server; tries again until the server listens.
 ///
 /// # Panics
 /// As [`dial_to`].
@@ -261,10 +262,10 @@ pub async fn dial(port: u16) -> TcpStream {
     dial_to((SERVER, port).into()).await
 }
 
-/// Connects to whoever is to listen there, at its own pace.
+/// Connects to an address; tries again until a program listens there.
 ///
 /// # Panics
-/// Where the connection fails for any other reason than that nobody listens.
+/// If the connection fails for another reason.
 pub async fn dial_to(there: SocketAddr) -> TcpStream {
     loop {
         match connect(there).await {
@@ -275,10 +276,10 @@ pub async fn dial_to(there: SocketAddr) -> TcpStream {
     }
 }
 
-/// The next so many bytes of a connection.
+/// Reads the next `len` bytes of a connection, and any that arrived with the last of them.
 ///
 /// # Panics
-/// Where it ends before.
+/// If the connection ends before.
 pub async fn read_exactly(stream: &mut TcpStream, len: usize) -> Vec<u8> {
     let mut all = isola_iobuf::Chain::new();
     while all.len() < len {

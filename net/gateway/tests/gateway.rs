@@ -1,4 +1,4 @@
-//! A cell and its host, through the gateway: what either of them sees of the other.
+//! A cell and its host, connected by the gateway.
 
 use isola_abi::hosted::{Forward, Transport};
 use isola_events::{exit, run, sleep, spawn_task, timeout};
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const PORT: u16 = 7;
 
-/// Runs a cell of so many cores, with these forwards, until `main` has come to its end.
+/// Runs a cell with `cores` cores and these published ports until `main` has ended.
 fn cell<F: Future<Output = ()> + 'static>(cores: usize, forwards: &[Forward], main: impl Fn() -> F + Sync) {
     let (port, address) = start(forwards).expect("the ports are free");
     let settings = Settings { cores, address: Some(address), ..Settings::default() };
@@ -34,18 +34,18 @@ fn cell<F: Future<Output = ()> + 'static>(cores: usize, forwards: &[Forward], ma
     assert_eq!(codes[0], 0, "the cell took too long");
 }
 
-/// A free port of the host that leads to the cell's.
+/// Returns a free port of the host, to publish the cell's port there.
 fn forward(transport: Transport) -> Forward {
     let any = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
     let bound = match transport {
         Transport::Tcp => net::TcpListener::bind(any).unwrap().local_addr(),
         Transport::Udp => net::UdpSocket::bind(any).unwrap().local_addr(),
     };
-    let Ok(SocketAddr::V4(host)) = bound else { panic!("a port of IPv4") };
+    let Ok(SocketAddr::V4(host)) = bound else { panic!("an IPv4 address") };
     Forward { transport, host, cell_port: PORT }
 }
 
-/// A connection to a published port, once the cell listens: until then it is reset.
+/// Connects to a published port; tries again until the cell listens, as the connection is reset before.
 fn dial(forward: Forward) -> net::TcpStream {
     loop {
         let mut stream = net::TcpStream::connect(forward.host).unwrap();
@@ -68,14 +68,14 @@ async fn echo(mut stream: TcpStream) {
     stream.shutdown();
 }
 
-/// Serves echo until `client`, which runs on a thread of the host, has ended.
+/// Serves echo until `client`, a thread of the host, has ended.
 async fn serve_until(client: thread::JoinHandle<()>) {
     let listening = listen(PORT, 64, echo).unwrap();
     while !client.is_finished() {
         sleep(Duration::from_millis(2)).await;
     }
     drop(listening);
-    client.join().expect("the client saw what it should");
+    client.join().expect("the client thread succeeds");
 }
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -83,7 +83,7 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_published_port_carries_megabytes_both_ways_and_both_ends() {
+fn a_published_port_forwards_megabytes_and_both_ends() {
     let tcp = forward(Transport::Tcp);
     cell(2, &[tcp], move || {
         serve_until(thread::spawn(move || {
@@ -103,7 +103,7 @@ fn a_published_port_carries_megabytes_both_ways_and_both_ends() {
 }
 
 #[test]
-fn many_connections_at_once_are_each_answered() {
+fn many_concurrent_connections_are_answered() {
     let tcp = forward(Transport::Tcp);
     cell(3, &[tcp], move || {
         serve_until(thread::spawn(move || {
@@ -149,7 +149,7 @@ fn a_connection_that_the_cell_resets_is_reset_on_the_host() {
 }
 
 #[test]
-fn published_datagrams_find_their_way_back_to_who_sent_them() {
+fn answers_to_published_datagrams_return_to_their_senders() {
     let udp = forward(Transport::Udp);
     cell(2, &[udp], move || async move {
         let socket = UdpSocket::bind(PORT).unwrap();
@@ -173,7 +173,7 @@ fn published_datagrams_find_their_way_back_to_who_sent_them() {
                 for (number, client) in (0..).zip(&clients) {
                     let sent = [number, turn];
                     let mut back = [0; 16];
-                    // A datagram may get lost: it is sent again.
+                    // A lost datagram is sent again.
                     while client.send(&sent).is_err() || client.recv(&mut back).is_err() || back[..2] != sent
                     {
                     }
@@ -188,7 +188,7 @@ fn published_datagrams_find_their_way_back_to_who_sent_them() {
 }
 
 #[test]
-fn the_cell_reaches_who_listens_on_its_host_and_is_refused_elsewhere() {
+fn the_cell_reaches_listening_ports_of_its_host_and_others_refuse() {
     let host = net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = host.local_addr().unwrap().port();
     let nobody = forward(Transport::Tcp).host.port();
@@ -221,7 +221,7 @@ fn the_cell_reaches_who_listens_on_its_host_and_is_refused_elsewhere() {
 }
 
 #[test]
-fn datagrams_of_the_cell_reach_its_host_and_answers_come_back() {
+fn datagrams_of_the_cell_reach_its_host_and_answers_return() {
     let host = net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = host.local_addr().unwrap().port();
     thread::spawn(move || {
@@ -246,9 +246,9 @@ fn datagrams_of_the_cell_reach_its_host_and_answers_come_back() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_refused_by_name() {
+fn the_error_names_a_port_in_use() {
     let taken = net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let Ok(SocketAddr::V4(host)) = taken.local_addr() else { panic!("a port of IPv4") };
+    let Ok(SocketAddr::V4(host)) = taken.local_addr() else { panic!("an IPv4 address") };
     let refused = start(&[Forward { transport: Transport::Tcp, host, cell_port: PORT }]).err();
     let text = refused.as_ref().map(GatewayError::to_string).unwrap_or_default();
     assert!(text.contains(&host.to_string()) && text.contains("choose another"), "{text}");

@@ -1,8 +1,8 @@
-//! The memory that all connections of this machine take together: frames in queues and on their way out, and halves of
-//! frames that have come.
+//! The limit on the memory of all connections of this machine: queued frames, frames in transmission, and incomplete
+//! received frames.
 //!
-//! It is at most an eighth of the machine's memory, half of that when memory is low, and a quarter when it is critical.
-//! Where connections would take more, the one that takes the most ends, until the others fit.
+//! The limit is an eighth of the machine's memory, half of that while memory is low, and a quarter while it is
+//! critical. If the connections exceed it, those that use the most end, until the others fit.
 
 use crate::outgoing::Outgoing;
 use alloc::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ use isola_ebbs::{CellEbb, Representative, platform};
 use isola_events::memory_pressure;
 use spin::Mutex;
 
-/// The machine's memory is so many times what the backlog may take.
+/// The divisor of the machine's memory that gives the limit.
 const SHARE: u64 = 8;
 
 /// The backlog of this machine.
@@ -21,7 +21,7 @@ pub(crate) static CELL_BACKLOG: CellEbb<Backlog> = CellEbb::new();
 pub(crate) struct Backlog {
     bytes: AtomicUsize,
     connections: Mutex<Vec<Weak<Outgoing>>>,
-    /// The bytes that it may take now.
+    /// Returns the present limit, in bytes.
     room: fn() -> usize,
 }
 
@@ -34,13 +34,13 @@ impl Representative for Backlog {
     }
 }
 
-/// The bytes that the backlog of a machine with so much memory may take at a level of memory pressure.
+/// Returns the limit for a machine with `memory_bytes` at a level of memory pressure.
 fn room(memory_bytes: u64, pressure: u32) -> usize {
     ((memory_bytes / SHARE) >> pressure) as usize
 }
 
 impl Backlog {
-    /// A backlog that may take so many bytes.
+    /// Returns a backlog with the limit that `room` returns.
     pub const fn with_room(room: fn() -> usize) -> Self {
         Self { bytes: AtomicUsize::new(0), connections: Mutex::new(Vec::new()), room }
     }
@@ -54,7 +54,7 @@ impl Backlog {
         outgoing
     }
 
-    /// Notes that a connection takes `after` bytes and took `before`. The caller must hold no lock of a queue.
+    /// Records that a connection uses `after` bytes instead of `before`. The caller must not hold the lock of a queue.
     pub fn note(&self, before: usize, after: usize) {
         if after > before {
             self.bytes.fetch_add(after - before, Ordering::Relaxed);
@@ -64,7 +64,7 @@ impl Backlog {
         }
     }
 
-    /// Ends connections, those that take the most first, until the others take no more than there is room for.
+    /// Ends the connections that use the most, until the others are within the limit.
     pub fn shed(&self) {
         let room = (self.room)();
         if self.bytes.load(Ordering::Relaxed) <= room {
@@ -72,7 +72,7 @@ impl Backlog {
         }
         let connections = self.connections.lock().clone();
         let connections = connections.iter().filter_map(Weak::upgrade);
-        // Those that have ended give their memory back as soon as their cores get to them.
+        // An ended connection does not count: it frees its memory when its core runs its task.
         let mut live: Vec<_> =
             connections.filter_map(|connection| Some((connection.kept()?, connection))).collect();
         live.sort_unstable_by_key(|(bytes, _)| *bytes);
@@ -96,7 +96,7 @@ mod tests {
     use core::task::Waker;
     use isola_iobuf::{Chain, IoBuf};
 
-    /// An eighth of 64 MiB.
+    /// The limit for 64 MiB: an eighth.
     const ROOM: usize = 8 << 20;
 
     fn backlog(room: fn() -> usize) -> &'static Backlog {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_of_machines_that_do_not_read_take_no_more_than_their_part_of_memory() {
+    fn queues_of_machines_that_do_not_read_stay_within_the_limit() {
         let backlog = backlog(|| ROOM);
         let machines: Vec<_> = (0..MAX_MACHINES).map(|_| backlog.open()).collect();
         for _ in 0..8 {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_of_frames_and_frames_that_are_being_sent_count() {
+    fn incomplete_frames_and_frames_in_transmission_count() {
         let backlog = backlog(|| ROOM);
         let machines: Vec<_> = (0..MAX_MACHINES).map(|_| backlog.open()).collect();
         for machine in &machines {
@@ -135,18 +135,18 @@ mod tests {
         }
         assert_eq!(sum(&machines), ROOM);
         drop(machines);
-        assert_eq!(backlog.bytes.load(Ordering::Relaxed), 0, "connections that are gone take nothing");
+        assert_eq!(backlog.bytes.load(Ordering::Relaxed), 0, "dropped connections use no memory");
 
         let one = backlog.open();
         one.push(frame(MAX_PAYLOAD)).unwrap();
         assert!(matches!(one.take(Waker::noop()), Next::Send(_)));
-        assert_eq!(one.kept(), Some(MAX_PAYLOAD), "what is not sent yet is in memory");
+        assert_eq!(one.kept(), Some(MAX_PAYLOAD), "unsent bytes count");
         one.set_sending(100);
         assert_eq!((one.kept(), backlog.bytes.load(Ordering::Relaxed)), (Some(100), 100));
     }
 
     #[test]
-    fn the_connection_that_takes_the_most_ends_and_others_stay() {
+    fn the_connection_that_uses_the_most_ends() {
         let backlog = backlog(|| ROOM);
         let (modest, greedy) = (backlog.open(), backlog.open());
         modest.push(frame(MAX_PAYLOAD)).unwrap();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_pressure_makes_the_room_smaller() {
+    fn memory_pressure_lowers_the_limit() {
         static PRESSURE: AtomicUsize = AtomicUsize::new(0);
         let backlog = backlog(|| room(64 << 20, PRESSURE.load(Ordering::Relaxed) as u32));
         let machines: Vec<_> = (0..8).map(|_| backlog.open()).collect();

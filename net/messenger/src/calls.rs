@@ -1,4 +1,4 @@
-//! Calls of this machine that wait for their answers.
+//! The calls of this machine that wait for their answers.
 
 use crate::frame::Refusal;
 use crate::{CallError, MachineId};
@@ -10,7 +10,7 @@ use core::task::{Context, Poll, Waker};
 use isola_iobuf::Chain;
 use slab::Slab;
 
-/// The calls.
+/// The waiting calls.
 #[derive(Default)]
 pub(crate) struct Calls {
     waiting: RefCell<Slab<Waiting>>,
@@ -18,14 +18,14 @@ pub(crate) struct Calls {
 }
 
 struct Waiting {
-    /// Tells the call from an earlier one that had the same place.
+    /// Distinguishes the call from an earlier one with the same slab index.
     serial: u32,
     to: MachineId,
     outcome: Option<Result<Chain, Refusal>>,
     waker: Option<Waker>,
 }
 
-/// A call's number, as it stands in frames.
+/// Returns a call's number for frames.
 fn number(place: usize, serial: u32) -> u64 {
     u64::from(serial) << 32 | place as u64
 }
@@ -39,7 +39,7 @@ impl Calls {
         PendingCall { calls: self, place, serial }
     }
 
-    /// Completes a call, if it still waits and `from` is whom it asked.
+    /// Completes a call if it still waits and `from` is the machine that was called.
     pub fn complete(&self, from: MachineId, call: u64, outcome: Result<Chain, Refusal>) {
         let mut waiting = self.waiting.borrow_mut();
         let Some(entry) = waiting.get_mut(call as u32 as usize) else { return };
@@ -52,7 +52,7 @@ impl Calls {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Completes all calls to machines that `is_gone` says are.
+    /// Completes all calls to machines for which `is_gone` returns true, as refused with [`Refusal::Gone`].
     pub fn lose(&self, is_gone: impl Fn(MachineId) -> bool) {
         let mut wakers = Vec::new();
         for (_, entry) in self.waiting.borrow_mut().iter_mut() {
@@ -65,7 +65,7 @@ impl Calls {
     }
 }
 
-/// A call that waits. Who drops it does not want the answer any more.
+/// A waiting call. Dropping it discards the answer.
 pub(crate) struct PendingCall<'a> {
     calls: &'a Calls,
     place: usize,
@@ -73,7 +73,7 @@ pub(crate) struct PendingCall<'a> {
 }
 
 impl PendingCall<'_> {
-    /// Its number.
+    /// Returns the call's number.
     pub fn number(&self) -> u64 {
         number(self.place, self.serial)
     }

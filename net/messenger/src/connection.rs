@@ -1,4 +1,4 @@
-//! A connection to another machine, on the core that it belongs to: frames out and frames in, until either side ends it.
+//! A connection to another machine, on the core of its flow: it sends and receives frames until either side ends it.
 
 use crate::frame::{Broken, Frame, GREETING_LEN};
 use crate::outgoing::{Next, Outgoing};
@@ -12,36 +12,36 @@ use core::time::Duration;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::{KeepAlive, TcpStream};
 
-/// What is done with frames that came: nothing more is read until it is done.
+/// The delivery of received frames. The connection reads no more until it completes.
 type Delivery = Pin<Box<dyn Future<Output = Result<(), Broken>>>>;
 
-/// Parts that may always be kept of what has come.
+/// The number of parts that the received bytes may always have.
 const FEW_PARTS: usize = 64;
 
-/// Bytes from which on another part may be kept.
+/// The number of bytes for which they may have another part.
 const BYTES_A_PART: usize = 512;
 
-/// How long a machine may be silent before it is looked whether it is there.
+/// The time of silence after which TCP probes the peer.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// How long an answer to that is waited for, and how often; then it is not.
+/// The interval and number of probes, after which the connection ends.
 const SILENCE_PROBES: (Duration, u8) = (Duration::from_secs(1), 5);
 
 /// A connection.
 pub(crate) struct Connection {
     stream: TcpStream,
-    /// What was taken from the queue and is not handed over for sending.
+    /// Data taken from the queue that TCP has not accepted yet.
     sending: Chain,
-    /// What has come and is no whole frame yet.
+    /// Received bytes that are not a whole frame yet.
     come: Chain,
     patience: Patience,
 }
 
 impl Connection {
-    /// A connection to a machine for which so much patience is had.
+    /// Returns a connection to a machine that must take data within the time limit `patience`.
     pub fn new(stream: TcpStream, patience: Duration) -> Self {
         let mut stream = stream;
-        // A machine that is gone without a word is found out by that.
+        // Detects a machine that disappeared without closing the connection.
         let (interval, probes) = SILENCE_PROBES;
         let (idle, interval) = (SILENCE.into(), interval.into());
         stream.set_keep_alive(Some(KeepAlive { idle, interval, probes }));
@@ -53,7 +53,7 @@ impl Connection {
         self.stream.write(frame.encode()).await.map_err(|_| Broken)
     }
 
-    /// The greeting that comes: a frame without a payload, so that nobody has more kept than that before it is known.
+    /// Receives the greeting. It has no payload, so the buffer for an unidentified machine is bounded by its length.
     pub async fn receive_greeting(&mut self) -> Result<Frame, Broken> {
         loop {
             if let Some(frame) = Frame::take(&mut self.come)? {
@@ -69,7 +69,7 @@ impl Connection {
         }
     }
 
-    /// Sends what is queued, and has `deliver` take what comes, until the connection ends.
+    /// Sends queued frames and passes received frames to `deliver`, until the connection ends.
     pub async fn run<F>(mut self, outgoing: &Outgoing, deliver: impl Fn(Vec<Frame>) -> F)
     where
         F: Future<Output = Result<(), Broken>> + 'static,
@@ -78,7 +78,7 @@ impl Connection {
         poll_fn(|context| {
             let ended = self.poll_send(context, outgoing).is_ready()
                 || self.poll_receive(context, outgoing, &mut delivery, &deliver).is_ready()
-                // What came may have been answered.
+                // The delivery may have queued answers.
                 || self.poll_send(context, outgoing).is_ready();
             if ended { Poll::Ready(()) } else { Poll::Pending }
         })
@@ -86,7 +86,7 @@ impl Connection {
         outgoing.end();
     }
 
-    /// Ready: the connection has ended.
+    /// Sends queued frames. Ready when the connection has ended.
     fn poll_send(&mut self, context: &mut Context<'_>, outgoing: &Outgoing) -> Poll<()> {
         loop {
             if self.sending.is_empty() {
@@ -106,14 +106,15 @@ impl Connection {
             match written {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(_)) => return Poll::Ready(()),
-                // Who does not read leaves it at that, while the queue fills, or others wait for room in it.
+                // A peer that does not read can leave the connection here while the queue fills or senders wait for
+                // room; so this checks for an end of the connection too.
                 Poll::Pending if outgoing.has_ended(context.waker()) => return Poll::Ready(()),
                 Poll::Pending => return self.patience.poll(context),
             }
         }
     }
 
-    /// Ready: the connection has ended.
+    /// Receives and delivers frames. Ready when the connection has ended.
     fn poll_receive<F>(
         &mut self,
         context: &mut Context<'_>,
@@ -153,8 +154,8 @@ impl Connection {
     }
 }
 
-/// Adds what has come. Its parts stay in the network's frames, each of which is kept alive by a single byte: where there
-/// are more of them than their bytes are worth, they are copied into one.
+/// Adds received data. Its parts are views of network buffers, which a single byte keeps allocated: if there are too
+/// many parts for the number of bytes, they are copied into one.
 fn keep(come: &mut Chain, data: Chain) {
     come.append(data);
     if come.parts().len() > FEW_PARTS + come.len() / BYTES_A_PART {
@@ -167,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_sends_a_byte_a_frame_does_not_have_all_frames_kept() {
+    fn single_byte_segments_do_not_retain_their_buffers() {
         let frame = IoBuf::from(alloc::vec![7; 2048]);
         let mut come = Chain::new();
         for bytes in 1..=20_000 {
@@ -175,7 +176,7 @@ mod tests {
             assert!(come.len() == bytes && come.parts().len() <= FEW_PARTS + bytes / BYTES_A_PART);
         }
         assert!(come.to_vec().iter().all(|byte| *byte == 7));
-        // Full frames are not copied.
+        // Full segments are not copied.
         let mut come = Chain::new();
         (0..500).for_each(|_| keep(&mut come, Chain::from(frame.clone())));
         assert_eq!(come.parts().len(), 500);

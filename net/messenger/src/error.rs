@@ -1,20 +1,20 @@
-//! What can go wrong between machines.
+//! Errors of joining, serving and calling.
 
 use crate::frame::{MAX_PAYLOAD, Refusal};
 use core::fmt;
 use isola_ebbs::NoId;
 use isola_net::StreamError;
 
-/// Why an application cannot be joined.
+/// The reason why an application cannot be joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JoinError {
-    /// There is no connection to its first machine.
+    /// The connection to its first machine failed.
     Connect(StreamError),
-    /// Its first machine said nothing for ten seconds.
+    /// Its first machine did not answer within ten seconds.
     NotAnswered,
-    /// What listens there is not the first machine of an application of this version, or has no room.
+    /// The peer is not the first machine of an application of this version, or has no room.
     NotTheProtocol,
-    /// This machine is another already.
+    /// This machine already has another number.
     Numbered(NoId),
 }
 
@@ -35,12 +35,12 @@ impl fmt::Display for JoinError {
 
 impl core::error::Error for JoinError {}
 
-/// Why an Ebb is not served.
+/// The reason why an Ebb cannot be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServeError {
-    /// It is served already.
+    /// It is served on this machine already.
     Taken,
-    /// The calling core is not the cell's first.
+    /// The calling core is not the cell's first core.
     NotFirstCore,
 }
 
@@ -55,14 +55,14 @@ impl fmt::Display for ServeError {
 
 impl core::error::Error for ServeError {}
 
-/// Why a call has no answer.
+/// The reason why a call has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallError {
-    /// This machine has not joined the application that the other belongs to.
+    /// This machine is not connected to the other machine, nor to a first machine.
     NoSuchMachine,
-    /// The request is longer than a message can be.
+    /// The request is longer than [`MAX_PAYLOAD`].
     TooLong,
-    /// The other machine, or one on the way to it, says why.
+    /// The called machine, or the first machine in between, refused the call.
     Refused(Refusal),
 }
 

@@ -1,35 +1,35 @@
-//! What machines say to each other: frames in a TCP stream, numbers in network byte order.
+//! The protocol between machines: frames in a TCP stream, with integers in network byte order.
 //!
 //! ```text
-//!  0  length of what follows, in bytes
-//!  4  kind                                8  machine that it is for         12  machine that it is from
+//!  0  length of the rest, in bytes
+//!  4  kind                                8  receiving machine               12  sending machine
 //! 16  number of the call, the caller's   24  id of the Ebb, or a code       32  payload
 //! ```
 //!
-//! | kind | for | from | call | 24 | payload |
+//! | kind | receiver | sender | call | 24 | payload |
 //! |---|---|---|---|---|---|
-//! | 1 hello | 0 | the number that it had before, or 0 | 0 | [`MAGIC`] | none |
+//! | 1 hello | 0 | its previous number, or 0 | 0 | [`MAGIC`] | none |
 //! | 2 welcome | its number from now on | the first machine | 0 | [`MAGIC`] | none |
-//! | 3 call | the machine that is called | the caller | its number | the Ebb | the request |
-//! | 4 answer | the caller | the machine that was called | as in the call | 0 | the answer |
-//! | 5 refusal | the caller | the machine that was called | as in the call | a [`Refusal`] | none |
+//! | 3 call | the called machine | the caller | its number | the Ebb | the request |
+//! | 4 answer | the caller | the called machine | as in the call | 0 | the answer |
+//! | 5 refusal | the caller | the called machine | as in the call | a [`Refusal`] | none |
 //!
-//! Whatever comes is checked before it is used; a stream that breaks a rule is ended.
+//! All input is validated before use; a violation ends the stream.
 
 use core::fmt;
 use isola_ebbs::{EbbId, MachineId};
 use isola_iobuf::{Chain, Emitter, IoBufMut};
 
-/// What stands in a hello and a welcome: that both mean this protocol, in this version.
+/// The constant in hello and welcome that identifies this protocol and its version.
 pub const MAGIC: u64 = u64::from_be_bytes(*b"isola\0\0\x01");
 
-/// Longest payload, in bytes.
+/// The maximum length of a payload, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;
 
 const LENGTH: usize = 4;
 const HEADER: usize = 28;
 
-/// Length of a hello or a welcome, in bytes.
+/// The length of a hello or a welcome, in bytes.
 pub(crate) const GREETING_LEN: usize = LENGTH + HEADER;
 
 /// A frame.
@@ -40,7 +40,7 @@ pub(crate) enum Frame {
     Message(Message),
 }
 
-/// A frame between two machines, which a third may pass on.
+/// A frame between two machines, which the first machine may forward.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Message {
     pub to: MachineId,
@@ -57,24 +57,24 @@ pub(crate) enum Body {
     Refusal(Refusal),
 }
 
-/// Why a machine did not answer.
+/// The reason why a machine did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Nobody there serves that Ebb.
+    /// That machine does not serve the Ebb.
     NoSuchEbb,
-    /// The first machine knows no such machine.
+    /// The first machine has no connection to that machine.
     NoSuchMachine,
-    /// The request made no sense to who serves the Ebb.
+    /// The Ebb's handler cannot parse the request.
     Malformed,
-    /// It could not be done.
+    /// The operation failed.
     Failed,
     /// The answer was longer than [`MAX_PAYLOAD`].
     TooLong,
-    /// The caller has [`MAX_CALLS`](crate::MAX_CALLS) there already.
+    /// The caller has [`MAX_CALLS`](crate::MAX_CALLS) calls there already.
     TooMany,
     /// The machine left before it answered.
     Gone,
-    /// It is another machine's, which is still there.
+    /// The value belongs to another machine, which is still connected.
     NotYours,
 }
 
@@ -114,12 +114,13 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// A stream does not speak this protocol.
+/// The error of a stream that violates this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Broken;
 
 impl Frame {
-    /// The frame's bytes. A payload is not copied. It is at most [`MAX_PAYLOAD`], as who calls has seen to.
+    /// Returns the frame's bytes, without a copy of the payload. The caller ensures that the payload is at most
+    /// [`MAX_PAYLOAD`].
     pub fn encode(self) -> Chain {
         let number = |machine: Option<MachineId>| machine.map_or(0, MachineId::number);
         let (kind, to, from, call, word, payload) = match self {
@@ -148,7 +149,7 @@ impl Frame {
         frame
     }
 
-    /// Takes the next whole frame off what has come of a stream; `None` where there is none yet.
+    /// Removes the next whole frame from received bytes; `None` if there is none yet.
     ///
     /// # Errors
     /// [`Broken`].
@@ -238,7 +239,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_come_out_as_they_went_in_however_the_stream_is_cut(
+        fn frames_survive_any_segmentation_of_the_stream(
             frames in prop::collection::vec(frame(), 1..6),
             cuts in prop::collection::vec(1_usize..60, 1..200),
         ) {
@@ -259,7 +260,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_frames_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0_u8..7) {
+        fn any_bytes_yield_frames_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0_u8..7) {
             let mut all = (HEADER as u32 + bytes.len() as u32).to_be_bytes().to_vec();
             all.extend([0, 0, 0, kind]);
             all.extend(bytes);
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_no_frame_has_ends_the_stream_before_anything_is_kept() {
+    fn an_invalid_length_ends_the_stream_before_any_buffering() {
         for length in [0, HEADER as u32 - 1, (HEADER + MAX_PAYLOAD) as u32 + 1, u32::MAX] {
             let mut stream = Chain::from(IoBuf::copy_from_slice(&length.to_be_bytes()));
             assert_eq!(Frame::take(&mut stream), Err(Broken), "{length}");

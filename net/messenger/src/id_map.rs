@@ -1,17 +1,18 @@
-//! The id map: what is known of an Ebb on all machines of an application, kept by the first (EbbRT's `GlobalIdMap`).
+//! The id map: a map from an Ebb to a few bytes for all machines of an application, on the first machine (EbbRT's
+//! `GlobalIdMap`).
 //!
-//! A value is a few bytes that mean something to the Ebb's representatives: where the one is that does the work, for
-//! example. It is the machine's that set it: as long as that is connected, no other can change it or remove it. When it
-//! has left, the value stays until another machine sets it, or it comes back under its number.
+//! The Ebb's representatives define the meaning of a value: for example, the machine with the one representative that
+//! does the work. A value belongs to the machine that set it: while that is connected, no other machine can change or
+//! remove it. After it has left, the value stays until another machine sets it, or the owner returns under its number.
 //!
-//! The map takes at most a 64th of the first machine's memory, and the values of one machine at most a quarter of that.
-//! Where the map is full, the values of machines that have left are dropped before a new one is refused.
+//! The map uses at most a 64th of the first machine's memory, and the values of one machine at most a quarter of that.
+//! If the map is full, the values of machines that have left are dropped before a new value is refused.
 //!
-//! | message | is answered by |
+//! | message | answer |
 //! |---|---|
-//! | `1`, id, value: to set it | nothing |
-//! | `2`, id: to get it | `1`, value; `0` where there is none |
-//! | `3`, id: to remove it | nothing |
+//! | `1`, id, value: sets it | empty |
+//! | `2`, id: gets it | `1`, value; `0` if there is none |
+//! | `3`, id: removes it | empty |
 
 use crate::error::{CallError, ServeError};
 use crate::frame::Refusal;
@@ -25,10 +26,10 @@ use core::sync::atomic::Ordering;
 use isola_ebbs::{Ebb, EbbId, MachineId, Representative, ebb_id, platform};
 use isola_iobuf::{Chain, IoBuf};
 
-/// Longest value, in bytes.
+/// The maximum length of a value, in bytes.
 pub const MAX_VALUE: usize = 4096;
 
-/// Most values of an application.
+/// The maximum number of values of an application.
 pub const MAX_VALUES: usize = 65_536;
 
 const SET: u8 = 1;
@@ -49,9 +50,9 @@ struct IdMap {
 #[derive(Default)]
 struct Values {
     by_ebb: BTreeMap<EbbId, Value>,
-    /// The memory that all of them take, in bytes as [`cost`] counts.
+    /// The memory of all values, in bytes as [`cost`] counts.
     used: usize,
-    /// The part of it that the values of each machine take.
+    /// The part of it that each machine uses.
     used_by: BTreeMap<MachineId, usize>,
 }
 
@@ -66,7 +67,7 @@ impl Representative for IdMap {
     }
 }
 
-/// Keeps the map on this machine, which others join.
+/// Serves the map on this machine, the first machine of an application.
 ///
 /// # Errors
 /// [`ServeError`].
@@ -74,10 +75,10 @@ pub fn keep() -> Result<Serving, ServeError> {
     serve(ID, |call| core::future::ready(ID_MAP.answer(&call)))
 }
 
-/// Sets what is known of an Ebb. It is this machine's from now on.
+/// Sets the value of an Ebb, which belongs to this machine from now on.
 ///
 /// # Errors
-/// [`CallError`]: `Refused(NotYours)` where it is another machine's, `Refused(Failed)` where the map is full.
+/// [`CallError`]: `Refused(NotYours)` if it belongs to another machine, `Refused(Failed)` if the map is full.
 pub async fn set(ebb: EbbId, value: &[u8]) -> Result<(), CallError> {
     if value.len() > MAX_VALUE {
         return Err(CallError::TooLong);
@@ -85,15 +86,15 @@ pub async fn set(ebb: EbbId, value: &[u8]) -> Result<(), CallError> {
     ask(SET, ebb, value).await.map(drop)
 }
 
-/// Removes what is known of an Ebb, so that any machine can set it.
+/// Removes the value of an Ebb, so that any machine can set it.
 ///
 /// # Errors
-/// [`CallError`]: `Refused(NotYours)` where it is another machine's.
+/// [`CallError`]: `Refused(NotYours)` if it belongs to another machine.
 pub async fn remove(ebb: EbbId) -> Result<(), CallError> {
     ask(REMOVE, ebb, &[]).await.map(drop)
 }
 
-/// What is known of an Ebb; `None` where nobody has set anything.
+/// Returns the value of an Ebb; `None` if there is none.
 ///
 /// # Errors
 /// [`CallError`].
@@ -143,16 +144,16 @@ impl IdMap {
     }
 }
 
-/// Bytes that a value takes beside its own: its place in the map and in the heap.
+/// The bytes that a value uses in addition to its own: its entries in the map and in the heap.
 const OVERHEAD: usize = 128;
 
-/// The machine's memory is so many times what the map may take.
+/// The divisor of the machine's memory that gives the limit of the map.
 const SHARE: u64 = 64;
 
-/// The map is so many times what the values of one machine may take.
+/// The divisor of that limit that gives the limit of one machine's values.
 const MACHINES: usize = 4;
 
-/// Bytes that the map may take on this machine.
+/// Returns the limit of the map on this machine, in bytes.
 fn room() -> usize {
     (platform().report().memory.total_bytes.load(Ordering::Relaxed) / SHARE) as usize
 }
@@ -162,8 +163,8 @@ fn cost(value: &Value) -> usize {
 }
 
 impl Values {
-    /// Sets a value, in a map that may take `room` bytes. Drops values of machines that are not there any more where there is
-    /// no room otherwise.
+    /// Sets a value, in a map of at most `room` bytes. If there is no room, first drops the values of machines that
+    /// have left.
     fn set(
         &mut self,
         ebb: EbbId,
@@ -219,7 +220,7 @@ mod tests {
         MachineId::new(number).unwrap()
     }
 
-    /// How many of 16,000 values of 4 KiB a machine can set, for Ebbs from `first` on.
+    /// Sets 16,000 values of 4 KiB for Ebbs from `first` on; returns the number of successes.
     fn flood(
         values: &mut Values,
         owner: MachineId,
@@ -232,16 +233,16 @@ mod tests {
     }
 
     #[test]
-    fn one_machine_that_sets_all_it_can_leaves_room_for_others() {
+    fn the_values_of_one_machine_leave_room_for_others() {
         let mut values = Values::default();
         let set = flood(&mut values, machine(2), 1 << 40, |_| true);
         assert_eq!(set, ROOM / MACHINES / (MAX_VALUE + OVERHEAD));
         assert!(values.used <= ROOM / MACHINES);
-        assert!(flood(&mut values, machine(3), 2 << 40, |_| true) > 0, "another machine has its own part");
+        assert!(flood(&mut values, machine(3), 2 << 40, |_| true) > 0, "another machine has its own share");
     }
 
     #[test]
-    fn values_of_machines_that_left_go_before_one_is_refused() {
+    fn values_of_machines_that_left_are_dropped_before_a_value_is_refused() {
         let mut values = Values::default();
         for number in 2..2 + MACHINES as u32 {
             flood(&mut values, machine(number), u64::from(number) << 40, |_| true);
@@ -253,7 +254,7 @@ mod tests {
         assert_eq!(
             values.used_by,
             BTreeMap::from([(machine(60), values.used)]),
-            "machines that left take nothing"
+            "machines that left use no memory"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Being a machine that joins: once, and again after the connection has ended.
+//! Joining an application, and joining again after the connection has ended.
 
 use crate::GREETING;
 use crate::backlog::CELL_BACKLOG;
@@ -18,11 +18,11 @@ use isola_net::connect;
 /// The first pause of [`rejoin`].
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The longest.
+/// Its longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Joins the application whose first machine listens at `address`, and returns the number that this machine has from
-/// now on. After the connection has ended, it can be joined again, and is told the same number if it is free.
+/// Joins the application whose first machine listens at `address`. Returns this machine's number from now on. After the
+/// connection has ended the machine can join again; it gets the same number if that is free.
 ///
 /// # Errors
 /// [`JoinError`].
@@ -30,8 +30,8 @@ pub async fn join(address: SocketAddr) -> Result<MachineId, JoinError> {
     elsewhere(HOME, move || join_here(address)).await
 }
 
-/// As [`join`], again and again until it succeeds, with pauses that get longer: for who was joined before, and has
-/// [disconnected](disconnected()). A first machine that has started anew takes machines of before under their old numbers.
+/// Calls [`join`] again until it succeeds, with increasing pauses, for a machine that was joined and has
+/// [disconnected](disconnected()). A restarted first machine accepts earlier machines under their old numbers.
 pub async fn rejoin(address: SocketAddr) -> MachineId {
     let again = move || async move {
         let mut pause = SHORTEST_PAUSE;
@@ -39,7 +39,7 @@ pub async fn rejoin(address: SocketAddr) -> MachineId {
             if let Ok(number) = join_here(address).await {
                 return number;
             }
-            // Not all machines at one time.
+            // Random, so that not all machines join at the same time.
             sleep(pause / 2 + pause.mul_f32((platform().entropy() % 1024) as f32 / 2048.0)).await;
             pause = (2 * pause).min(LONGEST_PAUSE);
         }

@@ -1,28 +1,28 @@
 //! Calls between the machines of an application: native cells and hosted processes (EbbRT 2.1, 3.3.2).
 //!
-//! | item | what |
+//! | item | contents |
 //! |---|---|
-//! | [`host`], [`join`] | the first machine, and those that join it; [`rejoin`] after they have [`disconnected`](disconnected()) |
-//! | [`serve`], [`call`] | the messenger: one representative of an Ebb asks that of another machine |
-//! | [`id_map`] | what is known of an Ebb on all machines; the first [keeps](id_map::keep) it |
-//! | [`SharedEbb`] | an Ebb with one representative in the whole application, asked from anywhere; found by the id map |
+//! | [`host`], [`join`] | starting as the first machine, and joining it; [`rejoin`] after the machine has [`disconnected`](disconnected()) |
+//! | [`serve`], [`call`] | the messenger: a representative of an Ebb calls that on another machine |
+//! | [`id_map`] | a map from an Ebb to a few bytes, for all machines; the first machine [serves](id_map::keep) it |
+//! | [`SharedEbb`] | an Ebb with one representative in the whole application, which all machines call; the id map records its home |
 //!
-//! Machines speak in frames over TCP. What comes from another machine is hostile: it is checked,
-//! bounded and paced, and a machine that breaks the rules loses its connection.
+//! Machines exchange frames over TCP. Input from another machine is hostile: it is validated, bounded and paced, and a
+//! machine that violates the protocol loses its connection.
 //!
 //! | limit | |
 //! |---|---|
 //! | [`MAX_MACHINES`] | machines that join an application |
 //! | [`MAX_PAYLOAD`] | bytes of a request, and of an answer |
-//! | [`MAX_CALLS`] | calls of a machine to another under way; further ones wait at the caller |
-//! | [`MAX_PAYLOAD`] | bytes on their way to a machine; what else is for it waits, and whatever its sender says behind that |
-//! | an eighth of the cell's memory | queues and halves of frames of all connections; a half and a quarter of that when memory is low and critical; then the connection that takes the most ends |
-//! | 10 s | for which a machine may leave what waits for it, before it is left; to say who it is |
-//! | 64 | connections a core that have not said who they are; then the oldest goes |
+//! | [`MAX_CALLS`] | concurrent calls of a machine to another; further ones wait at the caller |
+//! | [`MAX_PAYLOAD`] | bytes queued to a machine; further messages to it wait, and all later messages of their senders |
+//! | an eighth of the cell's memory | queues and incomplete frames of all connections; half of that while memory is low, a quarter while it is critical. Beyond it, the connection that uses the most ends |
+//! | 10 s | for a machine to take 64 KiB of queued data; to greet |
+//! | 64 | connections per core that have not greeted; a further one replaces the oldest |
 //!
-//! There is no secret between machines, and no encryption: whoever reaches the first machine's port is one of them
-//! (docs/decisions/0018-star-of-machines.md). Not here: time limits for calls (`isola_events::timeout`), and
-//! when to join again, which the application knows.
+//! There is no authentication and no encryption: any program that reaches the first machine's port can join
+//! (docs/decisions/0018-star-of-machines.md). What is *not* here: time limits for calls (`isola_events::timeout`), and
+//! the decision when to join again, which is the application's.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -44,10 +44,10 @@ mod served;
 mod shared_ebb;
 mod strangers;
 
-/// Most calls of a machine to another that are under way.
+/// The maximum number of concurrent calls of a machine to another.
 pub const MAX_CALLS: usize = 16;
 
-/// How long a machine that joins may take to say who it is, or to be told.
+/// The time limit of the greeting, for the joining machine and for the first machine.
 const GREETING: Duration = Duration::from_secs(10);
 
 use core::time::Duration;

@@ -1,4 +1,4 @@
-//! So many at once, and no more: the others wait.
+//! A semaphore: a limit on concurrent operations, beyond which others wait.
 
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -6,14 +6,14 @@ use core::cell::{Cell, RefCell};
 use core::future::poll_fn;
 use core::task::{Poll, Waker};
 
-/// A number of places.
+/// A semaphore.
 #[derive(Debug)]
 pub(crate) struct Limit {
     free: Cell<usize>,
     waiting: RefCell<Vec<Waker>>,
 }
 
-/// A place, until it is dropped.
+/// A permit, returned on drop.
 #[derive(Debug)]
 pub(crate) struct Place(Rc<Limit>);
 
@@ -22,13 +22,13 @@ impl Limit {
         Rc::new(Self { free: Cell::new(places), waiting: RefCell::default() })
     }
 
-    /// A place, where there is one.
+    /// Takes a permit, if one is free.
     pub fn try_take(self: &Rc<Self>) -> Option<Place> {
         self.free.set(self.free.get().checked_sub(1)?);
         Some(Place(self.clone()))
     }
 
-    /// A place, as soon as there is one.
+    /// Waits for a permit.
     pub async fn take(self: &Rc<Self>) -> Place {
         poll_fn(|context| match self.try_take() {
             Some(place) => Poll::Ready(place),
@@ -44,7 +44,7 @@ impl Limit {
 impl Drop for Place {
     fn drop(&mut self) {
         self.0.free.set(self.0.free.get() + 1);
-        // All of them: one that has given up would keep the others waiting.
+        // All are woken: a single one may no longer wait, and the others would not be woken.
         self.0.waiting.take().into_iter().for_each(Waker::wake);
     }
 }

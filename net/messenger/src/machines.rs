@@ -1,4 +1,4 @@
-//! The machines that are connected to this one, and what the first machine passes on between others.
+//! The machines that are connected to this one, and the first machine's forwarding between two others.
 
 use crate::MAX_CALLS;
 use crate::frame::{Body, Frame, Message, Refusal};
@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use isola_ebbs::MachineId;
 
-/// Most machines that join an application.
+/// The maximum number of machines that join an application.
 pub const MAX_MACHINES: usize = 1024;
 
 /// The largest number of a machine.
@@ -18,22 +18,22 @@ const MAX_NUMBER: u32 = u32::MAX >> 1;
 /// The connected machines.
 pub(crate) struct Machines {
     connected: RefCell<BTreeMap<MachineId, Arc<Outgoing>>>,
-    /// The last number that was given out.
+    /// The last number that was assigned.
     last: Cell<u32>,
-    /// Calls that were passed on and not answered: callee, caller, the caller's number.
+    /// Calls that were forwarded and not answered: callee, caller, the caller's numbers.
     passed_on: RefCell<BTreeMap<(MachineId, MachineId), Vec<u64>>>,
 }
 
 impl Machines {
-    /// None. Where this is the first machine, it counts the others from about `start` on: a random number, so that one that
-    /// has started anew does not give out numbers that machines of before have.
+    /// Returns a table without machines. The first machine numbers the others from `start` on, a random number, so that
+    /// a restarted first machine does not assign the numbers of earlier machines.
     pub fn counting_from(start: u32) -> Self {
         let last = Cell::new(start & MAX_NUMBER);
         Self { connected: RefCell::default(), last, passed_on: RefCell::default() }
     }
 
-    /// Gives a machine that joins its number: the one that it had before, where nobody else has it, and otherwise a new one;
-    /// `None` where there are too many machines.
+    /// Returns the number for a joining machine: its previous one if that is free, otherwise a new one; `None` if there
+    /// are too many machines.
     pub fn number(&self, before: Option<MachineId>) -> Option<MachineId> {
         let connected = self.connected.borrow();
         if connected.len() >= MAX_MACHINES {
@@ -41,7 +41,7 @@ impl Machines {
         }
         let is_free = |number: &MachineId| *number != MachineId::FIRST && !connected.contains_key(number);
         before.filter(is_free).or_else(|| {
-            // One of so many is free.
+            // At most `MAX_MACHINES` numbers and that of the first machine are taken, so one of these is free.
             (0..MAX_MACHINES + 2).find_map(|_| {
                 self.last.set(self.last.get() % MAX_NUMBER + 1);
                 MachineId::new(self.last.get()).filter(is_free)
@@ -49,7 +49,7 @@ impl Machines {
         })
     }
 
-    /// Whether a machine is connected to this one.
+    /// Returns whether a machine is connected to this one.
     pub fn is_connected(&self, machine: MachineId) -> bool {
         self.connected.borrow().contains_key(&machine)
     }
@@ -68,7 +68,7 @@ impl Machines {
         connected
     }
 
-    /// Removes a machine, and tells those that wait for its answers.
+    /// Removes a machine, and refuses all forwarded calls that wait for its answers.
     pub fn remove(&self, machine: MachineId) {
         self.connected.borrow_mut().remove(&machine);
         let orphans: Vec<_> = {
@@ -82,25 +82,25 @@ impl Machines {
         }
     }
 
-    /// The way to a machine, in one step or by the first.
+    /// Returns the queue of the connection to a machine, or to the first machine, which forwards.
     pub fn way_to(&self, machine: MachineId) -> Option<Arc<Outgoing>> {
         let connected = self.connected.borrow();
         connected.get(&machine).or_else(|| connected.get(&MachineId::FIRST)).cloned()
     }
 
-    /// Tells `caller` that `callee` does not answer.
+    /// Sends `caller` a refusal from `callee`.
     pub fn refuse(&self, callee: MachineId, caller: MachineId, call: u64, refusal: Refusal) {
         self.send(Message { to: caller, from: callee, call, body: Body::Refusal(refusal) });
     }
 
-    /// Sends a message on its way. Where there is none any more, nobody misses it.
+    /// Sends a message. Without a connection the message is dropped: its receiver has left.
     pub fn send(&self, message: Message) {
         if let Some(outgoing) = self.way_to(message.to) {
             let _ = outgoing.push(Frame::Message(message).encode());
         }
     }
 
-    /// Passes a message between two other machines on, as soon as there is room for it: as the first machine.
+    /// Forwards a message between two other machines, as the first machine, once there is room in the queue.
     pub async fn pass_on(&self, message: Message) {
         let Message { to, from, call, .. } = message;
         let way = self.connected.borrow().get(&to).cloned();
@@ -112,7 +112,7 @@ impl Machines {
             return;
         };
         let room = way.room().await;
-        // Its machine may have left meanwhile: nobody wants to know any more.
+        // If the sender has left meanwhile, the message is obsolete.
         if !self.is_connected(from) {
             return;
         }
@@ -126,11 +126,11 @@ impl Machines {
         } else if !self.take_call(from, to, call) {
             return;
         }
-        // From here on, where there is no way any more nobody misses it: all calls to its machine are lost.
+        // If the connection ends from here on, the message is dropped: `remove` refuses all calls to that machine.
         let _ = way.push(Frame::Message(message).encode());
     }
 
-    /// Notes a call that is passed on; false where the caller has [`MAX_CALLS`] there already.
+    /// Records a forwarded call; false if the caller has [`MAX_CALLS`] calls there already.
     fn note_call(&self, callee: MachineId, caller: MachineId, call: u64) -> bool {
         let mut passed_on = self.passed_on.borrow_mut();
         let calls = passed_on.entry((callee, caller)).or_default();
@@ -141,7 +141,7 @@ impl Machines {
         has_room
     }
 
-    /// Takes a call off those that wait for an answer; false where it is none of them.
+    /// Removes a call from those that wait for an answer; false if it is not among them.
     fn take_call(&self, callee: MachineId, caller: MachineId, call: u64) -> bool {
         let mut passed_on = self.passed_on.borrow_mut();
         let Some(calls) = passed_on.get_mut(&(callee, caller)) else { return false };
@@ -168,11 +168,11 @@ mod tests {
     }
 
     #[test]
-    fn every_machine_has_a_number_of_its_own_wherever_the_count_begins() {
+    fn machine_numbers_are_unique_for_any_start() {
         for start in [0, 1, 7, MAX_NUMBER - 3, MAX_NUMBER, u32::MAX] {
             let machines = Machines::counting_from(start);
             let mut numbers: Vec<_> = (0..MAX_MACHINES).map(|_| joined(&machines, None)).collect();
-            assert_eq!(machines.number(None), None, "there is no room");
+            assert_eq!(machines.number(None), None, "the application is full");
             numbers.sort();
             numbers.dedup();
             assert_eq!(numbers.len(), MAX_MACHINES);
@@ -181,19 +181,19 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_of_before_gets_its_number_back_unless_another_has_it() {
+    fn a_returning_machine_gets_its_number_unless_another_has_it() {
         let machines = Machines::counting_from(100);
         let (old, first) = (MachineId::new(70), Some(MachineId::FIRST));
-        assert_eq!(Some(joined(&machines, old)), old, "even of a first machine before this one");
+        assert_eq!(Some(joined(&machines, old)), old, "even a number of an earlier first machine");
         assert_ne!(Some(joined(&machines, old)), old);
         assert_ne!(Some(joined(&machines, first)), first);
-        // Nor does somebody else get a number that is in use when the count comes to it.
+        // A number in use is not assigned when the count reaches it.
         let ahead = MachineId::new(joined(&machines, None).number() + 1);
         assert_eq!(Some(joined(&machines, ahead)), ahead);
         assert_ne!(Some(joined(&machines, None)), ahead);
         let left = joined(&machines, None);
         machines.remove(left);
-        assert_ne!(joined(&machines, None), left, "it may come back");
+        assert_ne!(joined(&machines, None), left, "the machine may return");
         assert_eq!(joined(&machines, Some(left)), left);
     }
 }

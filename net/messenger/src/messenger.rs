@@ -1,7 +1,7 @@
-//! The messenger: an Ebb of the cell's first core, which has all that is known of other machines.
+//! The messenger: an Ebb of the cell's first core, with the state of all other machines.
 //!
-//! The machines of an application are a star: the first listens, the others join it, and it passes on what they have to
-//! say to each other. Connections are on whichever core their flow belongs to; what they bring is taken on the first.
+//! The machines of an application form a star: the others join the first machine, which forwards messages between two
+//! others. A connection runs on the core of its flow and passes received frames to the first core.
 
 use crate::backlog::CELL_BACKLOG;
 use crate::calls::Calls;
@@ -30,10 +30,10 @@ use isola_net::tcp::{Listening, PortInUse};
 use isola_net::{TcpStream, listen};
 use isola_platform::CoreIndex;
 
-/// The core that has the messenger.
+/// The core that runs the messenger.
 pub(crate) const HOME: CoreIndex = CoreIndex(0);
 
-/// Connections that wait on a core to be taken.
+/// The maximum number of connections per core that wait to be accepted.
 const BACKLOG: usize = 16;
 
 pub(crate) static MESSENGER: Ebb<Messenger> = Ebb::new();
@@ -42,9 +42,9 @@ pub(crate) struct Messenger {
     pub machines: Machines,
     calls: Calls,
     served: Served,
-    /// Calls of this machine under way, by the machine that is called.
+    /// The limit on this machine's concurrent calls, by called machine.
     places: RefCell<BTreeMap<MachineId, Rc<Limit>>>,
-    /// Who waits for the connection to the first machine to end.
+    /// The tasks that wait for the connection to the first machine to end.
     pub parting: RefCell<Vec<Waker>>,
     /// Ends connections when memory runs low.
     _pressure: PressureHandler,
@@ -63,9 +63,10 @@ impl Representative for Messenger {
     }
 }
 
-/// Makes this the first machine of an application, which others join at `port`, for as long as what is returned lives.
+/// Makes this machine the first of an application, which others join at `port`, for as long as the returned value
+/// lives.
 ///
-/// Whoever reaches the port may join: publish it to machines of the application alone.
+/// Any program that reaches the port can join: publish it only to machines of the application.
 ///
 /// # Errors
 /// [`PortInUse`].
@@ -73,8 +74,8 @@ pub fn host(port: u16) -> Result<Listening, PortInUse> {
     listen(port, BACKLOG, welcome)
 }
 
-/// Has `handler` answer calls to `ebb`, until what is returned is dropped. For the cell's first core, which has the
-/// messenger.
+/// Answers calls to `ebb` with `handler` until the returned value is dropped. Must be called on the cell's first core,
+/// which runs the messenger.
 ///
 /// # Errors
 /// [`ServeError`].
@@ -91,24 +92,24 @@ where
     Ok(Serving { ebb, released: None, here: core::marker::PhantomData })
 }
 
-/// Whether this machine answers calls to `ebb`: on the first core.
+/// Returns whether this machine answers calls to `ebb`. For the first core.
 pub(crate) fn is_served(ebb: EbbId) -> bool {
     MESSENGER.served.contains(ebb)
 }
 
-/// Calls are answered for as long as this lives.
+/// The registration of a handler; dropping it ends the service.
 #[derive(Debug)]
 #[must_use = "calls are not answered any more once this is dropped"]
 pub struct Serving {
     ebb: EbbId,
-    /// What else is done then.
+    /// A function to call on drop.
     released: Option<fn(EbbId)>,
-    /// Not `Send`: it is dropped on the core that serves.
+    /// Not `Send`: it must be dropped on the core that serves.
     here: core::marker::PhantomData<Rc<()>>,
 }
 
 impl Serving {
-    /// Has `released` called when calls are not answered any more.
+    /// Sets a function to call when the service ends.
     pub(crate) fn on_release(self, released: fn(EbbId)) -> Self {
         let mut serving = self;
         serving.released = Some(released);
@@ -125,8 +126,8 @@ impl Drop for Serving {
     }
 }
 
-/// Asks `machine`'s representative of `ebb`, from any core, and returns its answer. This machine is asked without a
-/// message. At most [`MAX_CALLS`] calls to a machine are under way; further ones wait.
+/// Calls the representative of `ebb` on `machine`, from any core, and returns its answer. A call to this machine itself
+/// sends no message. At most [`MAX_CALLS`] calls to a machine run concurrently; further ones wait.
 ///
 /// # Errors
 /// [`CallError`].
@@ -159,7 +160,7 @@ async fn call_here(machine: MachineId, ebb: EbbId, request: Chain) -> Result<Cha
     pending.await
 }
 
-/// Serves a machine that joins: on the core of its connection.
+/// Serves a joining machine, on the core of its connection.
 async fn welcome(stream: TcpStream) {
     let mut connection = Connection::new(stream, WITH_OTHERS);
     let Some(Ok(Frame::Hello { before })) = greeted(connection.receive_greeting()).await else { return };
@@ -174,7 +175,7 @@ async fn welcome(stream: TcpStream) {
     at_home(move || async move { MESSENGER.leave(you) }).await;
 }
 
-/// What the future that `make` makes on the core that has the messenger gives.
+/// Runs the future that `make` creates on the messenger's core; returns its result.
 async fn at_home<T: Send + 'static, F: Future<Output = T> + 'static>(
     make: impl FnOnce() -> F + Send + 'static,
 ) -> T {
@@ -183,14 +184,14 @@ async fn at_home<T: Send + 'static, F: Future<Output = T> + 'static>(
 
 impl Messenger {
     fn admit(&self, before: Option<MachineId>, outgoing: Arc<Outgoing>) -> Option<MachineId> {
-        // Only the first machine has others join it, from here on for good.
+        // A machine that admits another is the first machine, permanently.
         MachineId::FIRST.become_here().ok()?;
         let you = self.machines.number(before)?;
         self.machines.add(you, outgoing);
         Some(you)
     }
 
-    /// Forgets the connection to the first machine, which has ended.
+    /// Removes the ended connection to the first machine, fails all calls, and wakes the tasks that wait for its end.
     pub fn part(&self, outgoing: &Arc<Outgoing>) {
         if self.machines.remove_if(MachineId::FIRST, outgoing) {
             self.calls.lose(|_| true);
@@ -198,7 +199,7 @@ impl Messenger {
         }
     }
 
-    /// Whether a machine is this one, or connected to it.
+    /// Returns whether a machine is this one or connected to it.
     pub fn is_there(&self, machine: MachineId) -> bool {
         machine == MachineId::here() || self.machines.is_connected(machine)
     }
@@ -209,13 +210,13 @@ impl Messenger {
         self.places.borrow_mut().remove(&machine);
     }
 
-    /// Takes frames of a neighbour. What is for a machine that has no room waits for that, and whatever the neighbour says
-    /// behind it with it.
+    /// Processes frames of a neighbour. A message to a machine whose queue is full waits for room, and with it all
+    /// later messages of the neighbour.
     pub async fn take(&'static self, neighbour: MachineId, frames: Vec<Frame>) -> Result<(), Broken> {
         let here = MachineId::here();
         for frame in frames {
             let Frame::Message(message) = frame else { return Err(Broken) };
-            // Who speaks for another, or is spoken to for one, is the first machine.
+            // Only the first machine may send messages of others, and receive messages for others.
             let is_first = here == MachineId::FIRST;
             if message.from == here
                 || (is_first && message.from != neighbour)
@@ -244,7 +245,8 @@ impl Messenger {
         spawn_task(async move {
             let answer = self.served.answer(ebb, Call { from, request }).await;
             let body = answer.map_or_else(Body::Refusal, Body::Answer);
-            // What its machine does not fetch is kept back, and with it the caller's place here.
+            // While the caller does not take earlier answers this one waits, and still counts as one of the caller's
+            // calls.
             if let Some(outgoing) = self.machines.way_to(from)
                 && outgoing.room().await.is_ok()
             {

@@ -1,4 +1,4 @@
-//! Frames on their way out: queued by any core, sent by the one that has the connection.
+//! The send queue of a connection: any core adds frames, the connection's core sends them.
 
 use crate::MAX_PAYLOAD;
 use crate::backlog::Backlog;
@@ -8,14 +8,14 @@ use core::task::{Poll, Waker};
 use isola_iobuf::Chain;
 use spin::Mutex;
 
-/// Bytes in a queue from which on who can wait does.
+/// The length of a queue, in bytes, from which on senders that can wait do so.
 const FULL: usize = MAX_PAYLOAD;
 
-/// Bytes in a queue at which its machine counts as one that does not read, and is left: of what cannot wait, such as
-/// refusals of what it asks.
+/// The length of a queue, in bytes, beyond which its connection ends: the peer does not read. Only messages that cannot
+/// wait, such as refusals of its calls, get there.
 const TOO_FULL: usize = 8 * MAX_PAYLOAD;
 
-/// The queue of a connection, and how much memory the connection takes of the [`Backlog`].
+/// The send queue of a connection, and the connection's share of the [`Backlog`].
 pub(crate) struct Outgoing {
     state: Mutex<State>,
     backlog: &'static Backlog,
@@ -24,26 +24,26 @@ pub(crate) struct Outgoing {
 #[derive(Debug, Default)]
 struct State {
     queue: Chain,
-    /// Bytes that were taken from the queue and are not sent.
+    /// Bytes taken from the queue that are not sent yet.
     sending: usize,
-    /// Bytes that have come and are no whole frame yet.
+    /// Received bytes that are not a whole frame yet.
     come: usize,
     ended: bool,
     /// The task that sends.
     sender: Option<Waker>,
-    /// Who waits for room.
+    /// The tasks that wait for room.
     waiting: Vec<Waker>,
 }
 
-/// The connection has ended.
+/// The error of a connection that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ended;
 
-/// What the task that sends has to do.
+/// The next action of the sending task.
 pub(crate) enum Next {
-    /// To send this, if it is not empty; when there is more it is woken.
+    /// Send this. If it is empty, the task is woken when there is more.
     Send(Chain),
-    /// To end the connection.
+    /// End the connection.
     End,
 }
 
@@ -54,28 +54,28 @@ impl State {
 }
 
 impl Outgoing {
-    /// An empty queue. Made by [`Backlog::open`].
+    /// Returns an empty queue. For [`Backlog::open`].
     pub fn new(backlog: &'static Backlog) -> Self {
         Self { state: Mutex::default(), backlog }
     }
 
-    /// Bytes of memory that the connection takes; `None` once it has ended.
+    /// Returns the memory that the connection uses, in bytes; `None` once it has ended.
     pub fn kept(&self) -> Option<usize> {
         let state = self.state.lock();
         (!state.ended).then(|| state.kept())
     }
 
-    /// Says how many of the bytes that were taken are not sent.
+    /// Sets the number of taken bytes that are not sent yet.
     pub fn set_sending(&self, bytes: usize) {
         self.change(|state| state.sending = bytes);
     }
 
-    /// Says how many bytes have come that are no whole frame yet.
+    /// Sets the number of received bytes that are not a whole frame yet.
     pub fn set_come(&self, bytes: usize) {
         self.change(|state| state.come = bytes);
     }
 
-    /// Changes the state, and notes in the backlog by how much.
+    /// Changes the state, and records the difference in memory in the backlog.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let (before, after, outcome) = {
             let mut state = self.state.lock();
@@ -89,7 +89,7 @@ impl Outgoing {
         outcome
     }
 
-    /// Queues a frame. A queue whose machine does not read ends its connection.
+    /// Queues a frame. If the queue becomes too long, its connection ends.
     pub fn push(&self, frame: Chain) -> Result<(), Ended> {
         let sender = self.change(|state| {
             if state.ended {
@@ -119,7 +119,7 @@ impl Outgoing {
         .await
     }
 
-    /// Ends the connection once the task that sends gets to it. The queue is dropped at once.
+    /// Ends the connection: drops the queue at once, and wakes the sending task to close the connection.
     pub fn end(&self) {
         let (sender, waiting) = self.change(|state| {
             state.ended = true;
@@ -129,14 +129,14 @@ impl Outgoing {
         sender.into_iter().chain(waiting).for_each(Waker::wake);
     }
 
-    /// Whether the connection has to end, for the task that sends, which is woken when it has.
+    /// Returns whether the connection has to end. Registers the sending task to be woken when it has.
     pub fn has_ended(&self, sender: &Waker) -> bool {
         let mut state = self.state.lock();
         state.sender = Some(sender.clone());
         state.ended
     }
 
-    /// All that is queued, for the task that sends.
+    /// Takes all queued data, for the sending task.
     pub fn take(&self, sender: &Waker) -> Next {
         let (queue, waiting) = {
             let mut state = self.state.lock();

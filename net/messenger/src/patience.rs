@@ -1,4 +1,4 @@
-//! How long a machine that hardly reads is waited for.
+//! The time limit for a machine that hardly reads.
 
 use alloc::boxed::Box;
 use core::future::Future;
@@ -8,16 +8,16 @@ use core::time::Duration;
 use isola_events::sleep;
 use isola_events::timer::Sleep;
 
-/// For so long, where it is the first machine that waits.
+/// The limit that the first machine applies to others.
 pub(crate) const WITH_OTHERS: Duration = Duration::from_secs(10);
 
-/// For so long, where it is waited for the first machine: what that does not read is for another, which it waits for.
+/// The limit that others apply to the first machine, which may itself be waiting for a third machine to read.
 pub(crate) const WITH_THE_FIRST: Duration = Duration::from_secs(60);
 
-/// Unless it takes so many bytes meanwhile.
+/// The bytes that the machine must take within the limit.
 const LEAST: usize = 64 << 10;
 
-/// What a machine took while more waited for it.
+/// The progress of a machine while data waits for it.
 pub(crate) struct Patience {
     limit: Duration,
     wait: Option<Wait>,
@@ -33,7 +33,7 @@ impl Patience {
         Self { limit, wait: None }
     }
 
-    /// The machine has taken so many bytes.
+    /// Records that the machine has taken `len` bytes.
     pub fn taken(&mut self, len: usize) {
         if let Some(wait) = &mut self.wait {
             wait.taken += len;
@@ -43,12 +43,12 @@ impl Patience {
         }
     }
 
-    /// Nothing waits for the machine.
+    /// Records that no data waits for the machine.
     pub fn rest(&mut self) {
         self.wait = None;
     }
 
-    /// Something waits for the machine. Ready: for too long.
+    /// Records that data waits for the machine. Ready when it has waited for too long.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let begin = || Wait { until: Box::pin(sleep(self.limit)), taken: 0 };
         self.wait.get_or_insert_with(begin).until.as_mut().poll(context)

@@ -1,4 +1,4 @@
-//! The Ebbs that this machine answers for.
+//! The Ebbs that this machine serves.
 
 use crate::MAX_CALLS;
 use crate::frame::{MAX_PAYLOAD, Refusal};
@@ -11,12 +11,12 @@ use core::pin::Pin;
 use isola_ebbs::{EbbId, MachineId};
 use isola_iobuf::Chain;
 
-/// A call from a machine: another, or this one.
+/// A call from another machine or from this one.
 #[derive(Debug)]
 pub struct Call {
-    /// Who calls.
+    /// The calling machine.
     pub from: MachineId,
-    /// What it asks, as it came: hostile bytes.
+    /// The request as received: hostile bytes.
     pub request: Chain,
 }
 
@@ -27,12 +27,12 @@ type Handler = Rc<dyn Fn(Call) -> Answer>;
 #[derive(Default)]
 pub(crate) struct Served {
     handlers: RefCell<BTreeMap<EbbId, Handler>>,
-    /// Calls that are being answered, by caller.
+    /// The number of calls in progress, by caller.
     under_way: RefCell<BTreeMap<MachineId, usize>>,
 }
 
 impl Served {
-    /// Adds a handler; false where the Ebb has one.
+    /// Adds a handler; false if the Ebb has one.
     pub fn add<F>(&self, ebb: EbbId, handler: impl Fn(Call) -> F + 'static) -> bool
     where
         F: Future<Output = Result<Chain, Refusal>> + 'static,
@@ -45,12 +45,12 @@ impl Served {
         free
     }
 
-    /// Whether the Ebb has a handler.
+    /// Returns whether the Ebb has a handler.
     pub fn contains(&self, ebb: EbbId) -> bool {
         self.handlers.borrow().contains_key(&ebb)
     }
 
-    /// Removes a handler. Calls that it is at go on.
+    /// Removes a handler. Its calls in progress continue.
     pub fn remove(&self, ebb: EbbId) {
         let removed = self.handlers.borrow_mut().remove(&ebb);
         drop(removed);
@@ -63,7 +63,7 @@ impl Served {
         if answer.len() > MAX_PAYLOAD { Err(Refusal::TooLong) } else { Ok(answer) }
     }
 
-    /// Counts a call of another machine; false where it has [`MAX_CALLS`] here already.
+    /// Counts a call of another machine; false if it has [`MAX_CALLS`] calls here already.
     pub fn begin(&self, from: MachineId) -> bool {
         let mut under_way = self.under_way.borrow_mut();
         let count = under_way.entry(from).or_default();

@@ -1,4 +1,4 @@
-//! Ebbs that have one representative in the whole application; elsewhere, a call becomes a message.
+//! Ebbs with one representative in the whole application; on other machines, a call becomes a message.
 
 use crate::error::{CallError, ServeError};
 use crate::frame::Refusal;
@@ -13,27 +13,26 @@ use isola_ebbs::{Ebb, EbbId, MachineId, Representative};
 use isola_events::spawn_task;
 use isola_iobuf::Chain;
 
-/// What is sent as bytes. What comes may be anything: `from_chain` checks it.
+/// A value with an encoding as bytes. `from_chain` must validate its input, which may be any bytes.
 pub trait Message: Sized {
-    /// The message as bytes.
+    /// Encodes the message.
     fn into_chain(self) -> Chain;
 
-    /// The message that the bytes are; `None` where they are none.
+    /// Decodes a message; `None` if the bytes are invalid.
     fn from_chain(bytes: Chain) -> Option<Self>;
 }
 
-/// What can be asked of a [`SharedEbb`].
+/// The request and answer types of a [`SharedEbb`].
 pub trait Interface: 'static {
-    /// What it is asked.
+    /// The request.
     type Request: Message + 'static;
-    /// What it answers.
+    /// The answer.
     type Answer: Message + 'static;
 }
 
 /// A reference to an Ebb with one representative in the whole application, declared as a `static`.
 ///
-/// The machine that [serves](Self::serve) it is its home. On every other machine, and core, it is asked by
-/// [`SharedEbb::ask`] all the same.
+/// The machine that [serves](Self::serve) it is its home. All machines and cores call it by [`SharedEbb::ask`].
 pub struct SharedEbb<I> {
     id: EbbId,
     home: Ebb<Home>,
@@ -49,14 +48,14 @@ impl Representative for Home {
     }
 }
 
-/// Why a [`SharedEbb`] did not answer.
+/// The reason why a [`SharedEbb`] did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AskError {
     /// No machine of the application serves it.
     NoHome,
-    /// What its home answered was no answer.
+    /// Its home answered with invalid bytes.
     Malformed,
-    /// The call came to nothing.
+    /// The call failed.
     Call(CallError),
 }
 
@@ -80,10 +79,11 @@ impl From<CallError> for AskError {
     }
 }
 
-/// Has any machine become the home of an Ebb that this one does not serve any more.
+/// Allows any machine to become the home of an Ebb that this machine no longer serves.
 fn release(ebb: EbbId) {
     spawn_task(async move {
-        // It may be served again by now. Where the first machine is not reached, it forgets this machine's claim.
+        // The Ebb may be served again by now. Without a connection to the first machine, its value loses its owner
+        // anyway.
         if !is_served(ebb) {
             let _ = id_map::remove(ebb).await;
         }
@@ -92,17 +92,17 @@ fn release(ebb: EbbId) {
 }
 
 impl<I: Interface> SharedEbb<I> {
-    /// A reference to the Ebb of that id: `SharedEbb::new(ebb_id!(FILES))` for `static FILES`.
+    /// Returns a reference to the Ebb with this id: `SharedEbb::new(ebb_id!(FILES))` for `static FILES`.
     pub const fn new(id: EbbId) -> Self {
         Self { id, home: Ebb::new(), interface: PhantomData }
     }
 
-    /// Makes this machine the Ebb's home: `handler` answers what it is asked, from here on and until what is returned is
-    /// dropped. Tells the other machines.
+    /// Makes this machine the Ebb's home until the returned value is dropped: `handler` answers requests. Records the
+    /// home in the id map.
     ///
     /// # Errors
-    /// [`ServeError`], and the outer one where the first machine cannot be told, or the Ebb's home is another machine that is
-    /// still there (`Refused(NotYours)`).
+    /// [`ServeError`]; and the outer error if the first machine cannot be reached, or the Ebb's home is another machine
+    /// that is still connected (`Refused(NotYours)`).
     pub async fn serve<F>(
         &self,
         handler: impl Fn(MachineId, I::Request) -> F + 'static,
@@ -119,7 +119,7 @@ impl<I: Interface> SharedEbb<I> {
         Ok(Ok(serving.on_release(release)))
     }
 
-    /// Asks the Ebb, wherever it is.
+    /// Sends the Ebb a request, wherever its home is.
     ///
     /// # Errors
     /// [`AskError`].
@@ -134,7 +134,7 @@ impl<I: Interface> SharedEbb<I> {
             | CallError::Refused(Refusal::NoSuchEbb | Refusal::Gone | Refusal::NoSuchMachine),
         ) = answer
         {
-            // It may have another home by now: the next call looks.
+            // The home may have changed: the next call looks it up again.
             self.home.0.set(None);
         }
         I::Answer::from_chain(answer?).ok_or(AskError::Malformed)

@@ -1,5 +1,5 @@
-//! Connections that have not said who they are: so many a core, and for so long. Whoever says it at once, as machines do, is
-//! none for long, however many others come.
+//! Connections that have not greeted yet: a limited number per core, for a limited time. A machine greets at once, so
+//! its connection is among them only briefly, however many others arrive.
 
 use crate::GREETING;
 use alloc::collections::BTreeMap;
@@ -9,14 +9,14 @@ use isola_ebbs::{Ebb, Representative};
 use isola_events::future::{AbortHandle, abortable};
 use isola_events::timeout;
 
-/// Most of them on a core. Where another comes, the oldest is let go of.
+/// The maximum number of them per core. A further one replaces the oldest.
 pub(crate) const MAX_STRANGERS: usize = 64;
 
 static STRANGERS: Ebb<Strangers> = Ebb::new();
 
 #[derive(Default)]
 struct Strangers {
-    /// In the order in which they came.
+    /// By order of arrival.
     greeting: RefCell<BTreeMap<u64, AbortHandle>>,
     come: Cell<u64>,
 }
@@ -27,7 +27,7 @@ impl Representative for Strangers {
     }
 }
 
-/// What a connection says of itself; `None` where it took too long, or others came in its stead.
+/// Returns the greeting of a connection; `None` if it took too long, or newer connections replaced it.
 pub(crate) async fn greeted<T>(greeting: impl Future<Output = T>) -> Option<T> {
     let (greeting, handle) = abortable(timeout(GREETING, greeting));
     let number = STRANGERS.come.get();

@@ -1,4 +1,4 @@
-//! Machines that come, go and come back, the first among them.
+//! Machines that join, leave and return, including the first machine.
 
 mod common;
 
@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 #[test]
-fn calls_to_a_machine_that_goes_away_end_with_that() {
+fn calls_to_a_machine_that_leaves_fail() {
     static SECOND: Known = Known::new();
     pair(
         Loss::Never,
@@ -24,13 +24,13 @@ fn calls_to_a_machine_that_goes_away_end_with_that() {
             isola_events::spawn_task(serve_all()).detach();
             let second = SECOND.get().await;
             first_answer(second, ECHO).await;
-            // It never answers this one, and is cut off meanwhile.
+            // The machine never answers this call, and disconnects meanwhile.
             let lost = call(second, SLOW, Chain::new()).await;
             assert_eq!(lost, Err(CallError::Refused(Refusal::Gone)));
             SECOND.tell(MachineId::FIRST);
         },
         || async {
-            // A raw connection, so that it can be cut.
+            // A raw connection, so that the test can end it.
             let mut raw = dial().await;
             SECOND.tell(join_by_hand(&mut raw).await);
             let mut come = Chain::new();
@@ -63,12 +63,12 @@ fn calls_to_a_machine_that_goes_away_end_with_that() {
 }
 
 #[test]
-fn who_does_not_speak_the_protocol_is_let_go_of_and_nothing_else_happens() {
+fn a_protocol_violation_ends_only_that_connection() {
     pair(Loss::Never, serve_all, || async {
         let mut stream = dial().await;
         stream.write(bytes(&[0xff; 64])).await.unwrap();
         assert!(matches!(stream.read().await, Ok(None) | Err(_)));
-        // Nor is the rest of a long frame waited for of who has not said who it is.
+        // Nor does the first machine wait for the rest of a long frame from an unidentified peer.
         let mut stream = dial().await;
         let mut long = hello().to_vec();
         long[..4].copy_from_slice(&(MAX_PAYLOAD as u32).to_be_bytes());
@@ -81,20 +81,20 @@ fn who_does_not_speak_the_protocol_is_let_go_of_and_nothing_else_happens() {
 }
 
 #[test]
-fn connections_that_say_nothing_keep_no_machine_out_and_the_oldest_go() {
+fn silent_connections_are_replaced_and_do_not_keep_machines_out() {
     pair(Loss::Never, serve_all, || async {
         let mut silent = Vec::new();
         for _ in 0..65 {
             silent.push(dial().await);
         }
-        // The 65th has come in the place of the first, long before its time is over.
+        // The 65th connection has replaced the first, long before its time limit.
         let ended = timeout(Duration::from_secs(5), silent[0].read()).await;
         assert!(matches!(ended, Ok(Ok(None) | Err(_))), "{ended:?}");
         assert!(timeout(Duration::from_millis(50), silent[1].read()).await.is_err());
-        // Who says who it is has a place among them.
+        // A machine that greets gets a slot among them.
         join_first().await;
         assert_eq!(call(MachineId::FIRST, ECHO, bytes(b"1")).await.unwrap().to_vec(), b"1");
-        // What has said so is no stranger any more.
+        // A machine that has greeted keeps its connection.
         for _ in 0..70 {
             silent.push(dial().await);
         }
@@ -102,9 +102,9 @@ fn connections_that_say_nothing_keep_no_machine_out_and_the_oldest_go() {
     });
 }
 
-/// The first machine goes and another comes in its place, which knows nothing of the machines before.
+/// The first machine ends and another takes its place, without knowledge of the earlier machines.
 #[test]
-fn machines_join_a_first_machine_that_has_started_anew_under_their_numbers() {
+fn machines_rejoin_a_restarted_first_machine_under_their_numbers() {
     static BOTH: [Known; 2] = [Known::new(), Known::new()];
     static MET: AtomicUsize = AtomicUsize::new(0);
     static GONE: AtomicBool = AtomicBool::new(false);
@@ -125,11 +125,11 @@ fn machines_join_a_first_machine_that_has_started_anew_under_their_numbers() {
         disconnected().await;
         let disconnected_from = call(MachineId::FIRST, ECHO, Chain::new()).await;
         assert_eq!(disconnected_from, Err(CallError::NoSuchMachine));
-        assert_eq!(rejoin(first()).await, number, "and nobody else's");
+        assert_eq!(rejoin(first()).await, number, "its own number");
         first_answer(MachineId::FIRST, ECHO).await;
-        // What it knows of another machine of before holds.
+        // The numbers of other earlier machines remain valid.
         first_answer(other.get().await, ECHO).await;
-        // It answers until the other has asked, too.
+        // It must answer until the other has asked, too.
         ASKED.fetch_add(1, Ordering::AcqRel);
         both(&ASKED).await;
     }
@@ -152,7 +152,7 @@ fn machines_join_a_first_machine_that_has_started_anew_under_their_numbers() {
             TestCell::new(3, 2, c, || old(&BOTH[1], &BOTH[0])),
             TestCell::new(4, 1, d, || async {
                 is_set(&GONE).await;
-                // One that was not there before gets a number that none of them has.
+                // A new machine gets a number that none of the earlier ones has.
                 let number = rejoin(first()).await;
                 for known in &BOTH {
                     assert_ne!(number, known.get().await);

@@ -1,4 +1,4 @@
-//! Machines of one application, on a switch in memory: what they ask each other.
+//! Calls between the machines of one application, on a switch in memory.
 
 mod common;
 
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 #[test]
-fn every_machine_asks_every_other_and_itself_from_any_core() {
+fn every_machine_calls_every_other_and_itself_from_any_core() {
     static SECOND: Known = Known::new();
     static THIRD: Known = Known::new();
     static SAID: AtomicUsize = AtomicUsize::new(0);
@@ -71,7 +71,7 @@ fn every_machine_asks_every_other_and_itself_from_any_core() {
 }
 
 #[test]
-fn large_and_many_calls_come_through_a_network_that_loses_frames() {
+fn large_and_many_calls_succeed_on_a_lossy_network() {
     pair(Loss::EveryNth(101), serve_all, || async {
         join_first().await;
         let block: Vec<u8> = (0..MAX_PAYLOAD as u32).map(|n| (n * 7 % 251) as u8).collect();
@@ -79,7 +79,7 @@ fn large_and_many_calls_come_through_a_network_that_loses_frames() {
         for answer in join_all(calls).await {
             assert!(answer.unwrap().to_vec() == block);
         }
-        // More than may be under way at once: the others wait, and none is refused.
+        // More than the limit of concurrent calls: the others wait, and none is refused.
         let calls = (0..100).map(|_| call(MachineId::FIRST, SLOW, Chain::new()));
         assert!(join_all(calls).await.iter().all(Result::is_ok));
         let too_long = call(MachineId::FIRST, HUGE, Chain::new()).await;
@@ -88,7 +88,7 @@ fn large_and_many_calls_come_through_a_network_that_loses_frames() {
 }
 
 #[test]
-fn the_id_map_keeps_what_any_machine_sets() {
+fn the_id_map_stores_the_values_of_any_machine() {
     pair(Loss::Never, serve_all, || async {
         join_first().await;
         assert_eq!(id_map::get(ECHO).await, Ok(None));
@@ -104,7 +104,7 @@ fn the_id_map_keeps_what_any_machine_sets() {
     });
 }
 
-/// Adds numbers up, in one place.
+/// Adds numbers, at one home.
 struct Adder;
 
 struct Number(u64);
@@ -129,7 +129,7 @@ static ADDER: SharedEbb<Adder> = SharedEbb::new(ebb_id!(ADDER));
 static MOVED: SharedEbb<Adder> = SharedEbb::new(ebb_id!(MOVED));
 static HOMELESS: SharedEbb<Adder> = SharedEbb::new(ebb_id!(HOMELESS));
 
-/// What the Ebb answers once somebody serves it.
+/// Returns the Ebb's answer once a machine serves it.
 async fn ask(ebb: &SharedEbb<Adder>, number: u64) -> u64 {
     loop {
         match ebb.ask(Number(number)).await {
@@ -143,12 +143,12 @@ async fn ask(ebb: &SharedEbb<Adder>, number: u64) -> u64 {
 }
 
 #[test]
-fn a_shared_ebb_is_asked_wherever_it_is() {
+fn a_shared_ebb_answers_wherever_its_home_is() {
     static ASKED: AtomicUsize = AtomicUsize::new(0);
     pair(
         Loss::Never,
         || async {
-            // It is the other machine's, and found by the map once it is there.
+            // The home is the other machine, which the id map names once it serves.
             isola_events::spawn_task(async {
                 assert_eq!(ask(&ADDER, 40).await, 41);
                 ASKED.fetch_add(1, Ordering::AcqRel);
@@ -160,7 +160,7 @@ fn a_shared_ebb_is_asked_wherever_it_is() {
             join_first().await;
             let handler = |_, Number(number)| async move { Ok(Number(number + 1)) };
             let _serving = ADDER.serve(handler).await.unwrap().unwrap();
-            assert_eq!(ADDER.ask(Number(1)).await.map(|Number(sum)| sum), Ok(2), "here as well");
+            assert_eq!(ADDER.ask(Number(1)).await.map(|Number(sum)| sum), Ok(2), "also at its home");
             assert_eq!(HOMELESS.ask(Number(1)).await.err(), Some(AskError::NoHome));
             let nonsense = call(MachineId::here(), ebb_id!(ADDER), bytes(b"1")).await;
             assert_eq!(nonsense, Err(CallError::Refused(Refusal::Malformed)));
@@ -172,7 +172,7 @@ fn a_shared_ebb_is_asked_wherever_it_is() {
 }
 
 #[test]
-fn a_home_is_another_machine_s_until_it_is_given_up() {
+fn a_home_belongs_to_its_machine_until_that_stops_serving() {
     let plus = |more| move |_, Number(number)| async move { Ok(Number(number + more)) };
     let [a, b, c] = switch(Loss::Never);
     static HELD: Known = Known::new();
@@ -184,9 +184,9 @@ fn a_home_is_another_machine_s_until_it_is_given_up() {
             let serving = MOVED.serve(plus(1)).await.unwrap().unwrap();
             HELD.tell(number);
             REFUSED.get().await;
-            assert_eq!(ask(&MOVED, 1).await, 2, "nobody has taken it away");
+            assert_eq!(ask(&MOVED, 1).await, 2, "the home has not changed");
             drop(serving);
-            // Now it is the other's.
+            // Now the other machine becomes the home.
             while ask(&MOVED, 1).await != 11 {
                 sleep(Duration::from_millis(2)).await;
             }

@@ -1,4 +1,4 @@
-//! Machines of which one says more than another takes at once.
+//! Machines that send more than another takes at once.
 
 mod common;
 
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 #[test]
-fn a_machine_that_is_asked_more_than_it_takes_at_once_is_not_cut_off_for_that() {
+fn an_overloaded_callee_stays_connected() {
     static CALLEE: Known = Known::new();
     let [a, b, c, d] = switch(Loss::Never);
     async fn ask() {
@@ -40,7 +40,7 @@ fn a_machine_that_is_asked_more_than_it_takes_at_once_is_not_cut_off_for_that() 
 }
 
 #[test]
-fn a_machine_that_does_not_read_is_left_and_who_asks_it_is_told() {
+fn a_machine_that_does_not_read_is_disconnected_and_its_callers_get_errors() {
     static SILENT: Known = Known::new();
     static TOLD: AtomicBool = AtomicBool::new(false);
     let [a, b, c] = switch(Loss::Never);
@@ -48,7 +48,7 @@ fn a_machine_that_does_not_read_is_left_and_who_asks_it_is_told() {
         TestCell::new(1, 1, a, serve_all).until_others_end(),
         TestCell::new(2, 1, b, || async {
             let mut raw = dial().await;
-            // The welcome, and nothing behind it.
+            // Reads the welcome and no more.
             SILENT.tell(join_by_hand(&mut raw).await);
             is_set(&TOLD).await;
         }),
@@ -58,12 +58,12 @@ fn a_machine_that_does_not_read_is_left_and_who_asks_it_is_told() {
             let block = bytes(&vec![7; MAX_PAYLOAD]);
             let calls = (0..MAX_CALLS).map(|_| call(silent, ECHO, block.clone()));
             let answers = join_all(calls).await;
-            // The machine has left, for those of the calls that came late.
+            // Late calls find that the machine has left.
             let is_told = |answer: &Result<_, _>| {
                 matches!(answer, Err(CallError::Refused(Refusal::Gone | Refusal::NoSuchMachine)))
             };
             assert!(answers.iter().all(is_told), "{answers:?}");
-            // All others are still there.
+            // All other machines are still connected.
             assert!(call(MachineId::FIRST, ECHO, bytes(b"1")).await.is_ok());
             TOLD.store(true, Ordering::Release);
         }),
@@ -71,14 +71,14 @@ fn a_machine_that_does_not_read_is_left_and_who_asks_it_is_told() {
 }
 
 #[test]
-fn machines_that_never_end_a_frame_do_not_fill_the_memory_of_the_first() {
+fn incomplete_frames_do_not_exhaust_the_first_machine() {
     async fn serve_with_64_mib() {
         platform().report().memory.total_bytes.store(64 << 20, Ordering::Relaxed);
         serve_all().await;
     }
     pair(Loss::Never, serve_with_64_mib, || async {
         join_first().await;
-        // Of 64 MiB, halves of frames may take 8: these are 14.
+        // The limit for 64 MiB is 8 MiB; the test sends incomplete frames of 14 MiB.
         let mut ended = 0;
         let mut raws = Vec::new();
         for _ in 0..14 {

@@ -1,4 +1,4 @@
-//! An answer on the wire: whether it is one to the question, and what it says (RFC 1035, 4.1; RFC 5452).
+//! Decoding of answers: whether a message answers a query, and its contents (RFC 1035, 4.1; RFC 5452).
 
 use crate::name::HostName;
 use crate::query::{Kind, Query};
@@ -8,57 +8,57 @@ use domain::base::iana::{Class, OptRcode, Rtype};
 use domain::base::{Message, ParsedName, Ttl};
 use domain::rdata::{A, Aaaa, Cname, Soa};
 
-/// Aliases that lead from one name to another in an answer, at most.
+/// The maximum number of aliases from one name to the next, within an answer and within a lookup.
 pub const MAX_CHAIN: usize = 8;
 
-/// Addresses of a name that are kept, at most.
+/// The maximum number of addresses of a name; further ones are ignored.
 pub const MAX_ADDRESSES: usize = 32;
 
-/// The longest time that anything is good for, in s: a day.
+/// The maximum time to live, in s: a day.
 const MAX_TTL_S: u32 = 86_400;
 
-/// The longest time that it is good that there is nothing, in s: three hours (RFC 2308, 5).
+/// The maximum time to live of a negative answer, in s: three hours (RFC 2308, 5).
 const MAX_NEGATIVE_TTL_S: u32 = 3 * 3_600;
 
-/// Bytes of a header.
+/// The length of a header, in bytes.
 const HEADER_LEN: usize = 12;
 
-/// Why a message is no answer to a question.
+/// The reason why a message does not answer a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mistrust {
-    /// It is too short, or no answer at all.
+    /// It is too short, or no response.
     NoAnswer,
     /// It has another id.
     Id,
     /// It repeats another question.
     Question,
-    /// It repeats the question in other letters: a forger who did not see it, or a server that changes it.
+    /// It repeats the question with other letter case: the sender is an off-path forger, or a server that changes it.
     Letters,
 }
 
-/// What an answer says.
+/// The contents of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The name has these addresses, for so many seconds.
+    /// The name has these addresses, valid for this time in s.
     Addresses(Vec<IpAddr>, u32),
-    /// It is an alias of another name, which the answer says nothing of.
+    /// The name is an alias of this name, of which the answer has no addresses. Valid for this time in s.
     Alias(HostName, u32),
-    /// It has no addresses of this kind. That is good for so many seconds, where the answer says.
+    /// The name has no addresses of this kind. Valid for this time in s, if the answer has one.
     Nothing(Option<u32>),
-    /// There is no such name. That is good for so many seconds, where the answer says.
+    /// The name does not exist. Valid for this time in s, if the answer has one.
     NoName(Option<u32>),
-    /// It did not fit.
+    /// The answer did not fit.
     Truncated,
-    /// The server cannot read questions with an offer (RFC 6891, 7).
+    /// The server does not support EDNS (RFC 6891, 7).
     NoOffers,
-    /// The server does not know, does not want to, or talks nonsense.
+    /// The server failed, refused, or sent an invalid answer.
     Failed,
 }
 
-/// Reads what came as an answer to `query`.
+/// Decodes a message as an answer to `query`.
 ///
 /// # Errors
-/// [`Mistrust`], where it is none: it is then as if nothing had come.
+/// [`Mistrust`] if it does not answer the query; the caller ignores the message.
 pub fn read(query: &Query, bytes: &[u8]) -> Result<Answer, Mistrust> {
     let message = Message::from_octets(bytes).map_err(|_| Mistrust::NoAnswer)?;
     let header = message.header();
@@ -72,7 +72,7 @@ pub fn read(query: &Query, bytes: &[u8]) -> Result<Answer, Mistrust> {
     match repeated.filter(|_| message.header_counts().qdcount() == 1) {
         Some(repeated) if repeated == query.question() => {}
         Some(repeated) if repeated.eq_ignore_ascii_case(query.question()) => return Err(Mistrust::Letters),
-        // Who cannot read a question may not repeat it either.
+        // A server that cannot parse the query may omit the question.
         None if message.header_counts().qdcount() == 0 && header.rcode().to_int() == 1 => {}
         _ => return Err(Mistrust::Question),
     }
@@ -87,7 +87,8 @@ pub fn read(query: &Query, bytes: &[u8]) -> Result<Answer, Mistrust> {
     })
 }
 
-/// Follows aliases from the question's name to its addresses. `None` where the message is broken, or aliases go round.
+/// Follows aliases from the question's name to its addresses. Returns `None` if the message is malformed or there are
+/// too many aliases, for example in a loop.
 fn follow(kind: Kind, message: &Message<&[u8]>) -> Option<Answer> {
     let mut name = HostName::of(message.sole_question().ok()?.qname());
     let mut ttl_s = MAX_TTL_S;
@@ -110,7 +111,7 @@ fn follow(kind: Kind, message: &Message<&[u8]>) -> Option<Answer> {
     None
 }
 
-/// The addresses of a name, and how long they are good for.
+/// Returns the addresses of a name and their time to live in s; `None` if the message is malformed.
 fn addresses(kind: Kind, message: &Message<&[u8]>, name: &HostName) -> Option<(Vec<IpAddr>, u32)> {
     let mut found = Vec::new();
     let mut ttl_s = MAX_TTL_S;
@@ -130,7 +131,8 @@ fn addresses(kind: Kind, message: &Message<&[u8]>, name: &HostName) -> Option<(V
     Some((found, ttl_s))
 }
 
-/// What a name is an alias of, if it is one, and for how long. `None` where the message is broken.
+/// Returns the name of which a name is an alias, if it is one, and the time to live in s. The outer `None` is a
+/// malformed message.
 fn alias(message: &Message<&[u8]>, name: &HostName) -> Option<Option<(HostName, u32)>> {
     for record in message.answer().ok()? {
         let record = record.ok()?;
@@ -143,7 +145,8 @@ fn alias(message: &Message<&[u8]>, name: &HostName) -> Option<Option<(HostName, 
     Some(None)
 }
 
-/// How long it is good that there is nothing (RFC 2308, 5): as the record SOA says, in two places.
+/// Returns the time to live of a negative answer, in s (RFC 2308, 5): the lower of the SOA record's own and its minimum
+/// field.
 fn negative_ttl(message: &Message<&[u8]>) -> Option<u32> {
     for record in message.authority().ok()? {
         let record = record.ok()?;
@@ -156,7 +159,7 @@ fn negative_ttl(message: &Message<&[u8]>) -> Option<u32> {
     None
 }
 
-/// A time to live (RFC 2181, 8): one with its highest bit set is none.
+/// Returns a time to live in s, limited to [`MAX_TTL_S`]. With its highest bit set it counts as 0 (RFC 2181, 8).
 fn seconds(ttl: Ttl) -> u32 {
     let seconds = ttl.as_secs();
     if seconds > i32::MAX as u32 { 0 } else { seconds.min(MAX_TTL_S) }

@@ -1,5 +1,5 @@
-//! What was found out, for as long as it is good: names with addresses, that there are none (RFC 2308), and, for a moment,
-//! that nobody knows (RFC 9520).
+//! The cache of lookups: addresses of names, negative answers (RFC 2308), and for a short time failures (RFC 9520),
+//! each while it is valid.
 
 use crate::error::ResolveError;
 use crate::lookup::{Found, Outcome};
@@ -13,17 +13,17 @@ use hashbrown::HashMap;
 
 type Key = (Vec<u8>, Kind);
 
-/// How long it is remembered that nobody knows.
+/// The time for which a failure is cached.
 const FAILURE_GOOD: Duration = Duration::from_secs(5);
 
-/// What a lookup came to.
+/// The result of a lookup.
 pub type Known = Result<Outcome, ResolveError>;
 
-/// A bounded memory: where it is full, what was remembered first goes first.
+/// A bounded cache. If it is full, the entry that was added first is evicted.
 #[derive(Debug)]
 pub struct Cache {
     entries: HashMap<Key, Entry, SeedableRandomState>,
-    /// The keys, in the order in which they came.
+    /// The keys, in the order of insertion.
     order: VecDeque<Key>,
     limit: usize,
 }
@@ -31,27 +31,28 @@ pub struct Cache {
 #[derive(Debug)]
 struct Entry {
     known: Known,
-    /// When it came.
+    /// The time of insertion.
     came: Duration,
-    /// Until when it is good, on the clock that the cell has.
+    /// The end of its validity, on the cell's clock.
     until: Duration,
 }
 
 impl Cache {
-    /// A memory of up to `limit` names and kinds. `seed` is unpredictable.
+    /// Returns a cache of up to `limit` pairs of name and kind. `seed` must be unpredictable, as it protects the hash
+    /// table from collisions.
     pub fn new(limit: usize, seed: u64) -> Self {
         let state = SeedableRandomState::with_seed(seed, foldhash::SharedSeed::global_fixed());
         Self { entries: HashMap::with_hasher(state), order: VecDeque::new(), limit }
     }
 
-    /// What is known at that time, and when it came.
+    /// Returns the cached result that is valid at `now`, and its time of insertion.
     pub fn get(&self, name: &HostName, kind: Kind, now: Duration) -> Option<(&Known, Duration)> {
         let entry = self.entries.get(&(name.key(), kind))?;
         (now < entry.until).then_some((&entry.known, entry.came))
     }
 
-    /// Remembers what a lookup came to: what was found as long as it is good, and for a moment that nobody answers or knows,
-    /// so that not everybody who asks meanwhile waits for that again (RFC 9520 3.2). What went wrong here is not remembered.
+    /// Caches the result of a lookup: an answer for its time to live, and a failure of the servers for a short time, so
+    /// that further lookups do not each wait for it again (RFC 9520 3.2). Local errors are not cached.
     pub fn insert(
         &mut self,
         name: &HostName,
@@ -83,18 +84,18 @@ impl Cache {
         self.entries.insert(key, entry);
     }
 
-    /// Forgets everything: another network may have other answers.
+    /// Removes all entries: another network may give other answers.
     pub fn clear(&mut self) {
         self.entries.clear();
         self.order.clear();
     }
 
-    /// How much is remembered, what is not good any more included.
+    /// Returns the number of entries, including expired ones.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether nothing is.
+    /// Returns whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -115,9 +116,9 @@ mod tests {
         HostName::parse(text).unwrap()
     }
 
-    #[proves("RFC 1035 3.2.1", "what has a time to live of zero is not remembered.")]
+    #[proves("RFC 1035 3.2.1", "a record with a time to live of zero is not cached.")]
     #[test]
-    fn what_was_found_is_known_as_long_as_it_is_good() {
+    fn an_answer_is_cached_for_its_time_to_live() {
         let mut cache = Cache::new(8, 1);
         let at = Duration::from_secs;
         cache.insert(&name("a.org"), Kind::Ipv4, &found(60), at(100));
@@ -133,12 +134,9 @@ mod tests {
         assert!(cache.is_empty() && cache.get(&name("a.org"), Kind::Ipv4, at(204)).is_none());
     }
 
-    #[proves(
-        "RFC 9520 3.2",
-        "that a lookup failed is remembered for a second at least, and five minutes at most."
-    )]
+    #[proves("RFC 9520 3.2", "a failure is cached for at least one second and at most five minutes.")]
     #[test]
-    fn a_failure_is_remembered_for_a_moment_and_what_went_wrong_here_is_not() {
+    fn failures_of_servers_are_cached_briefly_and_local_errors_are_not() {
         let (mut cache, at) = (Cache::new(8, 1), Duration::from_secs);
         for error in [ResolveError::Unanswered, ResolveError::Failed, ResolveError::Aliases] {
             cache.insert(&name("a.org"), Kind::Ipv6, &Err(error.clone()), at(100));
@@ -152,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_of_names_makes_it_grow_beyond_its_limit() {
+    fn the_cache_never_exceeds_its_limit() {
         let mut cache = Cache::new(4, 1);
         for number in 0..100 {
             for _ in 0..2 {

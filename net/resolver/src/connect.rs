@@ -1,5 +1,6 @@
-//! Connecting to a name (RFC 8305, in its simple form): its addresses are tried one after the other, the kinds in turn, each a
-//! quarter of a second after the one before or when that has failed. The first connection wins; the others are given up.
+//! Connections to a host name (a simple form of RFC 8305). The addresses are tried in turn with alternating families,
+//! each a quarter of a second after the previous one, or when an attempt fails. The first established connection wins;
+//! the other attempts are cancelled.
 
 use crate::error::ResolveError;
 use crate::resolver::resolve;
@@ -15,18 +16,18 @@ use isola_events::sleep;
 use isola_events::timer::Sleep;
 use isola_net::{StreamError, TcpStream};
 
-/// How long an attempt is waited for before the next one begins (RFC 8305, 5).
+/// The delay between the starts of two attempts (RFC 8305, 5).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// Addresses that are tried at most.
+/// The maximum number of addresses to try.
 const MAX_ATTEMPTS: usize = 8;
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectError {
     /// The name has no addresses.
     Resolve(ResolveError),
-    /// None of its addresses can be connected to: what the last one said.
+    /// All addresses failed; the error of the last one.
     Stream(StreamError),
 }
 
@@ -41,7 +42,7 @@ impl fmt::Display for ConnectError {
 
 impl core::error::Error for ConnectError {}
 
-/// Connects to a port of the host of that name, or of that address.
+/// Connects to a port of a host, given by name or address.
 ///
 /// # Errors
 /// [`ConnectError`].
@@ -50,17 +51,17 @@ pub async fn connect(host: &str, port: u16) -> Result<TcpStream, ConnectError> {
     connect_to_any(&in_turn(&addresses), port).await.map_err(ConnectError::Stream)
 }
 
-/// Connects to whichever of these addresses answers first, of the first eight.
+/// Connects to the address that answers first, among the first eight of `addresses`.
 ///
 /// # Errors
-/// What the last one said.
+/// The error of the last attempt.
 pub async fn connect_to_any(addresses: &[IpAddr], port: u16) -> Result<TcpStream, StreamError> {
     let rest: Vec<_> = addresses.iter().take(MAX_ATTEMPTS).map(|address| (*address, port).into()).collect();
     let mut race = Race { rest: rest.into_iter(), running: Vec::new(), delay: None };
     poll_fn(|context| race.poll(context)).await
 }
 
-/// The addresses, with the kinds in turn (RFC 8305, 4).
+/// Returns the addresses with alternating families, IPv6 first (RFC 8305, 4).
 fn in_turn(addresses: &[IpAddr]) -> Vec<IpAddr> {
     let of = |is_v6: bool| addresses.iter().filter(move |address| address.is_ipv6() == is_v6);
     let (mut six, mut four) = (of(true), of(false));
@@ -74,11 +75,11 @@ fn in_turn(addresses: &[IpAddr]) -> Vec<IpAddr> {
 
 type Attempt = Pin<Box<dyn Future<Output = Result<TcpStream, StreamError>>>>;
 
-/// Attempts at once.
+/// Concurrent attempts.
 struct Race {
     rest: alloc::vec::IntoIter<SocketAddr>,
     running: Vec<Attempt>,
-    /// Until when the next one waits.
+    /// The delay until the next attempt.
     delay: Option<Pin<Box<Sleep>>>,
 }
 
@@ -118,9 +119,9 @@ mod tests {
     use super::*;
     use isola_proves::proves;
 
-    #[proves("RFC 8305 4", "the kinds of addresses are tried in turn, beginning with IPv6.")]
+    #[proves("RFC 8305 4", "address families alternate, beginning with IPv6.")]
     #[test]
-    fn addresses_of_both_kinds_come_in_turn() {
+    fn address_families_alternate() {
         let all: Vec<IpAddr> = ["1.0.0.1", "::1", "1.0.0.2", "1.0.0.3", "::2"]
             .iter()
             .map(|text| text.parse().unwrap())

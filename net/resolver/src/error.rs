@@ -1,29 +1,29 @@
-//! Why a name has no addresses.
+//! The errors of name resolution.
 
 use alloc::string::String;
 use core::fmt;
 use isola_net::udp::UdpBindError;
 
-/// Why a name has no addresses.
+/// The reason why a name has no addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResolveError {
-    /// It is no name.
+    /// It is not a valid name.
     Name(String),
-    /// There is nobody to ask.
+    /// No name server is known.
     NoServers,
-    /// There is no such name.
+    /// The name does not exist.
     NoName,
-    /// The name has no addresses of the kind that is asked for.
+    /// The name has no addresses of the requested kind.
     NoAddresses,
-    /// Nobody answered in time.
+    /// No server answered in time.
     Unanswered,
-    /// Those who answered do not know, or do not want to say.
+    /// The servers that answered failed or refused.
     Failed,
-    /// It is an alias of an alias, and so on without end.
+    /// There are too many aliases, for example in a loop.
     Aliases,
-    /// As many names are being looked up as can be.
+    /// The core has reached the maximum number of concurrent lookups.
     TooMany,
-    /// There is no port to ask from.
+    /// No port is available for queries.
     Bind(UdpBindError),
 }
 

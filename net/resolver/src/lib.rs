@@ -1,26 +1,25 @@
-//! Addresses of names, by DNS: a stub resolver, which asks the network's own servers (RFC 1034, 5.3.1; RFC 1035).
+//! A DNS stub resolver, which queries the network's name servers for addresses (RFC 1034, 5.3.1; RFC 1035).
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`name`] | a host's name |
-//! | [`query`] | a question on the wire |
-//! | [`answer`] | an answer on the wire, and whether it is one to the question |
+//! | [`query`] | a query on the wire |
+//! | [`answer`] | an answer on the wire, and the check that it answers the query |
 //! | [`mod@lookup`] | from a name to its addresses, without I/O: servers in turn, aliases, truncation |
-//! | [`cache`] | what was found out, for as long as it is good |
-//! | [`resolver`] | [`resolve`]: the same on the cell's network |
-//! | [`mod@connect`] | [`connect()`]: to whichever address of a name answers first |
+//! | [`cache`] | the results of lookups, while they are valid |
+//! | [`resolver`] | [`resolve`]: lookups on the cell's network |
+//! | [`mod@connect`] | [`connect()`]: to the address of a name that answers first |
 //!
-//! Messages are read and written by the `domain` crate: it follows pointers in names backwards only, and counts. What is
-//! believed of an answer is decided here (RFC 5452): it has to come from the server and port that were asked, to a port and
-//! with an id that nobody can foresee, and repeat the question to the letter, whose letters are large and small at random.
-//! Of its records, those alone count that the question leads to; nothing else is remembered.
+//! The `domain` crate parses and builds messages; it follows compression pointers only backwards, and counts them. This
+//! crate decides which answers to trust (RFC 5452): an answer must come from the queried server and port, to an
+//! unpredictable port, with an unpredictable id, and repeat the question with its random letter case. Of its records,
+//! only those to which the question leads count; no others are cached.
 //!
-//! Bounds: servers, rounds and time ([`Config`]), aliases ([`answer::MAX_CHAIN`]), lookups of a core at once
-//! ([`resolver::MAX_LOOKUPS`]), names that are remembered ([`Config::cache_entries`]), addresses of a name
+//! Bounds: servers, rounds and time ([`Config`]), aliases ([`answer::MAX_CHAIN`]), concurrent lookups of a core
+//! ([`resolver::MAX_LOOKUPS`]), cached names ([`Config::cache_entries`]), addresses of a name
 //! ([`answer::MAX_ADDRESSES`]).
 //!
-//! What is not here: recursion, DNSSEC, other records than addresses, and lists of domains to search: a name is asked for as
-//! it is.
+//! Not here: recursion, DNSSEC, records other than addresses, and search domains: a name is always complete.
 #![no_std]
 #![forbid(unsafe_code)]
 

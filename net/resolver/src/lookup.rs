@@ -1,15 +1,15 @@
-//! From a name to its addresses, without I/O: who is asked, how, and what is made of it.
+//! From a name to its addresses, without I/O: which server to query, how, and how to treat the answers.
 //!
 //! ```text
-//!   next() ──> Ask ── heard(): Ignored ── go on waiting
+//!   next() ──> Ask ── heard(): Ignored ── wait on
 //!     ▲         │     heard(): Next ─┐
 //!     │         └──── unanswered() ──┤
 //!     └──────────────────────────────┘        Done
 //! ```
 //!
-//! Servers are asked one after the other, in rounds, each round more patient than the last. A truncated answer is asked for
-//! again by TCP, which nobody forges who does not see it. So is one after which there is reason to think that somebody
-//! tries to: too many wrong answers, or the right one in other letters.
+//! Servers are queried in turn, in rounds with increasing timeouts. After a truncated answer the query is repeated over
+//! TCP, which an off-path attacker cannot forge. It is also repeated over TCP after signs of a forgery attempt: many
+//! wrong answers, or the right one with other letter case.
 
 use crate::answer::{self, Answer, MAX_CHAIN, Mistrust};
 use crate::error::ResolveError;
@@ -19,21 +19,21 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-/// Messages that are no answer to a question, until it is asked by TCP.
+/// The number of messages that do not answer a query after which it is repeated over TCP.
 const MAX_MISTRUSTED: u32 = 16;
 
 /// The resolver's settings and bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// How long a server has to answer in the first round; twice as long in the second, and so on.
+    /// The time for an answer in the first round. It doubles in each further round.
     pub timeout: Duration,
-    /// How often each server is asked.
+    /// How often each server is queried.
     pub rounds: usize,
-    /// Servers that are asked at most.
+    /// The maximum number of servers.
     pub servers: usize,
-    /// Names and kinds of addresses that are remembered, a core.
+    /// The maximum number of cached pairs of name and kind, per core.
     pub cache_entries: usize,
-    /// How the letters of names are written.
+    /// The letter case of names in queries.
     pub casing: Casing,
 }
 
@@ -49,90 +49,90 @@ impl Default for Config {
     }
 }
 
-/// How a question travels.
+/// The transport of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// In a datagram.
+    /// A datagram.
     Udp,
-    /// Behind its length, in a connection.
+    /// A connection, with the length before each message.
     Tcp,
 }
 
-/// A question to be asked.
+/// A query to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Of whom.
+    /// The server to query.
     pub server: SocketAddr,
-    /// How. By UDP, from an unpredictable port.
+    /// The transport. For UDP, the source port must be unpredictable.
     pub transport: Transport,
     /// The message.
     pub message: Vec<u8>,
-    /// How long an answer is waited for.
+    /// The time limit of the answer.
     pub timeout: Duration,
 }
 
-/// What was found out.
+/// The result of a successful lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// What it is.
+    /// The contents.
     pub outcome: Outcome,
-    /// How long it is good for, in s; 0: not to be remembered.
+    /// The time to live, in s; 0: not to be cached.
     pub ttl_s: u32,
 }
 
-/// What there is.
+/// The contents of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Addresses, at least one.
     Addresses(Vec<IpAddr>),
-    /// The name, without addresses of this kind.
+    /// The name exists, without addresses of this kind.
     Nothing,
-    /// No such name.
+    /// The name does not exist.
     NoName,
 }
 
-/// What is to be done next.
+/// The next action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// To ask this.
+    /// Send this query.
     Ask(Ask),
-    /// Nothing more.
+    /// The lookup is complete.
     Done(Result<Found, ResolveError>),
 }
 
-/// What is made of a message that came.
+/// The effect of a received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// It is no answer: the right one may still come.
+    /// It does not answer the query: the answer may still arrive.
     Ignored,
-    /// [`Lookup::next`] has more to say.
+    /// Call [`Lookup::next`] for the next action.
     Next,
 }
 
-/// A name that is being looked up.
+/// A lookup in progress.
 #[derive(Debug)]
 pub struct Lookup {
     config: Config,
     kind: Kind,
-    /// The name, or what it turned out to be an alias of.
+    /// The name, or the alias target reached so far.
     name: HostName,
     servers: Vec<SocketAddr>,
-    /// How many servers were given up so far, over all rounds.
+    /// The number of servers given up so far, over all rounds.
     turn: usize,
     transport: Transport,
     edns: Edns,
     query: Option<Query>,
     mistrusted: u32,
     aliases: usize,
-    /// The shortest time that an alias on the way is good for, in s.
+    /// The shortest time to live of the aliases so far, in s.
     ttl_s: u32,
-    /// Somebody answered, and did not know.
+    /// Whether a server answered with a failure.
     failed: bool,
     done: Option<Result<Found, ResolveError>>,
 }
 
 impl Lookup {
-    /// Looks for addresses of a name; `servers` are asked in their order.
+    /// Begins a lookup of the addresses of a name; `servers` are queried in their order.
     pub fn new(config: &Config, name: HostName, kind: Kind, servers: &[SocketAddr]) -> Self {
         let servers: Vec<_> = servers.iter().copied().take(config.servers).collect();
         let done = servers.is_empty().then_some(Err(ResolveError::NoServers));
@@ -153,7 +153,7 @@ impl Lookup {
         }
     }
 
-    /// What is to be done. `random` gives unpredictable bits.
+    /// Returns the next action. `random` returns unpredictable bits.
     pub fn next(&mut self, random: &mut dyn FnMut() -> u64) -> Step {
         if let Some(done) = &self.done {
             return Step::Done(done.clone());
@@ -180,7 +180,7 @@ impl Lookup {
         Step::Done(result)
     }
 
-    /// No answer came in time, or the question could not be asked.
+    /// Records that no answer came in time, or that the query could not be sent.
     pub fn unanswered(&mut self) {
         self.give_up_server();
     }
@@ -192,12 +192,12 @@ impl Lookup {
         self.query = None;
     }
 
-    /// How many servers were given up.
+    /// Returns the number of servers given up.
     pub fn servers_given_up(&self) -> usize {
         self.turn
     }
 
-    /// A message came from `from`.
+    /// Processes a message from `from`.
     pub fn heard(&mut self, from: SocketAddr, message: &[u8]) -> Heard {
         let Some(query) = &self.query else { return Heard::Ignored };
         let read = if from == self.server() { answer::read(query, message) } else { Err(Mistrust::NoAnswer) };
@@ -234,11 +234,11 @@ impl Lookup {
         self.finish(Ok(Found { outcome, ttl_s }));
     }
 
-    /// A message is no answer.
+    /// Processes a message that does not answer the query.
     fn mistrust(&mut self, mistrust: Mistrust) -> Heard {
         self.mistrusted += 1;
         if self.transport == Transport::Tcp {
-            // Nobody else speaks there: it is the server that talks nonsense. Some always change the letters.
+            // Only the server can send on its connection, so the server is faulty. Some always change the letter case.
             self.failed = true;
             self.give_up_server();
             return Heard::Next;

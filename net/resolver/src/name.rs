@@ -1,16 +1,16 @@
-//! A host's name, as DNS has it.
+//! Host names, in the form of DNS.
 
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use domain::base::{Name, ToName};
 
-/// A name of up to 255 bytes. Names are equal however their letters are written.
+/// A name of up to 255 bytes. Equality ignores the letter case.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct HostName(Name<Vec<u8>>);
 
 impl HostName {
-    /// The name that `text` is, with or without its last dot; `None` where it is none.
+    /// Parses a name, with or without a trailing dot; `None` if it is invalid.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.strip_suffix('.').unwrap_or(text);
         let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'\\';
@@ -28,23 +28,23 @@ impl HostName {
         &self.0
     }
 
-    /// The name on the wire.
+    /// Returns the name in wire format.
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_slice()
     }
 
-    /// The name on the wire in small letters: all writings of a name have one.
+    /// Returns the name in wire format and lower case, which is equal for all spellings.
     pub fn key(&self) -> Vec<u8> {
-        // The lengths between the labels are no letters.
+        // The label lengths in between are at most 63, thus not letters.
         self.as_bytes().to_ascii_lowercase()
     }
 
-    /// What is known of names that nobody is to be asked for (RFC 6761, 6; RFC 7686).
+    /// Returns the special use of a name that must not be queried (RFC 6761, 6; RFC 7686).
     pub fn special(&self) -> Option<Special> {
         let key = self.key();
         let is_under = |label: &[u8]| {
             let start = key.len().checked_sub(label.len())?;
-            // The length before a label is where the name begins, or behind another label.
+            // A suffix that begins at a label boundary is a valid name itself.
             (key[start..] == *label && Name::from_slice(&key[start..]).is_ok()).then_some(())
         };
         if is_under(b"\x09localhost\0").is_some() {
@@ -67,17 +67,17 @@ impl fmt::Debug for HostName {
     }
 }
 
-/// What is known of a name without asking.
+/// The special use of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
-    /// This machine.
+    /// The name of this machine.
     Local,
-    /// There is no such name.
+    /// The name does not exist.
     Nowhere,
 }
 
 impl Special {
-    /// The addresses of such a name.
+    /// Returns the addresses of such a name.
     pub fn addresses(self) -> &'static [IpAddr] {
         match self {
             Self::Local => &[IpAddr::V6(Ipv6Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::LOCALHOST)],
@@ -94,7 +94,7 @@ mod tests {
     use isola_proves::proves;
 
     #[test]
-    fn a_name_is_the_same_however_it_is_written() {
+    fn names_are_equal_regardless_of_letter_case() {
         let name = HostName::parse("www.Example.org").unwrap();
         assert_eq!(name, HostName::parse("WWW.example.ORG.").unwrap());
         assert_eq!(name.key(), b"\x03www\x07example\x03org\0");
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_none() {
+    fn invalid_names_are_rejected() {
         let label = "a".repeat(64);
         let long = format!("{}a", "a.".repeat(126));
         for text in
@@ -113,10 +113,10 @@ mod tests {
         assert!(HostName::parse(&long).is_some());
     }
 
-    #[proves("RFC 6761 6.3", "names under localhost are this machine's, and nobody is asked.")]
-    #[proves("RFC 6761 6.4", "there are no names under invalid, and nobody is asked.")]
+    #[proves("RFC 6761 6.3", "names under localhost are this machine's and cause no query.")]
+    #[proves("RFC 6761 6.4", "names under invalid do not exist and cause no query.")]
     #[test]
-    fn nobody_is_asked_for_special_names() {
+    fn special_names_are_recognised() {
         let special = |text: &str| HostName::parse(text).unwrap().special();
         assert_eq!(special("LocalHost"), Some(Special::Local));
         assert_eq!(special("a.localhost."), Some(Special::Local));

@@ -1,19 +1,19 @@
-//! A question on the wire (RFC 1035, 4.1).
+//! Queries on the wire (RFC 1035, 4.1).
 
 use crate::name::HostName;
 use alloc::vec::Vec;
 use domain::base::iana::Rtype;
 use domain::base::{MessageBuilder, Name};
 
-/// Bytes of an answer that the resolver takes by UDP: what goes through nearly everywhere unfragmented.
+/// The maximum length of an answer over UDP, in bytes: it passes nearly all networks unfragmented.
 pub const UDP_PAYLOAD: u16 = 1232;
 
-/// What is asked for.
+/// The kind of records to query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// Addresses of IPv4 (record A).
+    /// IPv4 addresses (record A).
     Ipv4,
-    /// Addresses of IPv6 (record AAAA).
+    /// IPv6 addresses (record AAAA).
     Ipv6,
 }
 
@@ -26,36 +26,36 @@ impl Kind {
     }
 }
 
-/// Whether a question says which answers its sender can take (RFC 6891).
+/// Whether a query has an EDNS record with the sender's capabilities (RFC 6891).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edns {
-    /// It does.
+    /// It has one.
     Offered,
-    /// It does not: the server does not know how to read that.
+    /// It has none, as the server does not support it.
     Left,
 }
 
-/// How the letters of a name are written.
+/// The letter case of a name in a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Casing {
-    /// Large and small at random: who did not see the question cannot repeat it.
+    /// Random: an off-path forger cannot repeat it.
     Mixed,
-    /// All small.
+    /// Lower case.
     Small,
 }
 
-/// A question that was asked.
+/// A query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
     id: u16,
-    /// The name, type and class, as they are on the wire.
+    /// Name, type and class, in wire format.
     question: Vec<u8>,
     kind: Kind,
     edns: Edns,
 }
 
 impl Query {
-    /// A question for addresses of `name`. `random` gives bits that nobody can foresee.
+    /// Creates a query for addresses of `name`. `random` returns unpredictable bits.
     pub fn new(
         name: &HostName,
         kind: Kind,
@@ -80,27 +80,27 @@ impl Query {
         Self { id: random() as u16, question, kind, edns }
     }
 
-    /// The id.
+    /// Returns the id.
     pub fn id(&self) -> u16 {
         self.id
     }
 
-    /// What is asked for.
+    /// Returns the kind of records.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The name, type and class, as they are on the wire behind the header.
+    /// Returns name, type and class, in the wire format behind the header.
     pub fn question(&self) -> &[u8] {
         &self.question
     }
 
-    /// The message.
+    /// Returns the message.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.build().unwrap_or_default()
     }
 
-    /// `None` where it does not fit, which a vector never says.
+    /// Builds the message; `None` if it does not fit, which cannot happen with a vector.
     fn build(&self) -> Option<Vec<u8>> {
         let name = Name::from_octets(&self.question[..self.question.len() - 4]).ok()?;
         let mut message = MessageBuilder::new_vec();
@@ -131,9 +131,9 @@ mod tests {
     }
 
     #[proves("RFC 1035 4.1.1", "a query asks for recursion in a header with an id and counts.")]
-    #[proves("RFC 6891 6.1.2", "what a sender takes by UDP stands in the class of the record OPT.")]
+    #[proves("RFC 6891 6.1.2", "the class of the OPT record is the sender's UDP payload size.")]
     #[test]
-    fn a_question_is_on_the_wire_as_it_has_to_be() {
+    fn a_query_has_the_wire_format_of_the_rfcs() {
         let bytes = query(Edns::Offered, Casing::Small).to_bytes();
         assert_eq!(bytes[..12], [0xaa, 0xaa, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1]);
         assert_eq!(bytes[12..33], *b"\x03www\x07example\x03org\0\x00\x1c\x00\x01");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_are_mixed_and_nothing_else_is() {
+    fn only_letters_have_random_case() {
         let mixed = query(Edns::Left, Casing::Mixed);
         assert_eq!(mixed.question(), b"\x03WwW\x07ExAmPlE\x03OrG\0\x00\x1c\x00\x01");
         assert_eq!(&mixed.to_bytes()[12..], mixed.question());

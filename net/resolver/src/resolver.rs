@@ -1,4 +1,4 @@
-//! Names and addresses on the cell's network. Each core asks for itself, and remembers what it heard.
+//! Lookups on the cell's network. Each core sends its own queries and has its own cache.
 
 use crate::cache::{Cache, Known};
 use crate::error::ResolveError;
@@ -21,10 +21,10 @@ use isola_ebbs::{CellEbb, Ebb, Representative, platform};
 use isola_events::{now, sleep, spawn_task};
 use spin::Mutex;
 
-/// Names that a core looks up at once.
+/// The maximum number of concurrent lookups of a core.
 pub const MAX_LOOKUPS: usize = 256;
 
-/// How much longer IPv6 addresses are waited for where there are others (RFC 8305, 3).
+/// The additional wait for IPv6 addresses once there are IPv4 addresses (RFC 8305, 3).
 const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
 
 /// The port of DNS.
@@ -33,13 +33,13 @@ const PORT: u16 = 53;
 static RESOLVER: Ebb<CoreResolver> = Ebb::new();
 static SERVERS: CellEbb<Servers> = CellEbb::new();
 
-/// A name on the wire in small letters, and what is asked for.
+/// A name in lower-case wire format, and the kind of records.
 type Key = (Vec<u8>, Kind);
 
-/// What a lookup finds.
+/// The addresses from a lookup.
 type Addresses = Result<Vec<IpAddr>, ResolveError>;
 
-/// Servers that the application named.
+/// The servers that the application has set.
 #[derive(Default)]
 struct Servers {
     named: Mutex<Vec<SocketAddr>>,
@@ -51,15 +51,15 @@ impl Representative for Servers {
     }
 }
 
-/// Who looks for what, and what is known, on a core.
+/// The lookups in progress and the cache of a core.
 struct CoreResolver {
     config: Config,
     cache: RefCell<Cache>,
-    /// What is being looked up.
+    /// The lookups in progress.
     under_way: RefCell<BTreeMap<Key, Rc<Shared>>>,
-    /// The servers that the cache is of.
+    /// The servers from which the cache was filled.
     servers: RefCell<Vec<SocketAddr>>,
-    /// The number of the server that is asked first: the last one that answered.
+    /// The index of the server to query first: the last one that answered.
     first: Cell<usize>,
 }
 
@@ -76,12 +76,13 @@ impl Representative for CoreResolver {
     }
 }
 
-/// Has these servers asked, on all cores, in the place of those that the network names; none: those again.
+/// Sets the servers to query, on all cores, in place of those from the network; an empty list restores the latter.
 pub fn set_servers(servers: &[SocketAddr]) {
     *SERVERS.named.lock() = servers.to_vec();
 }
 
-/// The servers to ask: those that the application named, or that the network did (DHCP, routers, DHCPv6).
+/// Returns the servers to query: those that the application has set, otherwise those from the network (DHCP, router
+/// advertisements, DHCPv6).
 fn servers() -> Vec<SocketAddr> {
     let named = SERVERS.named.lock().clone();
     if !named.is_empty() {
@@ -93,11 +94,11 @@ fn servers() -> Vec<SocketAddr> {
     four.chain(six).map(|server| SocketAddr::new(server, PORT)).collect()
 }
 
-/// The addresses of a name, of both kinds; IPv6 first. An address is its own.
+/// Returns the addresses of a name, of both families, IPv6 first. For an address it returns the address itself.
 ///
-/// Where IPv4 addresses are found, and can be used, those of IPv6 are waited for a moment longer and not more (RFC 8305, 3),
-/// counted from when both were asked for and the former came: who asks while others wait for them waits no longer than they.
-/// What is heard of them later is for the next one who asks.
+/// If IPv4 addresses are found and usable, it waits for IPv6 addresses only 50 ms longer (RFC 8305, 3), counted from
+/// the time when both were requested and the IPv4 addresses had arrived; so a further caller waits no longer than the
+/// earlier ones. A later answer is cached for the next call.
 ///
 /// # Errors
 /// [`ResolveError`].
@@ -113,13 +114,13 @@ pub async fn resolve(name: &str) -> Result<Vec<IpAddr>, ResolveError> {
             Ok(all)
         }
         (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
-        // What is wrong with the one kind is wrong with the other, or with the kind that is there everywhere.
+        // Either both errors are the same, or that of IPv4 is more relevant, as IPv4 is available everywhere.
         (Err(_), Err(error)) => Err(error),
     }
 }
 
-/// What two lookups find; nothing for that of IPv6 where it takes much longer than the other, and can be done without.
-/// `asked` says when IPv6 addresses were asked for that are still waited for.
+/// Returns the results of both lookups; an error for IPv6 if that takes much longer than IPv4 and is not needed.
+/// `asked` returns the start of the IPv6 lookup if that is still in progress.
 async fn both(
     six: impl Future<Output = Addresses>,
     four: impl Future<Output = (Addresses, Duration)>,
@@ -150,13 +151,13 @@ async fn both(
     .await
 }
 
-/// How much longer IPv6 addresses are waited for where there are IPv4 addresses since `came`.
+/// Returns the remaining wait for IPv6 addresses if there have been IPv4 addresses since `came`.
 fn wait_for_ipv6(asked: Option<Duration>, came: Duration, now: Duration) -> Duration {
     let until = asked.unwrap_or(now).max(came) + RESOLUTION_DELAY;
     until.saturating_sub(now)
 }
 
-/// Lets a lookup go on that has found nothing so far.
+/// Polls a lookup that has no result yet.
 fn poll_once<T>(lookup: Pin<&mut impl Future<Output = T>>, found: &mut Option<T>, context: &mut Context<'_>) {
     if found.is_none()
         && let Poll::Ready(now) = lookup.poll(context)
@@ -165,7 +166,7 @@ fn poll_once<T>(lookup: Pin<&mut impl Future<Output = T>>, found: &mut Option<T>
     }
 }
 
-/// The addresses of a name, of one kind.
+/// Returns the addresses of a name, of one family.
 ///
 /// # Errors
 /// [`ResolveError`].
@@ -173,7 +174,7 @@ pub async fn lookup(name: &str, kind: Kind) -> Result<Vec<IpAddr>, ResolveError>
     look_up(name, kind).await.0
 }
 
-/// The addresses of a name, of one kind, and when they came.
+/// Returns the addresses of a name, of one family, and the time of their arrival.
 async fn look_up(name: &str, kind: Kind) -> (Addresses, Duration) {
     let Some(host) = HostName::parse(name) else {
         return (Err(ResolveError::Name(name.to_string())), clock());
@@ -193,26 +194,26 @@ async fn look_up(name: &str, kind: Kind) -> (Addresses, Duration) {
     (addresses, came)
 }
 
-/// When a name was asked for that is still being looked up.
+/// Returns the start of the lookup of a name, if one is in progress.
 fn asked_at(name: &str, kind: Kind) -> Option<Duration> {
     let key = (HostName::parse(name)?.key(), kind);
     RESOLVER.under_way.borrow().get(&key).map(|shared| shared.began)
 }
 
-/// A lookup that is under way, and who waits for what it finds.
+/// A lookup in progress, and the tasks that wait for its result.
 #[derive(Default)]
 struct Shared {
-    /// The servers that it asks.
+    /// The servers that it queries.
     servers: Vec<SocketAddr>,
-    /// When it began.
+    /// The time of its start.
     began: Duration,
     found: OnceCell<Known>,
     is_over: Cell<bool>,
     waiting: RefCell<Vec<Waker>>,
 }
 
-/// A name that is being looked up: nobody else does meanwhile, so that no two questions for it can be answered by one forgery
-/// (RFC 5452, 5).
+/// The right to look a name up: only one lookup of a name runs at a time, so that a forger cannot match one answer
+/// against several queries (RFC 5452, 5).
 struct UnderWay {
     key: Key,
     shared: Rc<Shared>,
@@ -226,16 +227,16 @@ impl Drop for UnderWay {
     }
 }
 
-/// Who looks for a name.
+/// The result of [`CoreResolver::begin`].
 enum Begun {
-    /// Whoever asked, from now on.
+    /// The caller runs the lookup.
     Here(UnderWay),
-    /// Another task, already.
+    /// Another task already runs it.
     Elsewhere(Rc<Shared>),
 }
 
 impl Shared {
-    /// What was found, once it is; `None` where the lookup was given up.
+    /// Waits for the result; `None` if the lookup was cancelled.
     async fn found(&self) -> Option<Known> {
         poll_fn(|context| {
             if self.is_over.get() {
@@ -252,7 +253,7 @@ impl Shared {
 }
 
 impl CoreResolver {
-    /// What is known of a name, or can be found out, and when it came.
+    /// Returns the result of a lookup, from the cache or from servers, and the time of its arrival.
     async fn find(&self, name: &HostName, kind: Kind) -> (Known, Duration) {
         let servers = self.servers_now();
         let key = (name.key(), kind);
@@ -262,7 +263,7 @@ impl CoreResolver {
             }
             match self.begin(&key, &servers) {
                 Ok(Begun::Here(under_way)) => break under_way,
-                // What it finds is what would be found by asking again: unless it was given up, or asked others.
+                // The result is also valid for this caller, unless the lookup was cancelled or queried other servers.
                 Ok(Begun::Elsewhere(shared)) => match shared.found().await {
                     Some(found) if shared.servers == servers => return (found, clock()),
                     _ => {}
@@ -274,7 +275,7 @@ impl CoreResolver {
         let in_order: Vec<_> = servers[first..].iter().chain(&servers[..first]).copied().collect();
         let mut lookup = Lookup::new(&self.config, name.clone(), kind, &in_order);
         let found = self.run(&mut lookup).await;
-        // What others say than those that are asked now is not for the next one who asks.
+        // Answers from other than the present servers are not cached.
         if self.servers_now() == servers {
             self.first.set(first + lookup.servers_given_up());
             self.cache.borrow_mut().insert(name, kind, &found, clock());
@@ -283,7 +284,7 @@ impl CoreResolver {
         (under_way.shared.found.get_or_init(|| known).clone(), clock())
     }
 
-    /// The servers; other ones than before may say something else.
+    /// Returns the servers to query. If they have changed, the cache is cleared, as their answers may differ.
     fn servers_now(&self) -> Vec<SocketAddr> {
         let servers = servers();
         let mut known = self.servers.borrow_mut();
@@ -295,7 +296,7 @@ impl CoreResolver {
         servers
     }
 
-    /// Begins a lookup, unless it is under way.
+    /// Begins a lookup, unless one is in progress.
     fn begin(&self, key: &Key, servers: &[SocketAddr]) -> Result<Begun, ResolveError> {
         let mut under_way = self.under_way.borrow_mut();
         if let Some(shared) = under_way.get(key) {
@@ -319,7 +320,7 @@ impl CoreResolver {
     }
 }
 
-/// The cell's clock.
+/// Returns the cell's time.
 fn clock() -> Duration {
     Duration::from_nanos(now().as_ns())
 }
@@ -331,11 +332,11 @@ mod tests {
 
     #[proves("RFC 8305 3", "the wait for IPv6 addresses begins with the answer for IPv4.")]
     #[test]
-    fn who_asks_while_others_wait_for_ipv6_waits_no_longer_than_they() {
+    fn a_later_caller_waits_no_longer_for_ipv6_than_earlier_ones() {
         let at = Duration::from_millis;
-        // Both are asked for now, and that for IPv4 is answered.
+        // Both lookups begin now, and IPv4 is answered.
         assert_eq!(wait_for_ipv6(Some(at(900)), at(1000), at(1000)), at(50));
-        // IPv4's were known: the question for IPv6 is new, or a while old.
+        // IPv4 was cached; the IPv6 lookup is new, or began some time ago.
         assert_eq!(wait_for_ipv6(Some(at(1000)), at(100), at(1000)), at(50));
         assert_eq!(wait_for_ipv6(Some(at(970)), at(100), at(1000)), at(20));
         assert_eq!(wait_for_ipv6(Some(at(500)), at(100), at(1000)), at(0));

@@ -1,4 +1,4 @@
-//! Asking a server: a datagram from a port of its own, or a connection.
+//! The transports of a query: a datagram from a port of its own, or a connection.
 
 use crate::lookup::{Ask, Heard, Lookup, Transport};
 use alloc::vec::Vec;
@@ -9,13 +9,13 @@ use isola_iobuf::{Chain, IoBuf};
 use isola_net::udp::UdpBindError;
 use isola_net::{StreamError, TcpStream, UdpSocket, connect};
 
-/// The first of the ports that questions are asked from: 15 bits of them.
+/// The first of the source ports, of which there are 2^15.
 const FIRST_PORT: u16 = 32_768;
 
-/// Ports that are tried, where others have them.
+/// The number of ports to try if some are in use.
 const PORT_TRIES: usize = 16;
 
-/// Asks, and lets the lookup hear what comes, until it has something new to say or the time is over.
+/// Sends a query and passes received messages to the lookup, until that has a next action or the time is over.
 pub async fn ask(lookup: &mut Lookup, ask: &Ask) -> Result<(), UdpBindError> {
     let answered = match ask.transport {
         Transport::Udp => {
@@ -33,7 +33,7 @@ pub async fn ask(lookup: &mut Lookup, ask: &Ask) -> Result<(), UdpBindError> {
     Ok(())
 }
 
-/// A socket of a port that nobody can foresee (RFC 5452, 9.2), and that nobody else of the cell has.
+/// Binds a socket to an unpredictable port (RFC 5452, 9.2) that no other socket of the cell has.
 fn bind() -> Result<UdpSocket, UdpBindError> {
     let mut tries = 0;
     loop {
@@ -46,7 +46,7 @@ fn bind() -> Result<UdpSocket, UdpBindError> {
     }
 }
 
-/// Whether the lookup has heard an answer.
+/// Returns true once the lookup has received an answer; false if the query cannot be sent.
 async fn by_udp(socket: &UdpSocket, lookup: &mut Lookup, ask: &Ask) -> bool {
     if socket.send_to(ask.server, Chain::from(IoBuf::copy_from_slice(&ask.message))).is_err() {
         return false;
@@ -59,7 +59,7 @@ async fn by_udp(socket: &UdpSocket, lookup: &mut Lookup, ask: &Ask) -> bool {
     }
 }
 
-/// The answer that comes in a connection, behind its length (RFC 1035, 4.2.2).
+/// Sends the query and receives the answer over a connection, each behind its length (RFC 1035, 4.2.2).
 async fn by_tcp(server: SocketAddr, message: &[u8]) -> Result<Option<Vec<u8>>, StreamError> {
     let mut stream = connect(server).await?;
     let len = u16::try_from(message.len()).unwrap_or(u16::MAX).to_be_bytes();
@@ -70,7 +70,7 @@ async fn by_tcp(server: SocketAddr, message: &[u8]) -> Result<Option<Vec<u8>>, S
     read(&mut stream, &mut come, len).await
 }
 
-/// The next so many bytes; `None` where the server ends before.
+/// Reads the next `len` bytes; `None` if the server ends the connection before.
 async fn read(stream: &mut TcpStream, come: &mut Chain, len: usize) -> Result<Option<Vec<u8>>, StreamError> {
     loop {
         if let Some(bytes) = come.split_to(len) {

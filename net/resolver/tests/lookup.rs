@@ -1,4 +1,4 @@
-//! From a name to its addresses, question by question, without a network.
+//! Lookups query by query, without a network.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn servers() -> Vec<SocketAddr> {
     SERVERS.iter().map(|server| server.parse().unwrap()).collect()
 }
 
-/// A lookup of www.example.org, and bits that are foreseen here alone.
+/// A lookup of www.example.org, with random bits that the test can predict.
 struct Test {
     lookup: Lookup,
     random: u64,
@@ -54,7 +54,7 @@ impl Test {
         }
     }
 
-    /// Answers what is asked now.
+    /// Answers the present query.
     fn answer(&mut self, reply: &Reply) -> Heard {
         let ask = self.ask();
         self.lookup.heard(ask.server, &reply.to(&ask.message))
@@ -72,9 +72,9 @@ fn addresses(found: &Found) -> Vec<String> {
     }
 }
 
-#[proves("RFC 2181 5.2", "records of one name and type are good for the shortest of their times.")]
+#[proves("RFC 2181 5.2", "the records of one name and type are valid for their shortest time to live.")]
 #[test]
-fn a_name_has_the_addresses_that_its_server_says() {
+fn a_lookup_returns_the_addresses_of_the_answer() {
     let mut test = Test::new(Kind::Ipv4);
     let short = record("WWW.example.org", A, 60, &[192, 0, 2, 2]);
     assert_eq!(test.answer(&Reply::of(vec![www(1), short])), Heard::Next);
@@ -82,9 +82,9 @@ fn a_name_has_the_addresses_that_its_server_says() {
     assert_eq!((addresses(&found), found.ttl_s), (vec!["192.0.2.1".into(), "192.0.2.2".into()], 60));
 }
 
-#[proves("RFC 3596 2.2", "an address of IPv6 is the sixteen bytes of a record AAAA.")]
+#[proves("RFC 3596 2.2", "an IPv6 address is the sixteen bytes of an AAAA record.")]
 #[test]
-fn addresses_of_ipv6_are_asked_for_by_their_own_type() {
+fn ipv6_addresses_are_queried_by_their_own_type() {
     let mut test = Test::new(Kind::Ipv6);
     let ask = test.ask();
     assert_eq!(asked(&ask.message), ("www.example.org".into(), AAAA));
@@ -94,10 +94,10 @@ fn addresses_of_ipv6_are_asked_for_by_their_own_type() {
     assert_eq!(addresses(&test.done().unwrap()), ["2001:db8::7"]);
 }
 
-#[proves("RFC 5452 9.1", "an answer matches its question in source, id, name, type and class, or is none.")]
+#[proves("RFC 5452 9.1", "an answer matches its query in source, id, name, type and class.")]
 #[proves("RFC 5452 4", "ids are random.")]
 #[test]
-fn what_is_no_answer_to_the_question_is_not_believed_and_the_right_one_still_is() {
+fn messages_that_do_not_match_the_query_are_ignored() {
     let mut test = Test::new(Kind::Ipv4);
     let ask = test.ask();
     let good = Reply::of(vec![www(1)]).to(&ask.message);
@@ -135,9 +135,9 @@ fn what_is_no_answer_to_the_question_is_not_believed_and_the_right_one_still_is(
     assert!(ids.len() >= 7, "{ids:?}");
 }
 
-#[proves("RFC 5452 9.3", "a resolver that is flooded with wrong answers goes over to another way of asking.")]
+#[proves("RFC 5452 9.3", "a resolver that receives many wrong answers changes the transport.")]
 #[test]
-fn many_forgeries_have_the_question_asked_by_tcp() {
+fn after_many_forgeries_the_query_is_repeated_over_tcp() {
     let mut test = Test::new(Kind::Ipv4);
     let ask = test.ask();
     let mut forged = Reply::of(vec![www(66)]).to(&ask.message);
@@ -152,15 +152,15 @@ fn many_forgeries_have_the_question_asked_by_tcp() {
     assert_eq!(count, 16);
     let again = test.ask();
     assert_eq!((again.transport, again.server), (Transport::Tcp, ask.server));
-    // The right answer to the first question comes too late.
+    // The right answer to the first query comes too late.
     let late = Reply::of(vec![www(66)]).to(&ask.message);
-    assert_ne!(ask.message[..2], again.message[..2], "the second question has an id of its own");
+    assert_ne!(ask.message[..2], again.message[..2], "the second query has its own id");
     assert_eq!(test.lookup.heard(ask.server, &late), Heard::Next);
     assert_eq!(test.ask().server, servers()[1]);
 }
 
 #[test]
-fn a_server_that_changes_letters_is_asked_by_tcp_and_one_that_always_does_is_given_up() {
+fn a_server_that_changes_the_letter_case_is_queried_over_tcp() {
     let mut test = Test::new(Kind::Ipv4);
     let ask = test.ask();
     assert_ne!(question(&ask.message), question(&ask.message).to_ascii_lowercase());
@@ -174,7 +174,7 @@ fn a_server_that_changes_letters_is_asked_by_tcp_and_one_that_always_does_is_giv
     assert_eq!(question(&ask.message), question(&ask.message).to_ascii_lowercase());
 }
 
-#[proves("RFC 1034 5.2.2", "aliases are followed, in the answer and by another question where it ends.")]
+#[proves("RFC 1034 5.2.2", "aliases are followed, in the answer and by further queries.")]
 #[test]
 fn aliases_are_followed() {
     let mut test = Test::new(Kind::Ipv4);
@@ -192,15 +192,15 @@ fn aliases_are_followed() {
     assert_eq!(addresses(&test.done().unwrap()), ["192.0.2.9"]);
 }
 
-#[proves("RFC 1034 3.6.2", "aliases that lead to each other are an error, and no endless work.")]
+#[proves("RFC 1034 3.6.2", "a loop of aliases is an error and ends.")]
 #[test]
-fn aliases_that_go_round_come_to_an_end() {
+fn a_loop_of_aliases_ends() {
     let mut test = Test::new(Kind::Ipv4);
     let there = record("www.example.org", CNAME, 50, &name("b.example.net"));
     let back = record("b.example.net", CNAME, 50, &name("www.example.org"));
     test.answer(&Reply::of(vec![there, back]));
-    assert_eq!(test.ask().server, servers()[1], "the first talks nonsense");
-    // One question after the other.
+    assert_eq!(test.ask().server, servers()[1], "the first server's answer is invalid");
+    // One alias per query.
     let mut test = Test::new(Kind::Ipv4);
     let mut count = 0;
     let error = loop {
@@ -217,9 +217,9 @@ fn aliases_that_go_round_come_to_an_end() {
     assert_eq!((error, count), (ResolveError::Aliases, 9));
 }
 
-#[proves("RFC 5452 6", "what an answer says of other names than that which was asked for is not believed.")]
+#[proves("RFC 5452 6", "records of other names than the requested one are ignored.")]
 #[test]
-fn what_is_said_of_other_names_is_not_believed() {
+fn records_of_other_names_are_ignored() {
     let mut test = Test::new(Kind::Ipv4);
     let other = record("bank.example", A, 300, &[192, 0, 2, 66]);
     let kind = record("www.example.org", 16, 300, b"\x03txt");
@@ -227,10 +227,10 @@ fn what_is_said_of_other_names_is_not_believed() {
     assert_eq!(test.done(), Ok(Found { outcome: Outcome::Nothing, ttl_s: 0 }));
 }
 
-#[proves("RFC 2308 5", "that there is nothing is good for the shorter of the two times of the record SOA.")]
-#[proves("RFC 2308 2.1", "a name error is about the name, whatever the type.")]
+#[proves("RFC 2308 5", "a negative answer is valid for the shorter of the SOA record's two times.")]
+#[proves("RFC 2308 2.1", "a name error applies to all types of the name.")]
 #[test]
-fn that_there_is_nothing_is_an_answer_too() {
+fn negative_answers_have_the_validity_of_their_soa_record() {
     for (code, outcome) in [(0, Outcome::Nothing), (3, Outcome::NoName)] {
         for (ttl_s, minimum_s, good_s) in [(600, 30, 30), (20, 3_600, 20), (90_000, 90_000, 10_800)] {
             let mut test = Test::new(Kind::Ipv4);
@@ -245,9 +245,9 @@ fn that_there_is_nothing_is_an_answer_too() {
     }
 }
 
-#[proves("RFC 2181 8", "a time to live with its highest bit set is none.")]
+#[proves("RFC 2181 8", "a time to live with its highest bit set counts as zero.")]
 #[test]
-fn times_without_measure_are_cut() {
+fn the_time_to_live_is_limited() {
     for (ttl_s, good_s) in [(0xffff_ffff, 0), (0x7fff_ffff, 86_400), (0, 0)] {
         let mut test = Test::new(Kind::Ipv4);
         test.answer(&Reply::of(vec![record("www.example.org", A, ttl_s, &[192, 0, 2, 1])]));
@@ -255,9 +255,9 @@ fn times_without_measure_are_cut() {
     }
 }
 
-#[proves("RFC 7766 5", "a truncated answer is asked for again by TCP, of the same server.")]
+#[proves("RFC 7766 5", "after a truncated answer the same server is queried over TCP.")]
 #[test]
-fn a_truncated_answer_is_asked_for_by_tcp() {
+fn after_a_truncated_answer_the_query_is_repeated_over_tcp() {
     let mut test = Test::new(Kind::Ipv4);
     let truncated = Reply { truncated: true, ..Reply::of(vec![www(1)]) };
     assert_eq!(test.answer(&truncated), Heard::Next);
@@ -265,7 +265,7 @@ fn a_truncated_answer_is_asked_for_by_tcp() {
     assert_eq!((ask.transport, ask.server), (Transport::Tcp, servers()[0]));
     test.lookup.heard(ask.server, &Reply::of(vec![www(2)]).to(&ask.message));
     assert_eq!(addresses(&test.done().unwrap()), ["192.0.2.2"]);
-    // One that is truncated there too is nonsense.
+    // A truncated answer over TCP is invalid.
     let mut test = Test::new(Kind::Ipv4);
     test.answer(&truncated);
     test.answer(&truncated);
@@ -273,19 +273,19 @@ fn a_truncated_answer_is_asked_for_by_tcp() {
     assert_eq!((ask.transport, ask.server), (Transport::Udp, servers()[1]));
 }
 
-#[proves("RFC 6891 7", "a server that cannot read an offer is asked without it.")]
+#[proves("RFC 6891 7", "a server that does not support EDNS is queried without it.")]
 #[test]
-fn a_server_that_knows_no_offers_is_asked_without() {
+fn a_server_without_edns_is_queried_without_it() {
     for code in [1, 4] {
         let mut test = Test::new(Kind::Ipv4);
-        assert_eq!(test.ask().message[11], 1, "there is an offer");
+        assert_eq!(test.ask().message[11], 1, "the query has an EDNS record");
         test.answer(&Reply { code, ..Reply::default() });
         let ask = test.ask();
         assert_eq!((ask.message[11], ask.server), (0, servers()[0]));
         test.answer(&Reply { code, ..Reply::default() });
         assert_eq!(test.ask().server, servers()[1]);
     }
-    // Without the question, which it could not read either.
+    // An answer without the question, which the server could not parse either.
     let mut test = Test::new(Kind::Ipv4);
     let ask = test.ask();
     let mut bare = ask.message[..12].to_vec();
@@ -294,9 +294,9 @@ fn a_server_that_knows_no_offers_is_asked_without() {
     assert_eq!(test.ask().message[11], 0);
 }
 
-#[proves("RFC 1035 7.2", "servers are asked in turn, in rounds, each more patient.")]
+#[proves("RFC 1035 7.2", "servers are queried in turn, in rounds with increasing timeouts.")]
 #[test]
-fn servers_that_do_not_answer_or_do_not_know_are_passed_over() {
+fn servers_that_do_not_answer_or_fail_are_skipped() {
     let mut test = Test::new(Kind::Ipv4);
     for (server, seconds) in [(0, 2), (1, 2), (0, 4), (1, 4)] {
         let ask = test.ask();
@@ -316,10 +316,10 @@ fn servers_that_do_not_answer_or_do_not_know_are_passed_over() {
 
 #[proves(
     "RFC 1035 4.1.4",
-    "a pointer in a name leads backwards; what goes round, forwards or out of the message is refused."
+    "a compression pointer leads backwards; loops and pointers forwards or out of the message are rejected."
 )]
 #[test]
-fn pointers_that_lead_nowhere_are_nonsense() {
+fn invalid_compression_pointers_are_rejected() {
     let mut test = Test::new(Kind::Ipv4);
     let start = Reply::of(Vec::new()).to(&test.ask().message).len() as u8;
     let tail = [0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 66];
@@ -328,18 +328,18 @@ fn pointers_that_lead_nowhere_are_nonsense() {
         test.answer(&Reply::of(vec![[&pointer[..], &tail].concat()]));
         match test.step() {
             Step::Ask(ask) => assert_eq!(ask.server, servers()[1], "{pointer:?}"),
-            // A pointer into the header is a name of some kind, but not the one that was asked for.
+            // A pointer into the header may be a valid name, but not the requested one.
             Step::Done(done) => assert_eq!(done.unwrap().outcome, Outcome::Nothing, "{pointer:?}"),
         }
     }
-    // The one that everybody sends.
+    // The usual pointer, to the question.
     let mut test = Test::new(Kind::Ipv4);
     test.answer(&Reply::of(vec![[&[0xc0, 12][..], &tail].concat()]));
     assert_eq!(addresses(&test.done().unwrap()), ["192.0.2.66"]);
 }
 
 #[test]
-fn a_name_has_no_more_addresses_than_are_kept() {
+fn addresses_beyond_the_limit_are_ignored() {
     let mut test = Test::new(Kind::Ipv4);
     test.answer(&Reply::of((0..100).map(www).collect()));
     assert_eq!(addresses(&test.done().unwrap()).len(), 32);

@@ -1,4 +1,4 @@
-//! Names on the network: a cell that looks them up, and one that serves them from a script.
+//! Lookups on a network: one cell resolves names, another answers from a script.
 
 mod common;
 
@@ -19,7 +19,7 @@ use std::time::Duration;
 const PORT: u16 = 53;
 const SERVICE: u16 = 7;
 
-/// How often the address of one name was asked for: it has another one each time.
+/// How often the address of moving.example was queried. Each answer has another address.
 static ASKED: AtomicU8 = AtomicU8::new(100);
 
 /// How often the server has not answered.
@@ -28,11 +28,11 @@ static UNANSWERED: AtomicU8 = AtomicU8::new(0);
 /// How often the server has failed.
 static FAILED: AtomicU8 = AtomicU8::new(0);
 
-/// How often the address of a name was asked for whose answers wait, and until when they do.
+/// How often late.example was queried, whose answers wait for `MAY_ANSWER`.
 static LATE: AtomicU8 = AtomicU8::new(0);
 static MAY_ANSWER: AtomicBool = AtomicBool::new(false);
 
-/// What the script says.
+/// Returns the scripted reply.
 fn reply(query: &[u8]) -> Reply {
     let (name, kind) = asked(query);
     let address = |owner: &str, last: u8| record(owner, A, 300, &[10, 9, 0, last]);
@@ -46,7 +46,7 @@ fn reply(query: &[u8]) -> Reply {
             FAILED.fetch_add(1, Ordering::Relaxed);
             Reply { code: 2, ..Reply::default() }
         }
-        // Nobody has the first of them.
+        // No machine has the first address.
         ("two.example", A) => Reply::of(vec![address(&name, 99), address(&name, 1)]),
         ("many.example", A) => Reply::of((0..30).map(|last| address(&name, last)).collect()),
         (_, A | AAAA) => Reply { code: 3, authority: vec![soa("example", 60, 60)], ..Reply::default() },
@@ -54,7 +54,7 @@ fn reply(query: &[u8]) -> Reply {
     }
 }
 
-/// Answers by UDP: what is longer than fits, and the name of many addresses, is truncated.
+/// Answers over UDP. Long answers are truncated.
 async fn by_udp() {
     let socket = UdpSocket::bind(PORT).unwrap();
     loop {
@@ -70,7 +70,7 @@ async fn by_udp() {
         if reply.answers.len() > 20 {
             reply = Reply { truncated: true, ..Reply::default() };
         }
-        // Somebody else is faster, and does not know the id.
+        // A forger is faster, and does not know the id.
         let mut forged = Reply::of(vec![record("server.example", A, 300, &[6, 6, 6, 6])]).to(&query.payload);
         forged[0] ^= 0xff;
         for message in [forged, reply.to(&query.payload)] {
@@ -79,7 +79,7 @@ async fn by_udp() {
     }
 }
 
-/// Answers by TCP, in pieces.
+/// Answers over TCP, in pieces.
 async fn by_tcp(mut stream: TcpStream) {
     let mut come = Chain::new();
     let query = loop {
@@ -98,7 +98,7 @@ async fn by_tcp(mut stream: TcpStream) {
         stream.write(IoBuf::copy_from_slice(piece).into()).await.unwrap();
         isola_events::yield_now().await;
     }
-    // The client has read all of it when it leaves.
+    // The client has read all of it when it closes.
     while let Ok(Some(_)) = stream.read().await {}
 }
 
@@ -116,7 +116,7 @@ fn with_server<C: Future<Output = ()> + 'static>(client: fn() -> C) {
         pending::<()>().await;
     };
     talk(1, Loss::Never, server, move || async move {
-        // The server is there once its service is.
+        // The DNS server runs once the service listens.
         dial(SERVICE).await;
         set_servers(&[(SERVER, PORT).into()]);
         client().await;
@@ -124,22 +124,22 @@ fn with_server<C: Future<Output = ()> + 'static>(client: fn() -> C) {
 }
 
 #[test]
-fn names_are_looked_up_once_and_then_known() {
+fn names_are_queried_once_and_then_cached() {
     with_server(|| async {
         let expected = Ok(vec![IpAddr::from(SERVER)]);
         assert_eq!(resolve("Server.Example").await, expected);
         assert_eq!(lookup("server.example", Kind::Ipv6).await, Err(ResolveError::NoAddresses));
         assert_eq!(lookup("none.example", Kind::Ipv4).await, Err(ResolveError::NoName));
-        // At once: both get the answer to one question. And so does who comes later.
+        // Concurrent lookups share one query, and a later one finds the answer in the cache.
         let moving = || lookup("moving.example", Kind::Ipv4);
         let (one, other) = join(moving(), lookup("MOVING.example.", Kind::Ipv4)).await;
         assert!(one.is_ok());
         assert_eq!((&other, &moving().await), (&one, &one));
-        // Other servers may say something else.
+        // Other servers may give other answers.
         set_servers(&[(SERVER, PORT).into(), (CLIENT, 1).into()]);
         let now = moving().await;
         assert!(now.is_ok() && now != one, "{now:?}");
-        // So may they where the answer of those before comes later.
+        // An answer of the previous servers that arrives later is not cached.
         let late = || lookup("late.example", Kind::Ipv4);
         let before = spawn_task(late());
         while LATE.load(Ordering::Relaxed) == 0 {
@@ -152,12 +152,12 @@ fn names_are_looked_up_once_and_then_known() {
         assert_eq!(other.await, Err(ResolveError::NoName));
         let before = before.await;
         assert!(before.is_ok() && before != late().await);
-        // An answer that does not fit comes by TCP.
+        // An answer that does not fit arrives over TCP.
         assert_eq!(lookup("many.example", Kind::Ipv4).await.unwrap().len(), 30);
-        // A host that is found by its name is talked to.
+        // A connection to a host by name.
         let mut stream = connect("server.example", SERVICE).await.unwrap();
         assert_eq!(read_exactly(&mut stream, 5).await, b"hello");
-        // RFC 8305 5: an address that does not answer holds the next one up for a moment alone.
+        // RFC 8305 5: an address that does not answer delays the next one only briefly.
         let mut stream = connect("two.example", SERVICE).await.unwrap();
         assert_eq!(stream.peer().unwrap().ip(), IpAddr::from(SERVER));
         assert_eq!(read_exactly(&mut stream, 5).await, b"hello");
@@ -167,7 +167,7 @@ fn names_are_looked_up_once_and_then_known() {
             connect("none.example", SERVICE).await.unwrap_err(),
             ConnectError::Resolve(ResolveError::NoName)
         );
-        // Addresses and special names are asked of nobody, and what is no name neither.
+        // Addresses, special names and invalid names cause no query.
         set_servers(&[]);
         assert_eq!(resolve("server.example").await, Err(ResolveError::NoServers));
         assert_eq!(resolve("192.0.2.7").await, Ok(vec![IpAddr::from([192, 0, 2, 7])]));
@@ -178,30 +178,30 @@ fn names_are_looked_up_once_and_then_known() {
 }
 
 #[test]
-fn a_lookup_that_fails_fails_once_for_all_who_wait_for_it() {
+fn a_failed_lookup_fails_for_all_its_waiters() {
     with_server(|| async {
         let broken = || lookup("broken.example", Kind::Ipv4);
         let failed = Err(ResolveError::Failed);
         let all = join(join(broken(), broken()), join(broken(), broken())).await;
         assert_eq!(all, ((failed.clone(), failed.clone()), (failed.clone(), failed)));
-        // By UDP, in each round.
+        // One query per round.
         assert_eq!(FAILED.load(Ordering::Relaxed), 2);
     });
 }
 
 #[proves(
     "RFC 8305 3",
-    "IPv6 addresses that do not come are waited for a moment, and not until they are asked for again"
+    "the wait for missing IPv6 addresses is short, and does not last until their query is repeated"
 )]
 #[test]
-fn a_server_that_ignores_questions_for_ipv6_does_not_hold_ipv4_up() {
+fn a_server_that_ignores_ipv6_queries_does_not_delay_ipv4() {
     with_server(|| async {
         let begin = now();
         assert_eq!(resolve("four.example").await, Ok(vec![IpAddr::from([10, 9, 0, 4])]));
         let waited_ns = now().as_ns() - begin.as_ns();
-        assert!(waited_ns >= 50_000_000, "IPv6 is waited for: {waited_ns} ns");
+        assert!(waited_ns >= 50_000_000, "resolve waits for IPv6: {waited_ns} ns");
         assert_eq!(resolve("four.example").await, Ok(vec![IpAddr::from([10, 9, 0, 4])]));
-        // The question for IPv6 is repeated after two seconds.
-        assert_eq!(UNANSWERED.load(Ordering::Relaxed), 1, "IPv4 waited until IPv6 was asked for again");
+        // The query for IPv6 is repeated after two seconds.
+        assert_eq!(UNANSWERED.load(Ordering::Relaxed), 1, "IPv4 waited until the IPv6 query was repeated");
     });
 }

@@ -1,4 +1,4 @@
-//! The fuzz targets' entry points under random input that proptest makes: every run of the tests has them.
+//! The fuzz targets' entry points on random input from proptest, in every run of the tests.
 
 #[path = "../../../fuzz/src/resolver.rs"]
 mod entries;
@@ -8,7 +8,7 @@ mod common;
 use common::{A, CNAME, name, record, soa};
 use proptest::prelude::*;
 
-/// Records, whole and broken, so that random bytes get further than the first of them.
+/// Whole and malformed records, so that random input gets beyond the first of them.
 fn records() -> impl Strategy<Value = Vec<u8>> {
     let part = prop_oneof![
         Just(record("a.example", A, 60, &[1, 2, 3, 4])),

@@ -1,19 +1,19 @@
-//! What an allocation costs, beside the allocators that servers use.
+//! Compares the cost of an allocation with allocators that servers use.
 //!
-//! `with-isola`, `with-glibc`, ... are one program, each with another global allocator. `compare` runs them
-//! under valgrind's callgrind, which counts the instructions of `__rust_alloc` and of `__rust_dealloc` (what
-//! the compiler makes of the global allocator), and prints a table:
+//! `with-isola`, `with-glibc`, ... are one program with different global allocators. `compare` runs them under
+//! valgrind's callgrind, counts the instructions of `__rust_alloc` and `__rust_dealloc` (the compiler's entry points of
+//! the global allocator), and prints a table:
 //!
 //! ```text
 //! cargo run --release -p isola-memory-compare --features peers
 //! cargo run --release -p isola-memory-compare --features peers --config 'profile.release.lto="fat"' -- time
 //! ```
 //!
-//! With `time` it takes times instead, natively, with 1 to 24 threads ([`timing`]): what counts there is how a program
-//! is built that cares for speed, as a whole.
+//! With `time` it measures times instead, natively, with 1 to 24 threads ([`timing`]). They depend on the build of the
+//! whole program: build it like a program that must be fast, as above.
 //!
-//! The size is not known to the compiler but in the workload `box`. In place of `gs:`, which valgrind does not know, the
-//! heap reads its core's index from the thread's `fs:`; that is one instruction as well.
+//! The compiler knows the object size only in the workload `box`. Valgrind does not support the `gs:` segment, so the
+//! heap reads the core's index from the thread's `fs:` segment; both take one instruction.
 #![allow(unsafe_code, reason = "an allocator's interface is unsafe")]
 
 pub mod timing;
@@ -23,33 +23,34 @@ use std::hint::black_box;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// What is done with memory.
+/// A sequence of allocations and frees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
-    /// An object of 8 bytes, which the compiler knows, is made and freed, over and over.
+    /// Allocates and frees an object of 8 bytes, a size that the compiler knows, over and over.
     Box,
-    /// An object is made and freed, over and over.
+    /// Allocates and frees an object over and over.
     Pair {
         /// Size of the object, in bytes.
         size: usize,
     },
-    /// Objects are made, 64 of them, then all are freed.
+    /// Allocates 64 objects, then frees all.
     Burst {
         /// Size of the objects, in bytes.
         size: usize,
     },
-    /// The oldest of 4096 objects is freed and one of another size (16 to 1039 bytes) made in its place.
+    /// Frees the oldest of 4096 objects and allocates one of another size (16 to 1039 bytes) in its place.
     Churn,
-    /// Batches of 64 objects of 64 bytes are made and exchanged with those of the other threads, which are freed.
+    /// Allocates batches of 64 objects of 64 bytes, exchanges them with the other threads', and frees the batches
+    /// received.
     Remote,
 }
 
-/// Batches of the workload [`Workload::Remote`] on their way from the thread that made them to one that frees them: each
+/// Batches of [`Workload::Remote`] between the thread that allocated them and the thread that will free them. Each
 /// object of a batch begins with the address of the next.
 static EXCHANGE: [AtomicPtr<u8>; 64] = [const { AtomicPtr::new(ptr::null_mut()) }; 64];
 
 impl Workload {
-    /// All that are compared.
+    /// All workloads to compare.
     pub const ALL: [Self; 9] = [
         Self::Box,
         Self::Pair { size: 8 },
@@ -62,7 +63,7 @@ impl Workload {
         Self::Remote,
     ];
 
-    /// Its name on the command line.
+    /// Returns the workload's name on the command line.
     pub fn name(self) -> String {
         match self {
             Self::Box => "box".into(),
@@ -73,12 +74,12 @@ impl Workload {
         }
     }
 
-    /// The one of that name.
+    /// Returns the workload with that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|workload| workload.name() == name)
     }
 
-    /// Makes and frees `count` objects, or a few more, so that allocators have warmed up or are measured.
+    /// Allocates and frees `count` objects, or a few more.
     pub fn run(self, count: usize) {
         let layout = |size| Layout::from_size_align(black_box(size), 8).unwrap_or(Layout::new::<u64>());
         match self {
@@ -105,13 +106,13 @@ impl Workload {
                 for batch in 0..count.div_ceil(64) {
                     let made = (0..64).fold(ptr::null_mut(), |next, _| {
                         let object = allocate(layout);
-                        // SAFETY: the object was just made, is aligned for a pointer and has room for one.
+                        // SAFETY: the object was just allocated, is aligned for a pointer and has room for one.
                         unsafe { object.cast::<*mut u8>().write(next) };
                         object
                     });
                     let mut other = EXCHANGE[batch % EXCHANGE.len()].swap(made, Ordering::AcqRel);
                     while !other.is_null() {
-                        // SAFETY: an object of a batch, which this thread alone has from the exchange on.
+                        // SAFETY: the object belongs to a batch that only this thread has since the exchange.
                         let next = unsafe { other.cast::<*mut u8>().read() };
                         free(other, layout);
                         other = next;
@@ -138,19 +139,19 @@ impl Workload {
     }
 }
 
-/// Makes an object. The compiler would leave out one that is freed unused.
+/// Allocates an object. `black_box` keeps the compiler from removing an object that is freed unused.
 fn allocate(layout: Layout) -> *mut u8 {
     // SAFETY: no workload has objects of size 0.
     black_box(unsafe { std::alloc::alloc(layout) })
 }
 
 fn free(object: *mut u8, layout: Layout) {
-    // SAFETY: workloads free what they made, once, with its layout.
+    // SAFETY: workloads free only objects that they allocated, once, with their layout.
     unsafe { std::alloc::dealloc(object, layout) }
 }
 
-/// The program: `with-... WORKLOAD COUNT`, or `with-... WORKLOAD COUNT THREADS`, which prints times. `become_core` tells
-/// the allocator that the thread that calls it is the core of that index.
+/// Runs the program: `with-... WORKLOAD COUNT`, or `with-... WORKLOAD COUNT THREADS`, which prints the time per object.
+/// `become_core` makes the calling thread the core with that index, for the allocator.
 pub fn main(become_core: fn(usize)) {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let workload = arguments.first().and_then(|name| Workload::named(name));

@@ -1,33 +1,33 @@
-//! Doing wrong with memory on purpose, for tests of what happens then.
+//! Deliberate misuse of memory, for tests of its detection.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::hint::black_box;
 
-/// What is done wrong.
+/// A kind of misuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misdeed {
-    /// An object is freed twice.
+    /// Frees an object twice.
     FreeTwice,
-    /// An object of 24 bytes is freed as one of 32.
+    /// Frees an object of 24 bytes as one of 32.
     FreeAsLarger,
-    /// The byte behind an object is written.
+    /// Writes the byte behind an object.
     WriteBehind,
-    /// The byte in front of an object is written.
+    /// Writes the byte in front of an object.
     WriteBefore,
-    /// An object is written to after it was freed; found when its memory is to be used again.
+    /// Writes to an object after its free. The allocator detects it when the object leaves the quarantine.
     WriteAfterFree,
 }
 
 impl Misdeed {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 5] =
         [Self::FreeTwice, Self::FreeAsLarger, Self::WriteBehind, Self::WriteBefore, Self::WriteAfterFree];
 }
 
-/// Commits it on an object of `allocator`. Under one that does not look, memory is corrupt from here on.
+/// Commits the misuse on an object of `allocator`. An allocator without checks is corrupt afterwards.
 pub fn commit(misdeed: Misdeed, allocator: &impl GlobalAlloc) {
     let layout = Layout::new::<[u64; 3]>();
-    // SAFETY: none. The rules are broken on purpose: the caller wants to see what happens.
+    // SAFETY: none. The function breaks the rules of `GlobalAlloc` on purpose, for a caller that tests the detection.
     unsafe {
         let object = black_box(allocator.alloc(layout));
         if object.is_null() {

@@ -1,17 +1,17 @@
-//! What a program can do wrong with an object, in words that name the object.
+//! The kinds of misuse that the allocator detects, with messages that name the object.
 
 use core::alloc::Layout;
 use core::fmt;
 
-/// An object, as it was made.
+/// An object, as allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Where it begins.
+    /// The address of its first byte.
     pub address: usize,
     /// Its size and alignment.
     pub layout: Layout,
-    /// The how-manieth object of the allocator it is: the same in every run that does the same. `None` where that is not
-    /// known any more.
+    /// The sequence number of the allocation, the same in every run of a deterministic program; `None` if it is no
+    /// longer known.
     pub number: Option<u64>,
 }
 
@@ -23,20 +23,20 @@ impl fmt::Display for Object {
     }
 }
 
-/// What was found.
+/// A detected misuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misuse {
-    /// It was freed before.
+    /// The object was freed before.
     FreedTwice(Object),
-    /// It was freed with this layout, which is not its own.
+    /// The object was freed with this layout, which is not its own.
     OtherLayout(Object, Layout),
-    /// The byte so many bytes in front of it was written.
+    /// The byte this many bytes in front of the object was written.
     WrittenBefore(Object, usize),
-    /// The byte so many bytes behind it was written.
+    /// The byte at this offset behind the end of the object was written.
     WrittenBehind(Object, usize),
-    /// The byte there was written after it was freed.
+    /// The byte at this offset was written after the object was freed.
     WrittenAfterFree(Object, usize),
-    /// It is not of this allocator, was freed long ago, or what stands in front of it was overwritten.
+    /// The object is not of this allocator, was freed long ago, or had its header overwritten.
     Unknown(Object),
 }
 

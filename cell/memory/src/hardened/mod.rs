@@ -1,23 +1,22 @@
-//! A heap for tests: an allocator around another one, that finds what a program does wrong with its memory.
+//! A heap for tests: an allocator around another one that detects misuse of memory.
 //!
 //! ```text
-//!  from the inner allocator                 what the program has
+//!  start of the inner block                 pointer that the program gets
 //!  v                                        v
 //!  | padding | header | guard, 16 bytes     | object ...         | guard, 16 bytes |
-//!  size, alignment, number, mark  ^        aligned as asked
+//!  size, alignment, number, mark  ^        aligned as requested
 //! ```
 //!
-//! - A new object is full of [`FRESH`], a freed one of [`FREED`]: what is read before it was written, or after it
-//!   was freed, is conspicuous.
-//! - A freed object stays in a [`quarantine`] for a while before its memory is used again; one that was
-//!   written to meanwhile is found when it leaves.
-//! - Freeing twice, freeing with another size or alignment than the object has, and writing in front of it or
-//!   behind it are found when it is freed.
+//! - The allocator fills a new object with [`FRESH`] and a freed one with [`FREED`], which makes reads of uninitialised
+//!   or freed memory conspicuous.
+//! - A freed object stays in a [`quarantine`] before its memory is reused. The allocator detects a write to it when it
+//!   leaves the quarantine.
+//! - A free detects a double free, a wrong size or alignment, and writes in front of the object or behind it.
 //!
-//! What is found ends the cell, with a [`Misuse`] that names the object. What is not found: reads, writes that
-//! jump over the guards, and a second free long after the first, when the memory is another object's.
+//! A detected misuse ends the cell with a [`Misuse`] that names the object. Undetected are reads, writes that jump over
+//! the guards, and a second free long after the first, when the memory belongs to another object.
 //!
-//! It costs 64 bytes an object, a lock, and writing every object twice: not for service.
+//! The cost is 64 bytes per object, a lock, and two writes of each object: not for production.
 
 pub mod misdeed;
 mod misuse;
@@ -30,25 +29,25 @@ use spin::Mutex;
 
 pub use self::misuse::{Misuse, Object};
 
-/// What a new object is full of.
+/// The byte that fills a new object.
 pub const FRESH: u8 = 0xa5;
 
-/// What a freed object is full of.
+/// The byte that fills a freed object.
 pub const FREED: u8 = 0xdf;
 
-/// What stands around objects.
+/// The byte that fills a guard.
 const GUARD: u8 = 0xfd;
 
-/// Bytes of a guard.
+/// The length of a guard, in bytes.
 const GUARD_LEN: usize = 16;
 
-/// Objects and what is in front of them are aligned at this at the least, so that a header is, too.
+/// The minimum alignment of an object, which is also that of its header.
 const GRAIN: usize = 16;
 
-/// Bytes from the end of the padding to the object.
+/// The bytes of header and front guard.
 const FRONT_LEN: usize = size_of::<Header>() + GUARD_LEN;
 
-/// An allocator around `A` that finds misuse.
+/// An allocator around `A` that detects misuse.
 ///
 /// ```ignore
 /// isola::app!(main, allocator: Hardened<CellHeap> = Hardened::new(CellHeap));
@@ -59,19 +58,20 @@ pub struct Hardened<A> {
 }
 
 struct State {
-    /// Objects made so far.
+    /// Objects allocated so far.
     count: u64,
     quarantine: Quarantine,
 }
 
-/// What is known of an object. The inner allocator may use the start of what it has back; the mark is last.
+/// The record in front of an object. `mark` is last, because the inner allocator may overwrite the start of a freed
+/// block.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Header {
-    /// Not a `Layout`: what the program overwrites need not be one.
+    /// Size and alignment as two words, not as a `Layout`: after an overwrite they need not form a valid one.
     len_bytes: usize,
     align: usize,
-    /// The how-manieth object it is.
+    /// The sequence number of the allocation.
     number: u64,
     mark: u64,
 }
@@ -81,16 +81,16 @@ const DEAD: u64 = 0x6465_6164_6f62_6a21;
 
 const _: () = assert!(size_of::<Header>().is_multiple_of(GRAIN));
 
-/// Where an object stands in the block that the inner allocator has given for it.
+/// The position of an object within its block of the inner allocator.
 #[derive(Clone, Copy)]
 struct Placement {
     block: Layout,
-    /// From the start of the block to the object.
+    /// Bytes from the start of the block to the object.
     offset: usize,
 }
 
 impl Placement {
-    /// `None` where there is no block so large.
+    /// Computes the position of an object; `None` if the block would be too large for a `Layout`.
     fn of(object: Layout) -> Option<Self> {
         let align = object.align().max(GRAIN);
         let offset = FRONT_LEN.checked_next_multiple_of(align)?;
@@ -100,17 +100,17 @@ impl Placement {
 }
 
 impl<A> Hardened<A> {
-    /// An allocator that takes its memory from `inner`, and keeps at most 64 KiB of freed objects back.
+    /// Returns an allocator that takes its memory from `inner` and keeps at most 64 KiB of freed objects in quarantine.
     pub const fn new(inner: A) -> Self {
         Self { inner, state: Mutex::new(State { count: 0, quarantine: Quarantine::new() }) }
     }
 }
 
 impl<A: GlobalAlloc> Hardened<A> {
-    /// Looks whether all freed objects that are kept back are as they were left, and gives their memory back.
+    /// Checks all objects in quarantine and frees their memory.
     ///
     /// # Panics
-    /// Where one was written to.
+    /// If an object was written to after its free.
     pub fn empty_quarantine(&self) {
         loop {
             let oldest = self.state.lock().quarantine.oldest();
@@ -119,28 +119,29 @@ impl<A: GlobalAlloc> Hardened<A> {
         }
     }
 
-    /// Gives the memory of a freed object back, if it is as it was left.
+    /// Checks a freed object, and returns its block to the inner allocator.
     fn release(&self, freed: Freed) {
         let Some(placement) = Placement::of(freed.layout) else { return };
-        // SAFETY: the object was the program's until it was freed, and is nobody's since.
+        // SAFETY: the program freed the object, and the quarantine owned it since; its `layout.size()` bytes may be
+        // read.
         let changed = unsafe { first_other(freed.object, freed.layout.size(), FREED) };
         if let Some(offset) = changed {
             fail(Misuse::WrittenAfterFree(freed.described(), offset));
         }
-        // SAFETY: the block begins `offset` before the object, came from there with that layout, and its object is
-        // freed.
+        // SAFETY: the object lies `offset` bytes behind the start of a block that `inner` allocated with this layout,
+        // and the program has freed it.
         unsafe { self.inner.dealloc(freed.object.as_ptr().sub(placement.offset), placement.block) }
     }
 
-    /// The object's header, and where it stands, if it may be freed with `layout`.
+    /// Returns the object's header and position, if it may be freed with `layout`. Otherwise ends the cell.
     ///
     /// # Safety
     /// `object` came from this allocator.
     unsafe fn check(&self, object: NonNull<u8>, layout: Layout) -> (NonNull<Header>, Placement) {
-        // SAFETY: in front of every object of this allocator stand a header and a guard.
+        // SAFETY: each object of this allocator has a header and a guard in front of it.
         let header = unsafe { object.sub(FRONT_LEN) }.cast::<Header>();
-        // SAFETY: as above; where the object is freed already, and its memory has gone back, this reads what the inner
-        // allocator or the next owner has there: memory all the same.
+        // SAFETY: as above. If the object was freed and has left the quarantine, this reads the bytes of the inner
+        // allocator or of the memory's next owner, which are readable memory too.
         let found = unsafe { header.read() };
         let address = object.addr().get();
         let described = Object { address, layout, number: Some(found.number) };
@@ -154,12 +155,12 @@ impl<A: GlobalAlloc> Hardened<A> {
             Ok(real) => fail(Misuse::OtherLayout(Object { layout: real, ..described }, layout)),
             Err(_) => fail(Misuse::WrittenBefore(described, GUARD_LEN + 1)),
         }
-        // SAFETY: the guard stands between header and object.
+        // SAFETY: the front guard lies between header and object.
         let front = unsafe { first_other(object.sub(GUARD_LEN), GUARD_LEN, GUARD) };
         if let Some(offset) = front {
             fail(Misuse::WrittenBefore(described, GUARD_LEN - offset));
         }
-        // SAFETY: the other guard stands behind the object, whose size has been compared.
+        // SAFETY: the back guard lies behind the object, whose size was compared with the header's.
         let back = unsafe { first_other(object.add(layout.size()), GUARD_LEN, GUARD) };
         if let Some(offset) = back {
             fail(Misuse::WrittenBehind(described, offset));
@@ -170,9 +171,9 @@ impl<A: GlobalAlloc> Hardened<A> {
         }
     }
 
-    /// A block; where there is no memory, what is kept back makes room.
+    /// Allocates a block; if there is no memory, empties the quarantine and tries again.
     fn block(&self, layout: Layout) -> Option<NonNull<u8>> {
-        // SAFETY: the block has room for a header at the least, so that its size is not 0.
+        // SAFETY: the block has room for at least a header, so its size is not 0.
         NonNull::new(unsafe { self.inner.alloc(layout) }).or_else(|| {
             self.empty_quarantine();
             // SAFETY: as above.
@@ -181,23 +182,24 @@ impl<A: GlobalAlloc> Hardened<A> {
     }
 }
 
-/// Ends the cell.
+/// Ends the cell with a message.
 #[cold]
 fn fail(misuse: Misuse) -> ! {
     panic!("{misuse}")
 }
 
-/// Where the first byte stands that is not `expected`.
+/// Returns the offset of the first byte that differs from `expected`.
 ///
 /// # Safety
 /// `len` bytes from `start` on may be read.
 unsafe fn first_other(start: NonNull<u8>, len: usize, expected: u8) -> Option<usize> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the bytes may be read.
     (0..len).find(|&offset| unsafe { start.add(offset).read() } != expected)
 }
 
-// SAFETY: an object lies within a block of the inner allocator that is its own, is as large and aligned as asked for
-// (`Placement`), and its block goes back once, after it was freed. Panics mean that memory is corrupt, and end a cell.
+// SAFETY: each object lies within a block of the inner allocator that no other object shares, with the requested size
+// and alignment (`Placement`). The block is freed once, after the object. A panic means that memory is corrupt, and
+// ends the cell.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Hardened<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(placement) = Placement::of(layout) else { return ptr::null_mut() };
@@ -208,8 +210,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Hardened<A> {
             state.count
         };
         let header = Header { len_bytes: layout.size(), align: layout.align(), number, mark: LIVE };
-        // SAFETY: all is within the new block: header and guard end where the object begins, as the offset is
-        // at least `FRONT_LEN`, and the block ends a guard behind the object.
+        // SAFETY: all writes are within the new block: header and front guard end where the object begins, as the
+        // offset is at least `FRONT_LEN`, and the block ends with a guard behind the object.
         unsafe {
             block.as_ptr().expose_provenance();
             let object = block.add(placement.offset);
@@ -222,13 +224,15 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Hardened<A> {
     }
 
     unsafe fn dealloc(&self, object: *mut u8, layout: Layout) {
-        // What the program was given may have been narrowed to what it asked for; `alloc` has exposed the whole.
+        // The caller's pointer may have the provenance of the requested size only; `alloc` exposed that of the whole
+        // block.
         let Some(object) = NonNull::new(ptr::with_exposed_provenance_mut::<u8>(object.addr())) else {
             return;
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that `object` came from this allocator.
         let (header, _) = unsafe { self.check(object, layout) };
-        // SAFETY: the object is the caller's, who gives it up; the header is the allocator's.
+        // SAFETY: the caller gives the object up, and `check` has verified its size; the header belongs to the
+        // allocator.
         unsafe {
             (*header.as_ptr()).mark = DEAD;
             object.write_bytes(FREED, layout.size());
@@ -248,16 +252,16 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Hardened<A> {
         // SAFETY: the caller promises that the size, rounded up to the alignment, does not overflow.
         let wanted = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         if let Some(object) = NonNull::new(ptr::with_exposed_provenance_mut::<u8>(object.addr())) {
-            // Before anything is copied of a size that it does not have.
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that `object` came from this allocator. The check precedes the copy below,
+            // which relies on the size.
             unsafe { self.check(object, layout) };
         }
         // SAFETY: the caller promises that the size is not 0.
         let moved = unsafe { self.alloc(wanted) };
         if !moved.is_null() {
-            // SAFETY: both are at least that large, and the new one is nobody else's.
+            // SAFETY: both objects have at least that many bytes, and no other pointer to the new one exists.
             unsafe { ptr::copy_nonoverlapping(object, moved, layout.size().min(new_size)) };
-            // SAFETY: the caller's promise; what was in it has moved.
+            // SAFETY: the caller guarantees that the object is allocated with `layout`; its contents have been copied.
             unsafe { self.dealloc(object, layout) };
         }
         moved

@@ -1,42 +1,42 @@
-//! Freed objects whose memory is not used again yet: first in, first out.
+//! The quarantine of freed objects: first in, first out.
 
 use super::misuse::Object;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Most objects that are kept back.
+/// The maximum number of objects.
 const MOST_OBJECTS: usize = 256;
 
-/// Most bytes of them.
+/// Their maximum size together, in bytes.
 const MOST_BYTES: usize = 64 << 10;
 
 /// A freed object.
 #[derive(Clone, Copy)]
 pub(super) struct Freed {
-    /// Where it is.
+    /// Its address.
     pub object: NonNull<u8>,
-    /// What it was made with.
+    /// Its layout at allocation.
     pub layout: Layout,
 }
 
 impl Freed {
-    /// For a message.
+    /// Describes the object for a message.
     pub fn described(&self) -> Object {
         Object { address: self.object.addr().get(), layout: self.layout, number: None }
     }
 }
 
-/// What has become of an object that was to be kept back.
+/// The outcome of [`Quarantine::put`].
 pub(super) enum Put {
-    /// It is.
+    /// The object is in quarantine.
     Kept,
-    /// It is larger than all that may be kept back.
+    /// The object is larger than the quarantine.
     TooLarge,
-    /// There is no room: this is the oldest, which was taken out.
+    /// The quarantine is full. It released its oldest object, which is this; the caller tries again.
     NoRoom(Freed),
 }
 
-/// The objects.
+/// A ring of freed objects.
 pub(super) struct Quarantine {
     objects: [Option<Freed>; MOST_OBJECTS],
     first: usize,
@@ -44,16 +44,16 @@ pub(super) struct Quarantine {
     bytes: usize,
 }
 
-// SAFETY: the objects are nobody's but the quarantine's.
+// SAFETY: only the quarantine has access to its objects.
 unsafe impl Send for Quarantine {}
 
 impl Quarantine {
-    /// An empty one.
+    /// Returns an empty quarantine.
     pub const fn new() -> Self {
         Self { objects: [None; MOST_OBJECTS], first: 0, count: 0, bytes: 0 }
     }
 
-    /// Keeps an object back, if there is room for it.
+    /// Adds an object, if there is room for it.
     pub fn put(&mut self, freed: Freed) -> Put {
         if freed.layout.size() > MOST_BYTES {
             return Put::TooLarge;
@@ -71,7 +71,7 @@ impl Quarantine {
         Put::Kept
     }
 
-    /// Takes the oldest out.
+    /// Removes the oldest object.
     pub fn oldest(&mut self) -> Option<Freed> {
         let oldest = self.objects.get_mut(self.first)?.take()?;
         self.first = (self.first + 1) % MOST_OBJECTS;

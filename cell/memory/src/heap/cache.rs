@@ -1,11 +1,11 @@
-//! What a core keeps for itself: free objects, a bin a class.
+//! The cache of a core: free objects, one bin per size class.
 //!
-//! The core that a cache belongs to is the only one that touches its bins, and it is never interrupted
-//! while it does: no lock, no atomic read-modify-write. The counters are atomics so that others may read
-//! them for statistics; the core itself loads and stores them like any other word.
+//! Only its own core accesses a cache's bins, and no interrupt handler runs meanwhile; hence bins need neither locks
+//! nor atomic read-modify-write operations. The counters are atomics so that other cores may read them for statistics;
+//! the core itself uses plain loads and stores.
 //!
-//! A bin starts without a right to hold anything. Its limit doubles whenever it runs empty or over, up to
-//! the class's; a class that is used little ties up little.
+//! The limit of a bin is 0 at first. It doubles whenever the bin is empty or full, up to the class's limit; so a rarely
+//! used class retains little memory.
 
 use super::class::{CLASSES, Class, MOST_CACHED, entry};
 use super::free_list::{Bin, FreeObject};
@@ -15,14 +15,13 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// The cache of a core.
 ///
-/// What belongs to a class stands in several arrays: their elements have sizes that the processor can
-/// multiply an index with.
+/// One array per field, not one array of bins: the processor can then scale the index in the address of a load.
 pub(crate) struct CoreCache {
     heads: [Cell<NonNull<FreeObject>>; CLASSES],
     bottoms: [FreeObject; CLASSES],
-    /// How many objects each bin held after the last batch, or when the core last looked.
+    /// The number of objects in each bin, as of the last batch or the core's last [`CoreCache::note`].
     held: [AtomicU8; CLASSES],
-    /// The shortages of memory that this cache has been emptied for.
+    /// The heap's count of shortages when this cache was last emptied for one.
     pub shortages_seen: AtomicU32,
     /// How often objects came from a central list.
     pub refills: AtomicU64,
@@ -30,35 +29,35 @@ pub(crate) struct CoreCache {
     pub spills: AtomicU64,
 }
 
-// A page holds several, also where there is one core.
+// A page holds several caches; a cell with one core has one.
 const _: () = assert!(size_of::<CoreCache>() <= 1024);
 const _: () = assert!(MOST_CACHED <= u8::MAX as usize);
 
-// SAFETY: `CoreSource` promises that one core at a time, and one at all, uses a cache's bins. The others
-// read the atomics.
+// SAFETY: `CoreSource` guarantees that only one core uses a cache's bins, and never twice at the same time. Other cores
+// read only the atomics.
 unsafe impl Sync for CoreCache {}
 
-/// The cache of a core that has none yet: it has no objects and takes none, so nobody writes to it.
+/// The cache of a core that has none yet. It has no objects and accepts none, so it is never written to.
 pub(crate) static NO_CACHE: CoreCache = CoreCache::new();
 
-/// What is below all objects of a bin that has no bottom of its own.
+/// The bottom of the bins of [`NO_CACHE`].
 static NO_BOTTOM: NoBottom = NoBottom(FreeObject::bottom());
 
 struct NoBottom(FreeObject);
 
-// SAFETY: nobody writes to it.
+// SAFETY: it is never written to.
 unsafe impl Sync for NoBottom {}
 
-/// Adds to a counter that one core alone writes.
+/// Increments a counter that only one core writes.
 pub(crate) fn bump(counter: &AtomicU64) {
     counter.store(counter.load(Relaxed) + 1, Relaxed);
 }
 
 impl CoreCache {
-    /// A cache that has no objects and takes none.
+    /// Returns a cache that has no objects and accepts none.
     const fn new() -> Self {
         Self {
-            // SAFETY: a static is not at address 0.
+            // SAFETY: the address of a static is not 0.
             heads: [const { Cell::new(unsafe { NonNull::new_unchecked((&raw const NO_BOTTOM.0).cast_mut()) }) };
                 CLASSES],
             bottoms: [const { FreeObject::bottom() }; CLASSES],
@@ -69,30 +68,30 @@ impl CoreCache {
         }
     }
 
-    /// Makes one in `place`, where it stays.
+    /// Creates a cache at `place`, from which it must not move: its bins point to their bottoms within it.
     ///
     /// # Safety
-    /// The memory is the caller's, who leaves it to the cache for good.
+    /// The caller owns the memory and leaves it to the cache forever.
     pub unsafe fn make(place: NonNull<Self>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the memory is writable and unused.
         unsafe { place.write(Self::new()) };
-        // SAFETY: just written, and nobody else knows of it.
+        // SAFETY: the cache was just written, and no other pointer to it exists.
         let cache = unsafe { place.as_ref() };
         cache.heads.iter().zip(&cache.bottoms).for_each(|(head, bottom)| head.set(NonNull::from(bottom)));
     }
 
-    /// Its objects of that class.
+    /// Returns the bin of a class.
     #[inline(always)]
     pub fn bin(&self, class: Class) -> Bin<'_> {
         Bin { head: entry(&self.heads, class), bottom: entry(&self.bottoms, class) }
     }
 
-    /// How many objects of that class it held when its core last noted it.
+    /// Returns the noted number of objects of a class.
     pub fn noted(&self, class: Class) -> usize {
         entry(&self.held, class).load(Relaxed).into()
     }
 
-    /// Notes how many objects of that class it holds, for statistics.
+    /// Notes the number of objects of a class, for statistics.
     pub fn note(&self, class: Class) {
         entry(&self.held, class).store(self.bin(class).held() as u8, Relaxed);
     }

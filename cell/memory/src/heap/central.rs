@@ -1,13 +1,13 @@
-//! The central list of a node and a class: its spans, for all cores, behind a lock.
+//! The central list of a node and a class: its spans, shared by all cores under a lock.
 //!
 //! ```text
 //! a span      | used | free | used | free | free | never touched ...            |
 //!               first_free -> ^ ------------> ^      ^ fresh
 //! ```
 //!
-//! A span's figures are in the record of its first page. Spans with something to give are in a list, those
-//! that were full a moment ago in front: objects come from the fullest spans, so that the others empty.
-//! One empty span is kept, further ones go back to the pages.
+//! The record of a span's first page has the span's counters. Spans with free objects are in a list, those that were
+//! full most recently in front: objects come from the fullest spans, so that the others become empty. The list retains
+//! one empty span and returns further ones to the page allocator.
 
 use super::class::{Class, GRAIN};
 use super::free_list::FreeList;
@@ -17,37 +17,37 @@ use spin::Mutex;
 
 const NO_OBJECT: u16 = u16::MAX;
 
-/// The central list.
+/// The central list of a node and a class.
 pub(crate) struct Central {
     spans: Mutex<Spans>,
 }
 
 struct Spans {
-    /// Spans that have a free object.
+    /// Spans with at least one free object.
     partial: BlockList,
     /// How many of them have only free objects.
     empty: u32,
-    /// How many spans there are.
+    /// The number of spans.
     count: u32,
-    /// How many of their objects are out.
+    /// The number of objects that are allocated or in a core's cache.
     used: u32,
 }
 
-/// Figures of a central list.
+/// Counters of a central list.
 pub(crate) struct CentralStatistics {
-    /// Spans there are.
+    /// The number of spans.
     pub spans: usize,
-    /// Objects of them that are out, with the program or in a core's cache.
+    /// Objects that are allocated or in a core's cache.
     pub used: usize,
 }
 
 impl Central {
-    /// A list without spans.
+    /// Returns a list without spans.
     pub const fn new() -> Self {
         Self { spans: Mutex::new(Spans { partial: BlockList::new(), empty: 0, count: 0, used: 0 }) }
     }
 
-    /// Hands up to `wanted` (at least one) objects to `to`; returns how many. 0: memory has run out.
+    /// Passes up to `wanted` (at least one) objects to `to`; returns their number, 0 if memory has run out.
     pub fn take(
         &self,
         pages: &Pages,
@@ -61,7 +61,7 @@ impl Central {
         while taken < wanted {
             let span = match spans.partial.first() {
                 Some(span) => span,
-                // Half-full hands are better than a span that may not be needed.
+                // Fewer objects than wanted are better than a new span, which may not be needed.
                 None if taken > 0 => break,
                 None => match spans.add(pages, node, class) {
                     Some(span) => span,
@@ -76,25 +76,25 @@ impl Central {
     /// Takes objects back.
     ///
     /// # Panics
-    /// Where an object is in no span of the class; no promise is made to find that.
+    /// If an object is in no span of the class. Detection is not guaranteed.
     ///
     /// # Safety
-    /// The objects are of that class and of this heap.
+    /// The objects are of that class and of this heap, and unused.
     pub unsafe fn give(&self, pages: &Pages, class: Class, mut from: FreeList) {
         let mut spans = self.spans.lock();
         while let Some(object) = from.pop() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the object is of that class and of this heap, and unused.
             unsafe { spans.give(pages, class, object) };
         }
     }
 
-    /// Gives the empty span back that is kept, if there is one.
+    /// Returns the retained empty span, if any, to the page allocator.
     pub fn trim(&self, pages: &Pages, class: Class) {
         let mut spans = self.spans.lock();
         while spans.empty > 0 && spans.drop_an_empty_one(pages, class) {}
     }
 
-    /// Figures.
+    /// Returns the list's counters.
     pub fn statistics(&self) -> CentralStatistics {
         let spans = self.spans.lock();
         CentralStatistics { spans: spans.count as usize, used: spans.used as usize }
@@ -102,7 +102,7 @@ impl Central {
 }
 
 impl Spans {
-    /// Gets another span.
+    /// Allocates a span.
     fn add(&mut self, pages: &Pages, node: NodeIndex, class: Class) -> Option<PageNumber> {
         let span_pages = class.shape().span_pages as usize;
         let memory = pages.allocate_on(node, span_pages, span_pages)?;
@@ -119,7 +119,7 @@ impl Spans {
         Some(span)
     }
 
-    /// Hands up to `wanted` objects of a span of the list to `to`; returns how many, at least one.
+    /// Passes up to `wanted` objects of a span of the list to `to`; returns their number, at least one.
     fn take_from(
         &mut self,
         pages: &Pages,
@@ -143,11 +143,11 @@ impl Spans {
             } else {
                 break;
             };
-            // SAFETY: the offset is of an object within the span: `fresh` is below the capacity, and
-            // `first_free` was computed in `give` from an object of the span.
+            // SAFETY: the offset is that of an object within the span: `fresh` is below the capacity, and `give`
+            // computed `first_free` from an object of the span.
             let object = unsafe { memory.add(offset) };
             if first_free != NO_OBJECT {
-                // SAFETY: a free object of the span; `give` has written the next one's offset to it.
+                // SAFETY: a free object of the span, into which `give` has written the offset of the next one.
                 first_free = unsafe { object.cast::<u16>().read() };
             } else {
                 fresh += 1;
@@ -171,7 +171,7 @@ impl Spans {
     /// Takes an object back.
     ///
     /// # Safety
-    /// The object is of that class and of this heap, and nobody uses it.
+    /// The object is of that class and of this heap, and unused.
     unsafe fn give(&mut self, pages: &Pages, class: Class, object: NonNull<u8>) {
         let shape = class.shape();
         let span_bytes = shape.span_pages as usize * PAGE_SIZE;
@@ -183,7 +183,7 @@ impl Spans {
         };
         let info = range.info(span);
         let Some(used) = info.used().checked_sub(1) else { panic!("memory freed that is free already") };
-        // SAFETY: the caller gives the object up: at least 16 bytes, aligned at 16.
+        // SAFETY: the caller gives up the object, which has at least 16 bytes and is aligned at 16.
         unsafe { object.cast::<u16>().write(info.first_free()) };
         info.set_first_free((offset / GRAIN) as u16);
         if used + 1 == shape.capacity {
@@ -199,7 +199,7 @@ impl Spans {
         }
     }
 
-    /// Gives an empty span back to the pages; false where the list has none.
+    /// Returns an empty span to the page allocator; false if the list has none.
     fn drop_an_empty_one(&mut self, pages: &Pages, class: Class) -> bool {
         let mut next = self.partial.first();
         while let Some(span) = next {
@@ -213,13 +213,13 @@ impl Spans {
         false
     }
 
-    /// Gives an empty span of the list back to the pages.
+    /// Returns an empty span of the list to the page allocator.
     fn drop_span(&mut self, pages: &Pages, class: Class, span: PageNumber) {
         let Some(range) = pages.ranges().find(span) else { return };
         self.partial.remove(pages.ranges(), range, span);
         self.empty -= 1;
         self.count -= 1;
-        // SAFETY: the span came from there with that many pages, and none of its objects is in use.
+        // SAFETY: `add` allocated the span with that many pages, and none of its objects is in use.
         unsafe { pages.free(range.memory(span), class.shape().span_pages as usize) };
     }
 }

@@ -1,46 +1,47 @@
-//! Size classes: which sizes objects really have, and how spans of them are made.
+//! Size classes: the actual sizes of objects, and the shapes of their spans.
 //!
-//! 16 to 128 bytes in steps of 16, then four classes a doubling up to 32 KiB: at most a fifth of an object
-//! of more than 128 bytes is wasted. A span is a naturally aligned block of pages, full of objects from its
-//! first byte on. So an object is aligned as its size is, up to the size of the span, and the first page of
-//! the span that an object is in follows from the object's address.
+//! The sizes are 16 to 128 bytes in steps of 16, then four classes per doubling up to 32 KiB: an object of more than
+//! 128 bytes wastes at most a fifth. A span is a naturally aligned block of pages, filled with objects from its first
+//! byte on. So an object is aligned as its size is, up to the size of the span, and the object's address yields the
+//! first page of its span.
 
 use crate::pages::PAGE_SIZE;
 use core::alloc::Layout;
 
-/// How many classes there are.
+/// The number of classes.
 pub(crate) const CLASSES: usize = 40;
 
-/// Size of the largest class, in bytes. What is larger comes from the pages directly.
+/// The size of the largest class, in bytes. Larger objects come from the page allocator directly.
 pub const LARGEST: usize = 32 * 1024;
 
-/// Size of the largest class whose spans are of one page, in bytes. No object of that size or less is ever in pieces.
+/// The size of the largest class with spans of one page, in bytes. Objects up to that size are always physically
+/// contiguous.
 pub const LARGEST_OF_PAGES: usize = 512;
 
-/// Sizes and alignments are multiples of this.
+/// The granularity of sizes and alignments, in bytes.
 pub(crate) const GRAIN: usize = 16;
 
 /// A size class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Class(u8);
 
-/// What is fixed for a class.
+/// The constants of a class.
 #[derive(Clone, Copy)]
 pub(crate) struct ClassShape {
     /// Size of an object, in bytes.
     pub size: u32,
-    /// Pages of a span: a power of two.
+    /// Pages of a span, a power of two.
     pub span_pages: u32,
     /// Objects of a span.
     pub capacity: u16,
-    /// Most objects that a core keeps for itself.
+    /// The maximum number of objects in a core's cache.
     pub most_cached: u16,
 }
 
-/// Most objects of a class that a core keeps for itself.
+/// The maximum number of objects of any class in a core's cache.
 pub(crate) const MOST_CACHED: usize = 128;
 
-/// Most bytes of a class that a core keeps for itself, where that is more than two objects.
+/// The maximum bytes of a class in a core's cache; but the maximum is never below two objects.
 const MOST_CACHED_BYTES: usize = 64 * 1024;
 
 const SHAPES: [ClassShape; CLASSES] = {
@@ -53,7 +54,7 @@ const SHAPES: [ClassShape; CLASSES] = {
     shapes
 };
 
-/// The class of a size, by the size in units of 16 bytes, rounded up.
+/// Maps a size, in units of 16 bytes and rounded up, to its class.
 const CLASS_OF_GRAINS: [u8; LARGEST / GRAIN + 1] = {
     let mut classes = [0; LARGEST / GRAIN + 1];
     let mut class = 0;
@@ -79,7 +80,7 @@ const fn shape_of(index: usize) -> ClassShape {
         let doubling = (index - 8) / 4;
         (128 << doubling) + (32 << doubling) * ((index - 8) % 4 + 1)
     };
-    // Large objects share a span with fewer others, lest a small cell's memory is all in half-used spans.
+    // Spans of large objects have a lower minimum of objects, lest most of a small cell's memory is in half-used spans.
     let enough = if size > 8 * 1024 { 4 } else { 8 };
     let mut span_pages = 1;
     loop {
@@ -101,10 +102,10 @@ const fn shape_of(index: usize) -> ClassShape {
 }
 
 impl Class {
-    /// The class of objects of that layout; `None` where they come from the pages directly.
+    /// Returns the class of objects of that layout; `None` if they come from the page allocator directly.
     pub const fn of(layout: Layout) -> Option<Self> {
-        // A size that is a multiple of the alignment has a class that is one, too. This cannot overflow:
-        // a `Layout` is checked for it.
+        // A size that is a multiple of the alignment has a class whose size is one, too. The addition cannot overflow,
+        // by the guarantee of `Layout`.
         let size = if layout.align() <= GRAIN {
             layout.size()
         } else {
@@ -113,39 +114,38 @@ impl Class {
         if size <= LARGEST { Some(Self::of_size(size)) } else { None }
     }
 
-    /// The class of objects of `size` bytes, which is at most [`LARGEST`], aligned at most at [`GRAIN`].
+    /// Returns the class of objects of `size` bytes, at most [`LARGEST`], aligned at most at [`GRAIN`].
     #[inline(always)]
     pub const fn of_size(size: usize) -> Self {
         Self(CLASS_TABLE[size.div_ceil(GRAIN)])
     }
 
-    /// All of them.
+    /// Returns all classes, smallest first.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..CLASSES as u8).map(Self)
     }
 
-    /// The class with that index, which is less than [`CLASSES`].
+    /// Returns the index of the class, less than [`CLASSES`].
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// What a limit of so many objects for a core becomes when it was too small: twice as many, up to
-    /// what the class allows.
+    /// Returns the next limit of a bin whose limit was too small: twice as much, up to the class's maximum.
     pub fn raised(self, limit: usize) -> usize {
         (limit * 2).max(2).min(limit.max(self.shape().most_cached.into()))
     }
 
-    /// What is fixed for it.
+    /// Returns the constants of the class.
     pub fn shape(self) -> &'static ClassShape {
         &SHAPE_TABLE[self.index()]
     }
 }
 
-/// `table[class.index()]` without a comparison, for the path that every allocation takes.
+/// Returns `table[class.index()]` without a bounds check, for the path of every allocation.
 #[inline(always)]
 pub(crate) fn entry<T>(table: &[T; CLASSES], class: Class) -> &T {
-    // SAFETY: a `Class` is made in this file alone, with an index below `CLASSES`: from `CLASS_TABLE`, whose
-    // last and largest entry is asserted to be `CLASSES - 1`, or by `all`.
+    // SAFETY: only this file creates a `Class`, with an index below `CLASSES`: from `CLASS_TABLE`, whose last and
+    // largest entry is asserted to be `CLASSES - 1`, or in `all`.
     unsafe { table.get_unchecked(class.index()) }
 }
 
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_gets_the_smallest_class_that_holds_it() {
+    fn a_size_gets_the_smallest_sufficient_class() {
         let sizes: [usize; CLASSES] = core::array::from_fn(|index| SHAPES[index].size as usize);
         assert!(sizes.is_sorted());
         for size in 1..=LARGEST {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_class_of_a_layout_is_aligned_as_the_layout_is() {
+    fn the_class_of_a_layout_has_its_alignment() {
         for align in (0..20).map(|shift| 1 << shift) {
             for size in 1..=LARGEST + 1 {
                 let layout = Layout::from_size_align(size, align).unwrap();
@@ -180,13 +180,13 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_powers_of_two_and_used_to_seven_eighths() {
+    fn spans_are_powers_of_two_and_waste_at_most_an_eighth() {
         for class in Class::all() {
             let shape = class.shape();
             let span = shape.span_pages as usize * PAGE_SIZE;
             assert!(shape.span_pages.is_power_of_two());
             assert!(shape.capacity as usize * shape.size as usize * 8 >= span * 7);
-            assert!(span / GRAIN <= u16::MAX as usize, "offsets are 16 bits");
+            assert!(span / GRAIN <= u16::MAX as usize, "an object's offset must fit 16 bits");
             assert!(shape.capacity >= shape.most_cached.min(4));
             assert_eq!(shape.span_pages == 1, shape.size as usize <= LARGEST_OF_PAGES);
         }

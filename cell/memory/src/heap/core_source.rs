@@ -1,27 +1,26 @@
-//! Which core asks.
+//! The interface by which the heap learns the current core.
 
 use isola_abi::id::MAX_CORES;
 
-/// Says which core runs.
+/// A source of the current core's index.
 ///
 /// # Safety
-/// The index is below [`MAX_CORES`]. Two threads of execution with the same index never run at the same time
-/// (what one did happens before what the next does), and one is never interrupted by another of the same
-/// index within the allocator.
+/// The index is below [`MAX_CORES`]. Two threads of execution with the same index never run at the same time (the
+/// accesses of one happen before those of the next), and within the allocator no thread is interrupted by another of
+/// its index.
 pub unsafe trait CoreSource {
-    /// The index of the core that runs.
+    /// Returns the index of the current core.
     fn current_core(&self) -> usize;
 }
 
-/// The core's own block (`isola-ebbs`) says it: the source of every cell, bare or hosted.
+/// The source of every cell, bare or hosted: the core's own block (`isola-ebbs`).
 ///
-/// Nothing can be allocated on a core before it has entered its block.
+/// A core cannot allocate before it has entered its block.
 pub struct ThisCore;
 
-// SAFETY: platforms enter one block a core, numbered from 0 as the descriptor lists the cell's cores, of
-// which it has at most `MAX_CORES` (`CoreBlock::new` refuses more, `CoreBlock::enter` demands that no other core has
-// the same index).
-// Interrupts are taken between events only, when no core is within the allocator.
+// SAFETY: a platform enters one block per core, numbered from 0 in the order of the descriptor's cores, of which there
+// are at most `MAX_CORES` (`CoreBlock::new` rejects more, `CoreBlock::enter` demands that no other core has the same
+// index). Cores take interrupts only between events, when none is within the allocator.
 unsafe impl CoreSource for ThisCore {
     #[inline(always)]
     fn current_core(&self) -> usize {

@@ -1,10 +1,10 @@
-//! Objects that are too large for a class: runs of pages, or in pieces where no run is long enough.
+//! Objects beyond the size classes: runs of pages, or virtually contiguous allocations if no run is long enough.
 //!
-//! An object that grows and cannot do so where it is goes to a longer run, and its bytes are copied. Two kinds take
-//! their pages with them instead, without a copy: those that are in pieces, and those of 2 MiB and more, as then the
-//! processor's large pages can be moved. So does any other for which there is no memory to be copied to.
+//! An object that must move to grow is copied to a longer run. Two kinds of objects move by remapping their pages
+//! instead: virtually contiguous ones, and those of 2 MiB and more at a multiple of 2 MiB, whose large pages can be
+//! remapped. Any other object does so as well if there is no memory for a copy.
 //!
-//! An object of a class that cannot get a span, which is a run, is in pieces as well.
+//! If a size class cannot get a span, which is a run, its objects become virtually contiguous too, one by one.
 
 use super::class::{Class, LARGEST_OF_PAGES};
 use super::free_list::FreeList;
@@ -16,20 +16,20 @@ use core::ptr::{self, NonNull};
 use core::sync::atomic::Ordering;
 use isola_abi::layout::PageSize;
 
-/// Objects of a length and more take their pages with them, where these begin at a multiple of it.
+/// Objects of this length and more, at a multiple of it, move by remapping.
 const TAKES_PAGES: usize = PageSize::TwoMib.bytes();
 
-/// How an object moves to where it has more room.
+/// When [`Heap::relocate`] remaps an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
-    /// By its pages, if that is better than to copy it.
+    /// If remapping is better than a copy.
     WhereBetter,
-    /// By its pages.
+    /// Even if a copy would be better.
     Always,
 }
 
 impl<C: CoreSource> Heap<C> {
-    /// An object that is aligned at more than 16 bytes or larger than the largest class.
+    /// Allocates an object that is aligned at more than 16 bytes or larger than the largest class.
     #[cold]
     #[inline(never)]
     pub(super) fn allocate_unusual(&self, layout: Layout) -> *mut u8 {
@@ -54,29 +54,29 @@ impl<C: CoreSource> Heap<C> {
         Some(memory)
     }
 
-    /// Takes such an object back.
+    /// Frees such an object.
     ///
     /// # Safety
-    /// It is of that layout and of this heap, and nobody uses it.
+    /// It is of that layout and of this heap, and unused.
     #[cold]
     #[inline(never)]
     pub(super) unsafe fn free_unusual(&self, object: NonNull<u8>, layout: Layout) {
         if let Some(class) = Class::of(layout) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the object is of the class of `layout`, of this heap, and unused.
             return unsafe { self.free_cached(object, class) };
         }
         let pages = pages_of(layout);
         if is_mapped(object.addr().get()) {
-            // SAFETY: the caller's promise; it came from there with that many pages.
+            // SAFETY: as above; `mapped::allocate` or `mapped::relocate` returned it, with that many pages.
             unsafe { mapped::free(&self.pages, object, pages) };
         } else {
-            // SAFETY: as above.
+            // SAFETY: as above; it is a run of that many pages.
             unsafe { self.pages.free(object, pages) };
         }
         self.count_large(object, pages.wrapping_neg());
     }
 
-    /// Makes an object one of another size where it is; true when it is done.
+    /// Changes an object's layout in place; true on success.
     ///
     /// # Safety
     /// It is of that layout and of this heap.
@@ -88,11 +88,12 @@ impl<C: CoreSource> Heap<C> {
                 let done = match wanted {
                     0 => false,
                     wanted if wanted == had => true,
-                    // SAFETY: the caller's promise; it came from there with that many pages.
+                    // SAFETY: the caller guarantees that the object is of `layout`, thus from `mapped` with `had`
+                    // pages.
                     wanted if is_mapped(object.addr().get()) => unsafe {
                         mapped::resize(&self.pages, self.near(), object, had, wanted)
                     },
-                    // SAFETY: as above.
+                    // SAFETY: the caller guarantees that the object is of `layout`, thus a run of `had` pages.
                     wanted => unsafe { self.pages.resize(object, had, wanted) },
                 };
                 if done {
@@ -104,10 +105,11 @@ impl<C: CoreSource> Heap<C> {
         }
     }
 
-    /// Moves an object to where it is larger, by its pages; `None` where that is not done: then nothing has changed.
+    /// Moves an object to a place with more room by remapping its pages. Returns `None` without any change if remapping
+    /// is impossible, or `way` does not ask for it.
     ///
     /// # Safety
-    /// It is of that layout and of this heap, and counts as given back if it was moved.
+    /// It is of that layout and of this heap. If it was moved, its old address is freed.
     #[cold]
     #[inline(never)]
     pub(super) unsafe fn relocate(
@@ -125,7 +127,7 @@ impl<C: CoreSource> Heap<C> {
         if way == Move::WhereBetter && !is_better {
             return None;
         }
-        // SAFETY: the caller's promise; it came from there with that many pages.
+        // SAFETY: the caller guarantees that the object is of `layout`, thus has `had` pages.
         let moved =
             unsafe { mapped::relocate(&self.pages, self.near(), object, had, (pages, layout.align())) }?;
         self.count_large(object, had.wrapping_neg());
@@ -133,7 +135,7 @@ impl<C: CoreSource> Heap<C> {
         Some(moved)
     }
 
-    /// An object of a class for which there is no span, but memory.
+    /// Allocates an object of a class without a span, from single pages.
     pub(super) fn take_piece(&self, class: Class) -> Option<NonNull<u8>> {
         let size = class.shape().size as usize;
         if size <= LARGEST_OF_PAGES {
@@ -147,10 +149,10 @@ impl<C: CoreSource> Heap<C> {
         Some(object)
     }
 
-    /// Takes those objects of a class back that are in pieces; returns the others.
+    /// Frees the virtually contiguous ones of a class's objects; returns the others.
     ///
     /// # Safety
-    /// They are of that class and of this heap, and nobody uses them.
+    /// They are of that class and of this heap, and unused.
     #[cold]
     pub(super) unsafe fn give_pieces(&self, class: Class, mut objects: FreeList) -> FreeList {
         let pages = (class.shape().size as usize).div_ceil(PAGE_SIZE);
@@ -159,17 +161,18 @@ impl<C: CoreSource> Heap<C> {
             if is_mapped(object.addr().get()) {
                 self.pieces.fetch_sub(1, Ordering::Relaxed);
                 self.mapped_pages.fetch_sub(pages, Ordering::Relaxed);
-                // SAFETY: the caller's promise; it came from `take_piece`.
+                // SAFETY: the caller guarantees that the object is unused; `take_piece` allocated it with that many
+                // pages.
                 unsafe { mapped::free(&self.pages, object, pages) };
             } else {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees that the object is of the class and unused.
                 unsafe { others.push(object) };
             }
         }
         others
     }
 
-    /// Counts `more` pages of an object, modulo 2^64.
+    /// Adds `more` pages, modulo 2^64, to the counters of the object's kind.
     fn count_large(&self, object: NonNull<u8>, more: usize) {
         self.large_pages.fetch_add(more, Ordering::Relaxed);
         if is_mapped(object.addr().get()) {
@@ -179,7 +182,7 @@ impl<C: CoreSource> Heap<C> {
     }
 }
 
-/// How many pages an object without a class has.
+/// Returns the number of pages of an object without a class.
 fn pages_of(layout: Layout) -> usize {
     layout.size().div_ceil(PAGE_SIZE)
 }

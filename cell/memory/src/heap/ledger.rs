@@ -1,25 +1,25 @@
-//! What memory each activity uses, in the cell's ledger: counted where objects come and go in batches, so that the path
-//! that every allocation takes knows nothing of it. See [`isola_abi::ledger::ActivityReport::memory_bytes`].
+//! The memory of each activity, in the cell's ledger. Objects are counted when they move in batches, so the path of
+//! every allocation has no accounting. See [`isola_abi::ledger::ActivityReport::memory_bytes`].
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use isola_abi::ledger::{self, ActivityReport};
 use isola_abi::report::{CoreReport, Report};
 
-/// Where it is written; nowhere so far.
+/// The counters of the ledger; none until `report_to`.
 pub(super) struct Ledger {
-    /// The first core's record in the report.
+    /// The first core's record in the report, or null.
     cores: AtomicPtr<CoreReport>,
-    /// How many there are in a row; stored before that.
+    /// The number of cores; stored before `cores`.
     count: AtomicUsize,
-    /// The first core's counters; those of the others follow. Stored before `cores`.
+    /// The first core's counters; those of the other cores follow. Stored before `cores`.
     counters: AtomicPtr<ActivityReport>,
-    /// How many counters a core has; stored before `cores`.
+    /// The number of counters per core; stored before `cores`.
     slots: AtomicUsize,
 }
 
 impl Ledger {
-    /// One that writes nothing.
+    /// Returns one without counters.
     pub const fn new() -> Self {
         Self {
             cores: AtomicPtr::new(ptr::null_mut()),
@@ -29,7 +29,7 @@ impl Ledger {
         }
     }
 
-    /// Writes there from now on.
+    /// Counts in this ledger from now on.
     pub fn report_to(&self, report: &'static Report, ledger: ledger::Ledger<'static>) {
         let counters = ledger.counters();
         let slots = ledger.records().len();
@@ -40,26 +40,26 @@ impl Ledger {
         self.cores.store(report.cores.as_ptr().cast_mut(), Ordering::Release);
     }
 
-    /// The activity that runs on `core`, the one that calls, has `bytes` more, modulo 2^64.
+    /// Adds `bytes`, modulo 2^64, to the activity that runs on `core`, the calling core.
     pub fn add(&self, core: usize, bytes: usize) {
         let cores = self.cores.load(Ordering::Acquire);
         if cores.is_null() || core >= self.count.load(Ordering::Relaxed) {
             return;
         }
-        // SAFETY: both came from a reference that lives for good, to at least so many records.
+        // SAFETY: `cores` came from a `'static` reference to at least `count` records.
         let activity = unsafe { &*cores.add(core) }.activity.load(Ordering::Relaxed) as usize;
         let slots = self.slots.load(Ordering::Relaxed);
         if activity < slots {
             let counters = self.counters.load(Ordering::Relaxed);
-            // SAFETY: it came from a reference that lives for good, to `slots` counters for each of `count` cores.
+            // SAFETY: `counters` came from a `'static` reference to `slots` counters for each of `count` cores.
             let activity = unsafe { &*counters.add(core * slots + activity) };
-            // The core alone writes it.
+            // Only this core writes the counter.
             let before = activity.memory_bytes.load(Ordering::Relaxed);
             activity.memory_bytes.store(before.wrapping_add(bytes as u64), Ordering::Relaxed);
         }
     }
 
-    /// It has `bytes` less.
+    /// Subtracts `bytes` from the activity that runs on `core`, the calling core.
     pub fn subtract(&self, core: usize, bytes: usize) {
         self.add(core, bytes.wrapping_neg());
     }

@@ -1,17 +1,17 @@
 //! The heap: the general allocator of a cell.
 //!
-//! An object of up to 32 KiB is taken from the list of its size class ([`class`]) in the cache of the core
-//! that asks ([`cache`]), and freed into the cache of the core that frees it. Caches get objects from, and
-//! give objects to, the central lists of classes and nodes ([`central`]) in batches; those make them of pages.
+//! An object of up to 32 KiB comes from the bin of its size class ([`class`]) in the current core's cache ([`cache`]).
+//! A free returns it to the cache of the freeing core. Batches of objects move between the caches and the central list
+//! of each class and node ([`central`]), which cuts pages into objects.
 //!
-//! A core gets objects of its own node as long as there are such. An object that is freed on another core stays there
-//! until that core has too many: then it goes back, with a batch, to the list of the node that it is of. Nothing is sorted,
-//! locked or counted before (decision 0014).
+//! A core gets objects of its own node while that has any. A freed object stays in the freeing core's cache until the
+//! cache is full; then it moves, with a batch, to the central list of its node. Only then does the heap look up the
+//! node and take a lock (decision 0014).
 //!
-//! What is larger is a run of pages, or in pieces ([`mapped`](crate::mapped)) where no run is long enough.
+//! A larger object is a run of pages, or virtually contiguous ([`mapped`](crate::mapped)) if no run is long enough.
 //!
-//! When the pages have run out, the core that notices gives back everything in its cache and all empty
-//! spans, tries again, and makes the others empty their caches when they next get to it.
+//! If the pages run out, the core that notices it empties its cache, frees all empty spans and tries again. The other
+//! cores empty their caches when they next refill, spill or are idle.
 
 mod cache;
 mod central;
@@ -51,25 +51,25 @@ pub use self::statistics::{ClassStatistics, HeapStatistics};
 /// ```
 pub struct Heap<C = ThisCore> {
     cores: C,
-    /// Of each core; `NO_CACHE` until it has one. A core writes its own alone.
+    /// The cache of each core, `NO_CACHE` until it has one. Each core writes only its own entry.
     caches: [AtomicPtr<CoreCache>; MAX_CORES],
-    /// The node that each core belongs to.
+    /// The node of each core.
     nodes: [AtomicU8; MAX_CORES],
     central: [[Central; CLASSES]; MAX_NODES],
     pages: Pages,
     ledger: Ledger,
-    /// Pages that are handed out as objects of their own.
+    /// Pages of objects beyond the size classes.
     large_pages: AtomicUsize,
-    /// Those of objects in pieces.
+    /// Pages of virtually contiguous objects.
     mapped_pages: AtomicUsize,
-    /// How many objects of classes are in pieces.
+    /// The number of objects of size classes that are virtually contiguous.
     pieces: AtomicUsize,
     /// How often the pages have run out.
     shortages: AtomicU32,
 }
 
 impl<C: CoreSource> Heap<C> {
-    /// A heap without memory: every request fails until [`Pages::add_range`] was called.
+    /// Returns a heap without memory: every allocation fails until [`Pages::add_range`] adds some.
     pub const fn new(cores: C) -> Self {
         Self {
             cores,
@@ -85,26 +85,26 @@ impl<C: CoreSource> Heap<C> {
         }
     }
 
-    /// The pages below: to add memory, and for who wants pages.
+    /// Returns the page allocator of the heap, to add memory or to allocate pages.
     pub fn pages(&self) -> &Pages {
         &self.pages
     }
 
-    /// Says which node a core belongs to: where it gets its memory from, as long as there is some. Until
-    /// then it is node 0.
+    /// Sets the node of a core, from which it gets its memory while there is any. The default is node 0.
     pub fn set_node(&self, core: usize, node: NodeId) {
         if let Some(place) = self.nodes.get(core) {
             place.store(NodeIndex::of(node).index() as u8, Ordering::Relaxed);
         }
     }
 
-    /// The node of the core that runs, for who wants pages.
+    /// Returns the node of the current core, for the page allocator.
     pub fn near(&self) -> NodeId {
         NodeId(self.node().index() as u32)
     }
 
-    /// Has the report say from now on how short memory is, and what each activity uses. To be called once, on the one core
-    /// that has used memory: what that is counts as the activity's that runs.
+    /// Sets the report that receives the memory pressure, and the ledger that receives the memory of each activity. To
+    /// be called once, while only the calling core has used memory; all memory in use is charged to its current
+    /// activity.
     pub fn report_to(&self, report: &'static Report, ledger: isola_abi::ledger::Ledger<'static>) {
         self.pages.report_to(&report.memory);
         self.ledger.report_to(report, ledger);
@@ -112,7 +112,7 @@ impl<C: CoreSource> Heap<C> {
         self.ledger.add(self.cores.current_core(), object_bytes + cached_bytes + large_bytes);
     }
 
-    /// Empties the cache of the core that runs: before it goes away, or when memory is short.
+    /// Empties the current core's cache, before the core leaves or if memory is short.
     pub fn empty_cache(&self) {
         let cache = self.cache();
         if !ptr::eq(cache, &NO_CACHE) {
@@ -120,8 +120,8 @@ impl<C: CoreSource> Heap<C> {
         }
     }
 
-    /// Empties the cache of the core that runs if memory is short, or has run out since it last did. Costs a few
-    /// instructions when it has not; the platform calls it when the core has nothing better to do.
+    /// Empties the current core's cache if memory is short, or if the pages have run out since the last call. Otherwise
+    /// it costs a few instructions. The platform calls it when the core is idle.
     pub fn relieve(&self) {
         let cache = self.cache();
         if ptr::eq(cache, &NO_CACHE) {
@@ -133,32 +133,32 @@ impl<C: CoreSource> Heap<C> {
         }
     }
 
-    /// Has pages free again of what nobody uses, as if memory had run out: the core that runs gives back what it keeps, the
-    /// others do when they come to it.
+    /// Frees unused pages as if memory had run out: the current core empties its cache now, the others when they next
+    /// refill, spill or are idle.
     pub fn give_back(&self) {
         self.report_shortage();
     }
 
-    /// Has pages free again of objects that cores have given back.
+    /// Returns empty spans to the page allocator.
     pub fn trim(&self) {
         for node in self.pages.nodes_from(self.node()) {
             Class::all().for_each(|class| self.central(node, class).trim(&self.pages, class));
         }
     }
 
-    /// The cache of the core that runs.
+    /// Returns the current core's cache.
     #[inline(always)]
     fn cache(&self) -> &CoreCache {
         let core = self.cores.current_core();
         debug_assert!(core < MAX_CORES);
-        // SAFETY: `CoreSource` promises an index below `MAX_CORES`.
+        // SAFETY: `CoreSource` guarantees an index below `MAX_CORES`.
         let cache = unsafe { self.caches.get_unchecked(core) }.load(Ordering::Relaxed);
-        // SAFETY: it points to `NO_CACHE`, or to a cache that this core has made in `cache_or_new`; neither
-        // ever goes away.
+        // SAFETY: the pointer is to `NO_CACHE`, or to a cache that this core created in `cache_or_new`; neither is ever
+        // freed.
         unsafe { &*cache }
     }
 
-    /// The cache of the core that runs, made if need be; `None` where there is no memory for one.
+    /// Returns the current core's cache, created if need be; `None` if there is no memory for one.
     fn cache_or_new(&self) -> Option<&CoreCache> {
         let cache = self.cache();
         if !ptr::eq(cache, &NO_CACHE) {
@@ -166,25 +166,25 @@ impl<C: CoreSource> Heap<C> {
         }
         let class = const { Class::of(Layout::new::<CoreCache>()) }?;
         let cache = self.take_one(class)?.cast::<CoreCache>();
-        // SAFETY: an object of the class of that layout, which nobody else has.
+        // SAFETY: an object of the class of that layout, to which no other pointer exists.
         unsafe { CoreCache::make(cache) };
         self.caches.get(self.cores.current_core())?.store(cache.as_ptr(), Ordering::Release);
         Some(self.cache())
     }
 
-    /// The node of the core that runs.
+    /// Returns the node of the current core.
     fn node(&self) -> NodeIndex {
         let node = self.nodes.get(self.cores.current_core()).map_or(0, |node| node.load(Ordering::Relaxed));
         NodeIndex::of(NodeId(node.into()))
     }
 
-    /// The central list of a node's objects of a class.
+    /// Returns the central list of a node and a class.
     fn central(&self, node: NodeIndex, class: Class) -> &Central {
         entry(node.entry(&self.central), class)
     }
 
-    /// Hands up to `wanted` objects from a central list to `to`: of the core's node, or else of one that has some.
-    /// Returns how many.
+    /// Passes up to `wanted` objects from a central list to `to`: of the core's node, or else of another node that has
+    /// any. Returns their number.
     fn take(&self, class: Class, wanted: usize, mut to: impl FnMut(NonNull<u8>)) -> usize {
         let nodes = self.pages.nodes_from(self.node());
         let taken = nodes
@@ -195,21 +195,21 @@ impl<C: CoreSource> Heap<C> {
         taken
     }
 
-    /// One of them.
+    /// Takes one object from a central list.
     fn take_one(&self, class: Class) -> Option<NonNull<u8>> {
         let mut object = None;
         self.take(class, 1, |taken| object = Some(taken));
         object
     }
 
-    /// Gives objects back to the central lists of the nodes that they are of.
+    /// Returns objects to the central lists of their nodes.
     ///
     /// # Safety
-    /// The objects are of that class and of this heap.
+    /// The objects are of that class and of this heap, and unused.
     unsafe fn give(&self, class: Class, mut objects: FreeList) {
         self.ledger.subtract(self.cores.current_core(), objects.len() * class.shape().size as usize);
         if self.pieces.load(Ordering::Relaxed) > 0 {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's guarantee is that of `give_pieces`.
             objects = unsafe { self.give_pieces(class, objects) };
         }
         let mut by_node = [const { FreeList::new() }; MAX_NODES];
@@ -221,19 +221,19 @@ impl<C: CoreSource> Heap<C> {
             let page = PageNumber::of(object.addr().get());
             let node = self.pages.ranges().find(page).map_or(0, |range| range.node().index());
             if let Some(list) = by_node.get_mut(node) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees that the object is of the class and unused.
                 unsafe { list.push(object) };
             }
         }
         for (node, list) in NodeIndex::all().zip(by_node) {
             if list.len() > 0 {
-                // SAFETY: the caller's promise.
+                // SAFETY: as above.
                 unsafe { self.central(node, class).give(&self.pages, class, list) };
             }
         }
     }
 
-    /// An object when the cache has none.
+    /// Allocates an object when the cache has none of its class.
     #[cold]
     #[inline(never)]
     fn refill(&self, class: Class) -> *mut u8 {
@@ -248,12 +248,12 @@ impl<C: CoreSource> Heap<C> {
         bump(&cache.refills);
         let bin = cache.bin(class);
         bin.raise_limit(class.raised(bin.limit()));
-        // SAFETY: an object from the central list is nobody's. There is room: the bin is empty.
+        // SAFETY: an object from the central list is unused. There is room, as the bin is empty.
         let put = |object| assert!(unsafe { bin.push(object) }.is_ok());
         if self.take(class, bin.limit() / 2, put) == 0 {
             let object = self.take_piece(class).or_else(|| {
                 self.report_shortage();
-                // Which has taken the bin's right to hold anything.
+                // `report_shortage` has set the bin's limit to 0.
                 self.take_one(class).or_else(|| self.take_piece(class))
             });
             return object.map_or(ptr::null_mut(), NonNull::as_ptr);
@@ -263,17 +263,17 @@ impl<C: CoreSource> Heap<C> {
         object.map_or(ptr::null_mut(), NonNull::as_ptr)
     }
 
-    /// Takes an object back when the cache has no room.
+    /// Frees an object when the cache has no room for it.
     ///
     /// # Safety
-    /// The object is of that class and of this heap, and nobody uses it.
+    /// The object is of that class and of this heap, and unused.
     #[cold]
     #[inline(never)]
     unsafe fn spill(&self, object: NonNull<u8>, class: Class) {
         let mut surplus = FreeList::new();
         match self.cache_or_new() {
             None => {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees that the object is of the class and unused.
                 unsafe { surplus.push(object) };
             }
             Some(cache) => {
@@ -286,31 +286,31 @@ impl<C: CoreSource> Heap<C> {
                         surplus = bin.take_below(limit / 2);
                     }
                 }
-                // SAFETY: the caller's promise. There is room: the limit was raised, or half of it is free.
+                // SAFETY: as above. There is room: the limit was raised, or half of the bin is empty.
                 assert!(unsafe { bin.push(object) }.is_ok());
                 cache.note(class);
             }
         }
         if surplus.len() > 0 {
-            // SAFETY: the objects are of the class.
+            // SAFETY: all objects of `surplus` are of the class, and unused.
             unsafe { self.give(class, surplus) };
         }
     }
 
-    /// Gives everything in a cache, which is this core's, back.
+    /// Empties the current core's cache.
     fn empty(&self, cache: &CoreCache) {
         for class in Class::all() {
             let list = cache.bin(class).empty();
             cache.note(class);
             if list.len() > 0 {
                 bump(&cache.spills);
-                // SAFETY: the bin's objects are of its class.
+                // SAFETY: the bin's objects are of its class, and unused.
                 unsafe { self.give(class, list) };
             }
         }
     }
 
-    /// Gives back what this core can, and asks the others to.
+    /// Frees the unused memory of this core and the central lists, and makes the other cores empty their caches later.
     fn report_shortage(&self) {
         self.shortages.fetch_add(1, Ordering::Relaxed);
         self.relieve();
@@ -318,7 +318,7 @@ impl<C: CoreSource> Heap<C> {
         collect();
     }
 
-    /// Empties this core's cache if there was a shortage since it last did.
+    /// Empties this core's cache if there was a shortage since it last did so.
     fn relieve_shortage(&self, cache: &CoreCache) {
         let shortages = self.shortages.load(Ordering::Relaxed);
         if cache.shortages_seen.load(Ordering::Relaxed) != shortages {
@@ -333,12 +333,12 @@ impl<C: CoreSource> Heap<C> {
     }
 
     /// # Safety
-    /// The object is of that class and of this heap, and nobody uses it.
+    /// The object is of that class and of this heap, and unused.
     #[inline(always)]
     unsafe fn free_cached(&self, object: NonNull<u8>, class: Class) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the object is of the class and unused.
         if let Err(object) = unsafe { self.cache().bin(class).push(object) } {
-            // SAFETY: the caller's promise.
+            // SAFETY: as above.
             unsafe { self.spill(object, class) };
         }
     }

@@ -1,4 +1,4 @@
-//! What the heap does with its memory.
+//! Figures on the heap's use of memory.
 
 use super::cache::{CoreCache, NO_CACHE};
 use super::class::{Class, entry};
@@ -7,25 +7,26 @@ use crate::pages::{PAGE_SIZE, PageStatistics};
 use core::ptr;
 use core::sync::atomic::Ordering;
 
-/// Figures of a heap. They are read while other cores work, so they may miss each other by a little; what a core keeps is
-/// what it kept after its last batch, or when it last called [`Heap::note`].
+/// Figures of a heap. They are read while other cores work, so they may be slightly inconsistent. The figures of a
+/// core's cache are as of its last batch, or of its last call of [`Heap::note`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeapStatistics {
-    /// The pages below.
+    /// The figures of the page allocator.
     pub pages: PageStatistics,
     /// Bytes of all spans.
     pub span_bytes: usize,
-    /// Of them, in objects that the program has (rounded up to their class) and in the caches themselves.
+    /// Bytes of allocated objects of size classes (rounded up to their class), including the caches themselves.
     pub object_bytes: usize,
-    /// Of them, in free objects that cores keep.
+    /// Bytes of free objects in cores' caches.
     pub cached_bytes: usize,
-    /// Bytes of objects that are too large for a class, in whole pages.
+    /// Bytes of objects beyond the size classes, in whole pages.
     pub large_bytes: usize,
-    /// Bytes of objects in pieces, in whole pages: such large ones, and those of classes.
+    /// Bytes of virtually contiguous objects, in whole pages: those beyond the size classes, and those of classes
+    /// without a span.
     pub mapped_bytes: usize,
     /// How often a core's cache got objects from a central list.
     pub refills: u64,
-    /// How often it gave objects to one.
+    /// How often a core's cache gave objects to a central list.
     pub spills: u64,
     /// How often the pages have run out.
     pub shortages: u32,
@@ -36,18 +37,18 @@ pub struct HeapStatistics {
 pub struct ClassStatistics {
     /// Size of an object, in bytes.
     pub size_bytes: usize,
-    /// Spans there are.
+    /// The number of spans.
     pub spans: usize,
-    /// Bytes of a span.
+    /// Bytes of one span.
     pub span_bytes: usize,
-    /// Objects that the program has.
+    /// Allocated objects.
     pub used: usize,
-    /// Free objects that cores keep.
+    /// Free objects in cores' caches.
     pub cached: usize,
 }
 
 impl<C: CoreSource> Heap<C> {
-    /// Notes how much the core that runs keeps, for statistics.
+    /// Notes the fill of the current core's cache, for statistics.
     pub fn note(&self) {
         let cache = self.cache();
         if !ptr::eq(cache, &NO_CACHE) {
@@ -55,7 +56,7 @@ impl<C: CoreSource> Heap<C> {
         }
     }
 
-    /// What the heap does with its memory. Takes the lock of each class in turn.
+    /// Returns the heap's figures. Takes the lock of each central list in turn.
     pub fn statistics(&self) -> HeapStatistics {
         let mut figures = HeapStatistics {
             pages: self.pages.statistics(),
@@ -76,7 +77,7 @@ impl<C: CoreSource> Heap<C> {
         figures
     }
 
-    /// The same by size class, smallest first.
+    /// Returns the figures by size class, smallest first.
     pub fn class_statistics(&self) -> impl Iterator<Item = ClassStatistics> {
         Class::all().map(|class| {
             let shape = class.shape();
@@ -97,10 +98,10 @@ impl<C: CoreSource> Heap<C> {
         })
     }
 
-    /// The caches of all cores, for their counters; those of cores without one are all zero.
+    /// Returns the caches of all cores, for their counters; those of cores without one are zero.
     fn all_caches(&self) -> impl Iterator<Item = &CoreCache> {
-        // SAFETY: the pointers are of `NO_CACHE` or of caches that were written before they were stored with
-        // release order, and never go away. Bins are left alone.
+        // SAFETY: the pointers are to `NO_CACHE`, or to caches that were written before the release store of the
+        // pointer; neither is ever freed. The caller reads only the atomics, not the bins.
         self.caches.iter().map(|cache| unsafe { &*cache.load(Ordering::Acquire) })
     }
 }

@@ -1,12 +1,13 @@
-//! Who has which addresses: two areas, and the page tables that are counted for them.
+//! The allocation of virtual addresses and page tables for virtually contiguous objects.
 //!
 //! ```text
-//!   the last quarter of the window
+//!   the last quarter of the region area
 //!   ├── small: objects of up to 1 MiB, in units of 16 KiB     their page tables stay
-//!   └── large: in units of 2 MiB                              a page table each, free with them
+//!   └── large: in units of 2 MiB                              one page table per unit, freed with it
 //! ```
 //!
-//! Lock order: `AREAS`, then the region table, for page tables. Nothing is allocated, mapped or touched with it held.
+//! Lock order: `AREAS`, then the region table, for page tables. No allocation, mapping or access to an object takes
+//! place with `AREAS` held.
 
 use super::places::{BLOCK_WORDS, Block, Found, Places, Units, Word};
 use crate::pages::PAGE_SIZE;
@@ -16,17 +17,18 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use spin::Mutex;
 
-/// Units of small objects, in bytes.
+/// The unit of the small area, in bytes.
 const SMALL_UNIT: usize = 16 << 10;
 
-/// Longest small object: no range of small ones, with what is behind it in its unit, is all that a page table is of.
+/// The maximum length of a small object. Rounded up to units it is less than the 2 MiB of a page table, so no small
+/// object occupies a whole table.
 const SMALL_MAX: usize = 1 << 20;
 
-/// Units of large objects, in bytes: a page table each.
+/// The unit of the large area, in bytes: the memory that one page table maps.
 const LARGE_UNIT: usize = PageSize::TwoMib.bytes();
 
-/// So many units are made free at once, and so many bytes are taken out of use: less than a table of the second level
-/// is of. Of small units, less than a table of the last one is of.
+/// The maximum units that are freed at once, and the bytes that are unmapped at once: less than a second-level table
+/// maps (1 GiB), and in the small area less than a last-level table maps (2 MiB).
 const UNITS_AT_ONCE: usize = 64;
 pub(super) const BYTES_AT_ONCE: usize = UNITS_AT_ONCE * LARGE_UNIT;
 
@@ -34,10 +36,10 @@ const _: () = assert!(UNITS_AT_ONCE * SMALL_UNIT <= SMALL_MAX && SMALL_MAX < LAR
 
 static AREAS: Mutex<Option<Areas>> = Mutex::new(None);
 
-/// How many units wait.
+/// The number of units that wait for a TLB flush.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// What an area is for.
+/// The kinds of area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Small,
@@ -69,12 +71,12 @@ impl Areas {
     }
 }
 
-/// Which part of the window is for objects; regions have the other.
+/// Returns the part of the region area for virtually contiguous objects; the rest is for regions.
 pub(super) fn mapped_part(window: Extent) -> Extent {
     window.eighths(6, 2)
 }
 
-/// Makes addresses that wait free, as far as every core has forgotten them. A load where there are none.
+/// Frees the waiting addresses for which all cores have flushed their TLBs. If none are waiting, it costs one load.
 pub(crate) fn collect() {
     if WAITING.load(Ordering::Relaxed) == 0 {
         return;
@@ -89,7 +91,8 @@ pub(crate) fn collect() {
             })
         });
         let Some((units, extent)) = over else { return };
-        // SAFETY: they were retired when they were given back, and that is over; they are taken until they are freed below.
+        // SAFETY: the addresses were retired when their units began to wait, and `is_over` holds. The units stay taken
+        // until `free` below.
         unsafe { window.forget(extent.start, extent.len) };
         WAITING.fetch_sub(units.count, Ordering::Relaxed);
         if let Some(areas) = AREAS.lock().as_mut() {
@@ -100,7 +103,7 @@ pub(crate) fn collect() {
     }
 }
 
-/// Takes addresses for `count` pages. Returns the first.
+/// Allocates addresses for `count` pages at a multiple of `align`; returns the first.
 pub(super) fn take_place(window: &dyn Window, count: usize, align: usize) -> Option<usize> {
     let bytes = count.checked_mul(PAGE_SIZE)?;
     collect();
@@ -120,12 +123,12 @@ pub(super) fn take_place(window: &dyn Window, count: usize, align: usize) -> Opt
         drop(guard);
         let block = new_block()?;
         let unused = AREAS.lock().as_mut().and_then(|areas| areas.of(kind).add_block(block));
-        // The heap is not called with the lock held.
+        // Dropped after the lock is released, as the heap must not be called with it held.
         drop(unused);
     }
 }
 
-/// Bits for further units.
+/// Allocates a block of the bitmap, for further units.
 fn new_block() -> Option<Box<Block>> {
     let mut words: Vec<Word> = Vec::new();
     words.try_reserve_exact(BLOCK_WORDS).ok()?;
@@ -133,7 +136,7 @@ fn new_block() -> Option<Box<Block>> {
     words.into_boxed_slice().try_into().ok()
 }
 
-/// Takes the addresses behind an object of `had` pages for one of `wanted`; false where it cannot have them.
+/// Allocates the addresses behind an object of `had` pages so that it has room for `wanted`; false if they are taken.
 pub(super) fn lengthen_place(start: usize, had: usize, wanted: usize) -> bool {
     let mut guard = AREAS.lock();
     let Some(areas) = guard.as_mut() else { return false };
@@ -146,7 +149,7 @@ pub(super) fn lengthen_place(start: usize, had: usize, wanted: usize) -> bool {
     more.count == 0 || (places.are_free(more) && take_units(places, more))
 }
 
-/// Takes units, which are free, and counts the page tables that they can need; false where these are not to be had.
+/// Marks free units as taken and reserves the page tables that they may need; false if there are too few tables.
 fn take_units(places: &mut Places, units: Units) -> bool {
     let extent = places.extent(units);
     let grown = |bytes: usize| extent.end().div_ceil(bytes).saturating_sub(places.used_end().div_ceil(bytes));
@@ -159,12 +162,13 @@ fn take_units(places: &mut Places, units: Units) -> bool {
     has_tables
 }
 
-/// How many page tables are of these units alone: free with them. Those of small units stay.
+/// Returns the number of page tables that only these units use and that are freed with them. Those of small units stay.
 fn tables_with(places: &Places, units: Units) -> usize {
     if places.unit_bytes() == LARGE_UNIT { units.count } else { 0 }
 }
 
-/// Has the units of an object of `had` pages wait that one of `kept` does not need.
+/// Frees the units of an object of `had` pages that one of `kept` pages does not need, once all cores have flushed
+/// their TLBs.
 pub(super) fn give_units(start: usize, kept: usize, had: usize, retired: Retired) {
     if let Some(areas) = AREAS.lock().as_mut() {
         let places = areas.at(start);
@@ -177,7 +181,7 @@ pub(super) fn give_units(start: usize, kept: usize, had: usize, retired: Retired
     }
 }
 
-/// The end of the last unit of an object.
+/// Returns the end of an object's last unit.
 pub(super) fn end_of(start: usize, count: usize) -> usize {
     AREAS.lock().as_mut().map_or(start, |areas| {
         let places = areas.at(start);

@@ -1,21 +1,21 @@
-//! Large objects in pieces: memory that is not contiguous, at addresses that are.
+//! Virtually contiguous allocations: large heap objects of several physical pieces, mapped at consecutive addresses.
 //!
-//! Where memory is so cut up that no run of pages is long enough for an object of the heap, the object is made of the
-//! largest blocks there are, one after the other in the window of [`regions`](crate::regions): all of it there from the
-//! beginning, never paged. An object of several MiB that does not fit any more where it is moves in the same way: its
-//! pages come to stand in front of further ones, and its bytes stay where they are (decision 0019).
+//! If memory is so fragmented that no run of pages is long enough for an object, the heap maps the largest free blocks
+//! one after the other in the region area ([`regions`](crate::regions)). All pages of such an object are always
+//! present. An object of several MiB that cannot grow in place moves in the same way: its pages are remapped in front
+//! of further ones, without a copy (decision 0019).
 //!
-//! Their addresses are the last quarter of the window (`areas`), a bit a unit (`places`).
+//! The addresses are the last quarter of the region area (`areas`), with a bit per unit (`places`).
 //!
-//! An object of a size class comes here too where its class cannot get a span, which is a run of up to 32 pages. It is freed
-//! into a core's cache like any other, and its pages come back when the cache gives it back.
+//! An object of a size class is allocated here too if its class cannot get a span, a run of up to 32 pages. A free puts
+//! it into a core's cache like any other object; its pages are freed when it leaves the cache.
 //!
-//! No record says what is where. That an address is of such an object is told by the window it is in, how long the
-//! object is by who frees it, and which pages it has by the page tables.
+//! There is no record per object. Its address shows that it is virtually contiguous, the caller of the free passes its
+//! length, and the page tables contain its pages.
 //!
-//! **What waits.** Pages of an object that is gone are free at once: a core may remember that they were at its
-//! addresses, but nobody uses these any more. The addresses and the page tables must wait until all cores have
-//! forgotten (`areas::collect`).
+//! **Reuse.** The pages of a freed object are free at once: TLBs may still map its addresses to them, but no valid
+//! pointer to these addresses exists. The addresses and page tables are reused after all cores have flushed their TLBs
+//! (`areas::collect`).
 
 mod areas;
 mod places;
@@ -28,7 +28,7 @@ use isola_abi::id::NodeId;
 
 pub(crate) use self::areas::collect;
 
-/// Whether the object at `address` is in pieces.
+/// Returns whether the object at `address` is virtually contiguous.
 pub fn is_mapped(address: usize) -> bool {
     window().is_some_and(|window| {
         let part = mapped_part(window.extent());
@@ -36,7 +36,8 @@ pub fn is_mapped(address: usize) -> bool {
     })
 }
 
-/// Makes an object of `count` pages at a multiple of `align`; `None` where there is no memory, or no place.
+/// Allocates an object of `count` pages at a multiple of `align`; `None` if memory, addresses or page tables have run
+/// out.
 pub(crate) fn allocate(pages: &Pages, node: NodeId, count: usize, align: usize) -> Option<NonNull<u8>> {
     let window = window()?;
     if !has_room(pages, count) {
@@ -46,27 +47,27 @@ pub(crate) fn allocate(pages: &Pages, node: NodeId, count: usize, align: usize) 
     if fill(window, pages, node, start, 0..count) {
         return NonNull::new(ptr::with_exposed_provenance_mut(start));
     }
-    // SAFETY: nobody knows of the object.
+    // SAFETY: the object was not returned to any caller.
     unsafe { give_place(window, pages, start, count) };
     None
 }
 
-/// Takes an object back.
+/// Frees an object.
 ///
 /// # Safety
-/// It is from here, of that allocator and of so many pages, and nobody uses it any more.
+/// It came from this module with that allocator and that many pages, and is unused.
 pub(crate) unsafe fn free(pages: &Pages, object: NonNull<u8>, count: usize) {
     let Some(window) = window() else { return };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's guarantee is that of `give_place`.
     unsafe { give_place(window, pages, object.addr().get(), count) };
     collect();
 }
 
-/// Makes an object of `had` pages one of `wanted` (at least one) where it is; true when it is done. It always is when
-/// `wanted` is less: then of a large page all that is behind what is wanted stays.
+/// Changes the length of an object in place from `had` pages to `wanted` (at least one); true on success. Shrinking
+/// always succeeds, but the rest of a large page that `wanted` reaches into stays mapped.
 ///
 /// # Safety
-/// As [`free`], where pages from `wanted` on count as given back and those before do not.
+/// As [`free`], for the pages behind the first `wanted`; the others remain the caller's.
 pub(crate) unsafe fn resize(
     pages: &Pages,
     node: NodeId,
@@ -77,7 +78,7 @@ pub(crate) unsafe fn resize(
     let Some(window) = window() else { return false };
     let start = object.addr().get();
     if wanted <= had {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller gives up the pages behind `wanted`.
         unsafe { shorten(window, pages, start, had, wanted) };
         return true;
     }
@@ -90,17 +91,18 @@ pub(crate) unsafe fn resize(
     }
     let filled = fill(window, pages, node, start, there..wanted);
     if !filled {
-        // SAFETY: nobody knows that there was to be more.
+        // SAFETY: the additional addresses were not returned to any caller.
         unsafe { shorten(window, pages, start, wanted, had) };
     }
     filled
 }
 
-/// Moves an object of `had` pages, of here or a run of the page allocator, to where it has `wanted`, more than before:
-/// the same pages, and further ones behind them. `None` where that cannot be; then nothing has changed.
+/// Moves an object of `had` pages, from this module or a run of the page allocator, to new addresses for `wanted`
+/// pages, more than before: the same pages, followed by further ones. Returns `None` without any change if that is
+/// impossible.
 ///
 /// # Safety
-/// As [`free`] or [`Pages::free`], where the object counts as given back, if it was moved.
+/// As [`free`] or [`Pages::free`]; if the object was moved, its old address is freed.
 pub(crate) unsafe fn relocate(
     pages: &Pages,
     node: NodeId,
@@ -114,25 +116,25 @@ pub(crate) unsafe fn relocate(
     let start = take_place(window, wanted.max(there), align)?;
     if there < wanted && !(has_room(pages, wanted - there) && fill(window, pages, node, start, there..wanted))
     {
-        // SAFETY: nobody knows of the place.
+        // SAFETY: the new addresses were not returned to any caller.
         unsafe { give_place(window, pages, start, wanted) };
         return None;
     }
     if is_mapped(from) {
         let mut retired = Retired(0);
         for (offset, len) in parts(from, end_of(from, had) - from) {
-            // SAFETY: the object is the caller's, and so is the place, where these pages are not yet.
+            // SAFETY: both objects are the caller's, and these pages of the new one are still empty.
             retired = unsafe { window.shift(from + offset, len, start + offset) };
         }
         give_units(from, 0, had, retired);
         collect();
     } else {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the object is a run of `had` pages.
         unsafe { pages.take_apart(object, had) };
-        // SAFETY: the run is the caller's, who gives it up for its new place.
+        // SAFETY: the caller gives up the run's old address, so its memory is used only at the new one.
         let mapped = unsafe { window.map(start, object, had * PAGE_SIZE, Carry::Contents) };
         if mapped.is_err() {
-            // SAFETY: nobody knows of the place; the run is not there.
+            // SAFETY: the new addresses were not returned to any caller, and the run is not mapped there.
             unsafe { give_place(window, pages, start, wanted) };
             return None;
         }
@@ -140,13 +142,14 @@ pub(crate) unsafe fn relocate(
     NonNull::new(ptr::with_exposed_provenance_mut(start))
 }
 
-/// Whether so many pages are free, as far as that can be known.
+/// Returns whether that many pages are free, as far as concurrent changes allow.
 fn has_room(pages: &Pages, count: usize) -> bool {
     let figures = pages.statistics();
     count <= figures.total_bytes.saturating_sub(figures.used_bytes) / PAGE_SIZE
 }
 
-/// Has memory come to an object's pages: the largest blocks there are. False where it has run out; then nothing is there.
+/// Maps the largest free blocks as pages `wanted` of an object. Returns false if memory or page tables have run out;
+/// then none of these pages is mapped.
 fn fill(
     window: &dyn Window,
     pages: &Pages,
@@ -158,9 +161,9 @@ fn fill(
     while done < wanted.end {
         let Some((frame, count)) = pages.largest_near(node, wanted.end - done) else { break };
         let (address, len) = (start + done * PAGE_SIZE, count * PAGE_SIZE);
-        // SAFETY: the memory was just handed out, and the addresses are the object's, which has no pages there.
+        // SAFETY: the memory was just allocated, and the addresses belong to the object, which has no pages there.
         if unsafe { window.map(address, frame.memory, len, Carry::Nothing) }.is_err() {
-            // SAFETY: just handed out, page by page.
+            // SAFETY: just allocated, as runs of one page, and not mapped.
             unsafe { pages.free_apart(frame.memory, count) };
             break;
         }
@@ -169,43 +172,44 @@ fn fill(
     let is_full = done == wanted.end;
     if !is_full {
         let (address, len) = (start + wanted.start * PAGE_SIZE, (done - wanted.start) * PAGE_SIZE);
-        // SAFETY: nobody knows of these pages yet.
+        // SAFETY: these pages were not returned to any caller.
         unsafe { unmap(window, pages, address, len) };
     }
     is_full
 }
 
-/// Gives an object's pages and addresses back from `wanted` pages on. What of a large page is behind stays.
+/// Frees an object's pages and addresses behind the first `wanted` pages; the rest of a large page at that point stays
+/// mapped.
 ///
 /// # Safety
-/// The object has `had` pages, and nobody uses those any more.
+/// The object has `had` pages, and those behind `wanted` are unused.
 unsafe fn shorten(window: &dyn Window, pages: &Pages, start: usize, had: usize, wanted: usize) {
     let page = window.page_at(start + wanted * PAGE_SIZE).unwrap_or(PageSize::FourKib);
     let cut = (start + wanted * PAGE_SIZE).next_multiple_of(page.bytes());
     let end = end_of(start, had);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the pages are unused.
     let retired = unsafe { unmap(window, pages, cut, end.saturating_sub(cut)) };
     give_units(start, wanted, had, retired);
     collect();
 }
 
-/// Gives an object's pages and addresses back.
+/// Frees an object's pages and addresses.
 ///
 /// # Safety
-/// The object has `count` pages, and nobody uses it any more.
+/// The object has `count` pages, and is unused.
 unsafe fn give_place(window: &dyn Window, pages: &Pages, start: usize, count: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the pages are unused.
     let retired = unsafe { unmap(window, pages, start, end_of(start, count) - start) };
     give_units(start, 0, count, retired);
 }
 
-/// Takes pages out of use and makes their memory free.
+/// Unmaps pages and frees their memory.
 ///
 /// # Safety
-/// Nobody uses them any more.
+/// The pages are unused.
 unsafe fn unmap(window: &dyn Window, pages: &Pages, start: usize, len: usize) -> Retired {
     let mut run: Option<(NonNull<u8>, usize)> = None;
-    // SAFETY: what is mapped was handed out page by page, and nobody uses it.
+    // SAFETY: mapped memory consists of runs of one page, and the caller guarantees that it is unused.
     let free = |(memory, len): (NonNull<u8>, usize)| unsafe { pages.free_apart(memory, len / PAGE_SIZE) };
     let mut retired = Retired(0);
     for (offset, len) in parts(start, len) {
@@ -213,14 +217,14 @@ unsafe fn unmap(window: &dyn Window, pages: &Pages, start: usize, len: usize) ->
             Some((first, so_far)) if first.addr().get() + *so_far == memory.addr().get() => *so_far += len,
             _ => run.replace((memory, len)).into_iter().for_each(free),
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the pages are unused.
         retired = unsafe { window.unmap(start + offset, len, take) };
     }
     run.into_iter().for_each(free);
     retired
 }
 
-/// What is taken out of use at once of `len` bytes from `start` on: offsets and lengths.
+/// Splits `len` bytes from `start` on into the parts that are unmapped at once; returns their offsets and lengths.
 fn parts(start: usize, len: usize) -> impl Iterator<Item = (usize, usize)> {
     let part = move |offset: usize| (len - offset).min(BYTES_AT_ONCE - (start + offset) % BYTES_AT_ONCE);
     let first = (len > 0).then(|| (0, part(0)));
@@ -230,7 +234,8 @@ fn parts(start: usize, len: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// How many pages an object of `count` has: more, where it was made smaller within a large page.
+/// Returns the number of mapped pages of an object of `count` pages: more than `count` if it was shrunk within a large
+/// page.
 fn pages_there(window: &dyn Window, start: usize, count: usize) -> usize {
     let last = start + (count - 1) * PAGE_SIZE;
     let page = window.page_at(last).unwrap_or(PageSize::FourKib);

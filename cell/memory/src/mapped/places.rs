@@ -1,15 +1,15 @@
-//! Which addresses of an area are taken: a bit a unit.
+//! A bitmap of an area's taken addresses, with one bit per unit.
 //!
-//! Addresses that were given back cannot be used before every core has forgotten them. They stay taken, and wait in one
-//! of two sets: what is given back goes into the *open* one; the *closed* one does not grow, so that its wait ends. Once
-//! it is empty, the two change places.
+//! Freed addresses must not be reused before every core has flushed its TLB. Until then they stay taken and wait in one
+//! of two sets. Newly freed addresses join the *open* set; the *closed* set does not grow, so its wait ends. Once the
+//! closed set is empty, the two swap roles.
 //!
-//! Nothing is allocated here: whoever wants addresses beyond those that bits exist for is asked for more of them.
+//! This module does not allocate: its caller provides the blocks of the bitmap.
 
 use crate::regions::{Extent, Retired};
 use alloc::boxed::Box;
 
-/// Bits of some units: those that are taken, and of them those that wait, by set.
+/// The bits of 64 units: the taken ones, and in each set the waiting ones among these.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Word {
     taken: u64,
@@ -19,7 +19,8 @@ pub(super) struct Word {
 /// Units of a word.
 const WORD: usize = u64::BITS as usize;
 
-/// Bits of further units. An object of the heap of a class that single pages are enough for: no place is needed for it.
+/// The bits of some units. The type is small enough for a class with spans of one page, so its allocation never needs
+/// addresses of an area.
 pub(super) type Block = [Word; BLOCK_WORDS];
 
 /// Words of a block.
@@ -28,37 +29,37 @@ pub(super) const BLOCK_WORDS: usize = 16;
 /// Units of a block.
 const BLOCK: usize = BLOCK_WORDS * WORD;
 
-/// Most blocks of an area.
+/// The maximum number of blocks of an area.
 const BLOCKS: usize = 512;
 
 const _: () = assert!(size_of::<Block>() <= crate::heap::LARGEST_OF_PAGES);
 
-/// Addresses, as units from the first on.
+/// A range of units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Units {
-    /// The first.
+    /// The index of the first unit.
     pub first: usize,
-    /// How many.
+    /// The number of units.
     pub count: usize,
 }
 
-/// What came of the search for addresses.
+/// The result of a search for addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// They are there, and free.
+    /// These units are free.
     At(Units),
-    /// They would be there if the next block existed: see [`Places::add_block`].
+    /// The bitmap is too short: the caller adds a block ([`Places::add_block`]) and tries again.
     NoBlock,
-    /// There are none.
+    /// The area has no such free range.
     Nowhere,
 }
 
-/// Addresses that wait.
+/// A set of waiting units.
 #[derive(Debug)]
 struct Waiting {
-    /// When the last of them were given back.
+    /// The latest retirement in the set.
     since: Retired,
-    /// Where they are, about: all are within.
+    /// Bounds of the set, as unit indices.
     from: usize,
     to: usize,
 }
@@ -67,24 +68,24 @@ impl Waiting {
     const NONE: Self = Self { since: Retired(0), from: usize::MAX, to: 0 };
 }
 
-/// The addresses of an area.
+/// The bitmap of an area.
 #[derive(Debug)]
 pub(super) struct Places {
     area: Extent,
     unit_bytes: usize,
     blocks: [Option<Box<Block>>; BLOCKS],
     block_count: usize,
-    /// All units below are taken.
+    /// All units below this one are taken.
     first_free: usize,
-    /// No unit from here on was ever taken.
+    /// No unit from this one on was ever taken.
     used_end: usize,
     waiting: [Waiting; 2],
-    /// Which of the sets is open.
+    /// The index of the open set.
     open: usize,
 }
 
 impl Places {
-    /// An area of which nothing is taken.
+    /// Returns an area without taken units.
     pub const fn new(area: Extent, unit_bytes: usize) -> Self {
         Self {
             area,
@@ -98,33 +99,33 @@ impl Places {
         }
     }
 
-    /// Where the area is.
+    /// Returns the addresses of the area.
     pub fn area(&self) -> Extent {
         self.area
     }
 
-    /// Length of a unit, in bytes.
+    /// Returns the length of a unit, in bytes.
     pub fn unit_bytes(&self) -> usize {
         self.unit_bytes
     }
 
-    /// So many bytes from `address` on, as units; the last may be part of one.
+    /// Converts a byte range to units; the last may be covered in part.
     pub fn units(&self, address: usize, bytes: usize) -> Units {
         let first = (address - self.area.start) / self.unit_bytes;
         Units { first, count: bytes.div_ceil(self.unit_bytes) }
     }
 
-    /// The addresses of some units.
+    /// Returns the addresses of some units.
     pub fn extent(&self, units: Units) -> Extent {
         Extent { start: self.area.start + units.first * self.unit_bytes, len: units.count * self.unit_bytes }
     }
 
-    /// The end of what was ever taken, as an address.
+    /// Returns the end address of all units that were ever taken.
     pub fn used_end(&self) -> usize {
         self.area.start + self.used_end * self.unit_bytes
     }
 
-    /// Adds bits for further units; gives them back where there are enough.
+    /// Adds a block for further units; returns it if the area has the maximum already.
     pub fn add_block(&mut self, block: Box<Block>) -> Option<Box<Block>> {
         match self.blocks.get_mut(self.block_count) {
             Some(place) => {
@@ -136,7 +137,7 @@ impl Places {
         }
     }
 
-    /// Where the first `bytes` bytes are that are free and begin at a multiple of `align` (a power of two).
+    /// Finds the first `bytes` free bytes at a multiple of `align` (a power of two).
     pub fn find(&mut self, bytes: usize, align: usize) -> Found {
         let count = bytes.div_ceil(self.unit_bytes);
         let total = self.area.len / self.unit_bytes;
@@ -159,20 +160,20 @@ impl Places {
         Found::Nowhere
     }
 
-    /// Whether these units are there and free.
+    /// Returns whether these units exist and are free.
     pub fn are_free(&self, units: Units) -> bool {
         let end = units.first + units.count;
         let there = (self.area.len / self.unit_bytes).min(self.block_count * BLOCK);
         end <= there && self.next(Bit::Taken, units.first, end) == end
     }
 
-    /// Takes units, which are free.
+    /// Marks free units as taken.
     pub fn take(&mut self, units: Units) {
         self.each_word(units, |word, bits| word.taken |= bits);
         self.used_end = self.used_end.max(units.first + units.count);
     }
 
-    /// Gives units back, which wait from now on.
+    /// Adds units to the open set: they wait from now on.
     pub fn give(&mut self, units: Units, since: Retired) {
         let open = self.open;
         self.each_word(units, |word, bits| word.waiting[open] |= bits);
@@ -182,7 +183,8 @@ impl Places {
         set.to = set.to.max(units.first + units.count);
     }
 
-    /// Units, at most `most` in a row, whose wait is over. They are free when [`Self::free`] is called.
+    /// Removes from the closed set a run of at most `most` units whose wait is over. They are free once [`Self::free`]
+    /// is called.
     pub fn next_over(&mut self, most: usize, is_over: impl Fn(Retired) -> bool) -> Option<Units> {
         let closed = 1 - self.open;
         if self.waiting[closed].from >= self.waiting[closed].to {
@@ -202,13 +204,13 @@ impl Places {
         (units.count > 0).then_some(units)
     }
 
-    /// Makes units free whose wait is over.
+    /// Frees units whose wait is over.
     pub fn free(&mut self, units: Units) {
         self.each_word(units, |word, bits| word.taken &= !bits);
         self.first_free = self.first_free.min(units.first);
     }
 
-    /// The first unit from `from` on whose bit is so; `to` where none is before.
+    /// Returns the first unit from `from` on with this property, or `to` if there is none below it.
     fn next(&self, bit: Bit, from: usize, to: usize) -> usize {
         let mut unit = from;
         while unit < to {
@@ -232,7 +234,7 @@ impl Places {
         self.blocks.get(index / BLOCK_WORDS)?.as_ref()?.get(index % BLOCK_WORDS)
     }
 
-    /// Passes each word of some units, with their bits.
+    /// Passes each word of some units, and the units' bits in it, to `change`.
     fn each_word(&mut self, units: Units, change: impl Fn(&mut Word, u64)) {
         let (mut unit, end) = (units.first, units.first + units.count);
         while unit < end {
@@ -248,7 +250,7 @@ impl Places {
     }
 }
 
-/// What is asked of a unit.
+/// A property of a unit.
 #[derive(Clone, Copy)]
 enum Bit {
     Free,
@@ -279,7 +281,7 @@ mod tests {
         Give {
             which: usize,
         },
-        /// So many grace periods end, and so many runs at most of what waited for them are made free.
+        /// Ends `periods` grace periods, and frees at most `runs` runs of the units that waited for them.
         Collect {
             periods: u64,
             runs: usize,
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn an_area_larger_than_its_bits_ends_with_them() {
+    fn an_area_ends_with_the_last_block_of_its_bitmap() {
         let mut places = Places::new(Extent { start: 0, len: (BLOCKS * BLOCK + 1) * UNIT }, UNIT);
         assert!((0..BLOCKS).all(|_| places.add_block(Box::default()).is_none()));
         assert!(places.add_block(Box::default()).is_some());
@@ -306,9 +308,10 @@ mod tests {
     }
 
     proptest! {
-        /// The model: for each unit nothing, or since when it has waited (`u64::MAX`: it is in use).
+        /// The model: for each unit `None` if it is free, `u64::MAX` if it is in use, else the retirement for which it
+        /// waits.
         #[test]
-        fn addresses_are_taken_once_and_wait_until_all_have_forgotten_them(steps in steps()) {
+        fn addresses_are_taken_once_and_reused_after_their_wait(steps in steps()) {
             let mut places = Places::new(AREA, UNIT);
             let mut model = [None; 300];
             let mut taken: Vec<Units> = Vec::new();
@@ -360,7 +363,7 @@ mod tests {
                             let Some(units) = places.next_over(40, |retired| retired.0 <= over) else { break };
                             prop_assert!((1..=40).contains(&units.count));
                             for unit in &mut model[units.first..units.first + units.count] {
-                                prop_assert!(unit.is_some_and(|since| since <= over), "made free too early");
+                                prop_assert!(unit.is_some_and(|since| since <= over), "freed too early");
                                 *unit = None;
                             }
                             places.free(units);
@@ -368,7 +371,7 @@ mod tests {
                     }
                 }
             }
-            // Everything comes back.
+            // All units become free again.
             for units in taken {
                 places.give(units, Retired(now));
             }

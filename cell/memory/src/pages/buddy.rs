@@ -1,15 +1,14 @@
-//! The buddy system: which blocks of `1 << order` pages are free.
+//! The buddy system: a record of the free blocks of `1 << order` pages.
 //!
-//! Blocks are aligned at their size, by their address. A run (any number of pages, one after the other) is
-//! made of blocks: it is cut from one large enough, and what is left over is free at once.
+//! Blocks are naturally aligned, by address. A run (any number of consecutive pages) consists of blocks: it is cut from
+//! a block that is large enough, and the remainder is free at once.
 //!
-//! The one invariant: *every page of a range belongs to exactly one block, and the record at the block's
-//! first page tells its order and whether it is free.* From that follows that the buddy of a block always
-//! begins where some block begins, so that its record may be read: a block that began before it and
-//! reached into it would have to contain its neighbour as well.
+//! The one invariant: *every page of a range belongs to exactly one block, and the record of the block's first page has
+//! its order and state.* It follows that the buddy of a block always begins where some block begins, so that its record
+//! may be read: a block that began earlier and reached into the buddy would also contain the block itself.
 //!
-//! What is known to be zero stands on lists of its own. Free buddies are put together at once where both are zero or
-//! neither is; where one is, when a larger block is wanted and there is none ([`Buddy::put_together`]).
+//! Blocks that are known to be zero have lists of their own. Free buddies with the same contents are merged at once,
+//! others only when a larger block is needed and none exists ([`Buddy::put_together`]).
 
 use super::MAX_ORDER;
 use super::info::{BlockState, Contents, PageNumber};
@@ -19,19 +18,19 @@ use core::ptr::NonNull;
 
 const ORDERS: usize = MAX_ORDER as usize + 1;
 
-/// So many blocks of a size are looked at for a page of a colour, as long as there are larger ones.
+/// The blocks of each order and contents that [`Buddy::take_colored`] searches before it takes a larger block.
 const BLOCKS_LOOKED_AT: usize = 64;
 
-/// The free blocks.
+/// The free blocks of a node.
 pub(crate) struct Buddy {
-    /// By order, and by what is known of their contents.
+    /// The lists of zero blocks, then those of blocks with unknown contents.
     lists: [Lists; 2],
     free_pages: usize,
-    /// Bit n: there may be free buddies of that order that are not put together.
+    /// Bit n: there may be free buddies of order n with different contents, which are not merged.
     mixed: u32,
 }
 
-/// Free blocks of a kind.
+/// The free blocks with the same contents.
 struct Lists {
     by_order: [BlockList; ORDERS],
     /// Bit n: list n has a block.
@@ -44,7 +43,7 @@ impl Lists {
     }
 }
 
-/// Where the lists of blocks with these contents are.
+/// Returns the index in [`Buddy::lists`] of blocks with these contents.
 const fn kind(contents: Contents) -> usize {
     match contents {
         Contents::Zero => 0,
@@ -53,12 +52,12 @@ const fn kind(contents: Contents) -> usize {
 }
 
 impl Buddy {
-    /// A system without pages.
+    /// Returns a system without pages.
     pub const fn new() -> Self {
         Self { lists: [Lists::new(), Lists::new()], free_pages: 0, mixed: 0 }
     }
 
-    /// Pages of all free blocks.
+    /// Returns the number of free pages.
     pub fn free_pages(&self) -> usize {
         self.free_pages
     }
@@ -74,8 +73,8 @@ impl Buddy {
         }
     }
 
-    /// Hands out `pages` (at least one) pages in a row, the first aligned at `1 << align_order` pages; of blocks with the
-    /// wanted contents if there are such.
+    /// Allocates `pages` (at least one) consecutive pages, the first aligned at `1 << align_order` pages, from blocks
+    /// with the wanted contents if possible.
     pub fn take<'a>(
         &mut self,
         ranges: &'a Ranges,
@@ -98,7 +97,8 @@ impl Buddy {
         Some((range, block, contents))
     }
 
-    /// A block of that order, or of the next that there is, and its order.
+    /// Returns the smallest free block of at least that order, and its order; prefers the wanted contents to the
+    /// smaller block.
     fn first_of(&self, order: u32, wanted: Contents) -> Option<(PageNumber, u32)> {
         [kind(wanted), 1 - kind(wanted)].into_iter().find_map(|kind| {
             let lists = self.lists.get(kind)?;
@@ -107,13 +107,13 @@ impl Buddy {
         })
     }
 
-    /// Bit n: there is a block of that order.
+    /// Returns a bit mask of the orders that have a free block.
     fn occupied(&self) -> u32 {
         self.lists.iter().fold(0, |orders, lists| orders | lists.occupied)
     }
 
-    /// Puts free buddies together of which one is known to be zero, which is forgotten, until there is a block of that
-    /// order. Looks at the sizes alone that may have such, and of each at the shorter list.
+    /// Merges free buddies with different contents until a block of order `wanted` exists; their contents are unknown
+    /// afterwards. Considers only the orders in `mixed`, and walks the shorter of the two lists of each.
     fn put_together(&mut self, ranges: &Ranges, wanted: u32) {
         while let Some(order) = first_set(self.mixed).filter(|order| *order < wanted)
             && self.occupied() >> wanted == 0
@@ -126,7 +126,7 @@ impl Buddy {
             while let Some((block, range)) = next.and_then(|block| Some((block, ranges.find(block)?))) {
                 next = Some(range.info(block).next()).filter(|next| *next != PageNumber::NONE);
                 let buddy = buddy_of(block, order);
-                // It is of the other kind, if it is free: else they would be together.
+                // If the buddy is free, its contents differ from the block's: otherwise both would be merged already.
                 if contents_of_free(range, buddy, order).is_some() {
                     self.remove(ranges, range, block, order);
                     self.remove(ranges, range, buddy, order);
@@ -136,7 +136,7 @@ impl Buddy {
         }
     }
 
-    /// Makes up to `1 << order` free pages zero, by means of `clear`; false where all are known to be.
+    /// Zeroes up to `1 << order` free pages with `clear`; false if all free pages are known to be zero.
     pub fn clear(&mut self, ranges: &Ranges, order: u32, clear: impl FnOnce(NonNull<u8>, usize)) -> bool {
         let [_, unknown] = &self.lists;
         let Some(found) = first_set(unknown.occupied) else { return false };
@@ -152,8 +152,8 @@ impl Buddy {
         true
     }
 
-    /// Hands out a page whose number leaves the remainder `color` when divided by `1 << colors_order`: out of what is
-    /// too small to have pages of all colours, where that is found soon or nothing else is there.
+    /// Allocates a page whose number is congruent to `color` modulo `1 << colors_order`. Prefers blocks that are too
+    /// small for pages of all colours, but limits that search while there is a larger block.
     pub fn take_colored<'a>(
         &mut self,
         ranges: &'a Ranges,
@@ -190,8 +190,8 @@ impl Buddy {
         Some((range, page, contents))
     }
 
-    /// Hands out the largest block of at most `most` (at least one) pages that there is, cut from a larger one if need
-    /// be. Each of its pages is a block of its own then. Says how many they are.
+    /// Allocates the largest free block of at most `most` (at least one) pages, cut from a larger block if need be, as
+    /// single-page blocks. Also returns the number of pages.
     pub fn take_largest<'a>(
         &mut self,
         ranges: &'a Ranges,
@@ -206,7 +206,7 @@ impl Buddy {
         Some((range, first, contents, 1 << order))
     }
 
-    /// Makes each page of a run a block of its own.
+    /// Splits a run into single-page blocks.
     ///
     /// # Panics
     /// As [`Self::give`].
@@ -221,10 +221,10 @@ impl Buddy {
         }
     }
 
-    /// Takes pages in a row back, each of which is a block of its own.
+    /// Frees consecutive single-page blocks.
     ///
     /// # Panics
-    /// Where it finds that they are not; no promise is made to find that.
+    /// If it finds another block. Detection is not guaranteed.
     pub fn give_apart(&mut self, ranges: &Ranges, range: &Range, start: PageNumber, pages: u32) {
         let mut done = 0;
         while done < pages {
@@ -236,10 +236,10 @@ impl Buddy {
         }
     }
 
-    /// Takes a run back.
+    /// Frees a run.
     ///
     /// # Panics
-    /// Where the run is not exactly made of blocks in use: then somebody frees what is not his.
+    /// If the run does not consist of exactly these blocks in use: the caller does not own it.
     pub fn give(&mut self, ranges: &Ranges, range: &Range, start: PageNumber, pages: u32) {
         let mut done = 0;
         while done < pages {
@@ -251,7 +251,7 @@ impl Buddy {
         }
     }
 
-    /// Takes back the pages of a run of `pages` from the first `kept` on.
+    /// Frees the pages of a run of `pages` behind the first `kept`.
     ///
     /// # Panics
     /// As [`Self::give`].
@@ -271,7 +271,7 @@ impl Buddy {
         }
     }
 
-    /// Adds the pages behind a run of `pages` to it, so that it has `wanted`; true where they were free.
+    /// Extends a run of `pages` pages to `wanted`; true if the pages behind it were free.
     pub fn grow(
         &mut self,
         ranges: &Ranges,
@@ -299,8 +299,8 @@ impl Buddy {
         true
     }
 
-    /// Marks the first `pages` pages of a block, which is in no list, as blocks in use, and the others as
-    /// free ones. A free one has no free buddy: the buddy is in use, or contains what is.
+    /// Marks the first `pages` pages of a block that is in no list as blocks in use, and the others as free blocks.
+    /// These need no merge: the buddy of each is in use or contains a block in use.
     fn cut(
         &mut self,
         ranges: &Ranges,
@@ -323,7 +323,7 @@ impl Buddy {
         }
     }
 
-    /// Makes a block free, and one with its buddy as long as that is free and of the same kind.
+    /// Makes a block free, and merges it with its buddy while that is free and has the same contents.
     pub(super) fn release(
         &mut self,
         ranges: &Ranges,
@@ -359,7 +359,7 @@ impl Buddy {
         }
     }
 
-    /// Takes a free block out, and says what is known of its bytes.
+    /// Removes a free block from its list; returns its contents.
     pub(super) fn remove(
         &mut self,
         ranges: &Ranges,
@@ -380,17 +380,17 @@ impl Buddy {
     }
 }
 
-/// The lowest bit that is set.
+/// Returns the index of the lowest bit that is set.
 fn first_set(bits: u32) -> Option<u32> {
     (bits != 0).then(|| bits.trailing_zeros())
 }
 
-/// The block that makes one of the next order with it.
+/// Returns the block with which this one forms a block of the next order.
 fn buddy_of(block: PageNumber, order: u32) -> PageNumber {
     PageNumber(block.0 ^ (1 << order))
 }
 
-/// What is known of the bytes of a block, if it is in the range, free and of that order.
+/// Returns the contents of a block, if it is in the range, free and of that order.
 fn contents_of_free(range: &Range, block: PageNumber, order: u32) -> Option<Contents> {
     let state = range.contains(block, 1 << order).then(|| range.info(block).state())?;
     match state {
@@ -399,7 +399,7 @@ fn contents_of_free(range: &Range, block: PageNumber, order: u32) -> Option<Cont
     }
 }
 
-/// Makes each of some pages in use a block.
+/// Marks each of some pages in use as a block of its own.
 fn set_apart(range: &Range, first: PageNumber, pages: u32) {
     (0..pages).for_each(|page| range.info(first.plus(page)).set_state(BlockState::Used { order: 0 }));
 }

@@ -1,4 +1,4 @@
-//! Pages as frames: for who fills virtual memory with them, and wants to know what is in them.
+//! Page frames for callers that fill virtual memory and need to know the contents of a page.
 
 use super::info::Contents;
 use super::node::NodeIndex;
@@ -8,24 +8,24 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use isola_abi::id::NodeId;
 
-/// Binary logarithm of the pages that are cleared at once, with a node's lock held.
+/// The binary logarithm of the pages that are cleared at once, with a node's lock held.
 const CLEARED_ORDER: u32 = 2;
 
-/// Pages that were handed out.
+/// Allocated pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// The first.
+    /// The address of the first page.
     pub memory: NonNull<u8>,
-    /// What is known of their bytes.
+    /// The known contents of all pages.
     pub contents: Contents,
 }
 
 impl Pages {
-    /// Makes some free pages zero that are not known to be, by means of `clear`, to which they are passed with their
-    /// length in bytes; false where there are none, or another core has to do with them. For a core that has time: the
-    /// pages cannot be had meanwhile, but for which they are few.
+    /// Zeroes some free pages with `clear`, which gets their address and length in bytes. Returns false if all free
+    /// pages are known to be zero, or if other cores hold the nodes' locks. For idle cores: the pages, few at a time,
+    /// cannot be allocated meanwhile.
     pub fn clear_some(&self, node: NodeId, mut clear: impl FnMut(NonNull<u8>, usize)) -> bool {
-        // Before the look: what is given back meanwhile is looked for the next time.
+        // Reset before the search, so that a concurrent free sets it again for the next call.
         if !self.may_have_unclear.load(Ordering::Relaxed)
             || !self.may_have_unclear.swap(false, Ordering::Acquire)
         {
@@ -55,7 +55,7 @@ impl Pages {
         self.may_have_unclear.load(Ordering::Relaxed)
     }
 
-    /// As [`Self::allocate_near`].
+    /// Allocates as [`Self::allocate_near`] does, preferably zero pages.
     pub fn frame_near(&self, node: NodeId, pages: usize, align_pages: usize) -> Option<Frame> {
         let count = u32::try_from(pages).ok().filter(|&pages| pages > 0)?;
         let align_order = align_pages.max(1).ilog2();
@@ -65,7 +65,7 @@ impl Pages {
         self.frame(taken?, pages)
     }
 
-    /// Hands out `pages` runs of one page each, one after the other; returns the first. Of `node` if that has them.
+    /// Allocates `pages` consecutive runs of one page, of `node` if possible; returns the first.
     pub fn frames_near(&self, node: NodeId, pages: usize) -> Option<Frame> {
         let count = u32::try_from(pages).ok().filter(|&pages| pages > 0)?;
         let taken = self.nodes_from(NodeIndex::of(node)).find_map(|node| {
@@ -77,8 +77,8 @@ impl Pages {
         self.frame(taken?, pages)
     }
 
-    /// Hands out a page whose address, in pages, leaves the remainder `color` when divided by `colors` (rounded up to
-    /// a power of two); `None` where there is none. To be freed as any other.
+    /// Allocates a page whose number (address divided by the page size) is congruent to `color` modulo `colors`,
+    /// rounded up to a power of two; `None` if there is none. It is freed like any other page.
     pub fn frame_of_color(&self, color: u32, colors: u32) -> Option<Frame> {
         let colors_order = colors.checked_next_power_of_two()?.ilog2();
         let taken = self
@@ -87,8 +87,8 @@ impl Pages {
         self.frame(taken?, 1)
     }
 
-    /// Hands out the largest block of at most `most` pages that the nearest node with any has, as runs of one page each;
-    /// returns the first, and how many they are.
+    /// Allocates the largest free block of at most `most` pages of the first node, from `node` on, that has any free
+    /// page, as runs of one page each. Returns the first run and their number.
     pub(crate) fn largest_near(&self, node: NodeId, most: usize) -> Option<(Frame, usize)> {
         let most = u32::try_from(most).unwrap_or(u32::MAX).max(1);
         let (range, first, contents, count) = self
@@ -97,7 +97,7 @@ impl Pages {
         Some((self.frame((range, first, contents), count as usize)?, count as usize))
     }
 
-    /// Makes a run of `pages` pages so many runs of one page.
+    /// Splits a run of `pages` pages into runs of one page.
     ///
     /// # Safety
     /// `start` came from this allocator with that many pages.
@@ -107,10 +107,10 @@ impl Pages {
         self.buddy(range.node()).lock().take_apart(range, first, pages as u32);
     }
 
-    /// Takes back `pages` runs of one page each, one after the other.
+    /// Frees `pages` consecutive runs of one page.
     ///
     /// # Safety
-    /// They came from this allocator, and nobody uses them any more.
+    /// They came from this allocator, and are unused.
     pub(crate) unsafe fn free_apart(&self, start: NonNull<u8>, pages: usize) {
         let first = PageNumber::of(start.addr().get());
         let range = self.range_of(first, pages);

@@ -1,9 +1,9 @@
-//! Granules that are to become free: what is free in them is *held*, that is, handed out to nobody, while what is in use
-//! goes elsewhere.
+//! Chunks that are to become free. Compaction holds back their free blocks, which are then not allocated, while it
+//! migrates their used pages.
 //!
-//! Held blocks are not put together with others. So as long as a page of a granule is held, or in use as a run of its own,
-//! a block begins where the granule does: a block that began before it would be larger than the granule, and contain that
-//! page as well. Its records may be read from there on.
+//! Held blocks are never merged. So while a page of a chunk is held, or in use as a run of its own, a block begins
+//! where the chunk does: a block that began earlier would be larger than the chunk and contain that page too. Hence the
+//! chunk's records can be read from its first page on.
 
 use super::buddy::Buddy;
 use super::info::{BlockState, Contents, PageNumber};
@@ -12,22 +12,22 @@ use super::withdraw::GRANULE_PAGES;
 use super::{Pages, Ranges};
 use core::ptr::NonNull;
 
-/// A granule, of which a page is held, or in use as a run of its own by who says so.
+/// A chunk of which at least one page is held, or in use as a run of its own by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Granule(PageNumber);
 
 impl Granule {
-    /// The one that a page is in.
+    /// Returns the chunk of a page.
     pub fn of(page: NonNull<u8>) -> Self {
         Self(PageNumber(PageNumber::of(page.addr().get()).0 & !(GRANULE_PAGES - 1)))
     }
 }
 
 impl Pages {
-    /// How many pages of a granule are in use; `None` where it is not a whole one, or has been given away.
+    /// Returns the number of used pages of a chunk; `None` if part of it is outside its range or unplugged.
     ///
     /// # Safety
-    /// One of its pages is held, or a run of its own that nobody frees meanwhile.
+    /// One of its pages is held, or is a run of its own that is not freed during the call.
     pub(crate) unsafe fn used_in(&self, granule: Granule) -> Option<u32> {
         let range = self.range_with(granule)?;
         let _buddy = self.buddy(range.node()).lock();
@@ -42,7 +42,7 @@ impl Pages {
         Some(used)
     }
 
-    /// Holds what is free of a granule. Counted as free as before.
+    /// Holds back the free blocks of a chunk. They still count as free.
     ///
     /// # Safety
     /// As [`Self::used_in`].
@@ -56,7 +56,7 @@ impl Pages {
         }
     }
 
-    /// Takes back a page that was a run of its own, and holds it.
+    /// Frees a page that was a run of its own, and holds it back.
     ///
     /// # Safety
     /// As [`Self::free`].
@@ -68,20 +68,20 @@ impl Pages {
         self.usage.give(1);
     }
 
-    /// Hands out a page for what is at another: of the same node, where that has some.
+    /// Allocates a page to which another can migrate, on the same node if possible.
     pub(crate) fn another_like(&self, page: NonNull<u8>) -> Option<NonNull<u8>> {
         let node = self.ranges().find(PageNumber::of(page.addr().get()))?.node();
         self.nodes_from(node).find_map(|node| self.allocate_on(node, 1, 1))
     }
 
-    /// Lets what is held of a granule be handed out again.
+    /// Makes the held blocks of a chunk available again.
     ///
     /// # Safety
     /// As [`Self::used_in`].
     pub(crate) unsafe fn let_go(&self, granule: Granule) {
         let Some(range) = self.range_with(granule) else { return };
         let mut buddy = self.buddy(range.node()).lock();
-        // The next one is found before a block becomes part of another.
+        // The iterator reads a block's state before the block is released and may become part of another.
         for (block, state) in blocks(range, granule) {
             if let BlockState::Held { order } = state {
                 buddy.release(self.ranges(), range, block, order, Contents::Unknown);
@@ -90,13 +90,13 @@ impl Pages {
         self.has_unclear();
     }
 
-    /// The range that all of a granule is in.
+    /// Returns the range that contains the whole chunk.
     fn range_with(&self, granule: Granule) -> Option<&Range> {
         self.ranges().find(granule.0).filter(|range| range.contains(granule.0, GRANULE_PAGES))
     }
 }
 
-/// The blocks of a granule, each as it is when it is come to. The node's lock is held.
+/// Returns the blocks of a chunk, each with its state at that moment. The caller holds the node's lock.
 fn blocks(range: &Range, granule: Granule) -> impl Iterator<Item = (PageNumber, BlockState)> {
     let mut done = 0;
     core::iter::from_fn(move || {
@@ -113,7 +113,7 @@ fn blocks(range: &Range, granule: Granule) -> impl Iterator<Item = (PageNumber, 
 }
 
 impl Buddy {
-    /// Takes a free block out of the lists.
+    /// Removes a free block from its list and marks it as held.
     fn hold(&mut self, ranges: &Ranges, range: &Range, block: PageNumber, order: u32) {
         self.remove(ranges, range, block, order);
         range.info(block).set_state(BlockState::Held { order });

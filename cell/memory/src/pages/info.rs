@@ -1,83 +1,82 @@
-//! What is known of a page: a record of 16 bytes a page, at the start of the range that the page is in.
+//! Page records: 16 bytes per page, at the start of the page's range.
 //!
-//! A record is valid where a block begins: a free one, a piece of a run, or a span. Records of other pages
-//! hold garbage, so that a new range costs nothing but the records of its few blocks. Nothing is ever
-//! written to a free page but zeros.
+//! A record is valid at the first page of a block: a free block, a piece of a run, or a span. The records of other
+//! pages are undefined, so a new range costs only the records of its few blocks. The allocator writes nothing but zeros
+//! to a free page.
 //!
-//! Who may access which field, and when:
+//! The table lists the permitted accesses:
 //!
-//! | field | of a free block | of a piece in use |
+//! | field | free block | block in use |
 //! |---|---|---|
 //! | `state` | with the node's lock | with the node's lock |
 //! | `next`, `prev` | with the node's lock | span: with the lock of its class |
-//! | all others | nobody | span: with the lock of its class |
+//! | all others | none | span: with the lock of its class |
 //!
-//! Taking a block from the pages and giving it back goes through its node's lock, which orders the accesses
-//! of its owners.
+//! Allocating and freeing a block takes its node's lock, which orders the accesses of successive owners.
 
 use core::ptr::NonNull;
 
-/// Binary logarithm of the page size.
+/// The binary logarithm of the page size.
 pub(crate) const PAGE_SHIFT: u32 = 12;
 
-/// A page: its address divided by the page size, modulo 2^32.
+/// A page's number: its address divided by the page size, modulo 2^32.
 ///
-/// That tells pages apart as long as all of them are within 16 TiB, which [`super::Pages::add_range`] checks.
+/// It is unique while all pages are within 16 TiB, which [`super::Pages::add_range`] checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageNumber(pub u32);
 
 impl PageNumber {
-    /// No page. No range contains the page of this number.
+    /// The number of no page; no range contains it.
     pub const NONE: Self = Self(u32::MAX);
 
-    /// The page in which that address is.
+    /// Returns the page that contains that address.
     pub const fn of(address: usize) -> Self {
         Self((address >> PAGE_SHIFT) as u32)
     }
 
-    /// The page `pages` further on.
+    /// Returns the page `pages` further on.
     pub const fn plus(self, pages: u32) -> Self {
         Self(self.0.wrapping_add(pages))
     }
 
-    /// How many pages after `start` it is.
+    /// Returns the number of pages from `start` to this page.
     pub const fn since(self, start: Self) -> u32 {
         self.0.wrapping_sub(start.0)
     }
 }
 
-/// What a block is used for.
+/// The state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockState {
     /// Free, `1 << order` pages.
     Free { order: u32, contents: Contents },
-    /// Handed out, `1 << order` pages.
+    /// Allocated, `1 << order` pages.
     Used { order: u32 },
-    /// Free, and kept from being handed out, `1 << order` pages: what is around it is to become free as well.
+    /// Free but held back from allocation, `1 << order` pages: its whole chunk is to become free.
     Held { order: u32 },
-    /// Given away, [`ABSENT_ORDER`]: nothing is there.
+    /// Unplugged, with order [`ABSENT_ORDER`]: there is no memory.
     Absent,
 }
 
-/// The order of what is given away: 2 MiB.
+/// The order of an unplugged block: 2 MiB.
 pub(crate) const ABSENT_ORDER: u32 = 9;
 
-/// What is known of the bytes of pages.
+/// The known contents of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
-    /// All zero: they were when the memory was added and were never handed out, or a core has cleared them.
+    /// All bytes are zero: the pages were added as zero and never allocated, or a core has cleared them.
     Zero,
-    /// Anything.
+    /// Any bytes.
     Unknown,
 }
 
 const FREE: u8 = 0x80;
 const ZERO: u8 = 0x40;
 const ABSENT: u8 = 0x20;
-/// Where [`FREE`] is not set.
+/// Valid only if [`FREE`] is not set.
 const HELD: u8 = 0x40;
 
-/// The record.
+/// The record of a page.
 #[repr(C)]
 pub(crate) struct PageInfo {
     next: u32,
@@ -91,7 +90,7 @@ pub(crate) struct PageInfo {
 
 const _: () = assert!(size_of::<PageInfo>() == 16);
 
-/// Access to a page's record, as the table at the head of this file allows it.
+/// Access to a page's record, as the table at the head of this file permits.
 #[derive(Clone, Copy)]
 pub(crate) struct InfoRef(NonNull<PageInfo>);
 
@@ -99,13 +98,13 @@ macro_rules! field {
     ($(#[$doc:meta])* $get:ident, $set:ident, $field:ident: $raw:ty => $type:ty, $load:expr, $store:expr) => {
         $(#[$doc])*
         pub fn $get(self) -> $type {
-            // SAFETY: `new` was promised a record that lives on; by the table at the head of this file the
-            // caller is alone with the field, and has written it before.
+            // SAFETY: by the contract of `new` the record lives on. By the table at the head of this file the caller
+            // has exclusive access to the field, and the field was written before.
             let raw: $raw = unsafe { (*self.0.as_ptr()).$field };
             $load(raw)
         }
 
-        /// Sets it.
+        /// Sets the field.
         pub fn $set(self, value: $type) {
             // SAFETY: as above.
             unsafe { (*self.0.as_ptr()).$field = $store(value) }
@@ -114,25 +113,25 @@ macro_rules! field {
 }
 
 impl InfoRef {
-    /// Access to that record.
+    /// Returns the access to a record.
     ///
     /// # Safety
-    /// The record is within its range's records, the range is never removed, and everybody follows the
-    /// table at the head of this file.
+    /// The record is one of its range's records, the range is never removed, and all users follow the table at the head
+    /// of this file.
     pub unsafe fn new(record: NonNull<PageInfo>) -> Self {
         Self(record)
     }
 
     field! {
-        /// The next of the list that the block is in.
+        /// Returns the next block in the block's list.
         next, set_next, next: u32 => PageNumber, PageNumber, |page: PageNumber| page.0
     }
     field! {
-        /// The one before in the list that the block is in.
+        /// Returns the previous block in the block's list.
         prev, set_prev, prev: u32 => PageNumber, PageNumber, |page: PageNumber| page.0
     }
     field! {
-        /// What the block is used for.
+        /// Returns the state of the block.
         state, set_state, state: u8 => BlockState,
         |raw: u8| match raw & FREE {
             0 if raw == ABSENT => BlockState::Absent,
@@ -152,19 +151,19 @@ impl InfoRef {
         }
     }
     field! {
-        /// Of a span: the index of its class.
+        /// Returns the index of a span's class.
         class, set_class, class: u8 => u8, |raw| raw, |class| class
     }
     field! {
-        /// Of a span: where in it its first free object is, in units of 16 bytes; `u16::MAX` for none.
+        /// Returns the offset of a span's first free object, in units of 16 bytes; `u16::MAX` if there is none.
         first_free, set_first_free, first_free: u16 => u16, |raw| raw, |offset| offset
     }
     field! {
-        /// Of a span: how many of its objects are out.
+        /// Returns the number of a span's allocated objects, including those in cores' caches.
         used, set_used, used: u16 => u16, |raw| raw, |count| count
     }
     field! {
-        /// Of a span: how many of its objects were ever out; those behind were never touched.
+        /// Returns the number of a span's objects that were ever allocated; those behind were never touched.
         fresh, set_fresh, fresh: u16 => u16, |raw| raw, |count| count
     }
 }

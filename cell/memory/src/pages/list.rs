@@ -1,25 +1,25 @@
-//! A doubly linked list of blocks, by the links in their records.
+//! A doubly linked list of blocks, through their records.
 
 use super::info::PageNumber;
 use super::ranges::{Range, Ranges};
 
-/// The list. Its owner is whoever holds the lock that its blocks' links belong to (see [`super::info`]).
+/// A list of blocks. It is protected by the lock that protects its blocks' links (see [`super::info`]).
 pub(crate) struct BlockList {
     first: PageNumber,
 }
 
 impl BlockList {
-    /// An empty list.
+    /// Returns an empty list.
     pub const fn new() -> Self {
         Self { first: PageNumber::NONE }
     }
 
-    /// The first block.
+    /// Returns the first block.
     pub fn first(&self) -> Option<PageNumber> {
         (self.first != PageNumber::NONE).then_some(self.first)
     }
 
-    /// All blocks, the one that was put in last first.
+    /// Returns all blocks, the most recently added first.
     pub fn iter<'a>(&self, ranges: &'a Ranges) -> impl Iterator<Item = PageNumber> + use<'a> {
         core::iter::successors(self.first(), |block| {
             let next = ranges.find(*block)?.info(*block).next();
@@ -27,7 +27,7 @@ impl BlockList {
         })
     }
 
-    /// Puts a block, which is in `range`, at the front.
+    /// Adds a block, which is in `range`, at the front.
     pub fn push(&mut self, ranges: &Ranges, range: &Range, block: PageNumber) {
         let info = range.info(block);
         info.set_next(self.first);
@@ -38,7 +38,7 @@ impl BlockList {
         self.first = block;
     }
 
-    /// Takes out a block of the list, which is in `range`.
+    /// Removes a block of the list, which is in `range`.
     pub fn remove(&mut self, ranges: &Ranges, range: &Range, block: PageNumber) {
         let info = range.info(block);
         let (next, prev) = (info.next(), info.prev());

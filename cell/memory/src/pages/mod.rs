@@ -1,7 +1,7 @@
-//! Pages: the memory of a cell, handed out as runs of 4 KiB pages.
+//! The page allocator: a cell's memory, allocated as runs of 4 KiB pages.
 //!
-//! A buddy system a NUMA node (`buddy`) over several ranges (`ranges`), with a record a page (`info`), and the sum of what
-//! is used (`usage`). A lock a node; none is on the heap's fast path.
+//! It has a buddy system per NUMA node (`buddy`) over several ranges (`ranges`), a record per page (`info`), and the
+//! total of used pages (`usage`). Each node has a lock; the heap's fast path takes none.
 
 mod buddy;
 mod frames;
@@ -35,38 +35,38 @@ pub(crate) use self::ranges::Ranges;
 pub use self::statistics::PageStatistics;
 pub use self::withdraw::Withdrawn;
 
-/// Size of a page, in bytes.
+/// The size of a page, in bytes.
 pub const PAGE_SIZE: usize = isola_abi::layout::PAGE_SIZE as usize;
 
-/// Binary logarithm of the pages of the largest block: 4 GiB. No run is longer.
+/// The binary logarithm of the pages of the largest block: 4 GiB. No run is longer.
 pub const MAX_ORDER: u32 = 20;
 
 const _: () = assert!(PAGE_SIZE == 1 << info::PAGE_SHIFT);
 
-/// Most nodes that are told apart; a node of a larger number counts as the one of that number modulo this.
+/// The maximum number of nodes; a larger node number counts modulo this.
 pub const MAX_NODES: usize = 8;
 
 /// The page allocator.
 pub struct Pages {
     ranges: Ranges,
-    /// Held while a range is added.
+    /// Locked while a range is added or removed.
     adding: Mutex<()>,
     nodes: [Mutex<Buddy>; MAX_NODES],
-    /// One more than the number of the last node that has memory.
+    /// The number of the last node with memory, plus one.
     node_count: AtomicUsize,
-    /// Whether there may be free pages that are not known to be zero: whoever frees some says so afterwards.
+    /// Whether there may be free pages that are not known to be zero. Set after each free.
     may_have_unclear: AtomicBool,
     usage: Usage,
 }
 
-/// Why a range of memory cannot be added.
+/// The reason why a range of memory cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddRangeError {
-    /// Less than two whole pages: one for records, one to hand out.
+    /// It has less than two whole pages: one for records, one to allocate.
     TooSmall,
-    /// [`MAX_RANGES`] ranges are there already.
+    /// There are already [`MAX_RANGES`] ranges.
     TooManyRanges,
-    /// It overlaps a range that is there, or does so modulo 16 TiB, or reaches across a multiple of that.
+    /// It overlaps an existing range, modulo 16 TiB, or crosses a multiple of 16 TiB.
     Collides,
 }
 
@@ -85,7 +85,7 @@ impl fmt::Display for AddRangeError {
 impl core::error::Error for AddRangeError {}
 
 impl Pages {
-    /// An allocator without memory.
+    /// Returns an allocator without memory.
     pub const fn new() -> Self {
         Self {
             ranges: Ranges::new(),
@@ -105,33 +105,33 @@ impl Pages {
     /// # Safety
     /// As [`Self::add_range_of`].
     pub unsafe fn add_range(&self, start: NonNull<u8>, len_bytes: usize) -> Result<(), AddRangeError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's guarantee is that of `add_range_of`.
         unsafe { self.add_range_of(NodeId(0), start, len_bytes) }
     }
 
     /// Adds `len_bytes` bytes from `start` on, memory of `node`, at start-up or later.
     ///
-    /// Only whole pages are used, and one in 256 of them for the records, which count as used. The other
-    /// pages are not touched. Runs do not cross from one range into another, so neighbours are better added
-    /// as one; an alignment is one of addresses.
+    /// The allocator uses only whole pages, and one in 256 of them for records, which count as used. It does not touch
+    /// the other pages. Runs do not cross range boundaries, so neighbouring ranges should be added as one. Alignments
+    /// are those of addresses.
     ///
     /// # Errors
     /// [`AddRangeError`]; then nothing was added.
     ///
     /// # Safety
-    /// The memory may be read and written, and from now on nobody else does so, for as long as the allocator
-    /// or anything that comes from it exists.
+    /// The memory may be read and written, and only by this allocator and the owners of its allocations, as long as any
+    /// of these exist.
     pub unsafe fn add_range_of(
         &self,
         node: NodeId,
         start: NonNull<u8>,
         len_bytes: usize,
     ) -> Result<(), AddRangeError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's guarantee; any contents are "unknown".
         unsafe { self.add(node, start, len_bytes, Contents::Unknown) }
     }
 
-    /// As [`Self::add_range_of`], memory that is all zero: who wants zeroed pages gets them without clearing.
+    /// Adds memory that is zero, as [`Self::add_range_of`]; it provides zeroed pages without clearing.
     ///
     /// # Errors
     /// As [`Self::add_range_of`].
@@ -144,12 +144,12 @@ impl Pages {
         start: NonNull<u8>,
         len_bytes: usize,
     ) -> Result<(), AddRangeError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's guarantee, also that all bytes are zero.
         unsafe { self.add(node, start, len_bytes, Contents::Zero) }
     }
 
     /// # Safety
-    /// As [`Self::add_range_of`], and the contents are as is said.
+    /// As [`Self::add_range_of`], and the bytes are as `contents` says.
     unsafe fn add(
         &self,
         node: NodeId,
@@ -163,7 +163,7 @@ impl Pages {
         if whole_pages <= record_pages {
             return Err(AddRangeError::TooSmall);
         }
-        // The heap gets at its pages from the addresses that are given back to it.
+        // The heap derives pointers to its pages from freed addresses.
         start.as_ptr().expose_provenance();
         // SAFETY: both offsets are within the memory that the caller passes.
         let records = unsafe { start.add(skipped_bytes) };
@@ -193,18 +193,18 @@ impl Pages {
         Ok(())
     }
 
-    /// Hands out `pages` pages in a row, the first at an address that is a multiple of `align_pages` pages
-    /// (a power of two), of whichever node has them; `None` where there are not that many, or `pages` is 0.
+    /// Allocates `pages` consecutive pages of any node, the first at a multiple of `align_pages` pages (a power of
+    /// two); `None` if no node has such a run, or `pages` is 0.
     pub fn allocate(&self, pages: usize, align_pages: usize) -> Option<NonNull<u8>> {
         self.allocate_near(NodeId(0), pages, align_pages)
     }
 
-    /// The same, from `node` if that has them.
+    /// Allocates as [`Self::allocate`] does, from `node` if possible.
     pub fn allocate_near(&self, node: NodeId, pages: usize, align_pages: usize) -> Option<NonNull<u8>> {
         self.nodes_from(NodeIndex::of(node)).find_map(|node| self.allocate_on(node, pages, align_pages))
     }
 
-    /// The same, from that node alone.
+    /// Allocates as [`Self::allocate`] does, from that node only.
     pub(crate) fn allocate_on(
         &self,
         node: NodeIndex,
@@ -219,15 +219,13 @@ impl Pages {
         Some(range.memory(first))
     }
 
-    /// Takes pages back.
+    /// Frees a run.
     ///
     /// # Panics
-    /// Where it finds that they were not handed out, or are more or less than were; no promise is made to
-    /// find that.
+    /// If the pages were not allocated, or not as a run of this length. Detection is not guaranteed.
     ///
     /// # Safety
-    /// `start` came from [`Self::allocate`] of this allocator, `pages` is what the run has, and nobody uses
-    /// it any more.
+    /// `start` came from this allocator, as a run of `pages` pages, and the run is unused.
     pub unsafe fn free(&self, start: NonNull<u8>, pages: usize) {
         let first = PageNumber::of(start.addr().get());
         let range = self.range_of(first, pages);
@@ -236,14 +234,14 @@ impl Pages {
         self.usage.give(pages);
     }
 
-    /// Makes a run of `pages` pages one of `wanted` (at least one) pages where it is; true when it is done.
-    /// It always is when `wanted` is less. What is in the pages that remain is kept.
+    /// Changes the length of a run of `pages` pages in place to `wanted` (at least one) pages; true on success.
+    /// Shrinking always succeeds. The remaining pages keep their contents.
     ///
     /// # Panics
     /// As [`Self::free`].
     ///
     /// # Safety
-    /// As [`Self::free`], where pages from `wanted` on count as given back and those before do not.
+    /// As [`Self::free`], for the pages behind the first `wanted`; the others remain the caller's.
     pub unsafe fn resize(&self, start: NonNull<u8>, pages: usize, wanted: usize) -> bool {
         let first = PageNumber::of(start.addr().get());
         let Ok(wanted) = u32::try_from(wanted) else { return false };
@@ -263,44 +261,44 @@ impl Pages {
         done
     }
 
-    /// How much there is, and how much of it is in use.
+    /// Returns the total memory and the memory in use.
     pub fn statistics(&self) -> PageStatistics {
         self.usage.statistics()
     }
 
-    /// Says how much may still be added, in bytes: as long as that is so, memory is not short.
+    /// Sets the obtainable memory, in bytes. It counts as free for the memory pressure.
     pub fn set_room(&self, len_bytes: usize) {
         self.usage.set_room(len_bytes / PAGE_SIZE);
     }
 
-    /// How short memory is.
+    /// Returns the memory pressure.
     pub fn pressure(&self) -> MemoryPressure {
         self.usage.pressure()
     }
 
-    /// Has the report say from now on how short memory is.
+    /// Sets the report to which the memory pressure is written from now on.
     pub fn report_to(&self, report: &'static MemoryReport) {
         self.usage.report_to(report);
     }
 
-    /// Bytes of `node` that nobody has.
+    /// Returns the free bytes of `node`.
     pub fn free_bytes_of(&self, node: NodeId) -> usize {
         self.buddy(NodeIndex::of(node)).lock().free_pages() * PAGE_SIZE
     }
 
-    /// All nodes that may have memory, `node` first.
+    /// Returns all nodes that may have memory, `node` first.
     pub(crate) fn nodes_from(&self, node: NodeIndex) -> impl Iterator<Item = NodeIndex> {
         let count = self.node_count.load(Ordering::Relaxed);
         let others = NodeIndex::all().take(count).filter(move |other| *other != node);
         core::iter::once(node).chain(others)
     }
 
-    /// Whether all memory is of one node, the first.
+    /// Returns whether all memory is of node 0.
     pub(crate) fn is_uniform(&self) -> bool {
         self.node_count.load(Ordering::Relaxed) <= 1
     }
 
-    /// Says that there may be free pages that are not known to be zero.
+    /// Records that there may be free pages that are not known to be zero.
     pub(crate) fn has_unclear(&self) {
         self.may_have_unclear.store(true, Ordering::Release);
     }
@@ -309,12 +307,12 @@ impl Pages {
         node.entry(&self.nodes)
     }
 
-    /// The ranges, for who keeps spans.
+    /// Returns the ranges, for the central lists' spans.
     pub(crate) fn ranges(&self) -> &Ranges {
         &self.ranges
     }
 
-    /// The range that those pages are in.
+    /// Returns the range that contains these pages.
     fn range_of(&self, first: PageNumber, pages: usize) -> &Range {
         let pages = u32::try_from(pages).unwrap_or(u32::MAX);
         match self.ranges.find(first) {

@@ -1,4 +1,4 @@
-//! How much memory there is, and how much of it is in use.
+//! Figures on the total memory and the memory in use.
 
 use core::sync::atomic::Ordering;
 use isola_abi::report::MemoryReport;
@@ -8,16 +8,16 @@ use isola_abi::report::MemoryReport;
 pub struct PageStatistics {
     /// All memory that was added.
     pub total_bytes: usize,
-    /// Of it, handed out or used for records.
+    /// The part of it that is allocated or used for records.
     pub used_bytes: usize,
-    /// The most that was ever used.
+    /// The maximum of `used_bytes` so far.
     pub peak_bytes: usize,
-    /// What may still be added.
+    /// The memory that may still be added.
     pub room_bytes: usize,
 }
 
 impl PageStatistics {
-    /// Writes them into the cell's report.
+    /// Writes the figures to the cell's report.
     pub fn publish(&self, report: &MemoryReport) {
         report.total_bytes.store(self.total_bytes as u64, Ordering::Relaxed);
         report.used_bytes.store(self.used_bytes as u64, Ordering::Relaxed);

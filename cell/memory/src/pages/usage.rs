@@ -1,42 +1,42 @@
-//! How much of all pages is used, and whether that is too much.
+//! The number of pages in use, and the memory pressure that follows from it.
 //!
-//! Memory is *low* when less than a sixteenth of it is free, and *critical* when less than a thirty-second is. It is no
-//! longer so when a quarter more than that mark is free: a level does not come and go with every page.
+//! Memory is *low* if less than a sixteenth of it is free, and *critical* if less than a thirty-second is. A level ends
+//! when a quarter more than its mark is free: this hysteresis keeps the level stable while few pages come and go.
 //!
-//! Pages that may still be added count as there, and free: a cell that may grow is not short.
+//! Obtainable memory counts as present and free: a cell that may still grow is not short of memory.
 
 use super::{PAGE_SIZE, PageStatistics};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use isola_abi::report::{MemoryPressure, MemoryReport};
 
-/// The figures, in pages. Each is one word that all nodes share: whoever changes it has just held a node's lock, so that
-/// another locked operation is little.
+/// The counters, in pages. All nodes share each word; a core that changes one has just held a node's lock, beside which
+/// another locked operation costs little.
 pub(super) struct Usage<W = AtomicUsize, T = Told> {
     total: W,
     used: W,
     peak: W,
-    /// Pages that may still be added.
+    /// The pages that may still be added.
     room: W,
     pressure: W,
     told: T,
 }
 
-/// Where the level is told, once somebody wants to know.
+/// The place where the level is published, if any.
 pub(super) trait Tells {
-    /// What was told last: `None` where nobody wants to know.
+    /// Returns the level published last; `None` if there is no such place.
     fn last(&self) -> Option<MemoryPressure>;
 
-    /// Tells it.
+    /// Publishes the level.
     fn tell(&self, level: MemoryPressure);
 }
 
-/// The report; null: nowhere.
+/// The report, or null.
 pub(super) struct Told(AtomicPtr<MemoryReport>);
 
 impl Told {
     fn report(&self) -> Option<&MemoryReport> {
-        // SAFETY: it is null, or came from a reference that lives for good.
+        // SAFETY: the pointer is null, or came from a `'static` reference.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 }
@@ -53,7 +53,7 @@ impl Tells for Told {
     }
 }
 
-/// A word that cores share: the processor's, or a model's.
+/// A word that cores share: an atomic of the processor, or of a model checker.
 pub(super) trait Word {
     fn load(&self, order: Ordering) -> usize;
     fn swap(&self, value: usize, order: Ordering) -> usize;
@@ -87,7 +87,7 @@ macro_rules! word {
 word!(AtomicUsize);
 
 impl Usage {
-    /// Of no pages.
+    /// Returns the counters of no pages.
     pub const fn new() -> Self {
         Self {
             total: AtomicUsize::new(0),
@@ -99,7 +99,7 @@ impl Usage {
         }
     }
 
-    /// Has the level told there from now on.
+    /// Publishes the level in `report` from now on.
     pub fn report_to(&self, report: &'static MemoryReport) {
         report.pressure.store(self.pressure() as u32, Ordering::SeqCst);
         self.told.0.store(ptr::from_ref(report).cast_mut(), Ordering::Release);
@@ -108,25 +108,25 @@ impl Usage {
 }
 
 impl<W: Word, T: Tells> Usage<W, T> {
-    /// There are `pages` more, of which `used` are.
+    /// Adds `pages` pages, of which `used` are in use.
     pub fn add(&self, pages: usize, used: usize) {
         self.total.fetch_add(pages, Ordering::SeqCst);
         self.take(used);
     }
 
-    /// There are `pages` less, of which `used` were.
+    /// Removes `pages` pages, of which `used` were in use.
     pub fn leave(&self, pages: usize, used: usize) {
         self.total.fetch_sub(pages, Ordering::SeqCst);
         self.give(used);
     }
 
-    /// So many may still be added.
+    /// Sets the number of pages that may still be added.
     pub fn set_room(&self, pages: usize) {
         self.room.swap(pages, Ordering::SeqCst);
         self.judge();
     }
 
-    /// So many were handed out.
+    /// Counts an allocation.
     pub fn take(&self, pages: usize) {
         let used = self.used.fetch_add(pages, Ordering::SeqCst) + pages;
         if used > self.peak.load(Ordering::Relaxed) {
@@ -135,18 +135,18 @@ impl<W: Word, T: Tells> Usage<W, T> {
         self.judge();
     }
 
-    /// So many came back.
+    /// Counts a free.
     pub fn give(&self, pages: usize) {
         self.used.fetch_sub(pages, Ordering::SeqCst);
         self.judge();
     }
 
-    /// How short memory is.
+    /// Returns the memory pressure.
     pub fn pressure(&self) -> MemoryPressure {
         MemoryPressure::from_u32(self.pressure.load(Ordering::SeqCst) as u32).unwrap_or(MemoryPressure::None)
     }
 
-    /// In bytes.
+    /// Returns the figures, in bytes.
     pub fn statistics(&self) -> PageStatistics {
         PageStatistics {
             total_bytes: self.total.load(Ordering::Relaxed) * PAGE_SIZE,
@@ -156,9 +156,10 @@ impl<W: Word, T: Tells> Usage<W, T> {
         }
     }
 
-    /// Brings the level up to date; after every change. Who finds it right may have looked before somebody else, who
-    /// looked earlier at what is used, sets it wrong: that one looks again when he has, also at what was told, as that is
-    /// another word. One order over all accesses (sequential consistency) has one of the two see the other's.
+    /// Updates the level after a change. After one core has found the level right, another core may store a wrong one
+    /// that it computed from an older count. Therefore a core that stores the level checks it again, and also checks
+    /// the published level, which is a separate word. Sequential consistency guarantees that one of two such cores sees
+    /// the other's change.
     fn judge(&self) {
         loop {
             let before = self.pressure();
@@ -173,7 +174,7 @@ impl<W: Word, T: Tells> Usage<W, T> {
     }
 }
 
-/// The level when `free` of `total` pages are, and it was `before`.
+/// Returns the level if `free` of `total` pages are free and the level was `before`.
 fn level(total: usize, free: usize, before: MemoryPressure) -> MemoryPressure {
     let [low, critical] = [total / 16, total / 32];
     let entered = match free {
@@ -186,7 +187,7 @@ fn level(total: usize, free: usize, before: MemoryPressure) -> MemoryPressure {
         free if free < low + low / 4 => MemoryPressure::Low,
         _ => MemoryPressure::None,
     };
-    // Worse at once, better only behind the second mark.
+    // A level rises at its mark, and falls only at the mark a quarter above.
     entered.max(before.min(left))
 }
 
@@ -196,7 +197,7 @@ mod tests {
     use MemoryPressure::{Critical, Low, None};
 
     #[test]
-    fn a_level_comes_at_its_mark_and_goes_a_quarter_later() {
+    fn a_level_begins_at_its_mark_and_ends_a_quarter_above() {
         let mut usage = None;
         for (free, expected) in [
             (3200, None),
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_may_still_come_count_as_free() {
+    fn obtainable_pages_count_as_free() {
         let usage = Usage::new();
         usage.add(3200, 3150);
         assert_eq!(usage.pressure(), Critical);
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn without_memory_there_is_no_pressure() {
+    fn an_allocator_without_memory_has_no_pressure() {
         assert_eq!(level(0, 0, None), None);
     }
 }
@@ -249,8 +250,8 @@ mod models {
 
     word!(loom::sync::atomic::AtomicUsize);
 
-    /// A report of a model. loom takes loads and stores in the one order over all accesses for weaker ones; not so what
-    /// reads and writes at once.
+    /// A report for the model. loom treats SeqCst loads and stores as weaker ones, but not read-modify-write
+    /// operations; hence only the latter are used.
     struct Report(loom::sync::atomic::AtomicUsize);
 
     impl Tells for Report {
@@ -265,17 +266,17 @@ mod models {
 
     type Model = Usage<loom::sync::atomic::AtomicUsize, Report>;
 
-    /// 64 pages, of which 6 are free. Memory is low below 4, and no longer so from 5 on; critical below 2.
+    /// 64 pages, of which 6 are free. Memory is low below 4 free pages, until 5 are free, and critical below 2.
     fn usage() -> Arc<Model> {
         let word = loom::sync::atomic::AtomicUsize::new;
         let (total, used, peak, room, pressure) = (word(64), word(58), word(58), word(0), word(0));
         Arc::new(Usage { total, used, peak, room, pressure, told: Report(word(0)) })
     }
 
-    /// Has two cores do that at the same time.
+    /// Checks the level after two cores ran concurrently.
     fn both(one: fn(&Model), other: fn(&Model), expected: MemoryPressure) {
         let mut builder = loom::model::Builder::new();
-        // All interleavings with so many switches from a core that could go on; without a bound they take minutes.
+        // Explores all interleavings with at most this many preemptions; without a bound they take minutes.
         builder.preemption_bound = Some(3);
         builder.check(move || {
             let usage = usage();

@@ -1,7 +1,7 @@
-//! Memory that leaves the allocator, and comes back to it, in granules of 2 MiB.
+//! Memory unplug and plug, in chunks of 2 MiB.
 //!
-//! What leaves is free. Where nothing of a range is in use, all of the range leaves, with its records, and its slot is used
-//! again later; of other ranges single granules leave, whose records stay and say that they are absent.
+//! Only free memory can be withdrawn. A range without pages in use is withdrawn as a whole, with its records, and its
+//! slot is reused later. From other ranges single chunks are withdrawn; their records stay, with the state `Absent`.
 
 use super::buddy::Buddy;
 use super::info::{ABSENT_ORDER, BlockState, Contents, PageNumber};
@@ -11,17 +11,17 @@ use core::ptr::NonNull;
 use isola_abi::id::NodeId;
 use isola_abi::unplug::{GRANULE, MAX_OFFERED};
 
-/// Pages of a granule.
+/// Pages of a chunk.
 pub(crate) const GRANULE_PAGES: u32 = 1 << ABSENT_ORDER;
 
 const _: () = assert!(GRANULE_PAGES as usize * PAGE_SIZE == GRANULE as usize);
 
-/// Memory that left.
+/// Withdrawn memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Withdrawn {
     blocks: [(usize, usize); MAX_OFFERED],
     count: usize,
-    /// The slots of ranges that left, as bits.
+    /// The slots of the withdrawn ranges, as bits.
     slots: u64,
 }
 
@@ -32,22 +32,22 @@ impl Default for Withdrawn {
 }
 
 impl Withdrawn {
-    /// The blocks: the address of each, and its length in bytes.
+    /// Returns the blocks: each with its address and its length in bytes.
     pub fn blocks(&self) -> &[(usize, usize)] {
         self.blocks.get(..self.count).unwrap_or_default()
     }
 
-    /// All of it, in bytes.
+    /// Returns the total length, in bytes.
     pub fn len_bytes(&self) -> usize {
         self.blocks().iter().map(|(_, len)| len).sum()
     }
 
-    /// Whether no more blocks fit in.
+    /// Returns whether there is no room for another block.
     pub fn is_full(&self) -> bool {
         self.count == MAX_OFFERED
     }
 
-    /// The slots of ranges that are used again when nobody looks at what was there: for [`Pages::reuse`].
+    /// Returns the slots of the withdrawn ranges, to pass to [`Pages::reuse`] once no core reads them.
     pub fn slots(&self) -> u64 {
         self.slots
     }
@@ -56,7 +56,7 @@ impl Withdrawn {
         MAX_OFFERED - self.count
     }
 
-    /// Adds a block, to the last one if it is behind it.
+    /// Adds a block, to the last one if it is adjacent.
     fn push(&mut self, start: usize, len: usize) {
         if let Some((last, so_far)) = self.count.checked_sub(1).and_then(|index| self.blocks.get_mut(index))
             && *last + *so_far == start
@@ -70,34 +70,34 @@ impl Withdrawn {
 }
 
 impl Pages {
-    /// Takes out up to `most_bytes` bytes of free memory, as it is, in whole granules: nobody is handed it any more. Leaves a
-    /// sixteenth of what is left free, so that memory is not short.
+    /// Withdraws up to `most_bytes` bytes of free memory in whole chunks, which are no longer allocated. A sixteenth of
+    /// the remaining memory stays free, so that memory is not short.
     pub fn withdraw(&self, most_bytes: usize) -> Withdrawn {
         let mut left = most_bytes.min(self.spare_bytes()) / GRANULE as usize * GRANULE as usize;
         let mut withdrawn = Withdrawn::default();
         for node in self.nodes_from(NodeIndex::of(NodeId(0))) {
             self.withdraw_ranges(node, &mut left, &mut withdrawn);
             self.withdraw_blocks(node, &mut left, &mut withdrawn);
-            // What had nothing but these blocks left has nothing now.
+            // A range whose free blocks were all that it had left can be withdrawn as a whole now.
             self.withdraw_ranges(node, &mut left, &mut withdrawn);
         }
         withdrawn
     }
 
-    /// How much of it can leave, free as it is, in pieces or not.
+    /// Returns the free bytes that may be withdrawn under that rule, whether or not they form whole chunks.
     pub fn spare_bytes(&self) -> usize {
         let figures = self.statistics();
         let free = figures.total_bytes.saturating_sub(figures.used_bytes);
         (16 * free).saturating_sub(figures.total_bytes) / 15
     }
 
-    /// Takes memory in that left, or other memory of `node`: whole granules.
+    /// Adds withdrawn memory again, or other memory of `node`, in whole chunks.
     ///
     /// # Errors
-    /// As [`Self::add_range_of`]; what there is no place for stays out.
+    /// As [`Self::add_range_of`]; memory without a free range slot is not added.
     ///
     /// # Safety
-    /// As [`Self::add_range_of`], and where `contents` says so, all bytes are zero.
+    /// As [`Self::add_range_of`], and the bytes are as `contents` says.
     pub unsafe fn bring_back(
         &self,
         node: NodeId,
@@ -118,7 +118,7 @@ impl Pages {
             offset += granule.min(len_bytes - offset);
             if run > 0 && (is_hole || offset == len_bytes) {
                 let behind = offset - if is_hole { granule } else { 0 };
-                // SAFETY: the caller's promise, for a part of the memory.
+                // SAFETY: the caller's guarantee, for a part of the memory.
                 result = result.and(unsafe { self.add(node, start.add(behind - run), run, contents) });
                 run = 0;
             }
@@ -126,17 +126,17 @@ impl Pages {
         result
     }
 
-    /// Lets slots of ranges that left serve for others.
+    /// Allows the slots of withdrawn ranges to be reused.
     ///
     /// # Safety
-    /// Since they left, every core has come out of whatever it did with pages.
+    /// Since the ranges were withdrawn, every core has left any call of the page allocator that was in progress.
     pub unsafe fn reuse(&self, slots: u64) {
         let _adding = self.adding.lock();
-        // SAFETY: the caller's promise; the lock is held.
+        // SAFETY: the caller's guarantee that no reader is left; the lock is held.
         unsafe { self.ranges().reuse(slots) };
     }
 
-    /// Fills the granule that left from there, if one did.
+    /// Fills the withdrawn chunk at `start`, if there is one; returns whether there was.
     fn fill_hole(&self, start: NonNull<u8>, contents: Contents) -> bool {
         let page = PageNumber::of(start.addr().get());
         let Some(range) = self.ranges().find(page).filter(|range| range.contains(page, GRANULE_PAGES)) else {
@@ -153,7 +153,7 @@ impl Pages {
         is_absent
     }
 
-    /// Takes out ranges of which nothing is in use.
+    /// Withdraws ranges without pages in use.
     fn withdraw_ranges(&self, node: NodeIndex, left: &mut usize, withdrawn: &mut Withdrawn) {
         let _adding = self.adding.lock();
         let mut buddy = self.buddy(node).lock();
@@ -171,7 +171,7 @@ impl Pages {
         }
     }
 
-    /// Takes out free blocks of whole granules, the largest first.
+    /// Withdraws free blocks of whole chunks, the largest first.
     fn withdraw_blocks(&self, node: NodeIndex, left: &mut usize, withdrawn: &mut Withdrawn) {
         let mut buddy = self.buddy(node).lock();
         let mut order = MAX_ORDER;
@@ -194,11 +194,11 @@ impl Pages {
     }
 }
 
-/// A range of whole granules of which nothing is in use.
+/// A range of whole chunks without pages in use.
 struct Idle<'a> {
     range: &'a Range,
     present_bytes: usize,
-    /// In how many pieces what is present is.
+    /// The number of contiguous pieces of its present memory.
     pieces: usize,
 }
 
@@ -223,7 +223,7 @@ impl<'a> Idle<'a> {
         Some(idle)
     }
 
-    /// What is present of it: addresses and lengths.
+    /// Passes the address and length of each contiguous present piece to `see`.
     fn each_piece(&self, mut see: impl FnMut(usize, usize)) {
         let range = self.range;
         let at = |page: u32| range.start() + (range.record_pages() + page) as usize * PAGE_SIZE;
@@ -251,7 +251,7 @@ impl<'a> Idle<'a> {
 }
 
 impl Buddy {
-    /// Takes all blocks of a range out, none of which is in use.
+    /// Removes all free blocks of a range without pages in use.
     fn forget(&mut self, ranges: &super::Ranges, range: &Range) {
         let mut done = 0;
         while done < range.pages() {
@@ -267,7 +267,7 @@ impl Buddy {
         }
     }
 
-    /// Makes an absent granule free.
+    /// Makes a withdrawn chunk free.
     fn fill(&mut self, ranges: &super::Ranges, range: &Range, granule: PageNumber, contents: Contents) {
         self.release(ranges, range, granule, ABSENT_ORDER, contents);
     }

@@ -1,37 +1,36 @@
-//! Which addresses of an area are taken.
+//! The allocator of an area's addresses: first fit.
 //!
-//! An area is handed out from below: first fit. It remembers how far it was ever used, since the page tables for
-//! that much of it may stay.
+//! It records the end of all addresses that were ever used, because the page tables up to there may stay allocated.
 
 use super::window::Extent;
 use alloc::vec::Vec;
 
-/// The ranges of an area that are taken, each with something that belongs to it.
+/// The taken ranges of an area, each with a value.
 #[derive(Debug)]
 pub(super) struct Addresses<T> {
     area: Extent,
-    /// By address.
+    /// Sorted by address.
     taken: Vec<(Extent, T)>,
     used_end: usize,
 }
 
 impl<T> Addresses<T> {
-    /// An area of which nothing is taken.
+    /// Returns an area without taken ranges.
     pub fn new(area: Extent) -> Self {
         Self { area, taken: Vec::new(), used_end: area.start }
     }
 
-    /// How many ranges are taken.
+    /// Returns the number of taken ranges.
     pub fn len(&self) -> usize {
         self.taken.len()
     }
 
-    /// How many ranges can be taken before room has to be made.
+    /// Returns the number of ranges that can be taken without a larger vector.
     pub fn room(&self) -> usize {
         self.taken.capacity() - self.taken.len()
     }
 
-    /// Makes room, by means of a vector that is empty and has more of it; returns one that may be dropped.
+    /// Moves the ranges to an empty vector with more capacity; returns the vector to drop.
     pub fn make_room(&mut self, mut larger: Vec<(Extent, T)>) -> Vec<(Extent, T)> {
         if larger.capacity() > self.taken.capacity() {
             larger.append(&mut self.taken);
@@ -40,17 +39,17 @@ impl<T> Addresses<T> {
         larger
     }
 
-    /// The first address behind the area.
+    /// Returns the first address behind the area.
     pub fn end(&self) -> usize {
         self.area.end()
     }
 
-    /// The end of what was ever taken.
+    /// Returns the end of all ranges that were ever taken.
     pub fn used_end(&self) -> usize {
         self.used_end
     }
 
-    /// Where the first `len` bytes are that are free and begin at a multiple of `align` (a power of two).
+    /// Finds the first `len` free bytes at a multiple of `align` (a power of two).
     pub fn find_free(&self, len: usize, align: usize) -> Option<Extent> {
         let fits = |from: usize, to: usize| {
             let start = from.checked_next_multiple_of(align)?;
@@ -66,14 +65,14 @@ impl<T> Addresses<T> {
         fits(from, self.area.end())
     }
 
-    /// Takes a range that is free. There is room for it.
+    /// Takes a free range. The caller has made sure of the capacity.
     pub fn take(&mut self, range: Extent, what: T) {
         let place = self.taken.partition_point(|(taken, _)| taken.start < range.start);
         self.taken.insert(place, (range, what));
         self.used_end = self.used_end.max(range.end());
     }
 
-    /// What is taken at an address.
+    /// Returns the range that contains an address, and its value.
     #[inline]
     pub fn at(&mut self, address: usize) -> Option<(Extent, &mut T)> {
         let behind = self.taken.partition_point(|(taken, _)| taken.start <= address);
@@ -81,20 +80,20 @@ impl<T> Addresses<T> {
         (address < range.end()).then_some((*range, what))
     }
 
-    /// The ranges that end behind an address, in order.
+    /// Returns the ranges that end behind an address, in order.
     pub fn from(&self, address: usize) -> impl Iterator<Item = &(Extent, T)> {
         let first = self.taken.partition_point(|(taken, _)| taken.end() <= address);
         self.taken.get(first..).unwrap_or_default().iter()
     }
 
-    /// Makes what is taken at an address free.
+    /// Frees the range that begins at an address; returns its value.
     pub fn free(&mut self, address: usize) -> Option<T> {
         let index = self.taken.partition_point(|(taken, _)| taken.start < address);
         let found = self.taken.get(index).is_some_and(|(taken, _)| taken.start == address);
         found.then(|| self.taken.remove(index).1)
     }
 
-    /// All that is taken, by address.
+    /// Returns all taken ranges with their values, by address.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Extent, &mut T)> {
         self.taken.iter_mut().map(|(range, what)| (*range, what))
     }
@@ -122,9 +121,9 @@ mod tests {
     }
 
     proptest! {
-        /// The model: an array that says for each address who has it.
+        /// The model: an array with the owner of each address.
         #[test]
-        fn addresses_belong_to_one_taker_and_the_first_fit_is_found(steps in steps()) {
+        fn an_address_has_one_owner_and_allocation_is_first_fit(steps in steps()) {
             let mut addresses = Addresses::new(AREA);
             let mut model = [None; 320];
             let mut starts: Vec<usize> = Vec::new();

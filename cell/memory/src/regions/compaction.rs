@@ -1,59 +1,61 @@
-//! Pages of regions go elsewhere, so that whole granules of memory become free.
+//! Compaction: pages of regions migrate so that whole chunks of memory become free.
 //!
 //! ```text
 //!   choose ──► begin ──► wait ──► finish ──► over
-//!     ▲          ▲     (every core        │
-//!     │          └──────has forgotten)◄───┤ some were touched: again, ROUNDS times in all
-//!     └───────────────────────────────────┘ and then others instead of them
+//!     ▲          ▲     (TLB flush         │
+//!     │          └──────of every core)◄───┤ again if pages were touched, ROUNDS times in all;
+//!     └───────────────────────────────────┘ then with other chunks in place of the touched ones
 //! ```
 //!
-//! *Choose* looks at all pages that can move, and keeps the granules in mind in which the least is in use: what is free in
-//! them is held from then on, so that nothing new comes there. Of these it takes the emptiest of which all that is in use
-//! can move. *Begin* begins the migration of the pages; *finish* copies each to a page of another granule. A page that was touched
-//! in between has stayed, and its granule is not free; what has moved has moved all the same.
+//! *Choose* looks at all movable pages and records the chunks with the fewest used pages. It holds back their free
+//! pages, so that no allocation gets them. Among these chunks it takes the emptiest whose used pages are all movable.
+//! *Begin* begins the migration of their pages; *finish* copies each page to a page of another chunk. A page that was
+//! touched meanwhile stays, so its chunk does not become free; the pages that migrated do not return.
 //!
-//! It is done in steps, one a pass of a core's loop, that no event waits for long: a step looks at no more than [`ENTRIES`]
-//! pages and [`GRANULES`] granules, and copies no more than [`COPIES`] pages. Nothing is allocated.
+//! It works in steps, one per pass of one core's loop, so that no event waits long: a step looks at no more than
+//! [`ENTRIES`] pages and [`GRANULES`] chunks, and copies no more than [`COPIES`] pages. It allocates only the pages to
+//! which others migrate.
 //!
-//! Why pages and tables may be looked at though their region can be dropped on another core meanwhile: what is dropped is
-//! free when every core has passed its loop since, and that of the caller is in the middle of a pass. It does not halt, nor
-//! does it pass, within a step.
+//! Why a step may read pages and tables of a region that another core may drop meanwhile: dropped pages become free
+//! only after every core has passed its loop, and the calling core neither passes nor halts within a step.
 
 use super::window::{Extent, Retired};
 use crate::pages::{Granule, PAGE_SIZE, Pages};
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
 
-/// Pages that a step looks at.
+/// The maximum number of pages that a step looks at.
 const ENTRIES: usize = 2048;
 
-/// Granules of which a step looks at every record.
+/// The maximum number of chunks whose records a step reads.
 const GRANULES: usize = 4;
 
-/// Pages that a step copies.
+/// The maximum number of pages that a step copies.
 const COPIES: usize = 16;
 
-/// Granules that are kept in mind.
+/// The maximum number of chunks to consider.
 const TARGETS: usize = 32;
 
-/// Pages in use beyond which a granule is not worth it: three quarters. What is free of it holds its place.
+/// The maximum number of used pages of a chunk to compact: three quarters. Its held pages ensure that a block
+/// begins where the chunk does (see `pages::hold`).
 const MOST_USED: u32 = 384;
 
-/// How often pages are put into migration that were touched when they had been, before others are.
+/// How often the migration of touched pages is begun before other chunks are chosen.
 const ROUNDS: u32 = 3;
 
-/// What moves pages: the platform.
+/// The platform's page migration.
 ///
 /// # Safety
-/// Implementors promise that the memory which [`Self::look`] passes is a page of the page allocator, a run of its own, in
-/// use, and not free before the calling core has passed its loop; and that a page whose migration was finished is at the new
-/// place, with its bytes, and nobody gets at the old one any more.
+/// The memory that [`Self::look`] passes must be a page of the page allocator, a run of its own, in use, and not free
+/// before the calling core has passed its loop. After a successful [`Self::finish`], the page must be at its new frame
+/// with its bytes, and no access may reach the old frame.
 pub unsafe trait Mover {
-    /// The first region of pages that can move which ends behind `address`.
+    /// Returns the first region of movable pages that ends behind `address`.
     fn region_from(&self, address: usize) -> Option<Extent>;
 
-    /// Passes pages that can move to `see`, from `address` on and before `end`, with their memory. Looks at `most` at the
-    /// most. Returns where to go on: at the page for which `see` breaks, or behind what it looked at.
+    /// Passes movable pages, with their memory, to `see`, from `address` on and before `end`, and looks at no more than
+    /// `most` pages. Returns the address at which to continue: the page for which `see` breaks, or the first that it
+    /// did not look at.
     fn look(
         &self,
         address: usize,
@@ -65,25 +67,25 @@ pub unsafe trait Mover {
     /// Begins the migration of a page.
     fn begin(&self, address: usize, frame: NonNull<u8>);
 
-    /// Notes that pages were put into migration.
+    /// Records that migrations were begun.
     fn begun(&self) -> Retired;
 
-    /// Whether every core has forgotten where pages were that were put into migration before then.
+    /// Returns whether every core has flushed its TLB since that call of [`Self::begun`].
     fn is_over(&self, begun: Retired) -> bool;
 
-    /// Moves a page that is migrating, with its bytes. Whether it has moved: it stays where somebody has touched it.
+    /// Completes the migration of a page. Returns false if the page stays, because an access cancelled the migration.
     ///
     /// # Safety
-    /// The page was put into migration, that is over, and `to` is the caller's.
+    /// The migration was begun, [`Self::is_over`] holds for it, and the caller owns `to`.
     unsafe fn finish(&self, address: usize, from: NonNull<u8>, to: NonNull<u8>) -> bool;
 }
 
-/// How far it is.
+/// The progress of a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// There is more to do: in another pass.
+    /// There is more to do, in another pass.
     GoesOn,
-    /// It is over. What has become free can be had until somebody else has it.
+    /// The compaction is over. The freed chunks are available until they are allocated again.
     Over,
 }
 
@@ -96,33 +98,33 @@ enum Stage {
     Over,
 }
 
-/// A granule that is to become free. What is free of it is held.
+/// A chunk that is to become free. Its free pages are held back.
 #[derive(Clone, Copy)]
 struct Target {
     granule: Granule,
     used: u32,
-    /// How many of those in use were seen that can move.
+    /// The number of its used pages that were found to be movable.
     movable: u32,
 }
 
-/// The way of some pages elsewhere.
+/// The state of a compaction.
 pub struct Compaction {
     stage: Stage,
-    /// Where to go on.
+    /// The address at which to continue.
     next: usize,
     targets: [Option<Target>; TARGETS],
-    /// Granules that were looked at last and are of no use.
+    /// The latest chunks that were found unsuitable.
     useless: [Option<Granule>; 4],
-    /// Granules of which some is used all the time.
+    /// Chunks with pages that are accessed all the time.
     hot: [Option<Granule>; TARGETS],
-    /// How many granules are wanted.
+    /// The number of chunks to free.
     wanted: usize,
     rounds_left: u32,
     moved_pages: usize,
 }
 
 impl Compaction {
-    /// None: it is over.
+    /// Returns a compaction that is over.
     pub const fn new() -> Self {
         Self {
             stage: Stage::Over,
@@ -136,23 +138,23 @@ impl Compaction {
         }
     }
 
-    /// Begins anew, for so many granules. To be called when it is over.
+    /// Starts a compaction to free `wanted` chunks. To be called when the previous one is over.
     pub fn start(&mut self, wanted: usize) {
         let stage = if wanted > 0 { Stage::Choose } else { Stage::Over };
         *self = Self { stage, wanted: wanted.min(TARGETS), ..Self::new() };
     }
 
-    /// Whether it is over.
+    /// Returns whether the compaction is over.
     pub fn is_over(&self) -> bool {
         matches!(self.stage, Stage::Over)
     }
 
-    /// How much it has moved, in bytes.
+    /// Returns the migrated bytes.
     pub fn moved_bytes(&self) -> usize {
         self.moved_pages * PAGE_SIZE
     }
 
-    /// A step.
+    /// Does one step.
     pub fn step(&mut self, pages: &Pages, mover: &impl Mover) -> Progress {
         let stage = self.stage;
         self.stage = match stage {
@@ -181,7 +183,7 @@ impl Compaction {
         Progress::GoesOn
     }
 
-    /// Ends it as it is. Pages that are migrating are present again when they are touched.
+    /// Ends the compaction in its present state. An access to a page that is still migrating cancels that migration.
     pub fn end(&mut self, pages: &Pages) {
         self.stage = Stage::Over;
         self.targets.iter_mut().filter_map(Option::take).for_each(|target| let_go(pages, target));
@@ -201,7 +203,7 @@ impl Compaction {
         self.targets().any(|target| target.granule == granule)
     }
 
-    /// Looks at some pages, and at the granules that they are in. True where that were the last.
+    /// Looks at some pages and their chunks. Returns true after the last page.
     fn look(&mut self, pages: &Pages, mover: &impl Mover) -> bool {
         let (mut next, mut granules_left) = (self.next, GRANULES);
         let is_done = walk(&mut next, mover, &mut |_, frame| {
@@ -222,13 +224,13 @@ impl Compaction {
         is_done
     }
 
-    /// Keeps a granule in mind, a page of which was just seen, if it is worth it.
+    /// Records a chunk, of which a page was just seen, if it is suitable.
     fn consider(&mut self, pages: &Pages, granule: Granule) {
-        // More than are wanted, as of some not all will be seen to move.
+        // More chunks than wanted, because some will have pages that cannot move.
         let places = self.targets.get_mut(..(2 * self.wanted + 2).min(TARGETS)).unwrap_or_default();
         // SAFETY: the page that was seen is a run of its own, and in use until this core passes its loop.
         let used = unsafe { pages.used_in(granule) }.filter(|used| *used <= MOST_USED);
-        // One that is free is fuller than any.
+        // A vacant entry counts as fuller than any chunk.
         let fullest = places.iter_mut().max_by_key(|place| place.map_or(u32::MAX, |target| target.used));
         match (used, fullest) {
             (Some(used), Some(place)) if place.is_none_or(|target| target.used > used) => {
@@ -243,7 +245,7 @@ impl Compaction {
         }
     }
 
-    /// Keeps as many as are wanted of those granules of which all can move: the emptiest.
+    /// Selects the wanted number of chunks, the emptiest of those whose used pages are all movable.
     fn choose(&mut self, pages: &Pages) -> Stage {
         let of_use = |target: &Target| target.movable >= target.used;
         self.targets
@@ -258,7 +260,7 @@ impl Compaction {
         self.begin_walk(Stage::Begin)
     }
 
-    /// Keeps the granules that are free by now, and has others chosen instead of those that are not.
+    /// Keeps the chunks that are free now, and starts another search to replace the others.
     fn sort_out(&mut self, pages: &Pages) -> Stage {
         let mut stage = Stage::Over;
         for place in &mut self.targets {
@@ -274,7 +276,7 @@ impl Compaction {
         self.begin_walk(stage)
     }
 
-    /// Begins the migration of some pages. True where that were the last.
+    /// Begins the migration of some pages. Returns true after the last page.
     fn begin(&mut self, mover: &impl Mover) -> bool {
         let mut next = self.next;
         let is_done = walk(&mut next, mover, &mut |address, frame| {
@@ -306,14 +308,15 @@ impl Compaction {
                 is_short = true;
                 return ControlFlow::Break(());
             };
-            // SAFETY: it was put into migration in this round, if it is, and that is over; the place was just handed out.
+            // SAFETY: if the page is migrating, its migration was begun in this round, and the wait for that is over.
+            // `to` was just allocated.
             let has_moved = unsafe { mover.finish(address, frame, to) };
             if has_moved {
                 self.moved_pages += 1;
-                // SAFETY: the page was in use as a run of its own, and nobody gets at it any more.
+                // SAFETY: the page was in use as a run of its own, and no access reaches it after its migration.
                 unsafe { pages.free_and_hold(frame) };
             } else {
-                // SAFETY: handed out above, and used by nobody.
+                // SAFETY: allocated above and unused.
                 unsafe { pages.free(to, 1) };
             }
             ControlFlow::Continue(())
@@ -326,14 +329,14 @@ impl Compaction {
         }
     }
 
-    /// A page for what is at `frame`, which is in no granule that is to become free.
+    /// Allocates a page to which `frame` can migrate, outside all chunks that are to become free.
     fn place_for(&self, pages: &Pages, frame: NonNull<u8>) -> Option<NonNull<u8>> {
         loop {
             let page = pages.another_like(frame)?;
             if !self.is_target(page) {
                 return Some(page);
             }
-            // SAFETY: just handed out.
+            // SAFETY: just allocated.
             unsafe { pages.free_and_hold(page) };
         }
     }
@@ -345,15 +348,15 @@ impl Default for Compaction {
     }
 }
 
-/// What came of a step that copies.
+/// The result of a step that copies.
 enum Finished {
     NotYet,
     All,
-    /// There is no place for another.
+    /// There is no page to migrate to.
     OutOfMemory,
 }
 
-/// Looks at some pages from `next` on. True where that were the last.
+/// Looks at some pages from `next` on. Returns true after the last page.
 fn walk(
     next: &mut usize,
     mover: &impl Mover,
@@ -372,12 +375,12 @@ fn walk(
 }
 
 fn hold(pages: &Pages, granule: Granule) {
-    // SAFETY: a page of it was just seen, or some of it is held.
+    // SAFETY: a page of the chunk was just seen in use, or some of it is held.
     unsafe { pages.hold_free(granule) };
 }
 
 fn let_go(pages: &Pages, target: Target) {
-    // SAFETY: some of it is held: no more than three quarters were in use.
+    // SAFETY: part of the chunk is held, as at most three quarters of it were in use.
     unsafe { pages.let_go(target.granule) };
 }
 

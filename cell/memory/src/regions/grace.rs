@@ -1,21 +1,21 @@
-//! When every core has forgotten pages that are gone.
+//! Grace periods: after unmapped pages are retired, determines when every core has flushed its TLB.
 //!
-//! A core remembers translations, and nobody but it can make it forget them. It does so when it passes its loop, in
-//! between events, and only if something was retired since it last did:
+//! Only the core itself can flush its TLB. It does so in a pass of its loop, between two events, and only if pages were
+//! retired since its last flush:
 //!
 //! ```text
-//!   who retires                                a core, at each pass
-//!   -----------                                --------------------
-//!   entries made not present                   g = generation
-//!   generation += 1  ───────────────────────►  g is not what it forgot last: forgets all, then says g
-//!   over when every core says that much
-//!   or more
+//!   a core that retires pages                  each core, in every pass
+//!   -------------------------                  ------------------------
+//!   makes entries non-present                  g = generation
+//!   generation += 1  ───────────────────────►  if g differs from its last flush: flushes, then stores g
+//!   over when every core has stored
+//!   that generation or a later one
 //! ```
 //!
-//! A halted core touches nothing. It says so before it halts (`HALTED` is more than any generation), so that nobody
-//! waits for it, and takes that back before it does anything else: the store and the load of the generation that
-//! follows are ordered by a fence, as are the new generation and the look at the cores where something is retired: so
-//! either who retires sees that the core runs, or the core sees the new generation.
+//! A halted core accesses no memory. Before it halts it stores `HALTED`, which is more than any generation, so no grace
+//! period waits for it. When it wakes it withdraws that before any other access. A fence orders this store before the
+//! core's next load of the generation; another orders the increment of the generation before the check of the cores. So
+//! either the retiring core sees that the other runs, or that core sees the new generation.
 
 use super::window::Retired;
 #[cfg(not(loom))]
@@ -31,17 +31,17 @@ impl<const N: usize> Default for Grace<N> {
     }
 }
 
-/// What the cores of a cell have forgotten; `N` of them at most.
+/// The state of TLB flushes of a cell's cores, of which there are at most `N`.
 pub struct Grace<const N: usize> {
     generation: AtomicU64,
-    /// The generation up to which a core has forgotten; `HALTED` while it is.
+    /// The generation at each core's last flush; `HALTED` while the core is halted.
     said: [AtomicU64; N],
-    /// The same, and kept while it is halted. Of that core alone.
+    /// The generation at each core's last flush, also while it is halted. Accessed only by that core.
     forgotten: [AtomicU64; N],
 }
 
 impl<const N: usize> Grace<N> {
-    /// No core runs, nothing was retired.
+    /// Returns the initial state: all cores are halted, nothing was retired.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self {
@@ -51,7 +51,7 @@ impl<const N: usize> Grace<N> {
         }
     }
 
-    /// The same; loom's atomics are not made at compile time.
+    /// Returns the same; loom's atomics cannot be created at compile time.
     #[cfg(loom)]
     pub fn new() -> Self {
         Self {
@@ -61,19 +61,20 @@ impl<const N: usize> Grace<N> {
         }
     }
 
-    /// Notes that entries were made not present.
+    /// Records that entries were made non-present.
     pub fn retire(&self) -> Retired {
         let retired = Retired(self.generation.fetch_add(1, Ordering::AcqRel) + 1);
         fence(Ordering::SeqCst);
         retired
     }
 
-    /// Whether every core has forgotten what was retired then.
+    /// Returns whether every core has flushed its TLB since that call of [`Self::retire`], or is halted.
     pub fn is_over(&self, retired: Retired) -> bool {
         self.said.iter().all(|said| said.load(Ordering::Acquire) >= retired.0)
     }
 
-    /// A pass of a core's loop: calls `forget` if it has to. True where it had to.
+    /// Called in each pass of a core's loop: calls `forget`, which flushes the TLB, if anything was retired since the
+    /// last flush. Returns whether it did.
     #[inline]
     pub fn pass(&self, core: usize, forget: impl FnOnce()) -> bool {
         let generation = self.generation.load(Ordering::Acquire);
@@ -86,12 +87,12 @@ impl<const N: usize> Grace<N> {
         true
     }
 
-    /// Before a core halts.
+    /// Called before a core halts.
     pub fn halt(&self, core: usize) {
         self.said[core].store(HALTED, Ordering::Release);
     }
 
-    /// When a core runs again, or for the first time, before it touches anything; [`Self::pass`] is next.
+    /// Called when a core starts or wakes, before it accesses memory; a call of [`Self::pass`] follows.
     pub fn wake(&self, core: usize) {
         self.said[core].store(self.forgotten[core].load(Ordering::Relaxed), Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -107,7 +108,7 @@ mod models {
     use loom::sync::atomic::AtomicUsize;
     use loom::thread;
 
-    /// An address, and the frames that a table and a core's translation cache say it has.
+    /// An address, and its frame according to the page table and to a core's TLB.
     struct Machine {
         grace: Grace<2>,
         entry: AtomicUsize,
@@ -115,7 +116,7 @@ mod models {
         handed_over: AtomicUsize,
     }
 
-    /// A core that remembers frame 1, which the address had before.
+    /// A core whose TLB has frame 1, the previous frame of the address.
     struct Core<'a> {
         machine: &'a Machine,
         remembered: Option<usize>,
@@ -127,7 +128,7 @@ mod models {
             self.machine.grace.pass(1, || *remembered = None);
         }
 
-        /// Uses the address if it may; what it finds there must be what the table says now.
+        /// Uses the address if permitted; the frame must then be that of the page table.
         fn event(&mut self) {
             if self.machine.handed_over.load(Ordering::Acquire) == 1 {
                 let frame = self.remembered.unwrap_or_else(|| self.machine.entry.load(Ordering::Relaxed));

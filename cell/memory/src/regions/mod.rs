@@ -1,34 +1,34 @@
-//! Regions: virtual memory that is filled by a pager, which the application chooses or writes (XOS IV-B).
+//! Regions: virtual memory that a pager fills, one of the library's or the application's own (XOS IV-B).
 //!
 //! ```text
-//!   a page is touched that is not there
-//!        │ page fault (in the cell, on the core and the stack that touched it)
+//!   an access to a non-present page
+//!        │ page fault (in the cell, on the faulting core and stack)
 //!        ▼
 //!   [ fault ]──which region?──►[ region table ]
 //!        │
-//!        ▼ decides which pages come, of which size, with what in them
+//!        ▼ chooses the pages to fill, their size and their contents
 //!   [ Pager ]  OnDemand, Prefault, Colored, or the application's own
 //!        │ fill
 //!        ▼
 //!   [ Window ]  the platform: page tables in a bare cell, mmap in a process
 //! ```
 //!
-//! - [`Region`]: some bytes of virtual memory, owned, with a [`Pager`]; [`Stack`]: one with a guard page below.
-//! - [`Pager`]: what fills a region, when it is made and when a page is touched; [`Filler`] is what it fills with.
-//! - [`Window`]: what a platform provides, once ([`install`]).
-//! - [`Grace`]: when every core has forgotten pages that are gone.
-//! - [`Compaction`]: pages move to other memory, where that in which they are is asked back.
+//! - [`Region`]: owned virtual memory with a [`Pager`]; [`Stack`]: a region with a guard page below.
+//! - [`Pager`]: fills a region through a [`Filler`], at creation and at page faults.
+//! - [`Window`]: the platform's interface to the region area, registered once ([`install`]).
+//! - [`Grace`]: determines when every core has flushed its TLB since pages were unmapped.
+//! - [`Compaction`]: migrates pages so that chunks of memory become free.
 //!
-//! What makes a fault safe in the middle of anything: the code that faulted touched a region, and nothing in this crate
-//! does that with a lock held, nor does the heap, whose own memory is never in a region (objects in pieces are in the
-//! window, but all of them is there). So no lock that the way of a fault takes can be held by what faulted. A pager of the
-//! application must see to the same for its own.
+//! Why the fault handler cannot deadlock: the faulting code accessed a region. No code of this crate does that with a
+//! lock held, nor does the heap, whose own memory is never paged (virtually contiguous objects are in the region area,
+//! but always present). So the faulting code holds no lock that the fault handler takes. An application's pager must
+//! ensure the same for its own locks.
 //!
-//! A page that was filled is there until its region is dropped, though not always in the same memory. Its memory and
-//! addresses are used again when every core of the cell has passed its loop, and has forgotten them.
+//! A filled page stays present until its region is dropped, though 4 KiB pages may migrate to other memory. After the
+//! drop, memory and addresses are reused once every core of the cell has passed its loop and flushed its TLB.
 //!
-//! What is *not* here: the heap's memory, which is never paged; its large objects in pieces, which have a part of the
-//! window of their own ([`mapped`](crate::mapped)).
+//! What is *not* here: the heap's memory, which is never paged, and its virtually contiguous objects, which have their
+//! own part of the region area ([`mapped`](crate::mapped)).
 
 mod addresses;
 mod compaction;

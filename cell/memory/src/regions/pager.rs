@@ -1,4 +1,4 @@
-//! What decides how a region is filled.
+//! The interface of pagers.
 
 use super::region::Inner;
 use super::window::{Contents, FillError, Filled, FrameChoice, window};
@@ -7,12 +7,12 @@ use isola_abi::layout::PageSize;
 
 /// Fills a region.
 ///
-/// An application's own pager is one more implementation:
+/// An application may have a pager of its own:
 ///
 /// ```
 /// use isola_memory::regions::{Contents, FillError, Filler, FrameChoice, PageSize, Pager};
 ///
-/// /// Every page says which one it is.
+/// /// Writes each page's number to the page.
 /// struct Numbered;
 ///
 /// impl Pager for Numbered {
@@ -25,42 +25,40 @@ use isola_abi::layout::PageSize;
 /// }
 /// ```
 pub trait Pager: Send + Sync {
-    /// The smallest pages that it fills its region with. The region's length is a multiple of it.
+    /// Returns the smallest page size that the pager fills. The region's length is a multiple of it.
     fn smallest_page(&self) -> PageSize {
         PageSize::FourKib
     }
 
-    /// Whether its pages of 4 KiB may come to be in other memory while they are there, where the memory in which they are
-    /// is asked back: their bytes do not change by that. Not so where it matters which memory it is, or where a fault can
-    /// not be handled.
+    /// Returns whether the region's 4 KiB pages may migrate to other memory when the cell must return theirs; their
+    /// bytes stay the same. False if the choice of memory matters, or if a fault cannot be handled.
     fn can_move(&self) -> bool {
         true
     }
 
-    /// Called once, when the region has been made and before anybody has it.
+    /// Prepares a new region. Called once, before the region is returned to its creator.
     ///
     /// # Errors
-    /// A [`FillError`]: then there is no region.
+    /// A [`FillError`]: then the region is not created.
     fn prepare(&self, filler: &Filler<'_>) -> Result<(), FillError> {
         let _ = filler;
         Ok(())
     }
 
-    /// Called when something at `offset` was touched where no page is, on the core and the stack that did so, in the
-    /// middle of it. It fills that page, and others if it likes. Several cores may call it at once, also for the
-    /// same page.
+    /// Fills the page at `offset`, and others at its choice. Called on the faulting core and stack when the page was
+    /// accessed and not present. Several cores may call it at once, also for the same page.
     ///
-    /// It must not touch a region, take a lock that whoever touches the region may hold, or switch to another event.
+    /// It must not access a region, take a lock that the faulting code may hold, or switch to another event.
     ///
     /// # Errors
-    /// A [`FillError`]: then the cell ends, as who touched the page cannot go on.
+    /// A [`FillError`]: then the cell ends, as the faulting code cannot continue.
     fn fault(&self, offset: usize, filler: &Filler<'_>) -> Result<(), FillError>;
 }
 
-/// A region as its pager sees it.
+/// A pager's access to its region.
 pub struct Filler<'a> {
     inner: &'a Inner,
-    /// What was touched.
+    /// The faulting offset; `None` in [`Pager::prepare`].
     wanted: Option<usize>,
     satisfied: Cell<bool>,
 }
@@ -70,25 +68,25 @@ impl<'a> Filler<'a> {
         Self { inner, wanted, satisfied: Cell::new(false) }
     }
 
-    /// Whether the page that was touched was filled.
+    /// Returns whether the faulting page was filled.
     pub(super) fn is_satisfied(&self) -> bool {
         self.satisfied.get()
     }
 
-    /// Length of the region, in bytes.
+    /// Returns the length of the region, in bytes.
     pub fn len_bytes(&self) -> usize {
         self.inner.len
     }
 
-    /// The size of the page that is at `offset`.
+    /// Returns the size of the page at `offset`, if there is one.
     pub fn page_at(&self, offset: usize) -> Option<PageSize> {
         if offset >= self.inner.len { None } else { window()?.page_at(self.inner.start() + offset) }
     }
 
-    /// Fills the page from `offset` on, a multiple of `size`.
+    /// Fills the page of this size at `offset`, a multiple of `size`.
     ///
     /// # Errors
-    /// A [`FillError`]. That a page of this size is there already is none.
+    /// A [`FillError`]. A page of this size that is already present is no error.
     #[inline]
     pub fn fill(
         &self,
@@ -103,7 +101,7 @@ impl<'a> Filler<'a> {
             return Err(FillError::NoPage(offset));
         }
         let window = window().ok_or(FillError::NoPage(offset))?;
-        // SAFETY: the page is within the region, whose pager this is passed to.
+        // SAFETY: the page is within the region, and only the region's pager has this `Filler`.
         let filled = unsafe { window.fill(self.inner.start() + offset, size, frame, contents) }?;
         if filled == Filled::Now {
             self.inner.count_filled(bytes);

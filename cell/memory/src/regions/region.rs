@@ -1,4 +1,4 @@
-//! A region: virtual memory with a pager.
+//! Regions: virtual memory with a pager.
 
 use super::pager::{Filler, Pager};
 use super::region_table::{collect, enter, retire};
@@ -10,23 +10,23 @@ use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use isola_abi::layout::PageSize;
 
-/// Virtual memory that a pager fills, of one owner.
+/// Virtual memory that a pager fills, with one owner.
 ///
-/// It is bytes, all of them there as far as whoever uses it can tell: a page that is touched and not there is filled
-/// meanwhile. Where that fails (memory has run out), the cell ends, and its report names the region.
+/// It is used as a byte slice: an access to a non-present page waits until the pager has filled it. If that fails
+/// (memory has run out), the cell ends, and its report names the region.
 ///
-/// Devices can be given what is there of a region's memory, piece by piece, as it is not contiguous; they do not wait for a
-/// pager.
+/// A device can be given the present pages of a region, one descriptor per contiguous piece; its accesses do not invoke
+/// the pager.
 pub struct Region {
     inner: Arc<Inner>,
 }
 
-/// What a region, its pager and the region table know of it.
+/// The part of a region that its pager and the region table share.
 pub(super) struct Inner {
     pub name: &'static str,
-    /// Length that can be used, in bytes.
+    /// The usable length, in bytes.
     pub len: usize,
-    /// The smallest pages in it.
+    /// The smallest page size.
     pub page: PageSize,
     pub pager: Box<dyn Pager>,
     start: AtomicUsize,
@@ -34,16 +34,16 @@ pub(super) struct Inner {
     faults: AtomicUsize,
 }
 
-/// Why there is no region.
+/// The reason why a region cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegionError {
-    /// It would be empty, or longer than there are addresses: so many bytes.
+    /// The length in bytes is 0, or more than the maximum.
     Length(usize),
-    /// No range of so many addresses is free.
+    /// No free range of addresses has this length in bytes.
     OutOfAddresses(usize),
-    /// Its pager cannot fill it.
+    /// The pager cannot fill it.
     Fill(FillError),
-    /// The platform has no virtual memory for regions.
+    /// The platform has no region area.
     NoWindow,
 }
 
@@ -68,12 +68,12 @@ impl From<FillError> for RegionError {
     }
 }
 
-/// Longest region, in bytes.
+/// The maximum length of a region, in bytes.
 const LONGEST: usize = 128 << 30;
 
 impl Region {
-    /// A region of `len` bytes, rounded up to whole pages, that is zero but for what `pager` writes to it. `name` is
-    /// for reports.
+    /// Creates a region of `len` bytes, rounded up to whole pages, zero except for the contents that `pager` writes.
+    /// `name` is for reports.
     ///
     /// # Errors
     /// A [`RegionError`].
@@ -101,17 +101,17 @@ impl Region {
         Ok(region)
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &'static str {
         self.inner.name
     }
 
-    /// How many bytes of it are filled.
+    /// Returns the number of filled bytes.
     pub fn filled_bytes(&self) -> usize {
         self.inner.filled_bytes.load(Ordering::Relaxed)
     }
 
-    /// How many faults there were in it.
+    /// Returns the number of page faults.
     pub fn faults(&self) -> usize {
         self.inner.faults.load(Ordering::Relaxed)
     }
@@ -121,8 +121,8 @@ impl Deref for Region {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the addresses are the region's until it is dropped. Where no page is, the access waits for the
-        // pager, and where the pager fails, the program ends: so every byte is there, and any byte is a value.
+        // SAFETY: the addresses belong to the region until it is dropped. An access to a non-present page waits for the
+        // pager, and if the pager fails, the program ends. So every byte can be read, and any byte is a valid value.
         unsafe { core::slice::from_raw_parts(self.inner.start() as *const u8, self.inner.len) }
     }
 }
@@ -153,7 +153,7 @@ impl fmt::Debug for Region {
 }
 
 impl Inner {
-    /// Its first address, once it is entered in the region table.
+    /// Returns the first address, once the region is in the region table.
     pub fn start(&self) -> usize {
         self.start.load(Ordering::Relaxed)
     }
@@ -162,8 +162,8 @@ impl Inner {
         self.start.store(start, Ordering::Relaxed);
     }
 
-    /// How much of the addresses it has, in bytes: those of 2 MiB and more have whole such pages, so that no page
-    /// table is of two of them.
+    /// Returns the length of the address range, in bytes. From 2 MiB on it is a multiple of 2 MiB, so that no two
+    /// regions share a page table.
     pub fn span_bytes(&self) -> usize {
         let two_mib = PageSize::TwoMib.bytes();
         if self.len < two_mib { self.len } else { self.len.next_multiple_of(two_mib) }

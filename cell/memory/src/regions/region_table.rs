@@ -1,18 +1,19 @@
-//! Which region is where, and what happens at a fault.
+//! The region table, and the handling of page faults.
 //!
-//! Three areas of the window (the rest of it is [objects'](crate::mapped)), so that page tables are shared by regions of a kind alone:
+//! Regions have three areas of the region area (the rest is for [virtually contiguous objects](crate::mapped)), so that
+//! only regions of the same kind share page tables:
 //!
-//! | area | regions | their tables |
+//! | area | regions | their page tables |
 //! |---|---|---|
 //! | small | of less than 2 MiB: stacks | stay: many regions share one |
-//! | large | of 2 MiB and more, at multiples of 2 MiB | of the last level: free with the region |
+//! | large | of 2 MiB and more, at multiples of 2 MiB | last level: freed with the region |
 //! | huge | of pages of 1 GiB | none |
 //!
-//! Tables are counted when a region is made, so that no fault finds none left: those of the last level with the
-//! region, those above (and the small area's) as far as the area was ever used.
+//! Page tables are reserved when a region is created, so that no fault lacks one: those of the last level with the
+//! region, the upper ones (and those of the small area) as the used part of the area grows.
 //!
-//! The lock is held while the region table is looked into, for tens of instructions: nothing is allocated, filled or freed
-//! meanwhile. It may be taken in a fault, see the module's head.
+//! The lock is held for lookups and changes of the table, for tens of instructions, without any allocation, fill or
+//! free meanwhile. The fault handler takes it; the head of [`regions`](super) explains why that is safe.
 
 use super::addresses::Addresses;
 use super::pager::Filler;
@@ -28,39 +29,39 @@ use spin::Mutex;
 
 static REGION_TABLE: Mutex<Option<RegionTable>> = Mutex::new(None);
 
-/// How many regions are retired and not collected yet.
+/// The number of retired regions that are not collected yet.
 static RETIRED: AtomicUsize = AtomicUsize::new(0);
 
 struct RegionTable {
-    /// Small, large, huge.
+    /// The small, large and huge area.
     areas: [Addresses<Entry>; 3],
-    /// Page tables that no region counts on.
+    /// Page tables that are not reserved.
     tables: usize,
 }
 
 struct Entry {
     state: State,
-    /// Page tables that are free with the region.
+    /// Page tables that are freed with the region.
     tables: usize,
 }
 
 enum State {
     /// A region.
     Live(Arc<Inner>),
-    /// What was one.
+    /// A dropped region that waits for the TLB flush of all cores.
     Retired(Retired),
-    /// The same, while its memory is made free.
+    /// A dropped region whose memory is being freed.
     Collected,
 }
 
-/// Why a page that was touched cannot be had.
+/// The reason why an accessed page cannot be filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultError {
-    /// There is no region.
+    /// There is no region at the address.
     NoRegion,
-    /// The pager of the region of that name has failed.
+    /// The pager of the named region failed.
     Pager(&'static str, FillError),
-    /// The pager of the region of that name has filled other pages.
+    /// The pager of the named region filled other pages.
     NotFilled(&'static str),
 }
 
@@ -81,8 +82,8 @@ impl fmt::Display for FaultError {
 
 impl core::error::Error for FaultError {}
 
-/// Has the page at `address` filled. Called by the platform when it was touched and not there, on the core that
-/// touched it; where it returns, the page is there.
+/// Fills the page at `address`. The platform calls it on the faulting core when the page was accessed and not present;
+/// the page is present when it returns `Ok`.
 ///
 /// # Errors
 /// A [`FaultError`].
@@ -100,12 +101,13 @@ pub fn fault(address: usize) -> Result<(), FaultError> {
     if filler.is_satisfied() { Ok(()) } else { Err(FaultError::NotFilled(inner.name)) }
 }
 
-/// The name of the region at `address`. For a crash: it does not wait where the region table is in use.
+/// Returns the name of the region at `address`. It does not wait if the region table is locked, so a crash handler can
+/// call it.
 pub fn region_at(address: usize) -> Option<&'static str> {
     REGION_TABLE.try_lock()?.as_mut()?.live(address).map(|inner| inner.name)
 }
 
-/// The first region that ends behind `address` and has pages that can move.
+/// Returns the first region of movable pages that ends behind `address`.
 pub fn movable_from(address: usize) -> Option<Extent> {
     let can_move = |entry: &Entry| match &entry.state {
         State::Live(inner) => inner.page == PageSize::FourKib && inner.pager.can_move(),
@@ -116,8 +118,8 @@ pub fn movable_from(address: usize) -> Option<Extent> {
     taken.find(|(_, entry)| can_move(entry)).map(|(range, _)| *range)
 }
 
-/// Makes the memory of regions that are gone free, as far as every core has forgotten it, and the addresses of objects. A
-/// load of each where there is nothing to do.
+/// Frees the memory of dropped regions, and the addresses of freed virtually contiguous objects, for which every core
+/// has flushed its TLB. It costs two loads if there are none.
 pub fn collect() {
     mapped::collect();
     if RETIRED.load(Ordering::Relaxed) == 0 {
@@ -133,7 +135,8 @@ pub fn collect() {
             Some(range)
         });
         let Some(range) = found else { return };
-        // SAFETY: the region was retired in `retire`, and that is over; the state keeps everybody else away.
+        // SAFETY: `retire` retired the region's addresses, and that is over. The state `Collected` keeps other callers
+        // away.
         unsafe { window.collect(range.start, range.len) };
         RETIRED.fetch_sub(1, Ordering::Relaxed);
         if let Some(region_table) = REGION_TABLE.lock().as_mut() {
@@ -143,7 +146,7 @@ pub fn collect() {
     }
 }
 
-/// Finds addresses for a region, and enters it.
+/// Allocates addresses for a region and enters it in the table.
 pub(super) fn enter(inner: &Arc<Inner>) -> Result<(), RegionError> {
     let window = window().ok_or(RegionError::NoWindow)?;
     loop {
@@ -158,14 +161,14 @@ pub(super) fn enter(inner: &Arc<Inner>) -> Result<(), RegionError> {
         drop(guard);
         let mut larger = Vec::new();
         larger.try_reserve(wanted).map_err(|_| RegionError::Fill(FillError::OutOfMemory(wanted)))?;
-        // What is dropped is dropped when the lock is free again: the heap is never called with it held.
+        // The smaller vector is dropped after the lock is released, as the heap must not be called with it held.
         let smaller =
             REGION_TABLE.lock().as_mut().map(|region_table| region_table.area(inner).make_room(larger));
         drop(smaller);
     }
 }
 
-/// Counts page tables for objects in pieces, as for regions; false where there are not so many.
+/// Reserves page tables for virtually contiguous objects; false if there are too few.
 pub(crate) fn take_tables(count: usize) -> bool {
     let Some(window) = window() else { return false };
     let mut guard = REGION_TABLE.lock();
@@ -175,18 +178,18 @@ pub(crate) fn take_tables(count: usize) -> bool {
     left.is_some()
 }
 
-/// Counts page tables as free again.
+/// Returns reserved page tables.
 pub(crate) fn give_tables(count: usize) {
     if let Some(region_table) = REGION_TABLE.lock().as_mut() {
         region_table.tables += count;
     }
 }
 
-/// Retires a region. Nobody uses its memory any more.
+/// Retires a region that is being dropped.
 pub(super) fn retire(inner: &Inner) {
     let Some(window) = window() else { return };
     let start = inner.start();
-    // SAFETY: the region's owner is dropping it; the addresses stay taken in the region table.
+    // SAFETY: the region's owner is dropping it; its addresses stay taken in the region table.
     let retired = unsafe { window.retire(start, inner.span_bytes()) };
     RETIRED.fetch_add(1, Ordering::Relaxed);
     let live = REGION_TABLE.lock().as_mut().and_then(|region_table| {
@@ -203,7 +206,7 @@ impl RegionTable {
         Self { areas: [part(0, 1), part(1, 3), part(4, 2)], tables }
     }
 
-    /// The area that a region belongs in.
+    /// Returns the area to which a region belongs.
     fn area(&mut self, inner: &Inner) -> &mut Addresses<Entry> {
         let [small, large, huge] = &mut self.areas;
         match (inner.page, inner.span_bytes()) {
@@ -240,7 +243,7 @@ impl RegionTable {
         Ok(())
     }
 
-    /// The region at an address.
+    /// Returns the live region at an address.
     #[inline]
     fn live(&mut self, address: usize) -> Option<Arc<Inner>> {
         let area = self.areas.iter_mut().find(|area| address < area.end())?;

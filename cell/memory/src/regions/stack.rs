@@ -1,4 +1,4 @@
-//! A stack with a guard page.
+//! Stacks with a guard page.
 
 use super::pager::{Filler, Pager};
 use super::region::{Region, RegionError};
@@ -6,15 +6,15 @@ use super::window::{Contents, FillError, FrameChoice};
 use core::ptr::NonNull;
 use isola_abi::layout::PageSize;
 
-/// Memory for a stack: all of it there, and nothing below it. Who runs over its end faults, which ends the cell; the
-/// report says that a guard page was hit.
+/// The memory of a stack, always present, with a guard page below. A stack overflow faults and ends the cell; the
+/// report names the guard page as the cause.
 #[derive(Debug)]
 pub struct Stack {
     region: Region,
 }
 
 impl Stack {
-    /// A stack of `len` bytes, rounded up to whole pages.
+    /// Creates a stack of `len` bytes, rounded up to whole pages.
     ///
     /// # Errors
     /// A [`RegionError`].
@@ -23,30 +23,30 @@ impl Stack {
         Ok(Self { region: Region::new(name, guarded, Guarded)? })
     }
 
-    /// The end of the stack, where it begins: a multiple of the page size.
+    /// Returns the end of the stack, at which it begins to grow: a multiple of the page size.
     pub fn top(&self) -> NonNull<u8> {
         NonNull::from(&*self.region).cast::<u8>().map_addr(|start| start.saturating_add(self.region.len()))
     }
 
-    /// The lowest byte of the stack. Below it is the guard.
+    /// Returns the lowest byte of the stack. Below it is the guard page.
     pub fn bottom(&self) -> NonNull<u8> {
         NonNull::from(&*self.region).cast::<u8>().map_addr(|start| start.saturating_add(GUARD))
     }
 
-    /// Length of the stack, in bytes.
+    /// Returns the length of the stack, in bytes.
     pub fn len_bytes(&self) -> usize {
         self.region.len() - GUARD
     }
 }
 
-/// Length of the guard, in bytes.
+/// The length of the guard, in bytes.
 const GUARD: usize = PageSize::FourKib.bytes();
 
-/// Everything but the first page.
+/// A pager that fills all pages but the first.
 struct Guarded;
 
 impl Pager for Guarded {
-    /// A fault is handled on the stack of whoever has touched the page.
+    /// Returns false: the fault handler runs on the faulting stack, so a page of that stack must be present.
     fn can_move(&self) -> bool {
         false
     }

@@ -1,33 +1,33 @@
-//! What a platform provides: addresses, and pages at them.
+//! The platform's interface for virtual memory: addresses, and pages at them.
 
 use core::fmt;
 use core::ptr::NonNull;
 use isola_abi::layout::PageSize;
 use spin::Once;
 
-/// Virtual memory of the cell that regions are made of, and the pages in it.
+/// The region area of a cell, and the pages in it.
 ///
 /// # Safety
-/// Implementors promise that what was filled can be read and written at its address, is nobody else's and holds
-/// what it was filled with, until it is retired; and that memory which was retired appears nowhere else before
-/// the retirement is over and it was collected.
+/// Implementors guarantee that a filled page can be read and written at its address, is shared with no other owner, and
+/// has the contents with which it was filled, until it is retired. Retired memory must not be used elsewhere before the
+/// retirement is over and it was collected.
 pub unsafe trait Window: Sync {
-    /// Where it is.
+    /// Returns the addresses of the region area; start and length are multiples of 1 GiB.
     fn extent(&self) -> Extent;
 
-    /// How many page tables regions can have in all.
+    /// Returns the number of page tables available to the region area.
     fn table_count(&self) -> usize;
 
-    /// The largest pages there are.
+    /// Returns the largest page size that the processor supports.
     fn largest_page(&self) -> PageSize;
 
-    /// Puts a page at `address`, a multiple of its size. Called in page faults, by several cores at once.
+    /// Fills a page at `address`, a multiple of its size. Called in page faults, by several cores at once.
     ///
     /// # Errors
-    /// A [`FillError`]. That a page of this size is there already is none.
+    /// A [`FillError`]. A page of this size that is already present is no error.
     ///
     /// # Safety
-    /// The address is in the window, and the page is the caller's to fill.
+    /// The address is in the region area, and the caller owns the page.
     unsafe fn fill(
         &self,
         address: usize,
@@ -36,31 +36,31 @@ pub unsafe trait Window: Sync {
         contents: Contents<'_>,
     ) -> Result<Filled, FillError>;
 
-    /// The size of the page that is at `address`.
+    /// Returns the size of the page at `address`, if there is one.
     fn page_at(&self, address: usize) -> Option<PageSize>;
 
-    /// Takes all pages from `address` on, `len` bytes, out of use.
+    /// Unmaps all pages of `len` bytes from `address` on.
     ///
     /// # Safety
-    /// They are the caller's, and nobody uses them any more.
+    /// The caller owns the pages, and they are unused.
     unsafe fn retire(&self, address: usize, len: usize) -> Retired;
 
-    /// Whether every core has forgotten what was retired then.
+    /// Returns whether every core has flushed its TLB since that retirement.
     fn is_over(&self, retired: Retired) -> bool;
 
-    /// Makes the memory of retired pages free.
+    /// Frees the memory of retired pages.
     ///
     /// # Safety
     /// They were retired, and that is over.
     unsafe fn collect(&self, address: usize, len: usize);
 
-    /// Puts memory, whole pages of it, at `address` too: in the largest pages that both allow.
+    /// Maps existing memory, in whole pages, at `address`, with the largest pages that the alignment of both allows.
     ///
     /// # Errors
-    /// A [`FillError`]; then nothing is there.
+    /// A [`FillError`]; then no page of it is mapped.
     ///
     /// # Safety
-    /// No page is at these addresses; they are the caller's, and so is the memory, which the caller uses by them alone.
+    /// No page is mapped at these addresses. The caller owns them and the memory, and accesses the memory only by them.
     unsafe fn map(
         &self,
         address: usize,
@@ -69,21 +69,22 @@ pub unsafe trait Window: Sync {
         carry: Carry,
     ) -> Result<(), FillError>;
 
-    /// Takes all pages from `address` on, `len` bytes, out of use that came by [`Self::map`], and passes their memory to
-    /// `take`, with its length. It is the caller's again, and may hold anything.
+    /// Unmaps all pages of `len` bytes from `address` on that [`Self::map`] mapped, and passes their memory, with its
+    /// length, to `take`. The caller owns that memory again, with any contents. The addresses are retired.
     ///
     /// # Safety
-    /// They are the caller's, and nobody uses them any more. The addresses count as retired.
+    /// The caller owns the pages, and they are unused.
     unsafe fn unmap(&self, address: usize, len: usize, take: &mut dyn FnMut(NonNull<u8>, usize)) -> Retired;
 
-    /// Moves all pages from `from` on, `len` bytes, that came by [`Self::map`] to the addresses from `to` on, with what
-    /// is in them. The addresses where they were count as retired.
+    /// Moves all pages of `len` bytes from `from` on that [`Self::map`] mapped to the addresses from `to` on, with
+    /// their contents. The old addresses are retired.
     ///
     /// # Safety
-    /// As for [`Self::unmap`]; no page is where they go, those addresses are the caller's, and there are enough tables.
+    /// As for [`Self::unmap`]. No page is mapped at the new addresses, which the caller owns, and enough page tables
+    /// are reserved.
     unsafe fn shift(&self, from: usize, len: usize, to: usize) -> Retired;
 
-    /// Makes addresses free where pages were that came by [`Self::map`].
+    /// Frees the addresses, and the page tables, of pages that [`Self::map`] mapped.
     ///
     /// # Safety
     /// They were retired, and that is over.
@@ -93,86 +94,88 @@ pub unsafe trait Window: Sync {
 /// A range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// The first; a multiple of 1 GiB.
+    /// The first address.
     pub start: usize,
-    /// How many, in bytes; a multiple of 1 GiB.
+    /// The length, in bytes.
     pub len: usize,
 }
 
 impl Extent {
-    /// The first address behind it.
+    /// Returns the first address behind the range.
     pub const fn end(&self) -> usize {
         self.start + self.len
     }
 
-    /// So many eighths of it, from one on.
+    /// Returns `count` eighths of the range, from eighth `first` on.
     pub(crate) const fn eighths(&self, first: usize, count: usize) -> Self {
         let eighth = self.len / 8;
         Self { start: self.start + first * eighth, len: count * eighth }
     }
 }
 
-/// Whether what is in memory is of use where it appears.
+/// Whether mapped memory keeps its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carry {
-    /// It is there too.
+    /// The memory keeps its contents.
     Contents,
-    /// Anything is there.
+    /// The contents are undefined.
     Nothing,
 }
 
-/// Which page of memory is wanted.
+/// The choice of a page frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FrameChoice {
-    /// Any.
+    /// Any frame.
     #[default]
     Any,
-    /// One whose number leaves the remainder `color` when divided by `colors`: pages of different colours share no
-    /// lines of a cache whose sets are that many pages. For pages of 4 KiB. Where physical addresses are unknown, any
-    /// will do.
+    /// A frame whose number is congruent to `color` modulo `colors`. Pages of different colours share no lines of a
+    /// cache whose sets span that many pages. Only for pages of 4 KiB. A platform that does not know physical addresses
+    /// uses any frame.
     Colored {
-        /// Which colour.
+        /// The colour.
         color: u32,
-        /// How many there are.
+        /// The number of colours.
         colors: u32,
     },
 }
 
-/// What is in a page when it comes to be there.
+/// The initial contents of a page.
 pub enum Contents<'a> {
     /// Zeros.
     Zero,
-    /// What this writes to the page, which is zero before; nobody else sees the page until it is done.
+    /// The bytes that this function writes to the page, which is zero before. The page is not visible elsewhere until
+    /// the function returns.
     Written(&'a mut dyn FnMut(&mut [u8])),
 }
 
-/// What became of a page that was to be filled.
+/// The result of a fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filled {
-    /// It was.
+    /// The page was filled.
     Now,
-    /// It had been before, perhaps by another core at the same time. What was to be in it is forgotten.
+    /// The page was present before, possibly filled concurrently by another core. The new contents are discarded.
     Before,
 }
 
-/// When something was retired.
+/// The time of a retirement, as a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Retired(pub u64);
 
-/// Why a page is not filled.
+/// The reason why a page is not filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FillError {
-    /// There is no page of memory of that size, in bytes.
+    /// There is no free memory for a page of this size in bytes.
     OutOfMemory(usize),
-    /// There is no page table.
+    /// The page tables have run out.
     OutOfTables,
-    /// The page is not in the region, does not begin at a multiple of its size, or is smaller than the pager said.
+    /// The page at this offset is outside the region, not aligned at its size, or smaller than the pager's smallest
+    /// page.
     NoPage(usize),
-    /// The processor has no pages of this size.
+    /// The processor does not support pages of this size.
     NoSuchSize(PageSize),
-    /// Pages of another size are there.
+    /// Pages of another size are present.
     Occupied,
-    /// Nothing is meant to be there, ever: somebody ran over the end of what is.
+    /// A guard page: never filled.
     Guard,
 }
 
@@ -199,12 +202,12 @@ impl core::error::Error for FillError {}
 
 static WINDOW: Once<&'static dyn Window> = Once::new();
 
-/// Has regions use that window. The first of a program counts.
+/// Registers the platform's region area. Only the first call of a program counts.
 pub fn install(window: &'static dyn Window) {
     WINDOW.call_once(|| window);
 }
 
-/// The window, where the platform has one.
+/// Returns the region area, if the platform has one.
 pub(crate) fn window() -> Option<&'static dyn Window> {
     WINDOW.get().copied()
 }

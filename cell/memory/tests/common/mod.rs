@@ -1,12 +1,12 @@
-//! Memory for an allocator under test, and threads that take the part of cores.
-#![allow(dead_code, reason = "not every test file needs all of it")]
+//! Memory for an allocator under test, and threads that act as cores.
+#![allow(dead_code, reason = "not every test file uses all items")]
 
 use isola_memory::{CoreSource, Heap};
 use std::alloc::Layout;
 use std::cell::Cell;
 use std::ptr::NonNull;
 
-/// Memory of the process, given back when dropped.
+/// Memory of the process, freed on drop.
 pub struct Arena {
     pub start: NonNull<u8>,
     layout: Layout,
@@ -31,7 +31,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: it came from there; tests drop what they made of it before.
+        // SAFETY: allocated in `new` with this layout; tests drop all users of the memory first.
         unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) }
     }
 }
@@ -40,7 +40,7 @@ thread_local! {
     static CORE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A thread is the core that it says it is. Each test keeps its threads' indices apart.
+/// The core source of the tests: a thread sets its own core index. In each test the threads have different indices.
 pub struct ThreadCores;
 
 impl ThreadCores {
@@ -49,17 +49,17 @@ impl ThreadCores {
     }
 }
 
-// SAFETY: tests start one thread an index, for a heap of their own.
+// SAFETY: each test starts one thread per index, for a heap of its own.
 unsafe impl CoreSource for ThreadCores {
     fn current_core(&self) -> usize {
         CORE.get()
     }
 }
 
-/// A heap over memory of the process. Whoever drops the arena first has lost.
+/// Creates a heap on the arena's memory. The arena must outlive it.
 pub fn heap_of(arena: &Arena) -> Heap<ThreadCores> {
     let heap = Heap::new(ThreadCores);
-    // SAFETY: the arena is for this heap alone, and outlives it.
+    // SAFETY: only this heap uses the arena, which outlives it.
     unsafe { heap.pages().add_range(arena.start, arena.len_bytes()) }.unwrap();
     heap
 }

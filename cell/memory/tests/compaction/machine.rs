@@ -1,4 +1,4 @@
-//! Page tables, and cores that remember what they saw there.
+//! A simulated machine: page tables, and cores with TLBs.
 
 use crate::common::Arena;
 use isola_memory::pages::{PAGE_SIZE, Pages};
@@ -11,18 +11,18 @@ use std::ptr::NonNull;
 pub const GRANULE: usize = 2 << 20;
 pub const CORES: usize = 3;
 
-/// Where regions are.
+/// The address of the regions.
 const START: usize = 1 << 40;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Present,
     Migrating,
-    /// Named to a device.
+    /// A device knows the address.
     Pinned,
 }
 
-/// A page of a region, and what its owner has written to it.
+/// A page of a region, with the value that its owner wrote.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     pub frame: NonNull<u8>,
@@ -30,16 +30,16 @@ pub struct Entry {
     pub mark: u64,
 }
 
-/// Page tables, and cores that remember what they have seen there until they pass their loops.
+/// Page tables, and cores whose TLB entries last until the core passes its loop.
 pub struct Machine {
     pub pages: Pages,
     pub entries: RefCell<BTreeMap<usize, Entry>>,
     remembered: RefCell<[BTreeMap<usize, NonNull<u8>>; CORES]>,
     pub generation: Cell<u64>,
     said: [Cell<u64>; CORES],
-    /// Runs of several pages, which nothing can move.
+    /// Runs of several pages, which cannot migrate.
     runs: RefCell<Vec<(NonNull<u8>, usize, u64)>>,
-    /// Pages that are retired: with the generation.
+    /// Retired pages, with their generations.
     retired: RefCell<Vec<(u64, NonNull<u8>)>>,
     next_mark: Cell<u64>,
     pub arena: Arena,
@@ -51,12 +51,12 @@ fn words(frame: NonNull<u8>) -> [*mut u64; 3] {
 }
 
 pub fn write(frame: NonNull<u8>, mark: u64) {
-    // SAFETY: the page is the machine's.
+    // SAFETY: the page belongs to the machine.
     words(frame).into_iter().for_each(|word| unsafe { word.write(mark) });
 }
 
 fn holds(frame: NonNull<u8>, mark: u64) -> bool {
-    // SAFETY: the page is the machine's.
+    // SAFETY: the page belongs to the machine.
     words(frame).into_iter().all(|word| unsafe { word.read() } == mark)
 }
 
@@ -64,7 +64,7 @@ impl Machine {
     pub fn new(granules: usize) -> Self {
         let arena = Arena::new(granules * GRANULE, GRANULE);
         let pages = Pages::new();
-        // SAFETY: the arena is for this allocator alone, and outlives it.
+        // SAFETY: only this allocator uses the arena, which outlives it.
         unsafe { pages.add_range(arena.start, arena.len_bytes()) }.unwrap();
         Self {
             pages,
@@ -83,7 +83,7 @@ impl Machine {
         self.next_mark.replace(self.next_mark.get() + 1)
     }
 
-    /// A page at a place, where there is none; false where memory has run out.
+    /// Maps a page at page number `place`, if there is none; false if memory has run out.
     pub fn map(&self, place: usize, state: State) -> bool {
         let address = START + place * PAGE_SIZE;
         if self.entries.borrow().contains_key(&address) {
@@ -97,7 +97,7 @@ impl Machine {
         true
     }
 
-    /// Takes the page at a place out of use: its memory is free when every core has forgotten it.
+    /// Unmaps the page at page number `place`; its memory is freed once every core has flushed its TLB.
     pub fn unmap(&self, place: usize) {
         let Some(entry) = self.entries.borrow_mut().remove(&(START + place * PAGE_SIZE)) else { return };
         assert!(holds(entry.frame, entry.mark), "{entry:?}");
@@ -108,7 +108,7 @@ impl Machine {
     pub fn collect(&self) {
         self.retired.borrow_mut().retain(|(generation, frame)| {
             if self.is_over(Retired(*generation)) {
-                // SAFETY: nobody has it any more.
+                // SAFETY: no core has a translation to the page any more.
                 unsafe { self.pages.free(*frame, 1) };
                 return false;
             }
@@ -116,7 +116,7 @@ impl Machine {
         });
     }
 
-    /// A core reads a page, and writes to it.
+    /// Reads and writes a page on a core.
     pub fn touch(&self, core: usize, place: usize) {
         let address = START + place * PAGE_SIZE;
         let mut entries = self.entries.borrow_mut();
@@ -127,7 +127,7 @@ impl Machine {
             }
             entry.frame
         });
-        assert!(holds(frame, entry.mark), "core {core} sees at {address:#x} what is not there: {entry:?}");
+        assert!(holds(frame, entry.mark), "core {core} reads wrong contents at {address:#x}: {entry:?}");
         entry.mark = self.mark();
         write(frame, entry.mark);
     }
@@ -152,12 +152,12 @@ impl Machine {
         if !runs.is_empty() {
             let index = index % runs.len();
             let (start, pages, _) = runs.swap_remove(index);
-            // SAFETY: handed out with this length.
+            // SAFETY: allocated with this length.
             unsafe { self.pages.free(start, pages) };
         }
     }
 
-    /// Everything is as its owner left it, and nothing has two owners.
+    /// Checks that all pages have the contents that their owners wrote, and that no page has two owners.
     pub fn check(&self) {
         let mut owned = BTreeMap::new();
         let mut own = |frame: NonNull<u8>| {
@@ -170,7 +170,7 @@ impl Machine {
         for (start, pages, mark) in &*self.runs.borrow() {
             for page in 0..*pages {
                 own(at(*start, page));
-                assert!(holds(at(*start, page), *mark), "a run has lost what is in it");
+                assert!(holds(at(*start, page), *mark), "a run has lost its contents");
             }
         }
         self.retired.borrow().iter().for_each(|(_, frame)| own(*frame));
@@ -178,7 +178,7 @@ impl Machine {
         assert_eq!(self.pages.statistics().used_bytes / PAGE_SIZE, owned.len() + record_pages);
     }
 
-    /// What can be read is what was written.
+    /// Checks that all mapped pages have the contents that their owners wrote.
     pub fn check_values(&self) {
         for (address, entry) in &*self.entries.borrow() {
             assert!(holds(entry.frame, entry.mark), "{address:#x}: {entry:?}");
@@ -189,7 +189,7 @@ impl Machine {
         self.entries.borrow().values().any(|entry| entry.state == State::Migrating)
     }
 
-    /// Places with a page, and where they are.
+    /// Returns the page numbers of all mapped pages, with their frames.
     pub fn places(&self) -> impl Iterator<Item = (usize, NonNull<u8>)> {
         let entries = self.entries.borrow().clone();
         entries.into_iter().map(|(address, entry)| ((address - START) / PAGE_SIZE, entry.frame))
@@ -201,11 +201,11 @@ pub fn at(start: NonNull<u8>, page: usize) -> NonNull<u8> {
     unsafe { start.add(page * PAGE_SIZE) }
 }
 
-// SAFETY: frames come from the allocator one by one, and are free only when every core has passed, which they do in
-// between steps; the tables are changed by one thread.
+// SAFETY: frames are allocated as runs of one page, and freed only after every core has passed its loop, which they do
+// between steps. One thread changes the tables.
 unsafe impl Mover for Machine {
     fn region_from(&self, address: usize) -> Option<Extent> {
-        // Regions of 64 pages, some of which are empty.
+        // Regions of 64 pages, some of them empty.
         let len = 64 * PAGE_SIZE;
         let (last, _) = self.entries.borrow().last_key_value().map(|(address, entry)| (*address, *entry))?;
         let start = START.max(address / len * len);
@@ -258,9 +258,9 @@ unsafe impl Mover for Machine {
         if entry.state != State::Migrating || entry.frame != from {
             return false;
         }
-        // SAFETY: whole pages of the machine's.
+        // SAFETY: `from` and `to` are whole pages of the machine.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), PAGE_SIZE) };
-        // Whoever used the old place sees that it is no longer the page's.
+        // Overwritten, so that an access to the old frame is detected.
         write(from, u64::MAX);
         (entry.frame, entry.state) = (to, State::Present);
         true

@@ -1,7 +1,7 @@
-//! Pages that go elsewhere, so that granules of memory become free: against page tables and cores that are simulated.
+//! Tests of compaction, on simulated page tables and cores.
 #![allow(
     unsafe_code,
-    reason = "memory that is used behind an allocator's back is a promise that no type can check"
+    reason = "the simulated cores access memory that the allocator owns, which no type can check"
 )]
 
 #[path = "../common/mod.rs"]
@@ -18,7 +18,8 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
-/// Goes on until it is over, with passes in between, and what `meanwhile` does. How many pages have moved.
+/// Runs a compaction to its end, with passes of all cores and `meanwhile` after each step. Returns the number of
+/// migrated pages.
 fn compact_while(machine: &Machine, granules: usize, meanwhile: impl Fn()) -> usize {
     let mut compaction = Compaction::new();
     compaction.start(granules);
@@ -31,7 +32,7 @@ fn compact_while(machine: &Machine, granules: usize, meanwhile: impl Fn()) -> us
     compaction.moved_bytes() / PAGE_SIZE
 }
 
-/// A machine whose memory is filled with pages of regions, of which every `kept`th stays.
+/// Returns a machine whose memory was filled with pages of regions, of which every `kept`th remains.
 fn sparse(granules: usize, kept: usize) -> Machine {
     let machine = Machine::new(granules);
     let places = (0..).take_while(|place| machine.map(*place, State::Present)).count();
@@ -42,9 +43,9 @@ fn sparse(granules: usize, kept: usize) -> Machine {
 }
 
 #[test]
-fn granules_that_are_in_use_here_and_there_become_free() {
+fn sparsely_used_chunks_become_free() {
     let machine = sparse(16, 8);
-    assert_eq!(machine.pages.withdraw(8 * GRANULE).len_bytes(), 0, "nothing is free as a whole");
+    assert_eq!(machine.pages.withdraw(8 * GRANULE).len_bytes(), 0, "no whole chunk is free");
     let moved = compact_while(&machine, 8, || ());
     assert!(moved >= 8 * GRANULE / PAGE_SIZE / 8, "{moved} pages");
     assert_eq!(machine.pages.withdraw(8 * GRANULE).len_bytes(), 8 * GRANULE);
@@ -52,28 +53,28 @@ fn granules_that_are_in_use_here_and_there_become_free() {
 }
 
 #[test]
-fn a_single_granule_becomes_free_and_no_page_is_lost_by_it() {
+fn freeing_one_chunk_keeps_the_number_of_used_pages() {
     let machine = sparse(8, 8);
     let used = machine.pages.statistics().used_bytes;
-    assert_eq!(machine.pages.withdraw(GRANULE).len_bytes(), 0, "nothing is free as a whole");
+    assert_eq!(machine.pages.withdraw(GRANULE).len_bytes(), 0, "no whole chunk is free");
     assert!(compact_while(&machine, 1, || ()) > 0);
-    assert_eq!(machine.pages.statistics().used_bytes, used, "a page for each that has moved");
+    assert_eq!(machine.pages.statistics().used_bytes, used, "one page for each migrated page");
     assert_eq!(machine.pages.withdraw(GRANULE).len_bytes(), GRANULE);
     machine.check_values();
 }
 
 #[test]
-fn a_page_that_is_pinned_and_a_run_stay_and_so_does_what_is_around_them() {
+fn chunks_with_pinned_pages_or_runs_are_not_compacted() {
     let machine = sparse(4, 64);
     machine.entries.borrow_mut().values_mut().for_each(|entry| entry.state = State::Pinned);
     assert_eq!(compact_while(&machine, 2, || ()), 0);
     let mut moves = 0;
     for entry in machine.entries.borrow_mut().values_mut() {
-        // One is pinned in each granule.
+        // One page of each chunk is pinned.
         moves += 1;
         entry.state = if moves % 8 == 0 { State::Pinned } else { State::Present };
     }
-    assert_eq!(compact_while(&machine, 2, || ()), 0, "for nothing");
+    assert_eq!(compact_while(&machine, 2, || ()), 0, "no page migrates if no chunk can become free");
     machine.entries.borrow_mut().values_mut().for_each(|entry| entry.state = State::Present);
     (0..512).for_each(|_| machine.run(2));
     assert!(compact_while(&machine, 1, || ()) <= 8);
@@ -81,7 +82,7 @@ fn a_page_that_is_pinned_and_a_run_stay_and_so_does_what_is_around_them() {
 }
 
 #[test]
-fn what_is_touched_all_the_time_stays_and_has_an_end() {
+fn compaction_ends_if_all_pages_are_touched_all_the_time() {
     let machine = sparse(8, 16);
     let before: Vec<_> = machine.entries.borrow().values().map(|entry| entry.frame).collect();
     let mut compaction = Compaction::new();
@@ -96,16 +97,16 @@ fn what_is_touched_all_the_time_stays_and_has_an_end() {
     assert_eq!(compaction.moved_bytes(), 0);
     assert!(machine.entries.borrow().values().map(|entry| entry.frame).eq(before));
     machine.check();
-    // What was held can be had again.
+    // The held pages are available again.
     let free = machine.pages.statistics().total_bytes - machine.pages.statistics().used_bytes;
     let all = std::iter::from_fn(|| machine.pages.allocate(1, 1)).count();
     assert_eq!(all * PAGE_SIZE, free);
 }
 
 #[test]
-fn others_become_free_instead_of_those_of_which_some_is_touched_all_the_time() {
+fn hot_chunks_are_replaced_by_others() {
     let machine = sparse(16, 8);
-    // One page of each of some granules, of which less is in use than of the others.
+    // One page of some chunks is hot; these have fewer used pages than the others.
     let mut hot = BTreeMap::new();
     for (place, frame) in machine.places() {
         let granule = frame.addr().get() / GRANULE;
@@ -122,7 +123,7 @@ fn others_become_free_instead_of_those_of_which_some_is_touched_all_the_time() {
 }
 
 #[test]
-fn what_is_touched_once_moves_when_it_is_touched_no_more() {
+fn a_page_touched_once_migrates_in_a_later_round() {
     let machine = sparse(4, 16);
     let is_over = Cell::new(false);
     compact_while(&machine, 2, || {
@@ -132,14 +133,14 @@ fn what_is_touched_once_moves_when_it_is_touched_no_more() {
         }
     });
     assert!(is_over.get());
-    // All but the one with the records, and one in which what has moved is.
+    // All chunks but that with the records, and one for the migrated pages.
     assert_eq!(machine.pages.withdraw(2 * GRANULE).len_bytes(), 2 * GRANULE);
 }
 
-/// Has 12 of 16 granules become free, and from when pages are migrating, others do something in each pass.
+/// Checks that compaction frees 12 of 16 chunks while `meanwhile` runs in each pass from the first migration on.
 fn is_not_disturbed_by(meanwhile: impl Fn(&Machine)) {
     let machine = sparse(16, 8);
-    // Those of which the least is in use have what was freed last, which is handed out first.
+    // The emptiest chunks contain the pages that were freed last, which are allocated first.
     let first = machine.arena.start.addr().get() / GRANULE;
     let emptier = machine.places().filter(|(_, frame)| frame.addr().get() / GRANULE >= first + 4);
     emptier.step_by(2).for_each(|(place, _)| machine.unmap(place));
@@ -154,16 +155,16 @@ fn is_not_disturbed_by(meanwhile: impl Fn(&Machine)) {
         }
     });
     assert_eq!(machine.pages.withdraw(12 * GRANULE).len_bytes(), 12 * GRANULE);
-    assert!(moved <= used * 12 / 18, "{moved} of {used} pages: some have moved twice");
+    assert!(moved <= used * 12 / 18, "{moved} of {used} pages: some pages migrated twice");
 }
 
 #[test]
-fn what_others_take_meanwhile_is_in_no_granule_that_is_to_become_free() {
+fn concurrent_allocations_do_not_use_the_chunks_to_free() {
     is_not_disturbed_by(|machine| (0..8).for_each(|_| machine.run(1)));
 }
 
 #[test]
-fn what_others_give_back_meanwhile_is_no_place_for_what_moves() {
+fn concurrent_frees_do_not_provide_targets_in_the_chunks_to_free() {
     is_not_disturbed_by(|machine| {
         let count = machine.places().count();
         let some = machine.places().skip(machine.generation.get() as usize % 7).step_by(count / 16);
@@ -172,7 +173,7 @@ fn what_others_give_back_meanwhile_is_no_place_for_what_moves() {
 }
 
 #[test]
-fn nothing_moves_before_every_core_has_forgotten_where_it_was() {
+fn no_page_migrates_before_every_core_has_flushed_its_tlb() {
     let machine = sparse(8, 16);
     machine.places().for_each(|(place, _)| machine.touch(1, place));
     let mut compaction = Compaction::new();
@@ -180,7 +181,7 @@ fn nothing_moves_before_every_core_has_forgotten_where_it_was() {
     for _ in 0..100 {
         assert_eq!(compaction.step(&machine.pages, &machine), Progress::GoesOn);
         (0..CORES).filter(|core| *core != 1).for_each(|core| machine.pass(core));
-        // It remembers them all, and writes to them where they were.
+        // Core 1 has all translations in its TLB, and writes through them.
         machine.places().for_each(|(place, _)| machine.touch(1, place));
     }
     assert_eq!(compaction.moved_bytes(), 0);
@@ -189,7 +190,7 @@ fn nothing_moves_before_every_core_has_forgotten_where_it_was() {
 }
 
 #[test]
-fn a_step_is_short() {
+fn a_step_copies_at_most_16_pages() {
     let machine = sparse(64, 4);
     let mut compaction = Compaction::new();
     compaction.start(16);
@@ -208,9 +209,9 @@ enum Step {
     Map(usize),
     MapPinned(usize),
     Unmap(usize),
-    /// A core, and which of the pages that there are.
+    /// A core, and the index of a mapped page.
     Touch(usize, usize),
-    /// All of them.
+    /// Touches all mapped pages.
     Rush(usize),
     Pass(usize),
     Run(usize),
@@ -243,11 +244,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever comes in between, in whatever order: bytes stay what they were, and no page has two owners.
+    /// In any order of concurrent operations, bytes do not change and no page has two owners.
     #[test]
-    fn bytes_stay_what_they_were_whatever_comes_in_between(steps in steps(), seed in 1..u64::MAX) {
+    fn contents_survive_any_interleaving(steps in steps(), seed in 1..u64::MAX) {
         let machine = Machine::new(4);
-        // Places of all granules, so that there is something to move.
+        // Pages in all chunks, so that there are pages to migrate.
         let mut random = Random(seed);
         let kept = 3 + random.below(30);
         let places = (0..).take_while(|place| machine.map(*place, State::Present)).count();
@@ -282,15 +283,15 @@ proptest! {
                     let withdrawn = machine.pages.withdraw(4 * GRANULE);
                     for (start, len) in withdrawn.blocks() {
                         let start = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(*start)).unwrap();
-                        // Nothing that is in use has left.
+                        // No used page was withdrawn.
                         (0..len / PAGE_SIZE).for_each(|page| write(at(start, page), 0));
-                        // SAFETY: it has just left.
+                        // SAFETY: just withdrawn.
                         let back = unsafe {
                             machine.pages.bring_back(NodeId(0), start, *len, Contents::Unknown)
                         };
                         prop_assert!(back.is_ok());
                     }
-                    // SAFETY: nobody else uses the allocator.
+                    // SAFETY: no other thread uses the allocator.
                     unsafe { machine.pages.reuse(withdrawn.slots()) };
                 }
             }
@@ -302,6 +303,6 @@ proptest! {
         machine.check();
         let figures = machine.pages.statistics();
         let all = std::iter::from_fn(|| machine.pages.allocate(1, 1)).count();
-        prop_assert_eq!(all * PAGE_SIZE, figures.total_bytes - figures.used_bytes, "what was held can be had again");
+        prop_assert_eq!(all * PAGE_SIZE, figures.total_bytes - figures.used_bytes, "held pages are available again");
     }
 }

@@ -1,7 +1,7 @@
-//! Linux's own sockets as futures, for any code on a hosted core.
+//! Linux sockets as futures, for code on a hosted core.
 //!
-//! All sockets of a core stand in one epoll, and that epoll is one device of the core: it interrupts when any of them is
-//! ready, and the handler wakes who waits. A socket belongs to the core that made it.
+//! All sockets of a core are in one epoll set, which is a device of the core: it interrupts when any socket is ready,
+//! and the handler wakes the waiting tasks. A socket belongs to the core that created it.
 //!
 //! ```no_run
 //! # async fn example() -> std::io::Result<()> {

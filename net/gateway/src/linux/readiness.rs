@@ -1,4 +1,4 @@
-//! Who waits for which socket of this core.
+//! The readiness of this core's sockets, and the tasks that wait for it.
 
 use isola_ebbs::{Ebb, Representative};
 use isola_events::interrupt::{Interrupt, allocate_interrupt};
@@ -16,10 +16,10 @@ use std::task::{Context, Poll, Waker};
 
 static READINESS: Ebb<Readiness> = Ebb::new();
 
-/// Events taken from epoll at once.
+/// The maximum number of events taken from epoll at once.
 const BATCH: usize = 64;
 
-/// What can be waited for.
+/// The direction of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     Read,
@@ -35,7 +35,7 @@ struct Readiness {
     next: Cell<u64>,
 }
 
-/// Who waits for a socket.
+/// The tasks that wait for a socket.
 #[derive(Default)]
 struct Source {
     reader: Cell<Option<Waker>>,
@@ -56,7 +56,7 @@ impl Representative for Readiness {
 }
 
 impl Readiness {
-    /// Wakes all who wait for sockets that are ready.
+    /// Wakes the tasks that wait for ready sockets.
     fn wake_ready(&self) {
         let mut events = [const { MaybeUninit::<Event>::uninit() }; BATCH];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -73,12 +73,12 @@ impl Readiness {
                 }
             }
         }
-        // More of them, and those that become ready from now on, interrupt again.
+        // Further ready sockets, now or later, interrupt again.
         self.interrupt.unmask();
     }
 }
 
-/// A socket that does not block, and who waits for it.
+/// A non-blocking socket, with the tasks that wait for it.
 pub(super) struct Watched<T> {
     socket: T,
     number: u64,
@@ -89,7 +89,7 @@ impl<T: AsFd> Watched<T> {
     pub fn new(socket: T) -> io::Result<Self> {
         let number = READINESS.next.get();
         READINESS.next.set(number + 1);
-        // By edges: an attempt is made before anybody waits.
+        // Edge-triggered: each operation is attempted before its task waits.
         let all = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         epoll::add(&READINESS.epoll, &socket, EventData::new_u64(number), all)?;
         let source = Rc::<Source>::default();
@@ -97,12 +97,12 @@ impl<T: AsFd> Watched<T> {
         Ok(Self { socket, number, source })
     }
 
-    /// The socket itself.
+    /// Returns the socket.
     pub fn get(&self) -> &T {
         &self.socket
     }
 
-    /// Tries, and waits for the socket where it is not ready.
+    /// Attempts an operation, and waits for the socket if it would block.
     pub fn poll<R>(
         &self,
         context: &mut Context<'_>,
@@ -117,7 +117,7 @@ impl<T: AsFd> Watched<T> {
                         Direction::Read => &self.source.reader,
                         Direction::Write => &self.source.writer,
                     };
-                    // The edge that ends the wait is still to come: it is taken by this core, in another event.
+                    // No edge is lost: this core takes the edge that ends the wait, in a later event.
                     waiting.set(Some(context.waker().clone()));
                     return Poll::Pending;
                 }
@@ -126,7 +126,7 @@ impl<T: AsFd> Watched<T> {
         }
     }
 
-    /// As [`Self::poll`], as a future.
+    /// Attempts an operation as [`Self::poll`] does, as a future.
     pub async fn when_ready<R>(
         &self,
         direction: Direction,
@@ -138,7 +138,7 @@ impl<T: AsFd> Watched<T> {
 
 impl<T> Drop for Watched<T> {
     fn drop(&mut self) {
-        // Closing the socket, which follows, takes it out of the epoll.
+        // The socket is closed next, which removes it from the epoll set.
         READINESS.sources.borrow_mut().remove(&self.number);
     }
 }

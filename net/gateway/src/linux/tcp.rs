@@ -1,4 +1,4 @@
-//! TCP sockets of Linux.
+//! Linux TCP sockets.
 
 use super::readiness::{Direction, Watched};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
@@ -8,52 +8,52 @@ use std::net::{self, Shutdown, SocketAddr};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Bytes read at once.
+/// The maximum number of bytes per read.
 const PIECE: usize = 16 << 10;
 
-/// Parts of a chain that are written at once.
+/// The maximum number of a chain's parts per write.
 const MOST_PARTS: usize = 16;
 
-/// A port of the host that is listened at.
+/// A listening socket of the host.
 pub struct TcpListener(Watched<net::TcpListener>);
 
 impl TcpListener {
-    /// Listens.
+    /// Listens at an address.
     ///
     /// # Errors
-    /// What Linux says.
+    /// The error from Linux.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         Self::from_std(net::TcpListener::bind(address)?)
     }
 
-    /// A listener that was made elsewhere.
+    /// Wraps an existing listener.
     ///
     /// # Errors
-    /// What Linux says.
+    /// The error from Linux.
     pub fn from_std(listener: net::TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         Ok(Self(Watched::new(listener)?))
     }
 
-    /// Where it listens.
+    /// Returns the address at which it listens.
     ///
     /// # Errors
-    /// What Linux says.
+    /// The error from Linux.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.0.get().local_addr()
     }
 
-    /// The next connection, once there is one.
+    /// Waits for the next connection.
     ///
     /// # Errors
-    /// What Linux says: where it has no more file descriptors for the process, a later call may go better.
+    /// The error from Linux. If the process has no free file descriptors, a later call may succeed.
     pub async fn accept(&self) -> io::Result<TcpStream> {
         let (stream, _) = self.0.when_ready(Direction::Read, net::TcpListener::accept).await?;
         TcpStream::from_std(stream)
     }
 }
 
-/// A connection of Linux.
+/// A TCP connection of the host.
 pub struct TcpStream(Watched<net::TcpStream>);
 
 impl TcpStream {
@@ -63,10 +63,10 @@ impl TcpStream {
         Ok(Self(Watched::new(stream)?))
     }
 
-    /// Connects.
+    /// Connects to an address.
     ///
     /// # Errors
-    /// What Linux says, most often that nobody listens there.
+    /// The error from Linux, most often that no program listens there.
     pub async fn connect(address: SocketAddr) -> io::Result<Self> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -76,7 +76,7 @@ impl TcpStream {
             Err(error) => return Err(error.into()),
         }
         let stream = Self::from_std(socket.into())?;
-        // It is connected once it has a peer.
+        // The connection is established once the socket has a peer.
         let connected = |socket: &net::TcpStream| match socket.take_error()? {
             Some(error) => Err(error),
             None => match socket.peer_addr() {
@@ -90,10 +90,10 @@ impl TcpStream {
         Ok(stream)
     }
 
-    /// What has come, once there is something; `None` after the peer's last.
+    /// Returns received data once there is any; `None` after the peer's last byte.
     ///
     /// # Errors
-    /// What Linux says of the connection.
+    /// The error of the connection, from Linux.
     pub fn poll_read(&self, context: &mut Context<'_>) -> Poll<io::Result<Option<IoBuf>>> {
         self.0.poll(context, Direction::Read, |socket| {
             let mut buffer = IoBufMut::with_room(0, PIECE);
@@ -104,10 +104,10 @@ impl TcpStream {
         })
     }
 
-    /// Hands data over, and takes from `data` what was; completes when all was.
+    /// Writes data and removes it from `data`; completes when `data` is empty.
     ///
     /// # Errors
-    /// What Linux says of the connection.
+    /// The error of the connection, from Linux.
     pub fn poll_write(&self, context: &mut Context<'_>, data: &mut Chain) -> Poll<io::Result<()>> {
         while !data.is_empty() {
             let written = self.0.poll(context, Direction::Write, |mut socket| {
@@ -125,7 +125,7 @@ impl TcpStream {
         Poll::Ready(Ok(()))
     }
 
-    /// As [`Self::poll_read`], as a future.
+    /// Reads as [`Self::poll_read`] does, as a future.
     ///
     /// # Errors
     /// As [`Self::poll_read`].
@@ -142,15 +142,15 @@ impl TcpStream {
         std::future::poll_fn(|context| self.poll_write(context, &mut data)).await
     }
 
-    /// Says that nothing more will be sent.
+    /// Ends the sending direction (FIN).
     pub fn shutdown(&self) {
-        // A connection that has ended needs not be told.
+        // The error of an ended connection is of no interest.
         let _ = self.0.get().shutdown(Shutdown::Write);
     }
 
-    /// Ends the connection by a reset.
+    /// Ends the connection with a reset.
     pub fn abort(self) {
-        // Where it cannot be, it ends in good order.
+        // If that fails, the connection ends with a FIN instead.
         let _ = sockopt::set_socket_linger(self.0.get(), Some(Duration::ZERO));
     }
 }

@@ -1,47 +1,47 @@
-//! UDP sockets of Linux.
+//! Linux UDP sockets.
 
 use super::readiness::{Direction, Watched};
 use std::io;
 use std::net::{self, Ipv4Addr, SocketAddr};
 
-/// Longest datagram that is received; the rest of a longer one is cut off.
+/// The maximum length of a received datagram, in bytes; a longer one is truncated.
 const LONGEST: usize = 65_535;
 
 /// A UDP socket of Linux.
 pub struct UdpSocket(Watched<net::UdpSocket>);
 
 impl UdpSocket {
-    /// The socket of a port.
+    /// Binds a socket to an address.
     ///
     /// # Errors
-    /// What Linux says.
+    /// The error from Linux.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         Self::from_std(net::UdpSocket::bind(address)?)
     }
 
-    /// A socket that was made elsewhere.
+    /// Wraps an existing socket.
     ///
     /// # Errors
-    /// What Linux says.
+    /// The error from Linux.
     pub fn from_std(socket: net::UdpSocket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         Ok(Self(Watched::new(socket)?))
     }
 
-    /// A socket of whichever port is free, for `peer` alone.
+    /// Binds a socket to any free port, for datagrams from and to `peer` only.
     ///
     /// # Errors
-    /// What Linux says.
+    /// The error from Linux.
     pub fn connect(peer: SocketAddr) -> io::Result<Self> {
         let socket = net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         socket.connect(peer)?;
         Self::from_std(socket)
     }
 
-    /// The next datagram, and who sent it.
+    /// Waits for the next datagram; returns it and its sender.
     ///
     /// # Errors
-    /// What Linux says, as of a peer at which nobody listens.
+    /// The error from Linux, for example that the peer's port has no socket.
     pub async fn receive(&self) -> io::Result<(Vec<u8>, SocketAddr)> {
         let mut buffer = vec![0; LONGEST];
         let (len, from) = self.0.when_ready(Direction::Read, |socket| socket.recv_from(&mut buffer)).await?;
@@ -50,12 +50,12 @@ impl UdpSocket {
         Ok((buffer, from))
     }
 
-    /// Sends a datagram; where the socket has no room, it is lost.
+    /// Sends a datagram, which is dropped if the socket's buffer is full.
     pub fn send_to(&self, to: SocketAddr, data: &[u8]) {
         let _ = self.0.get().send_to(data, to);
     }
 
-    /// Sends a datagram to the one peer; where the socket has no room, it is lost.
+    /// Sends a datagram to the connected peer; it is dropped if the socket's buffer is full.
     pub fn send(&self, data: &[u8]) {
         let _ = self.0.get().send(data);
     }

@@ -1,4 +1,4 @@
-//! What tests of machines need: a first one that serves, and those that join it.
+//! A first machine that serves, and machines that join it, for tests.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use isola_ebbs::EbbId;
@@ -15,19 +15,19 @@ use std::time::Duration;
 
 pub const PORT: u16 = 9000;
 
-/// Answers what it is asked.
+/// Echoes the request.
 pub const ECHO: EbbId = EbbId::of_path(module_path!(), "ECHO");
 
-/// Answers nothing, after a while.
+/// Answers with no bytes, after 30 ms.
 pub const SLOW: EbbId = EbbId::of_path(module_path!(), "SLOW");
 
-/// Answers more than an answer may have.
+/// Answers with more bytes than permitted.
 pub const HUGE: EbbId = EbbId::of_path(module_path!(), "HUGE");
 
-/// Is served nowhere.
+/// An Ebb that no machine serves.
 pub const NOBODY: EbbId = EbbId::of_path(module_path!(), "NOBODY");
 
-/// Where the first machine listens.
+/// Returns the address of the first machine.
 pub fn first() -> SocketAddr {
     (SERVER, PORT).into()
 }
@@ -40,7 +40,7 @@ pub async fn echo(call: isola_messenger::Call) -> Result<Chain, Refusal> {
     Ok(call.request)
 }
 
-/// Serves as the first machine, for as long as the test lasts.
+/// Serves as the first machine until the test ends.
 pub async fn serve_all() {
     let _listening = host(PORT).unwrap();
     let _map = id_map::keep().unwrap();
@@ -54,7 +54,7 @@ pub async fn serve_all() {
     std::future::pending::<()>().await;
 }
 
-/// Runs a first machine and one that joins it; the first serves until the other is done.
+/// Runs a first machine and one that joins it; the first serves until the other ends.
 pub fn pair<F, G>(loss: Loss, one: impl FnOnce() -> F + Send, two: impl FnOnce() -> G + Send)
 where
     F: Future<Output = ()> + 'static,
@@ -64,7 +64,7 @@ where
     run_cells([TestCell::new(1, 1, a, one).until_others_end(), TestCell::new(2, 1, b, two)]);
 }
 
-/// Joins the first machine, which begins to listen at its own pace.
+/// Joins the first machine; tries again until that listens.
 pub async fn join_first() -> MachineId {
     loop {
         match join(first()).await {
@@ -77,7 +77,7 @@ pub async fn join_first() -> MachineId {
     }
 }
 
-/// Gives way until an Ebb answers on a machine.
+/// Calls an Ebb on a machine until it answers.
 pub async fn first_answer(machine: MachineId, ebb: EbbId) {
     while call(machine, ebb, Chain::new()).await.is_err() {
         sleep(Duration::from_millis(5)).await;
@@ -91,7 +91,7 @@ pub async fn is_set(flag: &AtomicBool) {
     }
 }
 
-/// A machine that other cells of the test have to know.
+/// The number of a machine, for other cells of the test.
 pub struct Known(AtomicU32);
 
 impl Known {
@@ -103,7 +103,7 @@ impl Known {
         self.0.store(machine.number(), Ordering::Release);
     }
 
-    /// Once it was told.
+    /// Waits until the number is set.
     pub async fn get(&self) -> MachineId {
         loop {
             if let Some(machine) = MachineId::new(self.0.load(Ordering::Acquire)) {
@@ -114,12 +114,12 @@ impl Known {
     }
 }
 
-/// A connection to the first machine, and nothing else.
+/// Opens a raw connection to the first machine.
 pub async fn dial() -> TcpStream {
     dial_to(first()).await
 }
 
-/// What a machine says first that has no number yet.
+/// Returns the hello of a machine without a number.
 pub fn hello() -> Chain {
     let mut frame = 28_u32.to_be_bytes().to_vec();
     frame.extend([0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -128,7 +128,7 @@ pub fn hello() -> Chain {
     bytes(&frame)
 }
 
-/// Joins by hand; returns the number that it is told.
+/// Joins over a raw connection; returns the assigned number.
 pub async fn join_by_hand(raw: &mut TcpStream) -> MachineId {
     raw.write(hello()).await.unwrap();
     let welcome = raw.read().await.unwrap().expect("a welcome").to_vec();

@@ -1,5 +1,5 @@
-//! Messages of a server, byte by byte, so that they can be as wrong as it takes.
-#![allow(dead_code)] // Each test uses a part of it.
+//! Messages of a server, built byte by byte, so that tests can make any field wrong.
+#![allow(dead_code)] // Each test uses only some of these.
 
 /// Record types.
 pub const A: u16 = 1;
@@ -7,7 +7,7 @@ pub const CNAME: u16 = 5;
 pub const SOA: u16 = 6;
 pub const AAAA: u16 = 28;
 
-/// A name on the wire.
+/// Returns a name in wire format.
 pub fn name(text: &str) -> Vec<u8> {
     let mut wire = Vec::new();
     for label in text.split('.').filter(|label| !label.is_empty()) {
@@ -18,7 +18,7 @@ pub fn name(text: &str) -> Vec<u8> {
     wire
 }
 
-/// A record of class IN on the wire.
+/// Returns a record of class IN in wire format.
 pub fn record(owner: &str, kind: u16, ttl_s: u32, data: &[u8]) -> Vec<u8> {
     let mut wire = name(owner);
     wire.extend(kind.to_be_bytes());
@@ -29,31 +29,31 @@ pub fn record(owner: &str, kind: u16, ttl_s: u32, data: &[u8]) -> Vec<u8> {
     wire
 }
 
-/// A record SOA by which there is nothing for so many seconds.
+/// Returns a SOA record, which determines the validity of a negative answer.
 pub fn soa(owner: &str, ttl_s: u32, minimum_s: u32) -> Vec<u8> {
     let mut data = [name("ns.example"), name("admin.example")].concat();
     [1, 2, 3, 4, minimum_s].iter().for_each(|number| data.extend(number.to_be_bytes()));
     record(owner, SOA, ttl_s, &data)
 }
 
-/// What a server answers.
+/// An answer of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Reply {
-    /// The code: 0 for no error, 3 for no such name.
+    /// The response code: 0 for no error, 3 for a name that does not exist.
     pub code: u8,
-    /// Whether it did not fit.
+    /// Whether the answer did not fit.
     pub truncated: bool,
     pub answers: Vec<Vec<u8>>,
     pub authority: Vec<Vec<u8>>,
 }
 
 impl Reply {
-    /// These records.
+    /// Returns a reply with these records.
     pub fn of(answers: Vec<Vec<u8>>) -> Self {
         Self { answers, ..Self::default() }
     }
 
-    /// The message, in answer to a query.
+    /// Returns the message that answers a query.
     pub fn to(&self, query: &[u8]) -> Vec<u8> {
         let mut wire = query[..2].to_vec();
         wire.extend([0x81 | u8::from(self.truncated) << 1, 0x80 | self.code, 0, 1]);
@@ -67,7 +67,7 @@ impl Reply {
     }
 }
 
-/// The question of a query: name, type and class.
+/// Returns the question of a query: name, type and class.
 pub fn question(query: &[u8]) -> &[u8] {
     let mut end = 12;
     while query[end] != 0 {
@@ -76,7 +76,7 @@ pub fn question(query: &[u8]) -> &[u8] {
     &query[12..end + 5]
 }
 
-/// The name that a query asks for, in small letters, and its type.
+/// Returns the name of a query in lower case, and its type.
 pub fn asked(query: &[u8]) -> (String, u16) {
     let question = question(query);
     let (wire, rest) = question.split_at(question.len() - 4);

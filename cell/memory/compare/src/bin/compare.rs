@@ -1,5 +1,5 @@
-//! Runs the workloads on every allocator that was built, under callgrind, and prints what an allocation and
-//! a free cost: instructions, and for the whole, their ratio to Isola's.
+//! Runs the workloads under callgrind on every allocator that was built, and prints the instructions of an allocation,
+//! of a free and of both, and their ratio to Isola's.
 
 use isola_memory_compare::Workload;
 use std::path::Path;
@@ -7,11 +7,11 @@ use std::process::{Command, ExitCode};
 
 const ALLOCATORS: [&str; 4] = ["isola", "glibc", "jemalloc", "mimalloc"];
 
-/// Objects of a run. The start of the program, with its few hundred, is lost among them.
+/// The objects of a run: so many that the few hundred of the program's start are negligible.
 const OBJECTS: usize = 100_000;
 
-/// The instructions an object that `program` executes in `function` and what it calls, or why there is no
-/// number.
+/// Returns the instructions per object that `program` executes in `function` and its callees. The error is a message
+/// for the user.
 fn cost(program: &Path, workload: Workload, function: &str) -> Result<f64, String> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--demangle=no"])

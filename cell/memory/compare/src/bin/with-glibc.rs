@@ -1,4 +1,4 @@
-//! The workloads on glibc.
+//! Runs the workloads on glibc's allocator.
 
 #[global_allocator]
 static ALLOCATOR: std::alloc::System = std::alloc::System;

@@ -1,4 +1,4 @@
-//! The workloads on Isola's heap.
+//! Runs the workloads on Isola's heap.
 #![allow(unsafe_code, reason = "gives the heap the process's memory")]
 
 use isola_memory::{CoreSource, Heap};
@@ -12,8 +12,8 @@ thread_local! {
 
 struct ThreadCores;
 
-// SAFETY: threads say that they are a core before they make objects, each another one, all of them below the most that
-// a heap has; the first is core 0.
+// SAFETY: the thread that runs `main` is core 0. Every other thread sets its core index before its first allocation;
+// the indices are distinct and below the heap's limit.
 unsafe impl CoreSource for ThreadCores {
     #[inline(always)]
     fn current_core(&self) -> usize {
@@ -21,25 +21,25 @@ unsafe impl CoreSource for ThreadCores {
     }
 }
 
-/// Isola's heap; memory is added by `before_main`.
+/// Isola's heap. `before_main` adds its memory.
 #[global_allocator]
 static HEAP: Heap<ThreadCores> = Heap::new(ThreadCores);
 
-/// What the heap gets.
+/// The heap's memory.
 const MEMORY: Layout = match Layout::from_size_align(64 << 20, 2 << 20) {
     Ok(layout) => layout,
     Err(_) => panic!(),
 };
 
-/// The runtime makes objects before `main`: the heap has to have memory before that.
+/// Registers `before_main` with the C runtime: the Rust runtime allocates before `main`.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEFORE_MAIN: extern "C" fn() = before_main;
 
 extern "C" fn before_main() {
-    // SAFETY: the size is not 0, and the C library is ready when it runs this.
+    // SAFETY: the size is not 0, and the C library is initialised before it runs `.init_array`.
     let Some(start) = NonNull::new(unsafe { System.alloc(MEMORY) }) else { return };
-    // SAFETY: the memory is the heap's from here on.
+    // SAFETY: the memory was just allocated, and from here on only the heap uses it.
     if unsafe { HEAP.pages().add_range(start, MEMORY.size()) }.is_err() {
         std::process::abort();
     }

@@ -1,4 +1,4 @@
-//! The workloads on jemalloc.
+//! Runs the workloads on jemalloc.
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;

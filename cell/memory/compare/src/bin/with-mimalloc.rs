@@ -1,4 +1,4 @@
-//! The workloads on mimalloc.
+//! Runs the workloads on mimalloc.
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

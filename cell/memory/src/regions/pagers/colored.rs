@@ -1,20 +1,21 @@
-//! Pages of chosen colours.
+//! A pager with pages of chosen colours.
 
 use crate::regions::{Contents, FillError, Filler, FrameChoice, PageSize, Pager};
 
-/// Fills pages of 4 KiB when they are touched, from memory of some colours only: what such regions of different
-/// colours hold does not push each other out of a cache (XOS III-B).
+/// Fills 4 KiB pages at their first access, from memory of some colours only. Regions of different colours do not evict
+/// each other's data from a cache (XOS III-B).
 #[derive(Clone, Debug)]
 pub struct Colored {
     colors: u32,
-    /// Those that may be used, as bits.
+    /// The permitted colours, as bits.
     wanted: u64,
 }
 
 impl Colored {
-    /// Of `colors` colours (1 to 64) those whose bits are set in `wanted`; all where none is.
+    /// Returns a pager that uses, of `colors` colours (1 to 64), those whose bits are set in `wanted`; all if none is
+    /// set.
     ///
-    /// A cache of `s` bytes in `w` ways has `s / w / 4096` colours.
+    /// A cache of `s` bytes with `w` ways has `s / w / 4096` colours.
     pub const fn new(colors: u32, wanted: u64) -> Self {
         let colors = if colors == 0 {
             1
@@ -27,7 +28,7 @@ impl Colored {
         Self { colors, wanted: if wanted & all == 0 { all } else { wanted & all } }
     }
 
-    /// The colour for a page: the wanted ones in turn.
+    /// Returns the colour of a page: the permitted ones in turn.
     fn color_of(&self, page: usize) -> u32 {
         let nth = page as u32 % self.wanted.count_ones();
         let rest = (0..nth).fold(self.wanted, |rest, _| rest & (rest - 1));
@@ -36,7 +37,7 @@ impl Colored {
 }
 
 impl Pager for Colored {
-    /// Other memory has another colour.
+    /// Returns false: other memory may have another colour.
     fn can_move(&self) -> bool {
         false
     }
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_wanted_colours_come_in_turn() {
+    fn pages_get_the_permitted_colours_in_turn() {
         let pager = Colored::new(8, 0b1010_0100);
         assert_eq!([0, 1, 2, 3, 4].map(|page| pager.color_of(page)), [2, 5, 7, 2, 5]);
         assert_eq!([0, 1, 2].map(|page| Colored::new(2, 0).color_of(page)), [0, 1, 0]);

@@ -1,4 +1,4 @@
-//! The pagers that come with the library OS. Each is what an application could have written.
+//! The pagers of the library OS. They use only the public interface of pagers.
 
 mod colored;
 mod on_demand;

@@ -1,23 +1,22 @@
-//! Pages come when they are touched.
+//! A pager that fills pages at their first access.
 
 use crate::regions::{Contents, FillError, Filler, FrameChoice, PageSize, Pager};
 
-/// Fills the page that is touched, and the others of its group.
+/// Fills the accessed page and the others of its group.
 #[derive(Clone, Copy, Debug)]
 pub struct OnDemand {
     page: PageSize,
-    /// Length of a group, in bytes; a multiple of the page size.
+    /// The length of a group, in bytes; a multiple of the page size.
     around: usize,
 }
 
 impl OnDemand {
-    /// One page at a time.
+    /// Returns a pager with groups of one page.
     pub const fn new(page: PageSize) -> Self {
         Self { page, around: page.bytes() }
     }
 
-    /// So many pages at a time, those that stand between two multiples of that many: fewer faults where what is
-    /// touched stands together.
+    /// Fills groups of `pages` pages, aligned at their length: fewer faults if accesses are close together.
     pub const fn around(self, pages: usize) -> Self {
         Self { around: self.page.bytes().saturating_mul(if pages == 0 { 1 } else { pages }), ..self }
     }
@@ -35,7 +34,7 @@ impl Pager for OnDemand {
         let start = offset - offset % self.around;
         let end = (start + self.around).min(filler.len_bytes());
         for page in (start..end).step_by(self.page.bytes()).filter(|page| *page != touched) {
-            // The others are a guess: where they cannot be had, they are done without.
+            // The other pages are optional: a failure to fill them is ignored.
             if filler.fill(page, self.page, FrameChoice::Any, Contents::Zero).is_err() {
                 break;
             }

@@ -1,11 +1,11 @@
-//! Everything is there from the beginning.
+//! A pager that fills the whole region at its creation.
 
 use crate::regions::{Contents, FillError, Filler, FrameChoice, PageSize, Pager};
 
-/// Fills the whole region when it is made, with pages of one size: no access ever faults.
+/// Fills the whole region at its creation, with pages of one size: no access faults.
 #[derive(Clone, Copy, Debug)]
 pub struct Prefault {
-    /// The size of its pages.
+    /// The page size.
     pub page: PageSize,
 }
 
@@ -22,7 +22,7 @@ impl Pager for Prefault {
     }
 
     fn fault(&self, offset: usize, filler: &Filler<'_>) -> Result<(), FillError> {
-        // Nothing is missing. Should another core have filled the page meanwhile, that is found here.
+        // All pages were filled at creation; a fill of a present page succeeds.
         let start = offset - offset % self.page.bytes();
         filler.fill(start, self.page, FrameChoice::Any, Contents::Zero).map(drop)
     }
