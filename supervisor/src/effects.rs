@@ -1,7 +1,7 @@
-//! What the supervisor needs from a machine: the seam between what decides and what acts.
+//! The hardware operations that the supervisor needs: the boundary between decisions and hardware access.
 //!
-//! The image implements [`Effects`] over `isola-machine`; tests implement it over ordinary memory, and can make
-//! everything go wrong in it that can go wrong.
+//! The image implements [`Effects`] with `isola-machine`. Tests implement it over ordinary memory and can inject every
+//! failure that the trait allows.
 
 use crate::cells::Checkpoint;
 use crate::image::ImagePlan;
@@ -17,166 +17,166 @@ use isola_abi::query::Line;
 use isola_abi::report::Report;
 use isola_abi::stage::Stage;
 
-/// Memory whose content the supervisor can get at, as long as no cell has it.
+/// Memory whose contents the supervisor can access while no cell has it.
 pub trait Pages: Chunk {
-    /// The same, which nobody writes to any more.
+    /// The same memory, shared and read-only.
     type Shared: SharedPages<Memory = Self>;
 
-    /// Has it be only read from here on.
+    /// Makes the memory read-only and shareable.
     fn share(self) -> Self::Shared;
 
-    /// Its first `len_bytes` bytes, at most all.
+    /// Returns the first `len_bytes` bytes, or all if there are fewer.
     fn read(&self, len_bytes: usize) -> &[u8];
 
-    /// Writes at `offset`; what does not fit is left out.
+    /// Writes `bytes` at `offset`; bytes past the end of the memory are dropped.
     fn write(&mut self, offset: u64, bytes: &[u8]);
 }
 
-/// Memory that several look at, and nobody writes to. A clone is one more of them.
+/// Read-only memory with several owners. A clone is another owner.
 pub trait SharedPages: Clone {
-    /// What it is when only one has it.
+    /// The memory's type when it has one owner.
     type Memory;
 
-    /// Which memory.
+    /// Returns the physical range.
     fn range(&self) -> PhysRange;
 
-    /// Its first `len_bytes` bytes, at most all.
+    /// Returns the first `len_bytes` bytes, or all if there are fewer.
     fn read(&self, len_bytes: usize) -> &[u8];
 
-    /// Whether somebody else has it, too.
+    /// Returns whether the memory has other owners.
     fn is_shared(&self) -> bool;
 
-    /// The memory, to be used as one likes.
+    /// Returns the memory for exclusive, writable use.
     ///
     /// # Errors
-    /// Itself, where somebody else has it, too.
+    /// Returns `self` if the memory has other owners.
     fn into_memory(self) -> Result<Self::Memory, Self>;
 }
 
-/// Memory of a machine that several look at.
+/// A machine's shared read-only memory.
 pub type SharedOf<E> = <<E as Effects>::Memory as Pages>::Shared;
 
-/// What a cell is built from.
+/// The inputs of [`Effects::build`].
 pub struct Blueprint<'a, E: Effects + ?Sized> {
-    /// Its id.
+    /// The cell's id.
     pub id: CellId,
-    /// What it shall be.
+    /// The cell's specification.
     pub spec: &'a CellSpec,
-    /// The most memory that it may have, in bytes.
+    /// The most memory that the cell may have, in bytes.
     pub memory_max_bytes: u64,
-    /// How its image is laid out.
+    /// The layout of the cell's image.
     pub plan: &'a ImagePlan,
-    /// The memory that the image's bytes begin, which the plan was made from. Where the plan has segments that are shared,
-    /// the cell has it, too, until it is dismantled.
+    /// Memory that starts with the image's bytes, from which `plan` was made. If the plan has shared segments, the cell
+    /// maps this memory until it is dismantled.
     pub image: &'a SharedOf<E>,
-    /// Its cores, in the order of core indices.
+    /// The cell's cores, in the order of their core slots.
     pub cores: &'a [E::Core],
-    /// How many places it has for cores: at least as many as it has cores.
+    /// The number of core slots: at least the number of cores.
     pub places: usize,
-    /// Its network device, where it has one.
+    /// The cell's network device, if it has one.
     pub device: Option<&'a mut E::Device>,
 }
 
-/// Why a cell cannot be built. The memory comes back.
+/// The reason why a cell cannot be built, with the memory back.
 #[derive(Debug)]
 pub struct BuildFailure<M> {
-    /// The memory that was given, perhaps cut in other places.
+    /// The memory that was passed to [`Effects::build`], possibly split differently.
     pub memory: Vec<M>,
-    /// Why.
+    /// The reason.
     pub cause: BuildError,
 }
 
 /// See [`BuildFailure`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BuildError {
-    /// The memory does not suffice; it takes so many bytes.
+    /// The memory does not suffice.
     TooSmall {
-        /// The least that would do.
+        /// The least memory that suffices, in bytes.
         least_bytes: u64,
     },
-    /// What the cell has to know does not fit in its descriptor.
+    /// The cell's configuration does not fit in its descriptor.
     DescriptorTooLong,
 }
 
-/// There is no memory for what a core needs in a cell.
+/// The cell lacks memory for a core's stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoStacks;
 
-/// Whether a core went to its cell.
+/// The result of sending a core into a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// It did.
+    /// The core entered the cell.
     Entered,
-    /// It did not, and is as it was.
+    /// The core did not enter, and its state is unchanged.
     Refused,
 }
 
-/// What came of taking cores back.
+/// The result of reclaiming cores.
 #[derive(Debug)]
 pub struct Reclaimed<C> {
-    /// These are parked again.
+    /// The cores that are parked again.
     pub back: Vec<C>,
-    /// These do not answer, and may still execute what they executed.
+    /// The cores that did not respond. They may still execute the cell's code.
     pub lost: Vec<CoreId>,
 }
 
-/// What came of taking memory out of a running cell.
+/// The result of unplugging memory from a running cell.
 #[derive(Debug)]
 pub struct Unplugged<M> {
-    /// Bit n: block n is not the cell's any more.
+    /// Bit n is set if block n was unplugged.
     pub taken: u32,
-    /// What was taken, with whatever it holds. Nothing where a core of the cell does not forget it: then it comes back when
-    /// the cell is dismantled.
+    /// The unplugged memory, not scrubbed. Empty if a core did not acknowledge the TLB shootdown: the memory then
+    /// returns when the cell is dismantled.
     pub memory: Vec<M>,
-    /// The index of a core that does not forget what was taken, and so can still get at it.
+    /// The core slot of a core that did not acknowledge the TLB shootdown, and can still access the blocks.
     pub stuck: Option<usize>,
 }
 
-/// What a supervisor that has gone wrong has left to the one that comes after it.
+/// The state that a failed supervisor left for the next one.
 pub struct RecoveredState<E: Effects + ?Sized> {
-    /// What had gone wrong.
+    /// The cause of the restart.
     pub cause: RestartCause,
-    /// How often the supervisor has restarted by now.
+    /// The number of restarts so far, including this one.
     pub number: u32,
-    /// When it went wrong: see [`Effects::now_ns`].
+    /// The time of the failure, on the clock of [`Effects::now_ns`].
     pub ended_ns: u64,
-    /// The cells whose holdings can be told.
+    /// The cells with valid ownership records.
     pub recovered_cells: Vec<RecoveredCell<E>>,
-    /// The number of others, which had something and have it no more.
+    /// The number of cells with resources that could not be recovered; the resources were taken back.
     pub gone: u32,
-    /// Memory that is out of use, as something may still write to it that did not come back.
+    /// Bytes of memory that stay out of use, because a core or a device that did not come back may still write to them.
     pub withheld_bytes: u64,
-    /// What [`Effects::save_checkpoint`] was told last; nobody vouches for it.
+    /// The last argument of [`Effects::save_checkpoint`], not validated.
     pub checkpoint: Checkpoint,
-    /// What [`Effects::keep_entry`] was told, the latest of it in any order; nobody vouches for it.
+    /// The latest arguments of [`Effects::keep_entry`], in any order, not validated.
     pub journal: Vec<Vec<u8>>,
-    /// The images of the checkpoint whose memory nobody else has, with that.
+    /// The images of the checkpoint whose memory has no other owner, with that memory.
     pub images: Vec<(KeptImage, SharedOf<E>)>,
-    /// What else recovered cells stand on.
+    /// Other shared memory from which recovered cells map text.
     pub texts: Vec<SharedOf<E>>,
 }
 
-/// A cell that a supervisor has left.
+/// A cell that a failed supervisor left.
 pub struct RecoveredCell<E: Effects + ?Sized> {
-    /// What [`Effects::keep`] was told last.
+    /// The stage that was last passed to [`Effects::keep`].
     pub stage: Stage,
-    /// Likewise; nobody vouches for it.
+    /// The state that was last passed to [`Effects::keep`], not validated.
     pub saved_state: Vec<u8>,
-    /// The cell.
+    /// The cell's address space, descriptor, report and memory.
     pub space: E::Space,
-    /// By place: the core that is there.
+    /// By core slot: its core.
     pub cores: Vec<Option<E::Core>>,
-    /// By place that ever had one: the core that is there, or was there last.
+    /// By core slot, as far as slots were ever occupied: its core, or the last one.
     pub core_ids: Vec<CoreId>,
-    /// Those of its cores that should have come back and did not.
+    /// The cell's cores that should have been reclaimed and did not respond.
     pub lost: Vec<CoreId>,
-    /// Its network device.
+    /// The cell's network device.
     pub device: Option<E::Device>,
-    /// All its memory.
+    /// All the cell's memory.
     pub memory: Vec<PhysRange>,
-    /// The number of its last request that was answered.
+    /// The number of the cell's last memory request that was answered.
     pub answered: u32,
-    /// The number of the last request for memory to it that is done with; 0: there was none.
+    /// The number of the last reclaim request that is complete; 0: there was none.
     pub settled: u32,
 }
 
@@ -188,84 +188,85 @@ pub trait Effects {
     type Core: CoreToken;
     /// A network device.
     type Device;
-    /// A built cell: address space, descriptor, report, and the memory that it is made of.
+    /// A built cell: address space, descriptor, report, and all its memory.
     type Space;
 
-    /// Time since the supervisor's first instruction, in ns.
+    /// Returns the time since the supervisor's first instruction, in ns.
     fn now_ns(&self) -> u64;
 
-    /// Bytes of memory that a cell cannot do without that begins with so many cores, and has so many places for them.
+    /// Returns the smallest memory, in bytes, that suffices for a cell with `cores` cores at its start and `places`
+    /// core slots.
     fn least_memory(&self, plan: &ImagePlan, cores: usize, places: usize) -> u64;
 
-    /// Builds a cell in memory that is all zero, ready to start. Its device is the cell's from here on, until it is reset.
+    /// Builds a cell in zeroed memory, ready to start. The cell owns the device until the device is reset.
     ///
     /// # Errors
-    /// Where the memory does not suffice, or the descriptor does not.
+    /// Returns the memory if it does not suffice or the descriptor is too long.
     fn build(
         &mut self,
         blueprint: Blueprint<'_, Self>,
         memory: Vec<Self::Memory>,
     ) -> Result<Self::Space, BuildFailure<Self::Memory>>;
 
-    /// Takes a cell apart of which no core and no device is active, and returns all memory that it was built
-    /// in, with whatever it holds.
+    /// Dismantles a cell on which no core and no device is active. Returns all its memory, not scrubbed.
     fn dismantle(&mut self, space: Self::Space) -> Vec<Self::Memory>;
 
-    /// Notes how far a cell is, and what is to be known again of it, where a supervisor finds it that restarts. Until
-    /// this was called once, none would.
+    /// Writes the cell's stage and `saved_state` to its ownership record, from which a restarted supervisor recovers
+    /// the cell. A restarted supervisor does not find a cell before the first call.
     fn keep(&mut self, space: &mut Self::Space, stage: Stage, saved_state: Vec<u8>);
 
-    /// Notes an encoded [`Checkpoint`] where a supervisor finds it that restarts. Returns whether there is room for it; else
-    /// it finds none.
+    /// Saves an encoded [`Checkpoint`] for a restarted supervisor. Returns whether it fits; if not, a restarted
+    /// supervisor finds no checkpoint.
     #[must_use]
     fn save_checkpoint(&mut self, bytes: &[u8]) -> bool;
 
-    /// Notes an encoded entry of the journal where a supervisor finds it that restarts, as far as there is room.
+    /// Saves an encoded journal entry for a restarted supervisor. The entry replaces the oldest ones; one that is too
+    /// long is not saved.
     fn keep_entry(&mut self, bytes: &[u8]);
 
-    /// Where the text is that the cell stands on, if it does on others' or an image's.
+    /// Returns the range of the shared text that the cell maps, or `None` if it has its own copy.
     fn text(&self, space: &Self::Space) -> Option<PhysRange>;
 
-    /// What the cell says of itself.
+    /// Returns the cell's report.
     fn report<'a>(&self, space: &'a Self::Space) -> &'a Report;
 
-    /// Returns what the cell says that its activities used.
+    /// Returns the ledger: the usage of the cell's activities, as the cell counts it.
     fn ledger<'a>(&self, space: &'a Self::Space) -> Ledger<'a>;
 
-    /// Makes a place of the cell ready for a core, and all before it.
+    /// Allocates stacks for the core slot `place` and for all slots before it.
     ///
     /// # Errors
-    /// [`NoStacks`], where that takes memory, which [`Self::allocate_stacks_from`] gives.
+    /// Returns [`NoStacks`] if the cell needs more memory for them: see [`Self::allocate_stacks_from`].
     fn allocate_stacks(&mut self, space: &mut Self::Space, place: usize) -> Result<(), NoStacks>;
 
-    /// Gives the cell a chunk that [`Self::allocate_stacks`] takes from, all of it zero.
+    /// Gives the cell a zeroed chunk from which [`Self::allocate_stacks`] allocates.
     ///
     /// # Errors
-    /// The memory, where it cannot be written down whose it is.
+    /// Returns the memory if the ownership record has no room for it.
     fn allocate_stacks_from(
         &mut self,
         space: &mut Self::Space,
         memory: Self::Memory,
     ) -> Result<(), Self::Memory>;
 
-    /// Sends a core into the cell, to a place that is ready and vacant. Does not wait for it. Returns the core, and
-    /// whether it goes.
+    /// Sends a core into the cell, to a core slot that has stacks and is vacant, without waiting for it. Returns the
+    /// core, and whether it entered.
     fn admit(&mut self, space: &mut Self::Space, core: Self::Core, place: usize) -> (Self::Core, Admission);
 
-    /// Gives the core at a place the next order, and interrupts it. Returns the order.
+    /// Writes the next order for the core at a core slot, and interrupts the core. Returns the order.
     fn order(&mut self, space: &Self::Space, place: usize, kind: OrderKind) -> Order;
 
-    /// The last order of a place.
+    /// Returns the last order of a core slot.
     fn last_order(&self, space: &Self::Space, place: usize) -> Order;
 
-    /// Says that there is no core at a place any more: it was reclaimed.
+    /// Marks a core slot as vacant, after its core was reclaimed.
     fn vacate(&mut self, space: &Self::Space, place: usize);
 
-    /// Gives a running cell memory on top, all of it zero: one block, a power of two of chunks at a multiple of its
-    /// length. It is in the cell's address space, and among what the cell is told to own, when this returns.
+    /// Plugs memory into a running cell: one zeroed block, a power of two of chunks, naturally aligned. On return the
+    /// cell's direct map and its descriptor's live words contain the block.
     ///
     /// # Errors
-    /// The memory, where the cell has no place for it.
+    /// Returns the memory if the cell cannot have another block.
     fn extend(
         &mut self,
         space: &mut Self::Space,
@@ -273,17 +274,18 @@ pub trait Effects {
         node: NodeId,
     ) -> Result<(), Self::Memory>;
 
-    /// How many blocks the cell can be given.
+    /// Returns how many more blocks can be plugged into the cell.
     fn places(&self, space: &Self::Space) -> usize;
 
-    /// Tells a running cell the most memory that it may have from now on, in bytes.
+    /// Writes the most memory that a running cell may have from now on, in bytes, to its live words.
     fn set_limit(&self, space: &Self::Space, limit_bytes: u64);
 
-    /// Asks a running cell to offer so many bytes that it can do without. Returns the request's number.
+    /// Sends a reclaim request for `len_bytes` bytes to a running cell. Returns the request's number.
     fn request_unplug(&self, space: &Self::Space, len_bytes: u64) -> u32;
 
-    /// Takes blocks out of a running cell, whatever they are: those that the cell cannot do without, that are not whole
-    /// chunks, or that are not the cell's stay. When this returns, nobody can get at what was taken.
+    /// Unplugs blocks from a running cell, except those that are in use by the cell's image, stacks or tables, that are
+    /// not whole chunks, or that the cell does not own. On return no core can access the unplugged memory, unless
+    /// [`Unplugged::stuck`] names one.
     fn unplug(
         &mut self,
         space: &mut Self::Space,
@@ -291,50 +293,49 @@ pub trait Effects {
         blocks: &[PhysRange],
     ) -> Unplugged<Self::Memory>;
 
-    /// Tells a running cell what became of its offer to the last request: bit n of `taken` stands for block n.
+    /// Answers a running cell's offer to the last reclaim request: bit n of `taken` is set if block n was unplugged.
     fn settle(&self, space: &Self::Space, taken: u32);
 
-    /// Tells a running cell what came of its request of that number.
+    /// Answers a running cell's memory request with that number.
     fn answer(&self, space: &Self::Space, number: u32, answer: Answer);
 
-    /// Asks the running cell to stop.
+    /// Sends a stop request to a running cell.
     fn request_stop(&mut self, space: &Self::Space);
 
-    /// Puts a question to the running cell, see [`isola_abi::query`]. Returns its number; `None` where it is too long.
+    /// Sends a query to a running cell, see [`isola_abi::query`]. Returns its number, or `None` if it is too long.
     fn ask(&mut self, space: &Self::Space, line: Line, question: &[u8]) -> Option<u32>;
 
-    /// The number of the question that the cell was asked last.
+    /// Returns the number of the last query to the cell.
     fn asked(&self, space: &Self::Space, line: Line) -> u32;
 
-    /// Says that nothing executes at a place any more, where something is still to be finished: its core was reclaimed.
+    /// Marks a core slot as without a core, while its suspended context is unfinished. Its core was reclaimed.
     fn empty(&mut self, space: &Self::Space, place: usize);
 
-    /// Interrupts the core at a place in a way that it cannot ignore, so that it carries out its order.
+    /// Interrupts the core at a core slot by NMI, so that it carries out its order.
     fn force(&mut self, space: &Self::Space, core: &Self::Core, place: usize);
 
-    /// Interrupts all of a cell's cores in such a way, so that each changes from what it does to what was suspended, or back.
+    /// Interrupts all the cell's cores by NMI, so that each alternates between its own and a suspended context.
     fn rotate(&mut self, space: &Self::Space, cores: &[Option<Self::Core>]);
 
-    /// Interrupts the core at this place of a cell's in such a way, or another one's where none is there that can be, so that
-    /// the cell stops, and reports where it stands.
+    /// Interrupts by NMI the core at the core slot `place`, or another of the cell's cores if that one is not inside
+    /// the cell, so that the cell stops and records the interrupted instruction.
     fn examine(&mut self, space: &Self::Space, cores: &[Option<Self::Core>], place: usize);
 
-    /// Takes cores away from whatever they execute, and waits until they are parked or are not going to be.
+    /// Takes cores away from the code that they execute. Waits until each is parked or counts as lost.
     fn reclaim(&mut self, cores: Vec<Self::Core>) -> Reclaimed<Self::Core>;
 
-    /// Where a device is in the machine.
+    /// Returns a device's location in the machine.
     fn location(device: &Self::Device) -> DeviceLocation;
 
-    /// Makes a device forget its cell: no transfer is under way afterwards, and none begins. Returns whether
-    /// it did; a device that does not is not used again, nor the memory that it may still write to.
+    /// Resets a device, so that no transfer is under way and none begins. Returns whether the reset succeeded; if not,
+    /// neither the device nor the memory that it may still write to is used again.
     #[must_use]
     fn reset(&mut self, device: &mut Self::Device) -> bool;
 
-    /// Goes wrong on purpose, as a test asks, if it was told when the machine was booted that it may. Returns whether that
-    /// is still to come.
+    /// Injects a fault for a test, if the boot command line allows it. Returns whether the fault is still to come.
     #[must_use]
     fn go_wrong(&mut self, fault: Fault) -> bool;
 
-    /// Ends the machine, once what was sent to the console has left.
+    /// Powers the machine off, after the console output was sent.
     fn power_off(&mut self);
 }

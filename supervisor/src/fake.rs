@@ -1,4 +1,4 @@
-//! A machine of ordinary memory, for tests: it notes what is done to it, and fails where it is told to.
+//! A machine with ordinary memory, for tests. It records actions, and fails on demand.
 
 mod death;
 mod owners;
@@ -45,18 +45,18 @@ pub(crate) const MIB: u64 = 1 << 20;
 /// The memory of the machine.
 const MEMORY: PhysRange = PhysRange::new(PhysAddr(16 * MIB), 64 * MIB);
 
-/// What all memory holds, and what was done to it.
+/// The contents of all memory, and the amount of scrubbing.
 #[derive(Debug, Default)]
 struct Content {
-    /// Numbers of pages that hold something.
+    /// The numbers of pages that are not zero.
     pages: RefCell<BTreeSet<u64>>,
-    /// Bytes that were scrubbed, ever.
+    /// The bytes scrubbed so far.
     scrubbed: Cell<u64>,
 }
 
 type Soiled = Rc<Content>;
 
-/// Memory of which only the beginning is really there.
+/// A piece of memory, of which only the beginning is backed by bytes.
 #[derive(Debug)]
 pub(crate) struct FakeMemory {
     range: PhysRange,
@@ -127,7 +127,7 @@ impl FakeMemory {
     }
 }
 
-/// The same, which nobody writes to.
+/// Shared, read-only fake memory.
 #[derive(Clone, Debug)]
 pub(crate) struct FakeShared(Rc<FakeMemory>);
 
@@ -183,7 +183,7 @@ impl CoreToken for FakeCore {
 pub(crate) struct FakeDevice(pub u8);
 
 pub(crate) struct FakeSpace {
-    /// Of all that were built.
+    /// The number of this space among all that were built.
     number: u64,
     id: CellId,
     report: Rc<Report>,
@@ -192,23 +192,23 @@ pub(crate) struct FakeSpace {
     unplug_request: Rc<UnplugRequest>,
     questions: Rc<Questions>,
     places: Rc<Places>,
-    /// As many places, from the first on, have stacks.
+    /// The number of core slots with stacks, from the first on.
     cores_with_stacks: Rc<Cell<usize>>,
     has_stacks: bool,
-    /// The first is image, tables and the like: none of it can go.
+    /// The pieces of memory. The first contains image and tables, which cannot be unplugged.
     memory: Vec<FakeMemory>,
     unplugged: Vec<FakeMemory>,
-    /// What it stands on.
+    /// The memory from which the cell maps its text.
     text: Option<FakeShared>,
     cores: Vec<CoreId>,
     device: Option<u8>,
 }
 
-/// What was done to the machine.
+/// An action on the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Build(CellId),
-    /// A core entered the cell, at that place.
+    /// A core entered the cell, at this core slot.
     Enter(CellId, usize),
     RequestStop(CellId),
     Examine(CoreId),
@@ -223,62 +223,62 @@ pub(crate) struct FakeMachine {
     pub(crate) now: Cell<u64>,
     pub(crate) actions: Vec<Action>,
     pub(crate) reports: BTreeMap<CellId, Rc<Report>>,
-    /// What is in the ledgers of the cells that were last built.
+    /// The ledger of each cell, since it was last built.
     pub(crate) ledgers: BTreeMap<CellId, Rc<Activities>>,
-    /// The images that cells were last built from.
+    /// The image of each cell, from which it was last built.
     pub(crate) images: BTreeMap<CellId, Vec<u8>>,
-    /// These cores do not come back.
+    /// These cores do not come back from a reclaim.
     pub(crate) lost: BTreeSet<CoreId>,
     pub(crate) device_is_stuck: bool,
     pub(crate) build_error: Option<BuildError>,
-    /// What cells that were last built have got since.
+    /// The plugged memory of each cell, since it was last built.
     pub(crate) grown: BTreeMap<CellId, Rc<Grown>>,
-    /// What cells that were last built are asked.
+    /// The queries to each cell, since it was last built.
     pub(crate) questions: BTreeMap<CellId, Rc<Questions>>,
-    /// Cells have no place for more memory.
+    /// No memory can be plugged into cells.
     pub(crate) spaces_are_full: bool,
-    /// What cells that were last built are asked to give back.
+    /// The reclaim requests to each cell, since it was last built.
     pub(crate) unplug_requests: BTreeMap<CellId, Rc<UnplugRequest>>,
-    /// Cells keep track of no more places.
+    /// The cells cannot have more unplugged ranges.
     pub(crate) holes_are_full: bool,
-    /// The core of that index does not forget what it can no longer use.
+    /// The core at this core slot does not acknowledge TLB shootdowns.
     pub(crate) stuck_core: Option<usize>,
-    /// What the cores of cells that were last built are ordered.
+    /// The core slots of each cell, since it was last built.
     pub(crate) places: BTreeMap<CellId, Rc<Places>>,
-    /// Cells do not carry out what their cores are ordered.
+    /// The cells' cores ignore orders.
     pub(crate) cells_are_deaf: bool,
-    /// Their cores do not yield either.
+    /// The cells' cores ignore orders to yield.
     pub(crate) cells_defy_force: bool,
-    /// What is written down of cells.
+    /// The ownership records.
     records: BTreeMap<u64, FakeRecord>,
-    /// What is written down beside cells.
+    /// The supervisor checkpoint.
     checkpoint: Vec<u8>,
-    /// The entries of the journal that are kept.
+    /// The saved journal entries.
     pub(crate) journal: Vec<Vec<u8>>,
-    /// There is no room for what is written down beside cells.
+    /// The checkpoint does not fit.
     pub(crate) checkpoint_is_full: bool,
-    /// Whoever writes over memory writes over images when the supervisor goes wrong.
+    /// A failure of the supervisor overwrites stored images.
     pub(crate) soils_images: bool,
-    /// At which write the supervisor goes wrong.
+    /// The write at which the supervisor fails.
     pub(crate) death: Death,
-    /// These cells are just ending when the supervisor goes wrong.
+    /// The cells that are ending when the supervisor fails.
     pub(crate) ending: BTreeSet<CellId>,
-    /// Memory that is out of use as what a cell had may still be written to that was ending so.
+    /// Memory of ending cells that stays out of use, as a lost core may still write to it.
     withheld: Vec<PhysRange>,
-    /// Memory of images that stays for good, as such a cell stood on it.
+    /// Memory of images that stays out of use, as such a cell mapped it.
     leaked: Vec<PhysRange>,
-    /// How many cells were built.
+    /// The number of cells built.
     built: u64,
     soiled: Soiled,
 }
 
 impl FakeMachine {
-    /// Bytes that were scrubbed, ever.
+    /// Returns the bytes scrubbed so far.
     pub(crate) fn scrubbed(&self) -> u64 {
         self.soiled.scrubbed.get()
     }
 
-    /// The core at a place carries out its order.
+    /// Makes the core at a core slot carry out its order, unless the cells ignore orders.
     fn answer_order(&self, space: &FakeSpace, place: usize) {
         if !self.cells_are_deaf {
             obeys(&space.report, &space.places, place);
@@ -390,7 +390,7 @@ impl Effects for FakeMachine {
     }
 
     fn allocate_stacks(&mut self, space: &mut FakeSpace, place: usize) -> Result<(), NoStacks> {
-        assert!(place < MAX_CORES, "there is no such place");
+        assert!(place < MAX_CORES, "there is no such core slot");
         let more = if space.has_stacks { place + 1 } else { 0 };
         space.cores_with_stacks.set(space.cores_with_stacks.get().max(more));
         if place < space.cores_with_stacks.get() { Ok(()) } else { Err(NoStacks) }
@@ -597,8 +597,8 @@ impl Effects for FakeMachine {
 }
 
 impl FakeSpace {
-    /// Takes a block out of the cell's memory, if all of it is in one piece there, and not in the first chunk that the cell
-    /// got.
+    /// Unplugs a block from the cell's memory, if it is within one piece and not in the cell's first chunk. Returns
+    /// whether it was unplugged.
     fn cut_out(&mut self, block: PhysRange) -> bool {
         let first = self.memory.iter().map(|piece| piece.range.start).next();
         let has = |piece: &FakeMemory| piece.range.start <= block.start && block.end() <= piece.range.end();
@@ -632,18 +632,18 @@ impl FakeSpace {
     }
 }
 
-/// Memory of nobody's machine.
+/// Returns memory that belongs to no machine.
 pub(crate) fn memory(len_bytes: u64) -> FakeMemory {
     let range = PhysRange::new(PhysAddr(16 * MIB), len_bytes);
     FakeMemory { range, front: Vec::new(), soiled: Soiled::default() }
 }
 
-/// A machine of `cores` cores besides the supervisor's, 64 MiB that hold something, and two network devices.
+/// Returns a machine with `cores` cores besides the supervisor's, 64 MiB of dirty memory, and two network devices.
 pub(crate) fn machine(cores: u32) -> Cells<FakeMachine> {
     machine_of_nodes(cores, 1)
 }
 
-/// The same, with all of that divided among so many nodes.
+/// Returns such a machine, with cores and memory divided among `nodes` nodes.
 pub(crate) fn machine_of_nodes(cores: u32, nodes: u32) -> Cells<FakeMachine> {
     let mut inventory: InventoryOf<FakeMachine> =
         InventoryOf::<FakeMachine> { cores: Cores::new(), memory: Memory::new(), devices: Devices::new() };
@@ -671,17 +671,17 @@ pub(crate) fn machine_of_nodes(cores: u32, nodes: u32) -> Cells<FakeMachine> {
     Cells::new(FakeMachine { soiled, ..FakeMachine::default() }, inventory, boot)
 }
 
-/// An image that is right.
+/// Returns a valid image.
 pub(crate) fn image() -> Vec<u8> {
     Builder::default().build()
 }
 
-/// What an image is known by.
+/// Returns an image's digest.
 pub(crate) fn digest(image: &[u8]) -> ImageDigest {
     ImageDigest(Sha256::digest(image).into())
 }
 
-/// A cell of one core, 4 MiB and a network device.
+/// Returns the specification of a cell with one core, 4 MiB and a network device.
 pub(crate) fn spec(name: &str) -> CellSpec {
     CellSpec {
         name: name.into(),
@@ -701,30 +701,30 @@ pub(crate) fn spec(name: &str) -> CellSpec {
     }
 }
 
-/// What cells do, through their reports.
+/// Sets the phase in a cell's report.
 pub(crate) fn says(report: &Report, phase: CellPhase) {
     report.phase.store(phase as u32, Ordering::Release);
 }
 
-/// What the core at a place does: it carries out its order.
+/// Makes the core at a core slot carry out its order.
 pub(crate) fn obeys(report: &Report, places: &Places, place: usize) {
     let order = places.at(place);
     let echo = if matches!(order.kind, OrderKind::Yield) { order.left() } else { order };
     report.cores[place].order.store(echo.to_u32(), Ordering::Release);
 }
 
-/// What the core at a place does that is forced: it suspends what it is in the middle of.
+/// Makes the core at a core slot yield: it reports its event as suspended.
 pub(crate) fn yields(report: &Report, places: &Places, place: usize) {
     report.cores[place].yielded.store(places.at(place).to_u32(), Ordering::Release);
 }
 
-/// A core's sign of life.
+/// Sets a core's phase and number of passes in a cell's report.
 pub(crate) fn signs(report: &Report, index: usize, phase: CorePhase, passes: u64) {
     report.cores[index].phase.store(phase as u32, Ordering::Relaxed);
     report.cores[index].passes.store(passes, Ordering::Relaxed);
 }
 
-/// What a cell does that crashes.
+/// Sets a crash in a cell's report.
 pub(crate) fn crashes(report: &Report, kind: CrashKind, message: &str) {
     report.crash.claimed_by.store(1, Ordering::Relaxed);
     report.crash.kind.store(kind as u32, Ordering::Relaxed);

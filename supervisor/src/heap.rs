@@ -1,11 +1,11 @@
-//! How much memory the supervisor needs for its tables and answers at the most.
+//! The size of the supervisor's heap: the most memory that its tables and responses need.
 //!
 //! | part | for |
 //! |---|---|
-//! | [`BASE`] | frames that come and go, a list in the making, the image, tables |
+//! | [`BASE`] | frames, a list under construction, the image, tables |
 //! | [`PER_CELL`] | a cell: its log, specification, crash and activities |
-//! | [`PER_CORE_OF_CELL`] | a core of such a cell: its counters and histogram, kept when the cell has ended |
-//! | [`PER_CORE_OF_ENTRY`] | a core that an entry of the journal names, with its cell's name |
+//! | [`PER_CORE_OF_CELL`] | a core of a cell: its counters and histogram, also of an ended cell |
+//! | [`PER_CORE_OF_ENTRY`] | a core that a journal entry names, with its cell's name |
 
 use crate::journal;
 use isola_abi::management::MAX_CELLS;
@@ -15,7 +15,7 @@ const PER_CELL: u64 = 96 << 10;
 pub(crate) const PER_CORE_OF_CELL: u64 = 2560;
 const PER_CORE_OF_ENTRY: u64 = 128;
 
-/// Bytes for a machine of so many cores.
+/// Returns the bytes of heap for a machine with `cores` cores.
 pub const fn bytes(cores: usize) -> u64 {
     let per_cell = PER_CELL + cores as u64 * PER_CORE_OF_CELL;
     let journal = journal::CAPACITY as u64 * cores as u64 * PER_CORE_OF_ENTRY;

@@ -1,9 +1,9 @@
-//! What a cell image must be. The bytes come from outside: nothing in them is believed before it is checked.
+//! Validation and layout of a cell image, as untrusted bytes.
 //!
-//! An image is a static x86-64 ELF executable whose segments stand within the image's part of the address
-//! space (see [`isola_abi::layout`]), on pages of their own, none both writable and executable, with an Isola
-//! note (see [`isola_abi::note`]) whose entry points are in an executable segment. Sections are not looked at:
-//! the host tool cuts them off. What only an image needs that boots alone is left out.
+//! An image is a static x86-64 ELF executable. Its segments are within the image's part of the address space (see
+//! [`isola_abi::layout`]), share no pages, and none is both writable and executable. It has an Isola note (see
+//! [`isola_abi::note`]) whose entry points are in an executable segment. Sections are ignored: the host tool removes
+//! them. Segments that only a standalone image needs are skipped.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -16,22 +16,22 @@ use isola_abi::layout::{IMAGE, IMAGE_MAX_SIZE, PAGE_SIZE};
 use isola_abi::management::{ImageFault, MAX_IMAGE};
 use isola_abi::note::{BOOT_ALONE, ImageNote, OWNER, TYPE, VECTOR_COUNT, VECTOR_STRIDE};
 
-/// Most program headers of an image.
+/// The most program headers of an image.
 const MAX_HEADERS: u16 = 64;
 
-/// Largest note segment, in bytes.
+/// The largest note segment, in bytes.
 const MAX_NOTES: usize = 4096;
 
-/// What linkers fill the last page of a segment up with: nothing, and an instruction that traps.
+/// The bytes with which linkers fill the last page of a segment: zero, and an instruction that traps.
 const FILLERS: [u8; 2] = [0, 0xcc];
 
-/// Length of the ELF header, in bytes.
+/// The length of the ELF header, in bytes.
 const HEADER_LEN: usize = 64;
 
-/// Length of a program header, in bytes.
+/// The length of a program header, in bytes.
 const PROGRAM_HEADER_LEN: u16 = 56;
 
-/// What a cell may do with a segment's pages. There is no fourth kind.
+/// A cell's access to a segment's pages. There is no writable and executable kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rights {
     /// Read.
@@ -42,50 +42,50 @@ pub enum Rights {
     ReadExecute,
 }
 
-/// Where the memory of a segment comes from.
+/// The source of a segment's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// It is the cell's own, and the file's bytes are copied to it.
+    /// The memory is the cell's own, and the file's bytes are copied to it.
     Copied,
-    /// It is the memory that the image is kept in.
+    /// The cell maps the image store's memory.
     Shared,
 }
 
-/// A segment: memory that begins with bytes of the file and goes on with zeros.
+/// A segment: memory that begins with bytes of the file and continues with zeros.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Virtual address of its first byte.
+    /// The virtual address of the first byte.
     pub virt: u64,
-    /// Which bytes of the file it begins with; within the file, and no longer than `memory_len`.
+    /// The bytes of the file at the segment's beginning; within the file, and not more than `memory_len`.
     pub file: Range<usize>,
-    /// Its length in memory, in bytes, more than none.
+    /// The length in memory, in bytes; not zero.
     pub memory_len: u64,
-    /// What may be done with it.
+    /// The cell's access.
     pub rights: Rights,
-    /// Where its memory comes from: copied, until somebody has looked whether it can be shared.
+    /// The source of the memory: `Copied` until [`ImagePlan::sharing`] has decided.
     pub source: Source,
 }
 
 impl Segment {
-    /// Addresses of its pages.
+    /// Returns the addresses of the segment's pages.
     pub fn pages(&self) -> Range<u64> {
         let end = self.virt + self.memory_len;
         self.virt / PAGE_SIZE * PAGE_SIZE..end.next_multiple_of(PAGE_SIZE)
     }
 
-    /// Bytes of its pages.
+    /// Returns the bytes of the segment's pages.
     fn page_bytes(&self) -> u64 {
         self.pages().end - self.pages().start
     }
 
-    /// Which bytes of the file its pages would be, if they were mapped as they are.
+    /// Returns the bytes of the file that would back the segment's pages if the file were mapped.
     pub fn file_pages(&self) -> Range<usize> {
         let start = self.file.start - (self.virt % PAGE_SIZE) as usize;
         start..start + self.page_bytes() as usize
     }
 
-    /// Whether the file's pages are what its pages have to be: nothing in it is written, it ends with the file's bytes, and
-    /// around them in these pages is what fills a file up.
+    /// Returns whether the file's pages can back the segment's pages: the segment is read-only, its file offset and
+    /// address agree modulo the page size, no zeros follow the file's bytes, and the rest of these pages is filler.
     fn is_in_file(&self, pages: &[u8]) -> bool {
         let page_bytes = PAGE_SIZE as usize;
         if self.rights == Rights::ReadWrite
@@ -105,22 +105,22 @@ impl Segment {
     }
 }
 
-/// How to load and enter an image whose bytes were checked.
+/// The segments and entry points of a validated image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImagePlan {
-    /// Address of the entry point.
+    /// The address of the entry point.
     pub entry: u64,
-    /// Address of the first interrupt vector's entry point.
+    /// The address of the first interrupt vector's entry point.
     pub vectors: u64,
     /// The segments, by address; at least one.
     pub segments: Vec<Segment>,
 }
 
 impl ImagePlan {
-    /// Checks an image.
+    /// Validates an image.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns the first defect found.
     pub fn check(bytes: &[u8]) -> Result<Self, ImageFault> {
         if bytes.len() as u64 > MAX_IMAGE {
             return Err(ImageFault::TooLarge);
@@ -157,7 +157,7 @@ impl ImagePlan {
         }
     }
 
-    /// Has segments stand in the memory that the image is kept in, whose pages these are, as far as they can.
+    /// Makes all segments shared that can be mapped from the image store's memory, whose contents are `pages`.
     #[must_use]
     pub fn sharing(mut self, pages: &[u8]) -> Self {
         for segment in &mut self.segments {
@@ -166,14 +166,14 @@ impl ImagePlan {
         self
     }
 
-    /// Has all segments be copied.
+    /// Makes all segments copied.
     #[must_use]
     pub fn copied(mut self) -> Self {
         self.segments.iter_mut().for_each(|segment| segment.source = Source::Copied);
         self
     }
 
-    /// Bytes of memory that its pages take: those of all segments from that source.
+    /// Returns the bytes of the pages of all segments with that source.
     pub fn memory_bytes(&self, source: Source) -> u64 {
         self.segments.iter().filter(|segment| segment.source == source).map(Segment::page_bytes).sum()
     }
@@ -222,7 +222,7 @@ fn segment(header: &ProgramHeader, bytes: &[u8]) -> Result<Segment, ImageFault> 
     Ok(Segment { virt: header.p_vaddr, file, memory_len: header.p_memsz, rights, source: Source::Copied })
 }
 
-/// Finds the Isola note: the first one counts.
+/// Returns the first Isola note.
 fn note(headers: &SegmentTable<'_, LittleEndian>, bytes: &[u8]) -> Result<ImageNote, ImageFault> {
     for header in headers.iter().filter(|header| header.p_type == constants::PT_NOTE) {
         let (_, notes) = slice(bytes, header.p_offset, header.p_filesz)?;
@@ -240,7 +240,7 @@ fn note(headers: &SegmentTable<'_, LittleEndian>, bytes: &[u8]) -> Result<ImageN
     Err(ImageFault::NoNote)
 }
 
-/// The range of `len_bytes` bytes from `offset` on, and these bytes.
+/// Returns the range of `len_bytes` bytes from `offset` on, and these bytes.
 fn slice(bytes: &[u8], offset: u64, len_bytes: u64) -> Result<(Range<usize>, &[u8]), ImageFault> {
     let outside = |_: ParseError| ImageFault::Malformed;
     let start = usize::try_from(offset).map_err(|error| outside(error.into()))?;

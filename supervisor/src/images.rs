@@ -1,23 +1,22 @@
-//! The images that are kept, so that a cell is created, and created once more, from one that was sent before.
+//! The image store: images that were uploaded, from which cells are created and recreated.
 //!
-//! An image is kept once, whatever number of cells was made from it: it is known by its SHA-256, which
-//! was measured as it came. It is *used* by the cells that were made from it and have not ended, and by those
-//! that wait to be started again, and is kept for them. An *idle* one gives way to whatever wants its memory, the
-//! one that was used longest ago first. At most [`MAX_IDLE`] idle ones are kept, of at most an eighth of all
-//! memory together; one beyond that is kept while nothing is newer, as somebody has just sent it.
+//! The SHA-256 identifies an image, which is stored once for all its cells. Cells that have not ended, cells that await
+//! a restart, and pending requests *use* their image, and pin it. An *idle* image is evicted if memory is wanted, the
+//! least recently used first. At most [`MAX_IDLE`] idle images remain, in at most an eighth of all memory; the newest
+//! image is an exception, as it was uploaded just now.
 //!
-//! Cells stand on what of their image they only read and execute: it is in their address spaces, where it is kept. Each of
-//! them *has* the memory as this store has it ([`SharedPages`]), until it is taken apart; so there is no way to have it back
-//! before that, whatever the counts here say: a cell in quarantine, which may still execute, is not counted, and its
-//! image is there, *stuck* where nobody else uses it.
+//! Cells map the read-only segments of their image from the store. Each cell *owns a share* of the memory
+//! ([`SharedPages`]) until it is dismantled, so the memory cannot be reused before that, whatever the use counts say. A
+//! quarantined cell, whose cores may still execute, is not counted as a user; an image that only such cells map is
+//! *stuck*.
 //!
-//! Two kinds of memory are here beside the images, for the cells that stand on it, and go with the last of them: *copies* of
-//! images, on NUMA nodes of cells that would have to fetch their code from another node; and what was an image, and
-//! cannot be used as one any more, as its digest is another than it was, or nobody knows it.
+//! The store has two other kinds of memory for cells that map it, released with the last of them: *copies* of images,
+//! on the NUMA nodes of cells that would otherwise fetch code from another node; and the text of images that can no
+//! longer be used, because their digest was wrong after a supervisor restart or is not known.
 //!
-//! So there are at most [`MAX_CELLS`](isola_abi::management::MAX_CELLS) used ones, each of at most
-//! [`MAX_IMAGE`](isola_abi::management::MAX_IMAGE), in whole chunks and once a node, beside what is stuck; and the idle ones
-//! take nothing from anybody.
+//! So there are at most [`MAX_CELLS`](isola_abi::management::MAX_CELLS) used images, each of at most
+//! [`MAX_IMAGE`](isola_abi::management::MAX_IMAGE), in whole chunks and once per node, besides stuck ones; idle images
+//! take no memory from other uses.
 
 use crate::effects::{Pages, SharedPages};
 use crate::image::ImagePlan;
@@ -33,61 +32,60 @@ use isola_abi::size::ByteSize;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Most images that are kept for nobody.
+/// The most idle images.
 pub const MAX_IDLE: usize = 8;
 
-/// Bytes that are measured in a slice: a quarter of a million instructions' work, by the count for a processor without
-/// instructions for SHA.
+/// Bytes hashed in a slice: a quarter of a million instructions' work on a processor without SHA instructions.
 const SLICE: u64 = 4 << 10;
 
-/// The part of all memory that images may take that are kept for nobody.
+/// The divisor of all memory that gives the most memory of idle images.
 const IDLE_SHARE: u64 = 8;
 
-/// The images, and one that is on its way in.
+/// The stored images, and the upload in progress.
 pub struct Images<M: Pages> {
-    /// Those that were used or sent last come last.
+    /// The images, the least recently used or uploaded first.
     kept: Vec<Kept<M>>,
-    /// What else cells stand on.
+    /// Other memory that cells map.
     beside: Vec<Beside<M>>,
     staged: Option<Staged<M>>,
-    /// How far the measuring of a kept image is.
+    /// The progress of hashing a recovered image.
     proof: Option<Proof>,
 }
 
-/// How much of a kept image is measured.
+/// The hash of a part of a recovered image.
 struct Proof {
     digest: ImageDigest,
     measured: Sha256,
     done: u64,
 }
 
-/// What came of a slice of measuring.
+/// The result of hashing a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// There was nothing to measure.
+    /// There was nothing to hash.
     Idle,
-    /// Not all of the image is measured.
+    /// A part of the image is not hashed yet.
     Begun,
-    /// It is, and kept or given up.
+    /// The image is hashed, and stored or discarded.
     Done,
 }
 
-/// Where an image is kept, and what it was measured to be.
+/// The location and the digest of a stored image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptImage {
     /// The memory.
     pub memory: PhysRange,
     /// The image's length.
     pub len_bytes: u64,
-    /// Its SHA-256.
+    /// The image's SHA-256.
     pub digest: ImageDigest,
 }
 
-/// Whether an image's bytes were measured by this supervisor.
+/// Whether this supervisor has hashed an image's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Measured {
     Yes,
-    /// Another one says that it has.
+    /// A previous incarnation has hashed them, by its checkpoint.
     ByAnother,
 }
 
@@ -96,23 +94,23 @@ struct Kept<M: Pages> {
     measured: Measured,
     memory: M::Shared,
     len_bytes: u64,
-    /// How to load it, once somebody has wanted that.
+    /// The image's layout, once a cell was created from it.
     plan: Option<ImagePlan>,
-    /// The cells that use it.
+    /// The number of cells that use the image.
     cells: u32,
 }
 
-/// What cells stand on that is not an image that is kept.
+/// Memory that cells map, other than stored images.
 struct Beside<M: Pages> {
-    /// Of which it is a copy, if it is one.
+    /// The image of which the memory is a copy, if it is one.
     copy_of: Option<ImageDigest>,
     memory: M::Shared,
-    /// The cells that stand on it.
+    /// The number of cells that map the memory.
     cells: u32,
 }
 
 impl<M: Pages> Beside<M> {
-    /// What was an image.
+    /// Returns the memory of an image that cannot be used any more.
     fn nameless(memory: M::Shared) -> Self {
         Self { copy_of: None, memory, cells: 0 }
     }
@@ -127,7 +125,7 @@ impl<M: Pages> Kept<M> {
         self.cells == 0 && !self.memory.is_shared()
     }
 
-    /// Whether something stands on it that is no cell any more, and yet not taken apart.
+    /// Returns whether only cells in quarantine map the image.
     fn is_stuck(&self) -> bool {
         self.cells == 0 && self.memory.is_shared()
     }
@@ -140,16 +138,16 @@ impl<M: Pages> Default for Images<M> {
 }
 
 impl<M: Pages> Images<M> {
-    /// No images.
+    /// Returns an empty store.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes room for an image that is about to come, which takes the place of one that was on its way.
+    /// Allocates memory for an upload, which replaces the one in progress.
     ///
     /// # Errors
-    /// [`ManagementError::ImageRejected`] for a length that no image has, [`ManagementError::MemoryExhausted`]:
-    /// then what was on its way still is.
+    /// Returns [`ManagementError::ImageRejected`] for an invalid length, or [`ManagementError::MemoryExhausted`]; the
+    /// upload in progress remains then.
     pub fn begin(&mut self, len_bytes: u64, memory: &mut Memory<M>) -> Result<(), ManagementError> {
         Staged::<M>::check(len_bytes)?;
         let taken = loop {
@@ -166,25 +164,25 @@ impl<M: Pages> Images<M> {
         Ok(())
     }
 
-    /// Takes the next bytes of the image that is on its way. Once all of them are [measured](Self::measure) it is kept.
+    /// Adds the next bytes of the upload. Once all are [hashed](Self::measure), the image is stored.
     ///
     /// # Errors
-    /// [`ManagementError::NoImage`] where none is on its way, [`ManagementError::OutOfLimits`].
+    /// Returns [`ManagementError::NoImage`] if there is no upload, or [`ManagementError::OutOfLimits`].
     pub fn append(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ManagementError> {
         self.staged.as_mut().ok_or(ManagementError::NoImage)?.append(offset, bytes)
     }
 
-    /// Whether bytes have come that are not measured.
+    /// Returns whether uploaded bytes are not hashed yet.
     pub fn is_measuring(&self) -> bool {
         self.staged.as_ref().is_some_and(Staged::is_behind)
     }
 
-    /// Whether no image of that digest is kept of which only another supervisor says that it is the one.
+    /// Returns `false` if the image must still be hashed after a supervisor restart; `true` also for an unknown digest.
     pub fn is_measured(&self, digest: &ImageDigest) -> bool {
         self.unproven(digest).is_none()
     }
 
-    /// Measures a slice of the image that is on its way in, or else of the `wanted` one.
+    /// Hashes a slice of the upload, or else of the recovered image `wanted`.
     pub fn measure(&mut self, wanted: Option<&ImageDigest>, memory: &mut Memory<M>) -> Measure {
         if let Some(mut staged) = self.staged.take_if(|staged| staged.is_behind()) {
             staged.measure(SLICE);
@@ -200,14 +198,15 @@ impl<M: Pages> Images<M> {
         wanted.map_or(Measure::Idle, |digest| self.prove(digest, memory))
     }
 
-    /// Gives up the image that is on its way.
+    /// Discards the upload in progress.
     pub fn forget_staged(&mut self, memory: &mut Memory<M>) {
         if let Some(staged) = self.staged.take() {
             staged.release(memory);
         }
     }
 
-    /// Images that another supervisor has kept, and what else cells stand on. None of them is used before it was measured.
+    /// Returns a store with the images of a failed supervisor, none of which is used before it is hashed, and the other
+    /// memory that recovered cells map.
     pub fn resume(images: Vec<(KeptImage, M::Shared)>, texts: Vec<M::Shared>) -> Self {
         let beside = texts.into_iter().map(Beside::nameless).collect();
         let mut all = Self { beside, ..Self::new() };
@@ -228,7 +227,7 @@ impl<M: Pages> Images<M> {
         all
     }
 
-    /// Where all images are.
+    /// Returns the locations of all stored images.
     pub fn kept(&self) -> Vec<KeptImage> {
         let kept = |kept: &Kept<M>| {
             let (memory, len_bytes, digest) = (kept.memory.range(), kept.len_bytes, kept.digest);
@@ -237,8 +236,7 @@ impl<M: Pages> Images<M> {
         self.kept.iter().map(kept).collect()
     }
 
-    /// Measures a slice of an image of which only another supervisor says that it is the one. Where it is not, it is
-    /// given up.
+    /// Hashes a slice of a recovered image. If its digest turns out wrong, discards the image.
     fn prove(&mut self, digest: &ImageDigest, memory: &mut Memory<M>) -> Measure {
         let Some(index) = self.unproven(digest) else { return Measure::Idle };
         let Some(kept) = self.kept.get_mut(index) else { return Measure::Idle };
@@ -269,14 +267,14 @@ impl<M: Pages> Images<M> {
         self.kept.iter().position(unproven)
     }
 
-    /// The memory of all images, and what else cells stand on.
+    /// Returns the memory of all images, and the other memory that cells map.
     #[cfg(test)]
     pub(crate) fn into_memory(self) -> Vec<M::Shared> {
         let beside = self.beside.into_iter().map(|beside| beside.memory);
         self.kept.into_iter().map(|kept| kept.memory).chain(beside).collect()
     }
 
-    /// Where all of it is, and the image that is on its way in.
+    /// Returns the ranges of all memory of the store, including the upload in progress.
     #[cfg(test)]
     pub(crate) fn ranges(&self) -> Vec<PhysRange> {
         let kept = self.kept.iter().map(|kept| kept.memory.range());
@@ -284,10 +282,11 @@ impl<M: Pages> Images<M> {
         kept.chain(beside).chain(self.staged.iter().map(Staged::range)).collect()
     }
 
-    /// How to load an image, and the memory that it begins. Nothing in that changes, so it is looked through once.
+    /// Returns an image's layout, and the memory that begins with the image. The layout is computed once, as the image
+    /// never changes.
     ///
     /// # Errors
-    /// [`ManagementError::NoImage`]; [`ManagementError::ImageRejected`] where it is none that can be loaded.
+    /// Returns [`ManagementError::NoImage`], or [`ManagementError::ImageRejected`] if the image is invalid.
     pub fn plan(&mut self, digest: &ImageDigest) -> Result<(ImagePlan, M::Shared), ManagementError> {
         let kept =
             self.kept.iter_mut().find(|kept| kept.digest == *digest).ok_or(ManagementError::NoImage)?;
@@ -301,8 +300,8 @@ impl<M: Pages> Images<M> {
         Ok((plan, kept.memory.clone()))
     }
 
-    /// What a cell on that node stands on that is made of this image, kept in `image`: a copy on the node, where the image is
-    /// on another one and there is memory for a copy.
+    /// Returns the memory from which a cell on `node` maps the text of the image: `image` if that is on the node, else
+    /// a copy there, else `image` again if there is no memory for a copy.
     pub fn on_node(
         &mut self,
         digest: &ImageDigest,
@@ -326,15 +325,15 @@ impl<M: Pages> Images<M> {
         copy
     }
 
-    /// What is known of all images, in the order of their use.
+    /// Returns information on all stored images, the least recently used first.
     pub fn list(&self) -> Vec<ImageInfo> {
         let info =
             |kept: &Kept<M>| ImageInfo { digest: kept.digest, len_bytes: kept.len_bytes, cells: kept.cells };
         self.kept.iter().map(info).collect()
     }
 
-    /// Enters how many cells use each image, and stand on each other memory here, once that has changed; images that nobody
-    /// uses any more have been used last.
+    /// Updates the numbers of cells that use each image and map each other memory. An image that becomes idle counts as
+    /// most recently used.
     pub fn count(
         &mut self,
         memory: &mut Memory<M>,
@@ -356,28 +355,28 @@ impl<M: Pages> Images<M> {
         self.trim(memory);
     }
 
-    /// Gives memory back until so many bytes are available, or no image is idle but `except`.
+    /// Evicts idle images except `except` until `len_bytes` bytes are available, or none is idle.
     pub fn make_room(&mut self, len_bytes: u64, except: Option<&ImageDigest>, memory: &mut Memory<M>) {
         while memory.available() < len_bytes && self.drop_idle(except, memory) {}
     }
 
-    /// Bytes of memory that idle images take.
+    /// Returns the bytes of memory of idle images.
     pub fn idle_bytes(&self) -> u64 {
         self.kept.iter().filter(|kept| kept.is_idle()).map(Kept::memory_bytes).sum()
     }
 
-    /// Bytes of memory that an image takes where it is idle.
+    /// Returns the bytes of memory of an image if it is idle, otherwise 0.
     pub fn idle_bytes_of(&self, digest: &ImageDigest) -> u64 {
         let idle = self.kept.iter().find(|kept| kept.digest == *digest && kept.is_idle());
         idle.map_or(0, Kept::memory_bytes)
     }
 
-    /// Bytes of memory that all images take, with what else cells stand on.
+    /// Returns the bytes of memory of all images, and of the other memory that cells map.
     pub fn memory_bytes(&self) -> u64 {
         self.kept.iter().map(Kept::memory_bytes).sum::<u64>() + self.beside_bytes(|_| true)
     }
 
-    /// Of that, bytes that no cell uses, and that something stands on which did not come back.
+    /// Returns the bytes of these that only cells in quarantine map.
     pub fn stuck_bytes(&self) -> u64 {
         let kept = self.kept.iter().filter(|kept| kept.is_stuck()).map(Kept::memory_bytes);
         kept.sum::<u64>() + self.beside_bytes(|beside| beside.cells == 0)
@@ -387,7 +386,7 @@ impl<M: Pages> Images<M> {
         self.beside.iter().filter(|beside| of(beside)).map(|beside| beside.memory.range().len_bytes).sum()
     }
 
-    /// Puts memory back, when nobody stands on it any more.
+    /// Returns memory to the inventory, unless cells still map it.
     fn give_up(&mut self, beside: Beside<M>, memory: &mut Memory<M>) {
         let Beside { copy_of, memory: text, cells } = beside;
         match text.into_memory() {
@@ -396,22 +395,22 @@ impl<M: Pages> Images<M> {
         }
     }
 
-    /// Gives up the idle image that was used longest ago, if so many bytes can be had in one block without idle images.
-    /// Returns whether there was one.
+    /// Evicts the least recently used idle image, if a block of `len_bytes` bytes would be free without idle images.
+    /// Returns whether an image was evicted.
     pub fn drop_for(&mut self, len_bytes: u64, memory: &mut Memory<M>) -> bool {
         let idle = self.kept.iter().filter(|kept| kept.is_idle()).map(|kept| kept.memory.range());
         let idle: Vec<PhysRange> = idle.collect();
         memory.has_block_with(len_bytes, &idle) && self.drop_idle(None, memory)
     }
 
-    /// Gives up the idle image that was used longest ago, but not `except`. Returns whether there was one.
+    /// Evicts the least recently used idle image except `except`. Returns whether there was one.
     fn drop_idle(&mut self, except: Option<&ImageDigest>, memory: &mut Memory<M>) -> bool {
         let idle = |kept: &Kept<M>| kept.is_idle() && Some(&kept.digest) != except;
         let oldest = self.kept.iter().position(idle).map(|index| self.kept.remove(index));
         oldest.map(|kept| self.give_up(Beside::nameless(kept.memory), memory)).is_some()
     }
 
-    /// An image is used now.
+    /// Makes an image the most recently used one.
     fn touch(&mut self, digest: &ImageDigest) {
         if let Some(index) = self.kept.iter().position(|kept| kept.digest == *digest) {
             let kept = self.kept.remove(index);
@@ -421,12 +420,12 @@ impl<M: Pages> Images<M> {
 
     fn keep(&mut self, complete: Complete<M>, memory: &mut Memory<M>) {
         let Complete { memory: own, len_bytes, digest } = complete;
-        // One that only another supervisor has measured gives way to this one.
+        // The uploaded image replaces a recovered one that is not hashed yet.
         if let Some(index) = self.unproven(&digest) {
             let unproven = self.kept.remove(index);
             self.give_up(Beside::nameless(unproven.memory), memory);
         }
-        // The same once more: one copy is enough, and it has just been asked for.
+        // The image is stored already: one copy suffices.
         if self.kept.iter().any(|kept| kept.digest == digest) {
             memory.put(vec![own]);
             return self.touch(&digest);
@@ -442,7 +441,7 @@ impl<M: Pages> Images<M> {
         self.trim(memory);
     }
 
-    /// Gives up idle images until they are few, and take little. The last one stays.
+    /// Evicts idle images beyond the limits of number and memory, except the newest image.
     fn trim(&mut self, memory: &mut Memory<M>) {
         let newest = self.kept.last().map(|kept| kept.digest);
         let most = (memory.total() / IDLE_SHARE).max(CHUNK);

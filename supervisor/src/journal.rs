@@ -1,11 +1,11 @@
-//! The journal: what the supervisor did and saw, the latest [`CAPACITY`] entries of it.
+//! The journal: a log of changes and events, with the latest [`CAPACITY`] entries.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 use isola_abi::management::{JournalEntry, JournalEvent};
 
-/// Most entries that are kept.
+/// The most entries.
 pub const CAPACITY: usize = 1024;
 
 /// A bounded list of numbered entries.
@@ -17,13 +17,14 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// An empty journal.
+    /// Returns an empty journal.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The journal of former supervisors, whose next entry has that number, which all before it are below. `encoded` has
-    /// entries in any order; one that is none, or has a number that none of them can have given, is left out.
+    /// Returns the journal of previous incarnations, whose next entry has the number `number`. `encoded` has entries in
+    /// any order. Invalid entries are ignored, as are those with a number from `number` on, which no previous
+    /// incarnation used.
     pub fn resume(number: u64, encoded: &[Vec<u8>]) -> Self {
         let entries = encoded.iter().filter_map(|bytes| postcard::from_bytes(bytes).ok());
         let mut entries: Vec<JournalEntry> =
@@ -34,7 +35,7 @@ impl Journal {
         Self { entries: entries.into(), next: number, begin: number }
     }
 
-    /// Enters what happened to `cell` at `unix_ns`, and how long it took. Returns the entry.
+    /// Records an event about `cell` at `unix_ns`, with its duration. Returns the entry.
     pub fn record(
         &mut self,
         unix_ns: u64,
@@ -52,12 +53,12 @@ impl Journal {
         entry
     }
 
-    /// The number of the first entry that this supervisor has made.
+    /// Returns the number of this incarnation's first entry.
     pub fn begin(&self) -> u64 {
         self.begin
     }
 
-    /// The entries that are still there, from number `from` on.
+    /// Returns the remaining entries from number `from` on.
     pub fn since(&self, from: u64) -> impl Iterator<Item = &JournalEntry> {
         self.entries.iter().skip_while(move |entry| entry.number < from)
     }

@@ -1,69 +1,69 @@
-//! Who lends cores to whom, and until when (RainForest 4.1): rules that need no figures, only priorities and a clock.
+//! The rules for core loans (RainForest 4.1). They use only priorities, numbers of cores to lend, and a clock.
 //!
-//! A cell says in its specification how important it is, and how many of its cores it lends. One that requests for a core gets,
-//! in this order, what it has lent itself, a core that nobody has, or one of a cell of lower priority that lends: of the
-//! lowest, and among several the one with most cores. It is a loan: the core goes back when the lease ends, when the borrower
-//! offers it, when the lender requests for it, or when either ends.
+//! A cell's specification has a priority and the number of cores that it lends. A cell that requests a core gets, in
+//! this order, one that it has lent, a free core, or a core of the lender with the lowest priority below its own, among
+//! equals of the one with the most cores. The core returns when the lease ends, the borrower releases it, the lender
+//! requests a core, or either cell ends.
 //!
 //! ```text
-//!             request of the borrower                    lease over, offer, request of the lender
-//!   lender's ─────────────────────▶ borrower's, lent ──────────────────────────────────────▶ lender's
+//!              request of the borrower                  end of lease, release, request of the lender
+//!   lender's ─────────────────────────▶ borrower's, lent ──────────────────────────────────────────▶ lender's
 //! ```
 //!
-//! What holds whatever happens: a core is lent once at a time; what is borrowed is not lent on; nobody lends to whom is not
-//! more important; a lender keeps a core at least, and has lent no more than it said.
+//! Invariants: a core has at most one loan; a borrowed core is not lent on; a cell lends only to cells of higher
+//! priority; a lender keeps at least one core, and lends no more than its number.
 //!
-//! Here is what is decided, and the loans are kept. Moving cores takes time, in which much can happen: a loan is entered when
-//! the borrower has the core, and forgotten when it has it no longer.
+//! This module decides and records the loans. A core transfer takes time, and either cell may end meanwhile: a loan is
+//! entered when the borrower has the core, and removed when it no longer has it.
 
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId};
 
-/// A cell, as far as lending goes.
+/// A cell, as a party to lending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Party {
-    /// Which.
+    /// The cell.
     pub id: CellId,
-    /// How important it is.
+    /// Its priority.
     pub priority: u8,
-    /// Cores that it has, borrowed ones included.
+    /// The number of its cores, borrowed ones included.
     pub cores: u32,
-    /// The most that it may have.
+    /// The most cores that it may have.
     pub most: u32,
-    /// The most of its own that may be lent at a time.
+    /// The most cores of its own that it lends at a time.
     pub lends: u32,
 }
 
-/// A core that a cell has for a while.
+/// A core on loan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loan {
     /// The core.
     pub core: CoreId,
-    /// Whose it is; nobody's, where it was free.
+    /// The cell that owns the core; `None` if it was free.
     pub lender: Option<CellId>,
-    /// Who has it.
+    /// The cell that has the core.
     pub borrower: CellId,
-    /// When it is to go back, in ns.
+    /// The end of the lease, in ns.
     pub until_ns: u64,
 }
 
-/// Where a core that a cell requests for comes from.
+/// The source of a requested core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// It is the cell's own, and lent.
+    /// The cell owns the core and has lent it.
     Recalled(Loan),
-    /// Nobody has it.
+    /// The free cores.
     Free,
-    /// This cell lends it.
+    /// This cell lends a core.
     Lender(CellId),
 }
 
-/// Why a cell that requests for a core gets none.
+/// The reason why a cell gets no core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denial {
-    /// It has as many as it may have, or what it has lent is on its way back.
+    /// The cell has as many cores as it may have, or its lent cores are returning already.
     Limit,
-    /// Nobody less important lends one.
+    /// No cell of lower priority lends a core.
     NoLender,
 }
 
@@ -74,21 +74,21 @@ pub struct Lending {
 }
 
 impl Lending {
-    /// No loans.
+    /// Returns no loans.
     pub const fn new() -> Self {
         Self { loans: Vec::new() }
     }
 
-    /// All loans, the oldest first.
+    /// Returns all loans, the oldest first.
     pub fn loans(&self) -> &[Loan] {
         &self.loans
     }
 
-    /// Where a core for the cell `who` would come from, of these cells and so many free cores. A lent core that moves already
-    /// is on its way back, and nobody has to do anything for it.
+    /// Returns the source of a core for the borrower `who`, given the running cells and the number of free cores.
+    /// `moves` says whether a core is in transfer; a lent core that is in transfer is returning already.
     ///
     /// # Errors
-    /// [`Denial`].
+    /// Returns a [`Denial`] if there is none.
     pub fn source(
         &self,
         who: CellId,
@@ -112,36 +112,36 @@ impl Lending {
         first.map(|lender| Source::Lender(lender.id)).ok_or(Denial::NoLender)
     }
 
-    /// Whether a cell has a core to lend.
+    /// Returns whether a cell has a core to lend.
     fn can_lend(&self, party: &Party) -> bool {
         let borrowed = self.borrowed(party.id).count() as u32;
         let lent = self.loans.iter().filter(|loan| loan.lender == Some(party.id)).count() as u32;
         lent < party.lends && party.cores.saturating_sub(borrowed) > 1
     }
 
-    /// What a cell has borrowed.
+    /// Returns the loans to a borrower.
     pub fn borrowed(&self, borrower: CellId) -> impl DoubleEndedIterator<Item = Loan> {
         self.loans.iter().copied().filter(move |loan| loan.borrower == borrower)
     }
 
-    /// Whether that core is lent.
+    /// Returns whether the core is on loan.
     pub fn is_lent(&self, core: CoreId) -> bool {
         self.loans.iter().any(|loan| loan.core == core)
     }
 
-    /// Enters a loan: the borrower has the core now. One of the same core before is over.
+    /// Enters a loan whose core the borrower has. Replaces an earlier loan of the core.
     pub fn enter(&mut self, loan: Loan) {
         self.end(loan.core);
         self.loans.push(loan);
     }
 
-    /// Ends the loan of a core: the borrower has it no longer, or it is its own from now on.
+    /// Removes the loan of a core that the borrower no longer has, or now owns.
     pub fn end(&mut self, core: CoreId) -> Option<Loan> {
         let place = self.loans.iter().position(|loan| loan.core == core)?;
         Some(self.loans.remove(place))
     }
 
-    /// The loans of a cell that has ended: what it had borrowed is over, and returned; what it had lent has no lender any more.
+    /// Handles the end of a cell: removes and returns the loans to it, and removes it as a lender.
     pub fn cell_ended(&mut self, id: CellId) -> Vec<Loan> {
         let over = self.borrowed(id).collect();
         self.loans.retain(|loan| loan.borrower != id);
@@ -149,29 +149,29 @@ impl Lending {
         over
     }
 
-    /// What that cell had lent has no lender any more.
+    /// Removes the cell as the lender of its loans.
     pub fn lender_ended(&mut self, id: CellId) {
         self.loans.iter_mut().filter(|loan| loan.lender == Some(id)).for_each(|loan| loan.lender = None);
     }
 
-    /// What that cell has lent goes back: its leases are over.
+    /// Ends the leases of all cores that the cell has lent.
     pub fn recall_all(&mut self, lender: CellId, now_ns: u64) {
         let lent = self.loans.iter_mut().filter(|loan| loan.lender == Some(lender));
         lent.for_each(|loan| loan.until_ns = now_ns);
     }
 
-    /// Puts the end of a loan off to then: the core cannot go back yet.
+    /// Extends the loan of a core that cannot return yet.
     pub fn put_off(&mut self, core: CoreId, until_ns: u64) {
         let loan = self.loans.iter_mut().find(|loan| loan.core == core);
         loan.into_iter().for_each(|loan| loan.until_ns = until_ns);
     }
 
-    /// A loan that is over by now, by its lease.
+    /// Returns the loan whose lease ended first, if any has ended.
     pub fn due(&self, now_ns: u64) -> Option<Loan> {
         self.loans.iter().copied().filter(|loan| loan.until_ns <= now_ns).min_by_key(|loan| loan.until_ns)
     }
 
-    /// When the next lease ends.
+    /// Returns the next end of a lease.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         self.loans.iter().map(|loan| loan.until_ns).min()
     }

@@ -1,26 +1,27 @@
 //! The supervisor: divides the machine's cores, memory and devices among cells, and takes them back.
 //!
-//! Everything that decides is here, safe and pure, and is tested on a host; everything that touches hardware is
-//! behind one trait, [`effects::Effects`], which the image implements over `isola-machine`.
+//! All decisions are made here, in safe code without hardware access, and are tested on a host. All hardware access is
+//! behind one trait, [`effects::Effects`], which the image (`src/bin/supervisor`) implements with `isola-machine`.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`inventory`] | cores, memory and devices: each free, or owned by exactly one cell |
-//! | [`image`] | what a cell image must be, checked on bytes that nobody vouches for |
-//! | [`trust`] | whether an image is what it must be |
-//! | [`cells`] | the cells, and what becomes of them: create, start, stop, exit, crash, hang, restart, destroy |
-//! | [`report`] | what a cell says of itself, read without believing it |
-//! | [`logs`] | what cells print |
-//! | [`journal`] | what the supervisor did and saw |
-//! | [`images`] | the images that cells are made from, kept for the next time |
-//! | [`staging`] | an image on its way in, measured as it comes |
-//! | [`heap`] | how much memory all this needs |
-//! | [`scrub`] | memory made zero, by looking first |
+//! | [`inventory`] | cores, memory and devices: each is free or owned by exactly one cell |
+//! | [`image`] | validation and layout of a cell image, as untrusted bytes |
+//! | [`trust`] | the digest and the signature that a specification requires of an image |
+//! | [`cells`] | the cells' life cycle: create, start, stop, exit, crash, hang, restart, destroy |
+//! | [`report`] | reads and validates a cell's report |
+//! | [`logs`] | the cells' console output |
+//! | [`journal`] | the log of changes and events |
+//! | [`lending`] | the rules for core loans |
+//! | [`images`] | the image store |
+//! | [`staging`] | an image during its upload, hashed as it arrives |
+//! | [`heap`] | the size of the supervisor's heap |
+//! | [`scrub`] | zeroes memory; reads before it writes |
 //! | [`server`] | the management protocol: bytes in, bytes out |
-//! | [`effects`] | what all this needs from a machine |
+//! | [`effects`] | the hardware operations that the rest needs |
 //!
-//! What is not here: anything that a cell needs while it runs. Cells do not wait for the supervisor but for memory,
-//! where they may have more of it, and that not for ever.
+//! Not here: anything that a running cell depends on. Cells never wait for the supervisor, except for requested memory,
+//! and there with a time limit.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! What cells print: drained from the ring that a cell writes to, and kept until the cell is forgotten.
+//! The cells' console output: read from the ring in a cell's report, and stored until the cell is removed.
 //!
-//! The ring is the cell's memory and the cell writes to it while it is read. Its counter may go back, jump, or
-//! run ahead of the reader; the worst that comes of it is that the cell's own log is wrong.
+//! The ring is memory that the cell writes during the read. Its counter may go backwards, jump, or overtake the reader;
+//! the worst effect is that the cell's own log is wrong.
 
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -10,14 +10,13 @@ use core::sync::atomic::{Ordering, fence};
 use isola_abi::management::LogPiece;
 use isola_abi::report::{CONSOLE_LEN, ConsoleRing};
 
-/// Bytes that are kept of what a cell printed.
+/// The most bytes of a cell's log.
 pub const CAPACITY: usize = 64 * 1024;
 
-/// The highest number of a byte that is taken over from a cell's counter. From there on another 2^62 bytes can be counted
-/// before numbers overflow.
+/// The limit for byte numbers from a cell's counter. Above it, another 2^62 bytes can be counted before an overflow.
 const HIGHEST_NUMBER: u64 = 1 << 62;
 
-/// The log of a cell. Bytes are counted from the first that it ever printed.
+/// The log of a cell. Bytes are numbered from the first that the cell ever printed.
 #[derive(Debug, Default)]
 pub struct Log {
     kept: VecDeque<u8>,
@@ -26,19 +25,19 @@ pub struct Log {
 }
 
 impl Log {
-    /// An empty log.
+    /// Returns an empty log.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Goes on with the ring of a cell that is created once more, which counts from 0.
+    /// Prepares for the ring of a recreated cell, which counts from 0.
     pub fn restart(&mut self) {
         self.read = 0;
     }
 
-    /// Returns the log of a cell that a former supervisor has read: it begins with the content of the ring. Bytes keep
-    /// the numbers that the cell gives them, so that a reader can continue; a counter that no cell can reach by printing
-    /// is not believed, and numbers begin at 0.
+    /// Returns the log of a recovered cell, beginning with the contents of its ring. Bytes keep the cell's numbers, so
+    /// that a reader of the log can continue. If no cell can have printed as many bytes as the counter says, numbers
+    /// begin at 0.
     pub fn resume(ring: &ConsoleRing) -> Self {
         let read = ring.written.load(Ordering::Acquire).saturating_sub(CONSOLE_LEN as u64);
         let end = if read < HIGHEST_NUMBER { read } else { 0 };
@@ -47,13 +46,13 @@ impl Log {
         log
     }
 
-    /// Takes no more memory than what is kept needs: for a cell that prints nothing any more.
+    /// Releases unused memory, for a cell that has ended.
     pub fn shrink(&mut self) {
         self.kept.shrink_to_fit();
     }
 
-    /// Takes over what the cell has written since the last time. Where the cell was faster than the ring is
-    /// long, says how much is missing.
+    /// Appends the output since the last call. If the ring has overwritten a part, appends a line with the number of
+    /// lost bytes.
     pub fn drain(&mut self, ring: &ConsoleRing) {
         let written = ring.written.load(Ordering::Acquire);
         let ahead = written.wrapping_sub(self.read);
@@ -68,7 +67,7 @@ impl Log {
             ring.bytes.get(index as usize).map_or(0, |byte| byte.load(Ordering::Relaxed))
         };
         let bytes: Vec<u8> = (0..ahead.min(CONSOLE_LEN as u64)).map(byte).collect();
-        // What the cell has overwritten since the copy began, or is overwriting, is not what it wrote before.
+        // The cell may have overwritten bytes during the copy; those are not the expected ones.
         fence(Ordering::Acquire);
         let since = ring.begun.load(Ordering::Relaxed).wrapping_sub(start);
         let torn = since.saturating_sub(CONSOLE_LEN as u64).min(bytes.len() as u64);
@@ -79,7 +78,7 @@ impl Log {
         self.append(bytes.get(torn as usize..).unwrap_or_default());
     }
 
-    /// At most `max_bytes` bytes from number `from` on, or from the oldest that is kept where that is newer.
+    /// Returns at most `max_bytes` bytes from number `from` on, or from the oldest stored byte if that is newer.
     pub fn piece(&self, from: u64, max_bytes: usize) -> LogPiece {
         let oldest = self.end.saturating_sub(self.kept.len() as u64);
         let from = from.max(oldest).min(self.end);
@@ -87,7 +86,7 @@ impl Log {
         LogPiece { from, bytes, end: self.end }
     }
 
-    /// Never takes more memory than [`CAPACITY`], so that the supervisor's own can be counted by cells.
+    /// Appends bytes, and never allocates more than [`CAPACITY`], on which the size of the supervisor's heap depends.
     fn append(&mut self, bytes: &[u8]) {
         let fits = bytes.get(bytes.len().saturating_sub(CAPACITY)..).unwrap_or_default();
         self.kept.drain(..(self.kept.len() + fits.len()).saturating_sub(CAPACITY));

@@ -1,5 +1,4 @@
-//! What a cell says of itself, read without believing it: every count is bounded, every number that should
-//! name something is checked to, and sums do not overflow.
+//! Reads a cell's report, as untrusted data: counts are bounded, indices checked, and sums saturate.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -17,37 +16,37 @@ use isola_abi::report::{CellPhase, CorePhase, CoreReport, CrashKind, CrashReport
 use isola_abi::size::ByteSize;
 use isola_abi::unplug::Rest;
 
-/// How far the cell says it has come. What is no phase counts as silence.
+/// Returns the cell's phase. An invalid number counts as silence.
 pub fn phase(report: &Report) -> CellPhase {
     CellPhase::from_u32(report.phase.load(Ordering::Acquire)).unwrap_or(CellPhase::Silent)
 }
 
-/// The application's exit code.
+/// Returns the application's exit code.
 pub fn exit_code(report: &Report) -> i32 {
     report.exit_code.load(Ordering::Relaxed)
 }
 
-/// What the core of that index is seen to do: its phase, and how often its event loop came by.
+/// Returns the phase of the core at a core slot, and the number of its event loop's passes.
 pub fn sign(report: &Report, index: usize) -> (CorePhase, u64) {
     report.cores.get(index).map_or((CorePhase::Asleep, 0), |core| (core_phase(core), get(&core.passes)))
 }
 
-/// The place whose core runs what belongs to the one of that index, as far as the cell says.
+/// Returns the core slot whose core runs the vcore of the slot `index`.
 pub fn carrier(report: &Report, index: usize) -> usize {
     report.cores.get(index).map_or(0, |core| core.carrier.load(Ordering::Relaxed) as usize)
 }
 
-/// The order that the core at that place says it has carried out.
+/// Returns the last order that the core at a core slot has acknowledged.
 pub fn carried_out(report: &Report, place: usize) -> Order {
     Order::from_u32(report.cores.get(place).map_or(0, |core| core.order.load(Ordering::Acquire)))
 }
 
-/// The order by which the core at that place says it has suspended what it was in the middle of.
+/// Returns the order to yield by which the core at a core slot has suspended its event.
 pub fn yielded(report: &Report, place: usize) -> Order {
     Order::from_u32(report.cores.get(place).map_or(0, |core| core.yielded.load(Ordering::Acquire)))
 }
 
-/// What each of the cell's cores did.
+/// Returns the usage of each of the cell's cores.
 pub fn cores(report: &Report, ledger: Ledger<'_>, ids: &[CoreId]) -> Vec<CoreUsage> {
     let count = activity_count(report, ledger);
     let usage = |(index, (core, &id)): (usize, (&CoreReport, &CoreId))| CoreUsage {
@@ -66,12 +65,12 @@ pub fn cores(report: &Report, ledger: Ledger<'_>, ids: &[CoreId]) -> Vec<CoreUsa
     report.cores.iter().zip(ids).enumerate().map(usage).collect()
 }
 
-/// How many slots activities have had, from the first on.
+/// Returns how many slots of the ledger were ever used.
 fn activity_count(report: &Report, ledger: Ledger<'_>) -> usize {
     (report.activity_count.load(Ordering::Relaxed) as usize).min(ledger.records().len())
 }
 
-/// What the cell's activities used on all cores that it ever had: a page of the ledger, from that slot on.
+/// Returns a page of the usage of the cell's activities, summed over all core slots, from the ledger's slot `from` on.
 pub fn activities(report: &Report, ledger: Ledger<'_>, from: usize) -> ActivityPage {
     let count = activity_count(report, ledger);
     let end = from.saturating_add(ACTIVITIES_PER_PAGE).min(count);
@@ -87,7 +86,7 @@ pub fn activities(report: &Report, ledger: Ledger<'_>, from: usize) -> ActivityP
                 page.ended = total(&page.ended, &before);
             }
             (false, true) => page.ended = total(&page.ended, &now),
-            // It is given to another activity just now: what it used is read the next time.
+            // The slot is being reused: its earlier usage is read at the next call.
             (_, false) => {}
         }
     }
@@ -99,7 +98,7 @@ fn usage(used: &ActivityReport) -> ActivityUsage {
         name: String::new(),
         cycles: get(&used.cycles),
         events: get(&used.events),
-        // Parts below 0 are written modulo 2^64, and so is their sum.
+        // A core's part below 0 is stored modulo 2^64, and so is the sum.
         memory_bytes: get(&used.memory_bytes).cast_signed(),
     }
 }
@@ -122,12 +121,12 @@ fn difference(now: &ActivityUsage, before: &ActivityUsage) -> ActivityUsage {
     }
 }
 
-/// How often the cell has requested a core.
+/// Returns the number of the cell's core requests.
 pub fn core_requests(report: &Report) -> u32 {
     report.core_requests.load(Ordering::Acquire)
 }
 
-/// How long the cell's requests took, on all cores that it ever had.
+/// Returns the distribution of the cell's service latencies, over all core slots.
 pub fn service(report: &Report) -> Distribution {
     report.cores.iter().fold(Distribution::default(), |mut all, core| {
         all.add(&core.service.read());
@@ -135,7 +134,7 @@ pub fn service(report: &Report) -> Distribution {
     })
 }
 
-/// What the cell uses of its memory.
+/// Returns the usage of the cell's memory.
 pub fn memory(report: &Report) -> MemoryUsage {
     MemoryUsage {
         total: ByteSize(get(&report.memory.total_bytes)),
@@ -147,21 +146,21 @@ pub fn memory(report: &Report) -> MemoryUsage {
     }
 }
 
-/// Memory that a cell requests to have on top.
+/// A cell's memory request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requested {
     /// The request's number; 0: there was none yet.
     pub number: u32,
-    /// The least that will do: a power of two, from [`SMALLEST_CHUNK`] on. Anything above [`LARGEST_CHUNK`] is
-    /// more than any cell gets at once.
+    /// The least bytes needed: a power of two, at least [`SMALLEST_CHUNK`]. A value above [`LARGEST_CHUNK`] is never
+    /// granted.
     pub least_bytes: u64,
-    /// The most that is wanted; any number.
+    /// The most bytes wanted; not validated.
     pub largest_bytes: u64,
-    /// Where; any number.
+    /// The preferred node; not validated.
     pub node: NodeId,
 }
 
-/// What the cell requests to have on top.
+/// Returns the cell's last memory request.
 pub fn request(report: &Report) -> Requested {
     let number = report.memory_request.number.load(Ordering::Acquire);
     let least = get(&report.memory_request.least_bytes).clamp(SMALLEST_CHUNK, LARGEST_CHUNK + 1);
@@ -173,25 +172,25 @@ pub fn request(report: &Report) -> Requested {
     }
 }
 
-/// Memory that a cell offers to give back.
+/// A cell's offer of memory to unplug.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offered {
-    /// The blocks: any numbers.
+    /// The blocks; not validated.
     pub blocks: Vec<PhysRange>,
-    /// What of the request they do not cover, in the cell's words.
+    /// The reason that the cell gives for an offer below the request.
     pub rest: Rest,
-    /// How much it has moved for that, in its words: any number.
+    /// Bytes that the cell has migrated for the offer; not validated.
     pub moved_bytes: u64,
 }
 
-/// What the cell offers for the request of that number; `None` as long as it offers nothing.
+/// Returns the cell's offer for the reclaim request with that number; `None` if there is none yet.
 pub fn offer(report: &Report, number: u32) -> Option<Offered> {
     let offer = (report.offer.number() == number).then_some(&report.offer)?;
     let (blocks, rest) = offer.read();
     Some(Offered { blocks: blocks.collect(), rest, moved_bytes: offer.moved_bytes() })
 }
 
-/// The cell's traffic.
+/// Returns the cell's network usage.
 pub fn network(report: &Report) -> NetworkUsage {
     NetworkUsage {
         received_frames: get(&report.network.received_frames),
@@ -202,13 +201,13 @@ pub fn network(report: &Report) -> NetworkUsage {
     }
 }
 
-/// The address that the cell says it uses.
+/// Returns the address that the cell reports.
 pub fn address(report: &Report) -> Option<Ipv4Addr> {
     let address = report.ipv4_address.load(Ordering::Relaxed);
     (address != 0).then(|| Ipv4Addr::from_bits(address))
 }
 
-/// The record of what went wrong, where a core has claimed it. What is no kind counts as an exception.
+/// Returns the crash record, if a core has claimed it. An invalid kind counts as an exception.
 pub fn crash(report: &Report, ids: &[CoreId]) -> Option<Crash> {
     let record: &CrashReport = &report.crash;
     if record.claimed_by.load(Ordering::Relaxed) == 0 {
@@ -239,7 +238,7 @@ fn sum<'a>(values: impl Iterator<Item = &'a AtomicU64>) -> u64 {
     values.map(get).fold(0, u64::saturating_add)
 }
 
-/// Text up to its first zero byte, with what is no UTF-8 replaced.
+/// Returns the text up to its first zero byte, with invalid UTF-8 replaced.
 fn text(bytes: &[AtomicU8]) -> String {
     let bytes: Vec<u8> =
         bytes.iter().map(|byte| byte.load(Ordering::Relaxed)).take_while(|&byte| byte != 0).collect();

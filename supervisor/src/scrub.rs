@@ -1,9 +1,9 @@
-//! Memory made zero, by looking first.
+//! Scrubbing: zeroes memory; reads before it writes.
 
 use isola_abi::layout::PAGE_SIZE;
 
-/// Makes all bytes zero. A page that holds nothing is read and not written: on a virtual machine it may have no
-/// memory of the host behind it yet, and looking is faster than filling.
+/// Zeroes all bytes. A page that is zero is only read: on a virtual machine it may have no memory of the host yet, and
+/// reading is faster than writing.
 pub fn scrub(bytes: &mut [u8]) {
     for page in bytes.chunks_mut(PAGE_SIZE as usize) {
         if !is_zero(page) {
@@ -26,7 +26,7 @@ mod tests {
     use alloc::vec;
 
     #[test]
-    fn no_byte_survives_wherever_it_stands() {
+    fn scrub_zeroes_a_nonzero_byte_at_any_position() {
         let len = 3 * PAGE_SIZE as usize + 100;
         for place in (0..len).step_by(61).chain([PAGE_SIZE as usize - 1, len - 1]) {
             let mut bytes = vec![0; len];

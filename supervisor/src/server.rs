@@ -1,11 +1,11 @@
 //! The management protocol: bytes from the console in, bytes for the console out.
 //!
-//! The console does not tell when a peer comes or goes. What says that a new one is there is its
-//! [`RequestBody::Hello`]: it drops what the former left, a half-sent image and answers that are still due. A
-//! frame that is no request is answered with sequence 0.
+//! The console does not signal a connecting or disconnecting peer. A new peer announces itself by
+//! [`RequestBody::Hello`], which discards the state of the previous one: an incomplete upload and pending answers. The
+//! response to an invalid frame has sequence 0.
 //!
-//! A peer that sends and never reads makes the answers pile up; from [`MAX_UNSENT`] bytes on, [`Server::receive`]
-//! takes no more of what it sends.
+//! If a peer sends and never reads, its answers accumulate; from [`MAX_UNSENT`] bytes on, [`Server::receive`] accepts
+//! no more of its bytes.
 
 use crate::cells::{Cells, CoresResize, CoresWanted, Created, Detail, Resize, Stop, Ticket};
 use crate::effects::Effects;
@@ -18,52 +18,52 @@ use isola_abi::management::{
     CellInfo, JournalEntry, JournalEvent, ManagementError, Request, RequestBody, Response, ResponseBody,
 };
 
-/// Most bytes of answers that wait to be sent before no more requests are taken.
+/// The number of unsent bytes from which no more requests are accepted.
 pub const MAX_UNSENT: usize = 4 * MAX_FRAME;
 
-/// Most answers that are due later.
+/// The most stop requests with a pending answer.
 const MAX_DUE: usize = 256;
 
-/// Bytes that the journal's entries in one answer may take.
+/// The most bytes of journal entries in one response.
 const MAX_EVENTS_BYTES: usize = MAX_FRAME / 2;
 
-/// Bytes that full accounts of all cells may take in one answer.
+/// The most bytes of full information on cells in one response.
 const MAX_LIST_BYTES: usize = MAX_FRAME / 2;
 
-/// Serves one peer at a time.
+/// The server, for one peer at a time.
 pub struct Server<E: Effects> {
     cells: Cells<E>,
     decoder: Decoder,
     greeted: Greeting,
-    /// Requests to stop a cell that has not stopped yet.
+    /// Stop requests whose cells have not stopped yet: sequence number and cell.
     due: Vec<(u32, CellId)>,
-    /// Requests that wait for their cells: to be created, to give memory back or get some, or for cores to move. A few a
-    /// cell at most.
+    /// Other requests that wait: for a cell to be created, memory to be plugged or unplugged, or cores to move. At most
+    /// a few per cell.
     asked: Vec<(u32, Ticket)>,
     unsent: Vec<u8>,
     power_off: bool,
 }
 
-/// Whether the peer speaks this version.
+/// Whether the peer has sent a greeting with this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Greeting {
     Awaited,
     Given,
 }
 
-/// What becomes of a request.
+/// The outcome of a request.
 enum Outcome {
     Answer(ResponseBody),
-    /// The answer is due when the cell has stopped.
+    /// The answer is sent when the cell has stopped.
     Due(CellId),
-    /// The answer is due when what was asked for is done.
+    /// The answer is sent when the request is completed.
     Asked(Ticket),
 }
 
 type Answer = Result<Outcome, ManagementError>;
 
 impl<E: Effects> Server<E> {
-    /// A server that nobody has spoken to.
+    /// Returns a server without a peer.
     pub fn new(cells: Cells<E>) -> Self {
         Self {
             cells,
@@ -76,20 +76,21 @@ impl<E: Effects> Server<E> {
         }
     }
 
-    /// A server that comes after another one: says so to whoever waits for an answer of that one.
+    /// Returns the server of a restarted supervisor. Its first response reports the restart to a peer that waits for an
+    /// answer of the failed one.
     pub fn after_another(cells: Cells<E>) -> Self {
         let mut server = Self::new(cells);
         server.respond(0, Err(ManagementError::Restarted));
         server
     }
 
-    /// The cells.
+    /// Returns the cells.
     pub fn cells(&mut self) -> &mut Cells<E> {
         &mut self.cells
     }
 
-    /// Takes bytes from the front of `bytes`, up to the end of the first request in them, and does what that asks. Takes
-    /// none while answers wait to be sent, or an image to be measured.
+    /// Takes bytes from the front of `bytes`, up to the end of the first request, and serves it. Takes none while too
+    /// many answers are unsent, or an upload is not hashed.
     pub fn receive(&mut self, bytes: &mut &[u8]) {
         if self.unsent.len() >= MAX_UNSENT || self.cells.is_measuring() {
             return;
@@ -101,41 +102,41 @@ impl<E: Effects> Server<E> {
         }
     }
 
-    /// A cell has rung.
+    /// Handles a notification of a cell.
     pub fn doorbell(&mut self) {
         self.cells.doorbell();
         self.settle();
     }
 
-    /// Does what is due.
+    /// Acts on the deadlines that have passed.
     pub fn tick(&mut self) {
         self.cells.tick();
         self.settle();
     }
 
-    /// Does a slice of work that somebody waits for, or scrubs free memory for a moment. Returns whether there is more.
+    /// Does a slice of the work for which a request waits, or scrubs free memory. Returns whether there is more to do.
     pub fn work(&mut self) -> Scrub {
         let more = self.cells.work();
         self.settle();
         more
     }
 
-    /// Whether somebody waits for [`Self::work`].
+    /// Returns whether a request waits for [`Self::work`].
     pub fn is_waited_for(&self) -> bool {
         self.cells.is_waited_for()
     }
 
-    /// When [`Self::tick`] has something to do; `None` while nothing waits for time.
+    /// Returns when [`Self::tick`] is due; `None` if there is no deadline.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         self.cells.next_deadline_ns()
     }
 
-    /// The bytes to send.
+    /// Returns the bytes to send.
     pub fn take_unsent(&mut self) -> Vec<u8> {
         core::mem::take(&mut self.unsent)
     }
 
-    /// Whether the peer has asked for the end of the machine.
+    /// Returns whether the peer has requested a power-off.
     pub fn wants_power_off(&self) -> bool {
         self.power_off
     }
@@ -197,7 +198,7 @@ impl<E: Effects> Server<E> {
             RequestBody::ResizeMemory { name, memory, mode } => {
                 match self.cells.resize_memory(&name, memory, mode)? {
                     Resize::Done(resized) => answer(ResponseBody::MemoryResized(resized)),
-                    // One of a cell at a time: no more than there are cells.
+                    // At most one for each cell at a time.
                     Resize::Asked(ticket) => Ok(Outcome::Asked(ticket)),
                 }
             }
@@ -265,7 +266,7 @@ impl<E: Effects> Server<E> {
         answer(ResponseBody::Hello { version: isola_abi::VERSION })
     }
 
-    /// All cells; with less of each where all is more than fits in a frame. That is seen as soon as it is too much.
+    /// Returns all cells, in brief if the full information does not fit in a frame. Stops as soon as that is certain.
     fn list(&mut self) -> Vec<CellInfo> {
         self.cells.doorbell();
         let mut room = MAX_LIST_BYTES;
@@ -301,7 +302,7 @@ impl<E: Effects> Server<E> {
         }
     }
 
-    /// Answers a request that has waited. Nobody waits for the answers of a peer that went.
+    /// Answers a request that has waited, unless its peer has disconnected.
     fn answer_asked(&mut self, ticket: Ticket, result: Result<ResponseBody, ManagementError>) {
         if let Some(place) = self.asked.iter().position(|(_, of)| *of == ticket) {
             let (sequence, _) = self.asked.swap_remove(place);
@@ -314,7 +315,7 @@ impl<E: Effects> Server<E> {
         Ok(ResponseBody::Cell(info))
     }
 
-    /// Answers the requests whose cells were created, have stopped, given memory back, or whose cores have moved.
+    /// Answers the requests that are completed: creations, resizes, stops and moves of cores.
     fn settle(&mut self) {
         for (ticket, result) in self.cells.take_created() {
             let info = result.and_then(|id| self.cell_info(id));
@@ -350,8 +351,8 @@ fn answer(body: ResponseBody) -> Answer {
     Ok(Outcome::Answer(body))
 }
 
-/// The cell that a request wants to change or to say something of, where refusing it is worth an entry in the journal; empty where it
-/// has no name yet.
+/// Returns the cell that a request changes or notes something about, if a refusal is entered in the journal; the name
+/// is empty if the request has none.
 fn subject(body: &RequestBody) -> Option<String> {
     match body {
         RequestBody::Create(spec) => Some(crate::cells::shorten(&spec.name)),

@@ -1,6 +1,6 @@
-//! An image on its way in: memory from the inventory, in one piece, filled front to back, and measured in slices behind
-//! that. What the memory held before is nobody's business: only what came is read, and what follows it on its last page is
-//! made zero, as cells may come to look at whole pages.
+//! An image upload: contiguous memory from the inventory, filled front to back, and hashed in slices behind that. The
+//! memory's earlier contents stay hidden: only uploaded bytes are read, and the rest of the last page is zeroed, as
+//! cells may map whole pages.
 
 use crate::effects::Pages;
 use crate::inventory::Memory;
@@ -12,33 +12,33 @@ use isola_abi::layout::PAGE_SIZE;
 use isola_abi::management::{ImageFault, MAX_IMAGE, ManagementError};
 use sha2::{Digest, Sha256};
 
-/// An image of which so many bytes have come.
+/// An upload in progress.
 #[derive(Debug)]
 pub struct Staged<M> {
     memory: M,
     len_bytes: u64,
     received: u64,
     measured: Sha256,
-    /// How many of the bytes that have come are measured.
+    /// The number of received bytes that are hashed.
     measured_bytes: u64,
 }
 
-/// An image of which all bytes have come.
+/// A complete image.
 #[derive(Debug)]
 pub struct Complete<M> {
-    /// The memory that it begins.
+    /// The memory, which begins with the image.
     pub memory: M,
-    /// Its length.
+    /// The image's length.
     pub len_bytes: u64,
-    /// What was measured.
+    /// The image's SHA-256.
     pub digest: ImageDigest,
 }
 
 impl<M: Pages> Staged<M> {
-    /// Checks the length of an image that is to come.
+    /// Validates the length of an image.
     ///
     /// # Errors
-    /// [`ManagementError::ImageRejected`] for a length that no image has.
+    /// Returns [`ManagementError::ImageRejected`] for an invalid length.
     pub fn check(len_bytes: u64) -> Result<(), ManagementError> {
         match len_bytes {
             0 => Err(ManagementError::ImageRejected(ImageFault::NotElf)),
@@ -47,15 +47,15 @@ impl<M: Pages> Staged<M> {
         }
     }
 
-    /// An image of that length, of which nothing has come, in memory that is as long.
+    /// Returns an upload of `len_bytes` bytes into `memory`, which is at least as long.
     pub fn begin(len_bytes: u64, memory: M) -> Self {
         Self { memory, len_bytes, received: 0, measured: Sha256::new(), measured_bytes: 0 }
     }
 
-    /// Takes the next bytes.
+    /// Adds the next bytes.
     ///
     /// # Errors
-    /// [`ManagementError::OutOfLimits`] where they are too many, or not the next ones.
+    /// Returns [`ManagementError::OutOfLimits`] if there are too many bytes, or they are not the next ones.
     pub fn append(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ManagementError> {
         let limit = |what: String| Err(ManagementError::OutOfLimits(what));
         if bytes.len() > MAX_CHUNK {
@@ -72,12 +72,12 @@ impl<M: Pages> Staged<M> {
         Ok(())
     }
 
-    /// Whether bytes have come that are not measured.
+    /// Returns whether received bytes are not hashed yet.
     pub fn is_behind(&self) -> bool {
         self.measured_bytes < self.received
     }
 
-    /// Measures the next `len_bytes` bytes of those that have come.
+    /// Hashes the next `len_bytes` received bytes.
     pub fn measure(&mut self, len_bytes: u64) {
         let end = (self.measured_bytes + len_bytes).min(self.received);
         let bytes = self.memory.read(end as usize);
@@ -85,10 +85,10 @@ impl<M: Pages> Staged<M> {
         self.measured_bytes = end;
     }
 
-    /// The image, once all of it has come and is measured; until then what there is of it.
+    /// Returns the image, if all of it was received and hashed.
     ///
     /// # Errors
-    /// Itself, where something is missing.
+    /// Returns the upload if bytes are missing.
     pub fn complete(mut self) -> Result<Complete<M>, Self> {
         if self.measured_bytes < self.len_bytes {
             return Err(self);
@@ -99,13 +99,13 @@ impl<M: Pages> Staged<M> {
         Ok(Complete { memory: self.memory, len_bytes: self.len_bytes, digest })
     }
 
-    /// Where it is.
+    /// Returns the memory's range.
     #[cfg(test)]
     pub(crate) fn range(&self) -> isola_abi::id::PhysRange {
         self.memory.range()
     }
 
-    /// Gives the memory back.
+    /// Returns the memory to the inventory.
     pub fn release(self, memory: &mut Memory<M>) {
         memory.put(vec![self.memory]);
     }
@@ -117,7 +117,7 @@ mod tests {
     use crate::fake::memory;
 
     #[test]
-    fn what_follows_an_image_on_its_last_page_is_zero() {
+    fn the_rest_of_the_last_page_of_an_image_is_zeroed() {
         let mut old = memory(2 << 20);
         old.write(0, &[0xa5; 3 * PAGE_SIZE as usize]);
         let image = [1; PAGE_SIZE as usize + 5];
@@ -128,6 +128,6 @@ mod tests {
         let pages = complete.memory.read(3 * PAGE_SIZE as usize);
         assert_eq!(&pages[..image.len()], &image[..]);
         assert!(pages[image.len()..2 * PAGE_SIZE as usize].iter().all(|byte| *byte == 0));
-        assert_eq!(pages[2 * PAGE_SIZE as usize], 0xa5, "no page more is touched");
+        assert_eq!(pages[2 * PAGE_SIZE as usize], 0xa5, "the next page is unchanged");
     }
 }

@@ -1,13 +1,13 @@
-//! Whether an image is what it must be: judged by its digest, which the supervisor has measured itself, before
-//! anything of the image is used.
+//! Checks an image's required digest and signature, by the digest that the supervisor computed, before the image is
+//! parsed.
 
 use ed25519_compact::{PublicKey, Signature};
 use isola_abi::integrity::{Distrust, ImageDigest, Requirement};
 
-/// Checks that the image of that digest is as `requirement` demands.
+/// Checks that the image with the digest `measured` satisfies `requirement`.
 ///
 /// # Errors
-/// Why it is not.
+/// Returns the violated part of the requirement.
 pub fn check(requirement: &Requirement, measured: &ImageDigest) -> Result<(), Distrust> {
     if let Some(required) = requirement.sha256.filter(|required| required != measured) {
         return Err(Distrust::Digest { required, measured: *measured });
@@ -38,19 +38,19 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_what_its_digest_says() {
+    fn an_image_must_have_the_required_digest() {
         assert_eq!(check(&Requirement::default(), &IMAGE), Ok(()));
         let same = Requirement { sha256: Some(IMAGE), ..Requirement::default() };
         assert_eq!(check(&same, &IMAGE), Ok(()));
         let other = ImageDigest([6; 32]);
         assert_eq!(check(&same, &other), Err(Distrust::Digest { required: IMAGE, measured: other }));
-        // A signature does not make up for it.
+        // A valid signature does not make up for a wrong digest.
         let both = Requirement { sha256: Some(IMAGE), ..signed(1, &other) };
         assert!(matches!(check(&both, &other), Err(Distrust::Digest { .. })));
     }
 
     #[test]
-    fn a_signature_is_one_of_this_image_by_this_key() {
+    fn an_image_must_have_a_signature_by_the_required_key() {
         let right = signed(1, &IMAGE);
         let key = right.signed_by.unwrap();
         assert_eq!(check(&right, &IMAGE), Ok(()));
@@ -58,13 +58,13 @@ mod tests {
         let by_another = Requirement { signature: signed(2, &IMAGE).signature, ..right };
         assert_eq!(check(&by_another, &IMAGE), Err(Distrust::Signature(key)));
         assert_eq!(check(&Requirement { signature: None, ..right }, &IMAGE), Err(Distrust::Unsigned));
-        // One that nobody asked for is not looked at.
+        // A signature without a required key is ignored.
         assert_eq!(check(&Requirement { signed_by: None, ..by_another }, &IMAGE), Ok(()));
     }
 
-    /// RFC 8032 7.1: the third test vector is accepted, by the same code with the same limits.
+    /// RFC 8032 7.1: the third test vector is accepted, by the code that checks images.
     #[test]
-    fn the_vectors_of_the_standard_are_accepted() {
+    fn the_test_vector_of_the_standard_is_accepted() {
         let hex = |text: &str| text.parse::<integrity::PublicKey>().unwrap().0;
         let key = hex("fc51cd8e6218a1a38da47ed00230f0580816ed13ba3303ac5deb911548908025");
         let signature = "6291d657deec24024827e69c3abe01a30ce548a284743a445e3680d7db5ac3ac\
@@ -75,9 +75,9 @@ mod tests {
     }
 
     proptest! {
-        /// No changed bit of key or signature goes unnoticed, and nothing that is no key or signature panics.
+        /// Every changed bit of key or signature is detected, and arbitrary bytes as key or signature do not panic.
         #[test]
-        fn no_other_bytes_pass(bit in 0usize..768, noise in any::<[u8; 32]>()) {
+        fn changed_keys_and_signatures_are_rejected(bit in 0usize..768, noise in any::<[u8; 32]>()) {
             let mut changed = signed(1, &IMAGE);
             match bit.checked_sub(256) {
                 None => changed.signed_by.as_mut().unwrap().0[bit / 8] ^= 1 << (bit % 8),

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// A directory of the host. Its operations wait for the host: they are not for cores.
+/// A directory of the host. Its operations are blocking system calls, so cores must not call them.
 #[derive(Debug)]
 pub struct Directory {
     root: Dir,
@@ -17,15 +17,15 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// The directory at `path`.
+    /// Opens the directory at `path`.
     ///
     /// # Errors
-    /// Where there is none, or it may not be opened.
+    /// Returns an error if there is none, or it cannot be opened.
     pub fn open(path: &Path, access: Access) -> io::Result<Self> {
         Ok(Self { root: Dir::open_ambient_dir(path, ambient_authority())?, access })
     }
 
-    /// Does what is asked.
+    /// Carries out a request.
     pub fn answer(&self, request: FileRequest) -> Answer {
         let answer = match request {
             FileRequest::Status { path } => self.status(&path),
@@ -41,7 +41,7 @@ impl Directory {
     }
 
     fn read(&self, path: &str, offset: u64, len: u32) -> Result<Answer, Refused> {
-        // Without waiting: a named pipe without a writer would keep the thread for ever.
+        // A blocking open of a named pipe without a writer would occupy the thread forever.
         let mut options = OpenOptions::new();
         options.read(true);
         nonblocking(&mut options);
@@ -68,11 +68,11 @@ impl Directory {
             ErrorKind::NotADirectory => Refused::NotADirectory,
             _ => refused(error),
         })?;
-        // The first so many of all that follow, however large the directory.
+        // Keeps the first [`MAX_ENTRIES`] names after `after`, so that a large directory takes no more memory.
         let mut first: BTreeMap<String, FileKind> = BTreeMap::new();
         for entry in entries {
             let entry = entry.map_err(refused)?;
-            // A name that is no text cannot be asked for either.
+            // A name that is not UTF-8 cannot be requested either.
             let Ok(name) = entry.file_name().into_string() else { continue };
             if name.as_str() <= after {
                 continue;
@@ -108,12 +108,12 @@ impl Directory {
 
 fn nonblocking(options: &mut OpenOptions) {
     use cap_std::fs::OpenOptionsExt;
-    /// `O_NONBLOCK` of Linux on x86-64.
+    /// Linux's `O_NONBLOCK` on x86-64.
     const NONBLOCK: i32 = 0o4000;
     options.custom_flags(NONBLOCK);
 }
 
-/// The path below the directory: a leading `/` means the directory itself.
+/// Returns the path relative to the directory: without a leading `/`, which denotes the directory itself.
 fn within(path: &str) -> &str {
     match path.trim_start_matches('/') {
         "" => ".",
@@ -141,11 +141,11 @@ fn status_of(found: &Metadata) -> Status {
 fn refused(error: io::Error) -> Refused {
     match error.kind() {
         ErrorKind::NotFound => Refused::NotFound,
-        // What `cap-std` says of a path that leads out, and Linux of a file that is not for the process.
+        // The error of `cap-std` for a path that leads out of the directory, and of Linux for a missing permission.
         ErrorKind::PermissionDenied => Refused::NotAllowed,
         ErrorKind::IsADirectory | ErrorKind::NotADirectory => Refused::NotAFile,
         ErrorKind::InvalidInput => Refused::NotAllowed,
-        // Too many symbolic links, and too long a name.
+        // `ENAMETOOLONG` and `ELOOP`.
         _ if matches!(error.raw_os_error(), Some(36 | 40)) => Refused::NotAllowed,
         _ => Refused::Host,
     }
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outside_of_the_directory_is_reached() {
+    fn paths_out_of_the_directory_are_refused() {
         let all = tempfile::tempdir().unwrap();
         let inside = all.path().join("inside");
         fs::create_dir(&inside).unwrap();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_not_read_and_nobody_waits_for_it() {
+    fn only_files_are_read_and_a_named_pipe_does_not_block() {
         let all = tempfile::tempdir().unwrap();
         let fifo = all.path().join("fifo");
         assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_exported_to_be_read_stays_as_it_is() {
+    fn a_read_only_export_rejects_writes() {
         let all = tempfile::tempdir().unwrap();
         let directory = Directory::open(all.path(), Access::ReadOnly).unwrap();
         let write = FileRequest::Write { path: "new".into(), offset: 0, data: Chain::new() };

@@ -1,4 +1,4 @@
-//! Being the home of the files.
+//! Exports a directory: makes this process the home of the files.
 
 use crate::directory::Directory;
 use crate::off_core::{Panicked, off_core};
@@ -9,14 +9,14 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Why a directory is not exported.
+/// The reason why a directory is not exported.
 #[derive(Debug)]
 pub enum ExportError {
-    /// It cannot be opened.
+    /// The directory cannot be opened.
     Open(io::Error),
-    /// This machine cannot serve it.
+    /// This machine cannot serve the directory.
     Serve(ServeError),
-    /// The other machines cannot be told.
+    /// The id map on the first machine cannot be called.
     Call(CallError),
 }
 
@@ -32,10 +32,10 @@ impl fmt::Display for ExportError {
 
 impl std::error::Error for ExportError {}
 
-/// Exports the directory at `path` to all machines of the application, for as long as what is returned lives.
+/// Exports the directory at `path` to all machines of the application, until the returned value is dropped.
 ///
 /// # Errors
-/// [`ExportError`].
+/// Returns an [`ExportError`].
 pub async fn export(path: &Path, access: Access) -> Result<Serving, ExportError> {
     let directory = Arc::new(Directory::open(path, access).map_err(ExportError::Open)?);
     let serving = FILES.serve(move |_, request| {

@@ -1,13 +1,13 @@
 //! A directory of the host as the files of an application: the hosted representative of [`isola_fs::FILES`].
 //!
-//! | item | what |
+//! | item | purpose |
 //! |---|---|
 //! | [`export()`] | makes this hosted process the home of the files |
 //! | [`Directory`] | the operations, confined to one directory |
-//! | [`off_core()`] | what Linux makes its callers wait for, done on threads beside the cores |
+//! | [`off_core()`] | runs blocking system calls on threads outside of the cores |
 //!
-//! What is asked is hostile. That no path leads out of the directory, whatever symbolic links are in it, is `cap-std`'s
-//! work: it opens each path beneath the directory's own file descriptor.
+//! Requests are untrusted input. `cap-std` ensures that no path leads out of the directory, with any symbolic links in
+//! it: it opens each path beneath the directory's own file descriptor.
 #![forbid(unsafe_code)]
 
 mod directory;

@@ -1,7 +1,7 @@
-//! What Linux makes its callers wait for, done on threads beside the cores.
+//! Runs blocking system calls on threads outside of the cores.
 //!
-//! A core is not to wait for a disk. A few threads of the process take such work, and interrupt the core that gave it when
-//! it is done; the handler wakes the task that waits.
+//! A core must not wait for a disk. A few threads of the process do such work. When it is done, they interrupt the core
+//! that requested it, and the interrupt handler wakes the waiting task.
 
 use isola_ebbs::{CellEbb, Ebb, Representative, current_core, platform};
 use isola_events::interrupt::{Interrupt, allocate_interrupt};
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread;
 
-/// Threads that wait in the cores' stead.
+/// The number of threads.
 const THREADS: usize = 4;
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -43,19 +43,19 @@ fn serve(next: &Mutex<Receiver<Work>>) {
     loop {
         let work = lock(next).recv();
         match work {
-            // It catches its panics itself.
+            // `work` catches its own panics.
             Ok(work) => work(),
             Err(_) => return,
         }
     }
 }
 
-/// Plain data: a thread that panicked with the lock held has left it whole.
+/// Locks a mutex with plain data, which is consistent even after a panic of a thread that held the lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is done for a core, and whom it has to wake for it.
+/// The completed work of a core, as the wakers of the tasks that wait for it.
 struct Completions {
     done: Arc<Mutex<Vec<Waker>>>,
     interrupt: OnceCell<Option<Interrupt>>,
@@ -78,7 +78,7 @@ impl Completions {
     }
 }
 
-/// The work has panicked: what it was to give is lost.
+/// The work has panicked, and its result is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Panicked;
 
@@ -90,13 +90,13 @@ impl fmt::Display for Panicked {
 
 impl std::error::Error for Panicked {}
 
-/// What comes back from a thread.
+/// The result of work, and the task that waits for it.
 struct Slot<T> {
     output: Option<Result<T, Panicked>>,
     waiting: Option<Waker>,
 }
 
-/// Whom to tell that work is done.
+/// The core to interrupt when work is done.
 struct Notice {
     platform: &'static dyn Platform,
     core: CoreIndex,
@@ -104,14 +104,14 @@ struct Notice {
     done: Arc<Mutex<Vec<Waker>>>,
 }
 
-/// What `work` gives, which may wait for Linux: it is done on another thread. It is done even where nobody awaits it any
-/// more.
+/// Runs `work`, which may block, on another thread, and returns its result. The work is completed even if the future is
+/// dropped.
 ///
-/// A core without a free interrupt vector does it itself, and waits.
+/// If the core has no free interrupt vector, `work` runs on the core and blocks it.
 ///
 /// # Errors
-/// [`Panicked`], where the process is built so that it survives that: applications are not, and end. What the work had in
-/// its hands may be half done.
+/// Returns [`Panicked`] if the work has panicked, in a process built with unwinding; applications end instead. The
+/// work may be half done.
 pub async fn off_core<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Panicked> {
     let work = move || catch_unwind(AssertUnwindSafe(work)).map_err(|_| Panicked);
     let Some(vector) = COMPLETIONS.vector() else { return work() };
@@ -126,7 +126,7 @@ pub async fn off_core<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
             slot.output = Some(output);
             slot.waiting.take()
         };
-        // No waker may be used on a thread that is no core: the core is interrupted, and wakes its task itself.
+        // A waker must be used on a core only, so this thread interrupts the core, which then wakes its task.
         if let Some(waiting) = waiting {
             lock(&notice.done).push(waiting);
             notice.platform.interrupt(notice.core, notice.vector);

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 const PORT: u16 = 9000;
 
-/// A first machine that is the home of files as `serve` says, beside a native cell of two cores, which does `native`.
+/// Runs `serve` on a first machine, which is the home of the files, and `native` in a native cell of two cores.
 fn beside<S, F>(serve: impl FnOnce() -> S + Send + 'static, native: impl FnOnce() -> F + Send)
 where
     S: Future<Output = ()> + 'static,
@@ -52,7 +52,7 @@ where
     run_cells([TestCell::new(1, 1, a, home).until_others_end(), TestCell::new(2, 2, b, native)]);
 }
 
-/// Exports `directory` beside a native cell, which does `native`.
+/// Exports `directory`, and runs `native` in a native cell.
 fn offload<F: Future<Output = ()> + 'static>(
     directory: PathBuf,
     access: Access,
@@ -66,7 +66,7 @@ fn offload<F: Future<Output = ()> + 'static>(
 }
 
 #[test]
-fn a_native_cell_reads_what_is_in_the_hosts_directory() {
+fn a_native_cell_reads_the_hosts_directory() {
     let all = tempfile::tempdir().unwrap();
     let large: Vec<u8> = (0..1_000_003_u32).map(|n| (n * 7 % 251) as u8).collect();
     fs::create_dir(all.path().join("sub")).unwrap();
@@ -85,7 +85,7 @@ fn a_native_cell_reads_what_is_in_the_hosts_directory() {
             come.extend(more.to_vec());
         }
         assert!(come == large);
-        // From the other core as well.
+        // The other core can read as well.
         let there = isola_events::elsewhere(CoreIndex(1), || read("sub/large", 5, 7));
         assert_eq!(there.await.unwrap().to_vec(), large[5..12]);
         assert!(read("empty", 0, 10).await.unwrap().is_empty());
@@ -100,7 +100,7 @@ fn a_native_cell_reads_what_is_in_the_hosts_directory() {
 }
 
 #[test]
-fn what_a_native_cell_writes_is_in_the_hosts_directory() {
+fn a_native_cell_writes_to_the_hosts_directory() {
     let all = tempfile::tempdir().unwrap();
     let path = all.path().to_path_buf();
     let block: Vec<u8> = (0..600_001_u32).map(|n| (n * 11 % 253) as u8).collect();
@@ -115,7 +115,7 @@ fn what_a_native_cell_writes_is_in_the_hosts_directory() {
     assert_eq!(fs::read(path.join("made")).unwrap(), b"");
 }
 
-/// Entries of endless names behind that one; none of them is ever the last.
+/// Returns the next entries after `after`, of a directory whose names never end.
 fn endless(after: &str) -> Vec<Entry> {
     let begin = after.parse().map_or(0, |last: usize| last + 1);
     let names = (begin..).take(MAX_ENTRIES).map(|number| format!("{number:09}"));
@@ -123,12 +123,12 @@ fn endless(after: &str) -> Vec<Entry> {
 }
 
 #[test]
-fn a_home_without_an_end_of_names_fills_nobody_s_memory() {
+fn listings_from_a_home_with_endless_names_are_bounded() {
     let serve = || async {
         let answer = |_, request| async move {
             Ok(match request {
                 FileRequest::List { path, after } if path == "endless" => Answer::Entries(endless(&after)),
-                // The same ones again and again.
+                // The same entries for every request.
                 FileRequest::List { .. } => Answer::Entries(endless("")),
                 _ => Answer::Refused(Refused::NotFound),
             })
@@ -139,7 +139,7 @@ fn a_home_without_an_end_of_names_fills_nobody_s_memory() {
     beside(serve, || async {
         assert_eq!(list("endless").await, Err(FileError::Refused(Refused::TooLarge)));
         assert_eq!(list("again").await, Err(FileError::Ask(AskError::Malformed)));
-        // Parts of it can be had, however large it is.
+        // Parts of a directory of any size can be listed.
         let last = format!("{:09}", 2 * MAX_LISTED);
         let part = list_after("endless", &last).await.unwrap();
         assert_eq!((part.len(), part[0].name.clone()), (MAX_ENTRIES, format!("{:09}", 2 * MAX_LISTED + 1)));
@@ -147,7 +147,7 @@ fn a_home_without_an_end_of_names_fills_nobody_s_memory() {
 }
 
 #[test]
-fn who_waits_for_work_that_panics_is_told_and_its_thread_goes_on() {
+fn work_that_panics_is_reported_and_its_thread_continues() {
     let codes = isola_hosted::run(Settings::default(), Vec::new(), |_| {
         spawn_task(async {
             let work = async {

@@ -1,10 +1,10 @@
-//! How files are exported.
+//! The access that an export allows.
 
-/// What may be done with the files.
+/// The operations on files that an export allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// They are read.
+    /// Reading.
     ReadOnly,
-    /// They are read and written.
+    /// Reading and writing.
     ReadWrite,
 }

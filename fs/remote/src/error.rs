@@ -1,34 +1,34 @@
-//! What can go wrong with a file.
+//! Errors of file operations.
 
 use core::fmt;
 use isola_messenger::AskError;
 use serde::{Deserialize, Serialize};
 
-/// Why a file operation came to nothing.
+/// The reason why a file operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileError {
-    /// The home of the files says why.
+    /// The home of the files refused the request.
     Refused(Refused),
-    /// The home could not be asked.
+    /// The home could not be reached.
     Ask(AskError),
 }
 
-/// What the home of the files says.
+/// A refusal by the home of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refused {
-    /// There is nothing of that name.
+    /// There is no file with that name.
     NotFound,
-    /// The path leads out of what is exported, or the process may not.
+    /// The path leads out of the exported directory, or the process lacks the permission.
     NotAllowed,
-    /// What is to be read or written is no file.
+    /// The path to read or write is not a file.
     NotAFile,
-    /// What is to be listed is no directory.
+    /// The path to list is not a directory.
     NotADirectory,
     /// The export is read-only.
     ReadOnly,
-    /// The host could not do it: a full or broken disk, for example.
+    /// The host failed, for example because of a full or broken disk.
     Host,
-    /// The directory has more entries than are listed as a whole.
+    /// The directory has more entries than [`list`](crate::list) returns.
     TooLarge,
 }
 

@@ -1,4 +1,4 @@
-//! The Ebb, and what an application calls.
+//! The Ebb, and the functions that an application calls.
 
 use crate::error::{FileError, Refused};
 use crate::protocol::{Answer, Entry, FileRequest, MAX_ENTRIES, MAX_READ, Status};
@@ -11,10 +11,10 @@ use isola_messenger::{AskError, Interface, SharedEbb};
 /// The files. Their home is the machine that exports them.
 pub static FILES: SharedEbb<FileSystem> = SharedEbb::new(ebb_id!(FILES));
 
-/// Most entries of a directory that is listed as a whole: with the longest names they take some 5 MiB.
+/// The most entries that [`list`] returns: with the longest names they take some 5 MiB.
 pub const MAX_LISTED: usize = 16_384;
 
-/// What can be asked of [`FILES`].
+/// The interface of [`FILES`].
 #[derive(Debug)]
 pub struct FileSystem;
 
@@ -23,10 +23,10 @@ impl Interface for FileSystem {
     type Answer = Answer;
 }
 
-/// What `path` names.
+/// Returns the status of the file or directory at `path`.
 ///
 /// # Errors
-/// [`FileError`].
+/// Returns a [`FileError`].
 pub async fn status(path: &str) -> Result<Status, FileError> {
     match ask(FileRequest::Status { path: path.to_string() }).await? {
         Answer::Status(status) => Ok(status),
@@ -34,10 +34,11 @@ pub async fn status(path: &str) -> Result<Status, FileError> {
     }
 }
 
-/// Up to `len` bytes of a file from `offset` on, and no more than [`MAX_READ`]; fewer at its end alone, and none behind it.
+/// Returns up to `len` bytes of a file from `offset` on, at most [`MAX_READ`]. Fewer are returned only at the end of
+/// the file, and none after it.
 ///
 /// # Errors
-/// [`FileError`].
+/// Returns a [`FileError`].
 pub async fn read(path: &str, offset: u64, len: usize) -> Result<Chain, FileError> {
     let len = len.min(MAX_READ) as u32;
     match ask(FileRequest::Read { path: path.to_string(), offset, len }).await? {
@@ -46,11 +47,10 @@ pub async fn read(path: &str, offset: u64, len: usize) -> Result<Chain, FileErro
     }
 }
 
-/// All that is in a directory, in the order of the names: up to [`MAX_LISTED`] entries. Of a larger one, ask for
-/// [parts](list_after).
+/// Returns all entries of a directory by name, up to [`MAX_LISTED`]. For a larger directory, use [`list_after`].
 ///
 /// # Errors
-/// [`FileError`]: `Refused(TooLarge)` where there are more.
+/// Returns a [`FileError`]: `Refused(TooLarge)` if there are more entries.
 pub async fn list(path: &str) -> Result<Vec<Entry>, FileError> {
     let mut all: Vec<Entry> = Vec::new();
     loop {
@@ -67,29 +67,29 @@ pub async fn list(path: &str) -> Result<Vec<Entry>, FileError> {
     }
 }
 
-/// The next entries of a directory whose names are behind `after`, in the order of the names: [`MAX_ENTRIES`] of them where
-/// there may be more. An empty name is before all.
+/// Returns the next entries of a directory after the name `after`, by name. Fewer than [`MAX_ENTRIES`] are returned
+/// only at the end. The empty name precedes all others.
 ///
 /// # Errors
-/// [`FileError`].
+/// Returns a [`FileError`].
 pub async fn list_after(path: &str, after: &str) -> Result<Vec<Entry>, FileError> {
     match ask(FileRequest::List { path: path.to_string(), after: after.to_string() }).await? {
-        // A home that repeats itself would keep its callers going for ever.
+        // A home that repeats entries would keep its callers busy forever.
         Answer::Entries(more) if is_behind(after, &more) => Ok(more),
         other => Err(unexpected(&other)),
     }
 }
 
-/// Whether names are in order, and behind that one.
+/// Returns whether the names are in ascending order, all after `after`.
 fn is_behind(after: &str, entries: &[Entry]) -> bool {
     let names = entries.iter().map(|entry| entry.name.as_str());
     core::iter::once(after).chain(names).is_sorted_by(|one, next| one < next)
 }
 
-/// Writes bytes into a file from `offset` on, however many. The file is made if need be; it is not made shorter.
+/// Writes any number of bytes to a file from `offset` on. Creates the file if there is none, and never truncates it.
 ///
 /// # Errors
-/// [`FileError`]; some of the bytes may then be written.
+/// Returns a [`FileError`]; some of the bytes may be written then.
 pub async fn write(path: &str, mut offset: u64, mut data: Chain) -> Result<(), FileError> {
     loop {
         let part = data.split_to(data.len().min(MAX_READ)).unwrap_or_default();
@@ -106,7 +106,7 @@ async fn ask(request: FileRequest) -> Result<Answer, FileError> {
     Ok(FILES.ask(request).await?)
 }
 
-/// Why an answer is not the one that was hoped for.
+/// Returns the error for an answer of the wrong kind.
 fn unexpected(answer: &Answer) -> FileError {
     match answer {
         Answer::Refused(refused) => FileError::Refused(*refused),
@@ -114,7 +114,7 @@ fn unexpected(answer: &Answer) -> FileError {
     }
 }
 
-/// As [`FileError::Refused`], for who answers.
+/// The conversion for the home, which answers with a refusal.
 impl From<Refused> for Answer {
     fn from(refused: Refused) -> Self {
         Self::Refused(refused)
@@ -127,7 +127,7 @@ mod tests {
     use crate::protocol::FileKind;
 
     #[test]
-    fn a_home_that_repeats_itself_or_mixes_names_up_is_no_home() {
+    fn entries_that_repeat_or_are_out_of_order_are_rejected() {
         let entries = |names: &[&str]| -> Vec<Entry> {
             names.iter().map(|name| Entry { name: name.to_string(), kind: FileKind::File }).collect()
         };

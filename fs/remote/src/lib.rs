@@ -1,18 +1,18 @@
 //! The file system Ebb: files of the hosted process, on every machine of an application (EbbRT 4.3's off-load).
 //!
-//! The hosted process exports a directory (`isola-fs-export`), and so becomes the home of [`FILES`]. A native cell has no
-//! file system of its own: its representative ships each call to the home, and the file's bytes come back in the buffers
-//! that the network filled.
+//! The hosted process exports a directory (`isola-fs-export`), and so becomes the home of [`FILES`]. A native cell has
+//! no file system of its own: its representative sends each call to the home, and the file's bytes arrive in the
+//! buffers into which the network device wrote them.
 //!
-//! | function | what |
+//! | function | purpose |
 //! |---|---|
-//! | [`status`] | what a path names, and how long it is |
+//! | [`status`] | kind and length of a file or directory |
 //! | [`read`] | bytes of a file from an offset on: at most [`MAX_READ`] |
-//! | [`list`] | what is in a directory, up to [`MAX_LISTED`] entries; [`list_after`]: a part of it |
-//! | [`write()`] | bytes into a file from an offset on, where the export allows it |
+//! | [`list`] | entries of a directory, up to [`MAX_LISTED`]; [`list_after`] returns a part of them |
+//! | [`write()`] | writes bytes to a file from an offset on, if the export allows it |
 //!
-//! Paths are relative to the exported directory, with `/` between names. One that leads out of it, by `..` or by a
-//! symbolic link, is refused by the home.
+//! Paths are relative to the exported directory, with `/` between names. The home refuses a path that leads out of it,
+//! by `..` or by a symbolic link.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! What is asked of the home of the files, and what it answers: a head in postcard's format, and the bytes of a file as
-//! they are behind it.
+//! Requests to the home of the files, and its answers: a head in postcard's format, followed by the raw bytes of a
+//! file.
 
 use crate::error::Refused;
 use alloc::string::String;
@@ -8,96 +8,96 @@ use isola_iobuf::{Chain, IoBuf};
 use isola_messenger::Message;
 use serde::{Deserialize, Serialize};
 
-/// Most bytes of one read or write.
+/// The most bytes of one read or write.
 pub const MAX_READ: usize = 256 << 10;
 
-/// Longest path, in bytes.
+/// The longest path, in bytes.
 pub const MAX_PATH: usize = 4096;
 
-/// Most entries of one answer to a listing.
+/// The most entries of one answer to a listing.
 pub const MAX_ENTRIES: usize = 256;
 
-/// Longest head of a message, in bytes: a full answer to a listing, of the longest names that Linux has.
+/// The longest head of a message, in bytes: a full answer to a listing, with the longest names that Linux allows.
 const MAX_HEAD: usize = MAX_ENTRIES * 320 + MAX_PATH;
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileRequest {
-    /// What the path names.
+    /// Requests the status of a path.
     Status {
         /// The path.
         path: String,
     },
-    /// Bytes of a file.
+    /// Requests bytes of a file.
     Read {
-        /// Its path.
+        /// The file's path.
         path: String,
-        /// The first byte.
+        /// The offset of the first byte.
         offset: u64,
-        /// How many at most; no more than [`MAX_READ`].
+        /// The number of bytes, at most [`MAX_READ`].
         len: u32,
     },
-    /// The entries of a directory, in the order of their names.
+    /// Requests the entries of a directory, by name.
     List {
-        /// Its path.
+        /// The directory's path.
         path: String,
-        /// Those behind this name; empty: from the first.
+        /// Only names after this one are returned; empty: from the first.
         after: String,
     },
-    /// To write bytes into a file, which is made if need be.
+    /// Writes bytes to a file, and creates it if there is none.
     Write {
-        /// Its path.
+        /// The file's path.
         path: String,
-        /// Where the first byte goes.
+        /// The offset of the first byte.
         offset: u64,
         /// The bytes.
         data: Chain,
     },
 }
 
-/// What is answered.
+/// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// To a [`FileRequest::Status`].
+    /// The answer to a [`FileRequest::Status`].
     Status(Status),
-    /// To a [`FileRequest::Read`]: less than asked for at the file's end alone.
+    /// The answer to a [`FileRequest::Read`]: fewer bytes than requested only at the end of the file.
     Data(Chain),
-    /// To a [`FileRequest::List`]: [`MAX_ENTRIES`] of them where there may be more.
+    /// The answer to a [`FileRequest::List`]: fewer than [`MAX_ENTRIES`] only at the end.
     Entries(Vec<Entry>),
-    /// To a [`FileRequest::Write`]: all is written.
+    /// The answer to a [`FileRequest::Write`]: all bytes are written.
     Written,
-    /// It came to nothing.
+    /// The request is refused.
     Refused(Refused),
 }
 
-/// What is at a path.
+/// The status of a file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// What it is.
+    /// The kind.
     pub kind: FileKind,
-    /// Length of a file, in bytes.
+    /// The length of a file, in bytes.
     pub len_bytes: u64,
-    /// When it was changed last, in s since 1970-01-01 UTC; 0 where the host does not say.
+    /// The time of the last modification, in s since 1970-01-01 UTC; 0 if the host does not know it.
     pub modified_s: u64,
 }
 
-/// What a path names.
+/// The kind of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileKind {
     /// A file.
     File,
     /// A directory.
     Directory,
-    /// Something else: a socket, a device, a symbolic link that leads nowhere.
+    /// Another kind: a socket, a device, a dangling symbolic link.
     Other,
 }
 
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// What it is; a symbolic link counts as [`FileKind::Other`].
+    /// The kind; a symbolic link counts as [`FileKind::Other`].
     pub kind: FileKind,
 }
 
@@ -118,16 +118,16 @@ enum AnswerHead {
     Refused(Refused),
 }
 
-/// A head, and data behind it.
+/// Returns a message of a head and data.
 fn join<H: Serialize>(head: &H, data: Chain) -> Chain {
-    // Only a writer that runs full fails, which a vector does not.
+    // Serialisation fails only if the writer is full, which a vector never is.
     let head = postcard::to_allocvec(head).unwrap_or_default();
     let mut all = Chain::from(IoBuf::from(head));
     all.append(data);
     all
 }
 
-/// The head that the bytes begin with, and what is behind it.
+/// Returns the head at the beginning of the bytes, and the bytes after it.
 fn split<H: for<'a> Deserialize<'a>>(mut bytes: Chain) -> Option<(H, Chain)> {
     let mut front = alloc::vec![0; bytes.len().min(MAX_HEAD)];
     bytes.cursor().read_slice(&mut front)?;
@@ -239,15 +239,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn requests_and_answers_come_out_as_they_went_in(request in request(), answer in answer()) {
+        fn requests_and_answers_survive_a_round_trip(request in request(), answer in answer()) {
             prop_assert_eq!(FileRequest::from_chain(request.clone().into_chain()), Some(request));
             prop_assert_eq!(Answer::from_chain(answer.clone().into_chain()), Some(answer));
         }
 
-        /// Bytes of a message are changed, and it is cut: what is read then is within the limits, and comes out again as it
-        /// went in.
+        /// A message with changed bytes, cut at the end, is rejected, or decodes to a message within the limits that
+        /// encodes and decodes unchanged.
         #[test]
-        fn a_changed_message_is_one_within_the_limits_or_none(
+        fn a_changed_message_is_within_the_limits_or_rejected(
             request in request(),
             answer in answer(),
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_no_request() {
+    fn requests_beyond_the_limits_are_rejected() {
         let path = "x".repeat(MAX_PATH + 1);
         assert_eq!(FileRequest::from_chain(FileRequest::Status { path }.into_chain()), None);
         let read = FileRequest::Read { path: "x".into(), offset: 0, len: MAX_READ as u32 + 1 };

@@ -15,25 +15,25 @@ use isola_abi::management::{CellSpec, CellState, Crash, Durations};
 use isola_abi::report::Report;
 use serde::{Deserialize, Serialize};
 
-/// All that is known of a cell, and all that it holds.
+/// A cell's state and resources.
 pub(super) struct Cell<E: Effects> {
     pub(super) id: CellId,
     pub(super) spec: CellSpec,
     pub(super) body: Body<E>,
-    /// By place that ever had one: the core that is there, or was there last.
+    /// By core slot, as far as slots were ever occupied: its core, or the last one.
     pub(super) core_ids: Vec<CoreId>,
-    /// What is under way of its cores coming and going.
+    /// The cores that are joining or leaving, and the request that moves them.
     pub(super) moves: Moves,
-    /// How many of its requests for a core have been looked at.
+    /// The cell's core requests that were handled, as counted in its report.
     pub(super) core_requests: u32,
-    /// The memory that it was given, less what it gave back.
+    /// Bytes of the memory that the cell has received, minus the unplugged memory.
     pub(super) memory_bytes: u64,
     pub(super) growth: Growth,
-    /// What it is giving back.
+    /// The unplug of memory in progress.
     pub(super) shrink: Option<Shrink>,
-    /// What of it its image takes.
+    /// Bytes of the image's segments in the cell's own memory.
     pub(super) image_bytes: u64,
-    /// What its image takes of the memory that it is kept in.
+    /// Bytes of the image's text that the cell maps from the image store.
     pub(super) text_bytes: u64,
     pub(super) run: Run,
     pub(super) log: Log,
@@ -46,18 +46,18 @@ pub(super) struct Cell<E: Effects> {
     pub(super) durations: Durations,
 }
 
-/// What a cell consists of.
+/// A cell's resources, or the usage of a cell that has ended.
 pub(super) enum Body<E: Effects> {
-    /// What it holds, until it ends.
+    /// The resources, until the cell ends.
     Held(Held<E>),
-    /// After that nothing, but what it had used by then.
+    /// The usage at the end.
     Gone(Box<Usage>),
 }
 
-/// What a cell holds.
+/// A cell's resources.
 pub(super) struct Held<E: Effects> {
     pub(super) space: E::Space,
-    /// By place: the core that is there.
+    /// By core slot: its core.
     pub(super) cores: Vec<Option<E::Core>>,
     pub(super) device: Option<E::Device>,
 }
@@ -70,7 +70,7 @@ pub(super) enum End {
     Killed,
 }
 
-/// Where in its life a cell is.
+/// The stage of a cell's life.
 #[derive(Debug)]
 pub(super) enum Run {
     Created,
@@ -81,7 +81,8 @@ pub(super) enum Run {
         since_ns: u64,
         deadline_ns: u64,
     },
-    /// Did not answer; was made to say where it stands, and ends then or at the deadline.
+    /// The cell did not respond and received an NMI, so that it records the interrupted instruction. It ends once it
+    /// has done so, or at the deadline.
     Examined {
         since_ns: u64,
         deadline_ns: u64,
@@ -103,17 +104,17 @@ impl<E: Effects> Cell<E> {
         }
     }
 
-    /// Whether its cores execute it.
+    /// Returns whether cores execute the cell.
     pub(super) fn is_live(&self) -> bool {
         !matches!(self.run, Run::Created | Run::Ended(_))
     }
 
-    /// Whether its image has to be there.
+    /// Returns whether the image store must keep the cell's image.
     pub(super) fn uses_image(&self) -> bool {
         self.held().is_some() || self.restarting.next_ns().is_some()
     }
 
-    /// Whether it has ended, and is not to be started again by itself.
+    /// Returns whether the cell has ended and awaits no restart.
     pub(super) fn is_only_a_record(&self) -> bool {
         self.held().is_none() && self.restarting.next_ns().is_none()
     }
@@ -125,7 +126,7 @@ impl<E: Effects> Cell<E> {
         }
     }
 
-    /// How many cores it has.
+    /// Returns the number of the cell's cores.
     pub(super) fn core_count(&self) -> usize {
         self.held().map_or(0, |held| held.cores.iter().flatten().count())
     }

@@ -1,6 +1,6 @@
-//! What outlives this supervisor beside the cells that hold something: which images it keeps, and the records of cells that
-//! have ended, with when they are to be started again. Noted whenever it changes; like all that a supervisor leaves that
-//! has gone wrong it is not believed, but looked at: an image that is found again is measured before it is used.
+//! The supervisor checkpoint: state beside the ownership records that survives a supervisor restart. It contains the
+//! locations of stored images, and the records of ended cells with their restart times. It is saved at every change.
+//! After a restart its contents are untrusted: they are validated, and images are hashed again before use.
 
 use super::Cells;
 use super::cell::{Body, Cell, End, Run};
@@ -18,10 +18,10 @@ use alloc::vec::Vec;
 use isola_abi::management::{Crash, MAX_CELLS};
 use serde::{Deserialize, Serialize};
 
-/// What a supervisor has left beside cells that hold something.
+/// The state that a failed supervisor left beside the ownership records.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// The images, in the order of their use.
+    /// The stored images, the least recently used first.
     pub images: Vec<KeptImage>,
     records: Vec<Record>,
 }
@@ -33,20 +33,20 @@ struct Record {
     end: End,
     exit_code: Option<i32>,
     crash: Option<Crash>,
-    /// When it is to be started again.
+    /// The time of the restart, if one is due.
     next_ns: Option<u64>,
 }
 
 impl Checkpoint {
-    /// What was written; nothing where it is not what a supervisor writes.
+    /// Decodes a checkpoint. Returns an empty one if the bytes are invalid.
     pub fn decode(bytes: &[u8]) -> Self {
         postcard::from_bytes(bytes).unwrap_or_default()
     }
 }
 
 impl<E: Effects> Cells<E> {
-    /// Notes which images are kept, and which cells have ended. Where there is no room for all of it, without what is known
-    /// of crashes; then without those cells that wait for nothing.
+    /// Saves the stored images and the ended cells. If these do not fit, crash details are omitted; then also the cells
+    /// that await no restart.
     pub(super) fn save_checkpoint(&mut self) {
         let records = self.cells.values().filter_map(Record::of).collect();
         let mut checkpoint = Checkpoint { images: self.images.kept(), records };
@@ -64,7 +64,7 @@ impl<E: Effects> Cells<E> {
         postcard::to_allocvec(checkpoint).is_ok_and(|bytes| self.effects.save_checkpoint(&bytes))
     }
 
-    /// Knows cells again that had ended.
+    /// Enters the ended cells of a checkpoint.
     pub(super) fn take_over_records(&mut self, checkpoint: Checkpoint) {
         for record in checkpoint.records {
             let SavedState { id, spec, .. } = &record.saved_state;
@@ -89,7 +89,7 @@ impl Record {
         })
     }
 
-    /// The cell. What it had printed and used is forgotten.
+    /// Converts the record to a cell. Its log and usage are lost.
     fn into_cell<E: Effects>(self) -> Cell<E> {
         let Self { saved_state, end, exit_code, crash, next_ns } = self;
         Cell {

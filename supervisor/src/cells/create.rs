@@ -1,4 +1,4 @@
-//! Create, create once more, start, destroy.
+//! Create, recreate, start, destroy.
 
 use super::cell::{Body, Cell, Held, Run};
 use super::grow::{Growth, memory_max_bytes};
@@ -23,7 +23,7 @@ use isola_abi::management::{
 use isola_abi::size::ByteSize;
 use isola_abi::stage::Stage;
 
-/// A cell as it was built.
+/// The parts of a cell that was just built.
 struct Built<E: Effects> {
     held: Held<E>,
     core_ids: Vec<CoreId>,
@@ -33,17 +33,18 @@ struct Built<E: Effects> {
 }
 
 impl<E: Effects> Cells<E> {
-    /// Creates a cell from an image that is kept, now or when there is zero memory for it.
+    /// Creates a cell from a stored image, now or when enough memory is zero.
     ///
     /// # Errors
-    /// All of [`ManagementError`] that is about names, limits, images and exhaustion. Nothing has changed then.
+    /// Returns the [`ManagementError`]s about names, limits, images and exhausted resources. The state is unchanged
+    /// then.
     pub fn create(&mut self, spec: CellSpec) -> Result<Created, ManagementError> {
         let began = self.effects.now_ns();
         let attempt = self.create_now(&spec, began);
         self.begin_create(Job::Create(spec.into()), began, attempt)
     }
 
-    /// Creates a cell, where nothing has to be waited for.
+    /// Creates a cell, or returns the obstacle.
     pub(super) fn create_now(&mut self, spec: &CellSpec, began: u64) -> Result<CellId, Obstacle> {
         spec.validate()?;
         if self.find(&spec.name).is_ok() || self.pending_specs().any(|pending| pending.name == spec.name) {
@@ -62,7 +63,7 @@ impl<E: Effects> Cells<E> {
         let id = CellId(self.next_id);
         let Built { held, core_ids, memory_bytes, image_bytes, text_bytes } = self.build(id, spec)?;
         self.next_id += 1;
-        // The record of a cell that has ended makes room.
+        // The record of an ended cell makes room.
         if let Some(name) = oldest.and_then(|id| self.name_of(id)) {
             self.destroy(&name)?;
         }
@@ -96,17 +97,16 @@ impl<E: Effects> Cells<E> {
         Ok(id)
     }
 
-    /// Gives a cell that has ended what its specification says once more, built from the image that it was built
-    /// from before.
+    /// Creates an ended cell again with the resources of its specification, from the same image.
     ///
     /// # Errors
-    /// [`ManagementError::NoSuchCell`], [`ManagementError::WrongState`] where it has not ended, and all that is
-    /// about images and exhaustion. Nothing has changed then.
+    /// Returns [`ManagementError::NoSuchCell`]; [`ManagementError::WrongState`] if it has not ended; and the errors
+    /// about images and exhausted resources. The state is unchanged then.
     pub fn recreate(&mut self, name: &str) -> Result<Created, ManagementError> {
         let began = self.effects.now_ns();
         let id = self.find(name)?;
         self.poll(id);
-        // A restart of it that waits gives way. Where this is refused, it is still due.
+        // A pending restart of the cell is cancelled. If the request is refused, the restart is still due.
         if self.cells.get(&id).is_some_and(|cell| !cell.is_live()) {
             self.cancel_of(id);
         }
@@ -114,7 +114,7 @@ impl<E: Effects> Cells<E> {
         self.begin_create(Job::Recreate(id), began, attempt)
     }
 
-    /// Creates a cell that has ended once more, where nothing has to be waited for.
+    /// Creates an ended cell again, or returns the obstacle.
     pub(super) fn recreate_now(&mut self, id: CellId, began: u64) -> Result<CellId, Obstacle> {
         self.rebuild(id, began)?;
         if let Some(cell) = self.cells.get_mut(&id) {
@@ -125,7 +125,7 @@ impl<E: Effects> Cells<E> {
         Ok(id)
     }
 
-    /// Gives a cell that has ended what it needs once more, whoever wants that. Nothing is written down of it.
+    /// Gives an ended cell its resources again, for a request or a restart. Does not write its ownership record.
     pub(super) fn rebuild(&mut self, id: CellId, began: u64) -> Result<(), Obstacle> {
         let gone = || ManagementError::NoSuchCell(String::new());
         let cell = self.cells.get(&id).ok_or_else(gone)?;
@@ -153,10 +153,10 @@ impl<E: Effects> Cells<E> {
         Ok(())
     }
 
-    /// Starts a cell that was created, for the first time or once more.
+    /// Starts a cell that was created or recreated.
     ///
     /// # Errors
-    /// [`ManagementError::NoSuchCell`], and [`ManagementError::WrongState`] where it runs or has ended.
+    /// Returns [`ManagementError::NoSuchCell`], or [`ManagementError::WrongState`] if the cell runs or has ended.
     pub fn start(&mut self, name: &str) -> Result<CellId, ManagementError> {
         let began = self.effects.now_ns();
         let id = self.find(name)?;
@@ -170,7 +170,7 @@ impl<E: Effects> Cells<E> {
         let saved_state = cell.saved_state(KeptLoans::default());
         let Body::Held(held) = &mut cell.body else { return Err(cell.wrong_state()) };
         self.effects.keep(&mut held.space, Stage::Entering, saved_state);
-        // The first core last: by the time that it wakes others, most of them are there.
+        // The first core enters last: when it wakes the others, most of them have entered.
         for place in (0..held.cores.len()).rev() {
             held.cores[place] =
                 held.cores[place].take().map(|core| self.effects.admit(&mut held.space, core, place).0);
@@ -187,10 +187,10 @@ impl<E: Effects> Cells<E> {
         Ok(id)
     }
 
-    /// Forgets a cell that is not running. One that was created and not started gives back what it holds.
+    /// Removes a cell that is not running. The resources of a cell that was never started return to the inventory.
     ///
     /// # Errors
-    /// [`ManagementError::NoSuchCell`], and [`ManagementError::WrongState`] where it runs.
+    /// Returns [`ManagementError::NoSuchCell`], or [`ManagementError::WrongState`] if the cell runs.
     pub fn destroy(&mut self, name: &str) -> Result<(), ManagementError> {
         let began = self.effects.now_ns();
         let id = self.find(name)?;
@@ -212,7 +212,7 @@ impl<E: Effects> Cells<E> {
         Ok(())
     }
 
-    /// Builds a cell of what is free.
+    /// Builds a cell from free resources.
     fn build(&mut self, id: CellId, spec: &CellSpec) -> Result<Built<E>, Obstacle> {
         if !self.images.is_measured(&spec.image) {
             return Err(Obstacle::Needs(Need::Image(spec.image)));
@@ -260,7 +260,7 @@ impl<E: Effects> Cells<E> {
             }
             Err(BuildFailure { memory, cause }) => {
                 self.inventory.memory.put(memory);
-                // A copy of the image that was made for it goes.
+                // This releases a copy of the image that was made for the cell.
                 drop(image);
                 self.count_images();
                 cores.into_iter().for_each(|core| self.inventory.cores.put(core));
@@ -270,8 +270,7 @@ impl<E: Effects> Cells<E> {
         }
     }
 
-    /// Whether there is enough of everything. Returns the bytes of memory that the cell is to have, and the node of its
-    /// first core.
+    /// Checks that there are enough resources. Returns the cell's bytes of memory and the node of its first core.
     fn check_exhaustion(
         &self,
         id: CellId,
@@ -301,14 +300,14 @@ impl<E: Effects> Cells<E> {
 }
 
 impl<E: Effects> Cells<E> {
-    /// Why there are no cores, as it is told.
+    /// Converts a refusal of cores to an error of the management protocol, with cell names.
     pub(super) fn told(&self, refusal: CoreRefusal) -> ManagementError {
         refusal.told(|id| self.cells.get(&id).map_or_else(String::new, |cell| cell.spec.name.clone()))
     }
 }
 
 impl<E: Effects> Cell<E> {
-    /// That it is in a state in which something cannot be done.
+    /// Returns the error that the cell's state does not permit an operation.
     pub(super) fn wrong_state(&self) -> ManagementError {
         ManagementError::WrongState { name: self.spec.name.clone(), state: self.state() }
     }

@@ -1,4 +1,4 @@
-//! How cells end: by themselves, as asked, or by force.
+//! The ends of cells: by themselves, by request, or by force.
 
 use super::cell::{Body, Cell, End, Held, Run};
 use super::info::Usage;
@@ -15,24 +15,25 @@ use isola_abi::management::{Crash, JournalEvent, ManagementError};
 use isola_abi::report::{CellPhase, CorePhase, CrashKind};
 use isola_abi::stage::Stage;
 
-/// How long a cell that did not answer may take to say where it stands, in ns.
+/// How long a cell that received an NMI may take to record the interrupted instruction, in ns.
 const EXAMINATION_NS: u64 = 100_000_000;
 
-/// Whether a cell that was asked to stop has.
+/// The result of a stop request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It has stopped.
+    /// The cell has stopped.
     Stopped(CellId),
-    /// It is asked; [`Cells::take_ended`] will name it.
+    /// The cell was asked to stop; [`Cells::take_ended`] will return it.
     Asked(CellId),
 }
 
 impl<E: Effects> Cells<E> {
-    /// Asks a cell to stop within `timeout_ms`, after which it is stopped by force; 0: by force at once. Where
-    /// it was asked before, the earlier of the two times holds. It is not started again then until that is asked for.
+    /// Asks a cell to stop within `timeout_ms`, after which it is stopped by force; 0 stops it by force at once. If it
+    /// was asked before, the earlier deadline applies. The cell's restart policy no longer applies until its next
+    /// creation by request.
     ///
     /// # Errors
-    /// [`ManagementError::NoSuchCell`], and [`ManagementError::WrongState`] where it does not run.
+    /// Returns [`ManagementError::NoSuchCell`], or [`ManagementError::WrongState`] if the cell does not run.
     pub fn stop(&mut self, name: &str, timeout_ms: u32) -> Result<Stop, ManagementError> {
         let id = self.find(name)?;
         if self.stop_restarting(id) {
@@ -42,7 +43,7 @@ impl<E: Effects> Cells<E> {
         self.poll(id);
         let now = self.effects.now_ns();
         let Some(cell) = self.cells.get_mut(&id).filter(|cell| !was_live || cell.is_live()) else {
-            // It has just ended by itself.
+            // The cell has just ended by itself.
             return Ok(Stop::Stopped(id));
         };
         let until = now.saturating_add(u64::from(timeout_ms) * 1_000_000);
@@ -64,7 +65,7 @@ impl<E: Effects> Cells<E> {
         Ok(Stop::Asked(id))
     }
 
-    /// Looks at all cells: one of them has rung.
+    /// Handles a notification: checks all running cells, as the sender is not known.
     pub fn doorbell(&mut self) {
         let live: Vec<CellId> =
             self.cells.values().filter(|cell| cell.is_live()).map(|cell| cell.id).collect();
@@ -73,7 +74,7 @@ impl<E: Effects> Cells<E> {
         live.into_iter().for_each(|id| self.grant_core(id));
     }
 
-    /// Does what is due.
+    /// Acts on the deadlines that have passed.
     pub fn tick(&mut self) {
         let now = self.effects.now_ns();
         let due = |cell: &&Cell<E>| self.deadline_of(cell).is_some_and(|deadline| deadline <= now);
@@ -86,19 +87,19 @@ impl<E: Effects> Cells<E> {
         self.settle_loans();
     }
 
-    /// When [`Self::tick`] has something to do; `None` while nothing waits for time.
+    /// Returns when [`Self::tick`] is due; `None` if there is no deadline.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let of_cells = self.cells.values().filter_map(|cell| self.deadline_of(cell));
         of_cells.chain(self.loans.deadline_ns()).min()
     }
 
-    /// When something is due for a cell; a restart that waits for memory is not.
+    /// Returns the cell's next deadline. A restart that waits for memory or its image has none.
     fn deadline_of(&self, cell: &Cell<E>) -> Option<u64> {
         let waits = matches!(cell.run, Run::Ended(_)) && self.is_pending(cell.id);
         cell.deadline_ns().filter(|_| !waits)
     }
 
-    /// Takes over what a live cell says of itself.
+    /// Reads a running cell's report and acts on it.
     pub(super) fn poll(&mut self, id: CellId) {
         let now = self.effects.now_ns();
         let Some(cell) = self.cells.get_mut(&id).filter(|cell| cell.is_live()) else { return };
@@ -114,7 +115,7 @@ impl<E: Effects> Cells<E> {
             (CellPhase::Crashed, &Run::Examined { since_ns, end, .. }) => self.finish(id, end, since_ns),
             (CellPhase::Crashed, _) => self.finish(id, End::Crashed, now),
             (CellPhase::Silent | CellPhase::Running, _) => {
-                // A core that has yielded is taken first: nothing else is to be had of it.
+                // A core that has yielded is reclaimed first, as it does nothing else any more.
                 self.settle_moves(id);
                 self.shrink(id);
                 self.grow(id);
@@ -122,7 +123,7 @@ impl<E: Effects> Cells<E> {
         }
     }
 
-    /// Acts on a deadline that a live cell has let pass.
+    /// Acts on a deadline of a cell that has passed.
     fn expire(&mut self, id: CellId, now: u64) {
         self.expire_moves(id, now);
         let Some(cell) = self.cells.get_mut(&id) else { return };
@@ -131,7 +132,7 @@ impl<E: Effects> Cells<E> {
             Run::Created | Run::Ended(_) => {}
             Run::Running { watch: Some(watch) } if watch.next_ns() <= now => {
                 if cell.growth.is_open() {
-                    // It waits, and can do nothing else.
+                    // The cell waits for memory, and cannot make progress.
                     watch.forgive(now);
                 }
                 let Body::Held(held) = &cell.body else { return };
@@ -159,22 +160,22 @@ impl<E: Effects> Cells<E> {
         }
     }
 
-    /// Makes a cell that does not answer say where it stands.
+    /// Sends an NMI to a cell that does not respond, so that it records the interrupted instruction.
     fn examine(&mut self, id: CellId, suspect: usize, end: End, since_ns: u64, now: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         if let Some(held) = cell.held() {
-            // What stands still may be carried by a core that came to another place.
+            // The core at another slot may run the vcore that makes no progress.
             let place = report::carrier(self.effects.report(&held.space), suspect);
-            // Nor need there be one: what it did may be another's, which was at nobody's place.
+            // That slot may be without a core, if its context is suspended; then another core is interrupted.
             self.effects.examine(&held.space, &held.cores, place);
         }
         let deadline_ns = now.saturating_add(EXAMINATION_NS);
         cell.run = Run::Examined { since_ns, deadline_ns, suspect, end };
     }
 
-    /// Ends a live cell: takes its cores back, resets its device, reads its last words, and gives what it held
-    /// back to the inventory. What becomes of it is written down before that it ends: a supervisor that restarts takes
-    /// apart what it finds ending, and knows no more of it.
+    /// Ends a running cell: reclaims its cores, resets its device, reads its report a last time, and returns its
+    /// resources to the inventory. The checkpoint with a due restart is saved before the ownership record says
+    /// *ending*, because a restarted supervisor dismantles a cell in that stage and keeps no record of it.
     pub(super) fn finish(&mut self, id: CellId, end: End, since_ns: u64) {
         let Some(event) = self.take_note_of_end(id, end) else { return };
         let restart = self.decide_restart(id);
@@ -228,7 +229,7 @@ impl<E: Effects> Cells<E> {
         }
     }
 
-    /// Takes over how a live cell ends, and what it says of that. Returns what is entered in the journal.
+    /// Records how a running cell ends, with its exit code or crash. Returns the journal event.
     fn take_note_of_end(&mut self, id: CellId, end: End) -> Option<JournalEvent> {
         let cell = self.cells.get_mut(&id)?;
         let report = cell.report(&self.effects)?;
@@ -250,7 +251,7 @@ impl<E: Effects> Cells<E> {
                 JournalEvent::Crash(kind)
             }
             End::Killed => {
-                // Where it stood when it did not answer is worth knowing, if it was asked.
+                // The interrupted instruction is of interest, if the cell received an NMI.
                 cell.crash = suspect.map(|_| record.unwrap_or_else(|| unexplained(cell, suspect)));
                 JournalEvent::Kill
             }
@@ -259,13 +260,14 @@ impl<E: Effects> Cells<E> {
         Some(event)
     }
 
-    /// Has a cell's device forget the cell. Returns whether it did, or there is none.
+    /// Resets a cell's device. Returns whether that succeeded, or there is no device.
     pub(super) fn reset(&mut self, held: &mut Held<E>) -> bool {
         held.device.as_mut().is_none_or(|device| self.effects.reset(device))
     }
 
-    /// Gives back what the cell `id`, where it is known, of so much memory held, its cores being those that came back. Where something else
-    /// did not, memory and device are kept out of use: it could still write to the memory.
+    /// Returns the resources of a cell to the inventory: the cores that came back and, if `memory_is_safe`, memory and
+    /// device. Otherwise a core or the device could still write to the memory, so memory and device go to quarantine.
+    /// `id` is `None` for a cell that could not be recovered.
     pub(super) fn take_back(
         &mut self,
         id: Option<CellId>,
@@ -287,7 +289,7 @@ impl<E: Effects> Cells<E> {
 }
 
 impl<E: Effects> Cell<E> {
-    /// When something is due for the cell.
+    /// Returns the cell's next deadline.
     fn deadline_ns(&self) -> Option<u64> {
         let own = match &self.run {
             Run::Running { watch } => {
@@ -302,8 +304,8 @@ impl<E: Effects> Cell<E> {
     }
 }
 
-/// The crash of a cell that says nothing of it: one that was found standing still, at the core of that index,
-/// or one that says that it crashed, but not how.
+/// Returns the crash of a cell that recorded none: one with a hang at the core slot `suspect`, or one that reports a
+/// crash without details.
 fn unexplained<E: Effects>(cell: &Cell<E>, suspect: Option<usize>) -> Crash {
     let (kind, message) = match suspect {
         Some(_) => (CrashKind::Hang, "the cell stood still, and did not say where"),

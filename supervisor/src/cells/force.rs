@@ -1,12 +1,12 @@
-//! Cores that are taken from a cell by force: from the middle of whatever they do (RainForest 4.1).
+//! Forced core reclaim: cores that are taken from a cell in the middle of an event (RainForest 4.1).
 //!
-//! A core that does not leave by itself in time is ordered to yield, and interrupted in a way that it cannot ignore. The
-//! cell's own code suspends what the core was in the middle of, and the core is taken back. Another core of the cell goes
-//! on with that, between two of its own events; until it has ended, its place is nobody's, and the cell's cores are rotated
-//! now and then, so that none waits for ever for what another has suspended.
+//! If a core does not leave in time, the supervisor orders it to yield and sends it an NMI. The cell's own code
+//! suspends the running event, and the supervisor reclaims the core by INIT. Another core of the cell resumes the
+//! suspended context between two of its own events. Until that context has ended, its core slot stays without a core,
+//! and the cell's cores rotate from time to time, so that no event waits forever for a suspended one.
 //!
-//! For moments a core cannot yield, so that it is interrupted again. One that never does belongs to a cell that does not
-//! keep to this: the core stays, and who asked is told so.
+//! There are moments in which a core cannot yield, so the NMI is repeated. If a core never yields, its cell violates
+//! the protocol: the core stays, and the request for it fails.
 
 use super::Cells;
 use super::cell::Body;
@@ -17,55 +17,55 @@ use isola_abi::id::CellId;
 use isola_abi::places::{Order, OrderKind};
 use isola_abi::report::Report;
 
-/// How often a core is interrupted that is to yield.
-/// That is for a second, as an emulated core may have to wait for a host's.
+/// How often a core that should yield is interrupted. The total is a second, as an emulated core may have to wait for a
+/// core of the host.
 pub(super) const ATTEMPTS: u32 = 500;
 
-/// After how long it is interrupted again.
+/// The time between two NMIs to a core that should yield, in ns.
 const ATTEMPT_NS: u64 = 2_000_000;
 
-/// How often cores are rotated while something that was suspended is not finished: for how long one that waits for a lock
-/// of what was suspended may do so in vain.
+/// The rotation period while a suspended context is unfinished, in ns. This bounds how long a core spins in vain on a
+/// lock that a suspended context holds.
 const PRESS_NS: u64 = 10_000_000;
 
-/// What was suspended in a cell, and has not ended.
+/// The suspended contexts of a cell that have not ended.
 #[derive(Debug, Default)]
 pub(super) struct SetAside {
     unfinished: Vec<Unfinished>,
-    /// When cores are rotated next.
+    /// The time of the next rotation.
     press_ns: u64,
 }
 
-/// What the core at a place was in the middle of.
+/// The suspended context of a core slot.
 #[derive(Debug)]
 struct Unfinished {
     place: usize,
-    /// The order by which it leaves in the end.
+    /// The order to yield, which the slot's context carries out by leaving.
     order: Order,
 }
 
 impl SetAside {
-    /// What was suspended at places where another supervisor has ordered that.
+    /// Returns the suspended contexts at the core slots for which a failed supervisor had ordered a yield.
     pub(super) fn resume(places: impl Iterator<Item = (usize, Order)>, now: u64) -> Self {
         Self { unfinished: places.map(|(place, order)| Unfinished { place, order }).collect(), press_ns: now }
     }
 
-    /// The cell has ended, and all that was in it.
+    /// Drops all contexts, as the cell has ended.
     pub(super) fn clear(&mut self) {
         self.unfinished.clear();
     }
 
-    /// In how many times its own time something may be done, as all that was suspended takes turns with the rest.
+    /// Returns the factor by which the cell's work may be slower, as suspended contexts take turns with the rest.
     pub(super) fn slowdown(&self) -> u64 {
         1 + 2 * self.unfinished.len() as u64
     }
 
-    /// When cores are to be rotated, where anything is unfinished.
+    /// Returns the time of the next rotation, if a context is unfinished.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         (!self.unfinished.is_empty()).then_some(self.press_ns)
     }
 
-    /// The places at which all has ended by now; they are nobody's from here on.
+    /// Removes the core slots whose contexts have ended, and returns them. They can be vacated.
     pub(super) fn take_finished(&mut self, report: &Report) -> Vec<usize> {
         let has_ended = |one: &mut Unfinished| report::carried_out(report, one.place) == one.order.left();
         self.unfinished.extract_if(.., has_ended).map(|one| one.place).collect()
@@ -73,7 +73,8 @@ impl SetAside {
 }
 
 impl<E: Effects> Cells<E> {
-    /// Orders the core at a place to yield, and forces it. Returns the order, and when it is to be forced again.
+    /// Orders the core at a core slot to yield, and interrupts it by NMI. Returns the order, and when to repeat the
+    /// NMI.
     pub(super) fn force(&mut self, id: CellId, place: usize, now: u64) -> Option<(Order, u64)> {
         let Body::Held(held) = &self.cells.get(&id)?.body else { return None };
         let core = held.cores.get(place)?.as_ref()?;
@@ -82,19 +83,19 @@ impl<E: Effects> Cells<E> {
         Some((order, now.saturating_add(ATTEMPT_NS)))
     }
 
-    /// Takes note of what a core was in the middle of that has yielded, and was taken back.
+    /// Records the suspended context of a core that has yielded and was reclaimed.
     pub(super) fn suspended(&mut self, id: CellId, place: usize) {
         let now = self.effects.now_ns();
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let Body::Held(held) = &cell.body else { return };
         self.effects.empty(&held.space, place);
-        // It may have been told otherwise meanwhile, and what was suspended is to leave.
+        // The last order may be to stay, given meanwhile; the suspended context should leave.
         let order = to_yield(&mut self.effects, &held.space, place);
         cell.moves.suspended.press_ns = now.saturating_add(PRESS_NS);
         cell.moves.suspended.unfinished.push(Unfinished { place, order });
     }
 
-    /// Rotates a cell's cores to go on with what was suspended, where it is time to.
+    /// Rotates a cell's cores, if a rotation is due.
     pub(super) fn rotate(&mut self, id: CellId, now: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let Body::Held(held) = &cell.body else { return };
@@ -105,7 +106,7 @@ impl<E: Effects> Cells<E> {
     }
 }
 
-/// The order to yield at a place; given, where the last one is another.
+/// Returns the order to yield of a core slot. Gives that order, if the last one is another.
 pub(super) fn to_yield<E: Effects>(effects: &mut E, space: &E::Space, place: usize) -> Order {
     match effects.last_order(space, place) {
         order if order.kind == OrderKind::Yield => order,

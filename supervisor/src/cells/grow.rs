@@ -1,10 +1,11 @@
-//! Cells that grow while they run: a cell writes a request into its report and rings, and is told yes or no.
+//! Memory requests of running cells: a cell writes a request into its report and notifies the supervisor, which grants
+//! a block or refuses.
 //!
-//! The supervisor does little for a request, whatever it says: it looks through the free blocks, and maps one. It looks at
-//! one request of a cell for each bell. Memory is never scrubbed for a request: where there is a block that is not known to
-//! be zero, the request is left open, and looked at again behind each slice of scrubbing, which goes on anyway. What a
-//! cell gets stays its own until it ends, or somebody asks for it back, so the number of chunks, and of entries in the
-//! journal, is bounded; and a refusal is entered once, until the cell gets something.
+//! A request costs little, whatever its contents: the supervisor searches the free blocks and maps one. Each
+//! notification handles one request of a cell. No memory is scrubbed for a request. If a suitable block is not known to
+//! be zero, the request stays open and is checked again after each slice of scrubbing. A cell keeps its blocks until it
+//! ends or the operator unplugs them, so the number of blocks, and of journal entries, is bounded. A refusal is entered
+//! in the journal only once between two grants.
 
 use super::Cells;
 use super::cell::{Body, Cell, Run};
@@ -16,24 +17,23 @@ use isola_abi::id::CellId;
 use isola_abi::management::{CellSpec, JournalEvent};
 use isola_abi::size::ByteSize;
 
-/// How far a cell's requests have been looked after since it was built.
+/// The state of a cell's memory requests since the cell was built.
 #[derive(Debug)]
 pub(super) struct Growth {
     /// The number of the last request that was answered.
     answered: u32,
-    /// Since when a request has been left open; none where all were answered at first sight.
+    /// Since when the current request has been open; `None` if there is none.
     open_since_ns: Option<u64>,
-    /// The most memory that the cell may have after some was taken from it on request, in bytes; `None`: what its
-    /// specification says.
+    /// The most memory that the cell may have, in bytes, after an unplug; `None`: the limit of its specification.
     pub(super) limit: Option<u64>,
-    /// The number of the last request for memory that is done with; 0: there was none.
+    /// The number of the last reclaim request that is complete; 0: there was none.
     pub(super) settled: u32,
-    /// What it was given for the stacks of cores that came later, in bytes: the cell's memory, of which it knows nothing.
+    /// Bytes of memory for the stacks of plugged cores. The cell owns this memory, but its pool does not contain it.
     pub(super) stack_bytes: u64,
     refusals: Refusals,
 }
 
-/// Whether the next refusal is worth an entry in the journal.
+/// Whether the next refusal is entered in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusals {
     Untold,
@@ -41,7 +41,7 @@ enum Refusals {
 }
 
 impl Growth {
-    /// Of a cell that has just been built.
+    /// Returns the state of a cell that has just been built.
     pub(super) fn new() -> Self {
         Self {
             answered: 0,
@@ -53,29 +53,30 @@ impl Growth {
         }
     }
 
-    /// The next refusal is worth an entry in the journal.
+    /// Makes the next refusal be entered in the journal.
     pub(super) fn tell_refusals_again(&mut self) {
         self.refusals = Refusals::Untold;
     }
 
-    /// Of a cell that has been answered its requests and its offers up to these numbers.
+    /// Returns the state of a recovered cell, with the numbers of its last answered memory request and its last
+    /// complete reclaim request.
     pub(super) fn resume(answered: u32, settled: u32, limit: Option<u64>, stack_bytes: u64) -> Self {
         Self { answered, settled, limit, stack_bytes, ..Self::new() }
     }
 
-    /// Whether a request is open: the cell stands still, and does right to.
+    /// Returns whether a request is open: the cell then legitimately makes no progress.
     pub(super) fn is_open(&self) -> bool {
         self.open_since_ns.is_some()
     }
 }
 
-/// The most memory that a cell may have, in bytes: whole chunks.
+/// Returns the most memory that a cell may have by its specification, in bytes: whole chunks.
 pub(super) fn memory_max_bytes(spec: &CellSpec, memory_bytes: u64) -> u64 {
     spec.memory_max.map_or(memory_bytes, |most| (most.0 / CHUNK * CHUNK).max(memory_bytes))
 }
 
 impl<E: Effects> Cells<E> {
-    /// Looks at a live cell's request, where there is a new one.
+    /// Handles a running cell's memory request, if there is a new one.
     pub(super) fn grow(&mut self, id: CellId) {
         let now = self.effects.now_ns();
         let is_settled = self.cells.get(&id).is_some_and(|cell| self.is_settled(cell));
@@ -91,7 +92,7 @@ impl<E: Effects> Cells<E> {
         }
         let since_ns = cell.growth.open_since_ns.unwrap_or(now);
         if !is_settled {
-            // What it offered, and has not seen the end of, must not be what it gets.
+            // The cell has not acknowledged the result of its last offer. No block may be both offered and granted.
             cell.growth.open_since_ns = Some(since_ns);
             return;
         }
@@ -100,7 +101,7 @@ impl<E: Effects> Cells<E> {
             Ok(request) => loop {
                 let memory = &mut self.inventory.memory;
                 match memory.take_block(request) {
-                    // Images that nobody uses give way, where that is of use.
+                    // Idle images are evicted, if that yields a block.
                     Block::Exhausted if self.images.drop_for(request.least_bytes, memory) => {}
                     block => break block,
                 }
@@ -128,7 +129,7 @@ impl<E: Effects> Cells<E> {
         self.enter(id, since_ns, event);
     }
 
-    /// Looks at the requests that were left open, as there is more memory now that is known to be zero.
+    /// Checks the open requests again, as there is more zero memory.
     pub(super) fn grow_waiting(&mut self) {
         let waiting = |cell: &&Cell<E>| cell.growth.is_open();
         let waiting: alloc::vec::Vec<CellId> =
@@ -149,7 +150,7 @@ impl<E: Effects> Cells<E> {
         let now = self.effects.now_ns();
         let Some(cell) = self.cells.get_mut(&id) else { return };
         cell.growth.answered = number;
-        // Who was answered at once did not stand still for it, and is judged as before.
+        // Only an open request excuses missing progress from the watchdog.
         if cell.growth.open_since_ns.take().is_some()
             && let Run::Running { watch: Some(watch) } = &mut cell.run
         {
@@ -166,7 +167,8 @@ impl<E: Effects> Cells<E> {
     }
 }
 
-/// Which block a cell is to have that requests this, and may have so many bytes more, in so many chunks.
+/// Returns the block to grant for a request. `room` is the bytes that the cell may still get, `places_left` the number
+/// of blocks.
 fn block_request(requested: &Requested, room: u64, places_left: usize) -> Result<BlockRequest, Refusal> {
     if places_left == 0 || requested.least_bytes > room {
         return Err(Refusal::Limit);

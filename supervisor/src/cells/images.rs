@@ -1,4 +1,4 @@
-//! The images that cells are made from, as far as requests are about them.
+//! Requests about the image store.
 
 use super::Cells;
 use super::cell::Cell;
@@ -9,34 +9,33 @@ use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{ImageInfo, ManagementError};
 
 impl<E: Effects> Cells<E> {
-    /// All images that are kept.
+    /// Returns all stored images.
     pub fn images(&self) -> Vec<ImageInfo> {
         self.images.list()
     }
 
-    /// Begins to take an image.
+    /// Begins the upload of an image.
     ///
     /// # Errors
-    /// [`ManagementError::ImageRejected`] for a length that no image has, [`ManagementError::MemoryExhausted`].
+    /// Returns [`ManagementError::ImageRejected`] for an invalid length, or [`ManagementError::MemoryExhausted`].
     pub fn begin_image(&mut self, len_bytes: u64) -> Result<(), ManagementError> {
         self.images.begin(len_bytes, &mut self.inventory.memory)
     }
 
-    /// Takes the next bytes of an image.
+    /// Adds the next bytes of the uploaded image.
     ///
     /// # Errors
-    /// [`ManagementError::NoImage`] where none was begun; [`ManagementError::OutOfLimits`].
+    /// Returns [`ManagementError::NoImage`] if no upload has begun, or [`ManagementError::OutOfLimits`].
     pub fn append_image(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ManagementError> {
         self.images.append(offset, bytes)
     }
 
-    /// Whether what has come of an image is not measured yet. The image is kept when it is, so requests wait for that.
+    /// Returns whether uploaded bytes are not hashed yet. Requests wait for that, as only a hashed image is stored.
     pub fn is_measuring(&self) -> bool {
         self.images.is_measuring()
     }
 
-    /// Measures a slice of the image that is on its way in, or of one that somebody waits for. Returns whether there
-    /// was one.
+    /// Hashes a slice of the uploaded image, or of one for which a request waits. Returns whether there was one.
     pub(super) fn measure(&mut self) -> bool {
         let wanted = self.wanted_image();
         match self.images.measure(wanted.as_ref(), &mut self.inventory.memory) {
@@ -47,7 +46,7 @@ impl<E: Effects> Cells<E> {
         true
     }
 
-    /// Looks which images are used, after something has changed that says so, and notes it.
+    /// Counts the users of each image after a change, and saves the checkpoint.
     pub(super) fn count_images(&mut self) {
         let (cells, effects) = (&self.cells, &self.effects);
         let pending: Vec<ImageDigest> = self.pending_images().copied().collect();
@@ -63,7 +62,7 @@ impl<E: Effects> Cells<E> {
         self.save_checkpoint();
     }
 
-    /// Gives up an image that has not come as a whole.
+    /// Discards an incomplete upload.
     pub fn forget_staged_image(&mut self) {
         self.images.forget_staged(&mut self.inventory.memory);
     }

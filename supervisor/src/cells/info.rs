@@ -1,4 +1,4 @@
-//! What is told of cells and machine.
+//! Information on cells and machine, for responses.
 
 use super::Cells;
 use super::cell::{Body, Cell, End};
@@ -16,20 +16,20 @@ use isola_abi::management::{
 use isola_abi::report::{CellPhase, Report};
 use isola_abi::size::ByteSize;
 
-/// How much is told of a cell.
+/// The level of detail of a cell's information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// All that is known.
+    /// All known facts.
     Full,
-    /// Without arguments, activities, latencies, what the cores of cells that have ended did, and all but the kind and the
-    /// beginning of what is said of a crash: so all cells fit in one frame.
+    /// Without arguments, activities, latencies and the cores of ended cells, and with only the kind of a crash and the
+    /// beginning of its message: so all cells fit in one frame.
     Brief,
 }
 
-/// Bytes that are told of a crash's message in brief.
+/// The most bytes of a crash's message in a brief answer.
 const BRIEF_MESSAGE: usize = 100;
 
-/// What a cell says that it does and has used.
+/// A cell's usage, as its report states it.
 #[derive(Clone, Debug)]
 pub(super) struct Usage {
     phase: CellPhase,
@@ -42,7 +42,7 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// Of a cell that has ended so, of which nobody knows any more what it had used.
+    /// Returns the usage of an ended cell whose usage is lost.
     pub(super) fn forgotten(end: End) -> Self {
         Self {
             phase: match end {
@@ -59,7 +59,7 @@ impl Usage {
         }
     }
 
-    /// Reads it from the report of a cell of these cores.
+    /// Reads the usage from a cell's report and ledger. `core_ids` has the core of each core slot.
     pub(super) fn read(report: &Report, ledger: Ledger<'_>, core_ids: &[CoreId]) -> Self {
         Self {
             phase: report::phase(report),
@@ -72,14 +72,14 @@ impl Usage {
         }
     }
 
-    /// The cell has ended: what activities used that are not in the first page is forgotten.
+    /// Limits the activities to the first page, as the ledger of an ended cell is gone.
     pub(super) fn keep_one_page(&mut self) {
         self.activities.next = None;
     }
 }
 
 impl<E: Effects> Cells<E> {
-    /// What the machine has.
+    /// Returns the machine's resources.
     pub fn machine(&self) -> MachineInfo {
         MachineInfo {
             cores: self.inventory.cores.info(),
@@ -102,7 +102,7 @@ impl<E: Effects> Cells<E> {
         }
     }
 
-    /// All cells as they were last seen, by age.
+    /// Returns all cells by age, from their reports as of now; does not act on the reports.
     pub fn list(&self, detail: Detail) -> impl Iterator<Item = CellInfo> {
         self.cells.values().map(move |cell| CellInfo {
             loans: self.loans_of(cell.id),
@@ -110,17 +110,17 @@ impl<E: Effects> Cells<E> {
         })
     }
 
-    /// One cell.
+    /// Returns one cell.
     ///
     /// # Errors
-    /// [`ManagementError::NoSuchCell`].
+    /// Returns [`ManagementError::NoSuchCell`] if there is none.
     pub fn inspect(&mut self, name: &str) -> Result<Box<CellInfo>, ManagementError> {
         let id = self.find(name)?;
         self.poll(id);
         self.info(id).ok_or_else(|| ManagementError::NoSuchCell(super::shorten(name)))
     }
 
-    /// The cell of that id as it was last seen.
+    /// Returns the cell with that id, from its report as of now; does not act on the report.
     pub fn info(&self, id: CellId) -> Option<Box<CellInfo>> {
         let cell = self.cells.get(&id)?;
         Some(Box::new(CellInfo {
@@ -129,10 +129,11 @@ impl<E: Effects> Cells<E> {
         }))
     }
 
-    /// What a cell's activities used, from that slot of its ledger on; of a cell that has ended, nothing.
+    /// Returns a page of the usage of a cell's activities, from the slot `from` of its ledger on. The page of an ended
+    /// cell is empty.
     ///
     /// # Errors
-    /// [`ManagementError::NoSuchCell`].
+    /// Returns [`ManagementError::NoSuchCell`] if there is none.
     pub fn activities(&mut self, name: &str, from: u32) -> Result<ActivityPage, ManagementError> {
         let id = self.find(name)?;
         let held = self.cells.get(&id).and_then(Cell::held);
@@ -141,10 +142,10 @@ impl<E: Effects> Cells<E> {
         Ok(held.map_or_else(ActivityPage::default, |held| read(&held.space)))
     }
 
-    /// What a cell printed.
+    /// Returns a part of a cell's log.
     ///
     /// # Errors
-    /// [`ManagementError::NoSuchCell`].
+    /// Returns [`ManagementError::NoSuchCell`] if there is none.
     pub fn logs(&mut self, name: &str, from: u64, max_bytes: usize) -> Result<LogPiece, ManagementError> {
         let id = self.find(name)?;
         self.poll(id);
@@ -160,7 +161,7 @@ impl<E: Effects> Cell<E> {
                 let (report, ledger) = (effects.report(&held.space), effects.ledger(&held.space));
                 (Usage::read(report, ledger, &self.core_ids), self.memory_bytes)
             }
-            // What was its address may be another cell's by now.
+            // Another cell may have the address by now.
             Body::Gone(usage) => (Usage { address: None, ..Usage::clone(usage) }, 0),
         };
         for (core, place) in usage.cores.iter_mut().zip(self.held().into_iter().flat_map(|held| &held.cores))
@@ -168,7 +169,7 @@ impl<E: Effects> Cell<E> {
             core.is_present = place.is_some();
         }
         let mut spec = self.spec.clone();
-        // What was taken from it on request it may not ask for.
+        // After an unplug, the cell's requests have a lower limit.
         spec.memory_max = spec.memory_max.map(|most| self.growth.limit.map_or(most, ByteSize));
         let mut crash = self.crash.clone();
         if detail == Detail::Brief {

@@ -1,8 +1,9 @@
-//! What outlives this supervisor of a cell: noted whenever it changes, as it can go wrong at any time.
+//! The saved state of a cell: the part of its ownership record that the supervisor fills. It is written at every
+//! change, as the supervisor can fail at any time.
 //!
-//! What a cell holds, [`Effects::keep`] writes down beside this; images, and cells that have ended, are in the `checkpoint`. The
-//! rest is lost with the supervisor: what cells printed longer ago than their rings reach, or had printed and
-//! used when they ended, and requests to stop that are due. Entries of the journal are noted one by one.
+//! [`Effects::keep`] writes the cell's resources beside it. Images and ended cells are in the `checkpoint`, and each
+//! journal entry is saved by itself. A failure of the supervisor loses the rest: console output that the cells' rings
+//! have overwritten, logs and usage of ended cells, and pending stop requests.
 
 use super::Cells;
 use super::cell::{Body, Cell};
@@ -14,7 +15,7 @@ use isola_abi::management::{CellSpec, Durations};
 use isola_abi::stage::Stage;
 use serde::{Deserialize, Serialize};
 
-/// What is to be known again of a cell.
+/// The state from which a restarted supervisor recovers a cell's record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct SavedState {
     pub(super) id: CellId,
@@ -25,30 +26,30 @@ pub(super) struct SavedState {
     pub(super) started_unix_ns: Option<u64>,
     pub(super) started_ns: u64,
     pub(super) durations: Durations,
-    /// The most memory that it may have, where that is not what its specification says.
+    /// The most memory that the cell may have, in bytes, if that is not the limit of its specification.
     pub(super) limit: Option<u64>,
-    /// What of its memory is stacks of cores that came later.
+    /// Bytes of the cell's memory for the stacks of plugged cores.
     pub(super) stack_bytes: u64,
-    /// How often it was started again, and has ended in a row.
+    /// The number of restarts, and of ends in a row.
     pub(super) restarts: (u32, u32),
-    /// What it has borrowed, and is owed.
+    /// The cell's loans.
     pub(super) loans: KeptLoans,
 }
 
 impl SavedState {
-    /// What was written; `None` where it is not what a supervisor writes.
+    /// Decodes a saved state. Returns `None` if the bytes are invalid.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         postcard::from_bytes(bytes).ok()
     }
 
-    /// What a cell owes and is owed that has nothing any more.
+    /// Returns the cores that a cell without resources owes and is owed.
     pub(super) fn into_debts(self) -> Vec<Debt> {
         self.loans.into_debts(self.id)
     }
 }
 
 impl<E: Effects> Cell<E> {
-    /// What is to be known again of the cell, which has lent and borrowed this.
+    /// Encodes the cell's state, with its loans.
     pub(super) fn saved_state(&self, loans: KeptLoans) -> Vec<u8> {
         postcard::to_allocvec(&self.to_saved_state(loans)).unwrap_or_default()
     }
@@ -72,7 +73,7 @@ impl<E: Effects> Cell<E> {
 }
 
 impl<E: Effects> Cells<E> {
-    /// Notes what is to be known again of a cell that is as far as before.
+    /// Writes the saved state of a cell whose stage is unchanged.
     pub(super) fn keep_up(&mut self, id: CellId) {
         let stage = match self.cells.get(&id) {
             Some(cell) if cell.is_live() => Stage::Entered,
@@ -81,7 +82,7 @@ impl<E: Effects> Cells<E> {
         self.keep(id, stage);
     }
 
-    /// Notes how far a cell is, and what is to be known again of it.
+    /// Writes a cell's stage and saved state to its ownership record.
     pub(super) fn keep(&mut self, id: CellId, stage: Stage) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let saved_state = cell.saved_state(self.loans.kept(id));

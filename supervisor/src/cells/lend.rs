@@ -1,13 +1,13 @@
-//! Cores that cells have for a while: borrowed, on their way, and back (RainForest 4.1).
+//! Core loans: borrowing, core transfers, and returns (RainForest 4.1).
 //!
-//! Who lends is [`crate::lending`]'s to say; how a core moves, the neighbour's, `moves`. What is here begins it; `ways`
-//! follows a core from the one cell to the other, and every step looks where the core *is*, in the inventory, which alone
-//! says whose a core is.
+//! [`crate::lending`] decides which cell lends a core. The module `moves` plugs and unplugs it. This module begins a
+//! transfer; `ways` follows the core from one cell to the other. Each step asks the inventory for the core's owner, as
+//! only the inventory knows it.
 //!
 //! ```text
-//!   borrow ── lender asked for it ──▶ free ──▶ sent to the borrower: a loan
-//!   (asked for, or requested by the cell's own cores as their events wait)
-//!   lease over, given back, recalled ── borrower asked for it ──▶ free ──▶ sent to the lender, where it runs
+//!   borrow ── lender's core is unplugged ──▶ free ──▶ plugged into the borrower: a loan
+//!   (by an operator's request, or by the cell's own cores when their events wait)
+//!   lease over, given back, recalled ── borrower's core is unplugged ──▶ free ──▶ plugged into the lender, if it runs
 //! ```
 
 mod debts;
@@ -31,18 +31,18 @@ use isola_abi::management::{
 pub(super) use ways::{Afterwards, Loans};
 use ways::{To, Way};
 
-/// How long a borrower that did not give a core back when it was asked has it until it is asked again, in ns.
+/// If a borrower does not release a core, the time until the supervisor asks again, in ns.
 const ASK_AGAIN_NS: u64 = 20_000_000;
 
-/// How long a cell has a core that it requested itself, in ms.
+/// The lease of a core that a cell's own cores requested, in ms.
 const REQUEST_LEASE_MS: u32 = 1_000;
 
 impl<E: Effects> Cells<E> {
     /// Begins to borrow a core for a running cell.
     ///
     /// # Errors
-    /// [`ManagementError::NoSuchCell`], [`ManagementError::WrongState`], [`ManagementError::OutOfLimits`] where nobody lends
-    /// one, and what is said where the core cannot move. Nothing has changed then.
+    /// Returns [`ManagementError::NoSuchCell`]; [`ManagementError::WrongState`]; [`ManagementError::OutOfLimits`] if no
+    /// cell lends a core; and the errors of [`Self::resize_cores`]. The state is unchanged then.
     pub fn borrow(&mut self, name: &str, lease_ms: u32) -> Result<LoanInfo, ManagementError> {
         let since_ns = self.effects.now_ns();
         let id = self.find(name)?;
@@ -90,7 +90,7 @@ impl<E: Effects> Cells<E> {
         Ok(self.loan_info(&loan))
     }
 
-    /// Borrows a core for a live cell whose own cores request for one, where there is a new request and somebody lends.
+    /// Borrows a core for a running cell whose own cores request one, if there is a new request and a lender.
     pub(super) fn grant_core(&mut self, id: CellId) {
         let Some(cell) = self.cells.get_mut(&id).filter(|cell| cell.spec.lending.borrow_above_us > 0) else {
             return;
@@ -99,16 +99,16 @@ impl<E: Effects> Cells<E> {
         let requests = report::core_requests(self.effects.report(&held.space));
         if core::mem::replace(&mut cell.core_requests, requests) != requests {
             let name = cell.spec.name.clone();
-            // It requests again as long as its events wait.
+            // The cell repeats its request as long as its events wait.
             let _ = self.borrow(&name, REQUEST_LEASE_MS);
         }
     }
 
-    /// Begins to give back the core that a cell has borrowed last.
+    /// Begins to return the core that a cell has borrowed last.
     ///
     /// # Errors
-    /// [`ManagementError::NoSuchCell`], [`ManagementError::OutOfLimits`] where it has borrowed none, and what is said where the
-    /// core cannot move. Nothing has changed then.
+    /// Returns [`ManagementError::NoSuchCell`]; [`ManagementError::OutOfLimits`] if the cell has borrowed no core; and
+    /// the errors of [`Self::resize_cores`]. The state is unchanged then.
     pub fn give_back(&mut self, name: &str) -> Result<LoanInfo, ManagementError> {
         let since_ns = self.effects.now_ns();
         let id = self.find(name)?;
@@ -122,24 +122,24 @@ impl<E: Effects> Cells<E> {
         Ok(self.loan_info(&loan))
     }
 
-    /// Sends back what was lent until now.
+    /// Begins to return the cores whose leases are over.
     pub(super) fn end_leases(&mut self, now: u64) {
         while let Some(loan) = self.loans.lending.due(now) {
-            // Asked again then, unless it is back before.
+            // If the core is not back by then, the supervisor asks again.
             self.loans.lending.put_off(loan.core, now.saturating_add(ASK_AGAIN_NS));
             if !self.loans.is_moving(loan.core) {
-                // A borrower that has other things to do with its cores is asked again.
+                // A borrower with another core request in progress is asked again.
                 let _ = self.send_back(loan, ReturnReason::LeaseOver, now);
             }
         }
     }
 
-    /// Asks the borrower of a core for it.
+    /// Unplugs a core from its borrower.
     fn send_back(&mut self, loan: Loan, why: ReturnReason, since_ns: u64) -> Result<(), ManagementError> {
         let name = self.name_of(loan.borrower).unwrap_or_default();
         self.loans.go_back(loan, Some(loan.borrower), why, since_ns);
         let asked = self.move_core(&name, Change::Less(1), loan.core);
-        // Where the borrower was found to have ended, it goes back all the same.
+        // If the borrower turned out to have ended, the loan is over and the transfer back to the lender continues.
         if asked.is_err() && self.loans.lending.is_lent(loan.core) {
             self.loans.arrive(loan.core);
         }
@@ -148,7 +148,7 @@ impl<E: Effects> Cells<E> {
         Ok(())
     }
 
-    /// Which core would move: of a lender, one that it has not borrowed itself; else a free one.
+    /// Returns the core to transfer: one that the lender owns, or a free one if there is no lender.
     fn first_of(
         &mut self,
         name: &str,
@@ -172,7 +172,7 @@ impl<E: Effects> Cells<E> {
         core.ok_or(ManagementError::CoresExhausted { wanted: 1, free: 0 })
     }
 
-    /// The cores that nobody has.
+    /// Returns the free cores.
     fn free_cores(&self) -> Vec<CoreId> {
         let cores = self.inventory.cores.info().into_iter();
         cores.filter(|core| core.owner == CoreOwner::Free).map(|core| core.id).collect()
@@ -182,7 +182,7 @@ impl<E: Effects> Cells<E> {
         self.cells.get(&id).is_some_and(|cell| matches!(cell.run, Run::Running { .. }))
     }
 
-    /// The running cells, as far as lending goes.
+    /// Returns the running cells without a core request in progress, as parties to lending.
     fn parties(&self) -> Vec<Party> {
         let most = self.inventory.cores.count_for_cells() as u32;
         let party = |cell: &Cell<E>| Party {
@@ -214,7 +214,7 @@ impl<E: Effects> Cells<E> {
         self.record(since_ns, name.as_deref(), event);
     }
 
-    /// What a cell has borrowed.
+    /// Returns a cell's borrowed cores.
     pub(super) fn loans_of(&self, id: CellId) -> Vec<LoanInfo> {
         self.loans.lending.borrowed(id).map(|loan| self.loan_info(&loan)).collect()
     }

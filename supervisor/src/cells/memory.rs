@@ -1,16 +1,17 @@
-//! Memory that comes and goes by request while a cell runs.
+//! Plug and unplug of a running cell's memory by request.
 //!
-//! **What comes** is given as a whole or not at all, as soon as so much is known to be zero (`pending`).
+//! **Plugging** is all or nothing, as soon as enough memory is zero (`pending`).
 //!
-//! **What goes** the cell is asked for, see [`isola_abi::unplug`]: it offers blocks, of which all that could be wrong is
-//! wrong until it was looked at. What is taken is made unreachable for every core of the cell before it is anybody's. A cell
-//! of which a core does not forget it ends. Step by step:
+//! **Unplugging** needs the cell's help, see [`isola_abi::unplug`]: it offers blocks, which the supervisor validates.
+//! It unmaps them and completes a TLB shootdown on all the cell's cores before the blocks have another owner. If a core
+//! does not acknowledge the shootdown, the cell is ended. The steps:
 //!
 //! ```text
-//!             ask                    offer: take it, settle              acknowledged
-//!   (request) ----> Asked ------------------------------------> Settled ------------> ask again, as long as there is more
-//!                     |  time is up: settle, nothing taken         |                   or (done)
-//!                     +--------------------------------------------+--> (done; nothing is given before it is acknowledged)
+//!              reclaim request       offer: unplug, answer            acknowledged
+//!    (request) -------------> Asked ---------------------> Settled --------------> ask again while memory is missing,
+//!                               |                            |                     else (done)
+//!                               | deadline: answer "nothing" | deadline
+//!                               +----------------------------+--> (done; no memory is plugged before acknowledgement)
 //! ```
 
 use super::Cells;
@@ -27,28 +28,28 @@ use isola_abi::management::{Change, JournalEvent, Kept, ManagementError, MemoryR
 use isola_abi::size::ByteSize;
 use isola_abi::unplug::Rest;
 
-/// How long a cell may take to give memory back, in ns. Generous: it answers between two events.
+/// How long a cell may take for a reclaim request, in ns. Generous: the cell answers between two events.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
-/// After how long a cell is asked again whose cores were giving back what they keep, in ns.
+/// If a cell's cores are still returning cached memory, the time until the cell is asked again, in ns.
 const SOON_NS: u64 = 1_000_000;
 
-/// How often it is asked again for that.
+/// How often the cell is asked again for that reason.
 const SOON_TIMES: u32 = 5;
 
-/// What came of a request to resize a cell's memory.
+/// The result of a request to resize a cell's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resize {
-    /// It is done.
+    /// The memory is resized.
     Done(MemoryResized),
-    /// The cell was asked, or its memory is being scrubbed; [`Cells::take_resized`] has the answer.
+    /// The cell was asked to unplug, or memory is being scrubbed; [`Cells::take_resized`] will have the answer.
     Asked(Ticket),
 }
 
-/// The answer to a request that had to wait for its cell.
+/// The answer to a request that had to wait.
 pub type Resized = (Ticket, Result<MemoryResized, ManagementError>);
 
-/// A cell gives memory back.
+/// An unplug of memory in progress.
 #[derive(Debug)]
 pub(super) struct Shrink {
     ticket: Ticket,
@@ -57,25 +58,25 @@ pub(super) struct Shrink {
     had: u64,
     wanted: u64,
     step: Step,
-    /// How often it may still be asked again for what it has soon.
+    /// How often the cell may still be asked again because its cores are returning cached memory.
     soon_left: u32,
-    /// How much the cell says that it has moved.
+    /// Bytes that the cell reports as migrated to free chunks.
     moved_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// The request of that number is open.
+    /// The reclaim request with this number is open.
     Asked(u32),
-    /// An offer was settled; when the cell has seen that, and not before then, it is asked again.
+    /// An offer was answered. Once the cell has acknowledged the answer, and not before `again_ns`, it is asked again.
     Settled { again_ns: u64 },
-    /// The last offer was settled. The request is answered once the cell has acknowledged that: from then on it can be
+    /// The last offer was answered. The request is answered once the cell has acknowledged that; then the cell can be
     /// resized again.
     Acknowledging { kept: Option<Kept> },
 }
 
 impl Shrink {
-    /// When to look again at the latest.
+    /// Returns when to check the cell at the latest.
     pub(super) fn next_ns(&self) -> u64 {
         match self.step {
             Step::Settled { again_ns } if again_ns > 0 => again_ns.min(self.deadline_ns),
@@ -85,13 +86,13 @@ impl Shrink {
 }
 
 impl<E: Effects> Cell<E> {
-    /// The most memory that the cell may have when it asks for more: what it has, at the least.
+    /// Returns the most memory that the cell may have by requests, in bytes: at least its present memory.
     pub(super) fn limit_bytes(&self) -> u64 {
         let limit = self.growth.limit.unwrap_or_else(|| memory_max_bytes(&self.spec, self.memory_bytes));
         limit.max(self.memory_bytes)
     }
 
-    /// That, as the cell is told: of the memory that it knows of.
+    /// Returns the limit without stack memory, which the cell does not count.
     pub(super) fn told_limit_bytes(&self) -> u64 {
         self.limit_bytes().saturating_sub(self.growth.stack_bytes)
     }
@@ -110,11 +111,12 @@ impl<E: Effects> Cell<E> {
 }
 
 impl<E: Effects> Cells<E> {
-    /// Gives a running cell memory, or asks it for some, or says whether that could be.
+    /// Plugs memory into a running cell, begins to unplug some, or reports whether that is possible.
     ///
     /// # Errors
-    /// [`ManagementError::NoSuchCell`]; [`ManagementError::WrongState`] where it does not run;
-    /// [`ManagementError::BeingResized`]; [`ManagementError::CoreAtLarge`]; all that is about limits and exhaustion. Nothing has changed then.
+    /// Returns [`ManagementError::NoSuchCell`]; [`ManagementError::WrongState`] if the cell does not run;
+    /// [`ManagementError::BeingResized`]; [`ManagementError::CoreAtLarge`]; and the errors about limits and exhausted
+    /// resources. The state is unchanged then.
     pub fn resize_memory(
         &mut self,
         name: &str,
@@ -167,12 +169,12 @@ impl<E: Effects> Cells<E> {
         }
     }
 
-    /// The answers that had to wait for their cells since this was last asked.
+    /// Returns the delayed answers since the last call.
     pub fn take_resized(&mut self) -> Vec<Resized> {
         core::mem::take(&mut self.resized)
     }
 
-    /// Whether the cell has seen what became of the last offer that it made, or could have made.
+    /// Returns whether the cell has acknowledged the answer to its last offer.
     pub(super) fn is_settled(&self, cell: &Cell<E>) -> bool {
         cell.growth.settled == 0
             || cell
@@ -181,7 +183,7 @@ impl<E: Effects> Cells<E> {
     }
 
     fn check_growth(&self, cell: &Cell<E>, more: u64) -> Result<(), ManagementError> {
-        // Images that nobody uses give way.
+        // Idle images are evicted if needed.
         let free = self.inventory.memory.available() + self.images.idle_bytes();
         if more > free {
             return Err(ManagementError::MemoryExhausted { wanted: ByteSize(more), free: ByteSize(free) });
@@ -190,13 +192,14 @@ impl<E: Effects> Cells<E> {
         if places == 0 { Err(ManagementError::MemoryScattered { pieces: 1, places: 0 }) } else { Ok(()) }
     }
 
-    /// Whether the cell, as it says, can do with so much: with a sixteenth of its pool free, so that it is not short.
+    /// Checks, by the cell's report, whether the wanted memory leaves a sixteenth of the cell's pool free, so that
+    /// there is no memory pressure.
     fn check_shrink(&self, cell: &Cell<E>, wanted: u64) -> Result<(), ManagementError> {
         let Some(report) = cell.report(&self.effects) else { return Ok(()) };
         let usage = report::memory(report);
         let (total, used) = (usage.total.0.min(cell.memory_bytes), usage.used.0.min(usage.total.0));
         let used = used.min(total);
-        // What the cell has not entered in its page allocator yet, as it has just come, it does not use.
+        // Plugged memory that the cell's page allocator has not added yet counts as unused.
         let least = cell.image_bytes.saturating_add(used).saturating_add(used / 15);
         let least = least.next_multiple_of(CHUNK).min(cell.memory_bytes);
         if wanted < least {
@@ -205,7 +208,7 @@ impl<E: Effects> Cells<E> {
         Ok(())
     }
 
-    /// Gives a running cell memory until it has so much.
+    /// Plugs memory into a running cell until it has `wanted` bytes.
     pub(super) fn give(&mut self, id: CellId, wanted: u64, began: u64) -> Result<MemoryResized, Obstacle> {
         let gone = || ManagementError::NoSuchCell(alloc::string::String::new());
         let cell = self.cells.get(&id).ok_or_else(gone)?;
@@ -213,7 +216,7 @@ impl<E: Effects> Cells<E> {
         if !matches!(cell.run, Run::Running { .. }) {
             return Err(cell.wrong_state().into());
         }
-        // A cell may have grown by itself while this waited.
+        // The cell may have grown by its own requests while this request waited.
         let more = wanted.saturating_sub(had);
         self.check_growth(cell, more)?;
         let Some(cell) = self.cells.get_mut(&id) else { return Err(gone().into()) };
@@ -236,11 +239,11 @@ impl<E: Effects> Cells<E> {
             let node = self.inventory.memory.node_of(range.start).unwrap_or(NodeId(0));
             match self.effects.extend(&mut held.space, block, node) {
                 Ok(()) => cell.memory_bytes += range.len_bytes,
-                // There was a place for it.
+                // Not expected, as the number of blocks was checked.
                 Err(block) => self.inventory.memory.put(alloc::vec![block]),
             }
         }
-        // What was taken from it on request it may ask for again from here on.
+        // The limit after an earlier unplug no longer applies.
         cell.growth.limit = None;
         cell.growth.tell_refusals_again();
         let limit_bytes = cell.told_limit_bytes();
@@ -267,7 +270,7 @@ impl<E: Effects> Cells<E> {
         });
     }
 
-    /// Goes on with what a live cell gives back, as far as it has answered.
+    /// Advances an unplug in progress as far as the cell has answered.
     pub(super) fn shrink(&mut self, id: CellId) {
         let now = self.effects.now_ns();
         let Some(cell) = self.cells.get(&id) else { return };
@@ -291,7 +294,7 @@ impl<E: Effects> Cells<E> {
                 shrink.step = Step::Asked(self.effects.request_unplug(&held.space, missing));
             }
             Step::Settled { .. } if now >= deadline_ns => self.end_shrink(id, Some(Kept::NotInTime)),
-            // From here on its doorbell is waited for.
+            // From here on the supervisor waits for the cell's notification.
             Step::Settled { again_ns } if now >= again_ns => {
                 let shrink = self.cells.get_mut(&id).and_then(|cell| cell.shrink.as_mut());
                 shrink.into_iter().for_each(|shrink| shrink.step = Step::Settled { again_ns: 0 });
@@ -304,18 +307,18 @@ impl<E: Effects> Cells<E> {
         }
     }
 
-    /// Takes what a cell offers, as far as it is what was asked for.
+    /// Unplugs the offered blocks, up to the wanted number of bytes.
     fn accept(&mut self, id: CellId, offered: &Offered, now: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         if cell.moves.has_lost() {
-            // It was lost since they were asked for, and would not forget them.
+            // A core was lost after the reclaim request, and would not acknowledge a shootdown.
             self.settle(id, 0);
             return self.end_shrink(id, Some(Kept::CoreAtLarge));
         }
         let (Body::Held(held), Some(shrink)) = (&mut cell.body, &mut cell.shrink) else { return };
         shrink.moved_bytes = shrink.moved_bytes.saturating_add(offered.moved_bytes);
         let mut missing = cell.memory_bytes.saturating_sub(shrink.wanted);
-        // More than was asked for is not taken; a block of no length is none.
+        // The supervisor unplugs no more than the wanted bytes; an empty range replaces each block beyond them.
         let wanted = |block: &PhysRange| {
             let fits = block.len_bytes <= missing;
             missing -= if fits { block.len_bytes } else { 0 };
@@ -360,7 +363,7 @@ impl<E: Effects> Cells<E> {
         }
     }
 
-    /// Ends what is open of a cell's offers.
+    /// Answers the cell's offer, or withdraws the reclaim request if there is none.
     fn settle(&mut self, id: CellId, taken: u32) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let Some(Shrink { step, .. }) = &cell.shrink else { return };
@@ -379,7 +382,7 @@ impl<E: Effects> Cells<E> {
         let Some(Shrink { ticket, since_ns, had, wanted, moved_bytes, .. }) = cell.shrink.take() else {
             return;
         };
-        // What was taken from it on request it does not take back by itself.
+        // The cell may not take the unplugged memory back by a request.
         cell.growth.limit = Some(cell.memory_bytes);
         if let Body::Held(held) = &cell.body {
             self.effects.set_limit(&held.space, cell.told_limit_bytes());
@@ -389,7 +392,7 @@ impl<E: Effects> Cells<E> {
         self.resized.push((ticket, Ok(MemoryResized { moved: ByteSize(moved_bytes), ..resized })));
     }
 
-    /// A cell ends, or is told to: what it was to give back is no matter any more.
+    /// Ends an unplug in progress, as the cell ends or is stopped.
     pub(super) fn forget_shrink(&mut self, id: CellId) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         if let Some(shrink) = cell.shrink.take() {

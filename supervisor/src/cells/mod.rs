@@ -1,45 +1,48 @@
-//! The cells, and what becomes of them.
+//! The cells and their life cycle.
 //!
 //! ```text
-//!               start                 asked to stop               in time, or not at all
-//!    Created ----------> Running ----------------------> Stopping ----------------------+
-//!                         |   |                             |                           |
-//!       says it is done   |   |  says it crashed, or hangs  |  time is up               |
-//!                         v   v                             v                           |
-//!     create once more  Exited Crashed                   Killed <- - - - - - - - - - - -+
-//!    Created <--------- any of these, holding nothing ---------> forgotten   (or Exited, Crashed)
+//!               start             stop request             deadline
+//!    Created ----------> Running --------------> Stopping ----------> Killed
+//!                           |                       |
+//!         exit, crash, hang |                       | exit, crash
+//!                           v                       |
+//!                   Exited or Crashed <-------------+
 //! ```
 //!
-//! An end is always the same, whatever led to it: the cores are taken back by force, then the device is reset,
-//! then the cell's last words are read, and at once all that it held is free again: cores, device, and last the
-//! memory, as it is (see [`crate::inventory::memory`] for who scrubs it). Of the cell there is only a record
-//! then. Memory is free only when nothing is left that could write to it: where a core or a device did not come
-//! back, memory and device go to the quarantine instead, and stay there.
+//! `recreate` leads from `Exited`, `Crashed` and `Killed` back to `Created`; `destroy` removes the record of a cell in
+//! any of these four states.
 //!
-//! A cell that has ended can be created once more: under its id, with its log, in other memory and on whichever
-//! cores are free then, from its image, as long as that is kept (see [`crate::images`]).
+//! All ends follow one sequence, whatever their cause. The supervisor reclaims the cores by INIT, resets the device,
+//! reads the report a last time, and then returns cores, device and memory to the inventory; the memory is not scrubbed
+//! yet (see [`crate::inventory::memory`]). Only a record of the cell remains. Memory is free only if nothing can still
+//! write to it: if a core or a device does not come back, memory and device stay in quarantine instead.
 //!
-//! Everything happens in calls: requests, doorbells ([`Cells::doorbell`]), time ([`Cells::tick`]) and slices of work
-//! ([`Cells::work`]). No call waits for anything, and each does a bounded amount of work; no time passes unless
-//! [`Cells::next_deadline_ns`] says when to look again.
+//! An ended cell can be created again: under its id, with its log continued, on any free cores and memory, from its
+//! image, as long as the image store has it (see [`crate::images`]).
 //!
-//! | file | what |
+//! All work happens in calls: requests, notifications ([`Cells::doorbell`]), deadlines ([`Cells::tick`]) and slices of
+//! work ([`Cells::work`]). Each does a bounded amount of work, and none waits for a cell, except for the return of
+//! reclaimed cores and the acknowledgement of a TLB shootdown. [`Cells::next_deadline_ns`] says when to call
+//! [`Cells::tick`].
+//!
+//! | file | contents |
 //! |---|---|
 //! | `cell` | a cell's record |
-//! | `create` | create, create once more, start, destroy |
-//! | `end` | stop, doorbell, end |
-//! | `images` | the images that are kept |
-//! | `grow` | cells that ask for more memory |
-//! | `restart` | cells that are started again by themselves |
-//! | `memory` | memory that comes and goes by request |
-//! | `pending` | requests and restarts that wait for memory to be scrubbed, or an image to be measured |
-//! | `force` | cores that are taken from the middle of what they do |
-//! | `moves` | cores that come and leave while a cell runs |
-//! | `keep`, `checkpoint`, `recover` | what outlives this supervisor, of cells and beside them, and how the next one begins |
-//! | `ticket` | which request an answer that comes later belongs to |
-//! | `lend` | cores that cells have for a while |
-//! | `watch` | cells that stand still |
-//! | `info` | what is told of cells and machine |
+//! | `create` | create, recreate, start, destroy |
+//! | `end` | stop, notification, end |
+//! | `images` | requests about the image store |
+//! | `grow` | memory requests of cells |
+//! | `restart` | restarts by policy |
+//! | `memory` | resizing of a cell's memory by request |
+//! | `pending` | requests and restarts that wait for memory to be scrubbed, or for an image to be hashed |
+//! | `force` | forced core reclaim |
+//! | `moves` | plug and unplug of cores |
+//! | `keep`, `checkpoint`, `recover` | saved cell state, the supervisor checkpoint, and recovery after a restart |
+//! | `ticket` | identifiers of requests that are answered later |
+//! | `lend` | core loans |
+//! | `query` | queries to cells |
+//! | `watch` | the watchdog for hung cells |
+//! | `info` | information on cells and machine, for responses |
 
 mod cell;
 mod checkpoint;
@@ -79,34 +82,34 @@ use cell::Cell;
 use isola_abi::id::CellId;
 use isola_abi::management::{CoresResized, Decision, JournalEvent, MAX_NAME_LEN, ManagementError};
 
-/// How long a slice of scrubbing takes, in ns: notifications and requests are served between two.
+/// The length of a scrub slice, in ns. Notifications and requests are served between two slices.
 const SCRUB_SLICE_NS: u64 = 300_000;
 
-/// How much is scrubbed in a slice at most, in bytes: half a million instructions' work.
+/// The most bytes that a slice scrubs: half a million instructions' work.
 pub(crate) const SCRUB_SLICE: u64 = 1 << 20;
 
-/// How much is scrubbed before somebody looks at the clock, in bytes: some ten microseconds' work.
+/// The bytes scrubbed between two readings of the clock: some ten microseconds' work.
 const SCRUB_STEP: u64 = 16 << 10;
 
-/// The inventory of a machine of these effects.
+/// The inventory of a machine with the effects `E`.
 pub type InventoryOf<E> = Inventory<<E as Effects>::Memory, <E as Effects>::Core, <E as Effects>::Device>;
 
-/// What was found out while the machine came up.
+/// Facts that were measured during boot.
 #[derive(Clone, Copy, Debug)]
 pub struct Boot {
-    /// Time of day of the supervisor's first instruction, in ns since 1970-01-01 UTC.
+    /// The time of day of the supervisor's first instruction, in ns since 1970-01-01 UTC.
     pub unix_ns: u64,
-    /// From there to the first request that it could answer, in ns.
+    /// The time from the first instruction until the supervisor could answer requests, in ns.
     pub ready_ns: u64,
-    /// Rate of the time-stamp counter.
+    /// The rate of the time-stamp counter, in Hz.
     pub tsc_hz: u64,
-    /// Bytes of memory that the supervisor keeps for itself.
+    /// Bytes of memory that the supervisor itself uses.
     pub memory_supervisor: u64,
-    /// How often the supervisor has restarted.
+    /// The number of the supervisor's restarts.
     pub restarts: u32,
 }
 
-/// All cells of the machine, and all that they are made of.
+/// All cells of the machine, with the inventory, the image store and the journal.
 pub struct Cells<E: Effects> {
     effects: E,
     inventory: InventoryOf<E>,
@@ -122,31 +125,31 @@ pub struct Cells<E: Effects> {
     pending: Vec<pending::Pending>,
     tickets: ticket::Tickets,
     quarantine: Vec<Quarantined<E>>,
-    /// Memory that a supervisor before this one has lost.
+    /// Bytes of memory that an earlier incarnation could not recover, and that stay out of use.
     withheld_bytes: u64,
     loans: lend::Loans,
 }
 
-/// What a cell held to which something that did not come back may still write.
+/// The resources of an ended cell to which a lost core or device may still write.
 struct Quarantined<E: Effects> {
     memory_bytes: u64,
-    /// Kept, so that nobody else gets them.
+    /// Kept so that they are never used again.
     _parts: (E::Space, Option<E::Device>),
 }
 
-/// All that has memory.
+/// All owners of memory.
 #[cfg(test)]
 pub(crate) struct Parts<'a, E: Effects> {
     pub(crate) effects: &'a E,
     pub(crate) memory: &'a crate::inventory::Memory<E::Memory>,
     pub(crate) store: &'a Images<E::Memory>,
-    /// The cells that hold something, and those to whose memory something may still write.
+    /// The spaces of cells with resources; `out_of_use` has those in quarantine.
     pub(crate) held: Vec<&'a E::Space>,
     pub(crate) out_of_use: Vec<&'a E::Space>,
 }
 
 impl<E: Effects> Cells<E> {
-    /// No cells, on a machine that has just come up.
+    /// Returns no cells, on a machine that has just booted.
     pub fn new(effects: E, inventory: InventoryOf<E>, boot: Boot) -> Self {
         let mut cells = Self::with_journal(effects, inventory, boot, Journal::new());
         cells.write_entry(boot.unix_ns, boot.ready_ns, None, JournalEvent::Boot);
@@ -174,19 +177,19 @@ impl<E: Effects> Cells<E> {
         }
     }
 
-    /// What the machine can do.
+    /// Returns the machine's hardware operations.
     pub fn effects(&mut self) -> &mut E {
         &mut self.effects
     }
 
-    /// What is left where a supervisor goes wrong: the machine, and what is in the memory of images.
+    /// Returns the parts that survive a failure of the supervisor: the machine, and the memory of the image store.
     #[cfg(test)]
     pub(crate) fn into_parts(self) -> (E, Vec<crate::effects::SharedOf<E>>) {
         let Self { effects, images, .. } = self;
         (effects, images.into_memory())
     }
 
-    /// Who has what, for a look at all of it.
+    /// Returns all owners of memory, for a check of all ranges.
     #[cfg(test)]
     pub(crate) fn parts(&self) -> Parts<'_, E> {
         let held = self.cells.values().filter_map(Cell::held).map(|held| &held.space);
@@ -199,17 +202,17 @@ impl<E: Effects> Cells<E> {
         }
     }
 
-    /// What the machine has.
+    /// Returns the inventory.
     pub fn inventory(&mut self) -> &mut InventoryOf<E> {
         &mut self.inventory
     }
 
-    /// The journal.
+    /// Returns the journal.
     pub fn journal(&self) -> &Journal {
         &self.journal
     }
 
-    /// Enters something in the journal that took from `since_ns` until now.
+    /// Enters an event in the journal that lasted from `since_ns` until now.
     pub fn record(&mut self, since_ns: u64, cell: Option<&str>, event: JournalEvent) {
         let now = self.effects.now_ns();
         self.write_entry(self.unix_ns(now), now.saturating_sub(since_ns), cell, event);
@@ -222,10 +225,10 @@ impl<E: Effects> Cells<E> {
         }
     }
 
-    /// Enters a decision in the journal that somebody else made.
+    /// Enters a decision of another program in the journal.
     ///
     /// # Errors
-    /// [`ManagementError::OutOfLimits`] where it is too long.
+    /// Returns [`ManagementError::OutOfLimits`] or [`ManagementError::BadName`] if a text is too long.
     pub fn note(
         &mut self,
         cell: Option<&str>,
@@ -241,22 +244,22 @@ impl<E: Effects> Cells<E> {
         Ok(())
     }
 
-    /// The id of the cell of that name.
+    /// Returns the id of the cell with that name.
     ///
     /// # Errors
-    /// [`ManagementError::NoSuchCell`].
+    /// Returns [`ManagementError::NoSuchCell`] if there is none.
     pub fn find(&self, name: &str) -> Result<CellId, ManagementError> {
         let found = self.cells.values().find(|cell| cell.spec.name == name);
         found.map(|cell| cell.id).ok_or_else(|| ManagementError::NoSuchCell(shorten(name)))
     }
 
-    /// The cells that have ended since this was last asked.
+    /// Returns the cells that have ended since the last call.
     pub fn take_ended(&mut self) -> Vec<CellId> {
         core::mem::take(&mut self.ended)
     }
 
-    /// Does a slice of work that somebody waits for, or else scrubs free memory for a moment: so little that
-    /// notifications can wait for it. Returns whether there is more to do.
+    /// Does a slice of the work for which a request waits; otherwise scrubs free memory for [`SCRUB_SLICE_NS`]. A slice
+    /// is short enough for notifications to wait for it. Returns whether there is more to do.
     pub fn work(&mut self) -> Scrub {
         if self.measure() || self.do_pending() {
             return Scrub::Unfinished;
@@ -270,20 +273,20 @@ impl<E: Effects> Cells<E> {
                 break;
             }
         }
-        // Only a chunk more that is zero changes what cells that wait are answered.
+        // The answers to waiting cells change only when another chunk is zero.
         if scrub == Scrub::Finished || self.inventory.memory.dirty() < dirty {
             self.grow_waiting();
         }
         if self.pending.is_empty() { scrub } else { Scrub::Unfinished }
     }
 
-    /// Time of day, in ns since 1970-01-01 UTC.
+    /// Returns the time of day at `now_ns`, in ns since 1970-01-01 UTC.
     fn unix_ns(&self, now_ns: u64) -> u64 {
         self.boot.unix_ns.saturating_add(now_ns)
     }
 }
 
-/// A name as it can be repeated to the asker: not longer than a name can be.
+/// Truncates a name to the longest length of a name, for use in a response.
 pub fn shorten(name: &str) -> String {
     let end = name.floor_char_boundary(MAX_NAME_LEN);
     name.get(..end).unwrap_or_default().into()

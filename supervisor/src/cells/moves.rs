@@ -1,17 +1,18 @@
-//! Cores that come to a cell while it runs, and leave it (RainForest 4.1, 5.3).
+//! Plug and unplug of a running cell's cores (RainForest 4.1, 5.3).
 //!
-//! A core that comes is sent to a vacant place, and is the cell's at once; what is waited for is that it says so. One that
-//! is to leave is asked to: the cell hands on what the core carries, says so, and then the core is taken back. From a cell
-//! that does not within the limit it is taken by [force](super::force). Where that fails as well, the core is told to
-//! stay, and whatever the cell answers last is taken for its word.
+//! A plugged core is sent to a vacant core slot and belongs to the cell at once; the supervisor only waits for its
+//! acknowledgement. For an unplug the supervisor orders the core to leave: the core passes its vcores to another core
+//! and acknowledges, and the supervisor reclaims it. If the cell does not comply in time, the core is reclaimed by
+//! [force](super::force). If that fails as well, the core is ordered to stay, and the cell's last acknowledgement
+//! decides.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | this | what is under way, and what becomes of it |
-//! | `request` | what is asked for, and the answer |
-//! | `come` | places made ready, and cores sent there |
-//! | `leave` | cores asked for, and taken |
-//! | `resume` | what a supervisor before this one has begun |
+//! | this | moves in progress and their outcomes |
+//! | `request` | requests and their answers |
+//! | `come` | stacks for core slots, and cores sent there |
+//! | `leave` | cores ordered to leave, and their reclaim |
+//! | `resume` | moves that a failed supervisor has begun |
 
 mod come;
 mod leave;
@@ -32,77 +33,77 @@ use request::Asked;
 pub use request::{CoresResize, CoresWanted};
 pub(super) use resume::Ordered;
 
-/// What is under way of a cell's cores.
+/// The moves of a cell's cores, and the request for them.
 #[derive(Debug)]
 pub(super) struct Moves {
     under_way: Vec<Move>,
     request: Option<Asked>,
-    /// What cores that were taken by force were in the middle of.
+    /// The suspended contexts of cores that were taken by force.
     pub(super) suspended: SetAside,
     /// Whether a core did not come back, and may still write to the cell's memory.
     has_lost: bool,
 }
 
-/// A core on its way.
+/// A core that joins or leaves the cell.
 #[derive(Debug)]
 struct Move {
     place: usize,
     core: CoreId,
-    /// The last order that it was given.
+    /// The last order to the core.
     order: Order,
     way: Way,
     since_ns: u64,
     deadline_ns: u64,
 }
 
-/// Which way.
+/// The kind of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Coming,
     Leaving,
-    /// It was to leave, and is to yield, as it took too long. It will be forced so often still.
+    /// The core should have left in time, and is ordered to yield. The NMI is repeated up to `attempts` times.
     Yielding {
         attempts: u32,
     },
-    /// It was to leave, and is to stay, as it did not. It may still leave, or yield.
+    /// The core did not leave or yield, and is ordered to stay. It may still carry out the earlier order.
     Staying,
 }
 
 impl Moves {
-    /// Of a cell that has just been built.
+    /// Returns the moves of a cell that has just been built: none.
     pub(super) fn new() -> Self {
         Self { under_way: Vec::new(), request: None, suspended: SetAside::default(), has_lost: false }
     }
 
-    /// The cell has ended. Returns the request of whoever waits to be told what came of it.
+    /// Drops all moves, as the cell has ended. Returns the ticket of the request in progress.
     pub(super) fn end(&mut self) -> Option<Ticket> {
         self.under_way.clear();
         self.suspended.clear();
         self.request.take().map(|asked| asked.ticket)
     }
 
-    /// Whether a core did not come back, and may still write to the cell's memory.
+    /// Returns whether a core did not come back, and may still write to the cell's memory.
     pub(super) fn has_lost(&self) -> bool {
         self.has_lost
     }
 
-    /// Whether cores are on their way that somebody waits for.
+    /// Returns whether a request to move cores is in progress.
     pub(super) fn is_under_way(&self) -> bool {
         self.request.is_some()
     }
 
-    /// Whether that core was asked for, and is still to come free.
+    /// Returns whether the core is to leave, and has not left yet.
     pub(super) fn is_leaving(&self, core: CoreId) -> bool {
         let leaves = |a_move: &Move| matches!(a_move.way, Way::Leaving | Way::Yielding { .. });
         self.under_way.iter().any(|a_move| a_move.core == core && leaves(a_move))
     }
 
-    /// When somebody has taken too long, or is to be rotated.
+    /// Returns the next deadline of a move or a rotation.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         self.answer_by_ns().into_iter().chain(self.suspended.deadline_ns()).min()
     }
 
-    /// When somebody who is waited for has taken too long.
+    /// Returns the next deadline of an awaited move; `None` if the request can be answered.
     fn answer_by_ns(&self) -> Option<u64> {
         let awaited = |a_move: &&Move| !matches!(a_move.way, Way::Staying);
         self.under_way.iter().filter(awaited).map(|a_move| a_move.deadline_ns).min()
@@ -110,7 +111,7 @@ impl Moves {
 }
 
 impl<E: Effects> Cells<E> {
-    /// Takes over what a live cell says of its cores on their way.
+    /// Acts on the cell's acknowledgements.
     pub(super) fn settle_moves(&mut self, id: CellId) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let Body::Held(held) = &cell.body else { return };
@@ -121,7 +122,8 @@ impl<E: Effects> Cells<E> {
                 (report::carried_out(report, a_move.place), report::yielded(report, a_move.place));
             let outcome = match a_move.way {
                 Way::Coming if said == a_move.order => Outcome::Came,
-                // By whichever order since it came: nothing runs there any more.
+                // Any acknowledged order to leave counts, even if the order has changed since: the slot runs nothing
+                // any more.
                 Way::Leaving | Way::Yielding { .. } | Way::Staying if said.kind == OrderKind::Leave => {
                     Outcome::Gone(Gone::Left)
                 }
@@ -145,14 +147,14 @@ impl<E: Effects> Cells<E> {
         self.answer_resize(id);
     }
 
-    /// Acts on cores that have taken too long.
+    /// Acts on moves whose deadlines have passed.
     pub(super) fn expire_moves(&mut self, id: CellId, now: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let Body::Held(held) = &cell.body else { return };
         let (mut came, mut forced) = (Vec::new(), Vec::new());
         cell.moves.under_way.retain_mut(|a_move| match a_move.way {
             _ if a_move.deadline_ns > now => true,
-            // It is there; that the cell has seen it is its own affair.
+            // The core is in the cell, whether or not the cell acknowledges it.
             Way::Coming => {
                 came.push((a_move.core, a_move.since_ns));
                 false
@@ -192,14 +194,14 @@ impl<E: Effects> Cells<E> {
         self.settle_moves(id);
     }
 
-    /// Enters in the journal that a core has come.
+    /// Enters the arrival of a core in the journal.
     fn note_came(&mut self, id: CellId, core: CoreId, since_ns: u64) {
         let Some(cell) = self.cells.get(&id) else { return };
         let cores = cell.core_count() as u32;
         self.note_move(id, JournalEvent::CoreCame { core, cores }, core, since_ns);
     }
 
-    /// Enters in the journal that a core has come or gone.
+    /// Enters the arrival or departure of a core in the journal and in the request.
     fn note_move(&mut self, id: CellId, event: JournalEvent, core: CoreId, since_ns: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let name = cell.spec.name.clone();
@@ -210,7 +212,7 @@ impl<E: Effects> Cells<E> {
     }
 }
 
-/// What became of a core on its way.
+/// The outcome of a move.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
     Came,
@@ -218,11 +220,11 @@ enum Outcome {
     Stays,
 }
 
-/// How a cell has let go of a core.
+/// How a core has left.
 #[derive(Clone, Copy, Debug)]
 enum Gone {
-    /// The core carries nothing any more.
+    /// The core passed its vcores on.
     Left,
-    /// What it was in the middle of is suspended.
+    /// The core's event is suspended.
     Yielded,
 }

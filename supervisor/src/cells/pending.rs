@@ -1,14 +1,14 @@
-//! Requests and restarts that wait: until enough memory is zero, or until an image is measured.
+//! Pending requests and restarts: they wait until enough memory is zero, or an image is hashed.
 //!
-//! Nothing is scrubbed or hashed within a request. A request for which too little memory is zero reserves its bytes in
-//! the inventory and becomes a [`Pending`] one; [`Cells::work`] scrubs and hashes in slices, and does what is pending as
-//! soon as it can be done, one a slice. Between two slices the supervisor serves notifications, requests and
-//! deadlines as ever.
+//! A request does not hash, and scrubs no more than one chunk for a plugged core's stacks. A request that lacks zero
+//! memory reserves bytes in the inventory and becomes a [`Pending`] one. [`Cells::work`] scrubs and hashes in slices,
+//! and completes pending requests as soon as possible, one a slice. Between two slices the supervisor serves
+//! notifications, requests and deadlines as usual.
 //!
-//! A pending request owns nothing but its reservation, and nothing is written down of it. So it is checked as a whole
-//! once more when it is done, and refused then where cores, devices or names have gone to others; and a supervisor
-//! that restarts forgets it without loss. A restart that was due is still due in the checkpoint. Pending requests end
-//! with the connection that made them, and those about a cell when the cell ends or is forgotten.
+//! A pending request owns only its reservation and is not persisted. It is therefore validated again as a whole when it
+//! completes, and refused if cores, devices or names were taken meanwhile; a restarted supervisor forgets it without
+//! loss. A due restart is still due in the checkpoint. Pending requests end with the connection that made them; those
+//! about a cell also when the cell ends or is removed.
 
 use super::ticket::Ticket;
 use super::{Cells, shorten};
@@ -19,27 +19,27 @@ use isola_abi::id::{CellId, NodeId};
 use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{CellSpec, JournalEvent, ManagementError};
 
-/// What a request does once it can be done.
+/// The operation of a pending request.
 #[derive(Debug)]
 pub(super) enum Job {
     Create(Box<CellSpec>),
     Recreate(CellId),
-    /// A restart by the cell's policy: nobody waits for an answer.
+    /// A restart by the cell's policy, which has no requester.
     Restart(CellId),
-    /// Gives a running cell memory until it has so many bytes.
+    /// Plugs memory into a running cell until it has this number of bytes.
     Give(CellId, u64),
 }
 
-/// What has to be there before a request can be done.
+/// The prerequisite of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
-    /// So many bytes of zero memory, of that node as far as possible.
+    /// This number of zero bytes, on that node as far as possible.
     Memory(u64, NodeId),
-    /// That image, measured.
+    /// The image with this digest, hashed.
     Image(ImageDigest),
 }
 
-/// Why a request is not done now.
+/// The reason why a request is not done now.
 #[derive(Debug)]
 pub(super) enum Obstacle {
     Refused(ManagementError),
@@ -52,7 +52,7 @@ impl From<ManagementError> for Obstacle {
     }
 }
 
-/// A request that waits.
+/// A pending request.
 #[derive(Debug)]
 pub(super) struct Pending {
     ticket: Ticket,
@@ -61,17 +61,17 @@ pub(super) struct Pending {
     need: Need,
 }
 
-/// Whether a cell was created, or is going to be.
+/// The result of a request to create a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Created {
-    /// It was.
+    /// The cell was created.
     Done(CellId),
-    /// Its memory is being scrubbed; [`Cells::take_created`] has the answer.
+    /// The cell's memory is being scrubbed, or its image hashed; [`Cells::take_created`] will have the answer.
     Pending(Ticket),
 }
 
 impl Job {
-    /// The cell that it is about, where there is one yet.
+    /// Returns the cell that the operation is about, unless it has yet to be created.
     fn cell(&self) -> Option<CellId> {
         match self {
             Self::Create(_) => None,
@@ -81,23 +81,23 @@ impl Job {
 }
 
 impl<E: Effects> Cells<E> {
-    /// The answers to requests that had to wait for their cells' memory since this was last asked.
+    /// Returns the delayed answers to requests to create a cell since the last call.
     pub fn take_created(&mut self) -> Vec<(Ticket, Result<CellId, ManagementError>)> {
         core::mem::take(&mut self.created)
     }
 
-    /// Whether anybody waits for slices of work: then they come before sleep, and before a long series of requests.
+    /// Returns whether a request waits for slices of work, which then precede sleep and a long series of requests.
     pub fn is_waited_for(&self) -> bool {
         self.is_measuring() || !self.pending.is_empty()
     }
 
-    /// Ends the requests of a peer that has gone.
+    /// Ends the requests of a peer that has disconnected.
     pub fn forget_requests(&mut self) {
         self.cancel(|job| !matches!(job, Job::Restart(_)));
         self.created.clear();
     }
 
-    /// Creates a cell now, or when there is zero memory for it.
+    /// Returns the created cell, or makes the request pending if it has to wait.
     pub(super) fn begin_create(
         &mut self,
         job: Job,
@@ -111,7 +111,7 @@ impl<E: Effects> Cells<E> {
         }
     }
 
-    /// Notes a request that has to wait.
+    /// Makes a request pending.
     pub(super) fn put_off(&mut self, job: Job, since_ns: u64, need: Need) -> Ticket {
         let ticket = self.tickets.next();
         self.enqueue(self.pending.len(), Pending { ticket, since_ns, job, need });
@@ -119,12 +119,12 @@ impl<E: Effects> Cells<E> {
         ticket
     }
 
-    /// Whether something about that cell waits.
+    /// Returns whether a request about the cell is pending.
     pub(super) fn is_pending(&self, id: CellId) -> bool {
         self.pending.iter().any(|pending| pending.job.cell() == Some(id))
     }
 
-    /// The specifications of the cells that wait to be created.
+    /// Returns the specifications of pending cells.
     pub(super) fn pending_specs(&self) -> impl Iterator<Item = &CellSpec> {
         self.pending.iter().filter_map(|pending| match &pending.job {
             Job::Create(spec) => Some(&**spec),
@@ -132,7 +132,7 @@ impl<E: Effects> Cells<E> {
         })
     }
 
-    /// The images that are going to be used.
+    /// Returns the images that pending requests will use.
     pub(super) fn pending_images(&self) -> impl Iterator<Item = &ImageDigest> {
         let recreated = self.pending.iter().filter_map(|pending| match pending.job {
             Job::Recreate(id) => self.cells.get(&id).map(|cell| &cell.spec.image),
@@ -141,7 +141,7 @@ impl<E: Effects> Cells<E> {
         self.pending_specs().map(|spec| &spec.image).chain(recreated)
     }
 
-    /// Ends what waits about a cell: it ends, is forgotten, or something else is asked of it.
+    /// Ends the pending requests about a cell that ends, is removed, or receives another request.
     pub(super) fn cancel_of(&mut self, id: CellId) {
         self.cancel(|job| job.cell() == Some(id));
     }
@@ -175,7 +175,7 @@ impl<E: Effects> Cells<E> {
         Some(pending)
     }
 
-    /// The image that somebody waits for.
+    /// Returns the image for which a request waits.
     pub(super) fn wanted_image(&self) -> Option<ImageDigest> {
         self.pending.iter().find_map(|pending| match pending.need {
             Need::Image(digest) => Some(digest),
@@ -183,7 +183,7 @@ impl<E: Effects> Cells<E> {
         })
     }
 
-    /// The node whose memory is waited for first.
+    /// Returns the node for whose memory the first request waits.
     pub(super) fn wanted_node(&self) -> Option<NodeId> {
         self.pending.iter().find_map(|pending| match pending.need {
             Need::Memory(_, node) => Some(node),
@@ -191,7 +191,7 @@ impl<E: Effects> Cells<E> {
         })
     }
 
-    /// Does the first pending request that can be done. Returns whether there was one.
+    /// Completes the first pending request whose prerequisite exists. Returns whether there was one.
     pub(super) fn do_pending(&mut self) -> bool {
         for index in 0..self.pending.len() {
             let Some(pending) = self.dequeue(index) else { return false };
@@ -208,7 +208,7 @@ impl<E: Effects> Cells<E> {
         false
     }
 
-    /// Does a request that has waited. It may have to wait on, in its place, where something has changed.
+    /// Tries to complete a pending request. If circumstances have changed, it stays pending, at the same index.
     fn attempt(&mut self, index: usize, pending: Pending) {
         let Pending { ticket, since_ns, job, .. } = pending;
         let attempt = match &job {

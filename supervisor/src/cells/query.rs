@@ -1,5 +1,4 @@
-//! Queries: questions of the host tool to a running cell, and its answers. The supervisor carries bytes, and looks into
-//! none of them.
+//! Queries of the host tool to a running cell, and their answers. The supervisor forwards the bytes unparsed.
 
 use super::Cells;
 use super::cell::Cell;
@@ -8,11 +7,11 @@ use isola_abi::management::ManagementError;
 use isola_abi::query::{AnswerPiece, Line, MAX_QUESTION};
 
 impl<E: Effects> Cells<E> {
-    /// Puts a question to a running cell. Returns its number.
+    /// Sends a query to a running cell. Returns its number.
     ///
     /// # Errors
-    /// [`ManagementError::NoSuchCell`]; [`ManagementError::WrongState`] where it does not run;
-    /// [`ManagementError::OutOfLimits`] where the question is too long.
+    /// Returns [`ManagementError::NoSuchCell`]; [`ManagementError::WrongState`] if the cell does not run;
+    /// [`ManagementError::OutOfLimits`] if the query is too long.
     pub fn ask(&mut self, name: &str, line: Line, question: &[u8]) -> Result<u32, ManagementError> {
         let id = self.find(name)?;
         self.poll(id);
@@ -25,10 +24,10 @@ impl<E: Effects> Cells<E> {
         })
     }
 
-    /// What a cell that holds something answers to the question of that number.
+    /// Returns a part of a cell's answer to the query with that number.
     ///
     /// # Errors
-    /// [`ManagementError::NoSuchCell`]; [`ManagementError::WrongState`] where it has ended.
+    /// Returns [`ManagementError::NoSuchCell`]; [`ManagementError::WrongState`] if the cell has ended.
     pub fn answers(
         &mut self,
         name: &str,

@@ -1,8 +1,8 @@
-//! A supervisor that comes after one that has gone wrong, and takes over its cells.
+//! Recovery: a restarted supervisor takes over the cells of the failed one.
 //!
-//! Who holds what is settled before ([`RecoveredState`]): each core, chunk and device is in the inventory or one recovered cell's. What
-//! is left to do is to know the cells again. One that cannot be known is taken apart: nothing is somebody's that nobody
-//! can name.
+//! The owner of each resource is decided earlier ([`RecoveredState`]): each core, chunk and device is in the inventory
+//! or belongs to one recovered cell. This module rebuilds the cells' records. A cell whose saved state is invalid is
+//! dismantled, so no resource is left with an unidentified owner.
 
 use super::cell::{Body, Cell, Held, Run};
 use super::force::{SetAside, to_yield};
@@ -25,12 +25,12 @@ use isola_abi::management::{JournalEvent, MAX_CELLS};
 use isola_abi::places::OrderKind;
 use isola_abi::stage::Stage;
 
-/// Entries of the journal, and ids of cells, restart at this multiple of the number of restarts: what the supervisors
-/// before have given out is not given out again, though nobody knows any more how far they came.
+/// Journal entries and cell ids continue at this number, times the number of restarts. The last number given out is not
+/// known after a restart; this avoids reuse.
 const NUMBERS: u32 = 1 << 16;
 
 impl<E: Effects> Cells<E> {
-    /// The cells that a supervisor has left, on a machine whose inventory has what they do not hold.
+    /// Returns the cells that a failed supervisor left. `inventory` has the resources without an owner among them.
     pub fn recover(effects: E, inventory: InventoryOf<E>, boot: Boot, recovered: RecoveredState<E>) -> Self {
         let RecoveredState { cause, number, ended_ns, recovered_cells, mut gone, withheld_bytes, .. } =
             recovered;
@@ -69,7 +69,8 @@ impl<E: Effects> Cells<E> {
         cells
     }
 
-    /// Takes a cell over, if it can be known again. Returns the cores that it is owed.
+    /// Takes a cell over, if its saved state is valid and it has all its cores. Returns the cores that it owes and is
+    /// owed.
     fn take_over(&mut self, recovered_cell: RecoveredCell<E>) -> Result<Vec<Debt>, RecoveredCell<E>> {
         let Some(saved_state) = SavedState::decode(&recovered_cell.saved_state) else {
             return Err(recovered_cell);
@@ -142,7 +143,7 @@ impl<E: Effects> Cells<E> {
         Ok(debts)
     }
 
-    /// What is under way of the cores of a cell.
+    /// Returns the moves in progress and the suspended contexts of a recovered cell.
     fn moves_of(&mut self, space: &E::Space, cores: &[Option<E::Core>], now: u64) -> Moves {
         let report = self.effects.report(space);
         let here = cores.iter().enumerate().filter_map(|(place, core)| Some((place, core.as_ref()?.id())));
@@ -160,7 +161,7 @@ impl<E: Effects> Cells<E> {
         Moves::resume(orders.into_iter(), suspended, now)
     }
 
-    /// Takes apart what cannot be known again.
+    /// Dismantles a cell that cannot be recovered.
     fn give_up(&mut self, recovered_cell: RecoveredCell<E>) {
         let RecoveredCell { space, cores, lost, device, memory, .. } = recovered_cell;
         let Reclaimed { back, lost: more } = self.effects.reclaim(cores.into_iter().flatten().collect());
@@ -170,7 +171,7 @@ impl<E: Effects> Cells<E> {
         lost.into_iter().chain(more).for_each(|core| self.inventory.cores.lose(core));
     }
 
-    /// Keeps out of use what was out of use.
+    /// Keeps the memory and the device of a cell in quarantine.
     fn shut_away(&mut self, recovered_cell: RecoveredCell<E>) {
         let RecoveredCell { space, device, memory, .. } = recovered_cell;
         let memory_bytes = memory.iter().map(|range| range.len_bytes).sum();

@@ -1,22 +1,21 @@
-//! Cells that are started again when they have ended, as their policies say: by the supervisor itself, from the
-//! images that it keeps.
+//! Restarts of ended cells by policy, from stored images.
 //!
 //! ```text
-//!                     policy wants it              due, and there is room
-//!    Running -- end -----------------> waiting --------------------------> Running
-//!                 |                    |   ^ |
-//!                 | policy does not,   |   +-+ due, and no cores, memory or device is free, or not zero yet
-//!                 | or has done so     | asked to stop,
-//!                 | often enough       | or anything else is in the way
-//!                 v                    v
-//!               ended                ended
+//!                  by policy                            due, and resources are free
+//!    Running -- end ------------> waiting -------------------------------------> Running
+//!                |                 |   ^ |
+//!                | not by policy,  |   +-+ due, and no cores, memory or device is free, or not zero yet
+//!                | or restarts     | stop request,
+//!                | are used up     | or any other error
+//!                v                 v
+//!              ended             ended
 //! ```
 //!
-//! The first try comes [`FIRST_DELAY_NS`] after the end, and each further one after twice the time of the one
-//! before, up to [`LONGEST_DELAY_NS`]: a cell that cannot run costs the machine little. A cell that has run for
-//! [`STEADY_NS`] is taken to be well, and restarts with the first delay and a count of 0.
+//! The first attempt comes [`FIRST_DELAY_NS`] after the end. Each delay doubles, up to [`LONGEST_DELAY_NS`]: a cell
+//! that cannot run costs the machine little. A cell that has run for [`STEADY_NS`] counts as healthy, and restarts with
+//! the first delay and a count of 0.
 //!
-//! Whoever asks a cell to stop means it: it is not started again until somebody asks for that.
+//! A stop request cancels restarts: the cell starts again only by request.
 
 use super::Cells;
 use super::cell::{Cell, End, Run};
@@ -26,66 +25,66 @@ use alloc::vec::Vec;
 use isola_abi::id::CellId;
 use isola_abi::management::{JournalEvent, ManagementError, RestartPolicy};
 
-/// From a cell's end to the first try to start it again, in ns.
+/// The time from a cell's end to the first attempt to restart it, in ns.
 pub const FIRST_DELAY_NS: u64 = 100_000_000;
 
-/// The longest time from an end or a try to the next try, in ns.
+/// The longest time from an end or an attempt to the next attempt, in ns.
 pub const LONGEST_DELAY_NS: u64 = 60_000_000_000;
 
-/// How long a cell has to run for what came before to be forgotten, in ns.
+/// After this run time a cell's earlier ends do not count, in ns.
 pub const STEADY_NS: u64 = 10_000_000_000;
 
-/// How a cell's restarts stand.
+/// The state of a cell's restarts.
 #[derive(Debug)]
 pub(super) struct Restarting {
-    /// Restarts since somebody asked for a start.
+    /// Restarts since the last start by request.
     count: u32,
-    /// Ends in a row, none having come after a steady time.
+    /// Ends in a row, each before [`STEADY_NS`] of run time.
     ends_in_row: u32,
-    /// Tries in a row that were refused since the last end.
+    /// Refused attempts in a row since the last end.
     refused_in_row: u32,
-    /// When the next try is due.
+    /// The time of the next attempt.
     next_ns: Option<u64>,
     intent: Intent,
 }
 
-/// What those who run the cell want.
+/// The operator's intent for the cell after its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Intent {
-    /// What its policy says.
+    /// The cell's policy applies.
     Policy,
-    /// That it stays ended.
+    /// The cell stays ended.
     Stop,
 }
 
 impl Restarting {
-    /// Of a cell that somebody has asked to create.
+    /// Returns the state of a cell that was created by request.
     pub(super) fn new() -> Self {
         Self { count: 0, ends_in_row: 0, refused_in_row: 0, next_ns: None, intent: Intent::Policy }
     }
 
-    /// Of a cell that has been started again so often, has ended so often in a row, and is to be started again then.
+    /// Returns the state of a recovered cell, with its restarts, its ends in a row, and the time of the next attempt.
     pub(super) fn resume((count, ends_in_row): (u32, u32), next_ns: Option<u64>) -> Self {
         Self { count, ends_in_row, next_ns, ..Self::new() }
     }
 
-    /// What [`Self::resume`] takes first.
+    /// Returns the first argument of [`Self::resume`].
     pub(super) fn counts(&self) -> (u32, u32) {
         (self.count, self.ends_in_row)
     }
 
-    /// When the next try is due, where there is to be one.
+    /// Returns the time of the next attempt, if one is due.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.next_ns
     }
 
-    /// Somebody has asked the cell to stop. Returns whether it has waited for a try, and does not any more.
+    /// Handles a stop request. Returns whether an attempt was due, which is now cancelled.
     pub(super) fn stop(&mut self) -> bool {
         self.intent = Intent::Stop;
         self.next_ns.take().is_some()
     }
 
-    /// What is told of it, where time 0 is that time of day.
+    /// Returns information for a response; `boot_unix_ns` is the time of day at time 0.
     pub(super) fn info(&self, boot_unix_ns: u64) -> isola_abi::management::Restarts {
         isola_abi::management::Restarts {
             count: self.count,
@@ -94,7 +93,7 @@ impl Restarting {
         }
     }
 
-    /// How long to wait, after so many ends and refusals.
+    /// Returns the delay of the next attempt, by the number of ends and refusals.
     fn delay_ns(&self) -> u64 {
         let before = u64::from(self.ends_in_row) + u64::from(self.refused_in_row);
         let doublings = before.saturating_sub(1).min(30) as u32;
@@ -103,7 +102,7 @@ impl Restarting {
 }
 
 impl<E: Effects> Cells<E> {
-    /// Decides what becomes of a cell that ends. Returns what is entered in the journal, where its policy says anything.
+    /// Decides by policy whether a cell that ends will restart. Returns the journal event, if there is one.
     pub(super) fn decide_restart(&mut self, id: CellId) -> Option<JournalEvent> {
         let now = self.effects.now_ns();
         let cell = self.cells.get_mut(&id)?;
@@ -124,8 +123,8 @@ impl<E: Effects> Cells<E> {
         Some(JournalEvent::RestartDue { ends_in_row: restarting.ends_in_row, after_ns })
     }
 
-    /// Starts a cell again whose time has come, or sees to the next try. The checkpoint says that its time has come until it
-    /// runs: a supervisor that comes after this one does not know a cell that is only about to.
+    /// Restarts a cell whose restart is due, or schedules the next attempt. The checkpoint says that the restart is due
+    /// until the cell runs, as a restarted supervisor does not recover a cell that was only *entering*.
     pub(super) fn restart(&mut self, id: CellId) {
         let began = self.effects.now_ns();
         if let Err(need) = self.restart_now(id, began) {
@@ -133,10 +132,10 @@ impl<E: Effects> Cells<E> {
         }
     }
 
-    /// Starts a cell again, or sees to the next try.
+    /// Restarts a cell, or schedules the next attempt.
     ///
     /// # Errors
-    /// What has to be there first.
+    /// Returns the missing prerequisite.
     pub(super) fn restart_now(&mut self, id: CellId, began: u64) -> Result<(), Need> {
         let Some(name) = self.name_of(id) else { return Ok(()) };
         match self.rebuild(id, began) {
@@ -150,13 +149,13 @@ impl<E: Effects> Cells<E> {
         let Some(cell) = self.cells.get_mut(&id) else { return Ok(()) };
         cell.restarting.next_ns = None;
         cell.restarting.count = cell.restarting.count.saturating_add(1);
-        // It was built just now, and can be.
+        // Cannot fail, as the cell was just built.
         let _ = self.start(&name);
         self.count_images();
         Ok(())
     }
 
-    /// A cell cannot be started again now.
+    /// Schedules the next attempt if the error may be temporary; otherwise ends the restarts.
     fn put_restart_off(&mut self, id: CellId, error: ManagementError, began: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let (name, restarting) = (cell.spec.name.clone(), &mut cell.restarting);
@@ -169,12 +168,12 @@ impl<E: Effects> Cells<E> {
         self.record(began, Some(&name), JournalEvent::RestartRefused { error, after_ns });
     }
 
-    /// The cells that are going to be started again.
+    /// Returns the cells that await a restart.
     pub(super) fn waiting(&self) -> Vec<CellId> {
         self.cells.values().filter(|cell| cell.restarting.next_ns.is_some()).map(|cell| cell.id).collect()
     }
 
-    /// Takes note that a cell is to stop. Returns whether it had ended, and only waited to be started again.
+    /// Handles a stop request. Returns whether the cell had ended and awaited a restart.
     pub(super) fn stop_restarting(&mut self, id: CellId) -> bool {
         let began = self.effects.now_ns();
         let Some(cell) = self.cells.get_mut(&id) else { return false };
@@ -190,7 +189,8 @@ impl<E: Effects> Cells<E> {
 }
 
 impl<E: Effects> Cell<E> {
-    /// Whether a cell that has ended is to be started again: then how often at most.
+    /// Returns `None` if an ended cell is not to be restarted, otherwise the most ends in a row after which it is; the
+    /// inner `None` is no limit.
     fn wanted_restarts(&self) -> Option<Option<u32>> {
         let Run::Ended(end) = self.run else { return None };
         if self.restarting.intent == Intent::Stop || end == End::Killed {
@@ -205,7 +205,7 @@ impl<E: Effects> Cell<E> {
     }
 }
 
-/// Whether it may be otherwise in a while.
+/// Returns whether an error may be temporary.
 fn is_exhaustion(error: &ManagementError) -> bool {
     use ManagementError as Why;
     matches!(

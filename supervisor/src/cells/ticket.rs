@@ -1,23 +1,23 @@
-//! Which request an answer that comes later belongs to.
+//! Tickets identify requests that are answered later.
 //!
-//! A cell is no name for one: whoever asked for something may be gone when it is done, and another may have asked for the
-//! same of the same cell since.
+//! A cell's name does not identify one: the requester may have disconnected when the request is done, and another may
+//! have made the same request for the same cell since.
 
-/// A request that is answered later. No other ever has the same.
+/// The unique identifier of a request that is answered later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u64);
 
-/// Where tickets come from.
+/// The source of tickets.
 #[derive(Debug, Default)]
 pub(super) struct Tickets(u64);
 
 impl Tickets {
-    /// None given out.
+    /// Returns a source whose first ticket is 1.
     pub(super) const fn new() -> Self {
         Self(0)
     }
 
-    /// The next one.
+    /// Returns the next ticket.
     pub(super) fn next(&mut self) -> Ticket {
         self.0 += 1;
         Ticket(self.0)

@@ -1,14 +1,13 @@
-//! Cells that stand still: a core that says it runs events, but whose event loop does not come by.
+//! The watchdog: finds a core that reports that it runs events, but whose event loop makes no passes.
 //!
-//! A halted core is never suspected: it waits for an interrupt, as it should. A cell that has said nothing
-//! since it was started is judged by its first core. The cell writes what it is judged by: the watchdog finds
-//! cells that went wrong, not cells that pretend.
+//! A halted core is never suspected, as it waits for an interrupt. A cell that has reported nothing since its start is
+//! judged by its first core. The cell itself writes the data, so the watchdog finds faulty cells, not deceptive ones.
 
 use crate::report;
 use alloc::vec::Vec;
 use isola_abi::report::{CellPhase, CorePhase, Report};
 
-/// Looks at a cell from time to time.
+/// The periodic check of a cell.
 #[derive(Debug)]
 pub(super) struct Watch {
     limit_ns: u64,
@@ -16,7 +15,7 @@ pub(super) struct Watch {
     cores: Vec<Seen>,
 }
 
-/// What a core's sign was, and since when.
+/// A core's last sign, and since when it is unchanged.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     sign: (CorePhase, u64),
@@ -24,7 +23,7 @@ struct Seen {
 }
 
 impl Watch {
-    /// A watch over so many cores from now on; none where `limit_ms` is 0.
+    /// Returns a watchdog for `core_count` core slots, beginning at `now`; `None` if `limit_ms` is 0.
     pub(super) fn new(limit_ms: u32, core_count: usize, now: u64) -> Option<Self> {
         let limit_ns = u64::from(limit_ms) * 1_000_000;
         let seen = Seen { sign: (CorePhase::Asleep, 0), since_ns: now };
@@ -32,17 +31,17 @@ impl Watch {
         (limit_ms > 0).then(|| Self { next_ns: now.saturating_add(watch.period_ns()), ..watch })
     }
 
-    /// When to look next.
+    /// Returns the time of the next check.
     pub(super) fn next_ns(&self) -> u64 {
         self.next_ns
     }
 
-    /// Begins anew: if cores have stood still so far, they were right to.
+    /// Restarts the measurement of all cores, as their lack of progress until now was legitimate.
     pub(super) fn forgive(&mut self, now: u64) {
         self.cores.iter_mut().for_each(|seen| seen.since_ns = now);
     }
 
-    /// Looks at the cell. Returns the index of a core that has stood still for the whole limit, times `slowdown`.
+    /// Checks the cell. Returns the index of a core that has made no progress for the limit times `slowdown`.
     pub(super) fn look(&mut self, report: &Report, now: u64, slowdown: u64) -> Option<usize> {
         let limit_ns = self.limit_ns.saturating_mul(slowdown);
         self.next_ns = now.saturating_add(self.period_ns());
@@ -52,7 +51,8 @@ impl Watch {
             let sign = report::sign(report, index);
             let mute = silent && index == 0;
             if seen.sign != sign || (sign.0 != CorePhase::Running && !mute) {
-                // Since this look at the latest: it may have changed right after the one before.
+                // The sign may have changed right after the previous check; counting from this one suspects no core too
+                // early.
                 *seen = Seen { sign, since_ns: now };
             } else if now.saturating_sub(seen.since_ns) >= limit_ns {
                 suspect = suspect.or(Some(index));
@@ -61,7 +61,7 @@ impl Watch {
         suspect
     }
 
-    /// Often enough that a hang is noticed within half the limit after the limit.
+    /// Returns the time between two checks, short enough to notice a hang within half the limit after the limit.
     fn period_ns(&self) -> u64 {
         (self.limit_ns / 4).max(1)
     }

@@ -1,48 +1,49 @@
-//! When a supervisor goes wrong: before which of its writes to what outlives it.
+//! The time at which a supervisor fails: before one of its writes to state that survives a restart.
 //!
-//! From there on it seems to go on, and nothing that it does is done: what the next one finds is what was there then.
+//! After that point the supervisor's code continues to run, but none of its writes takes effect. The next supervisor
+//! finds the state before the failure.
 
 use core::cell::Cell;
 
-/// The writes of a supervisor, of which the last ones may be done by nobody.
+/// The count of a supervisor's writes, and the write at which it fails.
 #[derive(Debug, Default)]
 pub(crate) struct Death {
     writes: Cell<u32>,
-    /// The first that is not done.
+    /// The first write without effect.
     at: Cell<Option<u32>>,
-    /// The same of the supervisor that comes next.
+    /// The first write without effect of the next supervisor.
     next_at: Cell<Option<u32>>,
 }
 
 impl Death {
-    /// Of the writes from here on, the one of that number is not done, nor is any behind it.
+    /// Makes the write with this number, counted from here, and all later ones have no effect.
     pub(crate) fn is_at(&self, write: u32) {
         self.writes.set(0);
         self.at.set(Some(write));
     }
 
-    /// The next supervisor goes wrong as well, at that write of its first ones.
+    /// Makes the next supervisor fail as well, at its write with this number.
     pub(crate) fn comes_again_at(&self, write: u32) {
         self.next_at.set(Some(write));
     }
 
-    /// Whether it has come.
+    /// Returns whether the supervisor has failed.
     pub(crate) fn has_come(&self) -> bool {
         self.at.get().is_some_and(|at| self.writes.get() > at)
     }
 
-    /// It does not come any more.
+    /// Cancels the failure.
     pub(crate) fn is_called_off(&self) {
         self.at.set(None);
     }
 
-    /// Another supervisor begins.
+    /// Begins the count of the next supervisor.
     pub(super) fn begin(&self) {
         self.writes.set(0);
         self.at.set(self.next_at.take());
     }
 
-    /// The supervisor writes. Returns whether it is there to.
+    /// Counts a write of the supervisor. Returns whether it takes effect.
     pub(super) fn lets_write(&self) -> bool {
         let write = self.writes.get();
         self.writes.set(write + 1);

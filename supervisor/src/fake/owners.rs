@@ -1,12 +1,12 @@
-//! Who has which memory of the machine: seen from the pieces themselves, and not from what anybody counts.
+//! Checks the owners of all memory by the pieces of memory themselves, not by the supervisor's counts.
 
 use super::{FakeMachine, FakeSpace, MEMORY};
 use crate::cells::{Cells, Parts};
 use alloc::vec::Vec;
 use isola_abi::id::PhysRange;
 
-/// Sees that every chunk has exactly one owner: it is free, of one cell, of one cell that is out of use, withheld, or of an
-/// image, which it is once however many cells stand on it. And that what is out of use is said to be.
+/// Checks that every chunk has exactly one owner: the free memory, a cell, a quarantined cell, the withheld memory, or
+/// an image, which counts once for all cells that map it. Also checks the reported memory out of use.
 pub(crate) fn every_chunk_has_one_owner(cells: &Cells<FakeMachine>) {
     let quarantined = cells.machine().memory_quarantined.0;
     let Parts { effects: FakeMachine { withheld, leaked, .. }, memory, store, held, out_of_use } =
@@ -19,14 +19,18 @@ pub(crate) fn every_chunk_has_one_owner(cells: &Cells<FakeMachine>) {
     all.sort_unstable();
     let mut next = MEMORY.start;
     for range in all {
-        assert_eq!(range.start, next, "who has the memory before that?");
+        assert_eq!(range.start, next, "the memory before this range has no owner, or two");
         next = range.end();
     }
     assert_eq!(next, MEMORY.end());
 
     let text = |space: &&FakeSpace| space.text.as_ref().map(|text| text.0.range);
-    assert!(spaces().filter_map(text).all(|text| images.contains(&text)), "a cell stands on nothing");
-    // An image goes with those that are out of use where nobody else uses it. What is withheld may have had one as well.
+    assert!(
+        spaces().filter_map(text).all(|text| images.contains(&text)),
+        "a cell maps text that the store does not have"
+    );
+    // An image is out of use if only cells out of use map it. A cell whose memory is withheld may have mapped one as
+    // well.
     let is_used = |image: &&PhysRange| {
         let stand_on = held.iter().filter_map(text).any(|text| text == **image);
         let mut kept = store.kept().into_iter().zip(store.list());
@@ -38,7 +42,7 @@ pub(crate) fn every_chunk_has_one_owner(cells: &Cells<FakeMachine>) {
     let stuck = images.iter().filter(|image| is_stuck(image) && !is_used(image)).map(|image| image.len_bytes);
     let memory = out_of_use.iter().flat_map(|space| space.ranges()).chain(withheld.iter().copied());
     let expected = stuck.sum::<u64>() + memory.map(|range| range.len_bytes).sum::<u64>();
-    assert_eq!(quarantined, expected, "is out of use");
+    assert_eq!(quarantined, expected, "the reported memory out of use");
 }
 
 impl FakeSpace {

@@ -1,4 +1,4 @@
-//! A machine whose supervisor goes wrong: what is written down of cells, and what the next supervisor finds.
+//! A machine whose supervisor fails: the cells' ownership records, and the state that the next supervisor finds.
 
 use super::{FakeCore, FakeDevice, FakeMachine, FakeMemory, FakeShared, FakeSpace, MEMORY, MIB};
 use crate::cells::{Boot, Cells, Checkpoint, InventoryOf};
@@ -18,11 +18,11 @@ use isola_abi::stage::Stage;
 use isola_abi::topology::CoreSite;
 use isola_abi::unplug::UnplugRequest;
 
-/// What is written down of a cell.
+/// A cell's ownership record.
 pub(super) struct FakeRecord {
     id: CellId,
     stage: Stage,
-    /// A supervisor has found it not to hold, and counted it.
+    /// A restarted supervisor has rejected the record and counted the cell as lost.
     is_counted: bool,
     saved_state: Vec<u8>,
     memory: Vec<PhysRange>,
@@ -39,7 +39,7 @@ pub(super) struct FakeRecord {
 }
 
 impl FakeRecord {
-    /// Of that cell.
+    /// Returns the record of a cell.
     pub(super) fn of(space: &FakeSpace, stage: Stage, saved_state: Vec<u8>) -> Self {
         let mut record = Self {
             id: space.id,
@@ -62,12 +62,12 @@ impl FakeRecord {
         record
     }
 
-    /// The cell has other memory than before.
+    /// Updates the record after a change of the cell's memory.
     pub(super) fn hold(&mut self, space: &FakeSpace) {
         self.memory = space.memory.iter().chain(&space.unplugged).map(|memory| memory.range).collect();
     }
 
-    /// By place: the core that is there.
+    /// Returns, by core slot, its core.
     fn cores(&self) -> Vec<Option<CoreId>> {
         match self.stage {
             Stage::Built => self.cores.iter().copied().map(Some).collect(),
@@ -76,7 +76,7 @@ impl FakeRecord {
         }
     }
 
-    /// By place that ever had one: the core that is there, or was there last.
+    /// Returns, by core slot as far as slots were ever occupied, its core or the last one.
     fn core_ids(&self) -> Vec<CoreId> {
         match self.stage {
             Stage::Built => self.cores.clone(),
@@ -84,7 +84,7 @@ impl FakeRecord {
         }
     }
 
-    /// The ownership record as one that a supervisor has found not to hold, for the next one.
+    /// Converts the record to one that a supervisor has rejected, for the next one.
     fn of_what_is_gone(mut self) -> Self {
         self.stage = Stage::Ending;
         self.is_counted = true;
@@ -93,14 +93,14 @@ impl FakeRecord {
         self
     }
 
-    /// Whether the cell outlives its supervisor.
+    /// Returns whether the cell survives its supervisor.
     fn goes_on(&self) -> bool {
         !matches!(self.stage, Stage::Entering | Stage::Ending)
     }
 }
 
 impl FakeSpace {
-    /// Tells the cell what became of an offer that it was not answered: what has gone has gone.
+    /// Answers an offer that is still unanswered, by the blocks that were unplugged.
     fn settle_what_is_open(&self) {
         if self.unplug_request.asked().0 == self.unplug_request.settlement().number {
             return;
@@ -112,8 +112,8 @@ impl FakeSpace {
     }
 }
 
-/// The supervisor of a machine of `cores` cores besides its own goes wrong, and another one begins. What saved states say by
-/// then is what `twist` makes of it.
+/// Makes the supervisor of a machine with `cores` cores besides its own fail, and starts the next one. `twist` may
+/// change the saved states meanwhile.
 pub(crate) fn go_wrong(
     cells: Cells<FakeMachine>,
     cores: u32,
@@ -147,7 +147,7 @@ pub(crate) fn go_wrong(
         }
     }
     let within = |at: PhysAddr| move |range: &PhysRange| range.contains(at);
-    // What did not come back may get at all that cells had that are gone.
+    // A lost core may access all memory of the cells that do not survive.
     let of_gone: Vec<PhysRange> = match all_back {
         true => Vec::new(),
         false => {
@@ -155,8 +155,8 @@ pub(crate) fn go_wrong(
         }
     };
     let is_of_gone = |range: &PhysRange| of_gone.iter().any(within(range.start));
-    // As is the case in a machine: what is in memory stays. Images are where the checkpoint says, as far as that is not withheld;
-    // and what cells stand on is there, whatever the checkpoint says.
+    // Memory keeps its contents, as on a real machine. Images are where the checkpoint says, unless that memory is
+    // withheld. Text that a cell maps is kept regardless of the checkpoint.
     let stands_on = |range: PhysRange| held.iter().any(|(_, record)| record.text == Some(range));
     let is_named = |range: PhysRange| checkpoint.images.iter().any(|image| image.memory == range);
     let mut shared: Vec<FakeShared> = in_images;
@@ -170,7 +170,7 @@ pub(crate) fn go_wrong(
         *memory = FakeMemory { range, front, soiled: soiled.clone() }.share();
         inventory.memory.add_owned(range, NodeId(0));
     }
-    // What others stand on as well is in use for good.
+    // Text that a surviving cell maps as well stays in use for good.
     let leaked: Vec<&FakeShared> = shared.iter().filter(|memory| is_of_gone(&memory.range())).collect();
     machine.leaked = leaked.iter().map(|memory| memory.range()).collect();
     leaked.into_iter().cloned().for_each(core::mem::forget);
@@ -180,7 +180,7 @@ pub(crate) fn go_wrong(
             shared
                 .iter()
                 .find(|memory| memory.range() == text)
-                .expect("what a cell stands on is there")
+                .expect("the text of a surviving cell is kept")
                 .clone(),
         )
     };

@@ -1,4 +1,4 @@
-//! The supervisor's heap: its share for each core, and a full list of cells.
+//! The size of the supervisor's heap: the share of a core, and a full list of cells.
 
 use super::*;
 use crate::fake::{MIB, crashes, image, machine, spec};
@@ -15,7 +15,7 @@ use isola_abi::size::ByteSize;
 
 const CORES: u32 = 24;
 
-/// Has a cell count something of every length, on all cores.
+/// Sets a count in every bucket of the histograms of all cores.
 fn fill(report: &Report) {
     for core in &report.cores {
         let counts = core.queueing.counts.iter().chain(&core.service.counts);
@@ -24,7 +24,7 @@ fn fill(report: &Report) {
 }
 
 #[test]
-fn what_is_kept_of_a_core_fits_in_its_share() {
+fn the_usage_of_a_core_fits_in_its_share() {
     let report = report::tests::blank();
     let ledger = report::tests::Activities::new(isola_abi::ledger::LEAST_SLOTS);
     fill(&report);
@@ -38,7 +38,7 @@ fn what_is_kept_of_a_core_fits_in_its_share() {
 }
 
 #[test]
-fn a_list_of_64_ended_cells_of_24_cores_needs_no_second_copy_of_them() {
+fn a_list_of_64_ended_cells_of_24_cores_fits_in_the_heap() {
     let mut server = Server::new(machine(CORES));
     hello(&mut server);
     upload(&mut server, &image());
@@ -64,6 +64,6 @@ fn a_list_of_64_ended_cells_of_24_cores_needs_no_second_copy_of_them() {
         listed = cells.len();
     });
     assert_eq!(listed, MAX_CELLS);
-    // The answer is here three times: as it is made, as a frame, and as the test decodes it.
+    // The answer exists three times: under construction, as a frame, and as the test decodes it.
     assert!(used.bytes_max < BASE / 2, "{used:?}");
 }

@@ -1,18 +1,18 @@
-//! Images that are right, images that are wrong in one place, and images that are noise.
+//! Valid images, images with one defect, and random bytes.
 
 use super::*;
 use alloc::vec;
 use proptest::prelude::*;
 
-/// Makes ELF files, right ones by default.
+/// A builder of ELF files, valid by default.
 #[derive(Clone)]
 pub(crate) struct Builder {
     pub(crate) elf_type: u16,
     pub(crate) note: Option<(u32, u64, u64)>,
-    /// Address, rights, bytes in the file, length in memory.
+    /// Address, flags, bytes in the file, length in memory.
     pub(crate) segments: Vec<(u64, u32, Vec<u8>, u64)>,
     pub(crate) extra_header: Option<u32>,
-    /// Segments stand in the file as they do in pages of so many bytes.
+    /// The page size by which the segments' file offsets agree with their addresses.
     pub(crate) page_bytes: usize,
 }
 
@@ -58,7 +58,7 @@ impl Builder {
         bytes.extend(self.elf_type.to_le_bytes());
         bytes.extend(constants::EM_X86_64.to_le_bytes());
         bytes.extend(1u32.to_le_bytes());
-        // A section table that was cut off must not matter.
+        // A removed section table must not matter.
         for word in [CODE, HEADER_LEN as u64, 0x7fff_ffff] {
             bytes.extend(word.to_le_bytes());
         }
@@ -102,7 +102,7 @@ fn fault(change: impl FnOnce(&mut Builder)) -> ImageFault {
 }
 
 #[test]
-fn a_right_image_is_understood() {
+fn a_valid_image_is_accepted() {
     let bytes = Builder::default().build();
     let plan = ImagePlan::check(&bytes).unwrap();
     assert_eq!((plan.entry, plan.vectors), (CODE + 0x1000, CODE));
@@ -114,19 +114,19 @@ fn a_right_image_is_understood() {
 }
 
 #[test]
-fn what_only_who_boots_alone_uses_takes_no_memory_of_a_cell() {
+fn segments_for_standalone_boot_are_not_loaded_in_a_cell() {
     let mut image = Builder::default();
     image.segments.push((CODE + 0x8000, R | W | BOOT_ALONE, Vec::new(), 0xf000));
     let plan = ImagePlan::check(&image.build()).unwrap();
     assert_eq!(plan, ImagePlan { segments: plan.segments[..3].to_vec(), ..plan.clone() });
     assert_eq!(plan.memory_bytes(Source::Copied), 0x2000 + 0x1000 + 0x5000);
-    // What the cell is entered by cannot be there.
+    // The entry points cannot be in such a segment.
     image.segments[0].1 |= BOOT_ALONE;
     assert_eq!(ImagePlan::check(&image.build()), Err(ImageFault::EntryPlacement));
 }
 
 #[test]
-fn what_is_no_elf_is_refused() {
+fn a_file_that_is_not_elf_is_rejected() {
     for bytes in [&b""[..], b"\x7fEL", b"#!/bin/sh\nexit 1\n", &[0; 4096]] {
         assert_eq!(ImagePlan::check(bytes), Err(ImageFault::NotElf));
     }
@@ -139,14 +139,14 @@ fn what_is_no_elf_is_refused() {
 }
 
 #[test]
-fn what_is_not_static_is_refused() {
+fn an_image_that_is_not_static_is_rejected() {
     assert_eq!(fault(|image| image.elf_type = constants::ET_DYN), ImageFault::NotStatic);
     assert_eq!(fault(|image| image.extra_header = Some(constants::PT_INTERP)), ImageFault::NotStatic);
     assert_eq!(fault(|image| image.extra_header = Some(constants::PT_DYNAMIC)), ImageFault::NotStatic);
 }
 
 #[test]
-fn a_cut_image_is_refused() {
+fn a_truncated_image_is_rejected() {
     let bytes = Builder::default().build();
     for len in 0..bytes.len() {
         assert!(ImagePlan::check(&bytes[..len]).is_err(), "cut to {len}");
@@ -154,18 +154,18 @@ fn a_cut_image_is_refused() {
 }
 
 #[test]
-fn an_image_without_a_note_or_of_another_version_is_refused() {
+fn an_image_without_a_note_or_of_another_version_is_rejected() {
     assert_eq!(fault(|image| image.note = None), ImageFault::NoNote);
     assert_eq!(fault(|image| image.note = Some((77, CODE, CODE))), ImageFault::Version(77));
 }
 
 #[test]
-fn segments_must_stand_in_the_image_s_place_and_apart() {
+fn segments_must_be_disjoint_and_within_the_image_area() {
     for virt in [0, 0x10_0000, IMAGE - 0x1000, IMAGE + IMAGE_MAX_SIZE - 0x1000, u64::MAX - 0x1000] {
         let fault = fault(|image| image.segments[2].0 = virt);
         assert_eq!(fault, ImageFault::SegmentPlacement, "{virt:#x}");
     }
-    // On the page on which the one before ends, and within it.
+    // On the page on which the segment before ends, and within that segment.
     for virt in [CODE + 0x2800, CODE + 0x1000] {
         assert_eq!(fault(|image| image.segments[2].0 = virt), ImageFault::SegmentPlacement);
     }
@@ -192,17 +192,17 @@ fn entry_points_must_be_code() {
 }
 
 #[test]
-fn an_image_that_takes_too_much_memory_is_refused() {
+fn an_image_that_takes_too_much_memory_is_rejected() {
     assert_eq!(fault(|image| image.segments[2].3 = MAX_IMAGE), ImageFault::TooLarge);
     assert_eq!(ImagePlan::check(&vec![0; MAX_IMAGE as usize + 1]), Err(ImageFault::TooLarge));
 }
 
 #[test]
-fn a_segment_with_more_bytes_than_memory_is_refused() {
+fn a_segment_with_more_bytes_than_memory_is_rejected() {
     assert_eq!(fault(|image| image.segments[0].3 = 0x1fff), ImageFault::Malformed);
 }
 
-/// Where the segments' memory comes from, of an image whose last page is filled up with zeros.
+/// Returns the sources of the segments' memory, for an image whose last page is filled with zeros.
 fn sources(change: impl FnOnce(&mut Builder)) -> Vec<Source> {
     let mut builder = Builder::default();
     change(&mut builder);
@@ -215,15 +215,15 @@ fn sources(change: impl FnOnce(&mut Builder)) -> Vec<Source> {
 }
 
 #[test]
-fn segments_that_are_not_written_are_shared_where_the_file_has_them_by_the_page() {
+fn read_only_segments_are_shared_if_the_file_can_be_mapped() {
     use Source::{Copied, Shared};
     assert_eq!(sources(|_| {}), [Shared, Shared, Copied]);
     let plan = ImagePlan::check(&Builder::default().build()).unwrap();
-    assert!(plan.segments.iter().all(|segment| segment.source == Copied), "nobody has looked");
+    assert!(plan.segments.iter().all(|segment| segment.source == Copied), "before a call of sharing");
     assert_eq!(plan.clone().copied(), plan);
-    assert_eq!(sources(|image| image.page_bytes = 1), [Copied; 3], "elsewhere in the page");
+    assert_eq!(sources(|image| image.page_bytes = 1), [Copied; 3], "another offset within the page");
     assert_eq!(sources(|image| image.segments[1].3 = 101), [Shared, Copied, Copied], "it ends with zeros");
-    // As linkers end code.
+    // A linker ends code with traps.
     let trap = |image: &mut Builder| image.segments[0].2.truncate(0x1801);
     assert_eq!(
         sources(|image| {
@@ -235,7 +235,7 @@ fn segments_that_are_not_written_are_shared_where_the_file_has_them_by_the_page(
 }
 
 #[test]
-fn a_page_of_the_file_that_has_something_else_in_it_is_not_shared() {
+fn a_page_with_other_contents_of_the_file_is_not_shared() {
     let bytes = Builder::default().build();
     let plan = ImagePlan::check(&bytes).unwrap();
     let constants = plan.segments[1].file.clone();
@@ -252,11 +252,11 @@ fn a_page_of_the_file_that_has_something_else_in_it_is_not_shared() {
     assert_eq!(
         plan.clone().sharing(&bytes[..constants.end + 10]).segments[1].source,
         Source::Copied,
-        "the page is not there"
+        "the page is incomplete"
     );
 }
 
-/// What a plan promises to whoever loads it.
+/// Checks the guarantees of a plan to its users.
 fn holds(plan: &ImagePlan, bytes: &[u8]) {
     assert!(!plan.segments.is_empty() && plan.memory_bytes(Source::Copied) <= MAX_IMAGE);
     for segment in plan.segments.iter().filter(|segment| segment.source == Source::Shared) {
@@ -283,7 +283,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn damaged_images_are_refused_or_safe(
+    fn damaged_images_are_rejected_or_safe(
         damage in proptest::collection::vec((0usize..0x200, any::<u8>()), 1..8)
     ) {
         let mut bytes = Builder::default().build();
@@ -297,7 +297,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_is_refused(noise in proptest::collection::vec(any::<u8>(), 0..600)) {
+    fn random_bytes_are_rejected(noise in proptest::collection::vec(any::<u8>(), 0..600)) {
         prop_assert!(ImagePlan::check(&noise).is_err());
         let mut bytes = Builder::default().build();
         bytes.truncate(16);

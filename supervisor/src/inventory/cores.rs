@@ -1,10 +1,10 @@
-//! Cores: the supervisor's own, free ones, those of cells, and those that failed.
+//! Cores: the supervisor's own, free cores, those of cells, and failed ones.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | this | who has which |
-//! | `choice` | which a cell gets: the policies of placement |
-//! | `refusal` | why it gets none |
+//! | this | the owner of each core |
+//! | `choice` | the placement policies, which choose a cell's cores |
+//! | `refusal` | the reasons why a cell gets no cores |
 
 mod choice;
 mod refusal;
@@ -19,18 +19,18 @@ use isola_abi::id::{CellId, CoreId, NodeId};
 use isola_abi::management::{CoreInfo, CoreOwner, CorePlacement};
 use isola_abi::topology::CoreSite;
 
-/// Stands for a core that its holder may use.
+/// A token for a core that its holder may use.
 pub trait CoreToken {
-    /// Which core.
+    /// Returns the core's id.
     fn id(&self) -> CoreId;
 }
 
-/// Cores that a cell is to have on top of those that it has.
+/// Cores that a cell should get in addition to those that it has.
 #[derive(Clone, Copy, Debug)]
 pub struct CoreRequest<'a> {
-    /// How many.
+    /// The number of cores.
     pub count: usize,
-    /// Which.
+    /// The placement.
     pub placement: &'a CorePlacement,
 }
 
@@ -46,7 +46,7 @@ struct Slot<C> {
     node: NodeId,
     site: CoreSite,
     state: State<C>,
-    /// Who gets it when it is free, and nobody else.
+    /// The cell for which the core is reserved: while free, no other cell gets it.
     promised: Option<CellId>,
 }
 
@@ -65,27 +65,27 @@ impl<C> Default for Cores<C> {
 }
 
 impl<C: CoreToken> Cores<C> {
-    /// No cores.
+    /// Returns no cores.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Enters the core that the supervisor runs on.
+    /// Enters the supervisor's core.
     pub fn add_supervisor(&mut self, id: CoreId, node: NodeId, site: CoreSite) {
         self.enter(id, node, site, State::Supervisor);
     }
 
-    /// Enters a core that can be given to cells.
+    /// Enters a free core.
     pub fn add(&mut self, core: C, node: NodeId, site: CoreSite) {
         self.enter(core.id(), node, site, State::Free(core));
     }
 
-    /// Enters a core that a cell has; [`Self::assign`] says which.
+    /// Enters a cell's core; [`Self::assign`] sets the cell.
     pub fn add_owned(&mut self, id: CoreId, node: NodeId, site: CoreSite) {
         self.enter(id, node, site, State::Owned(CellId(0)));
     }
 
-    /// Says which cell has a core that one has.
+    /// Sets the cell that owns a core entered by [`Self::add_owned`].
     pub fn assign(&mut self, id: CoreId, cell: CellId) {
         let owned = |slot: &&mut Slot<C>| slot.id == id && matches!(slot.state, State::Owned(_));
         if let Some(slot) = self.slots.iter_mut().find(owned) {
@@ -93,7 +93,7 @@ impl<C: CoreToken> Cores<C> {
         }
     }
 
-    /// Enters a core that did not come up.
+    /// Enters a core that did not start.
     pub fn add_failed(&mut self, id: CoreId, node: NodeId, site: CoreSite) {
         self.enter(id, node, site, State::Failed);
     }
@@ -102,40 +102,42 @@ impl<C: CoreToken> Cores<C> {
         self.slots.push(Slot { id, node, site, state, promised: None });
     }
 
-    /// Number of free cores.
+    /// Returns the number of free cores.
     pub fn free(&self) -> usize {
         self.slots.iter().filter(|slot| slot.owner() == CoreOwner::Free).count()
     }
 
-    /// How many cores cells can have, free or not: what failed included, as the number is for good.
+    /// Returns the number of cores that cells can have. Includes failed cores, so the number never changes.
     pub fn count_for_cells(&self) -> usize {
         self.slots.iter().filter(|slot| !matches!(slot.state, State::Supervisor)).count()
     }
 
-    /// The node of that core.
+    /// Returns the node of a core.
     pub fn node(&self, id: CoreId) -> Option<NodeId> {
         self.slots.iter().find(|slot| slot.id == id).map(|slot| slot.node)
     }
 
-    /// Which cores `cell` would get on top of those that it has, in the order in which it gets them.
+    /// Returns the cores that `cell` would get in addition to those that it has, in the order in which it would get
+    /// them.
     ///
     /// # Errors
-    /// [`CoreRefusal`] says why it would get none.
+    /// Returns a [`CoreRefusal`] if it would get none.
     pub fn choose(&self, request: &CoreRequest<'_>, cell: CellId) -> Result<Vec<CoreId>, CoreRefusal> {
         Choice::new(self.seats(cell), request)?.choose()
     }
 
-    /// Gives `cell` cores on top of those that it has, in the order of the policy: the first is the one to start with.
+    /// Gives `cell` cores in addition to those that it has, in the order of the policy: the first is the core to start
+    /// with.
     ///
     /// # Errors
-    /// As of [`Self::choose`]; it gets none then.
+    /// Returns the refusal of [`Self::choose`]; the cell gets no core then.
     pub fn take(&mut self, request: &CoreRequest<'_>, cell: CellId) -> Result<Vec<C>, CoreRefusal> {
         let chosen = self.choose(request, cell)?;
         Ok(chosen.into_iter().filter_map(|id| self.give(id, cell)).collect())
     }
 
-    /// Promises these cores to these cells, and no others to any: whoever has one until then, once it is free nobody else
-    /// gets it, nor does that cell before the core is [released](Self::release).
+    /// Reserves these cores for these cells, and removes all other reservations. A reserved core keeps its owner; once
+    /// it is free, no cell gets it, not even its destination, before the core is [released](Self::release).
     pub fn promise(&mut self, promised: &[(CoreId, CellId)]) {
         for slot in &mut self.slots {
             let to = promised.iter().find(|(id, _)| *id == slot.id);
@@ -143,26 +145,26 @@ impl<C: CoreToken> Cores<C> {
         }
     }
 
-    /// Promises a core to nobody any more.
+    /// Removes the reservation of a core.
     pub fn release(&mut self, id: CoreId) {
         let slot = self.slots.iter_mut().find(|slot| slot.id == id);
         slot.into_iter().for_each(|slot| slot.promised = None);
     }
 
-    /// Who has a core.
+    /// Returns the owner of a core.
     pub fn owner(&self, id: CoreId) -> Option<CoreOwner> {
         self.slots.iter().find(|slot| slot.id == id).map(Slot::owner)
     }
 
-    /// Gives `cell` that core, where it is free.
+    /// Gives `cell` the core if it is free and not reserved.
     pub fn take_this(&mut self, id: CoreId, cell: CellId) -> Option<C> {
         self.give(id, cell)
     }
 
-    /// Which of its cores `cell` can best do without, so that those that remain are placed as well as they can be.
+    /// Returns the cores that `cell` should give up, so that its remaining cores have the best placement.
     ///
     /// # Errors
-    /// [`CoreRefusal::NotWhole`] where the remaining ones would not be whole physical cores, and are to be.
+    /// Returns [`CoreRefusal::NotWhole`] if the policy needs whole physical cores and the remaining ones would not be.
     pub fn choose_to_leave(
         &self,
         request: &CoreRequest<'_>,
@@ -179,7 +181,7 @@ impl<C: CoreToken> Cores<C> {
         let own: Vec<CoreId> =
             seats.iter().filter(|seat| seat.standing == Standing::Free).map(|seat| seat.id).collect();
         let count = own.len().saturating_sub(request.count);
-        // What it has it may keep, whatever has been asked for since.
+        // A cell may keep its cores, whatever node or cores were requested since.
         let placement = CorePlacement { policy: request.placement.policy, ..CorePlacement::default() };
         let remaining = Choice::new(seats, &CoreRequest { count, placement: &placement })?.choose()?;
         Ok(own.into_iter().filter(|id| !remaining.contains(id)).collect())
@@ -192,14 +194,14 @@ impl<C: CoreToken> Cores<C> {
         }
     }
 
-    /// Notes that a core did not come back from its cell: it is never given again.
+    /// Marks a core that did not come back from its cell as failed: it is never used again.
     pub fn lose(&mut self, id: CoreId) {
         if let Some(slot) = self.slots.iter_mut().find(|slot| slot.id == id) {
             slot.state = State::Failed;
         }
     }
 
-    /// All cores and who has them.
+    /// Returns all cores and their owners.
     pub fn info(&self) -> Vec<CoreInfo> {
         let info =
             |slot: &Slot<C>| CoreInfo { id: slot.id, node: slot.node, site: slot.site, owner: slot.owner() };
@@ -217,7 +219,7 @@ impl<C: CoreToken> Cores<C> {
         }
     }
 
-    /// The cores as a choice for `cell` sees them.
+    /// Returns the cores as candidates for `cell`.
     fn seats(&self, cell: CellId) -> Vec<Seat> {
         let seat = |slot: &Slot<C>| Seat {
             id: slot.id,

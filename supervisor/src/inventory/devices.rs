@@ -1,14 +1,14 @@
-//! Device functions that can be given to cells.
+//! The network devices that can be given to cells.
 
 use alloc::vec::Vec;
 use isola_abi::id::CellId;
 
-/// The network devices of the machine. A device that could not be reset is not put back, and stays counted.
+/// The network devices of the machine. A device that could not be reset is not returned, and stays counted.
 ///
-/// A cell that is started again gets the device that it had: whoever guards the network knows a cell by its device.
+/// A restarted cell gets the device that it had, as the software switch identifies a cell by its device.
 #[derive(Debug)]
 pub struct Devices<D> {
-    /// Devices, with the cell that had each last.
+    /// The free devices, each with the cell that had it last.
     free: Vec<(D, Option<CellId>)>,
     total: usize,
 }
@@ -20,31 +20,31 @@ impl<D> Default for Devices<D> {
 }
 
 impl<D> Devices<D> {
-    /// No devices.
+    /// Returns no devices.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Enters a device.
+    /// Enters a free device.
     pub fn add(&mut self, device: D) {
         self.total += 1;
         self.free.push((device, None));
     }
 
-    /// Enters a device that a cell has.
+    /// Enters a cell's device.
     pub fn add_owned(&mut self) {
         self.total += 1;
     }
 
-    /// Gives a device to `cell`: the one that it had last, or else the one that has been free the longest, so that late
-    /// traffic for its former owner has the most time to die down. The devices that cells of `waiting` had last are kept
-    /// for these.
+    /// Gives a device to `cell`: the one that it had last, otherwise the one that has been free the longest, so that
+    /// late traffic for its former owner subsides first. The last devices of the cells in `waiting` are reserved for
+    /// these cells.
     #[must_use]
     pub fn take(&mut self, cell: CellId, waiting: &[CellId]) -> Option<D> {
         self.choose(cell, waiting).map(|index| self.free.remove(index).0)
     }
 
-    /// Whether [`Self::take`] has a device to give.
+    /// Returns whether [`Self::take`] has a device for `cell`.
     pub fn has_for(&self, cell: CellId, waiting: &[CellId]) -> bool {
         self.choose(cell, waiting).is_some()
     }
@@ -55,17 +55,17 @@ impl<D> Devices<D> {
         own.or_else(|| self.free.iter().position(|(_, last)| !is_kept(last)))
     }
 
-    /// Takes a device back from `cell`, where it is known.
+    /// Takes a device back from `cell`, if the cell is known.
     pub fn put(&mut self, device: D, cell: Option<CellId>) {
         self.free.push((device, cell));
     }
 
-    /// Number of devices, free or not.
+    /// Returns the number of devices, free or not.
     pub fn total(&self) -> usize {
         self.total
     }
 
-    /// Number of free devices.
+    /// Returns the number of free devices.
     pub fn free(&self) -> usize {
         self.free.len()
     }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_device_that_rested_longest_is_given_first() {
+    fn the_device_that_was_free_longest_is_given_first() {
         let mut devices = Devices::new();
         (0..3).for_each(|number| devices.add(number));
         let first = devices.take(CellId(1), &[]).unwrap();
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_that_is_to_be_started_again_finds_its_device() {
+    fn a_cell_that_awaits_a_restart_gets_its_device_back() {
         let (waits, other) = (CellId(1), CellId(2));
         let mut devices = Devices::new();
         (0..2).for_each(|number| devices.add(number));
@@ -97,6 +97,6 @@ mod tests {
         assert!(!devices.has_for(other, &[waits]) && devices.take(other, &[waits]).is_none());
         assert_eq!(devices.take(waits, &[waits]), Some(had));
         devices.put(had, Some(waits));
-        assert_eq!(devices.take(other, &[]), Some(had), "it waits no longer");
+        assert_eq!(devices.take(other, &[]), Some(had), "the device is no longer reserved");
     }
 }

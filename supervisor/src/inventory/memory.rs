@@ -1,30 +1,30 @@
-//! Memory: a buddy system per NUMA node, of blocks from 2 MiB to 1 GiB (RainForest 5.3; any text on buddy
-//! systems, for instance Knuth 2.5).
+//! Memory: a buddy system per NUMA node, with blocks from 2 MiB to 1 GiB (RainForest 5.3; any text on buddy systems,
+//! for instance Knuth 2.5).
 //!
-//! A free block of order `n` is `2^n` chunks long and aligned to its length; its buddy is the block that it
-//! was cut from a block of order `n + 1` with. Two free buddies are always joined, so that after everything
-//! has come back the free blocks are those of the beginning.
+//! A free block of order `n` has `2^n` chunks and is aligned to its length; its buddy is the other half of the block of
+//! order `n + 1` around it. Two free buddies are always joined, so once all memory has come back, the free blocks are
+//! those of the beginning.
 //!
-//! All memory that a cell is given is zero. A bit a chunk says which free chunks are known to be; the others are
-//! *dirty*: what comes back from a cell, and what a machine has at boot that nobody vouches for. Only
-//! [`Memory::scrub`] scrubs them, a few pages a call. A request for more than is known to be zero reserves its bytes
-//! ([`Memory::reserve`]), and takes them when enough is ([`Memory::is_ready`]). Dirty blocks and zero ones are joined
-//! and cut alike.
+//! All memory of a new cell is zero. A bitmap has a bit per chunk, set for free chunks that are known to be zero. The
+//! others are *dirty*: memory that came back from cells, and memory at boot that is not known to be zero. Only
+//! [`Memory::scrub`] scrubs, a few pages a call. A request for more than the zero memory reserves its bytes
+//! ([`Memory::reserve`]), and takes them once enough memory is zero ([`Memory::is_ready`]). Dirty and zero blocks are
+//! joined and split alike.
 //!
 //! ```text
-//!             put                     scrub
-//!    cell's ------> free and dirty ----------> free and zero
-//!      ^                                             |
-//!      +---------------------------------------------+ take
+//!              put                     scrub
+//!     cell's ------> free and dirty ----------> free and zero
+//!       ^                                             |
+//!       +---------------------------------------------+ take
 //! ```
 //!
-//! A reservation is a number of bytes, not a set of blocks: it keeps others from taking the last free memory, owns
-//! nothing, and is lost with the supervisor without any loss of memory. A request leaves [`ZERO_RESERVE`] bytes of
-//! zero memory behind, as long as there is other free memory to scrub, for running cells that ask for a block
-//! ([`Memory::take_block`]).
+//! A reservation is a number of bytes, not a set of blocks: it keeps other requests from taking the last free memory,
+//! owns nothing, and a supervisor restart drops it without loss of memory. A request leaves [`ZERO_RESERVE`] bytes of
+//! zero memory for the memory requests of running cells ([`Memory::take_block`]), as long as there is other free memory
+//! to scrub.
 //!
-//! The bit is set when the last byte of a chunk was looked at, and cleared when the chunk is handed out; a scrub
-//! that is under way in a chunk is forgotten then. So a set bit is a promise about a chunk that nobody has.
+//! A chunk's bit is set when its last byte was scrubbed, and cleared when the chunk is given away, which also drops an
+//! unfinished scrub of the chunk. So a set bit always refers to a free chunk.
 
 mod bits;
 mod block;
@@ -37,33 +37,32 @@ use node::{Node, ORDERS};
 
 pub use block::{Block, BlockRequest};
 
-/// The smallest piece of memory that is given to a cell, in bytes.
+/// The unit of memory that is given to cells, in bytes.
 pub const CHUNK: u64 = 2 << 20;
 
-/// Zero memory that a request leaves to running cells that grow, in bytes, and the part of all memory that it is at most.
+/// Zero memory that a request leaves for growing cells, in bytes, and the divisor of all memory that limits it.
 pub const ZERO_RESERVE: u64 = 64 << 20;
 const ZERO_RESERVE_PART: u64 = 64;
 
-/// Stands for physical memory that its holder may use.
+/// A token for physical memory that its holder may use.
 pub trait Chunk: Sized {
-    /// Which memory.
+    /// Returns the physical range.
     fn range(&self) -> PhysRange;
 
-    /// Cuts it in two behind its first `len_bytes` bytes, a multiple of 4 KiB that is more than none and less
-    /// than all of it.
+    /// Splits the memory after its first `len_bytes` bytes: a multiple of 4 KiB, more than none and less than all.
     fn split(self, len_bytes: u64) -> (Self, Self);
 
-    /// Joins it with `next`, which begins where it ends.
+    /// Joins the memory with `next`, which begins at its end.
     fn join(self, next: Self) -> Self;
 
-    /// Makes `len_bytes` bytes from `offset` on zero; both are multiples of 4 KiB. Reads first, and writes only
-    /// where that is needed: reading a page that nobody has used costs a virtual machine's host no memory.
+    /// Zeroes `len_bytes` bytes from `offset` on; both are multiples of 4 KiB. Reads first, and writes only if needed:
+    /// reading an unused page takes no memory of a virtual machine's host.
     fn scrub(&mut self, offset: u64, len_bytes: u64);
 
-    /// Whether it is known to hold nothing but zeros.
+    /// Returns whether the memory is known to be zero.
     fn is_zero(&self) -> bool;
 
-    /// Says that it holds nothing but zeros, as the caller has seen to, piece by piece.
+    /// Records that the memory is zero, as the caller has scrubbed it.
     fn declare_zero(&mut self);
 }
 
@@ -74,9 +73,9 @@ pub struct Memory<T> {
     spans: Vec<(PhysRange, NodeId)>,
     zero: BitMap,
     total: u64,
-    /// Bytes of the free memory that requests wait for.
+    /// Free bytes for which pending requests wait.
     reserved: u64,
-    /// The chunk that is being scrubbed, a free and dirty one, and how many of its bytes are done.
+    /// The chunk that is being scrubbed, free and dirty, and the number of its scrubbed bytes.
     scrubbing: Option<(u64, u64)>,
     stray: Vec<T>,
 }
@@ -84,18 +83,18 @@ pub struct Memory<T> {
 /// Whether there is memory left to scrub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scrub {
-    /// There is.
+    /// There is dirty memory.
     Unfinished,
     /// All free memory is known to be zero.
     Finished,
 }
 
-/// Which free blocks will do.
+/// The free blocks that qualify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Which {
-    /// Those that are known to be zero.
+    /// Blocks that are known to be zero.
     Zero,
-    /// All.
+    /// All blocks.
     Any,
 }
 
@@ -114,12 +113,12 @@ impl<T> Default for Memory<T> {
 }
 
 impl<T: Chunk> Memory<T> {
-    /// No memory.
+    /// Returns no memory.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Enters memory, known to be zero or not. Returns what is left of it at its edges: less than a chunk each.
+    /// Enters free memory, zero or not. Returns its parts at the edges, less than a chunk each.
     #[must_use]
     pub fn add(&mut self, memory: T, node: NodeId) -> Vec<T> {
         let range = memory.range();
@@ -147,7 +146,7 @@ impl<T: Chunk> Memory<T> {
         edges
     }
 
-    /// Enters memory that a cell has, or that is out of use: whole chunks.
+    /// Enters memory that a cell owns or that is out of use: whole chunks.
     pub fn add_owned(&mut self, range: PhysRange, node: NodeId) {
         self.zero.cover(range.start.0 / CHUNK, range.end().0 / CHUNK);
         self.spans.push((range, node));
@@ -157,38 +156,38 @@ impl<T: Chunk> Memory<T> {
         self.total += range.len_bytes;
     }
 
-    /// Bytes of all memory that can be given to cells.
+    /// Returns the bytes of all memory for cells.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// Bytes that are free, zero or not.
+    /// Returns the free bytes, zero or not.
     pub fn free(&self) -> u64 {
         self.nodes.iter().map(|node| node.free_bytes).sum()
     }
 
-    /// Bytes that are free and not known to be zero.
+    /// Returns the free bytes that are not known to be zero.
     pub fn dirty(&self) -> u64 {
         self.nodes.iter().map(|node| node.dirty_bytes).sum()
     }
 
-    /// Bytes that are free and that no request waits for.
+    /// Returns the free bytes that are not reserved.
     pub fn available(&self) -> u64 {
         self.free().saturating_sub(self.reserved)
     }
 
-    /// Reserves bytes that are [available](Self::available) for a request that waits until they are zero.
+    /// Reserves [available](Self::available) bytes for a request that waits until they are zero.
     pub fn reserve(&mut self, len_bytes: u64) {
         self.reserved += len_bytes;
     }
 
-    /// Ends a reservation of so many bytes.
+    /// Ends a reservation of `len_bytes` bytes.
     pub fn unreserve(&mut self, len_bytes: u64) {
         self.reserved = self.reserved.saturating_sub(len_bytes);
     }
 
-    /// Returns whether a request can [take](Self::take) so many bytes now, and leave others the zero memory that they
-    /// are to have: all of `node`, as far as it has so much free, is zero, and the rest of other nodes.
+    /// Returns whether a request can [take](Self::take) `len_bytes` bytes now and leave the reserve for growing cells.
+    /// All bytes must be zero, of `node` as far as it has that many free, the rest of other nodes.
     pub fn is_ready(&self, len_bytes: u64, node: NodeId) -> bool {
         if self.dirty() == 0 {
             return true;
@@ -201,8 +200,8 @@ impl<T: Chunk> Memory<T> {
             && near.is_none_or(|near| near.free_bytes - near.dirty_bytes >= len_bytes.min(near.free_bytes))
     }
 
-    /// Gives away `len_bytes` bytes, rounded up to whole chunks, of what is known to be zero: from `node` as long as it
-    /// has any, in blocks as few as can be so. Returns `None`, and gives nothing, where less is available and zero.
+    /// Gives away `len_bytes` bytes of zero memory, rounded up to whole chunks: from `node` first, in as few blocks as
+    /// possible. Returns `None`, and gives nothing, if fewer bytes are available and zero.
     #[must_use]
     pub fn take(&mut self, len_bytes: u64, node: NodeId) -> Option<Vec<T>> {
         let len = len_bytes.checked_next_multiple_of(CHUNK)?;
@@ -224,20 +223,20 @@ impl<T: Chunk> Memory<T> {
         Some(taken)
     }
 
-    /// The node that has the memory at `address`.
+    /// Returns the node of the memory at `address`.
     pub fn node_of(&self, address: PhysAddr) -> Option<NodeId> {
         self.spans.iter().find(|(span, _)| span.contains(address)).map(|(_, node)| *node)
     }
 
-    /// Gives away `len_bytes` bytes in one piece, rounded up to whole chunks, with whatever is in it: for the
-    /// supervisor's own use, not a cell's. Returns `None` where no free block is so long.
+    /// Gives away `len_bytes` contiguous bytes, rounded up to whole chunks and not scrubbed, for the supervisor's own
+    /// use. Returns `None` if no free block is as long.
     #[must_use]
     pub fn take_contiguous(&mut self, len_bytes: u64) -> Option<T> {
         let nodes: Vec<NodeId> = self.nodes.iter().map(|node| node.id).collect();
         nodes.into_iter().find_map(|node| self.take_contiguous_on(len_bytes, node))
     }
 
-    /// As [`Self::take_contiguous`], of the memory of a node.
+    /// Gives away memory of a node, like [`Self::take_contiguous`].
     #[must_use]
     pub fn take_contiguous_on(&mut self, len_bytes: u64, node: NodeId) -> Option<T> {
         let len = len_bytes.max(1).checked_next_multiple_of(CHUNK)?;
@@ -257,8 +256,8 @@ impl<T: Chunk> Memory<T> {
         Some(block)
     }
 
-    /// Takes memory back, with whatever is in it. Pieces may come in any order and cut in any way, as long as
-    /// together they are whole chunks again; pieces that are not are kept out of use.
+    /// Takes memory back, not scrubbed. The pieces may have any order and any boundaries, as long as together they are
+    /// whole chunks; other pieces are kept out of use.
     pub fn put(&mut self, mut pieces: Vec<T>) {
         pieces.sort_by_key(|piece| piece.range().start);
         let mut whole: Option<T> = None;
@@ -277,18 +276,18 @@ impl<T: Chunk> Memory<T> {
         }
     }
 
-    /// Memory that came back in pieces that are no whole chunks: none, unless the machine forgot a part.
+    /// Returns the bytes that came back in pieces that are not whole chunks: 0, unless the machine lost a part.
     pub fn stray_bytes(&self) -> u64 {
         self.stray.iter().map(|piece| piece.range().len_bytes).sum()
     }
 
-    /// Where all that is free is.
+    /// Returns the ranges of all free memory.
     #[cfg(test)]
     pub(crate) fn free_ranges(&self) -> impl Iterator<Item = PhysRange> {
         self.nodes.iter().flat_map(Node::pieces).map(T::range)
     }
 
-    /// Scrubs the next `len_bytes` bytes, whole pages, of free memory that is not known to be zero: of `near` first.
+    /// Scrubs the next `len_bytes` bytes, whole pages, of dirty free memory: of the node `near` first.
     pub fn scrub(&mut self, len_bytes: u64, near: Option<NodeId>) -> Scrub {
         let Some((chunk, done)) = self.scrubbing.or_else(|| Some((self.find_dirty(near)?, 0))) else {
             return Scrub::Finished;
@@ -308,7 +307,7 @@ impl<T: Chunk> Memory<T> {
         if self.dirty() > 0 { Scrub::Unfinished } else { Scrub::Finished }
     }
 
-    /// The places of all nodes, that of `node` first.
+    /// Returns the indices of all nodes, that of `node` first.
     fn nodes_from(&self, node: NodeId) -> Vec<usize> {
         let mut nodes: Vec<usize> = (0..self.nodes.len()).collect();
         nodes.sort_by_key(|&index| self.nodes.get(index).is_some_and(|at| at.id != node));
@@ -336,7 +335,7 @@ impl<T: Chunk> Memory<T> {
         }
     }
 
-    /// Takes a block of `order` out of those of a node that are free.
+    /// Cuts a block of `order` from a node's free blocks.
     fn cut(&mut self, index: usize, order: usize, which: Which) -> Option<T> {
         let zero = &self.zero;
         let node = self.nodes.get_mut(index)?;
@@ -365,7 +364,7 @@ impl<T: Chunk> Memory<T> {
         node.insert(memory);
     }
 
-    /// A block of zeros that a cell gets.
+    /// Marks a zero block as given away to a cell.
     fn given(&mut self, mut block: T) -> T {
         let (first, count) = chunks(block.range());
         self.zero.clear_all(first, count);
@@ -374,18 +373,18 @@ impl<T: Chunk> Memory<T> {
     }
 }
 
-/// How much of a range of whole chunks is not known to be zero.
+/// Returns the bytes of a range of whole chunks that are not known to be zero.
 fn dirty_bytes(zero: &BitMap, range: PhysRange) -> u64 {
     let (first, count) = chunks(range);
     zero.count_clear(first, count) * CHUNK
 }
 
-/// The number of a range's first chunk, and of its chunks.
+/// Returns the number of a range's first chunk, and the number of its chunks.
 fn chunks(range: PhysRange) -> (u64, u64) {
     (range.start.0 / CHUNK, range.len_bytes / CHUNK)
 }
 
-/// Cuts `memory` at `end`, where that is within it: what is before, and what is behind.
+/// Splits `memory` at `end`, if that is within it, into the parts before and after.
 fn split_off<T: Chunk>(memory: T, end: u64) -> (T, Option<T>) {
     if memory.range().end().0 <= end {
         return (memory, None);
@@ -395,7 +394,7 @@ fn split_off<T: Chunk>(memory: T, end: u64) -> (T, Option<T>) {
     (memory, Some(behind))
 }
 
-/// Cuts `memory` at `first`, where that is within it: what is before, and what is behind.
+/// Splits `memory` at `first`, if that is within it, into the parts before and after.
 fn split_front<T: Chunk>(memory: T, first: u64) -> (Option<T>, T) {
     if memory.range().start.0 >= first {
         return (None, memory);

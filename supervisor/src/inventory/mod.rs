@@ -1,10 +1,10 @@
-//! The inventory: what the machine has, each piece free or owned by exactly one cell.
+//! The inventory: the machine's resources, each free or owned by exactly one cell.
 //!
-//! A piece is represented by a token that cannot be copied: a block of memory, a parked core, a device. A free
-//! piece's token is here; an owned one's is with its cell. So that a piece has exactly one owner is not a rule
-//! to be kept but a fact of the types, and what remains to be shown is that nothing is forgotten: the sums.
+//! A resource is represented by a token that cannot be copied: a block of memory, a parked core, a device. The
+//! inventory has the tokens of free resources, and a cell those of its own. So the types guarantee that each resource
+//! has exactly one owner; that no resource is lost is checked by sums.
 //!
-//! What is not here: what can be done with the pieces (see [`crate::effects`]).
+//! Not here: the hardware operations on resources (see [`crate::effects`]).
 
 pub mod cores;
 pub mod devices;
@@ -14,13 +14,13 @@ pub use cores::{CoreRefusal, CoreRequest, CoreToken, Cores};
 pub use devices::Devices;
 pub use memory::{Block, BlockRequest, CHUNK, Chunk, Memory, Scrub};
 
-/// All that can be given to cells.
+/// All resources that can be given to cells.
 #[derive(Debug)]
 pub struct Inventory<M, C, D> {
-    /// Cores.
+    /// The cores.
     pub cores: Cores<C>,
-    /// Memory.
+    /// The memory.
     pub memory: Memory<M>,
-    /// Network devices.
+    /// The network devices.
     pub devices: Devices<D>,
 }

@@ -1,10 +1,10 @@
-//! Old entries give way, and a restarted supervisor reads the entries of the one before.
+//! New entries replace the oldest, and a restarted supervisor reads the entries of its predecessor.
 
 use super::*;
 use proptest::prelude::*;
 
 #[test]
-fn old_entries_give_way_and_numbers_go_on() {
+fn new_entries_replace_the_oldest_and_numbers_continue() {
     let mut journal = Journal::new();
     for number in 0..CAPACITY as u64 + 10 {
         journal.record(number, 0, Some("kv"), JournalEvent::Create);
@@ -16,7 +16,7 @@ fn old_entries_give_way_and_numbers_go_on() {
 }
 
 #[test]
-fn the_entries_of_a_former_supervisor_come_first_and_what_is_none_is_left_out() {
+fn the_entries_of_a_former_supervisor_come_first_without_invalid_ones() {
     let mut before = Journal::new();
     let mut entry = || before.record(5, 7, Some("kv"), JournalEvent::Start);
     let encode = |entry: &JournalEntry| postcard::to_allocvec(entry).unwrap();
@@ -33,7 +33,7 @@ fn the_entries_of_a_former_supervisor_come_first_and_what_is_none_is_left_out() 
 
 proptest! {
     #[test]
-    fn no_bytes_make_a_journal_that_is_out_of_order_or_too_long(
+    fn a_journal_from_arbitrary_bytes_is_ordered_and_bounded(
         encoded in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..200),
     ) {
         let mut journal = Journal::resume(1 << 16, &encoded);

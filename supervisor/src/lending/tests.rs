@@ -1,4 +1,4 @@
-//! Which cores are lent to whom, and which come back.
+//! The choice of lenders, and the returns of cores.
 
 use super::*;
 use alloc::vec;
@@ -13,7 +13,7 @@ fn loan(core: u32, lender: Option<u32>, borrower: u32, until_ns: u64) -> Loan {
 }
 
 #[test]
-fn a_core_comes_from_the_least_important_lender_that_has_most() {
+fn a_core_comes_from_the_lender_of_lowest_priority_with_the_most_cores() {
     let parties =
         [party(1, 9, 1, 0), party(2, 3, 4, 2), party(3, 1, 2, 1), party(4, 1, 3, 1), party(5, 0, 5, 0)];
     let lending = Lending::new();
@@ -21,18 +21,18 @@ fn a_core_comes_from_the_least_important_lender_that_has_most() {
     assert_eq!(
         lending.source(CellId(1), &parties, 1, |_| false),
         Ok(Source::Free),
-        "nobody has to give it up"
+        "a free core comes before a lender's"
     );
     assert_eq!(
         lending.source(CellId(4), &parties, 0, |_| false),
         Err(Denial::NoLender),
-        "cell 3 is as important"
+        "cell 3 has the same priority"
     );
     assert_eq!(lending.source(CellId(9), &parties, 1, |_| false), Err(Denial::Limit));
 }
 
 #[test]
-fn a_lender_lends_no_more_than_it_said_and_keeps_a_core() {
+fn a_lender_lends_no_more_than_specified_and_keeps_a_core() {
     let mut lending = Lending::new();
     let mut parties = [party(1, 9, 1, 0), party(2, 1, 3, 1)];
     lending.enter(loan(7, Some(2), 1, 100));
@@ -43,7 +43,7 @@ fn a_lender_lends_no_more_than_it_said_and_keeps_a_core() {
 }
 
 #[test]
-fn who_has_lent_a_core_gets_that_back_first() {
+fn a_lender_that_requests_a_core_gets_its_lent_cores_back_first() {
     let mut lending = Lending::new();
     let parties = [party(1, 9, 2, 0), party(2, 1, 2, 2)];
     let first = loan(7, Some(2), 1, 100);
@@ -53,7 +53,11 @@ fn who_has_lent_a_core_gets_that_back_first() {
     let second = loan(8, Some(2), 1, 50);
     let moves = |core: CoreId| core == first.core;
     assert_eq!(lending.source(CellId(2), &parties, 3, moves), Ok(Source::Recalled(second)));
-    assert_eq!(lending.source(CellId(2), &parties, 3, |_| true), Err(Denial::Limit), "both come");
+    assert_eq!(
+        lending.source(CellId(2), &parties, 3, |_| true),
+        Err(Denial::Limit),
+        "both cores are returning"
+    );
 }
 
 #[test]
@@ -69,10 +73,10 @@ fn loans_end_with_their_lease_and_with_either_cell() {
     assert_eq!(lending.loans(), []);
 }
 
-/// A machine of eight cores and four cells, whose owners are kept beside the loans.
+/// A machine with eight cores and four cells, with the cores' owners beside the loans.
 struct Machine {
     lending: Lending,
-    /// Who has each core.
+    /// The owner of each core.
     owners: Vec<Option<CellId>>,
     parties: Vec<Party>,
     now_ns: u64,
@@ -93,7 +97,7 @@ impl Machine {
         }
     }
 
-    /// A core of that owner's that is not lent to it.
+    /// Returns a core of that owner that is not lent to it.
     fn own(&self, owner: Option<CellId>) -> CoreId {
         let mut cores = (0..).map(CoreId).zip(&self.owners);
         cores.find(|(core, has)| **has == owner && !self.lending.is_lent(*core)).unwrap().0
@@ -143,7 +147,7 @@ impl Machine {
 
 proptest! {
     #[test]
-    fn every_core_has_one_owner_and_goes_back_to_its_lender(
+    fn every_core_has_one_owner_and_returns_to_its_lender(
         steps in proptest::collection::vec((0_u8..4, 0_u32..4), 0..200),
     ) {
         let mut machine = Machine::new();
@@ -167,6 +171,6 @@ proptest! {
         while let Some(loan) = machine.lending.due(u64::MAX) {
             machine.give_back(loan);
         }
-        prop_assert_eq!(machine.owners, begin, "when all leases have ended it is as it was");
+        prop_assert_eq!(machine.owners, begin, "all cores are back after the leases");
     }
 }

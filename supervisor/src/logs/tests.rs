@@ -1,11 +1,11 @@
-//! How the text of cells is kept, and read from a report that a cell can write.
+//! Reading and storing the console output in a report that the cell may write at any time.
 
 use super::*;
 use crate::report::tests::blank;
 use isola_abi::report::Report;
 use proptest::prelude::*;
 
-/// Prints as a cell does.
+/// Prints like a cell.
 pub(crate) fn print(report: &Report, text: &[u8]) {
     let ring = &report.console;
     let written = ring.written.load(Ordering::Relaxed);
@@ -17,7 +17,7 @@ pub(crate) fn print(report: &Report, text: &[u8]) {
 }
 
 #[test]
-fn what_is_printed_is_read_once_and_in_order() {
+fn output_is_read_once_and_in_order() {
     let (report, mut log) = (blank(), Log::new());
     for number in 0..2000 {
         print(&report, format!("line {number}\n").as_bytes());
@@ -37,7 +37,7 @@ fn what_is_printed_is_read_once_and_in_order() {
 }
 
 #[test]
-fn old_bytes_give_way_and_offsets_stay() {
+fn new_bytes_replace_the_oldest_and_keep_their_offsets() {
     let (report, mut log) = (blank(), Log::new());
     for letter in b'a'..=b'h' {
         print(&report, &[letter; 10_000]);
@@ -49,7 +49,7 @@ fn old_bytes_give_way_and_offsets_stay() {
 }
 
 #[test]
-fn a_gap_is_told() {
+fn lost_output_is_noted_in_the_log() {
     let (report, mut log) = (blank(), Log::new());
     print(&report, &[b'x'; CONSOLE_LEN]);
     print(&report, b"end");
@@ -60,7 +60,7 @@ fn a_gap_is_told() {
 }
 
 #[test]
-fn a_cell_that_starts_again_goes_on_in_its_log() {
+fn a_recreated_cell_continues_its_log() {
     let mut log = Log::new();
     for _ in 0..2 {
         let report = blank();
@@ -72,7 +72,7 @@ fn a_cell_that_starts_again_goes_on_in_its_log() {
 }
 
 #[test]
-fn a_line_that_is_being_printed_is_not_taken_for_what_stood_in_its_place() {
+fn output_that_is_being_overwritten_counts_as_lost() {
     let (report, mut log) = (blank(), Log::new());
     print(&report, &[b'o'; CONSOLE_LEN]);
     let ring = &report.console;
@@ -96,7 +96,7 @@ fn a_log_is_resumed_at_the_number_at_which_it_ended() {
     assert_eq!(Log::resume(&report.console).piece(u64::MAX, 1).end, CONSOLE_LEN as u64);
 }
 
-/// Counters as cells have them, and such as wrap around at the end of all numbers.
+/// Returns plausible counters, and such that overflow.
 fn any_counter() -> impl Strategy<Value = u64> {
     let near = |middle: u64| (0..200_000_u64).prop_map(move |offset| middle.wrapping_add(offset));
     prop_oneof![near(0), near(HIGHEST_NUMBER - 100_000), near(u64::MAX - 100_000), any::<u64>()]
@@ -106,7 +106,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn no_counter_does_harm(
+    fn arbitrary_counters_are_safe(
         first in any_counter(),
         counters in proptest::collection::vec((any_counter(), any_counter()), 1..20),
         from in any_counter(),

@@ -1,4 +1,4 @@
-//! Reports of cells that mean well and of cells that do not.
+//! Reports of correct cells, and reports with arbitrary contents.
 
 use super::*;
 use alloc::boxed::Box;
@@ -13,7 +13,7 @@ use isola_abi::report::{
 };
 use isola_abi::unplug::Offer;
 
-/// A value whose every byte is `fill`.
+/// Returns a value whose every byte is `fill`.
 const fn word(fill: u8) -> AtomicU64 {
     AtomicU64::new(u64::from_ne_bytes([fill; 8]))
 }
@@ -22,7 +22,7 @@ const fn half(fill: u8) -> AtomicU32 {
     AtomicU32::new(u32::from_ne_bytes([fill; 4]))
 }
 
-/// A report whose every byte is `fill`.
+/// Returns a report whose every byte is `fill`.
 pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
     Box::new(Report {
         version: half(FILL),
@@ -94,19 +94,19 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
     })
 }
 
-/// The report of a cell that has not said anything.
+/// Returns the report of a cell that has reported nothing.
 pub(crate) fn blank() -> Box<Report> {
     filled::<0>()
 }
 
-/// A ledger of a cell that can have as many cores as there are.
+/// The ledger of a cell with the largest number of core slots.
 pub(crate) struct Activities {
     records: Vec<ActivityRecord>,
     counters: Vec<ActivityReport>,
 }
 
 impl Activities {
-    /// One of so many slots, none of which is in use.
+    /// Returns a ledger of `slots` slots, none of which is in use.
     pub(crate) fn new(slots: usize) -> Self {
         Self {
             records: (0..slots).map(|_| ActivityRecord::default()).collect(),
@@ -118,7 +118,7 @@ impl Activities {
         Ledger::new(&self.records, &self.counters)
     }
 
-    /// Gives a free slot to an activity of that name, as a cell does.
+    /// Registers an activity at a free slot, like a cell.
     pub(crate) fn register(&self, report: &Report, slot: usize, name: &str) {
         let record = &self.records[slot];
         assert!(record.claim());
@@ -132,7 +132,7 @@ impl Activities {
         report.activity_count.fetch_max(slot as u32 + 1, Ordering::Relaxed);
     }
 
-    /// The activity that has a slot uses something on a core.
+    /// Charges usage on a core to the activity of a slot.
     pub(crate) fn charge(&self, core: usize, slot: usize, cycles: u64, memory_bytes: i64) {
         let used = &self.ledger().core(core)[slot];
         used.cycles.fetch_add(cycles, Ordering::Relaxed);
@@ -141,13 +141,13 @@ impl Activities {
     }
 }
 
-/// Writes a text as a cell does.
+/// Writes a text like a cell.
 pub(crate) fn write(place: &[AtomicU8], value: &str) {
     place.iter().zip(value.bytes()).for_each(|(to, byte)| to.store(byte, Ordering::Relaxed));
 }
 
 #[test]
-fn a_silent_cell_says_nothing() {
+fn the_report_of_a_silent_cell_is_empty() {
     let report = blank();
     assert_eq!(phase(&report), CellPhase::Silent);
     assert_eq!(crash(&report, &[CoreId(1)]), None);
@@ -168,7 +168,7 @@ fn usage_is_summed_over_all_cores_that_the_cell_ever_had() {
     ledger.register(&report, 1, "kv");
     ledger.charge(0, 1, 10, 1000);
     ledger.charge(1, 1, 11, -2000);
-    // The third core has gone.
+    // The third core has left the cell.
     ledger.charge(2, 1, 12, 0);
     let page = activities(&report, ledger.ledger(), 0);
     assert_eq!(page.activities, [used("application", 0, 0, 0), used("kv", 33, 3, -1000)]);
@@ -178,7 +178,7 @@ fn usage_is_summed_over_all_cores_that_the_cell_ever_had() {
 }
 
 #[test]
-fn an_activity_is_charged_nothing_of_those_that_had_its_slot_before() {
+fn an_activity_is_not_charged_for_earlier_activities_of_its_slot() {
     let (report, ledger) = (blank(), Activities::new(LEAST_SLOTS));
     let page = || activities(&report, ledger.ledger(), 0);
     ledger.register(&report, 0, "first");
@@ -189,13 +189,13 @@ fn an_activity_is_charged_nothing_of_those_that_had_its_slot_before() {
     ledger.charge(3, 0, 7, -96);
     ledger.charge(5, 0, 1, 0);
     assert_eq!((page().activities, page().ended), (vec![used("next", 8, 2, -96)], used("", 100, 1, 4096)));
-    // Nothing that the cores have spent is lost from the sum.
+    // The sum keeps all cycles that the cores have spent.
     assert!(ledger.records[0].free());
     assert_eq!(page().ended, used("", 108, 3, 4000));
 }
 
 #[test]
-fn more_activities_than_one_answer_has_are_read_page_by_page() {
+fn many_activities_are_read_page_by_page() {
     const COUNT: usize = 3 * ACTIVITIES_PER_PAGE + 5;
     let (report, ledger) = (blank(), Activities::new(COUNT + 10));
     for slot in 0..COUNT {
@@ -218,7 +218,7 @@ fn more_activities_than_one_answer_has_are_read_page_by_page() {
 }
 
 #[test]
-fn the_latency_of_requests_is_summed_over_cores_that_have_gone_too_and_queueing_is_told_by_core() {
+fn latencies_are_summed_over_past_cores_and_queueing_is_reported_by_core() {
     let report = blank();
     report.cores[0].service.count(1_000, 3);
     report.cores[9].service.count(70_000, 1);

@@ -1,4 +1,4 @@
-//! The management console: a virtio console, and the interrupt by which it calls.
+//! The management console: a virtio console and its interrupt.
 
 use crate::serve::vector;
 use alloc::vec::Vec;
@@ -14,14 +14,14 @@ use isola_machine::authority::Authority;
 use isola_machine::device::Device;
 use isola_machine::dma::DmaRegion;
 
-/// Why there is no management console.
+/// The reason why there is no management console.
 #[derive(Debug)]
 pub enum ConsoleError {
     /// The machine has no such device.
     None,
     /// The device does not work.
     Device(DeviceError),
-    /// Its interrupt does not reach the supervisor's core.
+    /// The device's interrupt cannot be routed to the supervisor's core.
     Interrupt(RouteError),
 }
 
@@ -63,11 +63,11 @@ pub struct Port {
 }
 
 impl Port {
-    /// Takes the machine's first console out of `devices`, and has it interrupt the core `apic`: by messages on
-    /// PCI, by a line elsewhere.
+    /// Removes the machine's first console from `devices`, and routes its interrupt to the core `apic`: by messages on
+    /// PCI, by an interrupt line otherwise.
     ///
     /// # Errors
-    /// Where there is none, or its interrupt does not reach the core.
+    /// Returns an error if there is no console, or its interrupt cannot be routed to the core.
     pub fn find(
         devices: &mut Vec<Device>,
         lines: &mut InterruptLines,
@@ -87,7 +87,7 @@ impl Port {
         Ok(Self { device, interrupt })
     }
 
-    /// The device itself.
+    /// Returns the device.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -95,7 +95,7 @@ impl Port {
     /// Resets the console and starts it.
     ///
     /// # Errors
-    /// Where the device does not work.
+    /// Returns an error if the device does not work.
     pub fn open(&self) -> Result<Console, ConsoleError> {
         let transport = transport::open(self.device.windows())?;
         Ok(Console::start(transport, self.interrupt, &mut DmaRegion::new)?)

@@ -1,4 +1,4 @@
-//! What the supervisor decides, done to the machine.
+//! [`Effects`] on real hardware, with `isola-machine`.
 
 use crate::faults::Faults;
 use crate::life;
@@ -33,7 +33,7 @@ use isola_supervisor::effects::{
 use isola_supervisor::image::{ImagePlan, Rights, Segment, Source};
 use isola_supervisor::inventory::{CHUNK, Chunk, CoreToken};
 
-/// The machine, but for what is in the inventory.
+/// The machine, without the resources in the inventory.
 #[derive(Debug)]
 pub struct Hardware {
     time: Time,
@@ -42,21 +42,21 @@ pub struct Hardware {
     halt_mode: HaltMode,
     lines: InterruptLines,
     space: OwnSpace,
-    /// Cores that did not come back. Held for good: what they could reach stays out of use.
+    /// The lost cores, kept for good: the resources that they could reach stay out of use.
     lost: Vec<LostCore>,
-    /// How long cores were waited for, ever, in ns.
+    /// The total time spent waiting for reclaimed cores, in ns.
     waited_ns: u64,
     faults: Faults,
     power: PowerSwitch,
     authority: Authority,
 }
 
-/// A core, wherever it is.
+/// A core, parked or in a cell.
 #[derive(Debug)]
 pub enum Core {
-    /// Waits.
+    /// The core is parked.
     Parked(ParkedCore),
-    /// Is in a cell.
+    /// The core is in a cell.
     Away(AwayCore),
 }
 
@@ -70,7 +70,7 @@ impl CoreToken for Core {
 }
 
 impl Hardware {
-    /// The machine, emptied into the inventory.
+    /// Returns the hardware of `machine`, whose resources are in the inventory already.
     pub fn new(time: Time, machine: Machine) -> Self {
         Self {
             time,
@@ -87,7 +87,7 @@ impl Hardware {
         }
     }
 
-    /// The right to program the machine's hardware.
+    /// Returns the authority over the machine's hardware.
     pub fn authority(&self) -> Authority {
         self.authority
     }
@@ -96,17 +96,17 @@ impl Hardware {
         regions.into_iter().map(|region| Piece(region, self.authority)).collect()
     }
 
-    /// Ticks of this core's timer in so many ns.
+    /// Returns the ticks of this core's timer in `ns` nanoseconds.
     pub fn timer_ticks(&self, ns: u64) -> u64 {
         self.time.timer_ticks(ns)
     }
 
-    /// How long cores were waited for that were taken back, ever, in ns.
+    /// Returns the total time spent waiting for reclaimed cores, in ns.
     pub fn waited_ns(&self) -> u64 {
         self.waited_ns
     }
 
-    /// What a cell is told.
+    /// Returns the descriptor of a cell, without its memory and devices.
     fn descriptor(&self, blueprint: &Blueprint<'_, Self>) -> Descriptor {
         let spec = blueprint.spec;
         let cores = blueprint.cores.iter().filter_map(|core| match core {
@@ -139,8 +139,7 @@ impl Hardware {
     }
 }
 
-/// Interrupts the core at a place of a cell whether it likes it or not, unless it is still on its way in: no interrupt must
-/// come by force there.
+/// Interrupts a core of a cell by NMI, unless the core is still entering: an NMI must not arrive in the entry code.
 fn interrupt_by_force(space: &CellSpace, core: &Core, place: usize) {
     if let Core::Away(core) = core
         && space.is_inside(place)
@@ -202,7 +201,7 @@ impl Effects for Hardware {
             log::warn!("{}: {}", blueprint.spec.name, failure.error);
             let cause = match failure.error {
                 space::BuildError::Descriptor(_) => BuildError::DescriptorTooLong,
-                // More than that, then: so much has just turned out to be too little.
+                // The given memory has just turned out to be too little, so the least is more.
                 _ => BuildError::TooSmall { least_bytes: given.saturating_add(CHUNK) },
             };
             BuildFailure { memory: self.pieces(failure.memory), cause }
@@ -230,7 +229,7 @@ impl Effects for Hardware {
     }
 
     fn keep_entry(&mut self, bytes: &[u8]) {
-        // One that is too long is in the journal as long as this supervisor is there.
+        // An entry that is too long is lost at a restart; this supervisor's journal has it.
         let _ = restart::keep_entry(bytes);
     }
 
@@ -287,7 +286,7 @@ impl Effects for Hardware {
 
     fn set_limit(&self, space: &CellSpace, limit_bytes: u64) {
         space.set_limit(limit_bytes);
-        // What it was given is told with it.
+        // The interrupt also makes the cell look for plugged memory.
         space.interrupt();
     }
 

@@ -1,4 +1,4 @@
-//! Going wrong on purpose, on machines that were booted for tests: so it can be seen that cells do not notice.
+//! Fault injection into the supervisor, on machines booted for tests, which check that cells are not disturbed.
 
 use core::hint::{black_box, spin_loop};
 use isola_abi::management::Fault;
@@ -6,27 +6,27 @@ use isola_machine::boot::command_line::CommandLine;
 use isola_machine::fault_injection::{self, InjectedFault};
 use isola_machine::restart;
 
-/// The word of the command line that allows it.
+/// The word of the command line that allows fault injection.
 const WORD: &str = "isola.test-faults=1";
 
-/// Whether it is allowed, and what is due.
+/// Whether fault injection is allowed, and the pending fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Faults {
-    /// It is not allowed.
+    /// Fault injection is not allowed.
     Refused,
-    /// It is.
+    /// Fault injection is allowed, and no fault is pending.
     Allowed,
-    /// A panic is due when a cell ends.
+    /// The supervisor panics when the next cell ends.
     AtEnd,
 }
 
 impl Faults {
-    /// What the machine was told when it was booted.
+    /// Returns the state that the boot command line selects.
     pub fn allowed(command_line: &CommandLine) -> Self {
         if command_line.unknown.iter().any(|word| word == WORD) { Self::Allowed } else { Self::Refused }
     }
 
-    /// Goes wrong, if that is allowed. Returns whether that is still to come.
+    /// Injects `fault`, if that is allowed. Returns whether the fault is still to come.
     pub fn commit(&mut self, fault: Fault) -> bool {
         if *self == Self::Refused {
             return false;
@@ -47,7 +47,8 @@ impl Faults {
         *self == Self::AtEnd
     }
 
-    /// A cell ends: its cores are back, and its device is not.
+    /// Panics if a fault is pending for the end of a cell, when the cell's cores are back and its device is not yet
+    /// reset.
     pub fn at_end(self) {
         assert!(self != Self::AtEnd, "as a test asks, in the middle of the end of a cell");
     }

@@ -1,6 +1,6 @@
-//! Signs of life. An interrupt that cannot be masked asks whether this supervisor stands still: the host raises it, or a
-//! cell that waits for an answer in vain. Whoever it is, what decides is what is seen here: a supervisor that gave no sign
-//! for a long time restarts, and one that works is not disturbed.
+//! Signs of life, by which a hang is detected. The host tool, or a cell that waits in vain for an answer, sends an NMI
+//! if it suspects a hang. The handler decides by its own measurement: it restarts a supervisor that is awake and gave
+//! no sign of life for [`LIMIT_NS`], and leaves a working one alone.
 
 use crate::time::Time;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -11,30 +11,30 @@ use isola_machine::interrupts::{self, ExceptionFrame, NonMaskable};
 use isola_machine::{cpu, restart, serial_line};
 use spin::Once;
 
-/// How long the supervisor may take between two signs, in ns. Longer than all that it does: what takes longest is to wait for
-/// a core that does not come back.
+/// The longest time between two signs of life, in ns. Longer than any operation of the supervisor; the longest is the
+/// wait for a core that does not come back.
 const LIMIT_NS: u64 = 4_000_000_000;
 
-/// The cycle counter at the last sign; 0 while the supervisor rests.
+/// The cycle counter at the last sign of life; 0 while the supervisor sleeps.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// [`LIMIT_NS`] in cycles.
 static LIMIT_CYCLES: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// For the handler of the interrupt.
+/// The authority that the NMI handler needs.
 static AUTHORITY: Once<Authority> = Once::new();
 
-/// Gives a sign.
+/// Gives a sign of life.
 pub fn sign() {
     LAST.store(cpu::cycles(), Ordering::Relaxed);
 }
 
-/// Says that there is nothing to do before the next interrupt.
+/// Records that the supervisor sleeps until the next interrupt.
 pub fn rest() {
     LAST.store(0, Ordering::Relaxed);
 }
 
-/// Answers from now on who asks whether the supervisor stands still.
+/// Installs the NMI handler, and lets the machine's NMI reach this core.
 pub fn watch(authority: Authority, time: &Time) {
     AUTHORITY.call_once(|| authority);
     LIMIT_CYCLES.store(time.cycles(LIMIT_NS), Ordering::Relaxed);

@@ -5,12 +5,12 @@ use isola_machine::serial_line;
 use log::{LevelFilter, Log, Metadata, Record};
 use spin::Once;
 
-/// Writes to the serial port.
+/// A logger that writes to the serial port.
 struct Lines(Time);
 
 static LINES: Once<Lines> = Once::new();
 
-/// Takes over what is logged from here on.
+/// Installs the logger.
 pub fn begin(time: Time) {
     if log::set_logger(LINES.call_once(|| Lines(time))).is_ok() {
         log::set_max_level(LevelFilter::Info);

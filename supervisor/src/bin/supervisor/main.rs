@@ -1,16 +1,16 @@
-//! The supervisor's image: takes the machine over, and serves whoever manages it.
+//! The supervisor's image: boots the machine and serves management requests.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `main` | the way up, step by step |
-//! | `stock` | what there is to divide |
-//! | `serve` | the loop: console, doorbells, time |
-//! | `effects` | what the supervisor decides, done to the machine |
+//! | `main` | the boot, step by step |
+//! | `stock` | the inventory of the machine's resources |
+//! | `serve` | the loop: console, notifications, deadlines |
+//! | `effects` | the supervisor's hardware operations |
 //! | `console` | the management console |
-//! | `recovered` | what a supervisor that went wrong has left |
-//! | `life` | signs of life, by which a supervisor that stands still is told from one that works |
-//! | `faults` | going wrong on purpose, for tests |
-//! | `memory`, `time`, `log_lines` | regions as pieces of the inventory; cycles as time; the log |
+//! | `recovered` | the state that a failed supervisor left |
+//! | `life` | signs of life, to detect a hang of the supervisor |
+//! | `faults` | fault injection for tests |
+//! | `memory`, `time`, `log_lines` | memory regions as pieces of the inventory; cycles as time; the log |
 #![no_std]
 #![no_main]
 
@@ -39,7 +39,7 @@ use time::Time;
 
 isola_machine::machine_image!(main);
 
-// What the way up takes; then the heap gets memory for all the cells that there can be.
+// The heap during boot; `stock::extend_heap` adds memory for the largest number of cells.
 isola_machine::static_heap!(1 << 20);
 
 #[panic_handler]
@@ -92,7 +92,7 @@ fn main(mut machine: Machine) -> ! {
 
     let mut log = serve::Log::of(server.cells().journal());
     while let Err(fault) = serve::serve(&mut server, &mut console, &mut log) {
-        // Cells do not depend on the console, so it is no reason to end them.
+        // Cells do not depend on the console, so they keep running.
         log::error!("the management console has failed, and is started anew: {fault}");
         drop(console);
         console = match port.open() {

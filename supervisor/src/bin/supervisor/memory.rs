@@ -1,4 +1,4 @@
-//! Regions of memory as pieces of the inventory.
+//! Memory regions as pieces of the inventory.
 
 use crate::life;
 use isola_abi::id::PhysRange;
@@ -8,12 +8,12 @@ use isola_supervisor::effects::{Pages, SharedPages};
 use isola_supervisor::inventory::Chunk;
 use isola_supervisor::scrub::scrub;
 
-/// A region that is only read, and the right of the [`Piece`] that it was.
+/// A shared read-only region, and the authority of the [`Piece`] from which it was made.
 #[derive(Clone, Debug)]
 pub struct SharedPiece(pub SharedRegion, pub Authority);
 
 impl SharedPiece {
-    /// The region, for one more who reads it.
+    /// Returns the region with one more owner.
     pub fn region(&self) -> SharedRegion {
         self.0.clone()
     }
@@ -41,7 +41,7 @@ impl SharedPages for SharedPiece {
     }
 }
 
-/// A region, and the right to record that its bytes are zero.
+/// A region, and the authority to record that its bytes are zero.
 #[derive(Debug)]
 pub struct Piece(pub Region, pub Authority);
 

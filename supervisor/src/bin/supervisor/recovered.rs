@@ -1,4 +1,4 @@
-//! What a supervisor that went wrong has left: cells, as the machine's, entered in the inventory.
+//! The state that a failed supervisor left: cells, as `isola-machine` found them, entered in the inventory.
 
 use crate::effects::{Core, Hardware};
 use crate::memory::{Piece, SharedPiece};
@@ -16,11 +16,11 @@ use isola_supervisor::effects;
 use isola_supervisor::images::KeptImage;
 use isola_supervisor::inventory::{CHUNK, CoreToken, Inventory};
 
-/// The checkpoint, and those images of it that are where it says.
+/// The checkpoint, and its images that still have their memory.
 pub type Left = (Checkpoint, Vec<(KeptImage, SharedPiece)>);
 
-/// What of images is where the former supervisor says that they are: in memory that cells stand on, or in what nobody has,
-/// out of which it is taken.
+/// Returns the checkpoint, and its images whose memory is shared text of recovered cells or free. Removes that memory
+/// from `machine`.
 pub fn take_images(machine: &mut Machine) -> Left {
     let checkpoint = restart::checkpoint().map(|bytes| Checkpoint::decode(&bytes)).unwrap_or_default();
     let Machine { recovered, memory, authority, .. } = machine;
@@ -38,7 +38,7 @@ pub fn take_images(machine: &mut Machine) -> Left {
     (checkpoint, images)
 }
 
-/// Cuts whole chunks out of regions; `None` where they are not all in one.
+/// Cuts whole chunks out of free regions; `None` if no single region contains `range`.
 fn take(memory: &mut Vec<(NodeId, Region)>, range: PhysRange) -> Option<Region> {
     let is_chunks = range.start.0.is_multiple_of(CHUNK) && range.len_bytes.is_multiple_of(CHUNK);
     let end = range.start.0.checked_add(range.len_bytes).filter(|_| is_chunks && range.len_bytes > 0)?;
@@ -74,7 +74,7 @@ fn take(memory: &mut Vec<(NodeId, Region)>, range: PhysRange) -> Option<Region> 
     Some(region)
 }
 
-/// Enters in the inventory what cells have. Its cores are there already.
+/// Enters the memory and devices of the recovered cells in the inventory, which has their cores already.
 pub fn enter(
     recovered: RecoveredState,
     time: &Time,

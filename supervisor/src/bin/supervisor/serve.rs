@@ -1,9 +1,10 @@
-//! The supervisor's loop: one request from the console; then a slice of work, where somebody waits for that or there is no
-//! request; then, where nothing is dirty, sleep. Notifications of cells, and what is due, are looked at between each two of
-//! these: each is to take less than a million instructions (docs/decisions/0052-no-scrubbing-in-requests.md).
+//! The supervisor's loop. A pass handles one request from the console; then a slice of work, if a request waits for it
+//! or there is no request; then, if no memory is dirty, the core sleeps. Between any two of these the loop serves
+//! notifications and deadlines, so each should take less than a million instructions
+//! (docs/decisions/0052-no-scrubbing-in-requests.md).
 //!
-//! Interrupts come in the halt, and in the window behind a slice. Their handler only notes that they came:
-//! which is looked at behind it.
+//! Interrupts arrive during a halt and in the interrupt window after a slice. The handler only records them; the loop
+//! acts on them afterwards.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -20,26 +21,27 @@ use isola_supervisor::server::Server;
 use crate::effects::Hardware;
 use crate::life;
 
-/// The interrupts of the supervisor's core.
+/// The interrupt vectors of the supervisor's core.
 pub mod vector {
-    /// The management console has received or sent something.
+    /// The management console has received or sent data.
     pub const CONSOLE: u8 = 0x40;
-    /// A cell rings.
+    /// A notification from a cell.
     pub const DOORBELL: u8 = 0x41;
     /// The timer.
     pub const TIMER: u8 = 0x42;
 }
 
-/// Whether a cell has rung since the bell was last looked at, or may have rung before this supervisor was there.
+/// Whether a notification has arrived since the loop last checked. Initially true, as one may have arrived before a
+/// restart of the supervisor.
 static BELL: AtomicBool = AtomicBool::new(true);
 
-/// How many interrupts came that the supervisor has no use for: a cell can send any to any core.
+/// The number of interrupts with unused vectors: a cell can send any vector to any core.
 static STRAY: AtomicU32 = AtomicU32::new(0);
 
-/// How long the last answers of a machine that is to end may wait for their reader, in ns.
+/// The time for which the last answers before a power-off may wait for their reader, in ns.
 const FINISH_NS: u64 = 1_000_000_000;
 
-/// Notes what came.
+/// Records an interrupt.
 pub fn on_interrupt(vector: u8) {
     match vector {
         vector::DOORBELL => BELL.store(true, Ordering::Relaxed),
@@ -48,7 +50,7 @@ pub fn on_interrupt(vector: u8) {
     }
 }
 
-/// Enters interrupts with vectors that the supervisor does not use in the journal, each time that there are twice as many.
+/// Enters the number of interrupts with unused vectors in the journal, each time that it has doubled.
 fn note_stray_interrupts(server: &mut Server<Hardware>) {
     static NOTED: AtomicU32 = AtomicU32::new(0);
     let count = STRAY.load(Ordering::Relaxed);
@@ -59,10 +61,10 @@ fn note_stray_interrupts(server: &mut Server<Hardware>) {
     }
 }
 
-/// Serves until the end of the machine is asked for.
+/// Serves until a power-off is requested.
 ///
 /// # Errors
-/// What the console did wrong: it does not work any more.
+/// Returns the console's fault, after which the console does not work.
 pub fn serve(server: &mut Server<Hardware>, console: &mut Console, log: &mut Log) -> Result<(), Fault> {
     let mut wire = Wire::default();
     loop {
@@ -83,7 +85,7 @@ pub fn serve(server: &mut Server<Hardware>, console: &mut Console, log: &mut Log
     }
 }
 
-/// Looks after the cells, of a machine that nobody can manage any more.
+/// Serves cells on a machine without a working management console.
 pub fn serve_cells(server: &mut Server<Hardware>, log: &mut Log) -> ! {
     loop {
         life::sign();
@@ -93,11 +95,11 @@ pub fn serve_cells(server: &mut Server<Hardware>, log: &mut Log) -> ! {
     }
 }
 
-/// Nothing is to be done at once: works a little, or sleeps until something comes.
+/// Does a slice of work, or sleeps until an interrupt if there is none.
 fn rest(server: &mut Server<Hardware>, log: &mut Log) {
     match server.work() {
         Scrub::Unfinished => {
-            // The other core of this physical one, or the next one that an emulator's thread runs, may go on.
+            // Lets the sibling core, or the next core that the emulator's thread runs, continue.
             core::hint::spin_loop();
             interrupts::window();
         }
@@ -110,7 +112,7 @@ fn rest(server: &mut Server<Hardware>, log: &mut Log) {
     }
 }
 
-/// Does what cells have rung for, and what is due.
+/// Serves notifications and deadlines.
 fn look_at_cells(server: &mut Server<Hardware>, log: &mut Log) {
     let began = server.cells().effects().now_ns();
     if BELL.swap(false, Ordering::Relaxed) {
@@ -125,24 +127,24 @@ fn look_at_cells(server: &mut Server<Hardware>, log: &mut Log) {
     log.count(began, server.cells().effects());
 }
 
-/// How long a notification may wait until it is served, in ns. Said in the log where it was longer.
+/// The longest delay of a notification, in ns, that is not logged.
 const LATE_NS: u64 = 1_000_000;
 
-/// Writes the journal to the log, and how long notifications wait.
+/// The writer of the journal to the log, and the measurement of the notifications' delays.
 #[derive(Debug)]
 pub struct Log {
-    /// Number of the first entry that was not written yet.
+    /// The number of the first entry that is not written yet.
     next: u64,
-    /// When notifications were last looked for, if the supervisor has not slept since.
+    /// When the loop last checked for notifications, or woke; `None` at the start.
     looked_ns: Option<u64>,
-    /// How long cores had been waited for by then, ever.
+    /// The total time spent waiting for reclaimed cores at that check, in ns.
     waited_ns: u64,
-    /// The longest that one can have waited, of those that were said.
+    /// The longest delay logged so far, in ns.
     longest_ns: u64,
 }
 
 impl Log {
-    /// For what this supervisor enters in its journal.
+    /// Returns a log that begins with this supervisor's entries of `journal`.
     pub fn of(journal: &Journal) -> Self {
         Self { next: journal.begin(), looked_ns: None, waited_ns: 0, longest_ns: 0 }
     }
@@ -155,13 +157,14 @@ impl Log {
         }
     }
 
-    /// Counts a look for notifications. One that came right after the look before is served when this one has ended.
-    /// What cores take to come back from a cell that ends is not counted: it is no work of the supervisor's.
+    /// Measures the longest possible delay of a notification: from the previous check, right after which it may have
+    /// arrived, or from the wake-up, to the end of this check. The time that cores of an ended cell take to come back
+    /// is not counted, as it is not the supervisor's work.
     fn count(&mut self, began: u64, hardware: &Hardware) {
         let waited_ns = hardware.waited_ns() - core::mem::replace(&mut self.waited_ns, hardware.waited_ns());
         let since_ns = self.looked_ns.replace(began + waited_ns).unwrap_or(began) + waited_ns;
         let late_ns = hardware.now_ns().saturating_sub(since_ns);
-        // Twice as long as before, so that there are few lines however often.
+        // Only a delay twice as long as the last one logged, which bounds the number of lines.
         if late_ns > LATE_NS.max(2 * self.longest_ns) {
             self.longest_ns = late_ns;
             log::warn!("notifications of cells waited for up to {} us", late_ns / 1000);
@@ -169,12 +172,12 @@ impl Log {
     }
 }
 
-/// Bytes on their way.
+/// Bytes in transit between console and server.
 #[derive(Default)]
 struct Wire {
-    /// Received; the server takes them when its answers have been taken.
+    /// Bytes received, for the server, which takes them once its answers have been sent.
     received: Vec<u8>,
-    /// For the console, which has no room for them yet. The server's next answers wait until these are gone.
+    /// Bytes for the console, which has no room for them yet. The server's next answers wait until these are sent.
     unsent: Vec<u8>,
 }
 
@@ -198,8 +201,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Sends the rest, and waits until the device has read it: not for ever, as the device holds bytes back while
-    /// nobody reads at its other end.
+    /// Sends the rest and waits until the device has read it, at most [`FINISH_NS`]: the device holds bytes back while
+    /// the other end does not read.
     fn finish(&mut self, console: &mut Console, server: &mut Server<Hardware>) -> Result<(), Fault> {
         let mut now_ns = || server.cells().effects().now_ns();
         let deadline_ns = now_ns() + FINISH_NS;
@@ -210,8 +213,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Whether there is nothing to do before the next interrupt, for which it asks. What was received and not
-    /// taken waits for answers to be sent; while there is such, there is no room for more.
+    /// Returns whether the console needs nothing before the next interrupt, which this call enables. Received bytes
+    /// that the server has not taken wait for answers to be sent; while there are such bytes, no more are received.
     fn is_quiet(&self, console: &mut Console) -> bool {
         let can_send = !self.unsent.is_empty() && console.enable_transmit_interrupts() == Pending::Yes;
         let can_receive = match self.received.is_empty() {
@@ -222,7 +225,7 @@ impl Wire {
     }
 }
 
-/// Has the timer interrupt when something is due, and not otherwise.
+/// Arms the timer for the next deadline, or disarms it if there is none.
 fn arm(server: &mut Server<Hardware>) {
     match server.next_deadline_ns() {
         Some(deadline) => {

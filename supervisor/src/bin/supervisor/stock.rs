@@ -1,5 +1,4 @@
-//! What there is to divide: the machine's cores, memory and devices as an inventory, and before that the
-//! supervisor's own share.
+//! The supervisor's share of the memory, and the inventory of the machine's cores, memory and devices.
 
 use crate::effects::Core;
 use crate::memory::Piece;
@@ -11,7 +10,7 @@ use isola_machine::device::Device;
 use isola_machine::heap::StaticHeap;
 use isola_supervisor::inventory::{CHUNK, Cores, Devices, Inventory, Memory};
 
-/// Gives the heap its memory. Returns how much, in bytes.
+/// Extends the supervisor's heap from the machine's memory. Returns the bytes added.
 pub fn extend_heap<const LEN: usize>(machine: &mut Machine, heap: &StaticHeap<LEN>) -> u64 {
     let wanted = isola_supervisor::heap::bytes(machine.cores.len()).next_multiple_of(CHUNK);
     let mut given = 0;
@@ -21,7 +20,7 @@ pub fn extend_heap<const LEN: usize>(machine: &mut Machine, heap: &StaticHeap<LE
             machine.memory.push((node, region));
             continue;
         }
-        // The edge before the first whole chunk is of no use to cells, so it comes on top.
+        // Cells cannot use the part before the first whole chunk, so the heap gets it in addition.
         let edge = region.range().start.0.next_multiple_of(CHUNK) - region.range().start.0;
         let len_bytes = region.len_bytes().min(edge + missing);
         match region.split(len_bytes) {
@@ -36,7 +35,7 @@ pub fn extend_heap<const LEN: usize>(machine: &mut Machine, heap: &StaticHeap<LE
     given
 }
 
-/// The inventory of the machine.
+/// Moves the machine's cores, memory and network devices into an inventory.
 pub fn inventory(machine: &mut Machine) -> Inventory<Piece, Core, Device> {
     let mut inventory = Inventory { cores: Cores::new(), memory: Memory::new(), devices: Devices::new() };
     let parked: Vec<_> = machine.parked.drain(..).collect();
@@ -57,7 +56,7 @@ pub fn inventory(machine: &mut Machine) -> Inventory<Piece, Core, Device> {
         }
     }
     for (node, region) in machine.memory.drain(..) {
-        // What is left at the edges stays unused: less than a chunk each.
+        // The parts at the edges, less than a chunk each, stay unused.
         drop(inventory.memory.add(Piece(region, machine.authority), node));
     }
     for device in machine.devices.drain(..) {

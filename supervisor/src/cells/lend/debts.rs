@@ -1,7 +1,7 @@
-//! What outlives a supervisor of loans, and how the next one takes it up.
+//! Loans in ownership records, and their recovery after a restart of the supervisor.
 //!
-//! A lender's ownership record says what it has lent, from when the core is asked for until it is back, and a borrower's what it has: so
-//! each is found, wherever the core is, and whichever of the two ends.
+//! A lender's record lists the cores that it lends, from the request to the return; a borrower's record lists the cores
+//! that it has borrowed. A restarted supervisor thus finds each loan, wherever the core is, and whichever cell ends.
 
 use super::ways::{Afterwards, Loans};
 use crate::cells::Cells;
@@ -14,16 +14,18 @@ use isola_abi::id::{CellId, CoreId};
 use isola_abi::management::{CoreOwner, MAX_LEASE_MS, ReturnReason};
 use serde::{Deserialize, Serialize};
 
-/// What is to be known again of loans, of one cell.
+/// The loans of one cell, in its saved state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(in crate::cells) struct KeptLoans {
-    /// What it has borrowed, or is about to, of whom, and until when: at most as much as a machine has cores.
+    /// The cores that the cell has borrowed or is about to get from the free cores, with lender and end of the lease:
+    /// at most as many as the machine has cores.
     borrowed: Vec<(CoreId, Option<CellId>, u64)>,
-    /// What it has lent, and to whom, from when the core is asked for until it is back: likewise.
+    /// The cores that the cell has lent, with borrower, from the request to the return: at most as many as the machine
+    /// has cores.
     lent: Vec<(CoreId, CellId)>,
 }
 
-/// A core that is a lender's, and was lent when a supervisor went wrong: with its borrower, or between two cells.
+/// A lender's core that was on loan or in transfer when the supervisor failed.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cells) struct Debt {
     core: CoreId,
@@ -32,7 +34,7 @@ pub(in crate::cells) struct Debt {
 }
 
 impl Loans {
-    /// What is to be known again of a cell's.
+    /// Returns the loans of a cell, for its saved state.
     pub(in crate::cells) fn kept(&self, id: CellId) -> KeptLoans {
         let borrowed = self.lending.borrowed(id).chain(self.expected(id));
         let borrowed = borrowed.map(|loan| (loan.core, loan.lender, loan.until_ns));
@@ -40,8 +42,8 @@ impl Loans {
         KeptLoans { borrowed: borrowed.collect(), lent: lent.collect() }
     }
 
-    /// Takes up what a supervisor before this one has entered of a cell that has these cores beside its first one. Returns
-    /// what it is owed.
+    /// Enters the loans in a recovered cell's state for the cores that it has; `cores` are its cores except the first.
+    /// Returns the others as debts.
     pub(in crate::cells) fn resume(
         &mut self,
         id: CellId,
@@ -59,7 +61,7 @@ impl Loans {
 }
 
 impl KeptLoans {
-    /// What is owed, or is to be given back, of a cell that has nothing of it.
+    /// Returns the loans as debts, for a cell that has none of the borrowed cores.
     pub(in crate::cells) fn into_debts(self, id: CellId) -> Vec<Debt> {
         let lent = self.lent.into_iter().map(|(core, borrower)| Debt { core, lender: id, borrower });
         let borrowed = self.borrowed.into_iter();
@@ -70,7 +72,7 @@ impl KeptLoans {
 }
 
 impl<E: Effects> Cells<E> {
-    /// Takes up loans and debts of a supervisor before this one, whose cells are all known by now.
+    /// Restores loans and debts from before a supervisor restart, after all cells were recovered.
     pub(in crate::cells) fn resume_lending(&mut self, debts: Vec<Debt>) {
         let now = self.effects.now_ns();
         let lenders = self.loans.lending.loans().iter().filter_map(|loan| loan.lender);
@@ -94,7 +96,7 @@ impl<E: Effects> Cells<E> {
                 Some(CoreOwner::Cell(has)) if has == lender && self.is_leaving(has, core) => {
                     self.loans.go_back(loan, Some(has), why, now);
                 }
-                // It has come, and that was not noted any more.
+                // The core had reached its borrower, and the loan was not saved yet.
                 Some(CoreOwner::Cell(has)) if has == borrower && !self.is_first(has, core) => {
                     self.loans.lending.enter(loan);
                 }
@@ -103,8 +105,9 @@ impl<E: Effects> Cells<E> {
         }
         self.loans.has_news = !self.loans.ways.is_empty();
         self.promise_cores();
-        // Whoever comes next finds the same, and nothing of what was so before. A lender is less important than who borrows,
-        // and comes first: what it is owed by the borrower's ownership record alone is in its own before it is struck out there.
+        // The next restart then finds this state, and nothing older. A lender has a lower priority than its borrowers,
+        // so it comes first: a debt that only the borrower's record contains is in the lender's record before it is
+        // removed there.
         let mut live: Vec<&Cell<E>> = self.cells.values().filter(|cell| cell.is_live()).collect();
         live.sort_by_key(|cell| cell.spec.lending.priority);
         let live: Vec<CellId> = live.into_iter().map(|cell| cell.id).collect();

@@ -1,9 +1,9 @@
-//! Cores on their way from one cell to another, and the loans that are entered.
+//! Core transfers between cells, and the loans.
 //!
-//! A core takes its time between two cells, in which much can happen: either may end, or the supervisor. From when it is
-//! asked for until it is there, the inventory has *promised* it to where it goes, and what is lent to whose it is: so a core
-//! that comes free, whatever the reason, is nobody else's for a moment. What is promised follows from ways and loans, and is
-//! told to the inventory whenever these change.
+//! A transfer takes time, during which either cell or the supervisor may end. From the request to the arrival, the
+//! inventory *reserves* the core for its destination, and a lent core for its lender. So no other cell gets a core that
+//! becomes free, for whatever reason. The reservations follow from transfers and loans, and the inventory is updated
+//! whenever these change.
 
 use crate::cells::Cells;
 use crate::cells::moves::CoresWanted;
@@ -15,37 +15,37 @@ use isola_abi::management::{
     CORE_LIMIT_MS, Change, CoreOwner, JournalEvent, ManagementError, Mode, ReturnReason,
 };
 
-/// After how long a lender is sent its core again that could not take it, in ns.
+/// If a lender could not take its core, the time until the core is sent again, in ns.
 const RETRY_NS: u64 = 1_000_000_000;
 
-/// The loans, and the cores on their way.
+/// The loans, and the transfers in progress.
 #[derive(Debug)]
 pub(in crate::cells) struct Loans {
     pub(super) lending: Lending,
-    /// At most one for each core.
+    /// The transfers, at most one for each core.
     pub(super) ways: Vec<Way>,
-    /// Whether there are cores on their way that the next tick looks at.
+    /// Whether there are transfers for the next tick to check.
     pub(super) has_news: bool,
-    /// When a lender is sent its core again that could not take it.
+    /// When a core is sent again to a lender that could not take it.
     retry_ns: Option<u64>,
 }
 
-/// A core on its way from one cell to another.
+/// A core transfer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way {
     pub(super) core: CoreId,
-    /// Who has it until it is free; `None`: it is free.
+    /// The cell that has the core until it is free; `None`: it is free.
     pub(super) from: Option<CellId>,
     pub(super) to: To,
     pub(super) since_ns: u64,
 }
 
-/// Where a core goes.
+/// The destination of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum To {
-    /// To a borrower.
+    /// The borrower of this loan.
     Borrower(Loan),
-    /// To its lender, where there is one.
+    /// The lender of this loan, or the free cores if it has none.
     Lender(Loan, ReturnReason),
 }
 
@@ -68,12 +68,12 @@ impl To {
     }
 }
 
-/// What becomes of a cell that has ended.
+/// The state of a cell after its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cells) enum Afterwards {
-    /// Nothing, unless somebody asks for it.
+    /// The cell stays ended, unless it is created again by request.
     Nothing,
-    /// It is started again by its policy, and needs all its cores.
+    /// The cell's policy restarts it, and it needs all its cores.
     Restart,
 }
 
@@ -82,14 +82,15 @@ impl Loans {
         Self { lending: Lending::new(), ways: Vec::new(), has_news: false, retry_ns: None }
     }
 
-    /// When a lease ends or a lender is to be sent a core again, or at once where there is something to look at.
+    /// Returns the next end of a lease or retry; 0 if there are transfers to check.
     pub(in crate::cells) fn deadline_ns(&self) -> Option<u64> {
         let next = self.lending.next_deadline_ns().into_iter().chain(self.retry_ns).min();
         if self.has_news { Some(0) } else { next }
     }
 
-    /// A cell has ended: what it had borrowed goes back, and what it had lent goes to nobody; at once, where it needs it
-    /// itself. Returns the loans that come to nothing.
+    /// Handles the end of a cell: its borrowed cores return to their lenders, and its lent cores lose their lender. If
+    /// the cell is to restart, its lent cores return at once. Returns the loans whose transfers to the borrower are
+    /// cancelled.
     fn cell_ended(&mut self, id: CellId, then: Afterwards, now: u64) -> Vec<Loan> {
         self.lender_ended(id, then, now);
         for loan in self.lending.cell_ended(id) {
@@ -101,7 +102,7 @@ impl Loans {
         for Way { to, .. } in &mut self.ways {
             let loan = to.loan_mut();
             let is_needed = loan.lender == Some(id) && then == Afterwards::Restart;
-            // Started again it has all its cores.
+            // When the cell restarts, it takes all its cores from the free ones.
             loan.lender = loan.lender.filter(|lender| *lender != id);
             if let To::Borrower(loan) = *to
                 && (is_needed || loan.borrower == id)
@@ -114,7 +115,8 @@ impl Loans {
         void
     }
 
-    /// What that cell had lent is nobody's when it goes back; that is at once, where the cell needs it itself.
+    /// Removes the cell as the lender of its loans, whose cores will return to the free ones. If the cell is to
+    /// restart, these leases end at once.
     pub(super) fn lender_ended(&mut self, id: CellId, then: Afterwards, now: u64) {
         if then == Afterwards::Restart {
             self.lending.recall_all(id, now);
@@ -122,34 +124,35 @@ impl Loans {
         self.lending.lender_ended(id);
     }
 
-    /// A core that is lent goes back; `from` has it until it is free.
+    /// Begins the return of a lent core; `from` has it until it is free.
     pub(super) fn go_back(&mut self, loan: Loan, from: Option<CellId>, why: ReturnReason, since_ns: u64) {
         self.ways.push(Way { core: loan.core, from, to: To::Lender(loan, why), since_ns });
     }
 
-    /// The way of a core.
+    /// Returns the transfer of a core.
     fn way_of(&mut self, core: CoreId) -> Option<&mut Way> {
         self.ways.iter_mut().find(|way| way.core == core)
     }
 
-    /// A core is not on its way any more.
+    /// Removes the transfer of a core.
     pub(super) fn arrive(&mut self, core: CoreId) {
         self.ways.retain(|way| way.core != core);
     }
 
-    /// The loans of that lender's.
+    /// Returns the loans of a lender.
     pub(super) fn lent(&self, lender: CellId) -> impl Iterator<Item = Loan> {
         let entered = self.lending.loans().iter().copied().filter(move |loan| loan.lender == Some(lender));
         entered.chain(self.unentered(lender))
     }
 
-    /// The loans of that lender's whose cores are on their way, and not entered: not yet, or not any more.
+    /// Returns the loans of a lender whose cores are in transfer and which are not entered, because the core has not
+    /// arrived at the borrower or has left it.
     pub(super) fn unentered(&self, lender: CellId) -> impl Iterator<Item = Loan> {
         let loans = self.ways.iter().map(|way| *way.to.loan());
         loans.filter(move |loan| loan.lender == Some(lender) && !self.lending.is_lent(loan.core))
     }
 
-    /// The loans of that borrower's that are about to be entered, of cores that nobody had.
+    /// Returns the borrower's coming loans of free cores.
     pub(super) fn expected(&self, borrower: CellId) -> impl Iterator<Item = Loan> {
         let coming = self.ways.iter().filter_map(|way| match way.to {
             To::Borrower(loan) => Some(loan),
@@ -162,12 +165,12 @@ impl Loans {
         self.ways.iter().any(|way| way.core == core)
     }
 
-    /// Whether a core is on its way to a cell that borrows it.
+    /// Returns whether a core is in transfer to this borrower.
     pub(super) fn is_coming_to(&self, id: CellId) -> bool {
         self.ways.iter().any(|way| matches!(way.to, To::Borrower(loan) if loan.borrower == id))
     }
 
-    /// Who is to have each core that goes, or that is lent, once it is free.
+    /// Returns the reservations: for each core in transfer its destination, for each lent core its lender.
     fn promised(&self) -> Vec<(CoreId, CellId)> {
         let going = self.ways.iter().filter_map(|way| Some((way.core, way.to.cell()?)));
         let lent = self.lending.loans().iter().filter(|loan| !self.is_moving(loan.core));
@@ -176,48 +179,48 @@ impl Loans {
 }
 
 impl<E: Effects> Cells<E> {
-    /// A core goes: it is to be asked for, or is free.
+    /// Begins a transfer of a core that is free or will be unplugged.
     pub(super) fn set_out(&mut self, way: Way) {
         self.loans.ways.push(way);
         self.promise_cores();
         self.keep_way(&way);
     }
 
-    /// A core that was to go does not.
+    /// Cancels a transfer.
     pub(super) fn call_off(&mut self, way: Way) {
         self.loans.arrive(way.core);
         self.promise_cores();
         self.keep_way(&way);
     }
 
-    /// Takes note that a core is lent, or not any more: with its lender; or, where nobody had it, with its borrower, who is to
-    /// have it for a while and not for good.
+    /// Saves a change of a loan in the lender's ownership record; for a core from the free ones in the borrower's,
+    /// which has the core only for a while.
     fn keep_way(&mut self, way: &Way) {
         let loan = way.to.loan();
         self.keep_up(loan.lender.unwrap_or(loan.borrower));
     }
 
-    /// Tells the inventory who is to have which core.
+    /// Updates the reservations in the inventory.
     pub(super) fn promise_cores(&mut self) {
         self.inventory.cores.promise(&self.loans.promised());
     }
 
-    /// A cell has ended that may have lent or borrowed cores.
+    /// Handles the end of a cell that may have lent or borrowed cores.
     pub(in crate::cells) fn lending_ended(&mut self, id: CellId, then: Afterwards) {
         let now = self.effects.now_ns();
         for loan in self.loans.cell_ended(id, then, now) {
             self.note_loan(loan.borrower, now, JournalEvent::NotBorrowed { core: Some(loan.core) });
         }
         self.promise_cores();
-        // What it lent, they have of nobody now.
+        // The cores that the cell has lent have no lender now, also in the borrowers' records.
         let going = self.loans.ways.iter().map(|way| way.to.loan().borrower);
         let lent = self.loans.lending.loans().iter().map(|loan| loan.borrower);
         let borrowers: Vec<CellId> = going.chain(lent).collect();
         borrowers.into_iter().for_each(|borrower| self.keep_up(borrower));
     }
 
-    /// A core of a cell that runs has come free. One that is to go to nobody is there, and whoever gets it next, be it the
-    /// same cell, has it for good.
+    /// Handles a core that was unplugged from a running cell. If its loan has no lender, the return ends here: the core
+    /// is free, and the next cell that gets it, even the same one, owns it.
     pub(in crate::cells) fn came_free(&mut self, core: CoreId) {
         let now = self.effects.now_ns();
         let loan = self.loans.lending.loans().iter().find(|loan| loan.core == core && loan.lender.is_none());
@@ -239,7 +242,7 @@ impl<E: Effects> Cells<E> {
         }
     }
 
-    /// Sends on the cores that have come free, and takes note of loans that are over otherwise.
+    /// Continues the transfers of cores that are free, and ends loans whose borrower does not have the core any more.
     pub(in crate::cells) fn settle_loans(&mut self) {
         (self.loans.has_news, self.loans.retry_ns) = (false, None);
         if self.loans.lending.loans().is_empty() && self.loans.ways.is_empty() {
@@ -255,11 +258,11 @@ impl<E: Effects> Cells<E> {
         }
         let going: Vec<CoreId> = self.loans.ways.iter().map(|way| way.core).collect();
         for core in going {
-            // One by one, as a cell may be found to have ended meanwhile.
+            // One by one, as a step may find that a cell has ended, and change the other transfers.
             let Some(way) = self.loans.way_of(core).copied() else { continue };
             match (self.inventory.cores.owner(core), way.from) {
                 (Some(CoreOwner::Free | CoreOwner::OnItsWay(_)), _) => self.deliver(way),
-                // It has not come free yet, and is still to.
+                // The core is still being unplugged.
                 (Some(CoreOwner::Cell(has)), Some(from)) if has == from && self.is_leaving(from, core) => {}
                 (owner, _) => self.astray(way, owner),
             }
@@ -267,17 +270,17 @@ impl<E: Effects> Cells<E> {
         self.promise_cores();
     }
 
-    /// Sends a core that is free to where it goes. It is on its way until it is noted that it is there.
+    /// Plugs a free core into its destination. The transfer exists until the arrival is recorded.
     fn deliver(&mut self, way: Way) {
         let core = way.core;
-        // Who has just been given another is waited for.
+        // A destination with another core request in progress is asked again when that is complete.
         if way.to.cell().is_some_and(|to| self.is_resizing(to)) {
             return self.wait(way);
         }
         let name = way.to.cell().and_then(|to| self.name_of(to));
         self.inventory.cores.release(core);
         let came = name.map(|name| self.move_core(&name, Change::More(1), core));
-        // Elsewhere, where a cell was found to have ended.
+        // The destination may have changed, if a cell was found to have ended.
         let Some(way) = self.loans.way_of(core).copied() else { return };
         match (way.to, came) {
             (To::Borrower(loan), Some(Ok(()))) => {
@@ -295,7 +298,7 @@ impl<E: Effects> Cells<E> {
                 self.loans.way_of(core).into_iter().for_each(|way| *way = back);
                 self.deliver(back);
             }
-            // For want of memory for its stacks, or as all its places are taken by what is still to end there.
+            // The lender lacks memory for the core's stacks, or a core slot, as suspended contexts occupy the slots.
             (To::Lender(loan, _), Some(Err(_))) if loan.lender.is_some_and(|to| self.is_running(to)) => {
                 self.wait(way);
                 self.loans.retry_ns = Some(self.effects.now_ns().saturating_add(RETRY_NS));
@@ -310,7 +313,7 @@ impl<E: Effects> Cells<E> {
         }
     }
 
-    /// A core that is free waits to go on.
+    /// Lets a free core wait until the next attempt. The loan of a core on its way back ends.
     fn wait(&mut self, way: Way) {
         self.loans.way_of(way.core).into_iter().for_each(|way| way.from = None);
         if matches!(way.to, To::Lender(..)) {
@@ -319,12 +322,12 @@ impl<E: Effects> Cells<E> {
         self.promise_cores();
     }
 
-    /// A core did not come free, or has failed.
+    /// Ends the transfer of a core that was not unplugged, or has failed.
     fn astray(&mut self, way: Way, owner: Option<CoreOwner>) {
         self.loans.arrive(way.core);
         let event = match way.to {
             To::Borrower(_) => JournalEvent::NotBorrowed { core: Some(way.core) },
-            // As long as the borrower has it, it is a loan, and asked for again.
+            // The loan continues as long as the borrower has the core, and the supervisor asks again.
             To::Lender(loan, _) if owner == Some(CoreOwner::Cell(loan.borrower)) => return,
             To::Lender(loan, why) => {
                 self.end_loan(way.core);

@@ -1,4 +1,4 @@
-//! Cores that come to a cell: its places are made ready for them, and they are sent there.
+//! Plug of cores: stacks for core slots, and cores sent there.
 
 use super::super::Cells;
 use super::super::cell::{Body, Held};
@@ -13,7 +13,7 @@ use isola_abi::places::OrderKind;
 use isola_abi::size::ByteSize;
 
 impl<E: Effects> Cells<E> {
-    /// Sends these free cores to a cell.
+    /// Sends free cores to a cell.
     pub(super) fn let_come(
         &mut self,
         id: CellId,
@@ -25,14 +25,14 @@ impl<E: Effects> Cells<E> {
         let Some(cell) = self.cells.get(&id) else { return Ok(()) };
         let Body::Held(held) = &cell.body else { return Ok(()) };
         let vacant = |effects: &E, held: &Held<E>, after: usize| {
-            // A place whose core was lost is not vacant.
+            // A slot whose core was lost is not vacant.
             let is_vacant = |place: &usize| {
                 let is_empty = held.cores.get(*place).is_none_or(Option::is_none);
                 is_empty && effects.last_order(&held.space, *place).kind == OrderKind::Vacant
             };
             (after..MAX_CORES).find(is_vacant)
         };
-        // All places are made ready first, so that nothing has changed where that fails.
+        // The stacks of all slots are allocated first, so that nothing has changed if that fails.
         let mut places = Vec::new();
         for core in chosen {
             let after = places.last().map_or(0, |(place, _)| place + 1);
@@ -70,7 +70,7 @@ impl<E: Effects> Cells<E> {
         Ok(())
     }
 
-    /// Makes a place of a cell ready for a core. Memory that this takes is the cell's from then on.
+    /// Allocates stacks for a core slot. If this takes another chunk, the chunk belongs to the cell from then on.
     fn allocate_stacks(&mut self, id: CellId, place: usize, core: CoreId) -> Result<(), ManagementError> {
         let Some(cell) = self.cells.get_mut(&id) else { return Ok(()) };
         let Body::Held(held) = &mut cell.body else { return Ok(()) };
@@ -79,7 +79,7 @@ impl<E: Effects> Cells<E> {
         }
         let node = self.inventory.cores.node(core).unwrap_or(NodeId(0));
         self.images.make_room(CHUNK, None, &mut self.inventory.memory);
-        // A chunk is always zero, but where cells have just grown by all that were: then this is scrubbed at once.
+        // There is always a zero chunk, unless growing cells have just used all of them; then one is scrubbed here.
         let memory = &mut self.inventory.memory;
         while memory.dirty() > 0 && memory.dirty() == memory.free() {
             memory.scrub(CHUNK, Some(node));
@@ -94,7 +94,7 @@ impl<E: Effects> Cells<E> {
             }
         }
         let is_ready = self.effects.allocate_stacks(&mut held.space, place).is_ok();
-        // Stacks are memory that the cell has and does not know of: what it may ask for is less by that.
+        // The cell does not know of its stack memory, so the limit of its requests is reduced by it.
         let limit_bytes = cell.told_limit_bytes();
         if let Body::Held(held) = &cell.body {
             self.effects.set_limit(&held.space, limit_bytes);

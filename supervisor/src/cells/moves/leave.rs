@@ -1,4 +1,4 @@
-//! Cores that leave a cell: which, how it is asked for them, and how they are taken when it has let go.
+//! Unplug of cores: the choice of cores, the order to leave, and the reclaim.
 
 use super::super::Cells;
 use super::super::cell::{Body, Cell};
@@ -12,7 +12,7 @@ use isola_abi::management::{JournalEvent, ManagementError, PlacementPolicy};
 use isola_abi::places::OrderKind;
 
 impl<E: Effects> Cells<E> {
-    /// Which of its cores a cell gives, that can be any but the one at its first place.
+    /// Chooses the cores that leave a cell. The core at the first slot never does.
     pub(super) fn choose_to_leave(
         &self,
         id: CellId,
@@ -44,7 +44,7 @@ impl<E: Effects> Cells<E> {
                 return Err(ManagementError::OutOfLimits(what));
             }
             order = best.into_iter().filter(|core| others.contains(core)).collect();
-            // In the place of the first one, the last of those that came.
+            // If the best choice contains the first core, the last plugged core replaces it.
             let more: Vec<CoreId> =
                 others.iter().rev().filter(|core| !order.contains(core)).copied().collect();
             order.extend(more);
@@ -53,7 +53,7 @@ impl<E: Effects> Cells<E> {
         Ok(order)
     }
 
-    /// Asks a cell for these of its cores.
+    /// Orders cores of a cell to leave.
     pub(super) fn let_leave(&mut self, id: CellId, chosen: &[CoreId], since_ns: u64, deadline_ns: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let Body::Held(held) = &mut cell.body else { return };
@@ -61,7 +61,7 @@ impl<E: Effects> Cells<E> {
             let here = |at: &Option<E::Core>| at.as_ref().is_some_and(|at| at.id() == *core);
             let Some(place) = held.cores.iter().position(here) else { continue };
             let order = self.effects.order(&held.space, place, OrderKind::Leave);
-            // One that is still coming is not waited for any more.
+            // A move of the core into the cell is not awaited any more.
             cell.moves.under_way.retain(|a_move| a_move.place != place);
             cell.moves.under_way.push(Move {
                 place,
@@ -74,7 +74,7 @@ impl<E: Effects> Cells<E> {
         }
     }
 
-    /// Takes back a core that a cell has let go of.
+    /// Reclaims a core that has left or yielded.
     pub(super) fn take_core(&mut self, id: CellId, place: usize, core: CoreId, gone: Gone, since_ns: u64) {
         let Some(cores) = self.free_core(id, place, core, since_ns) else { return };
         let event = match gone {
@@ -93,7 +93,8 @@ impl<E: Effects> Cells<E> {
         self.came_free(core);
     }
 
-    /// Takes the core at a place out of a cell. Returns how many are left there, where there was one and it came.
+    /// Reclaims the core at a core slot. Returns the number of the cell's other cores; `None` if there was no core, or
+    /// it is lost.
     fn free_core(&mut self, id: CellId, place: usize, core: CoreId, since_ns: u64) -> Option<u32> {
         let cell = self.cells.get_mut(&id)?;
         let Body::Held(held) = &mut cell.body else { return None };

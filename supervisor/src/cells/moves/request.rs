@@ -1,4 +1,4 @@
-//! Requests for more cores, or fewer: what is refused, what is begun, and the answer when it is done.
+//! Requests for more or fewer cores: validation, start, and answer.
 
 use super::super::cell::Run;
 use super::super::ticket::Ticket;
@@ -10,27 +10,27 @@ use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId};
 use isola_abi::management::{Change, CorePlacement, CoresResized, ManagementError, Mode};
 
-/// What came of asking for more cores, or fewer.
+/// The result of a request for more or fewer cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CoresResize {
-    /// It is done, or would be.
+    /// The cores were moved, or would be.
     Done(CoresResized),
-    /// It is under way; [`Cells::take_cores_resized`] will tell.
+    /// The moves are in progress; [`Cells::take_cores_resized`] will have the result.
     Asked(Ticket),
 }
 
-/// Cores to be had by a cell.
+/// A wanted change of a cell's cores.
 #[derive(Clone, Debug)]
 pub struct CoresWanted<'a> {
-    /// How many.
+    /// The change of their number.
     pub change: Change<u32>,
-    /// Which come, or leave: any, where there are none.
+    /// The cores that may be plugged or unplugged; empty: any.
     pub ids: &'a [CoreId],
-    /// How long a core may take to come free, in ms.
+    /// How long a core may take to leave, in ms.
     pub limit_ms: u32,
 }
 
-/// What was asked, and how far it is.
+/// A request in progress.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) ticket: Ticket,
@@ -42,12 +42,12 @@ pub(super) struct Asked {
 }
 
 impl<E: Effects> Cells<E> {
-    /// Gives a running cell more cores, or takes some.
+    /// Plugs cores into a running cell, or unplugs some.
     ///
     /// # Errors
-    /// [`ManagementError::NoSuchCell`]; [`ManagementError::WrongState`] where it does not run;
-    /// [`ManagementError::OutOfLimits`] where it cannot have so many; what is said of cores that cannot be had; and
-    /// [`ManagementError::MemoryExhausted`] where there is none for their stacks. Nothing has changed then.
+    /// Returns [`ManagementError::NoSuchCell`]; [`ManagementError::WrongState`] if the cell does not run;
+    /// [`ManagementError::OutOfLimits`] if it cannot have that number of cores; the errors about unavailable cores; and
+    /// [`ManagementError::MemoryExhausted`] if there is no memory for their stacks. The state is unchanged then.
     pub fn resize_cores(
         &mut self,
         name: &str,
@@ -103,12 +103,12 @@ impl<E: Effects> Cells<E> {
         Ok(CoresResize::Asked(ticket))
     }
 
-    /// The requests whose cores have been moved since this was last asked, and what came of it.
+    /// Returns the requests that were completed since the last call, with their results.
     pub fn take_cores_resized(&mut self) -> Vec<(Ticket, Result<CoresResized, ManagementError>)> {
         core::mem::take(&mut self.cores_resized)
     }
 
-    /// Has the request that moved cores answered, once none is awaited any more.
+    /// Answers the request in progress once no move is awaited.
     pub(super) fn answer_resize(&mut self, id: CellId) {
         let now = self.effects.now_ns();
         let Some(cell) = self.cells.get_mut(&id).filter(|cell| cell.moves.answer_by_ns().is_none()) else {

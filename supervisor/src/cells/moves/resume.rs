@@ -1,14 +1,14 @@
-//! Cores that were on their way when a supervisor went wrong: the next one takes up what was asked of them.
+//! Moves that were in progress when a supervisor failed, and that the next one completes.
 
 use super::super::force::{ATTEMPTS, SetAside};
 use super::{Move, Moves, Way};
 use isola_abi::id::CoreId;
 use isola_abi::places::{Order, OrderKind};
 
-/// How long a core may take to come free that a supervisor before this one has asked for, in ns.
+/// How long a core may take to leave that a failed supervisor has ordered to, in ns.
 const LIMIT_NS: u64 = 10_000_000;
 
-/// A core of a cell: where it is, what it was ordered last, and which order it said last that it has carried out.
+/// A core of a recovered cell: its slot, its last order, and the last order that it acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cells) struct Ordered {
     pub(in crate::cells) place: usize,
@@ -18,7 +18,7 @@ pub(in crate::cells) struct Ordered {
 }
 
 impl Moves {
-    /// Of a cell whose cores another supervisor has ordered this, and what was suspended in it.
+    /// Returns the moves of a recovered cell, from its cores' orders and acknowledgements and its suspended contexts.
     pub(in crate::cells) fn resume(
         cores: impl Iterator<Item = Ordered>,
         suspended: SetAside,
@@ -26,11 +26,11 @@ impl Moves {
     ) -> Self {
         let resume = |Ordered { place, core, order, said }| {
             let way = match order.kind {
-                // The first one stays, whatever it says.
+                // The first core stays, whatever its order.
                 _ if place == 0 => return None,
                 OrderKind::Vacant => return None,
                 OrderKind::Stay if said == order => return None,
-                // It has not come yet; or it was to leave, did not in time, and may do so still.
+                // The core has not arrived yet; or it did not leave in time, was ordered to stay, and may still leave.
                 OrderKind::Stay => Way::Staying,
                 OrderKind::Leave => Way::Leaving,
                 OrderKind::Yield => Way::Yielding { attempts: ATTEMPTS },

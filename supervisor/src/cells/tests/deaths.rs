@@ -1,7 +1,8 @@
-//! A supervisor that goes wrong before any one of its writes to what outlives it, whatever it is about; and the next one
-//! before any one of its own. The one after those has everything once, and in the end all is as it should be.
+//! A supervisor fails before any one of its writes to state that survives a restart, during any operation, and the next
+//! one before any one of its first writes. The one after those finds each resource with one owner, and ends with the
+//! expected state.
 
-// Says what was done where a test fails.
+// Prints the writes at which a test fails.
 extern crate std;
 
 use super::*;
@@ -14,7 +15,7 @@ const CORES: u32 = 5;
 
 const LEASE_MS: u32 = 100;
 
-/// Something that a supervisor is about, and what holds in the end, at whichever write it went wrong.
+/// An operation, and a check of the final state that holds for every write at which the supervisor failed.
 struct Case {
     what: &'static str,
     prepare: fn() -> Cells<FakeMachine>,
@@ -22,7 +23,7 @@ struct Case {
     judge: fn(&mut Cells<FakeMachine>),
 }
 
-/// Goes wrong before each write of what is done, and before each one of the first ones of the next supervisor.
+/// Makes the supervisor fail before each write of the operation, and the next one before each of its first writes.
 fn sweep(cases: &[Case]) {
     for Case { what, prepare, act, judge } in cases {
         let mut deaths = 0;
@@ -58,7 +59,7 @@ fn sweep(cases: &[Case]) {
     }
 }
 
-/// Lets everything come to an end that is under way.
+/// Completes all work in progress.
 fn settle(cells: &mut Cells<FakeMachine>) {
     for _ in 0..40 {
         while cells.work() == Scrub::Unfinished {}
@@ -68,7 +69,7 @@ fn settle(cells: &mut Cells<FakeMachine>) {
     }
 }
 
-/// All cores do what they were told.
+/// Makes all cores carry out their orders.
 fn hear(cells: &mut Cells<FakeMachine>) {
     let effects = cells.effects();
     effects.cells_are_deaf = false;
@@ -82,7 +83,7 @@ fn deafen(cells: &mut Cells<FakeMachine>) {
     cells.effects().cells_are_deaf = true;
 }
 
-/// Each core is whose cell holds it or free, and each chunk of memory is somebody's.
+/// Checks that each core belongs to the cell that holds it or is free, and that each chunk of memory has one owner.
 fn has_one_owner_each(cells: &Cells<FakeMachine>) {
     let machine = cells.machine();
     for (id, cell) in &cells.cells {
@@ -94,7 +95,7 @@ fn has_one_owner_each(cells: &Cells<FakeMachine>) {
     every_chunk_has_one_owner(cells);
 }
 
-/// Ends all cells: nothing is left, and nothing is due.
+/// Ends all cells, and checks that all resources are free and no deadline remains.
 fn end_all(cells: &mut Cells<FakeMachine>) {
     for cell in list(cells, Detail::Brief) {
         let _ = cells.stop(&cell.spec.name, 0);
@@ -120,14 +121,14 @@ fn resize(cells: &mut Cells<FakeMachine>, name: &str, count: u32) {
     let _ = cells.resize_cores(name, &wanted, Mode::Apply);
 }
 
-/// A cell says how far it is.
+/// Sets the phase that a cell reports.
 fn says_of(cells: &mut Cells<FakeMachine>, name: &str, phase: CellPhase) {
     let id = cells.find(name).unwrap();
     says(&cells.effects().reports[&id].clone(), phase);
     cells.doorbell();
 }
 
-/// Lets so much time pass.
+/// Lets `ms` milliseconds pass.
 fn pass(cells: &mut Cells<FakeMachine>, ms: u64) {
     while cells.work() == Scrub::Unfinished {}
     advance(cells, ms);
@@ -146,7 +147,7 @@ fn with_a_cell(restart: RestartPolicy) -> Cells<FakeMachine> {
 }
 
 #[test]
-fn a_cell_begins_and_ends_whichever_write_is_the_last() {
+fn a_cell_starts_and_ends_correctly_for_every_write_at_which_the_supervisor_fails() {
     sweep(&[
         Case {
             what: "created and started",
@@ -200,7 +201,7 @@ fn a_cell_begins_and_ends_whichever_write_is_the_last() {
 }
 
 #[test]
-fn cores_and_memory_come_and_go_whichever_write_is_the_last() {
+fn resizes_are_correct_for_every_write_at_which_the_supervisor_fails() {
     let all_can_come = |cells: &mut Cells<FakeMachine>| {
         for count in [1, CORES, 1] {
             resize(cells, "kv", count);
@@ -243,7 +244,7 @@ fn cores_and_memory_come_and_go_whichever_write_is_the_last() {
             judge: all_can_come,
         },
         Case {
-            what: "a core that was told to stay yields",
+            what: "a core that was ordered to stay yields",
             prepare: || {
                 let mut cells = with_a_cell(RestartPolicy::No);
                 deafen(&mut cells);
@@ -315,7 +316,7 @@ fn party(name: &str, cores: u32, priority: u8, lends: u32) -> CellSpec {
     }
 }
 
-/// `service`, important, of a core, and `batch`, which lends two of all the others.
+/// Returns a machine with `service`, of high priority with one core, and `batch`, which has all others and lends two.
 fn lender_and_borrower() -> Cells<FakeMachine> {
     let mut cells = machine(CORES);
     run(&mut cells, party("service", 1, 9, 0));
@@ -323,7 +324,7 @@ fn lender_and_borrower() -> Cells<FakeMachine> {
     cells
 }
 
-/// The service has a core of the batch cell.
+/// Returns a machine on which the service has borrowed a core of the batch cell.
 fn with_a_loan() -> Cells<FakeMachine> {
     let mut cells = lender_and_borrower();
     cells.borrow("service", LEASE_MS).unwrap();
@@ -331,13 +332,13 @@ fn with_a_loan() -> Cells<FakeMachine> {
     cells
 }
 
-/// Each has what is its own.
+/// Checks that each cell has its own cores, and no others.
 fn all_is_back(cells: &mut Cells<FakeMachine>) {
     assert_eq!((cores(cells, "service"), cores(cells, "batch")), (1, CORES as usize - 1));
     assert_eq!(info(cells, "service").loans, []);
 }
 
-/// All cores do what they were told, and that is heard of in a request about something else.
+/// Makes all cores carry out their orders; an unrelated request notices that.
 fn between(cells: &mut Cells<FakeMachine>) {
     hear(cells);
     for name in ["batch", "service"] {
@@ -346,7 +347,7 @@ fn between(cells: &mut Cells<FakeMachine>) {
 }
 
 #[test]
-fn what_is_lent_goes_back_whichever_write_is_the_last() {
+fn lent_cores_return_for_every_write_at_which_the_supervisor_fails() {
     sweep(&[
         Case {
             what: "borrowed",
@@ -400,7 +401,7 @@ fn what_is_lent_goes_back_whichever_write_is_the_last() {
             judge: all_is_back,
         },
         Case {
-            what: "it waits for another core of its lender",
+            what: "the return waits for another core of the lender",
             prepare: with_a_loan,
             act: |cells| {
                 deafen(cells);
@@ -443,7 +444,7 @@ fn what_is_lent_goes_back_whichever_write_is_the_last() {
             judge: all_is_back,
         },
         Case {
-            what: "a core that nobody had",
+            what: "borrowed from the free cores",
             prepare: || {
                 let mut cells = machine(CORES);
                 run(&mut cells, party("service", 1, 9, 0));

@@ -1,9 +1,9 @@
-//! How cells end, and what is left of them when something does not come back.
+//! The ends of cells, and the remaining resources if a core or a device does not come back.
 
 use super::*;
 
 #[test]
-fn a_crash_is_told_and_no_other_cell_notices() {
+fn a_crash_is_reported_and_does_not_affect_other_cells() {
     let mut cells = machine(2);
     let report = run(&mut cells, spec("bad"));
     let other = run(&mut cells, spec("good"));
@@ -20,7 +20,7 @@ fn a_crash_is_told_and_no_other_cell_notices() {
 }
 
 #[test]
-fn a_cell_that_is_asked_to_stop_may_end_in_its_own_way() {
+fn a_cell_may_exit_after_a_stop_request() {
     let mut cells = machine(1);
     let report = run(&mut cells, spec("kv"));
     let Ok(Stop::Asked(id)) = cells.stop("kv", 1000) else { panic!("not asked") };
@@ -35,7 +35,7 @@ fn a_cell_that_is_asked_to_stop_may_end_in_its_own_way() {
 }
 
 #[test]
-fn a_cell_that_does_not_stop_in_time_is_killed_and_says_where_it_stood() {
+fn a_cell_that_does_not_stop_in_time_is_killed_and_its_instruction_is_recorded() {
     let mut cells = machine(2);
     let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
     says(&report, CellPhase::Running);
@@ -55,7 +55,7 @@ fn a_cell_that_does_not_stop_in_time_is_killed_and_says_where_it_stood() {
 }
 
 #[test]
-fn a_cell_that_says_nothing_at_all_is_killed_all_the_same() {
+fn a_silent_cell_that_does_not_stop_in_time_is_killed() {
     let mut cells = machine(1);
     run(&mut cells, spec("kv"));
     cells.stop("kv", 10).unwrap();
@@ -67,7 +67,7 @@ fn a_cell_that_says_nothing_at_all_is_killed_all_the_same() {
 }
 
 #[test]
-fn force_does_not_wait() {
+fn a_stop_by_force_is_immediate() {
     let mut cells = machine(1);
     run(&mut cells, spec("kv"));
     cells.stop("kv", 60_000).unwrap();
@@ -77,7 +77,7 @@ fn force_does_not_wait() {
 }
 
 #[test]
-fn of_two_times_to_stop_the_earlier_holds() {
+fn the_earlier_of_two_stop_deadlines_applies() {
     for (first, second) in [(50, 60_000), (60_000, 50)] {
         let mut cells = machine(1);
         run(&mut cells, spec("kv"));
@@ -108,14 +108,14 @@ fn a_lost_core_takes_the_cell_s_memory_out_of_use() {
     cells.stop("kv", 0).unwrap();
     let after = cells.machine();
     assert_eq!((&after.cores[1].owner, &after.cores[2].owner), (&CoreOwner::Free, &CoreOwner::Failed));
-    assert_eq!(after.memory_free, free, "it may still be written to, and its image executed");
+    assert_eq!(after.memory_free, free, "the lost core may write to the memory and execute the image");
     assert_eq!((after.memory_quarantined, after.devices_free), (ByteSize(4 * MIB + IMAGE), 1));
     assert!(events(&cells).contains(&JournalEvent::CoreLost(CoreId(2))));
-    // It can restart with what is left, as everybody can.
+    // The cell can be created again with free resources, like any other.
     cells.recreate_waiting("kv").unwrap();
     cells.start("kv").unwrap();
     assert_eq!(info(&mut cells, "kv").cores.iter().map(|core| core.id.0).collect::<Vec<_>>(), [1, 3]);
-    assert_eq!(cells.machine().memory_quarantined, ByteSize(4 * MIB), "somebody uses the image");
+    assert_eq!(cells.machine().memory_quarantined, ByteSize(4 * MIB), "a cell uses the image");
     cells.effects().lost.clear();
     cells.stop("kv", 0).unwrap();
     cells.destroy("kv").unwrap();
@@ -131,7 +131,7 @@ fn a_device_that_cannot_be_reset_is_not_given_again() {
     cells.stop("kv", 0).unwrap();
     let after = cells.machine();
     assert_eq!((after.devices_total, after.devices_free), (2, 1));
-    assert_eq!(after.memory_free, free, "all but the cell's, and what that stands on");
+    assert_eq!(after.memory_free, free, "all but the cell's memory and its image");
     assert_eq!(after.memory_quarantined, ByteSize(4 * MIB + IMAGE));
     assert!(events(&cells).contains(&JournalEvent::DeviceLost));
     // A cell that never ran has a device as well.
@@ -144,7 +144,7 @@ fn a_device_that_cannot_be_reset_is_not_given_again() {
 }
 
 #[test]
-fn whoever_waits_for_a_stop_is_told_of_the_crash() {
+fn a_stop_request_is_answered_after_a_crash() {
     let mut cells = machine(1);
     let report = run(&mut cells, spec("kv"));
     let Ok(Stop::Asked(id)) = cells.stop("kv", 60_000) else { panic!("not asked") };

@@ -1,4 +1,4 @@
-//! Cells that ask for more memory.
+//! Memory requests of running cells.
 
 use super::*;
 use crate::inventory::Scrub;
@@ -6,19 +6,19 @@ use isola_abi::growth::{Answer, LARGEST_CHUNK, MAX_CHUNKS, Refusal};
 use isola_abi::id::NodeId;
 use proptest::prelude::*;
 
-/// A machine whose memory is all known to be zero.
+/// Returns a machine whose memory is all known to be zero.
 fn clean_machine(cores: u32) -> Cells<FakeMachine> {
     let mut cells = machine(cores);
     while cells.work() == Scrub::Unfinished {}
     cells
 }
 
-/// A cell of 4 MiB that may have 20.
+/// Returns the specification of a cell of 4 MiB that may have 20.
 fn elastic(name: &str) -> CellSpec {
     CellSpec { memory_max: Some(ByteSize(20 * MIB)), ..spec(name) }
 }
 
-/// Has a cell ask for `least` to `largest` MiB, and ring. Returns the request's number.
+/// Makes a cell request `least` to `largest` MiB and notify the supervisor. Returns the request's number.
 fn request(cells: &mut Cells<FakeMachine>, report: &Report, least: u64, largest: u64) -> u32 {
     let number =
         report.memory_request.make(least.saturating_mul(MIB), largest.saturating_mul(MIB), NodeId(0));
@@ -26,7 +26,7 @@ fn request(cells: &mut Cells<FakeMachine>, report: &Report, least: u64, largest:
     number
 }
 
-/// What the cell called that was answered.
+/// Returns the answer to a cell's request.
 fn answer(cells: &mut Cells<FakeMachine>, name: &str, number: u32) -> Option<Answer> {
     let id = cells.find(name).unwrap();
     cells.effects().grown[&id].answer_to(number)
@@ -37,7 +37,7 @@ fn ask(cells: &mut Cells<FakeMachine>, report: &Report, least: u64, largest: u64
     answer(cells, "kv", number)
 }
 
-/// The lengths of the chunks that the cell got, in MiB.
+/// Returns the lengths of a cell's added blocks, in MiB.
 fn chunks(cells: &mut Cells<FakeMachine>, name: &str) -> Vec<u64> {
     let id = cells.find(name).unwrap();
     cells.effects().grown[&id].iter().map(|(memory, _)| memory.len_bytes / MIB).collect()
@@ -47,17 +47,17 @@ const LIMIT: Option<Answer> = Some(Answer::Refused(Refusal::Limit));
 const EXHAUSTED: Option<Answer> = Some(Answer::Refused(Refusal::Exhausted));
 
 #[test]
-fn a_cell_gets_what_it_asks_for_up_to_its_limit_and_gives_all_of_it_back() {
+fn a_cell_gets_requested_memory_up_to_its_limit_and_its_end_frees_all_of_it() {
     let mut cells = clean_machine(1);
     let before = resources(&cells);
     let report = run(&mut cells, elastic("kv"));
     assert_eq!(ask(&mut cells, &report, 2, 8), Some(Answer::Given));
-    assert_eq!(ask(&mut cells, &report, 3, 0), Some(Answer::Given), "4 is the least that holds 3");
+    assert_eq!(ask(&mut cells, &report, 3, 0), Some(Answer::Given), "4 is the smallest block for 3");
     let grown = info(&mut cells, "kv");
     assert_eq!((grown.memory, grown.memory_given), (ByteSize(16 * MIB), ByteSize(16 * MIB)));
     assert_eq!(cells.machine().memory_free.0, before.memory_free.0 - 16 * MIB - IMAGE);
     assert_eq!(ask(&mut cells, &report, 5, 5), LIMIT, "8 would be too much");
-    assert_eq!(ask(&mut cells, &report, 1, 64), Some(Answer::Given), "as much as there is room for");
+    assert_eq!(ask(&mut cells, &report, 1, 64), Some(Answer::Given), "as much as the limit allows");
     assert_eq!(ask(&mut cells, &report, 1, 1), LIMIT);
     assert_eq!(chunks(&mut cells, "kv"), [8, 4, 4]);
     let grow = |by, to| JournalEvent::Grow { by: ByteSize(by * MIB), to: ByteSize(to * MIB) };
@@ -66,13 +66,13 @@ fn a_cell_gets_what_it_asks_for_up_to_its_limit_and_gives_all_of_it_back() {
     cells.stop("kv", 0).unwrap();
     assert_eq!(resources(&cells), before);
     assert_eq!(info(&mut cells, "kv").memory_given, ByteSize(20 * MIB));
-    // Once more, it begins as small as it did.
+    // A recreated cell has its original size.
     cells.recreate_waiting("kv").unwrap();
     assert_eq!(info(&mut cells, "kv").memory, ByteSize(4 * MIB));
 }
 
 #[test]
-fn a_cell_without_a_larger_limit_gets_nothing() {
+fn a_request_of_a_cell_without_a_larger_limit_is_refused() {
     let mut cells = clean_machine(1);
     let report = run(&mut cells, spec("kv"));
     assert_eq!(ask(&mut cells, &report, 0, 0), LIMIT);
@@ -80,24 +80,24 @@ fn a_cell_without_a_larger_limit_gets_nothing() {
 }
 
 #[test]
-fn a_machine_without_memory_refuses_and_gives_when_it_has_some_again() {
+fn requests_are_refused_without_free_memory_and_granted_once_there_is_some() {
     let mut cells = clean_machine(2);
     let report = run(&mut cells, elastic("kv"));
     run(&mut cells, CellSpec { memory: ByteSize(58 * MIB), ..spec("large") });
     assert_eq!(ask(&mut cells, &report, 4, 4), EXHAUSTED);
     assert_eq!(ask(&mut cells, &report, 4, 4), EXHAUSTED);
     let told = |event: &&JournalEvent| matches!(event, JournalEvent::GrowthRefused { .. });
-    assert_eq!(events(&cells).iter().filter(told).count(), 1, "a refusal is told once");
+    assert_eq!(events(&cells).iter().filter(told).count(), 1, "repeated refusals are entered once");
     cells.stop("large", 0).unwrap();
     let number = request(&mut cells, &report, 8, 8);
-    // What the other one left has to be scrubbed.
+    // The memory of the other cell must be scrubbed first.
     assert_eq!(answer(&mut cells, "kv", number), None);
     while cells.work() == Scrub::Unfinished {}
     assert_eq!(answer(&mut cells, "kv", number), Some(Answer::Given));
 }
 
 #[test]
-fn who_waits_for_memory_to_be_scrubbed_does_not_hang() {
+fn a_cell_that_waits_for_memory_is_not_considered_hung() {
     let mut cells = machine(2);
     let report = run(&mut cells, CellSpec { watchdog_ms: 200, ..elastic("kv") });
     says(&report, CellPhase::Running);
@@ -110,13 +110,17 @@ fn who_waits_for_memory_to_be_scrubbed_does_not_hang() {
         assert_eq!(cells.work(), Scrub::Unfinished);
     }
     (0..150).for_each(|_| advance(&mut cells, 1));
-    assert_eq!(info(&mut cells, "kv").state, CellState::Running, "the time begins with the answer");
+    assert_eq!(
+        info(&mut cells, "kv").state,
+        CellState::Running,
+        "the watchdog's time begins with the answer"
+    );
     (0..200).for_each(|_| advance(&mut cells, 1));
     assert_eq!(info(&mut cells, "kv").state, CellState::Crashed);
 }
 
 #[test]
-fn requests_that_are_answered_at_once_hide_no_core_that_hangs() {
+fn requests_that_are_answered_at_once_do_not_hide_a_hang() {
     let mut cells = clean_machine(2);
     let report = run(&mut cells, CellSpec { watchdog_ms: 200, ..elastic("kv") });
     says(&report, CellPhase::Running);
@@ -130,12 +134,12 @@ fn requests_that_are_answered_at_once_hide_no_core_that_hangs() {
 }
 
 #[test]
-fn who_waits_is_told_when_others_took_all_that_was_to_be_scrubbed() {
+fn an_open_request_is_refused_when_the_memory_is_reserved_by_another() {
     let mut cells = machine(2);
     let report = run(&mut cells, elastic("kv"));
     let number = request(&mut cells, &report, 16, 16);
     assert_eq!(answer(&mut cells, "kv", number), None);
-    // A request for all that is left has it reserved from now on.
+    // A request for all remaining memory reserves it at once.
     let rest = cells.machine().memory_free.0;
     let spec = CellSpec { memory: ByteSize(rest), network: NetworkSpec::None, ..spec("large") };
     assert!(matches!(cells.create(spec), Ok(Created::Pending(_))));
@@ -147,13 +151,13 @@ fn who_waits_is_told_when_others_took_all_that_was_to_be_scrubbed() {
 }
 
 #[test]
-fn a_request_for_less_takes_the_place_of_one_that_is_open() {
+fn a_new_request_replaces_an_open_one() {
     let mut cells = machine(1);
     let report = run(&mut cells, elastic("kv"));
     let large = request(&mut cells, &report, 16, 16);
-    assert_eq!(answer(&mut cells, "kv", large), None, "it is to be scrubbed first");
+    assert_eq!(answer(&mut cells, "kv", large), None, "the memory must be scrubbed first");
     let small = request(&mut cells, &report, 2, 2);
-    // As soon as one chunk is zero, and long before eight in a row are.
+    // As soon as one chunk is zero, long before eight contiguous ones are.
     let dirty = cells.machine().memory_dirty.0;
     while answer(&mut cells, "kv", small).is_none() {
         assert_eq!(cells.work(), Scrub::Unfinished);
@@ -161,11 +165,11 @@ fn a_request_for_less_takes_the_place_of_one_that_is_open() {
     assert!(dirty - cells.machine().memory_dirty.0 < 8 * MIB);
     assert_eq!(answer(&mut cells, "kv", small), Some(Answer::Given));
     assert_eq!(chunks(&mut cells, "kv"), [2]);
-    assert_eq!(answer(&mut cells, "kv", large), None, "nobody waits for it any more");
+    assert_eq!(answer(&mut cells, "kv", large), None, "the replaced request has no answer");
 }
 
 #[test]
-fn a_cell_that_was_refused_gets_what_comes_back_and_is_told_of_refusals_again() {
+fn a_refused_cell_gets_freed_memory_and_its_next_refusal_is_entered_again() {
     let mut cells = clean_machine(2);
     let report = run(&mut cells, elastic("kv"));
     let free = cells.machine().memory_free.0;
@@ -183,7 +187,7 @@ fn a_cell_that_was_refused_gets_what_comes_back_and_is_told_of_refusals_again() 
 }
 
 #[test]
-fn a_request_is_forgotten_with_its_cell() {
+fn an_open_request_ends_with_its_cell() {
     let mut cells = machine(1);
     let before = resources(&cells);
     let report = run(&mut cells, elastic("kv"));
@@ -198,7 +202,7 @@ fn a_request_is_forgotten_with_its_cell() {
 }
 
 #[test]
-fn memory_that_a_cell_has_no_place_for_stays_free() {
+fn memory_stays_free_if_a_cell_cannot_have_another_block() {
     let mut cells = clean_machine(1);
     let report = run(&mut cells, elastic("kv"));
     let free = cells.machine().memory_free;
@@ -206,7 +210,7 @@ fn memory_that_a_cell_has_no_place_for_stays_free() {
     assert_eq!(ask(&mut cells, &report, 2, 2), LIMIT);
     assert_eq!(cells.machine().memory_free, free);
     cells.effects().spaces_are_full = false;
-    assert_eq!(ask(&mut cells, &report, 2, 2), Some(Answer::Given), "it has one now");
+    assert_eq!(ask(&mut cells, &report, 2, 2), Some(Answer::Given), "the cell can have another block now");
 }
 
 #[test]
@@ -223,7 +227,7 @@ fn a_flood_of_requests_fills_neither_the_machine_nor_the_journal() {
 }
 
 proptest! {
-    /// Whatever cells request, none has more than it may have, all that they have was given to them, and all comes back.
+    /// For all requests, no cell has more memory than its limit, all its memory was granted, and all memory comes back.
     #[test]
     fn no_request_gets_more_than_the_limit(
         requests in proptest::collection::vec(

@@ -1,4 +1,4 @@
-//! Cores that are borrowed and go back, whatever becomes of who has and who lent them.
+//! Core loans and their returns, for all fates of borrower and lender.
 
 mod between;
 
@@ -19,7 +19,7 @@ fn party(name: &str, cores: u32, priority: u8, lends: u32) -> CellSpec {
     }
 }
 
-/// `service`, important, of a core, and `batch`, which lends two of all the others.
+/// Returns a machine with `service`, of high priority with one core, and `batch`, which has all others and lends two.
 fn lender_and_borrower() -> Cells<FakeMachine> {
     let mut cells = machine(4);
     run(&mut cells, party("service", 1, 9, 0));
@@ -38,7 +38,7 @@ fn last(cells: &Cells<FakeMachine>) -> JournalEvent {
 }
 
 #[test]
-fn a_core_is_borrowed_from_who_lends_and_goes_back_when_the_lease_is_over() {
+fn a_borrowed_core_returns_to_its_lender_when_the_lease_ends() {
     let mut cells = lender_and_borrower();
     let all = owned(&cells, "batch");
     let loan = cells.borrow("service", LEASE_MS).unwrap();
@@ -60,7 +60,7 @@ fn a_core_is_borrowed_from_who_lends_and_goes_back_when_the_lease_is_over() {
 }
 
 #[test]
-fn who_is_not_more_important_borrows_nothing_and_a_lender_lends_no_more_than_it_said() {
+fn lenders_lend_only_to_higher_priorities_and_no_more_than_specified() {
     let mut cells = lender_and_borrower();
     for _ in 0..2 {
         cells.borrow("service", LEASE_MS).unwrap();
@@ -76,7 +76,7 @@ fn who_is_not_more_important_borrows_nothing_and_a_lender_lends_no_more_than_it_
 }
 
 #[test]
-fn a_lender_gets_its_core_back_when_it_asks_for_one() {
+fn a_lender_that_requests_a_core_gets_its_own_back() {
     let mut cells = lender_and_borrower();
     let all = owned(&cells, "batch");
     let loan = cells.borrow("service", LEASE_MS).unwrap();
@@ -86,7 +86,7 @@ fn a_lender_gets_its_core_back_when_it_asks_for_one() {
 }
 
 #[test]
-fn a_cell_whose_events_wait_gets_a_core_by_ringing_once_a_request() {
+fn a_core_request_in_the_report_borrows_one_core() {
     let mut cells = lender_and_borrower();
     let id = cells.find("service").unwrap();
     let report = cells.effects().reports[&id].clone();
@@ -100,13 +100,13 @@ fn a_cell_whose_events_wait_gets_a_core_by_ringing_once_a_request() {
     cells.doorbell();
     report.core_requests.fetch_add(1, Ordering::Release);
     cells.doorbell();
-    assert_eq!(owned(&cells, "service"), 3, "nobody lends more");
+    assert_eq!(owned(&cells, "service"), 3, "the lender lends no more");
     advance(&mut cells, 1_001);
     assert_eq!(owned(&cells, "service"), 1);
 }
 
 #[test]
-fn a_free_core_is_lent_before_anybody_has_to_do_without() {
+fn free_cores_are_lent_before_those_of_cells() {
     let mut cells = lender_and_borrower();
     stop(&mut cells, "batch");
     run(&mut cells, party("smaller", 1, 1, 1));
@@ -128,7 +128,7 @@ fn stop(cells: &mut Cells<FakeMachine>, name: &str) {
 }
 
 #[test]
-fn what_a_cell_had_borrowed_goes_back_when_it_ends() {
+fn borrowed_cores_return_when_the_borrower_ends() {
     let mut cells = lender_and_borrower();
     let all = owned(&cells, "batch");
     cells.borrow("service", u32::from(u16::MAX)).unwrap();
@@ -137,7 +137,7 @@ fn what_a_cell_had_borrowed_goes_back_when_it_ends() {
 }
 
 #[test]
-fn a_core_whose_lender_has_ended_goes_to_nobody() {
+fn a_core_whose_lender_has_ended_becomes_free() {
     let mut cells = lender_and_borrower();
     let loan = cells.borrow("service", u32::from(u16::MAX)).unwrap();
     stop(&mut cells, "batch");
@@ -146,11 +146,15 @@ fn a_core_whose_lender_has_ended_goes_to_nobody() {
     assert_eq!(cells.machine().cores[loan.core.0 as usize].owner, CoreOwner::Free);
     let returns = |event: &&JournalEvent| matches!(event, JournalEvent::Return { .. });
     let returned = JournalEvent::Return { core: loan.core, to: None, why: ReturnReason::GivenBack };
-    assert_eq!(events(&cells).iter().filter(returns).collect::<Vec<_>>(), [&returned], "that is told once");
+    assert_eq!(
+        events(&cells).iter().filter(returns).collect::<Vec<_>>(),
+        [&returned],
+        "the return is entered once"
+    );
 }
 
 #[test]
-fn a_lender_that_is_busy_for_too_long_lends_by_force_and_so_does_a_borrower_give_back() {
+fn cores_of_busy_lenders_and_borrowers_are_reclaimed_by_force() {
     let mut cells = lender_and_borrower();
     let all = owned(&cells, "batch");
     cells.effects().cells_are_deaf = true;
@@ -164,10 +168,10 @@ fn a_lender_that_is_busy_for_too_long_lends_by_force_and_so_does_a_borrower_give
 }
 
 #[test]
-fn a_core_that_its_lender_has_no_place_for_waits_until_it_has() {
+fn a_returning_core_waits_for_a_vacant_core_slot_of_its_lender() {
     let mut cells = lender_and_borrower();
     let (id, all) = (cells.find("batch").unwrap(), owned(&cells, "batch"));
-    // Each time, what the core was in the middle of keeps a place.
+    // Each time, the core's suspended context keeps a core slot occupied.
     for _ in 0..2 {
         cells.effects().cells_are_deaf = true;
         cells.borrow("service", LEASE_MS).unwrap();
@@ -189,7 +193,7 @@ fn a_core_that_its_lender_has_no_place_for_waits_until_it_has() {
 }
 
 #[test]
-fn a_lender_that_does_not_let_go_of_a_core_keeps_it() {
+fn a_lender_that_defies_the_unplug_keeps_its_core() {
     let mut cells = lender_and_borrower();
     let all = owned(&cells, "batch");
     (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (true, true);
@@ -204,19 +208,23 @@ fn a_lender_that_does_not_let_go_of_a_core_keeps_it() {
 }
 
 #[test]
-fn a_borrower_that_loses_the_core_otherwise_owes_nothing() {
+fn a_borrowed_core_that_is_unplugged_by_request_returns_to_its_lender() {
     let mut cells = lender_and_borrower();
     let all = owned(&cells, "batch");
     let loan = cells.borrow("service", LEASE_MS).unwrap();
     let wanted = CoresWanted { change: Change::Less(1), ids: &[loan.core], limit_ms: 10 };
     cells.resize_cores("service", &wanted, Mode::Apply).unwrap();
     cells.doorbell();
-    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, all), "it is the lender's again");
+    assert_eq!(
+        (owned(&cells, "service"), owned(&cells, "batch")),
+        (1, all),
+        "the core is back at the lender"
+    );
     assert_eq!(info(&mut cells, "service").loans, []);
 }
 
 #[test]
-fn a_supervisor_that_comes_after_another_sends_back_what_was_lent() {
+fn a_restarted_supervisor_returns_lent_cores() {
     let mut cells = lender_and_borrower();
     let all = owned(&cells, "batch");
     let loan = cells.borrow("service", LEASE_MS).unwrap();
@@ -234,13 +242,13 @@ fn a_supervisor_that_comes_after_another_sends_back_what_was_lent() {
     assert!(matches!(last(&cells), JournalEvent::Return { why: ReturnReason::LeaseOver, .. }));
 }
 
-/// The cores of that cell do what they were told, as those of others are deaf.
+/// Makes the cores of one cell carry out their orders and notify the supervisor, while those of others ignore theirs.
 fn hears(cells: &mut Cells<FakeMachine>, name: &str) {
     does(cells, name);
     cells.doorbell();
 }
 
-/// They do, and nobody has heard of it.
+/// Makes the cores of one cell carry out their orders without a notification.
 fn does(cells: &mut Cells<FakeMachine>, name: &str) {
     let id = cells.find(name).unwrap();
     let (report, places) = (cells.effects().reports[&id].clone(), cells.effects().places[&id].clone());
@@ -248,7 +256,7 @@ fn does(cells: &mut Cells<FakeMachine>, name: &str) {
 }
 
 #[test]
-fn a_lender_that_its_policy_starts_again_finds_what_it_has_lent() {
+fn a_lender_that_restarts_by_policy_gets_its_lent_cores_back() {
     let mut cells = machine(4);
     run(&mut cells, party("service", 1, 9, 0));
     let rest = cells.machine().cores.iter().filter(|core| core.owner == CoreOwner::Free).count();
@@ -258,12 +266,12 @@ fn a_lender_that_its_policy_starts_again_finds_what_it_has_lent() {
     says(&report, CellPhase::Exited);
     cells.doorbell();
     (0..3).for_each(|_| advance(&mut cells, 50));
-    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, rest), "it runs again");
+    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, rest), "the lender runs again");
     assert!(!events(&cells).iter().any(|event| matches!(event, JournalEvent::RestartRefused { .. })));
 }
 
 #[test]
-fn a_lender_that_was_started_again_has_no_core_too_many() {
+fn a_restarted_lender_gets_no_surplus_core() {
     let mut cells = machine(5);
     run(&mut cells, party("service", 1, 9, 0));
     let report = run(&mut cells, CellSpec { restart: RestartPolicy::Always, ..party("batch", 2, 1, 1) });
@@ -276,14 +284,14 @@ fn a_lender_that_was_started_again_has_no_core_too_many() {
     says(&report, CellPhase::Exited);
     cells.doorbell();
     (0..3).for_each(|_| advance(&mut cells, 50));
-    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (2, 2), "it runs again");
+    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (2, 2), "the lender runs again");
     hears(&mut cells, "service");
     assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, 2));
     assert_eq!(cells.machine().cores[loan.core.0 as usize].owner, CoreOwner::Free);
 }
 
 #[test]
-fn a_core_on_its_way_counts_as_lent() {
+fn a_core_in_transfer_counts_as_lent() {
     let mut cells = machine(6);
     run(&mut cells, party("service", 2, 9, 0));
     run(&mut cells, party("other", 1, 8, 0));
@@ -294,14 +302,18 @@ fn a_core_on_its_way_counts_as_lent() {
     let wanted = CoresWanted { change: Change::Less(1), ids: &[], limit_ms: 1_000 };
     cells.resize_cores("service", &wanted, Mode::Apply).unwrap();
     hears(&mut cells, "batch");
-    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (2, rest - 1), "it waits between the two");
+    assert_eq!(
+        (owned(&cells, "service"), owned(&cells, "batch")),
+        (2, rest - 1),
+        "the core waits between the two cells"
+    );
     assert!(cells.borrow("other", LEASE_MS).unwrap_err().to_string().contains("nobody lends"));
     assert_eq!(owned(&cells, "batch"), rest - 1);
 }
 
 proptest! {
     #[test]
-    fn whatever_is_borrowed_every_core_has_one_owner_and_all_go_back(
+    fn every_core_has_one_owner_and_all_borrowed_cores_return(
         steps in proptest::collection::vec((0_u8..9, 0_usize..3, 1_u32..40, 0_u32..30), 1..60),
     ) {
         let mut cells = machine(7);
@@ -312,7 +324,7 @@ proptest! {
         let mut ended = [false; 3];
         for (step, cell, number, write) in steps {
             let name = names[cell];
-            // Whether a request was granted cannot be told where nobody has answered it.
+            // If no answer arrives, the test does not know whether a request was granted.
             let asks = step == 8 && number > 1;
             if !asks {
                 cells.effects().death.is_at(write);
@@ -337,7 +349,7 @@ proptest! {
                     ended[cell] = true;
                 }
                 _ => {
-                    // Whoever asks for a core gets none that is on its way.
+                    // A request for a core never gets one that is in transfer.
                     let wanted = CoresWanted { change: Change::More(1), ids: &[], limit_ms: number };
                     due[cell] += usize::from(cells.resize_cores(name, &wanted, Mode::Apply).is_ok());
                 }
@@ -346,7 +358,7 @@ proptest! {
                 cells = go_wrong(cells, 7, number, |_| {});
             }
             cells.effects().death.is_called_off();
-            // Each core's owner, as the inventory has it, is the cell that holds it.
+            // Each core's owner in the inventory is the cell that holds the core.
             for id in cells.cells.keys() {
                 let held = cells.cells[id].core_count();
                 let owner = CoreOwner::Cell(*id);
@@ -355,7 +367,7 @@ proptest! {
             }
             for core in cells.machine().cores {
                 let CoreOwner::OnItsWay(to) = core.owner else { continue };
-                prop_assert!(!cells.info(to).unwrap().state.has_ended(), "core {} goes nowhere", core.id);
+                prop_assert!(!cells.info(to).unwrap().state.has_ended(), "core {} has no destination", core.id);
             }
         }
         cells.effects().cells_are_deaf = false;

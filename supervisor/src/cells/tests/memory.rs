@@ -1,4 +1,4 @@
-//! Memory that comes and goes by request.
+//! Plug and unplug of memory by request.
 
 use super::*;
 use crate::inventory::Scrub;
@@ -14,7 +14,7 @@ fn mib(mib: u64) -> ByteSize {
     ByteSize(mib * MIB)
 }
 
-/// A machine whose memory is all known to be zero, and a cell of 4 MiB called "kv".
+/// Returns a machine with zero memory only, and the report of its cell "kv" of 4 MiB.
 fn cell(cores: u32, spec: CellSpec) -> (Cells<FakeMachine>, Rc<Report>) {
     let mut cells = machine(cores);
     while cells.work() == Scrub::Unfinished {}
@@ -29,7 +29,7 @@ fn uses(report: &Report, total: u64, used: u64) {
     report.memory.used_bytes.store(used, Ordering::Relaxed);
 }
 
-/// Asks for a resize; the answer, where there is one at once.
+/// Requests a resize. Returns the answer, if there is one at once.
 fn resize(cells: &mut Cells<FakeMachine>, change: Change<ByteSize>) -> Option<Resized> {
     match cells.resize_memory("kv", change, Mode::Apply) {
         Ok(Resize::Done(resized)) => Some(Ok(resized)),
@@ -38,7 +38,7 @@ fn resize(cells: &mut Cells<FakeMachine>, change: Change<ByteSize>) -> Option<Re
     }
 }
 
-/// Gives the cell so many MiB more.
+/// Plugs `more` MiB into the cell.
 fn grow(cells: &mut Cells<FakeMachine>, more: u64) -> MemoryResized {
     let resized = cells.resize_waiting("kv", Change::More(mib(more))).unwrap();
     let id = cells.find("kv").unwrap();
@@ -46,27 +46,27 @@ fn grow(cells: &mut Cells<FakeMachine>, more: u64) -> MemoryResized {
     resized
 }
 
-/// What the cell was told to have got.
+/// Returns the cell's added blocks.
 fn chunks(cells: &mut Cells<FakeMachine>) -> Vec<PhysRange> {
     let id = cells.find("kv").unwrap();
     cells.effects().grown[&id].iter().map(|(memory, _)| memory).collect()
 }
 
-/// What the cell is asked for: the number, and how many MiB.
+/// Returns the number of the last reclaim request, and its length in MiB.
 fn asked(cells: &mut Cells<FakeMachine>) -> (u32, u64) {
     let id = cells.find("kv").unwrap();
     let (number, len_bytes) = cells.effects().unplug_requests[&id].asked();
     (number, len_bytes / MIB)
 }
 
-/// Has the cell offer blocks for what it is asked, and ring.
+/// Makes the cell offer blocks for the last reclaim request, and notify the supervisor.
 fn offer(cells: &mut Cells<FakeMachine>, report: &Report, blocks: &[PhysRange], rest: Rest) {
     let (number, _) = asked(cells);
     report.offer.make(number, blocks, 0, rest);
     cells.doorbell();
 }
 
-/// Has the cell see what became of its offer, and ring. Which blocks were taken.
+/// Makes the cell acknowledge the answer to its offer, and notify the supervisor. Returns the unplugged blocks.
 fn acknowledge(cells: &mut Cells<FakeMachine>, report: &Report) -> u32 {
     let id = cells.find("kv").unwrap();
     let settlement = cells.effects().unplug_requests[&id].settlement();
@@ -86,7 +86,7 @@ fn part(of: PhysRange, from: u64, len: u64) -> PhysRange {
 }
 
 #[test]
-fn what_a_cell_says_it_has_moved_is_told_in_sum() {
+fn the_answer_has_the_sum_of_the_migrated_bytes() {
     let (mut cells, report) = cell(1, spec("kv"));
     grow(&mut cells, 12);
     let got = chunks(&mut cells);
@@ -106,7 +106,7 @@ fn what_a_cell_says_it_has_moved_is_told_in_sum() {
 }
 
 #[test]
-fn a_cell_gets_memory_on_request_beyond_what_it_may_ask_for_and_gives_it_back() {
+fn an_operator_plugs_memory_beyond_the_cells_limit_and_unplugs_it() {
     let (mut cells, report) = cell(1, spec("kv"));
     let before = cells.machine().memory_free;
     let resized = grow(&mut cells, 11);
@@ -119,11 +119,7 @@ fn a_cell_gets_memory_on_request_beyond_what_it_may_ask_for_and_gives_it_back() 
     assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
     assert_eq!(asked(&mut cells).1, 12);
     offer(&mut cells, &report, &got, Rest::None);
-    assert_eq!(
-        answer(&mut cells),
-        None,
-        "not before the cell has seen that, as it can't be resized until then"
-    );
+    assert_eq!(answer(&mut cells), None, "no answer before the cell's acknowledgement");
     acknowledge(&mut cells, &report);
     let resized = answer(&mut cells).unwrap().unwrap();
     assert_eq!((resized.had, resized.has, resized.kept), (mib(16), mib(4), None));
@@ -133,12 +129,12 @@ fn a_cell_gets_memory_on_request_beyond_what_it_may_ask_for_and_gives_it_back() 
         events(&cells).into_iter().filter(|event| matches!(event, JournalEvent::ResizeMemory { .. }));
     let entry = |from, to| JournalEvent::ResizeMemory { from: mib(from), to: mib(to), wanted: mib(to) };
     assert!(resizes.eq([entry(4, 16), entry(16, 4)]));
-    // And once more.
+    // A second time.
     assert_eq!(grow(&mut cells, 2).has, mib(6));
 }
 
 #[test]
-fn a_dry_run_says_what_would_be_and_changes_nothing() {
+fn a_dry_run_reports_the_result_and_changes_nothing() {
     let (mut cells, _) = cell(1, spec("kv"));
     let (before, journal) = (resources(&cells), events(&cells));
     let mut dry = |change| cells.resize_memory("kv", change, Mode::DryRun);
@@ -153,7 +149,7 @@ fn a_dry_run_says_what_would_be_and_changes_nothing() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_changes_nothing() {
+fn impossible_sizes_are_refused_and_change_nothing() {
     let (mut cells, report) = cell(1, spec("kv"));
     uses(&report, 4 * MIB, 2 * MIB);
     let before = resources(&cells);
@@ -161,7 +157,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     assert_eq!(
         refused(Change::To(mib(2))),
         ManagementError::MemoryInUse { wanted: mib(2), least: mib(4) },
-        "a sixteenth has to be free"
+        "a sixteenth must remain free"
     );
     assert!(matches!(refused(Change::Less(mib(4))), ManagementError::OutOfLimits(_)));
     assert!(matches!(refused(Change::Less(mib(5))), ManagementError::OutOfLimits(_)));
@@ -185,7 +181,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn less_than_was_asked_for_comes_back_with_a_reason() {
+fn a_partial_unplug_reports_its_reason() {
     let (mut cells, report) = cell(1, spec("kv"));
     grow(&mut cells, 16);
     let got = chunks(&mut cells);
@@ -207,7 +203,7 @@ fn less_than_was_asked_for_comes_back_with_a_reason() {
 }
 
 #[test]
-fn a_cell_is_asked_again_while_it_has_more_and_once_its_cores_have_given_up_what_they_keep() {
+fn a_cell_is_asked_again_while_it_has_more_and_once_its_cores_returned_cached_memory() {
     let (mut cells, report) = cell(1, spec("kv"));
     grow(&mut cells, 16);
     let got = chunks(&mut cells);
@@ -215,7 +211,7 @@ fn a_cell_is_asked_again_while_it_has_more_and_once_its_cores_have_given_up_what
     offer(&mut cells, &report, &[part(got[0], 0, 2)], Rest::More);
     let first = asked(&mut cells);
     cells.doorbell();
-    assert_eq!(asked(&mut cells), first, "not before it has seen what became of that");
+    assert_eq!(asked(&mut cells), first, "not before the acknowledgement");
     assert_eq!(acknowledge(&mut cells, &report), 1);
     assert_eq!(asked(&mut cells), (first.0 + 1, 6));
     offer(&mut cells, &report, &[], Rest::Soon);
@@ -228,7 +224,7 @@ fn a_cell_is_asked_again_while_it_has_more_and_once_its_cores_have_given_up_what
     acknowledge(&mut cells, &report);
     assert_eq!(answer(&mut cells).unwrap().unwrap().has, mib(12));
     assert_eq!(cells.next_deadline_ns(), None);
-    // Who says that there is something soon again and again is not asked for ever.
+    // A cell that always answers "soon" is not asked forever.
     assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
     let mut times = 0;
     while answer(&mut cells).is_none() {
@@ -241,7 +237,7 @@ fn a_cell_is_asked_again_while_it_has_more_and_once_its_cores_have_given_up_what
 }
 
 #[test]
-fn a_cell_that_gives_memory_back_and_does_not_acknowledge_that_is_answered_for_in_time() {
+fn an_unplug_without_acknowledgement_is_answered_at_the_deadline() {
     let (mut cells, report) = cell(1, spec("kv"));
     grow(&mut cells, 2);
     let got = chunks(&mut cells);
@@ -258,7 +254,7 @@ fn a_cell_that_gives_memory_back_and_does_not_acknowledge_that_is_answered_for_i
 }
 
 #[test]
-fn a_cell_that_does_not_answer_keeps_what_it_has() {
+fn a_cell_that_does_not_answer_keeps_its_memory() {
     let (mut cells, report) = cell(1, spec("kv"));
     assert_eq!(resize(&mut cells, Change::To(mib(2))), None);
     let busy = Some(Err(ManagementError::BeingResized("kv".into())));
@@ -269,7 +265,7 @@ fn a_cell_that_does_not_answer_keeps_what_it_has() {
     let resized = answer(&mut cells).unwrap().unwrap();
     assert_eq!((resized.has, resized.kept), (mib(4), Some(Kept::NotInTime)));
     assert_eq!(cells.next_deadline_ns(), None);
-    // What it offers late is its own, and it gets nothing before it has seen that.
+    // A late offer is not accepted, and the cell gets no memory before it has acknowledged that.
     let memory = cells.machine().memory_free;
     offer(&mut cells, &report, &[PhysRange::new(PhysAddr(18 * MIB), 2 * MIB)], Rest::None);
     assert_eq!((cells.machine().memory_free, answer(&mut cells)), (memory, None));
@@ -279,7 +275,7 @@ fn a_cell_that_does_not_answer_keeps_what_it_has() {
 }
 
 #[test]
-fn what_is_not_the_cell_s_to_give_is_not_taken() {
+fn only_whole_chunks_of_the_cells_own_memory_are_unplugged() {
     let (mut cells, report) = cell(2, spec("kv"));
     run(&mut cells, spec("other"));
     grow(&mut cells, 16);
@@ -301,7 +297,7 @@ fn what_is_not_the_cell_s_to_give_is_not_taken() {
     offer(&mut cells, &report, &hostile, Rest::More);
     assert_eq!(acknowledge(&mut cells, &report), 1 << 5, "once");
     assert_eq!(cells.machine().memory_free.0, free.0 + 2 * MIB);
-    // Of all memory of the machine, what is taken is what the cell had.
+    // Of all the machine's memory, only the cell's own is unplugged.
     offer(&mut cells, &report, &others, Rest::None);
     let took = cells.machine().memory_free.0 - free.0;
     assert!((2 * MIB..=16 * MIB).contains(&took));
@@ -310,7 +306,7 @@ fn what_is_not_the_cell_s_to_give_is_not_taken() {
 }
 
 #[test]
-fn a_cell_whose_core_does_not_forget_ends_and_its_memory_comes_back_with_it() {
+fn a_cell_whose_core_does_not_acknowledge_a_shootdown_is_ended() {
     let (mut cells, report) = cell(1, spec("kv"));
     grow(&mut cells, 8);
     let got = chunks(&mut cells);
@@ -326,7 +322,7 @@ fn a_cell_whose_core_does_not_forget_ends_and_its_memory_comes_back_with_it() {
 }
 
 #[test]
-fn a_cell_that_ends_meanwhile_is_answered_for() {
+fn a_pending_unplug_is_answered_when_the_cell_ends() {
     let (mut cells, report) = cell(1, spec("kv"));
     assert_eq!(resize(&mut cells, Change::To(mib(2))), None);
     says(&report, CellPhase::Exited);
@@ -339,7 +335,7 @@ fn a_cell_that_ends_meanwhile_is_answered_for() {
 }
 
 #[test]
-fn what_was_taken_on_request_a_cell_does_not_ask_back_by_itself() {
+fn an_unplug_lowers_the_limit_of_the_cells_requests() {
     let may = CellSpec { memory_max: Some(mib(20)), ..spec("kv") };
     let (mut cells, report) = cell(1, may);
     grow(&mut cells, 8);
@@ -355,18 +351,18 @@ fn what_was_taken_on_request_a_cell_does_not_ask_back_by_itself() {
         cells.doorbell();
         cells.effects().grown[&id].answer_to(number)
     };
-    assert_eq!(ask(&mut cells), None, "not before it has seen what became of its offer");
+    assert_eq!(ask(&mut cells), None, "no grant before the acknowledgement of the offer");
     acknowledge(&mut cells, &report);
     assert_eq!(answer(&mut cells).unwrap().unwrap().limit, mib(10));
     assert_eq!(limit(&mut cells), 10);
-    assert_eq!(info(&mut cells, "kv").spec.memory_max, Some(mib(10)), "and that is shown");
+    assert_eq!(info(&mut cells, "kv").spec.memory_max, Some(mib(10)), "the information has the lower limit");
     assert_eq!(ask(&mut cells), Some(Answer::Refused(Refusal::Limit)));
     assert_eq!(grow(&mut cells, 2).limit, mib(20));
     assert_eq!(ask(&mut cells), Some(Answer::Given));
 }
 
 #[test]
-fn of_two_cells_that_want_the_last_chunk_one_gets_it_and_the_other_when_it_comes_back() {
+fn the_last_chunk_goes_to_one_cell_and_after_its_return_to_another() {
     let may = |name| CellSpec { memory_max: Some(mib(60)), ..spec(name) };
     let (mut cells, first) = cell(2, may("kv"));
     let second = run(&mut cells, may("other"));
@@ -374,14 +370,14 @@ fn of_two_cells_that_want_the_last_chunk_one_gets_it_and_the_other_when_it_comes
     let free = cells.machine().memory_free.0 / MIB;
     grow(&mut cells, free - 2);
     let got = chunks(&mut cells);
-    // Both request before the supervisor looks.
+    // Both cells make a request before the supervisor checks.
     let requests = [&first, &second].map(|report| report.memory_request.make(2 * MIB, 2 * MIB, NodeId(0)));
     cells.doorbell();
     let ids = ["kv", "other"].map(|name| cells.find(name).unwrap());
     let answers: Vec<Option<Answer>> =
         ids.iter().zip(requests).map(|(id, number)| cells.effects().grown[id].answer_to(number)).collect();
     assert_eq!(answers, [Some(Answer::Given), Some(Answer::Refused(Refusal::Exhausted))]);
-    // What the first gives back is the second's, when it is scrubbed.
+    // The second cell gets the memory that the first returns, once it is scrubbed.
     assert_eq!(resize(&mut cells, Change::Less(mib(2))), None);
     offer(&mut cells, &first, &[part(got[0], 0, 2)], Rest::None);
     let number = second.memory_request.make(2 * MIB, 2 * MIB, NodeId(0));
@@ -392,7 +388,7 @@ fn of_two_cells_that_want_the_last_chunk_one_gets_it_and_the_other_when_it_comes
 }
 
 #[test]
-fn places_of_chunks_that_left_serve_for_others() {
+fn unplugged_blocks_do_not_count_towards_the_limit_of_blocks() {
     let (mut cells, report) = cell(1, spec("kv"));
     for _ in 0..3 * MAX_CHUNKS {
         assert_eq!(grow(&mut cells, 2).has, mib(6));
@@ -430,8 +426,8 @@ fn any_step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever cells are given, offer and lose, in any order, each chunk of the machine is free or one cell's, and when
-    /// all have ended all of them are free.
+    /// For all sequences of plugs, offers and losses, each chunk of the machine is free or belongs to one cell; once
+    /// all cells have ended, all chunks are free.
     #[test]
     fn every_chunk_has_one_owner(steps in proptest::collection::vec((any::<bool>(), any_step()), 1..60)) {
         let may = |name: &str| CellSpec { memory_max: Some(mib(24)), ..spec(name) };
@@ -472,7 +468,7 @@ proptest! {
                 Step::End => {}
             }
             let held: u64 = names.iter().map(|name| info(&mut cells, name).memory.0).sum();
-            // An image that a cell uses is the supervisor's.
+            // The memory of an image that a cell uses belongs to the supervisor.
             let machine = cells.machine();
             let images = if held > 0 { machine.memory_images.0 } else { 0 };
             let memory = &cells.inventory().memory;
@@ -490,7 +486,7 @@ proptest! {
 }
 
 #[test]
-fn a_cell_that_is_slow_to_see_what_was_taken_is_waited_for_until_it_rings_or_its_time_is_up() {
+fn a_slow_acknowledgement_is_awaited_until_a_notification_or_the_deadline() {
     let (mut cells, report) = cell(1, spec("kv"));
     grow(&mut cells, 16);
     assert_eq!(resize(&mut cells, Change::To(mib(12))), None);
@@ -498,9 +494,9 @@ fn a_cell_that_is_slow_to_see_what_was_taken_is_waited_for_until_it_rings_or_its
     offer(&mut cells, &report, &[], Rest::Soon);
     let first = asked(&mut cells);
     advance(&mut cells, 1);
-    assert_eq!(cells.next_deadline_ns(), patience_ends, "it is not looked at again and again");
+    assert_eq!(cells.next_deadline_ns(), patience_ends, "the supervisor does not poll the cell");
     acknowledge(&mut cells, &report);
-    assert_eq!(asked(&mut cells).0, first.0 + 1, "it has rung");
+    assert_eq!(asked(&mut cells).0, first.0 + 1, "after the cell's notification");
     offer(&mut cells, &report, &[], Rest::Soon);
     advance(&mut cells, 5_000);
     assert_eq!(answer(&mut cells).unwrap().unwrap().kept, Some(Kept::NotInTime));

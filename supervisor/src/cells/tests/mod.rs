@@ -1,4 +1,4 @@
-//! What becomes of cells, on a machine that can be made to fail.
+//! The life cycle of cells, on a machine that fails on demand.
 
 use super::*;
 use crate::effects::BuildError;
@@ -15,10 +15,10 @@ use isola_abi::management::{
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
 use isola_abi::size::ByteSize;
 
-/// The memory that the image takes while a cell uses it, in bytes.
+/// The memory of a used image, in bytes.
 const IMAGE: u64 = 2 * MIB;
 
-/// Sends an image.
+/// Uploads an image.
 fn send(cells: &mut Cells<FakeMachine>, bytes: &[u8]) -> ImageDigest {
     cells.begin_image(bytes.len() as u64).unwrap();
     for (number, chunk) in bytes.chunks(MAX_CHUNK).enumerate() {
@@ -36,7 +36,7 @@ fn create(cells: &mut Cells<FakeMachine>, spec: CellSpec) -> Result<CellId, Mana
 }
 
 impl Cells<FakeMachine> {
-    /// Creates a cell, and does as much work as it waits for.
+    /// Creates a cell, and does the work for which the request waits.
     fn create_waiting(&mut self, spec: CellSpec) -> Result<CellId, ManagementError> {
         let created = self.create(spec)?;
         self.wait_for(created)
@@ -53,7 +53,7 @@ impl Cells<FakeMachine> {
             Created::Pending(ticket) => ticket,
         };
         loop {
-            assert_eq!(self.work(), Scrub::Unfinished, "it is waited for");
+            assert_eq!(self.work(), Scrub::Unfinished, "the request waits for work");
             let answer = self.take_created().into_iter().find(|(of, _)| *of == ticket);
             if let Some((_, result)) = answer {
                 return result;
@@ -69,7 +69,7 @@ impl Cells<FakeMachine> {
         match self.resize_memory(name, change, Mode::Apply)? {
             Resize::Done(resized) => Ok(resized),
             Resize::Asked(ticket) => loop {
-                assert_eq!(self.work(), Scrub::Unfinished, "it is waited for");
+                assert_eq!(self.work(), Scrub::Unfinished, "the request waits for work");
                 if let Some((_, result)) = self.take_resized().into_iter().find(|(of, _)| *of == ticket) {
                     return result;
                 }
@@ -84,7 +84,7 @@ impl Cells<FakeMachine> {
     }
 }
 
-/// Creates and starts a cell; returns what it says of itself.
+/// Creates and starts a cell. Returns its report.
 fn run(cells: &mut Cells<FakeMachine>, spec: CellSpec) -> Rc<Report> {
     let name = spec.name.clone();
     let id = create(cells, spec).unwrap();
@@ -96,7 +96,7 @@ fn info(cells: &mut Cells<FakeMachine>, name: &str) -> CellInfo {
     *cells.inspect(name).unwrap()
 }
 
-/// All cells, looked at just now.
+/// Returns all cells, after a check of their reports.
 fn list(cells: &mut Cells<FakeMachine>, detail: Detail) -> Vec<CellInfo> {
     cells.doorbell();
     cells.list(detail).collect()
@@ -109,7 +109,7 @@ fn advance(cells: &mut Cells<FakeMachine>, ms: u64) {
     cells.work_while_waited_for();
 }
 
-/// What of the machine must be as before once all is given back.
+/// Returns the part of the machine's information that must be unchanged once all resources are back.
 fn resources(cells: &Cells<FakeMachine>) -> MachineInfo {
     MachineInfo { uptime_ns: 0, memory_dirty: ByteSize(0), memory_images: ByteSize(0), ..cells.machine() }
 }
@@ -134,7 +134,7 @@ mod restarts;
 mod watch;
 
 #[test]
-fn a_cell_lives_from_create_to_destroy() {
+fn a_cell_is_created_runs_exits_and_is_destroyed() {
     let mut cells = machine(2);
     let before = resources(&cells);
     let report = run(&mut cells, spec("kv"));
@@ -157,7 +157,7 @@ fn a_cell_lives_from_create_to_destroy() {
     assert_eq!((exited.state, exited.exit_code, exited.crash), (CellState::Exited, Some(3), None));
     assert!(exited.durations.reclaim_ns.is_some());
     assert_eq!(exited.memory, ByteSize(0));
-    assert_eq!(resources(&cells), before, "all is back before the record goes");
+    assert_eq!(resources(&cells), before, "all resources are back before the record is removed");
     cells.destroy("kv").unwrap();
     assert_eq!(resources(&cells), before);
     let expected = [
@@ -171,7 +171,7 @@ fn a_cell_lives_from_create_to_destroy() {
 }
 
 #[test]
-fn the_end_takes_cores_first_then_resets_the_device() {
+fn the_end_reclaims_the_cores_and_then_resets_the_device() {
     let mut cells = machine(2);
     let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
     says(&report, CellPhase::Exited);
@@ -181,7 +181,7 @@ fn the_end_takes_cores_first_then_resets_the_device() {
 }
 
 #[test]
-fn hundreds_of_cells_leave_nothing_behind() {
+fn hundreds_of_cells_leak_no_resources() {
     let mut cells = machine(1);
     let before = resources(&cells);
     for number in 0..300 {
@@ -196,11 +196,11 @@ fn hundreds_of_cells_leave_nothing_behind() {
         cells.destroy("kv").unwrap();
         assert_eq!(resources(&cells), before, "cell {number}");
     }
-    assert!(create(&mut cells, spec("kv")).unwrap().0 > 300, "ids are not used again");
+    assert!(create(&mut cells, spec("kv")).unwrap().0 > 300, "ids are not reused");
 }
 
 #[test]
-fn a_cell_that_was_never_started_is_destroyed_without_ado() {
+fn a_cell_that_was_never_started_can_be_destroyed() {
     let mut cells = machine(2);
     let before = resources(&cells);
     create(&mut cells, spec("kv")).unwrap();

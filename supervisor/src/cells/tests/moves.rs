@@ -1,4 +1,4 @@
-//! Cores that come to cells that run, and leave them.
+//! Plug and unplug of cores.
 
 use super::*;
 use crate::fake::{Action, obeys};
@@ -9,14 +9,14 @@ use isola_abi::unplug::Rest;
 use proptest::prelude::*;
 
 #[test]
-fn what_a_cell_may_ask_for_is_less_by_the_stacks_of_cores_that_came() {
+fn the_stacks_of_plugged_cores_reduce_the_limit_of_memory_requests() {
     let mut cells = machine(3);
     let report = run(&mut cells, CellSpec { memory_max: Some(ByteSize(10 * MIB)), ..spec("kv") });
     let id = cells.find("kv").unwrap();
     resize(&mut cells, "kv", Change::More(1)).unwrap();
     let told =
         |cells: &mut Cells<FakeMachine>| cells.effects().grown[&id].limit_bytes.load(Ordering::Relaxed);
-    // It began with 4 MiB, and has 2 MiB of stacks.
+    // The cell began with 4 MiB, and has 2 MiB of stacks.
     assert_eq!((info(&mut cells, "kv").memory, told(&mut cells)), (ByteSize(6 * MIB), 8 * MIB));
     let mut cells = crate::fake::go_wrong(cells, 3, 1, |_| {});
     for (request, answer) in [(4, true), (2, false)] {
@@ -24,7 +24,7 @@ fn what_a_cell_may_ask_for_is_less_by_the_stacks_of_cores_that_came() {
         cells.doorbell();
         while cells.work() == Scrub::Unfinished {}
         let given = cells.effects().grown[&id].answer_to(number) == Some(isola_abi::growth::Answer::Given);
-        assert_eq!(given, answer, "what it was told it may have, and no more: {request} MiB");
+        assert_eq!(given, answer, "the limit in the live words applies: {request} MiB");
     }
     cells.resize_memory("kv", Change::More(ByteSize(2 * MIB)), Mode::Apply).unwrap();
     assert_eq!((info(&mut cells, "kv").memory, told(&mut cells)), (ByteSize(12 * MIB), 10 * MIB));
@@ -32,7 +32,7 @@ fn what_a_cell_may_ask_for_is_less_by_the_stacks_of_cores_that_came() {
 
 type Answer = Result<CoresResized, ManagementError>;
 
-/// Asks for cores, and takes the answer, where there is one yet.
+/// Requests cores. Returns the answer, if there is one yet.
 fn ask(
     cells: &mut Cells<FakeMachine>,
     name: &str,
@@ -53,7 +53,7 @@ fn resize(cells: &mut Cells<FakeMachine>, name: &str, change: Change<u32>) -> An
     ask(cells, name, change, &[], Mode::Apply).expect("the fake cell answers at once")
 }
 
-/// Who has the cores, by their numbers; 0 for nobody.
+/// Returns the cells that own the cores, by their ids; 0 if a core has no cell.
 fn owners(cells: &Cells<FakeMachine>) -> Vec<u32> {
     let owner = |owner: &CoreOwner| match owner {
         CoreOwner::Cell(id) => id.0,
@@ -67,14 +67,14 @@ fn cores_of(cells: &mut Cells<FakeMachine>, name: &str) -> usize {
     owners(cells).iter().filter(|owner| **owner == id).count()
 }
 
-/// Lets so much time pass that a core that neither leaves nor yields is given up.
+/// Lets enough time pass for the supervisor to give up a core that neither leaves nor yields.
 fn give_up(cells: &mut Cells<FakeMachine>) {
     advance(cells, u64::from(CORE_LIMIT_MS) + 1);
     (0..505).for_each(|_| advance(cells, 3));
 }
 
 #[test]
-fn cores_come_to_a_cell_that_runs_and_leave_it_and_all_is_back_at_its_end() {
+fn cores_are_plugged_and_unplugged_and_all_are_back_at_the_end() {
     let mut cells = machine(4);
     let before = resources(&cells);
     run(&mut cells, spec("kv"));
@@ -84,7 +84,7 @@ fn cores_come_to_a_cell_that_runs_and_leave_it_and_all_is_back_at_its_end() {
     let fewer = resize(&mut cells, "kv", Change::To(2)).unwrap();
     assert_eq!((fewer.before, fewer.after, fewer.cores.len()), (3, 2, 1));
     assert_eq!((cores_of(&mut cells, "kv"), info(&mut cells, "kv").core_count()), (2, 2));
-    // The one that has left goes to the place that it came to, or another to that one.
+    // The plugged core gets the vacant core slot.
     assert_eq!(resize(&mut cells, "kv", Change::More(1)).unwrap().after, 3);
     assert_eq!(info(&mut cells, "kv").cores.len(), 3);
     let moves = events(&cells).into_iter().filter_map(|event| match event {
@@ -98,7 +98,7 @@ fn cores_come_to_a_cell_that_runs_and_leave_it_and_all_is_back_at_its_end() {
 }
 
 #[test]
-fn a_dry_run_says_which_cores_would_move_and_moves_none() {
+fn a_dry_run_names_the_cores_and_moves_none() {
     let mut cells = machine(4);
     run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
     let before = (owners(&cells), events(&cells).len());
@@ -110,7 +110,7 @@ fn a_dry_run_says_which_cores_would_move_and_moves_none() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_nothing_has_changed() {
+fn impossible_numbers_of_cores_are_refused_and_change_nothing() {
     let mut cells = machine(3);
     let created = create(&mut cells, spec("new")).unwrap();
     assert!(matches!(
@@ -128,9 +128,12 @@ fn what_cannot_be_is_refused_and_nothing_has_changed() {
     assert!(matches!(refused(&mut cells, Change::Less(3), &[]), ManagementError::OutOfLimits(_)));
     assert!(
         matches!(refused(&mut cells, Change::Less(1), &[1]), ManagementError::OutOfLimits(_)),
-        "the first stays"
+        "the first core stays"
     );
-    assert!(matches!(refused(&mut cells, Change::Less(1), &[3]), ManagementError::OutOfLimits(_)), "not its");
+    assert!(
+        matches!(refused(&mut cells, Change::Less(1), &[3]), ManagementError::OutOfLimits(_)),
+        "not a core of the cell"
+    );
     run(&mut cells, spec("other"));
     assert!(matches!(refused(&mut cells, Change::More(1), &[]), ManagementError::CoresExhausted { .. }));
     cells.stop("other", 0).unwrap();
@@ -140,7 +143,7 @@ fn what_cannot_be_is_refused_and_nothing_has_changed() {
 }
 
 #[test]
-fn without_memory_for_its_stacks_no_core_comes() {
+fn no_core_is_plugged_without_memory_for_its_stacks() {
     let mut cells = machine(3);
     run(&mut cells, spec("kv"));
     let free = cells.machine().memory_free;
@@ -152,7 +155,7 @@ fn without_memory_for_its_stacks_no_core_comes() {
 }
 
 #[test]
-fn a_core_that_does_not_come_free_in_time_stays_and_can_be_asked_for_again() {
+fn a_core_that_does_not_leave_in_time_stays_and_can_be_unplugged_later() {
     let mut cells = machine(3);
     let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
     let id = cells.find("kv").unwrap();
@@ -162,7 +165,7 @@ fn a_core_that_does_not_come_free_in_time_stays_and_can_be_asked_for_again() {
     assert!(matches!(busy, Some(Err(ManagementError::OutOfLimits(_)))), "one request at a time: {busy:?}");
     give_up(&mut cells);
     let forced = cells.effects().actions.iter().filter(|action| matches!(action, Action::Force(_))).count();
-    assert_eq!(forced, 501, "for moments it cannot yield, so that it is forced again");
+    assert_eq!(forced, 501, "the NMI is repeated, as there are moments without a yield");
     let (_, answer) = cells.take_cores_resized().pop().unwrap();
     assert!(matches!(answer, Err(ManagementError::CoreBusy { core: CoreId(2), cores: 2, .. })), "{answer:?}");
     assert_eq!(cells.effects().places[&id].at(1).kind, OrderKind::Stay);
@@ -176,7 +179,7 @@ fn a_core_that_does_not_come_free_in_time_stays_and_can_be_asked_for_again() {
 }
 
 #[test]
-fn a_core_that_leaves_after_its_time_is_taken_at_its_word() {
+fn a_core_that_leaves_after_the_deadline_is_reclaimed() {
     let mut cells = machine(3);
     let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
     let id = cells.find("kv").unwrap();
@@ -188,11 +191,11 @@ fn a_core_that_leaves_after_its_time_is_taken_at_its_word() {
     assert!(cells.take_cores_resized().pop().unwrap().1.is_err());
     report.cores[1].order.store(leave.to_u32(), Ordering::Release);
     cells.doorbell();
-    assert_eq!(cores_of(&mut cells, "kv"), 1, "it halts for good, so it is of no use there");
+    assert_eq!(cores_of(&mut cells, "kv"), 1, "the core halts for good, and is of no use to the cell");
 }
 
 #[test]
-fn a_core_that_does_not_leave_is_taken_by_force_and_its_place_is_nobody_s_until_all_has_ended_there() {
+fn a_core_that_does_not_leave_is_forced_and_its_slot_stays_occupied_until_its_context_ends() {
     let mut cells = machine(2);
     let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
     let id = cells.find("kv").unwrap();
@@ -217,7 +220,7 @@ fn a_core_that_does_not_leave_is_taken_by_force_and_its_place_is_nobody_s_until_
 }
 
 #[test]
-fn as_long_as_something_is_suspended_the_cell_s_other_cores_rotate_and_no_longer() {
+fn the_other_cores_rotate_until_the_suspended_context_ends() {
     let mut cells = machine(3);
     let report = run(&mut cells, CellSpec { cores: 3, ..spec("kv") });
     let id = cells.find("kv").unwrap();
@@ -238,7 +241,7 @@ fn as_long_as_something_is_suspended_the_cell_s_other_cores_rotate_and_no_longer
 }
 
 #[test]
-fn a_core_that_yields_when_it_was_told_to_stay_is_taken_and_what_it_did_leaves() {
+fn a_core_that_yields_after_an_order_to_stay_is_reclaimed_and_its_context_leaves() {
     let mut cells = machine(2);
     let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
     let id = cells.find("kv").unwrap();
@@ -253,14 +256,14 @@ fn a_core_that_yields_when_it_was_told_to_stay_is_taken_and_what_it_did_leaves()
     assert_eq!(owners(&cells), [id.0, 0]);
     let places = cells.effects().places[&id].clone();
     assert_eq!(places.at(1).kind, OrderKind::Yield);
-    assert_ne!(places.at(1), order, "the echo of the old order is none of this one");
+    assert_ne!(places.at(1), order, "an acknowledgement of the old order does not count for the new one");
     obeys(&report, &places, 1);
     cells.doorbell();
     assert_eq!(places.at(1).kind, OrderKind::Vacant);
 }
 
 #[test]
-fn who_waits_for_a_cell_that_ends_is_told_and_every_core_is_back() {
+fn a_resize_is_answered_when_its_cell_ends_and_every_core_is_back() {
     let mut cells = machine(3);
     let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
     cells.effects().cells_are_deaf = true;
@@ -272,7 +275,7 @@ fn who_waits_for_a_cell_that_ends_is_told_and_every_core_is_back() {
 }
 
 #[test]
-fn a_core_that_does_not_park_is_lost_and_the_cell_s_memory_is_kept_out_of_use_at_its_end() {
+fn a_core_that_does_not_park_is_lost_and_the_cells_memory_goes_to_quarantine() {
     let mut cells = machine(3);
     run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
     cells.effects().lost.insert(CoreId(2));
@@ -283,7 +286,7 @@ fn a_core_that_does_not_park_is_lost_and_the_cell_s_memory_is_kept_out_of_use_at
 }
 
 #[test]
-fn a_cell_that_has_lost_a_core_goes_on_and_keeps_its_memory() {
+fn a_cell_that_has_lost_a_core_continues_and_keeps_its_memory() {
     let mut cells = machine(3);
     let report = run(&mut cells, CellSpec { cores: 3, memory: ByteSize(8 * MIB), ..spec("kv") });
     let less = |cells: &mut Cells<FakeMachine>| {
@@ -308,7 +311,7 @@ fn a_cell_that_has_lost_a_core_goes_on_and_keeps_its_memory() {
     assert_eq!(info(&mut cells, "kv").state, CellState::Running);
 }
 
-/// The cell's cores carry out their last orders, and what was suspended ends.
+/// Makes the cell's cores carry out their last orders, and ends the suspended contexts.
 fn finish_all(cells: &mut Cells<FakeMachine>, name: &str) {
     let id = cells.find(name).unwrap();
     let (report, places) = (cells.effects().reports[&id].clone(), cells.effects().places[&id].clone());
@@ -318,7 +321,7 @@ fn finish_all(cells: &mut Cells<FakeMachine>, name: &str) {
 
 proptest! {
     #[test]
-    fn every_core_has_exactly_one_owner_whatever_is_asked(
+    fn every_core_has_exactly_one_owner_for_all_requests(
         steps in proptest::collection::vec((0usize..4, 0u32..9, 0u32..6, 0u32..4), 1..40)
     ) {
         const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -354,7 +357,7 @@ proptest! {
                     let can = wanted.filter(|wanted| *wanted <= was + free);
                     let mut answer = ask(&mut cells, name, change, &[], Mode::Apply);
                     if answer.is_none() {
-                        // What is asked of a deaf cell is given up in the end; what comes is there.
+                        // Cells that ignore orders keep their cores; plugged cores count as arrived.
                         give_up(&mut cells);
                         answer = cells.take_cores_resized().pop().map(|(_, answer)| answer);
                     }
@@ -366,7 +369,7 @@ proptest! {
                         }
                         (Some(wanted), Err(ManagementError::CoreBusy { .. })) => {
                             prop_assert!(defiant && wanted < was);
-                            // It does stay.
+                            // The core carries out the order to stay.
                             finish_all(&mut cells, name);
                         }
                         (Some(_), Err(error)) => prop_assert!(false, "{error}"),

@@ -1,4 +1,4 @@
-//! Requests and restarts that wait for memory to be scrubbed: nobody else waits with them, and nothing is lost with them.
+//! Pending requests and restarts: they delay no other request, and a supervisor restart drops them without loss.
 
 use super::*;
 use crate::fake::{every_chunk_has_one_owner, go_wrong};
@@ -6,12 +6,12 @@ use isola_abi::growth::Answer;
 use isola_abi::id::NodeId;
 use isola_abi::management::RestartPolicy;
 
-/// A cell of so many MiB, without a device.
+/// Returns the specification of a cell of `mib` MiB without a device.
 fn large(name: &str, mib: u64) -> CellSpec {
     CellSpec { memory: ByteSize(mib * MIB), network: NetworkSpec::None, ..spec(name) }
 }
 
-/// A machine of dirty memory, its image sent.
+/// Returns a machine with dirty memory and a stored image.
 fn dirty(cores: u32) -> Cells<FakeMachine> {
     let mut cells = machine(cores);
     send(&mut cells, &image());
@@ -21,11 +21,11 @@ fn dirty(cores: u32) -> Cells<FakeMachine> {
 fn begin(cells: &mut Cells<FakeMachine>, spec: CellSpec) -> Ticket {
     match cells.create(spec).unwrap() {
         Created::Pending(ticket) => ticket,
-        Created::Done(_) => panic!("there was enough memory known to be zero"),
+        Created::Done(_) => panic!("enough memory was known to be zero"),
     }
 }
 
-/// Everything is as `before`, and every chunk has an owner.
+/// Checks that all resources are as `before`, and every chunk has one owner.
 fn is_as_before(cells: &mut Cells<FakeMachine>, before: &MachineInfo) {
     assert!(!cells.is_waited_for());
     every_chunk_has_one_owner(cells);
@@ -33,7 +33,7 @@ fn is_as_before(cells: &mut Cells<FakeMachine>, before: &MachineInfo) {
 }
 
 #[test]
-fn a_cell_that_grows_does_not_wait_for_a_large_one_that_is_created() {
+fn a_growing_cell_does_not_wait_for_the_creation_of_a_large_one() {
     let mut cells = dirty(2);
     let report = run(&mut cells, CellSpec { memory_max: Some(ByteSize(20 * MIB)), ..spec("kv") });
     let ticket = begin(&mut cells, large("big", 40));
@@ -42,7 +42,7 @@ fn a_cell_that_grows_does_not_wait_for_a_large_one_that_is_created() {
         let number = report.memory_request.make(2 * MIB, 2 * MIB, NodeId(0));
         let before = cells.effects().scrubbed();
         cells.doorbell();
-        assert_eq!(cells.effects().scrubbed(), before, "nothing is scrubbed for a notification");
+        assert_eq!(cells.effects().scrubbed(), before, "a notification scrubs no memory");
         let mut slices = 0;
         while cells.effects().grown[&id].answer_to(number) != Some(Answer::Given) {
             cells.work();
@@ -129,7 +129,7 @@ fn a_request_about_a_cell_ends_with_the_cell() {
 }
 
 #[test]
-fn what_waits_is_refused_when_others_have_the_cores_by_then() {
+fn a_pending_request_is_refused_if_its_cores_were_taken_meanwhile() {
     let mut cells = dirty(2);
     let ticket = begin(&mut cells, CellSpec { cores: 2, ..large("big", 30) });
     let taken = cells.create(large("big", 4));
@@ -144,7 +144,7 @@ fn what_waits_is_refused_when_others_have_the_cores_by_then() {
 }
 
 #[test]
-fn an_image_does_not_give_way_while_a_request_waits_that_needs_it() {
+fn the_image_of_a_pending_request_is_not_evicted() {
     let mut cells = dirty(2);
     begin(&mut cells, large("big", 30));
     assert_eq!(cells.images()[0].cells, 1);
@@ -168,7 +168,7 @@ fn a_restart_waits_without_a_deadline_and_is_cancelled_by_a_stop() {
         now.set(now.get() + 1_000_000_000);
         cells.tick();
         assert!(cells.is_waited_for());
-        assert_eq!(cells.next_deadline_ns(), None, "the loop does not spin");
+        assert_eq!(cells.next_deadline_ns(), None, "a pending restart has no deadline");
         if is_stopped {
             cells.stop("kv", 0).unwrap();
             return is_as_before(&mut cells, &before);
@@ -179,7 +179,7 @@ fn a_restart_waits_without_a_deadline_and_is_cancelled_by_a_stop() {
 }
 
 #[test]
-fn a_supervisor_that_restarts_loses_requests_that_waited_and_nothing_else() {
+fn a_restarted_supervisor_drops_pending_requests_and_nothing_else() {
     let mut cells = dirty(2);
     let report = run(&mut cells, CellSpec { restart: RestartPolicy::Always, ..large("kv", 20) });
     crashes(&report, CrashKind::Panic, "oh");

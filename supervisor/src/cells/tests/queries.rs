@@ -1,4 +1,4 @@
-//! Questions to cells, and what they answer.
+//! Queries to cells, and their answers.
 
 use super::*;
 use isola_abi::management::ManagementError;
@@ -9,7 +9,7 @@ fn piece(cells: &mut Cells<FakeMachine>, number: u32, from: u64) -> Result<Answe
 }
 
 #[test]
-fn a_running_cell_is_asked_and_its_answer_is_passed_on_as_it_is() {
+fn a_query_reaches_a_running_cell_and_its_answer_is_forwarded_unchanged() {
     let mut cells = machine(1);
     let report = run(&mut cells, spec("kv"));
     let id = cells.find("kv").unwrap();
@@ -27,7 +27,7 @@ fn a_running_cell_is_asked_and_its_answer_is_passed_on_as_it_is() {
 }
 
 #[test]
-fn only_cells_that_run_are_asked_and_questions_have_a_limit() {
+fn only_running_cells_get_queries_and_queries_have_a_limit() {
     let mut cells = machine(1);
     assert!(matches!(cells.ask("kv", Line::Facts, b""), Err(ManagementError::NoSuchCell(_))));
     assert!(matches!(piece(&mut cells, 1, 0), Err(ManagementError::NoSuchCell(_))));

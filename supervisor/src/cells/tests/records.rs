@@ -1,9 +1,9 @@
-//! Cells that have ended: what is still told of them, and how they restart.
+//! Records of ended cells, and cells that are created again.
 
 use super::*;
 use isola_abi::management::{MAX_CELLS, RestartPolicy};
 
-/// Has a cell use something, and crash.
+/// Sets usage in a cell's report, and crashes the cell.
 fn use_and_crash(cells: &mut Cells<FakeMachine>, report: &Report) {
     says(report, CellPhase::Running);
     signs(report, 0, CorePhase::Running, 7);
@@ -23,11 +23,11 @@ fn log(cells: &mut Cells<FakeMachine>, name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_cell_used_is_told_after_its_end_though_others_have_its_memory() {
+fn the_usage_of_an_ended_cell_is_kept_after_its_memory_is_reused() {
     let mut cells = machine(1);
     let report = run(&mut cells, spec("bad"));
     use_and_crash(&mut cells, &report);
-    // The report is memory of the next cell now.
+    // The memory of the report may belong to another cell now.
     report.memory.peak_bytes.store(6, Ordering::Relaxed);
     report.cores[0].interrupts.store(6, Ordering::Relaxed);
     report.crash.claimed_by.store(0, Ordering::Relaxed);
@@ -42,18 +42,22 @@ fn what_a_cell_used_is_told_after_its_end_though_others_have_its_memory() {
     let next = info(&mut cells, "next").id;
     assert_eq!(cells.machine().cores[1].owner, CoreOwner::Cell(next));
     cells.destroy("bad").unwrap();
-    assert_eq!(cells.machine().cores[1].owner, CoreOwner::Cell(next), "it was not the record's to give");
+    assert_eq!(
+        cells.machine().cores[1].owner,
+        CoreOwner::Cell(next),
+        "the record of an ended cell owns no core"
+    );
 }
 
 #[test]
-fn a_cell_begins_anew_under_its_id_and_with_its_log() {
+fn a_recreated_cell_keeps_its_id_and_log() {
     let mut cells = machine(1);
     let before = resources(&cells);
     let report = run(&mut cells, spec("bad"));
     use_and_crash(&mut cells, &report);
     let old = info(&mut cells, "bad");
     cells.effects().images.clear();
-    // The fake machine checks that the memory is clean.
+    // The fake machine checks that the memory is zero.
     assert_eq!(cells.recreate_waiting("bad"), Ok(old.id));
     assert_eq!(cells.effects().images[&old.id], image());
     let created = info(&mut cells, "bad");
@@ -61,7 +65,7 @@ fn a_cell_begins_anew_under_its_id_and_with_its_log() {
     assert_eq!((created.created_unix_ns, created.network.sent_frames), (old.created_unix_ns, 0));
     assert_eq!(created.durations.reclaim_ns, None);
     cells.start("bad").unwrap();
-    // Before anybody looks, so that nothing else puts the log back.
+    // The supervisor has not read the report yet, so no other call resets the position in the log.
     let report = cells.effects().reports[&old.id].clone();
     crate::logs::tests::print(&report, b"once more, and longer\n");
     assert_eq!(info(&mut cells, "bad").state, CellState::Running);
@@ -82,7 +86,7 @@ fn a_cell_begins_anew_under_its_id_and_with_its_log() {
 }
 
 #[test]
-fn a_cell_whose_cores_another_one_has_stays_as_it_was() {
+fn a_failed_recreation_leaves_the_record_unchanged() {
     let mut cells = machine(2);
     let report = run(&mut cells, CellSpec { cores: 2, ..spec("bad") });
     use_and_crash(&mut cells, &report);
@@ -95,7 +99,7 @@ fn a_cell_whose_cores_another_one_has_stays_as_it_was() {
 }
 
 #[test]
-fn only_what_has_ended_is_created_once_more() {
+fn only_ended_cells_are_recreated() {
     let mut cells = machine(2);
     let wrong = |state| ManagementError::WrongState { name: "kv".into(), state };
     create(&mut cells, spec("kv")).unwrap();
@@ -103,16 +107,16 @@ fn only_what_has_ended_is_created_once_more() {
     cells.start("kv").unwrap();
     assert_eq!(cells.recreate_waiting("kv"), Err(wrong(CellState::Running)));
     cells.stop("kv", 0).unwrap();
-    assert_eq!(cells.start("kv"), Err(wrong(CellState::Killed)), "it holds nothing to start with");
+    assert_eq!(cells.start("kv"), Err(wrong(CellState::Killed)), "an ended cell has no resources");
     assert_eq!(cells.recreate_waiting("x"), Err(ManagementError::NoSuchCell("x".into())));
     cells.recreate_waiting("kv").unwrap();
 }
 
 #[test]
-fn a_cell_that_has_ended_unseen_is_not_taken_to_run() {
+fn an_unnoticed_end_is_found_by_recreate_and_destroy() {
     let mut cells = machine(1);
     let report = run(&mut cells, spec("kv"));
-    // No doorbell came.
+    // Without a notification.
     says(&report, CellPhase::Exited);
     cells.recreate_waiting("kv").unwrap();
     cells.start("kv").unwrap();
@@ -121,9 +125,9 @@ fn a_cell_that_has_ended_unseen_is_not_taken_to_run() {
 }
 
 #[test]
-fn a_new_cell_takes_the_place_of_the_oldest_that_has_ended_for_good() {
+fn a_new_cell_replaces_the_oldest_ended_one_without_a_restart() {
     let mut cells = machine(2);
-    // The oldest of all is to be started again, the next one runs.
+    // The oldest cell awaits a restart, the next one runs.
     let report = run(
         &mut cells,
         CellSpec { restart: RestartPolicy::Always, network: NetworkSpec::None, ..spec("again") },
@@ -139,7 +143,7 @@ fn a_new_cell_takes_the_place_of_the_oldest_that_has_ended_for_good() {
         cells.list(Detail::Brief).map(|cell| cell.spec.name).collect()
     };
     assert_eq!(names(&cells).len(), MAX_CELLS);
-    // A cell that cannot be created takes nobody's place.
+    // A cell that cannot be created replaces no record.
     assert!(create(&mut cells, CellSpec { cores: 3, ..spec("more") }).is_err());
     assert!(names(&cells).contains(&"cell-2".into()));
     create(&mut cells, spec("more")).unwrap();
@@ -154,7 +158,7 @@ fn a_new_cell_takes_the_place_of_the_oldest_that_has_ended_for_good() {
 }
 
 #[test]
-fn cells_that_are_all_to_be_started_again_leave_no_place() {
+fn cells_that_await_a_restart_are_not_replaced() {
     let mut cells = machine(2);
     for number in 0..MAX_CELLS {
         let name = alloc::format!("cell-{number}");
@@ -173,7 +177,7 @@ fn cells_that_are_all_to_be_started_again_leave_no_place() {
 }
 
 #[test]
-fn free_memory_is_scrubbed_in_slices_while_nothing_else_is_to_be_done() {
+fn free_memory_is_scrubbed_in_slices_when_idle() {
     let mut cells = machine(1);
     assert_eq!(cells.machine().memory_dirty, cells.machine().memory_free);
     let mut slices = 0;
@@ -184,5 +188,5 @@ fn free_memory_is_scrubbed_in_slices_while_nothing_else_is_to_be_done() {
     assert_eq!(cells.machine().memory_dirty, ByteSize(0));
     run(&mut cells, spec("kv"));
     cells.stop("kv", 0).unwrap();
-    assert_eq!(cells.machine().memory_dirty, ByteSize(4 * MIB), "the cell's");
+    assert_eq!(cells.machine().memory_dirty, ByteSize(4 * MIB), "the memory of the cell");
 }

@@ -1,4 +1,4 @@
-//! A supervisor goes wrong, and the next one knows who has what.
+//! A supervisor fails, and the next one recovers the owner of every resource.
 
 use super::images::other_image;
 use super::*;
@@ -26,14 +26,15 @@ enum Step {
     Start(u8),
     Say(u8, CellPhase),
     Request(u8, u64),
-    /// Asks for so many cores; the cell does what it is ordered, or will only when it is told to obey.
+    /// Requests a number of cores. The cell's cores carry out their orders at once, or only at `Obey` if they are
+    /// `deaf`.
     Cores {
         name: u8,
         count: u32,
         deaf: bool,
     },
     Obey(u8),
-    /// Time for cores to come free is over: they yield, or not even that.
+    /// The deadlines of cores that should leave pass: the cores yield, or defy that as well.
     Expire {
         defiant: bool,
     },
@@ -41,10 +42,10 @@ enum Step {
     Stop(u8),
     Destroy(u8),
     Lose(u32),
-    /// A cell of another image wants all memory.
+    /// A cell of another image requests all memory.
     Rotation,
     GoWrong,
-    /// In the middle of the end of a cell.
+    /// The supervisor fails in the middle of the end of a cell.
     GoWrongAtEnd(u8),
 }
 
@@ -77,11 +78,11 @@ fn name(number: u8) -> String {
     alloc::format!("cell-{number}")
 }
 
-/// What must be the same for the next supervisor: cells that have not ended, and all that is free.
+/// Returns the state that the next supervisor must recover: cells that have not ended, and the free resources.
 fn known(cells: &mut Cells<FakeMachine>) -> (MachineInfo, Vec<CellInfo>) {
     cells.doorbell();
     let live = list(cells, Detail::Full).into_iter().filter(|cell| !cell.state.has_ended());
-    // That a cell was asked to stop is forgotten: it is asked again.
+    // A stop request is lost, and must be repeated.
     let live = live.map(|cell| match cell.state {
         CellState::Stopping => CellInfo { state: CellState::Running, ..cell },
         _ => cell,
@@ -90,7 +91,7 @@ fn known(cells: &mut Cells<FakeMachine>) -> (MachineInfo, Vec<CellInfo>) {
     (MachineInfo { restarts: 0, ..resources(cells) }, live)
 }
 
-/// What must be the same of cells that have ended.
+/// Returns the state of ended cells that the next supervisor must recover.
 fn ended(cells: &mut Cells<FakeMachine>) -> Vec<(CellId, CellSpec, CellState, Option<i32>, Restarts)> {
     let ended = list(cells, Detail::Full).into_iter().filter(|cell| cell.state.has_ended());
     ended.map(|cell| (cell.id, cell.spec, cell.state, cell.exit_code, cell.restarts)).collect()
@@ -108,7 +109,7 @@ fn apply(cells: &mut Cells<FakeMachine>, step: &Step) {
                 memory: ByteSize(mib * MIB),
                 memory_max: Some(ByteSize(most_mib * MIB)),
                 network: if network { NetworkSpec::Dhcp } else { NetworkSpec::None },
-                // One of them has nothing of others, and one is of another image.
+                // One cell shares no text, and one is of another image.
                 text: if number == 3 { Text::Private } else { Text::Shared },
                 image: if number == 2 { send(cells, &other_image(7, 1)) } else { digest(&image()) },
                 ..spec(&name(number))
@@ -181,7 +182,7 @@ fn apply(cells: &mut Cells<FakeMachine>, step: &Step) {
 }
 
 #[test]
-fn what_a_cell_stands_on_is_there_whatever_becomes_of_the_checkpoint() {
+fn the_text_that_a_cell_maps_survives_the_loss_of_the_checkpoint() {
     for text in [Text::Shared, Text::Private] {
         let mut cells = machine(CORES);
         let report = run(&mut cells, CellSpec { text, ..spec("kv") });
@@ -189,11 +190,11 @@ fn what_a_cell_stands_on_is_there_whatever_becomes_of_the_checkpoint() {
         run(&mut cells, CellSpec { network: NetworkSpec::None, text, ..spec("other") });
         let mut cells = go_wrong(cells, CORES, 1, |_| {});
         let total = cells.machine().memory_total.0;
-        assert_eq!(cells.images(), [], "nobody knows which that was");
+        assert_eq!(cells.images(), [], "the digest of the image is lost");
         let images = if text == Text::Shared { IMAGE } else { 0 };
         assert_eq!(cells.machine().memory_images, ByteSize(images));
         assert_eq!(cells.machine().memory_free, ByteSize(total - 8 * MIB - images));
-        // The image is sent once more for other cells; what those stand on stays until the last of them is gone.
+        // Other cells need a new upload; the text that the recovered cells map remains until the last of them ends.
         run(&mut cells, CellSpec { network: NetworkSpec::None, text, ..spec("new") });
         assert_eq!(cells.machine().memory_images, ByteSize(images + IMAGE));
         says(&report, CellPhase::Exited);
@@ -208,7 +209,7 @@ fn what_a_cell_stands_on_is_there_whatever_becomes_of_the_checkpoint() {
 }
 
 #[test]
-fn what_stands_on_an_image_in_quarantine_is_told_from_what_is_free_by_the_next_supervisor() {
+fn the_image_of_a_quarantined_cell_is_not_free_after_a_supervisor_restart() {
     let mut cells = machine(CORES);
     drop(run(&mut cells, spec("kv")));
     cells.effects().lost.insert(CoreId(1));
@@ -222,15 +223,14 @@ fn what_stands_on_an_image_in_quarantine_is_told_from_what_is_free_by_the_next_s
 }
 
 #[test]
-fn what_a_cell_had_that_was_just_ending_is_nobody_s_before_its_core_is_back_the_image_that_it_stood_on_included()
- {
+fn the_memory_and_image_of_an_ending_cell_are_withheld_until_its_core_is_back() {
     let mut cells = machine(CORES);
     let kv = run(&mut cells, spec("kv"));
     says(&kv, CellPhase::Running);
     let id = cells.find("kv").unwrap();
     (cells.effects().ending, cells.effects().lost) = (BTreeSet::from([id]), BTreeSet::from([CoreId(1)]));
     let total = cells.machine().memory_total.0;
-    // As often as it restarts, it is told again.
+    // Repeated restarts find the same state.
     for number in 1..4 {
         cells = go_wrong(cells, CORES, number, |_| {});
         every_chunk_has_one_owner(&cells);
@@ -244,7 +244,7 @@ fn what_a_cell_had_that_was_just_ending_is_nobody_s_before_its_core_is_back_the_
 }
 
 #[test]
-fn an_image_that_a_cell_stood_on_that_was_just_ending_stays_for_others_and_then_for_good() {
+fn the_image_of_an_ending_cell_stays_for_other_cells_and_then_out_of_use() {
     let mut cells = machine(CORES);
     run(&mut cells, spec("kv"));
     run(&mut cells, spec("other"));
@@ -262,7 +262,7 @@ fn an_image_that_a_cell_stood_on_that_was_just_ending_stays_for_others_and_then_
 }
 
 #[test]
-fn what_was_an_image_and_nobody_stands_on_but_what_is_out_of_use_is_out_of_use() {
+fn text_that_only_quarantined_cells_map_is_out_of_use() {
     let mut cells = machine(CORES);
     run(&mut cells, spec("kv"));
     let other = run(&mut cells, spec("other"));
@@ -282,7 +282,7 @@ fn what_was_an_image_and_nobody_stands_on_but_what_is_out_of_use_is_out_of_use()
 }
 
 #[test]
-fn a_cell_is_known_again_with_all_that_it_has_and_ends_as_any_other() {
+fn a_recovered_cell_has_all_its_resources_and_ends_normally() {
     let mut cells = machine(CORES);
     let empty = resources(&cells);
     let spec = CellSpec { memory_max: Some(ByteSize(16 * MIB)), ..spec("kv") };
@@ -298,7 +298,7 @@ fn a_cell_is_known_again_with_all_that_it_has_and_ends_as_any_other() {
     let restart = JournalEvent::Restart { cause: RestartCause::Panic, number: 1, found: 2, gone: 0 };
     assert_eq!(events(&cells).last(), Some(&restart));
 
-    // It went on meanwhile: what it says is found, and what it wants it gets.
+    // The cell continued meanwhile: its report is read, and its request is granted.
     report.memory_request.make(4 * MIB, 4 * MIB, NodeId(0));
     while cells.work() == Scrub::Unfinished {}
     cells.doorbell();
@@ -313,7 +313,7 @@ fn a_cell_is_known_again_with_all_that_it_has_and_ends_as_any_other() {
     assert_eq!(MachineInfo { restarts: 0, ..resources(&cells) }, empty);
 }
 
-/// A cell of three cores, the last of which was asked for and did not answer before its supervisor went wrong.
+/// Returns a cell of three cores, the last of which was ordered to leave and had not when the supervisor failed.
 fn with_a_core_on_its_way_out() -> (Cells<FakeMachine>, CellId, Rc<Report>) {
     let mut cells = machine(CORES);
     let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
@@ -331,7 +331,7 @@ fn ask_for(cells: &mut Cells<FakeMachine>, change: Change<u32>) {
 }
 
 #[test]
-fn a_core_that_another_supervisor_has_asked_for_comes_free_when_its_cell_says_so() {
+fn an_unplug_that_a_failed_supervisor_has_begun_completes() {
     let (mut cells, id, report) = with_a_core_on_its_way_out();
     assert_eq!(info(&mut cells, "kv").core_count(), 3);
     let places = cells.effects().places[&id].clone();
@@ -342,14 +342,14 @@ fn a_core_that_another_supervisor_has_asked_for_comes_free_when_its_cell_says_so
 }
 
 #[test]
-fn a_core_that_another_supervisor_has_asked_for_in_vain_stays_and_can_be_asked_for_again() {
+fn a_core_that_defies_an_unplug_begun_by_a_failed_supervisor_stays() {
     let (mut cells, id, report) = with_a_core_on_its_way_out();
     let places = cells.effects().places[&id].clone();
     let leave = places.at(2);
     (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (true, true);
     (0..505).for_each(|_| advance(&mut cells, 11));
     assert_eq!((places.at(2).kind, info(&mut cells, "kv").core_count()), (OrderKind::Stay, 3));
-    // Whoever comes after that one takes it at its word as well.
+    // Another restarted supervisor accepts the acknowledgement as well.
     let mut cells = go_wrong(cells, CORES, 2, |_| {});
     report.cores[2].order.store(leave.to_u32(), Ordering::Release);
     cells.doorbell();
@@ -360,14 +360,14 @@ fn a_core_that_another_supervisor_has_asked_for_in_vain_stays_and_can_be_asked_f
     assert_eq!(info(&mut cells, "kv").core_count(), 1);
 }
 
-/// Lets a second pass, so that what is due for a restart has its turn.
+/// Lets a second pass, so that due restarts are attempted.
 fn wait_a_second(cells: &mut Cells<FakeMachine>) {
     while cells.work() == Scrub::Unfinished {}
     advance(cells, 1000);
 }
 
 #[test]
-fn a_cell_is_started_again_as_its_policy_says_whichever_supervisor_sees_it_end() {
+fn restart_policies_apply_across_supervisor_restarts() {
     let mut cells = machine(CORES);
     let always = |name| CellSpec { restart: RestartPolicy::Always, ..spec(name) };
     let waits = run(&mut cells, always("waits"));
@@ -389,7 +389,7 @@ fn a_cell_is_started_again_as_its_policy_says_whichever_supervisor_sees_it_end()
 }
 
 #[test]
-fn an_image_that_is_not_what_it_was_is_not_used() {
+fn an_image_that_was_overwritten_is_not_used() {
     let mut cells = machine(CORES);
     let report = run(&mut cells, CellSpec { restart: RestartPolicy::Always, ..spec("kv") });
     cells.effects().soils_images = true;
@@ -401,13 +401,13 @@ fn an_image_that_is_not_what_it_was_is_not_used() {
     let refused = JournalEvent::RestartRefused { error: ManagementError::NoImage, after_ns: None };
     assert_eq!(events(&cells).last(), Some(&refused));
     assert_eq!((info(&mut cells, "kv").state, cells.machine().memory_free), (CellState::Exited, empty));
-    // Sent once more, it is used.
+    // A new upload of the image is used.
     send(&mut cells, &image());
     cells.recreate_waiting("kv").unwrap();
 }
 
 #[test]
-fn numbers_are_not_given_out_again() {
+fn cell_ids_and_journal_numbers_are_not_reused() {
     let mut cells = machine(CORES);
     let first = create(&mut cells, spec("a")).unwrap();
     let mut cells = go_wrong(cells, CORES, 1, |_| {});
@@ -422,7 +422,7 @@ fn numbers_are_not_given_out_again() {
 }
 
 #[test]
-fn what_cannot_be_known_again_is_nobody_s() {
+fn cells_with_invalid_saved_state_are_dismantled() {
     let mut cells = machine(CORES);
     let empty = resources(&cells);
     drop(run(&mut cells, spec("kv")));
@@ -436,9 +436,9 @@ fn what_cannot_be_known_again_is_nobody_s() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever is done before a supervisor goes wrong, the next one has the same account of it.
+    /// After any sequence of steps, the next supervisor has the same inventory as the failed one.
     #[test]
-    fn the_inventory_is_rebuilt_as_it_was(steps in proptest::collection::vec(any_step(), 1..40)) {
+    fn the_inventory_is_recovered_unchanged(steps in proptest::collection::vec(any_step(), 1..40)) {
         let (mut cells, mut number) = (machine(CORES), 0);
         for step in &steps {
             apply(&mut cells, step);
@@ -455,7 +455,7 @@ proptest! {
                 cells.effects().ending.insert(live.remove(place).id);
             }
             let all_go_on = cells.effects().ending.is_empty();
-            // Requests that wait are forgotten.
+            // Pending requests are dropped.
             let memory = &cells.inventory().memory;
             let free = machine.memory_free.0 + memory.free() - memory.available();
             cells = go_wrong(cells, CORES, number, |_| {});
@@ -470,7 +470,7 @@ proptest! {
             prop_assert_eq!(machine_after.memory_quarantined, machine.memory_quarantined);
             prop_assert_eq!(machine_after.devices_free, machine.devices_free);
             for (after, before) in machine_after.cores.iter().zip(&machine.cores) {
-                // Only what is free can turn out not to come back.
+                // Only a free core can turn out to be lost.
                 let is_lost = after.owner == CoreOwner::Failed && before.owner == CoreOwner::Free;
                 prop_assert!(after == before || is_lost, "{:?} was {:?}", after, before);
             }
@@ -486,9 +486,9 @@ proptest! {
         every_chunk_has_one_owner(&cells);
     }
 
-    /// Whatever saved states say, nothing panics, and nothing is lost.
+    /// With any bit flipped in saved states, the supervisor does not panic, and no resource is lost.
     #[test]
-    fn no_saved_state_does_harm(at in 0usize..200, flip in 1u8..) {
+    fn corrupt_saved_states_are_safe(at in 0usize..200, flip in 1u8..) {
         let mut cells = machine(CORES);
         for number in 0..2 {
             drop(run(&mut cells, spec(&name(number))));
@@ -508,7 +508,7 @@ proptest! {
 }
 
 #[test]
-fn the_journal_goes_on_with_what_supervisors_before_had_entered() {
+fn the_journal_keeps_the_entries_of_previous_incarnations() {
     let journal = |cells: &Cells<FakeMachine>| cells.journal().since(0).cloned().collect::<Vec<_>>();
     let mut cells = machine(CORES);
     run(&mut cells, spec("kv"));
@@ -523,13 +523,13 @@ fn the_journal_goes_on_with_what_supervisors_before_had_entered() {
         assert_eq!(restart.event, JournalEvent::Restart { cause, number, found: 1, gone: 0 });
         assert!(restart.number > before.last().unwrap().number && restart.unix_ns >= before[0].unix_ns);
         before = after;
-        // One that was written in part is missing, and nothing else is.
+        // Only a partly written entry is missing.
         let torn = postcard::to_allocvec(&before.remove(before.len() - 2)).unwrap();
         let kept = cells_after.effects().journal.iter_mut().find(|entry| **entry == torn);
-        kept.expect("it is kept").truncate(4);
+        kept.expect("the entry is saved").truncate(4);
         cells = cells_after;
     }
-    // What a supervisor did not live to enter nobody finds.
+    // Entries that the failed supervisor could not save are missing.
     cells.effects().death.is_at(0);
     let _ = cells.stop("kv", 0);
     let after = journal(&go_wrong(cells, CORES, 4, |_| {}));

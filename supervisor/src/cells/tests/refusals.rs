@@ -1,4 +1,4 @@
-//! What is refused, and that nothing has changed then.
+//! Refused requests, which change nothing.
 
 use super::*;
 use alloc::string::ToString;
@@ -6,12 +6,12 @@ use alloc::vec;
 use isola_abi::management::{CorePlacement, TakenBy, TakenCore};
 
 #[test]
-fn what_cannot_be_created_is_refused_and_changes_nothing() {
+fn impossible_specifications_are_refused_and_change_nothing() {
     use ManagementError::*;
     let mut cells = machine(2);
     run(&mut cells, spec("kv"));
     let before = resources(&cells);
-    // The image takes a chunk until the cell is there.
+    // The image takes a chunk until the cell exists.
     let free = ByteSize(58 * MIB);
     let damaged = |change: fn(&mut CellSpec)| {
         let mut spec = spec("new");
@@ -35,7 +35,7 @@ fn what_cannot_be_created_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn who_names_cores_that_others_have_is_told_whose_they_are() {
+fn a_refusal_of_named_cores_names_their_owners() {
     let mut cells = machine(3);
     run(&mut cells, spec("kv"));
     let before = resources(&cells);
@@ -56,7 +56,7 @@ fn who_names_cores_that_others_have_is_told_whose_they_are() {
 }
 
 #[test]
-fn devices_run_out_only_for_those_who_want_one() {
+fn exhausted_devices_matter_only_to_cells_with_a_network() {
     let mut cells = machine(3);
     run(&mut cells, spec("a"));
     run(&mut cells, spec("b"));
@@ -65,21 +65,21 @@ fn devices_run_out_only_for_those_who_want_one() {
 }
 
 #[test]
-fn an_image_that_does_not_fit_is_told_what_would_do() {
+fn the_refusal_of_too_little_memory_names_the_least() {
     let mut cells = machine(2);
     let mut bytes = crate::image::tests::Builder::default();
     bytes.segments[2].3 = 3 * MIB;
     let image = send(&mut cells, &bytes.build());
     let tight = |memory| CellSpec { image, memory: ByteSize(memory), ..spec("kv") };
     let Err(ManagementError::MemoryTooSmall { wanted, least }) = cells.create_waiting(tight(2 * MIB)) else {
-        panic!("2 MiB cannot do");
+        panic!("2 MiB are too little");
     };
     assert_eq!((wanted, least), (ByteSize(2 * MIB), ByteSize(4 * MIB)));
     cells.create_waiting(tight(least.0)).unwrap();
 }
 
 #[test]
-fn bad_images_and_none_are_refused() {
+fn invalid_and_missing_images_are_refused() {
     let mut cells = machine(2);
     let before = resources(&cells);
     assert_eq!(cells.create_waiting(spec("kv")), Err(ManagementError::NoImage));
@@ -87,16 +87,16 @@ fn bad_images_and_none_are_refused() {
     cells.begin_image(bytes.len() as u64).unwrap();
     cells.append_image(0, &bytes[..100]).unwrap();
     while cells.measure() {}
-    assert_eq!(cells.create_waiting(spec("kv")), Err(ManagementError::NoImage), "not all of it has come");
+    assert_eq!(cells.create_waiting(spec("kv")), Err(ManagementError::NoImage), "the upload is incomplete");
     let noise = send(&mut cells, &[0; 5000]);
     let rejected = ManagementError::ImageRejected(ImageFault::NotElf);
     assert_eq!(cells.create_waiting(CellSpec { image: noise, ..spec("kv") }), Err(rejected));
-    assert_eq!(cells.create_waiting(spec("kv")), Err(ManagementError::NoImage), "another has come instead");
+    assert_eq!(cells.create_waiting(spec("kv")), Err(ManagementError::NoImage), "another image was uploaded");
     assert_eq!(resources(&cells), before);
 }
 
 #[test]
-fn a_cell_that_cannot_be_built_gives_everything_back() {
+fn a_cell_that_cannot_be_built_returns_all_resources() {
     let mut cells = machine(2);
     let before = resources(&cells);
     cells.effects().build_error = Some(BuildError::TooSmall { least_bytes: 5 * MIB });
@@ -108,7 +108,7 @@ fn a_cell_that_cannot_be_built_gives_everything_back() {
 }
 
 #[test]
-fn a_cell_that_cannot_be_built_anew_can_be_tried_again_and_destroyed() {
+fn a_failed_recreation_can_be_repeated_and_the_cell_destroyed() {
     let mut cells = machine(2);
     let before = resources(&cells);
     run(&mut cells, spec("kv"));
@@ -126,7 +126,7 @@ fn a_cell_that_cannot_be_built_anew_can_be_tried_again_and_destroyed() {
 }
 
 #[test]
-fn cells_in_the_wrong_state_and_no_cells_are_refused() {
+fn requests_for_missing_cells_and_cells_in_the_wrong_state_are_refused() {
     let mut cells = machine(2);
     let missing = ManagementError::NoSuchCell("x".into());
     assert_eq!(cells.start("x").unwrap_err(), missing);

@@ -1,4 +1,4 @@
-//! Cells that are started again by themselves: when, how often, and when not.
+//! Restarts by policy: when, how often, and when not.
 
 use super::*;
 use crate::cells::restart::{FIRST_DELAY_NS, LONGEST_DELAY_NS, STEADY_NS};
@@ -13,7 +13,7 @@ fn restarted(restart: RestartPolicy) -> CellSpec {
 }
 
 #[test]
-fn a_cell_is_started_again_with_the_device_that_it_had() {
+fn a_restarted_cell_gets_its_device_back() {
     let mut cells = machine(4);
     let with_network = CellSpec { network: NetworkSpec::Dhcp, ..restarted(RestartPolicy::Always) };
     run(&mut cells, with_network);
@@ -31,10 +31,10 @@ fn a_cell_is_started_again_with_the_device_that_it_had() {
     assert_eq!(info(&mut cells, "kv").device, device);
 }
 
-/// Whatever leads to a cell's end.
+/// An event that ends a cell.
 type Ending = fn(&mut Cells<FakeMachine>);
 
-/// The report of the cell as it was last built.
+/// Returns the report of the cell, since it was last built.
 fn report(cells: &mut Cells<FakeMachine>) -> Rc<Report> {
     cells.effects().reports.values().next().unwrap().clone()
 }
@@ -51,25 +51,25 @@ fn crash(cells: &mut Cells<FakeMachine>) {
     cells.doorbell();
 }
 
-/// How long it is until the cell is started again, in ms.
+/// Returns the time until the cell's restart, in ms.
 fn due_in_ms(cells: &mut Cells<FakeMachine>) -> Option<u64> {
     let now = cells.effects().now.get();
     let unix_ns = info(cells, "kv").restarts.next_unix_ns?;
     Some((unix_ns - 1_000_000).saturating_sub(now).div_ceil(MS))
 }
 
-/// Lets time pass until the next try; returns how long that was, in ms.
+/// Lets time pass until the next attempt. Returns how long that was, in ms.
 fn wait(cells: &mut Cells<FakeMachine>) -> u64 {
-    let ms = due_in_ms(cells).expect("a try is due");
+    let ms = due_in_ms(cells).expect("an attempt is due");
     advance(cells, ms - 1);
     let again = due_in_ms(cells);
-    assert!(again.is_some_and(|rest| rest <= 2), "it was too early: {again:?} ms are left");
+    assert!(again.is_some_and(|rest| rest <= 2), "the attempt is still due in {again:?} ms");
     advance(cells, 2);
     ms
 }
 
 #[test]
-fn a_cell_that_fails_is_started_again_under_its_id_and_with_its_log() {
+fn a_restarted_cell_keeps_its_id_and_log() {
     let mut cells = machine(1);
     run(&mut cells, restarted(ON_FAILURE));
     let id = info(&mut cells, "kv").id;
@@ -89,7 +89,7 @@ fn a_cell_that_fails_is_started_again_under_its_id_and_with_its_log() {
 }
 
 #[test]
-fn policies_are_about_how_a_cell_ended() {
+fn restarts_depend_on_policy_and_end() {
     let most = |most| RestartPolicy::OnFailure { most: Some(most) };
     for (policy, after_success, after_failure) in [
         (RestartPolicy::No, false, false),
@@ -114,7 +114,7 @@ fn policies_are_about_how_a_cell_ended() {
 }
 
 #[test]
-fn a_cell_that_hangs_is_started_again() {
+fn a_hung_cell_is_restarted() {
     let mut cells = machine(1);
     let report = run(&mut cells, CellSpec { watchdog_ms: 100, ..restarted(ON_FAILURE) });
     says(&report, CellPhase::Running);
@@ -128,7 +128,7 @@ fn a_cell_that_hangs_is_started_again() {
 }
 
 #[test]
-fn each_try_comes_later_than_the_one_before_until_the_cell_has_run_for_a_while() {
+fn delays_double_until_the_cell_has_run_for_the_steady_time() {
     let mut cells = machine(1);
     run(&mut cells, restarted(RestartPolicy::Always));
     let mut delays = Vec::new();
@@ -145,7 +145,7 @@ fn each_try_comes_later_than_the_one_before_until_the_cell_has_run_for_a_while()
 }
 
 #[test]
-fn a_cell_that_fails_too_often_in_a_row_stays_as_it_is() {
+fn a_cell_that_fails_too_often_in_a_row_is_not_restarted() {
     let mut cells = machine(1);
     run(&mut cells, restarted(RestartPolicy::OnFailure { most: Some(2) }));
     for _ in 0..2 {
@@ -160,7 +160,7 @@ fn a_cell_that_fails_too_often_in_a_row_stays_as_it_is() {
     crash(&mut cells);
     assert_eq!(events(&cells).last(), Some(&JournalEvent::RestartsUsedUp { ends_in_row: 3 }));
     assert_eq!((due_in_ms(&mut cells), cells.next_deadline_ns()), (None, None));
-    // Somebody who asks for it has it restart.
+    // A request restarts the cell all the same.
     cells.recreate_waiting("kv").unwrap();
     cells.start("kv").unwrap();
     assert_eq!(info(&mut cells, "kv").restarts, isola_abi::management::Restarts::default());
@@ -169,7 +169,7 @@ fn a_cell_that_fails_too_often_in_a_row_stays_as_it_is() {
 }
 
 #[test]
-fn who_asks_a_cell_to_stop_means_it() {
+fn a_stopped_cell_is_not_restarted() {
     let endings: [Ending; 5] = [
         |cells| assert!(matches!(cells.stop("kv", 0), Ok(Stop::Stopped(_)))),
         |cells| {
@@ -180,7 +180,7 @@ fn who_asks_a_cell_to_stop_means_it() {
             cells.stop("kv", 1000).unwrap();
             crash(cells);
         },
-        // While it is found out where it hangs.
+        // While the interrupted instruction of a hang is awaited.
         |cells| {
             let report = report(cells);
             says(&report, CellPhase::Running);
@@ -189,7 +189,7 @@ fn who_asks_a_cell_to_stop_means_it() {
             cells.stop("kv", 1000).unwrap();
             crash(cells);
         },
-        // While it waits to be started again.
+        // While a restart is due.
         |cells| {
             crash(cells);
             assert!(matches!(cells.stop("kv", 1000), Ok(Stop::Stopped(_))));
@@ -205,7 +205,7 @@ fn who_asks_a_cell_to_stop_means_it() {
         assert_eq!((due_in_ms(&mut cells), cells.next_deadline_ns()), (None, None));
         advance(&mut cells, 600_000);
         assert!(info(&mut cells, "kv").state.has_ended());
-        assert_eq!(resources(&cells), before, "its image is not kept for it");
+        assert_eq!(resources(&cells), before, "its image is idle");
     }
 }
 
@@ -214,12 +214,12 @@ fn a_cell_whose_place_is_taken_is_tried_again_and_its_image_kept() {
     let mut cells = machine(1);
     run(&mut cells, restarted(RestartPolicy::OnFailure { most: Some(1) }));
     crash(&mut cells);
-    // All cores, and as much memory as there is beside the image that the cell waits with.
+    // All cores, and all memory besides the image that is kept for the restart.
     let thief = CellSpec { memory: ByteSize(62 * MIB), network: NetworkSpec::None, ..spec("thief") };
     cells.create_waiting(CellSpec { memory: ByteSize(64 * MIB), ..thief.clone() }).unwrap_err();
     create(&mut cells, thief).unwrap();
     cells.start("thief").unwrap();
-    // Some of the first delay passed while the other one's memory was scrubbed.
+    // A part of the first delay passed while the other cell's memory was scrubbed.
     assert!((90..=100).contains(&wait(&mut cells)));
     assert_eq!(wait(&mut cells), 200);
     let error = ManagementError::CoresExhausted { wanted: 1, free: 0 };
@@ -229,11 +229,11 @@ fn a_cell_whose_place_is_taken_is_tried_again_and_its_image_kept() {
     cells.stop("thief", 0).unwrap();
     assert_eq!(wait(&mut cells), 400);
     let again = info(&mut cells, "kv");
-    assert_eq!((again.state, again.restarts.count), (CellState::Running, 1), "refusals are not its failures");
+    assert_eq!((again.state, again.restarts.count), (CellState::Running, 1), "refused attempts are not ends");
 }
 
 #[test]
-fn a_cell_that_can_never_be_built_again_is_given_up() {
+fn a_permanent_error_ends_the_restarts() {
     let mut cells = machine(1);
     run(&mut cells, restarted(ON_FAILURE));
     crash(&mut cells);
@@ -244,20 +244,20 @@ fn a_cell_that_can_never_be_built_again_is_given_up() {
 }
 
 #[test]
-fn a_cell_that_waits_can_be_started_at_once_and_removed() {
+fn a_cell_that_awaits_a_restart_can_be_recreated_and_destroyed() {
     let mut cells = machine(1);
     let before = resources(&cells);
     run(&mut cells, restarted(ON_FAILURE));
     crash(&mut cells);
     cells.recreate_waiting("kv").unwrap();
-    assert_eq!(cells.next_deadline_ns(), None, "it is not started by itself now");
+    assert_eq!(cells.next_deadline_ns(), None, "the restart is cancelled");
     cells.start("kv").unwrap();
     crash(&mut cells);
     cells.destroy("kv").unwrap();
     assert_eq!((cells.next_deadline_ns(), resources(&cells)), (None, before));
 }
 
-/// What may happen to a cell.
+/// An event of a cell.
 #[derive(Clone, Copy, Debug)]
 enum Turn {
     Exit(i32),
@@ -282,10 +282,10 @@ fn any_turn() -> impl Strategy<Value = Turn> {
 }
 
 proptest! {
-    /// A cell runs, or waits for a try, exactly as long as its policy says and nobody has asked it to stop; the
-    /// image of one that waits is there; and a try is never further away than the longest delay.
+    /// A cell runs or awaits a restart exactly while its policy requires it and no stop was requested. The image of a
+    /// cell that awaits a restart is stored, and an attempt is never further away than the longest delay.
     #[test]
-    fn policies_are_kept_whatever_happens(
+    fn policies_hold_for_all_sequences_of_events(
         policy in prop_oneof![
             Just(RestartPolicy::No),
             Just(ON_FAILURE),

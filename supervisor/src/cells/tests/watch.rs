@@ -1,8 +1,8 @@
-//! Cells that stand still, and cells that only seem to.
+//! The watchdog: hung cells, and cells that only seem to hang.
 
 use super::*;
 
-/// Lets a watched cell of two cores go on for a second, looked at as often as the supervisor wants.
+/// Runs a watched cell of two cores for a second, with the checks that the supervisor requests.
 fn watched(mut live: impl FnMut(&Report, u64)) -> (Cells<FakeMachine>, Rc<Report>) {
     let mut cells = machine(2);
     let report = run(&mut cells, CellSpec { cores: 2, watchdog_ms: 200, ..spec("kv") });
@@ -14,7 +14,7 @@ fn watched(mut live: impl FnMut(&Report, u64)) -> (Cells<FakeMachine>, Rc<Report
 }
 
 #[test]
-fn a_core_that_stands_still_is_found_made_to_speak_and_taken_back() {
+fn a_hung_core_is_found_interrupted_and_reclaimed() {
     let (mut cells, _) = watched(|report, ms| {
         says(report, CellPhase::Running);
         signs(report, 0, CorePhase::Running, ms);
@@ -34,7 +34,7 @@ fn a_core_that_stands_still_is_found_made_to_speak_and_taken_back() {
 }
 
 #[test]
-fn a_hang_is_noticed_in_time_and_its_place_is_told() {
+fn a_hang_is_noticed_in_time_and_its_record_is_read() {
     let (mut cells, report) = watched(|report, ms| {
         says(report, CellPhase::Running);
         signs(report, 0, CorePhase::Running, ms.min(700));
@@ -47,7 +47,7 @@ fn a_hang_is_noticed_in_time_and_its_place_is_told() {
 }
 
 #[test]
-fn halted_and_busy_cores_do_not_hang() {
+fn halted_and_busy_cores_are_not_suspected() {
     let (mut cells, _) = watched(|report, ms| {
         says(report, CellPhase::Running);
         signs(report, 0, CorePhase::Halted, 1);
@@ -57,13 +57,13 @@ fn halted_and_busy_cores_do_not_hang() {
 }
 
 #[test]
-fn a_watched_cell_that_never_speaks_hangs() {
+fn a_watched_cell_that_stays_silent_counts_as_hung() {
     let (mut cells, _) = watched(|_, _| {});
     assert_eq!(info(&mut cells, "kv").crash.unwrap().kind, CrashKind::Hang);
 }
 
 #[test]
-fn time_is_only_asked_for_while_something_waits_for_it() {
+fn there_is_a_deadline_only_while_a_cell_needs_one() {
     let mut cells = machine(2);
     run(&mut cells, spec("idle"));
     assert_eq!(cells.next_deadline_ns(), None);

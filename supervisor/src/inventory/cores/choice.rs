@@ -1,17 +1,18 @@
-//! Which cores a cell gets: the policies of placement, as pure logic.
+//! The placement policies, which choose a cell's cores, as pure logic.
 //!
-//! All of them see cores as a tree, machine, node, last-level cache, physical core, core, and choose among the free ones
-//! that the placement allows. What lies *beside* a core counts as well: siblings that others have.
+//! All policies see cores as a tree (machine, node, last-level cache, physical core, core), and choose among the free
+//! cores that the placement allows. The owners of a core's *siblings* count as well. Each policy makes the first choice
+//! that is possible:
 //!
-//! | policy | chooses, the first that there is |
-//! |---|---|
-//! | `compact` | one node (one of the cell's), all beside nobody; one node; several nodes, all beside nobody; any |
-//! | `spread` | one after the other: the physical core that the cell has the least of, beside nobody, of the node and the cache that the cell has the least of |
-//! | `siblings` | physical cores that nobody else has any part of, all of each: of one node, of several |
+//! - `compact`: one node (one of the cell's), without siblings of others; one node; several nodes, without siblings of
+//!   others; any cores.
+//! - `spread`: core by core; of the physical core with the fewest of the cell's cores, without siblings of others, of
+//!   the node and the cache with the fewest of the cell's cores.
+//! - `siblings`: physical cores without cores of others, all cores of each; of one node; of several.
 //!
-//! Among what is left to choose from, `compact` and `siblings` take the group (node, cache, physical core) that the cell
-//! is in already, then the smallest that suffices, then the largest: so few groups are used, and large ones stay whole
-//! for who needs them.
+//! Among the remaining choices, `compact` and `siblings` prefer the group (node, cache, physical core) that the cell is
+//! in already, then the smallest that suffices, then the largest: so few groups are used, and large ones stay whole for
+//! cells that need them.
 
 use super::{CoreRefusal, CoreRequest};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -20,7 +21,7 @@ use isola_abi::id::{CoreId, NodeId};
 use isola_abi::management::{CoreOwner, PlacementPolicy};
 use isola_abi::topology::{CacheId, PhysicalCoreId};
 
-/// A core as a choice sees it.
+/// A core as a candidate.
 #[derive(Clone, Debug)]
 pub(super) struct Seat {
     pub(super) id: CoreId,
@@ -30,36 +31,36 @@ pub(super) struct Seat {
     pub(super) standing: Standing,
 }
 
-/// Who has a core, seen from the cell that is to get some.
+/// The owner of a core, from the viewpoint of the cell that gets cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// Nobody: it may be chosen.
+    /// The core is free and may be chosen.
     Free,
-    /// Nobody: it is not to be chosen.
+    /// The core is free and must not be chosen.
     Idle,
-    /// The cell.
+    /// The cell has the core.
     Own,
-    /// Somebody else.
+    /// Another owner has the core.
     Taken(CoreOwner),
 }
 
-/// Who is beside a core, on its physical core, at worst.
+/// The worst owner of a core's siblings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Beside {
     Nobody,
     /// The supervisor, which mostly halts.
     Supervisor,
-    /// Another cell, or a core that failed while it ran something.
+    /// Another cell, or a failed core, which may still execute code.
     Others,
 }
 
-/// Those in the order in which they are to be preferred.
+/// The owners in order of preference.
 const BESIDE: [Beside; 3] = [Beside::Nobody, Beside::Supervisor, Beside::Others];
 
 /// A core that may be chosen.
 type Candidate<'a> = (&'a Seat, Beside);
 
-/// What of the tree's levels groups cores.
+/// A level of the tree that groups cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
     Node,
@@ -75,7 +76,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// A choice among `seats`, where as many as are requested may be chosen.
+    /// Returns a choice among `seats`, or a refusal if fewer cores than requested may be chosen.
     pub(super) fn new(mut seats: Vec<Seat>, request: &CoreRequest<'_>) -> Result<Self, CoreRefusal> {
         let (count, placement) = (request.count, request.placement);
         check(&seats, request)?;
@@ -105,7 +106,7 @@ impl Choice {
         })
     }
 
-    /// Makes it.
+    /// Chooses the cores.
     pub(super) fn choose(&self) -> Result<Vec<CoreId>, CoreRefusal> {
         if self.count == 0 {
             return Ok(Vec::new());
@@ -122,7 +123,7 @@ impl Choice {
         self.seats.iter().filter(|seat| seat.standing == Standing::Own)
     }
 
-    /// Those that may be chosen.
+    /// Returns the cores that may be chosen.
     fn candidates(&self) -> Vec<Candidate<'_>> {
         let free = self.seats.iter().filter(|seat| seat.standing == Standing::Free);
         free.map(|seat| (seat, self.beside(seat))).collect()
@@ -220,7 +221,7 @@ impl Choice {
         Ok(chosen)
     }
 
-    /// The free cores of each physical core that nobody else has any part of, where all of them may be chosen.
+    /// Returns the free cores of each physical core without cores of others, if all of them may be chosen.
     fn whole_cores(&self) -> Vec<Vec<&Seat>> {
         let mut cores: BTreeMap<PhysicalCoreId, Vec<&Seat>> = BTreeMap::new();
         self.seats.iter().for_each(|seat| cores.entry(seat.physical).or_default().push(seat));
@@ -233,7 +234,7 @@ impl Choice {
     }
 }
 
-/// What is chosen, beside what the cell has.
+/// The chosen cores, and the cell's earlier ones.
 struct Chosen<'a> {
     all: Vec<&'a Seat>,
     new: Vec<&'a Seat>,
@@ -249,8 +250,8 @@ impl<'a> Chosen<'a> {
         self.new.push(seat);
     }
 
-    /// Chooses `count` of `seats`, or all where they are fewer, in as few groups of `level` as they are in, and so on
-    /// below it.
+    /// Chooses `count` of `seats`, or all if there are fewer, in as few groups of `level` as possible; likewise at the
+    /// levels below.
     fn gather(&mut self, seats: &[&'a Seat], count: usize, level: Option<Level>) {
         let mut left = count.min(seats.len());
         let Some(level) = level else { return seats[..left].iter().for_each(|seat| self.add(seat)) };
@@ -282,7 +283,8 @@ impl Level {
     }
 }
 
-/// Orders groups of `len` by how well they serve who wants `wanted`: the smallest that suffices first, then the largest.
+/// Returns a key that orders groups of `len` cores by preference for `wanted` cores: the smallest that suffices first,
+/// then the largest.
 fn fit(len: usize, wanted: usize) -> (bool, usize) {
     if len >= wanted { (false, len) } else { (true, usize::MAX - len) }
 }
@@ -303,7 +305,8 @@ fn group<'a>(candidates: &[Candidate<'a>], level: Level) -> BTreeMap<u32, Vec<Ca
     groups
 }
 
-/// Which numbers of cores the units from each on can have together, a bit a number; cores are fewer than 128.
+/// Returns, for each index, the numbers of cores that the units from there on can sum up to, as a bit set; there are
+/// fewer than 128 cores.
 fn sums(units: &[Vec<&Seat>]) -> Vec<u128> {
     let mut sums = alloc::vec![1u128; units.len() + 1];
     for (index, unit) in units.iter().enumerate().rev() {
@@ -312,7 +315,7 @@ fn sums(units: &[Vec<&Seat>]) -> Vec<u128> {
     sums
 }
 
-/// Refuses what no machine in this shape can give.
+/// Refuses requests that a machine of this topology can never satisfy.
 fn check(seats: &[Seat], request: &CoreRequest<'_>) -> Result<(), CoreRefusal> {
     let placement = request.placement;
     let nodes: BTreeSet<NodeId> = seats.iter().map(|seat| seat.node).collect();

@@ -1,70 +1,70 @@
-//! Why a cell does not get the cores that it requests for.
+//! The reasons why a cell does not get the requested cores.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId, NodeId};
 use isola_abi::management::{CoreOwner, ManagementError, TakenBy, TakenCore};
 
-/// Why a cell does not get the cores that it requests for.
+/// The reason why a cell does not get the requested cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CoreRefusal {
-    /// Fewer are free.
+    /// Too few cores are free.
     Exhausted {
-        /// Wanted.
+        /// The number of cores wanted.
         wanted: u32,
-        /// Free.
+        /// The number of free cores.
         free: u32,
     },
-    /// Fewer are free on the node.
+    /// Too few cores are free on the node.
     NodeExhausted {
         /// The node.
         node: NodeId,
-        /// Wanted.
+        /// The number of cores wanted.
         wanted: u32,
-        /// Free there.
+        /// The number of free cores there.
         free: u32,
     },
-    /// Too many of those that were named are somebody's.
+    /// Too many of the named cores have an owner.
     Taken {
-        /// How many of them are wanted.
+        /// The number of cores wanted among them.
         wanted: u32,
-        /// Those that are taken, and by whom; the cell's own are none of them.
+        /// The cores with other owners than the cell, and the owners.
         taken: Vec<(CoreId, CoreOwner)>,
     },
     /// There is no such core.
     NoSuchCore {
         /// The core.
         id: CoreId,
-        /// How many there are.
+        /// The number of cores.
         cores: u32,
     },
     /// There is no such node.
     NoSuchNode {
         /// The node.
         node: NodeId,
-        /// How many there are.
+        /// The number of nodes.
         nodes: u32,
     },
-    /// A core that was named is not of the node that was named.
+    /// A named core is not on the named node.
     NotOnNode {
         /// The core.
         id: CoreId,
-        /// Its node.
+        /// The core's node.
         node: NodeId,
     },
-    /// Whole physical cores that are free do not have so many cores together.
+    /// No set of whole free physical cores has the wanted number of cores.
     NotWhole {
-        /// Wanted.
+        /// The number of cores wanted.
         wanted: u32,
-        /// The most below that they have.
+        /// The largest possible number below.
         below: u32,
-        /// The least above.
+        /// The smallest possible number above.
         above: Option<u32>,
     },
 }
 
 impl CoreRefusal {
-    /// As it is told: with the names of cells.
+    /// Converts the refusal to an error of the management protocol, with cell names.
     pub fn told(self, name_of: impl Fn(CellId) -> String) -> ManagementError {
         match self {
             Self::Exhausted { wanted, free } => ManagementError::CoresExhausted { wanted, free },

@@ -1,4 +1,4 @@
-//! What the policies promise, on machines of many shapes; and that every core has exactly one owner.
+//! The guarantees of the placement policies, on machines of many topologies; and exactly one owner for every core.
 
 use super::*;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ type Shape = Vec<Vec<Vec<u32>>>;
 const FIRST: CellId = CellId(1);
 const SECOND: CellId = CellId(2);
 
-/// A machine of that shape, whose core 0 is the supervisor's. Siblings are numbered next to each other.
+/// Returns a machine of that topology, whose core 0 is the supervisor's. Siblings have adjacent numbers.
 fn machine(shape: &Shape) -> Cores<Core> {
     let mut cores = Cores::new();
     let (mut id, mut cache, mut physical) = (0, 0, 0);
@@ -49,7 +49,7 @@ fn machine(shape: &Shape) -> Cores<Core> {
     cores
 }
 
-/// Two nodes with a cache each and four physical cores of two threads: 0 to 7, 8 to 15.
+/// Returns a machine with two nodes, each with a cache and four physical cores of two threads: 0 to 7, 8 to 15.
 fn two_nodes() -> Cores<Core> {
     machine(&vec![vec![vec![2; 4]]; 2])
 }
@@ -62,7 +62,7 @@ fn named(ids: &[u32]) -> CorePlacement {
     CorePlacement { ids: ids.iter().copied().map(CoreId).collect(), ..CorePlacement::default() }
 }
 
-/// The ids that `cell` gets.
+/// Gives cores to `cell`. Returns their ids.
 fn take(
     cores: &mut Cores<Core>,
     count: usize,
@@ -90,7 +90,7 @@ fn a_compact_cell_that_grows_takes_its_own_siblings_first_and_stays_on_its_node(
 }
 
 #[test]
-fn a_small_cell_is_beside_the_supervisor_before_it_is_beside_another_cell() {
+fn a_small_cell_prefers_a_sibling_of_the_supervisor_to_one_of_another_cell() {
     let mut cores = machine(&vec![vec![vec![2, 2]]]);
     assert_eq!(take(&mut cores, 1, &placed(Compact), FIRST), Ok(vec![2]));
     assert_eq!(take(&mut cores, 1, &placed(Compact), SECOND), Ok(vec![1]));
@@ -105,7 +105,7 @@ fn a_small_cell_leaves_the_emptier_node_and_cache_to_larger_ones() {
 }
 
 #[test]
-fn a_spread_cell_has_a_physical_core_each_across_nodes_before_it_has_siblings() {
+fn a_spread_cell_gets_physical_cores_across_nodes_before_siblings() {
     let mut cores = two_nodes();
     assert_eq!(take(&mut cores, 4, &placed(Spread), FIRST), Ok(vec![2, 8, 4, 10]));
     assert_eq!(take(&mut cores, 4, &placed(Spread), FIRST), Ok(vec![6, 12, 14, 1]));
@@ -123,13 +123,13 @@ fn a_cell_with_whole_physical_cores_shares_none() {
 }
 
 #[test]
-fn physical_cores_of_one_and_of_two_threads_are_put_together_so_that_they_fit() {
+fn physical_cores_of_one_and_of_two_threads_are_combined_to_the_wanted_number() {
     let mut cores = machine(&vec![vec![vec![1, 2, 2, 2, 1]]]);
     assert_eq!(take(&mut cores, 3, &placed(Siblings), FIRST), Ok(vec![1, 2, 7]));
 }
 
 #[test]
-fn named_cores_are_given_or_it_is_said_who_has_them() {
+fn named_cores_are_given_or_the_refusal_names_their_owners() {
     let mut cores = two_nodes();
     assert_eq!(
         take(&mut cores, 3, &named(&[5, 12, 7]), FIRST).map(BTreeSet::from_iter),
@@ -137,7 +137,11 @@ fn named_cores_are_given_or_it_is_said_who_has_them() {
     );
     let taken = vec![(CoreId(0), CoreOwner::Supervisor), (CoreId(5), CoreOwner::Cell(FIRST))];
     assert_eq!(take(&mut cores, 3, &named(&[0, 5, 6]), SECOND), Err(CoreRefusal::Taken { wanted: 3, taken }));
-    assert_eq!(take(&mut cores, 1, &named(&[0, 5, 6]), SECOND), Ok(vec![6]), "one of those will do");
+    assert_eq!(
+        take(&mut cores, 1, &named(&[0, 5, 6]), SECOND),
+        Ok(vec![6]),
+        "one of the named cores is free"
+    );
     assert_eq!(
         take(&mut cores, 1, &named(&[16]), SECOND),
         Err(CoreRefusal::NoSuchCore { id: CoreId(16), cores: 16 })
@@ -145,7 +149,7 @@ fn named_cores_are_given_or_it_is_said_who_has_them() {
 }
 
 #[test]
-fn a_cell_that_has_all_cores_that_were_named_is_told_so() {
+fn a_cell_that_has_all_named_cores_gets_a_refusal_without_owners() {
     let mut cores = two_nodes();
     take(&mut cores, 2, &named(&[4, 5]), FIRST).unwrap();
     let taken = CoreRefusal::Taken { wanted: 1, taken: Vec::new() };
@@ -153,7 +157,7 @@ fn a_cell_that_has_all_cores_that_were_named_is_told_so() {
 }
 
 #[test]
-fn a_named_node_is_kept_to() {
+fn all_cores_are_on_the_named_node() {
     let mut cores = two_nodes();
     let on = |node, ids: &[u32]| CorePlacement { node: Some(NodeId(node)), ..named(ids) };
     assert_eq!(take(&mut cores, 2, &on(0, &[]), FIRST), Ok(vec![2, 3]));
@@ -168,7 +172,7 @@ fn a_named_node_is_kept_to() {
 }
 
 #[test]
-fn what_remains_of_a_cell_that_shrinks_is_placed_as_it_would_be_anew() {
+fn the_remaining_cores_of_a_shrunk_cell_have_the_best_placement() {
     let mut cores = two_nodes();
     take(&mut cores, 4, &placed(Compact), FIRST).unwrap();
     take(&mut cores, 4, &placed(Compact), FIRST).unwrap();
@@ -177,15 +181,15 @@ fn what_remains_of_a_cell_that_shrinks_is_placed_as_it_would_be_anew() {
         let left = cores.choose_to_leave(&CoreRequest { count, placement: &placement }, FIRST);
         left.map(|left| left.iter().map(|id| id.0).collect::<Vec<u32>>())
     };
-    assert_eq!(leave(&cores, 1, Compact), Ok(vec![9]), "of the node that it has least of");
+    assert_eq!(leave(&cores, 1, Compact), Ok(vec![9]), "from the node with the fewest of the cell's cores");
     let refused = CoreRefusal::NotWhole { wanted: 7, below: 6, above: Some(8) };
     assert_eq!(leave(&cores, 1, Siblings), Err(refused));
     assert_eq!(leave(&cores, 6, Spread).map(|left| left.len()), Ok(6));
-    assert_eq!(leave(&cores, 9, Compact).map(|left| left.len()), Ok(8), "more than all is all");
+    assert_eq!(leave(&cores, 9, Compact).map(|left| left.len()), Ok(8), "at most all cores leave");
 }
 
 #[test]
-fn a_lost_core_is_never_given_again_and_nobody_with_whole_cores_is_beside_it() {
+fn a_lost_core_is_never_given_again_nor_are_its_siblings_as_whole_cores() {
     let mut cores = machine(&vec![vec![vec![1, 2]]]);
     take(&mut cores, 1, &placed(Compact), FIRST).unwrap();
     cores.lose(CoreId(1));
@@ -196,7 +200,7 @@ fn a_lost_core_is_never_given_again_and_nobody_with_whole_cores_is_beside_it() {
     assert_eq!(take(&mut cores, 1, &named(&[1]), SECOND), Err(CoreRefusal::Taken { wanted: 1, taken }));
 }
 
-/// What a cell holds: by node, by physical core, and of which physical cores others have a part.
+/// The number of a cell's cores by node and by physical core.
 struct Held {
     nodes: BTreeMap<NodeId, usize>,
     physical: BTreeMap<PhysicalCoreId, usize>,
@@ -219,7 +223,7 @@ fn is_free(core: &CoreInfo) -> bool {
     core.owner == CoreOwner::Free
 }
 
-/// What a policy promises a cell that has just got its first cores, `ids`, on a machine that was as `before` says.
+/// Checks the guarantees of a policy for a cell's first cores, `ids`, on a machine whose state was `before`.
 fn promise(before: &[CoreInfo], ids: &[CoreId], placement: &CorePlacement) -> Result<(), TestCaseError> {
     let allowed = |core: &&CoreInfo| {
         is_free(core)
@@ -229,7 +233,7 @@ fn promise(before: &[CoreInfo], ids: &[CoreId], placement: &CorePlacement) -> Re
     let allowed: Vec<&CoreInfo> = before.iter().filter(allowed).collect();
     prop_assert!(
         ids.iter().all(|id| allowed.iter().any(|core| core.id == *id)),
-        "a core that is not allowed"
+        "the placement does not allow a core"
     );
     if ids.is_empty() {
         return Ok(());
@@ -248,7 +252,7 @@ fn promise(before: &[CoreInfo], ids: &[CoreId], placement: &CorePlacement) -> Re
                 prop_assert_eq!(got.nodes.len(), 1, "one node has enough");
             }
             if nodes.iter().any(|node| on(*node, true) >= ids.len()) {
-                prop_assert_eq!(alone, ids.len(), "there are enough that are beside nobody");
+                prop_assert_eq!(alone, ids.len(), "enough cores have no siblings of others");
             }
         }
         Spread => {
@@ -257,7 +261,7 @@ fn promise(before: &[CoreInfo], ids: &[CoreId], placement: &CorePlacement) -> Re
             prop_assert_eq!(got.physical.len(), ids.len().min(possible.physical.len()));
             let quiet: BTreeSet<_> =
                 allowed.iter().filter(|core| undisturbed(core)).map(|core| core.site.physical).collect();
-            prop_assert!(alone >= ids.len().min(quiet.len()), "physical cores that nobody uses come first");
+            prop_assert!(alone >= ids.len().min(quiet.len()), "unused physical cores come first");
             if quiet.len() >= ids.len() {
                 let room = |node: &NodeId| {
                     let there = allowed.iter().filter(|core| core.node == *node && undisturbed(core));
@@ -268,7 +272,7 @@ fn promise(before: &[CoreInfo], ids: &[CoreId], placement: &CorePlacement) -> Re
                     let has = got.nodes.get(node).copied().unwrap_or(0);
                     prop_assert!(
                         has + 1 >= most || has == room(node),
-                        "nodes have the same, as far as they go"
+                        "the cores are divided evenly among nodes"
                     );
                 }
             }
@@ -282,7 +286,7 @@ fn promise(before: &[CoreInfo], ids: &[CoreId], placement: &CorePlacement) -> Re
     Ok(())
 }
 
-/// Whether a refusal is right: what was asked for could not be had in any way.
+/// Returns whether a refusal is correct: no choice of cores satisfies the request.
 fn is_impossible(before: &[CoreInfo], count: usize, placement: &CorePlacement) -> bool {
     let allowed = |core: &CoreInfo| {
         is_free(core)
@@ -354,7 +358,7 @@ struct Holder {
 
 proptest! {
     #[test]
-    fn every_core_has_exactly_one_owner_and_policies_hold_what_they_promise(
+    fn every_core_has_exactly_one_owner_and_policies_keep_their_guarantees(
         shape in shapes(),
         steps in prop::collection::vec(steps(), 0..40),
     ) {
@@ -429,7 +433,7 @@ proptest! {
                         matches!(info.owner, CoreOwner::Supervisor)
                             || matches!(info.owner, CoreOwner::Cell(cell) if cell != holder.cell)
                     });
-                    prop_assert_eq!(strangers.count(), 0, "another cell beside one that has whole physical cores");
+                    prop_assert_eq!(strangers.count(), 0, "another cell has a sibling of a whole core");
                 }
             }
         }

@@ -1,17 +1,17 @@
-//! A bit a chunk.
+//! A bitmap with a bit per chunk.
 
 use alloc::vec::Vec;
 
-/// A bit for each chunk from the lowest to the highest of the machine; clear for those in between that it has not.
+/// A bitmap from the lowest to the highest chunk of the machine. The bits of gaps are clear.
 #[derive(Debug, Default)]
 pub(super) struct BitMap {
-    /// The first chunk that has a bit, a multiple of 64.
+    /// The first chunk with a bit, a multiple of 64.
     first: u64,
     words: Vec<u64>,
 }
 
 impl BitMap {
-    /// Extends the map to chunks `first..end`.
+    /// Extends the map to the chunks `first..end`.
     pub(super) fn cover(&mut self, first: u64, end: u64) {
         let first = first / 64 * 64;
         if self.words.is_empty() {
@@ -57,12 +57,12 @@ impl BitMap {
         }
     }
 
-    /// How many of `count` chunks from `first` on have a clear bit.
+    /// Returns the number of clear bits of `count` chunks from `first` on.
     pub(super) fn count_clear(&self, first: u64, count: u64) -> u64 {
         parts(first, count).map(|(chunk, mask)| u64::from((!self.word(chunk) & mask).count_ones())).sum()
     }
 
-    /// Whether the bits of `count` chunks from `first` on are set; `count` is a power of two, and `first` a
+    /// Returns whether the bits of `count` chunks from `first` on are set; `count` is a power of two, and `first` a
     /// multiple of it.
     pub(super) fn all_set(&self, first: u64, count: u64) -> bool {
         match count {
@@ -71,7 +71,7 @@ impl BitMap {
         }
     }
 
-    /// The first of `count` chunks from `first` on whose bit is clear.
+    /// Returns the first chunk with a clear bit among `count` chunks from `first` on.
     pub(super) fn first_clear(&self, first: u64, count: u64) -> Option<u64> {
         let mut chunk = first;
         while chunk < first + count {
@@ -100,7 +100,8 @@ fn bit(chunk: u64) -> u64 {
     1 << (chunk % 64)
 }
 
-/// The words that have the bits of `count` chunks from `first` on: a chunk of each, and those of its bits.
+/// Returns the words that contain the bits of `count` chunks from `first` on: for each a chunk in it, and the mask of
+/// the bits.
 fn parts(first: u64, count: u64) -> impl Iterator<Item = (u64, u64)> {
     let end = first + count;
     let mut chunk = first;
@@ -120,7 +121,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bits_are_those_that_were_set(
+        fn a_bitmap_agrees_with_a_set_of_chunks(
             covers in proptest::collection::vec((0u64..1000, 1u64..200), 1..4),
             sets in proptest::collection::btree_set(0u64..1200, 0..300),
             ranges in proptest::collection::vec((proptest::bool::ANY, 0u64..1200, 0u64..300), 0..6),

@@ -1,4 +1,4 @@
-//! Single blocks for cells that grow: known to be zero already, so that giving one away takes no time.
+//! Single zero blocks for growing cells.
 
 use super::{CHUNK, Chunk, Memory, Which};
 use alloc::vec::Vec;
@@ -7,32 +7,31 @@ use isola_abi::id::{NodeId, PhysAddr, PhysRange};
 
 const _: () = assert!(SMALLEST_CHUNK == CHUNK && LARGEST_CHUNK == CHUNK << (super::ORDERS - 1));
 
-/// Which block a cell is to have.
+/// A request for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRequest {
-    /// The least that will do, in bytes: a power of two of chunks.
+    /// The least bytes needed: a power of two of chunks.
     pub least_bytes: u64,
-    /// The most that is wanted; likewise, and not less.
+    /// The most bytes wanted: a power of two of chunks, not less than `least_bytes`.
     pub largest_bytes: u64,
-    /// Whose memory is preferred: a smaller block of this node to a larger one of another.
+    /// The preferred node: a smaller block of this node is preferred to a larger one of another.
     pub node: NodeId,
 }
 
-/// What came of a [`BlockRequest`].
+/// The result of a [`BlockRequest`].
 #[derive(Debug)]
 pub enum Block<T> {
-    /// A block of zeros.
+    /// A zero block and its node.
     Given(T, NodeId),
-    /// There is one, once it is scrubbed.
+    /// A block is free, but must be scrubbed first.
     Later,
-    /// There is none.
+    /// No block is free.
     Exhausted,
 }
 
 impl<T: Chunk> Memory<T> {
-    /// Gives away one block of memory that is known to be zero, the largest that there is within the request, of what no
-    /// request has reserved. Scrubs nothing: what a request costs is bounded by the number of free blocks, and is next to
-    /// nothing where less than the least is known to be zero.
+    /// Gives away the largest zero block within the request, without the reserved bytes. Scrubs nothing; the cost is
+    /// bounded by the number of free blocks, and is close to none if too little memory is zero.
     #[must_use]
     pub fn take_block(&mut self, request: BlockRequest) -> Block<T> {
         let order = |bytes: u64| (bytes / CHUNK).max(1).ilog2() as usize;
@@ -55,8 +54,8 @@ impl<T: Chunk> Memory<T> {
         if self.has_block(least) { Block::Later } else { Block::Exhausted }
     }
 
-    /// Whether a free block of so many bytes, rounded up to a power of two of chunks, would be there if these `idle` ranges
-    /// were free as well, and no request had reserved it.
+    /// Returns whether a block of `len_bytes` bytes, rounded up to a power of two of chunks, would be free if the
+    /// ranges `idle` were free as well. Reserved bytes count as taken.
     pub fn has_block_with(&self, len_bytes: u64, idle: &[PhysRange]) -> bool {
         let Some(len) = len_bytes.max(CHUNK).checked_next_power_of_two() else { return false };
         let order = (len / CHUNK).ilog2() as usize;
@@ -74,7 +73,7 @@ impl<T: Chunk> Memory<T> {
             }
             self.node_of(PhysAddr(start)) == self.node_of(PhysAddr(start + len - 1))
         };
-        // A block that is not free now has a part that is idle now.
+        // A block that is not free now contains a part of an idle range.
         let around = |range: &PhysRange| (range.start.0 / len * len..range.end().0).step_by(len as usize);
         self.has_block(order) || idle.iter().flat_map(around).any(is_whole)
     }

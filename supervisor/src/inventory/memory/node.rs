@@ -1,10 +1,10 @@
-//! The free memory of a NUMA node: the buddy system proper.
+//! The free memory of a NUMA node: the buddy system itself.
 
 use super::{CHUNK, Chunk, split_off};
 use alloc::collections::BTreeMap;
 use isola_abi::id::NodeId;
 
-/// Number of block sizes: 2 MiB, 4 MiB, ... 1 GiB.
+/// The number of block sizes: 2 MiB, 4 MiB, ... 1 GiB.
 pub(super) const ORDERS: usize = 10;
 
 /// The free blocks of a node.
@@ -13,36 +13,36 @@ pub(super) struct Node<T> {
     pub(super) id: NodeId,
     /// Bytes of the free blocks.
     pub(super) free_bytes: u64,
-    /// Of these, bytes that are not known to be zero.
+    /// Bytes of the free blocks that are not known to be zero.
     pub(super) dirty_bytes: u64,
     /// The free blocks of each order, by the number of their first chunk.
     free: [BTreeMap<u64, T>; ORDERS],
 }
 
 impl<T: Chunk> Node<T> {
-    /// No free blocks.
+    /// Returns a node without free blocks.
     pub(super) fn new(id: NodeId) -> Self {
         Self { id, free_bytes: 0, dirty_bytes: 0, free: Default::default() }
     }
 
-    /// Whether there is a block of `order`, or a larger one.
+    /// Returns whether there is a block of `order`, or a larger one.
     pub(super) fn has(&self, order: usize) -> bool {
         self.free.iter().skip(order).any(|blocks| !blocks.is_empty())
     }
 
-    /// All blocks: the number of the first chunk of each, and how many it has.
+    /// Returns all blocks: the number of the first chunk, and the number of chunks.
     pub(super) fn blocks(&self) -> impl Iterator<Item = (u64, u64)> {
         let of = |(order, blocks)| BTreeMap::keys(blocks).map(move |&first| (first, 1_u64 << order));
         self.free.iter().enumerate().flat_map(of)
     }
 
-    /// The free block that has that chunk.
+    /// Returns the free block that contains the chunk.
     pub(super) fn block_with(&mut self, chunk: u64) -> Option<&mut T> {
         let mut orders = self.free.iter_mut().enumerate();
         orders.find_map(|(order, blocks)| blocks.get_mut(&(chunk >> order << order)))
     }
 
-    /// The address at which the free block ends that has that chunk.
+    /// Returns the end address of the free block that contains the chunk.
     pub(super) fn end_of_block_with(&self, chunk: u64) -> Option<u64> {
         let mut orders = self.free.iter().enumerate();
         let block = orders.find_map(|(order, blocks)| blocks.get(&(chunk >> order << order)))?;
@@ -78,8 +78,8 @@ impl<T: Chunk> Node<T> {
         }
     }
 
-    /// Takes a block of `order` of those that will do, by the number of their first chunk: out of the smallest
-    /// free block that has one, the lowest of these.
+    /// Cuts out a block of `order` whose first chunk satisfies `will_do`: from the smallest free block that contains
+    /// one, the lowest of these.
     pub(super) fn cut(&mut self, order: usize, will_do: impl Fn(u64) -> bool) -> Option<T> {
         let of_block = |(larger, block): (usize, u64)| {
             let mut parts = (block..block + (1 << larger)).step_by(1 << order);
@@ -102,7 +102,7 @@ impl<T: Chunk> Node<T> {
 
 #[cfg(test)]
 impl<T> Node<T> {
-    /// The free blocks themselves.
+    /// Returns the free blocks.
     pub(super) fn pieces(&self) -> impl Iterator<Item = &T> {
         self.free.iter().flat_map(BTreeMap::values)
     }

@@ -1,4 +1,4 @@
-//! The buddy system against a model that is a list of who has which chunk.
+//! The buddy system, compared with a list of all chunks' owners.
 
 use super::*;
 use alloc::collections::BTreeSet;
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Pages that hold something, by number: what real memory would remember.
+/// The numbers of pages that are not zero: the contents of real memory.
 type Content = Rc<RefCell<BTreeSet<u64>>>;
 
 #[derive(Debug)]
@@ -78,8 +78,8 @@ impl Chunk for Token {
     }
 }
 
-/// Memory as machines have it: 2 MiB to 2.5 GiB of node 0 with odd edges, then node 1, the first page of each
-/// chunk holding something.
+/// Returns typical memory: 2 MiB to 2.5 GiB of node 0 with unaligned edges, then node 1. The first page of each chunk
+/// is not zero.
 fn memory(content: &Content) -> Memory<Token> {
     let mut memory = Memory::new();
     for (start, end, node) in
@@ -97,7 +97,7 @@ fn memory(content: &Content) -> Memory<Token> {
     memory
 }
 
-/// The free blocks of all nodes, in order.
+/// Returns the free blocks of all nodes, by address.
 fn blocks(memory: &Memory<Token>) -> Vec<PhysRange> {
     let mut blocks: Vec<PhysRange> =
         memory.nodes.iter().flat_map(|node| node.pieces().map(|block| block.range)).collect();
@@ -126,7 +126,7 @@ fn memory_smaller_than_a_chunk_is_left_alone() {
 }
 
 #[test]
-fn a_cell_s_memory_is_of_its_node_while_there_is_any() {
+fn a_cell_gets_memory_of_its_node_while_there_is_any() {
     let mut memory = memory(&Content::default());
     scrub_all(&mut memory);
     let near = memory.take(GIB, NodeId(1)).unwrap();
@@ -149,7 +149,7 @@ fn all_memory_can_be_given_to_one_cell() {
 }
 
 #[test]
-fn one_piece_is_as_long_as_asked() {
+fn a_contiguous_piece_has_the_requested_length() {
     let mut memory = memory(&Content::default());
     let before = (memory.free(), blocks(&memory));
     let piece = memory.take_contiguous(5 * MIB).unwrap();
@@ -160,7 +160,7 @@ fn one_piece_is_as_long_as_asked() {
     assert_eq!((memory.free(), blocks(&memory)), before);
 }
 
-/// 8 MiB of memory from 4 MiB on.
+/// Returns 8 MiB of memory from 4 MiB on.
 fn small(content: &Content, known_zero: bool) -> Memory<Token> {
     let mut memory = Memory::new();
     let range = PhysRange::new(PhysAddr(4 * MIB), 8 * MIB);
@@ -175,11 +175,11 @@ fn scrub_all(memory: &mut Memory<Token>) {
 }
 
 #[test]
-fn memory_that_is_known_to_be_zero_is_left_alone() {
+fn known_zero_memory_is_not_scrubbed() {
     let content = Content::default();
     let mut memory = small(&content, true);
     let first = memory.take(4 * MIB, NodeId(0)).unwrap();
-    // Something that scrubbing would remove, though nobody put it there.
+    // A page that scrubbing would clear, although its chunk counts as zero.
     content.borrow_mut().insert(8 * MIB / 4096);
     first.iter().for_each(Token::soil);
     memory.put(first);
@@ -188,7 +188,7 @@ fn memory_that_is_known_to_be_zero_is_left_alone() {
 }
 
 #[test]
-fn what_is_known_to_be_zero_is_given_before_what_is_dirty() {
+fn zero_memory_is_given_and_dirty_memory_is_not() {
     let content = Content::default();
     let mut memory = small(&content, true);
     let low = memory.take(2 * MIB, NodeId(0)).unwrap();
@@ -198,7 +198,7 @@ fn what_is_known_to_be_zero_is_given_before_what_is_dirty() {
     assert_eq!((memory.free(), memory.dirty()), (8 * MIB, 2 * MIB));
     let clean = memory.take(4 * MIB, NodeId(0)).unwrap();
     assert_eq!(clean.iter().map(|block| block.range.start.0).collect::<Vec<_>>(), [8 * MIB]);
-    // The other clean chunk is given; the dirty one is not.
+    // The other zero chunk is given; the dirty one is not.
     assert!(memory.take(4 * MIB, NodeId(0)).is_none());
     let rest = memory.take(2 * MIB, NodeId(0)).unwrap();
     assert_eq!(rest[0].range.start.0, 6 * MIB);
@@ -209,13 +209,13 @@ fn what_is_known_to_be_zero_is_given_before_what_is_dirty() {
 }
 
 #[test]
-fn scrubbing_goes_on_where_it_was_unless_somebody_had_the_memory_meanwhile() {
+fn scrubbing_begins_again_in_a_chunk_that_was_given_away_meanwhile() {
     let content = Content::default();
     let mut memory = small(&content, true);
     let chunk = memory.take(2 * MIB, NodeId(0)).unwrap();
     memory.put(chunk);
     assert_eq!(memory.scrub(MIB, None), Scrub::Unfinished);
-    // Whoever has it now writes to what was scrubbed already.
+    // The new owner writes to pages that were scrubbed already.
     let all: Vec<Token> = [4, 2, 2].into_iter().filter_map(|mib| memory.take_contiguous(mib * MIB)).collect();
     assert_eq!(memory.free(), 0);
     all.iter().for_each(Token::soil);
@@ -225,7 +225,7 @@ fn scrubbing_goes_on_where_it_was_unless_somebody_had_the_memory_meanwhile() {
 }
 
 #[test]
-fn a_request_waits_for_memory_of_its_own_node_though_there_is_clean_memory_elsewhere() {
+fn a_request_waits_for_memory_of_its_own_node_despite_zero_memory_elsewhere() {
     let content = Content::default();
     let mut memory = small(&content, false);
     let range = PhysRange::new(PhysAddr(GIB), 8 * MIB);
@@ -242,7 +242,7 @@ fn a_request_waits_for_memory_of_its_own_node_though_there_is_clean_memory_elsew
 }
 
 #[test]
-fn the_supervisor_s_own_pieces_are_not_scrubbed_for_it() {
+fn contiguous_pieces_for_the_supervisor_are_not_scrubbed() {
     let content = Content::default();
     let mut memory = small(&content, false);
     content.borrow_mut().insert(4 * MIB / 4096);
@@ -253,7 +253,7 @@ fn the_supervisor_s_own_pieces_are_not_scrubbed_for_it() {
 }
 
 #[test]
-fn pieces_that_make_no_chunk_are_kept_out_of_use() {
+fn pieces_that_form_no_whole_chunk_are_kept_out_of_use() {
     let mut memory = memory(&Content::default());
     scrub_all(&mut memory);
     let block = memory.take(2 * MIB, NodeId(0)).unwrap().remove(0);
@@ -268,7 +268,7 @@ fn block_of(least_mib: u64, largest_mib: u64, node: u32) -> BlockRequest {
 }
 
 #[test]
-fn a_block_is_the_largest_that_is_zero_and_of_the_request_s_node_if_that_has_one() {
+fn a_block_is_the_largest_zero_one_of_the_requested_node_if_that_has_one() {
     let content = Content::default();
     let mut memory = small(&content, true);
     let range = PhysRange::new(PhysAddr(GIB), 64 * MIB);
@@ -277,7 +277,7 @@ fn a_block_is_the_largest_that_is_zero_and_of_the_request_s_node_if_that_has_one
         Block::Given(block, node) => (block.range.len_bytes / MIB, node.0),
         other => panic!("{other:?}"),
     };
-    // Of the 8 MiB from 4 MiB on, no 8 are in one block.
+    // The 8 MiB from 4 MiB on contain no block of 8 MiB.
     assert_eq!(take(block_of(2, 16, 0)), (4, 0));
     assert_eq!(take(block_of(8, 16, 0)), (16, 1));
     assert_eq!(take(block_of(2, 2, 0)), (2, 0));
@@ -287,7 +287,7 @@ fn a_block_is_the_largest_that_is_zero_and_of_the_request_s_node_if_that_has_one
 }
 
 #[test]
-fn a_block_that_is_not_scrubbed_yet_comes_later_and_one_that_nobody_has_never() {
+fn a_request_waits_for_a_dirty_block_and_is_refused_without_a_block() {
     let content = Content::default();
     let mut memory = small(&content, false);
     content.borrow_mut().extend((1024..3072).step_by(3));
@@ -299,10 +299,10 @@ fn a_block_that_is_not_scrubbed_yet_comes_later_and_one_that_nobody_has_never() 
             return assert_eq!(memory.free(), 4 * MIB);
         }
     }
-    panic!("it did not come");
+    panic!("no block became zero");
 }
 
-/// 1 GiB, all of it dirty, of node 0.
+/// Returns 1 GiB of node 0, all of it dirty.
 fn large(content: &Content) -> Memory<Token> {
     let mut memory = Memory::new();
     let range = PhysRange::new(PhysAddr(GIB), GIB);
@@ -332,7 +332,7 @@ fn a_request_leaves_zero_memory_for_cells_that_grow() {
 }
 
 #[test]
-fn what_is_reserved_is_nobody_else_s() {
+fn reserved_memory_is_not_given_to_other_requests() {
     let mut memory = large(&Content::default());
     memory.reserve(GIB - 4 * MIB);
     assert!(matches!(memory.take_block(block_of(8, 8, 0)), Block::Exhausted));
@@ -368,14 +368,14 @@ fn idle_ranges_make_a_block_only_together_with_free_ones() {
     assert!(!memory.has_block_with(16 * MIB, &[of(6), of(8)]));
     assert!(!memory.has_block_with(4 << 30, &[of(6)]));
     memory.reserve(4 * MIB);
-    assert!(!memory.has_block_with(4 * MIB, &[of(6)]), "it is reserved");
+    assert!(!memory.has_block_with(4 * MIB, &[of(6)]), "the bytes are reserved");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever is taken, put and scrubbed, no two owners share a chunk, none is forgotten, whatever a cell is
-    /// given is zero, what counts as zero is, and everything that is back is as in the beginning.
+    /// For any sequence of takes, puts and scrubs: no two owners share a chunk, no chunk is lost, all memory given to a
+    /// cell is zero, all memory that counts as zero is zero, and the final state equals the initial one.
     #[test]
     fn every_chunk_has_exactly_one_owner(
         steps in proptest::collection::vec((0u8..9, 1u64..700, any::<prop::sample::Index>()), 1..80)
@@ -422,14 +422,14 @@ proptest! {
                         ),
                     }
                 }
-                // In steps that end in the middle of chunks as well.
+                // Some steps end in the middle of a chunk.
                 4 | 5 => for _ in 0..size {
                     memory.scrub(4096 * (1 + size * 7 % 600), (size % 2 == 0).then_some(NodeId(1)));
                 },
                 _ if held.is_empty() => {}
                 _ => {
                     let mut pieces = held.remove(which.index(held.len()));
-                    // A cell's memory comes back cut in other places than it was given.
+                    // A cell's memory comes back split differently than it was given.
                     if let Some(last) = pieces.pop() {
                         let cut = 4096 * (1 + size % 511);
                         let (front, rest) = last.split(cut);
@@ -440,7 +440,7 @@ proptest! {
                 }
             }
             if let Some(newest) = held.last().filter(|_| kind < 4 && memory.free() < free) {
-                prop_assert!(kind == 2 || newest.iter().all(Token::holds_nothing), "somebody else's content");
+                prop_assert!(kind == 2 || newest.iter().all(Token::holds_nothing), "memory given away is not zero");
                 newest.iter().for_each(Token::soil);
             }
             let mut dirty = 0;
@@ -449,7 +449,7 @@ proptest! {
                 for chunk in first..first + count {
                     let range = PhysRange::new(PhysAddr(chunk * CHUNK), CHUNK);
                     let token = Token { range, content: content.clone(), known_zero: false };
-                    prop_assert!(!memory.zero.get(chunk) || token.holds_nothing(), "content counts as zero");
+                    prop_assert!(!memory.zero.get(chunk) || token.holds_nothing(), "a chunk counts as zero and is not");
                     dirty += if memory.zero.get(chunk) { 0 } else { CHUNK };
                 }
             }

@@ -1,4 +1,4 @@
-//! The protocol as its peers see it: bytes in, bytes out, whatever the bytes.
+//! The protocol from the viewpoint of its peers: valid and invalid bytes in, bytes out.
 
 mod random;
 
@@ -31,7 +31,7 @@ fn send(server: &mut Server<FakeMachine>, sequence: u32, body: RequestBody) {
     feed(server, &mut bytes);
 }
 
-/// Has a server take all bytes, however much work it has to do in between.
+/// Makes a server accept all bytes, with the work that this needs in between.
 fn feed(server: &mut Server<FakeMachine>, bytes: &mut &[u8]) {
     while !bytes.is_empty() {
         server.receive(bytes);
@@ -99,7 +99,7 @@ fn a_cell_is_run_and_stopped_over_the_wire() {
 }
 
 #[test]
-fn nothing_is_done_before_the_versions_agree() {
+fn requests_are_refused_before_the_versions_agree() {
     let mut server = server(1);
     let refused = Err(ManagementError::Version { supervisor: isola_abi::VERSION });
     assert_eq!(ask(&mut server, RequestBody::List), refused);
@@ -114,7 +114,7 @@ fn nothing_is_done_before_the_versions_agree() {
 }
 
 #[test]
-fn frames_that_are_no_requests_are_answered_and_cost_nothing() {
+fn invalid_frames_are_answered_and_have_no_effect() {
     let mut server = server(1);
     hello(&mut server);
     run(&mut server, spec("kv"));
@@ -139,7 +139,7 @@ fn a_list_that_fits_in_a_frame_says_all_that_is_known() {
 }
 
 #[test]
-fn an_answer_that_waits_does_not_hold_up_others() {
+fn a_pending_answer_does_not_delay_others() {
     let mut server = server(2);
     hello(&mut server);
     let id = run(&mut server, spec("kv")).id;
@@ -158,13 +158,13 @@ fn an_answer_that_waits_does_not_hold_up_others() {
 }
 
 #[test]
-fn a_stop_that_waits_is_answered_when_the_cell_crashes() {
+fn a_pending_stop_is_answered_when_the_cell_crashes() {
     let mut server = server(1);
     hello(&mut server);
     let id = run(&mut server, spec("kv")).id;
     send(&mut server, 1, RequestBody::Stop { name: "kv".into(), timeout_ms: 60_000 });
     crashes(&server.cells().effects().reports[&id].clone(), CrashKind::Panic, "oh");
-    // Somebody else's question is the first to see it; both are answered.
+    // Another request is the first to notice the crash; both are answered.
     send(&mut server, 2, RequestBody::Inspect { name: "kv".into() });
     let answers = responses(&mut server);
     assert_eq!(answers.iter().map(|answer| answer.sequence).collect::<Vec<_>>(), [2, 1]);
@@ -174,7 +174,7 @@ fn a_stop_that_waits_is_answered_when_the_cell_crashes() {
 }
 
 #[test]
-fn what_a_former_peer_asked_for_answers_nobody_else() {
+fn an_answer_to_a_former_peer_is_not_sent_to_the_next_one() {
     let mut server = server(3);
     hello(&mut server);
     let id = run(&mut server, CellSpec { cores: 2, ..spec("kv") }).id;
@@ -195,7 +195,7 @@ fn what_a_former_peer_asked_for_answers_nobody_else() {
     server.cells().effects().cells_are_deaf = true;
     send(&mut server, 1, less());
     hello(&mut server);
-    // The core leaves, which is seen with the next request: that one is answered when its own core has come.
+    // The next request notices that the core has left; that request is answered when its own core has arrived.
     let effects = server.cells().effects();
     obeys(&effects.reports[&id].clone(), &effects.places[&id].clone(), 1);
     send(&mut server, 1, more);
@@ -214,7 +214,7 @@ fn what_a_former_peer_asked_for_answers_nobody_else() {
 }
 
 #[test]
-fn a_cell_is_begun_anew_over_the_wire() {
+fn a_cell_is_recreated_over_the_wire() {
     let mut server = server(1);
     hello(&mut server);
     let id = run(&mut server, spec("kv")).id;
@@ -223,7 +223,7 @@ fn a_cell_is_begun_anew_over_the_wire() {
     let running = ManagementError::WrongState { name: "kv".into(), state: CellState::Running };
     assert_eq!(ask(&mut server, recreate()), Err(running));
     ask(&mut server, RequestBody::Stop { name: "kv".into(), timeout_ms: 0 }).unwrap();
-    // It is made from the image that it was made from before, as often as that takes.
+    // The cell is created again from its earlier image, any number of times.
     assert!(
         matches!(ask(&mut server, recreate()), Ok(ResponseBody::Cell(info)) if info.id == id && info.state == CellState::Created)
     );
@@ -236,7 +236,7 @@ fn a_cell_is_begun_anew_over_the_wire() {
 }
 
 #[test]
-fn answers_that_are_due_are_dropped_with_their_peer_and_bounded() {
+fn pending_answers_are_bounded_and_dropped_with_their_peer() {
     let mut server = server(2);
     hello(&mut server);
     run(&mut server, spec("kv"));
@@ -276,14 +276,14 @@ fn uploads_are_bounded_and_in_order() {
     assert_eq!(ask(&mut server, RequestBody::Create(spec("kv"))), Err(NoImage));
     assert!(matches!(ask(&mut server, chunk(0, 4)), Err(OutOfLimits(_))));
     assert_eq!(ask(&mut server, chunk(4, 6)), Ok(ResponseBody::Done));
-    assert_eq!(ask(&mut server, chunk(10, 0)), Err(NoImage), "it has come");
+    assert_eq!(ask(&mut server, chunk(10, 0)), Err(NoImage), "the upload is complete");
     let rejected = Err(ImageRejected(ImageFault::NotElf));
     let noise = CellSpec { image: digest(&[1; 10]), ..spec("kv") };
     assert_eq!(ask(&mut server, RequestBody::Create(noise)), rejected);
 }
 
 #[test]
-fn a_half_sent_image_goes_with_its_sender_and_with_the_next_image() {
+fn an_incomplete_upload_is_dropped_with_its_peer_and_by_the_next_upload() {
     let mut server = server(1);
     hello(&mut server);
     let total = free(&mut server).1;
@@ -291,7 +291,7 @@ fn a_half_sent_image_goes_with_its_sender_and_with_the_next_image() {
         ask(&mut server, RequestBody::ImageBegin { len_bytes: 3 * MIB }).unwrap();
         assert_eq!(free(&mut server).0, total - 4 * MIB);
     }
-    // What does not fit beside the one that is there changes nothing.
+    // An upload that does not fit beside the one in progress changes nothing.
     let refused = ask(&mut server, RequestBody::ImageBegin { len_bytes: MAX_IMAGE });
     assert!(matches!(refused, Err(ManagementError::MemoryExhausted { .. })));
     assert!(ask(&mut server, RequestBody::ImageChunk { offset: 0, bytes: vec![0; 5] }).is_ok());
@@ -362,7 +362,7 @@ fn the_journal_is_read_in_pieces_that_fit() {
 }
 
 #[test]
-fn refusals_are_in_the_journal_and_questions_are_not() {
+fn refused_changes_are_in_the_journal_and_refused_queries_are_not() {
     let mut server = server(1);
     hello(&mut server);
     ask(&mut server, RequestBody::Inspect { name: "x".into() }).unwrap_err();
@@ -399,7 +399,7 @@ fn decisions_of_others_are_entered_and_bounded() {
     }
     let entries: Vec<JournalEntry> = server.cells().journal().since(1).cloned().collect();
     let refused = entries.iter().skip(1).filter(|entry| matches!(entry.event, JournalEvent::Refused(_)));
-    assert_eq!((entries.len(), refused.count()), (6, 5), "that it was refused is entered, and not what");
+    assert_eq!((entries.len(), refused.count()), (6, 5), "the refusal is entered, without the decision");
     assert_eq!((entries[0].duration_ns, &entries[0].event), (77, &JournalEvent::Decision(most)));
 }
 
@@ -421,7 +421,7 @@ fn all_cells_of_the_largest_machine_fit_in_a_frame() {
         crashes(&report, CrashKind::Panic, &"no".repeat(300));
     }
     server.doorbell();
-    // As many again, that have ended as well.
+    // The remaining cells have ended, too.
     for number in 31..MAX_CELLS {
         let name = alloc::format!("{number:063}");
         let memory = ByteSize(12 * MIB);
@@ -438,7 +438,7 @@ fn all_cells_of_the_largest_machine_fit_in_a_frame() {
 }
 
 #[test]
-fn a_peer_that_does_not_read_is_not_listened_to() {
+fn requests_of_a_peer_that_does_not_read_are_not_accepted() {
     let mut server = server(1);
     hello(&mut server);
     run(&mut server, spec("kv"));

@@ -1,4 +1,4 @@
-//! Anything in any order.
+//! Random sequences of requests and events.
 
 use super::*;
 use crate::cells::SCRUB_SLICE;
@@ -8,7 +8,7 @@ use isola_abi::id::CoreId;
 use isola_abi::management::{CoreOwner, CorePlacement, ImageInfo, LendingSpec};
 use proptest::prelude::*;
 
-/// What a peer may ask, right or wrong, and what else may happen meanwhile.
+/// A valid or invalid request, or another event.
 #[derive(Clone, Debug)]
 enum Step {
     Ask(RequestBody),
@@ -18,11 +18,11 @@ enum Step {
     Request(u8, u64, u64),
     Time(u64),
     Lose(u32),
-    /// Cells do not carry out what their cores are ordered.
+    /// The cells' cores ignore orders from here on.
     Deafen,
-    /// They do, late.
+    /// The cells' cores carry out their orders.
     Obey,
-    /// A cell's own cores request for another one.
+    /// A cell's own cores request another one.
     CoreRequest(u8),
 }
 
@@ -84,7 +84,7 @@ fn any_request() -> impl Strategy<Value = RequestBody> {
     ]
 }
 
-/// Of every length around the bounds of what is entered.
+/// Returns texts of lengths around the limits of journal entries.
 fn any_text() -> impl Strategy<Value = String> {
     (0usize..300).prop_map(|len| "t".repeat(len))
 }
@@ -123,7 +123,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Has every core of every cell carry out what it was ordered.
+/// Makes every core of every cell carry out its order.
 fn obey(server: &mut Server<FakeMachine>) {
     let effects = server.cells().effects();
     effects.cells_are_deaf = false;
@@ -132,7 +132,7 @@ fn obey(server: &mut Server<FakeMachine>) {
     }
 }
 
-/// Every core is whose cell has it and says so, all memory has one owner, and no device is two cells'.
+/// Checks that every core's owner agrees with the cells, all memory has one owner, and no device has two.
 fn has_one_owner_each(server: &mut Server<FakeMachine>) -> Result<(), TestCaseError> {
     let cells = server.cells();
     let machine = cells.machine();
@@ -153,7 +153,11 @@ fn has_one_owner_each(server: &mut Server<FakeMachine>) -> Result<(), TestCaseEr
         held.sort_unstable();
         prop_assert_eq!(owned, held, "{}", info.spec.name);
         let is_kept = |image: &ImageInfo| image.digest == info.spec.image && image.cells > 0;
-        prop_assert!(has_ended || cells.images().iter().any(is_kept), "{} stands on nothing", info.spec.name);
+        prop_assert!(
+            has_ended || cells.images().iter().any(is_kept),
+            "the image of {} is not stored",
+            info.spec.name
+        );
         devices += u32::from(info.spec.network != NetworkSpec::None && !has_ended);
         for loan in &info.loans {
             prop_assert!(!has_ended && loan.from.as_ref() != Some(&info.spec.name));
@@ -162,7 +166,7 @@ fn has_one_owner_each(server: &mut Server<FakeMachine>) -> Result<(), TestCaseEr
     for core in &machine.cores {
         let CoreOwner::OnItsWay(to) = core.owner else { continue };
         let is_there = cells.info(to).is_some_and(|info| !info.state.has_ended());
-        prop_assert!(is_there, "core {} goes to {to}, which is not there", core.id);
+        prop_assert!(is_there, "core {} is reserved for {to}, which does not exist", core.id);
     }
     prop_assert!(devices <= machine.devices_total);
     Ok(())
@@ -171,10 +175,10 @@ fn has_one_owner_each(server: &mut Server<FakeMachine>) -> Result<(), TestCaseEr
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// Whatever is asked and whatever cells do, nothing panics, and once all cells are destroyed everything is
-    /// back but what was in the hands of a core that did not come back.
+    /// For all requests and all behaviour of cells: the supervisor does not panic, and once all cells are destroyed,
+    /// all resources are free except those that a lost core could access.
     #[test]
-    fn nothing_is_forgotten(steps in proptest::collection::vec(any_step(), 1..60)) {
+    fn all_resources_are_free_after_random_requests(steps in proptest::collection::vec(any_step(), 1..60)) {
         let mut server = server(3);
         hello(&mut server);
         for step in steps {
@@ -229,7 +233,7 @@ proptest! {
                     }
                 }
             }
-            // No call scrubs, but that a core's stacks may take the first chunk that is zero at all.
+            // No call scrubs, except that a core's stacks may take the first zero chunk.
             let by_calls = server.cells().effects().scrubbed() - scrubbed;
             prop_assert!(by_calls <= CHUNK, "{by_calls} bytes");
             server.work();
@@ -263,7 +267,7 @@ proptest! {
         } else {
             prop_assert!(machine.devices_free + lost as u32 >= machine.devices_total);
         }
-        // Loans end with the cells, which is looked at with the next tick.
+        // Loans end with the cells; the next tick removes them.
         server.tick();
         prop_assert_eq!(server.next_deadline_ns(), None);
     }

@@ -1,5 +1,5 @@
-//! The network device: frames that clients have made to the cell, and the cell's frames to nowhere, but that answers are
-//! counted. Clients know what the cell answers: only the first numbers of its connections are read.
+//! A network device in software. Clients put frames on it for the cell; it counts the cell's frames and drops them. The
+//! clients know the cell's answers, so they need only the first sequence number of a connection.
 
 use alloc::collections::VecDeque;
 use core::net::Ipv4Addr;
@@ -22,29 +22,29 @@ const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const CELL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// Bytes of a request, and of its answer.
+/// The bytes of a request, and of its answer.
 const MESSAGE_BYTES: u32 = 64;
 
-/// Where things are in a frame of the cell's.
+/// Offsets and constants in the cell's frames.
 const ARP: [u8; 2] = [8, 6];
 const TCP: usize = 34;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// Passes of the loop that an answer may take.
+/// The most passes of the loop until an answer.
 const PATIENCE: u32 = 1_000;
 
 static WIRE: Mutex<Wire> = Mutex::new(Wire { to_cell: VecDeque::new(), answers: 0, first: 0 });
 
 struct Wire {
     to_cell: VecDeque<IoBuf>,
-    /// Frames of the cell's since the last [`deliver`].
+    /// The number of the cell's frames since the last [`deliver`].
     answers: usize,
-    /// The number with which the cell began its last connection.
+    /// The first sequence number of the cell's last connection.
     first: u32,
 }
 
-/// The network manager.
+/// The network manager, which opens this device.
 pub struct Link;
 
 impl NetworkManager for Link {
@@ -106,7 +106,7 @@ impl NetworkQueue for Queue {
     fn disable_interrupts(&mut self) {}
 }
 
-/// Has the cell receive all that was sent to it, in one event, and waits until it has sent so many frames.
+/// Makes the cell receive all frames for it in one event, and waits until it has sent `answers` frames.
 pub async fn deliver(answers: usize) {
     WIRE.lock().answers = 0;
     platform().interrupt(current_core(), VECTOR);
@@ -123,7 +123,7 @@ pub async fn deliver(answers: usize) {
 pub struct Client {
     from: u16,
     to: u16,
-    /// The next number of this side, and of the cell's.
+    /// The next sequence number of this end, and of the cell's.
     sent: u32,
     received: u32,
 }
@@ -141,14 +141,14 @@ impl Client {
         Some(client)
     }
 
-    /// Sends a request, which acknowledges the answer to the one before.
+    /// Sends a request, which acknowledges the previous answer.
     pub fn ask(&mut self) {
         self.put(ACK, MESSAGE_BYTES);
         self.sent = self.sent.wrapping_add(MESSAGE_BYTES);
         self.received = self.received.wrapping_add(MESSAGE_BYTES);
     }
 
-    /// Puts a segment with so many bytes of data on the wire.
+    /// Puts a segment with `data` bytes of data on the wire.
     fn put(&self, flags: u8, data: u32) {
         let len = 40 + data as u16;
         let mut ip = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -166,14 +166,14 @@ impl Client {
         frame.extend(self.to.to_be_bytes());
         frame.extend(self.sent.to_be_bytes());
         frame.extend(self.received.to_be_bytes());
-        // The length of the header, the flags, the window; the device has looked at the checksum.
+        // Header length, flags and window; the device reports the checksum as valid.
         frame.extend([5 << 4, flags, 0xff, 0xff, 0, 0, 0, 0]);
         frame.resize(frame.len() + data as usize, b'e');
         WIRE.lock().to_cell.push_back(IoBuf::from(frame));
     }
 }
 
-/// The client's answer to the cell's question for its hardware address.
+/// Returns the client's answer to the cell's ARP request.
 fn arp_reply() -> IoBuf {
     let mut frame = [CELL_MAC, CLIENT_MAC].concat();
     frame.extend(ARP);

@@ -1,12 +1,12 @@
-//! A test image: two activities, `light` and `heavy`, each with an echo service, and clients of both at the other end of a
-//! network device in software. Says what a pattern of requests has cost each of them, and ends.
+//! A test image: two activities, `light` and `heavy`, each with an echo service, and clients of both at the other end
+//! of a network device in software. It prints the cycles charged to each for several patterns of requests, and ends.
 //!
 //! ```text
 //! PATTERN: light CYCLES, heavy CYCLES, infrastructure CYCLES, own CYCLES and CYCLES
 //! ```
 //!
-//! On a machine whose clocks go by its instructions the cycles are those, and the same in each run. Both services do the same
-//! for a request, but that `heavy` does some work of its own besides; both measure that themselves.
+//! On a machine whose clocks count instructions, the cycles are instructions and the same in each run. Both services do
+//! the same for a request, except that `heavy` does additional work; both measure their own cycles.
 #![no_std]
 #![no_main]
 
@@ -26,22 +26,23 @@ use link::{Client, Link};
 
 isola::app!(main, components: components);
 
-/// Requests of each kind, in a pattern.
+/// The rounds of a pattern that are measured.
 const ROUNDS: u64 = 500;
 
-/// Rounds before those that count.
+/// The rounds before the measured ones.
 const WARM_UP: u64 = 20;
 
 const LIGHT_PORT: u16 = 1;
 const HEAVY_PORT: u16 = 2;
 
-/// Clients of each service.
+/// The clients of each service.
 const CLIENTS: u16 = 3;
 
-/// Turns of a loop that `heavy` does for a request.
+/// The iterations of a loop that `heavy` runs for a request.
 const TURNS: u64 = 1_000;
 
-/// Which client sends in each event of a round: `l` and `h` for one of `light` and of `heavy`, a space between events.
+/// The clients that send in each event of a round: `l` and `h` for one of `light` and of `heavy`, a space between
+/// events.
 const PATTERNS: [(&str, &str); 6] = [
     ("alone", "l h"),
     ("first of four", "lhhh"),
@@ -51,14 +52,14 @@ const PATTERNS: [(&str, &str); 6] = [
     ("in turns", "lhlhlh"),
 ];
 
-/// What the services have measured of themselves: `light`, `heavy`.
+/// The cycles that the services have measured themselves: `light`, `heavy`.
 static OWN_CYCLES: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 fn components() -> Result<(), InUse> {
     NETWORK_MANAGER.replace(|| Box::new(Link))
 }
 
-/// Serves echo, and does so many turns of a loop for each request.
+/// An echo service that runs a number of iterations of a loop for each request.
 struct Service {
     turns: u64,
     own_cycles: &'static AtomicU64,
@@ -87,7 +88,7 @@ async fn main(_: Arguments) -> ExitCode {
         [(light, LIGHT_PORT, 0, &OWN_CYCLES[0]), (heavy, HEAVY_PORT, TURNS, &OWN_CYCLES[1])]
     {
         let accept = move |_: &TcpConnection| Service { turns, own_cycles };
-        // A port that is taken is one at which no client is answered.
+        // If the port is taken, no client gets an answer.
         Event::new()
             .charged_to(activity)
             .spawn(move || _ = listen_with(port, 8, accept).map(core::mem::forget));
@@ -118,7 +119,7 @@ async fn main(_: Arguments) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Plays a pattern so often.
+/// Plays a pattern `count` times.
 async fn rounds(clients: &mut [Client], pattern: &str, count: u64) {
     let (light, heavy) = clients.split_at_mut(CLIENTS.into());
     for _ in 0..count {
@@ -134,7 +135,7 @@ async fn rounds(clients: &mut [Client], pattern: &str, count: u64) {
     }
 }
 
-/// What this core has charged to these activities, and what the services have measured of themselves.
+/// Returns the cycles that this core has charged to the activities, and those that the services have measured.
 fn counted(activities: [ActivityId; 3]) -> [u64; 5] {
     let used = platform().ledger().core(current_core().0 as usize);
     let [a, b, c] = activities.map(|activity| used[activity.0 as usize].cycles.load(Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! A cell that asks for more memory than it began with.
+//! A cell that requests memory.
 
 use crate::check_memory;
 use crate::said::{exit, print, say};
@@ -8,17 +8,17 @@ use isola_abi::id::NodeId;
 use isola_abi::report::CellPhase;
 use isola_machine::cell;
 
-/// What is done with the memory that has come.
+/// The use of the granted memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// Each of its words is looked at, and written to.
+    /// All words are checked and written.
     All,
-    /// Nothing: the core only waits for more.
+    /// The memory is not used; the core only waits for more.
     Nothing,
 }
 
-/// Asks for memory until it is refused, in chunks of up to so many MiB. Exits with the number of words that were not
-/// zero in what it got, as far as it looked.
+/// Requests memory until a request is refused, in blocks of up to `mib` MiB. Exits with the number of nonzero words in
+/// the memory that it checked.
 pub fn go(descriptor: &Descriptor, mib: u64, used: Use) -> ! {
     let mut bytes = descriptor.memory_bytes;
     let mut dirty = 0;
@@ -32,7 +32,7 @@ pub fn go(descriptor: &Descriptor, mib: u64, used: Use) -> ! {
             core::hint::spin_loop();
         };
         let Answer::Refused(refusal) = answer else {
-            let (node, memory) = cell::take_grown().expect("what was given is there");
+            let (node, memory) = cell::take_grown().expect("the granted block is in the live words");
             bytes += memory.len() as u64;
             if used == Use::All {
                 dirty += check_memory([(node, memory)]);
@@ -41,7 +41,7 @@ pub fn go(descriptor: &Descriptor, mib: u64, used: Use) -> ! {
         };
         break refusal;
     };
-    assert!(cell::take_grown().is_none(), "there is no more than was told");
+    assert!(cell::take_grown().is_none(), "there is no block without an answer");
     print(format_args!("{} MiB in the end: {refusal:?}\n", bytes >> 20));
     exit(dirty)
 }

@@ -1,5 +1,4 @@
-//! A test image: a cell on nothing but the machine layer, that does what its first argument says. Most of that
-//! is to go wrong.
+//! A test image: a cell on the machine layer alone. Its first argument selects an action, in most cases a failure.
 #![no_std]
 #![no_main]
 
@@ -26,15 +25,15 @@ use said::{exit, print, say};
 isola_machine::cell_image!(entry);
 isola_machine::static_heap!(256 << 10);
 
-/// The interrupt by which the first core wakes another, and another tells the first that it woke.
+/// The interrupt by which the first core wakes another, and another signals the first that it woke.
 const WAKE_VECTOR: u8 = FIRST_FREE_VECTOR;
-/// The interrupt of the timer.
+/// The timer's interrupt.
 const TIMER_VECTOR: u8 = FIRST_FREE_VECTOR + 1;
 
-/// Whether the other cores shall wake. Interrupts only have them look: one that comes before a core is in the
+/// Whether the other cores should wake. Interrupts only make them check it, as an interrupt before a core is in the
 /// cell is lost.
 static WAKE: AtomicBool = AtomicBool::new(false);
-/// How many have.
+/// The number of cores that have woken.
 static WOKEN: AtomicU32 = AtomicU32::new(0);
 static TIMER: AtomicBool = AtomicBool::new(false);
 
@@ -46,11 +45,11 @@ fn panic(info: &PanicInfo<'_>) -> ! {
 fn on_interrupt(vector: u8) {
     match vector {
         TIMER_VECTOR => TIMER.store(true, Ordering::Relaxed),
-        // What they are about is looked at behind the halt.
+        // The code after the halt acts on these interrupts.
         WAKE_VECTOR | REQUEST_VECTOR => {}
-        // A neighbour strikes.
+        // Vectors that the action `strike` of another cell sends.
         16..FIRST_INTERRUPT => {}
-        other => panic!("interrupt {other:#x} that nobody asked for"),
+        other => panic!("unexpected interrupt {other:#x}"),
     }
 }
 
@@ -91,7 +90,7 @@ fn entry(core_index: u64) -> ! {
     }
 }
 
-/// What the cores but the first do: halt until they are woken, then tell the first one, and halt again.
+/// The code of all cores but the first: halts until woken, signals the first core, and halts again.
 fn other_core(index: usize) -> ! {
     cell::enter_place(said::authority(), index);
     while !WAKE.load(Ordering::SeqCst) {
@@ -118,7 +117,7 @@ fn serve() -> ! {
     exit(0)
 }
 
-/// Has the supervisor see whether it stands still, all the time, until it is asked to stop.
+/// Makes the supervisor check itself for a hang, by repeated NMIs, until it is asked to stop.
 fn rouse(descriptor: &Descriptor) -> ! {
     while cell::request() != Request::Stop {
         clock::spin_us(&descriptor.clock, 20_000);
@@ -136,7 +135,7 @@ fn print_lines(count: u64) -> ! {
     exit(0)
 }
 
-/// Wakes the other cores and exits with the number of those that answered.
+/// Wakes the other cores, and exits with the number of those that answered.
 fn wake_cores(descriptor: &Descriptor) -> ! {
     let others = descriptor.cores.iter().skip(1);
     WAKE.store(true, Ordering::SeqCst);
@@ -160,8 +159,8 @@ fn wait_for_timer(descriptor: &Descriptor, ms: u64) -> ! {
     exit(i32::from(took_ms + 1 < ms))
 }
 
-/// Returns how often devices are told something else than that they may read code, constants and variables, and write to
-/// variables alone.
+/// Returns the number of errors in the rules that devices may read code, constants and variables, and write to
+/// variables only.
 fn lend_image() -> i32 {
     static CONSTANT: [u8; 8] = *b"constant";
     let code = entry as fn(u64) -> ! as *const u8;
@@ -173,7 +172,7 @@ fn lend_image() -> i32 {
     reads.iter().chain(&writes).zip(expected).map(|(may, expected)| i32::from(*may != expected)).sum()
 }
 
-/// Returns the number of words that were not zero, and leaves something in every page.
+/// Returns the number of nonzero words, and makes every page nonzero.
 fn check_memory(pool: impl IntoIterator<Item = (NodeId, &'static mut [u8])>) -> i32 {
     let mut dirty = 0;
     for (_, memory) in pool {

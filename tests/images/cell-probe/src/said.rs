@@ -1,4 +1,4 @@
-//! What the cell says of itself: phase, console, crash.
+//! Writes the cell's report: phase, console, crash.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
@@ -12,27 +12,27 @@ use isola_machine::interrupts::{ExceptionFrame, vector};
 use isola_machine::{backtrace, cpu, power};
 use spin::Once;
 
-/// The cores' APIC ids, by index, and how many there are.
+/// The cores' APIC ids, by index, and their number.
 static CORES: [AtomicU32; MAX_CORES] = [const { AtomicU32::new(0) }; MAX_CORES];
 static CORE_COUNT: AtomicU32 = AtomicU32::new(0);
-/// The supervisor's doorbell; vector 0 where there is none.
+/// The destination of notifications to the supervisor; vector 0 if there is none.
 static BELL_CORE: AtomicU32 = AtomicU32::new(0);
 static BELL_VECTOR: AtomicU8 = AtomicU8::new(0);
 
-/// For all cores, and for handlers. Empty until the first core has opened the cell.
+/// The authority for all cores and handlers. Empty until the first core has opened the cell.
 static AUTHORITY: Once<Authority> = Once::new();
 
-/// Keeps the cell's authority for all cores.
+/// Stores the cell's authority for all cores.
 pub fn open(authority: Authority) -> Authority {
     *AUTHORITY.call_once(|| authority)
 }
 
-/// The cell's authority; waits until the first core has opened the cell.
+/// Returns the cell's authority. Waits until the first core has opened the cell.
 pub fn authority() -> Authority {
     *AUTHORITY.wait()
 }
 
-/// Notes whom to ring.
+/// Records the destination of notifications.
 pub fn begin(descriptor: &Descriptor) {
     for (place, core) in CORES.iter().zip(&descriptor.cores) {
         place.store(core.apic.0, Ordering::Relaxed);
@@ -45,12 +45,12 @@ pub fn begin(descriptor: &Descriptor) {
     report().version.store(isola_abi::VERSION, Ordering::Relaxed);
 }
 
-/// The core that starts the cell.
+/// Returns the core that starts the cell.
 pub fn first_core() -> ApicId {
     ApicId(CORES[0].load(Ordering::Relaxed))
 }
 
-/// Says how far the cell has come.
+/// Reports the cell's phase, and notifies the supervisor.
 pub fn say(phase: CellPhase) {
     report().phase.store(phase as u32, Ordering::Release);
     ring();
@@ -63,14 +63,14 @@ fn ring() {
     }
 }
 
-/// Says what a core does.
+/// Reports a core's phase.
 pub fn core_phase(index: usize, phase: CorePhase) {
     if let Some(core) = report().cores.get(index) {
         core.phase.store(phase as u32, Ordering::Relaxed);
     }
 }
 
-/// Says that the first core's loop came by.
+/// Counts a pass of the first core's loop in the report.
 pub fn pass() {
     report().cores[0].passes.fetch_add(1, Ordering::Relaxed);
 }
@@ -82,7 +82,7 @@ pub fn exit(code: i32) -> ! {
     power::stop()
 }
 
-/// Prints. Rings when half of the ring has not been read.
+/// Prints to the console. Notifies the supervisor if it has not read half of the ring.
 pub fn print(text: fmt::Arguments<'_>) {
     let _ = Console.write_fmt(text);
     let ring_state = &report().console;
@@ -109,7 +109,7 @@ impl Write for Console {
     }
 }
 
-/// Where something went wrong.
+/// The context of a crash.
 #[derive(Default)]
 pub struct Place {
     vector: u32,
@@ -121,13 +121,13 @@ pub struct Place {
 }
 
 impl Place {
-    /// Where this is called.
+    /// Returns the context of the caller.
     pub fn here() -> Self {
         Self { frame_pointer: backtrace::frame_pointer(), ..Self::default() }
     }
 }
 
-/// What is done at an exception.
+/// The exception handler.
 pub fn exception(frame: &ExceptionFrame) -> ! {
     let kind = match frame.vector {
         vector::NON_MASKABLE => CrashKind::Hang,
@@ -145,7 +145,7 @@ pub fn exception(frame: &ExceptionFrame) -> ! {
     crash(kind, &place, format_args!("{}", frame.name()))
 }
 
-/// Reports that the cell went wrong, if no other core has, and stops this core.
+/// Reports a crash, if no other core has, and stops this core.
 pub fn crash(kind: CrashKind, place: &Place, message: fmt::Arguments<'_>) -> ! {
     let record = &report().crash;
     let here = local::id();

@@ -1,4 +1,4 @@
-//! All the ways in which a cell can go wrong.
+//! The failures of a cell.
 
 use crate::said::{self, print};
 use core::hint::black_box;
@@ -13,7 +13,7 @@ use isola_machine::fault_injection::{InjectedFault, inject, offer_and_keep, send
 use isola_machine::interrupts::{self, NonMaskable, SPURIOUS_VECTOR};
 use isola_machine::{cpu, power};
 
-/// Goes wrong in the way of that name.
+/// Causes the failure with that name.
 pub fn go(way: &str, number: u64) -> ! {
     match way {
         "panic" => panic!("number {number} is unlucky"),
@@ -48,7 +48,7 @@ fn overflow(number: u64) -> u64 {
     overflow(frame[7] + 1) + frame[3]
 }
 
-/// Runs, and never lets an interrupt in.
+/// Runs with interrupts disabled.
 #[inline(never)]
 fn spin() -> ! {
     said::core_phase(0, CorePhase::Running);
@@ -57,7 +57,7 @@ fn spin() -> ! {
     }
 }
 
-/// Runs, and its loop comes by.
+/// Runs, with passes of its loop.
 fn busy() -> ! {
     said::core_phase(0, CorePhase::Running);
     loop {
@@ -66,7 +66,7 @@ fn busy() -> ! {
     }
 }
 
-/// Rings and prints without end.
+/// Prints and notifies the supervisor endlessly.
 fn flood() -> ! {
     loop {
         print(format_args!("{:01000}\n", 0));
@@ -74,7 +74,7 @@ fn flood() -> ! {
     }
 }
 
-/// Fills its report with nonsense, then says that it crashed.
+/// Fills the report with invalid values, then reports a crash.
 fn lie() -> ! {
     let report = report();
     report.activity_count.store(u32::MAX, Ordering::Relaxed);
@@ -100,14 +100,14 @@ fn lie() -> ! {
     power::stop()
 }
 
-/// Requests for memory without end, as much as there is and more, and does not look at what it gets.
+/// Requests memory endlessly, with valid and invalid sizes, and ignores the answers.
 fn greed() -> ! {
     for number in 0_u64.. {
         let sizes = [0, 1, 2 << 20, 3 << 20, 1 << 30, (1 << 30) + 1, u64::MAX - 1, u64::MAX];
         let [least, most] = [number, number / 8].map(|number| sizes[(number % 8) as usize]);
         cell::request_memory(least, most, NodeId(number as u32));
         if number % 3 == 0 {
-            // As if it had never been made, or been made already.
+            // The number of an earlier request, or of none.
             report().memory_request.number.store(number as u32 % 5, Ordering::Release);
         }
         said::say(CellPhase::Running);
@@ -115,8 +115,8 @@ fn greed() -> ! {
     unreachable!("numbers have no end")
 }
 
-/// Interrupts all other cores of a machine of so many with each vector that exceptions have, and with that of spurious
-/// interrupts, again and again.
+/// Sends each exception vector and the spurious vector as an interrupt to all other cores of a machine with `cores`
+/// cores, repeatedly.
 fn strike(cores: u64) -> ! {
     for _ in 0..20 {
         for vector in (16..32).chain([SPURIOUS_VECTOR]) {
@@ -131,8 +131,7 @@ fn strike(cores: u64) -> ! {
     said::exit(0)
 }
 
-/// Gives memory back that it goes on reading, says whatever the supervisor wants to hear of that, and never forgets where it
-/// was.
+/// Offers memory and continues to read it: acknowledges all requests of the supervisor, but does not unmap the memory.
 pub fn remember(cell: Cell) -> ! {
     let stop_if_asked = |frame: &_| match suspended::non_maskable(said::authority(), frame, || {}) {
         Asked::Stop => NonMaskable::Fatal,

@@ -1,7 +1,7 @@
-//! A test image: the library OS's conformance checks, as an application of a cell. Says of each whether it holds, and
-//! ends with exit code 0 where all do.
+//! A test image: the library OS's conformance checks, as an application of a cell. Prints the result of each check, and
+//! ends with exit code 0 if all pass.
 //!
-//! `conformance-image [IP:PORT]`, where somebody sends back what comes there by TCP and UDP.
+//! Usage: `conformance-image [IP:PORT]`, with the address of an echo server for TCP and UDP.
 #![no_std]
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! The network, with a peer that sends back what it gets: on the host, which is at the same address for a cell in QEMU and
-//! for one in a process. The application has a network manager of its own, which counts frames.
+//! Checks of the network with an echo server on the host, which has the same address for a cell in QEMU and for one in
+//! a process. The application has its own network manager, which counts frames.
 
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -14,16 +14,16 @@ use isola::net::{
 };
 use isola::prelude::*;
 
-/// Bytes that each connection carries there and back.
+/// The bytes that each connection sends, and receives back.
 const LEN: usize = 100_000;
 
-/// The port by which datagrams are exchanged.
+/// The local port for datagrams.
 const OWN_PORT: u16 = 5_353;
 
 static RECEIVED: AtomicUsize = AtomicUsize::new(0);
 static SENT: AtomicUsize = AtomicUsize::new(0);
 
-/// Puts the application's network manager in the place of Isola's.
+/// Replaces Isola's network manager by the application's.
 pub fn components() -> Result<(), InUse> {
     NETWORK_MANAGER.replace(|| Box::new(Counted))
 }
@@ -50,7 +50,8 @@ impl Filter for Counter {
     }
 }
 
-/// Checks the network with the peer at `peer`; says what does not hold. What is sent is in pieces, as memory is cut up.
+/// Checks the network with the echo server at `peer`. Memory is fragmented, so sent data is in pieces. Returns an error
+/// for the first failed check.
 pub async fn check(peer: SocketAddr) -> Result<(), String> {
     wait_for_address().await;
     let _held = isola_conformance::cut_up_memory();
@@ -84,7 +85,7 @@ async fn stream(peer: SocketAddr, part: usize) -> Result<(), String> {
 async fn datagrams(peer: SocketAddr) -> Result<(), String> {
     let socket = UdpSocket::bind(OWN_PORT).map_err(|error| error.to_string())?;
     for turn in 0..20_u8 {
-        // A datagram may get lost: it is sent again.
+        // A lost datagram is sent again.
         loop {
             let data = IoBuf::copy_from_slice(&[turn; 64]);
             socket.send_to(peer, data.into()).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Calls: of an Ebb, and of what it is compared with (EbbRT 4.1.1). The method does nothing that the compiler can know of.
+//! Costs of calls: of an Ebb, and of alternatives (EbbRT 4.1.1). The method's effect is unknown to the compiler.
 
 use crate::say;
 use core::cell::Cell;
@@ -6,7 +6,7 @@ use core::hint::black_box;
 use isola::ebbs::{DynamicEbb, Ebb, Representative, RootedRepresentative, cycles};
 use isola::prelude::*;
 
-/// Calls of a round.
+/// The calls of a round.
 const CALLS: u64 = 1_000;
 
 const ROUNDS: u32 = 1_000;
@@ -61,7 +61,7 @@ impl Virtual for Other {
     }
 }
 
-/// Takes the figures.
+/// Measures all kinds of calls.
 pub fn measure() {
     let object = <Object as Representative>::create();
     let object = black_box(&object);
@@ -69,7 +69,7 @@ pub fn measure() {
     let chosen = black_box(objects)[black_box(0)];
     round("call-inlined", || object.inlined());
     round("call-ebb", || EBB.inlined());
-    // Looked up for each call, as where there is but one call in an event.
+    // With a lookup for each call, as in an event with a single call.
     round("call-ebb-afresh", || black_box(&EBB).inlined());
     round("call-inlined-afresh", || black_box(object).inlined());
     round("call-not-inlined", || object.not_inlined());

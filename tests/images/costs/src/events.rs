@@ -1,4 +1,4 @@
-//! Events: from who makes one, or from what happens, to the handler.
+//! Costs of events: from the creation of an event, or from its cause, to the handler.
 
 use crate::say;
 use alloc::rc::Rc;
@@ -12,15 +12,15 @@ use isola::events::interrupt::allocate_interrupt;
 use isola::events::{Alarm, now, spawn, spawn_on, spawn_task, start_task, yield_now};
 use isola_ebbs::platform;
 
-/// Things done in a round.
+/// The operations of a round.
 const COUNT: u64 = 10_000;
 
 const ROUNDS: u32 = 20;
 
-/// How far in the future alarms are set: long enough that setting one is over.
+/// The time by which alarms are in the future: longer than setting one takes.
 const AHEAD: Duration = Duration::from_micros(50);
 
-/// Takes the figures.
+/// Measures all kinds of events.
 pub async fn measure() {
     let mut least = [u64::MAX; 6];
     for _ in 0..ROUNDS {
@@ -39,14 +39,14 @@ pub async fn measure() {
     }
 }
 
-/// How fast the cycle counter runs.
+/// Returns the rate of the cycle counter.
 pub fn cycles_per_second() -> u64 {
     let clock = platform().clock();
     let here = now();
     clock.cycles(here + Duration::from_secs(1)) - clock.cycles(here)
 }
 
-/// An event that makes the next.
+/// An event that creates the next one.
 async fn chain() -> u64 {
     fn next(left: u64, done: Rc<Cell<bool>>) {
         match left {
@@ -73,7 +73,7 @@ async fn tasks() -> u64 {
     cycles() - start
 }
 
-/// Tasks that are ready at once: no trip through the queue.
+/// Tasks that are ready at once, and are not queued.
 fn started() -> u64 {
     let start = cycles();
     for _ in 0..COUNT {
@@ -90,7 +90,7 @@ async fn yields() -> u64 {
     cycles() - start
 }
 
-/// From raising an interrupt on this core to its handler.
+/// Raises an interrupt on this core, up to its handler.
 async fn interrupts() -> u64 {
     let at = Rc::new(Cell::new(0));
     let handled = at.clone();
@@ -108,8 +108,8 @@ async fn interrupts() -> u64 {
     sum
 }
 
-/// From the moment that an alarm is set for to its handler, on a core that has nothing else to do: it is halted, and the
-/// hardware's timer ends that. The least of a hundred, for all.
+/// The time from an alarm's deadline to its handler, on an idle core: the core is halted until the hardware timer's
+/// interrupt. Uses the least of a hundred for all.
 async fn alarms() -> u64 {
     let mut least = u64::MAX;
     for _ in 0..100 {
@@ -119,14 +119,14 @@ async fn alarms() -> u64 {
         let deadline = now() + AHEAD;
         let due = platform().clock().cycles(deadline);
         alarm.set(Some(deadline));
-        // Awake again some time later, by another alarm.
+        // Another alarm wakes this task later.
         isola::events::sleep_until(deadline + AHEAD).await;
         least = least.min(at.get().saturating_sub(due));
     }
     least.saturating_mul(COUNT)
 }
 
-/// An event on another core, and what it answers with; both are awake.
+/// An event on another core, and its answer; both cores are awake.
 async fn other_core() -> u64 {
     const TRIPS: u64 = 500;
     let start = cycles();

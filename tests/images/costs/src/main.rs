@@ -1,7 +1,8 @@
-//! A test image: what the library OS itself costs. Says `NAME: N`, in hundredths of a cycle of the cycle counter, and ends.
+//! A test image: the costs of the library OS itself. Prints `NAME: N`, in hundredths of a cycle of the cycle counter,
+//! and ends.
 //!
-//! In a process the counter counts time. On a machine whose clocks go by its instructions it counts those. Each figure is
-//! the least of several rounds, as whatever else the host does only adds.
+//! In a process the counter counts time; on a machine whose clocks count instructions, instructions. Each figure is the
+//! least of several rounds, as other work of the host can only add to it.
 #![no_std]
 #![no_main]
 
@@ -20,7 +21,7 @@ async fn main(_: Arguments) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Says a figure: `cycles` for `count` times.
+/// Prints a figure: `cycles` for `count` operations.
 fn say(name: &str, cycles: u64, count: u64) {
     println!("{name}: {}", cycles * 100 / count);
 }

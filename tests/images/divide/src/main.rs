@@ -1,8 +1,8 @@
-//! A test image: divides the machine, and gets everything back. It is given a cell image as a module
-//! (QEMU: `-initrd`), and how often to do it as an argument.
+//! A test image: allocates the machine to cells and takes all resources back. It gets a cell image as a module (QEMU:
+//! `-initrd`), and the number of rounds as an argument.
 //!
-//! Each round builds a cell of all memory but a little and all cores but its own, has it end in one of the ways
-//! that there are, takes everything back, and looks whether it is all there and nothing is left in it.
+//! Each round builds a cell with nearly all memory and all other cores, ends it in one of several ways, takes all
+//! resources back, and checks that all came back and the memory is zero.
 #![no_std]
 #![no_main]
 
@@ -35,7 +35,7 @@ const TIMER_VECTOR: u8 = 0x51;
 
 static DOORBELLS: AtomicU32 = AtomicU32::new(0);
 
-/// What the cell is told, and what comes of it.
+/// The cell's argument, and the expected end.
 const ENDS: [(&str, End); 13] = [
     ("exit", End::Exits),
     ("spin", End::Hangs),
@@ -92,7 +92,7 @@ fn main(mut machine: Machine) -> ! {
     power::exit(machine.authority, 0)
 }
 
-/// Where memory is, whatever regions it is in.
+/// Returns the ranges of memory, with adjacent regions joined.
 fn joined(memory: &[Region]) -> Vec<PhysRange> {
     let mut ranges: Vec<PhysRange> = memory.iter().map(Region::range).collect();
     ranges.sort_by_key(|range| range.start);
@@ -175,7 +175,7 @@ fn run_cell(
     for device in machine.devices.iter_mut() {
         device.reset().expect("the device stops");
     }
-    let mut memory = space.dissolve().expect("nobody uses the space");
+    let mut memory = space.dissolve().expect("the space is not in use");
     memory.iter_mut().for_each(Region::scrub);
     (memory, cores)
 }
@@ -206,7 +206,7 @@ fn check_crash(report: &Report, kind: CrashKind, vector: u32) {
     assert!(depth >= 1, "a backtrace has at least the entry");
 }
 
-/// Waits, halting, a timer's millisecond at a time.
+/// Waits until `condition` holds, in halts of a millisecond.
 fn wait_for(machine: &Machine, what: &str, condition: impl Fn() -> bool) {
     let start = cpu::cycles();
     while !condition() {
@@ -216,7 +216,7 @@ fn wait_for(machine: &Machine, what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// What to build of an image that is trusted: tests make it.
+/// Returns the plan of a cell from a trusted image, made by the tests.
 fn plan<'a>(
     image: &'a [u8],
     memory: Vec<Region>,

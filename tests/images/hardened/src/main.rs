@@ -1,4 +1,4 @@
-//! A test image: an application that names its own allocator, and does wrong with memory what its argument says.
+//! A test image: an application that names its own allocator, and misuses memory as its argument says.
 #![no_std]
 #![no_main]
 
@@ -8,7 +8,7 @@ use isola::prelude::*;
 
 isola::app!(main, allocator: Hardened<CellHeap> = Hardened::new(CellHeap));
 
-/// The objects that are made meanwhile: more than are kept back.
+/// The number of objects allocated after the misuse: more than the allocator keeps in quarantine.
 const OTHERS: u64 = 1000;
 
 async fn main(arguments: Arguments) -> ExitCode {

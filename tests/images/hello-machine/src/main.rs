@@ -1,5 +1,5 @@
-//! A test image: says on the serial line what machine it found itself on, tries what it found, and ends the
-//! machine with exit code 0. The tests read the lines.
+//! A test image: prints the machine's properties on the serial line, tries its parts, and ends the machine with exit
+//! code 0. The tests read the lines.
 #![no_std]
 #![no_main]
 
@@ -34,7 +34,7 @@ fn on_interrupt(vector: u8) {
         IPI_VECTOR => {
             IPIS.fetch_add(1, Ordering::Relaxed);
         }
-        other => panic!("interrupt {other:#x} that nobody asked for"),
+        other => panic!("unexpected interrupt {other:#x}"),
     }
 }
 
@@ -92,7 +92,8 @@ fn is_told(machine: &Machine, word: &str) -> bool {
     machine.command_line.arguments.iter().any(|argument| argument == word)
 }
 
-/// Told to, resets the machine, if that has not happened before: if there is memory that is known to be zero.
+/// Resets the machine once, if the argument `reset-once` is given. Memory that is known to be zero shows that no reset
+/// has happened yet.
 fn reset_once(machine: &Machine) {
     if is_told(machine, "reset-once")
         && machine.memory.iter().any(|(_, region)| region.contents() == Contents::Zero)
@@ -114,7 +115,7 @@ fn try_timer(machine: &Machine) {
     serial_line!("timer: ok");
 }
 
-/// An interrupt that is pending before a window opens is handled in it, and so is one before a halt.
+/// An interrupt that is pending before an interrupt window is handled in it; likewise before a halt.
 fn try_own_interrupt(machine: &Machine) {
     local::send(machine.authority, local::id(), IPI_VECTOR);
     assert_eq!(IPIS.load(Ordering::Relaxed), 0, "interrupts come in windows alone");
@@ -128,7 +129,7 @@ fn try_own_interrupt(machine: &Machine) {
     serial_line!("interrupts: ok");
 }
 
-/// Each core does what it is told, a hundred times.
+/// Each core runs a function, a hundred times.
 fn try_cores(machine: &mut Machine) {
     for round in 1..=100 {
         for core in &mut machine.parked {
@@ -144,7 +145,7 @@ fn try_cores(machine: &mut Machine) {
     serial_line!("calls: ok");
 }
 
-/// All memory can be written and read back, and what is said to be zero is.
+/// All memory can be written and read back, and memory marked as zero is zero.
 fn try_memory(machine: &mut Machine) {
     let mut regions: Vec<_> = machine.memory.drain(..).map(|(_, region)| region).collect();
     for region in &mut regions {
@@ -162,7 +163,7 @@ fn try_memory(machine: &mut Machine) {
     serial_line!("memory: ok");
 }
 
-/// Whether all bytes are zero; looks at eight at a time.
+/// Returns whether all bytes are zero; compares eight at a time.
 fn is_zero(bytes: &[u8]) -> bool {
     let (words, _) = bytes.as_chunks::<8>();
     words.iter().all(|word| u64::from_ne_bytes(*word) == 0)

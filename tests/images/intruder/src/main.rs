@@ -1,7 +1,7 @@
-//! A test image: a cell that does what the network between cells does not allow.
+//! A test image: a cell that violates the rules of the network between cells.
 //!
-//! `intruder take IP PORT` gives itself an address, listens at the port, and answers `stolen` to all that come.
-//! `intruder call IP PORT` connects, and says whether it could.
+//! `intruder take IP PORT` assigns itself an address, listens at the port, and answers `stolen` to all clients.
+//! `intruder call IP PORT` connects, and prints whether that succeeded.
 #![no_std]
 #![no_main]
 
@@ -14,7 +14,7 @@ use isola::prelude::*;
 
 isola::app!(main);
 
-/// How long a call may take. Its first segment goes out three times meanwhile.
+/// The time limit of a call, in which TCP sends the first segment three times.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 async fn main(arguments: Arguments) -> ExitCode {

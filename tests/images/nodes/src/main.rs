@@ -1,4 +1,4 @@
-//! A test image: an application that looks where the memory is that its cores get; or, with `wakes`, how these wake.
+//! A test image: an application that checks on which node its cores' memory is; or, with `wakes`, how cores wake.
 #![no_std]
 #![no_main]
 
@@ -13,7 +13,7 @@ use isola_ebbs::platform;
 
 isola::app!(main);
 
-/// Objects of these sizes are made: of a class, and of whole pages.
+/// The sizes of the objects: one of a size class, one of whole pages.
 const SIZES: [usize; 2] = [1000, 100_000];
 
 async fn main(arguments: Arguments) -> ExitCode {
@@ -28,7 +28,7 @@ async fn main(arguments: Arguments) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Whether all that the core that runs gets is of its node.
+/// Returns whether all memory that this core allocates is on its node.
 fn all_near() -> bool {
     let core = current_core();
     let own = platform().descriptor().cores.get(core.0 as usize).map(|core| core.node);
@@ -37,7 +37,7 @@ fn all_near() -> bool {
     nodes.all(|node| Some(node) == own)
 }
 
-/// The node of the memory at that address; `None` where it is the image's, and not of the pool.
+/// Returns the node of the memory at `address`; `None` if it is not in the pool, but in the image.
 fn node_of(address: u64) -> Option<NodeId> {
     let address = PhysAddr(address.checked_sub(DIRECT_MAP)?);
     platform().descriptor().pool.iter().find(|range| range.memory.contains(address)).map(|range| range.node)

@@ -1,4 +1,4 @@
-//! Waking a core that halts: how many interrupts that takes, and how many cycles.
+//! The number of interrupts and cycles to wake a halted core.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -13,12 +13,12 @@ const OTHER: CoreIndex = CoreIndex(1);
 
 const WAKES: u64 = 200;
 
-/// When the other core ran what it was woken for, by the cycle counter; 0 until then.
+/// The cycle counter when the other core ran the event; 0 before.
 static RAN: AtomicU64 = AtomicU64::new(0);
 
-/// Wakes the other core again and again, each time when it halts.
+/// Wakes the other core repeatedly, each time after it has halted.
 pub async fn measure() {
-    // What ends a halt here is the timer's interrupt.
+    // Here the timer's interrupt ends the halt.
     for _ in 0..20 {
         sleep(Duration::from_millis(1)).await;
     }
@@ -33,7 +33,7 @@ pub async fn measure() {
     println!("{WAKES} wakes, {interrupts} interrupts, {least} cycles at least");
 }
 
-/// Cycles from an event's being made to its run on the other core.
+/// Returns the cycles from the creation of an event to its run on the other core.
 async fn wake(report: &CoreReport) -> u64 {
     let halts = || {
         let phase = report.phase.load(Ordering::Relaxed);
@@ -42,7 +42,7 @@ async fn wake(report: &CoreReport) -> u64 {
     while !halts() {
         yield_now().await;
     }
-    // From saying that it halts to halting takes it a moment.
+    // The core halts a moment after it reports that.
     let settled = cycles() + 20_000;
     while cycles() < settled {
         yield_now().await;

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use isola::console::{CellConsole, Console};
 use isola::prelude::*;
 
-/// Numbers the lines, from 1.
+/// A console that numbers lines from 1.
 #[derive(Default)]
 pub struct Numbered {
     printed: AtomicU32,

@@ -3,7 +3,7 @@
 use isola::events::alarms::{AlarmKey, Alarms, Ring};
 use isola::prelude::*;
 
-/// Alarms in no order: found by looking at all.
+/// Unordered alarms, found by linear search.
 #[derive(Default)]
 pub struct List(Vec<(AlarmKey, Ring)>);
 

@@ -1,5 +1,5 @@
-//! A test image: an application that puts an event manager, timers and a console of its own in the place of Isola's, and
-//! says what comes of it.
+//! A test image: an application that replaces Isola's event manager, timers and console by its own, and prints their
+//! effects.
 #![no_std]
 #![no_main]
 
@@ -21,7 +21,7 @@ use urgent_first::{URGENT, UrgentFirst};
 
 isola::app!(main, components: components);
 
-/// What was done, in the order in which it was.
+/// The completed events and alarms, in order.
 static DONE: Mutex<String> = Mutex::new(String::new());
 
 fn components() -> Result<(), InUse> {
@@ -38,7 +38,7 @@ async fn main(_: Arguments) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Makes four events, of which the last two are urgent.
+/// Creates four events, of which the last two are urgent.
 async fn events() -> String {
     let make = |event: Event, name: char| event.spawn(move || DONE.lock().push(name));
     make(Event::new(), 'a');
@@ -49,10 +49,10 @@ async fn events() -> String {
     core::mem::take(&mut DONE.lock())
 }
 
-/// Sleeps for four times, of which the last to begin are not the last to end.
+/// Begins four sleeps that end in another order.
 async fn alarms() -> String {
-    // All are set long before the first is due, however busy the machine is. Each is a task of its own: where several are
-    // due at once, they run in the order in which they were woken.
+    // All are set long before the first is due, even on a busy machine. Each is a task of its own: if several are due
+    // at once, they run in the order in which they were woken.
     let begin = now() + Duration::from_millis(200);
     let sleeps = [(3, 'w'), (1, 'x'), (4, 'y'), (2, 'z')].map(|(ms, name)| {
         spawn_task(async move {

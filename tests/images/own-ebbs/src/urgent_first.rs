@@ -1,12 +1,12 @@
-//! Events in two queues, of which one goes before the other.
+//! Two queues of events, one of which has priority.
 
 use isola::events::queue::{EventQueue, Fifo};
 use isola::events::{QueuedEvent, ResourceId};
 
-/// What is urgent.
+/// The resource of urgent events.
 pub const URGENT: ResourceId = ResourceId(1);
 
-/// Events at [`URGENT`] first, each kind in the order in which they were made.
+/// A queue that returns the events of [`URGENT`] first, each kind in the order of creation.
 #[derive(Default)]
 pub struct UrgentFirst {
     urgent: Fifo,

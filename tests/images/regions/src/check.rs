@@ -1,4 +1,4 @@
-//! What has to work.
+//! The checks of regions that must pass.
 
 use crate::{Numbered, PAGE};
 use core::hint::black_box;
@@ -9,7 +9,7 @@ use isola::regions::{Colored, OnDemand, PageSize, Pager, Prefault, Region, Stack
 
 const MIB: usize = 1 << 20;
 
-/// Tries everything; what is wrong panics.
+/// Runs all checks; a failed one panics.
 pub async fn all() -> ExitCode {
     let free = isola::memory_free();
     on_demand();
@@ -35,9 +35,9 @@ fn region(name: &'static str, len: usize, pager: impl Pager + 'static) -> Region
     Region::new(name, len, pager).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Waits until all memory of regions that are gone is free again: a pass of each core's loop or two.
+/// Waits until all memory of dropped regions is free again: after one or two passes of each core's loop.
 async fn settle(free: usize) {
-    // Bookkeeping keeps a little, and so does each core for the next fault.
+    // Internal tables keep a little memory, and so does each core for the next fault.
     let slack = 512 << 10;
     for _ in 0..10_000 {
         if isola::memory_free() + slack >= free {
@@ -81,7 +81,7 @@ fn large_pages() {
     assert_eq!(region.faults(), 3);
     let huge = Region::new("huge", MIB, OnDemand::new(PageSize::OneGib));
     match huge {
-        // Only a machine with that much memory fills it; whoever has too little is told when it is touched.
+        // Only a machine with enough memory fills the page; with less, the first access fails.
         Ok(mut huge) if isola::memory_free() > 2560 * MIB => {
             huge[777 * MIB] = 9;
             assert_eq!((huge[777 * MIB], huge[776 * MIB], huge.filled_bytes()), (9, 0, 1024 * MIB));
@@ -109,7 +109,7 @@ fn own_pager() {
     assert_eq!(region.filled_bytes(), 4 * PAGE);
 }
 
-/// A fault leaves every register as it was: sums in floating point, kept in registers, go on over faults.
+/// A fault preserves all registers: sums in floating-point registers continue across faults.
 fn registers() {
     let region = region("registers", 2 * MIB, Numbered);
     let mut sums = [0.5_f64; 12];
@@ -157,7 +157,7 @@ async fn same_page() {
     assert_eq!(shared.filled_bytes(), pages * PAGE);
 }
 
-/// Each core has a region of its own, next to the others', and drops it there.
+/// Each core has its own region, next to the others', and drops it there.
 async fn own_pages() {
     let sums = parallel(isola::core_count(), |core| async move {
         let mut sum = 0;
@@ -176,7 +176,7 @@ async fn own_pages() {
     }
 }
 
-/// Addresses, tables and memory come back: many times as much as there is goes through.
+/// Addresses, tables and memory are reused: the total is many times the cell's memory.
 async fn again_and_again() {
     for round in 0..300_usize {
         let len = (round % 9 + 1) * MIB / 2;

@@ -1,8 +1,8 @@
-//! A test image: virtual memory that is filled by pagers, those of the library OS and the application's own.
+//! A test image: regions, with the pagers of the library OS and the application's own.
 //!
-//! Its first argument says what it does: `check` tries what has to work, and ends with exit code 0; `touch PAGER MIB` says
-//! how long it takes to touch so much; `sparse MIB UNTIL` uses memory here and there until the cell has so little;
-//! everything else goes wrong in one way, and ends the cell.
+//! The first argument selects the action: `check` runs checks that must pass, and ends with exit code 0; `touch PAGER
+//! MIB` measures the time to touch that much memory; `sparse MIB UNTIL` uses scattered pages until the cell has only
+//! UNTIL MiB; the others fail in one way, which ends the cell.
 #![no_std]
 #![no_main]
 
@@ -16,7 +16,7 @@ use isola::regions::{Contents, FillError, Filler, FrameChoice, PageSize, Pager};
 
 isola::app!(main);
 
-/// Bytes of a small page.
+/// The bytes of a small page.
 const PAGE: usize = PageSize::FourKib.bytes();
 
 async fn main(arguments: Arguments) -> ExitCode {
@@ -39,7 +39,7 @@ async fn main(arguments: Arguments) -> ExitCode {
     }
 }
 
-/// The application's own pager: every page begins with its number, as if it had been read from somewhere.
+/// The application's own pager: every page begins with its number, as if it had been read from a file.
 struct Numbered;
 
 impl Pager for Numbered {

@@ -1,4 +1,4 @@
-//! Regions that are in use here and there, in a cell that is asked for memory.
+//! Regions with scattered pages, in a cell that is asked for memory.
 
 use crate::PAGE;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -7,17 +7,17 @@ use isola::events::{parallel, sleep, yield_now};
 use isola::prelude::*;
 use isola::regions::{OnDemand, PageSize, Region};
 
-/// One page of so many is kept.
+/// One of this number of pages is kept.
 const OF: usize = 8;
 
-/// Pages that are used all the time, on each core.
+/// The pages of each core that are in constant use.
 const HOT: usize = 16;
 
-/// Cores that have filled their part.
+/// The number of cores that have filled their part.
 static FILLED: AtomicUsize = AtomicUsize::new(0);
 
-/// Takes so many MiB page by page, gives most of them back, and sees that the others hold what they did when the cell has
-/// come to have no more than `until_mib`. Some are written to meanwhile. Every second core is never halted.
+/// Allocates `mib` MiB page by page, frees most of it, and checks that the other pages keep their contents while the
+/// cell shrinks to `until_mib`. Some pages are written meanwhile. Every second core never halts.
 pub async fn keep(mib: usize, until_mib: usize) -> ExitCode {
     let cores = isola::core_count();
     let pages = (mib << 20) / PAGE / OF / cores;
@@ -28,7 +28,7 @@ pub async fn keep(mib: usize, until_mib: usize) -> ExitCode {
             while FILLED.load(Ordering::Relaxed) < cores || isola::memory_free() < mib << 19 {
                 sleep(Duration::from_micros(200)).await;
             }
-            // A core that rests says in the report how much is free.
+            // An idle core updates the free memory in the report.
             sleep(Duration::from_micros(200)).await;
             println!("sparse: filled");
         }
@@ -60,7 +60,7 @@ pub async fn keep(mib: usize, until_mib: usize) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A region in whose memory other pages stood between any two, which are gone.
+/// Returns a region between whose pages other pages were allocated, which are free again.
 fn fill(core: usize, pages: usize) -> Region {
     let region = |name, pages: usize| Region::new(name, pages * PAGE, OnDemand::new(PageSize::FourKib));
     let mut kept = region("kept", pages).expect("a region");
@@ -78,7 +78,7 @@ fn words(region: &mut Region, page: usize) -> impl Iterator<Item = &mut [u8; 8]>
     region[page * PAGE..][..PAGE].as_chunks_mut().0.iter_mut()
 }
 
-/// What a word holds.
+/// Returns the contents of a word.
 fn mark(core: usize, page: usize, index: usize) -> u64 {
     (core as u64) << 56 | (page as u64) << 40 | (index as u64) << 24
 }

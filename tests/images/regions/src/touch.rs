@@ -1,4 +1,4 @@
-//! How long it takes to touch every page of a large region, for `cargo xtask bench pager`.
+//! Measures the time to touch every page of a large region, for `cargo xtask bench pager`.
 
 use crate::PAGE;
 use core::hint::black_box;
@@ -7,12 +7,12 @@ use isola::events::{now, sleep, yield_now};
 use isola::prelude::*;
 use isola::regions::{OnDemand, PageSize, Pager, Prefault, Region};
 
-/// What is free beside a region when it is touched, in bytes.
+/// The bytes that are free beside a region when it is touched.
 const SLACK: usize = 32 << 20;
 
-/// Touches a region of so many MiB that the pager of that name fills; then another, of memory that was used before and has
-/// to be cleared; and one of memory that the cell has had the time to clear. All other memory is taken meanwhile, so that
-/// it is the same each time.
+/// Touches a region of `mib` MiB that the pager with that name fills; then another, of memory that was used before and
+/// must be zeroed; and one of memory that the cell has had time to zero. All other memory is allocated meanwhile, so
+/// that the regions get the same memory each time.
 pub async fn thrice(pager: &str, mib: usize) -> ExitCode {
     let len = mib << 20;
     let others = take_others(len + SLACK);
@@ -35,7 +35,7 @@ pub async fn thrice(pager: &str, mib: usize) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Takes memory until no more than `left` bytes are free. It is not touched.
+/// Allocates memory until no more than `left` bytes are free. The memory is not touched.
 fn take_others(left: usize) -> Vec<Vec<u8>> {
     const PIECE: usize = PageSize::TwoMib.bytes();
     core::iter::from_fn(|| {

@@ -1,11 +1,11 @@
-//! What ends the cell.
+//! Failures that end the cell.
 
 use crate::PAGE;
 use core::hint::black_box;
 use isola::prelude::*;
 use isola::regions::{Contents, FillError, Filler, FrameChoice, OnDemand, PageSize, Pager, Prefault, Region};
 
-/// Goes wrong in the way of that name.
+/// Causes the failure with that name.
 pub fn go(way: &str) {
     match way {
         "guard" => touch("guarded", GuardedAt(3), 3),
@@ -18,7 +18,7 @@ pub fn go(way: &str) {
     }
 }
 
-/// Touches that page of a region.
+/// Touches page `page` of a region.
 fn touch(name: &'static str, pager: impl Pager + 'static, page: usize) {
     let region = Region::new(name, 16 * PAGE, pager).expect("a region");
     black_box(region[page * PAGE + 8]);
@@ -28,7 +28,7 @@ fn fill(offset: usize, filler: &Filler<'_>) -> Result<(), FillError> {
     filler.fill(offset, PageSize::FourKib, FrameChoice::Any, Contents::Zero).map(drop)
 }
 
-/// Has a guard at that page.
+/// A pager with a guard at that page.
 struct GuardedAt(usize);
 
 impl Pager for GuardedAt {
@@ -37,7 +37,7 @@ impl Pager for GuardedAt {
     }
 }
 
-/// Fills another page than the one that was touched.
+/// A pager that fills another page than the one that was touched.
 struct Lazy;
 
 impl Pager for Lazy {
@@ -46,7 +46,7 @@ impl Pager for Lazy {
     }
 }
 
-/// Fills behind its region.
+/// A pager that fills a page after its region.
 struct Beyond;
 
 impl Pager for Beyond {
@@ -55,7 +55,7 @@ impl Pager for Beyond {
     }
 }
 
-/// Touches another region in a fault.
+/// A pager that touches another region during a fault.
 struct Touching(Region);
 
 impl Pager for Touching {
@@ -70,7 +70,7 @@ fn nested() {
     touch("touching", Touching(other), 2);
 }
 
-/// Touches more pages than there is memory.
+/// Touches more pages than the cell has memory.
 fn exhaust() {
     let all = Region::new("everything", 2 * isola::memory_total(), Prefault { page: PageSize::FourKib });
     println!("at once: {}", all.expect_err("there is not so much"));
@@ -79,7 +79,7 @@ fn exhaust() {
     region.chunks_mut(PAGE).for_each(|page| page[0] = 1);
 }
 
-/// Reads by an address that it had, of a region that is gone.
+/// Reads at an address of a dropped region.
 fn gone() {
     let region = Region::new("gone", 16 * PAGE, OnDemand::new(PageSize::FourKib)).expect("a region");
     black_box(region[0]);

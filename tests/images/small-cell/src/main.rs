@@ -1,16 +1,16 @@
-//! A test image: a cell that looks at what it was given, and ends in the way that its first argument says:
+//! A test image: a cell that checks its environment, and ends as its first argument says:
 //!
-//! | argument | how |
+//! | argument | end |
 //! |---|---|
-//! | none, or another | says that it is done, and rings |
-//! | `spin` | says that it runs, and spins with interrupts off |
+//! | none, or another | reports its exit and notifies the supervisor |
+//! | `spin` | reports that it runs, and spins with interrupts disabled |
 //! | `wait` | halts until it is asked to stop |
 //! | `panic` | panics |
-//! | `overflow` | uses more stack than there is |
+//! | `overflow` | overflows the stack |
 //! | an injected fault, such as `NullPointer` | injects it |
 //!
-//! Its secondary cores say that they are there, and halt. Alone, it says on the serial line how it ended, and
-//! ends the machine: with exit code 0 where that was as expected.
+//! The other cores report that they have entered, and halt. A standalone cell prints its end on the serial line, and
+//! ends the machine: with exit code 0 if that was the expected end.
 #![no_std]
 #![no_main]
 
@@ -44,10 +44,10 @@ const INJECTED_FAULTS: [InjectedFault; 8] = [
     InjectedFault::NoInstruction,
 ];
 
-/// The supervisor's APIC and vector: id + 1, vector; zero while there is none.
+/// The destination of notifications: the supervisor's APIC id + 1, and the vector; zero if there is none.
 static DOORBELL: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
 
-/// For the handlers of exceptions and panics. Empty until the cell is open.
+/// The authority for the handlers of exceptions and panics. Empty until the cell is open.
 static AUTHORITY: Once<Authority> = Once::new();
 
 #[panic_handler]
@@ -81,7 +81,7 @@ fn entry(core_index: u64) -> ! {
             report().cores[0].passes.fetch_add(1, Ordering::Relaxed);
             core::hint::spin_loop();
         },
-        "panic" => panic!("as I was told"),
+        "panic" => panic!("as the argument says"),
         "overflow" => {
             let used = overflow(1);
             panic!("{used} frames fit on the stack");
@@ -103,7 +103,7 @@ fn entry(core_index: u64) -> ! {
     end(CellPhase::Exited)
 }
 
-/// What a cell may rely on: its memory is zero and its own, its timer fires.
+/// Checks the guarantees to a cell: its memory is zero and its own, and its timer fires.
 fn look_around(cell: &mut Cell) {
     let descriptor = &cell.descriptor;
     assert_eq!(local::id(), descriptor.cores[0].apic);
@@ -126,8 +126,8 @@ fn look_around(cell: &mut Cell) {
     assert!(took > descriptor.clock.tsc_hz / 1100, "a timer of 1 ms took {took} cycles");
 }
 
-/// Uses stack without end; returns how many frames it took, if there is an end.
-#[expect(unconditional_recursion, reason = "an overflow is what it is for")]
+/// Uses stack endlessly. Returns the number of frames, if the recursion ends.
+#[expect(unconditional_recursion, reason = "the overflow is intended")]
 #[inline(never)]
 fn overflow(depth: u64) -> u64 {
     let frame = [depth; 64];
@@ -168,7 +168,7 @@ fn crash(kind: CrashKind, frame_pointer: u64, fill: impl FnOnce(&CrashReport)) -
     end(CellPhase::Crashed)
 }
 
-/// Says how the cell ended, to the supervisor, or, alone, on the serial line; and ends it.
+/// Reports the cell's end to the supervisor or, standalone, on the serial line; and ends the cell.
 fn end(phase: CellPhase) -> ! {
     report().phase.store(phase as u32, Ordering::Release);
     let supervisor = DOORBELL[0].load(Ordering::Relaxed);

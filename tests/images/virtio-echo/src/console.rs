@@ -1,4 +1,4 @@
-//! The console: every byte goes back, in order, none is lost.
+//! The console: echoes every byte, in order, without loss.
 
 use crate::{Echo, GrowthRequest};
 use alloc::vec;
@@ -12,7 +12,7 @@ use isola_machine::dma::DmaRegion;
 
 pub struct ConsoleEcho {
     console: Console,
-    /// Bytes that were received and not sent: no more are received while there are any.
+    /// Bytes that were received and not sent yet; while there are any, no more are received.
     bytes: Vec<u8>,
     sent: usize,
 }

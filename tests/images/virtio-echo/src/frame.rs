@@ -1,27 +1,27 @@
-//! What is done to a frame.
+//! The answer to a frame.
 
 use isola_drivers::net::HEADER_LEN;
 
-/// The address that is asked for.
+/// The address to which ARP requests are answered.
 const IP: [u8; 4] = [10, 0, 2, 15];
 
-/// Of frames that go back (IEEE 802's numbers for experiments), and of the one that ends the machine.
+/// The EtherType of echoed frames (IEEE 802's numbers for experiments), and of the frame that ends the machine.
 const ECHO: [u8; 2] = [0x88, 0xb5];
 const END: [u8; 2] = [0x88, 0xb6];
 const ARP: [u8; 2] = [0x08, 0x06];
 
-/// What becomes of a frame.
+/// The handling of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It goes back as it is now.
+    /// The frame is sent back, as changed.
     SendBack,
-    /// It is dropped.
+    /// The frame is dropped.
     Drop,
-    /// It ends the machine.
+    /// The frame ends the machine.
     End,
 }
 
-/// Makes the answer to a frame of it. `buffer` begins with the device's header.
+/// Turns a frame into its answer. `buffer` begins with the device's header.
 pub fn answer(buffer: &mut [u8], mac: [u8; 6]) -> Answer {
     let Some(frame) = buffer.get_mut(HEADER_LEN..).filter(|frame| frame.len() >= 14) else {
         return Answer::Drop;
@@ -33,7 +33,7 @@ pub fn answer(buffer: &mut [u8], mac: [u8; 6]) -> Answer {
         _ if !to_us => return Answer::Drop,
         END => return Answer::End,
         ECHO => {}
-        // A request for the address: the answer names us, and goes to who asked.
+        // An ARP request for this address: the answer has this device's address, and goes to the sender.
         ARP if frame.len() >= 42 && frame[20..22] == [0, 1] && frame[38..42] == IP => {
             frame[21] = 2;
             frame.copy_within(22..32, 32);

@@ -1,5 +1,5 @@
-//! A test image: sends every frame back to where it came from, and every byte of the console, and halts while
-//! there is nothing to do. So a wake-up that is lost is a frame or a byte that never comes back.
+//! A test image: echoes every frame and every byte of the console, and halts when idle. So a lost wake-up shows as a
+//! frame or byte that never comes back.
 #![no_std]
 #![no_main]
 
@@ -32,10 +32,10 @@ fn panic(info: &PanicInfo<'_>) -> ! {
 /// The vector of the first device; the others follow.
 const FIRST_VECTOR: u8 = 0x40;
 
-/// The devices that have interrupted and were not looked at since, a bit each.
+/// The devices that have interrupted since they were last handled, a bit each.
 static RAISED: AtomicU32 = AtomicU32::new(0);
 
-/// How many interrupts came.
+/// The number of interrupts.
 static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
 
 fn on_interrupt(vector: u8) {
@@ -43,19 +43,19 @@ fn on_interrupt(vector: u8) {
     INTERRUPTS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A device that is served.
+/// A device that echoes.
 trait Echo {
-    /// Takes the interrupt off the device. Before the work, so that what comes during it interrupts again.
+    /// Acknowledges the device's interrupt. Called before the work, so that input during the work interrupts again.
     fn acknowledge(&mut self);
 
-    /// Sends back what there is; tells whether the machine shall end.
+    /// Sends back all input. Returns whether the machine should end.
     fn work(&mut self) -> GrowthRequest;
 
-    /// Asks for interrupts.
+    /// Enables interrupts.
     fn arm(&mut self) -> Pending;
 }
 
-/// What whoever sent a frame wants.
+/// Whether a frame has requested the machine's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GrowthRequest {
     GoOn,
@@ -84,7 +84,7 @@ fn main(mut machine: Machine) -> ! {
     serve(machine.authority, &mut echoes)
 }
 
-/// Has the device's interrupts delivered as `vector`. Returns the message that it is to send, where it does.
+/// Routes the device's interrupts to `vector`. Returns the message for the device to send, if it uses messages.
 fn connect(machine: &mut Machine, device: &Device, vector: u8) -> Option<InterruptMessage> {
     let apic = machine.boot_core.apic;
     match device.interrupt_line() {

@@ -1,4 +1,4 @@
-//! The network device: frames go back in the order in which they came, in pieces of many sizes.
+//! The network device: echoes frames in their order, in varying numbers of pieces.
 
 use crate::frame::{Answer, answer};
 use crate::{Echo, GrowthRequest};
@@ -13,11 +13,11 @@ use isola_machine::dma::DmaRegion;
 use isola_machine::dma_peer::{SharedBuffer, SharedMemory};
 use isola_machine::serial_line;
 
-/// Buffers to receive into, and frames on their way back.
+/// The number of buffers to receive into, and of frames on their way back.
 const RECEIVE_BUFFERS: usize = 64;
 const FRAMES: usize = 32;
 
-/// Most pieces of a frame that goes back: more than stand in the ring itself where tables are known.
+/// The most pieces of a sent frame: more than fit in the ring itself if the device supports indirect tables.
 const PIECES: usize = 6;
 
 /// A frame in pieces.
@@ -57,7 +57,7 @@ impl Network {
         Self { device, queue, spare, bytes: vec![0; 2048], count: 0 }
     }
 
-    /// Splits `frame` into pieces and sends them: `pieces` of them, or fewer where it is short.
+    /// Splits `frame` into pieces and sends them: `pieces`, or fewer if the frame is short.
     fn send(&mut self, mut frame: Frame, bytes: core::ops::Range<usize>, pieces: usize) {
         let bytes = &self.bytes[bytes];
         let mut chunks = bytes.chunks(bytes.len().div_ceil(pieces));

@@ -1,8 +1,9 @@
-//! Cores that are at neither cell for a moment.
+//! Cores in transfer that are in neither cell.
 
 use super::*;
 
-/// A core of `batch` is lent to `service`, or goes back, and has come free in a request that was about something else.
+/// Puts a core between `batch` and `service`: it was borrowed or is returning, and an unrelated request has reclaimed
+/// it.
 fn between(cells: &mut Cells<FakeMachine>, from: &str) -> CoreId {
     cells.effects().cells_are_deaf = true;
     let core = match from {
@@ -21,7 +22,7 @@ fn owner(cells: &Cells<FakeMachine>, core: CoreId) -> CoreOwner {
     cells.machine().cores[core.0 as usize].owner
 }
 
-/// Nobody gets that core who asks for one.
+/// Checks that requests of other cells do not get the core.
 fn is_refused_to_others(cells: &mut Cells<FakeMachine>, core: CoreId) {
     let created = cells.create_waiting(party("other", 1, 1, 0));
     assert_eq!(created, Err(ManagementError::CoresExhausted { wanted: 1, free: 0 }));
@@ -32,7 +33,7 @@ fn is_refused_to_others(cells: &mut Cells<FakeMachine>, core: CoreId) {
 }
 
 #[test]
-fn a_core_between_two_cells_is_nobody_else_s() {
+fn a_core_in_transfer_is_not_given_to_other_cells() {
     let mut cells = lender_and_borrower();
     let (all, batch) = (owned(&cells, "batch"), cells.find("batch").unwrap());
     let core = between(&mut cells, "batch");
@@ -48,7 +49,7 @@ fn a_core_between_two_cells_is_nobody_else_s() {
 }
 
 #[test]
-fn a_core_that_comes_free_as_its_borrower_ends_is_nobody_s_but_the_lender_s() {
+fn a_core_whose_borrower_ends_is_reserved_for_its_lender() {
     let mut cells = lender_and_borrower();
     let (all, batch) = (owned(&cells, "batch"), cells.find("batch").unwrap());
     let core = cells.borrow("service", LEASE_MS).unwrap().core;
@@ -63,7 +64,7 @@ fn a_core_that_comes_free_as_its_borrower_ends_is_nobody_s_but_the_lender_s() {
 }
 
 #[test]
-fn a_core_whose_borrower_ends_before_it_is_there_goes_back() {
+fn a_core_whose_borrower_ends_during_the_transfer_returns() {
     let mut cells = lender_and_borrower();
     let all = owned(&cells, "batch");
     let core = between(&mut cells, "batch");
@@ -78,7 +79,7 @@ fn a_core_whose_borrower_ends_before_it_is_there_goes_back() {
 }
 
 #[test]
-fn a_core_between_two_cells_goes_back_to_its_lender_by_whichever_supervisor() {
+fn a_core_in_transfer_returns_to_its_lender_after_a_supervisor_restart() {
     for from in ["batch", "service"] {
         let mut cells = lender_and_borrower();
         let all = owned(&cells, "batch");
@@ -96,7 +97,7 @@ fn a_core_between_two_cells_goes_back_to_its_lender_by_whichever_supervisor() {
 }
 
 #[test]
-fn a_core_that_had_been_asked_for_when_its_supervisor_went_wrong_goes_back_to_its_lender() {
+fn a_core_that_was_being_unplugged_at_a_supervisor_restart_returns_to_its_lender() {
     let mut cells = lender_and_borrower();
     let all = owned(&cells, "batch");
     cells.effects().cells_are_deaf = true;
@@ -108,7 +109,7 @@ fn a_core_that_had_been_asked_for_when_its_supervisor_went_wrong_goes_back_to_it
 }
 
 #[test]
-fn what_a_core_was_owed_for_is_forgotten_when_it_is_back() {
+fn a_debt_ends_when_the_core_is_back() {
     let mut cells = machine(6);
     run(&mut cells, party("service", 1, 9, 0));
     run(&mut cells, party("batch", 3, 1, 2));
@@ -117,7 +118,7 @@ fn what_a_core_was_owed_for_is_forgotten_when_it_is_back() {
     between(&mut cells, "batch");
     cells.doorbell();
     let core = between(&mut cells, "service");
-    // It has to wait, as another one leaves.
+    // The core has to wait, as another one is leaving.
     resize(&mut cells, "batch", Change::Less(1), &[]).unwrap();
     cells.doorbell();
     assert!(matches!(owner(&cells, core), CoreOwner::OnItsWay(_)));
@@ -132,7 +133,7 @@ fn what_a_core_was_owed_for_is_forgotten_when_it_is_back() {
 }
 
 #[test]
-fn a_core_that_came_free_for_nobody_is_for_good_whose_it_is_next() {
+fn a_core_that_returned_to_the_free_ones_is_owned_by_its_next_cell() {
     let mut cells = lender_and_borrower();
     stop(&mut cells, "batch");
     cells.borrow("service", LEASE_MS).unwrap();
@@ -146,13 +147,13 @@ fn a_core_that_came_free_for_nobody_is_for_good_whose_it_is_next() {
 }
 
 #[test]
-fn a_lender_that_ended_is_owed_nothing_by_the_next_supervisor_however_it_was_started_again() {
+fn a_lender_that_ended_is_owed_no_core_after_a_supervisor_restart() {
     let mut cells = machine(6);
     run(&mut cells, party("service", 1, 9, 0));
     run(&mut cells, party("batch", 2, 1, 1));
     let others = cells.machine().cores.iter().filter(|core| core.owner == CoreOwner::Free).count();
     run(&mut cells, party("other", others as u32, 1, 0));
-    // For longer than it takes to start the lender again.
+    // Longer than the lender takes to start again.
     let core = cells.borrow("service", 100 * LEASE_MS).unwrap().core;
     hears(&mut cells, "batch");
     cells.doorbell();
@@ -172,7 +173,7 @@ fn a_lender_that_ended_is_owed_nothing_by_the_next_supervisor_however_it_was_sta
 }
 
 #[test]
-fn what_was_lent_two_supervisors_ago_is_not_lent_any_more() {
+fn a_loan_that_ended_before_two_supervisor_restarts_is_not_recovered() {
     let mut deaths = 0;
     for write in 0.. {
         let mut cells = lender_and_borrower();
