@@ -14,7 +14,7 @@
 //!       cells/NAME/image.elf  its image, for names in backtraces
 //! ```
 //!
-//! The lock file lies beside the folder because the folder comes and goes.
+//! The lock file is outside of the folder because commands create and remove the folder while they hold the lock.
 //!
 //! A folder is a machine's only if it holds `machine.json`. Isola prepares a new folder under another name, writes the
 //! record, and renames the folder; [`MachineDir::remove`] deletes the record last. So a folder of a machine has its
@@ -31,7 +31,7 @@ use thiserror::Error;
 /// Name of the folder of the machines' folders.
 const MACHINES: &str = "machines";
 
-/// Name of a machine's record. A folder without it is no machine's.
+/// Name of a machine's record. A folder without it does not belong to a machine.
 const RECORD: &str = "machine.json";
 
 /// The folder below which all machines of a user keep their state.
