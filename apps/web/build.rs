@@ -1,6 +1,7 @@
-//! Links the binary as an image, and packs the site that it carries.
+//! Links the binary as an image, and packs the site that it contains.
 //!
-//! `ISOLA_WEB_SITE` names the site: a directory, or an archive that `tar --format=ustar` made. Without it, it is `site/`.
+//! `ISOLA_WEB_SITE` names the site: a directory, or an archive that `tar --format=ustar` created. The default is
+//! `site/`.
 
 use std::env;
 use std::fs::{self, File};
@@ -23,7 +24,7 @@ fn main() -> io::Result<()> {
     }
 }
 
-/// Packs the files of a directory, in the order of their names.
+/// Packs the files of a directory, sorted by name.
 fn pack(archive: &mut tar::Builder<impl io::Write>, folder: &Path, name: &Path) -> io::Result<()> {
     let mut entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);

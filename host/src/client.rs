@@ -1,8 +1,8 @@
-//! The management protocol, spoken to a machine's supervisor.
+//! The client side of the management protocol.
 //!
-//! A connection is one command's turn (see [`crate::machine::lock`]). What an earlier command left behind on
-//! the line - half a frame, the answer to a question that nobody waits for any more - is told from this
-//! connection's answers by the sequence number, which begins anywhere.
+//! A connection lasts for one command's turn (see [`crate::machine::lock`]). An earlier command may have left half a
+//! frame or an unread answer on the line. Sequence numbers, which start at a random value, separate such remains from
+//! this connection's answers.
 
 use crate::image::CellImage;
 use crate::machine::qmp::Qmp;
@@ -25,14 +25,14 @@ use thiserror::Error;
 /// Name of the socket in a machine's folder.
 pub const SOCKET: &str = "management.sock";
 
-/// How long a supervisor may take to answer. It is idle almost always; an emulated one on a loaded host is slow.
+/// How long a supervisor may take to answer. It is almost always idle, but an emulated one on a loaded host is slow.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a question may stay unanswered before it is asked again while a supervisor starts.
+/// The interval at which the client repeats an unanswered `Hello` while a supervisor starts.
 const HELLO_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long a supervisor may be silent before it is asked, by an interrupt that it cannot put off, whether it stands still:
-/// then it begins anew. One that works is not disturbed.
+/// How long a supervisor may be silent before the client sends it an NMI. At the NMI a hung supervisor restarts; one
+/// that makes progress is not disturbed.
 const SILENCE: Duration = Duration::from_secs(3);
 
 /// A connection to a supervisor.
@@ -42,15 +42,15 @@ pub struct Client {
     decoder: Decoder,
     /// Received bytes that are not decoded yet.
     input: Vec<u8>,
-    /// Of the latest request.
+    /// The sequence number of the latest request.
     sequence: u32,
-    /// The folder of the machine, where its supervisor may be asked whether it stands still.
+    /// The folder of the machine, for the NMI to its supervisor.
     machine: Option<PathBuf>,
-    /// Since when nothing has been heard that was waited for.
+    /// The start of the current wait, or of the last NMI.
     silent_since: Instant,
 }
 
-/// Why there is no answer, or not the requested one.
+/// The reasons why a request has no answer, or another answer than expected.
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// The supervisor cannot be reached.
@@ -61,21 +61,21 @@ pub enum ClientError {
     /// The machine ended.
     #[error("the machine ended before it answered: see `isola ps`")]
     Closed,
-    /// Nothing came in time.
+    /// No answer arrived in time.
     #[error("the supervisor has not answered within {} s: end the machine with `isola down`", .0.as_secs())]
     Timeout(Duration),
     /// The request does not fit in a frame.
     #[error("the request is too long: {0}")]
     Frame(#[from] FrameError),
-    /// The answer is to another question.
+    /// The answer has the wrong type.
     #[error(
         "the supervisor's answer does not fit the question: build isola and the supervisor from one tree"
     )]
     Unexpected,
-    /// The supervisor refused.
+    /// The supervisor rejected the request.
     #[error(transparent)]
     Refused(#[from] ManagementError),
-    /// The user changed their mind.
+    /// The user interrupted the command.
     #[error("interrupted")]
     Interrupted,
 }
@@ -92,7 +92,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Connects to the hosted cell that listens at the socket `name` in the folder `dir`. It knows queries alone.
+    /// Connects to the hosted cell that listens at the socket `name` in the folder `dir`. It supports queries only.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -103,9 +103,9 @@ impl Client {
         Ok(client)
     }
 
-    /// Connects to a supervisor that may still be starting: asks until it answers.
+    /// Connects to a supervisor that may still be starting: repeats `Hello` until it answers.
     ///
-    /// `waiting` is called now and then; where it breaks, the wait is over.
+    /// Calls `waiting` between attempts, and gives up if it breaks.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -115,7 +115,7 @@ impl Client {
         waiting: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Self, ClientError> {
         let stream = socket::connect(dir, SOCKET).map_err(ClientError::Unreachable)?;
-        // What still starts would take the interrupt badly.
+        // A supervisor that is still starting does not handle the NMI yet.
         let mut client = Self::of(stream, None)?;
         client.greet(limit, waiting)?;
         client.machine = Some(dir.to_owned());
@@ -128,7 +128,7 @@ impl Client {
         Ok(Self { stream, decoder, input, sequence: fastrand::u32(..), machine, silent_since })
     }
 
-    /// Asks until it is answered that somebody is there who speaks this version.
+    /// Sends `Hello` until the peer answers with this protocol version.
     fn greet(
         &mut self,
         limit: Duration,
@@ -150,7 +150,7 @@ impl Client {
                 Err(ClientError::Timeout(_)) if Instant::now() >= end => {
                     return Err(ClientError::Timeout(limit));
                 }
-                // What came after another one says so as soon as it is there: to whoever waited before.
+                // A restarted supervisor sends this notice with the sequence number of an earlier command's request.
                 Err(ClientError::Timeout(_) | ClientError::Refused(ManagementError::Restarted)) => {}
                 Err(error) => return Err(error),
             }
@@ -160,7 +160,7 @@ impl Client {
         }
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the answer.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -168,8 +168,8 @@ impl Client {
         self.ask_within(body, ANSWER_TIMEOUT)
     }
 
-    /// Asks, and waits for the answer for at most `limit`; the request stands, whether the answer comes or not. Where the
-    /// supervisor begins anew meanwhile, what changes nothing is asked again.
+    /// Sends a request and waits at most `limit` for the answer. The request remains valid after a timeout. If the
+    /// supervisor restarts meanwhile, the client repeats a request that changes nothing.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -195,7 +195,7 @@ impl Client {
         }
     }
 
-    /// What the machine has.
+    /// Returns the machine's resources.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -206,7 +206,7 @@ impl Client {
         }
     }
 
-    /// The images that the supervisor keeps.
+    /// Returns the images in the supervisor's store.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -217,7 +217,8 @@ impl Client {
         }
     }
 
-    /// Sends an image, unless the supervisor has it; `progress` is told how many bytes are there, and can break off.
+    /// Uploads an image unless the supervisor has it. `progress` receives the number of bytes sent, and can cancel the
+    /// upload.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -232,7 +233,7 @@ impl Client {
         self.upload(&image.bytes, progress)
     }
 
-    /// Sends an image; `progress` is told how many bytes are there, and can break off.
+    /// Uploads an image. `progress` receives the number of bytes sent, and can cancel the upload.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -261,7 +262,7 @@ impl Client {
         self.cell(RequestBody::Create(spec))
     }
 
-    /// Gives a cell that has ended what it needs once more, built from the image that it was built from before.
+    /// Creates a cell that has ended again, with the same resources and from the same image.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -277,7 +278,8 @@ impl Client {
         self.cell(RequestBody::Start { name: name.to_owned() })
     }
 
-    /// Asks a cell to stop; `None` where it has not within `limit`, while the supervisor still sees to it.
+    /// Requests a cell to stop. Returns `None` if the cell has not stopped within `limit`; the supervisor then still
+    /// enforces the request.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -295,7 +297,7 @@ impl Client {
         }
     }
 
-    /// Gives a running cell memory, or takes some from it.
+    /// Plugs memory into a running cell, or unplugs some.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -312,7 +314,8 @@ impl Client {
         }
     }
 
-    /// Gives a running cell more cores, or takes some: these, where there are any. A core may take `limit_ms` to come free.
+    /// Plugs cores into a running cell, or unplugs some: those in `cores`, unless that is empty. A core may take
+    /// `limit_ms` to leave.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -332,7 +335,7 @@ impl Client {
         }
     }
 
-    /// Begins to borrow a core for a running cell.
+    /// Starts a loan of a core to a running cell.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -340,7 +343,7 @@ impl Client {
         self.loan(RequestBody::Borrow { name: name.to_owned(), lease_ms })
     }
 
-    /// Begins to give back the core that a cell has borrowed last.
+    /// Starts the return of the core that a cell has borrowed last.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -355,7 +358,7 @@ impl Client {
         }
     }
 
-    /// Forgets a cell that does not run.
+    /// Removes a cell that does not run.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -363,7 +366,7 @@ impl Client {
         self.done(RequestBody::Destroy { name: name.to_owned() })
     }
 
-    /// All cells.
+    /// Returns all cells.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -374,7 +377,7 @@ impl Client {
         }
     }
 
-    /// One cell.
+    /// Returns one cell.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -382,7 +385,7 @@ impl Client {
         self.cell(RequestBody::Inspect { name: name.to_owned() })
     }
 
-    /// Adds the activities of a cell that do not fit in what [`Self::inspect`] returns.
+    /// Adds the activities of a cell for which the answer to [`Self::inspect`] has no room.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -397,13 +400,13 @@ impl Client {
             all.ended.cycles = all.ended.cycles.saturating_add(page.ended.cycles);
             all.ended.events = all.ended.events.saturating_add(page.ended.events);
             all.ended.memory_bytes = all.ended.memory_bytes.saturating_add(page.ended.memory_bytes);
-            // A later page begins later, so that this ends.
+            // Each page must begin after the one before it, so the loop terminates.
             all.next = page.next.filter(|next| *next > from);
         }
         Ok(())
     }
 
-    /// What a cell printed, from byte `from` on.
+    /// Returns a piece of a cell's output, from byte `from` on.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -415,7 +418,7 @@ impl Client {
         }
     }
 
-    /// Puts a question to a running cell. Returns its number.
+    /// Sends a query to a running cell. Returns its number.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -427,7 +430,7 @@ impl Client {
         }
     }
 
-    /// What a cell answers, from position `from` on.
+    /// Returns a piece of a cell's answer, from position `from` on.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -445,7 +448,7 @@ impl Client {
         }
     }
 
-    /// The journal, from entry `from` on.
+    /// Returns journal entries, from entry `from` on.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -456,7 +459,7 @@ impl Client {
         }
     }
 
-    /// Enters a decision in the journal, about that cell, that took so long.
+    /// Enters a decision about `cell` in the journal, with the duration of its execution.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -470,7 +473,7 @@ impl Client {
         self.done(RequestBody::Note { cell: cell.map(str::to_owned), duration_ns, decision })
     }
 
-    /// Ends the machine. That it ends before it answers is no error.
+    /// Ends the machine. If it ends before it answers, that is not an error.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -495,12 +498,12 @@ impl Client {
         }
     }
 
-    /// Has a supervisor that has been silent for long see whether it stands still.
+    /// Sends an NMI to a supervisor that has been silent for long, so that a hung supervisor restarts.
     fn break_silence(&mut self) {
         if let Some(machine) = &self.machine
             && self.silent_since.elapsed() >= SILENCE
         {
-            // Where that is not possible, it is as before.
+            // A failure leaves the request as it was; the caller's timeout decides.
             let _ = Qmp::wake_supervisor(machine);
             self.silent_since = Instant::now();
         }
@@ -512,7 +515,8 @@ impl Client {
         self.stream.write_all(&frame).map_err(broken)
     }
 
-    /// Reads until an answer whose sequence number is `wanted` has come, or until `end`. Others are dropped.
+    /// Reads until an answer arrives whose sequence number is `wanted`, or until `end`. Drops all other answers, except
+    /// the notice of a restart.
     fn receive(&mut self, wanted: impl Fn(u32) -> bool, end: Instant) -> Result<ResponseBody, ClientError> {
         let mut buffer = vec![0; MAX_CHUNK];
         loop {
@@ -544,7 +548,7 @@ impl Client {
     }
 }
 
-/// Whether it does no harm to ask that twice.
+/// Returns whether the request can be repeated without effect.
 fn changes_nothing(body: &RequestBody) -> bool {
     matches!(
         body,

@@ -1,28 +1,28 @@
-//! Hosted cells: processes that listen for queries at a socket in the user's own folder, `hosted-NAME.sock`.
+//! Hosted cells: processes that listen for queries at the socket `hosted-NAME.sock` in the user's own folder.
 
 use crate::client::{Client, ClientError};
 use crate::machine::state::StateRoot;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-/// Longest name of a hosted cell that can be inspected, in bytes: `/proc/self/fd/FOLDER/hosted-NAME.sock` is the address of a
-/// socket, which has at most 107.
+/// The maximum name length of a hosted cell that can be inspected, in bytes. The address of its socket is
+/// `/proc/self/fd/FOLDER/hosted-NAME.sock`, and a socket address has at most 107 bytes.
 pub const MAX_NAME_BYTES: usize = 75;
 
-/// Where the hosted cell of that name listens; none where the name cannot be part of a path.
+/// Returns the socket path of the hosted cell of that name; `None` if the name cannot be part of a path.
 pub fn socket(root: &StateRoot, name: &str) -> Option<PathBuf> {
     Some(root.path().join(file_name(name)?))
 }
 
-/// The hosted cell of that name, where one runs.
+/// Connects to the hosted cell of that name, if one runs.
 ///
 /// # Errors
-/// [`ClientError`], where there is one that does not answer.
+/// [`ClientError`] if the cell runs and does not answer.
 pub fn find(root: &StateRoot, name: &str) -> Result<Option<Client>, ClientError> {
     let Some(file) = file_name(name) else { return Ok(None) };
     match Client::connect_hosted(root.path(), &file) {
         Ok(client) => Ok(Some(client)),
-        // One that was killed has left its socket behind.
+        // A hosted cell that was killed has left its socket.
         Err(ClientError::Unreachable(error))
             if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>
         {
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_fits_into_a_socket_s_address_or_is_none() {
+    fn a_name_that_exceeds_the_socket_address_is_rejected() {
         let longest = file_name(&"n".repeat(MAX_NAME_BYTES)).unwrap();
         assert!(format!("/proc/self/fd/99999/{longest}").len() <= 107);
         assert_eq!(file_name(&"n".repeat(MAX_NAME_BYTES + 1)), None);

@@ -1,25 +1,25 @@
-//! The host side of Isola: what the `isola` command is made of.
+//! The library behind the `isola` command.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`cli`] | the command: one file a verb |
-//! | [`machine`] | machines: QEMU processes, and what is written down of them |
-//! | [`client`] | the management protocol, spoken to a machine's supervisor |
-//! | [`query`] | what running cells are asked, and how their answers are read |
-//! | [`cellctl`] | what takes several steps with a cell: run, stop, remove, publish |
-//! | [`capture`] | frames of cells: made whole, and written down |
+//! | [`cli`] | the command: one file per verb |
+//! | [`machine`] | machines: QEMU processes and their records |
+//! | [`client`] | client of the management protocol |
+//! | [`query`] | queries to running cells, and their answers |
+//! | [`cellctl`] | operations of several steps on a cell: run, stop, remove, publish |
+//! | [`capture`] | captured frames: checksums, pcapng files, one-line descriptions |
 //! | [`elastic`] | the policy that moves cores between cells |
-//! | [`hosted_cells`] | cells in Linux processes: where they are asked |
-//! | [`image`] | images: found, checked, cut to what is sent |
+//! | [`hosted_cells`] | query sockets of cells in Linux processes |
+//! | [`image`] | cell images: search, checks, strip, signatures |
 //! | [`manifest`] | `isola.toml` |
-//! | [`placement`] | which cores a cell shall have, as people write it |
-//! | [`publish`] | ports of the host that lead to cells |
-//! | [`switch`] | the switch between the network devices of a machine |
-//! | [`symbols`] | names for the addresses of a crash |
+//! | [`placement`] | the syntax of core placements |
+//! | [`publish`] | port forwarding from the host to cells |
+//! | [`switch`] | the software switch between the network devices of a machine |
+//! | [`symbols`] | symbol names for the addresses of a crash |
 //! | [`output`] | tables, JSON, notes, progress |
 //! | [`names`] | names of machines and cells |
 //!
-//! Of Isola's crates only `isola-abi` is used: host and machine meet there.
+//! The only other crate of Isola that it uses is `isola-abi`, which defines all formats that host and machine share.
 #![forbid(unsafe_code)]
 
 pub mod capture;

@@ -1,4 +1,4 @@
-//! The manifest: `isola.toml`, in which a cell is written down.
+//! The manifest: `isola.toml`, the description of a cell.
 //!
 //! ```toml
 //! image = "kv"                     # a name, or a path relative to the manifest
@@ -8,29 +8,29 @@
 //! node = 0                         # only cores of this NUMA node
 //! core_ids = "2,5-7"               # only these cores
 //! memory = "64M"
-//! memory_max = "256M"              # what it may have when it asks for more while it runs
+//! memory_max = "256M"              # the most memory that it may have, as it asks for more while it runs
 //! arguments = ["--verbose"]
 //! publish = ["11211:11211"]
 //! network = "auto"                 # auto, dhcp, none, or ADDRESS/PREFIX[,GATEWAY]
-//! watchdog = "5s"                  # a cell that stands still for so long has crashed
+//! watchdog = "5s"                  # a cell with a core that makes no progress for this long has crashed
 //! sha256 = "9f86d0818884..."       # the image must have this digest: see `isola image digest`
 //! signed_by = "release.key.pub"    # and be signed by this key: a file relative to the manifest, or its digits
 //! restart = "on-failure:5"         # no, on-failure, on-failure:TIMES or always
 //! priority = 9                     # it borrows cores from cells of lower priority, see `isola borrow`
-//! borrow_above = "100us"           # and does so by itself when its events wait longer than that
-//! lend = 0                         # how many of its cores it lends to those of higher priority
-//! text = "private"                 # its code and constants are its own; or shared with all cells of the image
+//! borrow_above = "100us"           # and does so by itself if its events wait longer than that
+//! lend = 0                         # how many of its cores it lends to cells of higher priority
+//! text = "private"                 # a copy of the image's code and constants; or "shared" with all cells of the image
 //!
 //! [elastic]                        # for `isola elastic -f`
-//! p99 = "2ms..5ms"                 # what its requests are to take
-//! batch = ["primes"]               # who gives it cores and gets them back
+//! p99 = "2ms..5ms"                 # bounds of the 99th percentile of its request latency
+//! batch = ["primes"]               # cells that it gets cores from and returns them to
 //! interval = "1s"
 //! min = 1
 //! max = 4
 //! batch_min = 1
 //! ```
 //!
-//! All but the image may be left out. A key that is not known is an error, as it is most likely a slip.
+//! Only the image is required. An unknown key is an error, as it is most likely a misspelling.
 
 use crate::elastic::{Bounds, Every};
 use crate::machine::network::NetworkRequest;
@@ -47,7 +47,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use thiserror::Error;
 
-/// A cell as it is written down. What is left out is up to the command.
+/// The manifest of a cell. The command has defaults for missing keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
@@ -55,17 +55,17 @@ pub struct Manifest {
     pub image: Option<String>,
     /// The cell's name.
     pub name: Option<String>,
-    /// How many cores.
+    /// The number of cores.
     pub cores: Option<u32>,
-    /// How they lie.
+    /// The placement policy.
     pub placement: Option<PlacementPolicy>,
-    /// On which NUMA node.
+    /// The NUMA node.
     pub node: Option<u32>,
-    /// Among which.
+    /// The cores to choose from.
     pub core_ids: Option<CoreIds>,
-    /// How much memory.
+    /// The amount of memory.
     pub memory: Option<ByteSize>,
-    /// How much it may have when it asks for more while it runs.
+    /// The most memory that the cell can have by memory requests.
     pub memory_max: Option<ByteSize>,
     /// Arguments for the application.
     #[serde(default)]
@@ -73,57 +73,57 @@ pub struct Manifest {
     /// Ports to publish.
     #[serde(default)]
     pub publish: Vec<PublishSpec>,
-    /// Its network.
+    /// The requested network.
     pub network: Option<NetworkRequest>,
-    /// When it counts as hung.
+    /// The time without progress after which the cell counts as hung.
     pub watchdog: Option<Watchdog>,
-    /// Whether it is started again when it has ended.
+    /// The restart policy.
     pub restart: Option<RestartPolicy>,
-    /// The digest that its image must have.
+    /// The digest that the image must have.
     pub sha256: Option<ImageDigest>,
-    /// The key that its image must be signed by: its digits, or its file.
+    /// The key that must have signed the image: its digits, or its file.
     pub signed_by: Option<String>,
-    /// How important it is.
+    /// The priority.
     pub priority: Option<u8>,
-    /// How many of its cores it lends, at most.
+    /// The maximum number of cores that the cell lends.
     pub lend: Option<u32>,
-    /// How long its events wait until it borrows a core by itself.
+    /// The queueing delay above which the cell borrows a core by itself.
     pub borrow_above: Option<Wait>,
-    /// Whose its code and constants are.
+    /// Whether the cell shares the image's text.
     pub text: Option<Text>,
-    /// How its cores follow its load, while `isola elastic` runs.
+    /// The settings of `isola elastic`.
     pub elastic: Option<Elastic>,
 }
 
-/// How a service's cores follow its load. What is left out is up to the command.
+/// The settings of `isola elastic`. The command has defaults for missing keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Elastic {
     /// The bounds of its 99th percentile.
     #[serde(default, deserialize_with = "parsed")]
     pub p99: Option<Bounds>,
-    /// The cells that cores come from and go to.
+    /// The donors: cells that cores come from and go to.
     #[serde(default)]
     pub batch: Vec<String>,
-    /// How often it is looked at.
+    /// The interval of decisions.
     #[serde(default, deserialize_with = "parsed")]
     pub interval: Option<Every>,
-    /// The fewest cores that it is left with.
+    /// The fewest cores of the service.
     pub min: Option<u32>,
-    /// The most cores that it gets.
+    /// The most cores of the service.
     pub max: Option<u32>,
-    /// The fewest cores that each batch cell is left with.
+    /// The fewest cores of each batch cell.
     pub batch_min: Option<u32>,
 }
 
-/// What a text says that has a form of its own.
+/// Deserialises an optional value from its text form.
 fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     String::deserialize(deserializer)?.parse().map(Some).map_err(de::Error::custom)
 }
 
-/// For how long a cell may stand still, in ms; 0 is for ever. Written `500ms`, `5s`, `1m`, or `off`.
+/// The time for which a core of a cell may make no progress, in ms; 0: for ever. Written `500ms`, `5s`, `1m`, or `off`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Watchdog {
@@ -131,7 +131,7 @@ pub struct Watchdog {
     pub ms: u32,
 }
 
-/// For how long events may wait, in us; 0 is for ever. Written `100us`, `2ms`, or `off`.
+/// The time for which events may wait, in us; 0: for ever. Written `100us`, `2ms`, or `off`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Wait {
@@ -139,7 +139,7 @@ pub struct Wait {
     pub us: u32,
 }
 
-/// A text that says not how long events may wait.
+/// The error for a text that is not such a time.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{0:?} is no time to wait: write a number and its unit, as in 100us or 2ms, or `off`")]
 pub struct BadWait(String);
@@ -164,39 +164,39 @@ impl TryFrom<String> for Wait {
     }
 }
 
-/// A text that is no time for a watchdog.
+/// The error for a text that is not a time for a watchdog.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{0:?} is no time for a watchdog: write a number and its unit, as in 500ms or 5s, or `off`")]
 pub struct BadWatchdog(String);
 
-/// Why a manifest cannot be used.
+/// The reasons why a manifest cannot be used.
 #[derive(Debug, Error)]
 pub enum ManifestError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("the manifest {path} cannot be read: {error}")]
     Unreadable {
-        /// Its path.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: std::io::Error,
     },
-    /// It does not say what a manifest says.
-    #[error("the manifest {path} is not right: {error}")]
+    /// The content is invalid.
+    #[error("the manifest {path} is invalid: {error}")]
     Malformed {
-        /// Its path.
+        /// The path.
         path: PathBuf,
-        /// What is wrong, with line and column.
+        /// The error, with line and column.
         error: Box<toml::de::Error>,
     },
 }
 
 impl Manifest {
-    /// Which cores the cell shall have.
+    /// Returns the requested placement of the cell's cores.
     pub fn placement(&self) -> PlacementRequest {
         PlacementRequest { policy: self.placement, node: self.node, core_ids: self.core_ids.clone() }
     }
 
-    /// Reads the manifest at `path`. The image's path is made relative to where the command runs.
+    /// Reads the manifest at `path`. Resolves the paths in it relative to its folder.
     ///
     /// # Errors
     /// [`ManifestError`].
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_can_be_written_is_understood() {
+    fn all_keys_are_accepted() {
         let manifest = read(
             "image = \"kv\"\nname = \"cache\"\ncores = 2\nmemory = \"64M\"\nmemory_max = \"1G\"\narguments = [\"-v\"]\n\
              publish = [\"11211:11211\", \"53/udp\"]\nnetwork = \"none\"\nwatchdog = \"5s\"\n\
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_shown_with_their_line() {
+    fn errors_name_the_line() {
         for (text, line, word) in [
             ("image = \"kv\"\ncoers = 2\n", "line 2", "coers"),
             ("image = \"kv\"\n\nmemory = \"64X\"\n", "line 3", "64M or 1GiB"),

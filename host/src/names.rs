@@ -1,20 +1,21 @@
-//! Names: of machines, checked here; of cells, checked by `isola-abi`, and made up here for those who give none.
+//! Names of machines and cells: checks of machine names, and generated names for cells without one. `isola-abi` checks
+//! the names of cells.
 
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Longest name of a machine, in bytes.
+/// The maximum length of a machine's name, in bytes.
 pub const MAX_MACHINE_NAME_LEN: usize = 32;
 
-/// The machine that a command means when none is named.
+/// The machine that a command uses if its arguments name none.
 pub const DEFAULT_MACHINE: &str = "default";
 
-/// The name of a machine: letters, digits, `-` and `_`, a letter or digit first. It is also a folder's name.
+/// The name of a machine: letters, digits, `-` and `_`, with a letter or digit first. It is also the name of a folder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MachineName(String);
 
-/// A text that cannot be the name of a machine.
+/// The error for a text that is not a valid machine name.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error(
     "{0:?} cannot be a machine's name: use up to {MAX_MACHINE_NAME_LEN} letters, digits, '-' and '_', a letter or digit first"
@@ -22,7 +23,7 @@ pub struct MachineName(String);
 pub struct BadMachineName(String);
 
 impl MachineName {
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -60,7 +61,7 @@ const THINGS: [&str; 24] = [
     "tern",
 ];
 
-/// Makes up a name for which `taken` is false, such as `swift-lagoon`.
+/// Generates a name for which `taken` is false, such as `swift-lagoon`.
 pub fn generate(taken: impl Fn(&str) -> bool) -> String {
     for round in 0_u32.. {
         let kind = KINDS[fastrand::usize(..KINDS.len())];
@@ -76,7 +77,7 @@ pub fn generate(taken: impl Fn(&str) -> bool) -> String {
     unreachable!("a name is free after a finite number of rounds")
 }
 
-/// Of `known`, the name that is nearest to `given`, where one is near enough to be what was meant.
+/// Returns the name in `known` that is most similar to `given`, if one has a Jaro-Winkler similarity above 0.8.
 pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn made_up_names_avoid_those_taken() {
+    fn generated_names_are_not_taken() {
         let name = generate(|name| !name.contains(char::is_numeric));
         assert!(name.contains(char::is_numeric), "{name}");
         let spec = |name: String| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_of_the_finger_is_recognised() {
+    fn a_misspelt_name_finds_its_nearest_match() {
         assert_eq!(nearest("prmes", ["kv", "primes"]), Some("primes"));
         assert_eq!(nearest("zebra", ["kv", "primes"]), None);
     }

@@ -1,4 +1,4 @@
-//! Which cores a cell shall have, as people write it: `spread`, a node, `2,5-7`.
+//! The syntax of core placements: `spread`, a node, `2,5-7`.
 
 use isola_abi::id::{CoreId, MAX_CORES, NodeId};
 use isola_abi::management::{CorePlacement, PlacementPolicy};
@@ -7,28 +7,28 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Which cores a cell shall have. What is left out is up to the supervisor.
+/// A request for the placement of a cell's cores. The supervisor chooses all that is not set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlacementRequest {
-    /// How they lie.
+    /// The placement policy.
     pub policy: Option<PlacementPolicy>,
-    /// On which NUMA node.
+    /// The NUMA node.
     pub node: Option<u32>,
-    /// Among which.
+    /// The cores to choose from.
     pub core_ids: Option<CoreIds>,
 }
 
-/// Cores by their numbers, written `2,5-7`.
+/// Core ids, written `2,5-7`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreIds(Vec<CoreId>);
 
-/// A text that names no cores.
+/// The error for a text that is not a list of cores.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{0:?} names no cores: write numbers below {MAX_CORES} and ranges of them, as in 2,5-7")]
 pub struct BadCoreIds(String);
 
 impl PlacementRequest {
-    /// What is given here, and what is not, as `written` says.
+    /// Returns this request, with unset fields from `written`.
     pub fn or(self, written: Self) -> Self {
         Self {
             policy: self.policy.or(written.policy),
@@ -37,12 +37,12 @@ impl PlacementRequest {
         }
     }
 
-    /// How many cores a cell has for which no number is given: all that are named, or one.
+    /// Returns the number of cores for a cell without a given number: all named ones, or one.
     pub fn cores(&self) -> u32 {
         self.core_ids.as_ref().map_or(1, |ids| ids.0.len() as u32)
     }
 
-    /// As the supervisor is asked.
+    /// Converts the request to the form of the management protocol.
     pub fn placement(self) -> CorePlacement {
         CorePlacement {
             policy: self.policy.unwrap_or_default(),
@@ -88,7 +88,7 @@ impl<'de> Deserialize<'de> for CoreIds {
     }
 }
 
-/// Cores as they are written: `2,5-7`. They are in order.
+/// Formats cores as `2,5-7`. They must be sorted.
 pub fn ranges(ids: &[CoreId]) -> String {
     let runs = ids.chunk_by(|one, next| next.0 == one.0 + 1);
     let run = |run: &[CoreId]| match run {
@@ -105,8 +105,8 @@ mod tests {
 
     #[test]
     fn cores_are_named_by_numbers_and_ranges() {
-        for (text, told) in [("2", "2"), ("2,5-7", "2,5-7"), ("7,5,6,5", "5-7"), ("0-63", "0-63")] {
-            assert_eq!(text.parse::<CoreIds>().unwrap().to_string(), told);
+        for (text, shown) in [("2", "2"), ("2,5-7", "2,5-7"), ("7,5,6,5", "5-7"), ("0-63", "0-63")] {
+            assert_eq!(text.parse::<CoreIds>().unwrap().to_string(), shown);
         }
         for bad in ["", ",", "1,", "-", "3-2", "1-", "64", "0-64", "a", "+1", "4294967297", " 1"] {
             assert_eq!(bad.parse::<CoreIds>(), Err(BadCoreIds(bad.into())), "{bad}");
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_goes_before_what_is_written() {
+    fn arguments_override_the_manifest() {
         let ids = |text: &str| Some(text.parse().unwrap());
         let given = PlacementRequest { node: Some(1), ..PlacementRequest::default() };
         let written =

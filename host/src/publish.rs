@@ -1,6 +1,7 @@
-//! Publishing: a port of the host leads to a port of a cell.
+//! Port publication: forwarding of a host port to a port of a cell.
 //!
-//! On QEMU's user-mode network this is a forwarding rule of QEMU, made and unmade while the machine runs.
+//! On QEMU's user-mode network this is a forwarding rule of QEMU, which can be added and removed while the machine
+//! runs.
 
 use crate::machine::qemu::UPLINK_ID;
 use crate::machine::qmp::{Qmp, QmpError};
@@ -11,10 +12,10 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Where a port is published when no address is given: on this host alone.
+/// The host address of a published port if none is given: the loopback address, so only this host can connect.
 pub const DEFAULT_HOST_IP: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-/// What is forwarded.
+/// The protocol of a forwarded port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
@@ -24,86 +25,86 @@ pub enum Protocol {
     Udp,
 }
 
-/// A request to publish: `[IP:]HOST:CELL[/tcp|udp]`, or `CELL[/tcp|udp]` for whichever host port is free.
+/// A request to publish: `[IP:]HOST:CELL[/tcp|udp]`, or `CELL[/tcp|udp]` for any free host port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PublishSpec {
     /// The host's address.
     pub host_ip: Ipv4Addr,
-    /// The host's port; 0 for whichever is free.
+    /// The host's port; 0 for any free one.
     pub host_port: u16,
     /// The cell's port.
     pub cell_port: u16,
-    /// What is forwarded.
+    /// The protocol.
     pub protocol: Protocol,
 }
 
 /// A published port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Publication {
-    /// What is forwarded.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Where on the host.
+    /// The address and port on the host.
     pub host: SocketAddrV4,
-    /// Where to.
+    /// The address and port of the cell.
     pub cell: SocketAddrV4,
 }
 
-/// A text that says no port to publish.
+/// The error for a text that does not describe a port to publish.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error(
     "{0:?} is no port to publish: write [IP:]HOST_PORT:CELL_PORT[/tcp|udp], as in 11211:11211 or 127.0.0.1:8080:80/tcp"
 )]
 pub struct BadPublishSpec(String);
 
-/// Why a port was not published.
+/// The reasons why a port was not published.
 #[derive(Debug, Error)]
 pub enum PublishError {
-    /// Another cell of this user has it.
+    /// The port is already published for a cell of this user.
     #[error(
         "port {host}/{protocol} is published for cell {cell:?} of machine {machine:?} already: choose another host port"
     )]
     Published {
         /// The port.
         host: SocketAddrV4,
-        /// What is forwarded.
+        /// The protocol.
         protocol: Protocol,
-        /// For whom.
+        /// The cell.
         cell: String,
-        /// On which machine.
+        /// The machine.
         machine: String,
     },
-    /// Another program has it.
+    /// Another program uses the port.
     #[error(
         "port {host}/{protocol} is in use by another program: choose another host port, or end that program"
     )]
     InUse {
         /// The port.
         host: SocketAddrV4,
-        /// What would be forwarded.
+        /// The protocol.
         protocol: Protocol,
     },
-    /// The host does not allow it.
+    /// The host rejected the port.
     #[error("the host does not give port {host}/{protocol}: {error}{}", advice(error, *host))]
     Refused {
         /// The port.
         host: SocketAddrV4,
-        /// What would be forwarded.
+        /// The protocol.
         protocol: Protocol,
-        /// What the host says.
+        /// The host's error.
         error: io::Error,
     },
-    /// QEMU could not forward it.
+    /// QEMU could not forward the port.
     #[error("QEMU cannot forward {host}/{protocol}: {answer}")]
     Forward {
         /// The port.
         host: SocketAddrV4,
-        /// What would be forwarded.
+        /// The protocol.
         protocol: Protocol,
-        /// What QEMU says.
+        /// QEMU's message.
         answer: String,
     },
-    /// QEMU could not be asked.
+    /// QEMU did not answer.
     #[error(transparent)]
     Qmp(#[from] QmpError),
 }
@@ -119,13 +120,13 @@ fn advice(error: &io::Error, host: SocketAddrV4) -> &'static str {
 }
 
 impl PublishSpec {
-    /// Finds a host port that is free now, which is the requested one where one is.
+    /// Returns a host port that is free now: the requested one, or any free one if the request has port 0.
     ///
     /// # Errors
     /// [`PublishError::InUse`] or [`PublishError::Refused`].
     pub fn free_host_port(&self) -> Result<SocketAddrV4, PublishError> {
         let (host, protocol) = (SocketAddrV4::new(self.host_ip, self.host_port), self.protocol);
-        // A UDP socket of QEMU's would share the port with another program's, so trying is not left to QEMU.
+        // QEMU's UDP socket would share the port with another program's, so QEMU would not detect the conflict.
         let bound = match protocol {
             Protocol::Tcp => TcpListener::bind(host).and_then(|socket| socket.local_addr()),
             Protocol::Udp => UdpSocket::bind(host).and_then(|socket| socket.local_addr()),
@@ -139,7 +140,7 @@ impl PublishSpec {
         }
     }
 
-    /// Whether the request has a host port that `publication` already has.
+    /// Returns whether the request names the host port of `publication`.
     pub fn collides_with(&self, publication: &Publication) -> bool {
         let everywhere = |ip: Ipv4Addr| ip.is_unspecified();
         let ip = *publication.host.ip();
@@ -148,7 +149,7 @@ impl PublishSpec {
             && (self.host_ip == ip || everywhere(self.host_ip) || everywhere(ip))
     }
 
-    /// What fulfils the request for the cell that has `cell_ip`; nothing is published by that yet.
+    /// Returns the publication that satisfies the request for the cell with the address `cell_ip`. Publishes nothing.
     ///
     /// # Errors
     /// As [`PublishSpec::free_host_port`].
@@ -159,10 +160,10 @@ impl PublishSpec {
 }
 
 impl Publication {
-    /// Publishes: from now on the host's port leads to the cell.
+    /// Publishes: adds the forwarding rule to QEMU.
     ///
     /// # Errors
-    /// [`PublishError::Forward`] and [`PublishError::Qmp`], where nothing is published.
+    /// [`PublishError::Forward`] and [`PublishError::Qmp`]; nothing is published then.
     pub fn begin(&self, qmp: &mut Qmp) -> Result<(), PublishError> {
         let answer = qmp.human(&format!("hostfwd_add {UPLINK_ID} {}", self.rule()))?;
         match answer.trim() {
@@ -174,16 +175,17 @@ impl Publication {
         }
     }
 
-    /// Ends the publication. One that QEMU does not know has ended already.
+    /// Removes the forwarding rule from QEMU. QEMU's answer is ignored, as a rule that it does not have is removed
+    /// already.
     ///
     /// # Errors
-    /// [`PublishError::Qmp`] where QEMU could not be asked.
+    /// [`PublishError::Qmp`] if QEMU did not answer.
     pub fn end(&self, qmp: &mut Qmp) -> Result<(), PublishError> {
         qmp.human(&format!("hostfwd_remove {UPLINK_ID} {}:{}", self.protocol, colons(self.host)))?;
         Ok(())
     }
 
-    /// QEMU's words for the forwarding.
+    /// Returns the forwarding rule in QEMU's syntax.
     pub fn rule(&self) -> String {
         format!("{}:{}-{}", self.protocol, colons(self.host), colons(self.cell))
     }
@@ -216,7 +218,7 @@ impl FromStr for PublishSpec {
 }
 
 fn port(text: &str) -> Option<u16> {
-    // `parse` would take a plus sign.
+    // `parse` would accept a plus sign.
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|port| digits && *port != 0)
 }
@@ -264,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn docker_s_ways_to_say_a_port_are_understood() {
+    fn docker_s_port_syntax_is_accepted() {
         let any = Ipv4Addr::UNSPECIFIED;
         let cases = [
             ("11211:11211", DEFAULT_HOST_IP, 11211, 11211, Protocol::Tcp),
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_port_is_seen_for_tcp_and_udp() {
+    fn a_port_in_use_is_detected_for_tcp_and_udp() {
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         for (port, protocol) in

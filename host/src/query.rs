@@ -1,5 +1,5 @@
-//! Queries to running cells: the question, and the answer put together. What a cell says is taken for what it is: bounded,
-//! and of its own making.
+//! Queries to running cells: sends a question and assembles the answer. The module bounds each answer and does not
+//! trust its content.
 
 use crate::client::{Client, ClientError};
 use isola_abi::query::{Connection, CounterName, Fact, Line, Query, RecordError, Records, Standing};
@@ -7,59 +7,59 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// How long a cell may take to answer. An emulated one on a loaded host is slow.
+/// How long a cell may take to answer. An emulated cell on a loaded host is slow.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long to wait for more of an answer.
+/// The pause between two polls for more of an answer.
 const INTERVAL: Duration = Duration::from_millis(2);
 
-/// Most records of an answer.
+/// The maximum number of records in an answer.
 const MAX_FACTS: usize = 100_000;
 
-/// Why there is no answer.
+/// The reasons why a query has no answer.
 #[derive(Debug, Error)]
 pub enum QueryError {
-    /// It cannot be asked.
+    /// The supervisor cannot be reached, or rejected the query.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// What it says makes no sense.
+    /// The cell's answer is malformed.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// Another command asked it something else meanwhile.
+    /// Another command sent the cell a query meanwhile.
     #[error("another command has asked the cell meanwhile: ask again")]
     Replaced,
 }
 
-/// What a cell has answered.
+/// The assembled answer of a cell.
 #[derive(Debug, Default)]
 pub struct Told {
-    /// The counters, over all cores.
+    /// The counters, summed over all cores.
     pub counters: Vec<(CounterName, u64)>,
-    /// The connections that were told.
+    /// The connections that the answer lists.
     pub connections: Vec<Connection>,
-    /// How many connections were meant, those that were not told included.
+    /// The number of connections that match the query, including those that the answer does not list.
     pub connections_meant: u64,
     /// Handshakes that lack their last segment.
     pub half_open: u64,
-    /// Connections that have ended, and whose last segments may still be on their way.
+    /// Connections that have ended but may still have segments in flight.
     pub time_wait: u64,
-    /// Whether all has come that was to come.
+    /// The extent of the answer.
     pub extent: Extent,
 }
 
-/// How much of an answer has come.
+/// The extent of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Extent {
-    /// Nothing: the cell does not answer.
+    /// None: the cell does not answer.
     #[default]
     Nothing,
-    /// All but what so many cores should have told.
+    /// Incomplete: this number of cores have not answered.
     Without(u32),
-    /// All.
+    /// Complete.
     Whole,
 }
 
-/// Asks a running cell for facts, and waits for them, but not for ever.
+/// Sends a query for facts to a running cell and returns the answer, complete or as far as it has arrived within 3 s.
 ///
 /// # Errors
 /// [`QueryError`].
@@ -88,7 +88,7 @@ pub fn facts(client: &mut Client, name: &str, query: &Query) -> Result<Told, Que
     }
 }
 
-/// An answer as far as it has come.
+/// A partly assembled answer.
 #[derive(Debug, Default)]
 struct Answer {
     cores: Option<u32>,
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_of_all_cores_are_summed_whatever_lengths_they_claim() {
+    fn counters_of_all_cores_are_summed_despite_different_lengths() {
         let told = answer([
             Fact::Begin { cores: 2 },
             Fact::Names(vec![name("a"), name("b"), name("c")]),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said() {
+    fn an_incomplete_answer_counts_the_missing_cores() {
         assert_eq!(answer([]).told().extent, Extent::Nothing);
         let some = answer([Fact::Begin { cores: 3 }, done(2, 0)]);
         assert!(!some.is_whole());
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_end_is_broken_off() {
+    fn an_endless_answer_is_rejected() {
         let mut answer = answer([]);
         let refused = (0..=MAX_FACTS).map(|_| answer.take(done(0, u32::MAX))).find(Result::is_err);
         assert_eq!(refused, Some(Err(RecordError::Malformed)));

@@ -1,4 +1,4 @@
-//! Names for addresses: what a cell reports as numbers, an image with debug information makes readable.
+//! Symbols for addresses: translates the addresses of a crash with an image's debug information.
 
 use addr2line::{Loader, demangle_auto};
 use isola_abi::layout::{PAGE_SIZE, SHARED};
@@ -13,7 +13,7 @@ pub struct Symbols {
     loader: Loader,
 }
 
-/// Why an image's symbols cannot be had.
+/// The reason why an image's symbols cannot be read.
 #[derive(Debug, Error)]
 #[error("no names for addresses, as {path} cannot be read: {reason}")]
 pub struct SymbolsError {
@@ -21,25 +21,25 @@ pub struct SymbolsError {
     reason: String,
 }
 
-/// What an address of code is, to whoever reads a backtrace.
+/// The kind of a code address in a backtrace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressKind {
-    /// Of the instruction that execution stood at.
+    /// The address of the interrupted instruction.
     Instruction,
-    /// Of the instruction that a call returns to: the call stands before it.
+    /// A return address: the call instruction precedes it.
     Return,
 }
 
-/// A line of a backtrace. An address has several where calls were inlined, innermost first.
+/// A line of a backtrace. An address has several if calls were inlined, innermost first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Frame {
     /// The address.
     pub address: u64,
-    /// The function, where the image names it.
+    /// The function, if the image names it.
     pub function: Option<String>,
-    /// The source file, where the image tells.
+    /// The source file, if the image names it.
     pub file: Option<String>,
-    /// The line in it.
+    /// The line in the file.
     pub line: Option<u32>,
 }
 
@@ -53,7 +53,8 @@ impl Symbols {
         Loader::new(path).map(|loader| Self { loader }).map_err(|error| failed(error.to_string()))
     }
 
-    /// The functions at an address, innermost first; at least one frame, if only with the address.
+    /// Returns the functions at an address, innermost first. Returns at least one frame, if necessary with the address
+    /// only.
     pub fn frames(&self, address: u64, kind: AddressKind) -> Vec<Frame> {
         let probe = match kind {
             AddressKind::Instruction => address,
@@ -72,7 +73,8 @@ impl Symbols {
                 });
             }
         }
-        // The innermost frames are of inlined calls; the last is of the function that the symbol names in full.
+        // The inner frames are inlined calls; the outermost frame is the function of the symbol, whose name is
+        // complete.
         if let Some(last) = frames.last_mut()
             && let Some(name) = self.symbol(probe)
         {
@@ -87,7 +89,7 @@ impl Symbols {
     fn symbol(&self, probe: u64) -> Option<String> {
         let name = self.loader.find_symbol(probe)?;
         let name = demangle_auto(Cow::Borrowed(name), None).into_owned();
-        // The compiler's fingerprint of the function says nothing to a reader.
+        // The hash that the compiler appends is of no use to a reader.
         let hash = |tail: &str| tail.len() == 16 && tail.bytes().all(|byte| byte.is_ascii_hexdigit());
         Some(match name.rsplit_once("::h") {
             Some((path, tail)) if hash(tail) => path.to_owned(),
@@ -102,10 +104,10 @@ impl Frame {
     }
 }
 
-/// The backtrace of a crash, innermost frame first; without names where there are no `symbols`.
+/// Returns the backtrace of a crash, innermost frame first; without names if `symbols` is `None`.
 pub fn backtrace(crash: &Crash, symbols: Option<&Symbols>) -> Vec<Frame> {
     let first = (crash.instruction != 0).then_some((crash.instruction, AddressKind::Instruction));
-    // Where the walk begins with the instruction itself, it is not shown twice.
+    // If the walk begins with the instruction itself, list that only once.
     let returns = crash.backtrace.strip_prefix(&[crash.instruction]).unwrap_or(&crash.backtrace);
     let addresses = first.into_iter().chain(returns.iter().map(|&address| (address, AddressKind::Return)));
     addresses
@@ -129,7 +131,7 @@ mod tests {
         std::hint::black_box(seed).wrapping_mul(3)
     }
 
-    /// What the address of [`a_function_with_a_name`] is in the file that this process runs from.
+    /// Returns the address of [`a_function_with_a_name`] in the file of this process.
     fn address_in_file() -> u64 {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let exe = std::env::current_exe().unwrap();
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_of_this_program_is_named_with_file_and_line() {
+    fn an_address_resolves_to_function_file_and_line() {
         assert_eq!(a_function_with_a_name(2), 6);
         let symbols = Symbols::open(&std::env::current_exe().unwrap()).unwrap();
         let frames = symbols.frames(address_in_file() + 1, AddressKind::Instruction);

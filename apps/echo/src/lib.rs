@@ -1,6 +1,6 @@
-//! A TCP echo server (RFC 862): what comes in goes back, in the very buffers that it came in.
+//! A TCP echo server (RFC 862). It returns received data in the same buffers, without a copy.
 //!
-//! Here is what is done with a connection. Arguments and listening are the image's.
+//! This library handles one connection. The image parses arguments and listens.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -10,10 +10,10 @@ use alloc::boxed::Box;
 use isola_iobuf::Chain;
 use isola_net::{ConnectionHandler, TcpConnection, latency};
 
-/// Sends back what comes on a connection, until the peer has nothing more to send.
+/// Returns the data of a connection, until the peer has closed its side.
 #[derive(Debug, Default)]
 pub struct Echo {
-    /// What there is no room for yet.
+    /// Data for which the send queue has no room yet.
     unsent: Chain,
     peer: Peer,
 }
@@ -26,13 +26,13 @@ enum Peer {
     Closed,
 }
 
-/// Sends what there is room for, and takes it off `unsent`. While there is none for all of it the peer waits.
+/// Sends as much of `unsent` as the connection accepts, and removes it. Pauses reception while some data remains.
 fn send(unsent: &mut Chain, peer: Peer, connection: &TcpConnection) {
     match connection.send_some(unsent) {
         Ok(_) if !unsent.is_empty() => connection.pause(),
         Ok(_) if peer == Peer::Closed => connection.close(),
         Ok(_) => connection.resume(),
-        // A peer that is gone needs no answer.
+        // The connection has failed, so the peer gets no answer.
         Err(_) => connection.abort(),
     }
 }
@@ -40,7 +40,7 @@ fn send(unsent: &mut Chain, peer: Peer, connection: &TcpConnection) {
 impl ConnectionHandler for Echo {
     fn received(&mut self, connection: &TcpConnection, mut data: Chain) {
         if self.unsent.is_empty() {
-            // Most of the time there is room for all of it, and nothing is stored.
+            // Usually the connection accepts all data, and nothing is stored.
             send(&mut data, self.peer, connection);
             if !data.is_empty() {
                 self.unsent = data;
@@ -49,7 +49,7 @@ impl ConnectionHandler for Echo {
             self.unsent.append(data);
             send(&mut self.unsent, self.peer, connection);
         }
-        // What goes back is on its way, or waits for the peer.
+        // Each received piece of data counts as one answered request, also if part of it waits in `unsent`.
         latency::answered(1);
     }
 

@@ -1,4 +1,4 @@
-//! The service: sends back what comes on each connection.
+//! The echo server: returns the data of each connection.
 //!
 //! `echo [PORT]`, by default 7.
 #![no_std]
@@ -11,7 +11,7 @@ isola::app!(main);
 
 const DEFAULT_PORT: u16 = 7;
 
-/// Connections that wait on a core to be taken.
+/// The number of connections per core that can wait for acceptance.
 const BACKLOG: usize = 128;
 
 async fn main(arguments: Arguments) -> ExitCode {

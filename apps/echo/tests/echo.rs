@@ -1,4 +1,4 @@
-//! The server in one cell of this process, a client in another, on a link in memory.
+//! The server in one cell of this process, a client in another, connected by an in-memory link.
 
 use isola_gateway::test_cells::{dial, read_exactly, talk};
 use isola_hosted::Loss;
@@ -8,7 +8,7 @@ use std::future::{Future, pending};
 
 const PORT: u16 = 7;
 
-/// Runs the server on two cores until `client` has come to its end on a cell of its own.
+/// Runs the server on two cores until `client` has finished on a cell of its own.
 fn with_server<C: Future<Output = ()> + 'static>(client: fn() -> C) {
     let server = || async {
         let _listening = listen_with(PORT, 16, |_| isola_echo::Echo::default()).unwrap();
@@ -18,7 +18,7 @@ fn with_server<C: Future<Output = ()> + 'static>(client: fn() -> C) {
 }
 
 #[test]
-fn what_comes_in_goes_back() {
+fn received_data_is_returned() {
     with_server(|| async {
         let mut stream = dial(PORT).await;
         for turn in 0..100_u8 {
@@ -29,7 +29,7 @@ fn what_comes_in_goes_back() {
 }
 
 #[test]
-fn a_client_that_has_sent_its_last_gets_all_of_it_back_and_then_the_end() {
+fn a_client_that_has_closed_its_side_gets_all_data_back() {
     with_server(|| async {
         let sent: Vec<u8> = (0..300_000_u32).map(|n| (n * 7 % 251) as u8).collect();
         let mut stream = dial(PORT).await;
@@ -44,7 +44,7 @@ fn a_client_that_has_sent_its_last_gets_all_of_it_back_and_then_the_end() {
 }
 
 #[test]
-fn a_client_that_leaves_in_the_middle_takes_nobody_along() {
+fn an_aborted_connection_does_not_affect_others() {
     with_server(|| async {
         let mut leaver = dial(PORT).await;
         let mut stayer = dial(PORT).await;

@@ -1,5 +1,5 @@
-//! Goes wrong on purpose, in the way that its first argument says: for the demo, for tests, and for whoever wants to
-//! see what a crash looks like and that nobody else feels it.
+//! Fails on purpose, in the way that its first argument selects: for the demo, for tests, and to show that a crash of
+//! one cell does not affect others.
 //!
 //! `faulty panic | null | write | code | overflow | spin | hog | exhaust | exit CODE | wait`
 #![no_std]
@@ -44,11 +44,11 @@ async fn main(arguments: Arguments) -> ExitCode {
     ExitCode::USAGE
 }
 
-/// What the cores of a hog share, and hold half of the time.
+/// The counter that all cores of a hog share. They hold its lock half of the time.
 static LEDGER: Mutex<u64> = Mutex::new(0);
 
-/// Has each core but the first run one event that does not end until the cell is asked to stop, while the first goes on
-/// with short ones; all want the same lock. Tells when all are at work, and what came of it.
+/// Runs on each core but the first one event that does not end until the cell gets a stop request, while the first core
+/// runs short events; all contend for the same lock. Prints a line when all events run, and the result at the end.
 async fn hog() -> ExitCode {
     static ROUNDS: AtomicU64 = AtomicU64::new(0);
     static BEGUN: AtomicU32 = AtomicU32::new(0);
@@ -93,21 +93,22 @@ async fn hog() -> ExitCode {
 const TERMS: u32 = 2000;
 const SUM: (f64, u64) = (1_999_000.0 / 2.0, 1_999_000);
 
-/// A sum that is in registers while it is made, of both kinds.
+/// Computes a sum in general-purpose and floating-point registers.
 fn sum() -> (f64, u64) {
     (0..TERMS).fold((0.0, 0), |(halves, whole), term| {
         (black_box(halves + f64::from(term) / 2.0), black_box(whole + u64::from(term)))
     })
 }
 
-/// Recurses until the stack ends.
+/// Recurses until the stack overflows.
 #[expect(unconditional_recursion, reason = "overflowing the stack is the purpose")]
 fn descend(depth: u64) -> u64 {
     let here = core::hint::black_box([depth; 64]);
     descend(here[63] + 1) + here[0]
 }
 
-/// Takes memory until there is none: first as somebody who can go on without, then as somebody who cannot.
+/// Allocates memory until none is left: first with `try_reserve`, which reports an error, then with an allocation that
+/// cannot fail without ending the cell.
 fn exhaust() {
     const PIECE: usize = 1 << 20;
     let mut taken: Vec<Vec<u8>> = Vec::new();

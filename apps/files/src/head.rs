@@ -1,18 +1,18 @@
-//! How a response begins (RFC 9112, 4 and 5).
+//! The heads of responses (RFC 9112, 4 and 5).
 
 use alloc::format;
 use alloc::string::String;
 
-/// What follows a response's head.
+/// The body of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// A file, of that many bytes.
+    /// A file of this length in bytes.
     File(u64),
-    /// Text, of that many bytes.
+    /// A text of this length in bytes.
     Text(usize),
 }
 
-/// The head of a response: "200 OK", and what follows. The connection is closed behind it.
+/// Returns the head of a response with a status such as "200 OK". The connection closes after the response.
 pub fn head(status: &str, body: Body) -> String {
     let (kind, len) = match body {
         Body::File(len) => ("application/octet-stream", len),

@@ -1,4 +1,4 @@
-//! The parts of `files` that need no cell: what a request asks for, and how a response begins.
+//! The parts of `files` that need no cell: the parser of requests, and the heads of responses.
 #![no_std]
 #![forbid(unsafe_code)]
 

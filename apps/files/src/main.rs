@@ -1,6 +1,6 @@
-//! Serves files of the host over HTTP, from a cell that has none (EbbRT 4.3's off-load).
+//! Serves files of the host over HTTP from a cell without files of its own (EbbRT 4.3's off-load).
 //!
-//! The same program is both machines of the application:
+//! Both machines of the application run this program:
 //!
 //! ```text
 //! isola run --hosted -p 9000:9000 files export DIRECTORY          the hosted process, which has the files
@@ -24,12 +24,12 @@ const USAGE: &str =
     "usage: files export DIRECTORY [PORT]        makes a directory of this process's host available
        files serve ADDRESS:PORT [HTTP-PORT]    serves the files of whoever exports them at that address";
 
-/// Where an export is joined, unless another port is given.
+/// The default port at which an export accepts machines.
 const EXPORT_PORT: u16 = 9000;
 
 const HTTP_PORT: u16 = 80;
 
-/// Connections that wait on a core to be taken.
+/// The number of connections per core that can wait for acceptance.
 const BACKLOG: usize = 128;
 
 async fn main(arguments: Arguments) -> ExitCode {
@@ -79,7 +79,7 @@ async fn serve(first: SocketAddr, port: u16) -> Result<(), String> {
     Ok(())
 }
 
-/// Joins again whenever the process that exports the files has gone, and come back. Requests are refused meanwhile.
+/// Rejoins whenever the exporting process has disconnected and is back. Requests fail meanwhile.
 async fn stay_joined(first: SocketAddr) {
     loop {
         messenger::disconnected().await;
@@ -102,7 +102,7 @@ async fn answer(mut stream: TcpStream) {
             Err(rejected) => break Err(rejected),
         }
     };
-    // Who is gone needs no answer.
+    // An error means that the client has gone, so it gets no answer.
     let _ = match request {
         Ok(request) => respond(&mut stream, &request).await,
         Err(Rejected::Method) => say(&mut stream, "405 Method Not Allowed", "GET and HEAD alone\n").await,
@@ -135,7 +135,7 @@ async fn respond(stream: &mut TcpStream, request: &Request) -> Sent {
     }
 }
 
-/// Sends a file's bytes, in the buffers in which they came from its home.
+/// Sends a file in the buffers in which its home sent the data.
 async fn send_file(stream: &mut TcpStream, path: &str, len_bytes: u64) -> Sent {
     send(stream, head("200 OK", Body::File(len_bytes))).await?;
     let mut sent = 0;
@@ -146,7 +146,8 @@ async fn send_file(stream: &mut TcpStream, path: &str, len_bytes: u64) -> Sent {
                 sent += data.len() as u64;
                 stream.write(data).await?;
             }
-            // It has become shorter, or its home is gone: the client sees that bytes are missing.
+            // The file has become shorter, or its home is gone. The client detects the missing bytes by the content
+            // length.
             _ => return Err(net::StreamError::Closed),
         }
     }

@@ -1,18 +1,18 @@
-//! A request, as far as it matters here: HTTP/1.1's method and path (RFC 9112, 2 and 3).
+//! The parser of requests: the method and path of HTTP/1.1 (RFC 9112, 2 and 3).
 
 use alloc::string::String;
 use percent_encoding::percent_decode_str;
 
-/// Longest head of a request, in bytes.
+/// The maximum length of a request's head, in bytes.
 pub const MAX_REQUEST: usize = 8192;
 
-/// Header fields of a request at most.
+/// The maximum number of header fields.
 const MAX_FIELDS: usize = 64;
 
-/// What is asked for.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// How.
+    /// The method.
     pub method: Method,
     /// The path, decoded and without a query.
     pub path: String,
@@ -21,25 +21,25 @@ pub struct Request {
 /// The methods that are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// The head and the body.
+    /// Requests the head and the body.
     Get,
-    /// The head alone.
+    /// Requests the head only.
     Head,
 }
 
-/// Why a request is not served.
+/// The reasons why a request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejected {
-    /// It is no HTTP, or its path is no text.
+    /// It is not HTTP, or its path is not valid text.
     Malformed,
-    /// Another method.
+    /// Its method is not supported.
     Method,
     /// Its head is longer than [`MAX_REQUEST`], or has too many fields.
     TooLong,
 }
 
 impl Request {
-    /// The request that `bytes` begin with; `None` where more is to come.
+    /// Parses the request at the start of `bytes`; returns `None` if it is incomplete.
     ///
     /// # Errors
     /// [`Rejected`].
@@ -72,8 +72,8 @@ impl Request {
     }
 }
 
-/// Whether a line ends in LF without CR. A server may accept that (RFC 9112, 2.2), and a proxy in front of it may find other
-/// requests in the same bytes.
+/// Returns whether a line ends in LF without CR. A server may accept that (RFC 9112, 2.2), but then a proxy in front of
+/// it could split the same bytes into other requests.
 fn has_bare_lf(head: &[u8]) -> bool {
     let before = [&0].into_iter().chain(head);
     head.iter().zip(before).any(|(byte, before)| *byte == b'\n' && *before != b'\r')
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_ends_in_lf_alone_is_refused() {
+    fn a_line_that_ends_in_lf_without_cr_is_rejected() {
         for request in
             ["GET / HTTP/1.1\nHost: x\n\n", "GET / HTTP/1.1\r\nHost: x\n\r\n", "\nGET / HTTP/1.0\r\n\r\n"]
         {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unfinished_is_waited_for_up_to_a_limit() {
+    fn an_incomplete_request_has_a_maximum_length() {
         assert_eq!(Request::parse(b""), Ok(None));
         assert_eq!(Request::parse(b"GET / HTTP/1.1\r\nHost"), Ok(None));
         let mut long = b"GET / HTTP/1.1\r\nX: ".to_vec();
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_rejected() {
+    fn malformed_requests_are_rejected() {
         for bytes in [
             &b"\x00\x01\x02\x03"[..],
             b"GET /%ff HTTP/1.1\r\n\r\n",

@@ -1,11 +1,12 @@
-//! Answers one request again and again, to count the instructions of a request:
+//! Answers the same request repeatedly, to count the instructions per request:
 //!
 //! ```sh
 //! cargo build --release -p isola-kv --example kv-instructions
 //! valgrind --tool=callgrind target/release/examples/kv-instructions get 10000
 //! ```
 //!
-//! Each request arrives in a frame of its own and its answer is taken at once, as for a client that waits.
+//! Each request arrives in a frame of its own, and its answer is taken at once, like that of a client that waits for
+//! it.
 
 use std::env::args;
 use std::hint::black_box;
@@ -52,7 +53,7 @@ fn main() -> ExitCode {
 
 fn answer(session: &mut Session, frame: &IoBuf) -> Chain {
     session.receive(Chain::from(frame.clone()));
-    // Nobody else is there to take a shard.
+    // No other thread locks a shard.
     while session.serve(NOW) == Served::Busy {}
     session.take_output(usize::MAX)
 }

@@ -1,12 +1,12 @@
-//! An item in one piece: as the text protocol's answer to a `get` of that item alone.
+//! An item in contiguous memory, stored as the text protocol's answer to a `get` of that item alone.
 //!
 //! ```text
 //! VALUE <key> <flags> <length>\r\n<value>\r\nEND\r\n
 //! ```
 //!
-//! Most requests of most servers are such reads. Their answers are views of the items' memory, so that a read allocates, formats
-//! and copies nothing. All other answers take the key and the value out of it. It costs an item 17 bytes and the digits of its
-//! flags and length.
+//! Most requests of most servers are such reads. Their answers are views of the items' memory, so a read does not
+//! allocate, format or copy. All other answers extract the key and the value. The format costs each item 17 bytes plus
+//! the digits of its flags and length.
 
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
@@ -15,29 +15,29 @@ use crate::output::Writer;
 const END: &[u8; 5] = b"END\r\n";
 const LINE_END: &[u8; 2] = b"\r\n";
 
-/// The line in front of a value.
+/// The line that precedes a value.
 pub(crate) struct ValueLine<'a> {
     pub flags: &'a [u8],
     pub value_len: &'a [u8],
-    /// The item's version, where the client asked for it.
+    /// The item's version, if the client requested it.
     pub cas: Option<&'a [u8]>,
 }
 
 impl ValueLine<'_> {
     const WORD: &'static [u8; 6] = b"VALUE ";
 
-    /// Returns its length, in bytes.
+    /// Returns the length of the line, in bytes.
     pub fn len(&self, key_len: usize) -> usize {
         Self::WORD.len() + key_len + self.rest_len()
     }
 
-    /// Length of what stands behind the key.
+    /// Returns the length of the part of the line that follows the key.
     fn rest_len(&self) -> usize {
         let cas_len = self.cas.map_or(0, |cas| 1 + cas.len());
         1 + self.flags.len() + 1 + self.value_len.len() + cas_len + LINE_END.len()
     }
 
-    /// Writes it.
+    /// Writes the line.
     pub fn put(&self, key: &[u8], writer: &mut Writer<'_>) {
         writer.put_array(Self::WORD);
         writer.put(key);
@@ -49,20 +49,21 @@ impl ValueLine<'_> {
     }
 }
 
-/// An item's key, flags and value, in memory of exactly their size.
+/// The key, flags and value of an item, in memory of exactly their size.
 #[derive(Clone, Debug)]
 pub struct Answer {
     bytes: IoBuf,
     key_len: u8,
-    /// Bytes between the key and the value: at most 10 digits of flags, 5 of a length that fits in one piece, 4 more.
+    /// The number of bytes between the key and the value: at most 10 digits of flags, 5 digits of the length (a
+    /// contiguous value is below 64 KiB), and 4 separators.
     gap_len: u8,
 }
 
 impl Answer {
-    /// Returns how many bytes there are besides the key and the value, at most.
+    /// The largest number of bytes besides the key and the value.
     pub(crate) const MOST_ADDED: usize = ValueLine::WORD.len() + 1 + 10 + 1 + 5 + 2 + 2 + END.len();
 
-    /// Builds one by copying `pieces`, whose lengths add up to `value_len`.
+    /// Builds an answer by copying `pieces`, whose lengths add up to `value_len`.
     pub(crate) fn join<'a>(
         key: &[u8],
         flags: u32,
@@ -94,7 +95,7 @@ impl Answer {
         &self.bytes
     }
 
-    /// Returns what answers a `get` of this item and of further ones.
+    /// Returns the answer without its end, for a `get` of several items.
     pub fn without_end(&self) -> IoBuf {
         let mut bytes = self.bytes.clone();
         bytes.truncate(bytes.len() - END.len());
@@ -131,13 +132,13 @@ impl Answer {
         self.bytes.slice(self.value_range()).map(Chain::from).unwrap_or_default()
     }
 
-    /// Overwrites the value: in place where nobody reads the item, and otherwise in fresh memory of the same size.
+    /// Overwrites the value: in place unless a response shares the memory, otherwise in fresh memory of the same size.
     pub(crate) fn overwrite(&mut self, write: impl FnOnce(&mut [u8])) {
         let range = self.value_range();
         let bytes = core::mem::replace(&mut self.bytes, IoBuf::from_static(b""));
         let mut bytes = bytes.try_into_mut().unwrap_or_else(|shared| {
             let mut copy = IoBufMut::with_room(0, shared.len());
-            // Cannot fail: the room is as long.
+            // Cannot fail: the buffer has room for as many bytes.
             let _ = copy.append_slice(&shared);
             copy
         });
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn all_parts_are_found_whatever_their_lengths() {
+    fn key_and_value_are_at_the_right_offsets_for_all_lengths() {
         for flags in [0, 7, u32::MAX] {
             for value in [&b""[..], b"v", &[b'x'; 65_000]] {
                 let answer = join(flags, value);
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_an_item_sees_no_later_value() {
+    fn a_shared_answer_does_not_change_when_the_item_is_overwritten() {
         let mut answer = join(1, b"12");
         let address = answer.bytes().as_ptr();
         answer.overwrite(|value| value.copy_from_slice(b"34"));

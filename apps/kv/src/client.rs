@@ -1,6 +1,7 @@
-//! A connection's handler: what comes goes into the session, and what the session answers goes out, in the same event.
+//! The handler of a connection: it passes received bytes to the session and sends the session's answers in the same
+//! event.
 //!
-//! It has all that belongs to its connection, and nothing of its core: so it goes to another core as it is.
+//! It owns all state of its connection and none of its core, so it migrates to another core unchanged.
 
 use crate::serve::{Held, SERVING};
 use crate::session::{Served, Session};
@@ -9,58 +10,58 @@ use alloc::sync::Arc;
 use isola_iobuf::Chain;
 use isola_net::{ConnectionHandler, FailReason, SendError, TcpConnection, latency};
 
-/// Bytes handed to a connection at once.
+/// The most bytes taken from the session for one send.
 const WRITE_PIECE: usize = 64 << 10;
 
-/// Serves a client's connection.
+/// The handler of a client's connection.
 #[derive(Debug)]
 pub struct Client {
     session: Session,
-    /// What was taken from the session and not handed over yet.
+    /// The bytes that were taken from the session and that the connection has not accepted yet.
     output: Chain,
-    /// What the client's core knows of it.
+    /// The client's memory, as its core reads it.
     held: Arc<Held>,
     whereabouts: Whereabouts,
 }
 
-/// Where a client is.
+/// The location of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whereabouts {
-    /// On a core, under this number.
+    /// The client is on this core, under this number.
     Here(u64),
-    /// Between two cores.
+    /// The client is migrating between two cores.
     OnItsWay,
-    /// Nowhere: it is one too many, or its connection is over.
+    /// The client is on no core: it was rejected, it has migrated, or its connection is over.
     Nowhere,
 }
 
-/// Whether a connection goes on.
+/// The state of a connection after its session has run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
-    /// It does.
+    /// The connection is open.
     Open,
-    /// It does, once a shard is free.
+    /// The connection is open and waits for the lock of a shard.
     Waits,
-    /// All is answered and handed over, and nothing else follows.
+    /// The session is finished and the connection has accepted all answers.
     Finished,
-    /// Nobody reads the answers.
+    /// The connection accepts no answers any more.
     Gone,
 }
 
 impl Client {
-    /// A client of this core.
+    /// Creates the handler of a client on this core.
     pub(crate) fn new(number: u64, held: Arc<Held>, session: Session) -> Self {
         Self { session, output: Chain::new(), held, whereabouts: Whereabouts::Here(number) }
     }
 
-    /// One whose connection was closed as it came.
+    /// Creates the handler of a rejected client, whose connection is being closed.
     pub(crate) fn nobody(session: Session) -> Self {
         let held = Arc::new(Held::default());
         Self { session, output: Chain::new(), held, whereabouts: Whereabouts::Nowhere }
     }
 
-    /// Goes on until nothing moves. How a connection ends concerns nobody: what the client sent before has been carried
-    /// out.
+    /// Runs the session until it needs an event, and updates the connection. A failed connection is only aborted: the
+    /// server has executed the requests that the client sent before.
     fn go_on(&mut self, connection: &TcpConnection) {
         match self.run(connection) {
             Progress::Open if self.session.wants_input() => connection.resume(),
@@ -90,7 +91,7 @@ impl Client {
             match self.send(connection) {
                 Err(_) => return Progress::Gone,
                 Ok(_) if served == Served::Busy => return Progress::Waits,
-                // What has gone out makes room for more work.
+                // The sent bytes made room for the answers to further requests.
                 Ok(1..) if self.session.has_work() => {}
                 Ok(_) if self.session.is_finished() && self.output.is_empty() => return Progress::Finished,
                 Ok(_) => return Progress::Open,
@@ -98,13 +99,13 @@ impl Client {
         }
     }
 
-    /// Hands over what there is room for; returns how many bytes.
+    /// Sends as many bytes as the connection accepts. Returns their number.
     fn send(&mut self, connection: &TcpConnection) -> Result<usize, SendError> {
         let mut sent = 0;
         if !self.output.is_empty() {
             sent += connection.send_some(&mut self.output)?;
         }
-        // Nearly all answers are handed over as a whole: only what is left of one is put down in the client.
+        // The connection accepts nearly all answers completely; the client stores only the rest of one.
         while self.output.is_empty() && self.session.output_len() > 0 {
             let mut output = self.session.take_output(WRITE_PIECE);
             sent += connection.send_some(&mut output)?;
@@ -118,7 +119,7 @@ impl Client {
         Ok(sent)
     }
 
-    /// The connection is over.
+    /// Records the end of the connection.
     fn end(&mut self) {
         match core::mem::replace(&mut self.whereabouts, Whereabouts::Nowhere) {
             Whereabouts::Here(number) => SERVING.forget(number),
@@ -159,7 +160,7 @@ impl ConnectionHandler for Client {
 
     fn arrived(&mut self, connection: &TcpConnection) {
         self.whereabouts = Whereabouts::Here(SERVING.take_in(connection, &self.held));
-        // A request may have waited for a shard where the client was.
+        // A request may have been waiting for a shard on the previous core.
         if self.session.has_work() {
             self.go_on(connection);
         }

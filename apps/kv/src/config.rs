@@ -1,17 +1,17 @@
-//! What a server is told at its start.
+//! The configuration of a server.
 
 use core::fmt;
 
 use crate::shard::SMALLEST_SHARD_BYTES;
 
-/// The largest value that a server accepts unless it is told otherwise, in bytes.
+/// The default length of the largest value that a server accepts, in bytes.
 pub const DEFAULT_MAX_VALUE_LEN: usize = 1 << 20;
 
-/// The most shards that a server divides its items among: as many as there may be cores that serve.
+/// The largest number of shards of a server. It equals the largest number of cores that serve.
 const MOST_SHARDS: usize = 64;
 
-/// Values of the largest length that each shard has room for, where there is more than one: so many that keys which fall
-/// into shards unevenly do not push values out of one while others have room.
+/// The number of values of the largest length for which each shard has room, if there is more than one shard. It is
+/// large enough that an uneven distribution of keys does not evict values from one shard while others have room.
 const LARGEST_VALUES_IN_SHARD: usize = 16;
 
 /// The limits of a server.
@@ -26,8 +26,8 @@ pub struct Config {
 /// The limits of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// Once this many bytes of answers wait for the client to read them, no further request is taken up. The last
-    /// answer comes on top.
+    /// The number of bytes of unread answers from which on the session takes no further request. The answer to the last
+    /// request may exceed it.
     pub max_output_bytes: usize,
 }
 
@@ -37,19 +37,19 @@ impl Default for SessionLimits {
     }
 }
 
-/// Limits that contradict each other.
+/// The contradictions between limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// There has to be a shard.
+    /// The number of shards is 0.
     NoShard,
-    /// There is less memory than the shards need to hold anything.
+    /// The memory is too small for the shards to hold an item.
     TooLittleMemory {
-        /// What they need, in bytes.
+        /// The memory that the shards need, in bytes.
         needed_bytes: usize,
     },
-    /// Values of no byte, or of more than a request can state.
+    /// The limit of the value length is 0, or larger than a request can state.
     MaxValueLen,
-    /// No answer would ever be let through.
+    /// The limit of a session admits no answer.
     SessionLimits,
 }
 
@@ -74,15 +74,24 @@ impl fmt::Display for ConfigError {
 impl core::error::Error for ConfigError {}
 
 impl Config {
-    /// A server of `memory_limit_bytes`, of which the largest value has `max_value_len` bytes. The memory alone says how
-    /// many shards there are, as cores come and go.
+    /// Creates the configuration of a server with `memory_limit_bytes` of memory for items and values of up to
+    /// `max_value_len` bytes. The number of shards depends on the memory alone, because the number of cores varies.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] if the limits contradict each other.
     pub fn for_memory(memory_limit_bytes: usize, max_value_len: usize) -> Result<Self, ConfigError> {
         let room = memory_limit_bytes / LARGEST_VALUES_IN_SHARD / max_value_len.max(1);
         let room = room.min(memory_limit_bytes / SMALLEST_SHARD_BYTES);
         Self::new(memory_limit_bytes, room.clamp(1, MOST_SHARDS) as u16)?.with_max_value_len(max_value_len)
     }
 
-    /// A server of `memory_limit_bytes` divided evenly among `shard_count` shards.
+    /// Creates the configuration of a server with `memory_limit_bytes` of memory, divided evenly among `shard_count`
+    /// shards.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::NoShard`] and [`ConfigError::TooLittleMemory`].
     pub fn new(memory_limit_bytes: usize, shard_count: u16) -> Result<Self, ConfigError> {
         if shard_count == 0 {
             return Err(ConfigError::NoShard);
@@ -99,7 +108,11 @@ impl Config {
         })
     }
 
-    /// The same with another length for the largest value, in bytes.
+    /// Returns the configuration with another length of the largest value, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::MaxValueLen`] unless the length is 1 byte to 1 GiB.
     pub fn with_max_value_len(self, max_value_len: usize) -> Result<Self, ConfigError> {
         if !(1..=1 << 30).contains(&max_value_len) {
             return Err(ConfigError::MaxValueLen);
@@ -107,7 +120,11 @@ impl Config {
         Ok(Self { max_value_len, ..self })
     }
 
-    /// The same with other limits of a connection.
+    /// Returns the configuration with other limits of a connection.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::SessionLimits`] if the limit is 0.
     pub fn with_session_limits(self, session: SessionLimits) -> Result<Self, ConfigError> {
         if session.max_output_bytes == 0 {
             return Err(ConfigError::SessionLimits);
@@ -115,27 +132,27 @@ impl Config {
         Ok(Self { session, ..self })
     }
 
-    /// Memory for items on all cores together, in bytes.
+    /// Returns the memory for the items of all shards together, in bytes.
     pub fn memory_limit_bytes(&self) -> usize {
         self.memory_limit_bytes
     }
 
-    /// Memory for the items of one shard, in bytes.
+    /// Returns the memory for the items of one shard, in bytes.
     pub fn shard_limit_bytes(&self) -> usize {
         self.memory_limit_bytes / usize::from(self.shard_count)
     }
 
-    /// Number of shards.
+    /// Returns the number of shards.
     pub fn shard_count(&self) -> u16 {
         self.shard_count
     }
 
-    /// Length of the largest value, in bytes.
+    /// Returns the length of the largest accepted value, in bytes.
     pub fn max_value_len(&self) -> usize {
         self.max_value_len
     }
 
-    /// Limits of a connection.
+    /// Returns the limits of a connection.
     pub fn session(&self) -> &SessionLimits {
         &self.session
     }

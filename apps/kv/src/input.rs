@@ -1,32 +1,32 @@
-//! What has been received and not parsed yet, without the memory that it could pin.
+//! The received bytes that are not parsed yet, with a bound on the memory that they pin.
 //!
-//! A client can send a large value in segments of one byte, each in a frame of 2 KB. So views that waste
-//! memory are copied together once they pin much more than they hold.
+//! A client can send a large value in segments of one byte, each in a frame of 2 KB. Views that waste memory are
+//! therefore joined by copying once they pin much more memory than they hold.
 
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
-/// Memory that may be pinned on top of twice the bytes held.
+/// The memory that may be pinned in addition to twice the number of bytes held.
 const SLACK_BYTES: usize = 32 << 10;
 
-/// Views shorter than this are copied together when memory is short.
+/// The length below which a view is joined with its neighbours when too much memory is pinned, in bytes.
 const SHORT_LEN: usize = 512;
 
-/// Received bytes in order.
+/// The received bytes, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Input {
     chain: Chain,
-    /// Upper bound of the memory that the chain keeps alive; `None` where that was not counted, as most requests are served as
-    /// soon as they come.
+    /// An upper bound of the memory that the chain keeps alive. `None` if it was not computed: most requests are served
+    /// as soon as they arrive.
     pinned_bytes: Option<usize>,
 }
 
-/// Memory that the views of `chain` keep alive, with the views themselves.
+/// Returns the memory that the views of `chain` keep alive, including the views themselves.
 fn pinned_by(chain: &Chain) -> usize {
     chain.parts().map(|part| part.storage_len() + size_of::<IoBuf>()).sum()
 }
 
 impl Input {
-    /// Adds bytes behind the others.
+    /// Appends received bytes.
     pub fn receive(&mut self, data: Chain) {
         if self.chain.is_empty() {
             self.chain = data;
@@ -38,7 +38,7 @@ impl Input {
         }
     }
 
-    /// Copies together what wastes memory. To be called once all requests that have come as a whole were taken off.
+    /// Joins the views that waste memory. To be called after all complete requests were removed.
     #[inline]
     pub fn tidy(&mut self) {
         if !self.chain.is_empty() {
@@ -57,12 +57,12 @@ impl Input {
         }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn chain(&self) -> &Chain {
         &self.chain
     }
 
-    /// The bytes, to take off.
+    /// Returns the bytes, for a parser that removes them.
     pub fn chain_mut(&mut self) -> &mut Chain {
         &mut self.chain
     }
@@ -77,22 +77,22 @@ impl Input {
         }
     }
 
-    /// Number of bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.chain.len()
     }
 
-    /// Memory that the bytes keep alive, at most.
+    /// Returns an upper bound of the memory that the bytes keep alive.
     pub fn pinned_bytes(&self) -> usize {
         if self.chain.is_empty() { 0 } else { self.pinned_bytes.unwrap_or_else(|| pinned_by(&self.chain)) }
     }
 
-    /// Drops everything.
+    /// Drops all bytes.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Copies each run of wasteful views into memory of its size.
+    /// Copies each run of wasteful views into memory of its exact size.
     fn compact(&mut self) {
         let old = core::mem::take(&mut self.chain);
         let is_wasteful = |part: &IoBuf| part.len() < SHORT_LEN || part.len() * 2 < part.storage_len();
@@ -120,7 +120,8 @@ fn join(chain: &Chain) -> IoBuf {
     joined.freeze()
 }
 
-/// Makes the first `count` bytes of `chain`, which holds as many, lie in its first view, and returns that.
+/// Joins views such that the first `count` bytes of `chain` are in its first view, and returns that view. Returns
+/// `None` if the chain is shorter.
 pub(crate) fn contiguous(chain: &mut Chain, count: usize) -> Option<&IoBuf> {
     if chain.front()?.len() < count {
         let front = chain.split_to(count)?;
@@ -136,7 +137,7 @@ mod tests {
     use alloc::vec::Vec;
 
     #[test]
-    fn bytes_that_come_one_by_one_do_not_pin_their_frames() {
+    fn bytes_that_arrive_one_by_one_do_not_pin_their_frames() {
         let mut input = Input::default();
         let mut expected = Vec::new();
         for number in 0..100_000u32 {
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn contiguous_joins_only_what_it_has_to() {
+    fn contiguous_copies_only_if_the_first_view_is_too_short() {
         let mut chain = Chain::new();
         [&b"ab"[..], b"cd", b"ef"].iter().for_each(|part| chain.push_back(IoBuf::copy_from_slice(part)));
         assert_eq!(&contiguous(&mut chain, 2).unwrap()[..], b"ab");

@@ -1,17 +1,18 @@
-//! A key-value server that speaks memcached's text and binary protocols: all of it but arguments and listening.
+//! A key-value server that speaks memcached's text and binary protocols. The image adds only the arguments and the
+//! listening socket.
 //!
 //! ```text
-//!   core 0              core 1              core 2            as many as there are now
-//!     Client  Client      Client              Client          a connection's handler: moves with it (client, serve)
+//!   core 0              core 1              core 2            the number of cores varies at run time
+//!     Client  Client      Client              Client          a connection's handler: migrates with it (client, serve)
 //!     Session Session     Session             Session         the protocol, without I/O (session, protocol)
 //!        │       │           │                   │
 //!        └───────┴───────┬───┴───────────────────┘
-//!     Shard  Shard  Shard  Shard  Shard  ...                  the items, each part behind a lock (shards, shard)
+//!     Shard  Shard  Shard  Shard  Shard  ...                  the items, each shard behind a lock (shards, shard)
 //! ```
 //!
-//! Items are divided among shards by the hash of their keys. How many there are follows from the memory for items and not
-//! from the cores, and whichever core has a connection works on any of them, under a lock that is held for one operation.
-//! So cores come and go, and connections move between them, without a word about items
+//! The hash of its key assigns an item to a shard. The number of shards depends on the memory for items and not on the
+//! number of cores. Every core may work on every shard, under a lock that it holds for one operation. Cores can
+//! therefore be added and removed, and connections can migrate between cores, without moving any item
 //! (docs/decisions/0038-any-core-serves-any-key.md).
 //!
 //! ```
@@ -31,9 +32,10 @@
 //! # }
 //! ```
 //!
-//! No value that is read alone is copied on its way from the shard to the device, and a large one not on its way in either:
-//! see [`Answer`], [`Body`] and the crate's `shard::item` and `output`. A response shares the memory of its item, whatever another core
-//! does to the item meanwhile. Sessions and shards know no clock: time comes in with the calls that need it.
+//! A value that one request reads alone is never copied on its way from the shard to the device, and a large value is
+//! not copied on its way in either: see [`Answer`], [`Body`] and the crate's `shard::item` and `output`. A response
+//! shares the memory of its item and does not change when another core changes the item. Sessions and shards have no
+//! clock: each call that needs the time takes it as a parameter.
 #![no_std]
 #![forbid(unsafe_code)]
 

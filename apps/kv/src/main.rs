@@ -1,7 +1,7 @@
-//! The server's image: arguments and listening.
+//! The image of the key-value server: it parses the arguments and listens.
 //!
-//! `kv [-p PORT] [-m MEGABYTES] [-I MAX_VALUE_BYTES[k|m]] [-c CONNECTIONS]`, as memcached's, but for `-c`, which counts the
-//! connections of each core.
+//! The usage is `kv [-p PORT] [-m MEGABYTES] [-I MAX_VALUE_BYTES[k|m]] [-c CONNECTIONS]`. The options have memcached's
+//! meaning, except `-c`, which limits the connections per core.
 #![no_std]
 #![no_main]
 
@@ -14,7 +14,7 @@ use options::Options;
 
 isola::app!(main);
 
-/// Connections that wait on a core to be taken.
+/// The number of connections per core that may wait to be accepted.
 const BACKLOG: usize = 1024;
 
 async fn main(arguments: Arguments) -> ExitCode {

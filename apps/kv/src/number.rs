@@ -1,6 +1,6 @@
-//! Decimal numbers, as clients write them and as items hold them.
+//! Decimal numbers in requests and in items.
 
-/// Reads a number that is the whole of `text`: digits, with one sign in front where `signs` has it.
+/// Parses a number that is the whole of `text`: digits, with one optional sign out of `signs` in front.
 fn parse(text: &[u8], signs: &[u8]) -> Option<(bool, u64)> {
     let (negative, digits) = match text {
         [sign, digits @ ..] if signs.contains(sign) => (*sign == b'-', digits),
@@ -20,17 +20,17 @@ fn parse(text: &[u8], signs: &[u8]) -> Option<(bool, u64)> {
     Some((negative, value))
 }
 
-/// A number from 0 to 2^64 - 1.
+/// Parses a number from 0 to 2^64 - 1.
 pub(crate) fn parse_u64(text: &[u8]) -> Option<u64> {
     parse(text, b"+").map(|(_, value)| value)
 }
 
-/// A number from 0 to 2^32 - 1.
+/// Parses a number from 0 to 2^32 - 1.
 pub(crate) fn parse_u32(text: &[u8]) -> Option<u32> {
     parse_u64(text).and_then(|value| value.try_into().ok())
 }
 
-/// A number from -2^63 to 2^63 - 1.
+/// Parses a number from -2^63 to 2^63 - 1.
 pub(crate) fn parse_i64(text: &[u8]) -> Option<i64> {
     match parse(text, b"+-")? {
         (true, value) => 0i64.checked_sub_unsigned(value),
@@ -38,10 +38,10 @@ pub(crate) fn parse_i64(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// The number that a stored value holds: with white space before it, and white space or the NUL of a C string
-/// behind it, and then anything.
+/// Parses the number that a stored value holds. White space may precede it, and white space or the NUL of a C string
+/// ends it; the bytes after that are ignored.
 pub(crate) fn parse_stored_number(value: &[u8]) -> Option<u64> {
-    // As C's `isspace`.
+    // The same bytes as C's `isspace`.
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
     let start = value.iter().position(|byte| !is_space(byte))?;
     let text = value.get(start..)?;
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bounds_of_each_kind() {
+    fn numbers_up_to_the_bounds_of_their_type_are_accepted() {
         assert_eq!(parse_u64(b"18446744073709551615"), Some(u64::MAX));
         assert_eq!(parse_u64(b"18446744073709551616"), None);
         assert_eq!(parse_u32(b"4294967295"), Some(u32::MAX));
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn only_digits_with_one_sign() {
+    fn a_number_has_only_digits_and_one_sign() {
         assert_eq!(parse_u64(b"+7"), Some(7));
         for text in [&b""[..], b"-1", b"+", b"++1", b"1x", b"0x1", b"1.5", b" 1", b"1 "] {
             assert_eq!(parse_u64(text), None, "{text:?}");

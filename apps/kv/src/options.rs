@@ -1,35 +1,35 @@
-//! What the server's arguments say.
+//! The server's arguments.
 
 use core::fmt;
 use isola::prelude::*;
 use isola_kv::{Config, ConfigError, DEFAULT_MAX_VALUE_LEN};
 
-/// What the server's arguments say.
+/// The parsed arguments of the server.
 #[derive(Debug)]
 pub struct Options {
     /// The port.
     pub port: u16,
-    /// Memory for items, in bytes.
+    /// The memory for items, in bytes.
     pub memory_bytes: usize,
-    /// Longest value, in bytes.
+    /// The length of the longest accepted value, in bytes.
     pub max_value_len: usize,
-    /// Connections that are served at once on each core.
+    /// The number of connections that each core serves at the same time.
     pub max_connections: u32,
 }
 
-/// Why arguments make no sense.
+/// The errors in the arguments.
 #[derive(Debug)]
 pub enum OptionsError {
-    /// No such option.
+    /// An unknown option.
     Unknown(String),
-    /// An option without its value, or with one that is no number in its range.
+    /// An option without its value, or with a value that is not a number in its range.
     BadValue(&'static str),
     /// More memory for items than the cell can spare.
     MemoryTooLarge {
-        /// The most that it can, in MiB.
+        /// The largest amount that the cell can spare, in MiB.
         most_mib: usize,
     },
-    /// Values that are shorter than any use, or longer than half of the memory for items.
+    /// A limit of the value length that is below 1 KiB or above half of the memory for items.
     MaxValueLen,
 }
 
@@ -55,18 +55,20 @@ impl fmt::Display for OptionsError {
 
 const USAGE: &str = "kv [-p PORT] [-m MEGABYTES] [-I MAX_VALUE_BYTES[k|m]] [-c CONNECTIONS_A_CORE]";
 
-/// The shortest length that `-I` sets for the largest value, in bytes.
+/// The smallest limit of the value length that `-I` accepts, in bytes.
 const SHORTEST_MAX_VALUE: usize = 1024;
 
-/// Connections that are served at once on each core, unless `-c` sets another number.
+/// The number of connections that each core serves at the same time, unless `-c` sets another number.
 const MAX_CONNECTIONS: u32 = 8192;
 
-/// Memory that is never for items, in bytes: what the network, the cores and a few connections take in any cell.
+/// The memory that is never used for items, in bytes: the network, the cores and a few connections need it in any cell.
 const NEVER_FOR_ITEMS: usize = 512 << 10;
 
 impl Options {
-    /// Reads the arguments of a server whose cell has `memory_total` bytes of memory. Without `-m`, three quarters
-    /// of them are for items, in a small cell fewer; the rest is for connections and what they have under way.
+    /// Parses the arguments of a server whose cell has `memory_total` bytes of memory.
+    ///
+    /// Without `-m`, items get three quarters of that memory, and less in a small cell. The rest is for connections and
+    /// their data in transit.
     pub fn parse(arguments: &Arguments, memory_total: usize) -> Result<Self, OptionsError> {
         let mut options = Self {
             port: 11211,
@@ -107,13 +109,13 @@ impl Options {
         Ok(options)
     }
 
-    /// The server's configuration.
+    /// Returns the server's configuration.
     pub fn config(&self) -> Result<Config, ConfigError> {
         Config::for_memory(self.memory_bytes, self.max_value_len)
     }
 }
 
-/// What is left of the memory without one of so many parts, and without what is never for items.
+/// Returns `memory_total` less a `parts`-th of it, or less [`NEVER_FOR_ITEMS`] if that is more.
 fn without(memory_total: usize, parts: usize) -> usize {
     memory_total.saturating_sub((memory_total / parts).max(NEVER_FOR_ITEMS))
 }
@@ -122,7 +124,7 @@ fn number<T: core::str::FromStr>(option: &'static str, text: Option<&str>) -> Re
     text.and_then(|text| text.parse().ok()).ok_or(OptionsError::BadValue(option))
 }
 
-/// A number of bytes, or of KiB or MiB with `k` or `m` behind it.
+/// Parses a number of bytes, or of KiB or MiB if the suffix `k` or `m` follows it.
 fn bytes(option: &'static str, text: Option<&str>) -> Result<usize, OptionsError> {
     let (text, unit) = match text {
         Some(text) if text.ends_with(['k', 'K']) => (text.get(..text.len() - 1), 1 << 10),

@@ -1,41 +1,42 @@
-//! Answers on their way out: few buffers, and large values without a copy.
+//! The answers that wait for the client: few buffers, and no copies of large values.
 //!
-//! An answer that is there as one view, of an item or of the image, leaves as it is, unless another one follows before it is
-//! taken. Otherwise headers and small values are written one behind the other into one buffer, so that the answers to a
-//! pipeline of requests leave in one piece. A value above [`LARGEST_COPIED_VALUE`] goes out as a view of
-//! the item. The view and what ends the answer are two more buffers for the stack and the device to handle, which takes
-//! 1,400 instructions more than a copy of 600 bytes, and still 1,000 more than one of 2,000; but copying takes
-//! cycles for bytes that the cache does not have.
+//! An answer that is a single view, of an item or of the image, leaves unchanged unless another answer follows before
+//! the client takes it. Otherwise headers and small values are written one after the other into one buffer, so that the
+//! answers to a pipeline of requests leave in one piece. A value above [`LARGEST_COPIED_VALUE`] leaves as a view of the
+//! item. The view and the end of the answer are two more buffers for the network stack and the device. They cost 1,400
+//! instructions more than a copy of 600 bytes, and still 1,000 more than a copy of 2,000 bytes; but a copy also costs
+//! cycles for the bytes that are not in the cache.
 
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
 /// The largest value that is copied next to its header, in bytes.
 pub(crate) const LARGEST_COPIED_VALUE: usize = 2048;
 
-/// Room of a buffer for answers, in bytes: from one that a single answer fills to one for a long pipeline.
+/// The bounds of a buffer's size, in bytes: one small answer fills the smallest, a long pipeline the largest.
 const SMALLEST_ROOM: usize = 64;
 const LARGEST_ROOM: usize = 4096;
 
-/// Bytes for the client in order.
+/// The bytes for the client, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
-    /// All that there is, where that is one view.
+    /// The whole output, if it is one view.
     lone: Option<IoBuf>,
     sealed: Chain,
     open: Option<IoBufMut>,
-    /// How much was written into buffers between the last two takes: what the next buffer has room for.
+    /// The number of bytes that were written into buffers between the last two takes. The next buffer has room for as
+    /// many.
     expected: usize,
     written: usize,
     len: usize,
 }
 
 impl Output {
-    /// Number of bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Adds a view: without a copy where it is alone or large.
+    /// Adds a view, without a copy if it is the only one or large.
     #[inline]
     pub fn add(&mut self, view: &IoBuf) {
         if self.len == 0 {
@@ -57,7 +58,7 @@ impl Output {
         }
     }
 
-    /// Puts the lone view where others can follow.
+    /// Moves the lone view to the chain or a buffer, so that others can follow it.
     #[inline]
     fn settle(&mut self) {
         if let Some(view) = self.lone.take() {
@@ -96,7 +97,7 @@ impl Output {
         self.sealed.append(views);
     }
 
-    /// Takes the first bytes off, at most `limit` of them.
+    /// Removes and returns the first bytes, at most `limit` of them.
     pub fn take(&mut self, limit: usize) -> Chain {
         if limit >= self.len {
             self.len = 0;
@@ -123,18 +124,18 @@ impl Output {
     }
 }
 
-/// Fills a slice from its front.
+/// A writer that fills a slice from its front.
 pub(crate) struct Writer<'a> {
     room: &'a mut [u8],
 }
 
 impl<'a> Writer<'a> {
-    /// A writer of the whole of `room`.
+    /// Returns a writer for the whole of `room`.
     pub fn new(room: &'a mut [u8]) -> Self {
         Self { room }
     }
 
-    /// Writes `bytes`; nothing where the room is smaller, which a caller that counted right never sees.
+    /// Writes `bytes`. Writes nothing if the room is too small, which is a mistake of the caller.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) {
         let room = core::mem::take(&mut self.room);
@@ -145,13 +146,13 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The same for so few bytes that a loop is the fastest copy.
+    /// Writes a few bytes, for which a loop is the fastest copy.
     #[inline]
     pub fn put_digits(&mut self, digits: &[u8]) {
         digits.iter().for_each(|digit| self.put_array(&[*digit]));
     }
 
-    /// The same for as many bytes as the compiler knows, which need no loop.
+    /// Writes a number of bytes that is known at compile time, which needs no loop.
     #[inline]
     pub fn put_array<const N: usize>(&mut self, bytes: &[u8; N]) {
         let room = core::mem::take(&mut self.room);
@@ -163,7 +164,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Whether a value of that length is copied next to its header rather than sent as a view.
+/// Returns whether a value of that length is copied next to its header instead of being sent as a view.
 pub(crate) fn is_copied(value_len: usize) -> bool {
     value_len <= LARGEST_COPIED_VALUE
 }
@@ -174,7 +175,7 @@ mod tests {
     use isola_iobuf::IoBuf;
 
     #[test]
-    fn small_answers_share_a_buffer_once_the_pipeline_is_known() {
+    fn the_answers_to_a_pipeline_share_a_buffer_from_the_second_round_on() {
         let mut output = Output::default();
         for round in 0..3 {
             (0..100).for_each(|_| output.write_slice(b"STORED\r\n"));
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_view_leaves_as_it_is_and_small_ones_share_a_buffer() {
+    fn a_lone_view_is_not_copied_and_small_views_share_a_buffer() {
         let (small, large) = (IoBuf::copy_from_slice(&[b's'; 99]), IoBuf::copy_from_slice(&[b'l'; 3000]));
         let mut output = Output::default();
         for view in [&small, &large] {
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn views_keep_their_place_and_their_memory() {
+    fn pushed_views_are_in_order_and_not_copied() {
         let mut output = Output::default();
         let view = IoBuf::copy_from_slice(&[b'v'; 600]);
         output.write_slice(b"head");
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn taking_in_pieces_loses_nothing() {
+    fn output_taken_in_pieces_is_complete() {
         let mut output = Output::default();
         output.write_slice(b"0123456789");
         output.push(Chain::from(IoBuf::from_static(b"abcdef")));

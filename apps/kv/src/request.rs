@@ -1,85 +1,85 @@
-//! What a client asks of the store, in the words of neither protocol.
+//! The requests of clients, independent of the protocol.
 
 use isola_iobuf::{Chain, IoBuf};
 
 use crate::key::Key;
 use crate::time::Exptime;
 
-/// Work for one shard. It shares the received frames and refers to nothing of the connection.
+/// A request to one shard. It shares the received frames and refers to no state of the connection.
 #[derive(Debug)]
 pub enum Request {
-    /// An operation on one item, for the shard that owns its key.
+    /// An operation on one item, for the shard of its key.
     Item {
-        /// The item's key.
+        /// The key of the item.
         key: Key,
-        /// What to do.
+        /// The operation.
         operation: Operation,
     },
     /// An operation for every shard.
     All(Broadcast),
 }
 
-/// What every shard does for one command.
+/// The operations on all shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broadcast {
-    /// Makes everything disappear that is stored before a moment: now, or the given one.
+    /// Invalidates all items that were stored before a time: now, or the given time.
     Flush(Exptime),
     /// Reports the counters.
     Stats,
-    /// Sets the counters that count events to zero.
+    /// Sets the counters of events to zero.
     ResetStats,
-    /// Begins to count requests by the prefix of their key, or stops it.
+    /// Enables or disables the counts of requests by key prefix.
     CountPrefixes(bool),
-    /// Reports these counts.
+    /// Reports the counts by key prefix.
     PrefixStats,
-    /// Names up to this many items, those that were used last first.
+    /// Lists up to `limit` items, the most recently used first.
     List {
-        /// The most.
+        /// The largest number of items.
         limit: usize,
     },
 }
 
-/// What to do with one item.
+/// The operations on one item.
 #[derive(Debug)]
 pub enum Operation {
-    /// Reads it.
+    /// Reads the item.
     Get,
-    /// Reads it and changes its expiration time.
+    /// Reads the item and changes its expiration time.
     GetAndTouch(Exptime),
-    /// Changes its expiration time.
+    /// Changes the expiration time.
     Touch(Exptime),
-    /// Writes it.
+    /// Writes the item.
     Store(Store),
-    /// Counts a store that is turned down for its size before its value is there.
+    /// Rejects a store because of its size, before its value has arrived.
     RejectStore(Stale),
-    /// Removes it; where there is a `cas`, only if the item is of that version.
+    /// Removes the item; if there is a `cas`, only if the item has that version.
     Delete {
-        /// The version that the client knows.
+        /// The version that the client expects.
         cas: Option<u64>,
     },
-    /// Adds to the decimal number that it holds, or subtracts from it.
+    /// Adds to the decimal number that the item holds, or subtracts from it.
     Count(Count),
-    /// Reads it with its metadata, as a meta get does.
+    /// Reads the item with its metadata, as a meta get does.
     MetaGet(MetaGet),
-    /// Reads its metadata, and changes nothing.
+    /// Reads the item's metadata and changes nothing.
     Inspect,
-    /// Marks it as stale, as a new version; where there is a `cas`, only if the item is of that version.
+    /// Marks the item as stale and gives it a new version; if there is a `cas`, only if the item has that version.
     Invalidate {
-        /// The version that the client knows.
+        /// The version that the client expects.
         cas: Option<u64>,
-        /// The item's new expiration time.
+        /// The new expiration time of the item.
         exptime: Option<Exptime>,
     },
 }
 
-/// A read that may change more than the order of use.
+/// A read with the options of a meta get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MetaGet {
-    /// The item's new expiration time, where it is there.
+    /// The new expiration time of an existing item.
     pub exptime: Option<Exptime>,
-    /// Where there is no item, creates an empty one with this expiration time, for the client to fill.
+    /// Creates an empty item with this expiration time if there is none, for the client to fill.
     pub vivify: Option<Exptime>,
-    /// Where less than this time is left, the client is to store the item anew.
+    /// The remaining time to live below which the client is to store the item again.
     pub recache: Option<Exptime>,
     /// Whether the read counts as a use of the item.
     pub bump: Bump,
@@ -88,25 +88,25 @@ pub struct MetaGet {
 /// Whether a read counts as a use of the item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bump {
-    /// The item becomes the one that was used last.
+    /// The item becomes the most recently used one.
     #[default]
     Used,
-    /// Eviction order, time of last use and "was read" do not change.
+    /// The eviction order, the time of last use and the "was read" flag do not change.
     Unnoticed,
 }
 
 /// A write of an item.
 #[derive(Debug)]
 pub struct Store {
-    /// On what condition, and how.
+    /// The condition and the kind of the write.
     pub mode: StoreMode,
-    /// 32 bits of the client's, kept as they are.
+    /// 32 bits that the server stores for the client.
     pub flags: u32,
-    /// When the item ends.
+    /// The expiration time of the item.
     pub exptime: Exptime,
-    /// Stores only over the item of this version.
+    /// The version that the item must have.
     pub cas: Option<u64>,
-    /// The effect of a `cas` that is an older version than the item's.
+    /// The effect of a `cas` that is older than the item's version.
     pub older: OlderVersion,
     /// The value.
     pub value: Payload,
@@ -115,74 +115,74 @@ pub struct Store {
 /// The effect of a store whose version is older than the item's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OlderVersion {
-    /// Nothing: it is refused.
+    /// The store is rejected.
     #[default]
     Refused,
-    /// It stores, keeps the item's expiration time, and marks the item as stale.
+    /// The store succeeds, keeps the item's expiration time, and marks the item as stale.
     StoredAsStale,
 }
 
-/// What becomes of the item that a store which is turned down was for.
+/// The effect of a rejected store on the existing item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stale {
-    /// It goes, so that nobody reads what its writer believes to be overwritten.
+    /// The item is removed, so that no client reads a value that its writer believes to be overwritten.
     Goes,
-    /// It stays: the writer set a condition, and has to look what came of it anyway.
+    /// The item remains: the writer set a condition, so it has to check the result anyway.
     Stays,
 }
 
-/// On what condition a value is stored, and how.
+/// The condition and the kind of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreMode {
-    /// Always.
+    /// Stores always.
     Set,
-    /// Only where there is no item.
+    /// Stores only if there is no item.
     Add,
-    /// Only where there is one.
+    /// Stores only if there is an item.
     Replace,
-    /// Behind the value that is there; its flags and expiration time stay.
+    /// Appends to the existing value; the flags and the expiration time do not change.
     Append,
-    /// In front of the value that is there; its flags and expiration time stay.
+    /// Prepends to the existing value; the flags and the expiration time do not change.
     Prepend,
 }
 
-/// Arithmetic on an item.
+/// An arithmetic operation on an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// Up or down.
+    /// The direction.
     pub direction: Direction,
-    /// By how much.
+    /// The number to add or subtract.
     pub delta: u64,
-    /// What to store where there is no item, or `None` to leave it so.
+    /// The number and the expiration time of the item to create if there is none, or `None` to create no item.
     pub initial: Option<(u64, Exptime)>,
-    /// Counts only where the item is of this version.
+    /// The version that the item must have.
     pub cas: Option<u64>,
-    /// The new expiration time of an item that was there.
+    /// The new expiration time of an existing item.
     pub exptime: Option<Exptime>,
 }
 
-/// Which way to count.
+/// The direction of an arithmetic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Wraps at 2^64.
+    /// Adds; wraps at 2^64.
     Up,
-    /// Stops at 0.
+    /// Subtracts; stops at 0.
     Down,
 }
 
-/// A value's bytes as they arrived: mostly one view, which spares a small value the memory of a chain.
+/// The bytes of a value as they arrived. They are mostly one view, which saves a small value the memory of a chain.
 #[derive(Clone, Debug)]
 pub enum Payload {
-    /// All in one frame.
+    /// The value is in one frame.
     One(IoBuf),
-    /// Over several frames.
+    /// The value spans several frames.
     Many(Chain),
 }
 
 impl Payload {
-    /// Takes the first `count` bytes off `input`, which holds them.
+    /// Removes the first `count` bytes of `input`.
     ///
-    /// Returns `None`, and changes nothing, where it does not.
+    /// Returns `None`, and changes nothing, if `input` is shorter.
     pub(crate) fn take(input: &mut Chain, count: usize) -> Option<Self> {
         if count == 0 {
             return Some(Self::One(IoBuf::from_static(b"")));
@@ -194,7 +194,7 @@ impl Payload {
         input.split_to(count).map(Self::Many)
     }
 
-    /// Length in bytes.
+    /// Returns the length, in bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::One(view) => view.len(),
@@ -202,12 +202,12 @@ impl Payload {
         }
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The views in order.
+    /// Returns the views, in order.
     pub fn parts(&self) -> impl Iterator<Item = &IoBuf> {
         let (one, many) = match self {
             Self::One(view) => (Some(view), None),

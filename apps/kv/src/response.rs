@@ -1,4 +1,4 @@
-//! What a shard answers, in the words of neither protocol.
+//! The responses of shards, independent of the protocol.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -13,50 +13,50 @@ use crate::time::Deadline;
 /// The outcome of a request.
 #[derive(Debug)]
 pub enum Response {
-    /// The item that was read.
+    /// The item of a read.
     Hit(Hit),
-    /// There is no such item. Has the key of a read, which one form of answer repeats.
+    /// There is no such item. Contains the key of a read, because one form of answer repeats it.
     Miss(Option<IoBuf>),
-    /// The item is stored, as the version of this number.
+    /// The item was stored.
     Stored {
         /// The new version.
         cas: u64,
     },
     /// The condition of an `add`, `replace`, `append` or `prepend` does not hold.
     NotStored(NotStored),
-    /// The item is of another version than the client knows.
+    /// The item has another version than the client expects.
     Exists,
-    /// The item is gone.
+    /// The item was removed, or marked as stale.
     Deleted,
     /// The item has its new expiration time.
     Touched {
-        /// Its version, which a touch leaves as it is.
+        /// The version, which a touch does not change.
         cas: u64,
-        /// The client's bits.
+        /// The flags of the client.
         flags: u32,
     },
-    /// The number after counting.
+    /// The number after the arithmetic operation.
     Number {
         /// The number.
         value: u64,
         /// The new version.
         cas: u64,
-        /// How long the item lives.
+        /// The time to live of the item.
         time_left: TimeLeft,
     },
-    /// Counting on what is no decimal number of 64 bits.
+    /// The value is not a decimal number of 64 bits.
     NotANumber,
-    /// The value is larger than a value may be.
+    /// The value exceeds the maximum length.
     TooLarge,
-    /// The item does not fit in the shard's memory, whatever is evicted.
+    /// The item does not fit in the shard's memory, even after evicting all others.
     OutOfMemory,
-    /// The shard has done what all shards do.
+    /// The shard has done its part of an operation on all shards.
     Done,
-    /// An outcome that takes more room than that of a usual request.
+    /// An outcome that is larger than that of a usual request.
     Details(Box<Details>),
 }
 
-/// An outcome that takes more room than that of a usual request. All share one pointer of [`Response`], so that the code that
+/// An outcome that is larger than that of a usual request. All share one pointer of [`Response`], so that the code that
 /// moves and drops responses stays short.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "it is always in memory of its own")]
@@ -65,9 +65,9 @@ pub enum Details {
     Item(Description),
     /// The shard's counters.
     Report(Report),
-    /// Counts of requests by the prefix of their key.
+    /// The counts of requests by key prefix.
     Prefixes(Prefixes),
-    /// Items by name.
+    /// A list of items.
     List(Vec<Listed>),
 }
 
@@ -77,26 +77,26 @@ impl From<Details> for Response {
     }
 }
 
-/// Which condition of a store does not hold: the binary protocol tells them apart.
+/// The condition of a store that does not hold. The binary protocol has different statuses for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotStored {
-    /// `add`, and there is an item.
+    /// An `add` found an item.
     Present,
-    /// `replace`, and there is none.
+    /// A `replace` found no item.
     Absent,
-    /// `append` or `prepend`, and there is none.
+    /// An `append` or `prepend` found no item.
     NothingToExtend,
 }
 
-/// An item as it was when it was read. Shares the item's memory, and stays what it is when the item is
-/// overwritten or evicted.
+/// An item at the time of its read. It shares the item's memory, and does not change when the item is overwritten or
+/// evicted.
 #[derive(Clone, Debug)]
 pub struct Hit {
-    /// The client's bits.
+    /// The flags of the client.
     pub flags: u32,
     /// The version.
     pub cas: u64,
-    /// Key and value.
+    /// The key and the value.
     pub body: Body,
 }
 
@@ -105,46 +105,46 @@ pub struct Hit {
 pub struct Description {
     /// The item.
     pub hit: Hit,
-    /// How long it lives.
+    /// The time to live of the item.
     pub time_left: TimeLeft,
-    /// How long ago, in seconds, it was last read or written, before the command.
+    /// The time since the last read or write before the command, in seconds.
     pub idle_s: u32,
-    /// Whether it was read since it was stored, before the command.
+    /// Whether the item was read between its last store and the command.
     pub was_read: bool,
-    /// Memory that it takes, in bytes.
+    /// The memory of the item, in bytes.
     pub item_bytes: usize,
-    /// Whether it is marked as stale.
+    /// Whether the item is marked as stale.
     pub is_stale: bool,
-    /// Whether an earlier client was asked to store it anew.
+    /// Whether the server has asked an earlier client to store the item again.
     pub is_promised: bool,
-    /// Whether this client is to store it anew.
+    /// Whether the server asks this client to store the item again.
     pub is_won: bool,
 }
 
 /// An item in a list.
 #[derive(Clone, Debug)]
 pub struct Listed {
-    /// Key and value.
+    /// The key and the value.
     pub body: Body,
-    /// When it ends.
+    /// The deadline of the item.
     pub deadline: Deadline,
 }
 
-/// Seconds until an item ends, `None` for one without an end.
+/// The seconds until an item expires; `None` if it never expires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeLeft {
-    /// As the command found it.
+    /// The time before the command.
     pub before: Option<u32>,
-    /// As the command left it.
+    /// The time after the command.
     pub after: Option<u32>,
 }
 
-/// Key and value of an item.
+/// The key and the value of an item.
 #[derive(Clone, Debug)]
 pub enum Body {
-    /// Both in one piece of memory.
+    /// The key and the value in contiguous memory.
     Whole(Answer),
-    /// A large value: in the frames it came in, or in blocks.
+    /// A large value, in the received frames or in blocks.
     Parts(Arc<Parts>),
 }
 
@@ -158,7 +158,7 @@ pub struct Parts {
 }
 
 impl Body {
-    /// The key.
+    /// Returns the key.
     pub fn key(&self) -> &[u8] {
         match self {
             Self::Whole(answer) => answer.key(),
@@ -166,7 +166,7 @@ impl Body {
         }
     }
 
-    /// Length of the value, in bytes.
+    /// Returns the length of the value, in bytes.
     pub fn value_len(&self) -> usize {
         match self {
             Self::Whole(answer) => answer.value_len(),
@@ -174,7 +174,7 @@ impl Body {
         }
     }
 
-    /// The value's views.
+    /// Returns the views of the value.
     pub fn value(&self) -> Chain {
         match self {
             Self::Whole(answer) => answer.value_view(),
@@ -182,7 +182,7 @@ impl Body {
         }
     }
 
-    /// Key and value, where the value is in one piece.
+    /// Returns the key and the value if the value is contiguous.
     pub fn slices(&self) -> Option<(&[u8], &[u8])> {
         match self {
             Self::Whole(answer) => Some((answer.key(), answer.value())),

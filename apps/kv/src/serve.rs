@@ -1,7 +1,7 @@
-//! What a core knows of the connections that it serves, and what is done for all of them.
+//! The clients of each core, and the work that is done for all of them.
 //!
-//! Items belong to no core ([`crate::shards`]), and a connection to the core that serves it now. So a core that comes has
-//! nothing to fetch, and one that goes leaves nothing behind.
+//! Items belong to no core ([`crate::shards`]), and a connection belongs to the core that currently serves it. A core
+//! that is added therefore has no state to fetch, and a core that is removed leaves none behind.
 
 use crate::client::Client;
 use crate::server::Server;
@@ -24,28 +24,28 @@ use spin::Once;
 static SHARED: CellEbb<Shared> = CellEbb::new();
 pub(crate) static SERVING: Ebb<Serving> = Ebb::new();
 
-/// What any connection may hold, in bytes.
+/// The memory that every connection may hold even while memory is short, in bytes.
 const SMALLEST_SHARE: usize = 4 << 10;
 
-/// How often dead items are looked for, and among how many of a shard.
+/// The interval between searches for dead items, and the bounds of the number of items examined per shard.
 const RECLAIM_INTERVAL: Duration = Duration::from_secs(1);
 const RECLAIM_MOST: usize = 512;
 const RECLAIM_LEAST: usize = 8;
 
-/// What all cores know from the start.
+/// The state that all cores share from the start.
 #[derive(Default)]
 struct Shared {
     service: Once<Service>,
-    /// Whether dead items are looked for.
+    /// Whether the task [`reclaim`] runs.
     reclaims: AtomicBool,
 }
 
-/// The server, and what it stands on.
+/// The server and its memory.
 struct Service {
     server: Arc<Server>,
-    /// Memory that the cell can use in all now, in bytes.
+    /// The function that returns the memory that the cell can currently use in all, in bytes.
     memory_total: fn() -> usize,
-    /// Memory that it had, or was to get, when the server was made, in bytes.
+    /// The memory that the cell had, or was to get, when the server was created, in bytes.
     promised_bytes: usize,
 }
 
@@ -55,8 +55,10 @@ impl Representative for Shared {
     }
 }
 
-/// Says what the server is, before the first connection. `memory_total` says how much memory the cell can use in all, in
-/// bytes; items take as large a part of it as they were to take at first, as the machine may have less than was promised.
+/// Sets the server that the cores use. To be called before the first connection.
+///
+/// `memory_total` returns the memory that the cell can use in all, in bytes. The machine may have less memory than it
+/// promised, so the limit of the items shrinks in proportion to it.
 pub fn prepare(server: Server, memory_total: fn() -> usize) -> Arc<Server> {
     let (server, promised_bytes) = (Arc::new(server), memory_total());
     SHARED.service.call_once(|| Service { server: server.clone(), memory_total, promised_bytes });
@@ -67,13 +69,13 @@ fn service() -> &'static Service {
     SHARED.service.get().expect("main prepares the server before it listens")
 }
 
-/// The time of day.
+/// Returns the time of day.
 pub fn unix_time() -> UnixTime {
     let seconds = platform().clock().unix_ns(now()) / 1_000_000_000;
     UnixTime(seconds.try_into().unwrap_or(u32::MAX))
 }
 
-/// Who serves a connection of this core; nobody where there are too many.
+/// Returns the handler of a new connection. Closes the connection if the core has the maximum number of clients.
 pub fn serve(connection: &TcpConnection) -> Client {
     let server = &service().server;
     let session = Session::new(server.clone());
@@ -87,7 +89,7 @@ pub fn serve(connection: &TcpConnection) -> Client {
     Client::new(SERVING.take_in(connection, &held), held, session)
 }
 
-/// Memory that a client holds, about, in bytes, as its handler says.
+/// The approximate memory that a client holds, in bytes. Its handler updates it.
 #[derive(Debug, Default)]
 pub(crate) struct Held(AtomicUsize);
 
@@ -99,14 +101,15 @@ impl Held {
     }
 }
 
-/// What a core knows of a client.
+/// The entry of a client in the table of its core.
 struct Known {
     connection: TcpConnection,
     held: Arc<Held>,
 }
 
 impl Known {
-    /// Memory that is the client's alone, about, in bytes. Frames that were not read take up more than they carry.
+    /// Returns the approximate memory that only this client uses, in bytes. Unread frames take up more memory than
+    /// their payload.
     fn held_bytes(&self) -> usize {
         let stream = self.connection.statistics().map_or(0, |stream| stream.unacked + 2 * stream.unread);
         self.held.0.load(Ordering::Relaxed) + stream
@@ -116,13 +119,13 @@ impl Known {
 /// The clients of a core.
 pub(crate) struct Serving {
     service: &'static Service,
-    /// What this core counts.
+    /// The counts of this core.
     tally: &'static Tally,
     clients: RefCell<BTreeMap<u64, Known>>,
     next_client: Cell<u64>,
-    /// The cell's memory that the shards' limits are right for, as far as this core knows.
+    /// The memory of the cell at the last adjustment of the shards' limits by this core.
     memory_bytes: Cell<usize>,
-    /// When a client was last served.
+    /// The time at which a client was last served.
     served_at: Cell<UnixTime>,
     _pressure: PressureHandler,
 }
@@ -148,12 +151,12 @@ impl Representative for Serving {
 }
 
 impl Serving {
-    /// What this core counts.
+    /// Returns the counts of this core.
     pub fn tally(&self) -> &'static Tally {
         self.tally
     }
 
-    /// Does what is due while clients are served, and returns the time of day.
+    /// Does the work that is due while clients are served, and returns the time of day.
     #[inline]
     pub fn begin(&self) -> UnixTime {
         let now = unix_time();
@@ -163,7 +166,7 @@ impl Serving {
         now
     }
 
-    /// Does what is due once in a second in which clients are served.
+    /// Does the work that is due once per second in which clients are served.
     #[cold]
     fn look_around(&self) {
         if !SHARED.reclaims.load(Ordering::Relaxed) && !SHARED.reclaims.swap(true, Ordering::AcqRel) {
@@ -175,20 +178,21 @@ impl Serving {
         }
     }
 
-    /// Has items take the same part of the cell's memory as they were to take of what was promised.
+    /// Adjusts the limits of the shards to `memory_bytes`, in proportion to the promised memory. The limits never
+    /// exceed the configured ones.
     fn fit(&self, memory_bytes: usize) {
         let Service { server, promised_bytes, .. } = self.service;
         let limit_bytes = server.config.shard_limit_bytes();
         let part = limit_bytes as u128 * memory_bytes as u128 / (*promised_bytes).max(1) as u128;
         for id in server.shards.ids() {
-            // Where one is taken, the next second's first client tries again.
+            // If a shard is locked, the first client of the next second tries again.
             let Some(mut shard) = server.shards.lock(id) else { return };
             shard.set_limit_bytes(limit_bytes.min(part as usize));
         }
         self.memory_bytes.set(memory_bytes);
     }
 
-    /// Serves a client here from now on; returns its number.
+    /// Adds a client to this core, and returns its number.
     pub fn take_in(&self, connection: &TcpConnection, held: &Arc<Held>) -> u64 {
         let number = self.next_client.replace(self.next_client.get() + 1);
         let known = Known { connection: connection.clone(), held: held.clone() };
@@ -196,23 +200,23 @@ impl Serving {
         number
     }
 
-    /// Serves a client no longer; `None` where it was not served.
+    /// Removes a client from this core. Returns `None` if it was not there.
     pub fn let_go(&self, number: u64) -> Option<()> {
         let known = self.clients.borrow_mut().remove(&number);
         known.map(|_| ())
     }
 
-    /// Forgets a client whose connection is over.
+    /// Removes a client whose connection is over.
     pub fn forget(&self, number: u64) {
         if self.let_go(number).is_some() {
             self.tally().ended();
         }
     }
 
-    /// Ends the connections of this core that hold more than their share, as memory is short.
+    /// Aborts the connections of this core that hold more than their share, because memory is short.
     ///
-    /// What clients send and do not finish, and what they ask for and do not read, is bounded by connection, but not
-    /// in sum. Somebody has to go then, or the cell ends for want of memory, and that is whoever takes the most.
+    /// The memory of unfinished requests and unread answers is bounded per connection, but not in sum. Without this the
+    /// cell would end for lack of memory, so the connections that hold the most are aborted.
     fn relieve(&self) {
         let share = share();
         let greedy: Vec<_> = {
@@ -227,16 +231,19 @@ impl Serving {
     }
 }
 
-/// What a connection may hold while memory is short, in bytes: its part of a sixteenth of the cell's memory.
+/// Returns the memory that a connection may hold while memory is short, in bytes: its share of a sixteenth of the
+/// cell's memory, at least [`SMALLEST_SHARE`].
 fn share() -> usize {
     let Service { server, memory_total, .. } = service();
     let connections = server.tallies.connections().max(1) as usize;
     (memory_total() / 16 / connections).max(SMALLEST_SHARE)
 }
 
-/// Takes dead items out, a few at a time, while clients ask or there are any to find: a service that nobody uses sleeps.
-/// While clients ask and nothing is found it looks at ever fewer of each shard, down to [`RECLAIM_LEAST`]: to look at all
-/// that lives would cost a service with little to do more than its requests.
+/// Removes dead items, a few at a time, while clients send requests or dead items are found. An unused server therefore
+/// sleeps.
+///
+/// While clients send requests and no dead item is found, the task examines fewer and fewer items of each shard, down
+/// to [`RECLAIM_LEAST`]: examining all live items would cost a server with few requests more than the requests do.
 async fn reclaim() {
     let server = &service().server;
     let mut of_each_shard = RECLAIM_MOST;
@@ -259,10 +266,10 @@ async fn reclaim() {
             }
         }
         match found {
-            // Nor has anybody asked while it looked.
+            // Nor has a request arrived during the search.
             0 if server.tallies.received_bytes() == asked => {
                 SHARED.reclaims.store(false, Ordering::SeqCst);
-                // Who has asked since may have seen that somebody looks.
+                // The sender of a request that has arrived since may have seen that the task runs.
                 if server.tallies.received_bytes() == asked || SHARED.reclaims.swap(true, Ordering::AcqRel) {
                     return;
                 }

@@ -1,4 +1,4 @@
-//! What all cores and connections of a server share.
+//! The state that all cores and connections of a server share.
 
 use crate::config::Config;
 use crate::key::KeyHasher;
@@ -6,32 +6,32 @@ use crate::shards::Shards;
 use crate::tally::Tallies;
 use crate::time::UnixTime;
 
-/// What all cores and connections of a server share.
+/// The state that all cores and connections of a server share.
 #[derive(Debug)]
 pub struct Server {
-    /// Its limits.
+    /// The limits of the server.
     pub config: Config,
-    /// Places keys.
+    /// The hash function that assigns keys to shards and buckets.
     pub hasher: KeyHasher,
-    /// What `stats` tells as the process: the cell's number.
+    /// The process number that `stats` reports: the number of the cell.
     pub pid: u32,
-    /// The port it listens on.
+    /// The port that the server listens on.
     pub port: u16,
-    /// Connections that a core accepts at once.
+    /// The number of connections that a core serves at the same time.
     pub max_connections: u32,
-    /// When it started.
+    /// The start time of the server.
     pub started: UnixTime,
-    /// Its items.
+    /// The items of the server.
     pub shards: Shards,
-    /// What cores count.
+    /// The counts of the cores.
     pub tallies: Tallies,
 }
 
 impl Server {
-    /// What `version` tells.
+    /// The answer to `version`.
     pub const VERSION: &str = concat!("1.6.0-isola-", env!("CARGO_PKG_VERSION"));
 
-    /// A server without items, which starts now.
+    /// Creates a server without items whose start time is `started`.
     pub fn new(config: Config, hasher: KeyHasher, started: UnixTime) -> Self {
         let (shards, tallies) = (Shards::new(&config), Tallies::default());
         Self { config, hasher, pid: 0, port: 11211, max_connections: 1024, started, shards, tallies }

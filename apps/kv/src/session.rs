@@ -1,4 +1,5 @@
-//! One connection, without its socket: bytes in, bytes out, and the work on the shards in between.
+//! The protocol state of one connection, without its socket: bytes in, bytes out, and operations on the shards in
+//! between.
 //!
 //! ```text
 //!  receive ──> Input ──> Parser ──> the shard that owns the key, under its lock
@@ -6,13 +7,13 @@
 //!  take_output <── Output <── encode <───────────┘
 //! ```
 //!
-//! Whichever core has the connection carries its requests out, one after the other, and answers leave in their order. A
-//! request that concerns all shards goes to one after the other. Where a shard is taken for long, the session stops there
-//! ([`Served::Busy`]) and goes on with that very request when it is called again, on whatever core that is.
+//! The core that currently serves the connection executes its requests one after the other, and the answers leave in
+//! the same order. A request to all shards visits them one after the other. If the lock of a shard is taken for long,
+//! the session stops ([`Served::Busy`]) and continues with that same request on its next call, on any core.
 //!
-//! Bounds, whatever a client does: no request is taken up while `max_output_bytes` of answers wait, and unparsed input is
-//! less than one request. While [`Session::wants_input`] is false its owner leaves the socket alone, and the window closes
-//! on the client.
+//! The following bounds hold for every client: the session takes no request while `max_output_bytes` of answers wait,
+//! and the unparsed input is less than one request. While [`Session::wants_input`] is false the owner does not read the
+//! socket, and the TCP window closes.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -28,16 +29,16 @@ use crate::response::{Details, Response};
 use crate::server::Server;
 use crate::time::UnixTime;
 
-/// Unparsed input above which a session that may not take up requests wants no more.
+/// The length of unparsed input from which on a session that may not take requests wants no more, in bytes.
 const ENOUGH_INPUT_BYTES: usize = 16 << 10;
 
-/// How far [`Session::serve`] came.
+/// The result of [`Session::serve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a session that stopped in the middle wants to go on"]
 pub enum Served {
-    /// All that can be answered now is: there has to be more input, or room for output.
+    /// All requests that can be answered now are answered: the session needs more input, or room for output.
     All,
-    /// A shard is taken for long: to be called again in a later event.
+    /// The lock of a shard was taken for long: `serve` is to be called again in a later event.
     Busy,
 }
 
@@ -48,55 +49,55 @@ pub struct Session {
     input: Input,
     parser: Parser,
     output: Output,
-    /// A request that was taken off the input and not carried out to its end, as a shard is taken.
+    /// A request that was parsed but not completed because the lock of a shard was taken.
     under_way: Option<Box<UnderWay>>,
-    /// Requests that were answered.
+    /// The number of answered requests.
     served: u64,
     state: State,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Requests are taken up.
+    /// The session takes requests.
     Open,
-    /// The client sends no more: what is under way is finished.
+    /// The client has finished sending: the session answers the requests that have arrived.
     Ending,
-    /// No further request is looked at.
+    /// The session takes no further request.
     Closing,
 }
 
 /// A request that waits for a shard.
 #[derive(Debug)]
 enum UnderWay {
-    /// One for the shard that owns a key.
+    /// A request to the shard of a key.
     One(Key, Operation, Reply),
-    /// One for all shards.
+    /// A request to all shards.
     All(Sweep),
 }
 
-/// A request for all shards, on its way from one to the next.
+/// The progress of a request to all shards.
 #[derive(Debug)]
 struct Sweep {
     broadcast: Broadcast,
     reply: Reply,
-    /// Shards that have done their part.
+    /// The number of shards that have done their part.
     done: usize,
-    /// What these answered.
+    /// The merged responses of those shards.
     so_far: Response,
 }
 
-/// What became of a request.
+/// The result of an attempt to serve one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Answered,
-    /// There is none that can be taken up now.
+    /// No request can be taken now.
     None,
-    /// Its shard is taken.
+    /// The lock of the shard is taken.
     Busy,
 }
 
 impl Session {
-    /// A connection that has just been accepted.
+    /// Creates the session of a new connection.
     pub fn new(server: Arc<Server>) -> Self {
         Self {
             server,
@@ -109,40 +110,40 @@ impl Session {
         }
     }
 
-    /// Takes all that there is out, and leaves a connection that has just been accepted.
+    /// Returns the session, and leaves that of a new connection in its place.
     pub(crate) fn take(&mut self) -> Self {
         let new = Self::new(self.server.clone());
         core::mem::replace(self, new)
     }
 
-    /// Takes in what the client sent.
+    /// Adds received bytes.
     pub fn receive(&mut self, data: Chain) {
         if self.state == State::Open {
             self.input.receive(data);
         }
     }
 
-    /// Takes in that the client sends no more, and still reads.
+    /// Records that the client has finished sending. The client may still read.
     pub fn end_of_input(&mut self) {
         if self.state == State::Open {
             self.state = State::Ending;
         }
     }
 
-    /// Whether more input is of use now. Where it is not, it will be after output has been taken.
+    /// Returns whether the session can use more input now. If it cannot, it will after output has been taken.
     pub fn wants_input(&self) -> bool {
         self.state == State::Open && (self.has_room() || self.input.len() < ENOUGH_INPUT_BYTES)
     }
 
-    /// Whether [`Session::serve`] may find something to do without more input.
+    /// Returns whether [`Session::serve`] may make progress without more input.
     pub fn has_work(&self) -> bool {
         self.under_way.is_some() || self.state == State::Ending || self.input.len() > 0
     }
 
-    /// Carries out the requests that have come, as long as there is room for their answers.
+    /// Executes the requests that have arrived, as long as there is room for their answers.
     ///
-    /// To be called after more input, after its end, and after output was taken. Most requests are answered where their
-    /// bytes lie.
+    /// To be called after input was received, after its end, and after output was taken. Most requests are parsed and
+    /// answered in place, without removing their bytes from the input first.
     pub fn serve(&mut self, now: UnixTime) -> Served {
         let served = self.serve_all_that_came(now);
         self.input.tidy();
@@ -166,7 +167,7 @@ impl Session {
         }
     }
 
-    /// Answers a `get` of one key, where that is the next request and can be answered now.
+    /// Answers a `get` of one key, if that is the next request and can be answered now.
     fn serve_single_get(&mut self, now: UnixTime) -> Outcome {
         let Parser::Text(parser) = &self.parser else { return Outcome::None };
         if self.state == State::Closing || self.under_way.is_some() || !self.has_room() {
@@ -184,7 +185,7 @@ impl Session {
         Outcome::Answered
     }
 
-    /// Carries out the request that is under way, or the next one.
+    /// Executes the pending request, or the next one.
     fn serve_next(&mut self, now: UnixTime) -> Outcome {
         if let Some(under_way) = self.under_way.take() {
             return match *under_way {
@@ -255,33 +256,33 @@ impl Session {
         Outcome::Busy
     }
 
-    /// Requests that were answered.
+    /// Returns the number of answered requests.
     pub fn served(&self) -> u64 {
         self.served
     }
 
-    /// Number of bytes that wait for the client to read them.
+    /// Returns the number of bytes that wait for the client to read them.
     pub fn output_len(&self) -> usize {
         self.output.len()
     }
 
-    /// Memory that the connection holds, at most, in bytes: received frames that are not parsed yet, and
-    /// answers. What a server with many connections adds up to decide whom to read from.
+    /// Returns an upper bound of the memory that the connection holds, in bytes: received frames that are not parsed
+    /// yet, and answers. A server with many connections compares it to find those that hold too much.
     pub fn held_bytes(&self) -> usize {
         self.input.pinned_bytes() + self.output.len()
     }
 
-    /// Takes the next bytes for the client, at most `limit` of them.
+    /// Returns the next bytes for the client, at most `limit` of them.
     pub fn take_output(&mut self, limit: usize) -> Chain {
         self.output.take(limit)
     }
 
-    /// Whether the connection is to be closed: everything is answered and taken, and nothing else follows.
+    /// Returns whether the connection is to be closed: all answers were taken, and no other will follow.
     pub fn is_finished(&self) -> bool {
         self.state == State::Closing && self.output.len() == 0
     }
 
-    /// Whether another request may be taken up.
+    /// Returns whether the session may take another request.
     fn has_room(&self) -> bool {
         self.output.len() < self.server.config.session().max_output_bytes
     }
@@ -297,7 +298,7 @@ impl Session {
     }
 }
 
-/// What two shards' responses say together.
+/// Merges the responses of two shards.
 fn merge(so_far: Response, response: Response) -> Response {
     let (mut so_far, more) = match (so_far, response) {
         (Response::Details(so_far), Response::Details(more)) => (so_far, more),

@@ -1,14 +1,14 @@
-//! All items of a server: shards behind a lock each, on which any core may work.
+//! All items of a server, in shards. A lock protects each shard, and every core may work on every shard.
 //!
-//! A lock is held for one operation on one item, or for one shard's part in one that concerns all. The rules:
+//! A lock is held for one operation on one item, or for one shard's part of an operation on all shards. The rules:
 //!
-//! - Nobody holds two of them, and nobody calls into the network, or anything else that takes a lock of its own for longer
-//!   than the heap does, while holding one.
-//! - Who holds one always goes on: events are not preempted, and where the core is taken in the middle of one, another
-//!   core finishes it.
-//! - Who finds one taken tries for a bounded time and then gives up ([`Shards::lock`] returns `None`): it lets its event
-//!   end, and tries again in a later one. So the core that is to finish another's event comes to it, even where what it
-//!   waits for is held by that event.
+//! - No event holds two locks. While it holds one, it does not call into the network, nor into anything else that takes
+//!   a lock for longer than the heap does.
+//! - An event that holds a lock always continues: events are not preempted, and if the core is taken from the cell in
+//!   the middle of an event, another core completes that event.
+//! - An event that finds a lock taken tries for a bounded time and then gives up ([`Shards::lock`] returns `None`). It
+//!   ends, and a later event tries again. The core that has to complete the event of another core therefore reaches
+//!   that event, even if it is waiting for a lock that the event holds.
 
 use alloc::boxed::Box;
 use core::hint::spin_loop;
@@ -21,8 +21,8 @@ use crate::config::Config;
 use crate::key::ShardId;
 use crate::shard::Shard;
 
-/// How often a lock that is taken is looked at again before its user gives up for now: longer than an operation on a usual
-/// item takes, by far.
+/// The number of attempts to take a lock before the event gives up for now. They last far longer than an operation on
+/// an item of the usual size.
 const PATIENCE: usize = 1 << 12;
 
 /// All items of a server.
@@ -32,19 +32,20 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// The shards of such a server, without items.
+    /// Creates the empty shards of a server with this configuration.
     pub fn new(config: &Config) -> Self {
         let shard = |id| CachePadded::new(SpinMutex::new(Shard::new(ShardId(id), config)));
         Self { shards: (0..config.shard_count()).map(shard).collect() }
     }
 
-    /// The names of the shards.
+    /// Returns the numbers of the shards.
     pub fn ids(&self) -> impl Iterator<Item = ShardId> + use<> {
         (0..self.shards.len() as u16).map(ShardId)
     }
 
-    /// The shard of that name, which nobody else works on until the returned value is dropped. `None`: somebody else has
-    /// worked on it for long; to be tried again in a later event.
+    /// Locks the shard with that number until the caller drops the returned guard.
+    ///
+    /// Returns `None` if another core has held the lock for long; the caller is to try again in a later event.
     #[inline]
     pub fn lock(&self, id: ShardId) -> Option<impl DerefMut<Target = Shard>> {
         let shard = &self.shards[usize::from(id.0)];

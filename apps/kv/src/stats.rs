@@ -1,10 +1,10 @@
-//! What `stats` tells, under the names that memcached's clients and tools look for.
+//! The statistics of `stats`, under the names that memcached's clients and tools expect.
 
 use crate::response::Listed;
 use crate::server::Server;
 use crate::shard::{Report, fits_in_line};
 
-/// Which list of statistics a client asks for.
+/// The lists of statistics that a client can request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StatsKind {
     General,
@@ -15,7 +15,7 @@ pub(crate) enum StatsKind {
 }
 
 impl StatsKind {
-    /// The list of that name, the general one for none.
+    /// Returns the list of that name. An empty name is the general list.
     pub fn of(name: &[u8]) -> Option<Self> {
         match name {
             b"" => Some(Self::General),
@@ -28,10 +28,10 @@ impl StatsKind {
     }
 }
 
-/// Where the pairs of name and value go.
+/// The function that takes each name and value.
 type Sink<'a> = &'a mut dyn FnMut(&[u8], &[u8]);
 
-/// Gives `sink` the name and the value of each statistic.
+/// Calls `sink` with the name and the value of each statistic.
 pub(crate) fn for_each(kind: StatsKind, report: &Report, server: &Server, sink: Sink<'_>) {
     match kind {
         StatsKind::General => general(report, server, sink),
@@ -46,8 +46,9 @@ fn number(sink: Sink<'_>, name: &str, value: u64) {
     sink(name.as_bytes(), itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// memcached's counts of mechanisms that this server does not have, each always 0: read buffers and responses that wait
-/// apart from their connection, a limit of requests an event, slabs that move, a log to watch, a crawler.
+/// The counts of memcached's mechanisms that this server does not have, which are always 0: read buffers and response
+/// objects apart from their connection, a limit of requests per event, slab reassignment, a log for watchers, a
+/// crawler.
 const ABSENT: [&str; 36] = [
     "response_obj_oom",
     "response_obj_count",
@@ -83,7 +84,7 @@ const ABSENT: [&str; 36] = [
     "crawler_reclaimed",
     "crawler_items_checked",
     "lrutail_reflocked",
-    // Cells have no such times; `isola ps` shows a cell's use of its cores.
+    // A cell does not measure these times; `isola ps` shows a cell's use of its cores.
     "rusage_user",
     "rusage_system",
 ];
@@ -99,7 +100,7 @@ fn general(report: &Report, server: &Server, sink: Sink<'_>) {
     number(sink, "curr_connections", report.curr_connections);
     number(sink, "connection_structures", report.curr_connections);
     for (name, value) in report.counters.named() {
-        // In memcached as well, this one is in the list of items alone.
+        // memcached also has this one only in the list of items.
         if name != "evicted_nonzero" {
             number(sink, name, value);
         }
@@ -144,7 +145,7 @@ fn settings(report: &Report, server: &Server, sink: Sink<'_>) {
     sink(b"ssl_enabled", b"no");
 }
 
-/// All items are of one class: memory is not divided by size.
+/// Reports all items as one class: memory is not divided by size.
 fn items(report: &Report, sink: Sink<'_>) {
     if report.curr_items == 0 {
         return;
@@ -161,8 +162,8 @@ fn items(report: &Report, sink: Sink<'_>) {
     number(sink, "items:1:evicted_unfetched", counters.evicted_unfetched);
 }
 
-/// There are no slabs of fixed chunks: one class has all items, whose chunks are as large as each needs and as the largest
-/// value at most.
+/// Reports one class of items. There are no slabs of fixed chunks: each item has a chunk of its own size, up to that of
+/// the largest value.
 fn slabs(report: &Report, server: &Server, sink: Sink<'_>) {
     let counters = &report.counters;
     if report.curr_items > 0 {
@@ -184,8 +185,8 @@ fn slabs(report: &Report, server: &Server, sink: Sink<'_>) {
     number(sink, "total_malloced", report.bytes);
 }
 
-/// Gives `sink` the pieces of the line of an item in a list; none where the key would break the line, as one of the binary
-/// protocol can.
+/// Calls `sink` with the pieces of the line of an item in a list. Skips a key that would break the line, which the
+/// binary protocol admits.
 pub(crate) fn listed(item: &Listed, sink: &mut dyn FnMut(&[u8])) {
     let key = item.body.key();
     if !fits_in_line(key) {

@@ -1,7 +1,8 @@
-//! What cores count of connections and of the bytes that pass: a tally a core, which it alone adds to and all may read.
+//! The counts of connections and bytes: one tally per core. Only that core adds to it, and all cores may read it.
 //!
-//! So nothing is locked, and no atomic read-modify-write is done, for a request. A count that is read while it grows is
-//! the one before or the one after. Setting to zero leaves the tallies alone and remembers what they were.
+//! A request therefore takes no lock and does no atomic read-modify-write for its counts. A reader that races with an
+//! update sees the old or the new count. A reset does not write the tallies: it records the current sums, and later
+//! reads subtract them.
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -10,17 +11,18 @@ use crossbeam_utils::CachePadded;
 
 use crate::shard::Report;
 
-/// Cores that flows are spread over at most (docs/decisions/0028-flow-steering.md): no other serves anybody.
+/// The largest number of cores that flows are spread over (docs/decisions/0028-flow-steering.md); no other core serves
+/// a connection.
 const MOST_CORES: usize = 64;
 
-/// What one core has counted. Only events of that core add to it.
+/// The counts of one core. Only events of that core add to them.
 #[derive(Debug, Default)]
 pub struct Tally {
     received_bytes: Count,
     sent_bytes: Count,
     accepted: Count,
     rejected: Count,
-    /// Connections that ended here, wherever they began.
+    /// The connections that ended on this core; they may have begun on another core.
     ended: Count,
 }
 
@@ -39,27 +41,27 @@ impl Count {
 }
 
 impl Tally {
-    /// Counts bytes that came from clients.
+    /// Counts bytes received from clients.
     pub fn received(&self, bytes: usize) {
         self.received_bytes.add(bytes as u64);
     }
 
-    /// Counts bytes that went to clients.
+    /// Counts bytes sent to clients.
     pub fn sent(&self, bytes: usize) {
         self.sent_bytes.add(bytes as u64);
     }
 
-    /// Counts a connection that was accepted.
+    /// Counts an accepted connection.
     pub fn accepted(&self) {
         self.accepted.add(1);
     }
 
-    /// Counts a connection that was turned down.
+    /// Counts a rejected connection.
     pub fn rejected(&self) {
         self.rejected.add(1);
     }
 
-    /// Counts a connection that is over: one that was accepted, here or on a core that it has come from.
+    /// Counts the end of a connection that this core or, before a migration, another core has accepted.
     pub fn ended(&self) {
         self.ended.add(1);
     }
@@ -69,7 +71,7 @@ impl Tally {
 #[derive(Debug)]
 pub struct Tallies {
     cores: Box<[CachePadded<Tally>]>,
-    /// What the sums were when they were last set to zero.
+    /// The sums at the last reset.
     zero: Tally,
 }
 
@@ -81,17 +83,17 @@ impl Default for Tallies {
 }
 
 impl Tallies {
-    /// The tally of the core of that number, for its own events.
+    /// Returns the tally of the core with that number, for the events of that core.
     pub fn of(&self, core: usize) -> &Tally {
         &self.cores[core.min(MOST_CORES - 1)]
     }
 
-    /// Connections now.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> u64 {
         self.sum(|tally| &tally.accepted).saturating_sub(self.sum(|tally| &tally.ended))
     }
 
-    /// Bytes that came from clients since the start.
+    /// Returns the bytes received from clients since the start.
     pub fn received_bytes(&self) -> u64 {
         self.sum(|tally| &tally.received_bytes)
     }
@@ -100,7 +102,7 @@ impl Tallies {
         self.cores.iter().fold(0, |sum, tally| sum.wrapping_add(count(tally).get()))
     }
 
-    /// Adds all that was counted since the last [`Self::reset`] to a report.
+    /// Adds the counts since the last [`Self::reset`] to a report.
     pub(crate) fn add_to(&self, report: &mut Report) {
         let since = |count: fn(&Tally) -> &Count| self.sum(count).saturating_sub(count(&self.zero).get());
         let counters = &mut report.counters;
@@ -112,7 +114,7 @@ impl Tallies {
         report.cores += self.cores.iter().filter(|tally| tally.accepted.get() > 0).count() as u64;
     }
 
-    /// Counts from zero on. Connections stay what they are.
+    /// Starts the counts again from zero. The number of open connections does not change.
     pub(crate) fn reset(&self) {
         let counts: [fn(&Tally) -> &Count; 4] = [
             |tally| &tally.received_bytes,

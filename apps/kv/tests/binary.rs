@@ -1,4 +1,4 @@
-//! The binary protocol, command by command, as its clients see it.
+//! The binary protocol, command by command.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn ask(engine: &mut Engine, requests: &[Request<'_>]) -> Vec<Answer> {
     answers(&engine.ask(&bytes))
 }
 
-/// The answer to one request that has one.
+/// Returns the only answer to a request.
 fn ask_one(engine: &mut Engine, request: Request<'_>) -> Answer {
     let mut all = ask(engine, std::slice::from_ref(&request));
     assert_eq!(all.len(), 1, "{all:?}");
@@ -35,14 +35,14 @@ fn set(engine: &mut Engine, key: &[u8], value: &[u8]) -> u64 {
     answer.cas
 }
 
-/// Whether the request is left without an answer.
+/// Returns whether the request gets no answer.
 fn is_silent(engine: &mut Engine, request: Request<'_>) -> bool {
     let answers = ask(engine, &[request, Request { opcode: NOOP, ..Default::default() }]);
     answers.last().map(|last| last.opcode) == Some(NOOP) && answers.len() == 1
 }
 
 #[test]
-fn get_in_its_four_forms() {
+fn all_four_forms_of_get_return_the_item() {
     let mut engine = Engine::new(3);
     let cas = set(&mut engine, b"a", b"hello");
     for (opcode, key) in [(0x00, &b""[..]), (0x09, b""), (0x0c, b"a"), (0x0d, b"a")] {
@@ -60,7 +60,7 @@ fn get_in_its_four_forms() {
 }
 
 #[test]
-fn keys_may_hold_any_byte() {
+fn keys_may_contain_any_byte() {
     let mut engine = Engine::new(3);
     let key: Vec<u8> = (0..250).collect();
     set(&mut engine, &key, b"v");
@@ -69,7 +69,7 @@ fn keys_may_hold_any_byte() {
 }
 
 #[test]
-fn stores_and_their_conditions() {
+fn stores_check_their_conditions() {
     let mut engine = Engine::new(3);
     let extras = store_extras(0, 0);
     let store = |opcode, key, cas| Request { opcode, key, extras: &extras, value: b"v", cas };
@@ -80,7 +80,7 @@ fn stores_and_their_conditions() {
     assert_eq!(ask_one(&mut engine, store(0x01, b"a", cas + 100)).status, EXISTS);
     assert_eq!(ask_one(&mut engine, store(0x01, b"a", cas)).status, 0);
     assert_eq!(ask_one(&mut engine, store(0x01, b"nx", cas)).status, NOT_FOUND);
-    // Quiet ones answer only to what is unusual.
+    // Quiet commands answer only to unusual outcomes.
     for (opcode, key, is_answered) in [
         (0x11, b"b", false),
         (0x12, b"b", true),
@@ -93,7 +93,7 @@ fn stores_and_their_conditions() {
 }
 
 #[test]
-fn append_and_prepend() {
+fn append_and_prepend_extend_the_value() {
     let mut engine = Engine::new(3);
     let extend = |opcode, value, cas| Request { opcode, key: b"a", extras: b"", value, cas };
     assert_eq!(ask_one(&mut engine, extend(0x0e, b"1", 0)).status, NOT_STORED);
@@ -108,7 +108,7 @@ fn append_and_prepend() {
 }
 
 #[test]
-fn delete_knows_versions() {
+fn delete_checks_the_version() {
     let mut engine = Engine::new(2);
     let delete = |opcode, cas| Request { opcode, key: b"a", cas, ..Default::default() };
     assert_eq!(ask_one(&mut engine, delete(0x04, 0)).status, NOT_FOUND);
@@ -121,7 +121,7 @@ fn delete_knows_versions() {
 }
 
 #[test]
-fn counts() {
+fn increment_and_decrement_return_the_new_number() {
     let mut engine = Engine::new(2);
     let number = |answer: Answer| (answer.status, u64::from_be_bytes(answer.value.try_into().unwrap()));
     let extras = count_extras(10, 5, 0);
@@ -142,7 +142,7 @@ fn counts() {
 }
 
 #[test]
-fn touch_and_gat() {
+fn touch_and_gat_change_the_expiration_time() {
     let mut engine = Engine::new(2);
     let soon = 10u32.to_be_bytes();
     let touch = |opcode, key| Request { opcode, key, extras: &soon, ..Default::default() };
@@ -161,7 +161,7 @@ fn touch_and_gat() {
 }
 
 #[test]
-fn flush_with_and_without_a_delay() {
+fn flush_takes_effect_at_once_or_after_its_delay() {
     let mut engine = Engine::new(3);
     let get = Request { opcode: 0, key: b"a", ..Default::default() };
     set(&mut engine, b"a", b"v");
@@ -175,7 +175,7 @@ fn flush_with_and_without_a_delay() {
 }
 
 #[test]
-fn version_noop_verbosity_and_stat() {
+fn version_noop_verbosity_and_stat_are_answered() {
     let mut engine = Engine::new(3);
     set(&mut engine, b"a", b"v");
     let version = ask_one(&mut engine, Request { opcode: 0x0b, ..Default::default() });
@@ -201,7 +201,7 @@ fn version_noop_verbosity_and_stat() {
 }
 
 #[test]
-fn quit_says_so_unless_it_is_quiet() {
+fn quit_is_answered_unless_it_is_quiet() {
     for (opcode, expected) in [(0x07, 1), (0x17, 0)] {
         let mut engine = Engine::new(1);
         let mut session = engine.session();
@@ -214,7 +214,7 @@ fn quit_says_so_unless_it_is_quiet() {
 }
 
 #[test]
-fn unknown_opcodes_are_told_and_skipped() {
+fn unknown_opcodes_get_an_error_and_are_skipped() {
     let mut engine = Engine::new(1);
     let unknown = Request { opcode: 0x55, key: b"abc", value: &[0x80; 5000], ..Default::default() };
     let answers = ask(&mut engine, &[unknown, Request { opcode: NOOP, ..Default::default() }]);
@@ -222,7 +222,7 @@ fn unknown_opcodes_are_told_and_skipped() {
 }
 
 #[test]
-fn requests_of_the_wrong_shape_end_the_connection() {
+fn requests_with_invalid_lengths_end_the_connection() {
     let long = [b'k'; 251];
     let extras = store_extras(0, 0);
     let mut bad = vec![
@@ -240,7 +240,7 @@ fn requests_of_the_wrong_shape_end_the_connection() {
         Request { opcode: 0x10, extras: b"1234", ..Default::default() }.bytes(),
         Request { opcode: 0x1d, key: b"a", ..Default::default() }.bytes(),
     ];
-    // A key longer than the body that holds it.
+    // A key that is longer than the body.
     let mut longer = Request { opcode: 0x00, key: b"abc", ..Default::default() }.bytes();
     longer[11] = 2;
     bad.push(longer);
@@ -255,7 +255,7 @@ fn requests_of_the_wrong_shape_end_the_connection() {
 }
 
 #[test]
-fn another_magic_within_a_connection_ends_it() {
+fn a_wrong_magic_ends_the_connection() {
     let mut engine = Engine::new(1);
     let mut session = engine.session();
     let mut bytes = Request { opcode: NOOP, ..Default::default() }.bytes();
@@ -265,7 +265,7 @@ fn another_magic_within_a_connection_ends_it() {
 }
 
 #[test]
-fn a_value_too_large_is_turned_down_and_skipped() {
+fn a_value_that_is_too_large_is_rejected_and_skipped() {
     let mut engine = Engine::new(2);
     set(&mut engine, b"a", b"v");
     let extras = store_extras(0, 0);
@@ -277,7 +277,7 @@ fn a_value_too_large_is_turned_down_and_skipped() {
     set(&mut engine, b"a", &value[1..]);
     let get = Request { opcode: 0x00, key: b"a", ..Default::default() };
     assert_eq!(ask_one(&mut engine, get).value, value[1..]);
-    // The length of four gigabytes is believed, not allocated.
+    // The server accepts the length of four gigabytes but does not allocate it.
     let mut huge = Request { opcode: 0x01, key: b"a", extras: &extras, ..Default::default() }.bytes();
     huge[8..12].fill(0xff);
     let mut session = engine.session();
@@ -288,7 +288,7 @@ fn a_value_too_large_is_turned_down_and_skipped() {
 }
 
 #[test]
-fn prefixes_are_counted_as_in_text() {
+fn prefixes_are_counted_as_in_the_text_protocol() {
     let mut engine = Engine::new(3);
     let stat = |engine: &mut Engine, key: &'static [u8]| {
         ask(engine, &[Request { opcode: 0x10, key, ..Default::default() }])

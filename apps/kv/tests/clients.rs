@@ -1,5 +1,5 @@
-//! Clients that nobody here wrote, over real sockets: a client library in both protocols, and libmemcached's
-//! test of servers where it is installed.
+//! Independent clients over real sockets: a client library in both protocols, and libmemcached's server test where it
+//! is installed.
 
 mod common;
 
@@ -17,8 +17,8 @@ fn client(address: SocketAddr, protocol: &str) -> Client {
     Client::connect(format!("memcache://{address}?timeout=20&protocol={protocol}")).unwrap()
 }
 
-/// Whether the client library takes the server's word that the condition of a store does not hold. As text,
-/// it knows only whether there was an error, and this is none.
+/// Returns whether the client library reports that the condition of a store does not hold. In the text protocol it
+/// reports only errors, and this is not an error.
 fn is_not_stored(protocol: &str, result: Result<(), MemcacheError>) -> bool {
     match protocol {
         "ascii" => result.is_ok(),
@@ -67,7 +67,7 @@ fn use_everything(protocol: &str) {
     let found: HashMap<String, String> = client.gets(&names).unwrap();
     assert!(found.len() == 300 && found.iter().all(|(key, value)| key == value));
 
-    // As text, the library stops at the first line.
+    // In the text protocol, the library stops at the first line.
     if protocol == "binary" {
         let stats = client.stats().unwrap();
         assert_eq!(stats[0].1["curr_items"], "303");
@@ -78,17 +78,17 @@ fn use_everything(protocol: &str) {
 }
 
 #[test]
-fn a_client_library_uses_everything_as_text() {
+fn a_client_library_can_use_all_commands_in_the_text_protocol() {
     use_everything("ascii");
 }
 
 #[test]
-fn a_client_library_uses_everything_in_binary() {
+fn a_client_library_can_use_all_commands_in_the_binary_protocol() {
     use_everything("binary");
 }
 
 #[test]
-fn many_clients_at_once_see_their_own_writes() {
+fn concurrent_clients_read_their_own_writes() {
     let address = serve(4, 64 << 20);
     client(address, "ascii").set("shared", 0, 0).unwrap();
     let threads: Vec<_> = (0..24)
@@ -139,16 +139,16 @@ fn run_memccapable(arguments: &[&str]) {
     let output = output.expect("memccapable starts");
     let text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(text.contains("[pass]"), "nothing was tested: {text}");
+    assert!(text.contains("[pass]"), "memccapable ran no test: {text}");
     assert!(output.status.success() && !text.contains("[FAIL]"), "{text}");
 }
 
 #[test]
-fn libmemcached_finds_the_server_capable_of_the_text_protocol() {
+fn the_server_passes_the_text_protocol_tests_of_libmemcached() {
     run_memccapable(&["-a"]);
 }
 
 #[test]
-fn libmemcached_finds_the_server_capable_of_the_binary_protocol() {
+fn the_server_passes_the_binary_protocol_tests_of_libmemcached() {
     run_memccapable(&["-b"]);
 }

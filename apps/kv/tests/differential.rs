@@ -1,16 +1,16 @@
-//! Sends the same bytes to this server and to memcached: the same bytes have to come back.
+//! Sends the same bytes to this server and to memcached, and compares the answers.
 //!
-//! Left out is what differs on purpose, or by chance in memcached:
+//! The tests leave out intended differences, and behaviour of memcached that depends on chance:
 //!
-//! - versions and statistics, which tell about the server; seconds that are left, which go by;
-//! - deliberate differences of the meta commands (`protocol::text::meta` in the crate), and `md` and `ma` with bad flags,
-//!   whose answer names the flag's fault here;
-//! - values between memcached's largest (1 MiB with the item's head) and ours (1 MiB);
-//! - numbers beyond 32 bits where memcached takes the lower 32, and, but for the fixed list, numbers above
-//!   2^63, where it looks for a minus sign beyond the value;
-//! - numbers that get shorter, whose padding depends on who is reading them (the fixed list has some that
-//!   nobody reads), and counts on an empty value of another version;
-//! - lines of more than 2,048 bytes, where it depends on how they arrive.
+//! - versions and statistics, which describe the server, and remaining times, which change;
+//! - intended differences of the meta commands (`protocol::text::meta` in the crate), and `md` and `ma` with invalid
+//!   flags, whose answer names the error of the flag here;
+//! - values between the largest of memcached (1 MiB with the item's header) and the largest of this server (1 MiB);
+//! - numbers beyond 32 bits where memcached takes the lower 32 bits, and, except in the fixed list, numbers above 2^63,
+//!   for which it looks for a minus sign beyond the value;
+//! - numbers that become shorter, whose padding depends on concurrent readers (the fixed list has some without
+//!   readers), and counts on an empty value with another version;
+//! - lines of more than 2,048 bytes, whose answers depend on their segmentation.
 
 mod common;
 
@@ -29,7 +29,7 @@ use isola_tests::ports;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
-/// A memcached of one thread, ended when it is dropped.
+/// A memcached process with one thread. It ends when this is dropped.
 struct Memcached {
     process: Child,
     port: u16,
@@ -37,14 +37,14 @@ struct Memcached {
 
 impl Drop for Memcached {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
 impl Memcached {
-    /// Starts one; `None` where the tests with it are skipped.
+    /// Starts memcached. Returns `None` if the tests that need it are skipped.
     #[track_caller]
     fn start() -> Option<Self> {
         if !need(Need::Memcached) {
@@ -55,7 +55,7 @@ impl Memcached {
             .args(["-l", "127.0.0.1", "-t", "1", "-m", "64", "-u", "nobody", "-p", &port.to_string()])
             .stdout(Stdio::null())
             .spawn();
-        let server = Self { process: process.expect("memcached starts"), port };
+        let server = Self { process: process.expect("memcached can be started"), port };
         for _ in 0..200 {
             if TcpStream::connect(("127.0.0.1", port)).is_ok() {
                 return Some(server);
@@ -65,27 +65,27 @@ impl Memcached {
         panic!("memcached does not listen on port {port}");
     }
 
-    /// What a connection answers to `input` and the end of it.
+    /// Returns the answer of a connection to `input` and the end of the stream.
     fn ask(&self, input: &[u8]) -> Vec<u8> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.write_all(input).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
         let mut answer = Vec::new();
-        // A connection that memcached gives up may be reset: what came before counts.
+        // memcached may reset a connection that it closes; the bytes received before count.
         let _ = stream.read_to_end(&mut answer);
         answer
     }
 }
 
-/// Versions of items count up in one sequence for all items of memcached, and for those of a shard here. So
-/// one shard is compared.
+/// Creates a server with one shard. The versions of items increase in one sequence for all items of memcached, but in
+/// one sequence per shard here.
 fn engine() -> Engine {
     Engine::new(1)
 }
 
 #[test]
-fn text_is_answered_as_by_memcached() {
+fn memcached_answers_text_commands_identically() {
     let Some(memcached) = Memcached::start() else { return };
     let long = "k".repeat(251);
     let with_long_keys = [
@@ -114,7 +114,7 @@ fn text_is_answered_as_by_memcached() {
 }
 
 #[test]
-fn meta_commands_and_lists_are_answered_as_by_memcached() {
+fn memcached_answers_meta_commands_and_lists_identically() {
     let Some(memcached) = Memcached::start() else { return };
     let (mut engine, mut differences) = (engine(), String::new());
     for line in FIXED_META {
@@ -128,7 +128,7 @@ fn meta_commands_and_lists_are_answered_as_by_memcached() {
     assert!(differences.is_empty(), "{differences}");
 }
 
-/// A request of a generated conversation, readable where a test fails.
+/// A request of a generated conversation, with a readable `Debug` format.
 #[derive(Clone)]
 struct Bytes(Vec<u8>);
 
@@ -142,13 +142,13 @@ fn lossy(bytes: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(bytes))
 }
 
-/// Any bytes but ones that begin with white space, which memcached takes for the number 0.
+/// Generates any bytes except those that begin with white space, which memcached takes for the number 0.
 fn random_value(shortest: usize) -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(any::<u8>(), shortest..40)
         .prop_filter("begins with white space", |value| !matches!(value.first(), Some(b' ' | 9..=13)))
 }
 
-/// A line of a text conversation with a few keys.
+/// Generates a line of a text conversation with a few keys.
 fn text_line() -> impl Strategy<Value = Vec<u8>> {
     let word = |words: &[&'static str]| prop::sample::select(words.to_vec());
     let key = || prop::sample::select(vec!["a", "b", "c", "longer-key"]);
@@ -204,7 +204,7 @@ fn text_line() -> impl Strategy<Value = Vec<u8>> {
             0..6,
         ),
     )
-        // memcached answers `q` with a number that it created; this server does not.
+        // memcached answers a quiet command that creates a number; this server does not.
         .prop_filter("is quiet and creates", |(word, _, flags)| {
             *word != "ma" || !flags.contains("q") || !flags.contains("N0")
         })
@@ -218,7 +218,7 @@ fn text_line() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// A binary request with a few keys.
+/// Generates a binary request with a few keys.
 fn packet() -> impl Strategy<Value = Vec<u8>> {
     let opcode = prop_oneof![0..=0x1eu8, prop::sample::select(vec![0u8, 1, 2, 3, 5, 9, 0x0e, 0x23, 0x24])];
     let key = prop::sample::select(vec![&b"a"[..], b"b", b"\r\n c", b"longer-key"]);
@@ -243,17 +243,17 @@ fn packet() -> impl Strategy<Value = Vec<u8>> {
         })
 }
 
-/// Holds both against each other on conversations of such requests.
+/// Compares both servers on conversations of such requests.
 #[track_caller]
 fn compare(request: impl Strategy<Value = Vec<u8>>, flush: &[u8]) {
     let Some(memcached) = Memcached::start() else { return };
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(150) };
-    // The same conversations every time: what is left to chance in memcached is not for every build to find.
+    // The conversations are the same in every run, because a difference by chance in memcached must not fail a build.
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let result = runner.run(&proptest::collection::vec(request.prop_map(Bytes), 1..60), |requests| {
         let mut engine = engine();
         memcached.ask(flush);
-        // One after the other: what memcached does to an item depends on answers that are not sent yet.
+        // One request at a time: memcached's effect on an item depends on the answers that it has not sent yet.
         let (mut theirs, mut ours) = (Vec::new(), Vec::new());
         for Bytes(request) in &requests {
             theirs.extend(without_versions(&memcached.ask(request)));
@@ -273,7 +273,7 @@ fn compare(request: impl Strategy<Value = Vec<u8>>, flush: &[u8]) {
     }
 }
 
-/// An answer with the versions of items taken out: memcached's count goes on from one conversation to the next.
+/// Removes the versions of items from an answer: memcached's count continues from one conversation to the next.
 fn without_versions(answer: &[u8]) -> Vec<u8> {
     if answer.first() == Some(&0x81) {
         return common::packet::answers(answer)
@@ -301,11 +301,11 @@ fn without_versions(answer: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn any_conversation_in_text_is_answered_as_by_memcached() {
+fn memcached_answers_generated_text_conversations_identically() {
     compare(text_line(), b"flush_all\r\n");
 }
 
 #[test]
-fn any_conversation_in_binary_is_answered_as_by_memcached() {
+fn memcached_answers_generated_binary_conversations_identically() {
     compare(packet(), &Request { opcode: 0x08, ..Default::default() }.bytes());
 }

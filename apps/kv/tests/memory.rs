@@ -1,4 +1,4 @@
-//! The memory limit: who is evicted, and that it holds.
+//! The memory limit, and the order of eviction.
 
 mod common;
 
@@ -36,12 +36,12 @@ fn has(shard: &mut Shard, number: u32) -> bool {
 }
 
 #[test]
-fn what_was_used_last_stays() {
+fn recently_used_items_are_not_evicted() {
     let mut shard = shard(200_000);
     let mut number = 0;
     while shard.report(START).counters.evictions == 0 {
         assert!(matches!(shard.execute(START, set(number, 1_000, 0)), Response::Stored { .. }));
-        // The first item is used again and again.
+        // The first item is used repeatedly.
         assert!(has(&mut shard, 0));
         number += 1;
     }
@@ -67,7 +67,7 @@ fn a_lower_limit_holds_from_the_next_store_on() {
 }
 
 #[test]
-fn small_items_make_room_for_large_ones_and_back() {
+fn small_items_are_evicted_for_large_ones_and_conversely() {
     let mut shard = shard(2 << 20);
     for round in 0..3 {
         (0..20_000).for_each(|number| drop(shard.execute(START, set(number, 10, 0))));
@@ -76,7 +76,7 @@ fn small_items_make_room_for_large_ones_and_back() {
             assert!(matches!(shard.execute(START, set(number, 200_000, 0)), Response::Stored { .. }));
             assert!(shard.bytes() <= 2 << 20, "round {round}: {}", shard.bytes());
         }
-        // Small items that were used lately stay beside large ones.
+        // Recently used small items remain beside large ones.
         assert!((0..40).filter(|&number| has(&mut shard, number)).count() >= 8);
     }
 }
@@ -103,7 +103,7 @@ fn dead_items_are_reclaimed_a_few_at_a_time() {
 }
 
 #[test]
-fn dead_items_are_no_evictions() {
+fn removing_dead_items_is_not_counted_as_eviction() {
     let mut shard = shard(100_000);
     (0..50).for_each(|number| drop(shard.execute(START, set(number, 1_000, 1))));
     let later = UnixTime(START.0 + 1);
@@ -113,9 +113,9 @@ fn dead_items_are_no_evictions() {
 }
 
 #[test]
-fn evictions_count_apart_those_of_items_that_nobody_read_and_those_that_had_an_end() {
+fn evictions_of_unread_items_and_of_items_with_a_deadline_are_counted_separately() {
     let mut shard = shard(100_000);
-    // Each fourth item is read, and each other one has an end that is far away.
+    // Every fourth item is read, and every second one has a distant deadline.
     for number in 0..400 {
         shard.execute(START, set(number, 1_000, i64::from(number % 2) * 1_000));
         assert!(number % 4 != 0 || has(&mut shard, number));
@@ -128,7 +128,7 @@ fn evictions_count_apart_those_of_items_that_nobody_read_and_those_that_had_an_e
 }
 
 #[test]
-fn a_flush_of_everything_gives_all_memory_back() {
+fn a_flush_of_everything_frees_all_memory() {
     let mut engine = Engine::new(1);
     let empty = engine.bytes();
     (0..5_000).for_each(|number| drop(engine.shard(0).execute(START, set(number, 300, 0))));
@@ -138,7 +138,7 @@ fn a_flush_of_everything_gives_all_memory_back() {
 }
 
 #[test]
-fn limits_that_make_no_sense_are_told() {
+fn contradictory_limits_are_rejected() {
     assert_eq!(Config::new(1 << 20, 0), Err(ConfigError::NoShard));
     assert!(matches!(Config::for_memory(1_000, 1 << 20), Err(ConfigError::TooLittleMemory { .. })));
     let Err(ConfigError::TooLittleMemory { needed_bytes }) = Config::new(1_000, 3) else { panic!() };
@@ -150,13 +150,13 @@ fn limits_that_make_no_sense_are_told() {
 }
 
 #[test]
-fn the_memory_says_how_many_shards_there_are_and_each_has_room_for_values() {
+fn the_memory_determines_the_number_of_shards_and_each_has_room_for_values() {
     let shards = |memory_mib: usize, value_mib: usize| {
         Config::for_memory(memory_mib << 20, value_mib << 20).unwrap().shard_count()
     };
     assert_eq!([1, 31, 32, 192].map(|memory_mib| shards(memory_mib, 1)), [1, 1, 2, 12]);
     assert_eq!([shards(64 << 10, 1), shards(192, 4), shards(16, 100)], [64, 3, 1]);
-    // Tiny values make no shards that are too small for anything.
+    // A small value limit does not make the shards too small to hold items.
     let tiny = Config::for_memory(64 << 10, 1).unwrap();
     assert!(tiny.shard_count() > 1 && tiny.shard_limit_bytes() >= SMALLEST_SHARD_BYTES);
 }
@@ -164,9 +164,9 @@ fn the_memory_says_how_many_shards_there_are_and_each_has_room_for_values() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever is stored, counted, read and deleted: the limit holds after every step.
+    /// The limit holds after every step, for all sequences of stores, counts, reads and deletes.
     #[test]
-    fn the_limit_holds(
+    fn the_limit_holds_after_every_step(
         limit in 40_000usize..400_000,
         steps in proptest::collection::vec((0..5u8, 0..200u32, 0..30_000usize, -1..3i64), 1..400),
     ) {

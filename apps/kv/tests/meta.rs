@@ -1,10 +1,10 @@
-//! The meta commands: the effect and the answer of each flag, and the errors of bad ones.
+//! The meta commands: the effect and the answer of each flag, and the errors of invalid flags.
 
 mod common;
 
 use common::Engine;
 
-/// Compares each answer of a conversation with an engine of three shards; returns the engine.
+/// Runs a conversation with a server of three shards, and compares each answer. Returns the server.
 #[track_caller]
 fn converse(conversation: &[(&str, &str)]) -> Engine {
     let mut engine = Engine::new(3);
@@ -22,7 +22,7 @@ fn continue_with(engine: &mut Engine, conversation: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_value_is_stored_and_read_with_the_facts_that_flags_ask_for() {
+fn a_value_is_stored_and_read_with_the_fields_that_flags_request() {
     let mut engine = converse(&[
         ("mn", "MN"),
         ("mg a", "EN"),
@@ -43,7 +43,7 @@ fn a_value_is_stored_and_read_with_the_facts_that_flags_ask_for() {
 }
 
 #[test]
-fn large_values_are_answered_whole() {
+fn large_values_are_returned_completely() {
     let value = "v".repeat(100_000);
     let mut engine = converse(&[(&format!("ms big 100000\r\n{value}"), "HD")]);
     assert_eq!(engine.say("mg big v s\r\n"), format!("VA 100000 s100000\r\n{value}\r\n"));
@@ -62,7 +62,7 @@ fn the_longest_line_of_an_answer_fits() {
 }
 
 #[test]
-fn only_a_read_that_is_noticed_counts_as_one() {
+fn a_read_with_the_flag_u_does_not_count_as_a_read() {
     converse(&[
         ("ms a 1\r\n1", "HD"),
         ("mg a h u", "HD h0"),
@@ -74,7 +74,7 @@ fn only_a_read_that_is_noticed_counts_as_one() {
 }
 
 #[test]
-fn a_read_can_set_the_time_to_live_and_answers_the_old_or_the_new_one() {
+fn a_read_can_set_the_time_to_live_and_returns_the_old_or_the_new_one() {
     let mut engine = converse(&[
         ("ms a 1 T10\r\n1", "HD"),
         ("mg a t T300", "HD t10"),
@@ -88,7 +88,7 @@ fn a_read_can_set_the_time_to_live_and_answers_the_old_or_the_new_one() {
 }
 
 #[test]
-fn each_mode_of_a_store_is_the_command_that_it_stands_for() {
+fn each_mode_of_a_store_equals_its_text_command() {
     converse(&[
         ("ms a 1 MR\r\n1", "NS"),
         ("ms a 1 MA\r\n1", "NS"),
@@ -108,7 +108,7 @@ fn each_mode_of_a_store_is_the_command_that_it_stands_for() {
 }
 
 #[test]
-fn versions_are_compared_and_answered() {
+fn versions_are_compared_and_returned() {
     let mut engine = Engine::new(1);
     continue_with(
         &mut engine,
@@ -134,7 +134,7 @@ fn versions_are_compared_and_answered() {
 }
 
 #[test]
-fn keys_in_base64_are_bytes_and_come_back_as_they_were_sent() {
+fn base64_keys_are_decoded_and_returned_as_sent() {
     let mut engine = converse(
         &[
             ("ms Zm9v 2 b k\r\nhi", "HD kZm9v b"),
@@ -160,7 +160,7 @@ fn keys_in_base64_are_bytes_and_come_back_as_they_were_sent() {
 }
 
 #[test]
-fn a_key_that_is_not_base64_is_turned_down_and_its_value_is_not_taken_for_commands() {
+fn a_key_that_is_not_base64_is_rejected_and_its_value_is_not_parsed_as_commands() {
     let error = "CLIENT_ERROR error decoding key";
     let long = "AAAA".repeat(63);
     for key in ["=", "A", "AA", "AAA", "AA=A", "Zm9v=", "Zm9v!", "Zm9-", "Zh==", "Zm9v====", &long] {
@@ -168,13 +168,13 @@ fn a_key_that_is_not_base64_is_turned_down_and_its_value_is_not_taken_for_comman
         let answer = engine.say(&format!("ms {key} 9 b\r\nversion\r\n\r\nmn\r\n"));
         assert_eq!(answer, format!("{error}\r\nMN\r\n"), "{key}");
     }
-    // 62 groups of four letters fit in the length of a key, and are 186 bytes.
+    // 62 groups of four letters fit in the length of a key, and decode to 186 bytes.
     let longest = "AAAA".repeat(62);
     converse(&[(&format!("ms {longest} 1 b\r\n1"), "HD"), (&format!("mg {longest} b v"), "VA 1\r\n1")]);
 }
 
 #[test]
-fn a_reader_of_what_is_missing_wins_the_right_to_store_it() {
+fn the_first_reader_of_a_missing_item_wins_the_right_to_store_it() {
     let mut engine = Engine::new(1);
     continue_with(
         &mut engine,
@@ -194,7 +194,7 @@ fn a_reader_of_what_is_missing_wins_the_right_to_store_it() {
 }
 
 #[test]
-fn a_reader_of_what_ends_soon_wins_once() {
+fn the_first_reader_of_an_item_that_expires_soon_wins_once() {
     converse(&[
         ("ms a 1 T100\r\n1", "HD"),
         ("mg a R99", "HD"),
@@ -212,7 +212,7 @@ fn a_reader_of_what_ends_soon_wins_once() {
 }
 
 #[test]
-fn what_is_invalidated_is_served_as_stale_until_it_is_stored() {
+fn an_invalidated_item_is_served_as_stale_until_it_is_stored() {
     let mut engine = Engine::new(1);
     continue_with(
         &mut engine,
@@ -227,7 +227,7 @@ fn what_is_invalidated_is_served_as_stale_until_it_is_stored() {
             ("mg a v", "VA 3 Z X\r\nold"),
             ("md a I", "HD"),
             ("mg a", "HD X W"),
-            // An older version is stored, and stale as well; the time and the promise stay.
+            // An older version is stored and marked as stale; the deadline and the promise do not change.
             ("ms a 1 C0 I\r\nx", "EX"),
             ("ms a 1 C4 I\r\nx", "EX"),
             ("ms a 1 C1\r\nx", "EX"),
@@ -249,7 +249,7 @@ fn what_is_invalidated_is_served_as_stale_until_it_is_stored() {
 }
 
 #[test]
-fn numbers_are_counted_created_and_answered() {
+fn arithmetic_changes_creates_and_returns_numbers() {
     converse(&[
         ("ma n", "NF"),
         ("ma n q k Ox", "NF kn Ox"),
@@ -278,7 +278,7 @@ fn numbers_are_counted_created_and_answered() {
 }
 
 #[test]
-fn a_quiet_command_is_answered_only_where_its_client_does_not_expect_it() {
+fn a_quiet_command_gets_only_unexpected_answers() {
     converse(&[
         ("ms a 1 q\r\n1\r\nmg none v q\r\nma a q\r\nma new N0 q v\r\nmd new q\r\nmd a I q\r\nmn", "MN"),
         ("mg a v q\r\nmn", "VA 1 X W\r\n2\r\nMN"),
@@ -292,7 +292,7 @@ fn a_quiet_command_is_answered_only_where_its_client_does_not_expect_it() {
 }
 
 #[test]
-fn an_item_is_described_and_is_not_read_by_that() {
+fn inspecting_an_item_does_not_count_as_a_read() {
     let mut engine = Engine::new(1);
     continue_with(&mut engine, &[("me a", "EN"), ("me a k", "EN"), ("ms a 3 T100\r\nabc", "HD")]);
     engine.wait(5);
@@ -304,7 +304,7 @@ fn an_item_is_described_and_is_not_read_by_that() {
 }
 
 #[test]
-fn commands_without_their_words_are_turned_down() {
+fn malformed_commands_are_rejected() {
     let long = "k".repeat(251);
     let format = "CLIENT_ERROR bad command line format";
     let mut engine = converse(&[
@@ -332,7 +332,7 @@ fn commands_without_their_words_are_turned_down() {
         (&format!("mg a O{}", "o".repeat(33)), "CLIENT_ERROR opaque token too long"),
         ("mg a b N1 T1 R1 l O P L k s t c f v h u q F1", "CLIENT_ERROR options flags are too long"),
     ]);
-    // Where the length of the value is known, it is read off: it could hold commands.
+    // If the length of the value is known, the server skips the value, because it could contain commands.
     for flags in ["Tx", "C-1", "Fx", "v v", "M", "S5", "MZ", &format!("O{}", "o".repeat(33))] {
         let answer = engine.say(&format!("ms a 9 {flags}\r\nversion\r\n\r\nmn\r\n"));
         assert!(answer.starts_with("CLIENT_ERROR ") && answer.ends_with("\r\nMN\r\n"), "{flags}: {answer}");
@@ -343,7 +343,7 @@ fn commands_without_their_words_are_turned_down() {
 }
 
 #[test]
-fn a_value_that_is_too_large_is_refused_and_takes_the_old_one_with_it() {
+fn a_store_that_is_too_large_is_rejected_and_removes_the_old_item() {
     let value = "v".repeat(1_048_577);
     let mut engine = converse(&[("ms a 1\r\n1", "HD"), ("ms b 1\r\n1", "HD")]);
     let answer = engine.say(&format!("ms a 1048577 q\r\n{value}\r\nms b 1048577 C1\r\n{value}\r\nmn\r\n"));
@@ -352,7 +352,7 @@ fn a_value_that_is_too_large_is_refused_and_takes_the_old_one_with_it() {
 }
 
 #[test]
-fn a_shard_without_room_creates_nothing_for_a_reader() {
+fn a_shard_without_room_creates_no_item_for_a_reader() {
     let config = isola_kv::Config::new(isola_kv::SMALLEST_SHARD_BYTES, 1).unwrap();
     let mut engine = Engine::with_config(config);
     continue_with(

@@ -1,5 +1,6 @@
-//! Connections that go from core to core while their clients talk: the server in one cell of this process, clients in
-//! another, on a link in memory. Also how the server counts connections that are reset, and removes what has expired.
+//! Connections that migrate between cores while their clients send requests. The server runs in one cell of this
+//! process, the clients in another, connected by an in-memory link. Also tests the counts of reset connections and the
+//! removal of expired items.
 
 use isola_events::{sleep, spawn_task};
 use isola_gateway::test_cells::{TestCell, dial, go_round, run_cells, talk};
@@ -17,17 +18,17 @@ use std::time::Duration;
 const PORT: u16 = 11211;
 const MEMORY: usize = 64 << 20;
 
-/// Prepares the server and listens.
+/// Sets up the server and listens.
 fn listen() -> (Arc<Server>, Listening) {
     let config = Config::for_memory(MEMORY / 2, 1 << 20).unwrap();
     let server = Server::new(config, KeyHasher::new(5), isola_kv::unix_time());
     (isola_kv::prepare(server, || MEMORY), listen_with(PORT, 64, isola_kv::serve).unwrap())
 }
 
-/// A client's side of a connection.
+/// The client's end of a connection.
 struct Client {
     stream: TcpStream,
-    /// What came and was not looked at.
+    /// The received bytes that the test has not compared yet.
     unread: Chain,
 }
 
@@ -42,21 +43,22 @@ impl Client {
 
     async fn expect(&mut self, answer: &str) {
         while self.unread.len() < answer.len() {
-            let more = self.stream.read().await.expect("the connection holds").expect("there is more");
+            let more =
+                self.stream.read().await.expect("the connection is open").expect("the stream has more data");
             self.unread.append(more);
         }
         let came = self.unread.split_to(answer.len()).unwrap().to_vec();
         let place = came.iter().zip(answer.bytes()).position(|(came, answer)| *came != answer);
-        assert!(place.is_none(), "{:?} came in place {place:?}", String::from_utf8_lossy(&came[..100]));
+        assert!(place.is_none(), "{:?} differs at offset {place:?}", String::from_utf8_lossy(&came[..100]));
     }
 }
 
-/// A value that no other round has.
+/// Returns a value that is different in each round.
 fn value(me: usize, round: usize, len: usize) -> String {
     format!("{me}.{round}:").chars().cycle().take(len).collect()
 }
 
-/// Asks many things at once, whose answers lie on all shards.
+/// Sends many requests at once, for items in all shards.
 async fn pipeline(client: &mut Client, me: usize, round: usize) {
     let (mut questions, mut answers) = (String::new(), String::new());
     for number in 0..30 {
@@ -69,7 +71,7 @@ async fn pipeline(client: &mut Client, me: usize, round: usize) {
     client.expect(&answers).await;
 }
 
-/// Sends a value in pieces, far apart.
+/// Sends a value in pieces with pauses between them.
 async fn halves(client: &mut Client, me: usize, round: usize) {
     let value = value(me, round, 40_000);
     let request = format!("set h{me} 0 0 {}\r\n{value}\r\nincr none 1\r\n", value.len());
@@ -82,7 +84,8 @@ async fn halves(client: &mut Client, me: usize, round: usize) {
     client.expect(&format!("VALUE h{me} 0 {}\r\n{value}\r\nEND\r\n", value.len())).await;
 }
 
-/// Asks for much and reads it late: the server waits for room to send, and for the client to be read again.
+/// Requests large answers and reads them late: the server waits for space to send, and stops reading the client
+/// meanwhile.
 async fn late(client: &mut Client, me: usize, round: usize) {
     let value = value(me, round, 50_000);
     client.say(format!("set l{me} 0 0 {}\r\n{value}\r\n", value.len())).await;
@@ -97,7 +100,7 @@ async fn late(client: &mut Client, me: usize, round: usize) {
     client.expect(&format!("VERSION {}\r\n", Server::VERSION)).await;
 }
 
-/// Talks in one of the ways for as long as `on` says, and ends the connection.
+/// Sends requests of one of the kinds until `on` is false, and closes the connection.
 async fn converse(me: usize, on: &'static AtomicBool) {
     let mut client = Client::dial().await;
     let mut round = 0;
@@ -110,10 +113,13 @@ async fn converse(me: usize, on: &'static AtomicBool) {
         round += 1;
     }
     client.say("quit\r\n").await;
-    assert!(matches!(client.stream.read().await, Ok(None)), "it ends in good order");
+    assert!(
+        matches!(client.stream.read().await, Ok(None)),
+        "the server closes the connection without a reset"
+    );
 }
 
-/// The server's figures of these names.
+/// Returns the statistics with these names.
 async fn stats<const N: usize>(client: &mut Client, names: [&str; N]) -> [u64; N] {
     client.say("stats\r\n").await;
     let mut answer = Chain::new();
@@ -129,7 +135,7 @@ async fn stats<const N: usize>(client: &mut Client, names: [&str; N]) -> [u64; N
 
 const TALKS: usize = 9;
 
-/// Has all clients talk for as long as `on` says.
+/// Runs all clients until `on` is false.
 async fn converse_all(on: &'static AtomicBool) {
     let talks: Vec<_> = (0..TALKS).map(|me| spawn_task(converse(me, on))).collect();
     for talk in talks {
@@ -138,18 +144,18 @@ async fn converse_all(on: &'static AtomicBool) {
     let mut client = Client::dial().await;
     let names = ["curr_connections", "total_connections", "rejected_connections"];
     assert_eq!(stats(&mut client, names).await, [1, TALKS as u64 + 1, 0]);
-    // Every conversation stores and reads values of some kilobytes at least twice.
+    // Every client stores and reads values of some kilobytes at least twice.
     let [read, written] = stats(&mut client, ["bytes_read", "bytes_written"]).await;
     assert!(read.min(written) > 10_000 * TALKS as u64, "{read} bytes read, {written} written");
 }
 
-/// Has clients talk over such a link while all flows go round the server's cores so many times.
+/// Runs the clients over a link with this loss while all flows migrate around the server's cores `times` times.
 fn go_on_while_flows_go_round(loss: Loss, times: usize, on: &'static AtomicBool) {
     static MOVED: AtomicUsize = AtomicUsize::new(0);
     let serve = move || async move {
         let listening = listen();
         let moved = go_round(times).await;
-        assert_eq!(moved.staying, 0, "every connection can go");
+        assert_eq!(moved.staying, 0, "every connection can migrate");
         MOVED.fetch_max(moved.buckets, Ordering::Relaxed);
         on.store(false, Ordering::Relaxed);
         std::future::pending::<()>().await;
@@ -160,34 +166,34 @@ fn go_on_while_flows_go_round(loss: Loss, times: usize, on: &'static AtomicBool)
 }
 
 #[test]
-fn conversations_go_on_undisturbed_while_their_connections_go_round_the_cores() {
+fn connections_migrate_around_the_cores_without_disturbing_their_clients() {
     static ON: AtomicBool = AtomicBool::new(true);
     go_on_while_flows_go_round(Loss::Never, 100, &ON);
 }
 
 #[test]
-fn what_is_lost_on_the_way_comes_again_wherever_the_connection_is() {
+fn connections_that_migrate_recover_from_packet_loss() {
     static ON: AtomicBool = AtomicBool::new(true);
     go_on_while_flows_go_round(Loss::EveryNth(97), 15, &ON);
 }
 
-/// Gives the server's cell a core and takes one, a thousand times.
+/// Removes a core from the server's cell and adds it again, a thousand times.
 fn give_and_take(cell: &'static Hosted, on: &AtomicBool) {
     const TIMES: u32 = 1_000;
     for turn in 0..TIMES {
-        // One of two, so that now one, now another takes over what it carried.
+        // Alternates between two cores, so that different cores take over their work.
         let core = CoreIndex(1 + turn % 2);
         cell.take_core(core);
         std::thread::sleep(Duration::from_micros(500));
         cell.give_core(core);
-        // As a rule, long enough for flows to follow.
+        // Usually long enough for flows to be redistributed.
         std::thread::sleep(Duration::from_micros(if turn % 5 == 0 { 100 } else { 2_000 }));
     }
     on.store(false, Ordering::Relaxed);
 }
 
 #[test]
-fn no_request_is_lost_and_no_connection_reset_while_a_core_comes_and_goes_a_thousand_times() {
+fn a_core_removed_and_added_a_thousand_times_loses_no_request_and_resets_no_connection() {
     static ON: AtomicBool = AtomicBool::new(true);
     let (server_port, client_port) = link(Loss::Never);
     static FOLLOWED: AtomicUsize = AtomicUsize::new(0);
@@ -199,7 +205,7 @@ fn no_request_is_lost_and_no_connection_reset_while_a_core_comes_and_goes_a_thou
             let now = shares();
             FOLLOWED.fetch_add(usize::from(now != seen), Ordering::Relaxed);
             seen = now;
-            // They are there for as long.
+            // The listening socket must live as long as the server.
             let _ = &listening;
         }
     };
@@ -207,11 +213,11 @@ fn no_request_is_lost_and_no_connection_reset_while_a_core_comes_and_goes_a_thou
     let client = TestCell::new(2, 1, client_port, || converse_all(&ON));
     run_cells([server.until_others_end(), client]);
     let followed = FOLLOWED.load(Ordering::Relaxed);
-    assert!(followed > 100, "flows followed the cores {followed} times only");
+    assert!(followed > 100, "flows were redistributed only {followed} times");
 }
 
 #[test]
-fn a_request_that_waits_for_a_shard_is_carried_out_where_its_connection_has_gone() {
+fn a_request_that_waits_for_a_shard_is_executed_after_its_connection_has_migrated() {
     static STEP: AtomicUsize = AtomicUsize::new(0);
     async fn wait_for(step: usize) {
         while STEP.load(Ordering::Acquire) < step {
@@ -221,10 +227,10 @@ fn a_request_that_waits_for_a_shard_is_carried_out_where_its_connection_has_gone
     let serve = || async {
         let (server, listening) = listen();
         wait_for(1).await;
-        // Somebody is at work in every shard.
+        // Every shard is locked.
         let locks: Vec<_> = server.shards.ids().map(|id| server.shards.lock(id).unwrap()).collect();
         STEP.store(2, Ordering::Release);
-        // So that the requests are there, and wait.
+        // Long enough for the requests to arrive and wait.
         sleep(Duration::from_millis(50)).await;
         assert_eq!(go_round(3).await.staying, 0);
         drop(locks);
@@ -251,7 +257,7 @@ fn a_request_that_waits_for_a_shard_is_carried_out_where_its_connection_has_gone
     });
 }
 
-/// Serves, on one core, a client that does what `client` says.
+/// Runs the server on one core with `client`.
 fn talk_to_one_core<F: Future<Output = ()> + 'static>(client: impl FnOnce() -> F + Send) {
     let serve = || async {
         let listening = listen();
@@ -261,7 +267,7 @@ fn talk_to_one_core<F: Future<Output = ()> + 'static>(client: impl FnOnce() -> F
     talk(1, Loss::Never, serve, client);
 }
 
-/// Waits until the server's figure of that name is `expected`.
+/// Waits until the statistic with that name is `expected`.
 async fn wait_for_stat(client: &mut Client, name: &str, expected: u64) {
     while stats(client, [name]).await != [expected] {
         sleep(Duration::from_millis(20)).await;
@@ -269,7 +275,7 @@ async fn wait_for_stat(client: &mut Client, name: &str, expected: u64) {
 }
 
 #[test]
-fn an_item_past_its_end_is_removed_without_a_request_for_it() {
+fn an_expired_item_is_removed_without_a_request_for_it() {
     talk_to_one_core(|| async {
         let mut client = Client::dial().await;
         client.say("set a 0 1 1\r\n1\r\nset b 0 0 1\r\n1\r\n").await;
@@ -280,7 +286,7 @@ fn an_item_past_its_end_is_removed_without_a_request_for_it() {
 }
 
 #[test]
-fn a_connection_that_its_client_resets_is_counted_no_longer() {
+fn a_connection_that_its_client_resets_is_not_counted_as_open() {
     talk_to_one_core(|| async {
         let mut client = Client::dial().await;
         let mut other = Client::dial().await;

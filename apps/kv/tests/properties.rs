@@ -1,4 +1,4 @@
-//! Properties of the whole: any input, any split, any order, against a model.
+//! Properties of the whole server: any input, any segmentation and any order, compared with a model.
 
 mod common;
 #[path = "../../../fuzz/src/kv.rs"]
@@ -11,7 +11,7 @@ use isola_iobuf::{Chain, IoBuf};
 use isola_kv::Served;
 use proptest::prelude::*;
 
-/// What an item is in the model.
+/// An item of the model.
 #[derive(Clone)]
 struct Item {
     value: Vec<u8>,
@@ -19,7 +19,7 @@ struct Item {
     ends: Option<u32>,
 }
 
-/// A memcached without limits, as simple as can be.
+/// A simple model of memcached without limits.
 #[derive(Default)]
 struct Model {
     items: BTreeMap<u8, Item>,
@@ -66,7 +66,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 impl Step {
-    /// The step as a client sends it.
+    /// Returns the step as a client sends it.
     fn text(&self) -> Vec<u8> {
         match self {
             Self::Store { mode, key, flags, exptime, value } => {
@@ -173,7 +173,7 @@ impl Model {
     }
 }
 
-/// Cuts `bytes` into frames at the given lengths, taken round and round.
+/// Splits `bytes` into frames with the given lengths, used cyclically.
 fn frames(bytes: &[u8], cuts: &[usize]) -> Vec<IoBuf> {
     let mut rest = bytes;
     let mut frames = Vec::new();
@@ -191,8 +191,8 @@ fn frames(bytes: &[u8], cuts: &[usize]) -> Vec<IoBuf> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Any sequence of commands is answered as the model answers it, however the stream is cut, whichever shard is
-    /// taken at times, and however much is read at a time.
+    /// The server answers any sequence of commands like the model, for every segmentation of the stream, every sequence
+    /// of locked shards, and every number of bytes read at a time.
     #[test]
     fn commands_are_answered_as_by_the_model(
         steps in proptest::collection::vec(step(), 1..120),
@@ -230,22 +230,22 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn any_bytes_are_survived(data in proptest::collection::vec(any::<u8>(), 0..600)) {
+    fn any_bytes_are_handled_without_panic(data in proptest::collection::vec(any::<u8>(), 0..600)) {
         entries::stream(&data);
     }
 
     #[test]
-    fn any_text_is_survived(data in proptest::collection::vec(any::<u8>(), 0..60)) {
+    fn any_text_is_handled_without_panic(data in proptest::collection::vec(any::<u8>(), 0..60)) {
         entries::text(&data);
     }
 
     #[test]
-    fn any_packets_are_survived(data in proptest::collection::vec(any::<u8>(), 0..100)) {
+    fn any_packets_are_handled_without_panic(data in proptest::collection::vec(any::<u8>(), 0..100)) {
         entries::binary(&data);
     }
 
     #[test]
-    fn any_course_of_a_connection_is_survived(data in proptest::collection::vec(any::<u8>(), 0..400)) {
+    fn any_connection_events_are_handled_without_panic(data in proptest::collection::vec(any::<u8>(), 0..400)) {
         entries::session(&data);
     }
 }

@@ -1,4 +1,4 @@
-//! A connection: order, back-pressure and its end.
+//! Sessions: the order of answers, back-pressure, and the end of a connection.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn output(session: &mut Session) -> String {
     String::from_utf8(session.take_output(usize::MAX).to_vec()).unwrap()
 }
 
-/// A key that is of the given one of four shards.
+/// Returns a key that belongs to the given one of four shards.
 fn key_of(engine: &Engine, shard: u16) -> String {
     let key = |number: &u32| {
         let text = format!("k{number}");
@@ -25,7 +25,7 @@ fn key_of(engine: &Engine, shard: u16) -> String {
 }
 
 #[test]
-fn a_shard_that_is_taken_holds_up_what_comes_behind_and_loses_nothing() {
+fn a_locked_shard_delays_the_following_requests_and_loses_none() {
     let mut engine = Engine::new(4);
     let (free, taken) = (key_of(&engine, 0), key_of(&engine, 3));
     for request in ["get", "gets", "set", "incr"] {
@@ -55,7 +55,7 @@ fn a_shard_that_is_taken_holds_up_what_comes_behind_and_loses_nothing() {
 }
 
 #[test]
-fn what_concerns_all_shards_goes_on_at_the_one_that_was_taken_and_visits_each_once() {
+fn a_request_to_all_shards_continues_at_the_locked_shard_and_visits_each_once() {
     let mut engine = Engine::new(4);
     engine.say("set a 0 0 1\r\n1\r\n");
     let mut session = engine.session();
@@ -73,7 +73,7 @@ fn what_concerns_all_shards_goes_on_at_the_one_that_was_taken_and_visits_each_on
 }
 
 #[test]
-fn a_client_whose_request_waits_and_who_sends_its_last_is_answered_and_then_finished() {
+fn a_request_that_waits_at_the_end_of_input_is_answered_before_the_session_finishes() {
     let engine = Engine::new(4);
     let taken = key_of(&engine, 3);
     let mut session = engine.session();
@@ -90,7 +90,7 @@ fn a_client_whose_request_waits_and_who_sends_its_last_is_answered_and_then_fini
 }
 
 #[test]
-fn each_request_that_is_answered_counts_once_whatever_it_is() {
+fn each_answered_request_counts_once() {
     let mut engine = Engine::new(4);
     let mut session = engine.session();
     let requests =
@@ -118,7 +118,7 @@ fn a_client_that_does_not_read_is_not_served_further() {
         receive(&mut session, "get a\r\n");
         received += 1;
         engine.work(&mut session);
-        assert!(received < 5_000, "the session never has enough");
+        assert!(received < 5_000, "the session always wants more input");
     }
     // The limit, and the answer that reached it.
     assert!(session.output_len() <= 100_000 + 10_100, "{}", session.output_len());
@@ -132,7 +132,7 @@ fn a_client_that_does_not_read_is_not_served_further() {
 }
 
 #[test]
-fn errors_alone_fill_the_output_no_further_than_its_limit() {
+fn errors_fill_the_output_only_up_to_its_limit() {
     let mut engine = limited(1_000);
     let mut session = engine.session();
     receive(&mut session, &"\r\n".repeat(10_000));
@@ -154,7 +154,7 @@ fn a_half_closed_connection_gets_its_answers_and_then_ends() {
 }
 
 #[test]
-fn nothing_behind_a_quit_is_looked_at() {
+fn requests_after_quit_are_ignored() {
     let mut engine = Engine::new(1);
     let mut session = engine.session();
     receive(&mut session, "get a\r\nquit\r\nset a 0 0 1\r\n1\r\n");
@@ -168,7 +168,7 @@ fn nothing_behind_a_quit_is_looked_at() {
 }
 
 #[test]
-fn a_large_value_goes_through_without_a_copy() {
+fn a_large_value_is_stored_and_sent_without_a_copy() {
     let mut engine = Engine::new(1);
     let mut session = engine.session();
     receive(&mut session, "set a 0 0 73000\r\n");

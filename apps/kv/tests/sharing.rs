@@ -1,4 +1,4 @@
-//! Many at once on the same items: threads for cores, each with sessions of its own.
+//! Concurrent operations on the same items. Each thread represents a core with its own sessions.
 
 mod common;
 
@@ -11,12 +11,12 @@ use std::thread;
 
 const THREADS: usize = 4;
 
-/// What `session` answers to `input`.
+/// Returns the answer of `session` to `input`.
 fn exchange(session: &mut Session, input: &str) -> Vec<u8> {
     session.receive(Chain::from(IoBuf::copy_from_slice(input.as_bytes())));
     let mut answer = Chain::new();
     loop {
-        // A shard that is taken is free again later.
+        // A locked shard becomes free later.
         if session.serve(START) == Served::Busy {
             thread::yield_now();
         }
@@ -31,7 +31,7 @@ fn say(session: &mut Session, input: &str) -> String {
     String::from_utf8(exchange(session, input)).unwrap()
 }
 
-/// Runs `work` on each of the threads, with a session of its own and its number.
+/// Runs `work` in each thread, with a session of its own and the thread's number.
 fn at_once(server: &Arc<Server>, work: impl Fn(&mut Session, usize) + Sync) {
     thread::scope(|scope| {
         for number in 0..THREADS {
@@ -53,9 +53,9 @@ fn stat(session: &mut Session, name: &str) -> u64 {
 }
 
 #[test]
-fn counts_conditions_and_statistics_are_exact_whoever_works_on_the_same_items() {
+fn counts_conditions_and_statistics_are_exact_under_concurrent_access() {
     const ROUNDS: usize = 1_500;
-    // One shard: everybody meets there.
+    // With one shard, all threads compete for the same lock.
     for shards in [1, 7] {
         let server = server(8 << 20, shards);
         let mut session = Session::new(server.clone());
@@ -84,24 +84,24 @@ fn counts_conditions_and_statistics_are_exact_whoever_works_on_the_same_items() 
         assert_eq!(say(&mut session, "get sum\r\n"), format!("VALUE sum 0 4\r\n{total}\r\nEND\r\n"));
         let expected = format!("VALUE guarded 0 {}\r\n{count}\r\nEND\r\n", count.len());
         assert_eq!(say(&mut session, "get guarded\r\n"), expected);
-        assert_eq!(added.into_inner(), ROUNDS, "each is added once");
+        assert_eq!(added.into_inner(), ROUNDS, "each key is added once");
         assert_eq!(stat(&mut session, "incr_hits"), total as u64);
         assert_eq!(stat(&mut session, "cas_hits"), swapped as u64);
         assert_eq!(stat(&mut session, "curr_items"), (2 + 10 * THREADS + ROUNDS) as u64);
     }
 }
 
-/// A value that shows who wrote it when, in every byte.
+/// Returns a value whose every byte identifies its writer and round.
 fn pattern(number: usize, round: usize, len: usize) -> String {
     let letter = char::from(b'a' + (number * 7 + round) as u8 % 26);
     letter.to_string().repeat(len)
 }
 
 #[test]
-fn nobody_reads_half_of_a_value_that_others_overwrite() {
+fn a_reader_never_sees_parts_of_two_values() {
     const ROUNDS: usize = 1_500;
     const KEYS: usize = 3;
-    // Copied into the answer, and sent from the item's own memory.
+    // The shorter values are copied into the answer; the longer ones are sent from the item's own memory.
     for len in [400, 3_000, 20_000] {
         let server = server(16 << 20, 2);
         at_once(&server, |session, number| {
@@ -110,7 +110,7 @@ fn nobody_reads_half_of_a_value_that_others_overwrite() {
                 let key = (number + round) % KEYS;
                 let value = pattern(number, round, len);
                 assert_eq!(say(session, &format!("set k{key} 0 0 {len}\r\n{value}\r\n")), "STORED\r\n");
-                // What is answered now is looked at when others have been there.
+                // The test checks this answer after other threads have changed the item.
                 late.receive(Chain::from(IoBuf::copy_from_slice(format!("get k{key}\r\n").as_bytes())));
                 while late.serve(START) == Served::Busy {
                     thread::yield_now();
@@ -121,7 +121,7 @@ fn nobody_reads_half_of_a_value_that_others_overwrite() {
                 if lines[0].starts_with(b"VALUE") {
                     let value = lines[1].trim_ascii_end();
                     let end = value.iter().position(|byte| *byte == b'!').unwrap_or(value.len());
-                    assert!(value[..end].iter().all(|byte| *byte == value[0]), "two values in one");
+                    assert!(value[..end].iter().all(|byte| *byte == value[0]), "the answer mixes two values");
                     assert!(value[end..].iter().all(|byte| *byte == b'!') && end == len);
                 }
             }
@@ -130,7 +130,7 @@ fn nobody_reads_half_of_a_value_that_others_overwrite() {
 }
 
 #[test]
-fn what_was_flushed_is_gone_for_all_and_what_is_stored_later_stays() {
+fn a_flush_removes_earlier_items_for_all_sessions_and_keeps_later_ones() {
     let server = server(8 << 20, 5);
     let flushed = AtomicUsize::new(0);
     let done = AtomicBool::new(false);
@@ -146,7 +146,7 @@ fn what_was_flushed_is_gone_for_all_and_what_is_stored_later_stays() {
                     say(&mut session, &format!("set {key} 0 0 1\r\n1\r\n"));
                     let is_there = say(&mut session, &format!("get {key}\r\n")).starts_with("VALUE");
                     let after = flushed.load(Ordering::Acquire);
-                    // One flush may have begun before it was told.
+                    // One flush may have begun before its start was recorded.
                     assert!(is_there || after > before || after % 2 == 1, "round {round}");
                     round += 1;
                 }
@@ -166,7 +166,7 @@ fn what_was_flushed_is_gone_for_all_and_what_is_stored_later_stays() {
 }
 
 #[test]
-fn the_memory_limit_holds_while_many_store_and_others_look_for_dead_items() {
+fn the_memory_limit_holds_under_concurrent_stores_and_reclaims() {
     const LIMIT: usize = 600_000;
     let server = server(LIMIT, 3);
     at_once(&server, |session, number| {
@@ -191,9 +191,9 @@ fn the_memory_limit_holds_while_many_store_and_others_look_for_dead_items() {
 }
 
 #[test]
-fn a_session_goes_on_where_it_is_carried_to_in_the_middle_of_a_request() {
+fn a_session_that_migrates_in_the_middle_of_a_request_continues_there() {
     let mut session = Engine::new(4).session();
-    // Each byte comes on another thread: half a value, half a line, and an answer that is not taken yet.
+    // Each byte arrives on another thread: half a value, half a line, and an answer that is not taken yet.
     let input =
         "set a 0 0 10\r\n0123456789\r\nget a\r\nincr n 1\r\nset n 0 0 1\r\n5\r\nincr n 1\r\nget a n\r\n";
     for byte in input.bytes() {

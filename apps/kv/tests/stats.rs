@@ -1,10 +1,10 @@
-//! The answers of `stats`: counts over all shards, settings, lists.
+//! The answers of `stats`: counts over all shards, settings, and lists.
 
 mod common;
 
 use common::Engine;
 
-/// The values of an answer to `stats`, by name.
+/// Returns the value with that name in an answer to `stats`.
 fn stat(answer: &str, name: &str) -> String {
     let prefix = format!("STAT {name} ");
     let line = answer.lines().find(|line| line.starts_with(&prefix));
@@ -12,9 +12,9 @@ fn stat(answer: &str, name: &str) -> String {
 }
 
 #[test]
-fn stats_sum_up_all_shards() {
+fn stats_reports_the_sum_over_all_shards() {
     let mut engine = Engine::new(4);
-    // A connection that came to one core, moved to another, and back, beside one that has ended elsewhere.
+    // A connection that was accepted on one core and ended on another, beside an open one.
     let tallies = &engine.server.tallies;
     tallies.of(2).accepted();
     tallies.of(0).accepted();
@@ -83,7 +83,7 @@ fn stats_sum_up_all_shards() {
 }
 
 #[test]
-fn stats_has_the_names_that_memcached_has_and_begins_at_zero() {
+fn stats_has_the_names_of_memcached_and_begins_at_zero() {
     let mut engine = Engine::new(4);
     let answer = engine.say("stats\r\n");
     let names: std::collections::BTreeSet<&str> =
@@ -110,16 +110,16 @@ fn stats_has_the_names_that_memcached_has_and_begins_at_zero() {
 }
 
 #[test]
-fn each_core_has_a_tally_of_its_own() {
+fn each_core_has_its_own_tally() {
     let engine = Engine::new(1);
-    // Cores add to it without synchronisation: two that shared one would lose counts.
+    // Cores add to a tally without synchronisation: two cores that shared one would lose counts.
     let tallies: std::collections::BTreeSet<*const _> =
         (0..64).map(|core| std::ptr::from_ref(engine.server.tallies.of(core))).collect();
     assert_eq!(tallies.len(), 64);
 }
 
 #[test]
-fn prefixes_are_counted_over_all_shards_while_that_is_on() {
+fn prefixes_are_counted_over_all_shards_while_detail_is_on() {
     let mut engine = Engine::new(4);
     assert_eq!(engine.say("set p:0 0 0 1\r\n1\r\nstats detail dump\r\n"), "STORED\r\nEND\r\n");
     assert_eq!(engine.say("stats detail on\r\n"), "OK\r\n");
@@ -139,7 +139,7 @@ fn prefixes_are_counted_over_all_shards_while_that_is_on() {
 }
 
 #[test]
-fn what_is_dead_is_a_miss_in_counts_by_prefix() {
+fn the_counts_by_prefix_report_a_dead_item_as_a_miss() {
     let mut engine = Engine::new(1);
     engine.say("stats detail on\r\nset p:1 0 1 1\r\n1\r\n");
     engine.wait(1);
@@ -148,7 +148,7 @@ fn what_is_dead_is_a_miss_in_counts_by_prefix() {
 }
 
 #[test]
-fn items_are_listed_by_name_up_to_a_limit() {
+fn cachedump_lists_items_up_to_a_limit() {
     let mut engine = Engine::new(3);
     assert_eq!(engine.say("stats cachedump 1 10\r\n"), "END\r\n");
     engine.say("set a 0 0 3\r\nabc\r\n");
@@ -182,7 +182,7 @@ fn items_are_listed_by_name_up_to_a_limit() {
 }
 
 #[test]
-fn stats_lists_by_name() {
+fn items_slabs_settings_and_sizes_have_lists() {
     let mut engine = Engine::new(2);
     assert_eq!(engine.say("stats items\r\n"), "END\r\n");
     assert_eq!(engine.say("stats slabs\r\n"), "STAT active_slabs 0\r\nSTAT total_malloced 0\r\nEND\r\n");

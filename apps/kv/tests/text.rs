@@ -1,4 +1,4 @@
-//! The text protocol, command by command, as its clients see it.
+//! The text protocol, command by command.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::Engine;
 use isola_iobuf::{Chain, IoBuf};
 use isola_kv::{Key, Operation, Request, Response};
 
-/// Asks each question of one server, over one connection, and compares its answer.
+/// Sends each request over one connection to one server, and compares the answer.
 #[track_caller]
 fn converse(lines: &[(&str, &str)]) {
     let mut engine = Engine::new(3);
@@ -20,7 +20,7 @@ fn converse(lines: &[(&str, &str)]) {
 const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
 
 #[test]
-fn set_and_get() {
+fn set_stores_the_item_that_get_reads() {
     converse(&[
         ("get a\r\n", "END\r\n"),
         ("set a 5 0 3\r\nabc\r\n", "STORED\r\n"),
@@ -31,7 +31,7 @@ fn set_and_get() {
 }
 
 #[test]
-fn values_may_hold_line_ends() {
+fn values_may_contain_line_ends() {
     converse(&[
         ("set a 0 0 8\r\na\r\nEND\r\n\r\n", "STORED\r\n"),
         ("get a\r\n", "VALUE a 0 8\r\na\r\nEND\r\n\r\nEND\r\n"),
@@ -39,7 +39,7 @@ fn values_may_hold_line_ends() {
 }
 
 #[test]
-fn get_of_many_keys_answers_in_their_order() {
+fn get_answers_many_keys_in_their_order() {
     converse(&[
         ("set a 0 0 1\r\n1\r\nset b 0 0 1\r\n2\r\nset c 0 0 1\r\n3\r\n", "STORED\r\nSTORED\r\nSTORED\r\n"),
         (
@@ -51,7 +51,7 @@ fn get_of_many_keys_answers_in_their_order() {
 }
 
 #[test]
-fn a_read_may_be_longer_than_any_other_line() {
+fn a_read_may_exceed_the_longest_line_of_other_commands() {
     let mut engine = Engine::new(2);
     engine.say("set a 0 0 1\r\n1\r\n");
     let keys = format!("{} a", "k".repeat(249));
@@ -74,7 +74,7 @@ fn a_long_line_of_another_command_ends_the_connection() {
 }
 
 #[test]
-fn add_and_replace_depend_on_what_is_there() {
+fn add_and_replace_depend_on_the_existing_item() {
     converse(&[
         ("replace a 0 0 1\r\n1\r\n", "NOT_STORED\r\n"),
         ("add a 0 0 1\r\n1\r\n", "STORED\r\n"),
@@ -96,13 +96,13 @@ fn append_and_prepend_keep_flags() {
     ]);
 }
 
-/// The version in an answer to `gets` of one item.
+/// Returns the version in an answer to `gets` of one item.
 fn version(answer: &str) -> u64 {
     answer.lines().next().unwrap().split(' ').nth(4).unwrap().parse().unwrap()
 }
 
 #[test]
-fn cas_stores_over_the_known_version_only() {
+fn cas_replaces_only_the_expected_version() {
     let mut engine = Engine::new(2);
     assert_eq!(engine.say("cas a 0 0 1 1\r\n1\r\n"), "NOT_FOUND\r\n");
     engine.say("set a 0 0 1\r\n1\r\n");
@@ -119,7 +119,7 @@ fn cas_stores_over_the_known_version_only() {
 }
 
 #[test]
-fn delete() {
+fn delete_removes_an_item_and_checks_its_arguments() {
     converse(&[
         ("delete a\r\n", "NOT_FOUND\r\n"),
         ("set a 0 0 1\r\n1\r\n", "STORED\r\n"),
@@ -131,7 +131,7 @@ fn delete() {
 }
 
 #[test]
-fn incr_and_decr() {
+fn incr_and_decr_count_and_check_their_arguments() {
     converse(&[
         ("incr n 1\r\n", "NOT_FOUND\r\n"),
         ("set n 7 0 2\r\n99\r\n", "STORED\r\n"),
@@ -148,13 +148,13 @@ fn incr_and_decr() {
 }
 
 #[test]
-fn a_value_being_read_does_not_change_under_the_reader() {
+fn a_value_does_not_change_while_it_is_read() {
     let mut engine = Engine::new(1);
     let large = "v".repeat(5_000);
     engine.say(&format!("set n 0 0 2\r\n10\r\nset large 0 0 5000\r\n{large}\r\n"));
     let key = Key::new(IoBuf::from_static(b"n"), &engine.server.hasher).unwrap();
     let read = Request::Item { key, operation: Operation::Get };
-    let Response::Hit(hit) = engine.shard(0).execute(engine.now, read) else { panic!("it is there") };
+    let Response::Hit(hit) = engine.shard(0).execute(engine.now, read) else { panic!("the item is missing") };
     let mut reader = engine.session();
     reader.receive(Chain::from(IoBuf::from_static(b"get large\r\n")));
     engine.work(&mut reader);
@@ -166,7 +166,7 @@ fn a_value_being_read_does_not_change_under_the_reader() {
 }
 
 #[test]
-fn items_end_when_they_should() {
+fn items_expire_at_their_deadline() {
     let mut engine = Engine::new(2);
     engine.say("set past 0 -1 1\r\n1\r\nset soon 0 10 1\r\n1\r\nset never 0 0 1\r\n1\r\n");
     engine.say(&format!("set moment 0 {} 1\r\n1\r\n", engine.now.0 + 20));
@@ -181,7 +181,7 @@ fn items_end_when_they_should() {
 }
 
 #[test]
-fn touch_and_gat_change_the_end() {
+fn touch_and_gat_change_the_expiration_time() {
     let mut engine = Engine::new(2);
     assert_eq!(engine.say("touch a 10\r\n"), "NOT_FOUND\r\n");
     engine.say("set a 3 0 1\r\n1\r\n");
@@ -204,7 +204,7 @@ fn touch_and_gat_change_the_end() {
 }
 
 #[test]
-fn flush_all_takes_what_was_stored_before() {
+fn flush_all_invalidates_all_earlier_items() {
     let mut engine = Engine::new(4);
     let all: String = (0..50).map(|n| format!("set k{n} 0 0 1 noreply\r\nx\r\n")).collect();
     let keys: String = (0..50).map(|n| format!(" k{n}")).collect();
@@ -216,7 +216,7 @@ fn flush_all_takes_what_was_stored_before() {
 }
 
 #[test]
-fn flush_all_with_a_delay_comes_when_it_is_due() {
+fn flush_all_with_a_delay_takes_effect_when_it_is_due() {
     let mut engine = Engine::new(2);
     engine.say("set a 0 0 1\r\n1\r\n");
     assert_eq!(engine.say("flush_all 10\r\n"), "OK\r\n");
@@ -228,7 +228,7 @@ fn flush_all_with_a_delay_comes_when_it_is_due() {
 }
 
 #[test]
-fn noreply_silences_success_and_error() {
+fn noreply_suppresses_success_and_error() {
     converse(&[
         ("set a 0 0 1 noreply\r\n1\r\nadd a 0 0 1 noreply\r\n2\r\nreplace zz 0 0 1 noreply\r\n1\r\n", ""),
         ("append a 0 0 1 noreply\r\n2\r\nincr a 1 noreply\r\ndecr zz 1 noreply\r\ntouch a 0 noreply\r\n", ""),
@@ -241,7 +241,7 @@ fn noreply_silences_success_and_error() {
 }
 
 #[test]
-fn malformed_lines_are_told_and_survived() {
+fn malformed_lines_get_errors_and_do_not_end_the_connection() {
     let long = "k".repeat(251);
     converse(&[
         ("\r\n", "ERROR\r\n"),
@@ -278,7 +278,7 @@ fn lines_may_end_without_a_carriage_return() {
 }
 
 #[test]
-fn keys_of_up_to_250_bytes_of_any_kind() {
+fn keys_may_have_up_to_250_bytes() {
     let key = "\u{1}é\t".repeat(62) + "kk";
     assert_eq!(key.len(), 250);
     converse(&[
@@ -288,7 +288,7 @@ fn keys_of_up_to_250_bytes_of_any_kind() {
 }
 
 #[test]
-fn a_value_of_1_mib_is_kept_and_a_larger_one_turned_down() {
+fn a_value_of_1_mib_is_stored_and_a_larger_one_rejected() {
     let mut engine = Engine::new(2);
     let value = "v".repeat(1 << 20);
     assert_eq!(engine.say(&format!("set a 0 0 {}\r\n{value}\r\n", value.len())), "STORED\r\n");
@@ -297,16 +297,16 @@ fn a_value_of_1_mib_is_kept_and_a_larger_one_turned_down() {
     assert_eq!(engine.say("append a 0 0 1\r\n.\r\n"), TOO_LARGE);
     let answer = engine.say(&format!("add a 0 0 {}\r\n{value}!\r\ntouch a 0\r\n", value.len() + 1));
     assert_eq!(answer, format!("{TOO_LARGE}TOUCHED\r\n"));
-    // Nobody is to read what a client believes to be overwritten.
+    // No client may read a value that another client believes to be overwritten.
     let answer = engine.say(&format!("set a 0 0 {}\r\n{value}!\r\nget a\r\n", value.len() + 1));
     assert_eq!(answer, format!("{TOO_LARGE}END\r\n"));
 }
 
 #[test]
-fn a_cas_too_large_leaves_what_is_there() {
+fn a_cas_that_is_too_large_does_not_change_the_item() {
     let mut engine = Engine::new(1);
     let answer = engine.say("set a 0 0 1\r\n1\r\ngets a\r\n");
-    let cas = answer.split_whitespace().nth(5).expect("a version").to_owned();
+    let cas = answer.split_whitespace().nth(5).expect("the answer has a version").to_owned();
     let value = "v".repeat((1 << 20) + 1);
     let there = "VALUE a 0 1\r\n1\r\nEND\r\n";
     let answer = engine.say(&format!("cas a 0 0 {} {cas}\r\n{value}\r\nget a\r\n", value.len()));
@@ -314,14 +314,14 @@ fn a_cas_too_large_leaves_what_is_there() {
 
     let mut engine = Engine::with_config(isola_kv::Config::new(128 << 10, 1).unwrap());
     let answer = engine.say("set a 0 0 1\r\n1\r\ngets a\r\n");
-    let cas = answer.split_whitespace().nth(5).expect("a version").to_owned();
+    let cas = answer.split_whitespace().nth(5).expect("the answer has a version").to_owned();
     let value = &value[..200 << 10];
     let answer = engine.say(&format!("cas a 0 0 {} {cas}\r\n{value}\r\nget a\r\n", value.len()));
     assert_eq!(answer, format!("SERVER_ERROR out of memory storing object\r\n{there}"));
 }
 
 #[test]
-fn a_value_larger_than_a_shard_is_turned_down() {
+fn a_value_larger_than_a_shard_is_rejected() {
     let mut engine = Engine::with_config(isola_kv::Config::new(128 << 10, 1).unwrap());
     let value = "v".repeat(200 << 10);
     engine.say("set a 0 0 1\r\n1\r\nset b 0 0 1\r\n1\r\n");
@@ -339,7 +339,7 @@ fn quit_ends_the_connection_after_the_answers() {
 }
 
 #[test]
-fn no_two_items_have_the_same_version_whichever_shards_they_are_in() {
+fn items_in_different_shards_have_different_versions() {
     let mut engine = Engine::new(5);
     let mut versions = std::collections::BTreeSet::new();
     for round in 0..3 {
@@ -354,7 +354,7 @@ fn no_two_items_have_the_same_version_whichever_shards_they_are_in() {
 }
 
 #[test]
-fn a_request_of_http_ends_the_connection_before_its_lines_are_looked_at() {
+fn an_http_request_ends_the_connection_before_its_lines_are_parsed() {
     for line in ["GET / HTTP/1.0", "POST /a HTTP/1.1", "DELETE HTTP/1.1", "x HTTP/2 "] {
         let mut engine = Engine::new(1);
         let mut session = engine.session();
@@ -370,7 +370,7 @@ fn a_request_of_http_ends_the_connection_before_its_lines_are_looked_at() {
 }
 
 #[test]
-fn slabs_there_are_none_to_move() {
+fn slabs_commands_are_rejected_because_there_are_no_slabs() {
     let mut engine = Engine::new(1);
     let (format, disabled) =
         ("CLIENT_ERROR bad command line format\r\n", "CLIENT_ERROR slab reassignment disabled\r\n");

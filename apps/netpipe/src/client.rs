@@ -1,4 +1,4 @@
-//! The end that asks and measures.
+//! The client, which sends requests and measures.
 
 use crate::end::{End, EndError};
 use crate::round::{MAX_COUNT, Round, Way};
@@ -8,18 +8,18 @@ use core::time::Duration;
 use isola_events::now;
 use isola_net::TcpStream;
 
-/// How much is measured.
+/// The settings of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Which way messages go.
+    /// The direction of messages.
     pub way: Way,
-    /// The longest message, in bytes.
+    /// The maximum size of a message, in bytes.
     pub most: usize,
-    /// How long a round takes, about.
+    /// The approximate duration of a round.
     pub round: Duration,
-    /// Rounds of each size. The fastest counts: what else goes on makes others slower, and none faster.
+    /// The number of rounds per size. The fastest counts, as other load can only slow a round down.
     pub rounds: u32,
-    /// Messages of a round at least.
+    /// The minimum number of messages in a round.
     pub least_count: u32,
 }
 
@@ -29,24 +29,24 @@ impl Default for Settings {
     }
 }
 
-/// What a size came to.
+/// The result for one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
     /// The size, in bytes.
     pub size: usize,
-    /// Messages of a round.
+    /// The number of messages in a round.
     pub count: u32,
-    /// How long a message takes one way, in ns: half of its time there and back, or the time from one to the next.
+    /// The time of a message in one direction, in ns: half of its round trip, or the interval between messages.
     pub one_way_ns: u64,
 }
 
 impl Measured {
-    /// How much one way carries, in kbit/s.
+    /// Returns the throughput in one direction, in kbit/s.
     pub fn kbit_per_s(&self) -> u64 {
         (self.size as u64).saturating_mul(8_000_000) / self.one_way_ns.max(1)
     }
 
-    /// The measurement as a line of JSON.
+    /// Formats the measurement as a line of JSON.
     pub fn json(&self) -> impl fmt::Display {
         let (Self { size, count, one_way_ns }, kbit) = (*self, self.kbit_per_s());
         fmt::from_fn(move |f| {
@@ -74,17 +74,17 @@ impl fmt::Display for Measured {
     }
 }
 
-/// Measures all sizes over a connection to a server, and tells each.
+/// Measures all sizes over a connection to a server, and passes each result to `tell`.
 ///
 /// # Errors
-/// [`EndError`], where the server leaves.
+/// [`EndError`], for example if the server closes the connection.
 pub async fn measure_all(
     stream: TcpStream,
     settings: Settings,
     mut tell: impl FnMut(Measured),
 ) -> Result<(), EndError> {
     let mut end = End::new(stream);
-    // Both ends, and the stack's estimates, have seen a few messages before any counts.
+    // A warm-up round for both sides and for the stack's estimates.
     let first = Round { way: settings.way, size: 1, count: settings.least_count.max(1) };
     let mut last_ns = measure(&mut end, first).await?;
     for size in sizes(settings.most) {
@@ -101,14 +101,14 @@ pub async fn measure_all(
     }
     end.say(&Round::END.to_bytes()).await?;
     end.shutdown();
-    // The server says that it has heard.
+    // The server closes its side in reply.
     end.receive(1).await.map_or_else(
         |error| if error == EndError::Short { Ok(()) } else { Err(error) },
         |()| Err(EndError::Protocol),
     )
 }
 
-/// How long a message of a round takes one way, in ns.
+/// Runs a round, and returns the time of a message in one direction, in ns.
 async fn measure(end: &mut End, round: Round) -> Result<u64, EndError> {
     end.say(&round.to_bytes()).await?;
     let begun = now();
@@ -138,7 +138,7 @@ mod tests {
     use alloc::string::ToString;
 
     #[test]
-    fn a_measurement_says_size_throughput_and_time() {
+    fn a_measurement_prints_size_throughput_and_time() {
         let measured = Measured { size: 1_000, count: 7, one_way_ns: 12_345 };
         assert_eq!(measured.kbit_per_s(), 648_035);
         assert_eq!(measured.to_string(), "    1000 bytes       7 times     648.03 Mbit/s in      12.34 us");

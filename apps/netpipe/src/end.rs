@@ -1,18 +1,18 @@
-//! The end that asks: messages out of one memory, and into none.
+//! The client's side of a connection: sends views of one buffer, and discards the data that it receives.
 
 use crate::message::message;
 use core::fmt;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::{StreamError, TcpStream};
 
-/// Why the other end is of no use any more.
+/// The reasons why a connection failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndError {
-    /// The connection.
+    /// The connection itself failed.
     Stream(StreamError),
-    /// It ended in the middle of something.
+    /// The peer closed the connection in the middle of a message.
     Short,
-    /// What was said is not what this protocol says.
+    /// The peer violated the protocol.
     Protocol,
 }
 
@@ -34,16 +34,16 @@ impl fmt::Display for EndError {
 
 impl core::error::Error for EndError {}
 
-/// An end of a connection.
+/// One side of a connection.
 #[derive(Debug)]
 pub struct End {
     stream: TcpStream,
-    /// What came and was not read.
+    /// Received data that was not read yet.
     unread: Chain,
 }
 
 impl End {
-    /// The end that has this stream.
+    /// Creates an end from a stream.
     pub fn new(stream: TcpStream) -> Self {
         Self { stream, unread: Chain::new() }
     }
@@ -64,7 +64,7 @@ impl End {
         Ok(self.stream.write(IoBuf::copy_from_slice(bytes).into()).await?)
     }
 
-    /// Reads `size` bytes, and forgets them as they come.
+    /// Reads `size` bytes, and discards them as they arrive.
     ///
     /// # Errors
     /// [`EndError`].
@@ -81,7 +81,7 @@ impl End {
         }
     }
 
-    /// Says that nothing more will be sent.
+    /// Closes the sending direction.
     pub fn shutdown(&mut self) {
         self.stream.shutdown();
     }

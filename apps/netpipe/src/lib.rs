@@ -1,20 +1,21 @@
-//! NetPIPE (Snell, Mikler, Gustafson 1996): a message of each size goes there and back, and half of the time that it takes is
-//! what one way takes. What a connection can do is then a curve, from its latency to its throughput (EbbRT 4.1.3).
+//! NetPIPE (Snell, Mikler, Gustafson 1996): a message of each size goes to the server and back, and half of the round
+//! trip counts as the time of one direction. The result is a curve of a connection's performance from latency to
+//! throughput (EbbRT 4.1.3).
 //!
 //! ```text
 //!   client                                    server
-//!     round: way, size, count ───────────>
+//!     round: direction, size, count ─────>
 //!     message                 ───────────>      reads all of it
 //!       reads all of it       <───────────      message            count times
 //!     ...
 //!     round: size 0           ───────────>      ends
 //! ```
 //!
-//! In a round of the other kind, messages go one way only, one behind the other (NetPIPE's streaming mode): what a connection
-//! carries in bulk, with the latency out of it.
+//! In a round with one direction, messages follow each other back to back (NetPIPE's streaming mode). It measures bulk
+//! throughput without the latency.
 //!
-//! Each end sends the same memory again and again, and forgets what it reads as it comes: nobody copies a message, and
-//! nobody holds one.
+//! Each side sends views of one buffer again and again, and discards received data as it arrives: no message is copied
+//! or stored.
 #![no_std]
 #![forbid(unsafe_code)]
 

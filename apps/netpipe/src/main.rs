@@ -1,9 +1,9 @@
-//! The image of both ends.
+//! The image of both sides.
 //!
 //! ```text
-//! isola run -d --name pipe -p 5002:5002 netpipe             the end that answers
-//! isola run --hosted netpipe connect 10.0.2.2:5002          the end that measures: here a process, through the host
-//! isola run --hosted netpipe connect 10.0.2.2:5002 -s to    messages one way, one behind the other
+//! isola run -d --name pipe -p 5002:5002 netpipe             the server
+//! isola run --hosted netpipe connect 10.0.2.2:5002          the client: here a process, through the host
+//! isola run --hosted netpipe connect 10.0.2.2:5002 -s to    messages in one direction, back to back
 //! ```
 #![no_std]
 #![no_main]
@@ -20,7 +20,7 @@ const USAGE: &str = "usage: netpipe [-p PORT]
 
 const DEFAULT_PORT: u16 = 5002;
 
-/// Connections that wait on a core to be taken.
+/// The number of connections per core that can wait for acceptance.
 const BACKLOG: usize = 16;
 
 async fn main(arguments: Arguments) -> ExitCode {
@@ -51,7 +51,7 @@ fn usage() -> ExitCode {
     ExitCode::USAGE
 }
 
-/// How much is measured, and how it is told.
+/// The settings of the measurement, and the format of its results.
 struct Output {
     settings: Settings,
     line: fn(&Measured) -> String,
@@ -81,10 +81,10 @@ async fn serve(port: u16) -> Result<(), String> {
     Ok(())
 }
 
-/// Whom to connect to: a name or an address, and a port.
+/// Parses the server's name or address, and its port.
 fn host_and_port(text: &str) -> Option<(&str, u16)> {
     let (host, port) = text.rsplit_once(':')?;
-    // An address of IPv6 stands in brackets.
+    // An IPv6 address is in brackets.
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     Some((host, port.parse().ok()?))
 }

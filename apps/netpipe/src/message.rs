@@ -1,11 +1,11 @@
-//! What messages are made of: one memory, whatever size the other end asks for.
+//! The content of messages: views of one static buffer, for any size that the peer requests.
 
 use isola_iobuf::{Chain, IoBuf};
 
-/// Every message is this again and again.
+/// The buffer that every message repeats.
 static SLICE: [u8; 64 << 10] = [b'n'; 64 << 10];
 
-/// A message of `size` bytes.
+/// Returns a message of `size` bytes.
 pub(crate) fn message(size: usize) -> Chain {
     let mut message = Chain::new();
     while message.len() < size {
@@ -22,7 +22,7 @@ mod tests {
     use crate::sizes::MAX_SIZE;
 
     #[test]
-    fn a_message_costs_no_memory_of_its_size() {
+    fn a_message_allocates_no_memory_for_its_content() {
         for size in [1, SLICE.len(), SLICE.len() + 1, MAX_SIZE] {
             assert_eq!(message(size).len(), size);
             let cost = allocation_counter::measure(|| drop(message(size)));

@@ -1,41 +1,41 @@
-//! What a client says before a round of messages.
+//! The request that a client sends before a round of messages.
 
 use crate::sizes::MAX_SIZE;
 
-/// Messages of a round at most.
+/// The maximum number of messages in a round.
 pub const MAX_COUNT: u32 = 1_000_000;
 
-/// Which way messages go.
+/// The direction of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Way {
-    /// To the server, and back from there: each once the one before is back.
+    /// To the server and back; the client waits for each answer before the next message.
     #[default]
     Both = 0,
-    /// To the server, one behind the other; it says by one byte that it has all of them.
+    /// To the server, back to back; the server sends one byte after it has received all of them.
     ToServer = 1,
-    /// From the server, one behind the other.
+    /// From the server, back to back.
     ToClient = 2,
 }
 
 /// A number of messages of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Round {
-    /// Which way they go.
+    /// The direction.
     pub way: Way,
-    /// The size of each, in bytes; 0 for the end of all rounds.
+    /// The size of each message in bytes; 0 ends the session.
     pub size: usize,
-    /// How many go that way.
+    /// The number of messages in that direction.
     pub count: u32,
 }
 
 impl Round {
-    /// Length of a round on the wire, in bytes.
+    /// The length of an encoded round, in bytes.
     pub const LEN: usize = 9;
 
-    /// The end of all rounds.
+    /// The request that ends the session.
     pub const END: Self = Self { way: Way::Both, size: 0, count: 0 };
 
-    /// The round on the wire: a byte for the way, and size and number in four bytes each, the highest first.
+    /// Encodes the round: one byte for the direction, and four bytes each for size and number, in network byte order.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [self.way as u8; Self::LEN];
         bytes[1..5].copy_from_slice(&(self.size as u32).to_be_bytes());
@@ -43,7 +43,7 @@ impl Round {
         bytes
     }
 
-    /// The round that these bytes are; `None` where it is larger than any.
+    /// Decodes a round; returns `None` if it exceeds a limit.
     pub fn from_bytes(bytes: [u8; Self::LEN]) -> Option<Self> {
         let way = [Way::Both, Way::ToServer, Way::ToClient].into_iter().find(|way| *way as u8 == bytes[0])?;
         let [size, count] = [&bytes[1..5], &bytes[5..]]
@@ -52,7 +52,7 @@ impl Round {
         (size <= MAX_SIZE && count <= MAX_COUNT).then_some(Self { way, size, count })
     }
 
-    /// Bytes of all its messages, one way.
+    /// Returns the total bytes of all messages in one direction.
     pub fn bytes(self) -> u64 {
         self.size as u64 * u64::from(self.count)
     }
@@ -69,7 +69,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_round_is_what_was_said_and_never_larger_than_any(
+        fn rounds_round_trip_within_the_limits(
             bytes in any::<[u8; 9]>(),
             way in way(),
             size in 0..=MAX_SIZE,

@@ -1,4 +1,4 @@
-//! The end that answers.
+//! The server, which answers rounds.
 
 use crate::message::message;
 use crate::round::{Round, Way};
@@ -6,28 +6,28 @@ use alloc::boxed::Box;
 use isola_iobuf::Chain;
 use isola_net::{ConnectionHandler, TcpConnection};
 
-/// Bytes that are handed to the connection at once, at most.
+/// The maximum number of bytes passed to the connection at once.
 const PIECE_BYTES: u64 = 256 << 10;
 
-/// Answers a client's rounds, until it has had enough. A client that says what it should not is left.
+/// Answers a client's rounds, until the client ends the session. Closes the connection after a malformed request.
 #[derive(Debug, Default)]
 pub struct Server {
-    /// What came and was not looked at.
+    /// Received data that was not processed yet.
     input: Chain,
-    /// What there was no room for.
+    /// Data for which the send queue had no room.
     unsent: Chain,
-    /// What is to come before anything is sent, in bytes.
+    /// Bytes to receive before the next message is sent.
     to_receive: u64,
-    /// What is to be sent then, in bytes; `unsent` besides.
+    /// Bytes to send after that, not counting `unsent`.
     to_send: u64,
-    /// Messages there and back that follow, or only back, and the size of each.
+    /// The number of remaining messages in the round, and the size of each.
     turns: u32,
     size: u64,
     way: Way,
     client: Client,
 }
 
-/// Whether the client may say more.
+/// Whether the client may send more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Client {
     #[default]
@@ -35,17 +35,17 @@ enum Client {
     Closed,
 }
 
-/// What a server waits for.
+/// The event that a server waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
     Input,
     SendSpace,
-    /// Nothing more: the client has had enough, or talks nonsense.
+    /// None: the client has ended the session, or sent a malformed request.
     Nothing,
 }
 
 impl Server {
-    /// Goes on as far as possible.
+    /// Makes progress as far as possible.
     fn go_on(&mut self, connection: &TcpConnection) -> Wait {
         loop {
             let come = self.to_receive.min(self.input.len() as u64);
@@ -92,10 +92,10 @@ impl Server {
         }
     }
 
-    /// Goes on. While there is no room to send, the client waits.
+    /// Makes progress. Pauses reception while the send queue is full.
     fn serve(&mut self, connection: &TcpConnection) {
         match self.go_on(connection) {
-            // What it began and did not finish is not waited for.
+            // The client has closed its side, so the rest of an unfinished round will never arrive.
             Wait::Input if self.client == Client::Closed => connection.close(),
             Wait::Input => connection.resume(),
             Wait::SendSpace => connection.pause(),

@@ -1,20 +1,20 @@
-//! The sizes that are measured: powers of two and the middles between them, and a few bytes to either side, where what is
-//! right for round numbers alone shows.
+//! The measured sizes: powers of two, the midpoints between them, and sizes a few bytes above and below, which reveal
+//! code that is fast for round sizes only.
 
 use alloc::vec::Vec;
 
-/// The longest message, in bytes.
+/// The maximum size of a message, in bytes.
 pub const MAX_SIZE: usize = 8 << 20;
 
-/// Bytes to either side of a size.
+/// The distance of the sizes above and below a base size, in bytes.
 const PERTURBATION: usize = 3;
 
-/// All sizes from 1 to `most` and a little beyond, in their order.
+/// Returns all sizes from 1 to `most`, in ascending order.
 pub fn sizes(most: usize) -> Vec<usize> {
     let most = most.min(MAX_SIZE);
     let bases = (0..usize::BITS - 1).flat_map(|power| [1 << power, (1 << power) + (1 << power) / 2]);
     let bases = bases.take_while(|base| *base <= most);
-    // Below that, the sizes to either side would be other bases, and more.
+    // For small bases the perturbed sizes would coincide with other bases.
     let around = |base: usize| if base > 4 * PERTURBATION { PERTURBATION } else { 0 };
     let mut all: Vec<usize> = bases
         .flat_map(|base| [base - around(base), base, base + around(base)])
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_grow_from_one_byte_to_the_most_with_their_neighbours() {
+    fn sizes_ascend_from_one_byte_to_the_maximum() {
         assert_eq!(
             sizes(70),
             [1, 2, 3, 4, 6, 8, 12, 13, 16, 19, 21, 24, 27, 29, 32, 35, 45, 48, 51, 61, 64, 67]

@@ -1,4 +1,4 @@
-//! Both ends, each in a cell of this process, on a link in memory.
+//! Both sides, each in a cell of this process, connected by an in-memory link.
 
 use isola_events::spawn_task;
 use isola_gateway::test_cells::{dial, go_round, talk};
@@ -22,7 +22,7 @@ fn with_server<C: Future<Output = ()> + 'static>(client: fn() -> C) {
     talk(1, Loss::Never, server, client);
 }
 
-/// All that still comes.
+/// Returns all remaining data of a stream.
 async fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut rest = Vec::new();
     loop {
@@ -35,7 +35,7 @@ async fn rest(stream: &mut TcpStream) -> Vec<u8> {
 }
 
 #[test]
-fn all_sizes_are_measured_in_their_order_whichever_way_messages_go() {
+fn all_sizes_are_measured_in_order_in_each_direction() {
     with_server(|| async {
         for way in [Way::Both, Way::ToServer, Way::ToClient] {
             let mut measured = Vec::new();
@@ -50,7 +50,7 @@ fn all_sizes_are_measured_in_their_order_whichever_way_messages_go() {
 }
 
 #[test]
-fn what_was_asked_for_comes_after_the_client_has_nothing_more_to_say() {
+fn a_client_that_has_closed_its_side_gets_its_messages() {
     with_server(|| async {
         let mut stream = dial(PORT).await;
         let round = Round { way: Way::ToClient, size: 70_000, count: 20 };
@@ -61,7 +61,7 @@ fn what_was_asked_for_comes_after_the_client_has_nothing_more_to_say() {
 }
 
 #[test]
-fn who_asks_for_what_is_too_large_or_leaves_in_the_middle_holds_nothing_up() {
+fn malformed_and_abandoned_rounds_do_not_affect_others() {
     with_server(|| async {
         let mut greedy = dial(PORT).await;
         let round = Round { way: Way::Both, size: 1, count: 1 }.to_bytes();
@@ -85,7 +85,7 @@ fn who_asks_for_what_is_too_large_or_leaves_in_the_middle_holds_nothing_up() {
 }
 
 #[test]
-fn messages_of_all_sizes_go_each_way_while_their_connections_go_round_the_cores() {
+fn messages_arrive_while_their_connections_migrate_between_cores() {
     static DONE: AtomicBool = AtomicBool::new(false);
     let server = || async {
         let listening = listen_with(PORT, 4, |_| Server::default()).unwrap();

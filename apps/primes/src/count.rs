@@ -1,15 +1,16 @@
-//! Counting primes in pieces small enough that a core can do something else in between.
+//! Counts primes in pieces small enough that a core can run other events in between.
 
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Numbers sieved in one piece: half as many bytes, as only odd ones are kept.
+/// The numbers of one piece: half as many bytes, as only odd numbers are stored.
 pub const PIECE: u64 = 1 << 16;
 
-/// Numbers below `number` that part `part` of `parts` counts: the parts cover them all, and none twice.
+/// Returns the pieces of the numbers below `number` that part `part` of `parts` counts. The parts are disjoint and
+/// cover all numbers.
 ///
-/// Parts are dealt by pieces in turn, not by halves: pieces of larger numbers take longer.
+/// Pieces are assigned round-robin, not in contiguous halves, as pieces of larger numbers take longer.
 pub fn pieces(number: u64, part: usize, parts: usize) -> impl Iterator<Item = Range<u64>> {
     (0..number.div_ceil(PIECE))
         .skip(part)
@@ -17,7 +18,7 @@ pub fn pieces(number: u64, part: usize, parts: usize) -> impl Iterator<Item = Ra
         .map(move |piece| piece * PIECE..((piece + 1) * PIECE).min(number))
 }
 
-/// Counts primes below a bound that is known beforehand.
+/// Counts primes below a given bound.
 #[derive(Clone, Debug)]
 pub struct Counter {
     /// The odd primes up to the bound's square root.
@@ -26,7 +27,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// A counter for numbers below `bound`.
+    /// Creates a counter for numbers below `bound`.
     pub fn new(bound: u64) -> Self {
         let root = bound.isqrt() + 1;
         let mut composite = vec![false; root as usize + 1];
@@ -41,9 +42,10 @@ impl Counter {
         Self { divisors, composite: vec![false; PIECE as usize / 2] }
     }
 
-    /// How many primes a piece has: a range of at most [`PIECE`] numbers from a multiple of it on, below the bound.
+    /// Returns the number of primes in a piece: a range of at most [`PIECE`] numbers that starts at a multiple of it,
+    /// below the bound.
     pub fn count(&mut self, piece: Range<u64>) -> u64 {
-        // Slot `i` stands for the odd number `piece.start + 2 * i + 1`.
+        // Slot `i` represents the odd number `piece.start + 2 * i + 1`.
         let slots = (piece.end.saturating_sub(piece.start) as usize / 2).min(self.composite.len());
         let composite = &mut self.composite[..slots];
         composite.fill(false);
@@ -58,7 +60,7 @@ impl Counter {
             composite.iter_mut().skip(first).step_by(divisor as usize).for_each(|slot| *slot = true);
         }
         let odd_primes = composite.iter().filter(|composite| !**composite).count() as u64;
-        // The first piece holds 1, which is no prime, and 2, which is not odd.
+        // The first piece contains 1, which is not prime, and 2, which is not odd.
         match piece.start {
             0 => odd_primes.saturating_sub(1) + u64::from(piece.end > 2),
             _ => odd_primes,
@@ -88,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn known_counts_come_out_whatever_the_parts() {
+    fn known_counts_do_not_depend_on_the_parts() {
         for parts in [1, 2, 3, 7, 64] {
             assert_eq!(count(1_000_000, parts), 78_498);
             assert_eq!(count(PIECE, parts), 6_542);

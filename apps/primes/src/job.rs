@@ -1,13 +1,14 @@
-//! A job: all primes below a number, counted by however many workers there are at the moment. Each takes a piece, counts, and
-//! takes the next one, so that a worker that comes finds work, and one that goes leaves none behind but its piece.
+//! A job: counts all primes below a number, with a variable number of workers. Each worker repeatedly takes a piece and
+//! counts it. A new worker finds work, and a leaving one leaves at most its current piece unfinished.
 
 use crate::count::Counter;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Numbers in one piece: little enough that a core that is asked for comes free soon, also where others take the core in turn.
+/// The numbers of one piece: small enough that a core soon reaches an event boundary when the supervisor reclaims it,
+/// also while its vcores share a core.
 const PIECE: u64 = 1 << 12;
 
-/// A job that is under way.
+/// A running job.
 #[derive(Debug)]
 pub struct Job {
     number: u64,
@@ -16,19 +17,19 @@ pub struct Job {
 }
 
 impl Job {
-    /// Counts primes below `number`.
+    /// Creates a job that counts primes below `number`.
     pub const fn new(number: u64) -> Self {
         Self { number, next: AtomicU64::new(0), found: AtomicU64::new(0) }
     }
 
-    /// What a worker needs for itself.
+    /// Returns a counter for one worker.
     pub fn counter(&self) -> Counter {
         Counter::new(self.number)
     }
 
-    /// Counts a piece that nobody has taken yet; `false` where there is none.
+    /// Takes the next piece and counts it; returns `false` if none is left.
     pub fn step(&self, counter: &mut Counter) -> bool {
-        // The pieces are disjoint, and what is found is added up: no order between workers matters.
+        // The pieces are disjoint and the counts are added, so no order between workers matters.
         let start = self.next.fetch_add(PIECE, Ordering::Relaxed);
         if start >= self.number {
             return false;
@@ -38,12 +39,12 @@ impl Job {
         true
     }
 
-    /// Whether all pieces are taken.
+    /// Returns whether all pieces are taken.
     pub fn is_dealt(&self) -> bool {
         self.next.load(Ordering::Relaxed) >= self.number
     }
 
-    /// The primes found so far: all of them once every worker has found no piece any more.
+    /// Returns the primes found so far: all of them after every worker's `step` has returned `false`.
     pub fn found(&self) -> u64 {
         self.found.load(Ordering::Relaxed)
     }

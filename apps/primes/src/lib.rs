@@ -1,11 +1,11 @@
-//! The service of the multicore IncludeOS paper (IV): a number comes by UDP, all cores count the primes below it,
+//! The service of the multicore IncludeOS paper (IV): a number arrives by UDP, all cores count the primes below it, and
 //! the sum goes back by UDP.
 //!
-//! A request is a decimal number in ASCII, `1000000`; its answer is the number and the count, `1000000 78498`. What
-//! is no request is answered with a line that begins with `error:`.
+//! A request is a decimal number in ASCII, `1000000`; its answer is the number and the count, `1000000 78498`. The
+//! answer to a malformed request is a line that begins with `error:`.
 //!
-//! Here is what can be tested without a machine: [`request`], [`count`] and [`job`]. The service itself is the image's, and so is
-//! the batch job that it can be instead.
+//! This library has the parts that can be tested without a machine: [`request`], [`count`] and [`job`]. The image has
+//! the service and the batch job.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
-//! The service: a number by UDP, all cores count, the count goes back.
+//! The service: a number arrives by UDP, all cores count, and the count goes back.
 //!
-//! `primes [PORT]`, by default 7000. The first core answers; the others are woken by the first number and halted
-//! again after each. A number above 100000000 is refused: requests are served one after another, and each has to be short.
+//! `primes [PORT]`, by default 7000. The first core answers; each request wakes the other cores, which halt again after
+//! it. A number above 100000000 is rejected: requests are served one after another, so each must be short.
 //!
-//! `primes batch NUMBER` is a batch job: it counts the primes below the number on the cores that the cell has, those included
-//! that come meanwhile, says how long it took, and ends. It needs no network.
+//! `primes batch NUMBER` is a batch job: it counts the primes below the number on the cores that the cell has,
+//! including those plugged meanwhile, prints the duration, and ends. It needs no network.
 #![no_std]
 #![no_main]
 
@@ -24,7 +24,7 @@ isola::app!(main);
 
 const DEFAULT_PORT: u16 = 7000;
 
-/// So often a batch job looks which cores there are.
+/// The interval at which a batch job adapts to the cell's cores.
 const ROUND: Duration = Duration::from_millis(100);
 
 async fn main(arguments: Arguments) -> ExitCode {
@@ -57,7 +57,7 @@ async fn main(arguments: Arguments) -> ExitCode {
             Ok(number) => format!("{number} {}\n", count(number).await),
             Err(error) => format!("{error}\n"),
         };
-        // An answer that cannot be sent is lost, as it could be on its way: the client asks again.
+        // A failed send is like a lost datagram: the client repeats its request.
         let _ = socket.answer(&datagram, IoBuf::from(answer.into_bytes()).into());
     }
 }
@@ -67,8 +67,8 @@ fn usage() -> ExitCode {
     ExitCode::USAGE
 }
 
-/// Counts the primes below `number`, in rounds: each has a worker on each core that is there when it begins. One whose core
-/// goes meanwhile shares another with the worker there.
+/// Counts the primes below `number`, in rounds: each starts a worker per core that the cell has at that time. If a core
+/// leaves meanwhile, its worker continues on another core.
 async fn batch(number: u64) -> ExitCode {
     println!("primes: batch of {number}, {} cores", isola::core_count());
     let (begin, job) = (now(), Arc::new(Job::new(number)));
@@ -89,7 +89,7 @@ async fn batch(number: u64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The number of primes below `number`, by all cores of the cell.
+/// Returns the number of primes below `number`, counted by all cores of the cell.
 async fn count(number: u64) -> u64 {
     let parts = isola::core_count();
     let counts = parallel(parts, move |part| async move {

@@ -1,20 +1,20 @@
-//! What comes in a datagram, and what goes back.
+//! The requests in datagrams, and the errors.
 
 use core::fmt;
 
-/// Largest number that the service counts to for a datagram: some tenths of a second on one core. Anybody can send one, and
-/// requests are answered one after another.
+/// The largest number that the service accepts in a datagram: it takes some tenths of a second on one core. Any client
+/// can send one, and requests are served one after another.
 pub const MAX_NUMBER: u64 = 100_000_000;
 
-/// Largest number of a batch job, whose owner has started it.
+/// The largest number of a batch job, which the cell's owner starts.
 pub const MAX_BATCH: u64 = 10_000_000_000;
 
-/// Why a datagram is no request.
+/// The reasons why a request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestError {
-    /// It is no decimal number.
+    /// It is not a decimal number.
     NotANumber,
-    /// It is larger than the most that is counted to, which this says.
+    /// It is larger than this maximum.
     TooLarge(u64),
 }
 

@@ -5,7 +5,7 @@
 //! valgrind --tool=callgrind target/release/examples/web-instructions file 10000
 //! ```
 //!
-//! Each request arrives in a frame of its own and its response is taken at once, as for a client that waits.
+//! Each request arrives in a frame of its own and its response is taken at once, as with a client that waits.
 
 use std::env::args;
 use std::hint::black_box;
@@ -15,10 +15,10 @@ use isola_iobuf::{Chain, IoBuf};
 use isola_web::date::UnixSeconds;
 use isola_web::{Prefaces, Session, SiteBuilder};
 
-/// What a load generator sends.
+/// The request of a load generator.
 const SHORT: &[u8] = b"GET /file HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n\r\n";
 
-/// What a browser sends.
+/// The request of a browser.
 const LONG: &[u8] = b"GET /file HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n\
     User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0\r\n\
     Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8\r\n\

@@ -1,16 +1,16 @@
-//! A site out of an archive: tar, as `tar --format=ustar` and the crate's build script make it.
+//! A site from a tar archive, as `tar --format=ustar` and the crate's build script create it.
 
 use crate::date::UnixSeconds;
 use crate::site::{SiteBuilder, SiteError};
 use core::fmt;
 use tar_no_std::{ArchiveEntry, CorruptDataError, TarArchiveRef, TypeFlag};
 
-/// Why an archive is no site.
+/// The reasons why an archive is not a valid site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ArchiveError {
-    /// It is no archive, or damaged.
+    /// It is not an archive, or damaged.
     Damaged(CorruptDataError),
-    /// A name is longer than the format has room for, or no text: it is in an extension.
+    /// A name is too long for the format or not text, so it is in an extension.
     LongNames,
     /// A file cannot be served.
     Site(SiteError),
@@ -46,7 +46,7 @@ pub fn add_all(site: &mut SiteBuilder, archive: &'static [u8]) -> Result<(), Arc
 fn add(site: &mut SiteBuilder, entry: &ArchiveEntry<'static>) -> Result<(), ArchiveError> {
     let name = entry.filename();
     let name = name.as_str().map_err(|_| ArchiveError::LongNames)?;
-    // What `tar cf site.tar .` writes.
+    // `tar cf site.tar .` writes this prefix.
     let name = name.strip_prefix("./").unwrap_or(name);
     if name.ends_with('/') {
         return Ok(());
@@ -55,7 +55,7 @@ fn add(site: &mut SiteBuilder, entry: &ArchiveEntry<'static>) -> Result<(), Arch
     site.add(name, entry.data(), modified).map_err(ArchiveError::Site)
 }
 
-/// When a file was changed last: an octal number, which the crate takes for a decimal one.
+/// Returns the time of a file's last change. The field is octal, but the crate parses it as decimal.
 fn modified(entry: &ArchiveEntry<'_>) -> Option<UnixSeconds> {
     let digits = entry.posix_header().mtime.as_inner().as_str().ok()?;
     u64::from_str_radix(digits.trim(), 8).ok().filter(|seconds| *seconds > 0).map(UnixSeconds)

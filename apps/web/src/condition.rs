@@ -1,21 +1,21 @@
-//! What a client has already, and under which conditions it wants something (RFC 9110, 13).
+//! Conditional requests (RFC 9110, 13).
 
 use crate::date;
 use crate::head::Head;
 use crate::site::File;
 
-/// What the conditions of a request come to.
+/// The result of a request's conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The file is to be sent.
+    /// Send the file.
     Send,
-    /// The client has it.
+    /// The client has the file already.
     NotModified,
-    /// What the client relies on does not hold.
+    /// A precondition does not hold.
     Failed,
 }
 
-/// Judges a request's conditions for a file, in the order of RFC 9110, 13.2.2.
+/// Evaluates a request's conditions for a file, in the order of RFC 9110, 13.2.2.
 pub fn judge(head: &Head<'_>, file: &File) -> Outcome {
     if let Some(tags) = head.if_match {
         if !names(tags, file.tag(), Comparison::Strong) {
@@ -38,7 +38,8 @@ pub fn judge(head: &Head<'_>, file: &File) -> Outcome {
     Outcome::Send
 }
 
-/// Whether a request's range is to be looked at: always, unless its client has another file's part (RFC 9110, 13.1.5).
+/// Returns whether a request's range applies: always, unless `If-Range` refers to another version of the file (RFC
+/// 9110, 13.1.5).
 pub fn range_applies(head: &Head<'_>, file: &File) -> bool {
     let Some(validator) = head.if_range else { return true };
     if validator.starts_with(b"\"") {
@@ -49,13 +50,13 @@ pub fn range_applies(head: &Head<'_>, file: &File) -> bool {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Comparison {
-    /// A weak tag is like none.
+    /// A weak tag never matches.
     Strong,
-    /// A weak tag is as good as any.
+    /// A weak tag matches like a strong one.
     Weak,
 }
 
-/// Whether a list of tags has `tag`, which is strong, or says that any will do.
+/// Returns whether a list of tags contains `tag`, which is strong, or is `*`.
 fn names(list: &[u8], tag: &str, comparison: Comparison) -> bool {
     if list.trim_ascii() == b"*" {
         return true;
@@ -67,7 +68,7 @@ fn names(list: &[u8], tag: &str, comparison: Comparison) -> bool {
             Some(quoted) => (true, quoted),
             None => (false, rest),
         };
-        // A tag ends at its second quotation mark; there may be commas in it.
+        // A tag ends at its second quotation mark and may contain commas.
         let Some(inner) = quoted.strip_prefix(b"\"") else { return false };
         let Some(end) = inner.iter().position(|byte| *byte == b'"') else { return false };
         let counts = !weak || comparison == Comparison::Weak;
@@ -78,7 +79,7 @@ fn names(list: &[u8], tag: &str, comparison: Comparison) -> bool {
     }
 }
 
-/// What is behind commas and white space.
+/// Skips commas and white space.
 fn skip(list: &[u8]) -> &[u8] {
     let start = list.iter().position(|byte| !matches!(byte, b',' | b' ' | b'\t'));
     start.map_or(&[], |start| &list[start..])
@@ -93,7 +94,7 @@ mod tests {
 
     #[proves(
         "RFC 9110 8.8.3.2",
-        "two tags are the same weakly if their marks are, and strongly if neither is weak besides."
+        "two tags match weakly if their values are equal, and strongly if in addition neither is weak."
     )]
     #[test]
     fn a_tag_is_found_in_a_list() {

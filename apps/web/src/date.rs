@@ -1,4 +1,4 @@
-//! Dates as HTTP has them (RFC 9110, 5.6.7).
+//! Dates in HTTP (RFC 9110, 5.6.7).
 
 use core::fmt::Write;
 use jiff::Timestamp;
@@ -12,17 +12,17 @@ pub struct UnixSeconds(pub u64);
 /// The form in which dates are sent: "Sun, 06 Nov 1994 08:49:37 GMT".
 const SENT: &str = "%a, %d %b %Y %H:%M:%S GMT";
 
-/// The forms in which they are understood; the last two are of before 1995.
+/// The accepted forms; the last two are obsolete.
 const UNDERSTOOD: [&str; 3] = [SENT, "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %e %H:%M:%S %Y"];
 
-/// Writes a date; what is behind the year 9999 is written as its end.
+/// Writes a date; a date after the year 9999 becomes the end of that year.
 pub fn write(out: &mut impl Write, at: UnixSeconds) -> core::fmt::Result {
     let seconds = i64::try_from(at.0).unwrap_or(i64::MAX).min(Timestamp::MAX.as_second());
     let at = Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX);
     write!(out, "{}", at.to_zoned(TimeZone::UTC).datetime().strftime(SENT))
 }
 
-/// Reads a date; `None` for what is none, and for what is before 1970.
+/// Parses a date; returns `None` if it is invalid or before 1970.
 pub fn parse(text: &[u8]) -> Option<UnixSeconds> {
     let date = UNDERSTOOD.iter().find_map(|form| DateTime::strptime(form, text).ok())?;
     let at = TimeZone::UTC.to_timestamp(date).ok()?;
@@ -37,7 +37,7 @@ mod tests {
 
     #[proves("RFC 9110 5.6.7", "a recipient accepts all three forms of a date.")]
     #[test]
-    fn dates_are_understood_in_all_three_forms() {
+    fn dates_are_accepted_in_all_three_forms() {
         let at = Some(UnixSeconds(784_111_777));
         assert_eq!(parse(b"Sun, 06 Nov 1994 08:49:37 GMT"), at);
         assert_eq!(parse(b"Sunday, 06-Nov-94 08:49:37 GMT"), at);
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_date_is_none() {
+    fn invalid_dates_are_rejected() {
         for text in [
             &b""[..],
             b"0",

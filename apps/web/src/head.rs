@@ -1,45 +1,45 @@
-//! The head of a request (RFC 9112, 2 to 6): read by `httparse`, judged here.
+//! The head of a request (RFC 9112, 2 to 6): parsed by `httparse`, checked here.
 
 use crate::response::Status;
 use core::mem::MaybeUninit;
 
-/// Longest head of a request, in bytes.
+/// The maximum length of a request's head, in bytes.
 pub const MAX_HEAD_BYTES: usize = 8 << 10;
 
-/// Longest target of a request, in bytes.
+/// The maximum length of a request's target, in bytes.
 pub const MAX_TARGET_BYTES: usize = 4 << 10;
 
-/// Header fields of a request at most.
+/// The maximum number of header fields.
 pub const MAX_FIELDS: usize = 64;
 
 /// The methods that are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// The head and the body of a response.
+    /// Requests the head and the body of a response.
     Get,
-    /// The head alone.
+    /// Requests the head only.
     Head,
 }
 
-/// What becomes of the connection behind the response.
+/// Whether the connection remains open after the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persistence {
-    /// It stays, which goes without saying.
+    /// It remains open, by default.
     Stays,
-    /// It stays, which a client of HTTP/1.0 has to be told.
+    /// It remains open, and the response confirms that to a client of HTTP/1.0.
     StaysAndSays,
-    /// It ends.
+    /// It closes.
     Ends,
 }
 
 /// A request without a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head<'a> {
-    /// How.
+    /// The method.
     pub method: Method,
-    /// The path, as it came: neither decoded nor without its query.
+    /// The path with its query, not decoded.
     pub target: &'a str,
-    /// What becomes of the connection.
+    /// Whether the connection remains open.
     pub persistence: Persistence,
     /// `If-Match`.
     pub if_match: Option<&'a [u8]>,
@@ -55,14 +55,14 @@ pub struct Head<'a> {
     pub range: Option<&'a [u8]>,
 }
 
-/// A request that is not served.
+/// A rejected request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Why.
+    /// The status of the response.
     pub status: Status,
-    /// What becomes of the connection: it ends where nobody knows for sure where the next request begins.
+    /// Whether the connection remains open: not if the start of the next request is uncertain.
     pub persistence: Persistence,
-    /// Whether the response has no body.
+    /// The method, which decides whether the response has a body.
     pub method: Method,
 }
 
@@ -72,18 +72,18 @@ impl Refusal {
     }
 }
 
-/// What input begins with.
+/// The result of parsing input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed<'a> {
-    /// The beginning of a head, whose rest is to come.
+    /// An incomplete head.
     Part,
-    /// A request whose head has so many bytes.
+    /// A request, and the length of its head.
     Request(Head<'a>, usize),
-    /// A request that is not served, and whose head has so many bytes.
+    /// A rejected request, and the length of its head.
     Refused(Refusal, usize),
 }
 
-/// What the header fields say of the request as a whole.
+/// The header fields that concern the request as a whole.
 #[derive(Default)]
 struct Framing<'a> {
     hosts: usize,
@@ -95,7 +95,7 @@ struct Framing<'a> {
     keep_alive: bool,
 }
 
-/// Reads what `bytes` begin with.
+/// Parses the request at the start of `bytes`.
 pub fn parse(bytes: &[u8]) -> Parsed<'_> {
     let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
     let mut request = httparse::Request::new(&mut []);
@@ -122,11 +122,12 @@ pub fn parse(bytes: &[u8]) -> Parsed<'_> {
     }
 }
 
-/// Whether a line of the head `bytes`, of which `request` was read, ends in LF without CR. A server may accept that (RFC 9112,
-/// 2.2); this one does not, as a proxy in front of it may find other lines, and so other requests, in the same bytes.
+/// Returns whether a line of the head `bytes`, which was parsed into `request`, ends in LF without CR. A server may
+/// accept that (RFC 9112, 2.2); this one does not, as a proxy in front of it could split the same bytes into other
+/// lines, and so into other requests.
 fn has_bare_lf(bytes: &[u8], request: &httparse::Request<'_, '_>) -> bool {
     let place = |text: &str| text.as_ptr().addr() - bytes.as_ptr().addr();
-    // Behind an LF, as all that begins a line.
+    // The start of a line follows an LF; the byte before that must be a CR.
     let follows_crlf = |start: usize| start >= 2 && bytes[start - 2] == b'\r';
     let begin = request.method.map_or(0, place);
     let empty_lines = bytes[..begin].chunks(2).all(|line| line == b"\r\n");
@@ -162,13 +163,13 @@ fn judge<'b>(request: &httparse::Request<'_, 'b>) -> Result<Head<'b>, Refusal> {
         0 if framing.keep_alive && !framing.close => Persistence::StaysAndSays,
         _ => Persistence::Ends,
     };
-    // A request that two servers could read differently is none (RFC 9112, 3.2 and 6.3).
+    // A request that two servers could interpret differently is invalid (RFC 9112, 3.2 and 6.3).
     let has_one_host = framing.hosts == 1 || (minor == 0 && framing.hosts == 0);
     if !has_one_host || framing.lengths_differ {
         return Err(bad);
     }
     if framing.transfer_coding {
-        // Who says both wants to be read in two ways.
+        // A request with both fields could be interpreted in two ways.
         let status =
             if framing.content_length.is_some() { Status::BadRequest } else { Status::NotImplemented };
         return Err(Refusal::ending(status));
@@ -179,7 +180,7 @@ fn judge<'b>(request: &httparse::Request<'_, 'b>) -> Result<Head<'b>, Refusal> {
         Some(len) => len.iter().any(|digit| *digit != b'0'),
     };
     if has_content {
-        // Content is not read, so that the next request cannot be found.
+        // The content is not read, so the start of the next request is unknown.
         head.persistence = Persistence::Ends;
     }
     let refuse = |status| Err(Refusal { status, persistence: head.persistence, method: Method::Get });
@@ -208,10 +209,10 @@ fn refusal(status: Status, head: &Head<'_>) -> Refusal {
     Refusal { status, persistence: head.persistence, method: head.method }
 }
 
-/// Takes one header field in.
+/// Records one header field.
 fn read<'b>(name: &str, value: &'b [u8], head: &mut Head<'b>, framing: &mut Framing<'b>) {
     let is = |known: &str| name.eq_ignore_ascii_case(known);
-    // Most fields are told apart by their lengths.
+    // The length distinguishes most fields.
     match name.len() {
         4 if is("host") => framing.hosts += 1,
         5 if is("range") => head.range = Some(value),
@@ -236,7 +237,7 @@ fn read<'b>(name: &str, value: &'b [u8], head: &mut Head<'b>, framing: &mut Fram
     }
 }
 
-/// The path and query of a target, which may be a whole URI (RFC 9112, 3.2.2).
+/// Returns the path and query of a target, which may be a whole URI (RFC 9112, 3.2.2).
 fn origin_form(target: &str) -> Option<&str> {
     if target.starts_with('/') {
         return Some(target);
@@ -274,10 +275,10 @@ mod tests {
 
     #[proves(
         "RFC 9112 9.3",
-        "a connection stays unless either side says close; of HTTP/1.0 it ends unless both say keep-alive."
+        "a connection persists unless either side sends close; with HTTP/1.0 it closes unless both send keep-alive."
     )]
     #[test]
-    fn a_connection_stays_by_its_version_and_what_is_said() {
+    fn version_and_options_decide_whether_a_connection_persists() {
         for (request, expected) in [
             ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", Persistence::Stays),
             ("GET / HTTP/1.1\r\nHost: x\r\nConnection: Close\r\n\r\n", Persistence::Ends),
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_end_in_crlf_and_not_in_lf_alone() {
+    fn lines_end_in_crlf_and_not_in_bare_lf() {
         let lawful = "\r\nGET / HTTP/1.1\r\nHost: x\r\nA: b\r\n\r\n";
         head(lawful);
         let ends: Vec<usize> = lawful.match_indices('\r').map(|(at, _)| at).collect();
@@ -312,9 +313,9 @@ mod tests {
     }
 
     #[proves("RFC 9112 6.1", "a transfer coding that is not understood is answered by 501.")]
-    #[proves("RFC 9112 6.3", "what could be read in two ways is answered by 400 and ends the connection.")]
+    #[proves("RFC 9112 6.3", "an ambiguous request is answered by 400 and ends the connection.")]
     #[test]
-    fn bodies_are_refused_and_the_connection_ends_behind_them() {
+    fn requests_with_a_body_are_rejected_and_end_the_connection() {
         for (fields, status) in [
             ("Content-Length: 5", Status::ContentTooLarge),
             ("Content-Length: 99999999999999999999999", Status::ContentTooLarge),
@@ -339,7 +340,7 @@ mod tests {
     )]
     #[proves("RFC 9110 10.1.1", "an expectation that is not known may be answered by 417.")]
     #[test]
-    fn what_is_not_served_is_told_apart() {
+    fn unsupported_requests_have_distinct_statuses() {
         for (request, status) in [
             ("POST / HTTP/1.1\r\nHost: x\r\n\r\n", Status::MethodNotAllowed),
             ("BREW / HTTP/1.1\r\nHost: x\r\n\r\n", Status::NotImplemented),
@@ -373,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unfinished_is_waited_for_up_to_a_limit() {
+    fn an_incomplete_head_has_a_maximum_length() {
         for part in ["", "G", "GET / HTTP/1.1\r\nHost", "GET / HTTP/1.1\r\nHost: x\r\n"] {
             assert_eq!(parse(part.as_bytes()), Parsed::Part);
         }
@@ -389,7 +390,7 @@ mod tests {
     #[proves("RFC 9112 5.1", "white space between a field's name and its colon is answered by 400.")]
     #[proves("RFC 9112 5.2", "a folded line is answered by 400.")]
     #[test]
-    fn what_is_no_request_is_refused() {
+    fn malformed_requests_are_rejected() {
         for request in [
             "\x16\x03\x01\x02\x00\x01",
             "GET / HTTP/1.1\r\nHost : x\r\n\r\n",

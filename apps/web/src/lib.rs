@@ -1,28 +1,29 @@
-//! An HTTP/1.1 server of static files (RFC 9110, RFC 9112): all of it but arguments and where the files come from.
+//! An HTTP/1.1 server of static files (RFC 9110, RFC 9112). The image adds arguments and the source of the files.
 //!
 //! ```text
-//!   archive, or a host's files ──> SiteBuilder ──> Site: made once, read by all cores
+//!   archive, or a host's files ──> SiteBuilder ──> Site: built once, read by all cores
 //!                                                    │
 //!   frames ──> Session::receive ── Session::serve ───┴──> Session::take_output ──> frames
-//!              a head, where it came                      views of the site's memory
+//!              a head, in the received buffer             views of the site's memory
 //! ```
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`site`] | the files, each with its response's fields before it |
-//! | [`archive`] | a site out of a tar archive |
-//! | [`head`] | a request's head, by `httparse` |
-//! | [`condition`], [`range`] | what a client has already, and which part it wants |
-//! | [`response`] | what goes before a file |
+//! | [`site`] | the files, each preceded by the fields of its response |
+//! | [`archive`] | a site from a tar archive |
+//! | [`head`] | the head of a request, parsed by `httparse` |
+//! | [`condition`], [`range`] | conditional requests and ranges |
+//! | [`response`] | status lines and fields of responses |
 //! | [`session`] | a connection without I/O |
-//! | [`server`] | a connection with its sockets and its patience |
+//! | [`server`] | a connection with its socket and its timeouts |
 //!
-//! A file is sent without a copy, and without an allocation for its response: two views, of a line that a core makes once a second (status and
-//! date) and of memory in which the file stands right behind its own fields. A short file's whole response is one view, which a
-//! core makes once a second. Paths are keys of a table that is made
-//! once: no request can name what is not in it.
+//! A file is sent without a copy of its content, and without an allocation for its response. The response is two views:
+//! a preface (status and date) that each core creates once a second, and memory that contains the file right after its
+//! own fields. For a short file the whole response is one view, which a core creates once a second. Paths are keys of a
+//! table that is built once: no request can name a file outside of it.
 //!
-//! What is not served: request bodies, other methods than GET and HEAD, several ranges at once (the whole file comes
+//! Not supported are request bodies, methods other than GET and HEAD, several ranges at once (the response is the whole
+//! file), compression, and TLS.
 //! then), compression, TLS.
 #![no_std]
 #![forbid(unsafe_code)]

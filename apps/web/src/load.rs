@@ -1,4 +1,4 @@
-//! A site out of the files that a process of the host exports: read once, before anybody is served.
+//! A site from the files that a process of the host exports: read once, before the first request is served.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -8,24 +8,24 @@ use isola::prelude::*;
 use isola_web::date::UnixSeconds;
 use isola_web::{SiteBuilder, SiteError};
 
-/// Directories within each other at most.
+/// The maximum depth of directories.
 const MAX_DEPTH: usize = 32;
 
-/// Files at most.
+/// The maximum number of files.
 const MAX_FILES: usize = 100_000;
 
-/// Why there is no site.
+/// The reasons why no site could be loaded.
 #[derive(Debug)]
 pub enum LoadError {
-    /// Nobody is joined at the address.
+    /// No export accepts connections at the address.
     Join(messenger::JoinError),
     /// A file cannot be read.
     File(String, FileError),
     /// A file became shorter while it was read.
     Changed(String),
-    /// The files need more memory than half of the cell's.
+    /// The files need more than half of the cell's memory.
     TooLarge(usize),
-    /// There are too many, or they lie too deep.
+    /// There are too many files, or the directories are too deep.
     TooMany,
     /// A file cannot be served.
     Site(SiteError),
@@ -48,7 +48,7 @@ impl fmt::Display for LoadError {
     }
 }
 
-/// Adds all files of a directory, which somebody exports at that address.
+/// Adds all files of a directory that is exported at the address.
 pub async fn add_all(site: &mut SiteBuilder, at: SocketAddr, root: &str) -> Result<(), LoadError> {
     isola::net::wait_for_address().await;
     messenger::join(at).await.map_err(LoadError::Join)?;
@@ -84,7 +84,7 @@ pub async fn add_all(site: &mut SiteBuilder, at: SocketAddr, root: &str) -> Resu
     Ok(())
 }
 
-/// All of a file, for as long as the cell lives.
+/// Reads a whole file. Its memory is never freed.
 async fn read(path: &str, len: usize) -> Result<&'static [u8], LoadError> {
     let mut content = Vec::with_capacity(len);
     while content.len() < len {

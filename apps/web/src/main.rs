@@ -1,9 +1,9 @@
-//! The web server's image: arguments, and where its files come from.
+//! The web server's image: arguments, and the source of its files.
 //!
 //! ```text
-//! isola run -p 8080:80 web                                       the site in the image: ISOLA_WEB_SITE when it was built
+//! isola run -p 8080:80 web                                       the site in the image: ISOLA_WEB_SITE at its build
 //! isola run --hosted -p 9000:9000 files export DIRECTORY         a process of the host, and
-//! isola run -p 8080:80 web -j 10.0.2.2:9000                      a cell that serves what it exports
+//! isola run -p 8080:80 web -j 10.0.2.2:9000                      a cell that serves its exported files
 //! ```
 #![no_std]
 #![no_main]
@@ -18,7 +18,7 @@ use options::{Options, Source};
 
 isola::app!(main);
 
-/// Connections that wait on a core to be taken.
+/// The number of connections per core that can wait for acceptance.
 const BACKLOG: usize = 1024;
 
 /// The site in the image.
@@ -44,7 +44,7 @@ async fn main(arguments: Arguments) -> ExitCode {
 async fn serve(options: Options) -> Result<(), String> {
     let site = load(&options.source).await?;
     let (files, bytes) = (site.file_count(), site.len_bytes());
-    // It is there until the cell ends.
+    // The site exists until the cell ends.
     let site: &'static Site = Box::leak(Box::new(site));
     let listening =
         net::listen_with(options.port, BACKLOG, move |connection| isola_web::serve(connection, site));

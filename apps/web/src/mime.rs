@@ -1,6 +1,6 @@
-//! What a file is, by the end of its name (RFC 9110, 8.3).
+//! Media types by file name extension (RFC 9110, 8.3).
 
-/// Ends of names, without the dot, and the media types that IANA registers for them.
+/// Extensions without the dot, and their media types as registered with IANA.
 const TYPES: &[(&str, &str)] = &[
     ("avif", "image/avif"),
     ("bmp", "image/bmp"),
@@ -39,10 +39,10 @@ const TYPES: &[(&str, &str)] = &[
     ("zip", "application/zip"),
 ];
 
-/// What is said of a file whose name says nothing.
+/// The media type of a file with an unknown extension.
 const ANYTHING: &str = "application/octet-stream";
 
-/// The media type of the file of that name.
+/// Returns the media type of the file of that name.
 pub(crate) fn type_of(name: &str) -> &'static str {
     let base = name.rsplit('/').next().unwrap_or_default();
     let end = base.rsplit_once('.').map_or("", |(_, end)| end);
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_name_says_what_it_is_however_it_is_written() {
+    fn the_extension_selects_the_media_type_in_any_case() {
         assert_eq!(type_of("/a/b.HTML"), "text/html; charset=utf-8");
         assert_eq!(type_of("/a.tar.gz"), "application/gzip");
         for name in ["/html", "/a.png/b", "/", "/.unknown"] {

@@ -1,4 +1,4 @@
-//! What the server's arguments say.
+//! The server's arguments.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -6,37 +6,37 @@ use isola::prelude::*;
 
 const USAGE: &str = "usage: web [-p PORT] [-j ADDRESS:PORT [-r DIRECTORY]]";
 
-/// Where the files come from.
+/// The source of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The archive in the image.
     Carried,
-    /// A directory of the file system that somebody exports at that address.
+    /// A directory of the file system that is exported at an address.
     Exported {
-        /// Who exports.
+        /// The address of the export.
         at: SocketAddr,
-        /// The directory, from the root of what is exported.
+        /// The directory, relative to the root of the export.
         root: String,
     },
 }
 
-/// What the server's arguments say.
+/// The server's arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The port.
     pub port: u16,
-    /// Where the files come from.
+    /// The source of the files.
     pub source: Source,
 }
 
-/// Why arguments make no sense.
+/// The reasons why arguments are invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OptionsError {
-    /// No such option.
+    /// An unknown option.
     Unknown(String),
-    /// An option without a value that makes sense for it.
+    /// An option with a missing or invalid value.
     BadValue(&'static str),
-    /// A directory of nothing.
+    /// A directory without an export.
     RootAlone,
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for OptionsError {
 }
 
 impl Options {
-    /// Reads the arguments.
+    /// Parses the arguments.
     pub fn parse(arguments: &Arguments) -> Result<Self, OptionsError> {
         let (mut port, mut at, mut root) = (80, None, None);
         let mut rest = arguments.iter();

@@ -1,24 +1,24 @@
-//! Which part of a file is wanted (RFC 9110, 14).
+//! Range requests (RFC 9110, 14).
 
 use core::ops::Range;
 
-/// What a `Range` field asks for.
+/// The result of a `Range` field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// All of it: no range that is understood, or several at once.
+    /// The whole file: the field is not understood, or lists several ranges.
     Whole,
-    /// These bytes.
+    /// This range of bytes.
     Part(Range<usize>),
-    /// Nothing that is there.
+    /// No byte of the file is in the range.
     Unsatisfiable,
 }
 
-/// What the field's value asks for of a file of `len` bytes.
+/// Evaluates the field's value for a file of `len` bytes.
 pub fn wanted(value: &[u8], len: usize) -> Wanted {
     parse(value, len).unwrap_or(Wanted::Whole)
 }
 
-/// `None` where the value is not understood.
+/// Parses the value; returns `None` if it is not understood.
 fn parse(value: &[u8], len: usize) -> Option<Wanted> {
     let (unit, set) = value.split_at_checked(6)?;
     if !unit.eq_ignore_ascii_case(b"bytes=") {
@@ -27,7 +27,7 @@ fn parse(value: &[u8], len: usize) -> Option<Wanted> {
     let dash = set.iter().position(|byte| *byte == b'-')?;
     let (first, last) = (set[..dash].trim_ascii(), set[dash + 1..].trim_ascii());
     if first.is_empty() {
-        // The last so many bytes.
+        // A suffix length.
         let count = number(last)?.min(len);
         return Some(if count == 0 { Wanted::Unsatisfiable } else { Wanted::Part(len - count..len) });
     }
@@ -39,7 +39,7 @@ fn parse(value: &[u8], len: usize) -> Option<Wanted> {
     Some(if first >= len { Wanted::Unsatisfiable } else { Wanted::Part(first..end.min(len)) })
 }
 
-/// Digits alone; what is too large for a number counts as the largest.
+/// Parses digits; a number that is too large saturates.
 fn number(digits: &[u8]) -> Option<usize> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -55,10 +55,10 @@ mod tests {
 
     #[proves(
         "RFC 9110 14.1.2",
-        "a range has a first and a last byte, or one of them; a last that is behind the end is the end."
+        "a range has a first and a last byte, or one of them; a last byte after the end means the end."
     )]
     #[test]
-    fn the_bytes_that_a_range_names_are_found() {
+    fn a_range_selects_its_bytes() {
         for (value, part) in [
             (&b"bytes=0-0"[..], 0..1),
             (b"bytes=0-499", 0..500),
@@ -72,12 +72,9 @@ mod tests {
         }
     }
 
-    #[proves(
-        "RFC 9110 15.5.17",
-        "where no byte of the file is in the range, it is said to be unsatisfiable."
-    )]
+    #[proves("RFC 9110 15.5.17", "a range without any byte of the file is unsatisfiable.")]
     #[test]
-    fn a_range_behind_the_end_is_unsatisfiable() {
+    fn a_range_after_the_end_is_unsatisfiable() {
         for value in [&b"bytes=1000-"[..], b"bytes=1000-1001", b"bytes=-0"] {
             assert_eq!(wanted(value, 1000), Wanted::Unsatisfiable, "{value:?}");
         }
@@ -87,7 +84,7 @@ mod tests {
 
     #[proves("RFC 9110 14.2", "a server ignores a range that it does not understand, and may ignore any.")]
     #[test]
-    fn what_is_no_range_or_several_is_ignored() {
+    fn invalid_and_multiple_ranges_are_ignored() {
         for value in [
             &b""[..],
             b"bytes",

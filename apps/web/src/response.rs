@@ -1,4 +1,4 @@
-//! What goes before a file, or stands in its place (RFC 9110, 15; RFC 9112, 4).
+//! Status lines, fields and pages of responses (RFC 9110, 15; RFC 9112, 4).
 
 use crate::date::{self, UnixSeconds};
 use crate::head::Persistence;
@@ -8,15 +8,15 @@ use alloc::string::String;
 use core::cell::RefCell;
 use isola_iobuf::{IoBuf, IoBufMut};
 
-/// The longest fields and content that are copied behind their preface, in bytes: below, a view more takes the stack and the device
-/// more instructions than the copy.
+/// The maximum length, in bytes, of fields and content that are copied after their preface: up to it, the copy takes
+/// fewer instructions than another view takes in the stack and the device.
 const LONGEST_COPIED: usize = 2048;
 
-/// Files whose whole responses are kept for the rest of a second, at most. Files whose numbers in their sites
-/// differ by a multiple of this take each other's place.
+/// The number of cached whole responses, kept until the second ends. Files whose numbers in their sites differ by a
+/// multiple of this share a cache slot.
 const KEPT_RESPONSES: usize = 64;
 
-/// Where a file's fields and content are, which no other file's ever will be, and its whole response.
+/// The address of a file's fields and content, which is unique to the file, and its whole response.
 type Kept = Option<(usize, IoBuf)>;
 
 /// The statuses that are sent.
@@ -43,7 +43,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// Its number and phrase.
+    /// Returns the code and phrase.
     pub const fn line(self) -> &'static str {
         match self {
             Self::Ok => "200 OK",
@@ -66,29 +66,29 @@ impl Status {
         }
     }
 
-    /// A page that says no more than that.
+    /// Returns a page with the code and phrase only.
     pub fn page(self) -> String {
         let line = self.line();
         format!("<!doctype html>\n<title>{line}</title>\n<h1>{line}</h1>\n")
     }
 }
 
-/// What responses begin with: status, date, and what becomes of the connection. Those of files are made once a second,
-/// and shared by all responses of a core.
+/// The beginnings of responses: status, date, and connection options. Those of files are created once a second, and
+/// shared by all responses of a core.
 #[derive(Clone, Debug)]
 pub struct Prefaces {
     at: UnixSeconds,
     date: String,
     files: [IoBuf; 3],
-    /// Whole responses of short files.
+    /// Cached whole responses of short files.
     kept: RefCell<[Kept; KEPT_RESPONSES]>,
 }
 
 impl Prefaces {
-    /// The prefaces of that time.
+    /// Creates the prefaces for a time.
     pub fn new(at: UnixSeconds) -> Self {
         let mut text = String::new();
-        // A string takes whatever is written.
+        // Writing to a string cannot fail.
         let _ = date::write(&mut text, at);
         let all = [Persistence::Stays, Persistence::StaysAndSays, Persistence::Ends];
         let files =
@@ -96,14 +96,14 @@ impl Prefaces {
         Self { at, date: text, files, kept: RefCell::new([const { None }; KEPT_RESPONSES]) }
     }
 
-    /// Makes them anew where time has gone on, by the second.
+    /// Recreates the prefaces if the second has changed.
     pub fn refresh(&mut self, at: UnixSeconds) {
         if self.at != at {
             *self = Self::new(at);
         }
     }
 
-    /// What a file's response begins with, up to its fields.
+    /// Returns the beginning of a file's response, up to its fields.
     pub fn of_file(&self, persistence: Persistence) -> IoBuf {
         let [stays, says, ends] = &self.files;
         match persistence {
@@ -113,8 +113,8 @@ impl Prefaces {
         }
     }
 
-    /// The whole response to a `GET` of a short file, in one view; `None` where views of its pieces are better. Where the connection
-    /// stays, it is made once a second.
+    /// Returns the whole response to a `GET` of a short file as one view, or `None` if separate views are cheaper. The
+    /// response is cached for a second, for persistent connections only.
     pub fn response(&self, file: &File, persistence: Persistence) -> Option<IoBuf> {
         if persistence != Persistence::Stays {
             return None;
@@ -136,7 +136,7 @@ impl Prefaces {
         Some(response)
     }
 
-    /// What any other response begins with, up to its fields.
+    /// Returns the beginning of any other response, up to its fields.
     pub fn of(&self, status: Status, persistence: Persistence) -> String {
         preface(status, &self.date, persistence)
     }
@@ -184,11 +184,11 @@ mod tests {
     }
 
     #[test]
-    fn files_that_share_a_place_have_responses_of_their_own() {
+    fn files_that_share_a_cache_slot_have_their_own_responses() {
         let prefaces = Prefaces::new(UnixSeconds(0));
         let contents: Vec<&'static [u8]> =
             (0..=KEPT_RESPONSES).map(|number| &*alloc::vec![number as u8; 9].leak()).collect();
-        // Of several sites, too.
+        // Also files of several sites.
         let sites = [site(&contents), site(&[b"other"])];
         let last = format!("/{KEPT_RESPONSES}");
         for _ in 0..2 {

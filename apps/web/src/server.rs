@@ -1,4 +1,4 @@
-//! A connection's handler: what comes goes into the session, and what that answers goes out, in the same event.
+//! The handler of a connection: passes received data to the session, and sends the session's output in the same event.
 
 use crate::date::UnixSeconds;
 use crate::response::Prefaces;
@@ -37,51 +37,52 @@ fn with_prefaces<T>(work: impl FnOnce(&Prefaces) -> T) -> T {
     work(&prefaces)
 }
 
-/// Who serves a connection, until either side has enough.
+/// Creates the handler of a connection, which serves it until either side closes it.
 pub fn serve(connection: &TcpConnection, site: &'static Site) -> Client {
     let mut client = Client::new(site, Watch::begin(connection));
     if client.watch.is_none() {
-        // Nobody would see that it takes too long: it is not waited for, whatever for.
+        // Without a watch there is no timeout, so the server waits for nothing on this connection.
         with_prefaces(|prefaces| client.session.turn_away(prefaces));
-        // Who is gone needs no answer.
+        // A send error means that the client has gone, so it gets no answer.
         let _ = connection.send_some(&mut client.session.take_output(usize::MAX));
         connection.close();
     }
     client
 }
 
-/// How far a connection is.
+/// The stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Requests and responses.
+    /// Requests are served.
     Talking,
-    /// All is said. What still comes is read and forgotten: a reset for it would take the last response from the client
-    /// before that has read it (RFC 9112, 9.6).
+    /// The last response is sent. Later input is read and discarded: a reset in reply to it could destroy the last
+    /// response before the client reads it (RFC 9112, 9.6).
     Parting,
 }
 
-/// Whether the client may say more.
+/// Whether the client may send more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
     Open,
     Closed,
 }
 
-/// What becomes of a connection when nothing moves.
+/// The next step of a connection that can make no progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Wait(Waiting),
     End,
 }
 
-/// Serves a client's connection. It has all that belongs to it, and nothing of its core: so it goes to another core as it is.
+/// The handler of a client's connection. It owns all state of the connection and refers to no state of its core, so it
+/// can migrate to another core unchanged.
 #[derive(Debug)]
 pub struct Client {
     site: &'static Site,
-    /// `None`: there were too many.
+    /// `None` if the core has too many connections.
     watch: Option<Watch>,
     session: Session,
-    /// What was taken from the session and not handed over yet.
+    /// Output taken from the session and not yet accepted by the connection.
     output: Chain,
     stage: Stage,
     peer: Peer,
@@ -93,9 +94,9 @@ impl Client {
         Self { site, watch, session, output, stage: Stage::Talking, peer: Peer::Open }
     }
 
-    /// Goes on until nothing moves. A client that does not read its responses is not read either.
+    /// Serves until no progress is possible. Pauses reception if the client does not read its responses.
     fn go_on(&mut self, connection: &TcpConnection) {
-        // Who is gone needs no answer.
+        // A send error means that the connection has failed: end it.
         let next = self.run(connection).unwrap_or(Next::End);
         let (Next::Wait(waiting), Some(watch)) = (next, &mut self.watch) else { return self.end(connection) };
         watch.wait_for(waiting);
@@ -107,14 +108,14 @@ impl Client {
         self.forget();
     }
 
-    /// The connection is over.
+    /// Removes the connection from the watch list.
     fn forget(&mut self) {
         self.watch.iter_mut().for_each(Watch::leave);
     }
 
     fn run(&mut self, connection: &TcpConnection) -> Result<Next, SendError> {
         loop {
-            // Most of the time there is nothing, or one request.
+            // Usually there is no request or one.
             let served = self.session.served();
             let all_answered = !self.session.is_within_request()
                 || with_prefaces(|prefaces| self.session.serve(self.site, prefaces));
@@ -125,7 +126,7 @@ impl Client {
             if !all_answered {
                 continue;
             }
-            // Of one that will say no more, requests that are not whole will not be.
+            // The client has closed its side, so an incomplete request will never be complete.
             if self.peer == Peer::Closed {
                 return Ok(Next::End);
             }
@@ -141,10 +142,10 @@ impl Client {
         }
     }
 
-    /// Hands output over. Returns whether that was all of it, as it is where the client reads.
+    /// Sends output. Returns whether all of it was accepted, as it is while the client reads.
     fn send_all(&mut self, connection: &TcpConnection) -> Result<bool, SendError> {
         while self.session.has_output() || !self.output.is_empty() {
-            // What was made while the client did not read comes behind what it did not read.
+            // New output follows output that the connection has not accepted yet.
             if self.output.is_empty() {
                 self.output = self.session.take_output(usize::MAX);
             }
@@ -174,9 +175,9 @@ impl ConnectionHandler for Client {
         self.go_on(connection);
     }
 
-    /// The connection's core has seen it wait for too long.
+    /// Runs when the core has found the connection's timeout expired.
     fn called_again(&mut self, connection: &TcpConnection) {
-        // Something may have come since.
+        // Progress may have postponed the timeout since.
         let Some(watch) = self.watch.as_ref().filter(|watch| watch.has_expired()) else { return };
         match watch.waiting() {
             Waiting::Idle | Waiting::Head => {
@@ -214,11 +215,11 @@ mod tests {
     use isola_net::listen_with;
 
     #[test]
-    fn who_comes_on_top_is_turned_away_and_not_waited_for() {
+    fn a_connection_above_the_limit_is_rejected_and_closed() {
         let server = || async {
             let site: &'static Site = Box::leak(Box::new(SiteBuilder::new(7).build()));
             let listening = listen_with(80, 16, move |connection| {
-                // As many as there may be are there already.
+                // Occupies all places of the core's watch list.
                 let all: Vec<_> = (0..MAX_CONNECTIONS).map_while(|_| Watch::begin(connection)).collect();
                 assert_eq!(all.len(), MAX_CONNECTIONS);
                 serve(connection, site)
@@ -229,7 +230,7 @@ mod tests {
         talk(1, Loss::Never, server, || async {
             let mut stream = dial(80).await;
             let mut all = Chain::new();
-            // This side neither says nor ends anything.
+            // This side neither sends nor closes anything.
             while let Some(data) = stream.read().await.unwrap() {
                 all.append(data);
             }

@@ -1,4 +1,4 @@
-//! A connection, without its sockets: bytes of requests in, views of responses out.
+//! A connection without its socket: bytes of requests in, views of responses out.
 
 use crate::condition::{self, Outcome};
 use crate::head::{self, Head, MAX_HEAD_BYTES, Method, Parsed, Persistence};
@@ -11,40 +11,40 @@ use alloc::vec::Vec;
 use isola_iobuf::{Chain, IoBuf};
 use percent_encoding::percent_decode_str;
 
-/// Output at which no further request is begun, in bytes: a client that does not read has no more than one response
-/// beyond it waiting, and that is views of the site.
+/// The amount of output, in bytes, at which the session serves no further request. A client that does not read thus has
+/// at most one response beyond it queued, as views of the site.
 const ENOUGH_OUTPUT: usize = 64 << 10;
 
 /// A client's side of a connection.
 #[derive(Debug, Default)]
 pub struct Session {
-    /// What came and was not looked at.
+    /// Received data that was not processed yet.
     input: Chain,
-    /// The beginning of a head that came in more than one frame, copied together.
+    /// The beginning of a head that arrived in several frames, copied into one buffer.
     part: Vec<u8>,
-    /// Bytes of it in which the end of a head was looked for.
+    /// The number of its bytes that were searched for the end of the head.
     searched: usize,
     output: Chain,
     served: u64,
-    /// Nothing more is answered.
+    /// Whether the session answers nothing more.
     ends: bool,
 }
 
 impl Session {
-    /// A session whose client has said nothing yet.
+    /// Creates a session without input.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes what came.
+    /// Takes received data.
     pub fn receive(&mut self, data: Chain) {
         if !self.ends {
             self.input.append(data);
         }
     }
 
-    /// Answers the requests that came, as long as there is room for their responses. Returns whether all were answered:
-    /// otherwise this is to be called again when output was taken.
+    /// Serves the received requests while the output has room. Returns whether all were served; otherwise call it again
+    /// after output was taken.
     pub fn serve(&mut self, site: &Site, prefaces: &Prefaces) -> bool {
         while !self.ends && self.is_within_request() {
             if self.output.len() >= ENOUGH_OUTPUT {
@@ -62,13 +62,13 @@ impl Session {
         true
     }
 
-    /// Serves a request that is in one frame. Returns whether there was one.
+    /// Serves a request that is contained in one frame. Returns whether it made progress.
     fn serve_front(&mut self, site: &Site, prefaces: &Prefaces) -> bool {
         let Self { input, output, served, ends, .. } = self;
         let Some(front) = input.front() else { return false };
         let mut answer = Answer { output, site, prefaces, ends };
         let Some(len) = answer.parsed(head::parse(front)) else {
-            // The rest may be there already, in the next frame.
+            // The rest may already be in the next frame.
             self.gather();
             self.searched = 0;
             return true;
@@ -78,10 +78,10 @@ impl Session {
         true
     }
 
-    /// Serves the request that was copied together. Returns whether there was one.
+    /// Serves the request in the copied buffer. Returns whether it was complete.
     fn serve_part(&mut self, site: &Site, prefaces: &Prefaces) -> bool {
         self.gather();
-        // Whoever sends byte by byte has a head parsed once, not once a byte.
+        // If the client sends single bytes, the head is parsed once and not once per byte.
         if !self.part_may_be_whole() {
             return false;
         }
@@ -96,17 +96,17 @@ impl Session {
         true
     }
 
-    /// Moves input into the beginning of a head, up to its longest.
+    /// Moves input into the buffer of the head, up to the maximum length of a head.
     fn gather(&mut self) {
         let count = self.input.len().min(MAX_HEAD_BYTES.saturating_sub(self.part.len()));
         let start = self.part.len();
         self.part.resize(start + count, 0);
-        // There are as many.
+        // Cannot fail: the input has `count` bytes.
         let _ = self.input.copy_to_slice(&mut self.part[start..]);
         self.input.advance(count);
     }
 
-    /// Whether a head may end in what was not searched yet, or is too long.
+    /// Returns whether the buffer may contain a complete head, or has its maximum length.
     fn part_may_be_whole(&mut self) -> bool {
         let new = &self.part[self.searched.saturating_sub(2)..];
         self.searched = self.part.len();
@@ -114,7 +114,7 @@ impl Session {
         self.part.len() >= MAX_HEAD_BYTES || (0..new.len()).any(|at| is_end(&new[at..]))
     }
 
-    /// The client took too long with a request: says so, where it had begun one, and ends.
+    /// Ends the session after a timeout. If a request has begun, answers it with 408.
     pub fn time_out(&mut self, prefaces: &Prefaces) {
         if self.is_within_request() {
             self.refuse(Status::RequestTimeout, prefaces);
@@ -122,7 +122,7 @@ impl Session {
         self.ends = true;
     }
 
-    /// There are too many connections: says so, and ends.
+    /// Answers with 503, as there are too many connections, and ends the session.
     pub fn turn_away(&mut self, prefaces: &Prefaces) {
         self.refuse(Status::ServiceUnavailable, prefaces);
     }
@@ -133,7 +133,7 @@ impl Session {
         self.ends = true;
     }
 
-    /// Takes output of up to `most` bytes.
+    /// Takes up to `most` bytes of output.
     pub fn take_output(&mut self, most: usize) -> Chain {
         let count = self.output.len().min(most);
         if count == self.output.len() {
@@ -142,33 +142,33 @@ impl Session {
         self.output.split_to(count).unwrap_or_default()
     }
 
-    /// Whether there is output to take.
+    /// Returns whether there is output to take.
     pub fn has_output(&self) -> bool {
         !self.output.is_empty()
     }
 
-    /// Whether nothing more will be answered.
+    /// Returns whether the session answers nothing more.
     pub fn has_ended(&self) -> bool {
         self.ends
     }
 
-    /// Whether a request has begun and not come to its end.
+    /// Returns whether a request has begun and is not complete.
     pub fn is_within_request(&self) -> bool {
         !self.part.is_empty() || !self.input.is_empty()
     }
 
-    /// Requests that were answered.
+    /// Returns the number of served requests.
     pub fn served(&self) -> u64 {
         self.served
     }
 
-    /// Memory that the session holds, in bytes; what it holds of the site is not counted.
+    /// Returns the memory that the session holds, in bytes, without the memory of the site.
     pub fn held_bytes(&self) -> usize {
         self.part.capacity() + self.input.parts().map(IoBuf::storage_len).sum::<usize>()
     }
 }
 
-/// Where answers go, and what they are made of.
+/// The destination and the sources of a response.
 struct Answer<'a> {
     output: &'a mut Chain,
     site: &'a Site,
@@ -177,7 +177,7 @@ struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// Answers what was read. Returns the length of its head; `None` where there is more to come.
+    /// Answers a parsed request. Returns the length of its head, or `None` if the head is incomplete.
     fn parsed(&mut self, parsed: Parsed<'_>) -> Option<usize> {
         let (persistence, len) = match parsed {
             Parsed::Part => return None,
@@ -198,7 +198,7 @@ impl Answer<'_> {
 
     fn request(&mut self, head: &Head<'_>) {
         let path = head.target.split(['?', '#']).next().unwrap_or_default();
-        // A path without escapes is its own bytes.
+        // Borrows a path without escapes.
         let decoded: Cow<'_, [u8]> = percent_decode_str(path).into();
         match self.site.find(&decoded) {
             Some(Found::File(file)) => self.file(head, file),
@@ -222,7 +222,7 @@ impl Answer<'_> {
                 return self.page(Status::PreconditionFailed, head.persistence, head.method, "");
             }
         }
-        // Of a HEAD, a range means nothing (RFC 9110, 14.2).
+        // A range does not apply to HEAD (RFC 9110, 14.2).
         let range = head.range.filter(|_| head.method == Method::Get && condition::range_applies(head, file));
         let len = file.content().len();
         match range.map_or(Wanted::Whole, |range| range::wanted(range, len)) {
@@ -277,7 +277,7 @@ impl Answer<'_> {
     }
 }
 
-/// A response that is a page of its status alone.
+/// Returns a response whose page shows the status only.
 fn page(
     prefaces: &Prefaces,
     status: Status,

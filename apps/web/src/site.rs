@@ -1,12 +1,12 @@
 //! The files of a server, each ready to be sent.
 //!
-//! A site is made once and lives for as long as its cell: its memory is never given back, and so costs no counting of
-//! references on any core. A file of up to 64 KiB stands in memory right behind the fields of its response:
+//! A site is built once and exists as long as its cell: its memory is never freed, so views of it need no reference
+//! counting on any core. The content of a file of up to 64 KiB directly follows the fields of its response in memory:
 //!
 //! ```text
 //!   Content-Type: ...\r\nContent-Length: ...\r\nETag: ...\r\n\r\n<!doctype html>...
 //!   └──────────────────────── fields ────────────────────────┘└─── content ───
-//!   └───────────────────────── what is sent for a GET, one view ──────────────
+//!   └─────────────────────── the response to a GET, one view ─────────────────
 //! ```
 
 use crate::date::{self, UnixSeconds};
@@ -22,21 +22,21 @@ use hashbrown::HashMap;
 use isola_iobuf::{Chain, IoBuf};
 use siphasher::sip::SipHasher24;
 
-/// Longest file that is copied behind its fields, in bytes. The others are sent from where they are, as a view of their own.
+/// The maximum length of a file that is copied after its fields, in bytes. Longer files are sent as a separate view.
 const TOGETHER: usize = 64 << 10;
 
-/// The file that stands for its directory.
+/// The file that represents its directory.
 const INDEX: &str = "index.html";
 
-/// The file that is shown where there is none.
+/// The file that is sent for unknown paths.
 const NOT_FOUND: &[u8] = b"/404.html";
 
-/// Why a site cannot be made.
+/// The reasons why a site cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SiteError {
-    /// A name that no request could ask for.
+    /// A name that no request can match.
     Name(String),
-    /// Two files have one name.
+    /// Two files have the same name.
     Twice(String),
 }
 
@@ -53,12 +53,12 @@ impl fmt::Display for SiteError {
 
 impl core::error::Error for SiteError {}
 
-/// A file, and what is said of it.
+/// A file, and the fields of its response.
 #[derive(Debug)]
 pub struct File {
-    /// Which of the site's files it is.
+    /// Its index among the site's files.
     number: usize,
-    /// The fields, and behind them the content where it is short.
+    /// The fields, followed by the content if that is short.
     fields: IoBuf,
     fields_len: usize,
     content: IoBuf,
@@ -101,39 +101,39 @@ impl File {
         file
     }
 
-    /// The fields by which a client asks later whether it has the file.
+    /// Returns the validators: the fields for later conditional requests.
     pub fn validators(&self) -> String {
         let mut fields = format!("ETag: {}\r\n", self.tag);
         if let Some(modified) = self.modified {
             fields.push_str("Last-Modified: ");
-            // A string takes whatever is written.
+            // Writing to a string cannot fail.
             let _ = date::write(&mut fields, modified);
             fields.push_str("\r\n");
         }
         fields
     }
 
-    /// Its tag, strong and with its quotation marks.
+    /// Returns the entity tag, strong and with its quotation marks.
     pub fn tag(&self) -> &str {
         &self.tag
     }
 
-    /// When it was changed last, where that is known.
+    /// Returns the time of its last change, if that is known.
     pub fn modified(&self) -> Option<UnixSeconds> {
         self.modified
     }
 
-    /// Its media type.
+    /// Returns the media type.
     pub fn media(&self) -> &'static str {
         self.media
     }
 
-    /// Its bytes.
+    /// Returns the content.
     pub fn content(&self) -> &IoBuf {
         &self.content
     }
 
-    /// The fields of a response, and the empty line.
+    /// Returns the fields of a response, and the empty line.
     pub fn fields(&self) -> IoBuf {
         let mut fields = self.fields.clone();
         fields.truncate(self.fields_len);
@@ -145,12 +145,12 @@ impl File {
         self.number
     }
 
-    /// Returns the fields, the empty line and the content, where they are in one piece.
+    /// Returns the fields, the empty line and the content, if they are contiguous.
     pub fn whole(&self) -> Option<&IoBuf> {
         (self.fields.len() == self.fields_len + self.content.len()).then_some(&self.fields)
     }
 
-    /// Adds the fields, the empty line and the content.
+    /// Appends the fields, the empty line and the content.
     pub fn append_to(&self, out: &mut Chain) {
         out.push_back(self.fields.clone());
         if self.fields.len() == self.fields_len {
@@ -159,12 +159,12 @@ impl File {
     }
 }
 
-/// What a path leads to.
+/// The result of a path lookup.
 #[derive(Clone, Copy, Debug)]
 pub enum Found<'a> {
     /// A file.
     File(&'a File),
-    /// A directory, whose name ends in a slash, which the path does not.
+    /// A directory whose path lacks the final slash.
     Directory,
 }
 
@@ -184,7 +184,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// What a path leads to. It is decoded, and has no query.
+    /// Looks up a path, which is decoded and has no query.
     pub fn find(&self, path: &[u8]) -> Option<Found<'_>> {
         match self.paths.get(path)? {
             Target::File(file) => Some(Found::File(&self.files[*file])),
@@ -192,36 +192,36 @@ impl Site {
         }
     }
 
-    /// The file that is shown where there is none, if the site has one: `404.html`.
+    /// Returns the file that is sent for unknown paths, if the site has one: `404.html`.
     pub fn not_found(&self) -> Option<&File> {
         self.not_found.map(|file| &self.files[file])
     }
 
-    /// How many files there are.
+    /// Returns the number of files.
     pub fn file_count(&self) -> usize {
         self.files.len()
     }
 
-    /// Length of all files together, in bytes.
+    /// Returns the total length of all files, in bytes.
     pub fn len_bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// Makes a [`Site`], file by file.
+/// Builds a [`Site`], file by file.
 #[derive(Debug)]
 pub struct SiteBuilder {
     site: Site,
 }
 
 impl SiteBuilder {
-    /// A site without files. `seed` makes the table's order unforeseeable.
+    /// Creates an empty site. `seed` makes the table's order unpredictable.
     pub fn new(seed: u64) -> Self {
         let paths = HashMap::with_hasher(FixedState::with_seed(seed));
         Self { site: Site { files: Vec::new(), paths, not_found: None, bytes: 0 } }
     }
 
-    /// Adds a file. Its name is relative to the site's root, its parts divided by slashes.
+    /// Adds a file. Its name is relative to the site's root, with slashes between its parts.
     ///
     /// # Errors
     /// [`SiteError`].
@@ -245,7 +245,7 @@ impl SiteBuilder {
         }
         if let Some(directory) = path.strip_suffix(INDEX).filter(|directory| directory.ends_with('/')) {
             self.site.paths.insert(directory.as_bytes().into(), Target::File(number));
-            // A file of the same name goes before the directory.
+            // A file of the same name takes precedence over the directory.
             let bare = directory.trim_end_matches('/').as_bytes();
             if !bare.is_empty() && !self.site.paths.contains_key(bare) {
                 self.site.paths.insert(bare.into(), Target::Directory);
@@ -257,7 +257,7 @@ impl SiteBuilder {
         Ok(())
     }
 
-    /// The site.
+    /// Returns the site.
     pub fn build(self) -> Site {
         self.site
     }
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_found_by_its_path_and_an_index_by_its_directory_s_too() {
+    fn a_file_is_found_by_its_path_and_an_index_also_by_its_directory() {
         let site = site(&["index.html", "a/index.html", "a/b", "404.html"]).unwrap();
         for path in ["/", "/index.html", "/a/", "/a/index.html", "/a/b"] {
             assert!(is_file(&site, path), "{path}");
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_nobody_could_ask_for_are_refused() {
+    fn names_that_no_request_can_match_are_rejected() {
         for name in ["", "/a", "a/", "a//b", "..", "../a", "a/../b", "./a", "a\0b"] {
             assert_eq!(site(&[name]).unwrap_err(), SiteError::Name(name.into()));
         }
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn content_stands_behind_its_fields_where_it_is_short() {
+    fn short_content_follows_its_fields_in_memory() {
         for len in [0, 1, TOGETHER, TOGETHER + 1] {
             let content: &'static [u8] = Vec::leak(alloc::vec![7; len]);
             let file = File::new(0, "/a.txt", content, Some(UnixSeconds(0)));
@@ -320,7 +320,7 @@ mod tests {
         }
     }
 
-    #[proves("RFC 9110 8.8.3", "another content has another tag.")]
+    #[proves("RFC 9110 8.8.3", "different content has a different tag.")]
     #[test]
     fn tags_follow_the_content() {
         let tag = |content: &'static [u8]| File::new(0, "/a", content, None).tag;

@@ -1,9 +1,9 @@
-//! Patience with clients: a core looks at its connections when the first of them may have been waited for long enough.
+//! Timeouts of clients: a core scans its connections when the first of them may have timed out.
 //!
-//! Until when a connection is waited for is noted in a number that its handler and its core's list share. A core has one
-//! alarm for all, set to the earliest end that it knew when it looked last, or has heard of since, and at most one in a few
-//! seconds: so a busy core looks seldom, and one whose clients are silent is not woken before their time is up. What puts
-//! an end off moves no alarm, so that a request costs none.
+//! The handler of a connection and its core's list share an atomic number with the time at which the wait ends. A core
+//! has one alarm for all its connections, set to the earliest end that it knew at its last scan or has learnt since,
+//! and at least 5 s after that scan. So a busy core scans rarely, and a core with silent clients is not woken before a
+//! timeout is due. Progress that postpones an end does not touch the alarm, so a request costs nothing.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -14,29 +14,29 @@ use isola_ebbs::{Ebb, Representative};
 use isola_events::{Alarm, Instant, now};
 use isola_net::TcpConnection;
 
-/// How often a core looks at most. Waiting ends up to that much later than it should.
+/// The minimum interval between scans. A timeout can be late by this much.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Connections of a core at once. Who comes on top is told to come again.
+/// The maximum number of connections per core. Further connections get the status 503.
 pub(crate) const MAX_CONNECTIONS: usize = 8192;
 
 static WATCHES: Ebb<Watches> = Ebb::new();
 
-/// What a connection waits for.
+/// The event that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiting {
     /// The first request, or the next one.
     Idle,
-    /// The rest of a request's head. Bytes of it do not count as progress.
+    /// The rest of a request's head. Single bytes of it do not count as progress.
     Head,
-    /// The client's reading.
+    /// The client to read its responses.
     Output,
-    /// The client's end, after the server's.
+    /// The client to close its side, after the server.
     End,
 }
 
 impl Waiting {
-    /// For how long.
+    /// Returns the timeout.
     const fn limit(self) -> Duration {
         match self {
             Self::Idle => Duration::from_secs(75),
@@ -47,19 +47,19 @@ impl Waiting {
     }
 }
 
-/// How long a connection is waited for, as its handler says, and in which core's list it is. Goes with the handler to
+/// The timeout of a connection, as its handler sets it, and its place in a core's list. It migrates with the handler to
 /// another core.
 #[derive(Debug)]
 pub(crate) struct Watch {
     waiting: Waiting,
-    /// When the waiting ends, in ns.
+    /// The time at which the wait ends, in ns.
     end: Arc<AtomicU64>,
-    /// In this core's list; `None` on the way to another core's.
+    /// The number in this core's list; `None` during a migration.
     number: Option<u64>,
 }
 
 impl Watch {
-    /// Watches a connection of this core; `None` where there are too many.
+    /// Adds a connection of this core to its list; returns `None` if there are too many.
     pub fn begin(connection: &TcpConnection) -> Option<Self> {
         if WATCHES.all.borrow().len() >= MAX_CONNECTIONS {
             return None;
@@ -70,12 +70,12 @@ impl Watch {
         Some(watch)
     }
 
-    /// What the connection waits for.
+    /// Returns the event that the connection waits for.
     pub fn waiting(&self) -> Waiting {
         self.waiting
     }
 
-    /// Notes what the connection waits for from now on, unless it did before.
+    /// Sets the event that the connection waits for. Restarts the timeout if the event changes.
     pub fn wait_for(&mut self, waiting: Waiting) {
         if self.waiting != waiting {
             self.waiting = waiting;
@@ -84,25 +84,25 @@ impl Watch {
         }
     }
 
-    /// Notes that the connection has waited for nothing in vain so far.
+    /// Restarts the timeout.
     pub fn progress(&self) {
         self.end.store((now() + self.waiting.limit()).as_ns(), Ordering::Relaxed);
     }
 
-    /// Whether the connection has waited for too long.
+    /// Returns whether the timeout has expired.
     pub fn has_expired(&self) -> bool {
         has_passed(&self.end, now())
     }
 
-    /// The connection is of this core from now on.
+    /// Adds the connection to this core's list.
     pub fn enter(&mut self, connection: &TcpConnection) {
         self.number = Some(WATCHES.enter(Watched { connection: connection.clone(), end: self.end.clone() }));
     }
 
-    /// The connection is not of this core any more: it is over, or goes to another one.
+    /// Removes the connection from this core's list: it has ended, or migrates to another core.
     pub fn leave(&mut self) {
         if let Some(number) = self.number.take() {
-            // Without a borrow: it may be the last that knows the connection.
+            // Drops the entry outside of the borrow: its drop may be the connection's last reference.
             let left = WATCHES.all.borrow_mut().remove(&number);
             drop(left);
         }
@@ -113,17 +113,17 @@ fn has_passed(end: &AtomicU64, now: Instant) -> bool {
     now.as_ns() >= end.load(Ordering::Relaxed)
 }
 
-/// What a core knows of a connection.
+/// A core's entry of a connection.
 struct Watched {
     connection: TcpConnection,
     end: Arc<AtomicU64>,
 }
 
-/// When a core looks.
+/// The schedule of a core's scans.
 struct Looks {
-    /// When it looks next, in ns; the end of time where it has nothing to look at.
+    /// The time of the next scan, in ns; [`Self::NEVER`] without connections.
     due: Cell<u64>,
-    /// When it may look again, in ns.
+    /// The earliest time of the next scan, in ns.
     earliest: Cell<u64>,
 }
 
@@ -134,7 +134,7 @@ impl Looks {
         Self { due: Cell::new(Self::NEVER), earliest: Cell::new(0) }
     }
 
-    /// Some wait ends then, in ns. Returns what the alarm has to be set to, where that is another time than before.
+    /// Accounts for a wait that ends at `end`, in ns. Returns the new time of the alarm if that changes.
     fn expect(&self, end: u64) -> Option<Instant> {
         let at = end.max(self.earliest.get());
         (at < self.due.get()).then(|| {
@@ -143,7 +143,7 @@ impl Looks {
         })
     }
 
-    /// It looks now. What is expected from here on counts.
+    /// Begins a scan. It collects the expected ends anew.
     fn begin(&self, now: Instant) {
         self.due.set(Self::NEVER);
         self.earliest.set((now + INTERVAL).as_ns());
@@ -173,14 +173,14 @@ impl Watches {
         number
     }
 
-    /// A wait of this core ends then, unless it is put off.
+    /// Sets the alarm for a wait of this core, unless the alarm is earlier.
     fn expect(&self, end: &AtomicU64) {
         if let Some(at) = self.looks.expect(end.load(Ordering::Relaxed)) {
             self.alarm.set(Some(at));
         }
     }
 
-    /// Looks at the connections of this core. The handlers of those that have waited for too long are called.
+    /// Scans the connections of this core, and calls the handlers of those that have timed out.
     fn look(&self) {
         let now = now();
         self.looks.begin(now);
@@ -213,33 +213,29 @@ mod tests {
     }
 
     #[test]
-    fn nobody_looks_before_the_first_wait_can_be_over() {
+    fn no_scan_happens_before_the_first_timeout() {
         let (looks, second) = (Looks::new(), 1_000_000_000);
         assert_eq!(looks.expect(75 * second), Some(Instant::from_ns(75 * second)));
-        assert_eq!(looks.expect(76 * second), None, "who comes later is seen later");
+        assert_eq!(looks.expect(76 * second), None, "a later end moves the alarm");
         assert_eq!(
             looks.expect(20 * second),
             Some(Instant::from_ns(20 * second)),
-            "half a head is not waited for so long"
+            "the earlier end of an incomplete head does not move the alarm"
         );
         looks.begin(Instant::from_ns(20 * second));
         assert_eq!(
             looks.expect(90 * second),
             Some(Instant::from_ns(90 * second)),
-            "that one's wait was put off"
+            "a postponed end does not move the alarm"
         );
     }
 
     #[test]
-    fn a_core_looks_once_in_an_interval_however_many_waits_end() {
+    fn a_core_scans_at_most_once_per_interval() {
         let (looks, began) = (Looks::new(), Instant::from_ns(9_000_000_000));
         looks.begin(began);
         let next = began + INTERVAL;
         assert_eq!(looks.expect((began + Duration::from_secs(1)).as_ns()), Some(next));
-        assert_eq!(
-            looks.expect(began.as_ns()),
-            None,
-            "one that has not ended yet is looked at again then, too"
-        );
+        assert_eq!(looks.expect(began.as_ns()), None, "an earlier end moves the alarm again");
     }
 }

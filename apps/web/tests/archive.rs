@@ -1,18 +1,18 @@
-//! Sites out of archives, as `tar` packs them.
+//! Sites from tar archives.
 
 use isola_web::archive::{self, ArchiveError};
 use isola_web::date::UnixSeconds;
 use isola_web::site::Found;
 use isola_web::{Site, SiteBuilder, SiteError};
 
-/// An archive of these files.
+/// Returns an archive of these files.
 fn pack(files: &[(&str, &[u8])]) -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());
     for (name, content) in files {
         let mut header = tar::Header::new_ustar();
         header.set_mtime(784_111_777);
         header.set_size(content.len() as u64);
-        // Without the crate's own care for names.
+        // Writes the name directly, as the crate would reject some.
         let raw = header.as_old_mut();
         raw.name[..name.len()].copy_from_slice(name.as_bytes());
         header.set_cksum();
@@ -28,7 +28,7 @@ fn read(archive: Vec<u8>) -> Result<Site, ArchiveError> {
 }
 
 #[test]
-fn the_files_of_an_archive_are_the_site_s() {
+fn a_site_has_the_files_of_its_archive() {
     let long = vec![7; 100_000];
     let site = read(pack(&[("./index.html", b"<h1>"), ("a/b.txt", &long), ("./a/", b""), ("empty", b"")]));
     let site = site.unwrap();
@@ -39,7 +39,7 @@ fn the_files_of_an_archive_are_the_site_s() {
 }
 
 #[test]
-fn what_is_no_archive_or_leads_out_of_the_site_is_refused() {
+fn invalid_archives_and_paths_out_of_the_site_are_rejected() {
     assert!(matches!(read(Vec::new()), Err(ArchiveError::Damaged(_))));
     assert!(matches!(read(b"no archive".to_vec()), Err(ArchiveError::Damaged(_))));
     let mut damaged = pack(&[("a", b"content")]);
@@ -54,7 +54,7 @@ fn what_is_no_archive_or_leads_out_of_the_site_is_refused() {
 }
 
 #[test]
-fn names_in_extensions_of_the_format_are_not_cut_short_in_silence() {
+fn names_in_extensions_of_the_format_are_rejected() {
     let mut archive = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_ustar();
     header.set_entry_type(tar::EntryType::XHeader);

@@ -1,5 +1,5 @@
-//! Connections that go from core to core while their clients talk: the server in one cell of this process, clients in
-//! another, on a link in memory.
+//! Connections that migrate between cores during requests: the server in one cell of this process, clients in another,
+//! connected by an in-memory link.
 
 mod common;
 
@@ -19,10 +19,10 @@ async fn say(stream: &mut TcpStream, text: &str) {
     stream.write(IoBuf::copy_from_slice(text.as_bytes()).into()).await.unwrap();
 }
 
-/// The bodies of the next responses, to as many GETs.
+/// Returns the bodies of the next responses to GETs, one per length.
 async fn bodies(stream: &mut TcpStream, lens: &[usize]) -> Vec<Vec<u8>> {
     let mut all = Chain::new();
-    // Every response has the same fields but for lengths: what is whole is found by taking it apart.
+    // All responses have the same fields except for lengths, so parsing finds whether all are complete.
     let whole = |bytes: &[u8]| {
         let (mut rest, mut left) = (bytes, lens);
         while let [len, behind @ ..] = left {
@@ -40,11 +40,11 @@ async fn bodies(stream: &mut TcpStream, lens: &[usize]) -> Vec<Vec<u8>> {
                 .map(|response| response.body)
                 .collect();
         }
-        all.append(stream.read().await.expect("the connection holds").expect("there is more"));
+        all.append(stream.read().await.expect("the connection failed").expect("the stream ended early"));
     }
 }
 
-/// Many requests at once, for files of all sizes.
+/// Sends many requests at once, for files of all sizes.
 async fn pipeline(stream: &mut TcpStream) {
     let paths = ["/letters.txt", "/empty", "/", "/large.bin", "/sub/", "/a%20name"];
     say(stream, &paths.map(|path| format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")).concat()).await;
@@ -54,7 +54,7 @@ async fn pipeline(stream: &mut TcpStream) {
     assert!(bodies(stream, &expected.map(<[u8]>::len)).await == expected);
 }
 
-/// A request in pieces, far apart.
+/// Sends a request in pieces, with pauses.
 async fn halves(stream: &mut TcpStream) {
     for piece in
         ["GET /lett", "ers.txt HTT", "P/1.1\r\nHost: x\r", "\nRange: bytes=1-3\r\n", "\r\nGET / HTTP/1"]
@@ -66,7 +66,7 @@ async fn halves(stream: &mut TcpStream) {
     assert_eq!(bodies(stream, &[3, 14]).await, [&b"bcd"[..], b"<h1>index</h1>"]);
 }
 
-/// Asks for much and reads it late: the server waits for room to send.
+/// Requests much data and reads it late, so that the server waits for room to send.
 async fn late(stream: &mut TcpStream) {
     say(stream, &"GET /large.bin HTTP/1.1\r\nHost: x\r\n\r\n".repeat(4)).await;
     sleep(Duration::from_millis(20)).await;
@@ -74,7 +74,7 @@ async fn late(stream: &mut TcpStream) {
     assert!(bodies(stream, &[large.len(); 4]).await.iter().all(|body| *body == large));
 }
 
-/// Has clients talk over such a link while all flows go round the server's cores so many times.
+/// Runs clients over such a link while all flows migrate round the server's cores `times` times.
 fn go_on_while_flows_go_round(loss: Loss, times: usize, on: &'static AtomicBool) {
     let server = move || async move {
         let listening = listen_with(PORT, 64, |connection| isola_web::serve(connection, site()));
@@ -100,7 +100,7 @@ fn go_on_while_flows_go_round(loss: Loss, times: usize, on: &'static AtomicBool)
                     }
                     say(&mut stream, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
                     bodies(&mut stream, &[14]).await;
-                    assert!(matches!(stream.read().await, Ok(None)), "it ends in good order");
+                    assert!(matches!(stream.read().await, Ok(None)), "the stream did not end in order");
                 })
             })
             .collect();
@@ -111,13 +111,13 @@ fn go_on_while_flows_go_round(loss: Loss, times: usize, on: &'static AtomicBool)
 }
 
 #[test]
-fn conversations_go_on_undisturbed_while_their_connections_go_round_the_cores() {
+fn requests_are_served_while_connections_migrate_between_cores() {
     static ON: AtomicBool = AtomicBool::new(true);
     go_on_while_flows_go_round(Loss::Never, 100, &ON);
 }
 
 #[test]
-fn what_is_lost_on_the_way_comes_again_wherever_the_connection_is() {
+fn lost_segments_are_retransmitted_after_migrations() {
     static ON: AtomicBool = AtomicBool::new(true);
     go_on_while_flows_go_round(Loss::EveryNth(97), 20, &ON);
 }

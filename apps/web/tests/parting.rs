@@ -12,10 +12,10 @@ use std::future::pending;
 
 #[proves(
     "RFC 9112 9.6",
-    "a server goes on reading behind its last response, so that no reset takes that from its client."
+    "a server reads on after its last response, so that no reset destroys the response."
 )]
 #[test]
-fn who_sends_a_body_that_nobody_wants_gets_the_response_all_the_same() {
+fn a_client_with_an_unwanted_body_gets_the_response() {
     let server = || async {
         let _listening = listen_with(80, 16, |connection| isola_web::serve(connection, site())).unwrap();
         pending::<()>().await;

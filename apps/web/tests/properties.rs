@@ -1,11 +1,11 @@
-//! The fuzz targets' entry points under random input that proptest makes: every run of the tests has them.
+//! The entry points of the fuzz targets with random input from proptest, in every test run.
 
 #[path = "../../../fuzz/src/web.rs"]
 mod entries;
 
 use proptest::prelude::*;
 
-/// Pieces of requests, so that random bytes get further than the first of them.
+/// Pieces of requests, so that random input gets beyond the first checks.
 fn words() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
         Just(b"GET ".to_vec()),

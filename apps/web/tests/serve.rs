@@ -1,4 +1,4 @@
-//! The server in a hosted cell, and clients that nobody here wrote: `ureq`, and Linux's sockets for what no client sends.
+//! The server in a hosted cell, with independent clients: `ureq`, and plain sockets for input that no client sends.
 
 mod common;
 
@@ -17,11 +17,11 @@ use std::time::Duration;
 
 const PORT: u16 = 80;
 
-/// Runs the server on two cores, published at a port of the host, until `client` has come to its end on a thread.
+/// Runs the server on two cores, published at a port of the host, until `client` has finished on a thread.
 fn with_server(client: impl FnOnce(SocketAddr) + Send + 'static) {
     let host = SocketAddrV4::new(Ipv4Addr::LOCALHOST, ports::free());
     let forward = Forward { transport: Transport::Tcp, host, cell_port: PORT };
-    let (port, address) = isola_gateway::start(&[forward]).expect("the port is free");
+    let (port, address) = isola_gateway::start(&[forward]).expect("the port is in use");
     let settings = Settings { cores: 2, address: Some(address), ..Settings::default() };
     let client = std::sync::Mutex::new(Some(client));
     let codes = isola_hosted::run(settings, vec![port], |_| {
@@ -39,9 +39,9 @@ fn with_server(client: impl FnOnce(SocketAddr) + Send + 'static) {
     assert_eq!(codes[0], 0, "the client panicked, or the cell took too long");
 }
 
-/// Serves until the client has come to its end; returns whether that was without a panic.
+/// Serves until the client has finished; returns whether it finished without a panic.
 ///
-/// A panic here would end one core and leave the test waiting for the other.
+/// A panic here would end only one core, and the test would wait for the other.
 async fn serve(host: SocketAddrV4, client: impl FnOnce(SocketAddr) + Send + 'static) -> bool {
     let _listening = listen_with(PORT, 64, |connection| isola_web::serve(connection, site())).unwrap();
     let client = thread::spawn(move || client(host.into()));
@@ -51,7 +51,7 @@ async fn serve(host: SocketAddrV4, client: impl FnOnce(SocketAddr) + Send + 'sta
     client.join().is_ok()
 }
 
-/// All that comes for these bytes, until the server closes.
+/// Sends these bytes, and returns all data until the server closes the connection.
 fn talk(host: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(host).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -62,7 +62,7 @@ fn talk(host: SocketAddr, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_client_of_the_ecosystem_gets_what_it_asks_for() {
+fn ureq_gets_its_responses() {
     with_server(|host| {
         let agent = ureq::Agent::new_with_config(
             ureq::Agent::config_builder().http_status_as_error(false).max_redirects(3).build(),
@@ -89,7 +89,7 @@ fn a_client_of_the_ecosystem_gets_what_it_asks_for() {
 }
 
 #[test]
-fn clients_at_once_are_each_served_over_connections_that_stay() {
+fn concurrent_clients_are_served_over_persistent_connections() {
     with_server(|host| {
         let clients: Vec<_> = (0..16)
             .map(|_| {
@@ -115,7 +115,7 @@ fn clients_at_once_are_each_served_over_connections_that_stay() {
 }
 
 #[test]
-fn what_is_no_request_is_answered_and_the_others_go_on() {
+fn malformed_requests_are_answered_and_do_not_affect_others() {
     with_server(|host| {
         let mut stayer = TcpStream::connect(host).unwrap();
         for (bytes, status) in [
@@ -127,11 +127,11 @@ fn what_is_no_request_is_answered_and_the_others_go_on() {
         ] {
             assert_eq!(responses(&talk(host, bytes), &["GET"])[0].status, status, "{bytes:?}");
         }
-        // A body that nobody reads takes the response from no one.
+        // A body that the server does not read must not prevent the response.
         let mut upload = b"PUT /f HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n".to_vec();
         upload.resize(upload.len() + 1_000_000, b'x');
         assert_eq!(responses(&talk(host, &upload), &["PUT"])[0].status, 405);
-        // Who leaves in the middle, and who ends its direction, leave the server as it was.
+        // Aborted and half-closed connections must not affect others.
         TcpStream::connect(host).unwrap().write_all(b"GET / HT").unwrap();
         let mut half = TcpStream::connect(host).unwrap();
         half.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();

@@ -1,4 +1,4 @@
-//! What a client gets for what it asks, without a network.
+//! Responses to requests, without a network.
 
 mod common;
 
@@ -27,10 +27,10 @@ fn files_come_with_their_lengths_and_types() {
     assert!(get("/large.bin", "").body == large());
 }
 
-#[proves("RFC 9110 6.6.1", "an origin server with a clock says when a response was made.")]
-#[proves("RFC 9110 8.8.2", "it says when a file was changed last, where it knows.")]
+#[proves("RFC 9110 6.6.1", "an origin server with a clock sends the date of the response.")]
+#[proves("RFC 9110 8.8.2", "it sends the date of a file's last change if that is known.")]
 #[test]
-fn a_response_says_when_it_was_made_and_when_its_file_was_changed() {
+fn a_response_has_its_date_and_the_date_of_its_file() {
     let response = get("/", "");
     assert_eq!(response.field("Date"), Some("Sun, 06 Nov 1994 08:49:37 GMT"));
     assert_eq!(response.field("Last-Modified"), Some(CHANGED_TEXT));
@@ -45,12 +45,12 @@ fn a_response_says_when_it_was_made_and_when_its_file_was_changed() {
 
 #[proves("RFC 9110 9.3.2", "the response to HEAD is that to GET without its body.")]
 #[test]
-fn a_head_says_what_a_get_would() {
+fn a_head_has_the_fields_of_a_get() {
     for path in ["/", "/large.bin", "/none", "/sub"] {
         let (head, get) = (request("HEAD", path, ""), get(path, ""));
         assert_eq!((head.status, &head.fields, head.body.len()), (get.status, &get.fields, 0), "{path}");
     }
-    // RFC 9110 14.2: a range means nothing then.
+    // RFC 9110 14.2: a range does not apply to HEAD.
     assert_eq!(request("HEAD", "/letters.txt", "Range: bytes=0-1\r\n").status, 200);
 }
 
@@ -77,15 +77,15 @@ fn no_path_leads_out_of_the_site() {
 }
 
 #[test]
-fn a_directory_without_its_slash_leads_to_itself() {
+fn a_directory_without_its_slash_is_redirected() {
     let response = get("/sub", "");
     assert_eq!((response.status, response.field("Location")), (301, Some("/sub/")));
 }
 
-#[proves("RFC 9110 15.3.7", "a part comes with its place and the length of the whole.")]
-#[proves("RFC 9110 14.4", "of a range that is not there, the length of the whole is said.")]
+#[proves("RFC 9110 15.3.7", "a partial response has its position and the length of the whole.")]
+#[proves("RFC 9110 14.4", "the response to an unsatisfiable range has the length of the whole.")]
 #[test]
-fn a_part_of_a_file_comes_with_its_place() {
+fn a_partial_response_has_its_position() {
     let part = |range: &str| get("/letters.txt", &format!("Range: {range}\r\n"));
     let response = part("bytes=2-4");
     assert_eq!((response.status, response.body.as_slice()), (206, &b"cde"[..]));
@@ -101,11 +101,11 @@ fn a_part_of_a_file_comes_with_its_place() {
     assert_eq!(last.body, [large()[LARGE - 1]]);
 }
 
-#[proves("RFC 9110 13.1.2", "who has the file already gets 304 and no body, by the weak comparison of tags.")]
-#[proves("RFC 9110 13.1.3", "the same by date, unless there is a tag.")]
-#[proves("RFC 9110 15.4.5", "the response has the fields by which the client finds its copy.")]
+#[proves("RFC 9110 13.1.2", "a client with a matching tag gets 304 and no body, by weak comparison.")]
+#[proves("RFC 9110 13.1.3", "a client with a current date gets 304, unless the request has a tag.")]
+#[proves("RFC 9110 15.4.5", "the response has the fields that identify the client's copy.")]
 #[test]
-fn who_has_a_file_is_told_so() {
+fn a_client_with_a_current_copy_gets_304() {
     let tag = get("/", "").field("ETag").unwrap().to_owned();
     let other = get("/sub/", "").field("ETag").unwrap().to_owned();
     assert_ne!(tag, other);
@@ -137,9 +137,9 @@ fn who_has_a_file_is_told_so() {
     "RFC 9110 13.1.1",
     "a request whose If-Match does not hold is answered by 412; weak tags never match."
 )]
-#[proves("RFC 9110 13.1.4", "so is one whose If-Unmodified-Since does not.")]
+#[proves("RFC 9110 13.1.4", "a request whose If-Unmodified-Since does not hold is answered by 412.")]
 #[test]
-fn what_a_client_relies_on_is_looked_at() {
+fn preconditions_are_checked() {
     let tag = get("/", "").field("ETag").unwrap().to_owned();
     for (fields, status) in [
         (format!("If-Match: {tag}\r\n"), 200),
@@ -155,10 +155,10 @@ fn what_a_client_relies_on_is_looked_at() {
 
 #[proves(
     "RFC 9110 13.1.5",
-    "a range is given to who has the rest of the same file; the others get all of it."
+    "a range applies if the client's part is of the same file; otherwise the response is the whole file."
 )]
 #[test]
-fn a_range_is_given_to_who_has_the_rest() {
+fn a_range_applies_only_to_the_same_file() {
     let tag = get("/letters.txt", "").field("ETag").unwrap().to_owned();
     for (validator, status) in [
         (tag.clone(), 206),
@@ -173,9 +173,9 @@ fn a_range_is_given_to_who_has_the_rest() {
     }
 }
 
-#[proves("RFC 9112 9.3.2", "requests that come one behind the other are answered in their order.")]
+#[proves("RFC 9112 9.3.2", "pipelined requests are answered in order.")]
 #[test]
-fn requests_are_answered_in_their_order_however_they_are_cut() {
+fn requests_are_answered_in_order_however_they_are_split() {
     let text = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n\r\nHEAD /large.bin HTTP/1.1\r\nHost: x\r\n\r\n\
                  GET /none HTTP/1.1\r\nHost: x\r\n\r\nGET /large.bin HTTP/1.1\r\nHost: x\r\n\r\n\
                  GET /empty HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET /empty HTTP/1.0\r\n\r\n";
@@ -194,9 +194,9 @@ fn requests_are_answered_in_their_order_however_they_are_cut() {
     }
 }
 
-#[proves("RFC 9112 9.6", "what comes behind a request that ends the connection is not answered.")]
+#[proves("RFC 9112 9.6", "requests after one that ends the connection are not answered.")]
 #[test]
-fn nothing_is_answered_behind_the_last_response() {
+fn nothing_is_answered_after_the_last_response() {
     let mut session = Session::new();
     let text = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n";
     assert_eq!(responses(&exchange(&mut session, &[text]), &["GET"]).len(), 1);
@@ -204,9 +204,9 @@ fn nothing_is_answered_behind_the_last_response() {
     assert_eq!(exchange(&mut session, &[b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"]), b"");
 }
 
-#[proves("RFC 9110 15.5.6", "a 405 says which methods are allowed.")]
+#[proves("RFC 9110 15.5.6", "a 405 lists the allowed methods.")]
 #[test]
-fn a_method_that_is_not_served_is_refused_and_the_connection_goes_on() {
+fn an_unsupported_method_is_rejected_and_the_connection_persists() {
     let mut session = Session::new();
     let text = b"DELETE / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n";
     let all = responses(&exchange(&mut session, &[text]), &["DELETE", "GET"]);
@@ -214,7 +214,7 @@ fn a_method_that_is_not_served_is_refused_and_the_connection_goes_on() {
 }
 
 #[test]
-fn a_body_is_not_taken_for_a_request() {
+fn a_body_is_not_parsed_as_a_request() {
     let text = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 27\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n";
     let mut session = Session::new();
     let all = responses(&exchange(&mut session, &[text]), &["POST"]);
@@ -222,7 +222,7 @@ fn a_body_is_not_taken_for_a_request() {
 }
 
 #[test]
-fn a_client_that_sends_without_end_is_held_to_the_limit() {
+fn an_endless_head_is_limited() {
     let mut session = Session::new();
     let mut sent = 0;
     let mut answer = exchange(&mut session, &[b"GET / HTTP/1.1\r\nHost: x\r\n"]);
@@ -235,9 +235,9 @@ fn a_client_that_sends_without_end_is_held_to_the_limit() {
     assert!(session.has_ended());
 }
 
-#[proves("RFC 9110 15.5.9", "a server that does not wait any longer says so, and closes the connection.")]
+#[proves("RFC 9110 15.5.9", "a server that times out answers by 408 and closes the connection.")]
 #[test]
-fn who_is_too_slow_with_a_request_is_told_and_who_says_nothing_is_not() {
+fn a_timeout_is_answered_only_within_a_request() {
     let prefaces = Prefaces::new(NOW);
     let mut session = Session::new();
     assert!(!session.is_within_request());
@@ -253,7 +253,7 @@ fn who_is_too_slow_with_a_request_is_told_and_who_says_nothing_is_not() {
 }
 
 #[test]
-fn who_asks_and_does_not_read_is_not_answered_without_end() {
+fn output_for_a_client_that_does_not_read_is_limited() {
     let prefaces = Prefaces::new(NOW);
     let mut session = Session::new();
     let requests = "GET /large.bin HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
@@ -262,13 +262,13 @@ fn who_asks_and_does_not_read_is_not_answered_without_end() {
     while !session.serve(site(), &prefaces) {
         count += 1;
         let output = session.take_output(usize::MAX);
-        assert!(output.len() < LARGE + 1_000, "one response at a time");
+        assert!(output.len() < LARGE + 1_000, "more than one response at a time");
     }
     assert!(count >= 99);
 }
 
 #[test]
-fn a_response_takes_no_memory_of_its_own() {
+fn a_response_allocates_no_memory() {
     let prefaces = Prefaces::new(NOW);
     let mut session = Session::new();
     let request = IoBuf::from_static(b"GET /letters.txt HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n");
@@ -287,7 +287,7 @@ fn a_response_takes_no_memory_of_its_own() {
 }
 
 #[test]
-fn what_is_sent_is_the_site_s_own_memory() {
+fn responses_are_views_of_the_site_s_memory() {
     let prefaces = Prefaces::new(NOW);
     let views = || {
         let mut session = Session::new();

@@ -1,4 +1,4 @@
-//! A pcapng file. What is handed out are whole blocks: so a file is whole whenever the writing ends.
+//! A pcapng file, written block by block: the file is valid whenever the writing ends.
 
 use super::Captured;
 use isola_abi::query::Direction;
@@ -12,16 +12,16 @@ use std::borrow::Cow;
 use std::io;
 use std::time::Duration;
 
-/// Makes the bytes of a pcapng file.
+/// Generates the bytes of a pcapng file.
 pub struct CaptureFile {
     writer: PcapNgWriter<Vec<u8>>,
 }
 
 impl CaptureFile {
-    /// The beginning of a file of what the cell `name` has captured, of each frame at most `snap_len` bytes.
+    /// Starts a file for a capture of the cell `name`, with at most `snap_len` bytes of each frame.
     ///
     /// # Errors
-    /// Where the name does not fit.
+    /// An error if the name is too long.
     pub fn begin(name: &str, snap_len: u32) -> io::Result<Self> {
         let mut writer = PcapNgWriter::new(Vec::new()).map_err(io::Error::other)?;
         let options = vec![
@@ -34,12 +34,12 @@ impl CaptureFile {
         Ok(Self { writer })
     }
 
-    /// Adds a frame, before which so many were left out.
+    /// Adds a frame, with the number of frames lost before it.
     ///
     /// # Errors
-    /// Where its time of day cannot be written.
+    /// An error if its time of day cannot be encoded.
     pub fn add(&mut self, frame: &Captured, left_out: u64) -> io::Result<()> {
-        // The lowest two bits of the flags say the direction.
+        // The lowest two bits of the flags are the direction.
         let flags = match frame.head.direction {
             Direction::In => 1,
             Direction::Out => 2,
@@ -58,7 +58,7 @@ impl CaptureFile {
         self.writer.write_pcapng_block(block).map(drop).map_err(io::Error::other)
     }
 
-    /// The bytes that were made since the last time.
+    /// Returns the bytes generated since the last call.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(self.writer.get_mut())
     }
@@ -71,7 +71,7 @@ mod tests {
     use pcap_file::pcapng::{Block, PcapNgReader};
 
     #[test]
-    fn a_file_reads_back_with_times_directions_and_what_was_left_out() {
+    fn a_file_has_times_directions_and_drop_counts() {
         let frame = |unix_ns, direction, len_bytes| Captured {
             head: FrameHead { unix_ns, direction, len_bytes, sum: None },
             bytes: vec![7; 61],

@@ -1,11 +1,11 @@
-//! A line a frame, for people.
+//! A one-line description of a frame.
 
 use super::Captured;
 use etherparse::{ArpOperation, LaxNetSlice, LaxSlicedPacket, TransportSlice};
 use isola_abi::query::Direction;
 use std::net::{IpAddr, SocketAddr};
 
-/// What a frame says, after its time of day: its way, its ends, and what its headers say.
+/// Describes a frame: its direction, its addresses, and its headers.
 pub fn line(frame: &Captured) -> String {
     let way = match frame.head.direction {
         Direction::In => "in ",
@@ -16,7 +16,7 @@ pub fn line(frame: &Captured) -> String {
 
 fn contents(bytes: &[u8]) -> String {
     let Ok(packet) = LaxSlicedPacket::from_ethernet(bytes) else { return "no Ethernet frame".to_owned() };
-    // What the packet says of its length: a frame may be padded, or cut.
+    // The length according to the IP header, as a frame may be padded or truncated.
     let (source, destination, payload_len): (IpAddr, IpAddr, usize) = match &packet.net {
         Some(LaxNetSlice::Ipv4(ip)) => {
             let header = ip.header();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_says_its_ends_and_numbers_also_where_it_is_cut() {
+    fn a_truncated_segment_has_the_same_description() {
         let mut bytes = Vec::new();
         let builder = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
         builder.tcp(80, 4000, 7, 1000).psh().ack(9).write(&mut bytes, b"hello").unwrap();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_comes_makes_a_line() {
+    fn every_frame_has_a_description() {
         let mut bytes = Vec::new();
         let builder = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv6([1; 16], [2; 16], 64);
         builder.udp(53, 4000).write(&mut bytes, b"hello").unwrap();

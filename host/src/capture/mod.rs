@@ -1,13 +1,13 @@
-//! Frames that a cell has captured: made whole, and written down.
+//! Captured frames: completion of checksums, files, and one-line descriptions.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | this | a frame, as the cell tells of it |
+//! | this | a captured frame, as the cell reports it |
 //! | [`sums`] | checksums that the cell left to its device |
 //! | [`file`](mod@file) | a pcapng file, for tcpdump and Wireshark |
-//! | [`line`](mod@line) | a line a frame, for people |
+//! | [`line`](mod@line) | a one-line description of a frame |
 //!
-//! All of it comes from the cell, and may be anything.
+//! All data comes from the cell and is untrusted.
 
 pub mod file;
 pub mod line;
@@ -18,14 +18,14 @@ use isola_abi::query::{FrameHead, RecordError};
 /// A captured frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
-    /// When, which way, and how long it was.
+    /// The time, direction and length.
     pub head: FrameHead,
-    /// What was captured of it, with the checksum that the device was to fill in where all of it is there.
+    /// The captured bytes. If the whole frame was captured, they include the checksum that the device was to fill in.
     pub bytes: Vec<u8>,
 }
 
 impl Captured {
-    /// The frame of a record.
+    /// Decodes the frame of a record.
     ///
     /// # Errors
     /// [`RecordError::Malformed`].

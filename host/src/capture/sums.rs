@@ -1,12 +1,13 @@
-//! Checksums that the cell left to its device: they are captured before the device has filled them in.
+//! Checksums that the cell left to its device: the capture precedes the device, so they are incomplete.
 
 use isola_abi::query::PartialSum;
 
-/// Where UDP's checksum stands in its header. There 0 says that there is none.
+/// The offset of the checksum in the UDP header. A UDP checksum of 0 means none.
 const UDP_OFFSET: u16 = 6;
 
-/// Fills in a checksum, as the device does: the sum of the bytes from `start` on, with that of the pseudo-header, which
-/// stands in its place. A frame that the device cuts is summed as one segment. A place outside of the frame is left alone.
+/// Completes a checksum as the device does: sums the bytes from `start` on, including the sum of the pseudo-header that
+/// the checksum field contains. A frame that the device would segment counts as one segment. A field outside of the
+/// frame remains unchanged.
 pub fn complete(frame: &mut [u8], sum: PartialSum) {
     let at = usize::from(sum.start) + usize::from(sum.offset);
     let Some(summed) = frame.get(usize::from(sum.start)..) else { return };
@@ -30,7 +31,7 @@ mod tests {
     use super::*;
     use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 
-    /// A TCP segment whose checksum is the pseudo-header's sum alone.
+    /// Returns a TCP segment whose checksum field has the pseudo-header's sum only, and the complete segment.
     fn partial(payload: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let mut whole = Vec::new();
         let builder = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
@@ -43,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_left_to_the_device_is_filled_in_as_the_device_would() {
+    fn an_offloaded_checksum_is_completed() {
         for payload in [&b""[..], b"odd", b"even", &[0xff; 1460]] {
             let (mut frame, whole) = partial(payload);
             complete(&mut frame, PartialSum { start: 34, offset: 16, segment_len: None });
@@ -54,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_outside_of_the_frame_is_left_alone() {
+    fn a_checksum_field_outside_of_the_frame_changes_nothing() {
         let (frame, _) = partial(b"x");
         for (start, offset) in [(u16::MAX, u16::MAX), (frame.len() as u16, 0), (34, 1000), (34, 20)] {
             let mut same = frame.clone();

@@ -1,11 +1,11 @@
-//! What takes several steps with a cell: running it with its ports, stopping it, removing it.
+//! Operations on a cell that take several steps: run it with its ports, stop it, remove it.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | this | running, starting, stopping and removing |
-//! | [`ports`] | which ports of the host lead to a cell |
+//! | this | run, start, stop and remove |
+//! | [`ports`] | the host's ports that forward to a cell |
 //!
-//! A step that fails takes the steps before it back, so that a command leaves all it wanted, or nothing.
+//! A failed step undoes the steps before it, so a command takes effect completely or not at all.
 
 pub mod ports;
 
@@ -31,57 +31,57 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// How often a cell is looked at while something is waited for.
+/// The polling interval for a cell's state.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long a cell may take to get an address by DHCP, where ports wait for it.
+/// How long a cell with ports to publish may take to get an address by DHCP.
 const ADDRESS_LIMIT: Duration = Duration::from_secs(15);
 
-/// How long the answer to a request to stop is waited for before others get their turn.
+/// How long a command waits for the answer to a stop request before it lets other commands have their turn.
 const STOP_TURN: Duration = Duration::from_millis(100);
 
 /// A cell to run.
 #[derive(Debug)]
 pub struct NewCell {
-    /// Its image.
+    /// The image.
     pub image: CellImage,
-    /// What that must be.
+    /// The digest or signature that the image must have.
     pub requirement: Requirement,
-    /// Its name; made up where there is none.
+    /// The name; generated if there is none.
     pub name: Option<String>,
-    /// How many cores.
+    /// The number of cores.
     pub cores: u32,
-    /// Which.
+    /// The placement of the cores.
     pub placement: CorePlacement,
-    /// How much memory.
+    /// The amount of memory.
     pub memory: ByteSize,
-    /// How much it may have when it asks for more.
+    /// The most memory that the cell can grow to by memory requests.
     pub memory_max: Option<ByteSize>,
     /// Arguments for the application.
     pub arguments: Vec<String>,
-    /// Its network.
+    /// The requested network.
     pub network: NetworkRequest,
-    /// Whether it is started again when it has ended.
+    /// The restart policy.
     pub restart: RestartPolicy,
-    /// When it counts as hung, in ms; 0: never.
+    /// The time without progress after which the cell counts as hung, in ms; 0: never.
     pub watchdog_ms: u32,
-    /// How it lends and borrows cores.
+    /// The rules by which the cell lends and borrows cores.
     pub lending: LendingSpec,
-    /// Whose the memory is that its code is in.
+    /// Whether the cell shares the image's text or gets a copy.
     pub text: Text,
     /// Ports to publish.
     pub publish: Vec<PublishSpec>,
-    /// What becomes of it when it has ended.
+    /// Whether the cell is removed after its end.
     pub afterwards: Afterwards,
 }
 
-/// Why something with a cell did not work.
+/// The reasons why an operation on a cell failed.
 #[derive(Debug, Error)]
 pub enum CellError {
-    /// The machine cannot be worked on.
+    /// The machine is not available.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// The supervisor did not answer, or refused.
+    /// The supervisor did not answer, or rejected the request.
     #[error(transparent)]
     Client(#[from] ClientError),
     /// No cell has that name.
@@ -91,7 +91,7 @@ pub enum CellError {
         name: String,
         /// The machine.
         machine: String,
-        /// A cell whose name is near.
+        /// A cell with a similar name.
         meant: Option<String>,
     },
     /// The cell runs.
@@ -100,13 +100,13 @@ pub enum CellError {
     /// A port was not published.
     #[error(transparent)]
     Publish(#[from] PublishError),
-    /// The network has no forwarding.
+    /// A TAP network has no port forwarding.
     #[error("ports cannot be published on a TAP network: cells are reached at their own addresses there")]
     NotOnTap,
     /// The cell has no network.
     #[error("cell {0:?} has no network: ports cannot be published for it")]
     NoNetwork(String),
-    /// The cell's address may change while nobody is there to see it.
+    /// The cell's address may change at a restart, when no command runs to follow it.
     #[error(
         "ports of cell {0:?} cannot be published: each time it is started again it may get another address by \
          DHCP; give it an address that stays (--network auto), or no restart policy"
@@ -129,7 +129,7 @@ pub enum CellError {
         /// The port.
         port: String,
     },
-    /// There is no address for the cell.
+    /// No address is available for the cell.
     #[error(transparent)]
     Network(#[from] NetworkError),
     /// The copy of the cell's image is gone.
@@ -140,31 +140,31 @@ pub enum CellError {
         /// The cell.
         name: String,
     },
-    /// The copy of the cell's image cannot be used.
+    /// The copy of the cell's image has changed.
     #[error(
         "the image that cell {name:?} was made from was changed where it is kept, so it cannot be started again: {error}; remove it with `isola rm {name}`, and run the image anew"
     )]
     ImageSpoiled {
         /// The cell.
         name: String,
-        /// What is wrong with it.
+        /// The difference or read error.
         error: String,
     },
     /// A file cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
-    /// QEMU cannot be asked.
+    /// QEMU did not answer.
     #[error(transparent)]
     Qmp(#[from] QmpError),
-    /// The machine's switch cannot be asked.
+    /// The machine's switch did not answer.
     #[error(transparent)]
     Switch(#[from] SwitchError),
 }
 
-/// The cell `name`.
+/// Returns the cell `name`.
 ///
 /// # Errors
-/// [`CellError::NoSuchCell`] with the name that may be meant, or [`CellError::Client`].
+/// [`CellError::NoSuchCell`] with a similar name if there is one, or [`CellError::Client`].
 pub fn look_up(held: &Held, client: &mut Client, name: &str) -> Result<CellInfo, CellError> {
     match client.inspect(name) {
         Err(ClientError::Refused(ManagementError::NoSuchCell(_))) => {
@@ -180,10 +180,10 @@ pub fn look_up(held: &Held, client: &mut Client, name: &str) -> Result<CellInfo,
     }
 }
 
-/// Creates and starts a cell; `progress` is told how much of the image is sent, and can break off.
+/// Creates and starts a cell. `progress` receives the number of image bytes sent, and can cancel the upload.
 ///
 /// # Errors
-/// [`CellError`]; there is no such cell then.
+/// [`CellError`]; the cell does not exist then.
 pub fn run(
     root: &StateRoot,
     held: &Held,
@@ -213,7 +213,7 @@ pub fn run(
         text: new.text,
     };
     spec.validate().map_err(ClientError::from)?;
-    // What is known to fail is not worth sending an image for.
+    // Rejects a cell that cannot start before the upload of its image.
     if taken(&name) {
         return Err(ClientError::from(ManagementError::NameTaken(name)).into());
     }
@@ -229,15 +229,14 @@ pub fn run(
     };
     let started = finish(client);
     if started.is_err() {
-        // The first error is the one to be told.
+        // The command reports the first error only.
         let _ = force_stop(client, &name).and_then(|()| remove(held, client, &cell));
     }
     started
 }
 
-/// Starts a cell that has ended, and publishes its ports again. Where the machine does not have its image any
-/// more, that is sent once more, from the copy that was kept of it; `progress` is told how much there is and how
-/// much is sent, and can break off.
+/// Starts a cell that has ended, and publishes its ports again. If the supervisor's store has evicted the image,
+/// uploads the host's copy; `progress` receives the bytes sent and the total, and can cancel the upload.
 ///
 /// # Errors
 /// [`CellError`].
@@ -252,12 +251,12 @@ pub fn start(
     if is_running(&cell) {
         return Ok(cell);
     }
-    // What a crash left published is published anew, as the cell's address may be another one now.
+    // The cell's address may have changed since; ports that a crash left published must be published again.
     unpublish_all(held, &cell)?;
     if has_ended(&cell) {
         let record = held.cells().load(name, cell.id);
         let publish = record.map(|record| record.publish).unwrap_or_default();
-        // What is known to fail is not worth sending an image for.
+        // Rejects a cell that cannot start before the upload of its image.
         check_ports(root, held, &cell.spec, &publish)?;
         if client.images()?.iter().all(|kept| kept.digest != cell.spec.image) {
             let image = kept_image(held, &cell)?;
@@ -269,7 +268,7 @@ pub fn start(
     start_created(root, held, client, &cell)
 }
 
-/// The copy that was kept of a cell's image when the cell was made.
+/// Returns the copy of a cell's image that the host saved when the cell was created.
 fn kept_image(held: &Held, cell: &CellInfo) -> Result<CellImage, CellError> {
     let name = &cell.spec.name;
     let own = held.cells().load(name, cell.id).map(|_| held.cells().image(name)).filter(|path| path.exists());
@@ -289,8 +288,8 @@ fn start_created(
     cell: &CellInfo,
 ) -> Result<CellInfo, CellError> {
     let name = &cell.spec.name;
-    // The cell may have got the device of one that has ended since this command looked, and with the device that
-    // one's address: its ports must not lead here.
+    // Since this command listed the cells, the cell may have got the device of an ended one, and with the device its
+    // address: that cell's published ports must not forward here.
     unpublish_ended(held, &client.list()?)?;
     let publish = held.cells().load(name, cell.id).map(|record| record.publish).unwrap_or_default();
     let early = matches!(cell.spec.network, NetworkSpec::Static(_));
@@ -320,9 +319,10 @@ fn wait_for_address(client: &mut Client, name: &str) -> Result<CellInfo, CellErr
     }
 }
 
-/// Asks a cell to stop within `timeout_ms`, and waits for it, giving other commands their turn.
+/// Sends a stop request with the deadline `timeout_ms` and waits for the cell's end. Releases the machine's lock
+/// between polls, so that other commands can run.
 ///
-/// A cell that does not run is not asked. Its ports are not published any more then.
+/// Sends no request to a cell that does not run. Unpublishes the cell's ports.
 ///
 /// # Errors
 /// [`CellError`].
@@ -343,7 +343,7 @@ pub fn stop(
     {
         match client.stop(name, timeout_ms, STOP_TURN) {
             Ok(stopped) => cell = stopped.unwrap_or(cell),
-            // It has just ended by itself.
+            // The cell has just ended by itself.
             Err(ClientError::Refused(ManagementError::WrongState { .. })) => {
                 cell = look_up(held, client, name)?
             }
@@ -376,7 +376,7 @@ fn force_stop(client: &mut Client, name: &str) -> Result<(), CellError> {
     Ok(())
 }
 
-/// Removes a cell that does not run: its ports and all that is known of it are gone.
+/// Removes a cell that does not run, with its ports and records.
 ///
 /// # Errors
 /// [`CellError`].
@@ -390,8 +390,8 @@ pub fn remove(held: &Held, client: &mut Client, cell: &CellInfo) -> Result<(), C
     Ok(())
 }
 
-/// Removes the cells that were to be removed when they have ended, and ends what is still published of the
-/// others that have; returns the names of those that were removed.
+/// Removes the ended cells that were to be removed at their end, and unpublishes the ports of other ended cells.
+/// Returns the names of the removed cells.
 ///
 /// # Errors
 /// [`CellError`].
@@ -409,19 +409,19 @@ pub fn sweep(held: &Held, client: &mut Client, cells: &[CellInfo]) -> Result<Vec
     Ok(swept)
 }
 
-/// Ends what is published of cells that have ended: their addresses can be others' any time. One that is going to be
-/// started again keeps its address, and so its ports.
+/// Unpublishes the ports of ended cells, as other cells can get their addresses at any time. A cell that awaits its
+/// restart keeps its address and its ports.
 fn unpublish_ended(held: &Held, cells: &[CellInfo]) -> Result<(), CellError> {
     let over = |cell: &&CellInfo| has_ended(cell) && !waits_for_restart(cell);
     cells.iter().filter(over).try_for_each(|cell| unpublish_all(held, cell))
 }
 
-/// Whether a cell has ended, and is going to be started again by itself.
+/// Returns whether a cell has ended and awaits its automatic restart.
 pub fn waits_for_restart(cell: &CellInfo) -> bool {
     cell.restarts.next_unix_ns.is_some()
 }
 
-/// Whether a cell has run and does not any more.
+/// Returns whether a cell has run and ended.
 pub fn has_ended(cell: &CellInfo) -> bool {
     cell.state.has_ended()
 }

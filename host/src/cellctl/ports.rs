@@ -1,7 +1,7 @@
-//! The ports of cells: published when a cell starts, and while it runs.
+//! Published ports of cells.
 //!
-//! What is to be published is written down before QEMU is told, so that a command that is killed leaves no port that
-//! nobody knows: to end one that QEMU has never heard of does no harm.
+//! A command saves each publication in the cell's record before it sends the rule to QEMU. If the command is killed in
+//! between, no port remains open without a record; QEMU ignores the removal of a rule that it does not have.
 
 use super::{CellError, look_up, wait_for_address};
 use crate::client::Client;
@@ -14,10 +14,10 @@ use crate::publish::{Publication, PublishError, PublishSpec};
 use isola_abi::management::{CellInfo, CellSpec, NetworkSpec, RestartPolicy};
 use std::net::Ipv4Addr;
 
-/// Publishes further ports of a cell, for now and for whenever it is started again.
+/// Publishes further ports of a cell, now and at each later start.
 ///
 /// # Errors
-/// [`CellError`]; what was published before the error stays.
+/// [`CellError`]; ports that were published before the error remain published.
 pub fn publish(
     root: &StateRoot,
     held: &Held,
@@ -43,7 +43,7 @@ pub fn publish(
 /// Ends publications of a cell.
 ///
 /// # Errors
-/// [`CellError::NotPublished`] where one of them is none.
+/// [`CellError::NotPublished`] if one of the ports is not published.
 pub fn unpublish(
     held: &Held,
     client: &mut Client,
@@ -86,7 +86,7 @@ fn record_of(store: &CellStore, cell: &CellInfo) -> CellRecord {
     })
 }
 
-/// Makes sure that the ports can be published, as far as that can be known before.
+/// Checks whether the ports can be published, as far as that can be determined in advance.
 pub(super) fn check_ports(
     root: &StateRoot,
     held: &Held,
@@ -112,7 +112,7 @@ pub(super) fn check_ports(
     Ok(())
 }
 
-/// Makes sure that a host port is free; says who has it where it is one of the user's own cells.
+/// Checks that a host port is free. If another cell of the user occupies it, the error names that cell.
 fn check_port(root: &StateRoot, spec: &PublishSpec) -> Result<(), PublishError> {
     let Err(error) = spec.free_host_port() else { return Ok(()) };
     for dir in root.machines().into_iter().filter(is_up) {
@@ -126,7 +126,7 @@ fn check_port(root: &StateRoot, spec: &PublishSpec) -> Result<(), PublishError> 
     Err(error)
 }
 
-/// Publishes those of `specs` that are not; takes back what it published where one fails.
+/// Publishes those of `specs` that are not published yet. If one fails, unpublishes the others.
 pub(super) fn publish_ports(
     root: &StateRoot,
     held: &Held,

@@ -1,4 +1,4 @@
-//! `isola borrow`: a core for a while.
+//! `isola borrow`: borrows a core for the time of a lease.
 
 use super::{Context, Failure, complete};
 use crate::cellctl::look_up;
@@ -12,13 +12,13 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Borrows a core for a running cell, and has it given back when the lease is over
+/// Borrows a core for a running cell until the lease ends
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A cell borrows a core that nobody has, or one of a cell of lower priority that lends: `isola run --priority` and `--lend`. \
-One that has lent cores gets one of them back. The core goes back to its lender when the lease is over, when it is given \
-back, when the lender borrows in its turn, or when the borrower ends. See `isola inspect` for what is borrowed, and \
-`isola events` for what became of it.
+A cell borrows a free core, or one of a cell of lower priority that lends: `isola run --priority` and `--lend`. \
+A cell that has lent cores gets one of them back. The core returns to its lender when the lease ends, when it is given \
+back, when the lender borrows in its turn, or when the borrower ends. `isola inspect` shows loans, and \
+`isola events` their ends.
 
 Examples:
   isola run -d --name primes --cores 3 --lend 2 primes
@@ -29,7 +29,7 @@ pub(super) struct Arguments {
     /// The cell
     #[arg(add = complete::cells())]
     cell: String,
-    /// How long it may have the core, an hour at most
+    /// The length of the lease, at most an hour
     #[arg(long, value_name = "TIME", default_value = "10s", conflicts_with = "give_back")]
     lease: Lease,
     /// Gives back the core that it has borrowed last
@@ -37,11 +37,11 @@ pub(super) struct Arguments {
     give_back: bool,
 }
 
-/// How long, in ms.
+/// The length of a lease, in ms.
 #[derive(Clone, Copy, Debug)]
 struct Lease(u32);
 
-/// A text that is no lease.
+/// The error for a text that is not a lease.
 #[derive(Debug, Error)]
 #[error("{0:?} is no lease: write a number and its unit, as in 500ms or 10s, up to an hour")]
 struct BadLease(String);
@@ -68,7 +68,7 @@ pub(super) fn borrow(context: &Context, arguments: &Arguments) -> Result<ExitCod
         match (arguments.give_back, &loan.from) {
             (true, Some(from)) => format!("core {core} goes back to {from}"),
             (true, None) => format!("core {core} is free"),
-            // It is the cell's own, and lent.
+            // The core is one that the cell had lent.
             (false, Some(from)) if *from == name => format!("core {core} comes back to {name}"),
             (false, from) => {
                 let from = from.as_deref().map(|from| format!(" of {from}")).unwrap_or_default();

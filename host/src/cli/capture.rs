@@ -1,7 +1,7 @@
-//! `isola capture`: the frames of a cell, as it receives and sends them.
+//! `isola capture`: the frames that a cell receives and sends.
 //!
-//! The cell copies frames into a ring, which is read in short turns at its machine: others get theirs in between. What the
-//! ring had no room for is counted, and told.
+//! The cell copies frames into a ring. The command reads the ring in short turns at its machine, so that other commands
+//! get theirs. Frames for which the ring had no room are counted and reported.
 
 use super::follow::INTERVAL;
 use super::interrupt::Interrupts;
@@ -27,18 +27,18 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long to wait for more frames.
+/// The pause between two turns.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How long a cell may take to begin.
+/// How long a cell may take to begin the capture.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Captures the frames that a running cell receives and sends
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Prints a line a frame, or writes a pcapng file for tcpdump and Wireshark, until ^C. A cell that captures serves on; it \
-copies each frame, and what is not read in time is left out and counted: a filter or --snaplen makes that rarer. Frames \
-that the device cuts or puts together are captured as the cell sees them: long. Checksums that the cell leaves to its \
+Prints one line per frame, or writes a pcapng file for tcpdump and Wireshark, until ^C. The cell continues to serve; it \
+copies each frame, and drops and counts copies that are not read in time: a filter or --snaplen makes that rarer. Frames \
+that the device segments or coalesces are captured as the cell sees them: long. Checksums that the cell leaves to its \
 device are filled in. With a filter, only frames of TCP and UDP are captured, and ICMP errors about them.
 
 Examples:
@@ -52,13 +52,13 @@ pub(super) struct Arguments {
     /// Writes a pcapng file; `-` is the standard output
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Ends after so many frames
+    /// Ends after this number of frames
     #[arg(short, long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Captures at most so many bytes of each frame
+    /// Captures at most this number of bytes of each frame
     #[arg(short, long, value_name = "BYTES", default_value_t = 262_144, value_parser = clap::value_parser!(u32).range(14..))]
     snaplen: u32,
-    /// Ends after so many seconds
+    /// Ends after this number of seconds
     #[arg(short, long, value_name = "SECONDS")]
     duration: Option<u64>,
     /// Only frames with this TCP or UDP port, on either side
@@ -85,7 +85,7 @@ pub(super) fn capture(context: &Context, arguments: &Arguments) -> Result<ExitCo
     let mut text = format!("{} frames captured", human::count(session.captured));
     if session.lost > 0 {
         text.push_str(&format!(
-            ", {} left out for want of room: use --snaplen, --port or --host",
+            ", {} lost for lack of room: use --snaplen, --port or --host",
             human::count(session.lost)
         ));
     }
@@ -93,40 +93,40 @@ pub(super) fn capture(context: &Context, arguments: &Arguments) -> Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// A capture that goes on.
+/// A running capture.
 struct Session<'a> {
     context: &'a Context,
     arguments: &'a Arguments,
     place: Place,
-    /// The question's number.
+    /// The query's number.
     number: u32,
     records: Records,
     captured: u64,
-    /// Frames that were left out, and how many of them the sink knows of.
+    /// Frames that the cell lost, and the part of them that `taken` accounts for.
     lost: u64,
     told: u64,
-    /// Records that were taken and not passed on, each with how many frames were left out before it.
+    /// Records that were read and not yet passed to the sink, each with the number of frames lost before it.
     taken: Vec<(Vec<u8>, u64)>,
     standing: Standing,
 }
 
-/// Where the cell is.
+/// The location of the cell.
 #[derive(Clone, Copy)]
 enum Place {
     Hosted,
     Machine,
 }
 
-/// Whether there is more to come.
+/// Whether the capture continues after a turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
-    /// There may be, in a while.
+    /// It continues.
     GoesOn,
-    /// No.
+    /// It has ended.
     Over,
 }
 
-/// Whether there are as many frames as were asked for.
+/// Whether the capture has the requested number of frames.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Full {
     Yes,
@@ -168,7 +168,7 @@ impl<'a> Session<'a> {
         let begin = Instant::now();
         let limit = self.arguments.duration.map(Duration::from_secs);
         loop {
-            // What was taken before something went wrong is passed on as well.
+            // Frames that were read before an error are passed on as well.
             let turn = self.turn();
             let is_full = self.pass_on(sink)?;
             let turn = turn?;
@@ -177,7 +177,7 @@ impl<'a> Session<'a> {
                 return Ok(());
             }
             if interrupts.so_far() > 0 || is_late {
-                // What came until now is captured.
+                // One last turn, for the frames until now.
                 self.turn()?;
                 self.pass_on(sink)?;
                 return Ok(());
@@ -186,12 +186,12 @@ impl<'a> Session<'a> {
                 let what = format!("cell {:?} does not answer: see `isola inspect`", self.arguments.cell);
                 return Err(Failure::new(failure::REFUSED, what));
             }
-            // Others who wait for the machine look for it every few milliseconds.
+            // Other commands try the machine's lock every few milliseconds.
             sleep(PAUSE);
         }
     }
 
-    /// Gives the sink what was taken, without holding anything: it may have to wait for who reads.
+    /// Passes the frames to the sink, without the machine's lock: the sink may block on its reader.
     fn pass_on(&mut self, sink: &mut Sink) -> Result<Full, Failure> {
         for (record, left_out) in core::mem::take(&mut self.taken) {
             sink.add(&Captured::decode(&record)?, left_out)?;
@@ -205,7 +205,7 @@ impl<'a> Session<'a> {
         Ok(Full::No)
     }
 
-    /// Connects for a turn; none where the cell is gone.
+    /// Connects for a turn; returns `None` if a hosted cell has ended.
     fn connect(&self) -> Result<Option<(Option<Held>, Client)>, Failure> {
         match self.place {
             Place::Hosted => {
@@ -219,7 +219,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Takes what has come, in one turn. Others can use the machine when it is over.
+    /// Reads new frames in one turn, and then releases the machine.
     fn turn(&mut self) -> Result<Turn, Failure> {
         let name = &self.arguments.cell;
         let Some((_held, mut client)) = self.connect()? else {
@@ -241,11 +241,15 @@ impl<'a> Session<'a> {
             match (self.standing, piece.standing) {
                 (_, Standing::Replaced) => {
                     self.standing = Standing::Replaced;
-                    self.context.output.note("another capture of the cell has begun, or the cell anew");
+                    self.context
+                        .output
+                        .note("another capture of the cell has begun, or the cell has restarted");
                     return Ok(Turn::Over);
                 }
                 (Standing::Answered, Standing::Open) => {
-                    self.context.output.note("the cell has ended the capture, as nobody read it for long");
+                    self.context
+                        .output
+                        .note("the cell has ended the capture, as its ring was not read for long");
                     return Ok(Turn::Over);
                 }
                 (_, standing) => self.standing = standing,
@@ -262,25 +266,26 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Has the cell capture no more, where it still does for this command.
+    /// Ends the capture in the cell, if it still runs for this command.
     fn end(&mut self) {
         if self.standing == Standing::Replaced {
             return;
         }
         let name = &self.arguments.cell;
-        // A cell that is gone captures nothing; one that cannot be reached ends when its ring is full.
+        // An ended cell captures nothing; a cell that is out of reach ends the capture by itself when its ring is not
+        // read.
         if let Ok(Some((_held, mut client))) = self.connect()
             && let Ok(piece) = client.answers(name, Line::Frames, self.number, self.records.end())
             && piece.standing != Standing::Replaced
         {
-            // One that has not begun yet would begin for nobody.
+            // Also if the cell has not begun yet: it would begin a capture without a reader.
             self.lost = self.lost.max(piece.lost);
             let _ = client.query(name, Line::Frames, &Query::EndCapture);
         }
     }
 }
 
-/// Where frames go.
+/// The destination of frames.
 enum Sink {
     File { file: CaptureFile, to: Box<dyn Write> },
     Lines(Format),
@@ -289,15 +294,15 @@ enum Sink {
 /// A captured frame: the JSON form.
 #[derive(Serialize)]
 struct FrameView<'a> {
-    /// When.
+    /// The time.
     time: String,
     /// `in` or `out`.
     direction: &'static str,
-    /// Its length in bytes.
+    /// The length in bytes.
     bytes: u32,
-    /// Frames before it that were left out.
+    /// The number of frames lost before it.
     left_out: u64,
-    /// What its headers say.
+    /// A description of its headers.
     summary: &'a str,
 }
 

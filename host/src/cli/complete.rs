@@ -1,6 +1,6 @@
 //! `isola completion`: completion of verbs, options, and the names of machines, cells and images.
 //!
-//! Names are read from what is written down of machines: completing asks no supervisor.
+//! Names come from the machines' records: completion sends no request to a supervisor.
 
 use super::Failure;
 use crate::image::ImageStore;
@@ -11,10 +11,10 @@ use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use clap_complete::env::Shells;
 use std::process::ExitCode;
 
-/// Prints the lines by which a shell learns to complete isola's words
+/// Prints the script by which a shell completes isola's commands
 #[derive(Debug, Args)]
 #[command(after_help = "\
-To have it in every shell, add one of these lines to the shell's start file:
+To enable completion in every shell, add one of these lines to the shell's start file:
   bash   source <(isola completion bash)
   zsh    source <(isola completion zsh)
   fish   isola completion fish | source")]

@@ -1,11 +1,11 @@
-//! The cores of a machine, for people: who has which, and which lie together.
+//! The cores of a machine in readable form: their owners and their topology.
 
 use crate::output::table;
 use crate::output::view::MachineCoreView;
 use std::fmt::Write;
 
-/// The cores as a table, and before it, where some share more than the machine, as a picture: a line a node and
-/// last-level cache, a bracket a physical core.
+/// Formats the cores as a table. If the machine has several nodes, caches or siblings, a diagram precedes the table,
+/// with a line per node and last-level cache, and brackets around each physical core.
 ///
 /// ```text
 /// node 0, cache 0   [0 supervisor | 1 -] [2 kv | 3 kv]
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lies_beside_whom_is_seen_at_a_glance() {
+    fn the_diagram_shows_nodes_and_siblings() {
         let cores = [
             core(0, 0, 0, 0, "supervisor"),
             core(1, 0, 1, 0, "7"),

@@ -1,4 +1,4 @@
-//! `isola doctor`: whether this host has what isola needs, and what to do where it has not.
+//! `isola doctor`: checks whether this host meets isola's requirements.
 
 use super::{Context, Failure};
 use crate::image::SUPERVISOR;
@@ -12,27 +12,27 @@ use std::fs;
 use std::net::TcpListener;
 use std::process::{Command, ExitCode};
 
-/// Checks whether this host has what isola needs, and says what to do where it has not
+/// Checks whether this host meets isola's requirements, and advises how to meet them
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The exit code is 1 where something is missing without which no machine can run. What is only a remark, such as \
-that KVM does not work, is not that.")]
+The exit code is 1 if a requirement for all machines is missing. A remark, such as \
+that KVM does not work, does not affect it.")]
 pub(super) struct Arguments {
-    /// Tries out KVM anew, even where it was tried out before
+    /// Tests KVM again instead of using the last result
     #[arg(long)]
     probe: bool,
 }
 
-/// A check: of the answer's array.
+/// A check: an element of the answer's array.
 #[derive(Debug, Serialize)]
 struct Check {
-    /// What was checked: `qemu`, `machines`, `kvm`, `supervisor`, `images`, `state`, `ports` or `up`.
+    /// The checked component: `qemu`, `machines`, `kvm`, `supervisor`, `images`, `state`, `ports` or `up`.
     check: &'static str,
     /// `ok`, `remark` or `missing`.
     result: Outcome,
-    /// What was found.
+    /// The finding.
     found: String,
-    /// What to do.
+    /// Advice.
     advice: Option<String>,
 }
 
@@ -55,7 +55,7 @@ impl Check {
 }
 
 pub(super) fn doctor(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let progress = Progress::waiting(&context.output, "looking around");
+    let progress = Progress::waiting(&context.output, "checking this host");
     progress.tick();
     let qemu = Qemu::from_environment();
     let cached = if arguments.probe { CachedAnswer::Forbidden } else { CachedAnswer::Allowed };
@@ -176,7 +176,7 @@ fn ports() -> Check {
     }
 }
 
-/// How each machine is.
+/// Checks each machine.
 fn machines(context: &Context) -> Vec<Check> {
     let look = |dir| match Held::take(&context.root, &dir) {
         Ok(held) if held.is_running() => Some(Check::ok(

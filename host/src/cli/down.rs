@@ -11,8 +11,8 @@ use std::process::ExitCode;
 /// Ends a machine with all its cells
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It removes the files of a machine that ended by itself, too; that is no error. It touches no machine whose \
-record it cannot read, and no folder that is not a machine's.
+It also removes the files of a machine that ended by itself; that is no error. It leaves alone machines whose \
+record it cannot read, and folders that are not a machine's.
 
 Examples:
   isola down
@@ -38,7 +38,7 @@ pub(super) fn down(context: &Context, arguments: &Arguments) -> Result<ExitCode,
     for dir in dirs {
         match end(context, &dir) {
             Ok(()) => ended.push(dir.name.to_string()),
-            // Between being listed and having a turn at it, another command has ended it.
+            // Another command has ended it since the list was made.
             Err(MachineError::NotUp { .. }) if arguments.all => {}
             Err(error) => failed = Some(Failure::from(error).report(&context.output)),
         }

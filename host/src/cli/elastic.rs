@@ -20,24 +20,24 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How often ^C is looked for.
+/// The interval of checks for ^C.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// What is looked at of a service's latency: 990 of 1000.
+/// The percentile of the service's latency, per mille.
 const PER_MILLE: u32 = 990;
 
-/// Who enters the decisions in the journal.
+/// The author of the decisions in the journal.
 const NAME: &str = "elastic";
 
 /// Moves cores between a service and other cells, so that the service's latency stays between two bounds
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Looks at the service once an interval. Where the 99th percentile of what its requests took meanwhile is above the upper \
-bound, it gets a core of the batch cell that has most; where it is below the lower bound for three intervals, it gives \
-one back. Moves are entered in the journal: see `isola events`. With -o json, one object an interval.
+Once per interval it computes the 99th percentile of the latency of the service's requests. Above the upper \
+bound the service gets a core from the batch cell with the most cores; below the lower bound for three intervals it \
+returns one. Moves are entered in the journal: see `isola events`. With -o json, it prints one object per interval.
 
-The application says what a request is: kv, web and echo do. Of others, --figure queueing looks at how long events \
-waited until they ran.
+The application defines and counts its requests: kv, web and echo do. For others, --figure queueing uses the time that \
+events waited until they ran.
 
 A manifest has the same under [elastic]: p99, batch, interval, min, max, batch_min.
 
@@ -50,39 +50,39 @@ pub(super) struct Arguments {
     /// The service
     #[arg(add = complete::cells(), required_unless_present = "file")]
     service: Option<String>,
-    /// A cell that gives cores and gets them back; may be repeated
+    /// A cell that gives cores and gets them back; repeatable
     #[arg(long, value_name = "CELL", add = complete::cells(), required_unless_present = "file")]
     batch: Vec<String>,
     /// The bounds of the service's 99th percentile, as in 2ms..5ms
     #[arg(long, value_name = "LOWER..UPPER", required_unless_present = "file")]
     p99: Option<Bounds>,
-    /// How often it is looked at [default: 1s]
+    /// The interval of decisions [default: 1s]
     #[arg(long, value_name = "TIME")]
     interval: Option<Every>,
-    /// The fewest cores that the service is left with [default: 1]
+    /// The fewest cores of the service [default: 1]
     #[arg(long, value_name = "CORES")]
     min: Option<u32>,
-    /// The most cores that it gets [default: as many as there are]
+    /// The most cores of the service [default: all of the machine]
     #[arg(long, value_name = "CORES")]
     max: Option<u32>,
-    /// The fewest cores that each batch cell is left with [default: 1]
+    /// The fewest cores of each batch cell [default: 1]
     #[arg(long, value_name = "CORES")]
     batch_min: Option<u32>,
-    /// What is kept between the bounds
+    /// The quantity to keep between the bounds
     #[arg(long, value_enum, default_value_t = Figure::Requests)]
     figure: Figure,
-    /// Says what it would do, and moves nothing
+    /// Prints the decisions, and moves nothing
     #[arg(long)]
     dry_run: bool,
-    /// Ends after so many intervals instead of at ^C
+    /// Ends after this number of intervals instead of at ^C
     #[arg(long, value_name = "NUMBER")]
     intervals: Option<u64>,
-    /// A manifest that says what is left out here
+    /// A manifest with the settings that the command line lacks
     #[arg(short, long, value_name = "MANIFEST")]
     file: Option<PathBuf>,
 }
 
-/// What is to be done, of the arguments and the manifest.
+/// The settings, from the arguments and the manifest.
 struct Plan {
     service: String,
     batch: Vec<String>,
@@ -94,17 +94,17 @@ struct Plan {
     mode: Mode,
 }
 
-/// The decision and the kind of reason that were told last.
+/// The decision and the kind of reason that were printed last.
 type Said = (&'static str, mem::Discriminant<Reason>);
 
-/// What came of an interval: the JSON form.
+/// The result of an interval: the JSON form.
 #[derive(Serialize)]
 struct IntervalView<'a> {
-    /// When.
+    /// The time.
     time: String,
     /// The service.
     service: &'a str,
-    /// Cores that it had.
+    /// The number of its cores.
     cores: u32,
     /// The 99th percentile.
     figure_ns: Option<u64>,
@@ -112,9 +112,9 @@ struct IntervalView<'a> {
     decision: &'static str,
     /// The batch cell that a core comes from or goes to.
     batch: Option<&'a str>,
-    /// Whether it was done: not in a dry run, and not where it was refused.
+    /// Whether the core was moved: not in a dry run, and not if the supervisor rejected it.
     done: bool,
-    /// Why.
+    /// The reason.
     reason: String,
 }
 
@@ -140,7 +140,7 @@ pub(super) fn elastic(context: &Context, arguments: Arguments) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// One look at the cells, and what follows from it; without a controller, the look alone.
+/// Reads the cells' counters once, decides, and executes the decision; without a controller, only reads.
 fn turn(
     context: &Context,
     plan: &Plan,
@@ -177,7 +177,7 @@ fn turn(
         refused = move_core(&mut client, from, to).err();
         match &refused {
             Some(_) => controller.failed(),
-            // What was seen with other cores says nothing of these.
+            // Counts from before the move do not apply to the new cores.
             None => window.begin(&running(&held, &mut client, &plan.service)?),
         }
     }
@@ -187,7 +187,7 @@ fn turn(
         (Some((from, to)), _, Some(error)) => format!("no core of {from} to {to}: {error}"),
         (None, ..) => "no core moved".to_owned(),
     };
-    // What goes on as before is not said again, and what is between two moves says nothing.
+    // Prints no repeated decision, and none while the service settles or has too few requests.
     let now = Some((decision, mem::discriminant(&reason)));
     let moves = names.is_some() && plan.mode == Mode::Apply;
     let is_new = moves || (*said != now && !matches!(reason, Reason::Settling | Reason::Little));
@@ -220,12 +220,12 @@ fn turn(
     Ok(())
 }
 
-/// Moves a core; where the one cell has given it and the other does not get it, it goes back.
+/// Moves a core. If the first cell has released it and the second one does not get it, returns it to the first.
 fn move_core(client: &mut Client, from: &str, to: &str) -> Result<(), ClientError> {
     let cores = client.resize_cores(from, Change::Less(1), Vec::new(), CORE_LIMIT_MS, Mode::Apply)?.cores;
     let came = client.resize_cores(to, Change::More(1), cores.clone(), CORE_LIMIT_MS, Mode::Apply);
     if came.is_err() {
-        // Why it was refused matters more than what comes of this.
+        // The first error is the one to report.
         let _ = client.resize_cores(from, Change::More(1), cores, CORE_LIMIT_MS, Mode::Apply);
     }
     came.map(|_| ())
@@ -239,7 +239,7 @@ fn running(held: &Held, client: &mut Client, name: &str) -> Result<CellInfo, Fai
     }
 }
 
-/// As much of a text as the journal takes.
+/// Truncates a text to the length that the journal accepts.
 fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(isola_abi::management::MAX_DECISION_WORDS)].to_owned()
 }
@@ -249,7 +249,7 @@ impl Plan {
         let manifest = arguments.file.as_deref().map(Manifest::read).transpose()?.unwrap_or_default();
         let elastic = manifest.elastic.unwrap_or_default();
         let missing = |what: &str| {
-            Failure::new(USAGE, format!("the manifest names no {what}, and neither does the command line"))
+            Failure::new(USAGE, format!("neither the manifest nor the command line names a {what}"))
         };
         let batch = if arguments.batch.is_empty() { elastic.batch } else { arguments.batch };
         let service = arguments.service.or(manifest.name).ok_or_else(|| missing("service"))?;

@@ -16,18 +16,18 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread::sleep;
 
-/// Prints what the supervisor did and saw, with how long each thing took
+/// Prints the supervisor's journal: its actions and observations, with durations
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With -o json, one object a line. Numbers have no gaps but where entries are gone, as the machine keeps the latest \
-1024; how many are is said.
+With -o json, one object per line. Numbers have gaps only where entries are gone: the machine keeps the latest \
+1024, and the command prints how many are missing.
 
 Examples:
   isola events
   isola events --trace kv.json            for ui.perfetto.dev: a track for each cell
   isola events -f -o json | jq -c 'select(.event == \"crash\")'")]
 pub(super) struct Arguments {
-    /// Goes on printing until ^C
+    /// Continues until ^C
     #[arg(short, long)]
     follow: bool,
     /// Prints entries from this number on
@@ -62,7 +62,7 @@ pub(super) fn events(context: &Context, arguments: &Arguments) -> Result<ExitCod
     }
 }
 
-/// All entries from `next` on, in one turn at the machine.
+/// Returns all entries from `next` on, in one turn at the machine.
 fn turn(context: &Context, next: u64) -> Result<Vec<JournalEntry>, Failure> {
     let held = Held::take_supervised(&context.root, &context.dir())?;
     let mut client = held.client()?;
@@ -76,7 +76,7 @@ fn turn(context: &Context, next: u64) -> Result<Vec<JournalEntry>, Failure> {
     }
 }
 
-/// Says how many entries are missing before the next one that there is.
+/// Prints how many entries are missing before `entry`.
 fn note_gap(context: &Context, next: u64, entry: Option<&JournalEntry>) {
     if let Some(lost) = entry.map(|entry| entry.number.saturating_sub(next)).filter(|lost| *lost > 0) {
         context.output.note(&format!("note: {lost} entries before this are gone"));

@@ -1,4 +1,4 @@
-//! Why a command ends without having done what was asked.
+//! Failures of commands: messages and exit codes.
 
 use crate::output::{Format, Output, for_error_output};
 use serde::Serialize;
@@ -6,13 +6,13 @@ use std::error::Error;
 use std::io;
 use std::process::ExitCode;
 
-/// Exit code of what was refused, or failed.
+/// Exit code of a command that was rejected or failed.
 pub(super) const REFUSED: u8 = 1;
 
-/// Exit code of a command line that cannot be understood.
+/// Exit code of an invalid command line.
 pub(super) const USAGE: u8 = 2;
 
-/// A command's failure: what to say, and the exit code.
+/// A command's failure: the message, and the exit code.
 #[derive(Debug)]
 pub(super) struct Failure {
     message: Option<String>,
@@ -27,22 +27,22 @@ struct FailureView<'a> {
 }
 
 impl Failure {
-    /// A failure with a message.
+    /// Creates a failure with a message.
     pub(super) fn new(code: u8, message: impl Into<String>) -> Self {
         Self { message: Some(message.into()), code }
     }
 
-    /// A failure that has been told already.
+    /// Creates a failure without a message, as one was printed already.
     pub(super) fn told(code: u8) -> Self {
         Self { message: None, code }
     }
 
-    /// The same failure with another exit code, where it has the ordinary one.
+    /// Returns the same failure with another exit code, if it has the ordinary one.
     pub(super) fn or_code(self, code: u8) -> Self {
         if self.code == REFUSED { Self { code, ..self } } else { self }
     }
 
-    /// Says it.
+    /// Prints the message and returns the exit code.
     pub(super) fn report(&self, output: &Output) -> ExitCode {
         match (&self.message, output.format) {
             (None, _) => {}
@@ -62,7 +62,7 @@ impl Failure {
 impl<E: Error + 'static> From<E> for Failure {
     fn from(error: E) -> Self {
         let error: &(dyn Error + 'static) = &error;
-        // Whoever read the answer has read enough: `isola logs kv | head`.
+        // The reader closed the pipe after it had enough, as in `isola logs kv | head`: a success.
         if let Some(io) = error.downcast_ref::<io::Error>()
             && io.kind() == io::ErrorKind::BrokenPipe
         {

@@ -1,4 +1,4 @@
-//! Reading along what a cell prints, in short turns at its machine.
+//! Follows a cell's output, with short turns at its machine.
 
 use super::{Context, Failure};
 use crate::cellctl::{look_up, waits_for_restart};
@@ -14,46 +14,46 @@ use std::ops::ControlFlow;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// How often a cell is looked at.
+/// The polling interval.
 pub(super) const INTERVAL: Duration = Duration::from_millis(100);
 
-/// A reader of what a cell prints.
+/// A reader of a cell's output.
 #[derive(Debug)]
 pub(super) struct Follower {
     dir: MachineDir,
     name: String,
-    /// The cell; known from the first look on.
+    /// The cell's id; known from the first turn on.
     id: Option<CellId>,
-    /// How much it has read.
+    /// The position of the next byte to read.
     read: u64,
     console: Console,
 }
 
-/// A piece of what a cell printed: the JSON form.
+/// A piece of a cell's output: the JSON form.
 #[derive(Serialize)]
 struct LogView<'a> {
     /// The cell.
     cell: &'a str,
-    /// Number of the first byte, counted from the first that the cell printed.
+    /// The position of the first byte, counted from the beginning of the cell's output.
     from: u64,
-    /// What it printed; bytes that are no UTF-8 are replaced.
+    /// The output; bytes that are not UTF-8 are replaced.
     text: String,
 }
 
 impl Follower {
-    /// A reader that has read nothing yet.
+    /// Creates a reader at the beginning of the output.
     pub(super) fn new(dir: MachineDir, name: &str) -> Self {
         Self { dir, name: name.to_owned(), id: None, read: 0, console: Console::default() }
     }
 
-    /// Prints what is new, in one turn; returns how the cell is.
+    /// Prints new output in one turn; returns the state of the cell.
     pub(super) fn turn(&mut self, context: &Context) -> Result<CellInfo, Failure> {
         let held = Held::take_supervised(&context.root, &self.dir)?;
         let mut client = held.client()?;
-        // Looked at first: what it prints before it ends is in the log by then.
+        // Reads the state before the log: if the cell has ended, the log then contains all of its output.
         let cell = look_up(&held, &mut client, &self.name)?;
         if self.id.is_some_and(|id| id != cell.id) {
-            return Err(Failure::new(1, format!("cell {:?} is gone: another one has its name", self.name)));
+            return Err(Failure::new(1, format!("cell {:?} is gone: another cell has its name", self.name)));
         }
         self.id = Some(cell.id);
         loop {
@@ -65,7 +65,7 @@ impl Follower {
         }
     }
 
-    /// Prints until the cell has ended for good, and returns how it is then, or until `waiting` breaks.
+    /// Prints until the cell has ended without a further restart, and returns its state, or until `waiting` breaks.
     pub(super) fn until_end(
         &mut self,
         context: &Context,

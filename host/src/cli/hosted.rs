@@ -1,7 +1,7 @@
 //! `isola run --hosted`: an application as a process of this host, without a machine.
 //!
-//! The process is a child of the command, in a process group of its own: ^C is the command's, which asks the cell to
-//! stop, and ends it by force when ^C comes again. It ends with the command in any case.
+//! The process is a child of the command, in a process group of its own: ^C reaches the command only, which stops the
+//! cell with SIGTERM, and with SIGKILL at a second ^C. The process never outlives the command.
 
 use super::failure::USAGE;
 use super::interrupt::Interrupts;
@@ -20,10 +20,10 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// How often the process, and ^C, are looked at.
+/// The polling interval for the process and ^C.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Memory of a hosted cell for which none is given.
+/// The default amount of memory of a hosted cell.
 const DEFAULT_MEMORY: ByteSize = ByteSize(256 << 20);
 
 /// An application to run as a process.
@@ -53,7 +53,7 @@ pub(super) fn run(context: &Context, hosted: Hosted) -> Result<ExitCode, Failure
     attend(child, &interrupts)
 }
 
-/// What the process is told.
+/// Returns the specification that the process gets.
 fn spec(context: &Context, hosted: &Hosted) -> Result<HostedSpec, Failure> {
     let usage = |text: String| Failure::new(USAGE, text);
     if !(1..=MAX_CORES as u32).contains(&hosted.cores) {
@@ -66,7 +66,7 @@ fn spec(context: &Context, hosted: &Hosted) -> Result<HostedSpec, Failure> {
     }
     let network = match (&hosted.uplink, hosted.network) {
         (_, NetworkRequest::None) => HostedNetwork::None,
-        // Its gateway is a process of the user's, and reaches the host's services in any case.
+        // The gateway is a process of the user, so it reaches the host's services in any case.
         (Uplink::User | Uplink::UserWithHost, NetworkRequest::Auto) => HostedNetwork::User,
         (Uplink::User | Uplink::UserWithHost, _) => {
             return Err(usage(
@@ -103,19 +103,20 @@ fn spec(context: &Context, hosted: &Hosted) -> Result<HostedSpec, Failure> {
     })
 }
 
-/// A socket that is gone with this.
+/// A control socket, whose file is removed when this is dropped.
 struct Control {
     path: PathBuf,
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // Where the process could not be started there is none.
+        // If the process was not started, there is no file.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Where the process listens for queries; nowhere, with a note why, where it cannot: it runs all the same.
+/// Returns the path of the socket at which the process listens for queries; prints a note and returns `None` if there
+/// can be no socket, as the process can run without one.
 fn control(context: &Context, hosted: &Hosted) -> Option<String> {
     let program = || hosted.program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let name = hosted.name.clone().unwrap_or_else(program);
@@ -147,7 +148,7 @@ fn forward(context: &Context, request: &PublishSpec) -> Result<Forward, Failure>
     Ok(Forward { transport, host, cell_port: request.cell_port })
 }
 
-/// Stays with the process until it has ended; returns its exit code.
+/// Waits until the process has ended; returns its exit code.
 fn attend(mut child: Child, interrupts: &Interrupts) -> Result<ExitCode, Failure> {
     let mut told = 0;
     loop {
@@ -158,7 +159,7 @@ fn attend(mut child: Child, interrupts: &Interrupts) -> Result<ExitCode, Failure
         if wanted > told {
             let signal = if told == 0 { Signal::TERM } else { Signal::KILL };
             told = wanted;
-            // Where it has ended meanwhile, the next turn sees it.
+            // If the process has ended meanwhile, the next iteration detects it.
             let pid = Pid::from_child(&child);
             let _ = kill_process(pid, signal);
         }
@@ -179,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_crashed_and_one_that_was_killed_are_told_apart() {
+    fn exit_codes_distinguish_crashes_and_kills() {
         assert_eq!(exit_code(ExitStatus::from_raw(3 << 8)), 3);
         assert_eq!(exit_code(ExitStatus::from_raw(Signal::KILL.as_raw())), 137);
         assert_eq!(exit_code(ExitStatus::from_raw(Signal::ABORT.as_raw())), 134);

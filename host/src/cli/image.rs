@@ -1,4 +1,4 @@
-//! `isola image`: what images are known by, and who vouches for them.
+//! `isola image`: digests and signatures of images.
 
 use super::{Context, Failure, complete};
 use crate::image::signing;
@@ -11,19 +11,19 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Digests and signatures of images, and the images that a machine keeps
+/// Digests and signatures of images, and the images in a machine's store
 #[derive(Debug, Args)]
 #[command(after_help = "\
-An image is known by the SHA-256 of what a machine loads of it; debugging information is no part of that. The \
-supervisor measures it when it is sent. Where a manifest or `isola run` demands a digest or a signature, the \
-supervisor checks it before it uses anything of the image.
+An image is identified by the SHA-256 of the part that a machine loads; debugging information does not count. The \
+supervisor computes it during the upload. If a manifest or `isola run` demands a digest or a signature, the \
+supervisor checks it before it uses any part of the image.
 
 Examples:
   isola image digest kv
   isola image keygen release.key          makes release.key and release.key.pub
   isola image sign --key release.key kv   writes the signature beside the image, as kv.sig
   isola run -d --signed-by release.key.pub kv
-  isola image ls                          what the machine has, and need not be sent again")]
+  isola image ls                          the images in the machine's store, which need no upload")]
 pub(super) struct Arguments {
     #[command(subcommand)]
     verb: Verb,
@@ -37,12 +37,12 @@ enum Verb {
         #[arg(required = true, add = complete::images())]
         images: Vec<String>,
     },
-    /// Makes a key to sign images with: the private half in FILE, the public one in FILE.pub
+    /// Generates a key to sign images with: the private half in FILE, the public one in FILE.pub
     Keygen {
-        /// The file, which must not be there yet
+        /// The file, which must not exist yet
         file: PathBuf,
     },
-    /// Signs images; each signature is written beside its image
+    /// Signs images; writes each signature beside its image
     Sign {
         /// The file with the private key
         #[arg(long)]
@@ -51,7 +51,7 @@ enum Verb {
         #[arg(required = true, add = complete::images())]
         images: Vec<String>,
     },
-    /// Checks that images are signed by the holder of a key
+    /// Checks that the holder of a key signed the images
     Verify {
         /// The public key: its digits, or its file
         #[arg(long)]
@@ -60,21 +60,21 @@ enum Verb {
         #[arg(required = true, add = complete::images())]
         images: Vec<String>,
     },
-    /// Lists the images that the machine keeps
+    /// Lists the images in the machine's store
     Ls,
 }
 
 /// An image: the JSON form.
 #[derive(Serialize)]
 struct ImageView {
-    /// Its name, where it is known.
+    /// The name, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     image: Option<String>,
-    /// Its digest.
+    /// The digest.
     sha256: ImageDigest,
-    /// The length of what is loaded.
+    /// The length of the loaded part.
     len_bytes: u64,
-    /// How many cells use it, of one that a machine keeps.
+    /// The number of cells that use a stored image.
     #[serde(skip_serializing_if = "Option::is_none")]
     cells: Option<u32>,
 }
@@ -119,7 +119,7 @@ fn verify(context: &Context, key: &str, images: &[String]) -> Result<(), Failure
         let wrong = |what: &str| Failure::new(super::failure::REFUSED, format!("{name:?} {what}"));
         let signature = signing::read_signature(&image.path)?.ok_or_else(|| wrong("is not signed"))?;
         if !signing::verify(&key, &image.digest, &signature) {
-            return Err(wrong(&format!("was not signed as it is now by the holder of the key {key}")));
+            return Err(wrong(&format!("has no valid signature of the key {key}")));
         }
     }
     context.output.answer(&images, || images.join("\n"))?;

@@ -1,4 +1,4 @@
-//! `isola inspect`: all that is known of cells, or of the machine.
+//! `isola inspect`: all details of cells, or of the machine.
 
 use super::cores::cores_text;
 use super::failure::REFUSED;
@@ -23,16 +23,16 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-/// Shows all that is known of a cell, or of the machine
+/// Shows all details of a cell, or of the machine
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Most of it is what the supervisor reads where the cell writes it down as it runs. The network's counters are asked \
-for: each core of the cell that has connections answers between two events. Shown are those that are not 0; -o json \
+The supervisor reads most of it from memory that the cell writes as it runs. The network's counters need a \
+query: each core of the cell with connections answers between two events. Only counters that are not 0 are shown; -o json \
 has all. Cycles are those of the time-stamp counter.
 
 Examples:
   isola inspect kv
-  isola inspect                           the machine: who has which core, how much is free
+  isola inspect                           the machine: owners of cores, free memory
   isola inspect kv --connections --port 11211
   isola inspect kv -o json | jq .activities")]
 pub(super) struct Arguments {
@@ -48,7 +48,7 @@ pub(super) struct Arguments {
     /// Only connections with this address, on either side
     #[arg(long, value_name = "IP", requires = "connections")]
     host: Option<IpAddr>,
-    /// At most so many connections a cell
+    /// Maximum number of connections per cell
     #[arg(long, value_name = "NUMBER", default_value_t = 100, requires = "connections")]
     most: u32,
 }
@@ -61,20 +61,20 @@ pub(super) fn inspect(context: &Context, arguments: &Arguments) -> Result<ExitCo
     let (views, texts): (Vec<_>, Vec<_>) = shown.collect::<Result<Vec<_>, Failure>>()?.into_iter().unzip();
     match (context.output.format, &views[..]) {
         (Format::Table, _) => context.output.text(&texts.join("\n"))?,
-        // As of one thing, unless several were asked for.
+        // A single cell is not wrapped in an array.
         (Format::Json, [view]) => context.output.json(view)?,
         (Format::Json, views) => context.output.json(&views)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is shown of a cell: as JSON, and to people.
+/// Returns the JSON form and the text of a cell.
 fn cell(context: &Context, arguments: &Arguments, name: &str) -> Result<(Value, String), Failure> {
     if let Some(alone) = standalone::find(context, name)? {
         if arguments.connections {
             return Err(Failure::new(
                 REFUSED,
-                format!("{name:?} is an image that runs alone, which nobody can ask for its connections"),
+                format!("{name:?} is a standalone image, which does not answer queries about connections"),
             ));
         }
         let view = standalone::view(&alone);
@@ -104,7 +104,7 @@ fn cell(context: &Context, arguments: &Arguments, name: &str) -> Result<(Value, 
         return if arguments.connections { Err(refused(&cell)) } else { shown(&cell) };
     }
     match ask(&mut client, arguments, name, shown(&cell)?) {
-        // It may have ended meanwhile: then that is what there is to show.
+        // The cell may have ended meanwhile: then show its last state.
         Err(failure) => match look_up(&held, &mut client, name)? {
             cell if is_running(&cell) => Err(failure),
             cell if arguments.connections => Err(refused(&cell)),
@@ -114,7 +114,7 @@ fn cell(context: &Context, arguments: &Arguments, name: &str) -> Result<(Value, 
     }
 }
 
-/// Adds what a running cell itself tells.
+/// Adds a running cell's answer to a query.
 fn ask(
     client: &mut Client,
     arguments: &Arguments,
@@ -184,13 +184,13 @@ fn machine_text(view: &MachineView, info: &MachineInfo, cells: &[CellInfo]) -> S
 fn memory_text(info: &MachineInfo) -> String {
     let mut text = format!("{} of {} free", info.memory_free, info.memory_total);
     if info.memory_dirty.0 > 0 {
-        let _ = write!(text, ", {} of that yet to be scrubbed", info.memory_dirty);
+        let _ = write!(text, ", {} of that not scrubbed yet", info.memory_dirty);
     }
     if info.restarts > 0 {
-        let _ = write!(text, "; the supervisor has begun anew {} times", info.restarts);
+        let _ = write!(text, "; the supervisor has restarted {} times", info.restarts);
     }
     if info.memory_quarantined.0 > 0 {
-        let _ = write!(text, "; {} out of use", info.memory_quarantined);
+        let _ = write!(text, "; {} in quarantine", info.memory_quarantined);
     }
     let _ = write!(text, "; supervisor {}, images {}", info.memory_supervisor, info.memory_images);
     text
@@ -288,7 +288,7 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo, at_switch: &s
         line("priority", format!("{}; lends {} of its cores at most", view.priority, view.lends));
     }
     for loan in &view.loans {
-        let from = loan.from.as_deref().unwrap_or("nobody");
+        let from = loan.from.as_deref().unwrap_or("the free cores");
         line(
             "borrowed",
             format!("core {} of {from}, for another {}", loan.core, human::duration_ns(loan.left_ns)),
@@ -320,7 +320,7 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo, at_switch: &s
     text
 }
 
-/// Which cores a cell gets.
+/// Describes the placement of a cell's cores.
 fn placement_text(cell: &CellInfo) -> String {
     let placement = &cell.spec.placement;
     let node = placement.node.map_or_else(String::new, |node| format!(", node {}", node.0));
@@ -364,7 +364,7 @@ fn cores_table(view: &CellView, tsc_hz: u64) -> String {
     )
 }
 
-/// Who used the cores of a cell, as a table.
+/// Formats a cell's usage by activity as a table.
 pub(super) fn activities_table(view: &CellView, tsc_hz: u64) -> String {
     let ended = &view.ended_activities;
     let ended = (ended.events > 0 || ended.memory_bytes != 0)
@@ -386,18 +386,18 @@ pub(super) fn activities_table(view: &CellView, tsc_hz: u64) -> String {
     table(&["ACTIVITY", "CYCLES", "TIME", "SHARE", "EVENTS", "MEMORY"], rows)
 }
 
-/// A size that may be below 0: of who frees what others have made.
+/// Formats a size that may be negative: an activity can free memory that others allocated.
 fn signed_size(bytes: i64) -> String {
     let sign = if bytes < 0 { "-" } else { "" };
     format!("{sign}{}", ByteSize(bytes.unsigned_abs()))
 }
 
-/// How long so many cycles take, for people.
+/// Formats the duration of a number of cycles.
 fn maybe_time(cycles: Option<u64>, tsc_hz: u64) -> String {
     human::maybe_duration_ns(cycles.and_then(|cycles| cycles_ns(cycles, tsc_hz)))
 }
 
-/// How long so many cycles take, in ns.
+/// Converts cycles to ns.
 pub(super) fn cycles_ns(cycles: u64, tsc_hz: u64) -> Option<u64> {
     let ns = u128::from(cycles) * 1_000_000_000;
     u64::try_from(ns.checked_div(u128::from(tsc_hz))?).ok()

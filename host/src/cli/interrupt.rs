@@ -1,4 +1,4 @@
-//! ^C and its kin, counted: the first is a request, which commands look for while they wait.
+//! Signals that request an end (^C and others), counted: commands check the count while they wait.
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -9,21 +9,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// So many requests to end, and a command ends wherever it is.
+/// The number of signals at which the command exits at once.
 const AT_ONCE: usize = 4;
 
-/// Exit code of a command that was interrupted: what a shell gives a program that ^C ended.
+/// Exit code of an interrupted command, as a shell reports it for a program that ^C ended.
 pub(super) const INTERRUPTED: u8 = 130;
 
-/// Requests to end that this process got since the count began.
+/// The signals that this process received since the count began.
 #[derive(Clone, Debug)]
 pub(super) struct Interrupts {
     count: Arc<AtomicUsize>,
 }
 
 impl Interrupts {
-    /// Begins to count. Without it, the first request ends the process, which leaves nothing behind either:
-    /// it is for commands that would rather tidy up themselves.
+    /// Begins to count. Without a count the first signal ends the process: use it in commands that must clean up
+    /// themselves.
     pub(super) fn count() -> io::Result<Self> {
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         let count = Arc::new(AtomicUsize::new(0));
@@ -38,12 +38,12 @@ impl Interrupts {
         Ok(Self { count })
     }
 
-    /// How many there were.
+    /// Returns the number of signals.
     pub(super) fn so_far(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Breaks where there was one.
+    /// Breaks if there was a signal.
     pub(super) fn check(&self) -> ControlFlow<()> {
         if self.so_far() == 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }

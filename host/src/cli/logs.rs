@@ -1,4 +1,4 @@
-//! `isola logs`: what a cell printed.
+//! `isola logs`: prints a cell's output.
 
 use super::follow::Follower;
 use super::interrupt::Interrupts;
@@ -7,21 +7,21 @@ use crate::output::printable::Console;
 use clap::Args;
 use std::process::ExitCode;
 
-/// Prints what a cell printed
+/// Prints the output of a cell
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The supervisor keeps the last 64 KiB that a cell printed, until the cell is removed. Where the cell has \
-crashed, what is known of the crash follows on the error output.
+The supervisor keeps the last 64 KiB of a cell's output until the cell is removed. If the cell has \
+crashed, a description of the crash follows on the error output.
 
 Examples:
   isola logs kv
-  isola logs -f kv                        read along until the cell ends, or ^C
+  isola logs -f kv                        follow until the cell ends, or ^C
   isola logs --supervisor                 the supervisor's own log")]
 pub(super) struct Arguments {
     /// The cell
     #[arg(add = complete::cells(), required_unless_present = "supervisor", conflicts_with = "supervisor")]
     cell: Option<String>,
-    /// Goes on printing until the cell ends
+    /// Continues until the cell ends
     #[arg(short, long)]
     follow: bool,
     /// Prints the supervisor's log

@@ -1,7 +1,7 @@
-//! The command: its words, and one file a verb.
+//! The command line: its verbs, one file per verb.
 //!
-//! Exit codes: 0 it is done; 1 it was refused or failed; 2 the command line cannot be understood. `isola run`
-//! in the foreground returns the cell's own exit code; see [`run`] for what it returns where there is none.
+//! Exit codes: 0 success; 1 the command was rejected or failed; 2 the command line is invalid. `isola run` in the
+//! foreground returns the cell's own exit code; [`run`] lists its codes for a cell without one.
 
 mod borrow;
 mod capture;
@@ -60,29 +60,29 @@ Examples:
   isola run -d --name kv --cores 2 --memory 64M -p 11211:11211 kv
                                           run a key-value server in a cell of it
   isola ps                                see what runs
-  isola top                               see what it does
-  isola logs -f kv                        read along
+  isola top                               watch the load of the cells
+  isola logs -f kv                        follow its output
   isola resize kv --memory +64M           give a running cell more memory
-  isola stop kv && isola rm kv            end the cell, and give back what it had
+  isola stop kv && isola rm kv            end the cell, and remove its records
   isola elastic kv --batch primes --p99 2ms..5ms
-                                          move cores between cells as the load moves
+                                          move cores between cells according to the load
   isola down                              end the machine
   isola demo                              see all of it in a minute
 
-Exit codes: 0 done, 1 refused or failed, 2 the command line is wrong; `isola run` has more: see its help.
-Environment: ISOLA_MACHINE, ISOLA_IMAGES (a folder of images), ISOLA_STATE (where machines are written down), \
+Exit codes: 0 success, 1 rejected or failed, 2 the command line is invalid; `isola run` has more: see its help.
+Environment: ISOLA_MACHINE, ISOLA_IMAGES (a folder of images), ISOLA_STATE (the folder of the machines' records), \
 ISOLA_QEMU (the QEMU to use), NO_COLOR.";
 
 #[derive(Debug, Args)]
 struct Globals {
-    /// Which machine.
+    /// The machine.
     #[arg(long, global = true, value_name = "MACHINE", env = "ISOLA_MACHINE", default_value = DEFAULT_MACHINE)]
     #[arg(add = complete::machines(), hide_env_values = true)]
     on: MachineName,
-    /// How to print answers.
+    /// The format of answers.
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
     output: Format,
-    /// Says nothing beside the answer; lists print names alone.
+    /// Prints no notes; lists print names only.
     #[arg(short, long, global = true)]
     quiet: bool,
 }
@@ -116,7 +116,7 @@ enum Verb {
     Switch(switch::Arguments),
 }
 
-/// What all verbs need.
+/// The common environment of all verbs.
 struct Context {
     root: StateRoot,
     machine: MachineName,
@@ -125,13 +125,13 @@ struct Context {
 }
 
 impl Context {
-    /// The folder of the machine that the command is about.
+    /// Returns the folder of the machine that the command refers to.
     fn dir(&self) -> MachineDir {
         self.root.machine(&self.machine)
     }
 }
 
-/// Runs the command that the arguments of this process say.
+/// Runs the command in the arguments of this process.
 pub fn main() -> ExitCode {
     CompleteEnv::with_factory(Cli::command).complete();
     let cli = Cli::parse();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paragraph_of_help_is_one_line_which_the_terminal_breaks() {
+    fn a_paragraph_of_help_is_one_line() {
         let mut commands = vec![Cli::command()];
         while let Some(command) = commands.pop() {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();

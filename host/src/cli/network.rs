@@ -1,4 +1,4 @@
-//! What a cell tells of its network, for people and as JSON.
+//! A cell's network counters and connections, as text and as JSON.
 
 use crate::machine::switch::SwitchError;
 use crate::output::view::ConnectionView;
@@ -9,7 +9,7 @@ use isola_abi::query::FrameFilter;
 use isola_abi::size::ByteSize;
 use serde_json::{Map, Value};
 
-/// The counters that are not 0, by layer.
+/// Formats the counters that are not 0, by layer.
 pub(super) fn counters_text(told: &Told) -> String {
     let rows: Vec<_> = told.counters.iter().filter(|(_, count)| *count != 0).collect();
     let note = extent_text(told.extent);
@@ -29,14 +29,14 @@ pub(super) fn counters_text(told: &Told) -> String {
     format!("\n{}\n{note}", table(&["NETWORK", "COUNTER", "COUNT"], rows))
 }
 
-/// Puts all counters, and whether they are all, among what is shown of a cell.
+/// Adds all counters, and the extent of the answer, to the JSON form of a cell.
 pub(super) fn add_counters(view: &mut Value, told: &Told) {
     let counters = told.counters.iter().map(|(counter, count)| (counter.name.clone(), Value::from(*count)));
     add(view, "counters", Value::Object(counters.collect::<Map<_, _>>()));
     add_extent(view, told.extent);
 }
 
-/// What the machine's switch did with a cell's frames, where it did anything but pass them on.
+/// Formats the switch's counters of dropped frames; empty if there are none.
 pub(super) fn switch_text(counters: &Result<Option<PortCounters>, SwitchError>) -> String {
     let counters = match counters {
         Ok(None) => return String::new(),
@@ -45,15 +45,15 @@ pub(super) fn switch_text(counters: &Result<Option<PortCounters>, SwitchError>) 
     };
     let PortCounters { foreign_address, to_host, not_read } = *counters;
     let told = [
-        (foreign_address, "refused, from an address that is not the cell's"),
-        (to_host, "refused, to services of the host: `isola up --net user,host-access` lets them through"),
-        (not_read, "dropped, as the cell did not read those before them"),
+        (foreign_address, "dropped: the source address is not the cell's"),
+        (to_host, "dropped: sent to services of the host; `isola up --net user,host-access` permits them"),
+        (not_read, "dropped: the cell did not read earlier ones"),
     ];
     let told = told.iter().filter(|(count, _)| *count > 0);
     told.map(|(count, what)| format!("{} frames {what}", human::count(*count))).collect::<Vec<_>>().join("; ")
 }
 
-/// Puts the switch's counters among what is shown of a cell: null, where there is no switch or it does not answer.
+/// Adds the switch's counters to the JSON form of a cell: null if there is no switch or it does not answer.
 pub(super) fn add_switch(
     view: &mut Value,
     counters: &Result<Option<PortCounters>, SwitchError>,
@@ -62,13 +62,13 @@ pub(super) fn add_switch(
     Ok(())
 }
 
-/// Puts connections into an order that stays, and leaves `most` of them.
+/// Sorts the connections by their addresses, and keeps the first `most`.
 pub(super) fn order_connections(told: &mut Told, most: usize) {
     told.connections.sort_by_key(|connection| (connection.local, connection.remote));
     told.connections.truncate(most);
 }
 
-/// The connections, a line each, and how many there are beside them.
+/// Formats the connections, one per line, and the number of those not listed.
 pub(super) fn connections_text(told: &Told, filter: &FrameFilter) -> String {
     let rows = told.connections.iter().map(|connection| {
         vec![
@@ -117,7 +117,7 @@ pub(super) fn connections_text(told: &Told, filter: &FrameFilter) -> String {
     }
     if told.half_open + told.time_wait > 0 {
         let (half_open, time_wait) = (human::count(told.half_open), human::count(told.time_wait));
-        // These are counted alone, by nobody's port or address.
+        // The filter does not apply to these two counts.
         let of = if *filter == FrameFilter::default() { "" } else { ", of all ports and hosts" };
         text.push_str(&format!("besides: {half_open} half-open, {time_wait} in TIME-WAIT{of}\n"));
     }
@@ -125,7 +125,7 @@ pub(super) fn connections_text(told: &Told, filter: &FrameFilter) -> String {
     text
 }
 
-/// Puts the connections, and whether they are all, among what is shown of a cell.
+/// Adds the connections, and the extent of the answer, to the JSON form of a cell.
 pub(super) fn add_connections(view: &mut Value, told: &Told) -> serde_json::Result<()> {
     let views: Vec<_> = told.connections.iter().map(ConnectionView::new).collect();
     add(view, "connections", serde_json::to_value(views)?);
@@ -136,7 +136,7 @@ pub(super) fn add_connections(view: &mut Value, told: &Told) -> serde_json::Resu
     Ok(())
 }
 
-/// Says whether the cell has answered, and how many of its cores have not: not known where none has.
+/// Adds whether the cell answered, and how many of its cores did not: null if it did not answer at all.
 fn add_extent(view: &mut Value, extent: Extent) {
     let silent = match extent {
         Extent::Whole => Some(0),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_are_not_0_stand_by_layer_and_json_has_all() {
+    fn text_has_the_nonzero_counters_by_layer_and_json_has_all() {
         let told = told(&[("tcp", "a", 1), ("ip", "b", 2), ("tcp", "c", 3), ("ip", "d", 0)], Extent::Whole);
         let text = counters_text(&told);
         let rows: Vec<Vec<&str>> =
@@ -188,14 +188,14 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_the_switch_refused_are_shown_with_their_reason() {
+    fn frames_that_the_switch_dropped_are_shown_with_the_reason() {
         let counters = PortCounters { foreign_address: 1234, to_host: 1, not_read: 0 };
         let text = switch_text(&Ok(Some(counters)));
         assert!(
-            text.starts_with("1,234 frames refused, from an address") && text.contains("host-access"),
+            text.starts_with("1,234 frames dropped: the source address") && text.contains("host-access"),
             "{text}"
         );
-        assert!(!text.contains("read"), "{text}");
+        assert!(!text.contains("not read"), "{text}");
         assert_eq!(switch_text(&Ok(Some(PortCounters::default()))), "");
         let mut view = serde_json::json!({});
         add_switch(&mut view, &Ok(Some(counters))).unwrap();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_that_does_not_answer_is_said_not_to() {
+    fn an_incomplete_answer_is_noted() {
         assert!(counters_text(&told(&[], Extent::Nothing)).contains("does not answer"));
         assert!(
             counters_text(&told(&[("tcp", "a", 1)], Extent::Without(2))).contains("2 of the cell's cores")
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn json_tells_an_answer_from_a_part_and_from_none() {
+    fn json_distinguishes_complete_partial_and_missing_answers() {
         for (extent, answered, silent) in [
             (Extent::Whole, true, Value::from(0)),
             (Extent::Without(2), true, Value::from(2)),
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_filter_chooses_is_said_to_be_of_all() {
+    fn unfiltered_counts_are_marked() {
         let told = Told { half_open: 3, ..told(&[], Extent::Whole) };
         let filter = FrameFilter { port: Some(80), host: None };
         assert!(

@@ -1,4 +1,4 @@
-//! `isola port` and `isola publish`: which host ports lead to a cell, and more of them while it runs.
+//! `isola port` and `isola publish`: list a cell's published ports, and publish more while it runs.
 
 use super::{Context, Failure, complete, show};
 use crate::cellctl::{look_up, ports};
@@ -8,7 +8,7 @@ use crate::publish::PublishSpec;
 use clap::Args;
 use std::process::ExitCode;
 
-/// Lists the host ports that lead to a cell
+/// Lists the published ports of a cell
 #[derive(Debug, Args)]
 pub(super) struct PortArguments {
     /// The cell
@@ -19,8 +19,8 @@ pub(super) struct PortArguments {
 /// Publishes further ports of a cell, while it runs
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A port is [IP:]HOST:CELL[/tcp|udp], or CELL for whichever host port is free. Without IP it is published on \
-127.0.0.1 alone. It is published again whenever the cell is started again.
+A port is [IP:]HOST:CELL[/tcp|udp], or CELL for any free host port. Without IP it is published on \
+127.0.0.1 only. It is published again at each start of the cell.
 
 Examples:
   isola publish kv 11212:11211
@@ -33,7 +33,7 @@ pub(super) struct PublishArguments {
     /// The ports
     #[arg(required = true)]
     ports: Vec<PublishSpec>,
-    /// Ends their publication
+    /// Unpublishes the ports
     #[arg(long)]
     remove: bool,
 }

@@ -1,4 +1,4 @@
-//! `isola ps`: the cells.
+//! `isola ps`: lists cells.
 
 use super::standalone::StandaloneView;
 use super::{Context, Failure, show, standalone};
@@ -15,15 +15,15 @@ use serde::Serialize;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Lists the cells of a machine, those that have ended included
+/// Lists the cells of a machine, including ended ones
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A cell that has ended holds no cores and no memory; `isola inspect` shows what it had used.
+An ended cell holds no cores and no memory; `isola inspect` shows its past usage.
 
 Examples:
   isola ps
-  isola ps -a                             of all machines, with the images that run alone
-  isola ps -q                             names alone
+  isola ps -a                             of all machines, with standalone images
+  isola ps -q                             names only
   isola ps -o json | jq '.[] | {name, state}'")]
 pub(super) struct Arguments {
     /// Lists the cells of all machines
@@ -35,12 +35,12 @@ pub(super) struct Arguments {
 struct Row {
     machine: String,
     name: String,
-    /// All columns but the machine.
+    /// All columns except the machine.
     columns: Vec<String>,
     view: RowView,
 }
 
-/// The JSON form of a line. What runs alone has the fields `machine` (null), `name`, `state`, `image`,
+/// The JSON form of a line. A standalone image has the fields `machine` (null), `name`, `state`, `image`,
 /// `memory_bytes` and `ports` in common with cells.
 #[derive(Serialize)]
 #[serde(untagged)]
@@ -54,7 +54,7 @@ const HEADINGS: [&str; 8] = ["NAME", "STATE", "CORES", "MEMORY", "IMAGE", "ADDRE
 pub(super) fn ps(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut rows = Vec::new();
     let mut failed = None;
-    // An image that runs alone is no cell of any machine: it is listed always.
+    // A standalone image is not a cell of any machine, so every list contains it.
     let wanted =
         |dir: &&MachineDir| arguments.all || dir.name == context.machine || standalone::is_alone(dir);
     for dir in context.root.machines().iter().filter(wanted) {
@@ -65,13 +65,13 @@ pub(super) fn ps(context: &Context, arguments: &Arguments) -> Result<ExitCode, F
             Err(error @ (MachineError::Died { .. } | MachineError::Abandoned { .. })) => {
                 context.output.note(&format!("note: {error}"));
             }
-            // The others are listed all the same.
+            // Continue with the other machines.
             Err(error) => failed = Some(Failure::from(error).report(&context.output)),
         }
     }
     if !context.dir().has_record() {
         if context.machine.as_str() != DEFAULT_MACHINE {
-            // A machine that is named and does not exist is a slip.
+            // A machine that the user named and that does not exist is an error.
             Held::take(&context.root, &context.dir())?;
         } else if rows.is_empty() && !arguments.all {
             context.output.note("note: no machine is up here; start one with `isola up`");

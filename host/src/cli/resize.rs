@@ -1,4 +1,4 @@
-//! `isola resize`: cores and memory of a cell, more or less, while it runs.
+//! `isola resize`: changes the cores and memory of a running cell.
 
 use super::failure::{REFUSED, USAGE};
 use super::{Context, Failure, complete};
@@ -14,15 +14,15 @@ use std::process::ExitCode;
 /// Gives a running cell cores and memory, or takes some from it
 #[derive(Debug, Args)]
 #[command(after_help = "\
-An amount is what the cell is to have, or with a sign how much more or less than it has.
+An amount is the new total, or with a sign the change.
 
-Cores come and go while the cell serves: no connection ends for that. Memory comes as a whole or not at all, also beyond \
-the cell's --memory-max. What goes the cell is asked for: it gives back what it does not use, and moves what it uses and \
-can move, so that more is free as a whole. It may be less than was asked for, which is said and is no error. What was \
-taken from a cell it does not ask back by itself. Memory comes and goes \
-in chunks of 2 MiB. When a cell is started anew, it begins with what it was created with.
+Cores come and go while the cell serves; no connection ends. Memory grows completely or not at all, also beyond \
+the cell's --memory-max. To shrink, the supervisor requests memory from the cell: the cell returns unused memory, and \
+moves data to free more of it. It may return less than requested, which the command reports and is no error. A cell \
+does not request memory back that was taken from it. Memory comes and goes \
+in chunks of 2 MiB. A restarted cell gets the resources that it was created with.
 
-Where both are to change, both are tried first, and nothing changes if one of them cannot be.
+If cores and memory are to change, both changes are checked first, and neither is made if one is impossible.
 
 Examples:
   isola resize kv --cores 3 --memory 512M
@@ -33,18 +33,18 @@ pub(super) struct Arguments {
     /// The cell
     #[arg(add = complete::cells())]
     cell: String,
-    /// How many cores it is to have
+    /// The number of cores
     #[arg(short, long, value_name = "[+|-]NUMBER", allow_hyphen_values = true)]
     cores: Option<Change<u32>>,
-    /// How much memory it is to have
+    /// The amount of memory
     #[arg(short, long, value_name = "[+|-]SIZE", allow_hyphen_values = true)]
     memory: Option<Change<ByteSize>>,
-    /// Says what would be, and changes nothing
+    /// Prints the result that the command would have, and changes nothing
     #[arg(long)]
     dry_run: bool,
 }
 
-/// What became of a cell.
+/// The result of a resize.
 #[derive(Default)]
 struct Resized {
     cores: Option<CoresResized>,
@@ -53,7 +53,7 @@ struct Resized {
 
 pub(super) fn resize(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.cores.is_none() && arguments.memory.is_none() {
-        let what = "nothing is to be resized: say how many --cores or how much --memory the cell is to have";
+        let what = "nothing to resize: use --cores or --memory";
         return Err(Failure::new(USAGE, what));
     }
     let held = Held::take_supervised(&context.root, &context.dir())?;
@@ -77,7 +77,7 @@ pub(super) fn resize(context: &Context, arguments: &Arguments) -> Result<ExitCod
     }
 }
 
-/// Resizes all that is to be, cores first; with an error comes what was done before.
+/// Makes all requested changes, cores first. With an error it returns the changes made before it.
 fn try_all(
     client: &mut Client,
     arguments: &Arguments,
@@ -120,7 +120,7 @@ fn verb(mode: Mode) -> &'static str {
     if mode == Mode::DryRun { "would have" } else { "has" }
 }
 
-/// What became of its cores, in words.
+/// Describes the result for the cores.
 fn cores_told(name: &str, mode: Mode, resized: &CoresResized) -> String {
     let CoresResized { before, after, cores, .. } = resized;
     let (verb, plural) = (verb(mode), if *after == 1 { "" } else { "s" });
@@ -132,7 +132,7 @@ fn cores_told(name: &str, mode: Mode, resized: &CoresResized) -> String {
     format!("{name}: {verb} {after} core{plural}, {before} before: {} {moved}", numbers.join(", "))
 }
 
-/// What became of its memory, in words.
+/// Describes the result for the memory.
 fn memory_told(name: &str, mode: Mode, resized: &MemoryResized) -> String {
     let MemoryResized { had, wanted, has, kept, moved, .. } = resized;
     let verb = verb(mode);
@@ -156,7 +156,7 @@ mod tests {
     use isola_abi::management::Kept;
 
     #[test]
-    fn what_came_back_and_why_no_more_is_said() {
+    fn the_text_has_the_reclaimed_memory_and_the_reason_for_the_rest() {
         let size = |mib: u64| ByteSize(mib << 20);
         let resized = MemoryResized {
             had: size(64),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn which_cores_came_or_left_is_said() {
+    fn the_text_names_the_cores_that_came_or_left() {
         let resized = |before, after, cores: &[u32]| CoresResized {
             before,
             after,

@@ -8,13 +8,13 @@ use clap::Args;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
-/// Removes cells that do not run, with all that is known of them
+/// Removes cells that do not run, with their records
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// The cells
     #[arg(required = true, add = complete::cells())]
     cells: Vec<String>,
-    /// Stops those that run, by force
+    /// Stops running cells by force first
     #[arg(short, long)]
     force: bool,
 }

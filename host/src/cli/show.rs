@@ -1,4 +1,4 @@
-//! Cells and machines as they are shown: what the supervisor knows, with ports and with names for addresses.
+//! Cells and machines for display: the supervisor's data, with published ports and with symbols for addresses.
 
 use crate::machine::Held;
 use crate::machine::cells::CellStore;
@@ -12,33 +12,33 @@ use std::env;
 use std::fmt::Write;
 use std::path::Path;
 
-/// The ports of a cell.
+/// Returns the published ports of a cell.
 pub(super) fn ports(dir: &MachineDir, cell: &CellInfo) -> Vec<Publication> {
     let record = CellStore::of(dir).load(&cell.spec.name, cell.id);
     record.map(|record| record.published).unwrap_or_default()
 }
 
-/// A crash, with the names that the kept copy of the cell's image has for its addresses.
+/// Returns the JSON form of a crash, with symbols from the saved copy of the cell's image.
 pub(super) fn crash(dir: &MachineDir, cell: &CellInfo, crash: &Crash) -> CrashView {
     let store = CellStore::of(dir);
-    // The copy of a namesake's image would give wrong names.
+    // The image of another cell of the same name would give wrong symbols.
     let own = store.load(&cell.spec.name, cell.id).is_some();
     let symbols = own.then(|| Symbols::open(&store.image(&cell.spec.name)).ok()).flatten();
     CrashView::new(crash, backtrace(crash, symbols.as_ref()))
 }
 
-/// All of a cell.
+/// Returns the JSON form of a cell.
 pub(super) fn cell(dir: &MachineDir, info: &CellInfo) -> CellView {
     let crash = info.crash.as_ref().map(|what| crash(dir, info, what));
     CellView::new(dir.name.as_str(), info, &ports(dir, info), crash)
 }
 
-/// A machine.
+/// Returns the JSON form of a machine.
 pub(super) fn machine(held: &Held, info: Option<&MachineInfo>) -> MachineView {
     MachineView::new(held.dir.name.as_str(), &held.record, info)
 }
 
-/// A cell's state in a few words: `running`, `exited (0)`, `crashed (panic), again in 2s`.
+/// Formats a cell's state: `running`, `exited (0)`, `crashed (panic), again in 2s`.
 pub(super) fn state(cell: &CellInfo) -> String {
     let state = own_state(cell);
     match (cell.restarts.next_unix_ns, cell.restarts.count) {
@@ -58,12 +58,12 @@ fn own_state(cell: &CellInfo) -> String {
     }
 }
 
-/// What a cell holds; of one that has ended a dash.
+/// Formats a resource that a cell has; a dash for an ended cell.
 pub(super) fn held(cell: &CellInfo, what: impl ToString) -> String {
     if cell.state.has_ended() { "-".to_owned() } else { what.to_string() }
 }
 
-/// The memory that a cell has, and where it may have more, how much.
+/// Formats the memory that a cell has, with its maximum if it can grow.
 pub(super) fn memory(cell: &CellInfo) -> String {
     match cell.spec.memory_max {
         Some(_) if !cell.state.has_ended() => format!("{}/{}", cell.memory, most_memory(cell)),
@@ -71,7 +71,7 @@ pub(super) fn memory(cell: &CellInfo) -> String {
     }
 }
 
-/// Ports in a few words.
+/// Formats published ports.
 pub(super) fn ports_text(ports: &[Publication]) -> String {
     match ports {
         [] => "-".to_owned(),
@@ -79,7 +79,7 @@ pub(super) fn ports_text(ports: &[Publication]) -> String {
     }
 }
 
-/// A crash, for people.
+/// Formats a crash.
 pub(super) fn crash_text(name: &str, crash: &CrashView) -> String {
     let mut text = format!("cell {name:?} crashed: {}", crash.kind);
     if let Some(exception) = crash.exception.filter(|exception| *exception != crash.kind) {
@@ -99,7 +99,7 @@ pub(super) fn crash_text(name: &str, crash: &CrashView) -> String {
     text
 }
 
-/// A backtrace, for people: calls that are repeated are shown once.
+/// Formats a backtrace; repeated frames appear once.
 fn backtrace_text(frames: &[Frame]) -> String {
     let here = env::current_dir().unwrap_or_default();
     let mut text = String::new();
@@ -113,22 +113,21 @@ fn backtrace_text(frames: &[Frame]) -> String {
             let _ = writeln!(text, "                          at {}{line}", short_path(file, &here));
         }
         if !again.is_empty() {
-            let _ = writeln!(text, "                          and {} times more", again.len());
+            let _ = writeln!(text, "                          repeated {} more times", again.len());
         }
         number += same.len();
     }
     text
 }
 
-/// A source file's path as far as it says something: without the folder that the user is in, and without the
-/// one that Rust's own library was built in.
+/// Shortens a source file's path: removes the current folder, and the folder in which Rust's library was built.
 fn short_path<'a>(file: &'a str, here: &Path) -> &'a str {
     let own = Path::new(file).strip_prefix(here).ok().and_then(Path::to_str);
     let library = || file.strip_prefix("/rustc/").and_then(|rest| rest.split_once('/')).map(|(_, path)| path);
     own.or_else(library).unwrap_or(file)
 }
 
-/// For how long a cell has been running, for people.
+/// Formats the time since a cell's start.
 pub(super) fn uptime(cell: &CellInfo) -> String {
     match cell.started_unix_ns.filter(|_| crate::output::view::is_running(cell)) {
         Some(started) => human::age(human::since(started)),
@@ -150,7 +149,10 @@ mod tests {
         };
         let text = backtrace_text(&[frame(1, 1), frame(2, 2), frame(2, 2), frame(2, 2), frame(3, 3)]);
         assert_eq!(text.matches("descend").count(), 3, "{text}");
-        assert!(text.contains("and 2 times more") && text.contains("   4  0x0000000000000003"), "{text}");
+        assert!(
+            text.contains("repeated 2 more times") && text.contains("   4  0x0000000000000003"),
+            "{text}"
+        );
         assert!(text.contains("at library/core/src/hint.rs:1\n"), "{text}");
     }
 

@@ -1,8 +1,8 @@
-//! `isola run --standalone`: a cell image alone on a virtual machine, without a supervisor.
+//! `isola run --standalone`: a cell image on a virtual machine of its own, without a supervisor.
 //!
-//! The image has the machine to itself: all its cores and memory, one network device, an address by DHCP. What
-//! it prints goes to the serial line. It is written down as a machine of its own kind, under its own name,
-//! which `ps`, `logs`, `stop` and `rm` know.
+//! The image has all cores and memory of the machine, one network device, and an address by DHCP. Its output goes to
+//! the serial line. Its record is a machine record of the kind `standalone`, under the image's own name, which `ps`,
+//! `logs`, `stop` and `rm` accept.
 
 use super::failure::REFUSED;
 use super::follow::INTERVAL;
@@ -37,7 +37,7 @@ const PORTS_FILE: &str = "ports.json";
 /// Name of the copy of the image in the machine's folder.
 const IMAGE_FILE: &str = "image.elf";
 
-/// An image to run alone.
+/// A standalone image to run.
 pub(super) struct Alone {
     pub(super) image: CellImage,
     pub(super) name: Option<String>,
@@ -49,33 +49,33 @@ pub(super) struct Alone {
     pub(super) attachment: Attachment,
 }
 
-/// Whether the command stays with what it runs.
+/// Whether the command waits for the end of the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attachment {
-    /// It prints along, and ends it with ^C.
+    /// It prints the output, and ^C ends the image.
     Attached,
     /// It returns at once.
     Detached,
 }
 
-/// The JSON form of an image that runs alone.
+/// The JSON form of a standalone image.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct StandaloneView {
-    /// Always null: it is on no machine of a supervisor.
+    /// Always null: it is not on a machine with a supervisor.
     machine: Option<String>,
-    /// Its name.
+    /// The name.
     pub(super) name: String,
     /// `running` or `exited`.
     pub(super) state: &'static str,
-    /// Name of the image.
+    /// The name of the image.
     pub(super) image: String,
-    /// Its cores.
+    /// The number of cores.
     pub(super) cores: u32,
-    /// Its memory.
+    /// The amount of memory.
     memory_bytes: u64,
-    /// Ports of the host that lead to it.
+    /// The published ports.
     ports: Vec<PortView>,
-    /// For how long it has been running.
+    /// The time since its start.
     pub(super) uptime_ms: Option<u64>,
 }
 
@@ -125,14 +125,16 @@ pub(super) fn run(context: &Context, alone: Alone) -> Result<ExitCode, Failure> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// What an image that boots alone is told: words for the machine, then `--`, then the application's arguments.
+/// Returns the command line of a standalone image: options for the machine, then `--`, then the application's
+/// arguments.
 fn command_line(
     name: &MachineName,
     address: Option<NetworkAddress>,
     arguments: &[String],
 ) -> Result<String, Failure> {
     if let Some(bad) = arguments.iter().find(|word| word.is_empty() || word.contains(char::is_whitespace)) {
-        let text = format!("an image alone takes its arguments by the word: {bad:?} cannot be passed");
+        let text =
+            format!("a standalone image's arguments are separated by spaces: {bad:?} cannot be passed");
         return Err(Failure::new(super::failure::USAGE, text));
     }
     let address =
@@ -141,7 +143,7 @@ fn command_line(
     Ok(format!("name={name}{address} --{arguments}"))
 }
 
-/// Stays with an image until it has ended; returns its exit code.
+/// Waits until an image has ended; returns its exit code.
 fn attend(context: &Context, mut held: Held, interrupts: &Interrupts) -> Result<ExitCode, Failure> {
     let end = follow(context, &held, interrupts);
     held.end_qemu();
@@ -154,7 +156,7 @@ fn attend(context: &Context, mut held: Held, interrupts: &Interrupts) -> Result<
     })
 }
 
-/// The exit code of an image by QEMU's: its debug exit device makes `2 * code + 1` of a code.
+/// Converts QEMU's exit code to the image's: QEMU's debug exit device encodes a code as `2 * code + 1`.
 fn exit_code(qemu: i32) -> u8 {
     match qemu {
         0 => 0,
@@ -163,12 +165,12 @@ fn exit_code(qemu: i32) -> u8 {
     }
 }
 
-/// Why a command reads along no longer.
+/// The reason why a command stopped following the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// The image has ended.
     Ended,
-    /// The user requests to go on with something else.
+    /// The user interrupted the command.
     Interrupted,
 }
 
@@ -176,12 +178,12 @@ fn alone(record: &MachineRecord) -> bool {
     matches!(record.kind, MachineKind::Standalone { .. })
 }
 
-/// Whether the machine is known to be an image that runs alone.
+/// Returns whether the machine is known to be a standalone image.
 pub(super) fn is_alone(dir: &MachineDir) -> bool {
     MachineRecord::load(dir).is_ok_and(|record| record.is_some_and(|record| alone(&record)))
 }
 
-/// The image that runs alone under this name.
+/// Returns the standalone image of this name.
 pub(super) fn find(context: &Context, name: &str) -> Result<Option<Held>, Failure> {
     let Ok(name) = name.parse::<MachineName>() else { return Ok(None) };
     let dir = context.root.machine(&name);
@@ -195,7 +197,7 @@ pub(super) fn find(context: &Context, name: &str) -> Result<Option<Held>, Failur
     }
 }
 
-/// What is shown of it.
+/// Returns the JSON form of a standalone image.
 pub(super) fn view(held: &Held) -> StandaloneView {
     let running = held.is_running();
     let started = held.record.started_unix_ms * 1_000_000;
@@ -214,13 +216,13 @@ pub(super) fn view(held: &Held) -> StandaloneView {
     }
 }
 
-/// Its ports.
+/// Returns the published ports of a standalone image.
 pub(super) fn ports(held: &Held) -> Vec<Publication> {
     let file = fs::read(held.dir.path().join(PORTS_FILE)).unwrap_or_default();
     serde_json::from_slice(&file).unwrap_or_default()
 }
 
-/// Prints what it printed; with `follow`, until it ends.
+/// Prints the output; with `follow_on`, until the image ends.
 pub(super) fn logs(context: &Context, held: &Held, follow_on: bool) -> Result<ExitCode, Failure> {
     if follow_on {
         let interrupts = Interrupts::count()?;
@@ -234,7 +236,7 @@ pub(super) fn logs(context: &Context, held: &Held, follow_on: bool) -> Result<Ex
 fn follow(context: &Context, held: &Held, interrupts: &Interrupts) -> Result<End, Failure> {
     let (mut read, mut console) = (0, Console::default());
     loop {
-        // Looked at first: what it prints before it ends is in the file by then.
+        // Reads the state before the file: if the image has ended, the file then contains all of its output.
         let running = held.is_running();
         print_new(context, &held.dir, &mut read, &mut console)?;
         if !running {
@@ -253,7 +255,7 @@ fn print_new(
     read: &mut u64,
     console: &mut Console,
 ) -> Result<(), Failure> {
-    // The file is made by QEMU.
+    // QEMU creates the file.
     let Ok(mut file) = File::open(dir.serial_log()) else { return Ok(()) };
     file.seek(SeekFrom::Start(*read))?;
     let mut bytes = Vec::new();

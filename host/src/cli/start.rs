@@ -10,13 +10,13 @@ use clap::Args;
 use isola_abi::management::CellInfo;
 use std::process::ExitCode;
 
-/// Starts cells that have ended, from the beginning
+/// Starts cells that have ended
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A cell that has ended holds nothing, so it needs as many cores and as much memory to be free as it had, and a \
-network device if it had one. It is made from the image that it was made from first: the machine keeps that as \
-long as it has memory to spare, and isola has a copy. \
-What it prints is added to what it printed before.
+An ended cell holds no resources, so as many cores and as much memory as it had must be free, and a \
+network device if it had one. It starts from its original image: the machine keeps that in its store as \
+long as memory suffices, and isola has a copy. \
+The new output is appended to the old.
 
 Examples:
   isola start kv

@@ -1,4 +1,4 @@
-//! `isola stop` and `isola kill`: end what runs in cells; the cells stay.
+//! `isola stop` and `isola kill`: end the execution of cells; their records remain.
 
 use super::interrupt::{INTERRUPTED, Interrupts};
 use super::{Context, Failure, complete, show, standalone};
@@ -11,11 +11,11 @@ use clap::Args;
 use isola_abi::management::CellInfo;
 use std::process::ExitCode;
 
-/// Stops cells: asks them, and ends them by force where they do not stop in time
+/// Stops cells, by force after a timeout
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What a stopped cell had is free at once: cores, memory, device. What it printed and what it used is kept until it \
-is removed. To stop a cell that does not run is no error.
+The resources of a stopped cell are free at once: cores, memory, device. Its output and usage remain until the cell \
+is removed. Stopping a cell that does not run is no error.
 
 Examples:
   isola stop kv
@@ -24,7 +24,7 @@ pub(super) struct StopArguments {
     /// The cells
     #[arg(required = true, add = complete::cells())]
     cells: Vec<String>,
-    /// How long they may take, in seconds
+    /// The timeout, in seconds
     #[arg(short, long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=86_400))]
     time: u32,
 }
@@ -74,7 +74,7 @@ fn stop_one(
     }
 }
 
-/// Does something with each cell, going on after one that fails; prints those that it was done with.
+/// Applies an action to each cell, and continues after a failure. Prints the cells on which it succeeded.
 pub(super) fn each(
     context: &Context,
     names: &[String],

@@ -1,4 +1,4 @@
-//! `isola switch`: the process of a machine's switch, which `isola up` starts and users do not.
+//! `isola switch`: the process of a machine's switch. `isola up` starts it; users do not.
 
 use super::Failure;
 use super::failure::USAGE;
@@ -10,14 +10,14 @@ use std::process::ExitCode;
 /// Moves frames between the network devices of the machine whose folder is the current one
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// What the switch is made from, as JSON
+    /// The parameters of the switch, as JSON
     spec: String,
 }
 
 pub(super) fn switch(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let spec: SwitchSpec =
         serde_json::from_str(&arguments.spec).map_err(|error| Failure::new(USAGE, error.to_string()))?;
-    // It stays when the terminal of the command that starts it closes.
+    // A session of its own, so that the switch survives the end of the terminal of the command that starts it.
     rustix::process::setsid()?;
     process::run(&spec)?;
     Ok(ExitCode::SUCCESS)

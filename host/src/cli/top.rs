@@ -1,4 +1,4 @@
-//! `isola top`: what the cells do, again and again.
+//! `isola top`: shows the load of the cells periodically.
 
 use super::inspect::cycles_ns;
 use super::interrupt::Interrupts;
@@ -17,49 +17,49 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How often ^C is looked for.
+/// The interval of checks for ^C.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// Shows what the running cells do: cores, use, requests and latencies of each interval, until ^C
+/// Shows the load of the running cells in each interval until ^C: cores, use, requests and latencies
 #[derive(Debug, Args)]
 #[command(after_help = "\
-USE is the share of the time of its cores in which a cell did not halt. REQUESTS are what the application counts: kv, web \
-and echo do. WAIT P99 is how long events wait until they run, on the core where that is longest. All of it the cells \
-write down as they run: looking costs them nothing. With -o json, one array an interval.
+USE is the share of its cores' time in which a cell did not halt. REQUESTS are those that the application counts: kv, web \
+and echo do. WAIT P99 is how long events wait until they run, on the core with the longest waits. The cells \
+write all of it as they run: reading it costs them nothing. With -o json, one array per interval.
 
 Examples:
   isola top
   isola top --interval 100ms
   isola top --intervals 1 -o json | jq '.[] | {name, use_percent, p99_ns}'")]
 pub(super) struct Arguments {
-    /// How long figures are gathered
+    /// The interval of measurements
     #[arg(long, value_name = "TIME", default_value = "1s")]
     interval: Every,
-    /// Ends after so many intervals instead of at ^C
+    /// Ends after this number of intervals instead of at ^C
     #[arg(long, value_name = "NUMBER")]
     intervals: Option<u64>,
 }
 
-/// What a cell did in an interval: the JSON form.
+/// A cell's load in an interval: the JSON form.
 #[derive(Debug, PartialEq, Serialize)]
 struct TopView {
     /// The cell.
     name: String,
-    /// Cores that it has.
+    /// The number of its cores.
     cores: usize,
     /// The share of their time in which it did not halt.
     use_percent: f64,
-    /// Requests that it answered, a second.
+    /// Answered requests per second.
     requests_per_second: f64,
-    /// What half of them took no longer than.
+    /// The median latency of requests.
     p50_ns: Option<u64>,
-    /// What 99 of 100 took no longer than.
+    /// The 99th percentile of their latency.
     p99_ns: Option<u64>,
-    /// What 99 of 100 events waited no longer than until they ran, on the core where that is longest.
+    /// The 99th percentile of the queueing delay, on the core with the longest.
     wait_p99_ns: Option<u64>,
     /// Memory in use.
     used_bytes: u64,
-    /// Memory that it has.
+    /// The memory that it has.
     memory_bytes: u64,
 }
 
@@ -89,16 +89,16 @@ pub(super) fn top(context: &Context, arguments: &Arguments) -> Result<ExitCode, 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The running cells, when they were looked at, and how fast their cycles are.
+/// Returns the running cells, the time of the reading, and the cycles per second.
 fn look(context: &Context) -> Result<(BTreeMap<CellId, CellInfo>, Instant, u64), Failure> {
     let held = Held::take_supervised(&context.root, &context.dir())?;
     let mut client = held.client()?;
     let machine = client.machine()?;
     let mut cells = BTreeMap::new();
     for cell in client.list()?.iter().filter(|cell| is_running(cell)) {
-        // A list leaves things out where all is too much. Who has ended meanwhile is not shown.
+        // The list omits details if there are too many. A cell that has ended meanwhile is not shown.
         if let Ok(mut cell) = client.inspect(&cell.spec.name) {
-            // What it tells of cores that it had is past.
+            // The report also lists cores that have left the cell: drop them.
             let has =
                 |id| machine.cores.iter().any(|core| core.id == id && core.owner == CoreOwner::Cell(cell.id));
             cell.cores.retain(|core| has(core.id));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_shows_what_was_done_in_it_on_the_cores_that_there_are() {
+    fn an_interval_has_only_its_own_load_on_present_cores() {
         let (waits, requests) = (Histogram::new(), Histogram::new());
         requests.count(1 << 30, 500);
         let before = CellInfo {
@@ -191,7 +191,7 @@ mod tests {
         requests.count(1_000_000, 3_000);
         let first = core(1, 2_000, 12_000, &waits);
         waits.count(500_000, 100);
-        // A core has gone, and another has come.
+        // One core has left, and another has come.
         let now = CellInfo {
             cores: vec![first, core(3, 3_000, 1_000, &waits)],
             service: requests.read(),

@@ -18,20 +18,20 @@ use isola_abi::size::ByteSize;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
-/// Starts a machine, whose supervisor then waits for cells
+/// Starts a machine with a supervisor, ready for cells
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The machine is a QEMU process that runs until `isola down`. No rights are needed: with the network `user`, \
-cells share a network of their own (10.0.2.0/24), see the outside through QEMU, and are reached by published \
-ports. They do not reach the services of this host, unless with `user,host-access`: its 127.0.0.1 is their 10.0.2.2 \
-then. With `tap:INTERFACE` they are on the network of an interface that somebody with the right to has made.
+The machine is a QEMU process that runs until `isola down`. It needs no privileges: with the network `user`, \
+cells share a network of their own (10.0.2.0/24), reach the outside through QEMU, and are reachable by published \
+ports. They cannot reach the services of this host, except with `user,host-access`: its 127.0.0.1 is then their 10.0.2.2. \
+With `tap:INTERFACE` they are on the network of a TAP interface, which a privileged user must have created.
 
 Examples:
   isola up                                a machine called `default`
   isola up test --cores 2 --machine microvm
   isola up --net user,host-access         cells may connect to 10.0.2.2:PORT, this host's 127.0.0.1:PORT
   isola up numa --cores 8 --threads 2 --nodes 2
-  isola --on test run -d kv               a cell on the second one")]
+  isola --on test run -d kv               a cell on the machine `test`")]
 pub(super) struct Arguments {
     /// The machine's name
     #[arg(add = complete::machines())]
@@ -40,13 +40,13 @@ pub(super) struct Arguments {
     options: OptionArguments,
 }
 
-/// What a machine shall be.
+/// The options of a machine.
 #[derive(Debug, Args)]
 pub(super) struct OptionArguments {
     /// Cores; the supervisor takes one
     #[arg(short, long, default_value_t = 4)]
     pub(super) cores: u32,
-    /// Cores of each physical core: siblings
+    /// Cores per physical core (siblings)
     #[arg(long, default_value_t = 1)]
     pub(super) threads: u32,
     /// NUMA nodes that share cores and memory equally
@@ -55,32 +55,32 @@ pub(super) struct OptionArguments {
     /// Memory
     #[arg(short, long, default_value = "1G")]
     pub(super) memory: ByteSize,
-    /// Network devices: so many cells can have one
+    /// Network devices: the number of cells that can have one
     #[arg(long, default_value_t = 8)]
     pub(super) nics: u32,
-    /// What it is connected to: user, user,host-access, tap:INTERFACE or tap:INTERFACE,queues=N
+    /// The uplink of the network: user, user,host-access, tap:INTERFACE or tap:INTERFACE,queues=N
     #[arg(long, default_value = "user", value_name = "NETWORK")]
     pub(super) net: Uplink,
     #[command(flatten)]
     pub(super) platform: PlatformArguments,
 }
 
-/// What a machine is made of.
+/// The platform of a machine.
 #[derive(Debug, Args)]
 pub(super) struct PlatformArguments {
-    /// Which of QEMU's machines
+    /// The QEMU machine type
     #[arg(long, value_enum, default_value_t = MachineModel::Q35)]
     pub(super) machine: MachineModel,
-    /// What executes it: KVM where it works, or QEMU's emulator
+    /// The accelerator: KVM if it works, or QEMU's emulator
     #[arg(long, value_enum, default_value_t = AcceleratorChoice::Auto)]
     pub(super) accel: AcceleratorChoice,
-    /// The processor's model, in QEMU's words
+    /// The processor model, as QEMU names it
     #[arg(long, default_value = "max", value_name = "MODEL")]
     pub(super) cpu: String,
 }
 
 impl OptionArguments {
-    /// The options of a machine, checked.
+    /// Returns the options of a machine, validated.
     pub(super) fn options(&self) -> Result<MachineOptions, Failure> {
         let options = MachineOptions {
             cores: self.cores,
@@ -123,7 +123,7 @@ pub(super) fn up(context: &Context, arguments: Arguments) -> Result<ExitCode, Fa
     Ok(ExitCode::SUCCESS)
 }
 
-/// Starts a machine with a supervisor, with a sign of life.
+/// Starts a machine with a supervisor, with a progress display.
 pub(super) fn bring_up(
     context: &Context,
     dir: &MachineDir,

@@ -12,11 +12,11 @@ pub(super) struct Arguments {}
 
 #[derive(Serialize)]
 struct VersionView {
-    /// Of isola.
+    /// The version of isola.
     isola: &'static str,
-    /// Of what isola, the supervisor and cell images share.
+    /// The version of the formats that isola, the supervisor and cell images share.
     protocol: u32,
-    /// Of QEMU.
+    /// The version of QEMU.
     qemu: Option<String>,
 }
 

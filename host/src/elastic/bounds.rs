@@ -6,16 +6,16 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Between what a service's percentile is to stay, in ns.
+/// The bounds of a service's percentile, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Below this, the service can do with a core less.
+    /// Below this, the service can give up a core.
     pub lower_ns: u64,
-    /// Above this, it needs one more. More than `lower_ns`.
+    /// Above this, the service needs another core. Greater than `lower_ns`.
     pub upper_ns: u64,
 }
 
-/// A text that is no pair of bounds.
+/// The error for a text that is not a pair of bounds.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{0:?} is no pair of bounds: write the lower and the upper one with their units, as in 2ms..5ms")]
 pub struct BadBounds(String);
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_are_read_as_people_write_them() {
+    fn bounds_are_parsed_with_their_units() {
         let bounds = |lower_ns, upper_ns| Ok(Bounds { lower_ns, upper_ns });
         assert_eq!("2ms..5ms".parse(), bounds(2_000_000, 5_000_000));
         assert_eq!("500us .. 1.5ms".parse(), bounds(500_000, 1_500_000));

@@ -1,103 +1,103 @@
-//! What is decided, once an interval: a core to the service, a core back, or nothing.
+//! The decision, once per interval: a core to the service, a core back, or no move.
 //!
 //! ```text
 //!               above the upper bound, `above` intervals in a row
-//!              ┌──────────────────▶ a core comes from the donor that has most
-//!   look ──────┼─ between: nothing
-//!              └──────────────────▶ a core goes to the donor that has least
+//!              ┌──────────────────▶ a core comes from the donor with the most cores
+//!   look ──────┼─ between: no move
+//!              └──────────────────▶ a core goes to the donor with the fewest cores
 //!               below the lower bound, `below` intervals in a row
 //! ```
 //!
-//! What comes after a move is looked at only once the service has settled. A core that was given away and had to be taken
-//! back soon was needed: each time that this happens, twice as many intervals have to be below the lower bound before the
-//! next is given, up to [`MOST_DOUBLINGS`] times. So the cores of a load for which one count is too few and the next too many
-//! do not go to and fro: it stays at too many. The count is reset when a core that was given away is not missed, and when the
-//! load rises by itself.
+//! After a move the controller ignores `settle` intervals. If the service needs a core back within [`MISSED_WITHIN`]
+//! intervals after it gave one away, the next core is given only after twice as many intervals below the lower bound,
+//! up to [`MOST_DOUBLINGS`] doublings. So a load for which one core count is too few and the next too many causes no
+//! oscillation: the service keeps the larger count. The doublings are reset when a given core is not needed back in
+//! that time, and when the load rises without a recent give.
 
 use super::bounds::Bounds;
 use super::window::Seen;
 use crate::output::human::duration_ns;
 use std::fmt;
 
-/// How often the patience with a figure below the lower bound doubles.
+/// The maximum number of doublings of the patience below the lower bound.
 const MOST_DOUBLINGS: u32 = 6;
 
-/// A core that has to be taken back within so many intervals was needed.
+/// A core that was given away was needed if the service must take one back within this many intervals.
 const MISSED_WITHIN: u32 = 10;
 
-/// How many intervals it takes.
+/// Numbers of intervals before the controller acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Above the upper bound in a row until a core is taken.
+    /// Consecutive intervals above the upper bound before it takes a core.
     pub above: u32,
-    /// Below the lower bound in a row until one is given.
+    /// Consecutive intervals below the lower bound before it gives one.
     pub below: u32,
-    /// After a move until figures count again.
+    /// Intervals after a move that it ignores.
     pub settle: u32,
 }
 
 impl Default for Patience {
-    /// A service that is late gets a core at once; one that is early is watched for a while.
+    /// A slow service gets a core at once; a fast one gives a core only after some time.
     fn default() -> Self {
         Self { above: 1, below: 3, settle: 1 }
     }
 }
 
-/// A cell that cores come from and go to.
+/// A cell that gives cores to the service and gets them back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Donor {
-    /// Cores that it has.
+    /// The number of its cores.
     pub cores: u32,
-    /// The fewest that it is left with.
+    /// The fewest cores that it keeps.
     pub least: u32,
-    /// The most that it is given.
+    /// The most cores that it gets.
     pub most: u32,
 }
 
-/// What there is to see at the end of an interval.
+/// The measurements at the end of an interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Look {
     /// The service's percentile, in ns.
     pub seen: Seen,
-    /// Cores that the service has.
+    /// The number of the service's cores.
     pub cores: u32,
     /// The donors.
     pub donors: Vec<Donor>,
 }
 
-/// What is to be done.
+/// A decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A core goes from the donor of that index to the service.
+    /// A core moves from the donor of that index to the service.
     Take(usize, Reason),
-    /// A core goes from the service to the donor of that index.
+    /// A core moves from the service to the donor of that index.
     Give(usize, Reason),
-    /// Nothing.
+    /// No core moves.
     Stay(Reason),
 }
 
-/// Why.
+/// The reason for a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The figure is between the bounds.
     Within(u64),
-    /// The figure, in ns, is above the upper bound, for so many intervals.
+    /// The figure, in ns, has been above the upper bound for this number of intervals.
     Above(u64, u32),
-    /// The figure, in ns, is below the lower bound, for so many intervals.
+    /// The figure, in ns, has been below the lower bound for this number of intervals.
     Below(u64, u32),
-    /// The figure is above the upper bound, and the service has the most cores that it may have.
+    /// The figure is above the upper bound, and the service has its most cores.
     HasMost(u64),
     /// The figure is above the upper bound, and no donor has a core to spare.
     NoDonor(u64),
-    /// There is nothing to take from the service, or nobody to give it to.
+    /// The figure is below the lower bound, and the service has its fewest cores, or no donor takes one.
     HasLeast(u64),
-    /// Too few requests came to say anything.
+    /// There were too few requests for a percentile.
     Little,
     /// Cores have just moved.
     Settling,
 }
 
-/// Decides for one service.
+/// The controller of one service.
 #[derive(Clone, Debug)]
 pub struct Controller {
     bounds: Bounds,
@@ -106,16 +106,16 @@ pub struct Controller {
     patience: Patience,
     above: u32,
     below: u32,
-    /// Intervals until figures count again.
+    /// Intervals to ignore.
     settle: u32,
-    /// How often the patience below the lower bound is doubled.
+    /// The number of doublings of the patience below the lower bound.
     doublings: u32,
-    /// Intervals since a core was given, where none was taken since.
+    /// Intervals since the last give, if no take followed.
     given_ago: Option<u32>,
 }
 
 impl Controller {
-    /// Keeps a figure between `bounds`, by giving the service `least` to `most` cores.
+    /// Creates a controller that keeps a figure between `bounds` by giving the service `least` to `most` cores.
     pub fn new(bounds: Bounds, least: u32, most: u32, patience: Patience) -> Self {
         Self {
             bounds,
@@ -160,7 +160,8 @@ impl Controller {
         Step::Stay(Reason::Within(figure))
     }
 
-    /// What was decided could not be done: it is tried again after as long as a move takes to settle.
+    /// Records that the last decision could not be executed: the controller pauses as it does after a move, at least
+    /// for one interval.
     pub fn failed(&mut self) {
         self.given_ago = None;
         self.settle = self.patience.settle.max(1);
@@ -199,7 +200,7 @@ impl Controller {
         }
     }
 
-    /// Begins to count anew behind a move that was made after so many intervals.
+    /// Resets the counters after a move, and returns `intervals`.
     fn moved(&mut self, intervals: u32) -> u32 {
         (self.above, self.below, self.settle) = (0, 0, self.patience.settle);
         intervals
@@ -214,41 +215,47 @@ impl fmt::Display for Reason {
             Self::Above(ns, times) => {
                 write!(f, "{} is above the upper bound, for {times} {}", duration_ns(ns), intervals(times))
             }
-            Self::Below(0, times) => write!(f, "nobody asks, for {times} {}", intervals(times)),
-            Self::HasLeast(0) => f.write_str("nobody asks, but there is no core to give, or nobody takes it"),
+            Self::Below(0, times) => write!(f, "no requests, for {times} {}", intervals(times)),
+            Self::HasLeast(0) => {
+                f.write_str("no requests, but the service has no core to give, or no batch cell takes it")
+            }
             Self::Below(ns, times) => {
                 write!(f, "{} is below the lower bound, for {times} {}", duration_ns(ns), intervals(times))
             }
             Self::HasMost(ns) => {
                 write!(
                     f,
-                    "{} is above the upper bound, but the service has all that it may have",
+                    "{} is above the upper bound, but the service has the most cores that it may have",
                     duration_ns(ns)
                 )
             }
             Self::NoDonor(ns) => {
-                write!(f, "{} is above the upper bound, but nobody has a core to spare", duration_ns(ns))
+                write!(
+                    f,
+                    "{} is above the upper bound, but no batch cell has a core to spare",
+                    duration_ns(ns)
+                )
             }
             Self::HasLeast(ns) => {
                 write!(
                     f,
-                    "{} is below the lower bound, but there is no core to give, or nobody takes it",
+                    "{} is below the lower bound, but the service has no core to give, or no batch cell takes it",
                     duration_ns(ns)
                 )
             }
-            Self::Little => f.write_str("too few requests to say anything"),
+            Self::Little => f.write_str("too few requests for a percentile"),
             Self::Settling => f.write_str("cores have just moved"),
         }
     }
 }
 
 impl Reason {
-    /// Whether something is wrong that the controller cannot help.
+    /// Returns whether the service needs a core and cannot get one.
     pub fn is_stuck(self) -> bool {
         matches!(self, Self::HasMost(_) | Self::NoDonor(_))
     }
 
-    /// The figure, where there is one.
+    /// Returns the figure, if the reason has one.
     pub fn figure_ns(self) -> Option<u64> {
         match self {
             Self::Within(ns) | Self::HasMost(ns) | Self::NoDonor(ns) | Self::HasLeast(ns) => Some(ns),
@@ -265,7 +272,7 @@ mod tests {
 
     const BOUNDS: Bounds = Bounds { lower_ns: 2_000_000, upper_ns: 5_000_000 };
 
-    /// A machine whose service takes so long at each count of cores, from one on.
+    /// A model of a machine: the service's latency at each number of cores, from one on.
     struct Plant {
         controller: Controller,
         service: u32,
@@ -299,7 +306,7 @@ mod tests {
             step
         }
 
-        /// In how many of so many intervals a core moved.
+        /// Returns the number of intervals, out of `intervals`, in which a core moved.
         fn moves(&mut self, intervals: u32) -> u32 {
             (0..intervals).map(|_| u32::from(!matches!(self.interval(), Step::Stay(_)))).sum()
         }
@@ -308,7 +315,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn a_late_service_gets_a_core_at_once_from_the_donor_that_has_most() {
+    fn a_slow_service_gets_a_core_at_once_from_the_donor_with_the_most() {
         let mut plant = Plant::new(vec![9 * MS, 8 * MS, 3 * MS], 1, &[2, 4]);
         assert_eq!(plant.interval(), Step::Take(1, Reason::Above(9 * MS, 1)));
         assert_eq!(plant.interval(), Step::Stay(Reason::Settling));
@@ -318,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn an_early_service_gives_a_core_after_a_while_to_the_donor_that_has_least() {
+    fn a_fast_service_gives_a_core_later_to_the_donor_with_the_fewest() {
         let mut plant = Plant::new(vec![3 * MS, MS], 2, &[3, 1]);
         for times in 1..3 {
             assert_eq!(plant.interval(), Step::Stay(Reason::Below(MS, times)));
@@ -328,20 +335,20 @@ mod tests {
     }
 
     #[test]
-    fn a_service_without_any_request_is_early_and_one_with_few_is_not_judged() {
+    fn no_requests_count_as_fast_and_few_requests_do_not_count() {
         let donors = vec![Donor { cores: 1, least: 1, most: 8 }];
         let mut controller = Controller::new(BOUNDS, 1, 4, Patience::default());
         let mut look = |seen| controller.decide(&Look { seen, cores: 2, donors: donors.clone() });
         assert_eq!(look(Seen::Nothing), Step::Stay(Reason::Below(0, 1)));
-        assert_eq!(Reason::Below(0, 1).to_string(), "nobody asks, for 1 interval");
-        assert!(Reason::HasLeast(0).to_string().starts_with("nobody asks, but"));
+        assert_eq!(Reason::Below(0, 1).to_string(), "no requests, for 1 interval");
+        assert!(Reason::HasLeast(0).to_string().starts_with("no requests, but"));
         assert_eq!(look(Seen::Nothing), Step::Stay(Reason::Below(0, 2)));
         assert_eq!(look(Seen::Little), Step::Stay(Reason::Little));
         assert_eq!(look(Seen::Nothing), Step::Give(0, Reason::Below(0, 3)));
     }
 
     #[test]
-    fn limits_are_said_to_be_the_reason() {
+    fn limits_are_reasons() {
         let mut plant = Plant::new(vec![9 * MS], 1, &[4]);
         assert_eq!(plant.interval(), Step::Stay(Reason::HasMost(9 * MS)));
         let mut plant = Plant::new(vec![9 * MS, MS], 1, &[1]);
@@ -351,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_done_is_tried_again_later() {
+    fn a_failed_move_is_retried_later() {
         let mut controller = Controller::new(BOUNDS, 1, 4, Patience { settle: 0, ..Patience::default() });
         let donors = vec![Donor { cores: 4, least: 1, most: 8 }];
         let look = Look { seen: Seen::Percentile(9 * MS), cores: 1, donors };
@@ -363,7 +370,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn limits_hold_whatever_is_seen(
+        fn limits_hold_for_all_figures(
             figures in proptest::collection::vec(0_u64..10 * MS, 1..200),
             (least, most) in (1_u32..4, 4_u32..8), donor_least in 0_u32..3,
         ) {
@@ -398,12 +405,12 @@ mod tests {
         }
 
         #[test]
-        fn a_load_that_some_count_of_cores_is_right_for_gets_it_and_then_nothing_moves(
+        fn a_load_with_a_right_core_count_reaches_it_and_keeps_it(
             mut figures in proptest::collection::vec(1_u64..20 * MS, 7), right in 0_usize..7, start in 1_u32..8,
         ) {
             figures.sort_unstable_by(|a, b| b.cmp(a));
             figures[right] = 3 * MS;
-            // More cores are never worse.
+            // More cores never increase the latency.
             for (index, figure) in figures.iter_mut().enumerate() {
                 *figure = if index < right { (*figure).max(3 * MS) } else { (*figure).min(3 * MS) };
             }
@@ -415,12 +422,12 @@ mod tests {
         }
 
         #[test]
-        fn cores_do_not_go_to_and_fro_where_no_count_is_right(
+        fn cores_do_not_oscillate_if_no_count_is_right(
             (too_few, too_many) in (1_usize..7, 1_u64..2 * MS), start in 1_u32..8,
         ) {
             let figures = (0..7).map(|index| if index < too_few { 9 * MS } else { too_many }).collect();
             let mut plant = Plant::new(figures, start, &[8, 8]);
-            // To the count, then with ever longer pauses, then once in 3 * 2^6 intervals and what belongs to it.
+            // Moves to the count, then with ever longer pauses, then a give and a take per 3 * 2^6 intervals.
             let most = 7 + 2 * MOST_DOUBLINGS + 2 * 2_000 / (3 << MOST_DOUBLINGS) + 2;
             let moves = plant.moves(2_000);
             prop_assert!(moves <= most, "{moves} moves, {most} at most");

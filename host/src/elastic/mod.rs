@@ -1,15 +1,15 @@
-//! The elastic policy (RainForest 4.1 and 6.3.2): keeps what a service's requests take between two bounds by moving cores
-//! between it and cells that can do with fewer.
+//! The elastic policy (RainForest 4.1 and 6.3.2): keeps a percentile of a service's latency between two bounds by
+//! moving cores between the service and other cells, the donors.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`bounds`] | the two bounds, as people write them: `2ms..5ms` |
-//! | [`controller`] | what is decided: figures in, a move or none out |
-//! | [`every`] | how often it is looked at: `1s` |
-//! | [`window`] | the figures: what happened between two looks at a cell |
+//! | [`bounds`] | the two bounds, written `2ms..5ms` |
+//! | [`controller`] | the decision: measurements in, a core move or none out |
+//! | [`every`] | the interval, written `1s` |
+//! | [`window`] | the measurements: the differences between two reads of a cell's counters |
 //!
-//! The controller has no clock, no machine and no cells: who runs it looks once an interval, tells it, and does what it says
-//! (`isola elastic`). The supervisor knows nothing of percentiles.
+//! The controller has no clock, no machine and no cells. Its caller (`isola elastic`) reads the counters once per
+//! interval, passes them to the controller, and executes the decision. The supervisor computes no percentiles.
 
 pub mod bounds;
 pub mod controller;

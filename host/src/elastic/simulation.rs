@@ -1,20 +1,21 @@
-//! Figures 10 and 11 of RainForest in small: a service whose load goes up and down, beside a batch job, on eight cores.
+//! Figures 10 and 11 of RainForest on a small scale: a service with a fluctuating load, beside a batch job, on eight
+//! cores.
 //!
-//! The service is a queue with as many servers as it has cores; requests come at random, and take a random time. Time is
-//! simulated, and the numbers are those of a fixed seed: each run is the same.
+//! The service is one queue with a server per core; arrivals and service times are random. Time is simulated and the
+//! seed is fixed, so every run has the same result.
 
 use super::*;
 use fastrand::Rng;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Cores of both cells.
+/// The cores of both cells together.
 const CORES: u32 = 8;
 
-/// Of the service's percentile.
+/// The bounds of the service's percentile.
 const BOUNDS: Bounds = Bounds { lower_ns: 5_500_000, upper_ns: 10_000_000 };
 
-/// What a request takes on the mean, in ns.
+/// The mean service time of a request, in ns.
 const WORK_NS: f64 = 1_000_000.0;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -22,7 +23,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// A service of several cores, one queue and a load.
 struct Service {
     rng: Rng,
-    /// When each core is done with what it does.
+    /// The time at which each core becomes free.
     cores: BinaryHeap<Reverse<u64>>,
     now_ns: u64,
 }
@@ -33,12 +34,12 @@ impl Service {
         Self { rng: Rng::with_seed(7), cores, now_ns: 0 }
     }
 
-    /// A random time of this mean.
+    /// Returns an exponentially distributed time with this mean.
     fn exponential(&mut self, mean_ns: f64) -> u64 {
         (-mean_ns * (1.0 - self.rng.f64()).ln()) as u64
     }
 
-    /// Serves `rate` requests a second for a second. Returns what the 99th of a hundred took.
+    /// Serves `rate` requests per second for one second. Returns the 99th percentile of their latency.
     fn second(&mut self, rate: f64) -> u64 {
         let end = self.now_ns + SECOND_NS;
         let mut took = Vec::new();
@@ -68,7 +69,7 @@ impl Service {
     }
 }
 
-/// How a run went.
+/// The result of a run.
 #[derive(Debug, Default)]
 struct Outcome {
     late_seconds: u32,
@@ -78,7 +79,7 @@ struct Outcome {
     fewest_cores: u32,
 }
 
-/// Ten minutes of a load that swings between a fifth of the machine and three quarters of it, twice.
+/// Runs ten minutes of a load that oscillates twice between a fifth and three quarters of the machine.
 fn run(mut controller: Option<Controller>, mut cores: u32) -> Outcome {
     let mut service = Service::new(cores);
     let mut outcome = Outcome { fewest_cores: CORES, ..Outcome::default() };
@@ -104,15 +105,15 @@ fn run(mut controller: Option<Controller>, mut cores: u32) -> Outcome {
 }
 
 #[test]
-fn a_fluctuating_load_stays_below_the_upper_bound_and_the_batch_job_gets_what_it_leaves() {
+fn a_fluctuating_load_stays_below_the_upper_bound_and_leaves_cores_to_the_batch_job() {
     let elastic = run(Some(Controller::new(BOUNDS, 1, CORES - 1, Patience::default())), 4);
     let (half, peak) = (run(None, 4), run(None, 7));
-    // Late in at most one second of ten, where half of the machine for good is late all through the peaks.
+    // Late in at most one second of ten; with a constant half of the machine, it is late during the peaks.
     assert!(elastic.late_seconds <= 60, "{elastic:?}");
     assert!(half.late_seconds >= 5 * elastic.late_seconds, "{half:?}, {elastic:?}");
-    // The batch job gets at least twice of what is left when the service has what its peaks need for good.
+    // The batch job gets at least twice the core time that a constant peak allocation to the service would leave.
     assert!(elastic.batch_core_seconds >= 2 * peak.batch_core_seconds, "{peak:?}, {elastic:?}");
-    // Cores follow the load, and do not go to and fro.
+    // Cores follow the load without oscillation.
     assert!(elastic.most_cores >= 6 && elastic.fewest_cores <= 3, "{elastic:?}");
     assert!(elastic.moves <= 60, "{elastic:?}");
 }

@@ -1,54 +1,54 @@
-//! What happened in a cell between two looks at it: the difference of counters that only grow.
+//! A measurement window of a cell: the difference of monotonic counters between two reads.
 
 use isola_abi::histogram::Distribution;
 use isola_abi::id::CellId;
 use isola_abi::management::CellInfo;
 
-/// Which of a cell's figures is kept between the bounds.
+/// The quantity to keep between the bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Figure {
-    /// What its requests took, as the application counts them.
+    /// The latency of its requests, as the application counts them
     #[default]
     Requests,
-    /// How long its events waited until they ran, on any of its cores.
+    /// The time that events waited until they ran, on any of its cores
     Queueing,
 }
 
-/// Fewer requests than these have no 99th percentile worth the name: the window goes on until there are as many.
+/// The minimum number of requests for a 99th percentile: a window with fewer is extended.
 const LEAST: u64 = 100;
 
-/// So many looks in a row it may go on. Then the slowest of the few is judged: a service that hardly anybody asks has an end of
-/// its window as well, and gives its cores back.
+/// The maximum number of extensions in a row. Then the window uses the few requests that it has, so that a service with
+/// hardly any load can give up its cores as well.
 const MOST_LOOKS: u32 = 10;
 
-/// The figures of a cell from one look to the next.
+/// The measurement window of a cell.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
     figure: Figure,
-    /// The cell and its counters at the beginning.
+    /// The cell and its counters at the beginning of the window.
     begin: Option<(CellId, Distribution)>,
-    /// Looks since then that saw too little.
+    /// The number of extensions so far.
     looks: u32,
 }
 
-/// What a window showed.
+/// The result of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// Nothing happened.
+    /// There were no requests.
     Nothing,
-    /// Too little to be judged: the window goes on.
+    /// There were too few: the window is extended.
     Little,
-    /// This, in cycles.
+    /// The percentile, in cycles.
     Percentile(u64),
 }
 
 impl Window {
-    /// A window on this figure, which begins at the first look.
+    /// Creates a window on this figure; it begins at the first read.
     pub fn new(figure: Figure) -> Self {
         Self { figure, begin: None, looks: 0 }
     }
 
-    /// Looks at a cell, at its 99th percentile say: 990 of 1000.
+    /// Reads a cell's counters and returns the percentile, per mille (990: the 99th percentile).
     pub fn look(&mut self, cell: &CellInfo, per_mille: u32) -> Seen {
         let now = self.counters(cell);
         let Some((_, begin)) = self.begin.take_if(|(id, _)| *id == cell.id) else {
@@ -67,7 +67,7 @@ impl Window {
         seen.quantile(per_mille).map_or(Seen::Nothing, Seen::Percentile)
     }
 
-    /// Forgets what was seen so far: as after a move, which makes it past.
+    /// Begins a new window at the cell's present counters, for example after a move.
     pub fn begin(&mut self, cell: &CellInfo) {
         self.begin = Some((cell.id, self.counters(cell)));
         self.looks = 0;
@@ -95,18 +95,20 @@ mod tests {
     }
 
     #[test]
-    fn a_window_shows_what_came_since_the_last_and_not_all_that_ever_came() {
+    fn a_window_excludes_earlier_requests() {
         let (histogram, mut window) = (Histogram::new(), Window::new(Figure::Requests));
         histogram.count(1 << 30, 1_000_000);
         assert_eq!(window.look(&at(&histogram), 990), Seen::Little);
         histogram.count(1 << 20, 1_000);
-        let Seen::Percentile(cycles) = window.look(&at(&histogram), 990) else { panic!("1000 are enough") };
+        let Seen::Percentile(cycles) = window.look(&at(&histogram), 990) else {
+            panic!("1000 requests have a percentile")
+        };
         assert!(cycles < 2 << 20, "{cycles}");
         assert_eq!(window.look(&at(&histogram), 990), Seen::Nothing);
     }
 
     #[test]
-    fn a_window_in_which_little_came_goes_on() {
+    fn a_window_with_few_requests_is_extended() {
         let (histogram, mut window) = (Histogram::new(), Window::new(Figure::Requests));
         window.begin(&at(&histogram));
         for turn in 0..3 {
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_in_which_little_comes_for_long_is_judged_by_that() {
+    fn an_extended_window_ends_after_its_maximum() {
         let (histogram, mut window) = (Histogram::new(), Window::new(Figure::Requests));
         window.begin(&at(&histogram));
         for _ in 0..2 {
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn another_cell_of_the_name_begins_a_window_of_its_own() {
+    fn another_cell_of_the_same_name_begins_a_new_window() {
         let (histogram, mut window) = (Histogram::new(), Window::new(Figure::Requests));
         window.begin(&at(&histogram));
         histogram.count(1 << 20, 1_000);

@@ -1,6 +1,7 @@
-//! A cell image as the host sees it: an ELF whose loadable segments go to the machine, and whose symbols stay.
+//! A cell image as the host handles it: an ELF file. The loadable segments are sent to the machine; the symbols remain
+//! on the host.
 //!
-//! The supervisor checks everything again; the checks here are for a quick, clear answer.
+//! The supervisor repeats all checks; those here give a quick and clear error.
 
 use isola_abi::management::{ImageFault, MAX_IMAGE};
 use isola_abi::note::{self, ImageNote};
@@ -12,11 +13,11 @@ use thiserror::Error;
 
 type Header = FileHeader64<LittleEndian>;
 
-/// Where the ELF-64 header says where the sections are: `e_shoff`, and `e_shentsize` to `e_shstrndx`
-/// (System V ABI, chapter 4).
+/// The fields of the ELF-64 header that locate the sections: `e_shoff`, and `e_shentsize` to `e_shstrndx` (System V
+/// ABI, chapter 4).
 const SECTION_FIELDS: [std::ops::Range<usize>; 2] = [0x28..0x30, 0x3a..0x40];
 
-/// An ELF file's headers, found to be consistent.
+/// The headers of an ELF file, checked for consistency.
 #[derive(Debug)]
 pub struct ElfImage<'data> {
     file: &'data [u8],
@@ -24,22 +25,22 @@ pub struct ElfImage<'data> {
     segments: &'data [ProgramHeader64<LittleEndian>],
 }
 
-/// Why a file is no cell image.
+/// The reasons why a file is not a usable cell image.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ImageError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("it cannot be read: {0}")]
     Unreadable(String),
-    /// What the supervisor would say, too.
+    /// The supervisor would reject the image for the same reason.
     #[error("{0}")]
     Fault(ImageFault),
-    /// Its file is too long even without what is not loaded.
-    #[error("what would be loaded of it takes {}, and {} is the most", ByteSize(*.0), ByteSize(MAX_IMAGE))]
+    /// The image is too long even without the sections that are not loaded.
+    #[error("its loaded part takes {}, and the maximum is {}", ByteSize(*.0), ByteSize(MAX_IMAGE))]
     TooLong(u64),
 }
 
 impl<'data> ElfImage<'data> {
-    /// Reads the headers of a static x86-64 executable.
+    /// Parses the headers of a static x86-64 executable.
     ///
     /// # Errors
     /// [`ImageError::Fault`].
@@ -72,10 +73,10 @@ impl<'data> ElfImage<'data> {
         }
     }
 
-    /// The file up to the end of what is loaded, without a trace of the sections behind it.
+    /// Returns the file up to the end of the loaded data, with the section fields of its header cleared.
     ///
     /// # Errors
-    /// [`ImageError::Fault`] where a segment reaches out of the file; [`ImageError::TooLong`].
+    /// [`ImageError::Fault`] if a segment exceeds the file, or [`ImageError::TooLong`].
     pub fn trimmed(&self) -> Result<Vec<u8>, ImageError> {
         let malformed = ImageError::Fault(ImageFault::Malformed);
         let table = self.header.e_phoff(LittleEndian).checked_add(size_of_val(self.segments) as u64);
@@ -120,7 +121,7 @@ impl<'data> ElfImage<'data> {
 pub(crate) mod tests {
     use super::*;
 
-    /// The smallest file that passes for a cell image, with 1000 bytes behind what is loaded.
+    /// Returns the smallest file that passes as a cell image, with 1000 bytes after the loaded data.
     pub(crate) fn cell_elf() -> Vec<u8> {
         cell_elf_of(isola_abi::VERSION)
     }
@@ -157,7 +158,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_not_loaded_is_cut_off_and_not_missed() {
+    fn trimming_removes_only_data_that_is_not_loaded() {
         let file = cell_elf();
         let image = ElfImage::parse(&file).unwrap();
         image.check_note().unwrap();
@@ -170,7 +171,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn other_files_are_told_apart() {
+    fn other_files_are_rejected_with_the_reason() {
         let fault = |file: &[u8]| match ElfImage::parse(file).and_then(|image| image.check_note()) {
             Err(ImageError::Fault(fault)) => fault,
             other => panic!("{other:?}"),
@@ -192,7 +193,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn cut_and_changed_files_never_panic() {
+    fn truncated_and_corrupted_files_cause_no_panic() {
         let file = cell_elf();
         for len in 0..file.len() {
             let _ = ElfImage::parse(&file[..len]).and_then(|image| image.trimmed());

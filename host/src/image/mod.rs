@@ -1,9 +1,9 @@
-//! Images: where they are found, and what is sent of them.
+//! Images: their search, and the part of them that is sent to a machine.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | this | finding an image by its name or its path |
-//! | [`elf`] | checking that it is a cell image, and cutting off what a machine has no use for |
+//! | this | search of an image by its name or path |
+//! | [`elf`] | checks of a cell image, and removal of the data that a machine does not need |
 //! | [`signing`] | keys and signatures |
 
 pub mod elf;
@@ -22,19 +22,19 @@ use thiserror::Error;
 /// Name of the supervisor's image.
 pub const SUPERVISOR: &str = "supervisor";
 
-/// The folders in which images are looked for by name.
+/// The folders that are searched for images by name.
 #[derive(Clone, Debug)]
 pub struct ImageStore {
     folders: Vec<PathBuf>,
 }
 
-/// Why there is no image.
+/// The reasons why an image was not found, or cannot be used.
 #[derive(Debug, Error)]
 pub enum FindError {
-    /// No file of that path.
+    /// No file has that path.
     #[error("there is no image at {0}")]
     NoFile(PathBuf),
-    /// No image of that name.
+    /// No image has that name.
     #[error(
         "no image is called {name:?}{}; looked in {folders}: build the images with `cargo xtask images`, or give a path",
         did_you_mean(meant)
@@ -42,12 +42,12 @@ pub enum FindError {
     NoName {
         /// The name.
         name: String,
-        /// An image whose name is near.
+        /// An image with a similar name.
         meant: Option<String>,
-        /// Where it was looked for.
+        /// The searched folders.
         folders: String,
     },
-    /// No program of that name.
+    /// No program has that name.
     #[error(
         "no application is built as a process under the name {name:?}{}; looked in {folders}: build them with \
          `cargo hosted`, or give a path",
@@ -56,22 +56,22 @@ pub enum FindError {
     NoHosted {
         /// The name.
         name: String,
-        /// A program whose name is near.
+        /// A program with a similar name.
         meant: Option<String>,
-        /// Where it was looked for.
+        /// The searched folders.
         folders: String,
     },
-    /// It runs in a cell, and not as a process.
+    /// The file is a cell image and not a program.
     #[error(
         "{0} is a cell image, and no process: leave --hosted out, or build the applications with `cargo hosted`"
     )]
     NotHosted(PathBuf),
-    /// It is no cell image.
+    /// The file is not a cell image.
     #[error("{path} cannot run as a cell: {error}")]
     Rejected {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: ImageError,
     },
 }
@@ -83,18 +83,18 @@ fn did_you_mean(meant: &Option<String>) -> String {
 /// An image that can be sent.
 #[derive(Debug)]
 pub struct CellImage {
-    /// Its name, for people.
+    /// The image's name, for display.
     pub name: String,
-    /// Where it is, whole.
+    /// The path of the complete file.
     pub path: PathBuf,
-    /// What a machine needs of it.
+    /// The bytes to send to a machine.
     pub bytes: Vec<u8>,
-    /// The SHA-256 of that.
+    /// The SHA-256 of these bytes.
     pub digest: ImageDigest,
 }
 
 impl CellImage {
-    /// The cell image in the file `path`.
+    /// Reads the cell image in the file `path`.
     ///
     /// # Errors
     /// [`FindError::Rejected`].
@@ -113,22 +113,22 @@ impl CellImage {
 }
 
 impl ImageStore {
-    /// The folder `ISOLA_IMAGES` says, and the one of the running program.
+    /// Returns the store of the folder in `ISOLA_IMAGES` and the folder of the running program.
     pub fn from_environment() -> Self {
         let named =
             env::var_os("ISOLA_IMAGES").filter(|value: &OsString| !value.is_empty()).map(PathBuf::from);
         let own = env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
-        // One folder is one place to look, however often it is named.
+        // If both are the same folder, list it once.
         let own = own.filter(|own| Some(own) != named.as_ref());
         Self { folders: named.into_iter().chain(own).collect() }
     }
 
-    /// The images in these folders.
+    /// Returns the store of the images in these folders.
     pub fn new(folders: Vec<PathBuf>) -> Self {
         Self { folders }
     }
 
-    /// Where the image `name` is; what contains a `/` is a path.
+    /// Returns the path of the image `name`; a name with a `/` is a path.
     ///
     /// # Errors
     /// [`FindError::NoFile`] or [`FindError::NoName`].
@@ -148,7 +148,7 @@ impl ImageStore {
         })
     }
 
-    /// Where the application `name` is as a process; what contains a `/` is a path.
+    /// Returns the path of the application `name` as a hosted program; a name with a `/` is a path.
     ///
     /// # Errors
     /// [`FindError::NoFile`], [`FindError::NoHosted`] or [`FindError::NotHosted`].
@@ -156,7 +156,7 @@ impl ImageStore {
         let path = if name.contains('/') {
             self.find(name)?
         } else {
-            // Cargo builds images into `release` and processes into `hosted`, beside it.
+            // Cargo builds images into `release` and hosted programs into `hosted`, beside it.
             let beside = |folder: &PathBuf| folder.parent().map(|parent| parent.join("hosted"));
             let inside = |folder: &PathBuf| Some(folder.join("hosted"));
             let folders: Vec<PathBuf> =
@@ -174,7 +174,7 @@ impl ImageStore {
         if is_cell_image(&path) { Err(FindError::NotHosted(path)) } else { Ok(path) }
     }
 
-    /// The cell image `name`, ready to send.
+    /// Reads the cell image `name`.
     ///
     /// # Errors
     /// [`FindError`].
@@ -182,7 +182,7 @@ impl ImageStore {
         CellImage::read(self.find(name)?)
     }
 
-    /// Names of all cell images in the folders.
+    /// Returns the names of all cell images in the folders.
     pub fn cell_images(&self) -> Vec<String> {
         let files = self.folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
         let mut names: Vec<String> = files
@@ -196,7 +196,7 @@ impl ImageStore {
     }
 }
 
-/// Names of the programs in these folders: cargo leaves other files beside them, with a dot in their names.
+/// Returns the names of the programs in these folders. Cargo's other files have a dot in their names.
 fn programs(folders: &[PathBuf]) -> Vec<String> {
     let files = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
     let files = files.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
@@ -205,7 +205,7 @@ fn programs(folders: &[PathBuf]) -> Vec<String> {
 }
 
 fn is_cell_image(path: &Path) -> bool {
-    // A folder of build results is full of other things: what does not begin like an ELF file is not read whole.
+    // A build folder has many other files: read only those completely that begin like an ELF file.
     let mut magic = [0; 4];
     let begins = fs::File::open(path).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut magic));
     begins.is_ok()

@@ -1,8 +1,8 @@
-//! Keys and signatures of images: ed25519 (RFC 8032), in the files that other tools read and write as well.
+//! Keys and signatures of images: ed25519 (RFC 8032), in file formats that other tools use as well.
 //!
-//! A private key is PKCS #8 in PEM, readable by its owner alone; a public key is PEM, or 64 hexadecimal digits
-//! on a command line. What is signed is the text of [`ImageDigest::signed_text`]. The signature stands in a file
-//! beside the image, as 128 hexadecimal digits: `kv.sig` belongs to `kv`.
+//! A private key is PKCS #8 in PEM, readable by its owner only; a public key is PEM, or 64 hexadecimal digits on a
+//! command line. The signed message is the text of [`ImageDigest::signed_text`]. The signature is in a file beside the
+//! image, as 128 hexadecimal digits: `kv.sig` belongs to `kv`.
 
 use ed25519_compact as ed25519;
 use isola_abi::integrity::{ImageDigest, PublicKey, Signature};
@@ -13,50 +13,50 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Rights of a file with a private key.
+/// The mode of a file with a private key.
 const PRIVATE: u32 = 0o600;
 
-/// Why a key or a signature cannot be had, or used.
+/// The reasons why a key or a signature cannot be read or used.
 #[derive(Debug, Error)]
 pub enum SigningError {
     /// The file cannot be read or written.
     #[error("{path}: {error}")]
     File {
-        /// Its path.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: io::Error,
     },
-    /// There is such a file already.
+    /// The file exists already.
     #[error("{0} is there already: keys are not overwritten; name another file, or remove it")]
     Exists(PathBuf),
-    /// Others may read the private key.
+    /// Other users may read the private key.
     #[error(
         "{0} holds a private key, and others than its owner may read it: chmod 600 it, or make a new key"
     )]
     Exposed(PathBuf),
-    /// It is no private key.
+    /// The file is not a private key.
     #[error("{0} holds no private key of ed25519 in PEM: make one with `isola image keygen`")]
     NoPrivateKey(PathBuf),
-    /// It is no public key.
+    /// The text is not a public key.
     #[error("{0} is no public key of ed25519: write 64 hexadecimal digits, or the path of a file in PEM")]
     NoPublicKey(String),
-    /// It is no signature.
+    /// The file is not a signature.
     #[error("{0} holds no signature: sign the image anew with `isola image sign`")]
     NoSignature(PathBuf),
 }
 
-/// Where the signature of the image at `path` is.
+/// Returns the path of the signature of the image at `path`.
 pub fn signature_path(path: &Path) -> PathBuf {
     with_suffix(path, ".sig")
 }
 
-/// Where the public key to the private one at `path` is.
+/// Returns the path of the public key that belongs to the private key at `path`.
 pub fn public_path(path: &Path) -> PathBuf {
     with_suffix(path, ".pub")
 }
 
-/// Makes a key: the private half in a new file at `path`, the public one beside it.
+/// Generates a key pair: the private key in a new file at `path`, the public key beside it.
 ///
 /// # Errors
 /// [`SigningError::Exists`] or [`SigningError::File`].
@@ -71,7 +71,7 @@ pub fn generate(path: &Path) -> Result<PublicKey, SigningError> {
     Ok(PublicKey(*keys.pk))
 }
 
-/// Signs an image with the private key at `path`. Returns who has, too.
+/// Signs an image with the private key at `path`. Returns the public key, too.
 ///
 /// # Errors
 /// [`SigningError`].
@@ -86,13 +86,13 @@ pub fn sign(path: &Path, digest: &ImageDigest) -> Result<(PublicKey, Signature),
     Ok((PublicKey(*keys.pk), Signature(*keys.sk.sign(digest.signed_text(), None))))
 }
 
-/// Whether a signature is one of that image by the holder of that key.
+/// Returns whether the holder of the key signed the image.
 pub fn verify(key: &PublicKey, digest: &ImageDigest, signature: &Signature) -> bool {
     let signature = ed25519::Signature::new(signature.0);
     ed25519::PublicKey::new(key.0).verify(digest.signed_text(), &signature).is_ok()
 }
 
-/// The public key that is written so: its digits, or the path of its file.
+/// Parses a public key: its digits, or the path of its file.
 ///
 /// # Errors
 /// [`SigningError::NoPublicKey`] or [`SigningError::File`].
@@ -120,7 +120,7 @@ pub fn write_signature(path: &Path, signature: &Signature) -> Result<PathBuf, Si
     }
 }
 
-/// The signature beside the image at `path`, where there is one.
+/// Returns the signature beside the image at `path`, if there is one.
 ///
 /// # Errors
 /// [`SigningError::NoSignature`] or [`SigningError::File`].
@@ -133,7 +133,7 @@ pub fn read_signature(path: &Path) -> Result<Option<Signature>, SigningError> {
     }
 }
 
-/// Writes a file that is not there yet; nobody has other rights to it than those at any time.
+/// Creates a file that does not exist yet, with these access rights from the beginning.
 fn create(path: &Path, bytes: &[u8], mode: u32) -> Result<(), SigningError> {
     let opened = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
     match opened.and_then(|mut file| file.write_all(bytes)) {
@@ -155,7 +155,7 @@ mod tests {
     const IMAGE: ImageDigest = ImageDigest([3; 32]);
 
     #[test]
-    fn what_is_signed_can_be_verified_with_the_public_half() {
+    fn a_signature_verifies_with_the_public_key() {
         let dir = tempfile::tempdir().unwrap();
         let key = dir.path().join("release.key");
         let public = generate(&key).unwrap();
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_neither_overwritten_nor_used_where_others_may_read_them() {
+    fn keys_are_not_overwritten_and_not_used_if_others_may_read_them() {
         let dir = tempfile::tempdir().unwrap();
         let key = dir.path().join("key");
         generate(&key).unwrap();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_told_apart() {
+    fn other_files_are_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("notes.txt");
         create(&file, b"no key at all\n", 0o600).unwrap();

@@ -1,7 +1,7 @@
-//! Whether KVM works on this host: tried out by booting the supervisor, and remembered.
+//! Whether KVM works on this host: tested by booting the supervisor, and cached.
 //!
-//! A `/dev/kvm` that opens is no proof. Under some hypervisors a guest hangs, or executes a thousand times too
-//! slowly; only a machine that answers in time shows that it works.
+//! A `/dev/kvm` that opens proves nothing. Under some hypervisors a guest hangs, or executes a thousand times too
+//! slowly; only a machine that answers in time proves that KVM works.
 
 use super::boot::{BootError, Lifetime, NewMachine, Tie};
 use super::options::{Accelerator, AcceleratorChoice, MachineModel, MachineOptions, Topology, Uplink};
@@ -16,29 +16,29 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a machine may take to answer under KVM. It takes a fraction of a second where KVM works.
+/// How long a machine may take to answer under KVM. It takes a fraction of a second if KVM works.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// The machine that is started to find out.
+/// The name of the test machine.
 const PROBE_MACHINE: &str = "kvm-probe";
 
-/// What is known of KVM on this host.
+/// The result of the test of KVM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KvmAnswer {
     /// Whether a machine ran.
     pub works: bool,
-    /// Why not, or how it was found out.
+    /// The reason for the result.
     pub reason: String,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Remembered {
-    /// What the answer holds for.
+    /// The host that the answer is valid for: see [`host_key`].
     host: String,
     answer: KvmAnswer,
 }
 
-/// Decides what executes a machine, and says why.
+/// Selects the accelerator of a machine, and returns the reason.
 pub fn choose(
     choice: AcceleratorChoice,
     qemu: &Qemu,
@@ -56,16 +56,16 @@ pub fn choose(
     }
 }
 
-/// Whether an earlier answer will do.
+/// Whether a cached result may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CachedAnswer {
-    /// It will.
+    /// Use a cached result.
     Allowed,
-    /// It is tried out anew.
+    /// Test again.
     Forbidden,
 }
 
-/// Whether KVM works with this QEMU. Without a `supervisor` to boot it cannot be tried out.
+/// Returns whether KVM works with this QEMU. The test needs a `supervisor` image to boot.
 pub fn kvm(qemu: &Qemu, root: &StateRoot, supervisor: Option<&Path>, cached: CachedAnswer) -> KvmAnswer {
     if let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/kvm") {
         return KvmAnswer { works: false, reason: format!("/dev/kvm cannot be opened: {error}") };
@@ -117,7 +117,7 @@ fn try_out(qemu: &Qemu, root: &StateRoot, supervisor: &Path) -> Result<(), Strin
     }
 }
 
-/// What decides whether KVM works: the kernel, the processor, and QEMU.
+/// Returns the properties on which the result depends: kernel, processor, QEMU, and version of isola.
 fn host_key(qemu: &Qemu) -> String {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -138,7 +138,7 @@ fn remembered(host: &str) -> Option<KvmAnswer> {
 }
 
 fn remember(host: &str, answer: &KvmAnswer) {
-    // Where it cannot be written down, it is tried out again the next time.
+    // If the result cannot be saved, the next command repeats the test.
     let Some(file) = memory_file() else { return };
     let remembered = Remembered { host: host.to_owned(), answer: answer.clone() };
     let folder = file.parent().map(fs::create_dir_all);

@@ -1,10 +1,10 @@
-//! Starting a machine, step by step.
+//! Starts a machine, step by step.
 //!
 //! 1. remove the files of a dead machine of the same name, and take the lock
-//! 2. make the folder with a record that names this process as the owner: from here on `isola down` finds the machine
-//! 3. start QEMU, which detaches itself once its sockets are there
-//! 4. ask the supervisor until it answers
-//! 5. record that the machine is up and has no owner any more
+//! 2. create the folder with a record that names this process as the owner: from here on `isola down` finds the machine
+//! 3. start the switch if the machine needs one, then QEMU, which detaches itself once its sockets exist
+//! 4. send `Hello` to the supervisor until it answers
+//! 5. save in the record that the machine is up and has no owner any more
 
 use super::lock::MachineLock;
 use super::options::{Accelerator, MachineOptions};
@@ -24,22 +24,22 @@ use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
-/// How long QEMU may take until its sockets are there.
+/// How long QEMU may take to create its sockets.
 const LAUNCH_LIMIT: Duration = Duration::from_secs(20);
 
-/// How long a supervisor may take to answer first.
+/// How long a supervisor may take to its first answer.
 pub const READY_LIMIT: Duration = Duration::from_secs(30);
 
-/// Why a machine did not start. Nothing is left of it.
+/// The reasons why a machine did not start. Nothing remains of it.
 #[derive(Debug, Error)]
 pub enum BootError {
-    /// It cannot be worked on.
+    /// The machine is not available.
     #[error(transparent)]
     Machine(#[from] MachineError),
     /// QEMU did not start.
     #[error("QEMU did not start: {said}")]
     Launch {
-        /// What it says.
+        /// QEMU's error message.
         said: String,
     },
     /// The network switch did not start.
@@ -48,12 +48,12 @@ pub enum BootError {
     /// The supervisor did not answer.
     #[error("the supervisor did not come up: {reason}; the end of the machine's log:\n{tail}")]
     Supervisor {
-        /// What happened.
+        /// The cause.
         reason: String,
-        /// The end of its logs.
+        /// The end of the machine's logs.
         tail: String,
     },
-    /// The user changed their mind.
+    /// The user interrupted the command.
     #[error("interrupted: the machine is down again")]
     Interrupted,
 }
@@ -64,45 +64,45 @@ impl From<StateError> for BootError {
     }
 }
 
-/// How long a machine lives.
+/// The lifetime of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetime {
-    /// Until it is ended.
+    /// Until a command ends it.
     Own,
-    /// No longer than the process that starts it.
+    /// At most the lifetime of the process that starts it.
     OfThisProcess,
 }
 
-/// How QEMU is tied to the command that starts it.
+/// The relation of QEMU to the command that starts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tie {
-    /// Not at all.
+    /// A daemon.
     Detached,
-    /// It is a child, whose exit status can be had.
+    /// A child process, whose exit status the command can read.
     Child,
 }
 
 /// A machine to start.
 #[derive(Debug)]
 pub struct NewMachine<'a> {
-    /// What it shall be.
+    /// The machine's options.
     pub options: MachineOptions,
-    /// What executes it.
+    /// The accelerator that executes it.
     pub accelerator: Accelerator,
-    /// Which QEMU.
+    /// The QEMU program.
     pub qemu: &'a Qemu,
-    /// What runs on it.
+    /// The kind of software on the machine.
     pub kind: MachineKind,
-    /// How long it lives.
+    /// The lifetime of the machine.
     pub lifetime: Lifetime,
-    /// How it is tied to this process.
+    /// The relation of QEMU to this process.
     pub tie: Tie,
 }
 
 impl NewMachine<'_> {
-    /// Starts the machine in `dir`; where it has a supervisor, waits until that answers.
+    /// Starts the machine in `dir`. If it has a supervisor, waits until that answers.
     ///
-    /// `waiting` is called now and then; where it breaks, the machine is ended again.
+    /// Calls `waiting` repeatedly, and ends the machine if it breaks.
     ///
     /// # Errors
     /// [`BootError`].
@@ -115,7 +115,7 @@ impl NewMachine<'_> {
     ) -> Result<Held, BootError> {
         make_room(root, dir)?;
         let lock = MachineLock::take(dir).map_err(MachineError::from)?;
-        // Another command may have started it since.
+        // Another command may have started it meanwhile.
         if dir.has_record() {
             return Err(MachineError::Exists { name: dir.name.to_string() }.into());
         }
@@ -163,7 +163,7 @@ impl NewMachine<'_> {
         Ok(held.record.save(&held.dir)?)
     }
 
-    /// Starts the machine's switch, where it has one. QEMU connects to it when it starts.
+    /// Starts the machine's switch if it needs one. QEMU connects to it at its start.
     fn switch(&self, dir: &MachineDir, boot: Boot<'_>) -> Result<Option<Starting>, BootError> {
         if !switch::is_needed(&self.options) {
             return Ok(None);
@@ -175,7 +175,7 @@ impl NewMachine<'_> {
         Ok(Some(Starting::begin(dir, &self.options, address)?))
     }
 
-    /// Starts QEMU with its system call filter, or without where this host has none.
+    /// Starts QEMU with its system call filter, or without one if this host does not support it.
     fn launch(
         &self,
         dir: &MachineDir,
@@ -191,7 +191,7 @@ impl NewMachine<'_> {
         }
     }
 
-    /// Starts QEMU, and waits until its sockets are there: then it has detached itself, or written its number.
+    /// Starts QEMU, and waits until its sockets exist. It has then detached itself, or written its process id.
     fn launch_with(
         &self,
         sandbox: &[&str],
@@ -206,7 +206,7 @@ impl NewMachine<'_> {
             .args(sandbox)
             .args((self.tie == Tie::Detached).then_some("-daemonize"))
             .current_dir(dir.path())
-            // ^C at the terminal is for the command, which then ends QEMU as it sees fit.
+            // ^C at the terminal must reach the command only, which then ends QEMU in order.
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -234,7 +234,7 @@ impl NewMachine<'_> {
                     sleep(Duration::from_millis(2))
                 }
                 Ok(None) => {
-                    // The caller's cleaning finds and ends what has detached itself meanwhile.
+                    // The caller's clean-up finds and ends a QEMU that has detached itself meanwhile.
                     let _ = launcher.kill().and_then(|()| launcher.wait());
                     if Instant::now() < end {
                         return Err(BootError::Interrupted);
@@ -247,7 +247,7 @@ impl NewMachine<'_> {
     }
 }
 
-/// Asks the supervisor until it answers, for as long as QEMU runs.
+/// Sends `Hello` to the supervisor until it answers, for as long as QEMU runs.
 fn wait_for_supervisor(held: &Held, waiting: &mut dyn FnMut() -> ControlFlow<()>) -> Result<(), BootError> {
     let mut interrupted = false;
     let mut look = || {
@@ -269,7 +269,7 @@ fn wait_for_supervisor(held: &Held, waiting: &mut dyn FnMut() -> ControlFlow<()>
     Err(BootError::Supervisor { reason, tail: logs_tail(&held.dir) })
 }
 
-/// Makes sure that no machine has the name; removes the files of one that had it and has ended.
+/// Removes the files of an ended machine of the same name, and fails if a machine of that name runs.
 fn make_room(root: &StateRoot, dir: &MachineDir) -> Result<(), MachineError> {
     clean_up(root, dir)?;
     if dir.has_record() { Err(MachineError::Exists { name: dir.name.to_string() }) } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! What is written down of a cell beside what the supervisor knows: its image, and where its ports are published.
+//! The host's records of cells, beside the supervisor's: their images, and the ports published for them.
 
 use super::record::write_whole;
 use super::state::{MachineDir, StateError};
@@ -10,26 +10,26 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// What is written down of a cell.
+/// The record of a cell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellRecord {
-    /// The cell's id: a cell of the same name with another id is another cell.
+    /// The cell's id. A cell of the same name with another id is another cell.
     pub id: CellId,
-    /// What becomes of the cell when it has ended.
+    /// Whether the cell is removed after its end.
     pub afterwards: Afterwards,
-    /// Which ports shall be published whenever it runs.
+    /// The ports to publish at each start.
     pub publish: Vec<PublishSpec>,
-    /// Which are published.
+    /// The ports that are published now.
     pub published: Vec<Publication>,
 }
 
-/// What becomes of a cell when it has ended.
+/// The treatment of a cell after its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Afterwards {
-    /// It stays, to be looked at and started again.
+    /// The cell remains, for inspection and restarts.
     Keep,
-    /// It is removed by the first command that sees it.
+    /// The first command that finds the cell ended removes it.
     Remove,
 }
 
@@ -40,17 +40,17 @@ pub struct CellStore {
 }
 
 impl CellStore {
-    /// The records of the cells of the machine `dir`.
+    /// Returns the records of the cells of the machine `dir`.
     pub fn of(dir: &MachineDir) -> Self {
         Self { path: dir.cells() }
     }
 
-    /// The record of a cell, where there is one.
+    /// Returns the record of a cell, if there is one.
     pub fn load(&self, name: &str, id: CellId) -> Option<CellRecord> {
         self.read(name).filter(|record| record.id == id)
     }
 
-    /// Names of all cells that have a record.
+    /// Returns the names of all cells that have a record.
     pub fn names(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(&self.path) else { return Vec::new() };
         let mut names: Vec<String> =
@@ -59,7 +59,7 @@ impl CellStore {
         names
     }
 
-    /// All that is published, with the cell that it is published for.
+    /// Returns all publications, each with the name of its cell.
     pub fn published(&self) -> Vec<(String, Publication)> {
         let of = |name: String| {
             let published = self.read(&name).map(|record| record.published).unwrap_or_default();
@@ -68,12 +68,12 @@ impl CellStore {
         self.names().into_iter().flat_map(of).collect()
     }
 
-    /// The cell's image, as it was when the cell was made; the file may not exist.
+    /// Returns the path of the saved copy of the cell's image; the file may not exist.
     pub fn image(&self, name: &str) -> PathBuf {
         self.path.join(name).join("image.elf")
     }
 
-    /// Keeps a copy of the cell's image.
+    /// Saves a copy of the cell's image.
     ///
     /// # Errors
     /// [`StateError::Unusable`].
@@ -92,9 +92,9 @@ impl CellStore {
         self.make(name).and_then(|()| write_whole(&self.file(name), &bytes)).map_err(self.unusable(name))
     }
 
-    /// Forgets a cell.
+    /// Removes all records of a cell.
     pub fn remove(&self, name: &str) {
-        // What stays behind belongs to an id that is never used again.
+        // After a failure the remains belong to an id that is never reused.
         let _ = fs::remove_dir_all(self.path.join(name));
     }
 
@@ -122,7 +122,7 @@ mod tests {
     use crate::machine::state::StateRoot;
 
     #[test]
-    fn a_record_belongs_to_one_cell_and_not_to_its_namesake() {
+    fn a_record_belongs_to_one_cell_id() {
         let temporary = tempfile::tempdir().unwrap();
         let dir = StateRoot::at(temporary.path()).unwrap().machine(&"m".parse().unwrap());
         let store = CellStore::of(&dir);

@@ -1,7 +1,7 @@
 //! The lock by which commands take turns at a machine.
 //!
-//! It is an advisory lock on a file (flock(2)): the kernel gives it back when its holder ends, however it ends.
-//! Commands that follow something hold it for a few milliseconds at a time, so that others get in between.
+//! It is an advisory lock on a file (flock(2)): the kernel releases it when its holder ends for any reason. Commands
+//! that follow output hold it for a few milliseconds at a time, so that others get their turn.
 
 use super::state::{MachineDir, StateError};
 use rustix::fs::{FlockOperation, flock};
@@ -12,28 +12,28 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// How often the lock is tried while another command has it.
+/// The interval between attempts to take the lock.
 const TRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// After which time a command that waits for its turn says so.
+/// The time after which a waiting command prints a notice.
 const NOTICE_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a command waits for its turn.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The right to work on a machine, given back when dropped.
+/// The right to work on a machine; released when dropped.
 #[derive(Debug)]
 pub struct MachineLock {
     _file: File,
 }
 
-/// Why the lock was not had.
+/// The reasons why the lock was not taken.
 #[derive(Debug, Error)]
 pub enum LockError {
     /// The lock's file cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
-    /// Another command has it, and kept it.
+    /// Another command held the lock throughout the wait.
     #[error(
         "another isola command (process {holder}) has worked on machine {machine:?} for {} s: wait for it, or end it",
         PATIENCE.as_secs()
@@ -41,13 +41,13 @@ pub enum LockError {
     Busy {
         /// The machine.
         machine: String,
-        /// The process that holds it, as it says itself.
+        /// The process id that the holder wrote into the file.
         holder: String,
     },
 }
 
 impl MachineLock {
-    /// Takes the lock of a machine, waiting for [`PATIENCE`] where another command has it.
+    /// Takes the lock of a machine. Waits up to [`PATIENCE`] for another command to release it.
     ///
     /// # Errors
     /// [`LockError`].
@@ -55,7 +55,7 @@ impl MachineLock {
         Self::take_within(dir, PATIENCE)
     }
 
-    /// Takes the lock of a machine, waiting for at most `patience`.
+    /// Takes the lock of a machine. Waits at most `patience`.
     ///
     /// # Errors
     /// [`LockError`].
@@ -87,7 +87,7 @@ impl MachineLock {
             }
             sleep(TRY_INTERVAL);
         }
-        // Who holds it is for the message above alone: a failure to write it changes nothing.
+        // The holder's process id is only for the message above: a failure to write it has no other effect.
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
         Ok(Self { _file: file })
     }
@@ -99,7 +99,7 @@ mod tests {
     use crate::machine::state::StateRoot;
 
     #[test]
-    fn one_holder_at_a_time_and_the_next_one_after_it() {
+    fn the_lock_has_one_holder_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
         let machine = StateRoot::at(dir.path()).unwrap().machine(&"m".parse().unwrap());
         let lock = MachineLock::take(&machine).unwrap();

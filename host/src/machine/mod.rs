@@ -1,22 +1,22 @@
 //! Machines: QEMU processes that outlive the commands that work on them.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | this | [`Held`]: a machine that is up, while this command has its turn |
+//! | this | [`Held`]: a machine that is up, and this command's lock on it |
 //! | [`state`] | the folder of each machine |
-//! | [`record`] | the record of a machine, and how a dead or abandoned one is recognised |
-//! | [`cells`] | what is written down of a cell |
-//! | [`lock`] | commands take turns |
+//! | [`record`] | the record of a machine, and the detection of dead or abandoned machines |
+//! | [`cells`] | the host's records of cells |
+//! | [`lock`] | the lock by which commands take turns |
 //! | [`process`] | processes that are not children |
-//! | [`options`] | what a machine shall be |
+//! | [`options`] | the options of a machine |
 //! | [`qemu`] | QEMU's command line |
 //! | [`accel`] | whether KVM works |
-//! | [`boot`] | starting a machine |
+//! | [`boot`] | the start of a machine |
 //! | [`network`] | addresses for cells |
-//! | [`switch`] | the process that moves frames between network devices |
+//! | [`switch`] | start and control of the software switch between network devices |
 //! | [`qmp`], [`socket`] | QEMU's control channel |
 //!
-//! What runs inside a machine is asked of its supervisor: see [`crate::client`].
+//! [`crate::client`] sends requests to the supervisor inside a machine.
 
 pub mod accel;
 pub mod boot;
@@ -44,98 +44,98 @@ use std::process::Child;
 use std::time::Duration;
 use thiserror::Error;
 
-/// How long QEMU may take to end after it was asked to.
+/// How long QEMU may take to end on request.
 const END_GRACE: Duration = Duration::from_secs(5);
 
-/// How many lines of a dead machine's log are shown.
+/// The number of log lines shown of a dead machine.
 const TAIL_LINES: usize = 12;
 
-/// A machine that is up, while this command has its turn at it.
+/// A machine that is up, and this command's lock on it.
 #[derive(Debug)]
 pub struct Held {
-    /// Its folder.
+    /// The machine's folder.
     pub dir: MachineDir,
-    /// What is written down of it.
+    /// The machine's record.
     pub record: MachineRecord,
-    /// QEMU, where it is this process' child.
+    /// QEMU, if it is a child of this process.
     pub(crate) child: Option<Child>,
     _lock: MachineLock,
 }
 
-/// Why a machine cannot be worked on.
+/// The reasons why a machine is not available.
 #[derive(Debug, Error)]
 pub enum MachineError {
-    /// It is not up.
+    /// The machine is not up.
     #[error(
         "machine {name:?} is not up: start it with `isola up{}`{}",
         name_argument(name),
         others_hint(others)
     )]
     NotUp {
-        /// Its name.
+        /// The machine's name.
         name: String,
-        /// Machines that are.
+        /// The other machines that are up.
         others: Vec<String>,
     },
-    /// It was up, and has ended. Its files are kept until `isola down` or `isola up`.
+    /// The machine was up, and has ended. Its files remain until `isola down` or `isola up`.
     #[error(
         "machine {name:?} has ended unexpectedly; `isola down{}` removes its files{}",
         name_argument(name),
         tail_text(tail)
     )]
     Died {
-        /// Its name.
+        /// The machine's name.
         name: String,
         /// The end of its logs.
         tail: String,
     },
-    /// The command that it belonged to was killed. It is kept until `isola down` or `isola up`.
+    /// The machine's owner was killed. The machine remains until `isola down` or `isola up`.
     #[error(
         "machine {name:?} belonged to a command that has ended; `isola down{}` ends it and removes its files",
         name_argument(name)
     )]
     Abandoned {
-        /// Its name.
+        /// The machine's name.
         name: String,
     },
-    /// It was started on another host or in another container.
+    /// The machine was started on another host or in another container.
     #[error(
         "machine {name:?} was started on another host or in another container (PID namespace): use isola there; \
          if that has ended, remove the folder {path}"
     )]
     Elsewhere {
-        /// Its name.
+        /// The machine's name.
         name: String,
-        /// Its folder.
+        /// The machine's folder.
         path: PathBuf,
     },
-    /// Its record cannot be read, so that it may run.
+    /// The machine's record cannot be read, so the machine may run.
     #[error("machine {name:?}: {error}")]
     Record {
-        /// Its name.
+        /// The machine's name.
         name: String,
-        /// Why not.
+        /// The cause.
         error: RecordError,
     },
-    /// It is up already.
+    /// The machine is up already.
     #[error(
         "machine {name:?} is up already: use it, end it with `isola down{}`, or give another name",
         name_argument(name)
     )]
     Exists {
-        /// Its name.
+        /// The machine's name.
         name: String,
     },
-    /// An image runs alone on it.
-    #[error("{name:?} is an image that runs alone, without a supervisor: it knows `logs`, `stop` and `rm`")]
+    /// The machine runs a standalone image.
+    #[error("{name:?} is a standalone image, without a supervisor: it supports `logs`, `stop` and `rm`")]
     Standalone {
-        /// Its name.
+        /// The machine's name.
         name: String,
     },
-    /// Another command works on it.
+    /// Another command holds the machine's lock.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// Its files cannot be used.
+    /// The machine's files cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
 }
@@ -156,7 +156,7 @@ fn tail_text(tail: &str) -> String {
 }
 
 impl Held {
-    /// Takes a turn at a machine that is up. Changes nothing about a machine that is not.
+    /// Takes a turn at a machine that is up. Changes nothing about any other machine.
     ///
     /// # Errors
     /// [`MachineError`].
@@ -165,7 +165,7 @@ impl Held {
         let name = || dir.name.to_string();
         match health {
             Health::Up => Ok(held),
-            // An image that runs alone ends by itself: its output is kept until it is removed.
+            // A standalone image ends by itself: its output remains until it is removed.
             Health::Dead
                 if matches!(held.record.kind, MachineKind::Standalone { .. })
                     && held.record.qemu.is_some() =>
@@ -178,7 +178,7 @@ impl Held {
         }
     }
 
-    /// Takes a turn at a machine that has a record, whatever its health.
+    /// Takes a turn at a machine that has a record, in any health.
     fn look(root: &StateRoot, dir: &MachineDir) -> Result<(Self, Health), MachineError> {
         let absent = || match dir.is_occupied() {
             true => StateError::Occupied(dir.path().to_owned()).into(),
@@ -188,7 +188,7 @@ impl Held {
             return Err(absent());
         }
         let lock = MachineLock::take(dir)?;
-        // It may have gone while another command had its turn.
+        // The machine may have ended while another command had its turn.
         let record = MachineRecord::load(dir)
             .map_err(|error| MachineError::Record { name: dir.name.to_string(), error })?
             .ok_or_else(absent)?;
@@ -224,17 +224,17 @@ impl Held {
         Qmp::connect(&self.dir)
     }
 
-    /// What is written down of the machine's cells.
+    /// Returns the host's records of the machine's cells.
     pub fn cells(&self) -> CellStore {
         CellStore::of(&self.dir)
     }
 
-    /// Whether its QEMU still runs.
+    /// Returns whether QEMU still runs.
     pub fn is_running(&self) -> bool {
         self.record.qemu.as_ref().is_some_and(Process::is_alive)
     }
 
-    /// Ends QEMU, politely where it listens, and leaves the machine's files.
+    /// Ends QEMU, by QMP if it answers and by signals otherwise, and leaves the machine's files.
     pub fn end_qemu(&self) {
         let Some(qemu) = self.record.qemu.as_ref().filter(|qemu| qemu.is_alive()) else { return };
         let quit = self.qmp().and_then(|mut qmp| qmp.quit());
@@ -246,7 +246,7 @@ impl Held {
     /// Ends the machine and removes its folder.
     ///
     /// # Errors
-    /// [`StateError`] where files cannot be removed; the machine has ended then, too.
+    /// [`StateError`] if files cannot be removed; the machine has ended in that case, too.
     pub fn down(self) -> Result<(), StateError> {
         if self.record.kind == MachineKind::Supervised
             && self.is_running()
@@ -261,7 +261,7 @@ impl Held {
     /// Ends QEMU and removes the machine's folder.
     pub(crate) fn remove(self) -> Result<(), StateError> {
         self.end_qemu();
-        // A command that was killed while it started QEMU did not get to record its process.
+        // If a command was killed while it started QEMU, the record lacks QEMU's process.
         if self.record.qemu.is_none() {
             for process in Process::with_pid_file(&self.dir.pid_file()) {
                 process.end(END_GRACE);
@@ -271,9 +271,9 @@ impl Held {
     }
 }
 
-/// Removes the files of a machine that has ended, and ends one whose command was killed.
+/// Removes the files of a machine that has ended, and ends a machine whose owner was killed.
 ///
-/// Nothing happens where neither is so.
+/// Has no effect on any other machine.
 ///
 /// # Errors
 /// [`MachineError`], except [`MachineError::NotUp`], [`MachineError::Died`] and [`MachineError::Abandoned`].
@@ -291,18 +291,18 @@ pub fn clean_up(root: &StateRoot, dir: &MachineDir) -> Result<(), MachineError> 
     }
 }
 
-/// The names of the other machines that are up.
+/// Returns the names of the other machines that are up.
 fn up_beside(root: &StateRoot, dir: &MachineDir) -> Vec<String> {
     let others = root.machines().into_iter().filter(|other| other.name != dir.name);
     others.filter(is_up).map(|other| other.name.to_string()).collect()
 }
 
-/// Whether the machine is known to be up.
+/// Returns whether the machine is known to be up.
 pub(crate) fn is_up(dir: &MachineDir) -> bool {
     MachineRecord::load(dir).is_ok_and(|record| record.is_some_and(|record| record.health() == Health::Up))
 }
 
-/// The end of what the machine's programs said, QEMU's words last.
+/// Returns the end of the machine's logs, with QEMU's last.
 pub(crate) fn logs_tail(dir: &MachineDir) -> String {
     let serial = MachineDir::tail(&dir.serial_log(), TAIL_LINES);
     let qemu = MachineDir::tail(&dir.qemu_log(), TAIL_LINES);

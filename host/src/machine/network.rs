@@ -12,31 +12,31 @@ use thiserror::Error;
 /// The router of QEMU's user-mode network, which is 10.0.2.0/24.
 pub const USER_GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 
-/// Length of that network's prefix.
+/// The prefix length of that network.
 const USER_PREFIX_LEN: u8 = 24;
 
-/// The last bytes of its addresses that cells get: above QEMU's own, below those of its DHCP server.
+/// The last bytes of the addresses for cells: above QEMU's own, below those of its DHCP server.
 const USER_POOL: std::ops::Range<u8> = 16..128;
 
 /// The network that a user requests for a cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum NetworkRequest {
-    /// A free address on a user-mode network; on another one, whatever its DHCP server gives.
+    /// A free address on a user-mode network; DHCP on a TAP network.
     #[default]
     Auto,
     /// An address by DHCP.
     Dhcp,
     /// No network.
     None,
-    /// This address.
+    /// A fixed address.
     Fixed(NetworkAddress),
 }
 
-/// Why a cell gets no address.
+/// The reasons why a cell gets no address.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum NetworkError {
-    /// The text says no network.
+    /// The text is malformed.
     #[error(
         "{0:?} is no network: write `auto`, `dhcp`, `none`, or ADDRESS/PREFIX[,GATEWAY] as in 10.0.2.20/24,10.0.2.2"
     )]
@@ -44,18 +44,18 @@ pub enum NetworkError {
     /// All addresses are taken.
     #[error("all {} addresses of the user-mode network are taken: remove a cell, or use `--network dhcp`", USER_POOL.len())]
     Exhausted,
-    /// Another cell has it.
+    /// Another cell has the address.
     #[error("cell {cell:?} has the address {ip}: choose another")]
     Taken {
         /// The address.
         ip: Ipv4Addr,
-        /// Who has it.
+        /// The cell that has it.
         cell: String,
     },
 }
 
 impl NetworkRequest {
-    /// What to ask of the supervisor for a cell beside `cells`.
+    /// Returns the network to request from the supervisor for a new cell beside `cells`.
     ///
     /// # Errors
     /// [`NetworkError::Exhausted`] or [`NetworkError::Taken`].
@@ -78,7 +78,7 @@ impl NetworkRequest {
     }
 }
 
-/// The address of a cell: the one it was given, or the one it says it has.
+/// Returns a cell's address: the assigned one, or the one in the cell's report.
 pub fn address(cell: &CellInfo) -> Option<Ipv4Addr> {
     match cell.spec.network {
         NetworkSpec::Static(address) => Some(address.ip),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_given_once() {
+    fn an_address_has_one_cell() {
         let request: NetworkRequest = "10.0.2.20/24,10.0.2.2".parse().unwrap();
         assert!(request.resolve(&Uplink::User, &[at("10.0.2.21")]).is_ok());
         let taken = request.resolve(&Uplink::User, &[at("10.0.2.20")]).unwrap_err();
@@ -169,13 +169,13 @@ mod tests {
     }
 
     #[test]
-    fn on_a_tap_the_network_decides() {
+    fn auto_means_dhcp_on_a_tap() {
         let tap = Uplink::Tap { interface: "t".into(), queues: None };
         assert_eq!(NetworkRequest::Auto.resolve(&tap, &[]), Ok(NetworkSpec::Dhcp));
     }
 
     #[test]
-    fn networks_read_back_as_written() {
+    fn network_texts_round_trip() {
         for text in ["auto", "dhcp", "none", "10.0.2.20/24", "192.168.1.9/16,192.168.0.1"] {
             assert_eq!(text.parse::<NetworkRequest>().unwrap().to_string(), text);
         }

@@ -1,4 +1,4 @@
-//! What a machine shall be: the words of `isola up`, parsed.
+//! The options of a machine, as `isola up` parses them.
 
 use isola_abi::id::MAX_CORES;
 use isola_abi::size::ByteSize;
@@ -7,49 +7,49 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Most network devices of a machine: what both kinds of machine have slots for.
+/// The maximum number of network devices: both kinds of machine have slots for this many.
 pub const MAX_NICS: u32 = 22;
 
-/// Most NUMA nodes of a machine, and most cores of a physical core.
+/// The maximum number of NUMA nodes, and of cores per physical core.
 pub const MAX_SHARES: u32 = 8;
 
-/// What a machine shall be.
+/// The options of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineOptions {
-    /// Cores; the supervisor takes one.
+    /// The number of cores; the supervisor takes one.
     pub cores: u32,
-    /// How they lie to each other.
+    /// The topology of the cores.
     #[serde(default)]
     pub topology: Topology,
-    /// Memory.
+    /// The amount of memory.
     pub memory: ByteSize,
-    /// Network devices: as many cells can have one.
+    /// The number of network devices, and so of cells that can have one.
     pub nics: u32,
-    /// Which of QEMU's machines.
+    /// The QEMU machine type.
     pub model: MachineModel,
-    /// The processor's model, in QEMU's words.
+    /// The processor model, as QEMU names it.
     pub cpu: String,
-    /// What the virtual network is connected to.
+    /// The uplink of the virtual network.
     pub uplink: Uplink,
 }
 
-/// How the cores of a machine lie to each other.
+/// The topology of a machine's cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topology {
-    /// Cores of a physical core.
+    /// The number of cores per physical core.
     pub threads: u32,
-    /// NUMA nodes, a package each; they share cores and memory equally.
+    /// The number of NUMA nodes, one package each; they share cores and memory equally.
     pub nodes: u32,
 }
 
 impl Default for Topology {
-    /// Cores that share nothing, and one node.
+    /// One core per physical core, and one node.
     fn default() -> Self {
         Self { threads: 1, nodes: 1 }
     }
 }
 
-/// Which of QEMU's machines.
+/// The QEMU machine type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum MachineModel {
@@ -59,17 +59,17 @@ pub enum MachineModel {
     Microvm,
 }
 
-/// What executes the machine's instructions.
+/// The accelerator: the component that executes the machine's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Accelerator {
     /// QEMU's emulator.
     Tcg,
-    /// The processor itself, by Linux' KVM.
+    /// The processor itself, through Linux KVM.
     Kvm,
 }
 
-/// What was asked to execute the machine's instructions.
+/// The requested accelerator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum AcceleratorChoice {
     /// KVM where it works, else the emulator.
@@ -80,29 +80,30 @@ pub enum AcceleratorChoice {
     Kvm,
 }
 
-/// What a machine's virtual network is connected to.
+/// The uplink of a machine's virtual network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Uplink {
-    /// QEMU's user-mode network: needs no rights; ports are published on the host. The host's own services are out of the
-    /// cells' reach.
+    /// QEMU's user-mode network: needs no privileges; ports are published on the host. Cells cannot reach the host's
+    /// own services.
     User,
-    /// The same, with the host's services within reach: 10.0.2.2 is its 127.0.0.1.
+    /// The same, with access to the host's services: 10.0.2.2 is its 127.0.0.1.
     #[serde(rename = "user,host-access")]
     UserWithHost,
-    /// A TAP interface of the host, which somebody with the right to has made.
+    /// A TAP interface of the host, which a privileged user has created.
     Tap {
-        /// Its name.
+        /// The interface's name.
         interface: String,
-        /// Queues: the machine then has one network device, with so many, directly at the interface.
+        /// The number of queues. With it, the machine has one network device with that many queues, directly at the
+        /// interface.
         queues: Option<u32>,
     },
 }
 
-/// Why a machine cannot be what was asked for.
+/// The reasons why options are invalid.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum OptionsError {
-    /// The number of processors.
+    /// The number of cores.
     #[error(
         "a machine has 2 to {MAX_CORES} cores, not {0}: the supervisor takes one, the others are for cells"
     )]
@@ -139,10 +140,10 @@ pub enum OptionsError {
 }
 
 impl MachineOptions {
-    /// Checks what QEMU would refuse, or what would leave no room for a cell.
+    /// Checks for options that QEMU would reject, or that would leave no room for a cell.
     ///
     /// # Errors
-    /// [`OptionsError`] says which.
+    /// [`OptionsError`] names the invalid option.
     pub fn validate(&self) -> Result<(), OptionsError> {
         if !(2..=MAX_CORES as u32).contains(&self.cores) {
             return Err(OptionsError::Cores(self.cores));
@@ -168,7 +169,7 @@ impl MachineOptions {
 }
 
 impl Uplink {
-    /// Whether it is QEMU's user-mode network.
+    /// Returns whether it is QEMU's user-mode network.
     pub fn is_user(&self) -> bool {
         matches!(self, Self::User | Self::UserWithHost)
     }
@@ -193,7 +194,7 @@ impl FromStr for Uplink {
                 (interface, Some(queues))
             }
         };
-        // Linux' limit (IFNAMSIZ less the closing zero byte); a comma would end QEMU's option.
+        // The limit of Linux is IFNAMSIZ minus the final zero byte; a comma would end QEMU's option.
         let good = (1..=15).contains(&interface.len())
             && interface.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b',' | b':'));
         good.then(|| Self::Tap { interface: interface.to_owned(), queues }).ok_or_else(bad)
@@ -234,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uplinks_read_back_as_written() {
+    fn uplinks_round_trip() {
         for text in ["user", "user,host-access", "tap:tap0", "tap:tap0,queues=2"] {
             assert_eq!(text.parse::<Uplink>().unwrap().to_string(), text);
         }
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_room_for_a_cell_is_refused() {
+    fn invalid_machine_options_are_rejected() {
         let good = MachineOptions {
             cores: 4,
             topology: Topology::default(),

@@ -1,4 +1,4 @@
-//! Processes that outlive the command that started them, distinguished from later ones of the same number.
+//! Processes that outlive the command that started them, distinguished from later processes with the same id.
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -8,24 +8,24 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How often a process is looked at while its end is waited for.
+/// The polling interval for a process's end.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A process: its number, and when and where it started, so that a number that is used again is not mistaken for it.
+/// A process. The start time and the scope of its id distinguish it from a later process with the same id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its number.
+    /// The process id.
     pub pid: u32,
-    /// When it started, in clock ticks since the host booted (proc(5), `stat`, field 22).
+    /// The start time in clock ticks since the host booted (proc(5), `stat`, field 22).
     started_ticks: u64,
-    /// Where its number is valid.
+    /// The scope in which the process id is valid.
     scope: Scope,
 }
 
-/// Where a process number is valid: the PID namespace, of one boot of one host.
+/// The scope of a process id: the PID namespace, of one boot of one host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Scope {
-    /// machine-id(5) of the host; empty where it has none.
+    /// machine-id(5) of the host; empty if it has none.
     machine_id: String,
     /// The boot, as `/proc/sys/kernel/random/boot_id` identifies it.
     boot_id: String,
@@ -33,38 +33,36 @@ struct Scope {
     pid_namespace: String,
 }
 
-/// Whether a process runs, as far as this process can see.
+/// Whether a process runs, as far as this process can determine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
-    /// It runs.
+    /// The process runs.
     Runs,
-    /// It has ended.
+    /// The process has ended.
     Ended,
-    /// It belongs to another host or another PID namespace, such as a container's.
+    /// The process belongs to another host or another PID namespace, such as a container's.
     Unknown,
 }
 
 impl Process {
-    /// The process of that number, where one runs.
+    /// Returns the running process with that id.
     pub fn of(pid: u32) -> Option<Self> {
         Some(Self { pid, started_ticks: started_ticks(pid)?, scope: Scope::own() })
     }
 
-    /// The process that asks.
-    ///
-    /// Returns `None` where `/proc` is not mounted.
+    /// Returns the current process, or `None` if `/proc` is not mounted.
     pub fn this() -> Option<Self> {
         Self::of(std::process::id())
     }
 
-    /// The QEMU whose number is in the file `pid_file` and that was started with this file.
+    /// Returns the QEMU process whose id is in the file `pid_file`, if its arguments name this file.
     pub fn from_pid_file(pid_file: &Path) -> Option<Self> {
         let pid = fs::read_to_string(pid_file).ok()?.trim().parse().ok()?;
         let process = Self::of(pid)?;
         writes_pid_file(pid, pid_file).then_some(process)
     }
 
-    /// All processes that were started with the option `-pidfile` and this file.
+    /// Returns all processes that were started with the option `-pidfile` and this file.
     pub fn with_pid_file(pid_file: &Path) -> Vec<Self> {
         let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
         entries
@@ -75,7 +73,7 @@ impl Process {
             .collect()
     }
 
-    /// Whether it runs.
+    /// Returns whether the process runs.
     pub fn liveness(&self) -> Liveness {
         let own = Scope::own();
         if self.scope == own {
@@ -89,12 +87,12 @@ impl Process {
         if rebooted { Liveness::Ended } else { Liveness::Unknown }
     }
 
-    /// Whether it is known to run.
+    /// Returns whether the process is known to run.
     pub fn is_alive(&self) -> bool {
         self.liveness() == Liveness::Runs
     }
 
-    /// Waits for its end, at most for `limit`; returns whether it has ended.
+    /// Waits at most `limit` for the process to end. Returns whether it has ended.
     pub fn wait(&self, limit: Duration) -> bool {
         let end = Instant::now() + limit;
         while self.is_alive() {
@@ -106,7 +104,7 @@ impl Process {
         true
     }
 
-    /// Ends it: asks first, and kills it where it does not go within `grace`. Returns whether it has ended.
+    /// Sends SIGTERM, and SIGKILL if the process does not end within `grace`. Returns whether it has ended.
     pub fn end(&self, grace: Duration) -> bool {
         self.signal(Signal::TERM);
         if self.wait(grace) {
@@ -115,35 +113,35 @@ impl Process {
         self.kill()
     }
 
-    /// Kills it; returns whether it has ended.
+    /// Sends SIGKILL. Returns whether the process has ended.
     pub fn kill(&self) -> bool {
         self.signal(Signal::KILL);
         self.wait(Duration::from_secs(5))
     }
 
-    /// Sends a signal to it and to no other: the handle is taken first and compared then.
+    /// Sends a signal to this process and to no other: opens the pidfd first, then compares the start time.
     fn signal(&self, signal: Signal) {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return };
         if let Ok(handle) = pidfd_open(pid, PidfdFlags::empty())
             && self.is_alive()
         {
-            // A process that ends in between, or belongs to someone else, is seen by the wait that follows.
+            // If the process ends in between, or belongs to another user, the caller's wait detects it.
             let _ = pidfd_send_signal(&handle, signal);
         }
     }
 }
 
-/// When the process started; `None` where there is none, or only its remains.
+/// Returns the start time of a process; `None` if it does not exist or is a zombie.
 fn started_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the name in parentheses, which may contain both spaces and parentheses.
+    // The second field is the name in parentheses, which may itself contain spaces and parentheses.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
     (!matches!(state, "Z" | "X")).then_some(())?;
     fields.nth(18)?.parse().ok()
 }
 
-/// Whether the process has the option `-pidfile` with this file, and not merely the file's path as an argument.
+/// Returns whether the process has the option `-pidfile` with this file; the file's path alone is not enough.
 fn writes_pid_file(pid: u32, file: &Path) -> bool {
     let file = file.as_os_str().as_bytes();
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -152,7 +150,7 @@ fn writes_pid_file(pid: u32, file: &Path) -> bool {
 }
 
 impl Scope {
-    /// The scope of this process.
+    /// Returns the scope of this process.
     fn own() -> Self {
         let text = |path| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
@@ -169,7 +167,7 @@ mod tests {
     use super::*;
     use std::process::{Child, Command, Stdio};
 
-    /// A process that waits for the end of its input, with further arguments.
+    /// Starts a shell that waits for the end of its input, with further arguments.
     fn waiting(arguments: &[&str]) -> Child {
         Command::new("sh")
             .args(["-c", "read line", "sh"])
@@ -180,12 +178,12 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_alive_until_it_is_ended() {
+    fn a_process_is_alive_until_its_end() {
         let file = Path::new("/nowhere/qemu.pid");
         let mut child = waiting(&["-pidfile", "/nowhere/qemu.pid", "-S"]);
         let process = Process::of(child.id()).unwrap();
         assert!(process.is_alive());
-        // The process gets its arguments a little later than its number.
+        // The process gets its arguments a little later than its id.
         while !Process::with_pid_file(file).contains(&process) {
             assert!(process.is_alive());
         }
@@ -213,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_used_again_is_another_process() {
+    fn a_reused_process_id_is_another_process() {
         let this = Process::this().unwrap();
         let earlier = Process { started_ticks: this.started_ticks - 1, ..this.clone() };
         assert_eq!((this.liveness(), earlier.liveness()), (Liveness::Runs, Liveness::Ended));
@@ -241,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pid_file_of_another_program_is_not_believed() {
+    fn a_pid_file_of_another_program_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("qemu.pid");
         fs::write(&file, format!("{}\n", std::process::id())).unwrap();

@@ -1,16 +1,16 @@
 //! QEMU's command line.
 //!
 //! ```text
-//! uplink u0 --- hub 0 --- s0 --- switch ---+--- n1 --- network device 1      each to be given to a cell
+//! uplink u0 --- hub 0 --- s0 --- switch ---+--- n1 --- network device 1      one device per cell
 //!                                          +--- n2 --- network device 2
 //!                                          ...
 //! ```
 //!
-//! The switch is a process of its own ([`crate::switch`]). Where there is nothing to keep apart, the one device is at the
-//! uplink itself.
+//! The switch is a separate process ([`crate::switch`]). A machine that needs none ([`switch::is_needed`]) has one
+//! device, connected directly to the uplink.
 //!
-//! All paths that QEMU makes are relative to the machine's folder, which it is started in, except the one of
-//! its process number, by which it is recognised.
+//! QEMU runs in the machine's folder, and the paths of its sockets and of the serial log are relative to it. The paths
+//! of the process id file, which identifies the process, and of QEMU's log are absolute.
 
 use super::options::{Accelerator, MachineModel, MachineOptions, Topology, Uplink};
 use super::qmp;
@@ -28,29 +28,29 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use thiserror::Error;
 
-/// QEMU's name for what the virtual network is connected to.
+/// QEMU's id of the uplink of the virtual network.
 pub const UPLINK_ID: &str = "u0";
 
 /// The oldest QEMU that isola works with.
 pub const OLDEST: (u32, u32) = (7, 2);
 
-/// Has QEMU filter its own system calls by seccomp: it refuses those that no QEMU of today needs, and those that change
-/// scheduling and processor sets. `spawn=deny` and `elevateprivileges=deny` would refuse what `-daemonize` needs.
+/// The options of QEMU's seccomp filter. They forbid obsolete system calls, and those that change scheduling and
+/// processor sets. `spawn=deny` and `elevateprivileges=deny` would forbid system calls that `-daemonize` needs.
 pub const SANDBOX: [&str; 2] = ["-sandbox", "on,resourcecontrol=deny"];
 
-/// The first address that QEMU's DHCP server gives out; those before are for cells with a fixed one.
+/// The first address of QEMU's DHCP range; lower ones are for cells with a fixed address.
 pub const DHCP_START: &str = "10.0.2.128";
 
-/// The QEMU that is used.
+/// The QEMU program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Qemu {
-    /// The program.
+    /// Its path.
     pub program: PathBuf,
-    /// Its version, as it says itself.
+    /// The version that it reports.
     pub version: String,
 }
 
-/// Why QEMU cannot be used.
+/// The reasons why QEMU cannot be used.
 #[derive(Debug, Error)]
 pub enum QemuError {
     /// It cannot be started.
@@ -60,7 +60,7 @@ pub enum QemuError {
     Missing {
         /// The program.
         program: PathBuf,
-        /// Why not.
+        /// The cause.
         error: std::io::Error,
     },
     /// It is too old, or not QEMU.
@@ -68,34 +68,34 @@ pub enum QemuError {
     Version {
         /// The program.
         program: PathBuf,
-        /// What it says of itself.
+        /// The first line of its version output.
         said: String,
     },
 }
 
-/// What a machine boots.
+/// The image that a machine boots.
 #[derive(Clone, Copy, Debug)]
 pub enum Boot<'a> {
     /// The supervisor, which is managed over a virtio console.
     Supervisor {
-        /// Its image.
+        /// The supervisor's image.
         image: &'a Path,
     },
-    /// A cell image alone.
+    /// A standalone cell image.
     Alone {
         /// The image.
         image: &'a Path,
-        /// Its command line.
+        /// The image's command line.
         command_line: &'a str,
-        /// The address that it may use.
+        /// The address that the image may use.
         address: Address,
-        /// Ports that lead to it.
+        /// Ports that forward to the image.
         publish: &'a [Publication],
     },
 }
 
 impl Qemu {
-    /// The QEMU that the environment says (`ISOLA_QEMU`), or the system's.
+    /// Returns the QEMU that the environment names (`ISOLA_QEMU`), or the system's.
     ///
     /// # Errors
     /// [`QemuError`].
@@ -114,19 +114,19 @@ impl Qemu {
     }
 }
 
-/// The version in what `qemu --version` prints.
+/// Parses the version in the output of `qemu --version`.
 fn version(said: &str) -> Option<((u32, u32), &str)> {
     let version = said.strip_prefix("QEMU emulator version ")?.split_whitespace().next()?;
     let mut parts = version.split('.').map(|part| part.parse().ok());
     Some(((parts.next()??, parts.next()??), version))
 }
 
-/// Whether QEMU did not start because it was built without seccomp, or the kernel has none, by what it said.
+/// Returns whether QEMU's error message reports that it was built without seccomp, or that the kernel lacks it.
 pub fn lacks_sandbox(said: &str) -> bool {
     ["sandbox", "seccomp"].iter().any(|word| said.contains(word))
 }
 
-/// QEMU's arguments for a machine in the folder `dir`.
+/// Returns QEMU's arguments for a machine in the folder `dir`.
 pub fn arguments(
     options: &MachineOptions,
     accelerator: Accelerator,
@@ -176,7 +176,7 @@ pub fn arguments(
             &[]
         }
         Boot::Alone { image, command_line, publish, .. } => {
-            // For its exit code. Beside a supervisor, one cell's write to the port would end all others.
+            // For the exit code. Beside a supervisor, one cell's write to this I/O port would end all other cells.
             line.pair("-kernel", image).pair("-device", "isa-debug-exit,iobase=0xf4,iosize=4");
             if !command_line.is_empty() {
                 line.pair("-append", command_line);
@@ -185,12 +185,12 @@ pub fn arguments(
         }
     };
     network(&mut line, options, suffix, publish, dir);
-    // With a log file, QEMU keeps its error output even where it detaches itself from the terminal.
+    // With a log file, QEMU keeps its error output even after it detaches itself from the terminal.
     line.pair("-pidfile", dir.pid_file()).pair("-D", dir.qemu_log());
     line.0
 }
 
-/// The processors of a machine, as `-smp` has them.
+/// Returns the processors of a machine, in the syntax of `-smp`.
 fn processors(options: &MachineOptions) -> String {
     let Topology { threads, nodes } = options.topology;
     if options.topology == Topology::default() {
@@ -204,7 +204,8 @@ fn memory_kib(options: &MachineOptions) -> u64 {
     options.memory.0.div_ceil(1024)
 }
 
-/// NUMA nodes, where there are several: equal parts of the cores, and of the memory in whole MiB, the last one the rest.
+/// Adds NUMA nodes if there are several. They share the cores equally, and the memory in whole MiB, with the remainder
+/// in the last node.
 fn nodes(line: &mut Line, options: &MachineOptions) {
     let nodes = options.topology.nodes;
     if nodes < 2 {
@@ -275,14 +276,15 @@ fn network(
 /// The PCI slot of the first network device; slot 1 has the console.
 const FIRST_SLOT: u32 = 2;
 
-/// Where a microvm's virtio-mmio windows begin, and how far apart they are.
+/// The base address of a microvm's virtio-mmio register blocks, and their distance.
 const MMIO_BASE: u64 = 0xfeb0_0000;
 const MMIO_STEP: u64 = 0x200;
 
-/// A microvm's last virtio-mmio window, which has the console; the network devices have those before it.
+/// The number of a microvm's last virtio-mmio register block, which has the console; the network devices precede it.
 const LAST_WINDOW: u32 = 23;
 
-/// The options that put the network device `index`, counted from 1, where [`mac_at`] looks for it.
+/// Returns the options for the bus address of the network device `index`, counted from 1. [`mac_at`] computes the
+/// reverse.
 fn place(model: MachineModel, index: u32) -> String {
     match model {
         MachineModel::Q35 => format!(",bus=pcie.0,addr={:#x}", FIRST_SLOT + index - 1),
@@ -290,7 +292,8 @@ fn place(model: MachineModel, index: u32) -> String {
     }
 }
 
-/// The option that keeps the console out of the network devices' places. QEMU puts a microvm's last.
+/// Returns the option that keeps the console off the bus addresses of network devices. QEMU places a microvm's console
+/// last.
 fn console_place(model: MachineModel) -> &'static str {
     match model {
         MachineModel::Q35 => ",bus=pcie.0,addr=0x1",
@@ -298,7 +301,7 @@ fn console_place(model: MachineModel) -> &'static str {
     }
 }
 
-/// The hardware address of the network device at that place of the machine.
+/// Returns the hardware address of the network device at that location of the machine.
 pub fn mac_at(dir: &MachineDir, options: &MachineOptions, location: Option<DeviceLocation>) -> Option<Mac> {
     let index = match (options.model, location?) {
         (MachineModel::Q35, DeviceLocation::Pci { bus: 0, device, function: 0 }) => {
@@ -312,12 +315,12 @@ pub fn mac_at(dir: &MachineDir, options: &MachineOptions, location: Option<Devic
     (index < options.nics).then(|| mac(dir, index + 1))
 }
 
-/// The hardware addresses of a machine's network devices.
+/// Returns the hardware addresses of a machine's network devices.
 pub fn macs(dir: &MachineDir, options: &MachineOptions) -> Vec<Mac> {
     (1..=options.nics).map(|index| mac(dir, index)).collect()
 }
 
-/// The option that makes a PCI device speak nothing but virtio 1.
+/// Returns the option that restricts a PCI device to virtio 1.
 fn modern(model: MachineModel) -> &'static str {
     match model {
         MachineModel::Q35 => ",disable-legacy=on",
@@ -325,8 +328,8 @@ fn modern(model: MachineModel) -> &'static str {
     }
 }
 
-/// The address of a network device: in QEMU's range, and another one on each machine of each user, as
-/// machines meet where they are on one TAP bridge.
+/// Returns the hardware address of a network device: in QEMU's range, with two bytes that depend on the machine's
+/// folder, as machines can share a TAP bridge.
 fn mac(dir: &MachineDir, index: u32) -> Mac {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
@@ -396,11 +399,14 @@ mod tests {
             assert!(line.contains(part), "{part}\nis not in\n{line}");
         }
         assert!(!line.contains("id=n3"), "{line}");
-        assert!(!line.contains("isa-debug-exit"), "no cell may end the machine by a write to a port: {line}");
+        assert!(
+            !line.contains("isa-debug-exit"),
+            "a cell could end the machine by a write to the port: {line}"
+        );
     }
 
     #[test]
-    fn nodes_and_siblings_are_told_to_qemu_and_share_cores_and_memory() {
+    fn nodes_share_the_cores_and_the_memory() {
         let topology = Topology { threads: 2, nodes: 2 };
         let q35 = options(MachineModel::Q35, Uplink::User);
         let shaped = MachineOptions { cores: 8, topology, memory: ByteSize(255 << 20), ..q35 };
@@ -425,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_alone_has_its_ports_and_no_management() {
+    fn a_standalone_image_has_its_ports_and_no_management() {
         let published = Publication {
             protocol: crate::publish::Protocol::Udp,
             host: "127.0.0.1:9000".parse().unwrap(),
@@ -443,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tap_with_queues_leads_to_one_device() {
+    fn a_tap_with_queues_serves_one_device() {
         let supervisor = Boot::Supervisor { image: Path::new("s") };
         let queues = Uplink::Tap { interface: "tap0".into(), queues: Some(2) };
         let with_queues = line(&options(MachineModel::Q35, queues), supervisor);
@@ -458,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_known_by_its_place() {
+    fn a_device_is_identified_by_its_bus_address() {
         let temporary = tempfile::tempdir().unwrap();
         let dir = StateRoot::at(temporary.path()).unwrap().machine(&"m".parse().unwrap());
         let q35 = options(MachineModel::Q35, Uplink::User);

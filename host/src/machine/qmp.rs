@@ -1,6 +1,6 @@
-//! QEMU's own control channel (QMP): a line of JSON each way.
+//! QEMU's control channel (QMP): a line of JSON in each direction.
 //!
-//! Only what isola needs: commands of the human monitor, by which ports are forwarded, and `quit`.
+//! It uses commands of the human monitor, which forward ports, `inject-nmi`, and `quit`.
 
 use super::socket;
 use super::state::MachineDir;
@@ -22,7 +22,7 @@ pub struct Qmp {
     stream: BufReader<UnixStream>,
 }
 
-/// Why QEMU could not be asked.
+/// The reasons why a QMP command failed.
 #[derive(Debug, Error)]
 pub enum QmpError {
     /// The channel cannot be used.
@@ -30,12 +30,12 @@ pub enum QmpError {
         "QEMU's control channel does not work: {0}; see `isola doctor`, or end the machine with `isola down`"
     )]
     Io(#[from] io::Error),
-    /// QEMU refused a command.
+    /// QEMU rejected a command.
     #[error("QEMU refused {command:?}: {reason}")]
     Refused {
         /// The command.
         command: String,
-        /// What QEMU says.
+        /// QEMU's reason.
         reason: String,
     },
 }
@@ -49,7 +49,7 @@ impl Qmp {
         Self::connect_at(dir.path())
     }
 
-    /// Raises the machine's non-maskable interrupt, which its supervisor alone takes: one that stands still begins anew.
+    /// Sends an NMI to the machine, which only its supervisor handles: a hung supervisor restarts.
     ///
     /// # Errors
     /// [`QmpError`].
@@ -68,7 +68,7 @@ impl Qmp {
         Ok(qmp)
     }
 
-    /// Runs a command of the human monitor; returns what it printed.
+    /// Runs a command of the human monitor; returns its output.
     ///
     /// # Errors
     /// [`QmpError`].
@@ -103,7 +103,7 @@ impl Qmp {
                     error.get("desc").and_then(Value::as_str).unwrap_or("no reason given").to_owned();
                 return Err(QmpError::Refused { command: command.to_owned(), reason });
             }
-            // An event: QEMU tells them unasked.
+            // Otherwise it is an asynchronous event of QEMU: skip it.
         }
     }
 

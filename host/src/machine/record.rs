@@ -1,4 +1,4 @@
-//! The record of a machine, by which later commands find it, or see that it has ended.
+//! The record of a machine, by which later commands find it or detect its end.
 //!
 //! ```text
 //! (no folder) --up--> starting: owner = the command that starts it --ready--> up: no owner
@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A machine that a command starts for its own use, such as the demo's, keeps its owner. After the owner has ended,
-//! `isola down` or `isola up` with the machine's name ends it.
+//! `isola down` or `isola up` with the machine's name ends the machine.
 //!
-//! A record that this version cannot read proves nothing about the machine: it may run. Such a machine is left alone.
+//! If this version cannot read a record, the machine may still run, so commands leave it alone.
 
 use super::options::{Accelerator, MachineOptions};
 use super::process::{Liveness, Process};
@@ -27,54 +27,54 @@ pub const FORMAT: u32 = 2;
 /// The record of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineRecord {
-    /// [`FORMAT`] of the isola that wrote it.
+    /// [`FORMAT`] of the version that wrote the record.
     pub format: u32,
-    /// What runs on it.
+    /// The kind of software on the machine.
     pub kind: MachineKind,
-    /// What it is.
+    /// The machine's options.
     pub options: MachineOptions,
-    /// What executes it.
+    /// The accelerator that executes it.
     pub accelerator: Accelerator,
-    /// The process that the machine must not outlive.
+    /// The process that the machine belongs to. After its end the machine counts as abandoned.
     pub owner: Option<Process>,
-    /// QEMU; not known until it has started.
+    /// The QEMU process; `None` until it has started.
     pub qemu: Option<Process>,
-    /// Time of day of its start, in ms since 1970-01-01 UTC.
+    /// The time of its start, in ms since 1970-01-01 UTC.
     pub started_unix_ms: u64,
-    /// From the start of QEMU to the supervisor's first answer, in us.
+    /// The time from the start of QEMU to the supervisor's first answer, in us.
     pub ready_us: Option<u64>,
 }
 
-/// What runs on a machine.
+/// The kind of software on a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MachineKind {
     /// The supervisor, which runs cells.
     Supervised,
-    /// A cell image alone.
+    /// A standalone cell image.
     Standalone {
-        /// Name of the image.
+        /// The image's name.
         image: String,
     },
 }
 
-/// How a machine is.
+/// The health of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// It runs.
+    /// The machine runs.
     Up,
     /// QEMU has ended.
     Dead,
-    /// The command that it belongs to has ended.
+    /// The owner has ended.
     Abandoned,
-    /// It belongs to another host or another PID namespace, where it may run.
+    /// The machine belongs to another host or another PID namespace, where it may run.
     Elsewhere,
 }
 
-/// Why a record cannot be read.
+/// The reasons why a record cannot be read.
 #[derive(Debug, Error)]
 pub enum RecordError {
-    /// Another version of isola wrote it.
+    /// Another version of isola wrote the record.
     #[error(
         "another version of isola started this machine: {path} has format {format}, and this version reads {FORMAT}; \
          manage the machine, and end it, with that version"
@@ -85,7 +85,7 @@ pub enum RecordError {
         /// Its format.
         format: u32,
     },
-    /// It is damaged, or the file cannot be read.
+    /// The record is damaged, or its file cannot be read.
     #[error(
         "cannot read the machine's record {path}: {reason}; the machine may still run: repair the file, or end the \
          process in qemu.pid beside it and remove the folder"
@@ -105,7 +105,7 @@ struct Header {
 }
 
 impl MachineRecord {
-    /// Reads a machine's record; returns `None` where the machine has none.
+    /// Reads a machine's record; returns `None` if the machine has none.
     ///
     /// # Errors
     /// [`RecordError`]. The machine may run.
@@ -126,7 +126,7 @@ impl MachineRecord {
         serde_json::from_slice(&bytes).map(Some).map_err(|error| damaged(error.to_string()))
     }
 
-    /// Makes the machine's folder with this record in it.
+    /// Creates the machine's folder with this record in it.
     ///
     /// # Errors
     /// [`StateError`].
@@ -134,7 +134,7 @@ impl MachineRecord {
         dir.create(&self.to_bytes())
     }
 
-    /// Replaces the record, whole or not at all.
+    /// Replaces the record atomically.
     ///
     /// # Errors
     /// [`StateError::Unusable`].
@@ -147,7 +147,7 @@ impl MachineRecord {
         serde_json::to_vec_pretty(self).unwrap_or_default()
     }
 
-    /// How the machine is.
+    /// Returns the machine's health.
     pub fn health(&self) -> Health {
         let [owner, qemu] = [&self.owner, &self.qemu].map(|process| process.as_ref().map(Process::liveness));
         if [owner, qemu].contains(&Some(Liveness::Unknown)) {
@@ -162,10 +162,10 @@ impl MachineRecord {
     }
 }
 
-/// Writes a file so that a reader sees the old content or the new one, whenever the writer is killed.
+/// Writes a file atomically: a reader finds the old content or the new one, even if the writer is killed.
 ///
 /// # Errors
-/// Whatever the file system says.
+/// The errors of the file system.
 pub fn write_whole(path: &std::path::Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     fs::write(&new, bytes)?;
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn records_read_back_as_written() {
+    fn records_round_trip() {
         let temporary = tempfile::tempdir().unwrap();
         let dir = StateRoot::at(temporary.path()).unwrap().machine(&"m".parse().unwrap());
         assert!(MachineRecord::load(&dir).unwrap().is_none());
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_cannot_be_read_are_errors_that_name_the_file() {
+    fn the_error_of_an_unreadable_record_names_the_file() {
         let temporary = tempfile::tempdir().unwrap();
         let dir = StateRoot::at(temporary.path()).unwrap().machine(&"m".parse().unwrap());
         fs::create_dir_all(dir.path().parent().unwrap()).unwrap();
@@ -241,7 +241,7 @@ mod tests {
         }
         fs::remove_file(dir.record_file()).unwrap();
         fs::create_dir(dir.record_file()).unwrap();
-        assert!(MachineRecord::load(&dir).is_err(), "a folder is no record");
+        assert!(MachineRecord::load(&dir).is_err(), "a folder passed as a record");
     }
 
     #[test]

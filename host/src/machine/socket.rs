@@ -1,7 +1,7 @@
-//! Sockets in a folder whose path may be longer than a socket's address can be (107 bytes, unix(7)).
+//! Connections to sockets in a folder whose path may be longer than a socket address allows (107 bytes, unix(7)).
 //!
-//! QEMU makes them by names relative to the folder, which it is started in. A client that cannot change its
-//! own folder names it by an open handle.
+//! QEMU runs in the folder and creates the sockets by relative names. A client cannot change its own folder; it opens
+//! the folder and names the socket through `/proc/self/fd`.
 
 use rustix::fs::{Mode, OFlags, open};
 use std::io;
@@ -12,7 +12,7 @@ use std::path::Path;
 /// Connects to the socket `name` in the folder `dir`.
 ///
 /// # Errors
-/// Whatever opening the folder or connecting gives.
+/// The errors of opening the folder and of connecting.
 pub fn connect(dir: &Path, name: &str) -> io::Result<UnixStream> {
     let folder = open(dir, OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     UnixStream::connect(format!("/proc/self/fd/{}/{name}", folder.as_raw_fd()))
@@ -24,7 +24,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn a_socket_deep_down_is_reached() {
+    fn a_socket_with_a_long_path_is_reachable() {
         let temporary = tempfile::tempdir().unwrap();
         let deep = temporary.path().join("d".repeat(120));
         std::fs::create_dir(&deep).unwrap();

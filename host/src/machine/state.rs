@@ -1,4 +1,4 @@
-//! Where machines keep what outlives a command: a folder each, below one folder a user.
+//! The state of machines on disk: one folder per machine, below one folder per user.
 //!
 //! ```text
 //! $ISOLA_STATE, or $XDG_RUNTIME_DIR/isola, or /tmp/isola-UID        0700
@@ -14,7 +14,7 @@
 //!       cells/NAME/image.elf  its image, for names in backtraces
 //! ```
 //!
-//! The lock file lies beside the folder because the folder comes and goes.
+//! The lock file is outside of the folder because commands create and remove the folder while they hold the lock.
 //!
 //! A folder is a machine's only if it holds `machine.json`. Isola prepares a new folder under another name, writes the
 //! record, and renames the folder; [`MachineDir::remove`] deletes the record last. So a folder of a machine has its
@@ -31,7 +31,7 @@ use thiserror::Error;
 /// Name of the folder of the machines' folders.
 const MACHINES: &str = "machines";
 
-/// Name of a machine's record. A folder without it is no machine's.
+/// Name of a machine's record. A folder without it does not belong to a machine.
 const RECORD: &str = "machine.json";
 
 /// The folder below which all machines of a user keep their state.
@@ -41,31 +41,31 @@ pub struct StateRoot {
     notice: Notice,
 }
 
-/// Prints what a user should know while a command goes on: that it waits for its turn at a machine, for example.
+/// Prints a notice during a command, for example that it waits for its turn at a machine.
 pub type Notice = fn(&str);
 
-/// The folder of one machine, which may or may not exist; an existing one may be left over from a machine that ended.
+/// The folder of one machine. It may not exist, or may remain from a machine that has ended.
 #[derive(Clone, Debug)]
 pub struct MachineDir {
     /// The machine's name.
     pub name: MachineName,
-    /// Who is told that a command waits for its turn.
+    /// Receives the notice that a command waits for its turn.
     pub(super) notice: Notice,
     path: PathBuf,
 }
 
-/// Why the state of machines cannot be kept.
+/// The reasons why the state of machines cannot be stored.
 #[derive(Debug, Error)]
 pub enum StateError {
     /// A folder or file cannot be used.
     #[error("cannot use {path}: {error}; set ISOLA_STATE to a folder that you can write to")]
     Unusable {
-        /// Which one.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: io::Error,
     },
-    /// The folder belongs to another user, who could put false machines there.
+    /// The folder belongs to another user: false machines could be put there.
     #[error("{0} belongs to another user: set ISOLA_STATE to a folder of your own")]
     Foreign(PathBuf),
     /// Other users can write to the folder, and could put false machines there.
@@ -82,10 +82,10 @@ pub enum StateError {
 }
 
 impl StateRoot {
-    /// The folder that the environment says, made where it does not exist.
+    /// Returns the folder that the environment selects, and creates it if necessary.
     ///
     /// # Errors
-    /// [`StateError`] where it cannot be made, or others than the user can write to it.
+    /// [`StateError`] if it cannot be created, or if other users can write to it.
     pub fn from_environment() -> Result<Self, StateError> {
         let own = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let uid = rustix::process::getuid().as_raw();
@@ -95,10 +95,10 @@ impl StateRoot {
         Self::at(&path)
     }
 
-    /// The folder at `path`, made where it does not exist.
+    /// Returns the folder at `path`, and creates it if necessary.
     ///
     /// # Errors
-    /// [`StateError`] where it cannot be made, or others than the user can write to it.
+    /// [`StateError`] if it cannot be created, or if other users can write to it.
     pub fn at(path: &Path) -> Result<Self, StateError> {
         let unusable = |error| StateError::Unusable { path: path.to_owned(), error };
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(unusable)?;
@@ -113,24 +113,24 @@ impl StateRoot {
         Ok(Self { path, notice: |_| () })
     }
 
-    /// The same folder, where `notice` is told that a command waits for its turn at a machine.
+    /// Returns the same folder with `notice` as the receiver of notices.
     #[must_use]
     pub fn with_notice(self, notice: Notice) -> Self {
         Self { notice, ..self }
     }
 
-    /// Where it is.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The folder of the machine `name`.
+    /// Returns the folder of the machine `name`.
     pub fn machine(&self, name: &MachineName) -> MachineDir {
         let path = self.path.join(MACHINES).join(name.as_str());
         MachineDir { name: name.clone(), notice: self.notice, path }
     }
 
-    /// All machines that have a record, in the order of their names.
+    /// Returns all machines that have a record, sorted by name.
     pub fn machines(&self) -> Vec<MachineDir> {
         let Ok(entries) = fs::read_dir(self.path.join(MACHINES)) else { return Vec::new() };
         let mut names: Vec<MachineName> =
@@ -141,22 +141,22 @@ impl StateRoot {
 }
 
 impl MachineDir {
-    /// Where it is.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The machine's record.
+    /// Returns the path of the machine's record.
     pub fn record_file(&self) -> PathBuf {
         self.path.join(RECORD)
     }
 
-    /// Whether the folder is a machine's.
+    /// Returns whether the folder belongs to a machine.
     pub fn has_record(&self) -> bool {
         self.record_file().symlink_metadata().is_ok_and(|metadata| metadata.is_file())
     }
 
-    /// Whether a user's file or folder has the name: it is there, holds something, and has no record.
+    /// Returns whether a file or folder of the user has the name: it exists, is not empty, and has no record.
     pub fn is_occupied(&self) -> bool {
         if self.has_record() {
             return false;
@@ -167,56 +167,57 @@ impl MachineDir {
         }
     }
 
-    /// QEMU's process number. Its path is one of QEMU's arguments and identifies the process.
+    /// Returns the path of the file with QEMU's process id. This path is one of QEMU's arguments and identifies the
+    /// process.
     pub fn pid_file(&self) -> PathBuf {
         self.path.join("qemu.pid")
     }
 
-    /// What QEMU printed.
+    /// Returns the path of QEMU's log.
     pub fn qemu_log(&self) -> PathBuf {
         self.path.join("qemu.log")
     }
 
-    /// The serial line: the supervisor's log, or the output of an image that runs alone.
+    /// Returns the path of the serial line's log: the output of the supervisor or of a standalone image.
     pub fn serial_log(&self) -> PathBuf {
         self.path.join("serial.log")
     }
 
-    /// The cells' folders.
+    /// Returns the path of the cells' folders.
     pub fn cells(&self) -> PathBuf {
         self.path.join("cells")
     }
 
-    /// The file whose lock says who works on the machine.
+    /// Returns the path of the lock file.
     pub fn lock_file(&self) -> PathBuf {
         self.path.with_extension("lock")
     }
 
-    /// Makes the folder with a record in it, both at once.
+    /// Creates the folder together with its record, atomically.
     ///
     /// # Errors
-    /// [`StateError::Occupied`] where the folder is there already and not empty, [`StateError::Unusable`].
+    /// [`StateError::Occupied`] if the folder exists and is not empty, or [`StateError::Unusable`].
     pub fn create(&self, record: &[u8]) -> Result<(), StateError> {
         if self.has_record() || self.is_occupied() {
             return Err(StateError::Occupied(self.path.clone()));
         }
         let new = self.path.with_file_name(format!(".{}.new", self.name));
         let made = || {
-            // A command that was killed right here has left one. It has nothing but a record.
+            // A command that was killed at this point has left such a folder. It contains nothing but a record.
             let _ = fs::remove_file(new.join(RECORD));
             let _ = fs::remove_dir(&new);
             DirBuilder::new().mode(0o700).create(&new)?;
             fs::write(new.join(RECORD), record)?;
-            // Replaces an empty folder, and fails where there is anything else.
+            // Replaces an empty folder, and fails if the folder has any content.
             fs::rename(&new, &self.path)
         };
         made().map_err(|error| StateError::Unusable { path: self.path.clone(), error })
     }
 
-    /// Removes the folder of a machine that has ended, its record last.
+    /// Removes the folder of a machine that has ended; the record goes last.
     ///
     /// # Errors
-    /// [`StateError::Occupied`] where it has no record, [`StateError::Unusable`].
+    /// [`StateError::Occupied`] if it has no record, or [`StateError::Unusable`].
     pub fn remove(&self) -> Result<(), StateError> {
         if self.is_occupied() {
             return Err(StateError::Occupied(self.path.clone()));
@@ -241,7 +242,7 @@ impl MachineDir {
         }
     }
 
-    /// The last `lines` lines of one of the machine's logs; empty where it has none.
+    /// Returns the last `lines` lines of one of the machine's logs; empty if the log does not exist.
     pub fn tail(log: &Path, lines: usize) -> String {
         let bytes = fs::read(log).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
@@ -254,7 +255,7 @@ impl MachineDir {
 mod tests {
     use super::*;
 
-    /// All files below a folder.
+    /// Returns all files below a folder.
     fn files(folder: &Path) -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         let mut all: Vec<PathBuf> =
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_the_user_are_neither_taken_nor_removed() {
+    fn folders_of_the_user_are_neither_used_nor_removed() {
         let dir = tempfile::tempdir().unwrap();
         let root = StateRoot::at(dir.path()).unwrap();
         let [thesis, source] = ["machines/Documents/thesis.txt", "machines/src/main.rs"];
@@ -310,13 +311,13 @@ mod tests {
         assert_eq!(files(dir.path()), before);
     }
 
-    /// Wherever a command is killed while it makes or removes a folder, the next one goes on.
+    /// A command may be killed at any step of the creation or removal of a folder; the next command must succeed.
     #[test]
-    fn remains_of_a_killed_command_are_no_obstacle() {
+    fn remains_of_a_killed_command_do_not_block_the_next_one() {
         let dir = tempfile::tempdir().unwrap();
         let machine = StateRoot::at(dir.path()).unwrap().machine(&"m".parse().unwrap());
         let new = dir.path().join("machines/.m.new");
-        // While the folder is made: under its other name, without and with its record.
+        // During creation: the folder under its other name, without and with its record.
         fs::create_dir_all(&new).unwrap();
         machine.create(b"1").unwrap();
         fs::create_dir_all(&new).unwrap();
@@ -324,7 +325,7 @@ mod tests {
         machine.remove().unwrap();
         machine.create(b"2").unwrap();
         assert_eq!(fs::read(machine.record_file()).unwrap(), b"2");
-        // While it is removed: the record is the last file, and then the folder is empty.
+        // During removal: the record is the last file; after it the folder is empty.
         fs::remove_file(machine.record_file()).unwrap();
         assert!(!machine.is_occupied());
         machine.create(b"3").unwrap();
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_that_others_can_write_to_is_refused() {
+    fn a_root_that_others_can_write_to_is_rejected() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         for (mode, accepted) in [(0o700, true), (0o755, true), (0o775, false), (0o1777, false)] {
@@ -347,13 +348,13 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_made_is_named() {
+    fn the_error_names_a_folder_that_cannot_be_created() {
         let error = StateRoot::at(Path::new("/proc/isola")).unwrap_err();
         assert!(error.to_string().contains("/proc/isola"), "{error}");
     }
 
     #[test]
-    fn the_end_of_a_log_is_shown() {
+    fn tail_returns_the_last_lines_of_a_log() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
         fs::write(&log, "a\nb\nc\n").unwrap();

@@ -1,4 +1,4 @@
-//! Starting a machine's switch, and declaring to it which cell has which device.
+//! Starts a machine's switch, and declares the addresses of cells to it.
 
 use super::options::{MachineOptions, Uplink};
 use super::state::MachineDir;
@@ -14,13 +14,13 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Name of the file with what the switch had to say.
+/// Name of the switch's log file.
 const LOG: &str = "switch.log";
 
-/// How long a switch may take until its sockets are there.
+/// How long a switch may take to create its sockets.
 const LAUNCH_LIMIT: Duration = Duration::from_secs(20);
 
-/// Why a switch does not do what it should.
+/// The reasons why the switch failed.
 #[derive(Debug, Error)]
 pub enum SwitchError {
     /// It did not start.
@@ -36,8 +36,8 @@ pub enum SwitchError {
     Unknown(String),
 }
 
-/// Whether a machine of these options has a switch: where there are neighbours, or a host, to keep apart. A TAP interface
-/// with queues leads to one device, directly.
+/// Returns whether a machine with these options needs a switch: it has several devices, or one device on a user-mode
+/// network that blocks the host. A TAP interface with queues serves one device directly.
 pub fn is_needed(options: &MachineOptions) -> bool {
     match &options.uplink {
         Uplink::User => options.nics > 0,
@@ -46,13 +46,13 @@ pub fn is_needed(options: &MachineOptions) -> bool {
     }
 }
 
-/// A switch that was started for a QEMU that is to follow. It ends when dropped, unless QEMU has come.
+/// A running switch whose QEMU has not started yet. Dropping it kills the switch, unless [`Self::leave`] was called.
 #[derive(Debug)]
 pub struct Starting(Option<Child>);
 
 impl Starting {
-    /// Starts the switch of the machine in `dir`, and waits until its sockets are there: a few milliseconds. `address` is that
-    /// of all devices from the beginning.
+    /// Starts the switch of the machine in `dir` and waits until its control socket exists, which takes a few
+    /// milliseconds. `address` is the initial address declaration of all devices.
     ///
     /// # Errors
     /// [`SwitchError::Launch`].
@@ -65,7 +65,7 @@ impl Starting {
     fn spawn(dir: &MachineDir, spec: &SwitchSpec) -> Result<Self, String> {
         let said = |error: io::Error| error.to_string();
         let log = dir.path().join(LOG);
-        // The program of this process, even where its file was replaced since.
+        // The executable of this process, even if its file has been replaced since.
         let child = Command::new("/proc/self/exe")
             .arg0("isola")
             .arg("switch")
@@ -88,7 +88,7 @@ impl Starting {
         Ok(starting)
     }
 
-    /// Leaves the switch to QEMU, which runs: it ends with that.
+    /// Releases the switch after QEMU has started: from now on it ends with QEMU.
     pub fn leave(mut self) {
         self.0.take();
     }
@@ -103,7 +103,7 @@ impl Drop for Starting {
 }
 
 impl Held {
-    /// Declares to the machine's switch which address a cell has, on the device that it was given.
+    /// Declares to the machine's switch the address of a cell on the cell's device.
     ///
     /// # Errors
     /// [`SwitchError::Silent`] or [`SwitchError::Unknown`].
@@ -124,8 +124,8 @@ impl Held {
         }
     }
 
-    /// What the machine's switch did with the frames of a cell's device; `None` where the machine has no switch, or the cell no
-    /// device.
+    /// Returns the switch's counters of the frames of a cell's device; `None` if the machine has no switch, or the cell
+    /// has no device.
     ///
     /// # Errors
     /// [`SwitchError::Silent`].

@@ -1,10 +1,10 @@
-//! Durations, counts and times of day for people.
+//! Durations, counts and times of day in readable form.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A short duration with three digits and its unit: `812 ns`, `1.53 ms`, `2.04 s`.
+/// Formats a short duration with three digits and its unit: `812 ns`, `1.53 ms`, `2.04 s`.
 pub fn duration_ns(ns: u64) -> String {
     let value = ns as f64;
     match ns {
@@ -15,7 +15,7 @@ pub fn duration_ns(ns: u64) -> String {
     }
 }
 
-/// [`duration_ns`] of what may not have happened.
+/// Formats an optional duration as [`duration_ns`] does, and `None` as `-`.
 pub fn maybe_duration_ns(ns: Option<u64>) -> String {
     ns.map_or_else(|| "-".to_owned(), duration_ns)
 }
@@ -28,7 +28,7 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// A long duration in its two largest units: `5s`, `3m 20s`, `2h 5m`, `4d 1h`.
+/// Formats a long duration in its two largest units: `5s`, `3m 20s`, `2h 5m`, `4d 1h`.
 pub fn age(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
@@ -40,7 +40,7 @@ pub fn age(duration: Duration) -> String {
     }
 }
 
-/// A count with its thousands set apart: `1,234,567`.
+/// Formats a count with thousands separators: `1,234,567`.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
@@ -53,24 +53,24 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// A time of day, given in ns since 1970-01-01 UTC, where the user is: `2026-03-01 12:00:00.250`.
+/// Formats a time of day, given in ns since 1970-01-01 UTC, in the local time zone: `2026-03-01 12:00:00.250`.
 pub fn local_time(unix_ns: u64) -> String {
     let zoned = timestamp(unix_ns).to_zoned(TimeZone::system());
     format!("{}.{:03}", zoned.strftime("%Y-%m-%d %H:%M:%S"), zoned.millisecond())
 }
 
-/// A time of day for programs (RFC 3339, UTC).
+/// Formats a time of day for programs (RFC 3339, UTC).
 pub fn rfc3339(unix_ns: u64) -> String {
     format!("{:.9}", timestamp(unix_ns))
 }
 
-/// How long ago a time of day was; none where it is yet to come, which a clock that is set aside does.
+/// Returns the time since a time of day; zero if that is in the future, as after a clock adjustment.
 pub fn since(unix_ns: u64) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     now.saturating_sub(Duration::from_nanos(unix_ns))
 }
 
-/// How long it is until a time of day; none where that is over.
+/// Returns the time until a time of day; zero if that is in the past.
 pub fn until(unix_ns: u64) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Duration::from_nanos(unix_ns).saturating_sub(now)
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_and_times_can_be_read() {
+    fn counts_and_times_are_formatted() {
         assert_eq!(count(0), "0");
         assert_eq!(count(123), "123");
         assert_eq!(count(1_234_567), "1,234,567");

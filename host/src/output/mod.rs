@@ -1,13 +1,13 @@
-//! What a person or a script sees: tables and JSON on the standard output, notes on the error output.
+//! The output of commands: tables and JSON on the standard output, notes on the error output.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | this | where a command prints to |
+//! | this | the outputs of a command |
 //! | [`view`] | the JSON forms: field names are stable, and documented there |
 //! | [`trace`] | the journal as a trace for Perfetto |
-//! | [`human`] | durations, counts and times of day for people |
-//! | [`mod@printable`] | control characters do not reach a terminal |
-//! | [`progress`] | a sign of life for what takes longer than a second |
+//! | [`human`] | durations, counts and times of day in readable form |
+//! | [`mod@printable`] | the filter of control characters for terminals |
+//! | [`progress`] | the progress display of operations longer than a second |
 
 pub mod human;
 pub mod printable;
@@ -21,42 +21,42 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
-/// Clears a terminal, and goes to its top left.
+/// Clears a terminal and moves the cursor to the top left.
 const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
 
-/// How answers are printed.
+/// The format of answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// For people.
+    /// Tables and text.
     #[default]
     Table,
-    /// For programs: one JSON value, or one a line from what goes on and on.
+    /// JSON: one value, or one per line if the command follows something.
     Json,
 }
 
-/// How much is said beside the answer.
+/// The amount of output beside the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Talk {
-    /// What a person would like to know.
+    /// Notes and errors.
     Notes,
-    /// Errors alone.
+    /// Errors only.
     Quiet,
 }
 
-/// Where a command prints to.
+/// The outputs of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Output {
-    /// How answers are printed.
+    /// The format of answers.
     pub format: Format,
-    /// How much is said beside them.
+    /// The amount of output beside them.
     pub talk: Talk,
 }
 
 impl Output {
-    /// Prints an answer; `text` is for people, `value` for programs.
+    /// Prints an answer: `text` as a table or text, or `value` as JSON.
     ///
     /// # Errors
-    /// Whatever the standard output says.
+    /// The errors of the standard output.
     pub fn answer(&self, value: &impl Serialize, text: impl FnOnce() -> String) -> io::Result<()> {
         match self.format {
             Format::Json => self.json(value),
@@ -67,7 +67,7 @@ impl Output {
     /// Prints a value as JSON, on lines of its own.
     ///
     /// # Errors
-    /// Whatever the standard output says.
+    /// The errors of the standard output.
     pub fn json(&self, value: &impl Serialize) -> io::Result<()> {
         raw(&ended(&serde_json::to_string_pretty(value)?))
     }
@@ -75,23 +75,23 @@ impl Output {
     /// Prints a value as JSON on one line.
     ///
     /// # Errors
-    /// Whatever the standard output says.
+    /// The errors of the standard output.
     pub fn json_line(&self, value: &impl Serialize) -> io::Result<()> {
         raw(&ended(&serde_json::to_string(value)?))
     }
 
-    /// Prints a text, and ends its last line. A terminal gets it [`printable()`].
+    /// Prints a text, and ends its last line. A terminal gets it in [`printable()`] form.
     ///
     /// # Errors
-    /// Whatever the standard output says.
+    /// The errors of the standard output.
     pub fn text(&self, text: &str) -> io::Result<()> {
         raw(&ended(&if io::stdout().is_terminal() { printable(text) } else { text.into() }))
     }
 
-    /// Clears the terminal and prints a text at its top; where the output is no terminal, prints the text.
+    /// Clears the terminal and prints a text at its top. If the output is not a terminal, only prints the text.
     ///
     /// # Errors
-    /// Whatever the standard output says.
+    /// The errors of the standard output.
     pub fn screen(&self, text: &str) -> io::Result<()> {
         if io::stdout().is_terminal() {
             raw(CLEAR)?;
@@ -99,15 +99,15 @@ impl Output {
         self.text(text)
     }
 
-    /// Prints what a cell's console says: to a terminal by way of `console`, elsewhere byte by byte.
+    /// Prints a cell's console output: through `console` on a terminal, unchanged elsewhere.
     ///
     /// # Errors
-    /// Whatever the standard output says.
+    /// The errors of the standard output.
     pub fn console(&self, console: &mut Console, bytes: &[u8]) -> io::Result<()> {
         if io::stdout().is_terminal() { raw(console.next(bytes).as_bytes()) } else { raw(bytes) }
     }
 
-    /// Says something beside the answer, unless asked to be quiet.
+    /// Prints a note on the error output, unless the user asked for quiet.
     pub fn note(&self, text: &str) {
         if self.talk == Talk::Notes {
             error_line(text);
@@ -115,12 +115,12 @@ impl Output {
     }
 }
 
-/// Prints a line on the error output. A terminal gets it [`printable()`].
+/// Prints a line on the error output. A terminal gets it in [`printable()`] form.
 pub fn error_line(text: &str) {
     eprintln!("{}", for_error_output(text));
 }
 
-/// A text for the error output: [`printable()`], where that is a terminal.
+/// Returns a text for the error output: in [`printable()`] form if that is a terminal.
 pub fn for_error_output(text: &str) -> Cow<'_, str> {
     if io::stderr().is_terminal() { printable(text) } else { text.into() }
 }
@@ -136,7 +136,7 @@ fn raw(bytes: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-/// Columns under their headings, without lines around them. On a terminal, a row is one line whatever it says.
+/// Formats a table of columns under their headings, without borders. On a terminal every row is exactly one line.
 pub fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let to_terminal = io::stdout().is_terminal();
     let one_line = |cell: String| if to_terminal { printable_line(&cell).into_owned() } else { cell };
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_stand_under_their_headings() {
+    fn columns_are_aligned_with_their_headings() {
         let text = table(&["NAME", "STATE"], [vec!["a-long-name".into(), "running".into()]]);
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
         assert_eq!(lines, ["NAME         STATE", "a-long-name  running"]);

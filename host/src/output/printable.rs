@@ -1,21 +1,21 @@
-//! Text of others on a terminal: a terminal obeys control characters, so none of a cell's reaches one.
+//! Untrusted text on a terminal: no control character of a cell reaches one.
 //!
 //! Names, messages and console output come from cells and from the network. [`printable`] replaces control characters
-//! by escapes (`\x1b`, `\u{202e}`) and is applied where output goes to a terminal, and only there: a pipe, a file and
-//! JSON get the exact bytes. [`Console`] does the same for a stream of bytes, which may end inside a character.
+//! by escapes (`\x1b`, `\u{202e}`). It applies only to output on a terminal: pipes, files and JSON get the exact bytes.
+//! [`Console`] does the same for a stream of bytes, which may end inside a character.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// What separates lines and columns, and is kept.
+/// The control characters that separate lines and columns; they remain.
 const LAYOUT: [char; 2] = ['\n', '\t'];
 
-/// Replaces characters that a terminal acts on by escapes. Keeps line breaks and tabs.
+/// Replaces characters that control a terminal by escapes. Keeps line breaks and tabs.
 pub fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, &LAYOUT)
 }
 
-/// As [`printable`], for a name or a cell of a table: line breaks and tabs are replaced as well.
+/// Does the same as [`printable`] for a name or a table cell: replaces line breaks and tabs as well.
 pub fn printable_line(text: &str) -> Cow<'_, str> {
     escaped(text, &[])
 }
@@ -38,21 +38,21 @@ fn escaped<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
     Cow::Owned(safe)
 }
 
-/// Whether a terminal acts on the character: C0 and C1 controls, DEL, and the marks that reorder what is beside them.
+/// Returns whether the character controls a terminal: C0 and C1 controls, DEL, and the marks that reorder text.
 fn is_control(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The console of a cell on its way to a terminal.
+/// The filter between a cell's console and a terminal.
 #[derive(Debug, Default)]
 pub struct Console {
-    /// The beginning of a character, or of a line end, whose rest has not come.
+    /// An incomplete character or line end at the end of the bytes so far.
     rest: Vec<u8>,
 }
 
 impl Console {
-    /// The next bytes, printable. Bytes that are no UTF-8 become escapes; a line may end with CR LF.
+    /// Returns the next bytes in printable form. Bytes that are not UTF-8 become escapes; a line may end with CR LF.
     pub fn next(&mut self, bytes: &[u8]) -> String {
         self.rest.extend_from_slice(bytes);
         let whole = self.rest.len() - self.unfinished();
@@ -67,14 +67,14 @@ impl Console {
         safe
     }
 
-    /// How many bytes at the end may be the beginning of what comes next.
+    /// Returns the number of bytes at the end that may continue in the next bytes.
     fn unfinished(&self) -> usize {
         if self.rest.ends_with(b"\r") {
             return 1;
         }
         let last = match std::str::from_utf8(&self.rest) {
             Ok(_) => return 0,
-            // The error of the last chunk decides; those before it are wrong whatever follows.
+            // Only the last chunk can be incomplete; earlier errors are final.
             Err(_) => self.rest.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid()),
         };
         match std::str::from_utf8(last) {
@@ -90,7 +90,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_terminal_gets_no_command_from_a_text() {
+    fn control_characters_of_a_text_are_escaped() {
         let hostile = "\x1b]0;title\x07\x1b[2Ja\r\u{9b}31mb\u{202e}c\u{7f}";
         assert_eq!(printable(hostile), r"\x1b]0;title\x07\x1b[2Ja\x0d\x9b31mb\u{202e}c\x7f");
         assert_eq!(printable("lines\n\tof words, λ and 語\n"), "lines\n\tof words, λ and 語\n");
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_console_keeps_its_lines_and_characters_whichever_way_it_is_cut() {
+    fn a_console_keeps_lines_and_characters_however_the_stream_is_split() {
         let mut console = Console::default();
         let bytes = "one\r\ntwo λ\x1b[2J\rthree".as_bytes();
         let text: String = bytes.iter().map(|byte| console.next(&[*byte])).collect();
@@ -108,7 +108,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_cell_prints_no_control_character_is_left(
+        fn no_control_character_of_a_cell_remains(
             pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..20), 0..10)
         ) {
             let mut console = Console::default();

@@ -1,13 +1,13 @@
-//! A sign of life for what takes longer than a second, on the error output, where that is a terminal.
+//! A progress display on the error output, if that is a terminal, for operations longer than a second.
 
 use super::{Output, Talk};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::{Duration, Instant};
 
-/// What takes less than this shows nothing.
+/// The duration from which an operation shows its progress.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A sign of life; it disappears when dropped.
+/// A progress display; it disappears when dropped.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
@@ -16,12 +16,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of something whose end is not known.
+    /// Creates the display of an operation of unknown duration.
     pub fn waiting(output: &Output, what: &str) -> Self {
         Self::new(output, ProgressBar::no_length(), "{spinner} {msg} ({elapsed})", what)
     }
 
-    /// Of `total` bytes being sent.
+    /// Creates the display of an upload of `total` bytes.
     pub fn bytes(output: &Output, what: &str, total: u64) -> Self {
         let bar = ProgressBar::new(total);
         Self::new(output, bar, "{msg} {wide_bar} {bytes}/{total_bytes} ({eta} left)", what)
@@ -36,16 +36,16 @@ impl Progress {
         Self { bar, talk: output.talk, begun: Instant::now() }
     }
 
-    /// Shows that it goes on. To be called several times a second.
+    /// Advances the spinner. Call it several times a second.
     pub fn tick(&self) {
         if self.bar.is_hidden() && self.talk == Talk::Notes && self.begun.elapsed() > PATIENCE {
-            // A target that is no terminal stays hidden.
+            // A target that is not a terminal remains hidden.
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
         self.bar.tick();
     }
 
-    /// Shows how far it is.
+    /// Sets the position.
     pub fn at(&self, position: u64) {
         self.bar.set_position(position);
         self.tick();

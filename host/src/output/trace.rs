@@ -1,22 +1,22 @@
-//! The journal as a trace, in the format that Chrome defined and Perfetto (ui.perfetto.dev) reads: the "Trace Event
-//! Format", a JSON object with a list of events.
+//! The journal as a trace in the "Trace Event Format" that Chrome defined and Perfetto (ui.perfetto.dev) reads: a JSON
+//! object with a list of events.
 //!
-//! There is one process, the machine, with a track for the supervisor and one for each cell. What took time is a
-//! complete event, from its beginning to its end; a cell's time from its start to its end is one as well, so that
-//! what happened to the cell stands within it. Times are in us since the beginning of the first entry.
+//! The machine is the one process. It has a track for the supervisor and one for each cell. A journal entry is a
+//! complete event, with begin and duration; so is a cell's time from start to end, which encloses the cell's other
+//! events. Times are in us since the begin of the first entry.
 
 use super::view::EventView;
 use isola_abi::management::{JournalEntry, JournalEvent};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The number that stands for the machine.
+/// The process id of the machine in the trace.
 const PROCESS: u32 = 1;
 
-/// The supervisor's track; those of cells come behind it.
+/// The supervisor's track; those of cells follow.
 const SUPERVISOR: usize = 0;
 
-/// The trace of a machine's journal.
+/// Returns the trace of a machine's journal.
 pub fn trace(machine: &str, entries: &[JournalEntry]) -> Value {
     let began = |entry: &JournalEntry| entry.unix_ns.saturating_sub(entry.duration_ns);
     let origin_ns = entries.iter().map(began).min().unwrap_or_default();
@@ -27,7 +27,7 @@ pub fn trace(machine: &str, entries: &[JournalEntry]) -> Value {
     for entry in entries {
         let track = match entry.cell.as_deref() {
             None => SUPERVISOR,
-            // A cell may have the supervisor's name, and a track of its own all the same.
+            // A cell with the supervisor's name gets a track of its own.
             Some(cell) => match tracks.iter().skip(1).position(|known| *known == cell) {
                 Some(index) => index + 1,
                 None => {
@@ -64,7 +64,7 @@ pub fn trace(machine: &str, entries: &[JournalEntry]) -> Value {
     json!({ "displayTimeUnit": "ns", "traceEvents": events })
 }
 
-/// From a cell's start to its end.
+/// Returns the event of a cell's run, from start to end.
 fn run(track: usize, started_ns: u64, ended_ns: u64, since_us: &impl Fn(u64) -> f64) -> Value {
     let started_us = since_us(started_ns);
     complete("running", track, started_us, since_us(ended_ns) - started_us)
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_have_tracks_and_what_happened_stands_where_it_began_and_ended() {
+    fn cells_have_tracks_and_events_have_begin_and_duration() {
         let entries = [
             entry(7, 10, 10 * MS, None, JournalEvent::Boot),
             entry(8, 20, 1_500, Some("kv"), JournalEvent::Create),

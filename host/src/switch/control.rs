@@ -1,4 +1,4 @@
-//! How commands talk to a machine's switch: a line of JSON each way, one request a connection.
+//! The control protocol of a machine's switch: a line of JSON in each direction, one request per connection.
 
 use super::fabric::{Address, HostAccess, PortCounters};
 use super::frame::Mac;
@@ -12,18 +12,18 @@ use std::time::Duration;
 /// Name of the control socket in a machine's folder.
 pub const SOCKET: &str = "switch.sock";
 
-/// How long an answer may take: the switch answers between two frames.
+/// How long an answer may take. The switch answers between two frames.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Longest request, and answer.
+/// The maximum length of a request or answer, in bytes.
 const MAX_LINE: u64 = 64 << 10;
 
-/// What a switch is made from.
+/// The parameters of a switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchSpec {
     /// The hardware address of each device, in the order of the ports.
     pub macs: Vec<Mac>,
-    /// What the device of each port has from the beginning.
+    /// The initial declaration of all devices.
     pub address: Address,
     /// Whether cells reach the host's services.
     pub host: HostAccess,
@@ -33,9 +33,9 @@ pub struct SwitchSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Request {
-    /// The cell behind the device of that hardware address has that address from now on.
+    /// Declares the address of the cell behind the device with that hardware address.
     Declare(Mac, Address),
-    /// What was done with the frames of each port?
+    /// Requests the counters of all ports.
     Counters,
 }
 
@@ -43,7 +43,7 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
-    /// It is declared.
+    /// The declaration took effect.
     Declared,
     /// No device has the hardware address.
     Unknown,
@@ -51,10 +51,10 @@ pub enum Answer {
     Counters(Vec<(Mac, PortCounters)>),
 }
 
-/// Asks the switch of the machine in the folder `dir`.
+/// Sends a request to the switch of the machine in the folder `dir`.
 ///
 /// # Errors
-/// Where no switch runs there, or it does not answer.
+/// An error if no switch runs there, or it does not answer.
 pub fn ask(dir: &Path, request: &Request) -> io::Result<Answer> {
     let mut stream = socket::connect(dir, SOCKET)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
@@ -68,9 +68,9 @@ pub fn ask(dir: &Path, request: &Request) -> io::Result<Answer> {
 /// Answers one request on a connection.
 ///
 /// # Errors
-/// Where the client does not speak as it should, or goes away.
+/// An error if the client's request is malformed, or the client closes the connection.
 pub(super) fn serve(mut stream: UnixStream, answer: impl FnOnce(Request) -> Answer) -> io::Result<()> {
-    // The user's own commands are at the other end, and write at once.
+    // The clients are the user's own commands, which send their request at once.
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(Duration::from_millis(100)))?;
     stream.set_write_timeout(Some(Duration::from_millis(100)))?;

@@ -1,4 +1,4 @@
-//! Where a frame goes: a pure state machine, on ports instead of sockets.
+//! The forwarding decision: a pure state machine, on ports instead of sockets.
 //!
 //! ```text
 //! port 0..n (a network device each) ──guard──┬── unicast to another port: to that port alone
@@ -17,21 +17,21 @@ use std::time::Instant;
 /// A network device's port, counted from 0.
 pub type Port = usize;
 
-/// Where a frame comes from.
+/// The source of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The way out of the machine.
+    /// The uplink out of the machine.
     Uplink,
     /// A network device.
     Port(Port),
 }
 
-/// Where a frame goes.
+/// The targets of a frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Targets {
-    /// To the uplink.
+    /// Whether the frame goes to the uplink.
     pub uplink: bool,
-    /// To these ports, one bit each.
+    /// The ports that the frame goes to, one bit each.
     pub ports: u32,
 }
 
@@ -39,9 +39,9 @@ pub struct Targets {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Address {
-    /// No cell has the device: nothing passes, of IPv6 neither.
+    /// None: no cell has the device, and the switch forwards nothing from it, not even IPv6.
     None,
-    /// This one.
+    /// A fixed address.
     Fixed(Ipv4Addr),
     /// The one that the DHCP server behind the uplink acknowledges.
     Dhcp,
@@ -57,14 +57,14 @@ pub enum HostAccess {
     Closed,
 }
 
-/// What was done with the frames of a port.
+/// Counters of a port's dropped frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortCounters {
-    /// Frames of its cell that were dropped: from an address that is not the cell's.
+    /// Dropped frames of its cell with a source address that is not the cell's.
     pub foreign_address: u64,
-    /// Frames of its cell that were dropped: to a service of the host.
+    /// Dropped frames of its cell to a service of the host.
     pub to_host: u64,
-    /// Frames for its cell that were dropped, as the cell did not read those before them.
+    /// Dropped frames for its cell, because the cell did not read earlier ones.
     pub not_read: u64,
 }
 
@@ -73,25 +73,26 @@ pub struct PortCounters {
 pub struct Fabric {
     guard: Guard,
     wall: Option<HostWall>,
-    /// What was done with the frames of each port.
+    /// The counters of each port.
     pub counters: Vec<PortCounters>,
 }
 
 impl Fabric {
-    /// A switch with a port for each of the hardware addresses, none of which has an IPv4 address yet.
+    /// Creates a switch with a port for each of the hardware addresses; no port has an IPv4 address yet.
     pub fn new(macs: Vec<Mac>, host: HostAccess) -> Self {
         let ports = macs.len();
         let wall = (host == HostAccess::Closed).then(|| HostWall::new(ports));
         Self { guard: Guard::new(macs), wall, counters: vec![PortCounters::default(); ports] }
     }
 
-    /// Says what the cell behind the device of that hardware address has from now on. Returns whether there is one.
+    /// Declares the address of the cell behind the device with that hardware address. Returns whether that device
+    /// exists.
     pub fn declare(&mut self, mac: Mac, address: Address) -> bool {
         let port = self.guard.port_of(mac);
         port.inspect(|port| self.guard.declare(*port, address)).is_some()
     }
 
-    /// Decides where a frame goes: nowhere, where it breaks a rule.
+    /// Returns the targets of a frame: none if it breaks a rule.
     pub fn forward(&mut self, from: Source, bytes: &[u8], now: Instant) -> Targets {
         let Some(frame) = Frame::parse(bytes) else { return Targets::default() };
         match from {
@@ -101,7 +102,7 @@ impl Fabric {
     }
 
     fn take_from_uplink(&mut self, frame: &Frame<'_>, now: Instant) -> Targets {
-        // A frame of a port's own that comes back would make a loop.
+        // A port's own frame that the uplink returns would cause a loop.
         if self.guard.port_of(frame.source).is_some() {
             return Targets::default();
         }
@@ -124,7 +125,7 @@ impl Fabric {
         let ports = self.ports_of(frame.destination) & !(1 << port);
         let out = is_group(frame.destination) || self.guard.port_of(frame.destination).is_none();
         let uplink = out && self.wall.as_ref().is_none_or(|wall| wall.may_pass(port, frame, now));
-        // Broadcasts and multicasts are for the neighbours: that they do not leave the machine breaks nothing.
+        // A broadcast or multicast frame still reaches the other ports, so it does not count as dropped.
         if out
             && !uplink
             && !is_group(frame.destination)
@@ -135,7 +136,7 @@ impl Fabric {
         Targets { uplink, ports }
     }
 
-    /// The ports that a hardware address names, one bit each.
+    /// Returns the ports that a hardware address denotes, one bit each.
     fn ports_of(&self, destination: Mac) -> u32 {
         match self.guard.port_of(destination) {
             Some(port) => 1 << port,

@@ -1,6 +1,7 @@
-//! What the switch reads of an Ethernet frame: addresses, and as much of its payload as its rules ask for.
+//! The parser of Ethernet frames: addresses, and as much of the payload as the switch's rules need.
 //!
-//! Every field comes from a cell or from the network: a frame that is too short for what it says is [`Payload::Other`].
+//! Every field comes from a cell or from the network: a packet that is shorter than its own lengths demand is
+//! [`Payload::Other`].
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -17,77 +18,76 @@ pub struct Frame<'a> {
     pub destination: Mac,
     /// The sender.
     pub source: Mac,
-    /// What it carries.
+    /// The payload.
     pub payload: Payload<'a>,
 }
 
-/// What a frame carries.
+/// The payload of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload<'a> {
     /// An ARP packet for IPv4 on Ethernet (RFC 826).
     Arp {
-        /// The hardware address that the sender says it has.
+        /// The sender's hardware address, as the packet claims it.
         sender_mac: Mac,
-        /// The IPv4 address that the sender says it has.
+        /// The sender's IPv4 address, as the packet claims it.
         sender: Ipv4Addr,
     },
     /// An IPv4 packet.
     Ipv4 {
-        /// Its source.
+        /// The source address.
         source: Ipv4Addr,
-        /// Its destination.
+        /// The destination address.
         destination: Ipv4Addr,
-        /// What it carries.
+        /// The content.
         content: Content<'a>,
     },
     /// An IPv6 packet.
     Ipv6 {
-        /// Its source.
+        /// The source address.
         source: Ipv6Addr,
-        /// Its destination.
+        /// The destination address.
         destination: Ipv6Addr,
-        /// What it carries.
+        /// The content.
         content: Content<'a>,
     },
     /// Anything else, or a malformed packet.
     Other,
 }
 
-/// What an IP packet carries.
+/// The content of an IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content<'a> {
     /// A TCP segment.
     Tcp {
-        /// Its destination port.
+        /// The destination port.
         to: u16,
-        /// Whether it asks for a connection: SYN without ACK.
+        /// Whether the segment opens a connection: SYN without ACK.
         opens: bool,
     },
     /// A UDP datagram, or its first fragment.
     Udp {
-        /// Its source port.
+        /// The source port.
         from: u16,
-        /// Its destination port.
+        /// The destination port.
         to: u16,
         /// The datagram's data.
         data: &'a [u8],
     },
     /// ICMP, or ICMPv6.
     Icmp {
-        /// Its type.
+        /// The message type.
         kind: u8,
-        /// What follows type, code and checksum.
+        /// The bytes after type, code and checksum.
         rest: &'a [u8],
     },
-    /// A fragment that is not the first, of no TCP segment.
+    /// A fragment other than the first, of a protocol other than TCP.
     Fragment,
-    /// Another protocol, or one of these in a form that its sender has no reason to choose: TCP in fragments, headers
-    /// that are too short.
+    /// Another protocol, or one of these in a form without a legitimate use: fragmented TCP, or truncated headers.
     Other,
 }
 
 impl<'a> Frame<'a> {
-    /// Reads a frame; `None` where it is shorter than an Ethernet header.
+    /// Parses a frame; returns `None` if it is shorter than an Ethernet header.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (header, rest) = bytes.split_first_chunk::<HEADER_LEN>()?;
         let payload = match u16::from_be_bytes([header[12], header[13]]) {
@@ -105,7 +105,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Whether a hardware address names a group: everybody, or a multicast group.
+/// Returns whether a hardware address is a group address: broadcast or multicast.
 pub fn is_group(mac: Mac) -> bool {
     mac[0] & 1 != 0
 }
@@ -129,7 +129,7 @@ fn ipv4(packet: &[u8]) -> Option<Payload<'_>> {
     let data = packet.get(header_len..total_len)?;
     let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff;
     let content = match (header[9], fragment & 0x1fff, fragment) {
-        // A first fragment that ends before the flags would let a second one choose them (RFC 1858).
+        // If the first fragment ended before the flags, a second one could set them (RFC 1858).
         (6, _, 1..) => Content::Other,
         (_, 1.., _) => Content::Fragment,
         (6, ..) => tcp(data),
@@ -151,7 +151,8 @@ fn ipv6(packet: &[u8]) -> Option<Payload<'_>> {
         6 => tcp(data),
         17 => udp(data),
         58 => icmp(data),
-        // Multicast listeners report behind hop-by-hop options (RFC 3810 5): one header, and nothing but ICMPv6 behind it.
+        // Multicast listener reports have a hop-by-hop options header (RFC 3810 5): accept one, followed by ICMPv6
+        // only.
         0 => match (data.first(), data.get(1).and_then(|len| data.get(8 + usize::from(*len) * 8..))) {
             (Some(58), Some(rest)) => icmp(rest),
             _ => Content::Other,

@@ -1,15 +1,15 @@
-//! The addresses of a port: which a cell may send from. One of another cell's never gets past it.
+//! The addresses that a cell may use as a source on its port. The switch drops frames with another cell's address.
 //!
-//! IPv4 addresses are given: by the operator, or by the DHCP server behind the uplink, whose acknowledgements
-//! [`Guard::learn`] reads. IPv6 addresses are made by the cell itself (RFC 7217): the first port that uses one has it
-//! until the port is declared anew. No port may use one that the uplink has, or speak as a router or DHCP server.
+//! The operator assigns IPv4 addresses, or the DHCP server behind the uplink does; [`Guard::learn`] reads its
+//! acknowledgements. A cell generates IPv6 addresses itself (RFC 7217): an address belongs to the first port that uses
+//! it, until that port is declared again. No port may use an address of the uplink, or send as a router or DHCP server.
 
 use super::fabric::{Address, Port};
 use super::frame::{Content, Frame, Mac, Payload, is_group};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Most IPv6 addresses that a port has, and that are kept of the uplink.
+/// The maximum numbers of IPv6 addresses per port, and of the uplink.
 const MAX_IPV6: usize = 64;
 const MAX_UPLINK_IPV6: usize = 1024;
 
@@ -25,7 +25,7 @@ mod icmp {
 const DHCP_SERVER: u16 = 67;
 const DHCP6_SERVER: u16 = 547;
 
-/// Who has which address.
+/// The owners of all addresses.
 #[derive(Debug)]
 pub struct Guard {
     macs: Vec<Mac>,
@@ -33,7 +33,7 @@ pub struct Guard {
     ipv6: HashMap<Ipv6Addr, Holder>,
 }
 
-/// What a port was given.
+/// The IPv4 address of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Given {
     declared: Address,
@@ -47,20 +47,20 @@ enum Holder {
 }
 
 impl Guard {
-    /// Ports with these hardware addresses, none of which has an address yet.
+    /// Creates a guard for ports with these hardware addresses; no port has an address yet.
     pub fn new(macs: Vec<Mac>) -> Self {
         let addresses = vec![Given { declared: Address::None, lease: None }; macs.len()];
         let routers = ["fe80::2", "fec0::2", "fe80::3", "fec0::3"].iter().filter_map(|ip| ip.parse().ok());
         Self { macs, addresses, ipv6: routers.map(|ip| (ip, Holder::Uplink)).collect() }
     }
 
-    /// The port of a hardware address.
+    /// Returns the port of a hardware address.
     pub fn port_of(&self, mac: Mac) -> Option<Port> {
         self.macs.iter().position(|own| *own == mac)
     }
 
-    /// Says what a port's cell has from now on. A declaration that changes nothing keeps what was learnt. A port that had the
-    /// address before has none: its cell has ended.
+    /// Declares the address of a port's cell. An unchanged declaration keeps the learnt addresses. Another port that
+    /// had the address loses it: its cell has ended.
     pub fn declare(&mut self, port: Port, address: Address) {
         let Some(given) = self.addresses.get_mut(port).filter(|given| given.declared != address) else {
             return;
@@ -77,7 +77,7 @@ impl Guard {
         }
     }
 
-    /// Whether the cell behind `port` may send the frame.
+    /// Returns whether the cell behind `port` may send the frame.
     pub fn may_send(&mut self, port: Port, frame: &Frame<'_>) -> bool {
         if self.macs.get(port) != Some(&frame.source) || is_group(frame.source) {
             return false;
@@ -86,7 +86,7 @@ impl Guard {
             return false;
         }
         match frame.payload {
-            // Address 0 asks whether somebody has one (RFC 5227 2.1.1).
+            // An ARP probe for a duplicate address has sender address 0 (RFC 5227 2.1.1).
             Payload::Arp { sender_mac, sender } => {
                 sender_mac == frame.source && (sender.is_unspecified() || self.has(port, sender))
             }
@@ -100,11 +100,11 @@ impl Guard {
             Payload::Ipv6 { source, content, .. } => match content {
                 Content::Udp { from: DHCP6_SERVER, .. }
                 | Content::Icmp { kind: icmp::ROUTER_ADVERTISEMENT | icmp::REDIRECT, .. } => false,
-                // The target stands behind four bytes of flags (RFC 4861 4.4).
+                // The target address follows four bytes of flags (RFC 4861 4.4).
                 Content::Icmp { kind: icmp::NEIGHBOUR_ADVERTISEMENT, rest } => {
                     target(rest).is_some_and(|target| self.claim(port, target)) && self.claim(port, source)
                 }
-                // Address 0 asks whether somebody has one (RFC 4862 5.4).
+                // Duplicate address detection sends from the unspecified address (RFC 4862 5.4).
                 Content::Icmp { .. } if source.is_unspecified() => true,
                 _ => self.claim(port, source),
             },
@@ -112,7 +112,7 @@ impl Guard {
         }
     }
 
-    /// Learns from a frame of the uplink: leases, and IPv6 addresses that no cell can have.
+    /// Learns from a frame of the uplink: leases, and IPv6 addresses that no cell may use.
     pub fn learn(&mut self, frame: &Frame<'_>) {
         match frame.payload {
             Payload::Ipv4 { content: Content::Udp { from: DHCP_SERVER, data, .. }, .. } => {
@@ -121,7 +121,7 @@ impl Guard {
                 let is_fixed = self.addresses.iter().any(|given| given.declared == Address::Fixed(ip));
                 let asks = self.addresses.get(port).is_some_and(|given| given.declared == Address::Dhcp);
                 if asks && !is_fixed {
-                    // The server gives an address to one at a time: who had it before has it no longer.
+                    // The server leases an address to one client at a time: an earlier lessee has lost it.
                     for (other, given) in self.addresses.iter_mut().enumerate() {
                         given.lease =
                             if other == port { Some(ip) } else { given.lease.filter(|own| *own != ip) };
@@ -138,7 +138,7 @@ impl Guard {
         }
     }
 
-    /// Whether a port has an IPv4 address.
+    /// Returns whether a port has an IPv4 address.
     fn has(&self, port: Port, ip: Ipv4Addr) -> bool {
         self.addresses.get(port).is_some_and(|given| match given.declared {
             Address::None => false,
@@ -147,7 +147,7 @@ impl Guard {
         })
     }
 
-    /// Whether a port has an IPv6 address; one that is free is its own from now on.
+    /// Returns whether a port has an IPv6 address, and assigns it a free one.
     fn claim(&mut self, port: Port, ip: Ipv6Addr) -> bool {
         if ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || ip.to_ipv4().is_some() {
             return false;
@@ -160,12 +160,12 @@ impl Guard {
     }
 }
 
-/// The target of a neighbour advertisement.
+/// Returns the target of a neighbour advertisement.
 fn target(rest: &[u8]) -> Option<Ipv6Addr> {
     Some(Ipv6Addr::from(<[u8; 16]>::try_from(rest.get(4..20)?).ok()?))
 }
 
-/// The client and its address, where the message of a DHCP server is an acknowledgement (RFC 2131 2, RFC 2132 9.6).
+/// Returns the client and its address if the message of a DHCP server is an acknowledgement (RFC 2131 2, RFC 2132 9.6).
 fn acknowledged(message: &[u8]) -> Option<(Mac, Ipv4Addr)> {
     let (header, mut options) = message.split_first_chunk::<240>()?;
     if header[..3] != [2, 1, 6] || header[236..] != [99, 130, 83, 99] {

@@ -1,9 +1,9 @@
-//! What of a cell's reaches the host's own services through QEMU's user-mode network: answers alone.
+//! The filter between cells and the host's own services on QEMU's user-mode network: it passes answers only.
 //!
-//! That network hands a packet for an address of its own (10.0.2.0/24, fec0::/64, link-local) to the host's loopback
-//! interface, so that a cell could reach each service that listens at 127.0.0.1. The wall lets through DHCP, DNS, ICMP,
-//! and answers: TCP segments that ask for no connection, and UDP datagrams to a peer from which one came before, which is
-//! how published ports appear. Packets to other addresses go out as they are.
+//! That network delivers a packet for one of its own addresses (10.0.2.0/24, fec0::/64, link-local) to the host's
+//! loopback interface, so a cell could reach each service that listens at 127.0.0.1. The filter passes DHCP, DNS, ICMP,
+//! and answers: TCP segments that do not open a connection, and UDP datagrams to a peer that has sent one before, as
+//! the clients of published ports do. It passes packets to other addresses unchanged.
 
 use super::fabric::Port;
 use super::frame::{Content, Frame, Payload};
@@ -11,10 +11,10 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-/// How long a UDP peer may be answered. QEMU forgets one after four minutes.
+/// How long a cell may answer a UDP peer after its last datagram. QEMU drops an idle flow after four minutes.
 const FLOW_TIME: Duration = Duration::from_secs(300);
 
-/// Most UDP peers of a port; beyond that the one that was silent the longest is forgotten.
+/// The maximum number of UDP peers of a port; a further one replaces the one that was idle for the longest time.
 const MAX_FLOWS: usize = 4096;
 
 /// The name servers of the user-mode network.
@@ -24,22 +24,22 @@ const DNS_PORT: u16 = 53;
 const DHCP_SERVER: u16 = 67;
 const DHCP6_SERVER: u16 = 547;
 
-/// A UDP peer behind the uplink, and the cell's port that it talks to.
+/// A UDP peer's address and port, and the cell's port that it sends to.
 type Flow = (IpAddr, u16, u16);
 
-/// The wall of a machine.
+/// The filter of a machine.
 #[derive(Debug)]
 pub struct HostWall {
     flows: Vec<HashMap<Flow, Instant>>,
 }
 
 impl HostWall {
-    /// A wall for so many ports.
+    /// Creates a filter for that many ports.
     pub fn new(ports: usize) -> Self {
         Self { flows: vec![HashMap::new(); ports] }
     }
 
-    /// Takes note of a frame from the uplink that a port gets.
+    /// Records a frame that a port receives from the uplink.
     pub fn note(&mut self, port: Port, frame: &Frame<'_>, now: Instant) {
         let (peer, from, to) = match frame.payload {
             Payload::Ipv4 { source, content: Content::Udp { from, to, .. }, .. } => (source.into(), from, to),
@@ -57,7 +57,7 @@ impl HostWall {
         flows.insert((peer, from, to), now);
     }
 
-    /// Whether a frame of a port may go to the uplink.
+    /// Returns whether a port may send a frame to the uplink.
     pub fn may_pass(&self, port: Port, frame: &Frame<'_>, now: Instant) -> bool {
         let (destination, content) = match frame.payload {
             Payload::Ipv4 { destination, content, .. } => (IpAddr::from(destination), content),
@@ -87,7 +87,7 @@ impl HostWall {
     }
 }
 
-/// Whether QEMU's user-mode network hands packets for the address to the host itself.
+/// Returns whether QEMU's user-mode network delivers packets for the address to the host itself.
 fn is_host(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => {
@@ -96,7 +96,8 @@ fn is_host(ip: IpAddr) -> bool {
         }
         IpAddr::V6(ip) => {
             let first = ip.segments()[0];
-            // Multicast, link-local, site-local, and all that begins with zeros: loopback and IPv4 in IPv6.
+            // Multicast, link-local, site-local, and the addresses that begin with a zero byte: loopback and
+            // IPv4-mapped.
             ip.is_multicast() || first & 0xffc0 == 0xfe80 || first & 0xffc0 == 0xfec0 || first >> 8 == 0
         }
     }

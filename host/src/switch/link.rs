@@ -3,10 +3,10 @@
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
-/// The longest frame: what QEMU itself can send, headers and segments of its offloads included.
+/// The maximum length of a frame: the most that QEMU itself sends, with offloaded segments and headers.
 const MAX_FRAME: usize = 4096 + 65536;
 
-/// How much is read at once.
+/// The size of one read, in bytes.
 const READ_BYTES: usize = 64 << 10;
 
 const LENGTH_BYTES: usize = 4;
@@ -17,37 +17,37 @@ pub struct Link {
     stream: UnixStream,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// How much of `output` is sent.
+    /// The number of bytes of `output` that are sent.
     sent: usize,
 }
 
-/// Why a link is at its end.
+/// The reasons why a link ended.
 #[derive(Debug)]
 pub enum LinkEnd {
-    /// The other end is closed.
+    /// The other side closed the connection.
     Closed,
-    /// The other end says nonsense.
+    /// The other side sent an invalid length.
     Malformed,
-    /// The socket fails.
+    /// The socket failed.
     Io(io::Error),
 }
 
 impl Link {
-    /// A link over a connection.
+    /// Creates a link over a connection.
     ///
     /// # Errors
-    /// Where the connection cannot be made non-blocking.
+    /// An error if the connection cannot be made non-blocking.
     pub fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self { stream, input: Vec::new(), output: Vec::new(), sent: 0 })
     }
 
-    /// The socket, to wait for.
+    /// Returns the socket, for `poll`.
     pub fn stream(&self) -> &UnixStream {
         &self.stream
     }
 
-    /// Reads what has come, once, and calls `each` with every frame that is whole.
+    /// Reads from the socket once, and calls `each` with every complete frame.
     ///
     /// # Errors
     /// [`LinkEnd`].
@@ -77,19 +77,19 @@ impl Link {
         Ok(())
     }
 
-    /// How many bytes wait to be sent.
+    /// Returns the number of bytes that wait to be sent.
     pub fn queued(&self) -> usize {
         self.output.len() - self.sent
     }
 
-    /// Puts a frame in line.
+    /// Queues a frame.
     pub fn push(&mut self, frame: &[u8]) {
         let Ok(length) = u32::try_from(frame.len()) else { return };
         self.output.extend_from_slice(&length.to_be_bytes());
         self.output.extend_from_slice(frame);
     }
 
-    /// Sends as much as the socket takes.
+    /// Sends as many bytes as the socket accepts.
     ///
     /// # Errors
     /// [`LinkEnd`].
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_whole_whichever_way_the_stream_is_cut() {
+    fn frames_are_complete_however_the_stream_is_split() {
         let (mut link, mut theirs) = pair();
         let mut frames = Vec::new();
         for byte in [0, 0, 0, 2, 7, 8, 0, 0, 0, 0, 0, 0, 0, 1, 9] {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_slow_reader_leaves_waits_in_its_order() {
+    fn frames_for_a_slow_reader_wait_in_order() {
         let (mut link, mut theirs) = pair();
         let frames = 400_u32;
         (0..frames).for_each(|number| link.push(&[number as u8; 1500]));

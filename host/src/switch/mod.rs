@@ -1,20 +1,20 @@
-//! The switch between the network devices of a machine: a process of its own, beside QEMU.
+//! The software switch between the network devices of a machine: a process beside QEMU.
 //!
-//! Each device has a port. The switch gives a port the frames that are for its hardware address, and no others, and takes
-//! frames from it that carry the addresses of its cell, and no others. Towards QEMU's user-mode network it keeps cells
-//! away from the services of the host. Decision 0051 says why it is a process, and what it costs.
+//! Each device has a port. The switch sends to a port only the frames for its hardware address, and accepts from it
+//! only frames with the addresses of its cell. At QEMU's user-mode network it keeps cells from the services of the
+//! host. Decision 0051 has the reasons for a separate process, and its cost.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`fabric`] | where a frame goes: [`fabric::Fabric`], without sockets |
-//! | [`guard`] | which addresses a port may use |
-//! | [`host_wall`] | what may go to the host's own services |
-//! | [`frame`] | what is read of a frame |
+//! | [`fabric`] | the forwarding decision: [`fabric::Fabric`], without sockets |
+//! | [`guard`] | the addresses that a port may use |
+//! | [`host_wall`] | the filter towards the host's own services |
+//! | [`frame`] | the parser of frames |
 //! | [`link`] | a stream of frames to QEMU |
-//! | [`process`] | the loop |
-//! | [`control`] | how commands talk to it |
+//! | [`process`] | the poll loop |
+//! | [`control`] | the control protocol between commands and the switch |
 //!
-//! Started by [`crate::machine::boot`]; which cell has which device is declared by [`crate::cellctl`].
+//! [`crate::machine::boot`] starts it; [`crate::cellctl`] declares the cell of each device.
 
 pub mod control;
 pub mod fabric;

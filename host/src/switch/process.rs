@@ -1,7 +1,7 @@
 //! The process of a switch: sockets, and the loop that moves frames between them.
 //!
-//! It makes a socket for the uplink and for each port, to which QEMU connects once, and ends as soon as QEMU closes one of
-//! them: it never outlives its machine. Where QEMU does not come within [`PATIENCE`], it ends as well.
+//! It creates a socket for the uplink and one for each port, to which QEMU connects once. It ends as soon as QEMU
+//! closes one of them, so it never outlives its machine. If QEMU does not connect within [`PATIENCE`], it ends as well.
 
 use super::control::{self, Answer, Request, SOCKET, SwitchSpec};
 use super::fabric::{Fabric, Source, Targets};
@@ -16,25 +16,27 @@ use std::time::{Duration, Instant};
 /// How long QEMU may take to connect.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How many bytes may wait for a port. What comes then is dropped: a cell that reads nothing holds nobody else up.
+/// The maximum number of bytes queued for a port. Above it frames are dropped: a cell that reads nothing delays no
+/// other.
 const PORT_QUEUE: usize = 1 << 20;
 
-/// How many bytes may wait for the uplink. While more do, nothing is read from the ports, and their devices wait.
+/// The number of queued bytes for the uplink above which the switch does not read from the ports, so their devices
+/// wait.
 const UPLINK_QUEUE: usize = 256 << 10;
 
-/// Name of the socket of a port; that of the uplink has number 0.
+/// Returns the name of a port's socket; the uplink has number 0.
 pub fn socket_name(number: usize) -> String {
     format!("port{number}.sock")
 }
 
-/// The uplink's number, and the first port's.
+/// The numbers of the uplink and of the first port.
 const UPLINK: usize = 0;
 const FIRST_PORT: usize = 1;
 
 /// Moves frames until QEMU ends.
 ///
 /// # Errors
-/// Where a socket cannot be made, or fails in a way that QEMU's end does not explain.
+/// An error if a socket cannot be created, or fails in a way that QEMU's end does not explain.
 pub fn run(spec: &SwitchSpec) -> io::Result<()> {
     let mut fabric = Fabric::new(spec.macs.clone(), spec.host);
     for mac in &spec.macs {
@@ -43,7 +45,7 @@ pub fn run(spec: &SwitchSpec) -> io::Result<()> {
     let listeners: Vec<UnixListener> = (0..spec.macs.len() + FIRST_PORT)
         .map(|number| listener(&socket_name(number)))
         .collect::<io::Result<_>>()?;
-    // Made last: who sees it knows that all are there.
+    // Created last: once it exists, all others do.
     let control = listener(SOCKET)?;
     let mut switch = Switch { fabric, spec, links: Vec::new() };
     switch.links.resize_with(listeners.len(), || None);
@@ -54,7 +56,7 @@ pub fn run(spec: &SwitchSpec) -> io::Result<()> {
             Ok(()) => break Err(io::Error::new(io::ErrorKind::TimedOut, "QEMU has not connected")),
             Err(LinkEnd::Closed) => break Ok(()),
             Err(LinkEnd::Malformed) => {
-                break Err(io::Error::new(io::ErrorKind::InvalidData, "QEMU sent what is no frame"));
+                break Err(io::Error::new(io::ErrorKind::InvalidData, "QEMU sent an invalid frame"));
             }
             Err(LinkEnd::Io(error)) => break Err(error),
         }
@@ -81,13 +83,13 @@ impl Switch<'_> {
         self.links.iter().all(Option::is_some)
     }
 
-    /// Waits for something to do, and does it.
+    /// Waits for events and handles them.
     fn turn(&mut self, listeners: &[UnixListener], control: &UnixListener) -> Result<(), LinkEnd> {
         let ready = self.wait(listeners, control).map_err(LinkEnd::Io)?;
         if ready.control
             && let Ok((stream, _)) = control.accept()
         {
-            // A client that goes away is no reason to end.
+            // A client that closes its connection must not end the switch.
             let _ = control::serve(stream, |request| self.answer(request));
         }
         for number in ready.links {
@@ -103,7 +105,7 @@ impl Switch<'_> {
     fn accept(&mut self, number: usize, listener: &UnixListener) -> io::Result<()> {
         if let Ok((stream, _)) = listener.accept() {
             self.links[number] = Some(Link::new(stream)?);
-            // Nobody else is to connect.
+            // Only QEMU may connect, and only once.
             fs::remove_file(socket_name(number))?;
         }
         Ok(())
@@ -177,9 +179,9 @@ impl Switch<'_> {
     }
 }
 
-/// What there is to do.
+/// The pending events.
 struct Ready {
     control: bool,
-    /// The numbers of sockets that have something.
+    /// The indices of sockets with an event.
     links: Vec<usize>,
 }

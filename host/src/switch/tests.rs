@@ -1,4 +1,4 @@
-//! What the switch promises: frames go to their receiver alone, addresses are their owner's, the host is out of reach.
+//! Tests of the switch: forwarding, ownership of addresses, and the filter towards the host.
 
 use super::fabric::{Address, Fabric, HostAccess, Source, Targets};
 use super::frame::{Frame, Mac};
@@ -74,7 +74,7 @@ fn advertisement(source: Mac, from: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
     bytes
 }
 
-/// An acknowledgement of a DHCP server (RFC 2131 2).
+/// Returns an acknowledgement of a DHCP server (RFC 2131 2).
 fn lease(mac: Mac, ip: [u8; 4]) -> Vec<u8> {
     let mut message = vec![0; 240];
     message[..4].copy_from_slice(&[2, 1, 6, 0]);
@@ -86,7 +86,7 @@ fn lease(mac: Mac, ip: [u8; 4]) -> Vec<u8> {
 }
 
 #[test]
-fn a_unicast_frame_goes_to_its_receiver_and_to_no_neighbour() {
+fn a_unicast_frame_goes_to_its_receiver_only() {
     let mut fabric = fabric(HostAccess::Open);
     let between = tcp(MACS[CACHE], MACS[THIEF], CACHE_IP, (THIEF_IP, 80), SYN);
     assert_eq!(send(&mut fabric, CACHE, &between), to(THIEF));
@@ -95,14 +95,14 @@ fn a_unicast_frame_goes_to_its_receiver_and_to_no_neighbour() {
     let now = Instant::now();
     let back = tcp(ROUTER, MACS[CACHE], OUTSIDE, (CACHE_IP, 4000), !SYN);
     assert_eq!(fabric.forward(Source::Uplink, &back, now), to(CACHE));
-    let of_nobody = tcp(ROUTER, [2, 9, 9, 9, 9, 9], OUTSIDE, (CACHE_IP, 4000), !SYN);
-    assert_eq!(fabric.forward(Source::Uplink, &of_nobody, now), NOWHERE);
+    let unowned = tcp(ROUTER, [2, 9, 9, 9, 9, 9], OUTSIDE, (CACHE_IP, 4000), !SYN);
+    assert_eq!(fabric.forward(Source::Uplink, &unowned, now), NOWHERE);
     let asked = arp(MACS[CACHE], MACS[CACHE], CACHE_IP, THIEF_IP);
     assert_eq!(send(&mut fabric, CACHE, &asked), Targets { uplink: true, ports: 0b1110 });
 }
 
 #[test]
-fn an_address_is_used_by_nobody_but_its_owner() {
+fn only_its_owner_can_use_an_address() {
     let mut fabric = fabric(HostAccess::Open);
     let thief = MACS[THIEF];
     let stolen = [
@@ -111,17 +111,17 @@ fn an_address_is_used_by_nobody_but_its_owner() {
         arp(MACS[CACHE], MACS[CACHE], CACHE_IP, HOST),
         tcp(thief, ROUTER, CACHE_IP, (OUTSIDE, 80), SYN),
         tcp(MACS[CACHE], ROUTER, CACHE_IP, (OUTSIDE, 80), SYN),
-        udp(thief, ROUTER, ([10, 0, 2, 99], 1), (OUTSIDE, 2), b"an address that nobody has"),
+        udp(thief, ROUTER, ([10, 0, 2, 99], 1), (OUTSIDE, 2), b"an address without an owner"),
         udp(thief, MACS[CACHE], ([0; 4], 1), (CACHE_IP, 2), b"no address"),
     ];
     for frame in &stolen {
         assert_eq!(send(&mut fabric, THIEF, frame), NOWHERE, "{:?}", Frame::parse(frame));
     }
     assert_eq!(fabric.counters[THIEF].foreign_address, stolen.len() as u64);
-    // To ask whether somebody has an address is everybody's right.
+    // A probe for a duplicate address is always allowed.
     assert_ne!(send(&mut fabric, THIEF, &arp(thief, thief, [0; 4], CACHE_IP)), NOWHERE);
     assert_ne!(send(&mut fabric, THIEF, &arp(thief, thief, THIEF_IP, CACHE_IP)), NOWHERE);
-    // An end of the cell is the end of its address; a declaration anew is no hindrance.
+    // The end of a cell revokes its address; a new declaration grants it again.
     fabric.declare(MACS[CACHE], Address::None);
     let own = tcp(MACS[CACHE], ROUTER, CACHE_IP, (OUTSIDE, 80), SYN);
     assert_eq!(send(&mut fabric, CACHE, &own), NOWHERE);
@@ -130,27 +130,27 @@ fn an_address_is_used_by_nobody_but_its_owner() {
 }
 
 #[test]
-fn a_lease_is_learnt_from_the_uplink_and_from_nobody_else() {
+fn leases_are_learnt_from_the_uplink_only() {
     let mut fabric = fabric(HostAccess::Open);
     let (mac, ip) = (MACS[DHCP], [10, 0, 2, 128]);
     let own = udp(mac, ROUTER, (ip, 1), (OUTSIDE, 2), b"");
     let discover = udp(mac, BROADCAST, ([0; 4], 68), ([255; 4], 67), b"");
     assert!(send(&mut fabric, DHCP, &discover).uplink);
     assert_eq!(send(&mut fabric, DHCP, &own), NOWHERE);
-    // A neighbour that plays the server is not heard.
+    // The switch ignores acknowledgements from a neighbour.
     let mut forged = lease(mac, ip);
     forged[6..12].copy_from_slice(&MACS[THIEF]);
     assert_eq!(send(&mut fabric, THIEF, &forged), NOWHERE);
     assert_eq!(send(&mut fabric, DHCP, &own), NOWHERE);
     let now = Instant::now();
-    // Another's address is not leased, whatever the server says, nor to a cell that has a fixed one.
+    // A lease of another cell's fixed address has no effect, nor has one to a cell with a fixed address.
     fabric.forward(Source::Uplink, &lease(mac, CACHE_IP), now);
     assert_eq!(send(&mut fabric, DHCP, &udp(mac, ROUTER, (CACHE_IP, 1), (OUTSIDE, 2), b"")), NOWHERE);
     fabric.forward(Source::Uplink, &lease(MACS[THIEF], ip), now);
     assert_eq!(send(&mut fabric, THIEF, &udp(MACS[THIEF], ROUTER, (ip, 1), (OUTSIDE, 2), b"")), NOWHERE);
     assert_ne!(fabric.forward(Source::Uplink, &lease(mac, ip), now), NOWHERE);
     assert_eq!(send(&mut fabric, DHCP, &own), UPLINK);
-    // What the server gives to another, or the operator does, is no longer the first one's.
+    // A new lease to another cell, or a declaration by the operator, revokes the first lease.
     fabric.declare(MACS[THIEF], Address::Dhcp);
     fabric.forward(Source::Uplink, &lease(MACS[THIEF], ip), now);
     assert_eq!(send(&mut fabric, DHCP, &own), NOWHERE);
@@ -161,7 +161,7 @@ fn a_lease_is_learnt_from_the_uplink_and_from_nobody_else() {
 }
 
 #[test]
-fn an_ipv6_address_is_the_first_user_s_and_never_the_router_s() {
+fn an_ipv6_address_belongs_to_its_first_user_and_a_router_s_to_no_port() {
     let mut fabric = fabric(HostAccess::Open);
     let [cache, thief, router, other]: [Ipv6Addr; 4] =
         ["fe80::c", "fe80::7", "fe80::2", "fe80::99"].map(|ip| ip.parse().unwrap());
@@ -172,7 +172,7 @@ fn an_ipv6_address_is_the_first_user_s_and_never_the_router_s() {
     assert_eq!(send(&mut fabric, THIEF, &advertisement(MACS[THIEF], thief, router)), NOWHERE);
     fabric.forward(Source::Uplink, &advertisement(ROUTER, other, other), Instant::now());
     assert_eq!(send(&mut fabric, THIEF, &advertisement(MACS[THIEF], thief, other)), NOWHERE);
-    // What plays the router.
+    // A forged router advertisement.
     let mut router_advertisement = advertisement(MACS[THIEF], thief, thief);
     router_advertisement[54] = 134;
     assert_eq!(send(&mut fabric, THIEF, &router_advertisement), NOWHERE);
@@ -187,7 +187,7 @@ fn an_ipv6_address_is_the_first_user_s_and_never_the_router_s() {
 }
 
 #[test]
-fn a_device_without_a_cell_says_nothing() {
+fn a_device_without_a_cell_sends_nothing() {
     let mut fabric = fabric(HostAccess::Open);
     let ip = "fe80::1234".parse().unwrap();
     assert_eq!(send(&mut fabric, ABSENT, &advertisement(MACS[ABSENT], ip, ip)), NOWHERE);
@@ -200,7 +200,7 @@ fn a_device_without_a_cell_says_nothing() {
 }
 
 #[test]
-fn the_host_is_answered_and_not_called() {
+fn a_cell_can_answer_the_host_but_not_connect_to_it() {
     let mut fabric = fabric(HostAccess::Closed);
     let mac = MACS[CACHE];
     let tcp_to = |ip, port, syn| tcp(mac, ROUTER, CACHE_IP, (ip, port), syn);
@@ -211,7 +211,7 @@ fn the_host_is_answered_and_not_called() {
         assert_eq!(send(&mut fabric, CACHE, &tcp_to(ip, 9000, !SYN)), UPLINK, "{ip:?}");
     }
     assert_eq!(fabric.counters[CACHE].to_host, 14);
-    // Names, addresses and the world.
+    // DNS, DHCP, and addresses outside.
     assert_eq!(send(&mut fabric, CACHE, &udp_to([10, 0, 2, 3], 53)), UPLINK);
     assert_eq!(send(&mut fabric, CACHE, &tcp_to([10, 0, 2, 3], 53, SYN)), UPLINK);
     assert_eq!(send(&mut fabric, CACHE, &udp_to(HOST, 53)), NOWHERE);
@@ -231,10 +231,10 @@ fn the_host_is_answered_and_not_called() {
 }
 
 #[test]
-fn no_fragment_calls_the_host() {
+fn no_fragment_opens_a_connection_to_the_host() {
     let mut fabric = fabric(HostAccess::Closed);
     for (first, len) in [(0x2000_u16, 8), (0x0001, 40)] {
-        // A TCP header in two parts (RFC 1858), the flags in the second.
+        // A TCP header in two parts (RFC 1858), with the flags in the second.
         let mut frame = tcp(MACS[CACHE], ROUTER, CACHE_IP, (HOST, 9000), SYN);
         frame[20..22].copy_from_slice(&first.to_be_bytes());
         frame[16..18].copy_from_slice(&(20 + len.min(24) as u16).to_be_bytes());
@@ -243,14 +243,14 @@ fn no_fragment_calls_the_host() {
 }
 
 #[test]
-fn with_host_access_cells_call_the_host() {
+fn with_host_access_cells_can_connect_to_the_host() {
     let mut fabric = fabric(HostAccess::Open);
     assert_eq!(send(&mut fabric, CACHE, &tcp(MACS[CACHE], ROUTER, CACHE_IP, (HOST, 9000), SYN)), UPLINK);
     assert_eq!(send(&mut fabric, CACHE, &udp(MACS[CACHE], ROUTER, (CACHE_IP, 1), (HOST, 9000), b"")), UPLINK);
 }
 
 proptest! {
-    /// Whatever a cell sends, only frames with its own addresses leave its port.
+    /// For arbitrary frames of a cell, only those with its own addresses leave its port.
     #[test]
     fn no_frame_leaves_a_port_with_another_s_address(
         mut bytes in prop_oneof![
@@ -280,7 +280,7 @@ proptest! {
     }
 
     #[test]
-    fn the_uplink_cannot_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+    fn no_frame_from_the_uplink_causes_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         fabric(HostAccess::Closed).forward(Source::Uplink, &bytes, Instant::now());
     }
 }

@@ -1,4 +1,4 @@
-//! Captured frames: shown, written, and counted where they are missing.
+//! Captures of frames: output, files, and lost frames.
 
 use crate::sandbox::{Outcome, Sandbox, signal};
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
@@ -11,7 +11,7 @@ fn running() -> Sandbox {
     sandbox
 }
 
-/// Times behind a point, lengths and drop counts of the packets in a file.
+/// Returns the timestamps (relative to a base), lengths and drop counts of the packets in a file.
 fn packets(bytes: &[u8]) -> Vec<(u128, usize, u64)> {
     let mut reader = PcapNgReader::new(bytes).unwrap();
     let mut packets = Vec::new();
@@ -29,10 +29,10 @@ fn packets(bytes: &[u8]) -> Vec<(u128, usize, u64)> {
 }
 
 #[test]
-fn frames_are_shown_a_line_each_and_what_is_missing_is_told() {
+fn frames_are_printed_one_per_line_and_lost_ones_are_counted() {
     let sandbox = running();
     let outcome = sandbox.isola(&["capture", "kv", "--count", "4"]);
-    assert!(outcome.err.contains("4 frames captured, 1 left out for want of room"), "{outcome:?}");
+    assert!(outcome.err.contains("4 frames captured, 1 lost for lack of room"), "{outcome:?}");
     let lines = outcome.ok();
     assert_eq!(lines.lines().count(), 4, "{lines}");
     assert!(
@@ -45,7 +45,7 @@ fn frames_are_shown_a_line_each_and_what_is_missing_is_told() {
 }
 
 #[test]
-fn an_interrupted_capture_leaves_a_whole_file() {
+fn an_interrupted_capture_leaves_a_valid_file() {
     let sandbox = running();
     let path = sandbox.state().join("kv.pcapng");
     let capture = sandbox.spawn(&["capture", "kv", "--snaplen", "20", "-w", path.to_str().unwrap()]);
@@ -58,11 +58,11 @@ fn an_interrupted_capture_leaves_a_whole_file() {
     let [first, rest @ ..] = &packets[..] else { panic!("no packets") };
     assert_eq!((first.0, first.1), (1, 20));
     assert_eq!(rest.len(), 3);
-    assert_eq!(packets.iter().map(|packet| packet.2).sum::<u64>(), 1, "what was left out stands in the file");
+    assert_eq!(packets.iter().map(|packet| packet.2).sum::<u64>(), 1, "the file has the drop count");
 }
 
 #[test]
-fn a_capture_goes_into_a_pipe_and_ends_quietly_with_it() {
+fn a_capture_into_a_pipe_ends_without_an_error_when_the_pipe_closes() {
     let sandbox = running();
     let capture = sandbox.spawn(&["capture", "kv", "-w", "-", "--duration", "1"]);
     let output = capture.wait_with_output().unwrap();
@@ -75,7 +75,7 @@ fn a_capture_goes_into_a_pipe_and_ends_quietly_with_it() {
 }
 
 #[test]
-fn what_cannot_be_captured_is_said_with_what_to_do() {
+fn impossible_captures_fail_with_advice() {
     let sandbox = running();
     sandbox.isola(&["capture", "kw"]).failed(1, "see `isola ps`");
     sandbox

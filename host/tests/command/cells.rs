@@ -1,4 +1,4 @@
-//! Cells: run, looked at, stopped, started again, removed.
+//! The life of cells: run, inspect, stop, restart, remove.
 
 use crate::sandbox::Sandbox;
 use std::fs;
@@ -16,7 +16,7 @@ fn a_cell_is_run_listed_stopped_and_removed() {
     sandbox.isola(&["rm", "kv"]).failed(1, "stop it first");
     assert_eq!(sandbox.isola(&["stop", "kv"]).ok(), "kv\n");
     assert_eq!(sandbox.json(&["inspect", "kv"])["state"], "exited");
-    // To stop what has stopped is no error.
+    // Stopping a stopped cell is no error.
     sandbox.isola(&["stop", "kv"]).ok();
     sandbox.isola(&["start", "kv"]).ok();
     assert_eq!(sandbox.json(&["inspect", "kv"])["state"], "running");
@@ -26,7 +26,7 @@ fn a_cell_is_run_listed_stopped_and_removed() {
 }
 
 #[test]
-fn a_cell_that_may_have_more_memory_shows_how_much() {
+fn a_cell_shows_its_maximum_of_memory() {
     let sandbox = Sandbox::up();
     let run = ["run", "-d", "--name", "kv", "--memory", "32M", "--memory-max", "128M", "kv"];
     sandbox.isola(&run).ok();
@@ -40,7 +40,7 @@ fn a_cell_that_may_have_more_memory_shows_how_much() {
 }
 
 #[test]
-fn what_a_cell_counts_is_shown_by_name() {
+fn counters_of_a_cell_are_shown_by_name() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "kv", "--cores", "2", "kv"]).ok();
     let inspect = sandbox.isola(&["inspect", "kv"]).ok();
@@ -57,12 +57,12 @@ fn what_a_cell_counts_is_shown_by_name() {
     assert_eq!(
         sandbox.json(&["inspect", "kv"])["counters"],
         serde_json::Value::Null,
-        "nobody is asked any more"
+        "an ended cell has counters"
     );
 }
 
 #[test]
-fn connections_are_listed_as_many_as_are_wanted_and_the_rest_counted() {
+fn connections_are_listed_up_to_a_limit_and_the_rest_counted() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "kv", "--cores", "2", "kv"]).ok();
     let all = sandbox.isola(&["inspect", "kv", "--connections"]).ok();
@@ -81,7 +81,7 @@ fn connections_are_listed_as_many_as_are_wanted_and_the_rest_counted() {
 }
 
 #[test]
-fn inspect_tells_how_long_requests_took_and_events_waited() {
+fn inspect_shows_latencies_and_queueing_delays() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "kv", "--cores", "2", "kv"]).ok();
     let text = sandbox.isola(&["inspect", "kv"]).ok();
@@ -99,7 +99,7 @@ fn inspect_tells_how_long_requests_took_and_events_waited() {
 }
 
 #[test]
-fn a_cell_in_the_foreground_gives_its_exit_code() {
+fn a_foreground_command_returns_the_cell_s_exit_code() {
     let sandbox = Sandbox::up();
     let outcome = sandbox.isola(&["run", "--rm", "kv", "exit:3"]);
     assert_eq!(outcome.code, 3, "{outcome:?}");
@@ -110,7 +110,7 @@ fn a_cell_in_the_foreground_gives_its_exit_code() {
 }
 
 #[test]
-fn a_crash_is_told_with_its_backtrace() {
+fn a_crash_is_printed_with_its_backtrace() {
     let sandbox = Sandbox::up();
     let err = sandbox.isola(&["run", "--name", "victim", "kv", "crash"]).failed(134, "page fault at 0x10");
     assert!(err.contains("a wild write") && err.contains("0xffffffff80001000"), "{err}");
@@ -123,7 +123,7 @@ fn a_crash_is_told_with_its_backtrace() {
 }
 
 #[test]
-fn a_cell_that_is_to_be_removed_goes_when_it_is_seen_to_have_ended() {
+fn a_cell_with_rm_is_removed_after_its_end() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--rm", "--name", "brief", "kv", "exit:0"]).ok();
     sandbox.wait("the cell is gone", || sandbox.isola(&["ps", "-q"]).ok().is_empty());
@@ -131,7 +131,7 @@ fn a_cell_that_is_to_be_removed_goes_when_it_is_seen_to_have_ended() {
 }
 
 #[test]
-fn a_cell_that_has_ended_shows_what_it_used_and_holds_nothing() {
+fn an_ended_cell_shows_its_usage_and_holds_no_resources() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "--name", "kv", "--cores", "3", "kv", "exit:0"]).ok();
     let cell = sandbox.json(&["inspect", "kv"]);
@@ -146,22 +146,22 @@ fn a_cell_that_has_ended_shows_what_it_used_and_holds_nothing() {
     assert_eq!(line[..5], ["kv", "exited", "(0)", "-", "-"], "{ps}");
     let machine = sandbox.isola(&["inspect"]).ok();
     assert!(
-        machine.contains("256 MiB of that yet to be scrubbed") && !machine.contains("cell kv"),
+        machine.contains("256 MiB of that not scrubbed yet") && !machine.contains("cell kv"),
         "{machine}"
     );
-    // Another one gets the cores.
+    // Another cell gets the cores.
     sandbox.isola(&["run", "-d", "--name", "next", "--cores", "1", "kv"]).ok();
     sandbox.isola(&["start", "kv"]).failed(1, "3 wanted, 2 free");
     assert_eq!(sandbox.json(&["inspect", "kv"])["state"], "exited");
 }
 
 #[test]
-fn a_cell_starts_again_from_the_image_that_it_was_made_from() {
+fn a_cell_starts_again_from_its_original_image() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "--name", "victim", "kv", "crash"]).failed(134, "page fault");
-    // What is built anew meanwhile is for new cells.
+    // A rebuilt image is for new cells only.
     fs::write(sandbox.images().join("kv"), "another program").unwrap();
-    // The machine has it still. Then another one has taken its place, and the copy is sent.
+    // At first the store still has the image. Later another image has replaced it, and the copy is uploaded.
     sandbox.isola(&["start", "victim"]).ok();
     sandbox.wait("it crashes", || sandbox.json(&["inspect", "victim"])["state"] == "crashed");
     sandbox.isola(&["run", "--rm", "primes", "exit:0"]).ok();
@@ -173,7 +173,7 @@ fn a_cell_starts_again_from_the_image_that_it_was_made_from() {
 }
 
 #[test]
-fn a_cell_that_waits_to_be_started_again_is_shown_and_stopped_for_good() {
+fn a_cell_that_awaits_its_restart_can_be_stopped_for_good() {
     let sandbox = Sandbox::up();
     let port = isola_tests::ports::free();
     let publish = format!("{port}:80");
@@ -185,7 +185,7 @@ fn a_cell_that_waits_to_be_started_again_is_shown_and_stopped_for_good() {
     assert!(cell["restart"]["next"].is_string(), "{cell}");
     let listed = sandbox.isola(&["ps"]).ok();
     assert!(listed.contains("crashed (exception), again in 59m"), "{listed}");
-    assert!(listed.contains(&port.to_string()), "its port leads to it when it is there again: {listed}");
+    assert!(listed.contains(&port.to_string()), "its port is not published: {listed}");
     assert!(sandbox.isola(&["inspect", "kv"]).ok().contains("on-failure:3: 0 so far"));
     sandbox.isola(&["stop", "kv"]).ok();
     let stopped = sandbox.isola(&["ps"]).ok();
@@ -194,7 +194,7 @@ fn a_cell_that_waits_to_be_started_again_is_shown_and_stopped_for_good() {
 }
 
 #[test]
-fn ports_of_a_cell_that_is_started_again_need_an_address_that_stays() {
+fn ports_of_a_cell_with_a_restart_policy_need_a_fixed_address() {
     let sandbox = Sandbox::up();
     let run = ["run", "-d", "--name", "kv", "--network", "dhcp", "--restart", "always"];
     sandbox.isola(&[&run[..], &["-p", "80", "kv"]].concat()).failed(125, "--network auto");
@@ -205,8 +205,8 @@ fn ports_of_a_cell_that_is_started_again_need_an_address_that_stays() {
 }
 
 #[test]
-fn an_image_that_the_machine_has_is_not_sent_again() {
-    // The fake supervisor does not take one that it has.
+fn a_stored_image_is_not_uploaded_again() {
+    // The fake supervisor rejects an image that it has.
     let sandbox = Sandbox::up();
     for name in ["a", "b", "c"] {
         sandbox.isola(&["run", "-d", "--name", name, "kv"]).ok();
@@ -247,7 +247,7 @@ fn a_cell_without_a_name_gets_one() {
 }
 
 #[test]
-fn what_the_supervisor_refuses_is_told_and_leaves_nothing() {
+fn a_rejected_cell_leaves_no_remains() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "kv", "kv"]).ok();
     sandbox.isola(&["run", "-d", "--name", "kv", "kv"]).failed(125, "choose another name");
@@ -259,7 +259,7 @@ fn what_the_supervisor_refuses_is_told_and_leaves_nothing() {
 }
 
 #[test]
-fn a_wrong_image_is_told_apart_from_none() {
+fn exit_codes_distinguish_invalid_and_missing_images() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "prmes"]).failed(127, "did you mean \"primes\"?");
     sandbox.isola(&["run", "./absent"]).failed(127, "no image at ./absent");
@@ -269,7 +269,7 @@ fn a_wrong_image_is_told_apart_from_none() {
 }
 
 #[test]
-fn a_name_that_is_not_there_gets_a_hint() {
+fn an_unknown_name_gets_a_suggestion() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "cache", "kv"]).ok();
     for verb in ["logs", "stop", "rm", "inspect", "port", "start", "kill"] {
@@ -300,7 +300,7 @@ fn one_failure_among_several_does_not_stop_the_others() {
 }
 
 #[test]
-fn a_manifest_says_what_the_command_line_leaves_out() {
+fn a_manifest_supplies_missing_options() {
     let sandbox = Sandbox::up();
     let manifest = "image = \"kv\"\nname = \"cache\"\ncores = 2\nmemory = \"32M\"\narguments = [\"-v\"]\n";
     fs::write(sandbox.path("isola.toml"), manifest).unwrap();
@@ -314,7 +314,7 @@ fn a_manifest_says_what_the_command_line_leaves_out() {
 }
 
 #[test]
-fn a_cell_can_be_inspected_by_people_and_programs() {
+fn a_cell_can_be_inspected_as_text_and_as_json() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "kv", "--network", "10.0.2.50/24,10.0.2.2", "kv"]).ok();
     let text = sandbox.isola(&["inspect", "kv"]).ok();
@@ -348,7 +348,7 @@ fn a_cell_can_be_inspected_by_people_and_programs() {
 }
 
 #[test]
-fn an_image_alone_is_run_listed_and_ended() {
+fn a_standalone_image_is_run_listed_and_ended() {
     let sandbox = Sandbox::new();
     let run = ["run", "--standalone", "-d", "--name", "alone", "--accel", "tcg", "-p", "80", "kv"];
     assert_eq!(sandbox.isola(&run).ok(), "alone\n");
@@ -356,9 +356,9 @@ fn an_image_alone_is_run_listed_and_ended() {
     assert_eq!((&ps[0]["name"], &ps[0]["state"]), (&"alone".into(), &"running".into()), "{ps}");
     assert_eq!(ps[0]["ports"].as_array().unwrap().len(), 1);
     assert!(sandbox.isola(&["logs", "alone"]).ok().contains("log"));
-    sandbox.isola(&["inspect", "alone", "--connections"]).failed(1, "runs alone");
+    sandbox.isola(&["inspect", "alone", "--connections"]).failed(1, "standalone image");
     sandbox.isola(&["rm", "alone"]).failed(1, "stop it first");
-    sandbox.isola(&["run", "--on", "alone", "kv"]).failed(125, "runs alone");
+    sandbox.isola(&["run", "--on", "alone", "kv"]).failed(125, "standalone image");
     sandbox.isola(&["stop", "alone"]).ok();
     assert_eq!(sandbox.json(&["ps"])[0]["state"], "exited");
     sandbox.isola(&["rm", "alone"]).ok();
@@ -366,7 +366,7 @@ fn an_image_alone_is_run_listed_and_ended() {
 }
 
 #[test]
-fn an_image_alone_in_the_foreground_gives_its_exit_code() {
+fn a_foreground_command_returns_a_standalone_image_s_exit_code() {
     let sandbox = Sandbox::with_behaviour("exits");
     let outcome =
         sandbox.isola(&["run", "--standalone", "--name", "alone", "--accel", "tcg", "kv", "-v", "1"]);
@@ -376,7 +376,7 @@ fn an_image_alone_in_the_foreground_gives_its_exit_code() {
 }
 
 #[test]
-fn a_hosted_cell_whose_name_is_too_long_for_a_socket_runs_and_says_so() {
+fn a_hosted_cell_with_too_long_a_name_runs_with_a_note() {
     let sandbox = Sandbox::new();
     let name = "n".repeat(90);
     let program = sandbox.images().join(&name);

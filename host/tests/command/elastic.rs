@@ -1,10 +1,10 @@
-//! `isola elastic`: looks at cells, and moves cores between them.
+//! `isola elastic`, `isola top` and `isola borrow`.
 
 use crate::sandbox::Sandbox;
 use serde_json::Value;
 use std::fs;
 
-/// A service that is late on the one core that it has, and a batch cell of two.
+/// Starts a service that is too slow on its one core, and a batch cell with two.
 fn machine() -> Sandbox {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "kv", "--cores", "1", "kv", "busy"]).ok();
@@ -20,7 +20,7 @@ fn elastic(sandbox: &Sandbox, arguments: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-fn a_dry_run_says_what_it_would_do_and_does_nothing() {
+fn a_dry_run_prints_decisions_and_moves_nothing() {
     let sandbox = machine();
     let lines = elastic(&sandbox, &["kv", "--batch", "primes", "--p99", "2ms..5ms", "--dry-run"]);
     let would = lines.iter().find(|line| line["decision"] == "take").unwrap();
@@ -35,20 +35,20 @@ fn a_dry_run_says_what_it_would_do_and_does_nothing() {
 }
 
 #[test]
-fn a_manifest_says_the_same_as_the_command_line() {
+fn a_manifest_replaces_the_command_line() {
     let sandbox = machine();
     let text = "name = \"kv\"\n[elastic]\np99 = \"2ms..5ms\"\nbatch = [\"primes\"]\nmax = 1\n";
     fs::write(sandbox.path("isola.toml"), text).unwrap();
     let lines = elastic(&sandbox, &["-f", "isola.toml"]);
     assert!(
-        lines.iter().any(|line| line["reason"].as_str().unwrap().contains("all that it may have")),
+        lines.iter().any(|line| line["reason"].as_str().unwrap().contains("the most cores that it may have")),
         "{lines:?}"
     );
     assert!(sandbox.isola(&["events"]).ok().contains("no core moved"));
 }
 
 #[test]
-fn what_cannot_be_kept_between_bounds_is_refused() {
+fn invalid_arguments_of_elastic_are_rejected() {
     let sandbox = machine();
     let refused = |arguments: &[&str], code, why| {
         sandbox.isola(&[&["elastic"], arguments].concat()).failed(code, why);
@@ -63,7 +63,7 @@ fn what_cannot_be_kept_between_bounds_is_refused() {
 }
 
 #[test]
-fn top_shows_what_running_cells_did_in_the_interval() {
+fn top_shows_running_cells_in_each_interval() {
     let sandbox = machine();
     sandbox.isola(&["stop", "primes"]).ok();
     let text = sandbox.isola(&["top", "--interval", "10ms", "--intervals", "2"]).ok();
@@ -74,7 +74,7 @@ fn top_shows_what_running_cells_did_in_the_interval() {
 }
 
 #[test]
-fn a_late_service_gets_a_core_of_the_batch_cell_and_keeps_it_once_it_is_in_time() {
+fn a_slow_service_gets_a_core_of_the_batch_cell_and_keeps_it() {
     let sandbox = machine();
     let lines = elastic(&sandbox, &["kv", "--batch", "primes", "--p99", "2ms..5ms"]);
     let done: Vec<&Value> = lines.iter().filter(|line| line["done"] == true).collect();
@@ -94,7 +94,7 @@ fn a_late_service_gets_a_core_of_the_batch_cell_and_keeps_it_once_it_is_in_time(
 }
 
 #[test]
-fn a_batch_cell_is_left_with_what_it_is_to_keep() {
+fn a_batch_cell_keeps_its_minimum_of_cores() {
     let sandbox = machine();
     let lines = elastic(&sandbox, &["kv", "--batch", "primes", "--p99", "2ms..5ms", "--batch-min", "2"]);
     assert!(lines.iter().all(|line| line["done"] == false), "{lines:?}");
@@ -112,7 +112,7 @@ fn a_core_is_borrowed_shown_and_given_back() {
         (&2.into(), &9.into(), &1.into())
     );
     let text = sandbox.isola(&["inspect", "kv"]).ok();
-    assert!(text.contains("core 2 of nobody") && text.contains("lends 1"), "{text}");
+    assert!(text.contains("core 2 of the free cores") && text.contains("lends 1"), "{text}");
     assert_eq!(sandbox.isola(&["borrow", "kv", "--give-back"]).ok(), "core 2 is free\n");
     sandbox.isola(&["borrow", "kv", "--give-back"]).failed(1, "no borrowed core");
     sandbox.isola(&["borrow", "kv", "--lease", "2h"]).failed(2, "up to an hour");

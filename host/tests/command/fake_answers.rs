@@ -1,11 +1,11 @@
-//! What the fake supervisor's cells answer to queries.
+//! The answers of the fake supervisor's cells to queries.
 
 use isola_abi::query::{
     AnswerPiece, Answers, Connection, CounterName, Direction, FRAMES_BYTES, Fact, FrameHead, Line, Query,
     Questions, Ring,
 };
 
-/// A cell that answers at once, by the code of a cell.
+/// A cell that answers at once, with the code of a real cell.
 pub struct Answering {
     questions: Questions,
     answers: Box<Answers>,
@@ -83,7 +83,7 @@ fn connection(core: u32, port: u16) -> Connection {
     }
 }
 
-/// An ARP frame, and behind the second one that the ring has no room for.
+/// Captures an ARP frame, and after the second one a frame that exceeds the ring.
 fn frame(ring: &Ring<'_>, count: u64, snap_len: u32) {
     let direction = if count.is_multiple_of(2) { Direction::Out } else { Direction::In };
     let unix_ns = 1_800_000_000_000_000_000 + count;

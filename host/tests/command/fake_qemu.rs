@@ -1,16 +1,17 @@
-//! What the script in a sandbox runs in QEMU's place: its sockets, its control channel, and a supervisor.
+//! The program that the script in a sandbox runs instead of QEMU: QEMU's sockets, its control channel, and a
+//! supervisor.
 //!
-//! How it behaves is said by `FAKE_BEHAVIOUR`:
+//! `FAKE_BEHAVIOUR` selects its behaviour:
 //!
-//! | word | what it does |
+//! | word | behaviour |
 //! |---|---|
-//! | `normal` | what QEMU does |
-//! | `refuses` | it does not start (the script sees to that) |
+//! | `normal` | like QEMU |
+//! | `refuses` | it does not start (the script itself fails) |
 //! | `silent` | its supervisor never answers |
-//! | `dies` | it ends as soon as it is asked something |
+//! | `dies` | it ends as soon as a client connects to its supervisor |
 //! | `version` | its supervisor speaks another version |
-//! | `halts` | it forwards the first port, and never says so |
-//! | `exits` | an image that runs alone prints something, and ends with code 7 |
+//! | `halts` | it forwards the first port, and never answers |
+//! | `exits` | a standalone image prints a line, and ends with code 7 |
 
 use crate::fake_supervisor::Supervisor;
 use serde_json::{Value, json};
@@ -24,11 +25,11 @@ use std::process;
 use std::thread::{self, sleep};
 use std::time::Duration;
 
-/// Ends itself after this time, should a test have forgotten it.
+/// The time after which it ends by itself, in case a test did not end it.
 const LIFETIME: Duration = Duration::from_secs(300);
 
 #[test]
-#[ignore = "runs in QEMU's place, started by other tests"]
+#[ignore = "other tests start it instead of QEMU"]
 fn serve() {
     let Ok(arguments) = env::var("FAKE_ARGUMENTS") else { return };
     let arguments: Vec<&str> = arguments.lines().collect();
@@ -44,7 +45,7 @@ fn serve() {
     let qmp = UnixListener::bind("qmp.sock").unwrap();
     let halts = behaviour == "halts";
     thread::spawn(move || serve_qmp(&qmp, halts));
-    // As long as this program runs, so does the machine's switch.
+    // Open as long as this program runs, so that the machine's switch keeps running.
     let sockets = arguments.iter().filter_map(|argument| argument.split_once("addr.path="));
     let _links: Vec<_> = sockets.map(|(_, path)| UnixStream::connect(path).unwrap()).collect();
     let supervised = arguments.contains(&"virtserialport,chardev=mgmt");
@@ -53,7 +54,8 @@ fn serve() {
     fs::write(value("-pidfile").unwrap(), format!("{}\n", process::id())).unwrap();
     match (management, behaviour.as_str()) {
         (Some(listener), "silent") => {
-            // Kept open, and never answered. No `collect`: the iterator promises more than a vector can hold.
+            // Keeps the connections open without an answer. No `collect`: the iterator's size hint exceeds a vector's
+            // capacity.
             let mut connections = Vec::new();
             listener.incoming().for_each(|connection| connections.push(connection));
         }
@@ -76,7 +78,7 @@ fn serve() {
     }
 }
 
-/// A port that is really taken, as long as it is forwarded.
+/// A port that is bound as long as it is forwarded.
 enum Forward {
     Tcp { _socket: TcpListener },
     Udp { _socket: UdpSocket },
@@ -85,7 +87,7 @@ enum Forward {
 fn serve_qmp(listener: &UnixListener, mut halts: bool) {
     let mut forwards = HashMap::new();
     for stream in listener.incoming() {
-        // A client that goes away is no reason to end.
+        // A client that disconnects must not end the server.
         let _ = serve_client(stream.unwrap(), &mut forwards, &mut halts);
     }
 }
@@ -101,7 +103,7 @@ fn serve_client(
     let mut line = String::new();
     while reader.read_line(&mut line)? > 0 {
         let request: Value = serde_json::from_str(&line).unwrap();
-        // What QEMU tells unasked stands between the questions and the answers.
+        // QEMU's asynchronous events come between requests and answers.
         say(json!({"event": "RTC_CHANGE", "data": {"offset": 0}}))?;
         match request["execute"].as_str().unwrap() {
             "qmp_capabilities" => say(json!({"return": {}}))?,

@@ -1,17 +1,17 @@
-//! A supervisor without a machine: it keeps books, and its cells do what their first argument says.
+//! A supervisor without a machine: it keeps records of cells, which behave as their first argument selects.
 //!
-//! | argument | what the cell does |
+//! | argument | behaviour of the cell |
 //! |---|---|
 //! | none | runs until it is stopped |
 //! | `exit:N` | prints `bye`, and ends with code N after 300 ms |
 //! | `crash` | crashes with a page fault after 300 ms |
-//! | `stubborn` | does not stop when asked |
-//! | `endless` | ends when it is stopped by force at once, and not when a time for that is over |
+//! | `stubborn` | ignores a stop request; ends at its timeout |
+//! | `endless` | ends only when it is stopped by force with a timeout of 0 |
 //! | `slow` | takes a second to stop |
-//! | `hungry` | gives back half of the memory that it is asked for |
-//! | `busy` | answers 200 requests each time that it is looked at: in 16 ms on one core, in 3 ms on more |
+//! | `hungry` | returns half of the requested memory |
+//! | `busy` | answers 200 requests between two inspections: in 16 ms on one core, in 3 ms on more |
 //!
-//! One that ends by itself and is to be started again is due in an hour.
+//! A cell with a restart policy that ends by itself is due for its restart in an hour.
 
 use crate::fake_answers::Answering;
 use isola_abi::descriptor::NetworkAddress;
@@ -31,10 +31,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::process;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Cores for cells.
+/// The number of cores for cells.
 const CORES: u32 = 3;
 
-/// How long cells that end by themselves run.
+/// The time after which cells with that behaviour end.
 const LIFE: Duration = Duration::from_millis(300);
 
 pub struct Supervisor {
@@ -54,7 +54,7 @@ struct Cell {
     started: Option<Instant>,
 }
 
-/// A cell that was asked to stop.
+/// A cell with a stop request.
 struct Pending {
     sequence: u32,
     name: String,
@@ -88,7 +88,7 @@ impl Supervisor {
         supervisor
     }
 
-    /// Serves one client after the other, as a socket of QEMU's does.
+    /// Serves one client at a time, as QEMU's socket does.
     pub fn serve(&mut self, listener: &UnixListener) {
         for stream in listener.incoming() {
             self.serve_client(stream.unwrap());
@@ -97,7 +97,7 @@ impl Supervisor {
 
     fn serve_client(&mut self, mut stream: UnixStream) {
         stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
-        // Half an answer to somebody who has gone, and an answer that is not to this client's question.
+        // Half an answer to an earlier client, and an answer with another sequence number.
         let late = encode(&Response { sequence: 0, body: Ok(ResponseBody::Done) }).unwrap();
         let mut junk = late[..late.len() - 2].to_vec();
         junk.extend(&late);
@@ -135,7 +135,7 @@ impl Supervisor {
         }
     }
 
-    /// Ends the cells whose time has come; returns the answers that were waited for.
+    /// Ends the cells that are due; returns the deferred answers.
     fn pass_time(&mut self) -> Vec<(u32, Result<ResponseBody, ManagementError>)> {
         let mut events = Vec::new();
         for cell in &mut self.cells {
@@ -220,8 +220,8 @@ impl Supervisor {
                     && let Some((_, image)) = self.image.take()
                 {
                     let digest = ImageDigest(Sha256::digest(&image).into());
-                    assert!(!self.images.contains_key(&digest), "an image is sent that is there");
-                    // There is room for one.
+                    assert!(!self.images.contains_key(&digest), "the client uploads an image that is stored");
+                    // The store has room for one image.
                     self.images = [(digest, image)].into();
                 }
                 ResponseBody::Done
@@ -262,7 +262,7 @@ impl Supervisor {
                 };
                 cell.info.state = CellState::Stopping;
                 let at = Instant::now() + Duration::from_millis(u64::from(after_ms));
-                // Whoever asked before is answered as well, at the earlier of the two times.
+                // Earlier stop requests are answered as well, at the earlier of the two times.
                 for earlier in self.pending.iter_mut().filter(|pending| pending.name == name) {
                     (earlier.at, earlier.end) = (earlier.at.min(at), end);
                 }
@@ -317,7 +317,7 @@ impl Supervisor {
                 ResponseBody::Activities(page(from))
             }
             RequestBody::Logs { name, from, max_bytes } => {
-                // As if no more than the last 4096 bytes were kept.
+                // Keeps only the last 4096 bytes.
                 let log = &self.cell(&name)?.log;
                 let first = (log.len() as u64).saturating_sub(4096);
                 let from = from.clamp(first, log.len() as u64);
@@ -332,7 +332,7 @@ impl Supervisor {
                 ResponseBody::Answers(self.answering.piece(line, number, from, max_bytes))
             }
             RequestBody::Events { from, max_entries } => {
-                // As if no more than the latest 20 were kept.
+                // Keeps only the latest 20 entries.
                 let first = (self.journal.len() as u64).saturating_sub(20).max(from);
                 let entries = self.journal.iter().filter(|entry| entry.number >= first);
                 ResponseBody::Events(entries.take(max_entries.min(3) as usize).cloned().collect())
@@ -345,7 +345,7 @@ impl Supervisor {
         }))
     }
 
-    /// Gives a cell memory, or takes all that was asked for but for a cell that is told to be `hungry`, which gives half.
+    /// Resizes the memory of a cell. A cell with the behaviour `hungry` returns only half of the requested memory.
     fn resize_memory(
         &mut self,
         name: String,
@@ -387,7 +387,7 @@ impl Supervisor {
         found.ok_or_else(|| ManagementError::NoSuchCell(name.to_owned()))
     }
 
-    /// The image that a cell of these cores is made from.
+    /// Returns the image for a cell with this number of cores.
     fn image(&self, digest: &ImageDigest, cores: u32) -> Result<Vec<u8>, ManagementError> {
         let image = self.images.get(digest).cloned().ok_or(ManagementError::NoImage)?;
         let free = self.free_cores();
@@ -427,14 +427,14 @@ impl Supervisor {
         let info = self.info(spec, image.len() as u64);
         self.next_id += 1;
         self.note(Some(&info.spec.name), JournalEvent::Create);
-        // A cell that has printed more than is kept.
+        // A cell with more output than the log keeps.
         let chatty = info.spec.arguments.first().is_some_and(|first| first == "chatty");
         let log = if chatty { b"0123456789abcde\n".repeat(1024) } else { Vec::new() };
         self.cells.push(Cell { info: info.clone(), log, started: None });
         Ok(info)
     }
 
-    /// Moves cores at once: the last ones go, and those named, or any that are free, come.
+    /// Moves cores at once: unplugs the last ones, or plugs the named ones, or any free ones.
     fn resize_cores(
         &mut self,
         name: &str,
@@ -565,7 +565,7 @@ impl Supervisor {
 
 impl Cell {
     fn end(&mut self, state: CellState) {
-        // Nobody has the time to wait for it.
+        // The restart time is too far ahead to arrive in a test.
         let due = self.info.spec.restart != RestartPolicy::No && self.info.state == CellState::Running;
         self.info.restarts.next_unix_ns = due.then(|| now() + 3_600_000_000_000);
         self.info.state = state;
@@ -574,7 +574,7 @@ impl Cell {
     }
 }
 
-/// Where the machine has its network device of that number, counted from 0.
+/// Returns the location of the machine's network device of that number, counted from 0.
 fn device(number: u32) -> DeviceLocation {
     let arguments = std::env::var("FAKE_ARGUMENTS").unwrap_or_default();
     if arguments.contains("microvm") {
@@ -602,7 +602,7 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
 }
 
-/// A page of the activities of any cell: two pages of one slot each, and a third of a slot that none has any more.
+/// Returns a page of the activities of any cell: two pages of one slot each, and a third with ended activities only.
 fn page(from: u32) -> ActivityPage {
     let used = |name: &str, cycles, events, memory_bytes| ActivityUsage {
         name: name.into(),

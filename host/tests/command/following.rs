@@ -1,4 +1,4 @@
-//! Commands that go on and on: they end when they should, and let others get their turn.
+//! Commands that follow something: they end when they should, and let others get their turn.
 
 use crate::sandbox::{Outcome, Sandbox, signal};
 
@@ -11,7 +11,7 @@ fn logs_are_followed_to_the_cell_s_end() {
 }
 
 #[test]
-fn followers_do_not_keep_others_out() {
+fn followers_let_other_commands_have_their_turn() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "kv", "kv"]).ok();
     let followers: Vec<_> = (0..3).map(|_| sandbox.spawn(&["logs", "-f", "kv"])).collect();
@@ -29,7 +29,7 @@ fn followers_do_not_keep_others_out() {
 }
 
 #[test]
-fn what_is_gone_from_a_log_is_said_to_be() {
+fn lost_bytes_of_a_log_are_noted() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "kv", "kv", "chatty"]).ok();
     let outcome = sandbox.isola(&["logs", "kv"]);
@@ -38,7 +38,7 @@ fn what_is_gone_from_a_log_is_said_to_be() {
 }
 
 #[test]
-fn events_are_shown_in_their_order() {
+fn events_are_printed_in_order() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "kv", "kv"]).ok();
     sandbox.isola(&["rm", "-f", "kv"]).ok();
@@ -63,8 +63,8 @@ fn the_journal_is_exported_as_a_trace() {
 }
 
 #[test]
-fn entries_that_are_gone_from_the_journal_are_counted() {
-    // The fake supervisor forgets all but the latest 20.
+fn lost_entries_of_the_journal_are_counted() {
+    // The fake supervisor keeps only the latest 20.
     let sandbox = Sandbox::up();
     for _ in 0..8 {
         sandbox.isola(&["run", "--rm", "-d", "--name", "kv", "kv"]).ok();
@@ -79,7 +79,7 @@ fn entries_that_are_gone_from_the_journal_are_counted() {
 }
 
 #[test]
-fn an_interrupt_stops_the_cell_that_is_read_along() {
+fn an_interrupt_stops_a_foreground_cell() {
     let sandbox = Sandbox::up();
     let run = sandbox.spawn(&["run", "--rm", "--name", "kv", "kv"]);
     sandbox.wait("the cell runs", || sandbox.isola(&["ps"]).ok().contains("running"));
@@ -90,29 +90,29 @@ fn an_interrupt_stops_the_cell_that_is_read_along() {
 }
 
 #[test]
-fn a_second_interrupt_stops_it_by_force() {
+fn a_second_interrupt_stops_a_foreground_cell_by_force() {
     let sandbox = Sandbox::up();
     let run = sandbox.spawn(&["run", "--name", "kv", "kv", "endless"]);
     sandbox.wait("the cell runs", || sandbox.isola(&["ps"]).ok().contains("running"));
     signal("INT", run.id());
-    sandbox.wait("the cell is asked to stop", || sandbox.isola(&["ps"]).ok().contains("stopping"));
+    sandbox.wait("the cell is stopping", || sandbox.isola(&["ps"]).ok().contains("stopping"));
     signal("INT", run.id());
     let outcome = Outcome::from(run.wait_with_output().unwrap());
     assert_eq!(outcome.code, 137, "{outcome:?}");
 }
 
 #[test]
-fn a_cell_that_takes_its_time_to_stop_does_not_hold_up_others() {
+fn a_cell_that_stops_slowly_delays_no_other_command() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "kv", "kv", "stubborn"]).ok();
     let stop = sandbox.spawn(&["stop", "--time", "20", "kv"]);
-    sandbox.wait("others see it stop", || sandbox.isola(&["ps"]).ok().contains("stopping"));
+    sandbox.wait("other commands see it stopping", || sandbox.isola(&["ps"]).ok().contains("stopping"));
     sandbox.isola(&["kill", "kv"]).ok();
     assert_eq!(Outcome::from(stop.wait_with_output().unwrap()).ok(), "kv\n");
 }
 
 #[test]
-fn whoever_reads_no_further_is_left_alone() {
+fn a_closed_pipe_ends_logs_without_an_error() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "kv", "kv", "chatty"]).ok();
     let mut logs = sandbox.spawn(&["logs", "-f", "kv"]);

@@ -1,9 +1,9 @@
-//! Machines: up, down, several at once, and what is said where there is none.
+//! Machines: up, down, several at once, and errors without one.
 
 use crate::sandbox::{Sandbox, is_alive};
 
 #[test]
-fn a_machine_comes_up_and_goes_down_without_a_trace() {
+fn a_machine_comes_up_and_goes_down_without_remains() {
     let sandbox = Sandbox::new();
     let up = sandbox.json(&["up", "--cores", "4", "--memory", "1G", "--accel", "tcg"]);
     assert_eq!(up["name"], "default");
@@ -47,7 +47,7 @@ fn two_machines_have_their_own_cells() {
 }
 
 #[test]
-fn without_a_machine_one_is_told_how_to_get_one() {
+fn without_a_machine_the_error_advises_how_to_start_one() {
     let sandbox = Sandbox::new();
     let outcome = sandbox.isola(&["ps"]);
     assert!(outcome.err.contains("isola up"), "{outcome:?}");

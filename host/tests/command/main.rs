@@ -1,8 +1,8 @@
-//! The `isola` command as a user sees it: arguments in; output, exit code and what is left behind out.
+//! Tests of the `isola` command as a user sees it: arguments, output, exit code, and remaining files.
 //!
-//! No machine is booted: `ISOLA_QEMU` is a script that runs this test program again as [`fake_qemu`], which has
-//! QEMU's sockets and a supervisor that speaks the real protocol. Images are a few hundred bytes that pass for
-//! cell images. What the real QEMU and the real supervisor do is tested where they are: in `tests/`.
+//! No machine is booted: `ISOLA_QEMU` is a script that runs this test program again as [`fake_qemu`], which has QEMU's
+//! sockets and a supervisor that speaks the real protocol. Images are a few hundred bytes that pass as cell images. The
+//! tests in `tests/` cover the real QEMU and the real supervisor.
 
 mod capture;
 mod cells;

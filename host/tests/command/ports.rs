@@ -1,4 +1,4 @@
-//! Publishing: who has a port, who gets it, and when it is free again.
+//! Publication of ports: conflicts, addresses, and release.
 
 use crate::sandbox::Sandbox;
 use isola_tests::ports;
@@ -25,7 +25,7 @@ fn a_port_is_published_while_the_cell_runs() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_not_published_and_the_cell_not_made() {
+fn a_cell_with_a_port_in_use_is_not_created() {
     let sandbox = Sandbox::up();
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = tcp.local_addr().unwrap().port();
@@ -42,7 +42,7 @@ fn a_port_that_is_taken_is_not_published_and_the_cell_not_made() {
 }
 
 #[test]
-fn two_ports_of_one_cell_of_which_one_is_taken_leave_neither() {
+fn a_conflict_of_two_ports_publishes_neither() {
     let sandbox = Sandbox::up();
     let port = ports::free();
     let twice = format!("{port}:80");
@@ -66,7 +66,7 @@ fn ports_come_and_go_while_the_cell_runs() {
     sandbox.isola(&["publish", "--remove", "kv", &spec]).ok();
     assert!(is_free(port));
     sandbox.isola(&["publish", "--remove", "kv", &spec]).failed(1, "is not published");
-    // What was published later is published again as well.
+    // A port that was published later is published again as well.
     sandbox.isola(&["stop", "kv"]).ok();
     assert_eq!(sandbox.json(&["port", "kv"]).as_array().unwrap().len(), 0);
     sandbox.isola(&["start", "kv"]).ok();
@@ -81,14 +81,14 @@ fn a_cell_with_dhcp_is_published_at_the_address_it_gets() {
 }
 
 #[test]
-fn what_a_crash_left_published_does_not_lead_to_the_next_cell() {
+fn a_port_of_a_crashed_cell_does_not_forward_to_the_next_cell() {
     let sandbox = Sandbox::up();
     let port = ports::free();
     let publish = format!("{port}:80");
     let run = ["run", "-d", "--name", "old", "--network", "dhcp", "-p", &publish, "kv", "crash"];
     sandbox.isola(&run).ok();
     sandbox.wait("the cell crashes", || sandbox.json(&["inspect", "old"])["state"] == "crashed");
-    // By DHCP it gets the address that the other one had.
+    // By DHCP it gets the address of the crashed cell.
     sandbox.isola(&["run", "-d", "--name", "new", "--network", "dhcp", "kv"]).ok();
     assert!(is_free(port));
     assert_eq!(sandbox.json(&["port", "old"]).as_array().unwrap().len(), 0);
@@ -98,7 +98,7 @@ fn what_a_crash_left_published_does_not_lead_to_the_next_cell() {
 }
 
 #[test]
-fn where_there_is_nothing_to_publish_to_it_is_said() {
+fn publication_without_a_network_fails_with_the_reason() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--network", "none", "-p", "80", "kv"]).failed(125, "has no network");
     sandbox.isola(&["up", "tap", "--net", "tap:tap0", "--accel", "tcg"]).ok();

@@ -6,7 +6,7 @@ use isola_tests::ports;
 use std::fs;
 
 #[test]
-fn a_machine_whose_qemu_was_killed_is_shown_by_its_log_until_it_is_taken_down() {
+fn a_machine_with_a_killed_qemu_is_reported_with_its_log_until_down() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "kv", "kv"]).ok();
     signal("KILL", sandbox.qemu_pid("default").unwrap());
@@ -16,7 +16,7 @@ fn a_machine_whose_qemu_was_killed_is_shown_by_its_log_until_it_is_taken_down() 
     }
     let listed = sandbox.isola(&["ps"]);
     assert!(listed.err.contains("has ended unexpectedly"), "{listed:?}");
-    assert!(sandbox.machines().join("default/machine.json").exists(), "a listing removes nothing");
+    assert!(sandbox.machines().join("default/machine.json").exists(), "a listing removed the record");
     let outcome = sandbox.isola(&["down"]);
     assert!(outcome.err.contains("had ended unexpectedly"), "{outcome:?}");
     assert_eq!(outcome.ok(), "default\n");
@@ -33,7 +33,7 @@ fn up_replaces_a_machine_that_has_ended() {
 }
 
 #[test]
-fn a_run_that_was_killed_while_it_published_a_port_leaves_none_that_nobody_knows() {
+fn a_run_killed_during_a_publication_leaves_no_unrecorded_port() {
     let sandbox = Sandbox::with_behaviour("halts");
     sandbox.isola(&["up", "--accel", "tcg"]).ok();
     let port = ports::free();
@@ -58,7 +58,7 @@ fn an_up_that_was_killed_leaves_no_machine() {
     up.wait_with_output().unwrap();
     let outcome = sandbox.isola(&["ps"]);
     assert!(outcome.err.contains("belonged to a command that has ended"), "{outcome:?}");
-    assert!(is_alive(qemu), "a listing ends nothing");
+    assert!(is_alive(qemu), "a listing ended QEMU");
     sandbox.isola(&["down"]).ok();
     assert!(!is_alive(qemu));
     assert!(!sandbox.machines().join("default").exists());
@@ -77,7 +77,7 @@ fn an_up_that_is_interrupted_takes_the_machine_down_again() {
 }
 
 #[test]
-fn a_supervisor_that_does_not_come_up_is_shown_by_its_log() {
+fn a_failed_supervisor_is_reported_with_its_log() {
     let sandbox = Sandbox::with_behaviour("dies");
     let err = sandbox.isola(&["up", "--accel", "tcg"]).failed(1, "the supervisor did not come up");
     assert!(err.contains("the fake supervisor's log") && err.contains("triple fault"), "{err}");
@@ -85,21 +85,21 @@ fn a_supervisor_that_does_not_come_up_is_shown_by_its_log() {
 }
 
 #[test]
-fn a_qemu_that_does_not_start_is_quoted() {
+fn the_error_of_a_failed_qemu_is_quoted() {
     let sandbox = Sandbox::with_behaviour("refuses");
     sandbox.isola(&["up", "--accel", "tcg"]).failed(1, "qemu: no such thing");
     assert!(!sandbox.machines().join("default").exists());
 }
 
 #[test]
-fn a_supervisor_of_another_version_is_refused_by_name() {
+fn a_supervisor_of_another_version_is_rejected() {
     let sandbox = Sandbox::with_behaviour("version");
     let err = sandbox.isola(&["up", "--accel", "tcg"]).failed(1, "the supervisor speaks version");
     assert!(err.contains("with this build"), "{err}");
 }
 
 #[test]
-fn a_command_that_was_killed_gives_its_turn_back() {
+fn a_killed_command_releases_the_machine() {
     let sandbox = Sandbox::up();
     let followers: Vec<_> = (0..4).map(|_| sandbox.spawn(&["events", "-f"])).collect();
     sandbox.isola(&["ps"]).ok();
@@ -110,9 +110,10 @@ fn a_command_that_was_killed_gives_its_turn_back() {
     }
 }
 
-/// A record of another version, a damaged one and another program's: the machine may run, and goes on running.
+/// With a record of another version, a damaged one, or another program's, the machine may run, so it must continue to
+/// run.
 #[test]
-fn a_machine_whose_record_cannot_be_read_is_left_alone() {
+fn a_machine_with_an_unreadable_record_is_left_alone() {
     let sandbox = Sandbox::up();
     let qemu = sandbox.qemu_pid("default").unwrap();
     let record = sandbox.machines().join("default/machine.json");
@@ -144,7 +145,7 @@ fn a_machine_whose_record_cannot_be_read_is_left_alone() {
     sandbox.isola(&["inspect"]).ok();
 }
 
-/// A user may name any folder as the place for machines: no verb touches the files there.
+/// A user may name any folder as the state folder: no verb touches the files in it.
 #[test]
 fn folders_that_are_not_machines_are_left_alone() {
     let sandbox = Sandbox::up();
@@ -170,7 +171,7 @@ fn folders_that_are_not_machines_are_left_alone() {
     }
 }
 
-/// A process number of another PID namespace says nothing about a process of this one.
+/// A process id of another PID namespace is unrelated to a process of this one.
 #[test]
 fn a_machine_of_another_container_is_left_alone() {
     let sandbox = Sandbox::up();
@@ -190,7 +191,7 @@ fn a_machine_of_another_container_is_left_alone() {
 }
 
 #[test]
-fn a_foreground_image_alone_whose_command_was_killed_is_ended_by_down() {
+fn down_ends_a_standalone_image_with_a_killed_command() {
     let sandbox = Sandbox::new();
     let run = sandbox.spawn(&["run", "--standalone", "--name", "alone", "--accel", "tcg", "kv"]);
     sandbox.wait("QEMU runs", || sandbox.qemu_pid("alone").is_some());
@@ -204,7 +205,7 @@ fn a_foreground_image_alone_whose_command_was_killed_is_ended_by_down() {
 }
 
 #[test]
-fn who_waits_for_a_turn_is_told_for_whom() {
+fn a_command_that_waits_for_its_turn_prints_a_notice() {
     let sandbox = Sandbox::up();
     let lock = sandbox.machines().join("default.lock");
     let mut holder = std::process::Command::new("flock").arg(&lock).args(["sleep", "2"]).spawn().unwrap();

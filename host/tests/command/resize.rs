@@ -1,4 +1,4 @@
-//! Cells that get memory, and give it back, while they run.
+//! Resizes of running cells.
 
 use crate::sandbox::Sandbox;
 
@@ -46,14 +46,14 @@ fn cores_and_memory_are_resized_together_or_not_at_all() {
     both("2", "4G").failed(1, "not enough memory");
     both("9", "64M").failed(1, "not enough cores");
     let cell = sandbox.json(&["inspect", "kv"]);
-    assert_eq!(cell["memory_bytes"], 32 << 20, "nothing has changed");
+    assert_eq!(cell["memory_bytes"], 32 << 20, "the memory has changed");
     assert!(!sandbox.isola(&["events"]).ok().contains("memory from"));
     let text = both("2", "64M").ok();
     assert_eq!(text, "kv: has 2 cores, 1 before: 2 came\nkv: has 64 MiB of memory, 32 MiB before\n");
 }
 
 #[test]
-fn a_dry_run_says_what_would_be_and_leaves_it() {
+fn a_dry_run_prints_the_result_and_changes_nothing() {
     let sandbox = cell(&[]);
     let dry = ["resize", "kv", "--memory", "64M", "--dry-run"];
     assert_eq!(sandbox.isola(&dry).ok(), "kv: would have 64 MiB of memory, 32 MiB before\n");
@@ -63,7 +63,7 @@ fn a_dry_run_says_what_would_be_and_leaves_it() {
 }
 
 #[test]
-fn a_cell_that_gives_back_less_says_how_much_and_why() {
+fn a_partial_reclaim_is_reported_with_the_reason() {
     let sandbox = cell(&["hungry"]);
     let outcome = sandbox.isola(&["resize", "kv", "--memory", "16M"]).ok();
     assert!(outcome.contains("has 24 MiB") && outcome.contains("8 MiB came back"), "{outcome}");
@@ -76,7 +76,7 @@ fn a_cell_that_gives_back_less_says_how_much_and_why() {
 }
 
 #[test]
-fn what_cannot_be_says_what_to_do() {
+fn impossible_resizes_fail_with_advice() {
     let sandbox = cell(&[]);
     let resize = |memory: &str| sandbox.isola(&["resize", "kv", "--memory", memory]);
     resize("4M").failed(1, "leave it at least 8 MiB");
@@ -84,7 +84,7 @@ fn what_cannot_be_says_what_to_do() {
     resize("-32M").failed(1, "no size for a cell");
     resize("32X").failed(2, "64M or 1GiB");
     sandbox.isola(&["resize", "kv"]).failed(2, "--memory");
-    sandbox.isola(&["resize", "nobody", "--memory", "64M"]).failed(1, "nobody");
+    sandbox.isola(&["resize", "absent", "--memory", "64M"]).failed(1, "absent");
     sandbox.isola(&["stop", "kv"]).ok();
     resize("64M").failed(1, "not running");
 }

@@ -1,4 +1,4 @@
-//! A place of its own for each test: state, images, cache, and a QEMU that is none.
+//! An environment for each test: state, images, cache, and a fake QEMU.
 
 use serde_json::Value;
 use std::fs;
@@ -9,14 +9,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A place of its own. Whatever was started in it ends with it.
+/// An environment for a test. Dropping it ends all its machines.
 pub struct Sandbox {
     dir: TempDir,
     state: PathBuf,
     behaviour: &'static str,
 }
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Outcome {
     pub code: i32,
@@ -29,7 +29,7 @@ impl Sandbox {
         Self::with_behaviour("normal")
     }
 
-    /// A place where QEMU behaves in a certain way: see `fake_qemu`.
+    /// Creates an environment with a behaviour of QEMU: see `fake_qemu`.
     pub fn with_behaviour(behaviour: &'static str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
@@ -37,7 +37,7 @@ impl Sandbox {
         fs::create_dir(sandbox.images()).unwrap();
         for (number, image) in (0..).zip(["supervisor", "kv", "primes"]) {
             let mut bytes = cell_image();
-            // What tells them apart is loaded.
+            // A byte of the loaded data distinguishes them.
             bytes[290] = number;
             fs::write(sandbox.images().join(image), bytes).unwrap();
         }
@@ -68,7 +68,7 @@ while ! [ -s "$pidfile" ]; do kill -0 $! || exit 1; sleep 0.01; done
         sandbox
     }
 
-    /// A place with the machine `default` up.
+    /// Creates an environment with the machine `default` up.
     pub fn up() -> Self {
         let sandbox = Self::new();
         sandbox.isola(&["up", "--accel", "tcg"]).ok();
@@ -83,12 +83,12 @@ while ! [ -s "$pidfile" ]; do kill -0 $! || exit 1; sleep 0.01; done
         self.state.clone()
     }
 
-    /// Where the machines are.
+    /// Returns the folder of the machines.
     pub fn machines(&self) -> PathBuf {
         self.state().join("machines")
     }
 
-    /// Makes the path of the state longer than the address of a socket can be.
+    /// Makes the path of the state longer than a socket address can be.
     pub fn lengthen_state_path(&mut self) {
         self.state = self.state.join("deep".repeat(40));
     }
@@ -120,28 +120,28 @@ while ! [ -s "$pidfile" ]; do kill -0 $! || exit 1; sleep 0.01; done
         Outcome::from(self.command(arguments).output().unwrap())
     }
 
-    /// The answer of a command, as JSON.
+    /// Returns the answer of a command, as JSON.
     pub fn json(&self, arguments: &[&str]) -> Value {
         let outcome = self.isola(&[&["-o", "json"], arguments].concat());
         assert_eq!(outcome.code, 0, "{arguments:?}: {outcome:?}");
         serde_json::from_str(&outcome.out).unwrap_or_else(|error| panic!("{error}: {outcome:?}"))
     }
 
-    /// Starts a command, and goes on at once.
+    /// Starts a command without waiting for its end.
     pub fn spawn(&self, arguments: &[&str]) -> Child {
         self.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    /// The process of the machine's QEMU.
+    /// Returns the process id of the machine's QEMU.
     pub fn qemu_pid(&self, machine: &str) -> Option<u32> {
         fs::read_to_string(self.machines().join(machine).join("qemu.pid")).ok()?.trim().parse().ok()
     }
 
-    /// Waits until something is the case; a test that waits in vain fails.
+    /// Waits until a condition holds; fails the test after a minute.
     pub fn wait(&self, what: &str, mut condition: impl FnMut() -> bool) {
         let end = Instant::now() + Duration::from_secs(60);
         while !condition() {
-            assert!(Instant::now() < end, "waited in vain: {what}");
+            assert!(Instant::now() < end, "timed out: {what}");
             sleep(Duration::from_millis(20));
         }
     }
@@ -165,14 +165,14 @@ impl Outcome {
         }
     }
 
-    /// The standard output of a command that did what it should.
+    /// Returns the standard output of a command that must succeed.
     #[track_caller]
     pub fn ok(self) -> String {
         assert_eq!(self.code, 0, "{self:?}");
         self.out
     }
 
-    /// The message of a command that failed as it should.
+    /// Returns the error output of a command that must fail.
     #[track_caller]
     pub fn failed(self, code: i32, words: &str) -> String {
         assert_eq!(self.code, code, "{self:?}");
@@ -181,13 +181,13 @@ impl Outcome {
     }
 }
 
-/// Whether a process runs.
+/// Returns whether a process runs.
 pub fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
-/// Sends a signal to a process, by the shell's own command; where it is to be killed, waits until it is.
+/// Sends a signal to a process by the shell's `kill`; after KILL, waits for the end of the process.
 pub fn signal(name: &str, pid: u32) {
     let status = Command::new("kill").args([format!("-{name}"), pid.to_string()]).status().unwrap();
     assert!(status.success());
@@ -196,7 +196,7 @@ pub fn signal(name: &str, pid: u32) {
     }
 }
 
-/// The smallest file that passes for a cell image: headers, one loadable segment, and Isola's note in it.
+/// Returns the smallest file that passes as a cell image: headers, one loadable segment, and Isola's note in it.
 pub fn cell_image() -> Vec<u8> {
     let base = isola_abi::layout::IMAGE;
     let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0\x01\0\0\0".to_vec();

@@ -1,10 +1,10 @@
-//! Digests and signatures of images, from the key to what a cell is told to have.
+//! Digests and signatures of images, from the key to the demands of a cell.
 
 use crate::sandbox::Sandbox;
 use std::fs;
 
 #[test]
-fn an_image_is_signed_and_demanded_to_be_what_it_is() {
+fn a_cell_can_demand_a_digest_and_a_signature() {
     let sandbox = Sandbox::up();
     let digest = sandbox.isola(&["image", "digest", "kv"]).ok();
     let (digest, name) = digest.trim().split_once("  ").unwrap();
@@ -23,22 +23,22 @@ fn an_image_is_signed_and_demanded_to_be_what_it_is() {
     assert!(shown.contains(&format!("{digest}, as demanded")) && shown.contains(key.trim()), "{shown}");
     let kept = sandbox.json(&["image", "ls"]);
     assert_eq!(kept[0]["sha256"], digest);
-    // What is built anew is another image.
+    // A rebuilt image is another image.
     let path = sandbox.images().join("kv");
     let mut other = fs::read(&path).unwrap();
     other[299] ^= 1;
     fs::write(&path, other).unwrap();
-    sandbox.isola(&["image", "verify", "--key", "release.key.pub", "kv"]).failed(1, "as it is now");
+    sandbox.isola(&["image", "verify", "--key", "release.key.pub", "kv"]).failed(1, "no valid signature");
     sandbox.isola(&["run", "-d", "--sha256", digest, "kv"]).failed(126, "must be");
     assert_eq!(sandbox.isola(&["ps", "-q"]).ok(), "kv\n");
 }
 
 #[test]
-fn demands_that_nobody_would_check_are_refused() {
+fn demands_without_a_supervisor_are_rejected() {
     let sandbox = Sandbox::new();
     let digest = "0".repeat(64);
-    for way in ["--standalone", "--hosted"] {
-        sandbox.isola(&["run", way, "--sha256", &digest, "kv"]).failed(2, "sha256");
+    for option in ["--standalone", "--hosted"] {
+        sandbox.isola(&["run", option, "--sha256", &digest, "kv"]).failed(2, "sha256");
     }
     fs::write(sandbox.path("isola.toml"), "image = \"kv\"\nsigned_by = \"release.key.pub\"\n").unwrap();
     sandbox.isola(&["run", "-f", "isola.toml", "--standalone"]).failed(2, "signed_by");

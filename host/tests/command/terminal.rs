@@ -1,4 +1,4 @@
-//! What a terminal gets: nothing of a cell's that it would obey. A pipe and JSON get the exact text.
+//! Output on a terminal: no control characters of a cell. A pipe and JSON get the exact text.
 
 use crate::sandbox::Sandbox;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -7,13 +7,13 @@ use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// Clears the screen, sets the title, goes back in the line, and reorders what follows.
+/// Clears the screen, sets the title, returns to the start of the line, and reorders the following text.
 const HOSTILE: &str = "\x1b[2J\x1b]0;x\x07\r\u{9b}31m\u{202e}";
 
-/// [`HOSTILE`], as a terminal shows it.
+/// [`HOSTILE`] in printable form.
 const SHOWN: &str = r"\x1b[2J\x1b]0;x\x07\x0d\x9b31m\u{202e}";
 
-/// What a command writes to a terminal: its standard and its error output.
+/// Returns the output of a command to a terminal: its standard and its error output.
 fn on_terminal(sandbox: &Sandbox, arguments: &[&str]) -> String {
     let mut master = File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap());
     grantpt(&master).unwrap();
@@ -26,7 +26,7 @@ fn on_terminal(sandbox: &Sandbox, arguments: &[&str]) -> String {
     let mut child = command.spawn().unwrap();
     drop(command);
     let mut bytes = Vec::new();
-    // A terminal whose other end is closed reads as an error.
+    // After the other end is closed, a read of a terminal fails.
     let _ = master.read_to_end(&mut bytes);
     assert!(child.wait().unwrap().success(), "{arguments:?}");
     String::from_utf8(bytes).unwrap()
@@ -39,7 +39,7 @@ fn commands(text: &str) -> Vec<char> {
 }
 
 #[test]
-fn a_terminal_gets_no_command_of_a_cell_s() {
+fn a_terminal_gets_no_control_characters_of_a_cell() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "kv", "kv", HOSTILE]).ok();
     for arguments in [&["logs", "kv"][..], &["inspect", "kv"]] {
@@ -53,7 +53,7 @@ fn a_terminal_gets_no_command_of_a_cell_s() {
 }
 
 #[test]
-fn what_is_no_terminal_gets_the_exact_text() {
+fn a_pipe_gets_the_exact_text() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "kv", "kv", HOSTILE]).ok();
     assert_eq!(sandbox.isola(&["logs", "kv"]).ok(), format!("kv: started [{HOSTILE}]\n"));

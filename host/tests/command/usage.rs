@@ -1,4 +1,4 @@
-//! What is said to those who ask for help, and to those who mistype.
+//! Help texts, and errors of the command line.
 
 use crate::sandbox::Sandbox;
 use std::fs;
@@ -18,12 +18,12 @@ fn help_shows_every_verb_and_examples() {
 }
 
 #[test]
-fn a_mistyped_verb_gets_the_right_one_named() {
+fn a_mistyped_verb_gets_a_suggestion() {
     Sandbox::new().isola(&["startx"]).failed(2, "start");
 }
 
 #[test]
-fn a_command_line_that_cannot_be_understood_is_2() {
+fn an_invalid_command_line_has_exit_code_2() {
     let sandbox = Sandbox::new();
     sandbox.isola(&[]).failed(2, "Usage");
     sandbox.isola(&["run"]).failed(2, "<IMAGE");
@@ -38,7 +38,7 @@ fn a_command_line_that_cannot_be_understood_is_2() {
 }
 
 #[test]
-fn errors_are_json_where_answers_are() {
+fn errors_are_json_if_answers_are() {
     let outcome = Sandbox::new().isola(&["-o", "json", "inspect", "kv"]);
     let error: serde_json::Value = serde_json::from_str(&outcome.err).unwrap();
     assert_eq!(error["exit_code"], 1);
@@ -46,7 +46,7 @@ fn errors_are_json_where_answers_are() {
 }
 
 #[test]
-fn doctor_says_what_is_there_and_what_is_missing() {
+fn doctor_lists_present_and_missing_requirements() {
     let sandbox = Sandbox::new();
     let checks = sandbox.json(&["doctor"]);
     let result = |name: &str| {
@@ -63,7 +63,7 @@ fn doctor_says_what_is_there_and_what_is_missing() {
 }
 
 #[test]
-fn a_host_without_qemu_is_told_what_to_install() {
+fn without_qemu_the_error_advises_what_to_install() {
     let sandbox = Sandbox::new();
     let mut command = sandbox.command(&["up"]);
     let outcome = crate::sandbox::Outcome::from(command.env("ISOLA_QEMU", "/nonexistent").output().unwrap());
@@ -76,7 +76,7 @@ fn a_host_without_qemu_is_told_what_to_install() {
 }
 
 #[test]
-fn completion_knows_cells_without_asking_a_supervisor() {
+fn completion_needs_no_supervisor() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "cache", "kv"]).ok();
     let script = sandbox.isola(&["completion", "bash"]).ok();
@@ -94,14 +94,14 @@ fn completion_knows_cells_without_asking_a_supervisor() {
 }
 
 #[test]
-fn version_names_all_that_must_fit_together() {
+fn version_prints_all_versions() {
     let version = Sandbox::new().json(&["version"]);
     assert_eq!(version["protocol"], isola_abi::VERSION);
     assert_eq!(version["qemu"], "7.2.22");
 }
 
 #[test]
-fn no_colours_where_they_are_not_wanted() {
+fn no_color_disables_colours() {
     let sandbox = Sandbox::new();
     let mut command = sandbox.command(&["stop", "kv"]);
     let outcome = crate::sandbox::Outcome::from(command.env("NO_COLOR", "1").output().unwrap());

@@ -60,7 +60,7 @@ fn an_address_that_another_cell_takes_stays_its_owner_s() {
     let refused = |cell: &str| isola.json(&["inspect", cell])["switch"]["foreign_address"].as_u64().unwrap();
     assert!(refused("thief") > 0);
     assert_eq!(refused("cache"), 0);
-    assert!(isola.run(&["inspect", "thief"]).out.contains("refused, from an address that is not the cell's"));
+    assert!(isola.run(&["inspect", "thief"]).out.contains("dropped: the source address is not the cell's"));
     // After a restart of its own, on whichever device, the address is its owner's still.
     isola.run(&["stop", "cache"]).ended_with(0);
     isola.run(&["start", "cache"]).ended_with(0);

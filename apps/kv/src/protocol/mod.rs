@@ -1,9 +1,9 @@
-//! The two protocols of memcached: bytes to requests, and responses to bytes.
+//! The two protocols of memcached: the parsers of requests and the encoders of responses.
 //!
-//! Which one a connection speaks shows in its first byte: 0x80 begins a binary request and no text command.
-//! Both parsers are incremental and take only whole requests off the input; keys and values are views of it.
-//! Sources: memcached's `protocol.txt` and its binary protocol page ("BinaryProtocolRevamped"); where these
-//! leave a behaviour open, what memcached 1.6 does.
+//! The first byte of a connection selects its protocol: 0x80 begins a binary request and no text command. Both parsers
+//! are incremental and consume only complete requests; keys and values are views of the input. The sources are
+//! memcached's `protocol.txt` and its binary protocol page ("BinaryProtocolRevamped"). If they leave a behaviour open,
+//! this server behaves as memcached 1.6.
 
 pub(crate) mod binary;
 pub(crate) mod text;
@@ -16,27 +16,27 @@ use crate::request::{Broadcast, Operation};
 use crate::response::Response;
 use crate::server::Server;
 
-/// One request as a parser finds it.
+/// A parsed request.
 #[derive(Debug)]
 pub(crate) struct Parsed {
     pub action: Action,
     pub reply: Reply,
 }
 
-/// What has to happen before the reply can be written.
+/// The action that precedes the reply.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// The shard that owns the key does its part.
+    /// An operation on the shard of the key.
     Run(Key, Operation),
-    /// Every shard does its part.
+    /// An operation on all shards.
     All(Broadcast),
-    /// Nothing.
+    /// No action.
     Answer,
-    /// Nothing, and the connection ends with the reply.
+    /// No action; the connection ends after the reply.
     Close,
 }
 
-/// How the outcome is to be written.
+/// The form of the reply.
 #[derive(Debug)]
 pub(crate) enum Reply {
     Text(text::TextReply),
@@ -56,7 +56,7 @@ impl Reply {
 /// The parser of a connection.
 #[derive(Debug, Default)]
 pub(crate) enum Parser {
-    /// No byte has come yet.
+    /// No byte has arrived yet.
     #[default]
     Undecided,
     Text(text::TextParser),
@@ -64,7 +64,7 @@ pub(crate) enum Parser {
 }
 
 impl Parser {
-    /// Takes the next request off `input`, or returns `None` where no whole one is there.
+    /// Removes the next request from `input`, or returns `None` if no complete request has arrived.
     pub fn next(&mut self, input: &mut Chain, server: &Server) -> Option<Parsed> {
         loop {
             match self {
@@ -81,7 +81,7 @@ impl Parser {
     }
 }
 
-/// Drops up to `left` bytes of `input` and returns how many more are to be dropped.
+/// Drops up to `left` bytes of `input`. Returns the number of bytes that remain to be dropped.
 fn swallow(input: &mut Chain, left: u64) -> u64 {
     let here = usize::try_from(left).map_or(input.len(), |left| left.min(input.len()));
     input.advance(here);

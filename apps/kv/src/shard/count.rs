@@ -69,8 +69,8 @@ impl Shard {
         Response::Number { value, cas: self.enter(now, item), time_left }
     }
 
-    /// Writes a number over one of as many digits or more, filling up with spaces as memcached does: in
-    /// place where nobody is reading the item, otherwise into fresh memory of the same size.
+    /// Writes a number over one of at least as many digits, and pads it with spaces as memcached does: in place unless
+    /// a response shares the item's memory, otherwise into fresh memory of the same size.
     fn rewrite(&mut self, now: UnixTime, place: Place, digits: &[u8], deadline: Deadline) -> Option<u64> {
         let item = self.table.get_mut(place)?;
         item.deadline = deadline;
@@ -85,7 +85,7 @@ impl Shard {
         Some(cas)
     }
 
-    /// Replaces a number by one of more digits.
+    /// Replaces a number by one with more digits.
     fn grow(
         &mut self,
         now: UnixTime,

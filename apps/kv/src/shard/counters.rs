@@ -1,8 +1,8 @@
-//! What a shard counts, under the names that memcached gives the same counts.
+//! The counters of a shard, under memcached's names.
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Counts of events since the start or the last reset.
+        /// The counts of events since the start or the last reset.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
@@ -14,7 +14,7 @@ macro_rules! counters {
                 $(self.$name += other.$name;)*
             }
 
-            /// The counts by name.
+            /// Returns the counts with their names.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),*].into_iter()
             }
@@ -31,91 +31,91 @@ counters! {
     cmd_flush,
     /// Changes of an expiration time, with or without a read.
     cmd_touch,
-    /// Descriptions of items, as memcached counts meta commands.
+    /// Inspections of items by the meta command `me`, as in memcached.
     cmd_meta,
     /// Reads that found their item.
     get_hits,
-    /// Reads that did not, expired and flushed ones included.
+    /// Reads that found no item, or an expired or flushed one.
     get_misses,
-    /// Reads that found an item past its end.
+    /// Reads that found an expired item.
     get_expired,
-    /// Reads that found an item from before a flush.
+    /// Reads that found a flushed item.
     get_flushed,
-    /// Deletes of what was not there.
+    /// Deletes that found no item.
     delete_misses,
-    /// Deletes of what was.
+    /// Deletes that found their item.
     delete_hits,
-    /// Increments of what was not there.
+    /// Increments that found no item.
     incr_misses,
-    /// Increments of what was.
+    /// Increments that found their item.
     incr_hits,
-    /// Decrements of what was not there.
+    /// Decrements that found no item.
     decr_misses,
-    /// Decrements of what was.
+    /// Decrements that found their item.
     decr_hits,
-    /// Writes over a version of what was not there.
+    /// Writes with a version that found no item.
     cas_misses,
-    /// Writes over the version that was there.
+    /// Writes with a version that was accepted.
     cas_hits,
-    /// Writes over another version than was there.
+    /// Writes with a version that differed from the item's.
     cas_badval,
-    /// Touches of what was there.
+    /// Touches that found their item.
     touch_hits,
-    /// Touches of what was not.
+    /// Touches that found no item.
     touch_misses,
     /// Values that were too large.
     store_too_large,
     /// Values that did not fit in the memory.
     store_no_memory,
-    /// Items stored.
+    /// Stored items.
     total_items,
-    /// Items evicted before their end, for their memory.
+    /// Items evicted before their expiration to free memory.
     evictions,
-    /// Of these, the ones that had an end.
+    /// Evicted items that had an expiration time.
     evicted_nonzero,
-    /// Items taken out past their end.
+    /// Dead items removed.
     reclaimed,
-    /// Of these, the ones that no client ever read.
+    /// Expired items removed that no client had read.
     expired_unfetched,
-    /// Of the evicted ones, those that nobody ever read.
+    /// Evicted items that no client had read.
     evicted_unfetched,
     /// Bytes received from clients.
     bytes_read,
     /// Bytes sent to clients.
     bytes_written,
-    /// Connections accepted.
+    /// Accepted connections.
     total_connections,
-    /// Connections turned down.
+    /// Rejected connections.
     rejected_connections,
 }
 
-/// What one shard holds and has done; summed over the shards, with what cores count, what `stats` tells.
+/// The counts and the memory use of one shard. `stats` reports the sum over the shards and the counts of the cores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The time of the report, in seconds since 1970.
     pub time: u32,
-    /// What was counted.
+    /// The counts of events.
     pub counters: Counters,
-    /// Connections now.
+    /// The number of open connections.
     pub curr_connections: u64,
-    /// Cores that have served connections.
+    /// The number of cores that have served connections.
     pub cores: u64,
-    /// Items now, with the expired ones that are not taken out yet.
+    /// The number of items, including dead ones that are not removed yet.
     pub curr_items: u64,
-    /// Memory of all items and of what finds them.
+    /// The memory of the items, without that of the hash index, in bytes.
     pub bytes: u64,
-    /// Memory limit.
+    /// The memory limit, in bytes.
     pub limit_maxbytes: u64,
-    /// Memory of the hash index alone.
+    /// The memory of the hash index, in bytes.
     pub hash_bytes: u64,
-    /// Buckets of the hash index.
+    /// The number of buckets of the hash index.
     pub hash_buckets: u64,
-    /// How long ago, in seconds, the least recently used item was used.
+    /// The time since the last use of the least recently used item, in seconds.
     pub oldest_age_s: u64,
 }
 
 impl Report {
-    /// Takes another shard's report in.
+    /// Adds the report of another shard.
     pub fn add(&mut self, other: &Self) {
         self.time = self.time.max(other.time);
         self.counters.add(&other.counters);

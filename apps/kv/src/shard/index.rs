@@ -1,9 +1,9 @@
-//! Finds items by key: linear hashing (Litwin, VLDB 1980) over buckets of items linked by place.
+//! Finds items by key: linear hashing (Litwin, VLDB 1980) over buckets of linked items.
 //!
-//! With `b` buckets, `2^k < b <= 2^(k+1)`, an item's bucket is the lower `k+1` bits of its hash where there
-//! is such a bucket, and the lower `k` bits otherwise. One bucket is split for every item above the number of
-//! buckets, and merged back when items have gone. So the index grows and shrinks in steps of a few
-//! instructions: no request ever waits while a large table is rehashed.
+//! With `b` buckets, `2^k < b <= 2^(k+1)`, an item's bucket is the lower `k+1` bits of its hash if that bucket exists,
+//! and the lower `k` bits otherwise. One bucket is split for every item above the number of buckets, and merged back
+//! when items were removed. The index therefore grows and shrinks in steps of a few instructions: no request waits
+//! while a large table is rehashed.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -13,10 +13,10 @@ use super::slab::{Place, Slab};
 const SEGMENT_BITS: u32 = 8;
 const SEGMENT_LEN: usize = 1 << SEGMENT_BITS;
 
-/// Memory that one more item can add to an index.
+/// The memory that one more item can add to an index, in bytes.
 pub(super) const SEGMENT_BYTES: usize = SEGMENT_LEN * size_of::<Place>();
 
-/// The index shrinks when it has more buckets than items by this factor: at most as many buckets an item.
+/// The ratio of buckets to items above which the index shrinks.
 const SPARSE: usize = 2;
 
 #[derive(Debug)]
@@ -36,12 +36,12 @@ impl Index {
         }
     }
 
-    /// Memory held, in bytes.
+    /// Returns the memory of the index, in bytes.
     pub fn bytes(&self) -> usize {
         self.segments.len() * SEGMENT_BYTES
     }
 
-    /// Number of buckets.
+    /// Returns the number of buckets.
     pub fn buckets(&self) -> usize {
         self.buckets
     }
@@ -66,7 +66,7 @@ impl Index {
         }
     }
 
-    /// The place of the item with this key.
+    /// Returns the slab index of the item with this key.
     pub fn find(&self, slab: &Slab, hash: u32, key: &[u8]) -> Option<Place> {
         let mut place = self.head(self.bucket_of(hash));
         loop {
@@ -78,7 +78,7 @@ impl Index {
         }
     }
 
-    /// Enters the item at `place`.
+    /// Inserts the item at `place`.
     pub fn insert(&mut self, slab: &mut Slab, place: Place) {
         let Some(item) = slab.get_mut(place) else { return };
         let bucket = self.bucket_of(item.hash);
@@ -89,7 +89,7 @@ impl Index {
         }
     }
 
-    /// Takes out the item at `place`, which is still in the slab.
+    /// Removes the item at `place`, which is still in the slab.
     pub fn remove(&mut self, slab: &mut Slab, place: Place) {
         let Some(item) = slab.get(place) else { return };
         let (hash, next) = (item.hash, item.next_in_bucket);
@@ -99,7 +99,7 @@ impl Index {
         }
     }
 
-    /// Makes whatever leads to `from`, in the bucket of `hash`, lead to `to`.
+    /// Changes the link to `from`, in the bucket of `hash`, to `to`.
     pub fn redirect(&mut self, slab: &mut Slab, hash: u32, from: Place, to: Place) {
         let bucket = self.bucket_of(hash);
         let mut place = self.head(bucket);
@@ -115,7 +115,7 @@ impl Index {
         }
     }
 
-    /// Adds a bucket, and moves to it what belongs there from the one bucket that can hold such items.
+    /// Adds a bucket, and moves the items that belong there from the only bucket that can contain such items.
     fn split(&mut self, slab: &mut Slab) {
         let new = self.buckets;
         if new > self.mask {
@@ -138,7 +138,7 @@ impl Index {
         self.set_head(new, moved);
     }
 
-    /// Takes the last bucket away, and moves its items to where they are without it.
+    /// Removes the last bucket, and moves its items to the bucket that they belong to without it.
     fn merge(&mut self, slab: &mut Slab) {
         let last = self.buckets - 1;
         let target = last & (self.mask >> 1);

@@ -1,4 +1,4 @@
-//! One item, and the memory it costs.
+//! Items, and their memory.
 
 use alloc::sync::Arc;
 
@@ -11,54 +11,55 @@ use crate::time::{Deadline, UnixTime};
 
 use super::slab::Place;
 
-/// What memory of an `Arc<[u8]>` costs besides its bytes: two counters, and rounding by the heap.
+/// The memory of an `Arc<[u8]>` in addition to its bytes: two counters, and the rounding of the heap.
 const ALLOCATION_OVERHEAD: usize = 16;
 const ALLOCATION_GRAIN: usize = 16;
 
-/// Bytes in a block of a large value: with an allocation's overhead, 64 KiB.
+/// The length of a block of a large value. With the overhead of an allocation it is 64 KiB.
 ///
-/// One piece of memory for a value of 1 MiB and its key takes a run of 257 pages, and such a run begins in a free
-/// block of 2 MiB: after a few of them there is none left, with half of the memory free. Blocks of a power of two
-/// fit wherever another has been.
+/// A contiguous allocation for a value of 1 MiB and its key takes a run of 257 pages, and such a run begins in a free
+/// block of 2 MiB. A few of them use up all such blocks while half of the memory is still free. Blocks whose size is a
+/// power of two fit into the space of any freed block.
 const BLOCK_LEN: usize = (64 << 10) - ALLOCATION_OVERHEAD;
 
-/// The smallest value that may stay in the frames it came in. Below, one copy costs less than the views.
+/// The length of the smallest value that may remain in the received frames. For a smaller value, one copy costs less
+/// than the views.
 const SMALLEST_VIEWED_VALUE: usize = 16 << 10;
 
-/// An item in the slab. 80 bytes on a 64-bit machine: with its entry in the index, what an item costs
-/// besides its bytes and the text around them ([`Answer`]).
+/// An item in the slab. It has 80 bytes on a 64-bit machine. Together with its entry in the index, this is the memory
+/// of an item besides its key, its value and the text around them ([`Answer`]).
 #[derive(Debug)]
 pub(super) struct Item {
-    /// Key and value.
+    /// The key and the value.
     pub body: Body,
-    /// The version: no two stores of a server have the same.
+    /// The version. No two stores of a server have the same.
     pub cas: u64,
     /// The lower half of the key's hash.
     pub hash: u32,
-    /// The client's bits.
+    /// The flags of the client.
     pub flags: u32,
-    /// When it ends.
+    /// The deadline.
     pub deadline: Deadline,
-    /// When it was last read or written.
+    /// The time of the last read or write.
     pub used_at: UnixTime,
     /// The next item of the same bucket.
     pub next_in_bucket: Place,
-    /// The item that was used next after this one.
+    /// The item with the next later use.
     pub newer: Place,
-    /// The item that was used last before this one.
+    /// The item with the next earlier use.
     pub older: Place,
-    /// Whether it was read since it was stored.
+    /// Whether the item was read since it was stored.
     pub was_read: bool,
-    /// Whether a client marked it as stale.
+    /// Whether a client marked the item as stale.
     pub is_stale: bool,
-    /// Whether a client was asked to store it anew.
+    /// Whether a client was asked to store the item again.
     pub is_promised: bool,
 }
 
 const _: () = assert!(size_of::<Item>() <= 96);
 
 impl Item {
-    /// An item that is linked nowhere yet.
+    /// Creates an item that is in no list yet.
     pub fn new(hash: u32, body: Body, flags: u32, deadline: Deadline, now: UnixTime) -> Self {
         Self {
             body,
@@ -76,18 +77,18 @@ impl Item {
         }
     }
 
-    /// Whether no request may see the item any more: it is past its end, or of a version that is flushed.
+    /// Returns whether the item is dead: it has expired, or its version is flushed.
     pub fn is_dead(&self, now: UnixTime, flushed_cas: u64) -> bool {
         self.cas <= flushed_cas || self.deadline.is_over(now)
     }
 }
 
-/// Heap memory that holds `len` bytes.
+/// Returns the heap memory that an allocation of `len` bytes takes.
 pub(super) fn allocation_bytes(len: usize) -> usize {
     (len + ALLOCATION_OVERHEAD).next_multiple_of(ALLOCATION_GRAIN)
 }
 
-/// Heap memory that a body keeps alive.
+/// Returns the heap memory that a body keeps alive.
 pub(super) fn body_bytes(body: &Body) -> usize {
     match body {
         Body::Whole(answer) => allocation_bytes(answer.bytes().storage_len()),
@@ -99,16 +100,16 @@ pub(super) fn body_bytes(body: &Body) -> usize {
     }
 }
 
-/// Memory that views keep alive, with the views themselves. A frame that two of them share counts twice.
+/// Returns the memory that views keep alive, including the views themselves. A frame that two views share counts twice.
 fn viewed_bytes<'a>(views: impl Iterator<Item = &'a IoBuf>) -> usize {
     views.map(|view| allocation_bytes(view.storage_len()) + size_of::<IoBuf>()).sum()
 }
 
-/// Builds the body of an item: a copy in memory of its size, or the views of a large value in frames
-/// that it nearly fills.
+/// Builds the body of an item: a copy in memory of its exact size, or the views of a large value in frames that it
+/// nearly fills.
 ///
-/// A small value has to be copied: its view would keep a whole received frame alive. A large one in frames
-/// that it fills to four fifths costs less memory and time as it is.
+/// A small value must be copied, because its view would keep a whole received frame alive. For a large value that fills
+/// at least four fifths of its frames, keeping the views takes less memory and time than a copy.
 pub(super) fn build_body(key: &[u8], flags: u32, value: Payload) -> Body {
     let len = value.len();
     if len >= SMALLEST_VIEWED_VALUE && viewed_bytes(value.parts()) <= len + len / 4 {
@@ -121,8 +122,8 @@ pub(super) fn build_body(key: &[u8], flags: u32, value: Payload) -> Body {
     join_body(key, flags, len, value.parts().map(|part| &**part))
 }
 
-/// Builds a body of `key` and `pieces`, whose lengths add up to `value_len`, by copying them: into one piece of
-/// memory, or a large value into blocks.
+/// Builds a body by copying `key` and `pieces`, whose lengths add up to `value_len`: into contiguous memory, or, for a
+/// large value, into blocks.
 pub(super) fn join_body<'a>(
     key: &[u8],
     flags: u32,
@@ -148,7 +149,7 @@ fn join_in_blocks<'a>(len: usize, pieces: impl Iterator<Item = &'a [u8]>) -> Cha
                 blocks.push_back(core::mem::replace(&mut block, next).freeze());
             }
             let (here, rest) = piece.split_at(piece.len().min(block.tailroom()));
-            // Cannot fail: the piece was cut at the room.
+            // Cannot fail: the piece was cut to the remaining room.
             let _ = block.append_slice(here);
             left -= here.len();
             piece = rest;
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_value_does_not_keep_its_frame() {
+    fn a_small_value_does_not_pin_its_frame() {
         let mut frame = IoBuf::from(vec![b'x'; 2048]);
         frame.truncate(100);
         let body = build_body(b"key", 0, Payload::One(frame));
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_the_largest_size_takes_no_large_piece_of_memory() {
+    fn a_value_of_the_largest_size_takes_no_allocation_above_64_kib() {
         let value: Vec<u8> = (0..1 << 20).map(|number: u32| (number / 5) as u8).collect();
         let mut chain = Chain::new();
         for piece in value.chunks(1460) {
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_value_leaves_frames_that_it_does_not_fill() {
+    fn a_large_value_is_copied_from_frames_that_it_does_not_fill() {
         let body = build_body(b"key", 0, frames(20, 4096, 1000));
         assert_eq!((body.value().parts().len(), body.value_len()), (1, 20_000));
         assert!(body_bytes(&body) < 20_100);

@@ -1,4 +1,4 @@
-//! The order of use: a list through the items, linked by place.
+//! The order of use: a doubly linked list of the items.
 
 use super::slab::{Place, Slab};
 
@@ -13,17 +13,17 @@ impl Lru {
         Self { newest: Place::NONE, oldest: Place::NONE }
     }
 
-    /// The item that was not used for the longest time.
+    /// Returns the least recently used item.
     pub fn oldest(&self) -> Place {
         self.oldest
     }
 
-    /// The item that was used last.
+    /// Returns the most recently used item.
     pub fn newest(&self) -> Place {
         self.newest
     }
 
-    /// Enters the item at `place`, which is in no list, as the newest.
+    /// Inserts the item at `place`, which is not in the list, as the newest.
     pub fn insert(&mut self, slab: &mut Slab, place: Place) {
         let before = core::mem::replace(&mut self.newest, place);
         if let Some(item) = slab.get_mut(place) {
@@ -44,7 +44,7 @@ impl Lru {
         }
     }
 
-    /// Takes the item at `place` out of the order.
+    /// Removes the item at `place` from the list.
     pub fn remove(&mut self, slab: &mut Slab, place: Place) {
         let Some(item) = slab.get(place) else { return };
         let (newer, older) = (item.newer, item.older);
@@ -58,7 +58,7 @@ impl Lru {
         }
     }
 
-    /// Follows an item that the slab moved to `place`, where it is already.
+    /// Updates the links to an item that the slab has moved to `place`.
     pub fn moved(&mut self, slab: &mut Slab, place: Place) {
         let Some(item) = slab.get(place) else { return };
         let (newer, older) = (item.newer, item.older);

@@ -1,7 +1,7 @@
-//! Operations of the meta commands alone: reads of an item's metadata, and staleness.
+//! The operations that only meta commands have: reads of an item's metadata, and staleness.
 //!
-//! An item that is stale, or ends soon, is stored anew by one client, which wins that right: the item is promised to it,
-//! and answers to later readers say so until the next store.
+//! One client stores a stale or soon expiring item again: the first one that reads it wins that right. The item is then
+//! promised, and the answers to later readers report this until the next store.
 
 use crate::key::Key;
 use crate::request::{Bump, MetaGet};
@@ -46,7 +46,7 @@ impl Shard {
         Details::Item(description).into()
     }
 
-    /// Creates the empty item that a client has won. `None` where the shard has no room for it.
+    /// Creates the empty item that a client is to fill. Returns `None` if the shard has no room for it.
     fn vivify(&mut self, now: UnixTime, key: &Key, exptime: Exptime) -> Option<Response> {
         let body = join_body(key.bytes(), 0, 0, core::iter::empty());
         if !self.can_ever_hold(&body) {

@@ -1,15 +1,15 @@
-//! A shard: a part of the items, by their keys' hash, and all that is done with them.
+//! A shard: the items whose keys hash to it, and all operations on them.
 //!
-//! Who works on a shard has it alone ([`crate::shards`]), so there is no lock anywhere in it. Time comes in with
-//! every call. All memory is counted exactly ([`Shard::bytes`]) and never exceeds the limit: what does not
-//! fit makes room by evicting the items that were not used for the longest time.
+//! The caller has exclusive access to the shard ([`crate::shards`]), so the shard contains no lock. Each call takes the
+//! time as a parameter. The memory is counted exactly ([`Shard::bytes`]), and stores keep it within the limit: a store
+//! that needs room evicts the least recently used items.
 //!
-//! - [`table`]: the items, found by key and ordered by use; below it [`slab`], [`index`] and [`lru`].
-//! - [`item`]: what an item is and when its value is copied.
-//! - [`store`] and [`count`]: the operations that write; [`meta`]: those of the meta commands.
+//! - [`table`]: the items, found by key and ordered by use; it consists of [`slab`], [`index`] and [`lru`].
+//! - [`item`]: an item, and the rules for copying its value.
+//! - [`store`] and [`count`]: the operations that write; [`meta`]: the operations of the meta commands.
 //!
-//! An item past its end, or from before a flush, is dead: no request sees it. It is taken out when a request
-//! meets it, when it is the oldest, or by [`Shard::reclaim`].
+//! An item that has expired, or that was stored before a flush, is dead: no request sees it. A dead item is removed
+//! when a request finds it, when it is the oldest item, or by [`Shard::reclaim`].
 
 mod count;
 mod counters;
@@ -41,7 +41,7 @@ use table::Table;
 /// The smallest memory limit of a shard, in bytes.
 pub const SMALLEST_SHARD_BYTES: usize = Table::SMALLEST_BYTES;
 
-/// An item where it lies.
+/// A borrowed item.
 pub(crate) struct Found<'a> {
     pub flags: u32,
     pub cas: u64,
@@ -55,24 +55,24 @@ pub struct Shard {
     table: Table,
     limit_bytes: usize,
     max_value_len: usize,
-    /// The version of the last store. No two stores of a server have the same: each shard counts in steps of as many as there
-    /// are shards, from its number on.
+    /// The version of the last store. Each shard begins at its number and counts in steps of the number of shards, so
+    /// no two stores of a server have the same version.
     last_cas: u64,
     cas_step: u64,
     /// Items of this version or an earlier one are flushed.
     flushed_cas: u64,
-    /// When the next flush is due.
+    /// The due time of the next flush.
     flush_at: Option<UnixTime>,
-    /// Where `reclaim` goes on.
+    /// The index of the next item that `reclaim` examines.
     reclaim_cursor: usize,
     counters: Counters,
-    /// Counts by the keys' prefixes, and whether they go on.
+    /// The counts by key prefix, and whether the shard counts.
     prefixes: Box<Prefixes>,
     counts_prefixes: bool,
 }
 
 impl Shard {
-    /// The empty shard `id` of a server.
+    /// Creates the empty shard `id` of a server.
     pub fn new(id: ShardId, config: &Config) -> Self {
         Self {
             id,
@@ -90,32 +90,34 @@ impl Shard {
         }
     }
 
-    /// Which shard it is.
+    /// Returns the number of the shard.
     pub fn id(&self) -> ShardId {
         self.id
     }
 
-    /// Memory of all items and of what finds them, in bytes. Never above the limit.
+    /// Returns the memory of all items and of the data structures that find them, in bytes. Stores keep it within the
+    /// limit.
     pub fn bytes(&self) -> usize {
         self.table.bytes()
     }
 
-    /// Sets another limit, of [`SMALLEST_SHARD_BYTES`] at least. What is above it goes with the next stores.
+    /// Sets another limit, of at least [`SMALLEST_SHARD_BYTES`]. If the shard exceeds it, the next stores evict items.
     pub fn set_limit_bytes(&mut self, limit_bytes: usize) {
         self.limit_bytes = limit_bytes.max(SMALLEST_SHARD_BYTES);
     }
 
-    /// Number of items, with dead ones that are not taken out yet.
+    /// Returns the number of items, including dead items that are not removed yet.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Whether there is no item.
+    /// Returns whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Does what a request says. `now` may be a moment behind that of the call before: another core's.
+    /// Executes a request. `now` may be slightly earlier than that of the previous call, because it comes from another
+    /// core.
     pub fn execute(&mut self, now: UnixTime, request: Request) -> Response {
         self.flush_if_due(now);
         match request {
@@ -147,8 +149,8 @@ impl Shard {
         }
     }
 
-    /// Looks at up to `budget` items, going round, and takes the dead ones out. For idle times: keeps what
-    /// nobody asks for from holding memory. Returns how many items it took out.
+    /// Examines up to `budget` items, in a cycle over all of them, and removes the dead ones. To be called in idle
+    /// times, so that items that no client requests do not hold memory. Returns the number of removed items.
     pub fn reclaim(&mut self, now: UnixTime, budget: usize) -> usize {
         self.flush_if_due(now);
         let before = self.table.len();
@@ -165,7 +167,7 @@ impl Shard {
         before - self.table.len()
     }
 
-    /// What the shard holds and has done.
+    /// Returns the counts and the memory use of the shard.
     pub fn report(&self, now: UnixTime) -> Report {
         let oldest = self.table.get(self.table.oldest());
         Report {
@@ -181,7 +183,7 @@ impl Shard {
         }
     }
 
-    /// The items that were used last, which live at `now`.
+    /// Returns the most recently used items that are alive at `now`, at most `limit` of them.
     fn list(&self, now: UnixTime, limit: usize) -> Vec<Listed> {
         let newest_first =
             core::iter::successors(self.table.get(self.table.newest()), |item| self.table.get(item.older));
@@ -196,8 +198,7 @@ impl Shard {
         }
     }
 
-    /// Carries out a read where its bytes lie. What [`Shard::execute`] does for reads, without a response
-    /// that could travel.
+    /// Executes a read as [`Shard::execute`] does, but borrows the item instead of building a response.
     pub(crate) fn read_in_place(&mut self, now: UnixTime, key: KeyRef<'_>) -> Option<Found<'_>> {
         self.flush_if_due(now);
         self.read(now, key, None)
@@ -227,7 +228,8 @@ impl Shard {
         Some(Found { flags: item.flags, cas: item.cas, body: &item.body })
     }
 
-    /// Counts a read by its prefix. Looks the item up itself, so that reads keep nothing for it where it is not called.
+    /// Counts a read by key prefix. It looks the item up itself, so that reads compute nothing for it while the counts
+    /// are disabled.
     #[cold]
     fn count_read(&mut self, now: UnixTime, key: KeyRef<'_>) {
         let item = self.table.find(key).and_then(|place| self.table.get(place));
@@ -235,7 +237,7 @@ impl Shard {
         self.prefixes.read(key.bytes(), is_hit);
     }
 
-    /// As [`Shard::find_live`], and counts why an item is dead.
+    /// Finds an item like [`Shard::find_live`], and counts the reason if it is dead.
     #[inline(always)]
     fn find_to_read(&mut self, now: UnixTime, key: KeyRef<'_>) -> Option<Place> {
         let place = self.table.find(key)?;
@@ -282,7 +284,7 @@ impl Shard {
     }
 
     fn flush(&mut self, now: UnixTime, exptime: Exptime) -> Response {
-        // Every shard takes part in a flush; the first counts it.
+        // Every shard takes part in a flush; the first shard counts it.
         self.counters.cmd_flush += u64::from(self.id == ShardId(0));
         self.flush_at = Some(exptime.flush_time(now));
         self.flush_if_due(now);
@@ -296,7 +298,7 @@ impl Shard {
         }
     }
 
-    /// The version of another store.
+    /// Returns the version for the next store.
     fn next_cas(&mut self) -> u64 {
         self.last_cas += self.cas_step;
         self.last_cas
@@ -306,7 +308,7 @@ impl Shard {
         item.is_dead(now, self.flushed_cas)
     }
 
-    /// Where the item is that a request may see.
+    /// Finds the item with that key if it is alive. Removes a dead item.
     fn find_live(&mut self, now: UnixTime, key: &Key) -> Option<Place> {
         let place = self.table.find(key.borrow())?;
         if self.table.get(place).is_some_and(|item| self.is_dead(item, now)) {
@@ -316,7 +318,7 @@ impl Shard {
         Some(place)
     }
 
-    /// Takes a dead item out.
+    /// Removes a dead item.
     fn bury(&mut self, now: UnixTime, place: Place) {
         let Some(item) = self.table.remove(place) else { return };
         self.counters.reclaimed += 1;

@@ -1,16 +1,16 @@
-//! Counts of requests by prefix (`stats detail`), which is the part of a key in front of its first colon.
+//! The counts of requests by key prefix (`stats detail`). The prefix is the part of a key before its first colon.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
-/// The end of a prefix.
+/// The byte that ends a prefix.
 const DELIMITER: u8 = b':';
 
-/// The most prefixes of a shard; requests for keys of further ones are not counted. So a client that makes them up costs each
-/// shard 100 KB at most.
+/// The largest number of prefixes of a shard. Requests for keys with further prefixes are not counted, so a client that
+/// invents prefixes costs each shard at most 100 KB.
 const MOST_PREFIXES: usize = 256;
 
-/// Counts by prefix.
+/// The counts by prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prefixes(BTreeMap<Box<[u8]>, Counts>);
 
@@ -62,7 +62,7 @@ impl Prefixes {
         self.0.get_mut(prefix)
     }
 
-    /// Takes another shard's counts in.
+    /// Adds the counts of another shard.
     pub(crate) fn add(&mut self, other: &Self) {
         for (prefix, more) in &other.0 {
             let Some(counts) = self.entry(prefix) else { continue };
@@ -73,8 +73,8 @@ impl Prefixes {
         }
     }
 
-    /// Gives `sink` the pieces of a line for each prefix, as memcached writes it. A prefix that would break its line, as
-    /// keys of the binary protocol can, is left out.
+    /// Calls `sink` with the pieces of a line for each prefix, in memcached's format. Skips a prefix that would break
+    /// its line, which keys of the binary protocol can contain.
     pub(crate) fn for_each_line(&self, sink: &mut dyn FnMut(&[u8])) {
         for (prefix, counts) in self.0.iter().filter(|(prefix, _)| fits_in_line(prefix)) {
             sink(b"PREFIX ");
@@ -94,7 +94,7 @@ impl Prefixes {
     }
 }
 
-/// Whether a key, or a part of it, is one word of a line.
+/// Returns whether a key, or a part of it, is one word of a line.
 pub(crate) fn fits_in_line(key: &[u8]) -> bool {
     key.iter().all(|byte| !matches!(byte, 0..=b' ' | 0x7f))
 }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_counted_by_what_is_before_their_first_colon() {
+    fn keys_are_counted_by_the_part_before_their_first_colon() {
         let mut prefixes = Prefixes::default();
         prefixes.stored(b"a:1:2");
         prefixes.read(b"a:3", true);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_above_the_most_are_not_counted_and_those_there_are_still() {
+    fn new_prefixes_above_the_limit_are_not_counted_and_known_ones_still_are() {
         let mut prefixes = Prefixes::default();
         (0..2 * MOST_PREFIXES).for_each(|number| prefixes.stored(format!("p{number:04}:x").as_bytes()));
         assert_eq!(lines(&prefixes).lines().count(), MOST_PREFIXES);

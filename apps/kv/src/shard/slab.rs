@@ -1,7 +1,7 @@
-//! The items in dense chunks: no holes, so that memory follows the number of items down as well as up.
+//! The items in dense chunks: without holes, so that the memory shrinks with the number of items.
 //!
-//! Taking an item out moves the last one into its place; whoever refers to items by place has to follow
-//! that move. Growing adds a chunk and moves nothing, so no store ever waits for a large copy.
+//! Removing an item moves the last item to its index, and all references to that item must be updated. Growing adds a
+//! chunk and moves nothing, so no store waits for a large copy.
 
 use alloc::vec::Vec;
 
@@ -11,18 +11,18 @@ const CHUNK_BITS: u32 = 6;
 const CHUNK_LEN: usize = 1 << CHUNK_BITS;
 const CHUNK_MASK: usize = CHUNK_LEN - 1;
 
-/// Memory of one chunk.
+/// The memory of one chunk, in bytes.
 pub(super) const CHUNK_BYTES: usize = CHUNK_LEN * size_of::<Item>();
 
-/// Where an item is. Smaller than an `Option` of an index, of which an item holds three.
+/// The index of an item. It is smaller than an `Option` of an index, and an item contains three of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place(u32);
 
 impl Place {
-    /// No place.
+    /// No item.
     pub const NONE: Self = Self(u32::MAX);
 
-    /// The place of an index that the slab can have.
+    /// Creates the reference to an index that the slab can have.
     pub fn new(index: usize) -> Self {
         Self(index as u32)
     }
@@ -43,12 +43,12 @@ impl Slab {
         self.len
     }
 
-    /// Memory held, in bytes, less the list of chunks (8 bytes in some 5,000).
+    /// Returns the memory of the slab, in bytes, without the list of chunks (8 bytes in some 5,000).
     pub fn bytes(&self) -> usize {
         self.chunks.len() * CHUNK_BYTES
     }
 
-    /// Memory that another item would add.
+    /// Returns the memory that another item would add, in bytes.
     pub fn growth_bytes(&self) -> usize {
         if self.len == self.chunks.len() << CHUNK_BITS { CHUNK_BYTES } else { 0 }
     }
@@ -73,8 +73,8 @@ impl Slab {
         place
     }
 
-    /// Takes out the item at `place`, and fills it with the last item. Returns with the item where that one
-    /// was, or `None` where it is the one taken.
+    /// Removes the item at `place`, and moves the last item there. Returns the removed item and the previous index of
+    /// the moved item, which is `None` if the removed item was the last.
     pub fn swap_remove(&mut self, place: Place) -> Option<(Item, Option<Place>)> {
         self.get(place)?;
         let last_chunk = self.chunks.last_mut()?;

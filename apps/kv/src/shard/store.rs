@@ -1,4 +1,4 @@
-//! Storing: conditions, room, and the value that results.
+//! Stores: their conditions, the resulting value, and the eviction of other items.
 
 use crate::key::Key;
 use crate::request::{OlderVersion, Stale, Store, StoreMode};
@@ -52,7 +52,7 @@ impl Shard {
         Response::TooLarge
     }
 
-    /// Whether the store's condition holds for the item that is there.
+    /// Checks the store's condition against the existing item.
     fn check(&mut self, old: Option<Place>, store: &Store) -> Result<(), Response> {
         let item = old.and_then(|place| self.table.get(place));
         let extends = matches!(store.mode, StoreMode::Append | StoreMode::Prepend);
@@ -80,7 +80,7 @@ impl Shard {
         }
         match (store.mode, item) {
             (StoreMode::Add, Some(_)) => {
-                // An `add` of what is there counts as a use of it.
+                // An `add` whose key is present counts as a use of the item.
                 if let Some(place) = old {
                     self.table.touch(place);
                 }
@@ -91,7 +91,7 @@ impl Shard {
         }
     }
 
-    /// Flags, deadline and body of the item after the store, or `None` where its value is too large.
+    /// Returns the flags, the deadline and the body of the item after the store, or `None` if its value is too large.
     fn result(
         &self,
         now: UnixTime,
@@ -123,12 +123,13 @@ impl Shard {
         Some((old.flags, old.deadline, body))
     }
 
-    /// Whether the body fits in a shard that has evicted everything else.
+    /// Returns whether the body fits in a shard that has evicted all other items.
     pub(super) fn can_ever_hold(&self, body: &Body) -> bool {
         Table::SMALLEST_BYTES + body_bytes(body) <= self.limit_bytes
     }
 
-    /// Gives up on a store. What a `set` meant to replace goes, as its writer believes it to be overwritten.
+    /// Counts a store that fails for lack of memory. Removes `old`, the item that a `set` was to replace, because its
+    /// writer believes it to be overwritten.
     pub(super) fn out_of_memory(&mut self, old: Option<Place>) -> Response {
         self.counters.store_no_memory += 1;
         if let Some(place) = old {
@@ -137,7 +138,7 @@ impl Shard {
         Response::OutOfMemory
     }
 
-    /// Enters an item that can be held, in the place of `old`, which has its key. Returns its version.
+    /// Inserts an item that fits, in place of `old`, which has the same key. Returns its version.
     fn put(&mut self, now: UnixTime, old: Option<Place>, mut item: Item) -> u64 {
         let Some(old) = old else { return self.enter(now, item) };
         if self.table.bytes_once_replaced(old, body_bytes(&item.body)) > self.limit_bytes {
@@ -151,8 +152,7 @@ impl Shard {
         cas
     }
 
-    /// Enters an item whose key is not there and which can be held, evicting what stands in its way.
-    /// Returns its version.
+    /// Inserts an item that fits and whose key is absent, and evicts as many items as necessary. Returns its version.
     pub(super) fn enter(&mut self, now: UnixTime, mut item: Item) -> u64 {
         let needed = body_bytes(&item.body);
         while self.table.bytes_with(needed) > self.limit_bytes && self.table.len() > 0 {

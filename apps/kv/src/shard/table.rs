@@ -1,4 +1,4 @@
-//! The items of a shard: slab, index and order of use kept together, and every byte of them counted.
+//! The items of a shard: keeps the slab, the index and the order of use consistent, and counts their memory exactly.
 
 use crate::key::KeyRef;
 
@@ -12,12 +12,12 @@ pub(super) struct Table {
     slab: Slab,
     index: Index,
     lru: Lru,
-    /// Memory of all bodies.
+    /// The memory of all bodies, in bytes.
     body_bytes: usize,
 }
 
 impl Table {
-    /// Memory that a table of one item can need besides its body.
+    /// The largest memory of a table with one item, without its body, in bytes.
     pub const SMALLEST_BYTES: usize = 2 * SEGMENT_BYTES + CHUNK_BYTES;
 
     pub fn new() -> Self {
@@ -28,22 +28,22 @@ impl Table {
         self.slab.len()
     }
 
-    /// All memory that the table holds.
+    /// Returns the memory of the table, in bytes.
     pub fn bytes(&self) -> usize {
         self.body_bytes + self.slab.bytes() + self.index.bytes()
     }
 
-    /// Memory of the index alone.
+    /// Returns the memory of the index, in bytes.
     pub fn index_bytes(&self) -> usize {
         self.index.bytes()
     }
 
-    /// Number of buckets of the index.
+    /// Returns the number of buckets of the index.
     pub fn buckets(&self) -> usize {
         self.index.buckets()
     }
 
-    /// Memory held once another item with such a body is in.
+    /// Returns an upper bound of the memory after inserting an item with a body of `body_bytes`.
     pub fn bytes_with(&self, body_bytes: usize) -> usize {
         self.bytes() + body_bytes + self.slab.growth_bytes() + SEGMENT_BYTES
     }
@@ -56,7 +56,7 @@ impl Table {
         self.slab.get(place)
     }
 
-    /// The item, for changes of anything but its key and the length of its value.
+    /// Returns the item. The caller must not change its key or the length of its value.
     pub fn get_mut(&mut self, place: Place) -> Option<&mut Item> {
         self.slab.get_mut(place)
     }
@@ -74,7 +74,7 @@ impl Table {
         self.lru.touch(&mut self.slab, place);
     }
 
-    /// Enters an item whose key is not there, as the newest.
+    /// Inserts an item whose key is absent, as the newest.
     pub fn insert(&mut self, item: Item) {
         self.body_bytes += body_bytes(&item.body);
         let place = self.slab.push(item);
@@ -82,12 +82,12 @@ impl Table {
         self.lru.insert(&mut self.slab, place);
     }
 
-    /// Memory held once the item at `place` has a body of so many bytes in the place of its own.
+    /// Returns the memory after replacing the body of the item at `place` by one of `bytes`.
     pub fn bytes_once_replaced(&self, place: Place, bytes: usize) -> usize {
         self.bytes() + bytes - self.slab.get(place).map_or(0, |item| body_bytes(&item.body))
     }
 
-    /// Enters an item in the place of one with the same key, as the newest.
+    /// Replaces an item by one with the same key, as the newest.
     pub fn replace(&mut self, place: Place, item: Item) {
         let Some(old) = self.slab.get_mut(place) else { return };
         self.body_bytes = self.body_bytes + body_bytes(&item.body) - body_bytes(&old.body);
@@ -96,7 +96,7 @@ impl Table {
         self.touch(place);
     }
 
-    /// Takes the item out. The last item of the slab then is at its place.
+    /// Removes the item. The last item of the slab moves to its index.
     pub fn remove(&mut self, place: Place) -> Option<Item> {
         self.index.remove(&mut self.slab, place);
         self.lru.remove(&mut self.slab, place);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_replaced_is_the_newest_and_its_memory_counts() {
+    fn a_replaced_item_is_the_newest_and_its_memory_is_counted() {
         let mut table = Table::new();
         (0..3).for_each(|number| insert(&mut table, number));
         let place = table.find(key(1).borrow()).unwrap();
@@ -171,9 +171,9 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list in order of use: every item is found where it should be, and in order.
+        /// Compares the table with a map of last uses: every item is found by its key, and the order is the same.
         #[test]
-        fn items_stay_findable_and_in_order(steps in proptest::collection::vec((0..4u8, 0..900u32), 1..3000)) {
+        fn items_can_be_found_and_are_in_order(steps in proptest::collection::vec((0..4u8, 0..900u32), 1..3000)) {
             let mut table = Table::new();
             let mut clock = 0u64;
             let mut model: BTreeMap<u32, u64> = BTreeMap::new();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_goes_down_with_the_number_of_items() {
+    fn memory_shrinks_with_the_number_of_items() {
         let mut table = Table::new();
         let empty = table.bytes();
         (0..10_000).for_each(|number| insert(&mut table, number));

@@ -1,4 +1,4 @@
-//! Lines, and conversations, that this server and memcached answer alike.
+//! Lines and conversations that this server and memcached answer identically.
 
 pub const FIXED_TEXT: &[&str] = &[
     "bogus",

@@ -1,5 +1,5 @@
-//! A server in one thread, for tests that say what goes in and look at what comes out.
-#![allow(dead_code)] // No test uses all of it.
+//! A server in one thread, for tests that compare its answers.
+#![allow(dead_code)] // No test uses all functions.
 
 pub mod lines;
 pub mod packet;
@@ -11,22 +11,22 @@ use isola_iobuf::{Chain, IoBuf};
 use isola_kv::{Config, KeyHasher, Served, Server, Session, Shard, ShardId, UnixTime};
 use std::ops::DerefMut;
 
-/// When the tests' clock starts.
+/// The start of the tests' clock.
 pub const START: UnixTime = UnixTime(1_800_000_000);
 
-/// A server, and its clock.
+/// A server and its clock.
 pub struct Engine {
     pub server: Arc<Server>,
     pub now: UnixTime,
 }
 
-/// A server of such limits.
+/// Creates a server with these limits.
 pub fn server(config: Config) -> Server {
     Server { pid: 7, max_connections: 100, ..Server::new(config, KeyHasher::new(42), START) }
 }
 
 impl Engine {
-    /// A server of `shard_count` shards and 64 MiB.
+    /// Creates a server with `shard_count` shards and 64 MiB of memory.
     pub fn new(shard_count: u16) -> Self {
         Self::with_config(Config::new(64 << 20, shard_count).unwrap())
     }
@@ -39,22 +39,22 @@ impl Engine {
         Session::new(self.server.clone())
     }
 
-    /// The shard of that number, of which nobody else has anything now.
+    /// Locks the shard with that number, which must be unlocked.
     pub fn shard(&self, number: u16) -> impl DerefMut<Target = Shard> {
-        self.server.shards.lock(ShardId(number)).expect("nobody works on it")
+        self.server.shards.lock(ShardId(number)).expect("the shard is not locked")
     }
 
-    /// Memory of all items.
+    /// Returns the memory of all items, in bytes.
     pub fn bytes(&self) -> usize {
         self.server.shards.ids().map(|id| self.shard(id.0).bytes()).sum()
     }
 
-    /// Carries out all requests that are there.
+    /// Executes all requests that have arrived.
     pub fn work(&mut self, session: &mut Session) {
         assert_eq!(session.serve(self.now), Served::All);
     }
 
-    /// What `session` answers to `input`.
+    /// Returns the answer of `session` to `input`.
     pub fn exchange(&mut self, session: &mut Session, input: &[u8]) -> Vec<u8> {
         session.receive(Chain::from(IoBuf::copy_from_slice(input)));
         let mut answer = Vec::new();
@@ -68,18 +68,18 @@ impl Engine {
         }
     }
 
-    /// What a fresh connection answers to `input`.
+    /// Returns the answer of a new connection to `input`.
     pub fn ask(&mut self, input: &[u8]) -> Vec<u8> {
         let mut session = self.session();
         self.exchange(&mut session, input)
     }
 
-    /// The same, as text.
+    /// Returns the answer of a new connection to `input`, as text.
     pub fn say(&mut self, input: &str) -> String {
         String::from_utf8(self.ask(input.as_bytes())).unwrap()
     }
 
-    /// Lets the clock go on.
+    /// Advances the clock.
     pub fn wait(&mut self, seconds: u32) {
         self.now = UnixTime(self.now.0 + seconds);
     }

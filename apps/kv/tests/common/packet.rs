@@ -1,4 +1,4 @@
-//! Binary packets, written and read by rules of their own: nothing of the crate under test.
+//! Binary packets. This encoder and parser are independent of the crate under test.
 
 /// A request.
 #[derive(Clone, Default)]
@@ -40,7 +40,7 @@ pub struct Answer {
     pub value: Vec<u8>,
 }
 
-/// All answers in `bytes`, which have to be whole.
+/// Parses all answers in `bytes`, which must be complete.
 pub fn answers(mut bytes: &[u8]) -> Vec<Answer> {
     let mut out = Vec::new();
     while !bytes.is_empty() {
@@ -63,12 +63,12 @@ pub fn answers(mut bytes: &[u8]) -> Vec<Answer> {
     out
 }
 
-/// Extras of a store.
+/// Returns the extras of a store.
 pub fn store_extras(flags: u32, exptime: u32) -> Vec<u8> {
     [flags.to_be_bytes(), exptime.to_be_bytes()].concat()
 }
 
-/// Extras of a count.
+/// Returns the extras of a count.
 pub fn count_extras(delta: u64, initial: u64, exptime: u32) -> Vec<u8> {
     [&delta.to_be_bytes()[..], &initial.to_be_bytes(), &exptime.to_be_bytes()].concat()
 }

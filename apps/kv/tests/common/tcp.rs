@@ -1,4 +1,4 @@
-//! The engine behind real sockets on the loopback interface: a thread a connection, all on the same shards.
+//! A server behind real sockets on the loopback interface: one thread per connection, all on the same shards.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,7 +13,7 @@ fn now() -> UnixTime {
     UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as u32)
 }
 
-/// Starts a server of `shard_count` shards that lives as long as the test process, and returns its address.
+/// Starts a server with `shard_count` shards that runs until the test process exits. Returns its address.
 pub fn serve(shard_count: u16, memory_bytes: usize) -> SocketAddr {
     let config = Config::new(memory_bytes, shard_count).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -23,7 +23,7 @@ pub fn serve(shard_count: u16, memory_bytes: usize) -> SocketAddr {
     thread::spawn(move || {
         for (core, stream) in listener.incoming().enumerate() {
             let server = server.clone();
-            // A tally is one thread's.
+            // A tally belongs to one thread.
             thread::spawn(move || run_connection(stream.unwrap(), &server, server.tallies.of(core % 64)));
         }
     });
@@ -33,7 +33,7 @@ pub fn serve(shard_count: u16, memory_bytes: usize) -> SocketAddr {
 fn run_connection(mut stream: TcpStream, server: &Arc<Server>, tally: &Tally) {
     let mut session = Session::new(server.clone());
     stream.set_nodelay(true).unwrap();
-    // A client that goes silent for good does not keep its thread for good.
+    // The thread of a client that sends nothing more must end at some time.
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     tally.accepted();
     let mut frame = vec![0; 1460];

@@ -1,4 +1,4 @@
-//! A site for tests, and talking to a session of it.
+//! A site for tests, and exchanges with a session of it.
 #![allow(dead_code)] // Each test uses a part of it.
 
 use isola_iobuf::{Chain, IoBuf};
@@ -9,21 +9,22 @@ use std::sync::OnceLock;
 /// The time: Sun, 06 Nov 1994 08:49:37 GMT.
 pub const NOW: UnixSeconds = UnixSeconds(784_111_777);
 
-/// When the files were changed: Fri, 04 Nov 1994 08:49:37 GMT.
+/// The time of the files' last change: Fri, 04 Nov 1994 08:49:37 GMT.
 pub const CHANGED: UnixSeconds = UnixSeconds(NOW.0 - 2 * 86_400);
 
-/// That, as a client says it.
+/// [`CHANGED`] in the form of a request.
 pub const CHANGED_TEXT: &str = "Fri, 04 Nov 1994 08:49:37 GMT";
 
-/// Length of the large file.
+/// The length of the large file.
 pub const LARGE: usize = 300_001;
 
-/// The content of the large file.
+/// Returns the content of the large file.
 pub fn large() -> Vec<u8> {
     (0..LARGE).map(|n| (n * 7 % 251) as u8).collect()
 }
 
-/// The site: an index, one in a directory, a text of 26 letters, an empty file, a large one, and one of a name with a space.
+/// Returns the site: an index, one in a directory, a text of 26 letters, an empty file, a large one, and one with a
+/// space in its name.
 pub fn site() -> &'static Site {
     static SITE: OnceLock<Site> = OnceLock::new();
     SITE.get_or_init(|| {
@@ -39,7 +40,7 @@ pub fn site() -> &'static Site {
     })
 }
 
-/// A response, taken apart.
+/// A parsed response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     pub status: u16,
@@ -48,7 +49,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// The value of a field; `None` where there is none. There is no more than one.
+    /// Returns the value of a field, or `None`. Fails if the field occurs twice.
     pub fn field(&self, name: &str) -> Option<&str> {
         let mut values = self.fields.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
         let value = values.next().map(|(_, value)| value.as_str());
@@ -57,7 +58,7 @@ impl Response {
     }
 }
 
-/// The responses that `bytes` are, to requests of these methods.
+/// Parses the responses to requests with these methods.
 pub fn responses(mut bytes: &[u8], methods: &[&str]) -> Vec<Response> {
     let mut all = Vec::new();
     for method in methods {
@@ -79,7 +80,7 @@ pub fn responses(mut bytes: &[u8], methods: &[&str]) -> Vec<Response> {
     all
 }
 
-/// Lets frames come to a session; returns what it sends.
+/// Passes frames to a session; returns its output.
 pub fn exchange(session: &mut Session, frames: &[&[u8]]) -> Vec<u8> {
     let prefaces = Prefaces::new(NOW);
     let mut out = Chain::new();
@@ -93,12 +94,12 @@ pub fn exchange(session: &mut Session, frames: &[&[u8]]) -> Vec<u8> {
     out.to_vec()
 }
 
-/// The response to a GET with these fields beside Host.
+/// Returns the response to a GET with these fields besides Host.
 pub fn get(path: &str, fields: &str) -> Response {
     request("GET", path, fields)
 }
 
-/// The response to a request with these fields beside Host.
+/// Returns the response to a request with these fields besides Host.
 pub fn request(method: &str, path: &str, fields: &str) -> Response {
     let text = format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{fields}\r\n");
     let mut session = Session::new();

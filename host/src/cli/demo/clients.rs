@@ -1,4 +1,4 @@
-//! The demo's clients: a load for the key-value server, and questions for the service that counts primes.
+//! The demo's clients: a load for the key-value server, and requests for the service that counts primes.
 
 use serde::Serialize;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// A request that takes longer is missed.
+/// The time after which a request counts as missed.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long a service may take until it accepts its first connection.
@@ -18,10 +18,10 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(15);
 /// How long a count may take; an emulated core is slow.
 const COUNT_LIMIT: Duration = Duration::from_secs(30);
 
-/// So many keys the load uses in turn.
+/// The number of keys that the load uses in turn.
 const KEYS: u64 = 64;
 
-/// What a client met.
+/// The reasons why a client failed.
 #[derive(Debug, Error)]
 pub(super) enum ClientError {
     /// The connection broke, or an answer took too long.
@@ -30,27 +30,27 @@ pub(super) enum ClientError {
     /// The answer is wrong.
     #[error("the answer to {question:?} is {answer:?}")]
     Answer {
-        /// What was asked.
+        /// The request.
         question: String,
-        /// What came.
+        /// The answer.
         answer: String,
     },
 }
 
-/// What a load was answered.
+/// The result of a load.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct KvReport {
-    /// Requests, half of them `set` and half `get`; each was answered, and rightly.
+    /// The number of requests, half of them `set` and half `get`; all had correct answers.
     pub(super) requests: u64,
-    /// From the first to the last.
+    /// The time from the first to the last request.
     pub(super) duration_ns: u64,
-    /// All requests' times together.
+    /// The sum of the times of all requests.
     pub(super) total_ns: u64,
     /// The longest time of a request.
     pub(super) slowest_ns: u64,
 }
 
-/// A client that sets and gets, one request after the other, in a thread of its own.
+/// A client that sends sets and gets one after the other, in a thread of its own.
 #[derive(Debug)]
 pub(super) struct KvLoad {
     shared: Arc<Shared>,
@@ -65,7 +65,7 @@ struct Shared {
 }
 
 impl KvLoad {
-    /// Starts to ask the server at `port`.
+    /// Starts the load on the server at `port`.
     pub(super) fn start(port: SocketAddrV4) -> Self {
         let shared = Arc::<Shared>::default();
         let theirs = Arc::clone(&shared);
@@ -79,17 +79,17 @@ impl KvLoad {
         Self { shared, thread }
     }
 
-    /// How many requests were answered so far.
+    /// Returns the number of answered requests so far.
     pub(super) fn requests(&self) -> u64 {
         self.shared.requests.load(Ordering::Relaxed)
     }
 
-    /// What went wrong, where something has.
+    /// Returns the error, if there was one.
     pub(super) fn failure(&self) -> Option<String> {
         self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Ends the load, and returns what it was answered.
+    /// Ends the load, and returns its result.
     pub(super) fn stop(self) -> Result<KvReport, ClientError> {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the client panicked").into()))
@@ -103,7 +103,7 @@ fn drive(port: SocketAddrV4, shared: &Shared) -> Result<KvReport, ClientError> {
     let mut turn = 0;
     while !shared.stop.load(Ordering::Relaxed) {
         let key = format!("key-{}", turn % KEYS);
-        // From 1 to 1024 bytes, as values of real caches are.
+        // From 1 to 1024 bytes, a size of values in real caches.
         let value = vec![b'a' + (turn % 26) as u8; 1 + (turn * 37 % 1024) as usize];
         for request in [Request::Set, Request::Get] {
             let asked = Instant::now();
@@ -129,13 +129,14 @@ enum Request {
     Get,
 }
 
-/// A connection that speaks memcached's text protocol.
+/// A connection for memcached's text protocol.
 struct KvClient {
     stream: BufReader<TcpStream>,
 }
 
 impl KvClient {
-    /// Connects, once the server accepts connections. QEMU accepts them before it does, and closes them then.
+    /// Connects, and repeats that until the server accepts connections. QEMU accepts them earlier, and then closes
+    /// them.
     fn connect(port: SocketAddrV4) -> Result<Self, ClientError> {
         let end = Instant::now() + CONNECT_LIMIT;
         loop {
@@ -200,9 +201,9 @@ fn wrong(question: &str, answer: &str) -> ClientError {
     ClientError::Answer { question: question.trim_end().to_owned(), answer: answer.to_owned() }
 }
 
-/// Asks the service at `port` how many primes there are below `number`.
+/// Queries the service at `port` for the number of primes below `number`.
 ///
-/// A datagram can be lost: it is sent again until an answer comes.
+/// Repeats a datagram until an answer arrives, as it can be lost.
 pub(super) fn count_primes(port: SocketAddrV4, number: u64) -> Result<u64, ClientError> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.connect(port)?;
@@ -219,7 +220,7 @@ pub(super) fn count_primes(port: SocketAddrV4, number: u64) -> Result<u64, Clien
                 return count.ok_or_else(|| wrong(&question, &answer));
             }
             Err(error) if Instant::now() >= end => return Err(error.into()),
-            // Refused: nobody listens at the port yet.
+            // Refused: the service does not listen at the port yet.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 sleep(Duration::from_millis(50))
             }
@@ -241,7 +242,7 @@ mod tests {
         }
     }
 
-    /// A server that keeps one value, and forgets it where `forgetful`.
+    /// A server that keeps one value, and loses it after `forget_after` gets.
     fn serve(listener: TcpListener, forget_after: usize) {
         let (stream, _) = listener.accept().unwrap();
         let mut stream = BufReader::new(stream);
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_counts_right_answers() {
+    fn a_load_counts_correct_answers() {
         let load = load(usize::MAX);
         while load.requests() < 200 {
             assert_eq!(load.failure(), None);
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missed_request_is_seen_at_once() {
+    fn a_missed_request_is_reported_at_once() {
         let load = load(3);
         while load.failure().is_none() {
             thread::yield_now();

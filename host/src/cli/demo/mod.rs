@@ -1,13 +1,13 @@
-//! `isola demo`: a divided machine at work, in a minute.
+//! `isola demo`: shows a machine with several cells, in a minute.
 //!
 //! 1. boot a machine of four cores: one for the supervisor, three for cells
 //! 2. run a key-value server and a service that counts primes, each in a cell of its own
 //! 3. drive both with real traffic, and check every answer
 //! 4. crash a third cell on purpose, while the first two are at work
-//! 5. show what each cell used, and how long each step took
-//! 6. end it all, unless asked to keep it
+//! 5. show the usage of each cell, and the duration of each step
+//! 6. end the machine, unless the user wants to keep it
 //!
-//! The machine belongs to the demo's process until then: however the demo ends, nothing is left running.
+//! Until then the machine belongs to the demo's process: however the demo ends, nothing remains.
 
 mod clients;
 mod tables;
@@ -43,50 +43,50 @@ const MACHINE: &str = "demo";
 /// The cell that crashes.
 const VICTIM: &str = "victim";
 
-/// Its image, and how it crashes.
+/// The image of that cell, and its kind of crash.
 const CRASH_IMAGE: &str = "faulty";
 const CRASH_ARGUMENT: &str = "null";
 
 /// How long a cell may take to stop.
 const STOP_TIMEOUT_MS: u32 = 10_000;
 
-/// How long the crash may take to be seen.
+/// How long the crash may take to be reported.
 const CRASH_LIMIT: Duration = Duration::from_secs(20);
 
-/// How many primes there are below these numbers (OEIS A006880).
+/// The numbers of primes below these bounds (OEIS A006880).
 const PRIMES: [(u64, u64); 3] = [(1_000, 168), (100_000, 9_592), (1_000_000, 78_498)];
 
-/// Boots a machine, runs two services and a crash on it, and shows what each used
+/// Boots a machine, runs two services and a crash on it, and shows the usage of each cell
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A machine called `demo` with four cores is booted. A key-value server (memcached's protocol) and a service that \
-counts primes run in cells of it, and get real requests whose answers are checked. A third cell crashes on \
-purpose meanwhile. With --keep, the machine stays up: try `isola --on demo ps`, and end it with \
+Boots a machine called `demo` with four cores. A key-value server (memcached's protocol) and a service that \
+counts primes run in cells of it, and the demo checks the answers to real requests. Meanwhile a third cell crashes on \
+purpose. With --keep, the machine stays up: try `isola --on demo ps`, and end it with \
 `isola down demo`.")]
 pub(super) struct Arguments {
     /// Leaves the machine up
     #[arg(long)]
     keep: bool,
-    /// For how long the services are driven before the crash, and again after it
+    /// How long the services are under load before the crash, and again after it
     #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
     #[command(flatten)]
     platform: PlatformArguments,
 }
 
-/// The answer's JSON form.
+/// The JSON form of the answer.
 #[derive(Serialize)]
 struct DemoView {
     machine: MachineView,
-    /// What each cell was like before it was ended.
+    /// The state of each cell before its end.
     cells: Vec<CellView>,
     /// The requests to the key-value server.
     kv: KvReport,
-    /// Of those, the ones from the start of the cell that crashed on.
+    /// The number of them since the start of the crashing cell.
     kv_requests_during_crash: u64,
     /// The requests to the service that counts primes.
     primes: Vec<PrimesView>,
-    /// What the supervisor did, with how long it took.
+    /// The supervisor's journal.
     events: Vec<EventView>,
 }
 
@@ -101,9 +101,9 @@ struct PrimesView {
 struct Demo<'a> {
     context: &'a Context,
     interrupts: &'a Interrupts,
-    /// What becomes of the cells in the end.
+    /// Whether the cells are removed at the end.
     afterwards: Afterwards,
-    /// Number of the step that was said last.
+    /// The number of the latest step.
     step: u32,
 }
 
@@ -145,7 +145,7 @@ pub(super) fn demo(context: &Context, arguments: &Arguments) -> Result<ExitCode,
     context.output.note(if kept {
         "The machine stays up: see `isola --on demo ps`; end it with `isola down demo`."
     } else {
-        "The machine is down again. Nothing is left running."
+        "The machine is down again. Nothing remains."
     });
     Ok(ExitCode::SUCCESS)
 }
@@ -208,7 +208,7 @@ impl Demo<'_> {
             human::duration_ns(report.slowest_ns)
         ));
 
-        self.say("looking at what each used");
+        self.say("reading the usage of each cell");
         let mut client = held.client()?;
         let mut cells = vec![victim];
         for name in ["kv", "primes"] {
@@ -229,7 +229,7 @@ impl Demo<'_> {
         })
     }
 
-    /// Runs an image in a cell with one core; returns where on the host its port is.
+    /// Runs an image in a cell with `cores` cores; returns the address of its published port on the host.
     fn run(&self, held: &Held, name: &str, cores: u32, port: &str) -> Result<SocketAddrV4, Failure> {
         let cell = self.create(held, name, name, cores, &[], vec![port.parse()?])?;
         let ports = show::ports(&held.dir, &cell);
@@ -275,7 +275,7 @@ impl Demo<'_> {
         Ok(cellctl::run(root, held, &mut client, new, &mut |_| self.interrupts.check())?)
     }
 
-    /// Asks for the numbers of primes, and checks the answers.
+    /// Requests numbers of primes, and checks the answers.
     fn primes(&self, port: SocketAddrV4) -> Result<Vec<PrimesView>, Failure> {
         let ask = |(number, right): (u64, u64)| {
             self.check()?;
@@ -297,7 +297,7 @@ impl Demo<'_> {
         PRIMES.into_iter().map(ask).collect()
     }
 
-    /// Lets time pass while the load goes on.
+    /// Waits while the load continues, and checks it.
     fn pass(&self, duration: Duration, load: &KvLoad) -> Result<(), Failure> {
         let end = Instant::now() + duration;
         while Instant::now() < end {
@@ -310,7 +310,7 @@ impl Demo<'_> {
         Ok(())
     }
 
-    /// Runs a cell that crashes, waits until it has, and removes it.
+    /// Runs a cell that crashes, waits for the crash, and removes the cell.
     fn crash(&self, held: &Held) -> Result<CellView, Failure> {
         self.create(held, VICTIM, CRASH_IMAGE, 1, &[CRASH_ARGUMENT], Vec::new())?;
         let end = Instant::now() + CRASH_LIMIT;
@@ -324,7 +324,7 @@ impl Demo<'_> {
                 return Ok(view);
             }
             if cellctl::has_ended(&cell) || Instant::now() >= end {
-                let text = format!("the cell that shall crash is {} instead", show::state(&cell));
+                let text = format!("the cell that should crash is {} instead", show::state(&cell));
                 return Err(Failure::new(1, text));
             }
             sleep(Duration::from_millis(20));

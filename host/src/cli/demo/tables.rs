@@ -1,4 +1,4 @@
-//! What the demo shows in the end.
+//! The tables at the end of the demo.
 
 use super::DemoView;
 use crate::cli::inspect::activities_table;
@@ -7,15 +7,15 @@ use crate::output::{human, table};
 use isola_abi::size::ByteSize;
 use std::fmt::Write;
 
-/// All tables.
+/// Formats all tables.
 pub(super) fn text(view: &DemoView) -> String {
     let tsc_hz = view.machine.supervisor.as_ref().map_or(0, |supervisor| supervisor.tsc_hz);
-    let mut text = format!("\nWhat each cell used\n\n{}\n", cells(&view.cells));
+    let mut text = format!("\nUsage of each cell\n\n{}\n", cells(&view.cells));
     for cell in view.cells.iter().filter(|cell| cell.crash.is_none()) {
         let _ =
             write!(text, "\nCycles of {:?} by activity\n\n{}\n", cell.name, activities_table(cell, tsc_hz));
     }
-    let _ = write!(text, "\nHow long each step took\n\n{}\n", steps(view));
+    let _ = write!(text, "\nDuration of each step\n\n{}\n", steps(view));
     let requests = view.kv.requests.max(1);
     let _ = write!(
         text,
@@ -66,7 +66,7 @@ fn steps(view: &DemoView) -> String {
     let ready = view.machine.ready_us.map(|us| us * 1000);
     let first = vec!["start QEMU, until the supervisor answers".into(), human::maybe_duration_ns(ready)];
     let signs = view.cells.iter().filter(|cell| cell.first_sign_ns.is_some()).map(|cell| {
-        let step = format!("from the start of {:?} until it says that it runs", cell.name);
+        let step = format!("from the start of {:?} until it reports that it runs", cell.name);
         vec![step, human::maybe_duration_ns(cell.first_sign_ns)]
     });
     let events = view.events.iter().map(|event| vec![step(event), human::duration_ns(event.duration_ns)]);
@@ -77,8 +77,8 @@ fn step(event: &EventView) -> String {
     let cell = event.cell.as_deref().unwrap_or_default();
     match event.event {
         "boot" => "boot the supervisor".to_owned(),
-        "exit" | "kill" => format!("stop {cell:?}, and take back what it had"),
-        "crash" => format!("take back what {cell:?} had when it crashed"),
+        "exit" | "kill" => format!("stop {cell:?}, and reclaim its resources"),
+        "crash" => format!("reclaim the resources of {cell:?} after its crash"),
         other => format!("{other} {cell:?}"),
     }
 }

@@ -9,118 +9,118 @@ use isola_abi::report::{CorePhase, MemoryPressure};
 use isola_abi::size::ByteSize;
 use serde::Serialize;
 
-/// A cell: of `ps` (an array of them), `inspect`, `run -d`, `start`, `stop`.
+/// A cell: output of `ps` (an array), `inspect`, `run -d`, `start`, `stop`.
 #[derive(Clone, Debug, Serialize)]
 pub struct CellView {
-    /// The machine it runs on.
+    /// The machine of the cell.
     pub machine: String,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its id, which no later cell of the machine has.
+    /// The id, which no later cell of the machine has.
     pub id: u32,
     /// `created`, `running`, `stopping`, `exited`, `crashed` or `killed`.
     pub state: String,
-    /// What the application returned.
+    /// The exit code of the application.
     pub exit_code: Option<i32>,
-    /// Name of its image.
+    /// The name of the image.
     pub image: String,
-    /// The image's SHA-256, as the supervisor measured it when it came.
+    /// The image's SHA-256, as the supervisor computed it during the upload.
     pub image_sha256: String,
-    /// Whether it must have this digest.
+    /// Whether the cell demanded this digest.
     pub image_is_pinned: bool,
-    /// The public key that it must be, and is, signed by.
+    /// The public key of the signature that the cell demanded, and that the supervisor verified.
     pub image_signed_by: Option<String>,
     /// The application's arguments.
     pub arguments: Vec<String>,
-    /// What its cores did; once it has ended, up to then.
+    /// The usage of its cores; for an ended cell, up to its end.
     pub cores: Vec<CoreView>,
-    /// How many of these it has: none once it has ended.
+    /// The number of cores that the cell has: 0 after its end.
     pub held_cores: u32,
-    /// Which cores it gets: `compact`, `spread` or `siblings`...
+    /// The placement policy of its cores: `compact`, `spread` or `siblings`.
     pub placement: String,
-    /// ...only of that NUMA node...
+    /// The NUMA node of its cores, if the placement names one.
     pub node: Option<u32>,
-    /// ...and only these; any, where there are none.
+    /// The cores to choose from; empty if all are eligible.
     pub core_ids: Vec<u32>,
-    /// The memory that it was given.
+    /// The memory that the cell was given, including growth; it remains after the cell's end.
     pub memory_bytes: u64,
-    /// How much memory it has: none once it has ended.
+    /// The memory that the cell has: 0 after its end.
     pub held_bytes: u64,
-    /// The most memory that it may have.
+    /// The most memory that the cell can have by memory requests.
     pub memory_max_bytes: u64,
-    /// What its image takes of it.
+    /// The memory that its image takes of that.
     pub image_bytes: u64,
-    /// What of its image all cells share that are made from it, beside the cell's own memory.
+    /// The size of the image's text that all cells of the image share, beside the cell's own memory.
     pub text_bytes: u64,
-    /// What its page allocator has.
+    /// The memory of its page allocator.
     pub pool_bytes: u64,
-    /// What of that is in use.
+    /// The part of the pool that is in use.
     pub used_bytes: u64,
-    /// The most that ever was.
+    /// The maximum of `used_bytes` so far.
     pub peak_bytes: u64,
-    /// How short it is: `none`, `low` or `critical`.
+    /// The memory pressure: `none`, `low` or `critical`.
     pub pressure: &'static str,
     /// `static`, `dhcp` or `none`.
     pub network: &'static str,
-    /// Its address.
+    /// The IP address.
     pub address: Option<String>,
-    /// Ports of the host that lead to it.
+    /// The published ports.
     pub ports: Vec<PortView>,
-    /// Its traffic.
+    /// The traffic.
     pub traffic: TrafficView,
-    /// How long its requests took.
+    /// The latency of its requests.
     pub service: LatencyView,
     /// The cores that it has borrowed.
     pub loans: Vec<LoanView>,
-    /// Its priority.
+    /// The priority.
     pub priority: u8,
-    /// How many of its cores it lends at most.
+    /// The maximum number of cores that it lends.
     pub lends: u32,
-    /// Who used its cores.
+    /// The usage by activity.
     pub activities: Vec<ActivityView>,
-    /// What activities used that have ended, all together.
+    /// The usage of ended activities, summed.
     pub ended_activities: ActivityView,
-    /// Whether and how often it is started again when it has ended.
+    /// The restart policy and its state.
     pub restart: RestartView,
-    /// When it counts as hung; 0: never.
+    /// The time without progress after which the cell counts as hung; 0: never.
     pub watchdog_ms: u32,
-    /// When it was created.
+    /// The time of its creation.
     pub created: String,
-    /// When it was started last.
+    /// The time of its latest start.
     pub started: Option<String>,
-    /// For how long it has been running.
+    /// The time since its latest start.
     pub uptime_ms: Option<u64>,
-    /// How long the supervisor took to create it.
+    /// The duration of its creation.
     pub create_ns: Option<u64>,
-    /// How long to start it.
+    /// The duration of its start.
     pub start_ns: Option<u64>,
-    /// How long it took from there until it said that it runs.
+    /// The time from then to the cell's first report that it runs.
     pub first_sign_ns: Option<u64>,
-    /// How long it took to take back what it had.
+    /// The duration of the release of its resources.
     pub reclaim_ns: Option<u64>,
-    /// What went wrong.
+    /// The crash, if it crashed.
     pub crash: Option<CrashView>,
 }
 
-/// How a cell is started again by itself.
+/// The automatic restarts of a cell.
 #[derive(Clone, Debug, Serialize)]
 pub struct RestartView {
     /// `no`, `on-failure`, `on-failure:5` or `always`.
     pub policy: String,
-    /// How often it was since somebody asked for its start.
+    /// The number of restarts since the last start by a command.
     pub count: u32,
-    /// How many of its ends stand in a row, none having come after it ran for a while.
+    /// The number of consecutive ends; a long enough run resets it.
     pub ends_in_row: u32,
-    /// When the next try is due.
+    /// The time of the next attempt.
     pub next: Option<String>,
 }
 
 /// A core of a cell.
 #[derive(Clone, Debug, Serialize)]
 pub struct CoreView {
-    /// Its number on the machine.
+    /// The core's number on the machine.
     pub id: u32,
-    /// `asleep`, `halted` or `running`.
+    /// `asleep`, `halted`, `running`, or `left` if the core has left the cell.
     pub phase: &'static str,
     /// Interrupts taken.
     pub interrupts: u64,
@@ -136,23 +136,23 @@ pub struct CoreView {
     pub long_events: u64,
     /// Cycles of the event that ran for longest.
     pub longest_event_cycles: u64,
-    /// How long events waited until they ran.
+    /// The queueing delay of its events.
     pub queueing: LatencyView,
 }
 
 /// A core that a cell has borrowed.
 #[derive(Clone, Debug, Serialize)]
 pub struct LoanView {
-    /// Which.
+    /// The core.
     pub core: u32,
-    /// The lender; `null` where nobody had it.
+    /// The lender; `null` if the core was free.
     pub from: Option<String>,
-    /// For how much longer.
+    /// The remaining time of the lease.
     pub left_ns: u64,
 }
 
 impl LoanView {
-    /// The JSON form of a loan.
+    /// Creates the JSON form of a loan.
     pub fn new(loan: &LoanInfo) -> Self {
         Self { core: loan.core.0, from: loan.from.clone(), left_ns: loan.left_ns }
     }
@@ -184,16 +184,16 @@ pub struct TrafficView {
     pub dropped_frames: u64,
 }
 
-/// What an activity of a cell used.
+/// The usage of an activity of a cell.
 #[derive(Clone, Debug, Serialize)]
 pub struct ActivityView {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Cycles of its events.
+    /// The cycles of its events.
     pub cycles: u64,
-    /// Its events.
+    /// The number of its events.
     pub events: u64,
-    /// Bytes of memory that it took, less those that it gave back.
+    /// The bytes of memory that it allocated, minus those that it freed.
     pub memory_bytes: i64,
 }
 
@@ -209,7 +209,7 @@ impl ActivityView {
 }
 
 impl CellView {
-    /// The JSON form of a cell.
+    /// Creates the JSON form of a cell.
     pub fn new(machine: &str, cell: &CellInfo, ports: &[Publication], crash: Option<CrashView>) -> Self {
         let running = cell.started_unix_ns.filter(|_| is_running(cell));
         Self {
@@ -280,12 +280,12 @@ impl CellView {
     }
 }
 
-/// The most memory that a cell may have.
+/// Returns the most memory that a cell may have.
 pub fn most_memory(cell: &CellInfo) -> ByteSize {
     cell.spec.memory_max.unwrap_or_default().max(cell.memory_given)
 }
 
-/// Whether a cell's cores run it.
+/// Returns whether cores execute the cell.
 pub fn is_running(cell: &CellInfo) -> bool {
     use isola_abi::management::CellState::{Running, Stopping};
     matches!(cell.state, Running | Stopping)
@@ -314,7 +314,7 @@ impl CoreView {
 }
 
 impl PortView {
-    /// The JSON form of a published port.
+    /// Creates the JSON form of a published port.
     pub fn new(port: &Publication) -> Self {
         Self { protocol: port.protocol.to_string(), host: port.host.to_string(), cell: port.cell.to_string() }
     }

@@ -3,49 +3,49 @@
 use isola_abi::query::Connection;
 use serde::Serialize;
 
-/// A TCP connection, as the cell tells of it.
+/// A TCP connection, as the cell reports it.
 #[derive(Clone, Debug, Serialize)]
 pub struct ConnectionView {
     /// The cell's address and port.
     pub local: String,
-    /// The peer's.
+    /// The peer's address and port.
     pub remote: String,
-    /// Its state, as RFC 9293 names it.
+    /// The state, as RFC 9293 names it.
     pub state: String,
-    /// Index of the core that has it, among the cell's.
+    /// The index of the connection's core, among the cell's.
     pub core: u32,
-    /// What decides how much may be under way: `CUBIC`, `NewReno`.
+    /// The congestion control algorithm: `CUBIC`, `NewReno`.
     pub congestion_control: String,
-    /// How much it lets be under way.
+    /// The congestion window.
     pub window_bytes: u32,
-    /// How much is under way.
+    /// The bytes in flight.
     pub in_flight_bytes: u32,
-    /// What was taken for sending and is not acknowledged.
+    /// The bytes in the send queue that are not acknowledged.
     pub unacked_bytes: u32,
-    /// What came and the application has not read.
+    /// The received bytes that the application has not read.
     pub unread_bytes: u32,
-    /// How much the peer lets be sent.
+    /// The window that the peer advertises.
     pub peer_window_bytes: u32,
-    /// How much the peer may send.
+    /// The window advertised to the peer.
     pub receive_window_bytes: u32,
-    /// The most that a segment carries.
+    /// The maximum segment size.
     pub segment_bytes: u32,
-    /// The smoothed round trip.
+    /// The smoothed round trip time.
     pub round_trip_ns: Option<u64>,
-    /// How long an acknowledgement is waited for at most.
+    /// The retransmission timeout.
     pub timeout_ns: u64,
-    /// Segments sent again.
+    /// The number of retransmitted segments.
     pub retransmits: u64,
-    /// Payload received.
+    /// The payload received.
     pub received_bytes: u64,
-    /// Payload that the peer has acknowledged.
+    /// The payload that the peer has acknowledged.
     pub acknowledged_bytes: u64,
-    /// How long nothing has come from the peer.
+    /// The time since the last segment from the peer.
     pub idle_ns: u64,
 }
 
 impl ConnectionView {
-    /// The JSON form of a connection.
+    /// Creates the JSON form of a connection.
     pub fn new(connection: &Connection) -> Self {
         Self {
             local: connection.local.to_string(),

@@ -1,35 +1,35 @@
-//! The JSON form of what went wrong in a cell.
+//! The JSON form of a crash.
 
 use crate::symbols::Frame;
 use isola_abi::management::Crash;
 use isola_abi::report::CrashKind;
 use serde::Serialize;
 
-/// What went wrong in a cell.
+/// The crash of a cell.
 #[derive(Clone, Debug, Serialize)]
 pub struct CrashView {
     /// `panic`, `exception`, `double fault`, `hang` or `out of memory`.
     pub kind: &'static str,
-    /// Which of the processor's exceptions, where it was one.
+    /// The processor exception, if it was one.
     pub exception: Option<&'static str>,
-    /// On which core.
+    /// The core.
     pub core: Option<u32>,
-    /// What the program said.
+    /// The program's message.
     pub message: String,
-    /// Where execution stood.
+    /// The address of the instruction.
     pub instruction: u64,
     /// The stack pointer there.
     pub stack_pointer: u64,
-    /// The address that was accessed, of a page fault.
+    /// The accessed address of a page fault.
     pub fault_address: Option<u64>,
     /// The exception's error code.
     pub error_code: Option<u64>,
-    /// Who called whom, innermost first.
+    /// The call stack, innermost frame first.
     pub backtrace: Vec<Frame>,
 }
 
 impl CrashView {
-    /// The JSON form of a crash, with the names that its backtrace was given.
+    /// Creates the JSON form of a crash, with a backtrace that may have symbols.
     pub fn new(crash: &Crash, backtrace: Vec<Frame>) -> Self {
         let exception =
             matches!(crash.kind, CrashKind::Exception | CrashKind::DoubleFault).then_some(crash.vector);
@@ -47,7 +47,7 @@ impl CrashView {
     }
 }
 
-/// The word for a kind of crash.
+/// Returns the name of a kind of crash.
 pub fn crash_kind(kind: CrashKind) -> &'static str {
     match kind {
         CrashKind::Panic => "panic",
@@ -60,7 +60,7 @@ pub fn crash_kind(kind: CrashKind) -> &'static str {
 
 const PAGE_FAULT: u32 = 14;
 
-/// The name of a processor exception (Intel SDM volume 3, table 7-1).
+/// Returns the name of a processor exception (Intel SDM volume 3, table 7-1).
 fn exception_name(vector: u32) -> &'static str {
     match vector {
         0 => "divide error",

@@ -6,27 +6,27 @@ use isola_abi::id::CoreId;
 use isola_abi::management::{Decision, JournalEntry, JournalEvent};
 use serde::Serialize;
 
-/// An entry of the journal: of `events`, one a line.
+/// An entry of the journal: output of `events`, one per line.
 #[derive(Clone, Debug, Serialize)]
 pub struct EventView {
     /// The machine.
     pub machine: String,
-    /// Its number.
+    /// The entry's number.
     pub number: u64,
-    /// When.
+    /// The time of the entry.
     pub time: String,
     /// `boot`, `create`, `recreate`, `start`, `grow`, `not-grown`, `resize`, `core-came`, `core-left`, `core-taken`,
     /// `borrow`, `return`, `not-borrowed`, `exit`, `crash`, `kill`, `restart-due`,
     /// `restart-refused`, `restarts-used-up`, `restart-cancelled`, `destroy`, `core-lost`,
-    /// `device-lost`, `refused` or `decision`.
+    /// `device-lost`, `restart`, `stray-interrupts`, `refused` or `decision`.
     pub event: &'static str,
-    /// The cell that it is about.
+    /// The cell of the entry.
     pub cell: Option<String>,
-    /// How long it took.
+    /// The duration.
     pub duration_ns: u64,
-    /// What else there is to say.
+    /// Further details.
     pub detail: Option<String>,
-    /// Of a `decision`: who made it, what it is, and why.
+    /// The author, content and reason of a `decision`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decision: Option<DecisionView>,
 }
@@ -34,11 +34,11 @@ pub struct EventView {
 /// A decision that was made outside of the supervisor.
 #[derive(Clone, Debug, Serialize)]
 pub struct DecisionView {
-    /// Who made it.
+    /// The program that made it.
     pub by: String,
-    /// What is done.
+    /// The action.
     pub what: String,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
@@ -47,7 +47,7 @@ fn cores_now(core: CoreId, cores: u32) -> String {
 }
 
 impl EventView {
-    /// The JSON form of a journal entry.
+    /// Creates the JSON form of a journal entry.
     pub fn new(machine: &str, entry: &JournalEntry) -> Self {
         let (event, detail) = match &entry.event {
             JournalEvent::Boot => ("boot", None),
@@ -77,10 +77,7 @@ impl EventView {
             }
             JournalEvent::NotBorrowed { core } => {
                 let core = core.map_or_else(|| "a core".to_owned(), |core| format!("core {core}"));
-                (
-                    "not-borrowed",
-                    Some(format!("{core} did not come free in time, or somebody else has got it")),
-                )
+                ("not-borrowed", Some(format!("{core} was not released in time, or another cell got it")))
             }
             JournalEvent::Exit(code) => ("exit", Some(format!("code {code}"))),
             JournalEvent::Crash(kind) => ("crash", Some(crash_kind(*kind).to_owned())),
@@ -108,7 +105,7 @@ impl EventView {
                 ("restart", Some(format!("number {number}, {}: {found} cells found{gone}", cause.name())))
             }
             JournalEvent::StrayInterrupts { count } => {
-                ("stray-interrupts", Some(format!("{count} since the supervisor began")))
+                ("stray-interrupts", Some(format!("{count} since the supervisor started")))
             }
             JournalEvent::Refused(error) => ("refused", Some(error.to_string())),
             JournalEvent::Decision(Decision { by, what, why }) => {

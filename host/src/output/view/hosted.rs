@@ -2,19 +2,19 @@
 
 use serde::Serialize;
 
-/// A cell in a Linux process: what is known of it from outside.
+/// A cell in a Linux process, as far as it is visible from outside.
 #[derive(Clone, Debug, Serialize)]
 pub struct HostedView {
-    /// Always null: it is on no machine of a supervisor.
+    /// Always null: it is not on a machine with a supervisor.
     pub machine: Option<String>,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Always `running`: one that has ended is gone.
+    /// Always `running`: an ended one is not listed.
     pub state: &'static str,
 }
 
 impl HostedView {
-    /// The JSON form of one that runs.
+    /// Creates the JSON form of a running hosted cell.
     pub fn running(name: &str) -> Self {
         Self { machine: None, name: name.to_owned(), state: "running" }
     }

@@ -1,13 +1,12 @@
-//! The JSON form of how long things took.
+//! The JSON form of latency distributions.
 
 use isola_abi::histogram::Distribution;
 use serde::Serialize;
 
-/// How long things of one kind took, in cycles: what half of them, 99 of 100 and 999 of 1000 took no longer than; `null`
-/// where there were none.
+/// A latency distribution in cycles, with its median, 99th and 99.9th percentiles; `null` if it has no samples.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct LatencyView {
-    /// How many there were; of the events of a core a few are looked at only.
+    /// The number of samples. The events of a core are only sampled, not all counted.
     pub count: u64,
     /// The median.
     pub p50_cycles: Option<u64>,
@@ -18,7 +17,7 @@ pub struct LatencyView {
 }
 
 impl LatencyView {
-    /// The JSON form of a distribution.
+    /// Creates the JSON form of a distribution.
     pub fn new(distribution: &Distribution) -> Self {
         Self {
             count: distribution.count(),

@@ -4,85 +4,85 @@ use crate::machine::record::{MachineKind, MachineRecord};
 use isola_abi::management::{CoreInfo, CoreOwner, MachineInfo};
 use serde::Serialize;
 
-/// A machine: of `up` and `inspect --machine`.
+/// A machine: output of `up` and `inspect --machine`.
 #[derive(Clone, Debug, Serialize)]
 pub struct MachineView {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// `supervised` or `standalone`.
     pub kind: &'static str,
-    /// QEMU's machine.
+    /// The QEMU machine type.
     pub model: String,
     /// `tcg` or `kvm`.
     pub accelerator: String,
-    /// The processor's model.
+    /// The processor model.
     pub cpu: String,
-    /// What the virtual network is connected to.
+    /// The uplink of the virtual network.
     pub network: String,
-    /// QEMU's process.
+    /// The id of QEMU's process.
     pub pid: Option<u32>,
-    /// Processors.
+    /// The number of cores.
     pub cores: u32,
-    /// Memory.
+    /// The amount of memory.
     pub memory_bytes: u64,
-    /// From QEMU's start to the supervisor's first answer.
+    /// The time from QEMU's start to the supervisor's first answer.
     pub ready_us: Option<u64>,
-    /// What the supervisor says.
+    /// The state that the supervisor reports.
     pub supervisor: Option<SupervisorView>,
 }
 
-/// What a supervisor says of its machine.
+/// The state of a machine, as its supervisor reports it.
 #[derive(Clone, Debug, Serialize)]
 pub struct SupervisorView {
-    /// Every core: its number, where it stands, and who has it (`supervisor`, `free`, `failed`, or a cell's id).
+    /// All cores: number, topology, and owner.
     pub cores: Vec<MachineCoreView>,
-    /// Memory for cells.
+    /// The memory for cells.
     pub memory_bytes: u64,
-    /// Of that, what a cell can be given.
+    /// The part of it that is free.
     pub free_bytes: u64,
-    /// Of that, what is yet to be scrubbed.
+    /// The part of the free memory that is not scrubbed yet.
     pub dirty_bytes: u64,
-    /// What is kept out of use, as something that did not come back could write to it.
+    /// The memory in quarantine, because a core or device that did not come back could write to it.
     pub quarantined_bytes: u64,
-    /// What the supervisor keeps.
+    /// The memory of the supervisor.
     pub supervisor_bytes: u64,
-    /// What the images take that it keeps for the next cell.
+    /// The memory of stored images.
     pub image_bytes: u64,
-    /// Network devices for cells.
+    /// The network devices for cells.
     pub devices: u32,
-    /// Of those, what no cell has.
+    /// The number of free ones.
     pub free_devices: u32,
-    /// Rate of the time-stamp counter.
+    /// The rate of the time-stamp counter.
     pub tsc_hz: u64,
-    /// From the supervisor's first instruction until it could answer.
+    /// The time from the supervisor's first instruction until it could answer.
     pub boot_ns: u64,
-    /// Since then.
+    /// The time since then.
     pub uptime_ns: u64,
-    /// How often the supervisor has gone wrong and begun anew.
+    /// The number of supervisor restarts after failures.
     pub restarts: u32,
 }
 
 /// A core of a machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct MachineCoreView {
-    /// Its number.
+    /// The core's number.
     pub id: u32,
-    /// Its NUMA node.
+    /// The NUMA node.
     pub node: u32,
-    /// Its package.
+    /// The package.
     pub package: u32,
-    /// Its last-level cache.
+    /// The last-level cache.
     pub cache: u32,
-    /// Its physical core: cores with the same one are siblings.
+    /// The physical core: cores with the same one are siblings.
     pub physical: u32,
-    /// Which of its siblings it is, from 0.
+    /// The index among its siblings, from 0.
     pub thread: u32,
-    /// Who has it.
+    /// `supervisor`, `free`, `failed`, a cell's id, or `on its way to` a cell's id during a core transfer.
     pub owner: String,
 }
 
 impl MachineView {
-    /// The JSON form of a machine.
+    /// Creates the JSON form of a machine.
     pub fn new(name: &str, record: &MachineRecord, supervisor: Option<&MachineInfo>) -> Self {
         Self {
             name: name.to_owned(),

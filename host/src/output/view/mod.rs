@@ -1,17 +1,17 @@
-//! The JSON forms of what isola shows. Field names are stable: fields may be added, never renamed.
+//! The JSON forms of isola's output. Field names are stable: fields may be added, never renamed.
 //!
-//! Sizes are in bytes, durations in the unit that the name says, times of day in RFC 3339, cycles those of the
-//! time-stamp counter. What is not known, or has not happened, is `null`.
+//! Sizes are in bytes, durations in the unit in the name, times of day in RFC 3339, cycles those of the time-stamp
+//! counter. Unknown values, and times of events that have not happened, are `null`.
 //!
-//! | module | of what |
+//! | module | contents |
 //! |---|---|
 //! | [`cell`] | cells: `ps`, `inspect`, `run -d`, `start`, `stop` |
 //! | [`connection`] | TCP connections of cells: `inspect --connections` |
-//! | [`crash`] | what went wrong in a cell |
-//! | [`latency`] | how long requests took, and events waited: `inspect` |
+//! | [`crash`] | crashes of cells |
+//! | [`latency`] | latencies of requests, and queueing delays of events: `inspect` |
 //! | [`machine`] | machines: `up`, `inspect` |
 //! | [`event`] | the journal: `events` |
-//! | [`resize`] | cells that were resized: `resize` |
+//! | [`resize`] | results of `resize` |
 //! | [`hosted`] | cells in Linux processes: `inspect` |
 
 pub mod cell;

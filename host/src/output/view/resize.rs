@@ -1,57 +1,57 @@
-//! The JSON form of what became of a cell that was resized.
+//! The JSON form of a resize.
 
 use isola_abi::management::{CoresResized, MemoryResized, Mode};
 use serde::Serialize;
 
-/// What became of a cell that was resized: of `resize`.
+/// The result of a resize: output of `resize`.
 #[derive(Clone, Debug, Serialize)]
 pub struct ResizeView {
     /// The machine.
     pub machine: String,
     /// The cell.
     pub cell: String,
-    /// Whether nothing was changed, and this is what would be.
+    /// Whether this is the result that a resize would have, and nothing was changed.
     pub dry_run: bool,
-    /// Its cores, where they were to be resized.
+    /// The result for its cores, if the command resized them.
     pub cores: Option<CoresResizeView>,
-    /// Its memory, where that was to be.
+    /// The result for its memory, if the command resized it.
     pub memory: Option<MemoryResizeView>,
 }
 
-/// What became of a cell's cores.
+/// The result for a cell's cores.
 #[derive(Clone, Debug, Serialize)]
 pub struct CoresResizeView {
-    /// How many it had.
+    /// The number of cores before.
     pub had: u32,
-    /// How many it has.
+    /// The number of cores after.
     pub has: u32,
-    /// The numbers of those that came, or left.
+    /// The numbers of the cores that were plugged or unplugged.
     pub cores: Vec<u32>,
-    /// How long it took.
+    /// The duration.
     pub took_ns: u64,
 }
 
-/// What became of a cell's memory.
+/// The result for a cell's memory.
 #[derive(Clone, Debug, Serialize)]
 pub struct MemoryResizeView {
-    /// How much it had.
+    /// The amount before.
     pub had_bytes: u64,
-    /// How much it was to have.
+    /// The requested amount.
     pub wanted_bytes: u64,
-    /// How much it has.
+    /// The amount after.
     pub has_bytes: u64,
-    /// The most that it may have when it asks for more.
+    /// The most memory that the cell may have by memory requests.
     pub limit_bytes: u64,
-    /// How much the cell says that it has moved to other memory, so that what went was free.
+    /// The amount of data that the cell reports to have migrated to free whole chunks.
     pub moved_bytes: u64,
-    /// Why it has more than was wanted, where it does.
+    /// The reason why the cell has more than the requested amount, if it has.
     pub kept: Option<String>,
-    /// How long it took.
+    /// The duration.
     pub took_ns: u64,
 }
 
 impl ResizeView {
-    /// The JSON form of what was resized of a cell.
+    /// Creates the JSON form of a resize.
     pub fn new(
         machine: &str,
         cell: &str,

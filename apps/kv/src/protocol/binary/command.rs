@@ -1,8 +1,8 @@
-//! Opcodes, and the shape that the body of each has.
+//! The opcodes, and the form of each opcode's body.
 
 use crate::request::{Direction, StoreMode};
 
-/// What a request asks for.
+/// The command of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Get,
@@ -21,16 +21,17 @@ pub(crate) enum Command {
     Quit,
 }
 
-/// Which answers are left out. The client then sends a request that is answered, and knows.
+/// Whether answers are omitted. The client then sends a request that is always answered, and concludes from its answer
+/// that the earlier requests were executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quiet {
-    /// None.
+    /// No answer is omitted.
     No,
-    /// The usual ones: a miss of a read, the success of anything else.
+    /// The usual answers are omitted: the miss of a read, the success of any other command.
     Yes,
 }
 
-/// The command of an opcode, or `None` for one that there is not.
+/// Returns the command of an opcode, or `None` if the opcode is unknown.
 pub(super) fn command(opcode: u8) -> Option<(Command, Quiet)> {
     use Command::*;
     use Direction::*;
@@ -74,7 +75,7 @@ pub(super) fn command(opcode: u8) -> Option<(Command, Quiet)> {
 }
 
 impl Command {
-    /// Whether a body with extras, key and value of these lengths is one of the command.
+    /// Returns whether the command accepts a body with extras, key and value of these lengths.
     pub fn accepts(self, extras_len: usize, key_len: usize, value_len: usize) -> bool {
         let has_key = key_len > 0;
         let has_value = value_len > 0;
@@ -93,7 +94,7 @@ impl Command {
         }
     }
 
-    /// Whether the answer repeats the key.
+    /// Returns whether the answer repeats the key.
     pub fn echoes_key(self) -> bool {
         matches!(self, Self::GetWithKey | Self::GetAndTouchWithKey)
     }

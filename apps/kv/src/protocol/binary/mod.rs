@@ -17,5 +17,5 @@ pub(crate) use reply::BinaryReply;
 pub(crate) const REQUEST_MAGIC: u8 = 0x80;
 /// The first byte of a response.
 const RESPONSE_MAGIC: u8 = 0x81;
-/// Length of a header.
+/// The length of a header, in bytes.
 const HEADER_LEN: usize = 24;

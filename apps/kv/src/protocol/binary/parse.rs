@@ -1,4 +1,4 @@
-//! Takes binary requests off a stream of bytes.
+//! The parser of binary requests.
 
 use isola_iobuf::Chain;
 
@@ -14,19 +14,20 @@ use super::command::{Command, Quiet, command};
 use super::reply::{BinaryReply, Form, Status};
 use super::{HEADER_LEN, REQUEST_MAGIC};
 
-/// What a count states as its time to say that a missing number is not to be stored.
+/// The expiration time with which a count states that it creates no item.
 const NO_INITIAL: u32 = u32::MAX;
 
-/// Length of the longest extras, those of a count.
+/// The length of the longest extras, those of a count, in bytes.
 const LONGEST_EXTRAS: usize = 20;
 
-/// Takes binary requests off a stream of bytes. Holds what is left of a body that is not read.
+/// The parser of a stream of binary requests. It stores the number of bytes of a rejected body that remain to be
+/// skipped.
 #[derive(Debug, Default)]
 pub(crate) struct BinaryParser {
     swallow: u64,
 }
 
-/// The header of a request, without what no request here uses.
+/// The header of a request, without the unused fields.
 #[derive(Clone, Copy, Debug)]
 struct Header {
     magic: u8,
@@ -51,7 +52,7 @@ impl Header {
     }
 }
 
-/// Fixed fields one after the other.
+/// A reader of consecutive fixed-size fields.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -67,7 +68,7 @@ impl Fields<'_> {
 }
 
 impl BinaryParser {
-    /// Takes the next request off `input`, or returns `None` where no whole one is there.
+    /// Removes the next request from `input`, or returns `None` if no complete request has arrived.
     pub fn next(&mut self, input: &mut Chain, server: &Server) -> Option<Parsed> {
         if self.swallow > 0 {
             self.swallow = swallow(input, self.swallow);
@@ -147,7 +148,7 @@ impl BinaryParser {
                 let operation = match command {
                     Command::Store(mode) if is_too_large => {
                         self.swallow = swallow(input, value_len as u64);
-                        // Of whatever version, as memcached does it in this protocol.
+                        // Independent of the version, as in memcached's binary protocol.
                         let overwrites = mode == StoreMode::Set;
                         Operation::RejectStore(if overwrites { Stale::Goes } else { Stale::Stays })
                     }
@@ -179,7 +180,7 @@ fn store(mode: StoreMode, mut extras: Fields<'_>, cas: u64, value: Payload) -> O
     Some(Store { mode, flags, exptime, cas: version(cas), older: OlderVersion::Refused, value })
 }
 
-/// The operation of a command on an item that stores no value of the client's.
+/// Returns the operation of a command on an item that carries no value.
 fn item_operation(command: Command, mut extras: Fields<'_>, cas: u64) -> Option<Operation> {
     Some(match command {
         Command::GetAndTouch | Command::GetAndTouchWithKey => Operation::GetAndTouch(extras.exptime()?),

@@ -1,4 +1,4 @@
-//! Answers of the binary protocol.
+//! The answers of the binary protocol.
 
 use alloc::vec::Vec;
 
@@ -10,35 +10,35 @@ use crate::stats::{self, StatsKind};
 use super::command::{Command, Quiet};
 use super::{HEADER_LEN, RESPONSE_MAGIC};
 
-/// How the outcome of a binary request is written.
+/// The form of the reply to a binary request.
 #[derive(Debug)]
 pub(crate) struct BinaryReply {
     pub opcode: u8,
-    /// What the client sent to find the answer's request again.
+    /// The client's identifier of the request, which the reply repeats.
     pub opaque: [u8; 4],
     pub form: Form,
 }
 
-/// What the answer says.
+/// The content of the reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Form {
-    /// Nothing: there is none.
+    /// No reply.
     Silent,
-    /// That it is done.
+    /// The success of the command.
     Success,
     /// The server's version.
     Version,
-    /// What is wrong with the request.
+    /// An error.
     Error(Status),
-    /// How the command went.
+    /// The outcome of the operation.
     Outcome(Command, Quiet),
-    /// A list.
+    /// A list of statistics.
     Stats(StatsKind),
-    /// Counts by prefix.
+    /// The counts by prefix.
     Prefixes,
 }
 
-/// The statuses of an answer that is not a success (0), with their codes and texts.
+/// The statuses other than success (0), with their codes and texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     NotFound,
@@ -79,7 +79,7 @@ impl Status {
     }
 }
 
-/// What stands in the header and before the value of an answer.
+/// The fields of an answer's header, and the data that precede the value.
 #[derive(Default)]
 struct Head<'a> {
     status: u16,
@@ -114,7 +114,7 @@ impl BinaryReply {
         self.packet(Head::default(), b"", out);
     }
 
-    /// One value that has all lines, as memcached does it, and the end of a list.
+    /// Writes one packet whose value contains all lines, as in memcached, and the end of the list.
     #[cold]
     fn prefixes(&self, response: &Response, out: &mut Output) {
         if let Response::Details(details) = response
@@ -149,7 +149,7 @@ impl BinaryReply {
             }
             Response::Stored { cas } => self.packet(Head { cas: *cas, ..Head::default() }, b"", out),
             Response::Deleted | Response::Done => self.packet(Head::default(), b"", out),
-            // No request of this protocol is answered so.
+            // No request of this protocol has such a response.
             Response::Details(_) => {}
         }
     }
@@ -173,8 +173,7 @@ impl BinaryReply {
         self.packet(Head { status: status.code(), ..Head::default() }, status.text(), out);
     }
 
-    /// Writes a packet with `value`, or, where that is empty, one whose value of `head.value_len` bytes the
-    /// caller adds.
+    /// Writes a packet with `value`. If `value` is empty, the caller appends the `head.value_len` bytes of the value.
     #[inline(never)]
     fn packet(&self, head: Head<'_>, value: &[u8], out: &mut Output) {
         let value_len = head.value_len.max(value.len());

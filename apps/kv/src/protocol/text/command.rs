@@ -1,4 +1,4 @@
-//! One command line: from its words to what it asks for.
+//! The parser of one command line.
 
 use alloc::boxed::Box;
 
@@ -23,27 +23,27 @@ const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 const SLABS_DISABLED: &[u8] = b"CLIENT_ERROR slab reassignment disabled\r\n";
 const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
 
-/// The longest value that a command may announce, so that its length with the line end fits 31 bits.
+/// The longest value that a command may announce, such that its length including the line end fits in 31 bits.
 const LONGEST_ANNOUNCED_VALUE: u64 = i32::MAX as u64 - 2;
 
-/// The length of a value that a command announces.
+/// Parses the length of the value that a command announces.
 pub(super) fn parse_value_len(word: &[u8]) -> Option<usize> {
     parse_u64(word).filter(|&len| len <= LONGEST_ANNOUNCED_VALUE).map(|len| len as usize)
 }
 
-/// What a line turns out to be.
+/// A parsed line.
 pub(super) enum Line {
-    /// A whole request.
+    /// A complete request.
     Whole(Parsed),
-    /// A read of keys, from this offset of the line on.
+    /// A read of several keys, which begin at this offset of the line.
     Keys(KeyRun, usize),
-    /// A store, whose value follows the line.
+    /// A store whose value follows the line.
     Store(PendingStore),
-    /// A store that is wrong, whose value of this length follows the line all the same.
+    /// An invalid store whose value of this length follows the line nevertheless.
     BadStore { len: usize, error: &'static [u8] },
 }
 
-/// What is done with each key of a line.
+/// The operation on each key of a line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyRun {
     pub exptime: Option<Exptime>,
@@ -51,7 +51,7 @@ pub(super) struct KeyRun {
 }
 
 impl KeyRun {
-    /// The request for one of the keys.
+    /// Returns the request for one of the keys.
     pub fn request(self, key: Key, place: Place) -> Parsed {
         let operation = self.exptime.map_or(Operation::Get, Operation::GetAndTouch);
         let reply = Reply::Text(TextReply::Value { casness: self.casness, place });
@@ -70,12 +70,12 @@ pub(super) struct PendingStore {
     pub older: OlderVersion,
     pub len: usize,
     pub noreply: Noreply,
-    /// How a meta command wants its answer.
+    /// The reply of a meta command.
     pub meta: Option<Box<MetaReply>>,
 }
 
 impl PendingStore {
-    /// How the outcome is written.
+    /// Returns the form of the reply.
     pub fn reply(&mut self) -> Reply {
         match self.meta.take() {
             Some(meta) => Reply::Text(TextReply::Meta(meta)),
@@ -101,19 +101,19 @@ impl Noreply {
     }
 }
 
-/// Answers with fixed bytes.
+/// Returns a request whose answer is constant.
 pub(super) fn literal(bytes: &'static [u8], noreply: Noreply) -> Parsed {
     Parsed { action: Action::Answer, reply: noreply.reply(TextReply::Literal(bytes)) }
 }
 
-/// A word, and where in its line it begins.
+/// A word and its offset in the line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Word<'a> {
     pub text: &'a [u8],
     pub start: usize,
 }
 
-/// Splits a line at its spaces.
+/// An iterator over the words of a line, which spaces separate.
 #[derive(Clone)]
 pub(super) struct Words<'a> {
     pub line: &'a [u8],
@@ -132,17 +132,17 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
-/// The most words that any command but a read has.
+/// The largest number of words of any command that is not a read.
 const MOST_WORDS: usize = 7;
 
-/// The words behind a command's name.
+/// The words that follow a command's name.
 pub(super) struct Arguments<'a> {
     words: [Word<'a>; MOST_WORDS],
     pub count: usize,
 }
 
 impl<'a> Arguments<'a> {
-    /// One word more than `MOST_WORDS` counts as any number of further ones.
+    /// Collects the words. The count ends at `MOST_WORDS` + 1.
     fn of(words: Words<'a>) -> Self {
         let mut arguments = Self { words: [Word::default(); MOST_WORDS], count: 0 };
         for word in words.take(MOST_WORDS + 1) {
@@ -163,7 +163,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// Where a line is: in a view, up to an offset.
+/// The view that contains a line, and the server.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     pub view: &'a IoBuf,
@@ -179,7 +179,7 @@ impl Source<'_> {
     }
 }
 
-/// Reads the line of the first `len` bytes of `view`, which end before its line end.
+/// Parses the line in the first `len` bytes of `view`, which exclude the line end.
 pub(super) fn read_line(view: &IoBuf, len: usize, server: &Server) -> Line {
     let line = view.get(..len).unwrap_or(view);
     let mut words = Words { line, at: 0 };
@@ -217,8 +217,9 @@ pub(super) fn read_line(view: &IoBuf, len: usize, server: &Server) -> Line {
     }
 }
 
-/// Whether a line begins a request of HTTP. A page can make a browser send one to any server, with commands in the lines
-/// that follow: the connection ends before these are looked at, and without an answer, as memcached does it.
+/// Returns whether a line begins an HTTP request. A web page can make a browser send one to any server, with commands
+/// in the lines that follow. As in memcached, the connection therefore ends without an answer before those lines are
+/// parsed.
 fn is_http(line: &[u8]) -> bool {
     let end = line.iter().rposition(|&byte| byte != b' ').map_or(0, |last| last + 1);
     let line = line.get(..end).unwrap_or(line);
@@ -226,7 +227,7 @@ fn is_http(line: &[u8]) -> bool {
     last.starts_with(b"HTTP/")
 }
 
-/// The head of a read whose line is too long to be looked at as a whole, and the offset of its first key.
+/// Parses the head of a read whose line is too long to be parsed as a whole, and returns the offset of its first key.
 pub(super) fn read_long_head(head: &[u8]) -> Option<(KeyRun, usize)> {
     let mut words = Words { line: head, at: 0 };
     let name = words.next()?.text;
@@ -239,7 +240,7 @@ pub(super) fn read_long_head(head: &[u8]) -> Option<(KeyRun, usize)> {
         }
         _ => return None,
     };
-    // The name or the time could go on behind the head.
+    // The name or the time may continue after the head.
     (head.get(words.at) == Some(&b' ')).then_some((KeyRun { exptime, casness }, words.at))
 }
 
@@ -251,7 +252,7 @@ fn read_keys(source: Source<'_>, mut words: Words<'_>, exptime: Option<Exptime>,
     let Some(key) = source.key(&first) else { return Line::Whole(literal(BAD_FORMAT, Noreply::No)) };
     match words.next() {
         None => Line::Whole(run.request(key, Place::Last)),
-        // A line with a bad key is answered as a whole.
+        // A line with an invalid key gets one answer for the whole line.
         Some(word) if core::iter::once(word).chain(words).any(|word| word.text.len() > MAX_KEY_LEN) => {
             Line::Whole(literal(BAD_FORMAT, Noreply::No))
         }
@@ -341,7 +342,7 @@ fn touch(source: Source<'_>, arguments: &Arguments<'_>) -> Parsed {
     }
 }
 
-/// The operation on the key that is the first argument.
+/// Returns the request of an operation on the key that is the first argument.
 fn run(source: Source<'_>, arguments: &Arguments<'_>, noreply: Noreply, operation: Operation) -> Parsed {
     match arguments.words.first().and_then(|word| source.key(word)) {
         Some(key) => Parsed { action: Action::Run(key, operation), reply: noreply.reply(TextReply::Status) },
@@ -365,7 +366,7 @@ fn flush_all(arguments: &Arguments<'_>) -> Parsed {
     }
 }
 
-/// Memory is not divided into slabs by size, so there are none to move: checked, and refused.
+/// Checks the arguments of `slabs` and rejects it: memory is not divided into slabs by size, so no slab can move.
 fn slabs(arguments: &Arguments<'_>) -> Parsed {
     let (name, number) = (arguments.get(0), |index| parse_u32(arguments.get(index)).is_some());
     let is_valid = match (name, arguments.count) {
@@ -377,7 +378,7 @@ fn slabs(arguments: &Arguments<'_>) -> Parsed {
     literal(error, Noreply::No)
 }
 
-/// The level of a log that this server does not write: checked, and otherwise of no effect.
+/// Checks the arguments of `verbosity`. It has no other effect, because this server writes no log.
 fn verbosity(arguments: &Arguments<'_>) -> Parsed {
     let noreply = Noreply::of(arguments.last());
     match arguments.count {

@@ -1,7 +1,7 @@
-//! The text protocol: lines of words, values behind some of them (memcached's `protocol.txt`).
+//! The text protocol: lines of words, some of them followed by values (memcached's `protocol.txt`).
 //!
-//! [`command`] reads a line, [`parse`] is the state between lines, [`reply`] writes. [`meta`] has the meta commands,
-//! [`stats`] the command of that name.
+//! [`command`] parses a line, [`parse`] holds the state between lines, [`reply`] writes answers. [`meta`] implements
+//! the meta commands, [`stats`] the command of that name.
 
 mod command;
 mod meta;

@@ -1,4 +1,4 @@
-//! The state between the pieces of a text request.
+//! The parser of text requests, which keeps its state between the pieces of a request.
 
 use isola_iobuf::{Chain, IoBuf};
 use memchr::{memchr, memchr2};
@@ -12,15 +12,15 @@ use crate::server::Server;
 use super::command::{BAD_FORMAT, KeyRun, Line, Noreply, PendingStore, literal, read_line, read_long_head};
 use super::reply::{END, Place, TextReply};
 
-/// The longest line that is looked at as a whole, in bytes without its line end. A longer one has to be a
-/// read, whose keys are then taken one by one as they come.
+/// The longest line that is parsed as a whole, in bytes without its line end. A longer line must be a read, whose keys
+/// are then parsed one by one as they arrive.
 const LONGEST_LINE: usize = 2048;
 
 const TOO_LONG: &[u8] = b"CLIENT_ERROR line too long\r\n";
 const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
 const LINE_END: &[u8] = b"\r\n";
 
-/// Takes text requests off a stream of bytes.
+/// The parser of a stream of text requests.
 #[derive(Debug, Default)]
 pub(crate) struct TextParser {
     state: State,
@@ -28,21 +28,21 @@ pub(crate) struct TextParser {
 
 #[derive(Debug, Default)]
 enum State {
-    /// At the start of a line.
+    /// The next byte begins a line.
     #[default]
     Line,
-    /// Among the keys of a read.
+    /// The next byte is in the list of keys of a read.
     Keys(KeyRun),
-    /// Behind the line of a store.
+    /// The next byte belongs to the value of a store.
     Value(PendingStore),
-    /// In the value of a store that was turned down.
+    /// The next bytes belong to the value of a rejected store.
     Rejected { left: u64 },
-    /// In a line that was found bad.
+    /// The next byte is in the rest of an invalid line.
     BadLine,
 }
 
 impl TextParser {
-    /// Takes the next request off `input`, or returns `None` where no whole one is there.
+    /// Removes the next request from `input`, or returns `None` if no complete request has arrived.
     pub fn next(&mut self, input: &mut Chain, server: &Server) -> Option<Parsed> {
         loop {
             match &mut self.state {
@@ -80,9 +80,9 @@ impl TextParser {
         }
     }
 
-    /// The key of the next line, where that is nothing but a `get` of one key and lies in one piece, and the
-    /// line's length. Most requests of most servers are such lines: they are found here in one pass, without
-    /// being taken off.
+    /// Returns the key and the length of the next line if that line is only a `get` of one key and is contiguous. Does
+    /// not remove the line from the input. Most requests of most servers are such lines, and this function finds them
+    /// in one pass.
     #[inline]
     pub fn single_get<'a>(&self, input: &'a Chain, server: &Server) -> Option<(KeyRef<'a>, usize)> {
         const GET: &[u8] = b"get ";
@@ -97,7 +97,8 @@ impl TextParser {
         Some((KeyRef::new(word, &server.hasher)?, GET.len() + end + 1))
     }
 
-    /// Takes a command line off. `None`: it is not there yet. `Some(None)`: the state has changed.
+    /// Removes a command line from the input. Returns `None` if it has not arrived, and `Some(None)` if only the state
+    /// has changed.
     fn line(&mut self, input: &mut Chain, server: &Server) -> Option<Option<Parsed>> {
         let find = |view: &IoBuf| memchr(b'\n', view.get(..=LONGEST_LINE).unwrap_or(view));
         let mut view = input.front()?;
@@ -135,7 +136,7 @@ impl TextParser {
         }
     }
 
-    /// Goes on with a line of which more has come than is looked at as a whole.
+    /// Handles a line that is longer than [`LONGEST_LINE`].
     fn long_line(&mut self, input: &mut Chain) -> Option<Parsed> {
         match input.front().and_then(|view| read_long_head(view.get(..LONGEST_LINE)?)) {
             Some((run, offset)) => {
@@ -150,7 +151,7 @@ impl TextParser {
         }
     }
 
-    /// Waits for the value of a store, or turns it down at once.
+    /// Changes to the state that waits for the value of a store, or rejects the store at once.
     fn store(&mut self, mut store: PendingStore, server: &Server) -> Option<Parsed> {
         if store.len <= server.config.max_value_len() {
             self.state = State::Value(store);
@@ -163,12 +164,13 @@ impl TextParser {
         Some(Parsed { action: Action::Run(store.key, Operation::RejectStore(stale)), reply })
     }
 
-    /// Takes the next key of a read off. `None`: it is not there yet. `Some(None)`: the state has changed.
+    /// Removes the next key of a read from the input. Returns `None` if it has not arrived, and `Some(None)` if only
+    /// the state has changed.
     fn key(&mut self, run: KeyRun, input: &mut Chain, server: &Server) -> Option<Option<Parsed>> {
         while input.front()?.first() == Some(&b' ') {
             input.advance(1);
         }
-        // The longest key with the line's end behind it.
+        // The longest key and the line end after it.
         let longest = MAX_KEY_LEN + LINE_END.len();
         let find = |view: &IoBuf| memchr2(b' ', b'\n', view.get(..longest).unwrap_or(view));
         let mut view = input.front()?;
@@ -189,7 +191,7 @@ impl TextParser {
         let word = view.get(..end)?;
         let len = if is_last && word.last() == Some(&b'\r') { end - 1 } else { end };
         if len == 0 {
-            // Spaces, and then the end of the line.
+            // Only spaces precede the end of the line.
             input.advance(end + 1);
             self.state = State::Line;
             return Some(Some(literal(END, Noreply::No)));
@@ -206,7 +208,7 @@ impl TextParser {
     }
 }
 
-/// Takes the value of a store off `input`, which holds it.
+/// Removes the value of a store from `input`, which contains it.
 fn value(mut store: PendingStore, input: &mut Chain) -> Option<Parsed> {
     let value = Payload::take(input, store.len)?;
     let mut end = [0; LINE_END.len()];

@@ -13,39 +13,39 @@ use super::meta::MetaReply;
 pub(super) const END: &[u8; 5] = b"END\r\n";
 const LINE_END: &[u8; 2] = b"\r\n";
 
-/// How the outcome of a text request is written.
+/// The form of the reply to a text request.
 #[derive(Debug)]
 pub(crate) enum TextReply {
-    /// Not at all.
+    /// No reply.
     Silent,
-    /// As these bytes, whatever it is.
+    /// These bytes, for every response.
     Literal(&'static [u8]),
-    /// As the server's version.
+    /// The server's version.
     Version,
-    /// As a line that says how it went.
+    /// A line with the status.
     Status,
-    /// As the item, where there is one.
+    /// The item, if there is one.
     Value { casness: Casness, place: Place },
-    /// As a list.
+    /// A list of statistics.
     Stats(StatsKind),
-    /// As counts by prefix.
+    /// The counts by prefix.
     Prefixes,
-    /// As up to this many items by name.
+    /// A list of up to this many items.
     List { limit: usize },
-    /// As the word for counters that are set to zero.
+    /// The confirmation of a reset of the counters.
     Reset,
-    /// As the meta command wants it.
+    /// The reply of a meta command.
     Meta(Box<MetaReply>),
 }
 
-/// Whether the item's version is written with it.
+/// Whether the reply includes the item's version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Casness {
     With,
     Without,
 }
 
-/// Where in its line a key stands.
+/// The position of a key in its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Last,
@@ -130,7 +130,7 @@ pub(crate) fn single_get(found: Option<Found<'_>>, out: &mut Output) {
 }
 
 impl Place {
-    /// Length of what follows the value.
+    /// Returns the length of the bytes that follow the value.
     fn tail_len(self) -> usize {
         match self {
             Self::Last => LINE_END.len() + END.len(),

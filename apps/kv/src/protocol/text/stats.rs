@@ -11,10 +11,10 @@ use super::reply::TextReply;
 const DETAIL_USAGE: &[u8] = b"CLIENT_ERROR usage: stats detail on|off|dump\r\n";
 const BAD_COMMAND: &[u8] = b"CLIENT_ERROR bad command line\r\n";
 
-/// The most items that `stats cachedump` names: one request does not make the server name all of its items.
+/// The largest number of items that `stats cachedump` lists, so that one request does not list all items of the server.
 const MOST_LISTED: usize = 200;
 
-/// Reads the words behind the name.
+/// Parses the words that follow the name.
 pub(super) fn read_line(arguments: &Arguments<'_>) -> Parsed {
     let all = |broadcast, reply| Parsed { action: Action::All(broadcast), reply: Reply::Text(reply) };
     match arguments.get(0) {

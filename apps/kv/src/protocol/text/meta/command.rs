@@ -1,4 +1,4 @@
-//! One line of a meta command: from its words to a request.
+//! The parser of one line of a meta command.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -21,7 +21,7 @@ const BAD_KEY: &[u8] = b"CLIENT_ERROR error decoding key\r\n";
 const BAD_STORE_MODE: &[u8] = b"CLIENT_ERROR invalid mode for ms M token\r\n";
 const BAD_COUNT_MODE: &[u8] = b"CLIENT_ERROR invalid mode for ma M token\r\n";
 
-/// Reads the line of the command `name`, whose other words are `words`. `None`: there is no such command.
+/// Parses the line of the command `name` with the other words `words`. Returns `None` if there is no such command.
 pub(in super::super) fn read_line(name: &[u8], source: Source<'_>, words: Words<'_>) -> Option<Line> {
     let answered = |parsed: Result<Parsed, &'static [u8]>| {
         Line::Whole(parsed.unwrap_or_else(|error| literal(error, Noreply::No)))
@@ -37,7 +37,7 @@ pub(in super::super) fn read_line(name: &[u8], source: Source<'_>, words: Words<
     })
 }
 
-/// A key, its flags, and the parts of both that the answer repeats.
+/// The key, the flags, and the parts of both that the answer repeats.
 struct Subject {
     key: Key,
     flags: Flags,
@@ -45,7 +45,7 @@ struct Subject {
 }
 
 impl Subject {
-    /// Reads the flags that `words` are, of a command with the key `word`.
+    /// Parses the flags `words` of a command with the key `word`.
     fn of(form: Form, source: Source<'_>, word: Word<'_>, words: Words<'_>) -> Result<Self, &'static [u8]> {
         let flags = Flags::of(words.clone()).map_err(|error| error.text())?;
         let key = match flags.is_base64 {
@@ -69,12 +69,12 @@ impl Subject {
     }
 }
 
-/// The key that a word is in base64.
+/// Decodes a base64 word to a key.
 fn decode(source: Source<'_>, word: &Word<'_>) -> Option<Key> {
     if word.text.len() > MAX_KEY_LEN {
         return None;
     }
-    // Four letters stand for three bytes, so the key is shorter than the word.
+    // Base64 encodes three bytes as four letters, so the key is shorter than the word.
     let mut room = [0; MAX_KEY_LEN];
     let len = STANDARD.decode_slice(word.text, &mut room).ok()?;
     Key::new(IoBuf::copy_from_slice(room.get(..len)?), &source.server.hasher)
@@ -135,7 +135,7 @@ fn pending_store(
         cas: match mode {
             StoreMode::Set | StoreMode::Replace => flags.cas,
             StoreMode::Append | StoreMode::Prepend => any_version(flags.cas),
-            // An added item has no version yet.
+            // The item to add has no version yet.
             StoreMode::Add => None,
         },
         older,
@@ -145,7 +145,7 @@ fn pending_store(
     })
 }
 
-/// The version that an item is compared with where memcached takes 0 for any.
+/// Returns the version that the item must have, for a command in which 0 means any version, as in memcached.
 fn any_version(cas: Option<u64>) -> Option<u64> {
     cas.filter(|&cas| cas != 0)
 }
@@ -175,7 +175,7 @@ fn count(source: Source<'_>, words: Words<'_>) -> Result<Parsed, &'static [u8]> 
     Ok(subject.run(Operation::Count(count)))
 }
 
-/// `me KEY [b]`: of its flags only one counts.
+/// Parses `me KEY [b]`. The command uses no other flag.
 fn inspect(source: Source<'_>, words: Words<'_>) -> Result<Parsed, &'static [u8]> {
     Ok(subject(Form::Inspect, source, words)?.run(Operation::Inspect))
 }

@@ -5,44 +5,44 @@ use crate::time::Exptime;
 
 use super::super::command::Word;
 
-/// The most flags of a command.
+/// The largest number of flags of a command.
 const MOST_FLAGS: usize = 17;
 
-/// Length of the longest opaque token, in bytes.
+/// The length of the longest opaque token, in bytes.
 pub(super) const LONGEST_OPAQUE: usize = 32;
 
-/// The flags of a command, without the order in which the answer repeats them.
+/// The flags of a command, without their order (the answer repeats them in the order of the line).
 #[derive(Debug, Default)]
 pub(super) struct Flags {
     /// `b`: the key is base64.
     pub is_base64: bool,
-    /// `v`: the answer has the value.
+    /// `v`: the answer contains the value.
     pub has_value: bool,
-    /// `q`: the answer that is expected is left out.
+    /// `q`: the expected answer is omitted.
     pub is_quiet: bool,
-    /// `u`: the read is no use of the item.
+    /// `u`: the read does not count as a use of the item.
     pub is_unnoticed: bool,
     /// `I`: the item becomes stale.
     pub invalidates: bool,
     /// `T`: the expiration time.
     pub exptime: Option<Exptime>,
-    /// `N`: creates an item with this expiration time.
+    /// `N`: creates an item with this expiration time if there is none.
     pub vivify: Option<Exptime>,
-    /// `R`: recaches below this time.
+    /// `R`: the remaining time to live below which the client is to store the item again.
     pub recache: Option<Exptime>,
-    /// `F`: the client's bits.
+    /// `F`: the flags of the client.
     pub client_flags: u32,
-    /// `C`: the version that the client knows.
+    /// `C`: the version that the client expects.
     pub cas: Option<u64>,
     /// `M`: the mode.
     pub mode: Option<u8>,
-    /// `J`: the number of an item that is created.
+    /// `J`: the number in an item that the command creates.
     pub initial: u64,
-    /// `D`: the number to add or to subtract.
+    /// `D`: the number to add or subtract.
     pub delta: Option<u64>,
 }
 
-/// Why flags are turned down.
+/// The errors in flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FlagError {
     TooMany,
@@ -56,7 +56,7 @@ pub(super) enum FlagError {
 }
 
 impl FlagError {
-    /// The line that says so.
+    /// Returns the line that reports the error.
     pub fn text(self) -> &'static [u8] {
         match self {
             Self::TooMany => b"CLIENT_ERROR options flags are too long\r\n",
@@ -72,7 +72,7 @@ impl FlagError {
 }
 
 impl Flags {
-    /// Reads flags, a word each.
+    /// Parses flags, one per word.
     pub fn of<'a>(words: impl Iterator<Item = Word<'a>>) -> Result<Self, FlagError> {
         let mut flags = Self::default();
         let mut seen = 0u128;
@@ -82,7 +82,7 @@ impl Flags {
                 return Err(FlagError::TooMany);
             }
             flags.take(name, token)?;
-            // Only letters get here.
+            // Only letters reach this line.
             let bit = 1 << (name & 0x7f);
             if seen & bit != 0 {
                 return Err(FlagError::Duplicate);
@@ -111,7 +111,7 @@ impl Flags {
                 _ => return Err(FlagError::ModeLength),
             },
             b'O' if token.len() > LONGEST_OPAQUE => return Err(FlagError::OpaqueTooLong),
-            // Fields of the answer, and hints for a proxy.
+            // These select fields of the answer, or are hints for a proxy.
             b'O' | b'k' | b's' | b't' | b'c' | b'f' | b'l' | b'h' | b'P' | b'L' => {}
             _ => return Err(FlagError::Unknown),
         }
@@ -119,7 +119,7 @@ impl Flags {
     }
 }
 
-/// An expiration time: of 32 bits, as memcached reads it.
+/// Parses an expiration time of 32 bits, like memcached.
 fn exptime(token: &[u8]) -> Result<Exptime, FlagError> {
     let seconds = parse_i64(token).filter(|&seconds| i32::try_from(seconds).is_ok());
     seconds.map(Exptime).ok_or(FlagError::BadToken)
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_none_is_turned_down() {
+    fn invalid_numbers_are_rejected() {
         for name in ["T", "N", "R", "F", "C"] {
             for token in ["", "x", "1x", "0x1", "1.5", "--1", "99999999999999999999"] {
                 assert_eq!(error(&format!("{name}{token}")), FlagError::BadToken, "{name}{token}");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_and_repeated_flags_are_turned_down() {
+    fn unknown_and_repeated_flags_are_rejected() {
         for flag in ["a", "S", "x", "1", "\u{80}", "\0", "~"] {
             assert_eq!(error(flag), FlagError::Unknown, "{flag:?}");
         }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn seventeen_flags_are_the_most() {
+    fn at_most_seventeen_flags_are_accepted() {
         let most = "b N1 T1 R1 l O P L k s t c f v h u q";
         assert!(read(most).is_ok());
         assert_eq!(error(&(String::from(most) + " F1")), FlagError::TooMany);

@@ -1,4 +1,5 @@
-//! Answers of the meta commands: a code of two letters, then the fields that the flags ask for, in the flags' order.
+//! The answers of the meta commands: a code of two letters, then the fields that the flags request, in the order of the
+//! flags.
 
 use isola_iobuf::IoBuf;
 
@@ -8,11 +9,11 @@ use crate::response::{Body, Description, Details, Response, TimeLeft};
 use super::super::command::Words;
 use super::super::reply::status;
 
-/// How the outcome of a meta command is written.
+/// The form of the reply to a meta command.
 #[derive(Debug)]
 pub(crate) struct MetaReply {
     pub(super) form: Form,
-    /// Whether the answer that the client expects is left out.
+    /// Whether to omit the answer that the client expects.
     pub is_quiet: bool,
     /// Whether the key was base64.
     pub is_base64: bool,
@@ -22,7 +23,7 @@ pub(crate) struct MetaReply {
     pub flags: IoBuf,
 }
 
-/// Which command is answered.
+/// The command of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Get,
@@ -34,8 +35,8 @@ pub(super) enum Form {
     Inspect,
 }
 
-/// A line that is being written. The longest has 28 bytes of code and length, 252 of a key, 34 of an opaque token and
-/// under 100 of numbers.
+/// A buffer for one line. The longest line has 28 bytes of code and length, 252 bytes of a key, 34 bytes of an opaque
+/// token and less than 100 bytes of numbers.
 struct LineOut {
     bytes: [u8; 512],
     len: usize,
@@ -62,7 +63,7 @@ impl LineOut {
         self.put(itoa::Buffer::new().format(value).as_bytes());
     }
 
-    /// A time, or -1 where there is no end.
+    /// Writes a time, or -1 for an item that never expires.
     fn seconds(&mut self, name: &[u8], seconds: Option<u32>) {
         match seconds {
             Some(seconds) => self.number(name, seconds.into()),
@@ -79,7 +80,7 @@ impl LineOut {
     }
 }
 
-/// Of which numbers flags are answered with.
+/// The sources of the numbers that flags request.
 #[derive(Default)]
 struct Facts<'a> {
     description: Option<&'a Description>,
@@ -93,7 +94,7 @@ impl MetaReply {
             Response::Details(details) => match &**details {
                 Details::Item(item) if self.form == Form::Inspect => self.inspected(item, out),
                 Details::Item(item) => self.hit(item, out),
-                // No meta command is answered so.
+                // No meta command has such a response.
                 Details::Report(_) | Details::Prefixes(_) | Details::List(_) => {}
             },
             Response::Number { value, cas, time_left } => {
@@ -129,7 +130,7 @@ impl MetaReply {
     }
 
     fn refused(&self, code: &[u8], out: &mut Output) {
-        // A store that is refused has made no version.
+        // A rejected store has created no version.
         let cas = (self.form == Form::Store).then_some(0);
         self.line(code, &Facts { cas, ..Facts::default() }, out);
     }
@@ -165,7 +166,7 @@ impl MetaReply {
         }
     }
 
-    /// Answers each flag that asks for something that is known.
+    /// Writes the field of each flag whose value is known.
     fn flags(&self, line: &mut LineOut, facts: &Facts<'_>) {
         let Facts { description, cas, time_left } = facts;
         let mut is_touched = false;
@@ -182,7 +183,7 @@ impl MetaReply {
                         line.put(b" b");
                     }
                 }
-                // A time that is asked for before it is set is the old one.
+                // A time that is requested before it is set is the old one.
                 (Some(b'T'), _) => is_touched = true,
                 (Some(b't'), _) => {
                     if let Some(left) = time_left {
