@@ -122,10 +122,16 @@ fn only_a_reset_with_the_exact_number_ends_a_half_open_handshake() {
     let mut peer = Peer::listening();
     peer.send(Segment::new(4000, 80, 77, None).flags("S"));
     peer.segment();
+    let counted = |peer: &Peer| {
+        let counters = peer.stack.counters();
+        (counters.get(Counter::DropTcpReset), counters.get(Counter::TcpResetsIn))
+    };
     peer.send(Segment::new(4000, 80, 79, None).flags("R"));
     assert_eq!(peer.stack.occupancy().half_open, 1);
+    assert_eq!(counted(&peer), (1, 0));
     peer.send(Segment::new(4000, 80, 78, None).flags("R"));
     assert_eq!(peer.stack.occupancy().half_open, 0);
+    assert_eq!(counted(&peer), (1, 1));
     peer.silent();
     assert_eq!(peer.events(), []);
 }
