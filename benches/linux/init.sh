@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# The first process of the Linux guest that Isola is compared with. What it needs to know comes from the kernel's
-# command line, as variables: guest_address, memcached_threads, guest_services.
+# The first process of the Linux guest. Its parameters are variables from the kernel's command line: guest_address,
+# memcached_threads, guest_services.
 export PATH=/bin
 busybox mount -t devtmpfs none /dev
 busybox mount -t proc none /proc
@@ -8,7 +8,7 @@ busybox mount -t sysfs none /sys
 echo 'guest: user space'
 for module in virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci failover net_failover virtio_net; do
     for file in /modules/"$module".ko*; do
-        # What is built into the kernel has no file.
+        # A module without a file is built into the kernel.
         if [ -e "$file" ]; then busybox insmod "$file"; fi
     done
 done
@@ -29,9 +29,8 @@ case $guest_services in
 esac
 echo 'guest: services'
 
-# Says what memory is in use when it is asked: all that is not available to a program, in KiB. Touches so many MiB when
-# it is asked to, with small pages or large ones. Gives the cgroups of the service and of the batch job weights, processors or
-# classes of the scheduler, and starts the batch job.
+# Commands from the serial line: reports the memory in use (not available to a program) in KiB; touches memory, in MiB,
+# with small or huge pages; sets weights, processors or scheduling classes of the two cgroups; starts the batch job.
 batch_class=
 while read -r question amount other; do
     case $question in
@@ -40,7 +39,7 @@ while read -r question amount other; do
             echo "guest: set $?"
             ;;
         classes)
-            # The service before all else, and the batch job, which begins later, only where nothing else runs.
+            # SCHED_FIFO for the service, and SCHED_IDLE for the batch job, which starts later.
             batch_class='chrt --idle 0'
             set=0
             while read -r thread; do
@@ -48,7 +47,7 @@ while read -r question amount other; do
             done </sys/fs/cgroup/service/cgroup.threads
             echo "guest: set $set"
             ;;
-        # The class is none, or words of a command.
+        # The class is empty, or the words of a command prefix.
         batch) (echo 0 >/sys/fs/cgroup/batch/cgroup.procs; exec $batch_class linux-batch "$amount" "$other") & ;;
         touch) echo never >/sys/kernel/mm/transparent_hugepage/enabled; linux-touch "$amount" ;;
         touch-large) echo always >/sys/kernel/mm/transparent_hugepage/enabled; linux-touch "$amount" ;;

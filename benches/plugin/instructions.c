@@ -1,14 +1,14 @@
 /*
- * Counts the instructions that each processor of an emulated machine executes, into a file that others read
- * while the machine runs:
+ * Counts the instructions of each processor of an emulated machine, in a file that other processes read while the
+ * machine runs:
  *
  *     -plugin instructions.so,counters=PATH
  *
- * The file has one line of 64 bytes a processor, the count in its first 8 bytes. A processor has one thread in
- * QEMU, and a line of its own, so no count needs a lock. What is counted is what is translated: a block that an
- * exception leaves half-way counts as a whole (under one in a hundred).
+ * The file has a line of 64 bytes for each processor, with the count in its first 8 bytes. QEMU runs each processor on
+ * one thread, so the counts need no lock. The plugin counts translated blocks: a block that an exception leaves half-way
+ * counts as a whole (under one in a hundred).
  *
- * The functions of QEMU that are used are declared here; they are in the interface since its version 1.
+ * The plugin declares the functions of QEMU that it uses; version 1 of the interface has all of them.
  */
 #include <fcntl.h>
 #include <stddef.h>
@@ -31,7 +31,7 @@ void qemu_plugin_register_vcpu_tb_trans_cb(uint64_t id, void (*translated)(uint6
 void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *block, void (*executed)(unsigned, void *),
                                           int registers, void *data);
 
-/* Which version of the interface this was compiled for: QEMU refuses versions that it does not know. */
+/* The interface version of this build: QEMU rejects unknown versions. */
 __attribute__((visibility("default"))) int qemu_plugin_version = INTERFACE_VERSION;
 
 static struct line *lines;

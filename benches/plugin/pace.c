@@ -1,15 +1,14 @@
 /*
- * Gives each processor of an emulated machine a pace: so many instructions a second and no more, whatever the others do.
- * A host of few processors can then run a machine of more, and each of them keeps its pace:
+ * Limits each processor of an emulated machine to a pace: a rate of instructions, independent of the other processors.
+ * A host of few processors can then run a machine with more, whose processors all keep their pace:
  *
  *     -plugin pace.so,pace=PATH
  *
- * The file has one line of 64 bytes for the pace, which others write while the machine runs, and one for each processor.
- * A processor that has executed so many instructions that it is ahead of its pace sleeps until it is not. One that the host
- * kept waiting catches up, unless it is too far behind: what it cannot catch up is noted in its line. One that halts owes
- * what it has executed, and owes nothing for the time in which it was halted.
+ * The file has a line of 64 bytes for the pace, which another process writes while the machine runs, and a line for each
+ * processor. A processor ahead of its pace sleeps. A processor that the host delayed catches up, for a limited time; its
+ * line has the time beyond that limit. Before a halt, a processor is charged for its instructions; halted time is free.
  *
- * The functions of QEMU that are used are declared here; they are in the interface since its version 1.
+ * The plugin declares the functions of QEMU that it uses; version 1 of the interface has all of them.
  */
 #include <fcntl.h>
 #include <stddef.h>
@@ -22,26 +21,26 @@
 
 enum { PROCESSORS = 64, NO_REGISTERS = 0 };
 
-/* So far a processor may be behind, in ns. */
+/* The longest time that a processor may be behind and still catch up, in ns. */
 static const int64_t MOST_BEHIND_NS = 20 * 1000 * 1000;
 
-/* It does not sleep for less, in ns: that would take as long. */
+/* The shortest sleep, in ns: a shorter one would take as long. */
 static const int64_t LEAST_SLEEP_NS = 20 * 1000;
 
 struct pace {
-    /* So many instructions are executed before the clock is looked at; 0 where there is no pace. */
+    /* The number of instructions between two reads of the clock; 0 without a pace. */
     volatile uint64_t instructions;
-    /* So long they take. */
+    /* The time of these instructions at the pace, in ns. */
     volatile uint64_t time_ns;
     uint8_t rest[48];
 };
 
 struct line {
-    /* What a processor could not catch up, in ns. */
+    /* The time that the processor could not catch up, in ns. */
     volatile uint64_t lost_ns;
-    /* Instructions that are not in `ready_ns` yet. */
+    /* Instructions not yet charged to `ready_ns`. */
     uint64_t executed;
-    /* When all others are done, at its pace. */
+    /* The time at which the charged instructions end at the pace. */
     int64_t ready_ns;
     uint8_t rest[40];
 };
@@ -54,7 +53,7 @@ void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *block, void (*e
 void qemu_plugin_register_vcpu_idle_cb(uint64_t id, void (*halts)(uint64_t, unsigned));
 void qemu_plugin_register_vcpu_resume_cb(uint64_t id, void (*resumes)(uint64_t, unsigned));
 
-/* Which version of the interface this was compiled for: QEMU refuses versions that it does not know. */
+/* The interface version of this build: QEMU rejects unknown versions. */
 __attribute__((visibility("default"))) int qemu_plugin_version = INTERFACE_VERSION;
 
 static struct pace *pace;
@@ -67,20 +66,20 @@ static int64_t now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Adds what was executed to what the processor is ready for. */
+/* Charges the executed instructions to `ready_ns`. */
 static void charge(struct line *line, uint64_t instructions)
 {
     line->ready_ns += (int64_t)(line->executed * pace->time_ns / instructions);
     line->executed = 0;
 }
 
-/* Lets the processor wait until it is not ahead of its pace. */
+/* Charges the instructions, and sleeps while the processor is ahead of its pace. */
 static void keep(struct line *line, uint64_t instructions)
 {
     charge(line, instructions);
     int64_t now = now_ns();
     if (line->ready_ns < now - MOST_BEHIND_NS) {
-        /* The first time, it is behind by all the time that there was. */
+        /* At the first call it is behind by the whole uptime of the host, which does not count. */
         if (line->ready_ns > now - 50 * MOST_BEHIND_NS)
             line->lost_ns += (uint64_t)(now - MOST_BEHIND_NS - line->ready_ns);
         line->ready_ns = now - MOST_BEHIND_NS;
@@ -104,7 +103,7 @@ static void executed(unsigned processor, void *instructions)
     }
 }
 
-/* Here other processors may wait for this one: it does not sleep. */
+/* Other processors may wait for this one here, so it does not sleep. */
 static void halts(uint64_t id, unsigned processor)
 {
     (void)id;

@@ -1,4 +1,4 @@
-//! Counting the instructions of a process of the host, with valgrind's callgrind.
+//! Counts the instructions of a process of the host, with valgrind's callgrind.
 
 use crate::error::BenchError;
 use crate::program;
@@ -6,10 +6,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Instructions that a program executes from its start to its end.
+/// Returns the number of instructions that a program executes from start to end.
 ///
 /// # Errors
-/// What goes wrong, valgrind's being missing among it.
+/// [`BenchError::ProgramMissing`] without valgrind; [`BenchError::Program`], [`BenchError::File`].
 pub fn instructions(which: &Path, arguments: &[&str]) -> Result<f64, BenchError> {
     program::need(&[("valgrind", "valgrind")])?;
     let log = tempfile::NamedTempFile::new().map_err(BenchError::file(std::env::temp_dir()))?;

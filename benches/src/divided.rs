@@ -1,4 +1,4 @@
-//! A divided machine: one with a supervisor, which makes cells.
+//! A machine with a supervisor, and its management client.
 
 use crate::error::BenchError;
 use crate::interrupt;
@@ -15,10 +15,10 @@ use std::ops::ControlFlow;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the supervisor may take to come up, and a cell to stop.
+/// The longest time for the supervisor to boot, or for a cell to stop.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// How often a cell's log is looked at.
+/// The interval at which a cell's log is read.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A machine with a supervisor.
@@ -26,38 +26,39 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 pub struct Divided {
     /// The machine.
     pub machine: Machine,
-    /// Who talks to its supervisor.
+    /// The client of its supervisor.
     pub client: Client,
-    /// From the start of QEMU to the supervisor's first answer.
+    /// The time from the start of QEMU to the supervisor's first response.
     pub ready: Duration,
 }
 
-/// How large a divided machine is, and what its clocks go by.
+/// The size of the machine, and its clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Processors, that of the supervisor among them.
+    /// The number of processors, including the supervisor's.
     pub cores: u32,
-    /// Pairs of queues of its network device.
+    /// The number of queue pairs of its network device.
     pub queues: u32,
-    /// Memory, in MiB.
+    /// The memory, in MiB.
     pub memory_mib: u32,
-    /// What its clocks go by.
+    /// The source of its clocks.
     pub pace: Pace,
 }
 
 impl Divided {
-    /// Boots one, and waits until its supervisor answers.
+    /// Boots a machine, and waits until its supervisor responds.
     ///
     /// # Errors
-    /// What goes wrong on the way.
+    /// As [`Session::machine`]; [`BenchError::Image`], [`BenchError::Supervisor`], [`BenchError::Ended`],
+    /// [`BenchError::TooLate`], [`BenchError::Interrupted`].
     pub fn boot(session: &Session, size: Size, counting: Counting) -> Result<Self, BenchError> {
         Self::boot_with(session, size, counting, Vec::new())
     }
 
-    /// The same with `more` arguments of QEMU.
+    /// As [`Self::boot`], with `more` arguments of QEMU.
     ///
     /// # Errors
-    /// What goes wrong on the way.
+    /// As [`Self::boot`].
     pub fn boot_with(
         session: &Session,
         size: Size,
@@ -67,10 +68,10 @@ impl Divided {
         Self::start(&session.images, size, more, |boot| session.machine(boot, counting))
     }
 
-    /// The same on a machine that `start` starts.
+    /// As [`Self::boot`], on a machine that `start` starts.
     ///
     /// # Errors
-    /// What goes wrong on the way.
+    /// As [`Self::boot`], and those of `start`.
     pub fn start(
         images: &ImageStore,
         size: Size,
@@ -99,7 +100,7 @@ impl Divided {
             extra: extra.into_iter().map(Into::into).chain(more).collect(),
         };
         let mut machine = start(&boot)?;
-        // What is asked before it listens may be asked again late: it is waited for until it says so.
+        // A request before the supervisor listens would be repeated only after a delay: wait for its message first.
         machine.wait_for("ready")?;
         let folder = machine.folder().to_owned();
         let client = Client::connect_within(&folder, LIMIT, &mut || match interrupt::asked() {
@@ -111,7 +112,7 @@ impl Divided {
         Ok(Self { machine, client, ready })
     }
 
-    /// Sends an image, unless the supervisor has it.
+    /// Uploads an image, unless the supervisor has it.
     ///
     /// # Errors
     /// [`BenchError::Supervisor`].
@@ -140,7 +141,7 @@ impl Divided {
     }
 }
 
-/// A cell of that name, with the machine's network device, that gets no more memory than it begins with.
+/// Returns the specification of a cell with the machine's network device and a fixed amount of memory.
 pub fn spec(name: &str, image: &CellImage, cores: u32, memory_mib: u64) -> CellSpec {
     CellSpec {
         name: name.into(),
@@ -160,7 +161,7 @@ pub fn spec(name: &str, image: &CellImage, cores: u32, memory_mib: u64) -> CellS
     }
 }
 
-/// Why there is no client: the machine's end explains more than the broken connection.
+/// Returns the cause of a failed connection: the machine's end explains more than the client's error.
 fn gone(machine: &mut Machine, error: ClientError) -> BenchError {
     match error {
         ClientError::Interrupted => BenchError::Interrupted,

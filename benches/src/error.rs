@@ -1,4 +1,4 @@
-//! Why a benchmark could not be run.
+//! Errors of the benchmarks.
 
 use isola_host::client::ClientError;
 use isola_host::image::FindError;
@@ -7,10 +7,10 @@ use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Why a benchmark could not be run.
+/// The reason why a benchmark failed.
 #[derive(Debug, Error)]
 pub enum BenchError {
-    /// A program is not there.
+    /// A program is not installed.
     #[error("{program} is missing; install it with: apt-get install {package}")]
     ProgramMissing {
         /// The program.
@@ -18,182 +18,180 @@ pub enum BenchError {
         /// Debian's package.
         package: &'static str,
     },
-    /// A program did not do what it was asked for.
+    /// A program failed.
     #[error("{line} failed: {said}")]
     Program {
-        /// What was run.
+        /// The command line.
         line: String,
-        /// What it said, or why it did not start.
+        /// The program's output, or the reason why it did not start.
         said: String,
     },
-    /// There is no right to make a network of one's own.
+    /// The user may not create a network namespace.
     #[error(
-        "a network of its own is needed for the guests, and this user may not make one: run it as root (or allow \
+        "the guests need a network namespace, which this user may not create: run the benchmark as root (or allow \
          unprivileged user namespaces, and access to /dev/net/tun)"
     )]
     NoNamespace,
     /// QEMU cannot be used.
     #[error(transparent)]
     Qemu(#[from] QemuError),
-    /// QEMU takes no plugin.
+    /// QEMU loads no plugin.
     #[error(
-        "QEMU loads no plugin (it says: {0}); instructions cannot be counted with it: use one built with plugins, as \
-         Debian's is"
+        "QEMU loads no plugin (its message: {0}) and cannot count instructions: use a QEMU built with plugins, such as \
+         Debian's"
     )]
     NoPlugins(String),
-    /// A machine ended that should have gone on.
-    #[error("{what} ended before {awaited}; QEMU and its serial line said last:\n{log}")]
+    /// A machine ended too early.
+    #[error("{what} ended before {awaited}; the end of its output and QEMU's:\n{log}")]
     Ended {
-        /// Which machine.
+        /// The machine.
         what: String,
-        /// What was waited for.
+        /// The event that should have come first.
         awaited: String,
-        /// The end of what it said.
+        /// The end of its output.
         log: String,
     },
-    /// A machine did not get somewhere in time.
-    #[error(
-        "{what} had not come to {awaited} within {limit_s} s; QEMU and its serial line said last:\n{log}"
-    )]
+    /// A machine exceeded a time limit.
+    #[error("{what} did not reach {awaited} within {limit_s} s; the end of its output and QEMU's:\n{log}")]
     TooLate {
-        /// Which machine.
+        /// The machine.
         what: String,
-        /// What was waited for.
+        /// The event that should have come in time.
         awaited: String,
-        /// How long.
+        /// The limit, in s.
         limit_s: u64,
-        /// The end of what it said.
+        /// The end of its output.
         log: String,
     },
     /// An image is missing.
     #[error(transparent)]
     Image(#[from] FindError),
-    /// The supervisor did not do what it was asked for.
+    /// A request to the supervisor failed.
     #[error("the supervisor: {0}")]
     Supervisor(#[from] ClientError),
-    /// A cell did not get the memory that it was to have.
-    #[error("a cell was to have {wanted_mib} MiB, where pages move for that; its memory: {outcome}")]
+    /// A resize by page migration did not reach the requested memory.
+    #[error(
+        "the resize of a cell to {wanted_mib} MiB, by page migration, is incomplete; its memory: {outcome}"
+    )]
     NotResized {
-        /// How much memory it was to have, in MiB.
+        /// The requested memory, in MiB.
         wanted_mib: u64,
-        /// What became of it.
+        /// The outcome.
         outcome: String,
     },
     /// A service gave a wrong answer.
     #[error("{service} answered {answer:?} to {asked}")]
     WrongAnswer {
-        /// Which service.
+        /// The service.
         service: String,
-        /// What it was asked.
+        /// The request.
         asked: String,
-        /// What it said.
+        /// The answer.
         answer: String,
     },
-    /// A package lacks something.
+    /// A file is missing in a package.
     #[error("{} has no {what}: remove {} and try again", place.display(), place.display())]
     PackageContents {
-        /// Where the package is unpacked.
+        /// The folder of the unpacked package.
         place: PathBuf,
-        /// What is not there.
+        /// The missing file.
         what: String,
     },
-    /// A file.
+    /// A file cannot be accessed.
     #[error("{}: {error}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What is the matter.
+        /// The cause.
         error: io::Error,
     },
-    /// A connection.
+    /// A connection failed.
     #[error("the connection to {peer}: {error}")]
     Connection {
-        /// To whom.
+        /// The peer.
         peer: String,
-        /// What is the matter.
+        /// The cause.
         error: io::Error,
     },
-    /// A file of figures does not say what it should.
-    #[error("{}: {error}; take the figures anew with `cargo xtask bench`", path.display())]
+    /// A file of figures is malformed.
+    #[error("{}: {error}; measure the figures again with `cargo xtask bench`", path.display())]
     Data {
         /// The file.
         path: PathBuf,
-        /// What is the matter.
+        /// The cause.
         error: serde_json::Error,
     },
-    /// Figures to publish would be of a tree that is no commit.
+    /// Published figures must belong to a commit.
     #[error(
-        "the tree is {0:?}, and figures of it could not be taken again: commit all changes (or put them away with `git \
-         stash`), then publish"
+        "the tree is {0:?}, and its figures could not be measured again: commit all changes (or put them away with \
+         `git stash`), then publish"
     )]
     DirtyTree(String),
-    /// Figures to publish would be of few runs.
-    #[error("figures that are published are medians of at least {least} runs, not of {runs}")]
+    /// Published figures must have enough runs.
+    #[error("published figures are medians of at least {least} runs, not of {runs}")]
     FewRuns {
-        /// How many were asked for.
+        /// The requested number of runs.
         runs: u32,
-        /// How many there have to be.
+        /// The least number of runs.
         least: u32,
     },
-    /// Figures to publish would be those of a busy host.
+    /// Published figures must come from a quiet host.
     #[error(
-        "other work takes {percent} % of the host's processors, and {limit} % at most may be taken where figures are \
-         published: end it, or take figures without --publish"
+        "other work takes {percent} % of the host's processors; the limit for published figures is {limit} %: end that \
+         work, or measure without --publish"
     )]
     HostBusy {
-        /// How much, in percent.
+        /// The share of other work, in percent.
         percent: f64,
         /// The limit, in percent.
         limit: f64,
     },
-    /// The paced processors of a machine had too little of the host.
+    /// The host delayed the paced processors of a machine too long.
     #[error(
-        "the host kept the machines' processors waiting for {lost_s} s beyond their pace, and {limit_s} s at most may \
-         be lost where figures are published: take them on a quiet host"
+        "the host delayed the machines' processors by {lost_s} s beyond their pace; the limit for published figures is \
+         {limit_s} s: measure on a quiet host"
     )]
     PaceLost {
-        /// How long.
+        /// The delay, in s.
         lost_s: f64,
-        /// The limit.
+        /// The limit, in s.
         limit_s: f64,
     },
-    /// The repository does not say what has changed since a commit.
-    #[error("git does not say what has changed: {0}")]
+    /// Git cannot determine the changes since a commit.
+    #[error("git cannot determine the changes: {0}")]
     NoHistory(String),
-    /// Tables do not show what the raw data say.
-    #[error("{0} does not show what benches/data says; write it anew with: cargo xtask bench --tables write")]
+    /// The tables differ from the raw data.
+    #[error("{0} does not match benches/data; rewrite it with: cargo xtask bench --tables write")]
     Tables(String),
-    /// The file of the gate's counts does not say what it should.
-    #[error("{}: {error}; remove it, and write it anew with: cargo xtask gate --write", path.display())]
+    /// The gate's baseline file is malformed.
+    #[error("{}: {error}; remove it, and write it again with: cargo xtask gate --write", path.display())]
     Book {
         /// The file.
         path: PathBuf,
-        /// What is the matter.
+        /// The cause.
         error: Box<toml::de::Error>,
     },
-    /// The host is too busy to count.
-    #[error(
-        "{name}: no three of {rounds} rounds agree; the host is too busy, count again when it is less so"
-    )]
+    /// Load on the host disturbs the counts too much.
+    #[error("{name}: no three of {rounds} rounds agree; the host is too busy, count again when it is quiet")]
     NoAgreement {
-        /// What is counted.
+        /// The name of the count.
         name: &'static str,
-        /// How often it was.
+        /// The number of rounds.
         rounds: u32,
     },
-    /// The user changed their mind.
+    /// The user interrupted the benchmark.
     #[error("interrupted")]
     Interrupted,
 }
 
 impl BenchError {
-    /// For use as `map_err(BenchError::file(path))`.
+    /// Returns a converter for use as `map_err(BenchError::file(path))`.
     pub fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |error| Self::File { path, error }
     }
 
-    /// For use as `map_err(BenchError::connection(peer))`.
+    /// Returns a converter for use as `map_err(BenchError::connection(peer))`.
     pub fn connection(peer: impl ToString) -> impl FnOnce(io::Error) -> Self {
         let peer = peer.to_string();
         move |error| Self::Connection { peer, error }

@@ -1,40 +1,40 @@
-//! Figures: what is measured, and what came of it.
+//! Figures: their groups, peers, goals, and values.
 
 use crate::kinds::{KINDS, Kind};
 use crate::record::Record;
 use crate::statistics::{median, spread};
 use serde::Serialize;
 
-/// A group of figures: what is taken together.
+/// A group of figures, measured together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Group {
-    /// Booting an image alone, beside booting the Linux guest
+    /// Booting a standalone image, beside booting the Linux guest
     Boot,
-    /// Cells on a divided machine: created, started, destroyed
+    /// Cells on a machine with a supervisor: creation, start, end
     Cell,
-    /// Cells that grow, shrink, come and go on a running machine
+    /// Core and memory moves of cells on a running machine
     Elastic,
-    /// A service beside a batch job, under a load that rises and falls
+    /// A service beside a batch job, under varying load
     Colocation,
     /// Requests of a key-value service, and of an echo service
     Kv,
-    /// Requests of a web server, for a file
+    /// Requests of a web server for a file
     Web,
-    /// Requests of a cell under a supervisor, beside the image alone
+    /// Requests of a cell under a supervisor, beside the standalone image
     Product,
-    /// Data in bulk, one way
+    /// Bulk data in one direction
     Bulk,
-    /// Messages of all sizes, there and back
+    /// Messages of all sizes, in both directions
     Netpipe,
-    /// Connections made and closed
+    /// Connections opened and closed
     Connections,
     /// The heap beside other allocators, natively
     Memory,
-    /// Page faults: a large region touched
+    /// Page faults in a large region
     Pager,
-    /// Calls of Ebbs, events, interrupts
+    /// Costs of Ebb calls, events and interrupts
     Library,
-    /// The protocol stack beside another and the kernel's, natively
+    /// The protocol stack beside another one and the kernel's, natively
     Stack,
 }
 
@@ -57,7 +57,7 @@ impl Group {
         Self::Stack,
     ];
 
-    /// Its name, on the command line and of its file.
+    /// Returns its name, on the command line and of its file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Boot => "boot",
@@ -77,7 +77,7 @@ impl Group {
         }
     }
 
-    /// What its Linux guest runs; `None` where there is no such guest.
+    /// Returns the program of its Linux guest; `None` if the group has no guest.
     pub fn guest(self) -> Option<GuestProgram> {
         match self {
             Self::Boot | Self::Cell | Self::Colocation | Self::Kv => Some(GuestProgram::Memcached),
@@ -87,13 +87,13 @@ impl Group {
         }
     }
 
-    /// Whether machines are booted for it.
+    /// Returns whether the group boots machines.
     pub fn needs_machines(self) -> bool {
         !matches!(self, Self::Memory | Self::Stack)
     }
 }
 
-/// What runs in the Linux guest of a group.
+/// The program in the Linux guest of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuestProgram {
     /// memcached.
@@ -104,10 +104,10 @@ pub enum GuestProgram {
     Ours,
 }
 
-/// What Isola is compared with.
+/// The peer of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// Nothing does the same.
+    /// No peer: nothing comparable exists.
     None,
     /// The Linux guest with memcached.
     Memcached,
@@ -117,9 +117,9 @@ pub enum Peer {
     Nginx,
     /// The Linux guest with a program that reads and writes messages.
     Messages,
-    /// The Linux guest with the same program, which sends files.
+    /// The Linux guest with the same program, which sends by `sendfile`.
     Sendfile,
-    /// The Linux guest with an echo server that waits for all connections by epoll.
+    /// The Linux guest with an echo server on epoll.
     Epoll,
     /// The C library's allocator.
     Glibc,
@@ -129,80 +129,80 @@ pub enum Peer {
     Mimalloc,
     /// A process of the Linux guest that touches memory.
     Touch,
-    /// A method of an object at hand, which is inlined.
+    /// A method call on a known object, inlined.
     Inlined,
-    /// The same, called.
+    /// The same, not inlined.
     NotInlined,
-    /// The same, called by the object's table.
+    /// The same, through the object's virtual table.
     Virtual,
-    /// The same cell while no core moves and it has one.
+    /// The same cell with one core, while no core moves.
     RestOnOne,
-    /// The same cell while no core moves and it has two.
+    /// The same cell with two cores, while no core moves.
     RestOnTwo,
-    /// The same cell with its moves only rehearsed.
+    /// The same cell, with dry runs of its moves.
     Rehearsed,
-    /// The same image, booted alone.
+    /// The same image, standalone.
     Image,
-    /// The same while nobody asks.
+    /// The same without load.
     Unloaded,
     /// smoltcp's protocol stack.
     Smoltcp,
-    /// Two cgroups of the Linux guest: memcached, with the largest weight, and a batch job, with the least.
+    /// Two cgroups of the Linux guest: memcached with the largest weight, a batch job with the smallest.
     Shares,
     /// The same with equal weights.
     Alike,
-    /// The same with memcached of a real-time class, and the batch job of the class for idle processors.
+    /// The same with memcached under SCHED_FIFO, and the batch job under SCHED_IDLE.
     RealTime,
-    /// The same with the batch job's cgroup for idle processors.
+    /// The same with `cpu.idle` for the batch job's cgroup.
     Idle,
-    /// memcached in its cgroup, and no batch job.
+    /// memcached in its cgroup, without a batch job.
     Alone,
-    /// The same with processors of their own.
+    /// The same with fixed processors for each cgroup.
     Fixed,
-    /// The same with processors of their own, which a controller moves.
+    /// The same with processors for each cgroup, which a controller moves.
     Moved,
 }
 
-/// What is aimed at.
+/// A target for a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Aim {
-    /// At most this part of the peer's.
+    /// At most this fraction of the peer's figure.
     Ratio(f64),
-    /// The same, while another figure is at most [`EQUAL`] times its peer's.
+    /// The same, if another figure is at most [`EQUAL`] times its peer's.
     RatioWhile(f64, &'static str),
-    /// At least so many times the peer's.
+    /// At least this multiple of the peer's figure.
     Times(f64),
-    /// At most this.
+    /// At most this value.
     Value(f64),
-    /// At least this.
+    /// At least this value.
     AtLeast(f64),
 }
 
-/// Up to so many times another is no more than that.
+/// Figures up to this ratio count as equal.
 pub const EQUAL: f64 = 1.05;
 
-/// Where an aim comes from.
+/// The origin of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// It was set before anything was measured, in these terms.
+    /// A target set in these terms before the first measurement.
     Asked,
-    /// The same, in another unit: a time as instructions, of which a ns has one.
+    /// The same in another unit: 1 ns of time as one instruction.
     Converted,
-    /// It was set later, by those who measure.
+    /// A target that this project set later.
     Ours,
 }
 
-/// An aim, and where it comes from.
+/// A target and its origin.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Goal {
-    /// Where it comes from.
+    /// Its origin.
     pub by: By,
-    /// What it is.
+    /// The target.
     pub aim: Aim,
 }
 
 impl Goal {
-    /// Whether `figure` of `record` reaches it; what stands in the way, where that is another figure.
+    /// Returns whether `figure` of `record` reaches the target; and the reason, if another figure prevents that.
     pub fn verdict(&self, figure: &Figure, record: &Record) -> (bool, Option<String>) {
         let within = |aim: f64| figure.ratio.is_some_and(|ratio| ratio <= aim);
         match self.aim {
@@ -223,39 +223,39 @@ impl Goal {
     }
 }
 
-/// A figure: several runs of both systems as one line.
+/// A figure: several runs of both systems in one row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// In what it is measured.
+    /// Its unit.
     pub unit: String,
     /// The median of Isola's runs.
     pub isola: f64,
-    /// The median of the peer's.
+    /// The median of the peer's runs.
     pub peer: Option<f64>,
-    /// Who the peer is.
+    /// The peer.
     pub peer_name: Option<String>,
-    /// Isola's median by the peer's.
+    /// Isola's median divided by the peer's.
     pub ratio: Option<f64>,
-    /// How far runs are apart.
+    /// The spread of the runs.
     pub spread: Spread,
-    /// Number of Isola's runs.
+    /// The number of Isola's runs.
     pub runs: usize,
-    /// Number of the peer's.
+    /// The number of the peer's runs.
     pub peer_runs: usize,
 }
 
-/// From the smallest to the largest run, as a part of the median.
+/// The difference of the largest and the smallest run, as a fraction of the median.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// Of Isola's runs; `None` of fewer than two.
+    /// That of Isola's runs; `None` with fewer than two.
     pub isola: Option<f64>,
-    /// Of the peer's.
+    /// That of the peer's runs.
     pub peer: Option<f64>,
 }
 
-/// The figures in `record`, in the order of [`KINDS`]; each with its kind.
+/// Returns the figures in `record`, in the order of [`KINDS`], each with its kind.
 pub fn figures(record: &Record) -> Vec<(&'static Kind, Figure)> {
     let kinds = KINDS.iter().filter(|kind| kind.group == record.group());
     kinds.filter_map(|kind| Some((kind, figure(kind, record)?))).collect()
@@ -284,7 +284,7 @@ mod tests {
     use crate::record::tests::record;
 
     #[test]
-    fn figures_have_the_fields_that_scripts_rely_on() {
+    fn figures_have_the_fields_that_scripts_use() {
         let record = record("boot-answer", &[200.0, 100.0, 300.0], &[4_000.0, 2_000.0, 2_500.0]);
         let (_, figure) = &figures(&record)[0];
         let json = serde_json::to_value(figure).unwrap();
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_is_compared_with_has_no_ratio() {
+    fn a_figure_without_a_peer_has_no_ratio() {
         let record = record("cell-create", &[2.0], &[]);
         let (_, figure) = &figures(&record)[0];
         let json = serde_json::to_value(figure).unwrap();

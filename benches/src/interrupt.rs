@@ -1,5 +1,5 @@
-//! ^C and its kin. Whatever waits asks [`check`] now and then, and what is under way ends in good order: machines are
-//! ended and temporary files removed where their owners are dropped.
+//! Handling of ^C and of termination signals. Code that waits calls [`check`] at intervals, and unwinds by its error:
+//! owners of machines and temporary files clean up on drop.
 
 use crate::error::BenchError;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -9,10 +9,10 @@ use std::sync::{Arc, LazyLock};
 
 static ASKED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// From now on, a request to end is noted instead of ending the process; a second one ends it.
+/// Makes the first termination signal set a flag instead of ending the process; a second one ends it.
 ///
 /// # Errors
-/// What the system says.
+/// As the registration of the handlers.
 pub fn listen() -> io::Result<()> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register_conditional_default(signal, ASKED.clone())?;
@@ -21,12 +21,12 @@ pub fn listen() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the process was asked to end.
+/// Returns whether the process has received a termination signal.
 pub fn asked() -> bool {
     ASKED.load(Ordering::Relaxed)
 }
 
-/// Fails once the process was asked to end.
+/// Fails once the process has received a termination signal.
 ///
 /// # Errors
 /// [`BenchError::Interrupted`].

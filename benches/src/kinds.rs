@@ -409,7 +409,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_figure_that_another_is_tied_to_is_in_its_group() {
+    fn a_figure_and_the_one_that_its_goal_depends_on_are_in_one_group() {
         for kind in KINDS {
             for goal in kind.goals {
                 if let Aim::RatioWhile(_, tied) = goal.aim {
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_unlike() {
+    fn names_are_unique() {
         let mut names: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
         names.sort_unstable();
         names.dedup();

@@ -1,27 +1,27 @@
 //! Benchmarks: Isola beside a Linux guest, under the same QEMU with the same settings, in one run.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`cli`] | what the user typed |
+//! | [`cli`] | the command line |
 //! | [`session`] | programs, images and guests that all groups need |
-//! | [`groups`] | what is done for the figures of each group |
-//! | [`gate`] | instruction counts that each tree is held to |
-//! | [`network`] | the network that the machines are in |
+//! | [`groups`] | the measurement of each group |
+//! | [`gate`] | instruction counts, compared with a baseline |
+//! | [`network`] | the network of the machines |
 //! | [`divided`] | a machine with a supervisor |
-//! | [`machine`] | a machine in QEMU: started, listened to, asked what it used |
-//! | [`instructions`], [`callgrind`] | counting a machine's instructions, and those of a process of the host |
-//! | [`pace`] | a machine's processors slowed to a pace that the host can keep |
-//! | [`plugin`] | the emulator's plugins that these two take |
+//! | [`machine`] | a machine in QEMU: start, serial line, resource use |
+//! | [`instructions`], [`callgrind`] | instruction counts of a machine, and of a process of the host |
+//! | [`pace`] | processors paced to a rate that the host can sustain |
+//! | [`plugin`] | compilation of the emulator plugins of [`instructions`] and [`pace`] |
 //! | [`linux`] | the Linux guest |
 //! | [`load`] | the client |
-//! | [`kinds`], [`figure`], [`statistics`] | what is measured, what came of it, and medians of that |
-//! | [`origin`], [`host`] | the tree that is measured, and how busy the host is otherwise |
-//! | [`pages`] | what is published of them |
-//! | [`record`], [`table`], [`curve`], [`timeline`] | raw data, tables for people, and pictures |
-//! | [`interrupt`], [`program`], [`error`] | ^C, other programs, what goes wrong |
+//! | [`kinds`], [`figure`], [`statistics`] | the definitions of figures, their values, and medians |
+//! | [`origin`], [`host`] | the measured tree, and other load on the host |
+//! | [`pages`] | publication in README files |
+//! | [`record`], [`table`], [`curve`], [`timeline`] | raw data, tables, and plots |
+//! | [`interrupt`], [`program`], [`error`] | signals, external programs, errors |
 //!
-//! `docs/decisions/0008-benchmarks.md` says why it is done so. Not here: comparing parts of Isola with others' on the
-//! host, which is beside the part (`cell/memory/compare`, `net/stack/compare`).
+//! `docs/decisions/0008-benchmarks.md` gives the reasons. Not here: native comparisons of single parts of Isola, whose
+//! programs are beside each part (`cell/memory/compare`, `net/stack/compare`).
 #![forbid(unsafe_code)]
 
 pub mod callgrind;

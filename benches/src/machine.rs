@@ -1,4 +1,4 @@
-//! A machine in QEMU, set up the same whoever runs on it.
+//! A machine in QEMU, configured in the same way for every system.
 
 use crate::error::BenchError;
 use crate::gate::frames;
@@ -15,70 +15,71 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Memory of a machine, in MiB.
+/// The memory of a machine, in MiB.
 pub const MEMORY_MIB: u32 = 512;
 
-/// Its processor. An emulated `rep movsb` is slow, and Linux takes it where the processor says that it is fast.
+/// The processor. Linux uses `rep movsb` if the processor claims that it is fast, but its emulation is slow.
 pub const CPU: &str = "max,erms=off,fsrm=off";
 
-/// How long a machine may take to get anywhere.
+/// The time limit for each wait.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// So much of what a machine said last is shown where it fails.
+/// The length of the output's end in error messages.
 const LOG_BYTES: usize = 2000;
 
-/// Name of the memory in QEMU, by which it is found in the process's mappings.
+/// The name of the memory backend in QEMU, by which the process's mappings show it.
 const MEMORY_NAME: &str = "isola-bench-memory";
 
-/// Clock ticks a second in `/proc`: the same on every Linux on x86 (`USER_HZ`).
+/// Clock ticks per second in `/proc` (`USER_HZ`), the same on every Linux on x86.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// What a machine boots.
+/// The configuration of a machine.
 #[derive(Clone, Debug)]
 pub struct Boot {
-    /// What it is called in messages.
+    /// Its name in messages.
     pub name: String,
-    /// The kernel, or an image.
+    /// The kernel, or an image of Isola.
     pub kernel: PathBuf,
     /// The initial file system.
     pub initrd: Option<PathBuf>,
     /// The command line.
     pub command_line: String,
-    /// Number of processors.
+    /// The number of processors.
     pub cores: u32,
-    /// Pairs of queues of its network device.
+    /// The number of queue pairs of its network device.
     pub queues: u32,
-    /// Memory, in MiB.
+    /// The memory, in MiB.
     pub memory_mib: u32,
-    /// What the machine's clocks go by.
+    /// The source of its clocks.
     pub pace: Pace,
-    /// What its network device leads to.
+    /// The other end of its network device.
     pub network: Network,
-    /// Arguments of QEMU besides.
+    /// Further arguments of QEMU.
     pub extra: Vec<OsString>,
 }
 
-/// What a machine's clocks go by.
+/// The source of a machine's clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// The host's time.
+    /// The host's clock.
     Host,
-    /// The host's time, and its processors take turns on one of the host's: one that waits for another lets it run.
+    /// The host's clock, with all processors in turns on one of the host's: a processor that waits for another lets it
+    /// run.
     Turns,
-    /// The instructions of its processors: one a ns. They take turns, on one of the host's.
+    /// The instructions of its processors, 1 ns each. They run in turns on one of the host's.
     Instructions,
 }
 
-/// What a machine's network device leads to.
+/// The other end of a machine's network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
     /// The tap device of the session's network.
     Tap,
-    /// A socket in the machine's folder, which takes frames ([`crate::gate::frames`]).
+    /// A socket in the machine's folder that carries frames ([`crate::gate::frames`]).
     Frames,
 }
 
-/// A machine that runs. Dropped, it is killed.
+/// A running machine, killed on drop.
 #[derive(Debug)]
 pub struct Machine {
     name: String,
@@ -93,12 +94,13 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts a machine; with a plugin, its instructions are counted.
+    /// Starts a machine. With a plugin, its instructions are counted.
     ///
-    /// To be called on the process's first thread: the machine is ended by the system when its thread ends.
+    /// Must be called on the process's first thread: the kernel kills the machine when the calling thread ends
+    /// (PDEATHSIG).
     ///
     /// # Errors
-    /// What keeps QEMU from starting.
+    /// [`BenchError::File`], [`BenchError::Interrupted`].
     pub fn start(qemu: &Path, boot: &Boot, plugin: Option<&Plugin>) -> Result<Self, BenchError> {
         interrupt::check()?;
         let folder = tempfile::tempdir().map_err(BenchError::file(std::env::temp_dir()))?;
@@ -141,57 +143,57 @@ impl Machine {
         })
     }
 
-    /// The number of QEMU's process.
+    /// Returns the process id of QEMU.
     pub fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// When QEMU was started.
+    /// Returns the time of QEMU's start.
     pub fn started(&self) -> Instant {
         self.started
     }
 
-    /// From the start to the first byte on the serial line; `None` before that.
+    /// Returns the time from the start to the first output; `None` before.
     pub fn first_output(&self) -> Option<Duration> {
         Some(self.first_output?.duration_since(self.started))
     }
 
-    /// The folder that QEMU runs in.
+    /// Returns QEMU's working folder.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Instructions executed so far, where they are counted.
+    /// Returns the number of instructions executed so far, if they are counted.
     pub fn instructions(&self) -> Option<u64> {
         self.counts.as_ref().map(Counts::read)
     }
 
-    /// Instructions that each processor has executed so far; none where they are not counted.
+    /// Returns the number of instructions of each processor so far; empty if they are not counted.
     pub fn instructions_by_processor(&self) -> Vec<u64> {
         self.counts.as_ref().map(Counts::by_processor).unwrap_or_default()
     }
 
-    /// Processor time of the host that QEMU has used so far.
+    /// Returns the host's processor time that QEMU has used.
     ///
     /// # Errors
-    /// Where QEMU is gone.
+    /// [`BenchError::Ended`] if QEMU has ended.
     pub fn cpu_time(&mut self) -> Result<Duration, BenchError> {
         let path = format!("/proc/{}/stat", self.child.id());
         let stat = fs::read_to_string(path).unwrap_or_default();
         cpu_time(&stat).ok_or_else(|| self.ended("its processor time was read"))
     }
 
-    /// Bytes of the machine's memory that were touched so far: what the host had to provide.
+    /// Returns the bytes of the machine's memory that were touched so far, which the host had to provide.
     ///
     /// # Errors
-    /// Where QEMU is gone.
+    /// [`BenchError::Ended`] if QEMU has ended.
     pub fn touched_bytes(&mut self) -> Result<u64, BenchError> {
         let path = format!("/proc/{}/smaps", self.child.id());
         let mappings = fs::read_to_string(path).unwrap_or_default();
         resident_bytes(&mappings).ok_or_else(|| self.ended("its memory was read"))
     }
 
-    /// Waits until it has written `text`.
+    /// Waits until the output contains `text`.
     ///
     /// # Errors
     /// [`BenchError::Ended`], [`BenchError::TooLate`], [`BenchError::Interrupted`].
@@ -199,7 +201,7 @@ impl Machine {
         self.wait_until(&format!("{text:?}"), |said| said.contains(text).then_some(()))
     }
 
-    /// Waits until it has written `label`, and the number that follows it to the end of a line.
+    /// Waits until the output contains `label`, and returns the number after it, up to the end of the line.
     ///
     /// # Errors
     /// As [`Self::wait_for`].
@@ -213,12 +215,12 @@ impl Machine {
     /// Writes a line to the serial line.
     pub fn tell(&mut self, line: &str) {
         if let Some(input) = &mut self.input {
-            // Where it is gone, the next wait says so.
+            // If QEMU has ended, the next wait returns the error.
             let _ = writeln!(input, "{line}").and_then(|()| input.flush());
         }
     }
 
-    /// Writes a line to the serial line, and waits for the number that follows `answer` on a line of its own.
+    /// Writes a line to the serial line, waits for a line that begins with `answer`, and returns the number after it.
     ///
     /// # Errors
     /// As [`Self::wait_for`].
@@ -227,12 +229,12 @@ impl Machine {
         self.tell(question);
         self.wait_until(answer, |said| {
             let line = said.get(from..)?.lines().find_map(|line| line.strip_prefix(answer));
-            // The end of the line has come only if something follows it.
+            // The line is complete only with its newline.
             line.filter(|_| said.ends_with('\n'))?.trim().parse().ok()
         })
     }
 
-    /// The number that follows `label` on a line of its own, where it has been written by now. `None` before that.
+    /// Returns the number after `label` in the output so far; `None` if there is none yet.
     ///
     /// # Errors
     /// [`BenchError::Ended`], [`BenchError::Interrupted`].
@@ -249,7 +251,7 @@ impl Machine {
         Ok(behind.and_then(|(number, _)| number.trim().parse().ok()))
     }
 
-    /// Waits until `found` finds something in what it has written, all in all.
+    /// Waits until `found` returns a value for the whole output so far.
     fn wait_until<T>(&mut self, awaited: &str, found: impl Fn(&str) -> Option<T>) -> Result<T, BenchError> {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -273,23 +275,23 @@ impl Machine {
         self.said.extend(bytes);
     }
 
-    /// Whether QEMU still runs.
+    /// Returns whether QEMU is running.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// The error of a machine that has ended before `awaited`.
+    /// Returns the error for a machine that has ended before `awaited`.
     pub fn ended(&mut self, awaited: &str) -> BenchError {
         BenchError::Ended { what: self.name.clone(), awaited: awaited.to_owned(), log: self.log() }
     }
 
-    /// The error of a machine that has not come to `awaited`.
+    /// Returns the error for a machine that has exceeded the time limit for `awaited`.
     pub fn late(&mut self, awaited: &str) -> BenchError {
         let (what, limit_s) = (self.name.clone(), LIMIT.as_secs());
         BenchError::TooLate { what, awaited: awaited.to_owned(), limit_s, log: self.log() }
     }
 
-    /// The end of what it said.
+    /// Returns the end of its output.
     fn log(&mut self) -> String {
         while let Ok((at, bytes)) = self.output.recv_timeout(Duration::from_millis(50)) {
             self.take(at, &bytes);
@@ -300,13 +302,13 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // One that has ended by itself is ended well enough.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// QEMU's arguments.
+/// Returns QEMU's arguments.
 fn arguments(boot: &Boot) -> Vec<OsString> {
     let is_counted = boot.pace == Pace::Instructions;
     let memory = format!("memory-backend-memfd,id={MEMORY_NAME},size={}M,share=on", boot.memory_mib);
@@ -316,7 +318,7 @@ fn arguments(boot: &Boot) -> Vec<OsString> {
         Network::Frames => frames::netdev("net"),
     };
     if boot.queues > 1 {
-        // An interrupt for each queue, the control queue and changes.
+        // Vectors for all queues, the control queue and configuration changes.
         device += &format!(",mq=on,vectors={}", 2 * boot.queues + 2);
         netdev += &format!(",queues={}", boot.queues);
     }
@@ -328,7 +330,7 @@ fn arguments(boot: &Boot) -> Vec<OsString> {
         ("-machine", format!("q35,memory-backend={MEMORY_NAME}")),
         ("-object", memory),
         ("-accel", if boot.pace == Pace::Host { "tcg,thread=multi" } else { "tcg,thread=single" }.into()),
-        // QEMU cannot count instructions with a local APIC whose timer is read by an instruction of its own.
+        // With -icount QEMU does not support the x2APIC, whose timer is read through an MSR.
         ("-cpu", if is_counted { format!("{CPU},x2apic=off") } else { CPU.into() }),
         ("-smp", boot.cores.to_string()),
         ("-m", format!("{}M", boot.memory_mib)),
@@ -348,7 +350,7 @@ fn arguments(boot: &Boot) -> Vec<OsString> {
     line
 }
 
-/// The line that starts QEMU for `boot`, as a shell takes it; of files, their names without folders.
+/// Returns the shell command that starts QEMU for `boot`, with files named without their folders.
 pub fn line(boot: &Boot, plugin: Option<&Plugin>) -> String {
     let mut words = arguments(boot);
     if let Some(plugin) = plugin {
@@ -361,7 +363,7 @@ pub fn line(boot: &Boot, plugin: Option<&Plugin>) -> String {
     std::iter::once("qemu-system-x86_64".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// A word in which of each absolute path only the file's name is left.
+/// Returns a word with each absolute path reduced to its file name.
 fn without_folders(word: &str) -> String {
     let parts = word.split_inclusive([',', '=', ' ']);
     parts
@@ -369,14 +371,14 @@ fn without_folders(word: &str) -> String {
         .collect()
 }
 
-/// User and system time in `/proc/PID/stat` (proc(5): fields 14 and 15; the second may contain spaces).
+/// Returns user plus system time in `/proc/PID/stat` (proc(5): fields 14 and 15; the second may contain spaces).
 fn cpu_time(stat: &str) -> Option<Duration> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let ticks: u64 = fields.get(11..13)?.iter().map(|field| field.parse::<u64>().unwrap_or_default()).sum();
     Some(Duration::from_secs_f64(ticks as f64 / TICKS_PER_SECOND))
 }
 
-/// Resident bytes of the machine's memory in `/proc/PID/smaps`; `None` where it is not among the mappings.
+/// Returns the resident bytes of the machine's memory in `/proc/PID/smaps`; `None` if it is not among the mappings.
 fn resident_bytes(mappings: &str) -> Option<u64> {
     let mut lines = mappings.lines().skip_while(|line| !line.contains("memfd:memory-backend-memfd"));
     let kib: u64 =
@@ -405,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_of_a_machine_is_the_same_in_whichever_folder_it_runs() {
+    fn the_command_of_a_machine_does_not_depend_on_folders() {
         let boot = Boot {
             name: "x".into(),
             kernel: "/tmp/abc/kv".into(),
@@ -434,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_differ_in_what_they_boot_alone() {
+    fn machines_differ_only_in_their_boot_files() {
         let boot = |name: &str, initrd: Option<&str>| Boot {
             name: name.into(),
             kernel: name.into(),

@@ -1,6 +1,6 @@
-//! Giving each processor of a machine a pace, with a plugin of QEMU's emulator (`benches/plugin`): so many instructions a second
-//! and no more, whatever the others do. A host of few processors can so run a machine of more, each with a time of its own,
-//! which is as long as it takes a processor of that pace.
+//! Limits the instruction rate of each processor of a machine, with a plugin of QEMU's emulator (`benches/plugin`). A
+//! host of few processors can then run a machine with more, whose processors each run at this rate, independent of the
+//! others. Times on such a machine are those of processors of this speed.
 
 use crate::error::BenchError;
 use crate::machine::Machine;
@@ -11,37 +11,37 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// The clock is looked at once in this time, in ns.
+/// The interval in which the plugin enforces the rate, in ns.
 const PIECE_NS: u64 = 50_000;
 
-/// The file of a machine, in its folder.
+/// The shared file of a machine, in its folder.
 const FILE: &str = "pace";
 
-/// Bytes of the pace in the file, and of each processor behind it.
+/// The bytes of the pace in the file, and of each processor after it.
 const LINE_BYTES: usize = 64;
 
-/// The plugin, compiled.
+/// The compiled plugin.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     path: PathBuf,
 }
 
 impl Pacer {
-    /// Compiles it into `folder`, for `qemu`.
+    /// Compiles the plugin into `folder`, for `qemu`.
     ///
     /// # Errors
-    /// [`BenchError::NoPlugins`], or what the compiler says.
+    /// [`BenchError::NoPlugins`]; [`BenchError::Program`] with the compiler's message.
     pub fn build(qemu: &Path, folder: &Path) -> Result<Self, BenchError> {
         Ok(Self { path: plugin::compile(qemu, folder, "pace", "pace")? })
     }
 
-    /// QEMU's arguments: the machine boots as fast as the emulator goes, and keeps a pace once it is set.
+    /// Returns QEMU's arguments. The machine boots unpaced, until [`set`].
     pub fn arguments(&self) -> [OsString; 2] {
         ["-plugin".into(), format!("{},pace={FILE}", self.path.display()).into()]
     }
 }
 
-/// Has each processor of `machine` execute so many instructions a second from now on.
+/// Sets the rate of each processor of `machine`, in instructions/s.
 ///
 /// # Errors
 /// [`BenchError::File`].
@@ -50,22 +50,22 @@ pub fn set(machine: &Machine, instructions_per_s: u64) -> Result<(), BenchError>
     let mut words = [0; 16];
     words[..8].copy_from_slice(&(instructions_per_s * PIECE_NS / 1_000_000_000).to_ne_bytes());
     words[8..].copy_from_slice(&PIECE_NS.to_ne_bytes());
-    // The time first: there is a pace once the instructions are not 0.
+    // The time is written first: the plugin paces once the instructions are not 0.
     let write =
         |file: File| file.write_all_at(&words[8..], 8).and_then(|()| file.write_all_at(&words[..8], 0));
     File::options().write(true).open(&path).and_then(write).map_err(BenchError::file(&path))
 }
 
-/// Lets this process's first thread and all of `machine` run as soon as they have something to do, whatever else the host does,
-/// and others as before when it is dropped. Where the user may not do that, the host is to be a quiet one.
+/// Gives this process's first thread and all threads of `machine` the scheduling class SCHED_RR; on drop, resets this
+/// process's. If the user lacks the permission for that, times need a quiet host.
 #[derive(Debug)]
 pub struct First;
 
 impl First {
-    /// From now on.
+    /// Sets the scheduling class.
     pub fn take(machine: &Machine) -> Self {
         let this = std::process::id().to_string();
-        // A processor that sleeps for most of a piece runs briefly then: among such threads none waits for long.
+        // A paced processor sleeps for most of each interval, so threads of this class rarely wait for each other.
         let _ = program::run("chrt", &["--rr", "--pid", "1", &this]);
         let _ = program::run("chrt", &["--all-tasks", "--rr", "--pid", "1", &machine.process().to_string()]);
         Self
@@ -78,7 +78,8 @@ impl Drop for First {
     }
 }
 
-/// What all processors of `machine` have lost so far, in seconds: the host was too busy for their pace.
+/// Returns the time that all processors of `machine` have lost so far, in s, because the host was too busy for their
+/// pace.
 ///
 /// # Errors
 /// [`BenchError::File`].
@@ -88,10 +89,10 @@ pub fn lost_s(machine: &Machine) -> Result<f64, BenchError> {
     Ok(lost_ns(&bytes) as f64 / 1e9)
 }
 
-/// Processors of figures that are published may have lost so much in a run, in seconds.
+/// The most time that processors may lose in a run whose figures are published, in s.
 const MOST_LOST_S: f64 = 0.2;
 
-/// Fails where processors lost too much while the figures of `record` were taken.
+/// Rejects publication if processors lost too much time in the measurement of `record`.
 ///
 /// # Errors
 /// [`BenchError::PaceLost`].
@@ -102,7 +103,7 @@ pub fn demand_kept(record: &Record) -> Result<(), BenchError> {
     if lost_s <= MOST_LOST_S { Ok(()) } else { Err(BenchError::PaceLost { lost_s, limit_s: MOST_LOST_S }) }
 }
 
-/// The first words of all lines but that of the pace.
+/// Returns the sum of the first words of all lines but that of the pace.
 fn lost_ns(bytes: &[u8]) -> u64 {
     let words = bytes.chunks(LINE_BYTES).skip(1).filter_map(|line| line.first_chunk::<8>());
     words.map(|word| u64::from_ne_bytes(*word)).sum()
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_processors_lost_stands_behind_the_pace() {
+    fn the_lost_time_of_processors_follows_the_pace() {
         let mut file = vec![0; 3 * LINE_BYTES];
         for (line, word) in [1_250_u64, 5, 70].into_iter().enumerate() {
             file[line * LINE_BYTES..][..8].copy_from_slice(&word.to_ne_bytes());
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_processors_that_lost_their_pace_are_not_published() {
+    fn figures_of_processors_behind_their_pace_are_not_published() {
         let record = |lost_s: &[f64]| crate::record::tests::record("colocation-lost", &[0.0], lost_s);
         assert!(demand_kept(&record(&[0.0, MOST_LOST_S])).is_ok());
         let error = demand_kept(&record(&[0.0, 1.5])).unwrap_err().to_string();
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plugin_agrees_about_the_layout() {
+    fn the_plugin_has_the_same_layout() {
         let source = include_str!("../plugin/pace.c");
         assert!(source.contains("volatile uint64_t instructions;"));
         assert!(source.contains("volatile uint64_t time_ns;\n    uint8_t rest[48];"));

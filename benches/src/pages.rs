@@ -1,4 +1,4 @@
-//! What is published: raw data beside `benches/README.md`, pictures of them, and the tables in it.
+//! Publication: raw data beside `benches/README.md`, plots of them, and the tables in the README files.
 
 use crate::error::BenchError;
 use crate::figure::Group;
@@ -9,10 +9,10 @@ use crate::{host, pace, table};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Puts a record into the folder of raw data, and its figures into the pages. `home` is the folder of this package.
+/// Saves a record in the folder of raw data, and rewrites the pages. `home` is the folder of this package.
 ///
 /// # Errors
-/// [`BenchError::HostBusy`] or [`BenchError::PaceLost`] of figures that are not to be published, [`BenchError::File`].
+/// [`BenchError::HostBusy`] or [`BenchError::PaceLost`] for figures that must not be published, and as [`write()`].
 pub fn publish(home: &Path, record: &Record) -> Result<(), BenchError> {
     host::demand_quiet(record.setting.host_busy_percent.iter().copied())?;
     pace::demand_kept(record)?;
@@ -20,7 +20,7 @@ pub fn publish(home: &Path, record: &Record) -> Result<(), BenchError> {
     write(home)
 }
 
-/// Writes all pages and pictures anew.
+/// Rewrites all pages and plots.
 ///
 /// # Errors
 /// [`BenchError::File`], [`BenchError::Data`], [`BenchError::NoHistory`].
@@ -31,7 +31,7 @@ pub fn write(home: &Path) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Fails where a page or picture does not show what the raw data say.
+/// Fails if a page or plot differs from the raw data.
 ///
 /// # Errors
 /// [`BenchError::Tables`] with its name, and as [`write()`].
@@ -46,7 +46,7 @@ pub fn check(home: &Path) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// The pages and pictures, and what they are to say.
+/// Returns the paths of pages and plots, and their required contents.
 fn texts(home: &Path) -> Result<Vec<(PathBuf, String)>, BenchError> {
     let data = home.join("data");
     let mut records: Vec<(Record, Age)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Plugins of QEMU's emulator (`benches/plugin`), compiled when they are needed, for the interface version of the QEMU at hand.
+//! Plugins of QEMU's emulator (`benches/plugin`), compiled on demand for the interface version of the present QEMU.
 
 use crate::error::BenchError;
 use crate::program;
@@ -6,13 +6,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Versions of the plugin interface that QEMU has had, and room for those to come.
+/// Versions of QEMU's plugin interface, including future ones.
 const INTERFACE_VERSIONS: std::ops::RangeInclusive<u32> = 1..=12;
 
-/// Compiles the plugin of that name into `folder`, for `qemu`; returns where it is. Its one option names a file.
+/// Compiles the plugin `name` into `folder`, for `qemu`; returns its path. `option` is its only option, the path of a
+/// file.
 ///
 /// # Errors
-/// [`BenchError::NoPlugins`], or what the compiler says.
+/// [`BenchError::NoPlugins`]; [`BenchError::Program`] with the compiler's message.
 pub fn compile(qemu: &Path, folder: &Path, name: &str, option: &str) -> Result<PathBuf, BenchError> {
     program::need(&[("cc", "gcc libc6-dev")])?;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("plugin/{name}.c"));
@@ -25,7 +26,7 @@ pub fn compile(qemu: &Path, folder: &Path, name: &str, option: &str) -> Result<P
         program::run_in(&mut compile)?;
         match loads(qemu, &format!("{},{option}={}", path.display(), folder.join("probe").display())) {
             Ok(()) => return Ok(path),
-            // What the first version is refused with says most.
+            // QEMU's message about the first version is the most useful.
             Err(why) if said.is_empty() => said = why,
             Err(_) => {}
         }
@@ -33,7 +34,7 @@ pub fn compile(qemu: &Path, folder: &Path, name: &str, option: &str) -> Result<P
     Err(BenchError::NoPlugins(said))
 }
 
-/// Whether QEMU takes the plugin; why not, where it does not.
+/// Checks that QEMU loads the plugin; the error is QEMU's message.
 fn loads(qemu: &Path, plugin: &str) -> Result<(), String> {
     let mut command = Command::new(qemu);
     command.args(["-M", "none", "-nodefaults", "-display", "none", "-accel", "tcg", "-monitor", "stdio"]);
@@ -41,7 +42,7 @@ fn loads(qemu: &Path, plugin: &str) -> Result<(), String> {
     let spawned = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     let mut child = spawned.map_err(|error| error.to_string())?;
     if let Some(mut monitor) = child.stdin.take() {
-        // A QEMU that has ended already says why below.
+        // If QEMU has ended already, its output has the reason.
         let _ = monitor.write_all(b"quit\n");
     }
     let output = child.wait_with_output().map_err(|error| error.to_string())?;

@@ -1,18 +1,18 @@
-//! Running other programs to their end.
+//! Execution of external programs.
 
 use crate::error::BenchError;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Runs `program`; returns what it wrote to its standard output.
+/// Runs `program` to its end; returns its standard output.
 ///
 /// # Errors
-/// [`BenchError::ProgramMissing`], [`BenchError::Program`] with what it said.
+/// [`BenchError::ProgramMissing`]; [`BenchError::Program`] with its standard error.
 pub fn run(program: &'static str, arguments: &[&str]) -> Result<String, BenchError> {
     run_in(Command::new(program).args(arguments))
 }
 
-/// As [`run`], for a command that is more than a program and arguments.
+/// As [`run`], for a command with further settings.
 ///
 /// # Errors
 /// As [`run`].
@@ -26,14 +26,15 @@ pub fn run_in(command: &mut Command) -> Result<String, BenchError> {
     }
 }
 
-/// The error of a command that failed.
+/// Returns the error of a failed command.
 fn failed(command: &Command, said: &str) -> BenchError {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let line = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     BenchError::Program { line, said: said.to_owned() }
 }
 
-/// Fails with the line to type where one of `programs`, each with its Debian package, is not on PATH.
+/// Fails if one of `programs`, each with its Debian package, is not on PATH. The error has the command that installs
+/// it.
 ///
 /// # Errors
 /// [`BenchError::ProgramMissing`].
@@ -48,20 +49,20 @@ pub fn need(programs: &[(&'static str, &'static str)]) -> Result<(), BenchError>
     Ok(())
 }
 
-/// The folder of this program, where `cargo xtask bench` puts others that it runs.
+/// Returns the folder of this program, in which `cargo xtask bench` places other programs.
 ///
 /// # Errors
-/// Where Linux does not say.
+/// [`BenchError::File`] if the path of this program is unknown.
 pub fn folder() -> Result<PathBuf, BenchError> {
     let this = std::env::current_exe().map_err(BenchError::file("/proc/self/exe"))?;
     Ok(this.parent().unwrap_or(Path::new(".")).to_owned())
 }
 
-/// Name and version of a crate that the tree is locked to.
+/// Returns name and version of a crate in Cargo.lock.
 pub fn locked_version(package: &str) -> Option<String> {
     let lock = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.lock")).ok()?;
     let (_, rest) = lock.split_once(&format!("name = \"{package}\"\nversion = \""))?;
-    // Behind a dash follows a commit, which says little.
+    // Drops a commit id after a dash.
     Some(format!("{package} {}", rest.split(['"', '-']).next()?))
 }
 
@@ -70,13 +71,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_fails_is_quoted() {
+    fn the_error_of_a_failed_program_quotes_it() {
         let error = run("sh", &["-c", "echo no such luck >&2; exit 3"]).unwrap_err().to_string();
         assert!(error.contains("sh -c") && error.contains("no such luck"), "{error}");
     }
 
     #[test]
-    fn a_program_that_is_missing_is_named_with_its_package() {
+    fn a_missing_program_is_named_with_its_package() {
         need(&[("sh", "dash")]).unwrap();
         let error = need(&[("sh", "dash"), ("no-such-program", "such-a-package")]).unwrap_err().to_string();
         assert!(

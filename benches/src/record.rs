@@ -1,4 +1,5 @@
-//! Raw data: every run's numbers, and all that one has to know to take them again. A file a group and kernel of the peer.
+//! Raw data: the numbers of every run, and all settings that a repetition needs. One file for each group and kernel of
+//! the peer.
 
 use crate::curve::Curve;
 use crate::error::BenchError;
@@ -10,61 +11,61 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What was measured of a group.
+/// The measurement of a group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     group: String,
-    /// When.
+    /// The date and time.
     pub taken: String,
-    /// The line that does it again.
+    /// The command that repeats it.
     pub command: String,
-    /// On what, and with what.
+    /// The platform and the load.
     pub setting: Setting,
-    /// The numbers, by the figure's name.
+    /// The numbers, by the names of figures.
     pub figures: BTreeMap<String, Series>,
     /// Curves over the size of a message, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub curves: BTreeMap<String, Curve>,
 }
 
-/// On what, and with what, something was measured.
+/// The platform and the load of a measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
     /// The host's processor.
     pub processor: String,
-    /// How many of it.
+    /// The number of the host's processors.
     pub processors: usize,
     /// The host's kernel.
     pub host_kernel: String,
-    /// The host's load average when it began: 0 where nobody else was at work.
+    /// The host's load average at the start: 0 without other work.
     pub host_load: String,
-    /// QEMU's version; empty where no machine was booted, and everything that follows about machines with it.
+    /// QEMU's version; like the following facts about machines, empty if no machine was booted.
     pub qemu: String,
-    /// What the machines that both systems ran on have in common.
+    /// The configuration that all machines share.
     pub machine: String,
-    /// The tree that Isola was built from.
+    /// The tree from which Isola was built.
     pub isola: String,
-    /// Which kernel the Linux guest has.
+    /// The choice of the Linux guest's kernel.
     #[serde(default, skip_serializing_if = "Kernel::is_stable")]
     pub kernel: Kernel,
-    /// The Linux guest's kernel: package and version.
+    /// Package and version of the Linux guest's kernel.
     pub linux: String,
-    /// Its memcached: package and version.
+    /// Package and version of its memcached.
     pub memcached: String,
-    /// Its nginx, where it runs: package and version.
+    /// Package and version of its nginx, if it runs.
     #[serde(default)]
     pub nginx: String,
-    /// The command lines of QEMU by which machines were started, the guests' own among them; without folders.
+    /// QEMU's command lines of all machines, including those of the guests; without folders.
     #[serde(default)]
     pub machines: BTreeSet<String>,
-    /// How much of the host's processors other work took before each run, in percent.
+    /// The use of the host's processors by other work before each run, in percent.
     #[serde(default)]
     pub host_busy_percent: Vec<f64>,
     /// The load.
     pub load: BTreeMap<String, String>,
 }
 
-/// The numbers of a figure: one a run, in the order in which they were taken.
+/// The numbers of a figure, one for each run in order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     /// Isola's.
@@ -74,33 +75,33 @@ pub struct Series {
 }
 
 impl Record {
-    /// A record without numbers.
+    /// Creates a record without numbers.
     pub fn new(group: Group, taken: String, command: String, setting: Setting) -> Self {
         let (group, figures, curves) = (group.name().to_owned(), BTreeMap::new(), BTreeMap::new());
         Self { group, taken, command, setting, figures, curves }
     }
 
-    /// The group; the first where a file names one that there is not.
+    /// Returns the group; the first one if the file names an unknown group.
     pub fn group(&self) -> Group {
         Group::ALL.into_iter().find(|group| group.name() == self.group).unwrap_or(Group::Boot)
     }
 
-    /// Notes a number of Isola's.
+    /// Adds a number of Isola.
     pub fn isola(&mut self, figure: &str, value: f64) {
         self.series_mut(figure).isola.push(value);
     }
 
-    /// Notes a number of the peer's.
+    /// Adds a number of the peer.
     pub fn peer(&mut self, figure: &str, value: f64) {
         self.series_mut(figure).peer.push(value);
     }
 
-    /// The numbers of a curve's point.
+    /// Returns the numbers of a curve's point.
     pub fn point(&mut self, curve: &str, size: u64) -> &mut Series {
         self.curves.entry(curve.to_owned()).or_default().entry(size).or_default()
     }
 
-    /// The numbers of a figure.
+    /// Returns the numbers of a figure.
     pub fn series(&self, figure: &str) -> Option<&Series> {
         self.figures.get(figure)
     }
@@ -110,7 +111,7 @@ impl Record {
         self.figures.entry(figure.to_owned()).or_default()
     }
 
-    /// Who a peer is, with versions.
+    /// Returns the name of a peer, with versions.
     pub fn peer_name(&self, peer: Peer) -> Option<String> {
         match peer {
             Peer::None => None,
@@ -120,42 +121,42 @@ impl Record {
             Peer::Echo => Some(format!("{}, a blocking echo server", self.setting.linux)),
             Peer::Messages => Some(format!("{}, a blocking program", self.setting.linux)),
             Peer::Sendfile => Some(format!("{}, a blocking program that sends a file", self.setting.linux)),
-            Peer::Epoll => Some(format!("{}, an echo server by epoll", self.setting.linux)),
+            Peer::Epoll => Some(format!("{}, an echo server on epoll", self.setting.linux)),
             Peer::Glibc => Some("glibc".into()),
             Peer::Jemalloc => Some("jemalloc".into()),
             Peer::Mimalloc => Some("mimalloc".into()),
             Peer::Inlined => Some("the method inlined".into()),
             Peer::NotInlined => Some("the method called".into()),
-            Peer::Virtual => Some("the method called by a table".into()),
+            Peer::Virtual => Some("the method called through a virtual table".into()),
             Peer::RestOnOne => Some("the same cell at rest on one core".into()),
             Peer::RestOnTwo => Some("the same cell at rest on two cores".into()),
-            Peer::Rehearsed => Some("the same moves, rehearsed".into()),
-            Peer::Image => Some("the same image alone".into()),
+            Peer::Rehearsed => Some("dry runs of the same moves".into()),
+            Peer::Image => Some("the same image standalone".into()),
             Peer::Unloaded => Some("the same without load".into()),
             Peer::Smoltcp => Some("smoltcp".into()),
             Peer::Shares => Some(self.cgroups("weights of 10000 and 1")),
             Peer::Alike => Some(self.cgroups("equal weights")),
             Peer::RealTime => Some(self.cgroups("the classes SCHED_FIFO and SCHED_IDLE")),
-            Peer::Idle => Some(self.cgroups("which the batch job's has cpu.idle")),
+            Peer::Idle => Some(self.cgroups("cpu.idle for the batch job's")),
             Peer::Alone => {
                 Some(format!("{}, {} with no batch job", self.setting.linux, self.setting.memcached))
             }
-            Peer::Fixed => Some(self.cgroups("processors of their own")),
-            Peer::Moved => Some(self.cgroups("processors of their own that are moved")),
+            Peer::Fixed => Some(self.cgroups("fixed processors each")),
+            Peer::Moved => Some(self.cgroups("processors that a controller moves")),
         }
     }
 
-    /// Two cgroups of the Linux guest.
+    /// Returns the name of two cgroups in the Linux guest.
     fn cgroups(&self, how: &str) -> String {
-        format!("{}, {} and a batch job in cgroups of {how}", self.setting.linux, self.setting.memcached)
+        format!("{}, {} and a batch job in cgroups with {how}", self.setting.linux, self.setting.memcached)
     }
 
-    /// The name of the record's files.
+    /// Returns the stem of the record's file names.
     pub fn file_stem(&self) -> String {
         format!("{}{}", self.group().name(), self.setting.kernel.suffix())
     }
 
-    /// Writes the record to its file in `folder`; returns where that is.
+    /// Writes the record to its file in `folder`; returns the file's path.
     ///
     /// # Errors
     /// [`BenchError::File`].
@@ -168,7 +169,7 @@ impl Record {
         Ok(path)
     }
 
-    /// The record of a group beside a guest with that kernel in `folder`; `None` where there is none.
+    /// Loads the record of a group with this guest kernel from `folder`; `None` if there is no such file.
     ///
     /// # Errors
     /// [`BenchError::File`], [`BenchError::Data`].
@@ -186,7 +187,7 @@ impl Record {
 pub(crate) mod tests {
     use super::*;
 
-    /// A record of the figure's group with these numbers.
+    /// Creates a record of the figure's group with these numbers.
     pub(crate) fn record(figure: &str, isola: &[f64], peer: &[f64]) -> Record {
         let group = KINDS.iter().find(|kind| kind.name == figure).unwrap().group;
         let setting =
@@ -198,7 +199,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_saved_can_be_loaded() {
+    fn a_saved_record_can_be_loaded() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(Record::load(folder.path(), Group::Kv, Kernel::Stable).unwrap(), None);
         let record = record("kv-p99", &[1.5, 2.0], &[3.25]);
@@ -214,7 +215,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_file_that_says_something_else_is_named() {
+    fn a_malformed_file_is_named() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("kv.json"), "{}").unwrap();
         let error = Record::load(folder.path(), Group::Kv, Kernel::Stable).unwrap_err().to_string();

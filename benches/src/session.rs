@@ -1,4 +1,4 @@
-//! What all groups of figures need: programs, images, the Linux guest; and machines made of them.
+//! Programs, images and the Linux guest, which all groups need; and machines made of them.
 
 use crate::error::BenchError;
 use crate::figure::{Group, GuestProgram};
@@ -22,24 +22,24 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Port of the key-value services.
+/// The port of the key-value services.
 pub const KV_PORT: u16 = 11211;
 
-/// Port of the echo services.
+/// The port of the echo services.
 pub const ECHO_PORT: u16 = 7;
 
-/// Port of the ends of NetPIPE that answer; on the one behind it, Linux's sends files.
+/// The port of NetPIPE's answering ends; on the next port, Linux's uses `sendfile`.
 pub const NETPIPE_PORT: u16 = 5002;
 
-/// Port of the web servers.
+/// The port of the web servers.
 pub const WEB_PORT: u16 = 80;
 
-/// How often, and how long.
+/// The number of runs and the length of loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Runs of everything.
+    /// The number of runs of everything.
     pub runs: u32,
-    /// How long a load lasts.
+    /// The length of a load.
     pub load: Duration,
     /// The Linux guest's kernel.
     pub kernel: Kernel,
@@ -47,34 +47,34 @@ pub struct Plan {
     pub publish: bool,
 }
 
-/// Who runs on a machine.
+/// The system on a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
-    /// An image of Isola, alone.
+    /// A standalone image of Isola.
     Isola,
     /// The Linux guest.
     Linux,
 }
 
-/// What is asked.
+/// A measured service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// Keys and values.
+    /// The key-value service.
     Kv,
     /// Echo.
     Echo,
-    /// Files.
+    /// The web server.
     Web,
     /// Messages of all sizes.
     Netpipe,
     /// Echo, on short connections.
     Short,
-    /// Keys and values, beside a batch job.
+    /// The key-value service, beside a batch job.
     Colocated,
 }
 
 impl Service {
-    /// Isola's image.
+    /// Returns the name of Isola's image.
     pub fn image(self) -> &'static str {
         match self {
             Self::Kv | Self::Colocated => "kv",
@@ -84,7 +84,7 @@ impl Service {
         }
     }
 
-    /// What runs in the Linux guest for it.
+    /// Returns the services of the Linux guest.
     fn services(self) -> Services {
         match self {
             Self::Kv | Self::Echo => Services::Usual,
@@ -95,17 +95,17 @@ impl Service {
         }
     }
 
-    /// Where it is.
+    /// Returns its address.
     pub fn address(self) -> SocketAddr {
         service(self.conversation().0)
     }
 
-    /// Its port, a question, and what the answer to it begins with.
+    /// Returns its port, a request, and the beginning of the answer.
     fn conversation(self) -> (u16, &'static [u8], &'static [u8]) {
         match self {
             Self::Kv | Self::Colocated => (KV_PORT, b"version\r\n", b"VERSION "),
             Self::Echo | Self::Short => (ECHO_PORT, b"hello", b"hello"),
-            // One message of one byte, there and back.
+            // A round of one message of one byte.
             Self::Netpipe => (NETPIPE_PORT, b"\0\0\0\0\x01\0\0\0\x01n", b"n"),
             Self::Web => (WEB_PORT, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 200 OK\r\n"),
         }
@@ -121,12 +121,12 @@ impl Service {
     }
 }
 
-/// Whether a machine's instructions are counted. Counting slows it down: times are taken without.
+/// Whether a machine's instructions are counted. Counting slows it down, so times are measured without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counting {
-    /// They are.
+    /// Instructions are counted.
     On,
-    /// They are not.
+    /// Instructions are not counted.
     Off,
 }
 
@@ -135,25 +135,25 @@ pub enum Counting {
 pub struct Guest {
     /// The machine.
     pub machine: Machine,
-    /// The connection that the answer came on.
+    /// The connection with the answer.
     pub stream: TcpStream,
-    /// From the start of QEMU to the answer.
+    /// The time from the start of QEMU to the answer.
     pub answered: Duration,
 }
 
-/// What a request cost.
+/// The cost of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
-    /// Guest instructions; 0 where they are not counted.
+    /// Guest instructions; 0 if they are not counted.
     pub instructions: f64,
     /// Processor time of the host, in us.
     pub cpu_us: f64,
 }
 
-/// Programs, images, the Linux guest.
+/// The programs, images and Linux guest of a measurement.
 #[derive(Debug)]
 pub struct Session {
-    /// How often, and how long.
+    /// The number of runs and the length of loads.
     pub plan: Plan,
     /// QEMU.
     pub qemu: Qemu,
@@ -161,27 +161,27 @@ pub struct Session {
     pub images: ImageStore,
     linux: LinuxGuest,
     plugin: Plugin,
-    /// What gives processors a pace.
+    /// The plugin that paces processors.
     pub pacer: Pacer,
-    /// The commit that the tree is at, before anything is written into it.
+    /// The tree's commit before the measurement, which writes into the tree.
     pub tree: String,
-    /// The lines by which machines were started since they were last asked for.
+    /// The commands of machines started since the last [`Self::take_machines`].
     machines: Mutex<BTreeSet<String>>,
     _folder: TempDir,
 }
 
-/// Programs of this package that run in the Linux guest.
+/// The programs of this package in the Linux guest.
 const PROGRAMS: [&str; 5] = ["linux-echo", "linux-touch", "linux-netpipe", "linux-short", "linux-batch"];
 
-/// What is fetched for a guest with that kernel is kept here, below the root of the tree.
+/// Returns the folder of fetched files for a guest with this kernel, below the root of the tree.
 fn cache(kernel: Kernel) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../.bench-cache").join(kernel.name())
 }
 
-/// Fetches what is not there yet. To be called while the process still has the host's network.
+/// Fetches missing packages. Must be called while the process is in the host's network namespace.
 ///
 /// # Errors
-/// What is missing, or what apt says.
+/// As [`Packages::fetch`].
 pub fn fetch(kernel: Kernel) -> Result<(), BenchError> {
     let cache = cache(kernel);
     fs::create_dir_all(&cache).map_err(BenchError::file(&cache))?;
@@ -189,10 +189,10 @@ pub fn fetch(kernel: Kernel) -> Result<(), BenchError> {
 }
 
 impl Session {
-    /// Puts everything together.
+    /// Prepares QEMU, plugins, images and the Linux guest.
     ///
     /// # Errors
-    /// What is missing.
+    /// [`BenchError::Qemu`], [`BenchError::File`], and those of [`Plugin::build`] and [`LinuxGuest::prepare`].
     pub fn open(plan: Plan, tree: String) -> Result<Self, BenchError> {
         let folder = tempfile::tempdir().map_err(BenchError::file(std::env::temp_dir()))?;
         let qemu = Qemu::from_environment()?;
@@ -216,7 +216,7 @@ impl Session {
         })
     }
 
-    /// What boots `system` with `service` on so many processors.
+    /// Returns the configuration of a machine with `system` and `service` on `cores` processors.
     ///
     /// # Errors
     /// [`BenchError::Image`].
@@ -254,18 +254,18 @@ impl Session {
         })
     }
 
-    /// Boots `system` on one processor and waits for the first answer of `service`.
+    /// Boots `system` on one processor, and waits for the first answer of `service`.
     ///
     /// # Errors
-    /// What goes wrong on the way.
+    /// As [`Self::start_as`]; [`BenchError::Image`].
     pub fn start(&self, system: System, service: Service, counting: Counting) -> Result<Guest, BenchError> {
         self.start_on(1, system, service, counting)
     }
 
-    /// Boots `system` on so many processors and waits for the first answer of `service`.
+    /// Boots `system` on `cores` processors, and waits for the first answer of `service`.
     ///
     /// # Errors
-    /// What goes wrong on the way.
+    /// As [`Self::start_as`]; [`BenchError::Image`].
     pub fn start_on(
         &self,
         cores: u32,
@@ -276,10 +276,10 @@ impl Session {
         self.start_as(&self.boot(system, service, cores)?, system, service, counting)
     }
 
-    /// Boots `system` as `boot` says and waits for the first answer of `service`.
+    /// Boots `system` with the configuration `boot`, and waits for the first answer of `service`.
     ///
     /// # Errors
-    /// What goes wrong on the way.
+    /// As [`Self::machine`], [`Machine::wait_for`] and [`first_answer`].
     pub fn start_as(
         &self,
         boot: &Boot,
@@ -297,10 +297,10 @@ impl Session {
         Ok(Guest { machine, stream, answered })
     }
 
-    /// Starts a machine.
+    /// Creates the tap device and starts a machine.
     ///
     /// # Errors
-    /// What keeps QEMU from starting.
+    /// As [`Machine::start`]; [`BenchError::NoNamespace`], [`BenchError::Program`].
     pub fn machine(&self, boot: &Boot, counting: Counting) -> Result<Machine, BenchError> {
         network::make_tap(boot.queues)?;
         let plugin = (counting == Counting::On).then_some(&self.plugin);
@@ -310,12 +310,12 @@ impl Session {
         Machine::start(&self.qemu.program, boot, plugin)
     }
 
-    /// The lines by which machines were started since this was last asked.
+    /// Returns the commands of machines started since the last call.
     pub fn take_machines(&self) -> BTreeSet<String> {
         self.machines.lock().map(|mut machines| std::mem::take(&mut *machines)).unwrap_or_default()
     }
 
-    /// Bytes that a machine of `system` loads.
+    /// Returns the number of bytes that a machine of `system` loads.
     ///
     /// # Errors
     /// [`BenchError::Image`], [`BenchError::File`].
@@ -331,7 +331,7 @@ impl Session {
         }
     }
 
-    /// On what, and with what, the figures of `group` are taken; `load` says under what load.
+    /// Returns the platform of a measurement of `group`, with the description of its load.
     pub fn setting(&self, group: Group, load: BTreeMap<String, String>) -> Setting {
         let if_it_runs = |program: GuestProgram, version: &str| {
             if group.guest() == Some(program) { version.to_owned() } else { String::new() }
@@ -348,7 +348,7 @@ impl Session {
     }
 }
 
-/// On what `tree` is measured, and `load` says with what, where no machine is booted.
+/// Returns the platform of a native measurement of `tree`, with the description of its load.
 pub fn host_setting(tree: &str, load: BTreeMap<String, String>) -> Setting {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
@@ -365,10 +365,10 @@ pub fn host_setting(tree: &str, load: BTreeMap<String, String>) -> Setting {
     }
 }
 
-/// What `work` costs on `machine`, by the request.
+/// Measures the cost of `work` on `machine`, per request.
 ///
 /// # Errors
-/// What `work` says, or a machine that is gone.
+/// As `work`; [`BenchError::Ended`] if the machine has ended.
 pub fn cost(
     machine: &mut Machine,
     work: impl FnOnce() -> Result<Outcome, BenchError>,
@@ -383,17 +383,17 @@ pub fn cost(
     Ok((outcome, cost))
 }
 
-/// Milliseconds.
+/// Converts a duration to milliseconds.
 pub fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// Milliseconds since `start`.
+/// Returns the milliseconds since `start`.
 pub fn ms_since(start: Instant) -> f64 {
     ms(start.elapsed())
 }
 
-/// Mebibytes.
+/// Converts bytes to mebibytes.
 pub fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }

@@ -1,6 +1,6 @@
-//! Several runs as one number, and how far they are apart.
+//! Median and spread of several runs.
 
-/// The middle of `values`; between the two middle ones of an even number. 0 for none.
+/// Returns the median of `values`; the mean of the two middle ones for an even number, 0 for none.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -11,7 +11,8 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The distance from the smallest to the largest of `values`, as a part of their median; `None` of fewer than two.
+/// Returns the difference of the largest and the smallest of `values`, as a fraction of their median; `None` with fewer
+/// than two.
 pub fn spread(values: &[f64]) -> Option<f64> {
     if values.len() < 2 {
         return None;
@@ -27,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_the_middle_whatever_the_order() {
+    fn the_median_does_not_depend_on_the_order() {
         assert_eq!(median(&[3.0, 1.0, 100.0]), 3.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 100.0]), 3.0);
         assert_eq!(median(&[7.0]), 7.0);
@@ -35,10 +36,10 @@ mod tests {
     }
 
     #[test]
-    fn the_spread_is_a_part_of_the_median() {
+    fn the_spread_is_a_fraction_of_the_median() {
         assert_eq!(spread(&[8.0, 12.0, 10.0]), Some(0.4));
         assert_eq!(spread(&[0.0, 0.0]), Some(0.0));
-        assert_eq!(spread(&[5.0]), None, "one value does not say how far values are apart");
+        assert_eq!(spread(&[5.0]), None, "one value has no spread");
         assert_eq!(spread(&[]), None);
     }
 }

@@ -20,7 +20,10 @@ pub const CORES_OF_SERVICE: &str = "service-cores";
 pub const OWN_CURVES: &str = "own-";
 
 /// Width and height of the picture, in pixels.
-const PICTURE: (u32, u32) = (720, 620);
+const PICTURE: (u32, u32) = (720, 640);
+
+/// Height of the legend above the parts, in pixels.
+const LEGEND_HEIGHT: u32 = 24;
 
 /// The colours of the load, of latencies, and of cores.
 const LOAD: RGBColor = RGBColor(0xbb, 0xbb, 0xbb);
@@ -90,10 +93,23 @@ pub fn picture(record: &Record) -> Option<String> {
 fn draw(svg: &mut String, axes: &Axes, record: &Record) -> DrawingResult {
     let root = SVGBackend::with_string(svg, PICTURE).into_drawing_area();
     root.fill(&WHITE)?;
-    for (part, area) in PARTS.iter().zip(root.split_evenly((PARTS.len(), 1))) {
+    let (top, parts) = root.split_vertically(LEGEND_HEIGHT);
+    draw_legend(&top, axes)?;
+    for (part, area) in PARTS.iter().zip(parts.split_evenly((PARTS.len(), 1))) {
         draw_part(&area, axes, part, record)?;
     }
     root.present()
+}
+
+/// Draws the legend of all parts, in one line.
+fn draw_legend(area: &DrawingArea<SVGBackend<'_>, Shift>, axes: &Axes) -> DrawingResult {
+    let load = format!("load, at most {:.0}/s", axes.most_rate);
+    let lines = [(60, LATENCY, "p99"), (140, CORES, "cores of the service"), (320, LOAD, &load)];
+    for (x, colour, name) in lines {
+        area.draw(&Rectangle::new([(x, 12), (x + 18, 17)], colour.filled()))?;
+        area.draw(&Text::new(name, (x + 24, 7), ("sans-serif", 13)))?;
+    }
+    Ok(())
 }
 
 /// Draws one part: latencies against the left axis; cores, and the load as a share of its maximum, against the right one.
@@ -122,21 +138,12 @@ fn draw_part(
     chart.configure_secondary_axes().y_labels(axes.most_cores as usize + 1).y_desc("cores").draw()?;
     let load = part.points(record, REQUESTS).into_iter();
     let load = load.map(|(at, rate)| (at, rate / axes.most_rate * axes.most_cores));
-    chart
-        .draw_secondary_series(AreaSeries::new(load, 0.0, LOAD.mix(0.4)))?
-        .label(format!("load, at most {:.0}/s", axes.most_rate))
-        .legend(|(x, y)| Rectangle::new([(x, y - 4), (x + 14, y + 4)], LOAD.mix(0.4).filled()));
+    chart.draw_secondary_series(AreaSeries::new(load, 0.0, LOAD.mix(0.4)))?;
     let cores = part.points(record, CORES_OF_SERVICE);
-    chart
-        .draw_secondary_series(LineSeries::new(cores, CORES.stroke_width(2)))?
-        .label("cores of the service")
-        .legend(|(x, y)| PathElement::new([(x, y), (x + 14, y)], CORES.stroke_width(2)));
+    chart.draw_secondary_series(LineSeries::new(cores, CORES.stroke_width(2)))?;
     let latencies = part.points(record, P99_MS).into_iter().filter(|point| point.1 > 0.0);
-    chart
-        .draw_series(LineSeries::new(latencies, LATENCY.stroke_width(2)))?
-        .label("p99")
-        .legend(|(x, y)| PathElement::new([(x, y), (x + 14, y)], LATENCY.stroke_width(2)));
-    chart.configure_series_labels().position(SeriesLabelPosition::UpperLeft).background_style(WHITE.mix(0.8)).draw()
+    chart.draw_series(LineSeries::new(latencies, LATENCY.stroke_width(2)))?;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -160,13 +167,12 @@ mod tests {
         // Linux's latencies, Isola's cores and latencies; nothing of a load of its own.
         let lines = lines_of(&svg, 3);
         assert_eq!(lines.len(), 3);
-        let height = PICTURE.1 / PARTS.len() as u32;
-        for (points, top) in lines.iter().zip([0, height, height]) {
+        let height = (PICTURE.1 - LEGEND_HEIGHT) / PARTS.len() as u32;
+        for (points, part) in lines.iter().zip([0, 1, 1]) {
             assert!(points.is_sorted_by(|one, next| one.0 < next.0));
-            assert!(
-                points.iter().all(|&(x, y)| x <= PICTURE.0 && (top..top + height).contains(&y)),
-                "{points:?}"
-            );
+            let top = LEGEND_HEIGHT + part * height;
+            let is_within = |&(x, y): &(u32, u32)| x <= PICTURE.0 && (top..top + height).contains(&y);
+            assert!(points.iter().all(is_within), "{points:?}");
         }
         for part in PARTS {
             assert!(svg.contains(part.title), "{}", part.title);

@@ -1,19 +1,20 @@
-//! Where images and the `isola` command are. Those that somebody has built are where `ISOLA_IMAGES` (a folder)
-//! and `ISOLA_COMMAND` (a program) say; without these, each is built when a test first asks for it.
+//! Paths of images and of the `isola` command. `ISOLA_IMAGES` (a folder) and `ISOLA_COMMAND` (a program) name prebuilt
+//! ones; without these variables, each is built at first use.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 
-/// The file of an image, by the name of its binary. Its package is called the same, after `isola-`.
+/// Returns the file of the image with this binary name. Its package has the same name, after `isola-`.
 ///
 /// # Panics
-/// Where there is none, and none can be built.
+/// If the file does not exist and the build fails.
 pub fn path(name: &str) -> PathBuf {
     match folder() {
         Some(folder) => existing(folder.join(name)),
-        // Optimised as a whole, as all images: some do not link otherwise, for the linker finds code that they do not use.
+        // With LTO over all crates, as in all images: without it some do not link, because the linker keeps unused
+        // code.
         None => build(
             name,
             &format!("isola-{name}"),
@@ -22,12 +23,12 @@ pub fn path(name: &str) -> PathBuf {
     }
 }
 
-/// The folder with all images, where somebody has built them.
+/// Returns the folder of prebuilt images, if `ISOLA_IMAGES` names one.
 fn folder() -> Option<PathBuf> {
     std::env::var_os("ISOLA_IMAGES").map(PathBuf::from)
 }
 
-/// A folder in which the command finds the images that a user can start.
+/// Returns a folder in which the command finds the images that a user can start.
 ///
 /// # Panics
 /// As [`path`].
@@ -39,10 +40,10 @@ pub fn for_users() -> PathBuf {
     })
 }
 
-/// The `isola` command.
+/// Returns the `isola` command.
 ///
 /// # Panics
-/// Where there is none, and none can be built.
+/// If it does not exist and the build fails.
 pub fn command() -> PathBuf {
     match std::env::var_os("ISOLA_COMMAND") {
         Some(path) => existing(path.into()),
@@ -51,11 +52,11 @@ pub fn command() -> PathBuf {
 }
 
 fn existing(path: PathBuf) -> PathBuf {
-    assert!(path.is_file(), "{} is not there: `cargo xtask test machine` builds it", path.display());
+    assert!(path.is_file(), "{} does not exist: `cargo xtask test machine` builds it", path.display());
     path
 }
 
-/// Builds the applications as processes, where the command looks for them, once.
+/// Builds the applications as Linux processes, once, in the folder in which the command looks for them.
 fn build_hosted() {
     static BUILT: OnceLock<()> = OnceLock::new();
     BUILT.get_or_init(|| {

@@ -1,7 +1,7 @@
-//! The `isola` command in a place of its own, with machines that nobody else sees.
+//! The `isola` command with private runtime and cache directories, so that its machines are invisible to other tests.
 //!
-//! What was started in a place ends with it, and so when a test fails. When the test process is killed, the place's
-//! guard, which reads from it, sees that and ends the machines.
+//! The machines end with their [`Isola`], also if the test fails. If the test process is killed, a guard process reads
+//! the end of its standard input, and ends the machines.
 
 use crate::{images, wait};
 use serde_json::Value;
@@ -11,40 +11,40 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// Ends all machines once its standard input ends, and removes the place.
+/// The guard's script: at the end of its standard input it ends all machines and removes the directory.
 const GUARD: &str = r#"cat; "$0" --quiet down --all; status=$?; rm -rf "$1"; exit $status"#;
 
-/// A place of its own.
+/// An environment of the `isola` command with a runtime directory of its own.
 pub struct Isola {
     folder: TempDir,
     guard: Child,
     alive: Option<ChildStdin>,
 }
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Its exit code; `None` where a signal ended it.
+    /// The exit code; `None` if a signal ended the process.
     pub code: Option<i32>,
-    /// What it printed.
+    /// The standard output.
     pub out: String,
-    /// What it said beside.
+    /// The standard error.
     pub err: String,
 }
 
-/// A command that runs. Dropped, it is killed.
+/// A running command, killed on drop.
 #[derive(Debug)]
 pub struct Running {
     child: Option<Child>,
 }
 
 impl Isola {
-    /// A place without machines.
+    /// Creates an environment without machines.
     pub fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder for the machines");
         let mut guard = Command::new("sh");
         guard.args(["-c", GUARD]).arg(images::command()).arg(folder.path());
-        // ^C at the terminal is for the test, and not for what cleans up after it.
+        // ^C at the terminal must end the test and not the guard that cleans up after it.
         guard.process_group(0);
         place(&mut guard, &folder).stdin(Stdio::piped()).stdout(Stdio::null());
         let mut guard = guard.spawn().expect("sh starts");
@@ -52,14 +52,14 @@ impl Isola {
         Self { folder, guard, alive }
     }
 
-    /// A place with the machine `default` up, emulated, with further options.
+    /// Creates an environment with the machine `default` up, emulated, with further options.
     pub fn up(options: &[&str]) -> Self {
         let isola = Self::new();
         isola.run(&[&["up", "--accel", "tcg"], options].concat()).ok();
         isola
     }
 
-    /// Runs a command to its end; one that does not end gets the exit code 124.
+    /// Runs a command to its end. After a timeout the exit code is 124.
     pub fn run(&self, arguments: &[&str]) -> Outcome {
         self.run_with(arguments, &[])
     }
@@ -73,7 +73,7 @@ impl Isola {
         Outcome::of(command.output().expect("timeout (package coreutils) starts"))
     }
 
-    /// The answer of a command, as JSON.
+    /// Runs a command and returns its JSON output.
     #[track_caller]
     pub fn json(&self, arguments: &[&str]) -> Value {
         let out = self.run(&[&["-o", "json"], arguments].concat()).ok();
@@ -88,17 +88,17 @@ impl Isola {
         Running { child: Some(child) }
     }
 
-    /// The folder of a machine, there or not.
+    /// Returns the folder of a machine, which need not exist.
     pub fn machine_folder(&self, machine: &str) -> std::path::PathBuf {
         self.folder.path().join("isola/machines").join(machine)
     }
 
-    /// The process of a machine's QEMU, where it has one.
+    /// Returns the process id of a machine's QEMU, if it has one.
     pub fn qemu(&self, machine: &str) -> Option<u32> {
         fs::read_to_string(self.machine_folder(machine).join("qemu.pid")).ok()?.trim().parse().ok()
     }
 
-    /// Processes that were started for machines of this place, and run.
+    /// Returns the running processes whose command lines name this environment.
     fn machines(&self) -> Vec<u32> {
         let folder = self.folder.path().join("isola");
         let folder = folder.to_string_lossy();
@@ -111,13 +111,13 @@ impl Isola {
         pids.filter(of_machine).collect()
     }
 
-    /// All that is known of a cell.
+    /// Returns the state of a cell, as `isola inspect` prints it.
     #[track_caller]
     pub fn cell(&self, name: &str) -> Value {
         self.json(&["inspect", name])
     }
 
-    /// Who has the machine's cores, and what of its memory and devices nobody has.
+    /// Returns the owners of the machine's cores, and its free memory and devices.
     #[track_caller]
     pub fn inventory(&self) -> Value {
         let machine = self.json(&["inspect"]);
@@ -129,17 +129,18 @@ impl Isola {
         })
     }
 
-    /// Waits until the inventory is as it was: what a cell had is scrubbed before others get it.
+    /// Waits until the inventory equals `before`. Memory of an ended cell is free again only after it has been
+    /// scrubbed.
     #[track_caller]
     pub fn wait_for_inventory(&self, before: &Value) {
         let mut last = Value::Null;
-        wait::until_true(&format!("all is given back, as in {before}"), || {
+        wait::until_true(&format!("the inventory is again {before}"), || {
             last = self.inventory();
             last == *before
         });
     }
 
-    /// Waits until a cell has ended by itself, and returns all that is known of it.
+    /// Waits until a cell has ended by itself, and returns its state.
     #[track_caller]
     pub fn wait_for_end(&self, cell: &str) -> Value {
         wait::until(&format!("{cell} ends"), || {
@@ -161,12 +162,12 @@ impl Drop for Isola {
         let status = self.guard.wait();
         if !std::thread::panicking() {
             assert!(status.is_ok_and(|status| status.success()), "`isola down --all` failed");
-            assert!(self.machines().is_empty(), "machines are left that the command does not know");
+            assert!(self.machines().is_empty(), "processes of machines are left after `isola down --all`");
         }
     }
 }
 
-/// Has a command find its place and nothing of the user's.
+/// Sets the command's environment: its directories are in `folder`, and no variable of the user's configures it.
 fn place<'a>(command: &'a mut Command, folder: &TempDir) -> &'a mut Command {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("ISOLA_") {
@@ -186,20 +187,20 @@ impl Outcome {
         Self { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
     }
 
-    /// What a command printed that did what it should.
+    /// Returns the standard output of a command that has succeeded.
     #[track_caller]
     pub fn ok(self) -> String {
         self.ended_with(0).out
     }
 
-    /// The outcome, where the exit code is this one.
+    /// Returns the outcome, and panics if the exit code is another.
     #[track_caller]
     pub fn ended_with(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{self:?}");
         self
     }
 
-    /// What a command said that failed as it should.
+    /// Returns the standard error of a command that has failed with `code`; panics if it does not contain `words`.
     #[track_caller]
     pub fn failed(self, code: i32, words: &str) -> String {
         let said = self.ended_with(code).err;
@@ -209,19 +210,19 @@ impl Outcome {
 }
 
 impl Running {
-    /// Its process.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
-        self.child.as_ref().expect("it is there until it is waited for").id()
+        self.child.as_ref().expect("wait has not been called").id()
     }
 
-    /// Sends it a signal, by the shell's name for it.
+    /// Sends the process a signal, by the shell's name for it.
     pub fn signal(&self, name: &str) {
         signal(name, self.id());
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     pub fn wait(mut self) -> Outcome {
-        let child = self.child.take().expect("it is there until it is waited for");
+        let child = self.child.take().expect("wait has not been called");
         Outcome::of(child.wait_with_output().expect("its output can be read"))
     }
 }
@@ -238,10 +239,10 @@ impl Drop for Running {
 /// Sends a signal to a process.
 pub fn signal(name: &str, pid: u32) {
     let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status();
-    assert!(status.is_ok_and(|status| status.success()), "{pid} gets no {name}");
+    assert!(status.is_ok_and(|status| status.success()), "signal {name} could not be sent to {pid}");
 }
 
-/// Whether a process runs.
+/// Returns whether a process exists and is neither a zombie nor dead.
 pub fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))

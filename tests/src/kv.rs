@@ -1,4 +1,5 @@
-//! A plain client of the key-value server, in memcached's text protocol, and a load of several that check every answer.
+//! A plain client of the key-value server, in memcached's text protocol, and a load of several clients that check every
+//! answer.
 
 use crate::wait::{self, PATIENCE};
 use rustix::net::sockopt::set_socket_linger;
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// A connection.
+/// A connection to the server.
 #[derive(Debug)]
 pub struct Connection {
     stream: BufReader<TcpStream>,
@@ -20,7 +21,7 @@ impl Connection {
     /// Connects.
     ///
     /// # Errors
-    /// Whatever the host says.
+    /// As the system call.
     pub fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
@@ -29,8 +30,8 @@ impl Connection {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// Connects, once the server answers. A published port accepts connections before the server does, and where
-    /// many come at once, and closes them then.
+    /// Connects, and waits until the server answers. QEMU accepts connections on a published port before the server
+    /// does, and closes some of a burst.
     pub fn establish(address: SocketAddr) -> Self {
         wait::until("the server answers", || {
             let mut connection = Self::open(address).ok()?;
@@ -39,7 +40,7 @@ impl Connection {
         })
     }
 
-    /// The stream below.
+    /// Returns the stream below.
     pub fn stream(&mut self) -> &mut TcpStream {
         self.stream.get_mut()
     }
@@ -47,15 +48,15 @@ impl Connection {
     /// Sends bytes as they are.
     ///
     /// # Errors
-    /// Whatever the host says.
+    /// As the system call.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.get_mut().write_all(bytes)
     }
 
-    /// The next line, without its end.
+    /// Reads the next line, and returns it without its end.
     ///
     /// # Errors
-    /// Whatever the host says, or that the server has closed the connection.
+    /// As the system call; or if the server has closed the connection.
     pub fn line(&mut self) -> io::Result<String> {
         let mut line = String::new();
         match self.stream.read_line(&mut line)? {
@@ -64,31 +65,30 @@ impl Connection {
         }
     }
 
-    /// Says that nothing more will be sent, and goes on reading.
+    /// Shuts down the sending side; the receiving side stays open.
     ///
     /// # Errors
-    /// Whatever the host says.
+    /// As the system call.
     pub fn end_sending(&self) -> io::Result<()> {
         self.stream.get_ref().shutdown(Shutdown::Write)
     }
 
-    /// Ends the connection by a reset, with whatever is under way.
+    /// Resets the connection and discards data in transit.
     pub fn reset(self) {
-        set_socket_linger(self.stream.get_ref(), Some(Duration::ZERO))
-            .expect("a socket can be told to linger");
+        set_socket_linger(self.stream.get_ref(), Some(Duration::ZERO)).expect("a socket with SO_LINGER");
     }
 
-    /// All that comes until the server closes the connection.
+    /// Reads until the server closes the connection.
     ///
     /// # Errors
-    /// Whatever the host says.
+    /// As the system call.
     pub fn rest(&mut self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.stream.read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// The answer of one line to a question of one line.
+    /// Sends a line and returns the answer, a line as well.
     ///
     /// # Errors
     /// As [`Self::line`].
@@ -100,7 +100,7 @@ impl Connection {
     /// Stores a value.
     ///
     /// # Errors
-    /// As [`Self::line`], or that it is not stored.
+    /// As [`Self::line`]; or if the server does not store the value.
     pub fn set(&mut self, key: &str, value: &[u8]) -> io::Result<()> {
         let head = format!("set {key} 0 0 {}\r\n", value.len());
         self.send(&[head.as_bytes(), value, b"\r\n"].concat())?;
@@ -110,16 +110,16 @@ impl Connection {
         }
     }
 
-    /// The value of a key, where it has one.
+    /// Returns the value of a key, if it has one.
     ///
     /// # Errors
-    /// As [`Self::line`], or that the answer is none.
+    /// As [`Self::line`]; or if the answer is malformed.
     pub fn get(&mut self, key: &str) -> io::Result<Option<Vec<u8>>> {
         self.send(format!("get {key}\r\n").as_bytes())?;
         self.value(key)
     }
 
-    /// The answer to a `get` that was sent.
+    /// Reads the answer to a `get` that was sent before.
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -140,7 +140,7 @@ impl Connection {
         Ok(Some(value))
     }
 
-    /// The server's own figures.
+    /// Returns the server's statistics.
     ///
     /// # Errors
     /// As [`Self::line`].
@@ -155,17 +155,17 @@ impl Connection {
         Ok(stats)
     }
 
-    /// One of the server's own figures.
+    /// Returns one of the server's statistics.
     ///
     /// # Errors
-    /// As [`Self::line`], or that there is no such figure.
+    /// As [`Self::line`]; or if there is no such statistic, or it is no number.
     pub fn stat(&mut self, name: &str) -> io::Result<u64> {
         let figure = self.stats()?.get(name).and_then(|value| value.parse().ok());
-        figure.ok_or_else(|| io::Error::other(format!("no figure is called {name}")))
+        figure.ok_or_else(|| io::Error::other(format!("no statistic with the name {name}")))
     }
 }
 
-/// A value that is like no other, of `len` bytes.
+/// Returns pseudo-random bytes, which differ for each `seed`.
 pub fn value(seed: u64, len: usize) -> Vec<u8> {
     let mut value = vec![0; len];
     // Marsaglia's xorshift, seeded so that small numbers differ in many bits.
@@ -179,7 +179,7 @@ pub fn value(seed: u64, len: usize) -> Vec<u8> {
     value
 }
 
-/// Clients that set and get, each in a thread of its own, and check every answer.
+/// Clients that set and get values, each on its own thread, and check every answer.
 #[derive(Debug)]
 pub struct Load {
     shared: Arc<Shared>,
@@ -193,7 +193,7 @@ struct Shared {
 }
 
 impl Load {
-    /// Starts so many clients, one after the other; each has been answered once when this returns.
+    /// Starts the clients one after the other. Each has received an answer when this function returns.
     pub fn start(address: SocketAddr, clients: u64) -> Self {
         let shared = Arc::<Shared>::default();
         let clients = (0..clients)
@@ -205,34 +205,34 @@ impl Load {
         Self { shared, clients }
     }
 
-    /// How many requests were answered so far, and rightly.
+    /// Returns the number of correct answers so far.
     pub fn answered(&self) -> u64 {
         self.shared.answered.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many more requests were answered.
+    /// Waits for this number of further answers.
     ///
     /// # Panics
-    /// Where a client has ended, or there are no more answers.
+    /// If a client has ended, or if no further answers arrive.
     pub fn wait_for(&self, more: u64) {
         let target = self.answered() + more;
         wait::until_true("requests are answered", || {
             assert!(
                 !self.clients.iter().any(JoinHandle::is_finished),
-                "a client was answered wrongly or not"
+                "a client received a wrong answer or none"
             );
             self.answered() >= target
         });
     }
 
-    /// Ends the clients; returns how many requests were answered.
+    /// Ends the clients; returns the number of correct answers.
     ///
     /// # Panics
-    /// Where a request was answered wrongly or not at all.
+    /// If a client received a wrong answer or none.
     pub fn end(self) -> u64 {
         self.shared.stop.store(true, Ordering::Relaxed);
         for client in self.clients {
-            client.join().expect("a client does not panic").expect("every request is answered rightly");
+            client.join().expect("a client does not panic").expect("every answer is correct");
         }
         self.shared.answered.load(Ordering::Relaxed)
     }
@@ -244,7 +244,7 @@ fn drive(connection: &mut Connection, client: u64, shared: &Shared) -> io::Resul
             break;
         }
         let key = format!("client{client}-{}", turn % 50);
-        // From 1 to 1024 bytes, as values of real caches are.
+        // From 1 to 1,024 bytes, as in real caches.
         let value = value(client << 32 | turn, 1 + (turn as usize * 37 % 1024));
         connection.set(&key, &value)?;
         shared.answered.fetch_add(1, Ordering::Relaxed);

@@ -1,21 +1,21 @@
-//! What tests need that boot machines.
+//! Libraries of the tests that boot machines.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`images`] | where images and the command are |
-//! | [`qemu`] | QEMU as such, and what becomes of it |
-//! | [`supervised`], [`management`] | a machine with a supervisor, and a client that speaks to it |
-//! | [`isola`] | the `isola` command in a place of its own, with the machines that it starts |
+//! | [`images`] | paths of images and of the command |
+//! | [`qemu`] | QEMU processes and their outcomes |
+//! | [`supervised`], [`management`] | a machine with a supervisor, and a client of the management protocol |
+//! | [`isola`] | the `isola` command in an environment of its own, with the machines that it starts |
 //! | [`service`] | a machine with the key-value server in a cell |
-//! | [`namespace`] | a network of its own, for tests that need more than QEMU's user-mode network |
+//! | [`namespace`] | a network namespace, for tests that need more than QEMU's user-mode network |
 //! | [`kv`] | a plain client of the key-value server, and a load that checks every answer |
-//! | [`steady`] | the same at a steady rate, and how long answers take |
-//! | [`loss`] | segments that were lost between a cell and this host |
+//! | [`steady`] | the same load at a steady rate, with response times |
+//! | [`loss`] | segments lost between a cell and this host |
 //! | [`ports`] | ports of this host that stay free until a test uses them |
-//! | [`wait`] | waiting until something is the case |
+//! | [`wait`] | waiting for a condition |
 //!
-//! The tests are in `tests/`, a file or folder a part of Isola. Each boots machines of its own, and leaves nothing
-//! behind.
+//! The tests are in `tests/`, one file or folder for each part of Isola. Each boots its own machines, and leaves none
+//! running.
 
 pub mod images;
 pub mod isola;

@@ -1,42 +1,42 @@
-//! Segments that were lost between a cell and this host's TCP, on a TAP interface, which loses none.
+//! Counts segments lost between a cell and this host's TCP, on a TAP interface, which loses none.
 //!
-//! A segment that is sent again was lost, or its acknowledgement was late: a busy host delays both sides. The receiver of a
-//! duplicate reports it (D-SACK, RFC 2883), so what is sent again less what is reported as a duplicate was lost.
+//! A sender retransmits if a segment was lost or if its acknowledgement was late, as on a busy host. The receiver of a
+//! duplicate reports it (D-SACK, RFC 2883). Lost segments are therefore retransmissions less reported duplicates.
 
 use isola_abi::query::Connection;
 use std::fs;
 
-/// Counters of the kernel's TCP in the network namespace of the calling thread, when the meter was made.
+/// A baseline of the kernel's TCP counters, in the network namespace of the calling thread.
 #[derive(Clone, Copy, Debug)]
 pub struct LossMeter(Kernel);
 
 #[derive(Clone, Copy, Debug)]
 struct Kernel {
-    /// Segments that the kernel sent again.
+    /// Segments that the kernel retransmitted.
     retransmitted: u64,
-    /// Duplicates that the peer reported.
+    /// Duplicates that the peer reported to the kernel.
     reported: u64,
-    /// Duplicates that came, which the kernel reported.
+    /// Duplicates that the kernel received and reported.
     duplicates: u64,
 }
 
-/// Segments that were lost.
+/// Numbers of lost segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Losses {
-    /// On the way to the cell.
+    /// Sent by this host to the cell.
     pub to_cell: u64,
-    /// On the way from the cell.
+    /// Sent by the cell to this host.
     pub from_cell: u64,
 }
 
 impl LossMeter {
-    /// Begins to count. No connection of the cell may be open.
+    /// Reads the counters. The cell may have no open connection.
     pub fn start() -> Self {
         Self(Kernel::read())
     }
 
-    /// Returns the segments that were lost since the meter was made, of the cell's open connections, which are all that
-    /// there were.
+    /// Returns the segments lost since [`Self::start`]. `connections` are all connections that the cell has had since;
+    /// all must still be open.
     pub fn losses(&self, connections: &[Connection]) -> Losses {
         let now = Kernel::read();
         let retransmitted: u64 = connections.iter().map(|connection| connection.retransmits).sum();
@@ -59,7 +59,7 @@ impl Kernel {
     }
 }
 
-/// A counter of this network namespace: a line of names, and one of values.
+/// Returns a counter of this network namespace, from a line of names and a line of values.
 fn counter(file: &str, kind: &str, name: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/thread-self/net/{file}")).expect("Linux's counters");
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(kind));

@@ -1,4 +1,4 @@
-//! A client of the management protocol, as plain as can be: asks, and waits for the answer.
+//! A minimal client of the management protocol: sends a request and waits for the response.
 
 use isola_abi::frame::{Decoder, MAX_CHUNK, encode};
 use isola_abi::integrity::ImageDigest;
@@ -15,10 +15,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What a request came to.
+/// The result of a request.
 pub type Answer = Result<ResponseBody, ManagementError>;
 
-/// How long an answer may take. Emulated machines on a busy host are slow.
+/// The longest wait for a response. Emulated machines on a busy host are slow.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection to a supervisor.
@@ -46,7 +46,7 @@ impl Client {
         client
     }
 
-    /// Greets the supervisor, as often as it takes: what is sent before it runs may be lost.
+    /// Sends Hello until the supervisor answers. Bytes sent before it runs may be lost.
     pub fn hello(&mut self) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -59,7 +59,7 @@ impl Client {
         }
     }
 
-    /// Sends a request; returns its number.
+    /// Sends a request; returns its sequence number.
     pub fn send(&mut self, body: RequestBody) -> u32 {
         self.sequence += 1;
         let frame = encode(&Request { sequence: self.sequence, body }).unwrap();
@@ -67,18 +67,18 @@ impl Client {
         self.sequence
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// Sends a request `count` times at once, and leaves the answers alone.
+    /// Sends a request `count` times at once; ignores the responses.
     pub fn flood(&mut self, body: RequestBody, count: usize) {
         let frame = encode(&Request { sequence: u32::MAX, body }).unwrap();
         self.send_bytes(&frame.repeat(count));
     }
 
-    /// The answer of that number, once it is there; others are kept.
+    /// Waits for the response with this sequence number, at most `limit`. Stores other responses for later calls.
     pub fn wait(&mut self, sequence: u32, limit: Duration) -> Option<Response> {
         let deadline = Instant::now() + limit;
         loop {
@@ -91,7 +91,7 @@ impl Client {
                 Ok(len) => {
                     let mut bytes = &buffer[..len];
                     while let Some(response) = self.decoder.next::<Response>(&mut bytes) {
-                        // What an earlier peer was sent may begin in the middle.
+                        // The stream may begin within a response to an earlier client.
                         self.received.extend(response);
                     }
                 }
@@ -104,14 +104,14 @@ impl Client {
         }
     }
 
-    /// Asks and waits.
+    /// Sends a request and returns the response.
     pub fn ask(&mut self, body: RequestBody) -> Answer {
         let what = format!("{body:?}").chars().take(80).collect::<String>();
         let sequence = self.send(body);
         self.wait(sequence, PATIENCE).unwrap_or_else(|| panic!("no answer to {what}")).body
     }
 
-    /// Returns the TCP connections of a running cell, as it answers itself.
+    /// Queries a running cell for its TCP connections.
     pub fn connections(&mut self, name: &str) -> Vec<Connection> {
         let query = Query::Connections { filter: FrameFilter::default(), most: 1_000 };
         let body = RequestBody::Ask { name: name.to_owned(), line: Line::Facts, question: query.encode() };
@@ -120,7 +120,7 @@ impl Client {
         let (mut cores, mut done) = (None, 0);
         let deadline = Instant::now() + PATIENCE;
         while cores != Some(done) {
-            assert!(Instant::now() < deadline, "{name} answers for {done} of {cores:?} cores");
+            assert!(Instant::now() < deadline, "{name} has answered for {done} of {cores:?} cores");
             let body = RequestBody::Answers {
                 name: name.to_owned(),
                 line: Line::Facts,
@@ -129,7 +129,7 @@ impl Client {
                 max_bytes: MAX_CHUNK as u32,
             };
             let Ok(ResponseBody::Answers(piece)) = self.ask(body) else { panic!("{name} does not answer") };
-            assert_ne!(piece.standing, Standing::Replaced, "another question was asked");
+            assert_ne!(piece.standing, Standing::Replaced, "another query has replaced this one");
             records.add(&piece).expect("records in order");
             while let Some(record) = records.next_record().expect("a whole record") {
                 match Fact::decode(record).expect("a fact") {
@@ -143,7 +143,7 @@ impl Client {
         found
     }
 
-    /// What the machine has.
+    /// Returns the machine's state.
     pub fn machine(&mut self) -> MachineInfo {
         match self.ask(RequestBody::Machine) {
             Ok(ResponseBody::Machine(machine)) => machine,
@@ -151,7 +151,7 @@ impl Client {
         }
     }
 
-    /// Sends an image.
+    /// Uploads an image.
     pub fn upload(&mut self, image: &[u8]) {
         let done = Ok(ResponseBody::Done);
         assert_eq!(self.ask(RequestBody::ImageBegin { len_bytes: image.len() as u64 }), done);
@@ -167,7 +167,7 @@ impl Client {
         cell(self.ask(RequestBody::Create(CellSpec { image: digest(image), ..spec })))
     }
 
-    /// Creates a cell that has ended once more, from an image that is there.
+    /// Creates an ended cell again, from its stored image.
     pub fn recreate(&mut self, name: &str) -> CellInfo {
         cell(self.ask(RequestBody::Recreate { name: name.into() }))
     }
@@ -177,7 +177,7 @@ impl Client {
         cell(self.ask(RequestBody::Start { name: name.into() }))
     }
 
-    /// Stops a cell, by force after so many ms.
+    /// Stops a cell, by force after `timeout_ms`.
     pub fn stop(&mut self, name: &str, timeout_ms: u32) -> CellInfo {
         cell(self.ask(RequestBody::Stop { name: name.into(), timeout_ms }))
     }
@@ -187,12 +187,12 @@ impl Client {
         assert_eq!(self.ask(RequestBody::Destroy { name: name.into() }), Ok(ResponseBody::Done));
     }
 
-    /// One cell.
+    /// Returns the state of a cell.
     pub fn inspect(&mut self, name: &str) -> CellInfo {
         cell(self.ask(RequestBody::Inspect { name: name.into() }))
     }
 
-    /// All that a cell printed.
+    /// Returns a cell's console output.
     pub fn logs(&mut self, name: &str) -> String {
         let (mut all, mut from) = (Vec::new(), 0);
         loop {
@@ -200,7 +200,7 @@ impl Client {
             match self.ask(body) {
                 Ok(ResponseBody::Logs(piece)) if piece.bytes.is_empty() => break,
                 Ok(ResponseBody::Logs(piece)) => {
-                    // Bytes that the supervisor has dropped are before the piece.
+                    // The supervisor may have dropped output before the piece.
                     from = piece.from + piece.bytes.len() as u64;
                     all.extend(piece.bytes);
                 }
@@ -210,7 +210,7 @@ impl Client {
         String::from_utf8_lossy(&all).into_owned()
     }
 
-    /// The journal, from an entry on.
+    /// Returns the journal from entry number `from`.
     pub fn events(&mut self, from: u64) -> Vec<JournalEntry> {
         match self.ask(RequestBody::Events { from, max_entries: u32::MAX }) {
             Ok(ResponseBody::Events(entries)) => entries,
@@ -218,7 +218,7 @@ impl Client {
         }
     }
 
-    /// Waits until a cell is as it should be.
+    /// Waits until a cell's state satisfies a predicate.
     pub fn wait_for(&mut self, name: &str, what: impl Fn(&CellInfo) -> bool) -> CellInfo {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -231,7 +231,7 @@ impl Client {
         }
     }
 
-    /// Waits until a cell has ended by itself, whichever way.
+    /// Waits until a cell has exited or crashed or was killed.
     pub fn wait_for_end(&mut self, name: &str) -> CellInfo {
         self.wait_for(name, |info| info.state.has_ended())
     }
@@ -240,13 +240,13 @@ impl Client {
     pub fn wait_for_scrubbing(&mut self) {
         let deadline = Instant::now() + PATIENCE;
         while self.machine().memory_dirty.0 > 0 {
-            assert!(Instant::now() < deadline, "scrubbing comes to no end");
+            assert!(Instant::now() < deadline, "scrubbing does not end");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 }
 
-/// The cell in an answer.
+/// Returns the cell in a response.
 pub fn cell(answer: Answer) -> CellInfo {
     match answer {
         Ok(ResponseBody::Cell(info)) => *info,
@@ -254,13 +254,13 @@ pub fn cell(answer: Answer) -> CellInfo {
     }
 }
 
-/// What an image is known by.
+/// Returns the digest of an image.
 pub fn digest(image: &[u8]) -> ImageDigest {
     ImageDigest(Sha256::digest(image).into())
 }
 
-/// A cell of the image `cell-probe`, of that many cores and that much memory, without network, that is to do as
-/// `arguments` say.
+/// Returns the specification of a cell of the image `cell-probe`, without network. The `arguments` select the
+/// behaviour.
 pub fn spec(name: &str, cores: u32, mib: u64, arguments: &[&str]) -> CellSpec {
     CellSpec {
         name: name.into(),

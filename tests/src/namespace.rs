@@ -1,9 +1,9 @@
-//! A network of its own: a Linux network namespace with TAP interfaces, for a machine and its clients.
+//! A private network: a Linux network namespace with TAP interfaces, for a machine and its clients.
 //!
-//! On it, frames go between the host's TCP/IP and a cell as they are. QEMU's user-mode network ends every
-//! connection itself, and loses connections that come in a burst. It takes root's rights.
+//! A TAP interface passes frames unchanged between the host's TCP/IP and a cell. QEMU's user-mode network terminates
+//! every connection itself, and loses some connections of a burst. The namespace requires root.
 //!
-//! The namespace has no name: it goes with the last process in it, however that ends.
+//! The namespace has no name: it ends with the last process in it, even if that process is killed.
 
 use isola_need::{Need, need};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -17,49 +17,49 @@ use std::thread;
 /// A TAP interface, and the network behind it.
 #[derive(Clone, Copy, Debug)]
 pub struct Tap {
-    /// What `isola up --net` is told.
+    /// The value of `isola up --net`.
     pub network: &'static str,
     name: &'static str,
     kind: &'static [&'static str],
     subnet: u8,
 }
 
-/// An interface that all cells of a machine can be on.
+/// An interface for all cells of a machine.
 pub const SHARED: Tap = Tap { network: "tap:shared", name: "shared", kind: &[], subnet: 77 };
 
 /// An interface for one device with several queues.
 pub const QUEUES: Tap =
     Tap { network: "tap:queues,queues=2", name: "queues", kind: &["multi_queue"], subnet: 78 };
 
-/// A host behind no interface: who answers it gets no answer.
+/// An address that the host accepts but that does not answer ARP: replies to it are lost.
 pub const NOBODY: Ipv4Addr = Ipv4Addr::new(10, 77, 200, 1);
 
-/// Length of the prefix of each network.
+/// The prefix length of each network.
 pub const PREFIX_LEN: u8 = 16;
 
 impl Tap {
-    /// The address of the interface.
+    /// Returns the address of the host's interface.
     fn host(&self) -> Ipv4Addr {
         Ipv4Addr::new(10, self.subnet, 0, 1)
     }
 
-    /// QEMU's argument for a network device on the interface, called `id`.
+    /// Returns QEMU's argument for a network backend on the interface, with the id `id`.
     pub fn netdev(&self, id: &str) -> String {
         format!("tap,id={id},ifname={},script=no,downscript=no", self.name)
     }
 
-    /// An address for a cell.
+    /// Returns the address of a cell.
     pub fn cell(&self) -> Ipv4Addr {
         Ipv4Addr::new(10, self.subnet, 1, 1)
     }
 }
 
-/// Runs `inside` in a network of its own: its thread, those that it starts, and the programs that it runs. Returns at
-/// once where `ISOLA_SKIP` names `tap`.
+/// Runs `inside` in a new network namespace, on a thread of its own. Threads and programs that it starts share the
+/// namespace. Returns at once if `ISOLA_SKIP` names `tap`.
 ///
 /// # Panics
 ///
-/// Where the host lacks TAP interfaces or the right to make a network, or where `inside` panics.
+/// If the host lacks TAP interfaces or the permission to create a network namespace, or if `inside` panics.
 #[track_caller]
 pub fn run(inside: impl FnOnce() + Send) {
     if !need(Need::Tap) {
@@ -70,7 +70,7 @@ pub fn run(inside: impl FnOnce() + Send) {
         let thread = scope.spawn(|| {
             let network = File::open(format!("/proc/{}/ns/net", holder.0.id())).expect("it has a network");
             move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
-                .expect("this thread may move there");
+                .expect("this thread may enter the namespace");
             prepare();
             inside();
         });
@@ -89,11 +89,11 @@ fn prepare() {
         ip(&["address", "add", &host, "dev", tap.name]);
         ip(&["link", "set", tap.name, "up"]);
     }
-    // The host has this address, and yet nobody finds it.
+    // The host accepts packets to this address, but answers no ARP request for it.
     ip(&["address", "add", &NOBODY.to_string(), "dev", "lo"]);
     set("conf/all/arp_ignore", "1");
     set("conf/all/arp_announce", "2");
-    // As many connections one after the other as a test likes: those that are over keep their ports for a while.
+    // Allows many connections in sequence: closed ones occupy their ports for a while (TIME-WAIT).
     set("ip_local_port_range", "1024 65535");
     set("tcp_tw_reuse", "1");
 }
@@ -111,7 +111,7 @@ fn ip(arguments: &[&str]) {
 struct Holder(Child);
 
 impl Holder {
-    /// `None` without the right to.
+    /// Returns `None` without the permission to create a namespace.
     fn start() -> Option<Self> {
         let mut command = Command::new("unshare");
         command.args(["--net", "sh", "-c", "echo ready; cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());

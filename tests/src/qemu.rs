@@ -1,4 +1,4 @@
-//! Machines in QEMU, emulated: described, started, listened to, ended.
+//! Emulated machines in QEMU: configuration, start, serial output, end.
 //!
 //! ```no_run
 //! use isola_tests::qemu::{Machine, MachineType};
@@ -7,8 +7,8 @@
 //! assert_eq!(outcome.exit_code, Some(0), "{}", outcome.serial);
 //! ```
 //!
-//! A test that lasts too long is ended by a time limit, which is generous: it is there for machines that hang,
-//! not to measure any. QEMU is ended when its [`Running`] is dropped, by a test that panics too.
+//! A time limit ends a hung machine; it is generous and measures nothing. QEMU ends when its [`Running`] is dropped,
+//! also in a test that panics.
 
 use crate::images;
 use std::ffi::OsString;
@@ -18,22 +18,22 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// What kind of machine.
+/// A machine type of QEMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MachineType {
     /// A PC with PCI Express.
     Q35,
     /// A small virtual machine, with ACPI.
     Microvm,
-    /// The same without: its devices are named on the command line.
+    /// A small virtual machine without ACPI: the command line names its devices.
     MicrovmWithoutAcpi,
 }
 
-/// All kinds.
+/// All machine types.
 pub const MACHINE_TYPES: [MachineType; 3] =
     [MachineType::Q35, MachineType::Microvm, MachineType::MicrovmWithoutAcpi];
 
-/// A machine to start.
+/// The configuration of a machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
     kind: MachineType,
@@ -51,13 +51,13 @@ pub struct Machine {
     limit: Duration,
 }
 
-/// What a machine's clocks go by.
+/// The source of a machine's clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Time {
     /// The host's clock.
     #[default]
     Host,
-    /// Its own instructions, of all cores together, one a nanosecond: one core executes at a time.
+    /// The instructions of all cores together, 1 ns each; only one core executes at a time.
     Instructions,
 }
 
@@ -70,23 +70,23 @@ impl Time {
     }
 }
 
-/// How an image ends its machine.
+/// The means by which an image ends its machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Exits {
-    /// With a code, by QEMU's debug exit device.
+    /// QEMU's debug exit device, with a code.
     ByCode,
-    /// By ACPI.
+    /// ACPI.
     ByAcpi,
 }
 
-/// What a machine does that is reset.
+/// The effect of a machine reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reboot {
     Ends,
     StartsAnew,
 }
 
-/// A machine that runs.
+/// A running machine.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -95,25 +95,25 @@ pub struct Running {
     deadline: Instant,
 }
 
-/// What became of a machine.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// What it wrote to its serial line, and QEMU to its standard error.
+    /// Output of the serial line, and QEMU's standard error.
     pub serial: String,
-    /// With what it ended itself through the debug exit device; `None` where it didn't.
+    /// The code that the image wrote to the debug exit device, if any.
     pub exit_code: Option<u8>,
-    /// Whether the image has switched the machine off.
+    /// Whether the image has powered the machine off.
     pub switched_off: bool,
 }
 
-/// The QEMU that the environment names, as the command's users do (`ISOLA_QEMU`), or the system's.
+/// Returns the QEMU program that `ISOLA_QEMU` names, as for the command's users, or the system's.
 fn program() -> OsString {
     let named = std::env::var_os("ISOLA_QEMU").filter(|value| !value.is_empty());
     named.unwrap_or_else(|| "qemu-system-x86_64".into())
 }
 
 impl Machine {
-    /// A machine of 1 core and 64 MiB that boots an image.
+    /// Configures a machine of one core and 64 MiB that boots `image`.
     pub fn new(kind: MachineType, image: &str) -> Self {
         Self {
             kind,
@@ -132,42 +132,42 @@ impl Machine {
         }
     }
 
-    /// Physical cores of so many cores, on so many NUMA nodes.
+    /// Sets the threads of each physical core, and the number of NUMA nodes.
     pub fn topology(mut self, threads: usize, nodes: usize) -> Self {
         (self.threads, self.nodes) = (threads, nodes);
         self
     }
 
-    /// So many cores.
+    /// Sets the number of cores.
     pub fn cores(mut self, cores: usize) -> Self {
         self.cores = cores;
         self
     }
 
-    /// So much memory.
+    /// Sets the memory.
     pub fn memory_mib(mut self, memory_mib: usize) -> Self {
         self.memory_mib = memory_mib;
         self
     }
 
-    /// Processors of that model.
+    /// Sets the processor model.
     pub fn cpu(mut self, cpu: &str) -> Self {
         self.cpu = cpu.into();
         self
     }
 
-    /// The image's command line.
+    /// Sets the image's command line.
     pub fn command_line(mut self, command_line: &str) -> Self {
         self.command_line = command_line.into();
         self
     }
 
-    /// An image that is put beside the one that boots.
+    /// Adds a second image, as a boot module.
     pub fn module(self, image: &str) -> Self {
         self.argument("-initrd").argument(images::path(image))
     }
 
-    /// A virtio device, such as `net`, with more properties, each after a comma.
+    /// Adds a virtio device, such as `net`, with further properties, each after a comma.
     pub fn virtio(self, device: &str, properties: &str) -> Self {
         let device = match self.kind {
             MachineType::Q35 => format!("virtio-{device}-pci,disable-legacy=on{properties}"),
@@ -176,31 +176,31 @@ impl Machine {
         self.argument("-device").argument(device)
     }
 
-    /// One more argument of QEMU.
+    /// Adds an argument of QEMU.
     pub fn argument(mut self, argument: impl Into<OsString>) -> Self {
         self.extra.push(argument.into());
         self
     }
 
-    /// Its clocks go by that.
+    /// Sets the source of the machine's clocks.
     pub fn time(mut self, time: Time) -> Self {
         self.time = time;
         self
     }
 
-    /// A machine that is reset starts anew, with its memory as it was, instead of ending.
+    /// Makes a reset reboot the machine, with its memory unchanged, instead of ending it.
     pub fn reboots(mut self) -> Self {
         self.reboots = Reboot::StartsAnew;
         self
     }
 
-    /// Has no device that ends the machine with an exit code: like a machine with a supervisor.
+    /// Removes the debug exit device, as on a machine with a supervisor.
     pub fn without_exit_codes(mut self) -> Self {
         self.exits = Exits::ByAcpi;
         self
     }
 
-    /// Lasts at most so long.
+    /// Sets the time limit.
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
@@ -209,7 +209,7 @@ impl Machine {
     /// Starts the machine.
     ///
     /// # Panics
-    /// Where QEMU does not start.
+    /// If QEMU does not start.
     pub fn start(self) -> Running {
         let kind = match self.kind {
             MachineType::Q35 => "q35",
@@ -272,12 +272,12 @@ impl Machine {
 }
 
 impl Running {
-    /// QEMU's process id.
+    /// Returns QEMU's process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// What the machine has written so far.
+    /// Returns the serial output so far.
     pub fn serial(&mut self) -> String {
         while let Ok(bytes) = self.lines.try_recv() {
             self.serial.extend(bytes);
@@ -285,16 +285,16 @@ impl Running {
         String::from_utf8_lossy(&self.serial).into_owned()
     }
 
-    /// Waits until the machine has written `text`.
+    /// Waits until the serial output contains `text`.
     ///
     /// # Panics
-    /// Where it ends before, or the time limit comes.
+    /// If the machine ends first, or after the time limit.
     pub fn wait_for(&mut self, text: &str) {
         while !self.serial().contains(text) {
             let left = self.deadline.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
                 Ok(bytes) => self.serial.extend(bytes),
-                Err(error) => panic!("{error:?} before {text:?}; there was:\n{}", self.serial()),
+                Err(error) => panic!("{error:?} before {text:?}; the output is:\n{}", self.serial()),
             }
         }
     }
@@ -302,7 +302,7 @@ impl Running {
     /// Waits for the machine's end.
     ///
     /// # Panics
-    /// Where the time limit comes before.
+    /// After the time limit.
     pub fn wait(mut self) -> Outcome {
         loop {
             let left = self.deadline.saturating_duration_since(Instant::now());
@@ -313,16 +313,16 @@ impl Running {
             }
         }
         let status = self.child.wait().expect("QEMU was started");
-        // The device makes status 2n + 1 of code n; 0 is an end by other means.
+        // The device turns code n into exit status 2n + 1; status 0 means an end by other means.
         let exit_code = status.code().filter(|code| code % 2 == 1).map(|code| (code / 2) as u8);
         Outcome { serial: self.serial(), exit_code, switched_off: status.success() }
     }
 }
 
-/// CPU time that a process has used so far.
+/// Returns the CPU time that a process has used.
 ///
 /// # Panics
-/// Where there is none of that id.
+/// If there is no process with this id.
 pub fn cpu_time(id: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).expect("the process runs");
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();

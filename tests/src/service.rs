@@ -12,24 +12,25 @@ pub const CELL: &str = "cache";
 /// The server's port.
 const PORT: u16 = 11211;
 
-/// Rounds after which [`Service::leaves_nothing`] takes what is left behind for a leak.
+/// The number of rounds after which [`Service::leaves_nothing`] reports a leak.
 const MOST_ROUNDS: usize = 8;
 
-/// Bytes by which the memory in use may differ after the same round: pages of the heap that are partly in use.
+/// The tolerance, in bytes, for the memory in use after a round: heap pages may be partly in use.
 const JITTER: u64 = 16 << 10;
 
 /// A machine with the server in a cell.
 pub struct Service {
     /// The machine.
     pub isola: Isola,
-    /// Where the server is reached.
+    /// The server's address.
     pub address: SocketAddr,
     /// The inventory without the cell.
     empty: Value,
 }
 
 impl Service {
-    /// A machine of four cores on QEMU's user-mode network, with the server's port published; both with further options.
+    /// Starts a machine of four cores on QEMU's user-mode network, with the server's port published. `machine` and
+    /// `cell` are further options.
     pub fn published(machine: &[&str], cell: &[&str]) -> Self {
         let isola = Isola::up(machine);
         let empty = isola.inventory();
@@ -38,13 +39,13 @@ impl Service {
         Self::answering(isola, address, empty)
     }
 
-    /// A machine of four cores on a network of [`namespace`], which the caller is in, with the server in a cell of so
-    /// many cores and so much memory.
+    /// Starts a machine of four cores on the shared interface of [`namespace`], in which the caller runs, with the
+    /// server in a cell of `cores` cores and `memory` bytes.
     pub fn on_tap(cores: &str, memory: &str) -> Self {
         Self::on(namespace::SHARED, &[], &["--cores", cores, "--memory", memory])
     }
 
-    /// The same on either network, with further options of the machine and the cell.
+    /// As [`Self::on_tap`], on either interface, with further options of machine and cell.
     pub fn on(tap: Tap, machine: &[&str], cell: &[&str]) -> Self {
         let isola = Isola::up(&[&["--net", tap.network], machine].concat());
         let empty = isola.inventory();
@@ -59,25 +60,25 @@ impl Service {
         service
     }
 
-    /// A connection that the server has answered on.
+    /// Opens a connection, and waits until the server has answered on it.
     pub fn connect(&self) -> Connection {
         Connection::establish(self.address)
     }
 
-    /// All that is known of the cell.
+    /// Returns the state of the cell.
     #[track_caller]
     pub fn cell(&self) -> Value {
         self.isola.cell(CELL)
     }
 
-    /// Memory that the cell uses, in bytes.
+    /// Returns the memory that the cell uses, in bytes.
     #[track_caller]
     pub fn used_bytes(&self) -> u64 {
-        self.cell()["used_bytes"].as_u64().expect("it is told")
+        self.cell()["used_bytes"].as_u64().expect("the state has the memory in use")
     }
 
-    /// Does the same again and again, until once the memory in use is no more than before it. What each round leaves
-    /// behind adds up, so that no round does; where the heap's pages are only partly in use, a round or two more are needed.
+    /// Repeats a round until one does not add to the memory in use. A leak adds to it in every round; a partly used
+    /// heap page does so for a round or two.
     #[track_caller]
     pub fn leaves_nothing(&self, mut round: impl FnMut()) {
         let mut left = Vec::new();
@@ -94,7 +95,7 @@ impl Service {
         panic!("each round adds to the bytes in use: {left:?}");
     }
 
-    /// Ends the cell, which has to have run until now, and sees that the machine has back all that it had.
+    /// Ends the cell, which must be running, and checks that all its resources return to the inventory.
     #[track_caller]
     pub fn end(self) {
         let view = self.cell();
@@ -106,7 +107,7 @@ impl Service {
     }
 }
 
-/// Where the first published port of a cell is on the host.
+/// Returns the host's address of a cell's first published port.
 #[track_caller]
 pub fn published(cell: &Value) -> SocketAddr {
     let host = cell["ports"][0]["host"].as_str().and_then(|host| host.parse().ok());

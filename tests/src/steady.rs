@@ -1,5 +1,5 @@
-//! Clients of the key-value server that ask at a steady rate, whatever comes of it, check every answer, and note how long it
-//! took: from when the request was due.
+//! Clients of the key-value server that send requests at a steady rate, check every answer, and record response times.
+//! A response time begins when the request was due, so a late answer does not slow the load down.
 
 use crate::kv::{Connection, value};
 use std::io;
@@ -9,19 +9,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Keys of each client.
+/// The number of keys of each client.
 const KEYS: u64 = 50;
 
-/// An answer that takes longer than this is lost. Emulated machines on a busy host are slow, but not that slow.
+/// The longest wait for an answer; after it the request counts as lost. Generous, because emulated machines on a busy
+/// host are slow.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
-/// How much longer the slowest of 100 requests may take beside something than at rest, in the same run and on the same host,
-/// and how long it may take on any. Processors of the emulator wait for each other, and for the host: instructions are what
-/// benches/ counts.
+/// The allowed ratio of the 99th percentiles under disturbance and at rest, in one run on one host; and the response
+/// time that is always allowed. The emulator's processors wait for each other and for the host; precise limits are in
+/// `benches/`, which counts instructions.
 const SLOWER: u32 = 10;
 const ALWAYS_GRANTED: Duration = Duration::from_millis(200);
 
-/// Clients at a steady rate, each in a thread of its own.
+/// Clients at a steady rate, each on its own thread.
 #[derive(Debug)]
 pub struct SteadyLoad {
     shared: Arc<Shared>,
@@ -32,33 +33,33 @@ pub struct SteadyLoad {
 struct Shared {
     stop: AtomicBool,
     answered: AtomicU64,
-    /// How long requests took since they were last taken.
+    /// The response times since the last [`SteadyLoad::take`].
     latencies: Mutex<Vec<Duration>>,
 }
 
-/// How long some requests took.
+/// The response times of some requests.
 #[derive(Clone, Debug, Default)]
 pub struct Latencies {
-    /// From the shortest to the longest.
+    /// In ascending order.
     sorted: Vec<Duration>,
 }
 
 impl Latencies {
-    /// Adds others.
+    /// Adds the response times of `others`.
     pub fn add(&mut self, others: Self) {
         self.sorted.extend(others.sorted);
         self.sorted.sort();
     }
 
-    /// How many there are.
+    /// Returns the number of response times.
     pub fn count(&self) -> usize {
         self.sorted.len()
     }
 
-    /// Checks that the slowest of 100 of these took little longer than those `at_rest`, beside what is called so.
+    /// Checks the 99th percentile against that of the load `at_rest`; `beside` names the disturbance.
     ///
     /// # Panics
-    /// Where they took longer, or there are none.
+    /// If it is much larger, or if there are no response times.
     #[track_caller]
     pub fn assert_near(&self, at_rest: &Self, beside: &str) {
         for (what, latencies) in [("at rest", at_rest), (beside, self)] {
@@ -69,17 +70,17 @@ impl Latencies {
         assert!(now <= (rest * SLOWER).max(ALWAYS_GRANTED), "p99: {now:?} {beside}, {rest:?} at rest");
     }
 
-    /// What so many of 1,000 took no longer than.
+    /// Returns the quantile of `permille` thousandths: 990 is the 99th percentile.
     ///
     /// # Panics
-    /// Where there are none.
+    /// If there are no response times.
     pub fn permille(&self, permille: usize) -> Duration {
         self.sorted[(self.sorted.len() * permille / 1_000).min(self.sorted.len() - 1)]
     }
 }
 
 impl SteadyLoad {
-    /// Starts so many clients, of which each asks once in `period`; each has been answered once when this returns.
+    /// Starts the clients; each sends one request in `period`. Each has received an answer when this function returns.
     pub fn start(address: SocketAddr, clients: u32, period: Duration) -> Self {
         let shared = Arc::<Shared>::default();
         let establish = |_| {
@@ -91,39 +92,39 @@ impl SteadyLoad {
         let begin = Instant::now();
         let clients = (0..).zip(connections).map(|(client, mut connection)| {
             let shared = Arc::clone(&shared);
-            // In turn, and not all at once.
+            // Spreads the clients over the period.
             let first = begin + period * client / clients;
             thread::spawn(move || drive(&mut connection, client.into(), first, period, &shared))
         });
         Self { clients: clients.collect(), shared }
     }
 
-    /// How many requests were answered so far, and rightly.
+    /// Returns the number of correct answers so far.
     pub fn answered(&self) -> u64 {
         self.shared.answered.load(Ordering::Relaxed)
     }
 
-    /// How long the requests took that were answered since this was last asked.
+    /// Returns the response times since the last call.
     ///
     /// # Panics
-    /// Where a request was answered wrongly or not at all.
+    /// If a client received a wrong answer or none.
     pub fn take(&self) -> Latencies {
         let failed = self.clients.iter().any(JoinHandle::is_finished);
-        assert!(!failed, "a client was answered wrongly or not");
+        assert!(!failed, "a client received a wrong answer or none");
         let mut all = self.shared.latencies.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sorted = std::mem::take(&mut *all);
         sorted.sort();
         Latencies { sorted }
     }
 
-    /// Ends the clients; returns how many requests were answered.
+    /// Ends the clients; returns the number of correct answers.
     ///
     /// # Panics
-    /// Where a request was answered wrongly or not at all.
+    /// If a client received a wrong answer or none.
     pub fn end(self) -> u64 {
         self.shared.stop.store(true, Ordering::Relaxed);
         for client in self.clients {
-            client.join().expect("a client does not panic").expect("every request is answered rightly");
+            client.join().expect("a client does not panic").expect("every answer is correct");
         }
         self.shared.answered.load(Ordering::Relaxed)
     }
@@ -142,7 +143,7 @@ fn drive(
         if shared.stop.load(Ordering::Relaxed) {
             break;
         }
-        // What was written when it was last this key's turn, then a new value, and then that.
+        // Reads the value of this key's last round, writes a new one, and reads that.
         let (round, key) = (turn / 3, turn / 3 % KEYS);
         let name = format!("steady{client}-{key}");
         let written = |round: u64| value(client << 32 | round, 1 + (round as usize * 37 % 1024));

@@ -1,4 +1,4 @@
-//! A machine with a supervisor on it, and a client that speaks to it.
+//! A machine with a supervisor, and a client of its management protocol.
 
 use crate::images;
 use crate::management::Client;
@@ -14,38 +14,39 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Name of the socket of QEMU's control channel, in the machine's folder.
+/// The name of QMP's socket in the machine's folder.
 const CONTROL: &str = "qmp";
 
-/// What a machine shall be.
+/// The configuration of a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// The machine type.
     pub kind: MachineType,
-    /// Number of cores, the supervisor's included.
+    /// The number of cores, including the supervisor's.
     pub cores: usize,
-    /// Cores of a physical core.
+    /// The threads of a physical core.
     pub threads: usize,
-    /// NUMA nodes.
+    /// The number of NUMA nodes.
     pub nodes: usize,
-    /// Memory, in MiB.
+    /// The memory, in MiB.
     pub memory_mib: usize,
-    /// The processor, as QEMU calls it.
+    /// The processor, by QEMU's name.
     pub cpu: &'static str,
-    /// What its clocks go by.
+    /// The source of its clocks.
     pub time: Time,
-    /// Number of network devices.
+    /// The number of network devices.
     pub network_devices: usize,
     /// The supervisor's command line.
     pub command_line: &'static str,
-    /// A TCP port, at the address that QEMU's user-mode network gives: what uses the first network device is reached by it,
-    /// at [`Supervised::forwarded`]. Without it, the devices are on a network of their own.
+    /// A TCP port that the host reaches at [`Supervised::forwarded`]. The first network device is then on QEMU's
+    /// user-mode network, and its cell has the address that this network assigns by DHCP. Without the port, this device
+    /// is on the same hub as the others.
     pub forwards: Option<u16>,
-    /// An interface of [`crate::namespace`], which the caller is in: what uses the first network device is on it, and the
-    /// other devices on a network of their own.
+    /// An interface of [`crate::namespace`], in which the caller runs, for the first network device. The other devices
+    /// are on a hub.
     pub tap: Option<Tap>,
-    /// Addresses in 10.0.2.0/24, where cells are that have them, and a TCP port: reached at [`Supervised::reached`].
-    /// All devices are on QEMU's user-mode network then.
+    /// Addresses of cells in 10.0.2.0/24, and a TCP port: the host reaches them at [`Supervised::reached`]. All devices
+    /// are then on QEMU's user-mode network.
     pub addresses: (&'static [Ipv4Addr], u16),
 }
 
@@ -68,16 +69,16 @@ impl Default for Setup {
     }
 }
 
-/// A machine that runs. Dropped, it is killed.
+/// A running machine, killed on drop.
 pub struct Supervised {
-    /// What speaks to its supervisor.
+    /// The client of its supervisor.
     pub client: Client,
-    /// Always there but while the machine is ended.
+    /// `None` only while the machine powers off.
     qemu: Option<Running>,
     folder: TempDir,
-    /// Where the port is on the host.
+    /// The host's address of the forwarded port.
     forwarded: Option<SocketAddr>,
-    /// Where the port of each address is on the host.
+    /// The host's address for each cell's address.
     reached: Vec<SocketAddr>,
 }
 
@@ -131,17 +132,17 @@ impl Supervised {
         Self { client, qemu: Some(qemu), folder, forwarded, reached }
     }
 
-    /// Where the port of [`Setup::forwards`] is on the host.
+    /// Returns the host's address of the port of [`Setup::forwards`].
     pub fn forwarded(&self) -> SocketAddr {
         self.forwarded.expect("a port is forwarded")
     }
 
-    /// Where the ports of [`Setup::addresses`] are on the host.
+    /// Returns the host's addresses for [`Setup::addresses`].
     pub fn reached(&self) -> &[SocketAddr] {
         &self.reached
     }
 
-    /// Raises the machine's non-maskable interrupt, as the host tool does where a supervisor does not answer.
+    /// Injects an NMI into the machine, as the host tool does for an unresponsive supervisor.
     pub fn inject_nmi(&self) {
         let stream = UnixStream::connect(self.folder.path().join(CONTROL)).expect("QEMU listens");
         let mut stream = BufReader::new(stream);
@@ -150,19 +151,19 @@ impl Supervised {
         for command in ["qmp_capabilities", "inject-nmi"] {
             writeln!(stream.get_mut(), r#"{{"execute":"{command}"}}"#).expect("QEMU reads");
             line.clear();
-            stream.read_line(&mut line).expect("QEMU answers");
+            stream.read_line(&mut line).expect("QEMU responds");
             assert!(line.contains("return"), "{command}: {line}");
         }
     }
 
-    /// What of the machine must be as before once everything is given back.
+    /// Returns the machine's state without the fields that may differ once all cells have returned their resources.
     pub fn resources(&mut self) -> MachineInfo {
         let (info, nothing) = (self.client.machine(), ByteSize(0));
         let info = MachineInfo { boot_ns: 0, uptime_ns: 0, restarts: 0, ..info };
         MachineInfo { memory_dirty: nothing, memory_images: nothing, ..info }
     }
 
-    /// Memory of the host that QEMU uses, in MiB.
+    /// Returns the resident memory of QEMU, in MiB.
     pub fn resident_mib(&self) -> u64 {
         let id = self.qemu.as_ref().expect("the machine runs").id();
         let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
@@ -170,17 +171,17 @@ impl Supervised {
         line.split_whitespace().next().unwrap().parse::<u64>().unwrap() >> 10
     }
 
-    /// What the machine has written to its serial line so far.
+    /// Returns the serial output so far.
     pub fn serial(&mut self) -> String {
         self.qemu.as_mut().expect("the machine runs").serial()
     }
 
-    /// CPU time that QEMU has used so far.
+    /// Returns the CPU time that QEMU has used.
     pub fn cpu_time(&self) -> Duration {
         cpu_time(self.qemu.as_ref().expect("the machine runs").id())
     }
 
-    /// Has the machine end.
+    /// Powers the machine off, and returns the outcome.
     pub fn power_off(mut self) -> Outcome {
         assert_eq!(self.client.ask(RequestBody::PowerOff), Ok(ResponseBody::Done));
         self.qemu.take().expect("the machine runs").wait()
@@ -197,23 +198,23 @@ impl Drop for Supervised {
     }
 }
 
-/// How many cores can be given to cells.
+/// Returns the number of free cores.
 pub fn free_cores(machine: &MachineInfo) -> usize {
     machine.cores.iter().filter(|core| core.owner == CoreOwner::Free).count()
 }
 
-/// The bytes of the image `cell-probe`.
+/// Returns the image `cell-probe`.
 pub fn probe() -> &'static [u8] {
     static PROBE: OnceLock<Vec<u8>> = OnceLock::new();
     PROBE.get_or_init(|| image("cell-probe"))
 }
 
-/// The bytes of an image, as far as the supervisor needs them.
+/// Returns an image, truncated by [`loadable`].
 pub fn image(name: &str) -> Vec<u8> {
     loadable(std::fs::read(images::path(name)).unwrap())
 }
 
-/// Cuts an ELF file behind its last loadable segment, as the host tool does before it sends it.
+/// Truncates an ELF file after its last loadable segment, as the host tool does before an upload.
 pub fn loadable(mut bytes: Vec<u8>) -> Vec<u8> {
     let word = |offset: usize| u64::from_le_bytes(bytes[offset..offset + 8].try_into().unwrap()) as usize;
     let half = |offset: usize| u16::from_le_bytes(bytes[offset..offset + 2].try_into().unwrap()) as usize;

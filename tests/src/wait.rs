@@ -1,27 +1,27 @@
-//! Waiting until something is the case.
+//! Waiting for a condition.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Longer than anything takes that happens at all; emulated machines on a busy host are slow.
+/// The longest wait. Generous, because emulated machines on a busy host are slow.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until `look` finds something.
+/// Polls `look` until it returns a value.
 ///
 /// # Panics
-/// Where it finds nothing within [`PATIENCE`].
+/// If it returns none within [`PATIENCE`].
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        assert!(Instant::now() < deadline, "timeout: {what}");
         sleep(Duration::from_millis(10));
     }
 }
 
-/// Waits until something is so.
+/// Polls a condition until it is true.
 ///
 /// # Panics
 /// As [`until`].

@@ -1,13 +1,14 @@
-//! The network's work is charged to the activities that it is done for, to within 1 %.
+//! Network processing is charged to the activities that cause it, to within 1 %.
 //!
-//! The image `activities` counts, on a machine whose clocks go by its instructions: what it says is the same in each run.
+//! The image `activities` measures, on a machine whose clocks count its instructions: the result is the same in each
+//! run.
 
 use isola_tests::qemu::{Machine, MachineType, Time};
 
 /// Rounds of a pattern.
 const ROUNDS: f64 = 500.0;
 
-/// What a request of each service has cost, and what an event has cost that is charged to neither, in instructions.
+/// Instructions for each request of the two services, and instructions of each event that are charged to neither.
 #[derive(Clone, Copy, Debug)]
 struct Charged {
     light: f64,
@@ -15,10 +16,10 @@ struct Charged {
     infrastructure: f64,
 }
 
-/// Reads a pattern's line. There are so many requests of each service in a round.
+/// Parses the line of a pattern, whose rounds have `light` and `heavy` requests of the two services.
 fn charged(serial: &str, pattern: &str, light: f64, heavy: f64) -> Charged {
     let line = serial.lines().find_map(|line| line.strip_prefix(&format!("{pattern}: ")));
-    let line = line.unwrap_or_else(|| panic!("nothing of {pattern:?} in:\n{serial}"));
+    let line = line.unwrap_or_else(|| panic!("no line of {pattern:?} in:\n{serial}"));
     let words = line.split(|letter: char| !letter.is_ascii_digit());
     let numbers: Vec<f64> = words.filter_map(|word| word.parse().ok()).collect();
     let [to_light, to_heavy, infrastructure, own_light, own_heavy] = numbers[..] else {
@@ -31,17 +32,17 @@ fn charged(serial: &str, pattern: &str, light: f64, heavy: f64) -> Charged {
     }
 }
 
-/// The first request of a batch costs some instructions more than those behind it, and no more than these: 2 % of what a
-/// request took when this was first measured, 3,172.
+/// The most instructions by which the first request of a batch may exceed the others: 2 % of a request when first
+/// measured, 3,172.
 const MOST_OF_FIRST: f64 = 64.0;
 
-/// How far apart the two services are, as a part.
+/// Returns the relative difference of the two services.
 fn difference(light: f64, heavy: f64) -> f64 {
     (light / heavy - 1.0).abs()
 }
 
 #[test]
-fn two_activities_of_a_cell_are_charged_what_each_has_caused_to_within_one_per_cent() {
+fn activities_of_a_cell_are_charged_their_own_network_costs_within_one_per_cent() {
     let machine = Machine::new(MachineType::Q35, "activities").cpu("max,-x2apic").time(Time::Instructions);
     let outcome = machine.run();
     assert_eq!(outcome.exit_code, Some(0), "{}", outcome.serial);
@@ -56,7 +57,7 @@ fn two_activities_of_a_cell_are_charged_what_each_has_caused_to_within_one_per_c
         let charged = charged(&outcome.serial, pattern, 1.0, 3.0);
         let apart = (charged.light - charged.heavy).abs();
         assert!(apart < MOST_OF_FIRST, "{pattern}: {charged:?}");
-        // What the event does for all of its frames: less than one of them costs.
+        // The event's shared work for all its frames costs less than one frame.
         assert!(charged.infrastructure < charged.light, "{pattern}: {charged:?}");
         light += charged.light;
         heavy += charged.heavy;

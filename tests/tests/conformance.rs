@@ -1,5 +1,5 @@
-//! The library OS keeps what it promises on every platform: the checks of `cell/conformance`, which also run in its own
-//! tests, in an application alone on a machine, in a cell, and in a Linux process.
+//! The library OS's guarantees on every platform: runs the checks of `cell/conformance` in an application without a
+//! supervisor, in cells, and in Linux processes. The crate's own tests run them as well.
 
 use isola_tests::images;
 use isola_tests::isola::Isola;
@@ -9,10 +9,10 @@ use std::net::{TcpListener, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-/// The application.
+/// The application's image.
 const NAME: &str = "conformance-image";
 
-/// Sends back what comes by TCP and UDP to a port of this host; returns how cells name it.
+/// Starts an echo server on a TCP and a UDP port of this host; returns its address as cells see it.
 fn peer() -> String {
     let streams = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = streams.local_addr().unwrap().port();
@@ -41,7 +41,7 @@ fn all_hold(said: &str, cores: &str) {
 }
 
 #[test]
-fn every_check_holds_alone_on_1_2_and_4_cores() {
+fn every_check_passes_standalone_on_1_2_and_4_cores() {
     for (kind, cores) in MACHINE_TYPES.into_iter().zip([1, 2, 4]) {
         let machine = Machine::new(kind, NAME).cores(cores).limit(Duration::from_secs(600));
         let machine = machine.argument("-netdev").argument("user,id=n0").virtio("net", ",netdev=n0");
@@ -52,7 +52,7 @@ fn every_check_holds_alone_on_1_2_and_4_cores() {
 }
 
 #[test]
-fn every_check_holds_in_cells_of_1_and_3_cores() {
+fn every_check_passes_in_cells_of_1_and_3_cores() {
     let isola = Isola::up(&["--net", "user,host-access"]);
     let image = images::path(NAME);
     for cores in ["1", "3"] {
@@ -62,7 +62,7 @@ fn every_check_holds_in_cells_of_1_and_3_cores() {
 }
 
 #[test]
-fn every_check_holds_in_processes_of_1_2_4_and_24_cores() {
+fn every_check_passes_in_processes_of_1_2_4_and_24_cores() {
     let isola = Isola::new();
     images::for_users();
     for cores in ["1", "2", "4", "24"] {
@@ -72,7 +72,7 @@ fn every_check_holds_in_processes_of_1_2_4_and_24_cores() {
 }
 
 #[test]
-fn an_application_puts_its_own_event_manager_timers_and_console_in_the_place_of_isola_s() {
+fn an_application_replaces_event_manager_timers_and_console() {
     let machine = Machine::new(MACHINE_TYPES[0], "own-ebbs").cores(2).run();
     assert_eq!(machine.exit_code, Some(0), "{}", machine.serial);
     images::for_users();

@@ -1,6 +1,7 @@
-//! The drivers on QEMU's devices: frames and bytes go through them both ways, and whoever sleeps is woken.
+//! The virtio drivers on QEMU's devices: frames and bytes pass in both directions, and an interrupt wakes a halted
+//! core.
 //!
-//! The image `virtio-echo` sends everything back, and halts while it has nothing to do.
+//! The image `virtio-echo` echoes all input, and halts while there is none.
 
 use isola_tests::qemu::{MACHINE_TYPES, Machine, MachineType, Outcome, Running};
 use std::io::{Read, Write};
@@ -12,17 +13,17 @@ use tempfile::TempDir;
 const GUEST: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
 const HOST: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// Types of frames that the image knows: one goes back, one ends it.
+/// EtherTypes that the image handles: it echoes frames of the first, and a frame of the second ends it.
 const ECHO: [u8; 2] = [0x88, 0xb5];
 const END: [u8; 2] = [0x88, 0xb6];
 
-/// Longer than anything here takes, unless it never comes.
+/// The longest wait for a frame or byte.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The network device's properties.
 const NETWORK: &str = ",netdev=n0,mac=52:54:00:12:34:56";
 
-/// The image on a machine, with the other ends of its devices.
+/// A machine with the image, and the host's ends of its devices.
 struct Echo {
     machine: Running,
     network: UnixDatagram,
@@ -30,14 +31,14 @@ struct Echo {
 }
 
 impl Echo {
-    /// Boots the image with a network device and a console that have further properties.
+    /// Boots the image with a network device and a console, both with further properties.
     fn boot(kind: MachineType, properties: &str) -> Self {
         let machine = Machine::new(kind, "virtio-echo");
         let network = format!("{NETWORK}{properties}");
         Self::boot_with(machine.virtio("net", &network).virtio("serial", properties), "virtserialport")
     }
 
-    /// Boots the image on a machine that has both devices, with a port of that kind.
+    /// Boots the image on a machine that has both devices, with a port of type `port`.
     fn boot_with(machine: Machine, port: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str| folder.path().join(name).display().to_string();
@@ -67,8 +68,7 @@ impl Echo {
         bytes
     }
 
-    /// Sends `count` frames of all lengths, at most `window` at a time on their way, and checks each that comes
-    /// back.
+    /// Sends `count` frames of varying lengths, at most `window` of them unanswered, and checks the echo of each.
     fn exchange_frames(&self, count: usize, window: usize) {
         let mut sent = 0;
         for expected in 0..count {
@@ -76,11 +76,11 @@ impl Echo {
                 self.send(&frame(GUEST, HOST, sent));
                 sent += 1;
             }
-            assert!(self.receive() == frame(HOST, GUEST, expected), "frame {expected} came back changed");
+            assert!(self.receive() == frame(HOST, GUEST, expected), "frame {expected} was altered");
         }
     }
 
-    /// Exchanges frames, and bytes with the console at the same time.
+    /// Exchanges frames, and at the same time bytes with the console.
     fn exchange(&self, frames: usize, bytes: usize) {
         let console = self.folder.path().join("console");
         let bytes = std::thread::spawn(move || exchange_bytes(&console, bytes, bytes));
@@ -88,7 +88,7 @@ impl Echo {
         bytes.join().unwrap();
     }
 
-    /// Ends the machine.
+    /// Ends the machine, and returns its outcome.
     fn end(self) -> Outcome {
         let mut last = frame(GUEST, HOST, 0);
         last[12..14].copy_from_slice(&END);
@@ -99,25 +99,24 @@ impl Echo {
     }
 }
 
-/// Sends `len` bytes to a console, and checks that the same come back, at most `window` of them on their way.
+/// Sends `len` bytes to a console in pieces of `window` bytes, and checks the echo of each piece.
 fn exchange_bytes(console: &Path, len: usize, window: usize) {
     let mut socket = UnixStream::connect(console).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let bytes: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
     for (nth, piece) in bytes.chunks(window).enumerate() {
         std::thread::scope(|scope| {
-            // What is in the device and on both ways is less than a window can be.
+            // A full window may exceed the buffers of both directions, so a thread writes while this one reads.
             let mut writer = socket.try_clone().unwrap();
             scope.spawn(move || writer.write_all(piece).unwrap());
             let mut back = vec![0; piece.len()];
             socket.read_exact(&mut back).unwrap_or_else(|error| panic!("piece {nth}: {error}"));
-            assert!(back == piece, "piece {nth} came back changed");
+            assert!(back == piece, "piece {nth} was altered");
         });
     }
 }
 
-/// The frame of that number: its length, from the shortest to the longest there is, and its content follow
-/// from it.
+/// Returns the frame with this number, which determines its content, and its length from 60 to 1,514 bytes.
 fn frame(to: [u8; 6], from: [u8; 6], number: usize) -> Vec<u8> {
     let len = 60 + number * 37 % 1455;
     let mut frame = [to, from].concat();
@@ -128,7 +127,7 @@ fn frame(to: [u8; 6], from: [u8; 6], number: usize) -> Vec<u8> {
 }
 
 #[test]
-fn frames_and_bytes_come_back_on_every_kind_of_machine() {
+fn every_machine_type_echoes_frames_and_bytes() {
     for kind in MACHINE_TYPES {
         let echo = Echo::boot(kind, "");
         echo.exchange(3000, 1 << 20);
@@ -137,9 +136,9 @@ fn frames_and_bytes_come_back_on_every_kind_of_machine() {
     }
 }
 
-/// QEMU drops what a `virtconsole` sends to a socket that is full: no more are on their way than fit in one.
+/// QEMU discards output of a `virtconsole` while its socket is full: the window is smaller than the socket's buffer.
 #[test]
-fn a_console_at_port_0_will_do() {
+fn a_console_at_port_0_works() {
     for kind in MACHINE_TYPES {
         let machine = Machine::new(kind, "virtio-echo");
         let echo = Echo::boot_with(machine.virtio("net", NETWORK).virtio("serial", ""), "virtconsole");
@@ -149,7 +148,7 @@ fn a_console_at_port_0_will_do() {
 }
 
 #[test]
-fn devices_without_event_indices_and_tables_will_do() {
+fn devices_without_event_indices_and_indirect_descriptors_work() {
     for kind in MACHINE_TYPES {
         let echo = Echo::boot(kind, ",event_idx=off,indirect_desc=off");
         echo.exchange(1000, 1 << 18);
@@ -157,9 +156,9 @@ fn devices_without_event_indices_and_tables_will_do() {
     }
 }
 
-/// One frame at a time: the image has gone to sleep whenever one comes, or is just about to.
+/// Sends one frame at a time: when it arrives, the image has halted or is about to.
 #[test]
-fn no_wake_up_is_lost() {
+fn no_wakeup_is_lost() {
     for kind in MACHINE_TYPES {
         let echo = Echo::boot(kind, "");
         for number in 0..2000_usize {
@@ -172,7 +171,7 @@ fn no_wake_up_is_lost() {
 }
 
 #[test]
-fn frames_for_others_are_not_answered_and_arp_is() {
+fn the_image_answers_arp_but_no_frame_for_another_address() {
     let echo = Echo::boot(MachineType::Q35, "");
     echo.send(&frame([0x52, 0x54, 0, 0, 0, 1], HOST, 1));
     let mut request = [[0xff; 6], HOST].concat();
@@ -193,7 +192,7 @@ fn frames_for_others_are_not_answered_and_arp_is() {
 }
 
 #[test]
-fn legacy_devices_are_refused() {
+fn legacy_devices_are_rejected() {
     let machine = Machine::new(MachineType::Microvm, "virtio-echo");
     let arguments = ["-global", "virtio-mmio.force-legacy=true", "-netdev", "user,id=n0,restrict=on"];
     let machine = arguments.into_iter().fold(machine, Machine::argument).virtio("net", ",netdev=n0");

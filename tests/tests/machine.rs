@@ -1,10 +1,10 @@
-//! The machine layer: on every kind of machine it finds what there is, and what it finds works; cells are kept
-//! within their walls, and everything that they had comes back.
+//! The machine layer on every machine type: hardware discovery is correct, discovered devices work, faults of cells are
+//! contained, and ended cells return all resources.
 
 use isola_tests::qemu::{MACHINE_TYPES, Machine, MachineType, Outcome};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Boots `hello-machine`, which tries what it finds and says so.
+/// Boots `hello-machine`, which tests the discovered hardware and prints the results.
 fn hello(kind: MachineType, cores: usize, cpu: &str) -> Outcome {
     let network = ["-netdev", "user,id=n0,restrict=on"];
     let machine = Machine::new(kind, "hello-machine").cores(cores).cpu(cpu).command_line("-- a b");
@@ -21,7 +21,7 @@ fn hello(kind: MachineType, cores: usize, cpu: &str) -> Outcome {
     outcome
 }
 
-/// The number that follows `label` in what a machine wrote.
+/// Returns the number after `label` in the serial output.
 fn number(outcome: &Outcome, label: &str) -> u64 {
     let rest = outcome.serial.split_once(label).unwrap_or_else(|| panic!("{label}: {}", outcome.serial)).1;
     let digits: String = rest.trim_start().chars().take_while(char::is_ascii_digit).collect();
@@ -29,7 +29,7 @@ fn number(outcome: &Outcome, label: &str) -> u64 {
 }
 
 #[test]
-fn every_kind_of_machine_boots_with_1_2_and_4_cores() {
+fn every_machine_type_boots_with_1_2_and_4_cores() {
     for kind in MACHINE_TYPES {
         for cores in [1, 2, 4] {
             hello(kind, cores, "max");
@@ -38,7 +38,7 @@ fn every_kind_of_machine_boots_with_1_2_and_4_cores() {
 }
 
 #[test]
-fn processors_without_x2apic_and_1_gib_pages_will_do() {
+fn processors_without_x2apic_and_1_gib_pages_work() {
     for kind in MACHINE_TYPES {
         let outcome = hello(kind, 2, "qemu64");
         assert!(outcome.serial.contains("apic mode: XApic"), "{}", outcome.serial);
@@ -51,10 +51,10 @@ fn sixteen_cores_are_parked() {
 }
 
 #[test]
-fn clocks_are_right() {
+fn clock_rates_and_time_are_correct() {
     for kind in MACHINE_TYPES {
         let outcome = hello(kind, 1, "max");
-        // QEMU's APIC timer counts nanoseconds. Measured while other tests load the host, so not to the last digit.
+        // QEMU's APIC timer counts nanoseconds. The tolerance allows for other tests on the host.
         let apic_hz = number(&outcome, "apic timer:");
         assert!(apic_hz.abs_diff(1_000_000_000) < 50_000_000, "{apic_hz}");
         let host = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
@@ -63,12 +63,12 @@ fn clocks_are_right() {
 }
 
 #[test]
-fn memory_beyond_4_gib_is_found() {
+fn memory_above_4_gib_is_found() {
     for cpu in ["max", "qemu64"] {
         let machine = Machine::new(MachineType::Q35, "hello-machine").cpu(cpu).memory_mib(6144);
         let outcome = machine.command_line("-- quick").run();
         assert_eq!(outcome.exit_code, Some(0), "{}", outcome.serial);
-        // QEMU's q35 has 2 GiB of so much below 4 GiB.
+        // QEMU's q35 maps 2 GiB of this memory below 4 GiB.
         assert!(
             outcome.serial.contains("memory: 0x100000000..0x200000000, node 0, Zero"),
             "{}",
@@ -86,10 +86,10 @@ fn a_core_s_heap_has_memory_of_the_core_s_node() {
     }
 }
 
-/// Under QEMU's emulator MWAIT ends at once, so that a core is up, and interrupted, some of the times: that it is woken by
-/// writes otherwise, and takes interrupts all the same, can be seen.
+/// QEMU's emulator ends MWAIT at once, so the core is often awake and takes some wakeups as interrupts. The test shows
+/// that memory writes wake it the other times, and that it still takes interrupts.
 #[test]
-fn a_core_that_monitors_a_word_is_woken_without_an_interrupt() {
+fn a_core_in_mwait_wakes_without_an_interrupt() {
     for (mode, interrupts) in [("hlt", 196..=200), ("mwait", 0..=180)] {
         let machine = Machine::new(MachineType::Q35, "nodes").cores(2);
         let outcome = machine.command_line(&format!("halt={mode} -- wakes")).run();
@@ -101,7 +101,7 @@ fn a_core_that_monitors_a_word_is_woken_without_an_interrupt() {
 }
 
 #[test]
-fn nodes_are_told_apart() {
+fn cores_and_memory_are_assigned_to_their_nodes() {
     let outcome = Machine::new(MachineType::Q35, "hello-machine").cores(2).topology(1, 2).run();
     let serial = &outcome.serial;
     assert!(
@@ -119,7 +119,7 @@ fn nodes_are_told_apart() {
 }
 
 #[test]
-fn memory_that_survived_a_reset_is_not_taken_for_zero() {
+fn memory_after_a_reset_is_not_assumed_to_be_zero() {
     for kind in MACHINE_TYPES {
         let machine = Machine::new(kind, "hello-machine").memory_mib(96).reboots();
         let outcome = machine.command_line("-- reset-once").run();
@@ -132,7 +132,7 @@ fn memory_that_survived_a_reset_is_not_taken_for_zero() {
 }
 
 #[test]
-fn a_cell_image_boots_alone_on_every_kind_of_machine() {
+fn a_cell_image_boots_standalone_on_every_machine_type() {
     for (kind, cores) in MACHINE_TYPES.into_iter().flat_map(|kind| [(kind, 1), (kind, 4)]) {
         let outcome = Machine::new(kind, "small-cell").cores(cores).run();
         assert_eq!(outcome.exit_code, Some(0), "{}", outcome.serial);
@@ -141,7 +141,7 @@ fn a_cell_image_boots_alone_on_every_kind_of_machine() {
 }
 
 #[test]
-fn walls_hold_alone_too() {
+fn a_standalone_cell_reports_illegal_accesses() {
     for (fault, vector) in [("NullPointer", 14), ("OwnCode", 14), ("InterruptTable", 14), ("overflow", 8)] {
         let machine = Machine::new(MachineType::Microvm, "small-cell");
         let outcome = machine.command_line(&format!("-- {fault}")).run();
@@ -152,13 +152,13 @@ fn walls_hold_alone_too() {
 }
 
 #[test]
-fn an_application_that_names_the_hardened_allocator_is_told_what_it_does_wrong_with_memory() {
+fn the_hardened_allocator_reports_invalid_frees_and_writes() {
     let run = |argument: &str| {
         let machine = Machine::new(MachineType::Microvm, "hardened");
         machine.command_line(&format!("-- {argument}")).run()
     };
-    let well = run("nothing");
-    assert_eq!(well.exit_code, Some(0), "{}", well.serial);
+    let correct = run("nothing");
+    assert_eq!(correct.exit_code, Some(0), "{}", correct.serial);
     for (misdeed, says) in [
         ("FreeTwice", "was freed twice"),
         ("FreeAsLarger", "was freed as one of 32 bytes"),
@@ -173,7 +173,7 @@ fn an_application_that_names_the_hardened_allocator_is_told_what_it_does_wrong_w
     }
 }
 
-/// `divide` runs cells that end in all the ways there are, and looks whether everything comes back.
+/// Runs the image `divide`, which ends cells in every possible way and checks that all resources return.
 fn divide(kind: MachineType, cores: usize, cpu: &str, rounds: usize) {
     let machine = Machine::new(kind, "divide").cores(cores).cpu(cpu).memory_mib(40).module("small-cell");
     let machine = machine.argument("-netdev").argument("user,id=n0,restrict=on").virtio("net", ",netdev=n0");
@@ -183,12 +183,12 @@ fn divide(kind: MachineType, cores: usize, cpu: &str, rounds: usize) {
 }
 
 #[test]
-fn two_hundred_cells_in_a_row_give_everything_back() {
+fn two_hundred_cells_in_sequence_return_all_resources() {
     divide(MachineType::Q35, 2, "max", 200);
 }
 
 #[test]
-fn cells_of_several_cores_give_everything_back() {
+fn cells_of_several_cores_return_all_resources() {
     divide(MachineType::Q35, 4, "qemu64", 24);
     divide(MachineType::Microvm, 4, "max", 24);
     divide(MachineType::MicrovmWithoutAcpi, 3, "max", 12);

@@ -1,5 +1,5 @@
-//! A cell alone on a network whose other end is the test: it finds its IPv6 address by the router's word, and packets that are
-//! longer than a receive buffer reach it and come back.
+//! A standalone cell on a network whose other end is the test: the cell forms its IPv6 address from a router
+//! advertisement, and echoes packets longer than a receive buffer.
 
 use isola_proves::proves;
 use isola_tests::qemu::{Machine, MachineType, Running};
@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Longer than anything here takes, unless it never comes.
+/// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(100);
 
 const CELL: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
@@ -17,10 +17,10 @@ const ROUTER_IP: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const PREFIX: [u16; 4] = [0x2001, 0xdb8, 1, 0];
 
-/// Where an ICMPv6 message begins in a frame without extension headers.
+/// The offset of an ICMPv6 message in a frame without extension headers.
 const MESSAGE_AT: usize = 14 + 40;
 
-/// A frame with an ICMPv6 message, whose checksum is still to be filled in.
+/// Returns a frame with an ICMPv6 message, after setting the message's checksum.
 fn frame(to: [u8; 6], destination: Ipv6Addr, mut message: Vec<u8>) -> Vec<u8> {
     let (source, len) = (ROUTER_IP.octets(), message.len() as u32);
     let pseudo = [&source[..], &destination.octets(), &len.to_be_bytes(), &[0, 0, 0, 58]].concat();
@@ -33,7 +33,8 @@ fn frame(to: [u8; 6], destination: Ipv6Addr, mut message: Vec<u8>) -> Vec<u8> {
     [&link[..], &[0x60, 0, 0, 0, high, low, 58, 255], &source, &destination.octets(), &message].concat()
 }
 
-/// A router's advertisement: half an hour, one prefix to make addresses from, its hardware address.
+/// Returns a router advertisement: a lifetime of half an hour, one prefix for address configuration, the router's
+/// hardware address.
 fn advertisement() -> Vec<u8> {
     let mut message = vec![134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1];
     message.extend(ROUTER);
@@ -52,7 +53,7 @@ struct Network {
 }
 
 impl Network {
-    /// Boots `echo` with a network device that has these properties besides.
+    /// Boots `echo` with a network device that has these further properties.
     fn boot(properties: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str| folder.path().join(name).display().to_string();
@@ -72,7 +73,7 @@ impl Network {
         Self { _machine: machine, wire, folder, deadline: Instant::now() + PATIENCE }
     }
 
-    /// Sends a frame, again and again, until the cell sends what `read` makes something of.
+    /// Sends a frame repeatedly, until `read` accepts a frame of the cell.
     fn ask<T>(&self, question: &[u8], read: impl Fn(&[u8]) -> Option<T>) -> T {
         let mut bytes = vec![0; 65_536];
         while Instant::now() < self.deadline {
@@ -88,10 +89,10 @@ impl Network {
     }
 }
 
-#[proves("RFC 4862 5.5", "an address is made from a router's prefix, and checked before it is used.")]
+#[proves("RFC 4862 5.5", "an address is formed from a router's prefix, and checked before it is used.")]
 #[test]
-fn a_cell_finds_its_ipv6_address_and_takes_long_packets() {
-    // By several buffers a packet, and by longer ones.
+fn a_cell_forms_its_ipv6_address_and_echoes_long_packets() {
+    // Packets in several receive buffers, and packets in a single larger one.
     for properties in [",host_mtu=9000", ",host_mtu=9000,mrg_rxbuf=off"] {
         let network = Network::boot(properties);
         let address = network.ask(&advertisement(), |frame| {

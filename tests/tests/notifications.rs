@@ -1,7 +1,7 @@
-//! Notifications of cells are served within a million instructions of the machine, whatever else is asked of the supervisor.
+//! The supervisor serves a cell's notification within a million instructions, under any other load.
 //!
-//! The supervisor measures itself how long one can have waited, and says so in its log where that is longer than a
-//! millisecond. On these machines a nanosecond is an instruction, so that how busy the host is does not matter.
+//! The supervisor measures the longest possible wait of a notification, and logs one above a millisecond. On these
+//! machines an instruction takes a nanosecond, so the host's load does not matter.
 
 use isola_abi::management::{
     CellSpec, CellState, Change, JournalEvent, Mode, RequestBody, ResponseBody, RestartPolicy,
@@ -13,19 +13,20 @@ use isola_tests::qemu::Time;
 use isola_tests::supervised::{Setup, Supervised, probe};
 use std::time::Duration;
 
-/// How long an answer may take.
+/// The longest wait for a response.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What the supervisor says where notifications had to wait.
+/// The supervisor's message about late notifications.
 const LATE: &str = "notifications of cells waited";
 
 fn boot(cores: usize, memory_mib: usize) -> Supervised {
     Supervised::boot(Setup { cores, memory_mib, time: Time::Instructions, ..Setup::default() })
 }
 
-/// Has a cell of so many MiB write to all of its memory, and end. Returns how much the machine has printed by then: the emulator
-/// gives processors turns of up to 100 ms, so that a cell that computes without a pause can stop the supervisor's processor for as
-/// long in the middle of a pass, which then looks as if a notification had waited.
+/// Runs a cell of `mib` MiB that writes to all its memory and ends, so that the memory is dirty. Returns the length of
+/// the serial output so far: earlier messages do not count. The emulator runs processors in turns of up to 100 ms. A
+/// cell that computes without a pause can therefore stop the supervisor's processor within a pass for this long, and
+/// the supervisor then logs a wait that did not happen.
 fn soil(machine: &mut Supervised, mib: u64) -> usize {
     machine.client.create(probe(), spec("soil", 1, mib, &["memory"]));
     machine.client.start("soil");
@@ -34,7 +35,7 @@ fn soil(machine: &mut Supervised, mib: u64) -> usize {
     machine.serial().len()
 }
 
-/// No notification had to wait since the machine had printed so much.
+/// Checks that no notification was late after the first `printed` bytes of output.
 fn was_never_late_since(machine: &mut Supervised, printed: usize) {
     let serial = machine.serial();
     let late: Vec<&str> = serial[printed..].lines().filter(|line| line.contains(LATE)).collect();
@@ -54,7 +55,7 @@ fn a_cell_grows_while_a_large_one_is_created_enlarged_and_restarted_on_dirty_mem
     let soiled = soil(&mut machine, 900);
     let grows = CellSpec { memory_max: Some(ByteSize(64 << 20)), ..spec("grows", 1, 4, &["ask", "2"]) };
     machine.client.create(probe(), grows);
-    // The large cell ends at once, and is started again.
+    // The large cell ends at once; its restart policy starts it again.
     let large = CellSpec {
         image: digest(probe()),
         restart: RestartPolicy::Always,
@@ -66,7 +67,7 @@ fn a_cell_grows_while_a_large_one_is_created_enlarged_and_restarted_on_dirty_mem
     assert_eq!((grown.state, grown.memory_given), (CellState::Exited, ByteSize(64 << 20)), "{grown:?}");
     let created = machine.client.wait(asked, PATIENCE).expect("the large cell is created");
     assert_eq!(cell(created.body).state, CellState::Created);
-    // It was created after the other one had grown thirty times, and ended.
+    // The other cell first grew thirty times and ended.
     let (ended, _) = entry(&mut machine, "grows", |event| matches!(event, JournalEvent::Exit(_)));
     let (created, took) = entry(&mut machine, "large", |event| *event == JournalEvent::Create);
     assert!(ended < created && took > Duration::from_millis(20), "{ended} {created} {took:?}");
@@ -87,7 +88,7 @@ fn a_cell_grows_while_a_large_one_is_created_enlarged_and_restarted_on_dirty_mem
 }
 
 #[test]
-fn images_lists_journals_and_logs_hold_nobody_up() {
+fn images_lists_journals_and_logs_do_not_delay_notifications() {
     let mut machine = boot(4, 256);
     for number in 0..20 {
         let name = format!("cell-{number}");

@@ -1,4 +1,4 @@
-//! Cells on the cores that their placements name, on a machine with siblings and nodes.
+//! Placement of cells on cores, on machines with hardware threads and NUMA nodes.
 
 use isola_abi::id::{CoreId, NodeId};
 use isola_abi::management::{
@@ -8,7 +8,7 @@ use isola_tests::management::spec;
 use isola_tests::qemu::MachineType;
 use isola_tests::supervised::{Setup, Supervised, probe};
 
-/// The ids of the cores that a cell of so many gets.
+/// Creates a cell, and returns the ids of its cores.
 fn create(machine: &mut Supervised, name: &str, cores: u32, placement: CorePlacement) -> Vec<u32> {
     let spec = CellSpec { placement, ..spec(name, cores, 4, &["serve"]) };
     let cell = machine.client.create(probe(), spec);
@@ -20,7 +20,7 @@ fn placed(policy: PlacementPolicy) -> CorePlacement {
 }
 
 #[test]
-fn cells_get_the_cores_that_their_placements_say_on_a_machine_with_siblings_and_nodes() {
+fn placement_selects_cores_by_policy_id_and_node() {
     let setup = Setup { cores: 8, threads: 2, nodes: 2, ..Setup::default() };
     let mut machine = Supervised::boot(setup);
     let sites: Vec<(u32, u32)> =
@@ -48,7 +48,7 @@ fn cells_get_the_cores_that_their_placements_say_on_a_machine_with_siblings_and_
 }
 
 #[test]
-fn cells_of_two_nodes_stand_on_two_copies_of_their_image() {
+fn an_image_has_one_copy_on_each_node_of_its_cells() {
     const CHUNK: u64 = 2 << 20;
     let setup = Setup { cores: 4, nodes: 2, memory_mib: 256, ..Setup::default() };
     let mut machine = Supervised::boot(setup);
@@ -69,7 +69,7 @@ fn cells_of_two_nodes_stand_on_two_copies_of_their_image() {
 }
 
 #[test]
-fn a_processor_that_says_little_of_itself_is_divided_as_well() {
+fn placement_works_without_topology_information() {
     for (kind, cpu) in [(MachineType::Microvm, "qemu64"), (MachineType::Q35, "max,-x2apic")] {
         let mut machine = Supervised::boot(Setup { kind, cores: 4, threads: 2, cpu, ..Setup::default() });
         let cores = machine.client.machine().cores;

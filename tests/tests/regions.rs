@@ -1,4 +1,5 @@
-//! Virtual memory of cells: pagers fill it, on one core and on several, and what goes wrong is told by its name.
+//! Regions of cells: pagers fill them, on one core and on several, and fatal faults are reported with the region's
+//! name.
 
 use isola_tests::isola::Isola;
 use isola_tests::qemu::{MACHINE_TYPES, Machine, MachineType, Outcome};
@@ -18,7 +19,7 @@ fn pagers_fill_regions_on_1_2_and_4_cores() {
 }
 
 #[test]
-fn pagers_fill_regions_on_every_kind_of_machine() {
+fn pagers_fill_regions_on_every_machine_type() {
     for kind in MACHINE_TYPES {
         let machine = Machine::new(kind, "regions").cores(2).memory_mib(128);
         let outcome = machine.command_line("-- check").run();
@@ -27,7 +28,7 @@ fn pagers_fill_regions_on_every_kind_of_machine() {
 }
 
 #[test]
-fn pages_of_1_gib_are_used_where_there_are_any() {
+fn pages_of_1_gib_are_used_if_the_processor_has_them() {
     let outcome = regions(2, 4096, "max", "check");
     assert!(outcome.serial.contains("1 GiB page: ok"), "{}", outcome.serial);
     assert_eq!(outcome.exit_code, Some(0), "{}", outcome.serial);
@@ -37,7 +38,7 @@ fn pages_of_1_gib_are_used_where_there_are_any() {
 }
 
 #[test]
-fn a_fault_that_cannot_be_filled_ends_the_cell_and_names_the_region() {
+fn an_unresolvable_page_fault_ends_the_cell_and_names_the_region() {
     for (way, said) in [
         ("guard", "region \"guarded\": nothing is there: a guard page was hit"),
         ("lazy", "region \"lazy\": its pager has not filled the page"),
@@ -53,21 +54,21 @@ fn a_fault_that_cannot_be_filled_ends_the_cell_and_names_the_region() {
     }
 }
 
-/// On one core, and on two of which one is never halted; some pages are written to all the time.
+/// With one to three cores; the image writes to some pages all the time.
 #[test]
-fn pages_move_so_that_memory_can_be_given_back_and_every_byte_stays() {
+fn page_migration_frees_chunks_and_preserves_every_byte() {
     const MIB: u64 = 1 << 20;
     let isola = Isola::up(&["--memory", "256M"]);
     let before = isola.inventory();
     for cores in ["1", "2", "3"] {
         let cell = ["run", "-d", "--name", "sparse", "--cores", cores, "--memory", "64M"];
         isola.run(&[&cell[..], &["regions", "sparse", "48", "24"]].concat()).ok();
-        wait::until_true("memory is in use here and there", || {
+        wait::until_true("the regions are sparsely filled", || {
             isola.run(&["logs", "sparse"]).ok().contains("sparse: filled")
         });
         let memory = isola.json(&["resize", "sparse", "--memory", "24M"])["memory"].clone();
         assert_eq!(memory["has_bytes"], 24 * MIB, "{cores} cores: {memory}");
-        // Of 20 chunks that came back, less than half were free as a whole; of the others an eighth was in use.
+        // Of the 20 chunks unplugged, less than half were free as a whole; an eighth of each other chunk was in use.
         assert!(memory["moved_bytes"].as_u64() > Some(2 * MIB), "{cores} cores: {memory}");
         let ended = isola.wait_for_end("sparse");
         assert_eq!((&ended["state"], &ended["exit_code"]), (&"exited".into(), &0.into()), "{ended:#}");

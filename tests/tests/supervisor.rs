@@ -1,4 +1,4 @@
-//! The supervisor on a machine: cells created, started, gone wrong, and taken back, as its peers see it.
+//! The supervisor on real machines, through the management protocol: creation, start, faults and end of cells.
 
 use isola_abi::frame::MAX_FRAME;
 use isola_abi::management::{
@@ -13,12 +13,12 @@ use isola_tests::qemu::MachineType;
 use isola_tests::supervised::{Setup, Supervised, free_cores, image, probe};
 use std::time::Duration;
 
-/// How long an answer may take.
+/// The longest wait for a response.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const BOTH: [MachineType; 2] = [MachineType::Q35, MachineType::Microvm];
 
-/// Creates a cell and starts it, and waits until it has ended.
+/// Creates and starts a cell, and waits for its end.
 fn run(machine: &mut Supervised, spec: CellSpec) -> CellInfo {
     let name = spec.name.clone();
     machine.client.create(probe(), spec);
@@ -26,7 +26,7 @@ fn run(machine: &mut Supervised, spec: CellSpec) -> CellInfo {
     machine.client.wait_for_end(&name)
 }
 
-/// CPU time that the machine uses in `time`.
+/// Returns the CPU time that QEMU uses in an interval of length `time`.
 fn used_in(machine: &Supervised, time: Duration) -> Duration {
     let before = machine.cpu_time();
     std::thread::sleep(time);
@@ -34,7 +34,7 @@ fn used_in(machine: &Supervised, time: Duration) -> Duration {
 }
 
 #[test]
-fn it_boots_on_both_machine_types_with_any_number_of_cores() {
+fn the_supervisor_boots_on_both_machine_types_with_any_number_of_cores() {
     for kind in BOTH {
         for (cores, cpu) in [(1, "max"), (2, "max,-x2apic"), (4, "max"), (3, "qemu64")] {
             let mut machine = Supervised::boot(Setup { kind, cores, cpu, ..Setup::default() });
@@ -60,14 +60,14 @@ fn it_boots_on_both_machine_types_with_any_number_of_cores() {
 }
 
 #[test]
-fn two_hundred_cells_in_a_row_leave_nothing_behind() {
+fn two_hundred_cells_in_sequence_return_all_resources() {
     for kind in BOTH {
         let mut machine = Supervised::boot(Setup { kind, cores: 3, ..Setup::default() });
         let before = machine.resources();
         for number in 0..200 {
             let name = format!("cell-{number}");
             let network = if number % 2 == 0 { NetworkSpec::Dhcp } else { NetworkSpec::None };
-            // Memory of all sizes, some of it larger than what was there before.
+            // Various sizes; some are larger than the memory of the cell before.
             let mib = 2 + 2 * (number % 7);
             let arguments: &[&str] = match number % 4 {
                 0 => &["exit"],
@@ -98,7 +98,7 @@ fn two_hundred_cells_in_a_row_leave_nothing_behind() {
 }
 
 #[test]
-fn every_way_to_go_wrong_is_told_and_no_other_cell_notices() {
+fn every_fault_is_reported_and_contained() {
     let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
     machine.client.create(probe(), spec("bystander", 1, 4, &["serve"]));
     machine.client.start("bystander");
@@ -120,7 +120,7 @@ fn every_way_to_go_wrong_is_told_and_no_other_cell_notices() {
         assert_eq!((crash.kind, crash.vector), (kind, vector), "{way}: {crash:?}");
         assert!(crash.message.contains(message), "{way}: {crash:?}");
         assert!(crash.core.is_some() && !crash.backtrace.is_empty(), "{way}: {crash:?}");
-        assert_eq!(machine.resources(), before, "{way}: all is back while it can still be looked at");
+        assert_eq!(machine.resources(), before, "{way}: an ended cell's record holds no resources");
         machine.client.destroy("bad");
         assert_eq!(machine.resources(), before, "{way}");
     }
@@ -134,7 +134,7 @@ fn every_way_to_go_wrong_is_told_and_no_other_cell_notices() {
 }
 
 #[test]
-fn a_cell_that_writes_to_the_exit_port_ends_no_machine() {
+fn a_cell_that_writes_to_the_exit_port_does_not_end_the_machine() {
     for kind in BOTH {
         let mut machine = Supervised::boot(Setup { kind, cores: 3, ..Setup::default() });
         machine.client.create(probe(), spec("rogue", 1, 4, &["debug-exit"]));
@@ -143,17 +143,17 @@ fn a_cell_that_writes_to_the_exit_port_ends_no_machine() {
         let ended = run(&mut machine, spec("other", 1, 4, &["exit", "7"]));
         assert_eq!((ended.state, ended.exit_code), (CellState::Exited, Some(7)));
         assert_eq!(machine.client.stop("rogue", 0).state, CellState::Killed);
-        assert!(machine.power_off().switched_off, "the supervisor switches the machine off by ACPI");
+        assert!(machine.power_off().switched_off, "the supervisor powers the machine off by ACPI");
     }
 }
 
 #[test]
-fn a_cell_has_memory_for_its_image_and_not_for_what_boots_that_alone() {
+fn a_cell_has_memory_for_its_image_without_the_standalone_boot_code() {
     let (mut machine, image) = (Supervised::boot(Setup::default()), probe());
     let word = |at: usize| u64::from_le_bytes(image[at..at + 8].try_into().unwrap());
     let half = |at: usize| u16::from_le_bytes(image[at..at + 2].try_into().unwrap()) as usize;
     let headers = (0..half(56)).map(|index| word(32) as usize + index * 56);
-    // Of each segment that is loaded, its kind in the lower half and its flags in the upper.
+    // The program header's first word has the segment's type in the lower half and its flags in the upper half.
     let loaded = headers.filter(|header| word(*header) as u32 == 1);
     let bytes = |header: usize| word(header + 40).next_multiple_of(4096);
     let (alone, cell): (Vec<usize>, Vec<usize>) =
@@ -164,7 +164,7 @@ fn a_cell_has_memory_for_its_image_and_not_for_what_boots_that_alone() {
 }
 
 #[test]
-fn devices_are_lent_no_code_and_no_constants_to_write_to() {
+fn code_and_constants_are_not_lent_to_devices_for_writing() {
     let mut machine = Supervised::boot(Setup::default());
     for text in [Text::Shared, Text::Private] {
         let ended = run(&mut machine, CellSpec { text, ..spec("lender", 1, 4, &["lend"]) });
@@ -174,7 +174,7 @@ fn devices_are_lent_no_code_and_no_constants_to_write_to() {
 }
 
 #[test]
-fn a_core_is_taken_back_from_whatever_it_does() {
+fn a_core_is_reclaimed_in_any_state() {
     for kind in BOTH {
         let mut machine = Supervised::boot(Setup { kind, cores: 3, ..Setup::default() });
         let before = machine.resources();
@@ -188,7 +188,7 @@ fn a_core_is_taken_back_from_whatever_it_does() {
                 if timeout_ms > 0 && way == "spin" {
                     let crash = killed.crash.unwrap();
                     assert_eq!(crash.kind, CrashKind::Hang);
-                    assert!(!crash.backtrace.is_empty(), "where it spun is told: {crash:?}");
+                    assert!(!crash.backtrace.is_empty(), "the backtrace shows the loop: {crash:?}");
                 }
                 machine.client.destroy(way);
                 assert_eq!(machine.resources(), before, "{way}");
@@ -198,7 +198,7 @@ fn a_core_is_taken_back_from_whatever_it_does() {
 }
 
 #[test]
-fn the_watchdog_finds_a_core_that_spins_and_leaves_others_alone() {
+fn the_watchdog_detects_a_spinning_core_and_spares_other_cells() {
     let mut machine = Supervised::boot(Setup { cores: 4, ..Setup::default() });
     for way in ["spin", "busy", "serve"] {
         machine.client.create(probe(), CellSpec { watchdog_ms: 500, ..spec(way, 1, 4, &[way]) });
@@ -216,7 +216,7 @@ fn the_watchdog_finds_a_core_that_spins_and_leaves_others_alone() {
 }
 
 #[test]
-fn a_cell_that_ended_can_be_started_again() {
+fn an_ended_cell_can_be_started_again() {
     let mut machine = Supervised::boot(Setup::default());
     let before = machine.resources();
     for (way, state) in [("memory", CellState::Exited), ("panic", CellState::Crashed)] {
@@ -236,14 +236,14 @@ fn a_cell_that_ended_can_be_started_again() {
 }
 
 #[test]
-fn a_crashed_cell_is_a_record_that_begins_anew_with_its_log() {
+fn an_ended_cell_is_recreated_with_its_log_once_resources_are_free() {
     let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
     let before = machine.resources();
     let wide = CellSpec { network: NetworkSpec::Dhcp, ..spec("wide", 2, 8, &["exit", "3"]) };
     let ended = run(&mut machine, wide);
     assert_eq!((ended.memory, ended.cores.len()), (ByteSize(0), 2));
     assert_eq!(machine.resources(), before);
-    // It has nothing to be started with, and what it would need is another's.
+    // The ended cell has no resources to start with, and another cell occupies the cores that it needs.
     let start = machine.client.ask(RequestBody::Start { name: "wide".into() });
     assert!(matches!(start, Err(ManagementError::WrongState { state: CellState::Exited, .. })), "{start:?}");
     machine.client.create(probe(), spec("thief", 1, 4, &["serve"]));
@@ -260,11 +260,11 @@ fn a_crashed_cell_is_a_record_that_begins_anew_with_its_log() {
 }
 
 #[test]
-fn memory_comes_to_a_cell_without_what_was_in_it() {
+fn a_cell_s_memory_is_zeroed_before_the_next_cell_gets_it() {
     let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
     for wait in [false, true] {
         for mib in [2, 40, 80, 4, 100, 16] {
-            // Scrubbed at the last moment, and in the background.
+            // The memory is scrubbed on demand, or in the background.
             if wait {
                 machine.client.wait_for_scrubbing();
             }
@@ -276,7 +276,7 @@ fn memory_comes_to_a_cell_without_what_was_in_it() {
 }
 
 #[test]
-fn memory_that_nobody_uses_costs_the_host_nothing() {
+fn unused_memory_costs_the_host_nothing() {
     let mut machine = Supervised::boot(Setup { memory_mib: 1024, ..Setup::default() });
     let large = |machine: &mut Supervised| {
         run(machine, spec("large", 1, 800, &["exit"]));
@@ -284,10 +284,10 @@ fn memory_that_nobody_uses_costs_the_host_nothing() {
         machine.client.destroy("large");
         machine.resident_mib()
     };
-    // The first one has QEMU translate the code that it runs.
+    // During the first cell QEMU also translates the code that it runs.
     let resident = [large(&mut machine), large(&mut machine), large(&mut machine)];
     eprintln!("QEMU uses {resident:?} MiB");
-    // The cell touches its image and its tables: some MiB of its 800.
+    // The cell touches its image and its page tables: some MiB of its 800.
     assert!(resident[0] < 160 && resident[2] <= resident[1] + 4, "QEMU uses {resident:?} MiB");
 }
 
@@ -302,7 +302,7 @@ fn all_cores_of_a_cell_can_be_woken() {
     }
 }
 
-/// Whether cores were asked to move before the supervisor had seen a sign of the cell, by the journal.
+/// Returns whether the order to the cores preceded the cell's first sign of life, by the journal.
 fn moved_before_the_first_sign(client: &mut Client, name: &str) -> bool {
     let events = client.events(0);
     let newest = |is_it: fn(&JournalEvent) -> bool| {
@@ -317,17 +317,17 @@ fn moved_before_the_first_sign(client: &mut Client, name: &str) -> bool {
 }
 
 #[test]
-fn cores_come_and_leave_while_the_first_one_still_makes_the_cell() {
+fn cores_can_join_and_leave_during_the_cell_s_initialisation() {
     let mut machine = Supervised::boot(Setup { cores: 4, ..Setup::default() });
     let echo = image("echo");
     for (change, after) in [(Change::More(1), 3), (Change::Less(1), 1)] {
-        // A host that is busy may let the cell be made first: that is no case of it.
+        // On a busy host the cell may be initialised before the order. Such a round does not count.
         let (mut hits, mut rounds) = (0, 0);
         while hits < 4 {
             let client = &mut machine.client;
             client.create(&echo, spec("early", 2, 8, &[]));
             let start = client.send(RequestBody::Start { name: "early".into() });
-            // Nobody waits for so long: a core that does not say that it is there, or gone, fails the test.
+            // The limit exceeds the test's patience: a core that never acknowledges its order fails the test.
             let resize = client.send(RequestBody::ResizeCores {
                 name: "early".into(),
                 change,
@@ -335,18 +335,18 @@ fn cores_come_and_leave_while_the_first_one_still_makes_the_cell() {
                 limit_ms: 600_000,
                 mode: Mode::Apply,
             });
-            client.wait(start, PATIENCE).expect("it is started").body.expect("it can be");
-            match client.wait(resize, PATIENCE).expect("cores move while the cell is made").body {
+            client.wait(start, PATIENCE).expect("a response to start").body.expect("the cell starts");
+            match client.wait(resize, PATIENCE).expect("cores move during the initialisation").body {
                 Ok(ResponseBody::CoresResized(resized)) => assert_eq!(resized.after, after),
                 other => panic!("{other:?}"),
             }
             hits += u32::from(moved_before_the_first_sign(client, "early"));
             rounds += 1;
-            assert!(rounds < 40, "{change:?}: in {hits} of {rounds} rounds the cell was still being made");
+            assert!(rounds < 40, "{change:?}: in {hits} of {rounds} rounds the cell was still initialising");
             client.stop("early", 60_000);
             client.destroy("early");
         }
-        eprintln!("{change:?}: in {hits} of {rounds} rounds the cell was still being made");
+        eprintln!("{change:?}: in {hits} of {rounds} rounds the cell was still initialising");
     }
 }
 
@@ -363,15 +363,15 @@ fn a_cell_has_a_timer_and_its_devices() {
 }
 
 #[test]
-fn what_is_printed_fast_is_kept_as_far_as_it_can_be() {
+fn fast_console_output_is_kept_up_to_the_limit_and_gaps_are_noted() {
     let mut machine = Supervised::boot(Setup::default());
     run(&mut machine, spec("chatty", 1, 4, &["print", "20000"]));
     let log = machine.client.logs("chatty");
-    // A supervisor keeps 64 KiB of a cell's output; a line that it cut is the first.
+    // The supervisor keeps the last 64 KiB of a cell's output; the first line may be incomplete.
     assert!(log.len() > 63 << 10, "{} bytes are kept", log.len());
     let (_, mut log) = log.split_once('\n').expect("lines");
     let mut printed: &str = &(0..20_000).map(|number| format!("line {number}\n")).collect::<String>();
-    // From the end: each run of output is printed bytes without a gap, and each gap is as long as its note says.
+    // From the end: each run of output matches the printed bytes, and each gap has the length in its note.
     while let Some((before, note, run)) = last_gap(log) {
         printed = printed.strip_suffix(run).unwrap_or_else(|| panic!("not in order: {run:.100}"));
         printed = &printed[..printed.len() - note];
@@ -380,7 +380,7 @@ fn what_is_printed_fast_is_kept_as_far_as_it_can_be() {
     assert!(printed.ends_with(log), "not in order: {log:.100}");
 }
 
-/// Splits a log at its last note of a gap: the log before it, the bytes that are lost, and the output behind it.
+/// Splits a log at the last note of a gap: the log before it, the number of lost bytes, and the output after it.
 fn last_gap(log: &str) -> Option<(&str, usize, &str)> {
     let (before, end) = log.rsplit_once("\n[")?;
     let (lost, run) = end.split_once(" bytes of output are lost]\n")?;
@@ -388,7 +388,7 @@ fn last_gap(log: &str) -> Option<(&str, usize, &str)> {
 }
 
 #[test]
-fn cells_that_lie_and_flood_harm_nobody() {
+fn lying_and_flooding_cells_affect_no_other_cell() {
     let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
     let before = machine.resources();
     let liar = run(&mut machine, spec("liar", 1, 4, &["lie"]));
@@ -405,12 +405,13 @@ fn cells_that_lie_and_flood_harm_nobody() {
 }
 
 #[test]
-fn a_cell_that_asks_gets_zeroed_memory_up_to_its_limit_and_gives_all_of_it_back() {
+fn a_cell_grows_by_zeroed_memory_to_its_limit_and_returns_all() {
     for kind in BOTH {
         let mut machine = Supervised::boot(Setup { kind, ..Setup::default() });
         let before = machine.resources();
         for mib in [1, 8, 64] {
-            // What the one before has written is gone, whether it was scrubbed meanwhile or not.
+            // The memory that the previous cell wrote to is zero again, whether it was scrubbed in the background or on
+            // demand.
             let elastic =
                 CellSpec { memory_max: Some(ByteSize(50 << 20)), ..spec("elastic", 1, 4, &["grow"]) };
             let ended =
@@ -429,7 +430,7 @@ fn a_cell_that_asks_gets_zeroed_memory_up_to_its_limit_and_gives_all_of_it_back(
 }
 
 #[test]
-fn a_cell_gets_no_more_than_the_machine_has_and_another_gets_it_later() {
+fn a_cell_grows_to_the_machine_s_free_memory_and_another_reuses_it() {
     let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
     let before = machine.resources();
     let boundless =
@@ -444,7 +445,7 @@ fn a_cell_gets_no_more_than_the_machine_has_and_another_gets_it_later() {
 }
 
 #[test]
-fn memory_that_a_cell_has_given_back_it_cannot_read_whatever_it_says_that_it_has_forgotten() {
+fn unplugged_memory_is_inaccessible_even_if_the_cell_lies_about_its_tlb_flush() {
     let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
     let before = machine.resources();
     machine.client.create(probe(), spec("liar", 1, 8, &["remember"]));
@@ -461,7 +462,7 @@ fn memory_that_a_cell_has_given_back_it_cannot_read_whatever_it_says_that_it_has
 }
 
 #[test]
-fn a_greedy_cell_has_what_it_may_have_and_harms_nobody() {
+fn a_greedy_cell_grows_to_its_limit_and_affects_no_other_cell() {
     let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
     let before = machine.resources();
     let greedy = CellSpec { memory_max: Some(ByteSize(20 << 20)), ..spec("greedy", 1, 4, &["greed"]) };
@@ -472,13 +473,13 @@ fn a_greedy_cell_has_what_it_may_have_and_harms_nobody() {
     let other = run(&mut machine, other);
     assert_eq!((other.exit_code, other.memory_given), (Some(0), ByteSize(30 << 20)), "{other:?}");
     assert_eq!(machine.client.inspect("greedy").memory, ByteSize(20 << 20));
-    assert!(machine.client.events(0).len() < 30, "its refusals are told once");
+    assert!(machine.client.events(0).len() < 30, "the journal has its rejected requests once");
     machine.client.stop("greedy", 0);
     assert_eq!(machine.resources(), before);
 }
 
 #[test]
-fn bad_frames_images_and_requests_are_refused_and_cost_nothing() {
+fn bad_frames_images_and_requests_are_rejected_and_cost_nothing() {
     let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
     machine.client.create(probe(), spec("bystander", 1, 4, &["serve"]));
     machine.client.start("bystander");
@@ -487,7 +488,7 @@ fn bad_frames_images_and_requests_are_refused_and_cost_nothing() {
     machine.client.send_bytes(b"\0this is no frame\0");
     machine.client.send_bytes(&vec![7; 3 * MAX_FRAME]);
     machine.client.send_bytes(&[0]);
-    let malformed = machine.client.wait(0, Duration::from_secs(30)).expect("an answer to nonsense");
+    let malformed = machine.client.wait(0, Duration::from_secs(30)).expect("a response to a malformed frame");
     assert_eq!(malformed.body, Err(ManagementError::Malformed));
     machine.client.hello();
 
@@ -507,7 +508,7 @@ fn bad_frames_images_and_requests_are_refused_and_cost_nothing() {
     assert_eq!(fault(&mut machine, &other), ImageFault::NotStatic);
     let host_program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
     assert_eq!(fault(&mut machine, &host_program[..host_program.len().min(4 << 20)]), ImageFault::NotStatic);
-    // The image is there, whatever is asked for it.
+    // The image stays stored after a rejected request.
     machine.client.upload(good);
     let too_many = RequestBody::Create(spec("bad", 9, 4, &[]));
     assert_eq!(machine.client.ask(too_many), Err(ManagementError::CoresExhausted { wanted: 9, free: 1 }));
@@ -523,9 +524,9 @@ fn bad_frames_images_and_requests_are_refused_and_cost_nothing() {
     assert_eq!(machine.client.inspect("bystander").state, CellState::Running);
 }
 
-/// QEMU drops what a peer does not read; what is tested is that nothing piles up in the supervisor.
+/// QEMU drops output that the peer does not read; the supervisor must not accumulate responses either.
 #[test]
-fn a_peer_that_asks_and_never_reads_does_no_harm() {
+fn a_peer_that_never_reads_responses_does_no_harm() {
     for kind in BOTH {
         let mut machine = Supervised::boot(Setup { kind, ..Setup::default() });
         machine.client.create(probe(), spec("bystander", 1, 4, &["serve"]));
@@ -537,7 +538,7 @@ fn a_peer_that_asks_and_never_reads_does_no_harm() {
 }
 
 #[test]
-fn a_stop_that_waits_holds_nobody_up() {
+fn a_pending_stop_delays_no_other_request() {
     let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
     machine.client.create(probe(), spec("stubborn", 1, 4, &["spin"]));
     machine.client.start("stubborn");
@@ -546,13 +547,14 @@ fn a_stop_that_waits_holds_nobody_up() {
     run(&mut machine, spec("other", 1, 4, &["exit"]));
     assert_eq!(machine.client.inspect("stubborn").state, CellState::Stopping);
     let now = machine.client.send(RequestBody::Stop { name: "stubborn".into(), timeout_ms: 0 });
-    machine.client.wait(now, Duration::from_secs(30)).expect("an answer at once");
-    let stopped = machine.client.wait(stop, Duration::from_secs(30)).expect("an answer in the end");
+    machine.client.wait(now, Duration::from_secs(30)).expect("an immediate response");
+    let stopped =
+        machine.client.wait(stop, Duration::from_secs(30)).expect("a response once the cell has ended");
     assert!(matches!(stopped.body, Ok(ResponseBody::Cell(info)) if info.state == CellState::Killed));
 }
 
 #[test]
-fn it_sleeps_when_nobody_asks_for_anything() {
+fn an_idle_supervisor_uses_no_cpu_time() {
     for kind in BOTH {
         let mut machine = Supervised::boot(Setup { kind, cores: 4, ..Setup::default() });
         machine.client.create(probe(), spec("idle", 2, 4, &["serve"]));

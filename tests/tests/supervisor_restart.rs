@@ -1,4 +1,4 @@
-//! The supervisor goes wrong: cells do not notice, and are managed again by the one that comes after it.
+//! Faults and restarts of the supervisor: cells keep running, and the restarted supervisor manages them again.
 
 use isola_abi::management::{
     CellInfo, CellSpec, CellState, Fault, JournalEvent, MachineInfo, ManagementError, NetworkSpec,
@@ -31,13 +31,13 @@ const FOR_TESTS: Setup = Setup {
     addresses: (&[], 0),
 };
 
-/// Has the supervisor go wrong, and waits until the next one answers. Returns what that has entered in its journal.
+/// Injects a supervisor fault, waits for the restart, and returns the journal's entry of it.
 fn go_wrong(machine: &mut Supervised, fault: Fault) -> JournalEvent {
     let before = machine.client.machine().restarts;
     machine.client.send(RequestBody::GoWrong(fault));
     if fault == Fault::Hang {
-        // A supervisor that has not stood still for long is not disturbed: so it takes several.
-        wait::until_true("the supervisor is found to stand still", || {
+        // The NMI handler restarts only a supervisor without a recent sign of life, so several NMIs may be needed.
+        wait::until_true("the supervisor's hang is detected", || {
             machine.inject_nmi();
             let asked = machine.client.send(RequestBody::Hello { version: isola_abi::VERSION });
             machine.client.wait(asked, Duration::from_millis(500)).is_some()
@@ -53,14 +53,14 @@ fn last_restart(machine: &mut Supervised) -> JournalEvent {
     events.map(|entry| entry.event).find(|event| matches!(event, JournalEvent::Restart { .. })).unwrap()
 }
 
-/// Waits until a supervisor says that it comes after another one.
+/// Waits until a restarted supervisor says hello.
 fn wait_for_the_next(machine: &mut Supervised) {
-    let said = machine.client.wait(0, PATIENCE).expect("the next one says so");
+    let said = machine.client.wait(0, PATIENCE).expect("the restarted supervisor says hello");
     assert_eq!(said.body, Err(ManagementError::Restarted));
     machine.client.hello();
 }
 
-/// A machine with the key-value server in a cell, and a cell that was created and not started.
+/// Boots a machine with the key-value server in a running cell, and a created cell that was not started.
 fn with_service(kind: MachineType) -> (Supervised, MachineInfo, Load) {
     with_service_on(Setup { kind, ..FOR_TESTS })
 }
@@ -80,13 +80,14 @@ fn with_service_on(setup: Setup) -> (Supervised, MachineInfo, Load) {
     (machine, empty, load)
 }
 
-/// Has the supervisor go wrong, and sees that it knows all again that it knew, and that the service answers on.
+/// Injects a supervisor fault, and checks that the supervisor recovers its state and that the service answers
+/// meanwhile.
 fn go_wrong_beside(machine: &mut Supervised, load: &Load, fault: Fault, cause: RestartCause) {
     let (resources, cell) = (machine.resources(), machine.client.inspect("cache"));
     let mut journal = machine.client.events(0);
     let event = go_wrong(machine, fault);
     let restart = machine.client.events(journal.last().unwrap().number + 1);
-    assert_eq!(restart[0].event, event, "the first entry of the next supervisor");
+    assert_eq!(restart[0].event, event, "the first entry of the restarted supervisor");
     journal.extend(restart);
     assert_eq!(machine.client.events(0), journal);
     let number = machine.client.machine().restarts;
@@ -99,7 +100,7 @@ fn go_wrong_beside(machine: &mut Supervised, load: &Load, fault: Fault, cause: R
 }
 
 #[test]
-fn a_service_answers_on_while_the_supervisor_goes_wrong_and_is_managed_again() {
+fn a_service_survives_supervisor_faults_and_is_managed_again() {
     let (mut machine, empty, load) = with_service(MachineType::Q35);
     for (fault, cause) in [
         (Fault::Panic, RestartCause::Panic),
@@ -109,7 +110,7 @@ fn a_service_answers_on_while_the_supervisor_goes_wrong_and_is_managed_again() {
     ] {
         go_wrong_beside(&mut machine, &load, fault, cause);
     }
-    // What one supervisor has created another one starts; and new cells get what is free.
+    // The restarted supervisor starts a cell that was created before, and creates new cells from free resources.
     machine.client.start("waiting");
     assert_eq!(machine.client.wait_for_end("waiting").exit_code, Some(5));
     machine.client.create(probe(), spec("new", 1, 8, &["exit", "6"]));
@@ -122,7 +123,7 @@ fn a_service_answers_on_while_the_supervisor_goes_wrong_and_is_managed_again() {
 }
 
 #[test]
-fn answers_come_in_time_while_the_supervisor_goes_wrong() {
+fn supervisor_restarts_do_not_delay_answers() {
     const SETTLED: Duration = Duration::from_secs(1);
     let (mut machine, _, load) = with_service(MachineType::Q35);
     load.end();
@@ -136,7 +137,7 @@ fn answers_come_in_time_while_the_supervisor_goes_wrong() {
         load.take();
         go_wrong(&mut machine, fault);
         beside.add(load.take());
-        // Not so often that the supervisor stays down.
+        // The supervisor stops for good after too many restarts within a minute.
         sleep(SETTLED);
     }
     assert!(load.end() > 0);
@@ -146,7 +147,7 @@ fn answers_come_in_time_while_the_supervisor_goes_wrong() {
 }
 
 #[test]
-fn interrupts_with_vectors_of_exceptions_or_of_spurious_ones_harm_neither_the_supervisor_nor_cells() {
+fn interrupts_with_exception_or_spurious_vectors_affect_neither_supervisor_nor_cells() {
     for cpu in ["max", "max,-x2apic"] {
         let (mut machine, empty, load) = with_service_on(Setup { cpu, ..FOR_TESTS });
         machine.client.destroy("waiting");
@@ -170,7 +171,7 @@ fn interrupts_with_vectors_of_exceptions_or_of_spurious_ones_harm_neither_the_su
 }
 
 #[test]
-fn interrupt_lines_of_cells_are_left_alone() {
+fn a_restart_leaves_interrupt_lines_of_cells_unchanged() {
     let (mut machine, empty, load) = with_service(MachineType::Microvm);
     go_wrong_beside(&mut machine, &load, Fault::Panic, RestartCause::Panic);
     load.end();
@@ -180,7 +181,7 @@ fn interrupt_lines_of_cells_are_left_alone() {
 }
 
 #[test]
-fn what_was_just_ending_has_ended_and_what_ended_meanwhile_is_seen_to_have_ended() {
+fn a_cell_s_end_during_a_fault_is_completed_after_the_restart() {
     let mut machine = Supervised::boot(FOR_TESTS);
     let empty = machine.resources();
     for name in ["ending", "bystander"] {
@@ -199,7 +200,7 @@ fn what_was_just_ending_has_ended_and_what_ended_meanwhile_is_seen_to_have_ended
     let info = machine.client.machine();
     assert_eq!((free_cores(&info), info.devices_free), (2, 1));
 
-    // It ends all the time, and is started again by whoever is there, in the middle of an end as well.
+    // This cell exits at once each time, and its policy restarts it, also after a fault during its end.
     let (restart, network) = (RestartPolicy::Always, NetworkSpec::Dhcp);
     let again = CellSpec { restart, network, ..spec("again", 1, 4, &["exit"]) };
     machine.client.create(probe(), again);
@@ -212,7 +213,7 @@ fn what_was_just_ending_has_ended_and_what_ended_meanwhile_is_seen_to_have_ended
     assert_eq!((found.id, found.spec), (ends.id, ends.spec));
     machine.client.stop("again", 0);
 
-    // It ends while the supervisor stands still, which it is only found to do after seconds.
+    // This cell exits during a hang, which is detected only after seconds.
     machine.client.create(probe(), spec("later", 1, 4, &["timer", "1000"]));
     machine.client.start("later");
     go_wrong(&mut machine, Fault::Hang);
@@ -222,7 +223,7 @@ fn what_was_just_ending_has_ended_and_what_ended_meanwhile_is_seen_to_have_ended
 }
 
 #[test]
-fn what_cells_share_of_their_image_stays_as_long_as_one_of_them_whichever_supervisor_there_is() {
+fn shared_image_text_stays_mapped_for_every_cell_across_restarts() {
     let mut machine = Supervised::boot(Setup { memory_mib: 128, ..FOR_TESTS });
     let empty = machine.resources();
     for name in ["one", "two"] {
@@ -231,7 +232,7 @@ fn what_cells_share_of_their_image_stays_as_long_as_one_of_them_whichever_superv
     }
     let (one, two) = (machine.client.inspect("one"), machine.client.inspect("two"));
     assert!(one.text.0 > 0 && one.text == two.text, "{one:?} {two:?}");
-    // Who writes to it, shared or its own, ends, and nobody else; again and again.
+    // A write to the text, shared or private, ends the writing cell only, also after its restart.
     for text in [Text::Shared, Text::Private] {
         let restart = RestartPolicy::OnFailure { most: Some(1) };
         let writer = CellSpec { text, restart, ..spec("writer", 1, 4, &["own-code"]) };
@@ -246,8 +247,8 @@ fn what_cells_share_of_their_image_stays_as_long_as_one_of_them_whichever_superv
     go_wrong(&mut machine, Fault::Panic);
     assert_eq!(machine.client.stop("one", 10_000).exit_code, Some(0));
     machine.client.destroy("one");
-    // Whoever gets all that is free gets nothing that the other one executes.
-    // The restarted supervisor has no image: the one that it gets takes whole chunks of what is free.
+    // A cell with all free memory gets no text of the other cell. The restarted supervisor has no stored image; the new
+    // upload takes whole chunks of free memory.
     let image_bytes = (probe().len() as u64).next_multiple_of(GRANULE);
     let free_mib = (machine.client.machine().memory_free.0 - image_bytes) >> 20;
     machine.client.create(probe(), spec("all", 1, free_mib, &["memory"]));
@@ -259,7 +260,7 @@ fn what_cells_share_of_their_image_stays_as_long_as_one_of_them_whichever_superv
 }
 
 #[test]
-fn what_a_cell_executes_is_nobody_else_s_where_its_deed_alone_says_so() {
+fn a_cell_s_text_is_recovered_from_its_ownership_record_without_a_checkpoint() {
     let mut machine = Supervised::boot(Setup { memory_mib: 128, ..FOR_TESTS });
     let empty = machine.resources();
     machine.client.create(probe(), spec("one", 1, 4, &["serve"]));
@@ -272,7 +273,8 @@ fn what_a_cell_executes_is_nobody_else_s_where_its_deed_alone_says_so() {
     assert_eq!(machine.client.ask(RequestBody::Images), Ok(ResponseBody::Images(Vec::new())));
     let after = machine.client.machine();
     assert_eq!((after.memory_images, after.memory_free), (before.memory_images, before.memory_free));
-    // The image is sent once more for others, and lies in other memory; whoever gets the rest writes to all of it.
+    // The image of further cells is uploaded again, into other memory. A cell with the rest of the memory writes to all
+    // of it.
     let rest_mib = (after.memory_free.0 - after.memory_images.0) >> 20;
     machine.client.create(probe(), spec("all", 1, rest_mib, &["memory"]));
     assert_eq!(machine.client.machine().memory_free, ByteSize(0));
@@ -281,15 +283,15 @@ fn what_a_cell_executes_is_nobody_else_s_where_its_deed_alone_says_so() {
     assert_eq!(machine.client.stop("one", 10_000).exit_code, Some(0));
     assert_eq!(machine.client.logs("one"), "stopping, as asked\n");
     assert_eq!(machine.resources(), empty);
-    assert_eq!(machine.client.machine().memory_images, before.memory_images, "what one stood on is free");
+    assert_eq!(machine.client.machine().memory_images, before.memory_images, "the first cell's text is free");
 }
 
 #[test]
-fn a_cell_brings_a_supervisor_back_that_stands_still_and_disturbs_none_that_works() {
+fn a_cell_restarts_a_hung_supervisor_but_not_a_working_one() {
     let mut machine = Supervised::boot(FOR_TESTS);
     machine.client.create(probe(), spec("rouser", 1, 4, &["rouse"]));
     machine.client.start("rouser");
-    // Enough for it to work at.
+    // Keeps the supervisor busy.
     for number in 0..10 {
         machine.client.create(probe(), spec("other", 1, 16 + number % 2, &["exit"]));
         machine.client.start("other");
@@ -304,7 +306,7 @@ fn a_cell_brings_a_supervisor_back_that_stands_still_and_disturbs_none_that_work
 }
 
 #[test]
-fn a_supervisor_that_works_is_not_disturbed_and_goes_wrong_only_where_tests_are_allowed() {
+fn a_working_supervisor_ignores_nmis_and_injects_faults_only_for_tests() {
     let mut machine = Supervised::boot(Setup { command_line: "", ..FOR_TESTS });
     for fault in [Fault::Panic, Fault::Hang, Fault::PanicAtEnd] {
         assert_eq!(machine.client.ask(RequestBody::GoWrong(fault)), Err(ManagementError::NotForTests));

@@ -1,7 +1,7 @@
-//! `cargo xtask bench`: Isola beside a Linux guest, in figures.
+//! `cargo xtask bench`: figures of Isola beside a Linux guest.
 //!
-//! The benchmarks are a program of their own (package `isola-benches`), which knows its own options; here it is built,
-//! optimised, with the images that it boots, or the programs that do the same work with other parts.
+//! The benchmarks are a separate program (package `isola-benches`) with its own options. This verb builds it,
+//! optimised, with the images that it boots and the programs for native comparisons.
 
 use std::ffi::OsString;
 
@@ -13,14 +13,14 @@ use crate::workspace::Workspace;
 
 /// The package of the benchmarks.
 const PACKAGE: &str = "isola-benches";
-/// Its program.
+/// The benchmarks' program.
 const PROGRAM: &str = "isola-bench";
-/// The groups of figures of parts beside others' on the host, and the arguments that build their programs.
+/// The native groups of figures, and the arguments that build their programs.
 const NATIVE: [(&str, &[&str]); 2] = [
     ("memory", &["--package=isola-memory-compare", "--features=peers"]),
     ("stack", &["--package=isola-stack-compare"]),
 ];
-/// The groups for which machines boot images, and which.
+/// The groups with machines, and the images that they boot.
 const WITH_MACHINES: [(&str, &[&str]); 12] = [
     ("boot", &["kv"]),
     ("cell", &["supervisor", "kv", "echo"]),
@@ -35,12 +35,12 @@ const WITH_MACHINES: [(&str, &[&str]); 12] = [
     ("pager", &["kv", "regions"]),
     (LIBRARY, &["kv", "costs"]),
 ];
-/// The one of them that runs in a process of the host as well.
+/// The group that also runs in a process of the host.
 const LIBRARY: &str = "library";
-/// Tells it where the images are.
+/// The variable with the folder of images.
 const IMAGES: &str = "ISOLA_IMAGES";
 
-/// What the user typed: all of it is for the benchmarks.
+/// The command line, which is passed to the benchmarks.
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
@@ -49,7 +49,7 @@ pub struct Args {
     arguments: Vec<OsString>,
 }
 
-/// Builds what is needed and takes the figures.
+/// Builds everything needed, and runs the benchmarks.
 pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     let named = |word: &str| args.arguments.iter().any(|argument| argument == word);
     let tables = args.arguments.iter().any(|argument| argument.to_string_lossy().starts_with("--tables="));

@@ -1,9 +1,8 @@
-//! `cargo xtask check [NAME...]`: proves the laws of the tree.
+//! `cargo xtask check [NAME...]`: checks the laws of the tree.
 //!
-//! A check is a module with a `CHECK` constant; [`CHECKS`] lists them in the order in which they run, the
-//! quick ones first. A check looks and returns [`Findings`]; what is printed, and the exit code, is here.
-//! What a check cannot look at (a tool or a network that is not there) it says, and that never counts as
-//! passed.
+//! A check is a module with a `CHECK` constant; [`CHECKS`] lists them in the order of execution, the quick ones first.
+//! A check returns [`Findings`]; this module prints them and sets the exit code. If a check lacks a tool or a network,
+//! it says so, and does not count as passed.
 
 mod advisories;
 mod clippy;
@@ -29,7 +28,7 @@ use crate::Verdict;
 use crate::error::Error;
 use crate::workspace::Workspace;
 
-/// Every check, in the order in which they run.
+/// Every check, in the order of execution.
 const CHECKS: &[Check] = &[
     layering::CHECK,
     manifests::CHECK,
@@ -52,43 +51,43 @@ const CHECKS: &[Check] = &[
 
 /// One check.
 pub struct Check {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     name: &'static str,
-    /// What holds when it passes.
+    /// The condition that it verifies.
     about: &'static str,
-    /// What a contributor does when it fails.
+    /// The remedy for a contributor.
     remedy: &'static str,
-    /// Looks at the tree.
+    /// Checks the tree.
     run: fn(&Workspace) -> Result<Findings, Error>,
 }
 
-/// What a check saw.
+/// The result of a check.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// What breaks the law, one line each; empty when the check passes.
+    /// The violations, one line each; empty if the check passes.
     pub failures: Vec<String>,
-    /// What is worth knowing and breaks nothing.
+    /// Remarks that are no violations.
     pub notes: Vec<String>,
-    /// Why the check could not look, when it could not.
+    /// The reason why the tree could not be checked, if so.
     pub not_checked: Option<String>,
 }
 
 impl Findings {
-    /// Findings with nothing but `failures`.
+    /// Returns findings with only `failures`.
     pub fn of(failures: Vec<String>) -> Self {
         Self { failures, ..Self::default() }
     }
 
-    /// Findings of a check that could not look, because of `reason`.
+    /// Returns the findings of a check that could not run, because of `reason`.
     pub fn not_checked(reason: impl Into<String>) -> Self {
         Self { not_checked: Some(reason.into()), ..Self::default() }
     }
 }
 
-/// What the user typed.
+/// The command-line arguments.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The checks to run; all of them when none is named
+    /// The checks to run; all of them if none is named
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(CHECKS.iter().map(
         |check| clap::builder::PossibleValue::new(check.name).help(check.about))))]
     names: Vec<String>,
@@ -100,12 +99,12 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     Ok(if tally.failed.is_empty() { Verdict::Passed } else { Verdict::Failed })
 }
 
-/// Which checks ended how.
+/// The outcomes of several checks.
 #[derive(Clone, Default, Debug)]
 pub struct Tally {
-    /// How many looked and found nothing.
+    /// The number of checks that ran without violations.
     pub passed: u64,
-    /// The names of those that found something, or broke down.
+    /// The names of checks with violations or errors.
     pub failed: Vec<&'static str>,
 }
 
@@ -120,7 +119,7 @@ fn run_named(names: &[String], workspace: &Workspace) -> Tally {
     {
         let start = Instant::now();
         let findings = (check.run)(workspace)
-            .unwrap_or_else(|error| Findings::of(vec![format!("the check broke down: {error}")]));
+            .unwrap_or_else(|error| Findings::of(vec![format!("the check ended with an error: {error}")]));
         println!("{}", line(check, &findings, start.elapsed().as_secs_f64()));
         for note in &findings.notes {
             println!("    note: {note}");
@@ -129,7 +128,7 @@ fn run_named(names: &[String], workspace: &Workspace) -> Tally {
             println!("    {failure}");
         }
         if !findings.failures.is_empty() {
-            println!("    what to do: {}", check.remedy);
+            println!("    remedy: {}", check.remedy);
             tally.failed.push(check.name);
         } else if findings.not_checked.is_none() {
             tally.passed += 1;
@@ -138,7 +137,7 @@ fn run_named(names: &[String], workspace: &Workspace) -> Tally {
     tally
 }
 
-/// The line that says how a check ended.
+/// Returns the line with a check's outcome.
 fn line(check: &Check, findings: &Findings, seconds: f64) -> String {
     let name = check.name;
     match (&findings.not_checked, findings.failures.len()) {
@@ -153,20 +152,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_check_that_could_not_look_does_not_read_as_passed() {
+    fn a_check_that_could_not_run_does_not_read_as_passed() {
         let line = line(&layering::CHECK, &Findings::not_checked("no network"), 0.0);
         assert!(line.contains("not checked: no network") && !line.contains("ok"), "{line}");
     }
 
     #[test]
-    fn findings_outweigh_what_could_not_be_looked_at() {
+    fn violations_outweigh_an_incomplete_check() {
         let findings =
             Findings { not_checked: Some("half of it".into()), ..Findings::of(vec!["bad".into()]) };
         assert!(line(&layering::CHECK, &findings, 0.0).contains("FAILED  (1 found"));
     }
 
     #[test]
-    fn every_check_has_its_own_name() {
+    fn names_of_checks_are_unique() {
         let mut names: Vec<_> = CHECKS.iter().map(|check| check.name).collect();
         names.sort_unstable();
         names.dedup();

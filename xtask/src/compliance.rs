@@ -1,9 +1,9 @@
-//! `cargo xtask compliance`: writes `docs/compliance.md`, which rule of which RFC is proved by which test.
+//! `cargo xtask compliance`: writes `docs/compliance.md`, a table of RFC rules and the tests that prove them.
 //!
-//! A test names the rules that it proves, an attribute each: `#[proves("RFC 9293 3.8.6.1", "a shut window is probed")]`
-//! (crate `isola-proves`, with which the compiler rejects a claim that is not above a test), or a line
-//! `# RFC 9293 3.8.6.1: ...` at the head of a script of segments. The table is made from these and from nothing else.
-//! [`collect`] finds them, [`render`] makes the document, and the check `compliance` proves it current.
+//! A test claims a rule with an attribute, `#[proves("RFC 9293 3.8.6.1", "a shut window is probed")]` (crate
+//! `isola-proves`, with which the compiler rejects a claim that is not above a test), or with a line
+//! `# RFC 9293 3.8.6.1: ...` at the head of a script of segments. The table contains these claims only. [`collect`]
+//! finds them, [`render`] formats the document, and the check `compliance` verifies that it is current.
 
 mod collect;
 mod render;
@@ -23,7 +23,7 @@ const FOLDERS: [&str; 3] = ["apps", "net", "tests"];
 /// The document.
 const DOCUMENT: &str = "docs/compliance.md";
 
-/// What the user typed: nothing.
+/// The command-line arguments: none.
 #[derive(clap::Args)]
 pub struct Args {}
 
@@ -39,12 +39,12 @@ pub fn run(_args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     Ok(if proofs.failures.is_empty() { Verdict::Passed } else { Verdict::Failed })
 }
 
-/// What all tests of the tree say that they prove.
+/// The claims of all tests in the tree.
 #[derive(Default)]
 pub struct Proofs {
     /// In the order of the files.
     pub found: Vec<Proof>,
-    /// Claims that cannot be understood.
+    /// Malformed claims.
     pub failures: Vec<String>,
 }
 
@@ -66,18 +66,18 @@ pub fn proofs(workspace: &Workspace) -> Result<Proofs, Error> {
     Ok(proofs)
 }
 
-/// Where the document lies.
+/// Returns the path of the document.
 pub fn document(workspace: &Workspace) -> PathBuf {
     workspace.root().join(DOCUMENT)
 }
 
-/// Why the document does not show `proofs`; `None` where it does.
+/// Returns the difference between the document and `proofs`; `None` if there is none.
 pub fn outdated(text: &str, proofs: &[Proof]) -> Option<String> {
     let wanted = render::document(proofs);
     let at = text.lines().zip(wanted.lines()).position(|(is, wanted)| is != wanted);
     match at {
-        Some(at) => Some(format!("{DOCUMENT}:{}: is not what the tests say", at + 1)),
-        None if text != wanted => Some(format!("{DOCUMENT}: does not end where it should")),
+        Some(at) => Some(format!("{DOCUMENT}:{}: does not match the claims of the tests", at + 1)),
+        None if text != wanted => Some(format!("{DOCUMENT}: does not end as expected")),
         None => None,
     }
 }

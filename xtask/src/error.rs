@@ -1,11 +1,11 @@
-//! Why a verb could not do its work. What a verb finds wrong in the tree is not an error: see `Verdict`.
+//! Errors of verbs. A violation that a verb finds in the tree is not an error: see `Verdict`.
 
 use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why a verb could not do its work.
+/// The reason why a verb failed.
 #[derive(Debug, Error)]
 pub enum Error {
     /// A file could not be read.
@@ -13,7 +13,7 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The cause.
         source: io::Error,
     },
     /// A file could not be written.
@@ -21,10 +21,10 @@ pub enum Error {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The cause.
         source: io::Error,
     },
-    /// `ISOLA_SKIP` has a word that names no need of a test.
+    /// `ISOLA_SKIP` has a word that names no prerequisite of a test.
     #[error("{0}")]
     Skip(String),
     /// The tree could not be listed.
@@ -38,7 +38,7 @@ pub enum Error {
     Start {
         /// The program.
         program: String,
-        /// What the system said.
+        /// The cause.
         source: io::Error,
     },
     /// A TOML file does not parse.
@@ -46,7 +46,7 @@ pub enum Error {
     Toml {
         /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// The position and the cause.
         source: Box<toml::de::Error>,
     },
     /// An area of `xtask/language.toml` has no ceiling for a group of words.
@@ -59,48 +59,48 @@ pub enum Error {
         /// The group's key.
         group: &'static str,
     },
-    /// A Rust file does not even lex, or parse where its syntax matters.
-    #[error("cannot take {} apart; run `cargo build` to see why", path.display())]
+    /// A Rust file does not lex, or does not parse if its syntax matters.
+    #[error("cannot parse {}; run `cargo build` to see why", path.display())]
     Lex {
         /// The file.
         path: PathBuf,
     },
-    /// An image is not an ELF file that can be taken apart.
-    #[error("cannot take {} apart: {reason}; build it anew with `cargo xtask images`", path.display())]
+    /// An image is not a readable ELF file.
+    #[error("cannot read the image {}: {reason}; build it again with `cargo xtask images`", path.display())]
     Image {
         /// The image.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         reason: String,
     },
     /// The images did not build.
-    #[error("the images did not build; cargo says why above")]
+    #[error("the images did not build; see cargo's output above")]
     ImagesNotBuilt,
     /// The benchmarks did not build.
-    #[error("the benchmarks did not build; cargo says why above")]
+    #[error("the benchmarks did not build; see cargo's output above")]
     BenchmarksNotBuilt,
     /// The fuzz targets did not build.
-    #[error("the fuzz targets did not build; cargo says why above")]
+    #[error("the fuzz targets did not build; see cargo's output above")]
     FuzzTargetsNotBuilt,
     /// The tests of a package with mutants did not build.
-    #[error("the tests of the package with its mutants did not build; cargo says why above")]
+    #[error("the tests of the package with its mutants did not build; see cargo's output above")]
     TestsNotBuilt,
     /// A tool that is not part of the Rust toolchain is missing.
     #[error("{what} is missing; install it with: {install}")]
     ToolMissing {
         /// The tool.
         what: &'static str,
-        /// The line to type.
+        /// The command that installs it.
         install: &'static str,
     },
-    /// The user named something that the tree does not have.
-    #[error("no {kind} is called {name:?}; there are: {known}")]
+    /// The user named an unknown item.
+    #[error("there is no {kind} {name:?}; known are: {known}")]
     Unknown {
-        /// What sort of thing.
+        /// The kind of item.
         kind: &'static str,
-        /// The name that was given.
+        /// The unknown name.
         name: String,
-        /// The names that would have done.
+        /// The known names.
         known: String,
     },
 }

@@ -1,11 +1,11 @@
-//! `cargo xtask fuzz [TARGET] --seconds N`: the fuzz targets of `fuzz/`, driven by libFuzzer.
+//! `cargo xtask fuzz [TARGET] --seconds N`: runs the fuzz targets of `fuzz/` with libFuzzer.
 //!
-//! libFuzzer needs a C++ compiler and code that counts which of its edges run. The stable compiler makes such code:
-//! LLVM's pass for it is asked for by `-C passes`, and libFuzzer's own crate brings the rest. So neither a nightly
-//! toolchain nor cargo-fuzz is needed. Integer overflow and debug assertions end a run, as in tests.
+//! libFuzzer needs a C++ compiler and code with edge counters. The stable compiler can generate such code: `-C passes`
+//! selects LLVM's pass for it, and libFuzzer's crate has the rest. No nightly toolchain and no cargo-fuzz is needed.
+//! Integer overflow and debug assertions end a run, as in tests.
 //!
-//! Inputs that reach new code gather below `target/fuzz/corpus`; `--keep` reduces them to few that reach the same, and
-//! writes these to `fuzz/corpus`, which the tests of `fuzz/` run.
+//! Inputs that reach new code are collected in `target/fuzz/corpus`. `--keep` reduces them to a small set with the same
+//! coverage, and writes that to `fuzz/corpus`, which the tests of `fuzz/` run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,9 +19,9 @@ use crate::workspace::{Workspace, read};
 /// The package that links the targets with libFuzzer, and its program.
 const DRIVER: &str = "fuzz/driver";
 const PROGRAM: &str = "isola-fuzz-driver";
-/// A target triple apart from the host's own build, so that build scripts are not instrumented.
+/// An explicit target triple, so that build scripts are not instrumented.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
-/// Coverage by edges with counters and compared values, as libFuzzer reads them (LLVM, SanitizerCoverage).
+/// Edge coverage with counters and traced comparisons, as libFuzzer expects (LLVM, SanitizerCoverage).
 const FLAGS: &[&str] = &[
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -32,32 +32,32 @@ const FLAGS: &[&str] = &[
     "-Cdebug-assertions",
     "-Coverflow-checks",
 ];
-/// Largest corpus of a target that is kept in the tree, in bytes.
+/// The largest size of a target's corpus in the tree, in bytes.
 const MAX_KEPT_BYTES: usize = 64 << 10;
 
-/// The words of `cargo xtask fuzz`.
+/// The command-line arguments.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The target to run; all of them one after the other when none is named
+    /// The target to run; all in sequence if none is named
     target: Option<String>,
-    /// How long each target runs
+    /// The time for each target, in s
     #[arg(long, default_value_t = 60, value_name = "N")]
     seconds: u32,
-    /// Prints the targets and leaves
+    /// Prints the targets and exits
     #[arg(long)]
     list: bool,
-    /// Reduces the inputs that earlier runs found, and writes them to fuzz/corpus; runs nothing else
+    /// Reduces the inputs of earlier runs, and writes them to fuzz/corpus; runs no target
     #[arg(long)]
     keep: bool,
 }
 
-/// Where a target's files are.
+/// The folders of a target.
 struct Folders {
     /// Inputs that reached new code.
     found: PathBuf,
-    /// Inputs that broke a promise.
+    /// Inputs that made the target fail.
     failures: PathBuf,
-    /// The inputs of the tree, a file each.
+    /// The inputs of the tree, one file each.
     kept: PathBuf,
 }
 
@@ -93,7 +93,7 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
         let mut command = driver(&program, target);
         command.arg(format!("-max_total_time={}", args.seconds));
         command.arg(format!("-artifact_prefix={}/", folders.failures.display()));
-        // An input that takes longer, or more memory, is a finding as well.
+        // An input that exceeds these limits of time or memory is a finding as well.
         command.args(["-timeout=10", "-rss_limit_mb=2048", "-max_len=4096", "-print_final_stats=1"]);
         if !succeeds(command.args([&folders.found, &folders.kept]))? {
             println!("{target} FAILED: the input is in {}", workspace.relative(&folders.failures));
@@ -103,14 +103,14 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     Ok(verdict)
 }
 
-/// The names of the targets, as the table in `fuzz/src/lib.rs` has them.
+/// Returns the names of the targets in the table of `fuzz/src/lib.rs`.
 fn targets(workspace: &Workspace) -> Result<Vec<String>, Error> {
     let table = read(&workspace.root().join("fuzz/src/lib.rs"))?;
     let rows = table.lines().filter_map(|line| line.trim().strip_prefix("Target { name: \""));
     Ok(rows.filter_map(|row| Some(row.split_once('"')?.0.to_owned())).collect())
 }
 
-/// Builds the driver; returns where it is.
+/// Builds the driver; returns its path.
 fn build(workspace: &Workspace) -> Result<PathBuf, Error> {
     let compiler = Command::new("c++").arg("--version").stdout(Stdio::null()).status();
     if !compiler.is_ok_and(|status| status.success()) {
@@ -133,7 +133,7 @@ fn driver(program: &Path, target: &str) -> Command {
     command
 }
 
-/// As few inputs as reach what all of them reach, the shortest first, within [`MAX_KEPT_BYTES`].
+/// Returns a small set of inputs with the coverage of all, the shortest first, within [`MAX_KEPT_BYTES`].
 fn reduced(program: &Path, target: &str, folders: &Folders) -> Result<Vec<Vec<u8>>, Error> {
     let few = folders.found.with_extension("few");
     let _ = fs::remove_dir_all(&few);
@@ -154,12 +154,12 @@ fn reduced(program: &Path, target: &str, folders: &Folders) -> Result<Vec<Vec<u8
     Ok(inputs)
 }
 
-/// The inputs one after the other, each behind its length: four bytes, little-endian.
+/// Returns the inputs in sequence, each after its length in four bytes, little-endian.
 fn joined(inputs: &[Vec<u8>]) -> Vec<u8> {
     inputs.iter().flat_map(|input| [&(input.len() as u32).to_le_bytes(), &input[..]].concat()).collect()
 }
 
-/// The inputs of a corpus file; what is cut off at its end is left out.
+/// Returns the inputs of a corpus file, without a truncated one at its end.
 fn split(mut file: &[u8]) -> Vec<&[u8]> {
     let mut inputs = Vec::new();
     while let Some((len, rest)) = file.split_first_chunk::<4>() {
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_corpus_reads_as_written_and_a_damaged_end_is_left_out() {
+    fn a_corpus_is_read_as_written_without_a_truncated_end() {
         let inputs = vec![vec![], vec![1], vec![2; 300]];
         let file = joined(&inputs);
         assert_eq!(split(&file), inputs);

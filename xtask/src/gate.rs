@@ -1,6 +1,8 @@
-//! `cargo xtask gate`: guest instructions of the paths that matter, against `benches/gate.toml`.
+//! `cargo xtask gate`: compares guest instructions of the most important paths with the baseline in
+//! `benches/gate.toml`.
 //!
-//! The package `isola-benches` counts them; here its program and the images are built. `cargo xtask test` runs it as a stage.
+//! The package `isola-benches` counts them; this verb builds its program and the images. `cargo xtask test` runs it as
+//! a stage.
 
 use std::process::Command;
 
@@ -13,20 +15,20 @@ use crate::workspace::Workspace;
 /// The package, and its program.
 const PACKAGE: &str = "isola-benches";
 const PROGRAM: &str = "isola-gate";
-/// The images that are counted.
+/// The images with counted paths.
 const NEEDED: [&str; 6] = ["costs", "echo", "kv", "regions", "supervisor", "web"];
-/// Tells the program where the images are.
+/// The variable with the folder of images.
 const IMAGES: &str = "ISOLA_IMAGES";
 
-/// What the user typed.
+/// The command-line arguments.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Writes the counts into benches/gate.toml
+    /// Writes the counts to benches/gate.toml, the new baseline
     #[arg(long)]
     write: bool,
 }
 
-/// Builds what is needed, and counts.
+/// Builds everything needed, and counts.
 pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     let mut command = command(workspace)?;
     if args.write {
@@ -35,7 +37,7 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     Ok(if succeeds(&mut command)? { Verdict::Passed } else { Verdict::Failed })
 }
 
-/// The command that counts, with all that it needs built. It prints as `cargo test` does.
+/// Builds everything needed, and returns the command that counts. Its output has the format of `cargo test`.
 pub fn command(workspace: &Workspace) -> Result<Command, Error> {
     images::build(workspace, |image| NEEDED.contains(&image))?;
     let mut build = cargo(workspace);

@@ -1,6 +1,6 @@
-//! `cargo xtask images`: builds every image, those for tests included.
+//! `cargo xtask images`: builds every image, including those for tests.
 //!
-//! `cargo images` alone (an alias in `.cargo/config.toml`) builds those that a user can start, without xtask.
+//! The alias `cargo images` (in `.cargo/config.toml`) builds the images that a user can start, without xtask.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,11 +10,11 @@ use crate::cargo::{cargo, succeeds};
 use crate::error::Error;
 use crate::workspace::{Image, Workspace};
 
-/// What the user typed: nothing yet.
+/// The command-line arguments: none.
 #[derive(clap::Args)]
 pub struct Args {}
 
-/// Builds the images and prints where they are.
+/// Builds the images and prints their sizes and paths.
 pub fn run(_: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     let images = build(workspace, |_| true)?;
     build_hosted(workspace)?;
@@ -26,13 +26,14 @@ pub fn run(_: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     Ok(Verdict::Passed)
 }
 
-/// Makes cargo optimise each image as a whole. The host tool, built in the same profile, would only link longer.
+/// Enables LTO over all crates of an image. It is not part of the profile, because it would slow down the link of the
+/// host tool.
 pub const OPTIMISED_AS_A_WHOLE: &str = "--config=profile.release.lto='fat'";
 
 /// Builds the images whose names are `wanted`, optimised, and returns them.
 ///
 /// # Errors
-/// [`Error::ImagesNotBuilt`] when cargo fails; cargo has printed why.
+/// [`Error::ImagesNotBuilt`] if cargo fails; cargo has printed the cause.
 pub fn build(workspace: &Workspace, wanted: impl Fn(&str) -> bool) -> Result<Vec<Image>, Error> {
     let mut images = workspace.images();
     images.retain(|image| wanted(&image.name));
@@ -41,17 +42,17 @@ pub fn build(workspace: &Workspace, wanted: impl Fn(&str) -> bool) -> Result<Vec
     if images.is_empty() || succeeds(&mut command)? { Ok(images) } else { Err(Error::ImagesNotBuilt) }
 }
 
-/// Builds the applications as Linux processes, which `cargo hosted` does as well, and those for tests and figures.
+/// Builds the applications as Linux processes, as `cargo hosted` does, and those for tests and figures.
 ///
 /// # Errors
-/// [`Error::ImagesNotBuilt`] when cargo fails; cargo has printed why.
+/// [`Error::ImagesNotBuilt`] if cargo fails; cargo has printed the cause.
 pub fn build_hosted(workspace: &Workspace) -> Result<(), Error> {
     let others = ["--package=isola-conformance-image", "--package=isola-costs", "--package=isola-own-ebbs"];
     let built = succeeds(cargo(workspace).args(["hosted", "--quiet"]).args(others))?;
     if built { Ok(()) } else { Err(Error::ImagesNotBuilt) }
 }
 
-/// The arguments by which cargo selects `images` and nothing else.
+/// Returns cargo's arguments that select `images` and nothing else.
 pub fn selection(images: &[Image]) -> Vec<String> {
     let packages = images.iter().map(|image| format!("--package={}", image.package));
     let features = images.iter().filter_map(|image| Some((&image.package, image.feature.as_ref()?)));

@@ -1,11 +1,11 @@
-//! `cargo xtask VERB`: what a contributor runs besides cargo itself.
+//! `cargo xtask VERB`: the contributors' tasks besides cargo's own.
 //!
-//! Each verb is a module with an `Args` (what clap parses) and a `run`; the table below is the only other
-//! place that names it. A verb returns a [`Verdict`]: what it looked at may be wrong ([`Verdict::Failed`]
-//! and exit code 1), or it could not look at all ([`error::Error`], exit code 2).
+//! Each verb is a module with an `Args` (for clap) and a `run`; only the table below also names it. A verb returns a
+//! [`Verdict`], which may be that the tree violates a law ([`Verdict::Failed`], exit code 1), or an error that
+//! prevented its work ([`error::Error`], exit code 2).
 //!
-//! Not here: how an image is linked (each image's `build.rs`), and which packages are images for
-//! `./isola` (`cargo images`, in `.cargo/config.toml`; the check `manifests` proves the two agree).
+//! Not here: the link of an image (each image's `build.rs`), and the list of images for `./isola` (`cargo images`, in
+//! `.cargo/config.toml`; the check `manifests` verifies that the two agree).
 
 mod bench;
 mod cargo;
@@ -29,7 +29,7 @@ use clap::Parser;
 use crate::error::Error;
 use crate::workspace::Workspace;
 
-/// Builds the command line from one line a verb.
+/// Builds the command line from one line for each verb.
 macro_rules! verbs {
     ($($(#[doc = $about:literal])+ $module:ident => $verb:ident;)+) => {
         #[derive(clap::Subcommand)]
@@ -50,21 +50,21 @@ macro_rules! verbs {
 verbs! {
     /// Measures Isola beside a Linux guest: boot, cells, requests
     bench => Bench;
-    /// Proves the laws of the tree: layering, unsafe code, sizes, formatting, lints, licences, ...
+    /// Checks the laws of the tree: layering, unsafe code, sizes, formatting, lints, licences, ...
     check => Check;
-    /// Writes docs/compliance.md: which rules of RFCs the tests prove
+    /// Writes docs/compliance.md, the rules of RFCs that tests prove
     compliance => Compliance;
-    /// Runs the fuzz targets of the parsers by libFuzzer (needs g++)
+    /// Runs the fuzz targets of the parsers with libFuzzer (needs g++)
     fuzz => Fuzz;
     /// Counts guest instructions of requests, faults and cells, and compares them with benches/gate.toml
     gate => Gate;
-    /// Builds every image of the tree and prints where it is and how large
+    /// Builds every image of the tree and prints sizes and paths
     images => Images;
     /// Counts words that hide a sentence's subject, by crate; --write lowers the ceilings in xtask/language.toml
     language => Language;
-    /// Changes a package in one place after the other, and lists the changes that no test notices
+    /// Changes a package in one place at a time, and lists the changes that no test detects
     mutants => Mutants;
-    /// Runs every test there is: checks, host tests, tests on a machine in QEMU
+    /// Runs all tests: checks, host tests, tests on machines in QEMU
     test => Test;
 }
 
@@ -76,12 +76,12 @@ struct Cli {
     verb: Verb,
 }
 
-/// What a verb found.
+/// The result of a verb.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Everything that was asked for holds.
+    /// No violation.
     Passed,
-    /// Something does not hold; the verb has printed what, and what to do.
+    /// Violations; the verb has printed them with their remedies.
     Failed,
 }
 

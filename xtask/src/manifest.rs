@@ -1,4 +1,4 @@
-//! What cargo does not tell about a manifest: lints, where a value is inherited from, comments.
+//! Manifests, with facts that cargo's metadata lack: lints, inheritance, comments.
 
 use std::path::Path;
 
@@ -23,27 +23,27 @@ impl Manifest {
             .map_err(|source| Error::Toml { path: path.to_owned(), source: Box::new(source) })
     }
 
-    /// Reads a manifest from its text.
+    /// Parses a manifest.
     ///
     /// # Errors
-    /// Where the text is not TOML, and why.
+    /// The position and cause of a TOML error.
     pub fn parse(text: &str) -> Result<Self, toml::de::Error> {
         Ok(Self { text: text.to_owned(), table: text.parse()? })
     }
 
-    /// The value at `path`, a key a part.
+    /// Returns the value at `path`, which has one key for each level.
     pub fn get(&self, path: &[&str]) -> Option<&Value> {
         let (first, rest) = path.split_first()?;
         rest.iter().try_fold(self.table.get(*first)?, |value, key| value.get(key))
     }
 
-    /// The table at `path`; empty when there is none.
+    /// Returns the table at `path`; empty if there is none.
     pub fn table(&self, path: &[&str]) -> Vec<(&str, &Value)> {
         let table = self.get(path).and_then(Value::as_table);
         table.into_iter().flatten().map(|(key, value)| (key.as_str(), value)).collect()
     }
 
-    /// Whether the line that sets `key` in `section` has a comment line right above it.
+    /// Returns whether a comment line is directly above the line that sets `key` in `section`.
     pub fn is_commented(&self, section: &str, key: &str) -> bool {
         let heading = format!("[{section}]");
         let mut above = "";
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_counts_only_right_above_its_key_and_in_its_section() {
+    fn a_comment_counts_only_directly_above_its_key_and_in_its_section() {
         let text = "[dependencies]\n# not here\nimage = \"1\"\n\n[features]\n# Why.\nimage = []\nbare = []\n";
         let manifest = manifest(text);
         assert!(manifest.is_commented("features", "image"));

@@ -1,11 +1,11 @@
-//! `cargo xtask mutants PACKAGE [--sample N] [--seed S]`: changes a package in one place after the other, and lists the
-//! changes that no test notices.
+//! `cargo xtask mutants PACKAGE [--sample N] [--seed S]`: changes a package in one place at a time, and lists the
+//! changes that no test detects.
 //!
-//! All mutants of the sample are compiled into one copy of the tree below `target/mutants` ([`copy`]), and an environment
-//! variable chooses one of them in each run. A first run of every test without a mutant tells which mutants it reaches, so
-//! that each mutant needs a few tests and no build (docs/decisions/0061-mutants-compiled-in-at-once.md).
+//! All mutants of the sample are compiled into one copy of the tree in `target/mutants` ([`copy`]), and an environment
+//! variable selects one of them in each run. A first run of every test without a mutant records the mutants that it
+//! reaches, so that each mutant needs few tests and no build (docs/decisions/0061-mutants-compiled-in-at-once.md).
 //!
-//! docs/mutation.md has the results and what was made of the survivors. Not here: documentation tests, and models.
+//! docs/mutation.md has the results and the treatment of survivors. Not here: documentation tests, and models.
 
 mod copy;
 mod find;
@@ -21,32 +21,32 @@ use crate::Verdict;
 use crate::error::Error;
 use crate::workspace::{Workspace, read};
 
-/// The words of `cargo xtask mutants`.
+/// The command-line arguments.
 #[derive(clap::Args)]
 pub struct Args {
     /// The package to change, such as isola-memory
     package: String,
-    /// How many mutants to try, drawn at random; all of them when not given
+    /// The number of mutants, drawn at random; without it, all
     #[arg(long, value_name = "N")]
     sample: Option<usize>,
-    /// Where the random numbers begin; printed, so that a run can be repeated
+    /// The seed of the random numbers; printed, so that a run can be repeated
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// For how long mutants are tried
+    /// The time limit, in minutes
     #[arg(long, value_name = "N", default_value_t = 60)]
     minutes: u64,
-    /// Only mutants whose place (`path:line:column:`) contains this text; can be given several times
+    /// Only mutants whose position (`path:line:column:`) contains this text; may be repeated
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Another package whose tests count as well; can be given several times
+    /// Another package whose tests count as well; may be repeated
     #[arg(long, value_name = "PACKAGE")]
     with: Vec<String>,
-    /// Prints the mutants and leaves
+    /// Prints the mutants and exits
     #[arg(long)]
     list: bool,
 }
 
-/// What became of the mutants of a sample.
+/// The numbers of mutants by outcome.
 #[derive(Default)]
 struct Sum {
     refused: usize,
@@ -93,7 +93,7 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     let alive = compiled(&copy, workspace, &mutants)?;
     let tests = recorded(&copy, workspace, &args.with)?;
     let mut sum = Sum { refused: alive.iter().filter(|alive| !**alive).count(), ..Sum::default() };
-    // At random, so that what was tried when the time is over is a sample as well.
+    // In random order, so that the mutants before the time limit are a sample as well.
     let mut order: Vec<usize> = (0..mutants.len()).filter(|number| alive[*number]).collect();
     random.shuffle(&mut order);
     let start = Instant::now();
@@ -112,7 +112,7 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     }
     let Sum { refused, unreached, killed, timed_out, survived } = sum;
     println!(
-        "{}, seed {seed}: {} mutants: {refused} refused by the compiler, {killed} killed, {timed_out} timed out, \
+        "{}, seed {seed}: {} mutants: {refused} rejected by the compiler, {killed} killed, {timed_out} timed out, \
          {survived} survived, {unreached} unreached, {left} not tried",
         args.package,
         mutants.len()
@@ -120,7 +120,7 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     Ok(if survived + unreached == 0 { Verdict::Passed } else { Verdict::Failed })
 }
 
-/// Writes the mutants into the copy; returns which of them the compiler takes.
+/// Writes the mutants into the copy; returns for each whether the compiler accepts it.
 fn compiled(copy: &Copy, workspace: &Workspace, mutants: &[Mutant]) -> Result<Vec<bool>, Error> {
     let mut alive = vec![true; mutants.len()];
     loop {
@@ -136,11 +136,11 @@ fn compiled(copy: &Copy, workspace: &Workspace, mutants: &[Mutant]) -> Result<Ve
         if now == before {
             return if refused.is_empty() { Ok(alive) } else { Err(Error::TestsNotBuilt) };
         }
-        eprintln!("the compiler refuses {} mutants", before - now);
+        eprintln!("the compiler rejects {} mutants", before - now);
     }
 }
 
-/// The tests, each run once without a mutant, quick ones first; those that fail then are named and left out.
+/// Runs each test once without a mutant, and returns the tests, quick ones first. Prints and omits tests that fail.
 fn recorded(copy: &Copy, workspace: &Workspace, others: &[String]) -> Result<Vec<Test>, Error> {
     let mut tests = Vec::new();
     for (program, folder) in copy.build(workspace, others)? {
@@ -148,17 +148,17 @@ fn recorded(copy: &Copy, workspace: &Workspace, others: &[String]) -> Result<Vec
             if test.record(copy)? {
                 tests.push(test);
             } else {
-                println!("left out, fails without a mutant: {} of {}", test.name, program.display());
+                println!("omitted, fails without a mutant: {} of {}", test.name, program.display());
             }
         }
     }
     tests.sort_by_key(|test| test.took);
     let took: Duration = tests.iter().map(|test| test.took).sum();
-    println!("{} tests, {:.1} s one after the other", tests.len(), took.as_secs_f64());
+    println!("{} tests, {:.1} s in sequence", tests.len(), took.as_secs_f64());
     Ok(tests)
 }
 
-/// How the tests that reach mutant `number` end; `None` when there is none.
+/// Returns the outcome of the tests that reach mutant `number`; `None` if there is none.
 fn fate(tests: &[Test], number: usize) -> Result<Option<End>, Error> {
     let mut fate = None;
     for test in tests.iter().filter(|test| test.reached.contains(&number)) {
@@ -174,7 +174,7 @@ fn place(mutant: &Mutant) -> String {
     format!("{}:{}:{}:", mutant.path.display(), mutant.lines.start, mutant.column)
 }
 
-/// A mutant for a reader: where, what, and the line of the source.
+/// Returns a mutant's position, its change, and its source line.
 fn line(workspace: &Workspace, mutant: &Mutant) -> Result<String, Error> {
     let text = read(&workspace.root().join(&mutant.path))?;
     let line = text.lines().nth(mutant.lines.start - 1).unwrap_or_default().trim();

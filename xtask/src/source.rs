@@ -1,4 +1,4 @@
-//! Rust source as tokens, so that comments and strings never count as code.
+//! Rust source as tokens, so that comments and strings do not count as code.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -8,25 +8,25 @@ use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
 use crate::error::Error;
 use crate::workspace;
 
-/// An identifier that is followed by a parenthesised or bracketed group: `allow(unsafe_code)`.
+/// An identifier with a following parenthesised or bracketed group: `allow(unsafe_code)`.
 pub struct Call {
     /// The identifier.
     pub name: String,
     /// The line of the identifier, from 1.
     pub line: usize,
-    /// What is in the parentheses.
+    /// The tokens in the parentheses.
     pub arguments: TokenStream,
 }
 
 /// Reads the Rust file at `path` into tokens.
 ///
 /// # Errors
-/// [`Error::Read`], or [`Error::Lex`] when it is not Rust.
+/// [`Error::Read`], or [`Error::Lex`] if it does not lex.
 pub fn tokens(path: &Path) -> Result<TokenStream, Error> {
     TokenStream::from_str(&workspace::read(path)?).map_err(|_| Error::Lex { path: path.to_owned() })
 }
 
-/// All identifiers in `stream`, at any depth.
+/// Returns all identifiers in `stream`, at any depth.
 pub fn idents(stream: TokenStream) -> Vec<Ident> {
     let mut found = Vec::new();
     visit(stream, &mut |trees| {
@@ -38,7 +38,7 @@ pub fn idents(stream: TokenStream) -> Vec<Ident> {
     found
 }
 
-/// All [`Call`]s of one of `names` in `stream`, at any depth, `name!(...)` included.
+/// Returns all [`Call`]s of one of `names` in `stream`, at any depth, including `name!(...)`.
 pub fn calls(stream: TokenStream, names: &[&str]) -> Vec<Call> {
     let mut found = Vec::new();
     visit(stream, &mut |trees| {

@@ -1,15 +1,15 @@
-//! `cargo xtask test`: every test there is, and one line at the end that sums them up.
+//! `cargo xtask test`: all tests, with one line at the end that sums them up.
 //!
-//! 1. the checks of the tree, each one test;
-//! 2. unit, property and documentation tests of every package, on the host;
-//! 3. models of lock-free structures under loom, in the packages that have any;
-//! 4. the library OS's conformance checks under valgrind, where it is installed;
-//! 5. tests that boot machines in QEMU (package `isola-tests`), with the host tool and the images built anew.
-//! 6. instruction counts of the paths that matter, against `benches/gate.toml`.
+//! 1. The checks of the tree.
+//! 2. Unit, property and documentation tests of every package, on the host.
+//! 3. Models of lock-free structures under loom, in packages that have any.
+//! 4. The library OS's conformance checks under valgrind, if it is installed.
+//! 5. Tests that boot machines in QEMU (package `isola-tests`), with the host tool and the images built before.
+//! 6. Instruction counts of the most important paths, compared with `benches/gate.toml`.
 //!
-//! A stage that breaks down without a failed test (it does not compile, it is killed) counts as one failure.
-//! Tests that need a right or a program that this host lacks fail, unless `ISOLA_SKIP` names the need ([`host`]).
-//! The last line reads `N passed, N failed`, alone on its line, with `, N skipped` where tests were skipped.
+//! A stage that ends without a failed test (it does not compile, or is killed) counts as one failure. Tests whose
+//! prerequisite this host lacks fail, unless `ISOLA_SKIP` names it ([`host`]). The last line reads
+//! `N passed, N failed`, with `, N skipped` if tests were skipped.
 
 mod host;
 mod tally;
@@ -28,27 +28,27 @@ use crate::error::Error;
 use crate::workspace::{Image, Workspace};
 use crate::{Verdict, check, gate, images};
 
-/// The tests that need a machine.
+/// The package of the tests that need a machine.
 const MACHINE_TESTS: &str = "isola-tests";
 /// The package of the library OS's conformance checks.
 const CONFORMANCE: &str = "isola-conformance";
 /// The package of the host tool.
 const HOST_TOOL: &str = "isola-host";
-/// Tells the host tool and the tests where the images are.
+/// The variable with the folder of images, for the host tool and the tests.
 const IMAGES: &str = "ISOLA_IMAGES";
-/// Tells the tests where the host tool is.
+/// The variable with the path of the host tool, for the tests.
 const COMMAND: &str = "ISOLA_COMMAND";
 
-/// What the user typed.
+/// The command-line arguments.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The stages to run; all of them when none is named
+    /// The stages to run; all of them if none is named
     #[arg(value_enum)]
     stages: Vec<Stage>,
-    /// Run those tests at length that can take long: 1,000 moves of cores instead of 40
+    /// Runs the long variants of tests: 1,000 moves of cores instead of 40
     #[arg(long)]
     long: bool,
-    /// Print the Debian packages that tests of the stages need and this host lacks, and run nothing
+    /// Prints the Debian packages that tests of the stages need and this host lacks, and runs nothing
     #[arg(long, hide = true)]
     missing_packages: bool,
 }
@@ -65,7 +65,7 @@ enum Stage {
     Memcheck,
     /// Tests that boot machines in QEMU
     Machine,
-    /// Guest instructions against those written down
+    /// Guest instructions, compared with benches/gate.toml
     Gate,
 }
 
@@ -81,7 +81,7 @@ impl Stage {
         }
     }
 
-    /// What its tests need of the host.
+    /// Returns the prerequisites of its tests.
     fn needs(self) -> &'static [Need] {
         match self {
             Self::Check | Self::Models | Self::Gate => &[],
@@ -92,12 +92,12 @@ impl Stage {
     }
 }
 
-/// What the stages of a run have in common.
+/// State that all stages of a run share.
 struct Run<'a> {
     workspace: &'a Workspace,
-    /// The needs whose tests are skipped.
+    /// The prerequisites whose tests are skipped.
     skips: std::collections::BTreeSet<Need>,
-    /// Whether tests take long that can.
+    /// Whether tests run their long variants.
     long: bool,
 }
 
@@ -145,7 +145,8 @@ fn run_host(run: &Run<'_>) -> Result<Tally, Error> {
     run.follow(&mut command)
 }
 
-/// Models stand beside what they are models of. Other tests are not for loom: its types work in a model alone.
+/// Runs the models, which are beside the code that they model. Other tests cannot run under loom, whose types work only
+/// in a model.
 fn run_models(run: &Run<'_>) -> Result<Tally, Error> {
     let mut sum = Tally::default();
     for package in run.workspace.members() {
@@ -161,8 +162,8 @@ fn run_models(run: &Run<'_>) -> Result<Tally, Error> {
     Ok(sum)
 }
 
-/// Runs the conformance checks on threads under memcheck: on so few cores that a run takes a minute, as valgrind runs one
-/// thread at a time.
+/// Runs the conformance checks on threads under memcheck, with so few cores that a run takes a minute: valgrind runs
+/// one thread at a time.
 fn run_memcheck(run: &Run<'_>) -> Result<Tally, Error> {
     if run.skips.contains(&Need::Valgrind) {
         let mut tally = Tally::default();
@@ -173,13 +174,13 @@ fn run_memcheck(run: &Run<'_>) -> Result<Tally, Error> {
         return Ok(Tally::broken(format!("the conformance checks under memcheck: {missing}")));
     }
     let mut command = cargo(run.workspace);
-    // Fair scheduling: a core that waits for another does not sleep.
+    // Fair scheduling, because a core that waits for another one does not sleep.
     command.env(
         "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER",
         "valgrind --quiet --error-exitcode=9 --fair-sched=yes",
     );
     command.args(["test", "--package", CONFORMANCE, "--test", "hosted", "--"]);
-    command.args(["--ignored", "what_needs_no_page_faults_holds"]);
+    command.args(["--ignored", "page_faults_hold"]);
     run.follow(&mut command)
 }
 
@@ -203,17 +204,17 @@ fn run_machine(run: &Run<'_>) -> Result<Tally, Error> {
 }
 
 impl Run<'_> {
-    /// The file in which tests report that they were skipped.
+    /// Returns the file in which tests report that they were skipped.
     fn skipped(&self) -> PathBuf {
         self.workspace.metadata().target_directory.join("skipped-tests").into_std_path_buf()
     }
 
-    /// Runs `command`, which is a `cargo test`, shows what it prints and counts its tests.
+    /// Runs `command`, a `cargo test`, prints its output and counts its tests.
     fn follow(&self, command: &mut Command) -> Result<Tally, Error> {
         let program = name(command);
         let broken = |source| Error::Start { program: program.clone(), source };
         let skipped = self.skipped();
-        // Of an earlier run; where it cannot be removed, its tests are counted as skipped, and the count shows it.
+        // Removes the file of an earlier run. If that fails, its tests count as skipped, which the sum shows.
         let _ = std::fs::remove_file(&skipped);
         command.env(SKIPPED, &skipped);
         if self.long {
@@ -224,7 +225,7 @@ impl Run<'_> {
         if let Some(stdout) = child.stdout.take() {
             let mut lines = BufReader::new(stdout);
             let mut line = Vec::new();
-            // A test may print what is no text; reading by bytes keeps it from ending the run.
+            // A test may print invalid UTF-8, so the output is read as bytes.
             while lines.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
                 let text = String::from_utf8_lossy(&line);
                 print!("{text}");

@@ -1,4 +1,4 @@
-//! The tree as cargo and the file system see it: packages, images, files.
+//! The tree from the perspective of cargo and the file system: packages, images, files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use cargo_metadata::{Metadata, MetadataCommand, Package, Target};
 
 use crate::error::Error;
 
-/// What an image is for, as `[package.metadata.isola] image = "..."` says.
+/// The purpose of an image, according to `[package.metadata.isola] image = "..."`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ImageKind {
     /// The supervisor.
@@ -19,7 +19,7 @@ pub enum ImageKind {
 }
 
 impl ImageKind {
-    /// The kind that `word` names in a manifest.
+    /// Returns the kind that `word` names in a manifest.
     pub fn from_word(word: &str) -> Option<Self> {
         match word {
             "supervisor" => Some(Self::Supervisor),
@@ -33,15 +33,15 @@ impl ImageKind {
 /// An image: one binary of an image package.
 #[derive(Clone, Debug)]
 pub struct Image {
-    /// The package that it belongs to.
+    /// The package of the image.
     pub package: String,
     /// The name of the binary, and of the file.
     pub name: String,
-    /// The feature that its binary requires, if it requires one: `image`.
+    /// The feature that its binary requires, if any: `image`.
     pub feature: Option<String>,
-    /// What it is for.
+    /// Its purpose.
     pub kind: ImageKind,
-    /// Where it is once it is built.
+    /// The path of the built image.
     pub path: PathBuf,
 }
 
@@ -51,42 +51,42 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Asks cargo about the tree that xtask was built from.
+    /// Reads cargo's metadata of the tree from which xtask was built.
     ///
     /// # Errors
-    /// [`Error::Metadata`] when cargo refuses a manifest.
+    /// [`Error::Metadata`] if cargo rejects a manifest.
     pub fn open() -> Result<Self, Error> {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
         Ok(Self { metadata: MetadataCommand::new().manifest_path(manifest).exec()? })
     }
 
-    /// The folder of the tree.
+    /// Returns the folder of the tree.
     pub fn root(&self) -> &Path {
         self.metadata.workspace_root.as_std_path()
     }
 
-    /// All that cargo knows, third-party packages included.
+    /// Returns cargo's metadata, including third-party packages.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// Our own packages.
+    /// Returns the packages of the tree.
     pub fn members(&self) -> Vec<&Package> {
         self.metadata.workspace_packages()
     }
 
-    /// The folder of one of our packages, relative to the root, `/` between its parts.
+    /// Returns the folder of a package of the tree, relative to the root, with `/` between its parts.
     pub fn folder(&self, package: &Package) -> String {
         let folder = package.manifest_path.parent().unwrap_or(&package.manifest_path);
         self.relative(folder.as_std_path())
     }
 
-    /// `path` as a reader of messages wants it: relative to the root.
+    /// Returns `path` relative to the root, for messages.
     pub fn relative(&self, path: &Path) -> String {
         path.strip_prefix(self.root()).unwrap_or(path).to_string_lossy().into_owned()
     }
 
-    /// All images of the tree, sorted by name.
+    /// Returns all images of the tree, sorted by name.
     pub fn images(&self) -> Vec<Image> {
         let mut images: Vec<Image> = self
             .members()
@@ -115,15 +115,15 @@ impl Workspace {
         self.image_folder().join(&target.name)
     }
 
-    /// Where cargo puts images.
+    /// Returns the folder of built images.
     pub fn image_folder(&self) -> PathBuf {
         self.metadata.target_directory.as_std_path().join("release")
     }
 
-    /// The files of the tree that git would take, sorted.
+    /// Returns the files of the tree that git does not ignore, sorted.
     ///
     /// # Errors
-    /// [`Error::List`] when a folder cannot be read.
+    /// [`Error::List`] if a folder cannot be read.
     pub fn files(&self) -> Result<Vec<PathBuf>, Error> {
         let mut files = Vec::new();
         let walk = ignore::WalkBuilder::new(self.root())
@@ -142,7 +142,7 @@ impl Workspace {
         Ok(files)
     }
 
-    /// The files whose name ends in one of `extensions`.
+    /// Returns the files with one of the `extensions`.
     ///
     /// # Errors
     /// See [`Workspace::files`].
@@ -155,7 +155,7 @@ impl Workspace {
     }
 }
 
-/// What sort of image `package` is; `None` for a package that is no image.
+/// Returns the kind of image that `package` is; `None` if it is no image.
 ///
 /// `image = true` is short for a cell.
 pub fn image_kind(package: &Package) -> Option<ImageKind> {

@@ -1,4 +1,5 @@
-//! `cargo xtask gate`: counts, and compares with `benches/gate.toml`, or counts three times and writes it. Prints a line a count, as `cargo test` does.
+//! `cargo xtask gate`: counts instructions and compares them with the baseline in `benches/gate.toml`; with `--write`
+//! it counts three times and writes the baseline. Prints a line for each count, in the format of `cargo test`.
 
 use isola_benches::error::BenchError;
 use isola_benches::gate::book::Book;
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns how many counts do not hold.
+/// Returns the number of failed comparisons.
 fn run(writes: bool) -> Result<usize, BenchError> {
     interrupt::listen().map_err(BenchError::file("the signals of this process"))?;
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("gate.toml");
@@ -50,12 +51,12 @@ fn run(writes: bool) -> Result<usize, BenchError> {
     let passed = lines.len() - failed;
     println!("test result: {}. {passed} passed; {failed} failed", if failed == 0 { "ok" } else { "FAILED" });
     if failed > 0 {
-        println!("where the change is meant, write the counts down: cargo xtask gate --write");
+        println!("if the change is intended, update the baseline: cargo xtask gate --write");
     }
     Ok(failed)
 }
 
-/// The median of each count.
+/// Returns the median of each count.
 fn middle(counts: &Counts, more: &[Counts]) -> Counts {
     let of = |name: &str| more.iter().filter_map(|counts| counts.get(name)).copied().collect::<Vec<_>>();
     counts.iter().map(|(name, &count)| (name.clone(), median(&[&[count][..], &of(name)].concat()))).collect()

@@ -1,5 +1,5 @@
-//! The batch job of the Linux guest: what `primes batch` of Isola does, on threads. `linux-batch NUMBER THREADS` counts the
-//! primes below the number, says how many us that took, and ends.
+//! The batch job of the Linux guest: the same work as Isola's `primes batch`, on threads. `linux-batch NUMBER THREADS`
+//! counts the primes below the number, prints the time in us, and ends.
 
 use isola_primes::job::Job;
 use std::process::ExitCode;

@@ -1,11 +1,12 @@
-//! The TCP echo server of the Linux guest: a thread a connection, blocking, without delay. `linux-echo PORT`.
+//! The TCP echo server of the Linux guest: one thread for each connection, blocking I/O, TCP_NODELAY.
+//! `linux-echo PORT`.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::thread;
 
-/// Received at once.
+/// The most bytes of one read.
 const PIECE_BYTES: usize = 16 << 10;
 
 fn main() -> ExitCode {
@@ -27,10 +28,10 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Sends back what comes, until there is nothing more.
+/// Echoes all input until the client closes the connection.
 fn echo(mut stream: TcpStream) {
     let mut buffer = vec![0; PIECE_BYTES];
-    // A connection that cannot be set up or has broken concerns its client alone.
+    // An error on one connection affects only its client.
     let _ = stream.set_nodelay(true);
     while let Ok(len @ 1..) = stream.read(&mut buffer) {
         if stream.write_all(&buffer[..len]).is_err() {

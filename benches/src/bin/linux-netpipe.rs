@@ -1,5 +1,6 @@
-//! The end of NetPIPE that answers (`apps/netpipe`), in the Linux guest: a thread a connection, blocking, with a buffer for
-//! a whole message. `linux-netpipe PORT [sendfile]`; with `sendfile` what it sends is a file in memory, which is not copied.
+//! The answering end of NetPIPE (`apps/netpipe`) in the Linux guest: one thread for each connection, blocking I/O, a
+//! buffer for a whole message. `linux-netpipe PORT [sendfile]`; with `sendfile` it sends from a file in memory, without
+//! a copy.
 
 use rustix::fs::{MemfdFlags, memfd_create, sendfile};
 use std::fs::File;
@@ -12,10 +13,10 @@ use std::thread;
 /// The longest message, in bytes.
 const MAX_SIZE: usize = 8 << 20;
 
-/// A round on the wire: a byte for the way, and size and number of messages in four bytes each.
+/// The length of a round's header: a byte for the direction, then size and number of messages in four bytes each.
 const ROUND_BYTES: usize = 9;
 
-/// How messages are sent.
+/// The system call for sending.
 #[derive(Clone)]
 enum Sending {
     Write,
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A file in memory, as long as the longest message.
+/// Creates a file in memory, as long as the longest message.
 fn file() -> io::Result<File> {
     let mut file = File::from(memfd_create("messages", MemfdFlags::CLOEXEC)?);
     file.write_all(&vec![b'n'; MAX_SIZE])?;
@@ -55,13 +56,13 @@ fn serve(port: &str, sending: impl FnOnce() -> io::Result<Sending>) -> io::Resul
     let sending = sending()?;
     for stream in listener.incoming().flatten() {
         let sending = sending.clone();
-        // A client that leaves or talks nonsense ends its connection.
+        // A disconnect or a malformed header ends this connection only.
         thread::spawn(move || answer(stream, &sending));
     }
     Ok(())
 }
 
-/// Answers rounds until there are no more.
+/// Answers rounds until the client closes the connection.
 fn answer(mut stream: TcpStream, sending: &Sending) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = Vec::new();

@@ -1,5 +1,5 @@
-//! The TCP echo server of the Linux guest for short connections: one thread, which waits for all of them by epoll, as
-//! servers of many connections do. `linux-short PORT`.
+//! The TCP echo server of the Linux guest for short connections: one thread, which waits for all connections with
+//! epoll, as servers with many connections do. `linux-short PORT`.
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -10,10 +10,10 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::ExitCode;
 
-/// Received at once.
+/// The most bytes of one read.
 const PIECE_BYTES: usize = 4 << 10;
 
-/// Events taken at once.
+/// The most events of one wait.
 const EVENTS: usize = 64;
 
 fn main() -> ExitCode {
@@ -55,18 +55,18 @@ fn serve(port: u16) -> io::Result<()> {
                     streams.insert(key(&stream).u64(), stream);
                 }
             } else if streams.get_mut(&data.u64()).is_some_and(|stream| !echo(stream, &mut piece)) {
-                // Closed, it is out of the queue as well.
+                // Closing the stream also removes it from the epoll set.
                 streams.remove(&data.u64());
             }
         }
     }
 }
 
-/// Sends back what has come. Returns whether more may come.
+/// Echoes the available input. Returns whether the connection stays open.
 fn echo(stream: &mut TcpStream, piece: &mut [u8]) -> bool {
     match stream.read(piece) {
         Ok(0) => false,
-        // The little that comes fits.
+        // The short message fits in the socket's send buffer.
         Ok(len) => stream.write_all(&piece[..len]).is_ok(),
         Err(error) => error.kind() == ErrorKind::WouldBlock,
     }

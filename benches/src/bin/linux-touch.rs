@@ -1,4 +1,4 @@
-//! Touches every page of fresh memory in the Linux guest, and says how many ns that took. `linux-touch MIB`.
+//! Touches every page of fresh memory in the Linux guest, and prints the time in ns. `linux-touch MIB`.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let start = Instant::now();
-    // Zeroed memory of this size is a mapping of its own: nothing is there until it is touched.
+    // An allocation of this size is a separate mapping, whose pages are not populated until the first access.
     let mut memory = black_box(vec![0_u8; mib << 20]);
     memory.chunks_mut(PAGE).for_each(|page| page[0] = 1);
     black_box(&mut memory);

@@ -1,4 +1,4 @@
-//! The counts that are written down, and whether others are the same.
+//! The baseline of the gate's counts in `benches/gate.toml`, and the comparison with it.
 
 use super::Counts;
 use crate::error::BenchError;
@@ -8,20 +8,20 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// What the file begins with.
+/// The comment at the head of the file.
 const HEAD: &str = "\
-# Guest instructions of the paths that matter, which `cargo xtask gate` holds the tree to. A change that makes one
-# better or worse by more than 2 % writes it anew: `cargo xtask gate --write`, and says why in its commit.
+# The baseline of `cargo xtask gate`: guest instructions of the most important paths. A change that improves or worsens
+# one by more than 2 % updates the baseline (`cargo xtask gate --write`), and its commit states the reason.
 ";
 
-/// How far a count may differ from the one that is written down, in percent.
+/// The largest difference from the baseline, in percent.
 const TOLERANCE_PERCENT: f64 = 2.0;
 
-/// The file.
+/// The contents of the file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Book {
-    /// Instructions, by name.
+    /// Numbers of instructions, by name.
     instructions: BTreeMap<String, f64>,
 }
 
@@ -49,19 +49,19 @@ impl Book {
         fs::write(path, text).map_err(BenchError::file(path))
     }
 
-    /// A line for each of `counts`, and for what is written down and not counted; and whether it holds.
+    /// Returns a line for each of `counts` and for each name of the baseline without a count, and whether it passes.
     pub fn compare(&self, counts: &Counts) -> Vec<(bool, String)> {
         let missing = self.instructions.keys().filter(|name| !counts.contains_key(*name));
-        let missing = missing.map(|name| (false, format!("{name}: written down, and not counted")));
+        let missing = missing.map(|name| (false, format!("{name}: in the baseline, but not counted")));
         counts.iter().map(|(name, &count)| self.compare_one(name, count)).chain(missing).collect()
     }
 
     fn compare_one(&self, name: &str, count: f64) -> (bool, String) {
         let Some(&written) = self.instructions.get(name) else {
-            return (false, format!("{name}: {count:.1} instructions, and none written down"));
+            return (false, format!("{name}: {count:.1} instructions, not in the baseline"));
         };
         let difference = (count / written - 1.0) * 100.0;
-        let line = format!("{name}: {count:.1} instructions, {written:.1} written down ({difference:+.2} %)");
+        let line = format!("{name}: {count:.1} instructions, baseline {written:.1} ({difference:+.2} %)");
         if difference.abs() <= TOLERANCE_PERCENT {
             return (true, line);
         }
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_outside_of_its_tolerance_fails_whether_worse_or_better() {
+    fn a_count_beyond_the_tolerance_fails_whether_worse_or_better() {
         let holds = |a: f64, b: f64| {
             book().compare(&counts(&[("a", a), ("b", b)])).iter().map(|(holds, _)| *holds).collect::<Vec<_>>()
         };
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_one_side_alone_fails() {
+    fn a_name_in_only_one_of_counts_and_baseline_fails() {
         let lines = book().compare(&counts(&[("a", 1_000.0), ("c", 1.0)]));
         let failed: Vec<_> =
             lines.iter().filter(|(holds, _)| !holds).map(|(_, line)| line.as_str()).collect();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn a_written_baseline_is_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gate.toml");
         Book::write(&path, &counts(&[("a", 5.0), ("c", 7.5)])).unwrap();

@@ -1,5 +1,5 @@
-//! A client of one connection that talks to a machine in frames, over a socket of the host: without a network of the host's,
-//! and so that each request is one frame, and each answer acknowledged by the next request.
+//! A client with one connection that exchanges Ethernet frames with a machine over a Unix socket, without the host's
+//! network. Each request is one frame, and acknowledges the answer before it.
 
 use crate::error::BenchError;
 use crate::interrupt;
@@ -14,30 +14,30 @@ use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
-/// The sockets of both ends, in the folder that QEMU runs in.
+/// The sockets of both ends, in QEMU's working folder.
 const GUEST_END: &str = "guest";
 const CLIENT_END: &str = "client";
 
-/// The address of this end, and its MAC address.
+/// The client's IP and MAC addresses.
 const CLIENT: Ipv4Address = Ipv4Address::new(10, 77, 0, 1);
 const CLIENT_MAC: EthernetAddress = EthernetAddress([0x52, 0x54, 0, 0x77, 0, 1]);
 
-/// The first port that connections come from.
+/// The client's first port.
 const FIRST_PORT: u16 = 50_000;
 
-/// Longest frame, in bytes.
+/// The length of the longest frame, in bytes.
 const FRAME_BYTES: usize = 1514;
 
-/// Buffers of a connection, in bytes.
+/// The size of a connection's buffers, in bytes.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// How long an answer may take.
+/// The longest wait for an answer.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A frame is waited for so long at once.
+/// The longest wait for a frame in one call.
 const WAIT: Duration = Duration::from_millis(20);
 
-/// The end of the link that a machine's network device is at the other end of.
+/// The client's end of the link to a machine's network device.
 #[derive(Debug)]
 struct Link {
     socket: UnixDatagram,
@@ -58,7 +58,7 @@ impl TxToken for ToSend<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, work: F) -> R {
         let mut frame = vec![0; len];
         let result = work(&mut frame);
-        // A frame that does not come through is sent again by TCP.
+        // TCP retransmits a lost frame.
         let _ = self.0.socket.send_to(&frame, &self.0.peer);
         result
     }
@@ -97,7 +97,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the service at `port` of `machine`, which has a network of [`crate::machine::Network::Frames`].
+    /// Connects to the service at `port` of `machine`, whose network is [`crate::machine::Network::Frames`].
     ///
     /// # Errors
     /// [`BenchError::Connection`], [`BenchError::Ended`], [`BenchError::Interrupted`].
@@ -109,7 +109,7 @@ impl Client {
         let began = Instant::now();
         let mut interface = Interface::new(Config::new(CLIENT_MAC.into()), &mut link, Moment::ZERO);
         interface.update_ip_addrs(|addresses| {
-            // The one address has room.
+            // The list has room for one address.
             let _ = addresses.push(IpCidr::new(IpAddress::Ipv4(CLIENT), 24));
         });
         let mut sockets = SocketSet::new(Vec::new());
@@ -138,7 +138,7 @@ impl Client {
     fn dial(&mut self, port: u16, from: u16) -> Result<(), BenchError> {
         let socket = self.sockets.get_mut::<Socket<'_>>(self.connection);
         socket.abort();
-        // An answer is acknowledged by the request that follows it.
+        // The next request carries the acknowledgement of an answer.
         socket.set_ack_delay(Some(smoltcp::time::Duration::from_secs(1)));
         socket.set_nagle_enabled(false);
         let peer = (IpAddress::Ipv4(GUEST), port);
@@ -146,7 +146,7 @@ impl Client {
         dialled.map_err(|error| lost(io::Error::other(error.to_string())))
     }
 
-    /// Sends `request`, and returns what follows once `is_whole` takes it for an answer.
+    /// Sends `request`, and returns the answer once `is_whole` accepts the received bytes.
     ///
     /// # Errors
     /// [`BenchError::Connection`], [`BenchError::Interrupted`].
@@ -179,7 +179,7 @@ impl Client {
         self.sockets.get_mut(self.connection)
     }
 
-    /// Sends what is due, and waits for a frame where none has come.
+    /// Sends pending frames, and waits for a frame if none is available.
     fn turn(&mut self) -> Result<(), BenchError> {
         interrupt::check()?;
         let now = Moment::from_micros(self.began.elapsed().as_micros() as i64);
@@ -187,7 +187,7 @@ impl Client {
         if !self.socket().can_recv() {
             let mut interest = [rustix::event::PollFd::new(&self.link.socket, rustix::event::PollFlags::IN)];
             let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: WAIT.subsec_nanos().into() };
-            // An interrupted wait ends early, and the next turn waits again.
+            // A signal may end the wait early; the next turn waits again.
             let _ = rustix::event::poll(&mut interest, Some(&timeout));
         }
         Ok(())
@@ -198,7 +198,7 @@ fn lost(error: io::Error) -> BenchError {
     BenchError::connection("the gate's machine")(error)
 }
 
-/// The network device of the machine, as QEMU's `-netdev` describes it.
+/// Returns QEMU's `-netdev` argument for the machine's network device.
 pub fn netdev(id: &str) -> String {
     format!("dgram,id={id},local.type=unix,local.path={GUEST_END},remote.type=unix,remote.path={CLIENT_END}")
 }
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ends_are_in_one_network_and_unlike() {
+    fn both_ends_are_in_one_network_with_different_addresses() {
         assert_eq!(crate::network::GUEST_NETWORK, format!("{GUEST}/24"));
         assert_eq!(CLIENT.octets()[..3], GUEST.octets()[..3]);
         assert_ne!(CLIENT.octets()[3], GUEST.octets()[3]);

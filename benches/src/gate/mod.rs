@@ -1,14 +1,15 @@
-//! The gate: guest instructions of the paths that matter, against those written down in `benches/gate.toml`.
+//! The gate: guest instructions of the most important paths, compared with the baseline in `benches/gate.toml`.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | this | what is counted |
-//! | [`book`] | the counts that are written down |
-//! | [`frames`] | a client in frames, without a network of the host's |
+//! | this | the counts |
+//! | [`book`] | the baseline |
+//! | [`frames`] | a client in frames, without the host's network |
 //!
-//! Counts depend on the tree, the compiler and the emulator, and hardly on the host: each request is asked for once the
-//! one before is answered, on one connection, and the median of several batches counts; machines whose clocks go by their
-//! instructions repeat exactly. Links have no checksums in the device here, so requests cost more than in group `kv`. It needs no right beyond that to run QEMU.
+//! Counts depend on the tree, the compiler and the emulator, and hardly on the host. Requests are sequential on one
+//! connection, and the median of several batches counts. Machines whose clocks count their own instructions repeat
+//! exactly. The links here have no checksum offload, so requests cost more than in group `kv`. The gate needs no
+//! permission except to run QEMU.
 
 pub mod book;
 pub mod frames;
@@ -31,32 +32,33 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Requests of a batch, those before the first one, and batches.
+/// The number of requests in a batch, of requests before the first batch, and of batches.
 const BATCH: u32 = 500;
 const WARM_UP: u32 = 1_000;
 const BATCHES: u32 = 7;
 
-/// What is touched for page faults, in MiB, and its pages.
+/// The memory touched for page faults, in MiB, and the number of its pages.
 const TOUCHED_MIB: u32 = 64;
 const PAGES: f64 = (TOUCHED_MIB * 256) as f64;
 
-/// Processors of the machine with cells, and the memory of a cell in MiB.
+/// The processors of the machine with cells, the memory of a cell in MiB, and its name.
 const CORES: u32 = 3;
 const CELL_MIB: u64 = 64;
 const NAME: &str = "gate";
 
-/// Rounds of creating a cell, rounds before those that count, and how long a core may take to come free in ms.
+/// The number of rounds of cell creation, of rounds before them, and the limit for a core to leave, in ms.
 const ROUNDS: u32 = 9;
 const FIRST_ROUNDS: u32 = 2;
 const LEAVE_LIMIT_MS: u32 = 5_000;
 
-/// A core that waits for another executes something meanwhile, on a busy host up to thirty times the rest: a core moves until
-/// the least counts of so many rounds agree to this part, or for so many rounds.
+/// A core that waits for another one executes instructions meanwhile, on a busy host up to thirty times the rest. Core
+/// moves are therefore repeated until the smallest counts of this many rounds differ by at most this part, up to a
+/// limit of rounds.
 const AGREEING: usize = 3;
 const AGREE_PART: f64 = 0.02;
 const MOST_ROUNDS: u32 = 100;
 
-/// A machine is quiet whose counts stay the same for so many looks in a row.
+/// A machine is quiet if its counts stay the same for this many reads in a row.
 const QUIET_LOOKS: u32 = 4;
 const LOOK_INTERVAL: Duration = Duration::from_millis(30);
 const QUIET_LIMIT: Duration = Duration::from_secs(20);
@@ -64,10 +66,10 @@ const QUIET_LIMIT: Duration = Duration::from_secs(20);
 /// The seed of the requests.
 const SEED: u64 = 0x6a7e;
 
-/// What is counted, by name: instructions.
+/// Numbers of instructions, by name.
 pub type Counts = BTreeMap<String, f64>;
 
-/// Programs, images.
+/// The programs and images for the counts.
 #[derive(Debug)]
 pub struct Gate {
     qemu: Qemu,
@@ -77,10 +79,10 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Puts everything together.
+    /// Prepares QEMU, images and plugin.
     ///
     /// # Errors
-    /// What is missing.
+    /// [`BenchError::Qemu`], [`BenchError::File`], and those of [`Plugin::build`].
     pub fn open() -> Result<Self, BenchError> {
         let folder = tempfile::tempdir().map_err(BenchError::file(std::env::temp_dir()))?;
         let qemu = Qemu::from_environment()?;
@@ -91,7 +93,7 @@ impl Gate {
     /// Counts everything.
     ///
     /// # Errors
-    /// What goes wrong.
+    /// Those of starting a machine and of its client; [`BenchError::NoAgreement`].
     pub fn count(&self) -> Result<Counts, BenchError> {
         let mut counts = Counts::new();
         self.kv(&mut counts)?;
@@ -103,7 +105,7 @@ impl Gate {
         Ok(counts)
     }
 
-    /// The image `name`, alone on a machine of one processor.
+    /// Starts the image `name`, standalone on a machine of one processor.
     fn alone(&self, name: &str, command_line: String, pace: Pace) -> Result<Machine, BenchError> {
         let boot = Boot {
             name: format!("Isola's {name}"),
@@ -117,11 +119,11 @@ impl Gate {
             network: Network::Frames,
             extra: Vec::new(),
         };
-        // Where the clocks go by instructions, the guest counts them itself.
+        // If the clocks count instructions, the guest measures itself and needs no plugin.
         Machine::start(&self.qemu.program, &boot, (pace == Pace::Host).then_some(&self.plugin))
     }
 
-    /// The image `name` with a client of its service at `port`.
+    /// Starts the image `name`, and connects a client to its service at `port`.
     fn serving(&self, name: &str, port: u16) -> Result<(Machine, Client), BenchError> {
         let mut machine = self.alone(name, format!("ip={GUEST_NETWORK} --"), Pace::Host)?;
         machine.wait_for("TCP port")?;
@@ -142,7 +144,7 @@ impl Gate {
         let mut random = fastrand::Rng::with_seed(SEED);
         let count = batches(&machine, |index| {
             if index == 0 {
-                // Each batch asks the same.
+                // All batches have the same requests.
                 random = fastrand::Rng::with_seed(SEED);
             }
             request.clear();
@@ -192,8 +194,8 @@ impl Gate {
         Ok(())
     }
 
-    /// A cell created, and a core that comes and goes: on a machine whose processors take turns, so that one that waits for
-    /// another does not execute more the busier the host is.
+    /// Counts the creation of a cell, and the arrival and departure of a core. The machine's processors take turns, so
+    /// that the host's load does not add instructions to a waiting processor.
     fn cells(&self, counts: &mut Counts) -> Result<(), BenchError> {
         let size = Size { cores: CORES, queues: 1, memory_mib: MEMORY_MIB, pace: Pace::Turns };
         let mut divided = Divided::start(&self.images, size, Vec::new(), |boot| {
@@ -238,14 +240,14 @@ impl Gate {
         }
         for (name, values) in rounds {
             let count = if moves.contains(&name) { agreed(&values) } else { Some(median(&values)) };
-            // Counts of a host that is too busy for it are none to compare with.
+            // If the host was too busy, the counts cannot be compared.
             counts.insert(name.into(), count.ok_or(BenchError::NoAgreement { name, rounds: MOST_ROUNDS })?);
         }
         Ok(())
     }
 }
 
-/// The least of `counts`, once several rounds agree on it; `None` before that.
+/// Returns the median of the smallest `counts` once they agree; `None` before.
 fn agreed(counts: &[f64]) -> Option<f64> {
     let mut sorted = counts.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -253,7 +255,7 @@ fn agreed(counts: &[f64]) -> Option<f64> {
     (least[AGREEING - 1] <= least[0] * (1.0 + AGREE_PART)).then(|| median(least))
 }
 
-/// Instructions of a request: the median of several batches of requests, each of which is given its number in the batch.
+/// Returns the instructions of a request: the median of several batches. Each request gets its index in the batch.
 fn batches(machine: &Machine, mut ask: impl FnMut(u32) -> Result<(), BenchError>) -> Result<f64, BenchError> {
     for index in 0..WARM_UP {
         ask(index)?;
@@ -270,7 +272,7 @@ fn batches(machine: &Machine, mut ask: impl FnMut(u32) -> Result<(), BenchError>
     Ok(median(&counts))
 }
 
-/// Waits until no core executes anything; returns what each has executed.
+/// Waits until all cores are idle; returns the instructions that each has executed.
 fn quiet(divided: &mut Divided) -> Vec<u64> {
     let deadline = Instant::now() + QUIET_LIMIT;
     let (mut last, mut same) = (divided.machine.instructions_by_processor(), 0);
@@ -288,10 +290,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_of_a_core_s_moves_counts_once_three_rounds_agree() {
+    fn the_smallest_counts_of_core_moves_count_once_three_rounds_agree() {
         assert_eq!(agreed(&[30_000.0, 30_100.0]), None, "two rounds are too few");
         assert_eq!(agreed(&[1e6, 30_000.0, 8e5, 30_100.0]), None);
         assert_eq!(agreed(&[1e6, 30_000.0, 30_500.0, 8e5, 30_100.0]), Some(30_100.0));
-        assert_eq!(agreed(&[30_000.0, 30_700.0, 30_100.0]), None, "further apart than a part in fifty");
+        assert_eq!(agreed(&[30_000.0, 30_700.0, 30_100.0]), None, "they differ by more than 2 %");
     }
 }

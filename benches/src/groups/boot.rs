@@ -1,4 +1,4 @@
-//! Booting: an image of Isola alone, and the Linux guest.
+//! Group `boot`: a standalone image of Isola, and the Linux guest.
 
 use super::note;
 use crate::error::BenchError;

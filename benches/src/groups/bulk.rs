@@ -1,4 +1,4 @@
-//! Data in bulk on one connection, received and sent.
+//! Group `bulk`: bulk data on one connection, received and sent.
 
 use super::note;
 use crate::error::BenchError;
@@ -9,22 +9,22 @@ use crate::session::{Counting, NETPIPE_PORT, Service, Session, System, cost};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Bytes that a program of the guest reads or writes at once.
+/// The bytes of one read or write in the guest.
 pub const MESSAGE_BYTES: usize = 64 << 10;
 
-/// Messages between two looks at the clock: 16 MiB.
+/// The number of messages between two time checks: 16 MiB.
 pub const MESSAGES: u32 = 256;
 
-/// Messages of a MiB.
+/// The number of messages in a MiB.
 pub const PER_MIB: f64 = (1 << 20) as f64 / MESSAGE_BYTES as f64;
 
-/// Bytes of a MB.
+/// The number of bytes in a MB.
 pub const MB: f64 = 1e6;
 
-/// Before anything is measured, so much load warms up caches, the emulator's above all.
+/// The load before the measurement, which warms up caches, above all the emulator's.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// Under which load is measured.
+/// Returns the description of the load.
 pub fn load(session: &Session) -> BTreeMap<String, String> {
     let (kib, seconds) = (MESSAGE_BYTES >> 10, session.plan.load.as_secs_f64());
     [
@@ -42,7 +42,7 @@ pub fn load(session: &Session) -> BTreeMap<String, String> {
 pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(), BenchError> {
     for counting in [Counting::On, Counting::Off] {
         let mut guest = session.start(system, Service::Netpipe, counting)?;
-        // Isola sends views of memory, whatever it is compared with.
+        // Isola sends views of memory in both comparisons.
         let (write, sendfile) = match system {
             System::Isola => (NETPIPE_PORT, NETPIPE_PORT),
             System::Linux => (NETPIPE_PORT, NETPIPE_PORT + 1),

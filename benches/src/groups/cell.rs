@@ -1,5 +1,5 @@
-//! Cells on a divided machine, as the user of the management protocol sees them. Beside them the Linux guest: what
-//! would be started for the same purpose where there are no cells.
+//! Group `cell`: cells on a machine with a supervisor, as seen by a user of the management protocol. The peer is the
+//! Linux guest, which a user without cells would boot for the same purpose.
 
 use crate::divided::{Divided, LIMIT, Size, spec};
 use crate::error::BenchError;
@@ -20,22 +20,22 @@ const CORES: u32 = 3;
 /// Memory of a cell, in MiB.
 const CELL_MIB: u64 = 64;
 
-/// A cell's memory is a multiple of this.
+/// The unit of a cell's memory.
 const CHUNK_MIB: u64 = 2;
 
-/// How long a cell may take to stop by itself, in ms.
+/// The longest time for a cell to stop by itself, in ms.
 const STOP_MS: u32 = 10_000;
 
-/// How long a cell that is too small is waited for.
+/// The longest wait for an answer of a cell that may be too small.
 const SMALL_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long after its first answer a cell is asked for its memory.
+/// The time after a cell's first answer until its memory use is read.
 const SETTLING: Duration = Duration::from_millis(500);
 
 /// The name of each cell.
 const NAME: &str = "bench";
 
-/// A run.
+/// Takes one run of the group.
 pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(), BenchError> {
     match system {
         System::Isola => isola(session, record),
@@ -72,16 +72,16 @@ fn isola(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// How a cell lived.
+/// Durations and memory of one cell.
 struct Life {
     create_ms: f64,
     start_ms: f64,
     destroy_ms: f64,
-    /// Memory in use once it served.
+    /// Memory in use after the first answer, in bytes.
     used_bytes: u64,
 }
 
-/// Creates, starts, asks, stops and destroys a cell.
+/// Creates and starts a cell, waits for an answer, stops and destroys the cell.
 fn live(divided: &mut Divided, image: &CellImage, cores: u32) -> Result<Life, BenchError> {
     let start = Instant::now();
     divided.provide(image)?;
@@ -92,7 +92,7 @@ fn live(divided: &mut Divided, image: &CellImage, cores: u32) -> Result<Life, Be
     divided.client.start(NAME)?;
     Service::Kv.first_answer(&mut divided.machine)?;
     let start_ms = ms_since(start);
-    // A cell says what it uses when it comes to it.
+    // A cell publishes its memory use with a delay.
     sleep(SETTLING);
     let used_bytes = used(&divided.client.inspect(NAME)?);
 
@@ -102,7 +102,7 @@ fn live(divided: &mut Divided, image: &CellImage, cores: u32) -> Result<Life, Be
     Ok(Life { create_ms, start_ms, destroy_ms: ms_since(start), used_bytes })
 }
 
-/// Memory of the smallest cell in which an image answers, in MiB.
+/// Returns the memory of the smallest cell in which an image answers, in MiB.
 fn smallest(divided: &mut Divided, image: &CellImage) -> Result<u64, BenchError> {
     for mib in (CHUNK_MIB..CELL_MIB).step_by(CHUNK_MIB as usize) {
         divided.provide(image)?;
@@ -113,7 +113,7 @@ fn smallest(divided: &mut Divided, image: &CellImage) -> Result<u64, BenchError>
         }
         divided.client.start(NAME)?;
         let answered = load::echoes_within(Service::Echo.address(), SMALL_LIMIT)?;
-        // One that has failed is stopped already.
+        // A failed cell has already ended.
         let _ = divided.client.stop(NAME, STOP_MS, LIMIT);
         divided.client.destroy(NAME)?;
         if answered {
@@ -123,7 +123,7 @@ fn smallest(divided: &mut Divided, image: &CellImage) -> Result<u64, BenchError>
     Ok(CELL_MIB)
 }
 
-/// What of a cell's memory is not left to the application: image, stacks and tables included.
+/// Returns the memory of a cell that is not available to the application: in use, or taken by image, stacks and tables.
 fn used(info: &CellInfo) -> u64 {
     let left = info.memory_usage.total.0.saturating_sub(info.memory_usage.used.0);
     info.memory.0.saturating_sub(left)

@@ -1,4 +1,4 @@
-//! Connections made and closed, with a byte each way between.
+//! Group `connections`: connections opened and closed, with a byte in each direction.
 
 use super::note;
 use crate::error::BenchError;
@@ -8,13 +8,13 @@ use crate::session::{Counting, Service, Session, System, cost};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Connections at once, where the rate is measured.
+/// The number of concurrent connections for the rate.
 const AT_ONCE: usize = 8;
 
-/// Before anything is measured, so much load warms up caches, the emulator's above all.
+/// The load before the measurement, which warms up caches, above all the emulator's.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// Under which load is measured.
+/// Returns the description of the load.
 pub fn load(session: &Session) -> BTreeMap<String, String> {
     let seconds = session.plan.load.as_secs_f64();
     [

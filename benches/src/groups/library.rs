@@ -1,5 +1,5 @@
-//! What the library OS itself costs: the image `costs`, in a process for times, and on a machine whose clocks go by its
-//! instructions.
+//! Group `library`: costs of the library OS itself. The image `costs` runs as a process for times, and on a machine
+//! whose clocks count its instructions.
 
 use super::{begin, now};
 use crate::error::BenchError;
@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// The image, and the process.
+/// The name of the image and of the process.
 const COSTS: &str = "costs";
 
-/// Times: the figure, what the program calls it, and what it calls the peer's.
+/// Times: the figure, and the program's names for it and for the peer's.
 const CALLS: [(&str, &str, &str); 5] = [
     ("ebb-inlined", "call-ebb", "call-inlined"),
     ("ebb-afresh", "call-ebb-afresh", "call-inlined-afresh"),
@@ -24,13 +24,13 @@ const CALLS: [(&str, &str, &str); 5] = [
     ("ebb-dynamic", "call-dynamic-ebb", "call-inlined"),
 ];
 
-/// Times that have no peer, in ns.
+/// Times without a peer, in ns.
 const TIMES: [&str; 5] = ["spawn", "task", "start-task", "other-core", "interrupt"];
 
-/// Instructions: what the program calls it.
+/// Instructions, by the program's names.
 const INSTRUCTIONS: [&str; 6] = ["spawn", "task", "start-task", "yield", "interrupt", "alarm"];
 
-/// Takes the figures.
+/// Measures the group.
 pub fn run(session: &Session, command: String) -> Result<Record, BenchError> {
     let mut record =
         Record::new(Group::Library, now(), command, session.setting(Group::Library, BTreeMap::new()));
@@ -44,7 +44,7 @@ pub fn run(session: &Session, command: String) -> Result<Record, BenchError> {
     Ok(record)
 }
 
-/// The cycles that a line of the program says.
+/// Returns the cycles in the program's line `name`.
 fn said(text: &str, name: &str) -> Option<f64> {
     let lines = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
     lines?.trim().parse().ok().map(|hundredths: f64| hundredths / 100.0)

@@ -1,5 +1,5 @@
-//! The heap beside the allocators that servers use, natively: programs of `cell/memory/compare`, each the same with
-//! another global allocator.
+//! Group `memory`: the heap beside allocators that servers use, natively. Each program of `cell/memory/compare` is the
+//! same code with another global allocator.
 
 use super::{begin, now};
 use crate::callgrind;
@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The allocators that Isola's is compared with.
+/// The allocators to compare with.
 const PEERS: [&str; 3] = ["glibc", "jemalloc", "mimalloc"];
 
-/// What is timed: the figure without its peer, the workload, threads, and objects a thread.
+/// The timed workloads: the figure without its peer, the workload, threads, and objects of each thread.
 const TIMES: [(&str, &str, u32, u32); 5] = [
     ("memory-box", "box", 1, 20_000_000),
     ("memory-box-24", "box", 24, 2_000_000),
@@ -24,13 +24,13 @@ const TIMES: [(&str, &str, u32, u32); 5] = [
     ("memory-remote", "remote", 2, 10_000_000),
 ];
 
-/// Objects of a run whose instructions are counted, and of one that is subtracted from it.
+/// The objects of the run whose instructions are counted, and of the run that is subtracted from it.
 const COUNTED: [u32; 2] = [300_000, 100_000];
 
-/// Takes the figures.
+/// Measures the group.
 ///
 /// # Errors
-/// What goes wrong.
+/// [`BenchError::Program`], [`BenchError::ProgramMissing`], [`BenchError::File`], [`BenchError::Interrupted`].
 pub fn run(plan: Plan, command: String, tree: &str) -> Result<Record, BenchError> {
     let programs = Programs::find()?;
     let mut record = Record::new(Group::Memory, now(), command, host_setting(tree, versions()));
@@ -45,7 +45,7 @@ pub fn run(plan: Plan, command: String, tree: &str) -> Result<Record, BenchError
     Ok(record)
 }
 
-/// Notes a figure of Isola's heap and of all peers. Isola's is taken anew beside each.
+/// Records a figure of Isola's heap and of each peer. Isola's heap is measured again beside each peer.
 fn note(
     record: &mut Record,
     figure: &str,
@@ -59,7 +59,7 @@ fn note(
     Ok(())
 }
 
-/// Where the programs are.
+/// The folder of the programs.
 struct Programs {
     folder: PathBuf,
 }
@@ -73,7 +73,7 @@ impl Programs {
         self.folder.join(format!("with-{allocator}"))
     }
 
-    /// Nanoseconds of processor time that an object costs a thread.
+    /// Returns the processor time of an object, in ns for each thread.
     fn time(&self, allocator: &str, workload: &str, count: u32, threads: u32) -> Result<f64, BenchError> {
         let mut command = Command::new(self.program(allocator));
         command.args([workload, &count.to_string(), &threads.to_string()]);
@@ -81,7 +81,7 @@ impl Programs {
         said.trim().parse().map_err(|_| BenchError::Program { line: format!("{command:?}"), said })
     }
 
-    /// Instructions that a box of 8 bytes costs, the loop around it included.
+    /// Returns the instructions of a box of 8 bytes, including the loop around it.
     fn instructions(&self, allocator: &str) -> Result<f64, BenchError> {
         let [many, few] = COUNTED;
         let more = self.instructions_of(allocator, many)? - self.instructions_of(allocator, few)?;
@@ -93,7 +93,7 @@ impl Programs {
     }
 }
 
-/// The versions of the peers, as far as they say.
+/// Returns the versions of the peers, if known.
 fn versions() -> BTreeMap<String, String> {
     let mut found: BTreeMap<String, String> =
         [("jemalloc", "tikv-jemalloc-sys"), ("mimalloc", "libmimalloc-sys")]

@@ -1,4 +1,4 @@
-//! The groups of figures, a file each.
+//! The groups of figures, one file each.
 
 mod boot;
 mod bulk;
@@ -22,18 +22,18 @@ use crate::record::Record;
 use crate::session::{Plan, Session, System};
 use std::collections::BTreeMap;
 
-/// Takes the figures of a group for which no machine boots.
+/// Measures a group that boots no machine.
 ///
 /// # Errors
-/// What goes wrong.
+/// Those of the group.
 pub fn run_natively(group: Group, plan: Plan, command: String, tree: &str) -> Result<Record, BenchError> {
     if group == Group::Stack { stack::run(plan, command, tree) } else { memory::run(plan, command, tree) }
 }
 
-/// Takes the figures of a group.
+/// Measures a group.
 ///
 /// # Errors
-/// What goes wrong.
+/// Those of the group.
 pub fn run(group: Group, session: &Session, command: String) -> Result<Record, BenchError> {
     let load = match group {
         Group::Kv => kv::load(session),
@@ -54,7 +54,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
     let (mut kv, mut colocation) = (kv::Kv::default(), colocation::Colocation::default());
     for run in 0..runs {
         begin(&mut record, run, session.plan)?;
-        // Who comes first in a run comes last in the next: what changes on the host changes for both.
+        // The order of the systems alternates, so that a drift of the host affects both equally.
         let order =
             if run % 2 == 0 { [System::Linux, System::Isola] } else { [System::Isola, System::Linux] };
         for system in order {
@@ -87,12 +87,12 @@ fn begin(record: &mut Record, run: u32, plan: Plan) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// The time, as records have it.
+/// Returns the time in the format of records.
 fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string()
 }
 
-/// Notes a number of a system.
+/// Records a value of a system.
 fn note(record: &mut Record, system: System, figure: &str, value: f64) {
     match system {
         System::Isola => record.isola(figure, value),

@@ -1,4 +1,4 @@
-//! The NetPIPE curve: how long messages of all sizes take, one way.
+//! Group `netpipe`: the NetPIPE curve, one-way times of messages of all sizes.
 
 use super::note;
 use crate::curve::{INSTRUCTIONS, ONE_WAY_US};
@@ -12,16 +12,16 @@ use std::time::Duration;
 /// The longest message, in bytes.
 const MOST: usize = 4 << 20;
 
-/// The sizes that have figures of their own, and what these are called.
+/// The sizes with figures, and the figures' names.
 const SIZES: [(usize, &str); 3] = [(1, "netpipe-1"), (64 << 10, "netpipe-64k"), (MOST, "netpipe-4m")];
 
-/// Rounds of each size. The fastest counts: what else goes on makes others slower, and none faster.
+/// The number of rounds for each size. The fastest counts, because other work of the host can only slow a round down.
 const ROUNDS: u32 = 3;
 
-/// Before anything is measured, so much load warms up caches, the emulator's above all.
+/// The load before the measurement, which warms up caches, above all the emulator's.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// Under which load is measured.
+/// Returns the description of the load.
 pub fn load(session: &Session) -> BTreeMap<String, String> {
     let round = round_time(session).as_millis();
     [
@@ -41,24 +41,25 @@ pub fn load(session: &Session) -> BTreeMap<String, String> {
     .into()
 }
 
-/// Powers of two and the middles between them.
+/// Returns the sizes: powers of two, and the middles between them.
 fn sizes() -> impl Iterator<Item = usize> {
     let bases = (0..=MOST.ilog2()).flat_map(|power| [1 << power, (1 << power) + (1 << power) / 2]);
-    // The middle of 1 and 2 is neither.
+    // There is no integer between 1 and 2.
     bases.enumerate().filter(|(index, size)| *index != 1 && *size <= MOST).map(|(_, size)| size)
 }
 
-/// How long a round of the curve takes, about.
+/// Returns the approximate length of a round of the curve.
 fn round_time(session: &Session) -> Duration {
     session.plan.load / 80
 }
 
-/// Messages whose instructions are counted for a point of the curve: as many as are 32 MiB, within bounds.
+/// Returns the number of messages whose instructions are counted for a point of the curve: 32 MiB of them, within
+/// bounds.
 fn counted_messages(size: usize) -> u32 {
     u32::try_from((32 << 20) / size).unwrap_or(u32::MAX).clamp(8, 500)
 }
 
-/// How long is measured for the figures of a size.
+/// Returns the length of the measurement for a figure.
 fn figure_time(session: &Session) -> Duration {
     session.plan.load / 2
 }
@@ -86,7 +87,7 @@ pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(),
     Ok(())
 }
 
-/// A point for each size.
+/// Measures a point of the curve for each size.
 fn curve(
     session: &Session,
     system: System,
@@ -117,7 +118,7 @@ fn curve(
         most = most.max(size as f64 / value);
     }
     if counting == Counting::Off {
-        // Bytes a us are MB a s.
+        // A byte per us is a MB per s.
         note(record, system, "netpipe-most", most);
     }
     Ok(())

@@ -1,7 +1,7 @@
-//! Touching every page of a large region, filled by one pager after the other, beside a Linux process that touches as
+//! Group `pager`: touches every page of a large region, with each pager in turn, beside a Linux process that touches as
 //! much fresh memory.
 //!
-//! Instructions are counted by the guests' own clocks, which an emulator that counts instructions drives: one a ns.
+//! The guests measure instructions with their own clocks: the emulator advances these by 1 ns for each instruction.
 
 use crate::error::BenchError;
 use crate::linux::READY;
@@ -10,20 +10,19 @@ use crate::record::Record;
 use crate::session::{Counting, Service, Session, System};
 use std::collections::BTreeMap;
 
-/// What is touched, in MiB.
+/// The touched memory, in MiB.
 const REGION_MIB: u32 = 1024;
 
 /// Memory of the machines, in MiB.
 const MACHINE_MIB: u32 = 2048;
 
-/// Pages of 4 KiB in the region.
+/// The number of 4 KiB pages in the region.
 const PAGES: f64 = (REGION_MIB * 256) as f64;
 
 /// The image.
 const IMAGE: &str = "regions";
 
-/// What each of Isola's pagers is called in its answer, and in figures; and how Linux is asked for what it is compared
-/// with.
+/// Isola's pagers: the image's name, the prefix of the figures, and the guest command for the peer's value.
 const PAGERS: [(&str, &str, &str); 4] = [
     ("on-demand", "page", "touch"),
     ("around", "page-around", "touch"),
@@ -31,11 +30,11 @@ const PAGERS: [(&str, &str, &str); 4] = [
     ("large", "page-2m", "touch-large"),
 ];
 
-/// What the image calls a turn, and what its figures' names end with: memory that was never used, memory that was and has
-/// to be cleared, and memory that was and that the cell has cleared while it was idle. It has no other.
+/// The image's names of turns, and the suffixes of their figures: memory that was never used, used memory that must be
+/// cleared, and used memory that the idle cell has cleared. In the last two no other memory is free.
 const TURNS: [(&str, &str); 3] = [("first", ""), ("again", "-again"), ("cleared", "-cleared")];
 
-/// Under which load is measured.
+/// Returns the description of the load.
 pub fn load() -> BTreeMap<String, String> {
     let what = format!(
         "one byte of each page of {REGION_MIB} MiB, in order, on machines of {MACHINE_MIB} MiB, of which Isola's \
@@ -85,7 +84,7 @@ fn linux(session: &Session, boot: Boot, record: &mut Record) -> Result<(), Bench
     Ok(())
 }
 
-/// The figure for so many ns, and its value.
+/// Returns the name of the figure, and its value for `ns`.
 fn figure_of(name: &str, pace: Pace, ns: u64) -> (String, f64) {
     match pace {
         Pace::Instructions => (format!("{name}-instructions"), ns as f64 / PAGES),

@@ -1,6 +1,7 @@
-//! A cell of a divided machine, beside the same image booted alone: what a supervisor and a division cost a request.
+//! Group `product`: a cell on a machine with a supervisor, beside the same image standalone, for the cost of supervisor
+//! and division in a request.
 //!
-//! The other groups that send requests boot images alone.
+//! The other groups with requests boot standalone images.
 
 use crate::divided::{Divided, Size, spec};
 use crate::error::BenchError;
@@ -18,25 +19,25 @@ use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Processors of the divided machine: the supervisor's, and the cell's.
+/// The processors of the divided machine: the supervisor's, and the cell's.
 const CORES: u32 = 2;
 
-/// Memory of the cell, in MiB.
+/// The memory of the cell, in MiB.
 const CELL_MIB: u64 = 128;
 
 /// The name of each cell.
 const NAME: &str = "product";
 
-/// Connections of the client.
+/// The number of the client's connections.
 const CONNECTIONS: usize = 16;
 
-/// Before anything is measured, so much load warms up caches, the emulator's above all.
+/// The load before the measurement, which warms up caches, above all the emulator's.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// What is asked of a cell.
+/// The measured services.
 const SERVICES: [Service; 4] = [Service::Kv, Service::Echo, Service::Web, Service::Netpipe];
 
-/// Under which load is measured.
+/// Returns the description of the load.
 pub fn load(session: &Session) -> BTreeMap<String, String> {
     let seconds = session.plan.load.as_secs_f64();
     [
@@ -55,7 +56,7 @@ pub fn load(session: &Session) -> BTreeMap<String, String> {
     .into()
 }
 
-/// A run: each image in a cell, and alone.
+/// Takes one run: each image in a cell, and standalone.
 pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     for counting in [Counting::On, Counting::Off] {
         for service in SERVICES {
@@ -80,7 +81,7 @@ pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// The figures of a service on `machine`, which has answered on `stream`.
+/// Measures a service on `machine`, which has answered on `stream`.
 fn measure(
     session: &Session,
     service: Service,

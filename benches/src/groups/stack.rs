@@ -1,5 +1,5 @@
-//! The protocol stack beside smoltcp's, natively: the program of `net/stack/compare`, which does the same
-//! work with each.
+//! Group `stack`: the protocol stack beside smoltcp's, natively. The program of `net/stack/compare` does the same work
+//! with each.
 
 use super::{begin, now};
 use crate::callgrind;
@@ -11,27 +11,27 @@ use crate::session::{Plan, host_setting};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What is timed: the figure, the work, and how much of it.
+/// The timed work: the figure, the program's name for the work, and its amount.
 const TIMES: [(&str, &str, u32); 3] = [
     ("stack-segment-smoltcp", "bulk", 1_000),
     ("stack-echo-smoltcp", "echo", 100_000),
     ("stack-connect-smoltcp", "connect", 20_000),
 ];
 
-/// What is counted: the figure, the work, and how much of it; a third of that is subtracted.
+/// The counted work: the figure, the program's name for the work, and its amount, of which a third is subtracted.
 const COUNTED: [(&str, &str, u32); 3] = [
     ("stack-segment-instructions", "bulk", 30),
     ("stack-echo-instructions", "echo", 3_000),
     ("stack-connect-instructions", "connect", 1_500),
 ];
 
-/// Segments of a MiB: each carries 1,448 bytes, and the last the rest.
+/// The number of segments in a MiB; each has 1,448 bytes, and the last one the rest.
 const SEGMENTS_A_MIB: f64 = (1 << 20) as f64 / 1_448.0;
 
-/// Takes the figures.
+/// Measures the group.
 ///
 /// # Errors
-/// What goes wrong.
+/// [`BenchError::Program`], [`BenchError::ProgramMissing`], [`BenchError::File`], [`BenchError::Interrupted`].
 pub fn run(plan: Plan, command: String, tree: &str) -> Result<Record, BenchError> {
     let compare = Compare { path: program::folder()?.join("isola-stack-compare") };
     let versions = program::locked_version("smoltcp").map(|version| ("smoltcp".to_owned(), version));
@@ -51,13 +51,13 @@ pub fn run(plan: Plan, command: String, tree: &str) -> Result<Record, BenchError
     Ok(record)
 }
 
-/// The program.
+/// The program `isola-stack-compare`.
 struct Compare {
     path: PathBuf,
 }
 
 impl Compare {
-    /// Nanoseconds of a piece of work: of a segment, of a message there and back, of a connection.
+    /// Returns the time of a piece of work in ns: a segment, a round trip, or a connection.
     fn time(&self, stack: &str, work: &str, count: u32) -> Result<f64, BenchError> {
         let mut command = Command::new(&self.path);
         command.args([stack, work, &count.to_string()]);
@@ -67,7 +67,7 @@ impl Compare {
         Ok(unit / pieces(work))
     }
 
-    /// Instructions of a piece of work.
+    /// Returns the instructions of a piece of work.
     fn instructions(&self, stack: &str, work: &str, count: u32) -> Result<f64, BenchError> {
         let few = count / 3;
         let of = |count: u32| callgrind::instructions(&self.path, &[stack, work, &count.to_string()]);
@@ -75,7 +75,7 @@ impl Compare {
     }
 }
 
-/// Pieces of a unit of work.
+/// Returns the number of pieces in the program's unit of work.
 fn pieces(work: &str) -> f64 {
     if work == "bulk" { SEGMENTS_A_MIB } else { 1.0 }
 }

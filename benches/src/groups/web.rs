@@ -1,4 +1,4 @@
-//! Requests of a web server: for the page that is in Isola's image, and in nginx's folder.
+//! Group `web`: requests of a web server for a page, which is in Isola's image and in nginx's folder.
 
 use super::note;
 use crate::error::BenchError;
@@ -9,13 +9,13 @@ use crate::session::{Counting, Service, Session, System, cost};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Connections that stay.
+/// The number of persistent connections.
 const CONNECTIONS: usize = 16;
 
-/// Before anything is measured, so much load warms up caches, the emulator's above all.
+/// The load before the measurement, which warms up caches, above all the emulator's.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// Under which load is measured.
+/// Returns the description of the load.
 pub fn load(session: &Session) -> BTreeMap<String, String> {
     let seconds = session.plan.load.as_secs_f64();
     [
@@ -60,7 +60,7 @@ mod tests {
     use crate::kinds::KINDS;
 
     #[test]
-    fn the_page_is_as_long_as_the_figures_say() {
+    fn the_figures_state_the_length_of_the_page() {
         let about = KINDS.iter().find(|kind| kind.name == "web-instructions").unwrap().about;
         assert!(about.contains(&format!("a page of {} bytes", PAGE.len())), "{about}");
     }

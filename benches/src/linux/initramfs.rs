@@ -1,24 +1,24 @@
-//! An initial file system as a Linux kernel takes it: a cpio archive, "newc" (Linux,
-//! `Documentation/driver-api/early-userspace/buffer-format.rst`), not compressed, which boots the quickest.
+//! An initial file system for a Linux kernel: a cpio archive in the format "newc" (Linux,
+//! `Documentation/driver-api/early-userspace/buffer-format.rst`), uncompressed, because that boots fastest.
 
 use std::fmt::Write;
 
-/// What a file is for.
+/// The use of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// It is read.
+    /// A data file.
     Data,
-    /// It is run.
+    /// An executable.
     Program,
 }
 
 const FOLDER: u32 = 0o040_755;
 const CONSOLE: u32 = 0o020_600;
-/// The device that the kernel's console is: major and minor number.
+/// The device number of the kernel's console: major and minor.
 const CONSOLE_DEVICE: (u32, u32) = (5, 1);
 const LAST: &str = "TRAILER!!!";
 
-/// A file system that grows by a file at a time.
+/// An archive under construction.
 #[derive(Clone, Debug, Default)]
 pub struct Initramfs {
     bytes: Vec<u8>,
@@ -26,7 +26,7 @@ pub struct Initramfs {
 }
 
 impl Initramfs {
-    /// Adds a folder. Its parent is there already.
+    /// Adds a folder, whose parent exists.
     pub fn folder(&mut self, path: &str) {
         self.entry(path, FOLDER, (0, 0), &[]);
     }
@@ -40,12 +40,12 @@ impl Initramfs {
         self.entry(path, mode, (0, 0), content);
     }
 
-    /// Adds the console, which the first process has as its input and output.
+    /// Adds the console, which is the first process's standard input and output.
     pub fn console(&mut self, path: &str) {
         self.entry(path, CONSOLE, CONSOLE_DEVICE, &[]);
     }
 
-    /// The archive.
+    /// Completes the archive and returns it.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry(LAST, 0, (0, 0), &[]);
         self.bytes
@@ -82,7 +82,7 @@ impl Initramfs {
         self.pad();
     }
 
-    /// Names and contents end on multiples of four bytes.
+    /// Pads to a multiple of four bytes, as required after names and contents.
     fn pad(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
@@ -92,10 +92,10 @@ impl Initramfs {
 mod tests {
     use super::*;
 
-    /// What an archive says of a file: path, mode, device, content.
+    /// A file in an archive: path, mode, device, content.
     type Entry = (String, u32, (u32, u32), Vec<u8>);
 
-    /// Takes an archive apart, as the kernel does.
+    /// Parses an archive, as the kernel does.
     fn entries(mut archive: &[u8]) -> Vec<Entry> {
         let mut found = Vec::new();
         loop {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_in_can_be_taken_out() {
+    fn an_archive_contains_its_entries() {
         let mut system = Initramfs::default();
         system.folder("dev");
         system.console("dev/console");

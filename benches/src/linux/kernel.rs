@@ -1,4 +1,4 @@
-//! Which of Debian's kernels the Linux guest has.
+//! The choice of the Linux guest's kernel.
 
 use crate::error::BenchError;
 use crate::program;
@@ -10,18 +10,18 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kernel {
-    /// That of the host's Debian release
+    /// The kernel of the host's Debian release
     #[default]
     Stable,
-    /// The newer one of the release's backports
+    /// The newer kernel of the release's backports
     Backports,
 }
 
 impl Kernel {
-    /// All of them.
+    /// All kernels.
     pub const ALL: [Self; 2] = [Self::Stable, Self::Backports];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stable => "stable",
@@ -29,7 +29,7 @@ impl Kernel {
         }
     }
 
-    /// What `GROUP` is continued by in names of files.
+    /// Returns the suffix of the group's name in names of files.
     pub fn suffix(self) -> &'static str {
         match self {
             Self::Stable => "",
@@ -37,16 +37,16 @@ impl Kernel {
         }
     }
 
-    /// Whether it is the host's own release's.
+    /// Returns whether it is the kernel of the host's release.
     pub fn is_stable(&self) -> bool {
         *self == Self::Stable
     }
 
-    /// Options of apt with which it finds the kernel. Those of backports leave the host's own lists alone: they name lists in
-    /// `cache`, which are fetched.
+    /// Returns the options with which apt finds the kernel. For backports, fetches package lists into `cache` and names
+    /// them, so that the host's own lists are unchanged.
     ///
     /// # Errors
-    /// What apt says, or [`BenchError::Program`] on a host without Debian's archive.
+    /// [`BenchError::Program`] if apt fails or the host has no Debian archive; [`BenchError::File`].
     pub(super) fn apt_options(self, cache: &Path) -> Result<Vec<String>, BenchError> {
         if self.is_stable() {
             return Ok(Vec::new());
@@ -73,13 +73,14 @@ impl Kernel {
     }
 }
 
-/// The line for apt that names the backports of the first Debian release among the host's sources: of `URI RELEASE
-/// COMPONENT`, a line each. apt checks it with the keys of Debian that every Debian system trusts.
+/// Returns the sources.list line of the backports for the first Debian release in `sources`, which has a line
+/// `URI RELEASE COMPONENT` for each of the host's sources. apt verifies the archive with the Debian keys that every
+/// Debian system trusts.
 fn source_of_backports(sources: &str) -> Option<String> {
     sources.lines().find_map(|line| {
         let mut words = line.split_ascii_whitespace();
         let (uri, release, component) = (words.next()?, words.next()?, words.next()?);
-        // Archives beside the release's own have a name with a dash.
+        // Additional archives, such as security updates, have a dash in their names.
         let is_release = component == "main" && !release.contains('-');
         is_release.then(|| format!("deb {uri} {release}-backports main\n"))
     })

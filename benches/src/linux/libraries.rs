@@ -1,4 +1,4 @@
-//! Which shared libraries programs need: what they name, what those name, and so on.
+//! The shared libraries that programs need, direct and indirect.
 
 use crate::error::BenchError;
 use object::elf;
@@ -7,19 +7,19 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-/// A library.
+/// A shared library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Library {
-    /// What programs call it.
+    /// Its name in programs (DT_NEEDED).
     pub name: String,
     /// The file.
     pub bytes: Vec<u8>,
 }
 
-/// All libraries that `programs` need, sorted by name; `find` says where one is.
+/// Returns all libraries that `programs` need, sorted by name; `find` returns the path of one.
 ///
 /// # Errors
-/// What `find` says, or a file that is no ELF file.
+/// As `find`; [`BenchError::File`].
 pub fn closure(
     programs: &[&[u8]],
     find: impl Fn(&str) -> Result<PathBuf, BenchError>,
@@ -38,7 +38,7 @@ pub fn closure(
     Ok(found.into_iter().map(|(name, bytes)| Library { name, bytes }).collect())
 }
 
-/// The libraries that an ELF file names itself; none for what is not an ELF file.
+/// Returns the libraries that an ELF file names itself; none for other files.
 fn needed(file: &[u8]) -> Vec<String> {
     read_needed(file).unwrap_or_default()
 }
@@ -72,7 +72,7 @@ mod tests {
     fn this_program_needs_the_c_library_and_that_needs_the_loader() {
         let this = fs::read("/proc/self/exe").unwrap();
         assert!(needed(&this).contains(&"libc.so.6".to_owned()), "{:?}", needed(&this));
-        // Where this system has them, its own dynamic loader knows best.
+        // The host's dynamic loader searches these folders, if they exist.
         let folders =
             ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib"];
         let find = |name: &str| {
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_needs_nothing() {
+    fn a_file_that_is_not_elf_needs_no_library() {
         assert_eq!(needed(b"#!/bin/sh\n"), [""; 0]);
         assert_eq!(needed(b""), [""; 0]);
         let mut this = fs::read("/proc/self/exe").unwrap();

@@ -1,13 +1,13 @@
-//! The Linux guest that Isola is compared with: Debian's cloud kernel, Debian's memcached, and an initial file system
-//! with nothing else in it that is not needed.
+//! The Linux guest for comparisons: Debian's cloud kernel, Debian's memcached or nginx, and a minimal initial file
+//! system.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | this | what the guest boots |
+//! | this | the guest's files and command line |
 //! | [`kernel`] | the kernel of the release, or of its backports |
-//! | [`packages`] | fetching what is in it |
-//! | [`libraries`] | which libraries its programs need |
-//! | [`initramfs`] | the initial file system as bytes |
+//! | [`packages`] | Debian packages |
+//! | [`libraries`] | the libraries that the programs need |
+//! | [`initramfs`] | the format of the initial file system |
 
 pub mod initramfs;
 pub mod kernel;
@@ -22,19 +22,19 @@ use packages::Packages;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What its first process says when its services are on their way.
+/// The first process's message once the services are starting.
 pub const READY: &str = "guest: services";
 
-/// What it answers when it is asked for its memory: KiB in use.
+/// The prefix of its answer to `memory`: KiB in use.
 pub const MEMORY_ANSWER: &str = "guest: memory";
 
-/// What it answers when its cgroups were given something: 0 where that could be done.
+/// The prefix of its answer to a change of cgroup settings: 0 after success.
 pub const SET_ANSWER: &str = "guest: set";
 
-/// What its batch job says when it is done: how many us it took.
+/// The batch job's message at its end, followed by its time in us.
 pub const BATCH_DONE: &str = "batch: us";
 
-/// Kernel modules of the network device, in the order in which they are loaded (`benches/linux/init.sh`).
+/// The kernel modules of the network device, in the order of loading (`benches/linux/init.sh`).
 const MODULES: [&str; 8] = [
     "virtio_ring",
     "virtio",
@@ -46,7 +46,7 @@ const MODULES: [&str; 8] = [
     "virtio_net",
 ];
 
-/// Where a program's libraries are in the guest. The loader's path is part of each program.
+/// The guest's folder of shared libraries. The loader's path is part of each program.
 const LIBRARY_FOLDER: &str = "lib/x86_64-linux-gnu";
 
 /// The program loader.
@@ -59,31 +59,31 @@ pub struct LinuxGuest {
     pub kernel: PathBuf,
     /// The initial file system.
     pub initramfs: PathBuf,
-    /// Which kernel that is: package and version.
+    /// Package and version of the kernel.
     pub kernel_version: String,
-    /// Which memcached: package and version.
+    /// Package and version of memcached.
     pub memcached_version: String,
-    /// The initial file system that has a web server in it besides.
+    /// The initial file system with a web server.
     pub web_initramfs: PathBuf,
-    /// Which nginx: package and version.
+    /// Package and version of nginx.
     pub nginx_version: String,
 }
 
-/// What Debian's kernel does for the sake of security alone, switched off: Isola's does none of it.
+/// Options that disable the kernel's hardening, because Isola has no counterpart of it.
 const UNHARDENED: &str =
     "mitigations=off init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off apparmor=0 audit=0";
 
-/// The page that the web servers have: that which is in Isola's image.
+/// The page of the web servers, the same as in Isola's image.
 pub const PAGE: &[u8] = include_bytes!("../../../apps/web/site/index.html");
 
-/// Which services the guest runs.
+/// The services of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Services {
     /// memcached, and the echo server.
     Usual,
     /// nginx.
     Web,
-    /// What answers messages of all sizes.
+    /// The answering end of NetPIPE.
     Netpipe,
     /// The echo server for short connections.
     Short,
@@ -92,7 +92,7 @@ pub enum Services {
 }
 
 impl Services {
-    /// Its name on the kernel's command line.
+    /// Returns the name on the kernel's command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Usual => "usual",
@@ -105,11 +105,11 @@ impl Services {
 }
 
 impl LinuxGuest {
-    /// Fetches what is not in `cache` yet, and puts the guest together there. `programs` are
-    /// those of ours that run there.
+    /// Fetches packages that are missing in `cache`, and assembles the guest there with `programs`, the benchmarks'
+    /// own.
     ///
     /// # Errors
-    /// What fetching says, or what is missing in a package.
+    /// As [`Packages::fetch`]; [`BenchError::PackageContents`], [`BenchError::File`].
     pub fn prepare(cache: &Path, kernel: Kernel, programs: &[PathBuf]) -> Result<Self, BenchError> {
         let packages = Packages::fetch(cache, kernel)?;
         let write = |name: &str, services| {
@@ -130,8 +130,7 @@ impl LinuxGuest {
         })
     }
 
-    /// The kernel's command line with `cores` processors: quiet, and tuned as for a guest whose clock and neighbours
-    /// can be trusted.
+    /// Returns the kernel's command line for `cores` processors: quiet, with a trusted clock and without hardening.
     pub fn command_line(&self, cores: u32, services: Services) -> String {
         format!(
             "console=ttyS0 quiet {UNHARDENED} tsc=reliable clocksource=tsc random.trust_cpu=on panic=-1 \
@@ -141,7 +140,7 @@ impl LinuxGuest {
     }
 }
 
-/// The initial file system.
+/// Returns the initial file system.
 fn file_system(packages: &Packages, programs: &[PathBuf], services: Services) -> Result<Vec<u8>, BenchError> {
     let read = |path: &Path| fs::read(path).map_err(BenchError::file(path));
     let mut system = Initramfs::default();
@@ -150,7 +149,7 @@ fn file_system(packages: &Packages, programs: &[PathBuf], services: Services) ->
     }
     system.console("dev/console");
     system.file("init", Mode::Program, include_bytes!("../../linux/init.sh"));
-    // memcached wants to know the user that it is told to be.
+    // memcached looks up the user of its option `-u`.
     system.file("etc/passwd", Mode::Data, b"root:x:0:0::/:/bin/sh\n");
     system.file("bin/busybox", Mode::Program, &read(&packages.find(&["bin/busybox", "usr/bin/busybox"])?)?);
     let memcached = read(&packages.find(&["usr/bin/memcached"])?)?;
@@ -171,7 +170,7 @@ fn file_system(packages: &Packages, programs: &[PathBuf], services: Services) ->
     system.file("bin/memcached", Mode::Program, &memcached);
     system.file("bin/chrt", Mode::Program, &chrt);
     if let Some(nginx) = nginx {
-        // Where Debian's looks for its files, and makes its own.
+        // The folders that Debian's nginx expects or writes to.
         for folder in ["run", "var", "var/lib", "var/lib/nginx", "var/log", "var/log/nginx", "www"] {
             system.folder(folder);
         }
@@ -185,7 +184,7 @@ fn file_system(packages: &Packages, programs: &[PathBuf], services: Services) ->
         system.file(&format!("bin/{name}"), Mode::Program, bytes);
     }
     for module in MODULES {
-        // What is built into the kernel has no file.
+        // A module without a file is built into the kernel.
         if let Some(path) = packages.module(module)? {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             system.file(&format!("modules/{name}"), Mode::Data, &read(&path)?);
@@ -199,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_process_loads_the_modules_that_are_there() {
+    fn the_first_process_loads_the_modules_and_prints_the_expected_messages() {
         let script = include_str!("../../linux/init.sh");
         assert!(script.contains(&format!("for module in {}; do", MODULES.join(" "))));
         assert!(script.contains(&format!("echo '{READY}'")) && script.contains(MEMORY_ANSWER));

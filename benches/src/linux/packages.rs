@@ -7,31 +7,32 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The kernel that Debian's cloud images have; it stands for the package of the present version.
+/// The meta-package of the kernel in Debian's cloud images; it depends on the current version.
 const KERNEL: &str = "linux-image-cloud-amd64";
-/// What else is fetched by name. Which libraries the services need besides is read from them.
+/// The other packages by name. The libraries of the services follow from their dependencies.
 const OTHERS: [&str; 6] = ["busybox-static", "memcached", "nginx", "util-linux", "libgcc-s1", "zlib1g"];
 
-/// Packages, unpacked.
+/// Unpacked packages.
 #[derive(Clone, Debug)]
 pub struct Packages {
-    /// Where.
+    /// Their folder.
     root: PathBuf,
-    /// What was fetched: `NAME VERSION`, as the packages say.
+    /// The fetched versions, as `NAME VERSION`.
     versions: Vec<String>,
 }
 
 impl Packages {
-    /// Fetches and unpacks what is not in `cache` yet, with that kernel.
+    /// Fetches and unpacks packages that are missing in `cache`, with the kernel `kernel`.
     ///
     /// # Errors
-    /// What apt says.
+    /// [`BenchError::Program`] with apt's message; [`BenchError::ProgramMissing`], [`BenchError::File`],
+    /// [`BenchError::Interrupted`].
     pub fn fetch(cache: &Path, kernel: Kernel) -> Result<Self, BenchError> {
         let (root, list) = (cache.join("packages"), cache.join("packages.list"));
-        // Written last: a fetch that was interrupted begins anew.
+        // The list is written last, so an interrupted fetch starts again.
         if let Ok(text) = fs::read_to_string(&list) {
             let versions: Vec<String> = text.lines().map(str::to_owned).collect();
-            // One of before something was added is incomplete, too.
+            // A list from before an addition to OTHERS is incomplete.
             if OTHERS.iter().all(|name| versions.iter().any(|version| is_of(version, name))) {
                 return Ok(Self { root, versions });
             }
@@ -74,12 +75,12 @@ impl Packages {
         Ok(Self { root, versions })
     }
 
-    /// Name and version of the package whose name begins so.
+    /// Returns name and version of the package whose name begins with `start`.
     pub fn version_of(&self, start: &str) -> String {
         self.versions.iter().find(|version| version.starts_with(start)).cloned().unwrap_or_default()
     }
 
-    /// The first of `paths` that is there.
+    /// Returns the first of `paths` that exists.
     ///
     /// # Errors
     /// [`BenchError::PackageContents`].
@@ -88,7 +89,7 @@ impl Packages {
         found.next().ok_or_else(|| self.lacks(paths.first().unwrap_or(&"file")))
     }
 
-    /// A shared library.
+    /// Returns the path of a shared library.
     ///
     /// # Errors
     /// [`BenchError::PackageContents`].
@@ -98,7 +99,7 @@ impl Packages {
         self.find(&paths.each_ref().map(String::as_str))
     }
 
-    /// The kernel.
+    /// Returns the path of the kernel.
     ///
     /// # Errors
     /// [`BenchError::PackageContents`].
@@ -110,10 +111,10 @@ impl Packages {
         kernels.next().ok_or_else(|| self.lacks("boot/vmlinuz"))
     }
 
-    /// The file of a kernel module; `None` where the kernel has it built in.
+    /// Returns the file of a kernel module; `None` if it is built into the kernel.
     ///
     /// # Errors
-    /// What reading the packages says.
+    /// [`BenchError::File`].
     pub fn module(&self, name: &str) -> Result<Option<PathBuf>, BenchError> {
         let tops = ["lib/modules", "usr/lib/modules"].map(|folder| self.root.join(folder));
         let mut open: Vec<PathBuf> = tops.into_iter().filter(|folder| folder.is_dir()).collect();
@@ -135,17 +136,17 @@ impl Packages {
     }
 }
 
-/// Whether a file is the module of that name, compressed or not.
+/// Returns whether a file is the module with this name, compressed or not.
 fn is_module(file: &str, name: &str) -> bool {
     file.strip_prefix(name).is_some_and(|end| end == ".ko" || end.starts_with(".ko."))
 }
 
-/// Whether `NAME VERSION` is of a package of that name.
+/// Returns whether `NAME VERSION` belongs to the package with this name.
 fn is_of(version: &str, name: &str) -> bool {
     version.strip_prefix(name).is_some_and(|rest| rest.starts_with(' '))
 }
 
-/// The package that `package` stands for: the first that it depends on whose name begins with `start`.
+/// Returns the first dependency of a meta-package whose name begins with `start`.
 fn dependency(options: &[String], package: &str, start: &str) -> Result<String, BenchError> {
     let mut arguments: Vec<&str> = options.iter().map(String::as_str).collect();
     arguments.extend(["show", "--no-all-versions", package]);
@@ -154,18 +155,18 @@ fn dependency(options: &[String], package: &str, start: &str) -> Result<String, 
     names.next().ok_or_else(|| BenchError::Program {
         line: format!("apt-cache show {package}"),
         said: format!(
-            "nothing that depends on {start}...; apt-get update may help, and a Debian system is needed"
+            "no dependency begins with {start}; a Debian system is needed, and apt-get update may help"
         ),
     })
 }
 
-/// The libraries that `package` depends on.
+/// Returns the libraries that `package` depends on.
 fn libraries_of(package: &str) -> Result<Vec<String>, BenchError> {
     let shown = program::run("apt-cache", &["show", "--no-all-versions", package])?;
     Ok(dependencies(&shown).into_iter().filter(|name| name.starts_with("lib")).collect())
 }
 
-/// The names in the `Depends` field of a package as apt-cache shows it; of alternatives, the first.
+/// Returns the names in the `Depends` field of apt-cache's output; the first of alternatives.
 fn dependencies(shown: &str) -> Vec<String> {
     let field = shown.lines().find_map(|line| line.strip_prefix("Depends: ")).unwrap_or_default();
     let names = field.split(',').filter_map(|word| word.split_ascii_whitespace().next());
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_are_told_apart_by_their_whole_name() {
+    fn modules_are_matched_by_their_whole_name() {
         assert!(is_module("virtio.ko", "virtio") && is_module("virtio.ko.xz", "virtio"));
         assert!(!is_module("virtio_net.ko", "virtio") && !is_module("virtio.kontext", "virtio"));
     }

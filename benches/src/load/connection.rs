@@ -1,4 +1,4 @@
-//! A connection to a key-value service, and the requests that are under way on it.
+//! A connection to a key-value service, with its pending requests.
 
 use super::mix::{Mix, Request};
 use super::reply::{Parsed, Reply, parse};
@@ -9,26 +9,26 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
-/// Received at once.
+/// The most bytes of one read.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// A connection that never waits.
+/// A nonblocking connection.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
     peer: SocketAddr,
     output: Vec<u8>,
-    /// Bytes of `output` that are sent.
+    /// The length of the sent part of `output`.
     sent: usize,
     input: Vec<u8>,
     asked: VecDeque<Asked>,
 }
 
-/// A request that is under way.
+/// A pending request.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     request: Request,
-    /// When it was to be made.
+    /// The time at which it was due.
     due: Instant,
 }
 
@@ -48,7 +48,7 @@ impl Connection {
         Ok(Self { stream, peer, output, sent: 0, input, asked })
     }
 
-    /// Makes a request that was due at `due`.
+    /// Sends a request that was due at `due`.
     ///
     /// # Errors
     /// [`BenchError::Connection`].
@@ -57,24 +57,24 @@ impl Connection {
         self.send()
     }
 
-    /// Puts a request that was due at `due` behind those that [`Self::send`] sends next.
+    /// Queues a request that was due at `due` for the next [`Self::send`].
     pub fn queue(&mut self, mix: &Mix, request: Request, due: Instant) {
         mix.write(request, &mut self.output);
         self.asked.push_back(Asked { request, due });
     }
 
-    /// How many requests are under way.
+    /// Returns the number of pending requests.
     pub fn under_way(&self) -> usize {
         self.asked.len()
     }
 
-    /// What to wait for.
+    /// Returns the events to wait for.
     pub fn interest(&self) -> PollFd<'_> {
         let writing = if self.output.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
         PollFd::new(&self.stream, PollFlags::IN | writing)
     }
 
-    /// Sends what there is room for.
+    /// Sends as much as the socket has room for.
     ///
     /// # Errors
     /// [`BenchError::Connection`].
@@ -92,7 +92,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes the answers that have come; `answered` is told when each was due.
+    /// Receives available answers; calls `answered` with the due time of each request.
     ///
     /// # Errors
     /// [`BenchError::Connection`], [`BenchError::WrongAnswer`].
@@ -135,7 +135,7 @@ impl Connection {
     }
 }
 
-/// Whether `request` can be answered so: every get hits, and finds what was stored.
+/// Returns whether `reply` is correct for `request`: every get must hit, with the length of the stored value.
 fn fits(mix: &Mix, request: Request, reply: Reply) -> bool {
     match (request, reply) {
         (Request::Set(_), Reply::Stored) => true,
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_get_that_finds_nothing_or_something_else_is_wrong() {
+    fn a_miss_or_another_value_is_a_wrong_answer() {
         let mix = Mix::etc();
         let len = mix.value_len(3);
         assert!(fits(&mix, Request::Get(3), Reply::Hit { len }));

@@ -7,10 +7,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// Length of a message.
+/// The length of a message.
 pub const MESSAGE_BYTES: usize = 64;
 
-/// Sends messages for so long, each once the one before has come back.
+/// Exchanges messages for `duration`, each after the echo of the one before.
 ///
 /// # Errors
 /// [`BenchError::Connection`], [`BenchError::WrongAnswer`], [`BenchError::Interrupted`].
@@ -45,7 +45,7 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
-    /// Connects to a service that sends back what comes, each byte changed by `change`.
+    /// Connects to an echo service that adds `change` to each byte.
     fn connect(change: u8) -> TcpStream {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_comes_back_changed_is_told() {
+    fn an_altered_echo_is_a_wrong_answer() {
         let error = ping_pong(&mut connect(1), Duration::from_secs(10)).unwrap_err();
         assert!(matches!(error, BenchError::WrongAnswer { .. }), "{error}");
     }

@@ -1,11 +1,11 @@
 //! Load on a key-value service over several connections, in two forms:
 //!
-//! - *closed loop*: each connection asks again as soon as it has its answer. It finds out how much the service can do;
-//!   its latencies say little, as a slow service is asked less.
-//! - *open loop*: requests are due at times that do not depend on the service (Poisson arrivals), and are made then,
-//!   whether earlier ones are answered or not. Latency counts from when a request was due.
+//! - *closed loop*: each connection sends its next request after the answer to the one before. This measures the
+//!   service's capacity; its latencies mean little, because a slow service gets fewer requests.
+//! - *open loop*: requests are due at times that do not depend on the service (Poisson arrivals), and are sent then
+//!   even if earlier ones are pending. Latency counts from the time at which a request was due.
 //!
-//! The client is one thread that sleeps while there is nothing to do, the same for every system.
+//! The client is one thread that sleeps while it waits, the same for every system.
 
 use super::connection::Connection;
 use super::mix::Mix;
@@ -18,16 +18,16 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Requests under way at once while the records are stored.
+/// The number of pending requests while the records are stored.
 const STORE_BATCH: usize = 64;
 
-/// How often an interruption is looked for.
+/// The interval of checks for an interruption.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The seed of the requests and their times.
 const SEED: u64 = 0x10ad;
 
-/// Makes load.
+/// A load generator.
 #[derive(Debug)]
 pub struct Generator {
     mix: Mix,
@@ -37,7 +37,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Connects to the service at `peer` so many times, and stores all records of `mix` there.
+    /// Opens `connections` connections to the service at `peer`, and stores all records of `mix` there.
     ///
     /// # Errors
     /// [`BenchError::Connection`], [`BenchError::WrongAnswer`], [`BenchError::Interrupted`].
@@ -64,7 +64,7 @@ impl Generator {
         Ok(())
     }
 
-    /// Closed loop for so long, one request a connection under way; then all answers are waited for.
+    /// Applies a closed loop for `duration`, with one pending request on each connection; then waits for all answers.
     ///
     /// # Errors
     /// [`BenchError::Connection`], [`BenchError::WrongAnswer`], [`BenchError::Interrupted`].
@@ -72,7 +72,8 @@ impl Generator {
         self.closed_with(1, duration)
     }
 
-    /// The same with `depth` requests a connection under way: those that follow answers which came together go together.
+    /// As [`Self::closed`], with `depth` pending requests on each connection. Requests that follow simultaneous answers
+    /// are sent together.
     ///
     /// # Errors
     /// As [`Self::closed`].
@@ -81,7 +82,7 @@ impl Generator {
         let end = start + duration;
         let mut latency_ns = histogram();
         let mut last = start;
-        // A connection stands here once for each request that it may make.
+        // A connection occurs once for each request that it may send.
         let all: Vec<usize> = (0..self.connections.len()).flat_map(|index| vec![index; depth]).collect();
         let mut idle = all.clone();
         loop {
@@ -104,7 +105,7 @@ impl Generator {
         }
     }
 
-    /// Open loop of so many requests a second for so long; then all answers are waited for.
+    /// Applies an open loop of `rate` requests/s for `duration`; then waits for all answers.
     ///
     /// # Errors
     /// [`BenchError::Connection`], [`BenchError::WrongAnswer`], [`BenchError::Interrupted`].
@@ -112,7 +113,7 @@ impl Generator {
         self.due_at(|_| rate, |at| at >= duration, |_, _| {})
     }
 
-    /// The same, where `each` is told when each request was due and when it was answered.
+    /// As [`Self::open`]; calls `each` with the due time and the answer time of each request.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -126,8 +127,8 @@ impl Generator {
         self.due_at(|_| rate, |at| at >= duration, |at, latency| each(begin + at - latency, begin + at))
     }
 
-    /// Open loop of a load that rises and falls, until it `is_over`, which is told the windows so far; then all answers are
-    /// waited for.
+    /// Applies an open loop with a varying load until `is_over`, which gets the windows so far; then waits for all
+    /// answers.
     ///
     /// # Errors
     /// [`BenchError::Connection`], [`BenchError::WrongAnswer`], [`BenchError::Interrupted`].
@@ -149,15 +150,15 @@ impl Generator {
         Ok((outcome, windows.into_inner()))
     }
 
-    /// Open loop of a `rate` by the time, until it `is_over`. `answered` is told when each answer came and its latency; all
-    /// times are since the beginning.
+    /// Applies an open loop whose `rate` depends on the time, until `is_over`. Calls `answered` with the time and the
+    /// latency of each answer; all times are since the start.
     fn due_at(
         &mut self,
         rate: impl Fn(Duration) -> f64,
         mut is_over: impl FnMut(Duration) -> bool,
         mut answered: impl FnMut(Duration, Duration),
     ) -> Result<Outcome, BenchError> {
-        // The same requests at the same times for whoever is asked.
+        // Each service gets the same requests at the same times.
         self.random = fastrand::Rng::with_seed(SEED);
         let start = Instant::now();
         let mut latency_ns = histogram();
@@ -184,8 +185,8 @@ impl Generator {
         }
     }
 
-    /// Waits until something moves, or `limit` has passed, and moves it. `answered` is told when each answer
-    /// came, its connection and its latency; `last` is when the latest came.
+    /// Waits for events, at most `limit`, then sends and receives. Calls `answered` with the time, the connection and
+    /// the latency of each answer; `last` is the time of the latest answer.
     fn turn(
         &mut self,
         limit: Duration,
@@ -217,7 +218,7 @@ impl Generator {
     }
 }
 
-/// Time to the next request: exponentially distributed.
+/// Returns the time to the next request, exponentially distributed.
 fn gap(rate: f64, random: &mut fastrand::Rng) -> Duration {
     Duration::from_secs_f64(-(1.0 - random.f64()).ln() / rate)
 }
@@ -233,7 +234,7 @@ mod tests {
 
     type Store = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
-    /// A key-value service on a thread a connection, which does as much as the mix needs.
+    /// A key-value service with a thread for each connection, which supports the mix's requests.
     fn service() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -273,12 +274,12 @@ mod tests {
     }
 
     #[test]
-    fn batches_keep_so_many_requests_under_way_and_answer_all() {
+    fn a_closed_loop_keeps_the_depth_and_waits_for_all_answers() {
         let mut generator = Generator::connect(service(), 2, Mix::etc()).unwrap();
         let outcome = generator.closed_with(4, Duration::from_millis(100)).unwrap();
         assert!(
             outcome.requests >= 8,
-            "each of two connections asks four times at once: {}",
+            "each of two connections has four pending requests: {}",
             outcome.requests
         );
         assert!(generator.connections.iter().all(|connection| connection.under_way() == 0));
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn each_request_is_told_with_its_times() {
+    fn open_each_reports_the_times_of_each_request() {
         let mut generator = Generator::connect(service(), 2, Mix::etc()).unwrap();
         let (begin, mut requests) = (Instant::now(), Vec::new());
         let outcome = generator
@@ -297,13 +298,13 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_have_every_request_answered() {
+    fn closed_and_open_loops_wait_for_all_answers() {
         let mut generator = Generator::connect(service(), 4, Mix::etc()).unwrap();
         let closed = generator.closed(Duration::from_millis(100)).unwrap();
         assert!(closed.requests >= 4 && closed.requests == closed.latency_ns.len());
         assert!(closed.rate() > 0.0 && closed.latency_us(0.5) > 0.0);
         let open = generator.open(500.0, Duration::from_millis(200)).unwrap();
-        // Arrivals are drawn from the seed: as many in each run.
+        // The seed determines the arrivals: each run has the same number.
         let again = generator.open(500.0, Duration::from_millis(200)).unwrap();
         assert!(
             open.requests > 50 && open.requests == again.requests,
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_that_rises_and_falls_goes_on_until_it_is_over_and_every_request_is_answered() {
+    fn a_varying_load_lasts_until_it_is_over_and_waits_for_all_answers() {
         let mut generator = Generator::connect(service(), 4, Mix::etc()).unwrap();
         let profile = Profile { least: 500.0, most: 2_000.0, period: Duration::from_millis(100) };
         let mut asked = 0;
@@ -325,12 +326,12 @@ mod tests {
             })
             .unwrap();
         assert_eq!(outcome.requests, 200);
-        // Windows go by when requests were due, whenever the answers come.
+        // Windows follow the due times of requests, independent of the answers.
         assert!(windows.closed().len() >= 4, "{}", windows.closed().len());
     }
 
     #[test]
-    fn a_service_that_closes_is_told() {
+    fn a_closed_connection_is_an_error() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         thread::spawn(move || listener.incoming().for_each(drop));
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_come_at_the_rate_that_was_asked_for() {
+    fn requests_arrive_at_the_given_rate() {
         let mut random = fastrand::Rng::with_seed(1);
         let time: Duration = (0..10_000).map(|_| gap(1_000.0, &mut random)).sum();
         assert!((9.5..10.5).contains(&time.as_secs_f64()), "{time:?}");

@@ -1,13 +1,13 @@
-//! Load for a service, the same for every system: one thread that waits for whichever connection has an answer.
+//! The client's load, the same for every system: mostly one thread, which polls all its connections.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | this | what a load comes to |
-//! | [`mix`] | what is asked: the ETC-like mix |
+//! | this | the outcome of a load |
+//! | [`mix`] | the requests: the ETC-like mix |
 //! | [`reply`] | answers of memcached's text protocol |
-//! | [`connection`] | a connection, and the requests that are under way on it |
+//! | [`connection`] | a connection with its pending requests |
 //! | [`generator`] | closed loop and open loop |
-//! | [`profile`] | a load that rises and falls, by windows |
+//! | [`profile`] | a varying load, and windows of its outcome |
 //! | [`echo`] | ping-pong |
 //! | [`page`] | requests for a page |
 //! | [`netpipe`] | messages of all sizes |
@@ -32,44 +32,44 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long an attempt to connect may take: a machine whose network is not up answers nothing.
+/// The timeout of a connection attempt: a machine without its network up does not answer.
 const CONNECT_LIMIT: Duration = Duration::from_millis(20);
 
-/// How long an answer may take.
+/// The longest wait for an answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long after its first words a machine may take to answer.
+/// The longest wait for the first answer of a machine.
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
 
-/// What a load came to.
+/// The outcome of a load.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Requests that were answered: all of them.
+    /// The number of answered requests, which is that of all requests.
     pub requests: u64,
-    /// From the first request to the last answer.
+    /// The time from the first request to the last answer.
     pub elapsed: Duration,
-    /// From when a request was to be made to its answer, in ns.
+    /// The latencies, from the due time of a request to its answer, in ns.
     pub latency_ns: Histogram<u64>,
 }
 
 impl Outcome {
-    /// Requests a second.
+    /// Returns the answers per second.
     pub fn rate(&self) -> f64 {
         self.requests as f64 / self.elapsed.as_secs_f64()
     }
 
-    /// A quantile of the latencies, in us.
+    /// Returns a quantile of the latencies, in us.
     pub fn latency_us(&self, quantile: f64) -> f64 {
         self.latency_ns.value_at_quantile(quantile) as f64 / 1e3
     }
 }
 
-/// Latencies of up to a minute, to three digits; longer ones count as a minute.
+/// Returns a histogram for latencies of up to a minute, with three significant digits; longer ones count as a minute.
 fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("bounds and digits are such as the crate offers")
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("bounds and digits are valid")
 }
 
-/// Waits until the service at `address` gives `answer` to `question`; returns the connection.
+/// Waits until the service at `address` answers `answer` to `question`; returns the connection.
 ///
 /// # Errors
 /// [`BenchError::Ended`] or [`BenchError::TooLate`] of the machine, [`BenchError::Interrupted`].
@@ -98,7 +98,7 @@ pub fn first_answer(
     }
 }
 
-/// Whether a service at `address` says what it is told within `limit`.
+/// Returns whether a service at `address` echoes within `limit`.
 ///
 /// # Errors
 /// [`BenchError::Interrupted`].
@@ -116,7 +116,7 @@ pub fn echoes_within(address: SocketAddr, limit: Duration) -> Result<bool, Bench
     Ok(false)
 }
 
-/// Whether the peer answers so.
+/// Returns whether the peer answers `answer`.
 fn answers(mut stream: &TcpStream, question: &[u8], answer: &[u8]) -> std::io::Result<bool> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(ANSWER_LIMIT))?;
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn latencies_of_all_sizes_are_kept_to_three_digits() {
+    fn latencies_of_all_sizes_have_three_significant_digits() {
         let mut latency_ns = histogram();
         for latency in [50_000, 1_000_000, 2_000_000, 3_000_000, 40_000_000_000] {
             latency_ns.saturating_record(latency);

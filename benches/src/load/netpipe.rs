@@ -1,4 +1,4 @@
-//! Messages of all sizes, with an end of NetPIPE that answers (`apps/netpipe`; `src/bin/linux-netpipe.rs`).
+//! The client of NetPIPE's answering end (`apps/netpipe`; `src/bin/linux-netpipe.rs`).
 
 use super::{ANSWER_LIMIT, Outcome, histogram};
 use crate::error::BenchError;
@@ -7,21 +7,21 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Messages of a round at most: what the protocol allows.
+/// The most messages of a round in the protocol.
 const MAX_COUNT: u32 = 1_000_000;
 
-/// Which way messages go: as the protocol's first byte of a round says.
+/// The direction of messages: the first byte of a round's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// There, and back.
+    /// Each message to the service and back.
     Both = 0,
-    /// There, one behind the other; one byte back says that all have come.
+    /// All messages to the service, which confirms them with one byte.
     There = 1,
-    /// Back, one behind the other.
+    /// All messages from the service.
     Back = 2,
 }
 
-/// The end that asks.
+/// The client's end.
 #[derive(Debug)]
 pub struct Pipe {
     stream: TcpStream,
@@ -29,7 +29,7 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Connects to the end at `address`, for messages of up to `most` bytes.
+    /// Connects to the answering end at `address`, for messages of up to `most` bytes.
     ///
     /// # Errors
     /// [`BenchError::Connection`].
@@ -43,7 +43,7 @@ impl Pipe {
         Ok(Self { stream, buffer: vec![b'b'; most] })
     }
 
-    /// A round of `count` messages of `size` bytes; returns how long it took.
+    /// Exchanges a round of `count` messages of `size` bytes; returns its duration.
     ///
     /// # Errors
     /// [`BenchError::Connection`], [`BenchError::Interrupted`].
@@ -74,7 +74,8 @@ impl Pipe {
         Ok(())
     }
 
-    /// Rounds of `count` messages for so long; what is counted is messages, and the latency is a round's part of each.
+    /// Repeats rounds of `count` messages for `duration`. The outcome counts messages; the latency is a round's
+    /// duration divided by `count`.
     ///
     /// # Errors
     /// As [`Self::round`].
@@ -88,7 +89,7 @@ impl Pipe {
         self.repeat(way, size, count, |_, elapsed| elapsed < duration)
     }
 
-    /// So many rounds of `count` messages, however long they take.
+    /// Performs `rounds` rounds of `count` messages.
     ///
     /// # Errors
     /// As [`Self::round`].
@@ -96,7 +97,7 @@ impl Pipe {
         self.repeat(way, size, count, |done, _| done < rounds)
     }
 
-    /// Rounds for as long as `more`, which takes how many are done and the time since the beginning, returns so.
+    /// Repeats rounds while `more` returns true; it gets the number of rounds and the time since the start.
     fn repeat(
         &mut self,
         way: Way,
@@ -114,7 +115,7 @@ impl Pipe {
         Ok(Outcome { requests, elapsed: start.elapsed(), latency_ns })
     }
 
-    /// How many messages of a size take about so long, there and back.
+    /// Returns the number of messages whose round trips take about `duration`.
     ///
     /// # Errors
     /// As [`Self::round`].
@@ -131,7 +132,7 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
-    /// An end that answers rounds.
+    /// Starts an answering end.
     fn serve() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_go_whichever_way_they_are_to() {
+    fn messages_pass_in_each_direction() {
         let mut pipe = Pipe::connect(serve(), 70_000).unwrap();
         for way in [Way::Both, Way::There, Way::Back] {
             for (size, count) in [(1, 9), (70_000, 2)] {
@@ -168,7 +169,7 @@ mod tests {
         let outcome = pipe.rounds(Way::Both, 64, 3, Duration::from_millis(10)).unwrap();
         assert!(outcome.requests >= 3 && outcome.requests.is_multiple_of(3));
         let outcome = pipe.turns(Way::Both, 64, 3, 2).unwrap();
-        assert_eq!(outcome.requests, 6, "as many rounds as were asked for, whatever the clock says");
+        assert_eq!(outcome.requests, 6, "turns performs the given number of rounds");
         assert!(pipe.count_for(1, Duration::from_millis(10)).unwrap() >= 2);
     }
 }

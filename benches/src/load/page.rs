@@ -1,4 +1,4 @@
-//! Requests for a page: over connections that stay, or each over one of its own.
+//! Requests for a page, over persistent connections or over a new connection each.
 
 use super::{Outcome, histogram};
 use crate::error::BenchError;
@@ -7,20 +7,20 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// A request after which the connection stays.
+/// A request that leaves the connection open.
 const STAYING: &[u8] = b"GET / HTTP/1.1\r\nHost: 10.0.0.2\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n";
 
-/// One after which it does not.
+/// A request that closes the connection.
 const CLOSING: &[u8] =
     b"GET / HTTP/1.1\r\nHost: 10.0.0.2\r\nUser-Agent: bench\r\nAccept: */*\r\nConnection: close\r\n\r\n";
 
-/// Longest response, in bytes.
+/// The length of the longest response, in bytes.
 const MAX_RESPONSE: usize = 16 << 10;
 
-/// How long an answer may take.
+/// The longest wait for an answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
-/// A client of a web server, whose one page it knows.
+/// A client of a web server with one known page.
 #[derive(Debug)]
 pub struct Client {
     address: SocketAddr,
@@ -28,12 +28,12 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the server at `address`.
+    /// Creates a client of the server at `address`.
     pub fn new(address: SocketAddr, page: &'static [u8]) -> Self {
         Self { address, page }
     }
 
-    /// Connects so many times.
+    /// Opens `count` connections.
     ///
     /// # Errors
     /// [`BenchError::Connection`].
@@ -49,7 +49,8 @@ impl Client {
         Ok(stream)
     }
 
-    /// Asks for so long on all connections at once, on each again when all have been answered.
+    /// Requests the page for `duration` on all connections at once; the next requests follow when all have been
+    /// answered.
     ///
     /// # Errors
     /// [`BenchError::Connection`], [`BenchError::WrongAnswer`], [`BenchError::Interrupted`].
@@ -68,7 +69,7 @@ impl Client {
         })
     }
 
-    /// Asks for so long, each time on a connection of its own, which both sides close.
+    /// Requests the page for `duration`, each time on a new connection, which both sides close.
     ///
     /// # Errors
     /// As [`Self::staying`].
@@ -78,7 +79,7 @@ impl Client {
             let mut stream = self.dial()?;
             stream.write_all(CLOSING)?;
             let response = self.read(&mut stream)?;
-            // The server's end, and then the client's.
+            // Waits for the server's end of the stream before it sends its own.
             while stream.read(&mut [0; 64])? > 0 {}
             let _ = stream.shutdown(Shutdown::Write);
             latency(before.elapsed());
@@ -86,7 +87,7 @@ impl Client {
         })
     }
 
-    /// Repeats a turn, which returns a response that is wrong, if there is one.
+    /// Repeats a turn, which may return a wrong response.
     fn repeat(
         &self,
         duration: Duration,
@@ -107,7 +108,7 @@ impl Client {
         Ok(Outcome { requests: latency_ns.len(), elapsed: start.elapsed(), latency_ns })
     }
 
-    /// A response, head and page.
+    /// Reads a response, with head and page.
     fn read(&self, stream: &mut TcpStream) -> io::Result<Vec<u8>> {
         let mut response = Vec::with_capacity(1024);
         let mut piece = [0; 4096];
@@ -133,7 +134,7 @@ impl Client {
     }
 }
 
-/// Where a response's page begins.
+/// Returns the offset of a response's body.
 fn end_of_head(response: &[u8]) -> Option<usize> {
     Some(response.windows(4).position(|four| four == b"\r\n\r\n")? + 4)
 }
@@ -144,7 +145,7 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
-    /// A server that answers so, whatever it is asked, and closes behind requests that say so.
+    /// Starts a server that always sends `response`, and closes the connection after [`CLOSING`].
     fn serve(response: &'static [u8]) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_counted_over_connections_that_stay_and_that_do_not() {
+    fn pages_are_counted_over_persistent_and_over_new_connections() {
         let address = serve(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npage");
         let client = Client::new(address, b"page");
         let mut streams = client.connect(3).unwrap();
@@ -174,11 +175,11 @@ mod tests {
     }
 
     #[test]
-    fn another_page_is_told() {
+    fn another_page_is_a_wrong_answer() {
         for response in [&b"HTTP/1.1 200 OK\r\n\r\nother"[..], b"HTTP/1.1 404 Not Found\r\n\r\n"] {
             let client = Client::new(serve(response), b"page.");
             let mut streams = client.connect(1).unwrap();
-            // It ends with the first answer.
+            // The first wrong answer ends the load.
             let error = client.staying(&mut streams, Duration::from_secs(10)).unwrap_err();
             assert!(matches!(error, BenchError::WrongAnswer { .. }), "{error}");
         }

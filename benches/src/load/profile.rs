@@ -1,22 +1,22 @@
-//! A load that rises and falls, and what it comes to by the time: windows of it.
+//! A varying load, and windows of its outcome.
 
 use super::histogram;
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
-/// A load between two rates, which rises and falls as the sun does.
+/// A load that varies as a cosine between two rates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Profile {
-    /// The lowest rate, with which it begins, in requests a second.
+    /// The lowest and first rate, in requests/s.
     pub least: f64,
-    /// The highest.
+    /// The highest rate, in requests/s.
     pub most: f64,
-    /// From one lowest rate to the next.
+    /// The time from one lowest rate to the next.
     pub period: Duration,
 }
 
 impl Profile {
-    /// The rate at a moment, in requests a second.
+    /// Returns the rate at a time since the start, in requests/s.
     pub fn rate(&self, at: Duration) -> f64 {
         let turns = at.as_secs_f64() / self.period.as_secs_f64();
         let height = (1.0 - (turns * core::f64::consts::TAU).cos()) / 2.0;
@@ -24,16 +24,16 @@ impl Profile {
     }
 }
 
-/// What came back in a window.
+/// The outcome of a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Window {
-    /// Answers a second.
+    /// Answers per second.
     pub rate: f64,
-    /// The 99th percentile of their latencies, in us; 0 where there were none.
+    /// The 99th percentile of their latencies, in us; 0 without answers.
     pub p99_us: f64,
 }
 
-/// Windows of equal length, one after the other from the beginning of a load on.
+/// Consecutive windows of equal length since the start of a load.
 #[derive(Debug)]
 pub struct Windows {
     length: Duration,
@@ -42,18 +42,18 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Windows of this length.
+    /// Creates windows of this length.
     pub fn of(length: Duration) -> Self {
         Self { length, closed: Vec::new(), latency_ns: histogram() }
     }
 
-    /// An answer that came `at` so long after the beginning. They come in order.
+    /// Records an answer at the time `at` since the start. Calls must be in order of time.
     pub fn answered(&mut self, at: Duration, latency: Duration) {
         self.advance(at);
         self.latency_ns.saturating_record(latency.as_nanos() as u64);
     }
 
-    /// Closes the windows that are over by then.
+    /// Closes the windows that end by `at`.
     pub fn advance(&mut self, at: Duration) {
         while at >= self.length * (self.closed.len() as u32 + 1) {
             self.closed.push(Window {
@@ -64,7 +64,7 @@ impl Windows {
         }
     }
 
-    /// The windows that are over.
+    /// Returns the closed windows.
     pub fn closed(&self) -> &[Window] {
         &self.closed
     }
@@ -75,14 +75,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_load_rises_to_its_highest_rate_and_comes_back() {
+    fn a_load_rises_to_its_highest_rate_and_falls_back() {
         let profile = Profile { least: 100.0, most: 500.0, period: Duration::from_secs(8) };
         let rates = [0, 2, 4, 6, 8].map(|at| profile.rate(Duration::from_secs(at)).round());
         assert_eq!(rates, [100.0, 300.0, 500.0, 300.0, 100.0]);
     }
 
     #[test]
-    fn an_answer_counts_in_the_window_in_which_it_came() {
+    fn an_answer_counts_in_the_window_of_its_arrival() {
         let mut windows = Windows::of(Duration::from_millis(500));
         for (at, latency) in [(10, 4), (499, 2), (1_600, 30)] {
             windows.answered(Duration::from_millis(at), Duration::from_millis(latency));

@@ -1,31 +1,31 @@
-//! Answers of memcached's text protocol, as far as the mix needs them.
+//! Answers of memcached's text protocol to the mix's requests.
 
 /// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// A set was carried out.
+    /// The server stored the value of a set.
     Stored,
-    /// A get found a value of that length.
+    /// A get returned a value.
     Hit {
-        /// Its length.
+        /// The value's length.
         len: usize,
     },
-    /// A get found nothing.
+    /// A get returned no value.
     Miss,
 }
 
-/// What input begins with.
+/// The result of parsing the beginning of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// An answer, and how long it is.
+    /// An answer and its length.
     Reply(Reply, usize),
-    /// The beginning of one.
+    /// The beginning of an answer.
     Incomplete,
-    /// Nothing that the mix's requests can be answered with.
+    /// No answer to a request of the mix.
     Unexpected,
 }
 
-/// Takes the first answer from `input`.
+/// Parses the first answer in `input`.
 pub fn parse(input: &[u8]) -> Parsed {
     let Some(end) = input.windows(2).position(|pair| pair == b"\r\n") else { return Parsed::Incomplete };
     let (line, after) = (&input[..end], end + 2);
@@ -40,13 +40,13 @@ pub fn parse(input: &[u8]) -> Parsed {
     }
 }
 
-/// The length in `VALUE KEY FLAGS LENGTH`.
+/// Returns the length in `VALUE KEY FLAGS LENGTH`.
 fn length(line: &[u8]) -> Option<usize> {
     let last = line.rsplit(|&byte| byte == b' ').next()?;
     std::str::from_utf8(last).ok()?.parse().ok()
 }
 
-/// The answer whose value begins at `start`.
+/// Parses the rest of a hit, whose value begins at `start`.
 fn value(input: &[u8], start: usize, len: usize) -> Parsed {
     const END: &[u8] = b"\r\nEND\r\n";
     match input.get(start + len..start + len + END.len()) {
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_taken_one_by_one() {
+    fn answers_are_parsed_one_by_one() {
         assert_eq!(parse(b"STORED\r\nSTORED\r\n"), Parsed::Reply(Reply::Stored, 8));
         assert_eq!(parse(b"END\r\n"), Parsed::Reply(Reply::Miss, 5));
         let hit = b"VALUE key 0 4\r\n\r\nab\r\nEND\r\nSTORED\r\n";
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn half_an_answer_is_waited_for() {
+    fn a_partial_answer_is_incomplete() {
         let whole = b"VALUE key 0 3\r\nabc\r\nEND\r\n";
         for len in 0..whole.len() {
             assert_eq!(parse(&whole[..len]), Parsed::Incomplete, "{len}");
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_request_is_answered_with_is_told() {
+    fn input_that_is_no_answer_is_unexpected() {
         for input in [&b"ERROR\r\n"[..], b"VALUE key 0 x\r\n", b"VALUE key 0 1\r\nabc\r\nEND\r\n", b"\r\n"] {
             assert_eq!(parse(input), Parsed::Unexpected, "{}", String::from_utf8_lossy(input));
         }

@@ -1,4 +1,4 @@
-//! Short connections: made, a byte there and back, closed.
+//! Short connections: opened, one byte in each direction, closed.
 
 use super::{ANSWER_LIMIT, Outcome, histogram};
 use crate::error::BenchError;
@@ -9,7 +9,8 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Connects for so long to the echo service at `address`, from so many threads, each of which has one connection at a time.
+/// Opens connections to the echo service at `address` for `duration`, on `threads` threads with one connection at a
+/// time each.
 ///
 /// # Errors
 /// [`BenchError::Connection`], [`BenchError::Interrupted`].
@@ -18,8 +19,8 @@ pub fn connections(address: SocketAddr, threads: usize, duration: Duration) -> R
     let all: Vec<Result<Histogram<u64>, BenchError>> = thread::scope(|scope| {
         let one = || one_after_the_other(address, start + duration);
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
-        // A thread that panics has a defect, which is to be seen.
-        threads.into_iter().map(|thread| thread.join().expect("a thread of the client's")).collect()
+        // A panic of a thread is a defect and must surface.
+        threads.into_iter().map(|thread| thread.join().expect("a thread of the client")).collect()
     });
     let mut latency_ns = histogram();
     for latencies in all {
@@ -41,7 +42,7 @@ fn one_after_the_other(address: SocketAddr, end: Instant) -> Result<Histogram<u6
     }
 }
 
-/// One connection. This side closes first, and waits for the other.
+/// Opens and closes one connection. The client closes first, and waits for the server's close.
 fn connection(address: SocketAddr) -> io::Result<()> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
@@ -50,7 +51,7 @@ fn connection(address: SocketAddr) -> io::Result<()> {
     stream.write_all(b"x")?;
     stream.read_exact(&mut back[..1])?;
     stream.shutdown(Shutdown::Write)?;
-    // Nothing else comes.
+    // The server sends only the echo.
     if back[0] == b'x' && stream.read(&mut back)? == 0 { Ok(()) } else { Err(ErrorKind::InvalidData.into()) }
 }
 
@@ -65,7 +66,7 @@ mod tests {
         thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
                 let done = stream.read_exact(&mut [0]).and_then(|()| stream.write_all(answer));
-                // The client may have left.
+                // The client may have closed the connection.
                 let _ = done.and_then(|()| stream.read(&mut [0]));
             }
         });
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_no_echo_is_told() {
+    fn a_wrong_echo_is_an_error() {
         for wrong in [&b"y"[..], b"xx"] {
             let error = connections(serve(wrong), 1, Duration::from_millis(30)).unwrap_err();
             assert!(matches!(error, BenchError::Connection { .. }), "{error}");

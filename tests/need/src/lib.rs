@@ -1,10 +1,11 @@
-//! Rights and programs of the host that some tests need.
+//! Prerequisites of tests: permissions and programs of the host.
 //!
-//! A test calls [`need`] before anything else. Where the host lacks the need, the test fails, and the message names the
-//! command that mends the host. `ISOLA_SKIP=tap,valgrind` skips the tests of these needs instead, on any host.
+//! A test calls [`need`] as its first statement. If the host lacks the prerequisite, the test fails, and the message
+//! names the command that installs it. `ISOLA_SKIP=tap,valgrind` skips the tests with these prerequisites instead, on
+//! any host.
 //!
-//! libtest cannot report at run time that a test was skipped: a skipped test returns and counts as passed. So [`need`]
-//! appends a line to the file that `ISOLA_SKIPPED` names; `cargo xtask test` sets the variable, reads the file with
+//! libtest cannot report a skipped test at run time: a skipped test returns and counts as passed. [`need`] therefore
+//! appends a line to the file that `ISOLA_SKIPPED` names. `cargo xtask test` sets the variable, reads the file with
 //! [`skipped_tests`], and counts and names these tests apart from those that passed.
 //!
 //! Not here: QEMU, a C linker and the Rust toolchain, without which no test is built (`./isola` installs them).
@@ -17,53 +18,53 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::{env, fs, io, thread};
 
-/// Names the needs whose tests are skipped, separated by commas.
+/// The environment variable with the prerequisites whose tests are skipped, separated by commas.
 pub const SKIP: &str = "ISOLA_SKIP";
-/// Names the file to which skipped tests append a line each.
+/// The environment variable with the path of the file to which each skipped test appends a line.
 pub const SKIPPED: &str = "ISOLA_SKIPPED";
-/// Tests that can take a long time do so where this variable is set.
+/// The environment variable that makes tests with a long variant run it.
 pub const LONG: &str = "ISOLA_LONG";
 
 /// The device of TAP interfaces.
 const TUN: &str = "/dev/net/tun";
 
-/// A right or a program of the host.
+/// A prerequisite of tests: a permission or a program of the host.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Need {
     /// A network namespace with TAP interfaces.
     Tap,
-    /// The server that the key-value server is compared with.
+    /// The server with whose answers tests compare the key-value server's.
     Memcached,
     /// The client tools of libmemcached.
     Libmemcached,
-    /// The emulator that finds wrong accesses to memory.
+    /// Valgrind, whose memcheck finds invalid memory accesses.
     Valgrind,
-    /// HTTP clients: programs for load, languages' libraries, a browser.
+    /// HTTP clients: load generators, libraries of several languages, a browser.
     HttpClients,
     /// Servers of IPv4 and IPv6 addresses.
     AddressServers,
 }
 
-/// A host without a [`Need`].
+/// A prerequisite that the host lacks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Missing {
-    /// The need.
+    /// The prerequisite.
     pub need: Need,
     /// The reason, as a sentence without a full stop.
     pub reason: String,
-    /// The command that mends the host.
+    /// The command that installs it.
     pub mend: String,
 }
 
 impl std::fmt::Display for Missing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let word = self.need.word();
-        write!(f, "{}; to mend it: {}; to skip the tests that need it: {SKIP}={word}", self.reason, self.mend)
+        write!(f, "{}; to fix it: {}; to skip the tests that need it: {SKIP}={word}", self.reason, self.mend)
     }
 }
 
 impl Need {
-    /// All needs.
+    /// All prerequisites.
     pub const ALL: [Self; 6] = [
         Self::Tap,
         Self::Memcached,
@@ -73,7 +74,7 @@ impl Need {
         Self::AddressServers,
     ];
 
-    /// Returns the need's name in [`SKIP`].
+    /// Returns the prerequisite's name in [`SKIP`].
     pub fn word(self) -> &'static str {
         match self {
             Self::Tap => "tap",
@@ -85,7 +86,7 @@ impl Need {
         }
     }
 
-    /// Returns the tests that need it, in a few words.
+    /// Returns a short description of the tests with this prerequisite.
     pub fn tests(self) -> &'static str {
         match self {
             Self::Tap => {
@@ -104,7 +105,7 @@ impl Need {
         }
     }
 
-    /// Returns the Debian packages that have the programs.
+    /// Returns the Debian packages of the programs.
     pub fn packages(self) -> &'static [&'static str] {
         match self {
             Self::Tap => &["iproute2", "util-linux"],
@@ -139,12 +140,12 @@ impl Need {
         }
     }
 
-    /// Whether a program of [`packages`](Self::packages) is missing on this host.
+    /// Returns whether a program of [`packages`](Self::packages) is missing on this host.
     pub fn lacks_a_program(self) -> bool {
         self.programs().iter().any(|program| !is_on_path(program))
     }
 
-    /// Returns the reason why this host does not meet the need; `None` where it does.
+    /// Returns the reason why this host does not meet the prerequisite, or `None` if it does.
     pub fn missing(self) -> Option<Missing> {
         let missing = |reason: String, mend: String| Some(Missing { need: self, reason, mend });
         if let Some(program) = self.programs().iter().find(|program| !is_on_path(program)) {
@@ -154,7 +155,7 @@ impl Need {
         if self != Self::Tap {
             return None;
         }
-        // Opened without effect: an interface is made by a request on the open file.
+        // Opening the device has no effect; only an ioctl on the open file creates an interface.
         if let Err(error) = File::options().read(true).write(true).open(TUN) {
             let mend = match error.kind() {
                 io::ErrorKind::NotFound => "modprobe tun (a container: start it with --device /dev/net/tun)",
@@ -183,11 +184,11 @@ fn is_on_path(program: &str) -> bool {
     env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// Reads the words of [`SKIP`].
+/// Parses the value of [`SKIP`].
 ///
 /// # Errors
 ///
-/// The message for the user where a word names no need.
+/// A message for the user, if a word names no prerequisite.
 pub fn skips(words: &str) -> Result<BTreeSet<Need>, String> {
     let words = words.split(',').map(str::trim).filter(|word| !word.is_empty());
     words
@@ -203,7 +204,7 @@ pub fn skips(words: &str) -> Result<BTreeSet<Need>, String> {
         .collect()
 }
 
-/// Returns the needs that [`SKIP`] names in this process's environment.
+/// Returns the prerequisites that [`SKIP`] names in this process's environment.
 ///
 /// # Errors
 ///
@@ -212,11 +213,11 @@ pub fn skips_of_environment() -> Result<BTreeSet<Need>, String> {
     skips(&env::var(SKIP).unwrap_or_default())
 }
 
-/// Returns whether the calling test can use `need`, and whether it is to return at once otherwise.
+/// Returns whether the host meets `need`. If it returns `false`, the test is skipped and must return at once.
 ///
 /// # Panics
 ///
-/// Where the host lacks `need` and [`SKIP`] does not name it: the test fails.
+/// If the host lacks `need` and [`SKIP`] does not name it: the test fails.
 #[track_caller]
 #[must_use = "a test that is skipped returns"]
 pub fn need(need: Need) -> bool {
@@ -231,10 +232,10 @@ pub fn need(need: Need) -> bool {
     true
 }
 
-/// Appends the line of the calling test to the file of [`SKIPPED`].
+/// Appends a line for the calling test to the file that [`SKIPPED`] names.
 fn record(need: Need, location: &Location<'_>) {
     let thread = thread::current();
-    // libtest names a test's thread as the test, except with one thread, where tests run on the main thread.
+    // libtest gives a test's thread the name of the test. With a single thread, tests run on the main thread.
     let test = thread.name().filter(|name| *name != "main").map(str::to_owned);
     let test = test.unwrap_or_else(|| format!("line {}", location.line()));
     let line = format!("{}: {test} ({})\n", location.file(), need.word());
@@ -245,7 +246,7 @@ fn record(need: Need, location: &Location<'_>) {
     written.unwrap_or_else(|error| panic!("{SKIPPED}={}: {error}", path.display()));
 }
 
-/// Returns the tests that appended a line to the file `path`, each once; none where there is no file.
+/// Returns the lines that skipped tests appended to the file `path`, without duplicates. Without a file there are none.
 ///
 /// # Errors
 ///
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_names_no_need_is_an_error_with_the_words_to_use() {
+    fn an_unknown_word_is_an_error_that_lists_the_known_words() {
         let error = skips("tap,tpa").unwrap_err();
         assert!(
             error.contains("\"tpa\"") && error.contains("tap, memcached, libmemcached, valgrind"),
@@ -280,7 +281,7 @@ mod tests {
         );
     }
 
-    /// Runs this test program's test `name` with `environment`; returns whether it passed, and its output.
+    /// Runs the test `name` of this test program with `environment`; returns whether it passed, and its output.
     fn run_again(name: &str, environment: &[(&str, &str)]) -> (bool, String) {
         let mut command = Command::new(env::current_exe().expect("a test program"));
         command.args(["--ignored", "--exact", name, "--nocapture"]).env_remove(SKIP).env_remove(SKIPPED);
@@ -289,15 +290,15 @@ mod tests {
         (output.status.success(), String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Run by the tests below in an environment of theirs.
+    /// Run by the tests below, each with its own environment.
     #[test]
     #[ignore = "a helper of the other tests"]
     fn needs_memcached() {
-        println!("{}", if need(Need::Memcached) { "it is there" } else { "left out" });
+        println!("{}", if need(Need::Memcached) { "it is there" } else { "skipped" });
     }
 
     #[test]
-    fn a_test_fails_where_its_need_is_missing_and_names_the_mend() {
+    fn a_test_fails_without_its_prerequisite_and_names_the_remedy() {
         let (passed, text) = run_again("tests::needs_memcached", &[("PATH", "/nowhere")]);
         assert!(!passed, "{text}");
         assert!(text.contains("apt-get install -y --no-install-recommends memcached"), "{text}");
@@ -305,13 +306,13 @@ mod tests {
     }
 
     #[test]
-    fn a_test_is_skipped_by_the_word_alone_and_counted() {
+    fn a_skipped_test_passes_and_is_counted_once() {
         let path = env::temp_dir().join(format!("isola-need-{}", std::process::id()));
         let file = path.to_str().expect("a path in UTF-8");
         let environment = [("PATH", "/nowhere"), (SKIP, "valgrind,memcached"), (SKIPPED, file)];
         for _ in 0..2 {
             let (passed, text) = run_again("tests::needs_memcached", &environment);
-            assert!(passed && text.contains("left out"), "{text}");
+            assert!(passed && text.contains("skipped"), "{text}");
         }
         let skipped = skipped_tests(&path).expect("the file");
         fs::remove_file(&path).expect("the file is there");
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_word_fails_every_test_that_has_a_need() {
+    fn an_unknown_word_fails_every_test_with_a_prerequisite() {
         let (passed, text) = run_again("tests::needs_memcached", &[(SKIP, "memcache")]);
         assert!(!passed && text.contains("\"memcache\""), "{text}");
     }

@@ -1,10 +1,10 @@
 //! `#[proves("RFC 9293 3.8.6.1", "a shut window is probed")]`: a test's claim to prove a rule of an RFC.
 //!
-//! The attribute expands to the test unchanged. It is an error of compilation where the claim is malformed, or where the
-//! item below it is not a test that every run has: a claim cannot lose its test to an edit. `cargo xtask compliance`
-//! makes `docs/compliance.md` from these attributes.
+//! The attribute expands to the unchanged test. Compilation fails if the claim is malformed, or if the item below it is
+//! not a test that every run contains: an edit cannot separate a claim from its test. `cargo xtask compliance`
+//! generates `docs/compliance.md` from these attributes.
 
-// The examples show where a claim belongs: above a test.
+// The examples show the place of a claim: above a test.
 #![allow(clippy::test_attr_in_doctest)]
 
 use proc_macro::{Delimiter, Group, TokenStream, TokenTree};
@@ -19,7 +19,7 @@ use proc_macro::{Delimiter, Group, TokenStream, TokenTree};
 /// fn a_shut_window_is_probed() {}
 /// ```
 ///
-/// A claim above anything else than a test does not compile:
+/// A claim above any other item does not compile:
 ///
 /// ```compile_fail
 /// # use isola_proves::proves;
@@ -27,7 +27,7 @@ use proc_macro::{Delimiter, Group, TokenStream, TokenTree};
 /// fn a_shut_window_is_probed() {}
 /// ```
 ///
-/// Nor does one above a test that is left out of a run:
+/// Nor does a claim above a test that some runs omit:
 ///
 /// ```compile_fail
 /// # use isola_proves::proves;
@@ -37,7 +37,7 @@ use proc_macro::{Delimiter, Group, TokenStream, TokenTree};
 /// fn a_shut_window_is_probed() {}
 /// ```
 ///
-/// Nor one without a section, or without a rule:
+/// Nor does a claim without a section, or without a rule:
 ///
 /// ```compile_fail
 /// # use isola_proves::proves;
@@ -89,7 +89,7 @@ fn judge_claim(claim: TokenStream) -> Result<(), String> {
     Ok(())
 }
 
-/// Looks at the attributes below the claim, which an attribute sees unexpanded, and at the keyword that follows them.
+/// Checks the attributes below the claim, which an attribute macro sees unexpanded, and the keyword after them.
 fn judge_item(item: TokenStream) -> Result<(), String> {
     let (mut is_test, mut is_ignored) = (false, false);
     let mut tokens = item.into_iter();

@@ -1,10 +1,10 @@
-//! Chaos: cells and the supervisor are killed at random, cores and memory come and go, beside a service that is asked all the
-//! time. Whatever comes together, no request of that is answered wrongly or late, no segment of it is lost, which
-//! retransmissions would hide, and what survives is what must.
+//! A chaos test: random faults of cells and supervisor, and random resizes of cores and memory, beside a service under
+//! constant load. In all combinations, the service gives no wrong or late answer, and no segment of it is lost
+//! (retransmissions would hide that).
 //!
-//! Of the supervisor's lives and the cells' ends, a model says after each step what has to be there: who has which cores,
-//! memory and devices, how cells ended, that no id is given out twice. Where two things race it takes either outcome, and
-//! only the ones that there can be.
+//! A model of cells and supervisor restarts predicts the state after each step: the owners of cores, memory and
+//! devices, the ends of cells, and that no id is assigned twice. For a race the model accepts each possible outcome and
+//! no other.
 
 mod model;
 
@@ -26,42 +26,43 @@ use std::env::var;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How long it goes on, unless [`SECONDS_VARIABLE`] says otherwise.
+/// The duration in seconds; [`SECONDS_VARIABLE`] overrides it.
 const SECONDS: u64 = 12;
 const SECONDS_VARIABLE: &str = "ISOLA_CHAOS_SECONDS";
 
-/// What is done follows from this number: the time of day, unless this variable has one.
+/// The environment variable with the seed of all random choices. Without it the seed is random and printed.
 const SEED_VARIABLE: &str = "ISOLA_SEED";
 
-/// A supervisor that goes wrong more often than that in a minute is left alone.
+/// The supervisor stops for good at the next fault after five restarts in a minute. The test injects at most this many
+/// faults in a somewhat longer period.
 const FAULTS: usize = 5;
 const FAULTS_PERIOD: Duration = Duration::from_secs(70);
 
-/// How long a supervisor lives at least.
+/// The shortest time between a restart of the supervisor and the next fault.
 const LIFE: Duration = Duration::from_secs(2);
 
-/// The service, and how many cores it has at most.
+/// The service, and the most cores that it gets.
 const SERVICE: &str = "cache";
 const MOST_CORES: u32 = 3;
 
-/// Its port, and how many clients it has.
+/// Its port, and the number of its clients.
 const PORT: u16 = 11211;
 const CLIENTS: u32 = 4;
 
-/// The others.
+/// The names of the other cells.
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
-/// Ways for a cell to go wrong.
+/// Faults of the image `cell-probe`.
 const WAYS: [&str; 5] = ["panic", "null", "descriptor", "no-instruction", "overflow"];
 
-/// How long a core may take to come free. A host that has other things to do runs it when it likes.
+/// The longest time for a core to leave its cell. A busy host may not schedule it sooner.
 const LIMIT_MS: u32 = 60_000;
 
 struct Chaos {
     machine: Supervised,
     model: Model,
     random: fastrand::Rng,
-    /// When the supervisor went wrong.
+    /// The times of the last injected faults.
     faults: VecDeque<Instant>,
 }
 
@@ -70,7 +71,7 @@ fn resize_cores(count: u32) -> RequestBody {
     RequestBody::ResizeCores { name, change, cores, limit_ms: LIMIT_MS, mode: Mode::Apply }
 }
 
-/// A cell that was just created.
+/// Returns the expected state of a cell that was just created.
 fn created(info: &CellInfo) -> Expected {
     Expected {
         id: info.id,
@@ -83,7 +84,7 @@ fn created(info: &CellInfo) -> Expected {
 }
 
 impl Chaos {
-    /// A machine with the service in a cell.
+    /// Boots a machine with the service in a cell.
     fn begin(seed: u64) -> Self {
         let setup = Setup {
             cores: 6,
@@ -112,11 +113,11 @@ impl Chaos {
     }
 
     fn expect(&mut self, name: &str, state: CellState, exit_code: Option<i32>) {
-        let cell = self.model.cells.get_mut(name).expect("it is known");
+        let cell = self.model.cells.get_mut(name).expect("the model has the cell");
         (cell.state, cell.exit_code) = (state, exit_code);
     }
 
-    /// A cell that is so, but for the service.
+    /// Returns a random cell that satisfies a predicate, but not the service.
     fn any(&mut self, is_so: impl Fn(&Expected) -> bool) -> Option<String> {
         let fitting = self.model.cells.iter().filter(|(name, cell)| name.as_str() != SERVICE && is_so(cell));
         let names: Vec<String> = fitting.map(|(name, _)| name.clone()).collect();
@@ -150,7 +151,7 @@ impl Chaos {
         }
     }
 
-    /// Creates one that has ended once more, from the image that is kept, whoever has kept it.
+    /// Creates an ended cell again, from its stored image.
     fn recreate_any(&mut self) {
         let Some(name) = self.any(|cell| cell.state.has_ended()) else { return };
         let Expected { cores, has_device, .. } = self.model.cells[&name];
@@ -160,7 +161,8 @@ impl Chaos {
         }
     }
 
-    /// The cell that was created, unless it could not be.
+    /// Returns the expected state of a created cell. A rejected request returns `None`, if the model confirms the
+    /// reason.
     fn given(&self, answer: &Answer, cores: u32, has_device: bool) -> Option<Expected> {
         match answer {
             Ok(ResponseBody::Cell(info)) => return Some(created(info)),
@@ -177,7 +179,7 @@ impl Chaos {
         self.see_crash(&name);
     }
 
-    /// Waits until a cell that goes wrong has.
+    /// Waits for the crash of a cell whose argument is a fault.
     fn see_crash(&mut self, name: &str) {
         if self.goes_wrong(name) {
             let info = self.machine.client.wait_for_end(name);
@@ -227,27 +229,27 @@ impl Chaos {
         let change = Change::To(ByteSize(wanted));
         let body = RequestBody::ResizeMemory { name: SERVICE.into(), memory: change, mode: Mode::Apply };
         match self.machine.client.ask(body) {
-            // How much comes back is the service's affair.
+            // The service decides how much memory it returns.
             Ok(ResponseBody::MemoryResized(resized)) => {
                 let has = resized.has.0;
                 assert_eq!(resized.had.0, had);
                 assert!(has == wanted || has > wanted && has <= had, "{resized:?}");
-                self.model.cells.get_mut(SERVICE).expect("it is known").memory = has;
+                self.model.cells.get_mut(SERVICE).expect("the model has the service").memory = has;
             }
             other => panic!("{change:?}: {other:?}"),
         }
     }
 
-    /// Takes over from the machine what the service has: how many cores are in it, and the memory of their stacks.
+    /// Updates the model from the service's actual cores and memory; each new core's stacks add a chunk.
     fn note_service(&mut self) {
         let info = self.machine.client.inspect(SERVICE);
-        let cell = self.model.cells.get_mut(SERVICE).expect("it is known");
+        let cell = self.model.cells.get_mut(SERVICE).expect("the model has the service");
         let more = info.memory.0.checked_sub(cell.memory);
-        assert!(more.is_some_and(|more| more <= 2 << 21), "stacks take a chunk each: {info:?}");
+        assert!(more.is_some_and(|more| more <= 2 << 21), "each core's stacks take a chunk: {info:?}");
         (cell.cores, cell.memory) = (info.core_count(), info.memory.0);
     }
 
-    /// Has the supervisor go wrong, alone or in the middle of something.
+    /// Injects a supervisor fault, alone or during another operation.
     fn go_wrong_somehow(&mut self) {
         while self.faults.front().is_some_and(|at| at.elapsed() > FAULTS_PERIOD) {
             self.faults.pop_front();
@@ -270,15 +272,18 @@ impl Chaos {
         }
     }
 
-    /// Has the supervisor go wrong, and waits for the next one.
+    /// Injects a supervisor fault, and waits for the restart.
     fn go_wrong(&mut self, fault: Fault) {
         self.machine.client.send(RequestBody::GoWrong(fault));
         self.wait_for_the_next();
     }
 
     fn wait_for_the_next(&mut self) {
-        let said =
-            self.machine.client.wait(0, Duration::from_secs(60)).expect("the next one says that it is there");
+        let said = self
+            .machine
+            .client
+            .wait(0, Duration::from_secs(60))
+            .expect("the restarted supervisor says hello");
         assert_eq!(said.body, Err(ManagementError::Restarted));
         self.machine.client.hello();
     }
@@ -288,7 +293,7 @@ impl Chaos {
         self.machine.client.send(resize_cores(count));
         self.go_wrong(Fault::Panic);
         self.model.begin_anew();
-        // The move is done, or not, or halfway: asked for again, it is done.
+        // The core transfer may be complete, partial, or not begun. A new request completes it.
         let before = self.model.cells[SERVICE].cores;
         match self.machine.client.ask(resize_cores(before)) {
             Ok(ResponseBody::CoresResized(resized)) => assert_eq!(resized.after, before),
@@ -298,9 +303,9 @@ impl Chaos {
         assert_eq!(self.model.cells[SERVICE].cores, before);
     }
 
-    /// In the middle of the end of a cell: that one has ended.
+    /// Injects a fault during the end of a cell; the cell has ended after the restart.
     fn go_wrong_ending(&mut self) {
-        // Between its cores and its device.
+        // The fault occurs after the cores' removal and before the device's reset, so the cell needs a device.
         let Some(name) = self.any(|cell| cell.state == CellState::Running && cell.has_device) else {
             self.go_wrong(Fault::Panic);
             return self.model.begin_anew();
@@ -313,7 +318,7 @@ impl Chaos {
         self.expect(&name, CellState::Killed, None);
     }
 
-    /// Right after a cell was started, that may be about to go wrong.
+    /// Injects a fault right after the start of a cell, which may be about to crash as well.
     fn go_wrong_starting(&mut self) {
         let name = self.any(|cell| cell.state == CellState::Created);
         if let Some(name) = &name {
@@ -323,13 +328,13 @@ impl Chaos {
         self.go_wrong(Fault::PageFault);
         self.model.begin_anew();
         let Some(name) = name else { return };
-        // Before the supervisor did, or after it.
+        // The cell may have crashed before or after the restart.
         self.see_crash(&name);
     }
 }
 
 #[test]
-fn whatever_dies_what_survives_is_exact_and_no_request_is_lost() {
+fn random_faults_and_resizes_lose_no_request_and_no_resource() {
     let seconds = var(SECONDS_VARIABLE).map_or(SECONDS, |seconds| seconds.parse().expect("a number"));
     let seed = var(SEED_VARIABLE).map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a number"));
     eprintln!("{SEED_VARIABLE}={seed}");
@@ -339,7 +344,7 @@ fn whatever_dies_what_survives_is_exact_and_no_request_is_lost() {
 fn play(seed: u64, seconds: u64) {
     let mut chaos = Chaos::begin(seed);
     let address = SocketAddr::from((SHARED.cell(), PORT));
-    // Before the server listens, segments are lost for good reason.
+    // Before the server listens, lost segments are no error.
     drop(Connection::establish(address));
     let losses = LossMeter::start();
     let load = SteadyLoad::start(address, CLIENTS, Duration::from_millis(25));

@@ -1,4 +1,4 @@
-//! What must be so: the cells as they were left by what was done to them, and who has which of the machine.
+//! The model: the expected state of each cell, and of the machine's resources.
 
 use isola_abi::id::CellId;
 use isola_abi::management::{CellState, CoreOwner, MachineInfo};
@@ -6,28 +6,28 @@ use isola_tests::management::Client;
 use isola_tests::supervised::free_cores;
 use std::collections::BTreeMap;
 
-/// All memory is given in multiples of so many bytes.
+/// The unit of memory allocation to cells, in bytes.
 const CHUNK: u64 = 2 << 20;
 
-/// A cell, as it must be.
+/// The expected state of a cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expected {
     pub id: CellId,
     pub state: CellState,
     pub exit_code: Option<i32>,
-    /// While it has not ended; likewise the memory, in bytes.
+    /// Valid until the cell has ended; likewise `memory`, in bytes.
     pub cores: u32,
     pub memory: u64,
     pub has_device: bool,
 }
 
-/// The machine, as it must be.
+/// The expected state of the machine.
 #[derive(Debug)]
 pub struct Model {
     pub cells: BTreeMap<String, Expected>,
-    /// How often the supervisor has begun anew.
+    /// The number of supervisor restarts.
     pub restarts: u32,
-    /// The machine without any cell.
+    /// The machine without cells.
     empty: MachineInfo,
     newest: CellId,
 }
@@ -43,26 +43,26 @@ impl Model {
         Self { cells: BTreeMap::new(), restarts: 0, empty, newest: CellId(0) }
     }
 
-    /// A cell that has ended was created once more.
+    /// Records that an ended cell was created again.
     pub fn recreate(&mut self, name: &str, cell: Expected) {
         let before = self.cells.insert(name.to_owned(), cell);
         let after = &self.cells[name];
         assert!(before.is_some_and(|before| before.id == after.id && !before.holds()), "{after:?}");
     }
 
-    /// A cell of that id was created.
+    /// Records a new cell.
     pub fn create(&mut self, name: &str, cell: Expected) {
-        assert!(cell.id > self.newest, "{name} has an id that was given out before: {cell:?}");
+        assert!(cell.id > self.newest, "{name} has an id that was assigned before: {cell:?}");
         self.newest = cell.id;
         self.cells.insert(name.to_owned(), cell);
     }
 
-    /// The supervisor has gone wrong.
+    /// Records a restart of the supervisor.
     pub fn begin_anew(&mut self) {
         self.restarts += 1;
     }
 
-    /// The machine without any cell.
+    /// Returns the machine without cells.
     pub fn empty(&self) -> &MachineInfo {
         &self.empty
     }
@@ -79,7 +79,7 @@ impl Model {
         self.cells.values().filter(|cell| cell.holds())
     }
 
-    /// Looks whether all is as it must be.
+    /// Compares the machine with the model.
     pub fn check(&self, client: &mut Client) {
         for (name, expected) in &self.cells {
             let info = client.inspect(name);
@@ -101,11 +101,11 @@ impl Model {
         }
         assert_eq!(free_cores(&machine), self.free_cores() as usize, "{:?}", machine.cores);
         assert_eq!(machine.devices_free, self.free_devices());
-        // Images take the rest: those that are used.
+        // Used images occupy the rest of the memory.
         let held: u64 = self.held().map(|cell| cell.memory).sum();
         let rest = (machine.memory_total.0 - held).checked_sub(machine.memory_free.0);
         let is_images = |rest: u64| rest <= machine.memory_images.0 && rest.is_multiple_of(CHUNK);
-        assert!(rest.is_some_and(is_images), "{held} bytes are cells', and {rest:?} nobody's: {machine:?}");
+        assert!(rest.is_some_and(is_images), "{held} bytes belong to cells, {rest:?} to images: {machine:?}");
         assert_eq!(machine.memory_quarantined.0, 0);
         assert_eq!(machine.memory_total, self.empty.memory_total);
     }

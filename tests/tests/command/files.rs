@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// The status line and the body that come for a request, where there is a response.
+/// Returns status line and body of the response, if one arrives.
 fn request(port: u16, head: &str) -> Option<(String, Vec<u8>)> {
     let mut stream = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).ok()?;
     stream.write_all(format!("{head}\r\nHost: x\r\n\r\n").as_bytes()).ok()?;
@@ -43,12 +43,12 @@ fn a_cell_serves_the_files_of_a_hosted_process() {
     assert_eq!(get("/none").0, "HTTP/1.1 404 Not Found");
     assert_eq!(get("/../../etc/passwd").0, "HTTP/1.1 403 Forbidden");
     assert_eq!(request(http, "POST / HTTP/1.1").unwrap().0, "HTTP/1.1 405 Method Not Allowed");
-    // Its home gone, the cell says so, and goes on.
+    // Without its home, the cell answers with an error and continues to run.
     home.signal("INT");
     home.wait().ended_with(0);
     let gone = wait::until("an answer", || Some(get("/large").0).filter(|status| status.contains("502")));
     assert_eq!(gone, "HTTP/1.1 502 Bad Gateway");
-    // Its home back, it serves again.
+    // With its home again, it serves again.
     fs::write(directory.path().join("large"), b"another").unwrap();
     let home = isola.spawn(&["run", "--hosted", "-p", &exported, "files", "export", path]);
     let back =
@@ -60,7 +60,7 @@ fn a_cell_serves_the_files_of_a_hosted_process() {
 }
 
 #[test]
-fn what_files_cannot_do_is_said() {
+fn files_rejects_wrong_usage_with_a_reason() {
     let isola = Isola::new();
     let run = |arguments: &[&str], code: i32, words: &str| {
         let said = isola.run(&[&["run", "--hosted", "files"], arguments].concat()).ended_with(code).out;

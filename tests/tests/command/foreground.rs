@@ -1,18 +1,18 @@
-//! Commands that stay with what they run, until it ends or they are told to.
+//! Commands that last as long as their cell: they end with it, or stop it when interrupted.
 
 use isola_tests::isola::{Isola, is_alive};
 use isola_tests::kv::Connection;
 use isola_tests::{ports, wait};
 use std::net::SocketAddr;
 
-/// A port of the host that nobody has, and its address.
+/// Returns an unused port of the host, and its address.
 fn free_port() -> (String, SocketAddr) {
     let port = ports::free();
     (format!("{port}:11211"), SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
 #[test]
-fn a_cell_in_the_foreground_returns_what_it_came_to() {
+fn a_foreground_run_returns_the_outcome_of_its_cell() {
     let isola = Isola::up(&[]);
     let before = isola.inventory();
     let run = |arguments: &[&str]| {
@@ -41,11 +41,11 @@ fn an_interrupted_command_stops_its_cell() {
     assert!(ended.out.starts_with("kv: TCP port 11211"), "{ended:?}");
     assert_eq!(isola.run(&["ps", "-q"]).ok(), "");
     isola.wait_for_inventory(&before);
-    // What takes no notice of being asked is stopped by force, when ^C comes again.
+    // The second ^C stops a cell that ignores the stop request by force.
     let run = isola.spawn(&["run", "--name", "stubborn", "--memory", "16M", "faulty", "spin"]);
     wait::until_true("the cell runs", || isola.run(&["ps"]).ok().contains("running"));
     run.signal("INT");
-    wait::until_true("the cell is asked", || isola.run(&["ps"]).ok().contains("stopping"));
+    wait::until_true("the cell is stopping", || isola.run(&["ps"]).ok().contains("stopping"));
     run.signal("INT");
     run.wait().ended_with(137);
     isola.run(&["rm", "stubborn"]).ok();
@@ -83,7 +83,7 @@ fn a_cell_that_hangs_is_reported_by_its_watchdog() {
     assert_eq!((&cell["state"], &cell["crash"]["kind"]), (&"crashed".into(), &"hang".into()));
     let journal = isola.run(&["events", "-o", "json"]).ok();
     assert!(journal.contains(r#""event":"crash","cell":"stuck""#), "{journal}");
-    // One that waits does nothing either, and yet does not hang.
+    // A waiting cell makes no progress either, but does not hang.
     let waits = ["run", "-d", "--name", "waits", "--memory", "16M", "--watchdog", "300ms", "faulty", "wait"];
     isola.run(&waits).ok();
     let run = ["run", "--rm", "--memory", "16M", "--watchdog", "300ms", "faulty", "spin"];
@@ -92,7 +92,7 @@ fn a_cell_that_hangs_is_reported_by_its_watchdog() {
 }
 
 #[test]
-fn the_demo_misses_no_request_and_leaves_nothing() {
+fn the_demo_loses_no_request_and_leaves_no_machine() {
     let isola = Isola::new();
     let demo = isola.json(&["demo", "--accel", "tcg", "--seconds", "1"]);
     let states: Vec<String> =

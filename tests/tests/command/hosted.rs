@@ -8,13 +8,13 @@ use std::fs;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
-/// A port of the host that nobody has, as it is published for `cell`'s port, and its address.
+/// Returns an unused port of the host, as an argument that publishes the port `cell`, and its address.
 fn free_port(cell: &str) -> (String, SocketAddr) {
     let port = ports::free();
     (format!("{port}:{cell}"), SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
-/// The processes that were started by `parent`.
+/// Returns the child processes of `parent`.
 fn children(parent: u32) -> Vec<u32> {
     let listed = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
     listed.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
@@ -41,7 +41,7 @@ fn the_key_value_server_serves_as_a_process_until_it_is_interrupted() {
 }
 
 #[test]
-fn a_hosted_cell_ends_with_its_command_however_that_ends() {
+fn a_hosted_cell_ends_with_its_command_even_after_a_kill() {
     let isola = Isola::new();
     let (port, address) = free_port("7");
     let run = isola.spawn(&["run", "--hosted", "-p", &port, "echo"]);
@@ -73,7 +73,7 @@ fn primes_are_counted_by_all_cores_of_a_process() {
 }
 
 #[test]
-fn what_a_process_cannot_do_is_refused_by_name() {
+fn options_that_a_process_does_not_support_are_rejected_by_name() {
     let isola = Isola::new();
     let refused = |arguments: &[&str], code: i32, words: &str| {
         isola.run(&[&["run", "--hosted"], arguments].concat()).failed(code, words);

@@ -1,4 +1,4 @@
-//! Machines and cells from their beginning to their end, by what the command prints for programs.
+//! Machines and cells from creation to removal, by the command's JSON output.
 
 use isola_tests::isola::{Isola, is_alive};
 use isola_tests::kv::Connection;
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
 
-/// The journal.
+/// Returns the journal.
 fn events(isola: &Isola) -> Vec<Value> {
     let lines = isola.run(&["events", "-o", "json"]).ok();
-    lines.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
+    lines.lines().map(|line| serde_json::from_str(line).expect("each line is an object")).collect()
 }
 
 fn stores(address: SocketAddr) {
@@ -20,7 +20,7 @@ fn stores(address: SocketAddr) {
     assert_eq!(connection.get("key").unwrap().as_deref(), Some(&b"value"[..]));
 }
 
-/// Captures frames of the cell `cache` while it serves.
+/// Captures frames of the cell `cache` while it serves requests.
 fn shows_frames(isola: &Isola, address: SocketAddr) {
     let capture = isola.spawn(&["capture", "cache", "--port", "11211", "--count", "40"]);
     let captured = thread::scope(|scope| {
@@ -36,7 +36,7 @@ fn shows_frames(isola: &Isola, address: SocketAddr) {
 }
 
 #[test]
-fn a_cell_is_run_looked_at_stopped_started_and_removed() {
+fn a_cell_is_run_inspected_stopped_started_and_removed() {
     for model in ["q35", "microvm"] {
         let isola = Isola::new();
         let up =
@@ -72,15 +72,15 @@ fn a_cell_is_run_looked_at_stopped_started_and_removed() {
         assert!(activities.iter().any(|activity| activity["cycles"].as_u64() > Some(0)), "{cell:#}");
         shows_frames(&isola, address);
         let owner = isola.inventory()["cores"][1]["owner"].clone();
-        assert_eq!(owner, cell["id"].to_string(), "the machine knows whose the core is");
-        // Beside it, events that took long are named there, on a machine that is busy.
+        assert_eq!(owner, cell["id"].to_string(), "the inventory names the core's owner");
+        // On a busy host the log may also contain lines about long events.
         let log = isola.run(&["logs", "cache"]).ok();
         assert!(log.lines().any(|line| line == "kv: TCP port 11211, 2 cores, 16 MiB for items"), "{log}");
 
         let stopped = isola.json(&["stop", "cache"]);
         assert_eq!((&stopped[0]["state"], &stopped[0]["exit_code"]), (&json!("exited"), &json!(0)));
         assert!(TcpListener::bind(address).is_ok(), "the port is free while the cell does not run");
-        assert_eq!(isola.inventory(), before, "what it had is free already");
+        assert_eq!(isola.inventory(), before, "the cell's resources are free already");
         isola.run(&["run", "-d", "--name", "cache", "kv"]).failed(125, "cache");
         let started = isola.json(&["start", "cache"]);
         assert_eq!(started[0]["state"], "running");
@@ -103,7 +103,7 @@ fn a_cell_is_run_looked_at_stopped_started_and_removed() {
 }
 
 #[test]
-fn a_port_that_somebody_has_is_refused_and_leaves_no_cell() {
+fn a_port_in_use_is_rejected_and_leaves_no_cell() {
     let isola = Isola::up(&[]);
     let before = isola.inventory();
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -118,7 +118,7 @@ fn a_port_that_somebody_has_is_refused_and_leaves_no_cell() {
     run("second", &port).failed(125, "\"first\"");
     assert_eq!(isola.run(&["ps", "-q"]).ok(), "first\n");
     stores(format!("127.0.0.1:{port}").parse().unwrap());
-    // A second port leads to the same cell, while it runs.
+    // A second port of a running cell.
     let further = ports::free().to_string();
     isola.run(&["publish", "first", &format!("{further}:11211")]).ok();
     let mut connection = Connection::establish(format!("127.0.0.1:{further}").parse().unwrap());
@@ -126,7 +126,7 @@ fn a_port_that_somebody_has_is_refused_and_leaves_no_cell() {
 }
 
 #[test]
-fn two_machines_have_nothing_to_do_with_each_other() {
+fn two_machines_are_independent() {
     let isola = Isola::up(&["one", "--cores", "2", "--memory", "128M"]);
     isola
         .run(&["up", "two", "--accel", "tcg", "--cores", "2", "--memory", "128M", "--machine", "microvm"])
@@ -150,7 +150,7 @@ fn two_machines_have_nothing_to_do_with_each_other() {
 }
 
 #[test]
-fn what_cannot_be_had_is_refused_by_name_and_costs_nothing() {
+fn unavailable_resources_are_rejected_by_name_and_cost_nothing() {
     let isola = Isola::up(&["--cores", "3", "--memory", "128M", "--nics", "1"]);
     let before = isola.inventory();
     let refused = |arguments: &[&str], code: i32, words: &str| {
@@ -171,7 +171,7 @@ fn what_cannot_be_had_is_refused_by_name_and_costs_nothing() {
 }
 
 #[test]
-fn the_doctor_finds_what_is_there() {
+fn doctor_reports_a_machine_that_is_up() {
     let isola = Isola::up(&[]);
     let checks = isola.json(&["doctor"]);
     let result = |name: &str| {
@@ -185,7 +185,7 @@ fn the_doctor_finds_what_is_there() {
 }
 
 #[test]
-fn a_cell_grows_to_its_limit_is_seen_to_and_gives_all_of_it_back() {
+fn a_cell_grows_to_its_limit_and_returns_all_memory() {
     let isola = Isola::up(&["--memory", "256M"]);
     let before = isola.inventory();
     let run = |name, most, image| {

@@ -1,15 +1,16 @@
 //! The `isola` command with real machines.
 //!
-//! What needs no machine is tested in `host/`, against a supervisor that is none.
+//! `host/` has the tests without machines, with a simulated supervisor.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`life`] | machines and cells from their beginning to their end |
-//! | [`foreground`] | commands that stay with what they run |
+//! | [`life`] | machines and cells from creation to removal |
+//! | [`files`] | a native cell that serves the files of a hosted process |
+//! | [`foreground`] | commands that last as long as their cell |
 //! | [`hosted`] | applications as processes of this host |
-//! | [`neighbours`] | what the network of a machine keeps apart |
-//! | [`recovery`] | what was killed trips nobody up |
-//! | [`sandbox`] | what QEMU may ask of the host |
+//! | [`neighbours`] | isolation on a machine's network |
+//! | [`recovery`] | recovery after machines and commands were killed |
+//! | [`sandbox`] | the system call filter of QEMU |
 //! | [`web`] | the web server and NetPIPE |
 
 mod files;

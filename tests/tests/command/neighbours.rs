@@ -1,4 +1,4 @@
-//! What the network of a machine keeps apart: cells from each other, and from the services of the host.
+//! Isolation on a machine's network: of cells from each other, and of the host's services from cells.
 
 use isola_tests::isola::Isola;
 use isola_tests::{images, ports, wait};
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-/// What a key-value service answers to `request`, with the line `end` at its end.
+/// Sends `request` to a key-value service, and returns the answer up to the line `end`.
 fn ask(port: u16, request: &str, end: &str) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
@@ -24,7 +24,7 @@ fn ask(port: u16, request: &str, end: &str) -> Option<String> {
     Some(all)
 }
 
-/// What a cell has printed, once `words` are in it.
+/// Waits until a cell's log contains `words`, and returns the log.
 fn printed(isola: &Isola, cell: &str, words: &str) -> String {
     wait::until(words, || Some(isola.run(&["logs", cell]).out).filter(|log| log.contains(words)))
 }
@@ -38,18 +38,18 @@ fn run_intruder(isola: &Isola, arguments: &[&str]) {
 }
 
 #[test]
-fn an_address_that_another_cell_takes_stays_its_owner_s() {
+fn an_address_that_another_cell_claims_stays_with_its_owner() {
     let isola = Isola::up(&["--cores", "3"]);
     let port = ports::free();
     isola.run(&["run", "-d", "--name", "cache", "-p", &format!("{port}:11211"), "kv"]).ended_with(0);
     let stored = || ask(port, "set key 0 0 6\r\nsecret\r\n", "STORED\r\n");
     wait::until("the value is stored", stored);
     let own = isola.json(&["inspect", "cache"])["address"].as_str().unwrap().to_owned();
-    // A cell that was given an address does not get another one by the documented way.
+    // A cell with an assigned address cannot claim another one through the documented interface.
     run_intruder(&isola, &["--name", "given", "IMAGE", "take", &own, "11211"]);
     printed(&isola, "given", "refused: the cell was given the address");
     isola.run(&["rm", "-f", "given"]).ended_with(0);
-    // One that chooses for itself thinks that it has it.
+    // A cell that configures itself can claim the address.
     run_intruder(&isola, &["--name", "thief", "--network", "dhcp", "IMAGE", "take", &own, "11211"]);
     printed(&isola, "thief", "took: ");
     for _ in 0..5 {
@@ -61,7 +61,7 @@ fn an_address_that_another_cell_takes_stays_its_owner_s() {
     assert!(refused("thief") > 0);
     assert_eq!(refused("cache"), 0);
     assert!(isola.run(&["inspect", "thief"]).out.contains("dropped: the source address is not the cell's"));
-    // After a restart of its own, on whichever device, the address is its owner's still.
+    // After a restart of the owner, on either device, the address is still the owner's.
     isola.run(&["stop", "cache"]).ended_with(0);
     isola.run(&["start", "cache"]).ended_with(0);
     wait::until("the value is stored again", stored);
@@ -91,12 +91,12 @@ fn monitor(machine: &Path, command: &str) {
 }
 
 #[test]
-fn a_neighbour_s_device_sees_no_unicast_frame_of_another() {
+fn a_device_sees_no_unicast_frame_of_another() {
     let isola = Isola::up(&["--cores", "3", "--nics", "2"]);
     let port = ports::free();
     isola.run(&["run", "-d", "--name", "cache", "-p", &format!("{port}:11211"), "kv"]).ended_with(0);
-    // The other device is nobody's, so that all that it gets is what the switch gives it. QEMU writes down what comes to
-    // its back end, before the device's own filter: what a promiscuous driver would see.
+    // The other device belongs to no cell, so it receives only frames that the switch sends to its port. QEMU dumps
+    // frames at the device's back end, before the device's own filter: the frames that a promiscuous driver would see.
     let folder = tempfile::tempdir().unwrap();
     let dump = folder.path().join("dump");
     for device in ["n1", "n2"] {
@@ -114,10 +114,10 @@ fn a_neighbour_s_device_sees_no_unicast_frame_of_another() {
         bytes.windows(28).any(|words| words == b"plain-to-the-neighbours-eyes")
     };
     let (first, second) = (holds("n1"), holds("n2"));
-    assert!(first != second, "one device has it: n1 {first}, n2 {second}");
+    assert!(first != second, "only one device received it: n1 {first}, n2 {second}");
 }
 
-/// A service of the host on its loopback address; says how many connections it got.
+/// Starts a service on the host's loopback address; the thread returns the number of its connections.
 fn host_service() -> (u16, thread::JoinHandle<usize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -138,8 +138,8 @@ fn host_service() -> (u16, thread::JoinHandle<usize>) {
     (port, count)
 }
 
-/// Tries to reach the host's services from a cell of a machine with that network; returns what the cell says, and how many
-/// connections the service got. A published port works meanwhile, for TCP and UDP.
+/// Tries to reach a service of the host from a cell of a machine with this network; returns the cell's output, and the
+/// number of connections to the service. Published TCP and UDP ports must work meanwhile.
 fn reach_host(network: &[&str]) -> (String, usize) {
     let (service, count) = host_service();
     let isola = Isola::up(&[&["--cores", "4"], network].concat());
@@ -164,21 +164,21 @@ fn reach_host(network: &[&str]) -> (String, usize) {
 }
 
 #[test]
-fn cells_do_not_reach_the_host_s_services() {
+fn cells_cannot_reach_the_host_s_services() {
     let (said, connections) = reach_host(&[]);
     assert!(said.contains("not called: "), "{said}");
     assert_eq!(connections, 0);
 }
 
 #[test]
-fn cells_reach_the_host_s_services_where_that_is_asked_for() {
+fn cells_reach_the_host_s_services_with_host_access() {
     let (said, connections) = reach_host(&["--net", "user,host-access"]);
     assert!(!said.contains("not called: "), "{said}");
     assert_eq!(connections, 1);
 }
 
 #[test]
-fn the_switch_ends_with_its_machine_whichever_way_that_ends() {
+fn the_switch_ends_with_its_machine() {
     let isola = Isola::new();
     for end in ["down", "kill"] {
         isola.run(&["up", "--accel", "tcg", "--cores", "2"]).ended_with(0);

@@ -1,4 +1,4 @@
-//! Machines and commands that were killed.
+//! Recovery after machines and commands were killed.
 
 use isola_tests::isola::{Isola, is_alive, signal};
 use isola_tests::kv::Connection;
@@ -17,7 +17,7 @@ fn a_machine_whose_qemu_was_killed_is_reported_and_replaced() {
     let qemu = isola.qemu("default").unwrap();
     signal("KILL", qemu);
     wait::until_true("QEMU is gone", || !is_alive(qemu));
-    // The machine ended between two of its questions, or before the answer to one.
+    // The machine ended between two requests of `logs -f`, or during one.
     let said = follower.wait().failed(1, "ended");
     let ends = ["has ended unexpectedly", "the machine ended before it answered"];
     assert!(ends.iter().any(|end| said.contains(end)), "{said}");
@@ -37,9 +37,9 @@ fn a_machine_whose_qemu_was_killed_is_reported_and_replaced() {
     assert!(!isola.machine_folder("default").exists());
 }
 
-/// Wherever the command is when it is killed: while it sends the image, before that, or after.
+/// Kills the command before, during and after the upload of the image.
 #[test]
-fn a_run_that_is_killed_leaves_a_machine_that_works() {
+fn a_killed_run_leaves_a_machine_that_works() {
     let isola = Isola::up(&["--nics", "2"]);
     let before = isola.inventory();
     let port = ports::free();
@@ -63,7 +63,7 @@ fn a_run_that_is_killed_leaves_a_machine_that_works() {
 }
 
 #[test]
-fn an_up_that_is_killed_leaves_no_machine() {
+fn a_killed_up_leaves_no_machine() {
     let isola = Isola::new();
     let record = isola.machine_folder("default").join("machine.json");
     for wait_ms in [0, 20, 50, 100, 150, 200] {
@@ -72,7 +72,7 @@ fn an_up_that_is_killed_leaves_no_machine() {
         up.signal("KILL");
         up.wait();
         assert_eq!(isola.json(&["ps"]), serde_json::json!([]));
-        // The next `up` replaces it, unless it was up already: then it has no owner, and works.
+        // The next `up` replaces the machine, unless it was completely up: then it has no owner, and works.
         let owned = match std::fs::read(&record) {
             Ok(record) => {
                 let record: Value = serde_json::from_slice(&record).unwrap();
@@ -89,7 +89,7 @@ fn an_up_that_is_killed_leaves_no_machine() {
 }
 
 #[test]
-fn an_image_alone_whose_command_was_killed_is_ended_by_down() {
+fn down_ends_a_standalone_image_after_its_command_was_killed() {
     let isola = Isola::new();
     let run = isola.spawn(&["run", "--standalone", "--name", "alone", "--accel", "tcg", "faulty", "wait"]);
     let qemu = wait::until("QEMU runs", || isola.qemu("alone"));

@@ -1,10 +1,10 @@
-//! What a machine's QEMU may ask of the host's kernel.
+//! The system call filter of a machine's QEMU.
 
 use isola_tests::isola::Isola;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-/// What the kernel says of a machine's QEMU in that line of its status.
+/// Returns the value of a line of QEMU's `/proc/PID/status`.
 fn status(isola: &Isola, line: &str) -> String {
     let pid = isola.qemu("default").expect("the machine is up");
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
@@ -23,10 +23,10 @@ fn the_system_calls_of_qemu_are_filtered() {
 }
 
 #[test]
-fn a_machine_comes_up_with_a_notice_where_qemu_has_no_filter() {
+fn a_machine_comes_up_with_a_notice_if_qemu_has_no_filter() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("qemu-without-seccomp");
-    // QEMU does not know the option where it was configured without seccomp.
+    // QEMU rejects the option if it was configured without seccomp.
     let script = r#"#!/bin/sh
 for word; do
     if [ "$word" = -sandbox ]; then

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// The head and the body that come for a request on a connection of its own, where there is a response.
+/// Sends a request on a new connection; returns head and body of the response, if one arrives.
 fn get(port: u16, path: &str, fields: &str) -> Option<(String, Vec<u8>)> {
     let mut stream = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).ok()?;
     stream.set_read_timeout(Some(wait::PATIENCE)).ok()?;

@@ -1,4 +1,4 @@
-//! Servers of addresses: dnsmasq and Kea by DHCP, radvd and dnsmasq by router advertisements, Kea by DHCPv6.
+//! Address configuration: DHCP by dnsmasq and Kea, router advertisements by radvd, DHCPv6 by Kea.
 
 use crate::program::{self, Running};
 use isola_need::{Need, need};
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The only address that the servers have to give.
+/// The only address in the servers' pools.
 const LEASED: Ipv4Addr = Ipv4Addr::new(10, 77, 3, 3);
 const LEASED6: &str = "2001:db8:77::abcd";
 
@@ -20,8 +20,7 @@ const LEASED6: &str = "2001:db8:77::abcd";
 const ROUTER6: &str = "2001:db8:77::1";
 const PREFIX6: &str = "2001:db8:77::";
 
-/// Runs `servers` in a namespace, beside it a machine with an echo server whose cell asks for its address, and then
-/// `check`.
+/// Runs `servers` in a namespace with a machine whose cell configures its address from them, and then `check`.
 #[track_caller]
 fn asking(servers: impl FnOnce(&Path) -> Vec<Running> + Send, check: impl FnOnce(&Isola) + Send) {
     if !need(Need::AddressServers) {
@@ -38,7 +37,7 @@ fn asking(servers: impl FnOnce(&Path) -> Vec<Running> + Send, check: impl FnOnce
     });
 }
 
-/// Whether the echo server answers there.
+/// Returns whether an echo server answers at `address`.
 fn echoes(address: IpAddr) -> bool {
     let echoed = || {
         let mut stream =
@@ -57,9 +56,9 @@ fn has_leased_address(isola: &Isola) {
     wait::until_true("the cell answers at it", || echoes(LEASED.into()));
 }
 
-/// An address below the prefix with which the host has exchanged packets, other than its own.
+/// Returns an address below the prefix, from the host's neighbour table: that of the cell.
 fn neighbour_on_prefix() -> Option<IpAddr> {
-    // Whoever has an address answers to all nodes from it, or its link-local one.
+    // The cell answers an echo request to all nodes from its address or from its link-local one.
     let table = program::run("ip", &["-6", "neighbour", "show", "dev", "shared"]);
     let addresses = table.lines().filter_map(|line| line.split(' ').next()?.parse::<IpAddr>().ok());
     addresses.into_iter().find(|address| address.to_string().starts_with(PREFIX6.trim_end_matches("::")))
@@ -100,14 +99,14 @@ fn kea_leases_an_address() {
     );
 }
 
-/// Where Kea's servers listen; they try again until QEMU has opened the interface.
+/// Returns Kea's interface configuration. Binding is retried until QEMU has opened the interface.
 fn interfaces() -> serde_json::Value {
     serde_json::json!({
         "interfaces": ["shared"], "service-sockets-max-retries": 600, "service-sockets-retry-wait-time": 100
     })
 }
 
-/// Starts one of Kea's servers with its files in a folder.
+/// Starts one of Kea's servers, with its files in `folder`.
 fn kea(program: &str, folder: &Path, configuration: &serde_json::Value) -> Running {
     let file = folder.join("kea.conf");
     fs::write(&file, configuration.to_string()).expect("a file");
@@ -118,7 +117,7 @@ fn kea(program: &str, folder: &Path, configuration: &serde_json::Value) -> Runni
     Running::start("env", &[&environment, &lock, program, "-c", file])
 }
 
-/// Router advertisements with one prefix, and flags that send hosts to DHCPv6.
+/// Starts radvd with one prefix. `managed` is the flag that directs hosts to DHCPv6.
 fn radvd(folder: &Path, managed: &str) -> Running {
     let file = folder.join("radvd.conf");
     let text = format!(
@@ -133,12 +132,12 @@ fn radvd(folder: &Path, managed: &str) -> Running {
 }
 
 #[test]
-fn radvd_gives_a_prefix_from_which_the_cell_makes_an_address() {
+fn a_cell_forms_an_address_from_a_prefix_of_radvd() {
     asking(
         |folder| vec![radvd(folder, "off")],
         |_| {
-            let address = wait::until("the cell has made an address", || {
-                // The cell answers to an echo request to all nodes; then the host knows the address that it used.
+            let address = wait::until("the cell has formed an address", || {
+                // The cell answers an echo request to all nodes; the host's neighbour table then has its address.
                 let all = ["-6", "-c", "1", "-W", "1", "-I", ROUTER6, "ff02::1%shared"];
                 let _ = program::output("ping", &all);
                 neighbour_on_prefix()
@@ -149,7 +148,7 @@ fn radvd_gives_a_prefix_from_which_the_cell_makes_an_address() {
 }
 
 #[test]
-fn kea_leases_an_ipv6_address_that_radvd_sends_the_cell_to_ask_for() {
+fn kea_leases_an_ipv6_address_after_radvd_has_set_the_managed_flag() {
     asking(
         |folder| {
             let configuration = serde_json::json!({"Dhcp6": {

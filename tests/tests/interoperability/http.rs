@@ -12,7 +12,7 @@ use tempfile::TempDir;
 /// The page that the image of `web` serves.
 const PAGE: &str = include_str!("../../../apps/web/site/index.html");
 
-/// Runs `with` in a namespace with a machine whose cell serves the page, for clients at this address.
+/// Runs `with` in a namespace, with a machine whose cell serves the page, and the page's URL.
 #[track_caller]
 fn serving(with: impl FnOnce(&Isola, &str) + Send) {
     if !need(Need::HttpClients) {
@@ -29,15 +29,15 @@ fn serving(with: impl FnOnce(&Isola, &str) + Send) {
     });
 }
 
-/// The number behind a word in the output of a program, such as `Failed requests: 0`.
+/// Returns the number after a word in a program's output, such as `Failed requests: 0`.
 fn number_behind(output: &str, word: &str) -> u64 {
     let line = output.lines().find_map(|line| line.trim().strip_prefix(word)).unwrap_or_default();
     let digits = line.trim().split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
-    digits.parse().unwrap_or_else(|_| panic!("no number behind {word:?} in {output}"))
+    digits.parse().unwrap_or_else(|_| panic!("no number after {word:?} in {output}"))
 }
 
 #[test]
-fn curl_gets_pages_parts_heads_and_refusals() {
+fn curl_gets_pages_ranges_heads_and_error_responses() {
     serving(|_, url| {
         let curl =
             |arguments: &[&str]| program::run("curl", &[&["--silent", "--show-error"], arguments].concat());
@@ -48,9 +48,9 @@ fn curl_gets_pages_parts_heads_and_refusals() {
         let head = curl(&["--head", url]);
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
         assert_eq!(number_behind(&head, "Content-Length:"), PAGE.len() as u64);
-        // The validators that came with the page are good for a second look at it.
+        // Conditional requests with the page's validators.
         let validator =
-            |name| head.lines().find_map(|line| line.strip_prefix(name)).expect("it is there").trim();
+            |name| head.lines().find_map(|line| line.strip_prefix(name)).expect("a validator").trim();
         let status = |fields: &[&str]| {
             let print = ["--output", "/dev/null", "--write-out", "%{http_code}"];
             curl(&[&print[..], fields].concat())
@@ -63,7 +63,7 @@ fn curl_gets_pages_parts_heads_and_refusals() {
         assert_eq!(status(&["--range", "100000-", url]), "416");
         assert_eq!(status(&["--data", "a=b", url]), "405");
         assert_eq!(status(&["--request", "DELETE", url]), "405");
-        // One connection for several requests, several connections at once.
+        // Several requests on one connection, then several connections in parallel.
         let three = ["--output", "/dev/null", "--output", "/dev/null", "--output", "/dev/null"];
         let counted = [&three[..], &["--write-out", "%{num_connects},", url, url, url]].concat();
         assert_eq!(curl(&counted), "1,0,0,");
@@ -93,13 +93,13 @@ fn wrk_and_apache_bench_lose_no_request() {
         }
         let counters = &isola.cell("site")["counters"];
         for losses in ["tcp_timeouts", "tcp_fast_retransmits"] {
-            assert_eq!(counters[losses], 0, "the line loses nothing: {counters:#}");
+            assert_eq!(counters[losses], 0, "nothing is lost on a TAP interface: {counters:#}");
         }
     });
 }
 
 #[test]
-fn libraries_of_python_and_go_keep_their_connections() {
+fn http_libraries_of_python_and_go_reuse_connections() {
     serving(|isola, url| {
         let folder = TempDir::new().expect("a folder");
         let accepted = || isola.cell("site")["counters"]["tcp_accepted"].as_u64().expect("a count");
@@ -166,7 +166,7 @@ fn a_browser_shows_the_page() {
             "--disable-background-networking",
             "--disable-component-update",
             "--disable-sync",
-            // Prints the page when nothing happens on it any more.
+            // Prints the page once it is idle.
             "--virtual-time-budget=10000",
             "--dump-dom",
             &profile,
@@ -174,7 +174,7 @@ fn a_browser_shows_the_page() {
         ];
         let page = program::run("chromium", &switches);
         assert!(page.contains("<h1>This page came out of a cell</h1>"), "{page}");
-        // The browser takes the style sheet for one by its media type.
+        // The browser accepts the style sheet only with the right media type.
         let file = folder.path().join("styled.html");
         let mark = "document.documentElement.lang=this.tagName";
         let text =

@@ -1,10 +1,10 @@
-//! Linux's TCP/IP beside a cell, over a line that loses, reorders, delays and duplicates frames.
+//! Linux's TCP/IP and a cell, over a link that loses, reorders, delays, duplicates and corrupts frames.
 //!
 //! ```text
 //! client -- Linux's TCP/IP -- TAP "shared" == this test == TAP "far" -- bridge -- TAP "line" -- QEMU -- cell
 //! ```
 //!
-//! The test opens two interfaces, and carries frames between them. Both sides repair what it does to them.
+//! The test opens two interfaces and forwards frames between them. TCP on both sides must recover from the faults.
 
 use isola_hosted::tap::{self, Leave};
 use isola_iobuf::IoBufMut;
@@ -23,17 +23,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes that are echoed on each connection.
+/// Bytes that each connection echoes.
 const AMOUNT: usize = 300_000;
 
-/// How long the carrier sleeps where no frame is there.
+/// The forwarder's sleep while no frame is pending.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// What happens to frames, in thousandths of them.
+/// Returns the link's faults; probabilities are in thousandths.
 fn bad() -> Link {
     Link {
         latency: Nanos::from_millis(1),
-        // Longer than the time between frames, so that they overtake each other.
+        // Longer than the time between frames, so that frames are reordered.
         jitter: Nanos::from_millis(3),
         loss: 20,
         duplication: 20,
@@ -42,7 +42,7 @@ fn bad() -> Link {
     }
 }
 
-/// How many frames the line treated in which way.
+/// Numbers of frames, by their fate on the link.
 #[derive(Debug, Default)]
 struct Counts {
     carried: u64,
@@ -51,10 +51,10 @@ struct Counts {
     corrupted: u64,
 }
 
-/// A frame on its way: when it arrives, in which order it was sent, to which end, its bytes.
+/// A frame in transit: its arrival time, sequence number, destination interface, and bytes.
 type Flying = (Duration, u64, usize, Vec<u8>);
 
-/// Carries frames between the two interfaces until `done`.
+/// Forwards frames between the two interfaces until `done`.
 fn carry(link: &Link, seed: u64, done: &AtomicBool) -> Counts {
     let open = |name| {
         tap::open(name, 1, Leave::Nothing).expect("the interface is there").queues.pop().expect("a queue")
@@ -74,7 +74,7 @@ fn carry(link: &Link, seed: u64, done: &AtomicBool) -> Counts {
                     counts.lost += 1;
                     continue;
                 }
-                // Behind the header of IPv4, whose time to live no checksum of the transport covers, nor ARP's fields.
+                // Only bytes after the IPv4 header: the transport's checksum covers neither the time to live nor ARP.
                 if bytes.get(12..14) == Some(&[8, 0]) && random.happens(link.corruption) {
                     let at = 34 + random.below(bytes.len().saturating_sub(34).max(1) as u64) as usize;
                     if let Some(byte) = bytes.get_mut(at) {
@@ -96,8 +96,8 @@ fn carry(link: &Link, seed: u64, done: &AtomicBool) -> Counts {
             let Some(Reverse((_, _, to, bytes))) = flying.pop() else { break };
             idle = false;
             let mut head = IoBufMut::with_room(0, bytes.len());
-            head.append_slice(&bytes).expect("it has the room");
-            // A frame for which the interface has no room is lost.
+            head.append_slice(&bytes).expect("the buffer has the size of the frame");
+            // If the interface has no room, the frame is lost.
             let _ =
                 ends[to].send(Frame { head, payload: Default::default(), checksum: None, segment_len: None });
         }
@@ -108,10 +108,10 @@ fn carry(link: &Link, seed: u64, done: &AtomicBool) -> Counts {
     counts
 }
 
-/// Name of the interface with the host's address, which the namespace has.
+/// The name of the namespace's interface with the host's address.
 const SHARED_NAME: &str = "shared";
 
-/// Runs `with` in a namespace with a machine on the far end of a bad line, and a cell of this image on it.
+/// Runs `with` in a namespace, with a machine at the far end of a faulty link and a cell of `image` on the machine.
 fn over_a_bad_line(seed: u64, image: &str, with: impl FnOnce(&Isola) + Send) {
     namespace::run(|| {
         for arguments in [
@@ -129,7 +129,7 @@ fn over_a_bad_line(seed: u64, image: &str, with: impl FnOnce(&Isola) + Send) {
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             let line = scope.spawn(|| carry(&bad(), seed, &done));
-            // A test that fails ends the line, too.
+            // Ends the forwarder also if the test panics.
             let end = End(&done);
             let isola = Isola::up(&["--net", "tap:line"]);
             let network = format!("{}/{PREFIX_LEN}", SHARED.cell());
@@ -140,12 +140,12 @@ fn over_a_bad_line(seed: u64, image: &str, with: impl FnOnce(&Isola) + Send) {
             drop(end);
             let counts = line.join().expect("the line");
             let Counts { lost, duplicated, corrupted, .. } = counts;
-            assert!(lost > 0 && duplicated > 0 && corrupted > 0, "the line was too good: {counts:?}");
+            assert!(lost > 0 && duplicated > 0 && corrupted > 0, "the link had too few faults: {counts:?}");
         });
     });
 }
 
-/// Ends the line when it is dropped.
+/// Ends the forwarder on drop.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -154,7 +154,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Sends a stream to an echo server and reads it back at the same time.
+/// Sends a stream to an echo server, and reads it back at the same time.
 fn echoes(address: SocketAddr, number: u64) {
     let sent = value(number, AMOUNT);
     let stream = TcpStream::connect(address).expect("a connection");
@@ -163,18 +163,18 @@ fn echoes(address: SocketAddr, number: u64) {
     }
     thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            (&stream).write_all(&sent).expect("the cell takes all");
+            (&stream).write_all(&sent).expect("the cell receives all bytes");
             stream.shutdown(Shutdown::Write).expect("an end");
         });
         let mut received = Vec::new();
-        (&stream).read_to_end(&mut received).expect("the stream ends in good order");
-        assert!(received == sent, "{} of {AMOUNT} bytes came back, or wrong ones", received.len());
+        (&stream).read_to_end(&mut received).expect("the cell closes the stream");
+        assert!(received == sent, "{} of {AMOUNT} bytes were echoed, or wrong ones", received.len());
         writer.join().expect("the writer");
     });
 }
 
 #[test]
-fn streams_reach_a_cell_and_come_back_over_a_bad_line() {
+fn a_cell_echoes_streams_over_a_faulty_link() {
     over_a_bad_line(1, "echo", |isola| {
         let address = SocketAddr::from((SHARED.cell(), 7));
         wait::until_true("the cell listens", || TcpStream::connect(address).is_ok());
@@ -186,13 +186,13 @@ fn streams_reach_a_cell_and_come_back_over_a_bad_line() {
         let counters = &isola.cell("far")["counters"];
         assert!(
             counters["tcp_fast_retransmits"].as_u64() > Some(0),
-            "the cell repaired nothing: {counters:#}"
+            "the cell retransmitted nothing: {counters:#}"
         );
     });
 }
 
 #[test]
-fn requests_over_a_bad_line_are_answered_once_each_and_right() {
+fn every_request_over_a_faulty_link_gets_one_correct_answer() {
     over_a_bad_line(2, "kv", |_| {
         let address = SocketAddr::from((SHARED.cell(), 11211));
         wait::until_true("the cell listens", || TcpStream::connect(address).is_ok());

@@ -1,13 +1,13 @@
-//! Cells beside programs of others: HTTP clients, servers of addresses, and Linux's TCP/IP over lines that lose frames.
+//! Interoperability with third-party programs: HTTP clients, address servers, and Linux's TCP/IP over faulty links.
 //!
-//! | module | the other side |
+//! | module | peer |
 //! |---|---|
 //! | [`http`] | curl, wrk, ApacheBench, Python's and Go's clients, a browser |
-//! | [`addresses`] | dnsmasq, radvd and Kea, which hand out addresses |
-//! | [`line`] | Linux's TCP/IP, over a line that loses, reorders, delays and duplicates frames |
-//! | [`processors`] | machines of 16 and 64 processors, with cells that use them |
+//! | [`addresses`] | dnsmasq, radvd and Kea, which assign addresses |
+//! | [`line`] | Linux's TCP/IP, over a link that loses, reorders, delays and duplicates frames |
+//! | [`processors`] | none; machines of 16 and 64 processors |
 //!
-//! Each test makes a network namespace, and runs the programs in it.
+//! Each test of the first three modules creates a network namespace, and runs the programs in it.
 
 mod addresses;
 mod http;

@@ -1,4 +1,4 @@
-//! Machines of 16 and 64 processors, with cells that use them.
+//! Machines of 16 and 64 processors whose cells use all of them.
 
 use isola_tests::isola::Isola;
 use isola_tests::kv::{Connection, value};
@@ -7,11 +7,11 @@ use isola_tests::{ports, wait};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
-/// How many primes there are below a number.
+/// A bound, and the number of primes below it.
 const BELOW: u32 = 3_000_000;
 const PRIMES: &str = "216816";
 
-/// Asks the cell `primes` at a port of the host.
+/// Sends a request to the cell `primes`, at a port of the host; returns the answer.
 fn count_primes(port: u16) -> Option<String> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
@@ -21,7 +21,7 @@ fn count_primes(port: u16) -> Option<String> {
     Some(String::from_utf8_lossy(&answer[..len]).into_owned())
 }
 
-/// Every core but the supervisor's belongs to a cell: one counts primes on most of them, one serves.
+/// Gives all cores but the supervisor's to two cells, of which one counts primes on most of them and one serves.
 fn all_processors_work(processors: u32) {
     let isola = Isola::up(&["--cores", &processors.to_string(), "--memory", "3G"]);
     let before = isola.inventory();
@@ -37,7 +37,7 @@ fn all_processors_work(processors: u32) {
 
     let answer = wait::until("the primes are counted", || count_primes(port));
     assert!(answer.contains(PRIMES), "{answer}");
-    // More connections than cores, so that flows fall to all of them.
+    // More connections than cores, so that most cores get a flow.
     let mut connections: Vec<Connection> = (0..8 * serving).map(|_| Connection::establish(address)).collect();
     for (number, connection) in (0..).zip(&mut connections) {
         let (key, stored) = (format!("key{number}"), value(number, 500));
@@ -50,11 +50,11 @@ fn all_processors_work(processors: u32) {
         assert_eq!(cores.len(), count as usize, "{view:#}");
         let worked = |core: &serde_json::Value| core["event_cycles"].as_u64() > Some(0);
         let working = cores.iter().filter(|core| worked(core)).count();
-        // A flow falls to a core by chance: of the serving cores nearly all get one.
+        // A hash assigns flows to cores, so a few of the serving cores may get none.
         let least = if cell == "batch" { count } else { count.div_ceil(2) };
         assert!(working >= least as usize, "{working} of {count} cores worked: {view:#}");
     }
-    // Half of the counting cores go to the cache, while both run.
+    // Moves half of the counting cores to the cache, while both cells run.
     let moved = counting / 2;
     isola.run(&["resize", "batch", "--cores", &format!("-{moved}")]).ok();
     isola.run(&["resize", "cache", "--cores", &format!("+{moved}")]).ok();

@@ -1,9 +1,9 @@
-//! Programs of others.
+//! Third-party programs.
 
 use std::ffi::OsStr;
 use std::process::{Child, Command, Output, Stdio};
 
-/// Longest time that a client may take, in seconds, before it counts as hanging.
+/// The timeout of a client, in seconds.
 const LIMIT_S: &str = "120";
 
 /// Runs a program to its end and returns its standard output.
@@ -16,7 +16,7 @@ pub fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> String {
     out
 }
 
-/// Runs a program to its end, whatever its status.
+/// Runs a program to its end, and returns its output. Its status may be a failure.
 #[track_caller]
 pub fn output<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Output {
     let mut command = Command::new("timeout");
@@ -24,7 +24,7 @@ pub fn output<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Output {
     command.output().unwrap_or_else(|error| panic!("{program}: {error}"))
 }
 
-/// A program that runs until it is dropped.
+/// A running program, killed on drop.
 pub struct Running(Child);
 
 impl Running {

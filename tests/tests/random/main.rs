@@ -1,10 +1,10 @@
-//! Management operations at random, right ones and wrong ones, on a machine with real cells, beside a simple model of who has
-//! what ([`model`]). After each of them the machine and each of its cells say what the model says: every core, all memory and
-//! every network device have exactly one owner. And every cell that runs answers.
+//! Random management operations, valid and invalid, on a machine with real cells. After each operation the test
+//! compares the state of the machine and of each cell with a simple model ([`model`]): every core, all memory and every
+//! network device have exactly one owner. At intervals it checks that every running cell answers.
 //!
-//! Another sequence each time: the test prints its seed, and `ISOLA_SEED=NUMBER` repeats it; `ISOLA_RANDOM_STEPS` makes longer
-//! ones. Thousands of steps with hostile cells are taken on the host, against a machine of ordinary memory
-//! (`supervisor/src/server/tests/random.rs`).
+//! Each run takes a different sequence. The test prints its seed; `ISOLA_SEED=NUMBER` repeats it, and
+//! `ISOLA_RANDOM_STEPS` sets the number of operations. A test on the host (`supervisor/src/server/tests/random.rs`)
+//! runs thousands of operations with hostile cells, against a simulated machine.
 
 mod model;
 
@@ -24,19 +24,19 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Operations, unless `ISOLA_RANDOM_STEPS` says otherwise.
+/// The number of operations, unless `ISOLA_RANDOM_STEPS` is set.
 const STEPS: u32 = 300;
 
-/// The operations follow from the number in this variable; without it, from a number that is random.
+/// The environment variable with the seed. Without it the seed is random.
 const SEED_VARIABLE: &str = "ISOLA_SEED";
 
-/// Operations from one conversation with all cells to the next.
+/// The number of operations between two checks that all cells answer.
 const TALK_EVERY: u32 = 25;
 
-/// The cells that there may be, and one that there never is.
+/// The names of cells, and a name that no cell has.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "nobody"];
 
-/// Where the cells are, which all serve at the same port.
+/// The addresses of the first five, and the port on which all serve.
 const ADDRESSES: [Ipv4Addr; 5] = [
     Ipv4Addr::new(10, 0, 2, 21),
     Ipv4Addr::new(10, 0, 2, 22),
@@ -46,19 +46,19 @@ const ADDRESSES: [Ipv4Addr; 5] = [
 ];
 const PORT: u16 = 7;
 
-/// How long a core may take to come free, in ms: longer than a cell takes to begin on a busy host.
+/// The longest time for a core to leave its cell, in ms: longer than a cell takes to start on a busy host.
 const CORE_LIMIT_MS: u32 = 60_000;
 
-/// No lease ends while the test runs.
+/// Leases do not expire during the test.
 const LEASE_MS: u32 = isola_abi::management::MAX_LEASE_MS;
 
 const MIB: u64 = 1 << 20;
 
-/// Numbers from a seed (xorshift64*).
+/// A random number generator (xorshift64*).
 struct Dice(u64);
 
 impl Dice {
-    /// A number below that one.
+    /// Returns a number below `limit`.
     fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -67,23 +67,23 @@ impl Dice {
     }
 }
 
-/// The machine, and what it should be.
+/// The machine and its model.
 struct Test {
     machine: Supervised,
     image: Vec<u8>,
     dice: Dice,
     model: Model,
-    /// The journal is read up to here.
+    /// The number of the next journal entry to read.
     seen: u64,
 }
 
-/// What an environment variable says, or something else.
+/// Returns the number in an environment variable, or `otherwise` if it is unset.
 fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).map_or(otherwise, |text| text.parse().expect("a number"))
 }
 
 #[test]
-fn every_core_all_memory_and_every_device_have_one_owner_whatever_is_asked() {
+fn every_core_all_memory_and_every_device_have_one_owner_after_any_operation() {
     let seed = number(SEED_VARIABLE, fastrand::u64(..1 << 32));
     let steps = number("ISOLA_RANDOM_STEPS", STEPS.into());
     eprintln!("to repeat it: {SEED_VARIABLE}={seed} ISOLA_RANDOM_STEPS={steps}");
@@ -109,12 +109,12 @@ fn every_core_all_memory_and_every_device_have_one_owner_whatever_is_asked() {
     }
     test.talk();
     for name in test.model.names() {
-        // One that was not started cannot be stopped, and need not.
+        // A cell that was never started cannot be stopped: this request may fail.
         let _ = test.ask(RequestBody::Stop { name: name.into(), timeout_ms: 0 });
         test.model.end(name);
         test.machine.client.destroy(name);
         test.model.forget(name);
-        test.settle(&format!("{name} goes"));
+        test.settle(&format!("destroy {name}"));
     }
     let after = test.machine.resources();
     assert_eq!((after.cores, after.memory_free), (before.cores, before.memory_free));
@@ -122,7 +122,7 @@ fn every_core_all_memory_and_every_device_have_one_owner_whatever_is_asked() {
 }
 
 impl Test {
-    /// Asks for something, and enters in the model what it should come to. Returns what it was.
+    /// Performs a random operation, and enters its expected result in the model. Returns a description.
     fn step(&mut self) -> String {
         let name = NAMES[self.dice.below(NAMES.len() as u64) as usize];
         match self.dice.below(26) {
@@ -138,8 +138,8 @@ impl Test {
         }
     }
 
-    /// Whether an operation on a cell that has to be in state `needed` was refused for its reason: there is no such cell, it is
-    /// in another state, or `is_reason` of the operation itself.
+    /// Checks the error of an operation that requires one of the states `needed`: no such cell, wrong state, or an
+    /// error of the operation itself, for which `is_reason` holds.
     #[track_caller]
     fn see_refusal(&self, name: &str, needed: &[Run], error: &ManagementError, is_reason: bool) {
         let is_right = match self.model.run(name) {
@@ -156,9 +156,10 @@ impl Test {
         self.machine.client.ask(body)
     }
 
-    /// Asks for what can be done, as long as something is still on its way.
+    /// Repeats a request while a resize is in progress, or while its result differs from the model's prediction `can`
+    /// and the machine may still be settling.
     fn ask_until(&mut self, can: bool, body: &RequestBody) -> Answer {
-        wait::until("what can be done is done", || match self.ask(body.clone()) {
+        wait::until("no resize is in progress", || match self.ask(body.clone()) {
             Err(ManagementError::BeingResized(_)) => None,
             Err(ManagementError::OutOfLimits(_)) if can && !self.model.is_unsettled() => None,
             answer => Some(answer),
@@ -178,16 +179,16 @@ impl Test {
             lends: self.dice.below(3) as u32,
             borrow_above_us: 0,
         };
-        // Nobody is called so.
+        // The last name is no cell's: it becomes an invalid one.
         let called = if address.is_some() { name } else { "not a name" };
-        // One of them has nothing of others.
+        // One cell has a private copy of its image.
         let text = if name == "e" { Text::Private } else { Text::Shared };
         let image = digest(&self.image);
         let spec = CellSpec { network, lending, text, image, ..spec(called, cores, mib, &[]) };
         let can = address.is_some() && self.model.can_create(name, &spec);
         let mut answer = self.ask(RequestBody::Create(spec.clone()));
         if answer == Err(ManagementError::NoImage) {
-            // It has given way.
+            // The supervisor has evicted the image.
             self.machine.client.upload(&self.image);
             answer = self.ask(RequestBody::Create(spec.clone()));
         }
@@ -319,11 +320,11 @@ impl Test {
         let body = RequestBody::ResizeMemory { name: name.into(), memory: change, mode: Mode::Apply };
         match self.ask_until(false, &body) {
             Ok(ResponseBody::MemoryResized(resized)) => self.model.resize_memory(name, &resized),
-            // How little a cell can do with is its own affair.
+            // The cell decides how much memory it can return.
             Err(ManagementError::MemoryInUse { .. }) => {
                 assert!(
                     self.model.takes_memory(name, change),
-                    "memory of {name} {change}: it gives nothing back"
+                    "memory of {name} {change}: the request takes no memory"
                 );
             }
             Err(error) => {
@@ -350,7 +351,7 @@ impl Test {
                 let is_reason = matches!(error, ManagementError::OutOfLimits(_));
                 self.see_refusal(name, &[Run::Running], &error, is_reason);
             }
-            // A lender that has not let go of a core in time is still asked whether it has.
+            // A lender that missed the time limit may still have an order to release a core.
             Err(ManagementError::OutOfLimits(_)) if self.model.is_unsettled() => {}
             other => panic!("{name} borrows: {other:?} {:?}", self.model),
         }
@@ -361,7 +362,7 @@ impl Test {
         let can = self.model.has_borrowed(name);
         match self.ask_until(can, &RequestBody::GiveBack { name: name.into() }) {
             Ok(ResponseBody::Loan(loan)) if can => self.wait_for_loan(loan.core),
-            // A cell without a loan is refused for that, in any state.
+            // The supervisor checks for a loan before it checks the state.
             Err(ManagementError::OutOfLimits(_)) if !can => assert!(self.model.run(name).is_some()),
             Err(error) if !can => self.see_refusal(name, &[Run::Running], &error, false),
             other => panic!("{name} gives back: {other:?} {:?}", self.model),
@@ -369,12 +370,12 @@ impl Test {
         format!("{name} gives back: {can}")
     }
 
-    /// Waits until the journal says what became of a core on its way.
+    /// Waits until the journal records the result of a core transfer.
     fn wait_for_loan(&mut self, core: CoreId) {
-        wait::until_true("a core arrives, or does not", || self.read_journal().contains(&core));
+        wait::until_true("a core transfer succeeds or fails", || self.read_journal().contains(&core));
     }
 
-    /// Enters what the journal says of loans in the model. Returns the cores that it was about.
+    /// Enters new journal entries about loans in the model. Returns their cores.
     fn read_journal(&mut self) -> Vec<CoreId> {
         let mut about = Vec::new();
         for entry in self.machine.client.events(self.seen) {
@@ -405,7 +406,7 @@ impl Test {
         about
     }
 
-    /// Waits until the machine and its cells are as the model says: what a loan moves may be on its way.
+    /// Waits until the machine and its cells equal the model: core transfers of loans may be in progress.
     fn settle(&mut self, what: &str) {
         let deadline = Instant::now() + wait::PATIENCE;
         loop {
@@ -424,7 +425,7 @@ impl Test {
         }
     }
 
-    /// Has every cell that runs, and has a network, echo something.
+    /// Checks that every running cell with a network echoes.
     fn talk(&mut self) {
         for (index, name) in NAMES.iter().enumerate() {
             if !self.model.is(name, Run::Running) || !self.model.has_network(name) {
@@ -432,7 +433,7 @@ impl Test {
             }
             let address = self.machine.reached()[index];
             let said = format!("{name}, are you there?");
-            // One that has just been started does not listen yet, and QEMU refuses in its name.
+            // A cell that was just started may not listen yet; QEMU then closes the connection.
             wait::until(&format!("{name} answers"), || {
                 let mut stream = TcpStream::connect(address).ok()?;
                 stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;

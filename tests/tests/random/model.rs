@@ -1,4 +1,5 @@
-//! Who has what, as simple as can be: entered by what was asked and answered, and compared with what machine and cells say.
+//! The model: an account of ownership, updated with each request and response, and compared with the state of machine
+//! and cells.
 
 use isola_abi::id::CoreId;
 use isola_abi::management::{
@@ -8,10 +9,10 @@ use isola_abi::management::{
 use isola_abi::size::ByteSize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What memory is given out in.
+/// The unit of memory allocation to cells, in bytes.
 const CHUNK: u64 = 2 << 20;
 
-/// How far a cell is.
+/// The state of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Run {
     Created,
@@ -19,18 +20,18 @@ pub enum Run {
     Ended,
 }
 
-/// Who has a core.
+/// The owner of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     Free,
     Of(&'static str),
 }
 
-/// A core that a cell has for a while.
+/// A borrowed core.
 #[derive(Clone, Copy, Debug)]
 pub struct Loan {
     pub core: CoreId,
-    /// Whose it is; nobody's, where it was free or who had it has ended.
+    /// `None` if the core was free, or if the lender has ended.
     pub lender: Option<&'static str>,
     pub borrower: &'static str,
 }
@@ -40,11 +41,11 @@ pub struct Loan {
 struct Cell {
     run: Run,
     memory: u64,
-    /// What it was created with.
+    /// Cores and memory in bytes at its creation.
     first: (u32, u64),
     has_network: bool,
     lending: LendingSpec,
-    /// Whether cores have come since it was compared: their stacks may have taken memory.
+    /// Whether cores were added since the last comparison: their stacks may have added memory.
     got_cores: bool,
 }
 
@@ -56,13 +57,13 @@ pub struct Model {
     loans: Vec<Loan>,
     memory_free: u64,
     devices_free: u32,
-    /// What the one image takes where it is kept.
+    /// The memory of the one image while it is stored.
     image: u64,
     is_unsettled: bool,
 }
 
 impl Model {
-    /// Of a machine without cells, which all are to be of one image of that length.
+    /// Creates the model of a machine without cells. All cells will run the image `image`.
     pub fn new(machine: &MachineInfo, image: &[u8]) -> Self {
         let free = machine.cores.iter().filter(|core| core.owner == CoreOwner::Free);
         Self {
@@ -116,7 +117,7 @@ impl Model {
         ended.is_some_and(|cell| self.has_room(cell.first, cell.has_network))
     }
 
-    /// A cell was created, or once more.
+    /// Records that a cell was created, or created again.
     pub fn create(&mut self, name: &'static str, info: &CellInfo) {
         for core in &info.cores {
             self.give(core.id, Owner::Free, Owner::Of(name));
@@ -135,7 +136,7 @@ impl Model {
         }
     }
 
-    /// A cell has ended, and holds nothing.
+    /// Records that a cell has ended, and frees its resources.
     pub fn end(&mut self, name: &'static str) {
         if let Some(cell) = self.cells.get_mut(name) {
             (cell.run, cell.memory) = (Run::Ended, 0);
@@ -150,9 +151,9 @@ impl Model {
         self.cells.remove(name);
     }
 
-    /// A core goes from one to the other.
+    /// Moves a core from one owner to the other.
     pub fn give(&mut self, core: CoreId, from: Owner, to: Owner) {
-        assert_eq!(self.cores.insert(core, to), Some(from), "core {core} goes to {to:?}");
+        assert_eq!(self.cores.insert(core, to), Some(from), "core {core} moves to {to:?}");
         if let Owner::Of(name) = to
             && let Some(cell) = self.cells.get_mut(name)
         {
@@ -168,23 +169,23 @@ impl Model {
             && after.is_some_and(|after| (1..=most).contains(&after) && after <= now + self.free_cores())
     }
 
-    /// The state of a cell; `None` where there is none.
+    /// Returns the state of a cell; `None` if there is no such cell.
     pub fn run(&self, name: &str) -> Option<Run> {
         self.cells.get(name).map(|cell| cell.run)
     }
 
-    /// Whether the change leads to a count of cores that no cell can have on this machine.
+    /// Returns whether the change leads to a number of cores that no cell can have on this machine.
     pub fn cores_change_is_out_of_limits(&self, name: &'static str, change: Change<u32>) -> bool {
         let after = change.of(self.cores_of(name) as u64);
         after.is_none_or(|after| !(1..=self.cores.len() as u64).contains(&after))
     }
 
-    /// The memory of a cell after a change, if that is a number at all.
+    /// Returns the memory of a cell after a change; `None` if there is no such cell or the result is negative.
     pub fn memory_after(&self, name: &str, change: Change<ByteSize>) -> Option<u64> {
         change.of(self.cells.get(name)?.memory)
     }
 
-    /// Whether a change takes memory from a cell that runs.
+    /// Returns whether a change reduces the memory of a running cell.
     pub fn takes_memory(&self, name: &str, change: Change<ByteSize>) -> bool {
         let now = self.cells.get(name).filter(|cell| cell.run == Run::Running).map(|cell| cell.memory);
         now.zip(self.memory_after(name, change)).is_some_and(|(now, after)| after < now)
@@ -198,7 +199,7 @@ impl Model {
     }
 
     pub fn resize_memory(&mut self, name: &str, resized: &MemoryResized) {
-        let cell = self.cells.get_mut(name).expect("there is a cell");
+        let cell = self.cells.get_mut(name).expect("the model has the cell");
         let (had, has, wanted) = (resized.had.0, resized.has.0, resized.wanted.0);
         assert!(had == cell.memory && had.min(wanted) <= has && has <= had.max(wanted), "{resized:?}");
         assert!(has == wanted || resized.kept.is_some(), "{resized:?}");
@@ -223,18 +224,18 @@ impl Model {
         self.is(name, Run::Running) && self.loans.iter().any(|loan| loan.borrower == name)
     }
 
-    /// A core was lent.
+    /// Records a loan.
     pub fn lend(&mut self, loan: Loan) {
         let from = loan.lender.map_or(Owner::Free, Owner::Of);
         self.give(loan.core, from, Owner::Of(loan.borrower));
         self.loans.push(loan);
     }
 
-    /// A loan is over, and the core goes to its lender, if it has one.
+    /// Ends a loan, and returns the core to its lender, if it has one.
     pub fn give_back(&mut self, core: CoreId, to: Option<&'static str>) {
-        let place = self.loans.iter().position(|loan| loan.core == core).expect("it was lent");
+        let place = self.loans.iter().position(|loan| loan.core == core).expect("the core is on loan");
         let Loan { lender, borrower, .. } = self.loans.remove(place);
-        assert_eq!(to, lender, "core {core} goes back");
+        assert_eq!(to, lender, "core {core} returns");
         let now = self.cores[&core];
         match to {
             Some(to) => self.give(core, now, Owner::Of(to)),
@@ -243,7 +244,7 @@ impl Model {
         }
     }
 
-    /// A core did not come free in time; its cell may still let go of it.
+    /// Records that a core missed its time limit: its cell may still release it.
     pub fn unsettle(&mut self) {
         self.is_unsettled = true;
     }
@@ -252,15 +253,15 @@ impl Model {
         self.is_unsettled
     }
 
-    /// Whether machine and cells are as they should be. Takes over what the stacks of cores have taken.
+    /// Compares machine and cells with the model. Adds the memory of new cores' stacks to the model.
     pub fn compare(&mut self, machine: &MachineInfo, infos: &[CellInfo]) -> Result<(), String> {
         let is_of = |loan: &&Loan| self.cores[&loan.core] == Owner::Of(loan.borrower);
         if let Some(loan) = self.loans.iter().find(|loan| !is_of(loan)) {
-            return Err(format!("{loan:?} is not settled"));
+            return Err(format!("{loan:?}: the core is not the borrower's"));
         }
         let names: Vec<&str> = infos.iter().map(|info| info.spec.name.as_str()).collect();
         if names.iter().copied().collect::<BTreeSet<_>>() != self.cells.keys().copied().collect() {
-            return Err(format!("{names:?} are not {:?}", self.names()));
+            return Err(format!("the cells are {names:?}, expected {:?}", self.names()));
         }
         for core in machine.cores.iter().skip(1) {
             let owner = match core.owner {
@@ -276,7 +277,7 @@ impl Model {
             }
             if owner != self.cores.get(&core.id).copied() {
                 return Err(format!(
-                    "core {} is {:?}, and {:?}",
+                    "core {} is {:?}, expected {:?}",
                     core.id,
                     core.owner,
                     self.cores.get(&core.id)
@@ -289,11 +290,11 @@ impl Model {
 
     fn compare_cell(&mut self, info: &CellInfo) -> Result<(), String> {
         let name = info.spec.name.as_str();
-        let (&name, _) = self.cells.get_key_value(name).expect("it was looked for");
+        let (&name, _) = self.cells.get_key_value(name).expect("the model has the cell");
         let (owned, has_ended) = (self.owned(Owner::Of(name)), info.state.has_ended());
         let loans = self.loans.iter().filter(|loan| loan.borrower == name).map(|loan| loan.core);
         let loans: BTreeSet<CoreId> = loans.collect();
-        let cell = self.cells.get_mut(name).expect("it was looked for");
+        let cell = self.cells.get_mut(name).expect("the model has the cell");
         let run = match info.state {
             CellState::Created => Run::Created,
             CellState::Running => Run::Running,
@@ -301,16 +302,16 @@ impl Model {
             _ => return Err(format!("{name} is {}", info.state)),
         };
         if run != cell.run {
-            return Err(format!("{name} is {run:?}, and not {:?}", cell.run));
+            return Err(format!("{name} is {run:?}, expected {:?}", cell.run));
         }
         let held = info.cores.iter().filter(|core| core.is_present && !has_ended).map(|core| core.id);
         let held: BTreeSet<CoreId> = held.collect();
         if held != owned {
-            return Err(format!("{name} has the cores {held:?}, and not {owned:?}"));
+            return Err(format!("{name} has the cores {held:?}, expected {owned:?}"));
         }
         let borrowed: BTreeSet<CoreId> = info.loans.iter().map(|loan| loan.core).collect();
         if borrowed != loans {
-            return Err(format!("{name} has borrowed {borrowed:?}, and not {loans:?}"));
+            return Err(format!("{name} has borrowed {borrowed:?}, expected {loans:?}"));
         }
         let more = info.memory.0.saturating_sub(cell.memory);
         let for_stacks = more <= CHUNK * owned.len() as u64 && more.is_multiple_of(CHUNK);
@@ -318,10 +319,11 @@ impl Model {
             cell.memory += more;
         }
         if info.memory.0 != cell.memory {
-            return Err(format!("{name} has {}, and not {}", info.memory, ByteSize(cell.memory)));
+            return Err(format!("{name} has {}, expected {}", info.memory, ByteSize(cell.memory)));
         }
         cell.got_cores = false;
-        // Who shares text has none of it in its memory, and who has a copy shares nothing.
+        // The text of a cell with a shared image is counted apart from its memory; a cell with a private copy shares
+        // none.
         let is_shared = info.spec.text == Text::Shared;
         if (info.text.0 > 0) != is_shared {
             return Err(format!("{name} shares {} of its image", info.text));
@@ -329,13 +331,14 @@ impl Model {
         Ok(())
     }
 
-    /// Compares what nobody has with what is left.
+    /// Compares the free resources with the model.
     fn compare_rest(&mut self, machine: &MachineInfo) -> Result<(), String> {
         let live = || self.cells.values().filter(|cell| cell.run != Run::Ended);
-        // The one image is there once, however many cells stand on it. Where none uses it, it is free memory, or gone.
+        // All live cells share one copy of the image. Without live cells the image counts as free memory, or was
+        // evicted.
         let image = if live().next().is_some() { self.image } else { 0 };
         if machine.memory_images.0 != self.image && (image > 0 || machine.memory_images.0 > 0) {
-            return Err(format!("images take {}, and not {}", machine.memory_images, ByteSize(self.image)));
+            return Err(format!("images take {}, expected {}", machine.memory_images, ByteSize(self.image)));
         }
         let memory: u64 = live().map(|cell| cell.memory).sum();
         let devices = live().filter(|cell| cell.has_network).count() as u32;

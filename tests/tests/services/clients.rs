@@ -1,4 +1,4 @@
-//! Clients that nobody here wrote: a client library in both protocols, and libmemcached's tools.
+//! Third-party clients: a client library in both protocols, and libmemcached's tools.
 
 use isola_need::{Need, need};
 use isola_tests::isola::Isola;
@@ -9,14 +9,14 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::process::Command;
 
-/// Values of the largest size that the server takes: 1 MiB.
+/// The largest value that the server accepts: 1 MiB.
 const LARGEST: usize = 1 << 20;
 
 fn client(address: SocketAddr, protocol: &str) -> Client {
     Client::connect(format!("memcache://{address}?timeout=60&protocol={protocol}")).unwrap()
 }
 
-/// Has the client library use what the server offers, in both protocols.
+/// Tests the server's operations through the client library, in both protocols.
 fn use_library(address: SocketAddr) {
     for protocol in ["ascii", "binary"] {
         let client = client(address, protocol);
@@ -37,7 +37,7 @@ fn use_library(address: SocketAddr) {
         assert!(client.cas("text", "newer", 0, version).unwrap());
         assert!(!client.cas("text", "newest", 0, version).unwrap());
 
-        // All shards, and so all cores, have some of these.
+        // Enough keys for every shard.
         let keys: Vec<String> = (0..200).map(|number| format!("key{number}")).collect();
         keys.iter().for_each(|key| client.set(key, key.as_str(), 0).unwrap());
         let names: Vec<&str> = keys.iter().map(String::as_str).collect();
@@ -46,7 +46,7 @@ fn use_library(address: SocketAddr) {
     }
 }
 
-/// Stores and fetches values of the largest size, in both protocols.
+/// Stores and reads values of the largest size, in both protocols.
 fn use_large_values(address: SocketAddr) {
     let [text, binary] = ["ascii", "binary"].map(|protocol| client(address, protocol));
     for number in 0..8 {
@@ -54,17 +54,13 @@ fn use_large_values(address: SocketAddr) {
         let (writer, reader) = if number % 2 == 0 { (&text, &binary) } else { (&binary, &text) };
         writer.set(&key, &large[..], 0).unwrap();
         let got = reader.get::<Vec<u8>>(&key).unwrap();
-        assert!(
-            got.as_ref() == Some(&large),
-            "{key} came back changed: {:?} bytes",
-            got.map(|got| got.len())
-        );
+        assert!(got.as_ref() == Some(&large), "{key} was altered: {:?} bytes", got.map(|got| got.len()));
     }
     assert!(text.set("larger", &value(0, LARGEST + 1)[..], 0).is_err());
     assert_eq!(binary.get::<String>("larger").unwrap(), None);
 }
 
-/// Runs one of libmemcached's tools against a server and returns its output.
+/// Runs one of libmemcached's tools against a server, and returns its output.
 fn tool(program: &str, address: SocketAddr, arguments: &[&str]) -> String {
     let mut command = Command::new(program);
     match program {
@@ -78,32 +74,32 @@ fn tool(program: &str, address: SocketAddr, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_client_library_is_served_by_a_cell() {
+fn a_cell_serves_a_client_library() {
     let service = Service::published(&[], &["--cores", "3", "--memory", "64M"]);
     use_library(service.address);
     use_large_values(service.address);
     service.end();
 }
 
-/// More large values than there is memory for: the least recently used ones go, and the cell goes on.
+/// More large values than fit in memory: the least recently used ones are evicted.
 #[test]
-fn large_values_make_room_for_each_other() {
+fn large_values_evict_each_other() {
     let service = Service::published(&[], &["--cores", "2", "--memory", "64M"]);
     let mut connection = service.connect();
     for number in 0..80 {
-        // Of sizes just above and below those of memory.
+        // Of sizes just above and just below a size class.
         let large = value(number, LARGEST - 999 * (number as usize % 3));
         connection.set(&format!("large{number}"), &large).unwrap();
         assert!(connection.get(&format!("large{number}")).unwrap().as_ref() == Some(&large));
     }
     assert_eq!(connection.get("large0").unwrap(), None);
     let items = connection.stat("curr_items").unwrap();
-    assert!((40..=48).contains(&items), "48 MiB hold {items} items of 1 MiB");
+    assert!((40..=48).contains(&items), "{items} items of 1 MiB in 48 MiB");
     service.end();
 }
 
 #[test]
-fn libmemcached_is_served_by_a_cell() {
+fn a_cell_serves_the_tools_of_libmemcached() {
     if !need(Need::Libmemcached) {
         return;
     }
@@ -122,11 +118,11 @@ fn libmemcached_is_served_by_a_cell() {
     tool("memccp", address, &["--set", &file("large")]);
     tool("memccp", address, &["--binary", "--add", &file("small")]);
     tool("memccat", address, &["--file", &file("got"), "large"]);
-    assert!(std::fs::read(file("got")).unwrap().starts_with(&large), "the file came back changed");
+    assert!(std::fs::read(file("got")).unwrap().starts_with(&large), "the file was altered");
     assert_eq!(tool("memccat", address, &["small"]).trim_end(), "small");
     tool("memcexist", address, &["small"]);
     tool("memctouch", address, &["--expire=100", "small"]);
-    // Beside what the checks of memccapable have left behind: items past their end count until they are taken out.
+    // Includes items of memccapable: expired items count until they are removed.
     let before = service.connect().stat("curr_items").unwrap();
     tool("memcrm", address, &["small"]);
     assert_eq!(service.connect().get("small").unwrap(), None);
@@ -138,7 +134,7 @@ fn libmemcached_is_served_by_a_cell() {
 }
 
 #[test]
-fn clients_are_served_by_an_image_alone() {
+fn a_standalone_image_serves_clients() {
     if !need(Need::Libmemcached) {
         return;
     }

@@ -1,4 +1,4 @@
-//! Cores that come and go under a service that is asked at a steady rate.
+//! Core hot-plug and hot-unplug under a service with a steady load.
 
 use isola_abi::management::{Change, Mode, RequestBody, ResponseBody};
 use isola_need::LONG;
@@ -12,24 +12,25 @@ use isola_tests::wait;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How often a core comes and goes; `./isola test --long` takes the second.
+/// The number of times that a core is plugged and unplugged; the second with `./isola test --long`.
 const ROUNDS: u32 = 40;
 const LONG_ROUNDS: u32 = 1_000;
 
-/// Rounds, before which the service is watched at rest for as long: half of the time with the core, half without.
+/// Rounds in a block. Before each block the service is measured at rest for as long: half of the time with the core,
+/// half without.
 const BLOCK: u32 = 10;
 
-/// Clients, and how often each asks.
+/// The number of clients, and the period of their requests.
 const CLIENTS: u32 = 8;
 const PERIOD: Duration = Duration::from_millis(16);
 
-/// How long a core stays, and stays away.
+/// The time for which a core is plugged, and then unplugged.
 const PAUSE: Duration = Duration::from_millis(40);
 
-/// How long a core may take to come free. A host that has other things to do runs it when it likes.
+/// The longest time for a core to leave its cell. A busy host may not schedule it sooner.
 const LIMIT_MS: u32 = 30_000;
 
-/// Has the cell have a core more, or less; returns how many it has then.
+/// Changes the cell's cores, and returns their number.
 fn resize(client: &mut Client, change: Change<u32>) -> u32 {
     let (name, cores) = (CELL.to_owned(), Vec::new());
     let body = RequestBody::ResizeCores { name, change, cores, limit_ms: LIMIT_MS, mode: Mode::Apply };
@@ -40,7 +41,7 @@ fn resize(client: &mut Client, change: Change<u32>) -> u32 {
 }
 
 #[test]
-fn a_core_is_taken_from_the_middle_of_an_event_which_another_core_goes_on_with_while_both_want_one_lock() {
+fn a_core_taken_by_force_suspends_its_event_and_another_core_resumes_it_while_both_want_one_lock() {
     let isola = Isola::up(&["--cores", "4", "--memory", "512M"]);
     let before = isola.inventory();
     let hog = [
@@ -61,7 +62,7 @@ fn a_core_is_taken_from_the_middle_of_an_event_which_another_core_goes_on_with_w
     wait::until_true("the hog is at work", || isola.run(&["logs", CELL]).ok().contains("hog: 2 cores"));
     for left in ["2", "1"] {
         isola.run(&["resize", CELL, "--cores", left]).ok();
-        // So that the other one is as likely as not in the middle of what was suspended when it is taken.
+        // The remaining core may be within the suspended event when it is taken as well.
         sleep(PAUSE);
     }
     isola.run(&["stop", "--time", "60", CELL]).ok();
@@ -69,13 +70,13 @@ fn a_core_is_taken_from_the_middle_of_an_event_which_another_core_goes_on_with_w
     assert_eq!((&ended["state"], &ended["exit_code"]), (&"exited".into(), &0.into()), "{ended:#}");
     assert!(isola.run(&["logs", CELL]).ok().contains("hog: ended, nothing is lost"));
     let taken = isola.run(&["events"]).ok().matches("core-taken").count();
-    assert_eq!(taken, 2, "it is by force that they were taken");
+    assert_eq!(taken, 2, "both cores were taken by force");
     isola.run(&["rm", CELL]).ok();
     isola.wait_for_inventory(&before);
 }
 
 #[test]
-fn no_request_is_lost_or_answered_wrongly_while_a_core_comes_and_goes() {
+fn no_request_is_lost_or_answered_wrongly_during_core_hot_plug() {
     let rounds = if std::env::var_os(LONG).is_some() { LONG_ROUNDS } else { ROUNDS };
     namespace::run(|| {
         let service = Service::on(SHARED, &[], &["--cores", "1", "--memory", "64M"]);
@@ -105,15 +106,15 @@ fn no_request_is_lost_or_answered_wrongly_while_a_core_comes_and_goes() {
             taken += begun.elapsed();
             moving.add(load.take());
         }
-        eprintln!("a core came and went {} times in {taken:.1?}", rounds.div_ceil(BLOCK) * BLOCK);
-        // With the connections that have moved still open, which are the load's alone.
+        eprintln!("a core was plugged and unplugged {} times in {taken:.1?}", rounds.div_ceil(BLOCK) * BLOCK);
+        // The load's connections, which have migrated between cores, are still open, and there are no others.
         let connections = client.connections(CELL);
         assert_eq!(connections.len(), CLIENTS as usize);
         assert_eq!(losses.losses(&connections), Losses { to_cell: 0, from_cell: 0 });
         drop(client);
         let answered = load.end();
         assert!(answered >= (at_rest.count() + moving.count()) as u64 && moving.count() > 0);
-        moving.assert_near(&at_rest, "while a core came and went");
+        moving.assert_near(&at_rest, "during core hot-plug");
         service.end();
     });
 }

@@ -1,4 +1,4 @@
-//! Many connections: at once, and one after the other.
+//! Thousands of connections, concurrent and in sequence.
 
 use isola_tests::kv::{Connection, value};
 use isola_tests::namespace::{self, NOBODY, QUEUES, SHARED};
@@ -11,26 +11,26 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::thread;
 
-/// Connections at once, by each of so many threads.
+/// Concurrent connections: the number of threads, and the connections of each.
 const THREADS: usize = 4;
 const CONNECTIONS_EACH: usize = 640;
 
-/// Connections one after the other, so many of them open at a time.
+/// Connections in sequence, and how many of them are open at a time.
 const CHURNED: usize = 9_600;
 const BATCH: usize = 24;
 
-/// Connections that are never completed.
+/// Connections that are never established.
 const HALF_OPEN: usize = 4000;
 
-/// Lets this process have as many files and sockets as it may.
+/// Raises this process's limit of open files to its maximum.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit }).unwrap();
 }
 
-/// Waits until the server has so many connections, the one that asks among them.
+/// Waits until the server has `count` connections, including `connection`.
 fn wait_for_connections(connection: &mut Connection, count: u64) {
-    wait::until_true(&format!("{count} connections are left"), || {
+    wait::until_true(&format!("the server has {count} connections"), || {
         connection.stat("curr_connections").unwrap() == count
     });
 }
@@ -48,7 +48,8 @@ fn open_thousands(service: &Service, observer: &mut Connection) {
     ask_around(&mut connections);
 }
 
-/// Has each connection set a value, and get what another one has set. All ask before any answer is read.
+/// Sets a value on each connection, and reads that of another connection. All requests are sent before any answer is
+/// read.
 fn ask_around(connections: &mut [Connection]) {
     let count = connections.len();
     for (number, connection) in connections.iter_mut().enumerate() {
@@ -69,12 +70,12 @@ fn ask_around(connections: &mut [Connection]) {
 }
 
 #[test]
-fn thousands_of_connections_at_once_are_all_answered() {
+fn thousands_of_concurrent_connections_are_all_answered() {
     raise_file_limit();
     namespace::run(|| {
         let service = Service::on_tap("3", "128M");
         let mut observer = service.connect();
-        // Later crowds use the memory of the first again.
+        // Later rounds reuse the memory of the first.
         service.leaves_nothing(|| {
             open_thousands(&service, &mut observer);
             wait_for_connections(&mut observer, 1);
@@ -83,14 +84,14 @@ fn thousands_of_connections_at_once_are_all_answered() {
     });
 }
 
-/// The side that ends a connection first.
+/// The side that closes a connection first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum First {
     Server,
     Client,
 }
 
-/// Opens [`CHURNED`] connections one batch after the other, and sees each end.
+/// Opens and closes [`CHURNED`] connections in batches.
 fn churn(service: &Service, first: First) {
     for batch in 0..CHURNED / BATCH {
         let mut connections: Vec<Connection> =
@@ -103,7 +104,7 @@ fn churn(service: &Service, first: First) {
             assert!(connection.line().unwrap().starts_with("VERSION "), "in batch {batch}");
             match first {
                 First::Server => assert_eq!(connection.rest().unwrap(), b""),
-                // By a reset, or in good order.
+                // By a reset, or in order.
                 First::Client if number % 2 == 0 => connection.reset(),
                 First::Client => drop(connection),
             }
@@ -112,7 +113,7 @@ fn churn(service: &Service, first: First) {
 }
 
 #[test]
-fn connections_come_and_go_by_the_thousand_and_leave_nothing() {
+fn thousands_of_connections_in_sequence_leak_no_memory() {
     raise_file_limit();
     namespace::run(|| {
         let service = Service::on(SHARED, &["--machine", "microvm"], &["--cores", "2"]);
@@ -121,7 +122,7 @@ fn connections_come_and_go_by_the_thousand_and_leave_nothing() {
             churn(&service, First::Client);
             wait_for_connections(&mut observer, 1);
         });
-        // A server that ends a connection first keeps it in TIME-WAIT, but not more than so many.
+        // The side that closes first keeps the connection in TIME-WAIT; the server bounds the number of these.
         churn(&service, First::Server);
         wait_for_connections(&mut observer, 1);
         assert!(observer.stat("total_connections").unwrap() >= 4 * CHURNED as u64);
@@ -130,9 +131,9 @@ fn connections_come_and_go_by_the_thousand_and_leave_nothing() {
 }
 
 #[test]
-fn a_crowd_comes_through_a_published_port() {
+fn a_published_port_passes_a_hundred_connections() {
     let service = Service::published(&[], &["--cores", "2"]);
-    // One after the other: QEMU's user-mode network loses those that come at once.
+    // In sequence: QEMU's user-mode network loses some of a burst.
     let mut connections: Vec<Connection> = (0..100).map(|_| service.connect()).collect();
     ask_around(&mut connections);
     drop(connections);
@@ -141,7 +142,7 @@ fn a_crowd_comes_through_a_published_port() {
 }
 
 #[test]
-fn a_device_with_queues_serves_each_core_its_own() {
+fn each_core_serves_its_own_queue_of_a_device() {
     raise_file_limit();
     namespace::run(|| {
         let service = Service::on(QUEUES, &[], &["--cores", "2", "--memory", "64M"]);
@@ -156,7 +157,7 @@ fn a_device_with_queues_serves_each_core_its_own() {
 }
 
 #[test]
-fn a_core_that_comes_serves_on_a_device_with_queues() {
+fn a_plugged_core_serves_its_queue_of_a_device() {
     namespace::run(|| {
         let service = Service::on(QUEUES, &[], &["--cores", "1", "--memory", "64M"]);
         let mut old: Vec<Connection> = (0..20).map(|_| service.connect()).collect();
@@ -175,14 +176,14 @@ fn a_core_that_comes_serves_on_a_device_with_queues() {
     });
 }
 
-/// Connections that their clients never complete, as in a SYN flood: the server's answers find nobody.
+/// A SYN flood: clients never establish their connections, because the server's answers are lost.
 #[test]
-fn connections_that_are_never_completed_keep_nobody_out() {
+fn half_open_connections_do_not_block_others() {
     raise_file_limit();
     namespace::run(|| {
         let service = Service::on_tap("2", "64M");
         let mut observer = service.connect();
-        let received = || service.cell()["traffic"]["received_frames"].as_u64().expect("it is told");
+        let received = || service.cell()["traffic"]["received_frames"].as_u64().expect("a counter");
         let (before, frames) = (service.used_bytes(), received());
         let SocketAddr::V4(server) = service.address else { panic!("cells have IPv4 addresses") };
         let half_open: Vec<OwnedFd> = (0..HALF_OPEN)
@@ -194,9 +195,9 @@ fn connections_that_are_never_completed_keep_nobody_out() {
                 socket
             })
             .collect();
-        // The cell has seen them, and not only the queues on the way to it.
-        wait::until_true("the cell has seen them", || received() >= frames + HALF_OPEN as u64);
-        // Those that complete theirs are served, new ones as well as old ones.
+        // All SYNs have passed the queues and reached the cell.
+        wait::until_true("the cell has received the SYNs", || received() >= frames + HALF_OPEN as u64);
+        // Other connections, old and new, are served meanwhile.
         let mut connections: Vec<Connection> =
             (0..50).map(|_| Connection::open(service.address).unwrap()).collect();
         ask_around(&mut connections);
@@ -204,7 +205,7 @@ fn connections_that_are_never_completed_keep_nobody_out() {
         let more = service.used_bytes().saturating_sub(before);
         assert!(more < 4 << 20, "{more} bytes more are in use");
         let completed = half_open.iter().filter(|socket| getpeername(socket).is_ok()).count();
-        assert_eq!(completed, 0, "connections were completed that were not to be");
+        assert_eq!(completed, 0, "half-open connections were established");
         drop(half_open);
         drop(connections);
         wait_for_connections(&mut observer, 1);

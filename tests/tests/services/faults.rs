@@ -1,4 +1,4 @@
-//! A cell at work beside others that go wrong, in every way that there is.
+//! A service under load beside cells with each kind of fault.
 
 use isola_tests::isola::Isola;
 use isola_tests::kv::Load;
@@ -6,21 +6,21 @@ use isola_tests::service::Service;
 use isola_tests::wait;
 use serde_json::Value;
 
-/// Requests that have to be answered while a fault is there, and after it.
+/// Requests that must be answered before, during and after each fault.
 const REQUESTS: u64 = 200;
 
-/// A way to go wrong, and what is told of it.
+/// A fault of the application `faulty`, and its report.
 struct Fault {
     way: &'static str,
     kind: &'static str,
     exception: Option<&'static str>,
-    /// A function that the backtrace names.
+    /// A function in the backtrace.
     function: &'static str,
 }
 
 impl Fault {
-    /// How long the cell may be at one event. What is not to be found out by that takes what time it takes: to use all
-    /// memory up takes an emulated machine on a busy host longer than one would think.
+    /// Returns the watchdog's limit. It is long unless the watchdog itself must detect the fault: an emulated machine
+    /// on a busy host takes long to exhaust its memory.
     fn watchdog(&self) -> &'static str {
         if self.kind == "hang" { "2s" } else { "60s" }
     }
@@ -41,13 +41,13 @@ const FAULTS: [Fault; 7] = [
     Fault { way: "exhaust", kind: "out of memory", exception: None, function: "faulty::exhaust" },
 ];
 
-/// Names of functions in a crash's backtrace, inlined ones included.
+/// Returns the backtrace of a crash, with the names of inlined functions.
 fn functions(crash: &Value) -> String {
     crash["backtrace"].to_string()
 }
 
 #[test]
-fn no_request_is_lost_beside_any_fault() {
+fn no_request_is_lost_beside_a_fault() {
     let service = Service::published(&[], &["--cores", "2", "--memory", "64M"]);
     let isola = &service.isola;
     let before = isola.inventory();
@@ -69,7 +69,7 @@ fn no_request_is_lost_beside_any_fault() {
         isola.run(&["rm", way]).ok();
         isola.wait_for_inventory(&before);
     }
-    // What ends as it should, or on demand, is no fault.
+    // An exit and a kill are reported as such, not as crashes.
     let exited = isola.run(&["run", "--rm", "--memory", "16M", "faulty", "exit", "3"]);
     exited.ended_with(3);
     isola.run(&["run", "-d", "--name", "spin", "--memory", "16M", "faulty", "spin"]).ok();
@@ -83,14 +83,14 @@ fn no_request_is_lost_beside_any_fault() {
 }
 
 #[test]
-fn a_cell_that_crashes_is_started_again_by_the_machine_as_often_as_its_policy_says() {
+fn a_crashed_cell_is_restarted_as_often_as_its_policy_allows() {
     let isola = Isola::up(&["--cores", "2", "--memory", "128M"]);
     let before = isola.inventory();
     let run = ["run", "-d", "--name", "bad", "--memory", "16M", "--network", "none"];
     isola.run(&[&run[..], &["--restart", "on-failure:2", "faulty", "panic"]].concat()).ok();
     let events = || -> Vec<Value> {
         let lines = isola.run(&["events", "-o", "json"]).ok();
-        lines.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
+        lines.lines().map(|line| serde_json::from_str(line).expect("each line is an object")).collect()
     };
     let used_up = |events: &[Value]| events.iter().any(|entry| entry["event"] == "restarts-used-up");
     wait::until_true("the policy gives up", || used_up(&events()));

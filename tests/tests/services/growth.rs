@@ -1,11 +1,11 @@
-//! A cell that gets more memory, or does not, while it serves.
+//! Memory growth of a serving cell, up to its limit and up to the machine's memory.
 
 use isola_tests::kv::Connection;
 use isola_tests::service::Service;
 
 const MIB: u64 = 1 << 20;
 
-/// Length of the values.
+/// The length of the values.
 const LEN: usize = 60_000;
 
 fn key(number: usize) -> String {
@@ -20,7 +20,7 @@ fn fill(connection: &mut Connection, count: usize) {
     (0..count).for_each(|number| connection.set(&key(number), &value(number)).unwrap());
 }
 
-/// What the server's statistics say of that.
+/// Returns a statistic of the server.
 fn statistic(connection: &mut Connection, name: &str) -> u64 {
     connection.send(b"stats\r\n").unwrap();
     let mut found = None;
@@ -34,7 +34,7 @@ fn statistic(connection: &mut Connection, name: &str) -> u64 {
 }
 
 #[test]
-fn values_that_do_not_fit_in_the_first_memory_are_kept_in_what_is_asked_for() {
+fn a_cell_that_can_grow_evicts_no_value() {
     let service = Service::published(&[], &["--memory", "24M", "--memory-max", "96M"]);
     assert_eq!(service.cell()["memory_bytes"], 24 * MIB);
     let mut connection = service.connect();
@@ -51,7 +51,7 @@ fn values_that_do_not_fit_in_the_first_memory_are_kept_in_what_is_asked_for() {
 }
 
 #[test]
-fn where_the_machine_has_no_more_values_go_that_were_not_used_for_longest() {
+fn a_cell_that_cannot_grow_evicts_the_least_recently_used_values() {
     let service = Service::published(&["--memory", "128M"], &["--memory", "24M", "--memory-max", "1G"]);
     let mut connection = service.connect();
     fill(&mut connection, 3000);

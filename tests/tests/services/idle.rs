@@ -1,5 +1,5 @@
-//! Nothing ticks: cells that have served and are asked no more take no interrupt, and the machine uses no CPU; cores that
-//! were never needed never did anything.
+//! There is no periodic timer: idle cells take no interrupts, an idle machine uses no CPU time, and cores without work
+//! never run.
 
 use isola_tests::isola::Isola;
 use isola_tests::kv::Connection;
@@ -9,20 +9,20 @@ use isola_tests::wait;
 use serde_json::Value;
 use std::time::Duration;
 
-/// How long each of so many windows is, in which the machine is to do nothing.
+/// The length of an interval in which the machine must be idle, and the number of intervals.
 const QUIET: Duration = Duration::from_secs(2);
 const WINDOWS: usize = 10;
 
 /// The work of a cell so far.
 #[derive(Debug, PartialEq)]
 struct Done {
-    /// Interrupts, timers' among them, and cycles in events, in the loop and in interrupts, core by core.
+    /// Interrupts, including the timer's, and the cycles in events, in the loop and in interrupts, of each core.
     cores: Vec<Value>,
-    /// Frames from the network, which may always send one: a router's advertisement, an address that is looked for.
+    /// Received frames. The network may send one at any time, such as a router advertisement or an ARP request.
     received: u64,
 }
 
-/// Returns the work of each cell so far. The supervisor reads it; the cells are not asked.
+/// Returns the work of each cell so far, from the reports; the cells do nothing for it.
 fn done(isola: &Isola) -> Vec<Done> {
     let cells = isola.json(&["ps"]);
     let counters = ["interrupts", "event_cycles", "loop_cycles", "idle_cycles", "interrupt_cycles"];
@@ -35,7 +35,7 @@ fn done(isola: &Isola) -> Vec<Done> {
 }
 
 #[test]
-fn a_machine_that_nobody_asks_takes_no_interrupts_and_no_cpu() {
+fn an_idle_machine_takes_no_interrupts_and_uses_no_cpu_time() {
     let isola = Isola::up(&["--cores", "6"]);
     let cache = isola.json(&["run", "-d", "--name", "cache", "--cores", "2", "-p", "11211", "kv"]);
     isola.run(&["run", "-d", "--name", "primes", "--cores", "3", "-p", "7000/udp", "primes"]).ok();
@@ -46,8 +46,8 @@ fn a_machine_that_nobody_asks_takes_no_interrupts_and_no_cpu() {
         stays.set("key", b"value").unwrap();
     }
     let qemu = isola.qemu("default").expect("it runs");
-    // Connections that were closed, and the end of the supervisor's scrubbing, take a while.
-    wait::until_true("the cells are at rest", || {
+    // Closed connections (TIME-WAIT) and the supervisor's scrubbing take a while to end.
+    wait::until_true("the cells are idle", || {
         let before = done(&isola);
         std::thread::sleep(QUIET / 2);
         before == done(&isola)
@@ -58,7 +58,7 @@ fn a_machine_that_nobody_asks_takes_no_interrupts_and_no_cpu() {
         let used = cpu_time(qemu) - used;
         let after = done(&isola);
         for (before, after) in before.iter().zip(&after) {
-            // No timer and no neighbour: where no frame has come, no core has taken an interrupt or run at all.
+            // A core may run only if its cell has received a frame: neither a timer nor another cell wakes it.
             assert!(
                 before.cores == after.cores || before.received < after.received,
                 "window {window}: {before:#?} and {after:#?}"
@@ -71,11 +71,11 @@ fn a_machine_that_nobody_asks_takes_no_interrupts_and_no_cpu() {
     let cores = primes["cores"].as_array().unwrap();
     assert_eq!(cores.len(), 3);
     for core in &cores[1..] {
-        assert_eq!(core["phase"], "asleep", "nobody has asked for a prime: {core:#}");
+        assert_eq!(core["phase"], "asleep", "no request has used the core: {core:#}");
         for counter in ["interrupts", "event_cycles", "loop_cycles", "interrupt_cycles"] {
             assert_eq!(core[counter], 0, "{core:#}");
         }
     }
-    // It is there as soon as it is asked.
+    // The service still answers at once.
     stays.set("key", b"another").unwrap();
 }

@@ -1,4 +1,4 @@
-//! Cores that a service borrows of a batch cell, and that go back.
+//! Core lending between a service and a batch cell.
 
 use isola_tests::isola::Isola;
 use isola_tests::kv::Connection;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// How many cores each of the cells has.
+/// Returns the number of cores of each cell.
 fn cores(isola: &Isola) -> (usize, usize) {
     let inventory = isola.inventory();
     let cores = inventory["cores"].as_array().expect("the machine has cores").clone();
@@ -20,17 +20,17 @@ fn cores(isola: &Isola) -> (usize, usize) {
     (of("service"), of("batch"))
 }
 
-/// Has the service borrow a core for an hour, asking once.
+/// Requests a loan of an hour for the service, and waits for it.
 fn borrow(isola: &Isola) -> Value {
     isola.run(&["borrow", "service", "--lease", "1h"]).ok();
     wait::until("the service has a core of the batch cell", || isola.cell("service")["loans"].get(0).cloned())
 }
 
-/// How often a core is borrowed and given back.
+/// The number of loans.
 const LOANS: u32 = 10;
 
 #[test]
-fn answers_come_in_time_while_cores_are_borrowed_and_given_back() {
+fn loans_do_not_delay_answers() {
     let isola = Isola::up(&[]);
     isola.run(&["run", "-d", "--name", "batch", "--cores", "2", "--lend", "1", "primes"]).ok();
     let view = isola.json(&["run", "-d", "--name", "service", "--priority", "9", "-p", "11211", "kv"]);
@@ -47,11 +47,11 @@ fn answers_come_in_time_while_cores_are_borrowed_and_given_back() {
         moving.add(load.take());
     }
     assert!(load.end() > 0);
-    moving.assert_near(&at_rest, "while a core was borrowed and given back");
+    moving.assert_near(&at_rest, "while a core was borrowed and returned");
 }
 
 #[test]
-fn a_service_serves_with_a_borrowed_core_which_goes_back_whatever_becomes_of_the_service() {
+fn a_borrowed_core_returns_on_demand_at_the_borrower_s_end_and_after_its_lease() {
     let isola = Isola::up(&[]);
     isola.run(&["run", "-d", "--name", "batch", "--cores", "2", "--lend", "1", "primes"]).ok();
     let view = isola.json(&["run", "-d", "--name", "service", "--priority", "9", "-p", "11211", "kv"]);
@@ -68,20 +68,20 @@ fn a_service_serves_with_a_borrowed_core_which_goes_back_whatever_becomes_of_the
     assert_eq!(borrow(&isola)["from"], "batch");
     assert_eq!(cores(&isola), (2, 1));
     serves(b"with a borrowed core");
-    // It gets it back when it wants one itself.
+    // The lender gets its core back when it requests one itself.
     isola.run(&["borrow", "batch"]).ok();
     wait::until_true("the batch cell has its core again", || cores(&isola) == (1, 2));
     serves(b"without");
 
     borrow(&isola);
     isola.run(&["stop", "--time", "0", "service"]).ok();
-    wait::until_true("the core of a service that has ended goes back", || cores(&isola) == (0, 2));
+    wait::until_true("the core of an ended borrower returns", || cores(&isola) == (0, 2));
 
     isola.run(&["start", "service"]).ok();
     let lease = "the lease is over";
     assert!(!isola.run(&["events"]).ok().contains(lease));
     isola.run(&["borrow", "service", "--lease", "20ms"]).ok();
-    wait::until_true("a core goes back at the end of its lease", || {
+    wait::until_true("a core returns at the end of its lease", || {
         isola.run(&["events"]).ok().contains(lease)
     });
     wait::until_true("the batch cell has all its cores", || cores(&isola) == (1, 2));

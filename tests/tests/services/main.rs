@@ -1,18 +1,18 @@
-//! Services in cells, as their clients see them: programs and libraries that nobody here wrote, clients that
-//! behave badly, and many at once.
+//! Services in cells from the perspective of their clients: third-party programs and libraries, misbehaving clients,
+//! and thousands of connections.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`clients`] | a client library and Debian's libmemcached tools, with the server in a cell and alone |
+//! | [`clients`] | a client library and Debian's libmemcached tools, with the server in a cell and standalone |
 //! | [`misuse`] | slow readers, half-closed and reset connections, garbage |
 //! | [`crowd`] | thousands of connections |
-//! | [`cores`] | cores that come and go while a cell serves |
-//! | [`lending`] | cores that a service borrows, and that go back |
+//! | [`cores`] | core hot-plug and hot-unplug under load |
+//! | [`lending`] | core lending |
 //! | [`primes`] | a service that wakes its cores |
-//! | [`idle`] | nobody asks, and nothing ticks |
-//! | [`growth`] | a cell that gets more memory, or does not, while it serves |
-//! | [`resize`] | a cell whose memory comes and goes on request while it serves |
-//! | [`faults`] | a cell at work beside others that go wrong |
+//! | [`idle`] | idle cells and an idle machine |
+//! | [`growth`] | memory growth of a serving cell |
+//! | [`resize`] | memory plug and unplug on request under load |
+//! | [`faults`] | a service beside cells that crash |
 
 mod clients;
 mod cores;

@@ -1,4 +1,4 @@
-//! Clients that behave badly: whatever they do, others are served, and memory does not grow.
+//! Misbehaving clients: other clients are served meanwhile, and the server's memory stays bounded.
 
 use isola_tests::kv::{Connection, value};
 use isola_tests::namespace;
@@ -9,7 +9,7 @@ use std::thread;
 
 const MIB: usize = 1 << 20;
 
-/// A client that behaves well sees nothing of the others.
+/// Checks that a well-behaved client is served beside misbehaving ones.
 fn is_served(connection: &mut Connection, what: &str) {
     for number in 0..20 {
         let (key, value) = (format!("well-behaved-{number}"), value(number, 500));
@@ -18,9 +18,11 @@ fn is_served(connection: &mut Connection, what: &str) {
     }
 }
 
-/// Waits until the server has only the connection that asks.
+/// Waits until `connection` is the server's only one.
 fn wait_until_alone(connection: &mut Connection) {
-    wait::until_true("the others are gone", || connection.stat("curr_connections").unwrap() == 1);
+    wait::until_true("the other connections are closed", || {
+        connection.stat("curr_connections").unwrap() == 1
+    });
 }
 
 #[test]
@@ -37,7 +39,7 @@ fn a_pipeline_of_thousands_of_requests_is_answered_in_order() {
         requests += "quit\r\n";
         let mut writer = connection.stream().try_clone().unwrap();
         let answers = thread::scope(|scope| {
-            // One write as far as the client goes; it does not fit the socket at once.
+            // The requests do not fit in the socket's buffer, so a thread writes them while this one reads.
             scope.spawn(|| writer.write_all(requests.as_bytes()).unwrap());
             connection.rest().unwrap()
         });
@@ -46,10 +48,9 @@ fn a_pipeline_of_thousands_of_requests_is_answered_in_order() {
     });
 }
 
-/// What each of them asks for is another value every time: an answer that waits keeps a value that nobody else
-/// has any more.
+/// The value changes before each request, so each pending answer retains a version that no other reference keeps.
 #[test]
-fn who_does_not_read_holds_up_nobody_and_little_memory() {
+fn slow_readers_delay_no_other_client_and_retain_little_memory() {
     const READERS: usize = 8;
     const VERSIONS: u64 = 48;
     namespace::run(|| {
@@ -64,13 +65,11 @@ fn who_does_not_read_holds_up_nobody_and_little_memory() {
             }
         }
         is_served(&mut good, "slow readers");
-        // Each has what it may have waiting, and as much on its way; without a limit, all versions would be.
+        // The limit bounds each client's pending answers and its send buffer; without a limit, all versions would stay
+        // in memory.
         let more = service.used_bytes().saturating_sub(before) as usize;
-        assert!(
-            more < 3 * READERS * MIB,
-            "{more} bytes more are in use for {READERS} clients that do not read"
-        );
-        // Two change their minds. Requests that were not taken up before are answered with the last value.
+        assert!(more < 3 * READERS * MIB, "{more} bytes more are in use for {READERS} slow readers");
+        // Two clients read after all. The server handles late requests with the last version.
         for mut connection in slow.drain(..2) {
             let mut versions = 0..VERSIONS;
             for number in 0..VERSIONS {
@@ -89,33 +88,33 @@ fn who_does_not_read_holds_up_nobody_and_little_memory() {
     });
 }
 
-/// Each holds what it may, and there are so many of them that all together would take more than the cell has.
+/// All clients together would need more than the cell's memory, although each respects its own limit.
 #[test]
-fn those_who_take_the_most_go_before_memory_runs_out() {
+fn the_connections_with_the_most_memory_are_closed_before_memory_runs_out() {
     namespace::run(|| {
         let service = Service::on_tap("2", "64M");
         let mut good = service.connect();
         good.set("large", &value(1, MIB)).unwrap();
-        // Values that never end.
+        // Values that are never completed.
         let unfinished = [b"set half 0 0 1048576\r\n", &value(2, MIB - 1000)[..]].concat();
         let mut bad: Vec<Connection> = Vec::new();
         for _ in 0..100 {
             let mut connection = Connection::open(service.address).unwrap();
-            // It may be over before it has sent it all.
+            // The server may close the connection during the send.
             let _ = connection.send(&unfinished);
             bad.push(connection);
         }
-        is_served(&mut good, "values that never end");
-        assert!(good.stat("curr_connections").unwrap() < 101, "nobody had to go");
+        is_served(&mut good, "incomplete values");
+        assert!(good.stat("curr_connections").unwrap() < 101, "no connection was closed");
         bad.clear();
         wait_until_alone(&mut good);
-        // Answers that nobody reads.
+        // Answers that the client never reads.
         for _ in 0..150 {
             let mut connection = Connection::open(service.address).unwrap();
             let _ = connection.send(&b"get large\r\n".repeat(2000));
             bad.push(connection);
         }
-        is_served(&mut good, "answers that nobody reads");
+        is_served(&mut good, "unread answers");
         drop(bad);
         wait_until_alone(&mut good);
         service.end();
@@ -152,7 +151,7 @@ fn a_half_closed_connection_gets_all_its_answers() {
 }
 
 #[test]
-fn resets_in_the_middle_of_requests_are_forgotten() {
+fn resets_within_requests_leak_no_memory() {
     namespace::run(|| {
         let service = Service::on_tap("2", "64M");
         let mut good = service.connect();
@@ -161,7 +160,7 @@ fn resets_in_the_middle_of_requests_are_forgotten() {
             for number in 0..300 {
                 let mut bad = Connection::open(service.address).unwrap();
                 match number % 4 {
-                    // In the middle of a value, of a line, of an answer, and of nothing.
+                    // Within a value, a line, and an answer; and before any request.
                     0 => bad.send(&[b"set half 0 0 1000000\r\n", &value(2, 300_000)[..]].concat()).unwrap(),
                     1 => bad.send(b"get lar").unwrap(),
                     2 => {
@@ -180,10 +179,10 @@ fn resets_in_the_middle_of_requests_are_forgotten() {
     });
 }
 
-/// Length of the head of a request or an answer of the binary protocol.
+/// The length of the header of a request or an answer of the binary protocol.
 const HEADER: usize = 24;
 
-/// A request of the binary protocol.
+/// Returns a request of the binary protocol.
 fn packet(opcode: u8, key: &[u8], value: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x80, opcode];
     packet.extend((key.len() as u16).to_be_bytes());
@@ -194,7 +193,7 @@ fn packet(opcode: u8, key: &[u8], value: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn garbage_is_refused_and_costs_nobody_else_anything() {
+fn garbage_is_rejected_and_affects_no_other_client() {
     namespace::run(|| {
         let service = Service::on_tap("2", "64M");
         let mut good = service.connect();
@@ -207,7 +206,7 @@ fn garbage_is_refused_and_costs_nobody_else_anything() {
                 1 => garbage.insert(0, 0x80),
                 _ => garbage.splice(..0, *b"get ").for_each(drop),
             }
-            // The server may close the connection before it has taken it all.
+            // The server may close the connection during the send.
             let _ = bad.send(&garbage);
             if bad.end_sending().is_ok() {
                 let _ = bad.rest();
@@ -227,7 +226,7 @@ fn garbage_is_refused_and_costs_nobody_else_anything() {
             let got = connection.ask(&request).unwrap();
             assert!(got.starts_with(answer), "{request:.40}: {got}");
         }
-        // Two MiB are sent and thrown away; the connection goes on.
+        // The server discards a value of 2 MiB; the connection stays usable.
         let large = value(1, 2 * MIB);
         text.send(&[format!("set large 0 0 {}\r\n", large.len()).as_bytes(), &large, b"\r\n"].concat())
             .unwrap();

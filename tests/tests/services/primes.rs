@@ -1,4 +1,4 @@
-//! A service that wakes its cores: primes are counted by UDP, a task a core.
+//! A service that wakes its cores: a request by UDP counts primes, with a task on each core.
 
 use isola_tests::isola::Isola;
 use isola_tests::service::published;
@@ -7,11 +7,11 @@ use serde_json::Value;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-/// How many primes there are below these numbers (OEIS A006880 where they are powers of ten).
+/// Numbers, and the count of primes below each (OEIS A006880 for powers of ten).
 const COUNTS: [(u64, u64); 8] =
     [(0, 0), (2, 0), (3, 1), (100, 25), (1_000, 168), (65_537, 6_542), (100_000, 9_592), (1_000_000, 78_498)];
 
-/// A client of its own.
+/// A client with a socket of its own.
 struct Client(UdpSocket);
 
 impl Client {
@@ -22,11 +22,12 @@ impl Client {
         Self(socket)
     }
 
-    /// The answer that begins with `words`; answers to others are passed over, and what may be lost is sent again.
+    /// Returns the answer that begins with `words`. Ignores other answers, and repeats the request, because datagrams
+    /// may be lost.
     fn ask(&self, question: &[u8], words: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
-            // A port that is not published yet is refused on the next occasion.
+            // The send fails if the port was not published at the last one (ICMP port unreachable).
             let _ = self.0.send(question);
             while let Some(answer) = self.receive() {
                 if answer.starts_with(words) {
@@ -49,7 +50,7 @@ impl Client {
     }
 }
 
-/// Cycles that each core of the cell spent in events.
+/// Returns the cycles that each core of the cell has spent in events.
 fn event_cycles(isola: &Isola) -> Vec<u64> {
     let cell = isola.cell("primes");
     let cores = cell["cores"].as_array().unwrap();
@@ -57,7 +58,7 @@ fn event_cycles(isola: &Isola) -> Vec<u64> {
 }
 
 #[test]
-fn a_count_wakes_all_cores_and_is_right_whatever_comes_beside_it() {
+fn a_count_wakes_all_cores_and_is_correct_beside_other_requests() {
     let isola = Isola::up(&[]);
     let before = isola.inventory();
     let run =
@@ -65,14 +66,14 @@ fn a_count_wakes_all_cores_and_is_right_whatever_comes_beside_it() {
     let cell = isola.json(&run);
     let client = Client::new(&cell);
     client.ask(b"hello", "error: ");
-    assert_eq!(event_cycles(&isola)[1..], [0, 0], "no core is woken before there is work for it");
+    assert_eq!(event_cycles(&isola)[1..], [0, 0], "no core runs before there is work for it");
     for (number, count) in COUNTS {
         assert_eq!(client.count(number), count, "primes below {number}");
     }
     let cycles = event_cycles(&isola);
     assert!(cycles.iter().all(|&cycles| cycles > 0), "all cores have counted: {cycles:?}");
 
-    // Many ask at once, and others send what is no number.
+    // Many clients send requests and garbage at the same time.
     let clients: Vec<Client> = (0..32).map(|_| Client::new(&cell)).collect();
     for (number, client) in clients.iter().enumerate() {
         let garbage: Vec<u8> = (0..number as u32 * 40).map(|byte| (byte * 31) as u8).collect();
@@ -80,7 +81,7 @@ fn a_count_wakes_all_cores_and_is_right_whatever_comes_beside_it() {
             client.0.send(datagram).unwrap();
         }
     }
-    // More than a frame holds comes in fragments.
+    // A datagram longer than a frame arrives in fragments.
     client.0.send(&[b'1'; 5000]).unwrap();
     for (number, client) in clients.iter().enumerate() {
         let (number, count) = COUNTS[number % 8];

@@ -1,4 +1,4 @@
-//! A cell that gets memory and gives it back on request while it serves.
+//! Memory plug and unplug on request, while the cell serves.
 
 use isola_tests::kv::{Connection, Load, value};
 use isola_tests::service::{CELL, Service};
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// Length of the values.
+/// The length of the values.
 const LEN: usize = 20_000;
 
 fn store(connection: &mut Connection, numbers: std::ops::Range<u64>) {
@@ -28,9 +28,9 @@ fn resize(service: &Service, memory: &str) -> Value {
     service.isola.json(&["resize", CELL, "--memory", memory])["memory"].clone()
 }
 
-/// What is stored stays right while memory comes and goes, and while others are served; nothing of the machine is lost.
+/// Stored values stay correct, other clients are served, and all memory returns to the machine.
 #[test]
-fn memory_comes_and_goes_while_every_value_stays() {
+fn memory_is_plugged_and_unplugged_while_every_value_stays() {
     let service = Service::published(&["--memory", "512M"], &["--memory", "32M", "--cores", "2"]);
     let mut connection = service.connect();
     let load = Load::start(service.address, 4);

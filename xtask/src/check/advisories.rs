@@ -1,7 +1,7 @@
 //! Known vulnerabilities of dependencies, by cargo-deny and the RustSec database.
 //!
-//! Both come from outside: the tool has to be installed and fetches the database with git. Where either is
-//! missing the check says that it did not look; it never counts that as passed.
+//! The tool must be installed, and fetches the database with git. Without either, the check reports that it could not
+//! run, which does not count as passed.
 
 use serde::Deserialize;
 
@@ -13,7 +13,7 @@ use crate::workspace::Workspace;
 pub const CHECK: Check = Check {
     name: "advisories",
     about: "no dependency has a known vulnerability or is withdrawn (needs cargo-deny and its database)",
-    remedy: "cargo update -p CRATE; where there is no fixed version, choose another crate",
+    remedy: "cargo update -p CRATE; if there is no fixed version, choose another crate",
     run,
 };
 
@@ -61,7 +61,7 @@ impl Fields {
     }
 }
 
-/// What cargo-deny's `report` says; `succeeded` is whether it left with exit code 0.
+/// Returns the findings in cargo-deny's `report`; `succeeded` is whether it exited with code 0.
 fn judge(report: &str, succeeded: bool) -> Findings {
     let lines: Vec<Line> = report.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let failures = lines.iter().filter(|line| line.kind == "diagnostic" && line.fields.severity == "error");
@@ -71,7 +71,7 @@ fn judge(report: &str, succeeded: bool) -> Findings {
     }
     let broken = lines.iter().find(|line| line.kind == "log" && line.fields.level == "ERROR");
     let reason = broken.map_or(report, |line| line.fields.message.as_str());
-    Findings::not_checked(format!("cargo-deny could not look: {}", reason.lines().next().unwrap_or_default()))
+    Findings::not_checked(format!("cargo-deny could not run: {}", reason.lines().next().unwrap_or_default()))
 }
 
 #[cfg(test)]
@@ -90,20 +90,20 @@ mod tests {
     }
 
     #[test]
-    fn an_unreachable_database_is_not_a_pass() {
+    fn an_unreachable_database_does_not_pass() {
         let findings = judge(UNREACHED, false);
         assert!(findings.failures.is_empty());
-        let reason = "cargo-deny could not look: failed to fetch advisory database";
+        let reason = "cargo-deny could not run: failed to fetch advisory database";
         assert_eq!(findings.not_checked.as_deref(), Some(reason));
     }
 
     #[test]
-    fn a_tool_that_breaks_without_a_word_is_not_a_pass() {
+    fn a_tool_that_fails_silently_does_not_pass() {
         assert!(judge("", false).not_checked.is_some());
     }
 
     #[test]
-    fn success_is_a_pass() {
+    fn success_passes() {
         assert_eq!(judge("", true), Findings::default());
     }
 }

@@ -1,5 +1,5 @@
-//! Clippy over the two sets that are built apart: everything that runs on a host (tests, examples and the
-//! libraries of image packages included), and the images.
+//! Clippy on the two sets of packages with separate builds: host code (with tests, examples and the libraries of image
+//! packages), and images.
 
 use super::{Check, Findings};
 use crate::cargo::{cargo, errors, output};
@@ -9,8 +9,8 @@ use crate::workspace::Workspace;
 
 pub const CHECK: Check = Check {
     name: "clippy",
-    about: "clippy and the compiler have nothing to say about any package",
-    remedy: "fix what clippy says; where it is wrong: #[expect(clippy::..., reason = \"...\")]",
+    about: "clippy and the compiler have no warnings about any package",
+    remedy: "fix the warning; if it is wrong: #[expect(clippy::..., reason = \"...\")]",
     run,
 };
 
@@ -29,7 +29,7 @@ fn run(workspace: &Workspace) -> Result<Findings, Error> {
     Ok(Findings::of(failures))
 }
 
-/// What clippy says when it is called with `arguments`, a line each; nothing when all is well.
+/// Runs clippy with `arguments`; returns its warnings, one line each.
 fn lint(workspace: &Workspace, arguments: &[String]) -> Result<Vec<String>, Error> {
     Ok(errors(&output(cargo(workspace).args(arguments).args(["--", "-D", "warnings"]))?))
 }

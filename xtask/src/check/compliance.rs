@@ -1,4 +1,4 @@
-//! The table of rules that tests prove is what the tests say.
+//! The table of rules in `docs/compliance.md` matches the claims of the tests.
 
 use super::{Check, Findings};
 use crate::compliance;
@@ -7,8 +7,8 @@ use crate::workspace::{self, Workspace};
 
 pub const CHECK: Check = Check {
     name: "compliance",
-    about: "docs/compliance.md shows which rules of RFCs the tests prove",
-    remedy: "correct the lines that are named, then run: cargo xtask compliance",
+    about: "docs/compliance.md shows the rules of RFCs that the tests prove",
+    remedy: "correct the named lines, then run: cargo xtask compliance",
     run,
 };
 

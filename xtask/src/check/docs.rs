@@ -1,5 +1,5 @@
-//! The documentation builds, and every link in it leads somewhere. Private items are documented too: the modules
-//! of a crate refer to each other, and their readers have the source.
+//! The documentation builds, and every link in it resolves. Private items are included: modules of a crate link to each
+//! other, and readers have the source.
 
 use super::{Check, Findings};
 use crate::cargo::{cargo, errors, output};
@@ -13,7 +13,7 @@ pub const CHECK: Check = Check {
     run,
 };
 
-/// A link to a private item leads somewhere, as private items are documented.
+/// A link to a private item resolves, because private items are documented.
 const FLAGS: &str = "-D warnings -A rustdoc::private_intra_doc_links";
 
 fn run(workspace: &Workspace) -> Result<Findings, Error> {

@@ -1,6 +1,6 @@
-//! The published figures are those of the raw data, and marked where the tree has changed since they were taken.
+//! The published figures match the raw data, and are marked if the tree has changed since their measurement.
 //!
-//! The benchmarks know their own pages: this runs them with `--tables check`.
+//! The benchmarks check their own pages, with `--tables check`.
 
 use super::{Check, Findings};
 use crate::cargo::{cargo, output};
@@ -9,13 +9,13 @@ use crate::workspace::Workspace;
 
 pub const CHECK: Check = Check {
     name: "figures",
-    about: "the tables of figures show benches/data, and which of them are old",
+    about: "the tables of figures match benches/data and mark old figures",
     remedy: "run: cargo xtask bench --tables write",
     run,
 };
 
-/// What the benchmarks say where the repository has no history.
-const NO_HISTORY: &str = "git does not say what has changed";
+/// The benchmarks' message for a repository without history.
+const NO_HISTORY: &str = "git cannot determine the changes";
 
 fn run(workspace: &Workspace) -> Result<Findings, Error> {
     let mut command = cargo(workspace);
@@ -25,7 +25,7 @@ fn run(workspace: &Workspace) -> Result<Findings, Error> {
     Ok(findings(output.status.success(), &said))
 }
 
-/// What the benchmarks have found.
+/// Returns the findings in the benchmarks' message `said`; `holds` is whether they succeeded.
 fn findings(holds: bool, said: &str) -> Findings {
     match said.lines().find(|line| line.contains(NO_HISTORY)) {
         _ if holds => Findings::default(),
@@ -41,9 +41,9 @@ mod tests {
     #[test]
     fn a_clone_without_history_is_not_checked_and_a_wrong_table_fails() {
         assert_eq!(findings(true, ""), Findings::default());
-        let shallow = findings(false, "bench: git does not say what has changed: the clone is shallow");
+        let shallow = findings(false, "bench: git cannot determine the changes: the clone is shallow");
         assert!(shallow.not_checked.is_some() && shallow.failures.is_empty());
-        let wrong = findings(false, "bench: README.md does not show what benches/data says");
+        let wrong = findings(false, "bench: README.md does not match benches/data");
         assert_eq!(wrong.failures.len(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Formatting, as `rustfmt.toml` has it.
+//! Formatting, according to `rustfmt.toml`.
 
 use super::{Check, Findings};
 use crate::cargo::{cargo, output};

@@ -1,4 +1,4 @@
-//! The words that hide a sentence's subject stay below the ceilings of their crate.
+//! The rates of words that hide a sentence's subject stay below each crate's ceilings.
 
 use super::{Check, Findings};
 use crate::error::Error;

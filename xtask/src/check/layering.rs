@@ -1,4 +1,4 @@
-//! Law 1: who may depend on whom.
+//! Law 1: the permitted dependencies between packages.
 //!
 //! ```text
 //! abi <- machine <- drivers <- supervisor
@@ -8,9 +8,9 @@
 //!                        <- bare (also on machine and drivers), hosted <- gateway (also on net, fs)
 //! ```
 //!
-//! The law is [`LAYERS`]: a layer is a set of folders, and names the layers that it may stand on. A package
-//! belongs to the layer with the longest folder that contains it. Dependencies for tests alone are exempt,
-//! with one exception: the supervisor and what runs in cells meet in `abi` and nowhere else, not even there.
+//! [`LAYERS`] has the law: a layer is a set of folders with the list of layers on which it may depend. A package
+//! belongs to the layer with the longest folder that contains it. Dependencies for tests are exempt, with one
+//! exception: the supervisor and the packages for cells share `abi` only, also in tests.
 
 use cargo_metadata::{DependencyKind, Package};
 use proc_macro2::{TokenStream, TokenTree};
@@ -23,23 +23,23 @@ use crate::workspace::Workspace;
 pub const CHECK: Check = Check {
     name: "layering",
     about: "packages depend on the layers below them, and on no others",
-    remedy: "define a trait in the lower layer and let the upper one register; a new folder gets its place in \
+    remedy: "define a trait in the lower layer and register the upper layer's implementation; add a new folder to \
              xtask/src/check/layering.rs, with the reason in docs/decisions/",
     run,
 };
 
-/// A level of the tree.
+/// A set of folders with permitted dependencies.
 struct Layer {
     name: &'static str,
-    /// Folders whose packages belong here.
+    /// The folders of its packages.
     folders: &'static [&'static str],
-    /// The layers that its packages may depend on. Its own name: they may depend on each other.
+    /// The layers on which its packages may depend. Its own name permits dependencies between its packages.
     stands_on: &'static [&'static str],
 }
 
 const LAYERS: &[Layer] = &[
     Layer { name: "abi", folders: &["abi"], stands_on: &[] },
-    // The supervisor's side of the wall.
+    // The supervisor's side of the trust boundary.
     Layer { name: "machine", folders: &["machine"], stands_on: &["abi"] },
     Layer { name: "drivers", folders: &["drivers"], stands_on: &["abi", "machine"] },
     Layer {
@@ -47,7 +47,7 @@ const LAYERS: &[Layer] = &[
         folders: &["supervisor"],
         stands_on: &["abi", "machine", "drivers", "image link"],
     },
-    // What the build script of an image needs; no code of it is in the image.
+    // The dependency of images' build scripts, without code in the image.
     Layer { name: "image link", folders: &["machine/link"], stands_on: &[] },
     // The cell's side.
     Layer { name: "iobuf", folders: &["cell/iobuf"], stands_on: &[] },
@@ -69,13 +69,13 @@ const LAYERS: &[Layer] = &[
         folders: &["linux"],
         stands_on: &["abi", "iobuf", "platform", "cell", "services", "linux"],
     },
-    // What connects a hosted cell to its host: its sockets, its files.
+    // The connection of a hosted cell to its host: sockets, files.
     Layer {
         name: "gateway",
         folders: &["net/gateway", "fs/export"],
         stands_on: &["abi", "iobuf", "platform", "cell", "services", "hosted"],
     },
-    // What applications link: the one place that picks the platform.
+    // The library of applications, the only crate that selects the platform.
     Layer {
         name: "application library",
         folders: &["cell/app"],
@@ -95,7 +95,7 @@ const LAYERS: &[Layer] = &[
             "image link",
         ],
     },
-    // Images that try one layer or another on a machine.
+    // Images that test single layers on a machine.
     Layer {
         name: "test images",
         folders: &["tests/images"],
@@ -113,23 +113,23 @@ const LAYERS: &[Layer] = &[
             "image link",
         ],
     },
-    // What runs on the user's machine.
+    // Programs on the user's machine.
     Layer { name: "host", folders: &["host"], stands_on: &["abi"] },
-    // A test's needs of the host, and its claims: crates without dependencies of ours.
+    // The tests' prerequisites and claims: crates that depend on no package of the tree.
     Layer { name: "test tools", folders: &["tests/need", "tests/proves"], stands_on: &[] },
     Layer { name: "tests", folders: &["tests"], stands_on: &["abi", "host", "test tools"] },
-    // Fuzz targets feed both sides of the wall, each on its own.
+    // Fuzz targets cover both sides of the trust boundary, each separately.
     Layer {
         name: "fuzz",
         folders: &["fuzz"],
         stands_on: &["abi", "machine", "supervisor", "host", "iobuf", "services", "apps"],
     },
-    // What stands beside an application does the same work, with the same code.
+    // The benchmarks' peers of an application do the same work with the same code.
     Layer { name: "benches", folders: &["benches"], stands_on: &["abi", "host", "apps"] },
     Layer { name: "xtask", folders: &["xtask"], stands_on: &["test tools"] },
 ];
 
-/// The layers on the cell's side of the wall.
+/// The layers on the cell's side of the trust boundary.
 const CELL_SIDE: &[&str] = &[
     "iobuf",
     "platform",
@@ -143,7 +143,7 @@ const CELL_SIDE: &[&str] = &[
     "apps",
 ];
 
-/// One package standing on another.
+/// A dependency between two packages.
 struct Edge<'a> {
     from: &'a str,
     from_folder: &'a str,
@@ -158,7 +158,7 @@ fn run(workspace: &Workspace) -> Result<Findings, Error> {
     for package in &members {
         let folder = workspace.folder(package);
         if layer_of(&folder).is_none() {
-            failures.push(format!("{} lies in {folder}, which is in no layer", package.name));
+            failures.push(format!("{} is in {folder}, which belongs to no layer", package.name));
         }
         for (dependency, kind) in own_dependencies(package, &members) {
             let edge = Edge {
@@ -181,17 +181,17 @@ fn run(workspace: &Workspace) -> Result<Findings, Error> {
     Ok(Findings::of(failures))
 }
 
-/// The only items of packages below that a package's sources may name in `pub use`, or in `pub extern crate`.
+/// The only items of lower packages that a package's sources may name in `pub use` or `pub extern crate`.
 struct Exports {
     folder: &'static str,
-    /// Crates whose items lead to the machine.
+    /// Crates with items that give access to the machine.
     of: &'static [&'static str],
-    /// The paths that are allowed, each as it is written.
+    /// The allowed paths, as written in the source.
     allowed: &'static [&'static str],
 }
 
-/// Applications cannot name the machine: the crate that they depend on exports these items of the platforms, and
-/// the bare platform these of the machine.
+/// Applications cannot name the machine layer: their library exports only these items of the platforms, and the bare
+/// platform only these of the machine layer.
 const EXPORTS: &[Exports] = &[
     Exports {
         folder: "cell/app/src/",
@@ -211,24 +211,24 @@ const EXPORTS: &[Exports] = &[
     },
 ];
 
-/// The public re-exports in a file that are not allowed.
+/// Returns the public re-exports in a file that are not allowed.
 fn leaks(relative: &str, tokens: &TokenStream, exports: &Exports) -> Vec<String> {
     public_uses(tokens.clone())
         .into_iter()
         .filter(|(_, path)| exports.of.iter().any(|name| mentions(path, name)))
         .filter(|(_, path)| !exports.allowed.contains(&path.replace(' ', "").as_str()))
         .map(|(line, path)| {
-            format!("{relative}:{line}: exports {path}: an application could reach the machine by it")
+            format!("{relative}:{line}: exports {path}: an application could access the machine with it")
         })
         .collect()
 }
 
-/// Whether a path, as [`public_uses`] writes it, contains a name.
+/// Returns whether a path, in the form of [`public_uses`], contains a name.
 fn mentions(path: &str, name: &str) -> bool {
     path.split(|letter: char| !(letter.is_alphanumeric() || letter == '_')).any(|word| word == name)
 }
 
-/// The line and the path, in words, of each `use` and `extern crate` with a visibility, at any depth.
+/// Returns line and path, with spaces between tokens, of each `use` and `extern crate` with a visibility, at any depth.
 fn public_uses(tokens: TokenStream) -> Vec<(usize, String)> {
     let trees: Vec<TokenTree> = tokens.into_iter().collect();
     let mut found = Vec::new();
@@ -237,7 +237,7 @@ fn public_uses(tokens: TokenStream) -> Vec<(usize, String)> {
             TokenTree::Group(group) => found.extend(public_uses(group.stream())),
             TokenTree::Ident(word) if word == "pub" => {
                 let mut rest = trees[at + 1..].iter().peekable();
-                // `pub(crate)` stays inside.
+                // `pub(crate)` exports nothing.
                 if matches!(rest.peek(), Some(TokenTree::Group(_))) {
                     continue;
                 }
@@ -254,7 +254,7 @@ fn public_uses(tokens: TokenStream) -> Vec<(usize, String)> {
     found
 }
 
-/// Our own packages that `package` declares, optional ones and those of other targets included.
+/// Returns the packages of the tree that `package` depends on, including optional ones and those of other targets.
 fn own_dependencies<'a>(package: &Package, members: &[&'a Package]) -> Vec<(&'a Package, DependencyKind)> {
     let mut found = Vec::new();
     for dependency in package.dependencies.iter().filter(|dependency| dependency.path.is_some()) {
@@ -265,19 +265,19 @@ fn own_dependencies<'a>(package: &Package, members: &[&'a Package]) -> Vec<(&'a 
     found
 }
 
-/// What is wrong with `edge`, if anything is.
+/// Returns the violation of `edge`, if any.
 fn judge(edge: &Edge) -> Option<String> {
     let from = layer_of(edge.from_folder)?;
     let to = layer_of(edge.to_folder)?;
     let Edge { from: from_name, to: to_name, .. } = edge;
     if edge.kind == DependencyKind::Development {
         return crosses_the_wall(from, to).then(|| {
-            format!("{from_name} tests itself with {to_name}: supervisor and cells meet in abi alone")
+            format!("{from_name} depends on {to_name} in tests: supervisor and cells share only abi")
         });
     }
     (!from.stands_on.contains(&to.name)).then(|| {
         let allowed = if from.stands_on.is_empty() { "nothing".into() } else { from.stands_on.join(", ") };
-        format!("{from_name} ({}) depends on {to_name} ({}); it may stand on: {allowed}", from.name, to.name)
+        format!("{from_name} ({}) depends on {to_name} ({}); it may depend on: {allowed}", from.name, to.name)
     })
 }
 
@@ -286,7 +286,7 @@ fn crosses_the_wall(from: &Layer, to: &Layer) -> bool {
     pair.contains(&"supervisor") && pair.iter().any(|name| CELL_SIDE.contains(name))
 }
 
-/// The layer of the package in `folder`: the one whose folder is the longest that contains it.
+/// Returns the layer of the package in `folder`: that with the longest folder that contains it.
 fn layer_of(folder: &str) -> Option<&'static Layer> {
     LAYERS
         .iter()
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_law_of_the_design_holds_in_the_table() {
+    fn the_table_permits_and_forbids_dependencies_as_designed() {
         for (from, to) in [
             ("machine", "abi"),
             ("drivers", "machine"),
@@ -337,7 +337,7 @@ mod tests {
             ("tests", "host"),
             ("host", "abi"),
         ] {
-            assert!(allowed(from, to), "{from} -> {to} is lawful");
+            assert!(allowed(from, to), "{from} -> {to} is allowed");
         }
         for (from, to) in [
             ("abi", "machine"),
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_applications_depend_on_leads_to_no_machine() {
+    fn the_library_of_applications_exports_no_access_to_the_machine() {
         let judge = |text: &str| leaks("cell/app/src/x.rs", &text.parse().unwrap(), &EXPORTS[0]).len();
         for lawful in [
             "pub use isola_bare::heap::CellHeap; pub use isola_bare::cell_image;",
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn test_dependencies_are_exempt_except_across_the_wall() {
+    fn test_dependencies_are_exempt_except_across_the_trust_boundary() {
         assert_eq!(verdict("cell/iobuf", "cell/events", DependencyKind::Development), None);
         assert!(verdict("supervisor", "cell/memory", DependencyKind::Development).is_some());
         assert!(verdict("apps/kv", "supervisor", DependencyKind::Development).is_some());
@@ -409,7 +409,7 @@ mod tests {
         assert!(layer_of("hosting").is_none());
     }
 
-    /// All layers that packages of `name` can reach.
+    /// Returns all layers that packages of `name` can reach.
     fn reach(name: &'static str) -> BTreeSet<&'static str> {
         let mut found = BTreeSet::new();
         let mut open = vec![name];
@@ -421,14 +421,18 @@ mod tests {
     }
 
     #[test]
-    fn no_path_in_the_table_crosses_the_wall_or_closes_a_circle() {
+    fn no_path_in_the_table_crosses_the_trust_boundary_or_forms_a_cycle() {
         assert!(CELL_SIDE.iter().all(|name| !reach("supervisor").contains(name)));
         for name in CELL_SIDE {
             assert!(!reach(name).contains("supervisor"), "{name} reaches the supervisor");
         }
         for layer in LAYERS {
             for below in layer.stands_on.iter().filter(|below| **below != layer.name) {
-                assert!(!reach(below).contains(layer.name), "{} and {below} stand on each other", layer.name);
+                assert!(
+                    !reach(below).contains(layer.name),
+                    "{} and {below} depend on each other",
+                    layer.name
+                );
             }
         }
     }

@@ -1,8 +1,8 @@
-//! The licences of everything that the tree is built from.
+//! The licences of all dependencies.
 //!
-//! `deny.toml` lists the licences that a dependency may have, in the form that cargo-deny reads; this check
-//! needs neither that tool nor a network. A package passes when the licences of the list are enough to use
-//! it: `MIT OR GPL-3.0` passes with `MIT` alone, `MIT AND GPL-3.0` does not.
+//! `deny.toml` lists the allowed licences, in cargo-deny's format; this check needs neither that tool nor a network. A
+//! package passes if the allowed licences suffice to use it: `MIT OR GPL-3.0` passes with `MIT` alone,
+//! `MIT AND GPL-3.0` does not.
 
 use std::collections::BTreeSet;
 
@@ -36,10 +36,10 @@ fn judge_package(package: &Package, rules: &Manifest, allowed: &BTreeSet<String>
     Some(format!("{} {}: {wrong}", package.name, package.version))
 }
 
-/// What is wrong with a package under `licence`, if anything is.
+/// Returns the fault of a package under `licence`, if any.
 fn judge(licence: Option<&str>, allowed: &BTreeSet<String>) -> Option<String> {
     let Some(licence) = licence else {
-        return Some("says no licence".into());
+        return Some("has no licence".into());
     };
     let Ok(expression) = Expression::parse_mode(licence, ParseMode::LAX) else {
         return Some(format!("its licence is no SPDX expression: {licence}"));
@@ -48,7 +48,7 @@ fn judge(licence: Option<&str>, allowed: &BTreeSet<String>) -> Option<String> {
     (!expression.evaluate(known)).then(|| format!("deny.toml does not allow its licence: {licence}"))
 }
 
-/// The further licences that `[[licenses.exceptions]]` grants to the package `name`.
+/// Returns the additional licences that `[[licenses.exceptions]]` allows for the package `name`.
 fn exceptions(rules: &Manifest, name: &str) -> BTreeSet<String> {
     let exceptions = rules.get(&["licenses", "exceptions"]).and_then(Value::as_array);
     exceptions

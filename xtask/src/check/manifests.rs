@@ -1,8 +1,8 @@
-//! What every manifest of the tree has in common, and how an image is declared.
+//! The common parts of all manifests, and the declaration of images.
 //!
-//! Images and host programs must never meet in one build (`docs/decisions/0002`): the binary of an image
-//! package exists only with the feature `image`, so that `cargo build` and `cargo test` of everything leave
-//! it out; and the alias `images` in `.cargo/config.toml` builds every image that a user can start.
+//! Images and host programs must not share a build (`docs/decisions/0002`). The binary of an image package therefore
+//! exists only with the feature `image`, so that `cargo build` and `cargo test` of everything omit it; the alias
+//! `images` in `.cargo/config.toml` builds every image that a user can start.
 
 use std::path::Path;
 
@@ -17,16 +17,16 @@ use crate::workspace::{self, ImageKind, Workspace};
 
 pub const CHECK: Check = Check {
     name: "manifests",
-    about: "packages inherit lints and versions; images are declared so that host builds leave them out",
-    remedy: "copy the form of the manifest of cell/iobuf; docs/decisions/0002-workspace-and-builds.md has that of \
+    about: "packages inherit lints and versions; images are declared so that host builds omit them",
+    remedy: "use the form of the manifest of cell/iobuf; docs/decisions/0002-workspace-and-builds.md has that of \
              an image",
     run,
 };
 
-/// Keys of `[package]` that come from the workspace.
+/// The keys of `[package]` that the workspace defines.
 const INHERITED: &[&str] = &["version", "edition", "rust-version", "license", "publish"];
 
-/// The package of the tests that need a machine; plain `cargo test` leaves it out.
+/// The package of tests that need a machine; plain `cargo test` omits it.
 const MACHINE_TESTS: &str = "isola-tests";
 
 fn run(workspace: &Workspace) -> Result<Findings, Error> {
@@ -45,7 +45,7 @@ fn run(workspace: &Workspace) -> Result<Findings, Error> {
     Ok(Findings::of(failures))
 }
 
-/// What is wrong with a package's manifest.
+/// Returns the faults of a package's manifest.
 fn judge(manifest: &Manifest) -> Vec<String> {
     let inherits =
         |path: &[&str]| manifest.get(path).and_then(|value| value.get("workspace")).and_then(Value::as_bool);
@@ -63,7 +63,7 @@ fn judge(manifest: &Manifest) -> Vec<String> {
         for (name, _) in manifest.table(&[section]) {
             if inherits(&[section, name]) != Some(true) {
                 wrong.push(format!(
-                    "takes {name} from outside [workspace.dependencies]: {name}.workspace = true"
+                    "takes {name} from outside of [workspace.dependencies]: {name}.workspace = true"
                 ));
             }
         }
@@ -71,7 +71,7 @@ fn judge(manifest: &Manifest) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with the way in which a package declares its image, if it has one.
+/// Returns the faults of a package's image declaration, if it has one.
 fn judge_image(package: &Package) -> Vec<String> {
     let Some(declared) = package.metadata.get("isola").and_then(|isola| isola.get("image")) else {
         return Vec::new();
@@ -98,7 +98,7 @@ fn judge_image(package: &Package) -> Vec<String> {
     wrong
 }
 
-/// Packages with an image that `isola` can start.
+/// Returns the packages with an image that `isola` can start.
 fn started_by_users(workspace: &Workspace) -> Vec<String> {
     let images = workspace.images().into_iter().filter(|image| image.kind != ImageKind::Test);
     let mut packages: Vec<String> = images.map(|image| image.package).collect();
@@ -107,7 +107,7 @@ fn started_by_users(workspace: &Workspace) -> Vec<String> {
     packages
 }
 
-/// How the alias `images` differs from building `packages`.
+/// Returns the differences between the alias `images` and a build of `packages`.
 fn judge_alias(config: &Manifest, packages: &[String]) -> Vec<String> {
     let arguments = config.get(&["alias", "images"]).and_then(Value::as_array);
     let arguments: Vec<&str> = arguments.into_iter().flatten().filter_map(Value::as_str).collect();
@@ -123,12 +123,12 @@ fn judge_alias(config: &Manifest, packages: &[String]) -> Vec<String> {
     let missing =
         missing.map(|package| format!(".cargo/config.toml: alias images lacks \"--package={package}\""));
     let odd = named.iter().filter(|name| !packages.iter().any(|package| package == *name));
-    let odd = odd
-        .map(|name| format!(".cargo/config.toml: alias images builds {name}, which is no image for users"));
+    let odd =
+        odd.map(|name| format!(".cargo/config.toml: alias images builds {name}, not an image for users"));
     missing.chain(odd).chain(plain).collect()
 }
 
-/// What is wrong with the root manifest.
+/// Returns the faults of the root manifest.
 fn judge_root(manifest: &Manifest, workspace: &Workspace, root: &Path) -> Vec<String> {
     let mut wrong = Vec::new();
     let members = manifest.get(&["workspace", "members"]).and_then(Value::as_array);
@@ -152,7 +152,8 @@ fn judge_root(manifest: &Manifest, workspace: &Workspace, root: &Path) -> Vec<St
     wrong
 }
 
-/// How the default members, `hosted`, differ from all `members` but the tests that need a machine.
+/// Returns the differences between the default members, `hosted`, and all `members` except the tests that need a
+/// machine.
 fn judge_default(members: &[&str], hosted: &[&str]) -> Vec<String> {
     let differ = members.iter().filter(|member| hosted.contains(member) == (**member == MACHINE_TESTS));
     differ
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thing_that_is_not_inherited_is_found() {
+    fn each_missing_inheritance_is_found() {
         assert_eq!(judge(&manifest(GOOD)), [""; 0]);
         for (from, to) in [
             ("[lints]\nworkspace = true", "[lints]\nworkspace = false"),
@@ -209,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn plain_cargo_test_means_everything_but_the_machine() {
+    fn the_default_members_are_all_but_the_tests_that_need_a_machine() {
         let members = ["isola-abi", "isola-kv", MACHINE_TESTS];
         assert_eq!(judge_default(&members, &["isola-abi", "isola-kv"]), [""; 0]);
         assert_eq!(judge_default(&members, &members).len(), 1);
         assert_eq!(judge_default(&members, &["isola-abi"]).len(), 1);
     }
 
-    /// A package as cargo describes it, with `image` as its metadata and one binary.
+    /// Returns a package in cargo's format, with `image` as its metadata and one binary.
     fn package(image: &str, required: &str, test: bool) -> Package {
         let target = format!(
             r#"{{"name": "kv", "kind": ["bin"], "crate_types": ["bin"], "required-features": {required},

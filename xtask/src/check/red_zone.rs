@@ -1,15 +1,14 @@
-//! No function of an image keeps data below its stack pointer.
+//! No function of an image stores data below its stack pointer.
 //!
-//! The System V ABI lets a leaf function use 128 bytes below `rsp`, the red zone. An interrupt that arrives
-//! on the same stack overwrites them. Our own code is compiled without it (`-Cno-redzone`), but the
-//! libraries that come with the compiler are not; so the machine code of every image is what is looked at.
+//! The System V ABI lets a leaf function use 128 bytes below `rsp`, the red zone. An interrupt on the same stack
+//! overwrites them. The tree's code is compiled without it (`-Cno-redzone`), but the compiler's own libraries are not;
+//! the check therefore inspects the machine code of every image.
 //!
-//! Each function is read once from its start, keeping count of how far `rsp` has gone down at most
-//! ([`Frame`]). An access below that, through `rsp` or through the frame pointer, is the red zone. Only
-//! symbols of type function are read: hand-written assembly without that type contains data and 16-bit
-//! code, and is its author's to answer for.
+//! It reads each function once from its start, and tracks the lowest position of `rsp` ([`Frame`]). An access below it,
+//! through `rsp` or the frame pointer, uses the red zone. The check reads only symbols of type function: hand-written
+//! assembly without that type contains data and 16-bit code, and remains its author's responsibility.
 //!
-//! Privileged instructions outside of the machine layer are noted, not failed: see the guard for that law.
+//! Privileged instructions outside of the machine layer are noted and do not fail the check.
 
 mod frame;
 mod image;
@@ -27,15 +26,15 @@ use crate::workspace::{Image, Workspace};
 
 pub const CHECK: Check = Check {
     name: "red-zone",
-    about: "no image keeps data below its stack pointer, where an interrupt would overwrite it",
-    remedy: "build images with the flags of .cargo/config.toml (is RUSTFLAGS set?); a function of the compiler's \
-             own libraries that does it has to be avoided or replaced",
+    about: "no image stores data below its stack pointer, where an interrupt would overwrite it",
+    remedy: "build images with the flags of .cargo/config.toml (is RUSTFLAGS set?); avoid or replace functions of the \
+             compiler's own libraries that use the red zone",
     run,
 };
 
-/// Where privileged instructions belong: the crate that is the door to hardware.
+/// The crate with all hardware access, and so with the privileged instructions.
 const PRIVILEGED_HOME: &str = "isola_machine";
-/// How many functions a note names.
+/// The most functions that a note names.
 const NAMES_AT_MOST: usize = 5;
 
 fn run(workspace: &Workspace) -> Result<Findings, Error> {
@@ -70,24 +69,24 @@ fn judge(image: &Image) -> Result<Findings, Error> {
         let (image, count) = (&image.name, privileged.len());
         let names = privileged.into_iter().take(NAMES_AT_MOST).collect::<Vec<_>>().join(", ");
         findings.notes.push(format!(
-            "{image}: {count} functions outside of machine, or with it inlined, are privileged: {names}"
+            "{image}: {count} functions outside of machine, or with inlined code of it, are privileged: {names}"
         ));
     }
     Ok(findings)
 }
 
-/// Whether the function `name` is one that privileged instructions belong in. Those that assembly or the compiler
-/// knows by name have no path.
+/// Returns whether privileged instructions are expected in the function `name`. Functions that assembly or the compiler
+/// refers to by name have no path.
 fn is_privileged_home(name: &str) -> bool {
     name.contains(PRIVILEGED_HOME) || (name.starts_with("isola_") && !name.contains("::"))
 }
 
-/// What a function does that an image should know of.
+/// The result of reading a function.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Look {
     /// The address of the first access below the stack pointer.
     below_stack: Option<u64>,
-    /// Whether it executes an instruction that ring 3 may not.
+    /// Whether it executes a privileged instruction.
     is_privileged: bool,
 }
 
@@ -115,7 +114,7 @@ mod tests {
         look_at(&Function { name: "f".into(), address: 0x1000, code: code.to_vec() })
     }
 
-    /// The offset of the first access below the stack pointer.
+    /// Returns the offset of the first access below the stack pointer.
     fn below(code: &[u8]) -> Option<u64> {
         look(code).below_stack.map(|address| address - 0x1000)
     }
@@ -135,26 +134,26 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_was_made_room_for_is_fine() {
+    fn a_store_within_an_allocated_frame_passes() {
         // push rbp; mov rbp, rsp; push rbx; sub rsp, 0x18; mov [rbp-0x20], rdi; mov [rsp], rdi
         let code = [
             0x55, 0x48, 0x89, 0xe5, 0x53, 0x48, 0x83, 0xec, 0x18, 0x48, 0x89, 0x7d, 0xe0, 0x48, 0x89, 0x3c,
             0x24, 0xc3,
         ];
         assert_eq!(below(&code), None);
-        // The same with [rbp-0x28], eight bytes past what was made room for.
+        // The same with [rbp-0x28], eight bytes below the allocated frame.
         let mut past = code;
         past[12] = 0xd8;
         assert_eq!(below(&past), Some(9));
     }
 
     #[test]
-    fn addresses_that_are_only_computed_and_unknown_frames_are_fine() {
+    fn computed_addresses_and_unknown_frames_pass() {
         // lea rax, [rsp-8]; ret
         assert_eq!(below(&[0x48, 0x8d, 0x44, 0x24, 0xf8, 0xc3]), None);
         // push rbp; mov rbp, rsp; sub rsp, rax; mov [rbp-0x40], rdi
         assert_eq!(below(&[0x55, 0x48, 0x89, 0xe5, 0x48, 0x29, 0xc4, 0x48, 0x89, 0x7d, 0xc0]), None);
-        // mov rax, [rsp+rcx*8-8]: an index that counts from one
+        // mov rax, [rsp+rcx*8-8]: an index that starts at one
         assert_eq!(below(&[0x48, 0x8b, 0x44, 0xcc, 0xf8]), None);
         // push rbp; mov rbp, rsp; and rsp, -32; sub rsp, 0x20; mov [rsp], rdi; mov [rbp-0x20], rdi
         let aligned = [
@@ -165,20 +164,20 @@ mod tests {
     }
 
     #[test]
-    fn the_frame_pointer_as_an_ordinary_register_is_fine() {
+    fn the_frame_pointer_as_an_ordinary_register_passes() {
         // push rbp; mov rbp, rdi; mov [rbp-8], rsi; pop rbp; ret
         assert_eq!(below(&[0x55, 0x48, 0x89, 0xfd, 0x48, 0x89, 0x75, 0xf8, 0x5d, 0xc3]), None);
     }
 
     #[test]
-    fn the_machine_layer_is_where_privileged_instructions_belong() {
+    fn privileged_instructions_are_expected_in_the_machine_layer() {
         assert!(is_privileged_home("<isola_machine::apic::Apic as Timer>::arm"));
         assert!(is_privileged_home("isola_entry"));
         assert!(!is_privileged_home("isola_kv::main"));
     }
 
     #[test]
-    fn privileged_instructions_are_noticed() {
+    fn privileged_instructions_are_detected() {
         // mov cr3, rax
         assert!(look(&[0x0f, 0x22, 0xd8]).is_privileged);
         // hlt

@@ -1,7 +1,7 @@
-//! How large a file may grow, and the supervisor.
+//! The largest size of a file, and of the supervisor.
 //!
-//! One noun, one file: past [`SECOND_NOUN`] lines a file is listed, so that somebody looks for the second
-//! noun in it; past [`FILE_END`] the check fails. The supervisor stays small enough to be read in a day.
+//! A file has one topic: above [`SECOND_NOUN`] lines the check lists it, so that its authors look for a second topic;
+//! above [`FILE_END`] lines the check fails. The supervisor stays small enough to be read in a day.
 
 use std::path::Path;
 
@@ -11,16 +11,16 @@ use crate::workspace::{self, Workspace};
 
 pub const CHECK: Check = Check {
     name: "sizes",
-    about: "no source file is past 800 lines, what runs of the supervisor not past 10,000",
-    remedy: "find the second noun in the file and give it a file of its own",
+    about: "no source file exceeds 800 lines; the supervisor without its tests does not exceed 10,000",
+    remedy: "move the file's second topic into a separate file",
     run,
 };
 
-/// Lines past which a file is listed.
+/// The number of lines above which a file is listed.
 const SECOND_NOUN: usize = 400;
-/// Lines past which a file is too long.
+/// The largest number of lines of a file.
 const FILE_END: usize = 800;
-/// Lines that may run in the supervisor: its tests and the machine that they simulate are not trusted by anybody
+/// The largest number of lines of the supervisor without its tests and its simulated machine, which are not trusted
 /// (docs/decisions/0040-supervisor-line-limit.md).
 const SUPERVISOR_END: usize = 10_000;
 
@@ -32,16 +32,16 @@ fn run(workspace: &Workspace) -> Result<Findings, Error> {
     Ok(judge(&files))
 }
 
-/// What is too long, and what is long, in `files` of so many lines each.
+/// Returns the files that are too long, and the long ones, of `files` with their numbers of lines.
 fn judge(files: &[(String, usize)]) -> Findings {
     let mut findings = Findings::default();
     for (path, lines) in files {
         if *lines > FILE_END {
-            findings.failures.push(format!("{path}: {lines} lines, {FILE_END} are the end"));
+            findings.failures.push(format!("{path}: {lines} lines, at most {FILE_END} are allowed"));
         } else if *lines > SECOND_NOUN {
-            findings
-                .notes
-                .push(format!("{path}: {lines} lines, past {SECOND_NOUN}: is there a second noun in it?"));
+            findings.notes.push(format!(
+                "{path}: {lines} lines, more than {SECOND_NOUN}: does it have a second topic?"
+            ));
         }
     }
     let supervisor: usize = files
@@ -50,12 +50,14 @@ fn judge(files: &[(String, usize)]) -> Findings {
         .map(|(_, lines)| lines)
         .sum();
     if supervisor > SUPERVISOR_END {
-        findings.failures.push(format!("supervisor/: {supervisor} lines, {SUPERVISOR_END} are the end"));
+        findings
+            .failures
+            .push(format!("supervisor/: {supervisor} lines, at most {SUPERVISOR_END} are allowed"));
     }
     findings
 }
 
-/// Whether a file of the supervisor is of its tests alone.
+/// Returns whether a file of the supervisor is only for tests.
 fn is_for_tests(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     let folder = |folder: &str| path.iter().any(|part| part == folder);
@@ -72,20 +74,20 @@ mod tests {
     }
 
     #[test]
-    fn a_file_may_have_800_lines_and_not_one_more() {
+    fn a_file_may_have_at_most_800_lines() {
         assert_eq!(judge_one("a.rs", FILE_END).failures.len(), 0);
         assert_eq!(judge_one("a.rs", FILE_END + 1).failures.len(), 1);
     }
 
     #[test]
-    fn a_file_past_400_lines_is_listed_and_breaks_nothing() {
+    fn a_file_above_400_lines_is_listed_and_does_not_fail() {
         assert_eq!(judge_one("a.rs", SECOND_NOUN), Findings::default());
         let findings = judge_one("a.rs", SECOND_NOUN + 1);
         assert_eq!((findings.failures.len(), findings.notes.len()), (0, 1));
     }
 
     #[test]
-    fn the_supervisor_is_counted_as_a_whole() {
+    fn the_supervisor_is_counted_as_a_whole_without_its_tests() {
         let files = |count: usize| -> Vec<(String, usize)> {
             (0..count).map(|index| (format!("supervisor/src/{index}.rs"), 400)).collect()
         };

@@ -1,10 +1,9 @@
 //! Spelling: known misspellings everywhere, British spelling in prose.
 //!
-//! Two dictionaries of the `typos` project are used as libraries, so that the check needs no other tool:
-//! misspellings are looked for in every word of every text file, identifiers included; American spellings
-//! only in prose (Markdown and Rust comments, without what stands in backticks), as identifiers follow the
-//! libraries that they come from (`Serialize`, `color`). `typos.toml` lists the words that are right here,
-//! in the form that the `typos` program reads too.
+//! The check uses two dictionaries of the `typos` project as libraries, and so needs no other tool. It looks for
+//! misspellings in every word of every text file, including identifiers. It looks for American spellings only in prose
+//! (Markdown and Rust comments, without text in backticks), because identifiers follow the libraries that they come
+//! from (`Serialize`, `color`). `typos.toml` lists words that are correct here, in the format of the `typos` program.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -26,7 +25,7 @@ pub const CHECK: Check = Check {
     run,
 };
 
-/// The files that are looked at.
+/// The extensions of checked files.
 const TEXT: &[&str] = &["md", "rs", "toml", "sh", "s", "S", "ld"];
 
 fn run(workspace: &Workspace) -> Result<Findings, Error> {
@@ -51,7 +50,7 @@ fn run(workspace: &Workspace) -> Result<Findings, Error> {
     Ok(Findings::of(failures))
 }
 
-/// Both dictionaries, and what has been looked up in them already: nearly all of a tree's text repeats itself.
+/// Both dictionaries, and caches of correct words: most text of a tree repeats itself.
 struct Speller<'w> {
     misspellings: Misspellings<'w>,
     american: American<'w>,
@@ -69,8 +68,8 @@ impl<'w> Speller<'w> {
         }
     }
 
-    /// The wrong words of a file: `LINE: WORD: CORRECTION`. `prose` is its text with everything that is not prose
-    /// blanked out.
+    /// Returns the wrong words of a file, as `LINE: WORD: CORRECTION`. `prose` is its text with everything but prose
+    /// replaced by spaces.
     fn misspelt(&mut self, text: &str, prose: &str) -> Vec<String> {
         let mut found = look_up(text, &self.misspellings, &mut self.right_anywhere);
         found.extend(look_up(prose, &self.american, &mut self.right_in_prose));
@@ -80,7 +79,7 @@ impl<'w> Speller<'w> {
     }
 }
 
-/// The words of `text` that `dictionary` corrects, with their lines. `right` is what it let pass before.
+/// Returns the words of `text` that `dictionary` corrects, with their lines. `right` caches words that passed before.
 fn look_up(text: &str, dictionary: &dyn Dictionary, right: &mut HashSet<String>) -> Vec<(usize, String)> {
     let tokenizer = Tokenizer::new();
     let mut found = Vec::new();
@@ -108,7 +107,7 @@ fn describe(typo: &typos::Typo) -> String {
     format!("{}: {correction}", typo.typo)
 }
 
-/// What `typos.toml` says of a word: itself when it is right, its correction when it is not.
+/// Returns the status of a word in `typos.toml`: correct, or its correction; `None` without an entry.
 fn settled<'s>(words: &'s BTreeMap<String, String>, word: &str) -> Option<Status<'s>> {
     let word = word.to_lowercase();
     let correction = words.get(&word)?;
@@ -126,7 +125,7 @@ struct Misspellings<'w> {
 
 impl Dictionary for Misspellings<'_> {
     fn correct_ident<'s>(&'s self, ident: Identifier<'_>) -> Option<Status<'s>> {
-        // The plural of an acronym (`BARs`) is not one word of capitals and another one, `Rs`.
+        // The plural of an acronym (`BARs`) is one word, not capitals and a second word `Rs`.
         let acronym = ident.token().strip_suffix('s').unwrap_or_default();
         let is_plural = acronym.len() > 1 && acronym.chars().all(char::is_uppercase);
         if is_plural { Some(Status::Valid) } else { settled(self.words, ident.token()) }
@@ -140,14 +139,14 @@ impl Dictionary for Misspellings<'_> {
     }
 }
 
-/// Words that are spelt otherwise in British English.
+/// Words with another spelling in British English.
 struct American<'w> {
     words: &'w BTreeMap<String, String>,
 }
 
 impl Dictionary for American<'_> {
     fn correct_ident<'s>(&'s self, ident: Identifier<'_>) -> Option<Status<'s>> {
-        // A word of prose has no digits, underscores or inner capitals: what has is a name.
+        // A word of prose has no digits, underscores or inner capitals; otherwise it is a name.
         let plain = ident.token().chars().all(char::is_alphabetic);
         let inner_capital = ident.token().chars().skip(1).any(char::is_uppercase);
         if !plain || inner_capital { Some(Status::Valid) } else { settled(self.words, ident.token()) }
@@ -167,7 +166,7 @@ impl Dictionary for American<'_> {
     }
 }
 
-/// `text` with everything but prose blanked out, every line where it was.
+/// Returns `text` with everything but prose replaced by spaces; lines keep their positions.
 fn markdown_prose(text: &str) -> String {
     let mut prose = blank(text);
     let mut code_blocks = 0_usize;
@@ -182,7 +181,8 @@ fn markdown_prose(text: &str) -> String {
     prose
 }
 
-/// The comments of the Rust file `text`, code in backticks blanked out, every line where it was.
+/// Returns the comments of the Rust file `text`, with everything else and code in backticks replaced by spaces; lines
+/// keep their positions.
 fn comments(text: &str) -> String {
     let mut prose = blank(text);
     let mut offset = 0;
@@ -209,14 +209,14 @@ fn comments(text: &str) -> String {
     prose
 }
 
-/// Where the comment of a line starts. `//` inside of a word (an address) starts none.
+/// Returns the offset of a line's comment. `//` within a word (an address) is no comment.
 fn comment_start(line: &str) -> Option<usize> {
     line.match_indices("//")
         .map(|(at, _)| at)
         .find(|at| line[..*at].ends_with(' ') || line[..*at].trim().is_empty())
 }
 
-/// `text` with everything but line breaks made space; each byte stays where it was.
+/// Returns `text` with all bytes but line breaks replaced by spaces.
 fn blank(text: &str) -> String {
     text.bytes().map(|byte| if byte == b'\n' { '\n' } else { ' ' }).collect()
 }
@@ -228,7 +228,7 @@ fn keep(prose: &mut String, text: &str, range: std::ops::Range<usize>) {
     {
         prose.replace_range(range, part);
     } else if let Some(part) = text.get(range.clone()) {
-        // A byte of a longer character would not be text on its own.
+        // A byte of a multi-byte character is not valid text by itself.
         let part: String =
             part.bytes().map(|byte| if byte.is_ascii() { char::from(byte) } else { ' ' }).collect();
         prose.replace_range(range, &part);
@@ -247,7 +247,7 @@ mod tests {
         Speller::new(&BTreeMap::new()).misspelt(text, &comments(text))
     }
 
-    // Wrong words are cut in two here, as this file is looked at too.
+    // Wrong words are split here, because the check reads this file as well.
     const WRONG: &str = concat!("rec", "ieve");
     const AMERICAN: &str = concat!("serial", "ize");
 
@@ -277,12 +277,12 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_that_is_made_twice_is_found_twice() {
+    fn a_repeated_mistake_is_found_each_time() {
         assert_eq!(in_markdown(&format!("right {WRONG}\nright {WRONG}\n")).len(), 2);
     }
 
     #[test]
-    fn the_settings_have_the_last_word() {
+    fn typos_toml_overrides_the_dictionaries() {
         let words = [(WRONG.to_owned(), WRONG.to_owned())].into();
         assert_eq!(Speller::new(&words).misspelt(WRONG, WRONG), [""; 0]);
         let words = [("gizmo".to_owned(), "device".to_owned())].into();

@@ -1,7 +1,7 @@
-//! The subjects of commits have one form and fit into a line of `git log`.
+//! Commit subjects have one form and fit into a line of `git log`.
 //!
-//! The check reads the commits after [`BASE`]: earlier ones have subjects of other forms. A clone without that commit
-//! is not checked. Whether the verb is an imperative remains for a reviewer to see.
+//! The check reads the commits after [`BASE`], because earlier subjects have other forms. It does not run in a clone
+//! without that commit. A reviewer must verify that the verb is an imperative.
 
 use std::process::Command;
 
@@ -13,13 +13,13 @@ use crate::workspace::Workspace;
 pub const CHECK: Check = Check {
     name: "subjects",
     about: "commit subjects have the form `area: imperative`, in at most 72 characters",
-    remedy: "reword the commit: git commit --amend, or git rebase --interactive for one that is not the last",
+    remedy: "reword the commit: git commit --amend, or git rebase --interactive for an earlier one",
     run,
 };
 
-/// The last commit that is not checked.
+/// The last commit that is exempt.
 const BASE: &str = "4a60e745d550d1bf12b7348227ad2aeecc3700b2";
-/// The length of a subject, in characters.
+/// The largest length of a subject, in characters.
 const SUBJECT_END: usize = 72;
 
 fn run(workspace: &Workspace) -> Result<Findings, Error> {
@@ -34,7 +34,7 @@ fn run(workspace: &Workspace) -> Result<Findings, Error> {
     Ok(judge(&String::from_utf8_lossy(&log.stdout)))
 }
 
-/// Judges the commits in `log`: a line each, the hash and the subject.
+/// Returns the findings for the commits in `log`, which has a line with hash and subject for each.
 fn judge(log: &str) -> Findings {
     let commits = log.lines().filter_map(|line| line.split_once(' '));
     let failures =
@@ -46,7 +46,7 @@ fn judge(log: &str) -> Findings {
 fn wrong(subject: &str) -> Option<String> {
     let length = subject.chars().count();
     if length > SUBJECT_END {
-        return Some(format!("{length} characters, {SUBJECT_END} are the end"));
+        return Some(format!("{length} characters, at most {SUBJECT_END} are allowed"));
     }
     let Some((areas, change)) = subject.split_once(": ") else {
         return Some("has no `area: `".into());
@@ -57,12 +57,12 @@ fn wrong(subject: &str) -> Option<String> {
     let is_verb =
         change.split(' ').next().is_some_and(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-'));
     if !is_verb || !change.contains(' ') {
-        return Some("does not say after the area what the commit does, in lower case".into());
+        return Some("does not state after the area what the commit does, in lower case".into());
     }
     change.ends_with('.').then(|| "ends with a full stop".into())
 }
 
-/// Whether `word` can name an area: a crate, or a folder of the tree.
+/// Returns whether `word` can name an area: a crate, or a folder of the tree.
 fn is_area(word: &str) -> bool {
     !word.is_empty()
         && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "/-_.".contains(c))
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_area_or_several_and_an_imperative_pass() {
+    fn areas_with_an_imperative_pass() {
         for subject in [
             "docs: follow renamed files",
             "web, files: refuse lines that end in LF alone",
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_has_72_characters_and_not_one_more() {
+    fn a_subject_has_at_most_72_characters() {
         let subject = |length: usize| format!("docs: follow {}", "é".repeat(length - "docs: follow ".len()));
         assert_eq!(wrong(&subject(SUBJECT_END)), None);
         assert!(wrong(&subject(SUBJECT_END + 1)).is_some());

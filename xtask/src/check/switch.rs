@@ -1,8 +1,8 @@
-//! Law 3: what differs between a bare cell and a hosted one is chosen in one place.
+//! Law 3: the difference between a bare cell and a hosted one is selected in one place.
 //!
-//! So there is no conditional compilation by target or feature outside [`MAY`], and the tree has at most
-//! [`FEATURES_AT_MOST`] Cargo features (a name that several packages share for the same purpose counts once),
-//! each with a comment in the manifest that says what it is for.
+//! There is no conditional compilation by target or feature outside of [`MAY`]. The tree has at most
+//! [`FEATURES_AT_MOST`] Cargo features, each with a comment in the manifest about its purpose; a name that several
+//! packages share for one purpose counts once.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,15 +17,15 @@ use crate::workspace::Workspace;
 
 pub const CHECK: Check = Check {
     name: "switch",
-    about: "no conditional compilation outside the one place that picks the platform; few features",
-    remedy: "put what differs behind a trait of cell/platform; write a comment above each feature in Cargo.toml",
+    about: "no conditional compilation outside of the one place that selects the platform; few features",
+    remedy: "put the difference behind a trait of cell/platform; write a comment above each feature in Cargo.toml",
     run,
 };
 
-/// Where a platform is picked.
+/// The folder that selects the platform.
 const MAY: &[&str] = &["cell/app"];
 
-/// Conditions that tell how code is being looked at, not what it runs on.
+/// Conditions on tests and tools, not on the platform.
 const FINE: &[&str] =
     &["all", "any", "debug_assertions", "doc", "loom", "miri", "not", "test", "true", "false"];
 
@@ -45,21 +45,20 @@ fn run(workspace: &Workspace) -> Result<Findings, Error> {
         for feature in package.features.keys() {
             features.insert(feature.clone());
             if !manifest.is_commented("features", feature) {
-                failures.push(format!(
-                    "feature {feature} of {} has no comment that says what it is for",
-                    package.name
-                ));
+                failures
+                    .push(format!("feature {feature} of {} has no comment about its purpose", package.name));
             }
         }
     }
     if features.len() > FEATURES_AT_MOST {
         let names = features.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        failures.push(format!("{} features, {FEATURES_AT_MOST} are the end: {names}", features.len()));
+        failures
+            .push(format!("{} features, at most {FEATURES_AT_MOST} are allowed: {names}", features.len()));
     }
     Ok(Findings::of(failures))
 }
 
-/// The conditions in a file that depend on what the code runs on.
+/// Returns the conditions in a file that depend on the platform or on features.
 fn judge(relative: &str, tokens: TokenStream) -> Vec<String> {
     source::calls(tokens, &["cfg", "cfg_attr"])
         .into_iter()
@@ -75,7 +74,7 @@ fn judge(relative: &str, tokens: TokenStream) -> Vec<String> {
         .collect()
 }
 
-/// What stands before the first comma.
+/// Returns the tokens before the first comma.
 fn first_argument(arguments: TokenStream) -> TokenStream {
     arguments.into_iter().take_while(|tree| tree.to_string() != ",").collect()
 }
@@ -96,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_on_how_code_is_looked_at_are_fine() {
+    fn conditions_on_tests_and_tools_pass() {
         assert_eq!(judge_text("#[cfg(test)] mod tests {}"), 0);
         assert_eq!(judge_text("#[cfg(any(loom, not(debug_assertions)))] fn f() {}"), 0);
         assert_eq!(judge_text("#![cfg_attr(not(test), no_std, deny(missing_docs))]"), 0);

@@ -1,5 +1,4 @@
-//! What a reader stumbles over: links in documents that lead nowhere, crates that do not say what they are,
-//! white space that only shows in a diff.
+//! Text in the tree: links in documents resolve, crates begin with a description, and there is no stray white space.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -12,15 +11,15 @@ use crate::workspace::{self, Workspace};
 
 pub const CHECK: Check = Check {
     name: "text",
-    about: "links in documents lead somewhere; crates open with what they are; no stray white space",
-    remedy: "correct the link, add the opening //! paragraph, or remove the white space that is named",
+    about: "links in documents resolve; crates begin with a description; no stray white space",
+    remedy: "correct the link, add a //! description, or remove the named white space",
     run,
 };
 
-/// Files that are text of ours; a file without an extension counts when it is a script.
+/// The extensions of text files; a file without an extension counts if it is valid UTF-8.
 const TEXT: &[&str] = &["md", "rs", "toml", "sh", "s", "S", "ld", "yml"];
 
-/// Files that keep the white space that others gave them.
+/// Third-party files, whose white space is left as it is.
 const VERBATIM: &[&str] = &["LICENSE", "LICENSE-APACHE", "LICENSE-MIT", "Cargo.lock"];
 
 fn run(workspace: &Workspace) -> Result<Findings, Error> {
@@ -45,7 +44,7 @@ fn run(workspace: &Workspace) -> Result<Findings, Error> {
         let path = target.src_path.as_std_path();
         let is_root = target.is_lib() || target.is_bin() || target.is_proc_macro();
         if is_root && !opens_with_what_it_is(&workspace::read(path)?) {
-            failures.push(format!("{}: does not open with //! what it is", workspace.relative(path)));
+            failures.push(format!("{}: does not begin with a //! description", workspace.relative(path)));
         }
     }
     Ok(Findings::of(failures))
@@ -61,7 +60,7 @@ fn is_utf8(path: &Path) -> bool {
     std::fs::read(path).is_ok_and(|bytes| std::str::from_utf8(&bytes).is_ok())
 }
 
-/// What other documents can link to, and what this one links to.
+/// A document's link targets, and its links.
 struct Document {
     anchors: BTreeSet<String>,
     links: Vec<String>,
@@ -97,13 +96,14 @@ impl Document {
     }
 }
 
-/// The anchor that code hosts give to a heading.
+/// Returns the anchor that code hosts generate for a heading.
 fn slug(heading: &str) -> String {
     let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
-/// Why `link` in the document at `from` leads nowhere; `None` when it leads somewhere, or out of the tree.
+/// Returns the reason why `link` in the document at `from` does not resolve; `None` if it resolves or leads out of the
+/// tree.
 fn broken(from: &Path, link: &str, documents: &BTreeMap<PathBuf, Document>) -> Option<String> {
     if link.contains("://") || link.starts_with("mailto:") {
         return None;
@@ -111,14 +111,14 @@ fn broken(from: &Path, link: &str, documents: &BTreeMap<PathBuf, Document>) -> O
     let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
     let target = if path.is_empty() { from.to_owned() } else { plain(&from.parent()?.join(path)) };
     if !target.exists() {
-        return Some(format!("links to {path}, which is not there"));
+        return Some(format!("links to {path}, which does not exist"));
     }
     let document = documents.get(&target)?;
     (!anchor.is_empty() && !document.anchors.contains(anchor))
-        .then(|| format!("links to {link}, which has no such heading"))
+        .then(|| format!("links to {link}, but there is no such heading"))
 }
 
-/// The documents in `folder` that its index, `README.md`, does not link to.
+/// Returns the documents in `folder` without a link in its index, `README.md`.
 fn unlisted<'a>(
     folder: &'a Path,
     documents: &'a BTreeMap<PathBuf, Document>,
@@ -131,7 +131,7 @@ fn unlisted<'a>(
         .filter(move |path| path.starts_with(folder) && **path != index && !listed.contains(*path))
 }
 
-/// `path` without `.` and `..`.
+/// Returns `path` without `.` and `..`.
 fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -169,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// The reasons why links of `a/one.md` are broken, when that file has `text`.
+    /// Returns the reasons for broken links in `a/one.md` with the contents `text`.
     fn broken_in(text: &str) -> Vec<String> {
         let folder = tempfile::tempdir().expect("a folder for the test");
         let root = folder.path();
@@ -185,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn links_to_files_and_headings_that_are_there_pass() {
+    fn links_to_existing_files_and_headings_pass() {
         let text = "# Top\n\n[a](../two.md) [b](../two.md#who-does-what) [c](../two.md#who-does-what-1) [d](#top) \
                     [e](https://example.org/no.md) [f](..)";
         assert_eq!(broken_in(text), [""; 0]);
     }
 
     #[test]
-    fn links_that_lead_nowhere_are_found() {
+    fn broken_links_are_found() {
         assert_eq!(broken_in("[a](two.md) ![b](../none.png) [c](../two.md#no-heading) [d](#top)").len(), 4);
     }
 
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_the_index_does_not_list_is_found() {
+    fn a_document_without_a_link_in_the_index_is_found() {
         let document = |text: &str| Document::parse(text);
         let folder = Path::new("/tree/docs");
         let documents = [

@@ -1,8 +1,8 @@
-//! Law 2: unsafe code stands only where the design lists it, and each place says why.
+//! Law 2: only listed places contain unsafe code, each with a reason.
 //!
-//! The compiler does most of the work: the workspace denies `unsafe_code` and clippy's
-//! `undocumented_unsafe_blocks`, and the check `manifests` proves that every package inherits that. What is
-//! left is here: nobody else lifts the ban, and whoever lifts it gives the reason.
+//! The compiler does most of the work: the workspace denies `unsafe_code` and clippy's `undocumented_unsafe_blocks`,
+//! and the check `manifests` verifies that every package inherits that. This check verifies the rest: only listed
+//! places allow unsafe code again, and each gives the reason.
 
 use std::path::Path;
 
@@ -16,8 +16,8 @@ use crate::workspace::{self, Workspace};
 
 pub const CHECK: Check = Check {
     name: "unsafe",
-    about: "unsafe code stands only where the design lists it, with a reason",
-    remedy: "move the unsafe code into a listed place behind a safe interface; where the ban is lifted, give the \
+    about: "only listed places contain unsafe code, with a reason",
+    remedy: "move the unsafe code into a listed place behind a safe interface; where it is allowed, give the \
              reason in the attribute: #![expect(unsafe_code, reason = \"...\")]",
     run,
 };
@@ -31,7 +31,7 @@ const MAY: &[&str] = &[
     "cell/fibers",
     "cell/memory",
     "cell/rcu",
-    // An application that the compiler has to reject for it.
+    // An application that the compiler must reject for its unsafe code.
     "cell/app/tests/reach/unsafe_code.rs",
     "link/src/ring",
     "link/ring",
@@ -65,7 +65,7 @@ fn is_denied(root: &Manifest, tool: &str, lint: &str) -> bool {
     matches!(level, Some("deny" | "forbid"))
 }
 
-/// What is wrong with the file at `relative`, which has these `tokens` and this `text`.
+/// Returns the faults of the file at `relative`, with these `tokens` and this `text`.
 fn judge(relative: &str, tokens: TokenStream, text: &str) -> Vec<String> {
     let may = may_be_unsafe(relative);
     let mut failures = Vec::new();
@@ -75,13 +75,13 @@ fn judge(relative: &str, tokens: TokenStream, text: &str) -> Vec<String> {
         }
         let line = call.line;
         if !may {
-            failures.push(format!("{relative}:{line}: lifts the ban on unsafe code"));
+            failures.push(format!("{relative}:{line}: allows unsafe code"));
         } else if !has_reason(call.arguments) && !comment_above(text, line) {
-            failures.push(format!("{relative}:{line}: lifts the ban on unsafe code without a reason"));
+            failures.push(format!("{relative}:{line}: allows unsafe code without a reason"));
         }
     }
     if !may {
-        // The compiler denies these too, but not in a macro that nothing calls yet.
+        // The compiler denies these as well, except in a macro without calls.
         let uses = source::idents(tokens).into_iter().filter(|ident| ident == "unsafe");
         failures.extend(uses.map(|ident| format!("{relative}:{}: unsafe", ident.span().start().line)));
     }
@@ -92,7 +92,7 @@ fn may_be_unsafe(relative: &str) -> bool {
     MAY.iter().any(|folder| Path::new(relative).starts_with(folder) || relative == format!("{folder}.rs"))
 }
 
-/// Whether an attribute's arguments contain `reason = "a sentence"`.
+/// Returns whether an attribute's arguments contain `reason = "a sentence"`.
 fn has_reason(arguments: TokenStream) -> bool {
     let trees: Vec<TokenTree> = arguments.into_iter().collect();
     trees.windows(3).any(|window| match window {
@@ -103,7 +103,7 @@ fn has_reason(arguments: TokenStream) -> bool {
     })
 }
 
-/// Whether the line above `line` (from 1) is a comment with a sentence in it.
+/// Returns whether the line above `line` (from 1) is a comment with a sentence.
 fn comment_above(text: &str, line: usize) -> bool {
     let above = line.checked_sub(2).and_then(|index| text.lines().nth(index)).unwrap_or("").trim();
     above.strip_prefix("//").is_some_and(is_sentence)
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn only_listed_places_lift_the_ban() {
+    fn only_listed_places_may_allow_unsafe_code() {
         let lift = "#![expect(unsafe_code, reason = \"reads the page tables\")]";
         assert_eq!(judge_text("machine/src/lib.rs", lift), [""; 0]);
         assert_eq!(judge_text("net/stack/src/lib.rs", lift).len(), 1);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_lifts_the_ban_says_why() {
+    fn allowing_unsafe_code_needs_a_reason() {
         assert_eq!(judge_text("machine/src/lib.rs", "#![allow(unsafe_code)]").len(), 1);
         assert_eq!(
             judge_text("machine/src/lib.rs", "#![allow(dead_code, unsafe_code, reason = \"x\")]").len(),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ban_cannot_be_lifted_in_passing() {
+    fn unsafe_code_in_cfg_attr_and_macros_is_found() {
         assert_eq!(
             judge_text("abi/src/lib.rs", "#![cfg_attr(test, allow(dead_code, unsafe_code))]").len(),
             1

@@ -1,4 +1,4 @@
-//! Finds the rules that tests name.
+//! Collects the rules that tests claim to prove.
 
 use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
 
@@ -9,13 +9,13 @@ use super::Proofs;
 pub struct Rule {
     /// The number of the RFC.
     pub rfc: u32,
-    /// The section, part by part: numbers in their order, before letters.
+    /// The section, part by part. Numbers sort by value, and before letters.
     pub section: Vec<Part>,
-    /// What it demands.
+    /// The rule in a few words.
     pub text: String,
 }
 
-/// What stands between two full stops of a section's number.
+/// A part of a section's number, between full stops.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Part {
     /// As in `3.10`.
@@ -27,7 +27,7 @@ pub enum Part {
 /// A test that proves a rule.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Proof {
-    /// What is proved.
+    /// The rule.
     pub rule: Rule,
     /// The file, relative to the root.
     pub file: String,
@@ -35,7 +35,7 @@ pub struct Proof {
     pub test: String,
 }
 
-/// What is known of an item while its documentation and attributes go by.
+/// The state of an item while its attributes are read.
 #[derive(Default)]
 struct Item {
     rules: Vec<Rule>,
@@ -44,8 +44,8 @@ struct Item {
     is_function: bool,
 }
 
-/// Returns the proofs in the Rust file `file` with `tokens`: its `#[proves("RFC NUMBER SECTION", "rule")]`. The compiler
-/// has checked that each is above a test that every run has.
+/// Returns the claims in the Rust file `file` with `tokens`: `#[proves("RFC NUMBER SECTION", "rule")]`. The compiler
+/// has verified that each is above a test that every run contains.
 pub fn of_rust(file: &str, tokens: TokenStream) -> Proofs {
     let mut proofs = Proofs::default();
     find(file, tokens, &mut proofs);
@@ -89,7 +89,7 @@ fn is_group(token: &TokenTree) -> bool {
 }
 
 impl Item {
-    /// Takes note of an attribute.
+    /// Records an attribute.
     fn take(&mut self, file: &str, at: Span, attribute: TokenStream) {
         let mut tokens = attribute.into_iter();
         let Some(TokenTree::Ident(name)) = tokens.next() else { return };
@@ -100,20 +100,20 @@ impl Item {
                 Some(rule) => self.rules.push(rule),
                 None => self.failures.push(complaint()),
             },
-            // A claim in a comment is one that the compiler does not check.
+            // The compiler does not check a claim in a comment.
             ("doc", Some(_), Some(text)) if is_claim(&text.to_string()) => self.failures.push(complaint()),
             _ => {}
         }
     }
 }
 
-/// Whether a comment begins as a claim in the form of a script's does.
+/// Returns whether a comment begins with a claim in the form of scripts.
 fn is_claim(comment: &str) -> bool {
     let words = comment.trim_start_matches(['r', '#', '"', ' ']).strip_prefix("RFC ");
     words.is_some_and(|words| rule(words).is_some())
 }
 
-/// Reads `"RFC 9293 3.8.6.1", "a rule"`.
+/// Parses `"RFC 9293 3.8.6.1", "a rule"`.
 fn claimed(claim: TokenStream) -> Option<Rule> {
     let mut strings = claim.into_iter().filter_map(|token| match token {
         TokenTree::Literal(literal) => Some(literal.to_string()),
@@ -125,7 +125,7 @@ fn claimed(claim: TokenStream) -> Option<Rule> {
     rule(&format!("{source}: {text}"))
 }
 
-/// The proofs of the script `file` that reads `text`: those in the comments that it begins with.
+/// Returns the claims of the script `file` with the contents `text`: those in the comments at its head.
 pub fn of_script(file: &str, text: &str) -> Proofs {
     let mut proofs = Proofs::default();
     let name = file.rsplit('/').next().unwrap_or(file).trim_end_matches(".script");
@@ -150,7 +150,7 @@ fn complaint(file: &str, line: usize) -> String {
     format!("{file}:{line}: is not `{form}`")
 }
 
-/// Reads `9293 3.8.6.1: a rule`.
+/// Parses `9293 3.8.6.1: a rule`.
 fn rule(words: &str) -> Option<Rule> {
     let (place, text) = words.split_once(": ")?;
     let (rfc, section) = place.split_once(' ')?;
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_cannot_be_understood_is_found() {
+    fn a_malformed_claim_is_found() {
         let proofs = read("#[proves(\"RFC 9293\", \"no section\")]\n#[test]\nfn test() {}\n");
         assert_eq!(proofs.failures.len(), 1);
     }

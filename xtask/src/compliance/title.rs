@@ -1,12 +1,12 @@
-//! What RFCs are called.
+//! The titles of RFCs.
 
-/// The title of an RFC; `None` for one that is not in the table yet.
+/// Returns the title of an RFC; `None` if the table lacks it.
 pub fn title(rfc: u32) -> Option<&'static str> {
     let at = TITLES.binary_search_by_key(&rfc, |(number, _)| *number).ok()?;
     TITLES.get(at).map(|(_, title)| *title)
 }
 
-/// By number.
+/// The titles, by number.
 const TITLES: &[(u32, &str)] = &[
     (768, "User Datagram Protocol"),
     (791, "Internet Protocol"),

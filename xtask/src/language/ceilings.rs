@@ -1,10 +1,11 @@
-//! The ceilings: the highest rate that each area may have of each group.
+//! The ceilings: the highest permitted rate of each group of words in each area.
 //!
-//! A ceiling only falls, and not below its group's goal: [`Ceilings::lower`] takes a lower rate over, and leaves a
-//! ceiling that a rate exceeds. A rate more than a tenth below its ceiling fails the check until it is taken over.
+//! A ceiling only falls, and not below its group's goal: [`Ceilings::lower`] lowers it to a lower rate, and leaves a
+//! ceiling that a rate exceeds. A rate more than a tenth below its ceiling fails the check until the ceiling is
+//! lowered.
 //!
-//! Both comparisons leave one word of slack. In a small crate one word is a large part of the rate, and a comment that
-//! goes changes the rate of all other words. The slack is not part of the ceiling, so words cannot accumulate.
+//! Both comparisons have one word of slack. In a small crate one word is a large part of the rate, and the removal of a
+//! comment changes the rates of all other words. The slack is not part of the ceiling, so words cannot accumulate.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +18,7 @@ use crate::error::Error;
 use crate::manifest::Manifest;
 use crate::workspace::Workspace;
 
-/// How many words an area may be above its ceiling, or far below it.
+/// The number of words by which an area may exceed its ceiling, or fall below the limit of a tenth.
 const SLACK: usize = 1;
 /// The command that lowers ceilings.
 const WRITE: &str = "cargo xtask language --write";
@@ -31,7 +32,7 @@ const HEAD: &str = "\
 [ceilings]
 ";
 
-/// Returns where the ceilings lie.
+/// Returns the path of the ceilings' file.
 pub fn path(workspace: &Workspace) -> PathBuf {
     workspace.root().join("xtask/language.toml")
 }
@@ -68,7 +69,7 @@ impl Ceilings {
         Ok(Self { of })
     }
 
-    /// Returns why `areas` do not keep to the ceilings, a line each.
+    /// Returns the violations of the ceilings in `areas`, one line each.
     pub fn failures(&self, areas: &BTreeMap<String, Area>) -> Vec<String> {
         let mut failures = Vec::new();
         for (name, area) in areas {
@@ -88,12 +89,12 @@ impl Ceilings {
             }
         }
         let gone = self.of.keys().filter(|name| !areas.contains_key(*name));
-        failures.extend(gone.map(|name| format!("{name}: has ceilings and no prose; remove them: {WRITE}")));
+        failures.extend(gone.map(|name| format!("{name}: has ceilings but no prose; remove them: {WRITE}")));
         failures
     }
 
-    /// Lowers ceilings to the rates of `areas`, but not below the goals, adds those of new areas and removes those of
-    /// areas that are gone.
+    /// Lowers ceilings to the rates of `areas`, but not below the goals; adds those of new areas and removes those of
+    /// missing areas.
     pub fn lower(&mut self, areas: &BTreeMap<String, Area>) {
         self.of.retain(|name, _| areas.contains_key(name));
         for (name, area) in areas {
@@ -119,7 +120,7 @@ impl Ceilings {
     }
 }
 
-/// Returns the rate that is written as `value`; `None` if that is no count of tenths.
+/// Parses `value` as a rate; `None` if it is negative or not finite.
 fn tenths(value: f64) -> Option<Rate> {
     let text = format!("{value:.1}");
     let (whole, tenth) = text.split_once('.')?;
@@ -131,19 +132,19 @@ fn tenths(value: f64) -> Option<Rate> {
 mod tests {
     use super::*;
 
-    /// One area, `a`, with `found` words of the first group among `words` words.
+    /// Returns one area, `a`, with `found` words of the first group among `words` words.
     fn areas_of(found: usize, words: usize) -> BTreeMap<String, Area> {
         let mut area = Area::default();
         area.add("a/src/lib.rs", &["what ".repeat(found), "word ".repeat(words - found)].concat());
         [("a".to_owned(), area)].into()
     }
 
-    /// One area, `a`, with `found` words of the first group in a thousand.
+    /// Returns one area, `a`, with `found` words of the first group in a thousand.
     fn areas(found: usize) -> BTreeMap<String, Area> {
         areas_of(found, 1000)
     }
 
-    /// The ceilings of a tree that has `found` words.
+    /// Returns the ceilings of a tree with `found` words.
     fn ceilings(found: usize) -> Ceilings {
         let mut ceilings = Ceilings::default();
         ceilings.lower(&areas(found));
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_can_go_from_a_small_area() {
+    fn a_comment_can_be_removed_from_a_small_area() {
         for (found, words) in [(2, 300), (2, 260), (1, 260)] {
             let mut small = Ceilings::default();
             small.lower(&areas_of(2, 300));

@@ -1,4 +1,4 @@
-//! Counting: how often the words of each group occur in an area, per 1,000 words of its prose.
+//! Counts the words of each group in an area, per 1,000 words of its prose.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,13 +6,13 @@ use std::fmt::Write as _;
 
 use super::GROUPS;
 
-/// How many files a failure names.
+/// The most files that a failure names.
 const WORST: usize = 3;
 
 /// The prose of a crate, or of a folder of pages.
 #[derive(Default)]
 pub struct Area {
-    /// The sum of its files.
+    /// The sum over its files.
     pub counts: Counts,
     files: Vec<(String, Counts)>,
 }
@@ -25,7 +25,7 @@ impl Area {
         self.files.push((name.to_owned(), counts));
     }
 
-    /// Returns the files with most words of `group`, each with its count.
+    /// Returns the files with the most words of `group`, each with its count.
     pub fn worst(&self, group: usize) -> String {
         let mut files: Vec<_> = self.files.iter().filter(|(_, counts)| counts.found[group] > 0).collect();
         files.sort_by_key(|(_, counts)| std::cmp::Reverse(counts.found[group]));

@@ -1,7 +1,7 @@
-//! A copy of the tree in which one package has all mutants compiled in.
+//! A copy of the tree in which one package contains all mutants.
 //!
-//! Lines of the copy are lines of the tree: every insertion stays within its line. So an error of the compiler names the
-//! mutant that it refuses.
+//! Every insertion stays within its line, so lines of the copy are lines of the tree, and a compiler error identifies
+//! the rejected mutant.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,28 +17,29 @@ use crate::cargo::{cargo, output};
 use crate::error::Error;
 use crate::workspace::{self, Workspace};
 
-/// Names the mutant that is chosen, or [`RECORD`].
+/// The variable with the number of the selected mutant, or [`RECORD`].
 pub const CHOSEN: &str = "ISOLA_MUTANT";
-/// In [`CHOSEN`]: no mutant is chosen, and the numbers of those that are reached go into the file of [`Copy::reached`].
+/// The value of [`CHOSEN`] without a selected mutant; the numbers of reached mutants are then recorded in
+/// [`Copy::reached`].
 pub const RECORD: &str = "record";
-/// What a crate of the copy asks: whether a mutant is chosen. It must not allocate once it has answered for the first
-/// time, since an allocator asks as well, and answers while it reads the environment itself.
+/// The module that a crate of the copy calls to learn whether a mutant is selected. It must not allocate after its
+/// first answer: an allocator calls it as well, also while it reads the environment.
 const CHOOSER: &str = include_str!("chooser.rs.in");
 
 /// The copy.
 pub struct Copy {
     /// The root of the copy.
     root: PathBuf,
-    /// The file that a recording test appends numbers to, four bytes each, little-endian.
+    /// The file to which a recording test appends numbers, in four bytes each, little-endian.
     pub reached: PathBuf,
-    /// The package, and where its sources are below the root.
+    /// The package, and the folder of its sources below the root.
     package: String,
     pub folder: PathBuf,
 }
 
 impl Copy {
-    /// Copies the tree of `workspace`, but for `mutants`' files. What is there of an earlier copy and has not changed is
-    /// not written again, so that the same mutants need no build.
+    /// Copies the tree of `workspace` without the files of `mutants`. Unchanged files of an earlier copy are not
+    /// written again, so that the same mutants need no build.
     pub fn new(
         workspace: &Workspace,
         package: &str,
@@ -52,7 +53,7 @@ impl Copy {
         let tree = root.join("tree");
         for path in workspace.files()? {
             let relative = path.strip_prefix(workspace.root()).unwrap_or(&path);
-            // The copy is below the tree, so cargo finds the tree's own settings.
+            // The copy is inside the tree, so cargo finds the tree's own settings.
             if !relative.starts_with(".cargo") && !changed.contains(relative) {
                 let bytes = fs::read(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
                 write(&tree.join(relative), &bytes)?;
@@ -88,7 +89,7 @@ impl Copy {
         Ok(())
     }
 
-    /// Compiles the library; returns the files and lines that the compiler refuses.
+    /// Compiles the library; returns the files and lines of compiler errors.
     pub fn check(&self, workspace: &Workspace) -> Result<Vec<(PathBuf, Range<usize>)>, Error> {
         let mut places = Vec::new();
         for message in self.cargo(workspace, &["build", "--lib"], &[])? {
@@ -102,7 +103,7 @@ impl Copy {
         Ok(places)
     }
 
-    /// Builds the tests of the package and of `others`; returns the programs, each with the folder that it runs in.
+    /// Builds the tests of the package and of `others`; returns the programs, each with its working folder.
     pub fn build(&self, workspace: &Workspace, others: &[String]) -> Result<Vec<(PathBuf, PathBuf)>, Error> {
         let mut programs = Vec::new();
         for message in self.cargo(workspace, &["test", "--no-run", "--lib", "--tests"], others)? {
@@ -125,8 +126,8 @@ impl Copy {
     fn cargo(&self, workspace: &Workspace, words: &[&str], others: &[String]) -> Result<Vec<Message>, Error> {
         let mut command = cargo(workspace);
         command.current_dir(&self.root).env("CARGO_TARGET_DIR", self.root.with_file_name("build"));
-        // A mutant is compiled once and runs often: the package is optimised a little. Overflow and assertions are checked,
-        // as in every test.
+        // The package is slightly optimised, because its mutants are compiled once and run often. Overflow and
+        // assertions are checked, as in every test.
         let optimised = format!("profile.dev.package.{}.opt-level=1", self.package);
         command.args(words).args(["--config", &optimised, "--config", "profile.dev.debug=0"]);
         command.args(["--message-format=json", "--package", &self.package]);
@@ -139,9 +140,9 @@ impl Copy {
     }
 }
 
-/// `text` with mutants compiled in.
+/// Returns `text` with the mutants inserted.
 fn instrumented<'a>(text: &str, mutants: impl Iterator<Item = (usize, &'a Mutant)>) -> String {
-    // At one place, ends come before beginnings; inner ends before outer ones, outer beginnings before inner ones.
+    // At one position, ends precede beginnings, inner ends outer ones, and outer beginnings inner ones.
     let mut inserted = Vec::new();
     for (number, Mutant { range, form, .. }) in mutants {
         let on = format!("crate::isola_mutants::on({number})");
@@ -170,7 +171,7 @@ fn instrumented<'a>(text: &str, mutants: impl Iterator<Item = (usize, &'a Mutant
     result + &text[done..]
 }
 
-/// Writes a file unless it has these bytes already: cargo builds what is newer.
+/// Writes a file unless it has these contents already: cargo rebuilds for a newer file.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     if fs::read(path).is_ok_and(|old| old == bytes) {
         return Ok(());
@@ -186,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nested_mutants_stay_within_their_lines_and_tests_and_constants_have_none() {
+    fn nested_mutants_stay_within_their_lines_and_constants_and_tests_have_none() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lib.rs");
         let source = "const N: u8 = 1;\n\

@@ -1,8 +1,8 @@
-//! Finds the places of a crate where a mutation can be compiled in.
+//! Finds the places of a crate in which a mutant can be compiled.
 //!
-//! A [`Mutant`] is a range of a source file and the text that replaces it when the mutant is chosen. Code that runs in
-//! the compiler (constants, `const fn`, array lengths), code behind `#[cfg(test)]` or a feature, and the arguments of
-//! macros are left out: there nothing can be chosen at run time, or a chosen mutant would change the tests.
+//! A [`Mutant`] is a range of a source file and its replacement while the mutant is selected. Excluded are code that
+//! runs in the compiler (constants, `const fn`, array lengths), code behind `#[cfg(test)]` or a feature, and arguments
+//! of macros: nothing can be selected there at run time, or a mutant would change the tests.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use syn::{
 use crate::error::Error;
 use crate::workspace;
 
-/// One change of one place.
+/// A change in one place.
 pub struct Mutant {
     /// The file, relative to the root of the tree.
     pub path: PathBuf,
@@ -34,17 +34,17 @@ pub struct Mutant {
     pub form: Form,
 }
 
-/// How a mutant is compiled in beside the code that it changes.
+/// The form of a mutant's code.
 pub enum Form {
-    /// An expression takes the place of another.
+    /// An expression replaces another.
     Replace(String),
     /// A statement is skipped.
     Skip,
-    /// A function returns this at its start.
+    /// A function returns this value at its start.
     Return(String),
 }
 
-/// Finds the mutants of all files below `folder`, sorted by file and place.
+/// Finds the mutants in `files`, sorted by file and position.
 pub fn find(root: &Path, files: &[PathBuf]) -> Result<Vec<Mutant>, Error> {
     let mut found = Vec::new();
     let mut tests = Vec::new();
@@ -70,10 +70,10 @@ struct Finder<'a> {
     path: PathBuf,
     /// The folder of the file's modules.
     modules: PathBuf,
-    /// The function that is visited.
+    /// The current function.
     function: String,
     found: &'a mut Vec<Mutant>,
-    /// The modules of tests, without the end of their file's name.
+    /// The modules of tests, as paths without the extension.
     tests: &'a mut Vec<PathBuf>,
 }
 
@@ -86,7 +86,7 @@ impl Finder<'_> {
     fn push(&mut self, range: Range<usize>, span: Span, what: String, form: Form) {
         let (lines, column) = (span.start().line..span.end().line + 1, span.start().column + 1);
         let what = format!("{}: {what}", self.function);
-        // A line break in the text would move all lines below it.
+        // A line break in the text would move all later lines.
         if !matches!(&form, Form::Replace(text) if text.contains('\n')) {
             self.found.push(Mutant { path: self.path.clone(), range, lines, column, what, form });
         }
@@ -223,7 +223,7 @@ impl Visit<'_> for Finder<'_> {
     fn visit_generic_argument(&mut self, _: &syn::GenericArgument) {}
 }
 
-/// Whether an item is compiled for tests, models or images only.
+/// Returns whether an item is compiled only for tests, models or images.
 fn is_apart(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let text = attribute.meta.to_token_stream().to_string();
@@ -233,7 +233,7 @@ fn is_apart(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// Whether `expression` binds names for the code behind it: `if let ... && ...`.
+/// Returns whether `expression` binds names for later code: `if let ... && ...`.
 fn has_let(expression: &Expr) -> bool {
     match expression {
         Expr::Let(_) => true,
@@ -242,7 +242,7 @@ fn has_let(expression: &Expr) -> bool {
     }
 }
 
-/// The values that a function can return in place of what it computes.
+/// Returns the values that a mutant of a function can return.
 fn values(output: &ReturnType) -> &'static [&'static str] {
     let ReturnType::Type(_, output) = output else { return &[""] };
     let Type::Path(path) = &**output else { return &[] };
@@ -257,7 +257,7 @@ fn values(output: &ReturnType) -> &'static [&'static str] {
     }
 }
 
-/// What a statement is that has an effect, for a reader.
+/// Returns a description of a statement with an effect.
 fn effect(expression: &Expr) -> Option<String> {
     match expression {
         Expr::Call(call) => {
@@ -276,7 +276,7 @@ fn effect(expression: &Expr) -> Option<String> {
     }
 }
 
-/// What can stand in the place of an operator or a method without another type: first it, then the others.
+/// Operators and methods, each followed by replacements of the same type.
 const OTHERS: &str = "< <= >=, <= < >, > >= <=, >= > <, == !=, != ==, && ||, || &&, + -, - +, * /, / *, % *, << >>, >> <<, \
     & |, ^ |, | &, += -=, -= +=, |= &=, &= |=, min max, max min, any all, all any, first last, last first, front back, \
     wrapping_add wrapping_sub, wrapping_sub wrapping_add, saturating_sub wrapping_sub, saturating_add wrapping_add, \

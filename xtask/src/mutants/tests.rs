@@ -1,4 +1,4 @@
-//! Runs tests of the copy one by one, each in a process of its own, so that a mutant needs only those that reach it.
+//! Runs single tests of the copy, each in a separate process, so that a mutant needs only the tests that reach it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,26 +14,26 @@ use super::copy::{CHOSEN, Copy, RECORD};
 use crate::cargo::{name, output};
 use crate::error::Error;
 
-/// How long a test may take when no mutant is chosen.
+/// The time limit of a test without a mutant.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long a test may take with a mutant: so many times what it took without, and the pause of a busy host.
+/// The time limit of a test with a mutant: a multiple of its time without, plus a pause of a busy host.
 const PATIENCE: u32 = 10;
 const PAUSE: Duration = Duration::from_secs(5);
-/// How much memory of its own a test may use, in KiB: mutants fill queues without end.
+/// The memory limit of a test, in KiB: mutants fill queues without end.
 const MEMORY_KIB: u32 = 4 << 20;
 
-/// A test, and what is known from its run without a mutant.
+/// A test, and the results of its run without a mutant.
 pub struct Test {
     program: PathBuf,
     folder: PathBuf,
     pub name: String,
-    /// How long it took.
+    /// Its duration.
     pub took: Duration,
     /// The mutants that it reaches.
     pub reached: BTreeSet<usize>,
 }
 
-/// How a test ended.
+/// The outcome of a test.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Passed,
@@ -58,7 +58,8 @@ pub fn list(program: &Path, folder: &Path) -> Result<Vec<Test>, Error> {
 }
 
 impl Test {
-    /// Runs the test without a mutant, and notes what it takes and reaches; returns whether it passed.
+    /// Runs the test without a mutant, and records its duration and the mutants that it reaches; returns whether it
+    /// passed.
     pub fn record(&mut self, copy: &Copy) -> Result<bool, Error> {
         let _ = fs::remove_file(&copy.reached);
         let start = Instant::now();
@@ -89,7 +90,7 @@ impl Test {
             sleep(Duration::from_millis(2));
             status = child.try_wait().ok().flatten();
         }
-        // Processes that the test started go with it.
+        // Kills processes that the test started as well.
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         let _ = child.wait();
         Ok(match status {

@@ -1,19 +1,19 @@
-//! Counting the tests of `cargo test` by what it prints.
+//! Counts the tests of `cargo test` by its output.
 
 use crate::check;
 
-/// How many tests ended how.
+/// The numbers of tests by outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Tests that passed.
     pub passed: u64,
-    /// Tests that failed, and stages that broke down.
+    /// Tests that failed, and stages that ended with an error.
     pub failed: u64,
-    /// What failed, a line each.
+    /// The failures, one line each.
     pub failures: Vec<String>,
-    /// Checks of the tree that passed: not tests, and so not in the sum. One that fails is in `failed`.
+    /// Checks of the tree that passed; they are not tests, and not in the sum. A failed check is in `failed`.
     pub checks: u64,
-    /// Tests that were skipped, as `ISOLA_SKIP` demands, a line each.
+    /// Tests that were skipped because of `ISOLA_SKIP`, one line each.
     pub skipped: Vec<String>,
 }
 
@@ -27,7 +27,7 @@ impl From<check::Tally> for Tally {
 }
 
 impl Tally {
-    /// The tally of something that broke down before it could count: one failure.
+    /// Returns the tally of a stage that ended before it could count: one failure.
     pub fn broken(reason: String) -> Self {
         Self { failed: 1, failures: vec![reason], ..Self::default() }
     }
@@ -41,7 +41,7 @@ impl Tally {
         self.skipped.extend(other.skipped);
     }
 
-    /// Takes the tests that skipped themselves out of those that passed: libtest counts a test that returns as passed.
+    /// Moves skipped tests from the passed ones: libtest counts a test that returns as passed.
     pub fn skip(&mut self, tests: impl IntoIterator<Item = String>) {
         for test in tests {
             self.passed = self.passed.saturating_sub(1);
@@ -49,8 +49,8 @@ impl Tally {
         }
     }
 
-    /// Takes note of a line of a test program's output:
-    /// `test NAME ... FAILED`, or `test result: ok. 3 passed; 0 failed; 0 ignored; ...`.
+    /// Counts a line of a test program's output: `test NAME ... FAILED`, or
+    /// `test result: ok. 3 passed; 0 failed; 0 ignored; ...`.
     pub fn take(&mut self, line: &str) {
         if let Some(result) = line.strip_prefix("test result: ") {
             let (_, counts) = result.split_once(". ").unwrap_or(("", result));
@@ -68,7 +68,7 @@ impl Tally {
         }
     }
 
-    /// `N passed, N failed`, and `, N skipped` where tests were skipped.
+    /// Returns `N passed, N failed`, with `, N skipped` if tests were skipped.
     pub fn line(&self) -> String {
         let skipped = match self.skipped.len() {
             0 => String::new(),
@@ -100,13 +100,13 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_down_counts_as_a_failure() {
+    fn a_stage_that_ends_with_an_error_counts_as_a_failure() {
         let mut tally = Tally { passed: 2, ..Tally::default() };
         tally.add(Tally::broken("it did not compile".into()));
         assert_eq!(tally.line(), "2 passed, 1 failed");
     }
     #[test]
-    fn skipped_tests_did_not_pass_and_are_named() {
+    fn skipped_tests_do_not_count_as_passed_and_are_named() {
         let mut tally = Tally { passed: 5, ..Tally::default() };
         tally.skip(["a (tap)".into(), "b (tap)".into()]);
         assert_eq!(tally.line(), "3 passed, 0 failed, 2 skipped");
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_are_no_tests_but_one_that_fails_is_a_failure() {
+    fn checks_are_not_tests_but_a_failed_one_is_a_failure() {
         let tally = Tally::from(check::Tally { passed: 11, failed: vec!["layering"] });
         assert_eq!((tally.checks, tally.line().as_str()), (11, "0 passed, 1 failed"));
     }

@@ -1,4 +1,4 @@
-//! Isola's side: a cell for the service, and one for the batch job.
+//! Isola's side of the colocation: one cell for the service, and one for the batch job.
 
 use super::{CORES, Pair, Way, number};
 use crate::divided::{Divided, Size, spec};
@@ -8,24 +8,24 @@ use crate::session::{Counting, Service, Session};
 use isola_abi::management::{CellSpec, Change, LendingSpec, Mode, NetworkSpec};
 use isola_host::elastic::Step;
 
-/// The cells.
+/// The names of the cells.
 const SERVICE: &str = "kv";
 const BATCH: &str = "batch";
 
-/// The most cores that the service can have: the supervisor has one, and the batch job keeps one.
+/// The most cores of the service: the supervisor has one, and the batch job keeps one.
 const SERVICE_CORES: u32 = CORES - 2;
 
-/// Their memory, in MiB.
+/// The memory of the cells, in MiB.
 const SERVICE_MIB: u64 = 128;
 const BATCH_MIB: u64 = 32;
 
-/// So long events of the service may wait until it borrows a core, in us: some requests' time.
+/// The queueing delay of the service above which it borrows a core, in us: the time of a dozen requests.
 const BORROW_ABOVE_US: u32 = 5_000;
 
-/// How long a core may take to come free, in ms: by default.
+/// The default limit for a core to leave its cell, in ms.
 const LEAVE_LIMIT_MS: u32 = 10;
 
-/// What stands before the time in the batch job's last line, and behind it.
+/// The text before and after the time in the batch job's last line.
 const TIME: (&str, &str) = (" in ", " us");
 
 /// The machine with both cells.
@@ -34,7 +34,7 @@ pub struct Cells {
 }
 
 impl Cells {
-    /// Boots the machine, and starts the service alone, on as many cores as it can ever have.
+    /// Boots the machine, and starts the service without a batch job, on its largest number of cores.
     pub fn boot_service(session: &Session) -> Result<Self, BenchError> {
         let mut this = Self { divided: boot(session)? };
         let kv = session.images.cell_image(SERVICE)?;
@@ -44,7 +44,7 @@ impl Cells {
         Ok(this)
     }
 
-    /// Boots the machine, and starts the service on a core. The batch job has the others, and begins later.
+    /// Boots the machine, and starts the service on one core. The batch job's cell gets the others, and starts later.
     pub fn boot(session: &Session, way: Way) -> Result<Self, BenchError> {
         let mut divided = boot(session)?;
         let (kv, primes) = (session.images.cell_image(SERVICE)?, session.images.cell_image("primes")?);
@@ -62,7 +62,7 @@ impl Cells {
             lending: batch,
             network: NetworkSpec::None,
             arguments: vec!["batch".into(), number(session).to_string()],
-            // The supervisor has a core, and the service.
+            // All cores but the supervisor's and the service's.
             ..spec(BATCH, &primes, CORES - 2, BATCH_MIB)
         })?;
         let mut this = Self { divided };
@@ -75,7 +75,7 @@ impl Cells {
         Service::Colocated.first_answer(&mut self.divided.machine).map(|_| ())
     }
 
-    /// How many cores a cell has.
+    /// Returns the number of cores in a cell.
     fn present(&mut self, cell: &str) -> Result<u32, BenchError> {
         let cores = self.divided.client.inspect(cell)?.cores;
         Ok(cores.iter().filter(|core| core.is_present).count() as u32)
@@ -87,7 +87,7 @@ impl Cells {
     }
 }
 
-/// The machine, with a supervisor and nothing else.
+/// Boots the machine with a supervisor only.
 fn boot(session: &Session) -> Result<Divided, BenchError> {
     let size = Size { cores: CORES, queues: CORES, memory_mib: MEMORY_MIB, pace: Pace::Host };
     Divided::boot_with(session, size, Counting::Off, session.pacer.arguments().into())

@@ -1,4 +1,4 @@
-//! Linux's side: a cgroup for the service, and one for the batch job, in the guest.
+//! Linux's side of the colocation, in the guest: one cgroup for the service, and one for the batch job.
 
 use super::{CORES, Pair, Way, number};
 use crate::error::BenchError;
@@ -7,25 +7,25 @@ use crate::machine::{Boot, Machine};
 use crate::session::{Counting, Service, Session, System};
 use isola_host::elastic::Step;
 
-/// Weights: the most and the least that Linux takes, and what it gives by default.
+/// CPU weights of cgroups: Linux's largest, smallest and default.
 const MOST_WEIGHT: u32 = 10_000;
 const LEAST_WEIGHT: u32 = 1;
 const USUAL_WEIGHT: u32 = 100;
 
-/// Processors of the service where each cgroup has its own for good.
+/// The number of the service's processors with a fixed division.
 const FIXED: u32 = 3;
 
 /// The guest with both cgroups.
 pub struct Cgroups {
     machine: Machine,
-    /// Processors that the service has for itself.
+    /// The number of the service's processors, if the cgroups have separate ones.
     cores: Option<u32>,
-    /// What the batch job counts to.
+    /// The bound of the batch job's count.
     number: u64,
 }
 
 impl Cgroups {
-    /// Boots the guest; its service runs, and has its part. The batch job begins later.
+    /// Boots the guest and starts the service, with the CPU settings of `way`. The batch job starts later.
     pub fn boot(session: &Session, way: Way) -> Result<Self, BenchError> {
         let boot = session.boot(System::Linux, Service::Colocated, CORES)?;
         let boot = Boot { extra: session.pacer.arguments().into(), ..boot };
@@ -37,7 +37,7 @@ impl Cgroups {
             Way::Alike => this.set("cpu.weight", &USUAL_WEIGHT.to_string(), &USUAL_WEIGHT.to_string())?,
             Way::RealTime => this.set("classes", "", "")?,
             Way::Idle => this.set("cpu.idle", "0", "1")?,
-            // Alone, no weight has an effect.
+            // Without a batch job the weight has no effect.
             Way::Shares | Way::Lending | Way::Own | Way::Alone | Way::OwnAlone => {
                 this.set("cpu.weight", &MOST_WEIGHT.to_string(), &LEAST_WEIGHT.to_string())?;
             }

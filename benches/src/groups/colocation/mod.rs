@@ -1,14 +1,15 @@
-//! A service and a batch job on one machine, while the load on the service rises and falls (RainForest 6.3.2, figure 10 and
-//! table 5, in small): a cell each whose cores follow the load, beside a cgroup each in the Linux guest.
+//! Group `colocation`: a service and a batch job on one machine, under varying load on the service (a small version of
+//! RainForest 6.3.2, figure 10 and table 5). Isola runs two cells whose cores follow the load; the Linux guest runs two
+//! cgroups.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | this | the load, and what is noted of it |
+//! | this | the load, and the record of its outcome |
 //! | [`cells`] | Isola's side |
 //! | [`cgroups`] | Linux's side |
 //!
-//! Both get a machine of the same processors, each of which executes so many instructions a second and no more
-//! (`crate::pace`). The load goes on until the batch job is done.
+//! Both systems get the same number of processors, each with a fixed rate of instructions (`crate::pace`). The load
+//! lasts until the batch job ends.
 
 mod cells;
 mod cgroups;
@@ -31,74 +32,74 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Processors of the machine, the supervisor's among them.
+/// The number of processors, including the supervisor's.
 const CORES: u32 = 4;
 
-/// Instructions a second of each. All of them together are less than what the emulator executes on one processor of the host,
-/// so that the client and the emulator's own thread have another one.
+/// The rate of each processor, in instructions/s. Together they need less than one processor of the host, which leaves
+/// another for the client and the emulator's own thread.
 const PACE: u64 = 20_000_000;
 
-/// The batch job counts the primes below this, for each second that loads last.
+/// The batch job counts the primes below this number times the length of a load in s.
 const NUMBER_PER_S: u64 = 12_500_000;
 
-/// Connections of the client.
+/// The number of the client's connections.
 const CONNECTIONS: usize = 16;
 
-/// The load, as parts of what saturates Linux's service alone on the machine, and from low to low.
+/// The smallest and the largest load, as fractions of the saturation load of Linux's service without a batch job; and
+/// the period from one smallest load to the next.
 const LEAST: f64 = 0.1;
 const MOST: f64 = 0.7;
 const PERIOD: Duration = Duration::from_secs(8);
 
-/// The figures of a load of each system's own.
+/// The prefix of figures under each system's own load.
 const OWN: &str = "colocation-own";
 
-/// What is looked at at a time.
+/// The length of a measurement window.
 const WINDOW: Duration = Duration::from_millis(500);
 
-/// How often it is looked whether the batch job is done, and at the service's cores.
+/// The interval at which the batch job's end and the service's cores are checked.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Before anything is measured: as fast as the emulator goes, and at the pace.
+/// The length of each warm-up: unpaced, and then paced.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// How cores are shared out.
+/// The division of processors between service and batch job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Isola: the service borrows the batch cell's core as its events wait.
+    /// Isola: the service borrows the batch cell's core when its queueing delays are long.
     Lending,
-    /// The same under a load that is Isola's own: as near to what saturates it as Linux's is to what saturates that.
+    /// The same under Isola's own load: the same fraction of its saturation load as for Linux.
     Own,
-    /// Linux: all on all processors, and the service's cgroup first.
+    /// Linux: all processors for both cgroups, with the largest weight for the service's.
     Shares,
-    /// Linux: all on all processors, and both cgroups alike.
+    /// Linux: all processors for both cgroups, with equal weights.
     Alike,
-    /// Linux: all on all processors, the service's threads of a real-time class, and the batch job's of the class for idle
-    /// processors.
+    /// Linux: all processors for both cgroups, SCHED_FIFO for the service and SCHED_IDLE for the batch job.
     RealTime,
-    /// Linux: all on all processors, and the batch job's cgroup for idle ones.
+    /// Linux: all processors for both cgroups, `cpu.idle` for the batch job's.
     Idle,
-    /// Linux: each cgroup has its processors.
+    /// Linux: a fixed set of processors for each cgroup.
     Fixed,
-    /// Both: each has its own, and the same controller moves them.
+    /// Both systems: separate processors, which the same controller moves.
     Moved,
-    /// Both: the service with all that it can have, and no batch job: what the others are to be compared with.
+    /// Both systems: the service with its largest number of processors, without a batch job, for comparison.
     Alone,
     /// Isola: the same under its own load.
     OwnAlone,
 }
 
 impl Way {
-    /// Whether there is no batch job.
+    /// Returns whether there is no batch job.
     fn is_alone(self) -> bool {
         matches!(self, Self::Alone | Self::OwnAlone)
     }
 
-    /// Whether the load is Isola's own.
+    /// Returns whether the load is Isola's own.
     fn has_own_load(self) -> bool {
         matches!(self, Self::Own | Self::OwnAlone)
     }
 
-    /// The ways of a system.
+    /// Returns the divisions that a system is measured with.
     fn of(system: System) -> &'static [Self] {
         match system {
             System::Isola => &[Self::Lending, Self::Own, Self::Moved, Self::Alone, Self::OwnAlone],
@@ -117,44 +118,44 @@ impl Way {
 
 /// A machine with a service and a batch job.
 trait Pair: Send {
-    /// The machine.
+    /// Returns the machine.
     fn machine(&mut self) -> &mut Machine;
 
     /// Starts the batch job.
     fn start_batch(&mut self) -> Result<(), BenchError>;
 
-    /// How long the batch job took, in s; `None` while it runs.
+    /// Returns the batch job's run time in s; `None` while it runs.
     fn batch_s(&mut self) -> Result<Option<f64>, BenchError>;
 
-    /// Cores that the service has for itself, and those that the batch job has; `None` where they have none for themselves.
+    /// Returns the numbers of the service's and the batch job's processors; `None` if they share all.
     fn cores(&mut self) -> Result<Option<(u32, u32)>, BenchError>;
 
     /// Moves a core from the batch job to the service, or back.
     fn step(&mut self, step: Step) -> Result<(), BenchError>;
 }
 
-/// What runs have in common.
+/// State that all runs share.
 #[derive(Debug, Default)]
 pub struct Colocation {
-    /// What saturates Linux's service, in requests a second, once it is known; and Isola's.
+    /// The saturation load of Linux's service in requests/s, and of Isola's, once measured.
     linux: Option<f64>,
     isola: Option<f64>,
 }
 
-/// What came of a load beside a batch job.
+/// The outcome of a load.
 struct Outcome {
     rate: f64,
     p50_us: f64,
     p99_us: f64,
-    /// `None` where there was no batch job.
+    /// `None` without a batch job.
     batch_s: Option<f64>,
     lost_s: f64,
     windows: Vec<Window>,
-    /// When, since the beginning, and how many.
+    /// The times since the start, and the numbers of cores of the service.
     cores: Vec<(Duration, u32)>,
 }
 
-/// Under which load is measured.
+/// Returns the description of the load.
 pub fn load(session: &Session) -> BTreeMap<String, String> {
     [
         ("machine", format!("{CORES} processors of {} million instructions a second each", PACE / 1_000_000)),
@@ -168,13 +169,13 @@ pub fn load(session: &Session) -> BTreeMap<String, String> {
     .into()
 }
 
-/// What the batch job counts to.
+/// Returns the bound of the batch job's count.
 fn number(session: &Session) -> u64 {
     NUMBER_PER_S * session.plan.load.as_secs()
 }
 
 impl Colocation {
-    /// A run: each of the system's ways, on a machine of its own.
+    /// Takes one run: each division of the system, on a separate machine.
     pub fn run(&mut self, session: &Session, system: System, record: &mut Record) -> Result<(), BenchError> {
         let mut lost_s = 0.0;
         for &way in Way::of(system) {
@@ -192,7 +193,7 @@ impl Colocation {
             }
             let (whose, saturation) =
                 if way.has_own_load() { ("own", self.isola) } else { ("both", self.linux) };
-            // The first run begins with Linux.
+            // In the first run Linux comes first, so its saturation load is known.
             let Some(saturation) = saturation else { return Ok(()) };
             let profile = Profile { least: LEAST * saturation, most: MOST * saturation, period: PERIOD };
             record.setting.load.insert(
@@ -214,7 +215,7 @@ impl Colocation {
     }
 }
 
-/// A client that has warmed up a machine, which keeps its pace from then on.
+/// Connects a client and warms the machine up, which keeps its pace from then on.
 fn ready(pair: &mut dyn Pair) -> Result<(Generator, First), BenchError> {
     let mut generator = Generator::connect(Service::Colocated.address(), CONNECTIONS, Mix::etc())?;
     generator.closed(WARM_UP)?;
@@ -224,13 +225,13 @@ fn ready(pair: &mut dyn Pair) -> Result<(Generator, First), BenchError> {
     Ok((generator, first))
 }
 
-/// What saturates a service, in requests a second, while nothing else runs.
+/// Returns the saturation load of the service in requests/s, without a batch job.
 fn saturation(session: &Session, pair: &mut dyn Pair) -> Result<f64, BenchError> {
     let (mut generator, _first) = ready(pair)?;
     Ok(generator.closed(session.plan.load)?.rate())
 }
 
-/// The load with no batch job, for four times the length of a load: about as long as one takes beside it.
+/// Applies the load without a batch job, for four times the length of a load: about as long as with one.
 fn alone(
     pair: &mut dyn Pair,
     generator: &mut Generator,
@@ -251,7 +252,7 @@ fn alone(
     })
 }
 
-/// The load, until the batch job is done.
+/// Applies the load until the batch job ends.
 fn together(
     pair: &mut dyn Pair,
     generator: &mut Generator,
@@ -270,7 +271,7 @@ fn together(
             }
             watcher.is_finished()
         });
-        // A thread that panics has a defect, which is to be seen.
+        // A panic of the thread is a defect and must surface.
         let watched = watcher.join().expect("the thread that waits for the batch job");
         Ok::<_, BenchError>((watched?, outcome?))
     })?;
@@ -285,13 +286,13 @@ fn together(
     })
 }
 
-/// What was seen of a batch job and of the service's cores.
+/// The observations during a batch job.
 struct Watched {
     batch_s: f64,
     cores: Vec<(Duration, u32)>,
 }
 
-/// Starts the batch job, and waits for its end; meanwhile moves cores, where they are moved from outside.
+/// Starts the batch job and waits for its end. Meanwhile moves cores, for [`Way::Moved`].
 fn watch(pair: &mut dyn Pair, way: Way, seen: &Mutex<Vec<Window>>) -> Result<Watched, BenchError> {
     pair.start_batch()?;
     let (begin, mut cores) = (Instant::now(), Vec::new());
@@ -310,14 +311,14 @@ fn watch(pair: &mut dyn Pair, way: Way, seen: &Mutex<Vec<Window>>) -> Result<Wat
     }
 }
 
-/// Moves cores as the client's latencies say: the same for both systems.
+/// Moves cores by the client's latencies, in the same way for both systems.
 struct Mover<'a> {
     seen: &'a Mutex<Vec<Window>>,
     looked_at: usize,
     controller: Controller,
 }
 
-/// The bounds between which the controller keeps the 99th percentile, and windows that it looks at at a time.
+/// The controller's bounds for the 99th percentile, in ns, and the number of windows for each decision.
 const BOUNDS_NS: (u64, u64) = (4_000_000, 12_000_000);
 const WINDOWS: usize = 2;
 
@@ -327,7 +328,7 @@ impl<'a> Mover<'a> {
         Self { seen, looked_at: 0, controller: Controller::new(bounds, 1, CORES, Patience::default()) }
     }
 
-    /// A step, where new windows are over and call for one.
+    /// Returns the controller's decision, once enough new windows have ended.
     fn look(&mut self, service: u32, batch: u32) -> Option<Step> {
         let p99_us = {
             let seen = self.seen.lock().ok()?;
@@ -346,10 +347,10 @@ impl<'a> Mover<'a> {
 }
 
 impl Outcome {
-    /// Notes the figures of a way, and the windows of the ways that are drawn.
+    /// Records the figures of a division, and the windows of those that have a plot.
     fn note(&self, system: System, way: Way, record: &mut Record) {
         let prefixes: &[&str] = match (system, way) {
-            // Isola's stands beside each of Linux's.
+            // Isola's figure is the counterpart of each of Linux's.
             (System::Isola, Way::Lending) => &[
                 "colocation",
                 "colocation-alike",
@@ -417,15 +418,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cores_are_moved_by_windows_that_nobody_has_looked_at_yet() {
+    fn each_window_is_used_for_one_decision() {
         let window = |p99_us| Window { rate: 1_000.0, p99_us };
         let seen = Mutex::new(vec![window(1e6)]);
         let mut mover = Mover::new(&seen);
-        assert_eq!(mover.look(1, 2), None, "one window says too little");
+        assert_eq!(mover.look(1, 2), None, "one window is too few");
         seen.lock().unwrap().push(window(100.0));
         assert!(matches!(mover.look(1, 2), Some(Step::Take(0, _))));
-        assert_eq!(mover.look(2, 1), None, "nothing new");
-        // The requests that waited before the move say nothing of what comes behind it.
+        assert_eq!(mover.look(2, 1), None, "there is no new window");
+        // Requests from before the move do not predict the latency after it.
         seen.lock().unwrap().extend([window(1e6), window(1e6)]);
         assert!(matches!(mover.look(2, 1), Some(Step::Stay(_))));
         seen.lock().unwrap().extend([window(1e6), window(1e6)]);
@@ -433,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_is_drawn_or_compared_with_figures_that_there_are() {
+    fn every_figure_gets_one_value_in_a_run() {
         for system in [System::Isola, System::Linux] {
             let mut record = crate::record::tests::record("colocation-lost", &[], &[]);
             for &way in Way::of(system) {

@@ -1,5 +1,5 @@
-//! How long answers of kv take while a core comes and leaves, in turn with the same cell at rest on one core, at rest on
-//! two, and with as many moves asked for and only rehearsed (`docs/decisions/0046-latency-during-core-moves.md`).
+//! Latencies of kv while a core joins and leaves the cell, in turn with the same cell at rest on one core and on two,
+//! and with dry runs of as many moves (`docs/decisions/0046-latency-during-core-moves.md`).
 
 use super::{move_core, small, start_kv};
 use crate::divided::Divided;
@@ -17,27 +17,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Connections of the client, and requests a second.
+/// The number of the client's connections, and its rate in requests/s.
 const CONNECTIONS: usize = 16;
 const RATE: f64 = 400.0;
 
-/// Instructions a second of each processor.
+/// The rate of each processor, in instructions/s.
 const PACE: u64 = 20_000_000;
 
-/// A core moves once in this time: each ten million instructions.
+/// The interval between core moves: ten million instructions.
 const MOVE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// So long behind the supervisor's answer a move goes on: flows are spread, and buckets handed over.
+/// The time after the supervisor's response in which a move continues: flows are rebalanced and buckets change their
+/// owners.
 const SETTLING: Duration = Duration::from_millis(5);
 
-/// Rest and moves take turns of this length; each state gets so many times the length of a load.
+/// The length of a turn, and the number of turns of each state, in multiples of a load's length.
 const TURN: Duration = Duration::from_secs(4);
 const TURNS_A_LOAD: u64 = 5;
 
-/// So often a core comes and leaves without load.
+/// The number of times that a core joins and leaves without load.
 const UNLOADED_ROUNDS: u32 = 10;
 
-/// Under which load is measured.
+/// Returns the description of the load.
 pub fn load() -> String {
     format!(
         "{RATE} requests/s on {CONNECTIONS} connections, processors of {} million instructions a second each; a core \
@@ -50,20 +51,20 @@ pub fn load() -> String {
     )
 }
 
-/// Latencies of a state, in ns.
+/// Latencies in one state, in ns.
 type Latencies = Histogram<u64>;
 
-/// When something began, and when it had ended.
+/// Begin and end of an operation.
 type Span = (Instant, Instant);
 
-/// A change of the cell's cores, and when it was under way.
+/// A change of the cell's cores, and the time of the move.
 #[derive(Clone, Copy)]
 struct Move {
     change: Change<u32>,
     span: Span,
 }
 
-/// A run.
+/// Takes one run.
 pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     let mut divided = Divided::boot_with(session, small(), Counting::Off, session.pacer.arguments().into())?;
     start_kv(session, &mut divided)?;
@@ -73,7 +74,7 @@ pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     generator.open(RATE, TURN)?;
     let mut none = generator.open(RATE, TURN)?.latency_ns;
     none.reset();
-    // On one core, and on two.
+    // At rest on one core, and on two.
     let mut rest = [none.clone(), none.clone()];
     let (mut moving, mut met, mut rehearsed) = (none.clone(), none.clone(), none);
     let mut loaded = Vec::new();
@@ -117,7 +118,7 @@ pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// What the end of a figure's name says of latencies, in us.
+/// Returns the latency that the end of a figure's name selects, in us.
 fn us(latencies: &Latencies, figure: &str) -> f64 {
     let ns = match figure.rsplit('-').next() {
         Some("p50") => latencies.value_at_quantile(0.5),
@@ -128,13 +129,13 @@ fn us(latencies: &Latencies, figure: &str) -> f64 {
     ns as f64 / 1e3
 }
 
-/// Latencies of all requests of a turn, and of those that meet a move.
+/// Latencies of all requests in a turn, and of those that meet a move.
 struct Turn {
     all: Latencies,
     met: Latencies,
 }
 
-/// The median time of the moves that `change` asked for, from the request to its answer, in us.
+/// Returns the median time of the moves with this `change`, from request to response, in us.
 fn median_time_us(moves: &[Move], change: Change<u32>) -> f64 {
     let times = moves.iter().filter(|one| one.change == change).map(|one| {
         let (begin, end) = one.span;
@@ -143,7 +144,7 @@ fn median_time_us(moves: &[Move], change: Change<u32>) -> f64 {
     median(&times.collect::<Vec<_>>())
 }
 
-/// Asks for both changes in turn, so many times, while nobody else asks for anything.
+/// Performs both changes alternately, without any other request.
 fn moves(client: &mut Client, changes: [Change<u32>; 2], rounds: u32) -> Result<Vec<Move>, ClientError> {
     let mut moves = Vec::new();
     for _ in 0..rounds {
@@ -154,7 +155,7 @@ fn moves(client: &mut Client, changes: [Change<u32>; 2], rounds: u32) -> Result<
     Ok(moves)
 }
 
-/// Asks for a change and waits until the next is due.
+/// Performs a change, and waits until the next is due.
 fn move_once(client: &mut Client, change: Change<u32>, mode: Mode) -> Result<Move, ClientError> {
     let begin = Instant::now();
     move_core(client, change, mode)?;
@@ -163,7 +164,7 @@ fn move_once(client: &mut Client, change: Change<u32>, mode: Mode) -> Result<Mov
     Ok(Move { change, span })
 }
 
-/// How long answers take in a turn while `changes` of the cell's cores are asked for one after the other, and when that was.
+/// Measures latencies in a turn with alternating `changes` of the cell's cores; returns them and the moves.
 fn beside(
     client: &mut Client,
     generator: &mut Generator,
@@ -175,7 +176,7 @@ fn beside(
         let mover = scope.spawn(|| move_until(client, changes, mode, &stop));
         let outcome = generator.open_each(RATE, TURN, |due, answered| requests.push((due, answered)));
         stop.store(true, Ordering::Relaxed);
-        // A thread that panics has a defect, which is to be seen.
+        // A panic of the thread is a defect and must surface.
         let moves = mover.join().expect("the thread that moves a core")?;
         Ok::<_, BenchError>((outcome?, moves))
     })?;
@@ -188,12 +189,12 @@ fn beside(
     Ok((Turn { all, met }, moves))
 }
 
-/// Whether a request was under way during any of `moves`.
+/// Returns whether a request was pending during any of `moves`.
 fn meets((due, answered): Span, moves: &[Move]) -> bool {
     moves.iter().any(|&Move { span: (begin, end), .. }| due < end && begin < answered)
 }
 
-/// Asks for both changes in turn until `stop` is set; returns when each was under way.
+/// Performs both changes alternately until `stop` is set; returns the moves.
 fn move_until(
     client: &mut Client,
     changes: [Change<u32>; 2],
@@ -214,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_meets_a_move_where_both_were_under_way_at_a_moment() {
+    fn a_request_meets_a_move_if_their_times_overlap() {
         let start = Instant::now();
         let span =
             |begin: u64, end: u64| (start + Duration::from_millis(begin), start + Duration::from_millis(end));
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_cores_that_come_and_of_those_that_leave_are_kept_apart() {
+    fn times_of_joining_and_leaving_cores_are_separate() {
         let start = Instant::now();
         let took = |change, ms| Move { change, span: (start, start + Duration::from_millis(ms) + SETTLING) };
         let (come, leave) = (Change::More(1), Change::Less(1));
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_say_which_of_the_latencies_they_are() {
+    fn the_name_of_a_figure_selects_the_quantile() {
         let mut latencies = Latencies::new_with_bounds(1, 60_000_000_000, 3).unwrap();
         (1..=10_000_u64).for_each(|us| latencies.saturating_record(us * 1_000));
         let near = |figure: &str, wanted: f64| (us(&latencies, figure) / wanted - 1.0).abs() < 0.002;

@@ -1,17 +1,17 @@
-//! Cells that come, grow, shrink and go on a machine that runs: what each of that takes of the cores.
+//! Group `elastic`: creation, end, growth and shrinking of cells on a running machine, in instructions of its cores.
 //!
-//! There are two ways to count. Where no network device works for the cell, the machine can stand still in between, and its
-//! clocks can go by its instructions: then the supervisor's journal says how many of all cores an operation took. Where a
-//! core moves, the emulator counts what each core executes until all are quiet again, the request's way over the console
-//! and back included.
+//! There are two ways to count. Without a network device of the cell, the machine can pause in between and its clocks
+//! can count its instructions; the supervisor's journal then has the instructions of all cores during an operation. For
+//! core moves, the emulator counts the instructions of each core until all are idle again. This count includes the
+//! request over the console and its response.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | this | what operations take of the cores |
-//! | [`used`] | the same of a cell that has served traffic |
-//! | [`latency`] | what requests wait for a core that moves |
+//! | this | the cost of operations |
+//! | [`used`] | the cost of operations on a cell that has served traffic |
+//! | [`latency`] | the delay of requests by core moves |
 //!
-//! The figures of RainForest (table 4) are the time of whole subOSes on a machine of their own, and stand in the README.
+//! The README has RainForest's figures (table 4), which are times of whole subOSes on dedicated machines.
 
 mod latency;
 mod used;
@@ -30,43 +30,43 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Processors of the machine on which large cells are made, and its memory in MiB: most of it is never touched.
+/// The processors of the machine for large cells, and its memory in MiB, most of which is never touched.
 const LARGE: (u32, u32) = (8, 20 << 10);
 
-/// Processors of the machine on which a core moves: the supervisor's, a cell's, and the one that moves.
+/// The processors of the machine for core moves: the supervisor's, the cell's, and the one that moves.
 const CORES: u32 = 3;
 
-/// Cores of a large cell.
+/// The cores of a large cell.
 const CELL_CORES: u32 = 6;
 
-/// Sizes of cells that are created, in MiB, and their figures.
+/// The sizes of created cells, in MiB, and their figures.
 const CREATED: [(u64, &str); 3] =
     [(4, "elastic-create-4m"), (512, "elastic-create-512m"), (16 << 10, "elastic-create-16g")];
 
-/// Memory of the smallest cell, of one that grows, and what it gets, in MiB.
+/// The memory of the smallest cell and of a growing one, in MiB, and the memory that the latter gains.
 const SMALLEST_MIB: u64 = 4;
 const CELL_MIB: u64 = 64;
 const MOVED: ByteSize = ByteSize(512 << 20);
 
-/// Of a cell of that size, memory that regions fill, and what the cell is to go down to, in MiB.
+/// The memory that regions fill in a cell of that size, and the cell's size after the resize, in MiB.
 const SCATTERED_MIB: u64 = 48;
 const REST_MIB: u64 = 24;
 
 /// The name of each cell.
 const NAME: &str = "bench";
 
-/// How long a core may take to come free, in ms: generous, as it may wait for the host.
+/// The limit for a core to leave, in ms; generous, because the core may wait for the host.
 const LEAVE_LIMIT_MS: u32 = 5_000;
 
-/// How often something is done of which one time does not say enough.
+/// The number of repetitions of operations whose cost varies.
 const ROUNDS: usize = 5;
 
-/// A machine is quiet whose counts stay the same so often in a row, looked at once in this time: a busy host may keep a
-/// processor waiting.
+/// A machine is quiet if its counts stay the same for this many reads in a row; and the interval of reads. A busy host
+/// may delay a processor.
 const QUIET_LOOKS: u32 = 4;
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Under which load is measured.
+/// Returns the description of the load.
 pub fn load() -> BTreeMap<String, String> {
     [
         (
@@ -87,7 +87,7 @@ pub fn load() -> BTreeMap<String, String> {
     .into()
 }
 
-/// A run.
+/// Takes one run.
 pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     lives(session, record)?;
     memory(session, record)?;
@@ -97,7 +97,7 @@ pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     latency::run(session, record)
 }
 
-/// Create, launch and destroy, of cells of several sizes.
+/// Measures creation, launch and end of cells of several sizes.
 fn lives(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     let mut divided = large(session)?;
     let image = session.images.cell_image(Service::Echo.image())?;
@@ -106,7 +106,7 @@ fn lives(session: &Session, record: &mut Record) -> Result<(), BenchError> {
         let created = took(&mut divided.client, |client| create(client, &image, CELL_CORES, memory_mib))?;
         record.isola(figure, created);
         let destroyed = took(&mut divided.client, |client| client.destroy(NAME))?;
-        // The last and largest is scrubbed behind that: the machine is not waited for.
+        // The largest cell comes last, and its memory is scrubbed in the background: no need to wait.
         if memory_mib << 20 > MOVED.0 {
             record.isola("elastic-destroy", destroyed);
             return Ok(());
@@ -130,7 +130,7 @@ fn lives(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Memory that comes and goes.
+/// Measures memory plug and unplug.
 fn memory(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     let mut divided = large(session)?;
     let image = session.images.cell_image(Service::Echo.image())?;
@@ -151,7 +151,7 @@ fn memory(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Memory that goes where pages that are in use have to move first: the image fills regions, and keeps each eighth page.
+/// Measures memory unplug that requires page migration: the image fills regions, and then keeps every eighth page.
 fn scattered(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     let mut divided = large(session)?;
     let image = session.images.cell_image("regions")?;
@@ -174,14 +174,14 @@ fn scattered(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// A core that comes and goes, of a cell that has a network device. The first time is a figure of its own; of the others
-/// the median counts.
+/// Measures core moves of a cell with a network device. The first move has separate figures; for the others the median
+/// counts.
 fn cores(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     let mut divided = Divided::boot(session, small(), Counting::On)?;
     start_kv(session, &mut divided)?;
     let mut rounds: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for round in 0..=ROUNDS {
-        // What is kept by core is made when the first one comes.
+        // The first move allocates the cell's per-core state.
         let which = if round == 0 { "-first" } else { "" };
         for (figure, change) in
             [("elastic-core-online", Change::More(1)), ("elastic-core-offline", Change::Less(1))]
@@ -204,13 +204,13 @@ fn move_core(client: &mut Client, change: Change<u32>, mode: Mode) -> Result<(),
     client.resize_cores(NAME, change, Vec::new(), LEAVE_LIMIT_MS, mode).map(|_| ())
 }
 
-/// The machine with room for large cells, whose clocks go by its instructions.
+/// Boots the machine with room for large cells, whose clocks count its instructions.
 fn large(session: &Session) -> Result<Divided, BenchError> {
     let (cores, memory_mib) = LARGE;
     Divided::boot(session, Size { cores, queues: 1, memory_mib, pace: Pace::Instructions }, Counting::On)
 }
 
-/// The machine on which a core moves.
+/// Returns the size of the machine for core moves.
 fn small() -> Size {
     Size { cores: CORES, queues: CORES - 1, memory_mib: MEMORY_MIB, pace: Pace::Host }
 }
@@ -229,7 +229,7 @@ fn create(client: &mut Client, image: &CellImage, cores: u32, memory_mib: u64) -
     client.create(spec).map(|_| ())
 }
 
-/// How long what `work` does took the supervisor, all in all, in ns of the machine's clock: as its journal says.
+/// Returns the supervisor's total time for `work`, in ns of the machine's clock, from its journal.
 fn took(
     client: &mut Client,
     work: impl FnOnce(&mut Client) -> Result<(), ClientError>,
@@ -244,7 +244,7 @@ fn took(
     Ok(entries.iter().map(|entry| entry.duration_ns as f64).sum())
 }
 
-/// Waits until no core executes anything; returns what each has executed.
+/// Waits until all cores are idle; returns the instructions that each has executed.
 fn quiet(divided: &mut Divided) -> Vec<u64> {
     let deadline = Instant::now() + LIMIT;
     let (mut last, mut same) = (divided.machine.instructions_by_processor(), 0);

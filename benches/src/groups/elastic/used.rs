@@ -1,5 +1,5 @@
-//! What operations take of the cores where a cell has served: launched until its first answer, destroyed with dirty memory,
-//! and with memory taken back that was in use.
+//! The cost of operations on a cell that has served: launch until its first answer, end with dirty memory, and unplug
+//! of memory that was in use.
 
 use super::{NAME, move_core, quiet, small};
 use crate::divided::{Divided, LIMIT, spec};
@@ -13,20 +13,20 @@ use isola_abi::size::ByteSize;
 use std::io::{Read, Write};
 use std::time::Duration;
 
-/// Memory of the cell, in MiB.
+/// The memory of the cell, in MiB.
 const CELL_MIB: u64 = 128;
 
-/// Records that fill most of it.
+/// The number of records, which fill most of it.
 const RECORDS: usize = 60_000;
 
-/// What is taken back: a part of it was in use.
+/// The memory to unplug, part of which was in use.
 const LESS: ByteSize = ByteSize(32 << 20);
 
-/// Connections of the client, and how long it asks.
+/// The number of the client's connections, and the duration of its load.
 const CONNECTIONS: usize = 16;
 const TRAFFIC: Duration = Duration::from_secs(1);
 
-/// A run.
+/// Takes one run.
 pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     let mut divided = Divided::boot(session, small(), Counting::On)?;
     let image = session.images.cell_image(Service::Kv.image())?;
@@ -57,7 +57,7 @@ fn total(counts: &[u64]) -> u64 {
     counts.iter().sum()
 }
 
-/// Instructions of all cores since there were `before`.
+/// Returns the instructions of all cores since the count `before`.
 fn since(divided: &Divided, before: u64) -> f64 {
     (total(&divided.machine.instructions_by_processor()) - before) as f64
 }

@@ -1,4 +1,4 @@
-//! Requests: of a key-value service under the ETC-like mix, and of an echo service.
+//! Group `kv`: requests of a key-value service under the ETC-like mix, and of an echo service.
 
 mod paced;
 
@@ -12,31 +12,31 @@ use crate::session::{Counting, Service, Session, System, cost, mib};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Connections of the client.
+/// The number of the client's connections.
 const CONNECTIONS: usize = 16;
 
-/// Low load, in requests a second.
+/// The low load, in requests/s.
 const LOW_RATE: f64 = 500.0;
 
-/// Within this time a part of the requests is to be answered, in us: ten times what EbbRT took for it, on an emulator that is
-/// about as much slower.
+/// The time limit for a part of the requests, in us: ten times EbbRT's limit, on an emulator that is about ten times
+/// slower.
 const WITHIN_US: f64 = 5_000.0;
 
-/// That part: EbbRT's, and one that does not wait for the host's other work.
+/// The parts: EbbRT's, and a smaller one on which other work of the host has less effect.
 const WITHIN_PARTS: [(f64, &str); 2] = [(0.99, "within-99"), (0.9, "within")];
 
-/// The lowest load at which that is tried, in requests a second; each next one is twice that, and the last interval is halved
-/// so often: the largest load is known to a part of 9 in a hundred.
+/// The lowest load for this search, in requests/s, which then doubles; and the number of halvings of the last interval:
+/// the error of the largest load is at most 9 %.
 const LEAST_RATE: f64 = 250.0;
 const HALVINGS: u32 = 3;
 
-/// Requests a connection that are under way in batches.
+/// The number of pending requests on each connection, in batches.
 const DEPTHS: [usize; 2] = [4, 16];
 
-/// Before anything is measured, so much load warms up caches, the emulator's above all.
+/// The load before the measurement, which warms up caches, above all the emulator's.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// Under which load is measured.
+/// Returns the description of the load.
 pub fn load(session: &Session) -> BTreeMap<String, String> {
     let seconds = session.plan.load.as_secs_f64();
     [
@@ -59,14 +59,14 @@ pub fn load(session: &Session) -> BTreeMap<String, String> {
     .into()
 }
 
-/// What runs have in common.
+/// State that all runs share.
 #[derive(Debug, Default)]
 pub struct Kv {
-    /// The loads at which latencies are compared, in requests a second, once they are known: of one processor, and of two.
+    /// The loads for the comparison of latencies, in requests/s, once known: with one processor, and with two.
     same_load: [Option<f64>; 2],
 }
 
-/// The processors of a machine, and what its figures begin with.
+/// The number of processors of a machine, which determines the prefix of its figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Processors {
     One,
@@ -88,7 +88,7 @@ impl Processors {
         }
     }
 
-    /// What the load is called at which latencies are compared.
+    /// Returns the name of the load for the comparison of latencies.
     fn same_load(self) -> &'static str {
         match self {
             Self::One => "same load",
@@ -149,7 +149,7 @@ impl Kv {
             return Ok(());
         }
         let same_load = &mut self.same_load[processors as usize];
-        // The first run begins with Linux.
+        // In the first run Linux comes first and sets the load.
         if system == System::Linux {
             same_load.get_or_insert_with(|| (saturated.rate() / 2.0).round());
         }
@@ -188,17 +188,17 @@ impl Kv {
     }
 }
 
-/// The largest load, in requests a second, at which that part is answered in time; 0 where there is none.
+/// Returns the largest load, in requests/s, at which this part of the requests is answered in time; 0 if there is none.
 fn largest_rate(generator: &mut Generator, part: f64, duration: Duration) -> Result<f64, BenchError> {
     largest(|rate| {
         let mut is_in_time =
             || generator.open(rate, duration).map(|outcome| outcome.latency_us(part) <= WITHIN_US);
-        // What else goes on makes a service slower, and none faster: a load that fails is tried again.
+        // Other work of the host can only slow a service down, so a failed load is tried again.
         Ok(is_in_time()? || is_in_time()?)
     })
 }
 
-/// The largest rate that `holds`, by steps of twice the last one, and then by halves of the last interval.
+/// Returns the largest rate that `holds`, by doubling the rate and then halving the last interval.
 fn largest(mut holds: impl FnMut(f64) -> Result<bool, BenchError>) -> Result<f64, BenchError> {
     let (mut largest, mut rate) = (0.0, LEAST_RATE);
     while holds(rate)? {
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_load_is_found_to_a_part_of_nine_in_a_hundred() {
+    fn the_largest_load_is_found_to_nine_per_cent() {
         for limit in [260.0, 700.0, 4_000.0, 63_000.0] {
             let found = largest(|rate| Ok(rate <= limit)).unwrap();
             assert!(found <= limit + 0.5 && found * 1.091 >= limit, "{found} of {limit}");

@@ -1,5 +1,5 @@
-//! What a second processor is worth to a key-value service, where processors have a pace ([`crate::pace`]): as long as the host
-//! keeps it, none of them waits for the other, for the emulator's own thread or for the client.
+//! The gain of a key-value service from a second processor, with paced processors ([`crate::pace`]). If the host keeps
+//! the pace, no processor waits for the other, for the emulator's own thread or for the client.
 
 use super::{WARM_UP, note};
 use crate::error::BenchError;
@@ -10,14 +10,14 @@ use crate::pace::{self, First};
 use crate::record::Record;
 use crate::session::{Counting, Service, Session, System};
 
-/// Instructions a second of each processor: so few that the client could ask for several times as many requests as two of
-/// them answer.
+/// The rate of each processor, in instructions/s: so low that the client could send several times the requests that two
+/// processors answer.
 const PACE: u64 = 20_000_000;
 
-/// Connections of the client, on one processor and on two: so many that each processor always has requests that wait.
+/// The number of the client's connections, with one processor and with two: enough to keep each processor busy.
 const CONNECTIONS: usize = 64;
 
-/// Under which load is measured.
+/// Returns the description of the load.
 pub fn load(session: &Session) -> String {
     format!(
         "{} million instructions a second each; closed loop on {CONNECTIONS} connections, {} s",
@@ -26,7 +26,7 @@ pub fn load(session: &Session) -> String {
     )
 }
 
-/// A run.
+/// Takes one run.
 pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(), BenchError> {
     let one = saturate(session, system, 1)?;
     let two = saturate(session, system, 2)?;
@@ -37,10 +37,10 @@ pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(),
     Ok(())
 }
 
-/// What a machine did.
+/// The outcome of a saturated machine.
 struct Saturated {
     requests_per_s: f64,
-    /// What its processors could not catch up of their pace.
+    /// The time by which its processors fell behind their pace.
     lost_s: f64,
 }
 

@@ -1,12 +1,12 @@
-//! How far below its start a function has moved the stack pointer.
+//! Tracks how far a function has moved the stack pointer down.
 
 use iced_x86::{Instruction, Mnemonic, OpAccess, OpKind, Register};
 
-/// What is known of a function's stack after some of its instructions, read in the order of their
-/// addresses. Compilers put the prologue first, so that order is good enough: the depth only ever grows.
+/// The state of a function's stack after some of its instructions, read in the order of their addresses. Compilers put
+/// the prologue first, so this order suffices: the depth only grows.
 #[derive(Debug, Default)]
 pub struct Frame {
-    /// Bytes that `rsp` has gone down at most; `None` once that can no longer be known.
+    /// The most bytes by which `rsp` has moved down; `Unknown` if it cannot be determined.
     depth: Depth,
     /// The depth at which `rbp` points, while it is a frame pointer.
     base: Option<u64>,
@@ -25,7 +25,7 @@ impl Default for Depth {
 }
 
 impl Frame {
-    /// Whether `instruction` reads or writes memory below the stack pointer.
+    /// Returns whether `instruction` accesses memory below the stack pointer.
     pub fn is_below(&self, instruction: &Instruction) -> bool {
         let through = instruction.memory_base();
         if !touches_memory(instruction) || instruction.memory_index() != Register::None {
@@ -44,7 +44,7 @@ impl Frame {
         }
     }
 
-    /// Takes note of what `instruction` does to `rsp` and `rbp`.
+    /// Records the effect of `instruction` on `rsp` and `rbp`.
     pub fn step(&mut self, instruction: &Instruction) {
         let to = if instruction.op0_kind() == OpKind::Register {
             instruction.op0_register()
@@ -64,18 +64,18 @@ impl Frame {
                 Some(_) => {}
                 None => self.depth = Depth::Unknown,
             },
-            // Adding a negative number is how compilers take 128 bytes.
+            // Compilers allocate 128 bytes by adding -128.
             (Mnemonic::Add, Register::RSP) => match immediate(instruction) {
                 Some(bytes) if bytes < 0 => self.deepen(bytes.unsigned_abs()),
                 Some(_) => {}
                 None => self.depth = Depth::Unknown,
             },
-            // Aligning takes up to one less than the alignment.
+            // Alignment moves `rsp` by less than the alignment.
             (Mnemonic::And, Register::RSP) => match immediate(instruction) {
                 Some(mask) if mask < 0 => self.deepen(mask.unsigned_abs() - 1),
                 _ => self.depth = Depth::Unknown,
             },
-            // The epilogue takes the frame away again; code after it may come from before it.
+            // The epilogue releases the frame; code after it may belong to a path without epilogue.
             (Mnemonic::Lea | Mnemonic::Mov, Register::RSP) if is_epilogue(instruction) => {}
             (Mnemonic::Pop | Mnemonic::Ret | Mnemonic::Leave, _) => {}
             (_, Register::RSP) if writes_first(instruction) => self.depth = Depth::Unknown,
@@ -91,13 +91,13 @@ impl Frame {
     }
 }
 
-/// Whether `instruction` accesses the memory that its operand names, rather than computing an address.
+/// Returns whether `instruction` accesses its memory operand, rather than computing an address.
 fn touches_memory(instruction: &Instruction) -> bool {
     let has_memory = (0..instruction.op_count()).any(|at| instruction.op_kind(at) == OpKind::Memory);
     has_memory && !matches!(instruction.mnemonic(), Mnemonic::Lea | Mnemonic::Nop)
 }
 
-/// How many bytes below its base register an operand lies; `None` when it does not.
+/// Returns the distance of an operand below its base register; `None` if it is not below.
 fn distance_down(instruction: &Instruction) -> Option<u64> {
     let displacement = instruction.memory_displacement64().cast_signed();
     (displacement < 0).then(|| displacement.unsigned_abs())
@@ -107,7 +107,7 @@ fn is_from(instruction: &Instruction, register: Register) -> bool {
     instruction.op1_kind() == OpKind::Register && instruction.op1_register() == register
 }
 
-/// Whether `instruction` computes `rsp` from the frame pointer.
+/// Returns whether `instruction` computes `rsp` from the frame pointer.
 fn is_epilogue(instruction: &Instruction) -> bool {
     is_from(instruction, Register::RBP)
         || (instruction.op1_kind() == OpKind::Memory && instruction.memory_base() == Register::RBP)

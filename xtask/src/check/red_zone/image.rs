@@ -1,4 +1,4 @@
-//! The functions of an image, out of its symbol table.
+//! Reads the functions of an image from its symbol table.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::error::Error;
 
 /// A function of an image.
 pub struct Function {
-    /// Its name as it is in the source.
+    /// Its name in the source.
     pub name: String,
     /// Its address in the image.
     pub address: u64,
@@ -17,11 +17,10 @@ pub struct Function {
     pub code: Vec<u8>,
 }
 
-/// All functions of the image at `path`.
+/// Returns all functions of the image at `path`.
 ///
 /// # Errors
-/// [`Error::Read`]; [`Error::Image`] when it is no ELF, or has no function symbols: a check that looked at
-/// nothing would pass.
+/// [`Error::Read`]; [`Error::Image`] if it is not ELF, or has no function symbols: a check of no function would pass.
 pub fn functions(path: &Path) -> Result<Vec<Function>, Error> {
     let wrong = |reason: String| Error::Image { path: path.to_owned(), reason };
     let bytes = fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
@@ -32,7 +31,7 @@ pub fn functions(path: &Path) -> Result<Vec<Function>, Error> {
         let section = symbol.section_index().and_then(|index| file.section_by_index(index).ok());
         let code = section
             .and_then(|section| section.data_range(symbol.address(), symbol.size()).ok().flatten())
-            .ok_or_else(|| wrong(format!("the code of {name} is not in it")))?;
+            .ok_or_else(|| wrong(format!("it does not contain the code of {name}")))?;
         functions.push(Function { name, address: symbol.address(), code: code.to_vec() });
     }
     if functions.is_empty() {
