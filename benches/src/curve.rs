@@ -80,7 +80,11 @@ fn draw(svg: &mut String, lines: &[Line]) -> DrawingResult {
             .label(*name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], colour.stroke_width(2)));
     }
-    chart.configure_series_labels().position(SeriesLabelPosition::UpperLeft).background_style(WHITE).draw()?;
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE)
+        .draw()?;
     root.present()
 }
 

@@ -84,7 +84,7 @@ fn age_in(root: &Path, tree: &str, paths: &[&str]) -> Result<Age, BenchError> {
         let before = git(&["show", &format!("{tree}:{path}")])?;
         let after = fs::read_to_string(root.join(path));
         let is_same = match (before.status.success(), String::from_utf8(before.stdout), after) {
-            (true, Ok(before), Ok(after)) => path.ends_with(".rs") && code::is_same(&before, &after),
+            (true, Ok(before), Ok(after)) => code::is_same(Path::new(path), &before, &after),
             _ => false,
         };
         if !is_same {

@@ -1,10 +1,29 @@
-//! The code of a Rust file, without the parts that no image contains: comments, documentation and tests.
+//! The code of a file, without the parts that take no part in a figure: comments, documentation and unit tests.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use std::path::Path;
+
+/// Returns whether two versions of the file at `path` contain the same code. Files other than Rust, shell scripts and
+/// configurations count as a whole.
+pub fn is_same(path: &Path, before: &str, after: &str) -> bool {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("rs") => is_same_rust(before, after),
+        Some("sh" | "conf") => lines(before).eq(lines(after)),
+        _ => before == after,
+    }
+}
+
+/// Returns the lines of a script that are neither empty nor comments.
+fn lines(script: &str) -> impl Iterator<Item = &str> {
+    script
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && (!line.starts_with('#') || line.starts_with("#!")))
+}
 
 /// Returns whether two versions of a Rust file contain the same code. Layout, comments, documentation and modules under
 /// `#[cfg(test)]` do not count. A version that is not Rust has no code equal to another's.
-pub fn is_same(before: &str, after: &str) -> bool {
+fn is_same_rust(before: &str, after: &str) -> bool {
     match (before.parse(), after.parse()) {
         (Ok(before), Ok(after)) => code(before) == code(after),
         _ => false,
@@ -38,7 +57,8 @@ fn code(stream: TokenStream) -> String {
 /// each documentation comment into such an attribute.
 fn documentation(trees: &[TokenTree]) -> Option<&[TokenTree]> {
     let (content, after) = attribute(trees)?;
-    let is_doc = matches!(content.as_slice(), [TokenTree::Ident(name), TokenTree::Punct(_), ..] if name == "doc");
+    let is_doc =
+        matches!(content.as_slice(), [TokenTree::Ident(name), TokenTree::Punct(_), ..] if name == "doc");
     is_doc.then_some(after)
 }
 
@@ -103,17 +123,26 @@ mod tests {
             "/* a\n /* nested */ */ fn add(\n    a: u8\n) -> u8 {\n    a\n        + 1\n}",
             "//! Another text.\n#![doc = \"x\"]\nfn add(a: u8) -> u8 { a + 1 }",
         ] {
-            assert!(is_same(CODE, same), "{same}");
+            assert!(is_same_rust(CODE, same), "{same}");
         }
     }
 
     #[test]
     fn test_modules_do_not_count() {
         let module = "\n#[cfg(test)]\n#[path = \"x.rs\"]\npub(crate) mod tests { fn x() {} }\n";
-        assert!(is_same(CODE, &(CODE.to_owned() + module)));
-        assert!(is_same(CODE, &(CODE.to_owned() + "#[cfg(test)]\nmod tests;\n")));
-        assert!(!is_same(CODE, &(CODE.to_owned() + "#[cfg(not(test))]\nmod tests;\n")));
-        assert!(!is_same(CODE, &(CODE.to_owned() + "mod tests { fn x() {} }\n")));
+        assert!(is_same_rust(CODE, &(CODE.to_owned() + module)));
+        assert!(is_same_rust(CODE, &(CODE.to_owned() + "#[cfg(test)]\nmod tests;\n")));
+        assert!(!is_same_rust(CODE, &(CODE.to_owned() + "#[cfg(not(test))]\nmod tests;\n")));
+        assert!(!is_same_rust(CODE, &(CODE.to_owned() + "mod tests { fn x() {} }\n")));
+    }
+
+    #[test]
+    fn comments_of_scripts_do_not_count() {
+        let is_same = |path: &str, after| is_same(Path::new(path), "#!/bin/sh\n# One.\nrun a\n", after);
+        assert!(is_same("x.sh", "#!/bin/sh\n\n  # Two.\nrun a\n"));
+        assert!(!is_same("x.sh", "#!/bin/bash\nrun a\n"));
+        assert!(!is_same("x.sh", "#!/bin/sh\nrun b\n"));
+        assert!(!is_same("x.c", "#!/bin/sh\nrun a\n"), "a file of another kind counts as a whole");
     }
 
     #[test]
@@ -124,10 +153,10 @@ mod tests {
             "fn add(a: u8) -> u8 { (a + 1) }",
             "fn add(a: u8) -> u8 { a + 1 } const TEXT: &str = \"// 1\";",
         ] {
-            assert!(!is_same(CODE, other), "{other}");
+            assert!(!is_same_rust(CODE, other), "{other}");
         }
         let text = |text| format!("const TEXT: &str = {text:?};");
-        assert!(!is_same(&text("// 1"), &text("// 2")), "the text of a literal is code");
-        assert!(!is_same("fn {", "fn {"), "not Rust");
+        assert!(!is_same_rust(&text("// 1"), &text("// 2")), "the text of a literal is code");
+        assert!(!is_same_rust("fn {", "fn {"), "not Rust");
     }
 }
