@@ -48,7 +48,7 @@ async fn take(ip: Ipv4Addr, port: u16) -> ExitCode {
 }
 
 async fn answer(mut stream: TcpStream) {
-    println!("somebody came");
+    println!("a client connected");
     let _ = stream.write(Chain::from(IoBuf::from(b"stolen\r\n".to_vec()))).await;
     stream.shutdown();
 }
