@@ -30,5 +30,5 @@ pub fn free() -> u16 {
         .find(|port| {
             TcpListener::bind(("127.0.0.1", *port)).is_ok() && UdpSocket::bind(("127.0.0.1", *port)).is_ok()
         })
-        .expect("a port that is not in use");
+        .expect("a port that is not in use")
 }
