@@ -119,6 +119,16 @@ fn bytes(size: u64) -> String {
     }
 }
 
+/// The lines of a picture that have so many points, in pixels.
+#[cfg(test)]
+pub(crate) fn lines_of(svg: &str, points: usize) -> Vec<Vec<(u32, u32)>> {
+    let lines = svg.split("<polyline").skip(1).map(|line| line.split("points=\"").nth(1).unwrap());
+    let lines = lines.map(|line| line.split('"').next().unwrap().split_whitespace());
+    let lines = lines.map(|line| line.map(|point| point.split_once(',').unwrap()));
+    let lines = lines.map(|line| line.map(|(x, y)| (x.parse().unwrap(), y.parse().unwrap())).collect());
+    lines.filter(|line: &Vec<(u32, u32)>| line.len() == points).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,14 +168,4 @@ mod tests {
         }
         assert_eq!(picture(&record("kv-p99", &[1.0], &[2.0])), None);
     }
-}
-
-/// The lines of a picture that have so many points, in pixels.
-#[cfg(test)]
-pub(crate) fn lines_of(svg: &str, points: usize) -> Vec<Vec<(u32, u32)>> {
-    let lines = svg.split("<polyline").skip(1).map(|line| line.split("points=\"").nth(1).unwrap());
-    let lines = lines.map(|line| line.split('"').next().unwrap().split_whitespace());
-    let lines = lines.map(|line| line.map(|point| point.split_once(',').unwrap()));
-    let lines = lines.map(|line| line.map(|(x, y)| (x.parse().unwrap(), y.parse().unwrap())).collect());
-    lines.filter(|line: &Vec<(u32, u32)>| line.len() == points).collect()
 }
