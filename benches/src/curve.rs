@@ -10,13 +10,13 @@ use std::io;
 /// The result of drawing. Drawing into a string fails only if a chart has no room.
 pub type DrawingResult = Result<(), DrawingAreaErrorKind<io::Error>>;
 
-/// The curve of times, one way, in us.
+/// Name of the curve of one-way times, in us.
 pub const ONE_WAY_US: &str = "one-way-us";
 
-/// The curve of guest instructions, there and back.
+/// Name of the curve of guest instructions for a round trip.
 pub const INSTRUCTIONS: &str = "instructions";
 
-/// A curve's points, by the size of a message in bytes.
+/// The points of a curve, by the size of a message in bytes.
 pub type Curve = BTreeMap<u64, Series>;
 
 /// Width and height of the picture, in pixels.
@@ -88,7 +88,7 @@ fn draw(svg: &mut String, lines: &[Line]) -> DrawingResult {
     root.present()
 }
 
-/// A table of every fourth power of two of a record's curves; `None` where there are none.
+/// Returns a table of every fourth power of two of a record's curves; `None` if it has none.
 pub fn table(record: &Record) -> Option<String> {
     let times = record.curves.get(ONE_WAY_US)?;
     let instructions = record.curves.get(INSTRUCTIONS);
@@ -110,7 +110,7 @@ pub fn table(record: &Record) -> Option<String> {
     Some(text)
 }
 
-/// A power of two, shortly.
+/// Returns a power of two with a binary prefix, as in `64K`.
 fn bytes(size: u64) -> String {
     match size {
         0..0x400 => size.to_string(),
@@ -119,7 +119,7 @@ fn bytes(size: u64) -> String {
     }
 }
 
-/// The lines of a picture that have so many points, in pixels.
+/// Returns the lines of a picture that consist of `points` points, in pixels.
 #[cfg(test)]
 pub(crate) fn lines_of(svg: &str, points: usize) -> Vec<Vec<(u32, u32)>> {
     let lines = svg.split("<polyline").skip(1).map(|line| line.split("points=\"").nth(1).unwrap());

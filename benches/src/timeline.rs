@@ -1,4 +1,4 @@
-//! Curves over time: a picture of a load that rises and falls, of what its requests took, and of the cores that answered them.
+//! Curves over time: a picture of a load that rises and falls, the latencies of its requests, and the service's cores.
 
 use crate::curve::{Curve, DrawingResult};
 use crate::record::{Record, Series};
@@ -7,16 +7,16 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::ops::Range;
 
-/// Requests a second, by the beginning of a window in ms.
+/// Name of the curve of requests a second, by the start of a window in ms.
 pub const REQUESTS: &str = "requests-per-s";
 
-/// The 99th percentile of a window, in ms.
+/// Name of the curve of 99th percentiles of a window, in ms.
 pub const P99_MS: &str = "p99-ms";
 
-/// Cores that the service had in a window.
+/// Name of the curve of the service's cores in a window.
 pub const CORES_OF_SERVICE: &str = "service-cores";
 
-/// What the names of the same curves under a load of Isola's own begin with.
+/// Prefix of the names of the same curves under a separate load for Isola.
 pub const OWN_CURVES: &str = "own-";
 
 /// Width and height of the picture, in pixels.
@@ -33,7 +33,7 @@ const CORES: RGBColor = RGBColor(0x2c, 0x5f, 0x8a);
 /// One part of the picture.
 struct Part {
     title: &'static str,
-    /// What the names of its curves begin with.
+    /// Prefix of the names of its curves.
     prefix: &'static str,
     of: fn(&Series) -> &[f64],
 }
@@ -50,7 +50,7 @@ const PARTS: [Part; 3] = [
 ];
 
 impl Part {
-    /// The medians of one of its curves: seconds, and values.
+    /// Returns the medians of one of its curves: seconds, and values.
     fn points(&self, record: &Record, curve: &str) -> Vec<(f64, f64)> {
         let curve: Option<&Curve> = record.curves.get(&format!("{}{curve}", self.prefix));
         let windows = curve.into_iter().flatten().filter(|(_, series)| !(self.of)(series).is_empty());
