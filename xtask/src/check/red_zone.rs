@@ -1,4 +1,4 @@
-//! No function of an image stores data below its stack pointer.
+//! No function of an image stores data below its stack pointer, and virtqueues use a full barrier that emulators honour.
 //!
 //! The System V ABI lets a leaf function use 128 bytes below `rsp`, the red zone. An interrupt on the same stack
 //! overwrites them. The tree's code is compiled without it (`-Cno-redzone`), but the compiler's own libraries are not;
@@ -8,6 +8,9 @@
 //! through `rsp` or the frame pointer, uses the red zone. The check reads only symbols of type function: hand-written
 //! assembly without that type contains data and 16-bit code, and remains its author's responsibility.
 //!
+//! An image with a virtqueue must contain MFENCE (`isola_machine::dma::full_barrier`): QEMU's emulator of one processor
+//! executes the locked operation, into which compilers turn a sequentially consistent fence, without a barrier.
+//!
 //! Privileged instructions outside of the machine layer are noted and do not fail the check.
 
 mod frame;
@@ -15,7 +18,7 @@ mod image;
 
 use std::collections::BTreeSet;
 
-use iced_x86::{Decoder, DecoderOptions, Instruction};
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction};
 
 use self::frame::Frame;
 use self::image::{Function, functions};
@@ -34,6 +37,8 @@ pub const CHECK: Check = Check {
 
 /// The crate with all hardware access, and so with the privileged instructions.
 const PRIVILEGED_HOME: &str = "isola_machine";
+/// The module of the driver's rings, whose barriers must be MFENCE.
+const VIRTQUEUE: &str = "isola_drivers::virtqueue";
 /// The most functions that a note names.
 const NAMES_AT_MOST: usize = 5;
 
@@ -55,6 +60,7 @@ fn judge(image: &Image) -> Result<Findings, Error> {
     let functions = functions(&image.path)?;
     let mut findings = Findings::default();
     let mut privileged = BTreeSet::new();
+    let (mut has_queue, mut has_fence) = (false, false);
     for function in &functions {
         let look = look_at(function);
         if let Some(address) = look.below_stack {
@@ -64,6 +70,11 @@ fn judge(image: &Image) -> Result<Findings, Error> {
         if look.is_privileged && !is_privileged_home(&function.name) {
             privileged.insert(function.name.as_str());
         }
+        has_queue |= function.name.contains(VIRTQUEUE);
+        has_fence |= look.is_fence;
+    }
+    if has_queue && !has_fence {
+        findings.failures.push(format!("{}: no virtqueue orders its notifications by MFENCE", image.name));
     }
     if !privileged.is_empty() {
         let (image, count) = (&image.name, privileged.len());
@@ -88,6 +99,8 @@ struct Look {
     below_stack: Option<u64>,
     /// Whether it executes a privileged instruction.
     is_privileged: bool,
+    /// Whether it executes MFENCE.
+    is_fence: bool,
 }
 
 fn look_at(function: &Function) -> Look {
@@ -101,6 +114,7 @@ fn look_at(function: &Function) -> Look {
             look.below_stack = Some(instruction.ip());
         }
         look.is_privileged |= instruction.is_privileged();
+        look.is_fence |= instruction.code() == Code::Mfence;
         frame.step(&instruction);
     }
     look
@@ -174,6 +188,13 @@ mod tests {
         assert!(is_privileged_home("<isola_machine::apic::Apic as Timer>::arm"));
         assert!(is_privileged_home("isola_entry"));
         assert!(!is_privileged_home("isola_kv::main"));
+    }
+
+    #[test]
+    fn only_mfence_counts_as_a_full_barrier() {
+        assert!(look(&[0x0f, 0xae, 0xf0, 0xc3]).is_fence);
+        // lock or dword ptr [rsp], 0
+        assert!(!look(&[0xf0, 0x83, 0x0c, 0x24, 0x00, 0xc3]).is_fence);
     }
 
     #[test]
