@@ -46,10 +46,10 @@ fn the_peer_closes_first_and_still_receives_data() {
 #[test]
 fn this_side_closes_first_and_still_receives_data() {
     let (mut peer, mut talk) = connected();
-    peer.write(talk.conn, b"last data");
+    peer.write(talk.conn, b"last bytes");
     peer.stack.shutdown(talk.conn);
     let end = peer.segment();
-    assert_eq!((end.payload.as_slice(), end.flags.as_str()), (&b"last data"[..], "FP"));
+    assert_eq!((end.payload.as_slice(), end.flags.as_str()), (&b"last bytes"[..], "FP"));
     let mut more = Chain::from(IoBuf::from_static(b"x"));
     assert_eq!(peer.stack.send(talk.conn, &mut more), Err(SendError::ShutDown));
     talk.ack += 11;
