@@ -85,6 +85,16 @@ pub(crate) struct Cpuid {
     pub(crate) edx: u32,
 }
 
+/// Returns whether QEMU's emulator executes this code (leaf 0x4000_0000, the hypervisor's signature).
+pub(crate) fn is_emulated() -> bool {
+    let signature = __cpuid(0x4000_0000);
+    Features::read().hypervisor && [signature.ebx, signature.ecx, signature.edx] == EMULATOR
+}
+
+/// The signature "TCGTCGTCGTCG".
+const EMULATOR: [u32; 3] =
+    [u32::from_le_bytes(*b"TCGT"), u32::from_le_bytes(*b"CGTC"), u32::from_le_bytes(*b"GTCG")];
+
 /// Returns a leaf of CPUID; zeros if the processor does not have it.
 pub(crate) fn cpuid(leaf: u32, subleaf: u32) -> Cpuid {
     let range = leaf & 0xffff_0000;

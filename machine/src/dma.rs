@@ -11,6 +11,7 @@
 //! resets the device before it frees a buffer that the device has not returned.
 
 use crate::authority::Authority;
+use crate::cpu;
 use crate::dma_peer::Block;
 use crate::image::Bounds;
 use crate::window::Window;
@@ -18,9 +19,10 @@ use alloc::alloc::{alloc_zeroed, dealloc, handle_alloc_error};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::alloc::Layout;
+use core::arch::asm;
 use core::ops::Range;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 use isola_abi::descriptor::ImageSegment;
 use isola_abi::id::PhysRange;
 use isola_abi::layout::{DIRECT_MAP, IMAGE, PAGE_SIZE, REGION_TABLES, REGIONS};
@@ -340,13 +342,33 @@ pub fn read_barrier() {
 /// Orders all earlier writes to memory before all later reads, for the step between publishing an index and reading
 /// whether the other side wants a notification.
 ///
-/// The instruction is MFENCE, not the locked operation into which compilers turn a sequentially consistent fence: QEMU's
-/// emulator of a machine with one processor executes locked operations without a barrier, although its devices run in
-/// other threads. Then a notification gets lost about once in a million, and the queue stalls for ever.
+/// On a machine with one processor, QEMU's emulator before 8.0 executes MFENCE and locked operations without a barrier,
+/// although devices run in threads of their own. A notification then gets lost about once in a million, and the queue
+/// stalls for ever. There the cycle counter is read as well: the emulator takes a lock for that, which is a barrier.
 #[inline]
 pub fn full_barrier() {
     // SAFETY: the instruction changes neither registers nor memory. The compiler moves no access to memory across it.
-    unsafe { core::arch::asm!("mfence", options(nostack, preserves_flags)) };
+    unsafe { asm!("mfence", options(nostack, preserves_flags)) };
+    match EMULATION.load(Ordering::Relaxed) {
+        NATIVE => {}
+        EMULATED => read_counter(),
+        _ => {
+            EMULATION.store(if cpu::is_emulated() { EMULATED } else { NATIVE }, Ordering::Relaxed);
+            read_counter();
+        }
+    }
+}
+
+/// Whether an emulator executes this code: one of the values below, and zero until the first [`full_barrier`].
+static EMULATION: AtomicU8 = AtomicU8::new(0);
+const NATIVE: u8 = 1;
+const EMULATED: u8 = 2;
+
+/// Reads the cycle counter, for the side effect on an emulator.
+#[inline]
+fn read_counter() {
+    // SAFETY: the instruction changes the two declared registers only. The compiler moves no access to memory across it.
+    unsafe { asm!("rdtsc", out("eax") _, out("edx") _, options(nostack, preserves_flags)) };
 }
 
 #[cfg(test)]
