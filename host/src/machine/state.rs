@@ -222,13 +222,18 @@ impl MachineDir {
         if self.is_occupied() {
             return Err(StateError::Occupied(self.path.clone()));
         }
+        // A process of the machine that ends at the same time removes its own sockets.
+        let unless_removed = |removed: io::Result<()>| match removed {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        };
         let removed = || {
             for entry in fs::read_dir(&self.path)? {
                 let entry = entry?;
-                if entry.file_type()?.is_dir() {
-                    fs::remove_dir_all(entry.path())?;
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    unless_removed(fs::remove_dir_all(entry.path()))?;
                 } else if entry.file_name() != RECORD {
-                    fs::remove_file(entry.path())?;
+                    unless_removed(fs::remove_file(entry.path()))?;
                 }
             }
             fs::remove_file(self.record_file())?;
