@@ -11,8 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Files below the measured paths that take no part in a figure.
-const NOT_MEASURED: [&str; 3] =
-    [":(exclude,glob)*/**/tests/**", ":(exclude,glob)*/**/examples/**", ":(exclude,glob)**/*.md"];
+const NOT_MEASURED: [&str; 4] = [
+    ":(exclude,glob)*/**/tests/**",
+    ":(exclude,glob)*/**/tests.rs",
+    ":(exclude,glob)*/**/examples/**",
+    ":(exclude,glob)**/*.md",
+];
 
 /// Whether the figures of a record are those of the present tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -171,7 +175,7 @@ mod tests {
     fn repository() -> (tempfile::TempDir, String) {
         let folder = tempfile::tempdir().unwrap();
         git(folder.path(), &["init", "--quiet"]);
-        for file in ["cell/a.rs", "cell/x/tests/a.rs", "docs/a.md"] {
+        for file in ["cell/a.rs", "cell/x/tests/a.rs", "cell/x/src/tests.rs", "docs/a.md"] {
             let path = folder.path().join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "one").unwrap();
@@ -189,7 +193,7 @@ mod tests {
         assert_eq!(age(&commit), Age::Current);
         fs::write(folder.path().join("cell/a.rs"), "// A comment.\none").unwrap();
         assert_eq!(age(&commit), Age::Current, "a comment is no code");
-        for not_measured in ["docs/a.md", "cell/x/tests/a.rs"] {
+        for not_measured in ["docs/a.md", "cell/x/tests/a.rs", "cell/x/src/tests.rs"] {
             fs::write(folder.path().join(not_measured), "two").unwrap();
             assert_eq!(age(&commit), Age::Current, "{not_measured}");
         }

@@ -342,9 +342,9 @@ pub fn read_barrier() {
 /// Orders all earlier writes to memory before all later reads, for the step between publishing an index and reading
 /// whether the other side wants a notification.
 ///
-/// On a machine with one processor, QEMU's emulator before 8.0 executes MFENCE and locked operations without a barrier,
-/// although devices run in threads of their own. A notification then gets lost about once in a million, and the queue
-/// stalls for ever. There the cycle counter is read as well: the emulator takes a lock for that, which is a barrier.
+/// On a machine with one processor, QEMU 7.2's emulator executes MFENCE and locked operations without a barrier,
+/// although devices run in threads of their own. A notification can then get lost, and the queue stalls for ever. On an
+/// emulator the cycle counter is therefore read as well: QEMU takes a lock for that, which is a barrier.
 #[inline]
 pub fn full_barrier() {
     // SAFETY: the instruction changes neither registers nor memory. The compiler moves no access to memory across it.
@@ -367,7 +367,7 @@ const EMULATED: u8 = 2;
 /// Reads the cycle counter, for the side effect on an emulator.
 #[inline]
 fn read_counter() {
-    // SAFETY: the instruction changes the two declared registers only. The compiler moves no access to memory across it.
+    // SAFETY: the instruction changes only the two declared registers. The compiler moves no memory access across it.
     unsafe { asm!("rdtsc", out("eax") _, out("edx") _, options(nostack, preserves_flags)) };
 }
 

@@ -1,4 +1,4 @@
-//! No function of an image stores data below its stack pointer, and virtqueues use a full barrier that emulators honour.
+//! No function of an image stores data below its stack pointer, and virtqueues use the machine layer's full barrier.
 //!
 //! The System V ABI lets a leaf function use 128 bytes below `rsp`, the red zone. An interrupt on the same stack
 //! overwrites them. The tree's code is compiled without it (`-Cno-redzone`), but the compiler's own libraries are not;
@@ -8,8 +8,9 @@
 //! through `rsp` or the frame pointer, uses the red zone. The check reads only symbols of type function: hand-written
 //! assembly without that type contains data and 16-bit code, and remains its author's responsibility.
 //!
-//! An image with a virtqueue must contain MFENCE (`isola_machine::dma::full_barrier`): QEMU's emulator of one processor
-//! executes the locked operation, into which compilers turn a sequentially consistent fence, without a barrier.
+//! An image with a virtqueue must contain MFENCE, by which the check recognises `isola_machine::dma::full_barrier`. A
+//! sequentially consistent fence in its place becomes a locked operation, which is no barrier on QEMU's emulator of one
+//! processor. The check does not see the read of the cycle counter behind MFENCE.
 //!
 //! Privileged instructions outside of the machine layer are noted and do not fail the check.
 
