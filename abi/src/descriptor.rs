@@ -5,11 +5,11 @@
 //! [`LiveWords`], which the supervisor changes while the cell runs. At [`BODY_OFFSET`] follow the length of the encoded
 //! [`Descriptor`] (`u32`, little-endian) and the encoding itself.
 
-use crate::growth::Grown;
+use crate::core_slots::CoreSlots;
+use crate::growth::PluggedMemory;
 use crate::id::{ApicId, CellId, CoreId, NodeId, PhysRange};
 use crate::layout::DESCRIPTOR_SIZE;
-use crate::places::Places;
-use crate::query::Questions;
+use crate::query::Queries;
 use crate::topology::CoreSite;
 use crate::unplug::UnplugRequest;
 use alloc::string::String;
@@ -38,17 +38,17 @@ pub struct LiveWords {
     /// The supervisor's request to the cell: a [`Request`].
     pub request: AtomicU32,
     /// If not 0, the cell stops at its next NMI and records the interrupted instruction.
-    pub examined: AtomicU32,
+    pub stop_at_nmi: AtomicU32,
     /// The memory plugged into the cell since its creation.
-    pub grown: Grown,
+    pub plugged_memory: PluggedMemory,
     /// The host tool's queries to the cell.
-    pub questions: Questions,
+    pub queries: Queries,
     /// The cell's core slots.
-    pub places: Places,
+    pub core_slots: CoreSlots,
     /// The supervisor's reclaim request for memory.
     pub unplug_request: UnplugRequest,
     /// The number of core slots of the cell, written once before the first core enters.
-    pub core_places: AtomicU32,
+    pub core_slot_count: AtomicU32,
     /// The number of activity slots of the cell's [ledger](crate::ledger), written once before the first core enters.
     pub activity_slots: AtomicU32,
 }
@@ -88,8 +88,8 @@ pub struct Descriptor {
     pub arguments: Vec<String>,
     /// The cell's initial cores, in the order of core indices. The first one starts the application.
     pub cores: Vec<Core>,
-    /// The number of core slots ([`crate::places`]), at least the number of initial cores.
-    pub core_places: u32,
+    /// The number of core slots ([`crate::core_slots`]), at least the number of initial cores.
+    pub core_slot_count: u32,
     /// The queueing delay of events above which a core requests another core, in ns (see
     /// [`crate::report::Report::core_requests`]). 0: the cell's cores make no such requests.
     pub core_request_ns: u64,
@@ -111,7 +111,7 @@ pub struct Descriptor {
     /// The cell's network address; `None` if it has no network device or uses DHCP.
     pub address: Option<NetworkAddress>,
     /// The destination of the cell's notifications; `None` in a standalone image.
-    pub supervisor: Option<Doorbell>,
+    pub supervisor: Option<NotificationTarget>,
     /// The access mode of the local APICs.
     pub interrupt_mode: InterruptMode,
     /// The halt instruction of the cores.
@@ -223,7 +223,7 @@ pub struct NetworkAddress {
 
 /// The destination of a cell's notifications to the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Doorbell {
+pub struct NotificationTarget {
     /// The local APIC id of the supervisor's core.
     pub apic: ApicId,
     /// The interrupt vector.
@@ -328,7 +328,7 @@ mod tests {
                 node: NodeId(0),
                 site: CoreSite::alone(CoreId(1)),
             }],
-            core_places: 4,
+            core_slot_count: 4,
             core_request_ns: 0,
             pool: vec![PoolRange { memory: PhysRange::new(PhysAddr(0x20_0000), 0x20_0000), node: NodeId(1) }],
             memory_bytes: 0x80_0000,
@@ -346,7 +346,7 @@ mod tests {
                 unix_ns_at_epoch: 6,
             },
             address: None,
-            supervisor: Some(Doorbell { apic: ApicId(0), vector: 0x40 }),
+            supervisor: Some(NotificationTarget { apic: ApicId(0), vector: 0x40 }),
             interrupt_mode: InterruptMode::X2Apic,
             halt_mode: HaltMode::Hlt,
         }

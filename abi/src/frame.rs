@@ -16,7 +16,7 @@ pub const MAX_FRAME: usize = 128 * 1024;
 
 /// The maximum payload of a message with a part of longer data (an image, a log), in bytes. The supervisor decodes or
 /// encodes such a message in half a million instructions.
-pub const MAX_CHUNK: usize = 16 * 1024;
+pub const MAX_PART_BYTES: usize = 16 * 1024;
 
 /// The reason why a frame is not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 //!   GrowthRequest: least, largest, node;
 //!   number + 1; notifies ------------------------>  reads the unanswered number,
 //!                                                   maps a zeroed block in the cell's direct map;
-//!                                                   Grown: the block, then `count`,
+//!                                                   PluggedMemory: the block, then `count`,
 //!   polls `answered` until its timeout <----------  then `answer`, then `answered` = number
 //! ```
 //!
@@ -27,13 +27,13 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 /// The maximum number of plugged blocks that a cell has at a time.
-pub const MAX_CHUNKS: usize = 48;
+pub const MAX_PLUGGED_BLOCKS: usize = 48;
 
 /// The smallest block, in bytes. The length of a block is a power of two, and the block is aligned to its length.
-pub const SMALLEST_CHUNK: u64 = 2 << 20;
+pub const SMALLEST_BLOCK: u64 = 2 << 20;
 
 /// The largest block, in bytes.
-pub const LARGEST_CHUNK: u64 = 1 << 30;
+pub const LARGEST_BLOCK: u64 = 1 << 30;
 
 /// A cell's memory request, in its report.
 #[repr(C)]
@@ -52,7 +52,7 @@ pub struct GrowthRequest {
 /// The memory plugged into a cell since its creation, in the descriptor's live words.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Grown {
+pub struct PluggedMemory {
     /// The number of the latest answered request; stored last (release).
     pub answered: AtomicU32,
     /// An [`Answer`].
@@ -64,13 +64,13 @@ pub struct Grown {
     /// The cell's memory limit, in bytes, if it has changed since the cell's creation; otherwise 0.
     pub limit_bytes: AtomicU64,
     /// The plugged blocks, in no particular order.
-    pub chunks: [ChunkWords; MAX_CHUNKS],
+    pub chunks: [PluggedBlockWords; MAX_PLUGGED_BLOCKS],
 }
 
 /// A plugged block: memory of one node, in the cell's direct map, zeroed at the time of the plug.
 #[repr(C)]
 #[derive(Debug, Default)]
-pub struct ChunkWords {
+pub struct PluggedBlockWords {
     /// The first byte.
     pub start: AtomicU64,
     /// The length in bytes; 0 if the entry is vacant. Stored last (release), and set to 0 before any other field
@@ -95,7 +95,7 @@ pub enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum Refusal {
-    /// The cell would exceed its memory limit or [`MAX_CHUNKS`].
+    /// The cell would exceed its memory limit or [`MAX_PLUGGED_BLOCKS`].
     Limit = 1,
     /// The machine has no free block of the requested size.
     Exhausted = 2,
@@ -129,7 +129,7 @@ impl Answer {
     }
 }
 
-impl Default for Grown {
+impl Default for PluggedMemory {
     fn default() -> Self {
         Self {
             answered: AtomicU32::new(0),
@@ -137,12 +137,12 @@ impl Default for Grown {
             count: AtomicU32::new(0),
             reserved: AtomicU32::new(0),
             limit_bytes: AtomicU64::new(0),
-            chunks: [const { ChunkWords::new() }; MAX_CHUNKS],
+            chunks: [const { PluggedBlockWords::new() }; MAX_PLUGGED_BLOCKS],
         }
     }
 }
 
-impl ChunkWords {
+impl PluggedBlockWords {
     const fn new() -> Self {
         Self {
             start: AtomicU64::new(0),
@@ -175,11 +175,11 @@ impl GrowthRequest {
     }
 }
 
-impl Grown {
+impl PluggedMemory {
     /// Adds a block. Returns whether an entry was vacant for it. For the supervisor.
     #[must_use]
     pub fn push(&self, memory: PhysRange, node: NodeId) -> bool {
-        let is_vacant = |place: &&ChunkWords| place.len_bytes.load(Ordering::Relaxed) == 0;
+        let is_vacant = |place: &&PluggedBlockWords| place.len_bytes.load(Ordering::Relaxed) == 0;
         let Some(place) = self.chunks.iter().find(is_vacant) else { return false };
         let count = self.count.load(Ordering::Relaxed).wrapping_add(1);
         place.start.store(memory.start.0, Ordering::Relaxed);
@@ -193,7 +193,7 @@ impl Grown {
     /// Makes the entry of the block at `start` vacant, after the cell has returned all of the block. For the
     /// supervisor.
     pub fn vacate(&self, start: PhysAddr) {
-        let is_it = |place: &&ChunkWords| {
+        let is_it = |place: &&PluggedBlockWords| {
             place.len_bytes.load(Ordering::Relaxed) > 0 && place.start.load(Ordering::Relaxed) == start.0
         };
         if let Some(place) = self.chunks.iter().find(is_it) {
@@ -217,14 +217,18 @@ impl Grown {
     pub fn iter(&self) -> impl Iterator<Item = (PhysRange, NodeId)> {
         // `push` takes the first vacant entry, so the entries from index `count` on were never used.
         let used = self.count.load(Ordering::Acquire) as usize;
-        self.chunks.iter().take(used).filter_map(ChunkWords::read).map(|(memory, node, _)| (memory, node))
+        self.chunks
+            .iter()
+            .take(used)
+            .filter_map(PluggedBlockWords::read)
+            .map(|(memory, node, _)| (memory, node))
     }
 
     /// Returns the block with the lowest serial number after `serial`, and that number.
     pub fn next_after(&self, serial: u32) -> Option<(PhysRange, NodeId, u32)> {
         let age = |at: &(PhysRange, NodeId, u32)| at.2.wrapping_sub(serial);
         let later = |at: &(PhysRange, NodeId, u32)| (1..=u32::MAX / 2).contains(&age(at));
-        self.chunks.iter().filter_map(ChunkWords::read).filter(later).min_by_key(age)
+        self.chunks.iter().filter_map(PluggedBlockWords::read).filter(later).min_by_key(age)
     }
 
     /// Returns the number of blocks ever plugged, modulo 2^32.
@@ -243,46 +247,46 @@ mod tests {
 
     #[test]
     fn blocks_read_back_and_cannot_exceed_the_entries() {
-        let grown = Grown::default();
-        for number in 0..MAX_CHUNKS as u64 {
+        let plugged_memory = PluggedMemory::default();
+        for number in 0..MAX_PLUGGED_BLOCKS as u64 {
             let (memory, node) = chunk(number);
-            assert!(grown.push(memory, node));
-            assert_eq!(grown.iter().last(), Some(chunk(number)));
+            assert!(plugged_memory.push(memory, node));
+            assert_eq!(plugged_memory.iter().last(), Some(chunk(number)));
         }
-        assert!(!grown.push(PhysRange::new(PhysAddr(0), 1), NodeId(0)));
-        assert!(grown.iter().eq((0..MAX_CHUNKS as u64).map(chunk)));
+        assert!(!plugged_memory.push(PhysRange::new(PhysAddr(0), 1), NodeId(0)));
+        assert!(plugged_memory.iter().eq((0..MAX_PLUGGED_BLOCKS as u64).map(chunk)));
     }
 
     #[test]
     fn a_vacant_entry_is_reused_and_its_block_is_the_latest() {
-        let grown = Grown::default();
-        for number in 0..MAX_CHUNKS as u64 {
+        let plugged_memory = PluggedMemory::default();
+        for number in 0..MAX_PLUGGED_BLOCKS as u64 {
             let (memory, node) = chunk(number);
-            assert!(grown.push(memory, node));
+            assert!(plugged_memory.push(memory, node));
         }
-        grown.vacate(chunk(5).0.start);
-        assert_eq!(grown.iter().count(), MAX_CHUNKS - 1);
-        assert!(grown.iter().all(|at| at != chunk(5)));
+        plugged_memory.vacate(chunk(5).0.start);
+        assert_eq!(plugged_memory.iter().count(), MAX_PLUGGED_BLOCKS - 1);
+        assert!(plugged_memory.iter().all(|at| at != chunk(5)));
         let (memory, node) = chunk(99);
-        assert!(grown.push(memory, node));
-        assert!(!grown.push(memory, node));
-        assert_eq!(grown.count(), MAX_CHUNKS as u32 + 1);
-        let (memory, node, serial) = grown.next_after(MAX_CHUNKS as u32).unwrap();
-        assert_eq!(((memory, node), serial), (chunk(99), MAX_CHUNKS as u32 + 1));
-        assert_eq!(grown.next_after(serial), None);
-        let first = grown.next_after(0).unwrap();
+        assert!(plugged_memory.push(memory, node));
+        assert!(!plugged_memory.push(memory, node));
+        assert_eq!(plugged_memory.count(), MAX_PLUGGED_BLOCKS as u32 + 1);
+        let (memory, node, serial) = plugged_memory.next_after(MAX_PLUGGED_BLOCKS as u32).unwrap();
+        assert_eq!(((memory, node), serial), (chunk(99), MAX_PLUGGED_BLOCKS as u32 + 1));
+        assert_eq!(plugged_memory.next_after(serial), None);
+        let first = plugged_memory.next_after(0).unwrap();
         assert_eq!((first.0, first.2), (chunk(0).0, 1));
-        assert_eq!(grown.next_after(5).map(|at| at.2), Some(7), "the sixth block was returned");
+        assert_eq!(plugged_memory.next_after(5).map(|at| at.2), Some(7), "the sixth block was returned");
     }
 
     #[test]
     fn an_answer_belongs_to_its_request() {
-        let (request, grown) = (GrowthRequest::default(), Grown::default());
+        let (request, plugged_memory) = (GrowthRequest::default(), PluggedMemory::default());
         for answer in [Answer::Given, Answer::Refused(Refusal::Limit), Answer::Refused(Refusal::Exhausted)] {
             let number = request.make(1, 2, NodeId(3));
-            assert_eq!(grown.answer_to(number), None);
-            grown.reply(number, answer);
-            assert_eq!(grown.answer_to(number), Some(answer));
+            assert_eq!(plugged_memory.answer_to(number), None);
+            plugged_memory.reply(number, answer);
+            assert_eq!(plugged_memory.answer_to(number), Some(answer));
         }
         request.number.store(u32::MAX, Ordering::Relaxed);
         assert_ne!(request.make(1, 2, NodeId(3)), 0, "0 counts as answered from the start");

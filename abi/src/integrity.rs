@@ -14,25 +14,25 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// The error for a text that is not a hexadecimal number of the required length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotHex {
+pub struct HexError {
     /// The required number of digits.
     digits: usize,
 }
 
-impl fmt::Display for NotHex {
+impl fmt::Display for HexError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "write {} hexadecimal digits", self.digits)
     }
 }
 
-impl core::error::Error for NotHex {}
+impl core::error::Error for HexError {}
 
 fn write_hex(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
 }
 
-fn parse_hex<const LEN: usize>(text: &str) -> Result<[u8; LEN], NotHex> {
-    let wrong = NotHex { digits: 2 * LEN };
+fn parse_hex<const LEN: usize>(text: &str) -> Result<[u8; LEN], HexError> {
+    let wrong = HexError { digits: 2 * LEN };
     let mut bytes = [0; LEN];
     if text.len() != 2 * LEN || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Err(wrong);
@@ -64,9 +64,9 @@ macro_rules! hex_bytes {
         }
 
         impl FromStr for $name {
-            type Err = NotHex;
+            type Err = HexError;
 
-            fn from_str(text: &str) -> Result<Self, NotHex> {
+            fn from_str(text: &str) -> Result<Self, HexError> {
                 parse_hex(text).map(Self)
             }
         }
@@ -129,7 +129,7 @@ pub struct Requirement {
 
 /// The reason why an image does not meet its requirements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Distrust {
+pub enum UnmetRequirement {
     /// The image has another digest.
     Digest {
         /// The required digest.
@@ -143,7 +143,7 @@ pub enum Distrust {
     Signature(PublicKey),
 }
 
-impl fmt::Display for Distrust {
+impl fmt::Display for UnmetRequirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Digest { required, measured } => {
@@ -181,7 +181,7 @@ mod tests {
         let wrong = "g".repeat(64);
         let signed = alloc::format!("+{}", "0".repeat(63));
         for text in ["", &short, &long, &wrong, &signed, &"ä".repeat(32)] {
-            assert_eq!(text.parse::<ImageDigest>(), Err(NotHex { digits: 64 }), "{text}");
+            assert_eq!(text.parse::<ImageDigest>(), Err(HexError { digits: 64 }), "{text}");
         }
         for len in [0usize, 31, 33] {
             let encoded = postcard::to_allocvec(&alloc::vec![7u8; len]).unwrap();

@@ -17,7 +17,7 @@
 //! | [`frame`] | host tool and supervisor | framing of these messages on a byte stream |
 //! | [`hosted`] | host tool to hosted cell | resources of a cell in a Linux process |
 //! | [`unplug`] | supervisor and cell | memory hot-unplug |
-//! | [`places`] | supervisor and cell | core slots; hot-plug and hot-unplug of cores |
+//! | [`core_slots`] | supervisor and cell | core slots; hot-plug and hot-unplug of cores |
 //! | [`stage`] | supervisor to its next incarnation | life-cycle stage of a cell in its ownership record |
 //! | [`topology`] | all | packages, last-level caches and physical cores |
 //! | [`size`] | users and tools | byte sizes in text: `64M`, `1GiB` |
@@ -29,6 +29,7 @@
 
 extern crate alloc;
 
+pub mod core_slots;
 pub mod descriptor;
 pub mod frame;
 pub mod growth;
@@ -40,7 +41,6 @@ pub mod layout;
 pub mod ledger;
 pub mod management;
 pub mod note;
-pub mod places;
 pub mod query;
 pub mod report;
 pub mod size;

@@ -14,7 +14,7 @@
 use crate::growth::GrowthRequest;
 use crate::histogram::Histogram;
 use crate::query::Answers;
-use crate::unplug::Offer;
+use crate::unplug::UnplugOffer;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +51,7 @@ pub struct Report<C: ?Sized = [CoreReport]> {
     /// The cell's memory request.
     pub memory_request: GrowthRequest,
     /// The memory that the cell offers to return.
-    pub offer: Offer,
+    pub offer: UnplugOffer,
     /// Network traffic.
     pub network: NetworkReport,
     /// The console output.
@@ -127,10 +127,10 @@ pub struct CoreReport {
     pub phase: AtomicU32,
     /// The activity of the running event, or of the last one.
     pub activity: AtomicU32,
-    /// The latest [order](crate::places::Order) of this core slot that its core has carried out; stored last (release).
+    /// The latest [order](crate::core_slots::Order) of this core slot that its core has carried out; stored last (release).
     /// The supervisor sets it to 0 before it sends a core there.
     pub order: AtomicU32,
-    /// The latest order to [yield](crate::places::OrderKind::Yield) at which a core of this slot has suspended its
+    /// The latest order to [yield](crate::core_slots::OrderKind::Yield) at which a core of this slot has suspended its
     /// context; stored (release) once another core can resume the context. The supervisor sets it to 0 before it sends
     /// a core there.
     pub yielded: AtomicU32,
@@ -138,9 +138,9 @@ pub struct CoreReport {
     /// this slot; 0 until a core has entered and can take NMIs. From a difference to the current generation the cell
     /// recognises an NMI for a TLB shootdown; the supervisor checks only for 0. The core stores it (release). The
     /// supervisor sets it to 0 before it sends a core there.
-    pub forgotten: AtomicU32,
+    pub flushed_generation: AtomicU32,
     /// The core slot whose core runs this slot's vcore: this slot, or another one after the vcore was passed on.
-    pub carrier: AtomicU32,
+    pub vcore_runner: AtomicU32,
     /// Passes of the event loop. If a core is not halted and the number does not change, the core hangs.
     pub passes: AtomicU64,
     /// The number of interrupts.

@@ -5,13 +5,13 @@
 //!   supervisor                                        cell
 //!   UnplugRequest: len_bytes, then number + 1;
 //!   sends REQUEST_VECTOR ------------------------->   withdraws free blocks from its page allocator;
-//!                                                     Offer: the blocks, then `number`; notifies
+//!                                                     UnplugOffer: the blocks, then `number`; notifies
 //!   validates each block; lists it in           <---
 //!   `unplugged_ranges`, unmaps it, increments
 //!   `generation`, flushes all TLBs by NMI
 //!   `taken`, then `settled` = number;
 //!   sends REQUEST_VECTOR ------------------------->   returns the blocks not taken to its page allocator;
-//!                                                     Offer: `settled` = number
+//!                                                     UnplugOffer: `settled` = number
 //! ```
 //!
 //! The supervisor does not trust an offer. Before it reuses a block, it unmaps the block from the cell's page tables
@@ -34,7 +34,7 @@ pub const MAX_OFFERED: usize = 32;
 pub const MAX_UNPLUGGED: usize = 32;
 
 /// The alignment of a block's start and length, in bytes.
-pub const GRANULE: u64 = 2 << 20;
+pub const CHUNK: u64 = 2 << 20;
 
 const _: () = assert!(MAX_OFFERED <= u32::BITS as usize);
 
@@ -53,7 +53,7 @@ pub struct UnplugRequest {
     /// The generation of the cell's page tables, incremented after entries were removed. Never 0 while cores run.
     generation: AtomicU32,
     /// All unplugged ranges are in entries below this index.
-    hole_places: AtomicU32,
+    unplugged_entries: AtomicU32,
     /// Unused.
     reserved: AtomicU32,
     unplugged_ranges: [BlockWords; MAX_UNPLUGGED],
@@ -62,14 +62,14 @@ pub struct UnplugRequest {
 /// The cell's answer to a reclaim request, in its report.
 #[repr(C)]
 #[derive(Debug, Default)]
-pub struct Offer {
+pub struct UnplugOffer {
     /// The number of the request that this offer answers; stored last (release).
     number: AtomicU32,
     /// The number of the latest request whose settlement the cell has processed; stored (release).
     settled: AtomicU32,
     /// The number of offered blocks.
     count: AtomicU32,
-    /// A [`Rest`].
+    /// A [`Shortfall`].
     rest: AtomicU32,
     /// Memory that the cell migrated to free the blocks, in bytes.
     moved_bytes: AtomicU64,
@@ -87,7 +87,7 @@ struct BlockWords {
 /// The reason why an offer covers less than the request, according to the cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Rest {
+pub enum Shortfall {
     /// The offer covers the request.
     None = 0,
     /// The cell has more free blocks, and offers them at the next request.
@@ -101,7 +101,7 @@ pub enum Rest {
     Scattered = 4,
 }
 
-impl Rest {
+impl Shortfall {
     /// Decodes a value from the report; an unknown value means [`Self::InUse`].
     pub const fn from_u32(value: u32) -> Self {
         match value {
@@ -189,26 +189,26 @@ impl UnplugRequest {
 
     /// Publishes the unplugged ranges, at most [`MAX_UNPLUGGED`]. For the supervisor.
     pub fn set_unplugged(&self, unplugged_ranges: &[PhysRange]) {
-        let before = self.hole_places.load(Ordering::Relaxed);
-        self.hole_places.store(before.max(unplugged_ranges.len() as u32), Ordering::Release);
+        let before = self.unplugged_entries.load(Ordering::Relaxed);
+        self.unplugged_entries.store(before.max(unplugged_ranges.len() as u32), Ordering::Release);
         for (index, place) in self.unplugged_ranges.iter().enumerate() {
             match unplugged_ranges.get(index) {
                 Some(unplugged_range) => place.write(*unplugged_range),
                 None => place.len_bytes.store(0, Ordering::Release),
             }
         }
-        self.hole_places.store(unplugged_ranges.len() as u32, Ordering::Release);
+        self.unplugged_entries.store(unplugged_ranges.len() as u32, Ordering::Release);
     }
 
     /// Returns the unplugged ranges.
     pub fn unplugged_ranges(&self) -> impl Iterator<Item = PhysRange> {
-        let places = self.hole_places.load(Ordering::Acquire) as usize;
+        let places = self.unplugged_entries.load(Ordering::Acquire) as usize;
         self.unplugged_ranges.iter().take(places).filter_map(BlockWords::read)
     }
 
     /// Returns whether any byte of `memory` is in an unplugged range. Costs one load while there are no ranges.
     pub fn is_unplugged(&self, memory: PhysRange) -> bool {
-        let places = self.hole_places.load(Ordering::Acquire) as usize;
+        let places = self.unplugged_entries.load(Ordering::Acquire) as usize;
         let meets = |unplugged_range: PhysRange| {
             unplugged_range.start < memory.end() && memory.start < unplugged_range.end()
         };
@@ -216,10 +216,10 @@ impl UnplugRequest {
     }
 }
 
-impl Offer {
+impl UnplugOffer {
     /// Offers blocks, at most [`MAX_OFFERED`], in answer to the request `number`; the cell migrated `moved_bytes` bytes
     /// to free them. For the cell.
-    pub fn make(&self, number: u32, blocks: &[PhysRange], moved_bytes: u64, rest: Rest) {
+    pub fn make(&self, number: u32, blocks: &[PhysRange], moved_bytes: u64, rest: Shortfall) {
         for (place, block) in self.blocks.iter().zip(blocks) {
             place.start.store(block.start.0, Ordering::Relaxed);
             place.len_bytes.store(block.len_bytes, Ordering::Relaxed);
@@ -237,13 +237,13 @@ impl Offer {
 
     /// Returns the offered blocks, and the reason for missing ones. The supervisor must validate the addresses and
     /// lengths.
-    pub fn read(&self) -> (impl Iterator<Item = PhysRange>, Rest) {
+    pub fn read(&self) -> (impl Iterator<Item = PhysRange>, Shortfall) {
         let count = (self.count.load(Ordering::Relaxed) as usize).min(MAX_OFFERED);
         let block = |words: &BlockWords| {
             let start = PhysAddr(words.start.load(Ordering::Relaxed));
             PhysRange::new(start, words.len_bytes.load(Ordering::Relaxed))
         };
-        (self.blocks.iter().take(count).map(block), Rest::from_u32(self.rest.load(Ordering::Relaxed)))
+        (self.blocks.iter().take(count).map(block), Shortfall::from_u32(self.rest.load(Ordering::Relaxed)))
     }
 
     /// Returns the bytes that the cell claims to have migrated; not validated.
@@ -267,33 +267,33 @@ mod tests {
     use super::*;
 
     fn block(number: u64) -> PhysRange {
-        PhysRange::new(PhysAddr(number * 8 * GRANULE), (number + 1) * GRANULE)
+        PhysRange::new(PhysAddr(number * 8 * CHUNK), (number + 1) * CHUNK)
     }
 
     #[test]
     fn an_offer_reads_back_and_is_clamped_to_the_maximum() {
-        let offer = Offer::default();
+        let offer = UnplugOffer::default();
         let blocks: [PhysRange; MAX_OFFERED + 3] = core::array::from_fn(|number| block(number as u64));
-        offer.make(7, &blocks, 12, Rest::Scattered);
+        offer.make(7, &blocks, 12, Shortfall::Scattered);
         assert_eq!((offer.number(), offer.moved_bytes()), (7, 12));
         let (read, rest) = offer.read();
         assert!(read.eq(blocks[..MAX_OFFERED].iter().copied()));
-        assert_eq!(rest, Rest::Scattered);
+        assert_eq!(rest, Shortfall::Scattered);
         offer.count.store(u32::MAX, Ordering::Relaxed);
         offer.rest.store(99, Ordering::Relaxed);
         let (read, rest) = offer.read();
-        assert_eq!((read.count(), rest), (MAX_OFFERED, Rest::InUse));
+        assert_eq!((read.count(), rest), (MAX_OFFERED, Shortfall::InUse));
     }
 
     #[test]
     fn a_settlement_has_the_number_of_its_request() {
         let unplug_request = UnplugRequest::default();
-        let first = unplug_request.ask(5 * GRANULE);
-        assert_eq!(unplug_request.asked(), (first, 5 * GRANULE));
+        let first = unplug_request.ask(5 * CHUNK);
+        assert_eq!(unplug_request.asked(), (first, 5 * CHUNK));
         assert_ne!(unplug_request.settlement().number, first);
         unplug_request.settle(0b101);
         assert_eq!(unplug_request.settlement(), Settlement { number: first, taken: 0b101 });
-        assert_ne!(unplug_request.ask(GRANULE), first);
+        assert_ne!(unplug_request.ask(CHUNK), first);
         assert_eq!(unplug_request.settlement().number, first, "the second request is open");
     }
 

@@ -3,7 +3,7 @@
 use isola_abi::descriptor::Descriptor;
 use isola_abi::frame::{Decoder, encode};
 use isola_abi::management::{Request, Response};
-use isola_abi::query::{Fact, FrameHead, Query};
+use isola_abi::query::{AnswerRecord, FrameHead, Query};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
@@ -40,8 +40,8 @@ pub fn facts(bytes: &[u8]) {
     if let Some(query) = Query::decode(bytes) {
         assert_eq!(Query::decode(&query.encode()), Some(query));
     }
-    if let Ok(fact) = Fact::decode(bytes) {
-        assert_eq!(Fact::decode(&fact.encode()), Ok(fact));
+    if let Ok(fact) = AnswerRecord::decode(bytes) {
+        assert_eq!(AnswerRecord::decode(&fact.encode()), Ok(fact));
     }
     if let Ok((head, rest)) = FrameHead::decode(bytes) {
         assert!(rest.len() < bytes.len());

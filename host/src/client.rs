@@ -7,7 +7,7 @@
 use crate::image::CellImage;
 use crate::machine::qmp::Qmp;
 use crate::machine::socket;
-use isola_abi::frame::{Decoder, FrameError, MAX_CHUNK, encode};
+use isola_abi::frame::{Decoder, FrameError, MAX_PART_BYTES, encode};
 use isola_abi::id::CoreId;
 use isola_abi::management::{
     CellInfo, CellSpec, Change, CoresResized, Decision, ImageInfo, JournalEntry, LoanInfo, LogPiece,
@@ -68,9 +68,7 @@ pub enum ClientError {
     #[error("the request is too long: {0}")]
     Frame(#[from] FrameError),
     /// The answer has the wrong type.
-    #[error(
-        "the supervisor's answer does not fit the question: build isola and the supervisor from one tree"
-    )]
+    #[error("the supervisor's answer does not fit the query: build isola and the supervisor from one tree")]
     Unexpected,
     /// The supervisor rejected the request.
     #[error(transparent)]
@@ -244,7 +242,7 @@ impl Client {
     ) -> Result<(), ClientError> {
         self.done(RequestBody::ImageBegin { len_bytes: image.len() as u64 })?;
         let mut offset = 0;
-        for chunk in image.chunks(MAX_CHUNK) {
+        for chunk in image.chunks(MAX_PART_BYTES) {
             self.done(RequestBody::ImageChunk { offset, bytes: chunk.to_vec() })?;
             offset += chunk.len() as u64;
             if progress(offset).is_break() {
@@ -411,7 +409,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn logs(&mut self, name: &str, from: u64) -> Result<LogPiece, ClientError> {
-        let request = RequestBody::Logs { name: name.to_owned(), from, max_bytes: MAX_CHUNK as u32 };
+        let request = RequestBody::Logs { name: name.to_owned(), from, max_bytes: MAX_PART_BYTES as u32 };
         match self.ask(request)? {
             ResponseBody::Logs(piece) => Ok(piece),
             _ => Err(ClientError::Unexpected),
@@ -423,9 +421,9 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn query(&mut self, name: &str, line: Line, query: &Query) -> Result<u32, ClientError> {
-        let (name, question) = (name.to_owned(), query.encode());
-        match self.ask(RequestBody::Ask { name, line, question })? {
-            ResponseBody::Asked { number } => Ok(number),
+        let (name, query) = (name.to_owned(), query.encode());
+        match self.ask(RequestBody::Ask { name, line, query })? {
+            ResponseBody::QueryNumber { number } => Ok(number),
             _ => Err(ClientError::Unexpected),
         }
     }
@@ -441,7 +439,7 @@ impl Client {
         number: u32,
         from: u64,
     ) -> Result<AnswerPiece, ClientError> {
-        let (name, max_bytes) = (name.to_owned(), MAX_CHUNK as u32);
+        let (name, max_bytes) = (name.to_owned(), MAX_PART_BYTES as u32);
         match self.ask(RequestBody::Answers { name, line, number, from, max_bytes })? {
             ResponseBody::Answers(piece) => Ok(piece),
             _ => Err(ClientError::Unexpected),
@@ -518,7 +516,7 @@ impl Client {
     /// Reads until an answer arrives whose sequence number is `wanted`, or until `end`. Drops all other answers, except
     /// the notice of a restart.
     fn receive(&mut self, wanted: impl Fn(u32) -> bool, end: Instant) -> Result<ResponseBody, ClientError> {
-        let mut buffer = vec![0; MAX_CHUNK];
+        let mut buffer = vec![0; MAX_PART_BYTES];
         loop {
             let mut bytes = &self.input[..];
             while let Some(message) = self.decoder.next::<Response>(&mut bytes) {

@@ -2,7 +2,9 @@
 //! trust its content.
 
 use crate::client::{Client, ClientError};
-use isola_abi::query::{Connection, CounterName, Fact, Line, Query, RecordError, Records, Standing};
+use isola_abi::query::{
+    AnswerRecord, Connection, CounterName, Line, Query, QueryState, RecordError, Records,
+};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -69,15 +71,15 @@ pub fn facts(client: &mut Client, name: &str, query: &Query) -> Result<Told, Que
     let end = Instant::now() + PATIENCE;
     loop {
         let piece = client.answers(name, Line::Facts, number, records.end())?;
-        match piece.standing {
-            Standing::Replaced => return Err(QueryError::Replaced),
-            Standing::Answered => {
+        match piece.state {
+            QueryState::Replaced => return Err(QueryError::Replaced),
+            QueryState::Answered => {
                 records.add(&piece)?;
                 while let Some(record) = records.next_record()? {
-                    answer.take(Fact::decode(record)?)?;
+                    answer.take(AnswerRecord::decode(record)?)?;
                 }
             }
-            Standing::Open => {}
+            QueryState::Open => {}
         }
         if answer.is_whole() || Instant::now() >= end {
             return Ok(answer.told());
@@ -103,22 +105,22 @@ struct Answer {
 }
 
 impl Answer {
-    fn take(&mut self, fact: Fact) -> Result<(), RecordError> {
+    fn take(&mut self, fact: AnswerRecord) -> Result<(), RecordError> {
         self.taken += 1;
         if self.taken > MAX_FACTS {
             return Err(RecordError::Malformed);
         }
         match fact {
-            Fact::Begin { cores } => self.cores = Some(cores),
-            Fact::Names(names) => self.names = names,
-            Fact::Counters(counts) => {
+            AnswerRecord::Begin { cores } => self.cores = Some(cores),
+            AnswerRecord::Names(names) => self.names = names,
+            AnswerRecord::Counters(counts) => {
                 self.counts.resize(self.counts.len().max(counts.len()), 0);
                 for (sum, count) in self.counts.iter_mut().zip(counts) {
                     *sum = sum.wrapping_add(count);
                 }
             }
-            Fact::Connection(connection) => self.connections.push(*connection),
-            Fact::Done { core: _, connections, half_open, time_wait } => {
+            AnswerRecord::Connection(connection) => self.connections.push(*connection),
+            AnswerRecord::Done { core: _, connections, half_open, time_wait } => {
                 self.done = self.done.saturating_add(1);
                 self.meant = self.meant.saturating_add(connections.into());
                 self.half_open = self.half_open.saturating_add(half_open.into());
@@ -158,11 +160,11 @@ mod tests {
         CounterName { layer: "tcp".into(), name: name.into() }
     }
 
-    fn done(core: u32, connections: u32) -> Fact {
-        Fact::Done { core, connections, half_open: 1, time_wait: 2 }
+    fn done(core: u32, connections: u32) -> AnswerRecord {
+        AnswerRecord::Done { core, connections, half_open: 1, time_wait: 2 }
     }
 
-    fn answer(facts: impl IntoIterator<Item = Fact>) -> Answer {
+    fn answer(facts: impl IntoIterator<Item = AnswerRecord>) -> Answer {
         let mut answer = Answer::default();
         facts.into_iter().for_each(|fact| answer.take(fact).unwrap());
         answer
@@ -171,11 +173,11 @@ mod tests {
     #[test]
     fn counters_of_all_cores_are_summed_despite_different_lengths() {
         let told = answer([
-            Fact::Begin { cores: 2 },
-            Fact::Names(vec![name("a"), name("b"), name("c")]),
-            Fact::Counters(vec![1]),
+            AnswerRecord::Begin { cores: 2 },
+            AnswerRecord::Names(vec![name("a"), name("b"), name("c")]),
+            AnswerRecord::Counters(vec![1]),
             done(0, 0),
-            Fact::Counters(vec![2, u64::MAX, 0, 7]),
+            AnswerRecord::Counters(vec![2, u64::MAX, 0, 7]),
             done(1, 0),
         ]);
         assert!(told.is_whole());
@@ -188,10 +190,10 @@ mod tests {
     #[test]
     fn an_incomplete_answer_counts_the_missing_cores() {
         assert_eq!(answer([]).told().extent, Extent::Nothing);
-        let some = answer([Fact::Begin { cores: 3 }, done(2, 0)]);
+        let some = answer([AnswerRecord::Begin { cores: 3 }, done(2, 0)]);
         assert!(!some.is_whole());
         assert_eq!(some.told().extent, Extent::Without(2));
-        assert_eq!(answer([Fact::Begin { cores: 0 }]).told().extent, Extent::Whole);
+        assert_eq!(answer([AnswerRecord::Begin { cores: 0 }]).told().extent, Extent::Whole);
     }
 
     #[test]

@@ -1,36 +1,36 @@
 //! The running cell from its own side: descriptor, report, live words, pool, and device registers.
 //!
-//! All is the same whether a supervisor built the cell or the image booted [`alone`](crate::alone). Elsewhere, as in a
+//! All is the same whether a supervisor built the cell or the image booted [`standalone`](crate::standalone). Elsewhere, as in a
 //! host program, these addresses are unmapped (they are in the kernel half of the address space), so any access to the
 //! values returned here faults and ends the program.
 
-mod grown;
+mod plugged_memory;
 pub mod suspended;
 mod unplug;
 
-pub use grown::{answer_to, has_grown, limit_bytes, request_memory, take_grown};
-pub use unplug::{acknowledge, enter_place, offer, settlement, unplug_request};
+pub use plugged_memory::{answer_to, has_plugged_block, limit_bytes, request_memory, take_plugged_block};
+pub use unplug::{acknowledge, enter_slot, offer, settlement, unplug_request};
 
 use crate::apic::local;
 use crate::authority::Authority;
 use crate::cpu::Features;
-use crate::device::Windows;
+use crate::device::DeviceRegisters;
 use crate::dma;
 use crate::image::Bounds;
+use crate::region_area::{OwnMemory, RegionArea, Tables};
 use crate::registers::Registers;
-use crate::window::{OwnMemory, Tables, Window};
 use alloc::vec::Vec;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
+use isola_abi::core_slots::CoreSlots;
 use isola_abi::descriptor::{
     BODY_OFFSET, Descriptor, DescriptorError, DeviceKind, LiveWords, Request, Transport,
 };
 use isola_abi::id::NodeId;
 use isola_abi::layout::{DESCRIPTOR, DESCRIPTOR_SIZE, DIRECT_MAP, PageSize, REGION_TABLES, REPORT};
 use isola_abi::ledger::Ledger;
-use isola_abi::places::Places;
-use isola_abi::query::Questions;
+use isola_abi::query::Queries;
 use isola_abi::report::Report;
 
 /// A cell.
@@ -41,9 +41,9 @@ pub struct Cell {
     /// The pool, in the direct map: zeroed whole pages. Each range has its NUMA node.
     pub pool: Vec<(NodeId, &'static mut [u8])>,
     /// The region area: the virtual memory that the cell maps itself.
-    pub window: Window,
+    pub region_area: RegionArea,
     /// The registers of the cell's devices.
-    pub devices: Vec<(DeviceKind, Windows)>,
+    pub devices: Vec<(DeviceKind, DeviceRegisters)>,
     /// The right to program the hardware of the cell's cores.
     pub authority: Authority,
 }
@@ -94,7 +94,7 @@ impl Cell {
             .iter()
             // SAFETY: the builder of the cell has mapped these registers for it, permanently, and `OPENED` ensures that
             // they are handed out once.
-            .map(|device| (device.kind, unsafe { windows(&device.transport) }))
+            .map(|device| (device.kind, unsafe { device_registers(&device.transport) }))
             .collect();
         let pool = descriptor
             .pool
@@ -106,13 +106,13 @@ impl Cell {
                 (range.node, core::slice::from_raw_parts_mut(start, range.memory.len_bytes as usize))
             })
             .collect();
-        let window = window(&descriptor);
-        Ok(Self { descriptor, pool, window, devices, authority: Authority::OWN })
+        let region_area = region_area(&descriptor);
+        Ok(Self { descriptor, pool, region_area, devices, authority: Authority::OWN })
     }
 }
 
 /// Returns the region area of the cell. To be called once.
-fn window(descriptor: &Descriptor) -> Window {
+fn region_area(descriptor: &Descriptor) -> RegionArea {
     let base = NonNull::new(REGION_TABLES as *mut u8).unwrap_or(NonNull::dangling());
     // SAFETY: the builder of the cell has mapped zeroed tables there, as many as the descriptor says, permanently;
     // `Cell::open` hands them out once.
@@ -120,7 +120,7 @@ fn window(descriptor: &Descriptor) -> Window {
     let variables = Bounds::of_image().data_start;
     let data = descriptor.image.iter().find(|segment| segment.virt == variables).copied();
     let largest = if Features::read().gib_pages { PageSize::OneGib } else { PageSize::TwoMib };
-    Window::new(
+    RegionArea::new(
         tables,
         OwnMemory::new(descriptor.pool.iter().map(|range| range.memory).collect(), data, live()),
         largest,
@@ -129,17 +129,17 @@ fn window(descriptor: &Descriptor) -> Window {
 
 /// Returns the cell's report. `isola_abi::report` defines how each field is written.
 pub fn report() -> &'static Report {
-    let places = live().core_places.load(Ordering::Relaxed) as usize;
+    let slot_count = live().core_slot_count.load(Ordering::Relaxed) as usize;
     // SAFETY: in every cell the report is mapped there, permanently, with a record for each of its core slots, and
     // consists of atomics; elsewhere see the module documentation.
-    unsafe { &*Report::at(REPORT as *const u8, places) }
+    unsafe { &*Report::at(REPORT as *const u8, slot_count) }
 }
 
 /// Returns the cell's ledger.
 pub fn ledger() -> Ledger<'static> {
-    let places = live().core_places.load(Ordering::Relaxed) as usize;
+    let slot_count = live().core_slot_count.load(Ordering::Relaxed) as usize;
     let slots = live().activity_slots.load(Ordering::Relaxed) as usize;
-    let (records, counters) = Ledger::parts(REPORT as *const u8, places, slots);
+    let (records, counters) = Ledger::parts(REPORT as *const u8, slot_count, slots);
     // SAFETY: in every cell the ledger is mapped there, permanently, behind the report, with that many activity slots,
     // and consists of atomics; elsewhere see the module documentation.
     unsafe { Ledger::new(&*records, &*counters) }
@@ -151,13 +151,13 @@ pub fn request() -> Request {
 }
 
 /// Returns the queries of the host tool.
-pub fn questions() -> &'static Questions {
-    &live().questions
+pub fn queries() -> &'static Queries {
+    &live().queries
 }
 
 /// Returns the core slots of the cell.
-pub fn places() -> &'static Places {
-    &live().places
+pub fn core_slots() -> &'static CoreSlots {
+    &live().core_slots
 }
 
 /// Returns the live words: the part of the descriptor that the supervisor changes while the cell runs.
@@ -169,18 +169,18 @@ fn live() -> &'static LiveWords {
 
 /// # Safety
 /// The registers must be mapped at the addresses in `transport`, permanently.
-unsafe fn windows(transport: &Transport) -> Windows {
+unsafe fn device_registers(transport: &Transport) -> DeviceRegisters {
     // SAFETY: the caller guarantees the mapping.
     let at = |virt: u64, len: u64| unsafe {
         let base = NonNull::new(virt as *mut u8).unwrap_or(NonNull::dangling());
         Registers::new(base, if virt == 0 { 0 } else { len as usize })
     };
     match transport {
-        Transport::Pci { config, bars } => Windows::Pci {
+        Transport::Pci { config, bars } => DeviceRegisters::Pci {
             config: at(*config, crate::device::pci::CONFIG_LEN),
             bars: bars.iter().map(|bar| (bar.index, at(bar.virt, bar.len_bytes))).collect(),
         },
-        Transport::Mmio { registers, vector } => Windows::Mmio {
+        Transport::Mmio { registers, vector } => DeviceRegisters::Mmio {
             registers: at(*registers, crate::device::virtio_mmio::WINDOW_LEN),
             vector: *vector,
         },

@@ -2,7 +2,7 @@
 //!
 //! The heap of a supervisor or a cell is never paged, so any buffer on it can be lent to a device as it is. Most of it
 //! is in the direct map, physically contiguous within each allocation. A virtually contiguous allocation of a cell has
-//! several physical pieces in its region area; [`device_piece`] returns the address of each, once [`set_window`] has
+//! several physical pieces in its region area; [`device_piece`] returns the address of each, once [`set_region_area`] has
 //! registered the region area. Devices can also read the image's code and constants, and write its variables, once
 //! [`set_image`] has registered the image's segments. Code and constants have no address for a device that writes, as
 //! many cells may share them.
@@ -14,7 +14,7 @@ use crate::authority::Authority;
 use crate::cpu;
 use crate::dma_peer::Block;
 use crate::image::Bounds;
-use crate::window::Window;
+use crate::region_area::RegionArea;
 use alloc::alloc::{alloc_zeroed, dealloc, handle_alloc_error};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -61,11 +61,11 @@ pub(crate) fn set_image(segments: Vec<ImageSegment>) {
 }
 
 /// The cell's region area, once known.
-static WINDOW: AtomicPtr<Window> = AtomicPtr::new(core::ptr::null_mut());
+static REGION_AREA: AtomicPtr<RegionArea> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Registers the running cell's region area.
-pub fn set_window(_: Authority, window: &'static Window) {
-    WINDOW.store(core::ptr::from_ref(window).cast_mut(), Ordering::Release);
+pub fn set_region_area(_: Authority, area: &'static RegionArea) {
+    REGION_AREA.store(core::ptr::from_ref(area).cast_mut(), Ordering::Release);
 }
 
 /// Returns the device address of the memory at `address` for that access, and the number of its `len` bytes (at least
@@ -146,8 +146,8 @@ fn len_in_a_row(address: u64, start: u64, len: usize) -> usize {
 
 /// Returns the memory that is mapped at an address of the region area.
 fn memory_at(address: u64) -> Option<PhysRange> {
-    // SAFETY: the pointer is null or came from a `&'static Window`.
-    unsafe { WINDOW.load(Ordering::Acquire).as_ref() }?.memory_at(address)
+    // SAFETY: the pointer is null or came from a `&'static RegionArea`.
+    unsafe { REGION_AREA.load(Ordering::Acquire).as_ref() }?.memory_at(address)
 }
 
 /// Memory that can be lent to a device: to be read by it (for sending) or filled by it.
@@ -163,14 +163,14 @@ pub unsafe trait DmaBuffer {
     /// Returns the same pieces if there are one or two, none of them empty: the driver's fast path. Returns `None` if
     /// the number differs, or the implementor does not support this call.
     #[inline]
-    fn one_or_two(&self) -> Option<OneOrTwo> {
+    fn segment_pair(&self) -> Option<SegmentPair> {
         None
     }
 }
 
 /// One or two pieces of memory: addresses and lengths in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OneOrTwo {
+pub struct SegmentPair {
     /// The first piece.
     pub first: (*const u8, usize),
     /// The second piece, if there are two.

@@ -12,17 +12,17 @@ use core::ptr::NonNull;
 /// The memory of rings. It stays at its address while this value or a part of it lives.
 #[derive(Debug)]
 pub struct RingMemory {
-    region: Arc<Kept>,
+    region: Arc<OwnedRegion>,
     /// The end of the last part, in bytes.
     cut_to: usize,
 }
 
 /// Owns a region without access to its bytes.
 #[derive(Debug)]
-struct Kept(DmaRegion);
+struct OwnedRegion(DmaRegion);
 
 // SAFETY: nothing is read from or written to the region through this type.
-unsafe impl Sync for Kept {}
+unsafe impl Sync for OwnedRegion {}
 
 /// An entry of a ring.
 ///
@@ -86,7 +86,7 @@ pairs! { u32 u64 }
 impl RingMemory {
     /// Takes over a region.
     pub fn new(region: DmaRegion) -> Self {
-        Self { region: Arc::new(Kept(region)), cut_to: 0 }
+        Self { region: Arc::new(OwnedRegion(region)), cut_to: 0 }
     }
 
     /// Takes a ring of `len` entries, the first at byte `offset`.
@@ -134,7 +134,7 @@ impl RingMemory {
 pub struct DmaRing<T> {
     base: NonNull<T>,
     mask: usize,
-    _memory: Arc<Kept>,
+    _memory: Arc<OwnedRegion>,
 }
 
 // SAFETY: on the driver's side only this ring accesses the entries (`RingMemory::cut`), and they are plain words.
@@ -166,7 +166,7 @@ impl<T> fmt::Debug for DmaRing<T> {
 #[derive(Debug)]
 pub struct DmaWord {
     place: NonNull<u16>,
-    _memory: Arc<Kept>,
+    _memory: Arc<OwnedRegion>,
 }
 
 // SAFETY: on the driver's side only this value accesses the word (`RingMemory::cut`).

@@ -9,7 +9,7 @@ use crate::cell;
 use core::arch::asm;
 use isola_abi::id::ApicId;
 use isola_abi::layout::{DESCRIPTOR, DIRECT_MAP, TABLES};
-use isola_abi::unplug::Rest;
+use isola_abi::unplug::Shortfall;
 
 /// An illegal operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,7 +44,7 @@ pub fn send_reserved_vector(_: Authority, to: ApicId, vector: u8) {
 /// it by [`InjectedFault::ReadAt`]. Demands an authority, as no Rust value may use the block.
 pub fn offer_and_keep(_: Authority, number: u32, block: usize, len: usize) {
     // SAFETY: only `inject` reads the block's bytes from here on, and it discards them.
-    unsafe { cell::offer(number, &[(block, len)], 0, Rest::None) };
+    unsafe { cell::offer(number, &[(block, len)], 0, Shortfall::None) };
 }
 
 /// Injects a fault. Returns if the processor does not stop it.

@@ -46,7 +46,7 @@ macro_rules! cell_image {
                 let before_boot: fn() = $before_boot;
                 before_boot();
                 // SAFETY: boot code calls this function, once a run.
-                unsafe { $crate::alone::boot(start_info, isola_cell_entry) }
+                unsafe { $crate::standalone::boot(start_info, isola_cell_entry) }
             }
         };
 

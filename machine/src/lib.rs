@@ -14,9 +14,9 @@
 //! | [`smp`] | the machine's other cores |
 //! | [`topology`] | siblings, and cores that share a cache |
 //! | [`space`] | the address space of a cell, as the supervisor builds and changes it |
-//! | [`window`] | the region area: virtual memory that a cell maps itself |
+//! | [`region_area`] | the region area: virtual memory that a cell maps itself |
 //! | [`cell`] | the running cell's descriptor, report, memory and devices |
-//! | [`alone`] | a cell image that boots without a supervisor |
+//! | [`standalone`] | a cell image that boots without a supervisor |
 //! | [`clock`] | the rates of clocks, and the time of day |
 //! | [`cpu`] | the processor's features and counters |
 //! | [`acpi`] | the firmware's tables |
@@ -42,7 +42,6 @@
 extern crate alloc;
 
 pub mod acpi;
-pub mod alone;
 pub mod apic;
 pub mod authority;
 pub mod backtrace;
@@ -63,12 +62,13 @@ mod memory_functions;
 pub mod paging;
 mod port;
 pub mod power;
+pub mod region_area;
 pub mod registers;
 pub mod restart;
 pub mod serial;
 pub mod smp;
 pub mod space;
+pub mod standalone;
 mod switch;
 mod tables;
 pub mod topology;
-pub mod window;

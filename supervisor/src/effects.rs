@@ -8,11 +8,11 @@ use crate::image::ImagePlan;
 use crate::images::KeptImage;
 use crate::inventory::{Chunk, CoreToken};
 use alloc::vec::Vec;
+use isola_abi::core_slots::{Order, OrderKind};
 use isola_abi::growth::Answer;
 use isola_abi::id::{CellId, CoreId, NodeId, PhysRange};
 use isola_abi::ledger::Ledger;
 use isola_abi::management::{CellSpec, DeviceLocation, Fault, RestartCause};
-use isola_abi::places::{Order, OrderKind};
 use isola_abi::query::Line;
 use isola_abi::report::Report;
 use isola_abi::stage::Stage;
@@ -100,7 +100,7 @@ pub enum BuildError {
 
 /// The cell lacks memory for a core's stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoStacks;
+pub struct OutOfStackMemory;
 
 /// The result of sending a core into a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +148,7 @@ pub struct RecoveredState<E: Effects + ?Sized> {
     pub withheld_bytes: u64,
     /// The last argument of [`Effects::save_checkpoint`], not validated.
     pub checkpoint: Checkpoint,
-    /// The latest arguments of [`Effects::keep_entry`], in any order, not validated.
+    /// The latest arguments of [`Effects::save_journal_entry`], in any order, not validated.
     pub journal: Vec<Vec<u8>>,
     /// The images of the checkpoint whose memory has no other owner, with that memory.
     pub images: Vec<(KeptImage, SharedOf<E>)>,
@@ -222,7 +222,7 @@ pub trait Effects {
 
     /// Saves an encoded journal entry for a restarted supervisor. The entry replaces the oldest ones; one that is too
     /// long is not saved.
-    fn keep_entry(&mut self, bytes: &[u8]);
+    fn save_journal_entry(&mut self, bytes: &[u8]);
 
     /// Returns the range of the shared text that the cell maps, or `None` if it has its own copy.
     fn text(&self, space: &Self::Space) -> Option<PhysRange>;
@@ -236,8 +236,8 @@ pub trait Effects {
     /// Allocates stacks for the core slot `place` and for all slots before it.
     ///
     /// # Errors
-    /// Returns [`NoStacks`] if the cell needs more memory for them: see [`Self::allocate_stacks_from`].
-    fn allocate_stacks(&mut self, space: &mut Self::Space, place: usize) -> Result<(), NoStacks>;
+    /// Returns [`OutOfStackMemory`] if the cell needs more memory for them: see [`Self::allocate_stacks_from`].
+    fn allocate_stacks(&mut self, space: &mut Self::Space, place: usize) -> Result<(), OutOfStackMemory>;
 
     /// Gives the cell a zeroed chunk from which [`Self::allocate_stacks`] allocates.
     ///
@@ -303,7 +303,7 @@ pub trait Effects {
     fn request_stop(&mut self, space: &Self::Space);
 
     /// Sends a query to a running cell, see [`isola_abi::query`]. Returns its number, or `None` if it is too long.
-    fn ask(&mut self, space: &Self::Space, line: Line, question: &[u8]) -> Option<u32>;
+    fn ask(&mut self, space: &Self::Space, line: Line, query: &[u8]) -> Option<u32>;
 
     /// Returns the number of the last query to the cell.
     fn asked(&self, space: &Self::Space, line: Line) -> u32;

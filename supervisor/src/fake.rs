@@ -9,7 +9,7 @@ pub(crate) use restart::go_wrong;
 
 use crate::cells::{Boot, Cells, InventoryOf};
 use crate::effects::{
-    Admission, Blueprint, BuildError, BuildFailure, Effects, NoStacks, Pages, Reclaimed, SharedPages,
+    Admission, Blueprint, BuildError, BuildFailure, Effects, OutOfStackMemory, Pages, Reclaimed, SharedPages,
     Unplugged,
 };
 use crate::image::tests::Builder;
@@ -22,16 +22,16 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering;
 use death::Death;
+use isola_abi::core_slots::{CoreSlots, Order, OrderKind};
 use isola_abi::descriptor::Core;
-use isola_abi::growth::{Answer, Grown, MAX_CHUNKS};
+use isola_abi::growth::{Answer, MAX_PLUGGED_BLOCKS, PluggedMemory};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysAddr, PhysRange};
 use isola_abi::integrity::ImageDigest;
 use isola_abi::ledger::{LEAST_SLOTS, Ledger};
 use isola_abi::management::{
     CellSpec, CorePlacement, DeviceLocation, Fault, LendingSpec, NetworkSpec, RestartPolicy, Text,
 };
-use isola_abi::places::{Order, OrderKind, Places};
-use isola_abi::query::{Line, Questions};
+use isola_abi::query::{Line, Queries};
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
 use isola_abi::size::ByteSize;
 use isola_abi::stage::Stage;
@@ -188,10 +188,10 @@ pub(crate) struct FakeSpace {
     id: CellId,
     report: Rc<Report>,
     activities: Rc<Activities>,
-    grown: Rc<Grown>,
+    grown: Rc<PluggedMemory>,
     unplug_request: Rc<UnplugRequest>,
-    questions: Rc<Questions>,
-    places: Rc<Places>,
+    queries: Rc<Queries>,
+    places: Rc<CoreSlots>,
     /// The number of core slots with stacks, from the first on.
     cores_with_stacks: Rc<Cell<usize>>,
     has_stacks: bool,
@@ -232,9 +232,9 @@ pub(crate) struct FakeMachine {
     pub(crate) device_is_stuck: bool,
     pub(crate) build_error: Option<BuildError>,
     /// The plugged memory of each cell, since it was last built.
-    pub(crate) grown: BTreeMap<CellId, Rc<Grown>>,
+    pub(crate) grown: BTreeMap<CellId, Rc<PluggedMemory>>,
     /// The queries to each cell, since it was last built.
-    pub(crate) questions: BTreeMap<CellId, Rc<Questions>>,
+    pub(crate) queries: BTreeMap<CellId, Rc<Queries>>,
     /// No memory can be plugged into cells.
     pub(crate) spaces_are_full: bool,
     /// The reclaim requests to each cell, since it was last built.
@@ -244,7 +244,7 @@ pub(crate) struct FakeMachine {
     /// The core at this core slot does not acknowledge TLB shootdowns.
     pub(crate) stuck_core: Option<usize>,
     /// The core slots of each cell, since it was last built.
-    pub(crate) places: BTreeMap<CellId, Rc<Places>>,
+    pub(crate) places: BTreeMap<CellId, Rc<CoreSlots>>,
     /// The cells' cores ignore orders.
     pub(crate) cells_are_deaf: bool,
     /// The cells' cores ignore orders to yield.
@@ -316,8 +316,8 @@ impl Effects for FakeMachine {
         let report: Rc<Report> = blank().into();
         let activities = Rc::new(Activities::new(LEAST_SLOTS));
         let shares = blueprint.plan.memory_bytes(Source::Shared) > 0;
-        let (grown, unplug_request) = (Rc::new(Grown::default()), Rc::new(UnplugRequest::default()));
-        let (questions, places) = (Rc::new(Questions::default()), Rc::new(Places::default()));
+        let (grown, unplug_request) = (Rc::new(PluggedMemory::default()), Rc::new(UnplugRequest::default()));
+        let (queries, places) = (Rc::new(Queries::default()), Rc::new(CoreSlots::default()));
         if !self.death.has_come() {
             self.actions.push(Action::Build(blueprint.id));
             let len = blueprint.plan.segments.iter().map(|segment| segment.file.end).max().unwrap_or(0);
@@ -326,7 +326,7 @@ impl Effects for FakeMachine {
             self.ledgers.insert(blueprint.id, activities.clone());
             self.grown.insert(blueprint.id, grown.clone());
             self.unplug_requests.insert(blueprint.id, unplug_request.clone());
-            self.questions.insert(blueprint.id, questions.clone());
+            self.queries.insert(blueprint.id, queries.clone());
             self.places.insert(blueprint.id, places.clone());
         }
         self.built += 1;
@@ -337,7 +337,7 @@ impl Effects for FakeMachine {
             activities,
             grown,
             unplug_request,
-            questions,
+            queries,
             places,
             cores_with_stacks: Rc::new(Cell::new(blueprint.cores.len())),
             has_stacks: false,
@@ -371,7 +371,7 @@ impl Effects for FakeMachine {
         !self.checkpoint_is_full
     }
 
-    fn keep_entry(&mut self, bytes: &[u8]) {
+    fn save_journal_entry(&mut self, bytes: &[u8]) {
         if !self.death.has_come() {
             self.journal.push(bytes.to_vec());
         }
@@ -389,11 +389,11 @@ impl Effects for FakeMachine {
         space.activities.ledger()
     }
 
-    fn allocate_stacks(&mut self, space: &mut FakeSpace, place: usize) -> Result<(), NoStacks> {
+    fn allocate_stacks(&mut self, space: &mut FakeSpace, place: usize) -> Result<(), OutOfStackMemory> {
         assert!(place < MAX_CORES, "there is no such core slot");
         let more = if space.has_stacks { place + 1 } else { 0 };
         space.cores_with_stacks.set(space.cores_with_stacks.get().max(more));
-        if place < space.cores_with_stacks.get() { Ok(()) } else { Err(NoStacks) }
+        if place < space.cores_with_stacks.get() { Ok(()) } else { Err(OutOfStackMemory) }
     }
 
     fn allocate_stacks_from(&mut self, space: &mut FakeSpace, memory: FakeMemory) -> Result<(), FakeMemory> {
@@ -417,7 +417,7 @@ impl Effects for FakeMachine {
         assert!(place < space.cores_with_stacks.get() && space.places.at(place).kind == OrderKind::Vacant);
         self.actions.push(Action::Enter(space.id, place));
         let (id, node) = (core.0, NodeId(0));
-        space.report.cores[place].carrier.store(place as u32, Ordering::Relaxed);
+        space.report.cores[place].vcore_runner.store(place as u32, Ordering::Relaxed);
         space.report.cores[place].yielded.store(0, Ordering::Relaxed);
         space.report.cores[place].order.store(0, Ordering::Relaxed);
         space.places.give(place, Core { id, apic: ApicId(id.0), node, site: CoreSite::alone(id) });
@@ -465,7 +465,7 @@ impl Effects for FakeMachine {
     }
 
     fn places(&self, space: &FakeSpace) -> usize {
-        if self.spaces_are_full { 0 } else { MAX_CHUNKS - space.grown.iter().count() }
+        if self.spaces_are_full { 0 } else { MAX_PLUGGED_BLOCKS - space.grown.iter().count() }
     }
 
     fn set_limit(&self, space: &FakeSpace, limit_bytes: u64) {
@@ -529,12 +529,12 @@ impl Effects for FakeMachine {
         self.actions.push(Action::RequestStop(space.id));
     }
 
-    fn ask(&mut self, space: &FakeSpace, line: Line, question: &[u8]) -> Option<u32> {
-        space.questions.put(line, question)
+    fn ask(&mut self, space: &FakeSpace, line: Line, query: &[u8]) -> Option<u32> {
+        space.queries.put(line, query)
     }
 
     fn asked(&self, space: &FakeSpace, line: Line) -> u32 {
-        space.questions.number(line)
+        space.queries.number(line)
     }
 
     fn empty(&mut self, space: &FakeSpace, place: usize) {
@@ -707,14 +707,14 @@ pub(crate) fn says(report: &Report, phase: CellPhase) {
 }
 
 /// Makes the core at a core slot carry out its order.
-pub(crate) fn obeys(report: &Report, places: &Places, place: usize) {
+pub(crate) fn obeys(report: &Report, places: &CoreSlots, place: usize) {
     let order = places.at(place);
     let echo = if matches!(order.kind, OrderKind::Yield) { order.left() } else { order };
     report.cores[place].order.store(echo.to_u32(), Ordering::Release);
 }
 
 /// Makes the core at a core slot yield: it reports its event as suspended.
-pub(crate) fn yields(report: &Report, places: &Places, place: usize) {
+pub(crate) fn yields(report: &Report, places: &CoreSlots, place: usize) {
     report.cores[place].yielded.store(places.at(place).to_u32(), Ordering::Release);
 }
 

@@ -4,17 +4,17 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use isola_abi::growth::{LARGEST_CHUNK, SMALLEST_CHUNK};
+use isola_abi::core_slots::Order;
+use isola_abi::growth::{LARGEST_BLOCK, SMALLEST_BLOCK};
 use isola_abi::histogram::Distribution;
 use isola_abi::id::{CoreId, NodeId, PhysRange};
 use isola_abi::ledger::{ActivityReport, Ledger};
 use isola_abi::management::{
     ACTIVITIES_PER_PAGE, ActivityPage, ActivityUsage, CoreUsage, Crash, MemoryUsage, NetworkUsage,
 };
-use isola_abi::places::Order;
 use isola_abi::report::{CellPhase, CorePhase, CoreReport, CrashKind, CrashReport, MemoryPressure, Report};
 use isola_abi::size::ByteSize;
-use isola_abi::unplug::Rest;
+use isola_abi::unplug::Shortfall;
 
 /// Returns the cell's phase. An invalid number counts as silence.
 pub fn phase(report: &Report) -> CellPhase {
@@ -33,7 +33,7 @@ pub fn sign(report: &Report, index: usize) -> (CorePhase, u64) {
 
 /// Returns the core slot whose core runs the vcore of the slot `index`.
 pub fn carrier(report: &Report, index: usize) -> usize {
-    report.cores.get(index).map_or(0, |core| core.carrier.load(Ordering::Relaxed) as usize)
+    report.cores.get(index).map_or(0, |core| core.vcore_runner.load(Ordering::Relaxed) as usize)
 }
 
 /// Returns the last order that the core at a core slot has acknowledged.
@@ -151,7 +151,7 @@ pub fn memory(report: &Report) -> MemoryUsage {
 pub struct Requested {
     /// The request's number; 0: there was none yet.
     pub number: u32,
-    /// The least bytes needed: a power of two, at least [`SMALLEST_CHUNK`]. A value above [`LARGEST_CHUNK`] is never
+    /// The least bytes needed: a power of two, at least [`SMALLEST_BLOCK`]. A value above [`LARGEST_BLOCK`] is never
     /// granted.
     pub least_bytes: u64,
     /// The most bytes wanted; not validated.
@@ -163,7 +163,7 @@ pub struct Requested {
 /// Returns the cell's last memory request.
 pub fn request(report: &Report) -> Requested {
     let number = report.memory_request.number.load(Ordering::Acquire);
-    let least = get(&report.memory_request.least_bytes).clamp(SMALLEST_CHUNK, LARGEST_CHUNK + 1);
+    let least = get(&report.memory_request.least_bytes).clamp(SMALLEST_BLOCK, LARGEST_BLOCK + 1);
     Requested {
         number,
         least_bytes: least.next_power_of_two(),
@@ -178,7 +178,7 @@ pub struct Offered {
     /// The blocks; not validated.
     pub blocks: Vec<PhysRange>,
     /// The reason that the cell gives for an offer below the request.
-    pub rest: Rest,
+    pub rest: Shortfall,
     /// Bytes that the cell has migrated for the offer; not validated.
     pub moved_bytes: u64,
 }

@@ -1,12 +1,12 @@
 //! A minimal client of the management protocol: sends a request and waits for the response.
 
-use isola_abi::frame::{Decoder, MAX_CHUNK, encode};
+use isola_abi::frame::{Decoder, MAX_PART_BYTES, encode};
 use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{
     CellInfo, CellSpec, CorePlacement, JournalEntry, MachineInfo, ManagementError, NetworkSpec, Request,
     RequestBody, Response, ResponseBody, RestartPolicy,
 };
-use isola_abi::query::{Connection, Fact, FrameFilter, Line, Query, Records, Standing};
+use isola_abi::query::{AnswerRecord, Connection, FrameFilter, Line, Query, QueryState, Records};
 use isola_abi::size::ByteSize;
 use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
@@ -114,8 +114,10 @@ impl Client {
     /// Queries a running cell for its TCP connections.
     pub fn connections(&mut self, name: &str) -> Vec<Connection> {
         let query = Query::Connections { filter: FrameFilter::default(), most: 1_000 };
-        let body = RequestBody::Ask { name: name.to_owned(), line: Line::Facts, question: query.encode() };
-        let Ok(ResponseBody::Asked { number }) = self.ask(body) else { panic!("{name} cannot be asked") };
+        let body = RequestBody::Ask { name: name.to_owned(), line: Line::Facts, query: query.encode() };
+        let Ok(ResponseBody::QueryNumber { number }) = self.ask(body) else {
+            panic!("{name} cannot be asked")
+        };
         let (mut records, mut found) = (Records::default(), Vec::new());
         let (mut cores, mut done) = (None, 0);
         let deadline = Instant::now() + PATIENCE;
@@ -126,17 +128,17 @@ impl Client {
                 line: Line::Facts,
                 number,
                 from: records.end(),
-                max_bytes: MAX_CHUNK as u32,
+                max_bytes: MAX_PART_BYTES as u32,
             };
             let Ok(ResponseBody::Answers(piece)) = self.ask(body) else { panic!("{name} does not answer") };
-            assert_ne!(piece.standing, Standing::Replaced, "another query has replaced this one");
+            assert_ne!(piece.state, QueryState::Replaced, "another query has replaced this one");
             records.add(&piece).expect("records in order");
             while let Some(record) = records.next_record().expect("a whole record") {
-                match Fact::decode(record).expect("a fact") {
-                    Fact::Begin { cores: count } => cores = Some(count),
-                    Fact::Connection(connection) => found.push(*connection),
-                    Fact::Done { .. } => done += 1,
-                    Fact::Names(_) | Fact::Counters(_) => {}
+                match AnswerRecord::decode(record).expect("a fact") {
+                    AnswerRecord::Begin { cores: count } => cores = Some(count),
+                    AnswerRecord::Connection(connection) => found.push(*connection),
+                    AnswerRecord::Done { .. } => done += 1,
+                    AnswerRecord::Names(_) | AnswerRecord::Counters(_) => {}
                 }
             }
         }
@@ -155,8 +157,8 @@ impl Client {
     pub fn upload(&mut self, image: &[u8]) {
         let done = Ok(ResponseBody::Done);
         assert_eq!(self.ask(RequestBody::ImageBegin { len_bytes: image.len() as u64 }), done);
-        for (number, chunk) in image.chunks(MAX_CHUNK).enumerate() {
-            let offset = (number * MAX_CHUNK) as u64;
+        for (number, chunk) in image.chunks(MAX_PART_BYTES).enumerate() {
+            let offset = (number * MAX_PART_BYTES) as u64;
             assert_eq!(self.ask(RequestBody::ImageChunk { offset, bytes: chunk.to_vec() }), done);
         }
     }
@@ -196,7 +198,7 @@ impl Client {
     pub fn logs(&mut self, name: &str) -> String {
         let (mut all, mut from) = (Vec::new(), 0);
         loop {
-            let body = RequestBody::Logs { name: name.into(), from, max_bytes: MAX_CHUNK as u32 };
+            let body = RequestBody::Logs { name: name.into(), from, max_bytes: MAX_PART_BYTES as u32 };
             match self.ask(body) {
                 Ok(ResponseBody::Logs(piece)) if piece.bytes.is_empty() => break,
                 Ok(ResponseBody::Logs(piece)) => {

@@ -2,7 +2,7 @@
 
 use isola_abi::id::{CoreId, NodeId};
 use isola_abi::management::{
-    CellSpec, CorePlacement, ManagementError, PlacementPolicy, RequestBody, TakenBy, TakenCore,
+    CellSpec, CorePlacement, ManagementError, PlacementPolicy, RequestBody, TakenCore, TakenCoreOwner,
 };
 use isola_tests::management::spec;
 use isola_tests::qemu::MachineType;
@@ -33,7 +33,7 @@ fn placement_selects_cores_by_policy_id_and_node() {
     let refused = machine
         .client
         .ask(RequestBody::Create(CellSpec { placement: named, ..spec("named", 2, 4, &["serve"]) }));
-    let taken = vec![TakenCore { id: CoreId(4), by: TakenBy::Cell("spread".into()) }];
+    let taken = vec![TakenCore { id: CoreId(4), by: TakenCoreOwner::Cell("spread".into()) }];
     assert_eq!(refused, Err(ManagementError::CoresTaken { wanted: 2, taken }));
     machine.client.destroy("spread");
     assert_eq!(create(&mut machine, "whole", 2, placed(PlacementPolicy::Siblings)), [2, 3]);

@@ -6,7 +6,7 @@ use isola_abi::management::{
 };
 use isola_abi::report::CellPhase;
 use isola_abi::size::ByteSize;
-use isola_abi::unplug::GRANULE;
+use isola_abi::unplug::CHUNK;
 use isola_tests::kv::Load;
 use isola_tests::management::spec;
 use isola_tests::qemu::{MachineType, Time};
@@ -249,7 +249,7 @@ fn shared_image_text_stays_mapped_for_every_cell_across_restarts() {
     machine.client.destroy("one");
     // A cell with all free memory gets no text of the other cell. The restarted supervisor has no stored image; the new
     // upload takes whole chunks of free memory.
-    let image_bytes = (probe().len() as u64).next_multiple_of(GRANULE);
+    let image_bytes = (probe().len() as u64).next_multiple_of(CHUNK);
     let free_mib = (machine.client.machine().memory_free.0 - image_bytes) >> 20;
     machine.client.create(probe(), spec("all", 1, free_mib, &["memory"]));
     machine.client.start("all");

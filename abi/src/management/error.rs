@@ -2,7 +2,7 @@
 
 use super::{CellState, MAX_IMAGE, MAX_NAME_LEN};
 use crate::id::{CoreId, NodeId};
-use crate::integrity::Distrust;
+use crate::integrity::UnmetRequirement;
 use crate::size::ByteSize;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -10,7 +10,7 @@ use core::fmt;
 use serde::{Deserialize, Serialize};
 
 /// The maximum number of unavailable cores that an error text lists.
-const MAX_TAKEN_TOLD: usize = 8;
+const MAX_TAKEN_SHOWN: usize = 8;
 
 /// The reason for a refused request. A refused request changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,7 +145,7 @@ pub enum ManagementError {
     /// The image is not a valid cell image.
     ImageRejected(ImageFault),
     /// The image does not meet its requirements.
-    ImageNotTrusted(Distrust),
+    ImageNotTrusted(UnmetRequirement),
 }
 
 /// An unavailable core.
@@ -154,12 +154,12 @@ pub struct TakenCore {
     /// The core.
     pub id: CoreId,
     /// The core's owner.
-    pub by: TakenBy,
+    pub by: TakenCoreOwner,
 }
 
 /// The owner of an unavailable core.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum TakenBy {
+pub enum TakenCoreOwner {
     /// The supervisor runs on the core.
     Supervisor,
     /// The cell of this name.
@@ -171,9 +171,9 @@ pub enum TakenBy {
 impl fmt::Display for TakenCore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.by {
-            TakenBy::Supervisor => write!(f, "core {} is the supervisor's", self.id),
-            TakenBy::Cell(name) => write!(f, "core {} is cell {name:?}'s", self.id),
-            TakenBy::Failed => write!(f, "core {} has failed", self.id),
+            TakenCoreOwner::Supervisor => write!(f, "core {} is the supervisor's", self.id),
+            TakenCoreOwner::Cell(name) => write!(f, "core {} is cell {name:?}'s", self.id),
+            TakenCoreOwner::Failed => write!(f, "core {} has failed", self.id),
         }
     }
 }
@@ -211,9 +211,9 @@ impl fmt::Display for ManagementError {
                 [] => write!(f, "{wanted} more cores are wanted, and the cell has all that its placement names: name more"),
                 [first, rest @ ..] => {
                     write!(f, "{wanted} of the named cores are wanted, and {first}")?;
-                    rest.iter().take(MAX_TAKEN_TOLD - 1).try_for_each(|core| write!(f, ", {core}"))?;
-                    if taken.len() > MAX_TAKEN_TOLD {
-                        write!(f, " and {} more are taken", taken.len() - MAX_TAKEN_TOLD)?;
+                    rest.iter().take(MAX_TAKEN_SHOWN - 1).try_for_each(|core| write!(f, ", {core}"))?;
+                    if taken.len() > MAX_TAKEN_SHOWN {
+                        write!(f, " and {} more are taken", taken.len() - MAX_TAKEN_SHOWN)?;
                     }
                     f.write_str(": name others, see `isola inspect`")
                 }

@@ -25,7 +25,7 @@ mod resize;
 mod restart;
 mod spec;
 
-pub use error::{ImageFault, ManagementError, TakenBy, TakenCore};
+pub use error::{ImageFault, ManagementError, TakenCore, TakenCoreOwner};
 pub use info::{
     ACTIVITIES_PER_PAGE, ActivityPage, ActivityUsage, CellInfo, CellState, CoreInfo, CoreOwner, CoreUsage,
     Crash, DeviceLocation, Durations, ImageInfo, LogPiece, MachineInfo, MemoryUsage, NetworkUsage,
@@ -33,11 +33,11 @@ pub use info::{
 pub use journal::{Decision, JournalEntry, JournalEvent, MAX_DECISION_WORDS, RestartCause};
 pub use lending::{LendingSpec, LoanInfo, MAX_LEASE_MS, ReturnReason};
 pub use placement::{CorePlacement, NoSuchPolicy, PlacementPolicy};
-pub use resize::{CORE_LIMIT_MS, Change, CoresResized, Kept, MemoryResized, Mode};
+pub use resize::{CORE_LIMIT_MS, Change, CoresResized, MemoryResized, Mode, ReclaimShortfall};
 pub use restart::{NoRestartPolicy, RestartPolicy, Restarts};
 pub use spec::{CellSpec, NetworkSpec, Text};
 
-use crate::frame::MAX_CHUNK;
+use crate::frame::MAX_PART_BYTES;
 use crate::id::{CoreId, MAX_CORES};
 use crate::query::{AnswerPiece, Line};
 use crate::size::ByteSize;
@@ -92,7 +92,7 @@ pub enum RequestBody {
     ImageChunk {
         /// The offset of the bytes in the image, equal to the number of bytes uploaded before.
         offset: u64,
-        /// The bytes, at most [`MAX_CHUNK`].
+        /// The bytes, at most [`MAX_PART_BYTES`].
         bytes: Vec<u8>,
     },
     /// Creates a cell from a stored image.
@@ -180,7 +180,7 @@ pub enum RequestBody {
         name: String,
         /// The position of the first byte, counted from the start of the cell's output.
         from: u64,
-        /// The maximum number of bytes, at most [`MAX_CHUNK`].
+        /// The maximum number of bytes, at most [`MAX_PART_BYTES`].
         max_bytes: u32,
     },
     /// Sends a query to a running cell: see [`crate::query`].
@@ -189,8 +189,8 @@ pub enum RequestBody {
         name: String,
         /// The line, on which this query replaces the previous one.
         line: Line,
-        /// The encoded query, at most [`crate::query::MAX_QUESTION`] bytes.
-        question: Vec<u8>,
+        /// The encoded query, at most [`crate::query::MAX_QUERY`] bytes.
+        query: Vec<u8>,
     },
     /// Returns the cell's answer so far. Releases the answer's bytes before `from`.
     Answers {
@@ -202,7 +202,7 @@ pub enum RequestBody {
         number: u32,
         /// The position of the first byte; 0 for the start of the answer.
         from: u64,
-        /// The maximum number of bytes, at most [`MAX_CHUNK`].
+        /// The maximum number of bytes, at most [`MAX_PART_BYTES`].
         max_bytes: u32,
     },
     /// Returns journal entries.
@@ -283,7 +283,7 @@ pub enum ResponseBody {
     /// Answers [`RequestBody::Logs`].
     Logs(LogPiece),
     /// Answers [`RequestBody::Ask`].
-    Asked {
+    QueryNumber {
         /// The query's number.
         number: u32,
     },
@@ -293,7 +293,7 @@ pub enum ResponseBody {
     Events(Vec<JournalEntry>),
 }
 
-const _: () = assert!(MAX_CHUNK + 1024 < crate::frame::MAX_FRAME);
+const _: () = assert!(MAX_PART_BYTES + 1024 < crate::frame::MAX_FRAME);
 
 #[cfg(test)]
 mod tests {
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn the_largest_image_chunk_fits_in_a_frame() {
-        let body = RequestBody::ImageChunk { offset: u64::MAX, bytes: vec![0xff; MAX_CHUNK] };
+        let body = RequestBody::ImageChunk { offset: u64::MAX, bytes: vec![0xff; MAX_PART_BYTES] };
         let request = Request { sequence: u32::MAX, body };
         let bytes = encode(&request).unwrap();
         assert_eq!(Decoder::new().next::<Request>(&mut &bytes[..]), Some(Ok(request)));

@@ -42,14 +42,14 @@ pub struct MemoryResized {
     /// The memory that the cell claims to have migrated to free other memory.
     pub moved: ByteSize,
     /// The reason why the cell has more memory than requested, if it has.
-    pub kept: Option<Kept>,
+    pub kept: Option<ReclaimShortfall>,
     /// The duration, in ns.
     pub took_ns: u64,
 }
 
 /// The reason why a cell returned less memory than requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kept {
+pub enum ReclaimShortfall {
     /// The remaining memory is in use, or the cell would be short of memory without it.
     InUse,
     /// The remaining memory is free, but fragmented into pieces smaller than 2 MiB, and the pages between them cannot
@@ -63,7 +63,7 @@ pub enum Kept {
     CoreAtLarge,
 }
 
-impl fmt::Display for Kept {
+impl fmt::Display for ReclaimShortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::InUse => "the rest is in use, or the cell would be short without it",

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 /// A query.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Query {
-    /// The counters of each core's protocol stack, answered by [`Fact`]s.
+    /// The counters of each core's protocol stack, answered by [`AnswerRecord`]s.
     Counters,
-    /// The TCP connections, answered by [`Fact`]s.
+    /// The TCP connections, answered by [`AnswerRecord`]s.
     Connections {
         /// The selected connections.
         filter: FrameFilter,
@@ -46,13 +46,13 @@ pub struct CaptureSpec {
 
 /// A record of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Fact {
-    /// The start of the answer. The answer is complete after as many [`Fact::Done`] as there are cores.
+pub enum AnswerRecord {
+    /// The start of the answer. The answer is complete after as many [`AnswerRecord::Done`] as there are cores.
     Begin {
         /// The number of cores that answer.
         cores: u32,
     },
-    /// The counters' names, in the order of each [`Fact::Counters`].
+    /// The counters' names, in the order of each [`AnswerRecord::Counters`].
     Names(Vec<CounterName>),
     /// The counters of one core.
     Counters(Vec<u64>),
@@ -180,7 +180,7 @@ impl Query {
     }
 }
 
-impl Fact {
+impl AnswerRecord {
     /// Returns the encoded record.
     pub fn encode(&self) -> Vec<u8> {
         postcard::to_allocvec(self).unwrap_or_default()

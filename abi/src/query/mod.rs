@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   host tool              supervisor                              cell
-//!   Ask -----------------> Questions::put, interrupt ------------> Questions::get
+//!   Ask -----------------> Queries::put, interrupt ------------> Queries::get
 //!                                                                  Ring::begin, Ring::push, ...
 //!   Answers from 0 ------> Ring::piece  <------------------------- records, while the ring has room
 //!   Answers from n ------> Ring::piece; the bytes before n are free again
 //! ```
 //!
-//! The query (`Question` in the code) is in the descriptor's live words, which the cell cannot write; the answer is in
+//! The query (`QueryWords` in the code) is in the descriptor's live words, which the cell cannot write; the answer is in
 //! the report. There are two [`Line`]s, so that a capture continues during another query. A new query replaces the
 //! previous one on its line, and the sender of the previous one gets an error. A cell may answer late or never; only
 //! the host tool waits for the answer, with a timeout.
@@ -26,7 +26,7 @@ mod facts;
 mod records;
 
 pub use facts::{
-    CaptureSpec, Connection, CounterName, Direction, Fact, FrameFilter, FrameHead, PartialSum, Query,
+    AnswerRecord, CaptureSpec, Connection, CounterName, Direction, FrameFilter, FrameHead, PartialSum, Query,
 };
 pub use records::{RecordError, Records};
 
@@ -35,7 +35,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use serde::{Deserialize, Serialize};
 
 /// The maximum length of an encoded query, in bytes.
-pub const MAX_QUESTION: usize = 128;
+pub const MAX_QUERY: usize = 128;
 
 /// The size of the answer ring of [`Line::Facts`], in bytes.
 pub const FACTS_BYTES: usize = 32 * 1024;
@@ -63,43 +63,43 @@ impl Line {
 /// The present query on each line, in the descriptor's live words.
 #[repr(C)]
 #[derive(Debug, Default)]
-pub struct Questions {
-    facts: Question,
-    frames: Question,
+pub struct Queries {
+    facts: QueryWords,
+    frames: QueryWords,
 }
 
 /// A query.
 #[repr(C)]
 #[derive(Debug)]
-struct Question {
+struct QueryWords {
     /// The query's number, incremented with each query, and never 0 then; 0 before the first query and while the bytes
     /// change.
     number: AtomicU32,
     len_bytes: AtomicU32,
-    bytes: [AtomicU8; MAX_QUESTION],
+    bytes: [AtomicU8; MAX_QUERY],
 }
 
-impl Default for Question {
+impl Default for QueryWords {
     fn default() -> Self {
         Self {
             number: AtomicU32::new(0),
             len_bytes: AtomicU32::new(0),
-            bytes: [const { AtomicU8::new(0) }; MAX_QUESTION],
+            bytes: [const { AtomicU8::new(0) }; MAX_QUERY],
         }
     }
 }
 
-impl Questions {
+impl Queries {
     /// Replaces the query on a line. For one writer at a time. Returns the query's number, or `None` if it is longer
-    /// than [`MAX_QUESTION`].
-    pub fn put(&self, line: Line, question: &[u8]) -> Option<u32> {
+    /// than [`MAX_QUERY`].
+    pub fn put(&self, line: Line, query: &[u8]) -> Option<u32> {
         let place = self.on(line);
-        let bytes = place.bytes.get(..question.len())?;
+        let bytes = place.bytes.get(..query.len())?;
         let number = place.number.swap(0, Ordering::Relaxed).wrapping_add(1).max(1);
         // A reader of the new bytes also reads the 0.
         fence(Ordering::Release);
-        bytes.iter().zip(question).for_each(|(place, byte)| place.store(*byte, Ordering::Relaxed));
-        place.len_bytes.store(question.len() as u32, Ordering::Relaxed);
+        bytes.iter().zip(query).for_each(|(place, byte)| place.store(*byte, Ordering::Relaxed));
+        place.len_bytes.store(query.len() as u32, Ordering::Relaxed);
         place.number.store(number, Ordering::Release);
         Some(number)
     }
@@ -120,7 +120,7 @@ impl Questions {
         (number != 0 && place.number.load(Ordering::Relaxed) == number).then_some((number, bytes))
     }
 
-    fn on(&self, line: Line) -> &Question {
+    fn on(&self, line: Line) -> &QueryWords {
         match line {
             Line::Facts => &self.facts,
             Line::Frames => &self.frames,
@@ -206,11 +206,11 @@ pub struct Ring<'a> {
 
 /// The error for a dropped record: the unread records leave too little room, or it is longer than the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeftOut;
+pub struct RecordDropped;
 
 /// The state of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Standing {
+pub enum QueryState {
     /// The cell has not begun to answer.
     Open,
     /// The cell has begun to answer, and may have finished.
@@ -222,8 +222,8 @@ pub enum Standing {
 /// A part of a cell's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnswerPiece {
-    /// The query's state. `bytes` is empty unless the state is [`Standing::Answered`].
-    pub standing: Standing,
+    /// The query's state. `bytes` is empty unless the state is [`QueryState::Answered`].
+    pub state: QueryState,
     /// The position of the first byte. In the first part it is higher than the requested position.
     pub from: u64,
     /// The bytes, in whole words.
@@ -245,21 +245,25 @@ impl Ring<'_> {
     /// Writes a record.
     ///
     /// # Errors
-    /// [`LeftOut`]; the record is counted as dropped.
-    pub fn push(&self, record: &[u8]) -> Result<(), LeftOut> {
+    /// [`RecordDropped`]; the record is counted as dropped.
+    pub fn push(&self, record: &[u8]) -> Result<(), RecordDropped> {
         self.push_pieces(record.len(), core::iter::once(record))
     }
 
     /// Writes a record of `len` bytes, the concatenation of `pieces`.
     ///
     /// # Errors
-    /// [`LeftOut`]; the record is counted as dropped.
-    pub fn push_pieces<'b>(&self, len: usize, pieces: impl Iterator<Item = &'b [u8]>) -> Result<(), LeftOut> {
+    /// [`RecordDropped`]; the record is counted as dropped.
+    pub fn push_pieces<'b>(
+        &self,
+        len: usize,
+        pieces: impl Iterator<Item = &'b [u8]>,
+    ) -> Result<(), RecordDropped> {
         let needed = (WORD + len.next_multiple_of(WORD)) as u64;
         let written = self.head.written.load(Ordering::Relaxed);
         if needed > self.room() {
             self.head.lost.fetch_add(1, Ordering::Relaxed);
-            return Err(LeftOut);
+            return Err(RecordDropped);
         }
         let mut at = written / WORD as u64;
         let mut put = |word: u64| {
@@ -308,17 +312,17 @@ impl Ring<'_> {
         (self.words.len() * WORD) as u64
     }
 
-    /// Returns at most `max_bytes` of the answer to the query `asked`, from position `from` on. `question` is the
+    /// Returns at most `max_bytes` of the answer to the query `asked`, from position `from` on. `query` is the
     /// number of the line's present query. The call releases the ring's bytes before `from`. It accepts any values that
     /// the cell may have written.
-    pub fn piece(&self, asked: u32, question: u32, from: u64, max_bytes: usize) -> AnswerPiece {
-        let standing = match self.head.number.load(Ordering::Acquire) {
-            _ if asked != question => Standing::Replaced,
-            answered if answered == asked => Standing::Answered,
-            _ => Standing::Open,
+    pub fn piece(&self, asked: u32, query: u32, from: u64, max_bytes: usize) -> AnswerPiece {
+        let state = match self.head.number.load(Ordering::Acquire) {
+            _ if asked != query => QueryState::Replaced,
+            answered if answered == asked => QueryState::Answered,
+            _ => QueryState::Open,
         };
-        let mut piece = AnswerPiece { standing, from, bytes: Vec::new(), end: from, lost: 0 };
-        if standing != Standing::Answered {
+        let mut piece = AnswerPiece { state, from, bytes: Vec::new(), end: from, lost: 0 };
+        if state != QueryState::Answered {
             return piece;
         }
         let whole = |position: u64| position / WORD as u64 * WORD as u64;

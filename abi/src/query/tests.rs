@@ -11,23 +11,23 @@ fn answers() -> Box<Answers> {
 const SMALL: usize = 64;
 const SMALL_BYTES: u64 = 512;
 
-fn push(ring: &Ring<'_>, record: &[u8]) -> Result<(), LeftOut> {
+fn push(ring: &Ring<'_>, record: &[u8]) -> Result<(), RecordDropped> {
     // Pieces with lengths that are not multiples of a word.
     ring.push_pieces(record.len(), record.chunks(5))
 }
 
 #[test]
 fn a_query_reads_back_and_replaces_only_the_previous_one_on_its_line() {
-    let questions = Questions::default();
-    assert_eq!(questions.get(Line::Facts), None);
-    let first = questions.put(Line::Facts, b"counters").unwrap();
-    let frames = questions.put(Line::Frames, b"frames").unwrap();
-    let second = questions.put(Line::Facts, b"connections").unwrap();
+    let queries = Queries::default();
+    assert_eq!(queries.get(Line::Facts), None);
+    let first = queries.put(Line::Facts, b"counters").unwrap();
+    let frames = queries.put(Line::Frames, b"frames").unwrap();
+    let second = queries.put(Line::Facts, b"connections").unwrap();
     assert!(first != 0 && first != second);
-    assert_eq!(questions.get(Line::Facts), Some((second, b"connections".to_vec())));
-    assert_eq!(questions.get(Line::Frames), Some((frames, b"frames".to_vec())));
-    assert_eq!(questions.put(Line::Facts, &[0; MAX_QUESTION + 1]), None);
-    assert_eq!(questions.number(Line::Facts), second, "a query that is too long changes nothing");
+    assert_eq!(queries.get(Line::Facts), Some((second, b"connections".to_vec())));
+    assert_eq!(queries.get(Line::Frames), Some((frames, b"frames".to_vec())));
+    assert_eq!(queries.put(Line::Facts, &[0; MAX_QUERY + 1]), None);
+    assert_eq!(queries.number(Line::Facts), second, "a query that is too long changes nothing");
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn the_longest_queries_fit() {
         Query::EndCapture,
     ] {
         let bytes = query.encode();
-        assert!(bytes.len() <= MAX_QUESTION);
+        assert!(bytes.len() <= MAX_QUERY);
         assert_eq!(Query::decode(&bytes), Some(query));
     }
     assert_eq!(Query::decode(&[9, 9, 9]), None);
@@ -50,11 +50,11 @@ fn the_longest_queries_fit() {
 fn an_answer_belongs_to_its_query() {
     let answers = answers();
     let ring = answers.on(Line::Facts);
-    assert_eq!(ring.piece(1, 1, 0, 4096).standing, Standing::Open);
+    assert_eq!(ring.piece(1, 1, 0, 4096).state, QueryState::Open);
     ring.begin(1);
     push(&ring, b"old").unwrap();
-    assert_eq!(ring.piece(1, 2, 0, 4096).standing, Standing::Replaced);
-    assert_eq!(ring.piece(2, 2, 0, 4096).standing, Standing::Open);
+    assert_eq!(ring.piece(1, 2, 0, 4096).state, QueryState::Replaced);
+    assert_eq!(ring.piece(2, 2, 0, 4096).state, QueryState::Open);
     ring.begin(2);
     push(&ring, b"new").unwrap();
     let piece = ring.piece(2, 2, 0, 4096);
@@ -72,13 +72,13 @@ fn an_unread_ring_drops_and_counts_records_until_it_is_read() {
     let record = [7; 1000];
     let fit = (0..1000).take_while(|_| push(&ring, &record).is_ok()).count();
     assert_eq!(fit, FRAMES_BYTES / 1008);
-    assert_eq!(push(&ring, &record), Err(LeftOut));
+    assert_eq!(push(&ring, &record), Err(RecordDropped));
     let piece = ring.piece(1, 1, 0, 1008);
     assert_eq!((piece.bytes.len(), piece.lost), (1008, 2));
-    assert_eq!(push(&ring, &record), Err(LeftOut), "the reader has not acknowledged the piece");
+    assert_eq!(push(&ring, &record), Err(RecordDropped), "the reader has not acknowledged the piece");
     ring.piece(1, 1, 1008, 0);
     assert_eq!(push(&ring, &record), Ok(()));
-    assert_eq!(push(&ring, &record), Err(LeftOut));
+    assert_eq!(push(&ring, &record), Err(RecordDropped));
     ring.begin(2);
     assert_eq!(ring.piece(2, 2, 0, 0).lost, 0, "each answer has its own count");
     assert_eq!(ring.room(), FRAMES_BYTES as u64);
@@ -89,7 +89,7 @@ fn a_record_longer_than_the_ring_is_dropped() {
     let answers = answers();
     let ring = answers.on(Line::Facts);
     ring.begin(1);
-    assert_eq!(ring.push(&vec![0; FACTS_BYTES]), Err(LeftOut));
+    assert_eq!(ring.push(&vec![0; FACTS_BYTES]), Err(RecordDropped));
     assert_eq!(ring.push(&vec![0; FACTS_BYTES - 8]), Ok(()));
 }
 
@@ -131,7 +131,7 @@ proptest! {
             let record: Vec<u8> = (0..len).map(|at| (at * 31 + number) as u8).collect();
             match push(&ring, &record) {
                 Ok(()) => expected.push(record),
-                Err(LeftOut) => lost += 1,
+                Err(RecordDropped) => lost += 1,
             }
             let piece = ring.piece(5, 5, records.end(), max_bytes);
             prop_assert_eq!(piece.lost, lost);
@@ -163,7 +163,7 @@ proptest! {
         let mut records = Records::default();
         records.add(&piece).unwrap();
         while let Ok(Some(record)) = records.next_record() {
-            let _ = (Fact::decode(record), FrameHead::decode(record), Query::decode(record));
+            let _ = (AnswerRecord::decode(record), FrameHead::decode(record), Query::decode(record));
         }
         let _ = ring.push(&[1; 100]);
     }
@@ -176,8 +176,8 @@ proptest! {
         let mut records = Records::default();
         for (from, bytes) in pieces {
             let from = if from % 4 == 0 { from } else { records.end() };
-            let standing = Standing::Answered;
-            if records.add(&AnswerPiece { standing, from, bytes, end: 0, lost: 0 }).is_err() {
+            let state = QueryState::Answered;
+            if records.add(&AnswerPiece { state, from, bytes, end: 0, lost: 0 }).is_err() {
                 break;
             }
             while let Ok(Some(_)) = records.next_record() {}

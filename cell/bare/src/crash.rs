@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering;
 use isola_abi::layout::{PAGE_SIZE, STACK_SLOT, STACKS};
 use isola_abi::report::{BACKTRACE_LEN, CRASH_MESSAGE_LEN, CellPhase, CrashKind, CrashReport};
 use isola_ebbs::current_core;
-use isola_machine::cell::suspended::{self, Asked};
+use isola_machine::cell::suspended::{self, NmiAction};
 use isola_machine::interrupts::{self, ExceptionFrame, NonMaskable, vector};
 use isola_machine::{backtrace, cell, cpu, power};
 use isola_memory::regions::{self, FaultError, FillError};
@@ -101,15 +101,15 @@ pub(crate) fn fault_in_fault(frame: &ExceptionFrame, address: u64) -> ! {
 /// Handles an NMI of the supervisor, which can interrupt the core at any instruction.
 fn non_maskable(frame: &ExceptionFrame) -> NonMaskable {
     match suspended::non_maskable(AUTHORITY, frame, isola_events::give_notice) {
-        Asked::Done => NonMaskable::Handled,
-        Asked::Stop => NonMaskable::Fatal,
+        NmiAction::Done => NonMaskable::Handled,
+        NmiAction::Stop => NonMaskable::Fatal,
         // The supervisor may have cancelled an order meanwhile. A standalone image has no supervisor, so there the NMI
         // is fatal.
-        Asked::Nothing if is_alone() => NonMaskable::Fatal,
-        Asked::Nothing => NonMaskable::Handled,
-        Asked::Yield(yielded) => {
+        NmiAction::Unknown if is_alone() => NonMaskable::Fatal,
+        NmiAction::Unknown => NonMaskable::Handled,
+        NmiAction::Yield(yielded) => {
             isola_events::wake_all();
-            yielded.tell();
+            yielded.report();
             ring();
             yielded.wait()
         }

@@ -31,7 +31,7 @@ use crate::platform;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use isola_abi::descriptor::Descriptor;
-use isola_abi::growth::{Answer, MAX_CHUNKS, Refusal, SMALLEST_CHUNK};
+use isola_abi::growth::{Answer, MAX_PLUGGED_BLOCKS, Refusal, SMALLEST_BLOCK};
 use isola_ebbs::{current_core, cycles};
 use isola_machine::cell;
 use isola_memory::pages::{Contents, MAX_RANGES};
@@ -58,7 +58,7 @@ const AGAIN_NS: u64 = 100_000_000;
 const RARELY_NS: u64 = 12_800_000_000;
 
 /// With at most this many blocks left to add, requests are made large enough that the last block reaches the limit.
-const FEW_PLACES: usize = MAX_CHUNKS / 2;
+const FEW_PLACES: usize = MAX_PLUGGED_BLOCKS / 2;
 
 /// Whether the cell may get more memory at its request.
 static MAY_GROW: AtomicBool = AtomicBool::new(false);
@@ -149,9 +149,9 @@ pub(crate) fn start(descriptor: &Descriptor) {
     MAX_BYTES.store(descriptor.memory_max_bytes, Ordering::Relaxed);
     let mut growth = GROWTH.lock();
     // The image has one range.
-    growth.places_left = MAX_RANGES.saturating_sub(descriptor.pool.len() + 1).min(MAX_CHUNKS);
+    growth.places_left = MAX_RANGES.saturating_sub(descriptor.pool.len() + 1).min(MAX_PLUGGED_BLOCKS);
     growth.tsc_hz = descriptor.clock.tsc_hz;
-    if descriptor.supervisor.is_some() && growth.can_ask_for(SMALLEST_CHUNK) {
+    if descriptor.supervisor.is_some() && growth.can_ask_for(SMALLEST_BLOCK) {
         growth.judge();
         growth.tell_room();
     }
@@ -192,16 +192,16 @@ fn look() {
     let ask_at = ASK_AT.load(Ordering::Relaxed);
     let is_due = ask_at != u64::MAX && cycles() >= ask_at;
     if MAY_GROW.load(Ordering::Relaxed)
-        && (is_filling || is_due || cell::has_grown())
+        && (is_filling || is_due || cell::has_plugged_block())
         && let Some(mut growth) = GROWTH.try_lock()
     {
         growth.settle();
         if (is_filling || is_due)
             && !Returns::is_asked()
-            && growth.stands_aside(SMALLEST_CHUNK)
-            && growth.worth_asking(SMALLEST_CHUNK)
+            && growth.stands_aside(SMALLEST_BLOCK)
+            && growth.worth_asking(SMALLEST_BLOCK)
         {
-            growth.ask(SMALLEST_CHUNK, SMALLEST_CHUNK);
+            growth.ask(SMALLEST_BLOCK, SMALLEST_BLOCK);
         }
         if is_due && ASK_AT.load(Ordering::Relaxed) == ask_at {
             // The request was not refused just now: check for its answer when that has had time to arrive.
@@ -290,7 +290,7 @@ impl Growth {
     /// Returns the bytes that the cell may still get.
     fn room_bytes(&self) -> u64 {
         let most = if self.places_left == 0 { 0 } else { MAX_BYTES.load(Ordering::Relaxed) };
-        most.saturating_sub(HAS_BYTES.load(Ordering::Relaxed)) / SMALLEST_CHUNK * SMALLEST_CHUNK
+        most.saturating_sub(HAS_BYTES.load(Ordering::Relaxed)) / SMALLEST_BLOCK * SMALLEST_BLOCK
     }
 
     fn can_ask_for(&self, least_bytes: u64) -> bool {
@@ -362,7 +362,7 @@ impl Growth {
         let mut is_new = answer.is_some();
         let mut more = Retry::No;
         self.places_left += self.returns.reuse();
-        while let Some((node, memory)) = cell::take_grown() {
+        while let Some((node, memory)) = cell::take_plugged_block() {
             (is_new, more) = (true, Retry::Yes);
             let len = memory.len();
             HAS_BYTES.fetch_add(len as u64, Ordering::Relaxed);
@@ -417,8 +417,8 @@ impl Growth {
 
     /// Determines whether the cell may get more, and whether passes have anything to check.
     fn judge(&self) {
-        MAY_GROW.store(self.can_ask_for(SMALLEST_CHUNK), Ordering::Release);
-        LOOK.store(self.can_ask_for(SMALLEST_CHUNK), Ordering::SeqCst);
+        MAY_GROW.store(self.can_ask_for(SMALLEST_BLOCK), Ordering::Release);
+        LOOK.store(self.can_ask_for(SMALLEST_BLOCK), Ordering::SeqCst);
         // An interrupt that arrived before the store still gets its check, and a compaction continues.
         if REQUESTED.load(Ordering::SeqCst) || self.returns.is_moving() {
             LOOK.store(true, Ordering::SeqCst);
@@ -430,7 +430,7 @@ impl Growth {
         let why = if refusal == Refusal::Limit { Why::Limit } else { Why::Exhausted };
         WHY.store(why as u32, Ordering::Relaxed);
         self.bar(least_bytes);
-        if least_bytes > SMALLEST_CHUNK {
+        if least_bytes > SMALLEST_BLOCK {
             return;
         }
         if refusal == Refusal::Limit {

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use isola_abi::descriptor::Core;
 use isola_abi::id::NodeId;
 use isola_machine::cell;
-use isola_machine::window::clear;
+use isola_machine::region_area::clear;
 use isola_memory::{Heap, Pages, ThisCore};
 
 static HEAP: Heap = Heap::new(ThisCore);

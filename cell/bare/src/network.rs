@@ -13,17 +13,17 @@ use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering;
 use isola_abi::descriptor::{Descriptor, DeviceKind};
 use isola_drivers::net::{
-    HEADER_LEN, Merging, NetDevice, NetInterrupts, NetOptions, NetQueue, Offered, Offload, ReceiveBuffer,
-    Received, ReceivedChecksum as DriverChecksum, SegmentKind,
+    FeatureSupport, HEADER_LEN, Merging, NetDevice, NetInterrupts, NetOptions, NetQueue, Offload,
+    ReceiveBuffer, ReceivedBuffer, ReceivedChecksum as DriverChecksum, SegmentKind,
 };
 use isola_drivers::transport::{self, Transport};
-use isola_drivers::virtqueue::{Pending, Refusal, Refused};
+use isola_drivers::virtqueue::{Pending, Refusal, RejectedBuffer};
 use isola_ebbs::platform;
 use isola_events::interrupt::QUEUE_VECTORS;
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 use isola_machine::apic::{self, local};
-use isola_machine::device::Windows;
-use isola_machine::dma::{DmaBuffer, DmaRegion, OneOrTwo};
+use isola_machine::device::DeviceRegisters;
+use isola_machine::dma::{DmaBuffer, DmaRegion, SegmentPair};
 use isola_platform::network::{
     FlowSpreading, Frame, FramesPending, NetworkPort, NetworkQueue, Offloads, PartialChecksum,
     ReceivedChecksum, ReceivedFrame, SPREADING_KEY_LEN, SPREADING_PARTS, SpreadingRefused,
@@ -101,7 +101,7 @@ fn longest_mtu(pairs: u8) -> u16 {
 }
 
 /// Initialises the cell's network devices.
-pub(crate) fn open(descriptor: &Descriptor, devices: Vec<(DeviceKind, Windows)>) -> Vec<NetworkPort> {
+pub(crate) fn open(descriptor: &Descriptor, devices: Vec<(DeviceKind, DeviceRegisters)>) -> Vec<NetworkPort> {
     let network = devices.into_iter().filter(|(kind, _)| *kind == DeviceKind::Network);
     let mut vectors = QUEUE_VECTORS;
     network.filter_map(|(_, windows)| open_device(descriptor, &mut vectors, windows)).collect()
@@ -111,10 +111,10 @@ pub(crate) fn open(descriptor: &Descriptor, devices: Vec<(DeviceKind, Windows)>)
 fn open_device(
     descriptor: &Descriptor,
     vectors: &mut RangeInclusive<u8>,
-    windows: Windows,
+    windows: DeviceRegisters,
 ) -> Option<NetworkPort> {
     let cores = descriptor.cores.len() as u8;
-    let pairs = further_pairs(vectors.len(), cores, descriptor.core_places as u8);
+    let pairs = further_pairs(vectors.len(), cores, descriptor.core_slot_count as u8);
     if vectors.len() < usize::from(pairs) {
         return complain(&"there are no interrupt vectors left for its queues");
     }
@@ -124,7 +124,7 @@ fn open_device(
     let messages: Option<Vec<_>> =
         (0..pairs).map(|queue| apic::message(AUTHORITY, here, first_vector + queue)).collect();
     let (interrupts, vector) = match (&windows, &messages) {
-        (Windows::Mmio { vector, .. }, _) => (NetInterrupts::Line, *vector),
+        (DeviceRegisters::Mmio { vector, .. }, _) => (NetInterrupts::Line, *vector),
         (_, Some(messages)) => {
             (NetInterrupts::Messages { pairs: messages, configuration: None }, first_vector)
         }
@@ -172,8 +172,8 @@ fn start(
         .map(|(number, (vector, queue))| {
             let line = line.then(|| device.clone());
             let buffer_len = match queue.merges() {
-                Offered::Yes => merged_len(begun),
-                Offered::No => queue.receive_buffer_len().max(BUFFER_LEN),
+                FeatureSupport::Yes => merged_len(begun),
+                FeatureSupport::No => queue.receive_buffer_len().max(BUFFER_LEN),
             };
             let most_lent = queue_size.min(self::queue_size(begun, buffer_len));
             let mut queue = BareQueue {
@@ -214,8 +214,8 @@ impl FlowSpreading for BareSpreading {
     ) -> Result<(), SpreadingRefused> {
         let mut device = self.0.lock();
         let spread = match device.spreads_by_hash() {
-            Offered::Yes => device.spread(key, queues),
-            Offered::No => device.use_pairs(in_use),
+            FeatureSupport::Yes => device.spread(key, queues),
+            FeatureSupport::No => device.use_pairs(in_use),
         };
         spread.map_err(|_| SpreadingRefused)
     }
@@ -232,8 +232,8 @@ unsafe impl DmaBuffer for Filled {
     }
 
     #[inline]
-    fn one_or_two(&self) -> Option<OneOrTwo> {
-        (!self.0.is_empty()).then(|| OneOrTwo { first: (self.0.as_ptr(), self.0.len()), second: None })
+    fn segment_pair(&self) -> Option<SegmentPair> {
+        (!self.0.is_empty()).then(|| SegmentPair { first: (self.0.as_ptr(), self.0.len()), second: None })
     }
 }
 
@@ -260,7 +260,7 @@ unsafe impl DmaBuffer for Sent {
     }
 
     #[inline(always)]
-    fn one_or_two(&self) -> Option<OneOrTwo> {
+    fn segment_pair(&self) -> Option<SegmentPair> {
         let (head, payload) = (self.head.as_ref()?, &self.payload);
         let second = match payload.front() {
             None => None,
@@ -268,7 +268,7 @@ unsafe impl DmaBuffer for Sent {
             Some(part) if part.len() == payload.len() => Some((part.as_ptr(), part.len())),
             Some(_) => return None,
         };
-        (!head.is_empty()).then(|| OneOrTwo { first: (head.as_ptr(), head.len()), second })
+        (!head.is_empty()).then(|| SegmentPair { first: (head.as_ptr(), head.len()), second })
     }
 }
 
@@ -343,10 +343,10 @@ impl Watched {
 impl BareQueue {
     /// Lends the device a frame, with its header in the headroom if that is large enough.
     #[inline(always)]
-    fn lend(&mut self, mut frame: Frame) -> Result<(), Refused<Frame>> {
+    fn lend(&mut self, mut frame: Frame) -> Result<(), RejectedBuffer<Frame>> {
         let offload = offload(&frame);
         let Some(header) = self.queue.header(offload) else {
-            return Err(Refused { buffer: frame, reason: Refusal::NotOffered });
+            return Err(RejectedBuffer { buffer: frame, reason: Refusal::NotOffered });
         };
         let has_headroom = match frame.head.prepend(HEADER_LEN) {
             Some(place) => {
@@ -361,13 +361,13 @@ impl BareQueue {
             true => self.queue.transmit_behind_header(sent),
             false => self.queue.transmit(sent, offload),
         };
-        lent.map_err(|Refused { buffer: Sent { head, payload }, reason }| {
+        lent.map_err(|RejectedBuffer { buffer: Sent { head, payload }, reason }| {
             // The queue returns the buffer unchanged.
             let mut head = head.unwrap_or_else(|| IoBufMut::with_room(0, 0));
             if has_headroom {
                 head.advance(HEADER_LEN);
             }
-            Refused { buffer: Frame { head, payload, checksum, segment_len }, reason }
+            RejectedBuffer { buffer: Frame { head, payload, checksum, segment_len }, reason }
         })
     }
 
@@ -380,7 +380,7 @@ impl BareQueue {
     #[inline(always)]
     fn fill(&mut self, mut buffer: IoBufMut) -> Result<(), Refusal> {
         buffer.extend();
-        self.queue.fill(Filled(buffer)).map_err(|Refused { reason, .. }| {
+        self.queue.fill(Filled(buffer)).map_err(|RejectedBuffer { reason, .. }| {
             self.check();
             reason
         })
@@ -429,10 +429,10 @@ impl BareQueue {
     /// Handles a frame that the device did not accept: retries with a contiguous copy if that helps.
     #[cold]
     #[inline(never)]
-    fn refused(&mut self, refused: Refused<Frame>) -> Result<(), Frame> {
+    fn refused(&mut self, refused: RejectedBuffer<Frame>) -> Result<(), Frame> {
         let refused = match refused {
             // The frame has very many views, or views that cross pages of a virtually contiguous allocation.
-            Refused { buffer: mut frame, reason: Refusal::TooManySegments } => {
+            RejectedBuffer { buffer: mut frame, reason: Refusal::TooManySegments } => {
                 frame.payload = IoBuf::copy_from_slice(&frame.payload.to_vec()).into();
                 match self.lend(frame) {
                     Ok(()) => return Ok(()),
@@ -442,7 +442,7 @@ impl BareQueue {
             refused => refused,
         };
         match refused {
-            Refused { buffer: frame, reason: Refusal::Full } => Err(frame),
+            RejectedBuffer { buffer: frame, reason: Refusal::Full } => Err(frame),
             // The device will never accept the frame, which must not block the frames behind it.
             _ => {
                 platform().report().network.dropped_frames.fetch_add(1, Ordering::Relaxed);
@@ -469,9 +469,9 @@ impl NetworkQueue for BareQueue {
 
     fn offloads(&self) -> Offloads {
         Offloads {
-            checksums: self.queue.transmit_checksums() == Offered::Yes,
-            segments_ipv4: self.queue.transmit_segments(SegmentKind::TcpIpv4) == Offered::Yes,
-            segments_ipv6: self.queue.transmit_segments(SegmentKind::TcpIpv6) == Offered::Yes,
+            checksums: self.queue.transmit_checksums() == FeatureSupport::Yes,
+            segments_ipv4: self.queue.transmit_segments(SegmentKind::TcpIpv4) == FeatureSupport::Yes,
+            segments_ipv6: self.queue.transmit_segments(SegmentKind::TcpIpv6) == FeatureSupport::Yes,
         }
     }
 
@@ -493,7 +493,7 @@ impl NetworkQueue for BareQueue {
                 return None;
             }
         };
-        let Received { buffer: Filled(mut buffer), len, more, checksum } = received;
+        let ReceivedBuffer { buffer: Filled(mut buffer), len, more, checksum } = received;
         buffer.advance(HEADER_LEN);
         let frame = self.take(buffer, len);
         let rest = if more == 0 { None } else { Some(Box::new(self.take_more(more)?)) };

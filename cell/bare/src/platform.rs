@@ -5,17 +5,17 @@ use crate::doze;
 use crate::{console, grow, heap, network, pending, window};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
+use isola_abi::core_slots::{CoreSlots, Order};
 use isola_abi::descriptor::{Descriptor, DeviceKind, HaltMode, REQUEST_VECTOR, Request};
 use isola_abi::id::{ApicId, MAX_CORES};
 use isola_abi::ledger::Ledger;
-use isola_abi::places::{Order, Places};
-use isola_abi::query::Questions;
+use isola_abi::query::Queries;
 use isola_abi::report::{CellPhase, CorePhase, Report};
 use isola_ebbs::{current_core, cycles};
 use isola_events::doze::Woken;
 use isola_machine::apic::local;
 use isola_machine::cell::suspended;
-use isola_machine::device::Windows;
+use isola_machine::device::DeviceRegisters;
 use isola_machine::{cell, cpu, interrupts, power};
 use isola_platform::network::NetworkPort;
 use isola_platform::{Clock, CoreIndex, CoreSet, OwnTurn, PendingVectors, Platform};
@@ -55,11 +55,11 @@ struct Made {
     /// Ticks of the local APIC's timer per cycle, as a fraction of 2^32.
     timer_ticks_per_cycle: u64,
     /// The devices that are not in use yet.
-    devices: Mutex<Vec<(DeviceKind, Windows)>>,
+    devices: Mutex<Vec<(DeviceKind, DeviceRegisters)>>,
 }
 
 /// Initialises the platform from the descriptor, on the first core.
-pub(crate) fn start(descriptor: Descriptor, devices: Vec<(DeviceKind, Windows)>) {
+pub(crate) fn start(descriptor: Descriptor, devices: Vec<(DeviceKind, DeviceRegisters)>) {
     let words = descriptor.clock;
     let ratio = (u128::from(words.apic_timer_hz) << 32) / u128::from(words.tsc_hz.max(1));
     let timer_ticks_per_cycle = u64::try_from(ratio).unwrap_or(u64::MAX);
@@ -85,7 +85,7 @@ fn note(vector: u8) {
     let here = current_core();
     let mut mates = CoreSet::from_bits(MATES[here.0 as usize].load(Ordering::Relaxed));
     if suspended::is_unfinished()
-        && let Some(place) = suspended::place_of_this_core()
+        && let Some(place) = suspended::slot_of_this_core()
     {
         // This core may be running a suspended context of another slot, and the interrupt may be for the context below
         // it.
@@ -163,7 +163,7 @@ pub(crate) fn rouse() {
 /// Wakes the cores that got an order, to join or to leave, while the first core initialised the cell. The initial
 /// cores, whose only order is to stay, sleep on until there is work for them.
 pub(crate) fn call_who_is_wanted() {
-    let (places, begun_with) = (cell::places(), BARE.descriptor().cores.len());
+    let (places, begun_with) = (cell::core_slots(), BARE.descriptor().cores.len());
     // A core whose order is not seen here sees that the cell is initialised.
     fence(Ordering::SeqCst);
     for place in 1..MAX_CORES {
@@ -253,8 +253,8 @@ impl Platform for Bare {
         pending::of(current_core()).take()
     }
 
-    fn places(&self) -> &Places {
-        cell::places()
+    fn core_slots(&self) -> &CoreSlots {
+        cell::core_slots()
     }
 
     fn carry(&self, cores: CoreSet) {
@@ -284,8 +284,8 @@ impl Platform for Bare {
         power::stop()
     }
 
-    fn go_on_with_others(&self) -> OwnTurn {
-        if !suspended::go_on_with_others(AUTHORITY, current_core().0 as usize) {
+    fn resume_suspended(&self) -> OwnTurn {
+        if !suspended::resume_suspended(AUTHORITY, current_core().0 as usize) {
             return OwnTurn::Undisturbed;
         }
         // A context that ended here has reported that.
@@ -325,8 +325,8 @@ impl Platform for Bare {
         cell::request()
     }
 
-    fn questions(&self) -> &Questions {
-        cell::questions()
+    fn queries(&self) -> &Queries {
+        cell::queries()
     }
 
     fn open_network(&self) -> Vec<NetworkPort> {

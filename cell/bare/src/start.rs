@@ -58,7 +58,7 @@ fn serve(core: CoreIndex) -> ! {
         while !READY.load(Ordering::SeqCst) {
             interrupts::halt();
         }
-        cell::enter_place(AUTHORITY, core.0 as usize);
+        cell::enter_slot(AUTHORITY, core.0 as usize);
     }
     finish(core, isola_events::run())
 }
@@ -87,11 +87,11 @@ fn make_cell() {
     heap::start();
     crash::start();
     // From here on the supervisor can stop this core by NMI, and the core then reports its instruction.
-    cell::enter_place(AUTHORITY, 0);
-    let Cell { descriptor, pool, window, devices, .. } =
+    cell::enter_slot(AUTHORITY, 0);
+    let Cell { descriptor, pool, region_area, devices, .. } =
         Cell::open().unwrap_or_else(|error| panic!("{error}"));
     heap::add_pool(pool, &descriptor.cores);
-    regions::start(window);
+    regions::start(region_area);
     console::start(descriptor.supervisor.is_none());
     platform::start(descriptor, devices);
     grow::start(platform::BARE.descriptor());

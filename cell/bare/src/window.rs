@@ -13,9 +13,9 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering
 use isola_abi::id::MAX_CORES;
 use isola_abi::layout::{PageSize, REGIONS, REGIONS_SIZE};
 use isola_ebbs::current_core;
-use isola_machine::dma::set_window;
+use isola_machine::dma::set_region_area;
 use isola_machine::interrupts::{self, ExceptionFrame};
-use isola_machine::window::{Window, WindowError, clear, flush};
+use isola_machine::region_area::{RegionArea, RegionAreaError, clear, flush};
 use isola_memory::pages::{self, Frame};
 use isola_memory::regions::{
     self, Carry, Contents, Extent, FillError, Filled, FrameChoice, Grace, Retired, collect,
@@ -57,19 +57,19 @@ const STOCK: usize = 16;
 const FRAME: usize = PageSize::FourKib.bytes();
 
 struct BareWindow {
-    window: Window,
+    window: RegionArea,
 }
 
 /// Initialises the region area, on the first core.
-pub(crate) fn start(window: Window) {
+pub(crate) fn start(window: RegionArea) {
     let window = WINDOW.call_once(|| BareWindow { window });
-    set_window(AUTHORITY, &window.window);
+    set_region_area(AUTHORITY, &window.window);
     regions::install(window);
     interrupts::set_page_fault_handler(AUTHORITY, page_fault);
 }
 
 /// Returns the page tables, once they are initialised.
-pub(crate) fn tables() -> Option<&'static Window> {
+pub(crate) fn tables() -> Option<&'static RegionArea> {
     WINDOW.get().map(|window| &window.window)
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn squeeze() {
     give_back_if_asked();
     // Makes each pass notice the request.
     GRACE.retire();
-    let cores = platform::BARE.descriptor().core_places;
+    let cores = platform::BARE.descriptor().core_slot_count;
     for core in (0..cores).map(CoreIndex).filter(|core| *core != current_core()) {
         platform::BARE.wake(core);
     }
@@ -183,7 +183,7 @@ unsafe impl regions::Window for BareWindow {
         }
         match mapped {
             Ok(()) => Ok(Filled::Now),
-            Err(WindowError::Occupied(at)) => {
+            Err(RegionAreaError::Occupied(at)) => {
                 migration::stay(at);
                 if self.page_at(address) == Some(size) {
                     Ok(Filled::Before)
@@ -291,12 +291,12 @@ fn empty_stock() {
 }
 
 /// Converts the reason why a page could not be mapped.
-fn refused(error: WindowError, address: usize) -> FillError {
+fn refused(error: RegionAreaError, address: usize) -> FillError {
     match error {
-        WindowError::Occupied(_) => FillError::Occupied,
-        WindowError::OutOfTables => FillError::OutOfTables,
-        WindowError::NoSuchSize(size) => FillError::NoSuchSize(size),
-        WindowError::NoPage(_) | WindowError::NotOwned(_) => FillError::NoPage(address),
+        RegionAreaError::Occupied(_) => FillError::Occupied,
+        RegionAreaError::OutOfTables => FillError::OutOfTables,
+        RegionAreaError::NoSuchSize(size) => FillError::NoSuchSize(size),
+        RegionAreaError::NoPage(_) | RegionAreaError::NotOwned(_) => FillError::NoPage(address),
     }
 }
 

@@ -24,8 +24,8 @@ use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
+use isola_abi::core_slots::{Order, OrderKind};
 use isola_abi::id::MAX_CORES;
-use isola_abi::places::{Order, OrderKind};
 use isola_abi::report::CorePhase;
 use isola_ebbs::{CellEbb, CoreIdentity, Representative, current_core, cycles, platform};
 use isola_platform::{CoreIndex, CoreSet, OwnTurn};
@@ -75,7 +75,7 @@ struct Members {
 impl Representative for Carriers {
     fn create() -> Self {
         let descriptor = platform().descriptor();
-        let places = 0..descriptor.core_places;
+        let places = 0..descriptor.core_slot_count;
         // The cell's initial cores count as present from the start, and join when they are first needed.
         let present = CoreSet::first(descriptor.cores.len());
         Self {
@@ -158,7 +158,7 @@ impl Carrier {
             }
             self.accept();
             self.give_back();
-            let order = platform().places().at(self.home.0 as usize);
+            let order = platform().core_slots().at(self.home.0 as usize);
             if order != self.order {
                 self.order = order;
                 if matches!(order.kind, OrderKind::Leave | OrderKind::Yield) && self.home != FIRST {
@@ -167,7 +167,7 @@ impl Carrier {
                 }
                 self.acknowledge();
             }
-            match platform().go_on_with_others() {
+            match platform().resume_suspended() {
                 OwnTurn::Undisturbed => {}
                 OwnTurn::Last => self.resume(),
                 OwnTurn::Brief => {
@@ -193,7 +193,7 @@ impl Carrier {
             platform().rise();
             // These interrupts only wake the core: it has no handlers yet.
             let _ = platform().take_interrupts();
-            if platform().places().at(place) != self.order {
+            if platform().core_slots().at(place) != self.order {
                 break;
             }
         }
@@ -206,7 +206,7 @@ impl Carrier {
         self.begin_rounds(notice);
         let here = self.home.0 as usize;
         // The order is compared as well: if no vcore handles interrupts yet, no handler gives a notice of the order.
-        while mailboxes.notice() == notice && platform().places().at(here) == self.order {
+        while mailboxes.notice() == notice && platform().core_slots().at(here) == self.order {
             let next = self.visit_all();
             if next != BUSY {
                 let boundary = match is_needed(self.home) {
@@ -247,7 +247,7 @@ impl Carrier {
     fn take_up(&mut self, mut identity: CoreIdentity) {
         let core = identity.core();
         CARRIERS.members.with(|members| members.carrier[core.0 as usize] = Some(self.home));
-        platform().report().cores[core.0 as usize].carrier.store(self.home.0, Ordering::Relaxed);
+        platform().report().cores[core.0 as usize].vcore_runner.store(self.home.0, Ordering::Relaxed);
         self.set = self.set.with(core);
         platform().carry(self.set);
         identity.run(begin, 0);

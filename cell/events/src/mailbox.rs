@@ -88,7 +88,7 @@ impl Representative for Mailboxes {
             let (messages, room, halt) = (SegQueue::new(), Room::new(MAX_MAILBOX_EVENTS), HaltFlag::asleep());
             CachePadded::new(Mailbox { messages, room, halt })
         };
-        let cores = (0..platform().descriptor().core_places).map(|_| empty()).collect();
+        let cores = (0..platform().descriptor().core_slot_count).map(|_| empty()).collect();
         Self { cores, notice: CachePadded::new(AtomicU64::new(0)) }
     }
 }

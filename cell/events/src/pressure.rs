@@ -131,7 +131,7 @@ impl PressureHandlers {
 fn announce(level: u32) {
     if ANNOUNCED.level.swap(level, Ordering::Relaxed) != level {
         let here = current_core();
-        let cores = (0..platform().descriptor().core_places).map(CoreIndex);
+        let cores = (0..platform().descriptor().core_slot_count).map(CoreIndex);
         cores.filter(|core| *core != here && has_joined(*core)).for_each(|core| platform().wake(core));
     }
 }

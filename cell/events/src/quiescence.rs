@@ -27,7 +27,7 @@ struct Periods {
 
 impl Representative for Periods {
     fn create() -> Self {
-        Self { grace: Grace::new(platform().descriptor().core_places as usize) }
+        Self { grace: Grace::new(platform().descriptor().core_slot_count as usize) }
     }
 }
 

@@ -34,7 +34,7 @@ fn present() -> impl Iterator<Item = (CoreIndex, Core)> {
 /// Returns the description of the core at the slot of `core`.
 fn processor(core: CoreIndex) -> Option<Core> {
     let place = core.0 as usize;
-    platform().places().core(place).or_else(|| platform().descriptor().cores.get(place).copied())
+    platform().core_slots().core(place).or_else(|| platform().descriptor().cores.get(place).copied())
 }
 
 /// See [`spreading_order`]. `start` is the calling core; equally good cores follow it in cyclic order.

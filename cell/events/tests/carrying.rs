@@ -28,8 +28,8 @@ impl Representative for Counter {
 }
 
 /// Runs a cell whose first event is `begin`, and to which `manage` plugs and unplugs cores meanwhile.
-fn cell(cores: usize, core_places: usize, begin: fn(), manage: impl FnOnce(&'static Hosted) + Send) {
-    let settings = Settings { cores, core_places, ..Settings::default() };
+fn cell(cores: usize, core_slot_count: usize, begin: fn(), manage: impl FnOnce(&'static Hosted) + Send) {
+    let settings = Settings { cores, core_slot_count, ..Settings::default() };
     let manage = Mutex::new(Some(manage));
     thread::scope(|scope| {
         isola_hosted::run(settings, Vec::new(), |platform| {

@@ -20,7 +20,7 @@ pub struct Settings {
     pub cores: usize,
     /// The number of core slots, for cores that are [plugged](Hosted::give_core) while it runs; at least `cores`, at
     /// most 64.
-    pub core_places: usize,
+    pub core_slot_count: usize,
     /// Whether its cores are pinned to processors.
     pub pinning: Pinning,
     /// Arguments for the application.
@@ -42,7 +42,7 @@ pub enum Pinning {
 impl Default for Settings {
     fn default() -> Self {
         let (name, arguments) = ("hosted".into(), Vec::new());
-        Self { name, cores: 1, core_places: 1, pinning: Pinning::Free, arguments, address: None }
+        Self { name, cores: 1, core_slot_count: 1, pinning: Pinning::Free, arguments, address: None }
     }
 }
 

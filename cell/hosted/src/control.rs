@@ -4,9 +4,9 @@
 //! but the thread only returns data that the cell has put into its report.
 
 use crate::platform::Hosted;
-use isola_abi::frame::{Decoder, MAX_CHUNK, encode};
+use isola_abi::frame::{Decoder, MAX_PART_BYTES, encode};
 use isola_abi::management::{ManagementError, Request, RequestBody, Response, ResponseBody};
-use isola_abi::query::MAX_QUESTION;
+use isola_abi::query::MAX_QUERY;
 use isola_platform::Platform;
 use rustix::fs::{Mode, OFlags, open};
 use std::fs::{Permissions, remove_file, set_permissions};
@@ -83,17 +83,15 @@ fn answer(platform: &Hosted, body: RequestBody) -> Result<ResponseBody, Manageme
             Err(ManagementError::Version { supervisor: isola_abi::VERSION })
         }
         RequestBody::Hello { version } => Ok(ResponseBody::Hello { version }),
-        RequestBody::Ask { name: _, line, question } => {
-            let number = platform.query(line, &question).ok_or_else(|| {
-                ManagementError::OutOfLimits(format!(
-                    "a question has at most {MAX_QUESTION} bytes: ask for less"
-                ))
+        RequestBody::Ask { name: _, line, query } => {
+            let number = platform.query(line, &query).ok_or_else(|| {
+                ManagementError::OutOfLimits(format!("a query has at most {MAX_QUERY} bytes: ask for less"))
             })?;
-            Ok(ResponseBody::Asked { number })
+            Ok(ResponseBody::QueryNumber { number })
         }
         RequestBody::Answers { name: _, line, number, from, max_bytes } => {
-            let asked = platform.questions().number(line);
-            let max_bytes = (max_bytes as usize).min(MAX_CHUNK);
+            let asked = platform.queries().number(line);
+            let max_bytes = (max_bytes as usize).min(MAX_PART_BYTES);
             let ring = platform.report().answers.on(line);
             Ok(ResponseBody::Answers(ring.piece(number, asked, from, max_bytes)))
         }

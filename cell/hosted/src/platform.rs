@@ -3,11 +3,11 @@
 use crate::cell::Settings;
 use crate::core::HostedCore;
 use crate::heap;
+use isola_abi::core_slots::{CoreSlots, Order, OrderKind};
 use isola_abi::descriptor::{Clock as ClockWords, Core, Descriptor, HaltMode, InterruptMode, Request};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysRange};
 use isola_abi::ledger::{ActivityRecord, ActivityReport, Ledger, slots};
-use isola_abi::places::{Order, OrderKind, Places};
-use isola_abi::query::{Line, Questions};
+use isola_abi::query::{Line, Queries};
 use isola_abi::report::{CoreReport, Report};
 use isola_abi::topology::CoreSite;
 use isola_ebbs::{current_core, cycles};
@@ -30,8 +30,8 @@ pub struct Hosted {
     cores: Box<[&'static HostedCore]>,
     network: Mutex<Vec<NetworkPort>>,
     request: AtomicU32,
-    questions: Questions,
-    places: Places,
+    queries: Queries,
+    places: CoreSlots,
     /// Whether the cell has ended. `coming` wakes the threads that wait to be plugged.
     ended: Mutex<bool>,
     coming: Condvar,
@@ -56,7 +56,7 @@ fn host_memory() -> u64 {
 impl Hosted {
     pub(crate) fn new(settings: Settings, memory: Memory, network: Vec<NetworkPort>) -> Self {
         assert!((1..=MAX_CORES).contains(&settings.cores), "a cell has 1 to {MAX_CORES} cores");
-        let core_places = settings.core_places.clamp(settings.cores, MAX_CORES);
+        let core_slot_count = settings.core_slot_count.clamp(settings.cores, MAX_CORES);
         let clock = calibrate();
         let core = |index: usize| {
             let id = CoreId(index as u32);
@@ -69,7 +69,7 @@ impl Hosted {
             name: settings.name,
             arguments: settings.arguments,
             cores: (0..settings.cores).map(core).collect(),
-            core_places: core_places as u32,
+            core_slot_count: core_slot_count as u32,
             core_request_ns: 0,
             pool: Vec::new(),
             memory_bytes: memory_bytes as u64,
@@ -86,20 +86,20 @@ impl Hosted {
         // SAFETY: a report consists of atomic integers and arrays of them, for which zero is a value.
         let report = unsafe { Box::<Report<[CoreReport; MAX_CORES]>>::new_zeroed().assume_init() };
         let slots =
-            slots(if memory == Memory::Pool { memory_bytes as u64 } else { host_memory() }, core_places);
+            slots(if memory == Memory::Pool { memory_bytes as u64 } else { host_memory() }, core_slot_count);
         let activities = (0..slots).map(|_| ActivityRecord::default()).collect();
-        let used = (0..slots * core_places).map(|_| ActivityReport::default()).collect();
-        let places = Places::default();
+        let used = (0..slots * core_slot_count).map(|_| ActivityReport::default()).collect();
+        let places = CoreSlots::default();
         descriptor.cores.iter().enumerate().for_each(|(place, core)| places.give(place, *core));
         let core = |_| HostedCore::take().expect("Linux gives three file descriptors a core: see ulimit -n");
-        let cores = (0..core_places).map(core).collect();
+        let cores = (0..core_slot_count).map(core).collect();
         let clock = Clock::new(&clock);
         let (network, request) = (Mutex::new(network), AtomicU32::new(0));
         match memory {
             Memory::Pool => heap::publish(&report.memory),
             Memory::Host => report.memory.total_bytes.store(host_memory(), Ordering::Relaxed),
         }
-        let (questions, ended, coming) = (Questions::default(), Mutex::new(false), Condvar::new());
+        let (queries, ended, coming) = (Queries::default(), Mutex::new(false), Condvar::new());
         Self {
             descriptor,
             report,
@@ -109,7 +109,7 @@ impl Hosted {
             cores,
             network,
             request,
-            questions,
+            queries,
             places,
             ended,
             coming,
@@ -133,8 +133,8 @@ impl Hosted {
     }
 
     /// Sends the cell a query, as a supervisor would. Returns its number; `None` if it is too long.
-    pub fn query(&self, line: Line, question: &[u8]) -> Option<u32> {
-        let number = self.questions.put(line, question)?;
+    pub fn query(&self, line: Line, query: &[u8]) -> Option<u32> {
+        let number = self.queries.put(line, query)?;
         self.interrupt(CoreIndex(0), isola_abi::descriptor::REQUEST_VECTOR);
         Some(number)
     }
@@ -270,7 +270,7 @@ impl Platform for Hosted {
 
     fn rise(&self) {}
 
-    fn places(&self) -> &Places {
+    fn core_slots(&self) -> &CoreSlots {
         &self.places
     }
 
@@ -285,7 +285,7 @@ impl Platform for Hosted {
         self.wait_for_core(place);
     }
 
-    fn go_on_with_others(&self) -> OwnTurn {
+    fn resume_suspended(&self) -> OwnTurn {
         // Threads are never suspended by force.
         OwnTurn::Undisturbed
     }
@@ -319,8 +319,8 @@ impl Platform for Hosted {
         Request::from_u32(self.request.load(Ordering::Acquire))
     }
 
-    fn questions(&self) -> &Questions {
-        &self.questions
+    fn queries(&self) -> &Queries {
+        &self.queries
     }
 
     fn open_network(&self) -> Vec<NetworkPort> {

@@ -3,10 +3,10 @@
 use crate::network::NetworkPort;
 use crate::{Clock, CoreSet};
 use alloc::vec::Vec;
+use isola_abi::core_slots::{CoreSlots, Order};
 use isola_abi::descriptor::{Descriptor, Request};
 use isola_abi::ledger::Ledger;
-use isola_abi::places::{Order, Places};
-use isola_abi::query::Questions;
+use isola_abi::query::Queries;
 use isola_abi::report::Report;
 
 /// The index of a core slot of this cell, and of the slot's vcore, in the order of the descriptor. Core 0 starts the
@@ -14,7 +14,7 @@ use isola_abi::report::Report;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CoreIndex(pub u32);
 
-/// The state of a core after [`Platform::go_on_with_others`].
+/// The state of a core after [`Platform::resume_suspended`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnTurn {
     /// The core resumed no suspended context.
@@ -123,7 +123,7 @@ pub trait Platform: Sync {
     }
 
     /// Returns the cell's core slots and their orders.
-    fn places(&self) -> &Places;
+    fn core_slots(&self) -> &CoreSlots;
 
     /// Sets the vcores that the calling core runs from now on, possibly none, and routes their interrupts to this core.
     /// For the vcore of the core's own slot.
@@ -135,7 +135,7 @@ pub trait Platform: Sync {
 
     /// Resumes suspended contexts on the calling core, between two of its events, if there are any. Returns when the
     /// resumed contexts have ended, or at the rotation to the core's own events.
-    fn go_on_with_others(&self) -> OwnTurn;
+    fn resume_suspended(&self) -> OwnTurn;
 
     /// Arms the timer: one interrupt when the cycle counter has reached `deadline`, or none for `None`. Replaces the
     /// previous deadline.
@@ -157,7 +157,7 @@ pub trait Platform: Sync {
     fn request(&self) -> Request;
 
     /// Returns the host tool's queries to the cell.
-    fn questions(&self) -> &Questions;
+    fn queries(&self) -> &Queries;
 
     /// Initialises the network devices. Returns none if the cell has none, and on every call after the first.
     fn open_network(&self) -> Vec<NetworkPort>;

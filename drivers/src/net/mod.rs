@@ -15,7 +15,7 @@
 //!
 //! # Long frames
 //! A device with segmentation offload ([`Offload::Segment`]) accepts up to 64 KiB at once. A device that merges receive
-//! buffers delivers frames of the same length, in as many buffers as necessary ([`Received::more`]). The driver
+//! buffers delivers frames of the same length, in as many buffers as necessary ([`ReceivedBuffer::more`]). The driver
 //! negotiates this only if the queue has room for two of the longest frames, because a frame without room would block
 //! the queue for ever.
 //!
@@ -39,7 +39,7 @@ mod tests;
 
 pub use crate::virtqueue::HEADER_LEN;
 pub use header::{Offload, ReceivedChecksum, SegmentKind};
-pub use queue::{MAX_PIECES, NetQueue, Offered, ReceiveBuffer, Received};
+pub use queue::{FeatureSupport, MAX_PIECES, NetQueue, ReceiveBuffer, ReceivedBuffer};
 pub use spreading::{KEY_LEN, TABLE_LEN};
 
 use crate::device::{Device, DeviceError, DeviceType, feature};
@@ -215,7 +215,7 @@ impl NetDevice {
         };
         let pairs = pair_count(options, device_pairs, entries)?;
         let longest = HEADER_LEN + FRAME_OVERHEAD + usize::from(mtu.max(STANDARD_MTU));
-        let offered = |feature| if device.has(feature) { Offered::Yes } else { Offered::No };
+        let offered = |feature| if device.has(feature) { FeatureSupport::Yes } else { FeatureSupport::No };
         let pair_options = PairOptions {
             checksums: offered(bits::CHECKSUM),
             segments_ipv4: offered(bits::SEGMENTS_IPV4),
@@ -292,9 +292,9 @@ impl NetDevice {
     }
 
     /// Returns whether the device supports [`Self::spread`].
-    pub fn spreads_by_hash(&self) -> Offered {
+    pub fn spreads_by_hash(&self) -> FeatureSupport {
         let offered = self.control.is_some() && self.device.has(bits::SPREADS_BY_HASH);
-        if offered { Offered::Yes } else { Offered::No }
+        if offered { FeatureSupport::Yes } else { FeatureSupport::No }
     }
 
     /// Makes the device deliver each TCP segment or UDP datagram to the pair in the table entry of the flow's hash (the
@@ -303,7 +303,7 @@ impl NetDevice {
     /// # Errors
     /// [`DeviceError::CommandRefused`], also if the device does not support it, or has fewer pairs.
     pub fn spread(&mut self, key: &[u8; KEY_LEN], pairs: &[u16; TABLE_LEN]) -> Result<(), DeviceError> {
-        if self.spreads_by_hash() == Offered::No || pairs.iter().any(|pair| *pair >= self.pairs) {
+        if self.spreads_by_hash() == FeatureSupport::No || pairs.iter().any(|pair| *pair >= self.pairs) {
             return Err(DeviceError::CommandRefused);
         }
         let control = self.control.as_mut().ok_or(DeviceError::CommandRefused)?;

@@ -3,11 +3,11 @@
 use super::header::{Header, Offload, ReceivedChecksum, SegmentKind};
 use crate::transport::MessageControl;
 use crate::virtqueue::{
-    Access, Fault, HEADER_LEN, Pending, Refusal, Refused, Suppression, VirtQueue, WakeWhen,
+    Access, Fault, HEADER_LEN, Pending, Refusal, RejectedBuffer, Suppression, VirtQueue, WakeWhen,
 };
 use alloc::boxed::Box;
 use isola_machine::apic::InterruptMessage;
-use isola_machine::dma::{DmaBuffer, OneOrTwo};
+use isola_machine::dma::{DmaBuffer, SegmentPair};
 use isola_machine::dma_peer::SharedBuffer;
 
 /// A buffer that the device fills with a header and a frame.
@@ -26,7 +26,7 @@ impl ReceiveBuffer for SharedBuffer {
 
 /// A received frame.
 #[derive(Debug)]
-pub struct Received<Rx> {
+pub struct ReceivedBuffer<Rx> {
     /// The buffer. The frame begins [`HEADER_LEN`] bytes from its beginning.
     pub buffer: Rx,
     /// Bytes of the frame in this buffer.
@@ -42,18 +42,18 @@ pub struct Received<Rx> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PairOptions {
     /// Whether the device completes checksums, and whether it cuts TCP segments over IPv4 and over IPv6.
-    pub checksums: Offered,
-    pub segments_ipv4: Offered,
-    pub segments_ipv6: Offered,
+    pub checksums: FeatureSupport,
+    pub segments_ipv4: FeatureSupport,
+    pub segments_ipv6: FeatureSupport,
     /// Whether a frame may take several buffers.
-    pub merges: Offered,
+    pub merges: FeatureSupport,
     /// Shortest buffer for receiving, in bytes.
     pub receive_len: usize,
 }
 
 /// Whether a device offers a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offered {
+pub enum FeatureSupport {
     /// It does.
     Yes,
     /// It does not.
@@ -88,12 +88,12 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
     }
 
     /// Returns whether the device completes checksums, so that [`Offload::Checksum`] is allowed.
-    pub fn transmit_checksums(&self) -> Offered {
+    pub fn transmit_checksums(&self) -> FeatureSupport {
         self.options.checksums
     }
 
     /// Returns whether the device cuts segments of a kind, so that [`Offload::Segment`] is allowed.
-    pub fn transmit_segments(&self, kind: SegmentKind) -> Offered {
+    pub fn transmit_segments(&self, kind: SegmentKind) -> FeatureSupport {
         match kind {
             SegmentKind::TcpIpv4 => self.options.segments_ipv4,
             SegmentKind::TcpIpv6 => self.options.segments_ipv6,
@@ -101,7 +101,7 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
     }
 
     /// Returns whether a received frame may take several buffers.
-    pub fn merges(&self) -> Offered {
+    pub fn merges(&self) -> FeatureSupport {
         self.options.merges
     }
 
@@ -121,9 +121,9 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
     /// # Errors
     /// Returns the buffer with the reason.
     #[inline(always)]
-    pub fn fill(&mut self, buffer: Rx) -> Result<(), Refused<Rx>> {
-        let len = match buffer.one_or_two() {
-            Some(OneOrTwo { first, second: None }) => first.1,
+    pub fn fill(&mut self, buffer: Rx) -> Result<(), RejectedBuffer<Rx>> {
+        let len = match buffer.segment_pair() {
+            Some(SegmentPair { first, second: None }) => first.1,
             _ => {
                 let mut len = 0;
                 buffer.for_each_segment(|_, segment| len += segment);
@@ -131,7 +131,7 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
             }
         };
         if len < self.options.receive_len {
-            return Err(Refused { buffer, reason: Refusal::TooShort });
+            return Err(RejectedBuffer { buffer, reason: Refusal::TooShort });
         }
         self.receive.lend(buffer, Access::DeviceWrites)
     }
@@ -141,7 +141,7 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
     /// # Errors
     /// The device's protocol violation.
     #[inline(always)]
-    pub fn receive(&mut self) -> Result<Option<Received<Rx>>, Fault> {
+    pub fn receive(&mut self) -> Result<Option<ReceivedBuffer<Rx>>, Fault> {
         let Some(returned) = self.receive.take_returned()? else { return Ok(None) };
         let Some(len) = (returned.written as usize).checked_sub(HEADER_LEN).filter(|&len| len > 0) else {
             return Err(self.receive.break_off(Fault::TooShort { written: returned.written }));
@@ -149,10 +149,10 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
         let buffer = returned.buffer;
         let header = Header::from_bytes(buffer.header());
         let more = match self.options.merges {
-            Offered::Yes => header.buffers.saturating_sub(1),
-            Offered::No => 0,
+            FeatureSupport::Yes => header.buffers.saturating_sub(1),
+            FeatureSupport::No => 0,
         };
-        Ok(Some(Received { buffer, len, more, checksum: header.received_checksum(len) }))
+        Ok(Some(ReceivedBuffer { buffer, len, more, checksum: header.received_checksum(len) }))
     }
 
     /// Returns the next buffer of a frame, and the number of the frame's bytes in it. A device returns all buffers of a
@@ -172,10 +172,10 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
     /// # Errors
     /// Returns the frame with the reason. [`Refusal::Full`] is temporary: it ends when frames are reclaimed.
     #[inline]
-    pub fn transmit(&mut self, frame: Tx, offload: Offload) -> Result<(), Refused<Tx>> {
+    pub fn transmit(&mut self, frame: Tx, offload: Offload) -> Result<(), RejectedBuffer<Tx>> {
         match self.header(offload) {
             Some(header) => self.transmit.lend_with_header(header, frame),
-            None => Err(Refused { buffer: frame, reason: Refusal::NotOffered }),
+            None => Err(RejectedBuffer { buffer: frame, reason: Refusal::NotOffered }),
         }
     }
 
@@ -183,11 +183,11 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
     #[inline]
     pub fn header(&self, offload: Offload) -> Option<[u8; HEADER_LEN]> {
         let offered = match offload {
-            Offload::None => Offered::Yes,
+            Offload::None => FeatureSupport::Yes,
             Offload::Checksum { .. } => self.options.checksums,
             Offload::Segment { kind, .. } => self.transmit_segments(kind),
         };
-        (offered == Offered::Yes).then(|| Header::to_send(offload))
+        (offered == FeatureSupport::Yes).then(|| Header::to_send(offload))
     }
 
     /// Transmits like [`Self::transmit`] a frame that follows its [header](Self::header) in the same memory: the device
@@ -196,7 +196,7 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
     /// # Errors
     /// Returns the frame with the reason.
     #[inline]
-    pub fn transmit_behind_header(&mut self, frame: Tx) -> Result<(), Refused<Tx>> {
+    pub fn transmit_behind_header(&mut self, frame: Tx) -> Result<(), RejectedBuffer<Tx>> {
         self.transmit.lend(frame, Access::DeviceReads)
     }
 

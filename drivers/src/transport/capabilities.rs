@@ -26,7 +26,7 @@ mod kind {
 
 /// A range of a BAR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct BarRange {
     /// The BAR's index.
     pub bar: u8,
     /// The offset in the BAR, in bytes.
@@ -38,13 +38,13 @@ pub(super) struct Place {
 /// The positions of a virtio function's registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Capabilities {
-    pub common: Place,
-    pub notify: Place,
+    pub common: BarRange,
+    pub notify: BarRange,
     /// Distance between the notification registers of two queues, in bytes.
     pub notify_multiplier: u32,
-    pub interrupt_status: Place,
+    pub interrupt_status: BarRange,
     /// The device's configuration, which not all devices have.
-    pub device: Option<Place>,
+    pub device: Option<BarRange>,
     pub msi_x: Option<MsiX>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct MsiX {
     /// The number of interrupts.
     pub entries: u16,
     /// The position of the table.
-    pub table: Place,
+    pub table: BarRange,
 }
 
 /// The defect of a function's capabilities.
@@ -102,9 +102,9 @@ impl Capabilities {
     /// bytes. Of several positions of the same registers, takes the first that `usable` accepts, as virtio requires.
     pub(super) fn walk(
         config: &impl RegisterWindow,
-        usable: impl Fn(&Place) -> bool,
+        usable: impl Fn(&BarRange) -> bool,
     ) -> Result<Self, CapabilityError> {
-        let mut found = Found::default();
+        let mut found = FoundCapabilities::default();
         if config.read_u16(STATUS) & STATUS_CAPABILITIES != 0 {
             let mut at = pointer(config, CAPABILITIES);
             let mut count = 0;
@@ -123,20 +123,20 @@ impl Capabilities {
 
 /// The capabilities found so far.
 #[derive(Debug, Default)]
-struct Found {
-    common: Option<Place>,
-    notify: Option<(Place, u32)>,
-    interrupt_status: Option<Place>,
-    device: Option<Place>,
+struct FoundCapabilities {
+    common: Option<BarRange>,
+    notify: Option<(BarRange, u32)>,
+    interrupt_status: Option<BarRange>,
+    device: Option<BarRange>,
     msi_x: Option<MsiX>,
 }
 
-impl Found {
+impl FoundCapabilities {
     fn visit(
         &mut self,
         config: &impl RegisterWindow,
         at: usize,
-        usable: &impl Fn(&Place) -> bool,
+        usable: &impl Fn(&BarRange) -> bool,
     ) -> Result<(), CapabilityError> {
         let within = |len: usize| {
             let inside = at >= 64 && at + len <= CONFIGURATION_LEN;
@@ -149,7 +149,7 @@ impl Found {
                 let control = config.read_u16(at + 2);
                 let table = config.read_u32(at + 4);
                 let entries = (control & 0x7ff) + 1;
-                let place = Place {
+                let place = BarRange {
                     bar: (table & 7) as u8,
                     offset: (table & !7) as usize,
                     len: usize::from(entries) * super::msix::ENTRY_LEN,
@@ -158,7 +158,7 @@ impl Found {
             }
             VENDOR => {
                 within(16)?;
-                let place = Place {
+                let place = BarRange {
                     bar: config.read_u8(at + 4),
                     offset: config.read_u32(at + 8) as usize,
                     len: config.read_u32(at + 12) as usize,

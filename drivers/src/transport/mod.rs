@@ -17,7 +17,7 @@ pub use window::RegisterWindow;
 use alloc::boxed::Box;
 use core::fmt;
 use isola_machine::apic::InterruptMessage;
-use isola_machine::device::Windows;
+use isola_machine::device::DeviceRegisters;
 use mmio::MmioTransport;
 use msix::MessageEntry;
 use pci::PciTransport;
@@ -26,10 +26,10 @@ use pci::PciTransport;
 ///
 /// # Errors
 /// [`TransportError`], if there is no device that the drivers support.
-pub fn open(windows: Windows) -> Result<Box<dyn Transport>, TransportError> {
-    Ok(match windows {
-        Windows::Pci { config, bars } => Box::new(PciTransport::new(config, &bars)?),
-        Windows::Mmio { registers, .. } => Box::new(MmioTransport::new(registers)?),
+pub fn open(registers: DeviceRegisters) -> Result<Box<dyn Transport>, TransportError> {
+    Ok(match registers {
+        DeviceRegisters::Pci { config, bars } => Box::new(PciTransport::new(config, &bars)?),
+        DeviceRegisters::Mmio { registers, .. } => Box::new(MmioTransport::new(registers)?),
     })
 }
 

@@ -3,7 +3,7 @@
 //! A function is given by windows of its configuration space and its memory BARs, which the caller has mapped. The
 //! addresses in the BARs stay unchanged.
 
-use super::capabilities::{CONFIGURATION_LEN, Capabilities, CapabilityError, Place};
+use super::capabilities::{BarRange, CONFIGURATION_LEN, Capabilities, CapabilityError};
 use super::{
     EntryIndex, IndexNotifier, InterruptCause, MessageControl, MessageEntry, Notify, QueueAddresses,
     QueueIndex, RegisterWindow, Transport, TransportError,
@@ -147,7 +147,7 @@ fn is_transitional(config: &impl RegisterWindow) -> bool {
 }
 
 /// Returns the registers at `place`. All structures contain words, so their offsets must be multiples of 4.
-fn cut<W: RegisterWindow>(bars: &[(u8, W)], place: &Place) -> Result<W, CapabilityError> {
+fn cut<W: RegisterWindow>(bars: &[(u8, W)], place: &BarRange) -> Result<W, CapabilityError> {
     if !place.offset.is_multiple_of(4) {
         return Err(CapabilityError::NotAligned);
     }

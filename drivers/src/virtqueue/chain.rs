@@ -47,7 +47,7 @@ pub(super) struct Limits {
 
 /// A chain that was written.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Written {
+pub(super) struct WrittenChain {
     /// The index of its last descriptor.
     pub last: u16,
     /// The number of its descriptors.
@@ -174,7 +174,7 @@ impl<'a> ChainWriter<'a> {
 
     /// Ends the chain at the last added segment.
     #[inline]
-    pub(super) fn finish(mut self) -> Result<Written, Refusal> {
+    pub(super) fn finish(mut self) -> Result<WrittenChain, Refusal> {
         match self.problem {
             Some(Refusal::Full) if usize::from(self.count) + self.missing > usize::from(self.limits.ever) => {
                 return Err(Refusal::TooManySegments);
@@ -186,7 +186,7 @@ impl<'a> ChainWriter<'a> {
             return Err(Refusal::Empty);
         }
         self.write_last(0);
-        Ok(Written { last: self.last, count: self.count, writable: self.writable })
+        Ok(WrittenChain { last: self.last, count: self.count, writable: self.writable })
     }
 }
 

@@ -112,17 +112,17 @@ impl fmt::Display for Refusal {
 
 /// A rejected buffer with the reason.
 #[derive(Debug)]
-pub struct Refused<B> {
+pub struct RejectedBuffer<B> {
     /// The buffer.
     pub buffer: B,
     /// The reason.
     pub reason: Refusal,
 }
 
-impl<B> fmt::Display for Refused<B> {
+impl<B> fmt::Display for RejectedBuffer<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.reason.fmt(f)
     }
 }
 
-impl<B: fmt::Debug> core::error::Error for Refused<B> {}
+impl<B: fmt::Debug> core::error::Error for RejectedBuffer<B> {}

@@ -37,7 +37,7 @@ mod tests;
 mod wakeups;
 
 pub use chain::{Access, MAX_CHAIN, Part};
-pub use fault::{Fault, Refusal, Refused};
+pub use fault::{Fault, Refusal, RejectedBuffer};
 pub use rings::MAX_QUEUE_SIZE;
 pub use wakeups::{Pending, Suppression, WakeWhen};
 
@@ -45,11 +45,11 @@ use crate::device::Liveness;
 use crate::transport::{Notify, QueueAddresses};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use chain::{ChainWriter, Limits, Written, write_indirect};
+use chain::{ChainWriter, Limits, WrittenChain, write_indirect};
 use free::FreeList;
 use isola_machine::dma::{DmaBuffer, DmaRegion, read_barrier, write_barrier};
 use rings::Rings;
-use short::Short;
+use short::ShortChain;
 use tables::Tables;
 
 /// Length of the header that a queue can put in front of a buffer, in bytes.
@@ -89,7 +89,7 @@ pub struct QueueOptions {
 
 /// A buffer that the device has returned.
 #[derive(Debug)]
-pub struct Returned<B> {
+pub struct ReturnedBuffer<B> {
     /// The buffer.
     pub buffer: B,
     /// The written bytes that the device reports, at most the buffer's writable bytes.
@@ -98,7 +98,7 @@ pub struct Returned<B> {
 
 /// The chain of a lent buffer.
 #[derive(Clone, Copy, Debug)]
-struct Lent {
+struct LentChain {
     /// The chain's last descriptor, and the number of its descriptors.
     last: u16,
     count: u16,
@@ -110,7 +110,7 @@ struct Lent {
     position: u64,
 }
 
-impl Lent {
+impl LentChain {
     /// The entry of a descriptor that begins no chain. Its position is never published.
     const NONE: Self = Self { last: 0, count: 0, table: None, writable: 0, position: u64::MAX };
 }
@@ -124,7 +124,7 @@ pub struct VirtQueue<B> {
     /// The lent buffers, by the first descriptor of their chains.
     buffers: Vec<Option<B>>,
     /// The chains, by their first descriptor.
-    lent: Vec<Lent>,
+    lent: Vec<LentChain>,
     free: FreeList,
     /// The number of chains that were put into the available ring.
     staged: u64,
@@ -163,7 +163,7 @@ impl<B> VirtQueue<B> {
                 Indirection::LongChains => Tables::new(size, memory),
             },
             buffers: (0..size).map(|_| None).collect(),
-            lent: (0..size).map(|_| Lent::NONE).collect(),
+            lent: (0..size).map(|_| LentChain::NONE).collect(),
             free: FreeList::new(size),
             rings,
             staged: 0,
@@ -229,7 +229,7 @@ impl<B> VirtQueue<B> {
     /// # Errors
     /// Returns the buffer with the reason.
     #[inline(always)]
-    pub fn lend(&mut self, buffer: B, access: Access) -> Result<(), Refused<B>>
+    pub fn lend(&mut self, buffer: B, access: Access) -> Result<(), RejectedBuffer<B>>
     where
         B: DmaBuffer,
     {
@@ -242,11 +242,11 @@ impl<B> VirtQueue<B> {
     /// Lends like [`Self::lend`] a buffer of more than two pieces, or any buffer if fewer than two descriptors are
     /// free.
     #[inline(never)]
-    fn lend_longer(&mut self, buffer: B, access: Access) -> Result<(), Refused<B>>
+    fn lend_longer(&mut self, buffer: B, access: Access) -> Result<(), RejectedBuffer<B>>
     where
         B: DmaBuffer,
     {
-        let buffer = match Short::of(&buffer, access) {
+        let buffer = match ShortChain::of(&buffer, access) {
             Some(short) => match self.add_short(buffer, short, access) {
                 Ok(()) => return Ok(()),
                 Err(buffer) => buffer,
@@ -262,7 +262,7 @@ impl<B> VirtQueue<B> {
     ///
     /// # Errors
     /// Returns the buffer with the reason, [`Refusal::NoHeaders`] if the queue was created without headers.
-    pub fn lend_with_header(&mut self, header: [u8; HEADER_LEN], buffer: B) -> Result<(), Refused<B>>
+    pub fn lend_with_header(&mut self, header: [u8; HEADER_LEN], buffer: B) -> Result<(), RejectedBuffer<B>>
     where
         B: DmaBuffer,
     {
@@ -270,7 +270,7 @@ impl<B> VirtQueue<B> {
         let offset = usize::from(self.free.first()) * HEADER_STRIDE;
         let Some(headers) = self.headers.as_mut().filter(|_| self.free.count() > 0) else {
             let reason = if self.headers.is_some() { Refusal::Full } else { Refusal::NoHeaders };
-            return Err(Refused { buffer, reason });
+            return Err(RejectedBuffer { buffer, reason });
         };
         let [a, b, c, d, e, f, g, h, rest @ ..] = header;
         headers.write_u64(offset, u64::from_le_bytes([a, b, c, d, e, f, g, h]));
@@ -284,21 +284,21 @@ impl<B> VirtQueue<B> {
 
     /// Writes a chain and stores its buffer.
     #[inline(never)]
-    fn add(&mut self, buffer: B, visit: impl Fn(&B, &mut ChainWriter<'_>)) -> Result<(), Refused<B>> {
+    fn add(&mut self, buffer: B, visit: impl Fn(&B, &mut ChainWriter<'_>)) -> Result<(), RejectedBuffer<B>> {
         if let Some(fault) = self.fault {
-            return Err(Refused { buffer, reason: Refusal::Broken(fault) });
+            return Err(RejectedBuffer { buffer, reason: Refusal::Broken(fault) });
         }
         let head = self.free.first();
         let (written, table) = match self.write_chain(&buffer, visit) {
             Ok(written) => written,
-            Err(reason) => return Err(Refused { buffer, reason }),
+            Err(reason) => return Err(RejectedBuffer { buffer, reason }),
         };
         if table.is_some() {
             self.tables.take();
         }
         let (last, count) = if table.is_some() { (head, 1) } else { (written.last, written.count) };
         self.keep(head, buffer);
-        self.stage(head, Lent { last, count, table, position: self.staged, writable: written.writable });
+        self.stage(head, LentChain { last, count, table, position: self.staged, writable: written.writable });
         Ok(())
     }
 
@@ -311,7 +311,7 @@ impl<B> VirtQueue<B> {
 
     /// Stages a written chain that begins with the free descriptor `head` and whose buffer is stored.
     #[inline(always)]
-    fn stage(&mut self, head: u16, chain: Lent) {
+    fn stage(&mut self, head: u16, chain: LentChain) {
         if let Some(slot) = self.lent.get_mut(usize::from(head)) {
             *slot = chain;
         }
@@ -327,7 +327,7 @@ impl<B> VirtQueue<B> {
         &mut self,
         buffer: &B,
         visit: impl Fn(&B, &mut ChainWriter<'_>),
-    ) -> Result<(Written, Option<u16>), Refusal> {
+    ) -> Result<(WrittenChain, Option<u16>), Refusal> {
         if self.free.count() == 0 {
             return Err(Refusal::Full);
         }
@@ -407,10 +407,10 @@ impl<B> VirtQueue<B> {
     /// # Errors
     /// The device's protocol violation, now or earlier.
     #[inline]
-    pub fn take_returned(&mut self) -> Result<Option<Returned<B>>, Fault> {
+    pub fn take_returned(&mut self) -> Result<Option<ReturnedBuffer<B>>, Fault> {
         let Some((head, written)) = self.next_returned()? else { return Ok(None) };
         let buffer = self.buffers.get_mut(head).and_then(Option::take);
-        Ok(buffer.map(|buffer| Returned { buffer, written }))
+        Ok(buffer.map(|buffer| ReturnedBuffer { buffer, written }))
     }
 
     /// Calls `take` with the next returned buffer, so that it can take parts, and drops the buffer in place. Returns
@@ -454,14 +454,14 @@ impl<B> VirtQueue<B> {
         let Some(slot) = self.lent.get_mut(head) else {
             return Err(self.break_off(Fault::UnknownBuffer { id }));
         };
-        let Lent { last, count, table, writable, position } = *slot;
+        let LentChain { last, count, table, writable, position } = *slot;
         if position >= self.published {
             return Err(self.break_off(Fault::NotLent { id }));
         }
         if written > writable {
             return Err(self.break_off(Fault::TooLong { written, writable }));
         }
-        slot.position = Lent::NONE.position;
+        slot.position = LentChain::NONE.position;
         self.free.give_back(head as u16, last, count);
         if let Some(table) = table {
             self.tables.give_back(table);
@@ -476,12 +476,12 @@ impl VirtQueue<DmaRegion> {
     ///
     /// # Errors
     /// Returns the region with the reason; [`Refusal::OutOfOrder`] or [`Refusal::OutsideRegion`] for invalid parts.
-    pub fn lend_parts(&mut self, region: DmaRegion, parts: &[Part]) -> Result<(), Refused<DmaRegion>> {
+    pub fn lend_parts(&mut self, region: DmaRegion, parts: &[Part]) -> Result<(), RejectedBuffer<DmaRegion>> {
         if !parts
             .iter()
             .all(|part| part.offset.checked_add(part.len as usize).is_some_and(|end| end <= region.len()))
         {
-            return Err(Refused { buffer: region, reason: Refusal::OutsideRegion });
+            return Err(RejectedBuffer { buffer: region, reason: Refusal::OutsideRegion });
         }
         self.add(region, |region, chain| {
             for part in parts {

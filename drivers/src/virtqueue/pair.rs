@@ -2,8 +2,8 @@
 //! are written without a loop. `short.rs` handles longer ones.
 
 use super::chain::{Access, write_link};
-use super::{Lent, VirtQueue};
-use isola_machine::dma::{DmaBuffer, OneOrTwo, device_piece};
+use super::{LentChain, VirtQueue};
+use isola_machine::dma::{DmaBuffer, SegmentPair, device_piece};
 
 /// A device address and a length in bytes.
 type Piece = (u64, u32);
@@ -20,7 +20,7 @@ impl Pair {
     /// Returns the pieces of `buffer`, `None` unless it has one or two that are each physically contiguous.
     #[inline(always)]
     fn of(buffer: &impl DmaBuffer, access: Access) -> Option<Self> {
-        let OneOrTwo { first, second } = buffer.one_or_two()?;
+        let SegmentPair { first, second } = buffer.segment_pair()?;
         let first = whole(first, access)?;
         let Some(second) = second else { return Some(Self { first, second: None, len: first.1 }) };
         let second = whole(second, access)?;
@@ -64,7 +64,7 @@ impl<B: DmaBuffer> VirtQueue<B> {
             }
         };
         let writable = if access == Access::DeviceWrites { pair.len } else { 0 };
-        self.stage(head, Lent { last, count, table: None, position: self.staged, writable });
+        self.stage(head, LentChain { last, count, table: None, position: self.staged, writable });
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 //! written at once. The general code of `chain.rs` handles the others, and finds the reason if a buffer cannot be lent.
 
 use super::chain::{Access, write_link};
-use super::{Lent, VirtQueue, tables};
+use super::{LentChain, VirtQueue, tables};
 use isola_machine::dma::{DmaBuffer, device_piece};
 
 /// The longest such chain: headers, the head of a response, a value, and the end of the response.
@@ -14,13 +14,13 @@ const PLENTY: u16 = 8;
 
 /// The segments of a buffer with such a chain.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Short {
+pub(super) struct ShortChain {
     segments: [(u64, u32); LONGEST],
     count: u16,
     len: u32,
 }
 
-impl Short {
+impl ShortChain {
     /// Returns the segments of `buffer`, `None` if there are more than [`LONGEST`], one is not physically contiguous,
     /// or their sum exceeds 32 bits.
     #[inline]
@@ -49,7 +49,7 @@ impl Short {
 impl<B> VirtQueue<B> {
     /// Lends a buffer with these segments. Returns it if there is no room now.
     #[inline]
-    pub(super) fn add_short(&mut self, buffer: B, short: Short, access: Access) -> Result<(), B> {
+    pub(super) fn add_short(&mut self, buffer: B, short: ShortChain, access: Access) -> Result<(), B> {
         let head = self.free.first();
         let needed = if short.count <= tables::DIRECT_MAX { short.count } else { short.count * PLENTY };
         if needed > self.free.count() || self.fault.is_some() {
@@ -67,7 +67,10 @@ impl<B> VirtQueue<B> {
         }
         let writable = if access == Access::DeviceWrites { short.len } else { 0 };
         self.keep(head, buffer);
-        self.stage(head, Lent { last, count: short.count, table: None, position: self.staged, writable });
+        self.stage(
+            head,
+            LentChain { last, count: short.count, table: None, position: self.staged, writable },
+        );
         Ok(())
     }
 }

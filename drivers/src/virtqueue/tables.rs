@@ -4,7 +4,7 @@
 //! access. So short chains are in the ring, and long ones in a table. There are fewer tables than descriptors; a chain
 //! without a free table is in the ring if it fits.
 
-use super::chain::{ChainWriter, DESCRIPTOR_LEN, Descriptors, Limits, MAX_CHAIN, Written};
+use super::chain::{ChainWriter, DESCRIPTOR_LEN, Descriptors, Limits, MAX_CHAIN, WrittenChain};
 use super::fault::Refusal;
 use alloc::vec::Vec;
 use isola_machine::dma::DmaRegion;
@@ -37,7 +37,7 @@ static CONSECUTIVE: [u16; MAX_CHAIN as usize] = {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InTable {
     /// The chain.
-    pub chain: Written,
+    pub chain: WrittenChain,
     /// The table's device address.
     pub address: u64,
     /// The table's length, in bytes.

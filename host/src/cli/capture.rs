@@ -17,7 +17,7 @@ use crate::output::view::is_running;
 use crate::output::{Format, human};
 use clap::Args;
 use isola_abi::management::ManagementError;
-use isola_abi::query::{CaptureSpec, Direction, FrameFilter, Line, Query, Records, Standing};
+use isola_abi::query::{CaptureSpec, Direction, FrameFilter, Line, Query, QueryState, Records};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -107,7 +107,7 @@ struct Session<'a> {
     told: u64,
     /// Records that were read and not yet passed to the sink, each with the number of frames lost before it.
     taken: Vec<(Vec<u8>, u64)>,
-    standing: Standing,
+    state: QueryState,
 }
 
 /// The location of the cell.
@@ -160,7 +160,7 @@ impl<'a> Session<'a> {
             lost: 0,
             told: 0,
             taken: Vec::new(),
-            standing: Standing::Open,
+            state: QueryState::Open,
         })
     }
 
@@ -182,7 +182,7 @@ impl<'a> Session<'a> {
                 self.pass_on(sink)?;
                 return Ok(());
             }
-            if self.standing == Standing::Open && begin.elapsed() > PATIENCE {
+            if self.state == QueryState::Open && begin.elapsed() > PATIENCE {
                 let what = format!("cell {:?} does not answer: see `isola inspect`", self.arguments.cell);
                 return Err(Failure::new(failure::REFUSED, what));
             }
@@ -238,21 +238,21 @@ impl<'a> Session<'a> {
                 }
                 Err(error) => return Err(error.into()),
             };
-            match (self.standing, piece.standing) {
-                (_, Standing::Replaced) => {
-                    self.standing = Standing::Replaced;
+            match (self.state, piece.state) {
+                (_, QueryState::Replaced) => {
+                    self.state = QueryState::Replaced;
                     self.context
                         .output
                         .note("another capture of the cell has begun, or the cell has restarted");
                     return Ok(Turn::Over);
                 }
-                (Standing::Answered, Standing::Open) => {
+                (QueryState::Answered, QueryState::Open) => {
                     self.context
                         .output
                         .note("the cell has ended the capture, as its ring was not read for long");
                     return Ok(Turn::Over);
                 }
-                (_, standing) => self.standing = standing,
+                (_, state) => self.state = state,
             }
             self.lost = piece.lost;
             self.records.add(&piece)?;
@@ -268,7 +268,7 @@ impl<'a> Session<'a> {
 
     /// Ends the capture in the cell, if it still runs for this command.
     fn end(&mut self) {
-        if self.standing == Standing::Replaced {
+        if self.state == QueryState::Replaced {
             return;
         }
         let name = &self.arguments.cell;
@@ -276,7 +276,7 @@ impl<'a> Session<'a> {
         // read.
         if let Ok(Some((_held, mut client))) = self.connect()
             && let Ok(piece) = client.answers(name, Line::Frames, self.number, self.records.end())
-            && piece.standing != Standing::Replaced
+            && piece.state != QueryState::Replaced
         {
             // Also if the cell has not begun yet: it would begin a capture without a reader.
             self.lost = self.lost.max(piece.lost);

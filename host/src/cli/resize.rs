@@ -153,7 +153,7 @@ fn memory_told(name: &str, mode: Mode, resized: &MemoryResized) -> String {
 mod tests {
     use super::*;
     use isola_abi::id::CoreId;
-    use isola_abi::management::Kept;
+    use isola_abi::management::ReclaimShortfall;
 
     #[test]
     fn the_text_has_the_reclaimed_memory_and_the_reason_for_the_rest() {
@@ -164,7 +164,7 @@ mod tests {
             has: size(32),
             limit: size(32),
             moved: size(3),
-            kept: Some(Kept::InUse),
+            kept: Some(ReclaimShortfall::InUse),
             took_ns: 5,
         };
         let text = memory_told("kv", Mode::Apply, &resized);

@@ -1,26 +1,26 @@
 //! The answers of the fake supervisor's cells to queries.
 
 use isola_abi::query::{
-    AnswerPiece, Answers, Connection, CounterName, Direction, FRAMES_BYTES, Fact, FrameHead, Line, Query,
-    Questions, Ring,
+    AnswerPiece, AnswerRecord, Answers, Connection, CounterName, Direction, FRAMES_BYTES, FrameHead, Line,
+    Queries, Query, Ring,
 };
 
 /// A cell that answers at once, with the code of a real cell.
 pub struct Answering {
-    questions: Questions,
+    queries: Queries,
     answers: Box<Answers>,
 }
 
 impl Answering {
     pub fn new() -> Self {
-        Self { questions: Questions::default(), answers: Box::default() }
+        Self { queries: Queries::default(), answers: Box::default() }
     }
 
-    pub fn ask(&mut self, line: Line, question: &[u8]) -> u32 {
-        let number = self.questions.put(line, question).unwrap();
+    pub fn ask(&mut self, line: Line, query: &[u8]) -> u32 {
+        let number = self.queries.put(line, query).unwrap();
         let ring = self.answers.on(line);
         ring.begin(number);
-        match Query::decode(question).unwrap() {
+        match Query::decode(query).unwrap() {
             Query::Capture(spec) => (1..=4).for_each(|count| frame(&ring, count, spec.snap_len)),
             query => facts(query).iter().for_each(|fact| ring.push(&fact.encode()).unwrap()),
         }
@@ -28,32 +28,33 @@ impl Answering {
     }
 
     pub fn piece(&self, line: Line, number: u32, from: u64, max_bytes: u32) -> AnswerPiece {
-        let asked = self.questions.number(line);
+        let asked = self.queries.number(line);
         self.answers.on(line).piece(number, asked, from, (max_bytes as usize).min(200))
     }
 }
 
-fn facts(query: Query) -> Vec<Fact> {
+fn facts(query: Query) -> Vec<AnswerRecord> {
     let name = |layer: &str, name: &str| CounterName { layer: layer.into(), name: name.into() };
-    let begin = Fact::Begin { cores: 2 };
-    let done = |core, connections| Fact::Done { core, connections, half_open: 1, time_wait: 0 };
+    let begin = AnswerRecord::Begin { cores: 2 };
+    let done = |core, connections| AnswerRecord::Done { core, connections, half_open: 1, time_wait: 0 };
     match query {
         Query::Counters => vec![
             begin,
-            Fact::Names(vec![
+            AnswerRecord::Names(vec![
                 name("tcp", "tcp_accepted"),
                 name("tcp", "drop_tcp_port"),
                 name("udp", "drop_udp_port"),
             ]),
-            Fact::Counters(vec![3, 1000, 0]),
+            AnswerRecord::Counters(vec![3, 1000, 0]),
             done(0, 0),
-            Fact::Counters(vec![4, 17, 0]),
+            AnswerRecord::Counters(vec![4, 17, 0]),
             done(1, 0),
         ],
         Query::Connections { filter, most } => {
             let all = [connection(0, 40_001), connection(1, 40_002)];
             let meant: Vec<_> = all.into_iter().filter(|one| filter.matches(one.local, one.remote)).collect();
-            let told = meant.iter().take(most as usize).cloned().map(|one| Fact::Connection(Box::new(one)));
+            let told =
+                meant.iter().take(most as usize).cloned().map(|one| AnswerRecord::Connection(Box::new(one)));
             [begin].into_iter().chain(told).chain([done(0, meant.len() as u32), done(1, 0)]).collect()
         }
         Query::Capture(_) | Query::EndCapture => Vec::new(),

@@ -18,7 +18,7 @@ use isola_abi::descriptor::NetworkAddress;
 use isola_abi::frame::{Decoder, encode};
 use isola_abi::histogram::Histogram;
 use isola_abi::id::{CellId, CoreId, NodeId};
-use isola_abi::integrity::{Distrust, ImageDigest};
+use isola_abi::integrity::{ImageDigest, UnmetRequirement};
 use isola_abi::management::*;
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, MemoryPressure};
 use isola_abi::size::ByteSize;
@@ -324,9 +324,9 @@ impl Supervisor {
                 let bytes = log[from as usize..].iter().take(max_bytes.min(1000) as usize).copied().collect();
                 ResponseBody::Logs(LogPiece { from, bytes, end: log.len() as u64 })
             }
-            RequestBody::Ask { name, line, question } => {
+            RequestBody::Ask { name, line, query } => {
                 self.cell(&name)?;
-                ResponseBody::Asked { number: self.answering.ask(line, &question) }
+                ResponseBody::QueryNumber { number: self.answering.ask(line, &query) }
             }
             RequestBody::Answers { line, number, from, max_bytes, .. } => {
                 ResponseBody::Answers(self.answering.piece(line, number, from, max_bytes))
@@ -371,7 +371,7 @@ impl Supervisor {
         let is_hungry = cell.info.spec.arguments.first().is_some_and(|first| first == "hungry");
         let (has, kept) = match wanted.0.cmp(&had.0) {
             Ordering::Less if is_hungry && mode == Mode::Apply => {
-                (ByteSize((had.0 + wanted.0) / 2), Some(Kept::InUse))
+                (ByteSize((had.0 + wanted.0) / 2), Some(ReclaimShortfall::InUse))
             }
             _ => (wanted, None),
         };
@@ -414,11 +414,11 @@ impl Supervisor {
     fn create(&mut self, spec: CellSpec) -> Result<CellInfo, ManagementError> {
         spec.validate()?;
         if let Some(required) = spec.requirement.sha256.filter(|required| *required != spec.image) {
-            let distrust = Distrust::Digest { required, measured: spec.image };
+            let distrust = UnmetRequirement::Digest { required, measured: spec.image };
             return Err(ManagementError::ImageNotTrusted(distrust));
         }
         if spec.requirement.signed_by.is_some() && spec.requirement.signature.is_none() {
-            return Err(ManagementError::ImageNotTrusted(Distrust::Unsigned));
+            return Err(ManagementError::ImageNotTrusted(UnmetRequirement::Unsigned));
         }
         if self.cell(&spec.name).is_ok() {
             return Err(ManagementError::NameTaken(spec.name));

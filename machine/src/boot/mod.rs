@@ -37,7 +37,7 @@ use fresh::Freshness;
 use isola_abi::descriptor::{Clock, Core, ImageSegment};
 use isola_abi::id::{ApicId, NodeId, PhysAddr, PhysRange};
 use isola_abi::layout::{IMAGE, PAGE_SIZE};
-use recovered::Inheritance;
+use recovered::Recovery;
 use start_info::StartInfo;
 
 global_asm!(include_str!("entry.s"), options(att_syntax));
@@ -203,14 +203,14 @@ extern "sysv64" fn in_own_space(discovery: *mut Discovery) -> ! {
     let mut devices = find_devices(&firmware, &command_line, &mut space, survey.as_ref());
     if survey.is_none() {
         let functions = devices.iter().filter_map(Device::survey).collect();
-        restart::keep_survey(&Survey { clock, started_cycles, functions });
+        restart::save_survey(&Survey { clock, started_cycles, functions });
     }
-    let mut inheritance = Inheritance::look(&free, &firmware, boot_core, &devices);
+    let mut recovery = Recovery::from_records(&free, &firmware, boot_core, &devices);
     let power = find_power_switch(&firmware, &mut space);
-    let lines = find_interrupt_lines(&firmware, &mut space, &inheritance.lines(&devices));
-    let (parked, lost) = inheritance.start_cores(&firmware, boot_core, &clock, &mut space);
-    inheritance.reset(&mut devices);
-    let (free, recovered) = inheritance.settle(free, &lost, &mut devices, &space);
+    let lines = find_interrupt_lines(&firmware, &mut space, &recovery.lines(&devices));
+    let (parked, lost) = recovery.start_cores(&firmware, boot_core, &clock, &mut space);
+    recovery.reset(&mut devices);
+    let (free, recovered) = recovery.settle(free, &lost, &mut devices, &space);
 
     let modules = start_info.modules.iter().map(|module| take_module(*module)).collect();
     let memory = firmware

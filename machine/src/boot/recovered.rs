@@ -1,6 +1,6 @@
 //! Recovery of a previous incarnation's cells, which continue to run while the image boots again.
 //!
-//! The order of steps keeps their resources apart from the free ones. First the claims are settled, without any effect
+//! The order of steps keeps their resources apart from the free ones. First the claims are claims, without any effect
 //! on the machine. Then all cores that no cell owns are reclaimed, and all devices that no cell owns are reset. Only
 //! then is memory free: the part that no cell owns, and to which no core or device writes any more.
 
@@ -8,8 +8,11 @@ use super::{Firmware, OwnSpace};
 use crate::device::Device;
 use crate::memory::map::subtract;
 use crate::memory::{Contents, Region, SharedRegion};
-use crate::restart::{self, Claim, DevicePlace, Facts, Past, Settled, Unread, settle};
-use crate::smp::{self, AwayCore, Candidate, Homes, LostCore, ParkedCore};
+use crate::restart::{
+    self, Claim, DeviceAddress, MachineResources, RestartHistory, UnreadableRecords, ValidatedClaims,
+    validate,
+};
+use crate::smp::{self, AwayCore, Candidate, LostCore, ParkedCore, SharedParkContext};
 use crate::space::CellSpace;
 use alloc::vec::Vec;
 use isola_abi::descriptor::{Clock, Core};
@@ -20,7 +23,7 @@ use isola_abi::stage::Stage;
 #[derive(Debug)]
 pub struct RecoveredState {
     /// The history of incarnations.
-    pub past: Past,
+    pub history: RestartHistory,
     /// The cells.
     pub recovered_cells: Vec<RecoveredCell>,
     /// Their shared texts, each once.
@@ -62,45 +65,51 @@ pub enum RecoveredCore {
 
 /// The recovery in progress.
 #[derive(Debug, Default)]
-pub(super) struct Inheritance {
-    past: Option<Past>,
-    settled: Settled,
-    unread: Unread,
+pub(super) struct Recovery {
+    history: Option<RestartHistory>,
+    claims: ValidatedClaims,
+    unread: UnreadableRecords,
     /// The cores of cells that have not been started.
     waiting: Vec<ParkedCore>,
     /// The cores of the others: their identities, and the data for their return.
-    away: Vec<(Candidate, Homes)>,
+    away: Vec<(Candidate, SharedParkContext)>,
     /// Whether all devices that no cell owns were reset.
-    all_back: AllBack,
+    devices_reset: DevicesReset,
 }
 
 /// Whether every device that no cell owns was reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum AllBack {
+enum DevicesReset {
     #[default]
     Yes,
     No,
 }
 
-impl Inheritance {
+impl Recovery {
     /// Settles the ownership records that the previous incarnation left.
-    pub(super) fn look(free: &[PhysRange], firmware: &Firmware, boot_core: Core, devices: &[Device]) -> Self {
-        let Some(past) = restart::past() else { return Self::default() };
-        let (claims, unread) = restart::take_claims(free);
+    pub(super) fn from_records(
+        free: &[PhysRange],
+        firmware: &Firmware,
+        boot_core: Core,
+        devices: &[Device],
+    ) -> Self {
+        let Some(history) = restart::history() else { return Self::default() };
+        let (found, unread) = restart::take_claims(free);
         let cores: Vec<Core> = firmware.cores.iter().copied().filter(|core| *core != boot_core).collect();
-        let devices: Vec<DevicePlace> = devices.iter().map(Device::place).collect();
-        let mut settled = settle(claims, &Facts { memory: free, cores: &cores, devices: &devices });
-        for core in settled.held.iter_mut().flat_map(|claim| claim.cores.iter_mut().flatten()) {
+        let devices: Vec<DeviceAddress> = devices.iter().map(Device::address).collect();
+        let mut claims =
+            validate(found, &MachineResources { memory: free, cores: &cores, devices: &devices });
+        for core in claims.accepted.iter_mut().flat_map(|claim| claim.cores.iter_mut().flatten()) {
             // The id and the APIC id identify the core; its node and site are those of the firmware.
             *core = *cores.iter().find(|known| known.id == core.id).unwrap_or(core);
         }
-        Self { past: Some(past), settled, unread, ..Self::default() }
+        Self { history: Some(history), claims, unread, ..Self::default() }
     }
 
     /// Returns whether a recovered cell has the device.
     fn has(&self, device: &Device) -> bool {
-        let place = device.place();
-        self.settled.held.iter().any(|claim| claim.holding.devices.contains(&place))
+        let address = device.address();
+        self.claims.accepted.iter().any(|claim| claim.resources.devices.contains(&address))
     }
 
     /// Returns the interrupt lines of recovered cells' devices.
@@ -116,12 +125,12 @@ impl Inheritance {
         clock: &Clock,
         space: &mut OwnSpace,
     ) -> (Vec<ParkedCore>, Vec<LostCore>) {
-        let homes = || Homes {
+        let shared = || SharedParkContext {
             root: space.root(),
             interrupt_table: space.parked_interrupt_table(),
             tsc_hz: clock.tsc_hz,
         };
-        let (all, mut pages) = (homes(), Vec::new());
+        let (all, mut pages) = (shared(), Vec::new());
         let others: Vec<Core> = firmware.cores.iter().copied().filter(|core| *core != boot_core).collect();
         for core in &others {
             pages.push(space.core_page(*core).expect("memory for descriptor tables"));
@@ -131,10 +140,10 @@ impl Inheritance {
             stack_top: OwnSpace::parked_stack_top(*core),
             core_page,
         };
-        let held = &self.settled.held;
+        let held = &self.claims.accepted;
         let is_away = |candidate: &Candidate| {
             let of = |claim: &&Claim| claim.cores().any(|core| core == candidate.core);
-            held.iter().find(of).is_some_and(|claim| claim.holding.stage != Stage::Built)
+            held.iter().find(of).is_some_and(|claim| claim.resources.stage != Stage::Built)
         };
         let (away, started): (Vec<Candidate>, Vec<Candidate>) =
             others.iter().zip(pages).map(candidate).partition(is_away);
@@ -151,15 +160,15 @@ impl Inheritance {
     pub(super) fn reset(&mut self, devices: &mut Vec<Device>) {
         let held: Vec<bool> = devices.iter().map(|device| self.has(device)).collect();
         let mut held = held.into_iter();
-        let mut all_back = AllBack::Yes;
+        let mut devices_reset = DevicesReset::Yes;
         devices.retain_mut(|device| {
             let stays = held.next() == Some(true) || device.reset().is_ok();
             if !stays {
-                all_back = AllBack::No;
+                devices_reset = DevicesReset::No;
             }
             stays
         });
-        self.all_back = all_back;
+        self.devices_reset = devices_reset;
     }
 
     /// Completes the recovered cells with their cores and devices. Returns the free memory, and the recovered state.
@@ -170,28 +179,28 @@ impl Inheritance {
         devices: &mut Vec<Device>,
         space: &OwnSpace,
     ) -> (Vec<PhysRange>, Option<RecoveredState>) {
-        let Self { past, settled, unread, mut waiting, mut away, all_back } = self;
-        let Some(past) = past else { return (free, None) };
-        let gone = settled.newly_void() + unread.new;
-        let Settled { held, void } = settled;
-        let owned: Vec<PhysRange> = held.iter().flat_map(|claim| claim.holding.memory.clone()).collect();
-        let mut ranges: Vec<PhysRange> = held.iter().filter_map(|claim| claim.holding.text).collect();
+        let Self { history, claims, unread, mut waiting, mut away, devices_reset } = self;
+        let Some(history) = history else { return (free, None) };
+        let gone = claims.newly_rejected() + unread.new;
+        let ValidatedClaims { accepted: held, rejected } = claims;
+        let owned: Vec<PhysRange> = held.iter().flat_map(|claim| claim.resources.memory.clone()).collect();
+        let mut ranges: Vec<PhysRange> = held.iter().filter_map(|claim| claim.resources.text).collect();
         ranges.sort_unstable();
         ranges.dedup();
         let free = subtract(&subtract(&free, &owned), &ranges);
-        // SAFETY: the memory is in the direct map, as `restart::settle` has checked; the ranges are disjoint, no cell
+        // SAFETY: the memory is in the direct map, as `restart::validate` has checked; the ranges are disjoint, no cell
         // owns any of them, and they are not part of the free memory.
         let shared = |range| unsafe { SharedRegion::new(Region::new(range, Contents::Unknown)) };
         let texts: Vec<SharedRegion> = ranges.into_iter().map(shared).collect();
         let recovered_cells = held
             .into_iter()
             .map(|claim| {
-                let text = texts.iter().find(|text| claim.holding.text == Some(text.range())).cloned();
-                // SAFETY: `CellSpace::keep` of a previous incarnation wrote the ownership record, as its checksum
+                let text = texts.iter().find(|text| claim.resources.text == Some(text.range())).cloned();
+                // SAFETY: `CellSpace::save_record` of a previous incarnation wrote the ownership record, as its checksum
                 // shows, and nothing in it contradicts the machine or another record. Its memory is not part of the
                 // free memory.
                 let cell = unsafe { CellSpace::adopt(&claim, text, space.largest_page()) };
-                let holding = &claim.holding;
+                let resources = &claim.resources;
                 let mut core = |core: Core| {
                     let mut parked = waiting.extract_if(.., |parked| parked.core() == core);
                     if let Some(parked) = parked.next() {
@@ -200,30 +209,30 @@ impl Inheritance {
                     let found = away.extract_if(.., |(candidate, _)| candidate.core == core).next();
                     // SAFETY: the ownership record says that the core is in the cell; the share keeps the cell's memory
                     // from other use.
-                    let adopted = found.and_then(|(candidate, homes)| unsafe {
-                        smp::adopt(&candidate, &homes, cell.share())
+                    let adopted = found.and_then(|(candidate, shared)| unsafe {
+                        smp::adopt(&candidate, &shared, cell.share())
                     });
                     adopted.map_or(RecoveredCore::Lost(core.id), RecoveredCore::Away)
                 };
                 let cores = claim.cores.iter().map(|place| place.map(&mut core)).collect();
                 let mut own: Vec<Device> =
-                    devices.extract_if(.., |device| holding.devices.contains(&device.place())).collect();
+                    devices.extract_if(.., |device| resources.devices.contains(&device.address())).collect();
                 own.iter_mut().for_each(|device| device.lend(cell.share()));
                 RecoveredCell {
-                    stage: holding.stage,
+                    stage: resources.stage,
                     space: cell,
                     cores,
                     devices: own,
-                    memory: holding.memory.clone(),
-                    saved_state: claim.holding.saved_state.clone(),
+                    memory: resources.memory.clone(),
+                    saved_state: claim.resources.saved_state.clone(),
                 }
             })
             .collect();
         // Lost cores and devices may write to the memory of rejected records; if records are unreadable, to all free
         // memory.
-        let is_safe = lost.is_empty() && all_back == AllBack::Yes;
-        let of = |claim: &Claim| claim.holding.memory.clone().into_iter().chain(claim.holding.text);
-        let gone_ranges: Vec<PhysRange> = void.iter().flat_map(of).collect();
+        let is_safe = lost.is_empty() && devices_reset == DevicesReset::Yes;
+        let of = |claim: &Claim| claim.resources.memory.clone().into_iter().chain(claim.resources.text);
+        let gone_ranges: Vec<PhysRange> = rejected.iter().flat_map(of).collect();
         let withheld = match (is_safe, unread.all) {
             (true, _) => Vec::new(),
             (false, 0) => subtract(&free, &subtract(&free, &gone_ranges)),
@@ -231,7 +240,7 @@ impl Inheritance {
         };
         if !is_safe {
             // The next incarnation has to know as well.
-            restart::leave_claims(void.iter().map(|claim| claim.place), unread.all);
+            restart::save_rejected_claims(rejected.iter().map(|claim| claim.location), unread.all);
             // A text that is also part of rejected records may be written to: it stays in use for good, so that no new
             // owner gets it.
             let is_named = |text: &&SharedRegion| {
@@ -240,7 +249,7 @@ impl Inheritance {
             texts.iter().filter(is_named).cloned().for_each(core::mem::forget);
         }
         let free = subtract(&free, &withheld);
-        (free, Some(RecoveredState { past, recovered_cells, texts, gone, withheld }))
+        (free, Some(RecoveredState { history, recovered_cells, texts, gone, withheld }))
     }
 }
 

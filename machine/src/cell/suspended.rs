@@ -1,7 +1,7 @@
 //! Suspended contexts: the registers of events whose cores the supervisor took by force. Other cores of the cell resume
 //! them.
 //!
-//! The supervisor orders a core to [yield](isola_abi::places::OrderKind::Yield) and sends it a non-maskable interrupt.
+//! The supervisor orders a core to [yield](isola_abi::core_slots::OrderKind::Yield) and sends it a non-maskable interrupt.
 //! The core's *context*, all of its registers, is suspended under the number of its core slot, and the core is free.
 //! Another core resumes the context between two of its own events, on the stack of the former slot, until the event
 //! loop there has passed on its vcores and [ends](end).
@@ -23,19 +23,19 @@
 //! No context is suspended while its core has interrupts on, as it is between two events then and will see its orders
 //! by itself, or while it executes the code of this module: see `may_switch`.
 
-use super::unplug::has_forgotten;
-use super::{live, places, report};
+use super::unplug::was_flushed;
+use super::{core_slots, live, report};
 use crate::apic::local;
 use crate::authority::Authority;
 use crate::cpu;
 use crate::interrupts::{ExceptionFrame, WAKE_VECTOR};
-use crate::window::flush;
+use crate::region_area::flush;
 use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
+use isola_abi::core_slots::{Order, OrderKind};
 use isola_abi::id::MAX_CORES;
 use isola_abi::layout::{STACK_SLOT, STACKS};
-use isola_abi::places::{Order, OrderKind};
 
 /// The flag by which interrupts are enabled.
 const INTERRUPTS_ON: u64 = 1 << 9;
@@ -101,14 +101,14 @@ static DISTURBED: [AtomicBool; MAX_CORES] = [const { AtomicBool::new(false) }; M
 
 unsafe extern "sysv64" {
     /// See `vectors.s`.
-    fn isola_exchange(
+    fn isola_switch_context(
         kept: *mut Context,
         next: *mut Context,
         switching: &AtomicBool,
         word: &AtomicU32,
         value: u32,
     );
-    fn isola_go_on(
+    fn isola_resume(
         unused: u64,
         next: *mut Context,
         switching: &AtomicBool,
@@ -119,30 +119,30 @@ unsafe extern "sysv64" {
 
 /// The supervisor's instruction behind a non-maskable interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum NmiAction {
     /// An instruction that is carried out.
     Done,
     /// None that is known.
-    Nothing,
+    Unknown,
     /// Stop, and report the place in the code.
     Stop,
     /// Yield: the context is suspended, and waits for a core that resumes it. The core has to report that, by
-    /// [`Yielded::tell`], and may only call [`Yielded::wait`].
-    Yield(Yielded),
+    /// [`YieldedCore::report`], and may only call [`YieldedCore::wait`].
+    Yield(YieldedCore),
 }
 
 /// A core whose context is suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "the supervisor waits to be told"]
-pub struct Yielded {
-    place: usize,
+#[must_use = "the supervisor waits for the report"]
+pub struct YieldedCore {
+    slot: usize,
     order: Order,
 }
 
-impl Yielded {
+impl YieldedCore {
     /// Reports the suspension to the supervisor. The caller has to notify the supervisor afterwards.
-    pub fn tell(self) {
-        if let Some(core) = report().cores.get(self.place) {
+    pub fn report(self) {
+        if let Some(core) = report().cores.get(self.slot) {
             core.yielded.store(self.order.to_u32(), Ordering::Release);
         }
     }
@@ -175,54 +175,54 @@ impl Yielded {
 
 /// Handles a non-maskable interrupt, for the platform's handler, with the registers that this got. `give_notice` makes
 /// all running cores check for suspended contexts; it may be called at any point of the interrupted code. If the result
-/// is [`Asked::Yield`], the caller has to wake the halted cores.
+/// is [`NmiAction::Yield`], the caller has to wake the halted cores.
 ///
 /// The stack of the interrupt identifies the core slot: nothing else is certain at an arbitrary point of the code.
-pub fn non_maskable(_: Authority, frame: &ExceptionFrame, give_notice: fn()) -> Asked {
-    let place = (core::ptr::from_ref(frame).addr() as u64).wrapping_sub(STACKS) / STACK_SLOT;
-    let place = usize::try_from(place).unwrap_or(usize::MAX);
-    if place >= MAX_CORES {
-        return Asked::Nothing;
+pub fn non_maskable(_: Authority, frame: &ExceptionFrame, give_notice: fn()) -> NmiAction {
+    let slot = (core::ptr::from_ref(frame).addr() as u64).wrapping_sub(STACKS) / STACK_SLOT;
+    let slot = usize::try_from(slot).unwrap_or(usize::MAX);
+    if slot >= MAX_CORES {
+        return NmiAction::Unknown;
     }
-    let mut asked = if has_forgotten(place) { Asked::Done } else { Asked::Nothing };
-    let (order, rotations) = (places().at(place), places().rotations());
-    let yielded = report().cores.get(place).map_or(0, |core| core.yielded.load(Ordering::Relaxed));
+    let mut asked = if was_flushed(slot) { NmiAction::Done } else { NmiAction::Unknown };
+    let (order, rotations) = (core_slots().at(slot), core_slots().rotations());
+    let yielded = report().cores.get(slot).map_or(0, |core| core.yielded.load(Ordering::Relaxed));
     if order.kind == OrderKind::Yield && yielded == order.to_u32() {
-        // The core is in `Yielded::wait`; its context belongs to another core.
-        return Asked::Done;
+        // The core is in `YieldedCore::wait`; its context belongs to another core.
+        return NmiAction::Done;
     }
-    if live().examined.load(Ordering::Acquire) != 0 {
-        return Asked::Stop;
+    if live().stop_at_nmi.load(Ordering::Acquire) != 0 {
+        return NmiAction::Stop;
     }
     if order.kind == OrderKind::Yield {
-        asked = Asked::Done;
-        if may_switch(frame, place) {
-            return suspended(frame, place, order, give_notice);
+        asked = NmiAction::Done;
+        if may_switch(frame, slot) {
+            return suspended(frame, slot, order, give_notice);
         }
     }
-    if FOLLOWED[place].load(Ordering::Relaxed) != rotations {
-        asked = Asked::Done;
+    if FOLLOWED[slot].load(Ordering::Relaxed) != rotations {
+        asked = NmiAction::Done;
         give_notice();
-        FOLLOWED[place].store(rotations, Ordering::Relaxed);
-        if may_switch(frame, place) {
-            follow(frame, place);
+        FOLLOWED[slot].store(rotations, Ordering::Relaxed);
+        if may_switch(frame, slot) {
+            rotate(frame, slot);
         }
     }
     asked
 }
 
 /// Resets the state of a core slot that a core has just entered.
-pub(super) fn enter(place: usize) {
-    if let (Some(top), Some(followed)) = (TOP.get(place), FOLLOWED.get(place)) {
+pub(super) fn enter(slot: usize) {
+    if let (Some(top), Some(followed)) = (TOP.get(slot), FOLLOWED.get(slot)) {
         top.store(0, Ordering::Relaxed);
-        followed.store(places().rotations(), Ordering::Relaxed);
+        followed.store(core_slots().rotations(), Ordering::Relaxed);
     }
-    INSIDE.fetch_or(bit(place), Ordering::Relaxed);
+    INSIDE.fetch_or(bit(slot), Ordering::Relaxed);
 }
 
-/// Excludes the core at `place` from suspension: it runs no vcores any more and only has to leave.
-pub fn depart(_: Authority, place: usize) {
-    INSIDE.fetch_and(!bit(place), Ordering::Relaxed);
+/// Excludes the core at `slot` from suspension: it runs no vcores any more and only has to leave.
+pub fn depart(_: Authority, slot: usize) {
+    INSIDE.fetch_and(!bit(slot), Ordering::Relaxed);
 }
 
 /// Returns whether a suspended context has not ended. A single load.
@@ -232,22 +232,22 @@ pub fn is_unfinished() -> bool {
 }
 
 /// Resumes a suspended context, if one waits, until it ends or the supervisor rotates this core back to its own. To be
-/// called by the core at `place`, between two events. Returns whether this core has run any other context since the
+/// called by the core at `slot`, between two events. Returns whether this core has run any other context since the
 /// last call: its timer is not as armed then.
-pub fn go_on_with_others(_: Authority, place: usize) -> bool {
-    let (Some(own), Some(disturbed)) = (SUSPENDED.get(place), DISTURBED.get(place)) else { return false };
+pub fn resume_suspended(_: Authority, slot: usize) -> bool {
+    let (Some(own), Some(disturbed)) = (SUSPENDED.get(slot), DISTURBED.get(slot)) else { return false };
     // If another core runs this context, that core is not between two events of its own.
     if is_unfinished() && own.below.load(Ordering::Relaxed) == 0 {
         own.is_switching.store(true, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         if let Some(top) = claim() {
-            put_on(top, place);
+            put_on_top(top, slot);
             own.keep_bases();
             prepare(top);
             let (kept, next) = (own.context.get(), &SUSPENDED[top]);
             // SAFETY: both contexts belong to this core: its own, and the one that it claimed, which `save` or
-            // `isola_exchange` saved completely.
-            unsafe { isola_exchange(kept, next.context.get(), &next.is_switching, &NOWHERE, 0) };
+            // `isola_switch_context` saved completely.
+            unsafe { isola_switch_context(kept, next.context.get(), &next.is_switching, &UNUSED_WORD, 0) };
         }
         compiler_fence(Ordering::SeqCst);
         own.is_switching.store(false, Ordering::Relaxed);
@@ -255,10 +255,10 @@ pub fn go_on_with_others(_: Authority, place: usize) -> bool {
     disturbed.swap(false, Ordering::Relaxed)
 }
 
-/// Ends the context of slot `place`, which runs no vcores any more, if another core runs it; echoes the order once none
+/// Ends the context of `slot`, which runs no vcores any more, if another core runs it; echoes the order once none
 /// of its state is used. Returns if the slot's own core runs it.
-pub fn end(_: Authority, place: usize, echo: Order) {
-    let Some(own) = SUSPENDED.get(place) else { return };
+pub fn end(_: Authority, slot: usize, echo: Order) {
+    let Some(own) = SUSPENDED.get(slot) else { return };
     own.is_switching.store(true, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     // From here on the context stays on its present core.
@@ -267,91 +267,91 @@ pub fn end(_: Authority, place: usize, echo: Order) {
         return;
     };
     let here = own.on.load(Ordering::Relaxed) as usize;
-    let told = report().cores.get(place);
+    let core_report = report().cores.get(slot);
     // The core that suspended this context still has to wake others and report: the supervisor takes it as soon as the
     // order is echoed.
-    while told.is_some_and(|core| core.yielded.load(Ordering::Acquire) == 0) {
+    while core_report.is_some_and(|core| core.yielded.load(Ordering::Acquire) == 0) {
         core::hint::spin_loop();
     }
-    stand(next, here);
+    set_top(next, here);
     own.is_switching.store(false, Ordering::Relaxed);
     UNFINISHED.fetch_sub(1, Ordering::Relaxed);
-    let word = told.map_or(&NOWHERE, |core| &core.order);
+    let word = core_report.map_or(&UNUSED_WORD, |core| &core.order);
     prepare(next);
     let next = &SUSPENDED[next];
     // SAFETY: the context below this one belongs to this core and was saved completely when this one was put on top;
     // nothing of this context is used any more.
-    unsafe { isola_go_on(0, next.context.get(), &next.is_switching, word, echo.to_u32()) }
+    unsafe { isola_resume(0, next.context.get(), &next.is_switching, word, echo.to_u32()) }
 }
 
 /// Returns the core slot that the calling core entered, by its APIC id: it may run the context of another slot.
-pub fn place_of_this_core() -> Option<usize> {
+pub fn slot_of_this_core() -> Option<usize> {
     let apic = local::id();
-    (0..MAX_CORES).find(|&place| places().core(place).is_some_and(|core| core.apic == apic))
+    (0..MAX_CORES).find(|&slot| core_slots().core(slot).is_some_and(|core| core.apic == apic))
 }
 
 /// A word that no core reads.
-static NOWHERE: AtomicU32 = AtomicU32::new(0);
+static UNUSED_WORD: AtomicU32 = AtomicU32::new(0);
 
-fn bit(place: usize) -> u64 {
-    u32::try_from(place).ok().and_then(|place| 1_u64.checked_shl(place)).unwrap_or(0)
+fn bit(slot: usize) -> u64 {
+    u32::try_from(slot).ok().and_then(|slot| 1_u64.checked_shl(slot)).unwrap_or(0)
 }
 
-/// Returns the slot whose context the core at `place` runs.
-fn top_of(place: usize) -> usize {
-    TOP[place].load(Ordering::Relaxed).checked_sub(1).map_or(place, |top| top as usize)
+/// Returns the slot whose context the core at `slot` runs.
+fn top_of(slot: usize) -> usize {
+    TOP[slot].load(Ordering::Relaxed).checked_sub(1).map_or(slot, |top| top as usize)
 }
 
-/// Returns whether the context that the core at `place` runs can be suspended: the core has entered and is not leaving,
+/// Returns whether the context that the core at `slot` runs can be suspended: the core has entered and is not leaving,
 /// has interrupts off, and does not execute the code of this module.
-fn may_switch(frame: &ExceptionFrame, place: usize) -> bool {
-    let here = (isola_exchange as *const ()).addr() as u64;
+fn may_switch(frame: &ExceptionFrame, slot: usize) -> bool {
+    let here = (isola_switch_context as *const ()).addr() as u64;
     unsafe extern "C" {
         safe static isola_contexts_end: u8;
     }
     let end = (&raw const isola_contexts_end).addr() as u64;
     frame.rflags & INTERRUPTS_ON == 0
-        && INSIDE.load(Ordering::Relaxed) & bit(place) != 0
-        && !SUSPENDED[top_of(place)].is_switching.load(Ordering::Relaxed)
+        && INSIDE.load(Ordering::Relaxed) & bit(slot) != 0
+        && !SUSPENDED[top_of(slot)].is_switching.load(Ordering::Relaxed)
         && !(here..end).contains(&frame.rip)
 }
 
-/// Suspends the context that the core at `place` runs, and its own.
-fn suspended(frame: &ExceptionFrame, place: usize, order: Order, give_notice: fn()) -> Asked {
-    let top = top_of(place);
+/// Suspends the context that the core at `slot` runs, and its own.
+fn suspended(frame: &ExceptionFrame, slot: usize, order: Order, give_notice: fn()) -> NmiAction {
+    let top = top_of(slot);
     SUSPENDED[top].save(frame);
-    depart(Authority::OWN, place);
-    TOP[place].store(0, Ordering::Relaxed);
+    depart(Authority::OWN, slot);
+    TOP[slot].store(0, Ordering::Relaxed);
     UNFINISHED.fetch_add(1, Ordering::Relaxed);
     // If the top context is another slot's, the core's own is already saved. Each waits separately, as one may wait for
     // a lock of the other.
     SUSPENDED[top].below.store(0, Ordering::Relaxed);
-    WAITING.fetch_or(bit(top) | bit(place), Ordering::Release);
+    WAITING.fetch_or(bit(top) | bit(slot), Ordering::Release);
     give_notice();
-    Asked::Yield(Yielded { place, order })
+    NmiAction::Yield(YieldedCore { slot, order })
 }
 
-/// Rotates the core at `place`: to its own context if it runs another's, else to a waiting one. Returns if none waits.
-fn follow(frame: &ExceptionFrame, place: usize) {
-    let top = top_of(place);
-    let next = if top == place {
+/// Rotates the core at `slot`: to its own context if it runs another's, else to a waiting one. Returns if none waits.
+fn rotate(frame: &ExceptionFrame, slot: usize) {
+    let top = top_of(slot);
+    let next = if top == slot {
         let Some(next) = claim() else { return };
-        SUSPENDED[place].save(frame);
-        put_on(next, place);
+        SUSPENDED[slot].save(frame);
+        put_on_top(next, slot);
         next
     } else {
         SUSPENDED[top].save(frame);
         SUSPENDED[top].below.store(0, Ordering::Relaxed);
-        stand(place, place);
+        set_top(slot, slot);
         WAITING.fetch_or(bit(top), Ordering::Release);
-        place
+        slot
     };
     prepare(next);
     let next = &SUSPENDED[next];
     // SAFETY: the context belongs to this core: its own, or the one that it claimed. It was saved completely when
     // another was put on top of it, or when it was suspended. The interrupted context is saved; nothing of this handler
     // is used any more.
-    unsafe { isola_go_on(0, next.context.get(), &next.is_switching, &NOWHERE, 0) }
+    unsafe { isola_resume(0, next.context.get(), &next.is_switching, &UNUSED_WORD, 0) }
 }
 
 /// Claims a waiting context, round-robin, as one may wait for another.
@@ -375,18 +375,18 @@ fn next_in_turn(waiting: u64, last: u32) -> Option<u32> {
 }
 
 /// Puts a context, which the calling core has claimed, on top of the core's own.
-fn put_on(top: usize, place: usize) {
-    SUSPENDED[top].below.store(place as u32 + 1, Ordering::Relaxed);
-    SUSPENDED[top].on.store(place as u32, Ordering::Relaxed);
-    stand(top, place);
+fn put_on_top(top: usize, slot: usize) {
+    SUSPENDED[top].below.store(slot as u32 + 1, Ordering::Relaxed);
+    SUSPENDED[top].on.store(slot as u32, Ordering::Relaxed);
+    set_top(top, slot);
 }
 
-/// Records that the core at `place` runs the context `top`, to which it is about to switch.
-fn stand(top: usize, place: usize) {
+/// Records that the core at `slot` runs the context `top`, to which it is about to switch.
+fn set_top(top: usize, slot: usize) {
     SUSPENDED[top].is_switching.store(true, Ordering::Relaxed);
-    DISTURBED[place].store(true, Ordering::Relaxed);
+    DISTURBED[slot].store(true, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
-    TOP[place].store(if top == place { 0 } else { top as u32 + 1 }, Ordering::Relaxed);
+    TOP[slot].store(if top == slot { 0 } else { top as u32 + 1 }, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
 }
 

@@ -2,11 +2,11 @@
 
 use super::{live, report, suspended};
 use crate::authority::Authority;
-use crate::window::flush;
+use crate::region_area::flush;
 use core::sync::atomic::Ordering;
 use isola_abi::id::PhysRange;
 use isola_abi::layout::DIRECT_MAP;
-use isola_abi::unplug::{Rest, Settlement};
+use isola_abi::unplug::{Settlement, Shortfall};
 
 /// Returns the number of the last reclaim request, 0 if there was none, and the bytes that it asks for.
 pub fn unplug_request() -> (u32, u64) {
@@ -24,7 +24,7 @@ pub fn settlement() -> Settlement {
 /// # Safety
 /// The blocks must be free memory of the cell: no code may use them until the [`settlement`] lists those that the cell
 /// keeps.
-pub unsafe fn offer(number: u32, blocks: &[(usize, usize)], moved_bytes: u64, rest: Rest) {
+pub unsafe fn offer(number: u32, blocks: &[(usize, usize)], moved_bytes: u64, rest: Shortfall) {
     const NONE: PhysRange = PhysRange::new(isola_abi::id::PhysAddr(0), 0);
     let mut ranges = [NONE; isola_abi::unplug::MAX_OFFERED];
     for (range, (address, len)) in ranges.iter_mut().zip(blocks) {
@@ -39,26 +39,26 @@ pub fn acknowledge(number: u32) {
     report().offer.acknowledge(number);
 }
 
-/// Reports that this core has entered the cell at core slot `place`, with its NMI handler set. Flushes the TLB first:
+/// Reports that this core has entered the cell at `slot`, with its NMI handler set. Flushes the TLB first:
 /// the cell's own page tables may have changed since this core loaded them, and no other core has waited for its flush
 /// so far.
-pub fn enter_place(_: Authority, place: usize) {
-    suspended::enter(place);
-    if let Some(core) = report().cores.get(place) {
+pub fn enter_slot(_: Authority, slot: usize) {
+    suspended::enter(slot);
+    if let Some(core) = report().cores.get(slot) {
         let generation = live().unplug_request.generation();
         flush();
-        core.forgotten.store(generation, Ordering::Release);
+        core.flushed_generation.store(generation, Ordering::Release);
     }
 }
 
-/// Returns whether the TLB of the core at `place` was flushed for a new generation since the last call. The
+/// Returns whether the TLB of the core at `slot` was flushed for a new generation since the last call. The
 /// supervisor's code, which precedes the NMI handler, has done the flush.
-pub(super) fn has_forgotten(place: usize) -> bool {
-    let Some(core) = report().cores.get(place) else { return false };
+pub(super) fn was_flushed(slot: usize) -> bool {
+    let Some(core) = report().cores.get(slot) else { return false };
     let generation = live().unplug_request.generation();
-    let is_new = core.forgotten.load(Ordering::Relaxed) != generation;
+    let is_new = core.flushed_generation.load(Ordering::Relaxed) != generation;
     if is_new {
-        core.forgotten.store(generation, Ordering::Release);
+        core.flushed_generation.store(generation, Ordering::Release);
     }
     is_new
 }

@@ -4,7 +4,7 @@ pub mod pci;
 pub mod virtio_mmio;
 
 use crate::registers::Registers;
-use crate::restart::{DevicePlace, KnownFunction};
+use crate::restart::{DeviceAddress, KnownFunction};
 use crate::space::Share;
 use alloc::vec::Vec;
 use core::fmt;
@@ -35,19 +35,19 @@ pub(crate) enum Function {
 
 /// The device does not stop. No memory that it may write to must be used for anything else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DoesNotStop;
+pub struct DeviceResetError;
 
-impl fmt::Display for DoesNotStop {
+impl fmt::Display for DeviceResetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the device does not stop: restart the machine to get it, and its memory, back")
     }
 }
 
-impl core::error::Error for DoesNotStop {}
+impl core::error::Error for DeviceResetError {}
 
 /// A device's registers, mapped.
 #[derive(Debug)]
-pub enum Windows {
+pub enum DeviceRegisters {
     /// The registers of a PCI function.
     Pci {
         /// Its 4 KiB of configuration space.
@@ -77,12 +77,12 @@ const fn virtio_kind(id: u32) -> Option<DeviceKind> {
 const PATIENCE: u32 = 100_000;
 
 /// Waits, for a bounded time, until a register reads zero.
-fn wait_for_zero(read: impl Fn() -> u32) -> Result<(), DoesNotStop> {
+fn wait_for_zero(read: impl Fn() -> u32) -> Result<(), DeviceResetError> {
     let zero = (0..PATIENCE).any(|_| {
         core::hint::spin_loop();
         read() == 0
     });
-    if zero { Ok(()) } else { Err(DoesNotStop) }
+    if zero { Ok(()) } else { Err(DeviceResetError) }
 }
 
 impl Device {
@@ -131,20 +131,20 @@ impl Device {
 
     /// Returns the device's location.
     pub fn location(&self) -> DeviceLocation {
-        match self.place() {
-            DevicePlace::Pci(bus, device, function) => DeviceLocation::Pci { bus, device, function },
-            DevicePlace::Mmio(registers) => DeviceLocation::Mmio { address: registers.0 },
+        match self.address() {
+            DeviceAddress::Pci(bus, device, function) => DeviceLocation::Pci { bus, device, function },
+            DeviceAddress::Mmio(registers) => DeviceLocation::Mmio { address: registers.0 },
         }
     }
 
     /// Returns the device's identity, for an ownership record.
-    pub(crate) fn place(&self) -> DevicePlace {
+    pub(crate) fn address(&self) -> DeviceAddress {
         match &self.function {
             Function::Pci(function) => {
                 let PciAddress { bus, device, function } = function.address();
-                DevicePlace::Pci(bus, device, function)
+                DeviceAddress::Pci(bus, device, function)
             }
-            Function::Mmio(device) => DevicePlace::Mmio(device.place().start),
+            Function::Mmio(device) => DeviceAddress::Mmio(device.register_range().start),
         }
     }
 
@@ -157,10 +157,10 @@ impl Device {
     }
 
     /// Returns the registers, for the image's own use.
-    pub fn windows(&self) -> Windows {
+    pub fn registers(&self) -> DeviceRegisters {
         match &self.function {
-            Function::Pci(function) => function.windows(),
-            Function::Mmio(device) => Windows::Mmio { registers: device.registers(), vector: 0 },
+            Function::Pci(function) => function.registers(),
+            Function::Mmio(device) => DeviceRegisters::Mmio { registers: device.registers(), vector: 0 },
         }
     }
 
@@ -168,8 +168,8 @@ impl Device {
     /// one, has to be masked separately: [`InterruptLines::mask`](crate::apic::io::InterruptLines::mask).
     ///
     /// # Errors
-    /// [`DoesNotStop`]; the device then still works for its present user.
-    pub fn reset(&mut self) -> Result<(), DoesNotStop> {
+    /// [`DeviceResetError`]; the device then still works for its present user.
+    pub fn reset(&mut self) -> Result<(), DeviceResetError> {
         match &mut self.function {
             Function::Pci(function) => function.reset()?,
             Function::Mmio(device) => device.reset()?,

@@ -5,7 +5,7 @@
 //! function's configuration space mapped can write to all of it; [`PciFunction::reset`] restores the values of the
 //! boot.
 
-use super::{DoesNotStop, Windows, virtio_kind, wait_for_zero};
+use super::{DeviceRegisters, DeviceResetError, virtio_kind, wait_for_zero};
 use crate::registers::Registers;
 use crate::restart::KnownFunction;
 use alloc::vec::Vec;
@@ -47,8 +47,8 @@ pub struct PciFunction {
     device: u16,
     command: u16,
     config: Registers,
-    config_place: PhysAddr,
-    bars: Vec<BarPlace>,
+    config_address: PhysAddr,
+    bars: Vec<BarLocation>,
     /// The BARs' registers, as they were at boot.
     bar_values: [u32; 6],
     windows: Vec<(u8, Registers)>,
@@ -67,7 +67,7 @@ pub struct PciAddress {
 
 /// A memory BAR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BarPlace {
+pub struct BarLocation {
     /// Its index, below 6.
     pub index: u8,
     /// Its address range.
@@ -115,7 +115,7 @@ pub(crate) fn enumerate(space: &Registers, base: PhysAddr, first_bus: u8) -> Vec
 }
 
 impl PciFunction {
-    fn read(address: PciAddress, config: Registers, config_place: PhysAddr) -> Self {
+    fn read(address: PciAddress, config: Registers, config_address: PhysAddr) -> Self {
         let command = config.read_u16(COMMAND);
         let bar_values = core::array::from_fn(|index| config.read_u32(FIRST_BAR + 4 * index));
         let mut function = Self {
@@ -124,7 +124,7 @@ impl PciFunction {
             device: config.read_u16(DEVICE),
             command: (command | MEMORY_SPACE | NO_LINE_INTERRUPT) & !BUS_MASTER,
             config,
-            config_place,
+            config_address,
             bars: Vec::new(),
             bar_values,
             windows: Vec::new(),
@@ -138,7 +138,7 @@ impl PciFunction {
     /// Creates the function as it was at boot, from the survey; its configuration space is in `segment`, which begins
     /// at `base`.
     pub(crate) fn known(known: &KnownFunction, segment: &Registers, base: PhysAddr) -> Option<Self> {
-        let offset = usize::try_from(known.config_place.0.checked_sub(base.0)?).ok()?;
+        let offset = usize::try_from(known.config_address.0.checked_sub(base.0)?).ok()?;
         let (bus, device, function) = known.address;
         Some(Self {
             address: PciAddress { bus, device, function },
@@ -146,8 +146,8 @@ impl PciFunction {
             device: known.device,
             command: known.command,
             config: segment.window(offset, CONFIG_LEN as usize)?,
-            config_place: known.config_place,
-            bars: known.bars.iter().map(|&(index, memory)| BarPlace { index, memory }).collect(),
+            config_address: known.config_address,
+            bars: known.bars.iter().map(|&(index, memory)| BarLocation { index, memory }).collect(),
             bar_values: known.bar_values,
             windows: Vec::new(),
         })
@@ -157,7 +157,7 @@ impl PciFunction {
     pub(crate) fn survey(&self) -> KnownFunction {
         KnownFunction {
             address: (self.address.bus, self.address.device, self.address.function),
-            config_place: self.config_place,
+            config_address: self.config_address,
             vendor: self.vendor,
             device: self.device,
             command: self.command,
@@ -194,7 +194,7 @@ impl PciFunction {
     }
 
     /// Returns the memory BARs.
-    pub fn bars(&self) -> &[BarPlace] {
+    pub fn bars(&self) -> &[BarLocation] {
         &self.bars
     }
 
@@ -205,8 +205,8 @@ impl PciFunction {
     }
 
     /// Returns the address range of its configuration space.
-    pub(crate) fn config_place(&self) -> PhysRange {
-        PhysRange::new(self.config_place, CONFIG_LEN)
+    pub(crate) fn config_address(&self) -> PhysRange {
+        PhysRange::new(self.config_address, CONFIG_LEN)
     }
 
     /// Adds the mapped registers of a BAR.
@@ -215,13 +215,13 @@ impl PciFunction {
     }
 
     /// Returns the registers.
-    pub(super) fn windows(&self) -> Windows {
+    pub(super) fn registers(&self) -> DeviceRegisters {
         let bars = self.windows.iter().map(|(index, window)| (*index, window.duplicate())).collect();
-        Windows::Pci { config: self.config.duplicate(), bars }
+        DeviceRegisters::Pci { config: self.config.duplicate(), bars }
     }
 
     /// Stops the function: no access to memory, no interrupts; BARs and command register as they were at boot.
-    pub(super) fn reset(&mut self) -> Result<(), DoesNotStop> {
+    pub(super) fn reset(&mut self) -> Result<(), DeviceResetError> {
         self.config.write_u16(COMMAND, self.command & !MEMORY_SPACE);
         for (index, value) in self.bar_values.iter().enumerate() {
             self.config.write_u32(FIRST_BAR + 4 * index, *value);
@@ -238,7 +238,7 @@ impl PciFunction {
     }
 
     /// Resets a virtio device, if the capability at `offset` locates its status register.
-    fn reset_virtio(&self, offset: usize) -> Result<(), DoesNotStop> {
+    fn reset_virtio(&self, offset: usize) -> Result<(), DeviceResetError> {
         let Some(status) = self.status_at(offset) else { return Ok(()) };
         status.write_u8(0, 0);
         wait_for_zero(|| status.read_u8(0).into())
@@ -247,7 +247,7 @@ impl PciFunction {
 
 /// Measures the memory BARs: writes ones, and reads back the writable bits (6.2.5.1). The function must not decode
 /// addresses.
-fn measure(config: &Registers, values: &[u32; 6]) -> Vec<BarPlace> {
+fn measure(config: &Registers, values: &[u32; 6]) -> Vec<BarLocation> {
     let mut bars = Vec::new();
     let mut index = 0;
     while index < 6 {
@@ -272,7 +272,7 @@ fn measure(config: &Registers, values: &[u32; 6]) -> Vec<BarPlace> {
             let len_bytes = (high << 32 | low).wrapping_neg();
             if len_bytes != 0 && start != 0 {
                 let memory = PhysRange::new(PhysAddr(start), len_bytes);
-                bars.push(BarPlace { index: index as u8, memory });
+                bars.push(BarLocation { index: index as u8, memory });
             }
         }
         index = next;

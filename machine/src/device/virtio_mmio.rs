@@ -4,7 +4,7 @@
 //! They are 512 bytes apart, eight per page. So a cell that has one mapped can access the registers of its neighbours
 //! too: on such machines only the drivers keep cells from each other's devices.
 
-use super::{DoesNotStop, virtio_kind};
+use super::{DeviceResetError, virtio_kind};
 use crate::boot::command_line::MmioWindow;
 use crate::registers::Registers;
 use core::fmt;
@@ -27,7 +27,7 @@ const MICROVM_BASE: u64 = 0xfeb0_0000;
 /// A device.
 #[derive(Debug)]
 pub struct MmioDevice {
-    place: MmioWindow,
+    window: MmioWindow,
     registers: Registers,
     id: u32,
 }
@@ -44,12 +44,12 @@ pub(crate) fn microvm_places(first_lines: &[u32]) -> impl Iterator<Item = MmioWi
 
 impl MmioDevice {
     /// Returns the device behind `registers`; `None` if there is none.
-    pub(crate) fn probe(place: MmioWindow, registers: Registers) -> Option<Self> {
+    pub(crate) fn probe(window: MmioWindow, registers: Registers) -> Option<Self> {
         if registers.len() < WINDOW_LEN as usize || registers.read_u32(MAGIC) != MAGIC_VALUE {
             return None;
         }
         let id = registers.read_u32(DEVICE_ID);
-        (id != 0).then_some(Self { place, registers, id })
+        (id != 0).then_some(Self { window, registers, id })
     }
 
     /// Returns the device's kind; `None` if Isola has no driver for it.
@@ -59,12 +59,12 @@ impl MmioDevice {
 
     /// Returns the device's interrupt line.
     pub fn interrupt_line(&self) -> u32 {
-        self.place.interrupt
+        self.window.interrupt
     }
 
     /// Returns the address range of the registers.
-    pub(crate) fn place(&self) -> PhysRange {
-        self.place.registers
+    pub(crate) fn register_range(&self) -> PhysRange {
+        self.window.registers
     }
 
     /// Returns the registers.
@@ -78,7 +78,7 @@ impl MmioDevice {
     }
 
     /// Stops the device: a reset device accesses no memory (4.2.2.1, 2.1.2).
-    pub(super) fn reset(&mut self) -> Result<(), DoesNotStop> {
+    pub(super) fn reset(&mut self) -> Result<(), DeviceResetError> {
         self.registers.write_u32(STATUS, 0);
         super::wait_for_zero(|| self.registers.read_u32(STATUS))
     }
@@ -86,6 +86,6 @@ impl MmioDevice {
 
 impl fmt::Display for MmioDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "virtio-mmio {:#x}, line {}", self.place.registers.start.0, self.place.interrupt)
+        write!(f, "virtio-mmio {:#x}, line {}", self.window.registers.start.0, self.window.interrupt)
     }
 }

@@ -5,7 +5,7 @@
 //! with all other code of their core without locks.
 //!
 //! Exceptions occur at any time. Only one kind is recoverable: a page fault at a page that is not present, in the part
-//! of the address space that a cell maps itself ([`window`](crate::window)). Its handler maps the page and returns, and
+//! of the address space that a cell maps itself ([`region_area`](crate::region_area)). Its handler maps the page and returns, and
 //! the processor executes the instruction again. The handler runs on the stack of the faulting code, with interrupts
 //! off; all registers are restored.
 //!
@@ -161,7 +161,7 @@ extern "sysv64" fn isola_interrupt(vector: u64) {
 /// Handles vectors 16 to 31; called by `vectors.s`. For an interrupt, returns the number of bytes between the registers
 /// and the processor's frame. Does not return from an exception.
 #[unsafe(no_mangle)]
-extern "sysv64" fn isola_either(frame: &ExceptionFrame) -> u64 {
+extern "sysv64" fn isola_ambiguous_vector(frame: &ExceptionFrame) -> u64 {
     let Some(pushed_bytes) = frame.pushed_bytes_of_interrupt() else { isola_exception(frame) };
     // The exception can also occur while interrupts are on: only the local APIC knows which it was.
     if !local::is_in_service(frame.vector as u8) {
@@ -176,8 +176,8 @@ extern "sysv64" fn isola_either(frame: &ExceptionFrame) -> u64 {
 extern "sysv64" fn isola_page_fault(frame: &ExceptionFrame) {
     let address = cpu::fault_address();
     let handler = PAGE_FAULT_HANDLER.load(Ordering::Acquire);
-    let in_window = address.wrapping_sub(REGIONS) < REGIONS_SIZE;
-    if handler.is_null() || !in_window || frame.error_code & NOT_MISSING != 0 {
+    let in_region_area = address.wrapping_sub(REGIONS) < REGIONS_SIZE;
+    if handler.is_null() || !in_region_area || frame.error_code & NOT_MISSING != 0 {
         isola_exception(frame);
     }
     // SAFETY: not null, so it came from `set_page_fault_handler`.

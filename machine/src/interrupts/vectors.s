@@ -23,7 +23,7 @@
         .elseif \number == 2
             jmp isola_non_maskable_entry
         .elseif \number >= 16
-            jmp isola_either_entry
+            jmp isola_ambiguous_vector_entry
         .else
             jmp isola_exception_entry
         .endif
@@ -137,27 +137,27 @@ isola_exception_entry:
     call isola_exception
     ud2
 
-# An exception, or an interrupt with the vector of one. For an interrupt isola_either returns, in rax, the number of
+# An exception, or an interrupt with the vector of one. For an interrupt isola_ambiguous_vector returns, in rax, the number of
 # bytes between the fifteen registers and the frame that IRETQ takes; caller-saved registers are lost then, as at any
 # interrupt.
 .balign 16
-isola_either_entry:
+isola_ambiguous_vector_entry:
     push_all
     mov %rsp, %rdi
     mov %rsp, %rbx
     and $-16, %rsp
-    call isola_either
+    call isola_ambiguous_vector
     lea 120(%rbx, %rax), %rsp
     mov 0x68(%rbx), %rbx
     iretq
 
 # Contexts are not suspended while they execute the code up to isola_contexts_end, see `may_switch` (cell/suspended.rs).
 #
-# isola_exchange saves the caller's context at rdi and resumes another; it returns when the caller's context is resumed.
-# Caller-saved registers are not saved. The other arguments are those of isola_go_on.
+# isola_switch_context saves the caller's context at rdi and resumes another; it returns when the caller's context is resumed.
+# Caller-saved registers are not saved. The other arguments are those of isola_resume.
 .balign 16
-.globl isola_exchange, isola_go_on, isola_contexts_end
-isola_exchange:
+.globl isola_switch_context, isola_resume, isola_contexts_end
+isola_switch_context:
     lea 256(%rdi), %rax
     mov %r15, 0x00(%rax)
     mov %r14, 0x08(%rax)
@@ -176,9 +176,9 @@ isola_exchange:
     mov %ss, %r9d
     mov %r9, 0xa8(%rax)
 
-# isola_go_on resumes the context at rsi. Before that, but after the last use of the caller's stack, it stores 0 at rdx
+# isola_resume resumes the context at rsi. Before that, but after the last use of the caller's stack, it stores 0 at rdx
 # (a byte), then r8d at rcx.
-isola_go_on:
+isola_resume:
     mov %rsi, %rsp
     movb $0, (%rdx)
     mov %r8d, (%rcx)

@@ -18,21 +18,21 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `kept` | the variables that survive a restart |
+//! | `persistent` | the variables that survive a restart |
 //! | `ownership` | ownership records of cells |
 //! | `claims` | validation of ownership records |
 //! | `ring` | journal entries |
 //! | `survey` | facts about the machine |
 
 mod claims;
-mod kept;
 mod ownership;
+mod persistent;
 mod ring;
 mod survey;
 
-pub use ownership::{DevicePlace, Holding, MAX_SAVED_STATE};
+pub use ownership::{CellResources, DeviceAddress, MAX_SAVED_STATE};
 
-pub(crate) use claims::{Claim, Facts, Settled, settle};
+pub(crate) use claims::{Claim, MachineResources, ValidatedClaims, validate};
 pub(crate) use ownership::{OwnershipRecord, ownership_record_bytes};
 pub(crate) use survey::{KnownFunction, Survey};
 
@@ -49,8 +49,8 @@ use isola_abi::id::{MAX_CORES, PhysRange};
 use isola_abi::layout::{DESCRIPTOR_SIZE, PAGE_SIZE};
 use isola_abi::management::RestartCause;
 use isola_abi::stage::Stage;
-pub use kept::MAX_CHECKPOINT;
-use kept::{CHECKPOINT, JOURNAL, KEPT, Standing};
+pub use persistent::MAX_CHECKPOINT;
+use persistent::{CHECKPOINT, JOURNAL, PERSISTENT, RecordState};
 
 global_asm!(include_str!("restart.s"), options(att_syntax));
 
@@ -65,7 +65,7 @@ const PATIENCE: u32 = 100_000;
 
 /// The history of incarnations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Past {
+pub struct RestartHistory {
     /// Number of restarts so far.
     pub restarts: u32,
     /// Cause of the last restart.
@@ -77,7 +77,7 @@ pub struct Past {
 /// Starts an incarnation: the first step of a boot. The first incarnation copies the image's variables, as they were
 /// loaded.
 pub(crate) fn begin(start_info: u64) {
-    if KEPT.armed.load(Ordering::Relaxed) != 0 {
+    if PERSISTENT.armed.load(Ordering::Relaxed) != 0 {
         return;
     }
     let bounds = Bounds::of_image();
@@ -85,37 +85,37 @@ pub(crate) fn begin(start_info: u64) {
     // SAFETY: from there on so many bytes are the image's initialised variables; no code has changed them so far, and
     // none does while this function reads them: only one core runs.
     let variables = unsafe { core::slice::from_raw_parts(bounds.data_start as *const u8, len as usize) };
-    KEPT.keep_variables(variables);
-    KEPT.start_info.store(start_info, Ordering::Relaxed);
-    KEPT.apic.store(cpu::initial_apic_id().0, Ordering::Relaxed);
+    PERSISTENT.save_variables(variables);
+    PERSISTENT.start_info.store(start_info, Ordering::Relaxed);
+    PERSISTENT.apic.store(cpu::initial_apic_id().0, Ordering::Relaxed);
 }
 
 /// Returns the history before this incarnation; `None` in the first.
-pub fn past() -> Option<Past> {
-    let cause = RestartCause::from_u32(KEPT.cause.load(Ordering::Relaxed));
-    (KEPT.armed.load(Ordering::Relaxed) != 0).then(|| Past {
-        restarts: KEPT.restarts.load(Ordering::Relaxed),
+pub fn history() -> Option<RestartHistory> {
+    let cause = RestartCause::from_u32(PERSISTENT.cause.load(Ordering::Relaxed));
+    (PERSISTENT.armed.load(Ordering::Relaxed) != 0).then(|| RestartHistory {
+        restarts: PERSISTENT.restarts.load(Ordering::Relaxed),
         cause: cause.unwrap_or(RestartCause::Exception),
-        ended_cycles: KEPT.ended_cycles.load(Ordering::Relaxed),
+        ended_cycles: PERSISTENT.ended_cycles.load(Ordering::Relaxed),
     })
 }
 
 /// Enables restarts: from now on the image restarts after a failure, as it could recover its cells, and takes
 /// non-maskable interrupts. `device` is the one that works for the image itself. Returns whether the image can restart.
 pub fn arm(_: Authority, device: &crate::device::Device) -> bool {
-    let (_, variables_len) = KEPT.variables();
+    let (_, variables_len) = PERSISTENT.variables();
     let status = device.status_register();
-    let can = variables_len > 0 && KEPT.survey().is_some() && status.is_some();
+    let can = variables_len > 0 && PERSISTENT.survey().is_some() && status.is_some();
     if let (true, Some((register, len))) = (can, status) {
-        KEPT.status_register.store(register, Ordering::Relaxed);
-        KEPT.status_len.store(len, Ordering::Relaxed);
+        PERSISTENT.status_register.store(register, Ordering::Relaxed);
+        PERSISTENT.status_len.store(len, Ordering::Relaxed);
         let mut page = [0; PAGE_SIZE as usize];
         tables::fill_interrupt_table(&mut page, interrupts::vectors());
         tables::use_current_stack(&mut page);
-        for (to, from) in KEPT.interrupt_table.iter().zip(page.chunks_exact(8)) {
+        for (to, from) in PERSISTENT.interrupt_table.iter().zip(page.chunks_exact(8)) {
             to.store(from.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)), Ordering::Relaxed);
         }
-        KEPT.armed.store(1, Ordering::Relaxed);
+        PERSISTENT.armed.store(1, Ordering::Relaxed);
         IS_UP.store(true, Ordering::Relaxed);
     }
     can
@@ -123,14 +123,14 @@ pub fn arm(_: Authority, device: &crate::device::Device) -> bool {
 
 /// Returns whether this is a later incarnation that cannot handle non-maskable interrupts so far.
 pub(crate) fn is_beginning() -> bool {
-    !IS_UP.load(Ordering::Relaxed) && KEPT.armed.load(Ordering::Relaxed) != 0
+    !IS_UP.load(Ordering::Relaxed) && PERSISTENT.armed.load(Ordering::Relaxed) != 0
 }
 
 /// Stores the survey of the machine for later incarnations.
-pub(crate) fn keep_survey(survey: &Survey) {
-    KEPT.tsc_hz.store(survey.clock.tsc_hz, Ordering::Relaxed);
+pub(crate) fn save_survey(survey: &Survey) {
+    PERSISTENT.tsc_hz.store(survey.clock.tsc_hz, Ordering::Relaxed);
     if let Ok(bytes) = postcard::to_allocvec(survey) {
-        let _ = KEPT.keep_survey(&bytes);
+        let _ = PERSISTENT.save_survey(&bytes);
     }
 }
 
@@ -143,29 +143,29 @@ pub fn save_checkpoint(bytes: &[u8]) -> bool {
 
 /// Returns the checkpoint of the previous incarnation; `None` if it was overwritten, or none was stored.
 pub fn checkpoint() -> Option<Vec<u8>> {
-    past()?;
+    history()?;
     CHECKPOINT.read()
 }
 
 /// Stores a journal entry, over the oldest ones. Returns whether it is short enough.
-pub fn keep_entry(bytes: &[u8]) -> bool {
+pub fn save_journal_entry(bytes: &[u8]) -> bool {
     JOURNAL.append(bytes)
 }
 
 /// Returns the intact journal entries of previous incarnations, unordered; none in the first incarnation.
-pub fn entries() -> Vec<Vec<u8>> {
-    past().map(|_| JOURNAL.entries()).unwrap_or_default()
+pub fn journal_entries() -> Vec<Vec<u8>> {
+    history().map(|_| JOURNAL.entries()).unwrap_or_default()
 }
 
 /// Returns the survey by the first incarnation; `None` in the first, and if it was overwritten.
 pub(crate) fn survey() -> Option<Survey> {
-    past()?;
-    postcard::from_bytes(&KEPT.survey()?).ok()
+    history()?;
+    postcard::from_bytes(&PERSISTENT.survey()?).ok()
 }
 
 /// The number of unreadable ownership records.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Unread {
+pub(crate) struct UnreadableRecords {
     pub(crate) all: usize,
     /// Those that no earlier incarnation has counted.
     pub(crate) new: usize,
@@ -173,54 +173,55 @@ pub(crate) struct Unread {
 
 /// Removes and returns the ownership records of the previous incarnation in these ranges of memory, with the number of
 /// unreadable ones.
-pub(crate) fn take_claims(memory: &[PhysRange]) -> (Vec<Claim>, Unread) {
-    let found = KEPT.take_records();
+pub(crate) fn take_claims(memory: &[PhysRange]) -> (Vec<Claim>, UnreadableRecords) {
+    let found = PERSISTENT.take_records();
     let count = found.len();
     let was_counted =
-        |found: &&Option<(PhysRange, Standing)>| matches!(found, Some((_, Standing::Unreadable)));
+        |found: &&Option<(PhysRange, RecordState)>| matches!(found, Some((_, RecordState::Unreadable)));
     let counted = found.iter().filter(was_counted).count();
-    let read = |(place, standing): (PhysRange, Standing)| {
-        if standing == Standing::Unreadable {
+    let read = |(location, state): (PhysRange, RecordState)| {
+        if state == RecordState::Unreadable {
             return None;
         }
-        let inside = |range: &&PhysRange| range.start <= place.start && place.end() <= range.end();
+        let inside = |range: &&PhysRange| range.start <= location.start && location.end() <= range.end();
         memory.iter().find(inside)?;
         // SAFETY: it is RAM in the direct map that the image does not use otherwise. If it belongs to a cell, as an
         // overwritten address can name any memory, the bytes are invalid, but no code relies on them.
-        let pages = unsafe { core::slice::from_raw_parts(direct(place.start), place.len_bytes as usize) };
-        let (holding, number) = ownership::read(pages)?;
-        let cores = cores_of(&holding, memory);
-        let claim = Claim { place, standing, number, holding, cores };
-        Some(if standing == Standing::Void { claim.of_what_is_gone() } else { claim })
+        let pages =
+            unsafe { core::slice::from_raw_parts(direct(location.start), location.len_bytes as usize) };
+        let (resources, number) = ownership::read(pages)?;
+        let cores = cores_of(&resources, memory);
+        let claim = Claim { location, state, number, resources, cores };
+        Some(if state == RecordState::Rejected { claim.into_rejected() } else { claim })
     };
     let claims: Vec<Claim> = found.into_iter().flatten().filter_map(read).collect();
     let all = count - claims.len();
-    (claims, Unread { all, new: all - counted })
+    (claims, UnreadableRecords { all, new: all - counted })
 }
 
 /// Stores rejected ownership records for the next incarnation, as the resources that they name may still be in use, and
 /// as many unreadable ones.
-pub(crate) fn leave_claims(places: impl Iterator<Item = PhysRange>, unread: usize) {
+pub(crate) fn save_rejected_claims(locations: impl Iterator<Item = PhysRange>, unread: usize) {
     // There is room: these records were there before, as were those of all present cells.
-    places.for_each(|place| _ = KEPT.enter_void(place));
-    (0..unread).for_each(|_| _ = KEPT.enter_unreadable());
+    locations.for_each(|location| _ = PERSISTENT.enter_rejected(location));
+    (0..unread).for_each(|_| _ = PERSISTENT.enter_unreadable());
 }
 
 /// Returns the cores that a cell has now, by core slot.
-fn cores_of(holding: &Holding, memory: &[PhysRange]) -> Vec<Option<Core>> {
-    let descriptor = PhysRange::new(holding.descriptor, DESCRIPTOR_SIZE);
-    let is_memory = holding.descriptor.0.is_multiple_of(PAGE_SIZE)
-        && holding.descriptor.0.checked_add(DESCRIPTOR_SIZE).is_some()
+fn cores_of(resources: &CellResources, memory: &[PhysRange]) -> Vec<Option<Core>> {
+    let descriptor = PhysRange::new(resources.descriptor, DESCRIPTOR_SIZE);
+    let is_memory = resources.descriptor.0.is_multiple_of(PAGE_SIZE)
+        && resources.descriptor.0.checked_add(DESCRIPTOR_SIZE).is_some()
         && memory.iter().any(|range| range.start <= descriptor.start && descriptor.end() <= range.end());
-    match holding.stage {
+    match resources.stage {
         Stage::Quarantined => Vec::new(),
-        Stage::Built => holding.cores.iter().copied().map(Some).collect(),
+        Stage::Built => resources.cores.iter().copied().map(Some).collect(),
         Stage::Entering | Stage::Entered | Stage::Ending if is_memory => {
             // SAFETY: it is RAM in the direct map, as for the ownership record; the words are atomic integers, for
             // which any bytes are valid, and no code relies on their values either.
-            let live = unsafe { &*direct(holding.descriptor).cast::<LiveWords>() };
-            let places = (holding.places as usize).min(MAX_CORES);
-            (0..places).map(|place| live.places.core(place)).collect()
+            let live = unsafe { &*direct(resources.descriptor).cast::<LiveWords>() };
+            let core_slots = (resources.core_slots as usize).min(MAX_CORES);
+            (0..core_slots).map(|slot| live.core_slots.core(slot)).collect()
         }
         Stage::Entering | Stage::Entered | Stage::Ending => Vec::new(),
     }
@@ -230,28 +231,28 @@ fn cores_of(holding: &Holding, memory: &[PhysRange]) -> Vec<Option<Core>> {
 /// machine with exit code 1; if restarts are too frequent, or on another core than the image's own, stops this core for
 /// good.
 pub fn restart(authority: Authority, cause: RestartCause) -> ! {
-    if KEPT.armed.load(Ordering::Relaxed) == 0 {
+    if PERSISTENT.armed.load(Ordering::Relaxed) == 0 {
         power::exit(authority, 1);
     }
-    if cpu::initial_apic_id().0 != KEPT.apic.load(Ordering::Relaxed) {
+    if cpu::initial_apic_id().0 != PERSISTENT.apic.load(Ordering::Relaxed) {
         // A parked core has failed. The image runs on another core, and can continue without this one.
         power::stop();
     }
     let now = cpu::cycles();
-    if !KEPT.may_restart(now) {
+    if !PERSISTENT.may_restart(now) {
         serial_line!("this goes wrong all the time: the cells are on their own from now on");
         power::stop();
     }
-    KEPT.cause.store(cause as u32, Ordering::Relaxed);
-    KEPT.ended_cycles.store(now, Ordering::Relaxed);
+    PERSISTENT.cause.store(cause as u32, Ordering::Relaxed);
+    PERSISTENT.ended_cycles.store(now, Ordering::Relaxed);
     // SAFETY: `arm` filled the table, and its handlers are in the image, which is at the same address in this space and
     // in that of the early tables.
-    unsafe { tables::load_interrupt_table(KEPT.interrupt_table.as_ptr() as u64) };
+    unsafe { tables::load_interrupt_table(PERSISTENT.interrupt_table.as_ptr() as u64) };
     if !IS_ENDING.swap(true, Ordering::Relaxed) {
         stop_device();
     }
-    smp::see_off(KEPT.tsc_hz.load(Ordering::Relaxed));
-    let (variables, len) = KEPT.variables();
+    smp::wait_for_departures(PERSISTENT.tsc_hz.load(Ordering::Relaxed));
+    let (variables, len) = PERSISTENT.variables();
     // SAFETY: the overwritten and zeroed memory belongs to the image, and no code of this incarnation runs any more:
     // its other cores, which are parked, access none of it before they are interrupted, and no core interrupts them.
     unsafe {
@@ -259,7 +260,7 @@ pub fn restart(authority: Authority, cause: RestartCause) -> ! {
             "jmp isola_restart",
             in("rdi") variables,
             in("rsi") len,
-            in("rdx") KEPT.start_info.load(Ordering::Relaxed),
+            in("rdx") PERSISTENT.start_info.load(Ordering::Relaxed),
             options(noreturn)
         )
     }
@@ -267,9 +268,9 @@ pub fn restart(authority: Authority, cause: RestartCause) -> ! {
 
 /// Stops the device that works for the image itself: it would write to memory that is the heap of the next incarnation.
 fn stop_device() {
-    let address = KEPT.status_register.load(Ordering::Relaxed);
+    let address = PERSISTENT.status_register.load(Ordering::Relaxed);
     let Some(base) = core::ptr::NonNull::new(address as *mut u8) else { return };
-    let len = KEPT.status_len.load(Ordering::Relaxed) as usize;
+    let len = PERSISTENT.status_len.load(Ordering::Relaxed) as usize;
     // SAFETY: `arm` stored the address of the register, which is mapped permanently in this address space. A reset of
     // the device only affects this incarnation.
     let register = unsafe { Registers::new(base, len) };

@@ -1,7 +1,7 @@
 //! Ownership records: a list of a cell's resources, in the cell's own memory, on pages that the cell does not map.
 //!
 //! ```text
-//! +0            first copy    number | length | checksum | a `Holding`, encoded
+//! +0            first copy    number | length | checksum | a `CellResources`, encoded
 //! +half         second copy   likewise
 //! ```
 //!
@@ -10,7 +10,7 @@
 //! checksum is ignored, and the contents of a valid one are checked against the machine ([`super::claims`]).
 
 use super::checksum;
-use super::kept::KEPT;
+use super::persistent::PERSISTENT;
 use crate::memory::{Region, direct};
 use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, compiler_fence};
@@ -30,7 +30,7 @@ const HEAD: usize = 24;
 /// Bytes of a copy beside ranges, cores and saved state.
 const FIXED: u64 = 512;
 
-/// The most bytes of [`Holding::saved_state`].
+/// The most bytes of [`CellResources::saved_state`].
 pub const MAX_SAVED_STATE: usize = MAX_ARGUMENT_BYTES + 8 * MAX_ARGUMENTS + 2048;
 
 /// The most bytes of an encoded range or core.
@@ -41,7 +41,7 @@ const MORE_RANGES: u64 = 128;
 
 /// The resources of a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Holding {
+pub struct CellResources {
     /// Its stage.
     pub stage: Stage,
     /// All its memory.
@@ -55,9 +55,9 @@ pub struct Holding {
     /// The pages of descriptor tables, one for each core slot.
     pub core_pages: PhysAddr,
     /// The number of core slots.
-    pub places: u32,
+    pub core_slots: u32,
     /// The number of activity slots of its ledger.
-    pub slots: u32,
+    pub activity_slots: u32,
     /// The descriptor's area.
     pub descriptor: PhysAddr,
     /// The report.
@@ -67,14 +67,14 @@ pub struct Holding {
     /// The cores with which it was built. After some have entered, its live words list those in it, by core slot.
     pub cores: Vec<Core>,
     /// Its devices.
-    pub devices: Vec<DevicePlace>,
+    pub devices: Vec<DeviceAddress>,
     /// State that the supervisor saves for a restart; at most [`MAX_SAVED_STATE`] bytes.
     pub saved_state: Vec<u8>,
 }
 
 /// The identity of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum DevicePlace {
+pub enum DeviceAddress {
     /// A PCI function: bus, device, function.
     Pci(u8, u8, u8),
     /// A virtio device, by the address of its registers.
@@ -84,7 +84,7 @@ pub enum DevicePlace {
 /// The location of an ownership record.
 #[derive(Debug)]
 pub(crate) struct OwnershipRecord {
-    place: PhysRange,
+    location: PhysRange,
     number: u64,
 }
 
@@ -98,21 +98,22 @@ pub(crate) fn ownership_record_bytes(ranges: usize, cores: usize) -> u64 {
 impl OwnershipRecord {
     /// Creates an empty ownership record on these pages.
     pub(crate) fn new(pages: Region) -> Self {
-        Self { place: pages.into_range(), number: 0 }
+        Self { location: pages.into_range(), number: 0 }
     }
 
     /// Writes the resources. Returns whether they fit; if not, the record is unchanged.
-    pub(crate) fn write(&mut self, holding: &Holding) -> bool {
-        let Ok(body) = postcard::to_allocvec(holding) else { return false };
+    pub(crate) fn write(&mut self, resources: &CellResources) -> bool {
+        let Ok(body) = postcard::to_allocvec(resources) else { return false };
         let number = self.number + 1;
-        let half = (self.place.len_bytes / 2) as usize;
+        let half = (self.location.len_bytes / 2) as usize;
         if HEAD + body.len() > half {
             return false;
         }
         let offset = (number % 2) * half as u64;
         // SAFETY: the pages were given up for the ownership record, and only this value accesses them.
-        let copy =
-            unsafe { core::slice::from_raw_parts_mut(direct(PhysAddr(self.place.start.0 + offset)), half) };
+        let copy = unsafe {
+            core::slice::from_raw_parts_mut(direct(PhysAddr(self.location.start.0 + offset)), half)
+        };
         write_copy(copy, number, &body);
         self.number = number;
         true
@@ -120,20 +121,20 @@ impl OwnershipRecord {
 
     /// Enters the record, so that the next incarnation finds it. Returns whether there is room for it.
     pub(crate) fn enter(&self) -> bool {
-        KEPT.enter_record(self.place)
+        PERSISTENT.enter_record(self.location)
     }
 
     /// Removes the record, so that no later incarnation finds it.
     pub(crate) fn strike(&self) {
-        KEPT.strike_record(self.place);
+        PERSISTENT.strike_record(self.location);
     }
 
     /// Returns the ownership record that a previous incarnation left there, whose valid copy has that number.
     ///
     /// # Safety
     /// The pages must be those of an ownership record, in memory that its cell owns.
-    pub(crate) unsafe fn existing(place: PhysRange, number: u64) -> Self {
-        Self { place, number }
+    pub(crate) unsafe fn existing(location: PhysRange, number: u64) -> Self {
+        Self { location, number }
     }
 }
 
@@ -154,12 +155,12 @@ fn sum_of(number: u64, body: &[u8]) -> u64 {
 }
 
 /// Returns the contents and the number of the valid copy with the higher number. `pages` may contain any bytes.
-pub(super) fn read(pages: &[u8]) -> Option<(Holding, u64)> {
+pub(super) fn read(pages: &[u8]) -> Option<(CellResources, u64)> {
     let (first, second) = pages.split_at(pages.len() / 2);
     [first, second].into_iter().filter_map(read_copy).max_by_key(|(_, number)| *number)
 }
 
-fn read_copy(copy: &[u8]) -> Option<(Holding, u64)> {
+fn read_copy(copy: &[u8]) -> Option<(CellResources, u64)> {
     let word = |offset: usize| Some(u64::from_le_bytes(copy.get(offset..offset + 8)?.try_into().ok()?));
     let (number, len, sum) = (word(0)?, word(8)?, word(16)?);
     let end = usize::try_from(len).ok()?.checked_add(HEAD)?;
@@ -178,17 +179,17 @@ mod tests {
     use isola_abi::topology::CoreSite;
     use proptest::prelude::*;
 
-    fn holding(stage: Stage, ranges: u64) -> Holding {
+    fn resources(stage: Stage, ranges: u64) -> CellResources {
         let range = |number| PhysRange::new(PhysAddr(number << 21), 1 << 21);
-        Holding {
+        CellResources {
             stage,
             memory: (1..=ranges).map(range).collect(),
             text: Some(range(1 << 20)),
             root: PhysAddr(1 << 21),
             entry: 5,
             core_pages: PhysAddr(2 << 21),
-            places: 3,
-            slots: 32,
+            core_slots: 3,
+            activity_slots: 32,
             descriptor: PhysAddr(3 << 21),
             report: PhysAddr(4 << 21),
             tables: Vec::new(),
@@ -198,7 +199,7 @@ mod tests {
                 node: NodeId(0),
                 site: CoreSite::alone(CoreId(1)),
             }],
-            devices: alloc::vec![DevicePlace::Pci(0, 3, 0)],
+            devices: alloc::vec![DeviceAddress::Pci(0, 3, 0)],
             saved_state: b"kv".to_vec(),
         }
     }
@@ -210,7 +211,7 @@ mod tests {
     fn pages(record: &mut OwnershipRecord) -> &mut [u8] {
         // SAFETY: the pages of the test's own ownership record.
         unsafe {
-            core::slice::from_raw_parts_mut(direct(record.place.start), record.place.len_bytes as usize)
+            core::slice::from_raw_parts_mut(direct(record.location.start), record.location.len_bytes as usize)
         }
     }
 
@@ -219,18 +220,18 @@ mod tests {
         let mut record = record(4);
         assert_eq!(read(pages(&mut record)), None);
         for (number, stage) in (1..).zip([Stage::Built, Stage::Entering, Stage::Entered, Stage::Ending]) {
-            assert!(record.write(&holding(stage, 4)));
-            assert_eq!(read(pages(&mut record)), Some((holding(stage, 4), number)));
+            assert!(record.write(&resources(stage, 4)));
+            assert_eq!(read(pages(&mut record)), Some((resources(stage, 4), number)));
         }
     }
 
     #[test]
     fn an_incomplete_write_leaves_the_previous_copy() {
         let mut record = record(4);
-        assert!(record.write(&holding(Stage::Built, 4)) && record.write(&holding(Stage::Entering, 4)));
+        assert!(record.write(&resources(Stage::Built, 4)) && record.write(&resources(Stage::Entering, 4)));
         // The second copy is in the first half.
         pages(&mut record)[HEAD + 3] ^= 1;
-        assert_eq!(read(pages(&mut record)), Some((holding(Stage::Built, 4), 1)));
+        assert_eq!(read(pages(&mut record)), Some((resources(Stage::Built, 4), 1)));
         let half = pages(&mut record).len() / 2;
         pages(&mut record)[half] ^= 1;
         assert_eq!(read(pages(&mut record)), None);
@@ -239,9 +240,9 @@ mod tests {
     #[test]
     fn a_record_holds_its_maximum_and_rejects_more() {
         let mut record = record(700);
-        let many = |ranges| Holding {
+        let many = |ranges| CellResources {
             saved_state: alloc::vec![7; MAX_SAVED_STATE],
-            ..holding(Stage::Built, ranges)
+            ..resources(Stage::Built, ranges)
         };
         assert!(record.write(&many(700 + MORE_RANGES)));
         assert!(!record.write(&many(5000)));
@@ -253,10 +254,10 @@ mod tests {
         fn damaged_records_are_rejected(bytes in proptest::collection::vec(any::<u8>(), 0..300), at in 0usize..200, flip in 1u8..) {
             prop_assert!(read(&bytes).is_none());
             let mut record = record(2);
-            record.write(&holding(Stage::Entered, 2));
+            record.write(&resources(Stage::Entered, 2));
             let half = pages(&mut record).len() / 2;
             pages(&mut record)[half + at] ^= flip;
-            let len = HEAD + postcard::to_allocvec(&holding(Stage::Entered, 2)).unwrap().len();
+            let len = HEAD + postcard::to_allocvec(&resources(Stage::Entered, 2)).unwrap().len();
             prop_assert_eq!(read(pages(&mut record)).is_none(), at < len);
         }
     }

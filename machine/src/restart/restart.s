@@ -4,7 +4,7 @@
 #     rdx        physical address of the loader's start info
 #
 # Switches to the early tables (boot/entry.s), which map the image at the same address, and to the boot stack. Then it
-# restores the variables and zeroes the others. Kept variables (.bss.isola_kept), tables and stack are neither
+# restores the variables and zeroes the others. Kept variables (.bss.isola_persistent), tables and stack are neither
 # overwritten nor zeroed.
 
 .section .text.isola_restart, "ax"

@@ -22,7 +22,7 @@ pub(crate) struct KnownFunction {
     /// Bus, device, function.
     pub(crate) address: (u8, u8, u8),
     /// The address of its configuration space.
-    pub(crate) config_place: PhysAddr,
+    pub(crate) config_address: PhysAddr,
     pub(crate) vendor: u16,
     pub(crate) device: u16,
     pub(crate) command: u16,

@@ -8,10 +8,10 @@
 //!   ParkedCore  -- order -->  AwayCore  -- reclaim -->  ParkedCore, or LostCore if it does not come back
 //! ```
 
+mod control_block;
 mod park;
-mod slot;
 
-pub(crate) use slot::{Entry, Order};
+pub(crate) use control_block::{Entry, Order};
 
 use crate::apic::local;
 use crate::authority::Authority;
@@ -20,13 +20,13 @@ use crate::memory::direct;
 use crate::space::Share;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use control_block::{CoreControlBlock, ParkContext};
 use core::arch::global_asm;
 use core::fmt;
 use core::mem::ManuallyDrop;
 use isola_abi::descriptor::Core;
 use isola_abi::id::PhysAddr;
 use isola_abi::layout::IMAGE;
-use slot::{Home, Slot};
 
 global_asm!(include_str!("start.s"), options(att_syntax));
 
@@ -41,7 +41,7 @@ const START_LIMIT_US: u64 = 2_000_000;
 const SECOND_STARTUP_US: u64 = 1_000;
 
 /// Time limit from a taken order until the core has left the image.
-const DOOR_US: u64 = 1_000;
+const LEAVE_US: u64 = 1_000;
 
 /// Time between INIT and startup interrupt.
 const INIT_US: u64 = 10;
@@ -51,7 +51,7 @@ const INIT_US: u64 = 10;
 #[must_use = "a core that is dropped is lost"]
 pub struct ParkedCore {
     core: Core,
-    slot: &'static Slot,
+    block: &'static CoreControlBlock,
     tsc_hz: u64,
 }
 
@@ -69,7 +69,7 @@ pub struct AwayCore {
 #[derive(Debug)]
 pub enum LostCore {
     /// It did not start at boot.
-    Unborn(ParkedCore),
+    NeverStarted(ParkedCore),
     /// It did not come back from a cell.
     Away(AwayCore),
 }
@@ -78,9 +78,9 @@ pub enum LostCore {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoreBusy;
 
-impl fmt::Debug for Slot {
+impl fmt::Debug for CoreControlBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Slot")
+        f.write_str("CoreControlBlock")
     }
 }
 
@@ -100,7 +100,7 @@ impl core::error::Error for CoreBusy {}
 
 /// The data that all parked cores share.
 #[derive(Clone, Debug)]
-pub(crate) struct Homes {
+pub(crate) struct SharedParkContext {
     /// Root of the image's address space.
     pub(crate) root: PhysAddr,
     /// The interrupt table of parked cores.
@@ -118,22 +118,25 @@ pub(crate) struct Candidate {
 }
 
 /// Starts cores, all at once. Returns the parked ones, and the lost ones.
-pub(crate) fn bring_up(candidates: &[Candidate], homes: &Homes) -> (Vec<ParkedCore>, Vec<LostCore>) {
+pub(crate) fn bring_up(
+    candidates: &[Candidate],
+    shared: &SharedParkContext,
+) -> (Vec<ParkedCore>, Vec<LostCore>) {
     write_trampoline();
     let cores: Vec<ParkedCore> = candidates
         .iter()
-        .filter_map(|candidate| settle(candidate, homes))
-        .inspect(|core| core.slot.expect())
+        .filter_map(|candidate| register(candidate, shared))
+        .inspect(|core| core.block.expect())
         .collect();
     start(&cores);
-    let deadline = Deadline::after_us(START_LIMIT_US, homes.tsc_hz);
+    let deadline = Deadline::after_us(START_LIMIT_US, shared.tsc_hz);
     let mut parked = Vec::new();
     let mut lost = Vec::new();
     for core in cores {
         if core.wait_until(&deadline) {
             parked.push(core);
         } else {
-            lost.push(LostCore::Unborn(core));
+            lost.push(LostCore::NeverStarted(core));
         }
     }
     (parked, lost)
@@ -141,37 +144,41 @@ pub(crate) fn bring_up(candidates: &[Candidate], homes: &Homes) -> (Vec<ParkedCo
 
 /// Waits until no core is leaving the image any more, as orders, tables and stacks are about to be initialised again. A
 /// core that does not leave within [`START_LIMIT_US`] is ignored.
-pub(crate) fn see_off(tsc_hz: u64) {
+pub(crate) fn wait_for_departures(tsc_hz: u64) {
     let deadline = Deadline::after_us(START_LIMIT_US, tsc_hz);
-    while Slot::all().any(Slot::is_ordered) && !deadline.has_come() {
+    while CoreControlBlock::all().any(CoreControlBlock::is_ordered) && !deadline.has_come() {
         core::hint::spin_loop();
     }
     // A core that has taken its order leaves the image within some ten instructions.
-    Deadline::after_us(DOOR_US, tsc_hz).wait();
+    Deadline::after_us(LEAVE_US, tsc_hz).wait();
 }
 
 /// Returns the token of a core that has been in the address space of a cell since a previous incarnation of the image.
 ///
 /// # Safety
 /// The core must execute only code in that space, which must stay unchanged as long as `share` is held.
-pub(crate) unsafe fn adopt(candidate: &Candidate, homes: &Homes, share: Share) -> Option<AwayCore> {
-    let core = settle(candidate, homes)?;
+pub(crate) unsafe fn adopt(
+    candidate: &Candidate,
+    shared: &SharedParkContext,
+    share: Share,
+) -> Option<AwayCore> {
+    let core = register(candidate, shared)?;
     Some(AwayCore { core, share: ManuallyDrop::new(share) })
 }
 
-/// Stores a core's identity and home in its slot.
-fn settle(candidate: &Candidate, homes: &Homes) -> Option<ParkedCore> {
-    let slot = Slot::of(candidate.core.id.0)?;
-    slot.set_home(
+/// Stores a core's identity and park context in its block.
+fn register(candidate: &Candidate, shared: &SharedParkContext) -> Option<ParkedCore> {
+    let block = CoreControlBlock::of(candidate.core.id.0)?;
+    block.set_park_context(
         candidate.core.apic,
-        Home {
+        ParkContext {
             stack_top: candidate.stack_top,
-            root: homes.root.0,
+            root: shared.root.0,
             core_page: candidate.core_page,
-            interrupt_table: homes.interrupt_table,
+            interrupt_table: shared.interrupt_table,
         },
     );
-    Some(ParkedCore { core: candidate.core, slot, tsc_hz: homes.tsc_hz })
+    Some(ParkedCore { core: candidate.core, block, tsc_hz: shared.tsc_hz })
 }
 
 /// Sends INIT and startup interrupts to cores whose slots expect them.
@@ -204,7 +211,7 @@ impl ParkedCore {
     /// # Errors
     /// [`CoreBusy`] if an earlier call has not returned.
     pub fn call(&mut self, function: fn(u64), argument: u64) -> Result<(), CoreBusy> {
-        if !self.slot.is_parked() {
+        if !self.block.is_parked() {
             return Err(CoreBusy);
         }
         self.order(Order::Call { function, argument });
@@ -213,7 +220,7 @@ impl ParkedCore {
 
     /// Returns whether the core has returned from its last call.
     pub fn is_idle(&self) -> bool {
-        self.slot.is_parked()
+        self.block.is_parked()
     }
 
     /// Sends the core into another address space.
@@ -224,7 +231,7 @@ impl ParkedCore {
     /// # Safety
     /// The space must map the parts that [`Entry`] names, and stay unchanged as long as `share` is held.
     pub(crate) unsafe fn enter(self, entry: Entry, share: Share) -> Result<AwayCore, Self> {
-        if !self.slot.is_parked() {
+        if !self.block.is_parked() {
             return Err(self);
         }
         self.order(Order::Enter(entry));
@@ -232,14 +239,14 @@ impl ParkedCore {
     }
 
     fn order(&self, order: Order) {
-        self.slot.give(order);
+        self.block.give(order);
         local::send(Authority::OWN, self.core.apic, crate::interrupts::WAKE_VECTOR);
     }
 
     fn wait_until(&self, deadline: &Deadline) -> bool {
-        while !self.slot.is_parked() {
+        while !self.block.is_parked() {
             if deadline.has_come() {
-                return self.slot.is_parked();
+                return self.block.is_parked();
             }
             core::hint::spin_loop();
         }
@@ -278,14 +285,14 @@ impl AwayCore {
     /// # Errors
     /// [`LostCore`] if it does not come back.
     pub fn reclaim(self) -> Result<ParkedCore, LostCore> {
-        self.core.slot.expect();
+        self.core.block.expect();
         start(core::slice::from_ref(&self.core));
         self.wait()
     }
 
     /// Reclaims cores, all at once. Returns the parked ones, and the lost ones.
     pub fn reclaim_all(cores: Vec<Self>) -> (Vec<ParkedCore>, Vec<LostCore>) {
-        cores.iter().for_each(|away| away.core.slot.expect());
+        cores.iter().for_each(|away| away.core.block.expect());
         start(cores.iter().map(|away| &away.core));
         let mut parked = Vec::new();
         let mut lost = Vec::new();
@@ -312,7 +319,7 @@ impl LostCore {
     /// Returns the core's description.
     pub fn core(&self) -> Core {
         match self {
-            Self::Unborn(core) => core.core,
+            Self::NeverStarted(core) => core.core,
             Self::Away(core) => core.core(),
         }
     }

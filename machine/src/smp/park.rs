@@ -1,21 +1,21 @@
 //! The loop of a parked core: halt until an order arrives.
 
-use super::slot::{Order, Slot};
+use super::control_block::{CoreControlBlock, Order};
 use crate::apic::local;
 use crate::{cpu, interrupts, switch, tables};
 
-/// Called by `start.s`, on the core's own stack, in the image's address space, with the slot of this core.
+/// Called by `start.s`, on the core's own stack, in the image's address space, with the block of this core.
 #[unsafe(no_mangle)]
-extern "sysv64" fn isola_processor_main(slot: &'static Slot) -> ! {
-    let home = slot.home();
+extern "sysv64" fn isola_processor_main(block: &'static CoreControlBlock) -> ! {
+    let park_context = block.park_context();
     cpu::protect();
     // SAFETY: the page and the table belong to this core for good; the address space that maps them is in use.
-    unsafe { tables::load(home.core_page, home.core_page, home.interrupt_table) };
+    unsafe { tables::load(park_context.core_page, park_context.core_page, park_context.interrupt_table) };
     local::enable();
     loop {
-        slot.park();
+        block.park();
         let order = loop {
-            match slot.take() {
+            match block.take() {
                 Some(order) => break order,
                 None => interrupts::halt(),
             }

@@ -1,8 +1,8 @@
 # The start of a processor: in real mode, at the page below 1 MiB that the startup interrupt named, which contains a
-# copy of this trampoline. With the image's early tables it enters long mode and the image's code, and finds its slot
-# (slot.rs) by its APIC id.
+# copy of this trampoline. With the image's early tables it enters long mode and the image's code, and finds its block
+# (control_block.rs) by its APIC id.
 #
-# slot.rs and mod.rs also define the slot's layout and TRAMPOLINE, and slot.rs asserts the layout.
+# control_block.rs and mod.rs also define the block's layout and TRAMPOLINE, and control_block.rs asserts the layout.
 
 .set TRAMPOLINE, 0x8000
 .set SLOT_BYTES, 128
@@ -86,7 +86,7 @@ isola_processor_entry:
     cpuid
     shr $24, %ebx
     mov %ebx, %r8d
-2:  mov isola_core_slots@GOTPCREL(%rip), %rdi
+2:  mov isola_core_control_blocks@GOTPCREL(%rip), %rdi
     mov $SLOTS, %ecx
 3:  cmp %r8d, (%rdi)
     jne 4f
@@ -95,7 +95,7 @@ isola_processor_entry:
 4:  add $SLOT_BYTES, %rdi
     dec %ecx
     jnz 3b
-6:  cli                             # not expected: no slot waits for this core
+6:  cli                             # not expected: no block waits for this core
     hlt
     jmp 6b
 5:  mov SLOT_ROOT(%rdi), %rax

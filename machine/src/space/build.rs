@@ -11,7 +11,7 @@ use crate::boot::own_space::LOCAL_APIC_PHYS;
 use crate::device::{Device, Function};
 use crate::memory::{Contents, MemoryNodes, Region, SharedRegion, Stock};
 use crate::paging::{AddressSpace, Caching, LargestPage, MapError, Rights, leaf_bytes};
-use crate::restart::{Holding, OwnershipRecord, ownership_record_bytes};
+use crate::restart::{CellResources, OwnershipRecord, ownership_record_bytes};
 use crate::tables;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -143,12 +143,12 @@ impl From<MapError> for BuildError {
 }
 
 /// Returns the memory that a cell needs before it has any pool, in bytes, rounded up a little. The image's own segments
-/// take `own_bytes` in whole pages, its shared ones `shared_bytes`; `cores` of the `places` core slots are occupied.
-pub fn needed_bytes(own_bytes: u64, shared_bytes: u64, cores: usize, places: usize) -> u64 {
-    let tables = 45 + (own_bytes + shared_bytes).div_ceil(1 << 21) + places as u64;
+/// take `own_bytes` in whole pages, its shared ones `shared_bytes`; `cores` of the `core_slots` core slots are occupied.
+pub fn needed_bytes(own_bytes: u64, shared_bytes: u64, cores: usize, core_slots: usize) -> u64 {
+    let tables = 45 + (own_bytes + shared_bytes).div_ceil(1 << 21) + core_slots as u64;
     let ownership = ownership_record_bytes(OWNERSHIP_RANGES, cores);
     own_bytes
-        + report_bytes(places, ledger::slots(own_bytes, places))
+        + report_bytes(core_slots, ledger::slots(own_bytes, core_slots))
         + DESCRIPTOR_SIZE
         + ownership
         + tables * PAGE_SIZE
@@ -169,38 +169,38 @@ impl CellSpace {
             Ok(builder) => builder,
             Err(error) => return Err(failure(error.into(), grant)),
         };
-        let (core_count, places) = (descriptor.cores.len(), descriptor.core_places as usize);
-        let slots = ledger::slots(descriptor.memory_bytes, places);
+        let (core_count, core_slots) = (descriptor.cores.len(), descriptor.core_slot_count as usize);
+        let slots = ledger::slots(descriptor.memory_bytes, core_slots);
         let first_apic = descriptor.cores.first().map_or(ApicId(0), |core| core.apic);
         let cores = descriptor.cores.clone();
         let ranges = grant.len();
         match builder.build(&segments, vectors, &devices, descriptor, lines, ranges) {
             Ok(mut parts) => {
-                let holding = Holding {
+                let resources = CellResources {
                     stage: Stage::Built,
                     memory: grant.clone(),
                     text: text.as_ref().map(SharedRegion::range),
                     root: builder.space.root(),
                     entry,
                     core_pages: parts.core_pages,
-                    places: places as u32,
-                    slots: slots as u32,
+                    core_slots: core_slots as u32,
+                    activity_slots: slots as u32,
                     descriptor: parts.descriptor,
                     report: parts.report,
                     tables: parts.growth_tables.iter().map(Region::range).collect(),
                     cores,
-                    devices: devices.iter().map(|device| device.place()).collect(),
+                    devices: devices.iter().map(|device| device.address()).collect(),
                     saved_state: Vec::new(),
                 };
                 let record = parts
                     .ownership
                     .take()
-                    .map(|pages| Box::new(Record::new(OwnershipRecord::new(pages), holding)));
+                    .map(|pages| Box::new(Record::new(OwnershipRecord::new(pages), resources)));
                 let share: Share = Arc::new(Built {
                     root: builder.space.root(),
                     entry,
-                    places,
-                    slots,
+                    core_slots,
+                    activity_slots: slots,
                     first_apic,
                     core_pages: parts.core_pages,
                     descriptor: parts.descriptor,
@@ -209,7 +209,7 @@ impl CellSpace {
                     cores_inside: AtomicUsize::new(0),
                 });
                 devices.iter_mut().for_each(|device| device.lend(share.clone()));
-                share.live().core_places.store(places as u32, Ordering::Relaxed);
+                share.live().core_slot_count.store(core_slots as u32, Ordering::Relaxed);
                 share.live().activity_slots.store(slots as u32, Ordering::Relaxed);
                 share.live().unplug_request.next_generation();
                 let tables = Stock::new(parts.growth_tables);
@@ -297,9 +297,9 @@ impl Builder {
         }
         self.map(SHARED, PhysRange::new(self.switch_page, PAGE_SIZE), Rights::Execute, Caching::Cached)?;
         descriptor.devices = self.add_devices(devices, &descriptor, lines)?;
-        let places = descriptor.core_places as usize;
-        let core_pages = self.add_tables(vectors, places as u64)?;
-        let report_bytes = report_bytes(places, ledger::slots(descriptor.memory_bytes, places));
+        let core_slots = descriptor.core_slot_count as usize;
+        let core_pages = self.add_tables(vectors, core_slots as u64)?;
+        let report_bytes = report_bytes(core_slots, ledger::slots(descriptor.memory_bytes, core_slots));
         let report = self.add_area(REPORT, report_bytes, Rights::ReadWrite)?.into_range().start;
         let mut area = self.add_area(DESCRIPTOR, DESCRIPTOR_SIZE, Rights::Read)?;
         let growth_bytes = descriptor.memory_max_bytes - descriptor.memory_bytes;
@@ -377,7 +377,7 @@ impl Builder {
     }
 
     /// Maps the interrupt table, the shootdown page and the core slots' pages; returns the address of the latter.
-    fn add_tables(&mut self, vectors: u64, places: u64) -> Result<PhysAddr, MapError> {
+    fn add_tables(&mut self, vectors: u64, core_slots: u64) -> Result<PhysAddr, MapError> {
         let mut interrupts = self.add_area(TABLES, PAGE_SIZE, Rights::Read)?;
         tables::fill_interrupt_table(interrupts.bytes_mut(), vectors);
         tables::lead_non_maskable_to(interrupts.bytes_mut(), shootdown::SHOOTDOWN);
@@ -386,7 +386,7 @@ impl Builder {
         shootdown::fill(page.bytes_mut(), vectors);
         let _ = page.into_range();
         let virt = TABLES + PAGE_SIZE;
-        let mut pages = self.add_area(virt, places * PAGE_SIZE, Rights::Read)?;
+        let mut pages = self.add_area(virt, core_slots * PAGE_SIZE, Rights::Read)?;
         for (index, page) in (0..).zip(pages.bytes_mut().chunks_exact_mut(PAGE_SIZE as usize)) {
             tables::fill_core_page(page, virt + index * PAGE_SIZE, stack_tops(index, STACK_SIZE).1);
         }
@@ -445,7 +445,7 @@ impl Builder {
             let kind = device.kind().ok_or(BuildError::Devices)?;
             let transport = match device.function() {
                 Function::Pci(function) => {
-                    let config = self.add_registers(function.config_place())?;
+                    let config = self.add_registers(function.config_address())?;
                     let bars = function.bars().iter().map(|bar| {
                         let virt = self.add_registers(bar.memory)?;
                         Ok(descriptor::Bar { index: bar.index, virt, len_bytes: bar.memory.len_bytes })
@@ -453,7 +453,7 @@ impl Builder {
                     Transport::Pci { config, bars: bars.collect::<Result<_, MapError>>()? }
                 }
                 Function::Mmio(device) => {
-                    let registers = self.add_registers(device.place())?;
+                    let registers = self.add_registers(device.register_range())?;
                     let line = device.interrupt_line();
                     lines.route(line, Trigger::Edge, first_core, vector).map_err(BuildError::Route)?;
                     Transport::Mmio { registers, vector }
@@ -478,9 +478,9 @@ impl Builder {
 
 fn check_cores(descriptor: &Descriptor) -> Result<u64, BuildError> {
     let cores = &descriptor.cores;
-    let has_places = (cores.len()..=MAX_CORES).contains(&(descriptor.core_places as usize));
+    let has_slots = (cores.len()..=MAX_CORES).contains(&(descriptor.core_slot_count as usize));
     let once = (1..cores.len()).all(|index| !cores[..index].iter().any(|core| core.id == cores[index].id));
-    if once && has_places && (1..=MAX_CORES).contains(&cores.len()) {
+    if once && has_slots && (1..=MAX_CORES).contains(&cores.len()) {
         Ok(cores.len() as u64)
     } else {
         Err(BuildError::Cores)
@@ -503,7 +503,7 @@ mod tests {
             cell: CellId(1),
             name: "cell".into(),
             arguments: Vec::new(),
-            core_places: cores.len() as u32,
+            core_slot_count: cores.len() as u32,
             core_request_ns: 0,
             cores,
             pool: Vec::new(),
@@ -521,7 +521,7 @@ mod tests {
         assert_eq!(check_cores(&descriptor(alloc::vec![core(1), core(3)])), Ok(2));
         assert_eq!(check_cores(&descriptor(alloc::vec![core(1), core(3), core(1)])), Err(BuildError::Cores));
         assert_eq!(check_cores(&descriptor(Vec::new())), Err(BuildError::Cores));
-        let crowded = Descriptor { core_places: 1, ..descriptor(alloc::vec![core(1), core(3)]) };
+        let crowded = Descriptor { core_slot_count: 1, ..descriptor(alloc::vec![core(1), core(3)]) };
         assert_eq!(check_cores(&crowded), Err(BuildError::Cores));
     }
 }

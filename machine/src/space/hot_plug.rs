@@ -19,10 +19,10 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::Ordering;
 use isola_abi::descriptor::REQUEST_VECTOR;
-use isola_abi::growth::{Answer, LARGEST_CHUNK, MAX_CHUNKS, SMALLEST_CHUNK};
+use isola_abi::growth::{Answer, LARGEST_BLOCK, MAX_PLUGGED_BLOCKS, SMALLEST_BLOCK};
 use isola_abi::id::{NodeId, PhysRange};
 use isola_abi::layout::{DIRECT_MAP, PAGE_SIZE, STACK_SIZE};
-use isola_abi::unplug::{GRANULE, MAX_UNPLUGGED, UnplugRequest};
+use isola_abi::unplug::{CHUNK, MAX_UNPLUGGED, UnplugRequest};
 
 /// The most tables that a block needs: one of 2 MiB leaves, and one directory above it.
 const TABLES: u64 = 2;
@@ -37,9 +37,9 @@ const CUT_TABLES: u64 = 2;
 /// operator can also plug memory into any cell, and unplug it; hence a table for each 256 KiB of the initial memory,
 /// but no more than all blocks can need, and one for each GiB.
 pub(super) fn growth_tables(memory_bytes: u64, growth_bytes: u64) -> u64 {
-    let all = MAX_CHUNKS as u64 + SPANS;
+    let all = MAX_PLUGGED_BLOCKS as u64 + SPANS;
     let unasked = (memory_bytes >> 18).min(all);
-    let asked = match (growth_bytes / SMALLEST_CHUNK).min(MAX_CHUNKS as u64) {
+    let asked = match (growth_bytes / SMALLEST_BLOCK).min(MAX_PLUGGED_BLOCKS as u64) {
         0 => 0,
         chunks => chunks + SPANS,
     };
@@ -48,16 +48,16 @@ pub(super) fn growth_tables(memory_bytes: u64, growth_bytes: u64) -> u64 {
 
 /// The time limit for a core to handle a non-maskable interrupt, in us. Generous, as an emulated core may have to wait
 /// for a core of its host.
-const FORGET_LIMIT_US: u64 = 2_000_000;
+const FLUSH_LIMIT_US: u64 = 2_000_000;
 
 /// The interrupt that a core was sent for its TLB flush.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Told {
-    Nothing,
+enum FlushInterrupt {
+    None,
     /// An ordinary one, as the core is still entering the cell.
-    ToCome,
+    Ordinary,
     /// A non-maskable one.
-    ByForce,
+    NonMaskable,
 }
 
 /// The memory that a space has gained and lost since it was built, and the reserves for further changes.
@@ -106,8 +106,8 @@ impl HotPlug {
     }
 
     /// Returns whether the core slot has stacks, so that a core can enter it.
-    pub(super) fn has_stacks(&self, place: usize) -> bool {
-        place < self.cores_with_stacks
+    pub(super) fn has_stacks(&self, slot: usize) -> bool {
+        slot < self.cores_with_stacks
     }
 
     /// Returns the memory of the space.
@@ -120,9 +120,9 @@ impl HotPlug {
     }
 
     /// Returns how many blocks can certainly be mapped.
-    fn places(&self) -> usize {
+    fn pluggable_blocks(&self) -> usize {
         let tables = usize::try_from(self.table_count() / TABLES).unwrap_or(usize::MAX);
-        MAX_CHUNKS.saturating_sub(self.chunks.len()).min(tables)
+        MAX_PLUGGED_BLOCKS.saturating_sub(self.chunks.len()).min(tables)
     }
 
     /// Adds the plugged blocks and removes the unplugged ranges of an adopted cell.
@@ -138,10 +138,13 @@ impl HotPlug {
     }
 
     /// Returns whether `chunk` is a valid block that can be mapped.
-    fn has_place_for(&self, chunk: PhysRange) -> bool {
+    fn can_map(&self, chunk: PhysRange) -> bool {
         let len = chunk.len_bytes;
-        let is_chunk = len.is_power_of_two() && (SMALLEST_CHUNK..=LARGEST_CHUNK).contains(&len);
-        is_chunk && chunk.start.0.is_multiple_of(len) && self.places() > 0 && !self.owned.meets(chunk)
+        let is_chunk = len.is_power_of_two() && (SMALLEST_BLOCK..=LARGEST_BLOCK).contains(&len);
+        is_chunk
+            && chunk.start.0.is_multiple_of(len)
+            && self.pluggable_blocks() > 0
+            && !self.owned.meets(chunk)
     }
 
     /// Returns the unplugged ranges for this pool and these plugged blocks: the parts of the original pool and of the
@@ -159,8 +162,8 @@ impl HotPlug {
         unplug_request: &UnplugRequest,
         vacate: impl Fn(PhysRange),
     ) -> bool {
-        let is_block = block.start.0.is_multiple_of(GRANULE)
-            && block.len_bytes.is_multiple_of(GRANULE)
+        let is_block = block.start.0.is_multiple_of(CHUNK)
+            && block.len_bytes.is_multiple_of(CHUNK)
             && block.len_bytes > 0;
         if !is_block || !self.pool.contains(block) || self.table_count() < CUT_TABLES {
             return false;
@@ -175,7 +178,7 @@ impl HotPlug {
         unplug_request.set_unplugged(&unplugged_ranges);
         gone.into_iter().for_each(vacate);
         (self.pool, self.chunks) = (pool, stay);
-        // The checks above exclude both errors: there are tables for it, and it is whole granules.
+        // The checks above exclude both errors: there are tables for it, and it is whole chunks.
         let _ = self.space.unmap(DIRECT_MAP + block.start.0, block.len_bytes, &mut self.tables);
         self.unplugged.push(block);
         true
@@ -184,15 +187,15 @@ impl HotPlug {
 
 /// There is no memory for the stacks of a core slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoStacks;
+pub struct OutOfStackMemory;
 
-impl fmt::Display for NoStacks {
+impl fmt::Display for OutOfStackMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the cell has no memory for another core's stacks: give it some")
     }
 }
 
-impl core::error::Error for NoStacks {}
+impl core::error::Error for OutOfStackMemory {}
 
 impl CellSpace {
     /// Plugs a block, see [`isola_abi::growth`], while the cell runs: maps it, zeroed, in the direct map, and lists it
@@ -200,9 +203,9 @@ impl CellSpace {
     ///
     /// # Errors
     /// The memory as it was, if it is no valid block, or there is no room for it.
-    pub fn extend(&mut self, mut memory: Region, node: NodeId) -> Result<(), Region> {
+    pub fn plug(&mut self, mut memory: Region, node: NodeId) -> Result<(), Region> {
         let chunk = memory.range();
-        if !self.hot_plug.has_place_for(chunk) {
+        if !self.hot_plug.can_map(chunk) {
             return Err(memory);
         }
         // Recorded first, so that the memory has a recorded owner at every moment.
@@ -224,26 +227,26 @@ impl CellSpace {
             self.live()
                 .unplug_request
                 .set_unplugged(&self.hot_plug.unplugged_ranges(&self.hot_plug.pool, &self.hot_plug.chunks));
-            let _ = self.live().grown.push(chunk, node);
+            let _ = self.live().plugged_memory.push(chunk, node);
         }
         Ok(())
     }
 
     /// Returns how many blocks the cell can certainly be given.
-    pub fn chunk_places(&self) -> usize {
-        self.hot_plug.places()
+    pub fn pluggable_blocks(&self) -> usize {
+        self.hot_plug.pluggable_blocks()
     }
 
     /// Allocates the stacks of a core slot and of all earlier ones that have none.
     ///
     /// # Errors
-    /// [`NoStacks`] if memory is missing; [`Self::allocate_stacks_from`] adds some.
-    pub fn allocate_stacks(&mut self, place: usize) -> Result<(), NoStacks> {
+    /// [`OutOfStackMemory`] if memory is missing; [`Self::allocate_stacks_from`] adds some.
+    pub fn allocate_stacks(&mut self, slot: usize) -> Result<(), OutOfStackMemory> {
         let HotPlug { space, cores_with_stacks, stack_pages, .. } = &mut self.hot_plug;
-        while *cores_with_stacks <= place {
+        while *cores_with_stacks <= slot {
             let is_enough = stack_pages.len_bytes() >= STACKS_BYTES;
             if !is_enough || map_stacks(space, *cores_with_stacks as u64, STACK_SIZE, stack_pages).is_err() {
-                return Err(NoStacks);
+                return Err(OutOfStackMemory);
             }
             *cores_with_stacks += 1;
         }
@@ -269,12 +272,12 @@ impl CellSpace {
 
     /// Answers the cell's memory request `number`.
     pub fn answer(&self, number: u32, answer: Answer) {
-        self.live().grown.reply(number, answer);
+        self.live().plugged_memory.reply(number, answer);
     }
 
     /// Announces to the cell the most memory that it may have from now on, in bytes.
     pub fn set_limit(&self, limit_bytes: u64) {
-        self.live().grown.limit_bytes.store(limit_bytes, Ordering::Release);
+        self.live().plugged_memory.limit_bytes.store(limit_bytes, Ordering::Release);
     }
 
     /// Sends the cell a reclaim request for so many bytes. Returns the request's number.
@@ -291,12 +294,12 @@ impl CellSpace {
         self.interrupt();
     }
 
-    /// Unplugs those of these blocks that are whole granules of the pool. Returns a word whose bit n is set if block n
+    /// Unplugs those of these blocks that are whole chunks of the pool. Returns a word whose bit n is set if block n
     /// was unplugged. The memory must not be used for anything else before every core has flushed its TLB.
     pub fn unplug(&mut self, blocks: &[PhysRange]) -> u32 {
         let Self { share, hot_plug, .. } = self;
         let live = share.live();
-        let vacate = |chunk: PhysRange| live.grown.vacate(chunk.start);
+        let vacate = |chunk: PhysRange| live.plugged_memory.vacate(chunk.start);
         let blocks = (0..u32::BITS).zip(blocks);
         blocks.fold(0, |taken, (bit, block)| {
             taken | u32::from(hot_plug.unplug(*block, &live.unplug_request, vacate)) << bit
@@ -310,11 +313,11 @@ impl CellSpace {
     /// # Errors
     /// The slot of a core that does not flush. The memory then stays with the space until it is dissolved.
     pub fn take_unplugged(&mut self, cores: &[(usize, &AwayCore)]) -> Result<Vec<Region>, usize> {
-        self.have_forgotten(cores)?;
+        self.flush_all_tlbs(cores)?;
         let mut owned = self.hot_plug.owned.clone();
         self.hot_plug.unplugged.iter().for_each(|block| owned.remove(*block));
         if self.record.as_mut().is_some_and(|record| !record.set_memory(owned.iter())) {
-            return Err(cores.first().map_or(0, |(place, _)| *place));
+            return Err(cores.first().map_or(0, |(slot, _)| *slot));
         }
         let blocks = core::mem::take(&mut self.hot_plug.unplugged);
         let take = |block: PhysRange| {
@@ -328,44 +331,50 @@ impl CellSpace {
         Ok(blocks.into_iter().map(take).collect())
     }
 
-    fn have_forgotten(&self, cores: &[(usize, &AwayCore)]) -> Result<(), usize> {
+    fn flush_all_tlbs(&self, cores: &[(usize, &AwayCore)]) -> Result<(), usize> {
         let is_in = |(_, core): &&(usize, &AwayCore)| core.is_in(&self.share);
         if cores.iter().filter(is_in).count() != self.share.cores_inside.load(Ordering::Acquire) {
-            return Err(cores.first().map_or(0, |(place, _)| *place));
+            return Err(cores.first().map_or(0, |(slot, _)| *slot));
         }
         let generation = self.live().unplug_request.next_generation();
-        let mut waiting: Vec<(usize, &AwayCore, Told)> =
-            cores.iter().map(|(place, core)| (*place, *core, Told::Nothing)).collect();
+        let mut waiting: Vec<(usize, &AwayCore, FlushInterrupt)> =
+            cores.iter().map(|(slot, core)| (*slot, *core, FlushInterrupt::None)).collect();
         let Some((_, first)) = cores.first() else { return Ok(()) };
-        let deadline = first.deadline_after_us(FORGET_LIMIT_US);
+        let deadline = first.deadline_after_us(FLUSH_LIMIT_US);
         loop {
-            waiting.retain_mut(|(place, core, told)| !self.tell(*place, core, told, generation));
+            waiting.retain_mut(|(slot, core, told)| !self.request_flush(*slot, core, told, generation));
             match waiting.first() {
                 None => return Ok(()),
-                Some((place, ..)) if deadline.has_come() => return Err(*place),
+                Some((slot, ..)) if deadline.has_come() => return Err(*slot),
                 Some(_) => core::hint::spin_loop(),
             }
         }
     }
 
-    /// Returns whether the core at slot `place` has flushed its TLB, by the supervisor's code ([`super::shootdown`]).
+    /// Returns whether the core at slot `slot` has flushed its TLB, by the supervisor's code ([`super::shootdown`]).
     /// If not, sends it the interrupt that it still needs.
-    fn tell(&self, place: usize, core: &AwayCore, told: &mut Told, generation: u32) -> bool {
-        let has_forgotten = self.share.generation_at(place) == Some(generation);
+    fn request_flush(
+        &self,
+        slot: usize,
+        core: &AwayCore,
+        told: &mut FlushInterrupt,
+        generation: u32,
+    ) -> bool {
+        let has_flushed = self.share.generation_at(slot) == Some(generation);
         match *told {
-            _ if has_forgotten => {}
-            Told::Nothing | Told::ToCome if self.is_inside(place) => {
-                *told = Told::ByForce;
+            _ if has_flushed => {}
+            FlushInterrupt::None | FlushInterrupt::Ordinary if self.is_inside(slot) => {
+                *told = FlushInterrupt::NonMaskable;
                 core.interrupt_by_force();
             }
-            Told::Nothing => {
+            FlushInterrupt::None => {
                 // The core is still entering the cell, where it must not get a non-maskable interrupt.
-                *told = Told::ToCome;
+                *told = FlushInterrupt::Ordinary;
                 core.interrupt(REQUEST_VECTOR);
             }
-            Told::ToCome | Told::ByForce => {}
+            FlushInterrupt::Ordinary | FlushInterrupt::NonMaskable => {}
         }
-        has_forgotten
+        has_flushed
     }
 }
 
@@ -380,7 +389,7 @@ mod tests {
     use isola_abi::descriptor::LiveWords;
     use isola_abi::id::{ApicId, PhysAddr};
 
-    const CHUNK_PAGES: u64 = SMALLEST_CHUNK / PAGE_SIZE;
+    const CHUNK_PAGES: u64 = SMALLEST_BLOCK / PAGE_SIZE;
 
     /// Creates a space that consists only of tables and a descriptor.
     fn space(tables: u64) -> CellSpace {
@@ -390,8 +399,8 @@ mod tests {
         let built = Built {
             root: space.root(),
             entry: 0,
-            places: 0,
-            slots: 0,
+            core_slots: 0,
+            activity_slots: 0,
             first_apic: ApicId(0),
             core_pages: PhysAddr(0),
             descriptor,
@@ -404,16 +413,16 @@ mod tests {
 
     fn listed(space: &CellSpace) -> Vec<(PhysRange, NodeId)> {
         // SAFETY: `space` made the page, of zeros, which are valid values of these words.
-        unsafe { &*direct(space.share.descriptor).cast::<LiveWords>() }.grown.iter().collect()
+        unsafe { &*direct(space.share.descriptor).cast::<LiveWords>() }.plugged_memory.iter().collect()
     }
 
     #[test]
     fn a_plugged_block_is_zeroed_mapped_listed_and_returned_with_the_rest() {
-        let mut space = space(growth_tables(0, 4 * SMALLEST_CHUNK));
+        let mut space = space(growth_tables(0, 4 * SMALLEST_BLOCK));
         let chunk = test_region(CHUNK_PAGES);
         let range = chunk.range();
         assert!(chunk.bytes().iter().any(|byte| *byte != 0));
-        space.extend(chunk, NodeId(3)).unwrap();
+        space.plug(chunk, NodeId(3)).unwrap();
         assert_eq!(listed(&space), [(range, NodeId(3))]);
         let last = range.end().0 - 1;
         let found = space.hot_plug.space.translate(DIRECT_MAP + last).unwrap();
@@ -429,12 +438,12 @@ mod tests {
     fn an_invalid_block_or_one_without_tables_is_returned() {
         let mut full = space(1);
         let len = |result: Result<(), Region>| result.unwrap_err().len_bytes();
-        assert_eq!(len(full.extend(test_region(CHUNK_PAGES), NodeId(0))), SMALLEST_CHUNK);
+        assert_eq!(len(full.plug(test_region(CHUNK_PAGES), NodeId(0))), SMALLEST_BLOCK);
         let mut other = space(20);
-        assert_eq!(len(other.extend(test_region(1), NodeId(0))), PAGE_SIZE);
-        assert_eq!(len(other.extend(test_region(3 * CHUNK_PAGES), NodeId(0))), 3 * SMALLEST_CHUNK);
+        assert_eq!(len(other.plug(test_region(1), NodeId(0))), PAGE_SIZE);
+        assert_eq!(len(other.plug(test_region(3 * CHUNK_PAGES), NodeId(0))), 3 * SMALLEST_BLOCK);
         let (_, crooked) = test_region(CHUNK_PAGES + 1).split(PAGE_SIZE).unwrap();
-        assert_eq!(len(other.extend(crooked, NodeId(0))), SMALLEST_CHUNK);
+        assert_eq!(len(other.plug(crooked, NodeId(0))), SMALLEST_BLOCK);
         assert!(listed(&full).is_empty() && listed(&other).is_empty());
     }
 
@@ -442,22 +451,22 @@ mod tests {
     fn tables_suffice_for_the_maximum_number_of_blocks() {
         let mut space = space(growth_tables(0, u64::MAX));
         // Far from each other: only the addresses count, as no code accesses this memory.
-        for number in 0..MAX_CHUNKS as u64 {
-            let range = PhysRange::new(PhysAddr((number + 1) * LARGEST_CHUNK * 16), LARGEST_CHUNK / 2);
+        for number in 0..MAX_PLUGGED_BLOCKS as u64 {
+            let range = PhysRange::new(PhysAddr((number + 1) * LARGEST_BLOCK * 16), LARGEST_BLOCK / 2);
             // SAFETY: no code accesses the memory: it counts as zero.
             let chunk = unsafe { Region::new(range, Contents::Zero) };
-            space.extend(chunk, NodeId(0)).unwrap();
+            space.plug(chunk, NodeId(0)).unwrap();
         }
-        assert_eq!(listed(&space).len(), MAX_CHUNKS);
-        assert!(space.extend(test_region(CHUNK_PAGES), NodeId(0)).is_err());
+        assert_eq!(listed(&space).len(), MAX_PLUGGED_BLOCKS);
+        assert!(space.plug(test_region(CHUNK_PAGES), NodeId(0)).is_err());
     }
 
     fn gone(space: &mut CellSpace) -> Vec<PhysRange> {
         space.take_unplugged(&[]).unwrap().iter().map(Region::range).collect()
     }
 
-    fn part(of: PhysRange, from: u64, granules: u64) -> PhysRange {
-        PhysRange::new(PhysAddr(of.start.0 + from * GRANULE), granules * GRANULE)
+    fn part(of: PhysRange, from: u64, chunks: u64) -> PhysRange {
+        PhysRange::new(PhysAddr(of.start.0 + from * CHUNK), chunks * CHUNK)
     }
 
     #[test]
@@ -467,14 +476,14 @@ mod tests {
         let ranges = [first.range(), second.range()];
         // The test's regions are aligned only at multiples of 2 MiB.
         let (chunks, len) = ([part(ranges[0], 0, 1), part(ranges[0], 1, 1), ranges[1]], 3);
-        let (a, rest) = first.split(GRANULE).unwrap();
-        let (b, _) = rest.split(GRANULE).unwrap();
+        let (a, rest) = first.split(CHUNK).unwrap();
+        let (b, _) = rest.split(CHUNK).unwrap();
         for chunk in [a, b, second] {
-            space.extend(chunk, NodeId(1)).unwrap();
+            space.plug(chunk, NodeId(1)).unwrap();
         }
         assert_eq!(listed(&space).len(), len);
-        let foreign = PhysRange::new(space.share.descriptor, GRANULE);
-        let crooked = PhysRange::new(PhysAddr(ranges[1].start.0 + PAGE_SIZE), GRANULE);
+        let foreign = PhysRange::new(space.share.descriptor, CHUNK);
+        let crooked = PhysRange::new(PhysAddr(ranges[1].start.0 + PAGE_SIZE), CHUNK);
         let beyond = part(ranges[0], 1, 2);
         let offered = [foreign, chunks[1], crooked, beyond, PhysRange::new(PhysAddr(u64::MAX - 1), u64::MAX)];
         assert_eq!(space.unplug(&offered), 0b10);
@@ -488,7 +497,7 @@ mod tests {
         assert_eq!(gone(&mut space), []);
         // SAFETY: the space has just returned it, and no other code owns it.
         let back = unsafe { Region::new(chunks[1], Contents::Unknown) };
-        space.extend(back, NodeId(1)).unwrap();
+        space.plug(back, NodeId(1)).unwrap();
         assert_eq!(translate(&space, chunks[1]).map(|at| at.phys), Some(chunks[1].start));
         assert_eq!(space.unplug(&[chunks[2]]), 1);
         let owned: Vec<PhysRange> = space.dissolve().unwrap().iter().map(Region::range).collect();
@@ -498,8 +507,8 @@ mod tests {
 
     #[test]
     fn unplugged_ranges_are_listed_and_their_number_is_bounded() {
-        let len = 4 * MAX_UNPLUGGED as u64 * GRANULE;
-        let pool = PhysRange::new(PhysAddr(64 * LARGEST_CHUNK), len);
+        let len = 4 * MAX_UNPLUGGED as u64 * CHUNK;
+        let pool = PhysRange::new(PhysAddr(64 * LARGEST_BLOCK), len);
         let mut memory = Stock::new(alloc::vec![test_region(400)]);
         let descriptor = memory.take(PAGE_SIZE).unwrap().into_range().start;
         let mut tables = AddressSpace::new(&mut memory, LargestPage::TwoMib).unwrap();
@@ -507,8 +516,8 @@ mod tests {
         let built = Built {
             root: tables.root(),
             entry: 0,
-            places: 0,
-            slots: 0,
+            core_slots: 0,
+            activity_slots: 0,
             first_apic: ApicId(0),
             core_pages: PhysAddr(0),
             descriptor,
@@ -536,7 +545,7 @@ mod tests {
         // A block that is plugged again is no unplugged range.
         // SAFETY: the space has just returned it; no code accesses it: it counts as zero.
         let back = unsafe { Region::new(part(pool, 6, 1), Contents::Zero) };
-        space.extend(back, NodeId(0)).unwrap();
+        space.plug(back, NodeId(0)).unwrap();
         assert!(!is_unplugged(&space, part(pool, 6, 1)) && is_unplugged(&space, part(pool, 7, 1)));
     }
 }

@@ -20,7 +20,7 @@ mod shootdown;
 pub(crate) use layout::{map_stacks, stack_tops};
 
 pub use build::{BuildError, BuildFailure, InPlace, LINE_VECTORS, Plan, Segment, SegmentBytes, needed_bytes};
-pub use hot_plug::NoStacks;
+pub use hot_plug::OutOfStackMemory;
 
 use self::hot_plug::HotPlug;
 use self::record::Record;
@@ -33,11 +33,11 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use isola_abi::core_slots::{CoreSlots, Order, OrderKind};
 use isola_abi::descriptor::{LiveWords, REQUEST_VECTOR, Request};
 use isola_abi::id::{ApicId, PhysAddr, PhysRange};
 use isola_abi::layout::{PAGE_SIZE, STACK_SIZE, TABLES};
 use isola_abi::ledger::Ledger;
-use isola_abi::places::{Order, OrderKind, Places};
 use isola_abi::query::Line;
 use isola_abi::report::Report;
 
@@ -59,9 +59,9 @@ pub(crate) struct Built {
     root: PhysAddr,
     entry: u64,
     /// The number of core slots.
-    places: usize,
+    core_slots: usize,
     /// The number of activity slots of the ledger.
-    slots: usize,
+    activity_slots: usize,
     /// The core at the first slot, which never leaves.
     first_apic: ApicId,
     /// The core slots' pages of descriptor tables, in their order.
@@ -89,13 +89,13 @@ impl CellSpace {
         // SAFETY: `build` has made a zeroed, page-aligned area for that many core slots there, which is in the direct
         // map and stays as long as the space does. A report consists of atomic integers, for which zero is a valid
         // value, so the cell may write to it at the same time.
-        unsafe { &*Report::at(direct(self.share.report), self.share.places) }
+        unsafe { &*Report::at(direct(self.share.report), self.share.core_slots) }
     }
 
     /// Returns the cell's ledger.
     pub fn ledger(&self) -> Ledger<'_> {
-        let Built { report, places, slots, .. } = &*self.share;
-        let (records, counters) = Ledger::parts(direct(*report), *places, *slots);
+        let Built { report, core_slots, activity_slots, .. } = &*self.share;
+        let (records, counters) = Ledger::parts(direct(*report), *core_slots, *activity_slots);
         // SAFETY: as for the report, behind which the area has room for that many activity slots. A ledger consists of
         // atomic integers, too.
         unsafe { Ledger::new(&*records, &*counters) }
@@ -118,15 +118,15 @@ impl CellSpace {
     }
 
     /// Sends the cell a query, and interrupts its first core. Returns the query's number; `None` if it is too long.
-    pub fn ask(&self, line: Line, question: &[u8]) -> Option<u32> {
-        let number = self.live().questions.put(line, question)?;
+    pub fn ask(&self, line: Line, query: &[u8]) -> Option<u32> {
+        let number = self.live().queries.put(line, query)?;
         self.interrupt();
         Some(number)
     }
 
     /// Returns the number of the last query.
     pub fn asked(&self, line: Line) -> u32 {
-        self.live().questions.number(line)
+        self.live().queries.number(line)
     }
 
     /// Returns the live words of the cell.
@@ -138,19 +138,19 @@ impl CellSpace {
     ///
     /// # Errors
     /// An [`EnterError`], which contains the core.
-    pub fn enter(&self, core: ParkedCore, place: usize) -> Result<AwayCore, EnterError> {
-        let is_vacant = self.places().at(place).kind == OrderKind::Vacant;
-        if place >= self.share.places || !self.hot_plug.has_stacks(place) || !is_vacant {
+    pub fn enter(&self, core: ParkedCore, slot: usize) -> Result<AwayCore, EnterError> {
+        let is_vacant = self.core_slots().at(slot).kind == OrderKind::Vacant;
+        if slot >= self.share.core_slots || !self.hot_plug.has_stacks(slot) || !is_vacant {
             return Err(EnterError::NoPlace(core));
         }
-        let (entry, identity) = (self.share.entry(place as u64), core.core());
-        if let Some(words) = self.report().cores.get(place) {
-            words.forgotten.store(0, Ordering::Release);
+        let (entry, identity) = (self.share.entry(slot as u64), core.core());
+        if let Some(words) = self.report().cores.get(slot) {
+            words.flushed_generation.store(0, Ordering::Release);
             words.yielded.store(0, Ordering::Release);
             words.order.store(0, Ordering::Release);
         }
-        self.share.note_entry(place, self.live().unplug_request.generation());
-        self.places().give(place, identity);
+        self.share.note_entry(slot, self.live().unplug_request.generation());
+        self.core_slots().give(slot, identity);
         // SAFETY: `build` and `allocate_stacks` have mapped the entry's parts in the space; the share keeps the space
         // until the core was reclaimed. No other core is at the slot: it was vacant, and a slot becomes vacant only
         // when its core is back.
@@ -161,16 +161,16 @@ impl CellSpace {
                 Ok(away)
             }
             Err(core) => {
-                self.vacate(place);
+                self.vacate(slot);
                 Err(EnterError::Busy(core))
             }
         }
     }
 
     /// Gives the core at a slot the next order, and interrupts it. Returns the order.
-    pub fn order(&self, place: usize, kind: OrderKind) -> Order {
-        let core = self.places().core(place);
-        let order = self.places().order(place, kind);
+    pub fn order(&self, slot: usize, kind: OrderKind) -> Order {
+        let core = self.core_slots().core(slot);
+        let order = self.core_slots().order(slot, kind);
         if let Some(core) = core {
             local::send(Authority::OWN, core.apic, REQUEST_VECTOR);
         }
@@ -178,38 +178,38 @@ impl CellSpace {
     }
 
     /// Marks a core slot as vacant: its core was reclaimed.
-    pub fn vacate(&self, place: usize) {
-        self.places().order(place, OrderKind::Vacant);
+    pub fn vacate(&self, slot: usize) {
+        self.core_slots().order(slot, OrderKind::Vacant);
     }
 
     /// Removes the core from a slot whose context has not ended: the core was reclaimed, but the slot is not vacant
     /// yet.
-    pub fn empty(&self, place: usize) {
-        self.places().take(place);
+    pub fn empty(&self, slot: usize) {
+        self.core_slots().take(slot);
     }
 
     /// Returns whether the core at a slot can be sent a non-maskable interrupt: it has set its handler.
-    pub fn is_inside(&self, place: usize) -> bool {
-        self.report().cores.get(place).is_some_and(|core| core.forgotten.load(Ordering::Acquire) != 0)
+    pub fn is_inside(&self, slot: usize) -> bool {
+        self.report().cores.get(slot).is_some_and(|core| core.flushed_generation.load(Ordering::Acquire) != 0)
     }
 
     /// Makes the cell's cores rotate at the next non-maskable interrupt: to a suspended context, or back to their own.
     pub fn rotate(&self) {
-        self.places().rotate();
+        self.core_slots().rotate();
     }
 
     /// Makes the cell stop at the next non-maskable interrupt, and report the place in its code.
     pub fn examine(&self) {
-        self.live().examined.store(1, Ordering::Release);
+        self.live().stop_at_nmi.store(1, Ordering::Release);
     }
 
     /// Returns the last order of a core slot.
-    pub fn last_order(&self, place: usize) -> Order {
-        self.places().at(place)
+    pub fn last_order(&self, slot: usize) -> Order {
+        self.core_slots().at(slot)
     }
 
-    fn places(&self) -> &Places {
-        &self.live().places
+    fn core_slots(&self) -> &CoreSlots {
+        &self.live().core_slots
     }
 
     /// Enters the cell with the calling core, at core slot `index`.
@@ -251,16 +251,16 @@ impl Built {
 
     /// Returns the generation of the page tables for which the core at a slot has flushed its TLB. The cell cannot
     /// write this record.
-    fn generation_at(&self, place: usize) -> Option<u32> {
+    fn generation_at(&self, slot: usize) -> Option<u32> {
         // SAFETY: `build` has made a page for each core slot there, which stays as long as the space does.
-        (place < self.places).then(|| unsafe { shootdown::noted(self.core_pages, place) })
+        (slot < self.core_slots).then(|| unsafe { shootdown::noted(self.core_pages, slot) })
     }
 
     /// Records that a core is about to enter a slot, with page tables of that generation.
-    fn note_entry(&self, place: usize, generation: u32) {
-        if place < self.places {
+    fn note_entry(&self, slot: usize, generation: u32) {
+        if slot < self.core_slots {
             // SAFETY: as for `generation_at`.
-            unsafe { shootdown::note_entry(self.core_pages, place, generation) }
+            unsafe { shootdown::note_entry(self.core_pages, slot, generation) }
         }
     }
 

@@ -5,7 +5,7 @@ use super::layout::has_stacks;
 use super::{Built, CellSpace, Share};
 use crate::memory::{Contents, Region, SharedRegion, Stock, direct};
 use crate::paging::{AddressSpace, LargestPage};
-use crate::restart::{Claim, Holding, OwnershipRecord};
+use crate::restart::{CellResources, Claim, OwnershipRecord};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -19,7 +19,7 @@ use isola_abi::stage::Stage;
 #[derive(Debug)]
 pub(super) struct Record {
     ownership: OwnershipRecord,
-    holding: Holding,
+    resources: CellResources,
     entered: Entered,
 }
 
@@ -32,23 +32,23 @@ enum Entered {
 
 impl Record {
     /// Creates a record that the next incarnation would not find yet.
-    pub(super) fn new(ownership: OwnershipRecord, holding: Holding) -> Self {
-        Self { ownership, holding, entered: Entered::No }
+    pub(super) fn new(ownership: OwnershipRecord, resources: CellResources) -> Self {
+        Self { ownership, resources, entered: Entered::No }
     }
 
     /// Updates the memory in the record. Returns whether that succeeded; if not, the record is unchanged.
     pub(super) fn set_memory(&mut self, memory: impl Iterator<Item = PhysRange>) -> bool {
-        let before = core::mem::replace(&mut self.holding.memory, memory.collect());
+        let before = core::mem::replace(&mut self.resources.memory, memory.collect());
         // A record that is not entered yet is written when it is.
         let is_written = self.entered == Entered::No || self.write();
         if !is_written {
-            self.holding.memory = before;
+            self.resources.memory = before;
         }
         is_written
     }
 
     fn write(&mut self) -> bool {
-        if !self.ownership.write(&self.holding) {
+        if !self.ownership.write(&self.resources) {
             return false;
         }
         if self.entered == Entered::No && self.ownership.enter() {
@@ -67,14 +67,14 @@ impl Drop for Record {
 impl CellSpace {
     /// Records the cell's stage, and the state that its supervisor wants to recover after a restart. Returns whether
     /// that succeeded.
-    pub fn keep(&mut self, stage: Stage, saved_state: Vec<u8>) -> bool {
+    pub fn save_record(&mut self, stage: Stage, saved_state: Vec<u8>) -> bool {
         let Some(record) = &mut self.record else { return false };
-        record.holding.stage = stage;
-        record.holding.saved_state = saved_state;
+        record.resources.stage = stage;
+        record.resources.saved_state = saved_state;
         if stage == Stage::Quarantined {
             // Cores that came back may be in other cells by now; an incarnation that finds this record first reclaims
             // all of them.
-            record.holding.cores.clear();
+            record.resources.cores.clear();
         }
         record.write()
     }
@@ -85,10 +85,10 @@ impl CellSpace {
     /// The contents of the claim must be true: the cell was built so, and no other code uses its memory; `text` is the
     /// memory that the claim names.
     pub(crate) unsafe fn adopt(claim: &Claim, text: Option<SharedRegion>, largest: LargestPage) -> Self {
-        let Claim { place, number, holding, .. } = claim;
-        // SAFETY: `holding` has the root of page tables from `build`, as the caller guarantees.
-        let space = unsafe { AddressSpace::existing(holding.root, largest) };
-        let pages = holding
+        let Claim { location, number, resources, .. } = claim;
+        // SAFETY: `resources` has the root of page tables from `build`, as the caller guarantees.
+        let space = unsafe { AddressSpace::existing(resources.root, largest) };
+        let pages = resources
             .tables
             .iter()
             .flat_map(|range| (range.start.0..range.end().0).step_by(PAGE_SIZE as usize).map(PhysAddr));
@@ -98,38 +98,38 @@ impl CellSpace {
         });
         let tables = Stock::new(unused.collect());
         // SAFETY: `build` made the words there, of atomic integers, for which any bytes are valid.
-        let live = unsafe { &*direct(holding.descriptor).cast::<LiveWords>() };
-        let chunks: Vec<PhysRange> = live.grown.iter().map(|(chunk, _)| chunk).collect();
+        let live = unsafe { &*direct(resources.descriptor).cast::<LiveWords>() };
+        let chunks: Vec<PhysRange> = live.plugged_memory.iter().map(|(chunk, _)| chunk).collect();
         // SAFETY: as for the words; the body follows them in the same area.
         let body = unsafe {
             core::slice::from_raw_parts(
-                direct(PhysAddr(holding.descriptor.0 + BODY_OFFSET as u64)),
+                direct(PhysAddr(resources.descriptor.0 + BODY_OFFSET as u64)),
                 MAX_BODY + 4,
             )
         };
         let pool = Descriptor::decode(body).map(|descriptor| descriptor.pool).unwrap_or_default();
         let pool = pool.iter().map(|range| range.memory);
-        let cores_inside = if holding.stage == Stage::Built { 0 } else { claim.cores().count() };
-        let places = holding.places as usize;
+        let cores_inside = if resources.stage == Stage::Built { 0 } else { claim.cores().count() };
+        let core_slots = resources.core_slots as usize;
         let share: Share = Arc::new(Built {
-            root: holding.root,
-            entry: holding.entry,
-            places,
-            slots: holding.slots as usize,
+            root: resources.root,
+            entry: resources.entry,
+            core_slots,
+            activity_slots: resources.activity_slots as usize,
             first_apic: claim.cores().next().map_or(ApicId(0), |core| core.apic),
-            core_pages: holding.core_pages,
-            descriptor: holding.descriptor,
-            report: holding.report,
+            core_pages: resources.core_pages,
+            descriptor: resources.descriptor,
+            report: resources.report,
             text,
             cores_inside: AtomicUsize::new(cores_inside),
         });
-        // SAFETY: the ownership record is at `place`, as the caller guarantees.
-        let ownership = unsafe { OwnershipRecord::existing(*place, *number) };
+        // SAFETY: the ownership record is at `location`, as the caller guarantees.
+        let ownership = unsafe { OwnershipRecord::existing(*location, *number) };
         let entered = if ownership.enter() { Entered::Yes } else { Entered::No };
-        let record = Record { ownership, holding: holding.clone(), entered };
+        let record = Record { ownership, resources: resources.clone(), entered };
         // The page tables show which core slots have stacks.
-        let cores_with_stacks = (0..places as u64).take_while(|place| has_stacks(&space, *place)).count();
-        let hot_plug = HotPlug::new(space, tables, holding.memory.clone(), pool, cores_with_stacks)
+        let cores_with_stacks = (0..core_slots as u64).take_while(|slot| has_stacks(&space, *slot)).count();
+        let hot_plug = HotPlug::new(space, tables, resources.memory.clone(), pool, cores_with_stacks)
             .with(chunks, live.unplug_request.unplugged_ranges());
         let cell = Self { share, hot_plug, record: Some(Box::new(record)) };
         cell.settle_what_is_open();
@@ -154,13 +154,13 @@ impl CellSpace {
 
     /// Returns the number of the last answered memory request.
     pub fn answered(&self) -> u32 {
-        self.live().grown.answered.load(Ordering::Relaxed)
+        self.live().plugged_memory.answered.load(Ordering::Relaxed)
     }
 
     /// Returns, by core slot, the core that is there or was there last, up to the first slot that never had one.
     pub fn core_ids(&self) -> Vec<CoreId> {
         // Slots are used in order.
-        (0..self.share.places).map_while(|place| self.places().last(place)).collect()
+        (0..self.share.core_slots).map_while(|slot| self.core_slots().last(slot)).collect()
     }
 
     /// Returns a share of the cell, for the cores and devices of an adopted one.

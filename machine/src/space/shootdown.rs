@@ -91,13 +91,13 @@ pub(super) fn fill(page: &mut [u8], vectors: u64) {
     page[len..len + 8].copy_from_slice(&handler.to_le_bytes());
 }
 
-/// Returns the last generation recorded for the core at slot `place`.
+/// Returns the last generation recorded for the core at `slot`.
 ///
 /// # Safety
 /// The pages of descriptor tables of a cell must begin at `core_pages`, with one for that slot.
-pub(super) unsafe fn noted(core_pages: PhysAddr, place: usize) -> u32 {
+pub(super) unsafe fn noted(core_pages: PhysAddr, slot: usize) -> u32 {
     // SAFETY: the caller guarantees the page.
-    unsafe { note(core_pages, place) }.load(Ordering::Acquire)
+    unsafe { note(core_pages, slot) }.load(Ordering::Acquire)
 }
 
 /// Records a generation for a core that has yet to enter its core slot: when it does, it loads the page tables as they
@@ -105,13 +105,13 @@ pub(super) unsafe fn noted(core_pages: PhysAddr, place: usize) -> u32 {
 ///
 /// # Safety
 /// As for [`noted`].
-pub(super) unsafe fn note_entry(core_pages: PhysAddr, place: usize, generation: u32) {
+pub(super) unsafe fn note_entry(core_pages: PhysAddr, slot: usize, generation: u32) {
     // SAFETY: the caller guarantees the page.
-    unsafe { note(core_pages, place) }.store(generation, Ordering::Release);
+    unsafe { note(core_pages, slot) }.store(generation, Ordering::Release);
 }
 
-unsafe fn note<'a>(core_pages: PhysAddr, place: usize) -> &'a AtomicU32 {
-    let page = direct(PhysAddr(core_pages.0 + place as u64 * PAGE_SIZE));
+unsafe fn note<'a>(core_pages: PhysAddr, slot: usize) -> &'a AtomicU32 {
+    let page = direct(PhysAddr(core_pages.0 + slot as u64 * PAGE_SIZE));
     // SAFETY: the page is in the direct map, as the caller guarantees, and the word is used for nothing else.
     unsafe { &*page.add(NOTE_OFFSET).cast::<AtomicU32>() }
 }
@@ -144,7 +144,7 @@ mod tests {
         unsafe {
             note_entry(start, 1, 7);
             note_entry(start, 2, 9);
-            assert_eq!([0, 1, 2].map(|place| noted(start, place)), [0, 7, 9]);
+            assert_eq!([0, 1, 2].map(|slot| noted(start, slot)), [0, 7, 9]);
         }
     }
 }

@@ -110,8 +110,8 @@ impl<'a> TestCell<'a> {
 
     /// Runs the cell; returns its exit code.
     fn run(self, progress: &Arc<Progress>) -> i32 {
-        let (cores, core_places) = (self.cores, self.cores);
-        let settings = Settings { cores, core_places, address: self.address, ..Settings::default() };
+        let (cores, core_slot_count) = (self.cores, self.cores);
+        let settings = Settings { cores, core_slot_count, address: self.address, ..Settings::default() };
         let manager = Mutex::new(self.manager);
         let body = Mutex::new(Some(self.body));
         let begin = || {

@@ -112,7 +112,7 @@ pub fn start() -> Result<(), NetworkError> {
     link.config(CoreIndex(0)).validate().map_err(NetworkError::Config)?;
     INTERFACE.steering.call_once(|| {
         let key: [u8; KEY_LEN] = random();
-        let places = platform().descriptor().core_places as u16;
+        let places = platform().descriptor().core_slot_count as u16;
         Arc::new(Steering::begun_by(present_cores().len() as u16, places, key))
     });
     on_cores_changed(|_| steering::follow_cores());

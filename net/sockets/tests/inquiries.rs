@@ -1,7 +1,7 @@
 //! A cell's answers to queries, during other work.
 
 use isola_abi::query::{
-    CaptureSpec, Direction, Fact, FrameFilter, FrameHead, Line, Query, Records, Standing,
+    AnswerRecord, CaptureSpec, Direction, FrameFilter, FrameHead, Line, Query, QueryState, Records,
 };
 use isola_ebbs::platform;
 use isola_gateway::test_cells::{dial, read_exactly, talk};
@@ -27,7 +27,7 @@ async fn echo() {
 
 /// Sends a query to the calling cell, as its supervisor would. Returns the number of the query.
 fn ask(line: Line, question: &Query) -> u32 {
-    let number = platform().questions().put(line, &question.encode()).unwrap();
+    let number = platform().queries().put(line, &question.encode()).unwrap();
     query::attend();
     number
 }
@@ -35,11 +35,11 @@ fn ask(line: Line, question: &Query) -> u32 {
 /// Returns the calling cell's new records, and the number of records without room; `None` if the cell answers another
 /// query.
 fn read(line: Line, number: u32, records: &mut Records) -> Option<(Vec<Vec<u8>>, u64)> {
-    let asked = platform().questions().number(line);
+    let asked = platform().queries().number(line);
     let mut read = Vec::new();
     loop {
         let piece = platform().report().answers.on(line).piece(number, asked, records.end(), 4096);
-        if piece.standing != Standing::Answered {
+        if piece.state != QueryState::Answered {
             return None;
         }
         records.add(&piece).unwrap();
@@ -53,14 +53,14 @@ fn read(line: Line, number: u32, records: &mut Records) -> Option<(Vec<Vec<u8>>,
 }
 
 /// Returns the complete answer to a query for facts.
-async fn facts(question: &Query) -> Vec<Fact> {
+async fn facts(question: &Query) -> Vec<AnswerRecord> {
     let number = ask(Line::Facts, question);
     let (mut records, mut facts) = (Records::default(), Vec::new());
     loop {
         let (read, _) = read(Line::Facts, number, &mut records).expect("no other query");
-        facts.extend(read.iter().map(|record| Fact::decode(record).unwrap()));
-        let done = facts.iter().filter(|fact| matches!(fact, Fact::Done { .. })).count();
-        if matches!(facts.first(), Some(Fact::Begin { cores }) if done == *cores as usize) {
+        facts.extend(read.iter().map(|record| AnswerRecord::decode(record).unwrap()));
+        let done = facts.iter().filter(|fact| matches!(fact, AnswerRecord::Done { .. })).count();
+        if matches!(facts.first(), Some(AnswerRecord::Begin { cores }) if done == *cores as usize) {
             return facts;
         }
         isola_events::sleep(Duration::from_millis(1)).await;
@@ -86,12 +86,14 @@ fn counters_and_connections_of_all_cores_are_reported() {
             streams.push(stream);
         }
         let told = facts(&Query::Counters).await;
-        let Some(Fact::Names(names)) = told.iter().find(|fact| matches!(fact, Fact::Names(_))) else {
+        let Some(AnswerRecord::Names(names)) =
+            told.iter().find(|fact| matches!(fact, AnswerRecord::Names(_)))
+        else {
             panic!("{told:?}")
         };
         let connected = names.iter().position(|counter| counter.name == "tcp_connected").unwrap();
         let counts = told.iter().filter_map(|fact| match fact {
-            Fact::Counters(counts) => Some(counts[connected]),
+            AnswerRecord::Counters(counts) => Some(counts[connected]),
             _ => None,
         });
         assert_eq!(counts.sum::<u64>(), 20);
@@ -104,13 +106,13 @@ fn counters_and_connections_of_all_cores_are_reported() {
             let told = facts(&Query::Connections { filter, most }).await;
             let all: u32 = told
                 .iter()
-                .map(|fact| if let Fact::Done { connections, .. } = fact { *connections } else { 0 })
+                .map(|fact| if let AnswerRecord::Done { connections, .. } = fact { *connections } else { 0 })
                 .sum();
             assert_eq!(all, meant);
             let connections: Vec<_> = told
                 .iter()
                 .filter_map(|fact| match fact {
-                    Fact::Connection(connection) => Some(connection),
+                    AnswerRecord::Connection(connection) => Some(connection),
                     _ => None,
                 })
                 .collect();

@@ -208,7 +208,7 @@ fn each_core_that_joins_gets_a_queue_while_there_are_any() {
         let _ = writeln!(io::stderr(), "{defect}");
         process::exit(101);
     }));
-    let settings = Settings { cores: 1, core_places: CORES, ..Settings::default() };
+    let settings = Settings { cores: 1, core_slot_count: CORES, ..Settings::default() };
     thread::scope(|scope| {
         let scope = &scope;
         isola_hosted::run(settings, Vec::new(), |platform| {

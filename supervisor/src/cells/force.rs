@@ -13,8 +13,8 @@ use super::cell::Body;
 use crate::effects::Effects;
 use crate::report;
 use alloc::vec::Vec;
+use isola_abi::core_slots::{Order, OrderKind};
 use isola_abi::id::CellId;
-use isola_abi::places::{Order, OrderKind};
 use isola_abi::report::Report;
 
 /// How often a core that should yield is interrupted. The total is a second, as an emulated core may have to wait for a

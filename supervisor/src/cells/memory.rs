@@ -24,9 +24,9 @@ use crate::inventory::{CHUNK, Chunk, CoreToken};
 use crate::report::{self, Offered};
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, NodeId, PhysRange};
-use isola_abi::management::{Change, JournalEvent, Kept, ManagementError, MemoryResized, Mode};
+use isola_abi::management::{Change, JournalEvent, ManagementError, MemoryResized, Mode, ReclaimShortfall};
 use isola_abi::size::ByteSize;
-use isola_abi::unplug::Rest;
+use isola_abi::unplug::Shortfall;
 
 /// How long a cell may take for a reclaim request, in ns. Generous: the cell answers between two events.
 const PATIENCE_NS: u64 = 5_000_000_000;
@@ -72,7 +72,7 @@ enum Step {
     Settled { again_ns: u64 },
     /// The last offer was answered. The request is answered once the cell has acknowledged that; then the cell can be
     /// resized again.
-    Acknowledging { kept: Option<Kept> },
+    Acknowledging { kept: Option<ReclaimShortfall> },
 }
 
 impl Shrink {
@@ -282,7 +282,7 @@ impl<E: Effects> Cells<E> {
                     Some(offered) => self.accept(id, &offered, now),
                     None if now >= deadline_ns => {
                         self.settle(id, 0);
-                        self.end_shrink(id, Some(Kept::NotInTime));
+                        self.end_shrink(id, Some(ReclaimShortfall::NotInTime));
                     }
                     None => {}
                 }
@@ -293,7 +293,9 @@ impl<E: Effects> Cells<E> {
                 let (Body::Held(held), Some(shrink)) = (&cell.body, &mut cell.shrink) else { return };
                 shrink.step = Step::Asked(self.effects.request_unplug(&held.space, missing));
             }
-            Step::Settled { .. } if now >= deadline_ns => self.end_shrink(id, Some(Kept::NotInTime)),
+            Step::Settled { .. } if now >= deadline_ns => {
+                self.end_shrink(id, Some(ReclaimShortfall::NotInTime))
+            }
             // From here on the supervisor waits for the cell's notification.
             Step::Settled { again_ns } if now >= again_ns => {
                 let shrink = self.cells.get_mut(&id).and_then(|cell| cell.shrink.as_mut());
@@ -313,7 +315,7 @@ impl<E: Effects> Cells<E> {
         if cell.moves.has_lost() {
             // A core was lost after the reclaim request, and would not acknowledge a shootdown.
             self.settle(id, 0);
-            return self.end_shrink(id, Some(Kept::CoreAtLarge));
+            return self.end_shrink(id, Some(ReclaimShortfall::CoreAtLarge));
         }
         let (Body::Held(held), Some(shrink)) = (&mut cell.body, &mut cell.shrink) else { return };
         shrink.moved_bytes = shrink.moved_bytes.saturating_add(offered.moved_bytes);
@@ -332,8 +334,8 @@ impl<E: Effects> Cells<E> {
         let missing = cell.memory_bytes.saturating_sub(shrink.wanted);
         let again_ns = match offered.rest {
             _ if missing == 0 => None,
-            Rest::More if took > 0 => Some(0),
-            Rest::Soon if shrink.soon_left > 0 => {
+            Shortfall::More if took > 0 => Some(0),
+            Shortfall::Soon if shrink.soon_left > 0 => {
                 shrink.soon_left -= 1;
                 Some(now.saturating_add(SOON_NS))
             }
@@ -347,14 +349,14 @@ impl<E: Effects> Cells<E> {
         self.settle(id, taken);
         if stuck.is_some() {
             let since_ns = now;
-            self.end_shrink(id, Some(Kept::NotInTime));
+            self.end_shrink(id, Some(ReclaimShortfall::NotInTime));
             self.finish(id, End::Crashed, since_ns);
         } else if again_ns.is_none() {
             let kept = match offered.rest {
                 _ if missing == 0 => None,
-                _ if was_refused => Some(Kept::TooManyPlaces),
-                Rest::Scattered => Some(Kept::Scattered),
-                _ => Some(Kept::InUse),
+                _ if was_refused => Some(ReclaimShortfall::TooManyPlaces),
+                Shortfall::Scattered => Some(ReclaimShortfall::Scattered),
+                _ => Some(ReclaimShortfall::InUse),
             };
             if let Some(shrink) = self.cells.get_mut(&id).and_then(|cell| cell.shrink.as_mut()) {
                 shrink.step = Step::Acknowledging { kept };
@@ -377,7 +379,7 @@ impl<E: Effects> Cells<E> {
         }
     }
 
-    fn end_shrink(&mut self, id: CellId, kept: Option<Kept>) {
+    fn end_shrink(&mut self, id: CellId, kept: Option<ReclaimShortfall>) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let Some(Shrink { ticket, since_ns, had, wanted, moved_bytes, .. }) = cell.shrink.take() else {
             return;
@@ -406,7 +408,7 @@ impl<E: Effects> Cells<E> {
         had: u64,
         wanted: u64,
         since_ns: u64,
-        kept: Option<Kept>,
+        kept: Option<ReclaimShortfall>,
     ) -> MemoryResized {
         let took_ns = self.effects.now_ns().saturating_sub(since_ns);
         let size = ByteSize;

@@ -221,7 +221,7 @@ impl<E: Effects> Cells<E> {
     fn write_entry(&mut self, unix_ns: u64, duration_ns: u64, cell: Option<&str>, event: JournalEvent) {
         let entry = self.journal.record(unix_ns, duration_ns, cell, event);
         if let Ok(bytes) = postcard::to_allocvec(&entry) {
-            self.effects.keep_entry(&bytes);
+            self.effects.save_journal_entry(&bytes);
         }
     }
 

@@ -4,7 +4,7 @@ use super::Cells;
 use super::cell::Cell;
 use crate::effects::Effects;
 use isola_abi::management::ManagementError;
-use isola_abi::query::{AnswerPiece, Line, MAX_QUESTION};
+use isola_abi::query::{AnswerPiece, Line, MAX_QUERY};
 
 impl<E: Effects> Cells<E> {
     /// Sends a query to a running cell. Returns its number.
@@ -12,14 +12,14 @@ impl<E: Effects> Cells<E> {
     /// # Errors
     /// Returns [`ManagementError::NoSuchCell`]; [`ManagementError::WrongState`] if the cell does not run;
     /// [`ManagementError::OutOfLimits`] if the query is too long.
-    pub fn ask(&mut self, name: &str, line: Line, question: &[u8]) -> Result<u32, ManagementError> {
+    pub fn ask(&mut self, name: &str, line: Line, query: &[u8]) -> Result<u32, ManagementError> {
         let id = self.find(name)?;
         self.poll(id);
         let cell = self.cells.get(&id).ok_or_else(|| ManagementError::NoSuchCell(super::shorten(name)))?;
         let held = cell.held().filter(|_| cell.is_live()).ok_or_else(|| not_running(cell))?;
-        self.effects.ask(&held.space, line, question).ok_or_else(|| {
+        self.effects.ask(&held.space, line, query).ok_or_else(|| {
             ManagementError::OutOfLimits(alloc::format!(
-                "a question has at most {MAX_QUESTION} bytes: ask for less"
+                "a query has at most {MAX_QUERY} bytes: ask for less"
             ))
         })
     }

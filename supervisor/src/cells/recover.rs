@@ -20,9 +20,9 @@ use crate::journal::Journal;
 use crate::logs::Log;
 use crate::report;
 use alloc::vec::Vec;
+use isola_abi::core_slots::OrderKind;
 use isola_abi::id::{CoreId, MAX_CORES};
 use isola_abi::management::{JournalEvent, MAX_CELLS};
-use isola_abi::places::OrderKind;
 use isola_abi::stage::Stage;
 
 /// Journal entries and cell ids continue at this number, times the number of restarts. The last number given out is not

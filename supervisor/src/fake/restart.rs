@@ -8,11 +8,11 @@ use crate::report::tests::Activities;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::Cell;
-use isola_abi::growth::Grown;
+use isola_abi::core_slots::CoreSlots;
+use isola_abi::growth::PluggedMemory;
 use isola_abi::id::{CellId, CoreId, MAX_CORES, NodeId, PhysAddr, PhysRange};
 use isola_abi::management::RestartCause;
-use isola_abi::places::Places;
-use isola_abi::query::Questions;
+use isola_abi::query::Queries;
 use isola_abi::report::Report;
 use isola_abi::stage::Stage;
 use isola_abi::topology::CoreSite;
@@ -31,10 +31,10 @@ pub(super) struct FakeRecord {
     device: Option<u8>,
     report: Rc<Report>,
     activities: Rc<Activities>,
-    grown: Rc<Grown>,
+    grown: Rc<PluggedMemory>,
     unplug_request: Rc<UnplugRequest>,
-    questions: Rc<Questions>,
-    places: Rc<Places>,
+    queries: Rc<Queries>,
+    places: Rc<CoreSlots>,
     cores_with_stacks: Rc<Cell<usize>>,
 }
 
@@ -54,7 +54,7 @@ impl FakeRecord {
             activities: space.activities.clone(),
             grown: space.grown.clone(),
             unplug_request: space.unplug_request.clone(),
-            questions: space.questions.clone(),
+            queries: space.queries.clone(),
             places: space.places.clone(),
             cores_with_stacks: space.cores_with_stacks.clone(),
         };
@@ -224,7 +224,7 @@ pub(crate) fn go_wrong(
                 activities: record.activities,
                 grown: record.grown.clone(),
                 unplug_request: record.unplug_request.clone(),
-                questions: record.questions,
+                queries: record.queries,
                 unplugged: Vec::new(),
                 text,
                 memory: record.memory.iter().map(piece).collect(),

@@ -11,7 +11,7 @@ use isola_abi::ledger::{ACTIVITY_NAME_LEN, ActivityRecord, ActivityReport, LEAST
 use isola_abi::report::{
     BACKTRACE_LEN, CONSOLE_LEN, CRASH_MESSAGE_LEN, ConsoleRing, MemoryReport, NetworkReport,
 };
-use isola_abi::unplug::Offer;
+use isola_abi::unplug::UnplugOffer;
 
 /// Returns a value whose every byte is `fill`.
 const fn word(fill: u8) -> AtomicU64 {
@@ -51,7 +51,7 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
             pressure: half(FILL),
             reserved: half(FILL),
         },
-        offer: Offer::default(),
+        offer: UnplugOffer::default(),
         memory_request: GrowthRequest {
             number: half(FILL),
             node: half(FILL),
@@ -71,8 +71,8 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
                 activity: half(FILL),
                 order: half(FILL),
                 yielded: half(FILL),
-                forgotten: half(FILL),
-                carrier: half(FILL),
+                flushed_generation: half(FILL),
+                vcore_runner: half(FILL),
                 passes: word(FILL),
                 interrupts: word(FILL),
                 idle_cycles: word(FILL),
@@ -276,6 +276,6 @@ fn a_report_full_of_ones_is_bounded() {
     assert_eq!((page.activities.len(), page.next), (LEAST_SLOTS - 6, None));
     assert!(page.activities.iter().all(|activity| activity.name.len() <= 3 * ACTIVITY_NAME_LEN));
     assert_eq!(sign(&report, 1000), (CorePhase::Asleep, 0));
-    assert_eq!(request(&report).least_bytes, 2 * LARGEST_CHUNK);
-    assert_eq!(request(&blank()).least_bytes, SMALLEST_CHUNK);
+    assert_eq!(request(&report).least_bytes, 2 * LARGEST_BLOCK);
+    assert_eq!(request(&blank()).least_bytes, SMALLEST_BLOCK);
 }

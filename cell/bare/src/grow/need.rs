@@ -2,7 +2,7 @@
 
 use super::shortage::Why;
 use crate::heap;
-use isola_abi::growth::{LARGEST_CHUNK, SMALLEST_CHUNK};
+use isola_abi::growth::{LARGEST_BLOCK, SMALLEST_BLOCK};
 
 /// A need for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,19 +33,19 @@ impl Need {
     /// so that the cell does not receive all free memory for an allocation that fails in the end.
     pub(super) fn chunk(self, room_bytes: u64) -> Result<Chunk, Why> {
         match self {
-            Self::Run(len) if 2 * len as u64 > LARGEST_CHUNK => Err(Why::TooLarge),
+            Self::Run(len) if 2 * len as u64 > LARGEST_BLOCK => Err(Why::TooLarge),
             Self::Run(len) => {
-                Ok(Chunk { least_bytes: (2 * len as u64).max(SMALLEST_CHUNK), ample_bytes: 4 * len as u64 })
+                Ok(Chunk { least_bytes: (2 * len as u64).max(SMALLEST_BLOCK), ample_bytes: 4 * len as u64 })
             }
             Self::Pieces(len) => {
                 let missing = (len as u64).saturating_sub(heap::present_bytes() as u64);
                 if missing > room_bytes {
                     return Err(Why::Limit);
                 }
-                let quarter = (missing / 4).clamp(SMALLEST_CHUNK, LARGEST_CHUNK);
+                let quarter = (missing / 4).clamp(SMALLEST_BLOCK, LARGEST_BLOCK);
                 Ok(Chunk {
                     least_bytes: 1 << quarter.ilog2(),
-                    ample_bytes: missing.saturating_add(SMALLEST_CHUNK),
+                    ample_bytes: missing.saturating_add(SMALLEST_BLOCK),
                 })
             }
         }

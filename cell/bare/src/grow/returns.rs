@@ -12,7 +12,7 @@ use crate::platform;
 use crate::window::{is_over, retire, squeeze};
 use core::ptr::NonNull;
 use isola_abi::id::NodeId;
-use isola_abi::unplug::{GRANULE, Rest};
+use isola_abi::unplug::{CHUNK, Shortfall};
 use isola_ebbs::cycles;
 use isola_machine::cell;
 use isola_memory::pages::{Contents, Withdrawn};
@@ -161,26 +161,26 @@ impl Returns {
         let (found, missing) = (withdrawn.len_bytes(), len_bytes.saturating_sub(withdrawn.len_bytes()));
         let has_compacted = self.compacted.0 == number;
         let rest = if missing == 0 {
-            Rest::None
+            Shortfall::None
         } else if can == Can::Not {
-            Rest::InUse
+            Shortfall::InUse
         } else if withdrawn.is_full() || (has_compacted && found > 0) {
-            Rest::More
+            Shortfall::More
         } else if !has_compacted && is_past(self.squeezed_at, SQUEEZE_AGAIN_NS, tsc_hz) {
             self.squeezed_at = cycles().max(1);
             squeeze();
-            Rest::Soon
+            Shortfall::Soon
         } else if !has_compacted && found > 0 {
             // The supervisor asks again for the missing part, for which the compaction then runs.
-            Rest::Soon
+            Shortfall::Soon
         } else if !has_compacted {
             self.compacted = (number, cycles());
-            self.compaction.start(missing.min(pages().spare_bytes()) / GRANULE as usize);
+            self.compaction.start(missing.min(pages().spare_bytes()) / CHUNK as usize);
             return self.answer(number, len_bytes, can, tsc_hz);
-        } else if pages().spare_bytes() >= missing.min(4 * GRANULE as usize) {
-            Rest::Scattered
+        } else if pages().spare_bytes() >= missing.min(4 * CHUNK as usize) {
+            Shortfall::Scattered
         } else {
-            Rest::InUse
+            Shortfall::InUse
         };
         let moved_bytes = if has_compacted { self.compaction.moved_bytes() } else { 0 };
         // SAFETY: the blocks are withdrawn from the page allocator, where they were free; `offered` holds them until

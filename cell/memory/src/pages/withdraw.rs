@@ -9,12 +9,12 @@ use super::ranges::Range;
 use super::{AddRangeError, MAX_ORDER, NodeIndex, PAGE_SIZE, Pages};
 use core::ptr::NonNull;
 use isola_abi::id::NodeId;
-use isola_abi::unplug::{GRANULE, MAX_OFFERED};
+use isola_abi::unplug::{CHUNK, MAX_OFFERED};
 
 /// Pages of a chunk.
 pub(crate) const GRANULE_PAGES: u32 = 1 << ABSENT_ORDER;
 
-const _: () = assert!(GRANULE_PAGES as usize * PAGE_SIZE == GRANULE as usize);
+const _: () = assert!(GRANULE_PAGES as usize * PAGE_SIZE == CHUNK as usize);
 
 /// Withdrawn memory.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +73,7 @@ impl Pages {
     /// Withdraws up to `most_bytes` bytes of free memory in whole chunks, which are no longer allocated. A sixteenth of
     /// the remaining memory stays free, so that memory is not short.
     pub fn withdraw(&self, most_bytes: usize) -> Withdrawn {
-        let mut left = most_bytes.min(self.spare_bytes()) / GRANULE as usize * GRANULE as usize;
+        let mut left = most_bytes.min(self.spare_bytes()) / CHUNK as usize * CHUNK as usize;
         let mut withdrawn = Withdrawn::default();
         for node in self.nodes_from(NodeIndex::of(NodeId(0))) {
             self.withdraw_ranges(node, &mut left, &mut withdrawn);
@@ -105,7 +105,7 @@ impl Pages {
         len_bytes: usize,
         contents: Contents,
     ) -> Result<(), AddRangeError> {
-        let granule = GRANULE as usize;
+        let granule = CHUNK as usize;
         let mut result = Ok(());
         let (mut offset, mut run) = (0, 0);
         while offset < len_bytes {
@@ -205,7 +205,7 @@ struct Idle<'a> {
 impl<'a> Idle<'a> {
     fn look(range: &'a Range) -> Option<Self> {
         let whole_pages = range.record_pages() + range.pages();
-        if !range.start().is_multiple_of(GRANULE as usize) || !whole_pages.is_multiple_of(GRANULE_PAGES) {
+        if !range.start().is_multiple_of(CHUNK as usize) || !whole_pages.is_multiple_of(GRANULE_PAGES) {
             return None;
         }
         let mut done = 0;

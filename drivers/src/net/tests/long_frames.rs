@@ -110,8 +110,8 @@ fn segmentation_offload_needs_the_feature_of_its_kind() {
     let rig = Rig::new(LONG & !bits::SEGMENTS_IPV6);
     let (_net, mut pairs) = rig.start(&LINE).unwrap();
     let pair = &mut pairs[0];
-    assert_eq!(pair.transmit_segments(SegmentKind::TcpIpv4), Offered::Yes);
-    assert_eq!(pair.transmit_segments(SegmentKind::TcpIpv6), Offered::No);
+    assert_eq!(pair.transmit_segments(SegmentKind::TcpIpv4), FeatureSupport::Yes);
+    assert_eq!(pair.transmit_segments(SegmentKind::TcpIpv6), FeatureSupport::No);
     let refused = pair.transmit(rig.frame(&[b"long"]), cut(SegmentKind::TcpIpv6)).unwrap_err();
     assert_eq!(refused.reason, Refusal::NotOffered);
     pair.transmit(refused.buffer, cut(SegmentKind::TcpIpv4)).unwrap();

@@ -241,10 +241,10 @@ fn frames_are_sent_without_copies() {
         let offload = Offload::Checksum { start: 34, offset: 16 };
         let result = pair.transmit(rig.frame(&[b"sum"]), offload);
         if offered == BASIC {
-            assert_eq!(pair.transmit_checksums(), Offered::No);
+            assert_eq!(pair.transmit_checksums(), FeatureSupport::No);
             assert_eq!(result.unwrap_err().reason, Refusal::NotOffered);
         } else {
-            assert_eq!(pair.transmit_checksums(), Offered::Yes);
+            assert_eq!(pair.transmit_checksums(), FeatureSupport::Yes);
             result.unwrap();
         }
         let mut ring = rig.ring(1);

@@ -23,7 +23,7 @@ fn a_device_with_rss_receives_key_and_table() {
     let rig = rig(SPREADS, 40, 128, 0x3f);
     let (mut net, _pairs) = rig.start(&PAIRS).unwrap();
     assert_eq!(lock(&rig.device).accepted, SPREADS);
-    assert_eq!(net.spreads_by_hash(), Offered::Yes);
+    assert_eq!(net.spreads_by_hash(), FeatureSupport::Yes);
     let key = core::array::from_fn(|byte| byte as u8);
     let table = core::array::from_fn(|entry| u16::from(entry >= 100));
     net.spread(&key, &table).unwrap();
@@ -51,7 +51,7 @@ fn rss_is_not_negotiated_below_the_needed_limits() {
     ] {
         let rig = rig(offered, key, table, hashed);
         let (mut net, _pairs) = rig.start(&PAIRS).unwrap();
-        assert_eq!(net.spreads_by_hash(), Offered::No);
+        assert_eq!(net.spreads_by_hash(), FeatureSupport::No);
         assert_eq!(net.spread(&[0; 40], &[0; 128]), Err(DeviceError::CommandRefused));
         assert_eq!(lock(&rig.device).commands, [vec![4, 0, 2, 0]]);
     }

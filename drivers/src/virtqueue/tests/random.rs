@@ -53,15 +53,15 @@ enum Expects {
 }
 
 /// A lent buffer, by the segments that the device should see.
-type Lent = (Vec<(u64, u32)>, What);
+type LentChain = (Vec<(u64, u32)>, What);
 
 struct Model {
     rig: Rig<Vec<SharedBuffer>>,
     spare: Vec<SharedBuffer>,
-    staged: VecDeque<Lent>,
-    shown: VecDeque<Lent>,
-    held: Vec<(Chain, Lent)>,
-    returned: VecDeque<(Lent, u32)>,
+    staged: VecDeque<LentChain>,
+    shown: VecDeque<LentChain>,
+    held: Vec<(Chain, LentChain)>,
+    returned: VecDeque<(LentChain, u32)>,
     device: Expects,
     driver: Expects,
 }

@@ -7,7 +7,7 @@ use crate::interface;
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use isola_abi::query::{Connection, CounterName, FACTS_BYTES, Fact, Line, Query};
+use isola_abi::query::{AnswerRecord, Connection, CounterName, FACTS_BYTES, Line, Query};
 use isola_ebbs::current_core;
 use isola_events::spawn_on;
 use isola_net_stack::{ConnectionView, Counter, Flow, Occupancy, Stack};
@@ -26,10 +26,10 @@ pub(super) fn answer(number: u32, query: Query) {
     let mut answered = QUERIES.facts.lock();
     *answered = number;
     ring.begin(number);
-    let put = |fact: Fact| _ = ring.push(&fact.encode());
-    put(Fact::Begin { cores: cores.len() as u32 });
+    let put = |fact: AnswerRecord| _ = ring.push(&fact.encode());
+    put(AnswerRecord::Begin { cores: cores.len() as u32 });
     if query == Query::Counters {
-        put(Fact::Names(Counter::ALL.iter().map(|counter| name(*counter)).collect()));
+        put(AnswerRecord::Names(Counter::ALL.iter().map(|counter| name(*counter)).collect()));
     }
     drop(answered);
     for core in cores {
@@ -45,7 +45,7 @@ fn name(counter: Counter) -> CounterName {
 /// The facts of a core, and the numbers of its final record.
 #[derive(Default)]
 struct Knowledge {
-    facts: Vec<Fact>,
+    facts: Vec<AnswerRecord>,
     connections: u32,
     occupancy: Occupancy,
 }
@@ -68,7 +68,7 @@ fn tell(number: u32, query: &Query) {
     }
     let Occupancy { connections: _, half_open, time_wait } = occupancy;
     let [half_open, time_wait] = [half_open, time_wait].map(|count| count as u32);
-    let done = Fact::Done { core: core.0, connections, half_open, time_wait };
+    let done = AnswerRecord::Done { core: core.0, connections, half_open, time_wait };
     let _ = ring.push(&done.encode());
 }
 
@@ -76,7 +76,7 @@ fn collect(stack: &Stack, core: CoreIndex, query: &Query) -> Knowledge {
     match query {
         Query::Counters => {
             let counted = stack.counters().iter().map(|(counter, count)| count + dropped(counter));
-            let facts = Vec::from([Fact::Counters(counted.collect())]);
+            let facts = Vec::from([AnswerRecord::Counters(counted.collect())]);
             Knowledge { facts, connections: 0, occupancy: stack.occupancy() }
         }
         Query::Connections { filter, most } => {
@@ -88,7 +88,7 @@ fn collect(stack: &Stack, core: CoreIndex, query: &Query) -> Knowledge {
                 knowledge.connections += 1;
                 if knowledge.facts.len() < most {
                     let connection = connection(&view(), core);
-                    knowledge.facts.push(Fact::Connection(Box::new(connection)));
+                    knowledge.facts.push(AnswerRecord::Connection(Box::new(connection)));
                 }
             }
             knowledge

@@ -6,12 +6,12 @@ use crate::memory::Piece;
 use crate::serve::vector;
 use crate::time::Time;
 use alloc::vec::Vec;
-use isola_abi::descriptor::{Descriptor, Doorbell, HaltMode, InterruptMode, Request};
+use isola_abi::core_slots::{Order, OrderKind};
+use isola_abi::descriptor::{Descriptor, HaltMode, InterruptMode, NotificationTarget, Request};
 use isola_abi::growth::Answer;
 use isola_abi::id::{CoreId, NodeId, PhysRange};
 use isola_abi::ledger::Ledger;
 use isola_abi::management::{DeviceLocation, Fault, NetworkSpec};
-use isola_abi::places::{Order, OrderKind};
 use isola_abi::query::Line;
 use isola_abi::report::Report;
 use isola_abi::stage::Stage;
@@ -28,7 +28,8 @@ use isola_machine::restart;
 use isola_machine::smp::{AwayCore, LostCore, ParkedCore};
 use isola_machine::space::{self, CellSpace, EnterError, Plan, SegmentBytes, needed_bytes};
 use isola_supervisor::effects::{
-    Admission, Blueprint, BuildError, BuildFailure, Effects, NoStacks, Reclaimed, SharedPages, Unplugged,
+    Admission, Blueprint, BuildError, BuildFailure, Effects, OutOfStackMemory, Reclaimed, SharedPages,
+    Unplugged,
 };
 use isola_supervisor::image::{ImagePlan, Rights, Segment, Source};
 use isola_supervisor::inventory::{CHUNK, Chunk, CoreToken};
@@ -37,7 +38,7 @@ use isola_supervisor::inventory::{CHUNK, Chunk, CoreToken};
 #[derive(Debug)]
 pub struct Hardware {
     time: Time,
-    doorbell: Doorbell,
+    doorbell: NotificationTarget,
     mode: InterruptMode,
     halt_mode: HaltMode,
     lines: InterruptLines,
@@ -74,7 +75,7 @@ impl Hardware {
     pub fn new(time: Time, machine: Machine) -> Self {
         Self {
             time,
-            doorbell: Doorbell { apic: machine.boot_core.apic, vector: vector::DOORBELL },
+            doorbell: NotificationTarget { apic: machine.boot_core.apic, vector: vector::DOORBELL },
             mode: local::mode(),
             halt_mode: Features::read().halt_mode(machine.command_line.halt_mode),
             lines: machine.lines,
@@ -119,7 +120,7 @@ impl Hardware {
             name: spec.name.clone(),
             arguments: spec.arguments.clone(),
             cores: cores.collect(),
-            core_places: blueprint.places as u32,
+            core_slot_count: blueprint.places as u32,
             core_request_ns: u64::from(spec.lending.borrow_above_us) * 1_000,
             pool: Vec::new(),
             memory_bytes: 0,
@@ -219,7 +220,7 @@ impl Effects for Hardware {
     }
 
     fn keep(&mut self, space: &mut CellSpace, stage: Stage, saved_state: Vec<u8>) {
-        if !space.keep(stage, saved_state) {
+        if !space.save_record(stage, saved_state) {
             log::error!("a cell cannot be written down, and would end with this supervisor");
         }
     }
@@ -228,9 +229,9 @@ impl Effects for Hardware {
         restart::save_checkpoint(bytes)
     }
 
-    fn keep_entry(&mut self, bytes: &[u8]) {
+    fn save_journal_entry(&mut self, bytes: &[u8]) {
         // An entry that is too long is lost at a restart; this supervisor's journal has it.
-        let _ = restart::keep_entry(bytes);
+        let _ = restart::save_journal_entry(bytes);
     }
 
     fn text(&self, space: &CellSpace) -> Option<PhysRange> {
@@ -245,8 +246,8 @@ impl Effects for Hardware {
         space.ledger()
     }
 
-    fn allocate_stacks(&mut self, space: &mut CellSpace, place: usize) -> Result<(), NoStacks> {
-        space.allocate_stacks(place).map_err(|_| NoStacks)
+    fn allocate_stacks(&mut self, space: &mut CellSpace, place: usize) -> Result<(), OutOfStackMemory> {
+        space.allocate_stacks(place).map_err(|_| OutOfStackMemory)
     }
 
     fn allocate_stacks_from(&mut self, space: &mut CellSpace, memory: Piece) -> Result<(), Piece> {
@@ -277,11 +278,11 @@ impl Effects for Hardware {
     }
 
     fn extend(&mut self, space: &mut CellSpace, memory: Piece, node: NodeId) -> Result<(), Piece> {
-        space.extend(memory.0, node).map_err(|region| Piece(region, self.authority))
+        space.plug(memory.0, node).map_err(|region| Piece(region, self.authority))
     }
 
     fn places(&self, space: &CellSpace) -> usize {
-        space.chunk_places()
+        space.pluggable_blocks()
     }
 
     fn set_limit(&self, space: &CellSpace, limit_bytes: u64) {
@@ -331,8 +332,8 @@ impl Effects for Hardware {
         space.request(Request::Stop);
     }
 
-    fn ask(&mut self, space: &CellSpace, line: Line, question: &[u8]) -> Option<u32> {
-        space.ask(line, question)
+    fn ask(&mut self, space: &CellSpace, line: Line, query: &[u8]) -> Option<u32> {
+        space.ask(line, query)
     }
 
     fn asked(&self, space: &CellSpace, line: Line) -> u32 {

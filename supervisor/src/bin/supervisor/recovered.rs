@@ -83,7 +83,7 @@ pub fn enter(
     (checkpoint, images): Left,
     authority: Authority,
 ) -> effects::RecoveredState<Hardware> {
-    let RecoveredState { past, recovered_cells, texts, gone, withheld } = recovered;
+    let RecoveredState { history, recovered_cells, texts, gone, withheld } = recovered;
     let of_cells = recovered_cells.iter().flat_map(|recovered_cell| recovered_cell.memory.clone());
     let mut owned: Vec<PhysRange> = of_cells.chain(withheld.clone()).collect();
     owned.extend(images.iter().map(|(image, _)| image.memory).chain(texts.iter().map(SharedRegion::range)));
@@ -92,12 +92,12 @@ pub fn enter(
     }
     effects::RecoveredState {
         checkpoint,
-        journal: restart::entries(),
+        journal: restart::journal_entries(),
         images,
         texts: texts.into_iter().map(|text| SharedPiece(text, authority)).collect(),
-        cause: past.cause,
-        number: past.restarts,
-        ended_ns: time.at_cycles(past.ended_cycles),
+        cause: history.cause,
+        number: history.restarts,
+        ended_ns: time.at_cycles(history.ended_cycles),
         recovered_cells: recovered_cells
             .into_iter()
             .map(|recovered_cell| known(recovered_cell, inventory))

@@ -7,9 +7,9 @@ use crate::effects::{Admission, Effects};
 use crate::inventory::CHUNK;
 use alloc::format;
 use alloc::vec::Vec;
+use isola_abi::core_slots::OrderKind;
 use isola_abi::id::{CellId, CoreId, MAX_CORES, NodeId};
 use isola_abi::management::ManagementError;
-use isola_abi::places::OrderKind;
 use isola_abi::size::ByteSize;
 
 impl<E: Effects> Cells<E> {

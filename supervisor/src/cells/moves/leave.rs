@@ -7,9 +7,9 @@ use crate::effects::{Effects, Reclaimed};
 use crate::inventory::{CoreRequest, CoreToken};
 use alloc::format;
 use alloc::vec::Vec;
+use isola_abi::core_slots::OrderKind;
 use isola_abi::id::{CellId, CoreId};
 use isola_abi::management::{JournalEvent, ManagementError, PlacementPolicy};
-use isola_abi::places::OrderKind;
 
 impl<E: Effects> Cells<E> {
     /// Chooses the cores that leave a cell. The core at the first slot never does.

@@ -2,8 +2,8 @@
 
 use super::super::force::{ATTEMPTS, SetAside};
 use super::{Move, Moves, Way};
+use isola_abi::core_slots::{Order, OrderKind};
 use isola_abi::id::CoreId;
-use isola_abi::places::{Order, OrderKind};
 
 /// How long a core may take to leave that a failed supervisor has ordered to, in ns.
 const LIMIT_NS: u64 = 10_000_000;

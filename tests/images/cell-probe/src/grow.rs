@@ -3,7 +3,7 @@
 use crate::check_memory;
 use crate::said::{exit, print, say};
 use isola_abi::descriptor::Descriptor;
-use isola_abi::growth::{Answer, SMALLEST_CHUNK};
+use isola_abi::growth::{Answer, SMALLEST_BLOCK};
 use isola_abi::id::NodeId;
 use isola_abi::report::CellPhase;
 use isola_machine::cell;
@@ -23,7 +23,7 @@ pub fn go(descriptor: &Descriptor, mib: u64, used: Use) -> ! {
     let mut bytes = descriptor.memory_bytes;
     let mut dirty = 0;
     let refusal = loop {
-        let number = cell::request_memory(SMALLEST_CHUNK, mib << 20, NodeId(0));
+        let number = cell::request_memory(SMALLEST_BLOCK, mib << 20, NodeId(0));
         say(CellPhase::Running);
         let answer = loop {
             if let Some(answer) = cell::answer_to(number) {
@@ -32,7 +32,7 @@ pub fn go(descriptor: &Descriptor, mib: u64, used: Use) -> ! {
             core::hint::spin_loop();
         };
         let Answer::Refused(refusal) = answer else {
-            let (node, memory) = cell::take_grown().expect("the granted block is in the live words");
+            let (node, memory) = cell::take_plugged_block().expect("the granted block is in the live words");
             bytes += memory.len() as u64;
             if used == Use::All {
                 dirty += check_memory([(node, memory)]);
@@ -41,7 +41,7 @@ pub fn go(descriptor: &Descriptor, mib: u64, used: Use) -> ! {
         };
         break refusal;
     };
-    assert!(cell::take_grown().is_none(), "there is no block without an answer");
+    assert!(cell::take_plugged_block().is_none(), "there is no block without an answer");
     print(format_args!("{} MiB in the end: {refusal:?}\n", bytes >> 20));
     exit(dirty)
 }

@@ -61,7 +61,7 @@ fn entry(core_index: u64) -> ! {
     let authority = said::open(cell.authority);
     interrupts::set_interrupt_handler(authority, on_interrupt);
     interrupts::set_exception_handler(authority, said::exception);
-    cell::enter_place(authority, 0);
+    cell::enter_slot(authority, 0);
     said::begin(&cell.descriptor);
     say(CellPhase::Running);
     let arguments: Vec<&str> = cell.descriptor.arguments.iter().map(String::as_str).collect();
@@ -92,7 +92,7 @@ fn entry(core_index: u64) -> ! {
 
 /// The code of all cores but the first: halts until woken, signals the first core, and halts again.
 fn other_core(index: usize) -> ! {
-    cell::enter_place(said::authority(), index);
+    cell::enter_slot(said::authority(), index);
     while !WAKE.load(Ordering::SeqCst) {
         interrupts::halt();
     }

@@ -5,9 +5,9 @@ use core::hint::black_box;
 use core::sync::atomic::Ordering;
 use isola_abi::id::{ApicId, NodeId};
 use isola_abi::report::{CellPhase, CorePhase};
-use isola_abi::unplug::GRANULE;
+use isola_abi::unplug::CHUNK;
 use isola_machine::apic::local;
-use isola_machine::cell::suspended::{self, Asked};
+use isola_machine::cell::suspended::{self, NmiAction};
 use isola_machine::cell::{self, Cell, report};
 use isola_machine::fault_injection::{InjectedFault, inject, offer_and_keep, send_reserved_vector};
 use isola_machine::interrupts::{self, NonMaskable, SPURIOUS_VECTOR};
@@ -134,11 +134,11 @@ fn strike(cores: u64) -> ! {
 /// Offers memory and continues to read it: acknowledges all requests of the supervisor, but does not unmap the memory.
 pub fn remember(cell: Cell) -> ! {
     let stop_if_asked = |frame: &_| match suspended::non_maskable(said::authority(), frame, || {}) {
-        Asked::Stop => NonMaskable::Fatal,
+        NmiAction::Stop => NonMaskable::Fatal,
         _ => NonMaskable::Handled,
     };
     interrupts::set_non_maskable_handler(said::authority(), stop_if_asked);
-    let granule = GRANULE as usize;
+    let granule = CHUNK as usize;
     let of = |memory: &[u8]| {
         let start = memory.as_ptr().addr().next_multiple_of(granule);
         (start + granule <= memory.as_ptr().addr() + memory.len()).then_some(start)

@@ -14,7 +14,7 @@ use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicU32, Ordering};
 use elf::ElfBytes;
 use elf::endian::LittleEndian;
-use isola_abi::descriptor::{Descriptor, Doorbell, HaltMode, Request};
+use isola_abi::descriptor::{Descriptor, HaltMode, NotificationTarget, Request};
 use isola_abi::id::{CellId, PhysRange};
 use isola_abi::note::ImageNote;
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
@@ -120,7 +120,7 @@ fn run_cell(
         name: "small".into(),
         arguments: alloc::vec![String::from(argument)],
         cores: parked.iter().map(|core| core.core()).collect(),
-        core_places: parked.len() as u32,
+        core_slot_count: parked.len() as u32,
         core_request_ns: 0,
         pool: Vec::new(),
         memory_bytes: 0,
@@ -130,7 +130,7 @@ fn run_cell(
         devices: Vec::new(),
         clock: machine.clock,
         address: None,
-        supervisor: Some(Doorbell { apic: local::id(), vector: DOORBELL_VECTOR }),
+        supervisor: Some(NotificationTarget { apic: local::id(), vector: DOORBELL_VECTOR }),
         halt_mode: HaltMode::Hlt,
         interrupt_mode: local::mode(),
     };
@@ -251,7 +251,7 @@ fn plan<'a>(
         })
         .expect("an Isola note");
     let image_bytes = segments.iter().map(|segment| segment.memory_bytes.next_multiple_of(4096)).sum();
-    let needed = needed_bytes(image_bytes, 0, descriptor.cores.len(), descriptor.core_places as usize);
+    let needed = needed_bytes(image_bytes, 0, descriptor.cores.len(), descriptor.core_slot_count as usize);
     assert!(memory.iter().map(Region::len_bytes).sum::<u64>() > needed + 0x10_0000);
     let devices = devices.into_iter().filter(|device| device.kind().is_some()).collect();
     Plan { segments, entry: note.entry, vectors: note.vectors, memory, text: None, devices, descriptor }

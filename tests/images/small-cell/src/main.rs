@@ -18,7 +18,7 @@ extern crate alloc;
 
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicU32, Ordering};
-use isola_abi::descriptor::{Doorbell, Request};
+use isola_abi::descriptor::{NotificationTarget, Request};
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, CrashReport};
 use isola_machine::apic::local;
 use isola_machine::authority::Authority;
@@ -68,7 +68,7 @@ fn entry(core_index: u64) -> ! {
     let mut cell = Cell::open().unwrap_or_else(|error| panic!("{error}"));
     AUTHORITY.call_once(|| cell.authority);
     interrupts::set_exception_handler(cell.authority, on_exception);
-    if let Some(Doorbell { apic, vector }) = cell.descriptor.supervisor {
+    if let Some(NotificationTarget { apic, vector }) = cell.descriptor.supervisor {
         DOORBELL[1].store(vector.into(), Ordering::Relaxed);
         DOORBELL[0].store(apic.0 + 1, Ordering::Relaxed);
     }

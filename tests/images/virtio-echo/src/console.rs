@@ -7,7 +7,7 @@ use isola_drivers::console::Console;
 use isola_drivers::transport;
 use isola_drivers::virtqueue::Pending;
 use isola_machine::apic::InterruptMessage;
-use isola_machine::device::Windows;
+use isola_machine::device::DeviceRegisters;
 use isola_machine::dma::DmaRegion;
 
 pub struct ConsoleEcho {
@@ -18,7 +18,7 @@ pub struct ConsoleEcho {
 }
 
 impl ConsoleEcho {
-    pub fn start(windows: Windows, message: Option<InterruptMessage>) -> Self {
+    pub fn start(windows: DeviceRegisters, message: Option<InterruptMessage>) -> Self {
         let transport = transport::open(windows).expect("a modern device");
         let console = Console::start(transport, message, &mut DmaRegion::new).expect("a console");
         Self { console, bytes: Vec::new(), sent: 0 }

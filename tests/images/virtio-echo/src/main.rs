@@ -71,11 +71,11 @@ fn main(mut machine: Machine) -> ! {
         match device.kind() {
             Some(DeviceKind::Network) => {
                 let message = connect(&mut machine, device, vector);
-                echoes.push(alloc::boxed::Box::new(network::Network::start(device.windows(), message)));
+                echoes.push(alloc::boxed::Box::new(network::Network::start(device.registers(), message)));
             }
             Some(DeviceKind::Console) => {
                 let message = connect(&mut machine, device, vector);
-                echoes.push(alloc::boxed::Box::new(console::ConsoleEcho::start(device.windows(), message)));
+                echoes.push(alloc::boxed::Box::new(console::ConsoleEcho::start(device.registers(), message)));
             }
             None => {}
         }

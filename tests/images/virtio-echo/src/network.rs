@@ -8,7 +8,7 @@ use isola_drivers::net::{HEADER_LEN, Merging, NetDevice, NetInterrupts, NetOptio
 use isola_drivers::transport;
 use isola_drivers::virtqueue::{Pending, WakeWhen};
 use isola_machine::apic::InterruptMessage;
-use isola_machine::device::Windows;
+use isola_machine::device::DeviceRegisters;
 use isola_machine::dma::DmaRegion;
 use isola_machine::dma_peer::{SharedBuffer, SharedMemory};
 use isola_machine::serial_line;
@@ -32,7 +32,7 @@ pub struct Network {
 }
 
 impl Network {
-    pub fn start(windows: Windows, message: Option<InterruptMessage>) -> Self {
+    pub fn start(windows: DeviceRegisters, message: Option<InterruptMessage>) -> Self {
         let messages: Vec<_> = message.into_iter().collect();
         let interrupts = match messages.as_slice() {
             [] => NetInterrupts::Line,

@@ -17,27 +17,27 @@ pub fn request_memory(least_bytes: u64, largest_bytes: u64, node: NodeId) -> u32
 
 /// Returns the answer to the request `number`; `None` until the supervisor has answered it.
 pub fn answer_to(number: u32) -> Option<Answer> {
-    live().grown.answer_to(number)
+    live().plugged_memory.answer_to(number)
 }
 
 /// Returns the most memory that the cell may have now, in bytes; `None` if the limit has not changed since the cell was
 /// built.
 pub fn limit_bytes() -> Option<u64> {
-    Some(live().grown.limit_bytes.load(Ordering::Acquire)).filter(|bytes| *bytes > 0)
+    Some(live().plugged_memory.limit_bytes.load(Ordering::Acquire)).filter(|bytes| *bytes > 0)
 }
 
-/// Returns whether there is a block that [`take_grown`] has not handed out. Two loads.
+/// Returns whether there is a block that [`take_plugged_block`] has not handed out. Two loads.
 #[inline]
-pub fn has_grown() -> bool {
-    live().grown.count.load(Ordering::Relaxed) != TAKEN.load(Ordering::Relaxed)
+pub fn has_plugged_block() -> bool {
+    live().plugged_memory.count.load(Ordering::Relaxed) != TAKEN.load(Ordering::Relaxed)
 }
 
 /// Returns the next plugged block, if there is one: zeroed, in the direct map. Each is handed out once. Only one core
 /// at a time may call this.
-pub fn take_grown() -> Option<(NodeId, &'static mut [u8])> {
+pub fn take_plugged_block() -> Option<(NodeId, &'static mut [u8])> {
     let taken = TAKEN.load(Ordering::Relaxed);
-    let count = live().grown.count();
-    let Some((memory, node, serial)) = live().grown.next_after(taken) else {
+    let count = live().plugged_memory.count();
+    let Some((memory, node, serial)) = live().plugged_memory.next_after(taken) else {
         // Blocks up to `count` were unplugged again before this cell handed them out. If a concurrent call has advanced
         // `TAKEN` further, the exchange fails, so no block is handed out twice.
         let _ = TAKEN.compare_exchange(taken, count, Ordering::Relaxed, Ordering::Relaxed);

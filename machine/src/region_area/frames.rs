@@ -61,7 +61,7 @@ impl OwnMemory {
             range.start.0 <= phys && phys.checked_add(bytes).is_some_and(|end| end <= range.end().0)
         };
         let was_given = range.is_some_and(|range| within(*range))
-            || self.live.grown.iter().any(|(chunk, _)| within(chunk));
+            || self.live.plugged_memory.iter().any(|(chunk, _)| within(chunk));
         was_given && !self.live.unplug_request.is_unplugged(PhysRange::new(PhysAddr(phys), bytes))
     }
 }

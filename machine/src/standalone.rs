@@ -41,7 +41,7 @@ fn become_cell(machine: Machine) -> ! {
         cell: CellId(0),
         name: command_line.name.unwrap_or_else(|| "alone".into()),
         arguments: command_line.arguments,
-        core_places: cores.len() as u32,
+        core_slot_count: cores.len() as u32,
         core_request_ns: 0,
         cores,
         pool: Vec::new(),

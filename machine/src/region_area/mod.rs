@@ -36,14 +36,14 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::id::{PhysAddr, PhysRange};
 use isola_abi::layout::{PageSize, REGIONS, REGIONS_SIZE};
-use tables::{Below, Table};
+use tables::{EntryTarget, Table};
 
 /// The level of the top-level table, whose entries cover 1 GiB.
 const TOP: u32 = 2;
 
 /// The region area of a cell.
 #[derive(Debug)]
-pub struct Window {
+pub struct RegionArea {
     tables: Tables,
     memory: OwnMemory,
     largest: PageSize,
@@ -51,7 +51,7 @@ pub struct Window {
 
 /// A failure to map a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WindowError {
+pub enum RegionAreaError {
     /// The address is outside of the region area, or no multiple of the page's size.
     NoPage(u64),
     /// The memory is not the cell's, or does not begin at a multiple of the page's size.
@@ -64,10 +64,12 @@ pub enum WindowError {
     NoSuchSize(PageSize),
 }
 
-impl fmt::Display for WindowError {
+impl fmt::Display for RegionAreaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoPage(address) => write!(f, "no page of this size begins at {address:#x} in the window"),
+            Self::NoPage(address) => {
+                write!(f, "no page of this size begins at {address:#x} in the region area")
+            }
             Self::NotOwned(address) => write!(f, "the memory at {address:#x} is no page of the cell's"),
             Self::Occupied(address) => write!(f, "something is mapped at {address:#x} already"),
             Self::OutOfTables => f.write_str("no page table is left: map larger pages, or fewer regions"),
@@ -78,9 +80,9 @@ impl fmt::Display for WindowError {
     }
 }
 
-impl core::error::Error for WindowError {}
+impl core::error::Error for RegionAreaError {}
 
-impl Window {
+impl RegionArea {
     /// Creates the region area of a cell with these tables, this memory, and this largest page size of the processor.
     pub(crate) fn new(tables: Tables, memory: OwnMemory, largest: PageSize) -> Self {
         Self { tables, memory, largest }
@@ -100,48 +102,54 @@ impl Window {
     /// readable and writable.
     ///
     /// # Errors
-    /// A [`WindowError`].
+    /// A [`RegionAreaError`].
     ///
     /// # Safety
     /// The caller must own the memory and not use it by `frame` until the page is collected; and the appearance of the
     /// memory at `address` must break no other code's invariants.
-    pub unsafe fn map(&self, address: u64, frame: NonNull<u8>, size: PageSize) -> Result<(), WindowError> {
+    pub unsafe fn map(
+        &self,
+        address: u64,
+        frame: NonNull<u8>,
+        size: PageSize,
+    ) -> Result<(), RegionAreaError> {
         let bytes = size.bytes() as u64;
-        if !in_window(address) || !address.is_multiple_of(bytes) {
-            return Err(WindowError::NoPage(address));
+        if !in_region_area(address) || !address.is_multiple_of(bytes) {
+            return Err(RegionAreaError::NoPage(address));
         }
         if size > self.largest {
-            return Err(WindowError::NoSuchSize(size));
+            return Err(RegionAreaError::NoSuchSize(size));
         }
-        let phys = self.memory.phys(frame, bytes).ok_or(WindowError::NotOwned(frame.addr().get() as u64))?;
+        let phys =
+            self.memory.phys(frame, bytes).ok_or(RegionAreaError::NotOwned(frame.addr().get() as u64))?;
         let leaf = level(size);
-        let mut table = self.tables.top().ok_or(WindowError::OutOfTables)?;
+        let mut table = self.tables.top().ok_or(RegionAreaError::OutOfTables)?;
         for level in (leaf + 1..=TOP).rev() {
             let place = &table[index(address, level)];
-            table = match self.tables.below_or_new(place) {
+            table = match self.tables.table_or_new(place) {
                 Some(table) => table,
-                None if place.load(Ordering::Relaxed) == 0 => return Err(WindowError::OutOfTables),
-                None => return Err(WindowError::Occupied(address)),
+                None if place.load(Ordering::Relaxed) == 0 => return Err(RegionAreaError::OutOfTables),
+                None => return Err(RegionAreaError::Occupied(address)),
             };
         }
         let large = if leaf > 0 { LARGE } else { 0 };
         let entry = phys.0 | PRESENT | WRITABLE | ACCESSED | DIRTY | NO_EXECUTE | large;
         match table[index(address, leaf)].compare_exchange(0, entry, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => Ok(()),
-            Err(_) => Err(WindowError::Occupied(address)),
+            Err(_) => Err(RegionAreaError::Occupied(address)),
         }
     }
 
     /// Returns the size of the page that is present at `address`.
     pub fn page_at(&self, address: u64) -> Option<PageSize> {
-        let (place, size) = self.place_of(address)?;
+        let (place, size) = self.entry_of(address)?;
         (place.load(Ordering::Acquire) & PRESENT != 0).then_some(size)
     }
 
     /// Returns the memory at `address` up to the end of its page, for devices, if the page is present. Pins a page of 4
     /// KiB, so that it never migrates.
     pub fn memory_at(&self, address: u64) -> Option<PhysRange> {
-        let (place, size) = self.place_of(address)?;
+        let (place, size) = self.entry_of(address)?;
         let entry =
             if size == PageSize::FourKib { migration::pin(place) } else { place.load(Ordering::Acquire) };
         if entry & PRESENT == 0 {
@@ -153,12 +161,12 @@ impl Window {
     }
 
     /// Returns the entry of the page at `address`, present or not.
-    fn place_of(&self, address: u64) -> Option<(&AtomicU64, PageSize)> {
-        let mut table = in_window(address).then(|| self.tables.top())??;
+    fn entry_of(&self, address: u64) -> Option<(&AtomicU64, PageSize)> {
+        let mut table = in_region_area(address).then(|| self.tables.top())??;
         for (level, size) in [(2, PageSize::OneGib), (1, PageSize::TwoMib), (0, PageSize::FourKib)] {
             let place = &table[index(address, level)];
-            match self.tables.below(place.load(Ordering::Acquire)) {
-                Below::Table(next) if level > 0 => table = next,
+            match self.tables.target(place.load(Ordering::Acquire)) {
+                EntryTarget::Table(next) if level > 0 => table = next,
                 _ => return Some((place, size)),
             }
         }
@@ -210,16 +218,16 @@ impl Window {
     ) {
         let step = leaf_bytes(level);
         let mut address = start;
-        while address < end && in_window(address) {
+        while address < end && in_region_area(address) {
             let next = (address / step + 1).saturating_mul(step);
             let (first, stop) = (address, next.min(end));
             address = next;
             let place = &table[index(first, level)];
             let entry = place.load(Ordering::Acquire);
             let is_whole = stop - first == step;
-            match self.tables.below(if level > 0 { tables::restored(entry) } else { entry }) {
-                Below::Nothing => {}
-                Below::Table(below) if level > 0 => {
+            match self.tables.target(if level > 0 { tables::restored(entry) } else { entry }) {
+                EntryTarget::Nothing => {}
+                EntryTarget::Table(below) if level > 0 => {
                     self.walk(below, level - 1, (first, stop), tables, visit);
                     match tables {
                         Walk::RetireTables if is_whole => place.store(entry & !PRESENT, Ordering::Release),
@@ -250,7 +258,7 @@ fn frame_of(entry: u64, size: PageSize) -> PhysAddr {
     PhysAddr(entry & ADDRESS & !(size.bytes() as u64 - 1))
 }
 
-fn in_window(address: u64) -> bool {
+fn in_region_area(address: u64) -> bool {
     (REGIONS..REGIONS + REGIONS_SIZE).contains(&address)
 }
 

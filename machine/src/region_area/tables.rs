@@ -32,7 +32,7 @@ pub(super) type Table<'a> = &'a [AtomicU64; ENTRIES];
 
 /// The target of an entry.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Below<'a> {
+pub(super) enum EntryTarget<'a> {
     /// A table.
     Table(Table<'a>),
     /// A page, present or retired.
@@ -67,14 +67,14 @@ impl Tables {
 
     /// Returns the target of an entry.
     #[inline]
-    pub(super) fn below(&self, entry: u64) -> Below<'_> {
+    pub(super) fn target(&self, entry: u64) -> EntryTarget<'_> {
         match entry {
-            0 => Below::Nothing,
-            _ if entry & PRESENT == 0 || entry & LARGE != 0 => Below::Page,
+            0 => EntryTarget::Nothing,
+            _ if entry & PRESENT == 0 || entry & LARGE != 0 => EntryTarget::Page,
             _ => match (entry & ADDRESS).wrapping_sub(self.memory.start.0) {
-                offset if offset < self.memory.len_bytes => Below::Table(self.at(offset as usize)),
+                offset if offset < self.memory.len_bytes => EntryTarget::Table(self.at(offset as usize)),
                 // A stray write has changed the tables: the entry has no valid target.
-                _ => Below::Page,
+                _ => EntryTarget::Page,
             },
         }
     }
@@ -82,23 +82,23 @@ impl Tables {
     /// Returns the table to which `place` leads, and allocates it if necessary; `None` if a page is there, or no table
     /// is left.
     #[inline]
-    pub(super) fn below_or_new(&self, place: &AtomicU64) -> Option<Table<'_>> {
-        match self.below(place.load(Ordering::Acquire)) {
-            Below::Table(table) => Some(table),
-            Below::Page => None,
-            Below::Nothing => self.new_below(place),
+    pub(super) fn table_or_new(&self, place: &AtomicU64) -> Option<Table<'_>> {
+        match self.target(place.load(Ordering::Acquire)) {
+            EntryTarget::Table(table) => Some(table),
+            EntryTarget::Page => None,
+            EntryTarget::Nothing => self.new_table(place),
         }
     }
 
     /// Allocates a table with the stock's lock held: if several cores need a table for the same entry, only one takes
     /// one, so that no more tables leave the stock than are needed.
     #[cold]
-    fn new_below(&self, place: &AtomicU64) -> Option<Table<'_>> {
+    fn new_table(&self, place: &AtomicU64) -> Option<Table<'_>> {
         let mut stock = self.stock.lock();
-        match self.below(place.load(Ordering::Acquire)) {
-            Below::Table(table) => return Some(table),
-            Below::Page => return None,
-            Below::Nothing => {}
+        match self.target(place.load(Ordering::Acquire)) {
+            EntryTarget::Table(table) => return Some(table),
+            EntryTarget::Page => return None,
+            EntryTarget::Nothing => {}
         }
         let number = self.take(&mut stock)?;
         let table = self.memory.start.0 + number as u64 * PAGE_SIZE;
@@ -155,7 +155,7 @@ impl Tables {
     #[inline]
     fn at(&self, offset: usize) -> Table<'_> {
         // SAFETY: the offset is within the memory: numbers are those of tables there, see `take` and `number`, and so
-        // are the addresses in entries, see `below`. The memory exists as long as the value, and is accessed only as
+        // are the addresses in entries, see `target`. The memory exists as long as the value, and is accessed only as
         // atomics.
         unsafe { self.base.add(offset).cast::<[AtomicU64; ENTRIES]>().as_ref() }
     }

@@ -31,15 +31,15 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// The core slots of a cell.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Places {
-    places: [PlaceWords; MAX_CORES],
+pub struct CoreSlots {
+    places: [CoreSlotWords; MAX_CORES],
     /// The number of rotations that the supervisor has requested of the cell's cores, modulo 2^32.
     rotations: AtomicU32,
 }
 
 #[repr(C)]
 #[derive(Debug)]
-struct PlaceWords {
+struct CoreSlotWords {
     /// An [`Order`], encoded; stored last (release).
     order: AtomicU32,
     id: AtomicU32,
@@ -99,9 +99,9 @@ impl Order {
     }
 }
 
-impl Default for Places {
+impl Default for CoreSlots {
     fn default() -> Self {
-        let vacant = || PlaceWords {
+        let vacant = || CoreSlotWords {
             order: AtomicU32::new(0),
             id: AtomicU32::new(0),
             apic: AtomicU32::new(0),
@@ -114,7 +114,7 @@ impl Default for Places {
     }
 }
 
-impl Places {
+impl CoreSlots {
     /// Assigns a core to a vacant slot, with the order to stay. For the supervisor. Does nothing if there is no such
     /// slot.
     pub fn give(&self, place: usize, core: Core) {
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_slot_has_its_core_until_it_is_vacant_and_each_order_differs() {
-        let places = Places::default();
+        let places = CoreSlots::default();
         assert_eq!(places.core(3), None);
         places.give(3, CORE);
         let stay = places.at(3);
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_slot_whose_core_was_taken_is_empty_but_not_vacant() {
-        let places = Places::default();
+        let places = CoreSlots::default();
         places.give(3, CORE);
         let order = places.order(3, OrderKind::Yield);
         places.take(3);
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_nonexistent_slot_has_no_core() {
-        let places = Places::default();
+        let places = CoreSlots::default();
         places.give(MAX_CORES, CORE);
         assert_eq!((places.core(MAX_CORES), places.at(usize::MAX).kind), (None, OrderKind::Vacant));
     }

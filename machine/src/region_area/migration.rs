@@ -15,9 +15,9 @@
 //! A page whose address was ever given to a device is *pinned*: drivers do not report when devices are done with a
 //! page. Only pages of 4 KiB migrate.
 
-use super::{Window, frame_of, in_window};
+use super::{RegionArea, frame_of, in_region_area};
 use crate::paging::{ADDRESS, PRESENT, index, leaf_bytes};
-use crate::window::tables::Below;
+use crate::region_area::tables::EntryTarget;
 use core::arch::asm;
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
@@ -30,7 +30,7 @@ const PINNED: u64 = 1 << 9;
 /// Bit of the entry of a page that is not present: it is migrating.
 pub(super) const MIGRATING: u64 = 1 << 10;
 
-impl Window {
+impl RegionArea {
     /// Passes the pages that can migrate to `see`, in `address..end`, with their memory: those of 4 KiB that are not
     /// pinned. Inspects `most` entries (at least one). Returns the address at which to continue: the page for which
     /// `see` breaks, or the end of the inspected part.
@@ -43,7 +43,7 @@ impl Window {
     ) -> u64 {
         let mut address = address;
         for _ in 0..most {
-            if address >= end || !in_window(address) {
+            if address >= end || !in_region_area(address) {
                 return end;
             }
             let (place, step) = match self.small_entry(address) {
@@ -110,10 +110,10 @@ impl Window {
     /// Returns the entry of the page of 4 KiB at an address; if no table of such pages exists there, the size of the
     /// range without one, in bytes.
     fn small_entry(&self, address: u64) -> Result<&AtomicU64, u64> {
-        let mut table = self.tables.top().filter(|_| in_window(address)).ok_or(u64::MAX)?;
+        let mut table = self.tables.top().filter(|_| in_region_area(address)).ok_or(u64::MAX)?;
         for level in [2, 1] {
             let entry = table[index(address, level)].load(Ordering::Acquire);
-            let Below::Table(below) = self.tables.below(entry) else { return Err(leaf_bytes(level)) };
+            let EntryTarget::Table(below) = self.tables.target(entry) else { return Err(leaf_bytes(level)) };
             table = below;
         }
         Ok(&table[index(address, 0)])

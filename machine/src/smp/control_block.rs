@@ -1,4 +1,4 @@
-//! The state that the boot core shares with each other core: one slot per core.
+//! The state that the boot core shares with each other core: one block per core.
 //!
 //! ```text
 //!            expect            the core            order              the core
@@ -62,9 +62,9 @@ pub(crate) struct Entry {
     pub(crate) interrupt_table: u64,
 }
 
-/// The slot of a core. `start.s` reads the first four fields.
+/// The block of a core. `start.s` reads the first four fields.
 #[repr(C, align(128))]
-pub(super) struct Slot {
+pub(super) struct CoreControlBlock {
     apic: AtomicU32,
     state: AtomicU32,
     stack_top: AtomicU64,
@@ -74,15 +74,15 @@ pub(super) struct Slot {
     order: [AtomicU64; 8],
 }
 
-const _: () = assert!(size_of::<Slot>() == 128 && MAX_CORES == 64);
-const _: () = assert!(core::mem::offset_of!(Slot, state) == 4);
-const _: () = assert!(core::mem::offset_of!(Slot, stack_top) == 8);
-const _: () = assert!(core::mem::offset_of!(Slot, root) == 16);
+const _: () = assert!(size_of::<CoreControlBlock>() == 128 && MAX_CORES == 64);
+const _: () = assert!(core::mem::offset_of!(CoreControlBlock, state) == 4);
+const _: () = assert!(core::mem::offset_of!(CoreControlBlock, stack_top) == 8);
+const _: () = assert!(core::mem::offset_of!(CoreControlBlock, root) == 16);
 
 /// All slots, by core id.
 #[unsafe(no_mangle)]
-static isola_core_slots: [Slot; MAX_CORES] = [const {
-    Slot {
+static isola_core_control_blocks: [CoreControlBlock; MAX_CORES] = [const {
+    CoreControlBlock {
         apic: AtomicU32::new(0),
         state: AtomicU32::new(0),
         stack_top: AtomicU64::new(0),
@@ -95,36 +95,36 @@ static isola_core_slots: [Slot; MAX_CORES] = [const {
 
 /// Address space, stack and tables of a parked core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Home {
+pub(super) struct ParkContext {
     pub(super) stack_top: u64,
     pub(super) root: u64,
     pub(super) core_page: u64,
     pub(super) interrupt_table: u64,
 }
 
-impl Slot {
+impl CoreControlBlock {
     /// Returns all slots.
     pub(super) fn all() -> impl Iterator<Item = &'static Self> {
-        isola_core_slots.iter()
+        isola_core_control_blocks.iter()
     }
 
-    /// Returns the slot of a core; `None` if the id is too large.
+    /// Returns the block of a core; `None` if the id is too large.
     pub(super) fn of(core: u32) -> Option<&'static Self> {
-        isola_core_slots.get(core as usize)
+        isola_core_control_blocks.get(core as usize)
     }
 
-    /// Sets the core's APIC id, and its home.
-    pub(super) fn set_home(&self, apic: ApicId, home: Home) {
+    /// Sets the core's APIC id, and its park context.
+    pub(super) fn set_park_context(&self, apic: ApicId, park_context: ParkContext) {
         self.apic.store(apic.0, Ordering::Relaxed);
-        self.stack_top.store(home.stack_top, Ordering::Relaxed);
-        self.root.store(home.root, Ordering::Relaxed);
-        self.core_page.store(home.core_page, Ordering::Relaxed);
-        self.interrupt_table.store(home.interrupt_table, Ordering::Relaxed);
+        self.stack_top.store(park_context.stack_top, Ordering::Relaxed);
+        self.root.store(park_context.root, Ordering::Relaxed);
+        self.core_page.store(park_context.core_page, Ordering::Relaxed);
+        self.interrupt_table.store(park_context.interrupt_table, Ordering::Relaxed);
     }
 
-    /// Returns the core's home.
-    pub(super) fn home(&self) -> Home {
-        Home {
+    /// Returns the core's park context.
+    pub(super) fn park_context(&self) -> ParkContext {
+        ParkContext {
             stack_top: self.stack_top.load(Ordering::Relaxed),
             root: self.root.load(Ordering::Relaxed),
             core_page: self.core_page.load(Ordering::Relaxed),
@@ -204,10 +204,10 @@ mod tests {
 
     #[test]
     fn an_order_arrives_as_it_was_given_and_once() {
-        let slot = Slot::of(63).unwrap();
-        assert!(Slot::of(64).is_none());
-        slot.park();
-        assert!(slot.take().is_none());
+        let block = CoreControlBlock::of(63).unwrap();
+        assert!(CoreControlBlock::of(64).is_none());
+        block.park();
+        assert!(block.take().is_none());
         let entry = Entry {
             root: 1,
             stack_top: 2,
@@ -217,21 +217,21 @@ mod tests {
             core_page: 6,
             interrupt_table: 7,
         };
-        slot.give(Order::Enter(entry));
-        assert!(!slot.is_parked() && slot.is_ordered());
-        assert!(matches!(slot.take(), Some(Order::Enter(found)) if found == entry));
-        assert!(slot.take().is_none() && !slot.is_ordered());
+        block.give(Order::Enter(entry));
+        assert!(!block.is_parked() && block.is_ordered());
+        assert!(matches!(block.take(), Some(Order::Enter(found)) if found == entry));
+        assert!(block.take().is_none() && !block.is_ordered());
     }
 
     #[test]
     fn a_call_reaches_its_function() {
         static CALLED: AtomicU64 = AtomicU64::new(0);
-        let slot = Slot::of(62).unwrap();
-        slot.give(Order::Call {
+        let block = CoreControlBlock::of(62).unwrap();
+        block.give(Order::Call {
             function: |argument| CALLED.store(argument, Ordering::Relaxed),
             argument: 77,
         });
-        match slot.take() {
+        match block.take() {
             Some(Order::Call { function, argument }) => function(argument),
             other => panic!("{other:?}"),
         }

@@ -23,12 +23,12 @@ pub const MAX_CHECKPOINT: usize = 48 << 10;
 /// Bytes of the journal that survive.
 const JOURNAL_BYTES: usize = 64 << 10;
 
-/// The number of recorded restarts: see [`Kept::may_restart`].
+/// The number of recorded restarts: see [`PersistentState::may_restart`].
 const REMEMBERED: usize = 5;
 
 /// The variables of every image that survive a restart.
 #[repr(C, align(4096))]
-pub(super) struct Kept {
+pub(super) struct PersistentState {
     /// The interrupt table while the image has no other.
     pub(super) interrupt_table: [AtomicU64; 512],
     /// Whether restarts are enabled.
@@ -54,7 +54,7 @@ pub(super) struct Kept {
     records: [AtomicU64; 2 * MAX_RECORDS],
     variables_len: AtomicU32,
     variables: [AtomicU8; MAX_VARIABLES],
-    survey: Note<MAX_SURVEY>,
+    survey: CheckedBytes<MAX_SURVEY>,
 }
 
 /// The entry for a record that could not be read.
@@ -62,24 +62,24 @@ const UNREADABLE: u64 = 1;
 
 /// The kind of an ownership record's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum RecordState {
     /// The record of a cell.
     Entered,
     /// A record that an earlier incarnation rejected: its memory may still be written to.
-    Void,
+    Rejected,
     /// A record that an earlier incarnation could not read.
     Unreadable,
 }
 
 /// Bytes with a checksum that detects changes.
 #[repr(C)]
-pub(super) struct Note<const MAX: usize> {
+pub(super) struct CheckedBytes<const MAX: usize> {
     len: AtomicU32,
     sum: AtomicU64,
     bytes: [AtomicU8; MAX],
 }
 
-impl<const MAX: usize> Note<MAX> {
+impl<const MAX: usize> CheckedBytes<MAX> {
     const fn new() -> Self {
         Self { len: AtomicU32::new(0), sum: AtomicU64::new(0), bytes: [const { AtomicU8::new(0) }; MAX] }
     }
@@ -104,8 +104,8 @@ impl<const MAX: usize> Note<MAX> {
     }
 }
 
-#[unsafe(link_section = ".bss.isola_kept")]
-pub(super) static KEPT: Kept = Kept {
+#[unsafe(link_section = ".bss.isola_persistent")]
+pub(super) static PERSISTENT: PersistentState = PersistentState {
     interrupt_table: [const { AtomicU64::new(0) }; 512],
     armed: AtomicU32::new(0),
     restarts: AtomicU32::new(0),
@@ -120,20 +120,20 @@ pub(super) static KEPT: Kept = Kept {
     records: [const { AtomicU64::new(0) }; 2 * MAX_RECORDS],
     variables_len: AtomicU32::new(0),
     variables: [const { AtomicU8::new(0) }; MAX_VARIABLES],
-    survey: Note::new(),
+    survey: CheckedBytes::new(),
 };
 
 /// The supervisor checkpoint. A static of its own, so that an image that does not divide the machine goes without it.
-#[unsafe(link_section = ".bss.isola_kept.checkpoint")]
-pub(super) static CHECKPOINT: Note<MAX_CHECKPOINT> = Note::new();
+#[unsafe(link_section = ".bss.isola_persistent.checkpoint")]
+pub(super) static CHECKPOINT: CheckedBytes<MAX_CHECKPOINT> = CheckedBytes::new();
 
 /// The supervisor's journal. A static of its own for the same reason.
-#[unsafe(link_section = ".bss.isola_kept.journal")]
+#[unsafe(link_section = ".bss.isola_persistent.journal")]
 pub(super) static JOURNAL: Ring<JOURNAL_BYTES> = Ring::new();
 
-impl Kept {
+impl PersistentState {
     /// Copies the variables, unless there are too many.
-    pub(super) fn keep_variables(&self, variables: &[u8]) {
+    pub(super) fn save_variables(&self, variables: &[u8]) {
         if variables.len() <= MAX_VARIABLES {
             store(&self.variables, variables);
             self.variables_len.store(variables.len() as u32, Ordering::Relaxed);
@@ -146,7 +146,7 @@ impl Kept {
     }
 
     /// Stores the survey of the machine. Returns whether it fits.
-    pub(super) fn keep_survey(&self, survey: &[u8]) -> bool {
+    pub(super) fn save_survey(&self, survey: &[u8]) -> bool {
         self.survey.write(survey)
     }
 
@@ -162,7 +162,7 @@ impl Kept {
     }
 
     /// Enters a rejected ownership record. Returns whether there is room for it.
-    pub(super) fn enter_void(&self, record: PhysRange) -> bool {
+    pub(super) fn enter_rejected(&self, record: PhysRange) -> bool {
         let word = word_of(record);
         self.enter(word, word)
     }
@@ -189,17 +189,17 @@ impl Kept {
     }
 
     /// Removes and returns the entries of all ownership records; `None` for entries that are damaged.
-    pub(super) fn take_records(&self) -> Vec<Option<(PhysRange, Standing)>> {
+    pub(super) fn take_records(&self) -> Vec<Option<(PhysRange, RecordState)>> {
         let entered = self.records.chunks_exact(2).filter_map(|pair| {
             let (word, complement) = (pair[0].swap(0, Ordering::Relaxed), pair[1].load(Ordering::Relaxed));
-            let place = PhysRange::new(PhysAddr(word & !(PAGE_SIZE - 1)), word % PAGE_SIZE * PAGE_SIZE);
-            let standing = match complement {
-                _ if complement == !word => Some(Standing::Entered),
-                _ if complement == word => Some(Standing::Void),
-                0 if word == UNREADABLE => Some(Standing::Unreadable),
+            let location = PhysRange::new(PhysAddr(word & !(PAGE_SIZE - 1)), word % PAGE_SIZE * PAGE_SIZE);
+            let state = match complement {
+                _ if complement == !word => Some(RecordState::Entered),
+                _ if complement == word => Some(RecordState::Rejected),
+                0 if word == UNREADABLE => Some(RecordState::Unreadable),
                 _ => None,
             };
-            (word != 0).then(|| Some((place, standing?)))
+            (word != 0).then(|| Some((location, state?)))
         });
         entered.collect()
     }
@@ -234,51 +234,59 @@ mod tests {
     use super::*;
     use alloc::boxed::Box;
 
-    fn kept() -> Box<Kept> {
+    fn persistent() -> Box<PersistentState> {
         // SAFETY: the type consists of atomic integers, for which zero is a valid value.
-        unsafe { Box::<Kept>::new_zeroed().assume_init() }
+        unsafe { Box::<PersistentState>::new_zeroed().assume_init() }
     }
 
     #[test]
     fn an_overwritten_survey_is_ignored() {
-        let kept = kept();
-        assert_eq!(kept.survey(), None);
-        assert!(kept.keep_survey(b"another") && !kept.keep_survey(&[0; MAX_SURVEY + 1]));
-        assert_eq!(kept.survey(), None, "a survey that does not fit removes the older one");
-        assert!(kept.keep_survey(b"a machine"));
-        assert_eq!(kept.survey().as_deref(), Some(&b"a machine"[..]));
-        kept.survey.bytes[3].store(b'x', Ordering::Relaxed);
-        assert_eq!(kept.survey(), None);
-        kept.survey.len.store(u32::MAX, Ordering::Relaxed);
-        assert_eq!(kept.survey(), None);
+        let persistent = persistent();
+        assert_eq!(persistent.survey(), None);
+        assert!(persistent.save_survey(b"another") && !persistent.save_survey(&[0; MAX_SURVEY + 1]));
+        assert_eq!(persistent.survey(), None, "a survey that does not fit removes the older one");
+        assert!(persistent.save_survey(b"a machine"));
+        assert_eq!(persistent.survey().as_deref(), Some(&b"a machine"[..]));
+        persistent.survey.bytes[3].store(b'x', Ordering::Relaxed);
+        assert_eq!(persistent.survey(), None);
+        persistent.survey.len.store(u32::MAX, Ordering::Relaxed);
+        assert_eq!(persistent.survey(), None);
     }
 
     #[test]
     fn entries_of_records_are_found_and_damaged_ones_detected() {
-        let (kept, record) = (kept(), |number: u64| PhysRange::new(PhysAddr(number << 12), number << 12));
+        let (persistent, record) =
+            (persistent(), |number: u64| PhysRange::new(PhysAddr(number << 12), number << 12));
         for number in 1..=4 {
-            assert!(kept.enter_record(record(number)));
+            assert!(persistent.enter_record(record(number)));
         }
-        kept.strike_record(record(2));
-        kept.records[4].store(0x3008, Ordering::Relaxed);
-        let entered = |number| Some((record(number), Standing::Entered));
-        assert_eq!(kept.take_records(), [entered(1), None, entered(4)]);
-        assert!(kept.take_records().is_empty());
-        assert!(kept.enter_unreadable() && kept.enter_void(record(4)) && kept.enter_record(record(3)));
-        let unreadable = Some((PhysRange::new(PhysAddr(0), PAGE_SIZE), Standing::Unreadable));
-        assert_eq!(kept.take_records(), [unreadable, Some((record(4), Standing::Void)), entered(3)]);
+        persistent.strike_record(record(2));
+        persistent.records[4].store(0x3008, Ordering::Relaxed);
+        let entered = |number| Some((record(number), RecordState::Entered));
+        assert_eq!(persistent.take_records(), [entered(1), None, entered(4)]);
+        assert!(persistent.take_records().is_empty());
+        assert!(
+            persistent.enter_unreadable()
+                && persistent.enter_rejected(record(4))
+                && persistent.enter_record(record(3))
+        );
+        let unreadable = Some((PhysRange::new(PhysAddr(0), PAGE_SIZE), RecordState::Unreadable));
+        assert_eq!(
+            persistent.take_records(),
+            [unreadable, Some((record(4), RecordState::Rejected)), entered(3)]
+        );
         for number in 1..=MAX_RECORDS as u64 {
-            assert!(kept.enter_record(record(number)));
+            assert!(persistent.enter_record(record(number)));
         }
-        assert!(!kept.enter_record(record(1)));
+        assert!(!persistent.enter_record(record(1)));
     }
 
     #[test]
     fn only_frequent_restarts_are_refused() {
-        let kept = kept();
-        kept.tsc_hz.store(1000, Ordering::Relaxed);
-        let hasty = (0..20).take_while(|second| kept.may_restart(1_000_000 + second * 1000)).count();
+        let persistent = persistent();
+        persistent.tsc_hz.store(1000, Ordering::Relaxed);
+        let hasty = (0..20).take_while(|second| persistent.may_restart(1_000_000 + second * 1000)).count();
         assert_eq!(hasty, REMEMBERED);
-        assert!((2..50).all(|hour| kept.may_restart(hour * 3_600_000)));
+        assert!((2..50).all(|hour| persistent.may_restart(hour * 3_600_000)));
     }
 }
