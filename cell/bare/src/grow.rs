@@ -34,7 +34,7 @@ use isola_abi::descriptor::Descriptor;
 use isola_abi::growth::{Answer, MAX_CHUNKS, Refusal, SMALLEST_CHUNK};
 use isola_ebbs::{current_core, cycles};
 use isola_machine::cell;
-use isola_memory::pages::{Contents, MAX_RANGES};
+use isola_memory::pages::{KnownContents, MAX_RANGES};
 use isola_platform::Platform;
 use need::Chunk;
 use returns::{Can, Gone, Returns};
@@ -370,7 +370,7 @@ impl Growth {
             if let Some(start) = NonNull::new(memory.as_mut_ptr()) {
                 // SAFETY: the cell owns the memory until it returns it, and passes it on to the page allocator here; it
                 // is zeroed. Memory for which the page allocator has no room is left unused.
-                let _ = unsafe { pages().bring_back(node, start, len, Contents::Zero) };
+                let _ = unsafe { pages().plug(node, start, len, KnownContents::Zero) };
             }
             ADDED.fetch_add(1, Ordering::Release);
         }
@@ -449,7 +449,7 @@ impl Growth {
     /// Publishes the obtainable memory: none, if even the smallest block was refused.
     fn tell_room(&self) {
         let is_there = ASK_AT.load(Ordering::Relaxed) == u64::MAX;
-        pages().set_room(if is_there { self.room_bytes() as usize } else { 0 });
+        pages().set_obtainable(if is_there { self.room_bytes() as usize } else { 0 });
         heap::publish();
     }
 

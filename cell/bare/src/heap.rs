@@ -114,7 +114,7 @@ pub(crate) fn total_bytes() -> usize {
 /// Returns the bytes of free pages, including obtainable memory.
 pub(crate) fn free_bytes() -> usize {
     let pages = HEAP.pages().statistics();
-    (pages.total_bytes + pages.room_bytes).saturating_sub(pages.used_bytes)
+    (pages.total_bytes + pages.obtainable_bytes).saturating_sub(pages.used_bytes)
 }
 
 /// Returns the bytes of free pages, without obtainable memory.

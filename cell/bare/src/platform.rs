@@ -12,13 +12,13 @@ use isola_abi::places::{Order, Places};
 use isola_abi::query::Questions;
 use isola_abi::report::{CellPhase, CorePhase, Report};
 use isola_ebbs::{current_core, cycles};
-use isola_events::doze::Woken;
+use isola_events::doze::WasDozing;
 use isola_machine::apic::local;
 use isola_machine::cell::suspended;
 use isola_machine::device::Windows;
 use isola_machine::{cell, cpu, interrupts, power};
 use isola_platform::network::NetworkPort;
-use isola_platform::{Clock, CoreIndex, CoreSet, OwnTurn, PendingVectors, Platform};
+use isola_platform::{Clock, CoreIndex, CoreSet, PendingVectors, Platform, ResumeOutcome};
 use spin::{Mutex, Once};
 
 /// The platform of the cell.
@@ -226,7 +226,7 @@ impl Platform for Bare {
         pending.take()
     }
 
-    fn rest(&self) {
+    fn enter_idle(&self) {
         heap::relieve();
         heap::publish();
         window::before_halt();
@@ -241,23 +241,23 @@ impl Platform for Bare {
         }
     }
 
-    fn rise(&self) {
+    fn exit_idle(&self) {
         window::after_halt();
     }
 
     fn sleep(&self) -> PendingVectors {
-        self.rest();
+        self.enter_idle();
         halt_joined(self.descriptor().halt_mode);
-        self.rise();
+        self.exit_idle();
         grow::pass();
         pending::of(current_core()).take()
     }
 
-    fn places(&self) -> &Places {
+    fn core_slots(&self) -> &Places {
         cell::places()
     }
 
-    fn carry(&self, cores: CoreSet) {
+    fn run_vcores(&self, cores: CoreSet) {
         let place = current_core().0 as usize;
         if cores.is_empty() {
             suspended::depart(AUTHORITY, place);
@@ -268,7 +268,7 @@ impl Platform for Bare {
         for core in cores {
             MATES[core.0 as usize].store(cores.bits(), Ordering::Relaxed);
             APIC[core.0 as usize].store(apic.0.into(), Ordering::Release);
-            doze::rise(core);
+            doze::mark_awake(core);
         }
     }
 
@@ -284,13 +284,13 @@ impl Platform for Bare {
         power::stop()
     }
 
-    fn go_on_with_others(&self) -> OwnTurn {
+    fn resume_suspended(&self) -> ResumeOutcome {
         if !suspended::go_on_with_others(AUTHORITY, current_core().0 as usize) {
-            return OwnTurn::Undisturbed;
+            return ResumeOutcome::NoneResumed;
         }
         // A context that ended here has reported that.
         ring();
-        if suspended::is_unfinished() { OwnTurn::Brief } else { OwnTurn::Last }
+        if suspended::is_unfinished() { ResumeOutcome::MoreLeft } else { ResumeOutcome::AllEnded }
     }
 
     fn arm_timer(&self, deadline: Option<u64>) {
@@ -301,7 +301,7 @@ impl Platform for Bare {
     }
 
     fn wake(&self, core: CoreIndex) {
-        if doze::wake(core) == Woken::No {
+        if doze::wake(core) == WasDozing::No {
             self.interrupt(core, WAKE_VECTOR);
         }
     }
@@ -317,7 +317,7 @@ impl Platform for Bare {
         console::print(text);
     }
 
-    fn ring_supervisor(&self) {
+    fn notify_supervisor(&self) {
         ring();
     }
 
@@ -325,7 +325,7 @@ impl Platform for Bare {
         cell::request()
     }
 
-    fn questions(&self) -> &Questions {
+    fn queries(&self) -> &Questions {
         cell::questions()
     }
 

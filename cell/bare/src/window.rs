@@ -18,13 +18,14 @@ use isola_machine::interrupts::{self, ExceptionFrame};
 use isola_machine::window::{Window, WindowError, clear, flush};
 use isola_memory::pages::{self, Frame};
 use isola_memory::regions::{
-    self, Carry, Contents, Extent, FillError, Filled, FrameChoice, Grace, Retired, collect,
+    self, Contents, Extent, FillError, FillOutcome, FrameChoice, GracePeriods, MapContents, Retirement,
+    collect,
 };
 use isola_platform::{CoreIndex, Platform};
 use spin::Once;
 
 static WINDOW: Once<BareWindow> = Once::new();
-static GRACE: Grace<MAX_CORES> = Grace::new();
+static GRACE: GracePeriods<MAX_CORES> = GracePeriods::new();
 
 /// By core: whether it is handling a page fault.
 static FAULTING: [AtomicBool; MAX_CORES] = [const { AtomicBool::new(false) }; MAX_CORES];
@@ -137,7 +138,7 @@ fn page_fault(frame: &ExceptionFrame, address: u64) {
 
 // SAFETY: pages are filled with memory from the page allocator, which the region area maps at one address only until it
 // is collected; retired memory is collected when every running core has flushed its TLB.
-unsafe impl regions::Window for BareWindow {
+unsafe impl regions::AddressWindow for BareWindow {
     fn extent(&self) -> Extent {
         Extent { start: REGIONS as usize, len: REGIONS_SIZE as usize }
     }
@@ -156,7 +157,7 @@ unsafe impl regions::Window for BareWindow {
         size: PageSize,
         frame: FrameChoice,
         contents: Contents<'_>,
-    ) -> Result<Filled, FillError> {
+    ) -> Result<FillOutcome, FillError> {
         if matches!(frame, FrameChoice::Colored { .. }) && size != PageSize::FourKib {
             return Err(FillError::NoSuchSize(size));
         }
@@ -167,7 +168,7 @@ unsafe impl regions::Window for BareWindow {
         };
         let memory = attempt().or_else(|| grow::retry(Need::Run(size.bytes()), attempt));
         let Frame { memory, contents: before } = memory.ok_or(FillError::OutOfMemory(size.bytes()))?;
-        if before == pages::Contents::Unknown {
+        if before == pages::KnownContents::Unknown {
             // SAFETY: the memory was just allocated, has this length, and consists of whole pages.
             unsafe { clear(memory, size.bytes()) };
         }
@@ -182,11 +183,11 @@ unsafe impl regions::Window for BareWindow {
             unsafe { pages().free(memory, size.bytes() / FRAME) };
         }
         match mapped {
-            Ok(()) => Ok(Filled::Now),
+            Ok(()) => Ok(FillOutcome::Filled),
             Err(WindowError::Occupied(at)) => {
                 migration::stay(at);
                 if self.page_at(address) == Some(size) {
-                    Ok(Filled::Before)
+                    Ok(FillOutcome::AlreadyPresent)
                 } else {
                     Err(FillError::Occupied)
                 }
@@ -199,13 +200,13 @@ unsafe impl regions::Window for BareWindow {
         self.window.page_at(address as u64)
     }
 
-    unsafe fn retire(&self, address: usize, len: usize) -> Retired {
+    unsafe fn retire(&self, address: usize, len: usize) -> Retirement {
         // SAFETY: the caller's promise.
         unsafe { self.window.retire(address as u64, len as u64, &mut |_, _, _| ()) };
         retired()
     }
 
-    fn is_over(&self, retired: Retired) -> bool {
+    fn is_over(&self, retired: Retirement) -> bool {
         GRACE.is_over(retired)
     }
 
@@ -218,7 +219,13 @@ unsafe impl regions::Window for BareWindow {
         unsafe { self.window.collect(address as u64, len as u64, free) };
     }
 
-    unsafe fn map(&self, address: usize, memory: NonNull<u8>, len: usize, _: Carry) -> Result<(), FillError> {
+    unsafe fn map(
+        &self,
+        address: usize,
+        memory: NonNull<u8>,
+        len: usize,
+        _: MapContents,
+    ) -> Result<(), FillError> {
         let two_mib = PageSize::TwoMib;
         let mut done = 0;
         while done < len {
@@ -236,14 +243,19 @@ unsafe impl regions::Window for BareWindow {
         Ok(())
     }
 
-    unsafe fn unmap(&self, address: usize, len: usize, take: &mut dyn FnMut(NonNull<u8>, usize)) -> Retired {
+    unsafe fn unmap(
+        &self,
+        address: usize,
+        len: usize,
+        take: &mut dyn FnMut(NonNull<u8>, usize),
+    ) -> Retirement {
         let see = &mut |_, memory, size: PageSize| take(memory, size.bytes());
         // SAFETY: the caller's promise.
         unsafe { self.window.retire(address as u64, len as u64, see) };
         retired()
     }
 
-    unsafe fn shift(&self, from: usize, len: usize, to: usize) -> Retired {
+    unsafe fn shift(&self, from: usize, len: usize, to: usize) -> Retirement {
         let see = &mut |address: u64, memory: NonNull<u8>, size: PageSize| {
             let address = address - from as u64 + to as u64;
             // SAFETY: the page was just unmapped at its old address; the caller promises that its new address is free.
@@ -263,19 +275,19 @@ unsafe impl regions::Window for BareWindow {
 }
 
 /// Records that entries were made non-present; flushes this core's TLB at once.
-fn retired() -> Retired {
+fn retired() -> Retirement {
     let retired = GRACE.retire();
     GRACE.pass(current_core().0 as usize, flush);
     retired
 }
 
 /// Records that something was removed which cores may still be about to use.
-pub(crate) fn retire() -> Retired {
+pub(crate) fn retire() -> Retirement {
     GRACE.retire()
 }
 
 /// Returns whether every core has passed its loop since then.
-pub(crate) fn is_over(retired: Retired) -> bool {
+pub(crate) fn is_over(retired: Retirement) -> bool {
     GRACE.is_over(retired)
 }
 
@@ -308,14 +320,14 @@ fn from_stock() -> Option<Frame> {
         let Some(first) = pages().frames_near(near(), STOCK) else { return pages().frame_near(near(), 1, 1) };
         stock.next.store(first.memory.as_ptr().wrapping_add(FRAME), Ordering::Relaxed);
         stock.left.store(STOCK - 1, Ordering::Relaxed);
-        stock.is_zero.store(first.contents == pages::Contents::Zero, Ordering::Relaxed);
+        stock.is_zero.store(first.contents == pages::KnownContents::Zero, Ordering::Relaxed);
         return Some(first);
     }
     let next = stock.next.load(Ordering::Relaxed);
     stock.next.store(next.wrapping_add(FRAME), Ordering::Relaxed);
     stock.left.store(left - 1, Ordering::Relaxed);
     let is_zero = stock.is_zero.load(Ordering::Relaxed);
-    let contents = if is_zero { pages::Contents::Zero } else { pages::Contents::Unknown };
+    let contents = if is_zero { pages::KnownContents::Zero } else { pages::KnownContents::Unknown };
     Some(Frame { memory: NonNull::new(next)?, contents })
 }
 

@@ -1,7 +1,7 @@
 //! Ebbs that are created and dropped at run time.
 
 use crate::core_block::current;
-use crate::id::{EbbId, NoId};
+use crate::id::{EbbId, IdError};
 use crate::table::CellTable;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -45,8 +45,8 @@ impl<T: RootedRepresentative> DynamicEbb<T> {
     /// Creates an Ebb.
     ///
     /// # Errors
-    /// [`NoId`] if this machine has no ids left.
-    pub fn new(root: T::Root) -> Result<Self, NoId> {
+    /// [`IdError`] if this machine has no ids left.
+    pub fn new(root: T::Root) -> Result<Self, IdError> {
         let representatives = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_CORES];
         let cell = current().cell;
         Ok(Self { instance: Arc::new(Instance { id: EbbId::fresh()?, root, cell, representatives }) })

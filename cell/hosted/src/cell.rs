@@ -108,7 +108,7 @@ pub(crate) fn start<T: Send>(
         cores.into_iter().filter_map(result).collect()
     });
     for (index, core) in (0_u32..).zip(platform.cores()) {
-        core.carry(CoreIndex(index), CoreSet::default(), |core| platform.core(core));
+        core.run_vcores(CoreIndex(index), CoreSet::default(), |core| platform.core(core));
     }
     platform.cores().iter().for_each(|core| core.give_back());
     results

@@ -92,7 +92,7 @@ fn answer(platform: &Hosted, body: RequestBody) -> Result<ResponseBody, Manageme
             Ok(ResponseBody::Asked { number })
         }
         RequestBody::Answers { name: _, line, number, from, max_bytes } => {
-            let asked = platform.questions().number(line);
+            let asked = platform.queries().number(line);
             let max_bytes = (max_bytes as usize).min(MAX_CHUNK);
             let ring = platform.report().answers.on(line);
             Ok(ResponseBody::Answers(ring.piece(number, asked, from, max_bytes)))

@@ -106,7 +106,12 @@ impl HostedCore {
 
     /// Makes the calling thread, whose home vcore this is, wake up for all vcores of `set`. `find` returns a vcore's
     /// core.
-    pub(crate) fn carry(&self, home: CoreIndex, set: CoreSet, find: impl Fn(CoreIndex) -> &'static Self) {
+    pub(crate) fn run_vcores(
+        &self,
+        home: CoreIndex,
+        set: CoreSet,
+        find: impl Fn(CoreIndex) -> &'static Self,
+    ) {
         let before = CoreSet::from_bits(self.carried.swap(set.bits(), Ordering::Relaxed));
         for core in set.without(home).filter(|core| !before.contains(*core)) {
             let added = epoll::add(&self.epoll, &find(core).epoll, EventData::new_u64(OWN), EventFlags::IN);

@@ -19,8 +19,8 @@ use isola_abi::id::MAX_CORES;
 use isola_abi::ledger::Ledger;
 use isola_abi::report::{MemoryReport, Report};
 use isola_memory::heap::LARGEST_OF_PAGES;
-use isola_memory::mapped::is_mapped;
 use isola_memory::pages::PageStatistics;
+use isola_memory::virtual_alloc::is_virtually_contiguous;
 use isola_memory::{CoreSource, Heap};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -131,7 +131,7 @@ impl CellHeap {
         let offset = object.addr().wrapping_sub(POOL_START.load(Ordering::Relaxed));
         // Smaller objects are never virtually contiguous allocations.
         let is_large = layout.size().max(layout.align()) > LARGEST_OF_PAGES;
-        offset < POOL_LEN.load(Ordering::Relaxed) || is_large && is_mapped(object.addr())
+        offset < POOL_LEN.load(Ordering::Relaxed) || is_large && is_virtually_contiguous(object.addr())
     }
 
     /// Frees an object of the pool on a thread that is not a core.

@@ -14,7 +14,7 @@
 //! senders no system call. A late write, after the core has woken for another reason, ends its next halt early, which
 //! is harmless.
 
-use isola_platform::{Others, PendingVectors};
+use isola_platform::{OtherVectors, PendingVectors};
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -78,7 +78,7 @@ impl Pending {
         let Some(quarter) = self.words.iter().position(is_set) else { return PendingVectors::default() };
         let bits = self.words[quarter].swap(0, Ordering::Acquire);
         let others = self.words[quarter + 1..].iter().any(is_set);
-        let others = if others { Others::Arrived } else { Others::None };
+        let others = if others { OtherVectors::Arrived } else { OtherVectors::None };
         PendingVectors::of_quarter(quarter as u8, bits, others)
     }
 
@@ -103,7 +103,7 @@ fn take_all(pending: &Pending) -> Vec<u8> {
     loop {
         let vectors = pending.take();
         all.extend(vectors);
-        if vectors.others() == Others::None {
+        if vectors.others() == OtherVectors::None {
             return all;
         }
     }

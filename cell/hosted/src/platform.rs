@@ -12,7 +12,7 @@ use isola_abi::report::{CoreReport, Report};
 use isola_abi::topology::CoreSite;
 use isola_ebbs::{current_core, cycles};
 use isola_platform::network::NetworkPort;
-use isola_platform::{Clock, CoreIndex, CoreSet, OwnTurn, PendingVectors, Platform};
+use isola_platform::{Clock, CoreIndex, CoreSet, PendingVectors, Platform, ResumeOutcome};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -257,7 +257,7 @@ impl Platform for Hosted {
         self.this_core().take_interrupts()
     }
 
-    fn rest(&self) {
+    fn enter_idle(&self) {
         if self.memory == Memory::Pool {
             heap::publish(&self.report.memory);
             heap::relieve();
@@ -268,26 +268,26 @@ impl Platform for Hosted {
         self.this_core().halt(current_core(), |core| self.core(core));
     }
 
-    fn rise(&self) {}
+    fn exit_idle(&self) {}
 
-    fn places(&self) -> &Places {
+    fn core_slots(&self) -> &Places {
         &self.places
     }
 
-    fn carry(&self, cores: CoreSet) {
-        self.this_core().carry(current_core(), cores, |core| self.core(core));
+    fn run_vcores(&self, cores: CoreSet) {
+        self.this_core().run_vcores(current_core(), cores, |core| self.core(core));
     }
 
     fn leave(&self, order: Order) {
         let place = current_core();
         self.report.cores[place.0 as usize].order.store(order.left().to_u32(), Ordering::Release);
-        self.ring_supervisor();
+        self.notify_supervisor();
         self.wait_for_core(place);
     }
 
-    fn go_on_with_others(&self) -> OwnTurn {
+    fn resume_suspended(&self) -> ResumeOutcome {
         // Threads are never suspended by force.
-        OwnTurn::Undisturbed
+        ResumeOutcome::NoneResumed
     }
 
     fn arm_timer(&self, deadline: Option<u64>) {
@@ -313,13 +313,13 @@ impl Platform for Hosted {
         let _ = output.write_all(text).and_then(|()| output.flush());
     }
 
-    fn ring_supervisor(&self) {}
+    fn notify_supervisor(&self) {}
 
     fn request(&self) -> Request {
         Request::from_u32(self.request.load(Ordering::Acquire))
     }
 
-    fn questions(&self) -> &Questions {
+    fn queries(&self) -> &Questions {
         &self.questions
     }
 

@@ -12,7 +12,8 @@
 
 use isola_abi::layout::PageSize;
 use isola_memory::regions::{
-    self, Carry, Contents, Extent, FaultError, FillError, Filled, FrameChoice, Retired, Window,
+    self, AddressWindow, Contents, Extent, FaultError, FillError, FillOutcome, FrameChoice, MapContents,
+    Retirement,
 };
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -92,7 +93,7 @@ fn page_in(pages: &BTreeMap<usize, PageSize>, address: usize) -> Option<(usize, 
 
 // SAFETY: filled pages are memory that Linux provides to this process at these addresses only, until `retire` takes it
 // back; when that returns, no thread has a translation left.
-unsafe impl Window for HostedWindow {
+unsafe impl AddressWindow for HostedWindow {
     fn extent(&self) -> Extent {
         self.extent
     }
@@ -112,7 +113,7 @@ unsafe impl Window for HostedWindow {
         size: PageSize,
         _: FrameChoice,
         contents: Contents<'_>,
-    ) -> Result<Filled, FillError> {
+    ) -> Result<FillOutcome, FillError> {
         let written = match contents {
             Contents::Zero => None,
             Contents::Written(write) => {
@@ -125,7 +126,7 @@ unsafe impl Window for HostedWindow {
         let mut pages = self.pages();
         let inside = pages.range(address..address + size.bytes()).next().map(|(start, size)| (*start, *size));
         match page_in(&pages, address).or(inside) {
-            Some(found) if found == (address, size) => return Ok(Filled::Before),
+            Some(found) if found == (address, size) => return Ok(FillOutcome::AlreadyPresent),
             Some(_) => return Err(FillError::Occupied),
             None => {}
         }
@@ -139,23 +140,23 @@ unsafe impl Window for HostedWindow {
             return Err(FillError::OutOfMemory(size.bytes()));
         }
         pages.insert(address, size);
-        Ok(Filled::Now)
+        Ok(FillOutcome::Filled)
     }
 
     fn page_at(&self, address: usize) -> Option<PageSize> {
         page_in(&self.pages(), address).map(|(_, size)| size)
     }
 
-    unsafe fn retire(&self, address: usize, len: usize) -> Retired {
+    unsafe fn retire(&self, address: usize, len: usize) -> Retirement {
         let mut pages = self.pages();
         let mut behind = pages.split_off(&address);
         pages.append(&mut behind.split_off(&(address + len)));
         // SAFETY: the caller's promise.
         unsafe { reserve_again(address, len) };
-        Retired(0)
+        Retirement(0)
     }
 
-    fn is_over(&self, _: Retired) -> bool {
+    fn is_over(&self, _: Retirement) -> bool {
         true
     }
 
@@ -166,13 +167,13 @@ unsafe impl Window for HostedWindow {
         address: usize,
         memory: NonNull<u8>,
         len: usize,
-        carry: Carry,
+        contents: MapContents,
     ) -> Result<(), FillError> {
         // SAFETY: memory and addresses are the caller's.
         let there = unsafe {
-            match carry {
-                Carry::Contents => take_along(memory.addr().get(), len, address),
-                Carry::Nothing => allow(address, len) && discard(memory.addr().get(), len),
+            match contents {
+                MapContents::Keep => take_along(memory.addr().get(), len, address),
+                MapContents::Discard => allow(address, len) && discard(memory.addr().get(), len),
             }
         };
         if !there {
@@ -182,14 +183,19 @@ unsafe impl Window for HostedWindow {
         Ok(())
     }
 
-    unsafe fn unmap(&self, address: usize, len: usize, take: &mut dyn FnMut(NonNull<u8>, usize)) -> Retired {
+    unsafe fn unmap(
+        &self,
+        address: usize,
+        len: usize,
+        take: &mut dyn FnMut(NonNull<u8>, usize),
+    ) -> Retirement {
         // SAFETY: the caller's promise.
         unsafe { reserve_again(address, len) };
         self.memory.take(address, len).for_each(|(_, memory)| take(memory, FRAME));
-        Retired(0)
+        Retirement(0)
     }
 
-    unsafe fn shift(&self, from: usize, len: usize, to: usize) -> Retired {
+    unsafe fn shift(&self, from: usize, len: usize, to: usize) -> Retirement {
         for (address, memory) in self.memory.take(from, len) {
             let to = address - from + to;
             // SAFETY: the caller's promise.
@@ -199,7 +205,7 @@ unsafe impl Window for HostedWindow {
         }
         // SAFETY: the caller's promise; the pages that were there have moved.
         unsafe { reserve_again(from, len) };
-        Retired(0)
+        Retirement(0)
     }
 
     unsafe fn forget(&self, _: usize, _: usize) {}

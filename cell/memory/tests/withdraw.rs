@@ -5,7 +5,7 @@ mod common;
 
 use common::{Arena, Random};
 use isola_abi::id::NodeId;
-use isola_memory::pages::{Contents, PAGE_SIZE, Pages, Withdrawn};
+use isola_memory::pages::{KnownContents, PAGE_SIZE, Pages, WithdrawnMemory};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -17,8 +17,8 @@ fn at(address: usize) -> NonNull<u8> {
 }
 
 /// Returns an allocator over that many chunks, from the second page of the first chunk on, as a cell's pool begins.
-fn pool(granules: usize) -> (Arena, Pages) {
-    let arena = Arena::new(granules * GRANULE, GRANULE);
+fn pool(chunks: usize) -> (Arena, Pages) {
+    let arena = Arena::new(chunks * GRANULE, GRANULE);
     let pages = Pages::new();
     // SAFETY: only this allocator uses the arena, which outlives it.
     unsafe { pages.add_range(arena.start.add(PAGE_SIZE), arena.len_bytes() - PAGE_SIZE) }.unwrap();
@@ -29,10 +29,10 @@ fn total(pages: &Pages) -> usize {
     pages.statistics().total_bytes
 }
 
-fn back(pages: &Pages, withdrawn: &Withdrawn) {
+fn back(pages: &Pages, withdrawn: &WithdrawnMemory) {
     for (start, len) in withdrawn.blocks() {
         // SAFETY: the memory was just withdrawn, and is unused.
-        unsafe { pages.bring_back(NodeId(0), at(*start), *len, Contents::Unknown) }.unwrap();
+        unsafe { pages.plug(NodeId(0), at(*start), *len, KnownContents::Unknown) }.unwrap();
     }
 }
 
@@ -80,11 +80,11 @@ fn used_memory_and_a_sixteenth_of_the_rest_stay() {
 #[test]
 fn no_chunk_is_withdrawn_while_less_than_a_sixteenth_is_free() {
     let (_arena, pages) = pool(40);
-    let granule = GRANULE / PAGE_SIZE;
-    assert!((0..38).all(|_| pages.allocate(granule, granule).is_some()));
+    let chunk = GRANULE / PAGE_SIZE;
+    assert!((0..38).all(|_| pages.allocate(chunk, chunk).is_some()));
     assert_eq!(pages.spare_bytes(), 0);
     assert_eq!(pages.withdraw(GRANULE).len_bytes(), 0);
-    assert!(pages.allocate(granule, granule).is_some(), "a whole chunk was free");
+    assert!(pages.allocate(chunk, chunk).is_some(), "a whole chunk was free");
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn an_unused_block_is_withdrawn_with_its_records_and_its_slot_is_reused() {
     let before = total(&pages);
     for _ in 0..200 {
         // SAFETY: only this allocator uses the arena, until it is withdrawn.
-        unsafe { pages.bring_back(NodeId(0), chunk.start, GRANULE, Contents::Unknown) }.unwrap();
+        unsafe { pages.plug(NodeId(0), chunk.start, GRANULE, KnownContents::Unknown) }.unwrap();
         assert_eq!(total(&pages), before + GRANULE);
         let withdrawn = pages.withdraw(GRANULE);
         assert_eq!(withdrawn.blocks(), [(chunk.start.addr().get(), GRANULE)]);
@@ -109,7 +109,7 @@ fn a_used_range_is_withdrawn_in_part_and_later_with_its_records() {
     let (_arena, pages) = pool(2);
     let chunk = Arena::new(8 * GRANULE, 8 * GRANULE);
     // SAFETY: only this allocator uses the arena, until it is withdrawn.
-    unsafe { pages.bring_back(NodeId(0), chunk.start, 8 * GRANULE, Contents::Unknown) }.unwrap();
+    unsafe { pages.plug(NodeId(0), chunk.start, 8 * GRANULE, KnownContents::Unknown) }.unwrap();
     let held = pages.allocate(3 * GRANULE / PAGE_SIZE, 1).unwrap();
     assert!(chunk.contains(held, 3 * GRANULE));
     let some = pages.withdraw(4 * GRANULE);
@@ -136,7 +136,7 @@ fn added_memory_fills_withdrawn_chunks_and_otherwise_forms_a_range() {
     let (hole, _) = *withdrawn.blocks().iter().find(|(at, len)| at + len == start + 8 * GRANULE).unwrap();
     let before = total(&pages);
     // SAFETY: the memory was withdrawn, or never added.
-    unsafe { pages.bring_back(NodeId(0), at(hole), start + 16 * GRANULE - hole, Contents::Unknown) }.unwrap();
+    unsafe { pages.plug(NodeId(0), at(hole), start + 16 * GRANULE - hole, KnownContents::Unknown) }.unwrap();
     assert_eq!(total(&pages), before + start + 16 * GRANULE - hole);
     assert!(pages.allocate(4 * GRANULE / PAGE_SIZE, 1).is_some());
     // SAFETY: allocated above.
@@ -155,7 +155,7 @@ proptest! {
         let mut random = Random(seed);
         for chunk in &chunks {
             // SAFETY: only this allocator uses the arenas.
-            unsafe { pages.bring_back(NodeId(0), chunk.start, chunk.len_bytes(), Contents::Unknown) }.unwrap();
+            unsafe { pages.plug(NodeId(0), chunk.start, chunk.len_bytes(), KnownContents::Unknown) }.unwrap();
         }
         let all = total(&pages);
         let mut held: BTreeMap<usize, (usize, u8)> = BTreeMap::new();
@@ -208,7 +208,7 @@ proptest! {
                         for (start, len) in [(start, cut), (start + cut, len - cut)] {
                             if len > 0 {
                                 // SAFETY: withdrawn.
-                                unsafe { pages.bring_back(NodeId(0), at(start), len, Contents::Unknown) }.unwrap();
+                                unsafe { pages.plug(NodeId(0), at(start), len, KnownContents::Unknown) }.unwrap();
                             }
                         }
                     }

@@ -27,7 +27,7 @@ async fn echo() {
 
 /// Sends a query to the calling cell, as its supervisor would. Returns the number of the query.
 fn ask(line: Line, question: &Query) -> u32 {
-    let number = platform().questions().put(line, &question.encode()).unwrap();
+    let number = platform().queries().put(line, &question.encode()).unwrap();
     query::attend();
     number
 }
@@ -35,7 +35,7 @@ fn ask(line: Line, question: &Query) -> u32 {
 /// Returns the calling cell's new records, and the number of records without room; `None` if the cell answers another
 /// query.
 fn read(line: Line, number: u32, records: &mut Records) -> Option<(Vec<Vec<u8>>, u64)> {
-    let asked = platform().questions().number(line);
+    let asked = platform().queries().number(line);
     let mut read = Vec::new();
     loop {
         let piece = platform().report().answers.on(line).piece(number, asked, records.end(), 4096);

@@ -20,7 +20,7 @@ use isola::fault_injection::offer_and_keep; //~ E0432
 // The platform's value, which gives access to all state of a core.
 use isola::ebbs::platform; //~ E0432
 use isola::ebbs::CoreBlock; //~ E0432
-use isola::ebbs::CoreIdentity; //~ E0432
+use isola::ebbs::VcoreIdentity; //~ E0432
 use isola::ebbs::CellTable; //~ E0432
 use isola::events::platform; //~ E0432
 use isola::events::isola_ebbs; //~ E0432

@@ -15,8 +15,8 @@ use isola_abi::id::NodeId;
 use isola_abi::unplug::{GRANULE, Rest};
 use isola_ebbs::cycles;
 use isola_machine::cell;
-use isola_memory::pages::{Contents, Withdrawn};
-use isola_memory::regions::{Compaction, Progress, Retired};
+use isola_memory::pages::{KnownContents, WithdrawnMemory};
+use isola_memory::regions::{Compaction, Progress, Retirement};
 
 /// The time for which cores are not asked again to return their caches, in ns.
 const SQUEEZE_AGAIN_NS: u64 = 100_000_000;
@@ -27,13 +27,13 @@ const MOVE_NS: u64 = 1_000_000_000;
 /// The state of the cell's returns.
 pub(super) struct Returns {
     /// The last offer and its request, until the cell has seen the outcome.
-    offered: Option<(u32, Withdrawn)>,
+    offered: Option<(u32, WithdrawnMemory)>,
     /// The last request whose outcome the cell has seen.
     acknowledged: u32,
     /// The last request that the cell has answered.
     answered: u32,
     /// Range slots of unplugged memory, reusable when every core has passed its loop.
-    retired: Option<(Retired, u64)>,
+    retired: Option<(Retirement, u64)>,
     /// The cycle count at which cores were last asked to return their caches.
     squeezed_at: u64,
     /// The migration of pages that increases the memory for a request.
@@ -156,7 +156,7 @@ impl Returns {
         }
         let withdrawn = match can {
             Can::Spare => pages().withdraw(len_bytes),
-            Can::Not => Withdrawn::default(),
+            Can::Not => WithdrawnMemory::default(),
         };
         let (found, missing) = (withdrawn.len_bytes(), len_bytes.saturating_sub(withdrawn.len_bytes()));
         let has_compacted = self.compacted.0 == number;
@@ -198,7 +198,7 @@ impl Returns {
         self.is_moving()
             && compacted == number
             && !is_past(began, MOVE_NS, tsc_hz)
-            && self.compaction.step(pages(), &Migration) == Progress::GoesOn
+            && self.compaction.step(pages(), &Migration) == Progress::InProgress
     }
 }
 
@@ -213,5 +213,5 @@ fn stay(start: usize, len: usize) {
     let Some(memory) = NonNull::new(core::ptr::with_exposed_provenance_mut::<u8>(start)) else { return };
     // SAFETY: the block was withdrawn, and the supervisor leaves it to the cell. The node matters only if the range
     // that contained the block has left.
-    let _ = unsafe { pages().bring_back(NodeId(0), memory, len, Contents::Unknown) };
+    let _ = unsafe { pages().plug(NodeId(0), memory, len, KnownContents::Unknown) };
 }

@@ -17,7 +17,7 @@
 //! core's next load of the generation; another orders the increment of the generation before the check of the cores. So
 //! either the retiring core sees that the other runs, or that core sees the new generation.
 
-use super::window::Retired;
+use super::address_window::Retirement;
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(loom)]
@@ -25,14 +25,14 @@ use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
 const HALTED: u64 = u64::MAX;
 
-impl<const N: usize> Default for Grace<N> {
+impl<const N: usize> Default for GracePeriods<N> {
     fn default() -> Self {
         Self::new()
     }
 }
 
 /// The state of TLB flushes of a cell's cores, of which there are at most `N`.
-pub struct Grace<const N: usize> {
+pub struct GracePeriods<const N: usize> {
     generation: AtomicU64,
     /// The generation at each core's last flush; `HALTED` while the core is halted.
     said: [AtomicU64; N],
@@ -40,7 +40,7 @@ pub struct Grace<const N: usize> {
     forgotten: [AtomicU64; N],
 }
 
-impl<const N: usize> Grace<N> {
+impl<const N: usize> GracePeriods<N> {
     /// Returns the initial state: all cores are halted, nothing was retired.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
@@ -62,14 +62,14 @@ impl<const N: usize> Grace<N> {
     }
 
     /// Records that entries were made non-present.
-    pub fn retire(&self) -> Retired {
-        let retired = Retired(self.generation.fetch_add(1, Ordering::AcqRel) + 1);
+    pub fn retire(&self) -> Retirement {
+        let retired = Retirement(self.generation.fetch_add(1, Ordering::AcqRel) + 1);
         fence(Ordering::SeqCst);
         retired
     }
 
     /// Returns whether every core has flushed its TLB since that call of [`Self::retire`], or is halted.
-    pub fn is_over(&self, retired: Retired) -> bool {
+    pub fn is_over(&self, retired: Retirement) -> bool {
         self.said.iter().all(|said| said.load(Ordering::Acquire) >= retired.0)
     }
 
@@ -110,7 +110,7 @@ mod models {
 
     /// An address, and its frame according to the page table and to a core's TLB.
     struct Machine {
-        grace: Grace<2>,
+        grace: GracePeriods<2>,
         entry: AtomicUsize,
         /// Whether the other core may use the address again.
         handed_over: AtomicUsize,
@@ -141,7 +141,7 @@ mod models {
     fn addresses_are_used_again_when_every_core_has_forgotten() {
         loom::model(|| {
             let machine = Arc::new(Machine {
-                grace: Grace::new(),
+                grace: GracePeriods::new(),
                 entry: AtomicUsize::new(1),
                 handed_over: AtomicUsize::new(0),
             });

@@ -2,7 +2,7 @@
 
 use crate::common::Arena;
 use isola_memory::pages::{PAGE_SIZE, Pages};
-use isola_memory::regions::{Extent, Mover, Retired};
+use isola_memory::regions::{Extent, PageMover, Retirement};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -61,8 +61,8 @@ fn holds(frame: NonNull<u8>, mark: u64) -> bool {
 }
 
 impl Machine {
-    pub fn new(granules: usize) -> Self {
-        let arena = Arena::new(granules * GRANULE, GRANULE);
+    pub fn new(chunks: usize) -> Self {
+        let arena = Arena::new(chunks * GRANULE, GRANULE);
         let pages = Pages::new();
         // SAFETY: only this allocator uses the arena, which outlives it.
         unsafe { pages.add_range(arena.start, arena.len_bytes()) }.unwrap();
@@ -107,7 +107,7 @@ impl Machine {
 
     pub fn collect(&self) {
         self.retired.borrow_mut().retain(|(generation, frame)| {
-            if self.is_over(Retired(*generation)) {
+            if self.is_over(Retirement(*generation)) {
                 // SAFETY: no core has a translation to the page any more.
                 unsafe { self.pages.free(*frame, 1) };
                 return false;
@@ -203,7 +203,7 @@ pub fn at(start: NonNull<u8>, page: usize) -> NonNull<u8> {
 
 // SAFETY: frames are allocated as runs of one page, and freed only after every core has passed its loop, which they do
 // between steps. One thread changes the tables.
-unsafe impl Mover for Machine {
+unsafe impl PageMover for Machine {
     fn region_from(&self, address: usize) -> Option<Extent> {
         // Regions of 64 pages, some of them empty.
         let len = 64 * PAGE_SIZE;
@@ -243,12 +243,12 @@ unsafe impl Mover for Machine {
         }
     }
 
-    fn begun(&self) -> Retired {
+    fn begun(&self) -> Retirement {
         self.generation.set(self.generation.get() + 1);
-        Retired(self.generation.get())
+        Retirement(self.generation.get())
     }
 
-    fn is_over(&self, begun: Retired) -> bool {
+    fn is_over(&self, begun: Retirement) -> bool {
         self.said.iter().all(|said| said.get() >= begun.0)
     }
 

@@ -10,7 +10,7 @@ mod machine;
 
 use common::Random;
 use isola_abi::id::NodeId;
-use isola_memory::pages::{Contents, PAGE_SIZE};
+use isola_memory::pages::{KnownContents, PAGE_SIZE};
 use isola_memory::regions::{Compaction, Progress};
 use machine::{CORES, GRANULE, Machine, State, at, write};
 use proptest::prelude::*;
@@ -20,10 +20,10 @@ use std::ptr::NonNull;
 
 /// Runs a compaction to its end, with passes of all cores and `meanwhile` after each step. Returns the number of
 /// migrated pages.
-fn compact_while(machine: &Machine, granules: usize, meanwhile: impl Fn()) -> usize {
+fn compact_while(machine: &Machine, chunks: usize, meanwhile: impl Fn()) -> usize {
     let mut compaction = Compaction::new();
-    compaction.start(granules);
-    while compaction.step(&machine.pages, machine) == Progress::GoesOn {
+    compaction.start(chunks);
+    while compaction.step(&machine.pages, machine) == Progress::InProgress {
         (0..CORES).for_each(|core| machine.pass(core));
         machine.collect();
         meanwhile();
@@ -33,8 +33,8 @@ fn compact_while(machine: &Machine, granules: usize, meanwhile: impl Fn()) -> us
 }
 
 /// Returns a machine whose memory was filled with pages of regions, of which every `kept`th remains.
-fn sparse(granules: usize, kept: usize) -> Machine {
-    let machine = Machine::new(granules);
+fn sparse(chunks: usize, kept: usize) -> Machine {
+    let machine = Machine::new(chunks);
     let places = (0..).take_while(|place| machine.map(*place, State::Present)).count();
     (0..places).filter(|place| place % kept != 0).for_each(|place| machine.unmap(place));
     (0..CORES).for_each(|core| machine.pass(core));
@@ -88,7 +88,7 @@ fn compaction_ends_if_all_pages_are_touched_all_the_time() {
     let mut compaction = Compaction::new();
     compaction.start(4);
     let mut steps = 0;
-    while compaction.step(&machine.pages, &machine) == Progress::GoesOn {
+    while compaction.step(&machine.pages, &machine) == Progress::InProgress {
         (0..CORES).for_each(|core| machine.pass(core));
         machine.places().for_each(|(place, _)| machine.touch(place % CORES, place));
         steps += 1;
@@ -109,10 +109,10 @@ fn hot_chunks_are_replaced_by_others() {
     // One page of some chunks is hot; these have fewer used pages than the others.
     let mut hot = BTreeMap::new();
     for (place, frame) in machine.places() {
-        let granule = frame.addr().get() / GRANULE;
+        let chunk = frame.addr().get() / GRANULE;
         if hot.len() < 6
-            && granule.is_multiple_of(2)
-            && *hot.entry(granule).or_insert(place) != place
+            && chunk.is_multiple_of(2)
+            && *hot.entry(chunk).or_insert(place) != place
             && place % 16 == 0
         {
             machine.unmap(place);
@@ -179,7 +179,7 @@ fn no_page_migrates_before_every_core_has_flushed_its_tlb() {
     let mut compaction = Compaction::new();
     compaction.start(2);
     for _ in 0..100 {
-        assert_eq!(compaction.step(&machine.pages, &machine), Progress::GoesOn);
+        assert_eq!(compaction.step(&machine.pages, &machine), Progress::InProgress);
         (0..CORES).filter(|core| *core != 1).for_each(|core| machine.pass(core));
         // Core 1 has all translations in its TLB, and writes through them.
         machine.places().for_each(|(place, _)| machine.touch(1, place));
@@ -195,7 +195,7 @@ fn a_step_copies_at_most_16_pages() {
     let mut compaction = Compaction::new();
     compaction.start(16);
     let mut last = 0;
-    while compaction.step(&machine.pages, &machine) == Progress::GoesOn {
+    while compaction.step(&machine.pages, &machine) == Progress::InProgress {
         let moved = compaction.moved_bytes() / PAGE_SIZE;
         assert!(moved - last <= 16, "{} pages in a step", moved - last);
         last = moved;
@@ -274,8 +274,8 @@ proptest! {
                 }
                 Step::Run(pages) => machine.run(pages),
                 Step::FreeRun(index) => machine.free_run(index),
-                Step::Start(granules) => if compaction.is_over() {
-                    compaction.start(granules);
+                Step::Start(chunks) => if compaction.is_over() {
+                    compaction.start(chunks);
                 },
                 Step::Move => drop(compaction.step(&machine.pages, &machine)),
                 Step::End => compaction.end(&machine.pages),
@@ -287,7 +287,7 @@ proptest! {
                         (0..len / PAGE_SIZE).for_each(|page| write(at(start, page), 0));
                         // SAFETY: just withdrawn.
                         let back = unsafe {
-                            machine.pages.bring_back(NodeId(0), start, *len, Contents::Unknown)
+                            machine.pages.plug(NodeId(0), start, *len, KnownContents::Unknown)
                         };
                         prop_assert!(back.is_ok());
                     }

@@ -42,7 +42,7 @@ pub fn attend() {
 
 /// Returns the query of a line if its number is not `last`. An invalid query is not answered.
 fn new_question(line: Line, last: u32) -> Option<(u32, Query)> {
-    let (number, bytes): (u32, Vec<u8>) = platform().questions().get(line)?;
+    let (number, bytes): (u32, Vec<u8>) = platform().queries().get(line)?;
     let query = (number != last).then(|| Query::decode(&bytes))?;
     Some((number, query?))
 }

@@ -2,7 +2,7 @@
 
 use isola_ebbs::{Ebb, Representative, current_core};
 use isola_events::{
-    Label, Placement, elsewhere, exit, on_carried, on_cores_changed, present_cores, run, sleep, spawn,
+    Label, Placement, elsewhere, exit, on_cores_changed, on_vcore_moved, present_cores, run, sleep, spawn,
     spawn_on, spawn_task, yield_now,
 };
 use isola_hosted::{Hosted, Settings};
@@ -57,7 +57,7 @@ fn tasks_timers_and_representatives_continue_on_every_core_that_runs_the_vcore()
     static MOVES: AtomicU64 = AtomicU64::new(0);
     fn begin() {
         spawn_on(CORE, || {
-            on_carried(|| assert_eq!(COUNTER.core, CORE));
+            on_vcore_moved(|| assert_eq!(COUNTER.core, CORE));
             for task in 0..3 {
                 spawn_task(async move {
                     for step in 0..STEPS {
