@@ -255,7 +255,7 @@ unsafe impl regions::AddressWindow for BareWindow {
         retired()
     }
 
-    unsafe fn shift(&self, from: usize, len: usize, to: usize) -> Retirement {
+    unsafe fn move_pages(&self, from: usize, len: usize, to: usize) -> Retirement {
         let see = &mut |address: u64, memory: NonNull<u8>, size: PageSize| {
             let address = address - from as u64 + to as u64;
             // SAFETY: the page was just unmapped at its old address; the caller promises that its new address is free.
@@ -267,7 +267,7 @@ unsafe impl regions::AddressWindow for BareWindow {
         retired()
     }
 
-    unsafe fn forget(&self, address: usize, len: usize) {
+    unsafe fn free_tables(&self, address: usize, len: usize) {
         // SAFETY: the caller's promise; the retirement is over, so all cores have flushed. The memory was returned when
         // it was retired.
         unsafe { self.window.collect(address as u64, len as u64, &mut |_, _| ()) };

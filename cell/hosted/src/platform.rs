@@ -30,11 +30,11 @@ pub struct Hosted {
     cores: Box<[&'static HostedCore]>,
     network: Mutex<Vec<NetworkPort>>,
     request: AtomicU32,
-    questions: Questions,
-    places: Places,
-    /// Whether the cell has ended. `coming` wakes the threads that wait to be plugged.
+    queries: Questions,
+    core_slots: Places,
+    /// Whether the cell has ended. `plugged` wakes the threads that wait to be plugged.
     ended: Mutex<bool>,
-    coming: Condvar,
+    plugged: Condvar,
     memory: Memory,
 }
 
@@ -89,8 +89,8 @@ impl Hosted {
             slots(if memory == Memory::Pool { memory_bytes as u64 } else { host_memory() }, core_places);
         let activities = (0..slots).map(|_| ActivityRecord::default()).collect();
         let used = (0..slots * core_places).map(|_| ActivityReport::default()).collect();
-        let places = Places::default();
-        descriptor.cores.iter().enumerate().for_each(|(place, core)| places.give(place, *core));
+        let core_slots = Places::default();
+        descriptor.cores.iter().enumerate().for_each(|(slot, core)| core_slots.give(slot, *core));
         let core = |_| HostedCore::take().expect("Linux gives three file descriptors a core: see ulimit -n");
         let cores = (0..core_places).map(core).collect();
         let clock = Clock::new(&clock);
@@ -99,7 +99,7 @@ impl Hosted {
             Memory::Pool => heap::publish(&report.memory),
             Memory::Host => report.memory.total_bytes.store(host_memory(), Ordering::Relaxed),
         }
-        let (questions, ended, coming) = (Questions::default(), Mutex::new(false), Condvar::new());
+        let (queries, ended, plugged) = (Questions::default(), Mutex::new(false), Condvar::new());
         Self {
             descriptor,
             report,
@@ -109,10 +109,10 @@ impl Hosted {
             cores,
             network,
             request,
-            questions,
-            places,
+            queries,
+            core_slots,
             ended,
-            coming,
+            plugged,
             memory,
         }
     }
@@ -127,14 +127,14 @@ impl Hosted {
     }
 
     /// Sends the cell a request, as a supervisor would.
-    pub fn ask(&self, request: Request) {
+    pub fn send_request(&self, request: Request) {
         self.request.store(request as u32, Ordering::Release);
         self.interrupt(CoreIndex(0), isola_abi::descriptor::REQUEST_VECTOR);
     }
 
     /// Sends the cell a query, as a supervisor would. Returns its number; `None` if it is too long.
     pub fn query(&self, line: Line, question: &[u8]) -> Option<u32> {
-        let number = self.questions.put(line, question)?;
+        let number = self.queries.put(line, question)?;
         self.interrupt(CoreIndex(0), isola_abi::descriptor::REQUEST_VECTOR);
         Some(number)
     }
@@ -149,50 +149,50 @@ impl Hosted {
     }
 
     /// Plugs a thread as a core at that slot, as a supervisor would. Does nothing if the slot is occupied.
-    pub fn give_core(&self, place: CoreIndex) {
+    pub fn plug_core(&self, slot: CoreIndex) {
         let ended = self.ended();
-        if self.places.at(place.0 as usize).kind == OrderKind::Vacant {
-            let id = CoreId(place.0);
+        if self.core_slots.at(slot.0 as usize).kind == OrderKind::Vacant {
+            let id = CoreId(slot.0);
             let core = Core { id, apic: ApicId(id.0), node: NodeId(0), site: CoreSite::alone(id) };
-            self.places.give(place.0 as usize, core);
+            self.core_slots.give(slot.0 as usize, core);
         }
         drop(ended);
-        self.coming.notify_all();
+        self.plugged.notify_all();
     }
 
     /// Unplugs the thread at that slot, as a supervisor would, and returns when it no longer runs any vcore. Does
     /// nothing for the first slot. Not to be called on a core of the cell.
-    pub fn take_core(&self, place: CoreIndex) {
-        let index = place.0 as usize;
-        if place.0 == 0 || self.places.at(index).kind != OrderKind::Stay {
+    pub fn unplug_core(&self, slot: CoreIndex) {
+        let index = slot.0 as usize;
+        if slot.0 == 0 || self.core_slots.at(index).kind != OrderKind::Stay {
             return;
         }
-        let order = self.places.order(index, OrderKind::Leave);
-        self.interrupt(place, isola_abi::descriptor::REQUEST_VECTOR);
+        let order = self.core_slots.order(index, OrderKind::Leave);
+        self.interrupt(slot, isola_abi::descriptor::REQUEST_VECTOR);
         let echo = &self.report.cores[index].order;
         while echo.load(Ordering::Acquire) != order.to_u32() && !*self.ended() {
             thread::sleep(Duration::from_micros(50));
         }
-        self.places.order(index, OrderKind::Vacant);
+        self.core_slots.order(index, OrderKind::Vacant);
     }
 
-    /// Waits until a core is plugged into that slot. Returns [`Comes::Never`] once the cell has ended. Allocates
-    /// nothing.
-    pub(crate) fn wait_for_core(&self, place: CoreIndex) -> Comes {
-        let echo = &self.report.cores[place.0 as usize].order;
+    /// Waits until a core is plugged into that slot. Returns [`PlugOutcome::CellEnded`] once the cell has ended.
+    /// Allocates nothing.
+    pub(crate) fn wait_for_core(&self, slot: CoreIndex) -> PlugOutcome {
+        let echo = &self.report.cores[slot.0 as usize].order;
         let is_away = |ended: &mut bool| {
-            let order = self.places.at(place.0 as usize);
+            let order = self.core_slots.at(slot.0 as usize);
             let is_vacant = order.kind == OrderKind::Vacant || echo.load(Ordering::Relaxed) == order.to_u32();
             !*ended && is_vacant
         };
-        let ended = self.coming.wait_while(self.ended(), is_away).unwrap_or_else(PoisonError::into_inner);
-        if *ended { Comes::Never } else { Comes::Now }
+        let ended = self.plugged.wait_while(self.ended(), is_away).unwrap_or_else(PoisonError::into_inner);
+        if *ended { PlugOutcome::CellEnded } else { PlugOutcome::Plugged }
     }
 
     /// Marks the cell as ended: no core is plugged any more.
     pub(crate) fn end(&self) {
         *self.ended() = true;
-        self.coming.notify_all();
+        self.plugged.notify_all();
     }
 
     /// Ignores poisoning: this is a plain flag, valid even if a thread panicked with the lock held.
@@ -203,9 +203,9 @@ impl Hosted {
 
 /// Whether a core was plugged into a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Comes {
-    Now,
-    Never,
+pub(crate) enum PlugOutcome {
+    Plugged,
+    CellEnded,
 }
 
 /// Measures the cycle counter against the process's clock. With 5 ms the error is below a thousandth.
@@ -271,7 +271,7 @@ impl Platform for Hosted {
     fn exit_idle(&self) {}
 
     fn core_slots(&self) -> &Places {
-        &self.places
+        &self.core_slots
     }
 
     fn run_vcores(&self, cores: CoreSet) {
@@ -279,10 +279,10 @@ impl Platform for Hosted {
     }
 
     fn leave(&self, order: Order) {
-        let place = current_core();
-        self.report.cores[place.0 as usize].order.store(order.left().to_u32(), Ordering::Release);
+        let slot = current_core();
+        self.report.cores[slot.0 as usize].order.store(order.left().to_u32(), Ordering::Release);
         self.notify_supervisor();
-        self.wait_for_core(place);
+        self.wait_for_core(slot);
     }
 
     fn resume_suspended(&self) -> ResumeOutcome {
@@ -320,7 +320,7 @@ impl Platform for Hosted {
     }
 
     fn queries(&self) -> &Questions {
-        &self.questions
+        &self.queries
     }
 
     fn open_network(&self) -> Vec<NetworkPort> {

@@ -87,13 +87,13 @@ pub unsafe trait AddressWindow: Sync {
     /// # Safety
     /// As for [`Self::unmap`]. No page is mapped at the new addresses, which the caller owns, and enough page tables
     /// are reserved.
-    unsafe fn shift(&self, from: usize, len: usize, to: usize) -> Retirement;
+    unsafe fn move_pages(&self, from: usize, len: usize, to: usize) -> Retirement;
 
     /// Frees the addresses, and the page tables, of pages that [`Self::map`] mapped.
     ///
     /// # Safety
     /// They were retired, and that is over.
-    unsafe fn forget(&self, address: usize, len: usize);
+    unsafe fn free_tables(&self, address: usize, len: usize);
 }
 
 /// A range of addresses.

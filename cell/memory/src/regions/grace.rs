@@ -35,9 +35,9 @@ impl<const N: usize> Default for GracePeriods<N> {
 pub struct GracePeriods<const N: usize> {
     generation: AtomicU64,
     /// The generation at each core's last flush; `HALTED` while the core is halted.
-    said: [AtomicU64; N],
+    flushed: [AtomicU64; N],
     /// The generation at each core's last flush, also while it is halted. Accessed only by that core.
-    forgotten: [AtomicU64; N],
+    last_flush: [AtomicU64; N],
 }
 
 impl<const N: usize> GracePeriods<N> {
@@ -46,8 +46,8 @@ impl<const N: usize> GracePeriods<N> {
     pub const fn new() -> Self {
         Self {
             generation: AtomicU64::new(0),
-            said: [const { AtomicU64::new(HALTED) }; N],
-            forgotten: [const { AtomicU64::new(0) }; N],
+            flushed: [const { AtomicU64::new(HALTED) }; N],
+            last_flush: [const { AtomicU64::new(0) }; N],
         }
     }
 
@@ -56,8 +56,8 @@ impl<const N: usize> GracePeriods<N> {
     pub fn new() -> Self {
         Self {
             generation: AtomicU64::new(0),
-            said: core::array::from_fn(|_| AtomicU64::new(HALTED)),
-            forgotten: core::array::from_fn(|_| AtomicU64::new(0)),
+            flushed: core::array::from_fn(|_| AtomicU64::new(HALTED)),
+            last_flush: core::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 
@@ -70,31 +70,31 @@ impl<const N: usize> GracePeriods<N> {
 
     /// Returns whether every core has flushed its TLB since that call of [`Self::retire`], or is halted.
     pub fn is_over(&self, retired: Retirement) -> bool {
-        self.said.iter().all(|said| said.load(Ordering::Acquire) >= retired.0)
+        self.flushed.iter().all(|flushed| flushed.load(Ordering::Acquire) >= retired.0)
     }
 
-    /// Called in each pass of a core's loop: calls `forget`, which flushes the TLB, if anything was retired since the
-    /// last flush. Returns whether it did.
+    /// Called in each pass of a core's loop: calls `flush_tlb`, which flushes the TLB, if anything was retired since
+    /// the last flush. Returns whether it did.
     #[inline]
-    pub fn pass(&self, core: usize, forget: impl FnOnce()) -> bool {
+    pub fn pass(&self, core: usize, flush_tlb: impl FnOnce()) -> bool {
         let generation = self.generation.load(Ordering::Acquire);
-        if self.forgotten[core].load(Ordering::Relaxed) == generation {
+        if self.last_flush[core].load(Ordering::Relaxed) == generation {
             return false;
         }
-        forget();
-        self.forgotten[core].store(generation, Ordering::Relaxed);
-        self.said[core].store(generation, Ordering::Release);
+        flush_tlb();
+        self.last_flush[core].store(generation, Ordering::Relaxed);
+        self.flushed[core].store(generation, Ordering::Release);
         true
     }
 
     /// Called before a core halts.
     pub fn halt(&self, core: usize) {
-        self.said[core].store(HALTED, Ordering::Release);
+        self.flushed[core].store(HALTED, Ordering::Release);
     }
 
     /// Called when a core starts or wakes, before it accesses memory; a call of [`Self::pass`] follows.
     pub fn wake(&self, core: usize) {
-        self.said[core].store(self.forgotten[core].load(Ordering::Relaxed), Ordering::Relaxed);
+        self.flushed[core].store(self.last_flush[core].load(Ordering::Relaxed), Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 }
@@ -132,7 +132,7 @@ mod models {
         fn event(&mut self) {
             if self.machine.handed_over.load(Ordering::Acquire) == 1 {
                 let frame = self.remembered.unwrap_or_else(|| self.machine.entry.load(Ordering::Relaxed));
-                assert_eq!(frame, 2, "a core has not forgotten a page that is gone");
+                assert_eq!(frame, 2, "a core has not last_flush a page that is gone");
             }
         }
     }

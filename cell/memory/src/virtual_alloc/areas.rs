@@ -93,7 +93,7 @@ pub(crate) fn collect() {
         let Some((units, extent)) = over else { return };
         // SAFETY: the addresses were retired when their units began to wait, and `is_over` holds. The units stay taken
         // until `free` below.
-        unsafe { window.forget(extent.start, extent.len) };
+        unsafe { window.free_tables(extent.start, extent.len) };
         WAITING.fetch_sub(units.count, Ordering::Relaxed);
         if let Some(areas) = AREAS.lock().as_mut() {
             let bitmap = areas.at(extent.start);

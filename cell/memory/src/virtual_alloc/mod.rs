@@ -124,7 +124,7 @@ pub(crate) unsafe fn relocate(
         let mut retired = Retirement(0);
         for (offset, len) in parts(from, end_of(from, had) - from) {
             // SAFETY: both objects are the caller's, and these pages of the new one are still empty.
-            retired = unsafe { window.shift(from + offset, len, start + offset) };
+            retired = unsafe { window.move_pages(from + offset, len, start + offset) };
         }
         free_units(from, 0, had, retired);
         collect();
