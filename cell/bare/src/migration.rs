@@ -1,6 +1,6 @@
 //! Migration of region pages on bare hardware, by the page tables of the region area.
 
-use crate::window::{is_over, retire, tables};
+use crate::page_tables::{is_over, retire, tables};
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ pub(crate) struct Migration;
 /// Cancels the migration of a page that was touched. Returns whether a page is present now: another core may have
 /// cancelled it before, or the page may have migrated by now.
 #[inline]
-pub(crate) fn stay(address: u64) -> bool {
+pub(crate) fn cancel(address: u64) -> bool {
     HAS_BEGUN.load(Ordering::Relaxed) && tables().is_some_and(|tables| tables.stay(address))
 }
 
