@@ -73,10 +73,7 @@ impl<T: Representative> Deref for Ebb<T> {
     type Target = T;
 
     #[inline(always)]
-    #[expect(
-        clippy::pointers_in_nomem_asm_block,
-        reason = "what is read there is what it is for good, or nothing"
-    )]
+    #[expect(clippy::pointers_in_nomem_asm_block, reason = "the word read there is final, or empty")]
     fn deref(&self) -> &T {
         let representative: *const T;
         // SAFETY: the GS base is the address of the core's block (see `core_block`), and slots are below `FAST`, so the

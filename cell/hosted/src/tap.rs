@@ -161,9 +161,9 @@ impl NetworkQueue for TapQueue {
         let mut first = IoBufMut::with_room(0, FIRST_LEN);
         self.rest.reset(0);
         let room = self.rest.tailroom();
-        let mut places =
+        let mut buffers =
             [IoSliceMut::new(first.append(FIRST_LEN)?), IoSliceMut::new(self.rest.append(room)?)];
-        let len = rustix::io::readv(&*self.file, &mut places).ok()?;
+        let len = rustix::io::readv(&*self.file, &mut buffers).ok()?;
         first.truncate(len);
         let flags = *first.first()?;
         first.advance(HEADER_LEN);

@@ -262,7 +262,7 @@ unsafe fn reserve_again(address: usize, len: usize) {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     // SAFETY: the caller's promise.
     let reserved = unsafe { libc::mmap(address as *mut c_void, len, libc::PROT_NONE, flags, -1, 0) };
-    assert_ne!(reserved, libc::MAP_FAILED, "what was reserved once can be reserved again");
+    assert_ne!(reserved, libc::MAP_FAILED, "addresses that were reserved can be reserved again");
 }
 
 /// Makes Linux provide memory at reserved addresses on first access; false if it refuses.

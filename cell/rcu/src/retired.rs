@@ -30,5 +30,5 @@ pub(crate) unsafe fn retire<T: Send + 'static>(object: *mut T) {
 /// Panics if the calling core is not in the cell of `domain`, because grace periods are per cell.
 #[inline]
 pub(crate) fn check(domain: Domain) {
-    assert!(domain == Domain::current(), "what a cell shares between its cores is used in that cell alone");
+    assert!(domain == Domain::current(), "data that the cores of a cell share is used in that cell alone");
 }

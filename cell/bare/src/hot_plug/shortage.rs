@@ -44,7 +44,7 @@ impl fmt::Display for Shortage {
             reason if reason == Reason::Exhausted as u32 => "the machine has no more for it",
             reason if reason == Reason::NoAnswer as u32 => "the supervisor does not answer",
             reason if reason == Reason::Fragmented as u32 => {
-                "what is free is in pieces too small: let it begin with more"
+                "its free memory is too fragmented: let it begin with more"
             }
             _ => "no cell gets so much at once while it runs: let it begin with more",
         })

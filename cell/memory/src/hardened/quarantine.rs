@@ -63,8 +63,8 @@ impl Quarantine {
         {
             return PutOutcome::NoRoom(oldest);
         }
-        if let Some(place) = self.objects.get_mut((self.first + self.count) % MOST_OBJECTS) {
-            *place = Some(freed);
+        if let Some(entry) = self.objects.get_mut((self.first + self.count) % MOST_OBJECTS) {
+            *entry = Some(freed);
             self.count += 1;
             self.bytes += freed.layout.size();
         }

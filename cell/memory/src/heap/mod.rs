@@ -93,8 +93,8 @@ impl<C: CoreSource> Heap<C> {
 
     /// Sets the node of a core, from which it gets its memory while there is any. The default is node 0.
     pub fn set_node(&self, core: usize, node: NodeId) {
-        if let Some(place) = self.nodes.get(core) {
-            place.store(NodeIndex::of(node).index() as u8, Ordering::Relaxed);
+        if let Some(entry) = self.nodes.get(core) {
+            entry.store(NodeIndex::of(node).index() as u8, Ordering::Relaxed);
         }
     }
 

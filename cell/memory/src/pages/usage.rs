@@ -291,7 +291,7 @@ mod models {
     }
 
     #[test]
-    fn memory_is_not_low_when_everything_has_come_back() {
+    fn memory_is_not_low_once_all_of_it_is_free() {
         let take_and_give = |usage: &Model| {
             usage.take(3);
             usage.give(3);
@@ -300,12 +300,12 @@ mod models {
     }
 
     #[test]
-    fn memory_is_low_when_two_have_taken_what_one_alone_may() {
+    fn memory_is_low_after_two_allocations_of_which_one_alone_is_allowed() {
         both(|usage| usage.take(2), |usage| usage.take(1), MemoryPressure::Low);
     }
 
     #[test]
-    fn memory_is_low_when_one_has_taken_much_and_another_given_little() {
+    fn memory_is_low_after_a_large_allocation_and_a_small_free() {
         both(|usage| usage.take(5), |usage| usage.give(2), MemoryPressure::Low);
     }
 }

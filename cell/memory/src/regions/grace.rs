@@ -167,7 +167,7 @@ mod models {
             }
             core.join().unwrap();
             machine.grace.halt(1);
-            assert!(machine.grace.is_over(retired), "who halts is waited for");
+            assert!(machine.grace.is_over(retired), "a grace period waits for a halted core");
         });
     }
 }

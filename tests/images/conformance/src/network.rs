@@ -54,7 +54,7 @@ impl Filter for Counter {
 /// for the first failed check.
 pub async fn check(peer: SocketAddr) -> Result<(), String> {
     wait_for_address().await;
-    let _held = isola_conformance::cut_up_memory();
+    let _held = isola_conformance::fragment_memory();
     let streams = parallel(2 * isola::core_count(), move |part| async move {
         stream(peer, part).await.map_err(|error| format!("connection {part}: {error}"))
     });
