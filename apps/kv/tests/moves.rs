@@ -183,9 +183,9 @@ fn give_and_take(cell: &'static Hosted, on: &AtomicBool) {
     for turn in 0..TIMES {
         // Alternates between two cores, so that different cores take over their work.
         let core = CoreIndex(1 + turn % 2);
-        cell.take_core(core);
+        cell.unplug_core(core);
         std::thread::sleep(Duration::from_micros(500));
-        cell.give_core(core);
+        cell.plug_core(core);
         // Usually long enough for flows to be redistributed.
         std::thread::sleep(Duration::from_micros(if turn % 5 == 0 { 100 } else { 2_000 }));
     }

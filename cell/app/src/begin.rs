@@ -1,7 +1,7 @@
 //! The start of the application's `main` from the first core's event loop.
 
 use crate::arguments::{Arguments, ExitCode};
-use crate::ebbs::InUse;
+use crate::ebbs::EbbInUse;
 use crate::{println, stop};
 use core::future::Future;
 use isola_ebbs::platform;
@@ -11,7 +11,7 @@ use isola_net::interface::NetworkError;
 /// Queues the start of the application on the first core. Calls `components` first, which replaces components of Isola
 /// by the application's own before their first use.
 pub fn begin<F: Future<Output = ExitCode> + 'static>(
-    components: fn() -> Result<(), InUse>,
+    components: fn() -> Result<(), EbbInUse>,
     main: fn(Arguments) -> F,
 ) {
     let named = components();
@@ -34,6 +34,6 @@ pub fn begin<F: Future<Output = ExitCode> + 'static>(
 }
 
 /// Replaces no components.
-pub fn no_components() -> Result<(), InUse> {
+pub fn no_components() -> Result<(), EbbInUse> {
     Ok(())
 }

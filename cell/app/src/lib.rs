@@ -79,7 +79,7 @@ pub mod __private {
 /// Components with one representative per core, and the cores themselves.
 pub mod ebbs {
     pub use isola_ebbs::{
-        CellEbb, DynamicEbb, Ebb, EbbId, InUse, MachineId, NoId, Representative, RootedRepresentative,
+        CellEbb, DynamicEbb, Ebb, EbbId, EbbInUse, IdError, MachineId, Representative, RootedRepresentative,
         current_core, cycles, ebb_id,
     };
     pub use isola_platform::CoreIndex;
@@ -91,13 +91,13 @@ pub mod memory {
     pub use isola_abi::report::MemoryPressure;
     pub use isola_events::pressure::{PressureHandler, memory_pressure, on_memory_pressure};
     pub use isola_memory::Hardened;
-    pub use isola_memory::hardened::misdeed;
+    pub use isola_memory::hardened::misuse_injection;
 }
 
 /// Virtual memory, filled by a pager that the application selects or implements.
 pub mod regions {
     pub use isola_memory::regions::{
-        Colored, Contents, FillError, Filled, Filler, FrameChoice, OnDemand, PageSize, Pager, Prefault,
+        Colored, Contents, FillError, FillOutcome, Filler, FrameChoice, OnDemand, PageSize, Pager, Prefault,
         Region, RegionError, Stack,
     };
 }
@@ -133,13 +133,13 @@ use isola_ebbs::platform;
 /// isola::app!(main, allocator: Hardened<CellHeap> = Hardened::new(CellHeap));
 /// ```
 ///
-/// It can also name a `fn() -> Result<(), InUse>` that replaces components of Isola. The function runs on the first
+/// It can also name a `fn() -> Result<(), EbbInUse>` that replaces components of Isola. The function runs on the first
 /// core before the first use of any component:
 ///
 /// ```ignore
 /// isola::app!(main, components: components);
 ///
-/// fn components() -> Result<(), InUse> {
+/// fn components() -> Result<(), EbbInUse> {
 ///     CONSOLE.replace(|| Box::new(Quiet))?;
 ///     NETWORK_MANAGER.replace(|| Box::new(Firewall))
 /// }

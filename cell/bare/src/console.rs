@@ -3,7 +3,7 @@
 //! Any core can print at any time. A spin lock keeps lines whole; it is held for the time of copying one line, by code
 //! that neither prints nor panics. A crashing core bypasses the lock, so that its message is never blocked.
 
-use crate::platform::ring;
+use crate::supervisor;
 use core::sync::atomic::{AtomicBool, Ordering, fence};
 use isola_abi::report::{CONSOLE_LEN, ConsoleRing};
 use isola_machine::{cell, serial};
@@ -46,7 +46,7 @@ fn put(text: &[u8]) {
     }
     ring_buffer.written.store(after, Ordering::Release);
     if crosses_half(ring_buffer, before, after) {
-        ring();
+        supervisor::notify();
     }
 }
 

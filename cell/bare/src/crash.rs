@@ -3,11 +3,9 @@
 //! The first core that crashes fills the report; later ones only print to the console. This code neither allocates nor
 //! takes a lock, as the core may hold any.
 
-use crate::AUTHORITY;
-use crate::console;
-use crate::grow::Shortage;
-use crate::heap;
-use crate::platform::{end_machine_if_alone, is_alone, ring, say};
+use crate::hot_plug::Shortage;
+use crate::state::{AUTHORITY, end_machine_if_alone, is_alone};
+use crate::{console, heap, supervisor};
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
 use core::sync::atomic::Ordering;
@@ -29,13 +27,13 @@ pub(crate) fn start() {
 }
 
 /// The interrupted instruction and its stack, the start of a backtrace.
-struct Place {
+struct CrashSite {
     instruction: u64,
     stack_pointer: u64,
     frame_pointer: u64,
 }
 
-impl Place {
+impl CrashSite {
     /// Returns the interrupted instruction and stack of an exception.
     fn of(frame: &ExceptionFrame) -> Self {
         Self { instruction: frame.rip, stack_pointer: frame.rsp, frame_pointer: frame.rbp }
@@ -44,24 +42,24 @@ impl Place {
 
 /// The panic handler of every cell image.
 pub fn panicked(info: &PanicInfo<'_>) -> ! {
-    let place = here();
+    let site = current_site();
     let len = heap::refused_len();
     // After a failed allocation `alloc` panics with this message, unless the caller handles the failure.
-    let mut rest = Expected(ALLOCATION_FAILED);
+    let mut rest = ExpectedText(ALLOCATION_FAILED);
     if len > 0 && write!(rest, "{}", info.message()).is_ok() && rest.0.is_empty() {
         let message = format_args!("memory ran out: {len} bytes were asked for; {Shortage}");
-        crash(CrashKind::OutOfMemory, &place, None, message)
+        crash(CrashKind::OutOfMemory, &site, None, message)
     }
-    crash(CrashKind::Panic, &place, None, format_args!("{info}"))
+    crash(CrashKind::Panic, &site, None, format_args!("{info}"))
 }
 
 /// The panic message of a failed allocation. `#` represents a run of digits.
 const ALLOCATION_FAILED: &str = "memory allocation of # bytes failed";
 
 /// The remaining part of an expected text.
-struct Expected(&'static str);
+struct ExpectedText(&'static str);
 
-impl Write for Expected {
+impl Write for ExpectedText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for letter in text.chars() {
             let rest = match (letter.is_ascii_digit(), self.0.strip_prefix('#')) {
@@ -75,27 +73,25 @@ impl Write for Expected {
 }
 
 /// Ends the cell after an access to a region's page that its pager cannot fill.
-pub(crate) fn not_filled(frame: &ExceptionFrame, address: u64, error: FaultError) -> ! {
-    let place = Place::of(frame);
+pub(crate) fn fill_failed(frame: &ExceptionFrame, address: u64, error: FaultError) -> ! {
+    let site = CrashSite::of(frame);
     match error {
         FaultError::Pager(_, FillError::OutOfMemory(_)) => {
             let message = format_args!("access to {address:#x}: {error}; {Shortage}");
-            crash(CrashKind::OutOfMemory, &place, Some(frame), message)
+            crash(CrashKind::OutOfMemory, &site, Some(frame), message)
         }
         FaultError::Pager(_, FillError::OutOfTables) => {
             let message = format_args!("access to {address:#x}: {error}");
-            crash(CrashKind::OutOfMemory, &place, Some(frame), message)
+            crash(CrashKind::OutOfMemory, &site, Some(frame), message)
         }
-        _ => {
-            crash(CrashKind::Exception, &place, Some(frame), format_args!("access to {address:#x}: {error}"))
-        }
+        _ => crash(CrashKind::Exception, &site, Some(frame), format_args!("access to {address:#x}: {error}")),
     }
 }
 
 /// Ends the cell after a pager has touched a region.
-pub(crate) fn fault_in_fault(frame: &ExceptionFrame, address: u64) -> ! {
+pub(crate) fn fault_in_pager(frame: &ExceptionFrame, address: u64) -> ! {
     let message = format_args!("access to {address:#x}: a pager has touched a region, which it must not");
-    crash(CrashKind::Exception, &Place::of(frame), Some(frame), message)
+    crash(CrashKind::Exception, &CrashSite::of(frame), Some(frame), message)
 }
 
 /// Handles an NMI of the supervisor, which can interrupt the core at any instruction.
@@ -110,36 +106,36 @@ fn non_maskable(frame: &ExceptionFrame) -> NonMaskable {
         NmiAction::Yield(yielded) => {
             isola_events::wake_all();
             yielded.report();
-            ring();
+            supervisor::notify();
             yielded.wait()
         }
     }
 }
 
 fn exception(frame: &ExceptionFrame) -> ! {
-    let place = Place::of(frame);
+    let site = CrashSite::of(frame);
     let address = cpu::fault_address();
     match frame.vector {
         vector::NON_MASKABLE => crash(
             CrashKind::Hang,
-            &place,
+            &site,
             Some(frame),
             format_args!("stopped by the supervisor: no event ended in time"),
         ),
         vector::DOUBLE_FAULT if in_guard(address) => {
-            crash(CrashKind::DoubleFault, &place, Some(frame), format_args!("stack overflow"))
+            crash(CrashKind::DoubleFault, &site, Some(frame), format_args!("stack overflow"))
         }
         vector::DOUBLE_FAULT => match regions::region_at(address as usize) {
             Some(name) => {
                 let message = format_args!("overflow of the stack {name:?}");
-                crash(CrashKind::DoubleFault, &place, Some(frame), message)
+                crash(CrashKind::DoubleFault, &site, Some(frame), message)
             }
-            None => crash(CrashKind::DoubleFault, &place, Some(frame), format_args!("{frame}")),
+            None => crash(CrashKind::DoubleFault, &site, Some(frame), format_args!("{frame}")),
         },
         vector::PAGE_FAULT => {
-            crash(CrashKind::Exception, &place, Some(frame), format_args!("{frame}: access to {address:#x}"))
+            crash(CrashKind::Exception, &site, Some(frame), format_args!("{frame}: access to {address:#x}"))
         }
-        _ => crash(CrashKind::Exception, &place, Some(frame), format_args!("{frame}")),
+        _ => crash(CrashKind::Exception, &site, Some(frame), format_args!("{frame}")),
     }
 }
 
@@ -150,11 +146,16 @@ fn in_guard(address: u64) -> bool {
 }
 
 #[inline(always)]
-fn here() -> Place {
-    Place { instruction: 0, stack_pointer: 0, frame_pointer: backtrace::frame_pointer() }
+fn current_site() -> CrashSite {
+    CrashSite { instruction: 0, stack_pointer: 0, frame_pointer: backtrace::frame_pointer() }
 }
 
-fn crash(kind: CrashKind, place: &Place, frame: Option<&ExceptionFrame>, message: fmt::Arguments<'_>) -> ! {
+fn crash(
+    kind: CrashKind,
+    site: &CrashSite,
+    frame: Option<&ExceptionFrame>,
+    message: fmt::Arguments<'_>,
+) -> ! {
     let core = current_core().0;
     let report = &cell::report().crash;
     let claim = report.claimed_by.compare_exchange(0, core + 1, Ordering::AcqRel, Ordering::Relaxed);
@@ -170,14 +171,14 @@ fn crash(kind: CrashKind, place: &Place, frame: Option<&ExceptionFrame>, message
             report.error_code.store(frame.error_code, Ordering::Relaxed);
             report.fault_address.store(cpu::fault_address(), Ordering::Relaxed);
         }
-        report.instruction.store(place.instruction, Ordering::Relaxed);
-        report.stack_pointer.store(place.stack_pointer, Ordering::Relaxed);
+        report.instruction.store(site.instruction, Ordering::Relaxed);
+        report.stack_pointer.store(site.stack_pointer, Ordering::Relaxed);
         let mut addresses = [0; BACKTRACE_LEN];
-        let count = backtrace::walk(place.frame_pointer, &mut addresses);
-        let places = report.backtrace.iter().zip(&addresses[..count]);
-        places.for_each(|(place, address)| place.store(*address, Ordering::Relaxed));
+        let count = backtrace::walk(site.frame_pointer, &mut addresses);
+        let entries = report.backtrace.iter().zip(&addresses[..count]);
+        entries.for_each(|(entry, address)| entry.store(*address, Ordering::Relaxed));
         let _ = write!(Message { report, len: 0 }, "{message}");
-        say(CellPhase::Crashed);
+        supervisor::report_phase(CellPhase::Crashed);
     }
     end_machine_if_alone(CRASH_CODE);
     power::stop()
@@ -201,8 +202,8 @@ struct Message<'a> {
 impl Write for Message<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = text.floor_char_boundary(CRASH_MESSAGE_LEN - self.len);
-        let places = self.report.message[self.len..].iter();
-        places.zip(text[..room].bytes()).for_each(|(place, byte)| place.store(byte, Ordering::Relaxed));
+        let bytes = self.report.message[self.len..].iter();
+        bytes.zip(text[..room].bytes()).for_each(|(to, byte)| to.store(byte, Ordering::Relaxed));
         self.len += room;
         if room < text.len() { Err(fmt::Error) } else { Ok(()) }
     }

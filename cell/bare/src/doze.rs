@@ -10,7 +10,7 @@ use core::sync::atomic::AtomicU32;
 use crossbeam_utils::CachePadded;
 use isola_abi::descriptor::HaltMode;
 use isola_abi::id::MAX_CORES;
-use isola_events::doze::{self, UP, Woken};
+use isola_events::doze::{self, UP, WasDozing};
 use isola_machine::interrupts;
 use isola_platform::CoreIndex;
 
@@ -27,11 +27,11 @@ pub(crate) fn halt(mode: HaltMode, core: CoreIndex) {
 }
 
 /// Marks vcore `core` as not dozing. The caller runs it from now on.
-pub(crate) fn rise(core: CoreIndex) {
-    WORDS.get(core.0 as usize).into_iter().for_each(|word| doze::rise(word));
+pub(crate) fn mark_awake(core: CoreIndex) {
+    WORDS.get(core.0 as usize).into_iter().for_each(|word| doze::mark_awake(word));
 }
 
 /// Wakes `core` if it dozes.
-pub(crate) fn wake(core: CoreIndex) -> Woken {
-    WORDS.get(core.0 as usize).map_or(Woken::No, |word| doze::wake(word))
+pub(crate) fn wake(core: CoreIndex) -> WasDozing {
+    WORDS.get(core.0 as usize).map_or(WasDozing::No, |word| doze::wake(word))
 }

@@ -1,18 +1,27 @@
 //! The library OS's platform on bare hardware: in a supervisor's cell, or standalone.
 //!
+//! The modules in their order: each uses only those above it, so that it can be read after them.
+//!
 //! | module | contents |
 //! |---|---|
-//! | [`start`] | from a core's entry to its event loop, as a list of steps |
-//! | [`platform`] | the [`Platform`](isola_platform::Platform) of the cores: [`platform::Bare`] |
-//! | `doze` | halting and waking of cores |
-//! | [`console`] | console output |
-//! | [`crash`] | panics, exceptions, and their reports |
-//! | [`heap`] | the cell's memory as the global allocator |
-//! | [`grow`] | plugging and unplugging of memory |
+//! | `state` | the state that follows from the descriptor, set once; the right to program the cores |
+//! | `doze` | halting of a core, and waking it by a memory write |
 //! | `pending` | interrupts that the loop has not taken yet |
-//! | [`window`] | the region area: page tables, page faults |
-//! | `migration` | migration of its pages to other memory |
-//! | [`network`] | virtio network devices as the stack's queues |
+//! | `supervisor` | notifications to the supervisor |
+//! | `console` | console output |
+//! | `page_tables` | the region area's page tables, and the grace periods of TLB flushes |
+//! | `cores` | the vcores that each core runs, and interrupts to them |
+//! | `pool` | the cell's memory: the heap and its page allocator |
+//! | `idle` | the halt of a core, which zeroes free pages before |
+//! | `core_caches` | pages that each core has in advance; requests to return all caches |
+//! | `migration` | migration of the region area's pages to other memory |
+//! | `hot_plug` | plugging and unplugging of memory |
+//! | [`heap`] | the global allocator, which obtains more memory when it runs out |
+//! | [`crash`] | panics, exceptions, and their reports |
+//! | `regions` | the region area: filling of pages, page faults |
+//! | `network` | virtio network devices as the stack's queues |
+//! | `platform` | the [`Platform`](isola_platform::Platform) of the cores |
+//! | [`start`] | from a core's entry to its event loop, as a list of steps |
 //!
 //! An application's image gets all of it by [`cell_image!`], which the `isola` crate calls.
 #![no_std]
@@ -23,17 +32,24 @@
 
 extern crate alloc;
 
-pub mod console;
+mod console;
+mod core_caches;
+mod cores;
 pub mod crash;
 mod doze;
-pub mod grow;
 pub mod heap;
+mod hot_plug;
+mod idle;
 mod migration;
-pub mod network;
+mod network;
+mod page_tables;
 mod pending;
-pub mod platform;
+mod platform;
+mod pool;
+mod regions;
 pub mod start;
-pub mod window;
+mod state;
+mod supervisor;
 
 /// Makes the binary a cell image. `$begin` is a `fn()` that queues the application's first event; it runs on the first
 /// core, before its loop. `$new`, of type `$allocator`, is the global allocator: [`heap::CellHeap`], or the
@@ -58,11 +74,6 @@ macro_rules! cell_image {
         }
     };
 }
-
-/// The platform's right to program its cores. Private to this crate.
-// SAFETY: this crate is the platform of the image: it sets all handlers, and decides which interrupts are sent.
-const AUTHORITY: isola_machine::authority::Authority =
-    unsafe { isola_machine::authority::Authority::assume() };
 
 /// For [`cell_image!`].
 #[doc(hidden)]

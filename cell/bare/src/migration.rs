@@ -1,10 +1,10 @@
 //! Migration of region pages on bare hardware, by the page tables of the region area.
 
-use crate::window::{is_over, retire, tables};
+use crate::page_tables::{is_over, retire, tables};
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
-use isola_memory::regions::{Extent, Mover, Retired, movable_from};
+use isola_memory::regions::{Extent, PageMover, Retirement, movable_from};
 
 /// Whether any migration was ever started. Until then page faults skip the check.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
@@ -15,14 +15,14 @@ pub(crate) struct Migration;
 /// Cancels the migration of a page that was touched. Returns whether a page is present now: another core may have
 /// cancelled it before, or the page may have migrated by now.
 #[inline]
-pub(crate) fn stay(address: u64) -> bool {
+pub(crate) fn cancel(address: u64) -> bool {
     HAS_BEGUN.load(Ordering::Relaxed) && tables().is_some_and(|tables| tables.stay(address))
 }
 
 // SAFETY: pages of regions are filled with memory that comes from the page allocator page by page, and retired memory
 // is collected when every core has passed its loop since. Regions are touched by events, which a halted core does not
 // run, so that no core reaches the old page once that period is over.
-unsafe impl Mover for Migration {
+unsafe impl PageMover for Migration {
     fn region_from(&self, address: usize) -> Option<Extent> {
         movable_from(address)
     }
@@ -48,11 +48,11 @@ unsafe impl Mover for Migration {
         }
     }
 
-    fn begun(&self) -> Retired {
+    fn begun(&self) -> Retirement {
         retire()
     }
 
-    fn is_over(&self, begun: Retired) -> bool {
+    fn is_over(&self, begun: Retirement) -> bool {
         is_over(begun)
     }
 

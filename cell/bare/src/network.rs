@@ -5,7 +5,7 @@
 //! queue uses the memory again, without allocating or zeroing it. If the stack holds views for long, the queue
 //! allocates fresh buffers and leaves the old ones to the holders of their views.
 
-use crate::AUTHORITY;
+use crate::state::AUTHORITY;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -31,7 +31,7 @@ use isola_platform::network::{
 use spin::Mutex;
 
 use crate::console;
-use crate::heap;
+use crate::pool;
 
 /// Most buffers per direction of a device queue, in a cell with enough memory.
 const LARGEST_QUEUE: usize = 256;
@@ -63,26 +63,26 @@ const LONGEST_MTU: u16 = 9000;
 const STANDARD_MTU: u16 = 1500;
 
 /// The divisor of the cell's memory that gives the share for queues of cores that may join later.
-const FURTHER_PART: usize = 16;
+const LATER_QUEUES_PART: usize = 16;
 
 /// Upper bound of the ring memory in bytes per buffer of a queue, both directions together.
 const RING_BYTES: usize = 512;
 
-/// Received buffers whose views are watched, per buffer of the device: as many as can be in use by the stack.
-const WATCHED_PER_BUFFER: usize = 4;
+/// Received buffers of which a view is kept, per buffer of the device: as many as can be in use by the stack.
+const RECYCLED_PER_BUFFER: usize = 4;
 
 /// Returns the number of buffers of this length per queue, for a device with `pairs` queue pairs.
 fn queue_size(pairs: u8, buffer_len: usize) -> u16 {
-    let bytes = heap::total_bytes() / BUFFERS_PART / usize::from(pairs.max(1));
+    let bytes = pool::total_bytes() / BUFFERS_PART / usize::from(pairs.max(1));
     (bytes.min(MOST_BYTES) / buffer_len).clamp(SMALLEST_QUEUE, LARGEST_QUEUE) as u16
 }
 
 /// Returns the number of queue pairs for a device that starts with `cores` pairs: more, for cores that may join, if
 /// there are enough interrupt vectors and memory.
-fn further_pairs(vectors: usize, cores: u8, places: u8) -> u8 {
+fn further_pairs(vectors: usize, cores: u8, slots: u8) -> u8 {
     let each = usize::from(queue_size(cores, BUFFER_LEN)) * (BUFFER_LEN + RING_BYTES);
-    let more = u8::try_from(heap::total_bytes() / FURTHER_PART / each).unwrap_or(u8::MAX);
-    let pairs = cores.saturating_add(more).min(places).max(cores);
+    let more = u8::try_from(pool::total_bytes() / LATER_QUEUES_PART / each).unwrap_or(u8::MAX);
+    let pairs = cores.saturating_add(more).min(slots).max(cores);
     if usize::from(pairs) <= vectors { pairs } else { cores }
 }
 
@@ -97,7 +97,7 @@ fn merged_len(pairs: u8) -> usize {
 /// one.
 fn longest_mtu(pairs: u8) -> u16 {
     let needed = SMALLEST_QUEUE * usize::from(LONGEST_MTU) * usize::from(pairs.max(1));
-    if heap::total_bytes() / BUFFERS_PART >= needed { LONGEST_MTU } else { STANDARD_MTU }
+    if pool::total_bytes() / BUFFERS_PART >= needed { LONGEST_MTU } else { STANDARD_MTU }
 }
 
 /// Initialises the cell's network devices.
@@ -116,7 +116,7 @@ fn open_device(
     let cores = descriptor.cores.len() as u8;
     let pairs = further_pairs(vectors.len(), cores, descriptor.core_slot_count as u8);
     if vectors.len() < usize::from(pairs) {
-        return complain(&"there are no interrupt vectors left for its queues");
+        return print_error(&"there are no interrupt vectors left for its queues");
     }
     let first_vector = *vectors.start();
     *vectors = first_vector + pairs..=*vectors.end();
@@ -128,35 +128,35 @@ fn open_device(
         (_, Some(messages)) => {
             (NetInterrupts::Messages { pairs: messages, configuration: None }, first_vector)
         }
-        (_, None) => return complain(&"the first core's id is beyond what device interrupts can name"),
+        (_, None) => return print_error(&"the first core's id is beyond what device interrupts can name"),
     };
     let transport = match transport::open(windows) {
         Ok(transport) => transport,
-        Err(error) => return complain(&error),
+        Err(error) => return print_error(&error),
     };
     match start(transport, (cores, pairs), interrupts, vector) {
         Ok(port) => Some(port),
-        Err(error) => complain(&error),
+        Err(error) => print_error(&error),
     }
 }
 
-fn complain<T>(error: &dyn core::fmt::Display) -> Option<T> {
+fn print_error<T>(error: &dyn core::fmt::Display) -> Option<T> {
     console::print(alloc::format!("network device: {error}\n").as_bytes());
     None
 }
 
-/// Starts a device with `pairs` queue pairs. Number and length of its buffers follow from the `begun` pairs that are in
-/// use from the start.
+/// Starts a device with `pairs` queue pairs. Number and length of its buffers follow from the `initial` pairs that are
+/// in use from the start.
 fn start(
     transport: Box<dyn Transport>,
-    (begun, pairs): (u8, u8),
+    (initial, pairs): (u8, u8),
     interrupts: NetInterrupts<'_>,
     first_vector: u8,
 ) -> Result<NetworkPort, isola_drivers::device::DeviceError> {
     let line = matches!(interrupts, NetInterrupts::Line);
-    let queue_size = queue_size(begun, BUFFER_LEN);
-    let merging = Merging::Buffers { len: merged_len(begun) };
-    let max_mtu = longest_mtu(begun);
+    let queue_size = queue_size(initial, BUFFER_LEN);
+    let merging = Merging::Buffers { len: merged_len(initial) };
+    let max_mtu = longest_mtu(initial);
     let options = NetOptions { pairs: pairs.into(), queue_size, max_mtu, merging, interrupts };
     let (mut device, queues) = NetDevice::start(transport, &options, &mut DmaRegion::new)?;
     let (mac, mtu) = (device.mac(), device.mtu());
@@ -172,26 +172,26 @@ fn start(
         .map(|(number, (vector, queue))| {
             let line = line.then(|| device.clone());
             let buffer_len = match queue.merges() {
-                FeatureSupport::Yes => merged_len(begun),
+                FeatureSupport::Yes => merged_len(initial),
                 FeatureSupport::No => queue.receive_buffer_len().max(BUFFER_LEN),
             };
-            let most_lent = queue_size.min(self::queue_size(begun, buffer_len));
+            let most_lent = queue_size.min(self::queue_size(initial, buffer_len));
             let mut queue = BareQueue {
                 spare: queue.receive_room().saturating_sub(most_lent),
                 queue,
                 line,
                 vector,
                 buffer_len,
-                watched: Watched {
+                recycled: RecycledBuffers {
                     views: Vec::new(),
                     next: 0,
-                    most: usize::from(most_lent) * WATCHED_PER_BUFFER,
+                    most: usize::from(most_lent) * RECYCLED_PER_BUFFER,
                 },
-                shown_together: (most_lent / 8).max(1),
+                published_together: (most_lent / 8).max(1),
                 faulty: false,
                 _device: device.clone(),
             };
-            if number < usize::from(begun) {
+            if number < usize::from(initial) {
                 queue.supply();
             }
             Box::new(queue) as Box<dyn NetworkQueue + Send>
@@ -222,10 +222,10 @@ impl FlowSpreading for BareSpreading {
 }
 
 /// A receive buffer lent to the device: all of its memory counts as data.
-struct Filled(IoBufMut);
+struct ReceiveMemory(IoBufMut);
 
 // SAFETY: the memory is on the heap, owned by the one `IoBufMut`, and stays in place when that is moved.
-unsafe impl DmaBuffer for Filled {
+unsafe impl DmaBuffer for ReceiveMemory {
     #[inline]
     fn for_each_segment(&self, mut visit: impl FnMut(*const u8, usize)) {
         visit(self.0.as_ptr(), self.0.len());
@@ -237,14 +237,14 @@ unsafe impl DmaBuffer for Filled {
     }
 }
 
-impl ReceiveBuffer for Filled {
+impl ReceiveBuffer for ReceiveMemory {
     fn header(&self) -> [u8; HEADER_LEN] {
         self.0.first_chunk().copied().unwrap_or_default()
     }
 }
 
 /// A frame lent to the device for transmission.
-struct Sent {
+struct SentFrame {
     /// `None` once the device has sent the frame and the head was recycled.
     head: Option<IoBufMut>,
     payload: Chain,
@@ -252,7 +252,7 @@ struct Sent {
 
 // SAFETY: the memory of the head and of the views is on the heap or in the image's constants, owned or kept alive by
 // reference counts, and stays in place and unchanged for as long as they live.
-unsafe impl DmaBuffer for Sent {
+unsafe impl DmaBuffer for SentFrame {
     #[inline]
     fn for_each_segment(&self, mut visit: impl FnMut(*const u8, usize)) {
         self.head.iter().for_each(|head| visit(head.as_ptr(), head.len()));
@@ -286,24 +286,24 @@ fn offload(frame: &Frame) -> Offload {
 }
 
 struct BareQueue {
-    queue: NetQueue<Filled, Sent>,
+    queue: NetQueue<ReceiveMemory, SentFrame>,
     /// The device, if all its queues share one interrupt line, which has to be acknowledged at the device.
     line: Option<Arc<Mutex<NetDevice>>>,
     vector: u8,
     buffer_len: usize,
     /// Entries of the receive ring that stay empty, as the buffers are long.
     spare: u16,
-    watched: Watched,
+    recycled: RecycledBuffers,
     /// Receive buffers that are published together: an eighth of the device's. The others suffice for the longest
     /// frame.
-    shown_together: u16,
+    published_together: u16,
     /// Whether the device has violated the protocol, and this was reported.
     faulty: bool,
     _device: Arc<Mutex<NetDevice>>,
 }
 
 /// A ring of views of the last received buffers. The queue recycles the memory of a buffer once this is its only view.
-struct Watched {
+struct RecycledBuffers {
     views: Vec<IoBuf>,
     /// Index of the oldest view.
     next: usize,
@@ -311,7 +311,7 @@ struct Watched {
     most: usize,
 }
 
-impl Watched {
+impl RecycledBuffers {
     /// Replaces the oldest view by one of the received buffer. Returns the memory of the oldest; `None` if it is still
     /// in use.
     #[inline(always)]
@@ -319,12 +319,12 @@ impl Watched {
         let index = if self.next < self.views.len() { self.next } else { 0 };
         self.next = index + 1;
         let view = received.clone();
-        let Some(watched) = self.views.get_mut(index) else { return self.watch(index, view) };
-        match core::mem::replace(watched, view).try_into_mut() {
+        let Some(oldest) = self.views.get_mut(index) else { return self.insert(index, view) };
+        match core::mem::replace(oldest, view).try_into_mut() {
             Ok(memory) => Some(memory),
             Err(in_use) => {
-                let view = core::mem::replace(watched, in_use);
-                self.watch(index, view)
+                let view = core::mem::replace(oldest, in_use);
+                self.insert(index, view)
             }
         }
     }
@@ -332,7 +332,7 @@ impl Watched {
     /// Inserts a view into the ring behind the youngest, so before the oldest.
     #[cold]
     #[inline(never)]
-    fn watch(&mut self, oldest: usize, view: IoBuf) -> Option<IoBufMut> {
+    fn insert(&mut self, oldest: usize, view: IoBuf) -> Option<IoBufMut> {
         if self.views.len() < self.most {
             self.views.insert(oldest, view);
         }
@@ -349,19 +349,19 @@ impl BareQueue {
             return Err(RejectedBuffer { buffer: frame, reason: Refusal::NotOffered });
         };
         let has_headroom = match frame.head.prepend(HEADER_LEN) {
-            Some(place) => {
-                place.copy_from_slice(&header);
+            Some(headroom) => {
+                headroom.copy_from_slice(&header);
                 true
             }
             None => false,
         };
         let Frame { head, payload, checksum, segment_len } = frame;
-        let sent = Sent { head: Some(head), payload };
+        let sent = SentFrame { head: Some(head), payload };
         let lent = match has_headroom {
             true => self.queue.transmit_behind_header(sent),
             false => self.queue.transmit(sent, offload),
         };
-        lent.map_err(|RejectedBuffer { buffer: Sent { head, payload }, reason }| {
+        lent.map_err(|RejectedBuffer { buffer: SentFrame { head, payload }, reason }| {
             // The queue returns the buffer unchanged.
             let mut head = head.unwrap_or_else(|| IoBufMut::with_room(0, 0));
             if has_headroom {
@@ -380,7 +380,7 @@ impl BareQueue {
     #[inline(always)]
     fn fill(&mut self, mut buffer: IoBufMut) -> Result<(), Refusal> {
         buffer.extend();
-        self.queue.fill(Filled(buffer)).map_err(|RejectedBuffer { reason, .. }| {
+        self.queue.fill(ReceiveMemory(buffer)).map_err(|RejectedBuffer { reason, .. }| {
             self.check();
             reason
         })
@@ -401,10 +401,10 @@ impl BareQueue {
     fn take(&mut self, mut buffer: IoBufMut, len: usize) -> IoBuf {
         buffer.truncate(len);
         let filled = buffer.freeze();
-        let other = self.watched.exchange(&filled).unwrap_or_else(|| self.fresh());
+        let other = self.recycled.exchange(&filled).unwrap_or_else(|| self.fresh());
         // `fill` has reported a fault of the device.
         _ = self.fill(other);
-        self.queue.flush_buffers(self.shown_together);
+        self.queue.flush_buffers(self.published_together);
         filled
     }
 
@@ -416,7 +416,7 @@ impl BareQueue {
         rest.reserve(usize::from(count) + 1);
         for _ in 0..count {
             match self.queue.receive_more() {
-                Ok((Filled(buffer), len)) => rest.push_back(self.take(buffer, len)),
+                Ok((ReceiveMemory(buffer), len)) => rest.push_back(self.take(buffer, len)),
                 Err(_) => {
                     self.check();
                     return None;
@@ -429,7 +429,7 @@ impl BareQueue {
     /// Handles a frame that the device did not accept: retries with a contiguous copy if that helps.
     #[cold]
     #[inline(never)]
-    fn refused(&mut self, refused: RejectedBuffer<Frame>) -> Result<(), Frame> {
+    fn retry_or_drop(&mut self, refused: RejectedBuffer<Frame>) -> Result<(), Frame> {
         let refused = match refused {
             // The frame has very many views, or views that cross pages of a virtually contiguous allocation.
             RejectedBuffer { buffer: mut frame, reason: Refusal::TooManySegments } => {
@@ -493,7 +493,7 @@ impl NetworkQueue for BareQueue {
                 return None;
             }
         };
-        let ReceivedBuffer { buffer: Filled(mut buffer), len, more, checksum } = received;
+        let ReceivedBuffer { buffer: ReceiveMemory(mut buffer), len, more, checksum } = received;
         buffer.advance(HEADER_LEN);
         let frame = self.take(buffer, len);
         let rest = if more == 0 { None } else { Some(Box::new(self.take_more(more)?)) };
@@ -513,7 +513,7 @@ impl NetworkQueue for BareQueue {
     fn send(&mut self, frame: Frame) -> Result<(), Frame> {
         match self.lend(frame) {
             Ok(()) => Ok(()),
-            Err(refused) => self.refused(refused),
+            Err(refused) => self.retry_or_drop(refused),
         }
     }
 

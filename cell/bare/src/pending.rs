@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use isola_abi::id::MAX_CORES;
-use isola_platform::{CoreIndex, Others, PendingVectors};
+use isola_platform::{CoreIndex, OtherVectors, PendingVectors};
 
 /// The interrupts of each core.
 static PENDING: [Pending; MAX_CORES] = [const { Pending::new() }; MAX_CORES];
@@ -55,7 +55,7 @@ impl Pending {
         // An interrupt that is noted from here on sets the bit again.
         compiler_fence(Ordering::SeqCst);
         let bits = self.words[usize::from(quarter)].swap(0, Ordering::Relaxed);
-        let others = if quarters & (quarters - 1) != 0 { Others::Arrived } else { Others::None };
+        let others = if quarters & (quarters - 1) != 0 { OtherVectors::Arrived } else { OtherVectors::None };
         PendingVectors::of_quarter(quarter, bits, others)
     }
 }

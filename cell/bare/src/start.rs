@@ -4,9 +4,8 @@
 //! them. Further cores enter while the cell runs, at core slots that are new or vacant. A core that enters before the
 //! cell is initialised halts as well, and the first core wakes it afterwards.
 
-use crate::AUTHORITY;
-use crate::platform;
-use crate::{console, crash, grow, heap, window as regions};
+use crate::state::{AUTHORITY, BARE, descriptor, end_machine_if_alone};
+use crate::{console, cores, crash, hot_plug, platform, pool, regions, supervisor};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 use isola_abi::id::MAX_CORES;
@@ -14,19 +13,19 @@ use isola_abi::report::CellPhase;
 use isola_ebbs::{CellTable, CoreBlock};
 use isola_machine::cell::{self, Cell};
 use isola_machine::{cpu, interrupts, power};
-use isola_platform::{CoreIndex, Platform};
+use isola_platform::CoreIndex;
 
-static BLOCKS: Blocks = Blocks([const { UnsafeCell::new(None) }; MAX_CORES]);
+static BLOCKS: CoreBlocks = CoreBlocks([const { UnsafeCell::new(None) }; MAX_CORES]);
 static CELL_EBBS: CellTable = CellTable::new();
 
 /// Whether the first core has completed the initialisation.
 static READY: AtomicBool = AtomicBool::new(false);
 
 /// The cores' blocks. Each is written and entered once, by its own core.
-struct Blocks([UnsafeCell<Option<CoreBlock>>; MAX_CORES]);
+struct CoreBlocks([UnsafeCell<Option<CoreBlock>>; MAX_CORES]);
 
 // SAFETY: each element is used by the core of its index alone, see `enter_block`.
-unsafe impl Sync for Blocks {}
+unsafe impl Sync for CoreBlocks {}
 
 unsafe extern "Rust" {
     /// The application's first step, which `cell_image!` defines.
@@ -37,7 +36,7 @@ unsafe extern "Rust" {
 #[inline(never)]
 pub fn before_boot() {
     enter_block(CoreIndex(0));
-    heap::start();
+    pool::start();
 }
 
 /// Entry point of a core of the cell: on its own stack, interrupts off, tables loaded, its local APIC enabled.
@@ -51,9 +50,9 @@ pub fn enter_core(core_index: u64) -> ! {
 #[inline(never)]
 fn serve(core: CoreIndex) -> ! {
     if core == CoreIndex(0) {
-        make_cell();
+        init_cell();
         READY.store(true, Ordering::SeqCst);
-        platform::call_who_is_wanted();
+        cores::wake_ordered();
     } else {
         while !READY.load(Ordering::SeqCst) {
             interrupts::halt();
@@ -74,7 +73,7 @@ fn enter_block(core: CoreIndex) {
     unsafe {
         match &*block {
             None => {
-                let block = (*block).insert(CoreBlock::new(core, &CELL_EBBS, &platform::BARE));
+                let block = (*block).insert(CoreBlock::new(core, &CELL_EBBS, &BARE));
                 block.enter(|base| cpu::set_gs_base(base as u64));
             }
             Some(block) => block.enter_again(),
@@ -83,19 +82,19 @@ fn enter_block(core: CoreIndex) {
 }
 
 /// Initialises the cell, on the first core, once, before any event runs.
-fn make_cell() {
-    heap::start();
+fn init_cell() {
+    pool::start();
     crash::start();
     // From here on the supervisor can stop this core by NMI, and the core then reports its instruction.
     cell::enter_slot(AUTHORITY, 0);
     let Cell { descriptor, pool, region_area, devices, .. } =
         Cell::open().unwrap_or_else(|error| panic!("{error}"));
-    heap::add_pool(pool, &descriptor.cores);
+    pool::add_pool(pool, &descriptor.cores);
     regions::start(region_area);
     console::start(descriptor.supervisor.is_none());
     platform::start(descriptor, devices);
-    grow::start(platform::BARE.descriptor());
-    platform::say(CellPhase::Running);
+    hot_plug::start(self::descriptor());
+    supervisor::report_phase(CellPhase::Running);
     // SAFETY: `cell_image!` defines it with this signature.
     unsafe { isola_application_begin() };
 }
@@ -104,8 +103,8 @@ fn make_cell() {
 fn finish(core: CoreIndex, code: i32) -> ! {
     if core == CoreIndex(0) {
         cell::report().exit_code.store(code, Ordering::Relaxed);
-        platform::say(CellPhase::Exited);
-        platform::end_machine_if_alone(code);
+        supervisor::report_phase(CellPhase::Exited);
+        end_machine_if_alone(code);
     }
     power::stop()
 }

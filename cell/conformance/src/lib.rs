@@ -26,7 +26,7 @@ extern crate alloc;
 macro_rules! ensure {
     ($condition:expr, $($text:tt)+) => {
         if !$condition {
-            return Err($crate::Broken(::alloc::format!($($text)+)));
+            return Err($crate::BrokenGuarantee(::alloc::format!($($text)+)));
         }
     };
 }
@@ -35,5 +35,5 @@ pub mod checks;
 mod suite;
 mod support;
 
-pub use suite::{Broken, Check, Outcome, Summary, run_all, run_some};
-pub use support::{cores, cut_up_memory, on_core, others};
+pub use suite::{BrokenGuarantee, Check, Outcome, Summary, run_all, run_some};
+pub use support::{cores, fragment_memory, on_core, others};

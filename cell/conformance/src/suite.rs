@@ -13,11 +13,11 @@ use isola_events::timeout;
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The result of a check.
-pub type Outcome = Result<(), Broken>;
+pub type Outcome = Result<(), BrokenGuarantee>;
 
 /// The description of a violated guarantee.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broken(pub String);
+pub struct BrokenGuarantee(pub String);
 
 /// A named check.
 #[derive(Clone, Copy)]
@@ -42,30 +42,30 @@ impl fmt::Display for Summary {
     }
 }
 
-/// Runs all checks in a task of the first core, and passes a line about each to `say`.
-pub async fn run_all(say: impl Fn(fmt::Arguments<'_>)) -> Summary {
-    run_some(|_| true, say).await
+/// Runs all checks in a task of the first core, and passes a line about each to `print`.
+pub async fn run_all(print: impl Fn(fmt::Arguments<'_>)) -> Summary {
+    run_some(|_| true, print).await
 }
 
 /// Runs the checks whose names `is_wanted` accepts, like [`run_all`].
-pub async fn run_some(is_wanted: impl Fn(&str) -> bool, say: impl Fn(fmt::Arguments<'_>)) -> Summary {
+pub async fn run_some(is_wanted: impl Fn(&str) -> bool, print: impl Fn(fmt::Arguments<'_>)) -> Summary {
     let mut summary = Summary::default();
     for check in CHECKS.iter().filter(|check| is_wanted(check.name)) {
         match timeout(LIMIT, (check.run)()).await {
             Ok(Ok(())) => {
                 summary.passed += 1;
-                say(format_args!("{}: ok", check.name));
+                print(format_args!("{}: ok", check.name));
             }
-            Ok(Err(Broken(what))) => {
+            Ok(Err(BrokenGuarantee(description))) => {
                 summary.failed += 1;
-                say(format_args!("{}: BROKEN: {what}", check.name));
+                print(format_args!("{}: BROKEN: {description}", check.name));
             }
             Err(_) => {
                 summary.failed += 1;
-                say(format_args!("{}: BROKEN: it does not end", check.name));
+                print(format_args!("{}: BROKEN: it does not end", check.name));
             }
         }
     }
-    say(format_args!("{summary}"));
+    print(format_args!("{summary}"));
     summary
 }

@@ -35,22 +35,22 @@ where
 }
 
 /// Fragments the cell's memory: allocates it in small objects and frees every second one, so that half of the memory is
-/// free, in small pieces. Returns the objects in between; none if the cell uses its host's memory.
-pub fn cut_up_memory() -> Vec<Vec<u8>> {
-    const PIECE: usize = 64 << 10;
+/// free, in small objects. Returns the objects in between; none if the cell uses its host's memory.
+pub fn fragment_memory() -> Vec<Vec<u8>> {
+    const OBJECT_LEN: usize = 64 << 10;
     /// Memory left for other allocations meanwhile.
-    const LEFT: usize = 4 * PIECE;
+    const LEFT: usize = 4 * OBJECT_LEN;
     let free = platform().memory_free();
     if free == usize::MAX {
         return Vec::new();
     }
-    let mut held = Vec::with_capacity(free / PIECE);
-    let mut given_back = Vec::with_capacity(free / PIECE);
+    let mut held = Vec::with_capacity(free / OBJECT_LEN);
+    let mut freed = Vec::with_capacity(free / OBJECT_LEN);
     while platform().memory_free() > LEFT {
-        for pieces in [&mut held, &mut given_back] {
-            let mut piece: Vec<u8> = Vec::new();
-            if piece.try_reserve_exact(PIECE).is_ok() {
-                pieces.push(piece);
+        for objects in [&mut held, &mut freed] {
+            let mut object: Vec<u8> = Vec::new();
+            if object.try_reserve_exact(OBJECT_LEN).is_ok() {
+                objects.push(object);
             }
         }
     }

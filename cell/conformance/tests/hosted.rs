@@ -17,7 +17,7 @@ fn holds_without_faults_on(cores: usize) {
 }
 
 const WITHOUT_FAULTS: [&str; 2] =
-    ["regions::what_is_there_from_the_beginning_never_faults", "regions::what_cannot_be_is_refused"];
+    ["regions::prefaulted_pages_never_fault", "regions::impossible_regions_are_refused"];
 
 fn hold_on(cores: usize, is_wanted: fn(&str) -> bool) {
     let settings = Settings { cores, ..Settings::default() };

@@ -2,7 +2,7 @@
 
 use crate::core_block::current;
 use crate::ebb::Representative;
-use crate::factory::InUse;
+use crate::factory::EbbInUse;
 use crate::table::Slot;
 use alloc::boxed::Box;
 use core::marker::PhantomData;
@@ -24,8 +24,8 @@ impl<T: Representative + Send + Sync> CellEbb<T> {
     /// Replaces the factory, like [`Ebb::replace`](crate::Ebb::replace).
     ///
     /// # Errors
-    /// [`InUse`] if the Ebb was already used or replaced in this cell.
-    pub fn replace(&self, create: fn() -> T) -> Result<(), InUse> {
+    /// [`EbbInUse`] if the Ebb was already used or replaced in this cell.
+    pub fn replace(&self, create: fn() -> T) -> Result<(), EbbInUse> {
         // SAFETY: the slot belongs to this Ebb, whose representatives have the type `T`.
         unsafe { current().cell.factories.replace(self.slot.assigned(), create) }
     }

@@ -13,7 +13,7 @@
 //!
 //! Invariant: a core runs cell code only after it has called [`CoreBlock::enter`] with a block of its own. From then on
 //! the GS base is the address of that block, or, while the core runs another vcore, of the block of that vcore, whose
-//! identity the core holds ([`CoreIdentity`](crate::CoreIdentity)). All functions of this crate rely on this; the
+//! identity the core holds ([`VcoreIdentity`](crate::VcoreIdentity)). All functions of this crate rely on this; the
 //! platforms (`cell/bare`, `cell/hosted`) uphold it before they run other code.
 //!
 //! The words that a call reads here change at most once, from empty to their final value. The assembly that reads them
@@ -105,7 +105,8 @@ impl CoreBlock {
     ///
     /// # Safety
     /// The block was entered before, and the calling core has no block so far. Until the core holds the vcore's
-    /// [`CoreIdentity`](crate::CoreIdentity), it uses only state of the cell, no per-core state, and allocates nothing.
+    /// [`VcoreIdentity`](crate::VcoreIdentity), it uses only state of the cell, no per-core state, and allocates
+    /// nothing.
     #[inline(never)]
     pub unsafe fn enter_again(&'static self) {
         self.become_current();

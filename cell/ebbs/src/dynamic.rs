@@ -1,7 +1,7 @@
 //! Ebbs that are created and dropped at run time.
 
 use crate::core_block::current;
-use crate::id::{EbbId, NoId};
+use crate::id::{EbbId, IdError};
 use crate::table::CellTable;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -45,8 +45,8 @@ impl<T: RootedRepresentative> DynamicEbb<T> {
     /// Creates an Ebb.
     ///
     /// # Errors
-    /// [`NoId`] if this machine has no ids left.
-    pub fn new(root: T::Root) -> Result<Self, NoId> {
+    /// [`IdError`] if this machine has no ids left.
+    pub fn new(root: T::Root) -> Result<Self, IdError> {
         let representatives = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_CORES];
         let cell = current().cell;
         Ok(Self { instance: Arc::new(Instance { id: EbbId::fresh()?, root, cell, representatives }) })
@@ -68,8 +68,8 @@ impl<T: RootedRepresentative> DynamicEbb<T> {
         let core = current();
         assert!(ptr::eq(core.cell, self.instance.cell), "a dynamic Ebb is invoked in the cell that made it");
         let made = Box::into_raw(Box::new(T::create(&self.instance.root)));
-        let place = &self.instance.representatives[core.index()];
-        let empty = place.compare_exchange(ptr::null_mut(), made, Ordering::Relaxed, Ordering::Relaxed);
+        let entry = &self.instance.representatives[core.index()];
+        let empty = entry.compare_exchange(ptr::null_mut(), made, Ordering::Relaxed, Ordering::Relaxed);
         assert!(empty.is_ok(), "a representative invoked the Ebb that it was made for");
         // SAFETY: see `deref`.
         unsafe { &*made }
@@ -83,8 +83,8 @@ impl<T: RootedRepresentative> Deref for DynamicEbb<T> {
     fn deref(&self) -> &T {
         let core = current();
         // SAFETY: a core's index is below `MAX_CORES` (`CoreBlock::new`).
-        let place = unsafe { self.instance.representatives.get_unchecked(core.index()) };
-        let representative = place.load(Ordering::Relaxed);
+        let entry = unsafe { self.instance.representatives.get_unchecked(core.index()) };
+        let representative = entry.load(Ordering::Relaxed);
         if representative.is_null() || !ptr::eq(core.cell, self.instance.cell) {
             return self.fault();
         }
@@ -109,8 +109,8 @@ impl<T: RootedRepresentative> fmt::Debug for DynamicEbb<T> {
 
 impl<T: RootedRepresentative> Drop for Instance<T> {
     fn drop(&mut self) {
-        for place in &mut self.representatives {
-            let representative = core::mem::replace(place.get_mut(), ptr::null_mut());
+        for entry in &mut self.representatives {
+            let representative = core::mem::replace(entry.get_mut(), ptr::null_mut());
             if !representative.is_null() {
                 // SAFETY: `fault` created the representative by `Box::into_raw`. The last reference to the instance is
                 // gone, and with it all borrows of its representatives. `T` is `Send`.

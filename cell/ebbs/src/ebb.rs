@@ -1,7 +1,7 @@
 //! Ebbs with one representative per core.
 
 use crate::core_block::{CoreBlock, current};
-use crate::factory::InUse;
+use crate::factory::EbbInUse;
 use crate::table::{Pointers, Slot};
 use alloc::boxed::Box;
 use core::arch::asm;
@@ -37,8 +37,8 @@ impl<T: Representative> Ebb<T> {
     /// application replaces a component of Isola with its own. Other cells of the same process are unaffected.
     ///
     /// # Errors
-    /// [`InUse`] if the Ebb was already used or replaced in this cell.
-    pub fn replace(&self, create: fn() -> T) -> Result<(), InUse> {
+    /// [`EbbInUse`] if the Ebb was already used or replaced in this cell.
+    pub fn replace(&self, create: fn() -> T) -> Result<(), EbbInUse> {
         // SAFETY: the slot belongs to this Ebb, whose representatives have the type `T`.
         unsafe { current().cell.factories.replace(self.slot.assigned(), create) }
     }
@@ -73,10 +73,7 @@ impl<T: Representative> Deref for Ebb<T> {
     type Target = T;
 
     #[inline(always)]
-    #[expect(
-        clippy::pointers_in_nomem_asm_block,
-        reason = "what is read there is what it is for good, or nothing"
-    )]
+    #[expect(clippy::pointers_in_nomem_asm_block, reason = "the word read there is final, or empty")]
     fn deref(&self) -> &T {
         let representative: *const T;
         // SAFETY: the GS base is the address of the core's block (see `core_block`), and slots are below `FAST`, so the

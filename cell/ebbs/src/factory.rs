@@ -11,15 +11,15 @@ pub(crate) struct Factories(Pointers);
 
 /// The error for the replacement of an Ebb that has representatives in this cell, or was replaced already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InUse;
+pub struct EbbInUse;
 
-impl fmt::Display for InUse {
+impl fmt::Display for EbbInUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the Ebb is in use already: replace it once, before it is first invoked")
     }
 }
 
-impl core::error::Error for InUse {}
+impl core::error::Error for EbbInUse {}
 
 impl Factories {
     /// Returns a table without factories.
@@ -31,11 +31,11 @@ impl Factories {
     ///
     /// # Safety
     /// The Ebb's representatives are of type `T`.
-    pub unsafe fn replace<T>(&self, number: usize, create: fn() -> T) -> Result<(), InUse> {
+    pub unsafe fn replace<T>(&self, number: usize, create: fn() -> T) -> Result<(), EbbInUse> {
         let (none, create) = (core::ptr::null_mut(), create as *mut ());
         let replaced =
             self.0.get(number).compare_exchange(none, create, Ordering::Release, Ordering::Relaxed);
-        replaced.map(drop).map_err(|_| InUse)
+        replaced.map(drop).map_err(|_| EbbInUse)
     }
 
     /// Creates a representative of the Ebb with this number.

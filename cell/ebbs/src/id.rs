@@ -28,7 +28,7 @@ pub struct MachineId(u32);
 
 /// The reason why a machine issues no id or gets no number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoId {
+pub enum IdError {
     /// The machine has issued all its 2^32 - 1 ids.
     Exhausted,
     /// The machine already has another number, possibly with ids issued under it.
@@ -77,15 +77,15 @@ impl MachineId {
     /// Sets the number of this cell's machine. To be called before the cell issues any id.
     ///
     /// # Errors
-    /// [`NoId::Numbered`] if the cell has another number, or has issued ids as the first machine.
-    pub fn become_here(self) -> Result<(), NoId> {
+    /// [`IdError::Numbered`] if the cell has another number, or has issued ids as the first machine.
+    pub fn become_here(self) -> Result<(), IdError> {
         let take = |state: u64| match state {
             0 => Some(u64::from(self.0) << 32),
             state if machine_of(state) == self.0 => Some(state),
             _ => None,
         };
         let taken = NAMES.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        taken.map(drop).map_err(|_| NoId::Numbered)
+        taken.map(drop).map_err(|_| IdError::Numbered)
     }
 }
 
@@ -102,15 +102,15 @@ impl EbbId {
     /// Issues a new id, unique in the application.
     ///
     /// # Errors
-    /// [`NoId::Exhausted`].
-    pub fn fresh() -> Result<Self, NoId> {
+    /// [`IdError::Exhausted`].
+    pub fn fresh() -> Result<Self, IdError> {
         let count = |state: u64| {
             let number = (state as u32).checked_add(1)?;
             Some(u64::from(machine_of(state)) << 32 | u64::from(number))
         };
         let before = NAMES.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
         let id = before.ok().and_then(count).and_then(NonZeroU64::new);
-        id.map(Self).ok_or(NoId::Exhausted)
+        id.map(Self).ok_or(IdError::Exhausted)
     }
 
     /// Returns the id as a number, for messages.
@@ -143,7 +143,7 @@ impl fmt::Debug for EbbId {
     }
 }
 
-impl fmt::Display for NoId {
+impl fmt::Display for IdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Exhausted => "this machine has given out all its Ebb ids",
@@ -152,7 +152,7 @@ impl fmt::Display for NoId {
     }
 }
 
-impl core::error::Error for NoId {}
+impl core::error::Error for IdError {}
 
 /// FNV-1a: names are few and short, and come from the source, not from an attacker.
 const fn hash(mut state: u64, bytes: &[u8]) -> u64 {

@@ -1,7 +1,7 @@
 //! The right to run a vcore.
 //!
 //! A vcore consists of per-core state: representatives, and all state that they own. Between two events another core
-//! can take over a vcore. This is sound because each vcore has one [`CoreIdentity`], which a core must hold to run the
+//! can take over a vcore. This is sound because each vcore has one [`VcoreIdentity`], which a core must hold to run the
 //! vcore, and can pass on.
 
 use crate::core_block::{CoreBlock, current};
@@ -10,7 +10,7 @@ use core::hint::black_box;
 use isola_platform::CoreIndex;
 
 /// The right to run a vcore of the cell. Each vcore has exactly one.
-pub struct CoreIdentity {
+pub struct VcoreIdentity {
     block: &'static CoreBlock,
 }
 
@@ -18,9 +18,9 @@ pub struct CoreIdentity {
 // sends it to another core no longer uses the state, and sending a value orders the accesses of the former before those
 // of the latter. One core at a time therefore uses the representatives, and none of them refers to the core that runs
 // it.
-unsafe impl Send for CoreIdentity {}
+unsafe impl Send for VcoreIdentity {}
 
-impl CoreIdentity {
+impl VcoreIdentity {
     /// Returns the identity of the calling vcore at the first call; `None` later.
     pub fn take() -> Option<Self> {
         let block = current();
@@ -49,8 +49,8 @@ impl CoreIdentity {
     }
 }
 
-impl fmt::Debug for CoreIdentity {
+impl fmt::Debug for VcoreIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CoreIdentity({})", self.core().0)
+        write!(f, "VcoreIdentity({})", self.core().0)
     }
 }

@@ -16,7 +16,7 @@
 //! - [`EbbId`], [`ebb_id!`], [`MachineId`]: ids that are valid on all machines of an application. Only an Ebb that
 //!   other machines call needs one.
 //! - [`CoreBlock`]: a core's index, platform and representatives.
-//! - [`CoreIdentity`]: the right to run a vcore, by which cores join and leave.
+//! - [`VcoreIdentity`]: the right to run a vcore, by which cores join and leave.
 //!
 //! The GS segment base is the address of the core block, in a bare cell as in a process: one load, no system call.
 #![no_std]
@@ -40,7 +40,7 @@ pub use cell_ebb::CellEbb;
 pub use core_block::{CoreBlock, current_core, cycles, platform};
 pub use dynamic::{DynamicEbb, RootedRepresentative};
 pub use ebb::{Ebb, Representative};
-pub use factory::InUse;
-pub use id::{EbbId, MachineId, NoId};
-pub use identity::CoreIdentity;
+pub use factory::EbbInUse;
+pub use id::{EbbId, IdError, MachineId};
+pub use identity::VcoreIdentity;
 pub use table::{CellTable, FAST};

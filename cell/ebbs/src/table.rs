@@ -85,15 +85,15 @@ impl<T: Default, const FIRST: usize> Entries<T, FIRST> {
     }
 }
 
-/// Returns the pointer in `place`; if it is null, stores and returns the result of `make`. Two cores may call `make` at
+/// Returns the pointer in `entry`; if it is null, stores and returns the result of `make`. Two cores may call `make` at
 /// the same time; the first one publishes its pointer, and `drop` gets the other's.
-fn published<T>(place: &AtomicPtr<T>, make: impl FnOnce() -> *mut T, drop: impl FnOnce(*mut T)) -> *mut T {
-    let existing = place.load(Ordering::Acquire);
+fn published<T>(entry: &AtomicPtr<T>, make: impl FnOnce() -> *mut T, drop: impl FnOnce(*mut T)) -> *mut T {
+    let existing = entry.load(Ordering::Acquire);
     if !existing.is_null() {
         return existing;
     }
     let made = make();
-    match place.compare_exchange(core::ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
+    match entry.compare_exchange(core::ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => made,
         Err(winner) => {
             drop(made);

@@ -1,6 +1,6 @@
 //! Ebbs that are created and dropped at run time.
 
-use isola_ebbs::{DynamicEbb, EbbId, MachineId, NoId, RootedRepresentative, current_core};
+use isola_ebbs::{DynamicEbb, EbbId, IdError, MachineId, RootedRepresentative, current_core};
 use isola_hosted::Settings;
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -75,13 +75,13 @@ fn a_machine_gets_its_number_once_and_before_it_issues_ids() {
     isola_hosted::run(cores(1), Vec::new(), |_| {
         assert_eq!(second.become_here(), Ok(()));
         assert_eq!(second.become_here(), Ok(()));
-        assert_eq!(third.become_here(), Err(NoId::Numbered));
+        assert_eq!(third.become_here(), Err(IdError::Numbered));
         assert_eq!(EbbId::fresh().unwrap().machine(), Some(second));
         assert_eq!(MachineId::here(), second);
     });
     isola_hosted::run(cores(1), Vec::new(), |_| {
         assert_eq!(EbbId::fresh().unwrap().machine(), Some(MachineId::FIRST));
-        assert_eq!(second.become_here(), Err(NoId::Numbered), "the machine has issued an id as the first");
+        assert_eq!(second.become_here(), Err(IdError::Numbered), "the machine has issued an id as the first");
         assert_eq!(MachineId::FIRST.become_here(), Ok(()));
     });
 }

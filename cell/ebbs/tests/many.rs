@@ -1,6 +1,6 @@
 //! More Ebbs than the entries in the tables themselves.
 
-use isola_ebbs::{CellEbb, Ebb, FAST, InUse, Representative, current_core};
+use isola_ebbs::{CellEbb, Ebb, EbbInUse, FAST, Representative, current_core};
 use isola_hosted::Settings;
 use std::cell::Cell;
 use std::sync::Barrier;
@@ -65,7 +65,7 @@ fn each_of_many_ebbs_is_replaceable_before_its_first_use_only() {
                 assert_eq!(counter.replace(other), Ok(()));
             }
             assert_eq!(counter.made_on, if number % 2 == 0 { 1000 } else { 0 });
-            assert_eq!(counter.replace(other), Err(InUse));
+            assert_eq!(counter.replace(other), Err(EbbInUse));
         }
     });
 }

@@ -1,6 +1,6 @@
 //! An application replaces the factory of an Ebb.
 
-use isola_ebbs::{CellEbb, Ebb, InUse, Representative};
+use isola_ebbs::{CellEbb, Ebb, EbbInUse, Representative};
 use isola_hosted::Settings;
 
 trait Console: Send + Sync {
@@ -38,8 +38,8 @@ fn a_factory_is_replaceable_before_the_first_use_only() {
         assert_eq!(REPLACED.replace(|| Box::new(Own)), Ok(()));
         assert_eq!(REPLACED_FOR_ALL.replace(|| Box::new(Own)), Ok(()));
         assert_eq!([KEPT.name(), REPLACED.name(), REPLACED_FOR_ALL.name()], ["plain", "own", "own"]);
-        assert_eq!(REPLACED.replace(|| Box::new(Plain)), Err(InUse));
-        assert_eq!(KEPT.replace(|| Box::new(Own)), Err(InUse));
+        assert_eq!(REPLACED.replace(|| Box::new(Plain)), Err(EbbInUse));
+        assert_eq!(KEPT.replace(|| Box::new(Own)), Err(EbbInUse));
         assert_eq!(REPLACED.name(), "own");
     });
     // Each further cell has its own factories.

@@ -37,7 +37,7 @@ impl Representative for Registry {
     fn create() -> Self {
         for (slot, name) in ["application", "infrastructure"].into_iter().enumerate() {
             if let Some(record) = platform().ledger().records().get(slot).filter(|record| record.claim()) {
-                give_out(record, slot, name);
+                assign(record, slot, name);
             }
         }
         Self { next: AtomicUsize::new(2) }
@@ -45,7 +45,7 @@ impl Representative for Registry {
 }
 
 /// Assigns a claimed slot to the activity of that name.
-fn give_out(record: &ActivityRecord, slot: usize, name: &str) {
+fn assign(record: &ActivityRecord, slot: usize, name: &str) {
     let name: String = name.chars().filter(|letter| !letter.is_control()).collect();
     let end = name.floor_char_boundary(ACTIVITY_NAME_LEN);
     let bytes = name[..end].bytes().chain(core::iter::repeat(0));
@@ -71,7 +71,7 @@ pub fn register_activity(text: &str) -> Option<ActivityId> {
     before.cycles.store(used.cycles.into_inner(), Ordering::Relaxed);
     before.events.store(used.events.into_inner(), Ordering::Relaxed);
     before.memory_bytes.store(used.memory_bytes.into_inner(), Ordering::Relaxed);
-    give_out(&records[slot], slot, text);
+    assign(&records[slot], slot, text);
     Some(ActivityId(slot as u16))
 }
 
@@ -138,7 +138,7 @@ pub(crate) struct Accounting {
     counter: Cell<&'static AtomicU64>,
     since: Cell<u64>,
     /// The reading at the core's last check for arrivals before the current event or interrupt.
-    looked: Cell<u64>,
+    checked: Cell<u64>,
 }
 
 /// Adds to a counter that only this core writes.
@@ -157,7 +157,7 @@ impl Accounting {
             activities: platform().ledger().core(core),
             counter: Cell::new(&report.loop_cycles),
             since: Cell::new(now),
-            looked: Cell::new(now),
+            checked: Cell::new(now),
         }
     }
 
@@ -226,24 +226,24 @@ impl Accounting {
     pub fn begin_event(&self, activity: ActivityId) -> (u64, u64) {
         let now = self.switch(Charge::Activity(activity));
         add(&self.activities[activity.0 as usize].events, 1);
-        (now, self.looked.replace(now))
+        (now, self.checked.replace(now))
     }
 
     /// Marks the boundary at the end of idling, during which the core would have noticed any arrival.
     pub fn end_idling(&self, to: Charge) {
-        self.looked.set(self.switch(to));
+        self.checked.set(self.switch(to));
     }
 
     /// Records that the core rested up to the last boundary: earlier arrivals would have woken it.
-    pub fn has_rested(&self) {
-        self.looked.set(self.looked.get().max(self.since.get()));
+    pub fn mark_idled(&self) {
+        self.checked.set(self.checked.get().max(self.since.get()));
     }
 
     /// Returns the reading at the core's last check for arrivals. Input that the core notices only now arrived after
     /// it.
     #[inline]
-    pub fn looked(&self) -> u64 {
-        self.looked.get()
+    pub fn last_check(&self) -> u64 {
+        self.checked.get()
     }
 
     /// Charges the loop from the reading `boundary` of the cycle counter on; earlier cycles belong to another vcore or

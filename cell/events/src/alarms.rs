@@ -22,9 +22,9 @@ pub struct AlarmKey {
 }
 
 /// The action of an alarm.
-pub struct Ring(pub(crate) Rung);
+pub struct AlarmAction(pub(crate) ActionKind);
 
-pub(crate) enum Rung {
+pub(crate) enum ActionKind {
     Call(Rc<dyn Fn()>),
     Wake(Waker),
 }
@@ -34,28 +34,28 @@ pub(crate) enum Rung {
 /// It holds the only copy: an alarm that it does not return never rings.
 pub trait Alarms {
     /// Adds an alarm.
-    fn insert(&mut self, key: AlarmKey, ring: Ring);
+    fn insert(&mut self, key: AlarmKey, action: AlarmAction);
 
     /// Removes and returns an alarm; `None` if it is not in the container.
-    fn remove(&mut self, key: AlarmKey) -> Option<Ring>;
+    fn remove(&mut self, key: AlarmKey) -> Option<AlarmAction>;
 
     /// Returns the key of the first alarm to ring. The core halts until its deadline.
     fn first(&self) -> Option<AlarmKey>;
 
     /// Removes and returns the first alarm if its deadline is not after `now_cycles`.
-    fn pop_due(&mut self, now_cycles: u64) -> Option<Ring>;
+    fn pop_due(&mut self, now_cycles: u64) -> Option<AlarmAction>;
 }
 
 /// Alarms in a tree, by deadline.
 #[derive(Default)]
-pub struct Sorted(BTreeMap<AlarmKey, Ring>);
+pub struct AlarmTree(BTreeMap<AlarmKey, AlarmAction>);
 
-impl Alarms for Sorted {
-    fn insert(&mut self, key: AlarmKey, ring: Ring) {
-        self.0.insert(key, ring);
+impl Alarms for AlarmTree {
+    fn insert(&mut self, key: AlarmKey, action: AlarmAction) {
+        self.0.insert(key, action);
     }
 
-    fn remove(&mut self, key: AlarmKey) -> Option<Ring> {
+    fn remove(&mut self, key: AlarmKey) -> Option<AlarmAction> {
         self.0.remove(&key)
     }
 
@@ -63,7 +63,7 @@ impl Alarms for Sorted {
         self.0.first_key_value().map(|(key, _)| *key)
     }
 
-    fn pop_due(&mut self, now_cycles: u64) -> Option<Ring> {
+    fn pop_due(&mut self, now_cycles: u64) -> Option<AlarmAction> {
         let first = self.0.first_entry()?;
         (first.key().deadline_cycles <= now_cycles).then(|| first.remove())
     }

@@ -19,8 +19,8 @@
 //!
 //! A core dozes with the word of its own slot's vcore. The words of other vcores that it runs stay UP, so messages to
 //! those interrupt it. A core that is reclaimed by force while it dozes leaves DOZING behind, and a sender that relied
-//! on it would wake no core. Therefore the next core to run the vcore writes UP ([`rise`]), after it has published the
-//! interrupt destination and before it halts.
+//! on it would wake no core. Therefore the next core to run the vcore writes UP ([`mark_awake`]), after it has
+//! published the interrupt destination and before it halts.
 
 use crate::sync::{AtomicU32, Ordering};
 
@@ -33,7 +33,7 @@ pub const DOZING: u32 = 1;
 /// The result of [`wake`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Woken {
+pub enum WasDozing {
     /// The core was dozing, and wakes.
     Yes,
     /// The core was not dozing: it needs an interrupt.
@@ -49,15 +49,15 @@ pub fn doze(word: &AtomicU32, halt_while: impl FnOnce(&AtomicU32, u32)) {
 }
 
 /// Marks the vcore as not dozing. The caller runs it from now on.
-pub fn rise(word: &AtomicU32) {
+pub fn mark_awake(word: &AtomicU32) {
     word.swap(UP, Ordering::AcqRel);
 }
 
 /// Wakes the core of this word if it dozes.
-pub fn wake(word: &AtomicU32) -> Woken {
+pub fn wake(word: &AtomicU32) -> WasDozing {
     match word.compare_exchange(DOZING, UP, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => Woken::Yes,
-        Err(_) => Woken::No,
+        Ok(_) => WasDozing::Yes,
+        Err(_) => WasDozing::No,
     }
 }
 
@@ -92,7 +92,7 @@ mod models {
 
         fn send(&self) {
             self.messages.fetch_add(1, Ordering::Relaxed);
-            if self.flag.must_wake() == MustWake::Yes && wake(&self.word) == Woken::No {
+            if self.flag.must_wake() == MustWake::Yes && wake(&self.word) == WasDozing::No {
                 self.interrupted[self.runner.load(Ordering::Acquire)].store(true, Ordering::Release);
             }
         }
@@ -134,7 +134,7 @@ mod models {
                 move || core.send()
             });
             core.runner.store(1, Ordering::Release);
-            rise(&core.word);
+            mark_awake(&core.word);
             core.flag.finish();
             // This vcore is one of several: its core halts with the word of another.
             if core.may_halt() == MayHalt::Yes {

@@ -1,12 +1,12 @@
 //! Events and their creation.
 
 use crate::activity::APPLICATION;
-use crate::carrier::present_cores;
 use crate::event_loop::EVENTS;
 use crate::mailbox::SentEvent;
 use crate::overload::Overloaded;
 use crate::room::HasRoom;
 use crate::task::TaskId;
+use crate::vcore_runner::present_cores;
 use alloc::boxed::Box;
 use core::panic::Location;
 use isola_abi::id::ActivityId;
@@ -47,8 +47,8 @@ impl Placement {
                 // Fibonacci hashing: consecutive labels, such as counters, spread over all cores.
                 let mut cores = present_cores();
                 let spread = label.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-                let place = (spread * cores.len() as u64) >> 32;
-                cores.nth(place as usize).unwrap_or(CoreIndex(0))
+                let index = (spread * cores.len() as u64) >> 32;
+                cores.nth(index as usize).unwrap_or(CoreIndex(0))
             }
         }
     }
@@ -191,7 +191,7 @@ impl Event {
         match core == current_core() {
             true if EVENTS.is_long() => HasRoom::No,
             true => HasRoom::Yes,
-            false => EVENTS.outbox.look(core),
+            false => EVENTS.outbox.check_room(core),
         }
     }
 

@@ -10,10 +10,9 @@
 //! ```
 //!
 //! An idle core without alarms halts without an armed timer: it takes no interrupts and uses no cycles.
-//! [`carrier`](crate::carrier) decides which core runs the loop, and for how long.
+//! [`vcore_runner`](crate::vcore_runner) decides which core runs the loop, and for how long.
 
 use crate::activity::{self, Accounting, Charge, add};
-use crate::carrier::{BUSY, Carrier, Ending, FIRST};
 use crate::event::{EventTag, QueuedEvent, StaticEvent, Work};
 use crate::halt::MayHalt;
 use crate::idle::{Idle, IdleHandlers};
@@ -23,10 +22,11 @@ use crate::overload::{LONG_QUEUE, MESSAGES_A_PASS, Outbox};
 use crate::presence::Presence;
 use crate::pressure::PressureHandlers;
 use crate::queue::{EventQueue, Fifo, Queue};
-use crate::queueing::{Queueing, Wish};
+use crate::queueing::{CoreRequest, Queueing};
 use crate::quiescence::{self, Quiescence};
 use crate::task::Tasks;
 use crate::timer::{TIMERS, Timers};
+use crate::vcore_runner::{BUSY, FIRST, RunEnd, VcoreRunner};
 use crate::watchdog::Watchdog;
 use alloc::boxed::Box;
 use core::cell::{Cell, RefCell};
@@ -34,7 +34,7 @@ use core::panic::Location;
 use core::sync::atomic::Ordering;
 use isola_abi::id::ActivityId;
 use isola_abi::report::CorePhase;
-use isola_ebbs::{CoreIdentity, Ebb, Representative, current_core, cycles, platform};
+use isola_ebbs::{Ebb, Representative, VcoreIdentity, current_core, cycles, platform};
 use isola_platform::{CoreIndex, PendingVectors};
 
 /// Passes of a vcore's loop before the next vcore's turn, on a core that runs several.
@@ -49,7 +49,7 @@ pub struct EventLoop {
     /// An event that runs before the queue's: a static event that was created while the queue was empty.
     next: Cell<Option<&'static StaticEvent>>,
     /// Whether the outbox is non-empty. Most passes check only this flag.
-    chores: Cell<bool>,
+    outbox_waits: Cell<bool>,
     /// The tag of the running event, or of the last one.
     tag: Cell<EventTag>,
     pub(crate) tasks: Tasks,
@@ -63,7 +63,7 @@ pub struct EventLoop {
     pub(crate) pressure: PressureHandlers,
     pub(crate) presence: Presence,
     /// Whether the platform has been informed that the vcore has nothing to do.
-    rests: Cell<bool>,
+    is_idle: Cell<bool>,
     pub(crate) accounting: Accounting,
 }
 
@@ -83,7 +83,7 @@ impl EventLoop {
         Self {
             queue: RefCell::new(queue),
             next: Cell::new(None),
-            chores: Cell::new(false),
+            outbox_waits: Cell::new(false),
             tag: Cell::new(EventTag::new()),
             tasks: Tasks::default(),
             timers: &TIMERS,
@@ -95,7 +95,7 @@ impl EventLoop {
             queueing: Queueing::new(),
             pressure: PressureHandlers::new(),
             presence: Presence::default(),
-            rests: Cell::new(true),
+            is_idle: Cell::new(true),
             accounting: Accounting::new(),
         }
     }
@@ -106,16 +106,16 @@ impl EventLoop {
 /// A core other than the cell's first halts until another core has work for it, and only then creates its
 /// representatives. If the core is unplugged, this call resumes when another core is plugged into its slot.
 pub fn run() -> i32 {
-    let mut identity = CoreIdentity::take();
+    let mut identity = VcoreIdentity::take();
     if current_core() == FIRST {
         activity::start();
     } else if identity.is_some() {
-        quiescence::stay_away();
+        quiescence::mark_absent();
     }
     loop {
-        match Carrier::come(identity.take()).map_or_else(|ending| ending, Carrier::run) {
-            Ending::Exited(code) => return code,
-            Ending::Left(order) => platform().leave(order),
+        match VcoreRunner::enter(identity.take()).map_or_else(|ending| ending, VcoreRunner::run) {
+            RunEnd::Exited(code) => return code,
+            RunEnd::Left(order) => platform().leave(order),
         }
     }
 }
@@ -170,16 +170,16 @@ impl EventLoop {
     }
 
     /// Makes the next passes flush the outbox, until it is empty.
-    pub(crate) fn has_chores(&self) {
-        self.chores.set(true);
+    pub(crate) fn mark_outbox_waits(&self) {
+        self.outbox_waits.set(true);
     }
 
     /// Runs this vcore only, until the notice changes.
     pub(crate) fn run_alone(&self, mailboxes: &Mailboxes, notice: Notice) {
         let mailbox = mailboxes.of(current_core());
-        self.rise(mailbox);
-        let mut arrived = self.let_interrupts_in();
-        while self.passes(mailboxes, mailbox, notice, u64::MAX, arrived) == Passed::Idle
+        self.mark_running(mailbox);
+        let mut arrived = self.open_interrupt_window();
+        while self.passes(mailboxes, mailbox, notice, u64::MAX, arrived) == PassOutcome::Idle
             && mailboxes.notice() == notice
         {
             arrived = self.idle(mailboxes, mailbox, notice);
@@ -192,15 +192,15 @@ impl EventLoop {
     pub(crate) fn visit(&self, mailboxes: &Mailboxes, notice: Notice, boundary: u64) -> (u64, u64) {
         let mailbox = mailboxes.of(current_core());
         self.accounting.resume(boundary);
-        self.rise(mailbox);
-        let arrived = self.let_interrupts_in();
+        self.mark_running(mailbox);
+        let arrived = self.open_interrupt_window();
         let next = match self.passes(mailboxes, mailbox, notice, PASSES_A_VISIT, arrived) {
-            Passed::Idle => self.may_rest(mailboxes, mailbox, notice),
-            Passed::Ran => BUSY,
+            PassOutcome::Idle => self.prepare_to_halt(mailboxes, mailbox, notice),
+            PassOutcome::Ran => BUSY,
         };
         if next != BUSY {
-            platform().rest();
-            self.rests.set(true);
+            platform().enter_idle();
+            self.is_idle.set(true);
         }
         // The vcore makes no passes while other vcores have their turn. As halted, it does not count as hung.
         self.set_phase(CorePhase::Halted);
@@ -219,7 +219,7 @@ impl EventLoop {
     }
 
     /// Charges the cycles since the last boundary. Returns the reading of the cycle counter.
-    pub(crate) fn settle(&self) -> u64 {
+    pub(crate) fn charge_so_far(&self) -> u64 {
         self.accounting.switch(Charge::Loop)
     }
 
@@ -227,8 +227,8 @@ impl EventLoop {
     pub(crate) fn begin(&self) {
         self.accounting.resume(cycles());
         self.timers.forget_armed();
-        self.rise(mailbox::all().of(current_core()));
-        self.presence.carried_by_another();
+        self.mark_running(mailbox::all().of(current_core()));
+        self.presence.vcore_moved();
         // Messages that arrived meanwhile are seen in the first pass.
         self.accounting.switch(Charge::Loop);
     }
@@ -243,50 +243,50 @@ impl EventLoop {
     pub(crate) fn end(&self) {
         while self.quiescence.leave() == MayHalt::No {}
         self.set_phase(CorePhase::Halted);
-        platform().rest();
-        self.rests.set(true);
+        platform().enter_idle();
+        self.is_idle.set(true);
         self.accounting.switch(Charge::Loop);
     }
 
     /// Marks the vcore as running, if it was not.
-    fn rise(&self, mailbox: &Mailbox) {
+    fn mark_running(&self, mailbox: &Mailbox) {
         mailbox.finish_halt();
-        if self.rests.replace(false) {
-            self.accounting.has_rested();
-            platform().rise();
+        if self.is_idle.replace(false) {
+            self.accounting.mark_idled();
+            platform().exit_idle();
         }
         self.quiescence.join();
         self.set_phase(CorePhase::Running);
     }
 
-    /// Runs between one and `most` passes, until no work is left or the notice changes. The first pass handles the
-    /// interrupts in `arrived`. Inlined, so that a pass costs no call.
+    /// Runs between one and `max_passes` passes, until no work is left or the notice changes. The first pass handles
+    /// the interrupts in `arrived`. Inlined, so that a pass costs no call.
     #[inline(always)]
     fn passes(
         &self,
         mailboxes: &Mailboxes,
         mailbox: &Mailbox,
         notice: Notice,
-        most: u64,
+        max_passes: u64,
         mut arrived: PendingVectors,
-    ) -> Passed {
-        let mut left = most;
+    ) -> PassOutcome {
+        let mut left = max_passes;
         loop {
-            if self.pass(mailboxes, mailbox, arrived) == Passed::Idle {
-                return Passed::Idle;
+            if self.pass(mailboxes, mailbox, arrived) == PassOutcome::Idle {
+                return PassOutcome::Idle;
             }
             left -= 1;
             if left == 0 || mailboxes.notice() != notice {
-                return Passed::Ran;
+                return PassOutcome::Ran;
             }
-            arrived = self.let_interrupts_in();
+            arrived = self.open_interrupt_window();
         }
     }
 
     /// Opens an interrupt window and returns the interrupts that arrived. The caller hands them to the next pass, whose
     /// cycles up to its event are charged to them.
     #[inline(always)]
-    fn let_interrupts_in(&self) -> PendingVectors {
+    fn open_interrupt_window(&self) -> PendingVectors {
         let arrived = platform().take_interrupts();
         if !arrived.is_empty() {
             self.accounting.switch(Charge::Interrupt);
@@ -296,7 +296,7 @@ impl EventLoop {
 
     /// Does the work between two events, then runs the next event, if there is one.
     #[inline(always)]
-    fn pass(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, arrived: PendingVectors) -> Passed {
+    fn pass(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, arrived: PendingVectors) -> PassOutcome {
         self.quiescence.pass();
         add(&self.accounting.report().passes, 1);
         if !arrived.is_empty() {
@@ -306,15 +306,15 @@ impl EventLoop {
         if !mailbox.is_empty() {
             self.receive(mailboxes, mailbox);
         }
-        if self.chores.get() {
-            self.do_chores();
+        if self.outbox_waits.get() {
+            self.flush_outbox();
         }
-        self.pressure.look(&self.accounting);
+        self.pressure.check(&self.accounting);
         if let Some(event) = self.next.take() {
             self.run_event(event.tag, event.made_at, event.work);
         } else {
             let event = self.queue.borrow_mut().pop();
-            let Some(QueuedEvent { work, tag, made_at }) = event else { return Passed::Idle };
+            let Some(QueuedEvent { work, tag, made_at }) = event else { return PassOutcome::Idle };
             self.run_event(tag, made_at, || match work {
                 Work::Call(work) => work(),
                 Work::Poll(task) => self.tasks.poll(task),
@@ -323,8 +323,8 @@ impl EventLoop {
         }
         // A core that halts checks everything else that another pass would check: alarms, notices, deferred work.
         let is_last =
-            !self.has_events() && mailbox.is_empty() && !self.chores.get() && self.pressure.is_calm();
-        if is_last { Passed::Idle } else { Passed::Ran }
+            !self.has_events() && mailbox.is_empty() && !self.outbox_waits.get() && self.pressure.is_calm();
+        if is_last { PassOutcome::Idle } else { PassOutcome::Ran }
     }
 
     #[inline(always)]
@@ -332,33 +332,34 @@ impl EventLoop {
         self.tag.set(tag);
         let (began, looked) = self.accounting.begin_event(tag.activity);
         let passes = self.accounting.report().passes.load(Ordering::Relaxed);
-        if self.queueing.must_look(passes) {
-            self.look_at_waiting(passes, looked, began);
+        if self.queueing.must_sample(passes) {
+            self.sample_queueing_delay(passes, looked, began);
         }
         work();
         let ended = self.accounting.switch(Charge::Loop);
         let spent_cycles = ended.wrapping_sub(began);
-        if self.watchdog.must_look(spent_cycles) {
+        if self.watchdog.must_inspect(spent_cycles) {
             let report = self.accounting.report();
-            self.watchdog.look(report, self.tag.get(), made_at, spent_cycles, ended);
+            self.watchdog.inspect(report, self.tag.get(), made_at, spent_cycles, ended);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn do_chores(&self) {
+    fn flush_outbox(&self) {
         self.outbox.flush();
-        self.chores.set(!self.outbox.is_empty());
+        self.outbox_waits.set(!self.outbox.is_empty());
     }
 
     /// Begins or ends a sample of the queueing delay.
     #[cold]
     #[inline(never)]
-    fn look_at_waiting(&self, passes: u64, looked: u64, began: u64) {
+    fn sample_queueing_delay(&self, passes: u64, looked: u64, began: u64) {
         let waiting = self.queue.borrow().len() as u64;
-        if self.queueing.look(self.accounting.report(), passes, waiting, looked, began) == Wish::Yes {
+        if self.queueing.sample(self.accounting.report(), passes, waiting, looked, began) == CoreRequest::Yes
+        {
             platform().report().core_requests.fetch_add(1, Ordering::Release);
-            platform().ring_supervisor();
+            platform().notify_supervisor();
         }
     }
 
@@ -366,9 +367,9 @@ impl EventLoop {
     /// core's own events nor fills its memory.
     #[inline(never)]
     fn receive(&self, mailboxes: &Mailboxes, mailbox: &Mailbox) {
-        let most = if self.is_long() { 1 } else { MESSAGES_A_PASS };
+        let max_messages = if self.is_long() { 1 } else { MESSAGES_A_PASS };
         let mut events = 0;
-        for _ in 0..most {
+        for _ in 0..max_messages {
             match mailbox.receive() {
                 Some(Message::Event(event)) => {
                     self.enqueue(event.queued());
@@ -380,7 +381,7 @@ impl EventLoop {
             }
         }
         if events > 0 {
-            let mut waiting = mailbox.room.give_back(events);
+            let mut waiting = mailbox.room.release(events);
             while waiting != 0 {
                 mailboxes.wake(CoreIndex(waiting.trailing_zeros()));
                 waiting &= waiting - 1;
@@ -390,7 +391,7 @@ impl EventLoop {
 
     /// Halts, unless work other than events is left. Returns the interrupts that arrived meanwhile, for the next pass.
     fn idle(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice) -> PendingVectors {
-        let next = self.may_rest(mailboxes, mailbox, notice);
+        let next = self.prepare_to_halt(mailboxes, mailbox, notice);
         let halts = next != BUSY && {
             let now = self.accounting.switch(Charge::Idle);
             self.timers.arm(next, now) == MayHalt::Yes
@@ -407,7 +408,7 @@ impl EventLoop {
     /// Marks the core as halted, unless work is left. Returns the cycle count at which work is due: [`BUSY`], or the
     /// deadline of the first alarm.
     #[inline(always)]
-    fn may_rest(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice) -> u64 {
+    fn prepare_to_halt(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice) -> u64 {
         // Since the last pass only an idle handler can have created an event.
         if self.idle.has_any() && (self.idle.run() != Idle::MayHalt || self.has_events()) {
             return BUSY;
@@ -418,7 +419,7 @@ impl EventLoop {
         if mailboxes.prepare_halt_of(mailbox, notice) == MayHalt::No {
             return BUSY;
         }
-        let must_stay = self.chores.get() && self.outbox.is_due();
+        let must_stay = self.outbox_waits.get() && self.outbox.is_due();
         if must_stay {
             mailbox.finish_halt();
             return BUSY;
@@ -434,7 +435,7 @@ impl EventLoop {
 
 /// The outcome of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Passed {
+enum PassOutcome {
     /// An event ran, and there may be more work.
     Ran,
     /// No event is left.

@@ -41,14 +41,14 @@ pub(crate) struct Batch<W> {
 }
 
 /// The grace periods of a cell.
-pub(crate) struct Grace<W> {
+pub(crate) struct GracePeriods<W> {
     requested: CachePadded<AtomicU64>,
     seen: Box<[CachePadded<AtomicU64>]>,
     has_orphans: AtomicBool,
     orphans: Lock<Vec<Batch<W>>>,
 }
 
-impl<W> Grace<W> {
+impl<W> GracePeriods<W> {
     /// Creates grace periods for `cores` cores, all of them halted.
     pub fn new(cores: usize) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl<W> Grace<W> {
     }
 
     /// Marks `core` as between events and aware of `period`.
-    pub fn see(&self, core: usize, period: Period) {
+    pub fn mark_seen(&self, core: usize, period: Period) {
         self.seen[core].store(period.0, Ordering::Release);
         fence(Ordering::SeqCst);
     }
@@ -98,12 +98,12 @@ impl<W> Grace<W> {
     }
 
     /// Leaves work behind, before [`Self::leave`].
-    pub fn leave_behind(&self, batch: Batch<W>) {
+    pub fn orphan(&self, batch: Batch<W>) {
         self.orphans.with(|orphans| orphans.push(batch));
         self.has_orphans.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether an ended period has orphaned work. To be called after [`Self::see`] and [`Self::leave`].
+    /// Returns whether an ended period has orphaned work. To be called after [`Self::mark_seen`] and [`Self::leave`].
     pub fn has_ended_orphans(&self) -> bool {
         self.has_orphans.load(Ordering::Relaxed)
             && self.orphans.with(|orphans| orphans.iter().any(|batch| self.has_ended(batch.period)))
@@ -137,13 +137,13 @@ mod models {
         which: AtomicUsize,
         /// Loom detects reads that are not ordered before the free, modelled as a write.
         objects: [UnsafeCell<()>; 2],
-        grace: Grace<()>,
+        grace: GracePeriods<()>,
     }
 
     impl Linked {
         fn new() -> Arc<Self> {
             let objects = [UnsafeCell::new(()), UnsafeCell::new(())];
-            Arc::new(Self { which: AtomicUsize::new(0), objects, grace: Grace::new(2) })
+            Arc::new(Self { which: AtomicUsize::new(0), objects, grace: GracePeriods::new(2) })
         }
 
         /// Reads the linked object, as an event of a core.
@@ -166,7 +166,7 @@ mod models {
                         let requested = shared.grace.requested();
                         if requested != known {
                             known = requested;
-                            shared.grace.see(1, requested);
+                            shared.grace.mark_seen(1, requested);
                         }
                     }
                     shared.grace.leave(1);
@@ -207,7 +207,7 @@ mod models {
     #[test]
     fn orphans_of_a_halting_core_are_taken_by_the_core_with_the_last_step() {
         loom::model(|| {
-            let grace = Arc::new(Grace::<u32>::new(2));
+            let grace = Arc::new(GracePeriods::<u32>::new(2));
             let known = grace.join(0);
             grace.join(1);
             let other = {
@@ -216,7 +216,7 @@ mod models {
                     let mut taken = 0;
                     let requested = grace.requested();
                     if requested != known {
-                        grace.see(1, requested);
+                        grace.mark_seen(1, requested);
                         taken += grace.take_ended_orphans().len();
                     }
                     grace.leave(1);
@@ -224,7 +224,7 @@ mod models {
                 })
             };
             let period = grace.request();
-            grace.leave_behind(Batch { period, work: Vec::new() });
+            grace.orphan(Batch { period, work: Vec::new() });
             grace.leave(0);
             let taken = grace.take_ended_orphans().len();
             assert_eq!(taken + other.join().unwrap(), 1, "the orphaned work is taken exactly once");

@@ -21,7 +21,7 @@ use core::marker::PhantomData;
 use core::ops::RangeInclusive;
 use isola_abi::descriptor::REQUEST_VECTOR;
 use isola_ebbs::platform;
-use isola_platform::{Others, PendingVectors};
+use isola_platform::{OtherVectors, PendingVectors};
 
 /// The vectors that are allocated.
 pub const ALLOCATED_VECTORS: RangeInclusive<u8> = 0xc0..=0xdf;
@@ -92,8 +92,8 @@ impl Interrupt {
 impl Drop for Interrupt {
     fn drop(&mut self) {
         let mut bound = EVENTS.handlers.bound.borrow_mut();
-        let place = bound.iter().position(|(vector, _)| *vector == self.vector);
-        let handler = place.map(|place| bound.swap_remove(place));
+        let index = bound.iter().position(|(vector, _)| *vector == self.vector);
+        let handler = index.map(|index| bound.swap_remove(index));
         drop(bound);
         // No borrow is held here, as the handler may own interrupts as well.
         drop(handler);
@@ -141,7 +141,7 @@ impl Handlers {
                 add(&accounting.report().interrupts, 1);
                 self.call(vector);
             }
-            if others == Others::None {
+            if others == OtherVectors::None {
                 break;
             }
             pending = platform().take_interrupts();

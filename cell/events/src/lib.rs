@@ -3,7 +3,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `carrier`, `presence` | vcores on cores that join and leave while the cell runs; handlers for these changes |
+//! | `vcore_runner`, `presence` | vcores on cores that join and leave while the cell runs; handlers for these changes |
 //! | [`elsewhere()`] | a future that runs on another core and is awaited on this one |
 //! | [`event`] | events: a closure or a poll of a task, at a resource, for an activity |
 //! | [`alarms`], [`queue`] | the containers of a core's alarms and events, which an application can replace |
@@ -29,7 +29,7 @@
 //! others of its core.
 //!
 //! In this crate a *core* is a vcore (an event loop with its per-core state) wherever the difference does not matter.
-//! The modules `carrier` and `event_loop` distinguish the two.
+//! The modules `vcore_runner` and `event_loop` distinguish the two.
 //!
 //! Not here: schedulers between resources and activities (every core's queue is first in, first out unless the
 //! application supplies another), and ledgers, which are built on the counters of [`activity`].
@@ -40,7 +40,6 @@ extern crate alloc;
 
 pub mod activity;
 pub mod alarms;
-mod carrier;
 pub mod doze;
 mod elsewhere;
 pub mod event;
@@ -64,10 +63,10 @@ mod sync;
 pub mod task;
 pub mod timer;
 pub mod topology;
+mod vcore_runner;
 pub mod watchdog;
 
 pub use activity::{current_activity, end_activity, register_activity};
-pub use carrier::{give_notice, present_cores, wake_all};
 pub use elsewhere::elsewhere;
 pub use event::{
     Event, EventTag, Label, Placement, QueuedEvent, ResourceId, StaticEvent, current_tag, spawn, spawn_on,
@@ -76,9 +75,10 @@ pub use event_loop::{EVENTS, EventLoop, exit, run};
 pub use isola_platform::Instant;
 pub use overload::{Overloaded, room};
 pub use parallel::parallel;
-pub use presence::{on_carried, on_cores_changed};
+pub use presence::{on_cores_changed, on_vcore_moved};
 pub use pressure::{memory_pressure, on_memory_pressure};
-pub use queueing::last_look;
+pub use queueing::last_arrival_check;
 pub use quiescence::defer;
 pub use task::{CancelOnDrop, Task, spawn_task, spawn_task_for, spawn_task_on, start_task, yield_now};
 pub use timer::{Alarm, TIMERS, Timers, now, sleep, sleep_until, timeout};
+pub use vcore_runner::{give_notice, present_cores, wake_all};

@@ -26,7 +26,7 @@ const ENDED: u64 = 1 << 32;
 /// The increment of the notice count.
 const NOTICE: u64 = ENDED << 1;
 
-/// The word that every core checks in each pass. It changes whenever the cores' run loops (`carrier`) have to act.
+/// The word that every core checks in each pass. It changes whenever the cores' run loops (`vcore_runner`) have to act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Notice(u64);
 
@@ -138,7 +138,7 @@ impl Mailboxes {
     }
 
     /// Informs `core` that the present cores have changed.
-    pub fn tell_of_cores(&self, core: CoreIndex) {
+    pub fn notify_cores_changed(&self, core: CoreIndex) {
         self.of(core).messages.push(Message::CoresChanged);
         self.wake(core);
     }

@@ -80,16 +80,16 @@ impl Outbox {
         };
         if let Err(event) = refused {
             self.events.borrow_mut().entry(core).or_default().push_back(event);
-            EVENTS.has_chores();
+            EVENTS.mark_outbox_waits();
         }
     }
 
     /// Returns whether `core` would accept an event at once.
-    pub fn look(&self, core: CoreIndex) -> HasRoom {
+    pub fn check_room(&self, core: CoreIndex) -> HasRoom {
         if self.events.borrow().contains_key(&core) {
             return HasRoom::No;
         }
-        mailbox::all().of(core).room.look()
+        mailbox::all().of(core).room.check()
     }
 
     /// Sends the events for which there is room now, and registers this core for a wake-up when there is room for the
@@ -101,7 +101,7 @@ impl Outbox {
             while let Some(event) = events.pop_front() {
                 let Err(event) = mailboxes.send(*core, event) else { continue };
                 events.push_front(event);
-                if mailboxes.of(*core).room.want(here) == HasRoom::No {
+                if mailboxes.of(*core).room.request(here) == HasRoom::No {
                     return true;
                 }
             }
@@ -112,12 +112,12 @@ impl Outbox {
                 return !EVENTS.is_long();
             }
             let no_others = !self.events.borrow().contains_key(&core);
-            no_others && mailboxes.of(core).room.want(here) == HasRoom::Yes
+            no_others && mailboxes.of(core).room.request(here) == HasRoom::Yes
         };
         let all = self.waiting.take();
-        let (told, waiting): (Vec<_>, Vec<_>) = all.into_iter().partition(|(core, _)| ready(*core));
+        let (ready, waiting): (Vec<_>, Vec<_>) = all.into_iter().partition(|(core, _)| ready(*core));
         self.waiting.replace(waiting);
-        told.into_iter().for_each(|(_, waker)| waker.wake());
+        ready.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
     /// Returns whether a waiting event could be sent or a waiting task woken now. To be called once this core counts as
@@ -125,7 +125,7 @@ impl Outbox {
     pub fn is_due(&self) -> bool {
         let mailboxes = mailbox::all();
         let here = current_core();
-        let has_room = |core: CoreIndex| mailboxes.of(core).room.want(1 << here.0) == HasRoom::Yes;
+        let has_room = |core: CoreIndex| mailboxes.of(core).room.request(1 << here.0) == HasRoom::Yes;
         self.events.borrow().keys().any(|core| has_room(*core))
             || self.waiting.borrow().iter().any(|(core, _)| *core == here || has_room(*core))
     }
@@ -135,7 +135,7 @@ impl Outbox {
         if !waiting.iter().any(|(of, known)| *of == core && known.will_wake(waker)) {
             waiting.push((core, waker.clone()));
         }
-        EVENTS.has_chores();
+        EVENTS.mark_outbox_waits();
     }
 }
 

@@ -13,7 +13,7 @@ use crossbeam_queue::ArrayQueue;
 
 /// The state that the parts and the waiting task share: a result slot per part, each filled once, a mark per finished
 /// part, and the waker for the last one.
-struct Join<T> {
+struct JoinState<T> {
     results: Box<[ArrayQueue<T>]>,
     done: ArrayQueue<()>,
     waiting: ArrayQueue<Waker>,
@@ -40,7 +40,7 @@ where
     F: Future<Output = T> + 'static,
     W: Fn(usize) -> F + Send + Sync + 'static,
 {
-    let join = Arc::new(Join {
+    let join = Arc::new(JoinState {
         results: (0..parts).map(|_| ArrayQueue::new(1)).collect(),
         done: ArrayQueue::new(parts.max(1)),
         waiting: ArrayQueue::new(1),

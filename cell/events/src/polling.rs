@@ -21,7 +21,7 @@ use isola_platform::{Clock, Instant};
 
 /// The rates at which a driver switches its mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Thresholds {
+pub struct PollingThresholds {
     /// Interrupts per second above which the driver polls.
     pub poll_above: u64,
     /// Items per second below which the driver returns to interrupts. At most `poll_above`: higher values count as
@@ -31,13 +31,13 @@ pub struct Thresholds {
     pub window: Duration,
 }
 
-impl Thresholds {
+impl PollingThresholds {
     /// Never polls.
     pub const NEVER: Self =
         Self { poll_above: u64::MAX, interrupt_below: 0, window: Duration::from_millis(1) };
 }
 
-impl Default for Thresholds {
+impl Default for PollingThresholds {
     /// An interrupt and its path through the loop cost some thousand cycles: from 100,000 per second on they take so
     /// much of a core that halting in between saves little.
     fn default() -> Self {
@@ -47,7 +47,7 @@ impl Default for Thresholds {
 
 /// The source from which a driver learns of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum PollingMode {
     /// Interrupts.
     Interrupts,
     /// Polls of the device.
@@ -57,7 +57,7 @@ pub enum Mode {
 /// A driver's measured rates, and its mode.
 #[derive(Clone, Debug)]
 pub struct AdaptivePolling {
-    mode: Mode,
+    mode: PollingMode,
     poll_above: u64,
     interrupt_below: u64,
     window_cycles: u64,
@@ -68,11 +68,11 @@ pub struct AdaptivePolling {
 
 impl AdaptivePolling {
     /// Starts with interrupts. Times are those of the cell's clock.
-    pub fn new(thresholds: Thresholds) -> Self {
+    pub fn new(thresholds: PollingThresholds) -> Self {
         Self::on(platform().clock(), thresholds)
     }
 
-    fn on(clock: &Clock, thresholds: Thresholds) -> Self {
+    fn on(clock: &Clock, thresholds: PollingThresholds) -> Self {
         let window = thresholds.window.max(Duration::from_micros(1));
         let zero = Instant::default();
         let a_window = |rate: u64| {
@@ -80,7 +80,7 @@ impl AdaptivePolling {
             u64::try_from(count).unwrap_or(u64::MAX)
         };
         Self {
-            mode: Mode::Interrupts,
+            mode: PollingMode::Interrupts,
             poll_above: a_window(thresholds.poll_above).max(1),
             // A nonzero rate of less than one item per window counts as one item per window.
             interrupt_below: match thresholds.interrupt_below.min(thresholds.poll_above) {
@@ -95,43 +95,43 @@ impl AdaptivePolling {
 
     /// Returns the driver's current mode.
     #[inline]
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> PollingMode {
         self.mode
     }
 
     /// Counts an interrupt. Returns the driver's mode from now on.
     #[inline]
-    pub fn interrupted(&mut self) -> Mode {
+    pub fn interrupted(&mut self) -> PollingMode {
         self.interrupted_at(EVENTS.accounting.last_boundary())
     }
 
     /// Counts the items that a poll found; ignored outside of polling mode. Returns the driver's mode from now on.
     #[inline]
-    pub fn looked(&mut self, found: usize) -> Mode {
-        self.looked_at(EVENTS.accounting.last_boundary(), found)
+    pub fn polled(&mut self, found: usize) -> PollingMode {
+        self.polled_at(EVENTS.accounting.last_boundary(), found)
     }
 
-    fn interrupted_at(&mut self, now: u64) -> Mode {
+    fn interrupted_at(&mut self, now: u64) -> PollingMode {
         if now.wrapping_sub(self.window_start) >= self.window_cycles {
             self.begin(now);
         }
         self.count += 1;
         if self.count > self.poll_above {
-            self.mode = Mode::Polling;
+            self.mode = PollingMode::Polling;
             self.begin(now);
         }
         self.mode
     }
 
-    fn looked_at(&mut self, now: u64, found: usize) -> Mode {
+    fn polled_at(&mut self, now: u64, found: usize) -> PollingMode {
         // In interrupt mode interrupts are counted, not items.
-        if self.mode == Mode::Interrupts {
+        if self.mode == PollingMode::Interrupts {
             return self.mode;
         }
         self.count += found as u64;
         if now.wrapping_sub(self.window_start) >= self.window_cycles {
             if self.count < self.interrupt_below {
-                self.mode = Mode::Interrupts;
+                self.mode = PollingMode::Interrupts;
             }
             self.begin(now);
         }
@@ -157,7 +157,7 @@ mod tests {
             unix_ns_at_epoch: 0,
         };
         let window = Duration::from_millis(1);
-        AdaptivePolling::on(&Clock::new(&words), Thresholds { poll_above, interrupt_below, window })
+        AdaptivePolling::on(&Clock::new(&words), PollingThresholds { poll_above, interrupt_below, window })
     }
 
     /// Simulates interrupts at `rate` for `ms` from `start_ns` on. Returns the time at which the mode changed to
@@ -166,17 +166,17 @@ mod tests {
         let gap_ns = 1_000_000_000 / rate;
         (0..ms * 1_000_000 / gap_ns)
             .map(|index| start_ns + index * gap_ns)
-            .find(|now| polling.interrupted_at(*now) == Mode::Polling)
+            .find(|now| polling.interrupted_at(*now) == PollingMode::Polling)
     }
 
     /// Polls every 10 µs for items that arrive at `rate`. Returns the time at which the mode changed to interrupts.
-    fn looks(polling: &mut AdaptivePolling, rate: u64, start_ns: u64, ms: u64) -> Option<u64> {
+    fn polls(polling: &mut AdaptivePolling, rate: u64, start_ns: u64, ms: u64) -> Option<u64> {
         let mut left_over = 0;
         (1..=ms * 100).map(|index| start_ns + index * 10_000).find(|now| {
             left_over += rate * 10_000;
             let found = left_over / 1_000_000_000;
             left_over %= 1_000_000_000;
-            polling.looked_at(*now, found as usize) == Mode::Interrupts
+            polling.polled_at(*now, found as usize) == PollingMode::Interrupts
         })
     }
 
@@ -196,8 +196,8 @@ mod tests {
         let mut polling = polling(50_000, 10_000);
         // 5,000 interrupts per second, with 64 items each.
         for now in (0..100_000_000_u64).step_by(200_000) {
-            assert_eq!(polling.interrupted_at(now), Mode::Interrupts);
-            assert_eq!(polling.looked_at(now, 64), Mode::Interrupts);
+            assert_eq!(polling.interrupted_at(now), PollingMode::Interrupts);
+            assert_eq!(polling.polled_at(now, 64), PollingMode::Interrupts);
         }
     }
 
@@ -214,13 +214,13 @@ mod tests {
         for rate in [0, 1_000, 8_000] {
             let mut polling = polling(50_000, 10_000);
             let polls_from = interrupts(&mut polling, 200_000, 0, 10).unwrap();
-            let back = looks(&mut polling, rate, polls_from, 10);
+            let back = polls(&mut polling, rate, polls_from, 10);
             assert!(back.is_some_and(|at| at <= polls_from + 2_000_000), "{rate} per second: {back:?}");
         }
         for rate in [12_000, 30_000, 300_000] {
             let mut polling = polling(50_000, 10_000);
             let polls_from = interrupts(&mut polling, 200_000, 0, 10).unwrap();
-            assert_eq!(looks(&mut polling, rate, polls_from, 1_000), None, "{rate} per second");
+            assert_eq!(polls(&mut polling, rate, polls_from, 1_000), None, "{rate} per second");
         }
     }
 
@@ -229,8 +229,8 @@ mod tests {
         let mut polling = polling(50_000, 10_000);
         assert_eq!(interrupts(&mut polling, 30_000, 0, 100), None);
         let polls_from = interrupts(&mut polling, 200_000, 200_000_000, 10).unwrap();
-        assert_eq!(looks(&mut polling, 30_000, polls_from, 100), None);
-        assert!(looks(&mut polling, 1_000, polls_from + 100_000_000, 10).is_some());
+        assert_eq!(polls(&mut polling, 30_000, polls_from, 100), None);
+        assert!(polls(&mut polling, 1_000, polls_from + 100_000_000, 10).is_some());
         assert_eq!(interrupts(&mut polling, 30_000, polls_from + 200_000_000, 100), None);
     }
 
@@ -238,14 +238,14 @@ mod tests {
     fn inverted_thresholds_do_not_switch_the_mode_in_every_window() {
         let mut polling = polling(10_000, 50_000);
         let polls_from = interrupts(&mut polling, 60_000, 0, 10).unwrap();
-        assert_eq!(looks(&mut polling, 20_000, polls_from, 100), None);
+        assert_eq!(polls(&mut polling, 20_000, polls_from, 100), None);
     }
 
     #[test]
     fn a_lower_threshold_of_less_than_one_item_per_window_returns_to_interrupts() {
         let mut polling = polling(50_000, 500);
         let polls_from = interrupts(&mut polling, 200_000, 0, 10).unwrap();
-        assert!(looks(&mut polling, 100, polls_from, 20).is_some());
+        assert!(polls(&mut polling, 100, polls_from, 20).is_some());
     }
 
     #[test]

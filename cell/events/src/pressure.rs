@@ -5,8 +5,8 @@
 //! runs on the core on which it was installed, between events, for the activity that installed it:
 //!
 //! - when the level changes, in either direction;
-//! - again every [`AGAIN`] while memory is short and the core has work: a handler may meanwhile hold more memory than
-//!   after its last call.
+//! - again every [`REPEAT_INTERVAL`] while memory is short and the core has work: a handler may meanwhile hold more
+//!   memory than after its last call.
 //!
 //! At a change of level, the first core that notices it wakes the halted cores.
 
@@ -22,17 +22,17 @@ use isola_abi::report::{CorePhase, MemoryPressure};
 use isola_ebbs::{CellEbb, Representative, current_core, platform};
 use isola_platform::{CoreIndex, Instant};
 
-static ANNOUNCED: CellEbb<Announced> = CellEbb::new();
+static ANNOUNCED: CellEbb<AnnouncedLevel> = CellEbb::new();
 
 /// Interval of repeated calls while memory is short.
-pub const AGAIN: Duration = Duration::from_millis(1);
+pub const REPEAT_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The last level for which all cores were woken.
-struct Announced {
+struct AnnouncedLevel {
     level: AtomicU32,
 }
 
-impl Representative for Announced {
+impl Representative for AnnouncedLevel {
     fn create() -> Self {
         Self { level: AtomicU32::new(MemoryPressure::None as u32) }
     }
@@ -83,7 +83,7 @@ impl PressureHandlers {
 
     /// Checks the level, in every pass of the loop.
     #[inline]
-    pub fn look(&self, accounting: &Accounting) {
+    pub fn check(&self, accounting: &Accounting) {
         if !self.is_calm() {
             self.call(self.level.load(Ordering::Relaxed), accounting);
         }
@@ -102,7 +102,7 @@ impl PressureHandlers {
             announce(level);
         }
         let now = crate::now();
-        if !changed && self.called.get().is_some_and(|called| now.since(called) < AGAIN) {
+        if !changed && self.called.get().is_some_and(|called| now.since(called) < REPEAT_INTERVAL) {
             return;
         }
         self.called.set(Some(now));

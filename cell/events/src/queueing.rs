@@ -30,7 +30,7 @@ use isola_platform::Instant;
 const SAMPLE_EVERY: u64 = 1 << 15;
 
 /// Most passes between two samples.
-const MOST_REST: u64 = 256;
+const MAX_PASSES_BETWEEN: u64 = 256;
 
 /// A core's sampling state.
 pub(crate) struct Queueing {
@@ -41,13 +41,13 @@ pub(crate) struct Queueing {
     /// The core's non-idle cycles at the end of the last sample, from an arbitrary origin.
     sampled: Cell<u64>,
     /// Passes from one sample to the next.
-    rest: Cell<u64>,
+    passes_between: Cell<u64>,
     /// The pass at which the current sample ends.
     ends_at: Cell<u64>,
     /// The queueing delay, in cycles, above which the cell requests another core, and the reading from which on it may
     /// request again.
     limit: u64,
-    wish_from: Cell<u64>,
+    request_from: Cell<u64>,
     /// Cycles between two requests.
     pause: u64,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Queueing {
 /// Whether the cell requests another core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum Wish {
+pub(crate) enum CoreRequest {
     Yes,
     No,
 }
@@ -64,13 +64,13 @@ pub(crate) enum Wish {
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Passes between two checks of a long sample, so that an excessive delay is noticed before it ends.
-const GLANCE: u64 = 16;
+const PASSES_PER_CHECK: u64 = 16;
 
 /// Returns the reading of the cycle counter at this core's last check for arrivals, before the current event or
 /// interrupt. Input that the core notices only now arrived after that.
 #[inline]
-pub fn last_look() -> u64 {
-    EVENTS.accounting.looked()
+pub fn last_arrival_check() -> u64 {
+    EVENTS.accounting.last_check()
 }
 
 impl Queueing {
@@ -92,58 +92,65 @@ impl Queueing {
             at_pass: Cell::new(0),
             since: Cell::new(None),
             sampled: Cell::new(0),
-            rest: Cell::new(1),
+            passes_between: Cell::new(1),
             ends_at: Cell::new(0),
             limit,
-            wish_from: Cell::new(0),
+            request_from: Cell::new(0),
             pause,
         }
     }
 
     /// Returns whether a sample begins or ends at the event of this pass.
     #[inline]
-    pub fn must_look(&self, pass: u64) -> bool {
+    pub fn must_sample(&self, pass: u64) -> bool {
         pass >= self.at_pass.get()
     }
 
-    /// Begins, continues or ends a sample at the event of this pass, for which [`Self::must_look`] holds. The event
+    /// Begins, continues or ends a sample at the event of this pass, for which [`Self::must_sample`] holds. The event
     /// began at the reading `began`, `looked` is the reading of the check before, and `waiting` others wait.
     #[inline]
-    pub fn look(&self, report: &CoreReport, pass: u64, waiting: u64, looked: u64, began: u64) -> Wish {
+    pub fn sample(
+        &self,
+        report: &CoreReport,
+        pass: u64,
+        waiting: u64,
+        looked: u64,
+        began: u64,
+    ) -> CoreRequest {
         let since = match self.since.take() {
             Some(since) if pass < self.ends_at.get() => {
                 self.since.set(Some(since));
-                self.at_pass.set(self.ends_at.get().min(pass + GLANCE));
-                return self.wish(began.saturating_sub(since), began);
+                self.at_pass.set(self.ends_at.get().min(pass + PASSES_PER_CHECK));
+                return self.core_request(began.saturating_sub(since), began);
             }
             Some(since) => since,
             None if waiting == 0 => looked,
             None => {
                 self.since.set(Some(looked));
                 self.ends_at.set(pass + waiting);
-                self.at_pass.set(pass + waiting.min(GLANCE));
-                return self.wish(began.saturating_sub(looked), began);
+                self.at_pass.set(pass + waiting.min(PASSES_PER_CHECK));
+                return self.core_request(began.saturating_sub(looked), began);
             }
         };
         let waited = began.saturating_sub(since);
         report.queueing.count(waited, 1 + waited / SAMPLE_EVERY);
         let worked = began.wrapping_sub(report.idle_cycles.load(Ordering::Relaxed));
-        let rest = match worked.wrapping_sub(self.sampled.replace(worked)) < SAMPLE_EVERY {
-            true => (self.rest.get() * 2).min(MOST_REST),
-            false => (self.rest.get() / 2).max(1),
+        let passes_between = match worked.wrapping_sub(self.sampled.replace(worked)) < SAMPLE_EVERY {
+            true => (self.passes_between.get() * 2).min(MAX_PASSES_BETWEEN),
+            false => (self.passes_between.get() / 2).max(1),
         };
-        self.rest.set(rest);
-        self.at_pass.set(pass + rest);
-        self.wish(waited, began)
+        self.passes_between.set(passes_between);
+        self.at_pass.set(pass + passes_between);
+        self.core_request(waited, began)
     }
 
     /// Returns whether the cell requests another core, given this queueing delay.
-    fn wish(&self, waited: u64, now: u64) -> Wish {
-        if waited < self.limit || now < self.wish_from.get() {
-            return Wish::No;
+    fn core_request(&self, waited: u64, now: u64) -> CoreRequest {
+        if waited < self.limit || now < self.request_from.get() {
+            return CoreRequest::No;
         }
-        self.wish_from.set(now.saturating_add(self.pause));
-        Wish::Yes
+        self.request_from.set(now.saturating_add(self.pause));
+        CoreRequest::Yes
     }
 }
 
@@ -167,7 +174,7 @@ mod tests {
         /// The exact queueing delays of the events that ran.
         waited: Histogram,
         /// The times of the core's requests for another core.
-        wishes: Vec<u64>,
+        requests: Vec<u64>,
     }
 
     fn report() -> Box<CoreReport> {
@@ -201,7 +208,7 @@ mod tests {
                 looked: 0,
                 passes: 0,
                 waited: Histogram::new(),
-                wishes: Vec::new(),
+                requests: Vec::new(),
             }
         }
 
@@ -222,10 +229,11 @@ mod tests {
                     continue;
                 };
                 self.waited.count(self.now - came, 1);
-                if self.queueing.must_look(self.passes) {
+                if self.queueing.must_sample(self.passes) {
                     let waiting = self.queue.len() as u64;
-                    let wish = self.queueing.look(&self.report, self.passes, waiting, self.looked, self.now);
-                    self.wishes.extend((wish == Wish::Yes).then_some(self.now));
+                    let core_request =
+                        self.queueing.sample(&self.report, self.passes, waiting, self.looked, self.now);
+                    self.requests.extend((core_request == CoreRequest::Yes).then_some(self.now));
                 }
                 self.looked = self.now;
                 self.now += takes;
@@ -268,12 +276,13 @@ mod tests {
     fn long_delays_request_a_core_at_once_and_then_at_intervals() {
         let mut core = Core::new();
         core.run(10_000, 9_000, 50_000_000);
-        assert_eq!(core.wishes, [], "no event waits");
+        assert_eq!(core.requests, [], "no event waits");
         core.run(10_000, 30_000, 100_000_000);
-        let first = core.wishes.first().copied().unwrap();
-        // A delay of 200,000 cycles is reached with some ten waiting events: GLANCE passes within a sample notice it.
+        let first = core.requests.first().copied().unwrap();
+        // A delay of 200,000 cycles is reached with some ten waiting events: PASSES_PER_CHECK passes within a sample
+        // notice it.
         assert!((50_000_000..52_000_000).contains(&first), "{first}");
-        assert!((8..=11).contains(&core.wishes.len()), "{:?}", core.wishes);
+        assert!((8..=11).contains(&core.requests.len()), "{:?}", core.requests);
     }
 
     #[test]

@@ -10,7 +10,7 @@
 
 use crate::event::{EventTag, QueuedEvent, Work};
 use crate::event_loop::EVENTS;
-use crate::grace::{Batch, Grace, Period};
+use crate::grace::{Batch, GracePeriods, Period};
 use crate::halt::MayHalt;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -18,16 +18,16 @@ use core::cell::{Cell, RefCell};
 use core::panic::Location;
 use isola_ebbs::{CellEbb, Representative, current_core, platform};
 
-static PERIODS: CellEbb<Periods> = CellEbb::new();
+static GRACE_PERIODS: CellEbb<CellGracePeriods> = CellEbb::new();
 
 /// The grace periods of a cell.
-struct Periods {
-    grace: Grace<Deferred>,
+struct CellGracePeriods {
+    grace: GracePeriods<Deferred>,
 }
 
-impl Representative for Periods {
+impl Representative for CellGracePeriods {
     fn create() -> Self {
-        Self { grace: Grace::new(platform().descriptor().core_slot_count as usize) }
+        Self { grace: GracePeriods::new(platform().descriptor().core_slot_count as usize) }
     }
 }
 
@@ -40,14 +40,14 @@ pub(crate) struct Deferred {
 
 /// A core's part in grace periods.
 pub(crate) struct Quiescence {
-    grace: &'static Grace<Deferred>,
+    grace: &'static GracePeriods<Deferred>,
     core: usize,
     /// The latest period that this core has seen.
     seen: Cell<Period>,
     /// Whether deferred work waits on this core.
     pending: Cell<bool>,
     /// Work for the next period that this core requests; it requests one at a time.
-    fresh: RefCell<Vec<Deferred>>,
+    unrequested: RefCell<Vec<Deferred>>,
     waiting: RefCell<Option<Batch<Deferred>>>,
     /// The nesting depth of [`read`] in the running event.
     reads: Cell<u32>,
@@ -59,16 +59,16 @@ pub(crate) struct Quiescence {
 pub fn defer(work: impl FnOnce() + Send + 'static) {
     let quiescence = &EVENTS.quiescence;
     let (work, tag) = (Box::new(work), EVENTS.current_tag());
-    quiescence.fresh.borrow_mut().push(Deferred { work, tag, made_at: Location::caller() });
+    quiescence.unrequested.borrow_mut().push(Deferred { work, tag, made_at: Location::caller() });
     quiescence.pending.set(true);
 }
 
-/// Calls `look`, which reads data that [`defer`] frees. A fiber cannot suspend meanwhile.
+/// Calls `reader`, which reads data that [`defer`] frees. A fiber cannot suspend meanwhile.
 #[inline]
-pub fn read<R>(look: impl FnOnce() -> R) -> R {
+pub fn read<R>(reader: impl FnOnce() -> R) -> R {
     let reads = &EVENTS.quiescence.reads;
     reads.set(reads.get() + 1);
-    let result = look();
+    let result = reader();
     reads.set(reads.get() - 1);
     result
 }
@@ -93,13 +93,13 @@ impl Domain {
 impl Quiescence {
     /// Joins a running core.
     pub fn new() -> Self {
-        let (grace, core) = (&PERIODS.grace, current_core().0 as usize);
+        let (grace, core) = (&GRACE_PERIODS.grace, current_core().0 as usize);
         Self {
             grace,
             core,
             seen: Cell::new(grace.join(core)),
             pending: Cell::new(false),
-            fresh: RefCell::default(),
+            unrequested: RefCell::default(),
             waiting: RefCell::default(),
             reads: Cell::new(0),
         }
@@ -117,7 +117,7 @@ impl Quiescence {
     #[cold]
     fn advance(&self, requested: Period) {
         if requested != self.seen.replace(requested) {
-            self.grace.see(self.core, requested);
+            self.grace.mark_seen(self.core, requested);
             self.grace.take_ended_orphans().into_iter().for_each(run);
         }
         let mut waiting = self.waiting.borrow_mut();
@@ -125,7 +125,7 @@ impl Quiescence {
             run(ended);
         }
         let work = match waiting.is_none() {
-            true => self.fresh.take(),
+            true => self.unrequested.take(),
             false => Vec::new(),
         };
         if !work.is_empty() {
@@ -138,30 +138,30 @@ impl Quiescence {
     #[inline]
     pub fn leave(&self) -> MayHalt {
         if self.pending.replace(false) {
-            self.leave_work_behind();
+            self.orphan_work();
         }
         self.grace.leave(self.core);
         match self.grace.has_ended_orphans() {
-            true => self.come_back(),
+            true => self.rejoin(),
             false => MayHalt::Yes,
         }
     }
 
     #[cold]
-    fn come_back(&self) -> MayHalt {
+    fn rejoin(&self) -> MayHalt {
         self.join();
         self.grace.take_ended_orphans().into_iter().for_each(run);
         MayHalt::No
     }
 
     #[cold]
-    fn leave_work_behind(&self) {
+    fn orphan_work(&self) {
         if let Some(batch) = self.waiting.take() {
-            self.grace.leave_behind(batch);
+            self.grace.orphan(batch);
         }
-        let work = self.fresh.take();
+        let work = self.unrequested.take();
         if !work.is_empty() {
-            self.grace.leave_behind(Batch { period: self.grace.request(), work });
+            self.grace.orphan(Batch { period: self.grace.request(), work });
         }
     }
 
@@ -172,8 +172,8 @@ impl Quiescence {
 }
 
 /// Marks the calling core, which runs no event for now, as absent from grace periods.
-pub(crate) fn stay_away() {
-    PERIODS.grace.leave(current_core().0 as usize);
+pub(crate) fn mark_absent() {
+    GRACE_PERIODS.grace.leave(current_core().0 as usize);
 }
 
 fn run(batch: Batch<Deferred>) {

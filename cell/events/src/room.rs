@@ -3,9 +3,9 @@
 //! ```text
 //! sender                                 receiver
 //!   waiting < limit? waiting += 1, push    pop events; waiting -= their number
-//!   else: wants |= its bit                 fence
-//!         fence                            waiting <= limit / 2 and wants != 0?
-//!         waiting < limit? try again         wake all cores in wants, wants := 0
+//!   else: requests |= its bit              fence
+//!         fence                            waiting <= limit / 2 and requests != 0?
+//!         waiting < limit? try again         wake all cores in requests, requests := 0
 //! ```
 //!
 //! With the fences, a sender without room either finds some when it checks again, or the receiver sees its bit after
@@ -26,23 +26,23 @@ pub(crate) struct Room {
     limit: usize,
     waiting: AtomicUsize,
     /// The cores that wait for room, a bit each.
-    wants: AtomicU64,
+    requests: AtomicU64,
 }
 
 impl Room {
     /// Creates room for `limit` events. `limit` must be at least twice the number of cores.
     pub fn new(limit: usize) -> Self {
-        Self { limit, waiting: AtomicUsize::new(0), wants: AtomicU64::new(0) }
+        Self { limit, waiting: AtomicUsize::new(0), requests: AtomicU64::new(0) }
     }
 
     /// Returns whether there is room now.
-    pub fn look(&self) -> HasRoom {
+    pub fn check(&self) -> HasRoom {
         if self.waiting.load(Ordering::Relaxed) < self.limit { HasRoom::Yes } else { HasRoom::No }
     }
 
     /// Reserves an entry, if there is one.
     pub fn take(&self) -> HasRoom {
-        if self.look() == HasRoom::No {
+        if self.check() == HasRoom::No {
             return HasRoom::No;
         }
         if self.waiting.fetch_add(1, Ordering::Relaxed) < self.limit {
@@ -53,20 +53,20 @@ impl Room {
     }
 
     /// Registers the core of that bit for a wake-up when there is room. Returns whether there is some already.
-    pub fn want(&self, core_bit: u64) -> HasRoom {
-        self.wants.fetch_or(core_bit, Ordering::Relaxed);
+    pub fn request(&self, core_bit: u64) -> HasRoom {
+        self.requests.fetch_or(core_bit, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        self.look()
+        self.check()
     }
 
     /// Releases `count` entries. Returns the bits of the cores to wake.
-    pub fn give_back(&self, count: usize) -> u64 {
+    pub fn release(&self, count: usize) -> u64 {
         let left = self.waiting.fetch_sub(count, Ordering::Relaxed) - count;
         fence(Ordering::SeqCst);
-        if left > self.limit / 2 || self.wants.load(Ordering::Relaxed) == 0 {
+        if left > self.limit / 2 || self.requests.load(Ordering::Relaxed) == 0 {
             return 0;
         }
-        self.wants.swap(0, Ordering::Relaxed)
+        self.requests.swap(0, Ordering::Relaxed)
     }
 }
 
@@ -102,9 +102,9 @@ mod models {
             assert_eq!((room.take(), room.take()), (HasRoom::Yes, HasRoom::Yes));
             let sender = {
                 let room = room.clone();
-                thread::spawn(move || room.take() == HasRoom::Yes || room.want(1) == HasRoom::Yes)
+                thread::spawn(move || room.take() == HasRoom::Yes || room.request(1) == HasRoom::Yes)
             };
-            let woken = room.give_back(1) | room.give_back(1);
+            let woken = room.release(1) | room.release(1);
             let found = sender.join().unwrap();
             assert!(found || woken == 1, "a core waits although there is room");
         });

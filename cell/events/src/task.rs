@@ -25,7 +25,7 @@ use slab::Slab;
 /// The id of a task of a core. The serial number distinguishes a task from an ended one with the same slab index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TaskId {
-    place: usize,
+    index: usize,
     serial: u64,
 }
 
@@ -78,7 +78,7 @@ impl Tasks {
         let serial = self.serial.replace(self.serial.get() + 1);
         let mut entries = self.entries.borrow_mut();
         let vacant = entries.vacant_entry();
-        let task = TaskId { place: vacant.key(), serial };
+        let task = TaskId { index: vacant.key(), serial };
         let waker = Arc::new(TaskWaker { core: current_core(), task, queued: AtomicBool::new(true) });
         vacant.insert(Entry { serial, future: Some(future), tag, made_at, waker });
         task
@@ -87,7 +87,7 @@ impl Tasks {
     /// Queues the poll of a task, unless the task has ended. Its waker has marked it as queued.
     pub fn schedule(&self, task: TaskId) {
         let entries = self.entries.borrow();
-        let Some(entry) = entries.get(task.place).filter(|entry| entry.serial == task.serial) else { return };
+        let Some(entry) = entries.get(task.index).filter(|entry| entry.serial == task.serial) else { return };
         EVENTS.enqueue(QueuedEvent { work: Work::Poll(task), tag: entry.tag, made_at: entry.made_at });
     }
 
@@ -95,7 +95,7 @@ impl Tasks {
     pub fn poll(&self, task: TaskId) {
         let (mut future, waker) = {
             let mut entries = self.entries.borrow_mut();
-            let entry = entries.get_mut(task.place).filter(|entry| entry.serial == task.serial);
+            let entry = entries.get_mut(task.index).filter(|entry| entry.serial == task.serial);
             let Some(entry) = entry else { return };
             let Some(future) = entry.future.take() else { return };
             (future, entry.waker.clone())
@@ -106,7 +106,7 @@ impl Tasks {
         let done = future.as_mut().poll(&mut Context::from_waker(&Waker::from(waker))).is_ready();
         self.polls.set(self.polls.get() - 1);
         let mut entries = self.entries.borrow_mut();
-        let Some(entry) = entries.get_mut(task.place).filter(|entry| entry.serial == task.serial) else {
+        let Some(entry) = entries.get_mut(task.index).filter(|entry| entry.serial == task.serial) else {
             // The task was cancelled in its own poll. Its future is dropped without a borrow, as dropping may wake and
             // spawn.
             drop(entries);
@@ -114,7 +114,7 @@ impl Tasks {
             return;
         };
         if done {
-            let entry = entries.remove(task.place);
+            let entry = entries.remove(task.index);
             drop(entries);
             drop((entry, future));
         } else {
@@ -124,15 +124,15 @@ impl Tasks {
 
     fn cancel(&self, task: TaskId) {
         let mut entries = self.entries.borrow_mut();
-        if entries.get(task.place).is_some_and(|entry| entry.serial == task.serial) {
-            let entry = entries.remove(task.place);
+        if entries.get(task.index).is_some_and(|entry| entry.serial == task.serial) {
+            let entry = entries.remove(task.index);
             drop(entries);
             drop(entry);
         }
     }
 }
 
-struct Join<T> {
+struct JoinState<T> {
     output: Cell<Option<T>>,
     waiting: Cell<Option<Waker>>,
 }
@@ -141,7 +141,7 @@ struct Join<T> {
 #[must_use = "await it, or let the task run on with `detach`"]
 pub struct Task<T> {
     task: TaskId,
-    join: Rc<Join<T>>,
+    join: Rc<JoinState<T>>,
 }
 
 impl<T> Task<T> {
@@ -236,7 +236,7 @@ fn make<T: 'static>(
     made_at: &'static Location<'static>,
     future: impl Future<Output = T> + 'static,
 ) -> Task<T> {
-    let join = Rc::new(Join { output: Cell::new(None), waiting: Cell::new(None) });
+    let join = Rc::new(JoinState { output: Cell::new(None), waiting: Cell::new(None) });
     let outcome = join.clone();
     let future = Box::pin(async move {
         outcome.output.set(Some(future.await));

@@ -2,7 +2,7 @@
 //! does not arm the timer while it runs, as the loop reads the cycle counter in each pass anyway.
 
 use crate::activity::{Accounting, Charge};
-use crate::alarms::{AlarmKey, Alarms, Ring, Rung, Sorted};
+use crate::alarms::{ActionKind, AlarmAction, AlarmKey, AlarmTree, Alarms};
 use crate::halt::MayHalt;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -60,7 +60,7 @@ impl Armed {
 
 impl Representative for Timers {
     fn create() -> Self {
-        Self::with_alarms(Sorted::default())
+        Self::with_alarms(AlarmTree::default())
     }
 }
 
@@ -71,11 +71,11 @@ impl Timers {
         Self { alarms, next, armed: Cell::new(ArmedFor::Nothing), serial: Cell::new(0) }
     }
 
-    fn set(&self, deadline: Instant, rung: Rung) -> AlarmKey {
+    fn set(&self, deadline: Instant, kind: ActionKind) -> AlarmKey {
         let deadline_cycles = platform().clock().cycles(deadline);
         let key = AlarmKey { deadline_cycles, serial: self.serial.get() };
         self.serial.set(key.serial + 1);
-        self.alarms.borrow_mut().insert(key, Ring(rung));
+        self.alarms.borrow_mut().insert(key, AlarmAction(kind));
         self.next.set(self.next.get().min(deadline_cycles));
         key
     }
@@ -91,14 +91,14 @@ impl Timers {
         drop(removed);
     }
 
-    fn pop_due(&self, now: u64) -> Option<Rung> {
+    fn pop_due(&self, now: u64) -> Option<ActionKind> {
         if now < self.next.get() {
             return None;
         }
         let mut alarms = self.alarms.borrow_mut();
-        let ring = alarms.pop_due(now);
+        let action = alarms.pop_due(now);
         self.next.set(first_deadline(&**alarms));
-        ring.map(|Ring(rung)| rung)
+        action.map(|AlarmAction(kind)| kind)
     }
 
     /// Rings all due alarms.
@@ -114,10 +114,10 @@ impl Timers {
     #[inline(never)]
     fn run_all_due(&self, now: u64, accounting: &Accounting) {
         accounting.switch(Charge::Interrupt);
-        while let Some(ring) = self.pop_due(now) {
-            match ring {
-                Rung::Call(handler) => handler(),
-                Rung::Wake(waker) => waker.wake(),
+        while let Some(action) = self.pop_due(now) {
+            match action {
+                ActionKind::Call(handler) => handler(),
+                ActionKind::Wake(waker) => waker.wake(),
             }
         }
         accounting.switch(Charge::Loop);
@@ -188,7 +188,7 @@ impl Alarm {
         if let Some(key) = self.set.take() {
             TIMERS.cancel(key);
         }
-        let ring = |deadline| TIMERS.set(deadline, Rung::Call(self.handler.clone()));
+        let ring = |deadline| TIMERS.set(deadline, ActionKind::Call(self.handler.clone()));
         self.set.set(deadline.map(ring));
     }
 
@@ -234,7 +234,7 @@ impl Future for Sleep {
         if now() >= self.deadline {
             return Poll::Ready(());
         }
-        self.set = Some(TIMERS.set(self.deadline, Rung::Wake(context.waker().clone())));
+        self.set = Some(TIMERS.set(self.deadline, ActionKind::Wake(context.waker().clone())));
         Poll::Pending
     }
 }

@@ -4,7 +4,7 @@
 //! while another physical core is idle. So work goes to physical cores first, near ones before far ones, and to their
 //! siblings when all physical cores have some.
 
-use crate::carrier::present_cores;
+use crate::vcore_runner::present_cores;
 use alloc::vec::Vec;
 use isola_abi::descriptor::Core;
 use isola_ebbs::{current_core, platform};
@@ -33,8 +33,8 @@ fn present() -> impl Iterator<Item = (CoreIndex, Core)> {
 
 /// Returns the description of the core at the slot of `core`.
 fn processor(core: CoreIndex) -> Option<Core> {
-    let place = core.0 as usize;
-    platform().core_slots().core(place).or_else(|| platform().descriptor().cores.get(place).copied())
+    let slot = core.0 as usize;
+    platform().core_slots().core(slot).or_else(|| platform().descriptor().cores.get(slot).copied())
 }
 
 /// See [`spreading_order`]. `start` is the calling core; equally good cores follow it in cyclic order.

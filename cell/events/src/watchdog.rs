@@ -19,17 +19,17 @@ use isola_platform::Instant;
 pub const DEFAULT_LIMIT: Duration = Duration::from_millis(100);
 
 /// Least time between two printed lines of a core.
-const SAY_AGAIN: Duration = Duration::from_secs(1);
+const PRINT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A core's limit.
 pub(crate) struct Watchdog {
     /// Events with more cycles than this are inspected: the limit, or the longest event so far if that is less.
-    look_from: Cell<u64>,
+    inspect_from: Cell<u64>,
     limit_cycles: Cell<u64>,
     /// The cycle count from which on a line may be printed again.
-    say_from: Cell<u64>,
+    print_from: Cell<u64>,
     /// Long events since the last line, not printed.
-    unsaid: Cell<u64>,
+    unprinted: Cell<u64>,
 }
 
 /// Sets this core's limit, above which the console names an event; `None` for no limit. The limit applies to the
@@ -50,26 +50,26 @@ fn from_cycles(cycles: u64) -> Duration {
 
 impl Watchdog {
     pub fn new() -> Self {
-        let (look_from, limit_cycles) = (Cell::new(0), Cell::new(0));
-        let watchdog = Self { look_from, limit_cycles, say_from: Cell::new(0), unsaid: Cell::new(0) };
+        let (inspect_from, limit_cycles) = (Cell::new(0), Cell::new(0));
+        let watchdog = Self { inspect_from, limit_cycles, print_from: Cell::new(0), unprinted: Cell::new(0) };
         watchdog.set_limit(Some(DEFAULT_LIMIT));
         watchdog
     }
 
     fn set_limit(&self, limit: Option<Duration>) {
         self.limit_cycles.set(limit.map_or(u64::MAX, to_cycles));
-        self.look_from.set(0);
+        self.inspect_from.set(0);
     }
 
     /// Returns whether an event was longer than all before it, or than the limit.
     #[inline]
-    pub fn must_look(&self, spent_cycles: u64) -> bool {
-        spent_cycles > self.look_from.get()
+    pub fn must_inspect(&self, spent_cycles: u64) -> bool {
+        spent_cycles > self.inspect_from.get()
     }
 
-    /// Records an event for which [`Self::must_look`] holds, and which ended at the reading `now`.
+    /// Records an event for which [`Self::must_inspect`] holds, and which ended at the reading `now`.
     #[cold]
-    pub fn look(
+    pub fn inspect(
         &self,
         report: &CoreReport,
         tag: EventTag,
@@ -80,25 +80,25 @@ impl Watchdog {
         let limit = self.limit_cycles.get();
         let longest = report.longest_event_cycles.load(Ordering::Relaxed).max(spent_cycles);
         report.longest_event_cycles.store(longest, Ordering::Relaxed);
-        self.look_from.set(longest.min(limit));
+        self.inspect_from.set(longest.min(limit));
         if spent_cycles <= limit {
             return;
         }
         add(&report.long_events, 1);
-        if now < self.say_from.get() {
-            self.unsaid.set(self.unsaid.get() + 1);
+        if now < self.print_from.get() {
+            self.unprinted.set(self.unprinted.get() + 1);
             return;
         }
-        self.say_from.set(now.saturating_add(to_cycles(SAY_AGAIN)));
+        self.print_from.set(now.saturating_add(to_cycles(PRINT_INTERVAL)));
         let ms = |cycles| from_cycles(cycles).as_millis();
-        let (activity, unsaid) = (name_of(tag.activity), self.unsaid.take());
+        let (activity, unprinted) = (name_of(tag.activity), self.unprinted.take());
         let mut text = alloc::format!(
             "watchdog: an event for {activity}, made at {made_at}, held its core up for {} ms; the limit is {} ms",
             ms(spent_cycles),
             ms(limit),
         );
-        if unsaid > 0 {
-            text += &alloc::format!("; {unsaid} others since the last line");
+        if unprinted > 0 {
+            text += &alloc::format!("; {unprinted} others since the last line");
         }
         text.push('\n');
         platform().print(text.as_bytes());

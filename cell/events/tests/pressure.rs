@@ -2,7 +2,7 @@
 
 use isola_abi::report::MemoryPressure::{self, Critical, Low, None};
 use isola_ebbs::{current_core, platform};
-use isola_events::pressure::AGAIN;
+use isola_events::pressure::REPEAT_INTERVAL;
 use isola_events::{exit, memory_pressure, on_memory_pressure, run, sleep, spawn_on, spawn_task};
 use isola_hosted::Settings;
 use isola_platform::CoreIndex;
@@ -45,7 +45,7 @@ fn handlers_are_called_at_every_change_and_again_while_memory_is_short() {
         let calls: Rc<RefCell<Vec<MemoryPressure>>> = Rc::default();
         let log = calls.clone();
         let handler = on_memory_pressure(move |pressure| log.borrow_mut().push(pressure));
-        sleep(AGAIN * 2).await;
+        sleep(REPEAT_INTERVAL * 2).await;
         assert!(calls.borrow().is_empty(), "memory is not short");
         set(Low);
         assert_eq!(memory_pressure(), Low);
@@ -57,11 +57,11 @@ fn handlers_are_called_at_every_change_and_again_while_memory_is_short() {
         set(None);
         until(|| calls.borrow().last() == Some(&None)).await;
         let count = calls.borrow().len();
-        sleep(AGAIN * 3).await;
+        sleep(REPEAT_INTERVAL * 3).await;
         assert_eq!(calls.borrow().len(), count, "memory is no longer short");
         drop(handler);
         set(Low);
-        sleep(AGAIN * 2).await;
+        sleep(REPEAT_INTERVAL * 2).await;
         assert_eq!(calls.borrow().len(), count, "the handler was removed");
     });
 }

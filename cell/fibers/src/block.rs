@@ -64,9 +64,9 @@ pub fn is_in_fiber() -> bool {
 pub fn block_on<F: Future>(future: F) -> F::Output {
     assert!(
         !is_reading(),
-        "a fiber blocks while it looks at what may be let go of: copy it out of the read first"
+        "a fiber blocks in a read of data that may be freed: copy it out of the read first"
     );
-    assert!(is_in_fiber(), "block_on outside of a fiber: await the future, or have a fiber run what blocks");
+    assert!(is_in_fiber(), "block_on outside of a fiber: await the future, or block in a fiber");
     let mut future = pin!(future);
     loop {
         let waits = FIBERS.waits.get();

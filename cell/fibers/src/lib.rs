@@ -20,7 +20,7 @@
 #![no_std]
 #![allow(
     unsafe_code,
-    reason = "a fiber's stack is handed to what switches stacks, and what runs on it finds the way back by core"
+    reason = "a fiber's stack is passed to the code that switches stacks, and code on it finds its switch by core"
 )]
 
 extern crate alloc;

@@ -183,16 +183,16 @@ fn a_wake_up_during_a_blocking_poll_is_not_lost() {
         let fiber = spawn_fiber(|| {
             let came = Rc::new(Cell::new(false));
             let mut asked = false;
-            let tell = came.clone();
+            let notify = came.clone();
             block_on(poll_fn(move |context| {
                 if came.get() {
                     return Poll::Ready(());
                 }
                 if !asked {
                     asked = true;
-                    let (tell, waker) = (tell.clone(), context.waker().clone());
+                    let (notify, waker) = (notify.clone(), context.waker().clone());
                     spawn(move || {
-                        tell.set(true);
+                        notify.set(true);
                         waker.wake();
                     });
                     // The wake-up arrives here, after the check above.
@@ -229,10 +229,10 @@ fn fibers_run_on_the_core_that_spawned_them() {
 fn a_fiber_without_a_handle_continues_and_an_endless_one_blocks_no_exit() {
     cell(1, || async {
         let done = Rc::new(Cell::new(false));
-        let tell = done.clone();
+        let notify = done.clone();
         drop(spawn_fiber(move || {
             block_on(sleep(Duration::from_micros(100)));
-            tell.set(true);
+            notify.set(true);
         }));
         spawn_fiber(|| block_on(pending::<()>())).unwrap().detach();
         while !done.get() {

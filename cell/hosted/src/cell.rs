@@ -2,7 +2,7 @@
 
 use crate::core::HostedCore;
 use crate::heap;
-use crate::platform::{Comes, Hosted, Memory};
+use crate::platform::{Hosted, Memory, PlugOutcome};
 use crate::window;
 use isola_abi::descriptor::NetworkAddress;
 use isola_ebbs::{CellTable, CoreBlock};
@@ -18,7 +18,7 @@ pub struct Settings {
     pub name: String,
     /// The number of cores; at most 64.
     pub cores: usize,
-    /// The number of core slots, for cores that are [plugged](Hosted::give_core) while it runs; at least `cores`, at
+    /// The number of core slots, for cores that are [plugged](Hosted::plug_core) while it runs; at least `cores`, at
     /// most 64.
     pub core_slot_count: usize,
     /// Whether its cores are pinned to processors.
@@ -81,7 +81,7 @@ pub(crate) fn start<T: Send>(
                 scope.spawn(move || {
                     window::enter_core();
                     let is_first = (index as usize) < platform.descriptor().cores.len();
-                    if !is_first && platform.wait_for_core(CoreIndex(index)) == Comes::Never {
+                    if !is_first && platform.wait_for_core(CoreIndex(index)) == PlugOutcome::CellEnded {
                         return None;
                     }
                     let block = Box::leak(Box::new(CoreBlock::new(CoreIndex(index), ebbs, platform)));
@@ -108,7 +108,7 @@ pub(crate) fn start<T: Send>(
         cores.into_iter().filter_map(result).collect()
     });
     for (index, core) in (0_u32..).zip(platform.cores()) {
-        core.carry(CoreIndex(index), CoreSet::default(), |core| platform.core(core));
+        core.run_vcores(CoreIndex(index), CoreSet::default(), |core| platform.core(core));
     }
     platform.cores().iter().for_each(|core| core.give_back());
     results

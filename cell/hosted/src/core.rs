@@ -4,7 +4,7 @@
 //! that act as devices ([`crate::file`]). The core polls it when it halts and, for the devices' sake, at intervals
 //! while it is busy; a core without devices makes no system call while it runs.
 
-use crate::pending::{MayHalt, Pending, Ring};
+use crate::pending::{EventfdWrite, MayHalt, Pending};
 use crate::platform::Hosted;
 use isola_ebbs::cycles;
 use isola_platform::{CoreIndex, CoreSet, PendingVectors};
@@ -22,7 +22,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The epoll data of the eventfd and the timerfd; that of a device is its vector.
-const OWN: u64 = u64::MAX;
+const NO_VECTOR: u64 = u64::MAX;
 
 /// Events taken from epoll at once.
 const BATCH: usize = 64;
@@ -45,14 +45,14 @@ thread_local! {
 pub struct HostedCore {
     pending: Pending,
     epoll: OwnedFd,
-    bell: OwnedFd,
+    wake_fd: OwnedFd,
     timer: OwnedFd,
     /// The number of files that act as devices of this core.
     devices: AtomicUsize,
     /// The cycle count of the last epoll. Used by the core only.
-    asked_at: AtomicU64,
+    polled_at: AtomicU64,
     /// The vcores that the thread runs, whose home this is. Used by the thread only.
-    carried: AtomicU64,
+    vcores: AtomicU64,
 }
 
 /// Cores of ended cells.
@@ -83,15 +83,15 @@ impl HostedCore {
 
     fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let wake_fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         // Edge-triggered, so that neither has to be read: epoll reports a write or an expiry once.
-        for own in [&bell, &timer] {
-            epoll::add(&epoll, own, EventData::new_u64(OWN), EventFlags::IN | EventFlags::ET)?;
+        for own in [&wake_fd, &timer] {
+            epoll::add(&epoll, own, EventData::new_u64(NO_VECTOR), EventFlags::IN | EventFlags::ET)?;
         }
-        let (devices, asked_at, carried) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self { pending: Pending::default(), epoll, bell, timer, devices, asked_at, carried })
+        let (devices, polled_at, vcores) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Self { pending: Pending::default(), epoll, wake_fd, timer, devices, polled_at, vcores })
     }
 
     /// Returns the vcore that the calling thread runs; `None` on a thread that is not a core.
@@ -106,10 +106,16 @@ impl HostedCore {
 
     /// Makes the calling thread, whose home vcore this is, wake up for all vcores of `set`. `find` returns a vcore's
     /// core.
-    pub(crate) fn carry(&self, home: CoreIndex, set: CoreSet, find: impl Fn(CoreIndex) -> &'static Self) {
-        let before = CoreSet::from_bits(self.carried.swap(set.bits(), Ordering::Relaxed));
+    pub(crate) fn run_vcores(
+        &self,
+        home: CoreIndex,
+        set: CoreSet,
+        find: impl Fn(CoreIndex) -> &'static Self,
+    ) {
+        let before = CoreSet::from_bits(self.vcores.swap(set.bits(), Ordering::Relaxed));
         for core in set.without(home).filter(|core| !before.contains(*core)) {
-            let added = epoll::add(&self.epoll, &find(core).epoll, EventData::new_u64(OWN), EventFlags::IN);
+            let added =
+                epoll::add(&self.epoll, &find(core).epoll, EventData::new_u64(NO_VECTOR), EventFlags::IN);
             added.expect("an epoll watches another");
         }
         for core in before.without(home).filter(|core| !set.contains(*core)) {
@@ -120,49 +126,49 @@ impl HostedCore {
 
     /// Interrupts the core.
     pub fn interrupt(&self, vector: u8) {
-        self.ring(self.pending.insert(vector));
+        self.write_eventfd(self.pending.insert(vector));
     }
 
     /// Makes the core return from its halt, or from its next one.
     pub(crate) fn wake(&self) {
-        self.ring(self.pending.wake());
+        self.write_eventfd(self.pending.wake());
     }
 
-    fn ring(&self, ring: Ring) {
-        if ring == Ring::Needed {
+    fn write_eventfd(&self, write: EventfdWrite) {
+        if write == EventfdWrite::Needed {
             // This fails only if the counter is full: then a wake-up is pending already.
-            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+            let _ = rustix::io::write(&self.wake_fd, &1_u64.to_ne_bytes());
         }
     }
 
     /// Returns the vectors of the interrupts that arrived. To be called on the core itself.
     pub(crate) fn take_interrupts(&self) -> PendingVectors {
         if self.devices.load(Ordering::Relaxed) > 0
-            && cycles().wrapping_sub(self.asked_at.load(Ordering::Relaxed)) > BUSY_CYCLES
+            && cycles().wrapping_sub(self.polled_at.load(Ordering::Relaxed)) > BUSY_CYCLES
         {
-            self.ask(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+            self.poll_epoll(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         }
         self.pending.take()
     }
 
     /// Halts until an interrupt arrives for this vcore or another of the same thread. To be called on the core itself.
     pub(crate) fn halt(&'static self, home: CoreIndex, find: impl Fn(CoreIndex) -> &'static Self) {
-        let others = CoreSet::from_bits(self.carried.load(Ordering::Relaxed)).without(home);
+        let others = CoreSet::from_bits(self.vcores.load(Ordering::Relaxed)).without(home);
         let others = || others.map(&find);
         let may_halt =
             [self].into_iter().chain(others()).all(|core| core.pending.prepare_halt() == MayHalt::Yes);
         if may_halt {
-            self.ask(None);
+            self.poll_epoll(None);
         }
         for core in others() {
-            core.ask(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+            core.poll_epoll(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
             core.pending.finish_halt();
         }
         self.pending.finish_halt();
     }
 
     /// Polls epoll, and waits for up to `timeout` for an event.
-    fn ask(&self, timeout: Option<&Timespec>) {
+    fn poll_epoll(&self, timeout: Option<&Timespec>) {
         let mut events = [const { MaybeUninit::<Event>::uninit() }; BATCH];
         // A signal ends the wait early, which costs the core a pass.
         if let Ok((events, _)) = epoll::wait(&self.epoll, &mut events, timeout) {
@@ -173,7 +179,7 @@ impl HostedCore {
                 }
             }
         }
-        self.asked_at.store(cycles(), Ordering::Relaxed);
+        self.polled_at.store(cycles(), Ordering::Relaxed);
     }
 
     /// Makes the core's halt end after `delay`, or not by time. To be called on the core itself.

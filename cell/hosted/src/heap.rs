@@ -19,8 +19,8 @@ use isola_abi::id::MAX_CORES;
 use isola_abi::ledger::Ledger;
 use isola_abi::report::{MemoryReport, Report};
 use isola_memory::heap::LARGEST_OF_PAGES;
-use isola_memory::mapped::is_mapped;
 use isola_memory::pages::PageStatistics;
+use isola_memory::virtual_alloc::is_virtually_contiguous;
 use isola_memory::{CoreSource, Heap};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -38,7 +38,7 @@ static POOL_LEN: AtomicUsize = AtomicUsize::new(0);
 
 /// The cache that all threads other than cores use in turn. If a cell has so many cores that this index is its last
 /// core's, that core allocates as other threads do.
-const OTHERS: usize = MAX_CORES - 1;
+const SHARED_CACHE: usize = MAX_CORES - 1;
 
 /// The index of a thread without a cache.
 const NONE: usize = usize::MAX;
@@ -50,8 +50,8 @@ thread_local! {
 /// Returns the heap's cache of the current thread. Only called on threads that have one.
 struct ThisThread;
 
-// SAFETY: `enter_core` gives each core of the process's one cell its own index, below `OTHERS`; that one is set under a
-// lock, for as long as the lock's holder is in the heap. No thread interrupts another in the allocator.
+// SAFETY: `enter_core` gives each core of the process's one cell its own index, below `SHARED_CACHE`; that one is set
+// under a lock, for as long as the lock's holder is in the heap. No thread interrupts another in the allocator.
 unsafe impl CoreSource for ThisThread {
     #[inline(always)]
     fn current_core(&self) -> usize {
@@ -87,7 +87,7 @@ pub(crate) fn start(len: usize) -> io::Result<()> {
 /// Gives the calling thread, a core of the process's one cell, its own cache. The first core connects the heap to the
 /// cell's report and ledger, where the heap publishes memory pressure.
 pub(crate) fn enter_core(core: usize, report: &'static Report, ledger: Ledger<'static>) {
-    if core < OTHERS && POOL_LEN.load(Ordering::Acquire) > 0 {
+    if core < SHARED_CACHE && POOL_LEN.load(Ordering::Acquire) > 0 {
         CACHE.set(core);
         if core == 0 {
             HEAP.report_to(report, ledger);
@@ -131,7 +131,7 @@ impl CellHeap {
         let offset = object.addr().wrapping_sub(POOL_START.load(Ordering::Relaxed));
         // Smaller objects are never virtually contiguous allocations.
         let is_large = layout.size().max(layout.align()) > LARGEST_OF_PAGES;
-        offset < POOL_LEN.load(Ordering::Relaxed) || is_large && is_mapped(object.addr())
+        offset < POOL_LEN.load(Ordering::Relaxed) || is_large && is_virtually_contiguous(object.addr())
     }
 
     /// Frees an object of the pool on a thread that is not a core.
@@ -142,7 +142,7 @@ impl CellHeap {
     unsafe fn dealloc_elsewhere(object: *mut u8, layout: Layout) {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        CACHE.set(OTHERS);
+        CACHE.set(SHARED_CACHE);
         // SAFETY: the caller's promise.
         unsafe { HEAP.dealloc(object, layout) };
         CACHE.set(NONE);

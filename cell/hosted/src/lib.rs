@@ -25,7 +25,7 @@
 //! | `hlt` | `epoll_wait` |
 #![allow(
     unsafe_code,
-    reason = "gives each thread a GS segment base of its own, which is what makes it a core; memory and TAP interfaces \
+    reason = "gives each thread a GS segment base of its own, which makes it a core; memory and TAP interfaces \
               come from Linux by raw calls"
 )]
 

@@ -14,7 +14,7 @@
 //! senders no system call. A late write, after the core has woken for another reason, ends its next halt early, which
 //! is harmless.
 
-use isola_platform::{Others, PendingVectors};
+use isola_platform::{OtherVectors, PendingVectors};
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -33,7 +33,7 @@ pub struct Pending {
 /// Whether the sender has to write the core's eventfd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Ring {
+pub enum EventfdWrite {
     /// The core is halted, or about to halt.
     Needed,
     /// The core is running, and will see the interrupt.
@@ -52,23 +52,23 @@ pub enum MayHalt {
 
 impl Pending {
     /// Sets a vector.
-    pub fn insert(&self, vector: u8) -> Ring {
+    pub fn insert(&self, vector: u8) -> EventfdWrite {
         self.words[vector as usize / 64].fetch_or(1 << (vector % 64), Ordering::Release);
-        self.ring()
+        self.request_write()
     }
 
     /// Makes the core return from its halt, or from its next one.
-    pub fn wake(&self) -> Ring {
+    pub fn wake(&self) -> EventfdWrite {
         self.woken.store(true, Ordering::Release);
-        self.ring()
+        self.request_write()
     }
 
-    fn ring(&self) -> Ring {
+    fn request_write(&self) -> EventfdWrite {
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
-            Ring::Needed
+            EventfdWrite::Needed
         } else {
-            Ring::NotNeeded
+            EventfdWrite::NotNeeded
         }
     }
 
@@ -78,7 +78,7 @@ impl Pending {
         let Some(quarter) = self.words.iter().position(is_set) else { return PendingVectors::default() };
         let bits = self.words[quarter].swap(0, Ordering::Acquire);
         let others = self.words[quarter + 1..].iter().any(is_set);
-        let others = if others { Others::Arrived } else { Others::None };
+        let others = if others { OtherVectors::Arrived } else { OtherVectors::None };
         PendingVectors::of_quarter(quarter as u8, bits, others)
     }
 
@@ -103,7 +103,7 @@ fn take_all(pending: &Pending) -> Vec<u8> {
     loop {
         let vectors = pending.take();
         all.extend(vectors);
-        if vectors.others() == Others::None {
+        if vectors.others() == OtherVectors::None {
             return all;
         }
     }
@@ -117,7 +117,7 @@ mod models {
 
     /// Runs each of `send` on a separate thread while a core is about to halt. If the core halts, exactly one of them
     /// has to write its eventfd, and the core sees everything that was sent.
-    fn model(send: &'static [fn(&Pending) -> Ring], vectors: &'static [u8]) {
+    fn model(send: &'static [fn(&Pending) -> EventfdWrite], vectors: &'static [u8]) {
         loom::model(move || {
             let pending = Arc::new(Pending::default());
             let senders: Vec<_> = send
@@ -128,11 +128,11 @@ mod models {
                 })
                 .collect();
             let halts = pending.prepare_halt();
-            let rings = senders.into_iter().map(|sender| sender.join().unwrap());
-            let rings = rings.filter(|ring| *ring == Ring::Needed).count();
+            let writes = senders.into_iter().map(|sender| sender.join().unwrap());
+            let writes = writes.filter(|write| *write == EventfdWrite::Needed).count();
             match halts {
-                MayHalt::Yes => assert_eq!(rings, 1),
-                MayHalt::No => assert!(rings <= 1),
+                MayHalt::Yes => assert_eq!(writes, 1),
+                MayHalt::No => assert!(writes <= 1),
             }
             pending.finish_halt();
             assert_eq!(take_all(&pending), vectors);
@@ -141,17 +141,17 @@ mod models {
     }
 
     #[test]
-    fn an_interrupt_of_a_halting_core_rings_it_or_is_seen() {
+    fn an_interrupt_of_a_halting_core_writes_it_or_is_seen() {
         model(&[|pending| pending.insert(5)], &[5]);
     }
 
     #[test]
-    fn a_wake_up_of_a_halting_core_rings_it_or_is_seen() {
+    fn a_wake_up_of_a_halting_core_writes_it_or_is_seen() {
         model(&[|pending| pending.wake()], &[]);
     }
 
     #[test]
-    fn of_several_senders_exactly_one_rings() {
+    fn of_several_senders_exactly_one_writes() {
         model(&[|pending| pending.insert(5), |pending| pending.insert(70)], &[5, 70]);
         model(&[|pending| pending.insert(5), |pending| pending.wake()], &[5]);
     }
@@ -162,13 +162,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_running_core_is_not_rung_and_a_halting_core_is_rung_once() {
+    fn the_eventfd_is_written_once_for_a_halting_core_and_never_for_a_running_one() {
         let pending = Pending::default();
-        assert_eq!(pending.insert(3), Ring::NotNeeded);
+        assert_eq!(pending.insert(3), EventfdWrite::NotNeeded);
         assert_eq!(take_all(&pending), [3]);
         assert_eq!(pending.prepare_halt(), MayHalt::Yes);
-        assert_eq!(pending.insert(200), Ring::Needed);
-        assert_eq!(pending.insert(7), Ring::NotNeeded);
+        assert_eq!(pending.insert(200), EventfdWrite::Needed);
+        assert_eq!(pending.insert(7), EventfdWrite::NotNeeded);
         pending.finish_halt();
         assert_eq!(take_all(&pending), [7, 200]);
     }
@@ -176,12 +176,12 @@ mod tests {
     #[test]
     fn a_pending_interrupt_or_wake_up_prevents_a_halt() {
         let pending = Pending::default();
-        assert_eq!(pending.wake(), Ring::NotNeeded);
+        assert_eq!(pending.wake(), EventfdWrite::NotNeeded);
         assert_eq!(pending.prepare_halt(), MayHalt::No);
         pending.finish_halt();
         assert_eq!(pending.prepare_halt(), MayHalt::Yes);
         pending.finish_halt();
-        assert_eq!(pending.insert(64), Ring::NotNeeded);
+        assert_eq!(pending.insert(64), EventfdWrite::NotNeeded);
         assert_eq!(pending.prepare_halt(), MayHalt::No);
     }
 }

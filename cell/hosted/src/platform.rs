@@ -12,7 +12,7 @@ use isola_abi::report::{CoreReport, Report};
 use isola_abi::topology::CoreSite;
 use isola_ebbs::{current_core, cycles};
 use isola_platform::network::NetworkPort;
-use isola_platform::{Clock, CoreIndex, CoreSet, OwnTurn, PendingVectors, Platform};
+use isola_platform::{Clock, CoreIndex, CoreSet, PendingVectors, Platform, ResumeOutcome};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,10 +31,10 @@ pub struct Hosted {
     network: Mutex<Vec<NetworkPort>>,
     request: AtomicU32,
     queries: Queries,
-    places: CoreSlots,
-    /// Whether the cell has ended. `coming` wakes the threads that wait to be plugged.
+    core_slots: CoreSlots,
+    /// Whether the cell has ended. `plugged` wakes the threads that wait to be plugged.
     ended: Mutex<bool>,
-    coming: Condvar,
+    plugged: Condvar,
     memory: Memory,
 }
 
@@ -89,8 +89,8 @@ impl Hosted {
             slots(if memory == Memory::Pool { memory_bytes as u64 } else { host_memory() }, core_slot_count);
         let activities = (0..slots).map(|_| ActivityRecord::default()).collect();
         let used = (0..slots * core_slot_count).map(|_| ActivityReport::default()).collect();
-        let places = CoreSlots::default();
-        descriptor.cores.iter().enumerate().for_each(|(place, core)| places.give(place, *core));
+        let core_slots = CoreSlots::default();
+        descriptor.cores.iter().enumerate().for_each(|(slot, core)| core_slots.give(slot, *core));
         let core = |_| HostedCore::take().expect("Linux gives three file descriptors a core: see ulimit -n");
         let cores = (0..core_slot_count).map(core).collect();
         let clock = Clock::new(&clock);
@@ -99,7 +99,7 @@ impl Hosted {
             Memory::Pool => heap::publish(&report.memory),
             Memory::Host => report.memory.total_bytes.store(host_memory(), Ordering::Relaxed),
         }
-        let (queries, ended, coming) = (Queries::default(), Mutex::new(false), Condvar::new());
+        let (queries, ended, plugged) = (Queries::default(), Mutex::new(false), Condvar::new());
         Self {
             descriptor,
             report,
@@ -110,9 +110,9 @@ impl Hosted {
             network,
             request,
             queries,
-            places,
+            core_slots,
             ended,
-            coming,
+            plugged,
             memory,
         }
     }
@@ -127,7 +127,7 @@ impl Hosted {
     }
 
     /// Sends the cell a request, as a supervisor would.
-    pub fn ask(&self, request: Request) {
+    pub fn send_request(&self, request: Request) {
         self.request.store(request as u32, Ordering::Release);
         self.interrupt(CoreIndex(0), isola_abi::descriptor::REQUEST_VECTOR);
     }
@@ -149,50 +149,50 @@ impl Hosted {
     }
 
     /// Plugs a thread as a core at that slot, as a supervisor would. Does nothing if the slot is occupied.
-    pub fn give_core(&self, place: CoreIndex) {
+    pub fn plug_core(&self, slot: CoreIndex) {
         let ended = self.ended();
-        if self.places.at(place.0 as usize).kind == OrderKind::Vacant {
-            let id = CoreId(place.0);
+        if self.core_slots.at(slot.0 as usize).kind == OrderKind::Vacant {
+            let id = CoreId(slot.0);
             let core = Core { id, apic: ApicId(id.0), node: NodeId(0), site: CoreSite::alone(id) };
-            self.places.give(place.0 as usize, core);
+            self.core_slots.give(slot.0 as usize, core);
         }
         drop(ended);
-        self.coming.notify_all();
+        self.plugged.notify_all();
     }
 
     /// Unplugs the thread at that slot, as a supervisor would, and returns when it no longer runs any vcore. Does
     /// nothing for the first slot. Not to be called on a core of the cell.
-    pub fn take_core(&self, place: CoreIndex) {
-        let index = place.0 as usize;
-        if place.0 == 0 || self.places.at(index).kind != OrderKind::Stay {
+    pub fn unplug_core(&self, slot: CoreIndex) {
+        let index = slot.0 as usize;
+        if slot.0 == 0 || self.core_slots.at(index).kind != OrderKind::Stay {
             return;
         }
-        let order = self.places.order(index, OrderKind::Leave);
-        self.interrupt(place, isola_abi::descriptor::REQUEST_VECTOR);
+        let order = self.core_slots.order(index, OrderKind::Leave);
+        self.interrupt(slot, isola_abi::descriptor::REQUEST_VECTOR);
         let echo = &self.report.cores[index].order;
         while echo.load(Ordering::Acquire) != order.to_u32() && !*self.ended() {
             thread::sleep(Duration::from_micros(50));
         }
-        self.places.order(index, OrderKind::Vacant);
+        self.core_slots.order(index, OrderKind::Vacant);
     }
 
-    /// Waits until a core is plugged into that slot. Returns [`Comes::Never`] once the cell has ended. Allocates
-    /// nothing.
-    pub(crate) fn wait_for_core(&self, place: CoreIndex) -> Comes {
-        let echo = &self.report.cores[place.0 as usize].order;
+    /// Waits until a core is plugged into that slot. Returns [`PlugOutcome::CellEnded`] once the cell has ended.
+    /// Allocates nothing.
+    pub(crate) fn wait_for_core(&self, slot: CoreIndex) -> PlugOutcome {
+        let echo = &self.report.cores[slot.0 as usize].order;
         let is_away = |ended: &mut bool| {
-            let order = self.places.at(place.0 as usize);
+            let order = self.core_slots.at(slot.0 as usize);
             let is_vacant = order.kind == OrderKind::Vacant || echo.load(Ordering::Relaxed) == order.to_u32();
             !*ended && is_vacant
         };
-        let ended = self.coming.wait_while(self.ended(), is_away).unwrap_or_else(PoisonError::into_inner);
-        if *ended { Comes::Never } else { Comes::Now }
+        let ended = self.plugged.wait_while(self.ended(), is_away).unwrap_or_else(PoisonError::into_inner);
+        if *ended { PlugOutcome::CellEnded } else { PlugOutcome::Plugged }
     }
 
     /// Marks the cell as ended: no core is plugged any more.
     pub(crate) fn end(&self) {
         *self.ended() = true;
-        self.coming.notify_all();
+        self.plugged.notify_all();
     }
 
     /// Ignores poisoning: this is a plain flag, valid even if a thread panicked with the lock held.
@@ -203,9 +203,9 @@ impl Hosted {
 
 /// Whether a core was plugged into a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Comes {
-    Now,
-    Never,
+pub(crate) enum PlugOutcome {
+    Plugged,
+    CellEnded,
 }
 
 /// Measures the cycle counter against the process's clock. With 5 ms the error is below a thousandth.
@@ -257,7 +257,7 @@ impl Platform for Hosted {
         self.this_core().take_interrupts()
     }
 
-    fn rest(&self) {
+    fn enter_idle(&self) {
         if self.memory == Memory::Pool {
             heap::publish(&self.report.memory);
             heap::relieve();
@@ -268,26 +268,26 @@ impl Platform for Hosted {
         self.this_core().halt(current_core(), |core| self.core(core));
     }
 
-    fn rise(&self) {}
+    fn exit_idle(&self) {}
 
     fn core_slots(&self) -> &CoreSlots {
-        &self.places
+        &self.core_slots
     }
 
-    fn carry(&self, cores: CoreSet) {
-        self.this_core().carry(current_core(), cores, |core| self.core(core));
+    fn run_vcores(&self, cores: CoreSet) {
+        self.this_core().run_vcores(current_core(), cores, |core| self.core(core));
     }
 
     fn leave(&self, order: Order) {
-        let place = current_core();
-        self.report.cores[place.0 as usize].order.store(order.left().to_u32(), Ordering::Release);
-        self.ring_supervisor();
-        self.wait_for_core(place);
+        let slot = current_core();
+        self.report.cores[slot.0 as usize].order.store(order.left().to_u32(), Ordering::Release);
+        self.notify_supervisor();
+        self.wait_for_core(slot);
     }
 
-    fn resume_suspended(&self) -> OwnTurn {
+    fn resume_suspended(&self) -> ResumeOutcome {
         // Threads are never suspended by force.
-        OwnTurn::Undisturbed
+        ResumeOutcome::NoneResumed
     }
 
     fn arm_timer(&self, deadline: Option<u64>) {
@@ -313,7 +313,7 @@ impl Platform for Hosted {
         let _ = output.write_all(text).and_then(|()| output.flush());
     }
 
-    fn ring_supervisor(&self) {}
+    fn notify_supervisor(&self) {}
 
     fn request(&self) -> Request {
         Request::from_u32(self.request.load(Ordering::Acquire))

@@ -134,7 +134,7 @@ fn listen(platform: &'static Hosted) -> io::Result<()> {
     thread::Builder::new().name("signals".into()).spawn(move || {
         for (before, _) in signals.forever().enumerate() {
             match before {
-                0 => platform.ask(Request::Stop),
+                0 => platform.send_request(Request::Stop),
                 _ => exit(KILLED),
             }
         }

@@ -50,11 +50,11 @@ const MOST_PARTS: usize = 24;
 
 /// The work that the two sides of an interface leave to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leave {
+pub enum TapOffloads {
     /// None: every frame is complete, as on a wire.
-    Nothing,
+    None,
     /// Checksums, and the splitting of long segments.
-    SumsAndSegments,
+    ChecksumsAndSegmentation,
 }
 
 /// Opens the interface with `queues` queues, and creates it if it does not exist. An existing interface that was
@@ -62,14 +62,14 @@ pub enum Leave {
 ///
 /// # Errors
 /// The error of Linux: most often the caller lacks the privilege, or another program uses the interface.
-pub fn open(interface: &str, queues: usize, leave: Leave) -> io::Result<NetworkPort> {
-    let files = match attach(interface, queues.max(1), libc::IFF_MULTI_QUEUE, leave) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => attach(interface, 1, 0, leave)?,
+pub fn open(interface: &str, queues: usize, offloads: TapOffloads) -> io::Result<NetworkPort> {
+    let files = match attach(interface, queues.max(1), libc::IFF_MULTI_QUEUE, offloads) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => attach(interface, 1, 0, offloads)?,
         files => files?,
     };
     let queues = (FIRST_VECTOR..).zip(files).map(|(vector, file)| {
         let rest = IoBufMut::with_room(0, REST_LEN);
-        Box::new(TapQueue { file: Arc::new(file), vector, interrupt: None, rest, leave })
+        Box::new(TapQueue { file: Arc::new(file), vector, interrupt: None, rest, offloads })
             as Box<dyn NetworkQueue + Send>
     });
     let [a, b, c, d, e, ..] = RandomState::new().hash_one(interface).to_ne_bytes();
@@ -83,7 +83,12 @@ pub fn open(interface: &str, queues: usize, leave: Leave) -> io::Result<NetworkP
     })
 }
 
-fn attach(interface: &str, queues: usize, kind: libc::c_int, leave: Leave) -> io::Result<Vec<OwnedFd>> {
+fn attach(
+    interface: &str,
+    queues: usize,
+    kind: libc::c_int,
+    offloads: TapOffloads,
+) -> io::Result<Vec<OwnedFd>> {
     (0..queues)
         .map(|_| {
             let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -102,26 +107,26 @@ fn attach(interface: &str, queues: usize, kind: libc::c_int, leave: Leave) -> io
             if result != 0 {
                 return Err(io::Error::last_os_error());
             }
-            agree_on_header(&file, leave)?;
+            agree_on_header(&file, offloads)?;
             Ok(file)
         })
         .collect()
 }
 
 /// Sets the header's length, and whether this side accepts long frames and frames without checksums.
-fn agree_on_header(file: &OwnedFd, leave: Leave) -> io::Result<()> {
+fn agree_on_header(file: &OwnedFd, offloads: TapOffloads) -> io::Result<()> {
     let len = HEADER_LEN as libc::c_int;
     // SAFETY: the file is open, and the request reads a number of the given type.
     if unsafe { libc::ioctl(file.as_raw_fd(), SET_HEADER_LEN, &raw const len) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    let offloads = match leave {
-        Leave::Nothing => 0,
-        Leave::SumsAndSegments => libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6,
+    let flags = match offloads {
+        TapOffloads::None => 0,
+        TapOffloads::ChecksumsAndSegmentation => libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6,
     };
-    let offloads = libc::c_ulong::from(offloads);
+    let flags = libc::c_ulong::from(flags);
     // SAFETY: the file is open, and the request takes a number.
-    match unsafe { libc::ioctl(file.as_raw_fd(), SET_OFFLOADS, offloads) } {
+    match unsafe { libc::ioctl(file.as_raw_fd(), SET_OFFLOADS, flags) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
@@ -134,7 +139,7 @@ struct TapQueue {
     interrupt: Option<FileInterrupt>,
     /// The buffer for the rest of a long frame.
     rest: IoBufMut,
-    leave: Leave,
+    offloads: TapOffloads,
 }
 
 impl NetworkQueue for TapQueue {
@@ -143,7 +148,7 @@ impl NetworkQueue for TapQueue {
     }
 
     fn offloads(&self) -> Offloads {
-        let offers = self.leave == Leave::SumsAndSegments;
+        let offers = self.offloads == TapOffloads::ChecksumsAndSegmentation;
         Offloads { checksums: offers, segments_ipv4: offers, segments_ipv6: offers }
     }
 
@@ -156,9 +161,9 @@ impl NetworkQueue for TapQueue {
         let mut first = IoBufMut::with_room(0, FIRST_LEN);
         self.rest.reset(0);
         let room = self.rest.tailroom();
-        let mut places =
+        let mut buffers =
             [IoSliceMut::new(first.append(FIRST_LEN)?), IoSliceMut::new(self.rest.append(room)?)];
-        let len = rustix::io::readv(&*self.file, &mut places).ok()?;
+        let len = rustix::io::readv(&*self.file, &mut buffers).ok()?;
         first.truncate(len);
         let flags = *first.first()?;
         first.advance(HEADER_LEN);

@@ -12,7 +12,8 @@
 
 use isola_abi::layout::PageSize;
 use isola_memory::regions::{
-    self, Carry, Contents, Extent, FaultError, FillError, Filled, FrameChoice, Retired, Window,
+    self, AddressWindow, Contents, Extent, FaultError, FillError, FillOutcome, FrameChoice, MapContents,
+    Retirement,
 };
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -92,7 +93,7 @@ fn page_in(pages: &BTreeMap<usize, PageSize>, address: usize) -> Option<(usize, 
 
 // SAFETY: filled pages are memory that Linux provides to this process at these addresses only, until `retire` takes it
 // back; when that returns, no thread has a translation left.
-unsafe impl Window for HostedWindow {
+unsafe impl AddressWindow for HostedWindow {
     fn extent(&self) -> Extent {
         self.extent
     }
@@ -112,26 +113,26 @@ unsafe impl Window for HostedWindow {
         size: PageSize,
         _: FrameChoice,
         contents: Contents<'_>,
-    ) -> Result<Filled, FillError> {
+    ) -> Result<FillOutcome, FillError> {
         let written = match contents {
             Contents::Zero => None,
             Contents::Written(write) => {
-                let made = Made::new(size.bytes())?;
+                let page = PreparedPage::new(size.bytes())?;
                 // SAFETY: just created, of that length, and without other users.
-                write(unsafe { std::slice::from_raw_parts_mut(made.start as *mut u8, made.len) });
-                Some(made)
+                write(unsafe { std::slice::from_raw_parts_mut(page.start as *mut u8, page.len) });
+                Some(page)
             }
         };
         let mut pages = self.pages();
         let inside = pages.range(address..address + size.bytes()).next().map(|(start, size)| (*start, *size));
         match page_in(&pages, address).or(inside) {
-            Some(found) if found == (address, size) => return Ok(Filled::Before),
+            Some(found) if found == (address, size) => return Ok(FillOutcome::AlreadyPresent),
             Some(_) => return Err(FillError::Occupied),
             None => {}
         }
         let there = match written {
             // SAFETY: the page is the caller's to fill, and within the reserved range.
-            Some(made) => unsafe { made.move_to(address) },
+            Some(page) => unsafe { page.move_to(address) },
             // SAFETY: as above.
             None => unsafe { provide(address, size.bytes()) },
         };
@@ -139,23 +140,23 @@ unsafe impl Window for HostedWindow {
             return Err(FillError::OutOfMemory(size.bytes()));
         }
         pages.insert(address, size);
-        Ok(Filled::Now)
+        Ok(FillOutcome::Filled)
     }
 
     fn page_at(&self, address: usize) -> Option<PageSize> {
         page_in(&self.pages(), address).map(|(_, size)| size)
     }
 
-    unsafe fn retire(&self, address: usize, len: usize) -> Retired {
+    unsafe fn retire(&self, address: usize, len: usize) -> Retirement {
         let mut pages = self.pages();
         let mut behind = pages.split_off(&address);
         pages.append(&mut behind.split_off(&(address + len)));
         // SAFETY: the caller's promise.
         unsafe { reserve_again(address, len) };
-        Retired(0)
+        Retirement(0)
     }
 
-    fn is_over(&self, _: Retired) -> bool {
+    fn is_over(&self, _: Retirement) -> bool {
         true
     }
 
@@ -166,13 +167,13 @@ unsafe impl Window for HostedWindow {
         address: usize,
         memory: NonNull<u8>,
         len: usize,
-        carry: Carry,
+        contents: MapContents,
     ) -> Result<(), FillError> {
         // SAFETY: memory and addresses are the caller's.
         let there = unsafe {
-            match carry {
-                Carry::Contents => take_along(memory.addr().get(), len, address),
-                Carry::Nothing => allow(address, len) && discard(memory.addr().get(), len),
+            match contents {
+                MapContents::Keep => move_contents(memory.addr().get(), len, address),
+                MapContents::Discard => allow(address, len) && discard(memory.addr().get(), len),
             }
         };
         if !there {
@@ -182,27 +183,32 @@ unsafe impl Window for HostedWindow {
         Ok(())
     }
 
-    unsafe fn unmap(&self, address: usize, len: usize, take: &mut dyn FnMut(NonNull<u8>, usize)) -> Retired {
+    unsafe fn unmap(
+        &self,
+        address: usize,
+        len: usize,
+        take: &mut dyn FnMut(NonNull<u8>, usize),
+    ) -> Retirement {
         // SAFETY: the caller's promise.
         unsafe { reserve_again(address, len) };
         self.memory.take(address, len).for_each(|(_, memory)| take(memory, FRAME));
-        Retired(0)
+        Retirement(0)
     }
 
-    unsafe fn shift(&self, from: usize, len: usize, to: usize) -> Retired {
+    unsafe fn move_pages(&self, from: usize, len: usize, to: usize) -> Retirement {
         for (address, memory) in self.memory.take(from, len) {
             let to = address - from + to;
             // SAFETY: the caller's promise.
-            let moved = unsafe { take_along(address, FRAME, to) };
+            let moved = unsafe { move_contents(address, FRAME, to) };
             assert!(moved, "Linux has memory for a page that is moved");
             self.memory.set(to, memory, FRAME);
         }
         // SAFETY: the caller's promise; the pages that were there have moved.
         unsafe { reserve_again(from, len) };
-        Retired(0)
+        Retirement(0)
     }
 
-    unsafe fn forget(&self, _: usize, _: usize) {}
+    unsafe fn free_tables(&self, _: usize, _: usize) {}
 }
 
 /// Length of a page, in bytes.
@@ -256,7 +262,7 @@ unsafe fn reserve_again(address: usize, len: usize) {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     // SAFETY: the caller's promise.
     let reserved = unsafe { libc::mmap(address as *mut c_void, len, libc::PROT_NONE, flags, -1, 0) };
-    assert_ne!(reserved, libc::MAP_FAILED, "what was reserved once can be reserved again");
+    assert_ne!(reserved, libc::MAP_FAILED, "addresses that were reserved can be reserved again");
 }
 
 /// Makes Linux provide memory at reserved addresses on first access; false if it refuses.
@@ -282,7 +288,7 @@ unsafe fn discard(address: usize, len: usize) -> bool {
 ///
 /// # Safety
 /// Memory and addresses are the caller's.
-unsafe fn take_along(from: usize, len: usize, to: usize) -> bool {
+unsafe fn move_contents(from: usize, len: usize, to: usize) -> bool {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
     // SAFETY: the caller's promise. The old addresses stay mapped.
     let moved = unsafe { libc::mremap(from as *mut c_void, len, len, flags, to as *mut c_void) };
@@ -321,16 +327,16 @@ unsafe fn provide(address: usize, len: usize) -> bool {
 }
 
 /// A page that is prepared before it moves to its address.
-struct Made {
+struct PreparedPage {
     start: usize,
     len: usize,
 }
 
-impl Made {
+impl PreparedPage {
     fn new(len: usize) -> Result<Self, FillError> {
-        let made = Self { start: reserve(len).ok_or(FillError::OutOfMemory(len))?, len };
+        let page = Self { start: reserve(len).ok_or(FillError::OutOfMemory(len))?, len };
         // SAFETY: just reserved.
-        if unsafe { provide(made.start, len) } { Ok(made) } else { Err(FillError::OutOfMemory(len)) }
+        if unsafe { provide(page.start, len) } { Ok(page) } else { Err(FillError::OutOfMemory(len)) }
     }
 
     /// Moves the page to its address; false if Linux refuses. Concurrent readers of the address see all of it, or none.
@@ -349,7 +355,7 @@ impl Made {
     }
 }
 
-impl Drop for Made {
+impl Drop for PreparedPage {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's.
         unsafe { libc::munmap(self.start as *mut c_void, self.len) };
@@ -374,13 +380,13 @@ fn catch_faults() {
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 extern "C" fn fault(_: i32, info: *const libc::siginfo_t, _: *const c_void) {
-    let _errno = Errno::kept();
+    let _errno = Errno::saved();
     // SAFETY: Linux passes the information of a SIGSEGV, which has an address.
     let address = unsafe { (*info).si_addr() }.addr();
     match regions::fault(address) {
         Ok(()) => return,
         Err(FaultError::NoRegion) => {}
-        Err(error) => say(address, error),
+        Err(error) => print_error(address, error),
     }
     // The access faults again, and the previous action handles it.
     let before = BEFORE.get().map_or(ptr::null(), ptr::from_ref);
@@ -392,7 +398,7 @@ extern "C" fn fault(_: i32, info: *const libc::siginfo_t, _: *const c_void) {
 struct Errno(libc::c_int);
 
 impl Errno {
-    fn kept() -> Self {
+    fn saved() -> Self {
         // SAFETY: the location belongs to the calling thread, and lives as long as it.
         Self(unsafe { *libc::__errno_location() })
     }
@@ -406,12 +412,12 @@ impl Drop for Errno {
 }
 
 /// Prints the error without any lock, as the faulting code may hold any.
-fn say(address: usize, error: FaultError) {
+fn print_error(address: usize, error: FaultError) {
     let mut text = [0; 256];
     let mut rest = &mut text[..];
     let _ = writeln!(rest, "crashed: access to {address:#x}: {error}");
     let unused = rest.len();
-    let said = &text[..text.len() - unused];
+    let message = &text[..text.len() - unused];
     // SAFETY: the bytes are valid; if the file is closed, the message is lost.
-    unsafe { libc::write(libc::STDERR_FILENO, said.as_ptr().cast(), said.len()) };
+    unsafe { libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len()) };
 }

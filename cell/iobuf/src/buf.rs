@@ -20,7 +20,7 @@ pub struct IoBuf {
 }
 
 /// Converts a position to its stored form. Views are moved on every packet, so they are small.
-const fn place(len: usize) -> u32 {
+const fn index(len: usize) -> u32 {
     assert!(len <= u32::MAX as usize, "a buffer is shorter than 4 GiB");
     len as u32
 }
@@ -31,12 +31,12 @@ impl IoBuf {
     /// # Panics
     /// Panics for 4 GiB or more, as all buffers do.
     pub const fn from_static(bytes: &'static [u8]) -> Self {
-        Self { storage: Storage::Static(bytes), start: 0, end: place(bytes.len()) }
+        Self { storage: Storage::Static(bytes), start: 0, end: index(bytes.len()) }
     }
 
     /// Returns a view of a new copy of `bytes`. Not for data paths.
     pub fn copy_from_slice(bytes: &[u8]) -> Self {
-        Self { storage: Storage::Shared(Arc::from(bytes)), start: 0, end: place(bytes.len()) }
+        Self { storage: Storage::Shared(Arc::from(bytes)), start: 0, end: index(bytes.len()) }
     }
 
     /// Returns the number of bytes. Unlike the length of the slice, this checks no bounds.
@@ -176,7 +176,7 @@ fn zeros(len: usize) -> UniqueArc<[u8]> {
 impl IoBufMut {
     /// Returns an empty buffer with `headroom` bytes before and `tailroom` bytes after the data.
     pub fn with_room(headroom: usize, tailroom: usize) -> Self {
-        let (start, _) = (place(headroom), place(headroom + tailroom));
+        let (start, _) = (index(headroom), index(headroom + tailroom));
         Self { bytes: zeros(headroom + tailroom), start, end: start }
     }
 

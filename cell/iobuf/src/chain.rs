@@ -55,7 +55,7 @@ impl Drop for Rest {
 /// Drops the views out of line, for the few chains that have them.
 #[cold]
 #[inline(never)]
-#[expect(clippy::box_collection, reason = "freed here, with what it holds")]
+#[expect(clippy::box_collection, reason = "freed here, with its contents")]
 fn drop_views(views: Box<VecDeque<IoBuf>>) {
     drop(views);
 }

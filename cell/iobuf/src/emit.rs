@@ -25,8 +25,8 @@ impl<'a> Emitter<'a> {
         if bytes.len() > self.left.len() {
             return None;
         }
-        let (place, left) = core::mem::take(&mut self.left).split_at_mut(bytes.len());
-        place.copy_from_slice(bytes);
+        let (target, left) = core::mem::take(&mut self.left).split_at_mut(bytes.len());
+        target.copy_from_slice(bytes);
         self.left = left;
         Some(())
     }

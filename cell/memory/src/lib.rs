@@ -12,7 +12,8 @@
 //! - [`Pages`] owns ranges of memory and allocates runs of 4 KiB pages. A run is physically contiguous if its range is,
 //!   so a cell can lend any of this memory to a device.
 //! - [`Heap`] is the general allocator. Objects of up to 32 KiB come in 40 size classes from the current core's cache;
-//!   larger ones come from [`Pages`] directly, or are virtually contiguous ([`mapped`]) if no run is long enough.
+//!   larger ones come from [`Pages`] directly, or are virtually contiguous ([`virtual_alloc`]) if no run is long
+//!   enough.
 //! - [`CoreSource`] identifies the current core: in a cell, [`ThisCore`]. The heap needs nothing else of the platform.
 //! - [`regions`]: virtual memory that a pager fills, one of the library's or the application's own.
 //! - [`Hardened`] is for tests: an allocator around another one that detects misuse of memory.
@@ -37,9 +38,9 @@ extern crate alloc;
 
 pub mod hardened;
 pub mod heap;
-pub mod mapped;
 pub mod pages;
 pub mod regions;
+pub mod virtual_alloc;
 
 pub use hardened::Hardened;
 pub use heap::{CoreSource, Heap, ThisCore};

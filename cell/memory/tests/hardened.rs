@@ -5,7 +5,7 @@ mod common;
 
 use common::{Arena, Random, heap_of};
 use isola_memory::Hardened;
-use isola_memory::hardened::misdeed::{Misdeed, commit};
+use isola_memory::hardened::misuse_injection::{InjectedMisuse, inject};
 use isola_memory::hardened::{FREED, FRESH};
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -22,17 +22,17 @@ fn found(allocator: &Hardened<System>, body: impl FnOnce()) -> Option<String> {
 
 #[test]
 fn each_misuse_is_detected_and_the_message_names_the_object() {
-    for (misdeed, says) in [
-        (Misdeed::FreeTwice, "number 1, was freed twice"),
-        (Misdeed::FreeAsLarger, "number 1, was freed as one of 32 bytes, aligned at 8"),
-        (Misdeed::WriteBehind, "number 1, was written to 0 bytes behind its end"),
-        (Misdeed::WriteBefore, "number 1, was written to 1 bytes in front of its start"),
-        (Misdeed::WriteAfterFree, "was written to at offset 8 after it was freed"),
+    for (misuse, says) in [
+        (InjectedMisuse::FreeTwice, "number 1, was freed twice"),
+        (InjectedMisuse::FreeAsLarger, "number 1, was freed as one of 32 bytes, aligned at 8"),
+        (InjectedMisuse::WriteBehind, "number 1, was written to 0 bytes behind its end"),
+        (InjectedMisuse::WriteBefore, "number 1, was written to 1 bytes in front of its start"),
+        (InjectedMisuse::WriteAfterFree, "was written to at offset 8 after it was freed"),
     ] {
         let allocator = Hardened::new(System);
-        let message = found(&allocator, || commit(misdeed, &allocator)).expect("the misuse is detected");
-        assert!(message.contains("of 24 bytes, aligned at 8"), "{misdeed:?}: {message}");
-        assert!(message.contains(says), "{misdeed:?}: {message}");
+        let message = found(&allocator, || inject(misuse, &allocator)).expect("the misuse is detected");
+        assert!(message.contains("of 24 bytes, aligned at 8"), "{misuse:?}: {message}");
+        assert!(message.contains(says), "{misuse:?}: {message}");
     }
 }
 

@@ -6,7 +6,7 @@ mod common;
 use common::Arena;
 use isola_abi::id::NodeId;
 use isola_memory::Pages;
-use isola_memory::pages::{AddRangeError, Contents, MAX_RANGES, PAGE_SIZE};
+use isola_memory::pages::{AddRangeError, KnownContents, MAX_RANGES, PAGE_SIZE};
 use proptest::prelude::*;
 use std::ptr::NonNull;
 
@@ -129,7 +129,7 @@ proptest! {
                     let start = frame.memory;
                     // SAFETY: just allocated.
                     let bytes = unsafe { NonNull::slice_from_raw_parts(start, len * PAGE_SIZE).as_ref() };
-                    prop_assert!(frame.contents == Contents::Unknown || bytes.iter().all(|byte| *byte == 0));
+                    prop_assert!(frame.contents == KnownContents::Unknown || bytes.iter().all(|byte| *byte == 0));
                     prop_assert_eq!(start.addr().get() % (PAGE_SIZE << align_order), 0);
                     prop_assert!(arenas.iter().any(|arena| arena.contains(start, len * PAGE_SIZE)));
                     in_use += len * PAGE_SIZE;
@@ -205,10 +205,10 @@ fn pages_added_as_zero_are_known_to_be_zero_until_allocated() {
     unsafe { pages.add_zero_range_of(NodeId(0), arenas[0].start, arenas[0].len_bytes()) }.unwrap();
     let frame = |pages: &Pages| pages.frame_near(NodeId(0), 1, 1).unwrap();
     let first = frame(&pages);
-    assert_eq!(first.contents, Contents::Zero);
+    assert_eq!(first.contents, KnownContents::Zero);
     let more = pages.frames_near(NodeId(0), 40).unwrap();
-    assert_eq!(more.contents, Contents::Zero);
-    assert_eq!(pages.frame_of_color(3, 8).unwrap().contents, Contents::Zero);
+    assert_eq!(more.contents, KnownContents::Zero);
+    assert_eq!(pages.frame_of_color(3, 8).unwrap().contents, KnownContents::Zero);
     // The allocated pages may have been written to; their neighbours were not.
     // SAFETY: it came from this allocator.
     unsafe { pages.free(first.memory, 1) };
@@ -219,14 +219,14 @@ fn pages_added_as_zero_are_known_to_be_zero_until_allocated() {
         // SAFETY: the test owns the page.
         unsafe { frame.memory.write_bytes(0x5a, PAGE_SIZE) };
     }
-    let unknown = all.iter().filter(|frame| frame.contents == Contents::Unknown).count();
+    let unknown = all.iter().filter(|frame| frame.contents == KnownContents::Unknown).count();
     assert!((2..12).contains(&unknown), "{unknown} of {} pages are not known to be zero", all.len());
     for frame in all {
         // SAFETY: it came from this allocator.
         unsafe { pages.free(frame.memory, 1) };
     }
     let run = pages.frame_near(NodeId(0), 64, 1).unwrap();
-    assert_eq!(run.contents, Contents::Unknown);
+    assert_eq!(run.contents, KnownContents::Unknown);
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn used_pages_are_known_to_be_zero_after_clearing() {
     }
     assert!((600 / 4..600 / 4 + 10).contains(&times), "{times} times");
     let run = pages.frame_near(NodeId(0), 256, 1).unwrap();
-    assert_eq!(run.contents, Contents::Zero);
+    assert_eq!(run.contents, KnownContents::Zero);
     // SAFETY: the test owns the run.
     unsafe { pages.free(run.memory, 256) };
     let all: Vec<_> = std::iter::from_fn(|| pages.allocate(1, 1)).collect();
@@ -258,9 +258,9 @@ fn used_pages_are_known_to_be_zero_after_clearing() {
     assert!(clear_some(&pages));
     // An allocation of zero pages gets some, and an allocation with any contents leaves them.
     let (zero, any) = (pages.frame_near(NodeId(0), 1, 1).unwrap(), pages.allocate(1, 1).unwrap());
-    assert_eq!(zero.contents, Contents::Zero);
+    assert_eq!(zero.contents, KnownContents::Zero);
     let next = pages.frame_near(NodeId(0), 1, 1).unwrap();
-    assert_eq!(next.contents, Contents::Zero);
+    assert_eq!(next.contents, KnownContents::Zero);
     free(vec![zero.memory, any, next.memory]);
 }
 

@@ -5,20 +5,20 @@ mod common;
 
 use common::{Arena, Random};
 use isola_abi::id::NodeId;
-use isola_memory::pages::{Contents, PAGE_SIZE, Pages, Withdrawn};
+use isola_memory::pages::{KnownContents, PAGE_SIZE, Pages, WithdrawnMemory};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
-const GRANULE: usize = 2 << 20;
+const CHUNK: usize = 2 << 20;
 
 fn at(address: usize) -> NonNull<u8> {
     NonNull::new(std::ptr::with_exposed_provenance_mut(address)).unwrap()
 }
 
 /// Returns an allocator over that many chunks, from the second page of the first chunk on, as a cell's pool begins.
-fn pool(granules: usize) -> (Arena, Pages) {
-    let arena = Arena::new(granules * GRANULE, GRANULE);
+fn pool(chunks: usize) -> (Arena, Pages) {
+    let arena = Arena::new(chunks * CHUNK, CHUNK);
     let pages = Pages::new();
     // SAFETY: only this allocator uses the arena, which outlives it.
     unsafe { pages.add_range(arena.start.add(PAGE_SIZE), arena.len_bytes() - PAGE_SIZE) }.unwrap();
@@ -29,10 +29,10 @@ fn total(pages: &Pages) -> usize {
     pages.statistics().total_bytes
 }
 
-fn back(pages: &Pages, withdrawn: &Withdrawn) {
+fn back(pages: &Pages, withdrawn: &WithdrawnMemory) {
     for (start, len) in withdrawn.blocks() {
         // SAFETY: the memory was just withdrawn, and is unused.
-        unsafe { pages.bring_back(NodeId(0), at(*start), *len, Contents::Unknown) }.unwrap();
+        unsafe { pages.plug(NodeId(0), at(*start), *len, KnownContents::Unknown) }.unwrap();
     }
 }
 
@@ -40,13 +40,13 @@ fn back(pages: &Pages, withdrawn: &Withdrawn) {
 fn free_chunks_are_withdrawn_and_returned() {
     let (arena, pages) = pool(16);
     let before = pages.statistics();
-    let withdrawn = pages.withdraw(6 * GRANULE + 5);
-    assert_eq!(withdrawn.len_bytes(), 6 * GRANULE);
+    let withdrawn = pages.withdraw(6 * CHUNK + 5);
+    assert_eq!(withdrawn.len_bytes(), 6 * CHUNK);
     for (start, len) in withdrawn.blocks() {
-        assert!(start.is_multiple_of(GRANULE) && len.is_multiple_of(GRANULE));
+        assert!(start.is_multiple_of(CHUNK) && len.is_multiple_of(CHUNK));
         assert!(arena.contains(at(*start), *len));
     }
-    assert_eq!(total(&pages), before.total_bytes - 6 * GRANULE);
+    assert_eq!(total(&pages), before.total_bytes - 6 * CHUNK);
     let mut held = Vec::new();
     while let Some(page) = pages.allocate(1, 1) {
         let address = page.addr().get();
@@ -58,46 +58,46 @@ fn free_chunks_are_withdrawn_and_returned() {
     held.into_iter().for_each(|page| unsafe { pages.free(page, 1) });
     back(&pages, &withdrawn);
     assert_eq!((total(&pages), pages.statistics().used_bytes), (before.total_bytes, before.used_bytes));
-    assert!(pages.allocate(8 * GRANULE / PAGE_SIZE, 1).is_some(), "the chunks are merged again");
+    assert!(pages.allocate(8 * CHUNK / PAGE_SIZE, 1).is_some(), "the chunks are merged again");
 }
 
 #[test]
 fn used_memory_and_a_sixteenth_of_the_rest_stay() {
     let (_arena, pages) = pool(16);
-    assert!(pages.withdraw(64 * GRANULE).len_bytes() <= 15 * GRANULE);
+    assert!(pages.withdraw(64 * CHUNK).len_bytes() <= 15 * CHUNK);
     let (_arena, pages) = pool(16);
-    let held = pages.allocate(8 * GRANULE / PAGE_SIZE, 1).unwrap();
-    let withdrawn = pages.withdraw(64 * GRANULE);
-    assert_eq!(withdrawn.len_bytes(), 7 * GRANULE);
+    let held = pages.allocate(8 * CHUNK / PAGE_SIZE, 1).unwrap();
+    let withdrawn = pages.withdraw(64 * CHUNK);
+    assert_eq!(withdrawn.len_bytes(), 7 * CHUNK);
     let overlaps = |(start, len): &(usize, usize)| {
-        *start < held.addr().get() + 8 * GRANULE && held.addr().get() < start + len
+        *start < held.addr().get() + 8 * CHUNK && held.addr().get() < start + len
     };
     assert!(!withdrawn.blocks().iter().any(overlaps));
-    assert_eq!(pages.withdraw(GRANULE).len_bytes(), 0);
-    assert_eq!(pages.withdraw(GRANULE - 1).len_bytes(), 0);
+    assert_eq!(pages.withdraw(CHUNK).len_bytes(), 0);
+    assert_eq!(pages.withdraw(CHUNK - 1).len_bytes(), 0);
 }
 
 #[test]
 fn no_chunk_is_withdrawn_while_less_than_a_sixteenth_is_free() {
     let (_arena, pages) = pool(40);
-    let granule = GRANULE / PAGE_SIZE;
-    assert!((0..38).all(|_| pages.allocate(granule, granule).is_some()));
+    let chunk = CHUNK / PAGE_SIZE;
+    assert!((0..38).all(|_| pages.allocate(chunk, chunk).is_some()));
     assert_eq!(pages.spare_bytes(), 0);
-    assert_eq!(pages.withdraw(GRANULE).len_bytes(), 0);
-    assert!(pages.allocate(granule, granule).is_some(), "a whole chunk was free");
+    assert_eq!(pages.withdraw(CHUNK).len_bytes(), 0);
+    assert!(pages.allocate(chunk, chunk).is_some(), "a whole chunk was free");
 }
 
 #[test]
 fn an_unused_block_is_withdrawn_with_its_records_and_its_slot_is_reused() {
     let (_arena, pages) = pool(16);
-    let chunk = Arena::new(GRANULE, GRANULE);
+    let chunk = Arena::new(CHUNK, CHUNK);
     let before = total(&pages);
     for _ in 0..200 {
         // SAFETY: only this allocator uses the arena, until it is withdrawn.
-        unsafe { pages.bring_back(NodeId(0), chunk.start, GRANULE, Contents::Unknown) }.unwrap();
-        assert_eq!(total(&pages), before + GRANULE);
-        let withdrawn = pages.withdraw(GRANULE);
-        assert_eq!(withdrawn.blocks(), [(chunk.start.addr().get(), GRANULE)]);
+        unsafe { pages.plug(NodeId(0), chunk.start, CHUNK, KnownContents::Unknown) }.unwrap();
+        assert_eq!(total(&pages), before + CHUNK);
+        let withdrawn = pages.withdraw(CHUNK);
+        assert_eq!(withdrawn.blocks(), [(chunk.start.addr().get(), CHUNK)]);
         assert_eq!(total(&pages), before);
         // SAFETY: no other thread uses the allocator.
         unsafe { pages.reuse(withdrawn.slots()) };
@@ -107,38 +107,38 @@ fn an_unused_block_is_withdrawn_with_its_records_and_its_slot_is_reused() {
 #[test]
 fn a_used_range_is_withdrawn_in_part_and_later_with_its_records() {
     let (_arena, pages) = pool(2);
-    let chunk = Arena::new(8 * GRANULE, 8 * GRANULE);
+    let chunk = Arena::new(8 * CHUNK, 8 * CHUNK);
     // SAFETY: only this allocator uses the arena, until it is withdrawn.
-    unsafe { pages.bring_back(NodeId(0), chunk.start, 8 * GRANULE, Contents::Unknown) }.unwrap();
-    let held = pages.allocate(3 * GRANULE / PAGE_SIZE, 1).unwrap();
-    assert!(chunk.contains(held, 3 * GRANULE));
-    let some = pages.withdraw(4 * GRANULE);
-    assert_eq!(some.len_bytes(), 4 * GRANULE);
+    unsafe { pages.plug(NodeId(0), chunk.start, 8 * CHUNK, KnownContents::Unknown) }.unwrap();
+    let held = pages.allocate(3 * CHUNK / PAGE_SIZE, 1).unwrap();
+    assert!(chunk.contains(held, 3 * CHUNK));
+    let some = pages.withdraw(4 * CHUNK);
+    assert_eq!(some.len_bytes(), 4 * CHUNK);
     // SAFETY: just allocated.
-    unsafe { pages.free(held, 3 * GRANULE / PAGE_SIZE) };
-    let rest = pages.withdraw(4 * GRANULE);
-    assert_eq!(rest.len_bytes(), 4 * GRANULE, "including the chunk with the records");
+    unsafe { pages.free(held, 3 * CHUNK / PAGE_SIZE) };
+    let rest = pages.withdraw(4 * CHUNK);
+    assert_eq!(rest.len_bytes(), 4 * CHUNK, "including the chunk with the records");
     assert_ne!(rest.slots(), 0);
 }
 
 #[test]
 fn added_memory_fills_withdrawn_chunks_and_otherwise_forms_a_range() {
     // The alignment of the start determines which blocks are whole.
-    let arena = Arena::new(16 * GRANULE, 16 * GRANULE);
+    let arena = Arena::new(16 * CHUNK, 16 * CHUNK);
     let pages = Pages::new();
     let start = arena.start.addr().get();
     // SAFETY: only this allocator uses the lower half of the arena, which outlives it.
-    unsafe { pages.add_range(at(start), 8 * GRANULE) }.unwrap();
+    unsafe { pages.add_range(at(start), 8 * CHUNK) }.unwrap();
     let held = pages.allocate(1, 1).unwrap();
-    let withdrawn = pages.withdraw(6 * GRANULE);
-    assert_eq!(withdrawn.len_bytes(), 6 * GRANULE);
+    let withdrawn = pages.withdraw(6 * CHUNK);
+    assert_eq!(withdrawn.len_bytes(), 6 * CHUNK);
     // A withdrawn block at the end, and eight further chunks behind it.
-    let (hole, _) = *withdrawn.blocks().iter().find(|(at, len)| at + len == start + 8 * GRANULE).unwrap();
+    let (hole, _) = *withdrawn.blocks().iter().find(|(at, len)| at + len == start + 8 * CHUNK).unwrap();
     let before = total(&pages);
     // SAFETY: the memory was withdrawn, or never added.
-    unsafe { pages.bring_back(NodeId(0), at(hole), start + 16 * GRANULE - hole, Contents::Unknown) }.unwrap();
-    assert_eq!(total(&pages), before + start + 16 * GRANULE - hole);
-    assert!(pages.allocate(4 * GRANULE / PAGE_SIZE, 1).is_some());
+    unsafe { pages.plug(NodeId(0), at(hole), start + 16 * CHUNK - hole, KnownContents::Unknown) }.unwrap();
+    assert_eq!(total(&pages), before + start + 16 * CHUNK - hole);
+    assert!(pages.allocate(4 * CHUNK / PAGE_SIZE, 1).is_some());
     // SAFETY: allocated above.
     unsafe { pages.free(held, 1) };
 }
@@ -151,11 +151,11 @@ proptest! {
     #[test]
     fn no_used_page_is_withdrawn(seed in 1u64.., steps in 20usize..200) {
         let (arena, pages) = pool(24);
-        let chunks: Vec<Arena> = (0..3).map(|order| Arena::new(GRANULE << order, GRANULE << order)).collect();
+        let chunks: Vec<Arena> = (0..3).map(|order| Arena::new(CHUNK << order, CHUNK << order)).collect();
         let mut random = Random(seed);
         for chunk in &chunks {
             // SAFETY: only this allocator uses the arenas.
-            unsafe { pages.bring_back(NodeId(0), chunk.start, chunk.len_bytes(), Contents::Unknown) }.unwrap();
+            unsafe { pages.plug(NodeId(0), chunk.start, chunk.len_bytes(), KnownContents::Unknown) }.unwrap();
         }
         let all = total(&pages);
         let mut held: BTreeMap<usize, (usize, u8)> = BTreeMap::new();
@@ -189,9 +189,9 @@ proptest! {
                     }
                 }
                 6 => {
-                    let withdrawn = pages.withdraw(random.below(12) * GRANULE);
+                    let withdrawn = pages.withdraw(random.below(12) * CHUNK);
                     for &(start, len) in withdrawn.blocks() {
-                        prop_assert!(start.is_multiple_of(GRANULE) && len.is_multiple_of(GRANULE) && len > 0);
+                        prop_assert!(start.is_multiple_of(CHUNK) && len.is_multiple_of(CHUNK) && len > 0);
                         let used = |(address, (count, _)): (&usize, &(usize, u8))| *address < start + len && start < address + count * PAGE_SIZE;
                         prop_assert!(!held.iter().any(used));
                         // SAFETY: withdrawn, thus unused.
@@ -204,11 +204,11 @@ proptest! {
                 _ => {
                     if !away.is_empty() {
                         let (start, len) = away.swap_remove(random.below(away.len()));
-                        let cut = GRANULE * random.below(len / GRANULE);
+                        let cut = CHUNK * random.below(len / CHUNK);
                         for (start, len) in [(start, cut), (start + cut, len - cut)] {
                             if len > 0 {
                                 // SAFETY: withdrawn.
-                                unsafe { pages.bring_back(NodeId(0), at(start), len, Contents::Unknown) }.unwrap();
+                                unsafe { pages.plug(NodeId(0), at(start), len, KnownContents::Unknown) }.unwrap();
                             }
                         }
                     }

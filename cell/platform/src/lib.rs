@@ -1,5 +1,5 @@
 //! The traits that a platform implements for the library OS. They contain all differences between a bare cell and a
-//! hosted one except virtual memory, whose trait (`isola_memory::regions::Window`) is in the crate that uses it.
+//! hosted one except virtual memory, whose trait (`isola_memory::regions::AddressWindow`) is in the crate that uses it.
 //!
 //! - [`Platform`]: cores, interrupts, timer, console, report, descriptor.
 //! - [`network::NetworkQueue`]: a queue pair of a network device.
@@ -19,4 +19,4 @@ mod platform;
 
 pub use clock::{Clock, Instant};
 pub use core_set::CoreSet;
-pub use platform::{CoreIndex, Others, OwnTurn, PendingVectors, Platform};
+pub use platform::{CoreIndex, OtherVectors, PendingVectors, Platform, ResumeOutcome};

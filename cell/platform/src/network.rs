@@ -53,7 +53,7 @@ pub struct SpreadingRefused;
 
 impl fmt::Display for SpreadingRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the network device does not spread frames over cores as it was told to: the cores do it themselves")
+        f.write_str("the network device refuses this distribution of frames: the cores distribute them")
     }
 }
 

@@ -16,14 +16,14 @@ pub struct CoreIndex(pub u32);
 
 /// The state of a core after [`Platform::resume_suspended`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OwnTurn {
+pub enum ResumeOutcome {
     /// The core resumed no suspended context.
-    Undisturbed,
+    NoneResumed,
     /// The core resumed suspended contexts, and no more are left. The timer is not armed as before.
-    Last,
+    AllEnded,
     /// The core resumed suspended contexts, and will resume others after a few of its own events. The timer is not
     /// armed as before.
-    Brief,
+    MoreLeft,
 }
 
 /// Pending interrupt vectors of one quarter of all vectors, one bit each. The value fits into two registers, because
@@ -32,12 +32,12 @@ pub enum OwnTurn {
 pub struct PendingVectors {
     bits: u64,
     quarter: u8,
-    others: Others,
+    others: OtherVectors,
 }
 
 /// Whether vectors of other quarters are pending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Others {
+pub enum OtherVectors {
     /// No others are pending.
     #[default]
     None,
@@ -48,7 +48,7 @@ pub enum Others {
 impl PendingVectors {
     /// Returns the vectors `64 * quarter + bit` for the bits that are set.
     #[inline]
-    pub const fn of_quarter(quarter: u8, bits: u64, others: Others) -> Self {
+    pub const fn of_quarter(quarter: u8, bits: u64, others: OtherVectors) -> Self {
         Self { bits, quarter, others }
     }
 
@@ -60,7 +60,7 @@ impl PendingVectors {
 
     /// Returns whether vectors of other quarters are pending.
     #[inline]
-    pub const fn others(&self) -> Others {
+    pub const fn others(&self) -> OtherVectors {
         self.others
     }
 }
@@ -104,21 +104,21 @@ pub trait Platform: Sync {
 
     /// Prepares the calling vcore for a time in which it may not run: returns its cached memory if memory is short, and
     /// ends its part in the grace periods of unmapped pages, for which other cores would wait.
-    fn rest(&self);
+    fn enter_idle(&self);
 
     /// Halts the core until an interrupt arrives for any of its vcores. Returns at once if one is pending. All vcores
-    /// of the core must have called [`Platform::rest`].
+    /// of the core must have called [`Platform::enter_idle`].
     fn halt(&self);
 
-    /// Ends [`Platform::rest`]: the calling vcore runs again.
-    fn rise(&self);
+    /// Ends [`Platform::enter_idle`]: the calling vcore runs again.
+    fn exit_idle(&self);
 
-    /// Calls [`Self::rest`], [`Self::halt`], [`Self::rise`] and [`Self::take_interrupts`], for a core that runs one
-    /// vcore.
+    /// Calls [`Self::enter_idle`], [`Self::halt`], [`Self::exit_idle`] and [`Self::take_interrupts`], for a core that
+    /// runs one vcore.
     fn sleep(&self) -> PendingVectors {
-        self.rest();
+        self.enter_idle();
         self.halt();
-        self.rise();
+        self.exit_idle();
         self.take_interrupts()
     }
 
@@ -127,7 +127,7 @@ pub trait Platform: Sync {
 
     /// Sets the vcores that the calling core runs from now on, possibly none, and routes their interrupts to this core.
     /// For the vcore of the core's own slot.
-    fn carry(&self, cores: CoreSet);
+    fn run_vcores(&self, cores: CoreSet);
 
     /// Makes the calling core leave the cell by `order`, and publishes the order's echo. The core must run no vcore,
     /// and allocates nothing. Returns only if a core enters the same core slot again, or the cell has ended.
@@ -135,7 +135,7 @@ pub trait Platform: Sync {
 
     /// Resumes suspended contexts on the calling core, between two of its events, if there are any. Returns when the
     /// resumed contexts have ended, or at the rotation to the core's own events.
-    fn resume_suspended(&self) -> OwnTurn;
+    fn resume_suspended(&self) -> ResumeOutcome;
 
     /// Arms the timer: one interrupt when the cycle counter has reached `deadline`, or none for `None`. Replaces the
     /// previous deadline.
@@ -151,7 +151,7 @@ pub trait Platform: Sync {
     fn print(&self, text: &[u8]);
 
     /// Notifies the supervisor, if there is one, of a change of the report.
-    fn ring_supervisor(&self);
+    fn notify_supervisor(&self);
 
     /// Returns the supervisor's request to the cell.
     fn request(&self) -> Request;
@@ -178,7 +178,7 @@ mod tests {
     fn vectors_are_returned_once_and_in_order() {
         assert!(PendingVectors::default().is_empty());
         let vectors =
-            |quarter, bits| PendingVectors::of_quarter(quarter, bits, Others::None).collect::<Vec<_>>();
+            |quarter, bits| PendingVectors::of_quarter(quarter, bits, OtherVectors::None).collect::<Vec<_>>();
         assert_eq!(vectors(0, 1 << 0x20 | 1 << 63), [0x20, 63]);
         assert_eq!(vectors(1, 1), [64]);
         assert_eq!(vectors(3, 1 << 63 | 1), [192, 255]);

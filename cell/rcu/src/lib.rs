@@ -18,7 +18,7 @@
 #![no_std]
 #![allow(
     unsafe_code,
-    reason = "readers look at what writers replace, and freeing it waits for them without a lock"
+    reason = "readers access data that writers replace; its free waits for them without a lock"
 )]
 
 extern crate alloc;

@@ -4,7 +4,7 @@ use crate::gateway;
 use isola_abi::descriptor::NetworkAddress;
 use isola_abi::hosted::{HostedNetwork, HostedSpec};
 use isola_hosted::process::{NOT_RUN, Process};
-use isola_hosted::tap::{self, Leave};
+use isola_hosted::tap::{self, TapOffloads};
 use isola_platform::network::NetworkPort;
 
 /// Runs a cell as this process: `begin` on its first core, then the event loops of all cores. Returns the process's
@@ -28,7 +28,7 @@ fn open(spec: &HostedSpec) -> Result<(Vec<NetworkPort>, Option<NetworkAddress>),
             Ok((vec![port], Some(address)))
         }
         HostedNetwork::Tap { interface, address } => {
-            let port = tap::open(interface, spec.cores as usize, Leave::SumsAndSegments).map_err(|error| {
+            let port = tap::open(interface, spec.cores as usize, TapOffloads::ChecksumsAndSegmentation).map_err(|error| {
                 format!(
                     "the TAP interface {interface} cannot be had: {error}; it takes root's rights, or an interface of \
                      yours that nobody has: ip tuntap add {interface} mode tap multi_queue user $USER"

@@ -2,7 +2,7 @@
 //! number ([`run_cells`]).
 
 use isola_abi::descriptor::NetworkAddress;
-use isola_ebbs::{InUse, current_core};
+use isola_ebbs::{EbbInUse, current_core};
 use isola_events::{exit, run, sleep, spawn_task, timeout};
 use isola_hosted::{Hosted, Loss, Settings, link};
 use isola_net::steering::{Rebalanced, shares};
@@ -45,7 +45,7 @@ pub struct TestCell<'a> {
     cores: usize,
     port: NetworkPort,
     body: Body<'a>,
-    components: fn() -> Result<(), InUse>,
+    components: fn() -> Result<(), EbbInUse>,
     /// The function that adds and removes the cell's cores while it runs.
     manager: Option<Manager<'a>>,
     end: End,
@@ -88,7 +88,7 @@ impl<'a> TestCell<'a> {
     }
 
     /// Sets a function that replaces components of the library OS by the cell's own.
-    pub fn with_components(self, components: fn() -> Result<(), InUse>) -> Self {
+    pub fn with_components(self, components: fn() -> Result<(), EbbInUse>) -> Self {
         Self { components, ..self }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::frame::{MAX_PAYLOAD, Refusal};
 use core::fmt;
-use isola_ebbs::NoId;
+use isola_ebbs::IdError;
 use isola_net::StreamError;
 
 /// The reason why an application cannot be joined.
@@ -15,7 +15,7 @@ pub enum JoinError {
     /// The peer is not the first machine of an application of this version, or has no room.
     NotTheProtocol,
     /// This machine already has another number.
-    Numbered(NoId),
+    Numbered(IdError),
 }
 
 impl fmt::Display for JoinError {

@@ -25,8 +25,8 @@ use isola_ebbs::{CellEbb, Ebb, Representative, current_core, platform};
 use isola_events::activity::INFRASTRUCTURE;
 use isola_events::event::{Event, Placement, StaticEvent};
 use isola_events::interrupt::{Interrupt, on_interrupt};
-use isola_events::polling::{AdaptivePolling, Mode, Thresholds};
-use isola_events::{elsewhere, last_look, on_carried, spawn_on};
+use isola_events::polling::{AdaptivePolling, PollingMode, PollingThresholds};
+use isola_events::{elsewhere, last_arrival_check, on_vcore_moved, spawn_on};
 use isola_iobuf::{IoBuf, IoBufMut};
 use isola_net_stack::{Counter, Instant, MAX_CORES, Owner, Stack, Steering, datagram_port};
 use isola_platform::CoreIndex;
@@ -213,7 +213,7 @@ pub(crate) fn on_queues(change: impl Fn(&mut Box<dyn NetworkQueue + Send>) + Clo
 }
 
 /// Sets the rates above which the queues of the cell's network device are polled, and below which they interrupt again.
-pub fn set_polling(thresholds: Thresholds) {
+pub fn set_polling(thresholds: PollingThresholds) {
     for owner in OWNERS.cores() {
         let set = move || {
             if let Some(served) = QUEUES.served.borrow_mut().as_mut() {
@@ -305,11 +305,11 @@ impl Queues {
         let interrupt = on_interrupt(queue.vector(), || QUEUES.interrupted());
         let interrupt =
             interrupt.inspect_err(|error| platform().print(format!("network: {error}\n").as_bytes())).ok();
-        let polling = AdaptivePolling::new(Thresholds::default());
+        let polling = AdaptivePolling::new(PollingThresholds::default());
         self.steering.set(interface::steering());
         self.served.replace(Some(Served { queue, polling, _interrupt: interrupt }));
         interface::ports_of_datagrams().into_iter().for_each(|port| self.steer_datagrams(port));
-        on_carried(|| {
+        on_vcore_moved(|| {
             if let Some(served) = QUEUES.served.borrow_mut().as_mut() {
                 served.queue.redirect();
             }
@@ -328,7 +328,7 @@ impl Queues {
         // The interrupt has been unmasked since the queue was empty: only frames that arrived after the core last
         // checked cause one.
         if !self.poll_queued.replace(true) {
-            self.empty_at.set(self.empty_at.get().max(last_look()));
+            self.empty_at.set(self.empty_at.get().max(last_arrival_check()));
             POLL.spawn();
         }
     }
@@ -397,7 +397,7 @@ impl Queues {
     fn rest(&self, taken: usize) {
         let mut served = self.served.borrow_mut();
         let Some(Served { queue, polling, .. }) = served.as_mut() else { return };
-        let more = polling.looked(taken) == Mode::Polling
+        let more = polling.polled(taken) == PollingMode::Polling
             || taken == BATCH
             || queue.enable_interrupts() == FramesPending::Yes;
         if more {

@@ -9,7 +9,7 @@
 //! ```ignore
 //! isola::app!(main, components: components);
 //!
-//! fn components() -> Result<(), InUse> {
+//! fn components() -> Result<(), EbbInUse> {
 //!     NETWORK_MANAGER.replace(|| Box::new(Firewall))
 //! }
 //!

@@ -152,7 +152,7 @@ fn manage(platform: &'static Hosted) {
         wait_until(|| sent() > before);
     };
     let come = |core: u32| {
-        platform.give_core(CoreIndex(core));
+        platform.plug_core(CoreIndex(core));
         HAS_COME[core as usize].store(true, Ordering::Relaxed);
     };
     wait_until(|| attached()[0] == Some(CoreIndex(0)) && HAS_BEGUN.load(Ordering::Relaxed));
@@ -164,11 +164,11 @@ fn manage(platform: &'static Hosted) {
     assert_eq!(attached(), [Some(CoreIndex(0)), Some(CoreIndex(2)), None, None]);
     come(1);
     parts_are([true, true, true, false]);
-    platform.take_core(CoreIndex(2));
+    platform.unplug_core(CoreIndex(2));
     parts_are([true, false, true, false]);
     is_sent_by(1);
     // It still owns its queue.
-    platform.give_core(CoreIndex(2));
+    platform.plug_core(CoreIndex(2));
     parts_are([true, true, true, false]);
     assert_eq!(attached(), [Some(CoreIndex(0)), Some(CoreIndex(2)), Some(CoreIndex(1)), None]);
     ENDS.store(true, Ordering::Relaxed);

@@ -2,7 +2,7 @@
 
 use isola_ebbs::current_core;
 use isola_events::activity::{APPLICATION, charge_to};
-use isola_events::polling::Thresholds;
+use isola_events::polling::PollingThresholds;
 use isola_events::{current_activity, elsewhere, register_activity, sleep, spawn_task, timeout};
 use isola_gateway::test_cells::{SERVER, dial, read_exactly, talk};
 use isola_hosted::Loss;
@@ -240,8 +240,8 @@ fn a_polled_device_loses_nothing_and_interrupts_again_when_it_is_quiet() {
         isola_ebbs::platform().report().cores[0].idle_cycles.load(Ordering::Relaxed)
     }
     // Two interrupts in a window of a second enable polling; less than one frame in a later second disables it.
-    const POLLED: Thresholds =
-        Thresholds { poll_above: 2, interrupt_below: 1, window: Duration::from_secs(1) };
+    const POLLED: PollingThresholds =
+        PollingThresholds { poll_above: 2, interrupt_below: 1, window: Duration::from_secs(1) };
     talk(
         1,
         Loss::Never,

@@ -6,7 +6,7 @@
 //!
 //! The test opens two interfaces and forwards frames between them. TCP on both sides must recover from the faults.
 
-use isola_hosted::tap::{self, Leave};
+use isola_hosted::tap::{self, TapOffloads};
 use isola_iobuf::IoBufMut;
 use isola_net_sim::{Link, Random};
 use isola_net_stack::Duration as Nanos;
@@ -57,7 +57,7 @@ type Flying = (Duration, u64, usize, Vec<u8>);
 /// Forwards frames between the two interfaces until `done`.
 fn carry(link: &Link, seed: u64, done: &AtomicBool) -> Counts {
     let open = |name| {
-        tap::open(name, 1, Leave::Nothing).expect("the interface is there").queues.pop().expect("a queue")
+        tap::open(name, 1, TapOffloads::None).expect("the interface is there").queues.pop().expect("a queue")
     };
     let mut ends: [Box<dyn NetworkQueue + Send>; 2] = [open(SHARED_NAME), open("far")];
     let (begun, mut random, mut counts) = (Instant::now(), Random::new(seed), Counts::default());

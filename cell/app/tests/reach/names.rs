@@ -20,7 +20,7 @@ use isola::fault_injection::offer_and_keep; //~ E0432
 // The platform's value, which gives access to all state of a core.
 use isola::ebbs::platform; //~ E0432
 use isola::ebbs::CoreBlock; //~ E0432
-use isola::ebbs::CoreIdentity; //~ E0432
+use isola::ebbs::VcoreIdentity; //~ E0432
 use isola::ebbs::CellTable; //~ E0432
 use isola::events::platform; //~ E0432
 use isola::events::isola_ebbs; //~ E0432
@@ -57,7 +57,7 @@ fn take_the_machine() {
     isola_machine::restart::restart(); //~ E0433
     isola_machine::boot::own_machine(); //~ E0433
     isola_machine::cpu::set_gs_base(0); //~ E0433
-    isola_machine::dma::set_window(0); //~ E0433
+    isola_machine::dma::set_region_area(0); //~ E0433
     isola_machine::interrupts::set_exception_handler(0); //~ E0433
 }
 

@@ -59,9 +59,9 @@ pub async fn each_core_has_its_own_representative() -> Outcome {
     Ok(())
 }
 
-pub async fn a_representative_is_made_when_it_is_first_used() -> Outcome {
+pub async fn a_representative_is_created_at_its_first_use() -> Outcome {
     let made = || MADE.0.load(Ordering::Relaxed);
-    ensure!(made() == 0, "{} were made for nobody", made());
+    ensure!(made() == 0, "{} were made without a use", made());
     LATE.touch();
     LATE.touch();
     ensure!(made() == 1, "{} were made for one core", made());

@@ -1,7 +1,7 @@
 //! Events: their order, their cores and their activities.
 
 use crate::support::until_set;
-use crate::{Broken, Outcome, cores, on_core, others};
+use crate::{BrokenGuarantee, Outcome, cores, on_core, others};
 use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ use isola_events::{
 };
 use isola_platform::CoreIndex;
 
-pub async fn events_of_a_core_run_in_the_order_they_were_made_in() -> Outcome {
+pub async fn events_of_a_core_run_in_the_order_of_creation() -> Outcome {
     let order = Rc::new(RefCell::new(Vec::new()));
     let done = Rc::new(Cell::new(false));
     for number in 0..100 {
@@ -30,11 +30,11 @@ pub async fn events_of_a_core_run_in_the_order_they_were_made_in() -> Outcome {
     Ok(())
 }
 
-pub async fn an_event_runs_on_the_core_it_was_made_for() -> Outcome {
+pub async fn an_event_runs_on_its_target_core() -> Outcome {
     for core in (0..cores() as u32).map(CoreIndex) {
         let ran_on = Arc::new(AtomicUsize::new(usize::MAX));
-        let told = ran_on.clone();
-        spawn_on(core, move || told.store(current_core().0 as usize, Ordering::Release));
+        let shared = ran_on.clone();
+        spawn_on(core, move || shared.store(current_core().0 as usize, Ordering::Release));
         while ran_on.load(Ordering::Acquire) == usize::MAX {
             yield_now().await;
         }
@@ -78,11 +78,11 @@ pub async fn no_wake_up_is_lost_between_cores_that_halt() -> Outcome {
         spawn_on(next, move || pass_on(turn + 1, home, left - 1, done));
     }
     let done = Arc::new(AtomicUsize::new(0));
-    let told = done.clone();
+    let shared = done.clone();
     let home = current_core();
     // The first core halts as well, until the last message arrives.
     let waiting = spawn_task(async move {
-        while told.load(Ordering::Acquire) == 0 {
+        while shared.load(Ordering::Acquire) == 0 {
             isola_events::sleep(core::time::Duration::from_millis(20)).await;
         }
     });
@@ -96,13 +96,13 @@ pub async fn events_inherit_their_activity() -> Outcome {
     let Some(query) = register_activity("conformance") else { return Ok(()) };
     ensure!(query != own, "{query:?} is taken");
     let seen = Arc::new(AtomicUsize::new(usize::MAX));
-    let told = seen.clone();
+    let shared = seen.clone();
     let there = others().next().unwrap_or(current_core());
     Event::new().charged_to(query).spawn(move || {
         spawn_on(there, move || {
             spawn_task(async move {
                 yield_now().await;
-                told.store(current_activity().0.into(), Ordering::Release);
+                shared.store(current_activity().0.into(), Ordering::Release);
             })
             .detach();
         });
@@ -127,7 +127,7 @@ pub async fn affinity_labels_keep_to_a_core_of_the_cell() -> Outcome {
     Ok(())
 }
 
-pub async fn cycles_are_charged_to_whom_they_belong() -> Outcome {
+pub async fn cycles_are_charged_to_their_activity() -> Outcome {
     const WORK: u64 = 2_000_000;
     let Some(worker) = register_activity("worker") else { return Ok(()) };
     let core = others().next().unwrap_or(current_core());
@@ -135,11 +135,11 @@ pub async fn cycles_are_charged_to_whom_they_belong() -> Outcome {
     let charged = || used.cycles.load(Ordering::Relaxed);
     let before = charged();
     let done = Arc::new(AtomicUsize::new(0));
-    let told = done.clone();
+    let shared = done.clone();
     Event::new().at(Placement::Core(core)).charged_to(worker).spawn(move || {
         let start = cycles();
         while cycles() - start < WORK {}
-        told.store(1, Ordering::Release);
+        shared.store(1, Ordering::Release);
     });
     while done.load(Ordering::Acquire) == 0 {
         yield_now().await;
@@ -160,7 +160,9 @@ pub async fn any_number_of_activities_come_and_go() -> Outcome {
     let own = current_activity();
     for number in 0..2 * slots {
         let Some(query) = register_activity("query") else {
-            return Err(Broken(alloc::format!("of {slots} slots none is free for activity {number}")));
+            return Err(BrokenGuarantee(alloc::format!(
+                "of {slots} slots none is free for activity {number}"
+            )));
         };
         ensure!(used(query) == 0, "activity {number} has begun with {} cycles", used(query));
         charge_to(query);

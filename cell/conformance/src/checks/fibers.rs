@@ -1,6 +1,6 @@
 //! Blocking code on fibers.
 
-use crate::{Broken, Outcome};
+use crate::{BrokenGuarantee, Outcome};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::Cell;
@@ -23,11 +23,11 @@ fn descend(depth: u64) -> u64 {
     descend(depth - 1) + on_stack[7]
 }
 
-fn no_stack(error: FiberError) -> Broken {
-    Broken(alloc::format!("{error}"))
+fn no_stack(error: FiberError) -> BrokenGuarantee {
+    BrokenGuarantee(alloc::format!("{error}"))
 }
 
-pub async fn fibers_block_deep_down_while_events_run() -> Outcome {
+pub async fn fibers_block_at_any_call_depth_while_events_run() -> Outcome {
     let turns = Rc::new(Cell::new(0));
     let count = turns.clone();
     let turning = spawn_task(async move {

@@ -1,7 +1,7 @@
 //! Interrupts as events.
 
 use crate::support::until_set;
-use crate::{Broken, Outcome, cores, on_core, others};
+use crate::{BrokenGuarantee, Outcome, cores, on_core, others};
 use alloc::rc::Rc;
 use alloc::string::ToString;
 use alloc::sync::Arc;
@@ -18,15 +18,15 @@ const FIRST: u8 = 0xa0;
 /// The vector at which another core sends an interrupt back.
 const THERE: u8 = FIRST - 1;
 
-fn bind(vector: u8, handler: impl Fn() + 'static) -> Result<Interrupt, Broken> {
-    on_interrupt(vector, handler).map_err(|error| Broken(error.to_string()))
+fn bind(vector: u8, handler: impl Fn() + 'static) -> Result<Interrupt, BrokenGuarantee> {
+    on_interrupt(vector, handler).map_err(|error| BrokenGuarantee(error.to_string()))
 }
 
 pub async fn a_core_is_interrupted_by_itself() -> Outcome {
     for _ in 0..100 {
         let came = Rc::new(Cell::new(false));
-        let told = came.clone();
-        let _interrupt = bind(FIRST, move || told.set(true))?;
+        let shared = came.clone();
+        let _interrupt = bind(FIRST, move || shared.set(true))?;
         platform().interrupt(current_core(), FIRST);
         ensure!(!came.get(), "a handler ran within an event");
         until_set(&came).await;

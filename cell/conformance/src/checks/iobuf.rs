@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use isola_events::parallel;
 use isola_iobuf::{Chain, IoBuf};
 
-pub async fn a_chain_is_taken_apart_and_put_together() -> Outcome {
+pub async fn a_chain_is_split_and_joined() -> Outcome {
     let bytes: Vec<u8> = (0..10_000_u32).map(|n| (n * 7 % 251) as u8).collect();
     let whole = IoBuf::copy_from_slice(&bytes);
     let mut chain = Chain::new();

@@ -1,6 +1,6 @@
 //! The heap, through an application's interface.
 
-use crate::{Outcome, cores, cut_up_memory};
+use crate::{Outcome, cores, fragment_memory};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -24,7 +24,7 @@ fn is_whole(seed: usize, object: &[u8]) -> bool {
     object.iter().enumerate().all(|(index, byte)| *byte == mark(seed, index))
 }
 
-pub async fn objects_of_all_sizes_are_apart_and_aligned() -> Outcome {
+pub async fn objects_of_all_sizes_are_disjoint_and_aligned() -> Outcome {
     #[repr(align(4096))]
     struct Page([u8; 4096]);
     let broken = parallel(cores(), |core| async move {
@@ -61,7 +61,7 @@ pub async fn objects_are_freed_by_other_cores() -> Outcome {
     Ok(())
 }
 
-pub async fn what_was_freed_can_be_had_again() -> Outcome {
+pub async fn freed_memory_is_allocated_again() -> Outcome {
     // In total, the turns allocate more than the memory of a small cell.
     for turn in 0..32_usize {
         let block = vec![turn as u8; 256 << 10];
@@ -72,11 +72,11 @@ pub async fn what_was_freed_can_be_had_again() -> Outcome {
     Ok(())
 }
 
-pub async fn large_objects_are_had_from_memory_that_is_cut_up() -> Outcome {
-    let held = cut_up_memory();
+pub async fn large_objects_are_allocated_from_fragmented_memory() -> Outcome {
+    let held = fragment_memory();
     let len = (platform().memory_free() / 2).min(2 << 20);
     let mut large: Vec<u8> = Vec::new();
-    ensure!(large.try_reserve_exact(len).is_ok(), "{len} bytes in pieces of {} objects", held.len());
+    ensure!(large.try_reserve_exact(len).is_ok(), "{len} bytes between {} objects", held.len());
     large.extend((0..len).map(|index| mark(len, index)));
     let wall = vec![1_u8; 100_000];
     ensure!(large.try_reserve_exact(len / 4).is_ok(), "{} bytes more", len / 4);
@@ -93,12 +93,12 @@ pub async fn large_objects_are_had_from_memory_that_is_cut_up() -> Outcome {
     let whole = whole.await;
     ensure!(!whole.contains(&false), "by core: {whole:?}");
     drop((held, wall));
-    ensure!(is_whole(len, &large), "what is between the pieces was freed");
+    ensure!(is_whole(len, &large), "the objects between the holes were freed");
     Ok(())
 }
 
-pub async fn memory_that_is_cut_up_is_not_used_up() -> Outcome {
-    let held = cut_up_memory();
+pub async fn fragmented_memory_is_not_used_up() -> Outcome {
+    let held = fragment_memory();
     let len = (platform().memory_free() / 2).min(1 << 20);
     // With its host's memory there is no fragmentation, and more memory than the turns could use up.
     let turns = if held.is_empty() { 20 } else { 1000 };

@@ -22,7 +22,7 @@ pub async fn parts_run_on_all_cores_and_results_keep_their_order() -> Outcome {
     Ok(())
 }
 
-pub async fn work_within_work_is_done() -> Outcome {
+pub async fn nested_parallel_work_completes() -> Outcome {
     let sums = parallel(cores(), |outer| async move {
         let inner = parallel(cores(), move |inner| async move { outer * inner });
         inner.await.into_iter().sum::<usize>()

@@ -6,7 +6,7 @@ use isola_ebbs::{current_core, platform};
 use isola_events::{now, yield_now};
 use isola_platform::CoreIndex;
 
-pub async fn time_goes_on_and_is_the_same_on_all_cores() -> Outcome {
+pub async fn time_advances_and_is_the_same_on_all_cores() -> Outcome {
     let mut last = now();
     for core in others().chain([current_core()]) {
         let there = on_core(core, || async { now() }).await;
@@ -32,7 +32,7 @@ pub async fn random_words_differ() -> Outcome {
     Ok(())
 }
 
-pub async fn what_the_cell_has_is_what_it_was_told() -> Outcome {
+pub async fn the_cell_has_the_resources_of_its_descriptor() -> Outcome {
     let descriptor = platform().descriptor();
     ensure!((1..=64).contains(&cores()), "{} cores", cores());
     ensure!(current_core() == CoreIndex(0), "the first core begins, not {:?}", current_core());

@@ -35,7 +35,7 @@ pub async fn deferred_work_of_all_cores_runs() -> Outcome {
     Ok(())
 }
 
-pub async fn a_table_is_read_whole_while_it_is_written() -> Outcome {
+pub async fn a_table_is_read_consistently_during_writes() -> Outcome {
     let table = Arc::new(RcuMap::new());
     for key in 0..64_u64 {
         table.insert(key, [key; 4]);

@@ -12,11 +12,15 @@ use isola_memory::regions::{
 const PAGE: usize = PageSize::FourKib.bytes();
 const MIB: usize = 1 << 20;
 
-fn make(name: &'static str, len: usize, pager: impl Pager + 'static) -> Result<Region, crate::Broken> {
-    Region::new(name, len, pager).map_err(|error| crate::Broken(alloc::format!("{name}: {error}")))
+fn make(
+    name: &'static str,
+    len: usize,
+    pager: impl Pager + 'static,
+) -> Result<Region, crate::BrokenGuarantee> {
+    Region::new(name, len, pager).map_err(|error| crate::BrokenGuarantee(alloc::format!("{name}: {error}")))
 }
 
-pub async fn pages_come_when_they_are_touched() -> Outcome {
+pub async fn pages_are_filled_at_first_access() -> Outcome {
     let mut region = make("on demand", 2 * MIB + 5, OnDemand::new(PageSize::FourKib))?;
     ensure!(region.len() == 2 * MIB + PAGE && region.filled_bytes() == 0, "{region:?}");
     let touched: Vec<usize> = (0..region.len() / PAGE).step_by(9).collect();
@@ -32,7 +36,7 @@ pub async fn pages_come_when_they_are_touched() -> Outcome {
     Ok(())
 }
 
-pub async fn pages_come_in_groups_and_in_other_sizes() -> Outcome {
+pub async fn pages_are_filled_in_groups_and_in_other_sizes() -> Outcome {
     let groups = make("groups", MIB, OnDemand::new(PageSize::FourKib).around(16))?;
     ensure!(groups.iter().all(|byte| *byte == 0), "a page is not zero");
     ensure!((groups.filled_bytes(), groups.faults()) == (MIB, MIB / PAGE / 16), "{} faults", groups.faults());
@@ -46,13 +50,13 @@ pub async fn pages_come_in_groups_and_in_other_sizes() -> Outcome {
     Ok(())
 }
 
-pub async fn what_is_there_from_the_beginning_never_faults() -> Outcome {
+pub async fn prefaulted_pages_never_fault() -> Outcome {
     let mut region = make("prefault", MIB, Prefault { page: PageSize::FourKib })?;
     ensure!(region.filled_bytes() == MIB, "{region:?}");
     region.fill(5);
     ensure!(region.iter().all(|byte| *byte == 5) && region.faults() == 0, "{} faults", region.faults());
-    let stack =
-        Stack::new("a stack", 5 * PAGE + 1).map_err(|error| crate::Broken(alloc::format!("{error}")))?;
+    let stack = Stack::new("a stack", 5 * PAGE + 1)
+        .map_err(|error| crate::BrokenGuarantee(alloc::format!("{error}")))?;
     let bytes = stack.top().addr().get() - stack.bottom().addr().get();
     ensure!(bytes == 6 * PAGE && stack.len_bytes() == bytes, "{stack:?}");
     Ok(())
@@ -69,7 +73,7 @@ impl Pager for Numbered {
     }
 }
 
-pub async fn an_application_s_own_pager_fills_pages_once_whoever_touches_them() -> Outcome {
+pub async fn an_application_s_own_pager_fills_each_page_once() -> Outcome {
     let pages = 200;
     let region = Arc::new(make("numbered", pages * PAGE, Numbered)?);
     let shared = region.clone();
@@ -83,7 +87,7 @@ pub async fn an_application_s_own_pager_fills_pages_once_whoever_touches_them() 
     Ok(())
 }
 
-pub async fn regions_of_all_cores_are_apart_and_come_back() -> Outcome {
+pub async fn regions_of_all_cores_are_disjoint_and_their_addresses_reused() -> Outcome {
     let sums = parallel(cores(), |core| async move {
         let mut sum = 0;
         for round in 1..5_usize {
@@ -105,7 +109,7 @@ pub async fn regions_of_all_cores_are_apart_and_come_back() -> Outcome {
     Ok(())
 }
 
-pub async fn what_cannot_be_is_refused() -> Outcome {
+pub async fn impossible_regions_are_refused() -> Outcome {
     let none = Region::new("empty", 0, OnDemand::new(PageSize::FourKib));
     ensure!(matches!(none, Err(RegionError::Length(0))), "{none:?}");
     let endless = Region::new("endless", usize::MAX, OnDemand::new(PageSize::FourKib));

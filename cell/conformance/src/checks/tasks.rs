@@ -10,7 +10,7 @@ use core::task::Poll;
 use isola_ebbs::current_core;
 use isola_events::{spawn_on, spawn_task, yield_now};
 
-pub async fn a_task_gives_its_output_to_who_awaits_it() -> Outcome {
+pub async fn an_awaited_task_returns_its_output() -> Outcome {
     let double = |n: u32| {
         spawn_task(async move {
             yield_now().await;

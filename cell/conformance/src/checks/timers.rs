@@ -52,11 +52,11 @@ pub async fn an_alarm_that_is_unset_does_not_ring() -> Outcome {
     Ok(())
 }
 
-pub async fn time_outs_end_what_takes_too_long() -> Outcome {
+pub async fn a_timeout_ends_a_future_that_takes_too_long() -> Outcome {
     let late = timeout(2 * MS, pending::<()>()).await;
-    ensure!(late.is_err(), "what never ends has ended");
+    ensure!(late.is_err(), "a future that never completes has completed");
     let early = timeout(Duration::from_secs(3_600), async { 5 }).await;
-    ensure!(early == Ok(5), "what was there at once: {early:?}");
+    ensure!(early == Ok(5), "a future that is ready: {early:?}");
     Ok(())
 }
 

@@ -44,7 +44,7 @@ impl fmt::Display for Misuse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::FreedTwice(object) => {
-                write!(f, "{object} was freed twice: look for who else thinks that he owns it")
+                write!(f, "{object} was freed twice: look for its second owner")
             }
             Self::OtherLayout(object, layout) => write!(
                 f,
@@ -62,7 +62,7 @@ impl fmt::Display for Misuse {
             ),
             Self::WrittenAfterFree(object, offset) => write!(
                 f,
-                "{object} was written to at offset {offset} after it was freed: look for who kept a pointer to it"
+                "{object} was written to at offset {offset} after it was freed: look for a pointer that was kept"
             ),
             Self::Unknown(object) => write!(
                 f,

@@ -18,11 +18,11 @@
 //!
 //! The cost is 64 bytes per object, a lock, and two writes of each object: not for production.
 
-pub mod misdeed;
 mod misuse;
+pub mod misuse_injection;
 mod quarantine;
 
-use self::quarantine::{Freed, Quarantine};
+use self::quarantine::{FreedObject, Quarantine};
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{self, NonNull};
 use spin::Mutex;
@@ -120,7 +120,7 @@ impl<A: GlobalAlloc> Hardened<A> {
     }
 
     /// Checks a freed object, and returns its block to the inner allocator.
-    fn release(&self, freed: Freed) {
+    fn release(&self, freed: FreedObject) {
         let Some(placement) = Placement::of(freed.layout) else { return };
         // SAFETY: the program freed the object, and the quarantine owned it since; its `layout.size()` bytes may be
         // read.
@@ -237,13 +237,13 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Hardened<A> {
             (*header.as_ptr()).mark = DEAD;
             object.write_bytes(FREED, layout.size());
         }
-        let freed = Freed { object, layout };
+        let freed = FreedObject { object, layout };
         loop {
             let evicted = self.state.lock().quarantine.put(freed);
             match evicted {
-                quarantine::Put::Kept => return,
-                quarantine::Put::TooLarge => return self.release(freed),
-                quarantine::Put::NoRoom(oldest) => self.release(oldest),
+                quarantine::PutOutcome::Kept => return,
+                quarantine::PutOutcome::TooLarge => return self.release(freed),
+                quarantine::PutOutcome::NoRoom(oldest) => self.release(oldest),
             }
         }
     }

@@ -12,14 +12,14 @@ const MOST_BYTES: usize = 64 << 10;
 
 /// A freed object.
 #[derive(Clone, Copy)]
-pub(super) struct Freed {
+pub(super) struct FreedObject {
     /// Its address.
     pub object: NonNull<u8>,
     /// Its layout at allocation.
     pub layout: Layout,
 }
 
-impl Freed {
+impl FreedObject {
     /// Describes the object for a message.
     pub fn described(&self) -> Object {
         Object { address: self.object.addr().get(), layout: self.layout, number: None }
@@ -27,18 +27,18 @@ impl Freed {
 }
 
 /// The outcome of [`Quarantine::put`].
-pub(super) enum Put {
+pub(super) enum PutOutcome {
     /// The object is in quarantine.
     Kept,
     /// The object is larger than the quarantine.
     TooLarge,
     /// The quarantine is full. It released its oldest object, which is this; the caller tries again.
-    NoRoom(Freed),
+    NoRoom(FreedObject),
 }
 
 /// A ring of freed objects.
 pub(super) struct Quarantine {
-    objects: [Option<Freed>; MOST_OBJECTS],
+    objects: [Option<FreedObject>; MOST_OBJECTS],
     first: usize,
     count: usize,
     bytes: usize,
@@ -54,25 +54,25 @@ impl Quarantine {
     }
 
     /// Adds an object, if there is room for it.
-    pub fn put(&mut self, freed: Freed) -> Put {
+    pub fn put(&mut self, freed: FreedObject) -> PutOutcome {
         if freed.layout.size() > MOST_BYTES {
-            return Put::TooLarge;
+            return PutOutcome::TooLarge;
         }
         if (self.count == MOST_OBJECTS || self.bytes + freed.layout.size() > MOST_BYTES)
             && let Some(oldest) = self.oldest()
         {
-            return Put::NoRoom(oldest);
+            return PutOutcome::NoRoom(oldest);
         }
-        if let Some(place) = self.objects.get_mut((self.first + self.count) % MOST_OBJECTS) {
-            *place = Some(freed);
+        if let Some(entry) = self.objects.get_mut((self.first + self.count) % MOST_OBJECTS) {
+            *entry = Some(freed);
             self.count += 1;
             self.bytes += freed.layout.size();
         }
-        Put::Kept
+        PutOutcome::Kept
     }
 
     /// Removes the oldest object.
-    pub fn oldest(&mut self) -> Option<Freed> {
+    pub fn oldest(&mut self) -> Option<FreedObject> {
         let oldest = self.objects.get_mut(self.first)?.take()?;
         self.first = (self.first + 1) % MOST_OBJECTS;
         self.count -= 1;

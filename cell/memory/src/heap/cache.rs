@@ -68,15 +68,15 @@ impl CoreCache {
         }
     }
 
-    /// Creates a cache at `place`, from which it must not move: its bins point to their bottoms within it.
+    /// Creates a cache at `memory`, from which it must not move: its bins point to their bottoms within it.
     ///
     /// # Safety
     /// The caller owns the memory and leaves it to the cache forever.
-    pub unsafe fn make(place: NonNull<Self>) {
+    pub unsafe fn make(memory: NonNull<Self>) {
         // SAFETY: the caller guarantees that the memory is writable and unused.
-        unsafe { place.write(Self::new()) };
+        unsafe { memory.write(Self::new()) };
         // SAFETY: the cache was just written, and no other pointer to it exists.
-        let cache = unsafe { place.as_ref() };
+        let cache = unsafe { memory.as_ref() };
         cache.heads.iter().zip(&cache.bottoms).for_each(|(head, bottom)| head.set(NonNull::from(bottom)));
     }
 

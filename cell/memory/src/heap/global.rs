@@ -1,16 +1,16 @@
 //! The heap as Rust's global allocator.
 
 use super::class::{Class, GRAIN, LARGEST};
-use super::large::Move;
+use super::large::RemapRule;
 use super::{CoreSource, Heap};
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{self, NonNull};
 
 // SAFETY: an object is returned to one caller until its free, with at least the requested size and alignment: a class's
 // size is a multiple of the alignment and spans begin at multiples of their size (`class`); the page allocator aligns
-// runs of pages, and `mapped` the addresses of virtually contiguous objects. `alloc` and `dealloc` derive the same
-// class from the same layout, and `resize` changes an object's layout only within its class, or if it has none. A panic
-// means that memory is corrupt, and ends a cell.
+// runs of pages, and `virtual_alloc` the addresses of virtually contiguous objects. `alloc` and `dealloc` derive the
+// same class from the same layout, and `resize` changes an object's layout only within its class, or if it has none. A
+// panic means that memory is corrupt, and ends a cell.
 unsafe impl<C: CoreSource> GlobalAlloc for Heap<C> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -55,14 +55,14 @@ unsafe impl<C: CoreSource> GlobalAlloc for Heap<C> {
             return whole.as_ptr();
         }
         // SAFETY: as above; if the object moves, the caller no longer uses the old address.
-        if let Some(moved) = unsafe { self.relocate(whole, layout, wanted, Move::WhereBetter) } {
+        if let Some(moved) = unsafe { self.relocate(whole, layout, wanted, RemapRule::WhereBetter) } {
             return moved.as_ptr();
         }
         // SAFETY: the caller guarantees that `new_size` is not 0.
         let moved = unsafe { self.alloc(wanted) };
         if moved.is_null() {
             // SAFETY: as at the first `relocate`.
-            let moved = unsafe { self.relocate(whole, layout, wanted, Move::Always) };
+            let moved = unsafe { self.relocate(whole, layout, wanted, RemapRule::Always) };
             return moved.map_or(ptr::null_mut(), NonNull::as_ptr);
         }
         // SAFETY: both objects have at least that many bytes, and no other pointer to the new one exists.

@@ -9,19 +9,19 @@
 use super::class::{Class, LARGEST_OF_PAGES};
 use super::free_list::FreeList;
 use super::{CoreSource, Heap};
-use crate::mapped::{self, is_mapped};
 use crate::pages::PAGE_SIZE;
+use crate::virtual_alloc::{self, is_virtually_contiguous};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::Ordering;
 use isola_abi::layout::PageSize;
 
 /// Objects of this length and more, at a multiple of it, move by remapping.
-const TAKES_PAGES: usize = PageSize::TwoMib.bytes();
+const REMAPPED_FROM: usize = PageSize::TwoMib.bytes();
 
 /// When [`Heap::relocate`] remaps an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Move {
+pub(super) enum RemapRule {
     /// If remapping is better than a copy.
     WhereBetter,
     /// Even if a copy would be better.
@@ -49,7 +49,8 @@ impl<C: CoreSource> Heap<C> {
     fn allocate_large(&self, layout: Layout) -> Option<NonNull<u8>> {
         let pages = pages_of(layout);
         let run = self.pages.allocate_near(self.near(), pages, layout.align().div_ceil(PAGE_SIZE));
-        let memory = run.or_else(|| mapped::allocate(&self.pages, self.near(), pages, layout.align()))?;
+        let memory =
+            run.or_else(|| virtual_alloc::allocate(&self.pages, self.near(), pages, layout.align()))?;
         self.count_large(memory, pages);
         Some(memory)
     }
@@ -66,9 +67,10 @@ impl<C: CoreSource> Heap<C> {
             return unsafe { self.free_cached(object, class) };
         }
         let pages = pages_of(layout);
-        if is_mapped(object.addr().get()) {
-            // SAFETY: as above; `mapped::allocate` or `mapped::relocate` returned it, with that many pages.
-            unsafe { mapped::free(&self.pages, object, pages) };
+        if is_virtually_contiguous(object.addr().get()) {
+            // SAFETY: as above; `virtual_alloc::allocate` or `virtual_alloc::relocate` returned it, with that many
+            // pages.
+            unsafe { virtual_alloc::free(&self.pages, object, pages) };
         } else {
             // SAFETY: as above; it is a run of that many pages.
             unsafe { self.pages.free(object, pages) };
@@ -88,10 +90,10 @@ impl<C: CoreSource> Heap<C> {
                 let done = match wanted {
                     0 => false,
                     wanted if wanted == had => true,
-                    // SAFETY: the caller guarantees that the object is of `layout`, thus from `mapped` with `had`
-                    // pages.
-                    wanted if is_mapped(object.addr().get()) => unsafe {
-                        mapped::resize(&self.pages, self.near(), object, had, wanted)
+                    // SAFETY: the caller guarantees that the object is of `layout`, thus from `virtual_alloc` with
+                    // `had` pages.
+                    wanted if is_virtually_contiguous(object.addr().get()) => unsafe {
+                        virtual_alloc::resize(&self.pages, self.near(), object, had, wanted)
                     },
                     // SAFETY: the caller guarantees that the object is of `layout`, thus a run of `had` pages.
                     wanted => unsafe { self.pages.resize(object, had, wanted) },
@@ -106,7 +108,7 @@ impl<C: CoreSource> Heap<C> {
     }
 
     /// Moves an object to a place with more room by remapping its pages. Returns `None` without any change if remapping
-    /// is impossible, or `way` does not ask for it.
+    /// is impossible, or `rule` does not ask for it.
     ///
     /// # Safety
     /// It is of that layout and of this heap. If it was moved, its old address is freed.
@@ -117,34 +119,36 @@ impl<C: CoreSource> Heap<C> {
         object: NonNull<u8>,
         layout: Layout,
         wanted: Layout,
-        way: Move,
+        rule: RemapRule,
     ) -> Option<NonNull<u8>> {
         if Class::of(layout).is_some() || wanted.size() <= layout.size() {
             return None;
         }
         let (from, had, pages) = (object.addr().get(), pages_of(layout), pages_of(wanted));
-        let is_better = is_mapped(from) || from.is_multiple_of(TAKES_PAGES) && layout.size() >= TAKES_PAGES;
-        if way == Move::WhereBetter && !is_better {
+        let is_better = is_virtually_contiguous(from)
+            || from.is_multiple_of(REMAPPED_FROM) && layout.size() >= REMAPPED_FROM;
+        if rule == RemapRule::WhereBetter && !is_better {
             return None;
         }
         // SAFETY: the caller guarantees that the object is of `layout`, thus has `had` pages.
-        let moved =
-            unsafe { mapped::relocate(&self.pages, self.near(), object, had, (pages, layout.align())) }?;
+        let moved = unsafe {
+            virtual_alloc::relocate(&self.pages, self.near(), object, had, (pages, layout.align()))
+        }?;
         self.count_large(object, had.wrapping_neg());
         self.count_large(moved, pages);
         Some(moved)
     }
 
     /// Allocates an object of a class without a span, from single pages.
-    pub(super) fn take_piece(&self, class: Class) -> Option<NonNull<u8>> {
+    pub(super) fn allocate_virtual(&self, class: Class) -> Option<NonNull<u8>> {
         let size = class.shape().size as usize;
         if size <= LARGEST_OF_PAGES {
             return None;
         }
         let (pages, align) = (size.div_ceil(PAGE_SIZE), PAGE_SIZE.max(1 << size.trailing_zeros()));
-        let object = mapped::allocate(&self.pages, self.near(), pages, align)?;
-        self.pieces.fetch_add(1, Ordering::Relaxed);
-        self.mapped_pages.fetch_add(pages, Ordering::Relaxed);
+        let object = virtual_alloc::allocate(&self.pages, self.near(), pages, align)?;
+        self.virtual_objects.fetch_add(1, Ordering::Relaxed);
+        self.virtual_pages.fetch_add(pages, Ordering::Relaxed);
         self.ledger.add(self.cores.current_core(), size);
         Some(object)
     }
@@ -154,16 +158,16 @@ impl<C: CoreSource> Heap<C> {
     /// # Safety
     /// They are of that class and of this heap, and unused.
     #[cold]
-    pub(super) unsafe fn give_pieces(&self, class: Class, mut objects: FreeList) -> FreeList {
+    pub(super) unsafe fn free_virtual(&self, class: Class, mut objects: FreeList) -> FreeList {
         let pages = (class.shape().size as usize).div_ceil(PAGE_SIZE);
         let mut others = FreeList::new();
         while let Some(object) = objects.pop() {
-            if is_mapped(object.addr().get()) {
-                self.pieces.fetch_sub(1, Ordering::Relaxed);
-                self.mapped_pages.fetch_sub(pages, Ordering::Relaxed);
-                // SAFETY: the caller guarantees that the object is unused; `take_piece` allocated it with that many
-                // pages.
-                unsafe { mapped::free(&self.pages, object, pages) };
+            if is_virtually_contiguous(object.addr().get()) {
+                self.virtual_objects.fetch_sub(1, Ordering::Relaxed);
+                self.virtual_pages.fetch_sub(pages, Ordering::Relaxed);
+                // SAFETY: the caller guarantees that the object is unused; `allocate_virtual` allocated it with that
+                // many pages.
+                unsafe { virtual_alloc::free(&self.pages, object, pages) };
             } else {
                 // SAFETY: the caller guarantees that the object is of the class and unused.
                 unsafe { others.push(object) };
@@ -175,8 +179,8 @@ impl<C: CoreSource> Heap<C> {
     /// Adds `more` pages, modulo 2^64, to the counters of the object's kind.
     fn count_large(&self, object: NonNull<u8>, more: usize) {
         self.large_pages.fetch_add(more, Ordering::Relaxed);
-        if is_mapped(object.addr().get()) {
-            self.mapped_pages.fetch_add(more, Ordering::Relaxed);
+        if is_virtually_contiguous(object.addr().get()) {
+            self.virtual_pages.fetch_add(more, Ordering::Relaxed);
         }
         self.ledger.add(self.cores.current_core(), more.wrapping_mul(PAGE_SIZE));
     }

@@ -8,7 +8,8 @@
 //! cache is full; then it moves, with a batch, to the central list of its node. Only then does the heap look up the
 //! node and take a lock (decision 0014).
 //!
-//! A larger object is a run of pages, or virtually contiguous ([`mapped`](crate::mapped)) if no run is long enough.
+//! A larger object is a run of pages, or virtually contiguous ([`virtual_alloc`](crate::virtual_alloc)) if no run is
+//! long enough.
 //!
 //! If the pages run out, the core that notices it empties its cache, frees all empty spans and tries again. The other
 //! cores empty their caches when they next refill, spill or are idle.
@@ -61,9 +62,9 @@ pub struct Heap<C = ThisCore> {
     /// Pages of objects beyond the size classes.
     large_pages: AtomicUsize,
     /// Pages of virtually contiguous objects.
-    mapped_pages: AtomicUsize,
+    virtual_pages: AtomicUsize,
     /// The number of objects of size classes that are virtually contiguous.
-    pieces: AtomicUsize,
+    virtual_objects: AtomicUsize,
     /// How often the pages have run out.
     shortages: AtomicU32,
 }
@@ -79,8 +80,8 @@ impl<C: CoreSource> Heap<C> {
             pages: Pages::new(),
             ledger: Ledger::new(),
             large_pages: AtomicUsize::new(0),
-            mapped_pages: AtomicUsize::new(0),
-            pieces: AtomicUsize::new(0),
+            virtual_pages: AtomicUsize::new(0),
+            virtual_objects: AtomicUsize::new(0),
             shortages: AtomicU32::new(0),
         }
     }
@@ -92,8 +93,8 @@ impl<C: CoreSource> Heap<C> {
 
     /// Sets the node of a core, from which it gets its memory while there is any. The default is node 0.
     pub fn set_node(&self, core: usize, node: NodeId) {
-        if let Some(place) = self.nodes.get(core) {
-            place.store(NodeIndex::of(node).index() as u8, Ordering::Relaxed);
+        if let Some(entry) = self.nodes.get(core) {
+            entry.store(NodeIndex::of(node).index() as u8, Ordering::Relaxed);
         }
     }
 
@@ -208,9 +209,9 @@ impl<C: CoreSource> Heap<C> {
     /// The objects are of that class and of this heap, and unused.
     unsafe fn give(&self, class: Class, mut objects: FreeList) {
         self.ledger.subtract(self.cores.current_core(), objects.len() * class.shape().size as usize);
-        if self.pieces.load(Ordering::Relaxed) > 0 {
-            // SAFETY: the caller's guarantee is that of `give_pieces`.
-            objects = unsafe { self.give_pieces(class, objects) };
+        if self.virtual_objects.load(Ordering::Relaxed) > 0 {
+            // SAFETY: the caller's guarantee is that of `free_virtual`.
+            objects = unsafe { self.free_virtual(class, objects) };
         }
         let mut by_node = [const { FreeList::new() }; MAX_NODES];
         let [first, ..] = &mut by_node;
@@ -251,10 +252,10 @@ impl<C: CoreSource> Heap<C> {
         // SAFETY: an object from the central list is unused. There is room, as the bin is empty.
         let put = |object| assert!(unsafe { bin.push(object) }.is_ok());
         if self.take(class, bin.limit() / 2, put) == 0 {
-            let object = self.take_piece(class).or_else(|| {
+            let object = self.allocate_virtual(class).or_else(|| {
                 self.report_shortage();
                 // `report_shortage` has set the bin's limit to 0.
-                self.take_one(class).or_else(|| self.take_piece(class))
+                self.take_one(class).or_else(|| self.allocate_virtual(class))
             });
             return object.map_or(ptr::null_mut(), NonNull::as_ptr);
         }

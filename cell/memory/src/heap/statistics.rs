@@ -23,7 +23,7 @@ pub struct HeapStatistics {
     pub large_bytes: usize,
     /// Bytes of virtually contiguous objects, in whole pages: those beyond the size classes, and those of classes
     /// without a span.
-    pub mapped_bytes: usize,
+    pub virtual_bytes: usize,
     /// How often a core's cache got objects from a central list.
     pub refills: u64,
     /// How often a core's cache gave objects to a central list.
@@ -61,7 +61,7 @@ impl<C: CoreSource> Heap<C> {
         let mut figures = HeapStatistics {
             pages: self.pages.statistics(),
             large_bytes: self.large_pages.load(Ordering::Relaxed) * PAGE_SIZE,
-            mapped_bytes: self.mapped_pages.load(Ordering::Relaxed) * PAGE_SIZE,
+            virtual_bytes: self.virtual_pages.load(Ordering::Relaxed) * PAGE_SIZE,
             shortages: self.shortages.load(Ordering::Relaxed),
             ..HeapStatistics::default()
         };

@@ -11,7 +11,7 @@
 //! others only when a larger block is needed and none exists ([`Buddy::put_together`]).
 
 use super::MAX_ORDER;
-use super::info::{BlockState, Contents, PageNumber};
+use super::info::{BlockState, KnownContents, PageNumber};
 use super::list::BlockList;
 use super::ranges::{Range, Ranges};
 use core::ptr::NonNull;
@@ -44,10 +44,10 @@ impl Lists {
 }
 
 /// Returns the index in [`Buddy::lists`] of blocks with these contents.
-const fn kind(contents: Contents) -> usize {
+const fn kind(contents: KnownContents) -> usize {
     match contents {
-        Contents::Zero => 0,
-        Contents::Unknown => 1,
+        KnownContents::Zero => 0,
+        KnownContents::Unknown => 1,
     }
 }
 
@@ -63,7 +63,7 @@ impl Buddy {
     }
 
     /// Makes all pages of a new range free.
-    pub fn adopt(&mut self, ranges: &Ranges, range: &Range, contents: Contents) {
+    pub fn adopt(&mut self, ranges: &Ranges, range: &Range, contents: KnownContents) {
         let end = range.first().plus(range.pages());
         let mut block = range.first();
         while block != end {
@@ -80,8 +80,8 @@ impl Buddy {
         ranges: &'a Ranges,
         pages: u32,
         align_order: u32,
-        wanted: Contents,
-    ) -> Option<(&'a Range, PageNumber, Contents)> {
+        wanted: KnownContents,
+    ) -> Option<(&'a Range, PageNumber, KnownContents)> {
         let order = pages.checked_next_power_of_two()?.ilog2().max(align_order);
         if order > MAX_ORDER || self.free_pages >> order == 0 {
             return None;
@@ -99,7 +99,7 @@ impl Buddy {
 
     /// Returns the smallest free block of at least that order, and its order; prefers the wanted contents to the
     /// smaller block.
-    fn first_of(&self, order: u32, wanted: Contents) -> Option<(PageNumber, u32)> {
+    fn first_of(&self, order: u32, wanted: KnownContents) -> Option<(PageNumber, u32)> {
         [kind(wanted), 1 - kind(wanted)].into_iter().find_map(|kind| {
             let lists = self.lists.get(kind)?;
             let order = order + first_set(lists.occupied.checked_shr(order)?)?;
@@ -130,7 +130,13 @@ impl Buddy {
                 if contents_of_free(range, buddy, order).is_some() {
                     self.remove(ranges, range, block, order);
                     self.remove(ranges, range, buddy, order);
-                    self.release(ranges, range, PageNumber(block.0 & buddy.0), order + 1, Contents::Unknown);
+                    self.release(
+                        ranges,
+                        range,
+                        PageNumber(block.0 & buddy.0),
+                        order + 1,
+                        KnownContents::Unknown,
+                    );
                 }
             }
         }
@@ -144,11 +150,11 @@ impl Buddy {
         let Some(range) = ranges.find(block) else { return false };
         self.remove(ranges, range, block, found);
         for rest in (order..found).rev() {
-            self.insert(ranges, range, block.plus(1 << rest), rest, Contents::Unknown);
+            self.insert(ranges, range, block.plus(1 << rest), rest, KnownContents::Unknown);
         }
         let order = order.min(found);
         clear(range.memory(block), 1 << order);
-        self.release(ranges, range, block, order, Contents::Zero);
+        self.release(ranges, range, block, order, KnownContents::Zero);
         true
     }
 
@@ -159,7 +165,7 @@ impl Buddy {
         ranges: &'a Ranges,
         color: u32,
         colors_order: u32,
-    ) -> Option<(&'a Range, PageNumber, Contents)> {
+    ) -> Option<(&'a Range, PageNumber, KnownContents)> {
         let mask = 1_u32.checked_shl(colors_order)? - 1;
         let page_in = |block: PageNumber| block.plus(color.wrapping_sub(block.0) & mask);
         let large = colors_order.min(MAX_ORDER + 1);
@@ -170,10 +176,10 @@ impl Buddy {
                 blocks.find(|block| page_in(*block).since(*block) < 1 << order).map(|block| (block, order))
             })
         };
-        let mut found = small(self, BLOCKS_LOOKED_AT).or_else(|| self.first_of(large, Contents::Zero));
+        let mut found = small(self, BLOCKS_LOOKED_AT).or_else(|| self.first_of(large, KnownContents::Zero));
         if found.is_none() {
             self.put_together(ranges, large);
-            found = self.first_of(large, Contents::Zero).or_else(|| small(self, usize::MAX));
+            found = self.first_of(large, KnownContents::Zero).or_else(|| small(self, usize::MAX));
         }
         let (block, order) = found?;
         let range = ranges.find(block)?;
@@ -196,12 +202,12 @@ impl Buddy {
         &mut self,
         ranges: &'a Ranges,
         most: u32,
-    ) -> Option<(&'a Range, PageNumber, Contents, u32)> {
+    ) -> Option<(&'a Range, PageNumber, KnownContents, u32)> {
         let order = most.ilog2().min(MAX_ORDER);
         self.put_together(ranges, order);
         let at_most = self.occupied() & ((2 << order) - 1);
         let order = if self.occupied() >> order == 0 { at_most.checked_ilog2()? } else { order };
-        let (range, first, contents) = self.take(ranges, 1 << order, 0, Contents::Unknown)?;
+        let (range, first, contents) = self.take(ranges, 1 << order, 0, KnownContents::Unknown)?;
         set_apart(range, first, 1 << order);
         Some((range, first, contents, 1 << order))
     }
@@ -231,7 +237,7 @@ impl Buddy {
             let block = start.plus(done);
             let order = block.0.trailing_zeros().min((pages - done).ilog2()).min(MAX_ORDER);
             assert_eq!(order_in_use(range, block), 0, "pages freed one by one that are a run");
-            self.release(ranges, range, block, order, Contents::Unknown);
+            self.release(ranges, range, block, order, KnownContents::Unknown);
             done += 1 << order;
         }
     }
@@ -247,7 +253,7 @@ impl Buddy {
             let order = order_in_use(range, block);
             done += 1 << order;
             assert!(done <= pages, "memory freed with a size that it does not have");
-            self.release(ranges, range, block, order, Contents::Unknown);
+            self.release(ranges, range, block, order, KnownContents::Unknown);
         }
     }
 
@@ -263,9 +269,9 @@ impl Buddy {
             let len = 1 << order;
             assert!(done + len <= pages, "memory resized that has another size");
             if done >= kept {
-                self.release(ranges, range, block, order, Contents::Unknown);
+                self.release(ranges, range, block, order, KnownContents::Unknown);
             } else if done + len > kept {
-                self.cut(ranges, range, block, order, kept - done, Contents::Unknown);
+                self.cut(ranges, range, block, order, kept - done, KnownContents::Unknown);
             }
             done += len;
         }
@@ -308,7 +314,7 @@ impl Buddy {
         block: PageNumber,
         order: u32,
         pages: u32,
-        contents: Contents,
+        contents: KnownContents,
     ) {
         let mut done = 0;
         while done < pages {
@@ -330,7 +336,7 @@ impl Buddy {
         range: &Range,
         block: PageNumber,
         order: u32,
-        contents: Contents,
+        contents: KnownContents,
     ) {
         let (mut block, mut order) = (block, order);
         while order < MAX_ORDER {
@@ -349,7 +355,14 @@ impl Buddy {
         self.insert(ranges, range, block, order, contents);
     }
 
-    fn insert(&mut self, ranges: &Ranges, range: &Range, block: PageNumber, order: u32, contents: Contents) {
+    fn insert(
+        &mut self,
+        ranges: &Ranges,
+        range: &Range,
+        block: PageNumber,
+        order: u32,
+        contents: KnownContents,
+    ) {
         range.info(block).set_state(BlockState::Free { order, contents });
         let lists = &mut self.lists[kind(contents)];
         if let Some(list) = lists.by_order.get_mut(order as usize) {
@@ -366,8 +379,10 @@ impl Buddy {
         range: &Range,
         block: PageNumber,
         order: u32,
-    ) -> Contents {
-        let BlockState::Free { contents, .. } = range.info(block).state() else { return Contents::Unknown };
+    ) -> KnownContents {
+        let BlockState::Free { contents, .. } = range.info(block).state() else {
+            return KnownContents::Unknown;
+        };
         let lists = &mut self.lists[kind(contents)];
         if let Some(list) = lists.by_order.get_mut(order as usize) {
             list.remove(ranges, range, block);
@@ -391,7 +406,7 @@ fn buddy_of(block: PageNumber, order: u32) -> PageNumber {
 }
 
 /// Returns the contents of a block, if it is in the range, free and of that order.
-fn contents_of_free(range: &Range, block: PageNumber, order: u32) -> Option<Contents> {
+fn contents_of_free(range: &Range, block: PageNumber, order: u32) -> Option<KnownContents> {
     let state = range.contains(block, 1 << order).then(|| range.info(block).state())?;
     match state {
         BlockState::Free { order: free, contents } if free == order => Some(contents),

@@ -1,6 +1,6 @@
 //! Page frames for callers that fill virtual memory and need to know the contents of a page.
 
-use super::info::Contents;
+use super::info::KnownContents;
 use super::node::NodeIndex;
 use super::{PAGE_SIZE, PageNumber, Pages};
 use crate::pages::ranges::Range;
@@ -17,7 +17,7 @@ pub struct Frame {
     /// The address of the first page.
     pub memory: NonNull<u8>,
     /// The known contents of all pages.
-    pub contents: Contents,
+    pub contents: KnownContents,
 }
 
 impl Pages {
@@ -44,7 +44,7 @@ impl Pages {
             }
         }
         if has_cleared || !has_seen_all {
-            self.has_unclear();
+            self.mark_unclear();
         }
         has_cleared
     }
@@ -59,9 +59,9 @@ impl Pages {
     pub fn frame_near(&self, node: NodeId, pages: usize, align_pages: usize) -> Option<Frame> {
         let count = u32::try_from(pages).ok().filter(|&pages| pages > 0)?;
         let align_order = align_pages.max(1).ilog2();
-        let taken = self
-            .nodes_from(NodeIndex::of(node))
-            .find_map(|node| self.buddy(node).lock().take(&self.ranges, count, align_order, Contents::Zero));
+        let taken = self.nodes_from(NodeIndex::of(node)).find_map(|node| {
+            self.buddy(node).lock().take(&self.ranges, count, align_order, KnownContents::Zero)
+        });
         self.frame(taken?, pages)
     }
 
@@ -70,7 +70,7 @@ impl Pages {
         let count = u32::try_from(pages).ok().filter(|&pages| pages > 0)?;
         let taken = self.nodes_from(NodeIndex::of(node)).find_map(|node| {
             let mut buddy = self.buddy(node).lock();
-            let taken = buddy.take(&self.ranges, count, 0, Contents::Zero)?;
+            let taken = buddy.take(&self.ranges, count, 0, KnownContents::Zero)?;
             buddy.take_apart(taken.0, taken.1, count);
             Some(taken)
         });
@@ -115,11 +115,15 @@ impl Pages {
         let first = PageNumber::of(start.addr().get());
         let range = self.range_of(first, pages);
         self.buddy(range.node()).lock().give_apart(&self.ranges, range, first, pages as u32);
-        self.has_unclear();
+        self.mark_unclear();
         self.usage.give(pages);
     }
 
-    fn frame(&self, (range, first, contents): (&Range, PageNumber, Contents), pages: usize) -> Option<Frame> {
+    fn frame(
+        &self,
+        (range, first, contents): (&Range, PageNumber, KnownContents),
+        pages: usize,
+    ) -> Option<Frame> {
         self.usage.take(pages);
         Some(Frame { memory: range.memory(first), contents })
     }

@@ -6,20 +6,20 @@
 //! chunk's records can be read from its first page on.
 
 use super::buddy::Buddy;
-use super::info::{BlockState, Contents, PageNumber};
+use super::info::{BlockState, KnownContents, PageNumber};
 use super::ranges::Range;
-use super::withdraw::GRANULE_PAGES;
+use super::withdraw::CHUNK_PAGES;
 use super::{Pages, Ranges};
 use core::ptr::NonNull;
 
 /// A chunk of which at least one page is held, or in use as a run of its own by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Granule(PageNumber);
+pub(crate) struct ChunkNumber(PageNumber);
 
-impl Granule {
+impl ChunkNumber {
     /// Returns the chunk of a page.
     pub fn of(page: NonNull<u8>) -> Self {
-        Self(PageNumber(PageNumber::of(page.addr().get()).0 & !(GRANULE_PAGES - 1)))
+        Self(PageNumber(PageNumber::of(page.addr().get()).0 & !(CHUNK_PAGES - 1)))
     }
 }
 
@@ -28,11 +28,11 @@ impl Pages {
     ///
     /// # Safety
     /// One of its pages is held, or is a run of its own that is not freed during the call.
-    pub(crate) unsafe fn used_in(&self, granule: Granule) -> Option<u32> {
-        let range = self.range_with(granule)?;
+    pub(crate) unsafe fn used_in(&self, chunk: ChunkNumber) -> Option<u32> {
+        let range = self.range_with(chunk)?;
         let _buddy = self.buddy(range.node()).lock();
         let mut used = 0;
-        for (_, state) in blocks(range, granule) {
+        for (_, state) in blocks(range, chunk) {
             match state {
                 BlockState::Used { order } => used += 1 << order,
                 BlockState::Free { .. } | BlockState::Held { .. } => {}
@@ -46,10 +46,10 @@ impl Pages {
     ///
     /// # Safety
     /// As [`Self::used_in`].
-    pub(crate) unsafe fn hold_free(&self, granule: Granule) {
-        let Some(range) = self.range_with(granule) else { return };
+    pub(crate) unsafe fn hold_free(&self, chunk: ChunkNumber) {
+        let Some(range) = self.range_with(chunk) else { return };
         let mut buddy = self.buddy(range.node()).lock();
-        for (block, state) in blocks(range, granule) {
+        for (block, state) in blocks(range, chunk) {
             if let BlockState::Free { order, .. } = state {
                 buddy.hold(self.ranges(), range, block, order);
             }
@@ -69,7 +69,7 @@ impl Pages {
     }
 
     /// Allocates a page to which another can migrate, on the same node if possible.
-    pub(crate) fn another_like(&self, page: NonNull<u8>) -> Option<NonNull<u8>> {
+    pub(crate) fn allocate_migration_target(&self, page: NonNull<u8>) -> Option<NonNull<u8>> {
         let node = self.ranges().find(PageNumber::of(page.addr().get()))?.node();
         self.nodes_from(node).find_map(|node| self.allocate_on(node, 1, 1))
     }
@@ -78,35 +78,35 @@ impl Pages {
     ///
     /// # Safety
     /// As [`Self::used_in`].
-    pub(crate) unsafe fn let_go(&self, granule: Granule) {
-        let Some(range) = self.range_with(granule) else { return };
+    pub(crate) unsafe fn release_held(&self, chunk: ChunkNumber) {
+        let Some(range) = self.range_with(chunk) else { return };
         let mut buddy = self.buddy(range.node()).lock();
         // The iterator reads a block's state before the block is released and may become part of another.
-        for (block, state) in blocks(range, granule) {
+        for (block, state) in blocks(range, chunk) {
             if let BlockState::Held { order } = state {
-                buddy.release(self.ranges(), range, block, order, Contents::Unknown);
+                buddy.release(self.ranges(), range, block, order, KnownContents::Unknown);
             }
         }
-        self.has_unclear();
+        self.mark_unclear();
     }
 
     /// Returns the range that contains the whole chunk.
-    fn range_with(&self, granule: Granule) -> Option<&Range> {
-        self.ranges().find(granule.0).filter(|range| range.contains(granule.0, GRANULE_PAGES))
+    fn range_with(&self, chunk: ChunkNumber) -> Option<&Range> {
+        self.ranges().find(chunk.0).filter(|range| range.contains(chunk.0, CHUNK_PAGES))
     }
 }
 
 /// Returns the blocks of a chunk, each with its state at that moment. The caller holds the node's lock.
-fn blocks(range: &Range, granule: Granule) -> impl Iterator<Item = (PageNumber, BlockState)> {
+fn blocks(range: &Range, chunk: ChunkNumber) -> impl Iterator<Item = (PageNumber, BlockState)> {
     let mut done = 0;
     core::iter::from_fn(move || {
-        let block = (done < GRANULE_PAGES).then(|| granule.0.plus(done))?;
+        let block = (done < CHUNK_PAGES).then(|| chunk.0.plus(done))?;
         let state = range.info(block).state();
         done += match state {
             BlockState::Used { order } | BlockState::Held { order } | BlockState::Free { order, .. } => {
-                1_u32.checked_shl(order).unwrap_or(GRANULE_PAGES)
+                1_u32.checked_shl(order).unwrap_or(CHUNK_PAGES)
             }
-            BlockState::Absent => GRANULE_PAGES,
+            BlockState::Absent => CHUNK_PAGES,
         };
         Some((block, state))
     })

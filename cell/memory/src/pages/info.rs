@@ -49,7 +49,7 @@ impl PageNumber {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockState {
     /// Free, `1 << order` pages.
-    Free { order: u32, contents: Contents },
+    Free { order: u32, contents: KnownContents },
     /// Allocated, `1 << order` pages.
     Used { order: u32 },
     /// Free but held back from allocation, `1 << order` pages: its whole chunk is to become free.
@@ -63,7 +63,7 @@ pub(crate) const ABSENT_ORDER: u32 = 9;
 
 /// The known contents of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Contents {
+pub enum KnownContents {
     /// All bytes are zero: the pages were added as zero and never allocated, or a core has cleared them.
     Zero,
     /// Any bytes.
@@ -139,12 +139,12 @@ impl InfoRef {
             0 => BlockState::Used { order: raw.into() },
             _ => BlockState::Free {
                 order: (raw & !(FREE | ZERO)).into(),
-                contents: if raw & ZERO == 0 { Contents::Unknown } else { Contents::Zero },
+                contents: if raw & ZERO == 0 { KnownContents::Unknown } else { KnownContents::Zero },
             },
         },
         |state| match state {
-            BlockState::Free { order, contents: Contents::Zero } => FREE | ZERO | order as u8,
-            BlockState::Free { order, contents: Contents::Unknown } => FREE | order as u8,
+            BlockState::Free { order, contents: KnownContents::Zero } => FREE | ZERO | order as u8,
+            BlockState::Free { order, contents: KnownContents::Unknown } => FREE | order as u8,
             BlockState::Used { order } => order as u8,
             BlockState::Held { order } => HELD | order as u8,
             BlockState::Absent => ABSENT,

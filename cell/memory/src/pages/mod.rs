@@ -25,15 +25,15 @@ use isola_abi::report::{MemoryPressure, MemoryReport};
 use spin::Mutex;
 
 pub use self::frames::Frame;
-pub(crate) use self::hold::Granule;
-pub use self::info::Contents;
+pub(crate) use self::hold::ChunkNumber;
+pub use self::info::KnownContents;
 pub(crate) use self::info::PageNumber;
 pub(crate) use self::list::BlockList;
 pub(crate) use self::node::NodeIndex;
 pub use self::ranges::MAX_RANGES;
 pub(crate) use self::ranges::Ranges;
 pub use self::statistics::PageStatistics;
-pub use self::withdraw::Withdrawn;
+pub use self::withdraw::WithdrawnMemory;
 
 /// The size of a page, in bytes.
 pub const PAGE_SIZE: usize = isola_abi::layout::PAGE_SIZE as usize;
@@ -128,7 +128,7 @@ impl Pages {
         len_bytes: usize,
     ) -> Result<(), AddRangeError> {
         // SAFETY: the caller's guarantee; any contents are "unknown".
-        unsafe { self.add(node, start, len_bytes, Contents::Unknown) }
+        unsafe { self.add(node, start, len_bytes, KnownContents::Unknown) }
     }
 
     /// Adds memory that is zero, as [`Self::add_range_of`]; it provides zeroed pages without clearing.
@@ -145,7 +145,7 @@ impl Pages {
         len_bytes: usize,
     ) -> Result<(), AddRangeError> {
         // SAFETY: the caller's guarantee, also that all bytes are zero.
-        unsafe { self.add(node, start, len_bytes, Contents::Zero) }
+        unsafe { self.add(node, start, len_bytes, KnownContents::Zero) }
     }
 
     /// # Safety
@@ -155,7 +155,7 @@ impl Pages {
         node: NodeId,
         start: NonNull<u8>,
         len_bytes: usize,
-        contents: Contents,
+        contents: KnownContents,
     ) -> Result<(), AddRangeError> {
         let skipped_bytes = start.addr().get().wrapping_neg() % PAGE_SIZE;
         let whole_pages = len_bytes.saturating_sub(skipped_bytes) / PAGE_SIZE;
@@ -188,7 +188,7 @@ impl Pages {
             self.buddy(node).lock().adopt(&self.ranges, range, contents);
         }
         self.node_count.fetch_max(node.index() + 1, Ordering::Relaxed);
-        self.has_unclear();
+        self.mark_unclear();
         drop(adding);
         Ok(())
     }
@@ -214,7 +214,7 @@ impl Pages {
         let pages = u32::try_from(pages).ok().filter(|&pages| pages > 0)?;
         let align_order = align_pages.max(1).ilog2();
         let (range, first, _) =
-            self.buddy(node).lock().take(&self.ranges, pages, align_order, Contents::Unknown)?;
+            self.buddy(node).lock().take(&self.ranges, pages, align_order, KnownContents::Unknown)?;
         self.usage.take(pages as usize);
         Some(range.memory(first))
     }
@@ -230,7 +230,7 @@ impl Pages {
         let first = PageNumber::of(start.addr().get());
         let range = self.range_of(first, pages);
         self.buddy(range.node()).lock().give(&self.ranges, range, first, pages as u32);
-        self.has_unclear();
+        self.mark_unclear();
         self.usage.give(pages);
     }
 
@@ -250,7 +250,7 @@ impl Pages {
         let had = pages as u32;
         if wanted <= had {
             buddy.shrink(&self.ranges, range, first, had, wanted);
-            self.has_unclear();
+            self.mark_unclear();
             self.usage.give(pages - wanted as usize);
             return true;
         }
@@ -267,8 +267,8 @@ impl Pages {
     }
 
     /// Sets the obtainable memory, in bytes. It counts as free for the memory pressure.
-    pub fn set_room(&self, len_bytes: usize) {
-        self.usage.set_room(len_bytes / PAGE_SIZE);
+    pub fn set_obtainable(&self, len_bytes: usize) {
+        self.usage.set_obtainable(len_bytes / PAGE_SIZE);
     }
 
     /// Returns the memory pressure.
@@ -299,7 +299,7 @@ impl Pages {
     }
 
     /// Records that there may be free pages that are not known to be zero.
-    pub(crate) fn has_unclear(&self) {
+    pub(crate) fn mark_unclear(&self) {
         self.may_have_unclear.store(true, Ordering::Release);
     }
 

@@ -23,12 +23,12 @@ pub const MAX_RANGES: usize = 64;
 pub(crate) struct Range {
     /// The first page's number in the low half, the number of pages in the high half: 0 once the range is removed.
     extent: AtomicU64,
-    place: UnsafeCell<Place>,
+    location: UnsafeCell<RangeLocation>,
 }
 
 /// The location of a range.
 #[derive(Clone, Copy)]
-struct Place {
+struct RangeLocation {
     /// The memory of its first page.
     base: NonNull<u8>,
     /// The record of its first page; the others follow.
@@ -42,7 +42,7 @@ impl Range {
     pub fn new(base: NonNull<u8>, records: NonNull<PageInfo>, pages: u32, node: NodeIndex) -> Self {
         let first = PageNumber::of(base.addr().get());
         let extent = AtomicU64::new(u64::from(pages) << 32 | u64::from(first.0));
-        Self { extent, place: UnsafeCell::new(Place { base, records, node }) }
+        Self { extent, location: UnsafeCell::new(RangeLocation { base, records, node }) }
     }
 
     fn extent(&self) -> (PageNumber, u32) {
@@ -50,10 +50,10 @@ impl Range {
         (PageNumber(extent as u32), (extent >> 32) as u32)
     }
 
-    fn place(&self) -> Place {
+    fn location(&self) -> RangeLocation {
         // SAFETY: the location is written before the extent that makes it visible, and again only after the guarantee
         // of `Ranges::reuse` that no reader of an earlier extent is left.
-        unsafe { *self.place.get() }
+        unsafe { *self.location.get() }
     }
 
     /// Returns the first page.
@@ -68,17 +68,17 @@ impl Range {
 
     /// Returns the node of the whole range.
     pub fn node(&self) -> NodeIndex {
-        self.place().node
+        self.location().node
     }
 
     /// Returns the address of the range's first byte, which is the first of its records.
     pub fn start(&self) -> usize {
-        self.place().records.addr().get()
+        self.location().records.addr().get()
     }
 
     /// Returns the number of pages of the records.
     pub fn record_pages(&self) -> u32 {
-        self.first().since(PageNumber::of(self.place().records.addr().get()))
+        self.first().since(PageNumber::of(self.location().records.addr().get()))
     }
 
     /// Returns whether all these pages are in the range.
@@ -91,7 +91,7 @@ impl Range {
     /// Returns whether the two ranges overlap, including their records.
     pub fn collides(&self, other: &Range) -> bool {
         let extent = |range: &Range| {
-            let start = PageNumber::of(range.place().records.addr().get());
+            let start = PageNumber::of(range.location().records.addr().get());
             (start.0, range.first().since(start) + range.pages())
         };
         if self.pages() == 0 || other.pages() == 0 {
@@ -106,14 +106,14 @@ impl Range {
         debug_assert!(self.contains(page, 1));
         // SAFETY: the page is in the range, so its record is one of the range's records, which `Pages::add_range`
         // reserves for as long as the range exists.
-        unsafe { InfoRef::new(self.place().records.add(page.since(self.first()) as usize)) }
+        unsafe { InfoRef::new(self.location().records.add(page.since(self.first()) as usize)) }
     }
 
     /// Returns the memory of a page of this range.
     pub fn memory(&self, page: PageNumber) -> NonNull<u8> {
         debug_assert!(self.contains(page, 1));
         // SAFETY: the page is in the range, so the offset is within the memory that was added.
-        unsafe { self.place().base.add((page.since(self.first()) as usize) << super::info::PAGE_SHIFT) }
+        unsafe { self.location().base.add((page.since(self.first()) as usize) << super::info::PAGE_SHIFT) }
     }
 }
 
@@ -125,7 +125,7 @@ pub(crate) struct Ranges {
     slots: [UnsafeCell<MaybeUninit<Range>>; MAX_RANGES],
 }
 
-// SAFETY: slots below the count are only read, except for a range's location (see `Range::place`). The others are
+// SAFETY: slots below the count are only read, except for a range's location (see `Range::location`). The others are
 // written only with the lock for adding ranges held (see `push`). The pointers in a `Range` are used under the rules of
 // `info`.
 unsafe impl Sync for Ranges {}
@@ -168,7 +168,7 @@ impl Ranges {
             self.vacant.store(vacant & (vacant - 1), Ordering::Relaxed);
             // SAFETY: the old range has no pages, and by the guarantee of `reuse` no reader from the time when it had
             // some is left; other writers wait for the lock.
-            unsafe { *old.place.get() = range.place() };
+            unsafe { *old.location.get() = range.location() };
             old.extent.store(range.extent.load(Ordering::Relaxed), Ordering::Release);
             return Ok(());
         }

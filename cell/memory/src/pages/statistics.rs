@@ -13,7 +13,7 @@ pub struct PageStatistics {
     /// The maximum of `used_bytes` so far.
     pub peak_bytes: usize,
     /// The memory that may still be added.
-    pub room_bytes: usize,
+    pub obtainable_bytes: usize,
 }
 
 impl PageStatistics {
@@ -22,6 +22,6 @@ impl PageStatistics {
         report.total_bytes.store(self.total_bytes as u64, Ordering::Relaxed);
         report.used_bytes.store(self.used_bytes as u64, Ordering::Relaxed);
         report.peak_bytes.store(self.peak_bytes as u64, Ordering::Relaxed);
-        report.room_bytes.store(self.room_bytes as u64, Ordering::Relaxed);
+        report.room_bytes.store(self.obtainable_bytes as u64, Ordering::Relaxed);
     }
 }

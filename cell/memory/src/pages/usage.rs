@@ -12,41 +12,41 @@ use isola_abi::report::{MemoryPressure, MemoryReport};
 
 /// The counters, in pages. All nodes share each word; a core that changes one has just held a node's lock, beside which
 /// another locked operation costs little.
-pub(super) struct Usage<W = AtomicUsize, T = Told> {
+pub(super) struct Usage<W = AtomicUsize, T = ReportedPressure> {
     total: W,
     used: W,
     peak: W,
     /// The pages that may still be added.
-    room: W,
+    obtainable: W,
     pressure: W,
-    told: T,
+    reported: T,
 }
 
 /// The place where the level is published, if any.
-pub(super) trait Tells {
+pub(super) trait PressureSink {
     /// Returns the level published last; `None` if there is no such place.
     fn last(&self) -> Option<MemoryPressure>;
 
     /// Publishes the level.
-    fn tell(&self, level: MemoryPressure);
+    fn publish(&self, level: MemoryPressure);
 }
 
 /// The report, or null.
-pub(super) struct Told(AtomicPtr<MemoryReport>);
+pub(super) struct ReportedPressure(AtomicPtr<MemoryReport>);
 
-impl Told {
+impl ReportedPressure {
     fn report(&self) -> Option<&MemoryReport> {
         // SAFETY: the pointer is null, or came from a `'static` reference.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 }
 
-impl Tells for Told {
+impl PressureSink for ReportedPressure {
     fn last(&self) -> Option<MemoryPressure> {
         MemoryPressure::from_u32(self.report()?.pressure.load(Ordering::SeqCst))
     }
 
-    fn tell(&self, level: MemoryPressure) {
+    fn publish(&self, level: MemoryPressure) {
         if let Some(report) = self.report() {
             report.pressure.store(level as u32, Ordering::SeqCst);
         }
@@ -93,21 +93,21 @@ impl Usage {
             total: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
-            room: AtomicUsize::new(0),
+            obtainable: AtomicUsize::new(0),
             pressure: AtomicUsize::new(MemoryPressure::None as usize),
-            told: Told(AtomicPtr::new(ptr::null_mut())),
+            reported: ReportedPressure(AtomicPtr::new(ptr::null_mut())),
         }
     }
 
     /// Publishes the level in `report` from now on.
     pub fn report_to(&self, report: &'static MemoryReport) {
         report.pressure.store(self.pressure() as u32, Ordering::SeqCst);
-        self.told.0.store(ptr::from_ref(report).cast_mut(), Ordering::Release);
-        self.judge();
+        self.reported.0.store(ptr::from_ref(report).cast_mut(), Ordering::Release);
+        self.update_pressure();
     }
 }
 
-impl<W: Word, T: Tells> Usage<W, T> {
+impl<W: Word, T: PressureSink> Usage<W, T> {
     /// Adds `pages` pages, of which `used` are in use.
     pub fn add(&self, pages: usize, used: usize) {
         self.total.fetch_add(pages, Ordering::SeqCst);
@@ -121,9 +121,9 @@ impl<W: Word, T: Tells> Usage<W, T> {
     }
 
     /// Sets the number of pages that may still be added.
-    pub fn set_room(&self, pages: usize) {
-        self.room.swap(pages, Ordering::SeqCst);
-        self.judge();
+    pub fn set_obtainable(&self, pages: usize) {
+        self.obtainable.swap(pages, Ordering::SeqCst);
+        self.update_pressure();
     }
 
     /// Counts an allocation.
@@ -132,13 +132,13 @@ impl<W: Word, T: Tells> Usage<W, T> {
         if used > self.peak.load(Ordering::Relaxed) {
             self.peak.fetch_max(used, Ordering::Relaxed);
         }
-        self.judge();
+        self.update_pressure();
     }
 
     /// Counts a free.
     pub fn give(&self, pages: usize) {
         self.used.fetch_sub(pages, Ordering::SeqCst);
-        self.judge();
+        self.update_pressure();
     }
 
     /// Returns the memory pressure.
@@ -152,7 +152,7 @@ impl<W: Word, T: Tells> Usage<W, T> {
             total_bytes: self.total.load(Ordering::Relaxed) * PAGE_SIZE,
             used_bytes: self.used.load(Ordering::Relaxed) * PAGE_SIZE,
             peak_bytes: self.peak.load(Ordering::Relaxed) * PAGE_SIZE,
-            room_bytes: self.room.load(Ordering::Relaxed) * PAGE_SIZE,
+            obtainable_bytes: self.obtainable.load(Ordering::Relaxed) * PAGE_SIZE,
         }
     }
 
@@ -160,16 +160,16 @@ impl<W: Word, T: Tells> Usage<W, T> {
     /// that it computed from an older count. Therefore a core that stores the level checks it again, and also checks
     /// the published level, which is a separate word. Sequential consistency guarantees that one of two such cores sees
     /// the other's change.
-    fn judge(&self) {
+    fn update_pressure(&self) {
         loop {
             let before = self.pressure();
-            let total = self.total.load(Ordering::SeqCst) + self.room.load(Ordering::SeqCst);
+            let total = self.total.load(Ordering::SeqCst) + self.obtainable.load(Ordering::SeqCst);
             let now = level(total, total.saturating_sub(self.used.load(Ordering::SeqCst)), before);
-            if now == before && self.told.last().is_none_or(|told| told == now) {
+            if now == before && self.reported.last().is_none_or(|reported| reported == now) {
                 return;
             }
             self.pressure.swap(now as usize, Ordering::SeqCst);
-            self.told.tell(now);
+            self.reported.publish(now);
         }
     }
 }
@@ -228,9 +228,9 @@ mod tests {
         let usage = Usage::new();
         usage.add(3200, 3150);
         assert_eq!(usage.pressure(), Critical);
-        usage.set_room(32_000);
-        assert_eq!((usage.pressure(), usage.statistics().room_bytes), (None, 32_000 * PAGE_SIZE));
-        usage.set_room(0);
+        usage.set_obtainable(32_000);
+        assert_eq!((usage.pressure(), usage.statistics().obtainable_bytes), (None, 32_000 * PAGE_SIZE));
+        usage.set_obtainable(0);
         assert_eq!(usage.pressure(), Critical);
     }
 
@@ -254,12 +254,12 @@ mod models {
     /// operations; hence only the latter are used.
     struct Report(loom::sync::atomic::AtomicUsize);
 
-    impl Tells for Report {
+    impl PressureSink for Report {
         fn last(&self) -> Option<MemoryPressure> {
             MemoryPressure::from_u32(self.0.fetch_add(0, Ordering::SeqCst) as u32)
         }
 
-        fn tell(&self, level: MemoryPressure) {
+        fn publish(&self, level: MemoryPressure) {
             self.0.swap(level as usize, Ordering::SeqCst);
         }
     }
@@ -269,8 +269,8 @@ mod models {
     /// 64 pages, of which 6 are free. Memory is low below 4 free pages, until 5 are free, and critical below 2.
     fn usage() -> Arc<Model> {
         let word = loom::sync::atomic::AtomicUsize::new;
-        let (total, used, peak, room, pressure) = (word(64), word(58), word(58), word(0), word(0));
-        Arc::new(Usage { total, used, peak, room, pressure, told: Report(word(0)) })
+        let (total, used, peak, obtainable, pressure) = (word(64), word(58), word(58), word(0), word(0));
+        Arc::new(Usage { total, used, peak, obtainable, pressure, reported: Report(word(0)) })
     }
 
     /// Checks the level after two cores ran concurrently.
@@ -286,12 +286,12 @@ mod models {
             core.join().unwrap();
             let used = usage.used.load(Ordering::SeqCst);
             assert_eq!(usage.pressure(), expected, "with {used} pages in use");
-            assert_eq!(usage.told.last(), Some(expected), "told, with {used} pages in use");
+            assert_eq!(usage.reported.last(), Some(expected), "reported, with {used} pages in use");
         });
     }
 
     #[test]
-    fn memory_is_not_low_when_everything_has_come_back() {
+    fn memory_is_not_low_once_all_of_it_is_free() {
         let take_and_give = |usage: &Model| {
             usage.take(3);
             usage.give(3);
@@ -300,12 +300,12 @@ mod models {
     }
 
     #[test]
-    fn memory_is_low_when_two_have_taken_what_one_alone_may() {
+    fn memory_is_low_after_two_allocations_of_which_one_alone_is_allowed() {
         both(|usage| usage.take(2), |usage| usage.take(1), MemoryPressure::Low);
     }
 
     #[test]
-    fn memory_is_low_when_one_has_taken_much_and_another_given_little() {
+    fn memory_is_low_after_a_large_allocation_and_a_small_free() {
         both(|usage| usage.take(5), |usage| usage.give(2), MemoryPressure::Low);
     }
 }

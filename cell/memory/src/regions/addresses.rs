@@ -2,19 +2,19 @@
 //!
 //! It records the end of all addresses that were ever used, because the page tables up to there may stay allocated.
 
-use super::window::Extent;
+use super::address_window::Extent;
 use alloc::vec::Vec;
 
 /// The taken ranges of an area, each with a value.
 #[derive(Debug)]
-pub(super) struct Addresses<T> {
+pub(super) struct AddressRanges<T> {
     area: Extent,
     /// Sorted by address.
     taken: Vec<(Extent, T)>,
     used_end: usize,
 }
 
-impl<T> Addresses<T> {
+impl<T> AddressRanges<T> {
     /// Returns an area without taken ranges.
     pub fn new(area: Extent) -> Self {
         Self { area, taken: Vec::new(), used_end: area.start }
@@ -66,9 +66,9 @@ impl<T> Addresses<T> {
     }
 
     /// Takes a free range. The caller has made sure of the capacity.
-    pub fn take(&mut self, range: Extent, what: T) {
-        let place = self.taken.partition_point(|(taken, _)| taken.start < range.start);
-        self.taken.insert(place, (range, what));
+    pub fn take(&mut self, range: Extent, value: T) {
+        let index = self.taken.partition_point(|(taken, _)| taken.start < range.start);
+        self.taken.insert(index, (range, value));
         self.used_end = self.used_end.max(range.end());
     }
 
@@ -76,8 +76,8 @@ impl<T> Addresses<T> {
     #[inline]
     pub fn at(&mut self, address: usize) -> Option<(Extent, &mut T)> {
         let behind = self.taken.partition_point(|(taken, _)| taken.start <= address);
-        let (range, what) = self.taken.get_mut(behind.checked_sub(1)?)?;
-        (address < range.end()).then_some((*range, what))
+        let (range, value) = self.taken.get_mut(behind.checked_sub(1)?)?;
+        (address < range.end()).then_some((*range, value))
     }
 
     /// Returns the ranges that end behind an address, in order.
@@ -95,7 +95,7 @@ impl<T> Addresses<T> {
 
     /// Returns all taken ranges with their values, by address.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Extent, &mut T)> {
-        self.taken.iter_mut().map(|(range, what)| (*range, what))
+        self.taken.iter_mut().map(|(range, value)| (*range, value))
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
         /// The model: an array with the owner of each address.
         #[test]
         fn an_address_has_one_owner_and_allocation_is_first_fit(steps in steps()) {
-            let mut addresses = Addresses::new(AREA);
+            let mut addresses = AddressRanges::new(AREA);
             let mut model = [None; 320];
             let mut starts: Vec<usize> = Vec::new();
             for (number, step) in steps.into_iter().enumerate() {
@@ -155,7 +155,7 @@ mod tests {
                     Step::Free(_) => {}
                 }
                 for (address, owner) in model.iter().enumerate() {
-                    prop_assert_eq!(addresses.at(address).map(|(_, what)| *what), *owner);
+                    prop_assert_eq!(addresses.at(address).map(|(_, value)| *value), *owner);
                 }
             }
         }

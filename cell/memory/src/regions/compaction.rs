@@ -13,14 +13,14 @@
 //! touched meanwhile stays, so its chunk does not become free; the pages that migrated do not return.
 //!
 //! It works in steps, one per pass of one core's loop, so that no event waits long: a step looks at no more than
-//! [`ENTRIES`] pages and [`GRANULES`] chunks, and copies no more than [`COPIES`] pages. It allocates only the pages to
-//! which others migrate.
+//! [`ENTRIES`] pages and [`MAX_CHUNKS_READ`] chunks, and copies no more than [`COPIES`] pages. It allocates only the
+//! pages to which others migrate.
 //!
 //! Why a step may read pages and tables of a region that another core may drop meanwhile: dropped pages become free
 //! only after every core has passed its loop, and the calling core neither passes nor halts within a step.
 
-use super::window::{Extent, Retired};
-use crate::pages::{Granule, PAGE_SIZE, Pages};
+use super::address_window::{Extent, Retirement};
+use crate::pages::{ChunkNumber, PAGE_SIZE, Pages};
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
 
@@ -28,7 +28,7 @@ use core::ptr::NonNull;
 const ENTRIES: usize = 2048;
 
 /// The maximum number of chunks whose records a step reads.
-const GRANULES: usize = 4;
+const MAX_CHUNKS_READ: usize = 4;
 
 /// The maximum number of pages that a step copies.
 const COPIES: usize = 16;
@@ -38,7 +38,7 @@ const TARGETS: usize = 32;
 
 /// The maximum number of used pages of a chunk to compact: three quarters. Its held pages ensure that a block
 /// begins where the chunk does (see `pages::hold`).
-const MOST_USED: u32 = 384;
+const MAX_USED: u32 = 384;
 
 /// How often the migration of touched pages is begun before other chunks are chosen.
 const ROUNDS: u32 = 3;
@@ -49,7 +49,7 @@ const ROUNDS: u32 = 3;
 /// The memory that [`Self::look`] passes must be a page of the page allocator, a run of its own, in use, and not free
 /// before the calling core has passed its loop. After a successful [`Self::finish`], the page must be at its new frame
 /// with its bytes, and no access may reach the old frame.
-pub unsafe trait Mover {
+pub unsafe trait PageMover {
     /// Returns the first region of movable pages that ends behind `address`.
     fn region_from(&self, address: usize) -> Option<Extent>;
 
@@ -68,10 +68,10 @@ pub unsafe trait Mover {
     fn begin(&self, address: usize, frame: NonNull<u8>);
 
     /// Records that migrations were begun.
-    fn begun(&self) -> Retired;
+    fn begun(&self) -> Retirement;
 
     /// Returns whether every core has flushed its TLB since that call of [`Self::begun`].
-    fn is_over(&self, begun: Retired) -> bool;
+    fn is_over(&self, begun: Retirement) -> bool;
 
     /// Completes the migration of a page. Returns false if the page stays, because an access cancelled the migration.
     ///
@@ -84,7 +84,7 @@ pub unsafe trait Mover {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// There is more to do, in another pass.
-    GoesOn,
+    InProgress,
     /// The compaction is over. The freed chunks are available until they are allocated again.
     Over,
 }
@@ -93,15 +93,15 @@ pub enum Progress {
 enum Stage {
     Choose,
     Begin,
-    Wait(Retired),
+    Wait(Retirement),
     Finish,
     Over,
 }
 
 /// A chunk that is to become free. Its free pages are held back.
 #[derive(Clone, Copy)]
-struct Target {
-    granule: Granule,
+struct TargetChunk {
+    chunk: ChunkNumber,
     used: u32,
     /// The number of its used pages that were found to be movable.
     movable: u32,
@@ -112,11 +112,11 @@ pub struct Compaction {
     stage: Stage,
     /// The address at which to continue.
     next: usize,
-    targets: [Option<Target>; TARGETS],
+    targets: [Option<TargetChunk>; TARGETS],
     /// The latest chunks that were found unsuitable.
-    useless: [Option<Granule>; 4],
+    useless: [Option<ChunkNumber>; 4],
     /// Chunks with pages that are accessed all the time.
-    hot: [Option<Granule>; TARGETS],
+    hot: [Option<ChunkNumber>; TARGETS],
     /// The number of chunks to free.
     wanted: usize,
     rounds_left: u32,
@@ -155,24 +155,24 @@ impl Compaction {
     }
 
     /// Does one step.
-    pub fn step(&mut self, pages: &Pages, mover: &impl Mover) -> Progress {
+    pub fn step(&mut self, pages: &Pages, mover: &impl PageMover) -> Progress {
         let stage = self.stage;
         self.stage = match stage {
             Stage::Choose if self.look(pages, mover) => self.choose(pages),
             Stage::Begin if self.begin(mover) => {
-                self.targets().for_each(|target| hold(pages, target.granule));
+                self.targets().for_each(|target| hold(pages, target.chunk));
                 Stage::Wait(mover.begun())
             }
             Stage::Wait(begun) if mover.is_over(begun) => self.begin_walk(Stage::Finish),
             Stage::Finish => match self.finish(pages, mover) {
-                Finished::NotYet => Stage::Finish,
-                Finished::All
+                FinishOutcome::NotYet => Stage::Finish,
+                FinishOutcome::All
                     if self.rounds_left > 0 && self.targets().any(|target| is_used(pages, target)) =>
                 {
                     self.begin_walk(Stage::Begin)
                 }
-                Finished::All => self.sort_out(pages),
-                Finished::OutOfMemory => Stage::Over,
+                FinishOutcome::All => self.sort_out(pages),
+                FinishOutcome::OutOfMemory => Stage::Over,
             },
             stage => stage,
         };
@@ -180,13 +180,13 @@ impl Compaction {
             self.end(pages);
             return Progress::Over;
         }
-        Progress::GoesOn
+        Progress::InProgress
     }
 
     /// Ends the compaction in its present state. An access to a page that is still migrating cancels that migration.
     pub fn end(&mut self, pages: &Pages) {
         self.stage = Stage::Over;
-        self.targets.iter_mut().filter_map(Option::take).for_each(|target| let_go(pages, target));
+        self.targets.iter_mut().filter_map(Option::take).for_each(|target| release_held(pages, target));
     }
 
     fn begin_walk(&mut self, stage: Stage) -> Stage {
@@ -194,29 +194,29 @@ impl Compaction {
         stage
     }
 
-    fn targets(&self) -> impl Iterator<Item = Target> {
+    fn targets(&self) -> impl Iterator<Item = TargetChunk> {
         self.targets.iter().flatten().copied()
     }
 
     fn is_target(&self, frame: NonNull<u8>) -> bool {
-        let granule = Granule::of(frame);
-        self.targets().any(|target| target.granule == granule)
+        let chunk = ChunkNumber::of(frame);
+        self.targets().any(|target| target.chunk == chunk)
     }
 
     /// Looks at some pages and their chunks. Returns true after the last page.
-    fn look(&mut self, pages: &Pages, mover: &impl Mover) -> bool {
-        let (mut next, mut granules_left) = (self.next, GRANULES);
+    fn look(&mut self, pages: &Pages, mover: &impl PageMover) -> bool {
+        let (mut next, mut chunks_left) = (self.next, MAX_CHUNKS_READ);
         let is_done = walk(&mut next, mover, &mut |_, frame| {
-            let granule = Granule::of(frame);
+            let chunk = ChunkNumber::of(frame);
             let mut targets = self.targets.iter_mut().flatten();
-            if let Some(target) = targets.find(|target| target.granule == granule) {
+            if let Some(target) = targets.find(|target| target.chunk == chunk) {
                 target.movable += 1;
-            } else if !self.useless.contains(&Some(granule)) && !self.hot.contains(&Some(granule)) {
-                if granules_left == 0 {
+            } else if !self.useless.contains(&Some(chunk)) && !self.hot.contains(&Some(chunk)) {
+                if chunks_left == 0 {
                     return ControlFlow::Break(());
                 }
-                granules_left -= 1;
-                self.consider(pages, granule);
+                chunks_left -= 1;
+                self.consider(pages, chunk);
             }
             ControlFlow::Continue(())
         });
@@ -225,34 +225,34 @@ impl Compaction {
     }
 
     /// Records a chunk, of which a page was just seen, if it is suitable.
-    fn consider(&mut self, pages: &Pages, granule: Granule) {
+    fn consider(&mut self, pages: &Pages, chunk: ChunkNumber) {
         // More chunks than wanted, because some will have pages that cannot move.
-        let places = self.targets.get_mut(..(2 * self.wanted + 2).min(TARGETS)).unwrap_or_default();
+        let entries = self.targets.get_mut(..(2 * self.wanted + 2).min(TARGETS)).unwrap_or_default();
         // SAFETY: the page that was seen is a run of its own, and in use until this core passes its loop.
-        let used = unsafe { pages.used_in(granule) }.filter(|used| *used <= MOST_USED);
+        let used = unsafe { pages.used_in(chunk) }.filter(|used| *used <= MAX_USED);
         // A vacant entry counts as fuller than any chunk.
-        let fullest = places.iter_mut().max_by_key(|place| place.map_or(u32::MAX, |target| target.used));
+        let fullest = entries.iter_mut().max_by_key(|entry| entry.map_or(u32::MAX, |target| target.used));
         match (used, fullest) {
-            (Some(used), Some(place)) if place.is_none_or(|target| target.used > used) => {
-                hold(pages, granule);
-                let before = place.replace(Target { granule, used, movable: 1 });
-                before.into_iter().for_each(|target| let_go(pages, target));
+            (Some(used), Some(entry)) if entry.is_none_or(|target| target.used > used) => {
+                hold(pages, chunk);
+                let before = entry.replace(TargetChunk { chunk, used, movable: 1 });
+                before.into_iter().for_each(|target| release_held(pages, target));
             }
             _ => {
                 self.useless.rotate_right(1);
-                self.useless[0] = Some(granule);
+                self.useless[0] = Some(chunk);
             }
         }
     }
 
     /// Selects the wanted number of chunks, the emptiest of those whose used pages are all movable.
     fn choose(&mut self, pages: &Pages) -> Stage {
-        let of_use = |target: &Target| target.movable >= target.used;
+        let of_use = |target: &TargetChunk| target.movable >= target.used;
         self.targets
-            .sort_unstable_by_key(|place| place.filter(of_use).map_or(u32::MAX, |target| target.used));
+            .sort_unstable_by_key(|entry| entry.filter(of_use).map_or(u32::MAX, |target| target.used));
         let kept = self.targets().take(self.wanted).take_while(of_use).count();
         let others = self.targets.get_mut(kept..).unwrap_or_default();
-        others.iter_mut().filter_map(Option::take).for_each(|target| let_go(pages, target));
+        others.iter_mut().filter_map(Option::take).for_each(|target| release_held(pages, target));
         if self.targets().all(|target| target.used == 0) {
             return Stage::Over;
         }
@@ -263,13 +263,13 @@ impl Compaction {
     /// Keeps the chunks that are free now, and starts another search to replace the others.
     fn sort_out(&mut self, pages: &Pages) -> Stage {
         let mut stage = Stage::Over;
-        for place in &mut self.targets {
-            let Some(target) = place else { continue };
+        for entry in &mut self.targets {
+            let Some(target) = entry else { continue };
             (target.used, target.movable) = (0, 0);
             if is_used(pages, *target) {
                 let Some(hot) = self.hot.iter_mut().find(|hot| hot.is_none()) else { return Stage::Over };
-                *hot = Some(target.granule);
-                place.take().into_iter().for_each(|target| let_go(pages, target));
+                *hot = Some(target.chunk);
+                entry.take().into_iter().for_each(|target| release_held(pages, target));
                 stage = Stage::Choose;
             }
         }
@@ -277,7 +277,7 @@ impl Compaction {
     }
 
     /// Begins the migration of some pages. Returns true after the last page.
-    fn begin(&mut self, mover: &impl Mover) -> bool {
+    fn begin(&mut self, mover: &impl PageMover) -> bool {
         let mut next = self.next;
         let is_done = walk(&mut next, mover, &mut |address, frame| {
             if self.is_target(frame) {
@@ -293,7 +293,7 @@ impl Compaction {
     }
 
     /// Copies some pages.
-    fn finish(&mut self, pages: &Pages, mover: &impl Mover) -> Finished {
+    fn finish(&mut self, pages: &Pages, mover: &impl PageMover) -> FinishOutcome {
         let (mut next, mut copies_left) = (self.next, COPIES);
         let mut is_short = false;
         let is_done = walk(&mut next, mover, &mut |address, frame| {
@@ -304,7 +304,7 @@ impl Compaction {
                 return ControlFlow::Break(());
             }
             copies_left -= 1;
-            let Some(to) = self.place_for(pages, frame) else {
+            let Some(to) = self.migration_target(pages, frame) else {
                 is_short = true;
                 return ControlFlow::Break(());
             };
@@ -323,16 +323,16 @@ impl Compaction {
         });
         self.next = next;
         match is_done {
-            _ if is_short => Finished::OutOfMemory,
-            true => Finished::All,
-            false => Finished::NotYet,
+            _ if is_short => FinishOutcome::OutOfMemory,
+            true => FinishOutcome::All,
+            false => FinishOutcome::NotYet,
         }
     }
 
     /// Allocates a page to which `frame` can migrate, outside all chunks that are to become free.
-    fn place_for(&self, pages: &Pages, frame: NonNull<u8>) -> Option<NonNull<u8>> {
+    fn migration_target(&self, pages: &Pages, frame: NonNull<u8>) -> Option<NonNull<u8>> {
         loop {
-            let page = pages.another_like(frame)?;
+            let page = pages.allocate_migration_target(frame)?;
             if !self.is_target(page) {
                 return Some(page);
             }
@@ -349,7 +349,7 @@ impl Default for Compaction {
 }
 
 /// The result of a step that copies.
-enum Finished {
+enum FinishOutcome {
     NotYet,
     All,
     /// There is no page to migrate to.
@@ -359,7 +359,7 @@ enum Finished {
 /// Looks at some pages from `next` on. Returns true after the last page.
 fn walk(
     next: &mut usize,
-    mover: &impl Mover,
+    mover: &impl PageMover,
     see: &mut dyn FnMut(usize, NonNull<u8>) -> ControlFlow<()>,
 ) -> bool {
     let mut left = ENTRIES;
@@ -374,18 +374,18 @@ fn walk(
     true
 }
 
-fn hold(pages: &Pages, granule: Granule) {
+fn hold(pages: &Pages, chunk: ChunkNumber) {
     // SAFETY: a page of the chunk was just seen in use, or some of it is held.
-    unsafe { pages.hold_free(granule) };
+    unsafe { pages.hold_free(chunk) };
 }
 
-fn let_go(pages: &Pages, target: Target) {
+fn release_held(pages: &Pages, target: TargetChunk) {
     // SAFETY: part of the chunk is held, as at most three quarters of it were in use.
-    unsafe { pages.let_go(target.granule) };
+    unsafe { pages.release_held(target.chunk) };
 }
 
-fn is_used(pages: &Pages, target: Target) -> bool {
-    // SAFETY: as for `let_go`.
-    let used = unsafe { pages.used_in(target.granule) };
+fn is_used(pages: &Pages, target: TargetChunk) -> bool {
+    // SAFETY: as for `release_held`.
+    let used = unsafe { pages.used_in(target.chunk) };
     used != Some(0)
 }

@@ -17,7 +17,7 @@
 //! core's next load of the generation; another orders the increment of the generation before the check of the cores. So
 //! either the retiring core sees that the other runs, or that core sees the new generation.
 
-use super::window::Retired;
+use super::address_window::Retirement;
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(loom)]
@@ -25,29 +25,29 @@ use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
 const HALTED: u64 = u64::MAX;
 
-impl<const N: usize> Default for Grace<N> {
+impl<const N: usize> Default for GracePeriods<N> {
     fn default() -> Self {
         Self::new()
     }
 }
 
 /// The state of TLB flushes of a cell's cores, of which there are at most `N`.
-pub struct Grace<const N: usize> {
+pub struct GracePeriods<const N: usize> {
     generation: AtomicU64,
     /// The generation at each core's last flush; `HALTED` while the core is halted.
-    said: [AtomicU64; N],
+    flushed: [AtomicU64; N],
     /// The generation at each core's last flush, also while it is halted. Accessed only by that core.
-    forgotten: [AtomicU64; N],
+    last_flush: [AtomicU64; N],
 }
 
-impl<const N: usize> Grace<N> {
+impl<const N: usize> GracePeriods<N> {
     /// Returns the initial state: all cores are halted, nothing was retired.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self {
             generation: AtomicU64::new(0),
-            said: [const { AtomicU64::new(HALTED) }; N],
-            forgotten: [const { AtomicU64::new(0) }; N],
+            flushed: [const { AtomicU64::new(HALTED) }; N],
+            last_flush: [const { AtomicU64::new(0) }; N],
         }
     }
 
@@ -56,45 +56,45 @@ impl<const N: usize> Grace<N> {
     pub fn new() -> Self {
         Self {
             generation: AtomicU64::new(0),
-            said: core::array::from_fn(|_| AtomicU64::new(HALTED)),
-            forgotten: core::array::from_fn(|_| AtomicU64::new(0)),
+            flushed: core::array::from_fn(|_| AtomicU64::new(HALTED)),
+            last_flush: core::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 
     /// Records that entries were made non-present.
-    pub fn retire(&self) -> Retired {
-        let retired = Retired(self.generation.fetch_add(1, Ordering::AcqRel) + 1);
+    pub fn retire(&self) -> Retirement {
+        let retired = Retirement(self.generation.fetch_add(1, Ordering::AcqRel) + 1);
         fence(Ordering::SeqCst);
         retired
     }
 
     /// Returns whether every core has flushed its TLB since that call of [`Self::retire`], or is halted.
-    pub fn is_over(&self, retired: Retired) -> bool {
-        self.said.iter().all(|said| said.load(Ordering::Acquire) >= retired.0)
+    pub fn is_over(&self, retired: Retirement) -> bool {
+        self.flushed.iter().all(|flushed| flushed.load(Ordering::Acquire) >= retired.0)
     }
 
-    /// Called in each pass of a core's loop: calls `forget`, which flushes the TLB, if anything was retired since the
-    /// last flush. Returns whether it did.
+    /// Called in each pass of a core's loop: calls `flush_tlb`, which flushes the TLB, if anything was retired since
+    /// the last flush. Returns whether it did.
     #[inline]
-    pub fn pass(&self, core: usize, forget: impl FnOnce()) -> bool {
+    pub fn pass(&self, core: usize, flush_tlb: impl FnOnce()) -> bool {
         let generation = self.generation.load(Ordering::Acquire);
-        if self.forgotten[core].load(Ordering::Relaxed) == generation {
+        if self.last_flush[core].load(Ordering::Relaxed) == generation {
             return false;
         }
-        forget();
-        self.forgotten[core].store(generation, Ordering::Relaxed);
-        self.said[core].store(generation, Ordering::Release);
+        flush_tlb();
+        self.last_flush[core].store(generation, Ordering::Relaxed);
+        self.flushed[core].store(generation, Ordering::Release);
         true
     }
 
     /// Called before a core halts.
     pub fn halt(&self, core: usize) {
-        self.said[core].store(HALTED, Ordering::Release);
+        self.flushed[core].store(HALTED, Ordering::Release);
     }
 
     /// Called when a core starts or wakes, before it accesses memory; a call of [`Self::pass`] follows.
     pub fn wake(&self, core: usize) {
-        self.said[core].store(self.forgotten[core].load(Ordering::Relaxed), Ordering::Relaxed);
+        self.flushed[core].store(self.last_flush[core].load(Ordering::Relaxed), Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 }
@@ -110,7 +110,7 @@ mod models {
 
     /// An address, and its frame according to the page table and to a core's TLB.
     struct Machine {
-        grace: Grace<2>,
+        grace: GracePeriods<2>,
         entry: AtomicUsize,
         /// Whether the other core may use the address again.
         handed_over: AtomicUsize,
@@ -132,7 +132,7 @@ mod models {
         fn event(&mut self) {
             if self.machine.handed_over.load(Ordering::Acquire) == 1 {
                 let frame = self.remembered.unwrap_or_else(|| self.machine.entry.load(Ordering::Relaxed));
-                assert_eq!(frame, 2, "a core has not forgotten a page that is gone");
+                assert_eq!(frame, 2, "a core has not last_flush a page that is gone");
             }
         }
     }
@@ -141,7 +141,7 @@ mod models {
     fn addresses_are_used_again_when_every_core_has_forgotten() {
         loom::model(|| {
             let machine = Arc::new(Machine {
-                grace: Grace::new(),
+                grace: GracePeriods::new(),
                 entry: AtomicUsize::new(1),
                 handed_over: AtomicUsize::new(0),
             });
@@ -167,7 +167,7 @@ mod models {
             }
             core.join().unwrap();
             machine.grace.halt(1);
-            assert!(machine.grace.is_over(retired), "who halts is waited for");
+            assert!(machine.grace.is_over(retired), "a grace period waits for a halted core");
         });
     }
 }

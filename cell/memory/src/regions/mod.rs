@@ -10,13 +10,13 @@
 //!   [ Pager ]  OnDemand, Prefault, Colored, or the application's own
 //!        │ fill
 //!        ▼
-//!   [ Window ]  the platform: page tables in a bare cell, mmap in a process
+//!   [ AddressWindow ]  the platform: page tables in a bare cell, mmap in a process
 //! ```
 //!
 //! - [`Region`]: owned virtual memory with a [`Pager`]; [`Stack`]: a region with a guard page below.
 //! - [`Pager`]: fills a region through a [`Filler`], at creation and at page faults.
-//! - [`Window`]: the platform's interface to the region area, registered once ([`install`]).
-//! - [`Grace`]: determines when every core has flushed its TLB since pages were unmapped.
+//! - [`AddressWindow`]: the platform's interface to the region area, registered once ([`install`]).
+//! - [`GracePeriods`]: determines when every core has flushed its TLB since pages were unmapped.
 //! - [`Compaction`]: migrates pages so that chunks of memory become free.
 //!
 //! Why the fault handler cannot deadlock: the faulting code accessed a region. No code of this crate does that with a
@@ -28,8 +28,9 @@
 //! drop, memory and addresses are reused once every core of the cell has passed its loop and flushed its TLB.
 //!
 //! What is *not* here: the heap's memory, which is never paged, and its virtually contiguous objects, which have their
-//! own part of the region area ([`mapped`](crate::mapped)).
+//! own part of the region area ([`virtual_alloc`](crate::virtual_alloc)).
 
+mod address_window;
 mod addresses;
 mod compaction;
 mod grace;
@@ -38,16 +39,17 @@ mod pagers;
 mod region;
 mod region_table;
 mod stack;
-mod window;
 
-pub use self::compaction::{Compaction, Mover, Progress};
-pub use self::grace::Grace;
+pub(crate) use self::address_window::window;
+pub use self::address_window::{
+    AddressWindow, Contents, Extent, FillError, FillOutcome, FrameChoice, MapContents, Retirement, install,
+};
+pub use self::compaction::{Compaction, PageMover, Progress};
+pub use self::grace::GracePeriods;
 pub use self::pager::{Filler, Pager};
 pub use self::pagers::{Colored, OnDemand, Prefault};
 pub use self::region::{Region, RegionError};
 pub use self::region_table::{FaultError, collect, fault, movable_from, region_at};
 pub(crate) use self::region_table::{give_tables, take_tables};
 pub use self::stack::Stack;
-pub(crate) use self::window::window;
-pub use self::window::{Carry, Contents, Extent, FillError, Filled, FrameChoice, Retired, Window, install};
 pub use isola_abi::layout::PageSize;

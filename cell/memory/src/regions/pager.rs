@@ -1,7 +1,7 @@
 //! The interface of pagers.
 
+use super::address_window::{Contents, FillError, FillOutcome, FrameChoice, window};
 use super::region::Inner;
-use super::window::{Contents, FillError, Filled, FrameChoice, window};
 use core::cell::Cell;
 use isola_abi::layout::PageSize;
 
@@ -94,7 +94,7 @@ impl<'a> Filler<'a> {
         size: PageSize,
         frame: FrameChoice,
         contents: Contents<'_>,
-    ) -> Result<Filled, FillError> {
+    ) -> Result<FillOutcome, FillError> {
         let bytes = size.bytes();
         let end = offset.checked_add(bytes).ok_or(FillError::NoPage(offset))?;
         if size < self.inner.page || end > self.inner.span_bytes() || !offset.is_multiple_of(bytes) {
@@ -103,7 +103,7 @@ impl<'a> Filler<'a> {
         let window = window().ok_or(FillError::NoPage(offset))?;
         // SAFETY: the page is within the region, and only the region's pager has this `Filler`.
         let filled = unsafe { window.fill(self.inner.start() + offset, size, frame, contents) }?;
-        if filled == Filled::Now {
+        if filled == FillOutcome::Filled {
             self.inner.count_filled(bytes);
         }
         if self.wanted.is_some_and(|wanted| (offset..end).contains(&wanted)) {

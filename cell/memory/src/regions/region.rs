@@ -1,8 +1,8 @@
 //! Regions: virtual memory with a pager.
 
+use super::address_window::{FillError, window};
 use super::pager::{Filler, Pager};
 use super::region_table::{collect, enter, retire};
-use super::window::{FillError, window};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
@@ -44,7 +44,7 @@ pub enum RegionError {
     /// The pager cannot fill it.
     Fill(FillError),
     /// The platform has no region area.
-    NoWindow,
+    NoRegionArea,
 }
 
 impl fmt::Display for RegionError {
@@ -55,7 +55,7 @@ impl fmt::Display for RegionError {
                 write!(f, "no {len} bytes of addresses are free in a row: drop regions, or ask for less")
             }
             Self::Fill(error) => error.fmt(f),
-            Self::NoWindow => f.write_str("this platform has no regions: use the heap"),
+            Self::NoRegionArea => f.write_str("this platform has no regions: use the heap"),
         }
     }
 }
@@ -82,7 +82,7 @@ impl Region {
             return Err(RegionError::Length(len));
         }
         let page = pager.smallest_page();
-        if page > window().ok_or(RegionError::NoWindow)?.largest_page() {
+        if page > window().ok_or(RegionError::NoRegionArea)?.largest_page() {
             return Err(FillError::NoSuchSize(page).into());
         }
         collect();

@@ -1,7 +1,7 @@
 //! The region table, and the handling of page faults.
 //!
-//! Regions have three areas of the region area (the rest is for [virtually contiguous objects](crate::mapped)), so that
-//! only regions of the same kind share page tables:
+//! Regions have three areas of the region area (the rest is for [virtually contiguous objects](crate::virtual_alloc)),
+//! so that only regions of the same kind share page tables:
 //!
 //! | area | regions | their page tables |
 //! |---|---|---|
@@ -15,11 +15,11 @@
 //! The lock is held for lookups and changes of the table, for tens of instructions, without any allocation, fill or
 //! free meanwhile. The fault handler takes it; the head of [`regions`](super) explains why that is safe.
 
-use super::addresses::Addresses;
+use super::address_window::{Extent, FillError, Retirement, window};
+use super::addresses::AddressRanges;
 use super::pager::Filler;
 use super::region::{Inner, RegionError};
-use super::window::{Extent, FillError, Retired, window};
-use crate::mapped;
+use crate::virtual_alloc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -34,7 +34,7 @@ static RETIRED: AtomicUsize = AtomicUsize::new(0);
 
 struct RegionTable {
     /// The small, large and huge area.
-    areas: [Addresses<Entry>; 3],
+    areas: [AddressRanges<Entry>; 3],
     /// Page tables that are not reserved.
     tables: usize,
 }
@@ -49,7 +49,7 @@ enum State {
     /// A region.
     Live(Arc<Inner>),
     /// A dropped region that waits for the TLB flush of all cores.
-    Retired(Retired),
+    Retired(Retirement),
     /// A dropped region whose memory is being freed.
     Collected,
 }
@@ -121,7 +121,7 @@ pub fn movable_from(address: usize) -> Option<Extent> {
 /// Frees the memory of dropped regions, and the addresses of freed virtually contiguous objects, for which every core
 /// has flushed its TLB. It costs two loads if there are none.
 pub fn collect() {
-    mapped::collect();
+    virtual_alloc::collect();
     if RETIRED.load(Ordering::Relaxed) == 0 {
         return;
     }
@@ -129,7 +129,7 @@ pub fn collect() {
     loop {
         let over = |state: &State| matches!(state, State::Retired(retired) if window.is_over(*retired));
         let found = REGION_TABLE.lock().as_mut().and_then(|region_table| {
-            let mut entries = region_table.areas.iter_mut().flat_map(Addresses::iter_mut);
+            let mut entries = region_table.areas.iter_mut().flat_map(AddressRanges::iter_mut);
             let (range, entry) = entries.find(|(_, entry)| over(&entry.state))?;
             entry.state = State::Collected;
             Some(range)
@@ -148,7 +148,7 @@ pub fn collect() {
 
 /// Allocates addresses for a region and enters it in the table.
 pub(super) fn enter(inner: &Arc<Inner>) -> Result<(), RegionError> {
-    let window = window().ok_or(RegionError::NoWindow)?;
+    let window = window().ok_or(RegionError::NoRegionArea)?;
     loop {
         let mut guard = REGION_TABLE.lock();
         let region_table =
@@ -202,12 +202,12 @@ pub(super) fn retire(inner: &Inner) {
 
 impl RegionTable {
     fn new(extent: Extent, tables: usize) -> Self {
-        let part = |first: usize, count: usize| Addresses::new(extent.eighths(first, count));
+        let part = |first: usize, count: usize| AddressRanges::new(extent.eighths(first, count));
         Self { areas: [part(0, 1), part(1, 3), part(4, 2)], tables }
     }
 
     /// Returns the area to which a region belongs.
-    fn area(&mut self, inner: &Inner) -> &mut Addresses<Entry> {
+    fn area(&mut self, inner: &Inner) -> &mut AddressRanges<Entry> {
         let [small, large, huge] = &mut self.areas;
         match (inner.page, inner.span_bytes()) {
             (PageSize::OneGib, _) => huge,

@@ -1,8 +1,8 @@
 //! Stacks with a guard page.
 
+use super::address_window::{Contents, FillError, FrameChoice};
 use super::pager::{Filler, Pager};
 use super::region::{Region, RegionError};
-use super::window::{Contents, FillError, FrameChoice};
 use core::ptr::NonNull;
 use isola_abi::layout::PageSize;
 

@@ -2,13 +2,13 @@
 
 use crate::common::Arena;
 use isola_memory::pages::{PAGE_SIZE, Pages};
-use isola_memory::regions::{Extent, Mover, Retired};
+use isola_memory::regions::{Extent, PageMover, Retirement};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::ptr::NonNull;
 
-pub const GRANULE: usize = 2 << 20;
+pub const CHUNK: usize = 2 << 20;
 pub const CORES: usize = 3;
 
 /// The address of the regions.
@@ -61,8 +61,8 @@ fn holds(frame: NonNull<u8>, mark: u64) -> bool {
 }
 
 impl Machine {
-    pub fn new(granules: usize) -> Self {
-        let arena = Arena::new(granules * GRANULE, GRANULE);
+    pub fn new(chunks: usize) -> Self {
+        let arena = Arena::new(chunks * CHUNK, CHUNK);
         let pages = Pages::new();
         // SAFETY: only this allocator uses the arena, which outlives it.
         unsafe { pages.add_range(arena.start, arena.len_bytes()) }.unwrap();
@@ -83,9 +83,9 @@ impl Machine {
         self.next_mark.replace(self.next_mark.get() + 1)
     }
 
-    /// Maps a page at page number `place`, if there is none; false if memory has run out.
-    pub fn map(&self, place: usize, state: State) -> bool {
-        let address = START + place * PAGE_SIZE;
+    /// Maps a page at page number `page_number`, if there is none; false if memory has run out.
+    pub fn map(&self, page_number: usize, state: State) -> bool {
+        let address = START + page_number * PAGE_SIZE;
         if self.entries.borrow().contains_key(&address) {
             return true;
         }
@@ -97,9 +97,11 @@ impl Machine {
         true
     }
 
-    /// Unmaps the page at page number `place`; its memory is freed once every core has flushed its TLB.
-    pub fn unmap(&self, place: usize) {
-        let Some(entry) = self.entries.borrow_mut().remove(&(START + place * PAGE_SIZE)) else { return };
+    /// Unmaps the page at page number `page_number`; its memory is freed once every core has flushed its TLB.
+    pub fn unmap(&self, page_number: usize) {
+        let Some(entry) = self.entries.borrow_mut().remove(&(START + page_number * PAGE_SIZE)) else {
+            return;
+        };
         assert!(holds(entry.frame, entry.mark), "{entry:?}");
         let generation = self.begun().0;
         self.retired.borrow_mut().push((generation, entry.frame));
@@ -107,7 +109,7 @@ impl Machine {
 
     pub fn collect(&self) {
         self.retired.borrow_mut().retain(|(generation, frame)| {
-            if self.is_over(Retired(*generation)) {
+            if self.is_over(Retirement(*generation)) {
                 // SAFETY: no core has a translation to the page any more.
                 unsafe { self.pages.free(*frame, 1) };
                 return false;
@@ -117,8 +119,8 @@ impl Machine {
     }
 
     /// Reads and writes a page on a core.
-    pub fn touch(&self, core: usize, place: usize) {
-        let address = START + place * PAGE_SIZE;
+    pub fn touch(&self, core: usize, page_number: usize) {
+        let address = START + page_number * PAGE_SIZE;
         let mut entries = self.entries.borrow_mut();
         let Some(entry) = entries.get_mut(&address) else { return };
         let frame = *self.remembered.borrow_mut()[core].entry(address).or_insert_with(|| {
@@ -190,7 +192,7 @@ impl Machine {
     }
 
     /// Returns the page numbers of all mapped pages, with their frames.
-    pub fn places(&self) -> impl Iterator<Item = (usize, NonNull<u8>)> {
+    pub fn page_numbers(&self) -> impl Iterator<Item = (usize, NonNull<u8>)> {
         let entries = self.entries.borrow().clone();
         entries.into_iter().map(|(address, entry)| ((address - START) / PAGE_SIZE, entry.frame))
     }
@@ -203,7 +205,7 @@ pub fn at(start: NonNull<u8>, page: usize) -> NonNull<u8> {
 
 // SAFETY: frames are allocated as runs of one page, and freed only after every core has passed its loop, which they do
 // between steps. One thread changes the tables.
-unsafe impl Mover for Machine {
+unsafe impl PageMover for Machine {
     fn region_from(&self, address: usize) -> Option<Extent> {
         // Regions of 64 pages, some of them empty.
         let len = 64 * PAGE_SIZE;
@@ -219,20 +221,20 @@ unsafe impl Mover for Machine {
         most: usize,
         see: &mut dyn FnMut(usize, NonNull<u8>) -> ControlFlow<()>,
     ) -> usize {
-        let mut place = address;
+        let mut page_number = address;
         for _ in 0..most {
-            if place >= end {
+            if page_number >= end {
                 return end;
             }
-            let entry = self.entries.borrow().get(&place).copied();
+            let entry = self.entries.borrow().get(&page_number).copied();
             if let Some(Entry { frame, state: State::Present | State::Migrating, .. }) = entry
-                && see(place, frame).is_break()
+                && see(page_number, frame).is_break()
             {
-                return place;
+                return page_number;
             }
-            place += PAGE_SIZE;
+            page_number += PAGE_SIZE;
         }
-        place.min(end)
+        page_number.min(end)
     }
 
     fn begin(&self, address: usize, frame: NonNull<u8>) {
@@ -243,12 +245,12 @@ unsafe impl Mover for Machine {
         }
     }
 
-    fn begun(&self) -> Retired {
+    fn begun(&self) -> Retirement {
         self.generation.set(self.generation.get() + 1);
-        Retired(self.generation.get())
+        Retirement(self.generation.get())
     }
 
-    fn is_over(&self, begun: Retired) -> bool {
+    fn is_over(&self, begun: Retirement) -> bool {
         self.said.iter().all(|said| said.get() >= begun.0)
     }
 

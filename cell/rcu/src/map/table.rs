@@ -126,12 +126,12 @@ impl<K, V> Table<K, V> {
         // SAFETY: by this function's contract.
         let key = unsafe { &(*entry).key };
         // SAFETY: by this function's contract.
-        let Some(place) = (unsafe { self.position(hash, key) }) else {
+        let Some(pointer) = (unsafe { self.position(hash, key) }) else {
             self.push(hash, entry);
             return None;
         };
         // SAFETY: `position` found a link there, and only writers unlink.
-        let link = unsafe { &*place.load(Ordering::Relaxed) };
+        let link = unsafe { &*pointer.load(Ordering::Relaxed) };
         Some(link.entry.swap(entry, Ordering::AcqRel))
     }
 
@@ -145,11 +145,11 @@ impl<K, V> Table<K, V> {
         Q: Eq + ?Sized,
     {
         // SAFETY: by this function's contract.
-        let place = unsafe { self.position(hash, key) }?;
-        let unlinked = place.load(Ordering::Relaxed);
+        let pointer = unsafe { self.position(hash, key) }?;
+        let unlinked = pointer.load(Ordering::Relaxed);
         // SAFETY: `position` found a link there, and only writers unlink.
         let link = unsafe { &*unlinked };
-        place.store(link.next.load(Ordering::Relaxed), Ordering::Release);
+        pointer.store(link.next.load(Ordering::Relaxed), Ordering::Release);
         Some((unlinked, link.entry.load(Ordering::Relaxed)))
     }
 
@@ -178,14 +178,14 @@ impl<K, V> Table<K, V> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let mut place = self.bucket(hash);
+        let mut pointer = self.bucket(hash);
         // SAFETY: by this function's contract.
-        while let Some(link) = unsafe { place.load(Ordering::Relaxed).as_ref() } {
+        while let Some(link) = unsafe { pointer.load(Ordering::Relaxed).as_ref() } {
             // SAFETY: as above; a link always has an entry.
             if link.hash == hash && unsafe { &*link.entry.load(Ordering::Relaxed) }.key.borrow() == key {
-                return Some(place);
+                return Some(pointer);
             }
-            place = &link.next;
+            pointer = &link.next;
         }
         None
     }
@@ -304,21 +304,21 @@ mod models {
     fn a_key_is_found_while_the_table_is_replaced_by_a_larger_one() {
         loom::model(|| {
             let first = Box::into_raw(Box::new(Map::new(1)));
-            let place = Arc::new(AtomicPtr::new(first));
+            let pointer = Arc::new(AtomicPtr::new(first));
             // SAFETY: as above; the first table is freed when the reader has ended.
             unsafe {
                 fill(&*first, 2);
                 let reader = {
-                    let place = place.clone();
+                    let pointer = pointer.clone();
                     thread::spawn(move || {
-                        let table = &*place.load(Ordering::Acquire);
+                        let table = &*pointer.load(Ordering::Acquire);
                         table.entry(hash(1), &1).map(|entry| entry.value.look())
                     })
                 };
                 let second = (*first).resized(2);
                 second.put(hash(3), boxed(3, 30));
                 let second = Box::into_raw(Box::new(second));
-                let before = place.swap(second, Ordering::AcqRel);
+                let before = pointer.swap(second, Ordering::AcqRel);
                 assert_eq!(reader.join().unwrap(), Some(10));
                 drop(Box::from_raw(before));
                 free(Arc::new(*Box::from_raw(second)), Vec::new());

@@ -1,7 +1,7 @@
 //! The line between the TAP interface and the stack, and the thread that drives both.
 
 use crate::common::Talker;
-use isola_hosted::tap::{self, Leave};
+use isola_hosted::tap::{self, TapOffloads};
 use isola_iobuf::IoBuf;
 use isola_net_sim::{App, Link, Random, check};
 use isola_net_stack::{
@@ -92,7 +92,7 @@ impl Wire {
     }
 
     fn new(tcp: TcpConfig, link: Link, app: Talker) -> Self {
-        let mut port = tap::open("shared", 1, Leave::Nothing).expect("the namespace's interface");
+        let mut port = tap::open("shared", 1, TapOffloads::None).expect("the namespace's interface");
         let queue = port.queues.pop().expect("a queue");
         let mut config = Config::new(MacAddr(port.mac), Secret([42; 32]));
         config.addressing = Addressing::Static(Ipv4Config::new(SHARED.cell(), PREFIX_LEN, None));

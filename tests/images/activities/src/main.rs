@@ -13,7 +13,7 @@
 mod link;
 
 use core::sync::atomic::{AtomicU64, Ordering};
-use isola::ebbs::{InUse, current_core, cycles};
+use isola::ebbs::{EbbInUse, current_core, cycles};
 use isola::events::activity::INFRASTRUCTURE;
 use isola::events::event::Event;
 use isola::events::{register_activity, yield_now};
@@ -55,7 +55,7 @@ const PATTERNS: [(&str, &str); 6] = [
 /// The cycles that the services have measured themselves: `light`, `heavy`.
 static OWN_CYCLES: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
-fn components() -> Result<(), InUse> {
+fn components() -> Result<(), EbbInUse> {
     NETWORK_MANAGER.replace(|| Box::new(Link))
 }
 

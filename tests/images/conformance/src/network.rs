@@ -4,7 +4,7 @@
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
-use isola::ebbs::InUse;
+use isola::ebbs::EbbInUse;
 use isola::events::{parallel, timeout};
 use isola::iobuf::{Chain, IoBuf};
 use isola::net::port::{Frame, NetworkPort, ReceivedFrame};
@@ -24,7 +24,7 @@ static RECEIVED: AtomicUsize = AtomicUsize::new(0);
 static SENT: AtomicUsize = AtomicUsize::new(0);
 
 /// Replaces Isola's network manager by the application's.
-pub fn components() -> Result<(), InUse> {
+pub fn components() -> Result<(), EbbInUse> {
     NETWORK_MANAGER.replace(|| Box::new(Counted))
 }
 
@@ -54,7 +54,7 @@ impl Filter for Counter {
 /// for the first failed check.
 pub async fn check(peer: SocketAddr) -> Result<(), String> {
     wait_for_address().await;
-    let _held = isola_conformance::cut_up_memory();
+    let _held = isola_conformance::fragment_memory();
     let streams = parallel(2 * isola::core_count(), move |part| async move {
         stream(peer, part).await.map_err(|error| format!("connection {part}: {error}"))
     });

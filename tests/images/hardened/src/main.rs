@@ -2,7 +2,7 @@
 #![no_std]
 #![no_main]
 
-use isola::memory::misdeed::{Misdeed, commit};
+use isola::memory::misuse_injection::{InjectedMisuse, inject};
 use isola::memory::{CellHeap, Hardened};
 use isola::prelude::*;
 
@@ -13,8 +13,8 @@ const OTHERS: u64 = 1000;
 
 async fn main(arguments: Arguments) -> ExitCode {
     let wanted = arguments.get(0).unwrap_or_default();
-    if let Some(misdeed) = Misdeed::ALL.into_iter().find(|misdeed| format!("{misdeed:?}") == wanted) {
-        commit(misdeed, &ALLOCATOR);
+    if let Some(misuse) = InjectedMisuse::ALL.into_iter().find(|misuse| format!("{misuse:?}") == wanted) {
+        inject(misuse, &ALLOCATOR);
     }
     for number in 0..OTHERS {
         let other = core::hint::black_box(Box::new(number));

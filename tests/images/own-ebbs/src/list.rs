@@ -1,11 +1,11 @@
 //! Alarms in a list, for applications with very few of them.
 
-use isola::events::alarms::{AlarmKey, Alarms, Ring};
+use isola::events::alarms::{AlarmAction, AlarmKey, Alarms};
 use isola::prelude::*;
 
 /// Unordered alarms, found by linear search.
 #[derive(Default)]
-pub struct List(Vec<(AlarmKey, Ring)>);
+pub struct List(Vec<(AlarmKey, AlarmAction)>);
 
 impl List {
     fn position(&self, key: AlarmKey) -> Option<usize> {
@@ -14,11 +14,11 @@ impl List {
 }
 
 impl Alarms for List {
-    fn insert(&mut self, key: AlarmKey, ring: Ring) {
-        self.0.push((key, ring));
+    fn insert(&mut self, key: AlarmKey, action: AlarmAction) {
+        self.0.push((key, action));
     }
 
-    fn remove(&mut self, key: AlarmKey) -> Option<Ring> {
+    fn remove(&mut self, key: AlarmKey) -> Option<AlarmAction> {
         self.position(key).map(|at| self.0.swap_remove(at).1)
     }
 
@@ -26,7 +26,7 @@ impl Alarms for List {
         self.0.iter().map(|(key, _)| *key).min()
     }
 
-    fn pop_due(&mut self, now_cycles: u64) -> Option<Ring> {
+    fn pop_due(&mut self, now_cycles: u64) -> Option<AlarmAction> {
         let first = self.first().filter(|first| first.deadline_cycles <= now_cycles)?;
         self.position(first).map(|at| self.0.swap_remove(at).1)
     }

@@ -9,7 +9,7 @@ mod urgent_first;
 
 use core::time::Duration;
 use isola::console::CONSOLE;
-use isola::ebbs::{CoreIndex, InUse};
+use isola::ebbs::{CoreIndex, EbbInUse};
 use isola::events::{
     EVENTS, Event, EventLoop, TIMERS, Timers, elsewhere, now, sleep_until, spawn_task, yield_now,
 };
@@ -24,7 +24,7 @@ isola::app!(main, components: components);
 /// The completed events and alarms, in order.
 static DONE: Mutex<String> = Mutex::new(String::new());
 
-fn components() -> Result<(), InUse> {
+fn components() -> Result<(), EbbInUse> {
     EVENTS.replace(|| EventLoop::with_queue(UrgentFirst::default()))?;
     TIMERS.replace(|| Timers::with_alarms(List::default()))?;
     CONSOLE.replace(|| Box::new(console::Numbered::default()))

@@ -2,7 +2,7 @@
 
 use isola_ebbs::{Ebb, Representative, current_core};
 use isola_events::{
-    Label, Placement, elsewhere, exit, on_carried, on_cores_changed, present_cores, run, sleep, spawn,
+    Label, Placement, elsewhere, exit, on_cores_changed, on_vcore_moved, present_cores, run, sleep, spawn,
     spawn_on, spawn_task, yield_now,
 };
 use isola_hosted::{Hosted, Settings};
@@ -57,7 +57,7 @@ fn tasks_timers_and_representatives_continue_on_every_core_that_runs_the_vcore()
     static MOVES: AtomicU64 = AtomicU64::new(0);
     fn begin() {
         spawn_on(CORE, || {
-            on_carried(|| assert_eq!(COUNTER.core, CORE));
+            on_vcore_moved(|| assert_eq!(COUNTER.core, CORE));
             for task in 0..3 {
                 spawn_task(async move {
                     for step in 0..STEPS {
@@ -86,9 +86,9 @@ fn tasks_timers_and_representatives_continue_on_every_core_that_runs_the_vcore()
     }
     cell(3, 3, begin, |platform| {
         for _ in 0..50 {
-            platform.take_core(CORE);
+            platform.unplug_core(CORE);
             thread::sleep(Duration::from_micros(300));
-            platform.give_core(CORE);
+            platform.plug_core(CORE);
             thread::sleep(Duration::from_micros(300));
             MOVES.fetch_add(1, Ordering::Relaxed);
         }
@@ -126,9 +126,9 @@ fn work_is_spread_over_present_cores_and_handlers_are_called_for_changes() {
     cell(1, 2, begin, |platform| {
         wait_until(|| SEEN.load(Ordering::Relaxed) == 1);
         for round in 1..=20 {
-            platform.give_core(NEW);
+            platform.plug_core(NEW);
             wait_until(|| RAN_ON_NEW.load(Ordering::Relaxed) >= round && SEEN.load(Ordering::Relaxed) == 2);
-            platform.take_core(NEW);
+            platform.unplug_core(NEW);
             wait_until(|| SEEN.load(Ordering::Relaxed) == 1);
         }
         ENDS.store(1, Ordering::Relaxed);
@@ -165,11 +165,11 @@ fn an_event_for_a_vcore_in_transit_runs_exactly_once() {
                 break;
             }
             let core = CoreIndex(1 + round % 3);
-            platform.take_core(core);
+            platform.unplug_core(core);
             let next = CoreIndex(1 + (round + 1) % 3);
-            platform.take_core(next);
-            platform.give_core(core);
-            platform.give_core(next);
+            platform.unplug_core(next);
+            platform.plug_core(core);
+            platform.plug_core(next);
         }
     });
     assert_eq!(SUM.load(Ordering::Relaxed), MESSAGES * (MESSAGES - 1) / 2);
@@ -192,9 +192,9 @@ fn a_core_that_was_never_needed_leaves_and_joins_without_allocations() {
         use isola_platform::Platform;
         let phase = || platform.report().cores[1].phase.load(Ordering::Relaxed);
         for _ in 0..10 {
-            platform.take_core(CoreIndex(1));
+            platform.unplug_core(CoreIndex(1));
             assert_eq!(phase(), CorePhase::Asleep as u32);
-            platform.give_core(CoreIndex(1));
+            platform.plug_core(CoreIndex(1));
             assert_eq!(phase(), CorePhase::Asleep as u32);
         }
         ENDS.store(1, Ordering::Relaxed);

@@ -6,36 +6,37 @@
 //! not suffice, pages of regions migrate to other chunks: one core migrates some in each of its passes, and answers at
 //! the end. An allocation that finds no memory meanwhile ends the migration.
 
-use crate::heap::{self, pages};
+use crate::core_caches::return_all_caches;
 use crate::migration::Migration;
-use crate::platform;
-use crate::window::{is_over, retire, squeeze};
+use crate::page_tables::{is_over, retire};
+use crate::pool::{self, pages};
+use crate::supervisor;
 use core::ptr::NonNull;
 use isola_abi::id::NodeId;
 use isola_abi::unplug::{CHUNK, Shortfall};
 use isola_ebbs::cycles;
 use isola_machine::cell;
-use isola_memory::pages::{Contents, Withdrawn};
-use isola_memory::regions::{Compaction, Progress, Retired};
+use isola_memory::pages::{KnownContents, WithdrawnMemory};
+use isola_memory::regions::{Compaction, Progress, Retirement};
 
 /// The time for which cores are not asked again to return their caches, in ns.
-const SQUEEZE_AGAIN_NS: u64 = 100_000_000;
+const CACHES_AGAIN_NS: u64 = 100_000_000;
 
 /// The time for which pages may migrate for one request, in ns: the supervisor waits for five seconds in all.
-const MOVE_NS: u64 = 1_000_000_000;
+const MIGRATION_NS: u64 = 1_000_000_000;
 
-/// The state of the cell's returns.
-pub(super) struct Returns {
+/// The state of unplugging.
+pub(super) struct Unplug {
     /// The last offer and its request, until the cell has seen the outcome.
-    offered: Option<(u32, Withdrawn)>,
+    offered: Option<(u32, WithdrawnMemory)>,
     /// The last request whose outcome the cell has seen.
     acknowledged: u32,
     /// The last request that the cell has answered.
     answered: u32,
     /// Range slots of unplugged memory, reusable when every core has passed its loop.
-    retired: Option<(Retired, u64)>,
+    retired: Option<(Retirement, u64)>,
     /// The cycle count at which cores were last asked to return their caches.
-    squeezed_at: u64,
+    caches_asked_at: u64,
     /// The migration of pages that increases the memory for a request.
     compaction: Compaction,
     /// The request for which the last compaction was started, and its cycle count.
@@ -44,37 +45,37 @@ pub(super) struct Returns {
 
 /// The outcome of an offer.
 #[derive(Default)]
-pub(super) struct Gone {
+pub(super) struct UnplugOutcome {
     /// Bytes that the cell no longer owns.
     pub(super) len_bytes: u64,
     /// The number of ranges that can be added in their place.
     pub(super) slots: usize,
 }
 
-/// Whether the cell can spare memory.
+/// The memory that the cell can spare.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Can {
+pub(super) enum Spare {
     /// All free memory.
-    Spare,
+    AllFree,
     /// None: a core waits for memory right now.
-    Not,
+    Nothing,
 }
 
-impl Returns {
+impl Unplug {
     pub(super) const fn new() -> Self {
         Self {
             offered: None,
             acknowledged: 0,
             answered: 0,
             retired: None,
-            squeezed_at: 0,
+            caches_asked_at: 0,
             compaction: Compaction::new(),
             compacted: (0, 0),
         }
     }
 
     /// Returns whether a request is open.
-    pub(super) fn is_asked() -> bool {
+    pub(super) fn is_requested() -> bool {
         cell::unplug_request().0 != cell::settlement().number
     }
 
@@ -93,42 +94,42 @@ impl Returns {
     }
 
     /// Handles the outcome of the last offer, and answers a request.
-    pub(super) fn look(&mut self, can: Can, tsc_hz: u64) -> Gone {
-        let mut gone = self.see();
-        gone.slots = self.reuse();
+    pub(super) fn check(&mut self, spare: Spare, tsc_hz: u64) -> UnplugOutcome {
+        let mut outcome = self.settle_offer();
+        outcome.slots = self.reuse();
         let (number, len_bytes) = cell::unplug_request();
         if number != cell::settlement().number && number != self.answered && self.offered.is_none() {
-            self.answer(number, usize::try_from(len_bytes).unwrap_or(usize::MAX), can, tsc_hz);
+            self.answer(number, usize::try_from(len_bytes).unwrap_or(usize::MAX), spare, tsc_hz);
         } else {
             self.compaction.end(pages());
         }
-        gone
+        outcome
     }
 
     /// Returns whether a compaction is in progress, so that passes have to continue it.
-    pub(super) fn is_moving(&self) -> bool {
+    pub(super) fn is_migrating(&self) -> bool {
         !self.compaction.is_over()
     }
 
     /// Ends the compaction, as an allocation needs the memory that it holds back. Returns whether one was in progress.
-    pub(super) fn stop_moving(&mut self) -> bool {
-        let was_moving = self.is_moving();
+    pub(super) fn stop_migrating(&mut self) -> bool {
+        let was_migrating = self.is_migrating();
         self.compaction.end(pages());
-        was_moving
+        was_migrating
     }
 
-    fn see(&mut self) -> Gone {
+    fn settle_offer(&mut self) -> UnplugOutcome {
         let settlement = cell::settlement();
-        let mut gone = Gone::default();
+        let mut outcome = UnplugOutcome::default();
         if settlement.number == self.acknowledged {
-            return gone;
+            return outcome;
         }
         if let Some((_, withdrawn)) = self.offered.take_if(|(number, _)| *number == settlement.number) {
             for (bit, (start, len)) in withdrawn.blocks().iter().enumerate() {
                 if settlement.taken >> bit & 1 == 1 {
-                    gone.len_bytes += *len as u64;
+                    outcome.len_bytes += *len as u64;
                 } else {
-                    stay(*start, *len);
+                    take_back(*start, *len);
                 }
             }
             if withdrawn.slots() != 0 {
@@ -140,35 +141,35 @@ impl Returns {
         // A request that the supervisor has closed unanswered needs no answer any more.
         self.answered = settlement.number;
         cell::acknowledge(settlement.number);
-        platform::ring();
-        gone
+        supervisor::notify();
+        outcome
     }
 
     /// Answers a request, or continues a compaction for it.
-    fn answer(&mut self, number: u32, len_bytes: usize, can: Can, tsc_hz: u64) {
-        if can == Can::Spare && self.moves_on(number, tsc_hz) {
+    fn answer(&mut self, number: u32, len_bytes: usize, spare: Spare, tsc_hz: u64) {
+        if spare == Spare::AllFree && self.continue_compaction(number, tsc_hz) {
             return;
         }
         self.compaction.end(pages());
-        if !is_past(self.squeezed_at, SQUEEZE_AGAIN_NS, tsc_hz) {
+        if !is_past(self.caches_asked_at, CACHES_AGAIN_NS, tsc_hz) {
             // Frees the pages of objects that other cores have returned since.
-            heap::trim();
+            pool::trim();
         }
-        let withdrawn = match can {
-            Can::Spare => pages().withdraw(len_bytes),
-            Can::Not => Withdrawn::default(),
+        let withdrawn = match spare {
+            Spare::AllFree => pages().withdraw(len_bytes),
+            Spare::Nothing => WithdrawnMemory::default(),
         };
         let (found, missing) = (withdrawn.len_bytes(), len_bytes.saturating_sub(withdrawn.len_bytes()));
         let has_compacted = self.compacted.0 == number;
         let rest = if missing == 0 {
             Shortfall::None
-        } else if can == Can::Not {
+        } else if spare == Spare::Nothing {
             Shortfall::InUse
         } else if withdrawn.is_full() || (has_compacted && found > 0) {
             Shortfall::More
-        } else if !has_compacted && is_past(self.squeezed_at, SQUEEZE_AGAIN_NS, tsc_hz) {
-            self.squeezed_at = cycles().max(1);
-            squeeze();
+        } else if !has_compacted && is_past(self.caches_asked_at, CACHES_AGAIN_NS, tsc_hz) {
+            self.caches_asked_at = cycles().max(1);
+            return_all_caches();
             Shortfall::Soon
         } else if !has_compacted && found > 0 {
             // The supervisor asks again for the missing part, for which the compaction then runs.
@@ -176,7 +177,7 @@ impl Returns {
         } else if !has_compacted {
             self.compacted = (number, cycles());
             self.compaction.start(missing.min(pages().spare_bytes()) / CHUNK as usize);
-            return self.answer(number, len_bytes, can, tsc_hz);
+            return self.answer(number, len_bytes, spare, tsc_hz);
         } else if pages().spare_bytes() >= missing.min(4 * CHUNK as usize) {
             Shortfall::Scattered
         } else {
@@ -188,17 +189,17 @@ impl Returns {
         unsafe { cell::offer(number, withdrawn.blocks(), moved_bytes as u64, rest) };
         self.answered = number;
         self.offered = Some((number, withdrawn));
-        heap::publish();
-        platform::ring();
+        pool::publish();
+        supervisor::notify();
     }
 
     /// Continues the compaction for a request. Returns whether there is more to do.
-    fn moves_on(&mut self, number: u32, tsc_hz: u64) -> bool {
+    fn continue_compaction(&mut self, number: u32, tsc_hz: u64) -> bool {
         let (compacted, began) = self.compacted;
-        self.is_moving()
+        self.is_migrating()
             && compacted == number
-            && !is_past(began, MOVE_NS, tsc_hz)
-            && self.compaction.step(pages(), &Migration) == Progress::GoesOn
+            && !is_past(began, MIGRATION_NS, tsc_hz)
+            && self.compaction.step(pages(), &Migration) == Progress::InProgress
     }
 }
 
@@ -209,9 +210,9 @@ fn is_past(since_cycles: u64, ns: u64, tsc_hz: u64) -> bool {
 }
 
 /// Takes back an offered block that the supervisor did not take.
-fn stay(start: usize, len: usize) {
+fn take_back(start: usize, len: usize) {
     let Some(memory) = NonNull::new(core::ptr::with_exposed_provenance_mut::<u8>(start)) else { return };
     // SAFETY: the block was withdrawn, and the supervisor leaves it to the cell. The node matters only if the range
     // that contained the block has left.
-    let _ = unsafe { pages().bring_back(NodeId(0), memory, len, Contents::Unknown) };
+    let _ = unsafe { pages().plug(NodeId(0), memory, len, KnownContents::Unknown) };
 }

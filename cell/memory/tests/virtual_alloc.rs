@@ -5,9 +5,9 @@ mod common;
 
 use common::{Arena, ThreadCores, heap_of};
 use isola_memory::Heap;
-use isola_memory::mapped::is_mapped;
 use isola_memory::pages::PAGE_SIZE;
 use isola_memory::regions::collect;
+use isola_memory::virtual_alloc::is_virtually_contiguous;
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeSet;
@@ -40,8 +40,8 @@ impl Object {
         Some(object)
     }
 
-    fn is_mapped(&self) -> bool {
-        is_mapped(self.start.addr())
+    fn is_virtually_contiguous(&self) -> bool {
+        is_virtually_contiguous(self.start.addr())
     }
 
     /// Returns the indices of some words of each page, and of the last word.
@@ -176,10 +176,10 @@ proptest! {
                 Step::Mend => give(&heap, std::mem::take(&mut held)),
             }
             let bytes: usize = objects.iter().map(|object| object.layout.size().next_multiple_of(PAGE_SIZE)).sum();
-            let mapped = objects.iter().filter(|object| object.is_mapped());
+            let mapped = objects.iter().filter(|object| object.is_virtually_contiguous());
             let mapped: usize = mapped.map(|object| object.layout.size().next_multiple_of(PAGE_SIZE)).sum();
             let figures = heap.statistics();
-            prop_assert_eq!((figures.large_bytes, figures.mapped_bytes), (bytes, mapped));
+            prop_assert_eq!((figures.large_bytes, figures.virtual_bytes), (bytes, mapped));
             prop_assert_eq!(figures.pages.used_bytes, at_first.pages.used_bytes + bytes + held.len() * PAGE_SIZE);
             objects.iter().for_each(|object| object.check(object.layout.size()));
         }
@@ -199,13 +199,13 @@ fn an_object_is_virtually_contiguous_if_every_second_page_is_used() {
     let heap = heap_of(&arena);
     let held = cut_up(&heap, |page| page % 2 == 0);
     let object = Object::new(&heap, 7 * MIB, 4096, 1).expect("enough pages are free, in pieces");
-    assert!(object.is_mapped());
-    assert_eq!(heap.statistics().mapped_bytes, 7 * MIB);
+    assert!(object.is_virtually_contiguous());
+    assert_eq!(heap.statistics().virtual_bytes, 7 * MIB);
     assert!(Object::new(&heap, MIB, 8, 2).is_none(), "too few pages are free");
     object.free(&heap);
     give(&heap, held);
     let object = Object::new(&heap, 3 * MIB, 8, 3).expect("a run is long enough");
-    assert!(!object.is_mapped());
+    assert!(!object.is_virtually_contiguous());
     object.free(&heap);
 }
 
@@ -223,10 +223,10 @@ fn objects_of_size_classes_need_no_span() {
         let objects: Vec<_> = (0..).map_while(|mark| Object::new(&heap, len, align, mark)).collect();
         let bytes = objects.len() * len.next_multiple_of(PAGE_SIZE);
         assert!(bytes + 2 * len + 16 * PAGE_SIZE > free, "{bytes} bytes of {free} as objects of {len}");
-        assert!(heap.statistics().mapped_bytes >= bytes - 2 * MIB / 16);
+        assert!(heap.statistics().virtual_bytes >= bytes - 2 * MIB / 16);
         objects.into_iter().for_each(|object| object.free(&heap));
         heap.empty_cache();
-        assert_eq!((heap.statistics().mapped_bytes, heap.statistics().cached_bytes), (0, 0));
+        assert_eq!((heap.statistics().virtual_bytes, heap.statistics().cached_bytes), (0, 0));
     }
     assert!(free_bytes(&heap) + 16 * PAGE_SIZE > free);
     give(&heap, held);
@@ -240,7 +240,7 @@ fn an_object_with_most_of_memory_grows_by_remapping() {
     let mut object = Object::new(&heap, 7 * MIB, 8, 1).unwrap();
     let wall = Object::new(&heap, MIB, 8, 2).unwrap();
     assert!(object.resize(&heap, 14 * MIB), "remapping needs no room for a copy");
-    assert!(object.is_mapped());
+    assert!(object.is_virtually_contiguous());
     assert!(!object.resize(&heap, 17 * MIB));
     assert!(object.resize(&heap, 3 * MIB) && free_bytes(&heap) > 11 * MIB);
     assert!(object.resize(&heap, 14 * MIB));
@@ -258,7 +258,7 @@ fn addresses_of_freed_objects_are_reused() {
     let mut addresses = BTreeSet::new();
     for mark in 0..200 {
         let object = Object::new(&heap, 256 << 10, PAGE_SIZE, mark).unwrap();
-        assert!(object.is_mapped());
+        assert!(object.is_virtually_contiguous());
         addresses.insert(object.start.addr());
         object.free(&heap);
         collect();

@@ -5,7 +5,7 @@ use core::hint::black_box;
 
 /// A kind of misuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Misdeed {
+pub enum InjectedMisuse {
     /// Frees an object twice.
     FreeTwice,
     /// Frees an object of 24 bytes as one of 32.
@@ -18,14 +18,14 @@ pub enum Misdeed {
     WriteAfterFree,
 }
 
-impl Misdeed {
+impl InjectedMisuse {
     /// All kinds.
     pub const ALL: [Self; 5] =
         [Self::FreeTwice, Self::FreeAsLarger, Self::WriteBehind, Self::WriteBefore, Self::WriteAfterFree];
 }
 
-/// Commits the misuse on an object of `allocator`. An allocator without checks is corrupt afterwards.
-pub fn commit(misdeed: Misdeed, allocator: &impl GlobalAlloc) {
+/// Injects the misuse on an object of `allocator`. An allocator without checks is corrupt afterwards.
+pub fn inject(misuse: InjectedMisuse, allocator: &impl GlobalAlloc) {
     let layout = Layout::new::<[u64; 3]>();
     // SAFETY: none. The function breaks the rules of `GlobalAlloc` on purpose, for a caller that tests the detection.
     unsafe {
@@ -33,21 +33,21 @@ pub fn commit(misdeed: Misdeed, allocator: &impl GlobalAlloc) {
         if object.is_null() {
             return;
         }
-        match misdeed {
-            Misdeed::FreeTwice => {
+        match misuse {
+            InjectedMisuse::FreeTwice => {
                 allocator.dealloc(object, layout);
                 allocator.dealloc(black_box(object), layout);
             }
-            Misdeed::FreeAsLarger => allocator.dealloc(object, Layout::new::<[u64; 4]>()),
-            Misdeed::WriteBehind => {
+            InjectedMisuse::FreeAsLarger => allocator.dealloc(object, Layout::new::<[u64; 4]>()),
+            InjectedMisuse::WriteBehind => {
                 object.add(layout.size()).write(1);
                 allocator.dealloc(black_box(object), layout);
             }
-            Misdeed::WriteBefore => {
+            InjectedMisuse::WriteBefore => {
                 object.sub(1).write(1);
                 allocator.dealloc(black_box(object), layout);
             }
-            Misdeed::WriteAfterFree => {
+            InjectedMisuse::WriteAfterFree => {
                 allocator.dealloc(object, layout);
                 black_box(object).add(8).write(1);
             }

@@ -6,12 +6,12 @@
 //!
 //! This module does not allocate: its caller provides the blocks of the bitmap.
 
-use crate::regions::{Extent, Retired};
+use crate::regions::{Extent, Retirement};
 use alloc::boxed::Box;
 
 /// The bits of 64 units: the taken ones, and in each set the waiting ones among these.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Word {
+pub(super) struct UnitWord {
     taken: u64,
     waiting: [u64; 2],
 }
@@ -21,7 +21,7 @@ const WORD: usize = u64::BITS as usize;
 
 /// The bits of some units. The type is small enough for a class with spans of one page, so its allocation never needs
 /// addresses of an area.
-pub(super) type Block = [Word; BLOCK_WORDS];
+pub(super) type Block = [UnitWord; BLOCK_WORDS];
 
 /// Words of a block.
 pub(super) const BLOCK_WORDS: usize = 16;
@@ -45,10 +45,10 @@ pub(super) struct Units {
 
 /// The result of a search for addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum FindOutcome {
     /// These units are free.
     At(Units),
-    /// The bitmap is too short: the caller adds a block ([`Places::add_block`]) and tries again.
+    /// The bitmap is too short: the caller adds a block ([`AddressBitmap::add_block`]) and tries again.
     NoBlock,
     /// The area has no such free range.
     Nowhere,
@@ -56,21 +56,21 @@ pub(super) enum Found {
 
 /// A set of waiting units.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingSet {
     /// The latest retirement in the set.
-    since: Retired,
+    since: Retirement,
     /// Bounds of the set, as unit indices.
     from: usize,
     to: usize,
 }
 
-impl Waiting {
-    const NONE: Self = Self { since: Retired(0), from: usize::MAX, to: 0 };
+impl WaitingSet {
+    const NONE: Self = Self { since: Retirement(0), from: usize::MAX, to: 0 };
 }
 
 /// The bitmap of an area.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct AddressBitmap {
     area: Extent,
     unit_bytes: usize,
     blocks: [Option<Box<Block>>; BLOCKS],
@@ -79,12 +79,12 @@ pub(super) struct Places {
     first_free: usize,
     /// No unit from this one on was ever taken.
     used_end: usize,
-    waiting: [Waiting; 2],
+    waiting: [WaitingSet; 2],
     /// The index of the open set.
     open: usize,
 }
 
-impl Places {
+impl AddressBitmap {
     /// Returns an area without taken units.
     pub const fn new(area: Extent, unit_bytes: usize) -> Self {
         Self {
@@ -94,7 +94,7 @@ impl Places {
             block_count: 0,
             first_free: 0,
             used_end: 0,
-            waiting: [const { Waiting::NONE }; 2],
+            waiting: [const { WaitingSet::NONE }; 2],
             open: 0,
         }
     }
@@ -128,8 +128,8 @@ impl Places {
     /// Adds a block for further units; returns it if the area has the maximum already.
     pub fn add_block(&mut self, block: Box<Block>) -> Option<Box<Block>> {
         match self.blocks.get_mut(self.block_count) {
-            Some(place) => {
-                *place = Some(block);
+            Some(entry) => {
+                *entry = Some(block);
                 self.block_count += 1;
                 None
             }
@@ -138,7 +138,7 @@ impl Places {
     }
 
     /// Finds the first `bytes` free bytes at a multiple of `align` (a power of two).
-    pub fn find(&mut self, bytes: usize, align: usize) -> Found {
+    pub fn find(&mut self, bytes: usize, align: usize) -> FindOutcome {
         let count = bytes.div_ceil(self.unit_bytes);
         let total = self.area.len / self.unit_bytes;
         self.first_free = self.next(Bit::Free, self.first_free, total);
@@ -152,12 +152,12 @@ impl Places {
             let end = first + count;
             match self.next(Bit::Taken, first, end) {
                 taken if taken < end => unit = self.next(Bit::Free, taken, total),
-                _ if end <= self.block_count * BLOCK => return Found::At(Units { first, count }),
-                _ if self.block_count < BLOCKS => return Found::NoBlock,
+                _ if end <= self.block_count * BLOCK => return FindOutcome::At(Units { first, count }),
+                _ if self.block_count < BLOCKS => return FindOutcome::NoBlock,
                 _ => break,
             }
         }
-        Found::Nowhere
+        FindOutcome::Nowhere
     }
 
     /// Returns whether these units exist and are free.
@@ -174,7 +174,7 @@ impl Places {
     }
 
     /// Adds units to the open set: they wait from now on.
-    pub fn give(&mut self, units: Units, since: Retired) {
+    pub fn give(&mut self, units: Units, since: Retirement) {
         let open = self.open;
         self.each_word(units, |word, bits| word.waiting[open] |= bits);
         let set = &mut self.waiting[open];
@@ -185,14 +185,14 @@ impl Places {
 
     /// Removes from the closed set a run of at most `most` units whose wait is over. They are free once [`Self::free`]
     /// is called.
-    pub fn next_over(&mut self, most: usize, is_over: impl Fn(Retired) -> bool) -> Option<Units> {
+    pub fn next_over(&mut self, most: usize, is_over: impl Fn(Retirement) -> bool) -> Option<Units> {
         let closed = 1 - self.open;
         if self.waiting[closed].from >= self.waiting[closed].to {
-            self.waiting[closed] = Waiting::NONE;
+            self.waiting[closed] = WaitingSet::NONE;
             self.open = closed;
         }
         let closed = 1 - self.open;
-        let Waiting { since, from, to } = self.waiting[closed];
+        let WaitingSet { since, from, to } = self.waiting[closed];
         if from >= to || !is_over(since) {
             return None;
         }
@@ -230,12 +230,12 @@ impl Places {
         to
     }
 
-    fn word(&self, index: usize) -> Option<&Word> {
+    fn word(&self, index: usize) -> Option<&UnitWord> {
         self.blocks.get(index / BLOCK_WORDS)?.as_ref()?.get(index % BLOCK_WORDS)
     }
 
     /// Passes each word of some units, and the units' bits in it, to `change`.
-    fn each_word(&mut self, units: Units, change: impl Fn(&mut Word, u64)) {
+    fn each_word(&mut self, units: Units, change: impl Fn(&mut UnitWord, u64)) {
         let (mut unit, end) = (units.first, units.first + units.count);
         while unit < end {
             let (index, shift) = (unit / WORD, unit % WORD);
@@ -300,11 +300,11 @@ mod tests {
 
     #[test]
     fn an_area_ends_with_the_last_block_of_its_bitmap() {
-        let mut places = Places::new(Extent { start: 0, len: (BLOCKS * BLOCK + 1) * UNIT }, UNIT);
-        assert!((0..BLOCKS).all(|_| places.add_block(Box::default()).is_none()));
-        assert!(places.add_block(Box::default()).is_some());
-        places.take(Units { first: 0, count: BLOCKS * BLOCK });
-        assert_eq!(places.find(UNIT, 1), Found::Nowhere);
+        let mut bitmap = AddressBitmap::new(Extent { start: 0, len: (BLOCKS * BLOCK + 1) * UNIT }, UNIT);
+        assert!((0..BLOCKS).all(|_| bitmap.add_block(Box::default()).is_none()));
+        assert!(bitmap.add_block(Box::default()).is_some());
+        bitmap.take(Units { first: 0, count: BLOCKS * BLOCK });
+        assert_eq!(bitmap.find(UNIT, 1), FindOutcome::Nowhere);
     }
 
     proptest! {
@@ -312,7 +312,7 @@ mod tests {
         /// waits.
         #[test]
         fn addresses_are_taken_once_and_reused_after_their_wait(steps in steps()) {
-            let mut places = Places::new(AREA, UNIT);
+            let mut bitmap = AddressBitmap::new(AREA, UNIT);
             let mut model = [None; 300];
             let mut taken: Vec<Units> = Vec::new();
             let (mut now, mut over) = (0, 0);
@@ -323,16 +323,17 @@ mod tests {
                         let fits = |first: &usize| (AREA.start + first * UNIT).is_multiple_of(align)
                             && model[*first..].len() >= count && model[*first..first + count].iter().all(Option::is_none);
                         let expected = (0..300).find(fits);
-                        let mut found = places.find(bytes, align);
-                        if found == Found::NoBlock {
-                            prop_assert!(places.add_block(Box::default()).is_none());
-                            found = places.find(bytes, align);
+                        let mut found = bitmap.find(bytes, align);
+                        if found == FindOutcome::NoBlock {
+                            prop_assert!(bitmap.add_block(Box::default()).is_none());
+                            found = bitmap.find(bytes, align);
                         }
-                        let expected = expected.map_or(Found::Nowhere, |first| Found::At(Units { first, count }));
+                        let at = |first| FindOutcome::At(Units { first, count });
+                        let expected = expected.map_or(FindOutcome::Nowhere, at);
                         prop_assert_eq!(found, expected);
-                        if let Found::At(units) = found {
-                            places.take(units);
-                            prop_assert!(places.used_end() >= places.extent(units).end());
+                        if let FindOutcome::At(units) = found {
+                            bitmap.take(units);
+                            prop_assert!(bitmap.used_end() >= bitmap.extent(units).end());
                             model[units.first..units.first + units.count].fill(Some(u64::MAX));
                             taken.push(units);
                         }
@@ -343,9 +344,9 @@ mod tests {
                         let behind = Units { first: units.first + units.count, count };
                         let free = model.get(behind.first..behind.first + count);
                         let free = free.is_some_and(|units| units.iter().all(Option::is_none));
-                        prop_assert_eq!(places.are_free(behind), free);
+                        prop_assert_eq!(bitmap.are_free(behind), free);
                         if free {
-                            places.take(behind);
+                            bitmap.take(behind);
                             model[behind.first..behind.first + count].fill(Some(u64::MAX));
                             units.count += count;
                         }
@@ -353,37 +354,37 @@ mod tests {
                     Step::Give { which } if !taken.is_empty() => {
                         let units = taken.swap_remove(which % taken.len());
                         now += 1;
-                        places.give(units, Retired(now));
+                        bitmap.give(units, Retirement(now));
                         model[units.first..units.first + units.count].fill(Some(now));
                     }
                     Step::Extend { .. } | Step::Give { .. } => {}
                     Step::Collect { periods, runs } => {
                         over = now.min(over + periods);
                         for _ in 0..runs {
-                            let Some(units) = places.next_over(40, |retired| retired.0 <= over) else { break };
+                            let Some(units) = bitmap.next_over(40, |retired| retired.0 <= over) else { break };
                             prop_assert!((1..=40).contains(&units.count));
                             for unit in &mut model[units.first..units.first + units.count] {
                                 prop_assert!(unit.is_some_and(|since| since <= over), "freed too early");
                                 *unit = None;
                             }
-                            places.free(units);
+                            bitmap.free(units);
                         }
                     }
                 }
             }
             // All units become free again.
             for units in taken {
-                places.give(units, Retired(now));
+                bitmap.give(units, Retirement(now));
             }
-            while let Some(units) = places.next_over(7, |_| true) {
-                places.free(units);
+            while let Some(units) = bitmap.next_over(7, |_| true) {
+                bitmap.free(units);
                 model[units.first..units.first + units.count].fill(None);
             }
-            while let Some(units) = places.next_over(7, |_| true) {
-                places.free(units);
+            while let Some(units) = bitmap.next_over(7, |_| true) {
+                bitmap.free(units);
             }
             let all = Units { first: 0, count: 300 };
-            prop_assert!(places.block_count == 0 || places.find(AREA.len, 1) == Found::At(all));
+            prop_assert!(bitmap.block_count == 0 || bitmap.find(AREA.len, 1) == FindOutcome::At(all));
         }
     }
 }

@@ -9,9 +9,9 @@
 //! Lock order: `AREAS`, then the region table, for page tables. No allocation, mapping or access to an object takes
 //! place with `AREAS` held.
 
-use super::places::{BLOCK_WORDS, Block, Found, Places, Units, Word};
+use super::address_bitmap::{AddressBitmap, BLOCK_WORDS, Block, FindOutcome, UnitWord, Units};
 use crate::pages::PAGE_SIZE;
-use crate::regions::{Extent, PageSize, Retired, Window, give_tables, take_tables, window};
+use crate::regions::{AddressWindow, Extent, PageSize, Retirement, give_tables, take_tables, window};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -47,32 +47,32 @@ enum Kind {
 }
 
 struct Areas {
-    small: Places,
-    large: Places,
+    small: AddressBitmap,
+    large: AddressBitmap,
 }
 
 impl Areas {
     fn new(window: Extent) -> Self {
-        let Extent { start, len } = mapped_part(window);
+        let Extent { start, len } = virtual_alloc_part(window);
         let small = Extent { start, len: len / 4 };
         let large = Extent { start: small.end(), len: len - small.len };
-        Self { small: Places::new(small, SMALL_UNIT), large: Places::new(large, LARGE_UNIT) }
+        Self { small: AddressBitmap::new(small, SMALL_UNIT), large: AddressBitmap::new(large, LARGE_UNIT) }
     }
 
-    fn of(&mut self, kind: Kind) -> &mut Places {
+    fn of(&mut self, kind: Kind) -> &mut AddressBitmap {
         match kind {
             Kind::Small => &mut self.small,
             Kind::Large => &mut self.large,
         }
     }
 
-    fn at(&mut self, address: usize) -> &mut Places {
+    fn at(&mut self, address: usize) -> &mut AddressBitmap {
         if address < self.small.area().end() { &mut self.small } else { &mut self.large }
     }
 }
 
 /// Returns the part of the region area for virtually contiguous objects; the rest is for regions.
-pub(super) fn mapped_part(window: Extent) -> Extent {
+pub(super) fn virtual_alloc_part(window: Extent) -> Extent {
     window.eighths(6, 2)
 }
 
@@ -85,40 +85,40 @@ pub(crate) fn collect() {
     loop {
         let over = AREAS.lock().as_mut().and_then(|areas| {
             let Areas { small, large } = areas;
-            [small, large].into_iter().find_map(|places| {
-                let units = places.next_over(UNITS_AT_ONCE, |retired| window.is_over(retired))?;
-                Some((units, places.extent(units)))
+            [small, large].into_iter().find_map(|bitmap| {
+                let units = bitmap.next_over(UNITS_AT_ONCE, |retired| window.is_over(retired))?;
+                Some((units, bitmap.extent(units)))
             })
         });
         let Some((units, extent)) = over else { return };
         // SAFETY: the addresses were retired when their units began to wait, and `is_over` holds. The units stay taken
         // until `free` below.
-        unsafe { window.forget(extent.start, extent.len) };
+        unsafe { window.free_tables(extent.start, extent.len) };
         WAITING.fetch_sub(units.count, Ordering::Relaxed);
         if let Some(areas) = AREAS.lock().as_mut() {
-            let places = areas.at(extent.start);
-            places.free(units);
-            give_tables(tables_with(places, units));
+            let bitmap = areas.at(extent.start);
+            bitmap.free(units);
+            give_tables(tables_with(bitmap, units));
         }
     }
 }
 
 /// Allocates addresses for `count` pages at a multiple of `align`; returns the first.
-pub(super) fn take_place(window: &dyn Window, count: usize, align: usize) -> Option<usize> {
+pub(super) fn take_addresses(window: &dyn AddressWindow, count: usize, align: usize) -> Option<usize> {
     let bytes = count.checked_mul(PAGE_SIZE)?;
     collect();
     let mut kind = if bytes <= SMALL_MAX && align <= SMALL_MAX { Kind::Small } else { Kind::Large };
     loop {
         let mut guard = AREAS.lock();
-        let places = guard.get_or_insert_with(|| Areas::new(window.extent())).of(kind);
-        match places.find(bytes, align) {
-            Found::At(units) => return take_units(places, units).then(|| places.extent(units).start),
-            Found::Nowhere if kind == Kind::Small => {
+        let bitmap = guard.get_or_insert_with(|| Areas::new(window.extent())).of(kind);
+        match bitmap.find(bytes, align) {
+            FindOutcome::At(units) => return take_units(bitmap, units).then(|| bitmap.extent(units).start),
+            FindOutcome::Nowhere if kind == Kind::Small => {
                 kind = Kind::Large;
                 continue;
             }
-            Found::Nowhere => return None,
-            Found::NoBlock => {}
+            FindOutcome::Nowhere => return None,
+            FindOutcome::NoBlock => {}
         }
         drop(guard);
         let block = new_block()?;
@@ -130,53 +130,53 @@ pub(super) fn take_place(window: &dyn Window, count: usize, align: usize) -> Opt
 
 /// Allocates a block of the bitmap, for further units.
 fn new_block() -> Option<Box<Block>> {
-    let mut words: Vec<Word> = Vec::new();
+    let mut words: Vec<UnitWord> = Vec::new();
     words.try_reserve_exact(BLOCK_WORDS).ok()?;
-    words.resize(BLOCK_WORDS, Word::default());
+    words.resize(BLOCK_WORDS, UnitWord::default());
     words.into_boxed_slice().try_into().ok()
 }
 
 /// Allocates the addresses behind an object of `had` pages so that it has room for `wanted`; false if they are taken.
-pub(super) fn lengthen_place(start: usize, had: usize, wanted: usize) -> bool {
+pub(super) fn extend_addresses(start: usize, had: usize, wanted: usize) -> bool {
     let mut guard = AREAS.lock();
     let Some(areas) = guard.as_mut() else { return false };
     if start < areas.small.area().end() && wanted * PAGE_SIZE > SMALL_MAX {
         return false;
     }
-    let places = areas.at(start);
-    let (old, new) = (places.units(start, had * PAGE_SIZE), places.units(start, wanted * PAGE_SIZE));
+    let bitmap = areas.at(start);
+    let (old, new) = (bitmap.units(start, had * PAGE_SIZE), bitmap.units(start, wanted * PAGE_SIZE));
     let more = Units { first: old.first + old.count, count: new.count - old.count };
-    more.count == 0 || (places.are_free(more) && take_units(places, more))
+    more.count == 0 || (bitmap.are_free(more) && take_units(bitmap, more))
 }
 
 /// Marks free units as taken and reserves the page tables that they may need; false if there are too few tables.
-fn take_units(places: &mut Places, units: Units) -> bool {
-    let extent = places.extent(units);
-    let grown = |bytes: usize| extent.end().div_ceil(bytes).saturating_sub(places.used_end().div_ceil(bytes));
-    let with = tables_with(places, units);
+fn take_units(bitmap: &mut AddressBitmap, units: Units) -> bool {
+    let extent = bitmap.extent(units);
+    let grown = |bytes: usize| extent.end().div_ceil(bytes).saturating_sub(bitmap.used_end().div_ceil(bytes));
+    let with = tables_with(bitmap, units);
     let for_good = grown(PageSize::OneGib.bytes()) + if with == 0 { grown(LARGE_UNIT) } else { 0 };
     let has_tables = take_tables(with + for_good);
     if has_tables {
-        places.take(units);
+        bitmap.take(units);
     }
     has_tables
 }
 
 /// Returns the number of page tables that only these units use and that are freed with them. Those of small units stay.
-fn tables_with(places: &Places, units: Units) -> usize {
-    if places.unit_bytes() == LARGE_UNIT { units.count } else { 0 }
+fn tables_with(bitmap: &AddressBitmap, units: Units) -> usize {
+    if bitmap.unit_bytes() == LARGE_UNIT { units.count } else { 0 }
 }
 
 /// Frees the units of an object of `had` pages that one of `kept` pages does not need, once all cores have flushed
 /// their TLBs.
-pub(super) fn give_units(start: usize, kept: usize, had: usize, retired: Retired) {
+pub(super) fn free_units(start: usize, kept: usize, had: usize, retired: Retirement) {
     if let Some(areas) = AREAS.lock().as_mut() {
-        let places = areas.at(start);
-        let (kept, had) = (places.units(start, kept * PAGE_SIZE), places.units(start, had * PAGE_SIZE));
+        let bitmap = areas.at(start);
+        let (kept, had) = (bitmap.units(start, kept * PAGE_SIZE), bitmap.units(start, had * PAGE_SIZE));
         let units = Units { first: kept.first + kept.count, count: had.count - kept.count };
         if units.count > 0 {
             WAITING.fetch_add(units.count, Ordering::Relaxed);
-            places.give(units, retired);
+            bitmap.give(units, retired);
         }
     }
 }
@@ -184,7 +184,7 @@ pub(super) fn give_units(start: usize, kept: usize, had: usize, retired: Retired
 /// Returns the end of an object's last unit.
 pub(super) fn end_of(start: usize, count: usize) -> usize {
     AREAS.lock().as_mut().map_or(start, |areas| {
-        let places = areas.at(start);
-        places.extent(places.units(start, count * PAGE_SIZE)).end()
+        let bitmap = areas.at(start);
+        bitmap.extent(bitmap.units(start, count * PAGE_SIZE)).end()
     })
 }

@@ -11,7 +11,7 @@ use spin::Once;
 /// Implementors guarantee that a filled page can be read and written at its address, is shared with no other owner, and
 /// has the contents with which it was filled, until it is retired. Retired memory must not be used elsewhere before the
 /// retirement is over and it was collected.
-pub unsafe trait Window: Sync {
+pub unsafe trait AddressWindow: Sync {
     /// Returns the addresses of the region area; start and length are multiples of 1 GiB.
     fn extent(&self) -> Extent;
 
@@ -34,7 +34,7 @@ pub unsafe trait Window: Sync {
         size: PageSize,
         frame: FrameChoice,
         contents: Contents<'_>,
-    ) -> Result<Filled, FillError>;
+    ) -> Result<FillOutcome, FillError>;
 
     /// Returns the size of the page at `address`, if there is one.
     fn page_at(&self, address: usize) -> Option<PageSize>;
@@ -43,10 +43,10 @@ pub unsafe trait Window: Sync {
     ///
     /// # Safety
     /// The caller owns the pages, and they are unused.
-    unsafe fn retire(&self, address: usize, len: usize) -> Retired;
+    unsafe fn retire(&self, address: usize, len: usize) -> Retirement;
 
     /// Returns whether every core has flushed its TLB since that retirement.
-    fn is_over(&self, retired: Retired) -> bool;
+    fn is_over(&self, retired: Retirement) -> bool;
 
     /// Frees the memory of retired pages.
     ///
@@ -66,7 +66,7 @@ pub unsafe trait Window: Sync {
         address: usize,
         memory: NonNull<u8>,
         len: usize,
-        carry: Carry,
+        contents: MapContents,
     ) -> Result<(), FillError>;
 
     /// Unmaps all pages of `len` bytes from `address` on that [`Self::map`] mapped, and passes their memory, with its
@@ -74,7 +74,12 @@ pub unsafe trait Window: Sync {
     ///
     /// # Safety
     /// The caller owns the pages, and they are unused.
-    unsafe fn unmap(&self, address: usize, len: usize, take: &mut dyn FnMut(NonNull<u8>, usize)) -> Retired;
+    unsafe fn unmap(
+        &self,
+        address: usize,
+        len: usize,
+        take: &mut dyn FnMut(NonNull<u8>, usize),
+    ) -> Retirement;
 
     /// Moves all pages of `len` bytes from `from` on that [`Self::map`] mapped to the addresses from `to` on, with
     /// their contents. The old addresses are retired.
@@ -82,13 +87,13 @@ pub unsafe trait Window: Sync {
     /// # Safety
     /// As for [`Self::unmap`]. No page is mapped at the new addresses, which the caller owns, and enough page tables
     /// are reserved.
-    unsafe fn shift(&self, from: usize, len: usize, to: usize) -> Retired;
+    unsafe fn move_pages(&self, from: usize, len: usize, to: usize) -> Retirement;
 
     /// Frees the addresses, and the page tables, of pages that [`Self::map`] mapped.
     ///
     /// # Safety
     /// They were retired, and that is over.
-    unsafe fn forget(&self, address: usize, len: usize);
+    unsafe fn free_tables(&self, address: usize, len: usize);
 }
 
 /// A range of addresses.
@@ -115,11 +120,11 @@ impl Extent {
 
 /// Whether mapped memory keeps its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carry {
+pub enum MapContents {
     /// The memory keeps its contents.
-    Contents,
+    Keep,
     /// The contents are undefined.
-    Nothing,
+    Discard,
 }
 
 /// The choice of a page frame.
@@ -150,16 +155,16 @@ pub enum Contents<'a> {
 
 /// The result of a fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Filled {
+pub enum FillOutcome {
     /// The page was filled.
-    Now,
+    Filled,
     /// The page was present before, possibly filled concurrently by another core. The new contents are discarded.
-    Before,
+    AlreadyPresent,
 }
 
 /// The time of a retirement, as a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Retired(pub u64);
+pub struct Retirement(pub u64);
 
 /// The reason why a page is not filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,14 +205,14 @@ impl fmt::Display for FillError {
 
 impl core::error::Error for FillError {}
 
-static WINDOW: Once<&'static dyn Window> = Once::new();
+static WINDOW: Once<&'static dyn AddressWindow> = Once::new();
 
 /// Registers the platform's region area. Only the first call of a program counts.
-pub fn install(window: &'static dyn Window) {
+pub fn install(window: &'static dyn AddressWindow) {
     WINDOW.call_once(|| window);
 }
 
 /// Returns the region area, if the platform has one.
-pub(crate) fn window() -> Option<&'static dyn Window> {
+pub(crate) fn window() -> Option<&'static dyn AddressWindow> {
     WINDOW.get().copied()
 }

@@ -5,7 +5,7 @@
 //! present. An object of several MiB that cannot grow in place moves in the same way: its pages are remapped in front
 //! of further ones, without a copy (decision 0019).
 //!
-//! The addresses are the last quarter of the region area (`areas`), with a bit per unit (`places`).
+//! The addresses are the last quarter of the region area (`areas`), with a bit per unit (`address_bitmap`).
 //!
 //! An object of a size class is allocated here too if its class cannot get a span, a run of up to 32 pages. A free puts
 //! it into a core's cache like any other object; its pages are freed when it leaves the cache.
@@ -17,21 +17,21 @@
 //! pointer to these addresses exists. The addresses and page tables are reused after all cores have flushed their TLBs
 //! (`areas::collect`).
 
+mod address_bitmap;
 mod areas;
-mod places;
 
-use self::areas::{BYTES_AT_ONCE, end_of, give_units, lengthen_place, mapped_part, take_place};
+use self::areas::{BYTES_AT_ONCE, end_of, extend_addresses, free_units, take_addresses, virtual_alloc_part};
 use crate::pages::{PAGE_SIZE, Pages};
-use crate::regions::{Carry, PageSize, Retired, Window, window};
+use crate::regions::{AddressWindow, MapContents, PageSize, Retirement, window};
 use core::ptr::{self, NonNull};
 use isola_abi::id::NodeId;
 
 pub(crate) use self::areas::collect;
 
 /// Returns whether the object at `address` is virtually contiguous.
-pub fn is_mapped(address: usize) -> bool {
+pub fn is_virtually_contiguous(address: usize) -> bool {
     window().is_some_and(|window| {
-        let part = mapped_part(window.extent());
+        let part = virtual_alloc_part(window.extent());
         address.wrapping_sub(part.start) < part.len
     })
 }
@@ -43,12 +43,12 @@ pub(crate) fn allocate(pages: &Pages, node: NodeId, count: usize, align: usize) 
     if !has_room(pages, count) {
         return None;
     }
-    let start = take_place(window, count, align)?;
+    let start = take_addresses(window, count, align)?;
     if fill(window, pages, node, start, 0..count) {
         return NonNull::new(ptr::with_exposed_provenance_mut(start));
     }
     // SAFETY: the object was not returned to any caller.
-    unsafe { give_place(window, pages, start, count) };
+    unsafe { free_object(window, pages, start, count) };
     None
 }
 
@@ -58,8 +58,8 @@ pub(crate) fn allocate(pages: &Pages, node: NodeId, count: usize, align: usize) 
 /// It came from this module with that allocator and that many pages, and is unused.
 pub(crate) unsafe fn free(pages: &Pages, object: NonNull<u8>, count: usize) {
     let Some(window) = window() else { return };
-    // SAFETY: the caller's guarantee is that of `give_place`.
-    unsafe { give_place(window, pages, object.addr().get(), count) };
+    // SAFETY: the caller's guarantee is that of `free_object`.
+    unsafe { free_object(window, pages, object.addr().get(), count) };
     collect();
 }
 
@@ -82,11 +82,11 @@ pub(crate) unsafe fn resize(
         unsafe { shorten(window, pages, start, had, wanted) };
         return true;
     }
-    let there = pages_there(window, start, had);
+    let there = mapped_pages_of(window, start, had);
     if wanted <= there {
         return true;
     }
-    if !has_room(pages, wanted - there) || !lengthen_place(start, had, wanted) {
+    if !has_room(pages, wanted - there) || !extend_addresses(start, had, wanted) {
         return false;
     }
     let filled = fill(window, pages, node, start, there..wanted);
@@ -112,30 +112,30 @@ pub(crate) unsafe fn relocate(
 ) -> Option<NonNull<u8>> {
     let window = window()?;
     let from = object.addr().get();
-    let there = if is_mapped(from) { pages_there(window, from, had) } else { had };
-    let start = take_place(window, wanted.max(there), align)?;
+    let there = if is_virtually_contiguous(from) { mapped_pages_of(window, from, had) } else { had };
+    let start = take_addresses(window, wanted.max(there), align)?;
     if there < wanted && !(has_room(pages, wanted - there) && fill(window, pages, node, start, there..wanted))
     {
         // SAFETY: the new addresses were not returned to any caller.
-        unsafe { give_place(window, pages, start, wanted) };
+        unsafe { free_object(window, pages, start, wanted) };
         return None;
     }
-    if is_mapped(from) {
-        let mut retired = Retired(0);
+    if is_virtually_contiguous(from) {
+        let mut retired = Retirement(0);
         for (offset, len) in parts(from, end_of(from, had) - from) {
             // SAFETY: both objects are the caller's, and these pages of the new one are still empty.
-            retired = unsafe { window.shift(from + offset, len, start + offset) };
+            retired = unsafe { window.move_pages(from + offset, len, start + offset) };
         }
-        give_units(from, 0, had, retired);
+        free_units(from, 0, had, retired);
         collect();
     } else {
         // SAFETY: the caller guarantees that the object is a run of `had` pages.
         unsafe { pages.take_apart(object, had) };
         // SAFETY: the caller gives up the run's old address, so its memory is used only at the new one.
-        let mapped = unsafe { window.map(start, object, had * PAGE_SIZE, Carry::Contents) };
+        let mapped = unsafe { window.map(start, object, had * PAGE_SIZE, MapContents::Keep) };
         if mapped.is_err() {
             // SAFETY: the new addresses were not returned to any caller, and the run is not mapped there.
-            unsafe { give_place(window, pages, start, wanted) };
+            unsafe { free_object(window, pages, start, wanted) };
             return None;
         }
     }
@@ -151,7 +151,7 @@ fn has_room(pages: &Pages, count: usize) -> bool {
 /// Maps the largest free blocks as pages `wanted` of an object. Returns false if memory or page tables have run out;
 /// then none of these pages is mapped.
 fn fill(
-    window: &dyn Window,
+    window: &dyn AddressWindow,
     pages: &Pages,
     node: NodeId,
     start: usize,
@@ -162,7 +162,7 @@ fn fill(
         let Some((frame, count)) = pages.largest_near(node, wanted.end - done) else { break };
         let (address, len) = (start + done * PAGE_SIZE, count * PAGE_SIZE);
         // SAFETY: the memory was just allocated, and the addresses belong to the object, which has no pages there.
-        if unsafe { window.map(address, frame.memory, len, Carry::Nothing) }.is_err() {
+        if unsafe { window.map(address, frame.memory, len, MapContents::Discard) }.is_err() {
             // SAFETY: just allocated, as runs of one page, and not mapped.
             unsafe { pages.free_apart(frame.memory, count) };
             break;
@@ -183,13 +183,13 @@ fn fill(
 ///
 /// # Safety
 /// The object has `had` pages, and those behind `wanted` are unused.
-unsafe fn shorten(window: &dyn Window, pages: &Pages, start: usize, had: usize, wanted: usize) {
+unsafe fn shorten(window: &dyn AddressWindow, pages: &Pages, start: usize, had: usize, wanted: usize) {
     let page = window.page_at(start + wanted * PAGE_SIZE).unwrap_or(PageSize::FourKib);
     let cut = (start + wanted * PAGE_SIZE).next_multiple_of(page.bytes());
     let end = end_of(start, had);
     // SAFETY: the caller guarantees that the pages are unused.
     let retired = unsafe { unmap(window, pages, cut, end.saturating_sub(cut)) };
-    give_units(start, wanted, had, retired);
+    free_units(start, wanted, had, retired);
     collect();
 }
 
@@ -197,21 +197,21 @@ unsafe fn shorten(window: &dyn Window, pages: &Pages, start: usize, had: usize, 
 ///
 /// # Safety
 /// The object has `count` pages, and is unused.
-unsafe fn give_place(window: &dyn Window, pages: &Pages, start: usize, count: usize) {
+unsafe fn free_object(window: &dyn AddressWindow, pages: &Pages, start: usize, count: usize) {
     // SAFETY: the caller guarantees that the pages are unused.
     let retired = unsafe { unmap(window, pages, start, end_of(start, count) - start) };
-    give_units(start, 0, count, retired);
+    free_units(start, 0, count, retired);
 }
 
 /// Unmaps pages and frees their memory.
 ///
 /// # Safety
 /// The pages are unused.
-unsafe fn unmap(window: &dyn Window, pages: &Pages, start: usize, len: usize) -> Retired {
+unsafe fn unmap(window: &dyn AddressWindow, pages: &Pages, start: usize, len: usize) -> Retirement {
     let mut run: Option<(NonNull<u8>, usize)> = None;
     // SAFETY: mapped memory consists of runs of one page, and the caller guarantees that it is unused.
     let free = |(memory, len): (NonNull<u8>, usize)| unsafe { pages.free_apart(memory, len / PAGE_SIZE) };
-    let mut retired = Retired(0);
+    let mut retired = Retirement(0);
     for (offset, len) in parts(start, len) {
         let take = &mut |memory: NonNull<u8>, len: usize| match &mut run {
             Some((first, so_far)) if first.addr().get() + *so_far == memory.addr().get() => *so_far += len,
@@ -236,7 +236,7 @@ fn parts(start: usize, len: usize) -> impl Iterator<Item = (usize, usize)> {
 
 /// Returns the number of mapped pages of an object of `count` pages: more than `count` if it was shrunk within a large
 /// page.
-fn pages_there(window: &dyn Window, start: usize, count: usize) -> usize {
+fn mapped_pages_of(window: &dyn AddressWindow, start: usize, count: usize) -> usize {
     let last = start + (count - 1) * PAGE_SIZE;
     let page = window.page_at(last).unwrap_or(PageSize::FourKib);
     (last + 1).next_multiple_of(page.bytes()).saturating_sub(start) / PAGE_SIZE

@@ -1,0 +1,125 @@
+//! The cell's memory: the heap, and the page allocator below it, for the other modules. The global allocator above it
+//! is [`heap`](crate::heap).
+//!
+//! The descriptor lists the cell's memory, but decoding it takes memory. Therefore the image contains a small first
+//! range, and the pool is added once it is known.
+
+use alloc::vec::Vec;
+use core::cell::UnsafeCell;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, Ordering};
+use isola_abi::descriptor::Core;
+use isola_abi::id::NodeId;
+use isola_machine::cell;
+use isola_machine::region_area::clear;
+use isola_memory::{Heap, Pages, ThisCore};
+
+pub(crate) static HEAP: Heap = Heap::new(ThisCore);
+
+/// Size of the first range, in bytes: enough to decode the descriptor.
+const FIRST_LEN: usize = 128 << 10;
+
+static FIRST: FirstRange = FirstRange(UnsafeCell::new([0; FIRST_LEN]));
+
+#[repr(align(4096))]
+struct FirstRange(UnsafeCell<[u8; FIRST_LEN]>);
+
+// SAFETY: `start` passes it to the heap, once; it has no other users.
+unsafe impl Sync for FirstRange {}
+
+/// Adds the first range to the heap, on the first core, before the first allocation. Later calls do nothing.
+pub(crate) fn start() {
+    static STARTED: AtomicBool = AtomicBool::new(false);
+    if !STARTED.swap(true, Ordering::Relaxed) {
+        // SAFETY: the range is a static without other users.
+        unsafe { add(NodeId(0), FIRST.0.get().cast::<u8>(), FIRST_LEN) };
+    }
+}
+
+/// Adds the cell's pool to the heap, and each core's node. To be called on the first core, before the others run.
+pub(crate) fn add_pool(pool: Vec<(NodeId, &'static mut [u8])>, cores: &[Core]) {
+    for (node, range) in pool {
+        // SAFETY: the memory is owned until the cell ends, and given to the heap here.
+        let Some(start) = NonNull::new(range.as_mut_ptr()) else { continue };
+        // SAFETY: as above; a cell's pool is zero at first. A range too small to be useful is left out.
+        let _ = unsafe { HEAP.pages().add_zero_range_of(node, start, range.len()) };
+    }
+    cores.iter().enumerate().for_each(|(index, core)| HEAP.set_node(index, core.node));
+    HEAP.report_to(cell::report(), cell::ledger());
+    publish();
+}
+
+/// # Safety
+/// As [`isola_memory::Pages::add_range_of`].
+unsafe fn add(node: NodeId, start: *mut u8, len: usize) {
+    if let Some(start) = NonNull::new(start) {
+        // SAFETY: the caller's promise. A range too small to be useful is left out.
+        let _ = unsafe { HEAP.pages().add_range_of(node, start, len) };
+    }
+}
+
+/// Empties this core's cache if another core has run short since the last call. Costs a few loads; called when a core
+/// has time.
+pub(crate) fn relieve() {
+    HEAP.relieve();
+}
+
+/// Makes cores return their caches: this one at once.
+pub(crate) fn give_back() {
+    HEAP.give_back();
+}
+
+/// Frees the pages of objects that cores have returned.
+pub(crate) fn trim() {
+    HEAP.trim();
+}
+
+/// Zeroes a few free pages; false if all are known to be zero. For an idle core.
+pub(crate) fn clear_some() -> bool {
+    // SAFETY: the page allocator passes memory that is free and consists of whole pages.
+    HEAP.pages().clear_some(HEAP.near(), |memory, len| unsafe { clear(memory, len) })
+}
+
+/// Returns whether [`clear_some`] may have something to do. Costs a load.
+#[inline]
+pub(crate) fn has_unclear() -> bool {
+    HEAP.pages().may_have_unclear()
+}
+
+/// Publishes the memory in use in the report. Costs a few loads and stores; called when a core has time or was
+/// interrupted anyway.
+pub(crate) fn publish() {
+    HEAP.pages().statistics().publish(&cell::report().memory);
+}
+
+/// Returns the page allocator, from which regions are filled.
+pub(crate) fn pages() -> &'static Pages {
+    HEAP.pages()
+}
+
+/// Returns the node that is nearest to the calling core.
+pub(crate) fn near() -> NodeId {
+    HEAP.near()
+}
+
+/// Returns the bytes of all pages.
+pub(crate) fn total_bytes() -> usize {
+    HEAP.pages().statistics().total_bytes
+}
+
+/// Returns the bytes of free pages, including obtainable memory.
+pub(crate) fn free_bytes() -> usize {
+    let pages = HEAP.pages().statistics();
+    (pages.total_bytes + pages.obtainable_bytes).saturating_sub(pages.used_bytes)
+}
+
+/// Returns the bytes of free pages, without obtainable memory.
+pub(crate) fn present_bytes() -> usize {
+    let pages = HEAP.pages().statistics();
+    pages.total_bytes.saturating_sub(pages.used_bytes)
+}
+
+/// Returns whether less than a quarter of the present pages is free. Costs a few loads.
+pub(crate) fn is_filling() -> bool {
+    present_bytes() < total_bytes() / 4
+}
