@@ -132,6 +132,17 @@ mod tests {
     }
 
     #[test]
+    fn the_plugin_counts_every_delay_by_the_host_as_lost_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let test = folder.path().join("pace_test");
+        let mut compile = std::process::Command::new("cc");
+        compile.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-DINTERFACE_VERSION=1", "-o"]).arg(&test);
+        compile.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("plugin/pace_test.c"));
+        program::run_in(&mut compile).unwrap();
+        program::run_in(&mut std::process::Command::new(&test)).unwrap();
+    }
+
+    #[test]
     fn the_plugin_has_the_same_layout() {
         let source = include_str!("../plugin/pace.c");
         assert!(source.contains("volatile uint64_t instructions;"));

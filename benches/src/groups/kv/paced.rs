@@ -40,7 +40,7 @@ pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(),
 /// The outcome of a saturated machine.
 struct Saturated {
     requests_per_s: f64,
-    /// The time by which its processors fell behind their pace.
+    /// The time by which its processors fell behind their pace in the measurement.
     lost_s: f64,
 }
 
@@ -53,6 +53,7 @@ fn saturate(session: &Session, system: System, processors: u32) -> Result<Satura
     pace::set(&guest.machine, PACE)?;
     let _first = First::take(&guest.machine);
     generator.closed(WARM_UP)?;
+    let lost_s = pace::lost_s(&guest.machine)?;
     let outcome = generator.closed(session.plan.load)?;
-    Ok(Saturated { requests_per_s: outcome.rate(), lost_s: pace::lost_s(&guest.machine)? })
+    Ok(Saturated { requests_per_s: outcome.rate(), lost_s: pace::lost_s(&guest.machine)? - lost_s })
 }
