@@ -139,8 +139,8 @@ impl Client {
         self.silent_since = Instant::now();
         loop {
             self.send(RequestBody::Hello { version: isola_abi::VERSION })?;
-            let asked = self.sequence.wrapping_sub(first);
-            let mine = |sequence: u32| (1..=asked).contains(&sequence.wrapping_sub(first));
+            let sent = self.sequence.wrapping_sub(first);
+            let mine = |sequence: u32| (1..=sent).contains(&sequence.wrapping_sub(first));
             match self.receive(mine, end.min(Instant::now() + HELLO_INTERVAL)) {
                 Ok(ResponseBody::Hello { version }) if version == isola_abi::VERSION => return Ok(()),
                 Ok(ResponseBody::Hello { version }) => {
@@ -227,7 +227,7 @@ impl Client {
         image: &CellImage,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<(), ClientError> {
-        if self.images()?.iter().any(|kept| kept.digest == image.digest) {
+        if self.images()?.iter().any(|stored| stored.digest == image.digest) {
             return Ok(());
         }
         self.upload(&image.bytes, progress)

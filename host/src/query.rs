@@ -32,7 +32,7 @@ pub enum QueryError {
 
 /// The assembled answer of a cell.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct QueryAnswer {
     /// The counters, summed over all cores.
     pub counters: Vec<(CounterName, u64)>,
     /// The connections that the answer lists.
@@ -63,9 +63,9 @@ pub enum Extent {
 ///
 /// # Errors
 /// [`QueryError`].
-pub fn facts(client: &mut Client, name: &str, query: &Query) -> Result<Told, QueryError> {
+pub fn facts(client: &mut Client, name: &str, query: &Query) -> Result<QueryAnswer, QueryError> {
     let number = client.query(name, Line::Facts, query)?;
-    let (mut records, mut answer) = (Records::default(), Answer::default());
+    let (mut records, mut answer) = (Records::default(), PartialAnswer::default());
     let end = Instant::now() + PATIENCE;
     loop {
         let piece = client.answers(name, Line::Facts, number, records.end())?;
@@ -80,7 +80,7 @@ pub fn facts(client: &mut Client, name: &str, query: &Query) -> Result<Told, Que
             Standing::Open => {}
         }
         if answer.is_whole() || Instant::now() >= end {
-            return Ok(answer.told());
+            return Ok(answer.finish());
         }
         if piece.bytes.is_empty() {
             sleep(INTERVAL);
@@ -90,7 +90,7 @@ pub fn facts(client: &mut Client, name: &str, query: &Query) -> Result<Told, Que
 
 /// A partly assembled answer.
 #[derive(Debug, Default)]
-struct Answer {
+struct PartialAnswer {
     cores: Option<u32>,
     done: u32,
     names: Vec<CounterName>,
@@ -102,7 +102,7 @@ struct Answer {
     taken: usize,
 }
 
-impl Answer {
+impl PartialAnswer {
     fn take(&mut self, fact: Fact) -> Result<(), RecordError> {
         self.taken += 1;
         if self.taken > MAX_FACTS {
@@ -132,14 +132,14 @@ impl Answer {
         self.cores.is_some_and(|cores| self.done >= cores)
     }
 
-    fn told(self) -> Told {
+    fn finish(self) -> QueryAnswer {
         let extent = match self.cores {
             None => Extent::Nothing,
             Some(cores) if self.done < cores => Extent::Without(cores - self.done),
             Some(_) => Extent::Whole,
         };
         let counts = self.counts.into_iter().chain(std::iter::repeat(0));
-        Told {
+        QueryAnswer {
             counters: self.names.into_iter().zip(counts).collect(),
             connections: self.connections,
             connections_meant: self.meant,
@@ -162,15 +162,15 @@ mod tests {
         Fact::Done { core, connections, half_open: 1, time_wait: 2 }
     }
 
-    fn answer(facts: impl IntoIterator<Item = Fact>) -> Answer {
-        let mut answer = Answer::default();
+    fn answer(facts: impl IntoIterator<Item = Fact>) -> PartialAnswer {
+        let mut answer = PartialAnswer::default();
         facts.into_iter().for_each(|fact| answer.take(fact).unwrap());
         answer
     }
 
     #[test]
     fn counters_of_all_cores_are_summed_despite_different_lengths() {
-        let told = answer([
+        let answer = answer([
             Fact::Begin { cores: 2 },
             Fact::Names(vec![name("a"), name("b"), name("c")]),
             Fact::Counters(vec![1]),
@@ -178,20 +178,20 @@ mod tests {
             Fact::Counters(vec![2, u64::MAX, 0, 7]),
             done(1, 0),
         ]);
-        assert!(told.is_whole());
-        let told = told.told();
-        assert_eq!(told.counters, [(name("a"), 3), (name("b"), u64::MAX), (name("c"), 0)]);
-        assert_eq!((told.half_open, told.time_wait), (2, 4));
-        assert_eq!(told.extent, Extent::Whole);
+        assert!(answer.is_whole());
+        let answer = answer.finish();
+        assert_eq!(answer.counters, [(name("a"), 3), (name("b"), u64::MAX), (name("c"), 0)]);
+        assert_eq!((answer.half_open, answer.time_wait), (2, 4));
+        assert_eq!(answer.extent, Extent::Whole);
     }
 
     #[test]
     fn an_incomplete_answer_counts_the_missing_cores() {
-        assert_eq!(answer([]).told().extent, Extent::Nothing);
+        assert_eq!(answer([]).finish().extent, Extent::Nothing);
         let some = answer([Fact::Begin { cores: 3 }, done(2, 0)]);
         assert!(!some.is_whole());
-        assert_eq!(some.told().extent, Extent::Without(2));
-        assert_eq!(answer([Fact::Begin { cores: 0 }]).told().extent, Extent::Whole);
+        assert_eq!(some.finish().extent, Extent::Without(2));
+        assert_eq!(answer([Fact::Begin { cores: 0 }]).finish().extent, Extent::Whole);
     }
 
     #[test]

@@ -150,15 +150,15 @@ fn forward(context: &Context, request: &PublishSpec) -> Result<Forward, Failure>
 
 /// Waits until the process has ended; returns its exit code.
 fn attend(mut child: Child, interrupts: &Interrupts) -> Result<ExitCode, Failure> {
-    let mut told = 0;
+    let mut sent = 0;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(ExitCode::from(exit_code(status)));
         }
         let wanted = interrupts.so_far();
-        if wanted > told {
-            let signal = if told == 0 { Signal::TERM } else { Signal::KILL };
-            told = wanted;
+        if wanted > sent {
+            let signal = if sent == 0 { Signal::TERM } else { Signal::KILL };
+            sent = wanted;
             // If the process has ended meanwhile, the next iteration detects it.
             let pid = Pid::from_child(&child);
             let _ = kill_process(pid, signal);

@@ -33,7 +33,7 @@ pub enum LockError {
     /// The lock's file cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
-    /// Another command held the lock throughout the wait.
+    /// Another command locked the lock throughout the wait.
     #[error(
         "another isola command (process {holder}) has worked on machine {machine:?} for {} s: wait for it, or end it",
         PATIENCE.as_secs()
@@ -76,13 +76,13 @@ impl MachineLock {
         let begun = Instant::now();
         let end = begun + patience;
         let holder = || fs::read_to_string(&path).unwrap_or_default().trim().to_owned();
-        let mut told = false;
+        let mut notified = false;
         while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             if Instant::now() >= end {
                 return Err(LockError::Busy { machine: dir.name.to_string(), holder: holder() });
             }
-            if !told && begun.elapsed() > NOTICE_AFTER {
-                told = true;
+            if !notified && begun.elapsed() > NOTICE_AFTER {
+                notified = true;
                 (dir.notice)(&format!("waiting for another isola command (process {})", holder()));
             }
             sleep(TRY_INTERVAL);

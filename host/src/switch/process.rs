@@ -155,7 +155,7 @@ impl Switch<'_> {
         }
     }
 
-    fn wait(&self, listeners: &[UnixListener], control: &UnixListener) -> io::Result<Ready> {
+    fn wait(&self, listeners: &[UnixListener], control: &UnixListener) -> io::Result<PendingEvents> {
         let is_held_up = self.links[UPLINK].as_ref().is_some_and(|link| link.queued() > UPLINK_QUEUE);
         let fds = self.links.iter().zip(listeners).enumerate().map(|(number, (link, listener))| match link {
             None => PollFd::new(listener, PollFlags::IN),
@@ -175,12 +175,12 @@ impl Switch<'_> {
         let arrived = PollFlags::IN | PollFlags::HUP | PollFlags::ERR;
         let mut ready = fds.iter().map(|fd| fd.revents().intersects(arrived)).collect::<Vec<_>>();
         let control = ready.pop().unwrap_or_default();
-        Ok(Ready { control, links: (0..ready.len()).filter(|number| ready[*number]).collect() })
+        Ok(PendingEvents { control, links: (0..ready.len()).filter(|number| ready[*number]).collect() })
     }
 }
 
 /// The pending events.
-struct Ready {
+struct PendingEvents {
     control: bool,
     /// The indices of sockets with an event.
     links: Vec<usize>,

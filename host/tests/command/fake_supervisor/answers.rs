@@ -28,8 +28,8 @@ impl Answering {
     }
 
     pub fn piece(&self, line: Line, number: u32, from: u64, max_bytes: u32) -> AnswerPiece {
-        let asked = self.questions.number(line);
-        self.answers.on(line).piece(number, asked, from, (max_bytes as usize).min(200))
+        let current = self.questions.number(line);
+        self.answers.on(line).piece(number, current, from, (max_bytes as usize).min(200))
     }
 }
 
@@ -53,8 +53,8 @@ fn facts(query: Query) -> Vec<Fact> {
         Query::Connections { filter, most } => {
             let all = [connection(0, 40_001), connection(1, 40_002)];
             let meant: Vec<_> = all.into_iter().filter(|one| filter.matches(one.local, one.remote)).collect();
-            let told = meant.iter().take(most as usize).cloned().map(|one| Fact::Connection(Box::new(one)));
-            [begin].into_iter().chain(told).chain([done(0, meant.len() as u32), done(1, 0)]).collect()
+            let listed = meant.iter().take(most as usize).cloned().map(|one| Fact::Connection(Box::new(one)));
+            [begin].into_iter().chain(listed).chain([done(0, meant.len() as u32), done(1, 0)]).collect()
         }
         Query::Capture(_) | Query::EndCapture => Vec::new(),
     }
