@@ -128,8 +128,8 @@ impl Conversation {
             }
             11 => set(&mut frame, ETHERNET + usize::from(input.word()) % 80, &[input.byte()]),
             12 => {
-                let kept = usize::from(input.word()) % (frame.len() + 1);
-                frame.truncate(kept);
+                let len = usize::from(input.word()) % (frame.len() + 1);
+                frame.truncate(len);
             }
             13 => self.pass(Duration::from_millis(u64::from(input.word()))),
             14 => {

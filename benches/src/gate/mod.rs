@@ -3,7 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | this | the counts |
-//! | [`book`] | the baseline |
+//! | [`baseline`] | the baseline |
 //! | [`frames`] | a client in frames, without the host's network |
 //!
 //! Counts depend on the tree, the compiler and the emulator, and hardly on the host. Requests are sequential on one
@@ -11,14 +11,14 @@
 //! exactly. The links here have no checksum offload, so requests cost more than in group `kv`. The gate needs no
 //! permission except to run QEMU.
 
-pub mod book;
+pub mod baseline;
 pub mod frames;
 
 use crate::divided::{Divided, Size, spec};
 use crate::error::BenchError;
 use crate::instructions::Plugin;
 use crate::load::mix::Mix;
-use crate::load::reply::{Parsed, parse};
+use crate::load::reply::{ParseResult, parse};
 use crate::machine::{Boot, MEMORY_MIB, Machine, Network, Pace};
 use crate::network::GUEST_NETWORK;
 use crate::session::{ECHO_PORT, KV_PORT, WEB_PORT};
@@ -134,7 +134,7 @@ impl Gate {
     fn kv(&self, counts: &mut Counts) -> Result<(), BenchError> {
         let (machine, mut client) = self.serving("kv", KV_PORT)?;
         let mix = Mix::etc();
-        let is_whole = |answer: &[u8]| !matches!(parse(answer), Parsed::Incomplete);
+        let is_whole = |answer: &[u8]| !matches!(parse(answer), ParseResult::Incomplete);
         let mut request = Vec::new();
         for record in mix.store_all() {
             request.clear();
@@ -185,10 +185,10 @@ impl Gate {
     fn events(&self, counts: &mut Counts) -> Result<(), BenchError> {
         let mut machine = self.alone("costs", "--".into(), Pace::Instructions)?;
         machine.wait_for("costs: all taken")?;
-        for (said, name) in
+        for (label, name) in
             [("spawn", "event"), ("task", "task"), ("interrupt", "interrupt"), ("alarm", "alarm")]
         {
-            let hundredths = machine.wait_for_number(&format!("\n{said}: "))?;
+            let hundredths = machine.wait_for_number(&format!("\n{label}: "))?;
             counts.insert(name.into(), hundredths as f64 / 100.0);
         }
         Ok(())

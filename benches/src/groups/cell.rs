@@ -57,14 +57,14 @@ fn isola(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     record.isola("cell-supervisor", ms(divided.ready));
     let kv = session.images.cell_image(Service::Kv.image())?;
 
-    let life = live(&mut divided, &kv, 1)?;
+    let life = run_life_cycle(&mut divided, &kv, 1)?;
     record.isola("cell-create", life.create_ms);
     record.isola("cell-start", life.start_ms);
     record.isola("cell-up", life.create_ms + life.start_ms);
     record.isola("cell-destroy", life.destroy_ms);
     record.isola("cell-memory", mib(life.used_bytes));
 
-    let life = live(&mut divided, &kv, 2)?;
+    let life = run_life_cycle(&mut divided, &kv, 2)?;
     record.isola("cell-up-2-cores", life.create_ms + life.start_ms);
 
     let echo = session.images.cell_image(Service::Echo.image())?;
@@ -73,7 +73,7 @@ fn isola(session: &Session, record: &mut Record) -> Result<(), BenchError> {
 }
 
 /// Durations and memory of one cell.
-struct Life {
+struct LifeCycle {
     create_ms: f64,
     start_ms: f64,
     destroy_ms: f64,
@@ -82,7 +82,7 @@ struct Life {
 }
 
 /// Creates and starts a cell, waits for an answer, stops and destroys the cell.
-fn live(divided: &mut Divided, image: &CellImage, cores: u32) -> Result<Life, BenchError> {
+fn run_life_cycle(divided: &mut Divided, image: &CellImage, cores: u32) -> Result<LifeCycle, BenchError> {
     let start = Instant::now();
     divided.provide(image)?;
     divided.client.create(spec(NAME, image, cores, CELL_MIB))?;
@@ -99,7 +99,7 @@ fn live(divided: &mut Divided, image: &CellImage, cores: u32) -> Result<Life, Be
     let start = Instant::now();
     divided.client.stop(NAME, STOP_MS, LIMIT)?;
     divided.client.destroy(NAME)?;
-    Ok(Life { create_ms, start_ms, destroy_ms: ms_since(start), used_bytes })
+    Ok(LifeCycle { create_ms, start_ms, destroy_ms: ms_since(start), used_bytes })
 }
 
 /// Returns the memory of the smallest cell in which an image answers, in MiB.

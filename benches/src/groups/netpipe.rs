@@ -3,7 +3,7 @@
 use super::note;
 use crate::curve::{INSTRUCTIONS, ONE_WAY_US};
 use crate::error::BenchError;
-use crate::load::netpipe::{Pipe, Way};
+use crate::load::netpipe::{Direction, Pipe};
 use crate::record::Record;
 use crate::session::{Counting, Guest, Service, Session, System, cost};
 use std::collections::BTreeMap;
@@ -69,11 +69,11 @@ pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(),
     for counting in [Counting::On, Counting::Off] {
         let mut guest = session.start(system, Service::Netpipe, counting)?;
         let mut pipe = Pipe::connect(Service::Netpipe.address(), MOST)?;
-        pipe.rounds(Way::Both, 1, 100, WARM_UP)?;
-        pipe.rounds(Way::Both, MOST, 1, WARM_UP)?;
+        pipe.repeat_for(Direction::Both, 1, 100, WARM_UP)?;
+        pipe.repeat_for(Direction::Both, MOST, 1, WARM_UP)?;
         for (size, figure) in SIZES {
             let count = pipe.count_for(size, round_time(session))?;
-            let work = || pipe.rounds(Way::Both, size, count, figure_time(session));
+            let work = || pipe.repeat_for(Direction::Both, size, count, figure_time(session));
             let (outcome, cost) = cost(&mut guest.machine, work)?;
             if counting == Counting::On {
                 note(record, system, &format!("{figure}-instructions"), cost.instructions);
@@ -99,14 +99,14 @@ fn curve(
     let mut most: f64 = 0.0;
     for size in sizes() {
         let (curve, value) = if counting == Counting::On {
-            let work = || pipe.turns(Way::Both, size, counted_messages(size), 1);
+            let work = || pipe.repeat_times(Direction::Both, size, counted_messages(size), 1);
             let (_, cost) = cost(&mut guest.machine, work)?;
             (INSTRUCTIONS, cost.instructions)
         } else {
             let count = pipe.count_for(size, round_time(session))?;
             let mut best = Duration::MAX;
             for _ in 0..ROUNDS {
-                best = best.min(pipe.round(Way::Both, size, count)?);
+                best = best.min(pipe.round(Direction::Both, size, count)?);
             }
             (ONE_WAY_US, best.as_secs_f64() * 1e6 / f64::from(count) / 2.0)
         };

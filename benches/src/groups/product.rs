@@ -10,7 +10,7 @@ use crate::linux::PAGE;
 use crate::load::echo::ping_pong;
 use crate::load::generator::Generator;
 use crate::load::mix::Mix;
-use crate::load::netpipe::{Pipe, Way};
+use crate::load::netpipe::{Direction, Pipe};
 use crate::load::page::Client;
 use crate::machine::{MEMORY_MIB, Machine, Pace};
 use crate::record::Record;
@@ -121,12 +121,13 @@ fn measure(
         }
         Service::Netpipe => {
             let mut figures = Vec::new();
-            for (way, instructions, rate) in [
-                (Way::There, "product-receive-instructions", "product-receive"),
-                (Way::Back, "product-send-instructions", "product-send"),
+            for (direction, instructions, rate) in [
+                (Direction::ToService, "product-receive-instructions", "product-receive"),
+                (Direction::FromService, "product-send-instructions", "product-send"),
             ] {
                 let mut pipe = Pipe::connect(service.address(), bulk::MESSAGE_BYTES)?;
-                let mut rounds = |duration| pipe.rounds(way, bulk::MESSAGE_BYTES, bulk::MESSAGES, duration);
+                let mut rounds =
+                    |duration| pipe.repeat_for(direction, bulk::MESSAGE_BYTES, bulk::MESSAGES, duration);
                 rounds(WARM_UP)?;
                 let (outcome, cost) = cost(machine, || rounds(duration))?;
                 figures.push(match counted {

@@ -9,7 +9,7 @@
 
 use super::connection::Connection;
 use super::mix::Mix;
-use super::profile::{Profile, Window, Windows};
+use super::profile::{LoadWindow, LoadWindows, Profile};
 use super::{ANSWER_LIMIT, Outcome, histogram};
 use crate::error::BenchError;
 use crate::interrupt;
@@ -136,9 +136,9 @@ impl Generator {
         &mut self,
         profile: &Profile,
         window: Duration,
-        mut is_over: impl FnMut(&[Window]) -> bool,
-    ) -> Result<(Outcome, Windows), BenchError> {
-        let windows = RefCell::new(Windows::of(window));
+        mut is_over: impl FnMut(&[LoadWindow]) -> bool,
+    ) -> Result<(Outcome, LoadWindows), BenchError> {
+        let windows = RefCell::new(LoadWindows::of(window));
         let outcome = self.due_at(
             |at| profile.rate(at),
             |at| {
@@ -318,15 +318,15 @@ mod tests {
     fn a_varying_load_lasts_until_it_is_over_and_waits_for_all_answers() {
         let mut generator = Generator::connect(service(), 4, Mix::etc()).unwrap();
         let profile = Profile { least: 500.0, most: 2_000.0, period: Duration::from_millis(100) };
-        let mut asked = 0;
+        let mut polled = 0;
         let (outcome, windows) = generator
             .fluctuating(&profile, Duration::from_millis(20), |_| {
-                asked += 1;
-                asked > 200
+                polled += 1;
+                polled > 200
             })
             .unwrap();
         assert_eq!(outcome.requests, 200);
-        // Windows follow the due times of requests, independent of the answers.
+        // LoadWindows follow the due times of requests, independent of the answers.
         assert!(windows.closed().len() >= 4, "{}", windows.closed().len());
     }
 

@@ -1,6 +1,6 @@
 //! Isola's side of the colocation: one cell for the service, and one for the batch job.
 
-use super::{CORES, Pair, Way, number};
+use super::{CORES, Division, SharedMachine, number};
 use crate::divided::{Divided, Size, spec};
 use crate::error::BenchError;
 use crate::machine::{MEMORY_MIB, Machine, Pace};
@@ -45,13 +45,13 @@ impl Cells {
     }
 
     /// Boots the machine, and starts the service on one core. The batch job's cell gets the others, and starts later.
-    pub fn boot(session: &Session, way: Way) -> Result<Self, BenchError> {
+    pub fn boot(session: &Session, division: Division) -> Result<Self, BenchError> {
         let mut divided = boot(session)?;
         let (kv, primes) = (session.images.cell_image(SERVICE)?, session.images.cell_image("primes")?);
         divided.provide(&kv)?;
         divided.provide(&primes)?;
-        let (service, batch) = match way {
-            Way::Lending | Way::Own => (
+        let (service, batch) = match division {
+            Division::Lending | Division::Own => (
                 LendingSpec { priority: 1, lends: 0, borrow_above_us: BORROW_ABOVE_US },
                 LendingSpec { priority: 0, lends: CORES, borrow_above_us: 0 },
             ),
@@ -93,7 +93,7 @@ fn boot(session: &Session) -> Result<Divided, BenchError> {
     Divided::boot_with(session, size, Counting::Off, session.pacer.arguments().into())
 }
 
-impl Pair for Cells {
+impl SharedMachine for Cells {
     fn machine(&mut self) -> &mut Machine {
         &mut self.divided.machine
     }
@@ -107,11 +107,11 @@ impl Pair for Cells {
         if !self.divided.client.inspect(BATCH)?.state.has_ended() {
             return Ok(None);
         }
-        let said = self.divided.client.logs(BATCH, 0)?.bytes;
-        let said = String::from_utf8_lossy(&said).into_owned();
-        let time = said.rsplit_once(TIME.0).and_then(|(_, time)| time.split_once(TIME.1));
+        let output = self.divided.client.logs(BATCH, 0)?.bytes;
+        let output = String::from_utf8_lossy(&output).into_owned();
+        let time = output.rsplit_once(TIME.0).and_then(|(_, time)| time.split_once(TIME.1));
         let time_us: Option<f64> = time.and_then(|(time, _)| time.parse().ok());
-        time_us.map(|time_us| Some(time_us / 1e6)).ok_or_else(|| self.divided.machine.ended(&said))
+        time_us.map(|time_us| Some(time_us / 1e6)).ok_or_else(|| self.divided.machine.ended(&output))
     }
 
     fn cores(&mut self) -> Result<Option<(u32, u32)>, BenchError> {

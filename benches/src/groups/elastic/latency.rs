@@ -6,7 +6,7 @@ use crate::divided::Divided;
 use crate::error::BenchError;
 use crate::load::generator::Generator;
 use crate::load::mix::Mix;
-use crate::pace::{self, First};
+use crate::pace::{self, RealTimePriority};
 use crate::record::Record;
 use crate::session::{Counting, Service, Session};
 use crate::statistics::median;
@@ -55,13 +55,13 @@ pub fn load() -> String {
 type Latencies = Histogram<u64>;
 
 /// Begin and end of an operation.
-type Span = (Instant, Instant);
+type TimeSpan = (Instant, Instant);
 
 /// A change of the cell's cores, and the time of the move.
 #[derive(Clone, Copy)]
 struct Move {
     change: Change<u32>,
-    span: Span,
+    span: TimeSpan,
 }
 
 /// Takes one run.
@@ -70,7 +70,7 @@ pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     start_kv(session, &mut divided)?;
     let mut generator = Generator::connect(Service::Kv.address(), CONNECTIONS, Mix::etc())?;
     pace::set(&divided.machine, PACE)?;
-    let _first = First::take(&divided.machine);
+    let _priority = RealTimePriority::set_for(&divided.machine);
     generator.open(RATE, TURN)?;
     let mut none = generator.open(RATE, TURN)?.latency_ns;
     none.reset();
@@ -130,7 +130,7 @@ fn us(latencies: &Latencies, figure: &str) -> f64 {
 }
 
 /// Latencies of all requests in a turn, and of those that meet a move.
-struct Turn {
+struct TurnLatencies {
     all: Latencies,
     met: Latencies,
 }
@@ -170,7 +170,7 @@ fn beside(
     generator: &mut Generator,
     changes: [Change<u32>; 2],
     mode: Mode,
-) -> Result<(Turn, Vec<Move>), BenchError> {
+) -> Result<(TurnLatencies, Vec<Move>), BenchError> {
     let (stop, mut requests) = (AtomicBool::new(false), Vec::new());
     let (outcome, moves) = thread::scope(|scope| {
         let mover = scope.spawn(|| move_until(client, changes, mode, &stop));
@@ -186,11 +186,11 @@ fn beside(
     for (due, answered) in requests.into_iter().filter(|request| meets(*request, &moves)) {
         met.saturating_record(answered.saturating_duration_since(due).as_nanos() as u64);
     }
-    Ok((Turn { all, met }, moves))
+    Ok((TurnLatencies { all, met }, moves))
 }
 
 /// Returns whether a request was pending during any of `moves`.
-fn meets((due, answered): Span, moves: &[Move]) -> bool {
+fn meets((due, answered): TimeSpan, moves: &[Move]) -> bool {
     moves.iter().any(|&Move { span: (begin, end), .. }| due < end && begin < answered)
 }
 

@@ -89,7 +89,7 @@ pub fn load() -> BTreeMap<String, String> {
 
 /// Takes one run.
 pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
-    lives(session, record)?;
+    life_cycles(session, record)?;
     memory(session, record)?;
     scattered(session, record)?;
     cores(session, record)?;
@@ -98,7 +98,7 @@ pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
 }
 
 /// Measures creation, launch and end of cells of several sizes.
-fn lives(session: &Session, record: &mut Record) -> Result<(), BenchError> {
+fn life_cycles(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     let mut divided = large(session)?;
     let image = session.images.cell_image(Service::Echo.image())?;
     divided.provide(&image)?;
