@@ -4,7 +4,7 @@ use crate::images;
 use crate::management::Client;
 use crate::namespace::Tap;
 use crate::ports;
-use crate::qemu::{Machine, MachineType, Outcome, Running, Time, cpu_time};
+use crate::qemu::{Machine, MachineType, Outcome, RunningMachine, Time, cpu_time};
 use isola_abi::management::{CoreOwner, MachineInfo, RequestBody, ResponseBody};
 use isola_abi::size::ByteSize;
 use std::io::{BufRead, BufReader, Write};
@@ -74,7 +74,7 @@ pub struct Supervised {
     /// The client of its supervisor.
     pub client: Client,
     /// `None` only while the machine powers off.
-    qemu: Option<Running>,
+    qemu: Option<RunningMachine>,
     folder: TempDir,
     /// The host's address of the forwarded port.
     forwarded: Option<SocketAddr>,

@@ -3,7 +3,7 @@
 //!
 //! The image `virtio-echo` echoes all input, and halts while there is none.
 
-use isola_tests::qemu::{MACHINE_TYPES, Machine, MachineType, Outcome, Running};
+use isola_tests::qemu::{MACHINE_TYPES, Machine, MachineType, Outcome, RunningMachine};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
@@ -25,7 +25,7 @@ const NETWORK: &str = ",netdev=n0,mac=52:54:00:12:34:56";
 
 /// A machine with the image, and the host's ends of its devices.
 struct Echo {
-    machine: Running,
+    machine: RunningMachine,
     network: UnixDatagram,
     folder: TempDir,
 }
@@ -41,15 +41,15 @@ impl Echo {
     /// Boots the image on a machine that has both devices, with a port of type `port`.
     fn boot_with(machine: Machine, port: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let place = |name: &str| folder.path().join(name).display().to_string();
-        let network = UnixDatagram::bind(place("host")).unwrap();
+        let path_of = |name: &str| folder.path().join(name).display().to_string();
+        let network = UnixDatagram::bind(path_of("host")).unwrap();
         network.set_read_timeout(Some(PATIENCE)).unwrap();
         let netdev = format!(
             "dgram,id=n0,local.type=unix,local.path={},remote.type=unix,remote.path={}",
-            place("guest"),
-            place("host")
+            path_of("guest"),
+            path_of("host")
         );
-        let chardev = format!("socket,id=c0,path={},server=on,wait=off", place("console"));
+        let chardev = format!("socket,id=c0,path={},server=on,wait=off", path_of("console"));
         let port = format!("{port},chardev=c0");
         let ends = ["-netdev", &netdev, "-chardev", &chardev, "-device", &port];
         let mut machine = ends.into_iter().fold(machine, Machine::argument).start();

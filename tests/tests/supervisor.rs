@@ -103,7 +103,7 @@ fn every_fault_is_reported_and_contained() {
     machine.client.create(probe(), spec("bystander", 1, 4, &["serve"]));
     machine.client.start("bystander");
     let before = machine.resources();
-    for (way, kind, vector, message) in [
+    for (action, kind, vector, message) in [
         ("panic", CrashKind::Panic, 0, "is unlucky"),
         ("null", CrashKind::Exception, 14, "page fault"),
         ("foreign-memory", CrashKind::Exception, 14, "page fault"),
@@ -114,15 +114,15 @@ fn every_fault_is_reported_and_contained() {
         ("no-instruction", CrashKind::Exception, 6, "invalid instruction"),
         ("overflow", CrashKind::DoubleFault, 8, "double fault"),
     ] {
-        let crashed = run(&mut machine, spec("bad", 1, 4, &[way]));
-        assert_eq!(crashed.state, CellState::Crashed, "{way}: {crashed:?}");
+        let crashed = run(&mut machine, spec("bad", 1, 4, &[action]));
+        assert_eq!(crashed.state, CellState::Crashed, "{action}: {crashed:?}");
         let crash = crashed.crash.unwrap();
-        assert_eq!((crash.kind, crash.vector), (kind, vector), "{way}: {crash:?}");
-        assert!(crash.message.contains(message), "{way}: {crash:?}");
-        assert!(crash.core.is_some() && !crash.backtrace.is_empty(), "{way}: {crash:?}");
-        assert_eq!(machine.resources(), before, "{way}: an ended cell's record holds no resources");
+        assert_eq!((crash.kind, crash.vector), (kind, vector), "{action}: {crash:?}");
+        assert!(crash.message.contains(message), "{action}: {crash:?}");
+        assert!(crash.core.is_some() && !crash.backtrace.is_empty(), "{action}: {crash:?}");
+        assert_eq!(machine.resources(), before, "{action}: an ended cell's record holds no resources");
         machine.client.destroy("bad");
-        assert_eq!(machine.resources(), before, "{way}");
+        assert_eq!(machine.resources(), before, "{action}");
     }
     let events = machine.client.events(0);
     assert!(events.iter().any(|entry| entry.event == JournalEvent::Crash(CrashKind::DoubleFault)));
@@ -178,20 +178,22 @@ fn a_core_is_reclaimed_in_any_state() {
     for kind in BOTH {
         let mut machine = Supervised::boot(Setup { kind, cores: 3, ..Setup::default() });
         let before = machine.resources();
-        for way in ["spin", "spin-halted", "busy", "silent"] {
+        for action in ["spin", "spin-halted", "busy", "silent"] {
             for timeout_ms in [0, 50] {
-                machine.client.create(probe(), spec(way, 2, 4, &[way]));
-                machine.client.start(way);
-                machine.client.wait_for(way, |info| way == "silent" || info.phase == CellPhase::Running);
-                let killed = machine.client.stop(way, timeout_ms);
-                assert_eq!(killed.state, CellState::Killed, "{way}: {killed:?}");
-                if timeout_ms > 0 && way == "spin" {
+                machine.client.create(probe(), spec(action, 2, 4, &[action]));
+                machine.client.start(action);
+                machine
+                    .client
+                    .wait_for(action, |info| action == "silent" || info.phase == CellPhase::Running);
+                let killed = machine.client.stop(action, timeout_ms);
+                assert_eq!(killed.state, CellState::Killed, "{action}: {killed:?}");
+                if timeout_ms > 0 && action == "spin" {
                     let crash = killed.crash.unwrap();
                     assert_eq!(crash.kind, CrashKind::Hang);
                     assert!(!crash.backtrace.is_empty(), "the backtrace shows the loop: {crash:?}");
                 }
-                machine.client.destroy(way);
-                assert_eq!(machine.resources(), before, "{way}");
+                machine.client.destroy(action);
+                assert_eq!(machine.resources(), before, "{action}");
             }
         }
     }
@@ -200,9 +202,9 @@ fn a_core_is_reclaimed_in_any_state() {
 #[test]
 fn the_watchdog_detects_a_spinning_core_and_spares_other_cells() {
     let mut machine = Supervised::boot(Setup { cores: 4, ..Setup::default() });
-    for way in ["spin", "busy", "serve"] {
-        machine.client.create(probe(), CellSpec { watchdog_ms: 500, ..spec(way, 1, 4, &[way]) });
-        machine.client.start(way);
+    for action in ["spin", "busy", "serve"] {
+        machine.client.create(probe(), CellSpec { watchdog_ms: 500, ..spec(action, 1, 4, &[action]) });
+        machine.client.start(action);
     }
     let hung = machine.client.wait_for_end("spin");
     assert_eq!(hung.state, CellState::Crashed);
@@ -210,8 +212,8 @@ fn the_watchdog_detects_a_spinning_core_and_spares_other_cells() {
     assert_eq!((crash.kind, &*crash.message), (CrashKind::Hang, "non-maskable interrupt"));
     assert!(!crash.backtrace.is_empty());
     std::thread::sleep(Duration::from_secs(2));
-    for way in ["busy", "serve"] {
-        assert_eq!(machine.client.inspect(way).state, CellState::Running, "{way}");
+    for action in ["busy", "serve"] {
+        assert_eq!(machine.client.inspect(action).state, CellState::Running, "{action}");
     }
 }
 
@@ -219,18 +221,18 @@ fn the_watchdog_detects_a_spinning_core_and_spares_other_cells() {
 fn an_ended_cell_can_be_started_again() {
     let mut machine = Supervised::boot(Setup::default());
     let before = machine.resources();
-    for (way, state) in [("memory", CellState::Exited), ("panic", CellState::Crashed)] {
-        let first = run(&mut machine, spec(way, 1, 8, &[way]));
+    for (action, state) in [("memory", CellState::Exited), ("panic", CellState::Crashed)] {
+        let first = run(&mut machine, spec(action, 1, 8, &[action]));
         assert_eq!((first.state, first.memory), (state, ByteSize(0)));
         for _ in 0..3 {
-            assert_eq!(machine.client.recreate(way).state, CellState::Created);
-            machine.client.start(way);
-            let ended = machine.client.wait_for_end(way);
+            assert_eq!(machine.client.recreate(action).state, CellState::Created);
+            machine.client.start(action);
+            let ended = machine.client.wait_for_end(action);
             assert_eq!((ended.id, ended.state), (first.id, state));
             assert!(ended.exit_code.is_none_or(|code| code == 0), "memory was not zeroed: {ended:?}");
         }
         assert_eq!(machine.resources(), before);
-        machine.client.destroy(way);
+        machine.client.destroy(action);
     }
     assert_eq!(machine.resources(), before);
 }

@@ -20,7 +20,7 @@ use isola_tests::management::{Answer, spec};
 use isola_tests::namespace::{self, PREFIX_LEN, SHARED};
 use isola_tests::steady::SteadyLoad;
 use isola_tests::supervised::{Setup, Supervised, image, probe};
-use model::{Expected, Model};
+use model::{ExpectedCell, Model};
 use std::collections::VecDeque;
 use std::env::var;
 use std::net::SocketAddr;
@@ -72,8 +72,8 @@ fn resize_cores(count: u32) -> RequestBody {
 }
 
 /// Returns the expected state of a cell that was just created.
-fn created(info: &CellInfo) -> Expected {
-    Expected {
+fn created(info: &CellInfo) -> ExpectedCell {
+    ExpectedCell {
         id: info.id,
         state: CellState::Created,
         exit_code: None,
@@ -118,7 +118,7 @@ impl Chaos {
     }
 
     /// Returns a random cell that satisfies a predicate, but not the service.
-    fn any(&mut self, is_so: impl Fn(&Expected) -> bool) -> Option<String> {
+    fn any(&mut self, is_so: impl Fn(&ExpectedCell) -> bool) -> Option<String> {
         let fitting = self.model.cells.iter().filter(|(name, cell)| name.as_str() != SERVICE && is_so(cell));
         let names: Vec<String> = fitting.map(|(name, _)| name.clone()).collect();
         self.random.choice(names)
@@ -154,7 +154,7 @@ impl Chaos {
     /// Creates an ended cell again, from its stored image.
     fn recreate_any(&mut self) {
         let Some(name) = self.any(|cell| cell.state.has_ended()) else { return };
-        let Expected { cores, has_device, .. } = self.model.cells[&name];
+        let ExpectedCell { cores, has_device, .. } = self.model.cells[&name];
         let answer = self.machine.client.ask(RequestBody::Recreate { name: name.clone() });
         if let Some(cell) = self.given(&answer, cores, has_device) {
             self.model.recreate(&name, cell);
@@ -163,7 +163,7 @@ impl Chaos {
 
     /// Returns the expected state of a created cell. A rejected request returns `None`, if the model confirms the
     /// reason.
-    fn given(&self, answer: &Answer, cores: u32, has_device: bool) -> Option<Expected> {
+    fn given(&self, answer: &Answer, cores: u32, has_device: bool) -> Option<ExpectedCell> {
         match answer {
             Ok(ResponseBody::Cell(info)) => return Some(created(info)),
             Err(ManagementError::CoresExhausted { .. }) => assert!(self.model.free_cores() < cores),

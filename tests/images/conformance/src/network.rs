@@ -25,20 +25,20 @@ static SENT: AtomicUsize = AtomicUsize::new(0);
 
 /// Replaces Isola's network manager by the application's.
 pub fn components() -> Result<(), InUse> {
-    NETWORK_MANAGER.replace(|| Box::new(Counted))
+    NETWORK_MANAGER.replace(|| Box::new(CountingManager))
 }
 
-struct Counted;
+struct CountingManager;
 
-impl NetworkManager for Counted {
+impl NetworkManager for CountingManager {
     fn open(&self) -> Option<NetworkPort> {
-        Some(filter(CellNetwork.open()?, |_| Counter))
+        Some(filter(CellNetwork.open()?, |_| FrameCounter))
     }
 }
 
-struct Counter;
+struct FrameCounter;
 
-impl Filter for Counter {
+impl Filter for FrameCounter {
     fn received(&mut self, frame: ReceivedFrame) -> Option<ReceivedFrame> {
         RECEIVED.fetch_add(1, Ordering::Relaxed);
         Some(frame)

@@ -9,7 +9,7 @@
 mod check;
 mod sparse;
 mod touch;
-mod wrong;
+mod faults;
 
 use isola::prelude::*;
 use isola::regions::{Contents, FillError, Filler, FrameChoice, PageSize, Pager};
@@ -30,9 +30,9 @@ async fn main(arguments: Arguments) -> ExitCode {
             let mib = |index| arguments.get(index).and_then(|mib| mib.parse().ok()).unwrap_or(1);
             sparse::keep(mib(1), mib(2)).await
         }
-        Some(way) => {
-            wrong::go(way);
-            println!("{way} went well");
+        Some(fault) => {
+            faults::cause(fault);
+            println!("{fault} went well");
             ExitCode::FAILURE
         }
         None => ExitCode::USAGE,
