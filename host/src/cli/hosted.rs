@@ -9,8 +9,8 @@ use super::{Context, Failure};
 use crate::hosted_cells::{self, MAX_NAME_BYTES};
 use crate::machine::network::NetworkRequest;
 use crate::machine::options::Uplink;
-use crate::publish::{Protocol, PublishSpec};
-use isola_abi::hosted::{Forward, HostedNetwork, HostedSpec, Transport, VARIABLE};
+use crate::publish::PublishSpec;
+use isola_abi::hosted::{Forward, HostedNetwork, HostedSpec, VARIABLE};
 use isola_abi::id::MAX_CORES;
 use isola_abi::size::ByteSize;
 use rustix::process::{Pid, Signal, kill_process};
@@ -141,11 +141,7 @@ fn forward(context: &Context, request: &PublishSpec) -> Result<Forward, Failure>
             request.cell_port, request.protocol
         ));
     }
-    let transport = match request.protocol {
-        Protocol::Tcp => Transport::Tcp,
-        Protocol::Udp => Transport::Udp,
-    };
-    Ok(Forward { transport, host, cell_port: request.cell_port })
+    Ok(Forward { transport: request.protocol, host, cell_port: request.cell_port })
 }
 
 /// Waits until the process has ended; returns its exit code.

@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn a_standalone_image_has_its_ports_and_no_management() {
         let published = Publication {
-            protocol: crate::publish::Protocol::Udp,
+            protocol: isola_abi::hosted::Transport::Udp,
             host: "127.0.0.1:9000".parse().unwrap(),
             cell: "10.0.2.128:9".parse().unwrap(),
         };
