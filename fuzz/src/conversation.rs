@@ -44,7 +44,7 @@ pub fn conversation(data: &[u8]) {
             }
             continue;
         };
-        conversation.meddle(to, frame, &mut input);
+        conversation.mutate(to, frame, &mut input);
     }
     conversation.line.clear();
     // The remaining connections end without further frames, by timeouts.
@@ -117,7 +117,7 @@ impl Conversation {
     }
 
     /// Mutates a frame as the input says, and delivers it.
-    fn meddle(&mut self, to: usize, mut frame: Vec<u8>, input: &mut InputReader<'_>) {
+    fn mutate(&mut self, to: usize, mut frame: Vec<u8>, input: &mut InputReader<'_>) {
         let tcp = ETHERNET + if frame.get(12) == Some(&8) { IPV4 } else { IPV6 };
         match input.byte() % 16 {
             8 => return,

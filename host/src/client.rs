@@ -174,7 +174,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn ask_within(&mut self, body: RequestBody, limit: Duration) -> Result<ResponseBody, ClientError> {
-        let again = changes_nothing(&body).then(|| body.clone());
+        let again = is_read_only(&body).then(|| body.clone());
         match self.ask_once(body, limit) {
             Err(error @ ClientError::Refused(ManagementError::Restarted)) => {
                 self.greet(ANSWER_TIMEOUT, &mut || ControlFlow::Continue(()))?;
@@ -549,7 +549,7 @@ impl Client {
 }
 
 /// Returns whether the request can be repeated without effect.
-fn changes_nothing(body: &RequestBody) -> bool {
+fn is_read_only(body: &RequestBody) -> bool {
     matches!(
         body,
         RequestBody::Machine

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// How long a cell may take to answer. An emulated cell on a loaded host is slow.
-const PATIENCE: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The pause between two polls for more of an answer.
 const INTERVAL: Duration = Duration::from_millis(2);
@@ -66,7 +66,7 @@ pub enum Extent {
 pub fn facts(client: &mut Client, name: &str, query: &Query) -> Result<QueryAnswer, QueryError> {
     let number = client.query(name, Line::Facts, query)?;
     let (mut records, mut answer) = (Records::default(), PartialAnswer::default());
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + ANSWER_TIMEOUT;
     loop {
         let piece = client.answers(name, Line::Facts, number, records.end())?;
         match piece.standing {

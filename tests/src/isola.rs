@@ -67,7 +67,7 @@ impl Isola {
     /// As [`Self::run`], with these variables in the command's environment.
     pub fn run_with(&self, arguments: &[&str], environment: &[(&str, &Path)]) -> Outcome {
         let mut command = Command::new("timeout");
-        command.args(["--kill-after=10", &wait::PATIENCE.as_secs().to_string()]).arg(images::command());
+        command.args(["--kill-after=10", &wait::TIMEOUT.as_secs().to_string()]).arg(images::command());
         in_folder(&mut command, &self.folder).args(arguments).stdin(Stdio::null());
         command.envs(environment.iter().copied());
         Outcome::of(command.output().expect("timeout (package coreutils) starts"))

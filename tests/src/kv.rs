@@ -2,7 +2,7 @@
 //! answer.
 
 use crate::clients::{ClientThreads, Progress};
-use crate::wait::{self, PATIENCE};
+use crate::wait::{self, TIMEOUT};
 use rustix::net::sockopt::set_socket_linger;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -23,8 +23,8 @@ impl Connection {
     pub fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(Self { stream: BufReader::new(stream) })
     }
 

@@ -7,8 +7,8 @@
 //! assert_eq!(outcome.exit_code, Some(0), "{}", outcome.serial);
 //! ```
 //!
-//! A time limit ends a hung machine; it is generous and measures nothing. QEMU ends when its [`RunningMachine`] is dropped,
-//! also in a test that panics.
+//! A time limit ends a hung machine; it is generous and measures nothing. QEMU ends when its [`RunningMachine`] is
+//! dropped, also in a test that panics.
 
 use crate::images;
 use std::ffi::OsString;

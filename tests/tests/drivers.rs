@@ -18,7 +18,7 @@ const ECHO: [u8; 2] = [0x88, 0xb5];
 const END: [u8; 2] = [0x88, 0xb6];
 
 /// The longest wait for a frame or byte.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The network device's properties.
 const NETWORK: &str = ",netdev=n0,mac=52:54:00:12:34:56";
@@ -43,7 +43,7 @@ impl Echo {
         let folder = tempfile::tempdir().unwrap();
         let path_of = |name: &str| folder.path().join(name).display().to_string();
         let network = UnixDatagram::bind(path_of("host")).unwrap();
-        network.set_read_timeout(Some(PATIENCE)).unwrap();
+        network.set_read_timeout(Some(TIMEOUT)).unwrap();
         let netdev = format!(
             "dgram,id=n0,local.type=unix,local.path={},remote.type=unix,remote.path={}",
             path_of("guest"),
@@ -102,7 +102,7 @@ impl Echo {
 /// Sends `len` bytes to a console in pieces of `window` bytes, and checks the echo of each piece.
 fn exchange_bytes(console: &Path, len: usize, window: usize) {
     let mut socket = UnixStream::connect(console).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let bytes: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
     for (nth, piece) in bytes.chunks(window).enumerate() {
         std::thread::scope(|scope| {

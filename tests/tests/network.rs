@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(100);
+const TIMEOUT: Duration = Duration::from_secs(100);
 
 const CELL: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
 const ROUTER: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -70,7 +70,7 @@ impl Network {
             .argument(netdev);
         let mut machine = machine.start();
         machine.wait_for("echo: TCP port");
-        Self { _machine: machine, wire, folder, deadline: Instant::now() + PATIENCE }
+        Self { _machine: machine, wire, folder, deadline: Instant::now() + TIMEOUT }
     }
 
     /// Sends a frame repeatedly, until `read` accepts a frame of the cell.

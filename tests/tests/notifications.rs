@@ -14,7 +14,7 @@ use isola_tests::supervised::{Setup, Supervised, probe};
 use std::time::Duration;
 
 /// The longest wait for a response.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The supervisor's message about late notifications.
 const LATE: &str = "notifications of cells waited";
@@ -65,7 +65,7 @@ fn a_cell_grows_while_a_large_one_is_created_enlarged_and_restarted_on_dirty_mem
     machine.client.start("grows");
     let grown = machine.client.wait_for_end("grows");
     assert_eq!((grown.state, grown.memory_given), (CellState::Exited, ByteSize(64 << 20)), "{grown:?}");
-    let created = machine.client.wait(asked, PATIENCE).expect("the large cell is created");
+    let created = machine.client.wait(asked, TIMEOUT).expect("the large cell is created");
     assert_eq!(cell(created.body).state, CellState::Created);
     // The other cell first grew thirty times and ended.
     let (ended, _) = entry(&mut machine, "grows", |event| matches!(event, JournalEvent::Exit(_)));

@@ -14,7 +14,7 @@ use isola_tests::supervised::{Setup, Supervised, free_cores, image, probe};
 use std::time::Duration;
 
 /// The longest wait for a response.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const BOTH: [MachineType; 2] = [MachineType::Q35, MachineType::Microvm];
 
@@ -337,8 +337,8 @@ fn cores_can_join_and_leave_during_the_cell_s_initialisation() {
                 limit_ms: 600_000,
                 mode: Mode::Apply,
             });
-            client.wait(start, PATIENCE).expect("a response to start").body.expect("the cell starts");
-            match client.wait(resize, PATIENCE).expect("cores move during the initialisation").body {
+            client.wait(start, TIMEOUT).expect("a response to start").body.expect("the cell starts");
+            match client.wait(resize, TIMEOUT).expect("cores move during the initialisation").body {
                 Ok(ResponseBody::CoresResized(resized)) => assert_eq!(resized.after, after),
                 other => panic!("{other:?}"),
             }

@@ -12,7 +12,7 @@ use isola_tests::management::spec;
 use isola_tests::qemu::{MachineType, Time};
 use isola_tests::steady::{Latencies, SteadyLoad};
 use isola_tests::supervised::{Setup, Supervised, free_cores, image, probe};
-use isola_tests::wait::{self, PATIENCE};
+use isola_tests::wait::{self, TIMEOUT};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ fn last_restart(machine: &mut Supervised) -> JournalEvent {
 
 /// Waits until a restarted supervisor says hello.
 fn wait_for_the_next(machine: &mut Supervised) {
-    let said = machine.client.wait(0, PATIENCE).expect("the restarted supervisor says hello");
+    let said = machine.client.wait(0, TIMEOUT).expect("the restarted supervisor says hello");
     assert_eq!(said.body, Err(ManagementError::Restarted));
     machine.client.hello();
 }

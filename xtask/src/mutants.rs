@@ -102,7 +102,7 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     let mut left = order.len();
     for number in order.into_iter().take_while(|_| start.elapsed().as_secs() < 60 * args.minutes) {
         let mutant = &mutants[number];
-        let (count, word) = match fate(&tests, number)? {
+        let (count, word) = match outcome(&tests, number)? {
             None => (&mut sum.unreached, "unreached"),
             Some(TestOutcome::Failed) => (&mut sum.killed, "killed"),
             Some(TestOutcome::TimedOut) => (&mut sum.timed_out, "timed out"),
@@ -161,15 +161,15 @@ fn recorded(copy: &TreeCopy, workspace: &Workspace, others: &[String]) -> Result
 }
 
 /// Returns the outcome of the tests that reach mutant `number`; `None` if there is none.
-fn fate(tests: &[Test], number: usize) -> Result<Option<TestOutcome>, Error> {
-    let mut fate = None;
+fn outcome(tests: &[Test], number: usize) -> Result<Option<TestOutcome>, Error> {
+    let mut outcome = None;
     for test in tests.iter().filter(|test| test.reached.contains(&number)) {
-        fate = Some(test.run(number)?);
-        if fate != Some(TestOutcome::Passed) {
+        outcome = Some(test.run(number)?);
+        if outcome != Some(TestOutcome::Passed) {
             break;
         }
     }
-    Ok(fate)
+    Ok(outcome)
 }
 
 fn location(mutant: &Mutant) -> String {

@@ -64,7 +64,7 @@ impl Connection {
     }
 
     /// Returns the number of pending requests.
-    pub fn under_way(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.pending.len()
     }
 

@@ -53,9 +53,9 @@ impl Generator {
         let mut requests = self.mix.store_all().peekable();
         let mut last = Instant::now();
         while requests.peek().is_some()
-            || self.connections.iter().any(|connection| connection.under_way() > 0)
+            || self.connections.iter().any(|connection| connection.in_flight() > 0)
         {
-            let room = STORE_BATCH - self.connections[0].under_way();
+            let room = STORE_BATCH - self.connections[0].in_flight();
             for request in requests.by_ref().take(room) {
                 self.connections[0].ask(&self.mix, request, Instant::now())?;
             }
@@ -173,7 +173,7 @@ impl Generator {
                 due += gap(rate(due), &mut self.random);
                 is_done = is_over(due);
             }
-            if is_done && self.connections.iter().all(|connection| connection.under_way() == 0) {
+            if is_done && self.connections.iter().all(|connection| connection.in_flight() == 0) {
                 return Ok(Outcome { requests: latency_ns.len(), elapsed: last - start, latency_ns });
             }
             let limit =
@@ -210,7 +210,7 @@ impl Generator {
                 answered(*last, index, last.saturating_duration_since(due));
             })?;
         }
-        let waiting = self.connections.iter().any(|connection| connection.under_way() > 0);
+        let waiting = self.connections.iter().any(|connection| connection.in_flight() > 0);
         if waiting && last.elapsed() > ANSWER_LIMIT {
             return Err(BenchError::connection(self.peer)(std::io::ErrorKind::TimedOut.into()));
         }
@@ -282,7 +282,7 @@ mod tests {
             "each of two connections has four pending requests: {}",
             outcome.requests
         );
-        assert!(generator.connections.iter().all(|connection| connection.under_way() == 0));
+        assert!(generator.connections.iter().all(|connection| connection.in_flight() == 0));
         assert_eq!(generator.closed_with(4, Duration::ZERO).unwrap().requests, 0);
     }
 

@@ -22,7 +22,8 @@ fn lines(script: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Returns whether two versions of a Rust file contain the same code. Layout, comments, documentation, and modules that
-/// only a build of tests or of loom's models contains do not count. A version that is not Rust has no code equal to another's.
+/// only a build of tests or of loom's models contains do not count. A version that is not Rust has no code equal to
+/// another's.
 fn is_same_rust(before: &str, after: &str) -> bool {
     match (before.parse(), after.parse()) {
         (Ok(before), Ok(after)) => code(before) == code(after),
@@ -91,8 +92,8 @@ fn unmeasured_module(trees: &[TokenTree]) -> Option<&[TokenTree]> {
     }
 }
 
-/// Returns whether a condition of `cfg` holds in the builds that are measured, which are neither tests nor loom's models;
-/// `None` if that depends on other conditions.
+/// Returns whether a condition of `cfg` holds in the builds that are measured, which are neither tests nor loom's
+/// models; `None` if that depends on other conditions.
 fn holds_when_measured(condition: TokenStream) -> Option<bool> {
     let trees: Vec<TokenTree> = condition.into_iter().collect();
     match trees.as_slice() {

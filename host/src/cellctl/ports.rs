@@ -70,7 +70,7 @@ pub fn unpublish(
         if removed.is_empty() && record.publish.len() == requests {
             return Err(CellError::NotPublished { cell: name.to_owned(), port: spec.to_string() });
         }
-        end_all(locked, &removed)?;
+        remove_forwards(locked, &removed)?;
         record.published = remaining;
         store.save(name, &record)?;
     }
@@ -154,7 +154,7 @@ pub(super) fn publish_ports(
             },
         );
         if let Err(error) = begun {
-            end_all(locked, &new)?;
+            remove_forwards(locked, &new)?;
             record.published.retain(|port| !new.contains(port));
             store.save(&cell.spec.name, &record)?;
             return Err(error);
@@ -166,14 +166,14 @@ pub(super) fn publish_ports(
 pub(super) fn unpublish_all(locked: &LockedMachine, cell: &CellInfo) -> Result<(), CellError> {
     let store = locked.cells();
     if let Some(mut record) = store.load(&cell.spec.name, cell.id).filter(|r| !r.published.is_empty()) {
-        end_all(locked, &record.published)?;
+        remove_forwards(locked, &record.published)?;
         record.published.clear();
         store.save(&cell.spec.name, &record)?;
     }
     Ok(())
 }
 
-fn end_all(locked: &LockedMachine, ports: &[Publication]) -> Result<(), CellError> {
+fn remove_forwards(locked: &LockedMachine, ports: &[Publication]) -> Result<(), CellError> {
     if !ports.is_empty() {
         let mut qmp = locked.qmp()?;
         for port in ports {

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// How long a cell may take to begin the capture.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Captures the frames that a running cell receives and sends
 #[derive(Debug, Args)]
@@ -182,7 +182,7 @@ impl<'a> Session<'a> {
                 self.pass_on(sink)?;
                 return Ok(());
             }
-            if self.standing == Standing::Open && begin.elapsed() > PATIENCE {
+            if self.standing == Standing::Open && begin.elapsed() > ANSWER_TIMEOUT {
                 let what = format!("cell {:?} does not answer: see `isola inspect`", self.arguments.cell);
                 return Err(Failure::new(failure::REFUSED, what));
             }

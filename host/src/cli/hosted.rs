@@ -50,7 +50,7 @@ pub(super) fn run(context: &Context, hosted: Hosted) -> Result<ExitCode, Failure
             format!("{} cannot be started: {error}", hosted.program.display()),
         )
     })?;
-    attend(child, &interrupts)
+    wait_for_exit(child, &interrupts)
 }
 
 /// Returns the specification that the process gets.
@@ -145,7 +145,7 @@ fn forward(context: &Context, request: &PublishSpec) -> Result<Forward, Failure>
 }
 
 /// Waits until the process has ended; returns its exit code.
-fn attend(mut child: Child, interrupts: &Interrupts) -> Result<ExitCode, Failure> {
+fn wait_for_exit(mut child: Child, interrupts: &Interrupts) -> Result<ExitCode, Failure> {
     let mut sent = 0;
     loop {
         if let Some(status) = child.try_wait()? {

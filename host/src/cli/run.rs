@@ -250,7 +250,7 @@ fn run_cell(
     }
     // Releases the machine for other commands while this one follows the output.
     drop((client, locked));
-    attend(context, &cell.spec.name, arguments.rm, &interrupts)
+    follow_until_end(context, &cell.spec.name, arguments.rm, &interrupts)
 }
 
 /// Returns the requirements for an image, with the signature beside it.
@@ -265,7 +265,12 @@ fn requirement(
 }
 
 /// Follows a cell until it has ended; returns its exit code.
-fn attend(context: &Context, name: &str, remove: bool, interrupts: &Interrupts) -> Result<ExitCode, Failure> {
+fn follow_until_end(
+    context: &Context,
+    name: &str,
+    remove: bool,
+    interrupts: &Interrupts,
+) -> Result<ExitCode, Failure> {
     let dir = context.dir();
     let mut follower = Follower::new(dir.clone(), name);
     let cell = match follower.until_end(context, &mut || interrupts.check())? {

@@ -120,7 +120,7 @@ pub(super) fn run(context: &Context, image_run: StandaloneRun) -> Result<ExitCod
     fs::copy(&path, dir.path().join(IMAGE_FILE))?;
     fs::write(dir.path().join(PORTS_FILE), serde_json::to_vec(&publish)?)?;
     if attached {
-        return attend(context, locked, &interrupts);
+        return follow_until_end(context, locked, &interrupts);
     }
     context.output.answer(&view(&locked), || name.to_string())?;
     Ok(ExitCode::SUCCESS)
@@ -145,7 +145,7 @@ fn command_line(
 }
 
 /// Waits until an image has ended; returns its exit code.
-fn attend(
+fn follow_until_end(
     context: &Context,
     mut locked: LockedMachine,
     interrupts: &Interrupts,

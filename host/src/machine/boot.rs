@@ -149,7 +149,7 @@ impl NewMachine<'_> {
         let begun = Instant::now();
         let switch = self.switch(&locked.dir, boot)?;
         let (qemu, child) = self.launch(&locked.dir, boot, waiting)?;
-        switch.into_iter().for_each(StartingSwitch::leave);
+        switch.into_iter().for_each(StartingSwitch::detach);
         locked.record.qemu = Some(qemu);
         locked.child = child;
         locked.record.save(&locked.dir)?;

@@ -46,7 +46,7 @@ pub fn is_needed(options: &MachineOptions) -> bool {
     }
 }
 
-/// A running switch whose QEMU has not started yet. Dropping it kills the switch, unless [`Self::leave`] was called.
+/// A running switch whose QEMU has not started yet. Dropping it kills the switch, unless [`Self::detach`] was called.
 #[derive(Debug)]
 pub struct StartingSwitch(Option<Child>);
 
@@ -89,7 +89,7 @@ impl StartingSwitch {
     }
 
     /// Releases the switch after QEMU has started: from now on it ends with QEMU.
-    pub fn leave(mut self) {
+    pub fn detach(mut self) {
         self.0.take();
     }
 }

@@ -5,7 +5,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::{Duration, Instant};
 
 /// The duration from which an operation shows its progress.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SHOW_AFTER: Duration = Duration::from_secs(1);
 
 /// A progress display; it disappears when dropped.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Progress {
 
     /// Advances the spinner. Call it several times a second.
     pub fn tick(&self) {
-        if self.bar.is_hidden() && self.verbosity == Verbosity::Notes && self.begun.elapsed() > PATIENCE {
+        if self.bar.is_hidden() && self.verbosity == Verbosity::Notes && self.begun.elapsed() > SHOW_AFTER {
             // A target that is not a terminal remains hidden.
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }

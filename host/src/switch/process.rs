@@ -1,7 +1,8 @@
 //! The process of a switch: sockets, and the loop that moves frames between them.
 //!
 //! It creates a socket for the uplink and one for each port, to which QEMU connects once. It ends as soon as QEMU
-//! closes one of them, so it never outlives its machine. If QEMU does not connect within [`PATIENCE`], it ends as well.
+//! closes one of them, so it never outlives its machine. If QEMU does not connect within [`CONNECT_TIMEOUT`], it ends
+//! as well.
 
 use super::control::{self, Answer, Request, SOCKET, SwitchSpec};
 use super::fabric::{Fabric, Source, Targets};
@@ -14,7 +15,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long QEMU may take to connect.
-const PATIENCE: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The maximum number of bytes queued for a port. Above it frames are dropped: a cell that reads nothing delays no
 /// other.
@@ -52,7 +53,7 @@ pub fn run(spec: &SwitchSpec) -> io::Result<()> {
     let begun = Instant::now();
     let ended = loop {
         match switch.turn(&listeners, &control) {
-            Ok(()) if switch.is_whole() || begun.elapsed() < PATIENCE => {}
+            Ok(()) if switch.is_whole() || begun.elapsed() < CONNECT_TIMEOUT => {}
             Ok(()) => break Err(io::Error::new(io::ErrorKind::TimedOut, "QEMU has not connected")),
             Err(LinkEnd::Closed) => break Ok(()),
             Err(LinkEnd::Malformed) => {

@@ -53,7 +53,7 @@ const CLIENTS: u32 = 4;
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 /// Faults of the image `cell-probe`.
-const WAYS: [&str; 5] = ["panic", "null", "descriptor", "no-instruction", "overflow"];
+const FAULT_ARGUMENTS: [&str; 5] = ["panic", "null", "descriptor", "no-instruction", "overflow"];
 
 /// The longest time for a core to leave its cell. A busy host may not schedule it sooner.
 const LIMIT_MS: u32 = 60_000;
@@ -133,7 +133,7 @@ impl Chaos {
             60..70 => self.destroy_any(),
             70..82 => self.move_cores(),
             82..90 => self.move_memory(),
-            _ => self.go_wrong_somehow(),
+            _ => self.inject_fault(),
         }
     }
 
@@ -141,7 +141,11 @@ impl Chaos {
         let unused = NAMES.into_iter().filter(|name| !self.model.cells.contains_key(*name));
         let Some(name) = self.random.choice(unused.collect::<Vec<_>>()) else { return };
         let (cores, mib) = (self.random.u32(1..=3), 2 * self.random.u64(2..=6));
-        let what = if self.random.u32(..3) > 0 { "serve" } else { WAYS[self.random.usize(..WAYS.len())] };
+        let what = if self.random.u32(..3) > 0 {
+            "serve"
+        } else {
+            FAULT_ARGUMENTS[self.random.usize(..FAULT_ARGUMENTS.len())]
+        };
         let network = if self.random.bool() { NetworkSpec::Dhcp } else { NetworkSpec::None };
         let client = &mut self.machine.client;
         client.upload(probe());
@@ -250,7 +254,7 @@ impl Chaos {
     }
 
     /// Injects a supervisor fault, alone or during another operation.
-    fn go_wrong_somehow(&mut self) {
+    fn inject_fault(&mut self) {
         while self.faults.front().is_some_and(|at| at.elapsed() > FAULTS_PERIOD) {
             self.faults.pop_front();
         }

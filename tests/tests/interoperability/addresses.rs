@@ -22,7 +22,10 @@ const PREFIX6: &str = "2001:db8:77::";
 
 /// Runs `servers` in a namespace with a machine whose cell configures its address from them, and then `check`.
 #[track_caller]
-fn asking(servers: impl FnOnce(&Path) -> Vec<RunningProgram> + Send, check: impl FnOnce(&Isola) + Send) {
+fn with_servers(
+    servers: impl FnOnce(&Path) -> Vec<RunningProgram> + Send,
+    check: impl FnOnce(&Isola) + Send,
+) {
     if !need(Need::AddressServers) {
         return;
     }
@@ -66,7 +69,7 @@ fn neighbour_on_prefix() -> Option<IpAddr> {
 
 #[test]
 fn dnsmasq_leases_an_address() {
-    asking(
+    with_servers(
         |folder| {
             let lease = format!("--dhcp-leasefile={}", folder.join("leases").display());
             let range = format!("--dhcp-range={LEASED},{LEASED},255.255.0.0,2m");
@@ -80,7 +83,7 @@ fn dnsmasq_leases_an_address() {
 
 #[test]
 fn kea_leases_an_address() {
-    asking(
+    with_servers(
         |folder| {
             let mut interfaces = interfaces();
             interfaces["dhcp-socket-type"] = "raw".into();
@@ -133,7 +136,7 @@ fn radvd(folder: &Path, managed: &str) -> RunningProgram {
 
 #[test]
 fn a_cell_forms_an_address_from_a_prefix_of_radvd() {
-    asking(
+    with_servers(
         |folder| vec![radvd(folder, "off")],
         |_| {
             let address = wait::until("the cell has formed an address", || {
@@ -149,7 +152,7 @@ fn a_cell_forms_an_address_from_a_prefix_of_radvd() {
 
 #[test]
 fn kea_leases_an_ipv6_address_after_radvd_has_set_the_managed_flag() {
-    asking(
+    with_servers(
         |folder| {
             let configuration = serde_json::json!({"Dhcp6": {
                 "data-directory": folder.to_str().expect("it is text"),

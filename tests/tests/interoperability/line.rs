@@ -30,7 +30,7 @@ const AMOUNT: usize = 300_000;
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// Returns the link's faults; probabilities are in thousandths.
-fn bad() -> Link {
+fn impaired_link() -> Link {
     Link {
         latency: Nanos::from_millis(1),
         // Longer than the time between frames, so that frames are reordered.
@@ -128,7 +128,7 @@ fn over_a_bad_line(seed: u64, image: &str, with: impl FnOnce(&Isola) + Send) {
         }
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
-            let line = scope.spawn(|| forward(&bad(), seed, &done));
+            let line = scope.spawn(|| forward(&impaired_link(), seed, &done));
             // Ends the forwarder also if the test panics.
             let end = StopOnDrop(&done);
             let isola = Isola::up(&["--net", "tap:line"]);
@@ -159,7 +159,7 @@ fn echoes(address: SocketAddr, number: u64) {
     let sent = value(number, AMOUNT);
     let stream = TcpStream::connect(address).expect("a connection");
     for set in [TcpStream::set_read_timeout, TcpStream::set_write_timeout] {
-        set(&stream, Some(wait::PATIENCE)).expect("a timeout");
+        set(&stream, Some(wait::TIMEOUT)).expect("a timeout");
     }
     thread::scope(|scope| {
         let writer = scope.spawn(|| {

@@ -141,7 +141,7 @@ impl Test {
     /// Checks the error of an operation that requires one of the states `needed`: no such cell, wrong state, or an
     /// error of the operation itself, for which `is_reason` holds.
     #[track_caller]
-    fn see_refusal(&self, name: &str, needed: &[RunState], error: &ManagementError, is_reason: bool) {
+    fn check_refusal(&self, name: &str, needed: &[RunState], error: &ManagementError, is_reason: bool) {
         let is_right = match self.model.run(name) {
             None => *error == ManagementError::NoSuchCell(name.into()),
             Some(run) if !needed.contains(&run) => {
@@ -232,7 +232,7 @@ impl Test {
         let answer = self.ask(RequestBody::Start { name: name.into() });
         assert_eq!(answer.is_ok(), can, "start {name}: {answer:?} {:?}", self.model);
         if let Err(error) = &answer {
-            self.see_refusal(name, &[RunState::Created], error, false);
+            self.check_refusal(name, &[RunState::Created], error, false);
         }
         self.model.start(name);
         format!("start {name}: {can}")
@@ -244,7 +244,7 @@ impl Test {
         let answer = self.ask(RequestBody::Stop { name: name.into(), timeout_ms });
         assert_eq!(answer.is_ok(), can, "stop {name}: {answer:?} {:?}", self.model);
         if let Err(error) = &answer {
-            self.see_refusal(name, &[RunState::Running], error, false);
+            self.check_refusal(name, &[RunState::Running], error, false);
         }
         if answer.is_ok() {
             let state = if timeout_ms == 0 { CellState::Killed } else { CellState::Exited };
@@ -259,7 +259,7 @@ impl Test {
         let answer = self.ask(RequestBody::Destroy { name: name.into() });
         assert_eq!(answer.is_ok(), can, "destroy {name}: {answer:?} {:?}", self.model);
         if let Err(error) = &answer {
-            self.see_refusal(name, &[RunState::Created, RunState::Ended], error, false);
+            self.check_refusal(name, &[RunState::Created, RunState::Ended], error, false);
         }
         if can {
             self.model.end(name);
@@ -296,7 +296,7 @@ impl Test {
                     ManagementError::CoresExhausted { free, .. } => *free as usize == self.model.free_cores(),
                     _ => false,
                 };
-                self.see_refusal(name, &[RunState::Running], &error, is_reason);
+                self.check_refusal(name, &[RunState::Running], &error, is_reason);
             }
             other => panic!("cores of {name} {change}: {other:?} {:?}", self.model),
         }
@@ -336,7 +336,7 @@ impl Test {
                     ManagementError::MemoryExhausted { .. } => !self.model.takes_memory(name, change),
                     _ => false,
                 };
-                self.see_refusal(name, &[RunState::Running], &error, is_reason);
+                self.check_refusal(name, &[RunState::Running], &error, is_reason);
             }
             Ok(other) => panic!("{other:?}"),
         }
@@ -349,7 +349,7 @@ impl Test {
             Ok(ResponseBody::Loan(loan)) if can => self.wait_for_loan(loan.core),
             Err(error) if !can => {
                 let is_reason = matches!(error, ManagementError::OutOfLimits(_));
-                self.see_refusal(name, &[RunState::Running], &error, is_reason);
+                self.check_refusal(name, &[RunState::Running], &error, is_reason);
             }
             // A lender that missed the time limit may still have an order to release a core.
             Err(ManagementError::OutOfLimits(_)) if self.model.is_unsettled() => {}
@@ -364,7 +364,7 @@ impl Test {
             Ok(ResponseBody::Loan(loan)) if can => self.wait_for_loan(loan.core),
             // The supervisor checks for a loan before it checks the state.
             Err(ManagementError::OutOfLimits(_)) if !can => assert!(self.model.run(name).is_some()),
-            Err(error) if !can => self.see_refusal(name, &[RunState::Running], &error, false),
+            Err(error) if !can => self.check_refusal(name, &[RunState::Running], &error, false),
             other => panic!("{name} gives back: {other:?} {:?}", self.model),
         }
         format!("{name} gives back: {can}")
@@ -408,7 +408,7 @@ impl Test {
 
     /// Waits until the machine and its cells equal the model: core transfers of loans may be in progress.
     fn settle(&mut self, what: &str) {
-        let deadline = Instant::now() + wait::PATIENCE;
+        let deadline = Instant::now() + wait::TIMEOUT;
         loop {
             self.read_journal();
             let (machine, cells) = (self.machine.client.machine(), self.list());

@@ -1,7 +1,7 @@
 //! The largest size of a file, and of the supervisor.
 //!
-//! A file has one topic: above [`LISTED_ABOVE_LINES`] lines the check lists it, so that its authors look for a second topic;
-//! above [`FILE_LIMIT_LINES`] lines the check fails. The supervisor stays small enough to be read in a day.
+//! A file has one topic: above [`LISTED_ABOVE_LINES`] lines the check lists it, so that its authors look for a second
+//! topic; above [`FILE_LIMIT_LINES`] lines the check fails. The supervisor stays small enough to be read in a day.
 
 use std::path::Path;
 

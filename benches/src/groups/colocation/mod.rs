@@ -203,9 +203,9 @@ impl Colocation {
             let (mut generator, _priority) = ready(&mut *pair)?;
             generator.open(profile.least, WARM_UP)?;
             let outcome = if division.is_alone() {
-                alone(&mut *pair, &mut generator, &profile, session.plan.load)?
+                measure_alone(&mut *pair, &mut generator, &profile, session.plan.load)?
             } else {
-                together(&mut *pair, &mut generator, &profile, division)?
+                measure_with_batch(&mut *pair, &mut generator, &profile, division)?
             };
             outcome.note(system, division, record);
             lost_s += outcome.lost_s;
@@ -232,7 +232,7 @@ fn saturation(session: &Session, pair: &mut dyn SharedMachine) -> Result<f64, Be
 }
 
 /// Applies the load without a batch job, for four times the length of a load: about as long as with one.
-fn alone(
+fn measure_alone(
     pair: &mut dyn SharedMachine,
     generator: &mut Generator,
     profile: &Profile,
@@ -253,7 +253,7 @@ fn alone(
 }
 
 /// Applies the load until the batch job ends.
-fn together(
+fn measure_with_batch(
     pair: &mut dyn SharedMachine,
     generator: &mut Generator,
     profile: &Profile,

@@ -83,12 +83,12 @@ pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     for _ in 0..turns {
         let client = &mut divided.client;
         for (rest, (change, back)) in rest.iter_mut().zip([(come, leave), (leave, come)]) {
-            let (latencies, new) = beside(client, &mut generator, [change, back], Mode::Apply)?;
+            let (latencies, new) = measure_moves(client, &mut generator, [change, back], Mode::Apply)?;
             moving += latencies.all;
             met += latencies.met;
             loaded.extend(new);
             *rest += generator.open(RATE, TURN)?.latency_ns;
-            rehearsed += beside(client, &mut generator, [change, change], Mode::DryRun)?.0.all;
+            rehearsed += measure_moves(client, &mut generator, [change, change], Mode::DryRun)?.0.all;
             move_core(client, change, Mode::Apply)?;
         }
     }
@@ -165,7 +165,7 @@ fn move_once(client: &mut Client, change: Change<u32>, mode: Mode) -> Result<Mov
 }
 
 /// Measures latencies in a turn with alternating `changes` of the cell's cores; returns them and the moves.
-fn beside(
+fn measure_moves(
     client: &mut Client,
     generator: &mut Generator,
     changes: [Change<u32>; 2],

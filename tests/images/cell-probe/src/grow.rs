@@ -1,7 +1,7 @@
 //! A cell that requests memory.
 
-use crate::check_memory;
 use crate::cell_report::{exit, print, report_phase};
+use crate::check_memory;
 use isola_abi::descriptor::Descriptor;
 use isola_abi::growth::{Answer, SMALLEST_CHUNK};
 use isola_abi::id::NodeId;

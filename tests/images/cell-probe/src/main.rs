@@ -4,12 +4,13 @@
 
 extern crate alloc;
 
-mod grow;
 mod cell_report;
 mod faults;
+mod grow;
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use cell_report::{exit, print, report_phase};
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use isola_abi::descriptor::{Descriptor, FIRST_FREE_VECTOR, REQUEST_VECTOR, Request};
@@ -20,7 +21,6 @@ use isola_machine::cell::{self, Cell};
 use isola_machine::dma::{Access, device_piece};
 use isola_machine::interrupts::FIRST_INTERRUPT;
 use isola_machine::{clock, cpu, interrupts};
-use cell_report::{exit, print, report_phase};
 
 isola_machine::cell_image!(entry);
 isola_machine::static_heap!(256 << 10);
@@ -76,7 +76,7 @@ fn entry(core_index: u64) -> ! {
             exit(number as i32)
         }
         "serve" => serve(),
-        "rouse" => rouse(&cell.descriptor),
+        "rouse" => trigger_hang_checks(&cell.descriptor),
         "print" => print_lines(number),
         "cores" => wake_cores(&cell.descriptor),
         "timer" => wait_for_timer(&cell.descriptor, number),
@@ -118,7 +118,7 @@ fn serve() -> ! {
 }
 
 /// Makes the supervisor check itself for a hang, by repeated NMIs, until it is asked to stop.
-fn rouse(descriptor: &Descriptor) -> ! {
+fn trigger_hang_checks(descriptor: &Descriptor) -> ! {
     while cell::request() != Request::Stop {
         clock::spin_us(&descriptor.clock, 20_000);
         if let Some(notification) = descriptor.supervisor {

@@ -73,7 +73,7 @@ fn entry(core_index: u64) -> ! {
         NOTIFICATION[0].store(apic.0 + 1, Ordering::Relaxed);
     }
     report().version.store(cell.descriptor.version, Ordering::Relaxed);
-    look_around(&mut cell);
+    check_guarantees(&mut cell);
     report().phase.store(CellPhase::Running as u32, Ordering::Release);
     let argument = cell.descriptor.arguments.first().map_or("", |argument| argument.as_str());
     match argument {
@@ -104,7 +104,7 @@ fn entry(core_index: u64) -> ! {
 }
 
 /// Checks the guarantees to a cell: its memory is zero and its own, and its timer fires.
-fn look_around(cell: &mut Cell) {
+fn check_guarantees(cell: &mut Cell) {
     let descriptor = &cell.descriptor;
     assert_eq!(local::id(), descriptor.cores[0].apic);
     assert!(
