@@ -19,7 +19,7 @@ use isola_tests::loss::{LossMeter, Losses};
 use isola_tests::management::{Answer, spec};
 use isola_tests::namespace::{self, PREFIX_LEN, SHARED};
 use isola_tests::steady::SteadyLoad;
-use isola_tests::supervised::{Setup, Supervised, image, probe};
+use isola_tests::supervised::{MachineSetup, SupervisedMachine, image, probe};
 use model::{ExpectedCell, Model};
 use std::collections::VecDeque;
 use std::env::var;
@@ -59,7 +59,7 @@ const FAULT_ARGUMENTS: [&str; 5] = ["panic", "null", "descriptor", "no-instructi
 const LIMIT_MS: u32 = 60_000;
 
 struct Chaos {
-    machine: Supervised,
+    machine: SupervisedMachine,
     model: Model,
     random: fastrand::Rng,
     /// The times of the last injected faults.
@@ -86,15 +86,15 @@ fn created(info: &CellInfo) -> ExpectedCell {
 impl Chaos {
     /// Boots a machine with the service in a cell.
     fn begin(seed: u64) -> Self {
-        let setup = Setup {
+        let setup = MachineSetup {
             cores: 6,
             memory_mib: 256,
             network_devices: 3,
             command_line: "isola.test-faults=1",
             tap: Some(SHARED),
-            ..Setup::default()
+            ..MachineSetup::default()
         };
-        let mut machine = Supervised::boot(setup);
+        let mut machine = SupervisedMachine::boot(setup);
         let model = Model::new(machine.resources());
         let mut chaos =
             Self { machine, model, random: fastrand::Rng::with_seed(seed), faults: VecDeque::new() };

@@ -16,7 +16,7 @@ use isola_abi::management::{
 };
 use isola_abi::size::ByteSize;
 use isola_tests::management::{Answer, cell, digest, spec};
-use isola_tests::supervised::{Setup, Supervised, loadable};
+use isola_tests::supervised::{MachineSetup, SupervisedMachine, loadable};
 use isola_tests::{images, wait};
 use model::{Loan, Model, Owner, RunState};
 use std::io::{Read, Write};
@@ -69,7 +69,7 @@ impl Random {
 
 /// The machine and its model.
 struct Test {
-    machine: Supervised,
+    machine: SupervisedMachine,
     image: Vec<u8>,
     random: Random,
     model: Model,
@@ -87,14 +87,14 @@ fn every_core_all_memory_and_every_device_have_one_owner_after_any_operation() {
     let seed = number(SEED_VARIABLE, fastrand::u64(..1 << 32));
     let steps = number("ISOLA_RANDOM_STEPS", STEPS.into());
     eprintln!("to repeat it: {SEED_VARIABLE}={seed} ISOLA_RANDOM_STEPS={steps}");
-    let setup = Setup {
+    let setup = MachineSetup {
         cores: 6,
         memory_mib: 512,
         network_devices: 4,
         addresses: (&ADDRESSES, PORT),
-        ..Setup::default()
+        ..MachineSetup::default()
     };
-    let mut machine = Supervised::boot(setup);
+    let mut machine = SupervisedMachine::boot(setup);
     let image = loadable(std::fs::read(images::path("echo")).expect("the image can be read"));
     machine.client.upload(&image);
     let before = machine.resources();

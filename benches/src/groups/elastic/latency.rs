@@ -2,7 +2,6 @@
 //! and with dry runs of as many moves (`docs/decisions/0046-latency-during-core-moves.md`).
 
 use super::{move_core, small, start_kv};
-use crate::divided::Divided;
 use crate::error::BenchError;
 use crate::load::generator::Generator;
 use crate::load::mix::Mix;
@@ -10,6 +9,7 @@ use crate::pace::{self, RealTimePriority};
 use crate::record::Record;
 use crate::session::{Counting, Service, Session};
 use crate::statistics::median;
+use crate::supervised::SupervisedMachine;
 use hdrhistogram::Histogram;
 use isola_abi::management::{Change, Mode};
 use isola_host::client::{Client, ClientError};
@@ -66,11 +66,12 @@ struct Move {
 
 /// Takes one run.
 pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
-    let mut divided = Divided::boot_with(session, small(), Counting::Off, session.pacer.arguments().into())?;
-    start_kv(session, &mut divided)?;
+    let mut supervised =
+        SupervisedMachine::boot_with(session, small(), Counting::Off, session.pacer.arguments().into())?;
+    start_kv(session, &mut supervised)?;
     let mut generator = Generator::connect(Service::Kv.address(), CONNECTIONS, Mix::etc())?;
-    pace::set(&divided.machine, PACE)?;
-    let _priority = RealTimePriority::set_for(&divided.machine);
+    pace::set(&supervised.machine, PACE)?;
+    let _priority = RealTimePriority::set_for(&supervised.machine);
     generator.open(RATE, TURN)?;
     let mut none = generator.open(RATE, TURN)?.latency_ns;
     none.reset();
@@ -81,7 +82,7 @@ pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     let turns = (session.plan.load.as_secs() * TURNS_A_LOAD / TURN.as_secs()).max(1);
     let (come, leave) = (Change::More(1), Change::Less(1));
     for _ in 0..turns {
-        let client = &mut divided.client;
+        let client = &mut supervised.client;
         for (rest, (change, back)) in rest.iter_mut().zip([(come, leave), (leave, come)]) {
             let (latencies, new) = measure_moves(client, &mut generator, [change, back], Mode::Apply)?;
             moving += latencies.all;
@@ -102,7 +103,7 @@ pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
             }
         }
     }
-    let client = &mut divided.client;
+    let client = &mut supervised.client;
     let unloaded = moves(client, [come, leave], UNLOADED_ROUNDS)?;
     for (figure, change) in
         [("elastic-core-online-loaded-time", come), ("elastic-core-offline-loaded-time", leave)]

@@ -23,7 +23,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A machine with a supervisor.
 #[derive(Debug)]
-pub struct Divided {
+pub struct SupervisedMachine {
     /// The machine.
     pub machine: Machine,
     /// The client of its supervisor.
@@ -34,7 +34,7 @@ pub struct Divided {
 
 /// The size of the machine, and its clocks.
 #[derive(Clone, Copy, Debug)]
-pub struct Size {
+pub struct MachineSize {
     /// The number of processors, including the supervisor's.
     pub cores: u32,
     /// The number of queue pairs of its network device.
@@ -45,13 +45,13 @@ pub struct Size {
     pub pace: Pace,
 }
 
-impl Divided {
+impl SupervisedMachine {
     /// Boots a machine, and waits until its supervisor responds.
     ///
     /// # Errors
     /// As [`Session::machine`]; [`BenchError::Image`], [`BenchError::Supervisor`], [`BenchError::Ended`],
     /// [`BenchError::TooLate`], [`BenchError::Interrupted`].
-    pub fn boot(session: &Session, size: Size, counting: Counting) -> Result<Self, BenchError> {
+    pub fn boot(session: &Session, size: MachineSize, counting: Counting) -> Result<Self, BenchError> {
         Self::boot_with(session, size, counting, Vec::new())
     }
 
@@ -61,7 +61,7 @@ impl Divided {
     /// As [`Self::boot`].
     pub fn boot_with(
         session: &Session,
-        size: Size,
+        size: MachineSize,
         counting: Counting,
         more: Vec<OsString>,
     ) -> Result<Self, BenchError> {
@@ -74,7 +74,7 @@ impl Divided {
     /// As [`Self::boot`], and those of `start`.
     pub fn start(
         images: &ImageStore,
-        size: Size,
+        size: MachineSize,
         more: Vec<OsString>,
         start: impl FnOnce(&Boot) -> Result<Machine, BenchError>,
     ) -> Result<Self, BenchError> {
@@ -88,7 +88,7 @@ impl Divided {
             "virtserialport,chardev=management",
         ];
         let boot = Boot {
-            name: "the divided machine".into(),
+            name: "the supervised machine".into(),
             kernel: images.find(SUPERVISOR)?,
             initrd: None,
             command_line: String::new(),
