@@ -203,9 +203,9 @@ impl Outcome {
     /// Returns the standard error of a command that has failed with `code`; panics if it does not contain `words`.
     #[track_caller]
     pub fn failed(self, code: i32, words: &str) -> String {
-        let said = self.ended_with(code).err;
-        assert!(said.contains(words), "{words:?} is not in {said:?}");
-        said
+        let stderr = self.ended_with(code).err;
+        assert!(stderr.contains(words), "{words:?} is not in {stderr:?}");
+        stderr
     }
 }
 

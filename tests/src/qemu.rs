@@ -45,7 +45,7 @@ pub struct Machine {
     cpu: String,
     command_line: String,
     extra: Vec<OsString>,
-    time: Time,
+    time: ClockSource,
     reboots: Reboot,
     exits: ExitMethod,
     limit: Duration,
@@ -53,7 +53,7 @@ pub struct Machine {
 
 /// The source of a machine's clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Time {
+pub enum ClockSource {
     /// The host's clock.
     #[default]
     Host,
@@ -61,7 +61,7 @@ pub enum Time {
     Instructions,
 }
 
-impl Time {
+impl ClockSource {
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Host => &["-accel", "tcg,thread=multi"],
@@ -125,7 +125,7 @@ impl Machine {
             cpu: "max".into(),
             command_line: String::new(),
             extra: Vec::new(),
-            time: Time::Host,
+            time: ClockSource::Host,
             reboots: Reboot::Ends,
             exits: ExitMethod::ByCode,
             limit: Duration::from_secs(180),
@@ -183,7 +183,7 @@ impl Machine {
     }
 
     /// Sets the source of the machine's clocks.
-    pub fn time(mut self, time: Time) -> Self {
+    pub fn time(mut self, time: ClockSource) -> Self {
         self.time = time;
         self
     }

@@ -4,7 +4,7 @@ use crate::images;
 use crate::management::Client;
 use crate::namespace::Tap;
 use crate::ports;
-use crate::qemu::{Machine, MachineType, Outcome, RunningMachine, Time, cpu_time};
+use crate::qemu::{ClockSource, Machine, MachineType, Outcome, RunningMachine, cpu_time};
 use isola_abi::management::{CoreOwner, MachineInfo, RequestBody, ResponseBody};
 use isola_abi::size::ByteSize;
 use std::io::{BufRead, BufReader, Write};
@@ -33,7 +33,7 @@ pub struct MachineSetup {
     /// The processor, by QEMU's name.
     pub cpu: &'static str,
     /// The source of its clocks.
-    pub time: Time,
+    pub time: ClockSource,
     /// The number of network devices.
     pub network_devices: usize,
     /// The supervisor's command line.
@@ -59,7 +59,7 @@ impl Default for MachineSetup {
             nodes: 1,
             memory_mib: 128,
             cpu: "max",
-            time: Time::Host,
+            time: ClockSource::Host,
             network_devices: 2,
             command_line: "",
             forwards: None,

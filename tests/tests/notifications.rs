@@ -9,7 +9,7 @@ use isola_abi::management::{
 use isola_abi::report::CellPhase;
 use isola_abi::size::ByteSize;
 use isola_tests::management::{cell, digest, spec};
-use isola_tests::qemu::Time;
+use isola_tests::qemu::ClockSource;
 use isola_tests::supervised::{MachineSetup, SupervisedMachine, probe};
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn boot(cores: usize, memory_mib: usize) -> SupervisedMachine {
     SupervisedMachine::boot(MachineSetup {
         cores,
         memory_mib,
-        time: Time::Instructions,
+        time: ClockSource::Instructions,
         ..MachineSetup::default()
     })
 }

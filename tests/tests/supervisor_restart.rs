@@ -9,7 +9,7 @@ use isola_abi::size::ByteSize;
 use isola_abi::unplug::GRANULE;
 use isola_tests::kv::Load;
 use isola_tests::management::spec;
-use isola_tests::qemu::{MachineType, Time};
+use isola_tests::qemu::{ClockSource, MachineType};
 use isola_tests::steady::{Latencies, SteadyLoad};
 use isola_tests::supervised::{MachineSetup, SupervisedMachine, free_cores, image, probe};
 use isola_tests::wait::{self, TIMEOUT};
@@ -23,7 +23,7 @@ const FOR_TESTS: MachineSetup = MachineSetup {
     cores: 4,
     memory_mib: 256,
     cpu: "max",
-    time: Time::Host,
+    time: ClockSource::Host,
     network_devices: 2,
     command_line: "isola.test-faults=1",
     forwards: None,
@@ -55,8 +55,8 @@ fn last_restart(machine: &mut SupervisedMachine) -> JournalEvent {
 
 /// Waits until a restarted supervisor says hello.
 fn wait_for_the_next(machine: &mut SupervisedMachine) {
-    let said = machine.client.wait(0, TIMEOUT).expect("the restarted supervisor says hello");
-    assert_eq!(said.body, Err(ManagementError::Restarted));
+    let response = machine.client.wait(0, TIMEOUT).expect("the restarted supervisor says hello");
+    assert_eq!(response.body, Err(ManagementError::Restarted));
     machine.client.hello();
 }
 

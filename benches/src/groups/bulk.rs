@@ -2,7 +2,7 @@
 
 use super::note;
 use crate::error::BenchError;
-use crate::load::netpipe::{Direction, Pipe};
+use crate::load::netpipe::{Direction, NetpipeClient};
 use crate::network::service;
 use crate::record::Record;
 use crate::session::{Counting, NETPIPE_PORT, Service, Session, System, cost};
@@ -53,9 +53,9 @@ pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(),
             ("bulk-sendfile", Direction::FromService, sendfile),
         ];
         for (figure, direction, port) in directions {
-            let mut pipe = Pipe::connect(service(port), MESSAGE_BYTES)?;
-            pipe.repeat_for(direction, MESSAGE_BYTES, MESSAGES, WARM_UP)?;
-            let work = || pipe.repeat_for(direction, MESSAGE_BYTES, MESSAGES, session.plan.load);
+            let mut client = NetpipeClient::connect(service(port), MESSAGE_BYTES)?;
+            client.repeat_for(direction, MESSAGE_BYTES, MESSAGES, WARM_UP)?;
+            let work = || client.repeat_for(direction, MESSAGE_BYTES, MESSAGES, session.plan.load);
             let (outcome, cost) = cost(&mut guest.machine, work)?;
             if counting == Counting::On {
                 note(record, system, &format!("{figure}-instructions"), cost.instructions * PER_MIB);

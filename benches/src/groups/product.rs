@@ -9,7 +9,7 @@ use crate::linux::PAGE;
 use crate::load::echo::ping_pong;
 use crate::load::generator::Generator;
 use crate::load::mix::Mix;
-use crate::load::netpipe::{Direction, Pipe};
+use crate::load::netpipe::{Direction, NetpipeClient};
 use crate::load::page::Client;
 use crate::machine::{MEMORY_MIB, Machine, Pace};
 use crate::record::Record;
@@ -126,9 +126,9 @@ fn measure(
                 (Direction::ToService, "product-receive-instructions", "product-receive"),
                 (Direction::FromService, "product-send-instructions", "product-send"),
             ] {
-                let mut pipe = Pipe::connect(service.address(), bulk::MESSAGE_BYTES)?;
+                let mut client = NetpipeClient::connect(service.address(), bulk::MESSAGE_BYTES)?;
                 let mut rounds =
-                    |duration| pipe.repeat_for(direction, bulk::MESSAGE_BYTES, bulk::MESSAGES, duration);
+                    |duration| client.repeat_for(direction, bulk::MESSAGE_BYTES, bulk::MESSAGES, duration);
                 rounds(WARM_UP)?;
                 let (outcome, cost) = cost(machine, || rounds(duration))?;
                 figures.push(match counted {

@@ -23,12 +23,12 @@ pub enum Direction {
 
 /// The client's end.
 #[derive(Debug)]
-pub struct Pipe {
+pub struct NetpipeClient {
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
-impl Pipe {
+impl NetpipeClient {
     /// Connects to the answering end at `address`, for messages of up to `most` bytes.
     ///
     /// # Errors
@@ -166,16 +166,16 @@ mod tests {
 
     #[test]
     fn messages_pass_in_each_direction() {
-        let mut pipe = Pipe::connect(serve(), 70_000).unwrap();
+        let mut client = NetpipeClient::connect(serve(), 70_000).unwrap();
         for direction in [Direction::Both, Direction::ToService, Direction::FromService] {
             for (size, count) in [(1, 9), (70_000, 2)] {
-                assert!(pipe.round(direction, size, count).unwrap() > Duration::ZERO);
+                assert!(client.round(direction, size, count).unwrap() > Duration::ZERO);
             }
         }
-        let outcome = pipe.repeat_for(Direction::Both, 64, 3, Duration::from_millis(10)).unwrap();
+        let outcome = client.repeat_for(Direction::Both, 64, 3, Duration::from_millis(10)).unwrap();
         assert!(outcome.requests >= 3 && outcome.requests.is_multiple_of(3));
-        let outcome = pipe.repeat_times(Direction::Both, 64, 3, 2).unwrap();
+        let outcome = client.repeat_times(Direction::Both, 64, 3, 2).unwrap();
         assert_eq!(outcome.requests, 6, "turns performs the given number of rounds");
-        assert!(pipe.count_for(1, Duration::from_millis(10)).unwrap() >= 2);
+        assert!(client.count_for(1, Duration::from_millis(10)).unwrap() >= 2);
     }
 }

@@ -134,7 +134,7 @@ pub fn arguments(
     boot: Boot<'_>,
     dir: &MachineDir,
 ) -> Vec<OsString> {
-    let mut line = Line::default();
+    let mut line = CommandLine::default();
     let (model, suffix) = match options.model {
         MachineModel::Q35 => ("q35".to_owned(), "pci"),
         MachineModel::Microvm => ("microvm,acpi=on,rtc=on".to_owned(), "device"),
@@ -207,7 +207,7 @@ fn memory_kib(options: &MachineOptions) -> u64 {
 
 /// Adds NUMA nodes if there are several. They share the cores equally, and the memory in whole MiB, with the remainder
 /// in the last node.
-fn nodes(line: &mut Line, options: &MachineOptions) {
+fn nodes(line: &mut CommandLine, options: &MachineOptions) {
     let nodes = options.topology.nodes;
     if nodes < 2 {
         return;
@@ -222,7 +222,7 @@ fn nodes(line: &mut Line, options: &MachineOptions) {
 }
 
 fn network(
-    line: &mut Line,
+    line: &mut CommandLine,
     options: &MachineOptions,
     suffix: &str,
     publish: &[Publication],
@@ -344,9 +344,9 @@ fn mac_text(mac: Mac) -> String {
 }
 
 #[derive(Default)]
-struct Line(Vec<OsString>);
+struct CommandLine(Vec<OsString>);
 
-impl Line {
+impl CommandLine {
     fn flag(&mut self, flag: &str) -> &mut Self {
         self.0.push(flag.into());
         self

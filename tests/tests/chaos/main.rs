@@ -283,12 +283,12 @@ impl Chaos {
     }
 
     fn wait_for_the_next(&mut self) {
-        let said = self
+        let response = self
             .machine
             .client
             .wait(0, Duration::from_secs(60))
             .expect("the restarted supervisor says hello");
-        assert_eq!(said.body, Err(ManagementError::Restarted));
+        assert_eq!(response.body, Err(ManagementError::Restarted));
         self.machine.client.hello();
     }
 

@@ -432,15 +432,15 @@ impl Test {
                 continue;
             }
             let address = self.machine.reached()[index];
-            let said = format!("{name}, are you there?");
+            let question = format!("{name}, are you there?");
             // A cell that was just started may not listen yet; QEMU then closes the connection.
             wait::until(&format!("{name} answers"), || {
                 let mut stream = TcpStream::connect(address).ok()?;
                 stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
-                stream.write_all(said.as_bytes()).ok()?;
-                let mut answer = vec![0; said.len()];
+                stream.write_all(question.as_bytes()).ok()?;
+                let mut answer = vec![0; question.len()];
                 stream.read_exact(&mut answer).ok()?;
-                assert_eq!(answer, said.as_bytes());
+                assert_eq!(answer, question.as_bytes());
                 Some(())
             });
         }

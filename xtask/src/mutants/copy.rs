@@ -135,8 +135,8 @@ impl TreeCopy {
         for other in others {
             command.args(["--package", other]);
         }
-        let said = output(&mut command)?;
-        Ok(Message::parse_stream(&said.stdout[..]).map_while(Result::ok).collect())
+        let messages = output(&mut command)?;
+        Ok(Message::parse_stream(&messages.stdout[..]).map_while(Result::ok).collect())
     }
 }
 

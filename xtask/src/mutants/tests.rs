@@ -43,9 +43,9 @@ pub enum TestOutcome {
 
 /// Lists the tests of `program`.
 pub fn list(program: &Path, folder: &Path) -> Result<Vec<Test>, Error> {
-    let said = output(Command::new(program).current_dir(folder).args(["--list", "--format", "terse"]))?;
-    let said = String::from_utf8_lossy(&said.stdout).into_owned();
-    let names = said.lines().filter_map(|line| line.strip_suffix(": test"));
+    let listing = output(Command::new(program).current_dir(folder).args(["--list", "--format", "terse"]))?;
+    let listing = String::from_utf8_lossy(&listing.stdout).into_owned();
+    let names = listing.lines().filter_map(|line| line.strip_suffix(": test"));
     Ok(names
         .map(|name| Test {
             program: program.to_owned(),

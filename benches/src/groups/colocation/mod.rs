@@ -300,7 +300,7 @@ fn observe_batch(
 ) -> Result<BatchRun, BenchError> {
     pair.start_batch()?;
     let (begin, mut cores) = (Instant::now(), Vec::new());
-    let mut mover = (division == Division::Moved).then(|| Mover::new(observed));
+    let mut mover = (division == Division::Moved).then(|| CoreMover::new(observed));
     loop {
         if let Some(batch_s) = pair.batch_s()? {
             return Ok(BatchRun { batch_s, cores });
@@ -316,7 +316,7 @@ fn observe_batch(
 }
 
 /// Moves cores by the client's latencies, in the same way for both systems.
-struct Mover<'a> {
+struct CoreMover<'a> {
     observed: &'a Mutex<Vec<LoadWindow>>,
     decided_windows: usize,
     controller: Controller,
@@ -326,7 +326,7 @@ struct Mover<'a> {
 const BOUNDS_NS: (u64, u64) = (4_000_000, 12_000_000);
 const WINDOWS: usize = 2;
 
-impl<'a> Mover<'a> {
+impl<'a> CoreMover<'a> {
     fn new(observed: &'a Mutex<Vec<LoadWindow>>) -> Self {
         let bounds = Bounds { lower_ns: BOUNDS_NS.0, upper_ns: BOUNDS_NS.1 };
         Self {
@@ -429,7 +429,7 @@ mod tests {
     fn each_window_is_used_for_one_decision() {
         let window = |p99_us| LoadWindow { rate: 1_000.0, p99_us };
         let observed = Mutex::new(vec![window(1e6)]);
-        let mut mover = Mover::new(&observed);
+        let mut mover = CoreMover::new(&observed);
         assert_eq!(mover.decide(1, 2), None, "one window is too few");
         observed.lock().unwrap().push(window(100.0));
         assert!(matches!(mover.decide(1, 2), Some(Step::Take(0, _))));

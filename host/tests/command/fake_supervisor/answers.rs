@@ -6,12 +6,12 @@ use isola_abi::query::{
 };
 
 /// A cell that answers at once, with the code of a real cell.
-pub struct Answering {
+pub struct AnsweringCell {
     questions: Questions,
     answers: Box<Answers>,
 }
 
-impl Answering {
+impl AnsweringCell {
     pub fn new() -> Self {
         Self { questions: Questions::default(), answers: Box::default() }
     }

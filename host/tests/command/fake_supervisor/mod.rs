@@ -28,7 +28,7 @@ mod images;
 mod inventory;
 mod resize;
 
-use answers::Answering;
+use answers::AnsweringCell;
 use cells::{Cell, PendingStop};
 use inventory::{now, page};
 use isola_abi::frame::{Decoder, encode};
@@ -45,7 +45,7 @@ pub struct Supervisor {
     cells: Vec<Cell>,
     journal: Vec<JournalEntry>,
     next_id: u32,
-    answering: Answering,
+    answering: AnsweringCell,
     image: Option<(u64, Vec<u8>)>,
     images: BTreeMap<ImageDigest, Vec<u8>>,
     pending: Vec<PendingStop>,
@@ -58,7 +58,7 @@ impl Supervisor {
             cells: vec![],
             journal: vec![],
             next_id: 1,
-            answering: Answering::new(),
+            answering: AnsweringCell::new(),
             image: None,
             images: BTreeMap::new(),
             pending: vec![],
