@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::str::FromStr;
+use serde::{Deserialize, Serialize};
 
 /// The name of the environment variable.
 pub const VARIABLE: &str = "ISOLA_CELL";
@@ -61,7 +62,8 @@ pub enum HostedNetwork {
 }
 
 /// The protocol of a forwarded port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Transport {
     /// TCP.
     Tcp,

@@ -40,7 +40,7 @@ struct line {
     volatile uint64_t lost_ns;
     /* Instructions not yet charged to `ready_ns`. */
     uint64_t executed;
-    /* The time at which the charged instructions end at the pace. */
+    /* The time at which the charged instructions end at the pace; 0 while the processor runs without a pace. */
     int64_t ready_ns;
     uint8_t rest[40];
 };
@@ -74,14 +74,16 @@ static void charge(struct line *line, uint64_t instructions)
 }
 
 /* Charges the instructions, and sleeps while the processor is ahead of its pace. */
-static void keep(struct line *line, uint64_t instructions)
+static void enforce(struct line *line, uint64_t instructions)
 {
-    charge(line, instructions);
     int64_t now = now_ns();
+    /* The pace begins here. Time before it does not count, so every later delay does, however long: there is no length
+     * above which a delay cannot come from a busy host. */
+    if (line->ready_ns == 0)
+        line->ready_ns = now;
+    charge(line, instructions);
     if (line->ready_ns < now - MOST_BEHIND_NS) {
-        /* At the first call it is behind by the whole uptime of the host, which does not count. */
-        if (line->ready_ns > now - 50 * MOST_BEHIND_NS)
-            line->lost_ns += (uint64_t)(now - MOST_BEHIND_NS - line->ready_ns);
+        line->lost_ns += (uint64_t)(now - MOST_BEHIND_NS - line->ready_ns);
         line->ready_ns = now - MOST_BEHIND_NS;
     }
     if (line->ready_ns > now + LEAST_SLEEP_NS) {
@@ -94,12 +96,14 @@ static void executed(unsigned processor, void *instructions)
 {
     struct line *line = &lines[processor % PROCESSORS];
     line->executed += (uintptr_t)instructions;
-    uint64_t piece = pace->instructions;
-    if (line->executed >= piece) {
-        if (piece != 0)
-            keep(line, piece);
-        else
-            line->executed = 0;
+    uint64_t interval = pace->instructions;
+    if (line->executed < interval)
+        return;
+    if (interval != 0) {
+        enforce(line, interval);
+    } else {
+        line->executed = 0;
+        line->ready_ns = 0;
     }
 }
 
@@ -107,9 +111,10 @@ static void executed(unsigned processor, void *instructions)
 static void halts(uint64_t id, unsigned processor)
 {
     (void)id;
-    uint64_t piece = pace->instructions;
-    if (piece != 0)
-        charge(&lines[processor % PROCESSORS], piece);
+    uint64_t interval = pace->instructions;
+    struct line *line = &lines[processor % PROCESSORS];
+    if (interval != 0 && line->ready_ns != 0)
+        charge(line, interval);
 }
 
 static void resumes(uint64_t id, unsigned processor)
@@ -117,7 +122,7 @@ static void resumes(uint64_t id, unsigned processor)
     (void)id;
     struct line *line = &lines[processor % PROCESSORS];
     int64_t now = now_ns();
-    if (line->ready_ns < now)
+    if (line->ready_ns != 0 && line->ready_ns < now)
         line->ready_ns = now;
 }
 

@@ -10,14 +10,14 @@ use std::process::Command;
 ///
 /// # Errors
 /// [`BenchError::ProgramMissing`] without valgrind; [`BenchError::Program`], [`BenchError::File`].
-pub fn instructions(which: &Path, arguments: &[&str]) -> Result<f64, BenchError> {
+pub fn instructions(executable: &Path, arguments: &[&str]) -> Result<f64, BenchError> {
     program::need(&[("valgrind", "valgrind")])?;
     let log = tempfile::NamedTempFile::new().map_err(BenchError::file(std::env::temp_dir()))?;
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
-    command.arg(format!("--log-file={}", log.path().display())).arg(which).args(arguments);
+    command.arg(format!("--log-file={}", log.path().display())).arg(executable).args(arguments);
     program::run_in(&mut command)?;
-    let said = fs::read_to_string(log.path()).map_err(BenchError::file(log.path()))?;
-    let collected = said.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok());
-    collected.ok_or_else(|| BenchError::Program { line: format!("{command:?}"), said })
+    let report = fs::read_to_string(log.path()).map_err(BenchError::file(log.path()))?;
+    let collected = report.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok());
+    collected.ok_or_else(|| BenchError::Program { line: format!("{command:?}"), output: report })
 }

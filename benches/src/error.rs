@@ -19,12 +19,12 @@ pub enum BenchError {
         package: &'static str,
     },
     /// A program failed.
-    #[error("{line} failed: {said}")]
+    #[error("{line} failed: {output}")]
     Program {
         /// The command line.
         line: String,
         /// The program's output, or the reason why it did not start.
-        said: String,
+        output: String,
     },
     /// The user may not create a network namespace.
     #[error(
@@ -80,22 +80,22 @@ pub enum BenchError {
         outcome: String,
     },
     /// A service gave a wrong answer.
-    #[error("{service} answered {answer:?} to {asked}")]
+    #[error("{service} answered {answer:?} to {request}")]
     WrongAnswer {
         /// The service.
         service: String,
         /// The request.
-        asked: String,
+        request: String,
         /// The answer.
         answer: String,
     },
     /// A file is missing in a package.
-    #[error("{} has no {what}: remove {} and try again", place.display(), place.display())]
+    #[error("{} has no {item}: remove {} and try again", path.display(), path.display())]
     PackageContents {
         /// The folder of the unpacked package.
-        place: PathBuf,
+        path: PathBuf,
         /// The missing file.
-        what: String,
+        item: String,
     },
     /// A file cannot be accessed.
     #[error("{}: {error}", path.display())]
@@ -165,7 +165,7 @@ pub enum BenchError {
     Tables(String),
     /// The gate's baseline file is malformed.
     #[error("{}: {error}; remove it, and write it again with: cargo xtask gate --write", path.display())]
-    Book {
+    Baseline {
         /// The file.
         path: PathBuf,
         /// The cause.

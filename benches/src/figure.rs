@@ -183,7 +183,7 @@ pub const EQUAL: f64 = 1.05;
 
 /// The origin of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum AimOrigin {
     /// A target set in these terms before the first measurement.
     Asked,
     /// The same in another unit: 1 ns of time as one instruction.
@@ -196,7 +196,7 @@ pub enum By {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Goal {
     /// Its origin.
-    pub by: By,
+    pub origin: AimOrigin,
     /// The target.
     pub aim: Aim,
 }

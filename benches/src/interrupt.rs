@@ -22,7 +22,7 @@ pub fn listen() -> io::Result<()> {
 }
 
 /// Returns whether the process has received a termination signal.
-pub fn asked() -> bool {
+pub fn is_requested() -> bool {
     ASKED.load(Ordering::Relaxed)
 }
 
@@ -31,5 +31,5 @@ pub fn asked() -> bool {
 /// # Errors
 /// [`BenchError::Interrupted`].
 pub fn check() -> Result<(), BenchError> {
-    if asked() { Err(BenchError::Interrupted) } else { Ok(()) }
+    if is_requested() { Err(BenchError::Interrupted) } else { Ok(()) }
 }

@@ -1,6 +1,6 @@
 //! The table of figures.
 
-use crate::figure::{Aim, By, Goal, Group, Peer};
+use crate::figure::{Aim, AimOrigin, Goal, Group, Peer};
 
 /// A kind of figure.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ macro_rules! kinds {
             unit: $unit,
             about: $about,
             peer: Peer::$peer,
-            goals: &[$(Goal { by: By::$by, aim: $aim },)*],
+            goals: &[$(Goal { origin: AimOrigin::$by, aim: $aim },)*],
             group: Group::$group,
         },)+];
     };

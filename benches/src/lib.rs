@@ -7,7 +7,7 @@
 //! | [`groups`] | the measurement of each group |
 //! | [`gate`] | instruction counts, compared with a baseline |
 //! | [`network`] | the network of the machines |
-//! | [`divided`] | a machine with a supervisor |
+//! | [`supervised`] | a machine with a supervisor |
 //! | [`machine`] | a machine in QEMU: start, serial line, resource use |
 //! | [`instructions`], [`callgrind`] | instruction counts of a machine, and of a process of the host |
 //! | [`pace`] | processors paced to a rate that the host can sustain |
@@ -27,7 +27,6 @@
 pub mod callgrind;
 pub mod cli;
 pub mod curve;
-pub mod divided;
 pub mod error;
 pub mod figure;
 pub mod gate;
@@ -48,5 +47,6 @@ pub mod program;
 pub mod record;
 pub mod session;
 pub mod statistics;
+pub mod supervised;
 pub mod table;
 pub mod timeline;

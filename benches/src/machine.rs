@@ -86,7 +86,7 @@ pub struct Machine {
     child: Child,
     input: Option<ChildStdin>,
     output: Receiver<(Instant, Vec<u8>)>,
-    said: Vec<u8>,
+    console: Vec<u8>,
     started: Instant,
     first_output: Option<Instant>,
     counts: Option<Counts>,
@@ -135,7 +135,7 @@ impl Machine {
             input: child.stdin.take(),
             child,
             output,
-            said: Vec::new(),
+            console: Vec::new(),
             started,
             first_output: None,
             counts: counted.map(|(_, counts)| counts),
@@ -198,7 +198,7 @@ impl Machine {
     /// # Errors
     /// [`BenchError::Ended`], [`BenchError::TooLate`], [`BenchError::Interrupted`].
     pub fn wait_for(&mut self, text: &str) -> Result<(), BenchError> {
-        self.wait_until(&format!("{text:?}"), |said| said.contains(text).then_some(()))
+        self.wait_until(&format!("{text:?}"), |console| console.contains(text).then_some(()))
     }
 
     /// Waits until the output contains `label`, and returns the number after it, up to the end of the line.
@@ -206,14 +206,14 @@ impl Machine {
     /// # Errors
     /// As [`Self::wait_for`].
     pub fn wait_for_number(&mut self, label: &str) -> Result<u64, BenchError> {
-        self.wait_until(label, |said| {
-            let (number, _) = said.split_once(label)?.1.split_once('\n')?;
+        self.wait_until(label, |console| {
+            let (number, _) = console.split_once(label)?.1.split_once('\n')?;
             number.trim().parse().ok()
         })
     }
 
     /// Writes a line to the serial line.
-    pub fn tell(&mut self, line: &str) {
+    pub fn send_line(&mut self, line: &str) {
         if let Some(input) = &mut self.input {
             // If QEMU has ended, the next wait returns the error.
             let _ = writeln!(input, "{line}").and_then(|()| input.flush());
@@ -225,12 +225,12 @@ impl Machine {
     /// # Errors
     /// As [`Self::wait_for`].
     pub fn ask(&mut self, question: &str, answer: &str) -> Result<u64, BenchError> {
-        let from = self.said.len();
-        self.tell(question);
-        self.wait_until(answer, |said| {
-            let line = said.get(from..)?.lines().find_map(|line| line.strip_prefix(answer));
+        let from = self.console.len();
+        self.send_line(question);
+        self.wait_until(answer, |console| {
+            let line = console.get(from..)?.lines().find_map(|line| line.strip_prefix(answer));
             // The line is complete only with its newline.
-            line.filter(|_| said.ends_with('\n'))?.trim().parse().ok()
+            line.filter(|_| console.ends_with('\n'))?.trim().parse().ok()
         })
     }
 
@@ -246,8 +246,8 @@ impl Machine {
         if !self.is_running() {
             return Err(self.ended(label));
         }
-        let said = String::from_utf8_lossy(&self.said);
-        let behind = said.split_once(label).and_then(|(_, behind)| behind.split_once('\n'));
+        let console = String::from_utf8_lossy(&self.console);
+        let behind = console.split_once(label).and_then(|(_, behind)| behind.split_once('\n'));
         Ok(behind.and_then(|(number, _)| number.trim().parse().ok()))
     }
 
@@ -255,7 +255,7 @@ impl Machine {
     fn wait_until<T>(&mut self, awaited: &str, found: impl Fn(&str) -> Option<T>) -> Result<T, BenchError> {
         let deadline = Instant::now() + LIMIT;
         loop {
-            if let Some(value) = found(&String::from_utf8_lossy(&self.said)) {
+            if let Some(value) = found(&String::from_utf8_lossy(&self.console)) {
                 return Ok(value);
             }
             interrupt::check()?;
@@ -272,7 +272,7 @@ impl Machine {
 
     fn take(&mut self, at: Instant, bytes: &[u8]) {
         self.first_output.get_or_insert(at);
-        self.said.extend(bytes);
+        self.console.extend(bytes);
     }
 
     /// Returns whether QEMU is running.
@@ -296,7 +296,7 @@ impl Machine {
         while let Ok((at, bytes)) = self.output.recv_timeout(Duration::from_millis(50)) {
             self.take(at, &bytes);
         }
-        String::from_utf8_lossy(&self.said[self.said.len().saturating_sub(LOG_BYTES)..]).into_owned()
+        String::from_utf8_lossy(&self.console[self.console.len().saturating_sub(LOG_BYTES)..]).into_owned()
     }
 }
 

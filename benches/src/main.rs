@@ -53,8 +53,8 @@ fn run(cli: &Cli) -> Result<(), BenchError> {
             None => groups::run_natively(group, cli.plan(), cli.line(group), &tree)?,
         };
         print(cli.output, &record);
-        let kept = record.save(&home.join("../.bench-cache/data"))?;
-        eprintln!("bench: raw data: {}", kept.display());
+        let path = record.save(&home.join("../.bench-cache/data"))?;
+        eprintln!("bench: raw data: {}", path.display());
         if cli.publish {
             match pages::publish(home, &record) {
                 // The figures of the other groups do not depend on these.

@@ -50,7 +50,7 @@ pub fn enter() -> Result<(), BenchError> {
         let this = env::current_exe().map_err(BenchError::file("/proc/self/exe"))?;
         let mut again = Command::new("unshare");
         again.args(how).arg(this).args(env::args_os().skip(1)).env(INSIDE, "1");
-        return Err(BenchError::Program { line: "unshare".into(), said: again.exec().to_string() });
+        return Err(BenchError::Program { line: "unshare".into(), output: again.exec().to_string() });
     }
     program::run("ip", &["link", "set", "lo", "up"])?;
     // Each short connection leaves a port in TIME-WAIT: use more ports, and reuse one after a second instead of a

@@ -21,12 +21,12 @@ const NOT_MEASURED: [&str; 4] = [
 /// Whether the figures of a record are those of the present tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Age {
-    /// The code that the group measures is the same; comments and tests do not count.
+    /// The code that the group measures is the same; comments, tests and models do not count.
     Current,
     /// It has changed.
     Old,
     /// The commit is in no history, or the tree had changes that are in no commit.
-    Lost,
+    NotRepeatable,
 }
 
 /// The root of the tree.
@@ -61,7 +61,7 @@ pub fn age(record: &Record) -> Result<Age, BenchError> {
 
 fn age_in(root: &Path, tree: &str, paths: &[&str]) -> Result<Age, BenchError> {
     if demand_commit(tree).is_err() {
-        return Ok(Age::Lost);
+        return Ok(Age::NotRepeatable);
     }
     let git = |arguments: &[&str]| {
         let mut command = Command::new("git");
@@ -75,7 +75,7 @@ fn age_in(root: &Path, tree: &str, paths: &[&str]) -> Result<Age, BenchError> {
     if !git(&["cat-file", "-e", &format!("{tree}^{{commit}}")])?.status.success() {
         return match is_shallow.stdout.trim_ascii() {
             b"true" => Err(BenchError::NoHistory("the clone is shallow".into())),
-            _ => Ok(Age::Lost),
+            _ => Ok(Age::NotRepeatable),
         };
     }
     let mut arguments = vec!["diff", "--name-only", "--no-renames", "-z", tree, "--"];
@@ -204,10 +204,10 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_a_tree_that_is_no_commit_are_lost() {
+    fn figures_of_a_tree_that_is_no_commit_are_not_repeatable() {
         let (folder, commit) = repository();
         for tree in [&format!("{commit}-dirty"), "of an unknown commit", "", "0123456789ab"] {
-            assert_eq!(age_in(folder.path(), tree, &["cell"]).unwrap(), Age::Lost, "{tree:?}");
+            assert_eq!(age_in(folder.path(), tree, &["cell"]).unwrap(), Age::NotRepeatable, "{tree:?}");
         }
     }
 

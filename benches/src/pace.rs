@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// The interval in which the plugin enforces the rate, in ns.
-const PIECE_NS: u64 = 50_000;
+const INTERVAL_NS: u64 = 50_000;
 
 /// The shared file of a machine, in its folder.
 const FILE: &str = "pace";
@@ -48,8 +48,8 @@ impl Pacer {
 pub fn set(machine: &Machine, instructions_per_s: u64) -> Result<(), BenchError> {
     let path = machine.folder().join(FILE);
     let mut words = [0; 16];
-    words[..8].copy_from_slice(&(instructions_per_s * PIECE_NS / 1_000_000_000).to_ne_bytes());
-    words[8..].copy_from_slice(&PIECE_NS.to_ne_bytes());
+    words[..8].copy_from_slice(&(instructions_per_s * INTERVAL_NS / 1_000_000_000).to_ne_bytes());
+    words[8..].copy_from_slice(&INTERVAL_NS.to_ne_bytes());
     // The time is written first: the plugin paces once the instructions are not 0.
     let write =
         |file: File| file.write_all_at(&words[8..], 8).and_then(|()| file.write_all_at(&words[..8], 0));
@@ -59,11 +59,11 @@ pub fn set(machine: &Machine, instructions_per_s: u64) -> Result<(), BenchError>
 /// Gives this process's first thread and all threads of `machine` the scheduling class SCHED_RR; on drop, resets this
 /// process's. If the user lacks the permission for that, times need a quiet host.
 #[derive(Debug)]
-pub struct First;
+pub struct RealTimePriority;
 
-impl First {
+impl RealTimePriority {
     /// Sets the scheduling class.
-    pub fn take(machine: &Machine) -> Self {
+    pub fn set_for(machine: &Machine) -> Self {
         let this = std::process::id().to_string();
         // A paced processor sleeps for most of each interval, so threads of this class rarely wait for each other.
         let _ = program::run("chrt", &["--rr", "--pid", "1", &this]);
@@ -72,7 +72,7 @@ impl First {
     }
 }
 
-impl Drop for First {
+impl Drop for RealTimePriority {
     fn drop(&mut self) {
         let _ = program::run("chrt", &["--other", "--pid", "0", &std::process::id().to_string()]);
     }
@@ -129,6 +129,17 @@ mod tests {
         assert!(demand_kept(&record(&[0.0, MOST_LOST_S])).is_ok());
         let error = demand_kept(&record(&[0.0, 1.5])).unwrap_err().to_string();
         assert!(error.contains("1.5 s"), "{error}");
+    }
+
+    #[test]
+    fn the_plugin_counts_every_delay_by_the_host_as_lost_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let test = folder.path().join("pace_test");
+        let mut compile = std::process::Command::new("cc");
+        compile.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-DINTERFACE_VERSION=1", "-o"]).arg(&test);
+        compile.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("plugin/pace_test.c"));
+        program::run_in(&mut compile).unwrap();
+        program::run_in(&mut std::process::Command::new(&test)).unwrap();
     }
 
     #[test]

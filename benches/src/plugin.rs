@@ -18,7 +18,7 @@ pub fn compile(qemu: &Path, folder: &Path, name: &str, option: &str) -> Result<P
     program::need(&[("cc", "gcc libc6-dev")])?;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("plugin/{name}.c"));
     let path = folder.join(format!("{name}.so"));
-    let mut said = String::new();
+    let mut output = String::new();
     for version in INTERFACE_VERSIONS {
         let mut compile = Command::new("cc");
         compile.args(["-std=gnu11", "-Wall", "-Wextra", "-O2", "-shared", "-fPIC"]);
@@ -27,11 +27,11 @@ pub fn compile(qemu: &Path, folder: &Path, name: &str, option: &str) -> Result<P
         match loads(qemu, &format!("{},{option}={}", path.display(), folder.join("probe").display())) {
             Ok(()) => return Ok(path),
             // QEMU's message about the first version is the most useful.
-            Err(why) if said.is_empty() => said = why,
+            Err(why) if output.is_empty() => output = why,
             Err(_) => {}
         }
     }
-    Err(BenchError::NoPlugins(said))
+    Err(BenchError::NoPlugins(output))
 }
 
 /// Checks that QEMU loads the plugin; the error is QEMU's message.

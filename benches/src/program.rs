@@ -27,10 +27,10 @@ pub fn run_in(command: &mut Command) -> Result<String, BenchError> {
 }
 
 /// Returns the error of a failed command.
-fn failed(command: &Command, said: &str) -> BenchError {
+fn failed(command: &Command, output: &str) -> BenchError {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let line = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
-    BenchError::Program { line, said: said.to_owned() }
+    BenchError::Program { line, output: output.to_owned() }
 }
 
 /// Fails if one of `programs`, each with its Debian package, is not on PATH. The error has the command that installs

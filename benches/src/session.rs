@@ -221,36 +221,36 @@ impl Session {
     /// # Errors
     /// [`BenchError::Image`].
     pub fn boot(&self, system: System, service: Service, cores: u32) -> Result<Boot, BenchError> {
-        Ok(match system {
-            System::Isola => Boot {
-                name: format!("Isola's {}", service.image()),
-                kernel: self.images.find(service.image())?,
-                initrd: None,
-                command_line: format!("ip={GUEST_NETWORK} --"),
-                cores,
-                queues: cores,
-                memory_mib: MEMORY_MIB,
-                pace: Pace::Host,
-                network: Network::Tap,
-                extra: Vec::new(),
-            },
-            System::Linux => Boot {
-                name: format!("the Linux guest ({})", service.services().name()),
-                kernel: self.linux.kernel.clone(),
-                initrd: Some(match service.services() {
+        let (name, kernel, initrd, command_line) = match system {
+            System::Isola => (
+                format!("Isola's {}", service.image()),
+                self.images.find(service.image())?,
+                None,
+                format!("ip={GUEST_NETWORK} --"),
+            ),
+            System::Linux => (
+                format!("the Linux guest ({})", service.services().name()),
+                self.linux.kernel.clone(),
+                Some(match service.services() {
                     Services::Web => self.linux.web_initramfs.clone(),
                     Services::Usual | Services::Netpipe | Services::Short | Services::Colocation => {
                         self.linux.initramfs.clone()
                     }
                 }),
-                command_line: self.linux.command_line(cores, service.services()),
-                cores,
-                queues: cores,
-                memory_mib: MEMORY_MIB,
-                pace: Pace::Host,
-                network: Network::Tap,
-                extra: Vec::new(),
-            },
+                self.linux.command_line(cores, service.services()),
+            ),
+        };
+        Ok(Boot {
+            name,
+            kernel,
+            initrd,
+            command_line,
+            cores,
+            queues: cores,
+            memory_mib: MEMORY_MIB,
+            pace: Pace::Host,
+            network: Network::Tap,
+            extra: Vec::new(),
         })
     }
 

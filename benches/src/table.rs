@@ -1,7 +1,7 @@
 //! Tables of figures, for a terminal and for `benches/README.md`.
 
 use crate::curve;
-use crate::figure::{Aim, By, Figure, Group, GuestProgram, figures};
+use crate::figure::{Aim, AimOrigin, Figure, Group, GuestProgram, figures};
 use crate::kinds::{KINDS, Kind};
 use crate::origin::Age;
 use crate::record::Record;
@@ -144,7 +144,7 @@ fn warning(record: &Record, age: &Age) -> String {
     match age {
         Age::Current => String::new(),
         Age::Old => format!("**Old:** the code that this group measures has changed since {tree}.\n\n"),
-        Age::Lost => format!("**Not repeatable:** the tree was {tree:?}, which is no commit.\n\n"),
+        Age::NotRepeatable => format!("**Not repeatable:** the tree was {tree:?}, which is no commit.\n\n"),
     }
 }
 
@@ -204,10 +204,10 @@ fn grouped(value: f64) -> String {
 fn aims(kind: &Kind, figure: &Figure, record: &Record) -> String {
     let goals = kind.goals.iter().map(|goal| {
         let (is_met, hindrance) = goal.verdict(figure, record);
-        let by = match goal.by {
-            By::Asked => "",
-            By::Converted => " (converted)",
-            By::Ours => " (ours)",
+        let by = match goal.origin {
+            AimOrigin::Asked => "",
+            AimOrigin::Converted => " (converted)",
+            AimOrigin::Ours => " (ours)",
         };
         let hindrance = hindrance.map(|why| format!(": {why}")).unwrap_or_default();
         format!("{} {}{by}{hindrance}", value(goal.aim), if is_met { "met" } else { "missed" })
@@ -249,7 +249,7 @@ fn aims_of(record: &Record, age: &Age) -> Option<String> {
     let measured: Vec<_> = figures(record);
     for kind in KINDS.iter().filter(|kind| kind.group == record.group()) {
         let figure = measured.iter().find(|(other, _)| other.name == kind.name).map(|(_, figure)| figure);
-        for goal in kind.goals.iter().filter(|goal| goal.by != By::Ours) {
+        for goal in kind.goals.iter().filter(|goal| goal.origin != AimOrigin::Ours) {
             let Some(figure) = figure else {
                 missed.push(format!("`{}`: not measured (aim {})", kind.name, value(goal.aim)));
                 continue;
@@ -371,7 +371,7 @@ mod tests {
         let shown = |age| markdown(&record("kv-p99", &[10.0], &[20.0]), &age);
         assert!(!shown(Age::Current).contains("**"));
         assert!(shown(Age::Old).contains("**Old:**"));
-        assert!(shown(Age::Lost).contains("**Not repeatable:**"));
+        assert!(shown(Age::NotRepeatable).contains("**Not repeatable:**"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! rewritten field by field with valid checksums. A mutation starts from a valid frame of a valid conversation, so it
 //! gets far beyond the parsers.
 
+use crate::input::InputReader;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::{host_config6, host_ip, host_ip6, host_mac};
 use isola_net_stack::{Duration, Event, Instant, RxChecksum, Stack};
@@ -19,25 +20,8 @@ const ETHERNET: usize = 14;
 const IPV4: usize = 20;
 const IPV6: usize = 40;
 
-/// Reads the input byte by byte; zeros after its end.
-struct Story<'a>(std::slice::Iter<'a, u8>);
-
-impl Story<'_> {
-    fn byte(&mut self) -> u8 {
-        self.0.next().copied().unwrap_or(0)
-    }
-
-    fn word(&mut self) -> u16 {
-        u16::from_be_bytes([self.byte(), self.byte()])
-    }
-
-    fn is_over(&self) -> bool {
-        self.0.as_slice().is_empty()
-    }
-}
-
 /// A server (host 1) and a client (host 2).
-struct Talk {
+struct Conversation {
     stacks: [Stack; 2],
     now: Instant,
     /// Frames on the line, each with the index of its receiver.
@@ -46,33 +30,36 @@ struct Talk {
 
 /// Runs the conversation with the mutations in `data`.
 pub fn conversation(data: &[u8]) {
-    let mut story = Story(data.iter());
-    let mut talk =
-        if story.byte().is_multiple_of(2) { Talk::new(host_ip(1)) } else { Talk::new(host_ip6(1)) };
+    let mut input = InputReader::new(data);
+    let mut conversation = if input.byte().is_multiple_of(2) {
+        Conversation::new(host_ip(1))
+    } else {
+        Conversation::new(host_ip6(1))
+    };
     for _ in 0..FRAMES {
-        talk.live();
-        let Some((to, frame)) = talk.line.pop_front() else {
-            if story.is_over() || !talk.next_timer() {
+        conversation.run_applications();
+        let Some((to, frame)) = conversation.line.pop_front() else {
+            if input.is_over() || !conversation.next_timer() {
                 break;
             }
             continue;
         };
-        talk.meddle(to, frame, &mut story);
+        conversation.mutate(to, frame, &mut input);
     }
-    talk.line.clear();
+    conversation.line.clear();
     // The remaining connections end without further frames, by timeouts.
     for _ in 0..80 {
-        talk.live();
-        talk.line.clear();
-        talk.pass(Duration::from_secs(60));
+        conversation.run_applications();
+        conversation.line.clear();
+        conversation.pass(Duration::from_secs(60));
     }
-    for stack in &talk.stacks {
+    for stack in &conversation.stacks {
         let occupancy = stack.occupancy();
         assert!(occupancy.half_open == 0 && occupancy.time_wait == 0, "{occupancy:?}");
     }
 }
 
-impl Talk {
+impl Conversation {
     /// Sets up the conversation with a server at this address.
     fn new(server_ip: impl Into<IpAddr> + Copy) -> Self {
         let now = Instant::ZERO + Duration::from_secs(1);
@@ -83,28 +70,29 @@ impl Talk {
             config.tcp.max_time_wait = 4;
             Stack::new(config, now).expect("a configuration that works")
         });
-        let mut talk = Self { stacks, now, line: VecDeque::new() };
+        let mut conversation = Self { stacks, now, line: VecDeque::new() };
         // The interfaces complete duplicate address detection.
-        talk.pass(Duration::from_secs(60));
-        talk.live();
-        talk.line.clear();
-        for (number, stack) in (1..).zip(&mut talk.stacks) {
+        conversation.pass(Duration::from_secs(60));
+        conversation.run_applications();
+        conversation.line.clear();
+        for (number, stack) in (1..).zip(&mut conversation.stacks) {
             let other = 3 - number;
-            stack.learn(talk.now, host_ip(other), host_mac(other));
-            stack.learn(talk.now, host_ip6(other), host_mac(other));
+            stack.learn(conversation.now, host_ip(other), host_mac(other));
+            stack.learn(conversation.now, host_ip6(other), host_mac(other));
         }
-        let [server, client] = &mut talk.stacks;
+        let [server, client] = &mut conversation.stacks;
         server.listen(80, 4).expect("a free port");
         for _ in 0..CONNECTIONS {
-            let conn =
-                client.connect(talk.now, (server_ip.into(), 80).into()).expect("room for a connection");
+            let conn = client
+                .connect(conversation.now, (server_ip.into(), 80).into())
+                .expect("room for a connection");
             let _ = client.send_some(conn, &mut Chain::from(IoBuf::from(vec![7; AMOUNT])));
         }
-        talk
+        conversation
     }
 
     /// Runs both applications, and puts their frames on the line.
-    fn live(&mut self) {
+    fn run_applications(&mut self) {
         for (number, stack) in self.stacks.iter_mut().enumerate() {
             while let Some(event) = stack.next_event() {
                 match event {
@@ -129,25 +117,25 @@ impl Talk {
     }
 
     /// Mutates a frame as the input says, and delivers it.
-    fn meddle(&mut self, to: usize, mut frame: Vec<u8>, story: &mut Story<'_>) {
+    fn mutate(&mut self, to: usize, mut frame: Vec<u8>, input: &mut InputReader<'_>) {
         let tcp = ETHERNET + if frame.get(12) == Some(&8) { IPV4 } else { IPV6 };
-        match story.byte() % 16 {
+        match input.byte() % 16 {
             8 => return,
             9 => self.line.push_back((to, frame.clone())),
             10 if self.line.len() > 1 => {
                 self.line.push_back((to, frame));
                 return;
             }
-            11 => set(&mut frame, ETHERNET + usize::from(story.word()) % 80, &[story.byte()]),
+            11 => set(&mut frame, ETHERNET + usize::from(input.word()) % 80, &[input.byte()]),
             12 => {
-                let kept = usize::from(story.word()) % (frame.len() + 1);
-                frame.truncate(kept);
+                let len = usize::from(input.word()) % (frame.len() + 1);
+                frame.truncate(len);
             }
-            13 => self.pass(Duration::from_millis(u64::from(story.word()))),
+            13 => self.pass(Duration::from_millis(u64::from(input.word()))),
             14 => {
                 // Sequence and acknowledgement number, flags, window, and the position of options.
-                let at = [4, 4, 8, 8, 13, 14, 20, 24][usize::from(story.byte() % 8)];
-                let value = [story.byte(), story.byte(), story.byte(), story.byte()];
+                let at = [4, 4, 8, 8, 13, 14, 20, 24][usize::from(input.byte() % 8)];
+                let value = [input.byte(), input.byte(), input.byte(), input.byte()];
                 let count = if at == 13 {
                     1
                 } else if at == 14 {
@@ -159,10 +147,10 @@ impl Talk {
             }
             15 => {
                 // Small offsets: most errors are near the valid values.
-                let at = tcp + if story.byte().is_multiple_of(2) { 4 } else { 8 };
+                let at = tcp + if input.byte().is_multiple_of(2) { 4 } else { 8 };
                 if let Some(bytes) = frame.get_mut(at..at + 4).and_then(|bytes| bytes.first_chunk_mut::<4>())
                 {
-                    let off = i32::from(story.word() as i16);
+                    let off = i32::from(input.word() as i16);
                     *bytes = u32::from_be_bytes(*bytes).wrapping_add_signed(off).to_be_bytes();
                 }
             }

@@ -11,6 +11,7 @@ pub mod acpi;
 pub mod applications;
 pub mod conversation;
 pub mod image;
+mod input;
 pub mod kv;
 pub mod management;
 pub mod messages;

@@ -1,6 +1,7 @@
 //! The network stack. The property tests (`tests/properties.rs` of that crate) run the same targets: bytes from outside
 //! become a sequence of steps, within which the stack must keep its bounds.
 
+use crate::input::InputReader;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::{Peer, Segment, Talk, host_config, host_config6, host_ip, host_ip6, host_mac};
 use isola_net_stack::{
@@ -13,31 +14,6 @@ fn flows(frame: &[u8]) {
     let _ = datagram_port(frame);
     if let Some(flow) = fast_path_flow_of(frame) {
         assert_eq!(flow_of(frame), Some(flow));
-    }
-}
-
-/// Reads the input; zeros after its end.
-struct Story<'a>(&'a [u8]);
-
-impl<'a> Story<'a> {
-    fn byte(&mut self) -> u8 {
-        let Some((&first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        first
-    }
-
-    fn word(&mut self) -> u16 {
-        u16::from_be_bytes([self.byte(), self.byte()])
-    }
-
-    fn bytes(&mut self, count: usize) -> &'a [u8] {
-        let (taken, rest) = self.0.split_at(count.min(self.0.len()));
-        self.0 = rest;
-        taken
-    }
-
-    fn is_over(&self) -> bool {
-        self.0.is_empty()
     }
 }
 
@@ -58,7 +34,7 @@ fn busy() -> (Peer, Talk) {
 }
 
 /// Handles every event as an application does, and checks the bounds that always hold.
-fn live(peer: &mut Peer) {
+fn drain_events(peer: &mut Peer) {
     for event in peer.events() {
         match event {
             Event::Readable(conn) => drop(peer.read(conn)),
@@ -75,40 +51,40 @@ fn live(peer: &mut Peer) {
 /// Frames of any bytes. The first byte of each determines whether its Ethernet header is valid and whether its checksum
 /// counts as verified.
 pub fn frames(data: &[u8]) {
-    let mut story = Story(data);
+    let mut input = InputReader::new(data);
     let (mut peer, _) = busy();
-    while !story.is_over() {
-        let (kind, len) = (story.byte(), story.byte());
+    while !input.is_over() {
+        let (kind, len) = (input.byte(), input.byte());
         let mut frame = Vec::new();
         if kind & 1 == 0 {
             frame.extend_from_slice(&host_mac(1).0);
             frame.extend_from_slice(&host_mac(2).0);
             frame.extend_from_slice([&[8, 0], &[8, 6], &[8, 0], &[0x86, 0xdd]][usize::from(kind >> 1 & 3)]);
         }
-        frame.extend_from_slice(story.bytes(usize::from(len)));
+        frame.extend_from_slice(input.bytes(usize::from(len)));
         flows(&frame);
         let checksum = if kind & 8 == 0 { RxChecksum::Verified } else { RxChecksum::Unverified };
         peer.stack.receive(peer.now, IoBuf::from(frame), checksum);
-        live(&mut peer);
+        drain_events(&mut peer);
     }
 }
 
 /// IPv6 packets with valid headers to a stack that configures itself: neighbours, routers, errors, extension headers,
 /// fragments; also IPv4 fragments. Time passes in between.
 pub fn packets(data: &[u8]) {
-    let mut story = Story(data);
+    let mut input = InputReader::new(data);
     let mut config = host_config6(1);
-    if story.byte() & 1 == 0 {
+    if input.byte() & 1 == 0 {
         config.ipv6 = Ipv6Addressing::Auto;
     }
     let mut peer = Peer::new(config);
     peer.stack.udp_bind(53).expect("a free port");
     peer.stack.listen(80, 4).expect("a free port");
-    peer.pass(Duration::from_secs(u64::from(story.byte() & 3)));
-    while !story.is_over() {
-        let (kind, len) = (story.byte(), story.byte());
+    peer.pass(Duration::from_secs(u64::from(input.byte() & 3)));
+    while !input.is_over() {
+        let (kind, len) = (input.byte(), input.byte());
         if kind == 0 {
-            peer.pass(Duration::from_secs(u64::from(story.word())));
+            peer.pass(Duration::from_secs(u64::from(input.word())));
         }
         let own = peer.stack.ipv6().addresses[usize::from(kind >> 6 & 1)].map_or(host_ip6(1), |own| own.ip);
         let group = (0xff02_0000_0000_0000_0000_0001_ff00_0000 | (own.to_bits() & 0xff_ffff)).to_be_bytes();
@@ -117,15 +93,15 @@ pub fn packets(data: &[u8]) {
         let router = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
         let source = [router, host_ip6(2).octets(), [0; 16], router][usize::from(kind >> 1 & 3)];
         let next = [58, 44, 58, 60, 0, 43, 17, 6][usize::from(kind & 7)];
-        let mut payload = story.bytes(usize::from(len)).to_vec();
+        let mut payload = input.bytes(usize::from(len)).to_vec();
         let mut frame = [host_mac(1).0, host_mac(2).0].concat();
         if kind & 0x80 != 0 && next == 44 {
             let (a, b) = (host_ip(2).octets(), host_ip(1).octets());
             let mut header =
                 etherparse::Ipv4Header::new(payload.len() as u16, 64, 17.into(), a, b).expect("short");
-            (header.identification, header.dont_fragment) = (story.byte().into(), false);
+            (header.identification, header.dont_fragment) = (input.byte().into(), false);
             header.more_fragments = len & 1 == 0;
-            header.fragment_offset = u16::from(story.byte() >> 2).try_into().expect("in range");
+            header.fragment_offset = u16::from(input.byte() >> 2).try_into().expect("in range");
             header.header_checksum = header.calc_header_checksum();
             frame.extend_from_slice(&[8, 0]);
             frame.extend_from_slice(&header.to_bytes());
@@ -189,23 +165,23 @@ fn seal(source: &[u8; 16], destination: &[u8; 16], message: &mut [u8]) {
 
 /// Segments of any kind near those that the connection expects, mixed with an application's calls and with time.
 pub fn segments(data: &[u8]) {
-    let mut story = Story(data);
+    let mut input = InputReader::new(data);
     let (mut peer, mut talk) = busy();
     let mut read = 0u64;
-    while !story.is_over() {
-        match story.byte() % 16 {
-            0 => peer.pass(Duration::from_millis(u64::from(story.word()))),
+    while !input.is_over() {
+        match input.byte() % 16 {
+            0 => peer.pass(Duration::from_millis(u64::from(input.word()))),
             1 => {
-                let data = vec![1; usize::from(story.byte()) * 8];
+                let data = vec![1; usize::from(input.byte()) * 8];
                 let _ = peer.stack.send(talk.conn, &mut Chain::from(IoBuf::from(data)));
             }
             2 => read += peer.read(talk.conn).len() as u64,
-            3 => peer.stack.set_window(talk.conn, u32::from(story.word()) * 16),
-            4 => peer.stack.set_send_limit(talk.conn, usize::from(story.word())),
+            3 => peer.stack.set_window(talk.conn, u32::from(input.word()) * 16),
+            4 => peer.stack.set_send_limit(talk.conn, usize::from(input.word())),
             5 => peer.stack.shutdown(talk.conn),
-            6 => talk.seq = talk.seq.wrapping_add(u32::from(story.byte())),
-            7 => talk.ack = talk.ack.wrapping_add(u32::from(story.word())),
-            _ => peer.send(segment(&mut story, &talk)),
+            6 => talk.seq = talk.seq.wrapping_add(u32::from(input.byte())),
+            7 => talk.ack = talk.ack.wrapping_add(u32::from(input.word())),
+            _ => peer.send(segment(&mut input, &talk)),
         }
         peer.frames();
         if let Some(stats) = peer.stack.connection_stats(talk.conn) {
@@ -215,15 +191,15 @@ pub fn segments(data: &[u8]) {
         }
     }
     for _ in 0..80 {
-        live(&mut peer);
+        drain_events(&mut peer);
         peer.pass(Duration::from_secs(60));
     }
     let occupancy = peer.stack.occupancy();
     assert!(occupancy.half_open == 0 && occupancy.time_wait == 0, "only what has an owner stays");
 }
 
-fn segment(story: &mut Story<'_>, talk: &Talk) -> Segment {
-    let shape = story.byte();
+fn segment(input: &mut InputReader<'_>, talk: &Talk) -> Segment {
+    let shape = input.byte();
     let flags = ["", "P", "F", "S", "R", "FP", "", ""][usize::from(shape & 7)];
     let far = |near: u8, wide: u16| match near & 3 {
         0 => 0u32,
@@ -231,8 +207,8 @@ fn segment(story: &mut Story<'_>, talk: &Talk) -> Segment {
         2 => u32::from(near >> 2).wrapping_neg(),
         _ => u32::from(wide) << 4,
     };
-    let (seq_near, ack_near, wide) = (story.byte(), story.byte(), story.word());
-    let mut segment = talk.segment().flags(flags).window(story.word());
+    let (seq_near, ack_near, wide) = (input.byte(), input.byte(), input.word());
+    let mut segment = talk.segment().flags(flags).window(input.word());
     segment.seq = segment.seq.wrapping_add(far(seq_near, wide));
     segment.ack = segment.ack.map(|ack| ack.wrapping_add(far(ack_near, wide)));
     if shape & 8 != 0 {
@@ -241,7 +217,7 @@ fn segment(story: &mut Story<'_>, talk: &Talk) -> Segment {
     if shape & 16 != 0 {
         segment.from += 1;
     }
-    segment.payload(&vec![2; usize::from(story.byte()) * usize::from(1 + (shape >> 6))])
+    segment.payload(&vec![2; usize::from(input.byte()) * usize::from(1 + (shape >> 6))])
 }
 
 /// Messages from a DHCP server to a stack that requests an address: any options behind a valid header.
@@ -250,7 +226,7 @@ pub fn dhcp(data: &[u8]) {
     config.addressing = Addressing::Dhcp;
     let mut now = Instant::ZERO;
     let mut stack = Stack::new(config, now).expect("a configuration that works");
-    let mut story = Story(data);
+    let mut input = InputReader::new(data);
     let mut transaction = [0; 4];
     for _ in 0..64 {
         while let Some(frame) = stack.poll_transmit(now) {
@@ -260,17 +236,17 @@ pub fn dhcp(data: &[u8]) {
             }
         }
         while stack.next_event().is_some() {}
-        let (kind, len) = (story.byte(), story.byte());
+        let (kind, len) = (input.byte(), input.byte());
         let mut message = vec![0; 236];
         message[..3].copy_from_slice(&[2, 1, 6]);
         message[4..8].copy_from_slice(&transaction);
-        message[16..20].copy_from_slice(&[10, 0, 0, story.byte()]);
+        message[16..20].copy_from_slice(&[10, 0, 0, input.byte()]);
         message[28..34].copy_from_slice(&host_mac(1).0);
         message.extend_from_slice(&[99, 130, 83, 99, 53, 1, kind % 8, 54, 4, 10, 0, 0, 2]);
         if kind & 0x40 == 0 {
             message.extend_from_slice(&[1, 4, 255, 255, 255, 0, 51, 4, 0, 0, 1, 0]);
         }
-        message.extend_from_slice(story.bytes(usize::from(len)));
+        message.extend_from_slice(input.bytes(usize::from(len)));
         let mut frame = Vec::new();
         etherparse::PacketBuilder::ethernet2(host_mac(2).0, [0xff; 6])
             .ipv4(host_ip(2).octets(), [255; 4], 64)
@@ -281,7 +257,7 @@ pub fn dhcp(data: &[u8]) {
         if let Some(ipv4) = stack.ipv4() {
             assert!(ipv4.is_valid());
         }
-        if story.is_over() {
+        if input.is_over() {
             return;
         }
         now = stack.next_deadline().unwrap_or(now).max(now) + Duration::from_millis(1);
@@ -292,7 +268,7 @@ pub fn dhcp(data: &[u8]) {
 /// Messages from a DHCPv6 server to a stack whose router announces managed addresses: any options behind a valid
 /// header.
 pub fn dhcp6(data: &[u8]) {
-    let mut story = Story(data);
+    let mut input = InputReader::new(data);
     let mut config = host_config(1);
     config.ipv6 = Ipv6Addressing::Auto;
     let mut peer = Peer::new(config);
@@ -300,7 +276,7 @@ pub fn dhcp6(data: &[u8]) {
     peer.frames();
     let own = peer.stack.ipv6().addresses[0].expect("a link-local address").ip.octets();
     let router = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
-    let flags = if story.byte() & 1 == 0 { 0x80 } else { 0x40 };
+    let flags = if input.byte() & 1 == 0 { 0x80 } else { 0x40 };
     let mut advert = vec![134, 0, 0, 0, 64, flags, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
     seal(&router, &own, &mut advert);
     let frame = |next: u8, hops: u8, payload: &[u8]| {
@@ -318,17 +294,17 @@ pub fn dhcp6(data: &[u8]) {
                 transaction.copy_from_slice(&sent[63..66]);
             }
         }
-        let (kind, len) = (story.byte(), story.byte());
+        let (kind, len) = (input.byte(), input.byte());
         let mut message = vec![if kind & 1 == 0 { 2 } else { 7 }];
         message.extend_from_slice(&transaction);
         message.extend_from_slice(&[&[0, 1, 0, 10, 0, 3, 0, 1][..], &host_mac(1).0].concat());
         message.extend_from_slice(&[0, 2, 0, 3, 9, 9, kind >> 6]);
         if kind & 2 == 0 {
-            message.extend_from_slice(&[0, 7, 0, 1, 255, 0, 3, 0, 40, 0, 0, 0, 1, 0, 0, 0, story.byte()]);
-            message.extend_from_slice(&[0, 0, 0, story.byte(), 0, 5, 0, 24, 0x20, 1, 0xd, 0xb8]);
-            message.extend_from_slice(&[&[0; 11][..], &[story.byte(), 0, 0, 0, 60, 0, 0, 0, 120]].concat());
+            message.extend_from_slice(&[0, 7, 0, 1, 255, 0, 3, 0, 40, 0, 0, 0, 1, 0, 0, 0, input.byte()]);
+            message.extend_from_slice(&[0, 0, 0, input.byte(), 0, 5, 0, 24, 0x20, 1, 0xd, 0xb8]);
+            message.extend_from_slice(&[&[0; 11][..], &[input.byte(), 0, 0, 0, 60, 0, 0, 0, 120]].concat());
         }
-        message.extend_from_slice(story.bytes(usize::from(len)));
+        message.extend_from_slice(input.bytes(usize::from(len)));
         let mut datagram = vec![2, 35, 2, 34];
         datagram.extend_from_slice(&(message.len() as u16 + 8).to_be_bytes());
         datagram.extend_from_slice(&[0, 0]);
@@ -337,7 +313,7 @@ pub fn dhcp6(data: &[u8]) {
         peer.pass(Duration::from_secs(u64::from(kind >> 2 & 15)));
         let usable = peer.stack.ipv6().addresses;
         assert!(usable.iter().flatten().all(|own| !own.ip.is_multicast() && !own.ip.is_unspecified()));
-        if story.is_over() {
+        if input.is_over() {
             return;
         }
     }

@@ -137,8 +137,8 @@ impl Client {
         self.silent_since = Instant::now();
         loop {
             self.send(RequestBody::Hello { version: isola_abi::VERSION })?;
-            let asked = self.sequence.wrapping_sub(first);
-            let mine = |sequence: u32| (1..=asked).contains(&sequence.wrapping_sub(first));
+            let sent = self.sequence.wrapping_sub(first);
+            let mine = |sequence: u32| (1..=sent).contains(&sequence.wrapping_sub(first));
             match self.receive(mine, end.min(Instant::now() + HELLO_INTERVAL)) {
                 Ok(ResponseBody::Hello { version }) if version == isola_abi::VERSION => return Ok(()),
                 Ok(ResponseBody::Hello { version }) => {
@@ -172,7 +172,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn ask_within(&mut self, body: RequestBody, limit: Duration) -> Result<ResponseBody, ClientError> {
-        let again = changes_nothing(&body).then(|| body.clone());
+        let again = is_read_only(&body).then(|| body.clone());
         match self.ask_once(body, limit) {
             Err(error @ ClientError::Refused(ManagementError::Restarted)) => {
                 self.greet(ANSWER_TIMEOUT, &mut || ControlFlow::Continue(()))?;
@@ -225,7 +225,7 @@ impl Client {
         image: &CellImage,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<(), ClientError> {
-        if self.images()?.iter().any(|kept| kept.digest == image.digest) {
+        if self.images()?.iter().any(|stored| stored.digest == image.digest) {
             return Ok(());
         }
         self.upload(&image.bytes, progress)
@@ -547,7 +547,7 @@ impl Client {
 }
 
 /// Returns whether the request can be repeated without effect.
-fn changes_nothing(body: &RequestBody) -> bool {
+fn is_read_only(body: &RequestBody) -> bool {
     matches!(
         body,
         RequestBody::Machine

@@ -5,6 +5,7 @@
 
 use crate::machine::qemu::UPLINK_ID;
 use crate::machine::qmp::{Qmp, QmpError};
+use isola_abi::hosted::Transport;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
@@ -14,16 +15,6 @@ use thiserror::Error;
 
 /// The host address of a published port if none is given: the loopback address, so only this host can connect.
 pub const DEFAULT_HOST_IP: Ipv4Addr = Ipv4Addr::LOCALHOST;
-
-/// The protocol of a forwarded port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Protocol {
-    /// TCP connections.
-    Tcp,
-    /// UDP datagrams.
-    Udp,
-}
 
 /// A request to publish: `[IP:]HOST:CELL[/tcp|udp]`, or `CELL[/tcp|udp]` for any free host port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -36,14 +27,14 @@ pub struct PublishSpec {
     /// The cell's port.
     pub cell_port: u16,
     /// The protocol.
-    pub protocol: Protocol,
+    pub protocol: Transport,
 }
 
 /// A published port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Publication {
     /// The protocol.
-    pub protocol: Protocol,
+    pub protocol: Transport,
     /// The address and port on the host.
     pub host: SocketAddrV4,
     /// The address and port of the cell.
@@ -68,7 +59,7 @@ pub enum PublishError {
         /// The port.
         host: SocketAddrV4,
         /// The protocol.
-        protocol: Protocol,
+        protocol: Transport,
         /// The cell.
         cell: String,
         /// The machine.
@@ -82,7 +73,7 @@ pub enum PublishError {
         /// The port.
         host: SocketAddrV4,
         /// The protocol.
-        protocol: Protocol,
+        protocol: Transport,
     },
     /// The host rejected the port.
     #[error("the host does not give port {host}/{protocol}: {error}{}", advice(error, *host))]
@@ -90,7 +81,7 @@ pub enum PublishError {
         /// The port.
         host: SocketAddrV4,
         /// The protocol.
-        protocol: Protocol,
+        protocol: Transport,
         /// The host's error.
         error: io::Error,
     },
@@ -100,7 +91,7 @@ pub enum PublishError {
         /// The port.
         host: SocketAddrV4,
         /// The protocol.
-        protocol: Protocol,
+        protocol: Transport,
         /// QEMU's message.
         answer: String,
     },
@@ -128,8 +119,8 @@ impl PublishSpec {
         let (host, protocol) = (SocketAddrV4::new(self.host_ip, self.host_port), self.protocol);
         // QEMU's UDP socket would share the port with another program's, so QEMU would not detect the conflict.
         let bound = match protocol {
-            Protocol::Tcp => TcpListener::bind(host).and_then(|socket| socket.local_addr()),
-            Protocol::Udp => UdpSocket::bind(host).and_then(|socket| socket.local_addr()),
+            Transport::Tcp => TcpListener::bind(host).and_then(|socket| socket.local_addr()),
+            Transport::Udp => UdpSocket::bind(host).and_then(|socket| socket.local_addr()),
         };
         match bound {
             Ok(address) => Ok(SocketAddrV4::new(self.host_ip, address.port())),
@@ -201,9 +192,9 @@ impl FromStr for PublishSpec {
     fn from_str(text: &str) -> Result<Self, BadPublishSpec> {
         let parse = || {
             let (ports, protocol) = match text.split_once('/') {
-                None => (text, Protocol::Tcp),
-                Some((ports, "tcp")) => (ports, Protocol::Tcp),
-                Some((ports, "udp")) => (ports, Protocol::Udp),
+                None => (text, Transport::Tcp),
+                Some((ports, "tcp")) => (ports, Transport::Tcp),
+                Some((ports, "udp")) => (ports, Transport::Udp),
                 Some(_) => return None,
             };
             let mut parts = ports.rsplitn(3, ':');
@@ -252,15 +243,6 @@ impl fmt::Display for Publication {
     }
 }
 
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,11 +251,11 @@ mod tests {
     fn docker_s_port_syntax_is_accepted() {
         let any = Ipv4Addr::UNSPECIFIED;
         let cases = [
-            ("11211:11211", DEFAULT_HOST_IP, 11211, 11211, Protocol::Tcp),
-            ("8080:80/tcp", DEFAULT_HOST_IP, 8080, 80, Protocol::Tcp),
-            ("0.0.0.0:53:5353/udp", any, 53, 5353, Protocol::Udp),
-            ("80", DEFAULT_HOST_IP, 0, 80, Protocol::Tcp),
-            ("0.0.0.0::80", any, 0, 80, Protocol::Tcp),
+            ("11211:11211", DEFAULT_HOST_IP, 11211, 11211, Transport::Tcp),
+            ("8080:80/tcp", DEFAULT_HOST_IP, 8080, 80, Transport::Tcp),
+            ("0.0.0.0:53:5353/udp", any, 53, 5353, Transport::Udp),
+            ("80", DEFAULT_HOST_IP, 0, 80, Transport::Tcp),
+            ("0.0.0.0::80", any, 0, 80, Transport::Tcp),
         ];
         for (text, host_ip, host_port, cell_port, protocol) in cases {
             let spec = PublishSpec { host_ip, host_port, cell_port, protocol };
@@ -306,7 +288,7 @@ mod tests {
     #[test]
     fn two_requests_for_one_port_collide() {
         let published = Publication {
-            protocol: Protocol::Tcp,
+            protocol: Transport::Tcp,
             host: "127.0.0.1:80".parse().unwrap(),
             cell: "10.0.2.16:80".parse().unwrap(),
         };

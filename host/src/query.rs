@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// How long a cell may take to answer. An emulated cell on a loaded host is slow.
-const PATIENCE: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The pause between two polls for more of an answer.
 const INTERVAL: Duration = Duration::from_millis(2);
@@ -34,7 +34,7 @@ pub enum QueryError {
 
 /// The assembled answer of a cell.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct QueryAnswer {
     /// The counters, summed over all cores.
     pub counters: Vec<(CounterName, u64)>,
     /// The connections that the answer lists.
@@ -65,10 +65,10 @@ pub enum Extent {
 ///
 /// # Errors
 /// [`QueryError`].
-pub fn facts(client: &mut Client, name: &str, query: &Query) -> Result<Told, QueryError> {
+pub fn facts(client: &mut Client, name: &str, query: &Query) -> Result<QueryAnswer, QueryError> {
     let number = client.query(name, Line::Facts, query)?;
-    let (mut records, mut answer) = (Records::default(), Answer::default());
-    let end = Instant::now() + PATIENCE;
+    let (mut records, mut answer) = (Records::default(), PartialAnswer::default());
+    let end = Instant::now() + ANSWER_TIMEOUT;
     loop {
         let piece = client.answers(name, Line::Facts, number, records.end())?;
         match piece.state {
@@ -82,7 +82,7 @@ pub fn facts(client: &mut Client, name: &str, query: &Query) -> Result<Told, Que
             QueryState::Open => {}
         }
         if answer.is_whole() || Instant::now() >= end {
-            return Ok(answer.told());
+            return Ok(answer.finish());
         }
         if piece.bytes.is_empty() {
             sleep(INTERVAL);
@@ -92,7 +92,7 @@ pub fn facts(client: &mut Client, name: &str, query: &Query) -> Result<Told, Que
 
 /// A partly assembled answer.
 #[derive(Debug, Default)]
-struct Answer {
+struct PartialAnswer {
     cores: Option<u32>,
     done: u32,
     names: Vec<CounterName>,
@@ -104,7 +104,7 @@ struct Answer {
     taken: usize,
 }
 
-impl Answer {
+impl PartialAnswer {
     fn take(&mut self, fact: AnswerRecord) -> Result<(), RecordError> {
         self.taken += 1;
         if self.taken > MAX_FACTS {
@@ -134,14 +134,14 @@ impl Answer {
         self.cores.is_some_and(|cores| self.done >= cores)
     }
 
-    fn told(self) -> Told {
+    fn finish(self) -> QueryAnswer {
         let extent = match self.cores {
             None => Extent::Nothing,
             Some(cores) if self.done < cores => Extent::Without(cores - self.done),
             Some(_) => Extent::Whole,
         };
         let counts = self.counts.into_iter().chain(std::iter::repeat(0));
-        Told {
+        QueryAnswer {
             counters: self.names.into_iter().zip(counts).collect(),
             connections: self.connections,
             connections_meant: self.meant,
@@ -164,15 +164,15 @@ mod tests {
         AnswerRecord::Done { core, connections, half_open: 1, time_wait: 2 }
     }
 
-    fn answer(facts: impl IntoIterator<Item = AnswerRecord>) -> Answer {
-        let mut answer = Answer::default();
+    fn answer(facts: impl IntoIterator<Item = AnswerRecord>) -> PartialAnswer {
+        let mut answer = PartialAnswer::default();
         facts.into_iter().for_each(|fact| answer.take(fact).unwrap());
         answer
     }
 
     #[test]
     fn counters_of_all_cores_are_summed_despite_different_lengths() {
-        let told = answer([
+        let answer = answer([
             AnswerRecord::Begin { cores: 2 },
             AnswerRecord::Names(vec![name("a"), name("b"), name("c")]),
             AnswerRecord::Counters(vec![1]),
@@ -180,20 +180,20 @@ mod tests {
             AnswerRecord::Counters(vec![2, u64::MAX, 0, 7]),
             done(1, 0),
         ]);
-        assert!(told.is_whole());
-        let told = told.told();
-        assert_eq!(told.counters, [(name("a"), 3), (name("b"), u64::MAX), (name("c"), 0)]);
-        assert_eq!((told.half_open, told.time_wait), (2, 4));
-        assert_eq!(told.extent, Extent::Whole);
+        assert!(answer.is_whole());
+        let answer = answer.finish();
+        assert_eq!(answer.counters, [(name("a"), 3), (name("b"), u64::MAX), (name("c"), 0)]);
+        assert_eq!((answer.half_open, answer.time_wait), (2, 4));
+        assert_eq!(answer.extent, Extent::Whole);
     }
 
     #[test]
     fn an_incomplete_answer_counts_the_missing_cores() {
-        assert_eq!(answer([]).told().extent, Extent::Nothing);
+        assert_eq!(answer([]).finish().extent, Extent::Nothing);
         let some = answer([AnswerRecord::Begin { cores: 3 }, done(2, 0)]);
         assert!(!some.is_whole());
-        assert_eq!(some.told().extent, Extent::Without(2));
-        assert_eq!(answer([AnswerRecord::Begin { cores: 0 }]).told().extent, Extent::Whole);
+        assert_eq!(some.finish().extent, Extent::Without(2));
+        assert_eq!(answer([AnswerRecord::Begin { cores: 0 }]).finish().extent, Extent::Whole);
     }
 
     #[test]

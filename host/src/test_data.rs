@@ -1,5 +1,6 @@
 //! Data for tests.
 
+use crate::machine::options::{MachineModel, MachineOptions, Topology, Uplink};
 use isola_abi::id::CellId;
 use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{
@@ -49,5 +50,18 @@ pub(crate) fn cell(name: &str) -> CellInfo {
         created_unix_ns: 0,
         started_unix_ns: None,
         durations: Durations::default(),
+    }
+}
+
+/// The options of a machine with four cores and the default network.
+pub(crate) fn machine_options() -> MachineOptions {
+    MachineOptions {
+        cores: 4,
+        topology: Topology::default(),
+        memory: ByteSize(1 << 30),
+        nics: 8,
+        model: MachineModel::Q35,
+        cpu: "max".into(),
+        uplink: Uplink::User,
     }
 }

@@ -34,7 +34,7 @@ pub struct Outcome {
 
 /// A running command, killed on drop.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningCommand {
     child: Option<Child>,
 }
 
@@ -46,7 +46,7 @@ impl Isola {
         guard.args(["-c", GUARD]).arg(images::command()).arg(folder.path());
         // ^C at the terminal must end the test and not the guard that cleans up after it.
         guard.process_group(0);
-        place(&mut guard, &folder).stdin(Stdio::piped()).stdout(Stdio::null());
+        in_folder(&mut guard, &folder).stdin(Stdio::piped()).stdout(Stdio::null());
         let mut guard = guard.spawn().expect("sh starts");
         let alive = guard.stdin.take();
         Self { folder, guard, alive }
@@ -67,8 +67,8 @@ impl Isola {
     /// As [`Self::run`], with these variables in the command's environment.
     pub fn run_with(&self, arguments: &[&str], environment: &[(&str, &Path)]) -> Outcome {
         let mut command = Command::new("timeout");
-        command.args(["--kill-after=10", &wait::PATIENCE.as_secs().to_string()]).arg(images::command());
-        place(&mut command, &self.folder).args(arguments).stdin(Stdio::null());
+        command.args(["--kill-after=10", &wait::TIMEOUT.as_secs().to_string()]).arg(images::command());
+        in_folder(&mut command, &self.folder).args(arguments).stdin(Stdio::null());
         command.envs(environment.iter().copied());
         Outcome::of(command.output().expect("timeout (package coreutils) starts"))
     }
@@ -81,11 +81,11 @@ impl Isola {
     }
 
     /// Starts a command.
-    pub fn spawn(&self, arguments: &[&str]) -> Running {
+    pub fn spawn(&self, arguments: &[&str]) -> RunningCommand {
         let mut command = Command::new(images::command());
-        place(&mut command, &self.folder).args(arguments).stdin(Stdio::null());
+        in_folder(&mut command, &self.folder).args(arguments).stdin(Stdio::null());
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("isola starts");
-        Running { child: Some(child) }
+        RunningCommand { child: Some(child) }
     }
 
     /// Returns the folder of a machine, which need not exist.
@@ -168,7 +168,7 @@ impl Drop for Isola {
 }
 
 /// Sets the command's environment: its directories are in `folder`, and no variable of the user's configures it.
-fn place<'a>(command: &'a mut Command, folder: &TempDir) -> &'a mut Command {
+fn in_folder<'a>(command: &'a mut Command, folder: &TempDir) -> &'a mut Command {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("ISOLA_") {
             command.env_remove(name);
@@ -203,13 +203,13 @@ impl Outcome {
     /// Returns the standard error of a command that has failed with `code`; panics if it does not contain `words`.
     #[track_caller]
     pub fn failed(self, code: i32, words: &str) -> String {
-        let said = self.ended_with(code).err;
-        assert!(said.contains(words), "{words:?} is not in {said:?}");
-        said
+        let stderr = self.ended_with(code).err;
+        assert!(stderr.contains(words), "{words:?} is not in {stderr:?}");
+        stderr
     }
 }
 
-impl Running {
+impl RunningCommand {
     /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.as_ref().expect("wait has not been called").id()
@@ -227,7 +227,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
             let _ = child.kill();

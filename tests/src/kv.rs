@@ -1,14 +1,12 @@
 //! A plain client of the key-value server, in memcached's text protocol, and a load of several clients that check every
 //! answer.
 
-use crate::wait::{self, PATIENCE};
+use crate::clients::{ClientThreads, Progress};
+use crate::wait::{self, TIMEOUT};
 use rustix::net::sockopt::set_socket_linger;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// A connection to the server.
@@ -25,8 +23,8 @@ impl Connection {
     pub fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(Self { stream: BufReader::new(stream) })
     }
 
@@ -182,32 +180,23 @@ pub fn value(seed: u64, len: usize) -> Vec<u8> {
 /// Clients that set and get values, each on its own thread, and check every answer.
 #[derive(Debug)]
 pub struct Load {
-    shared: Arc<Shared>,
-    clients: Vec<JoinHandle<io::Result<()>>>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    stop: AtomicBool,
-    answered: AtomicU64,
+    clients: ClientThreads,
 }
 
 impl Load {
     /// Starts the clients one after the other. Each has received an answer when this function returns.
-    pub fn start(address: SocketAddr, clients: u64) -> Self {
-        let shared = Arc::<Shared>::default();
-        let clients = (0..clients)
-            .map(|client| {
-                let (mut connection, shared) = (Connection::establish(address), Arc::clone(&shared));
-                thread::spawn(move || drive(&mut connection, client, &shared))
-            })
-            .collect();
-        Self { shared, clients }
+    pub fn start(address: SocketAddr, count: u64) -> Self {
+        let mut clients = ClientThreads::default();
+        for client in 0..count {
+            let mut connection = Connection::establish(address);
+            clients.start(move |progress| drive(&mut connection, client, progress));
+        }
+        Self { clients }
     }
 
     /// Returns the number of correct answers so far.
     pub fn answered(&self) -> u64 {
-        self.shared.answered.load(Ordering::Relaxed)
+        self.clients.answered()
     }
 
     /// Waits for this number of further answers.
@@ -217,10 +206,7 @@ impl Load {
     pub fn wait_for(&self, more: u64) {
         let target = self.answered() + more;
         wait::until_true("requests are answered", || {
-            assert!(
-                !self.clients.iter().any(JoinHandle::is_finished),
-                "a client received a wrong answer or none"
-            );
+            self.clients.check();
             self.answered() >= target
         });
     }
@@ -230,28 +216,24 @@ impl Load {
     /// # Panics
     /// If a client received a wrong answer or none.
     pub fn end(self) -> u64 {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        for client in self.clients {
-            client.join().expect("a client does not panic").expect("every answer is correct");
-        }
-        self.shared.answered.load(Ordering::Relaxed)
+        self.clients.end()
     }
 }
 
-fn drive(connection: &mut Connection, client: u64, shared: &Shared) -> io::Result<()> {
+fn drive(connection: &mut Connection, client: u64, progress: &Progress) -> io::Result<()> {
     for turn in 0.. {
-        if shared.stop.load(Ordering::Relaxed) {
+        if progress.is_stopped() {
             break;
         }
         let key = format!("client{client}-{}", turn % 50);
         // From 1 to 1,024 bytes, as in real caches.
         let value = value(client << 32 | turn, 1 + (turn as usize * 37 % 1024));
         connection.set(&key, &value)?;
-        shared.answered.fetch_add(1, Ordering::Relaxed);
+        progress.count_answer();
         if connection.get(&key)?.as_ref() != Some(&value) {
             return Err(io::Error::other(format!("{key} has another value in turn {turn}")));
         }
-        shared.answered.fetch_add(1, Ordering::Relaxed);
+        progress.count_answer();
     }
     Ok(())
 }

@@ -10,6 +10,7 @@
 //! | [`namespace`] | a network namespace, for tests that need more than QEMU's user-mode network |
 //! | [`kv`] | a plain client of the key-value server, and a load that checks every answer |
 //! | [`steady`] | the same load at a steady rate, with response times |
+//! | `clients` | the client threads of both loads |
 //! | [`loss`] | segments lost between a cell and this host |
 //! | [`ports`] | ports of this host that stay free until a test uses them |
 //! | [`wait`] | waiting for a condition |
@@ -17,6 +18,7 @@
 //! The tests are in `tests/`, one file or folder for each part of Isola. Each boots its own machines, and leaves none
 //! running.
 
+mod clients;
 pub mod images;
 pub mod isola;
 pub mod kv;

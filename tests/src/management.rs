@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 pub type Answer = Result<ResponseBody, ManagementError>;
 
 /// The longest wait for a response. Emulated machines on a busy host are slow.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A connection to a supervisor.
 pub struct Client {
@@ -32,7 +32,7 @@ pub struct Client {
 impl Client {
     /// Connects to the console at `path`, and waits until a supervisor answers there.
     pub fn connect(path: &Path) -> Self {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let stream = loop {
             match UnixStream::connect(path) {
                 Ok(stream) => break stream,
@@ -48,7 +48,7 @@ impl Client {
 
     /// Sends Hello until the supervisor answers. Bytes sent before it runs may be lost.
     pub fn hello(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let sequence = self.send(RequestBody::Hello { version: isola_abi::VERSION });
             if let Some(response) = self.wait(sequence, Duration::from_secs(5)) {
@@ -108,7 +108,7 @@ impl Client {
     pub fn ask(&mut self, body: RequestBody) -> Answer {
         let what = format!("{body:?}").chars().take(80).collect::<String>();
         let sequence = self.send(body);
-        self.wait(sequence, PATIENCE).unwrap_or_else(|| panic!("no answer to {what}")).body
+        self.wait(sequence, TIMEOUT).unwrap_or_else(|| panic!("no answer to {what}")).body
     }
 
     /// Queries a running cell for its TCP connections.
@@ -120,7 +120,7 @@ impl Client {
         };
         let (mut records, mut found) = (Records::default(), Vec::new());
         let (mut cores, mut done) = (None, 0);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while cores != Some(done) {
             assert!(Instant::now() < deadline, "{name} has answered for {done} of {cores:?} cores");
             let body = RequestBody::Answers {
@@ -222,7 +222,7 @@ impl Client {
 
     /// Waits until a cell's state satisfies a predicate.
     pub fn wait_for(&mut self, name: &str, what: impl Fn(&CellInfo) -> bool) -> CellInfo {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let info = self.inspect(name);
             if what(&info) {
@@ -240,7 +240,7 @@ impl Client {
 
     /// Waits until all free memory is scrubbed.
     pub fn wait_for_scrubbing(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.machine().memory_dirty.0 > 0 {
             assert!(Instant::now() < deadline, "scrubbing does not end");
             std::thread::sleep(Duration::from_millis(2));

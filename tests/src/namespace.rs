@@ -65,7 +65,7 @@ pub fn run(inside: impl FnOnce() + Send) {
     if !need(Need::Tap) {
         return;
     }
-    let holder = Holder::start().expect("a network namespace");
+    let holder = NamespaceHolder::start().expect("a network namespace");
     let ended = thread::scope(|scope| {
         let thread = scope.spawn(|| {
             let network = File::open(format!("/proc/{}/ns/net", holder.0.id())).expect("it has a network");
@@ -108,9 +108,9 @@ fn ip(arguments: &[&str]) {
 }
 
 /// A process that keeps a network namespace until its standard input ends.
-struct Holder(Child);
+struct NamespaceHolder(Child);
 
-impl Holder {
+impl NamespaceHolder {
     /// Returns `None` without the permission to create a namespace.
     fn start() -> Option<Self> {
         let mut command = Command::new("unshare");
@@ -123,7 +123,7 @@ impl Holder {
     }
 }
 
-impl Drop for Holder {
+impl Drop for NamespaceHolder {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
         let _ = self.0.wait();

@@ -7,8 +7,8 @@
 //! assert_eq!(outcome.exit_code, Some(0), "{}", outcome.serial);
 //! ```
 //!
-//! A time limit ends a hung machine; it is generous and measures nothing. QEMU ends when its [`Running`] is dropped,
-//! also in a test that panics.
+//! A time limit ends a hung machine; it is generous and measures nothing. QEMU ends when its [`RunningMachine`] is
+//! dropped, also in a test that panics.
 
 use crate::images;
 use std::ffi::OsString;
@@ -45,15 +45,15 @@ pub struct Machine {
     cpu: String,
     command_line: String,
     extra: Vec<OsString>,
-    time: Time,
+    time: ClockSource,
     reboots: Reboot,
-    exits: Exits,
+    exits: ExitMethod,
     limit: Duration,
 }
 
 /// The source of a machine's clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Time {
+pub enum ClockSource {
     /// The host's clock.
     #[default]
     Host,
@@ -61,7 +61,7 @@ pub enum Time {
     Instructions,
 }
 
-impl Time {
+impl ClockSource {
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Host => &["-accel", "tcg,thread=multi"],
@@ -72,7 +72,7 @@ impl Time {
 
 /// The means by which an image ends its machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Exits {
+enum ExitMethod {
     /// QEMU's debug exit device, with a code.
     ByCode,
     /// ACPI.
@@ -88,7 +88,7 @@ enum Reboot {
 
 /// A running machine.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningMachine {
     child: Child,
     lines: Receiver<Vec<u8>>,
     serial: Vec<u8>,
@@ -125,9 +125,9 @@ impl Machine {
             cpu: "max".into(),
             command_line: String::new(),
             extra: Vec::new(),
-            time: Time::Host,
+            time: ClockSource::Host,
             reboots: Reboot::Ends,
-            exits: Exits::ByCode,
+            exits: ExitMethod::ByCode,
             limit: Duration::from_secs(180),
         }
     }
@@ -183,7 +183,7 @@ impl Machine {
     }
 
     /// Sets the source of the machine's clocks.
-    pub fn time(mut self, time: Time) -> Self {
+    pub fn time(mut self, time: ClockSource) -> Self {
         self.time = time;
         self
     }
@@ -196,7 +196,7 @@ impl Machine {
 
     /// Removes the debug exit device, as on a machine with a supervisor.
     pub fn without_exit_codes(mut self) -> Self {
-        self.exits = Exits::ByAcpi;
+        self.exits = ExitMethod::ByAcpi;
         self
     }
 
@@ -210,7 +210,7 @@ impl Machine {
     ///
     /// # Panics
     /// If QEMU does not start.
-    pub fn start(self) -> Running {
+    pub fn start(self) -> RunningMachine {
         let kind = match self.kind {
             MachineType::Q35 => "q35",
             MachineType::Microvm => "microvm,acpi=on,rtc=on",
@@ -238,7 +238,7 @@ impl Machine {
                 .arg("-numa")
                 .arg(format!("node,nodeid={node},memdev=m{node},cpus={first}-{last}"));
         }
-        if self.exits == Exits::ByCode {
+        if self.exits == ExitMethod::ByCode {
             command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
         }
         if self.reboots == Reboot::Ends {
@@ -262,7 +262,7 @@ impl Machine {
                 }
             });
         }
-        Running { child, lines, serial: Vec::new(), deadline: Instant::now() + self.limit }
+        RunningMachine { child, lines, serial: Vec::new(), deadline: Instant::now() + self.limit }
     }
 
     /// Starts the machine, and waits for its end.
@@ -271,7 +271,7 @@ impl Machine {
     }
 }
 
-impl Running {
+impl RunningMachine {
     /// Returns QEMU's process id.
     pub fn id(&self) -> u32 {
         self.child.id()
@@ -331,7 +331,7 @@ pub fn cpu_time(id: u32) -> Duration {
     Duration::from_millis(10 * ticks)
 }
 
-impl Drop for Running {
+impl Drop for RunningMachine {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

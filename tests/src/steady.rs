@@ -1,12 +1,12 @@
 //! Clients of the key-value server that send requests at a steady rate, check every answer, and record response times.
 //! A response time begins when the request was due, so a late answer does not slow the load down.
 
+use crate::clients::{ClientThreads, Progress};
 use crate::kv::{Connection, value};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// The number of keys of each client.
@@ -25,16 +25,9 @@ const ALWAYS_GRANTED: Duration = Duration::from_millis(200);
 /// Clients at a steady rate, each on its own thread.
 #[derive(Debug)]
 pub struct SteadyLoad {
-    shared: Arc<Shared>,
-    clients: Vec<JoinHandle<io::Result<()>>>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    stop: AtomicBool,
-    answered: AtomicU64,
+    clients: ClientThreads,
     /// The response times since the last [`SteadyLoad::take`].
-    latencies: Mutex<Vec<Duration>>,
+    latencies: Arc<Mutex<Vec<Duration>>>,
 }
 
 /// The response times of some requests.
@@ -81,27 +74,31 @@ impl Latencies {
 
 impl SteadyLoad {
     /// Starts the clients; each sends one request in `period`. Each has received an answer when this function returns.
-    pub fn start(address: SocketAddr, clients: u32, period: Duration) -> Self {
-        let shared = Arc::<Shared>::default();
+    pub fn start(address: SocketAddr, count: u32, period: Duration) -> Self {
+        let mut clients = ClientThreads::default();
+        let latencies = Arc::<Mutex<Vec<Duration>>>::default();
         let establish = |_| {
             let mut connection = Connection::establish(address);
             connection.stream().set_read_timeout(Some(LIMIT)).expect("a limit");
             connection
         };
-        let connections: Vec<_> = (0..clients).map(establish).collect();
+        let connections: Vec<_> = (0..count).map(establish).collect();
         let begin = Instant::now();
-        let clients = (0..).zip(connections).map(|(client, mut connection)| {
-            let shared = Arc::clone(&shared);
+        for (client, mut connection) in (0..).zip(connections) {
+            let latencies = Arc::clone(&latencies);
             // Spreads the clients over the period.
-            let first = begin + period * client / clients;
-            thread::spawn(move || drive(&mut connection, client.into(), first, period, &shared))
-        });
-        Self { clients: clients.collect(), shared }
+            let first = begin + period * client / count;
+            clients.start(move |progress| {
+                let record = |took| latencies.lock().unwrap_or_else(PoisonError::into_inner).push(took);
+                drive(&mut connection, client.into(), first, period, progress, record)
+            });
+        }
+        Self { clients, latencies }
     }
 
     /// Returns the number of correct answers so far.
     pub fn answered(&self) -> u64 {
-        self.shared.answered.load(Ordering::Relaxed)
+        self.clients.answered()
     }
 
     /// Returns the response times since the last call.
@@ -109,9 +106,8 @@ impl SteadyLoad {
     /// # Panics
     /// If a client received a wrong answer or none.
     pub fn take(&self) -> Latencies {
-        let failed = self.clients.iter().any(JoinHandle::is_finished);
-        assert!(!failed, "a client received a wrong answer or none");
-        let mut all = self.shared.latencies.lock().unwrap_or_else(PoisonError::into_inner);
+        self.clients.check();
+        let mut all = self.latencies.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sorted = std::mem::take(&mut *all);
         sorted.sort();
         Latencies { sorted }
@@ -122,11 +118,7 @@ impl SteadyLoad {
     /// # Panics
     /// If a client received a wrong answer or none.
     pub fn end(self) -> u64 {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        for client in self.clients {
-            client.join().expect("a client does not panic").expect("every answer is correct");
-        }
-        self.shared.answered.load(Ordering::Relaxed)
+        self.clients.end()
     }
 }
 
@@ -135,12 +127,13 @@ fn drive(
     client: u64,
     first: Instant,
     period: Duration,
-    shared: &Shared,
+    progress: &Progress,
+    record: impl Fn(Duration),
 ) -> io::Result<()> {
     let mut due = first;
     for turn in 0.. {
         thread::sleep(due.saturating_duration_since(Instant::now()));
-        if shared.stop.load(Ordering::Relaxed) {
+        if progress.is_stopped() {
             break;
         }
         // Reads the value of this key's last round, writes a new one, and reads that.
@@ -152,9 +145,8 @@ fn drive(
             1 => connection.set(&name, &written(round))?,
             _ => expect(connection, &name, Some(written(round)))?,
         }
-        let took = due.elapsed();
-        shared.latencies.lock().unwrap_or_else(PoisonError::into_inner).push(took);
-        shared.answered.fetch_add(1, Ordering::Relaxed);
+        record(due.elapsed());
+        progress.count_answer();
         due += period;
     }
     Ok(())

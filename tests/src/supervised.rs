@@ -4,7 +4,7 @@ use crate::images;
 use crate::management::Client;
 use crate::namespace::Tap;
 use crate::ports;
-use crate::qemu::{Machine, MachineType, Outcome, Running, Time, cpu_time};
+use crate::qemu::{ClockSource, Machine, MachineType, Outcome, RunningMachine, cpu_time};
 use isola_abi::management::{CoreOwner, MachineInfo, RequestBody, ResponseBody};
 use isola_abi::size::ByteSize;
 use std::io::{BufRead, BufReader, Write};
@@ -19,7 +19,7 @@ const CONTROL: &str = "qmp";
 
 /// The configuration of a machine.
 #[derive(Clone, Copy, Debug)]
-pub struct Setup {
+pub struct MachineSetup {
     /// The machine type.
     pub kind: MachineType,
     /// The number of cores, including the supervisor's.
@@ -33,24 +33,24 @@ pub struct Setup {
     /// The processor, by QEMU's name.
     pub cpu: &'static str,
     /// The source of its clocks.
-    pub time: Time,
+    pub time: ClockSource,
     /// The number of network devices.
     pub network_devices: usize,
     /// The supervisor's command line.
     pub command_line: &'static str,
-    /// A TCP port that the host reaches at [`Supervised::forwarded`]. The first network device is then on QEMU's
+    /// A TCP port that the host reaches at [`SupervisedMachine::forwarded`]. The first network device is then on QEMU's
     /// user-mode network, and its cell has the address that this network assigns by DHCP. Without the port, this device
     /// is on the same hub as the others.
     pub forwards: Option<u16>,
     /// An interface of [`crate::namespace`], in which the caller runs, for the first network device. The other devices
     /// are on a hub.
     pub tap: Option<Tap>,
-    /// Addresses of cells in 10.0.2.0/24, and a TCP port: the host reaches them at [`Supervised::reached`]. All devices
+    /// Addresses of cells in 10.0.2.0/24, and a TCP port: the host reaches them at [`SupervisedMachine::reached`]. All devices
     /// are then on QEMU's user-mode network.
     pub addresses: (&'static [Ipv4Addr], u16),
 }
 
-impl Default for Setup {
+impl Default for MachineSetup {
     fn default() -> Self {
         Self {
             kind: MachineType::Q35,
@@ -59,7 +59,7 @@ impl Default for Setup {
             nodes: 1,
             memory_mib: 128,
             cpu: "max",
-            time: Time::Host,
+            time: ClockSource::Host,
             network_devices: 2,
             command_line: "",
             forwards: None,
@@ -70,11 +70,11 @@ impl Default for Setup {
 }
 
 /// A running machine, killed on drop.
-pub struct Supervised {
+pub struct SupervisedMachine {
     /// The client of its supervisor.
     pub client: Client,
     /// `None` only while the machine powers off.
-    qemu: Option<Running>,
+    qemu: Option<RunningMachine>,
     folder: TempDir,
     /// The host's address of the forwarded port.
     forwarded: Option<SocketAddr>,
@@ -82,9 +82,9 @@ pub struct Supervised {
     reached: Vec<SocketAddr>,
 }
 
-impl Supervised {
+impl SupervisedMachine {
     /// Boots a machine, and waits until its supervisor answers.
-    pub fn boot(setup: Setup) -> Self {
+    pub fn boot(setup: MachineSetup) -> Self {
         let folder = tempfile::tempdir().expect("a folder for the console");
         let console = folder.path().join("console");
         let machine = Machine::new(setup.kind, "supervisor")
@@ -132,12 +132,12 @@ impl Supervised {
         Self { client, qemu: Some(qemu), folder, forwarded, reached }
     }
 
-    /// Returns the host's address of the port of [`Setup::forwards`].
+    /// Returns the host's address of the port of [`MachineSetup::forwards`].
     pub fn forwarded(&self) -> SocketAddr {
         self.forwarded.expect("a port is forwarded")
     }
 
-    /// Returns the host's addresses for [`Setup::addresses`].
+    /// Returns the host's addresses for [`MachineSetup::addresses`].
     pub fn reached(&self) -> &[SocketAddr] {
         &self.reached
     }
@@ -188,7 +188,7 @@ impl Supervised {
     }
 }
 
-impl Drop for Supervised {
+impl Drop for SupervisedMachine {
     fn drop(&mut self) {
         if let Some(qemu) = &mut self.qemu
             && std::thread::panicking()

@@ -4,14 +4,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// The longest wait. Generous, because emulated machines on a busy host are slow.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Polls `look` until it returns a value.
 ///
 /// # Panics
-/// If it returns none within [`PATIENCE`].
+/// If it returns none within [`TIMEOUT`].
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(found) = look() {
             return found;

@@ -3,21 +3,21 @@
 //! The image `activities` measures, on a machine whose clocks count its instructions: the result is the same in each
 //! run.
 
-use isola_tests::qemu::{Machine, MachineType, Time};
+use isola_tests::qemu::{ClockSource, Machine, MachineType};
 
 /// Rounds of a pattern.
 const ROUNDS: f64 = 500.0;
 
 /// Instructions for each request of the two services, and instructions of each event that are charged to neither.
 #[derive(Clone, Copy, Debug)]
-struct Charged {
+struct ChargedInstructions {
     light: f64,
     heavy: f64,
     infrastructure: f64,
 }
 
 /// Parses the line of a pattern, whose rounds have `light` and `heavy` requests of the two services.
-fn charged(serial: &str, pattern: &str, light: f64, heavy: f64) -> Charged {
+fn charged(serial: &str, pattern: &str, light: f64, heavy: f64) -> ChargedInstructions {
     let line = serial.lines().find_map(|line| line.strip_prefix(&format!("{pattern}: ")));
     let line = line.unwrap_or_else(|| panic!("no line of {pattern:?} in:\n{serial}"));
     let words = line.split(|letter: char| !letter.is_ascii_digit());
@@ -25,7 +25,7 @@ fn charged(serial: &str, pattern: &str, light: f64, heavy: f64) -> Charged {
     let [to_light, to_heavy, infrastructure, own_light, own_heavy] = numbers[..] else {
         panic!("five numbers in {line:?}")
     };
-    Charged {
+    ChargedInstructions {
         light: (to_light - own_light) / (light * ROUNDS),
         heavy: (to_heavy - own_heavy) / (heavy * ROUNDS),
         infrastructure: infrastructure / ROUNDS,
@@ -43,7 +43,8 @@ fn difference(light: f64, heavy: f64) -> f64 {
 
 #[test]
 fn activities_of_a_cell_are_charged_their_own_network_costs_within_one_per_cent() {
-    let machine = Machine::new(MachineType::Q35, "activities").cpu("max,-x2apic").time(Time::Instructions);
+    let machine =
+        Machine::new(MachineType::Q35, "activities").cpu("max,-x2apic").time(ClockSource::Instructions);
     let outcome = machine.run();
     assert_eq!(outcome.exit_code, Some(0), "{}", outcome.serial);
     let alone = charged(&outcome.serial, "alone", 1.0, 1.0);

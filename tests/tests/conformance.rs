@@ -35,9 +35,9 @@ fn peer() -> String {
 }
 
 #[track_caller]
-fn all_hold(said: &str, cores: &str) {
-    assert!(said.contains(&format!(", 0 are broken, on {cores} cores")), "{said}");
-    assert!(said.contains("network: ok"), "{said}");
+fn all_hold(output: &str, cores: &str) {
+    assert!(output.contains(&format!(", 0 are broken, on {cores} cores")), "{output}");
+    assert!(output.contains("network: ok"), "{output}");
 }
 
 #[test]
@@ -78,9 +78,9 @@ fn an_application_replaces_event_manager_timers_and_console() {
     images::for_users();
     let process = Isola::new().run(&["run", "--hosted", "--cores", "2", "own-ebbs"]).ok();
     let lines = ["core 0: events cdab", "core 0: alarms xzwy", "core 1: events cdab", "core 1: alarms xzwy"];
-    for said in [machine.serial, process] {
+    for output in [machine.serial, process] {
         for (number, line) in (1..).zip(lines) {
-            assert!(said.contains(&format!("{number}. {line}")), "{said}");
+            assert!(output.contains(&format!("{number}. {line}")), "{output}");
         }
     }
 }

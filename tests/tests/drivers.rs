@@ -3,7 +3,7 @@
 //!
 //! The image `virtio-echo` echoes all input, and halts while there is none.
 
-use isola_tests::qemu::{MACHINE_TYPES, Machine, MachineType, Outcome, Running};
+use isola_tests::qemu::{MACHINE_TYPES, Machine, MachineType, Outcome, RunningMachine};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
@@ -18,14 +18,14 @@ const ECHO: [u8; 2] = [0x88, 0xb5];
 const END: [u8; 2] = [0x88, 0xb6];
 
 /// The longest wait for a frame or byte.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The network device's properties.
 const NETWORK: &str = ",netdev=n0,mac=52:54:00:12:34:56";
 
 /// A machine with the image, and the host's ends of its devices.
 struct Echo {
-    machine: Running,
+    machine: RunningMachine,
     network: UnixDatagram,
     folder: TempDir,
 }
@@ -41,15 +41,15 @@ impl Echo {
     /// Boots the image on a machine that has both devices, with a port of type `port`.
     fn boot_with(machine: Machine, port: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let place = |name: &str| folder.path().join(name).display().to_string();
-        let network = UnixDatagram::bind(place("host")).unwrap();
-        network.set_read_timeout(Some(PATIENCE)).unwrap();
+        let path_of = |name: &str| folder.path().join(name).display().to_string();
+        let network = UnixDatagram::bind(path_of("host")).unwrap();
+        network.set_read_timeout(Some(TIMEOUT)).unwrap();
         let netdev = format!(
             "dgram,id=n0,local.type=unix,local.path={},remote.type=unix,remote.path={}",
-            place("guest"),
-            place("host")
+            path_of("guest"),
+            path_of("host")
         );
-        let chardev = format!("socket,id=c0,path={},server=on,wait=off", place("console"));
+        let chardev = format!("socket,id=c0,path={},server=on,wait=off", path_of("console"));
         let port = format!("{port},chardev=c0");
         let ends = ["-netdev", &netdev, "-chardev", &chardev, "-device", &port];
         let mut machine = ends.into_iter().fold(machine, Machine::argument).start();
@@ -102,7 +102,7 @@ impl Echo {
 /// Sends `len` bytes to a console in pieces of `window` bytes, and checks the echo of each piece.
 fn exchange_bytes(console: &Path, len: usize, window: usize) {
     let mut socket = UnixStream::connect(console).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let bytes: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
     for (nth, piece) in bytes.chunks(window).enumerate() {
         std::thread::scope(|scope| {

@@ -94,8 +94,8 @@ fn a_core_in_mwait_wakes_without_an_interrupt() {
         let machine = Machine::new(MachineType::Q35, "nodes").cores(2);
         let outcome = machine.command_line(&format!("halt={mode} -- wakes")).run();
         assert_eq!(outcome.exit_code, Some(0), "{mode}: {}", outcome.serial);
-        let said = outcome.serial.split_once("200 wakes, ").expect(&outcome.serial).1;
-        let taken: u64 = said.split_once(' ').unwrap().0.parse().unwrap();
+        let output = outcome.serial.split_once("200 wakes, ").expect(&outcome.serial).1;
+        let taken: u64 = output.split_once(' ').unwrap().0.parse().unwrap();
         assert!(interrupts.contains(&taken), "{mode}: {taken} interrupts");
     }
 }

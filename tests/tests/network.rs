@@ -2,14 +2,14 @@
 //! advertisement, and echoes packets longer than a receive buffer.
 
 use isola_proves::proves;
-use isola_tests::qemu::{Machine, MachineType, Running};
+use isola_tests::qemu::{Machine, MachineType, RunningMachine};
 use std::net::Ipv6Addr;
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(100);
+const TIMEOUT: Duration = Duration::from_secs(100);
 
 const CELL: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
 const ROUTER: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -46,7 +46,7 @@ fn advertisement() -> Vec<u8> {
 
 /// A cell and its network.
 struct Network {
-    _machine: Running,
+    _machine: RunningMachine,
     wire: UnixDatagram,
     folder: TempDir,
     deadline: Instant,
@@ -56,12 +56,12 @@ impl Network {
     /// Boots `echo` with a network device that has these further properties.
     fn boot(properties: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let place = |name: &str| folder.path().join(name).display().to_string();
-        let wire = UnixDatagram::bind(place("router")).unwrap();
+        let path_of = |name: &str| folder.path().join(name).display().to_string();
+        let wire = UnixDatagram::bind(path_of("router")).unwrap();
         let netdev = format!(
             "dgram,id=n0,local.type=unix,local.path={},remote.type=unix,remote.path={}",
-            place("cell"),
-            place("router")
+            path_of("cell"),
+            path_of("router")
         );
         let device = format!(",netdev=n0,mac=52:54:00:12:34:56{properties}");
         let machine = Machine::new(MachineType::Q35, "echo")
@@ -70,7 +70,7 @@ impl Network {
             .argument(netdev);
         let mut machine = machine.start();
         machine.wait_for("echo: TCP port");
-        Self { _machine: machine, wire, folder, deadline: Instant::now() + PATIENCE }
+        Self { _machine: machine, wire, folder, deadline: Instant::now() + TIMEOUT }
     }
 
     /// Sends a frame repeatedly, until `read` accepts a frame of the cell.

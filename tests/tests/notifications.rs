@@ -9,25 +9,30 @@ use isola_abi::management::{
 use isola_abi::report::CellPhase;
 use isola_abi::size::ByteSize;
 use isola_tests::management::{cell, digest, spec};
-use isola_tests::qemu::Time;
-use isola_tests::supervised::{Setup, Supervised, probe};
+use isola_tests::qemu::ClockSource;
+use isola_tests::supervised::{MachineSetup, SupervisedMachine, probe};
 use std::time::Duration;
 
 /// The longest wait for a response.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The supervisor's message about late notifications.
 const LATE: &str = "notifications of cells waited";
 
-fn boot(cores: usize, memory_mib: usize) -> Supervised {
-    Supervised::boot(Setup { cores, memory_mib, time: Time::Instructions, ..Setup::default() })
+fn boot(cores: usize, memory_mib: usize) -> SupervisedMachine {
+    SupervisedMachine::boot(MachineSetup {
+        cores,
+        memory_mib,
+        time: ClockSource::Instructions,
+        ..MachineSetup::default()
+    })
 }
 
 /// Runs a cell of `mib` MiB that writes to all its memory and ends, so that the memory is dirty. Returns the length of
 /// the serial output so far: earlier messages do not count. The emulator runs processors in turns of up to 100 ms. A
 /// cell that computes without a pause can therefore stop the supervisor's processor within a pass for this long, and
 /// the supervisor then logs a wait that did not happen.
-fn soil(machine: &mut Supervised, mib: u64) -> usize {
+fn soil(machine: &mut SupervisedMachine, mib: u64) -> usize {
     machine.client.create(probe(), spec("soil", 1, mib, &["memory"]));
     machine.client.start("soil");
     machine.client.wait_for_end("soil");
@@ -36,13 +41,17 @@ fn soil(machine: &mut Supervised, mib: u64) -> usize {
 }
 
 /// Checks that no notification was late after the first `printed` bytes of output.
-fn was_never_late_since(machine: &mut Supervised, printed: usize) {
+fn was_never_late_since(machine: &mut SupervisedMachine, printed: usize) {
     let serial = machine.serial();
     let late: Vec<&str> = serial[printed..].lines().filter(|line| line.contains(LATE)).collect();
     assert!(late.is_empty(), "{late:#?}");
 }
 
-fn entry(machine: &mut Supervised, name: &str, what: impl Fn(&JournalEvent) -> bool) -> (u64, Duration) {
+fn entry(
+    machine: &mut SupervisedMachine,
+    name: &str,
+    what: impl Fn(&JournalEvent) -> bool,
+) -> (u64, Duration) {
     let events = machine.client.events(0);
     let entry = events.iter().find(|entry| entry.cell.as_deref() == Some(name) && what(&entry.event));
     let entry = entry.unwrap_or_else(|| panic!("{name}: {events:?}"));
@@ -65,7 +74,7 @@ fn a_cell_grows_while_a_large_one_is_created_enlarged_and_restarted_on_dirty_mem
     machine.client.start("grows");
     let grown = machine.client.wait_for_end("grows");
     assert_eq!((grown.state, grown.memory_given), (CellState::Exited, ByteSize(64 << 20)), "{grown:?}");
-    let created = machine.client.wait(asked, PATIENCE).expect("the large cell is created");
+    let created = machine.client.wait(asked, TIMEOUT).expect("the large cell is created");
     assert_eq!(cell(created.body).state, CellState::Created);
     // The other cell first grew thirty times and ended.
     let (ended, _) = entry(&mut machine, "grows", |event| matches!(event, JournalEvent::Exit(_)));

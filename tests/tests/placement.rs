@@ -6,10 +6,10 @@ use isola_abi::management::{
 };
 use isola_tests::management::spec;
 use isola_tests::qemu::MachineType;
-use isola_tests::supervised::{Setup, Supervised, probe};
+use isola_tests::supervised::{MachineSetup, SupervisedMachine, probe};
 
 /// Creates a cell, and returns the ids of its cores.
-fn create(machine: &mut Supervised, name: &str, cores: u32, placement: CorePlacement) -> Vec<u32> {
+fn create(machine: &mut SupervisedMachine, name: &str, cores: u32, placement: CorePlacement) -> Vec<u32> {
     let spec = CellSpec { placement, ..spec(name, cores, 4, &["serve"]) };
     let cell = machine.client.create(probe(), spec);
     cell.cores.iter().map(|core| core.id.0).collect()
@@ -21,8 +21,8 @@ fn placed(policy: PlacementPolicy) -> CorePlacement {
 
 #[test]
 fn placement_selects_cores_by_policy_id_and_node() {
-    let setup = Setup { cores: 8, threads: 2, nodes: 2, ..Setup::default() };
-    let mut machine = Supervised::boot(setup);
+    let setup = MachineSetup { cores: 8, threads: 2, nodes: 2, ..MachineSetup::default() };
+    let mut machine = SupervisedMachine::boot(setup);
     let sites: Vec<(u32, u32)> =
         machine.client.machine().cores.iter().map(|core| (core.node.0, core.site.physical.0)).collect();
     assert_eq!(sites, [(0, 0), (0, 0), (0, 1), (0, 1), (1, 2), (1, 2), (1, 3), (1, 3)]);
@@ -50,10 +50,10 @@ fn placement_selects_cores_by_policy_id_and_node() {
 #[test]
 fn an_image_has_one_copy_on_each_node_of_its_cells() {
     const CHUNK: u64 = 2 << 20;
-    let setup = Setup { cores: 4, nodes: 2, memory_mib: 256, ..Setup::default() };
-    let mut machine = Supervised::boot(setup);
+    let setup = MachineSetup { cores: 4, nodes: 2, memory_mib: 256, ..MachineSetup::default() };
+    let mut machine = SupervisedMachine::boot(setup);
     let before = machine.resources();
-    let images = |machine: &mut Supervised| machine.client.machine().memory_images.0 / CHUNK;
+    let images = |machine: &mut SupervisedMachine| machine.client.machine().memory_images.0 / CHUNK;
     for (name, node, copies) in [("a", 0, 1), ("b", 1, 2), ("c", 1, 2)] {
         let placement = CorePlacement { node: Some(NodeId(node)), ..CorePlacement::default() };
         create(&mut machine, name, 1, placement);
@@ -71,7 +71,13 @@ fn an_image_has_one_copy_on_each_node_of_its_cells() {
 #[test]
 fn placement_works_without_topology_information() {
     for (kind, cpu) in [(MachineType::Microvm, "qemu64"), (MachineType::Q35, "max,-x2apic")] {
-        let mut machine = Supervised::boot(Setup { kind, cores: 4, threads: 2, cpu, ..Setup::default() });
+        let mut machine = SupervisedMachine::boot(MachineSetup {
+            kind,
+            cores: 4,
+            threads: 2,
+            cpu,
+            ..MachineSetup::default()
+        });
         let cores = machine.client.machine().cores;
         assert!(cores.iter().all(|core| core.node == NodeId(0)), "{cores:?}");
         assert_eq!(create(&mut machine, "all", 3, CorePlacement::default()).len(), 3);

@@ -5,9 +5,9 @@ use isola_tests::isola::Isola;
 use isola_tests::qemu::{MACHINE_TYPES, Machine, MachineType, Outcome};
 use isola_tests::wait;
 
-fn regions(cores: usize, memory_mib: usize, cpu: &str, way: &str) -> Outcome {
+fn regions(cores: usize, memory_mib: usize, cpu: &str, fault: &str) -> Outcome {
     let machine = Machine::new(MachineType::Q35, "regions").cores(cores).memory_mib(memory_mib).cpu(cpu);
-    machine.command_line(&format!("-- {way}")).run()
+    machine.command_line(&format!("-- {fault}")).run()
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn pages_of_1_gib_are_used_if_the_processor_has_them() {
 
 #[test]
 fn an_unresolvable_page_fault_ends_the_cell_and_names_the_region() {
-    for (way, said) in [
+    for (fault, reported) in [
         ("guard", "region \"guarded\": nothing is there: a guard page was hit"),
         ("lazy", "region \"lazy\": its pager has not filled the page"),
         ("refused", "region \"refused\": no page that its pager may fill begins at offset 0x10000"),
@@ -47,10 +47,10 @@ fn an_unresolvable_page_fault_ends_the_cell_and_names_the_region() {
         ("exhaust", "region \"too much\": memory ran out: a page of 4096 bytes was wanted"),
         ("gone", "no region is there"),
     ] {
-        let outcome = regions(1, 64, "max", way);
+        let outcome = regions(1, 64, "max", fault);
         let crash = outcome.serial.lines().find(|line| line.contains("crashed")).unwrap_or_default();
-        assert!(crash.contains(said), "{way}:\n{}", outcome.serial);
-        assert_eq!(outcome.exit_code, Some(101), "{way}:\n{}", outcome.serial);
+        assert!(crash.contains(reported), "{fault}:\n{}", outcome.serial);
+        assert_eq!(outcome.exit_code, Some(101), "{fault}:\n{}", outcome.serial);
     }
 }
 

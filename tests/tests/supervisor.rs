@@ -10,16 +10,16 @@ use isola_abi::report::{CellPhase, CrashKind};
 use isola_abi::size::ByteSize;
 use isola_tests::management::{Client, digest, spec};
 use isola_tests::qemu::MachineType;
-use isola_tests::supervised::{Setup, Supervised, free_cores, image, probe};
+use isola_tests::supervised::{MachineSetup, SupervisedMachine, free_cores, image, probe};
 use std::time::Duration;
 
 /// The longest wait for a response.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const BOTH: [MachineType; 2] = [MachineType::Q35, MachineType::Microvm];
 
 /// Creates and starts a cell, and waits for its end.
-fn run(machine: &mut Supervised, spec: CellSpec) -> CellInfo {
+fn run(machine: &mut SupervisedMachine, spec: CellSpec) -> CellInfo {
     let name = spec.name.clone();
     machine.client.create(probe(), spec);
     machine.client.start(&name);
@@ -27,7 +27,7 @@ fn run(machine: &mut Supervised, spec: CellSpec) -> CellInfo {
 }
 
 /// Returns the CPU time that QEMU uses in an interval of length `time`.
-fn used_in(machine: &Supervised, time: Duration) -> Duration {
+fn used_in(machine: &SupervisedMachine, time: Duration) -> Duration {
     let before = machine.cpu_time();
     std::thread::sleep(time);
     machine.cpu_time() - before
@@ -37,7 +37,8 @@ fn used_in(machine: &Supervised, time: Duration) -> Duration {
 fn the_supervisor_boots_on_both_machine_types_with_any_number_of_cores() {
     for kind in BOTH {
         for (cores, cpu) in [(1, "max"), (2, "max,-x2apic"), (4, "max"), (3, "qemu64")] {
-            let mut machine = Supervised::boot(Setup { kind, cores, cpu, ..Setup::default() });
+            let mut machine =
+                SupervisedMachine::boot(MachineSetup { kind, cores, cpu, ..MachineSetup::default() });
             let info = machine.client.machine();
             assert_eq!(info.cores.len(), cores);
             assert_eq!(info.cores[0].owner, CoreOwner::Supervisor);
@@ -62,7 +63,7 @@ fn the_supervisor_boots_on_both_machine_types_with_any_number_of_cores() {
 #[test]
 fn two_hundred_cells_in_sequence_return_all_resources() {
     for kind in BOTH {
-        let mut machine = Supervised::boot(Setup { kind, cores: 3, ..Setup::default() });
+        let mut machine = SupervisedMachine::boot(MachineSetup { kind, cores: 3, ..MachineSetup::default() });
         let before = machine.resources();
         for number in 0..200 {
             let name = format!("cell-{number}");
@@ -99,11 +100,11 @@ fn two_hundred_cells_in_sequence_return_all_resources() {
 
 #[test]
 fn every_fault_is_reported_and_contained() {
-    let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
+    let mut machine = SupervisedMachine::boot(MachineSetup { cores: 3, ..MachineSetup::default() });
     machine.client.create(probe(), spec("bystander", 1, 4, &["serve"]));
     machine.client.start("bystander");
     let before = machine.resources();
-    for (way, kind, vector, message) in [
+    for (action, kind, vector, message) in [
         ("panic", CrashKind::Panic, 0, "is unlucky"),
         ("null", CrashKind::Exception, 14, "page fault"),
         ("foreign-memory", CrashKind::Exception, 14, "page fault"),
@@ -114,15 +115,15 @@ fn every_fault_is_reported_and_contained() {
         ("no-instruction", CrashKind::Exception, 6, "invalid instruction"),
         ("overflow", CrashKind::DoubleFault, 8, "double fault"),
     ] {
-        let crashed = run(&mut machine, spec("bad", 1, 4, &[way]));
-        assert_eq!(crashed.state, CellState::Crashed, "{way}: {crashed:?}");
+        let crashed = run(&mut machine, spec("bad", 1, 4, &[action]));
+        assert_eq!(crashed.state, CellState::Crashed, "{action}: {crashed:?}");
         let crash = crashed.crash.unwrap();
-        assert_eq!((crash.kind, crash.vector), (kind, vector), "{way}: {crash:?}");
-        assert!(crash.message.contains(message), "{way}: {crash:?}");
-        assert!(crash.core.is_some() && !crash.backtrace.is_empty(), "{way}: {crash:?}");
-        assert_eq!(machine.resources(), before, "{way}: an ended cell's record holds no resources");
+        assert_eq!((crash.kind, crash.vector), (kind, vector), "{action}: {crash:?}");
+        assert!(crash.message.contains(message), "{action}: {crash:?}");
+        assert!(crash.core.is_some() && !crash.backtrace.is_empty(), "{action}: {crash:?}");
+        assert_eq!(machine.resources(), before, "{action}: an ended cell's record holds no resources");
         machine.client.destroy("bad");
-        assert_eq!(machine.resources(), before, "{way}");
+        assert_eq!(machine.resources(), before, "{action}");
     }
     let events = machine.client.events(0);
     assert!(events.iter().any(|entry| entry.event == JournalEvent::Crash(CrashKind::DoubleFault)));
@@ -136,7 +137,7 @@ fn every_fault_is_reported_and_contained() {
 #[test]
 fn a_cell_that_writes_to_the_exit_port_does_not_end_the_machine() {
     for kind in BOTH {
-        let mut machine = Supervised::boot(Setup { kind, cores: 3, ..Setup::default() });
+        let mut machine = SupervisedMachine::boot(MachineSetup { kind, cores: 3, ..MachineSetup::default() });
         machine.client.create(probe(), spec("rogue", 1, 4, &["debug-exit"]));
         machine.client.start("rogue");
         machine.client.wait_for("rogue", |info| info.phase == CellPhase::Running);
@@ -149,7 +150,7 @@ fn a_cell_that_writes_to_the_exit_port_does_not_end_the_machine() {
 
 #[test]
 fn a_cell_has_memory_for_its_image_without_the_standalone_boot_code() {
-    let (mut machine, image) = (Supervised::boot(Setup::default()), probe());
+    let (mut machine, image) = (SupervisedMachine::boot(MachineSetup::default()), probe());
     let word = |at: usize| u64::from_le_bytes(image[at..at + 8].try_into().unwrap());
     let half = |at: usize| u16::from_le_bytes(image[at..at + 2].try_into().unwrap()) as usize;
     let headers = (0..half(56)).map(|index| word(32) as usize + index * 56);
@@ -165,7 +166,7 @@ fn a_cell_has_memory_for_its_image_without_the_standalone_boot_code() {
 
 #[test]
 fn code_and_constants_are_not_lent_to_devices_for_writing() {
-    let mut machine = Supervised::boot(Setup::default());
+    let mut machine = SupervisedMachine::boot(MachineSetup::default());
     for text in [Text::Shared, Text::Private] {
         let ended = run(&mut machine, CellSpec { text, ..spec("lender", 1, 4, &["lend"]) });
         assert_eq!((ended.state, ended.exit_code), (CellState::Exited, Some(0)), "{text:?}");
@@ -176,22 +177,24 @@ fn code_and_constants_are_not_lent_to_devices_for_writing() {
 #[test]
 fn a_core_is_reclaimed_in_any_state() {
     for kind in BOTH {
-        let mut machine = Supervised::boot(Setup { kind, cores: 3, ..Setup::default() });
+        let mut machine = SupervisedMachine::boot(MachineSetup { kind, cores: 3, ..MachineSetup::default() });
         let before = machine.resources();
-        for way in ["spin", "spin-halted", "busy", "silent"] {
+        for action in ["spin", "spin-halted", "busy", "silent"] {
             for timeout_ms in [0, 50] {
-                machine.client.create(probe(), spec(way, 2, 4, &[way]));
-                machine.client.start(way);
-                machine.client.wait_for(way, |info| way == "silent" || info.phase == CellPhase::Running);
-                let killed = machine.client.stop(way, timeout_ms);
-                assert_eq!(killed.state, CellState::Killed, "{way}: {killed:?}");
-                if timeout_ms > 0 && way == "spin" {
+                machine.client.create(probe(), spec(action, 2, 4, &[action]));
+                machine.client.start(action);
+                machine
+                    .client
+                    .wait_for(action, |info| action == "silent" || info.phase == CellPhase::Running);
+                let killed = machine.client.stop(action, timeout_ms);
+                assert_eq!(killed.state, CellState::Killed, "{action}: {killed:?}");
+                if timeout_ms > 0 && action == "spin" {
                     let crash = killed.crash.unwrap();
                     assert_eq!(crash.kind, CrashKind::Hang);
                     assert!(!crash.backtrace.is_empty(), "the backtrace shows the loop: {crash:?}");
                 }
-                machine.client.destroy(way);
-                assert_eq!(machine.resources(), before, "{way}");
+                machine.client.destroy(action);
+                assert_eq!(machine.resources(), before, "{action}");
             }
         }
     }
@@ -199,10 +202,10 @@ fn a_core_is_reclaimed_in_any_state() {
 
 #[test]
 fn the_watchdog_detects_a_spinning_core_and_spares_other_cells() {
-    let mut machine = Supervised::boot(Setup { cores: 4, ..Setup::default() });
-    for way in ["spin", "busy", "serve"] {
-        machine.client.create(probe(), CellSpec { watchdog_ms: 500, ..spec(way, 1, 4, &[way]) });
-        machine.client.start(way);
+    let mut machine = SupervisedMachine::boot(MachineSetup { cores: 4, ..MachineSetup::default() });
+    for action in ["spin", "busy", "serve"] {
+        machine.client.create(probe(), CellSpec { watchdog_ms: 500, ..spec(action, 1, 4, &[action]) });
+        machine.client.start(action);
     }
     let hung = machine.client.wait_for_end("spin");
     assert_eq!(hung.state, CellState::Crashed);
@@ -210,34 +213,34 @@ fn the_watchdog_detects_a_spinning_core_and_spares_other_cells() {
     assert_eq!((crash.kind, &*crash.message), (CrashKind::Hang, "non-maskable interrupt"));
     assert!(!crash.backtrace.is_empty());
     std::thread::sleep(Duration::from_secs(2));
-    for way in ["busy", "serve"] {
-        assert_eq!(machine.client.inspect(way).state, CellState::Running, "{way}");
+    for action in ["busy", "serve"] {
+        assert_eq!(machine.client.inspect(action).state, CellState::Running, "{action}");
     }
 }
 
 #[test]
 fn an_ended_cell_can_be_started_again() {
-    let mut machine = Supervised::boot(Setup::default());
+    let mut machine = SupervisedMachine::boot(MachineSetup::default());
     let before = machine.resources();
-    for (way, state) in [("memory", CellState::Exited), ("panic", CellState::Crashed)] {
-        let first = run(&mut machine, spec(way, 1, 8, &[way]));
+    for (action, state) in [("memory", CellState::Exited), ("panic", CellState::Crashed)] {
+        let first = run(&mut machine, spec(action, 1, 8, &[action]));
         assert_eq!((first.state, first.memory), (state, ByteSize(0)));
         for _ in 0..3 {
-            assert_eq!(machine.client.recreate(way).state, CellState::Created);
-            machine.client.start(way);
-            let ended = machine.client.wait_for_end(way);
+            assert_eq!(machine.client.recreate(action).state, CellState::Created);
+            machine.client.start(action);
+            let ended = machine.client.wait_for_end(action);
             assert_eq!((ended.id, ended.state), (first.id, state));
             assert!(ended.exit_code.is_none_or(|code| code == 0), "memory was not zeroed: {ended:?}");
         }
         assert_eq!(machine.resources(), before);
-        machine.client.destroy(way);
+        machine.client.destroy(action);
     }
     assert_eq!(machine.resources(), before);
 }
 
 #[test]
 fn an_ended_cell_is_recreated_with_its_log_once_resources_are_free() {
-    let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
+    let mut machine = SupervisedMachine::boot(MachineSetup { cores: 3, ..MachineSetup::default() });
     let before = machine.resources();
     let wide = CellSpec { network: NetworkSpec::Dhcp, ..spec("wide", 2, 8, &["exit", "3"]) };
     let ended = run(&mut machine, wide);
@@ -261,7 +264,7 @@ fn an_ended_cell_is_recreated_with_its_log_once_resources_are_free() {
 
 #[test]
 fn a_cell_s_memory_is_zeroed_before_the_next_cell_gets_it() {
-    let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
+    let mut machine = SupervisedMachine::boot(MachineSetup { cores: 3, ..MachineSetup::default() });
     for wait in [false, true] {
         for mib in [2, 40, 80, 4, 100, 16] {
             // The memory is scrubbed on demand, or in the background.
@@ -277,8 +280,8 @@ fn a_cell_s_memory_is_zeroed_before_the_next_cell_gets_it() {
 
 #[test]
 fn unused_memory_costs_the_host_nothing() {
-    let mut machine = Supervised::boot(Setup { memory_mib: 1024, ..Setup::default() });
-    let large = |machine: &mut Supervised| {
+    let mut machine = SupervisedMachine::boot(MachineSetup { memory_mib: 1024, ..MachineSetup::default() });
+    let large = |machine: &mut SupervisedMachine| {
         run(machine, spec("large", 1, 800, &["exit"]));
         machine.client.wait_for_scrubbing();
         machine.client.destroy("large");
@@ -295,7 +298,8 @@ fn unused_memory_costs_the_host_nothing() {
 fn all_cores_of_a_cell_can_be_woken() {
     for kind in BOTH {
         for cpu in ["max", "max,-x2apic"] {
-            let mut machine = Supervised::boot(Setup { kind, cores: 5, cpu, ..Setup::default() });
+            let mut machine =
+                SupervisedMachine::boot(MachineSetup { kind, cores: 5, cpu, ..MachineSetup::default() });
             let ended = run(&mut machine, spec("wide", 4, 8, &["cores"]));
             assert_eq!((ended.state, ended.exit_code), (CellState::Exited, Some(3)), "{ended:?}");
         }
@@ -318,7 +322,7 @@ fn moved_before_the_first_sign(client: &mut Client, name: &str) -> bool {
 
 #[test]
 fn cores_can_join_and_leave_during_the_cell_s_initialisation() {
-    let mut machine = Supervised::boot(Setup { cores: 4, ..Setup::default() });
+    let mut machine = SupervisedMachine::boot(MachineSetup { cores: 4, ..MachineSetup::default() });
     let echo = image("echo");
     for (change, after) in [(Change::More(1), 3), (Change::Less(1), 1)] {
         // On a busy host the cell may be initialised before the order. Such a round does not count.
@@ -335,8 +339,8 @@ fn cores_can_join_and_leave_during_the_cell_s_initialisation() {
                 limit_ms: 600_000,
                 mode: Mode::Apply,
             });
-            client.wait(start, PATIENCE).expect("a response to start").body.expect("the cell starts");
-            match client.wait(resize, PATIENCE).expect("cores move during the initialisation").body {
+            client.wait(start, TIMEOUT).expect("a response to start").body.expect("the cell starts");
+            match client.wait(resize, TIMEOUT).expect("cores move during the initialisation").body {
                 Ok(ResponseBody::CoresResized(resized)) => assert_eq!(resized.after, after),
                 other => panic!("{other:?}"),
             }
@@ -353,7 +357,7 @@ fn cores_can_join_and_leave_during_the_cell_s_initialisation() {
 #[test]
 fn a_cell_has_a_timer_and_its_devices() {
     for kind in BOTH {
-        let mut machine = Supervised::boot(Setup { kind, ..Setup::default() });
+        let mut machine = SupervisedMachine::boot(MachineSetup { kind, ..MachineSetup::default() });
         let ended = run(&mut machine, spec("timer", 1, 4, &["timer", "100"]));
         assert_eq!((ended.state, ended.exit_code), (CellState::Exited, Some(0)), "{ended:?}");
         machine.client.destroy("timer");
@@ -364,7 +368,7 @@ fn a_cell_has_a_timer_and_its_devices() {
 
 #[test]
 fn fast_console_output_is_kept_up_to_the_limit_and_gaps_are_noted() {
-    let mut machine = Supervised::boot(Setup::default());
+    let mut machine = SupervisedMachine::boot(MachineSetup::default());
     run(&mut machine, spec("chatty", 1, 4, &["print", "20000"]));
     let log = machine.client.logs("chatty");
     // The supervisor keeps the last 64 KiB of a cell's output; the first line may be incomplete.
@@ -389,7 +393,7 @@ fn last_gap(log: &str) -> Option<(&str, usize, &str)> {
 
 #[test]
 fn lying_and_flooding_cells_affect_no_other_cell() {
-    let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
+    let mut machine = SupervisedMachine::boot(MachineSetup { cores: 3, ..MachineSetup::default() });
     let before = machine.resources();
     let liar = run(&mut machine, spec("liar", 1, 4, &["lie"]));
     assert_eq!(liar.state, CellState::Crashed);
@@ -407,7 +411,7 @@ fn lying_and_flooding_cells_affect_no_other_cell() {
 #[test]
 fn a_cell_grows_by_zeroed_memory_to_its_limit_and_returns_all() {
     for kind in BOTH {
-        let mut machine = Supervised::boot(Setup { kind, ..Setup::default() });
+        let mut machine = SupervisedMachine::boot(MachineSetup { kind, ..MachineSetup::default() });
         let before = machine.resources();
         for mib in [1, 8, 64] {
             // The memory that the previous cell wrote to is zero again, whether it was scrubbed in the background or on
@@ -431,7 +435,7 @@ fn a_cell_grows_by_zeroed_memory_to_its_limit_and_returns_all() {
 
 #[test]
 fn a_cell_grows_to_the_machine_s_free_memory_and_another_reuses_it() {
-    let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
+    let mut machine = SupervisedMachine::boot(MachineSetup { cores: 3, ..MachineSetup::default() });
     let before = machine.resources();
     let boundless =
         |name| CellSpec { memory_max: Some(ByteSize(1 << 40)), ..spec(name, 1, 4, &["grow", "64"]) };
@@ -446,7 +450,7 @@ fn a_cell_grows_to_the_machine_s_free_memory_and_another_reuses_it() {
 
 #[test]
 fn unplugged_memory_is_inaccessible_even_if_the_cell_lies_about_its_tlb_flush() {
-    let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
+    let mut machine = SupervisedMachine::boot(MachineSetup { cores: 3, ..MachineSetup::default() });
     let before = machine.resources();
     machine.client.create(probe(), spec("liar", 1, 8, &["remember"]));
     machine.client.start("liar");
@@ -463,7 +467,7 @@ fn unplugged_memory_is_inaccessible_even_if_the_cell_lies_about_its_tlb_flush() 
 
 #[test]
 fn a_greedy_cell_grows_to_its_limit_and_affects_no_other_cell() {
-    let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
+    let mut machine = SupervisedMachine::boot(MachineSetup { cores: 3, ..MachineSetup::default() });
     let before = machine.resources();
     let greedy = CellSpec { memory_max: Some(ByteSize(20 << 20)), ..spec("greedy", 1, 4, &["greed"]) };
     machine.client.create(probe(), greedy);
@@ -480,7 +484,7 @@ fn a_greedy_cell_grows_to_its_limit_and_affects_no_other_cell() {
 
 #[test]
 fn bad_frames_images_and_requests_are_rejected_and_cost_nothing() {
-    let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
+    let mut machine = SupervisedMachine::boot(MachineSetup { cores: 3, ..MachineSetup::default() });
     machine.client.create(probe(), spec("bystander", 1, 4, &["serve"]));
     machine.client.start("bystander");
     let before = machine.resources();
@@ -493,7 +497,7 @@ fn bad_frames_images_and_requests_are_rejected_and_cost_nothing() {
     machine.client.hello();
 
     let good = probe();
-    let fault = |machine: &mut Supervised, image: &[u8]| {
+    let fault = |machine: &mut SupervisedMachine, image: &[u8]| {
         machine.client.upload(image);
         let spec = CellSpec { image: digest(image), ..spec("bad", 1, 4, &[]) };
         match machine.client.ask(RequestBody::Create(spec)) {
@@ -528,7 +532,7 @@ fn bad_frames_images_and_requests_are_rejected_and_cost_nothing() {
 #[test]
 fn a_peer_that_never_reads_responses_does_no_harm() {
     for kind in BOTH {
-        let mut machine = Supervised::boot(Setup { kind, ..Setup::default() });
+        let mut machine = SupervisedMachine::boot(MachineSetup { kind, ..MachineSetup::default() });
         machine.client.create(probe(), spec("bystander", 1, 4, &["serve"]));
         machine.client.start("bystander");
         machine.client.flood(RequestBody::List, 20_000);
@@ -539,7 +543,7 @@ fn a_peer_that_never_reads_responses_does_no_harm() {
 
 #[test]
 fn a_pending_stop_delays_no_other_request() {
-    let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
+    let mut machine = SupervisedMachine::boot(MachineSetup { cores: 3, ..MachineSetup::default() });
     machine.client.create(probe(), spec("stubborn", 1, 4, &["spin"]));
     machine.client.start("stubborn");
     let stop = machine.client.send(RequestBody::Stop { name: "stubborn".into(), timeout_ms: 600_000 });
@@ -556,7 +560,7 @@ fn a_pending_stop_delays_no_other_request() {
 #[test]
 fn an_idle_supervisor_uses_no_cpu_time() {
     for kind in BOTH {
-        let mut machine = Supervised::boot(Setup { kind, cores: 4, ..Setup::default() });
+        let mut machine = SupervisedMachine::boot(MachineSetup { kind, cores: 4, ..MachineSetup::default() });
         machine.client.create(probe(), spec("idle", 2, 4, &["serve"]));
         machine.client.start("idle");
         machine.client.wait_for("idle", |info| info.phase == CellPhase::Running);

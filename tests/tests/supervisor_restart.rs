@@ -9,21 +9,21 @@ use isola_abi::size::ByteSize;
 use isola_abi::unplug::CHUNK;
 use isola_tests::kv::Load;
 use isola_tests::management::spec;
-use isola_tests::qemu::{MachineType, Time};
+use isola_tests::qemu::{ClockSource, MachineType};
 use isola_tests::steady::{Latencies, SteadyLoad};
-use isola_tests::supervised::{Setup, Supervised, free_cores, image, probe};
-use isola_tests::wait::{self, PATIENCE};
+use isola_tests::supervised::{MachineSetup, SupervisedMachine, free_cores, image, probe};
+use isola_tests::wait::{self, TIMEOUT};
 use std::thread::sleep;
 use std::time::Duration;
 
-const FOR_TESTS: Setup = Setup {
+const FOR_TESTS: MachineSetup = MachineSetup {
     threads: 1,
     nodes: 1,
     kind: MachineType::Q35,
     cores: 4,
     memory_mib: 256,
     cpu: "max",
-    time: Time::Host,
+    time: ClockSource::Host,
     network_devices: 2,
     command_line: "isola.test-faults=1",
     forwards: None,
@@ -32,7 +32,7 @@ const FOR_TESTS: Setup = Setup {
 };
 
 /// Injects a supervisor fault, waits for the restart, and returns the journal's entry of it.
-fn go_wrong(machine: &mut Supervised, fault: Fault) -> JournalEvent {
+fn go_wrong(machine: &mut SupervisedMachine, fault: Fault) -> JournalEvent {
     let before = machine.client.machine().restarts;
     machine.client.send(RequestBody::GoWrong(fault));
     if fault == Fault::Hang {
@@ -48,25 +48,26 @@ fn go_wrong(machine: &mut Supervised, fault: Fault) -> JournalEvent {
     last_restart(machine)
 }
 
-fn last_restart(machine: &mut Supervised) -> JournalEvent {
+fn last_restart(machine: &mut SupervisedMachine) -> JournalEvent {
     let events = machine.client.events(0).into_iter().rev();
     events.map(|entry| entry.event).find(|event| matches!(event, JournalEvent::Restart { .. })).unwrap()
 }
 
 /// Waits until a restarted supervisor says hello.
-fn wait_for_the_next(machine: &mut Supervised) {
-    let said = machine.client.wait(0, PATIENCE).expect("the restarted supervisor says hello");
-    assert_eq!(said.body, Err(ManagementError::Restarted));
+fn wait_for_the_next(machine: &mut SupervisedMachine) {
+    let response = machine.client.wait(0, TIMEOUT).expect("the restarted supervisor says hello");
+    assert_eq!(response.body, Err(ManagementError::Restarted));
     machine.client.hello();
 }
 
 /// Boots a machine with the key-value server in a running cell, and a created cell that was not started.
-fn with_service(kind: MachineType) -> (Supervised, MachineInfo, Load) {
-    with_service_on(Setup { kind, ..FOR_TESTS })
+fn with_service(kind: MachineType) -> (SupervisedMachine, MachineInfo, Load) {
+    with_service_on(MachineSetup { kind, ..FOR_TESTS })
 }
 
-fn with_service_on(setup: Setup) -> (Supervised, MachineInfo, Load) {
-    let mut machine = Supervised::boot(Setup { forwards: Some(11211), network_devices: 1, ..setup });
+fn with_service_on(setup: MachineSetup) -> (SupervisedMachine, MachineInfo, Load) {
+    let mut machine =
+        SupervisedMachine::boot(MachineSetup { forwards: Some(11211), network_devices: 1, ..setup });
     let empty = machine.resources();
     let cache = CellSpec {
         network: NetworkSpec::Dhcp,
@@ -82,7 +83,7 @@ fn with_service_on(setup: Setup) -> (Supervised, MachineInfo, Load) {
 
 /// Injects a supervisor fault, and checks that the supervisor recovers its state and that the service answers
 /// meanwhile.
-fn go_wrong_beside(machine: &mut Supervised, load: &Load, fault: Fault, cause: RestartCause) {
+fn go_wrong_beside(machine: &mut SupervisedMachine, load: &Load, fault: Fault, cause: RestartCause) {
     let (resources, cell) = (machine.resources(), machine.client.inspect("cache"));
     let mut journal = machine.client.events(0);
     let event = go_wrong(machine, fault);
@@ -149,7 +150,7 @@ fn supervisor_restarts_do_not_delay_answers() {
 #[test]
 fn interrupts_with_exception_or_spurious_vectors_affect_neither_supervisor_nor_cells() {
     for cpu in ["max", "max,-x2apic"] {
-        let (mut machine, empty, load) = with_service_on(Setup { cpu, ..FOR_TESTS });
+        let (mut machine, empty, load) = with_service_on(MachineSetup { cpu, ..FOR_TESTS });
         machine.client.destroy("waiting");
         let cores = machine.client.machine().cores.len().to_string();
         machine.client.create(probe(), spec("striker", 1, 4, &["strike", &cores]));
@@ -182,7 +183,7 @@ fn a_restart_leaves_interrupt_lines_of_cells_unchanged() {
 
 #[test]
 fn a_cell_s_end_during_a_fault_is_completed_after_the_restart() {
-    let mut machine = Supervised::boot(FOR_TESTS);
+    let mut machine = SupervisedMachine::boot(FOR_TESTS);
     let empty = machine.resources();
     for name in ["ending", "bystander"] {
         let networked = CellSpec { network: NetworkSpec::Dhcp, ..spec(name, 1, 4, &["serve"]) };
@@ -224,7 +225,7 @@ fn a_cell_s_end_during_a_fault_is_completed_after_the_restart() {
 
 #[test]
 fn shared_image_text_stays_mapped_for_every_cell_across_restarts() {
-    let mut machine = Supervised::boot(Setup { memory_mib: 128, ..FOR_TESTS });
+    let mut machine = SupervisedMachine::boot(MachineSetup { memory_mib: 128, ..FOR_TESTS });
     let empty = machine.resources();
     for name in ["one", "two"] {
         machine.client.create(probe(), spec(name, 1, 4, &["serve"]));
@@ -261,7 +262,7 @@ fn shared_image_text_stays_mapped_for_every_cell_across_restarts() {
 
 #[test]
 fn a_cell_s_text_is_recovered_from_its_ownership_record_without_a_checkpoint() {
-    let mut machine = Supervised::boot(Setup { memory_mib: 128, ..FOR_TESTS });
+    let mut machine = SupervisedMachine::boot(MachineSetup { memory_mib: 128, ..FOR_TESTS });
     let empty = machine.resources();
     machine.client.create(probe(), spec("one", 1, 4, &["serve"]));
     machine.client.start("one");
@@ -288,7 +289,7 @@ fn a_cell_s_text_is_recovered_from_its_ownership_record_without_a_checkpoint() {
 
 #[test]
 fn a_cell_restarts_a_hung_supervisor_but_not_a_working_one() {
-    let mut machine = Supervised::boot(FOR_TESTS);
+    let mut machine = SupervisedMachine::boot(FOR_TESTS);
     machine.client.create(probe(), spec("rouser", 1, 4, &["rouse"]));
     machine.client.start("rouser");
     // Keeps the supervisor busy.
@@ -307,7 +308,7 @@ fn a_cell_restarts_a_hung_supervisor_but_not_a_working_one() {
 
 #[test]
 fn a_working_supervisor_ignores_nmis_and_injects_faults_only_for_tests() {
-    let mut machine = Supervised::boot(Setup { command_line: "", ..FOR_TESTS });
+    let mut machine = SupervisedMachine::boot(MachineSetup { command_line: "", ..FOR_TESTS });
     for fault in [Fault::Panic, Fault::Hang, Fault::PanicAtEnd] {
         assert_eq!(machine.client.ask(RequestBody::GoWrong(fault)), Err(ManagementError::NotForTests));
     }

@@ -40,7 +40,8 @@ pub fn errors(output: &Output) -> Vec<String> {
     if output.status.success() {
         return Vec::new();
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let errors: Vec<String> = said.lines().filter(|line| line.contains("error")).map(str::to_owned).collect();
-    if errors.is_empty() { said.lines().map(str::to_owned).collect() } else { errors }
+    let message = String::from_utf8_lossy(&output.stderr);
+    let errors: Vec<String> =
+        message.lines().filter(|line| line.contains("error")).map(str::to_owned).collect();
+    if errors.is_empty() { message.lines().map(str::to_owned).collect() } else { errors }
 }

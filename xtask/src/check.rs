@@ -19,6 +19,7 @@ mod sizes;
 mod spelling;
 mod subjects;
 mod switch;
+mod testable;
 mod text;
 mod unsafety;
 
@@ -34,6 +35,7 @@ const CHECKS: &[Check] = &[
     manifests::CHECK,
     unsafety::CHECK,
     switch::CHECK,
+    testable::CHECK,
     sizes::CHECK,
     text::CHECK,
     compliance::CHECK,

@@ -14,9 +14,9 @@ mod tests;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use self::copy::Copy;
+use self::copy::TreeCopy;
 use self::find::Mutant;
-use self::tests::{End, Test};
+use self::tests::{Test, TestOutcome};
 use crate::Verdict;
 use crate::error::Error;
 use crate::workspace::{Workspace, read};
@@ -48,7 +48,7 @@ pub struct Args {
 
 /// The numbers of mutants by outcome.
 #[derive(Default)]
-struct Sum {
+struct MutantTally {
     refused: usize,
     unreached: usize,
     killed: usize,
@@ -74,8 +74,9 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
 
     let mut mutants = find::find(workspace.root(), &files)?;
     let total = mutants.len();
-    mutants
-        .retain(|mutant| args.only.is_empty() || args.only.iter().any(|text| place(mutant).contains(text)));
+    mutants.retain(|mutant| {
+        args.only.is_empty() || args.only.iter().any(|text| location(mutant).contains(text))
+    });
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
     let mut random = fastrand::Rng::with_seed(seed);
     random.shuffle(&mut mutants);
@@ -89,10 +90,11 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
         return Ok(Verdict::Passed);
     }
 
-    let copy = Copy::new(workspace, &args.package, &folder, &mutants)?;
+    let copy = TreeCopy::new(workspace, &args.package, &folder, &mutants)?;
     let alive = compiled(&copy, workspace, &mutants)?;
     let tests = recorded(&copy, workspace, &args.with)?;
-    let mut sum = Sum { refused: alive.iter().filter(|alive| !**alive).count(), ..Sum::default() };
+    let mut sum =
+        MutantTally { refused: alive.iter().filter(|alive| !**alive).count(), ..MutantTally::default() };
     // In random order, so that the mutants before the time limit are a sample as well.
     let mut order: Vec<usize> = (0..mutants.len()).filter(|number| alive[*number]).collect();
     random.shuffle(&mut order);
@@ -100,17 +102,17 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     let mut left = order.len();
     for number in order.into_iter().take_while(|_| start.elapsed().as_secs() < 60 * args.minutes) {
         let mutant = &mutants[number];
-        let (count, word) = match fate(&tests, number)? {
+        let (count, word) = match outcome(&tests, number)? {
             None => (&mut sum.unreached, "unreached"),
-            Some(End::Failed) => (&mut sum.killed, "killed"),
-            Some(End::TimedOut) => (&mut sum.timed_out, "timed out"),
-            Some(End::Passed) => (&mut sum.survived, "SURVIVED"),
+            Some(TestOutcome::Failed) => (&mut sum.killed, "killed"),
+            Some(TestOutcome::TimedOut) => (&mut sum.timed_out, "timed out"),
+            Some(TestOutcome::Passed) => (&mut sum.survived, "SURVIVED"),
         };
         *count += 1;
         left -= 1;
         println!("{word:9} {}", line(workspace, mutant)?);
     }
-    let Sum { refused, unreached, killed, timed_out, survived } = sum;
+    let MutantTally { refused, unreached, killed, timed_out, survived } = sum;
     println!(
         "{}, seed {seed}: {} mutants: {refused} rejected by the compiler, {killed} killed, {timed_out} timed out, \
          {survived} survived, {unreached} unreached, {left} not tried",
@@ -121,7 +123,7 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
 }
 
 /// Writes the mutants into the copy; returns for each whether the compiler accepts it.
-fn compiled(copy: &Copy, workspace: &Workspace, mutants: &[Mutant]) -> Result<Vec<bool>, Error> {
+fn compiled(copy: &TreeCopy, workspace: &Workspace, mutants: &[Mutant]) -> Result<Vec<bool>, Error> {
     let mut alive = vec![true; mutants.len()];
     loop {
         copy.instrument(workspace, mutants, &alive)?;
@@ -141,7 +143,7 @@ fn compiled(copy: &Copy, workspace: &Workspace, mutants: &[Mutant]) -> Result<Ve
 }
 
 /// Runs each test once without a mutant, and returns the tests, quick ones first. Prints and omits tests that fail.
-fn recorded(copy: &Copy, workspace: &Workspace, others: &[String]) -> Result<Vec<Test>, Error> {
+fn recorded(copy: &TreeCopy, workspace: &Workspace, others: &[String]) -> Result<Vec<Test>, Error> {
     let mut tests = Vec::new();
     for (program, folder) in copy.build(workspace, others)? {
         for mut test in tests::list(&program, &folder)? {
@@ -159,18 +161,18 @@ fn recorded(copy: &Copy, workspace: &Workspace, others: &[String]) -> Result<Vec
 }
 
 /// Returns the outcome of the tests that reach mutant `number`; `None` if there is none.
-fn fate(tests: &[Test], number: usize) -> Result<Option<End>, Error> {
-    let mut fate = None;
+fn outcome(tests: &[Test], number: usize) -> Result<Option<TestOutcome>, Error> {
+    let mut outcome = None;
     for test in tests.iter().filter(|test| test.reached.contains(&number)) {
-        fate = Some(test.run(number)?);
-        if fate != Some(End::Passed) {
+        outcome = Some(test.run(number)?);
+        if outcome != Some(TestOutcome::Passed) {
             break;
         }
     }
-    Ok(fate)
+    Ok(outcome)
 }
 
-fn place(mutant: &Mutant) -> String {
+fn location(mutant: &Mutant) -> String {
     format!("{}:{}:{}:", mutant.path.display(), mutant.lines.start, mutant.column)
 }
 
@@ -178,5 +180,5 @@ fn place(mutant: &Mutant) -> String {
 fn line(workspace: &Workspace, mutant: &Mutant) -> Result<String, Error> {
     let text = read(&workspace.root().join(&mutant.path))?;
     let line = text.lines().nth(mutant.lines.start - 1).unwrap_or_default().trim();
-    Ok(format!("{} {}    | {line}", place(mutant), mutant.what))
+    Ok(format!("{} {}    | {line}", location(mutant), mutant.what))
 }

@@ -64,13 +64,13 @@ pub fn calls(stream: TokenStream, names: &[&str]) -> Vec<Call> {
     found
 }
 
-/// Calls `look` with the trees of `stream` and of every group in it.
-fn visit(stream: TokenStream, look: &mut impl FnMut(&[TokenTree])) {
+/// Calls `visitor` with the trees of `stream` and of every group in it.
+fn visit(stream: TokenStream, visitor: &mut impl FnMut(&[TokenTree])) {
     let trees: Vec<TokenTree> = stream.into_iter().collect();
-    look(&trees);
+    visitor(&trees);
     for tree in trees {
         if let TokenTree::Group(group) = tree {
-            visit(group.stream(), look);
+            visit(group.stream(), visitor);
         }
     }
 }

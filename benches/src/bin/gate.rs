@@ -2,7 +2,7 @@
 //! it counts three times and writes the baseline. Prints a line for each count, in the format of `cargo test`.
 
 use isola_benches::error::BenchError;
-use isola_benches::gate::book::Book;
+use isola_benches::gate::baseline::Baseline;
 use isola_benches::gate::{Counts, Gate};
 use isola_benches::interrupt;
 use isola_benches::statistics::median;
@@ -33,17 +33,17 @@ fn main() -> ExitCode {
 fn run(writes: bool) -> Result<usize, BenchError> {
     interrupt::listen().map_err(BenchError::file("the signals of this process"))?;
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("gate.toml");
-    let book = if path.exists() { Book::load(&path)? } else { Book::default() };
+    let baseline = if path.exists() { Baseline::load(&path)? } else { Baseline::default() };
     let gate = Gate::open()?;
     let counts = gate.count()?;
     if writes {
         let more = [gate.count()?, gate.count()?];
         let counts = middle(&counts, &more);
-        Book::write(&path, &counts)?;
+        Baseline::write(&path, &counts)?;
         counts.iter().for_each(|(name, count)| println!("{name}: {count:.1} instructions"));
         return Ok(0);
     }
-    let lines = book.compare(&counts);
+    let lines = baseline.compare(&counts);
     let failed = lines.iter().filter(|(holds, _)| !holds).count();
     for (holds, line) in &lines {
         println!("test {line} ... {}", if *holds { "ok" } else { "FAILED" });

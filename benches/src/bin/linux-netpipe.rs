@@ -18,7 +18,7 @@ const ROUND_BYTES: usize = 9;
 
 /// The system call for sending.
 #[derive(Clone)]
-enum Sending {
+enum SendMethod {
     Write,
     Sendfile(Arc<File>),
 }
@@ -27,8 +27,8 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
-        [port] => serve(port, || Ok(Sending::Write)),
-        [port, "sendfile"] => serve(port, || Ok(Sending::Sendfile(Arc::new(file()?)))),
+        [port] => serve(port, || Ok(SendMethod::Write)),
+        [port, "sendfile"] => serve(port, || Ok(SendMethod::Sendfile(Arc::new(file()?)))),
         _ => {
             eprintln!("usage: linux-netpipe PORT [sendfile]");
             return ExitCode::from(2);
@@ -50,7 +50,7 @@ fn file() -> io::Result<File> {
     Ok(file)
 }
 
-fn serve(port: &str, sending: impl FnOnce() -> io::Result<Sending>) -> io::Result<()> {
+fn serve(port: &str, sending: impl FnOnce() -> io::Result<SendMethod>) -> io::Result<()> {
     let port = port.parse().map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?;
     let sending = sending()?;
@@ -63,13 +63,13 @@ fn serve(port: &str, sending: impl FnOnce() -> io::Result<Sending>) -> io::Resul
 }
 
 /// Answers rounds until the client closes the connection.
-fn answer(mut stream: TcpStream, sending: &Sending) -> io::Result<()> {
+fn answer(mut stream: TcpStream, sending: &SendMethod) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = Vec::new();
-    let mut said = [0; ROUND_BYTES];
+    let mut header = [0; ROUND_BYTES];
     loop {
-        stream.read_exact(&mut said)?;
-        let [size, count] = [&said[1..5], &said[5..]]
+        stream.read_exact(&mut header)?;
+        let [size, count] = [&header[1..5], &header[5..]]
             .map(|word| word.iter().fold(0_usize, |sum, byte| sum << 8 | usize::from(*byte)));
         if size == 0 || size > MAX_SIZE {
             return Ok(());
@@ -78,7 +78,7 @@ fn answer(mut stream: TcpStream, sending: &Sending) -> io::Result<()> {
             buffer.resize(size, b'n');
         }
         let message = &mut buffer[..size];
-        match said[0] {
+        match header[0] {
             0 => {
                 for _ in 0..count {
                     stream.read_exact(message)?;
@@ -101,10 +101,10 @@ fn answer(mut stream: TcpStream, sending: &Sending) -> io::Result<()> {
     }
 }
 
-fn send(stream: &mut TcpStream, message: &[u8], sending: &Sending) -> io::Result<()> {
+fn send(stream: &mut TcpStream, message: &[u8], sending: &SendMethod) -> io::Result<()> {
     match sending {
-        Sending::Write => stream.write_all(message),
-        Sending::Sendfile(file) => {
+        SendMethod::Write => stream.write_all(message),
+        SendMethod::Sendfile(file) => {
             let mut offset = 0;
             while offset < message.len() as u64 {
                 let left = message.len() - offset as usize;

@@ -44,17 +44,17 @@ struct Link {
     peer: std::path::PathBuf,
 }
 
-struct Received(Vec<u8>);
+struct ReceivedFrame(Vec<u8>);
 
-struct ToSend<'a>(&'a Link);
+struct TransmitToken<'a>(&'a Link);
 
-impl RxToken for Received {
+impl RxToken for ReceivedFrame {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, work: F) -> R {
         work(&self.0)
     }
 }
 
-impl TxToken for ToSend<'_> {
+impl TxToken for TransmitToken<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, work: F) -> R {
         let mut frame = vec![0; len];
         let result = work(&mut frame);
@@ -65,18 +65,18 @@ impl TxToken for ToSend<'_> {
 }
 
 impl Device for Link {
-    type RxToken<'a> = Received;
-    type TxToken<'a> = ToSend<'a>;
+    type RxToken<'a> = ReceivedFrame;
+    type TxToken<'a> = TransmitToken<'a>;
 
-    fn receive(&mut self, _now: Moment) -> Option<(Received, ToSend<'_>)> {
+    fn receive(&mut self, _now: Moment) -> Option<(ReceivedFrame, TransmitToken<'_>)> {
         let mut frame = vec![0; FRAME_BYTES];
         let len = self.socket.recv(&mut frame).ok()?;
         frame.truncate(len);
-        Some((Received(frame), ToSend(self)))
+        Some((ReceivedFrame(frame), TransmitToken(self)))
     }
 
-    fn transmit(&mut self, _now: Moment) -> Option<ToSend<'_>> {
-        Some(ToSend(self))
+    fn transmit(&mut self, _now: Moment) -> Option<TransmitToken<'_>> {
+        Some(TransmitToken(self))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {

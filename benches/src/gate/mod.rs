@@ -3,7 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | this | the counts |
-//! | [`book`] | the baseline |
+//! | [`baseline`] | the baseline |
 //! | [`frames`] | a client in frames, without the host's network |
 //!
 //! Counts depend on the tree, the compiler and the emulator, and hardly on the host. Requests are sequential on one
@@ -11,18 +11,18 @@
 //! exactly. The links here have no checksum offload, so requests cost more than in group `kv`. The gate needs no
 //! permission except to run QEMU.
 
-pub mod book;
+pub mod baseline;
 pub mod frames;
 
-use crate::divided::{Divided, Size, spec};
 use crate::error::BenchError;
 use crate::instructions::Plugin;
 use crate::load::mix::Mix;
-use crate::load::reply::{Parsed, parse};
+use crate::load::reply::{ParseResult, parse};
 use crate::machine::{Boot, MEMORY_MIB, Machine, Network, Pace};
 use crate::network::GUEST_NETWORK;
 use crate::session::{ECHO_PORT, KV_PORT, WEB_PORT};
 use crate::statistics::median;
+use crate::supervised::{MachineSize, SupervisedMachine, spec};
 use frames::Client;
 use isola_abi::management::{CellSpec, Change, Mode, NetworkSpec};
 use isola_host::image::ImageStore;
@@ -134,7 +134,7 @@ impl Gate {
     fn kv(&self, counts: &mut Counts) -> Result<(), BenchError> {
         let (machine, mut client) = self.serving("kv", KV_PORT)?;
         let mix = Mix::etc();
-        let is_whole = |answer: &[u8]| !matches!(parse(answer), Parsed::Incomplete);
+        let is_whole = |answer: &[u8]| !matches!(parse(answer), ParseResult::Incomplete);
         let mut request = Vec::new();
         for record in mix.store_all() {
             request.clear();
@@ -185,10 +185,10 @@ impl Gate {
     fn events(&self, counts: &mut Counts) -> Result<(), BenchError> {
         let mut machine = self.alone("costs", "--".into(), Pace::Instructions)?;
         machine.wait_for("costs: all taken")?;
-        for (said, name) in
+        for (label, name) in
             [("spawn", "event"), ("task", "task"), ("interrupt", "interrupt"), ("alarm", "alarm")]
         {
-            let hundredths = machine.wait_for_number(&format!("\n{said}: "))?;
+            let hundredths = machine.wait_for_number(&format!("\n{label}: "))?;
             counts.insert(name.into(), hundredths as f64 / 100.0);
         }
         Ok(())
@@ -197,40 +197,42 @@ impl Gate {
     /// Counts the creation of a cell, and the arrival and departure of a core. The machine's processors take turns, so
     /// that the host's load does not add instructions to a waiting processor.
     fn cells(&self, counts: &mut Counts) -> Result<(), BenchError> {
-        let size = Size { cores: CORES, queues: 1, memory_mib: MEMORY_MIB, pace: Pace::Turns };
-        let mut divided = Divided::start(&self.images, size, Vec::new(), |boot| {
+        let size = MachineSize { cores: CORES, queues: 1, memory_mib: MEMORY_MIB, pace: Pace::Turns };
+        let mut supervised = SupervisedMachine::start(&self.images, size, Vec::new(), |boot| {
             let boot = Boot { network: Network::Frames, ..boot.clone() };
             Machine::start(&self.qemu.program, &boot, Some(&self.plugin))
         })?;
         let image = self.images.cell_image("echo")?;
-        divided.provide(&image)?;
+        supervised.provide(&image)?;
         let spec = || CellSpec { network: NetworkSpec::None, ..spec(NAME, &image, 1, CELL_MIB) };
         let mut rounds: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-        let counted = |divided: &mut Divided,
-                       work: &mut dyn FnMut(&mut Divided) -> Result<(), BenchError>| {
-            let before: u64 = quiet(divided).iter().sum();
-            work(divided)?;
-            let after: u64 = quiet(divided).iter().sum();
-            Ok::<_, BenchError>((after - before) as f64)
-        };
+        let counted =
+            |supervised: &mut SupervisedMachine,
+             work: &mut dyn FnMut(&mut SupervisedMachine) -> Result<(), BenchError>| {
+                let before: u64 = quiet(supervised).iter().sum();
+                work(supervised)?;
+                let after: u64 = quiet(supervised).iter().sum();
+                Ok::<_, BenchError>((after - before) as f64)
+            };
         for round in 0..ROUNDS + FIRST_ROUNDS {
-            let created =
-                counted(&mut divided, &mut |divided| Ok(divided.client.create(spec()).map(|_| ())?))?;
-            divided.client.destroy(NAME)?;
+            let created = counted(&mut supervised, &mut |supervised| {
+                Ok(supervised.client.create(spec()).map(|_| ())?)
+            })?;
+            supervised.client.destroy(NAME)?;
             if round >= FIRST_ROUNDS {
                 rounds.entry("cell-create").or_default().push(created);
             }
         }
-        divided.client.create(spec())?;
-        divided.client.start(NAME)?;
+        supervised.client.create(spec())?;
+        supervised.client.start(NAME)?;
         let moves = ["core-online", "core-offline"];
         for round in 0..MOST_ROUNDS + FIRST_ROUNDS {
             if moves.iter().all(|name| rounds.get(name).is_some_and(|counts| agreed(counts).is_some())) {
                 break;
             }
             for (name, change) in moves.into_iter().zip([Change::More(1), Change::Less(1)]) {
-                let moved = counted(&mut divided, &mut |divided| {
-                    divided.client.resize_cores(NAME, change, Vec::new(), LEAVE_LIMIT_MS, Mode::Apply)?;
+                let moved = counted(&mut supervised, &mut |supervised| {
+                    supervised.client.resize_cores(NAME, change, Vec::new(), LEAVE_LIMIT_MS, Mode::Apply)?;
                     Ok(())
                 })?;
                 if round >= FIRST_ROUNDS {
@@ -273,12 +275,12 @@ fn batches(machine: &Machine, mut ask: impl FnMut(u32) -> Result<(), BenchError>
 }
 
 /// Waits until all cores are idle; returns the instructions that each has executed.
-fn quiet(divided: &mut Divided) -> Vec<u64> {
+fn quiet(supervised: &mut SupervisedMachine) -> Vec<u64> {
     let deadline = Instant::now() + QUIET_LIMIT;
-    let (mut last, mut same) = (divided.machine.instructions_by_processor(), 0);
+    let (mut last, mut same) = (supervised.machine.instructions_by_processor(), 0);
     while same < QUIET_LOOKS && Instant::now() < deadline {
         sleep(LOOK_INTERVAL);
-        let now = divided.machine.instructions_by_processor();
+        let now = supervised.machine.instructions_by_processor();
         same = if now == last { same + 1 } else { 0 };
         last = now;
     }

@@ -2,7 +2,7 @@
 
 use super::note;
 use crate::error::BenchError;
-use crate::load::netpipe::{Pipe, Way};
+use crate::load::netpipe::{Direction, NetpipeClient};
 use crate::network::service;
 use crate::record::Record;
 use crate::session::{Counting, NETPIPE_PORT, Service, Session, System, cost};
@@ -47,15 +47,15 @@ pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(),
             System::Isola => (NETPIPE_PORT, NETPIPE_PORT),
             System::Linux => (NETPIPE_PORT, NETPIPE_PORT + 1),
         };
-        let ways = [
-            ("bulk-receive", Way::There, write),
-            ("bulk-send", Way::Back, write),
-            ("bulk-sendfile", Way::Back, sendfile),
+        let directions = [
+            ("bulk-receive", Direction::ToService, write),
+            ("bulk-send", Direction::FromService, write),
+            ("bulk-sendfile", Direction::FromService, sendfile),
         ];
-        for (figure, way, port) in ways {
-            let mut pipe = Pipe::connect(service(port), MESSAGE_BYTES)?;
-            pipe.rounds(way, MESSAGE_BYTES, MESSAGES, WARM_UP)?;
-            let work = || pipe.rounds(way, MESSAGE_BYTES, MESSAGES, session.plan.load);
+        for (figure, direction, port) in directions {
+            let mut client = NetpipeClient::connect(service(port), MESSAGE_BYTES)?;
+            client.repeat_for(direction, MESSAGE_BYTES, MESSAGES, WARM_UP)?;
+            let work = || client.repeat_for(direction, MESSAGE_BYTES, MESSAGES, session.plan.load);
             let (outcome, cost) = cost(&mut guest.machine, work)?;
             if counting == Counting::On {
                 note(record, system, &format!("{figure}-instructions"), cost.instructions * PER_MIB);

@@ -1,13 +1,13 @@
 //! Group `cell`: cells on a machine with a supervisor, as seen by a user of the management protocol. The peer is the
 //! Linux guest, which a user without cells would boot for the same purpose.
 
-use crate::divided::{Divided, LIMIT, Size, spec};
 use crate::error::BenchError;
 use crate::linux::MEMORY_ANSWER;
 use crate::load;
 use crate::machine::{MEMORY_MIB, Pace};
 use crate::record::Record;
 use crate::session::{Counting, Service, Session, System, mib, ms, ms_since};
+use crate::supervised::{LIMIT, MachineSize, SupervisedMachine, spec};
 use isola_abi::management::{CellInfo, ManagementError};
 use isola_host::client::ClientError;
 use isola_host::image::CellImage;
@@ -52,28 +52,28 @@ fn linux(session: &Session, record: &mut Record) -> Result<(), BenchError> {
 }
 
 fn isola(session: &Session, record: &mut Record) -> Result<(), BenchError> {
-    let size = Size { cores: CORES, queues: 1, memory_mib: MEMORY_MIB, pace: Pace::Host };
-    let mut divided = Divided::boot(session, size, Counting::Off)?;
-    record.isola("cell-supervisor", ms(divided.ready));
+    let size = MachineSize { cores: CORES, queues: 1, memory_mib: MEMORY_MIB, pace: Pace::Host };
+    let mut supervised = SupervisedMachine::boot(session, size, Counting::Off)?;
+    record.isola("cell-supervisor", ms(supervised.ready));
     let kv = session.images.cell_image(Service::Kv.image())?;
 
-    let life = live(&mut divided, &kv, 1)?;
+    let life = run_life_cycle(&mut supervised, &kv, 1)?;
     record.isola("cell-create", life.create_ms);
     record.isola("cell-start", life.start_ms);
     record.isola("cell-up", life.create_ms + life.start_ms);
     record.isola("cell-destroy", life.destroy_ms);
     record.isola("cell-memory", mib(life.used_bytes));
 
-    let life = live(&mut divided, &kv, 2)?;
+    let life = run_life_cycle(&mut supervised, &kv, 2)?;
     record.isola("cell-up-2-cores", life.create_ms + life.start_ms);
 
     let echo = session.images.cell_image(Service::Echo.image())?;
-    record.isola("cell-smallest", smallest(&mut divided, &echo)? as f64);
+    record.isola("cell-smallest", smallest(&mut supervised, &echo)? as f64);
     Ok(())
 }
 
 /// Durations and memory of one cell.
-struct Life {
+struct LifeCycle {
     create_ms: f64,
     start_ms: f64,
     destroy_ms: f64,
@@ -82,40 +82,44 @@ struct Life {
 }
 
 /// Creates and starts a cell, waits for an answer, stops and destroys the cell.
-fn live(divided: &mut Divided, image: &CellImage, cores: u32) -> Result<Life, BenchError> {
+fn run_life_cycle(
+    supervised: &mut SupervisedMachine,
+    image: &CellImage,
+    cores: u32,
+) -> Result<LifeCycle, BenchError> {
     let start = Instant::now();
-    divided.provide(image)?;
-    divided.client.create(spec(NAME, image, cores, CELL_MIB))?;
+    supervised.provide(image)?;
+    supervised.client.create(spec(NAME, image, cores, CELL_MIB))?;
     let create_ms = ms_since(start);
 
     let start = Instant::now();
-    divided.client.start(NAME)?;
-    Service::Kv.first_answer(&mut divided.machine)?;
+    supervised.client.start(NAME)?;
+    Service::Kv.first_answer(&mut supervised.machine)?;
     let start_ms = ms_since(start);
     // A cell publishes its memory use with a delay.
     sleep(SETTLING);
-    let used_bytes = used(&divided.client.inspect(NAME)?);
+    let used_bytes = used(&supervised.client.inspect(NAME)?);
 
     let start = Instant::now();
-    divided.client.stop(NAME, STOP_MS, LIMIT)?;
-    divided.client.destroy(NAME)?;
-    Ok(Life { create_ms, start_ms, destroy_ms: ms_since(start), used_bytes })
+    supervised.client.stop(NAME, STOP_MS, LIMIT)?;
+    supervised.client.destroy(NAME)?;
+    Ok(LifeCycle { create_ms, start_ms, destroy_ms: ms_since(start), used_bytes })
 }
 
 /// Returns the memory of the smallest cell in which an image answers, in MiB.
-fn smallest(divided: &mut Divided, image: &CellImage) -> Result<u64, BenchError> {
+fn smallest(supervised: &mut SupervisedMachine, image: &CellImage) -> Result<u64, BenchError> {
     for mib in (CHUNK_MIB..CELL_MIB).step_by(CHUNK_MIB as usize) {
-        divided.provide(image)?;
-        match divided.client.create(spec(NAME, image, 1, mib)) {
+        supervised.provide(image)?;
+        match supervised.client.create(spec(NAME, image, 1, mib)) {
             Ok(_) => {}
             Err(ClientError::Refused(ManagementError::MemoryTooSmall { .. })) => continue,
             Err(error) => return Err(error.into()),
         }
-        divided.client.start(NAME)?;
+        supervised.client.start(NAME)?;
         let answered = load::echoes_within(Service::Echo.address(), SMALL_LIMIT)?;
         // A failed cell has already ended.
-        let _ = divided.client.stop(NAME, STOP_MS, LIMIT);
-        divided.client.destroy(NAME)?;
+        let _ = supervised.client.stop(NAME, STOP_MS, LIMIT);
+        supervised.client.destroy(NAME)?;
         if answered {
             return Ok(mib);
         }

@@ -45,7 +45,7 @@ pub fn run(session: &Session, command: String) -> Result<Record, BenchError> {
 }
 
 /// Returns the cycles in the program's line `name`.
-fn said(text: &str, name: &str) -> Option<f64> {
+fn reported(text: &str, name: &str) -> Option<f64> {
     let lines = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
     lines?.trim().parse().ok().map(|hundredths: f64| hundredths / 100.0)
 }
@@ -57,8 +57,8 @@ fn process(record: &mut Record) -> Result<(), BenchError> {
     command.env("ISOLA_CELL", "cores=2");
     let text = program::run_in(&mut command)?;
     let wanted = |name: &str| {
-        said(&text, name)
-            .ok_or_else(|| BenchError::Program { line: format!("{command:?}"), said: text.clone() })
+        reported(&text, name)
+            .ok_or_else(|| BenchError::Program { line: format!("{command:?}"), output: text.clone() })
     };
     for (figure, isola, peer) in CALLS {
         record.isola(figure, wanted(isola)?);

@@ -77,8 +77,8 @@ impl Programs {
     fn time(&self, allocator: &str, workload: &str, count: u32, threads: u32) -> Result<f64, BenchError> {
         let mut command = Command::new(self.program(allocator));
         command.args([workload, &count.to_string(), &threads.to_string()]);
-        let said = program::run_in(&mut command)?;
-        said.trim().parse().map_err(|_| BenchError::Program { line: format!("{command:?}"), said })
+        let output = program::run_in(&mut command)?;
+        output.trim().parse().map_err(|_| BenchError::Program { line: format!("{command:?}"), output })
     }
 
     /// Returns the instructions of a box of 8 bytes, including the loop around it.

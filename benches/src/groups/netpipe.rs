@@ -3,7 +3,7 @@
 use super::note;
 use crate::curve::{INSTRUCTIONS, ONE_WAY_US};
 use crate::error::BenchError;
-use crate::load::netpipe::{Pipe, Way};
+use crate::load::netpipe::{Direction, NetpipeClient};
 use crate::record::Record;
 use crate::session::{Counting, Guest, Service, Session, System, cost};
 use std::collections::BTreeMap;
@@ -68,12 +68,12 @@ fn figure_time(session: &Session) -> Duration {
 pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(), BenchError> {
     for counting in [Counting::On, Counting::Off] {
         let mut guest = session.start(system, Service::Netpipe, counting)?;
-        let mut pipe = Pipe::connect(Service::Netpipe.address(), MOST)?;
-        pipe.rounds(Way::Both, 1, 100, WARM_UP)?;
-        pipe.rounds(Way::Both, MOST, 1, WARM_UP)?;
+        let mut client = NetpipeClient::connect(Service::Netpipe.address(), MOST)?;
+        client.repeat_for(Direction::Both, 1, 100, WARM_UP)?;
+        client.repeat_for(Direction::Both, MOST, 1, WARM_UP)?;
         for (size, figure) in SIZES {
-            let count = pipe.count_for(size, round_time(session))?;
-            let work = || pipe.rounds(Way::Both, size, count, figure_time(session));
+            let count = client.count_for(size, round_time(session))?;
+            let work = || client.repeat_for(Direction::Both, size, count, figure_time(session));
             let (outcome, cost) = cost(&mut guest.machine, work)?;
             if counting == Counting::On {
                 note(record, system, &format!("{figure}-instructions"), cost.instructions);
@@ -82,7 +82,7 @@ pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(),
                 note(record, system, &format!("{figure}-time"), outcome.latency_us(0.5) / 2.0);
             }
         }
-        curve(session, system, &mut guest, counting, &mut pipe, record)?;
+        curve(session, system, &mut guest, counting, &mut client, record)?;
     }
     Ok(())
 }
@@ -93,20 +93,20 @@ fn curve(
     system: System,
     guest: &mut Guest,
     counting: Counting,
-    pipe: &mut Pipe,
+    client: &mut NetpipeClient,
     record: &mut Record,
 ) -> Result<(), BenchError> {
     let mut most: f64 = 0.0;
     for size in sizes() {
         let (curve, value) = if counting == Counting::On {
-            let work = || pipe.turns(Way::Both, size, counted_messages(size), 1);
+            let work = || client.repeat_times(Direction::Both, size, counted_messages(size), 1);
             let (_, cost) = cost(&mut guest.machine, work)?;
             (INSTRUCTIONS, cost.instructions)
         } else {
-            let count = pipe.count_for(size, round_time(session))?;
+            let count = client.count_for(size, round_time(session))?;
             let mut best = Duration::MAX;
             for _ in 0..ROUNDS {
-                best = best.min(pipe.round(Way::Both, size, count)?);
+                best = best.min(client.round(Direction::Both, size, count)?);
             }
             (ONE_WAY_US, best.as_secs_f64() * 1e6 / f64::from(count) / 2.0)
         };

@@ -3,23 +3,23 @@
 //!
 //! The other groups with requests boot standalone images.
 
-use crate::divided::{Divided, Size, spec};
 use crate::error::BenchError;
 use crate::groups::bulk;
 use crate::linux::PAGE;
 use crate::load::echo::ping_pong;
 use crate::load::generator::Generator;
 use crate::load::mix::Mix;
-use crate::load::netpipe::{Pipe, Way};
+use crate::load::netpipe::{Direction, NetpipeClient};
 use crate::load::page::Client;
 use crate::machine::{MEMORY_MIB, Machine, Pace};
 use crate::record::Record;
 use crate::session::{Counting, Service, Session, System, cost};
+use crate::supervised::{MachineSize, SupervisedMachine, spec};
 use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// The processors of the divided machine: the supervisor's, and the cell's.
+/// The processors of the supervised machine: the supervisor's, and the cell's.
 const CORES: u32 = 2;
 
 /// The memory of the cell, in MiB.
@@ -60,17 +60,18 @@ pub fn load(session: &Session) -> BTreeMap<String, String> {
 pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     for counting in [Counting::On, Counting::Off] {
         for service in SERVICES {
-            let size = Size { cores: CORES, queues: 1, memory_mib: MEMORY_MIB, pace: Pace::Host };
-            let mut divided = Divided::boot(session, size, counting)?;
+            let size = MachineSize { cores: CORES, queues: 1, memory_mib: MEMORY_MIB, pace: Pace::Host };
+            let mut supervised = SupervisedMachine::boot(session, size, counting)?;
             let image = session.images.cell_image(service.image())?;
-            divided.provide(&image)?;
-            divided.client.create(spec(NAME, &image, 1, CELL_MIB))?;
-            divided.client.start(NAME)?;
-            let mut stream = service.first_answer(&mut divided.machine)?;
-            for (figure, value) in measure(session, service, counting, &mut divided.machine, &mut stream)? {
+            supervised.provide(&image)?;
+            supervised.client.create(spec(NAME, &image, 1, CELL_MIB))?;
+            supervised.client.start(NAME)?;
+            let mut stream = service.first_answer(&mut supervised.machine)?;
+            for (figure, value) in measure(session, service, counting, &mut supervised.machine, &mut stream)?
+            {
                 record.isola(figure, value);
             }
-            drop(divided);
+            drop(supervised);
             let mut alone = session.start(System::Isola, service, counting)?;
             for (figure, value) in measure(session, service, counting, &mut alone.machine, &mut alone.stream)?
             {
@@ -121,12 +122,13 @@ fn measure(
         }
         Service::Netpipe => {
             let mut figures = Vec::new();
-            for (way, instructions, rate) in [
-                (Way::There, "product-receive-instructions", "product-receive"),
-                (Way::Back, "product-send-instructions", "product-send"),
+            for (direction, instructions, rate) in [
+                (Direction::ToService, "product-receive-instructions", "product-receive"),
+                (Direction::FromService, "product-send-instructions", "product-send"),
             ] {
-                let mut pipe = Pipe::connect(service.address(), bulk::MESSAGE_BYTES)?;
-                let mut rounds = |duration| pipe.rounds(way, bulk::MESSAGE_BYTES, bulk::MESSAGES, duration);
+                let mut client = NetpipeClient::connect(service.address(), bulk::MESSAGE_BYTES)?;
+                let mut rounds =
+                    |duration| client.repeat_for(direction, bulk::MESSAGE_BYTES, bulk::MESSAGES, duration);
                 rounds(WARM_UP)?;
                 let (outcome, cost) = cost(machine, || rounds(duration))?;
                 figures.push(match counted {

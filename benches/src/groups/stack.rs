@@ -61,9 +61,9 @@ impl Compare {
     fn time(&self, stack: &str, work: &str, count: u32) -> Result<f64, BenchError> {
         let mut command = Command::new(&self.path);
         command.args([stack, work, &count.to_string()]);
-        let said = program::run_in(&mut command)?;
-        let unit = said.split_whitespace().next().and_then(|word| word.parse::<f64>().ok());
-        let unit = unit.ok_or_else(|| BenchError::Program { line: format!("{command:?}"), said })?;
+        let output = program::run_in(&mut command)?;
+        let unit = output.split_whitespace().next().and_then(|word| word.parse::<f64>().ok());
+        let unit = unit.ok_or_else(|| BenchError::Program { line: format!("{command:?}"), output })?;
         Ok(unit / pieces(work))
     }
 

@@ -55,7 +55,8 @@ impl Kernel {
         let shown = program::run("apt-get", &["indextargets", "--format", format, "Created-By: Packages"])?;
         let source = source_of_backports(&shown).ok_or_else(|| BenchError::Program {
             line: "apt-get indextargets".into(),
-            said: "no archive of a Debian release with a component main; --kernel backports needs one".into(),
+            output: "no archive of a Debian release with a component main; --kernel backports needs one"
+                .into(),
         })?;
         let lists = cache.join("lists");
         let list = cache.join("backports.list");

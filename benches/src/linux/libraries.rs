@@ -77,7 +77,7 @@ mod tests {
             ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib"];
         let find = |name: &str| {
             let paths = folders.map(|folder| PathBuf::from(folder).join(name));
-            let missing = || BenchError::PackageContents { place: "/lib".into(), what: name.to_owned() };
+            let missing = || BenchError::PackageContents { path: "/lib".into(), item: name.to_owned() };
             paths.into_iter().find(|path| path.is_file()).ok_or_else(missing)
         };
         let names: Vec<_> =

@@ -132,7 +132,7 @@ impl Packages {
     }
 
     fn lacks(&self, what: &str) -> BenchError {
-        BenchError::PackageContents { place: self.root.clone(), what: what.to_owned() }
+        BenchError::PackageContents { path: self.root.clone(), item: what.to_owned() }
     }
 }
 
@@ -154,7 +154,7 @@ fn dependency(options: &[String], package: &str, start: &str) -> Result<String, 
     let mut names = dependencies(&shown).into_iter().filter(|name| name.starts_with(start));
     names.next().ok_or_else(|| BenchError::Program {
         line: format!("apt-cache show {package}"),
-        said: format!(
+        output: format!(
             "no dependency begins with {start}; a Debian system is needed, and apt-get update may help"
         ),
     })

@@ -1,7 +1,7 @@
 //! A connection to a key-value service, with its pending requests.
 
 use super::mix::{Mix, Request};
-use super::reply::{Parsed, Reply, parse};
+use super::reply::{ParseResult, Reply, parse};
 use crate::error::BenchError;
 use rustix::event::{PollFd, PollFlags};
 use std::collections::VecDeque;
@@ -21,12 +21,12 @@ pub struct Connection {
     /// The length of the sent part of `output`.
     sent: usize,
     input: Vec<u8>,
-    asked: VecDeque<Asked>,
+    pending: VecDeque<PendingRequest>,
 }
 
 /// A pending request.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct PendingRequest {
     request: Request,
     /// The time at which it was due.
     due: Instant,
@@ -44,8 +44,8 @@ impl Connection {
             Ok(stream)
         });
         let stream = stream.map_err(BenchError::connection(peer))?;
-        let (output, input, asked) = (Vec::new(), Vec::new(), VecDeque::new());
-        Ok(Self { stream, peer, output, sent: 0, input, asked })
+        let (output, input, pending) = (Vec::new(), Vec::new(), VecDeque::new());
+        Ok(Self { stream, peer, output, sent: 0, input, pending })
     }
 
     /// Sends a request that was due at `due`.
@@ -60,12 +60,12 @@ impl Connection {
     /// Queues a request that was due at `due` for the next [`Self::send`].
     pub fn queue(&mut self, mix: &Mix, request: Request, due: Instant) {
         mix.write(request, &mut self.output);
-        self.asked.push_back(Asked { request, due });
+        self.pending.push_back(PendingRequest { request, due });
     }
 
     /// Returns the number of pending requests.
-    pub fn under_way(&self) -> usize {
-        self.asked.len()
+    pub fn in_flight(&self) -> usize {
+        self.pending.len()
     }
 
     /// Returns the events to wait for.
@@ -109,14 +109,14 @@ impl Connection {
         let mut taken = 0;
         loop {
             match parse(&self.input[taken..]) {
-                Parsed::Incomplete => break,
-                Parsed::Unexpected => return Err(self.wrong(taken)),
-                Parsed::Reply(reply, len) => {
-                    match self.asked.front() {
-                        Some(asked) if fits(mix, asked.request, reply) => answered(asked.due),
+                ParseResult::Incomplete => break,
+                ParseResult::Unexpected => return Err(self.wrong(taken)),
+                ParseResult::Reply(reply, len) => {
+                    match self.pending.front() {
+                        Some(pending) if fits(mix, pending.request, reply) => answered(pending.due),
                         _ => return Err(self.wrong(taken)),
                     }
-                    self.asked.pop_front();
+                    self.pending.pop_front();
                     taken += len;
                 }
             }
@@ -129,7 +129,7 @@ impl Connection {
         let shown = &self.input[at..self.input.len().min(at + 80)];
         BenchError::WrongAnswer {
             service: self.peer.to_string(),
-            asked: format!("{:?}", self.asked.front().map(|asked| asked.request)),
+            request: format!("{:?}", self.pending.front().map(|pending| pending.request)),
             answer: String::from_utf8_lossy(shown).into_owned(),
         }
     }

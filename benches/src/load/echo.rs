@@ -30,7 +30,7 @@ pub fn ping_pong(stream: &mut TcpStream, duration: Duration) -> Result<Outcome, 
         if back != message {
             return Err(BenchError::WrongAnswer {
                 service: "the echo service".into(),
-                asked: format!("{message:?}"),
+                request: format!("{message:?}"),
                 answer: format!("{back:?}"),
             });
         }

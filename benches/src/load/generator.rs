@@ -9,7 +9,7 @@
 
 use super::connection::Connection;
 use super::mix::Mix;
-use super::profile::{Profile, Window, Windows};
+use super::profile::{LoadWindow, LoadWindows, Profile};
 use super::{ANSWER_LIMIT, Outcome, histogram};
 use crate::error::BenchError;
 use crate::interrupt;
@@ -53,9 +53,9 @@ impl Generator {
         let mut requests = self.mix.store_all().peekable();
         let mut last = Instant::now();
         while requests.peek().is_some()
-            || self.connections.iter().any(|connection| connection.under_way() > 0)
+            || self.connections.iter().any(|connection| connection.in_flight() > 0)
         {
-            let room = STORE_BATCH - self.connections[0].under_way();
+            let room = STORE_BATCH - self.connections[0].in_flight();
             for request in requests.by_ref().take(room) {
                 self.connections[0].ask(&self.mix, request, Instant::now())?;
             }
@@ -136,9 +136,9 @@ impl Generator {
         &mut self,
         profile: &Profile,
         window: Duration,
-        mut is_over: impl FnMut(&[Window]) -> bool,
-    ) -> Result<(Outcome, Windows), BenchError> {
-        let windows = RefCell::new(Windows::of(window));
+        mut is_over: impl FnMut(&[LoadWindow]) -> bool,
+    ) -> Result<(Outcome, LoadWindows), BenchError> {
+        let windows = RefCell::new(LoadWindows::of(window));
         let outcome = self.due_at(
             |at| profile.rate(at),
             |at| {
@@ -173,7 +173,7 @@ impl Generator {
                 due += gap(rate(due), &mut self.random);
                 is_done = is_over(due);
             }
-            if is_done && self.connections.iter().all(|connection| connection.under_way() == 0) {
+            if is_done && self.connections.iter().all(|connection| connection.in_flight() == 0) {
                 return Ok(Outcome { requests: latency_ns.len(), elapsed: last - start, latency_ns });
             }
             let limit =
@@ -210,7 +210,7 @@ impl Generator {
                 answered(*last, index, last.saturating_duration_since(due));
             })?;
         }
-        let waiting = self.connections.iter().any(|connection| connection.under_way() > 0);
+        let waiting = self.connections.iter().any(|connection| connection.in_flight() > 0);
         if waiting && last.elapsed() > ANSWER_LIMIT {
             return Err(BenchError::connection(self.peer)(std::io::ErrorKind::TimedOut.into()));
         }
@@ -282,7 +282,7 @@ mod tests {
             "each of two connections has four pending requests: {}",
             outcome.requests
         );
-        assert!(generator.connections.iter().all(|connection| connection.under_way() == 0));
+        assert!(generator.connections.iter().all(|connection| connection.in_flight() == 0));
         assert_eq!(generator.closed_with(4, Duration::ZERO).unwrap().requests, 0);
     }
 
@@ -318,15 +318,15 @@ mod tests {
     fn a_varying_load_lasts_until_it_is_over_and_waits_for_all_answers() {
         let mut generator = Generator::connect(service(), 4, Mix::etc()).unwrap();
         let profile = Profile { least: 500.0, most: 2_000.0, period: Duration::from_millis(100) };
-        let mut asked = 0;
+        let mut polled = 0;
         let (outcome, windows) = generator
             .fluctuating(&profile, Duration::from_millis(20), |_| {
-                asked += 1;
-                asked > 200
+                polled += 1;
+                polled > 200
             })
             .unwrap();
         assert_eq!(outcome.requests, 200);
-        // Windows follow the due times of requests, independent of the answers.
+        // LoadWindows follow the due times of requests, independent of the answers.
         assert!(windows.closed().len() >= 4, "{}", windows.closed().len());
     }
 

@@ -121,9 +121,9 @@ fn answers(mut stream: &TcpStream, question: &[u8], answer: &[u8]) -> std::io::R
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(ANSWER_LIMIT))?;
     stream.write_all(question)?;
-    let mut said = vec![0; answer.len()];
-    match stream.read_exact(&mut said) {
-        Ok(()) => Ok(said == answer),
+    let mut received = vec![0; answer.len()];
+    match stream.read_exact(&mut received) {
+        Ok(()) => Ok(received == answer),
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
         Err(error) => Err(error),
     }

@@ -12,23 +12,23 @@ const MAX_COUNT: u32 = 1_000_000;
 
 /// The direction of messages: the first byte of a round's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// Each message to the service and back.
     Both = 0,
     /// All messages to the service, which confirms them with one byte.
-    There = 1,
+    ToService = 1,
     /// All messages from the service.
-    Back = 2,
+    FromService = 2,
 }
 
 /// The client's end.
 #[derive(Debug)]
-pub struct Pipe {
+pub struct NetpipeClient {
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
-impl Pipe {
+impl NetpipeClient {
     /// Connects to the answering end at `address`, for messages of up to `most` bytes.
     ///
     /// # Errors
@@ -47,28 +47,28 @@ impl Pipe {
     ///
     /// # Errors
     /// [`BenchError::Connection`], [`BenchError::Interrupted`].
-    pub fn round(&mut self, way: Way, size: usize, count: u32) -> Result<Duration, BenchError> {
+    pub fn round(&mut self, direction: Direction, size: usize, count: u32) -> Result<Duration, BenchError> {
         interrupt::check()?;
         let start = Instant::now();
-        self.messages(way, size, count).map_err(BenchError::connection("the end of NetPIPE"))?;
+        self.messages(direction, size, count).map_err(BenchError::connection("the end of NetPIPE"))?;
         Ok(start.elapsed())
     }
 
-    fn messages(&mut self, way: Way, size: usize, count: u32) -> io::Result<()> {
-        let mut round = vec![way as u8];
+    fn messages(&mut self, direction: Direction, size: usize, count: u32) -> io::Result<()> {
+        let mut round = vec![direction as u8];
         round.extend((size as u32).to_be_bytes());
         round.extend(count.to_be_bytes());
         self.stream.write_all(&round)?;
         let message = &mut self.buffer[..size];
         for _ in 0..count {
-            if way != Way::Back {
+            if direction != Direction::FromService {
                 self.stream.write_all(message)?;
             }
-            if way != Way::There {
+            if direction != Direction::ToService {
                 self.stream.read_exact(message)?;
             }
         }
-        if way == Way::There {
+        if direction == Direction::ToService {
             self.stream.read_exact(&mut [0])?;
         }
         Ok(())
@@ -79,35 +79,41 @@ impl Pipe {
     ///
     /// # Errors
     /// As [`Self::round`].
-    pub fn rounds(
+    pub fn repeat_for(
         &mut self,
-        way: Way,
+        direction: Direction,
         size: usize,
         count: u32,
         duration: Duration,
     ) -> Result<Outcome, BenchError> {
-        self.repeat(way, size, count, |_, elapsed| elapsed < duration)
+        self.repeat(direction, size, count, |_, elapsed| elapsed < duration)
     }
 
     /// Performs `rounds` rounds of `count` messages.
     ///
     /// # Errors
     /// As [`Self::round`].
-    pub fn turns(&mut self, way: Way, size: usize, count: u32, rounds: u32) -> Result<Outcome, BenchError> {
-        self.repeat(way, size, count, |done, _| done < rounds)
+    pub fn repeat_times(
+        &mut self,
+        direction: Direction,
+        size: usize,
+        count: u32,
+        rounds: u32,
+    ) -> Result<Outcome, BenchError> {
+        self.repeat(direction, size, count, |done, _| done < rounds)
     }
 
     /// Repeats rounds while `more` returns true; it gets the number of rounds and the time since the start.
     fn repeat(
         &mut self,
-        way: Way,
+        direction: Direction,
         size: usize,
         count: u32,
         more: impl Fn(u32, Duration) -> bool,
     ) -> Result<Outcome, BenchError> {
         let (start, mut latency_ns, mut rounds) = (Instant::now(), histogram(), 0);
         while more(rounds, start.elapsed()) {
-            let taken = self.round(way, size, count)?;
+            let taken = self.round(direction, size, count)?;
             latency_ns.saturating_record(taken.as_nanos() as u64 / u64::from(count));
             rounds += 1;
         }
@@ -120,7 +126,7 @@ impl Pipe {
     /// # Errors
     /// As [`Self::round`].
     pub fn count_for(&mut self, size: usize, duration: Duration) -> Result<u32, BenchError> {
-        let one = self.round(Way::Both, size, 1)?.min(self.round(Way::Both, size, 1)?);
+        let one = self.round(Direction::Both, size, 1)?.min(self.round(Direction::Both, size, 1)?);
         let count = duration.as_nanos() / one.as_nanos().max(1);
         Ok(u32::try_from(count).unwrap_or(MAX_COUNT).clamp(2, MAX_COUNT))
     }
@@ -138,19 +144,19 @@ mod tests {
         let address = listener.local_addr().unwrap();
         thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let mut said = [0; 9];
-            while stream.read_exact(&mut said).is_ok() {
-                let number = |at: usize| u32::from_be_bytes(said[at..at + 4].try_into().unwrap());
+            let mut header = [0; 9];
+            while stream.read_exact(&mut header).is_ok() {
+                let number = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
                 let mut message = vec![0; number(1) as usize];
                 for _ in 0..number(5) {
-                    if said[0] != 2 {
+                    if header[0] != 2 {
                         stream.read_exact(&mut message).unwrap();
                     }
-                    if said[0] != 1 {
+                    if header[0] != 1 {
                         stream.write_all(&message).unwrap();
                     }
                 }
-                if said[0] == 1 {
+                if header[0] == 1 {
                     stream.write_all(b"n").unwrap();
                 }
             }
@@ -160,16 +166,16 @@ mod tests {
 
     #[test]
     fn messages_pass_in_each_direction() {
-        let mut pipe = Pipe::connect(serve(), 70_000).unwrap();
-        for way in [Way::Both, Way::There, Way::Back] {
+        let mut client = NetpipeClient::connect(serve(), 70_000).unwrap();
+        for direction in [Direction::Both, Direction::ToService, Direction::FromService] {
             for (size, count) in [(1, 9), (70_000, 2)] {
-                assert!(pipe.round(way, size, count).unwrap() > Duration::ZERO);
+                assert!(client.round(direction, size, count).unwrap() > Duration::ZERO);
             }
         }
-        let outcome = pipe.rounds(Way::Both, 64, 3, Duration::from_millis(10)).unwrap();
+        let outcome = client.repeat_for(Direction::Both, 64, 3, Duration::from_millis(10)).unwrap();
         assert!(outcome.requests >= 3 && outcome.requests.is_multiple_of(3));
-        let outcome = pipe.turns(Way::Both, 64, 3, 2).unwrap();
+        let outcome = client.repeat_times(Direction::Both, 64, 3, 2).unwrap();
         assert_eq!(outcome.requests, 6, "turns performs the given number of rounds");
-        assert!(pipe.count_for(1, Duration::from_millis(10)).unwrap() >= 2);
+        assert!(client.count_for(1, Duration::from_millis(10)).unwrap() >= 2);
     }
 }

@@ -100,7 +100,7 @@ impl Client {
             if let Some(wrong) = done.map_err(BenchError::connection("the web server"))? {
                 return Err(BenchError::WrongAnswer {
                     service: "the web server".into(),
-                    asked: "GET /".into(),
+                    request: "GET /".into(),
                     answer: String::from_utf8_lossy(&wrong).into_owned(),
                 });
             }
@@ -152,9 +152,9 @@ mod tests {
         thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
                 thread::spawn(move || {
-                    let mut asked = [0; 1024];
-                    while let Ok(len @ 1..) = stream.read(&mut asked) {
-                        if stream.write_all(response).is_err() || asked[..len] == *CLOSING {
+                    let mut request = [0; 1024];
+                    while let Ok(len @ 1..) = stream.read(&mut request) {
+                        if stream.write_all(response).is_err() || request[..len] == *CLOSING {
                             return;
                         }
                     }

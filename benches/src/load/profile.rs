@@ -26,7 +26,7 @@ impl Profile {
 
 /// The outcome of a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Window {
+pub struct LoadWindow {
     /// Answers per second.
     pub rate: f64,
     /// The 99th percentile of their latencies, in us; 0 without answers.
@@ -35,13 +35,13 @@ pub struct Window {
 
 /// Consecutive windows of equal length since the start of a load.
 #[derive(Debug)]
-pub struct Windows {
+pub struct LoadWindows {
     length: Duration,
-    closed: Vec<Window>,
+    closed: Vec<LoadWindow>,
     latency_ns: Histogram<u64>,
 }
 
-impl Windows {
+impl LoadWindows {
     /// Creates windows of this length.
     pub fn of(length: Duration) -> Self {
         Self { length, closed: Vec::new(), latency_ns: histogram() }
@@ -56,7 +56,7 @@ impl Windows {
     /// Closes the windows that end by `at`.
     pub fn advance(&mut self, at: Duration) {
         while at >= self.length * (self.closed.len() as u32 + 1) {
-            self.closed.push(Window {
+            self.closed.push(LoadWindow {
                 rate: self.latency_ns.len() as f64 / self.length.as_secs_f64(),
                 p99_us: self.latency_ns.value_at_quantile(0.99) as f64 / 1e3,
             });
@@ -65,7 +65,7 @@ impl Windows {
     }
 
     /// Returns the closed windows.
-    pub fn closed(&self) -> &[Window] {
+    pub fn closed(&self) -> &[LoadWindow] {
         &self.closed
     }
 }
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn an_answer_counts_in_the_window_of_its_arrival() {
-        let mut windows = Windows::of(Duration::from_millis(500));
+        let mut windows = LoadWindows::of(Duration::from_millis(500));
         for (at, latency) in [(10, 4), (499, 2), (1_600, 30)] {
             windows.answered(Duration::from_millis(at), Duration::from_millis(latency));
         }

@@ -1,4 +1,4 @@
-//! The code of a file, without the parts that take no part in a figure: comments, documentation and unit tests.
+//! The code of a file, without the parts that take no part in a figure: comments, documentation, unit tests and models.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::path::Path;
@@ -21,8 +21,9 @@ fn lines(script: &str) -> impl Iterator<Item = &str> {
         .filter(|line| !line.is_empty() && (!line.starts_with('#') || line.starts_with("#!")))
 }
 
-/// Returns whether two versions of a Rust file contain the same code. Layout, comments, documentation and modules under
-/// `#[cfg(test)]` do not count. A version that is not Rust has no code equal to another's.
+/// Returns whether two versions of a Rust file contain the same code. Layout, comments, documentation, and modules that
+/// only a build of tests or of loom's models contains do not count. A version that is not Rust has no code equal to
+/// another's.
 fn is_same_rust(before: &str, after: &str) -> bool {
     match (before.parse(), after.parse()) {
         (Ok(before), Ok(after)) => code(before) == code(after),
@@ -36,7 +37,7 @@ fn code(stream: TokenStream) -> String {
     let mut code = String::new();
     let mut rest = trees.as_slice();
     while let Some((first, after)) = rest.split_first() {
-        if let Some(after) = documentation(rest).or_else(|| test_module(rest)) {
+        if let Some(after) = documentation(rest).or_else(|| unmeasured_module(rest)) {
             rest = after;
             continue;
         }
@@ -62,16 +63,16 @@ fn documentation(trees: &[TokenTree]) -> Option<&[TokenTree]> {
     is_doc.then_some(after)
 }
 
-/// Returns the tokens behind a module under `#[cfg(test)]`, `None` if `trees` begins with something else.
-fn test_module(trees: &[TokenTree]) -> Option<&[TokenTree]> {
+/// Returns the tokens behind a module that no measured build contains, `None` if `trees` begins with something else.
+fn unmeasured_module(trees: &[TokenTree]) -> Option<&[TokenTree]> {
     let (content, mut after) = attribute(trees)?;
-    let is_test = match content.as_slice() {
+    let is_unmeasured = match content.as_slice() {
         [TokenTree::Ident(name), TokenTree::Group(condition)] => {
-            name == "cfg" && condition.stream().to_string() == "test"
+            name == "cfg" && holds_when_measured(condition.stream()) == Some(false)
         }
         _ => false,
     };
-    if !is_test {
+    if !is_unmeasured {
         return None;
     }
     while let Some((_, behind)) = attribute(after) {
@@ -87,6 +88,32 @@ fn test_module(trees: &[TokenTree]) -> Option<&[TokenTree]> {
     }
     match after {
         [TokenTree::Ident(word), TokenTree::Ident(_), _body, after @ ..] if word == "mod" => Some(after),
+        _ => None,
+    }
+}
+
+/// Returns whether a condition of `cfg` holds in the builds that are measured, which are neither tests nor loom's
+/// models; `None` if that depends on other conditions.
+fn holds_when_measured(condition: TokenStream) -> Option<bool> {
+    let trees: Vec<TokenTree> = condition.into_iter().collect();
+    match trees.as_slice() {
+        [TokenTree::Ident(name)] if name == "test" || name == "loom" => Some(false),
+        [TokenTree::Ident(name), TokenTree::Group(list)] => {
+            let trees: Vec<TokenTree> = list.stream().into_iter().collect();
+            let is_comma =
+                |tree: &TokenTree| matches!(tree, TokenTree::Punct(punct) if punct.as_char() == ',');
+            let parts = trees.split(is_comma).filter(|part| !part.is_empty());
+            let parts: Vec<Option<bool>> =
+                parts.map(|part| holds_when_measured(part.iter().cloned().collect())).collect();
+            match name.to_string().as_str() {
+                "all" if parts.contains(&Some(false)) => Some(false),
+                "all" if parts.iter().all(|part| *part == Some(true)) => Some(true),
+                "any" if parts.contains(&Some(true)) => Some(true),
+                "any" if parts.iter().all(|part| *part == Some(false)) => Some(false),
+                "not" => parts.first().copied().flatten().map(|holds| !holds),
+                _ => None,
+            }
+        }
         _ => None,
     }
 }
@@ -134,6 +161,40 @@ mod tests {
         assert!(is_same_rust(CODE, &(CODE.to_owned() + "#[cfg(test)]\nmod tests;\n")));
         assert!(!is_same_rust(CODE, &(CODE.to_owned() + "#[cfg(not(test))]\nmod tests;\n")));
         assert!(!is_same_rust(CODE, &(CODE.to_owned() + "mod tests { fn x() {} }\n")));
+    }
+
+    #[test]
+    fn modules_that_no_measured_build_contains_do_not_count() {
+        let is_same = |condition: &str| {
+            is_same_rust(CODE, &format!("{CODE}#[cfg({condition})]\nmod models {{ fn x() {{}} }}\n"))
+        };
+        for unmeasured in [
+            "loom",
+            "all(test, loom)",
+            "all(test, not(loom))",
+            "all(loom, target_os = \"linux\")",
+            "any(test, loom,)",
+            "not(not(test))",
+            "not(any(not(test), feature = \"x\"))",
+        ] {
+            assert!(is_same(unmeasured), "{unmeasured}");
+        }
+        for measured in [
+            "not(loom)",
+            "not(test)",
+            "all(not(loom), not(test))",
+            "any(loom, not(test))",
+            "any(test, feature = \"x\")",
+            "all(not(loom), feature = \"x\")",
+            "feature = \"loom\"",
+            "debug_assertions",
+        ] {
+            assert!(!is_same(measured), "{measured}");
+        }
+        assert!(
+            !is_same_rust(CODE, &format!("{CODE}#[cfg(loom)]\nfn x() {{}}\n")),
+            "only modules are left out"
+        );
     }
 
     #[test]

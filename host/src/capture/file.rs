@@ -1,6 +1,6 @@
 //! A pcapng file, written block by block: the file is valid whenever the writing ends.
 
-use super::Captured;
+use super::CapturedFrame;
 use isola_abi::query::Direction;
 use pcap_file::DataLink;
 use pcap_file::pcapng::PcapNgWriter;
@@ -38,7 +38,7 @@ impl CaptureFile {
     ///
     /// # Errors
     /// An error if its time of day cannot be encoded.
-    pub fn add(&mut self, frame: &Captured, left_out: u64) -> io::Result<()> {
+    pub fn add(&mut self, frame: &CapturedFrame, left_out: u64) -> io::Result<()> {
         // The lowest two bits of the flags are the direction.
         let flags = match frame.head.direction {
             Direction::In => 1,
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_file_has_times_directions_and_drop_counts() {
-        let frame = |unix_ns, direction, len_bytes| Captured {
+        let frame = |unix_ns, direction, len_bytes| CapturedFrame {
             head: FrameHead { unix_ns, direction, len_bytes, sum: None },
             bytes: vec![7; 61],
         };

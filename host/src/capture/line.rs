@@ -1,17 +1,17 @@
 //! A one-line description of a frame.
 
-use super::Captured;
+use super::CapturedFrame;
 use etherparse::{ArpOperation, LaxNetSlice, LaxSlicedPacket, TransportSlice};
 use isola_abi::query::Direction;
 use std::net::{IpAddr, SocketAddr};
 
 /// Describes a frame: its direction, its addresses, and its headers.
-pub fn line(frame: &Captured) -> String {
-    let way = match frame.head.direction {
+pub fn line(frame: &CapturedFrame) -> String {
+    let direction = match frame.head.direction {
         Direction::In => "in ",
         Direction::Out => "out",
     };
-    format!("{way} {}, {} bytes", contents(&frame.bytes), frame.head.len_bytes)
+    format!("{direction} {}, {} bytes", contents(&frame.bytes), frame.head.len_bytes)
 }
 
 fn contents(bytes: &[u8]) -> String {
@@ -86,10 +86,10 @@ mod tests {
     use etherparse::PacketBuilder;
     use isola_abi::query::FrameHead;
 
-    fn captured(bytes: Vec<u8>) -> Captured {
+    fn captured(bytes: Vec<u8>) -> CapturedFrame {
         let head =
             FrameHead { unix_ns: 0, direction: Direction::In, len_bytes: bytes.len() as u32, sum: None };
-        Captured { head, bytes }
+        CapturedFrame { head, bytes }
     }
 
     #[test]

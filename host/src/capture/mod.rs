@@ -17,14 +17,14 @@ use isola_abi::query::{FrameHead, RecordError};
 
 /// A captured frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Captured {
+pub struct CapturedFrame {
     /// The time, direction and length.
     pub head: FrameHead,
     /// The captured bytes. If the whole frame was captured, they include the checksum that the device was to fill in.
     pub bytes: Vec<u8>,
 }
 
-impl Captured {
+impl CapturedFrame {
     /// Decodes the frame of a record.
     ///
     /// # Errors

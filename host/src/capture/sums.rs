@@ -21,8 +21,8 @@ pub fn complete(frame: &mut [u8], sum: PartialSum) {
     if filled == 0 && sum.offset == UDP_OFFSET {
         filled = 0xffff;
     }
-    if let Some(place) = frame.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<2>()) {
-        *place = filled.to_be_bytes();
+    if let Some(checksum) = frame.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<2>()) {
+        *checksum = filled.to_be_bytes();
     }
 }
 

@@ -11,12 +11,12 @@ pub mod ports;
 
 use crate::client::{Client, ClientError};
 use crate::image::CellImage;
-use crate::machine::cells::{Afterwards, CellRecord};
+use crate::machine::cells::{CellRecord, CleanupPolicy};
 use crate::machine::network::{NetworkError, NetworkRequest, address};
 use crate::machine::qmp::QmpError;
 use crate::machine::state::{MachineDir, StateError, StateRoot};
 use crate::machine::switch::SwitchError;
-use crate::machine::{Held, MachineError};
+use crate::machine::{LockedMachine, MachineError};
 use crate::names;
 use crate::output::view::is_running;
 use crate::publish::{PublishError, PublishSpec};
@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// The polling interval for a cell's state.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long a cell with ports to publish may take to get an address by DHCP.
 const ADDRESS_LIMIT: Duration = Duration::from_secs(15);
@@ -72,7 +72,7 @@ pub struct NewCell {
     /// Ports to publish.
     pub publish: Vec<PublishSpec>,
     /// Whether the cell is removed after its end.
-    pub afterwards: Afterwards,
+    pub cleanup: CleanupPolicy,
 }
 
 /// The reasons why an operation on a cell failed.
@@ -165,14 +165,14 @@ pub enum CellError {
 ///
 /// # Errors
 /// [`CellError::NoSuchCell`] with a similar name if there is one, or [`CellError::Client`].
-pub fn look_up(held: &Held, client: &mut Client, name: &str) -> Result<CellInfo, CellError> {
+pub fn look_up(locked: &LockedMachine, client: &mut Client, name: &str) -> Result<CellInfo, CellError> {
     match client.inspect(name) {
         Err(ClientError::Refused(ManagementError::NoSuchCell(_))) => {
             let cells = client.list()?;
             let meant = names::nearest(name, cells.iter().map(|cell| cell.spec.name.as_str()));
             Err(CellError::NoSuchCell {
                 name: name.to_owned(),
-                machine: held.dir.name.to_string(),
+                machine: locked.dir.name.to_string(),
                 meant: meant.map(str::to_owned),
             })
         }
@@ -186,13 +186,13 @@ pub fn look_up(held: &Held, client: &mut Client, name: &str) -> Result<CellInfo,
 /// [`CellError`]; the cell does not exist then.
 pub fn run(
     root: &StateRoot,
-    held: &Held,
+    locked: &LockedMachine,
     client: &mut Client,
     new: NewCell,
     progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<CellInfo, CellError> {
     let mut cells = client.list()?;
-    let swept = sweep(held, client, &cells)?;
+    let swept = sweep(locked, client, &cells)?;
     cells.retain(|cell| !swept.contains(&cell.spec.name));
     let taken = |name: &str| cells.iter().any(|cell| cell.spec.name == name);
     let name = new.name.unwrap_or_else(|| names::generate(taken));
@@ -206,7 +206,7 @@ pub fn run(
         memory: new.memory,
         memory_max: new.memory_max,
         arguments: new.arguments,
-        network: new.network.resolve(&held.record.options.uplink, &cells)?,
+        network: new.network.resolve(&locked.record.options.uplink, &cells)?,
         restart: new.restart,
         watchdog_ms: new.watchdog_ms,
         lending: new.lending,
@@ -217,20 +217,20 @@ pub fn run(
     if taken(&name) {
         return Err(ClientError::from(ManagementError::NameTaken(name)).into());
     }
-    check_ports(root, held, &spec, &new.publish)?;
+    check_ports(root, locked, &spec, &new.publish)?;
     client.provide(&new.image, progress)?;
     let cell = client.create(spec)?;
     let record =
-        CellRecord { id: cell.id, afterwards: new.afterwards, publish: new.publish, published: Vec::new() };
+        CellRecord { id: cell.id, cleanup: new.cleanup, publish: new.publish, published: Vec::new() };
     let finish = |client: &mut Client| {
-        held.cells().keep_image(&name, &new.image.path)?;
-        held.cells().save(&name, &record)?;
-        start_created(root, held, client, &cell)
+        locked.cells().keep_image(&name, &new.image.path)?;
+        locked.cells().save(&name, &record)?;
+        start_created(root, locked, client, &cell)
     };
     let started = finish(client);
     if started.is_err() {
         // The command reports the first error only.
-        let _ = force_stop(client, &name).and_then(|()| remove(held, client, &cell));
+        let _ = force_stop(client, &name).and_then(|()| remove(locked, client, &cell));
     }
     started
 }
@@ -242,36 +242,37 @@ pub fn run(
 /// [`CellError`].
 pub fn start(
     root: &StateRoot,
-    held: &Held,
+    locked: &LockedMachine,
     client: &mut Client,
     name: &str,
     progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<CellInfo, CellError> {
-    let mut cell = look_up(held, client, name)?;
+    let mut cell = look_up(locked, client, name)?;
     if is_running(&cell) {
         return Ok(cell);
     }
     // The cell's address may have changed since; ports that a crash left published must be published again.
-    unpublish_all(held, &cell)?;
+    unpublish_all(locked, &cell)?;
     if has_ended(&cell) {
-        let record = held.cells().load(name, cell.id);
+        let record = locked.cells().load(name, cell.id);
         let publish = record.map(|record| record.publish).unwrap_or_default();
         // Rejects a cell that cannot start before the upload of its image.
-        check_ports(root, held, &cell.spec, &publish)?;
-        if client.images()?.iter().all(|kept| kept.digest != cell.spec.image) {
-            let image = kept_image(held, &cell)?;
+        check_ports(root, locked, &cell.spec, &publish)?;
+        if client.images()?.iter().all(|stored| stored.digest != cell.spec.image) {
+            let image = recorded_image(locked, &cell)?;
             let len = image.bytes.len() as u64;
             client.upload(&image.bytes, &mut |sent| progress(sent, len))?;
         }
         cell = client.recreate(name)?;
     }
-    start_created(root, held, client, &cell)
+    start_created(root, locked, client, &cell)
 }
 
 /// Returns the copy of a cell's image that the host saved when the cell was created.
-fn kept_image(held: &Held, cell: &CellInfo) -> Result<CellImage, CellError> {
+fn recorded_image(locked: &LockedMachine, cell: &CellInfo) -> Result<CellImage, CellError> {
     let name = &cell.spec.name;
-    let own = held.cells().load(name, cell.id).map(|_| held.cells().image(name)).filter(|path| path.exists());
+    let own =
+        locked.cells().load(name, cell.id).map(|_| locked.cells().image(name)).filter(|path| path.exists());
     let path = own.ok_or_else(|| CellError::ImageGone { name: name.to_owned() })?;
     let spoiled = |error: String| CellError::ImageSpoiled { name: name.to_owned(), error };
     let image = CellImage::read(path).map_err(|error| spoiled(error.to_string()))?;
@@ -283,24 +284,24 @@ fn kept_image(held: &Held, cell: &CellInfo) -> Result<CellImage, CellError> {
 
 fn start_created(
     root: &StateRoot,
-    held: &Held,
+    locked: &LockedMachine,
     client: &mut Client,
     cell: &CellInfo,
 ) -> Result<CellInfo, CellError> {
     let name = &cell.spec.name;
     // Since this command listed the cells, the cell may have got the device of an ended one, and with the device its
     // address: that cell's published ports must not forward here.
-    unpublish_ended(held, &client.list()?)?;
-    let publish = held.cells().load(name, cell.id).map(|record| record.publish).unwrap_or_default();
+    unpublish_ended(locked, &client.list()?)?;
+    let publish = locked.cells().load(name, cell.id).map(|record| record.publish).unwrap_or_default();
     let early = matches!(cell.spec.network, NetworkSpec::Static(_));
     if early {
-        publish_ports(root, held, cell, &publish)?;
+        publish_ports(root, locked, cell, &publish)?;
     }
-    held.declare_address(cell)?;
+    locked.declare_address(cell)?;
     let started = client.start(name)?;
     if !early && !publish.is_empty() {
         let cell = wait_for_address(client, name)?;
-        publish_ports(root, held, &cell, &publish)?;
+        publish_ports(root, locked, &cell, &publish)?;
     }
     Ok(started)
 }
@@ -315,7 +316,7 @@ fn wait_for_address(client: &mut Client, name: &str) -> Result<CellInfo, CellErr
         if !is_running(&cell) || Instant::now() >= end {
             return Err(CellError::NoAddress { name: name.to_owned() });
         }
-        sleep(LOOK_INTERVAL);
+        sleep(POLL_INTERVAL);
     }
 }
 
@@ -333,19 +334,19 @@ pub fn stop(
     timeout_ms: u32,
     waiting: &mut dyn FnMut() -> ControlFlow<()>,
 ) -> Result<CellInfo, CellError> {
-    let held = Held::take_supervised(root, dir)?;
-    let mut client = held.client()?;
-    let mut cell = look_up(&held, &mut client, name)?;
+    let locked = LockedMachine::take_supervised(root, dir)?;
+    let mut client = locked.client()?;
+    let mut cell = look_up(&locked, &mut client, name)?;
     let id = cell.id;
-    let mut turn = Some((held, client));
+    let mut turn = Some((locked, client));
     if (is_running(&cell) || waits_for_restart(&cell))
-        && let Some((held, client)) = &mut turn
+        && let Some((locked, client)) = &mut turn
     {
         match client.stop(name, timeout_ms, STOP_TURN) {
             Ok(stopped) => cell = stopped.unwrap_or(cell),
             // The cell has just ended by itself.
             Err(ClientError::Refused(ManagementError::WrongState { .. })) => {
-                cell = look_up(held, client, name)?
+                cell = look_up(locked, client, name)?
             }
             Err(error) => return Err(error.into()),
         }
@@ -355,16 +356,16 @@ pub fn stop(
         if waiting().is_break() {
             return Err(ClientError::Interrupted.into());
         }
-        sleep(LOOK_INTERVAL);
-        let held = Held::take_supervised(root, dir)?;
-        let mut client = held.client()?;
-        cell = look_up(&held, &mut client, name)?;
-        turn = Some((held, client));
+        sleep(POLL_INTERVAL);
+        let locked = LockedMachine::take_supervised(root, dir)?;
+        let mut client = locked.client()?;
+        cell = look_up(&locked, &mut client, name)?;
+        turn = Some((locked, client));
     }
-    if let Some((held, _)) = &turn
+    if let Some((locked, _)) = &turn
         && cell.id == id
     {
-        unpublish_all(held, &cell)?;
+        unpublish_all(locked, &cell)?;
     }
     Ok(cell)
 }
@@ -380,13 +381,13 @@ fn force_stop(client: &mut Client, name: &str) -> Result<(), CellError> {
 ///
 /// # Errors
 /// [`CellError`].
-pub fn remove(held: &Held, client: &mut Client, cell: &CellInfo) -> Result<(), CellError> {
+pub fn remove(locked: &LockedMachine, client: &mut Client, cell: &CellInfo) -> Result<(), CellError> {
     if is_running(cell) {
         return Err(CellError::Running(cell.spec.name.clone()));
     }
-    unpublish_all(held, cell)?;
+    unpublish_all(locked, cell)?;
     client.destroy(&cell.spec.name)?;
-    held.cells().remove(&cell.spec.name);
+    locked.cells().remove(&cell.spec.name);
     Ok(())
 }
 
@@ -395,14 +396,18 @@ pub fn remove(held: &Held, client: &mut Client, cell: &CellInfo) -> Result<(), C
 ///
 /// # Errors
 /// [`CellError`].
-pub fn sweep(held: &Held, client: &mut Client, cells: &[CellInfo]) -> Result<Vec<String>, CellError> {
-    unpublish_ended(held, cells)?;
-    let store = held.cells();
+pub fn sweep(
+    locked: &LockedMachine,
+    client: &mut Client,
+    cells: &[CellInfo],
+) -> Result<Vec<String>, CellError> {
+    unpublish_ended(locked, cells)?;
+    let store = locked.cells();
     let mut swept = Vec::new();
     for cell in cells.iter().filter(|cell| has_ended(cell)) {
         let name = &cell.spec.name;
-        if store.load(name, cell.id).is_some_and(|record| record.afterwards == Afterwards::Remove) {
-            remove(held, client, cell)?;
+        if store.load(name, cell.id).is_some_and(|record| record.cleanup == CleanupPolicy::Remove) {
+            remove(locked, client, cell)?;
             swept.push(name.clone());
         }
     }
@@ -411,9 +416,9 @@ pub fn sweep(held: &Held, client: &mut Client, cells: &[CellInfo]) -> Result<Vec
 
 /// Unpublishes the ports of ended cells, as other cells can get their addresses at any time. A cell that awaits its
 /// restart keeps its address and its ports.
-fn unpublish_ended(held: &Held, cells: &[CellInfo]) -> Result<(), CellError> {
+fn unpublish_ended(locked: &LockedMachine, cells: &[CellInfo]) -> Result<(), CellError> {
     let over = |cell: &&CellInfo| has_ended(cell) && !waits_for_restart(cell);
-    cells.iter().filter(over).try_for_each(|cell| unpublish_all(held, cell))
+    cells.iter().filter(over).try_for_each(|cell| unpublish_all(locked, cell))
 }
 
 /// Returns whether a cell has ended and awaits its automatic restart.

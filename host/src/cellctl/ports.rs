@@ -5,10 +5,10 @@
 
 use super::{CellError, look_up, wait_for_address};
 use crate::client::Client;
-use crate::machine::cells::{Afterwards, CellRecord, CellStore};
+use crate::machine::cells::{CellRecord, CellStore, CleanupPolicy};
 use crate::machine::network::address;
 use crate::machine::state::StateRoot;
-use crate::machine::{Held, is_up};
+use crate::machine::{LockedMachine, is_up};
 use crate::output::view::is_running;
 use crate::publish::{Publication, PublishError, PublishSpec};
 use isola_abi::management::{CellInfo, CellSpec, NetworkSpec, RestartPolicy};
@@ -20,14 +20,14 @@ use std::net::Ipv4Addr;
 /// [`CellError`]; ports that were published before the error remain published.
 pub fn publish(
     root: &StateRoot,
-    held: &Held,
+    locked: &LockedMachine,
     client: &mut Client,
     name: &str,
     specs: &[PublishSpec],
 ) -> Result<Vec<Publication>, CellError> {
-    let cell = look_up(held, client, name)?;
-    check_ports(root, held, &cell.spec, specs)?;
-    let store = held.cells();
+    let cell = look_up(locked, client, name)?;
+    check_ports(root, locked, &cell.spec, specs)?;
+    let store = locked.cells();
     let mut record = record_of(&store, &cell);
     record
         .publish
@@ -37,7 +37,7 @@ pub fn publish(
         return Ok(Vec::new());
     }
     let cell = if address(&cell).is_some() { cell } else { wait_for_address(client, name)? };
-    publish_ports(root, held, &cell, specs)
+    publish_ports(root, locked, &cell, specs)
 }
 
 /// Ends publications of a cell.
@@ -45,33 +45,33 @@ pub fn publish(
 /// # Errors
 /// [`CellError::NotPublished`] if one of the ports is not published.
 pub fn unpublish(
-    held: &Held,
+    locked: &LockedMachine,
     client: &mut Client,
     name: &str,
     specs: &[PublishSpec],
 ) -> Result<(), CellError> {
-    let cell = look_up(held, client, name)?;
-    let store = held.cells();
+    let cell = look_up(locked, client, name)?;
+    let store = locked.cells();
     let mut record = record_of(&store, &cell);
     for spec in specs {
         let same_port = |cell_port, protocol| (cell_port, protocol) == (spec.cell_port, spec.protocol);
         let meant = |port: &Publication| {
             same_port(port.cell.port(), port.protocol) && (spec.host_port == 0 || spec.collides_with(port))
         };
-        let (gone, kept): (Vec<_>, Vec<_>) = record.published.iter().copied().partition(meant);
+        let (removed, remaining): (Vec<_>, Vec<_>) = record.published.iter().copied().partition(meant);
         let requested = |request: &PublishSpec| {
             let host = spec.host_port == 0
                 || request.host_port == spec.host_port
-                || (request.host_port == 0 && !gone.is_empty());
+                || (request.host_port == 0 && !removed.is_empty());
             host && same_port(request.cell_port, request.protocol)
         };
         let requests = record.publish.len();
         record.publish.retain(|request| !requested(request));
-        if gone.is_empty() && record.publish.len() == requests {
+        if removed.is_empty() && record.publish.len() == requests {
             return Err(CellError::NotPublished { cell: name.to_owned(), port: spec.to_string() });
         }
-        end_all(held, &gone)?;
-        record.published = kept;
+        remove_forwards(locked, &removed)?;
+        record.published = remaining;
         store.save(name, &record)?;
     }
     Ok(())
@@ -80,7 +80,7 @@ pub fn unpublish(
 fn record_of(store: &CellStore, cell: &CellInfo) -> CellRecord {
     store.load(&cell.spec.name, cell.id).unwrap_or(CellRecord {
         id: cell.id,
-        afterwards: Afterwards::Keep,
+        cleanup: CleanupPolicy::Keep,
         publish: Vec::new(),
         published: Vec::new(),
     })
@@ -89,14 +89,14 @@ fn record_of(store: &CellStore, cell: &CellInfo) -> CellRecord {
 /// Checks whether the ports can be published, as far as that can be determined in advance.
 pub(super) fn check_ports(
     root: &StateRoot,
-    held: &Held,
+    locked: &LockedMachine,
     cell: &CellSpec,
     specs: &[PublishSpec],
 ) -> Result<(), CellError> {
     if specs.is_empty() {
         return Ok(());
     }
-    if !held.record.options.uplink.is_user() {
+    if !locked.record.options.uplink.is_user() {
         return Err(CellError::NotOnTap);
     }
     match cell.network {
@@ -129,7 +129,7 @@ fn check_port(root: &StateRoot, spec: &PublishSpec) -> Result<(), PublishError> 
 /// Publishes those of `specs` that are not published yet. If one fails, unpublishes the others.
 pub(super) fn publish_ports(
     root: &StateRoot,
-    held: &Held,
+    locked: &LockedMachine,
     cell: &CellInfo,
     specs: &[PublishSpec],
 ) -> Result<Vec<Publication>, CellError> {
@@ -137,9 +137,9 @@ pub(super) fn publish_ports(
         return Ok(Vec::new());
     }
     let ip: Ipv4Addr = address(cell).ok_or_else(|| CellError::NoNetwork(cell.spec.name.clone()))?;
-    let store = held.cells();
+    let store = locked.cells();
     let mut record = record_of(&store, cell);
-    let mut qmp = held.qmp()?;
+    let mut qmp = locked.qmp()?;
     let mut new: Vec<Publication> = Vec::new();
     for spec in specs {
         if record.published.iter().any(|port| spec.host_port != 0 && spec.collides_with(port)) {
@@ -154,7 +154,7 @@ pub(super) fn publish_ports(
             },
         );
         if let Err(error) = begun {
-            end_all(held, &new)?;
+            remove_forwards(locked, &new)?;
             record.published.retain(|port| !new.contains(port));
             store.save(&cell.spec.name, &record)?;
             return Err(error);
@@ -163,19 +163,19 @@ pub(super) fn publish_ports(
     Ok(new)
 }
 
-pub(super) fn unpublish_all(held: &Held, cell: &CellInfo) -> Result<(), CellError> {
-    let store = held.cells();
+pub(super) fn unpublish_all(locked: &LockedMachine, cell: &CellInfo) -> Result<(), CellError> {
+    let store = locked.cells();
     if let Some(mut record) = store.load(&cell.spec.name, cell.id).filter(|r| !r.published.is_empty()) {
-        end_all(held, &record.published)?;
+        remove_forwards(locked, &record.published)?;
         record.published.clear();
         store.save(&cell.spec.name, &record)?;
     }
     Ok(())
 }
 
-fn end_all(held: &Held, ports: &[Publication]) -> Result<(), CellError> {
+fn remove_forwards(locked: &LockedMachine, ports: &[Publication]) -> Result<(), CellError> {
     if !ports.is_empty() {
-        let mut qmp = held.qmp()?;
+        let mut qmp = locked.qmp()?;
         for port in ports {
             port.end(&mut qmp)?;
         }

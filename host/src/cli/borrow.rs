@@ -2,7 +2,7 @@
 
 use super::{Context, Failure, complete};
 use crate::cellctl::look_up;
-use crate::machine::Held;
+use crate::machine::LockedMachine;
 use crate::output::human;
 use crate::output::view::LoanView;
 use clap::Args;
@@ -56,9 +56,9 @@ impl FromStr for Lease {
 }
 
 pub(super) fn borrow(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let held = Held::take_supervised(&context.root, &context.dir())?;
-    let mut client = held.client()?;
-    let name = look_up(&held, &mut client, &arguments.cell)?.spec.name;
+    let locked = LockedMachine::take_supervised(&context.root, &context.dir())?;
+    let mut client = locked.client()?;
+    let name = look_up(&locked, &mut client, &arguments.cell)?.spec.name;
     let loan = match arguments.give_back {
         true => client.give_core_back(&name)?,
         false => client.borrow_core(&name, arguments.lease.0)?,

@@ -6,13 +6,13 @@
 use super::follow::INTERVAL;
 use super::interrupt::Interrupts;
 use super::{Context, Failure, complete, failure};
-use crate::capture::Captured;
+use crate::capture::CapturedFrame;
 use crate::capture::file::CaptureFile;
 use crate::capture::line::line;
 use crate::cellctl::look_up;
 use crate::client::{Client, ClientError};
 use crate::hosted_cells;
-use crate::machine::Held;
+use crate::machine::LockedMachine;
 use crate::output::view::is_running;
 use crate::output::{Format, human};
 use clap::Args;
@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// How long a cell may take to begin the capture.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Captures the frames that a running cell receives and sends
 #[derive(Debug, Args)]
@@ -97,14 +97,14 @@ pub(super) fn capture(context: &Context, arguments: &Arguments) -> Result<ExitCo
 struct Session<'a> {
     context: &'a Context,
     arguments: &'a Arguments,
-    place: Place,
+    location: CellLocation,
     /// The query's number.
     number: u32,
     records: Records,
     captured: u64,
     /// Frames that the cell lost, and the part of them that `taken` accounts for.
     lost: u64,
-    told: u64,
+    accounted: u64,
     /// Records that were read and not yet passed to the sink, each with the number of frames lost before it.
     taken: Vec<(Vec<u8>, u64)>,
     state: QueryState,
@@ -112,53 +112,53 @@ struct Session<'a> {
 
 /// The location of the cell.
 #[derive(Clone, Copy)]
-enum Place {
+enum CellLocation {
     Hosted,
     Machine,
 }
 
 /// Whether the capture continues after a turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
+enum Progress {
     /// It continues.
-    GoesOn,
+    Continues,
     /// It has ended.
-    Over,
+    Ended,
 }
 
 /// Whether the capture has the requested number of frames.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Full {
-    Yes,
-    No,
+enum CountLimit {
+    Reached,
+    NotReached,
 }
 
 impl<'a> Session<'a> {
     fn begin(context: &'a Context, arguments: &'a Arguments, spec: CaptureSpec) -> Result<Self, Failure> {
         let name = &arguments.cell;
         let query = Query::Capture(spec);
-        let (place, number) = match hosted_cells::find(&context.root, name)? {
-            Some(mut client) => (Place::Hosted, client.query(name, Line::Frames, &query)?),
+        let (location, number) = match hosted_cells::find(&context.root, name)? {
+            Some(mut client) => (CellLocation::Hosted, client.query(name, Line::Frames, &query)?),
             None => {
-                let held = Held::take_supervised(&context.root, &context.dir())?;
-                let mut client = held.client()?;
-                let cell = look_up(&held, &mut client, name)?;
+                let locked = LockedMachine::take_supervised(&context.root, &context.dir())?;
+                let mut client = locked.client()?;
+                let cell = look_up(&locked, &mut client, name)?;
                 if !is_running(&cell) {
                     let what = format!("{name:?} is {}: only a cell that runs has frames", cell.state);
                     return Err(Failure::new(failure::REFUSED, what));
                 }
-                (Place::Machine, client.query(name, Line::Frames, &query)?)
+                (CellLocation::Machine, client.query(name, Line::Frames, &query)?)
             }
         };
         Ok(Self {
             context,
             arguments,
-            place,
+            location,
             number,
             records: Records::default(),
             captured: 0,
             lost: 0,
-            told: 0,
+            accounted: 0,
             taken: Vec::new(),
             state: QueryState::Open,
         })
@@ -170,10 +170,10 @@ impl<'a> Session<'a> {
         loop {
             // Frames that were read before an error are passed on as well.
             let turn = self.turn();
-            let is_full = self.pass_on(sink)?;
+            let count_limit = self.pass_on(sink)?;
             let turn = turn?;
             let is_late = limit.is_some_and(|limit| begin.elapsed() >= limit);
-            if turn == Turn::Over || is_full == Full::Yes {
+            if turn == Progress::Ended || count_limit == CountLimit::Reached {
                 return Ok(());
             }
             if interrupts.so_far() > 0 || is_late {
@@ -182,7 +182,7 @@ impl<'a> Session<'a> {
                 self.pass_on(sink)?;
                 return Ok(());
             }
-            if self.state == QueryState::Open && begin.elapsed() > PATIENCE {
+            if self.state == QueryState::Open && begin.elapsed() > ANSWER_TIMEOUT {
                 let what = format!("cell {:?} does not answer: see `isola inspect`", self.arguments.cell);
                 return Err(Failure::new(failure::REFUSED, what));
             }
@@ -192,39 +192,39 @@ impl<'a> Session<'a> {
     }
 
     /// Passes the frames to the sink, without the machine's lock: the sink may block on its reader.
-    fn pass_on(&mut self, sink: &mut Sink) -> Result<Full, Failure> {
+    fn pass_on(&mut self, sink: &mut Sink) -> Result<CountLimit, Failure> {
         for (record, left_out) in core::mem::take(&mut self.taken) {
-            sink.add(&Captured::decode(&record)?, left_out)?;
+            sink.add(&CapturedFrame::decode(&record)?, left_out)?;
             self.captured += 1;
             if self.arguments.count == Some(self.captured) {
                 sink.flush()?;
-                return Ok(Full::Yes);
+                return Ok(CountLimit::Reached);
             }
         }
         sink.flush()?;
-        Ok(Full::No)
+        Ok(CountLimit::NotReached)
     }
 
     /// Connects for a turn; returns `None` if a hosted cell has ended.
-    fn connect(&self) -> Result<Option<(Option<Held>, Client)>, Failure> {
-        match self.place {
-            Place::Hosted => {
+    fn connect(&self) -> Result<Option<(Option<LockedMachine>, Client)>, Failure> {
+        match self.location {
+            CellLocation::Hosted => {
                 Ok(hosted_cells::find(&self.context.root, &self.arguments.cell)?.map(|client| (None, client)))
             }
-            Place::Machine => {
-                let held = Held::take_supervised(&self.context.root, &self.context.dir())?;
-                let client = held.client()?;
-                Ok(Some((Some(held), client)))
+            CellLocation::Machine => {
+                let locked = LockedMachine::take_supervised(&self.context.root, &self.context.dir())?;
+                let client = locked.client()?;
+                Ok(Some((Some(locked), client)))
             }
         }
     }
 
     /// Reads new frames in one turn, and then releases the machine.
-    fn turn(&mut self) -> Result<Turn, Failure> {
+    fn turn(&mut self) -> Result<Progress, Failure> {
         let name = &self.arguments.cell;
         let Some((_held, mut client)) = self.connect()? else {
             self.context.output.note("the cell has ended");
-            return Ok(Turn::Over);
+            return Ok(Progress::Ended);
         };
         let end = Instant::now() + INTERVAL;
         loop {
@@ -234,7 +234,7 @@ impl<'a> Session<'a> {
                     ManagementError::WrongState { .. } | ManagementError::NoSuchCell(_),
                 )) => {
                     self.context.output.note("the cell has ended");
-                    return Ok(Turn::Over);
+                    return Ok(Progress::Ended);
                 }
                 Err(error) => return Err(error.into()),
             };
@@ -244,24 +244,24 @@ impl<'a> Session<'a> {
                     self.context
                         .output
                         .note("another capture of the cell has begun, or the cell has restarted");
-                    return Ok(Turn::Over);
+                    return Ok(Progress::Ended);
                 }
                 (QueryState::Answered, QueryState::Open) => {
                     self.context
                         .output
                         .note("the cell has ended the capture, as its ring was not read for long");
-                    return Ok(Turn::Over);
+                    return Ok(Progress::Ended);
                 }
                 (_, state) => self.state = state,
             }
             self.lost = piece.lost;
             self.records.add(&piece)?;
             while let Some(record) = self.records.next_record()? {
-                self.taken.push((record.to_vec(), self.lost.saturating_sub(self.told)));
-                self.told = self.lost;
+                self.taken.push((record.to_vec(), self.lost.saturating_sub(self.accounted)));
+                self.accounted = self.lost;
             }
             if piece.bytes.is_empty() || Instant::now() >= end {
-                return Ok(Turn::GoesOn);
+                return Ok(Progress::Continues);
             }
         }
     }
@@ -320,7 +320,7 @@ impl Sink {
         Ok(sink)
     }
 
-    fn add(&mut self, frame: &Captured, left_out: u64) -> io::Result<()> {
+    fn add(&mut self, frame: &CapturedFrame, left_out: u64) -> io::Result<()> {
         match self {
             Self::File { file, .. } => file.add(frame, left_out),
             Self::Lines(format) => {

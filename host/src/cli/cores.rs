@@ -19,9 +19,9 @@ pub(super) fn cores_text(cores: &[MachineCoreView], name_of: impl Fn(&str) -> St
         text.push('\n');
     }
     let rows = cores.iter().map(|core| {
-        let places =
-            [core.id, core.node, core.cache, core.physical, core.thread].map(|place| place.to_string());
-        places.into_iter().chain([name_of(&core.owner)]).collect()
+        let numbers =
+            [core.id, core.node, core.cache, core.physical, core.thread].map(|number| number.to_string());
+        numbers.into_iter().chain([name_of(&core.owner)]).collect()
     });
     text + &table(&["CORE", "NODE", "CACHE", "PHYSICAL", "THREAD", "OWNER"], rows)
 }

@@ -2,9 +2,9 @@
 
 use super::{Context, Failure};
 use crate::image::SUPERVISOR;
-use crate::machine::accel::{self, CachedAnswer};
+use crate::machine::accel::{self, CacheUse};
 use crate::machine::qemu::{OLDEST, Qemu};
-use crate::machine::{Held, MachineError};
+use crate::machine::{LockedMachine, MachineError};
 use crate::output::progress::Progress;
 use clap::Args;
 use serde::Serialize;
@@ -58,7 +58,7 @@ pub(super) fn doctor(context: &Context, arguments: &Arguments) -> Result<ExitCod
     let progress = Progress::waiting(&context.output, "checking this host");
     progress.tick();
     let qemu = Qemu::from_environment();
-    let cached = if arguments.probe { CachedAnswer::Forbidden } else { CachedAnswer::Allowed };
+    let cached = if arguments.probe { CacheUse::Forbidden } else { CacheUse::Allowed };
     let mut checks = Vec::new();
     match &qemu {
         Ok(qemu) => {
@@ -114,7 +114,7 @@ fn machine_types(qemu: &Qemu) -> Check {
     }
 }
 
-fn kvm(context: &Context, qemu: &Qemu, cached: CachedAnswer) -> Check {
+fn kvm(context: &Context, qemu: &Qemu, cached: CacheUse) -> Check {
     let supervisor = context.images.find(SUPERVISOR).ok().and_then(|path| path.canonicalize().ok());
     let answer = accel::kvm(qemu, &context.root, supervisor.as_deref(), cached);
     if answer.works {
@@ -178,13 +178,13 @@ fn ports() -> Check {
 
 /// Checks each machine.
 fn machines(context: &Context) -> Vec<Check> {
-    let look = |dir| match Held::take(&context.root, &dir) {
-        Ok(held) if held.is_running() => Some(Check::ok(
+    let check_machine = |dir| match LockedMachine::take(&context.root, &dir) {
+        Ok(locked) if locked.is_running() => Some(Check::ok(
             "up",
-            format!("{}, process {}", dir.name, held.record.qemu.map_or(0, |qemu| qemu.pid)),
+            format!("{}, process {}", dir.name, locked.record.qemu.map_or(0, |qemu| qemu.pid)),
         )),
         Ok(_) | Err(MachineError::NotUp { .. }) => None,
         Err(error) => Some(Check::bad("up", Outcome::Remark, error.to_string(), "see `isola ps -a`")),
     };
-    context.root.machines().into_iter().filter_map(look).collect()
+    context.root.machines().into_iter().filter_map(check_machine).collect()
 }

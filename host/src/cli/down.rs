@@ -2,7 +2,7 @@
 
 use super::{Context, Failure, complete};
 use crate::machine::state::MachineDir;
-use crate::machine::{Held, MachineError, clean_up};
+use crate::machine::{LockedMachine, MachineError, clean_up};
 use crate::names::MachineName;
 use crate::output::progress::Progress;
 use clap::Args;
@@ -50,8 +50,8 @@ pub(super) fn down(context: &Context, arguments: &Arguments) -> Result<ExitCode,
 fn end(context: &Context, dir: &MachineDir) -> Result<(), MachineError> {
     let progress = Progress::waiting(&context.output, "ending the machine");
     progress.tick();
-    let note = match Held::take(&context.root, dir) {
-        Ok(held) => return Ok(held.down()?),
+    let note = match LockedMachine::take(&context.root, dir) {
+        Ok(locked) => return Ok(locked.down()?),
         Err(MachineError::Died { name, tail }) if tail.is_empty() => {
             format!("note: machine {name:?} had ended unexpectedly")
         }

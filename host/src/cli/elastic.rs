@@ -7,7 +7,7 @@ use super::{Context, Failure, complete};
 use crate::cellctl::look_up;
 use crate::client::{Client, ClientError};
 use crate::elastic::{Bounds, Controller, Donor, Every, Figure, Look, Patience, Reason, Seen, Step, Window};
-use crate::machine::Held;
+use crate::machine::LockedMachine;
 use crate::manifest::Manifest;
 use crate::output::view::is_running;
 use crate::output::{Format, human};
@@ -149,7 +149,7 @@ fn turn(
     said: &mut Option<Said>,
 ) -> Result<(), Failure> {
     let began = Instant::now();
-    let held = Held::take_supervised(&context.root, &context.dir())?;
+    let held = LockedMachine::take_supervised(&context.root, &context.dir())?;
     let mut client = held.client()?;
     let service = running(&held, &mut client, &plan.service)?;
     let batch: Vec<CellInfo> =
@@ -231,7 +231,7 @@ fn move_core(client: &mut Client, from: &str, to: &str) -> Result<(), ClientErro
     came.map(|_| ())
 }
 
-fn running(held: &Held, client: &mut Client, name: &str) -> Result<CellInfo, Failure> {
+fn running(held: &LockedMachine, client: &mut Client, name: &str) -> Result<CellInfo, Failure> {
     let cell = look_up(held, client, name)?;
     match is_running(&cell) {
         true => Ok(cell),

@@ -4,7 +4,7 @@ use super::failure::REFUSED;
 use super::follow::INTERVAL;
 use super::interrupt::Interrupts;
 use super::{Context, Failure};
-use crate::machine::Held;
+use crate::machine::LockedMachine;
 use crate::output::Format;
 use crate::output::human;
 use crate::output::trace::trace;
@@ -64,8 +64,8 @@ pub(super) fn events(context: &Context, arguments: &Arguments) -> Result<ExitCod
 
 /// Returns all entries from `next` on, in one turn at the machine.
 fn turn(context: &Context, next: u64) -> Result<Vec<JournalEntry>, Failure> {
-    let held = Held::take_supervised(&context.root, &context.dir())?;
-    let mut client = held.client()?;
+    let locked = LockedMachine::take_supervised(&context.root, &context.dir())?;
+    let mut client = locked.client()?;
     let mut entries = Vec::new();
     let mut next = next;
     loop {

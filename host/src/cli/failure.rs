@@ -33,7 +33,7 @@ impl Failure {
     }
 
     /// Creates a failure without a message, as one was printed already.
-    pub(super) fn told(code: u8) -> Self {
+    pub(super) fn already_printed(code: u8) -> Self {
         Self { message: None, code }
     }
 
@@ -66,7 +66,7 @@ impl<E: Error + 'static> From<E> for Failure {
         if let Some(io) = error.downcast_ref::<io::Error>()
             && io.kind() == io::ErrorKind::BrokenPipe
         {
-            return Self::told(0);
+            return Self::already_printed(0);
         }
         Self::new(REFUSED, error.to_string())
     }

@@ -2,7 +2,7 @@
 
 use super::{Context, Failure};
 use crate::cellctl::{look_up, waits_for_restart};
-use crate::machine::Held;
+use crate::machine::LockedMachine;
 use crate::machine::state::MachineDir;
 use crate::output::Format;
 use crate::output::printable::Console;
@@ -48,10 +48,10 @@ impl Follower {
 
     /// Prints new output in one turn; returns the state of the cell.
     pub(super) fn turn(&mut self, context: &Context) -> Result<CellInfo, Failure> {
-        let held = Held::take_supervised(&context.root, &self.dir)?;
-        let mut client = held.client()?;
+        let locked = LockedMachine::take_supervised(&context.root, &self.dir)?;
+        let mut client = locked.client()?;
         // Reads the state before the log: if the cell has ended, the log then contains all of its output.
-        let cell = look_up(&held, &mut client, &self.name)?;
+        let cell = look_up(&locked, &mut client, &self.name)?;
         if self.id.is_some_and(|id| id != cell.id) {
             return Err(Failure::new(1, format!("cell {:?} is gone: another cell has its name", self.name)));
         }

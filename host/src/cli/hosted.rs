@@ -9,8 +9,8 @@ use super::{Context, Failure};
 use crate::hosted_cells::{self, MAX_NAME_BYTES};
 use crate::machine::network::NetworkRequest;
 use crate::machine::options::Uplink;
-use crate::publish::{Protocol, PublishSpec};
-use isola_abi::hosted::{Forward, HostedNetwork, HostedSpec, Transport, VARIABLE};
+use crate::publish::PublishSpec;
+use isola_abi::hosted::{Forward, HostedNetwork, HostedSpec, VARIABLE};
 use isola_abi::id::MAX_CORES;
 use isola_abi::size::ByteSize;
 use rustix::process::{Pid, Signal, kill_process};
@@ -50,7 +50,7 @@ pub(super) fn run(context: &Context, hosted: Hosted) -> Result<ExitCode, Failure
             format!("{} cannot be started: {error}", hosted.program.display()),
         )
     })?;
-    attend(child, &interrupts)
+    wait_for_exit(child, &interrupts)
 }
 
 /// Returns the specification that the process gets.
@@ -141,24 +141,20 @@ fn forward(context: &Context, request: &PublishSpec) -> Result<Forward, Failure>
             request.cell_port, request.protocol
         ));
     }
-    let transport = match request.protocol {
-        Protocol::Tcp => Transport::Tcp,
-        Protocol::Udp => Transport::Udp,
-    };
-    Ok(Forward { transport, host, cell_port: request.cell_port })
+    Ok(Forward { transport: request.protocol, host, cell_port: request.cell_port })
 }
 
 /// Waits until the process has ended; returns its exit code.
-fn attend(mut child: Child, interrupts: &Interrupts) -> Result<ExitCode, Failure> {
-    let mut told = 0;
+fn wait_for_exit(mut child: Child, interrupts: &Interrupts) -> Result<ExitCode, Failure> {
+    let mut sent = 0;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(ExitCode::from(exit_code(status)));
         }
         let wanted = interrupts.so_far();
-        if wanted > told {
-            let signal = if told == 0 { Signal::TERM } else { Signal::KILL };
-            told = wanted;
+        if wanted > sent {
+            let signal = if sent == 0 { Signal::TERM } else { Signal::KILL };
+            sent = wanted;
             // If the process has ended meanwhile, the next iteration detects it.
             let pid = Pid::from_child(&child);
             let _ = kill_process(pid, signal);

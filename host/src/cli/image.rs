@@ -2,7 +2,7 @@
 
 use super::{Context, Failure, complete};
 use crate::image::signing;
-use crate::machine::Held;
+use crate::machine::LockedMachine;
 use crate::output::table;
 use clap::{Args, Subcommand};
 use isola_abi::integrity::ImageDigest;
@@ -127,15 +127,15 @@ fn verify(context: &Context, key: &str, images: &[String]) -> Result<(), Failure
 }
 
 fn list(context: &Context) -> Result<(), Failure> {
-    let held = Held::take_supervised(&context.root, &context.dir())?;
-    let kept = held.client()?.images()?;
+    let locked = LockedMachine::take_supervised(&context.root, &context.dir())?;
+    let stored = locked.client()?.images()?;
     let view = |image: &isola_abi::management::ImageInfo| ImageView {
         image: None,
         sha256: image.digest,
         len_bytes: image.len_bytes,
         cells: Some(image.cells),
     };
-    let views: Vec<ImageView> = kept.iter().map(view).collect();
+    let views: Vec<ImageView> = stored.iter().map(view).collect();
     let row = |view: &ImageView| {
         let cells = view.cells.unwrap_or_default();
         vec![view.sha256.to_string(), ByteSize(view.len_bytes).to_string(), cells.to_string()]

@@ -6,7 +6,7 @@ use super::{Context, Failure, complete, network, show, standalone};
 use crate::cellctl::look_up;
 use crate::client::Client;
 use crate::hosted_cells;
-use crate::machine::Held;
+use crate::machine::LockedMachine;
 use crate::output::view::{
     ActivityView, CellView, HostedView, LatencyView, MachineView, RestartView, is_running, most_memory,
 };
@@ -70,14 +70,14 @@ pub(super) fn inspect(context: &Context, arguments: &Arguments) -> Result<ExitCo
 
 /// Returns the JSON form and the text of a cell.
 fn cell(context: &Context, arguments: &Arguments, name: &str) -> Result<(Value, String), Failure> {
-    if let Some(alone) = standalone::find(context, name)? {
+    if let Some(machine) = standalone::find(context, name)? {
         if arguments.connections {
             return Err(Failure::new(
                 REFUSED,
                 format!("{name:?} is a standalone image, which does not answer queries about connections"),
             ));
         }
-        let view = standalone::view(&alone);
+        let view = standalone::view(&machine);
         return Ok((serde_json::to_value(&view)?, serde_json::to_string_pretty(&view)?));
     }
     if let Some(mut client) = hosted_cells::find(&context.root, name)? {
@@ -85,14 +85,14 @@ fn cell(context: &Context, arguments: &Arguments, name: &str) -> Result<(Value, 
         let text = format!("{:<12}{name}\n{:<12}running, in a Linux process\n", "cell", "state");
         return ask(&mut client, arguments, name, (view, text));
     }
-    let held = Held::take_supervised(&context.root, &context.dir())?;
-    let mut client = held.client()?;
+    let locked = LockedMachine::take_supervised(&context.root, &context.dir())?;
+    let mut client = locked.client()?;
     let info = client.machine()?;
-    let mut cell = look_up(&held, &mut client, name)?;
+    let mut cell = look_up(&locked, &mut client, name)?;
     client.add_activities(&mut cell)?;
     let shown = |cell: &CellInfo| -> Result<(Value, String), Failure> {
-        let view = show::cell(&held.dir, cell);
-        let at_switch = held.port_counters(cell);
+        let view = show::cell(&locked.dir, cell);
+        let at_switch = locked.port_counters(cell);
         let mut json = serde_json::to_value(&view)?;
         network::add_switch(&mut json, &at_switch)?;
         Ok((json, cell_text(cell, &view, &info, &network::switch_text(&at_switch))))
@@ -105,12 +105,12 @@ fn cell(context: &Context, arguments: &Arguments, name: &str) -> Result<(Value, 
     }
     match ask(&mut client, arguments, name, shown(&cell)?) {
         // The cell may have ended meanwhile: then show its last state.
-        Err(failure) => match look_up(&held, &mut client, name)? {
+        Err(failure) => match look_up(&locked, &mut client, name)? {
             cell if is_running(&cell) => Err(failure),
             cell if arguments.connections => Err(refused(&cell)),
             cell => shown(&cell),
         },
-        told => told,
+        answer => answer,
     }
 }
 
@@ -124,24 +124,24 @@ fn ask(
     if arguments.connections {
         let filter = FrameFilter { port: arguments.port, host: arguments.host };
         let query = Query::Connections { filter, most: arguments.most };
-        let mut told = facts(client, name, &query)?;
-        network::order_connections(&mut told, arguments.most as usize);
-        network::add_connections(&mut view, &told)?;
-        text = network::connections_text(&told, &filter);
+        let mut answer = facts(client, name, &query)?;
+        network::order_connections(&mut answer, arguments.most as usize);
+        network::add_connections(&mut view, &answer)?;
+        text = network::connections_text(&answer, &filter);
     } else {
-        let told = facts(client, name, &Query::Counters)?;
-        network::add_counters(&mut view, &told);
-        text.push_str(&network::counters_text(&told));
+        let answer = facts(client, name, &Query::Counters)?;
+        network::add_counters(&mut view, &answer);
+        text.push_str(&network::counters_text(&answer));
     }
     Ok((view, text))
 }
 
 fn machine(context: &Context) -> Result<ExitCode, Failure> {
-    let held = Held::take_supervised(&context.root, &context.dir())?;
-    let mut client = held.client()?;
+    let locked = LockedMachine::take_supervised(&context.root, &context.dir())?;
+    let mut client = locked.client()?;
     let info = client.machine()?;
     let cells = client.list()?;
-    let view = show::machine(&held, Some(&info));
+    let view = show::machine(&locked, Some(&info));
     context.output.answer(&view, || machine_text(&view, &info, &cells))?;
     Ok(ExitCode::SUCCESS)
 }

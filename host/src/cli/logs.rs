@@ -31,12 +31,12 @@ pub(super) struct Arguments {
 
 pub(super) fn logs(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Some(name) = &arguments.cell else {
-        let held = crate::machine::Held::take(&context.root, &context.dir())?;
-        context.output.console(&mut Console::default(), &std::fs::read(held.dir.serial_log())?)?;
+        let locked = crate::machine::LockedMachine::take(&context.root, &context.dir())?;
+        context.output.console(&mut Console::default(), &std::fs::read(locked.dir.serial_log())?)?;
         return Ok(ExitCode::SUCCESS);
     };
-    if let Some(alone) = standalone::find(context, name)? {
-        return standalone::logs(context, &alone, arguments.follow);
+    if let Some(machine) = standalone::find(context, name)? {
+        return standalone::logs(context, &machine, arguments.follow);
     }
     let mut follower = Follower::new(context.dir(), name);
     let cell = if arguments.follow {

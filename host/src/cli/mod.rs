@@ -37,7 +37,7 @@ mod version;
 use crate::image::ImageStore;
 use crate::machine::state::{MachineDir, StateRoot};
 use crate::names::{DEFAULT_MACHINE, MachineName};
-use crate::output::{Format, Output, Talk};
+use crate::output::{Format, Output, Verbosity};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 use failure::Failure;
@@ -135,8 +135,8 @@ impl Context {
 pub fn main() -> ExitCode {
     CompleteEnv::with_factory(Cli::command).complete();
     let cli = Cli::parse();
-    let talk = if cli.globals.quiet { Talk::Quiet } else { Talk::Notes };
-    let output = Output { format: cli.globals.output, talk };
+    let verbosity = if cli.globals.quiet { Verbosity::Quiet } else { Verbosity::Notes };
+    let output = Output { format: cli.globals.output, verbosity };
     let result = context(cli.globals, output).and_then(|context| dispatch(cli.verb, &context));
     match result {
         Ok(code) => code,
@@ -146,7 +146,7 @@ pub fn main() -> ExitCode {
 
 fn context(globals: Globals, output: Output) -> Result<Context, Failure> {
     let mut root = StateRoot::from_environment()?;
-    if output.talk == Talk::Notes {
+    if output.verbosity == Verbosity::Notes {
         root = root.with_notice(|text| anstream::eprintln!("note: {text}"));
     }
     Ok(Context { root, machine: globals.on, images: ImageStore::from_environment(), output })

@@ -3,16 +3,16 @@
 use crate::machine::switch::SwitchError;
 use crate::output::view::ConnectionView;
 use crate::output::{human, table};
-use crate::query::{Extent, Told};
+use crate::query::{Extent, QueryAnswer};
 use crate::switch::fabric::PortCounters;
 use isola_abi::query::FrameFilter;
 use isola_abi::size::ByteSize;
 use serde_json::{Map, Value};
 
 /// Formats the counters that are not 0, by layer.
-pub(super) fn counters_text(told: &Told) -> String {
-    let rows: Vec<_> = told.counters.iter().filter(|(_, count)| *count != 0).collect();
-    let note = extent_text(told.extent);
+pub(super) fn counters_text(answer: &QueryAnswer) -> String {
+    let rows: Vec<_> = answer.counters.iter().filter(|(_, count)| *count != 0).collect();
+    let note = extent_text(answer.extent);
     if rows.is_empty() {
         return if note.is_empty() { note } else { format!("\n{note}") };
     }
@@ -30,10 +30,10 @@ pub(super) fn counters_text(told: &Told) -> String {
 }
 
 /// Adds all counters, and the extent of the answer, to the JSON form of a cell.
-pub(super) fn add_counters(view: &mut Value, told: &Told) {
-    let counters = told.counters.iter().map(|(counter, count)| (counter.name.clone(), Value::from(*count)));
+pub(super) fn add_counters(view: &mut Value, answer: &QueryAnswer) {
+    let counters = answer.counters.iter().map(|(counter, count)| (counter.name.clone(), Value::from(*count)));
     add(view, "counters", Value::Object(counters.collect::<Map<_, _>>()));
-    add_extent(view, told.extent);
+    add_extent(view, answer.extent);
 }
 
 /// Formats the switch's counters of dropped frames; empty if there are none.
@@ -44,13 +44,16 @@ pub(super) fn switch_text(counters: &Result<Option<PortCounters>, SwitchError>) 
         Err(error) => return error.to_string(),
     };
     let PortCounters { foreign_address, to_host, not_read } = *counters;
-    let told = [
+    let losses = [
         (foreign_address, "dropped: the source address is not the cell's"),
         (to_host, "dropped: sent to services of the host; `isola up --net user,host-access` permits them"),
         (not_read, "dropped: the cell did not read earlier ones"),
     ];
-    let told = told.iter().filter(|(count, _)| *count > 0);
-    told.map(|(count, what)| format!("{} frames {what}", human::count(*count))).collect::<Vec<_>>().join("; ")
+    let losses = losses.iter().filter(|(count, _)| *count > 0);
+    losses
+        .map(|(count, what)| format!("{} frames {what}", human::count(*count)))
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 /// Adds the switch's counters to the JSON form of a cell: null if there is no switch or it does not answer.
@@ -63,14 +66,14 @@ pub(super) fn add_switch(
 }
 
 /// Sorts the connections by their addresses, and keeps the first `most`.
-pub(super) fn order_connections(told: &mut Told, most: usize) {
-    told.connections.sort_by_key(|connection| (connection.local, connection.remote));
-    told.connections.truncate(most);
+pub(super) fn order_connections(answer: &mut QueryAnswer, most: usize) {
+    answer.connections.sort_by_key(|connection| (connection.local, connection.remote));
+    answer.connections.truncate(most);
 }
 
 /// Formats the connections, one per line, and the number of those not listed.
-pub(super) fn connections_text(told: &Told, filter: &FrameFilter) -> String {
-    let rows = told.connections.iter().map(|connection| {
+pub(super) fn connections_text(answer: &QueryAnswer, filter: &FrameFilter) -> String {
+    let rows = answer.connections.iter().map(|connection| {
         vec![
             connection.local.to_string(),
             connection.remote.to_string(),
@@ -108,31 +111,31 @@ pub(super) fn connections_text(told: &Told, filter: &FrameFilter) -> String {
         rows,
     );
     text.push('\n');
-    let more = told.connections_meant.saturating_sub(told.connections.len() as u64);
+    let more = answer.connections_meant.saturating_sub(answer.connections.len() as u64);
     if more > 0 {
         text.push_str(&format!(
             "and {} more: choose by --port or --host, or raise --most\n",
             human::count(more)
         ));
     }
-    if told.half_open + told.time_wait > 0 {
-        let (half_open, time_wait) = (human::count(told.half_open), human::count(told.time_wait));
+    if answer.half_open + answer.time_wait > 0 {
+        let (half_open, time_wait) = (human::count(answer.half_open), human::count(answer.time_wait));
         // The filter does not apply to these two counts.
         let of = if *filter == FrameFilter::default() { "" } else { ", of all ports and hosts" };
         text.push_str(&format!("besides: {half_open} half-open, {time_wait} in TIME-WAIT{of}\n"));
     }
-    text.push_str(&extent_text(told.extent));
+    text.push_str(&extent_text(answer.extent));
     text
 }
 
 /// Adds the connections, and the extent of the answer, to the JSON form of a cell.
-pub(super) fn add_connections(view: &mut Value, told: &Told) -> serde_json::Result<()> {
-    let views: Vec<_> = told.connections.iter().map(ConnectionView::new).collect();
+pub(super) fn add_connections(view: &mut Value, answer: &QueryAnswer) -> serde_json::Result<()> {
+    let views: Vec<_> = answer.connections.iter().map(ConnectionView::new).collect();
     add(view, "connections", serde_json::to_value(views)?);
-    add(view, "connections_total", told.connections_meant.into());
-    add(view, "half_open", told.half_open.into());
-    add(view, "time_wait", told.time_wait.into());
-    add_extent(view, told.extent);
+    add(view, "connections_total", answer.connections_meant.into());
+    add(view, "half_open", answer.half_open.into());
+    add(view, "time_wait", answer.time_wait.into());
+    add_extent(view, answer.extent);
     Ok(())
 }
 
@@ -168,22 +171,23 @@ mod tests {
     use super::*;
     use isola_abi::query::CounterName;
 
-    fn told(counters: &[(&str, &str, u64)], extent: Extent) -> Told {
+    fn answer_of(counters: &[(&str, &str, u64)], extent: Extent) -> QueryAnswer {
         let counter = |(layer, name, count): &(&str, &str, u64)| {
             (CounterName { layer: layer.to_string(), name: name.to_string() }, *count)
         };
-        Told { counters: counters.iter().map(counter).collect(), extent, ..Told::default() }
+        QueryAnswer { counters: counters.iter().map(counter).collect(), extent, ..QueryAnswer::default() }
     }
 
     #[test]
     fn text_has_the_nonzero_counters_by_layer_and_json_has_all() {
-        let told = told(&[("tcp", "a", 1), ("ip", "b", 2), ("tcp", "c", 3), ("ip", "d", 0)], Extent::Whole);
-        let text = counters_text(&told);
+        let answer =
+            answer_of(&[("tcp", "a", 1), ("ip", "b", 2), ("tcp", "c", 3), ("ip", "d", 0)], Extent::Whole);
+        let text = counters_text(&answer);
         let rows: Vec<Vec<&str>> =
             text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(rows, [["tcp", "a", "1"], ["tcp", "c", "3"], ["ip", "b", "2"]]);
         let mut view = serde_json::json!({ "name": "kv" });
-        add_counters(&mut view, &told);
+        add_counters(&mut view, &answer);
         assert_eq!(view["counters"], serde_json::json!({ "a": 1, "b": 2, "c": 3, "d": 0 }));
     }
 
@@ -208,11 +212,12 @@ mod tests {
 
     #[test]
     fn an_incomplete_answer_is_noted() {
-        assert!(counters_text(&told(&[], Extent::Nothing)).contains("does not answer"));
+        assert!(counters_text(&answer_of(&[], Extent::Nothing)).contains("does not answer"));
         assert!(
-            counters_text(&told(&[("tcp", "a", 1)], Extent::Without(2))).contains("2 of the cell's cores")
+            counters_text(&answer_of(&[("tcp", "a", 1)], Extent::Without(2)))
+                .contains("2 of the cell's cores")
         );
-        assert_eq!(counters_text(&told(&[("tcp", "a", 0)], Extent::Whole)), "");
+        assert_eq!(counters_text(&answer_of(&[("tcp", "a", 0)], Extent::Whole)), "");
     }
 
     #[test]
@@ -223,8 +228,8 @@ mod tests {
             (Extent::Nothing, false, Value::Null),
         ] {
             let (mut counters, mut connections) = (serde_json::json!({}), serde_json::json!({}));
-            add_counters(&mut counters, &told(&[], extent));
-            add_connections(&mut connections, &told(&[], extent)).unwrap();
+            add_counters(&mut counters, &answer_of(&[], extent));
+            add_connections(&mut connections, &answer_of(&[], extent)).unwrap();
             for view in [counters, connections] {
                 assert_eq!((&view["answered"], &view["cores_without_answer"]), (&answered.into(), &silent));
             }
@@ -233,12 +238,14 @@ mod tests {
 
     #[test]
     fn unfiltered_counts_are_marked() {
-        let told = Told { half_open: 3, ..told(&[], Extent::Whole) };
+        let answer = QueryAnswer { half_open: 3, ..answer_of(&[], Extent::Whole) };
         let filter = FrameFilter { port: Some(80), host: None };
         assert!(
-            connections_text(&told, &filter)
+            connections_text(&answer, &filter)
                 .ends_with("3 half-open, 0 in TIME-WAIT, of all ports and hosts\n")
         );
-        assert!(connections_text(&told, &FrameFilter::default()).ends_with("3 half-open, 0 in TIME-WAIT\n"));
+        assert!(
+            connections_text(&answer, &FrameFilter::default()).ends_with("3 half-open, 0 in TIME-WAIT\n")
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Context, Failure, complete, show};
 use crate::cellctl::{look_up, ports};
-use crate::machine::Held;
+use crate::machine::LockedMachine;
 use crate::output::view::PortView;
 use crate::publish::PublishSpec;
 use clap::Args;
@@ -39,25 +39,25 @@ pub(super) struct PublishArguments {
 }
 
 pub(super) fn port(context: &Context, arguments: &PortArguments) -> Result<ExitCode, Failure> {
-    let held = Held::take_supervised(&context.root, &context.dir())?;
-    list(context, &held, &arguments.cell)
+    let locked = LockedMachine::take_supervised(&context.root, &context.dir())?;
+    list(context, &locked, &arguments.cell)
 }
 
 pub(super) fn publish(context: &Context, arguments: &PublishArguments) -> Result<ExitCode, Failure> {
-    let held = Held::take_supervised(&context.root, &context.dir())?;
-    let mut client = held.client()?;
+    let locked = LockedMachine::take_supervised(&context.root, &context.dir())?;
+    let mut client = locked.client()?;
     if arguments.remove {
-        ports::unpublish(&held, &mut client, &arguments.cell, &arguments.ports)?;
+        ports::unpublish(&locked, &mut client, &arguments.cell, &arguments.ports)?;
     } else {
-        ports::publish(&context.root, &held, &mut client, &arguments.cell, &arguments.ports)?;
+        ports::publish(&context.root, &locked, &mut client, &arguments.cell, &arguments.ports)?;
     }
     drop(client);
-    list(context, &held, &arguments.cell)
+    list(context, &locked, &arguments.cell)
 }
 
-fn list(context: &Context, held: &Held, name: &str) -> Result<ExitCode, Failure> {
-    let cell = look_up(held, &mut held.client()?, name)?;
-    let ports = show::ports(&held.dir, &cell);
+fn list(context: &Context, locked: &LockedMachine, name: &str) -> Result<ExitCode, Failure> {
+    let cell = look_up(locked, &mut locked.client()?, name)?;
+    let ports = show::ports(&locked.dir, &cell);
     let views: Vec<PortView> = ports.iter().map(PortView::new).collect();
     context.output.answer(&views, || {
         let lines =

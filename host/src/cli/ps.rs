@@ -6,10 +6,10 @@ use crate::cellctl::sweep;
 use crate::machine::network::address;
 use crate::machine::record::MachineKind;
 use crate::machine::state::MachineDir;
-use crate::machine::{Held, MachineError};
+use crate::machine::{LockedMachine, MachineError};
 use crate::names::DEFAULT_MACHINE;
 use crate::output::view::CellView;
-use crate::output::{Format, Talk, human, table};
+use crate::output::{Format, Verbosity, human, table};
 use clap::Args;
 use serde::Serialize;
 use std::process::ExitCode;
@@ -46,7 +46,7 @@ struct Row {
 #[serde(untagged)]
 enum RowView {
     Cell(Box<CellView>),
-    Alone(StandaloneView),
+    Standalone(StandaloneView),
 }
 
 const HEADINGS: [&str; 8] = ["NAME", "STATE", "CORES", "MEMORY", "IMAGE", "ADDRESS", "PORTS", "UPTIME"];
@@ -58,9 +58,9 @@ pub(super) fn ps(context: &Context, arguments: &Arguments) -> Result<ExitCode, F
     let wanted =
         |dir: &&MachineDir| arguments.all || dir.name == context.machine || standalone::is_alone(dir);
     for dir in context.root.machines().iter().filter(wanted) {
-        match Held::take(&context.root, dir) {
-            Ok(held) if held.record.kind == MachineKind::Supervised => rows.extend(cells(&held)?),
-            Ok(held) => rows.push(standalone_row(&held)),
+        match LockedMachine::take(&context.root, dir) {
+            Ok(locked) if locked.record.kind == MachineKind::Supervised => rows.extend(cells(&locked)?),
+            Ok(locked) => rows.push(standalone_row(&locked)),
             Err(MachineError::NotUp { .. }) => {}
             Err(error @ (MachineError::Died { .. } | MachineError::Abandoned { .. })) => {
                 context.output.note(&format!("note: {error}"));
@@ -72,7 +72,7 @@ pub(super) fn ps(context: &Context, arguments: &Arguments) -> Result<ExitCode, F
     if !context.dir().has_record() {
         if context.machine.as_str() != DEFAULT_MACHINE {
             // A machine that the user named and that does not exist is an error.
-            Held::take(&context.root, &context.dir())?;
+            LockedMachine::take(&context.root, &context.dir())?;
         } else if rows.is_empty() && !arguments.all {
             context.output.note("note: no machine is up here; start one with `isola up`");
         }
@@ -87,7 +87,7 @@ fn print(context: &Context, arguments: &Arguments, rows: &[Row]) -> Result<(), F
         context.output.json(&views)?;
         return Ok(());
     }
-    if context.output.talk == Talk::Quiet {
+    if context.output.verbosity == Verbosity::Quiet {
         let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
         context.output.text(&names.join("\n"))?;
         return Ok(());
@@ -105,31 +105,31 @@ fn print(context: &Context, arguments: &Arguments, rows: &[Row]) -> Result<(), F
     Ok(())
 }
 
-fn cells(held: &Held) -> Result<Vec<Row>, Failure> {
-    let mut client = held.client()?;
+fn cells(locked: &LockedMachine) -> Result<Vec<Row>, Failure> {
+    let mut client = locked.client()?;
     let mut cells = client.list()?;
-    let swept = sweep(held, &mut client, &cells)?;
+    let swept = sweep(locked, &mut client, &cells)?;
     cells.retain(|cell| !swept.contains(&cell.spec.name));
     let row = |cell: &isola_abi::management::CellInfo| Row {
-        machine: held.dir.name.to_string(),
+        machine: locked.dir.name.to_string(),
         name: cell.spec.name.clone(),
         columns: vec![
             cell.spec.name.clone(),
             show::state(cell),
-            show::held(cell, cell.core_count()),
+            show::locked(cell, cell.core_count()),
             show::memory(cell),
             cell.spec.image_name.clone(),
             address(cell).map_or_else(|| "-".to_owned(), |ip| ip.to_string()),
-            show::ports_text(&show::ports(&held.dir, cell)),
+            show::ports_text(&show::ports(&locked.dir, cell)),
             show::uptime(cell),
         ],
-        view: RowView::Cell(Box::new(show::cell(&held.dir, cell))),
+        view: RowView::Cell(Box::new(show::cell(&locked.dir, cell))),
     };
     Ok(cells.iter().map(row).collect())
 }
 
-fn standalone_row(held: &Held) -> Row {
-    let view = standalone::view(held);
+fn standalone_row(locked: &LockedMachine) -> Row {
+    let view = standalone::view(locked);
     Row {
         machine: "-".to_owned(),
         name: view.name.clone(),
@@ -137,12 +137,12 @@ fn standalone_row(held: &Held) -> Row {
             view.name.clone(),
             view.state.to_owned(),
             view.cores.to_string(),
-            held.record.options.memory.to_string(),
+            locked.record.options.memory.to_string(),
             view.image.clone(),
             "-".to_owned(),
-            if held.is_running() { show::ports_text(&standalone::ports(held)) } else { "-".to_owned() },
+            if locked.is_running() { show::ports_text(&standalone::ports(locked)) } else { "-".to_owned() },
             view.uptime_ms.map_or_else(|| "-".to_owned(), |ms| human::age(Duration::from_millis(ms))),
         ],
-        view: RowView::Alone(view),
+        view: RowView::Standalone(view),
     }
 }

@@ -4,7 +4,7 @@ use super::failure::{REFUSED, USAGE};
 use super::{Context, Failure, complete};
 use crate::cellctl::look_up;
 use crate::client::{Client, ClientError};
-use crate::machine::Held;
+use crate::machine::LockedMachine;
 use crate::output::view::ResizeView;
 use clap::Args;
 use isola_abi::management::{CORE_LIMIT_MS, Change, CoresResized, MemoryResized, Mode};
@@ -46,7 +46,7 @@ pub(super) struct Arguments {
 
 /// The result of a resize.
 #[derive(Default)]
-struct Resized {
+struct ResizeResults {
     cores: Option<CoresResized>,
     memory: Option<MemoryResized>,
 }
@@ -56,22 +56,22 @@ pub(super) fn resize(context: &Context, arguments: &Arguments) -> Result<ExitCod
         let what = "nothing to resize: use --cores or --memory";
         return Err(Failure::new(USAGE, what));
     }
-    let held = Held::take_supervised(&context.root, &context.dir())?;
-    let mut client = held.client()?;
+    let locked = LockedMachine::take_supervised(&context.root, &context.dir())?;
+    let mut client = locked.client()?;
     let name = &arguments.cell;
-    look_up(&held, &mut client, name)?;
+    look_up(&locked, &mut client, name)?;
     let mode = if arguments.dry_run { Mode::DryRun } else { Mode::Apply };
     if mode == Mode::DryRun || (arguments.cores.is_some() && arguments.memory.is_some()) {
         let tried = try_all(&mut client, arguments, Mode::DryRun).map_err(|(_, error)| error)?;
         if mode == Mode::DryRun {
-            return tell(context, &held, name, mode, &tried);
+            return print_results(context, &locked, name, mode, &tried);
         }
     }
     match try_all(&mut client, arguments, mode) {
-        Ok(done) => tell(context, &held, name, mode, &done),
-        Err((Resized { cores: Some(done), .. }, error)) => Err(Failure::new(
+        Ok(done) => print_results(context, &locked, name, mode, &done),
+        Err((ResizeResults { cores: Some(done), .. }, error)) => Err(Failure::new(
             REFUSED,
-            format!("{}; its memory was not resized: {error}", cores_told(name, mode, &done)),
+            format!("{}; its memory was not resized: {error}", cores_text(name, mode, &done)),
         )),
         Err((_, error)) => Err(error.into()),
     }
@@ -82,8 +82,8 @@ fn try_all(
     client: &mut Client,
     arguments: &Arguments,
     mode: Mode,
-) -> Result<Resized, (Resized, ClientError)> {
-    let (name, mut done) = (&arguments.cell, Resized::default());
+) -> Result<ResizeResults, (ResizeResults, ClientError)> {
+    let (name, mut done) = (&arguments.cell, ResizeResults::default());
     if let Some(change) = arguments.cores {
         match client.resize_cores(name, change, Vec::new(), CORE_LIMIT_MS, mode) {
             Ok(cores) => done.cores = Some(cores),
@@ -99,18 +99,18 @@ fn try_all(
     Ok(done)
 }
 
-fn tell(
+fn print_results(
     context: &Context,
-    held: &Held,
+    locked: &LockedMachine,
     name: &str,
     mode: Mode,
-    resized: &Resized,
+    resized: &ResizeResults,
 ) -> Result<ExitCode, Failure> {
-    let Resized { cores, memory } = resized;
-    let view = ResizeView::new(held.dir.name.as_str(), name, mode, cores.as_ref(), memory.as_ref());
+    let ResizeResults { cores, memory } = resized;
+    let view = ResizeView::new(locked.dir.name.as_str(), name, mode, cores.as_ref(), memory.as_ref());
     context.output.answer(&view, || {
-        let cores = cores.as_ref().map(|cores| cores_told(name, mode, cores));
-        let memory = memory.as_ref().map(|memory| memory_told(name, mode, memory));
+        let cores = cores.as_ref().map(|cores| cores_text(name, mode, cores));
+        let memory = memory.as_ref().map(|memory| memory_text(name, mode, memory));
         cores.into_iter().chain(memory).collect::<Vec<_>>().join("\n")
     })?;
     Ok(ExitCode::SUCCESS)
@@ -121,7 +121,7 @@ fn verb(mode: Mode) -> &'static str {
 }
 
 /// Describes the result for the cores.
-fn cores_told(name: &str, mode: Mode, resized: &CoresResized) -> String {
+fn cores_text(name: &str, mode: Mode, resized: &CoresResized) -> String {
     let CoresResized { before, after, cores, .. } = resized;
     let (verb, plural) = (verb(mode), if *after == 1 { "" } else { "s" });
     if cores.is_empty() {
@@ -133,7 +133,7 @@ fn cores_told(name: &str, mode: Mode, resized: &CoresResized) -> String {
 }
 
 /// Describes the result for the memory.
-fn memory_told(name: &str, mode: Mode, resized: &MemoryResized) -> String {
+fn memory_text(name: &str, mode: Mode, resized: &MemoryResized) -> String {
     let MemoryResized { had, wanted, has, kept, moved, .. } = resized;
     let verb = verb(mode);
     let moved = if moved.0 > 0 { format!(" ({moved} moved for that)") } else { String::new() };
@@ -167,7 +167,7 @@ mod tests {
             kept: Some(ReclaimShortfall::InUse),
             took_ns: 5,
         };
-        let text = memory_told("kv", Mode::Apply, &resized);
+        let text = memory_text("kv", Mode::Apply, &resized);
         for part in [
             "kv: has 32 MiB",
             "64 MiB before",
@@ -178,7 +178,7 @@ mod tests {
             assert!(text.contains(part), "{text}");
         }
         let all = MemoryResized { has: size(16), moved: size(0), kept: None, ..resized };
-        assert_eq!(memory_told("kv", Mode::DryRun, &all), "kv: would have 16 MiB of memory, 64 MiB before");
+        assert_eq!(memory_text("kv", Mode::DryRun, &all), "kv: would have 16 MiB of memory, 64 MiB before");
     }
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
             duration_ns: 5,
         };
         let text =
-            |before, after, cores: &[u32]| cores_told("kv", Mode::Apply, &resized(before, after, cores));
+            |before, after, cores: &[u32]| cores_text("kv", Mode::Apply, &resized(before, after, cores));
         assert_eq!(text(1, 3, &[4, 5]), "kv: has 3 cores, 1 before: 4, 5 came");
         assert_eq!(text(2, 1, &[4]), "kv: has 1 core, 2 before: 4 left");
         assert_eq!(text(2, 2, &[]), "kv: has 2 cores, as before");

@@ -2,7 +2,7 @@
 
 use super::{Context, Failure, complete, standalone};
 use crate::cellctl;
-use crate::machine::Held;
+use crate::machine::LockedMachine;
 use crate::output::Format;
 use clap::Args;
 use std::ops::ControlFlow;
@@ -40,17 +40,17 @@ pub(super) fn rm(context: &Context, arguments: &Arguments) -> Result<ExitCode, F
 }
 
 fn remove(context: &Context, name: &str, force: bool) -> Result<(), Failure> {
-    if let Some(alone) = standalone::find(context, name)? {
-        if alone.is_running() && !force {
+    if let Some(machine) = standalone::find(context, name)? {
+        if machine.is_running() && !force {
             return Err(cellctl::CellError::Running(name.to_owned()).into());
         }
-        return Ok(alone.down()?);
+        return Ok(machine.down()?);
     }
     if force {
         cellctl::stop(&context.root, &context.dir(), name, 0, &mut || ControlFlow::Continue(()))?;
     }
-    let held = Held::take_supervised(&context.root, &context.dir())?;
-    let mut client = held.client()?;
-    let cell = cellctl::look_up(&held, &mut client, name)?;
-    Ok(cellctl::remove(&held, &mut client, &cell)?)
+    let locked = LockedMachine::take_supervised(&context.root, &context.dir())?;
+    let mut client = locked.client()?;
+    let cell = cellctl::look_up(&locked, &mut client, name)?;
+    Ok(cellctl::remove(&locked, &mut client, &cell)?)
 }

@@ -4,14 +4,14 @@ use super::failure::{REFUSED, USAGE};
 use super::follow::Follower;
 use super::hosted::{self, Hosted};
 use super::interrupt::{INTERRUPTED, Interrupts};
-use super::standalone::{Alone, Attachment};
+use super::standalone::{Attachment, StandaloneRun};
 use super::up::PlatformArguments;
 use super::{Context, Failure, complete, show, standalone};
 use crate::cellctl::{self, CellError, NewCell};
 use crate::client::ClientError;
 use crate::image::{CellImage, FindError, signing};
-use crate::machine::Held;
-use crate::machine::cells::Afterwards;
+use crate::machine::LockedMachine;
+use crate::machine::cells::CleanupPolicy;
 use crate::machine::network::NetworkRequest;
 use crate::machine::options::{MachineModel, MachineOptions, Topology, Uplink};
 use crate::manifest::{Manifest, Wait, Watchdog};
@@ -224,13 +224,13 @@ fn run_cell(
         },
         text: if arguments.private_text { Text::Private } else { manifest.text.unwrap_or_default() },
         publish: or_else(arguments.publish, manifest.publish),
-        afterwards: if arguments.rm { Afterwards::Remove } else { Afterwards::Keep },
+        cleanup: if arguments.rm { CleanupPolicy::Remove } else { CleanupPolicy::Keep },
     };
     let dir = context.dir();
-    let held = Held::take_supervised(&context.root, &dir)?;
-    let mut client = held.client()?;
+    let locked = LockedMachine::take_supervised(&context.root, &dir)?;
+    let mut client = locked.client()?;
     let progress = Progress::bytes(&context.output, "sending the image", new.image.bytes.len() as u64);
-    let started = cellctl::run(&context.root, &held, &mut client, new, &mut |sent| {
+    let started = cellctl::run(&context.root, &locked, &mut client, new, &mut |sent| {
         progress.at(sent);
         interrupts.check()
     });
@@ -249,8 +249,8 @@ fn run_cell(
         return Ok(ExitCode::SUCCESS);
     }
     // Releases the machine for other commands while this one follows the output.
-    drop((client, held));
-    attend(context, &cell.spec.name, arguments.rm, &interrupts)
+    drop((client, locked));
+    follow_until_end(context, &cell.spec.name, arguments.rm, &interrupts)
 }
 
 /// Returns the requirements for an image, with the signature beside it.
@@ -265,7 +265,12 @@ fn requirement(
 }
 
 /// Follows a cell until it has ended; returns its exit code.
-fn attend(context: &Context, name: &str, remove: bool, interrupts: &Interrupts) -> Result<ExitCode, Failure> {
+fn follow_until_end(
+    context: &Context,
+    name: &str,
+    remove: bool,
+    interrupts: &Interrupts,
+) -> Result<ExitCode, Failure> {
     let dir = context.dir();
     let mut follower = Follower::new(dir.clone(), name);
     let cell = match follower.until_end(context, &mut || interrupts.check())? {
@@ -281,8 +286,8 @@ fn attend(context: &Context, name: &str, remove: bool, interrupts: &Interrupts) 
         error_line(text.trim_end());
     }
     if remove {
-        let held = Held::take_supervised(&context.root, &dir)?;
-        cellctl::remove(&held, &mut held.client()?, &cell)?;
+        let locked = LockedMachine::take_supervised(&context.root, &dir)?;
+        cellctl::remove(&locked, &mut locked.client()?, &cell)?;
     }
     Ok(ExitCode::from(exit_code(&cell)))
 }
@@ -363,7 +368,7 @@ fn run_alone(
         NetworkRequest::Auto | NetworkRequest::Dhcp => (1, None),
         NetworkRequest::Fixed(address) => (1, Some(address)),
     };
-    let alone = Alone {
+    let image_run = StandaloneRun {
         image,
         name: arguments.name.or(manifest.name),
         options: MachineOptions {
@@ -381,7 +386,7 @@ fn run_alone(
         publish: or_else(arguments.publish, manifest.publish),
         attachment: if arguments.detach { Attachment::Detached } else { Attachment::Attached },
     };
-    standalone::run(context, alone)
+    standalone::run(context, image_run)
 }
 
 /// Returns the arguments after the image.

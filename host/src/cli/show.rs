@@ -1,6 +1,6 @@
 //! Cells and machines for display: the supervisor's data, with published ports and with symbols for addresses.
 
-use crate::machine::Held;
+use crate::machine::LockedMachine;
 use crate::machine::cells::CellStore;
 use crate::machine::state::MachineDir;
 use crate::output::human;
@@ -34,8 +34,8 @@ pub(super) fn cell(dir: &MachineDir, info: &CellInfo) -> CellView {
 }
 
 /// Returns the JSON form of a machine.
-pub(super) fn machine(held: &Held, info: Option<&MachineInfo>) -> MachineView {
-    MachineView::new(held.dir.name.as_str(), &held.record, info)
+pub(super) fn machine(locked: &LockedMachine, info: Option<&MachineInfo>) -> MachineView {
+    MachineView::new(locked.dir.name.as_str(), &locked.record, info)
 }
 
 /// Formats a cell's state: `running`, `exited (0)`, `crashed (panic), again in 2s`.
@@ -59,7 +59,7 @@ fn own_state(cell: &CellInfo) -> String {
 }
 
 /// Formats a resource that a cell has; a dash for an ended cell.
-pub(super) fn held(cell: &CellInfo, what: impl ToString) -> String {
+pub(super) fn locked(cell: &CellInfo, what: impl ToString) -> String {
     if cell.state.has_ended() { "-".to_owned() } else { what.to_string() }
 }
 
@@ -67,7 +67,7 @@ pub(super) fn held(cell: &CellInfo, what: impl ToString) -> String {
 pub(super) fn memory(cell: &CellInfo) -> String {
     match cell.spec.memory_max {
         Some(_) if !cell.state.has_ended() => format!("{}/{}", cell.memory, most_memory(cell)),
-        _ => held(cell, cell.memory),
+        _ => locked(cell, cell.memory),
     }
 }
 

@@ -10,13 +10,13 @@ use super::interrupt::{INTERRUPTED, Interrupts};
 use super::{Context, Failure};
 use crate::cellctl::CellError;
 use crate::image::CellImage;
-use crate::machine::boot::{BootError, Lifetime, NewMachine, Tie};
+use crate::machine::boot::{BootError, Lifetime, NewMachine, ProcessMode};
 use crate::machine::network::NetworkRequest;
 use crate::machine::options::MachineOptions;
 use crate::machine::qemu::{Boot, DHCP_START, Qemu};
 use crate::machine::record::{MachineKind, MachineRecord};
 use crate::machine::state::MachineDir;
-use crate::machine::{Held, MachineError, accel};
+use crate::machine::{LockedMachine, MachineError, accel};
 use crate::names::{self, MachineName};
 use crate::output::human;
 use crate::output::printable::Console;
@@ -38,7 +38,7 @@ const PORTS_FILE: &str = "ports.json";
 const IMAGE_FILE: &str = "image.elf";
 
 /// A standalone image to run.
-pub(super) struct Alone {
+pub(super) struct StandaloneRun {
     pub(super) image: CellImage,
     pub(super) name: Option<String>,
     pub(super) options: MachineOptions,
@@ -79,49 +79,50 @@ pub(super) struct StandaloneView {
     pub(super) uptime_ms: Option<u64>,
 }
 
-pub(super) fn run(context: &Context, alone: Alone) -> Result<ExitCode, Failure> {
-    if !alone.publish.is_empty() && !alone.options.uplink.is_user() {
+pub(super) fn run(context: &Context, image_run: StandaloneRun) -> Result<ExitCode, Failure> {
+    if !image_run.publish.is_empty() && !image_run.options.uplink.is_user() {
         return Err(CellError::NotOnTap.into());
     }
     let qemu = Qemu::from_environment()?;
     let taken = |name: &str| context.root.machines().iter().any(|dir| dir.name.as_str() == name);
-    let name = alone.name.unwrap_or_else(|| names::generate(taken));
+    let name = image_run.name.unwrap_or_else(|| names::generate(taken));
     let name: MachineName =
         name.parse().map_err(|error| Failure::new(super::failure::USAGE, format!("{error}")))?;
     let dir = context.root.machine(&name);
-    let guest = alone.address.map_or(DHCP_START.parse()?, |address| address.ip);
+    let guest = image_run.address.map_or(DHCP_START.parse()?, |address| address.ip);
     let mut publish = Vec::new();
-    for spec in &alone.publish {
+    for spec in &image_run.publish {
         let cell = SocketAddrV4::new(guest, spec.cell_port);
         publish.push(Publication { protocol: spec.protocol, host: spec.free_host_port()?, cell });
     }
-    let command_line = command_line(&name, alone.address, &alone.arguments)?;
+    let command_line = command_line(&name, image_run.address, &image_run.arguments)?;
     let interrupts = Interrupts::count()?;
     let supervisor = context.images.find(crate::image::SUPERVISOR).ok();
-    let (accelerator, _) = accel::choose(alone.choice, &qemu, &context.root, supervisor.as_deref());
-    let attached = alone.attachment == Attachment::Attached;
+    let (accelerator, _) = accel::choose(image_run.choice, &qemu, &context.root, supervisor.as_deref());
+    let attached = image_run.attachment == Attachment::Attached;
     let machine = NewMachine {
-        options: alone.options,
+        options: image_run.options,
         accelerator,
         qemu: &qemu,
-        kind: MachineKind::Standalone { image: alone.image.name },
+        kind: MachineKind::Standalone { image: image_run.image.name },
         lifetime: if attached { Lifetime::OfThisProcess } else { Lifetime::Own },
-        tie: if attached { Tie::Child } else { Tie::Detached },
+        process_mode: if attached { ProcessMode::Child } else { ProcessMode::Detached },
     };
-    let path = alone.image.path.canonicalize()?;
-    let own = alone.address.map_or(Address::Dhcp, |address| Address::Fixed(address.ip));
-    let boot = Boot::Alone { image: &path, command_line: &command_line, address: own, publish: &publish };
-    let held = machine.start(&context.root, &dir, boot, &mut || interrupts.check());
-    let held = held.map_err(|error| match error {
+    let path = image_run.image.path.canonicalize()?;
+    let own = image_run.address.map_or(Address::Dhcp, |address| Address::Fixed(address.ip));
+    let boot =
+        Boot::Standalone { image: &path, command_line: &command_line, address: own, publish: &publish };
+    let locked = machine.start(&context.root, &dir, boot, &mut || interrupts.check());
+    let locked = locked.map_err(|error| match error {
         BootError::Interrupted => Failure::new(INTERRUPTED, error.to_string()),
         error => error.into(),
     })?;
     fs::copy(&path, dir.path().join(IMAGE_FILE))?;
     fs::write(dir.path().join(PORTS_FILE), serde_json::to_vec(&publish)?)?;
     if attached {
-        return attend(context, held, &interrupts);
+        return follow_until_end(context, locked, &interrupts);
     }
-    context.output.answer(&view(&held), || name.to_string())?;
+    context.output.answer(&view(&locked), || name.to_string())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -144,15 +145,19 @@ fn command_line(
 }
 
 /// Waits until an image has ended; returns its exit code.
-fn attend(context: &Context, mut held: Held, interrupts: &Interrupts) -> Result<ExitCode, Failure> {
-    let end = follow(context, &held, interrupts);
-    held.end_qemu();
-    let status = held.child.take().map(|mut child| child.wait()).transpose()?;
-    held.down()?;
+fn follow_until_end(
+    context: &Context,
+    mut locked: LockedMachine,
+    interrupts: &Interrupts,
+) -> Result<ExitCode, Failure> {
+    let end = follow(context, &locked, interrupts);
+    locked.end_qemu();
+    let status = locked.child.take().map(|mut child| child.wait()).transpose()?;
+    locked.down()?;
     Ok(match (end?, status.and_then(|status| status.code())) {
-        (End::Interrupted, _) => ExitCode::from(INTERRUPTED),
-        (End::Ended, Some(code)) => ExitCode::from(exit_code(code)),
-        (End::Ended, None) => ExitCode::from(REFUSED),
+        (FollowEnd::Interrupted, _) => ExitCode::from(INTERRUPTED),
+        (FollowEnd::Ended, Some(code)) => ExitCode::from(exit_code(code)),
+        (FollowEnd::Ended, None) => ExitCode::from(REFUSED),
     })
 }
 
@@ -167,83 +172,83 @@ fn exit_code(qemu: i32) -> u8 {
 
 /// The reason why a command stopped following the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum FollowEnd {
     /// The image has ended.
     Ended,
     /// The user interrupted the command.
     Interrupted,
 }
 
-fn alone(record: &MachineRecord) -> bool {
+fn is_standalone(record: &MachineRecord) -> bool {
     matches!(record.kind, MachineKind::Standalone { .. })
 }
 
 /// Returns whether the machine is known to be a standalone image.
 pub(super) fn is_alone(dir: &MachineDir) -> bool {
-    MachineRecord::load(dir).is_ok_and(|record| record.is_some_and(|record| alone(&record)))
+    MachineRecord::load(dir).is_ok_and(|record| record.is_some_and(|record| is_standalone(&record)))
 }
 
 /// Returns the standalone image of this name.
-pub(super) fn find(context: &Context, name: &str) -> Result<Option<Held>, Failure> {
+pub(super) fn find(context: &Context, name: &str) -> Result<Option<LockedMachine>, Failure> {
     let Ok(name) = name.parse::<MachineName>() else { return Ok(None) };
     let dir = context.root.machine(&name);
     if !is_alone(&dir) {
         return Ok(None);
     }
-    match Held::take(&context.root, &dir) {
-        Ok(held) => Ok(Some(held).filter(|held| alone(&held.record))),
+    match LockedMachine::take(&context.root, &dir) {
+        Ok(locked) => Ok(Some(locked).filter(|locked| is_standalone(&locked.record))),
         Err(MachineError::NotUp { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
 /// Returns the JSON form of a standalone image.
-pub(super) fn view(held: &Held) -> StandaloneView {
-    let running = held.is_running();
-    let started = held.record.started_unix_ms * 1_000_000;
+pub(super) fn view(locked: &LockedMachine) -> StandaloneView {
+    let running = locked.is_running();
+    let started = locked.record.started_unix_ms * 1_000_000;
     StandaloneView {
         machine: None,
-        name: held.dir.name.to_string(),
+        name: locked.dir.name.to_string(),
         state: if running { "running" } else { "exited" },
-        image: match &held.record.kind {
+        image: match &locked.record.kind {
             MachineKind::Standalone { image } => image.clone(),
             MachineKind::Supervised => crate::image::SUPERVISOR.to_owned(),
         },
-        cores: held.record.options.cores,
-        memory_bytes: held.record.options.memory.0,
-        ports: if running { ports(held).iter().map(PortView::new).collect() } else { Vec::new() },
+        cores: locked.record.options.cores,
+        memory_bytes: locked.record.options.memory.0,
+        ports: if running { ports(locked).iter().map(PortView::new).collect() } else { Vec::new() },
         uptime_ms: running.then(|| human::since(started).as_millis() as u64),
     }
 }
 
 /// Returns the published ports of a standalone image.
-pub(super) fn ports(held: &Held) -> Vec<Publication> {
-    let file = fs::read(held.dir.path().join(PORTS_FILE)).unwrap_or_default();
+pub(super) fn ports(locked: &LockedMachine) -> Vec<Publication> {
+    let file = fs::read(locked.dir.path().join(PORTS_FILE)).unwrap_or_default();
     serde_json::from_slice(&file).unwrap_or_default()
 }
 
 /// Prints the output; with `follow_on`, until the image ends.
-pub(super) fn logs(context: &Context, held: &Held, follow_on: bool) -> Result<ExitCode, Failure> {
+pub(super) fn logs(context: &Context, locked: &LockedMachine, follow_on: bool) -> Result<ExitCode, Failure> {
     if follow_on {
         let interrupts = Interrupts::count()?;
-        follow(context, held, &interrupts)?;
+        follow(context, locked, &interrupts)?;
     } else {
-        print_new(context, &held.dir, &mut 0, &mut Console::default())?;
+        print_new(context, &locked.dir, &mut 0, &mut Console::default())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn follow(context: &Context, held: &Held, interrupts: &Interrupts) -> Result<End, Failure> {
+fn follow(context: &Context, locked: &LockedMachine, interrupts: &Interrupts) -> Result<FollowEnd, Failure> {
     let (mut read, mut console) = (0, Console::default());
     loop {
         // Reads the state before the file: if the image has ended, the file then contains all of its output.
-        let running = held.is_running();
-        print_new(context, &held.dir, &mut read, &mut console)?;
+        let running = locked.is_running();
+        print_new(context, &locked.dir, &mut read, &mut console)?;
         if !running {
-            return Ok(End::Ended);
+            return Ok(FollowEnd::Ended);
         }
         if interrupts.so_far() > 0 {
-            return Ok(End::Interrupted);
+            return Ok(FollowEnd::Interrupted);
         }
         sleep(INTERVAL);
     }

@@ -4,7 +4,7 @@ use super::interrupt::{INTERRUPTED, Interrupts};
 use super::{Context, Failure, complete, stop};
 use crate::cellctl::{self, CellError};
 use crate::client::ClientError;
-use crate::machine::Held;
+use crate::machine::LockedMachine;
 use crate::output::progress::Progress;
 use clap::Args;
 use isola_abi::management::CellInfo;
@@ -33,10 +33,10 @@ pub(super) fn start(context: &Context, arguments: &Arguments) -> Result<ExitCode
 }
 
 fn start_one(context: &Context, name: &str, interrupts: &Interrupts) -> Result<CellInfo, Failure> {
-    let held = Held::take_supervised(&context.root, &context.dir())?;
-    let mut client = held.client()?;
+    let locked = LockedMachine::take_supervised(&context.root, &context.dir())?;
+    let mut client = locked.client()?;
     let mut bar = None;
-    let started = cellctl::start(&context.root, &held, &mut client, name, &mut |sent, of| {
+    let started = cellctl::start(&context.root, &locked, &mut client, name, &mut |sent, of| {
         bar.get_or_insert_with(|| Progress::bytes(&context.output, "sending the image", of)).at(sent);
         interrupts.check()
     });

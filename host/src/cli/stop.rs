@@ -56,8 +56,8 @@ fn stop_one(
     timeout_ms: u32,
     interrupts: &Interrupts,
 ) -> Result<Option<CellInfo>, Failure> {
-    if let Some(alone) = standalone::find(context, name)? {
-        alone.end_qemu();
+    if let Some(machine) = standalone::find(context, name)? {
+        machine.end_qemu();
         return Ok(None);
     }
     let progress = Progress::waiting(&context.output, &format!("waiting for {name} to stop"));

@@ -4,7 +4,7 @@ use super::inspect::cycles_ns;
 use super::interrupt::Interrupts;
 use super::{Context, Failure};
 use crate::elastic::Every;
-use crate::machine::Held;
+use crate::machine::LockedMachine;
 use crate::output::view::is_running;
 use crate::output::{Format, human, table};
 use clap::Args;
@@ -65,7 +65,7 @@ struct TopView {
 
 pub(super) fn top(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let interrupts = Interrupts::count()?;
-    let (mut before, mut looked, _) = look(context)?;
+    let (mut before, mut sampled, _) = sample(context)?;
     for _ in 0..arguments.intervals.unwrap_or(u64::MAX) {
         let next = Instant::now() + arguments.interval.0;
         while Instant::now() < next {
@@ -74,8 +74,8 @@ pub(super) fn top(context: &Context, arguments: &Arguments) -> Result<ExitCode, 
             }
             sleep(GLANCE.min(next.saturating_duration_since(Instant::now())));
         }
-        let (now, at, tsc_hz) = look(context)?;
-        let seconds = at.duration_since(looked).as_secs_f64();
+        let (now, at, tsc_hz) = sample(context)?;
+        let seconds = at.duration_since(sampled).as_secs_f64();
         let views: Vec<TopView> = now
             .values()
             .map(|cell| view(cell, before.get(&cell.id).unwrap_or(cell), seconds, tsc_hz))
@@ -84,15 +84,15 @@ pub(super) fn top(context: &Context, arguments: &Arguments) -> Result<ExitCode, 
             Format::Json => context.output.json_line(&views)?,
             Format::Table => context.output.screen(&format!("{}\n", text(&views)))?,
         }
-        (before, looked) = (now, at);
+        (before, sampled) = (now, at);
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the running cells, the time of the reading, and the cycles per second.
-fn look(context: &Context) -> Result<(BTreeMap<CellId, CellInfo>, Instant, u64), Failure> {
-    let held = Held::take_supervised(&context.root, &context.dir())?;
-    let mut client = held.client()?;
+fn sample(context: &Context) -> Result<(BTreeMap<CellId, CellInfo>, Instant, u64), Failure> {
+    let locked = LockedMachine::take_supervised(&context.root, &context.dir())?;
+    let mut client = locked.client()?;
     let machine = client.machine()?;
     let mut cells = BTreeMap::new();
     for cell in client.list()?.iter().filter(|cell| is_running(cell)) {

@@ -3,9 +3,9 @@
 use super::interrupt::{INTERRUPTED, Interrupts};
 use super::{Context, Failure, complete, show};
 use crate::image::SUPERVISOR;
-use crate::machine::Held;
+use crate::machine::LockedMachine;
 use crate::machine::accel;
-use crate::machine::boot::{BootError, Lifetime, NewMachine, Tie};
+use crate::machine::boot::{BootError, Lifetime, NewMachine, ProcessMode};
 use crate::machine::options::{AcceleratorChoice, MachineModel, MachineOptions, Topology, Uplink};
 use crate::machine::qemu::{Boot, Qemu};
 use crate::machine::record::MachineKind;
@@ -101,23 +101,23 @@ pub(super) fn up(context: &Context, arguments: Arguments) -> Result<ExitCode, Fa
     let options = arguments.options.options()?;
     let interrupts = Interrupts::count()?;
     let dir = context.root.machine(name);
-    let held =
+    let locked =
         bring_up(context, &dir, options, arguments.options.platform.accel, Lifetime::Own, &mut || {
             interrupts.check()
         })?;
-    let info = held.client()?.machine()?;
-    let view = show::machine(&held, Some(&info));
+    let info = locked.client()?.machine()?;
+    let view = show::machine(&locked, Some(&info));
     context.output.answer(&view, || {
-        if context.output.talk == crate::output::Talk::Quiet {
+        if context.output.verbosity == crate::output::Verbosity::Quiet {
             return name.to_string();
         }
         format!(
             "machine {name} is up: {} cores and {} for cells; ready after {} (its supervisor after {}), under {}",
             info.cores.len().saturating_sub(1),
             info.memory_free,
-            human::maybe_duration_ns(held.record.ready_us.map(|us| us * 1000)),
+            human::maybe_duration_ns(locked.record.ready_us.map(|us| us * 1000)),
             human::duration_ns(info.boot_ns),
-            held.record.accelerator,
+            locked.record.accelerator,
         )
     })?;
     Ok(ExitCode::SUCCESS)
@@ -131,7 +131,7 @@ pub(super) fn bring_up(
     choice: AcceleratorChoice,
     lifetime: Lifetime,
     interrupted: &mut dyn FnMut() -> ControlFlow<()>,
-) -> Result<Held, Failure> {
+) -> Result<LockedMachine, Failure> {
     let qemu = Qemu::from_environment()?;
     let supervisor = context.images.find(SUPERVISOR)?;
     let supervisor = supervisor.canonicalize()?;
@@ -143,7 +143,7 @@ pub(super) fn bring_up(
         qemu: &qemu,
         kind: MachineKind::Supervised,
         lifetime,
-        tie: Tie::Detached,
+        process_mode: ProcessMode::Detached,
     };
     let mut waiting = || {
         progress.tick();

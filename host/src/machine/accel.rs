@@ -3,7 +3,7 @@
 //! A `/dev/kvm` that opens proves nothing. Under some hypervisors a guest hangs, or executes a thousand times too
 //! slowly; only a machine that answers in time proves that KVM works.
 
-use super::boot::{BootError, Lifetime, NewMachine, Tie};
+use super::boot::{BootError, Lifetime, NewMachine, ProcessMode};
 use super::options::{Accelerator, AcceleratorChoice, MachineModel, MachineOptions, Topology, Uplink};
 use super::qemu::{Boot, Qemu};
 use super::record::{MachineKind, write_whole};
@@ -24,7 +24,7 @@ const PROBE_MACHINE: &str = "kvm-probe";
 
 /// The result of the test of KVM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KvmAnswer {
+pub struct KvmProbe {
     /// Whether a machine ran.
     pub works: bool,
     /// The reason for the result.
@@ -32,10 +32,10 @@ pub struct KvmAnswer {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Remembered {
+struct CachedProbe {
     /// The host that the answer is valid for: see [`host_key`].
     host: String,
-    answer: KvmAnswer,
+    answer: KvmProbe,
 }
 
 /// Selects the accelerator of a machine, and returns the reason.
@@ -44,13 +44,13 @@ pub fn choose(
     qemu: &Qemu,
     root: &StateRoot,
     supervisor: Option<&Path>,
-) -> (Accelerator, KvmAnswer) {
-    let said = |reason: &str| KvmAnswer { works: false, reason: reason.into() };
+) -> (Accelerator, KvmProbe) {
+    let refusal = |reason: &str| KvmProbe { works: false, reason: reason.into() };
     match choice {
-        AcceleratorChoice::Tcg => (Accelerator::Tcg, said("not asked for")),
-        AcceleratorChoice::Kvm => (Accelerator::Kvm, said("asked for, not tried out")),
+        AcceleratorChoice::Tcg => (Accelerator::Tcg, refusal("not asked for")),
+        AcceleratorChoice::Kvm => (Accelerator::Kvm, refusal("asked for, not tried out")),
         AcceleratorChoice::Auto => {
-            let answer = kvm(qemu, root, supervisor, CachedAnswer::Allowed);
+            let answer = kvm(qemu, root, supervisor, CacheUse::Allowed);
             (if answer.works { Accelerator::Kvm } else { Accelerator::Tcg }, answer)
         }
     }
@@ -58,7 +58,7 @@ pub fn choose(
 
 /// Whether a cached result may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CachedAnswer {
+pub enum CacheUse {
     /// Use a cached result.
     Allowed,
     /// Test again.
@@ -66,24 +66,24 @@ pub enum CachedAnswer {
 }
 
 /// Returns whether KVM works with this QEMU. The test needs a `supervisor` image to boot.
-pub fn kvm(qemu: &Qemu, root: &StateRoot, supervisor: Option<&Path>, cached: CachedAnswer) -> KvmAnswer {
+pub fn kvm(qemu: &Qemu, root: &StateRoot, supervisor: Option<&Path>, cached: CacheUse) -> KvmProbe {
     if let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/kvm") {
-        return KvmAnswer { works: false, reason: format!("/dev/kvm cannot be opened: {error}") };
+        return KvmProbe { works: false, reason: format!("/dev/kvm cannot be opened: {error}") };
     }
     let host = host_key(qemu);
-    if cached == CachedAnswer::Allowed
-        && let Some(answer) = remembered(&host)
+    if cached == CacheUse::Allowed
+        && let Some(answer) = cached_probe(&host)
     {
         return answer;
     }
     let Some(supervisor) = supervisor else {
-        return KvmAnswer { works: false, reason: "not tried out, as there is no supervisor image".into() };
+        return KvmProbe { works: false, reason: "not tried out, as there is no supervisor image".into() };
     };
     let answer = match try_out(qemu, root, supervisor) {
-        Ok(()) => KvmAnswer { works: true, reason: "a machine ran under it".into() },
-        Err(reason) => KvmAnswer { works: false, reason },
+        Ok(()) => KvmProbe { works: true, reason: "a machine ran under it".into() },
+        Err(reason) => KvmProbe { works: false, reason },
     };
-    remember(&host, &answer);
+    store_probe(&host, &answer);
     answer
 }
 
@@ -105,13 +105,13 @@ fn try_out(qemu: &Qemu, root: &StateRoot, supervisor: &Path) -> Result<(), Strin
         qemu,
         kind: MachineKind::Supervised,
         lifetime: Lifetime::OfThisProcess,
-        tie: Tie::Detached,
+        process_mode: ProcessMode::Detached,
     };
     let end = Instant::now() + LIMIT;
     let mut waiting =
         || if Instant::now() < end { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
     match machine.start(root, &dir, Boot::Supervisor { image: supervisor }, &mut waiting) {
-        Ok(held) => held.down().map_err(|error| error.to_string()),
+        Ok(locked) => locked.down().map_err(|error| error.to_string()),
         Err(BootError::Interrupted) => Err(format!("a machine did not answer within {} s", LIMIT.as_secs())),
         Err(error) => Err(error.to_string()),
     }
@@ -126,23 +126,23 @@ fn host_key(qemu: &Qemu) -> String {
     format!("{} | {model} | {} | isola {}", kernel.trim(), qemu.version, env!("CARGO_PKG_VERSION"))
 }
 
-fn memory_file() -> Option<PathBuf> {
+fn cache_file() -> Option<PathBuf> {
     let folder = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
     Some(cache.join("isola").join("kvm.json"))
 }
 
-fn remembered(host: &str) -> Option<KvmAnswer> {
-    let remembered: Remembered = serde_json::from_slice(&fs::read(memory_file()?).ok()?).ok()?;
-    (remembered.host == host).then_some(remembered.answer)
+fn cached_probe(host: &str) -> Option<KvmProbe> {
+    let cached_probe: CachedProbe = serde_json::from_slice(&fs::read(cache_file()?).ok()?).ok()?;
+    (cached_probe.host == host).then_some(cached_probe.answer)
 }
 
-fn remember(host: &str, answer: &KvmAnswer) {
+fn store_probe(host: &str, answer: &KvmProbe) {
     // If the result cannot be saved, the next command repeats the test.
-    let Some(file) = memory_file() else { return };
-    let remembered = Remembered { host: host.to_owned(), answer: answer.clone() };
+    let Some(file) = cache_file() else { return };
+    let cached_probe = CachedProbe { host: host.to_owned(), answer: answer.clone() };
     let folder = file.parent().map(fs::create_dir_all);
-    if let (Some(Ok(())), Ok(bytes)) = (folder, serde_json::to_vec_pretty(&remembered)) {
+    if let (Some(Ok(())), Ok(bytes)) = (folder, serde_json::to_vec_pretty(&cached_probe)) {
         let _ = write_whole(&file, &bytes);
     }
 }

@@ -12,8 +12,8 @@ use super::process::Process;
 use super::qemu::{self, Boot, Qemu};
 use super::record::{FORMAT, MachineKind, MachineRecord};
 use super::state::{MachineDir, StateError, StateRoot};
-use super::switch::{self, Starting, SwitchError};
-use super::{Held, MachineError, clean_up, logs_tail};
+use super::switch::{self, StartingSwitch, SwitchError};
+use super::{LockedMachine, MachineError, clean_up, logs_tail};
 use crate::client::{Client, ClientError};
 use crate::switch::fabric::Address;
 use std::fs::File;
@@ -37,10 +37,10 @@ pub enum BootError {
     #[error(transparent)]
     Machine(#[from] MachineError),
     /// QEMU did not start.
-    #[error("QEMU did not start: {said}")]
+    #[error("QEMU did not start: {message}")]
     Launch {
         /// QEMU's error message.
-        said: String,
+        message: String,
     },
     /// The network switch did not start.
     #[error(transparent)]
@@ -75,7 +75,7 @@ pub enum Lifetime {
 
 /// The relation of QEMU to the command that starts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tie {
+pub enum ProcessMode {
     /// A daemon.
     Detached,
     /// A child process, whose exit status the command can read.
@@ -96,7 +96,7 @@ pub struct NewMachine<'a> {
     /// The lifetime of the machine.
     pub lifetime: Lifetime,
     /// The relation of QEMU to this process.
-    pub tie: Tie,
+    pub process_mode: ProcessMode,
 }
 
 impl NewMachine<'_> {
@@ -112,7 +112,7 @@ impl NewMachine<'_> {
         dir: &MachineDir,
         boot: Boot<'_>,
         waiting: &mut dyn FnMut() -> ControlFlow<()>,
-    ) -> Result<Held, BootError> {
+    ) -> Result<LockedMachine, BootError> {
         make_room(root, dir)?;
         let lock = MachineLock::take(dir).map_err(MachineError::from)?;
         // Another command may have started it meanwhile.
@@ -130,11 +130,11 @@ impl NewMachine<'_> {
             ready_us: None,
         };
         record.create(dir)?;
-        let mut held = Held { dir: dir.clone(), record, child: None, _lock: lock };
-        match self.bring_up(&mut held, boot, waiting) {
-            Ok(()) => Ok(held),
+        let mut locked = LockedMachine { dir: dir.clone(), record, child: None, _lock: lock };
+        match self.bring_up(&mut locked, boot, waiting) {
+            Ok(()) => Ok(locked),
             Err(error) => {
-                held.remove()?;
+                locked.remove()?;
                 Err(error)
             }
         }
@@ -142,37 +142,37 @@ impl NewMachine<'_> {
 
     fn bring_up(
         &self,
-        held: &mut Held,
+        locked: &mut LockedMachine,
         boot: Boot<'_>,
         waiting: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<(), BootError> {
         let begun = Instant::now();
-        let switch = self.switch(&held.dir, boot)?;
-        let (qemu, child) = self.launch(&held.dir, boot, waiting)?;
-        switch.into_iter().for_each(Starting::leave);
-        held.record.qemu = Some(qemu);
-        held.child = child;
-        held.record.save(&held.dir)?;
+        let switch = self.switch(&locked.dir, boot)?;
+        let (qemu, child) = self.launch(&locked.dir, boot, waiting)?;
+        switch.into_iter().for_each(StartingSwitch::detach);
+        locked.record.qemu = Some(qemu);
+        locked.child = child;
+        locked.record.save(&locked.dir)?;
         if matches!(boot, Boot::Supervisor { .. }) {
-            wait_for_supervisor(held, waiting)?;
-            held.record.ready_us = u64::try_from(begun.elapsed().as_micros()).ok();
+            wait_for_supervisor(locked, waiting)?;
+            locked.record.ready_us = u64::try_from(begun.elapsed().as_micros()).ok();
         }
         if self.lifetime == Lifetime::Own {
-            held.record.owner = None;
+            locked.record.owner = None;
         }
-        Ok(held.record.save(&held.dir)?)
+        Ok(locked.record.save(&locked.dir)?)
     }
 
     /// Starts the machine's switch if it needs one. QEMU connects to it at its start.
-    fn switch(&self, dir: &MachineDir, boot: Boot<'_>) -> Result<Option<Starting>, BootError> {
+    fn switch(&self, dir: &MachineDir, boot: Boot<'_>) -> Result<Option<StartingSwitch>, BootError> {
         if !switch::is_needed(&self.options) {
             return Ok(None);
         }
         let address = match boot {
             Boot::Supervisor { .. } => Address::None,
-            Boot::Alone { address, .. } => address,
+            Boot::Standalone { address, .. } => address,
         };
-        Ok(Some(Starting::begin(dir, &self.options, address)?))
+        Ok(Some(StartingSwitch::begin(dir, &self.options, address)?))
     }
 
     /// Starts QEMU with its system call filter, or without one if this host does not support it.
@@ -183,7 +183,7 @@ impl NewMachine<'_> {
         waiting: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<(Process, Option<Child>), BootError> {
         match self.launch_with(&qemu::SANDBOX, dir, boot, waiting) {
-            Err(BootError::Launch { said }) if qemu::lacks_sandbox(&said) => {
+            Err(BootError::Launch { message }) if qemu::lacks_sandbox(&message) => {
                 (dir.notice)("QEMU runs without a system call filter: it, or this kernel, has no seccomp");
                 self.launch_with(&[], dir, boot, waiting)
             }
@@ -204,7 +204,7 @@ impl NewMachine<'_> {
         let mut launcher = Command::new(&self.qemu.program)
             .args(qemu::arguments(&self.options, self.accelerator, boot, dir))
             .args(sandbox)
-            .args((self.tie == Tie::Detached).then_some("-daemonize"))
+            .args((self.process_mode == ProcessMode::Detached).then_some("-daemonize"))
             .current_dir(dir.path())
             // ^C at the terminal must reach the command only, which then ends QEMU in order.
             .process_group(0)
@@ -212,20 +212,20 @@ impl NewMachine<'_> {
             .stdout(Stdio::null())
             .stderr(file)
             .spawn()
-            .map_err(|error| BootError::Launch { said: error.to_string() })?;
+            .map_err(|error| BootError::Launch { message: error.to_string() })?;
         let end = Instant::now() + LAUNCH_LIMIT;
-        let failed = |said: &str| {
+        let failed = |message: &str| {
             let log = MachineDir::tail(&log, 5);
-            Err(BootError::Launch { said: if log.is_empty() { said.to_owned() } else { log } })
+            Err(BootError::Launch { message: if log.is_empty() { message.to_owned() } else { log } })
         };
         loop {
             match launcher.try_wait() {
-                Ok(Some(status)) if status.success() && self.tie == Tie::Detached => {
+                Ok(Some(status)) if status.success() && self.process_mode == ProcessMode::Detached => {
                     let process = Process::from_pid_file(&dir.pid_file());
                     return process.map_or_else(|| failed("it ended at once"), |process| Ok((process, None)));
                 }
                 Ok(Some(status)) => return failed(&format!("it ended with {status}")),
-                Ok(None) if self.tie == Tie::Child && dir.pid_file().exists() => {
+                Ok(None) if self.process_mode == ProcessMode::Child && dir.pid_file().exists() => {
                     let process = Process::of(launcher.id());
                     let child = |process| Ok((process, Some(launcher)));
                     return process.map_or_else(|| failed("it ended at once"), child);
@@ -248,13 +248,16 @@ impl NewMachine<'_> {
 }
 
 /// Sends `Hello` to the supervisor until it answers, for as long as QEMU runs.
-fn wait_for_supervisor(held: &Held, waiting: &mut dyn FnMut() -> ControlFlow<()>) -> Result<(), BootError> {
+fn wait_for_supervisor(
+    locked: &LockedMachine,
+    waiting: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Result<(), BootError> {
     let mut interrupted = false;
-    let mut look = || {
+    let mut poll = || {
         interrupted = waiting().is_break();
-        if interrupted || !held.is_running() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if interrupted || !locked.is_running() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    let error = match Client::connect_within(held.dir.path(), READY_LIMIT, &mut look) {
+    let error = match Client::connect_within(locked.dir.path(), READY_LIMIT, &mut poll) {
         Ok(_) => return Ok(()),
         Err(error) => error,
     };
@@ -263,10 +266,10 @@ fn wait_for_supervisor(held: &Held, waiting: &mut dyn FnMut() -> ControlFlow<()>
     }
     let reason = match error {
         ClientError::Refused(refusal) => refusal.to_string(),
-        _ if !held.is_running() => "the machine ended".to_owned(),
+        _ if !locked.is_running() => "the machine ended".to_owned(),
         error => error.to_string(),
     };
-    Err(BootError::Supervisor { reason, tail: logs_tail(&held.dir) })
+    Err(BootError::Supervisor { reason, tail: logs_tail(&locked.dir) })
 }
 
 /// Removes the files of an ended machine of the same name, and fails if a machine of that name runs.

@@ -16,7 +16,8 @@ pub struct CellRecord {
     /// The cell's id. A cell of the same name with another id is another cell.
     pub id: CellId,
     /// Whether the cell is removed after its end.
-    pub afterwards: Afterwards,
+    #[serde(rename = "afterwards")]
+    pub cleanup: CleanupPolicy,
     /// The ports to publish at each start.
     pub publish: Vec<PublishSpec>,
     /// The ports that are published now.
@@ -26,7 +27,7 @@ pub struct CellRecord {
 /// The treatment of a cell after its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Afterwards {
+pub enum CleanupPolicy {
     /// The cell remains, for inspection and restarts.
     Keep,
     /// The first command that finds the cell ended removes it.
@@ -128,7 +129,7 @@ mod tests {
         let store = CellStore::of(&dir);
         let record = CellRecord {
             id: CellId(3),
-            afterwards: Afterwards::Keep,
+            cleanup: CleanupPolicy::Keep,
             publish: vec!["80".parse().unwrap()],
             published: vec![],
         };

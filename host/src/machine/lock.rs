@@ -19,7 +19,7 @@ const TRY_INTERVAL: Duration = Duration::from_millis(10);
 const NOTICE_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a command waits for its turn.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The right to work on a machine; released when dropped.
 #[derive(Debug)]
@@ -33,10 +33,10 @@ pub enum LockError {
     /// The lock's file cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
-    /// Another command held the lock throughout the wait.
+    /// Another command locked the lock throughout the wait.
     #[error(
         "another isola command (process {holder}) has worked on machine {machine:?} for {} s: wait for it, or end it",
-        PATIENCE.as_secs()
+        LOCK_TIMEOUT.as_secs()
     )]
     Busy {
         /// The machine.
@@ -47,12 +47,12 @@ pub enum LockError {
 }
 
 impl MachineLock {
-    /// Takes the lock of a machine. Waits up to [`PATIENCE`] for another command to release it.
+    /// Takes the lock of a machine. Waits up to [`LOCK_TIMEOUT`] for another command to release it.
     ///
     /// # Errors
     /// [`LockError`].
     pub fn take(dir: &MachineDir) -> Result<Self, LockError> {
-        Self::take_within(dir, PATIENCE)
+        Self::take_within(dir, LOCK_TIMEOUT)
     }
 
     /// Takes the lock of a machine. Waits at most `patience`.
@@ -76,13 +76,13 @@ impl MachineLock {
         let begun = Instant::now();
         let end = begun + patience;
         let holder = || fs::read_to_string(&path).unwrap_or_default().trim().to_owned();
-        let mut told = false;
+        let mut notified = false;
         while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             if Instant::now() >= end {
                 return Err(LockError::Busy { machine: dir.name.to_string(), holder: holder() });
             }
-            if !told && begun.elapsed() > NOTICE_AFTER {
-                told = true;
+            if !notified && begun.elapsed() > NOTICE_AFTER {
+                notified = true;
                 (dir.notice)(&format!("waiting for another isola command (process {})", holder()));
             }
             sleep(TRY_INTERVAL);

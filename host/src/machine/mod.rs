@@ -2,7 +2,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | this | [`Held`]: a machine that is up, and this command's lock on it |
+//! | this | [`LockedMachine`]: a machine that is up, and this command's lock on it |
 //! | [`state`] | the folder of each machine |
 //! | [`record`] | the record of a machine, and the detection of dead or abandoned machines |
 //! | [`cells`] | the host's records of cells |
@@ -52,7 +52,7 @@ const TAIL_LINES: usize = 12;
 
 /// A machine that is up, and this command's lock on it.
 #[derive(Debug)]
-pub struct Held {
+pub struct LockedMachine {
     /// The machine's folder.
     pub dir: MachineDir,
     /// The machine's record.
@@ -155,22 +155,22 @@ fn tail_text(tail: &str) -> String {
     if tail.is_empty() { String::new() } else { format!("; the end of its log:\n{tail}") }
 }
 
-impl Held {
+impl LockedMachine {
     /// Takes a turn at a machine that is up. Changes nothing about any other machine.
     ///
     /// # Errors
     /// [`MachineError`].
     pub fn take(root: &StateRoot, dir: &MachineDir) -> Result<Self, MachineError> {
-        let (held, health) = Self::look(root, dir)?;
+        let (locked, health) = Self::inspect(root, dir)?;
         let name = || dir.name.to_string();
         match health {
-            Health::Up => Ok(held),
+            Health::Up => Ok(locked),
             // A standalone image ends by itself: its output remains until it is removed.
             Health::Dead
-                if matches!(held.record.kind, MachineKind::Standalone { .. })
-                    && held.record.qemu.is_some() =>
+                if matches!(locked.record.kind, MachineKind::Standalone { .. })
+                    && locked.record.qemu.is_some() =>
             {
-                Ok(held)
+                Ok(locked)
             }
             Health::Dead => Err(MachineError::Died { name: name(), tail: logs_tail(dir) }),
             Health::Abandoned => Err(MachineError::Abandoned { name: name() }),
@@ -179,7 +179,7 @@ impl Held {
     }
 
     /// Takes a turn at a machine that has a record, in any health.
-    fn look(root: &StateRoot, dir: &MachineDir) -> Result<(Self, Health), MachineError> {
+    fn inspect(root: &StateRoot, dir: &MachineDir) -> Result<(Self, Health), MachineError> {
         let absent = || match dir.is_occupied() {
             true => StateError::Occupied(dir.path().to_owned()).into(),
             false => MachineError::NotUp { name: dir.name.to_string(), others: up_beside(root, dir) },
@@ -201,9 +201,9 @@ impl Held {
     /// # Errors
     /// [`MachineError`].
     pub fn take_supervised(root: &StateRoot, dir: &MachineDir) -> Result<Self, MachineError> {
-        let held = Self::take(root, dir)?;
-        match held.record.kind {
-            MachineKind::Supervised => Ok(held),
+        let locked = Self::take(root, dir)?;
+        match locked.record.kind {
+            MachineKind::Supervised => Ok(locked),
             MachineKind::Standalone { .. } => Err(MachineError::Standalone { name: dir.name.to_string() }),
         }
     }
@@ -278,14 +278,14 @@ impl Held {
 /// # Errors
 /// [`MachineError`], except [`MachineError::NotUp`], [`MachineError::Died`] and [`MachineError::Abandoned`].
 pub fn clean_up(root: &StateRoot, dir: &MachineDir) -> Result<(), MachineError> {
-    match Held::take(root, dir) {
+    match LockedMachine::take(root, dir) {
         Ok(_) | Err(MachineError::NotUp { .. }) => return Ok(()),
         Err(MachineError::Died { .. } | MachineError::Abandoned { .. }) => {}
         Err(error) => return Err(error),
     }
     // Another command may have had its turn meanwhile.
-    match Held::look(root, dir) {
-        Ok((held, Health::Dead | Health::Abandoned)) => Ok(held.remove()?),
+    match LockedMachine::inspect(root, dir) {
+        Ok((locked, Health::Dead | Health::Abandoned)) => Ok(locked.remove()?),
         Ok(_) | Err(MachineError::NotUp { .. }) => Ok(()),
         Err(error) => Err(error),
     }

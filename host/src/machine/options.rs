@@ -259,15 +259,7 @@ mod tests {
 
     #[test]
     fn invalid_machine_options_are_rejected() {
-        let good = MachineOptions {
-            cores: 4,
-            topology: Topology::default(),
-            memory: ByteSize(1 << 30),
-            nics: 8,
-            model: MachineModel::Q35,
-            cpu: "max".into(),
-            uplink: Uplink::User,
-        };
+        let good = crate::test_data::machine_options();
         assert_eq!(good.validate(), Ok(()));
         let one_core = MachineOptions { cores: 1, ..good.clone() };
         assert_eq!(one_core.validate(), Err(OptionsError::Cores(1)));

@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// The polling interval for a process's end.
-const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A process. The start time and the scope of its id distinguish it from a later process with the same id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,7 +99,7 @@ impl Process {
             if Instant::now() >= end {
                 return false;
             }
-            sleep(LOOK_INTERVAL);
+            sleep(POLL_INTERVAL);
         }
         true
     }

@@ -64,12 +64,12 @@ pub enum QemuError {
         error: std::io::Error,
     },
     /// It is too old, or not QEMU.
-    #[error("{program:?} says it is {said:?}: isola needs QEMU {}.{} or newer", OLDEST.0, OLDEST.1)]
+    #[error("{program:?} says it is {version_line:?}: isola needs QEMU {}.{} or newer", OLDEST.0, OLDEST.1)]
     Version {
         /// The program.
         program: PathBuf,
         /// The first line of its version output.
-        said: String,
+        version_line: String,
     },
 }
 
@@ -82,7 +82,7 @@ pub enum Boot<'a> {
         image: &'a Path,
     },
     /// A standalone cell image.
-    Alone {
+    Standalone {
         /// The image.
         image: &'a Path,
         /// The image's command line.
@@ -104,26 +104,27 @@ impl Qemu {
         let program = PathBuf::from(named.unwrap_or_else(|| "qemu-system-x86_64".into()));
         let output = Command::new(&program).arg("--version").output();
         let output = output.map_err(|error| QemuError::Missing { program: program.clone(), error })?;
-        let said = String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned();
-        match version(&said) {
+        let version_line =
+            String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned();
+        match version(&version_line) {
             Some((numbers, version)) if numbers >= OLDEST => {
                 Ok(Self { program, version: version.to_owned() })
             }
-            _ => Err(QemuError::Version { program, said }),
+            _ => Err(QemuError::Version { program, version_line }),
         }
     }
 }
 
 /// Parses the version in the output of `qemu --version`.
-fn version(said: &str) -> Option<((u32, u32), &str)> {
-    let version = said.strip_prefix("QEMU emulator version ")?.split_whitespace().next()?;
+fn version(version_line: &str) -> Option<((u32, u32), &str)> {
+    let version = version_line.strip_prefix("QEMU emulator version ")?.split_whitespace().next()?;
     let mut parts = version.split('.').map(|part| part.parse().ok());
     Some(((parts.next()??, parts.next()??), version))
 }
 
 /// Returns whether QEMU's error message reports that it was built without seccomp, or that the kernel lacks it.
-pub fn lacks_sandbox(said: &str) -> bool {
-    ["sandbox", "seccomp"].iter().any(|word| said.contains(word))
+pub fn lacks_sandbox(message: &str) -> bool {
+    ["sandbox", "seccomp"].iter().any(|word| message.contains(word))
 }
 
 /// Returns QEMU's arguments for a machine in the folder `dir`.
@@ -133,7 +134,7 @@ pub fn arguments(
     boot: Boot<'_>,
     dir: &MachineDir,
 ) -> Vec<OsString> {
-    let mut line = Line::default();
+    let mut line = CommandLine::default();
     let (model, suffix) = match options.model {
         MachineModel::Q35 => ("q35".to_owned(), "pci"),
         MachineModel::Microvm => ("microvm,acpi=on,rtc=on".to_owned(), "device"),
@@ -168,14 +169,14 @@ pub fn arguments(
                     format!(
                         "virtio-serial-{suffix}{}{}",
                         modern(options.model),
-                        console_place(options.model)
+                        console_bus_address(options.model)
                     ),
                 )
                 .pair("-chardev", format!("socket,id=mgmt,path={},server=on,wait=off", client::SOCKET))
                 .pair("-device", "virtserialport,chardev=mgmt");
             &[]
         }
-        Boot::Alone { image, command_line, publish, .. } => {
+        Boot::Standalone { image, command_line, publish, .. } => {
             // For the exit code. Beside a supervisor, one cell's write to this I/O port would end all other cells.
             line.pair("-kernel", image).pair("-device", "isa-debug-exit,iobase=0xf4,iosize=4");
             if !command_line.is_empty() {
@@ -206,7 +207,7 @@ fn memory_kib(options: &MachineOptions) -> u64 {
 
 /// Adds NUMA nodes if there are several. They share the cores equally, and the memory in whole MiB, with the remainder
 /// in the last node.
-fn nodes(line: &mut Line, options: &MachineOptions) {
+fn nodes(line: &mut CommandLine, options: &MachineOptions) {
     let nodes = options.topology.nodes;
     if nodes < 2 {
         return;
@@ -221,7 +222,7 @@ fn nodes(line: &mut Line, options: &MachineOptions) {
 }
 
 fn network(
-    line: &mut Line,
+    line: &mut CommandLine,
     options: &MachineOptions,
     suffix: &str,
     publish: &[Publication],
@@ -229,8 +230,8 @@ fn network(
 ) {
     let modern = modern(options.model);
     let device = |netdev: &str, index: u32| {
-        let (mac, place) = (mac_text(mac(dir, index)), place(options.model, index));
-        format!("virtio-net-{suffix},netdev={netdev},mac={mac}{modern}{place}")
+        let (mac, bus_address) = (mac_text(mac(dir, index)), bus_address(options.model, index));
+        format!("virtio-net-{suffix},netdev={netdev},mac={mac}{modern}{bus_address}")
     };
     if options.nics == 0 {
         return;
@@ -285,7 +286,7 @@ const LAST_WINDOW: u32 = 23;
 
 /// Returns the options for the bus address of the network device `index`, counted from 1. [`mac_at`] computes the
 /// reverse.
-fn place(model: MachineModel, index: u32) -> String {
+fn bus_address(model: MachineModel, index: u32) -> String {
     match model {
         MachineModel::Q35 => format!(",bus=pcie.0,addr={:#x}", FIRST_SLOT + index - 1),
         MachineModel::Microvm => format!(",bus=virtio-mmio-bus.{}", LAST_WINDOW - index),
@@ -294,7 +295,7 @@ fn place(model: MachineModel, index: u32) -> String {
 
 /// Returns the option that keeps the console off the bus addresses of network devices. QEMU places a microvm's console
 /// last.
-fn console_place(model: MachineModel) -> &'static str {
+fn console_bus_address(model: MachineModel) -> &'static str {
     match model {
         MachineModel::Q35 => ",bus=pcie.0,addr=0x1",
         MachineModel::Microvm => "",
@@ -343,9 +344,9 @@ fn mac_text(mac: Mac) -> String {
 }
 
 #[derive(Default)]
-struct Line(Vec<OsString>);
+struct CommandLine(Vec<OsString>);
 
-impl Line {
+impl CommandLine {
     fn flag(&mut self, flag: &str) -> &mut Self {
         self.0.push(flag.into());
         self
@@ -365,15 +366,7 @@ mod tests {
     use isola_abi::size::ByteSize;
 
     fn options(model: MachineModel, uplink: Uplink) -> MachineOptions {
-        MachineOptions {
-            cores: 4,
-            topology: Topology::default(),
-            memory: ByteSize(1 << 30),
-            nics: 2,
-            model,
-            cpu: "max".into(),
-            uplink,
-        }
+        MachineOptions { nics: 2, model, uplink, ..crate::test_data::machine_options() }
     }
 
     fn line(options: &MachineOptions, boot: Boot<'_>) -> String {
@@ -433,12 +426,12 @@ mod tests {
     #[test]
     fn a_standalone_image_has_its_ports_and_no_management() {
         let published = Publication {
-            protocol: crate::publish::Protocol::Udp,
+            protocol: isola_abi::hosted::Transport::Udp,
             host: "127.0.0.1:9000".parse().unwrap(),
             cell: "10.0.2.128:9".parse().unwrap(),
         };
         let (image, address) = (Path::new("kv"), Address::Dhcp);
-        let boot = Boot::Alone { image, command_line: "--port 1", address, publish: &[published] };
+        let boot = Boot::Standalone { image, command_line: "--port 1", address, publish: &[published] };
         let line = line(&options(MachineModel::Q35, Uplink::User), boot);
         assert!(line.contains(",hostfwd=udp:127.0.0.1:9000-10.0.2.128:9 "), "{line}");
         assert!(

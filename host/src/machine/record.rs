@@ -175,22 +175,16 @@ pub fn write_whole(path: &std::path::Path, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::options::{MachineModel, Topology, Uplink};
+    use crate::machine::options::Uplink;
     use crate::machine::state::StateRoot;
-    use isola_abi::size::ByteSize;
 
     fn record() -> MachineRecord {
         MachineRecord {
             format: FORMAT,
             kind: MachineKind::Supervised,
             options: MachineOptions {
-                cores: 4,
-                topology: Topology::default(),
-                memory: ByteSize(1 << 30),
-                nics: 8,
-                model: MachineModel::Q35,
-                cpu: "max".into(),
                 uplink: Uplink::Tap { interface: "tap0".into(), queues: None },
+                ..crate::test_data::machine_options()
             },
             accelerator: Accelerator::Tcg,
             owner: None,

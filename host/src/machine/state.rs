@@ -3,7 +3,7 @@
 //! ```text
 //! $ISOLA_STATE, or $XDG_RUNTIME_DIR/isola, or /tmp/isola-UID        0700
 //!   machines/
-//!     default.lock            held by the command that works on the machine
+//!     default.lock            locked by the command that works on the machine
 //!     default/
 //!       machine.json          the machine's record: see [`super::record`]
 //!       qemu.pid  qemu.log    QEMU's process number and its messages

@@ -2,7 +2,7 @@
 
 use super::options::{MachineOptions, Uplink};
 use super::state::MachineDir;
-use super::{Held, qemu};
+use super::{LockedMachine, qemu};
 use crate::switch::control::{self, Answer, Request, SwitchSpec};
 use crate::switch::fabric::{Address, HostAccess, PortCounters};
 use isola_abi::management::{CellInfo, NetworkSpec};
@@ -46,11 +46,11 @@ pub fn is_needed(options: &MachineOptions) -> bool {
     }
 }
 
-/// A running switch whose QEMU has not started yet. Dropping it kills the switch, unless [`Self::leave`] was called.
+/// A running switch whose QEMU has not started yet. Dropping it kills the switch, unless [`Self::detach`] was called.
 #[derive(Debug)]
-pub struct Starting(Option<Child>);
+pub struct StartingSwitch(Option<Child>);
 
-impl Starting {
+impl StartingSwitch {
     /// Starts the switch of the machine in `dir` and waits until its control socket exists, which takes a few
     /// milliseconds. `address` is the initial address declaration of all devices.
     ///
@@ -63,7 +63,7 @@ impl Starting {
     }
 
     fn spawn(dir: &MachineDir, spec: &SwitchSpec) -> Result<Self, String> {
-        let said = |error: io::Error| error.to_string();
+        let text = |error: io::Error| error.to_string();
         let log = dir.path().join(LOG);
         // The executable of this process, even if its file has been replaced since.
         let child = Command::new("/proc/self/exe")
@@ -73,9 +73,9 @@ impl Starting {
             .current_dir(dir.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(File::create(&log).map_err(said)?)
+            .stderr(File::create(&log).map_err(text)?)
             .spawn()
-            .map_err(said)?;
+            .map_err(text)?;
         let mut starting = Self(Some(child));
         let end = Instant::now() + LAUNCH_LIMIT;
         while !dir.path().join(control::SOCKET).exists() {
@@ -89,12 +89,12 @@ impl Starting {
     }
 
     /// Releases the switch after QEMU has started: from now on it ends with QEMU.
-    pub fn leave(mut self) {
+    pub fn detach(mut self) {
         self.0.take();
     }
 }
 
-impl Drop for Starting {
+impl Drop for StartingSwitch {
     fn drop(&mut self) {
         if let Some(mut child) = self.0.take() {
             let _ = child.kill().and_then(|()| child.wait());
@@ -102,7 +102,7 @@ impl Drop for Starting {
     }
 }
 
-impl Held {
+impl LockedMachine {
     /// Declares to the machine's switch the address of a cell on the cell's device.
     ///
     /// # Errors

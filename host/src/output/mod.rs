@@ -36,7 +36,7 @@ pub enum Format {
 
 /// The amount of output beside the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Talk {
+pub enum Verbosity {
     /// Notes and errors.
     Notes,
     /// Errors only.
@@ -49,7 +49,7 @@ pub struct Output {
     /// The format of answers.
     pub format: Format,
     /// The amount of output beside them.
-    pub talk: Talk,
+    pub verbosity: Verbosity,
 }
 
 impl Output {
@@ -109,7 +109,7 @@ impl Output {
 
     /// Prints a note on the error output, unless the user asked for quiet.
     pub fn note(&self, text: &str) {
-        if self.talk == Talk::Notes {
+        if self.verbosity == Verbosity::Notes {
             error_line(text);
         }
     }

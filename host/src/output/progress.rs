@@ -1,17 +1,17 @@
 //! A progress display on the error output, if that is a terminal, for operations longer than a second.
 
-use super::{Output, Talk};
+use super::{Output, Verbosity};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::{Duration, Instant};
 
 /// The duration from which an operation shows its progress.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SHOW_AFTER: Duration = Duration::from_secs(1);
 
 /// A progress display; it disappears when dropped.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
-    talk: Talk,
+    verbosity: Verbosity,
     begun: Instant,
 }
 
@@ -33,12 +33,12 @@ impl Progress {
             bar.set_style(style);
         }
         bar.set_message(what.to_owned());
-        Self { bar, talk: output.talk, begun: Instant::now() }
+        Self { bar, verbosity: output.verbosity, begun: Instant::now() }
     }
 
     /// Advances the spinner. Call it several times a second.
     pub fn tick(&self) {
-        if self.bar.is_hidden() && self.talk == Talk::Notes && self.begun.elapsed() > PATIENCE {
+        if self.bar.is_hidden() && self.verbosity == Verbosity::Notes && self.begun.elapsed() > SHOW_AFTER {
             // A target that is not a terminal remains hidden.
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }

@@ -29,19 +29,19 @@ const DHCP6_SERVER: u16 = 547;
 #[derive(Debug)]
 pub struct Guard {
     macs: Vec<Mac>,
-    addresses: Vec<Given>,
-    ipv6: HashMap<Ipv6Addr, Holder>,
+    addresses: Vec<PortAddress>,
+    ipv6: HashMap<Ipv6Addr, AddressOwner>,
 }
 
 /// The IPv4 address of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Given {
+struct PortAddress {
     declared: Address,
     lease: Option<Ipv4Addr>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Holder {
+enum AddressOwner {
     Uplink,
     Port(Port),
 }
@@ -49,9 +49,9 @@ enum Holder {
 impl Guard {
     /// Creates a guard for ports with these hardware addresses; no port has an address yet.
     pub fn new(macs: Vec<Mac>) -> Self {
-        let addresses = vec![Given { declared: Address::None, lease: None }; macs.len()];
+        let addresses = vec![PortAddress { declared: Address::None, lease: None }; macs.len()];
         let routers = ["fe80::2", "fec0::2", "fe80::3", "fec0::3"].iter().filter_map(|ip| ip.parse().ok());
-        Self { macs, addresses, ipv6: routers.map(|ip| (ip, Holder::Uplink)).collect() }
+        Self { macs, addresses, ipv6: routers.map(|ip| (ip, AddressOwner::Uplink)).collect() }
     }
 
     /// Returns the port of a hardware address.
@@ -62,17 +62,17 @@ impl Guard {
     /// Declares the address of a port's cell. An unchanged declaration keeps the learnt addresses. Another port that
     /// had the address loses it: its cell has ended.
     pub fn declare(&mut self, port: Port, address: Address) {
-        let Some(given) = self.addresses.get_mut(port).filter(|given| given.declared != address) else {
+        let Some(entry) = self.addresses.get_mut(port).filter(|entry| entry.declared != address) else {
             return;
         };
-        *given = Given { declared: address, lease: None };
-        self.ipv6.retain(|_, holder| *holder != Holder::Port(port));
+        *entry = PortAddress { declared: address, lease: None };
+        self.ipv6.retain(|_, owner| *owner != AddressOwner::Port(port));
         if let Address::Fixed(ip) = address {
-            for (_, given) in self.addresses.iter_mut().enumerate().filter(|(other, _)| *other != port) {
-                if given.declared == address {
-                    given.declared = Address::None;
+            for (_, entry) in self.addresses.iter_mut().enumerate().filter(|(other, _)| *other != port) {
+                if entry.declared == address {
+                    entry.declared = Address::None;
                 }
-                given.lease = given.lease.filter(|lease| *lease != ip);
+                entry.lease = entry.lease.filter(|lease| *lease != ip);
             }
         }
     }
@@ -82,7 +82,7 @@ impl Guard {
         if self.macs.get(port) != Some(&frame.source) || is_group(frame.source) {
             return false;
         }
-        if self.addresses.get(port).is_none_or(|given| given.declared == Address::None) {
+        if self.addresses.get(port).is_none_or(|entry| entry.declared == Address::None) {
             return false;
         }
         match frame.payload {
@@ -118,13 +118,13 @@ impl Guard {
             Payload::Ipv4 { content: Content::Udp { from: DHCP_SERVER, data, .. }, .. } => {
                 let Some((mac, ip)) = acknowledged(data) else { return };
                 let Some(port) = self.port_of(mac) else { return };
-                let is_fixed = self.addresses.iter().any(|given| given.declared == Address::Fixed(ip));
-                let asks = self.addresses.get(port).is_some_and(|given| given.declared == Address::Dhcp);
+                let is_fixed = self.addresses.iter().any(|entry| entry.declared == Address::Fixed(ip));
+                let asks = self.addresses.get(port).is_some_and(|entry| entry.declared == Address::Dhcp);
                 if asks && !is_fixed {
                     // The server leases an address to one client at a time: an earlier lessee has lost it.
-                    for (other, given) in self.addresses.iter_mut().enumerate() {
-                        given.lease =
-                            if other == port { Some(ip) } else { given.lease.filter(|own| *own != ip) };
+                    for (other, entry) in self.addresses.iter_mut().enumerate() {
+                        entry.lease =
+                            if other == port { Some(ip) } else { entry.lease.filter(|own| *own != ip) };
                     }
                 }
             }
@@ -132,7 +132,7 @@ impl Guard {
                 if !source.is_unspecified()
                     && self.ipv6.len() < MAX_UPLINK_IPV6 + MAX_IPV6 * self.macs.len() =>
             {
-                self.ipv6.entry(source).or_insert(Holder::Uplink);
+                self.ipv6.entry(source).or_insert(AddressOwner::Uplink);
             }
             _ => {}
         }
@@ -140,10 +140,10 @@ impl Guard {
 
     /// Returns whether a port has an IPv4 address.
     fn has(&self, port: Port, ip: Ipv4Addr) -> bool {
-        self.addresses.get(port).is_some_and(|given| match given.declared {
+        self.addresses.get(port).is_some_and(|entry| match entry.declared {
             Address::None => false,
             Address::Fixed(own) => own == ip,
-            Address::Dhcp => given.lease == Some(ip),
+            Address::Dhcp => entry.lease == Some(ip),
         })
     }
 
@@ -152,11 +152,11 @@ impl Guard {
         if ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || ip.to_ipv4().is_some() {
             return false;
         }
-        if let Some(holder) = self.ipv6.get(&ip) {
-            return *holder == Holder::Port(port);
+        if let Some(owner) = self.ipv6.get(&ip) {
+            return *owner == AddressOwner::Port(port);
         }
-        let held = self.ipv6.values().filter(|holder| **holder == Holder::Port(port)).count();
-        held < MAX_IPV6 && self.ipv6.insert(ip, Holder::Port(port)).is_none()
+        let owned = self.ipv6.values().filter(|owner| **owner == AddressOwner::Port(port)).count();
+        owned < MAX_IPV6 && self.ipv6.insert(ip, AddressOwner::Port(port)).is_none()
     }
 }
 

@@ -1,7 +1,8 @@
 //! The process of a switch: sockets, and the loop that moves frames between them.
 //!
 //! It creates a socket for the uplink and one for each port, to which QEMU connects once. It ends as soon as QEMU
-//! closes one of them, so it never outlives its machine. If QEMU does not connect within [`PATIENCE`], it ends as well.
+//! closes one of them, so it never outlives its machine. If QEMU does not connect within [`CONNECT_TIMEOUT`], it ends
+//! as well.
 
 use super::control::{self, Answer, Request, SOCKET, SwitchSpec};
 use super::fabric::{Fabric, Source, Targets};
@@ -14,7 +15,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long QEMU may take to connect.
-const PATIENCE: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The maximum number of bytes queued for a port. Above it frames are dropped: a cell that reads nothing delays no
 /// other.
@@ -52,7 +53,7 @@ pub fn run(spec: &SwitchSpec) -> io::Result<()> {
     let begun = Instant::now();
     let ended = loop {
         match switch.turn(&listeners, &control) {
-            Ok(()) if switch.is_whole() || begun.elapsed() < PATIENCE => {}
+            Ok(()) if switch.is_whole() || begun.elapsed() < CONNECT_TIMEOUT => {}
             Ok(()) => break Err(io::Error::new(io::ErrorKind::TimedOut, "QEMU has not connected")),
             Err(LinkEnd::Closed) => break Ok(()),
             Err(LinkEnd::Malformed) => {
@@ -155,7 +156,7 @@ impl Switch<'_> {
         }
     }
 
-    fn wait(&self, listeners: &[UnixListener], control: &UnixListener) -> io::Result<Ready> {
+    fn wait(&self, listeners: &[UnixListener], control: &UnixListener) -> io::Result<PendingEvents> {
         let is_held_up = self.links[UPLINK].as_ref().is_some_and(|link| link.queued() > UPLINK_QUEUE);
         let fds = self.links.iter().zip(listeners).enumerate().map(|(number, (link, listener))| match link {
             None => PollFd::new(listener, PollFlags::IN),
@@ -175,12 +176,12 @@ impl Switch<'_> {
         let arrived = PollFlags::IN | PollFlags::HUP | PollFlags::ERR;
         let mut ready = fds.iter().map(|fd| fd.revents().intersects(arrived)).collect::<Vec<_>>();
         let control = ready.pop().unwrap_or_default();
-        Ok(Ready { control, links: (0..ready.len()).filter(|number| ready[*number]).collect() })
+        Ok(PendingEvents { control, links: (0..ready.len()).filter(|number| ready[*number]).collect() })
     }
 }
 
 /// The pending events.
-struct Ready {
+struct PendingEvents {
     control: bool,
     /// The indices of sockets with an event.
     links: Vec<usize>,

@@ -7,7 +7,6 @@
 mod capture;
 mod cells;
 mod elastic;
-mod fake_answers;
 mod fake_qemu;
 mod fake_supervisor;
 mod following;

@@ -4,6 +4,7 @@ use crate::ports::is_free;
 use crate::sandbox::{Outcome, Sandbox, is_alive, signal};
 use isola_tests::ports;
 use std::fs;
+use std::process::Child;
 
 #[test]
 fn a_machine_with_a_killed_qemu_is_reported_with_its_log_until_down() {
@@ -48,12 +49,18 @@ fn a_run_killed_during_a_publication_leaves_no_unrecorded_port() {
     sandbox.isola(&run).ok();
 }
 
-#[test]
-fn an_up_that_was_killed_leaves_no_machine() {
+/// Starts `isola up` with a supervisor that does not answer; returns the command, and QEMU's process id.
+fn unfinished_up() -> (Sandbox, Child, u32) {
     let sandbox = Sandbox::with_behaviour("silent");
     let up = sandbox.spawn(&["up", "--accel", "tcg"]);
     sandbox.wait("QEMU runs", || sandbox.qemu_pid("default").is_some());
     let qemu = sandbox.qemu_pid("default").unwrap();
+    (sandbox, up, qemu)
+}
+
+#[test]
+fn an_up_that_was_killed_leaves_no_machine() {
+    let (sandbox, up, qemu) = unfinished_up();
     signal("KILL", up.id());
     up.wait_with_output().unwrap();
     let outcome = sandbox.isola(&["ps"]);
@@ -66,10 +73,7 @@ fn an_up_that_was_killed_leaves_no_machine() {
 
 #[test]
 fn an_up_that_is_interrupted_takes_the_machine_down_again() {
-    let sandbox = Sandbox::with_behaviour("silent");
-    let up = sandbox.spawn(&["up", "--accel", "tcg"]);
-    sandbox.wait("QEMU runs", || sandbox.qemu_pid("default").is_some());
-    let qemu = sandbox.qemu_pid("default").unwrap();
+    let (sandbox, up, qemu) = unfinished_up();
     signal("INT", up.id());
     Outcome::from(up.wait_with_output().unwrap()).failed(130, "interrupted");
     assert!(!is_alive(qemu));

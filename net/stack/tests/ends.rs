@@ -1,5 +1,8 @@
 //! The fast path of handshakes and closes has the same results as the general path.
 
+mod frame_forms;
+
+use frame_forms::{FrameForm, TCP};
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::{Peer, Segment, host_config, host_ip};
 use isola_net_stack::{Config, ConnId, Counter, Duration, Event, RxChecksum, TcpConfig};
@@ -53,37 +56,10 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The form of a side's received frames.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Frames {
-    /// Unchanged, with a checksum verified by the device.
-    Verified,
-    /// Unchanged, with an unverified checksum.
-    Unverified,
-    /// With padding options that no fast-path frame has.
-    General,
-}
-
-/// Offset of the TCP header in a frame over IPv4.
-const TCP: usize = 34;
-
-/// Appends four bytes of padding to a frame's options: the same segment, but for the general path.
-fn padded(mut frame: Vec<u8>) -> Vec<u8> {
-    let words = frame[TCP + 12] >> 4;
-    let behind = TCP + 4 * usize::from(words);
-    frame.splice(behind..behind, [1; 4]);
-    frame[TCP + 12] = (words + 1) << 4;
-    let mut ip = etherparse::Ipv4Header::from_slice(&frame[14..TCP]).expect("an IPv4 header").0;
-    ip.total_len += 4;
-    ip.header_checksum = ip.calc_header_checksum();
-    frame[14..TCP].copy_from_slice(&ip.to_bytes());
-    frame
-}
-
 /// A listening stack, and the state of its peer.
 struct Side {
     peer: Peer,
-    frames: Frames,
+    form: FrameForm,
     port: u16,
     conn: Option<ConnId>,
     seq: u32,
@@ -96,14 +72,14 @@ struct Side {
 }
 
 impl Side {
-    fn new(frames: Frames) -> Self {
+    fn new(form: FrameForm) -> Self {
         // A window that fills soon.
         let tcp = TcpConfig { receive_window: 300, ..TcpConfig::default() };
         let mut peer = Peer::new(Config { tcp, ..host_config(1) });
         peer.stack.listen(80, 4).expect("a free port");
         let mut side = Self {
             peer,
-            frames,
+            form,
             port: 4000,
             conn: None,
             seq: 1_000_000,
@@ -191,12 +167,7 @@ impl Side {
 
     fn receive(&mut self, segment: &Segment) {
         let frame = segment.frame(host_ip(2), host_ip(1));
-        let (frame, checksum) = match self.frames {
-            Frames::Verified => (frame, RxChecksum::Verified),
-            Frames::Unverified => (frame, RxChecksum::Unverified),
-            Frames::General => (padded(frame), RxChecksum::Verified),
-        };
-        self.peer.stack.receive(self.peer.now, IoBuf::from(frame), checksum);
+        self.form.deliver(&mut self.peer, frame);
     }
 }
 
@@ -207,7 +178,7 @@ proptest! {
     fn the_fast_path_of_handshakes_and_closes_has_the_results_of_the_general_path(
         steps in prop::collection::vec(step(), 1..60),
     ) {
-        let mut sides = [Frames::General, Frames::Verified, Frames::Unverified].map(Side::new);
+        let mut sides = [FrameForm::General, FrameForm::Verified, FrameForm::Unverified].map(Side::new);
         for step in &steps {
             sides.iter_mut().for_each(|side| side.take(step));
             let [general, verified, unverified] = &sides;

@@ -1,5 +1,8 @@
 //! Header prediction and the templates of outgoing headers have the same results as the general path.
 
+mod frame_forms;
+
+use frame_forms::{FrameForm, TCP};
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::{Peer, Segment, Talk, host_config, host_ip};
 use isola_net_stack::{Config, Counter, Duration, Event, MacAddr, RxChecksum, TcpConfig};
@@ -42,38 +45,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..100)
 }
 
-/// The form of a side's received frames.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Frames {
-    /// Unchanged, with a checksum verified by the device.
-    Verified,
-    /// Unchanged, with an unverified checksum.
-    Unverified,
-    /// With padding options that no fast-path frame has.
-    General,
-}
-
-/// Offset of the TCP header in a frame over IPv4.
-const TCP: usize = 34;
-
-/// Appends four bytes of padding to a frame's options: the same segment, but for the general path.
-fn padded(mut frame: Vec<u8>) -> Vec<u8> {
-    let words = frame[TCP + 12] >> 4;
-    let behind = TCP + 4 * usize::from(words);
-    frame.splice(behind..behind, [1; 4]);
-    frame[TCP + 12] = (words + 1) << 4;
-    let mut ip = etherparse::Ipv4Header::from_slice(&frame[14..TCP]).expect("an IPv4 header").0;
-    ip.total_len += 4;
-    ip.header_checksum = ip.calc_header_checksum();
-    frame[14..TCP].copy_from_slice(&ip.to_bytes());
-    frame
-}
-
 /// A stack with one connection, and the state of its peer.
 struct Side {
     peer: Peer,
     talk: Talk,
-    frames: Frames,
+    form: FrameForm,
     clock: u32,
     /// End of the last received data, and its timestamp.
     heard: (u32, u32),
@@ -83,7 +59,7 @@ struct Side {
 }
 
 impl Side {
-    fn new(frames: Frames, clocks: bool) -> Self {
+    fn new(form: FrameForm, clocks: bool) -> Self {
         // Limits that the steps reach.
         let tcp = TcpConfig { receive_window: 8_000, send_limit: 5_000, ..TcpConfig::default() };
         let mut peer = Peer::new(Config { tcp, ..host_config(1) });
@@ -92,7 +68,7 @@ impl Side {
         let syn = if clocks { syn.timestamps(100, 0) } else { syn };
         let talk = peer.connect_with(syn);
         let heard = (talk.ack, 0);
-        Self { peer, talk, frames, clock: 100, heard, seen: Vec::new(), changes: 0 }
+        Self { peer, talk, form, clock: 100, heard, seen: Vec::new(), changes: 0 }
     }
 
     /// Performs a step and records all its results.
@@ -109,12 +85,7 @@ impl Side {
                 let segment = segment.flags(flags).window(window).payload(&data);
                 let stamped = segment.clone().timestamps(self.clock, self.heard.1);
                 let frame = if clocks { stamped } else { segment }.frame(host_ip(2), host_ip(1));
-                let (frame, checksum) = match self.frames {
-                    Frames::Verified => (frame, RxChecksum::Verified),
-                    Frames::Unverified => (frame, RxChecksum::Unverified),
-                    Frames::General => (padded(frame), RxChecksum::Verified),
-                };
-                self.peer.stack.receive(self.peer.now, IoBuf::from(frame), checksum);
+                self.form.deliver(&mut self.peer, frame);
                 if ahead == 0 && matches!(flags, "" | "P") {
                     self.talk.seq = self.talk.seq.wrapping_add(len as u32);
                 }
@@ -133,7 +104,7 @@ impl Side {
                 self.peer.stack.on_timer(self.peer.now);
             }
         }
-        if self.frames == Frames::General {
+        if self.form == FrameForm::General {
             // A change of a neighbour's address makes the stack look up all paths again, so that the next segments take
             // the general path on output as well.
             self.changes = self.changes.wrapping_add(1);
@@ -157,8 +128,8 @@ proptest! {
 
     #[test]
     fn header_prediction_has_the_results_of_the_general_path(steps in steps(), clocks: bool) {
-        let all = [Frames::General, Frames::Verified, Frames::Unverified];
-        let mut sides = all.map(|frames| Side::new(frames, clocks));
+        let all = [FrameForm::General, FrameForm::Verified, FrameForm::Unverified];
+        let mut sides = all.map(|form| Side::new(form, clocks));
         for step in &steps {
             sides.iter_mut().for_each(|side| side.take(step, clocks));
             let [general, verified, unverified] = &sides;

@@ -19,8 +19,8 @@ use isola_tests::loss::{LossMeter, Losses};
 use isola_tests::management::{Answer, spec};
 use isola_tests::namespace::{self, PREFIX_LEN, SHARED};
 use isola_tests::steady::SteadyLoad;
-use isola_tests::supervised::{Setup, Supervised, image, probe};
-use model::{Expected, Model};
+use isola_tests::supervised::{MachineSetup, SupervisedMachine, image, probe};
+use model::{ExpectedCell, Model};
 use std::collections::VecDeque;
 use std::env::var;
 use std::net::SocketAddr;
@@ -53,13 +53,13 @@ const CLIENTS: u32 = 4;
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 /// Faults of the image `cell-probe`.
-const WAYS: [&str; 5] = ["panic", "null", "descriptor", "no-instruction", "overflow"];
+const FAULT_ARGUMENTS: [&str; 5] = ["panic", "null", "descriptor", "no-instruction", "overflow"];
 
 /// The longest time for a core to leave its cell. A busy host may not schedule it sooner.
 const LIMIT_MS: u32 = 60_000;
 
 struct Chaos {
-    machine: Supervised,
+    machine: SupervisedMachine,
     model: Model,
     random: fastrand::Rng,
     /// The times of the last injected faults.
@@ -72,8 +72,8 @@ fn resize_cores(count: u32) -> RequestBody {
 }
 
 /// Returns the expected state of a cell that was just created.
-fn created(info: &CellInfo) -> Expected {
-    Expected {
+fn created(info: &CellInfo) -> ExpectedCell {
+    ExpectedCell {
         id: info.id,
         state: CellState::Created,
         exit_code: None,
@@ -86,15 +86,15 @@ fn created(info: &CellInfo) -> Expected {
 impl Chaos {
     /// Boots a machine with the service in a cell.
     fn begin(seed: u64) -> Self {
-        let setup = Setup {
+        let setup = MachineSetup {
             cores: 6,
             memory_mib: 256,
             network_devices: 3,
             command_line: "isola.test-faults=1",
             tap: Some(SHARED),
-            ..Setup::default()
+            ..MachineSetup::default()
         };
-        let mut machine = Supervised::boot(setup);
+        let mut machine = SupervisedMachine::boot(setup);
         let model = Model::new(machine.resources());
         let mut chaos =
             Self { machine, model, random: fastrand::Rng::with_seed(seed), faults: VecDeque::new() };
@@ -118,7 +118,7 @@ impl Chaos {
     }
 
     /// Returns a random cell that satisfies a predicate, but not the service.
-    fn any(&mut self, is_so: impl Fn(&Expected) -> bool) -> Option<String> {
+    fn any(&mut self, is_so: impl Fn(&ExpectedCell) -> bool) -> Option<String> {
         let fitting = self.model.cells.iter().filter(|(name, cell)| name.as_str() != SERVICE && is_so(cell));
         let names: Vec<String> = fitting.map(|(name, _)| name.clone()).collect();
         self.random.choice(names)
@@ -133,7 +133,7 @@ impl Chaos {
             60..70 => self.destroy_any(),
             70..82 => self.move_cores(),
             82..90 => self.move_memory(),
-            _ => self.go_wrong_somehow(),
+            _ => self.inject_fault(),
         }
     }
 
@@ -141,7 +141,11 @@ impl Chaos {
         let unused = NAMES.into_iter().filter(|name| !self.model.cells.contains_key(*name));
         let Some(name) = self.random.choice(unused.collect::<Vec<_>>()) else { return };
         let (cores, mib) = (self.random.u32(1..=3), 2 * self.random.u64(2..=6));
-        let what = if self.random.u32(..3) > 0 { "serve" } else { WAYS[self.random.usize(..WAYS.len())] };
+        let what = if self.random.u32(..3) > 0 {
+            "serve"
+        } else {
+            FAULT_ARGUMENTS[self.random.usize(..FAULT_ARGUMENTS.len())]
+        };
         let network = if self.random.bool() { NetworkSpec::Dhcp } else { NetworkSpec::None };
         let client = &mut self.machine.client;
         client.upload(probe());
@@ -154,7 +158,7 @@ impl Chaos {
     /// Creates an ended cell again, from its stored image.
     fn recreate_any(&mut self) {
         let Some(name) = self.any(|cell| cell.state.has_ended()) else { return };
-        let Expected { cores, has_device, .. } = self.model.cells[&name];
+        let ExpectedCell { cores, has_device, .. } = self.model.cells[&name];
         let answer = self.machine.client.ask(RequestBody::Recreate { name: name.clone() });
         if let Some(cell) = self.given(&answer, cores, has_device) {
             self.model.recreate(&name, cell);
@@ -163,7 +167,7 @@ impl Chaos {
 
     /// Returns the expected state of a created cell. A rejected request returns `None`, if the model confirms the
     /// reason.
-    fn given(&self, answer: &Answer, cores: u32, has_device: bool) -> Option<Expected> {
+    fn given(&self, answer: &Answer, cores: u32, has_device: bool) -> Option<ExpectedCell> {
         match answer {
             Ok(ResponseBody::Cell(info)) => return Some(created(info)),
             Err(ManagementError::CoresExhausted { .. }) => assert!(self.model.free_cores() < cores),
@@ -250,7 +254,7 @@ impl Chaos {
     }
 
     /// Injects a supervisor fault, alone or during another operation.
-    fn go_wrong_somehow(&mut self) {
+    fn inject_fault(&mut self) {
         while self.faults.front().is_some_and(|at| at.elapsed() > FAULTS_PERIOD) {
             self.faults.pop_front();
         }
@@ -279,12 +283,12 @@ impl Chaos {
     }
 
     fn wait_for_the_next(&mut self) {
-        let said = self
+        let response = self
             .machine
             .client
             .wait(0, Duration::from_secs(60))
             .expect("the restarted supervisor says hello");
-        assert_eq!(said.body, Err(ManagementError::Restarted));
+        assert_eq!(response.body, Err(ManagementError::Restarted));
         self.machine.client.hello();
     }
 

@@ -11,7 +11,7 @@ const CHUNK: u64 = 2 << 20;
 
 /// The expected state of a cell.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Expected {
+pub struct ExpectedCell {
     pub id: CellId,
     pub state: CellState,
     pub exit_code: Option<i32>,
@@ -24,7 +24,7 @@ pub struct Expected {
 /// The expected state of the machine.
 #[derive(Debug)]
 pub struct Model {
-    pub cells: BTreeMap<String, Expected>,
+    pub cells: BTreeMap<String, ExpectedCell>,
     /// The number of supervisor restarts.
     pub restarts: u32,
     /// The machine without cells.
@@ -32,7 +32,7 @@ pub struct Model {
     newest: CellId,
 }
 
-impl Expected {
+impl ExpectedCell {
     fn holds(&self) -> bool {
         !self.state.has_ended()
     }
@@ -44,14 +44,14 @@ impl Model {
     }
 
     /// Records that an ended cell was created again.
-    pub fn recreate(&mut self, name: &str, cell: Expected) {
+    pub fn recreate(&mut self, name: &str, cell: ExpectedCell) {
         let before = self.cells.insert(name.to_owned(), cell);
         let after = &self.cells[name];
         assert!(before.is_some_and(|before| before.id == after.id && !before.holds()), "{after:?}");
     }
 
     /// Records a new cell.
-    pub fn create(&mut self, name: &str, cell: Expected) {
+    pub fn create(&mut self, name: &str, cell: ExpectedCell) {
         assert!(cell.id > self.newest, "{name} has an id that was assigned before: {cell:?}");
         self.newest = cell.id;
         self.cells.insert(name.to_owned(), cell);
@@ -68,14 +68,14 @@ impl Model {
     }
 
     pub fn free_cores(&self) -> u32 {
-        free_cores(&self.empty) as u32 - self.held().map(|cell| cell.cores).sum::<u32>()
+        free_cores(&self.empty) as u32 - self.live_cells().map(|cell| cell.cores).sum::<u32>()
     }
 
     pub fn free_devices(&self) -> u32 {
-        self.empty.devices_free - self.held().filter(|cell| cell.has_device).count() as u32
+        self.empty.devices_free - self.live_cells().filter(|cell| cell.has_device).count() as u32
     }
 
-    fn held(&self) -> impl Iterator<Item = &Expected> {
+    fn live_cells(&self) -> impl Iterator<Item = &ExpectedCell> {
         self.cells.values().filter(|cell| cell.holds())
     }
 
@@ -102,10 +102,13 @@ impl Model {
         assert_eq!(free_cores(&machine), self.free_cores() as usize, "{:?}", machine.cores);
         assert_eq!(machine.devices_free, self.free_devices());
         // Used images occupy the rest of the memory.
-        let held: u64 = self.held().map(|cell| cell.memory).sum();
-        let rest = (machine.memory_total.0 - held).checked_sub(machine.memory_free.0);
+        let in_use: u64 = self.live_cells().map(|cell| cell.memory).sum();
+        let rest = (machine.memory_total.0 - in_use).checked_sub(machine.memory_free.0);
         let is_images = |rest: u64| rest <= machine.memory_images.0 && rest.is_multiple_of(CHUNK);
-        assert!(rest.is_some_and(is_images), "{held} bytes belong to cells, {rest:?} to images: {machine:?}");
+        assert!(
+            rest.is_some_and(is_images),
+            "{in_use} bytes belong to cells, {rest:?} to images: {machine:?}"
+        );
         assert_eq!(machine.memory_quarantined.0, 0);
         assert_eq!(machine.memory_total, self.empty.memory_total);
     }

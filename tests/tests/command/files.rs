@@ -63,8 +63,8 @@ fn a_cell_serves_the_files_of_a_hosted_process() {
 fn files_rejects_wrong_usage_with_a_reason() {
     let isola = Isola::new();
     let run = |arguments: &[&str], code: i32, words: &str| {
-        let said = isola.run(&[&["run", "--hosted", "files"], arguments].concat()).ended_with(code).out;
-        assert!(said.contains(words), "{said}");
+        let output = isola.run(&[&["run", "--hosted", "files"], arguments].concat()).ended_with(code).out;
+        assert!(output.contains(words), "{output}");
     };
     run(&[], 2, "usage: files export");
     run(&["export", "/nowhere"], 1, "/nowhere: the directory cannot be opened");

@@ -30,7 +30,7 @@ fn shows_frames(isola: &Isola, address: SocketAddr) {
         }
         captured.join().unwrap()
     });
-    let [received, sent] = [" in ", " out "].map(|way| captured.out.matches(way).count());
+    let [received, sent] = [" in ", " out "].map(|direction| captured.out.matches(direction).count());
     assert!(received > 0 && sent > 0 && received + sent == 40, "{captured:?}");
     assert!(captured.out.contains(":11211 TCP [S"), "{captured:?}");
 }
@@ -90,10 +90,14 @@ fn a_cell_is_run_inspected_stopped_started_and_removed() {
         isola.wait_for_inventory(&before);
         isola.run(&["inspect", "cache"]).failed(1, "cache");
 
-        let seen = events(&isola);
-        let of_cell = seen.iter().filter(|entry| entry["cell"] == "cache");
+        let journal = events(&isola);
+        let of_cell = journal.iter().filter(|entry| entry["cell"] == "cache");
         let kinds: Vec<&str> = of_cell.map(|entry| entry["event"].as_str().unwrap()).collect();
-        assert_eq!(kinds, ["create", "start", "exit", "recreate", "start", "kill", "destroy"], "{seen:#?}");
+        assert_eq!(
+            kinds,
+            ["create", "start", "exit", "recreate", "start", "kill", "destroy"],
+            "{journal:#?}"
+        );
         assert!(isola.run(&["logs", "--supervisor"]).ok().contains("cache"));
         assert_eq!(isola.json(&["down"]), json!(["default"]));
         assert!(!is_alive(qemu) && !isola.machine_folder("default").exists());
@@ -190,31 +194,31 @@ fn a_cell_grows_to_its_limit_and_returns_all_memory() {
     let before = isola.inventory();
     let run = |name, most, image| {
         let cell = ["run", "--name", name, "--memory", "16M", "--memory-max", most, image, "exhaust"];
-        let said = isola.run(&cell).ended_with(134).err;
-        (isola.cell(name), said)
+        let stderr = isola.run(&cell).ended_with(134).err;
+        (isola.cell(name), stderr)
     };
-    let (cell, said) = run("limited", "64M", "faulty");
-    assert!(said.contains("the cell has 64 MiB, and may have no more than 64 MiB"), "{said}");
+    let (cell, stderr) = run("limited", "64M", "faulty");
+    assert!(stderr.contains("the cell has 64 MiB, and may have no more than 64 MiB"), "{stderr}");
     assert_eq!((&cell["memory_bytes"], &cell["memory_max_bytes"]), (&json!(64 << 20), &json!(64 << 20)));
     assert_eq!(cell["held_bytes"], 0);
     assert!(cell["peak_bytes"].as_u64() > Some(40 << 20), "{cell:#}");
-    let (cell, said) = run("boundless", "1T", "faulty");
-    assert!(said.contains("of the 1 TiB that it may have, and the machine has no more for it"), "{said}");
+    let (cell, stderr) = run("boundless", "1T", "faulty");
+    assert!(stderr.contains("of the 1 TiB that it may have, and the machine has no more for it"), "{stderr}");
     assert!(cell["memory_bytes"].as_u64() > Some(200 << 20), "{cell:#}");
-    let (cell, said) = run("fixed", "16M", "faulty");
-    assert!(said.contains("the cell has 16 MiB, and may have no more than 16 MiB"), "{said}");
+    let (cell, stderr) = run("fixed", "16M", "faulty");
+    assert!(stderr.contains("the cell has 16 MiB, and may have no more than 16 MiB"), "{stderr}");
     assert_eq!(cell["memory_bytes"], 16 << 20);
-    let (cell, said) = run("paged", "48M", "regions");
-    assert!(said.contains("region \"too much\": memory ran out"), "{said}");
-    assert!(said.contains("may have no more than 48 MiB") && cell["memory_bytes"] == 48 << 20, "{said}");
+    let (cell, stderr) = run("paged", "48M", "regions");
+    assert!(stderr.contains("region \"too much\": memory ran out"), "{stderr}");
+    assert!(stderr.contains("may have no more than 48 MiB") && cell["memory_bytes"] == 48 << 20, "{stderr}");
     assert_eq!(isola.inventory(), before);
 
-    let seen = events(&isola);
+    let journal = events(&isola);
     let of = |name: &str, kind: &str| {
-        seen.iter().filter(|entry| entry["cell"] == name && entry["event"] == kind).collect::<Vec<_>>()
+        journal.iter().filter(|entry| entry["cell"] == name && entry["event"] == kind).collect::<Vec<_>>()
     };
     let grown = of("limited", "grow");
     assert_eq!(grown.last().unwrap()["detail"].as_str().unwrap().split_once(", ").unwrap().1, "64 MiB now");
     assert!(grown.iter().all(|entry| entry["duration_ns"].as_u64() > Some(0)), "{grown:#?}");
-    assert_eq!((of("boundless", "not-grown").len(), of("fixed", "grow").len()), (1, 0), "{seen:#?}");
+    assert_eq!((of("boundless", "not-grown").len(), of("fixed", "grow").len()), (1, 0), "{journal:#?}");
 }

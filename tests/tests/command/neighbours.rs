@@ -82,8 +82,8 @@ fn monitor(machine: &Path, command: &str) {
             assert!(reader.read_line(&mut line).unwrap() > 0);
             let answer: Value = serde_json::from_str(&line).unwrap();
             assert!(answer.get("error").is_none(), "{command}: {answer}");
-            if let Some(said) = answer.get("return") {
-                assert!(said == "" || !said.is_string(), "{command}: {said}");
+            if let Some(output) = answer.get("return") {
+                assert!(output == "" || !output.is_string(), "{command}: {output}");
                 break;
             }
         }
@@ -157,23 +157,23 @@ fn reach_host(network: &[&str]) -> (String, usize) {
         Some(String::from_utf8_lossy(&bytes[..len]).into_owned())
     });
     assert!(answer.contains("25"), "{answer}");
-    let said = printed(&isola, "caller", "called: ");
+    let output = printed(&isola, "caller", "called: ");
     isola.run(&["down"]).ended_with(0);
     TcpStream::connect(("127.0.0.1", service)).unwrap().write_all(b"enough").unwrap();
-    (said, count.join().unwrap())
+    (output, count.join().unwrap())
 }
 
 #[test]
 fn cells_cannot_reach_the_host_s_services() {
-    let (said, connections) = reach_host(&[]);
-    assert!(said.contains("not called: "), "{said}");
+    let (output, connections) = reach_host(&[]);
+    assert!(output.contains("not called: "), "{output}");
     assert_eq!(connections, 0);
 }
 
 #[test]
 fn cells_reach_the_host_s_services_with_host_access() {
-    let (said, connections) = reach_host(&["--net", "user,host-access"]);
-    assert!(!said.contains("not called: "), "{said}");
+    let (output, connections) = reach_host(&["--net", "user,host-access"]);
+    assert!(!output.contains("not called: "), "{output}");
     assert_eq!(connections, 1);
 }
 

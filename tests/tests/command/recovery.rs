@@ -18,9 +18,9 @@ fn a_machine_whose_qemu_was_killed_is_reported_and_replaced() {
     signal("KILL", qemu);
     wait::until_true("QEMU is gone", || !is_alive(qemu));
     // The machine ended between two requests of `logs -f`, or during one.
-    let said = follower.wait().failed(1, "ended");
+    let stderr = follower.wait().failed(1, "ended");
     let ends = ["has ended unexpectedly", "the machine ended before it answered"];
-    assert!(ends.iter().any(|end| said.contains(end)), "{said}");
+    assert!(ends.iter().any(|end| stderr.contains(end)), "{stderr}");
     // Commands report it until `isola up` or `isola down` removes its files.
     isola.run(&["inspect", "cache"]).failed(1, "has ended unexpectedly");
     isola.run(&["up", "--accel", "tcg"]).ok();

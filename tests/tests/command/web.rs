@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 /// Sends a request on a new connection; returns head and body of the response, if one arrives.
 fn get(port: u16, path: &str, fields: &str) -> Option<(String, Vec<u8>)> {
     let mut stream = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).ok()?;
-    stream.set_read_timeout(Some(wait::PATIENCE)).ok()?;
+    stream.set_read_timeout(Some(wait::TIMEOUT)).ok()?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{fields}\r\n");
     stream.write_all(request.as_bytes()).ok()?;
     let mut all = Vec::new();

@@ -1,6 +1,6 @@
 //! Address configuration: DHCP by dnsmasq and Kea, router advertisements by radvd, DHCPv6 by Kea.
 
-use crate::program::{self, Running};
+use crate::program::{self, RunningProgram};
 use isola_need::{Need, need};
 use isola_tests::isola::Isola;
 use isola_tests::namespace::{self, SHARED};
@@ -22,7 +22,10 @@ const PREFIX6: &str = "2001:db8:77::";
 
 /// Runs `servers` in a namespace with a machine whose cell configures its address from them, and then `check`.
 #[track_caller]
-fn asking(servers: impl FnOnce(&Path) -> Vec<Running> + Send, check: impl FnOnce(&Isola) + Send) {
+fn with_servers(
+    servers: impl FnOnce(&Path) -> Vec<RunningProgram> + Send,
+    check: impl FnOnce(&Isola) + Send,
+) {
     if !need(Need::AddressServers) {
         return;
     }
@@ -66,13 +69,13 @@ fn neighbour_on_prefix() -> Option<IpAddr> {
 
 #[test]
 fn dnsmasq_leases_an_address() {
-    asking(
+    with_servers(
         |folder| {
             let lease = format!("--dhcp-leasefile={}", folder.join("leases").display());
             let range = format!("--dhcp-range={LEASED},{LEASED},255.255.0.0,2m");
             let fixed = ["--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root"];
             let own = ["--interface=shared", "--bind-interfaces", "--dhcp-authoritative", &range, &lease];
-            vec![Running::start("dnsmasq", &[&fixed[..], &own].concat())]
+            vec![RunningProgram::start("dnsmasq", &[&fixed[..], &own].concat())]
         },
         has_leased_address,
     );
@@ -80,7 +83,7 @@ fn dnsmasq_leases_an_address() {
 
 #[test]
 fn kea_leases_an_address() {
-    asking(
+    with_servers(
         |folder| {
             let mut interfaces = interfaces();
             interfaces["dhcp-socket-type"] = "raw".into();
@@ -107,18 +110,18 @@ fn interfaces() -> serde_json::Value {
 }
 
 /// Starts one of Kea's servers, with its files in `folder`.
-fn kea(program: &str, folder: &Path, configuration: &serde_json::Value) -> Running {
+fn kea(program: &str, folder: &Path, configuration: &serde_json::Value) -> RunningProgram {
     let file = folder.join("kea.conf");
     fs::write(&file, configuration.to_string()).expect("a file");
-    let place = folder.to_str().expect("it is text");
+    let path = folder.to_str().expect("it is text");
     let file = file.to_str().expect("it is text");
-    let environment = format!("KEA_PIDFILE_DIR={place}");
-    let lock = format!("KEA_LOCKFILE_DIR={place}");
-    Running::start("env", &[&environment, &lock, program, "-c", file])
+    let environment = format!("KEA_PIDFILE_DIR={path}");
+    let lock = format!("KEA_LOCKFILE_DIR={path}");
+    RunningProgram::start("env", &[&environment, &lock, program, "-c", file])
 }
 
 /// Starts radvd with one prefix. `managed` is the flag that directs hosts to DHCPv6.
-fn radvd(folder: &Path, managed: &str) -> Running {
+fn radvd(folder: &Path, managed: &str) -> RunningProgram {
     let file = folder.join("radvd.conf");
     let text = format!(
         "interface shared {{ AdvSendAdvert on; MinRtrAdvInterval 3; MaxRtrAdvInterval 4; AdvManagedFlag {managed};\n\
@@ -128,12 +131,12 @@ fn radvd(folder: &Path, managed: &str) -> Running {
     fs::write(&file, text).expect("a file");
     let [file, pid] =
         [file, folder.join("radvd.pid")].map(|path| path.to_str().expect("it is text").to_owned());
-    Running::start("radvd", &["--nodaemon", "--username=root", "--config", &file, "--pidfile", &pid])
+    RunningProgram::start("radvd", &["--nodaemon", "--username=root", "--config", &file, "--pidfile", &pid])
 }
 
 #[test]
 fn a_cell_forms_an_address_from_a_prefix_of_radvd() {
-    asking(
+    with_servers(
         |folder| vec![radvd(folder, "off")],
         |_| {
             let address = wait::until("the cell has formed an address", || {
@@ -149,7 +152,7 @@ fn a_cell_forms_an_address_from_a_prefix_of_radvd() {
 
 #[test]
 fn kea_leases_an_ipv6_address_after_radvd_has_set_the_managed_flag() {
-    asking(
+    with_servers(
         |folder| {
             let configuration = serde_json::json!({"Dhcp6": {
                 "data-directory": folder.to_str().expect("it is text"),

@@ -30,7 +30,7 @@ const AMOUNT: usize = 300_000;
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// Returns the link's faults; probabilities are in thousandths.
-fn bad() -> Link {
+fn impaired_link() -> Link {
     Link {
         latency: Nanos::from_millis(1),
         // Longer than the time between frames, so that frames are reordered.
@@ -52,16 +52,16 @@ struct Counts {
 }
 
 /// A frame in transit: its arrival time, sequence number, destination interface, and bytes.
-type Flying = (Duration, u64, usize, Vec<u8>);
+type FrameInTransit = (Duration, u64, usize, Vec<u8>);
 
 /// Forwards frames between the two interfaces until `done`.
-fn carry(link: &Link, seed: u64, done: &AtomicBool) -> Counts {
+fn forward(link: &Link, seed: u64, done: &AtomicBool) -> Counts {
     let open = |name| {
         tap::open(name, 1, TapOffloads::None).expect("the interface is there").queues.pop().expect("a queue")
     };
     let mut ends: [Box<dyn NetworkQueue + Send>; 2] = [open(SHARED_NAME), open("far")];
     let (begun, mut random, mut counts) = (Instant::now(), Random::new(seed), Counts::default());
-    let mut flying: BinaryHeap<Reverse<Flying>> = BinaryHeap::new();
+    let mut flying: BinaryHeap<Reverse<FrameInTransit>> = BinaryHeap::new();
     let mut number = 0;
     while !done.load(Ordering::Relaxed) {
         let mut idle = true;
@@ -128,9 +128,9 @@ fn over_a_bad_line(seed: u64, image: &str, with: impl FnOnce(&Isola) + Send) {
         }
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
-            let line = scope.spawn(|| carry(&bad(), seed, &done));
+            let line = scope.spawn(|| forward(&impaired_link(), seed, &done));
             // Ends the forwarder also if the test panics.
-            let end = End(&done);
+            let end = StopOnDrop(&done);
             let isola = Isola::up(&["--net", "tap:line"]);
             let network = format!("{}/{PREFIX_LEN}", SHARED.cell());
             isola.run(&["run", "-d", "--name", "far", "--cores", "2", "--network", &network, image]).ok();
@@ -146,9 +146,9 @@ fn over_a_bad_line(seed: u64, image: &str, with: impl FnOnce(&Isola) + Send) {
 }
 
 /// Ends the forwarder on drop.
-struct End<'a>(&'a AtomicBool);
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for End<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -159,7 +159,7 @@ fn echoes(address: SocketAddr, number: u64) {
     let sent = value(number, AMOUNT);
     let stream = TcpStream::connect(address).expect("a connection");
     for set in [TcpStream::set_read_timeout, TcpStream::set_write_timeout] {
-        set(&stream, Some(wait::PATIENCE)).expect("a timeout");
+        set(&stream, Some(wait::TIMEOUT)).expect("a timeout");
     }
     thread::scope(|scope| {
         let writer = scope.spawn(|| {

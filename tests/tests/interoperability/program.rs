@@ -25,9 +25,9 @@ pub fn output<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Output {
 }
 
 /// A running program, killed on drop.
-pub struct Running(Child);
+pub struct RunningProgram(Child);
 
-impl Running {
+impl RunningProgram {
     /// Starts a program that stays in the foreground.
     #[track_caller]
     pub fn start<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Self {
@@ -37,7 +37,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

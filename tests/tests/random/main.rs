@@ -16,9 +16,9 @@ use isola_abi::management::{
 };
 use isola_abi::size::ByteSize;
 use isola_tests::management::{Answer, cell, digest, spec};
-use isola_tests::supervised::{Setup, Supervised, loadable};
+use isola_tests::supervised::{MachineSetup, SupervisedMachine, loadable};
 use isola_tests::{images, wait};
-use model::{Loan, Model, Owner, Run};
+use model::{Loan, Model, Owner, RunState};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::thread::sleep;
@@ -55,9 +55,9 @@ const LEASE_MS: u32 = isola_abi::management::MAX_LEASE_MS;
 const MIB: u64 = 1 << 20;
 
 /// A random number generator (xorshift64*).
-struct Dice(u64);
+struct Random(u64);
 
-impl Dice {
+impl Random {
     /// Returns a number below `limit`.
     fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 >> 12;
@@ -69,9 +69,9 @@ impl Dice {
 
 /// The machine and its model.
 struct Test {
-    machine: Supervised,
+    machine: SupervisedMachine,
     image: Vec<u8>,
-    dice: Dice,
+    random: Random,
     model: Model,
     /// The number of the next journal entry to read.
     seen: u64,
@@ -87,19 +87,19 @@ fn every_core_all_memory_and_every_device_have_one_owner_after_any_operation() {
     let seed = number(SEED_VARIABLE, fastrand::u64(..1 << 32));
     let steps = number("ISOLA_RANDOM_STEPS", STEPS.into());
     eprintln!("to repeat it: {SEED_VARIABLE}={seed} ISOLA_RANDOM_STEPS={steps}");
-    let setup = Setup {
+    let setup = MachineSetup {
         cores: 6,
         memory_mib: 512,
         network_devices: 4,
         addresses: (&ADDRESSES, PORT),
-        ..Setup::default()
+        ..MachineSetup::default()
     };
-    let mut machine = Supervised::boot(setup);
+    let mut machine = SupervisedMachine::boot(setup);
     let image = loadable(std::fs::read(images::path("echo")).expect("the image can be read"));
     machine.client.upload(&image);
     let before = machine.resources();
     let model = Model::new(&before, &image);
-    let mut test = Test { machine, image, dice: Dice(seed.wrapping_mul(2) + 1), model, seen: 0 };
+    let mut test = Test { machine, image, random: Random(seed.wrapping_mul(2) + 1), model, seen: 0 };
     for step in 0..steps {
         let what = test.step();
         test.settle(&format!("step {step}: {what}"));
@@ -124,8 +124,8 @@ fn every_core_all_memory_and_every_device_have_one_owner_after_any_operation() {
 impl Test {
     /// Performs a random operation, and enters its expected result in the model. Returns a description.
     fn step(&mut self) -> String {
-        let name = NAMES[self.dice.below(NAMES.len() as u64) as usize];
-        match self.dice.below(26) {
+        let name = NAMES[self.random.below(NAMES.len() as u64) as usize];
+        match self.random.below(26) {
             0..4 => self.create(name),
             4..9 => self.start(name),
             9..14 => self.resize_cores(name),
@@ -141,7 +141,7 @@ impl Test {
     /// Checks the error of an operation that requires one of the states `needed`: no such cell, wrong state, or an
     /// error of the operation itself, for which `is_reason` holds.
     #[track_caller]
-    fn see_refusal(&self, name: &str, needed: &[Run], error: &ManagementError, is_reason: bool) {
+    fn check_refusal(&self, name: &str, needed: &[RunState], error: &ManagementError, is_reason: bool) {
         let is_right = match self.model.run(name) {
             None => *error == ManagementError::NoSuchCell(name.into()),
             Some(run) if !needed.contains(&run) => {
@@ -167,16 +167,16 @@ impl Test {
     }
 
     fn create(&mut self, name: &'static str) -> String {
-        let cores = self.dice.below(4) as u32;
-        let mib = [0, 16, 16, 24, 24, 4096][self.dice.below(6) as usize];
+        let cores = self.random.below(4) as u32;
+        let mib = [0, 16, 16, 24, 24, 4096][self.random.below(6) as usize];
         let address = NAMES.iter().position(|other| *other == name).and_then(|index| ADDRESSES.get(index));
-        let network = match (address, self.dice.below(5)) {
+        let network = match (address, self.random.below(5)) {
             (Some(&ip), 1..) => NetworkSpec::Static(NetworkAddress { ip, prefix_len: 24, gateway: None }),
             _ => NetworkSpec::None,
         };
         let lending = LendingSpec {
-            priority: self.dice.below(3) as u8,
-            lends: self.dice.below(3) as u32,
+            priority: self.random.below(3) as u8,
+            lends: self.random.below(3) as u32,
             borrow_above_us: 0,
         };
         // The last name is no cell's: it becomes an invalid one.
@@ -228,23 +228,23 @@ impl Test {
     }
 
     fn start(&mut self, name: &'static str) -> String {
-        let can = self.model.is(name, Run::Created);
+        let can = self.model.is(name, RunState::Created);
         let answer = self.ask(RequestBody::Start { name: name.into() });
         assert_eq!(answer.is_ok(), can, "start {name}: {answer:?} {:?}", self.model);
         if let Err(error) = &answer {
-            self.see_refusal(name, &[Run::Created], error, false);
+            self.check_refusal(name, &[RunState::Created], error, false);
         }
         self.model.start(name);
         format!("start {name}: {can}")
     }
 
     fn stop(&mut self, name: &'static str) -> String {
-        let can = self.model.is(name, Run::Running);
-        let timeout_ms = if self.dice.below(2) == 0 { 0 } else { 60_000 };
+        let can = self.model.is(name, RunState::Running);
+        let timeout_ms = if self.random.below(2) == 0 { 0 } else { 60_000 };
         let answer = self.ask(RequestBody::Stop { name: name.into(), timeout_ms });
         assert_eq!(answer.is_ok(), can, "stop {name}: {answer:?} {:?}", self.model);
         if let Err(error) = &answer {
-            self.see_refusal(name, &[Run::Running], error, false);
+            self.check_refusal(name, &[RunState::Running], error, false);
         }
         if answer.is_ok() {
             let state = if timeout_ms == 0 { CellState::Killed } else { CellState::Exited };
@@ -255,11 +255,11 @@ impl Test {
     }
 
     fn destroy(&mut self, name: &'static str) -> String {
-        let can = self.model.is(name, Run::Created) || self.model.is(name, Run::Ended);
+        let can = self.model.is(name, RunState::Created) || self.model.is(name, RunState::Ended);
         let answer = self.ask(RequestBody::Destroy { name: name.into() });
         assert_eq!(answer.is_ok(), can, "destroy {name}: {answer:?} {:?}", self.model);
         if let Err(error) = &answer {
-            self.see_refusal(name, &[Run::Created, Run::Ended], error, false);
+            self.check_refusal(name, &[RunState::Created, RunState::Ended], error, false);
         }
         if can {
             self.model.end(name);
@@ -269,13 +269,13 @@ impl Test {
     }
 
     fn resize_cores(&mut self, name: &'static str) -> String {
-        let count = self.dice.below(4) as u32;
-        let change = match self.dice.below(3) {
+        let count = self.random.below(4) as u32;
+        let change = match self.random.below(3) {
             0 => Change::To(count),
             1 => Change::More(count),
             _ => Change::Less(count),
         };
-        let mode = if self.dice.below(6) == 0 { Mode::DryRun } else { Mode::Apply };
+        let mode = if self.random.below(6) == 0 { Mode::DryRun } else { Mode::Apply };
         let can = self.model.can_resize_cores(name, change);
         let body = RequestBody::ResizeCores {
             name: name.into(),
@@ -296,7 +296,7 @@ impl Test {
                     ManagementError::CoresExhausted { free, .. } => *free as usize == self.model.free_cores(),
                     _ => false,
                 };
-                self.see_refusal(name, &[Run::Running], &error, is_reason);
+                self.check_refusal(name, &[RunState::Running], &error, is_reason);
             }
             other => panic!("cores of {name} {change}: {other:?} {:?}", self.model),
         }
@@ -314,8 +314,8 @@ impl Test {
     }
 
     fn resize_memory(&mut self, name: &'static str) -> String {
-        let mib = [0, 2, 6, 16, 4096][self.dice.below(5) as usize];
-        let (size, kind) = (ByteSize(mib * MIB), self.dice.below(3));
+        let mib = [0, 2, 6, 16, 4096][self.random.below(5) as usize];
+        let (size, kind) = (ByteSize(mib * MIB), self.random.below(3));
         let change = [Change::To(size), Change::More(size), Change::Less(size)][kind as usize];
         let body = RequestBody::ResizeMemory { name: name.into(), memory: change, mode: Mode::Apply };
         match self.ask_until(false, &body) {
@@ -336,7 +336,7 @@ impl Test {
                     ManagementError::MemoryExhausted { .. } => !self.model.takes_memory(name, change),
                     _ => false,
                 };
-                self.see_refusal(name, &[Run::Running], &error, is_reason);
+                self.check_refusal(name, &[RunState::Running], &error, is_reason);
             }
             Ok(other) => panic!("{other:?}"),
         }
@@ -349,7 +349,7 @@ impl Test {
             Ok(ResponseBody::Loan(loan)) if can => self.wait_for_loan(loan.core),
             Err(error) if !can => {
                 let is_reason = matches!(error, ManagementError::OutOfLimits(_));
-                self.see_refusal(name, &[Run::Running], &error, is_reason);
+                self.check_refusal(name, &[RunState::Running], &error, is_reason);
             }
             // A lender that missed the time limit may still have an order to release a core.
             Err(ManagementError::OutOfLimits(_)) if self.model.is_unsettled() => {}
@@ -364,7 +364,7 @@ impl Test {
             Ok(ResponseBody::Loan(loan)) if can => self.wait_for_loan(loan.core),
             // The supervisor checks for a loan before it checks the state.
             Err(ManagementError::OutOfLimits(_)) if !can => assert!(self.model.run(name).is_some()),
-            Err(error) if !can => self.see_refusal(name, &[Run::Running], &error, false),
+            Err(error) if !can => self.check_refusal(name, &[RunState::Running], &error, false),
             other => panic!("{name} gives back: {other:?} {:?}", self.model),
         }
         format!("{name} gives back: {can}")
@@ -408,7 +408,7 @@ impl Test {
 
     /// Waits until the machine and its cells equal the model: core transfers of loans may be in progress.
     fn settle(&mut self, what: &str) {
-        let deadline = Instant::now() + wait::PATIENCE;
+        let deadline = Instant::now() + wait::TIMEOUT;
         loop {
             self.read_journal();
             let (machine, cells) = (self.machine.client.machine(), self.list());
@@ -428,19 +428,19 @@ impl Test {
     /// Checks that every running cell with a network echoes.
     fn talk(&mut self) {
         for (index, name) in NAMES.iter().enumerate() {
-            if !self.model.is(name, Run::Running) || !self.model.has_network(name) {
+            if !self.model.is(name, RunState::Running) || !self.model.has_network(name) {
                 continue;
             }
             let address = self.machine.reached()[index];
-            let said = format!("{name}, are you there?");
+            let question = format!("{name}, are you there?");
             // A cell that was just started may not listen yet; QEMU then closes the connection.
             wait::until(&format!("{name} answers"), || {
                 let mut stream = TcpStream::connect(address).ok()?;
                 stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
-                stream.write_all(said.as_bytes()).ok()?;
-                let mut answer = vec![0; said.len()];
+                stream.write_all(question.as_bytes()).ok()?;
+                let mut answer = vec![0; question.len()];
                 stream.read_exact(&mut answer).ok()?;
-                assert_eq!(answer, said.as_bytes());
+                assert_eq!(answer, question.as_bytes());
                 Some(())
             });
         }

@@ -14,7 +14,7 @@ const CHUNK: u64 = 2 << 20;
 
 /// The state of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Run {
+pub enum RunState {
     Created,
     Running,
     Ended,
@@ -39,7 +39,7 @@ pub struct Loan {
 /// A cell.
 #[derive(Clone, Debug)]
 struct Cell {
-    run: Run,
+    run: RunState,
     memory: u64,
     /// Cores and memory in bytes at its creation.
     first: (u32, u64),
@@ -81,7 +81,7 @@ impl Model {
         self.cells.keys().copied().collect()
     }
 
-    pub fn is(&self, name: &str, run: Run) -> bool {
+    pub fn is(&self, name: &str, run: RunState) -> bool {
         self.cells.get(name).is_some_and(|cell| cell.run == run)
     }
 
@@ -113,7 +113,7 @@ impl Model {
     }
 
     pub fn can_recreate(&self, name: &str) -> bool {
-        let ended = self.cells.get(name).filter(|cell| cell.run == Run::Ended);
+        let ended = self.cells.get(name).filter(|cell| cell.run == RunState::Ended);
         ended.is_some_and(|cell| self.has_room(cell.first, cell.has_network))
     }
 
@@ -125,21 +125,21 @@ impl Model {
         let has_network = info.spec.network != NetworkSpec::None;
         let first = (info.spec.cores, info.memory.0);
         let (memory, lending) = (info.memory.0, info.spec.lending);
-        let cell = Cell { run: Run::Created, memory, first, has_network, lending, got_cores: false };
+        let cell = Cell { run: RunState::Created, memory, first, has_network, lending, got_cores: false };
         assert_eq!(self.cores_of(name), info.spec.cores as usize);
         self.cells.insert(name, cell);
     }
 
     pub fn start(&mut self, name: &str) {
-        if let Some(cell) = self.cells.get_mut(name).filter(|cell| cell.run == Run::Created) {
-            cell.run = Run::Running;
+        if let Some(cell) = self.cells.get_mut(name).filter(|cell| cell.run == RunState::Created) {
+            cell.run = RunState::Running;
         }
     }
 
     /// Records that a cell has ended, and frees its resources.
     pub fn end(&mut self, name: &'static str) {
         if let Some(cell) = self.cells.get_mut(name) {
-            (cell.run, cell.memory) = (Run::Ended, 0);
+            (cell.run, cell.memory) = (RunState::Ended, 0);
         }
         for core in self.owned(Owner::Of(name)) {
             self.cores.insert(core, Owner::Free);
@@ -165,12 +165,12 @@ impl Model {
         let now = self.cores_of(name);
         let after = change.of(now as u64).map(|after| after as usize);
         let most = self.cores.len();
-        self.is(name, Run::Running)
+        self.is(name, RunState::Running)
             && after.is_some_and(|after| (1..=most).contains(&after) && after <= now + self.free_cores())
     }
 
     /// Returns the state of a cell; `None` if there is no such cell.
-    pub fn run(&self, name: &str) -> Option<Run> {
+    pub fn run(&self, name: &str) -> Option<RunState> {
         self.cells.get(name).map(|cell| cell.run)
     }
 
@@ -187,12 +187,14 @@ impl Model {
 
     /// Returns whether a change reduces the memory of a running cell.
     pub fn takes_memory(&self, name: &str, change: Change<ByteSize>) -> bool {
-        let now = self.cells.get(name).filter(|cell| cell.run == Run::Running).map(|cell| cell.memory);
+        let now = self.cells.get(name).filter(|cell| cell.run == RunState::Running).map(|cell| cell.memory);
         now.zip(self.memory_after(name, change)).is_some_and(|(now, after)| after < now)
     }
 
     pub fn can_resize_memory(&self, name: &str, change: Change<ByteSize>) -> bool {
-        let Some(cell) = self.cells.get(name).filter(|cell| cell.run == Run::Running) else { return false };
+        let Some(cell) = self.cells.get(name).filter(|cell| cell.run == RunState::Running) else {
+            return false;
+        };
         let wanted = change.of(cell.memory).filter(|wanted| *wanted > 0);
         let wanted = wanted.map(|wanted| wanted.next_multiple_of(CHUNK));
         wanted.is_some_and(|wanted| wanted <= cell.memory + self.memory_free)
@@ -207,11 +209,13 @@ impl Model {
     }
 
     pub fn can_borrow(&self, name: &'static str) -> bool {
-        let Some(cell) = self.cells.get(name).filter(|cell| cell.run == Run::Running) else { return false };
+        let Some(cell) = self.cells.get(name).filter(|cell| cell.run == RunState::Running) else {
+            return false;
+        };
         let lent = |name: &str| self.loans.iter().filter(|loan| loan.lender == Some(name)).count();
         let borrowed = |name: &str| self.loans.iter().filter(|loan| loan.borrower == name).count();
         let mut lends = self.cells.iter().filter(|(lender, other)| {
-            other.run == Run::Running
+            other.run == RunState::Running
                 && other.lending.priority < cell.lending.priority
                 && lent(lender) < other.lending.lends as usize
                 && self.cores_of(lender) > borrowed(lender) + 1
@@ -221,7 +225,7 @@ impl Model {
     }
 
     pub fn has_borrowed(&self, name: &str) -> bool {
-        self.is(name, Run::Running) && self.loans.iter().any(|loan| loan.borrower == name)
+        self.is(name, RunState::Running) && self.loans.iter().any(|loan| loan.borrower == name)
     }
 
     /// Records a loan.
@@ -233,8 +237,8 @@ impl Model {
 
     /// Ends a loan, and returns the core to its lender, if it has one.
     pub fn give_back(&mut self, core: CoreId, to: Option<&'static str>) {
-        let place = self.loans.iter().position(|loan| loan.core == core).expect("the core is on loan");
-        let Loan { lender, borrower, .. } = self.loans.remove(place);
+        let index = self.loans.iter().position(|loan| loan.core == core).expect("the core is on loan");
+        let Loan { lender, borrower, .. } = self.loans.remove(index);
         assert_eq!(to, lender, "core {core} returns");
         let now = self.cores[&core];
         match to {
@@ -296,9 +300,9 @@ impl Model {
         let loans: BTreeSet<CoreId> = loans.collect();
         let cell = self.cells.get_mut(name).expect("the model has the cell");
         let run = match info.state {
-            CellState::Created => Run::Created,
-            CellState::Running => Run::Running,
-            _ if has_ended => Run::Ended,
+            CellState::Created => RunState::Created,
+            CellState::Running => RunState::Running,
+            _ if has_ended => RunState::Ended,
             _ => return Err(format!("{name} is {}", info.state)),
         };
         if run != cell.run {
@@ -333,7 +337,7 @@ impl Model {
 
     /// Compares the free resources with the model.
     fn compare_rest(&mut self, machine: &MachineInfo) -> Result<(), String> {
-        let live = || self.cells.values().filter(|cell| cell.run != Run::Ended);
+        let live = || self.cells.values().filter(|cell| cell.run != RunState::Ended);
         // All live cells share one copy of the image. Without live cells the image counts as free memory, or was
         // evicted.
         let image = if live().next().is_some() { self.image } else { 0 };

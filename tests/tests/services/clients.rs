@@ -126,8 +126,8 @@ fn a_cell_serves_the_tools_of_libmemcached() {
     let before = service.connect().stat("curr_items").unwrap();
     tool("memcrm", address, &["small"]);
     assert_eq!(service.connect().get("small").unwrap(), None);
-    let said = tool("memcstat", address, &[]);
-    assert!(said.contains(&format!("curr_items: {}\n", before - 1)), "{before} before, then {said}");
+    let output = tool("memcstat", address, &[]);
+    assert!(output.contains(&format!("curr_items: {}\n", before - 1)), "{before} before, then {output}");
     tool("memcflush", address, &[]);
     assert_eq!(service.connect().get("large").unwrap(), None);
     service.end();

@@ -86,27 +86,27 @@ fn thousands_of_concurrent_connections_are_all_answered() {
 
 /// The side that closes a connection first.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum First {
+enum ClosingSide {
     Server,
     Client,
 }
 
 /// Opens and closes [`CHURNED`] connections in batches.
-fn churn(service: &Service, first: First) {
+fn churn(service: &Service, first: ClosingSide) {
     for batch in 0..CHURNED / BATCH {
         let mut connections: Vec<Connection> =
             (0..BATCH).map(|_| Connection::open(service.address).unwrap()).collect();
         for connection in &mut connections {
-            let question = if first == First::Server { "version\r\nquit\r\n" } else { "version\r\n" };
+            let question = if first == ClosingSide::Server { "version\r\nquit\r\n" } else { "version\r\n" };
             connection.send(question.as_bytes()).unwrap();
         }
         for (number, mut connection) in connections.into_iter().enumerate() {
             assert!(connection.line().unwrap().starts_with("VERSION "), "in batch {batch}");
             match first {
-                First::Server => assert_eq!(connection.rest().unwrap(), b""),
+                ClosingSide::Server => assert_eq!(connection.rest().unwrap(), b""),
                 // By a reset, or in order.
-                First::Client if number % 2 == 0 => connection.reset(),
-                First::Client => drop(connection),
+                ClosingSide::Client if number % 2 == 0 => connection.reset(),
+                ClosingSide::Client => drop(connection),
             }
         }
     }
@@ -119,11 +119,11 @@ fn thousands_of_connections_in_sequence_leak_no_memory() {
         let service = Service::on(SHARED, &["--machine", "microvm"], &["--cores", "2"]);
         let mut observer = service.connect();
         service.leaves_nothing(|| {
-            churn(&service, First::Client);
+            churn(&service, ClosingSide::Client);
             wait_for_connections(&mut observer, 1);
         });
         // The side that closes first keeps the connection in TIME-WAIT; the server bounds the number of these.
-        churn(&service, First::Server);
+        churn(&service, ClosingSide::Server);
         wait_for_connections(&mut observer, 1);
         assert!(observer.stat("total_connections").unwrap() >= 4 * CHURNED as u64);
         service.end();

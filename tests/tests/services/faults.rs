@@ -11,7 +11,7 @@ const REQUESTS: u64 = 200;
 
 /// A fault of the application `faulty`, and its report.
 struct Fault {
-    way: &'static str,
+    argument: &'static str,
     kind: &'static str,
     exception: Option<&'static str>,
     /// A function in the backtrace.
@@ -27,18 +27,18 @@ impl Fault {
 }
 
 const FAULTS: [Fault; 7] = [
-    Fault { way: "panic", kind: "panic", exception: None, function: "faulty::main" },
-    Fault { way: "null", kind: "exception", exception: Some("page fault"), function: "inject" },
-    Fault { way: "write", kind: "exception", exception: Some("page fault"), function: "inject" },
-    Fault { way: "code", kind: "exception", exception: Some("page fault"), function: "inject" },
+    Fault { argument: "panic", kind: "panic", exception: None, function: "faulty::main" },
+    Fault { argument: "null", kind: "exception", exception: Some("page fault"), function: "inject" },
+    Fault { argument: "write", kind: "exception", exception: Some("page fault"), function: "inject" },
+    Fault { argument: "code", kind: "exception", exception: Some("page fault"), function: "inject" },
     Fault {
-        way: "overflow",
+        argument: "overflow",
         kind: "double fault",
         exception: Some("double fault"),
         function: "faulty::descend",
     },
-    Fault { way: "spin", kind: "hang", exception: None, function: "faulty::main" },
-    Fault { way: "exhaust", kind: "out of memory", exception: None, function: "faulty::exhaust" },
+    Fault { argument: "spin", kind: "hang", exception: None, function: "faulty::main" },
+    Fault { argument: "exhaust", kind: "out of memory", exception: None, function: "faulty::exhaust" },
 ];
 
 /// Returns the backtrace of a crash, with the names of inlined functions.
@@ -53,20 +53,31 @@ fn no_request_is_lost_beside_a_fault() {
     let before = isola.inventory();
     let load = Load::start(service.address, 4);
     for fault in FAULTS {
-        let way = fault.way;
+        let argument = fault.argument;
         load.wait_for(REQUESTS);
         let watchdog = fault.watchdog();
         isola
-            .run(&["run", "-d", "--name", way, "--memory", "16M", "--watchdog", watchdog, "faulty", way])
+            .run(&[
+                "run",
+                "-d",
+                "--name",
+                argument,
+                "--memory",
+                "16M",
+                "--watchdog",
+                watchdog,
+                "faulty",
+                argument,
+            ])
             .ok();
         load.wait_for(REQUESTS);
-        let ended = isola.wait_for_end(way);
+        let ended = isola.wait_for_end(argument);
         let crash = &ended["crash"];
         assert_eq!((&ended["state"], &crash["kind"]), (&"crashed".into(), &fault.kind.into()), "{ended:#}");
         assert_eq!(crash["exception"].as_str(), fault.exception, "{ended:#}");
         assert!(functions(crash).contains(fault.function), "{} is not in {crash:#}", fault.function);
         load.wait_for(REQUESTS);
-        isola.run(&["rm", way]).ok();
+        isola.run(&["rm", argument]).ok();
         isola.wait_for_inventory(&before);
     }
     // An exit and a kill are reported as such, not as crashes.

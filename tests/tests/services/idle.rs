@@ -15,7 +15,7 @@ const WINDOWS: usize = 10;
 
 /// The work of a cell so far.
 #[derive(Debug, PartialEq)]
-struct Done {
+struct WorkDone {
     /// Interrupts, including the timer's, and the cycles in events, in the loop and in interrupts, of each core.
     cores: Vec<Value>,
     /// Received frames. The network may send one at any time, such as a router advertisement or an ARP request.
@@ -23,11 +23,11 @@ struct Done {
 }
 
 /// Returns the work of each cell so far, from the reports; the cells do nothing for it.
-fn done(isola: &Isola) -> Vec<Done> {
+fn done(isola: &Isola) -> Vec<WorkDone> {
     let cells = isola.json(&["ps"]);
     let counters = ["interrupts", "event_cycles", "loop_cycles", "idle_cycles", "interrupt_cycles"];
     let of_core = |core: &Value| counters.map(|name| core[name].clone()).into();
-    let of_cell = |cell: &Value| Done {
+    let of_cell = |cell: &Value| WorkDone {
         cores: cell["cores"].as_array().unwrap().iter().map(of_core).collect(),
         received: cell["traffic"]["received_frames"].as_u64().unwrap(),
     };

@@ -2,7 +2,7 @@
 
 use isola_tests::isola::Isola;
 use isola_tests::service::published;
-use isola_tests::wait::PATIENCE;
+use isola_tests::wait::TIMEOUT;
 use serde_json::Value;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ impl Client {
     /// Returns the answer that begins with `words`. Ignores other answers, and repeats the request, because datagrams
     /// may be lost.
     fn ask(&self, question: &[u8], words: &str) -> String {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while Instant::now() < deadline {
             // The send fails if the port was not published at the last one (ICMP port unreachable).
             let _ = self.0.send(question);

@@ -29,14 +29,14 @@ fn run(workspace: &Workspace) -> Result<Findings, Error> {
 
 /// A line of cargo-deny's JSON output: a `diagnostic` about a dependency, or a `log` line about itself.
 #[derive(Deserialize)]
-struct Line {
+struct DenyLine {
     #[serde(rename = "type")]
     kind: String,
-    fields: Fields,
+    fields: DenyFields,
 }
 
 #[derive(Deserialize)]
-struct Fields {
+struct DenyFields {
     #[serde(default)]
     severity: String,
     #[serde(default)]
@@ -52,7 +52,7 @@ struct Advisory {
     package: String,
 }
 
-impl Fields {
+impl DenyFields {
     fn describe(&self) -> String {
         match &self.advisory {
             Some(Advisory { id, package }) => format!("{package}: {} ({id})", self.message),
@@ -63,7 +63,7 @@ impl Fields {
 
 /// Returns the findings in cargo-deny's `report`; `succeeded` is whether it exited with code 0.
 fn judge(report: &str, succeeded: bool) -> Findings {
-    let lines: Vec<Line> = report.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let lines: Vec<DenyLine> = report.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let failures = lines.iter().filter(|line| line.kind == "diagnostic" && line.fields.severity == "error");
     let failures: Vec<String> = failures.map(|line| line.fields.describe()).collect();
     if succeeded || !failures.is_empty() {

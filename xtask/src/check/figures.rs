@@ -21,16 +21,16 @@ fn run(workspace: &Workspace) -> Result<Findings, Error> {
     let mut command = cargo(workspace);
     command.args(["run", "--quiet", "--package=isola-benches", "--bin=isola-bench", "--", "--tables=check"]);
     let output = output(&mut command)?;
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Ok(findings(output.status.success(), &said))
+    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Ok(findings(output.status.success(), &message))
 }
 
-/// Returns the findings in the benchmarks' message `said`; `holds` is whether they succeeded.
-fn findings(holds: bool, said: &str) -> Findings {
-    match said.lines().find(|line| line.contains(NO_HISTORY)) {
+/// Returns the findings in the benchmarks' `message`; `holds` is whether they succeeded.
+fn findings(holds: bool, message: &str) -> Findings {
+    match message.lines().find(|line| line.contains(NO_HISTORY)) {
         _ if holds => Findings::default(),
         Some(line) => Findings::not_checked(line),
-        None => Findings::of(said.lines().map(str::to_owned).collect()),
+        None => Findings::of(message.lines().map(str::to_owned).collect()),
     }
 }
 

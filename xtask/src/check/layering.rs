@@ -3,13 +3,14 @@
 //! ```text
 //! abi <- machine <- drivers <- supervisor
 //!   \
-//!    <- platform <- cell <- grid, link, net, fs <- linux <- apps
+//!    <- platform <- cell <- net, fs <- application library <- apps
 //!        (on iobuf)     \
 //!                        <- bare (also on machine and drivers), hosted <- gateway (also on net, fs)
 //! ```
 //!
 //! [`LAYERS`] has the law: a layer is a set of folders with the list of layers on which it may depend. A package
-//! belongs to the layer with the longest folder that contains it. Dependencies for tests are exempt, with one
+//! belongs to the layer with the longest folder that contains it. A folder that does not exist is a violation, so that
+//! the table describes the tree as it is. Dependencies for tests are exempt, with one
 //! exception: the supervisor and the packages for cells share `abi` only, also in tests.
 
 use cargo_metadata::{DependencyKind, Package};
@@ -34,72 +35,58 @@ struct Layer {
     /// The folders of its packages.
     folders: &'static [&'static str],
     /// The layers on which its packages may depend. Its own name permits dependencies between its packages.
-    stands_on: &'static [&'static str],
+    may_use: &'static [&'static str],
 }
 
 const LAYERS: &[Layer] = &[
-    Layer { name: "abi", folders: &["abi"], stands_on: &[] },
+    Layer { name: "abi", folders: &["abi"], may_use: &[] },
     // The supervisor's side of the trust boundary.
-    Layer { name: "machine", folders: &["machine"], stands_on: &["abi"] },
-    Layer { name: "drivers", folders: &["drivers"], stands_on: &["abi", "machine"] },
+    Layer { name: "machine", folders: &["machine"], may_use: &["abi"] },
+    Layer { name: "drivers", folders: &["drivers"], may_use: &["abi", "machine"] },
     Layer {
         name: "supervisor",
         folders: &["supervisor"],
-        stands_on: &["abi", "machine", "drivers", "image link"],
+        may_use: &["abi", "machine", "drivers", "image link"],
     },
     // The dependency of images' build scripts, without code in the image.
-    Layer { name: "image link", folders: &["machine/link"], stands_on: &[] },
+    Layer { name: "image link", folders: &["machine/link"], may_use: &[] },
     // The cell's side.
-    Layer { name: "iobuf", folders: &["cell/iobuf"], stands_on: &[] },
-    Layer { name: "platform", folders: &["cell/platform"], stands_on: &["abi", "iobuf"] },
-    Layer { name: "cell", folders: &["cell"], stands_on: &["abi", "iobuf", "platform", "cell"] },
+    Layer { name: "iobuf", folders: &["cell/iobuf"], may_use: &[] },
+    Layer { name: "platform", folders: &["cell/platform"], may_use: &["abi", "iobuf"] },
+    Layer { name: "cell", folders: &["cell"], may_use: &["abi", "iobuf", "platform", "cell"] },
     Layer {
         name: "bare",
         folders: &["cell/bare"],
-        stands_on: &["abi", "iobuf", "platform", "cell", "machine", "drivers"],
+        may_use: &["abi", "iobuf", "platform", "cell", "machine", "drivers"],
     },
-    Layer { name: "hosted", folders: &["cell/hosted"], stands_on: &["abi", "iobuf", "platform", "cell"] },
+    Layer { name: "hosted", folders: &["cell/hosted"], may_use: &["abi", "iobuf", "platform", "cell"] },
     Layer {
         name: "services",
-        folders: &["grid", "link", "net", "fs"],
-        stands_on: &["abi", "iobuf", "platform", "cell", "services"],
-    },
-    Layer {
-        name: "linux",
-        folders: &["linux"],
-        stands_on: &["abi", "iobuf", "platform", "cell", "services", "linux"],
+        folders: &["net", "fs"],
+        may_use: &["abi", "iobuf", "platform", "cell", "services"],
     },
     // The connection of a hosted cell to its host: sockets, files.
     Layer {
         name: "gateway",
         folders: &["net/gateway", "fs/export"],
-        stands_on: &["abi", "iobuf", "platform", "cell", "services", "hosted"],
+        may_use: &["abi", "iobuf", "platform", "cell", "services", "hosted"],
     },
     // The library of applications, the only crate that selects the platform.
     Layer {
         name: "application library",
         folders: &["cell/app"],
-        stands_on: &["abi", "iobuf", "platform", "cell", "services", "bare", "hosted", "gateway"],
+        may_use: &["abi", "iobuf", "platform", "cell", "services", "bare", "hosted", "gateway"],
     },
     Layer {
         name: "apps",
         folders: &["apps"],
-        stands_on: &[
-            "abi",
-            "iobuf",
-            "platform",
-            "cell",
-            "services",
-            "linux",
-            "application library",
-            "image link",
-        ],
+        may_use: &["abi", "iobuf", "platform", "cell", "services", "application library", "image link"],
     },
     // Images that test single layers on a machine.
     Layer {
         name: "test images",
         folders: &["tests/images"],
-        stands_on: &[
+        may_use: &[
             "abi",
             "machine",
             "drivers",
@@ -108,40 +95,29 @@ const LAYERS: &[Layer] = &[
             "cell",
             "bare",
             "services",
-            "linux",
             "application library",
             "image link",
         ],
     },
     // Programs on the user's machine.
-    Layer { name: "host", folders: &["host"], stands_on: &["abi"] },
+    Layer { name: "host", folders: &["host"], may_use: &["abi"] },
     // The tests' prerequisites and claims: crates that depend on no package of the tree.
-    Layer { name: "test tools", folders: &["tests/need", "tests/proves"], stands_on: &[] },
-    Layer { name: "tests", folders: &["tests"], stands_on: &["abi", "host", "test tools"] },
+    Layer { name: "test tools", folders: &["tests/need", "tests/proves"], may_use: &[] },
+    Layer { name: "tests", folders: &["tests"], may_use: &["abi", "host", "test tools"] },
     // Fuzz targets cover both sides of the trust boundary, each separately.
     Layer {
         name: "fuzz",
         folders: &["fuzz"],
-        stands_on: &["abi", "machine", "supervisor", "host", "iobuf", "services", "apps"],
+        may_use: &["abi", "machine", "supervisor", "host", "iobuf", "services", "apps"],
     },
     // The benchmarks' peers of an application do the same work with the same code.
-    Layer { name: "benches", folders: &["benches"], stands_on: &["abi", "host", "apps"] },
-    Layer { name: "xtask", folders: &["xtask"], stands_on: &["test tools"] },
+    Layer { name: "benches", folders: &["benches"], may_use: &["abi", "host", "apps"] },
+    Layer { name: "xtask", folders: &["xtask"], may_use: &["test tools"] },
 ];
 
 /// The layers on the cell's side of the trust boundary.
-const CELL_SIDE: &[&str] = &[
-    "iobuf",
-    "platform",
-    "cell",
-    "bare",
-    "hosted",
-    "services",
-    "gateway",
-    "linux",
-    "application library",
-    "apps",
-];
+const CELL_SIDE: &[&str] =
+    &["iobuf", "platform", "cell", "bare", "hosted", "services", "gateway", "application library", "apps"];
 
 /// A dependency between two packages.
 struct Edge<'a> {
@@ -154,7 +130,7 @@ struct Edge<'a> {
 
 fn run(workspace: &Workspace) -> Result<Findings, Error> {
     let members = workspace.members();
-    let mut failures: Vec<String> = Vec::new();
+    let mut failures = absent_folders(|folder| workspace.root().join(folder).is_dir());
     for package in &members {
         let folder = workspace.folder(package);
         if layer_of(&folder).is_none() {
@@ -179,6 +155,16 @@ fn run(workspace: &Workspace) -> Result<Findings, Error> {
         }
     }
     Ok(Findings::of(failures))
+}
+
+/// Returns the violations of layers that name a folder for which `exists` is false.
+fn absent_folders(exists: impl Fn(&str) -> bool) -> Vec<String> {
+    let folders =
+        LAYERS.iter().flat_map(|layer| layer.folders.iter().map(move |folder| (layer.name, *folder)));
+    folders
+        .filter(|(_, folder)| !exists(folder))
+        .map(|(layer, folder)| format!("the layer {layer:?} names the folder {folder}, which does not exist"))
+        .collect()
 }
 
 /// The only items of lower packages that a package's sources may name in `pub use` or `pub extern crate`.
@@ -275,8 +261,8 @@ fn judge(edge: &Edge) -> Option<String> {
             format!("{from_name} depends on {to_name} in tests: supervisor and cells share only abi")
         });
     }
-    (!from.stands_on.contains(&to.name)).then(|| {
-        let allowed = if from.stands_on.is_empty() { "nothing".into() } else { from.stands_on.join(", ") };
+    (!from.may_use.contains(&to.name)).then(|| {
+        let allowed = if from.may_use.is_empty() { "nothing".into() } else { from.may_use.join(", ") };
         format!("{from_name} ({}) depends on {to_name} ({}); it may depend on: {allowed}", from.name, to.name)
     })
 }
@@ -323,8 +309,7 @@ mod tests {
             ("cell/bare", "machine"),
             ("cell/bare", "drivers"),
             ("net/stack", "cell/events"),
-            ("grid/ledger", "abi"),
-            ("linux", "fs"),
+            ("fs/remote", "net/messenger"),
             ("cell/app", "cell/bare"),
             ("cell/app", "net/sockets"),
             ("cell/app", "net/gateway"),
@@ -351,11 +336,11 @@ mod tests {
             ("net/stack", "machine/link"),
             ("cell/events", "machine"),
             ("cell/events", "cell/bare"),
-            ("cell/events", "grid/ledger"),
+            ("cell/events", "net/stack"),
             ("cell/iobuf", "cell/platform"),
             ("cell/platform", "cell/events"),
             ("net/stack", "drivers"),
-            ("net/stack", "linux"),
+            ("net/stack", "cell/app"),
             ("net/sockets", "cell/hosted"),
             ("net/sockets", "net/gateway"),
             ("apps/kv", "net/gateway"),
@@ -409,13 +394,20 @@ mod tests {
         assert!(layer_of("hosting").is_none());
     }
 
+    #[test]
+    fn a_layer_whose_folder_does_not_exist_is_a_violation() {
+        assert_eq!(absent_folders(|_| true), [""; 0]);
+        let failures = absent_folders(|folder| folder != "fs");
+        assert_eq!(failures, [r#"the layer "services" names the folder fs, which does not exist"#]);
+    }
+
     /// Returns all layers that packages of `name` can reach.
     fn reach(name: &'static str) -> BTreeSet<&'static str> {
         let mut found = BTreeSet::new();
         let mut open = vec![name];
         while let Some(next) = open.pop() {
             let layer = LAYERS.iter().find(|layer| layer.name == next).expect("the table names known layers");
-            open.extend(layer.stands_on.iter().filter(|below| found.insert(**below)));
+            open.extend(layer.may_use.iter().filter(|below| found.insert(**below)));
         }
         found
     }
@@ -427,7 +419,7 @@ mod tests {
             assert!(!reach(name).contains("supervisor"), "{name} reaches the supervisor");
         }
         for layer in LAYERS {
-            for below in layer.stands_on.iter().filter(|below| **below != layer.name) {
+            for below in layer.may_use.iter().filter(|below| **below != layer.name) {
                 assert!(
                     !reach(below).contains(layer.name),
                     "{} and {below} depend on each other",

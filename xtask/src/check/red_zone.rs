@@ -63,16 +63,16 @@ fn judge(image: &Image) -> Result<Findings, Error> {
     let mut privileged = BTreeSet::new();
     let (mut has_queue, mut has_fence) = (false, false);
     for function in &functions {
-        let look = look_at(function);
-        if let Some(address) = look.below_stack {
+        let summary = read_function(function);
+        if let Some(address) = summary.below_stack {
             let name = &function.name;
             findings.failures.push(format!("{}: {name} uses the red zone at {address:#x}", image.name));
         }
-        if look.is_privileged && !is_privileged_home(&function.name) {
+        if summary.is_privileged && !is_privileged_home(&function.name) {
             privileged.insert(function.name.as_str());
         }
         has_queue |= function.name.contains(VIRTQUEUE);
-        has_fence |= look.is_fence;
+        has_fence |= summary.is_fence;
     }
     if has_queue && !has_fence {
         findings.failures.push(format!("{}: no virtqueue orders its notifications by MFENCE", image.name));
@@ -95,7 +95,7 @@ fn is_privileged_home(name: &str) -> bool {
 
 /// The result of reading a function.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Look {
+struct FunctionSummary {
     /// The address of the first access below the stack pointer.
     below_stack: Option<u64>,
     /// Whether it executes a privileged instruction.
@@ -104,34 +104,34 @@ struct Look {
     is_fence: bool,
 }
 
-fn look_at(function: &Function) -> Look {
-    let mut look = Look::default();
+fn read_function(function: &Function) -> FunctionSummary {
+    let mut summary = FunctionSummary::default();
     let mut frame = Frame::default();
     let mut decoder = Decoder::with_ip(64, &function.code, function.address, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
     while decoder.can_decode() {
         decoder.decode_out(&mut instruction);
-        if look.below_stack.is_none() && frame.is_below(&instruction) {
-            look.below_stack = Some(instruction.ip());
+        if summary.below_stack.is_none() && frame.is_below(&instruction) {
+            summary.below_stack = Some(instruction.ip());
         }
-        look.is_privileged |= instruction.is_privileged();
-        look.is_fence |= instruction.code() == Code::Mfence;
+        summary.is_privileged |= instruction.is_privileged();
+        summary.is_fence |= instruction.code() == Code::Mfence;
         frame.step(&instruction);
     }
-    look
+    summary
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn look(code: &[u8]) -> Look {
-        look_at(&Function { name: "f".into(), address: 0x1000, code: code.to_vec() })
+    fn summary(code: &[u8]) -> FunctionSummary {
+        read_function(&Function { name: "f".into(), address: 0x1000, code: code.to_vec() })
     }
 
     /// Returns the offset of the first access below the stack pointer.
     fn below(code: &[u8]) -> Option<u64> {
-        look(code).below_stack.map(|address| address - 0x1000)
+        summary(code).below_stack.map(|address| address - 0x1000)
     }
 
     #[test]
@@ -193,18 +193,18 @@ mod tests {
 
     #[test]
     fn only_mfence_counts_as_a_full_barrier() {
-        assert!(look(&[0x0f, 0xae, 0xf0, 0xc3]).is_fence);
+        assert!(summary(&[0x0f, 0xae, 0xf0, 0xc3]).is_fence);
         // lock or dword ptr [rsp], 0
-        assert!(!look(&[0xf0, 0x83, 0x0c, 0x24, 0x00, 0xc3]).is_fence);
+        assert!(!summary(&[0xf0, 0x83, 0x0c, 0x24, 0x00, 0xc3]).is_fence);
     }
 
     #[test]
     fn privileged_instructions_are_detected() {
         // mov cr3, rax
-        assert!(look(&[0x0f, 0x22, 0xd8]).is_privileged);
+        assert!(summary(&[0x0f, 0x22, 0xd8]).is_privileged);
         // hlt
-        assert!(look(&[0xf4]).is_privileged);
+        assert!(summary(&[0xf4]).is_privileged);
         // rdtsc; pause
-        assert!(!look(&[0x0f, 0x31, 0xf3, 0x90]).is_privileged);
+        assert!(!summary(&[0x0f, 0x31, 0xf3, 0x90]).is_privileged);
     }
 }

@@ -1,7 +1,7 @@
 //! The largest size of a file, and of the supervisor.
 //!
-//! A file has one topic: above [`SECOND_NOUN`] lines the check lists it, so that its authors look for a second topic;
-//! above [`FILE_END`] lines the check fails. The supervisor stays small enough to be read in a day.
+//! A file has one topic: above [`LISTED_ABOVE_LINES`] lines the check lists it, so that its authors look for a second
+//! topic; above [`FILE_LIMIT_LINES`] lines the check fails. The supervisor stays small enough to be read in a day.
 
 use std::path::Path;
 
@@ -17,12 +17,12 @@ pub const CHECK: Check = Check {
 };
 
 /// The number of lines above which a file is listed.
-const SECOND_NOUN: usize = 400;
+const LISTED_ABOVE_LINES: usize = 400;
 /// The largest number of lines of a file.
-const FILE_END: usize = 800;
+const FILE_LIMIT_LINES: usize = 800;
 /// The largest number of lines of the supervisor without its tests and its simulated machine, which are not trusted
 /// (docs/decisions/0040-supervisor-line-limit.md).
-const SUPERVISOR_END: usize = 10_000;
+const SUPERVISOR_LIMIT_LINES: usize = 10_000;
 
 fn run(workspace: &Workspace) -> Result<Findings, Error> {
     let mut files = Vec::new();
@@ -36,11 +36,11 @@ fn run(workspace: &Workspace) -> Result<Findings, Error> {
 fn judge(files: &[(String, usize)]) -> Findings {
     let mut findings = Findings::default();
     for (path, lines) in files {
-        if *lines > FILE_END {
-            findings.failures.push(format!("{path}: {lines} lines, at most {FILE_END} are allowed"));
-        } else if *lines > SECOND_NOUN {
+        if *lines > FILE_LIMIT_LINES {
+            findings.failures.push(format!("{path}: {lines} lines, at most {FILE_LIMIT_LINES} are allowed"));
+        } else if *lines > LISTED_ABOVE_LINES {
             findings.notes.push(format!(
-                "{path}: {lines} lines, more than {SECOND_NOUN}: does it have a second topic?"
+                "{path}: {lines} lines, more than {LISTED_ABOVE_LINES}: does it have a second topic?"
             ));
         }
     }
@@ -49,10 +49,10 @@ fn judge(files: &[(String, usize)]) -> Findings {
         .filter(|(path, _)| Path::new(path).starts_with("supervisor") && !is_for_tests(Path::new(path)))
         .map(|(_, lines)| lines)
         .sum();
-    if supervisor > SUPERVISOR_END {
+    if supervisor > SUPERVISOR_LIMIT_LINES {
         findings
             .failures
-            .push(format!("supervisor/: {supervisor} lines, at most {SUPERVISOR_END} are allowed"));
+            .push(format!("supervisor/: {supervisor} lines, at most {SUPERVISOR_LIMIT_LINES} are allowed"));
     }
     findings
 }
@@ -75,14 +75,14 @@ mod tests {
 
     #[test]
     fn a_file_may_have_at_most_800_lines() {
-        assert_eq!(judge_one("a.rs", FILE_END).failures.len(), 0);
-        assert_eq!(judge_one("a.rs", FILE_END + 1).failures.len(), 1);
+        assert_eq!(judge_one("a.rs", FILE_LIMIT_LINES).failures.len(), 0);
+        assert_eq!(judge_one("a.rs", FILE_LIMIT_LINES + 1).failures.len(), 1);
     }
 
     #[test]
     fn a_file_above_400_lines_is_listed_and_does_not_fail() {
-        assert_eq!(judge_one("a.rs", SECOND_NOUN), Findings::default());
-        let findings = judge_one("a.rs", SECOND_NOUN + 1);
+        assert_eq!(judge_one("a.rs", LISTED_ABOVE_LINES), Findings::default());
+        let findings = judge_one("a.rs", LISTED_ABOVE_LINES + 1);
         assert_eq!((findings.failures.len(), findings.notes.len()), (0, 1));
     }
 

@@ -52,8 +52,8 @@ fn run(workspace: &Workspace) -> Result<Findings, Error> {
 
 /// Both dictionaries, and caches of correct words: most text of a tree repeats itself.
 struct Speller<'w> {
-    misspellings: Misspellings<'w>,
-    american: American<'w>,
+    misspellings: KnownMisspellings<'w>,
+    american: AmericanWords<'w>,
     right_anywhere: HashSet<String>,
     right_in_prose: HashSet<String>,
 }
@@ -61,8 +61,8 @@ struct Speller<'w> {
 impl<'w> Speller<'w> {
     fn new(words: &'w BTreeMap<String, String>) -> Self {
         Self {
-            misspellings: Misspellings { words },
-            american: American { words },
+            misspellings: KnownMisspellings { words },
+            american: AmericanWords { words },
             right_anywhere: HashSet::new(),
             right_in_prose: HashSet::new(),
         }
@@ -119,11 +119,11 @@ fn settled<'s>(words: &'s BTreeMap<String, String>, word: &str) -> Option<Status
 }
 
 /// Known misspellings.
-struct Misspellings<'w> {
+struct KnownMisspellings<'w> {
     words: &'w BTreeMap<String, String>,
 }
 
-impl Dictionary for Misspellings<'_> {
+impl Dictionary for KnownMisspellings<'_> {
     fn correct_ident<'s>(&'s self, ident: Identifier<'_>) -> Option<Status<'s>> {
         // The plural of an acronym (`BARs`) is one word, not capitals and a second word `Rs`.
         let acronym = ident.token().strip_suffix('s').unwrap_or_default();
@@ -140,11 +140,11 @@ impl Dictionary for Misspellings<'_> {
 }
 
 /// Words with another spelling in British English.
-struct American<'w> {
+struct AmericanWords<'w> {
     words: &'w BTreeMap<String, String>,
 }
 
-impl Dictionary for American<'_> {
+impl Dictionary for AmericanWords<'_> {
     fn correct_ident<'s>(&'s self, ident: Identifier<'_>) -> Option<Status<'s>> {
         // A word of prose has no digits, underscores or inner capitals; otherwise it is a name.
         let plain = ident.token().chars().all(char::is_alphabetic);

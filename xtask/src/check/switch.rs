@@ -1,6 +1,6 @@
 //! Law 3: the difference between a bare cell and a hosted one is selected in one place.
 //!
-//! There is no conditional compilation by target or feature outside of [`MAY`]. The tree has at most
+//! There is no conditional compilation by target or feature outside of [`PLATFORM_SELECTORS`]. The tree has at most
 //! [`FEATURES_AT_MOST`] Cargo features, each with a comment in the manifest about its purpose; a name that several
 //! packages share for one purpose counts once.
 
@@ -22,11 +22,11 @@ pub const CHECK: Check = Check {
     run,
 };
 
-/// The folder that selects the platform.
-const MAY: &[&str] = &["cell/app"];
+/// The folders that select the platform.
+const PLATFORM_SELECTORS: &[&str] = &["cell/app"];
 
 /// Conditions on tests and tools, not on the platform.
-const FINE: &[&str] =
+const ALLOWED_CONDITIONS: &[&str] =
     &["all", "any", "debug_assertions", "doc", "loom", "miri", "not", "test", "true", "false"];
 
 const FEATURES_AT_MOST: usize = 10;
@@ -35,7 +35,7 @@ fn run(workspace: &Workspace) -> Result<Findings, Error> {
     let mut failures = Vec::new();
     for path in workspace.files_ending_in(&["rs"])? {
         let relative = workspace.relative(&path);
-        if !MAY.iter().any(|folder| Path::new(&relative).starts_with(folder)) {
+        if !PLATFORM_SELECTORS.iter().any(|folder| Path::new(&relative).starts_with(folder)) {
             failures.extend(judge(&relative, source::tokens(&path)?));
         }
     }
@@ -68,7 +68,8 @@ fn judge(relative: &str, tokens: TokenStream) -> Vec<String> {
                 _ => call.arguments,
             };
             let idents = source::idents(condition);
-            let odd = idents.iter().find(|ident| !FINE.contains(&ident.to_string().as_str()))?;
+            let odd =
+                idents.iter().find(|ident| !ALLOWED_CONDITIONS.contains(&ident.to_string().as_str()))?;
             Some(format!("{relative}:{}: compiled depending on `{odd}`", call.line))
         })
         .collect()

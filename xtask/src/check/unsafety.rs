@@ -23,7 +23,7 @@ pub const CHECK: Check = Check {
 };
 
 /// Folders whose packages or modules may contain unsafe code.
-const MAY: &[&str] = &[
+const UNSAFE_PLACES: &[&str] = &[
     "machine",
     "cell/bare",
     "cell/hosted",
@@ -33,8 +33,6 @@ const MAY: &[&str] = &[
     "cell/rcu",
     // An application that the compiler must reject for its unsafe code.
     "cell/app/tests/reach/unsafe_code.rs",
-    "link/src/ring",
-    "link/ring",
 ];
 
 /// The lints of the root manifest that must be `deny` or `forbid`.
@@ -52,6 +50,9 @@ fn run(workspace: &Workspace) -> Result<Findings, Error> {
         .filter(|(tool, lint)| !is_denied(&root, tool, lint))
         .map(|(tool, lint)| format!("Cargo.toml does not deny {lint} in [workspace.lints.{tool}]"))
         .collect();
+    let absent = UNSAFE_PLACES.iter().filter(|place| !workspace.root().join(place).exists());
+    failures
+        .extend(absent.map(|place| format!("the list of unsafe places names {place}, which does not exist")));
     for path in workspace.files_ending_in(&["rs"])? {
         let relative = workspace.relative(&path);
         failures.extend(judge(&relative, source::tokens(&path)?, &workspace::read(&path)?));
@@ -89,7 +90,9 @@ fn judge(relative: &str, tokens: TokenStream, text: &str) -> Vec<String> {
 }
 
 fn may_be_unsafe(relative: &str) -> bool {
-    MAY.iter().any(|folder| Path::new(relative).starts_with(folder) || relative == format!("{folder}.rs"))
+    UNSAFE_PLACES
+        .iter()
+        .any(|folder| Path::new(relative).starts_with(folder) || relative == format!("{folder}.rs"))
 }
 
 /// Returns whether an attribute's arguments contain `reason = "a sentence"`.

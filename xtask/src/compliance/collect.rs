@@ -10,14 +10,14 @@ pub struct Rule {
     /// The number of the RFC.
     pub rfc: u32,
     /// The section, part by part. Numbers sort by value, and before letters.
-    pub section: Vec<Part>,
+    pub section: Vec<SectionPart>,
     /// The rule in a few words.
     pub text: String,
 }
 
 /// A part of a section's number, between full stops.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Part {
+pub enum SectionPart {
     /// As in `3.10`.
     Number(u32),
     /// As in `A.2`.
@@ -159,9 +159,9 @@ fn rule(words: &str) -> Option<Rule> {
     (!text.is_empty()).then_some(Rule { rfc: rfc.parse().ok()?, section, text })
 }
 
-fn part(text: &str) -> Option<Part> {
+fn part(text: &str) -> Option<SectionPart> {
     let fits = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric());
-    fits.then(|| text.parse().map_or_else(|_| Part::Name(text.to_owned()), Part::Number))
+    fits.then(|| text.parse().map_or_else(|_| SectionPart::Name(text.to_owned()), SectionPart::Number))
 }
 
 #[cfg(test)]

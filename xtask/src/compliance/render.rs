@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::collect::{Part, Proof, Rule};
+use super::collect::{Proof, Rule, SectionPart};
 use super::title::title;
 
 /// The beginning of the document.
@@ -39,8 +39,8 @@ pub fn document(proofs: &[Proof]) -> String {
 
 fn section(rule: &Rule) -> String {
     let parts = rule.section.iter().map(|part| match part {
-        Part::Number(number) => number.to_string(),
-        Part::Name(name) => name.clone(),
+        SectionPart::Number(number) => number.to_string(),
+        SectionPart::Name(name) => name.clone(),
     });
     parts.collect::<Vec<_>>().join(".")
 }

@@ -12,7 +12,7 @@ use std::process::Stdio;
 use cargo_metadata::Message;
 use cargo_metadata::diagnostic::DiagnosticLevel;
 
-use super::find::{Form, Mutant};
+use super::find::{Mutant, MutantForm};
 use crate::cargo::{cargo, output};
 use crate::error::Error;
 use crate::workspace::{self, Workspace};
@@ -20,14 +20,14 @@ use crate::workspace::{self, Workspace};
 /// The variable with the number of the selected mutant, or [`RECORD`].
 pub const CHOSEN: &str = "ISOLA_MUTANT";
 /// The value of [`CHOSEN`] without a selected mutant; the numbers of reached mutants are then recorded in
-/// [`Copy::reached`].
+/// [`TreeCopy::reached`].
 pub const RECORD: &str = "record";
 /// The module that a crate of the copy calls to learn whether a mutant is selected. It must not allocate after its
 /// first answer: an allocator calls it as well, also while it reads the environment.
 const CHOOSER: &str = include_str!("chooser.rs.in");
 
 /// The copy.
-pub struct Copy {
+pub struct TreeCopy {
     /// The root of the copy.
     root: PathBuf,
     /// The file to which a recording test appends numbers, in four bytes each, little-endian.
@@ -37,7 +37,7 @@ pub struct Copy {
     pub folder: PathBuf,
 }
 
-impl Copy {
+impl TreeCopy {
     /// Copies the tree of `workspace` without the files of `mutants`. Unchanged files of an earlier copy are not
     /// written again, so that the same mutants need no build.
     pub fn new(
@@ -135,8 +135,8 @@ impl Copy {
         for other in others {
             command.args(["--package", other]);
         }
-        let said = output(&mut command)?;
-        Ok(Message::parse_stream(&said.stdout[..]).map_while(Result::ok).collect())
+        let messages = output(&mut command)?;
+        Ok(Message::parse_stream(&messages.stdout[..]).map_while(Result::ok).collect())
     }
 }
 
@@ -147,9 +147,9 @@ fn instrumented<'a>(text: &str, mutants: impl Iterator<Item = (usize, &'a Mutant
     for (number, Mutant { range, form, .. }) in mutants {
         let on = format!("crate::isola_mutants::on({number})");
         let (before, after) = match form {
-            Form::Replace(other) => (format!("(if {on} {{ {other} }} else {{ "), " })"),
-            Form::Skip => (format!("if !{on} {{ "), " }"),
-            Form::Return(value) => (format!(" if {on} {{ return {value}; }}"), ""),
+            MutantForm::Replace(other) => (format!("(if {on} {{ {other} }} else {{ "), " })"),
+            MutantForm::Skip => (format!("if !{on} {{ "), " }"),
+            MutantForm::Return(value) => (format!(" if {on} {{ return {value}; }}"), ""),
         };
         inserted.push((range.start, true, usize::MAX - range.end, number, before));
         inserted.push((

@@ -22,7 +22,7 @@ use crate::workspace;
 pub struct Mutant {
     /// The file, relative to the root of the tree.
     pub path: PathBuf,
-    /// The bytes that the change replaces; empty for [`Form::Return`].
+    /// The bytes that the change replaces; empty for [`MutantForm::Return`].
     pub range: Range<usize>,
     /// The lines of `range`, from 1.
     pub lines: Range<usize>,
@@ -31,11 +31,11 @@ pub struct Mutant {
     /// The change, for a reader.
     pub what: String,
     /// The change, for the compiler.
-    pub form: Form,
+    pub form: MutantForm,
 }
 
 /// The form of a mutant's code.
-pub enum Form {
+pub enum MutantForm {
     /// An expression replaces another.
     Replace(String),
     /// A statement is skipped.
@@ -78,16 +78,16 @@ struct Finder<'a> {
 }
 
 impl Finder<'_> {
-    fn add(&mut self, place: &impl Spanned, what: String, form: Form) {
-        let span = place.span();
+    fn add(&mut self, node: &impl Spanned, what: String, form: MutantForm) {
+        let span = node.span();
         self.push(span.byte_range(), span, what, form);
     }
 
-    fn push(&mut self, range: Range<usize>, span: Span, what: String, form: Form) {
+    fn push(&mut self, range: Range<usize>, span: Span, what: String, form: MutantForm) {
         let (lines, column) = (span.start().line..span.end().line + 1, span.start().column + 1);
         let what = format!("{}: {what}", self.function);
         // A line break in the text would move all later lines.
-        if !matches!(&form, Form::Replace(text) if text.contains('\n')) {
+        if !matches!(&form, MutantForm::Replace(text) if text.contains('\n')) {
             self.found.push(Mutant { path: self.path.clone(), range, lines, column, what, form });
         }
     }
@@ -104,7 +104,7 @@ impl Finder<'_> {
                 let what = if value.is_empty() { "returns at once" } else { "returns" };
                 let what =
                     if value.is_empty() { what.to_owned() } else { format!("{what} `{value}` at once") };
-                self.push(at..at, span, what, Form::Return((*value).to_owned()));
+                self.push(at..at, span, what, MutantForm::Return((*value).to_owned()));
             }
         }
         self.visit_block(block);
@@ -117,7 +117,7 @@ impl Finder<'_> {
             Expr::Call(_) | Expr::MethodCall(_) | Expr::Field(_) | Expr::Path(_) | Expr::Macro(_)
         ) {
             let text = condition.to_token_stream();
-            self.add(condition, "condition negated".to_owned(), Form::Replace(format!("!({text})")));
+            self.add(condition, "condition negated".to_owned(), MutantForm::Replace(format!("!({text})")));
         }
     }
 }
@@ -153,7 +153,7 @@ impl Visit<'_> for Finder<'_> {
         if let Stmt::Expr(expression, Some(_)) = statement
             && let Some(what) = effect(expression)
         {
-            self.add(statement, format!("{what} removed"), Form::Skip);
+            self.add(statement, format!("{what} removed"), MutantForm::Skip);
         }
         visit::visit_stmt(self, statement);
     }
@@ -162,7 +162,11 @@ impl Visit<'_> for Finder<'_> {
         if let Pat::Guard(guard) = pattern {
             if !has_let(&guard.guard) {
                 for value in ["true", "false"] {
-                    self.add(&guard.guard, format!("guard is `{value}`"), Form::Replace(value.to_owned()));
+                    self.add(
+                        &guard.guard,
+                        format!("guard is `{value}`"),
+                        MutantForm::Replace(value.to_owned()),
+                    );
                 }
             }
             self.visit_expr(&guard.guard);
@@ -179,12 +183,12 @@ impl Visit<'_> for Finder<'_> {
                 let operator = binary.op.to_token_stream().to_string();
                 for other in others(&operator) {
                     let what = format!("`{operator}` becomes `{other}`");
-                    self.add(expression, what, Form::Replace(format!("({left}) {other} ({right})")));
+                    self.add(expression, what, MutantForm::Replace(format!("({left}) {other} ({right})")));
                 }
             }
             Expr::Unary(unary) if !matches!(unary.op, UnOp::Deref(_)) => {
                 let what = format!("`{}` removed", unary.op.to_token_stream());
-                self.add(expression, what, Form::Replace(unary.expr.to_token_stream().to_string()));
+                self.add(expression, what, MutantForm::Replace(unary.expr.to_token_stream().to_string()));
             }
             Expr::Lit(literal) => {
                 let other = match &literal.lit {
@@ -196,17 +200,21 @@ impl Visit<'_> for Finder<'_> {
                     _ => return,
                 };
                 let what = format!("`{}` becomes `{other}`", literal.to_token_stream());
-                self.add(expression, what, Form::Replace(other));
+                self.add(expression, what, MutantForm::Replace(other));
             }
             Expr::Call(call) if matches!(&*call.func, Expr::Path(path) if path.path.is_ident("Some")) => {
-                self.add(expression, "`Some` becomes `None`".to_owned(), Form::Replace("None".to_owned()));
+                self.add(
+                    expression,
+                    "`Some` becomes `None`".to_owned(),
+                    MutantForm::Replace("None".to_owned()),
+                );
             }
             Expr::MethodCall(call) => {
                 for other in others(&call.method.to_string()) {
                     let mut text = call.clone();
                     text.method = syn::Ident::new(other, call.method.span());
                     let what = format!("`{}` becomes `{other}`", call.method);
-                    self.add(expression, what, Form::Replace(text.to_token_stream().to_string()));
+                    self.add(expression, what, MutantForm::Replace(text.to_token_stream().to_string()));
                 }
             }
             _ => {}

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::copy::{CHOSEN, Copy, RECORD};
+use super::copy::{CHOSEN, RECORD, TreeCopy};
 use crate::cargo::{name, output};
 use crate::error::Error;
 
@@ -35,7 +35,7 @@ pub struct Test {
 
 /// The outcome of a test.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum TestOutcome {
     Passed,
     Failed,
     TimedOut,
@@ -43,9 +43,9 @@ pub enum End {
 
 /// Lists the tests of `program`.
 pub fn list(program: &Path, folder: &Path) -> Result<Vec<Test>, Error> {
-    let said = output(Command::new(program).current_dir(folder).args(["--list", "--format", "terse"]))?;
-    let said = String::from_utf8_lossy(&said.stdout).into_owned();
-    let names = said.lines().filter_map(|line| line.strip_suffix(": test"));
+    let listing = output(Command::new(program).current_dir(folder).args(["--list", "--format", "terse"]))?;
+    let listing = String::from_utf8_lossy(&listing.stdout).into_owned();
+    let names = listing.lines().filter_map(|line| line.strip_suffix(": test"));
     Ok(names
         .map(|name| Test {
             program: program.to_owned(),
@@ -60,7 +60,7 @@ pub fn list(program: &Path, folder: &Path) -> Result<Vec<Test>, Error> {
 impl Test {
     /// Runs the test without a mutant, and records its duration and the mutants that it reaches; returns whether it
     /// passed.
-    pub fn record(&mut self, copy: &Copy) -> Result<bool, Error> {
+    pub fn record(&mut self, copy: &TreeCopy) -> Result<bool, Error> {
         let _ = fs::remove_file(&copy.reached);
         let start = Instant::now();
         let end = self.end(RECORD, LIMIT)?;
@@ -68,15 +68,15 @@ impl Test {
         let numbers = fs::read(&copy.reached).unwrap_or_default();
         let numbers = numbers.as_chunks::<4>().0.iter().map(|number| u32::from_le_bytes(*number) as usize);
         self.reached = numbers.collect();
-        Ok(end == End::Passed)
+        Ok(end == TestOutcome::Passed)
     }
 
     /// Runs the test with a mutant.
-    pub fn run(&self, mutant: usize) -> Result<End, Error> {
+    pub fn run(&self, mutant: usize) -> Result<TestOutcome, Error> {
         self.end(&mutant.to_string(), PAUSE + PATIENCE * self.took)
     }
 
-    fn end(&self, chosen: &str, limit: Duration) -> Result<End, Error> {
+    fn end(&self, chosen: &str, limit: Duration) -> Result<TestOutcome, Error> {
         let mut command = Command::new("sh");
         command.arg("-c").arg(format!("ulimit -c 0; ulimit -d {MEMORY_KIB}; exec \"$@\"")).arg("sh");
         command.arg(&self.program).args(["--exact", &self.name]);
@@ -94,9 +94,9 @@ impl Test {
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         let _ = child.wait();
         Ok(match status {
-            None => End::TimedOut,
-            Some(status) if status.success() => End::Passed,
-            Some(_) => End::Failed,
+            None => TestOutcome::TimedOut,
+            Some(status) if status.success() => TestOutcome::Passed,
+            Some(_) => TestOutcome::Failed,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Linux's side of the colocation, in the guest: one cgroup for the service, and one for the batch job.
 
-use super::{CORES, Pair, Way, number};
+use super::{CORES, Division, SharedMachine, number};
 use crate::error::BenchError;
 use crate::linux::{BATCH_DONE, SET_ANSWER};
 use crate::machine::{Boot, Machine};
@@ -25,20 +25,22 @@ pub struct Cgroups {
 }
 
 impl Cgroups {
-    /// Boots the guest and starts the service, with the CPU settings of `way`. The batch job starts later.
-    pub fn boot(session: &Session, way: Way) -> Result<Self, BenchError> {
+    /// Boots the guest and starts the service, with the CPU settings of `division`. The batch job starts later.
+    pub fn boot(session: &Session, division: Division) -> Result<Self, BenchError> {
         let boot = session.boot(System::Linux, Service::Colocated, CORES)?;
         let boot = Boot { extra: session.pacer.arguments().into(), ..boot };
         let machine = session.start_as(&boot, System::Linux, Service::Colocated, Counting::Off)?.machine;
         let mut this = Self { machine, cores: None, number: number(session) };
-        match way {
-            Way::Fixed => this.divide(FIXED)?,
-            Way::Moved => this.divide(1)?,
-            Way::Alike => this.set("cpu.weight", &USUAL_WEIGHT.to_string(), &USUAL_WEIGHT.to_string())?,
-            Way::RealTime => this.set("classes", "", "")?,
-            Way::Idle => this.set("cpu.idle", "0", "1")?,
+        match division {
+            Division::Fixed => this.divide(FIXED)?,
+            Division::Moved => this.divide(1)?,
+            Division::Alike => {
+                this.set("cpu.weight", &USUAL_WEIGHT.to_string(), &USUAL_WEIGHT.to_string())?
+            }
+            Division::RealTime => this.set("classes", "", "")?,
+            Division::Idle => this.set("cpu.idle", "0", "1")?,
             // Without a batch job the weight has no effect.
-            Way::Shares | Way::Lending | Way::Own | Way::Alone | Way::OwnAlone => {
+            Division::Shares | Division::Lending | Division::Own | Division::Alone | Division::OwnAlone => {
                 this.set("cpu.weight", &MOST_WEIGHT.to_string(), &LEAST_WEIGHT.to_string())?;
             }
         }
@@ -59,13 +61,13 @@ impl Cgroups {
     }
 }
 
-impl Pair for Cgroups {
+impl SharedMachine for Cgroups {
     fn machine(&mut self) -> &mut Machine {
         &mut self.machine
     }
 
     fn start_batch(&mut self) -> Result<(), BenchError> {
-        self.machine.tell(&format!("batch {} {CORES}", self.number));
+        self.machine.send_line(&format!("batch {} {CORES}", self.number));
         Ok(())
     }
 

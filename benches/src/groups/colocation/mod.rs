@@ -18,9 +18,9 @@ use super::note;
 use crate::error::BenchError;
 use crate::load::generator::Generator;
 use crate::load::mix::Mix;
-use crate::load::profile::{Profile, Window};
+use crate::load::profile::{LoadWindow, Profile};
 use crate::machine::Machine;
-use crate::pace::{self, First};
+use crate::pace::{self, RealTimePriority};
 use crate::record::{Record, Series};
 use crate::session::{Service, Session, System};
 use crate::timeline::{CORES_OF_SERVICE, OWN_CURVES, P99_MS, REQUESTS};
@@ -58,14 +58,14 @@ const OWN: &str = "colocation-own";
 const WINDOW: Duration = Duration::from_millis(500);
 
 /// The interval at which the batch job's end and the service's cores are checked.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The length of each warm-up: unpaced, and then paced.
 const WARM_UP: Duration = Duration::from_secs(1);
 
 /// The division of processors between service and batch job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Division {
     /// Isola: the service borrows the batch cell's core when its queueing delays are long.
     Lending,
     /// The same under Isola's own load: the same fraction of its saturation load as for Linux.
@@ -88,7 +88,7 @@ pub enum Way {
     OwnAlone,
 }
 
-impl Way {
+impl Division {
     /// Returns whether there is no batch job.
     fn is_alone(self) -> bool {
         matches!(self, Self::Alone | Self::OwnAlone)
@@ -117,7 +117,7 @@ impl Way {
 }
 
 /// A machine with a service and a batch job.
-trait Pair: Send {
+trait SharedMachine: Send {
     /// Returns the machine.
     fn machine(&mut self) -> &mut Machine;
 
@@ -150,7 +150,7 @@ struct Outcome {
     /// `None` without a batch job.
     batch_s: Option<f64>,
     lost_s: f64,
-    windows: Vec<Window>,
+    windows: Vec<LoadWindow>,
     /// The times since the start, and the numbers of cores of the service.
     cores: Vec<(Duration, u32)>,
 }
@@ -178,21 +178,21 @@ impl Colocation {
     /// Takes one run: each division of the system, on a separate machine.
     pub fn run(&mut self, session: &Session, system: System, record: &mut Record) -> Result<(), BenchError> {
         let mut lost_s = 0.0;
-        for &way in Way::of(system) {
-            if way.has_own_load() && self.isola.is_none() {
+        for &division in Division::of(system) {
+            if division.has_own_load() && self.isola.is_none() {
                 let mut cells = Cells::boot_service(session)?;
                 self.isola = Some(saturation(session, &mut cells)?);
             }
-            let mut pair: Box<dyn Pair> = match system {
-                System::Isola if way.is_alone() => Box::new(Cells::boot_service(session)?),
-                System::Isola => Box::new(Cells::boot(session, way)?),
-                System::Linux => Box::new(Cgroups::boot(session, way)?),
+            let mut pair: Box<dyn SharedMachine> = match system {
+                System::Isola if division.is_alone() => Box::new(Cells::boot_service(session)?),
+                System::Isola => Box::new(Cells::boot(session, division)?),
+                System::Linux => Box::new(Cgroups::boot(session, division)?),
             };
             if system == System::Linux && self.linux.is_none() {
                 self.linux = Some(saturation(session, &mut *pair)?);
             }
             let (whose, saturation) =
-                if way.has_own_load() { ("own", self.isola) } else { ("both", self.linux) };
+                if division.has_own_load() { ("own", self.isola) } else { ("both", self.linux) };
             // In the first run Linux comes first, so its saturation load is known.
             let Some(saturation) = saturation else { return Ok(()) };
             let profile = Profile { least: LEAST * saturation, most: MOST * saturation, period: PERIOD };
@@ -200,14 +200,14 @@ impl Colocation {
                 format!("requests/s, {whose}"),
                 format!("{:.0} to {:.0}; {saturation:.0} saturate", profile.least, profile.most),
             );
-            let (mut generator, _first) = ready(&mut *pair)?;
+            let (mut generator, _priority) = ready(&mut *pair)?;
             generator.open(profile.least, WARM_UP)?;
-            let outcome = if way.is_alone() {
-                alone(&mut *pair, &mut generator, &profile, session.plan.load)?
+            let outcome = if division.is_alone() {
+                measure_alone(&mut *pair, &mut generator, &profile, session.plan.load)?
             } else {
-                together(&mut *pair, &mut generator, &profile, way)?
+                measure_with_batch(&mut *pair, &mut generator, &profile, division)?
             };
-            outcome.note(system, way, record);
+            outcome.note(system, division, record);
             lost_s += outcome.lost_s;
         }
         note(record, system, "colocation-lost", lost_s);
@@ -216,24 +216,24 @@ impl Colocation {
 }
 
 /// Connects a client and warms the machine up, which keeps its pace from then on.
-fn ready(pair: &mut dyn Pair) -> Result<(Generator, First), BenchError> {
+fn ready(pair: &mut dyn SharedMachine) -> Result<(Generator, RealTimePriority), BenchError> {
     let mut generator = Generator::connect(Service::Colocated.address(), CONNECTIONS, Mix::etc())?;
     generator.closed(WARM_UP)?;
     pace::set(pair.machine(), PACE)?;
-    let first = First::take(pair.machine());
+    let priority = RealTimePriority::set_for(pair.machine());
     generator.closed(WARM_UP)?;
-    Ok((generator, first))
+    Ok((generator, priority))
 }
 
 /// Returns the saturation load of the service in requests/s, without a batch job.
-fn saturation(session: &Session, pair: &mut dyn Pair) -> Result<f64, BenchError> {
-    let (mut generator, _first) = ready(pair)?;
+fn saturation(session: &Session, pair: &mut dyn SharedMachine) -> Result<f64, BenchError> {
+    let (mut generator, _priority) = ready(pair)?;
     Ok(generator.closed(session.plan.load)?.rate())
 }
 
 /// Applies the load without a batch job, for four times the length of a load: about as long as with one.
-fn alone(
-    pair: &mut dyn Pair,
+fn measure_alone(
+    pair: &mut dyn SharedMachine,
     generator: &mut Generator,
     profile: &Profile,
     load: Duration,
@@ -253,68 +253,72 @@ fn alone(
 }
 
 /// Applies the load until the batch job ends.
-fn together(
-    pair: &mut dyn Pair,
+fn measure_with_batch(
+    pair: &mut dyn SharedMachine,
     generator: &mut Generator,
     profile: &Profile,
-    way: Way,
+    division: Division,
 ) -> Result<Outcome, BenchError> {
     let lost_s = pace::lost_s(pair.machine())?;
-    let seen = Mutex::new(Vec::new());
-    let (watched, (outcome, windows)) = thread::scope(|scope| {
-        let watcher = scope.spawn(|| watch(pair, way, &seen));
+    let observed = Mutex::new(Vec::new());
+    let (batch_run, (outcome, windows)) = thread::scope(|scope| {
+        let observer = scope.spawn(|| observe_batch(pair, division, &observed));
         let outcome = generator.fluctuating(profile, WINDOW, |windows| {
-            if let Ok(mut seen) = seen.lock()
-                && seen.len() < windows.len()
+            if let Ok(mut observed) = observed.lock()
+                && observed.len() < windows.len()
             {
-                *seen = windows.to_vec();
+                *observed = windows.to_vec();
             }
-            watcher.is_finished()
+            observer.is_finished()
         });
         // A panic of the thread is a defect and must surface.
-        let watched = watcher.join().expect("the thread that waits for the batch job");
-        Ok::<_, BenchError>((watched?, outcome?))
+        let batch_run = observer.join().expect("the thread that waits for the batch job");
+        Ok::<_, BenchError>((batch_run?, outcome?))
     })?;
     Ok(Outcome {
         rate: outcome.rate(),
         p50_us: outcome.latency_us(0.5),
         p99_us: outcome.latency_us(0.99),
-        batch_s: Some(watched.batch_s),
+        batch_s: Some(batch_run.batch_s),
         lost_s: pace::lost_s(pair.machine())? - lost_s,
         windows: windows.closed().to_vec(),
-        cores: watched.cores,
+        cores: batch_run.cores,
     })
 }
 
 /// The observations during a batch job.
-struct Watched {
+struct BatchRun {
     batch_s: f64,
     cores: Vec<(Duration, u32)>,
 }
 
-/// Starts the batch job and waits for its end. Meanwhile moves cores, for [`Way::Moved`].
-fn watch(pair: &mut dyn Pair, way: Way, seen: &Mutex<Vec<Window>>) -> Result<Watched, BenchError> {
+/// Starts the batch job and waits for its end. Meanwhile moves cores, for [`Division::Moved`].
+fn observe_batch(
+    pair: &mut dyn SharedMachine,
+    division: Division,
+    observed: &Mutex<Vec<LoadWindow>>,
+) -> Result<BatchRun, BenchError> {
     pair.start_batch()?;
     let (begin, mut cores) = (Instant::now(), Vec::new());
-    let mut mover = (way == Way::Moved).then(|| Mover::new(seen));
+    let mut mover = (division == Division::Moved).then(|| CoreMover::new(observed));
     loop {
         if let Some(batch_s) = pair.batch_s()? {
-            return Ok(Watched { batch_s, cores });
+            return Ok(BatchRun { batch_s, cores });
         }
         if let Some((service, batch)) = pair.cores()? {
             cores.push((begin.elapsed(), service));
-            if let Some(step) = mover.as_mut().and_then(|mover| mover.look(service, batch)) {
+            if let Some(step) = mover.as_mut().and_then(|mover| mover.decide(service, batch)) {
                 pair.step(step)?;
             }
         }
-        thread::sleep(LOOK_INTERVAL);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
 /// Moves cores by the client's latencies, in the same way for both systems.
-struct Mover<'a> {
-    seen: &'a Mutex<Vec<Window>>,
-    looked_at: usize,
+struct CoreMover<'a> {
+    observed: &'a Mutex<Vec<LoadWindow>>,
+    decided_windows: usize,
     controller: Controller,
 }
 
@@ -322,21 +326,25 @@ struct Mover<'a> {
 const BOUNDS_NS: (u64, u64) = (4_000_000, 12_000_000);
 const WINDOWS: usize = 2;
 
-impl<'a> Mover<'a> {
-    fn new(seen: &'a Mutex<Vec<Window>>) -> Self {
+impl<'a> CoreMover<'a> {
+    fn new(observed: &'a Mutex<Vec<LoadWindow>>) -> Self {
         let bounds = Bounds { lower_ns: BOUNDS_NS.0, upper_ns: BOUNDS_NS.1 };
-        Self { seen, looked_at: 0, controller: Controller::new(bounds, 1, CORES, Patience::default()) }
+        Self {
+            observed,
+            decided_windows: 0,
+            controller: Controller::new(bounds, 1, CORES, Patience::default()),
+        }
     }
 
     /// Returns the controller's decision, once enough new windows have ended.
-    fn look(&mut self, service: u32, batch: u32) -> Option<Step> {
+    fn decide(&mut self, service: u32, batch: u32) -> Option<Step> {
         let p99_us = {
-            let seen = self.seen.lock().ok()?;
-            let new = seen.get(self.looked_at..)?;
+            let observed = self.observed.lock().ok()?;
+            let new = observed.get(self.decided_windows..)?;
             if new.len() < WINDOWS {
                 return None;
             }
-            self.looked_at = seen.len();
+            self.decided_windows = observed.len();
             new.iter().map(|window| window.p99_us).fold(0.0, f64::max)
         };
         let donor = Donor { cores: batch, least: 1, most: CORES };
@@ -348,26 +356,26 @@ impl<'a> Mover<'a> {
 
 impl Outcome {
     /// Records the figures of a division, and the windows of those that have a plot.
-    fn note(&self, system: System, way: Way, record: &mut Record) {
-        let prefixes: &[&str] = match (system, way) {
+    fn note(&self, system: System, division: Division, record: &mut Record) {
+        let prefixes: &[&str] = match (system, division) {
             // Isola's figure is the counterpart of each of Linux's.
-            (System::Isola, Way::Lending) => &[
+            (System::Isola, Division::Lending) => &[
                 "colocation",
                 "colocation-alike",
                 "colocation-realtime",
                 "colocation-idle",
                 "colocation-fixed",
             ],
-            (System::Linux, Way::Alike) => &["colocation-alike"],
-            (System::Linux, Way::RealTime) => &["colocation-realtime"],
-            (System::Linux, Way::Idle) => &["colocation-idle"],
-            (System::Isola, Way::Alone) => &["colocation-alone"],
-            (System::Isola, Way::OwnAlone) => &["colocation-own-alone"],
-            (System::Linux, Way::Alone) => &["colocation-alone", "colocation-own-alone"],
-            (System::Linux, Way::Fixed) => &["colocation-fixed"],
-            (System::Isola, Way::Own) => &[OWN],
-            (System::Linux, Way::Shares) => &["colocation", OWN],
-            (_, Way::Moved) => &["colocation-moved"],
+            (System::Linux, Division::Alike) => &["colocation-alike"],
+            (System::Linux, Division::RealTime) => &["colocation-realtime"],
+            (System::Linux, Division::Idle) => &["colocation-idle"],
+            (System::Isola, Division::Alone) => &["colocation-alone"],
+            (System::Isola, Division::OwnAlone) => &["colocation-own-alone"],
+            (System::Linux, Division::Alone) => &["colocation-alone", "colocation-own-alone"],
+            (System::Linux, Division::Fixed) => &["colocation-fixed"],
+            (System::Isola, Division::Own) => &[OWN],
+            (System::Linux, Division::Shares) => &["colocation", OWN],
+            (_, Division::Moved) => &["colocation-moved"],
             _ => &["colocation"],
         };
         for prefix in prefixes {
@@ -380,9 +388,9 @@ impl Outcome {
                 note(record, system, &format!("{prefix}-rate"), self.rate);
             }
         }
-        match way {
-            Way::Lending | Way::Shares => self.note_windows(system, "", record),
-            Way::Own => self.note_windows(system, OWN_CURVES, record),
+        match division {
+            Division::Lending | Division::Shares => self.note_windows(system, "", record),
+            Division::Own => self.note_windows(system, OWN_CURVES, record),
             _ => {}
         }
     }
@@ -419,32 +427,32 @@ mod tests {
 
     #[test]
     fn each_window_is_used_for_one_decision() {
-        let window = |p99_us| Window { rate: 1_000.0, p99_us };
-        let seen = Mutex::new(vec![window(1e6)]);
-        let mut mover = Mover::new(&seen);
-        assert_eq!(mover.look(1, 2), None, "one window is too few");
-        seen.lock().unwrap().push(window(100.0));
-        assert!(matches!(mover.look(1, 2), Some(Step::Take(0, _))));
-        assert_eq!(mover.look(2, 1), None, "there is no new window");
+        let window = |p99_us| LoadWindow { rate: 1_000.0, p99_us };
+        let observed = Mutex::new(vec![window(1e6)]);
+        let mut mover = CoreMover::new(&observed);
+        assert_eq!(mover.decide(1, 2), None, "one window is too few");
+        observed.lock().unwrap().push(window(100.0));
+        assert!(matches!(mover.decide(1, 2), Some(Step::Take(0, _))));
+        assert_eq!(mover.decide(2, 1), None, "there is no new window");
         // Requests from before the move do not predict the latency after it.
-        seen.lock().unwrap().extend([window(1e6), window(1e6)]);
-        assert!(matches!(mover.look(2, 1), Some(Step::Stay(_))));
-        seen.lock().unwrap().extend([window(1e6), window(1e6)]);
-        assert!(matches!(mover.look(2, 1), Some(Step::Stay(_))), "the batch job keeps a core");
+        observed.lock().unwrap().extend([window(1e6), window(1e6)]);
+        assert!(matches!(mover.decide(2, 1), Some(Step::Stay(_))));
+        observed.lock().unwrap().extend([window(1e6), window(1e6)]);
+        assert!(matches!(mover.decide(2, 1), Some(Step::Stay(_))), "the batch job keeps a core");
     }
 
     #[test]
     fn every_figure_gets_one_value_in_a_run() {
         for system in [System::Isola, System::Linux] {
             let mut record = crate::record::tests::record("colocation-lost", &[], &[]);
-            for &way in Way::of(system) {
-                let window = Window { rate: 100.0, p99_us: 2_000.0 };
+            for &division in Division::of(system) {
+                let window = LoadWindow { rate: 100.0, p99_us: 2_000.0 };
                 let cores = vec![(Duration::from_millis(100), 1), (Duration::from_millis(300), 2)];
                 let (p50_us, p99_us) = (1_000.0, 2_000.0);
                 let windows = vec![window; 2];
-                let batch_s = (!way.is_alone()).then_some(9.0);
+                let batch_s = (!division.is_alone()).then_some(9.0);
                 let outcome = Outcome { rate: 100.0, p50_us, p99_us, batch_s, lost_s: 0.0, windows, cores };
-                outcome.note(system, way, &mut record);
+                outcome.note(system, division, &mut record);
             }
             let kinds = crate::kinds::KINDS.iter().filter(|kind| kind.name.starts_with("colocation"));
             for kind in kinds.filter(|kind| kind.name != "colocation-lost") {

@@ -2,14 +2,14 @@
 //! and with dry runs of as many moves (`docs/decisions/0046-latency-during-core-moves.md`).
 
 use super::{move_core, small, start_kv};
-use crate::divided::Divided;
 use crate::error::BenchError;
 use crate::load::generator::Generator;
 use crate::load::mix::Mix;
-use crate::pace::{self, First};
+use crate::pace::{self, RealTimePriority};
 use crate::record::Record;
 use crate::session::{Counting, Service, Session};
 use crate::statistics::median;
+use crate::supervised::SupervisedMachine;
 use hdrhistogram::Histogram;
 use isola_abi::management::{Change, Mode};
 use isola_host::client::{Client, ClientError};
@@ -55,22 +55,23 @@ pub fn load() -> String {
 type Latencies = Histogram<u64>;
 
 /// Begin and end of an operation.
-type Span = (Instant, Instant);
+type TimeSpan = (Instant, Instant);
 
 /// A change of the cell's cores, and the time of the move.
 #[derive(Clone, Copy)]
 struct Move {
     change: Change<u32>,
-    span: Span,
+    span: TimeSpan,
 }
 
 /// Takes one run.
 pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
-    let mut divided = Divided::boot_with(session, small(), Counting::Off, session.pacer.arguments().into())?;
-    start_kv(session, &mut divided)?;
+    let mut supervised =
+        SupervisedMachine::boot_with(session, small(), Counting::Off, session.pacer.arguments().into())?;
+    start_kv(session, &mut supervised)?;
     let mut generator = Generator::connect(Service::Kv.address(), CONNECTIONS, Mix::etc())?;
-    pace::set(&divided.machine, PACE)?;
-    let _first = First::take(&divided.machine);
+    pace::set(&supervised.machine, PACE)?;
+    let _priority = RealTimePriority::set_for(&supervised.machine);
     generator.open(RATE, TURN)?;
     let mut none = generator.open(RATE, TURN)?.latency_ns;
     none.reset();
@@ -81,14 +82,14 @@ pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     let turns = (session.plan.load.as_secs() * TURNS_A_LOAD / TURN.as_secs()).max(1);
     let (come, leave) = (Change::More(1), Change::Less(1));
     for _ in 0..turns {
-        let client = &mut divided.client;
+        let client = &mut supervised.client;
         for (rest, (change, back)) in rest.iter_mut().zip([(come, leave), (leave, come)]) {
-            let (latencies, new) = beside(client, &mut generator, [change, back], Mode::Apply)?;
+            let (latencies, new) = measure_moves(client, &mut generator, [change, back], Mode::Apply)?;
             moving += latencies.all;
             met += latencies.met;
             loaded.extend(new);
             *rest += generator.open(RATE, TURN)?.latency_ns;
-            rehearsed += beside(client, &mut generator, [change, change], Mode::DryRun)?.0.all;
+            rehearsed += measure_moves(client, &mut generator, [change, change], Mode::DryRun)?.0.all;
             move_core(client, change, Mode::Apply)?;
         }
     }
@@ -102,7 +103,7 @@ pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
             }
         }
     }
-    let client = &mut divided.client;
+    let client = &mut supervised.client;
     let unloaded = moves(client, [come, leave], UNLOADED_ROUNDS)?;
     for (figure, change) in
         [("elastic-core-online-loaded-time", come), ("elastic-core-offline-loaded-time", leave)]
@@ -130,7 +131,7 @@ fn us(latencies: &Latencies, figure: &str) -> f64 {
 }
 
 /// Latencies of all requests in a turn, and of those that meet a move.
-struct Turn {
+struct TurnLatencies {
     all: Latencies,
     met: Latencies,
 }
@@ -165,12 +166,12 @@ fn move_once(client: &mut Client, change: Change<u32>, mode: Mode) -> Result<Mov
 }
 
 /// Measures latencies in a turn with alternating `changes` of the cell's cores; returns them and the moves.
-fn beside(
+fn measure_moves(
     client: &mut Client,
     generator: &mut Generator,
     changes: [Change<u32>; 2],
     mode: Mode,
-) -> Result<(Turn, Vec<Move>), BenchError> {
+) -> Result<(TurnLatencies, Vec<Move>), BenchError> {
     let (stop, mut requests) = (AtomicBool::new(false), Vec::new());
     let (outcome, moves) = thread::scope(|scope| {
         let mover = scope.spawn(|| move_until(client, changes, mode, &stop));
@@ -186,11 +187,11 @@ fn beside(
     for (due, answered) in requests.into_iter().filter(|request| meets(*request, &moves)) {
         met.saturating_record(answered.saturating_duration_since(due).as_nanos() as u64);
     }
-    Ok((Turn { all, met }, moves))
+    Ok((TurnLatencies { all, met }, moves))
 }
 
 /// Returns whether a request was pending during any of `moves`.
-fn meets((due, answered): Span, moves: &[Move]) -> bool {
+fn meets((due, answered): TimeSpan, moves: &[Move]) -> bool {
     moves.iter().any(|&Move { span: (begin, end), .. }| due < end && begin < answered)
 }
 

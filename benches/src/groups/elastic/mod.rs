@@ -16,12 +16,12 @@
 mod latency;
 mod used;
 
-use crate::divided::{Divided, LIMIT, Size, spec};
 use crate::error::BenchError;
 use crate::machine::{MEMORY_MIB, Pace};
 use crate::record::Record;
 use crate::session::{Counting, Service, Session};
 use crate::statistics::median;
+use crate::supervised::{LIMIT, MachineSize, SupervisedMachine, spec};
 use isola_abi::management::{CellSpec, Change, JournalEntry, Mode, NetworkSpec};
 use isola_abi::size::ByteSize;
 use isola_host::client::{Client, ClientError};
@@ -89,7 +89,7 @@ pub fn load() -> BTreeMap<String, String> {
 
 /// Takes one run.
 pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
-    lives(session, record)?;
+    life_cycles(session, record)?;
     memory(session, record)?;
     scattered(session, record)?;
     cores(session, record)?;
@@ -98,33 +98,33 @@ pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
 }
 
 /// Measures creation, launch and end of cells of several sizes.
-fn lives(session: &Session, record: &mut Record) -> Result<(), BenchError> {
-    let mut divided = large(session)?;
+fn life_cycles(session: &Session, record: &mut Record) -> Result<(), BenchError> {
+    let mut supervised = large(session)?;
     let image = session.images.cell_image(Service::Echo.image())?;
-    divided.provide(&image)?;
+    supervised.provide(&image)?;
     for (memory_mib, figure) in CREATED {
-        let created = took(&mut divided.client, |client| create(client, &image, CELL_CORES, memory_mib))?;
+        let created = took(&mut supervised.client, |client| create(client, &image, CELL_CORES, memory_mib))?;
         record.isola(figure, created);
-        let destroyed = took(&mut divided.client, |client| client.destroy(NAME))?;
+        let destroyed = took(&mut supervised.client, |client| client.destroy(NAME))?;
         // The largest cell comes last, and its memory is scrubbed in the background: no need to wait.
         if memory_mib << 20 > MOVED.0 {
             record.isola("elastic-destroy", destroyed);
             return Ok(());
         }
-        quiet(&mut divided);
+        quiet(&mut supervised);
         if memory_mib == SMALLEST_MIB {
-            let launched = took(&mut divided.client, |client| {
+            let launched = took(&mut supervised.client, |client| {
                 create(client, &image, 1, SMALLEST_MIB)?;
                 client.start(NAME).map(|_| ())
             })?;
             record.isola("elastic-launch", launched);
-            quiet(&mut divided);
-            let durations = divided.client.inspect(NAME)?.durations;
+            quiet(&mut supervised);
+            let durations = supervised.client.inspect(NAME)?.durations;
             let until_sign = [durations.create_ns, durations.start_ns, durations.first_sign_ns];
             record.isola("elastic-launch-sign", until_sign.into_iter().flatten().sum::<u64>() as f64);
-            divided.client.stop(NAME, 0, LIMIT)?;
-            divided.client.destroy(NAME)?;
-            quiet(&mut divided);
+            supervised.client.stop(NAME, 0, LIMIT)?;
+            supervised.client.destroy(NAME)?;
+            quiet(&mut supervised);
         }
     }
     Ok(())
@@ -132,19 +132,19 @@ fn lives(session: &Session, record: &mut Record) -> Result<(), BenchError> {
 
 /// Measures memory plug and unplug.
 fn memory(session: &Session, record: &mut Record) -> Result<(), BenchError> {
-    let mut divided = large(session)?;
+    let mut supervised = large(session)?;
     let image = session.images.cell_image(Service::Echo.image())?;
-    divided.provide(&image)?;
-    create(&mut divided.client, &image, 1, CELL_MIB)?;
-    divided.client.start(NAME)?;
+    supervised.provide(&image)?;
+    create(&mut supervised.client, &image, 1, CELL_MIB)?;
+    supervised.client.start(NAME)?;
     let mut rounds: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for _ in 0..ROUNDS {
         for (figure, change) in
             [("elastic-memory-online", Change::More(MOVED)), ("elastic-memory-offline", Change::Less(MOVED))]
         {
-            quiet(&mut divided);
+            quiet(&mut supervised);
             let resize = |client: &mut Client| client.resize_memory(NAME, change, Mode::Apply).map(|_| ());
-            rounds.entry(figure).or_default().push(took(&mut divided.client, resize)?);
+            rounds.entry(figure).or_default().push(took(&mut supervised.client, resize)?);
         }
     }
     rounds.iter().for_each(|(figure, counts)| record.isola(figure, median(counts)));
@@ -153,17 +153,17 @@ fn memory(session: &Session, record: &mut Record) -> Result<(), BenchError> {
 
 /// Measures memory unplug that requires page migration: the image fills regions, and then keeps every eighth page.
 fn scattered(session: &Session, record: &mut Record) -> Result<(), BenchError> {
-    let mut divided = large(session)?;
+    let mut supervised = large(session)?;
     let image = session.images.cell_image("regions")?;
-    divided.provide(&image)?;
+    supervised.provide(&image)?;
     let arguments = vec!["sparse".into(), SCATTERED_MIB.to_string(), REST_MIB.to_string()];
     let spec = CellSpec { network: NetworkSpec::None, arguments, ..spec(NAME, &image, 1, CELL_MIB) };
-    divided.client.create(spec)?;
-    divided.client.start(NAME)?;
-    divided.wait_for_log(NAME, "sparse: filled")?;
+    supervised.client.create(spec)?;
+    supervised.client.start(NAME)?;
+    supervised.wait_for_log(NAME, "sparse: filled")?;
     let less = Change::To(ByteSize(REST_MIB << 20));
     let mut outcome = None;
-    let took = took(&mut divided.client, |client| {
+    let took = took(&mut supervised.client, |client| {
         outcome = Some(client.resize_memory(NAME, less, Mode::Apply)?);
         Ok(())
     })?;
@@ -177,8 +177,8 @@ fn scattered(session: &Session, record: &mut Record) -> Result<(), BenchError> {
 /// Measures core moves of a cell with a network device. The first move has separate figures; for the others the median
 /// counts.
 fn cores(session: &Session, record: &mut Record) -> Result<(), BenchError> {
-    let mut divided = Divided::boot(session, small(), Counting::On)?;
-    start_kv(session, &mut divided)?;
+    let mut supervised = SupervisedMachine::boot(session, small(), Counting::On)?;
+    start_kv(session, &mut supervised)?;
     let mut rounds: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for round in 0..=ROUNDS {
         // The first move allocates the cell's per-core state.
@@ -186,9 +186,9 @@ fn cores(session: &Session, record: &mut Record) -> Result<(), BenchError> {
         for (figure, change) in
             [("elastic-core-online", Change::More(1)), ("elastic-core-offline", Change::Less(1))]
         {
-            let before = quiet(&mut divided);
-            move_core(&mut divided.client, change, Mode::Apply)?;
-            let after = quiet(&mut divided);
+            let before = quiet(&mut supervised);
+            move_core(&mut supervised.client, change, Mode::Apply)?;
+            let after = quiet(&mut supervised);
             let mut counts = after.iter().zip(&before).map(|(after, before)| after - before);
             let supervisor = counts.next().unwrap_or_default();
             for (whose, count) in [("supervisor", supervisor), ("cell", counts.sum())] {
@@ -205,22 +205,26 @@ fn move_core(client: &mut Client, change: Change<u32>, mode: Mode) -> Result<(),
 }
 
 /// Boots the machine with room for large cells, whose clocks count its instructions.
-fn large(session: &Session) -> Result<Divided, BenchError> {
+fn large(session: &Session) -> Result<SupervisedMachine, BenchError> {
     let (cores, memory_mib) = LARGE;
-    Divided::boot(session, Size { cores, queues: 1, memory_mib, pace: Pace::Instructions }, Counting::On)
+    SupervisedMachine::boot(
+        session,
+        MachineSize { cores, queues: 1, memory_mib, pace: Pace::Instructions },
+        Counting::On,
+    )
 }
 
 /// Returns the size of the machine for core moves.
-fn small() -> Size {
-    Size { cores: CORES, queues: CORES - 1, memory_mib: MEMORY_MIB, pace: Pace::Host }
+fn small() -> MachineSize {
+    MachineSize { cores: CORES, queues: CORES - 1, memory_mib: MEMORY_MIB, pace: Pace::Host }
 }
 
-fn start_kv(session: &Session, divided: &mut Divided) -> Result<(), BenchError> {
+fn start_kv(session: &Session, supervised: &mut SupervisedMachine) -> Result<(), BenchError> {
     let image = session.images.cell_image(Service::Kv.image())?;
-    divided.provide(&image)?;
-    divided.client.create(spec(NAME, &image, 1, CELL_MIB))?;
-    divided.client.start(NAME)?;
-    Service::Kv.first_answer(&mut divided.machine).map(|_| ())
+    supervised.provide(&image)?;
+    supervised.client.create(spec(NAME, &image, 1, CELL_MIB))?;
+    supervised.client.start(NAME)?;
+    Service::Kv.first_answer(&mut supervised.machine).map(|_| ())
 }
 
 /// Creates a cell without a network device.
@@ -245,12 +249,12 @@ fn took(
 }
 
 /// Waits until all cores are idle; returns the instructions that each has executed.
-fn quiet(divided: &mut Divided) -> Vec<u64> {
+fn quiet(supervised: &mut SupervisedMachine) -> Vec<u64> {
     let deadline = Instant::now() + LIMIT;
-    let (mut last, mut same) = (divided.machine.instructions_by_processor(), 0);
+    let (mut last, mut same) = (supervised.machine.instructions_by_processor(), 0);
     while same < QUIET_LOOKS && Instant::now() < deadline {
         thread::sleep(LOOK_INTERVAL);
-        let now = divided.machine.instructions_by_processor();
+        let now = supervised.machine.instructions_by_processor();
         same = if now == last { same + 1 } else { 0 };
         last = now;
     }

@@ -2,12 +2,12 @@
 //! of memory that was in use.
 
 use super::{NAME, move_core, quiet, small};
-use crate::divided::{Divided, LIMIT, spec};
 use crate::error::BenchError;
 use crate::load::generator::Generator;
 use crate::load::mix::Mix;
 use crate::record::Record;
 use crate::session::{Counting, Service, Session};
+use crate::supervised::{LIMIT, SupervisedMachine, spec};
 use isola_abi::management::{Change, Mode};
 use isola_abi::size::ByteSize;
 use std::io::{Read, Write};
@@ -28,28 +28,28 @@ const TRAFFIC: Duration = Duration::from_secs(1);
 
 /// Takes one run.
 pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
-    let mut divided = Divided::boot(session, small(), Counting::On)?;
+    let mut supervised = SupervisedMachine::boot(session, small(), Counting::On)?;
     let image = session.images.cell_image(Service::Kv.image())?;
-    divided.provide(&image)?;
-    let before = total(&quiet(&mut divided));
-    divided.client.create(spec(NAME, &image, 1, CELL_MIB))?;
-    divided.client.start(NAME)?;
-    let mut stream = Service::Kv.first_answer(&mut divided.machine)?;
-    record.isola("elastic-launch-answer", since(&divided, before));
+    supervised.provide(&image)?;
+    let before = total(&quiet(&mut supervised));
+    supervised.client.create(spec(NAME, &image, 1, CELL_MIB))?;
+    supervised.client.start(NAME)?;
+    let mut stream = Service::Kv.first_answer(&mut supervised.machine)?;
+    record.isola("elastic-launch-answer", since(&supervised, before));
 
     drop(Generator::connect(Service::Kv.address(), CONNECTIONS, Mix::large(RECORDS))?);
     let flushed = stream.write_all(b"flush_all\r\n").and_then(|()| stream.read_exact(&mut [0; 4]));
     flushed.map_err(BenchError::connection("the key-value service"))?;
-    let before = total(&quiet(&mut divided));
-    divided.client.resize_memory(NAME, Change::Less(LESS), Mode::Apply)?;
-    record.isola("elastic-memory-offline-used", since(&divided, before));
+    let before = total(&quiet(&mut supervised));
+    supervised.client.resize_memory(NAME, Change::Less(LESS), Mode::Apply)?;
+    record.isola("elastic-memory-offline-used", since(&supervised, before));
 
-    move_core(&mut divided.client, Change::More(1), Mode::Apply)?;
+    move_core(&mut supervised.client, Change::More(1), Mode::Apply)?;
     Generator::connect(Service::Kv.address(), CONNECTIONS, Mix::etc())?.closed(TRAFFIC)?;
-    let before = total(&quiet(&mut divided));
-    divided.client.stop(NAME, 0, LIMIT)?;
-    divided.client.destroy(NAME)?;
-    record.isola("elastic-destroy-used", since(&divided, before));
+    let before = total(&quiet(&mut supervised));
+    supervised.client.stop(NAME, 0, LIMIT)?;
+    supervised.client.destroy(NAME)?;
+    record.isola("elastic-destroy-used", since(&supervised, before));
     Ok(())
 }
 
@@ -58,6 +58,6 @@ fn total(counts: &[u64]) -> u64 {
 }
 
 /// Returns the instructions of all cores since the count `before`.
-fn since(divided: &Divided, before: u64) -> f64 {
-    (total(&divided.machine.instructions_by_processor()) - before) as f64
+fn since(supervised: &SupervisedMachine, before: u64) -> f64 {
+    (total(&supervised.machine.instructions_by_processor()) - before) as f64
 }

@@ -68,12 +68,12 @@ pub struct Kv {
 
 /// The number of processors of a machine, which determines the prefix of its figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Processors {
+enum ProcessorCount {
     One,
     Two,
 }
 
-impl Processors {
+impl ProcessorCount {
     fn count(self) -> u32 {
         match self {
             Self::One => 1,
@@ -101,8 +101,8 @@ impl Kv {
     /// Boots for instructions, for times, and with paced processors.
     pub fn run(&mut self, session: &Session, system: System, record: &mut Record) -> Result<(), BenchError> {
         for counting in [Counting::On, Counting::Off] {
-            self.requests(session, system, Processors::One, counting, record)?;
-            self.requests(session, system, Processors::Two, counting, record)?;
+            self.requests(session, system, ProcessorCount::One, counting, record)?;
+            self.requests(session, system, ProcessorCount::Two, counting, record)?;
             self.echo(session, system, counting, record)?;
         }
         paced::run(session, system, record)
@@ -112,7 +112,7 @@ impl Kv {
         &mut self,
         session: &Session,
         system: System,
-        processors: Processors,
+        processors: ProcessorCount,
         counting: Counting,
         record: &mut Record,
     ) -> Result<(), BenchError> {
@@ -138,7 +138,7 @@ impl Kv {
                 Counting::Off => note(&format!("depth-{depth}-throughput"), batches.rate()),
             }
         }
-        if processors == Processors::One {
+        if processors == ProcessorCount::One {
             let (_, cost_low) = cost(machine, || generator.open(LOW_RATE, session.plan.load))?;
             match counting {
                 Counting::On => note("instructions-low", cost_low.instructions),
@@ -160,7 +160,7 @@ impl Kv {
         for (part, figure) in WITHIN_PARTS {
             note(figure, largest_rate(&mut generator, part, session.plan.load / 4)?);
         }
-        if processors == Processors::One {
+        if processors == ProcessorCount::One {
             note("memory", mib(machine.touched_bytes()?));
         }
         let how = format!("open loop, {rate} requests/s, {} s", session.plan.load.as_secs_f64());

@@ -6,7 +6,7 @@ use crate::error::BenchError;
 use crate::load::generator::Generator;
 use crate::load::mix::Mix;
 use crate::machine::Boot;
-use crate::pace::{self, First};
+use crate::pace::{self, RealTimePriority};
 use crate::record::Record;
 use crate::session::{Counting, Service, Session, System};
 
@@ -38,21 +38,22 @@ pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(),
 }
 
 /// The outcome of a saturated machine.
-struct Saturated {
+struct Saturation {
     requests_per_s: f64,
-    /// The time by which its processors fell behind their pace.
+    /// The time by which its processors fell behind their pace in the measurement.
     lost_s: f64,
 }
 
-fn saturate(session: &Session, system: System, processors: u32) -> Result<Saturated, BenchError> {
+fn saturate(session: &Session, system: System, processors: u32) -> Result<Saturation, BenchError> {
     let boot = session.boot(system, Service::Kv, processors)?;
     let boot = Boot { extra: session.pacer.arguments().into(), ..boot };
     let guest = session.start_as(&boot, system, Service::Kv, Counting::Off)?;
     let mut generator = Generator::connect(Service::Kv.address(), CONNECTIONS, Mix::etc())?;
     generator.closed(WARM_UP)?;
     pace::set(&guest.machine, PACE)?;
-    let _first = First::take(&guest.machine);
+    let _priority = RealTimePriority::set_for(&guest.machine);
     generator.closed(WARM_UP)?;
+    let lost_s = pace::lost_s(&guest.machine)?;
     let outcome = generator.closed(session.plan.load)?;
-    Ok(Saturated { requests_per_s: outcome.rate(), lost_s: pace::lost_s(&guest.machine)? })
+    Ok(Saturation { requests_per_s: outcome.rate(), lost_s: pace::lost_s(&guest.machine)? - lost_s })
 }

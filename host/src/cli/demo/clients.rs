@@ -106,12 +106,12 @@ fn drive(port: SocketAddrV4, shared: &Shared) -> Result<KvReport, ClientError> {
         // From 1 to 1024 bytes, a size of values in real caches.
         let value = vec![b'a' + (turn % 26) as u8; 1 + (turn * 37 % 1024) as usize];
         for request in [Request::Set, Request::Get] {
-            let asked = Instant::now();
+            let sent = Instant::now();
             match request {
                 Request::Set => server.set(&key, &value)?,
                 Request::Get => server.get(&key, &value)?,
             }
-            let took = asked.elapsed().as_nanos() as u64;
+            let took = sent.elapsed().as_nanos() as u64;
             report.requests += 1;
             report.total_ns += took;
             report.slowest_ns = report.slowest_ns.max(took);

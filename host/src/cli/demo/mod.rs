@@ -16,9 +16,9 @@ use super::interrupt::{INTERRUPTED, Interrupts};
 use super::up::PlatformArguments;
 use super::{Context, Failure, show, up};
 use crate::cellctl::{self, NewCell};
-use crate::machine::Held;
+use crate::machine::LockedMachine;
 use crate::machine::boot::Lifetime;
-use crate::machine::cells::Afterwards;
+use crate::machine::cells::CleanupPolicy;
 use crate::machine::network::NetworkRequest;
 use crate::machine::options::{MachineOptions, Topology, Uplink};
 use crate::names::MachineName;
@@ -102,7 +102,7 @@ struct Demo<'a> {
     context: &'a Context,
     interrupts: &'a Interrupts,
     /// Whether the cells are removed at the end.
-    afterwards: Afterwards,
+    cleanup: CleanupPolicy,
     /// The number of the latest step.
     step: u32,
 }
@@ -120,11 +120,11 @@ pub(super) fn demo(context: &Context, arguments: &Arguments) -> Result<ExitCode,
         cpu: arguments.platform.cpu.clone(),
         uplink: Uplink::User,
     };
-    let afterwards = if arguments.keep { Afterwards::Keep } else { Afterwards::Remove };
-    let mut demo = Demo { context, interrupts: &interrupts, afterwards, step: 0 };
-    demo.say("booting a machine of four cores");
+    let cleanup = if arguments.keep { CleanupPolicy::Keep } else { CleanupPolicy::Remove };
+    let mut demo = Demo { context, interrupts: &interrupts, cleanup, step: 0 };
+    demo.announce("booting a machine of four cores");
     let mut interrupted = || interrupts.check();
-    let mut held = up::bring_up(
+    let mut locked = up::bring_up(
         context,
         &dir,
         options,
@@ -132,17 +132,17 @@ pub(super) fn demo(context: &Context, arguments: &Arguments) -> Result<ExitCode,
         Lifetime::OfThisProcess,
         &mut interrupted,
     )?;
-    let shown = demo.show(&held, Duration::from_secs(arguments.seconds));
-    let kept = arguments.keep && shown.is_ok();
-    if kept {
-        held.record.owner = None;
-        held.record.save(&held.dir)?;
+    let shown = demo.show(&locked, Duration::from_secs(arguments.seconds));
+    let stays_up = arguments.keep && shown.is_ok();
+    if stays_up {
+        locked.record.owner = None;
+        locked.record.save(&locked.dir)?;
     } else {
-        held.down()?;
+        locked.down()?;
     }
     let view = shown?;
     context.output.answer(&view, || tables::text(&view))?;
-    context.output.note(if kept {
+    context.output.note(if stays_up {
         "The machine stays up: see `isola --on demo ps`; end it with `isola down demo`."
     } else {
         "The machine is down again. Nothing remains."
@@ -151,7 +151,7 @@ pub(super) fn demo(context: &Context, arguments: &Arguments) -> Result<ExitCode,
 }
 
 impl Demo<'_> {
-    fn say(&mut self, what: &str) {
+    fn announce(&mut self, what: &str) {
         self.step += 1;
         self.context.output.note(&format!("{}. {what}", self.step));
     }
@@ -169,20 +169,20 @@ impl Demo<'_> {
         }
     }
 
-    fn show(&mut self, held: &Held, duration: Duration) -> Result<DemoView, Failure> {
-        let info = held.client()?.machine()?;
+    fn show(&mut self, locked: &LockedMachine, duration: Duration) -> Result<DemoView, Failure> {
+        let info = locked.client()?.machine()?;
         self.remark(&format!(
             "ready after {}, {} of them the supervisor's, under {}",
-            human::maybe_duration_ns(held.record.ready_us.map(|us| us * 1000)),
+            human::maybe_duration_ns(locked.record.ready_us.map(|us| us * 1000)),
             human::duration_ns(info.boot_ns),
-            held.record.accelerator
+            locked.record.accelerator
         ));
 
-        self.say("running a key-value server and a service that counts primes, in cells");
-        let kv = self.run(held, "kv", 1, "11211/tcp")?;
-        let primes = self.run(held, "primes", 1, "7000/udp")?;
+        self.announce("running a key-value server and a service that counts primes, in cells");
+        let kv = self.run(locked, "kv", 1, "11211/tcp")?;
+        let primes = self.run(locked, "primes", 1, "7000/udp")?;
 
-        self.say("driving both with real traffic");
+        self.announce("driving both with real traffic");
         let load = KvLoad::start(kv);
         let mut counted = self.primes(primes)?;
         self.pass(duration, &load)?;
@@ -192,9 +192,9 @@ impl Demo<'_> {
             human::count(before)
         ));
 
-        self.say("crashing a third cell on purpose, while the others are at work");
+        self.announce("crashing a third cell on purpose, while the others are at work");
         let begun = load.requests();
-        let victim = self.crash(held)?;
+        let victim = self.crash(locked)?;
         if let Some(crash) = &victim.crash {
             self.context.output.note(show::crash_text(VICTIM, crash).trim_end());
         }
@@ -208,31 +208,37 @@ impl Demo<'_> {
             human::duration_ns(report.slowest_ns)
         ));
 
-        self.say("reading the usage of each cell");
-        let mut client = held.client()?;
+        self.announce("reading the usage of each cell");
+        let mut client = locked.client()?;
         let mut cells = vec![victim];
         for name in ["kv", "primes"] {
-            cells.push(show::cell(&held.dir, &client.inspect(name)?));
+            cells.push(show::cell(&locked.dir, &client.inspect(name)?));
         }
         drop(client);
-        if self.afterwards == Afterwards::Remove {
-            self.end(held)?;
+        if self.cleanup == CleanupPolicy::Remove {
+            self.end(locked)?;
         }
-        let events = held.client()?.events(0)?;
+        let events = locked.client()?.events(0)?;
         Ok(DemoView {
-            machine: show::machine(held, Some(&info)),
+            machine: show::machine(locked, Some(&info)),
             cells,
             kv: report,
             kv_requests_during_crash: during,
             primes: counted,
-            events: events.iter().map(|entry| EventView::new(held.dir.name.as_str(), entry)).collect(),
+            events: events.iter().map(|entry| EventView::new(locked.dir.name.as_str(), entry)).collect(),
         })
     }
 
     /// Runs an image in a cell with `cores` cores; returns the address of its published port on the host.
-    fn run(&self, held: &Held, name: &str, cores: u32, port: &str) -> Result<SocketAddrV4, Failure> {
-        let cell = self.create(held, name, name, cores, &[], vec![port.parse()?])?;
-        let ports = show::ports(&held.dir, &cell);
+    fn run(
+        &self,
+        locked: &LockedMachine,
+        name: &str,
+        cores: u32,
+        port: &str,
+    ) -> Result<SocketAddrV4, Failure> {
+        let cell = self.create(locked, name, name, cores, &[], vec![port.parse()?])?;
+        let ports = show::ports(&locked.dir, &cell);
         let port = ports.first().ok_or_else(|| Failure::new(1, format!("cell {name:?} has no port")))?;
         self.remark(&format!(
             "{name}: {cores} core, {}, created in {}, started in {}; {} leads to it",
@@ -246,7 +252,7 @@ impl Demo<'_> {
 
     fn create(
         &self,
-        held: &Held,
+        locked: &LockedMachine,
         name: &str,
         image: &str,
         cores: u32,
@@ -268,11 +274,11 @@ impl Demo<'_> {
             lending: Default::default(),
             text: Default::default(),
             publish,
-            afterwards: Afterwards::Keep,
+            cleanup: CleanupPolicy::Keep,
         };
-        let mut client = held.client()?;
+        let mut client = locked.client()?;
         let root = &self.context.root;
-        Ok(cellctl::run(root, held, &mut client, new, &mut |_| self.interrupts.check())?)
+        Ok(cellctl::run(root, locked, &mut client, new, &mut |_| self.interrupts.check())?)
     }
 
     /// Requests numbers of primes, and checks the answers.
@@ -311,16 +317,16 @@ impl Demo<'_> {
     }
 
     /// Runs a cell that crashes, waits for the crash, and removes the cell.
-    fn crash(&self, held: &Held) -> Result<CellView, Failure> {
-        self.create(held, VICTIM, CRASH_IMAGE, 1, &[CRASH_ARGUMENT], Vec::new())?;
+    fn crash(&self, locked: &LockedMachine) -> Result<CellView, Failure> {
+        self.create(locked, VICTIM, CRASH_IMAGE, 1, &[CRASH_ARGUMENT], Vec::new())?;
         let end = Instant::now() + CRASH_LIMIT;
-        let mut client = held.client()?;
+        let mut client = locked.client()?;
         loop {
             self.check()?;
             let cell = client.inspect(VICTIM)?;
             if cell.state == CellState::Crashed {
-                let view = show::cell(&held.dir, &cell);
-                cellctl::remove(held, &mut client, &cell)?;
+                let view = show::cell(&locked.dir, &cell);
+                cellctl::remove(locked, &mut client, &cell)?;
                 return Ok(view);
             }
             if cellctl::has_ended(&cell) || Instant::now() >= end {
@@ -332,12 +338,12 @@ impl Demo<'_> {
     }
 
     /// Stops and removes the cells.
-    fn end(&self, held: &Held) -> Result<(), Failure> {
-        let mut client = held.client()?;
+    fn end(&self, locked: &LockedMachine) -> Result<(), Failure> {
+        let mut client = locked.client()?;
         for name in ["kv", "primes"] {
             client.stop(name, STOP_TIMEOUT_MS, crate::client::ANSWER_TIMEOUT)?;
             let cell = client.inspect(name)?;
-            cellctl::remove(held, &mut client, &cell)?;
+            cellctl::remove(locked, &mut client, &cell)?;
         }
         Ok(())
     }

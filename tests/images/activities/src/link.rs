@@ -32,7 +32,7 @@ const SYN: u8 = 2;
 const ACK: u8 = 16;
 
 /// The most passes of the loop until an answer.
-const PATIENCE: u32 = 1_000;
+const TIMEOUT: u32 = 1_000;
 
 static WIRE: Mutex<Wire> = Mutex::new(Wire { to_cell: VecDeque::new(), answers: 0, first: 0 });
 
@@ -110,7 +110,7 @@ impl NetworkQueue for Queue {
 pub async fn deliver(answers: usize) {
     WIRE.lock().answers = 0;
     platform().interrupt(current_core(), VECTOR);
-    for _ in 0..PATIENCE {
+    for _ in 0..TIMEOUT {
         yield_now().await;
         if WIRE.lock().answers >= answers {
             return;

@@ -1,7 +1,7 @@
 //! A cell that requests memory.
 
+use crate::cell_report::{exit, print, report_phase};
 use crate::check_memory;
-use crate::said::{exit, print, say};
 use isola_abi::descriptor::Descriptor;
 use isola_abi::growth::{Answer, SMALLEST_BLOCK};
 use isola_abi::id::NodeId;
@@ -10,7 +10,7 @@ use isola_machine::cell;
 
 /// The use of the granted memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Use {
+pub enum MemoryUse {
     /// All words are checked and written.
     All,
     /// The memory is not used; the core only waits for more.
@@ -19,12 +19,12 @@ pub enum Use {
 
 /// Requests memory until a request is refused, in blocks of up to `mib` MiB. Exits with the number of nonzero words in
 /// the memory that it checked.
-pub fn go(descriptor: &Descriptor, mib: u64, used: Use) -> ! {
+pub fn go(descriptor: &Descriptor, mib: u64, used: MemoryUse) -> ! {
     let mut bytes = descriptor.memory_bytes;
     let mut dirty = 0;
     let refusal = loop {
         let number = cell::request_memory(SMALLEST_BLOCK, mib << 20, NodeId(0));
-        say(CellPhase::Running);
+        report_phase(CellPhase::Running);
         let answer = loop {
             if let Some(answer) = cell::answer_to(number) {
                 break answer;
@@ -34,7 +34,7 @@ pub fn go(descriptor: &Descriptor, mib: u64, used: Use) -> ! {
         let Answer::Refused(refusal) = answer else {
             let (node, memory) = cell::take_plugged_block().expect("the granted block is in the live words");
             bytes += memory.len() as u64;
-            if used == Use::All {
+            if used == MemoryUse::All {
                 dirty += check_memory([(node, memory)]);
             }
             continue;

@@ -4,12 +4,13 @@
 
 extern crate alloc;
 
+mod cell_report;
+mod faults;
 mod grow;
-mod said;
-mod wrong;
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use cell_report::{exit, print, report_phase};
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use isola_abi::descriptor::{Descriptor, FIRST_FREE_VECTOR, REQUEST_VECTOR, Request};
@@ -20,7 +21,6 @@ use isola_machine::cell::{self, Cell};
 use isola_machine::dma::{Access, device_piece};
 use isola_machine::interrupts::FIRST_INTERRUPT;
 use isola_machine::{clock, cpu, interrupts};
-use said::{exit, print, say};
 
 isola_machine::cell_image!(entry);
 isola_machine::static_heap!(256 << 10);
@@ -39,7 +39,7 @@ static TIMER: AtomicBool = AtomicBool::new(false);
 
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
-    said::crash(CrashKind::Panic, &said::Place::here(), format_args!("{info}"))
+    cell_report::crash(CrashKind::Panic, &cell_report::CrashContext::here(), format_args!("{info}"))
 }
 
 fn on_interrupt(vector: u8) {
@@ -58,12 +58,12 @@ fn entry(core_index: u64) -> ! {
         other_core(core_index as usize);
     }
     let cell = Cell::open().expect("a descriptor");
-    let authority = said::open(cell.authority);
+    let authority = cell_report::open(cell.authority);
     interrupts::set_interrupt_handler(authority, on_interrupt);
-    interrupts::set_exception_handler(authority, said::exception);
+    interrupts::set_exception_handler(authority, cell_report::exception);
     cell::enter_slot(authority, 0);
-    said::begin(&cell.descriptor);
-    say(CellPhase::Running);
+    cell_report::begin(&cell.descriptor);
+    report_phase(CellPhase::Running);
     let arguments: Vec<&str> = cell.descriptor.arguments.iter().map(String::as_str).collect();
     let number = arguments.get(1).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
     match arguments.first().copied().unwrap_or("exit") {
@@ -76,31 +76,31 @@ fn entry(core_index: u64) -> ! {
             exit(number as i32)
         }
         "serve" => serve(),
-        "rouse" => rouse(&cell.descriptor),
+        "rouse" => trigger_hang_checks(&cell.descriptor),
         "print" => print_lines(number),
         "cores" => wake_cores(&cell.descriptor),
         "timer" => wait_for_timer(&cell.descriptor, number),
         "memory" => exit(check_memory(cell.pool)),
-        "grow" => grow::go(&cell.descriptor, number, grow::Use::All),
-        "ask" => grow::go(&cell.descriptor, number, grow::Use::Nothing),
+        "grow" => grow::go(&cell.descriptor, number, grow::MemoryUse::All),
+        "ask" => grow::go(&cell.descriptor, number, grow::MemoryUse::Nothing),
         "devices" => exit(cell.devices.len() as i32),
         "lend" => exit(lend_image()),
-        "remember" => wrong::remember(cell),
-        wrong => wrong::go(wrong, number),
+        "remember" => faults::remember(cell),
+        fault => faults::cause(fault, number),
     }
 }
 
 /// The code of all cores but the first: halts until woken, signals the first core, and halts again.
 fn other_core(index: usize) -> ! {
-    cell::enter_slot(said::authority(), index);
+    cell::enter_slot(cell_report::authority(), index);
     while !WAKE.load(Ordering::SeqCst) {
         interrupts::halt();
     }
-    said::core_phase(index, CorePhase::Running);
+    cell_report::core_phase(index, CorePhase::Running);
     WOKEN.fetch_add(1, Ordering::SeqCst);
-    local::send(said::authority(), said::first_core(), WAKE_VECTOR);
+    local::send(cell_report::authority(), cell_report::first_core(), WAKE_VECTOR);
     loop {
-        said::core_phase(index, CorePhase::Halted);
+        cell_report::core_phase(index, CorePhase::Halted);
         interrupts::halt();
     }
 }
@@ -108,21 +108,21 @@ fn other_core(index: usize) -> ! {
 /// Halts until it is asked to stop.
 fn serve() -> ! {
     while cell::request() != Request::Stop {
-        said::core_phase(0, CorePhase::Halted);
+        cell_report::core_phase(0, CorePhase::Halted);
         interrupts::halt();
-        said::core_phase(0, CorePhase::Running);
-        said::pass();
+        cell_report::core_phase(0, CorePhase::Running);
+        cell_report::pass();
     }
     print(format_args!("stopping, as asked\n"));
     exit(0)
 }
 
 /// Makes the supervisor check itself for a hang, by repeated NMIs, until it is asked to stop.
-fn rouse(descriptor: &Descriptor) -> ! {
+fn trigger_hang_checks(descriptor: &Descriptor) -> ! {
     while cell::request() != Request::Stop {
         clock::spin_us(&descriptor.clock, 20_000);
-        if let Some(doorbell) = descriptor.supervisor {
-            local::send_non_maskable(said::authority(), doorbell.apic);
+        if let Some(notification) = descriptor.supervisor {
+            local::send_non_maskable(cell_report::authority(), notification.apic);
         }
     }
     exit(0)
@@ -140,7 +140,7 @@ fn wake_cores(descriptor: &Descriptor) -> ! {
     let others = descriptor.cores.iter().skip(1);
     WAKE.store(true, Ordering::SeqCst);
     for core in others.clone() {
-        local::send(said::authority(), core.apic, WAKE_VECTOR);
+        local::send(cell_report::authority(), core.apic, WAKE_VECTOR);
     }
     while WOKEN.load(Ordering::SeqCst) < others.len() as u32 {
         interrupts::halt();
@@ -150,7 +150,7 @@ fn wake_cores(descriptor: &Descriptor) -> ! {
 
 fn wait_for_timer(descriptor: &Descriptor, ms: u64) -> ! {
     let start = cpu::cycles();
-    local::arm_timer(said::authority(), TIMER_VECTOR, descriptor.clock.apic_timer_hz / 1000 * ms);
+    local::arm_timer(cell_report::authority(), TIMER_VECTOR, descriptor.clock.apic_timer_hz / 1000 * ms);
     while !TIMER.load(Ordering::Relaxed) {
         interrupts::halt();
     }

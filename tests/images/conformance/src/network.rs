@@ -25,20 +25,20 @@ static SENT: AtomicUsize = AtomicUsize::new(0);
 
 /// Replaces Isola's network manager by the application's.
 pub fn components() -> Result<(), EbbInUse> {
-    NETWORK_MANAGER.replace(|| Box::new(Counted))
+    NETWORK_MANAGER.replace(|| Box::new(CountingManager))
 }
 
-struct Counted;
+struct CountingManager;
 
-impl NetworkManager for Counted {
+impl NetworkManager for CountingManager {
     fn open(&self) -> Option<NetworkPort> {
-        Some(filter(CellNetwork.open()?, |_| Counter))
+        Some(filter(CellNetwork.open()?, |_| FrameCounter))
     }
 }
 
-struct Counter;
+struct FrameCounter;
 
-impl Filter for Counter {
+impl Filter for FrameCounter {
     fn received(&mut self, frame: ReceivedFrame) -> Option<ReceivedFrame> {
         RECEIVED.fetch_add(1, Ordering::Relaxed);
         Some(frame)
@@ -70,13 +70,13 @@ pub async fn check(peer: SocketAddr) -> Result<(), String> {
 }
 
 async fn stream(peer: SocketAddr, part: usize) -> Result<(), String> {
-    let said = |error: StreamError| error.to_string();
-    let mut stream = connect(peer).await.map_err(said)?;
+    let text = |error: StreamError| error.to_string();
+    let mut stream = connect(peer).await.map_err(text)?;
     let sent: Vec<u8> = (0..LEN).map(|index| (index * 7 + part) as u8).collect();
-    stream.write(IoBuf::copy_from_slice(&sent).into()).await.map_err(said)?;
+    stream.write(IoBuf::copy_from_slice(&sent).into()).await.map_err(text)?;
     stream.shutdown();
     let mut back = Chain::new();
-    while let Some(data) = stream.read().await.map_err(said)? {
+    while let Some(data) = stream.read().await.map_err(text)? {
         back.append(data);
     }
     if back.to_vec() == sent { Ok(()) } else { Err(format!("{} other bytes came back", back.len())) }

@@ -36,24 +36,24 @@ const TIMER_VECTOR: u8 = 0x51;
 static DOORBELLS: AtomicU32 = AtomicU32::new(0);
 
 /// The cell's argument, and the expected end.
-const ENDS: [(&str, End); 13] = [
-    ("exit", End::Exits),
-    ("spin", End::Hangs),
-    ("wait", End::Stops),
-    ("panic", End::Crashes(CrashKind::Panic, 0)),
-    ("overflow", End::Crashes(CrashKind::DoubleFault, 8)),
-    ("NullPointer", End::Crashes(CrashKind::Exception, 14)),
-    ("ForeignMemory", End::Crashes(CrashKind::Exception, 14)),
-    ("OwnCode", End::Crashes(CrashKind::Exception, 14)),
-    ("OwnData", End::Crashes(CrashKind::Exception, 14)),
-    ("OwnStack", End::Crashes(CrashKind::Exception, 14)),
-    ("Descriptor", End::Crashes(CrashKind::Exception, 14)),
-    ("InterruptTable", End::Crashes(CrashKind::Exception, 14)),
-    ("NoInstruction", End::Crashes(CrashKind::Exception, 6)),
+const ENDS: [(&str, CellEnd); 13] = [
+    ("exit", CellEnd::Exits),
+    ("spin", CellEnd::Hangs),
+    ("wait", CellEnd::Stops),
+    ("panic", CellEnd::Crashes(CrashKind::Panic, 0)),
+    ("overflow", CellEnd::Crashes(CrashKind::DoubleFault, 8)),
+    ("NullPointer", CellEnd::Crashes(CrashKind::Exception, 14)),
+    ("ForeignMemory", CellEnd::Crashes(CrashKind::Exception, 14)),
+    ("OwnCode", CellEnd::Crashes(CrashKind::Exception, 14)),
+    ("OwnData", CellEnd::Crashes(CrashKind::Exception, 14)),
+    ("OwnStack", CellEnd::Crashes(CrashKind::Exception, 14)),
+    ("Descriptor", CellEnd::Crashes(CrashKind::Exception, 14)),
+    ("InterruptTable", CellEnd::Crashes(CrashKind::Exception, 14)),
+    ("NoInstruction", CellEnd::Crashes(CrashKind::Exception, 6)),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum CellEnd {
     Exits,
     Hangs,
     Stops,
@@ -112,7 +112,7 @@ fn run_cell(
     memory: Vec<Region>,
     parked: Vec<ParkedCore>,
     argument: &str,
-    expected: End,
+    expected: CellEnd,
 ) -> (Vec<Region>, Vec<ParkedCore>) {
     let descriptor = Descriptor {
         version: isola_abi::VERSION,
@@ -148,9 +148,9 @@ fn run_cell(
     let report = space.report();
     wait_for(machine, "the cell runs", || phase(report) != CellPhase::Silent);
     match expected {
-        End::Exits | End::Crashes(..) => {}
-        End::Stops => space.request(Request::Stop),
-        End::Hangs => {
+        CellEnd::Exits | CellEnd::Crashes(..) => {}
+        CellEnd::Stops => space.request(Request::Stop),
+        CellEnd::Hangs => {
             let passes = report.cores[0].passes.load(Ordering::Relaxed);
             wait_for(machine, "the cell spins", || report.cores[0].passes.load(Ordering::Relaxed) > passes);
             away[0].interrupt_by_force();
@@ -184,14 +184,14 @@ fn phase(report: &Report) -> CellPhase {
     CellPhase::from_u32(report.phase.load(Ordering::Acquire)).expect("a phase")
 }
 
-fn check_end(report: &Report, expected: End) {
+fn check_end(report: &Report, expected: CellEnd) {
     match expected {
-        End::Exits | End::Stops => {
+        CellEnd::Exits | CellEnd::Stops => {
             assert_eq!(phase(report), CellPhase::Exited);
             assert_eq!(report.exit_code.load(Ordering::Relaxed), 42);
         }
-        End::Hangs => check_crash(report, CrashKind::Hang, 2),
-        End::Crashes(kind, vector) => check_crash(report, kind, vector),
+        CellEnd::Hangs => check_crash(report, CrashKind::Hang, 2),
+        CellEnd::Crashes(kind, vector) => check_crash(report, kind, vector),
     }
 }
 

@@ -40,19 +40,19 @@ fn on_interrupt(vector: u8) {
 
 fn main(mut machine: Machine) -> ! {
     interrupts::set_interrupt_handler(machine.authority, on_interrupt);
-    say_inventory(&machine);
+    print_inventory(&machine);
     reset_once(&machine);
     try_timer(&machine);
     try_own_interrupt(&machine);
     try_cores(&mut machine);
-    if !is_told(&machine, "quick") {
+    if !has_argument(&machine, "quick") {
         try_memory(&mut machine);
     }
     serial_line!("done");
     power::exit(machine.authority, 0)
 }
 
-fn say_inventory(machine: &Machine) {
+fn print_inventory(machine: &Machine) {
     serial_line!("apic mode: {:?}", local::mode());
     serial_line!(
         "cores: {}, parked {}, lost {}",
@@ -88,14 +88,14 @@ fn say_inventory(machine: &Machine) {
     serial_line!("time: {} s", machine.clock.unix_ns_at_epoch / 1_000_000_000);
 }
 
-fn is_told(machine: &Machine, word: &str) -> bool {
+fn has_argument(machine: &Machine, word: &str) -> bool {
     machine.command_line.arguments.iter().any(|argument| argument == word)
 }
 
 /// Resets the machine once, if the argument `reset-once` is given. Memory that is known to be zero shows that no reset
 /// has happened yet.
 fn reset_once(machine: &Machine) {
-    if is_told(machine, "reset-once")
+    if has_argument(machine, "reset-once")
         && machine.memory.iter().any(|(_, region)| region.contents() == Contents::Zero)
     {
         serial_line!("resetting");

@@ -15,7 +15,7 @@ use isola::prelude::*;
 isola::app!(main);
 
 /// The time limit of a call, in which TCP sends the first segment three times.
-const PATIENCE: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(4);
 
 async fn main(arguments: Arguments) -> ExitCode {
     let (Some(ip), Some(port)) = (argument(&arguments, 1), argument(&arguments, 2)) else {
@@ -54,7 +54,7 @@ async fn answer(mut stream: TcpStream) {
 }
 
 async fn call(ip: Ipv4Addr, port: u16) -> ExitCode {
-    match timeout(PATIENCE, net::connect((ip, port).into())).await {
+    match timeout(TIMEOUT, net::connect((ip, port).into())).await {
         Ok(Ok(_)) => println!("called: {ip}"),
         Ok(Err(error)) => println!("not called: {error}"),
         Err(_) => println!("not called: no answer"),

@@ -25,7 +25,7 @@ pub async fn all() -> ExitCode {
     own_pages().await;
     settle(free).await;
     println!("all cores: ok");
-    again_and_again().await;
+    check_reuse().await;
     settle(free).await;
     println!("reuse: ok");
     ExitCode::SUCCESS
@@ -177,7 +177,7 @@ async fn own_pages() {
 }
 
 /// Addresses, tables and memory are reused: the total is many times the cell's memory.
-async fn again_and_again() {
+async fn check_reuse() {
     for round in 0..300_usize {
         let len = (round % 9 + 1) * MIB / 2;
         let mut region = region("again", len, OnDemand::new(PageSize::FourKib).around(8));

@@ -7,9 +7,9 @@
 #![no_main]
 
 mod check;
+mod faults;
 mod sparse;
 mod touch;
-mod wrong;
 
 use isola::prelude::*;
 use isola::regions::{Contents, FillError, Filler, FrameChoice, PageSize, Pager};
@@ -24,15 +24,15 @@ async fn main(arguments: Arguments) -> ExitCode {
         Some("check") => check::all().await,
         Some("touch") => {
             let mib = arguments.get(2).and_then(|mib| mib.parse().ok()).unwrap_or(1);
-            touch::thrice(arguments.get(1).unwrap_or_default(), mib).await
+            touch::touch_three_times(arguments.get(1).unwrap_or_default(), mib).await
         }
         Some("sparse") => {
             let mib = |index| arguments.get(index).and_then(|mib| mib.parse().ok()).unwrap_or(1);
             sparse::keep(mib(1), mib(2)).await
         }
-        Some(way) => {
-            wrong::go(way);
-            println!("{way} went well");
+        Some(fault) => {
+            faults::cause(fault);
+            println!("{fault} went well");
             ExitCode::FAILURE
         }
         None => ExitCode::USAGE,

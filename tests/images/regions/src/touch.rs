@@ -13,9 +13,9 @@ const SLACK: usize = 32 << 20;
 /// Touches a region of `mib` MiB that the pager with that name fills; then another, of memory that was used before and
 /// must be zeroed; and one of memory that the cell has had time to zero. All other memory is allocated meanwhile, so
 /// that the regions get the same memory each time.
-pub async fn thrice(pager: &str, mib: usize) -> ExitCode {
+pub async fn touch_three_times(pager: &str, mib: usize) -> ExitCode {
     let len = mib << 20;
-    let others = take_others(len + SLACK);
+    let others = allocate_rest(len + SLACK);
     for turn in ["first", "again", "cleared"] {
         if turn == "cleared" {
             sleep(Duration::from_millis(mib as u64)).await;
@@ -36,7 +36,7 @@ pub async fn thrice(pager: &str, mib: usize) -> ExitCode {
 }
 
 /// Allocates memory until no more than `left` bytes are free. The memory is not touched.
-fn take_others(left: usize) -> Vec<Vec<u8>> {
+fn allocate_rest(left: usize) -> Vec<Vec<u8>> {
     const PIECE: usize = PageSize::TwoMib.bytes();
     core::iter::from_fn(|| {
         let mut piece = Vec::new();

@@ -1,6 +1,6 @@
 //! The network device: echoes frames in their order, in varying numbers of pieces.
 
-use crate::frame::{Answer, answer};
+use crate::frame::{FrameAction, answer};
 use crate::{Echo, GrowthRequest};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -89,12 +89,12 @@ impl Echo for Network {
             received.buffer.read(&mut self.bytes[..end]);
             self.queue.fill(received.buffer).expect("room for a buffer that was taken out");
             match answer(&mut self.bytes[..end], self.device.mac()) {
-                Answer::SendBack => {
+                FrameAction::SendBack => {
                     self.count += 1;
                     self.send(frame, HEADER_LEN..end, 1 + self.count % PIECES);
                 }
-                Answer::Drop => self.spare.push(frame),
-                Answer::End => {
+                FrameAction::Drop => self.spare.push(frame),
+                FrameAction::End => {
                     serial_line!("frames: {}", self.count);
                     return GrowthRequest::End;
                 }

@@ -1,6 +1,6 @@
 //! The failures of a cell.
 
-use crate::said::{self, print};
+use crate::cell_report::{self, print};
 use core::hint::black_box;
 use core::sync::atomic::Ordering;
 use isola_abi::id::{ApicId, NodeId};
@@ -14,8 +14,8 @@ use isola_machine::interrupts::{self, NonMaskable, SPURIOUS_VECTOR};
 use isola_machine::{cpu, power};
 
 /// Causes the failure with that name.
-pub fn go(way: &str, number: u64) -> ! {
-    match way {
+pub fn cause(fault: &str, number: u64) -> ! {
+    match fault {
         "panic" => panic!("number {number} is unlucky"),
         "null" => inject(InjectedFault::NullPointer),
         "foreign-memory" => inject(InjectedFault::ForeignMemory),
@@ -27,19 +27,19 @@ pub fn go(way: &str, number: u64) -> ! {
         "overflow" => print(format_args!("{}\n", overflow(number))),
         "spin" => spin(),
         "spin-halted" => power::stop(),
-        "debug-exit" => power::exit(said::authority(), 0),
+        "debug-exit" => power::exit(cell_report::authority(), 0),
         "busy" => busy(),
         "silent" => {
-            said::say(CellPhase::Silent);
+            cell_report::report_phase(CellPhase::Silent);
             spin()
         }
         "flood" => flood(),
         "lie" => lie(),
         "greed" => greed(),
         "strike" => strike(number),
-        other => panic!("no way of going wrong is called {other:?}"),
+        other => panic!("no fault is called {other:?}"),
     }
-    panic!("{way} went well")
+    panic!("{fault} went well")
 }
 
 #[expect(unconditional_recursion, reason = "the stack has to end somewhere")]
@@ -51,7 +51,7 @@ fn overflow(number: u64) -> u64 {
 /// Runs with interrupts disabled.
 #[inline(never)]
 fn spin() -> ! {
-    said::core_phase(0, CorePhase::Running);
+    cell_report::core_phase(0, CorePhase::Running);
     loop {
         core::hint::spin_loop();
     }
@@ -59,10 +59,10 @@ fn spin() -> ! {
 
 /// Runs, with passes of its loop.
 fn busy() -> ! {
-    said::core_phase(0, CorePhase::Running);
+    cell_report::core_phase(0, CorePhase::Running);
     loop {
         interrupts::window();
-        said::pass();
+        cell_report::pass();
     }
 }
 
@@ -70,7 +70,7 @@ fn busy() -> ! {
 fn flood() -> ! {
     loop {
         print(format_args!("{:01000}\n", 0));
-        said::say(CellPhase::Running);
+        cell_report::report_phase(CellPhase::Running);
     }
 }
 
@@ -96,7 +96,7 @@ fn lie() -> ! {
         let words = [&used.cycles, &used.events, &used.memory_bytes];
         words.into_iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
     }
-    said::say(CellPhase::Crashed);
+    cell_report::report_phase(CellPhase::Crashed);
     power::stop()
 }
 
@@ -110,7 +110,7 @@ fn greed() -> ! {
             // The number of an earlier request, or of none.
             report().memory_request.number.store(number as u32 % 5, Ordering::Release);
         }
-        said::say(CellPhase::Running);
+        cell_report::report_phase(CellPhase::Running);
     }
     unreachable!("numbers have no end")
 }
@@ -121,23 +121,23 @@ fn strike(cores: u64) -> ! {
     for _ in 0..20 {
         for vector in (16..32).chain([SPURIOUS_VECTOR]) {
             let others = (0..cores as u32).map(ApicId).filter(|apic| *apic != local::id());
-            others.for_each(|apic| send_reserved_vector(said::authority(), apic, vector));
+            others.for_each(|apic| send_reserved_vector(cell_report::authority(), apic, vector));
             let start = cpu::cycles();
             while cpu::cycles() - start < 1_000_000 {
                 core::hint::spin_loop();
             }
         }
     }
-    said::exit(0)
+    cell_report::exit(0)
 }
 
 /// Offers memory and continues to read it: acknowledges all requests of the supervisor, but does not unmap the memory.
 pub fn remember(cell: Cell) -> ! {
-    let stop_if_asked = |frame: &_| match suspended::non_maskable(said::authority(), frame, || {}) {
+    let stop_if_asked = |frame: &_| match suspended::non_maskable(cell_report::authority(), frame, || {}) {
         NmiAction::Stop => NonMaskable::Fatal,
         _ => NonMaskable::Handled,
     };
-    interrupts::set_non_maskable_handler(said::authority(), stop_if_asked);
+    interrupts::set_non_maskable_handler(cell_report::authority(), stop_if_asked);
     let granule = CHUNK as usize;
     let of = |memory: &[u8]| {
         let start = memory.as_ptr().addr().next_multiple_of(granule);
@@ -151,8 +151,8 @@ pub fn remember(cell: Cell) -> ! {
             break number;
         }
     };
-    offer_and_keep(said::authority(), number, block, granule);
-    said::say(CellPhase::Running);
+    offer_and_keep(cell_report::authority(), number, block, granule);
+    cell_report::report_phase(CellPhase::Running);
     while cell::settlement().number != number {
         inject(InjectedFault::ReadAt(block));
     }

@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// The interval at which a cell's log is read.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A machine with a supervisor.
 #[derive(Debug)]
-pub struct Divided {
+pub struct SupervisedMachine {
     /// The machine.
     pub machine: Machine,
     /// The client of its supervisor.
@@ -34,7 +34,7 @@ pub struct Divided {
 
 /// The size of the machine, and its clocks.
 #[derive(Clone, Copy, Debug)]
-pub struct Size {
+pub struct MachineSize {
     /// The number of processors, including the supervisor's.
     pub cores: u32,
     /// The number of queue pairs of its network device.
@@ -45,13 +45,13 @@ pub struct Size {
     pub pace: Pace,
 }
 
-impl Divided {
+impl SupervisedMachine {
     /// Boots a machine, and waits until its supervisor responds.
     ///
     /// # Errors
     /// As [`Session::machine`]; [`BenchError::Image`], [`BenchError::Supervisor`], [`BenchError::Ended`],
     /// [`BenchError::TooLate`], [`BenchError::Interrupted`].
-    pub fn boot(session: &Session, size: Size, counting: Counting) -> Result<Self, BenchError> {
+    pub fn boot(session: &Session, size: MachineSize, counting: Counting) -> Result<Self, BenchError> {
         Self::boot_with(session, size, counting, Vec::new())
     }
 
@@ -61,7 +61,7 @@ impl Divided {
     /// As [`Self::boot`].
     pub fn boot_with(
         session: &Session,
-        size: Size,
+        size: MachineSize,
         counting: Counting,
         more: Vec<OsString>,
     ) -> Result<Self, BenchError> {
@@ -74,7 +74,7 @@ impl Divided {
     /// As [`Self::boot`], and those of `start`.
     pub fn start(
         images: &ImageStore,
-        size: Size,
+        size: MachineSize,
         more: Vec<OsString>,
         start: impl FnOnce(&Boot) -> Result<Machine, BenchError>,
     ) -> Result<Self, BenchError> {
@@ -88,7 +88,7 @@ impl Divided {
             "virtserialport,chardev=management",
         ];
         let boot = Boot {
-            name: "the divided machine".into(),
+            name: "the supervised machine".into(),
             kernel: images.find(SUPERVISOR)?,
             initrd: None,
             command_line: String::new(),
@@ -103,11 +103,11 @@ impl Divided {
         // A request before the supervisor listens would be repeated only after a delay: wait for its message first.
         machine.wait_for("ready")?;
         let folder = machine.folder().to_owned();
-        let client = Client::connect_within(&folder, LIMIT, &mut || match interrupt::asked() {
+        let client = Client::connect_within(&folder, LIMIT, &mut || match interrupt::is_requested() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         });
-        let client = client.map_err(|error| gone(&mut machine, error))?;
+        let client = client.map_err(|error| supervisor_ended(&mut machine, error))?;
         let ready = machine.started().elapsed();
         Ok(Self { machine, client, ready })
     }
@@ -131,7 +131,7 @@ impl Divided {
             let log = String::from_utf8_lossy(&piece.bytes).into_owned();
             match log.contains(awaited) {
                 true => return Ok(()),
-                false if Instant::now() < deadline => thread::sleep(LOOK_INTERVAL),
+                false if Instant::now() < deadline => thread::sleep(POLL_INTERVAL),
                 false => {
                     let (what, awaited) = (format!("cell {cell}"), format!("{awaited:?} in its log"));
                     return Err(BenchError::TooLate { what, awaited, limit_s: LIMIT.as_secs(), log });
@@ -162,7 +162,7 @@ pub fn spec(name: &str, image: &CellImage, cores: u32, memory_mib: u64) -> CellS
 }
 
 /// Returns the cause of a failed connection: the machine's end explains more than the client's error.
-fn gone(machine: &mut Machine, error: ClientError) -> BenchError {
+fn supervisor_ended(machine: &mut Machine, error: ClientError) -> BenchError {
     match error {
         ClientError::Interrupted => BenchError::Interrupted,
         _ if !machine.is_running() => machine.ended("its supervisor answered"),

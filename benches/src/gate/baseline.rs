@@ -20,20 +20,20 @@ const TOLERANCE_PERCENT: f64 = 2.0;
 /// The contents of the file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Book {
+pub struct Baseline {
     /// Numbers of instructions, by name.
     instructions: BTreeMap<String, f64>,
 }
 
-impl Book {
+impl Baseline {
     /// Reads the file at `path`.
     ///
     /// # Errors
-    /// [`BenchError::File`], [`BenchError::Book`].
+    /// [`BenchError::File`], [`BenchError::Baseline`].
     pub fn load(path: &Path) -> Result<Self, BenchError> {
         let text = fs::read_to_string(path).map_err(BenchError::file(path))?;
         toml::from_str(&text)
-            .map_err(|error| BenchError::Book { path: path.to_owned(), error: Box::new(error) })
+            .map_err(|error| BenchError::Baseline { path: path.to_owned(), error: Box::new(error) })
     }
 
     /// Writes the file at `path` with `counts`.
@@ -78,25 +78,29 @@ mod tests {
         of.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
     }
 
-    fn book() -> Book {
-        Book { instructions: counts(&[("a", 1_000.0), ("b", 1_000.0)]) }
+    fn baseline() -> Baseline {
+        Baseline { instructions: counts(&[("a", 1_000.0), ("b", 1_000.0)]) }
     }
 
     #[test]
     fn a_count_beyond_the_tolerance_fails_whether_worse_or_better() {
         let holds = |a: f64, b: f64| {
-            book().compare(&counts(&[("a", a), ("b", b)])).iter().map(|(holds, _)| *holds).collect::<Vec<_>>()
+            baseline()
+                .compare(&counts(&[("a", a), ("b", b)]))
+                .iter()
+                .map(|(holds, _)| *holds)
+                .collect::<Vec<_>>()
         };
         assert_eq!(holds(1_000.0, 1_000.0), [true, true]);
         assert_eq!(holds(1_019.9, 980.1), [true, true]);
         assert_eq!(holds(1_020.1, 979.9), [false, false]);
-        let (_, line) = &book().compare(&counts(&[("a", 900.0)]))[0];
+        let (_, line) = &baseline().compare(&counts(&[("a", 900.0)]))[0];
         assert!(line.contains("better by more than 2 %"), "{line}");
     }
 
     #[test]
     fn a_name_in_only_one_of_counts_and_baseline_fails() {
-        let lines = book().compare(&counts(&[("a", 1_000.0), ("c", 1.0)]));
+        let lines = baseline().compare(&counts(&[("a", 1_000.0), ("c", 1.0)]));
         let failed: Vec<_> =
             lines.iter().filter(|(holds, _)| !holds).map(|(_, line)| line.as_str()).collect();
         assert_eq!(failed.len(), 2, "{failed:?}");
@@ -107,11 +111,11 @@ mod tests {
     fn a_written_baseline_is_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gate.toml");
-        Book::write(&path, &counts(&[("a", 5.0), ("c", 7.5)])).unwrap();
-        let read = Book::load(&path).unwrap();
+        Baseline::write(&path, &counts(&[("a", 5.0), ("c", 7.5)])).unwrap();
+        let read = Baseline::load(&path).unwrap();
         assert_eq!(read.instructions, counts(&[("a", 5.0), ("c", 7.5)]));
         fs::write(&path, "[instructions]\na = \"x\"\n").unwrap();
-        let error = Book::load(&path).unwrap_err().to_string();
+        let error = Baseline::load(&path).unwrap_err().to_string();
         assert!(error.contains("gate.toml") && error.contains("cargo xtask gate --write"), "{error}");
     }
 }

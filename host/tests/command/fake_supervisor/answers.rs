@@ -6,12 +6,12 @@ use isola_abi::query::{
 };
 
 /// A cell that answers at once, with the code of a real cell.
-pub struct Answering {
+pub struct AnsweringCell {
     queries: Queries,
     answers: Box<Answers>,
 }
 
-impl Answering {
+impl AnsweringCell {
     pub fn new() -> Self {
         Self { queries: Queries::default(), answers: Box::default() }
     }
@@ -28,8 +28,8 @@ impl Answering {
     }
 
     pub fn piece(&self, line: Line, number: u32, from: u64, max_bytes: u32) -> AnswerPiece {
-        let asked = self.queries.number(line);
-        self.answers.on(line).piece(number, asked, from, (max_bytes as usize).min(200))
+        let current = self.queries.number(line);
+        self.answers.on(line).piece(number, current, from, (max_bytes as usize).min(200))
     }
 }
 
@@ -53,9 +53,9 @@ fn facts(query: Query) -> Vec<AnswerRecord> {
         Query::Connections { filter, most } => {
             let all = [connection(0, 40_001), connection(1, 40_002)];
             let meant: Vec<_> = all.into_iter().filter(|one| filter.matches(one.local, one.remote)).collect();
-            let told =
+            let listed =
                 meant.iter().take(most as usize).cloned().map(|one| AnswerRecord::Connection(Box::new(one)));
-            [begin].into_iter().chain(told).chain([done(0, meant.len() as u32), done(1, 0)]).collect()
+            [begin].into_iter().chain(listed).chain([done(0, meant.len() as u32), done(1, 0)]).collect()
         }
         Query::Capture(_) | Query::EndCapture => Vec::new(),
     }

@@ -6,15 +6,15 @@ use isola::prelude::*;
 use isola::regions::{Contents, FillError, Filler, FrameChoice, OnDemand, PageSize, Pager, Prefault, Region};
 
 /// Causes the failure with that name.
-pub fn go(way: &str) {
-    match way {
-        "guard" => touch("guarded", GuardedAt(3), 3),
-        "lazy" => touch("lazy", Lazy, 1),
-        "refused" => touch("refused", Beyond, 1),
+pub fn cause(fault: &str) {
+    match fault {
+        "guard" => touch("guarded", GuardPager(3), 3),
+        "lazy" => touch("lazy", WrongPagePager, 1),
+        "refused" => touch("refused", BeyondRegionPager, 1),
         "nested" => nested(),
         "exhaust" => exhaust(),
         "gone" => gone(),
-        other => println!("no way of going wrong is called {other:?}"),
+        other => println!("no fault is called {other:?}"),
     }
 }
 
@@ -29,36 +29,36 @@ fn fill(offset: usize, filler: &Filler<'_>) -> Result<(), FillError> {
 }
 
 /// A pager with a guard at that page.
-struct GuardedAt(usize);
+struct GuardPager(usize);
 
-impl Pager for GuardedAt {
+impl Pager for GuardPager {
     fn fault(&self, offset: usize, filler: &Filler<'_>) -> Result<(), FillError> {
         if offset / PAGE == self.0 { Err(FillError::Guard) } else { fill(offset - offset % PAGE, filler) }
     }
 }
 
 /// A pager that fills another page than the one that was touched.
-struct Lazy;
+struct WrongPagePager;
 
-impl Pager for Lazy {
+impl Pager for WrongPagePager {
     fn fault(&self, _: usize, filler: &Filler<'_>) -> Result<(), FillError> {
         fill(7 * PAGE, filler)
     }
 }
 
 /// A pager that fills a page after its region.
-struct Beyond;
+struct BeyondRegionPager;
 
-impl Pager for Beyond {
+impl Pager for BeyondRegionPager {
     fn fault(&self, _: usize, filler: &Filler<'_>) -> Result<(), FillError> {
         fill(filler.len_bytes(), filler)
     }
 }
 
 /// A pager that touches another region during a fault.
-struct Touching(Region);
+struct TouchingPager(Region);
 
-impl Pager for Touching {
+impl Pager for TouchingPager {
     fn fault(&self, offset: usize, filler: &Filler<'_>) -> Result<(), FillError> {
         black_box(self.0[offset]);
         fill(offset - offset % PAGE, filler)
@@ -67,7 +67,7 @@ impl Pager for Touching {
 
 fn nested() {
     let other = Region::new("touched", 16 * PAGE, OnDemand::new(PageSize::FourKib)).expect("a region");
-    touch("touching", Touching(other), 2);
+    touch("touching", TouchingPager(other), 2);
 }
 
 /// Touches more pages than the cell has memory.

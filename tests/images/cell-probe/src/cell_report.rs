@@ -16,8 +16,8 @@ use spin::Once;
 static CORES: [AtomicU32; MAX_CORES] = [const { AtomicU32::new(0) }; MAX_CORES];
 static CORE_COUNT: AtomicU32 = AtomicU32::new(0);
 /// The destination of notifications to the supervisor; vector 0 if there is none.
-static BELL_CORE: AtomicU32 = AtomicU32::new(0);
-static BELL_VECTOR: AtomicU8 = AtomicU8::new(0);
+static NOTIFICATION_CORE: AtomicU32 = AtomicU32::new(0);
+static NOTIFICATION_VECTOR: AtomicU8 = AtomicU8::new(0);
 
 /// The authority for all cores and handlers. Empty until the first core has opened the cell.
 static AUTHORITY: Once<Authority> = Once::new();
@@ -34,13 +34,13 @@ pub fn authority() -> Authority {
 
 /// Records the destination of notifications.
 pub fn begin(descriptor: &Descriptor) {
-    for (place, core) in CORES.iter().zip(&descriptor.cores) {
-        place.store(core.apic.0, Ordering::Relaxed);
+    for (slot, core) in CORES.iter().zip(&descriptor.cores) {
+        slot.store(core.apic.0, Ordering::Relaxed);
     }
     CORE_COUNT.store(descriptor.cores.len() as u32, Ordering::Relaxed);
-    if let Some(doorbell) = descriptor.supervisor {
-        BELL_CORE.store(doorbell.apic.0, Ordering::Relaxed);
-        BELL_VECTOR.store(doorbell.vector, Ordering::Relaxed);
+    if let Some(notification) = descriptor.supervisor {
+        NOTIFICATION_CORE.store(notification.apic.0, Ordering::Relaxed);
+        NOTIFICATION_VECTOR.store(notification.vector, Ordering::Relaxed);
     }
     report().version.store(isola_abi::VERSION, Ordering::Relaxed);
 }
@@ -51,15 +51,15 @@ pub fn first_core() -> ApicId {
 }
 
 /// Reports the cell's phase, and notifies the supervisor.
-pub fn say(phase: CellPhase) {
+pub fn report_phase(phase: CellPhase) {
     report().phase.store(phase as u32, Ordering::Release);
-    ring();
+    notify_supervisor();
 }
 
-fn ring() {
-    let vector = BELL_VECTOR.load(Ordering::Relaxed);
+fn notify_supervisor() {
+    let vector = NOTIFICATION_VECTOR.load(Ordering::Relaxed);
     if vector != 0 {
-        local::send(authority(), ApicId(BELL_CORE.load(Ordering::Relaxed)), vector);
+        local::send(authority(), ApicId(NOTIFICATION_CORE.load(Ordering::Relaxed)), vector);
     }
 }
 
@@ -78,7 +78,7 @@ pub fn pass() {
 /// Ends the cell.
 pub fn exit(code: i32) -> ! {
     report().exit_code.store(code, Ordering::Relaxed);
-    say(CellPhase::Exited);
+    report_phase(CellPhase::Exited);
     power::stop()
 }
 
@@ -88,7 +88,7 @@ pub fn print(text: fmt::Arguments<'_>) {
     let ring_state = &report().console;
     let unread = ring_state.written.load(Ordering::Relaxed) - ring_state.read.load(Ordering::Relaxed);
     if unread > CONSOLE_LEN as u64 / 2 {
-        ring();
+        notify_supervisor();
     }
 }
 
@@ -111,7 +111,7 @@ impl Write for Console {
 
 /// The context of a crash.
 #[derive(Default)]
-pub struct Place {
+pub struct CrashContext {
     vector: u32,
     error_code: u64,
     fault_address: u64,
@@ -120,7 +120,7 @@ pub struct Place {
     frame_pointer: u64,
 }
 
-impl Place {
+impl CrashContext {
     /// Returns the context of the caller.
     pub fn here() -> Self {
         Self { frame_pointer: backtrace::frame_pointer(), ..Self::default() }
@@ -134,7 +134,7 @@ pub fn exception(frame: &ExceptionFrame) -> ! {
         vector::DOUBLE_FAULT => CrashKind::DoubleFault,
         _ => CrashKind::Exception,
     };
-    let place = Place {
+    let context = CrashContext {
         vector: frame.vector as u32,
         error_code: frame.error_code,
         fault_address: cpu::fault_address(),
@@ -142,11 +142,11 @@ pub fn exception(frame: &ExceptionFrame) -> ! {
         stack_pointer: frame.rsp,
         frame_pointer: frame.rbp,
     };
-    crash(kind, &place, format_args!("{}", frame.name()))
+    crash(kind, &context, format_args!("{}", frame.name()))
 }
 
 /// Reports a crash, if no other core has, and stops this core.
-pub fn crash(kind: CrashKind, place: &Place, message: fmt::Arguments<'_>) -> ! {
+pub fn crash(kind: CrashKind, context: &CrashContext, message: fmt::Arguments<'_>) -> ! {
     let record = &report().crash;
     let here = local::id();
     let count = CORE_COUNT.load(Ordering::Relaxed) as usize;
@@ -157,29 +157,29 @@ pub fn crash(kind: CrashKind, place: &Place, message: fmt::Arguments<'_>) -> ! {
     }
     record.kind.store(kind as u32, Ordering::Relaxed);
     record.core_index.store(index as u32, Ordering::Relaxed);
-    record.vector.store(place.vector, Ordering::Relaxed);
-    record.error_code.store(place.error_code, Ordering::Relaxed);
-    record.fault_address.store(place.fault_address, Ordering::Relaxed);
-    record.instruction.store(place.instruction, Ordering::Relaxed);
-    record.stack_pointer.store(place.stack_pointer, Ordering::Relaxed);
+    record.vector.store(context.vector, Ordering::Relaxed);
+    record.error_code.store(context.error_code, Ordering::Relaxed);
+    record.fault_address.store(context.fault_address, Ordering::Relaxed);
+    record.instruction.store(context.instruction, Ordering::Relaxed);
+    record.stack_pointer.store(context.stack_pointer, Ordering::Relaxed);
     let mut addresses = [0; BACKTRACE_LEN];
-    let len = backtrace::walk(place.frame_pointer, &mut addresses);
+    let len = backtrace::walk(context.frame_pointer, &mut addresses);
     for (to, address) in record.backtrace.iter().zip(&addresses[..len]) {
         to.store(*address, Ordering::Relaxed);
     }
-    let _ = fmt::write(&mut Message { place: &record.message, len: 0 }, message);
-    say(CellPhase::Crashed);
+    let _ = fmt::write(&mut Message { destination: &record.message, len: 0 }, message);
+    report_phase(CellPhase::Crashed);
     power::stop()
 }
 
 struct Message<'a> {
-    place: &'a [AtomicU8],
+    destination: &'a [AtomicU8],
     len: usize,
 }
 
 impl Write for Message<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        for (to, byte) in self.place[self.len..].iter().zip(text.bytes()) {
+        for (to, byte) in self.destination[self.len..].iter().zip(text.bytes()) {
             to.store(byte, Ordering::Relaxed);
             self.len += 1;
         }
