@@ -3,7 +3,6 @@
 //! removal of expired items.
 
 use isola_events::{sleep, spawn_task};
-use isola_gateway::test_cells::{TestCell, dial, go_round, run_cells, talk};
 use isola_hosted::{Hosted, Loss, link};
 use isola_iobuf::{Chain, IoBuf};
 use isola_kv::{Config, KeyHasher, Server};
@@ -11,6 +10,7 @@ use isola_net::steering::shares;
 use isola_net::tcp::Listening;
 use isola_net::{TcpStream, listen_with};
 use isola_platform::CoreIndex;
+use isola_test_cells::{TestCell, dial, rotate_flows, run_cells, talk};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -154,7 +154,7 @@ fn go_on_while_flows_go_round(loss: Loss, times: usize, on: &'static AtomicBool)
     static MOVED: AtomicUsize = AtomicUsize::new(0);
     let serve = move || async move {
         let listening = listen();
-        let moved = go_round(times).await;
+        let moved = rotate_flows(times).await;
         assert_eq!(moved.staying, 0, "every connection can migrate");
         MOVED.fetch_max(moved.buckets, Ordering::Relaxed);
         on.store(false, Ordering::Relaxed);
@@ -232,7 +232,7 @@ fn a_request_that_waits_for_a_shard_is_executed_after_its_connection_has_migrate
         STEP.store(2, Ordering::Release);
         // Long enough for the requests to arrive and wait.
         sleep(Duration::from_millis(50)).await;
-        assert_eq!(go_round(3).await.staying, 0);
+        assert_eq!(rotate_flows(3).await.staying, 0);
         drop(locks);
         std::future::pending::<()>().await;
         drop(listening);

@@ -1,13 +1,13 @@
 //! Both sides, each in a cell of this process, connected by an in-memory link.
 
 use isola_events::spawn_task;
-use isola_gateway::test_cells::{dial, go_round, talk};
 use isola_hosted::Loss;
 use isola_iobuf::IoBuf;
 use isola_net::{StreamError, TcpStream, listen_with};
 use isola_netpipe::end::End;
 use isola_netpipe::round::{Round, Way};
 use isola_netpipe::{Server, Settings, measure_all};
+use isola_test_cells::{dial, rotate_flows, talk};
 use std::future::{Future, pending};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -89,7 +89,7 @@ fn messages_arrive_while_their_connections_migrate_between_cores() {
     static DONE: AtomicBool = AtomicBool::new(false);
     let server = || async {
         let listening = listen_with(PORT, 4, |_| Server::default()).unwrap();
-        let moved = go_round(120).await;
+        let moved = rotate_flows(120).await;
         assert!(moved.staying == 0 && moved.buckets > 10_000, "{moved:?}");
         DONE.store(true, Ordering::Release);
         pending::<()>().await;

@@ -210,9 +210,9 @@ mod tests {
     use crate::watch::MAX_CONNECTIONS;
     use alloc::vec::Vec;
     use core::future::pending;
-    use isola_gateway::test_cells::{dial, talk};
     use isola_hosted::Loss;
     use isola_net::listen_with;
+    use isola_test_cells::{dial, talk};
 
     #[test]
     fn a_connection_above_the_limit_is_rejected_and_closed() {

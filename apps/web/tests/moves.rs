@@ -5,10 +5,10 @@ mod common;
 
 use common::{large, responses, site};
 use isola_events::{sleep, spawn_task};
-use isola_gateway::test_cells::{dial, go_round, talk};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::{TcpStream, listen_with};
+use isola_test_cells::{dial, rotate_flows, talk};
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -78,7 +78,7 @@ async fn late(stream: &mut TcpStream) {
 fn go_on_while_flows_go_round(loss: Loss, times: usize, on: &'static AtomicBool) {
     let server = move || async move {
         let listening = listen_with(PORT, 64, |connection| isola_web::serve(connection, site()));
-        let moved = go_round(times).await;
+        let moved = rotate_flows(times).await;
         assert!(moved.staying == 0 && moved.buckets > 100 * times, "{moved:?}");
         on.store(false, Ordering::Relaxed);
         pending::<()>().await;

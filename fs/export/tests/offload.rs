@@ -6,12 +6,12 @@ use isola_fs::{
     Refused, list, list_after, read, status, write,
 };
 use isola_fs_export::{Panicked, export, off_core};
-use isola_gateway::test_cells::{SERVER, TestCell, run_cells};
 use isola_hosted::{Loss, Settings, switch};
 use isola_iobuf::{Chain, IoBuf};
 use isola_messenger::{AskError, JoinError, host, id_map, join};
 use isola_net::{FailReason, StreamError};
 use isola_platform::CoreIndex;
+use isola_test_cells::{SERVER, TestCell, run_cells};
 use std::fs;
 use std::future::Future;
 use std::path::PathBuf;

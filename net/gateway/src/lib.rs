@@ -7,7 +7,6 @@
 //! | [`published`] | ports of the host that lead to the cell |
 //! | [`calls`] | connections and datagrams from the cell to the host |
 //! | [`process`] | a process that is one cell, with the network of its specification |
-//! | [`test_cells`] | cells on a network in memory, for tests |
 //! | [`relay`] | the relay between a connection of the cell and one of Linux |
 //!
 //! The gateway is a cell of its own in the same process, with one core. A link in memory connects it to the cell that
@@ -34,6 +33,5 @@ pub mod linux;
 pub mod process;
 pub mod published;
 pub mod relay;
-pub mod test_cells;
 
 pub use gateway::{CELL, GATEWAY, GatewayError, start};

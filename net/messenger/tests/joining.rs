@@ -5,12 +5,12 @@ mod common;
 use common::{ECHO, Known, PORT, SLOW, bytes, dial, echo, first, hello, is_set, join_by_hand, join_first};
 use common::{first_answer, pair, serve_all};
 use isola_events::{sleep, timeout};
-use isola_gateway::test_cells::{TestCell, run_cells};
 use isola_hosted::{Loss, switch};
 use isola_iobuf::Chain;
 use isola_messenger::{
     CallError, MAX_PAYLOAD, MachineId, Refusal, call, disconnected, host, id_map, rejoin, serve,
 };
+use isola_test_cells::{TestCell, run_cells};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;

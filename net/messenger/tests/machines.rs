@@ -6,7 +6,6 @@ use common::{ECHO, HUGE, Known, NOBODY, PORT, SLOW, bytes, echo, first_answer, j
 use isola_ebbs::ebb_id;
 use isola_events::future::join_all;
 use isola_events::sleep;
-use isola_gateway::test_cells::{TestCell, run_cells};
 use isola_hosted::{Loss, switch};
 use isola_iobuf::{Chain, IoBuf};
 use isola_messenger::{
@@ -14,6 +13,7 @@ use isola_messenger::{
     host, id_map, serve,
 };
 use isola_platform::CoreIndex;
+use isola_test_cells::{TestCell, run_cells};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 

@@ -6,9 +6,9 @@ use common::{ECHO, Known, bytes, dial, echo, is_set, join_by_hand, join_first, p
 use isola_ebbs::platform;
 use isola_events::future::join_all;
 use isola_events::timeout;
-use isola_gateway::test_cells::{TestCell, run_cells};
 use isola_hosted::{Loss, switch};
 use isola_messenger::{CallError, MAX_CALLS, MAX_PAYLOAD, MachineId, Refusal, call, serve};
+use isola_test_cells::{TestCell, run_cells};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 

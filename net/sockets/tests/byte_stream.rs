@@ -3,10 +3,10 @@
 use edge_ws::{FrameHeader, FrameType};
 use embedded_io_async::{BufRead, Error, ErrorKind, Read, ReadExactError, Write};
 use isola_events::future::join;
-use isola_gateway::test_cells::{CLIENT, dial, read_exactly, talk};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::{ByteStream, StreamError, TcpStream, listen};
+use isola_test_cells::{CLIENT, dial, read_exactly, talk};
 use std::future::{Future, pending};
 
 const PORT: u16 = 7;

@@ -3,11 +3,11 @@
 //! The server's device is observed. Data that the application receives must be in the buffers that the device filled,
 //! and data that the device sends must be in the application's memory. Any other byte was copied.
 
-use isola_gateway::test_cells::{dial, read_exactly, talk_over};
 use isola_hosted::{Loss, link};
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::port::{Frame, ReceivedFrame};
 use isola_net::{Filter, TcpStream, filter, listen};
+use isola_test_cells::{dial, read_exactly, talk_over};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 

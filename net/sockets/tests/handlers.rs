@@ -1,9 +1,9 @@
 //! Connection handlers: their calls and the order of these.
 
-use isola_gateway::test_cells::{dial, read_exactly, talk};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::{ConnectionHandler, FailReason, TcpConnection, connect, listen, listen_with};
+use isola_test_cells::{dial, read_exactly, talk};
 use std::future::pending;
 use std::sync::Mutex;
 use std::time::Duration;

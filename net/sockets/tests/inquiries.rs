@@ -4,10 +4,10 @@ use isola_abi::query::{
     CaptureSpec, Direction, Fact, FrameFilter, FrameHead, Line, Query, Records, Standing,
 };
 use isola_ebbs::platform;
-use isola_gateway::test_cells::{dial, read_exactly, talk};
 use isola_hosted::Loss;
 use isola_iobuf::IoBuf;
 use isola_net::{TcpStream, listen, query};
+use isola_test_cells::{dial, read_exactly, talk};
 use std::future::pending;
 use std::time::Duration;
 

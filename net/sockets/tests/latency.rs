@@ -3,11 +3,11 @@
 use isola_abi::histogram::Distribution;
 use isola_ebbs::platform;
 use isola_events::{now, sleep, spawn_task};
-use isola_gateway::test_cells::{dial, read_exactly, talk};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::latency::{self, answered};
 use isola_net::{ConnectionHandler, TcpConnection, TcpStream, listen_with};
+use isola_test_cells::{dial, read_exactly, talk};
 use std::future::pending;
 use std::time::Duration;
 

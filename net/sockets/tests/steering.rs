@@ -2,12 +2,12 @@
 
 use isola_ebbs::current_core;
 use isola_events::{sleep, spawn_task};
-use isola_gateway::test_cells::{dial, read_exactly, talk};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::steering::{RebalanceError, Rebalanced, shares};
 use isola_net::{ConnectionHandler, TcpConnection, TcpStream, listen, listen_with, rebalance};
 use isola_platform::CoreIndex;
+use isola_test_cells::{dial, read_exactly, talk};
 use std::cell::RefCell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -120,7 +120,7 @@ impl Progress {
 }
 
 /// Runs connections of all kinds over such a link while all flows move between the cores.
-fn go_round(loss: Loss, progress: &'static Progress) {
+fn rotate_flows(loss: Loss, progress: &'static Progress) {
     /// Every core has all flows and none several times.
     const ROUNDS: usize = 12;
     const TALKS: usize = 24;
@@ -172,14 +172,14 @@ fn go_round(loss: Loss, progress: &'static Progress) {
 #[test]
 fn no_byte_is_wrong_while_all_flows_move_between_the_cores() {
     static PROGRESS: Progress = Progress::new();
-    go_round(Loss::Never, &PROGRESS);
+    rotate_flows(Loss::Never, &PROGRESS);
     assert!(PROGRESS.stayed.load(Ordering::Relaxed) > 0, "no stream was left behind");
 }
 
 #[test]
 fn lost_frames_are_retransmitted_by_the_flows_current_core() {
     static PROGRESS: Progress = Progress::new();
-    go_round(Loss::EveryNth(97), &PROGRESS);
+    rotate_flows(Loss::EveryNth(97), &PROGRESS);
 }
 
 #[test]

@@ -3,11 +3,11 @@
 
 use isola_ebbs::EbbId;
 use isola_events::sleep;
-use isola_gateway::test_cells::{SERVER, TestCell, dial_to, run_cells};
 use isola_hosted::{Loss, switch};
 use isola_iobuf::{Chain, IoBuf};
 use isola_messenger::{JoinError, MAX_PAYLOAD, MachineId, Refusal, call, host, id_map, join, serve};
 use isola_net::{FailReason, StreamError, TcpStream};
+use isola_test_cells::{SERVER, TestCell, dial_to, run_cells};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
