@@ -4,10 +4,11 @@ use isola_abi::query::{
     CaptureSpec, Direction, Fact, FrameFilter, FrameHead, Line, Query, Records, Standing,
 };
 use isola_ebbs::platform;
-use isola_hosted::Loss;
-use isola_iobuf::IoBuf;
-use isola_net::{TcpStream, listen, query};
-use isola_test_cells::{dial, read_exactly, talk};
+use isola_hosted::{Loss, link};
+use isola_iobuf::{Chain, IoBuf};
+use isola_net::port::{NetworkPort, ReceivedFrame};
+use isola_net::{CellNetwork, Filter, NETWORK_MANAGER, NetworkManager, TcpStream, filter, listen, query};
+use isola_test_cells::{TestCell, dial, read_exactly, run_cells, talk};
 use std::future::pending;
 use std::time::Duration;
 
@@ -156,6 +157,46 @@ fn frames_of_both_directions_are_captured_until_the_capture_ends() {
             "a frame of another port was captured"
         );
     });
+}
+
+/// A device that merges buffers of 30 bytes: the ports of a frame are not in its first buffer.
+struct ShortBuffers;
+
+impl Filter for ShortBuffers {
+    fn received(&mut self, received: ReceivedFrame) -> Option<ReceivedFrame> {
+        const LEN: usize = 30;
+        let ReceivedFrame { frame, rest: None, checksum } = received else { return Some(received) };
+        let (first, rest) = (frame.slice(0..LEN)?, frame.slice(LEN..frame.len())?);
+        Some(ReceivedFrame { frame: first, rest: Some(Box::new(Chain::from(rest))), checksum })
+    }
+}
+
+impl NetworkManager for ShortBuffers {
+    fn open(&self) -> Option<NetworkPort> {
+        Some(filter(CellNetwork.open()?, |_| Self))
+    }
+}
+
+#[test]
+fn a_filtered_capture_finds_the_ports_of_a_frame_behind_its_first_buffer() {
+    let (server_port, client_port) = link(Loss::Never);
+    let server = TestCell::new(1, 1, server_port, echo).until_others_end();
+    let client = TestCell::new(2, 1, client_port, || async {
+        let mut stream = dial(PORT).await;
+        for (port, expected) in [(PORT, 1), (PORT + 1, 0)] {
+            let (number, mut records) = (ask(Line::Frames, &capture(Some(port), 60)), Records::default());
+            // Events install the taps.
+            isola_events::sleep(Duration::from_millis(1)).await;
+            exchange(&mut stream, 1000).await;
+            let (frames, _) = read(Line::Frames, number, &mut records).unwrap();
+            let is_long = |record: &&Vec<u8>| {
+                let (head, bytes) = FrameHead::decode(record).unwrap();
+                head.direction == Direction::In && head.len_bytes > 1000 && bytes.len() == 60
+            };
+            assert_eq!(frames.iter().filter(is_long).count(), expected, "port {port}");
+        }
+    });
+    run_cells([server, client.with_components(|| NETWORK_MANAGER.replace(|| Box::new(ShortBuffers)))]);
 }
 
 #[test]

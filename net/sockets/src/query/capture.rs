@@ -9,11 +9,12 @@
 use super::{QUERIES, answers};
 use crate::device;
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use isola_abi::query::{CaptureSpec, Direction, FrameFilter, FrameHead, Line, PartialSum, Query};
 use isola_ebbs::{Ebb, Representative, platform};
 use isola_events::now;
-use isola_iobuf::IoBufMut;
+use isola_iobuf::{Chain, IoBufMut};
 use isola_net_stack::flow_of;
 use isola_platform::network::{Frame, FramesPending, NetworkQueue, Offloads, ReceivedFrame};
 
@@ -98,25 +99,19 @@ impl Taps {
         }
     }
 
-    /// Copies a frame into the ring, if the filter matches.
-    fn note<'f>(
-        &self,
-        direction: Direction,
-        sum: Option<PartialSum>,
-        headers: &[u8],
-        len: usize,
-        pieces: impl Iterator<Item = &'f [u8]>,
-    ) {
+    /// Copies a frame into the ring if the filter matches. `rest` follows the `first` bytes.
+    fn capture(&self, direction: Direction, sum: Option<PartialSum>, first: &[u8], rest: Option<&Chain>) {
         let Some(Tap { number, spec }) = self.tap.get() else { return };
-        if !is_meant(&spec.filter, headers) {
+        if !matches(&spec.filter, first, rest) {
             return;
         }
+        let len = first.len() + rest.map_or(0, Chain::len);
         let unix_ns = platform().clock().unix_ns(now());
         let mut buffer = [0; FrameHead::MAX_ENCODED];
         let head = FrameHead { unix_ns, direction, len_bytes: len as u32, sum }.encode(&mut buffer);
         let captured = len.min((spec.snap_len as usize).max(LEAST_SNAP));
         let mut left = captured;
-        let cut = pieces.map(move |piece| {
+        let cut = pieces(first, rest).map(move |piece| {
             let piece = piece.get(..left).unwrap_or(piece);
             left -= piece.len();
             piece
@@ -142,8 +137,23 @@ impl Taps {
     }
 }
 
-fn is_meant(filter: &FrameFilter, headers: &[u8]) -> bool {
-    filter.is_all() || flow_of(headers).is_some_and(|flow| filter.matches(flow.local, flow.remote))
+/// Returns the bytes of a frame, in pieces.
+fn pieces<'f>(first: &'f [u8], rest: Option<&'f Chain>) -> impl Iterator<Item = &'f [u8]> {
+    core::iter::once(first).chain(rest.into_iter().flat_map(Chain::parts).map(|part| &**part))
+}
+
+/// Returns whether the filter matches a frame. Its `first` bytes usually have all headers, but not if a device has
+/// merged short buffers, nor if the frame is an ICMP error, which quotes a packet.
+fn matches(filter: &FrameFilter, first: &[u8], rest: Option<&Chain>) -> bool {
+    if filter.is_all() {
+        return true;
+    }
+    let of_whole = || {
+        rest.filter(|rest| !rest.is_empty())
+            .and_then(|_| flow_of(&pieces(first, rest).collect::<Vec<_>>().concat()))
+    };
+    let flow = flow_of(first).or_else(of_whole);
+    flow.is_some_and(|flow| filter.matches(flow.local, flow.remote))
 }
 
 /// Replaces this core's queue.
@@ -172,9 +182,7 @@ impl NetworkQueue for TapQueue {
 
     fn receive(&mut self) -> Option<ReceivedFrame> {
         let received = self.below(|queue| queue.receive())??;
-        let rest = received.rest.iter().flat_map(|rest| rest.parts()).map(|part| &**part);
-        let pieces = core::iter::once(&*received.frame).chain(rest);
-        TAPS.note(Direction::In, None, &received.frame, received.len(), pieces);
+        TAPS.capture(Direction::In, None, &received.frame, received.rest.as_deref());
         Some(received)
     }
 
@@ -184,9 +192,7 @@ impl NetworkQueue for TapQueue {
             let segment_len = frame.segment_len;
             let sum =
                 frame.checksum.map(|sum| PartialSum { start: sum.start, offset: sum.offset, segment_len });
-            let payload = frame.payload.parts().map(|part| &**part);
-            let pieces = core::iter::once(&*frame.head).chain(payload);
-            TAPS.note(Direction::Out, sum, &frame.head, frame.len(), pieces);
+            TAPS.capture(Direction::Out, sum, &frame.head, Some(&frame.payload));
         }
         let mut waiting = Some(frame);
         let sent = self.below(|queue| waiting.take().map_or(Ok(()), |frame| queue.send(frame)));
