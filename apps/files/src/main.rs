@@ -62,7 +62,7 @@ fn usage() -> ExitCode {
 
 async fn export(directory: &str, port: u16) -> Result<(), String> {
     let _listening = messenger::host(port).map_err(|error| error.to_string())?;
-    let _map = messenger::id_map::keep().map_err(|error| error.to_string())?;
+    let _map = messenger::id_map::serve().map_err(|error| error.to_string())?;
     let _files = isola::files::export(directory, Access::ReadOnly).await?;
     println!("files: {directory} is exported at port {port}");
     isola::stop_requested().await;

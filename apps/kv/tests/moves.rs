@@ -6,8 +6,8 @@ use isola_events::{sleep, spawn_task};
 use isola_hosted::{Hosted, Loss, link};
 use isola_iobuf::{Chain, IoBuf};
 use isola_kv::{Config, KeyHasher, Server};
-use isola_net::steering::shares;
-use isola_net::tcp::Listening;
+use isola_net::steering::buckets_per_core;
+use isola_net::tcp::PortListener;
 use isola_net::{TcpStream, listen_with};
 use isola_platform::CoreIndex;
 use isola_test_cells::{TestCell, dial, rotate_flows, run_cells, talk};
@@ -19,7 +19,7 @@ const PORT: u16 = 11211;
 const MEMORY: usize = 64 << 20;
 
 /// Sets up the server and listens.
-fn listen() -> (Arc<Server>, Listening) {
+fn listen() -> (Arc<Server>, PortListener) {
     let config = Config::for_memory(MEMORY / 2, 1 << 20).unwrap();
     let server = Server::new(config, KeyHasher::new(5), isola_kv::unix_time());
     (isola_kv::prepare(server, || MEMORY), listen_with(PORT, 64, isola_kv::serve).unwrap())
@@ -199,10 +199,10 @@ fn a_core_removed_and_added_a_thousand_times_loses_no_request_and_resets_no_conn
     static FOLLOWED: AtomicUsize = AtomicUsize::new(0);
     let serve = || async {
         let listening = listen();
-        let mut seen = shares();
+        let mut seen = buckets_per_core();
         loop {
             sleep(Duration::from_micros(500)).await;
-            let now = shares();
+            let now = buckets_per_core();
             FOLLOWED.fetch_add(usize::from(now != seen), Ordering::Relaxed);
             seen = now;
             // The listening socket must live as long as the server.

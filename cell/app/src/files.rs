@@ -5,7 +5,7 @@ pub use isola_fs::{
     Access, Entry, FileError, FileKind, MAX_LISTED, MAX_READ, Refused, Status, list, list_after, read,
     status, write,
 };
-use isola_messenger::Serving;
+use isola_messenger::HandlerRegistration;
 
 /// Exports a directory of this process's host to all machines of the application, until the returned value is dropped.
 /// For the cell's first core; the application's first machine has to keep the id map
@@ -13,6 +13,6 @@ use isola_messenger::Serving;
 ///
 /// # Errors
 /// A message for the user, among others on bare hardware, which has no host.
-pub async fn export(directory: &str, access: Access) -> Result<Serving, String> {
+pub async fn export(directory: &str, access: Access) -> Result<HandlerRegistration, String> {
     crate::on::export(directory, access).await
 }

@@ -3,7 +3,7 @@
 use crate::directory::Directory;
 use crate::off_core::{Panicked, off_core};
 use isola_fs::{Access, FILES};
-use isola_messenger::{CallError, Refusal, ServeError, Serving};
+use isola_messenger::{CallError, HandlerRegistration, Refusal, ServeError};
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -36,7 +36,7 @@ impl std::error::Error for ExportError {}
 ///
 /// # Errors
 /// Returns an [`ExportError`].
-pub async fn export(path: &Path, access: Access) -> Result<Serving, ExportError> {
+pub async fn export(path: &Path, access: Access) -> Result<HandlerRegistration, ExportError> {
     let directory = Arc::new(Directory::open(path, access).map_err(ExportError::Open)?);
     let serving = FILES.serve(move |_, request| {
         let directory = directory.clone();

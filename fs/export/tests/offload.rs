@@ -28,7 +28,7 @@ where
     let [a, b] = switch(Loss::EveryNth(211));
     let home = || async {
         let _listening = host(PORT).unwrap();
-        let _map = id_map::keep().unwrap();
+        let _map = id_map::serve().unwrap();
         serve().await;
     };
     let native = || {

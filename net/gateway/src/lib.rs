@@ -5,7 +5,7 @@
 //! | [`linux`] | Linux sockets as futures, for code on a hosted core |
 //! | [`gateway`] | [`start`]: a user-mode network without privileges |
 //! | [`published`] | ports of the host that lead to the cell |
-//! | [`calls`] | connections and datagrams from the cell to the host |
+//! | [`outbound`] | connections and datagrams from the cell to the host |
 //! | [`process`] | a process that is one cell, with the network of its specification |
 //! | [`relay`] | the relay between a connection of the cell and one of Linux |
 //!
@@ -27,9 +27,9 @@
 //! connections to other machines (for which `isola-hosted` has a TAP interface), DNS, and IPv6.
 #![forbid(unsafe_code)]
 
-pub mod calls;
 pub mod gateway;
 pub mod linux;
+pub mod outbound;
 pub mod process;
 pub mod published;
 pub mod relay;

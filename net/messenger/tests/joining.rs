@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{ECHO, Known, PORT, SLOW, bytes, dial, echo, first, hello, is_set, join_by_hand, join_first};
+use common::{
+    ECHO, PORT, SLOW, SharedMachineId, bytes, dial, echo, first, hello, is_set, join_by_hand, join_first,
+};
 use common::{first_answer, pair, serve_all};
 use isola_events::{sleep, timeout};
 use isola_hosted::{Loss, switch};
@@ -17,7 +19,7 @@ use std::time::Duration;
 
 #[test]
 fn calls_to_a_machine_that_leaves_fail() {
-    static SECOND: Known = Known::new();
+    static SECOND: SharedMachineId = SharedMachineId::new();
     pair(
         Loss::Never,
         || async {
@@ -27,12 +29,12 @@ fn calls_to_a_machine_that_leaves_fail() {
             // The machine never answers this call, and disconnects meanwhile.
             let lost = call(second, SLOW, Chain::new()).await;
             assert_eq!(lost, Err(CallError::Refused(Refusal::Gone)));
-            SECOND.tell(MachineId::FIRST);
+            SECOND.set(MachineId::FIRST);
         },
         || async {
             // A raw connection, so that the test can end it.
             let mut raw = dial().await;
-            SECOND.tell(join_by_hand(&mut raw).await);
+            SECOND.set(join_by_hand(&mut raw).await);
             let mut come = Chain::new();
             let mut answered = 0;
             while answered < 2 {
@@ -105,7 +107,7 @@ fn silent_connections_are_replaced_and_do_not_keep_machines_out() {
 /// The first machine ends and another takes its place, without knowledge of the earlier machines.
 #[test]
 fn machines_rejoin_a_restarted_first_machine_under_their_numbers() {
-    static BOTH: [Known; 2] = [Known::new(), Known::new()];
+    static BOTH: [SharedMachineId; 2] = [SharedMachineId::new(), SharedMachineId::new()];
     static MET: AtomicUsize = AtomicUsize::new(0);
     static GONE: AtomicBool = AtomicBool::new(false);
     static DONE: AtomicBool = AtomicBool::new(false);
@@ -116,10 +118,10 @@ fn machines_rejoin_a_restarted_first_machine_under_their_numbers() {
             sleep(Duration::from_millis(2)).await;
         }
     }
-    async fn old(own: &'static Known, other: &'static Known) {
+    async fn old(own: &'static SharedMachineId, other: &'static SharedMachineId) {
         let number = join_first().await;
         let _echo = serve(ECHO, echo).unwrap();
-        own.tell(number);
+        own.set(number);
         first_answer(other.get().await, ECHO).await;
         MET.fetch_add(1, Ordering::AcqRel);
         disconnected().await;
@@ -142,7 +144,7 @@ fn machines_rejoin_a_restarted_first_machine_under_their_numbers() {
             GONE.store(true, Ordering::Release);
             run_cells([TestCell::new(1, 1, anew, || async {
                 let _listening = host(PORT).unwrap();
-                let _map = id_map::keep().unwrap();
+                let _map = id_map::serve().unwrap();
                 let _echo = serve(ECHO, echo).unwrap();
                 is_set(&DONE).await;
             })]);
@@ -154,8 +156,8 @@ fn machines_rejoin_a_restarted_first_machine_under_their_numbers() {
                 is_set(&GONE).await;
                 // A new machine gets a number that none of the earlier ones has.
                 let number = rejoin(first()).await;
-                for known in &BOTH {
-                    assert_ne!(number, known.get().await);
+                for shared_id in &BOTH {
+                    assert_ne!(number, shared_id.get().await);
                 }
             }),
         ]);

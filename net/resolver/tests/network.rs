@@ -81,10 +81,10 @@ async fn by_udp() {
 
 /// Answers over TCP, in pieces.
 async fn by_tcp(mut stream: TcpStream) {
-    let mut come = Chain::new();
+    let mut received = Chain::new();
     let query = loop {
-        come.append(stream.read().await.unwrap().expect("there is a question"));
-        let message = come.to_vec();
+        received.append(stream.read().await.unwrap().expect("there is a question"));
+        let message = received.to_vec();
         if let [high, low, query @ ..] = message.as_slice()
             && query.len() == usize::from(u16::from_be_bytes([*high, *low]))
         {

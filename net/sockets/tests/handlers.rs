@@ -17,8 +17,8 @@ const WINDOW: u32 = 8 << 10;
 struct Noting(&'static Mutex<Vec<String>>);
 
 impl Noting {
-    fn note(&self, what: impl Into<String>) {
-        self.0.lock().unwrap().push(what.into());
+    fn note(&self, call: impl Into<String>) {
+        self.0.lock().unwrap().push(call.into());
     }
 }
 
@@ -159,7 +159,7 @@ impl ConnectionHandler for Curt {
     }
 
     fn ended(&mut self, _reason: Option<FailReason>) {
-        self.0.lock().unwrap().push("told after it let go".into());
+        self.0.lock().unwrap().push("called after it released the connection".into());
     }
 }
 

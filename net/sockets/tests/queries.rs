@@ -29,7 +29,7 @@ async fn echo() {
 /// Sends a query to the calling cell, as its supervisor would. Returns the number of the query.
 fn ask(line: Line, question: &Query) -> u32 {
     let number = platform().questions().put(line, &question.encode()).unwrap();
-    query::attend();
+    query::answer_new();
     number
 }
 
@@ -86,12 +86,12 @@ fn counters_and_connections_of_all_cores_are_reported() {
             exchange(&mut stream, 100).await;
             streams.push(stream);
         }
-        let told = facts(&Query::Counters).await;
-        let Some(Fact::Names(names)) = told.iter().find(|fact| matches!(fact, Fact::Names(_))) else {
-            panic!("{told:?}")
+        let answer = facts(&Query::Counters).await;
+        let Some(Fact::Names(names)) = answer.iter().find(|fact| matches!(fact, Fact::Names(_))) else {
+            panic!("{answer:?}")
         };
         let connected = names.iter().position(|counter| counter.name == "tcp_connected").unwrap();
-        let counts = told.iter().filter_map(|fact| match fact {
+        let counts = answer.iter().filter_map(|fact| match fact {
             Fact::Counters(counts) => Some(counts[connected]),
             _ => None,
         });
@@ -102,13 +102,13 @@ fn counters_and_connections_of_all_cores_are_reported() {
             (FrameFilter { port: Some(PORT + 1), host: None }, 100, 0),
             (FrameFilter { port: None, host: Some([10, 9, 9, 9].into()) }, 100, 0),
         ] {
-            let told = facts(&Query::Connections { filter, most }).await;
-            let all: u32 = told
+            let answer = facts(&Query::Connections { filter, most }).await;
+            let all: u32 = answer
                 .iter()
                 .map(|fact| if let Fact::Done { connections, .. } = fact { *connections } else { 0 })
                 .sum();
             assert_eq!(all, meant);
-            let connections: Vec<_> = told
+            let connections: Vec<_> = answer
                 .iter()
                 .filter_map(|fact| match fact {
                     Fact::Connection(connection) => Some(connection),

@@ -38,7 +38,7 @@ static IN_USE: AtomicUsize = AtomicUsize::new(1);
 /// The number of frames that each queue has sent.
 static SENT: [AtomicUsize; QUEUES] = [const { AtomicUsize::new(0) }; QUEUES];
 
-/// The cores that have joined, present or not.
+/// The cores that have joined_cores, present or not.
 static HAS_COME: [AtomicBool; CORES] = [const { AtomicBool::new(false) }; CORES];
 
 /// Whether the network was started and the first rebalancing is complete.

@@ -4,7 +4,7 @@ use isola_ebbs::current_core;
 use isola_events::{sleep, spawn_task};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
-use isola_net::steering::{RebalanceError, Rebalanced, shares};
+use isola_net::steering::{RebalanceError, RebalanceOutcome, buckets_per_core};
 use isola_net::{ConnectionHandler, TcpConnection, TcpStream, listen, listen_with, rebalance};
 use isola_platform::CoreIndex;
 use isola_test_cells::{dial, read_exactly, talk};
@@ -212,13 +212,13 @@ fn connections_move_from_a_leaving_core_and_to_a_joining_one() {
         let listening = listen_with(MOVING, 128, |_| Named).unwrap();
         wait_for(1).await;
         let leaving = rebalance(&cores(&[0, 2, 3])).await;
-        assert_eq!(leaving, Ok(Rebalanced { buckets: 32, staying: 0 }));
-        assert_eq!(shares(), [43, 0, 43, 42]);
+        assert_eq!(leaving, Ok(RebalanceOutcome { buckets: 32, staying: 0 }));
+        assert_eq!(buckets_per_core(), [43, 0, 43, 42]);
         *SERVED_BY.lock().unwrap() = [0; 4];
         STEP.store(2, Ordering::Release);
         wait_for(3).await;
         assert_eq!(served(), [true, false, true, true]);
-        assert_eq!(rebalance(&cores(&[0, 1, 2, 3])).await, Ok(Rebalanced { buckets: 32, staying: 0 }));
+        assert_eq!(rebalance(&cores(&[0, 1, 2, 3])).await, Ok(RebalanceOutcome { buckets: 32, staying: 0 }));
         *SERVED_BY.lock().unwrap() = [0; 4];
         STEP.store(4, Ordering::Release);
         wait_for(5).await;
@@ -293,7 +293,7 @@ static ARRIVED: AtomicUsize = AtomicUsize::new(0);
 
 #[test]
 fn a_handler_moves_unless_another_handle_of_its_connection_exists() {
-    static RESULT: Mutex<Option<Rebalanced>> = Mutex::new(None);
+    static RESULT: Mutex<Option<RebalanceOutcome>> = Mutex::new(None);
     async fn serve() {
         let listening = listen_with(MOVING, 64, |connection| {
             // For one connection on each core, another handle exists.

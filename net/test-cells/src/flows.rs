@@ -2,7 +2,7 @@
 
 use isola_events::sleep;
 use isola_net::rebalance;
-use isola_net::steering::{Rebalanced, shares};
+use isola_net::steering::{RebalanceOutcome, buckets_per_core};
 use isola_platform::CoreIndex;
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use std::time::Duration;
 ///
 /// # Panics
 /// If the cell has no network.
-pub async fn rotate_flows(times: usize) -> Rebalanced {
-    let cores = shares().len() as u32;
-    let mut sum = Rebalanced::default();
+pub async fn rotate_flows(times: usize) -> RebalanceOutcome {
+    let cores = buckets_per_core().len() as u32;
+    let mut sum = RebalanceOutcome::default();
     for turn in 0..times as u32 {
         // The core alone, all cores, all other cores.
         for set in [

@@ -4,7 +4,7 @@
 //! During a capture a [`TapQueue`] replaces each device queue, and forwards all calls to it; without a capture there is
 //! no cost. Matching frames are copied into the ring of answers, in the memory of the report. If the ring is full
 //! because its reader is slow, further frames are counted: a cell never waits for the reader. If the reader has not
-//! read a full ring for [`PATIENCE_NS`], the capture ends.
+//! read a full ring for [`STALL_LIMIT_NS`], the capture ends.
 
 use super::{QUERIES, answers};
 use crate::device;
@@ -19,22 +19,22 @@ use isola_net_stack::flow_of;
 use isola_platform::network::{Frame, FramesPending, NetworkQueue, Offloads, ReceivedFrame};
 
 /// The time without a read of a full ring after which the capture ends.
-const PATIENCE_NS: u64 = 10_000_000_000;
+const STALL_LIMIT_NS: u64 = 10_000_000_000;
 
 /// The least captured length of a frame, in bytes.
-const LEAST_SNAP: usize = 14;
+const MIN_SNAP_LEN: usize = 14;
 
 static TAPS: Ebb<Taps> = Ebb::new();
 
 /// The state of a capture that all cores share.
 #[derive(Default)]
-pub(super) struct Capturing {
+pub(super) struct CaptureState {
     /// The number of the last query.
     pub number: u32,
     /// Whether the capture continues.
-    goes_on: bool,
+    is_active: bool,
     /// The reader's position when a frame last found no room, and the time since which it has not changed.
-    stuck: (u64, u64),
+    stalled: (u64, u64),
 }
 
 /// The tap of a core, which serves at most one queue.
@@ -44,7 +44,7 @@ struct Taps {
     below: RefCell<Option<Box<dyn NetworkQueue + Send>>>,
     tap: Cell<Option<Tap>>,
     /// Whether the next frame to be sent was already captured: the device had no room for it.
-    seen: Cell<bool>,
+    captured: Cell<bool>,
 }
 
 impl Representative for Taps {
@@ -62,10 +62,10 @@ struct Tap {
 
 /// Begins or ends a capture.
 pub(super) fn answer(number: u32, query: &Query) {
-    let mut capturing = QUERIES.frames.lock();
-    *capturing = Capturing { number, goes_on: matches!(query, Query::Capture(_)), stuck: (0, 0) };
+    let mut state = QUERIES.frames.lock();
+    *state = CaptureState { number, is_active: matches!(query, Query::Capture(_)), stalled: (0, 0) };
     answers().on(Line::Frames).begin(number);
-    drop(capturing);
+    drop(state);
     match query {
         Query::Capture(spec) => {
             let tap = Tap { number, spec: *spec };
@@ -85,7 +85,7 @@ impl Taps {
         self.tap.set(Some(tap));
         let mut below = self.below.borrow_mut();
         if below.is_none() {
-            self.seen.set(false);
+            self.captured.set(false);
             *below = Some(core::mem::replace(queue, Box::new(TapQueue)));
         }
     }
@@ -109,15 +109,15 @@ impl Taps {
         let unix_ns = platform().clock().unix_ns(now());
         let mut buffer = [0; FrameHead::MAX_ENCODED];
         let head = FrameHead { unix_ns, direction, len_bytes: len as u32, sum }.encode(&mut buffer);
-        let captured = len.min((spec.snap_len as usize).max(LEAST_SNAP));
+        let captured = len.min((spec.snap_len as usize).max(MIN_SNAP_LEN));
         let mut left = captured;
         let cut = pieces(first, rest).map(move |piece| {
             let piece = piece.get(..left).unwrap_or(piece);
             left -= piece.len();
             piece
         });
-        let mut capturing = QUERIES.frames.lock();
-        if capturing.number != number || !capturing.goes_on {
+        let mut state = QUERIES.frames.lock();
+        if state.number != number || !state.is_active {
             return;
         }
         let ring = answers().on(Line::Frames);
@@ -125,13 +125,13 @@ impl Taps {
             return;
         }
         let (read, now_ns) = (ring.read(), now().as_ns());
-        if capturing.stuck.0 != read || capturing.stuck.1 == 0 {
-            capturing.stuck = (read, now_ns);
-        } else if now_ns.saturating_sub(capturing.stuck.1) > PATIENCE_NS {
-            capturing.goes_on = false;
+        if state.stalled.0 != read || state.stalled.1 == 0 {
+            state.stalled = (read, now_ns);
+        } else if now_ns.saturating_sub(state.stalled.1) > STALL_LIMIT_NS {
+            state.is_active = false;
             // A reader that returns later sees that its query is not answered any more.
             ring.begin(0);
-            drop(capturing);
+            drop(state);
             close(number);
         }
     }
@@ -188,7 +188,7 @@ impl NetworkQueue for TapQueue {
 
     fn send(&mut self, frame: Frame) -> Result<(), Frame> {
         // The caller first repeats the frame for which the device had no room.
-        if !TAPS.seen.replace(false) {
+        if !TAPS.captured.replace(false) {
             let segment_len = frame.segment_len;
             let sum =
                 frame.checksum.map(|sum| PartialSum { start: sum.start, offset: sum.offset, segment_len });
@@ -196,7 +196,7 @@ impl NetworkQueue for TapQueue {
         }
         let mut waiting = Some(frame);
         let sent = self.below(|queue| waiting.take().map_or(Ok(()), |frame| queue.send(frame)));
-        sent.unwrap_or_else(|| waiting.map_or(Ok(()), Err)).inspect_err(|_| TAPS.seen.set(true))
+        sent.unwrap_or_else(|| waiting.map_or(Ok(()), Err)).inspect_err(|_| TAPS.captured.set(true))
     }
 
     fn flush(&mut self) {
