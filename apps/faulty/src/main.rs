@@ -75,13 +75,13 @@ async fn hog() -> ExitCode {
         STOP.store(true, Ordering::Relaxed);
     });
     stop.detach();
-    let (mut ticks, mut told) = (0_u64, false);
+    let (mut ticks, mut is_reported) = (0_u64, false);
     while ENDED.load(Ordering::Relaxed) < others {
         sleep(Duration::from_millis(1)).await;
         *LEDGER.lock() += 1;
         ticks += 1;
-        if !told && BEGUN.load(Ordering::Relaxed) == others {
-            told = true;
+        if !is_reported && BEGUN.load(Ordering::Relaxed) == others {
+            is_reported = true;
             println!("hog: {others} cores");
         }
     }

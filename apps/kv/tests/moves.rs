@@ -47,9 +47,13 @@ impl Client {
                 self.stream.read().await.expect("the connection is open").expect("the stream has more data");
             self.unread.append(more);
         }
-        let came = self.unread.split_to(answer.len()).unwrap().to_vec();
-        let place = came.iter().zip(answer.bytes()).position(|(came, answer)| *came != answer);
-        assert!(place.is_none(), "{:?} differs at offset {place:?}", String::from_utf8_lossy(&came[..100]));
+        let received = self.unread.split_to(answer.len()).unwrap().to_vec();
+        let offset = received.iter().zip(answer.bytes()).position(|(received, answer)| *received != answer);
+        assert!(
+            offset.is_none(),
+            "{:?} differs at offset {offset:?}",
+            String::from_utf8_lossy(&received[..100])
+        );
     }
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Engine, START};
 use isola_iobuf::{Chain, IoBuf};
-use isola_kv::{Config, KeyHasher, Served, Server, Session};
+use isola_kv::{Config, KeyHasher, ServeOutcome, Server, Session};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -17,7 +17,7 @@ fn exchange(session: &mut Session, input: &str) -> Vec<u8> {
     let mut answer = Chain::new();
     loop {
         // A locked shard becomes free later.
-        if session.serve(START) == Served::Busy {
+        if session.serve(START) == ServeOutcome::Busy {
             thread::yield_now();
         }
         answer.append(session.take_output(usize::MAX));
@@ -112,7 +112,7 @@ fn a_reader_never_sees_parts_of_two_values() {
                 assert_eq!(say(session, &format!("set k{key} 0 0 {len}\r\n{value}\r\n")), "STORED\r\n");
                 // The test checks this answer after other threads have changed the item.
                 late.receive(Chain::from(IoBuf::copy_from_slice(format!("get k{key}\r\n").as_bytes())));
-                while late.serve(START) == Served::Busy {
+                while late.serve(START) == ServeOutcome::Busy {
                     thread::yield_now();
                 }
                 say(session, &format!("append k{key} 0 0 1\r\n!\r\ndelete k{}\r\n", (key + 1) % KEYS));
@@ -199,7 +199,7 @@ fn a_session_that_migrates_in_the_middle_of_a_request_continues_there() {
     for byte in input.bytes() {
         session = thread::spawn(move || {
             session.receive(Chain::from(IoBuf::copy_from_slice(&[byte])));
-            while session.serve(START) == Served::Busy {}
+            while session.serve(START) == ServeOutcome::Busy {}
             session
         })
         .join()

@@ -8,7 +8,7 @@ pub mod tcp;
 use std::sync::Arc;
 
 use isola_iobuf::{Chain, IoBuf};
-use isola_kv::{Config, KeyHasher, Served, Server, Session, Shard, ShardId, UnixTime};
+use isola_kv::{Config, KeyHasher, ServeOutcome, Server, Session, Shard, ShardId, UnixTime};
 use std::ops::DerefMut;
 
 /// The start of the tests' clock.
@@ -51,7 +51,7 @@ impl Engine {
 
     /// Executes all requests that have arrived.
     pub fn work(&mut self, session: &mut Session) {
-        assert_eq!(session.serve(self.now), Served::All);
+        assert_eq!(session.serve(self.now), ServeOutcome::All);
     }
 
     /// Returns the answer of `session` to `input`.
