@@ -51,14 +51,14 @@ static LEDGER: Mutex<u64> = Mutex::new(0);
 /// runs short events; all contend for the same lock. Prints a line when all events run, and the result at the end.
 async fn hog() -> ExitCode {
     static ROUNDS: AtomicU64 = AtomicU64::new(0);
-    static BEGUN: AtomicU32 = AtomicU32::new(0);
+    static STARTED: AtomicU32 = AtomicU32::new(0);
     static ENDED: AtomicU32 = AtomicU32::new(0);
     static STOP: AtomicBool = AtomicBool::new(false);
     let others = isola::core_count() as u32 - 1;
     for core in 1..=others {
         spawn_task_on(CoreIndex(core), || async {
             let mine = current_core();
-            BEGUN.fetch_add(1, Ordering::Relaxed);
+            STARTED.fetch_add(1, Ordering::Relaxed);
             while !STOP.load(Ordering::Relaxed) {
                 assert_eq!(sum(), SUM, "registers are as they were");
                 let mut ledger = LEDGER.lock();
@@ -80,7 +80,7 @@ async fn hog() -> ExitCode {
         sleep(Duration::from_millis(1)).await;
         *LEDGER.lock() += 1;
         ticks += 1;
-        if !is_reported && BEGUN.load(Ordering::Relaxed) == others {
+        if !is_reported && STARTED.load(Ordering::Relaxed) == others {
             is_reported = true;
             println!("hog: {others} cores");
         }

@@ -91,12 +91,12 @@ async fn stay_joined(first: SocketAddr) {
 
 /// Answers one request, and closes the connection.
 async fn answer(mut stream: TcpStream) {
-    let mut come = Chain::new();
+    let mut received = Chain::new();
     let request = loop {
-        match Request::parse(&come.to_vec()) {
+        match Request::parse(&received.to_vec()) {
             Ok(Some(request)) => break Ok(request),
             Ok(None) => match stream.read().await {
-                Ok(Some(more)) => come.append(more),
+                Ok(Some(more)) => received.append(more),
                 _ => return,
             },
             Err(rejected) => break Err(rejected),

@@ -37,7 +37,7 @@ impl Client {
         Self { stream: dial(PORT).await, unread: Chain::new() }
     }
 
-    async fn say(&mut self, bytes: impl Into<Vec<u8>>) {
+    async fn send(&mut self, bytes: impl Into<Vec<u8>>) {
         self.stream.write(IoBuf::from(bytes.into()).into()).await.unwrap();
     }
 
@@ -71,7 +71,7 @@ async fn pipeline(client: &mut Client, me: usize, round: usize) {
         questions += &format!("set k{me}-{number} 3 0 {len}\r\n{value}\r\nget k{me}-{number} none\r\n");
         answers += &format!("STORED\r\nVALUE k{me}-{number} 3 {len}\r\n{value}\r\nEND\r\n");
     }
-    client.say(questions).await;
+    client.send(questions).await;
     client.expect(&answers).await;
 }
 
@@ -80,11 +80,11 @@ async fn halves(client: &mut Client, me: usize, round: usize) {
     let value = value(me, round, 40_000);
     let request = format!("set h{me} 0 0 {}\r\n{value}\r\nincr none 1\r\n", value.len());
     for piece in request.as_bytes().chunks(9_000) {
-        client.say(piece).await;
+        client.send(piece).await;
         sleep(Duration::from_millis(2)).await;
     }
     client.expect("STORED\r\nNOT_FOUND\r\n").await;
-    client.say(format!("get h{me}\r\n")).await;
+    client.send(format!("get h{me}\r\n")).await;
     client.expect(&format!("VALUE h{me} 0 {}\r\n{value}\r\nEND\r\n", value.len())).await;
 }
 
@@ -92,11 +92,11 @@ async fn halves(client: &mut Client, me: usize, round: usize) {
 /// meanwhile.
 async fn late(client: &mut Client, me: usize, round: usize) {
     let value = value(me, round, 50_000);
-    client.say(format!("set l{me} 0 0 {}\r\n{value}\r\n", value.len())).await;
+    client.send(format!("set l{me} 0 0 {}\r\n{value}\r\n", value.len())).await;
     client.expect("STORED\r\n").await;
-    client.say(format!("get l{me}\r\n").repeat(12)).await;
+    client.send(format!("get l{me}\r\n").repeat(12)).await;
     sleep(Duration::from_millis(20)).await;
-    client.say("version\r\n").await;
+    client.send("version\r\n").await;
     let answer = format!("VALUE l{me} 0 {}\r\n{value}\r\nEND\r\n", value.len());
     for _ in 0..12 {
         client.expect(&answer).await;
@@ -116,7 +116,7 @@ async fn converse(me: usize, on: &'static AtomicBool) {
         }
         round += 1;
     }
-    client.say("quit\r\n").await;
+    client.send("quit\r\n").await;
     assert!(
         matches!(client.stream.read().await, Ok(None)),
         "the server closes the connection without a reset"
@@ -125,7 +125,7 @@ async fn converse(me: usize, on: &'static AtomicBool) {
 
 /// Returns the statistics with these names.
 async fn stats<const N: usize>(client: &mut Client, names: [&str; N]) -> [u64; N] {
-    client.say("stats\r\n").await;
+    client.send("stats\r\n").await;
     let mut answer = Chain::new();
     while !answer.to_vec().ends_with(b"END\r\n") {
         answer.append(client.stream.read().await.unwrap().unwrap());
@@ -245,14 +245,14 @@ fn a_request_that_waits_for_a_shard_is_executed_after_its_connection_has_migrate
         let mut clients = Vec::new();
         for me in 0..8 {
             let mut client = Client::dial().await;
-            client.say(format!("set k{me} 0 0 1\r\n{me}\r\n")).await;
+            client.send(format!("set k{me} 0 0 1\r\n{me}\r\n")).await;
             client.expect("STORED\r\n").await;
             clients.push(client);
         }
         STEP.store(1, Ordering::Release);
         wait_for(2).await;
         for (me, client) in clients.iter_mut().enumerate() {
-            client.say(format!("get k{me}\r\nincr k{me} 1\r\nstats reset\r\nget k{me}\r\n")).await;
+            client.send(format!("get k{me}\r\nincr k{me} 1\r\nstats reset\r\nget k{me}\r\n")).await;
         }
         for (me, client) in clients.iter_mut().enumerate() {
             let number = me + 1;
@@ -282,7 +282,7 @@ async fn wait_for_stat(client: &mut Client, name: &str, expected: u64) {
 fn an_expired_item_is_removed_without_a_request_for_it() {
     talk_to_one_core(|| async {
         let mut client = Client::dial().await;
-        client.say("set a 0 1 1\r\n1\r\nset b 0 0 1\r\n1\r\n").await;
+        client.send("set a 0 1 1\r\n1\r\nset b 0 0 1\r\n1\r\n").await;
         client.expect("STORED\r\nSTORED\r\n").await;
         assert_eq!(stats(&mut client, ["curr_items"]).await, [2]);
         wait_for_stat(&mut client, "curr_items", 1).await;
@@ -294,7 +294,7 @@ fn a_connection_that_its_client_resets_is_not_counted_as_open() {
     talk_to_one_core(|| async {
         let mut client = Client::dial().await;
         let mut other = Client::dial().await;
-        other.say("set a 0 0 100\r\nhalf").await;
+        other.send("set a 0 0 100\r\nhalf").await;
         wait_for_stat(&mut client, "curr_connections", 2).await;
         other.stream.abort();
         wait_for_stat(&mut client, "curr_connections", 1).await;

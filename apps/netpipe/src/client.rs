@@ -118,7 +118,7 @@ pub async fn measure_all(
 /// Runs a round, and returns the time of a message in one direction, in ns.
 async fn measure(endpoint: &mut Endpoint, round: Round) -> Result<u64, EndpointError> {
     endpoint.send_bytes(&round.to_bytes()).await?;
-    let begun = now();
+    let start = now();
     match round.direction {
         Direction::Both => {
             for _ in 0..round.count {
@@ -134,7 +134,7 @@ async fn measure(endpoint: &mut Endpoint, round: Round) -> Result<u64, EndpointE
         }
         Direction::ToClient => endpoint.receive(round.bytes()).await?,
     }
-    let taken = now().since(begun).as_nanos() as u64;
+    let taken = now().since(start).as_nanos() as u64;
     let directions = if round.direction == Direction::Both { 2 } else { 1 };
     Ok((taken / u64::from(round.count.max(1)) / directions).max(1))
 }

@@ -126,14 +126,14 @@ pub fn parse(bytes: &[u8]) -> Parsed<'_> {
 /// accept that (RFC 9112, 2.2); this one does not, as a proxy in front of it could split the same bytes into other
 /// lines, and so into other requests.
 fn has_bare_lf(bytes: &[u8], request: &httparse::Request<'_, '_>) -> bool {
-    let place = |text: &str| text.as_ptr().addr() - bytes.as_ptr().addr();
+    let offset_of = |text: &str| text.as_ptr().addr() - bytes.as_ptr().addr();
     // The start of a line follows an LF; the byte before that must be a CR.
     let follows_crlf = |start: usize| start >= 2 && bytes[start - 2] == b'\r';
-    let begin = request.method.map_or(0, place);
+    let begin = request.method.map_or(0, offset_of);
     let empty_lines = bytes[..begin].chunks(2).all(|line| line == b"\r\n");
     let end = bytes.len();
     !(empty_lines
-        && request.headers.iter().all(|field| follows_crlf(place(field.name)))
+        && request.headers.iter().all(|field| follows_crlf(offset_of(field.name)))
         && follows_crlf(end)
         && follows_crlf(end - 2))
 }

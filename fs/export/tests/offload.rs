@@ -76,15 +76,15 @@ fn a_native_cell_reads_the_hosts_directory() {
         let found = status("sub/large").await.unwrap();
         assert_eq!((found.kind, found.len_bytes), (FileKind::File, large.len() as u64));
         assert!(found.modified_s > 1_700_000_000);
-        let mut come = Vec::new();
+        let mut received = Vec::new();
         loop {
-            let more = read("sub/large", come.len() as u64, MAX_READ + 1).await.unwrap();
+            let more = read("sub/large", received.len() as u64, MAX_READ + 1).await.unwrap();
             if more.is_empty() {
                 break;
             }
-            come.extend(more.to_vec());
+            received.extend(more.to_vec());
         }
-        assert!(come == large);
+        assert!(received == large);
         // The other core can read as well.
         let there = isola_events::elsewhere(CoreIndex(1), || read("sub/large", 5, 7));
         assert_eq!(there.await.unwrap().to_vec(), large[5..12]);

@@ -255,10 +255,10 @@ mod tests {
         ) {
             let changed = |chain: Chain| {
                 let mut bytes: alloc::vec::Vec<u8> = chain.parts().flat_map(|part| part.to_vec()).collect();
-                for (place, byte) in &changes {
+                for (index, byte) in &changes {
                     if !bytes.is_empty() {
-                        let place = place.index(bytes.len());
-                        bytes[place] = *byte;
+                        let index = index.index(bytes.len());
+                        bytes[index] = *byte;
                     }
                 }
                 bytes.truncate(bytes.len().saturating_sub(cut));

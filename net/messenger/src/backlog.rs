@@ -55,7 +55,7 @@ impl Backlog {
     }
 
     /// Records that a connection uses `after` bytes instead of `before`. The caller must not hold the lock of a queue.
-    pub fn note(&self, before: usize, after: usize) {
+    pub fn update(&self, before: usize, after: usize) {
         if after > before {
             self.bytes.fetch_add(after - before, Ordering::Relaxed);
             self.shed();

@@ -52,12 +52,12 @@ impl Calls {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Completes all calls to machines for which `is_gone` returns true, as refused with [`Refusal::Gone`].
+    /// Completes all calls to machines for which `is_gone` returns true, as refused with [`Refusal::Disconnected`].
     pub fn fail(&self, is_gone: impl Fn(MachineId) -> bool) {
         let mut wakers = Vec::new();
         for (_, entry) in self.waiting.borrow_mut().iter_mut() {
             if is_gone(entry.to) && entry.outcome.is_none() {
-                entry.outcome = Some(Err(Refusal::Gone));
+                entry.outcome = Some(Err(Refusal::Disconnected));
                 wakers.extend(entry.waker.take());
             }
         }
@@ -85,7 +85,7 @@ impl Future for PendingCall<'_> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut waiting = self.calls.waiting.borrow_mut();
         let Some(entry) = waiting.get_mut(self.index) else {
-            return Poll::Ready(Err(CallError::Refused(Refusal::Gone)));
+            return Poll::Ready(Err(CallError::Refused(Refusal::Disconnected)));
         };
         match entry.outcome.take() {
             Some(outcome) => Poll::Ready(outcome.map_err(CallError::Refused)),

@@ -73,7 +73,7 @@ pub enum Refusal {
     /// The caller has [`MAX_CALLS`](crate::MAX_CALLS) calls there already.
     TooMany,
     /// The machine left before it answered.
-    Gone,
+    Disconnected,
     /// The value belongs to another machine, which is still connected.
     NotYours,
 }
@@ -86,7 +86,7 @@ impl Refusal {
         Self::Failed,
         Self::TooLong,
         Self::TooMany,
-        Self::Gone,
+        Self::Disconnected,
         Self::NotYours,
     ];
 
@@ -108,7 +108,7 @@ impl fmt::Display for Refusal {
             Self::Failed => "the operation failed on that machine",
             Self::TooLong => "the answer is too long for one message",
             Self::TooMany => "this machine already has the maximum number of calls to that machine",
-            Self::Gone => "the machine left before it answered",
+            Self::Disconnected => "the machine left before it answered",
             Self::NotYours => "the value belongs to another machine: it has to remove the value, or leave",
         })
     }

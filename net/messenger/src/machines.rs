@@ -78,7 +78,7 @@ impl Machines {
             orphans.into_iter().filter_map(|key| Some((key.1, forwarded.remove(&key)?))).collect()
         };
         for (caller, calls) in orphans {
-            calls.into_iter().for_each(|call| self.refuse(machine, caller, call, Refusal::Gone));
+            calls.into_iter().for_each(|call| self.refuse(machine, caller, call, Refusal::Disconnected));
         }
     }
 
@@ -118,7 +118,7 @@ impl Machines {
         }
         if is_call {
             if room.is_err() {
-                return self.refuse(to, from, call, Refusal::Gone);
+                return self.refuse(to, from, call, Refusal::Disconnected);
             }
             if !self.record_call(to, from, call) {
                 return self.refuse(to, from, call, Refusal::TooMany);

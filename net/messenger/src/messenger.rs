@@ -155,7 +155,7 @@ async fn call_here(machine: MachineId, ebb: EbbId, request: Chain) -> Result<Cha
         .or_insert_with(|| Semaphore::new(MAX_CALLS))
         .clone();
     let _permit = call_limit.take().await;
-    let gone = |_| CallError::Refused(Refusal::Gone);
+    let gone = |_| CallError::Refused(Refusal::Disconnected);
     send_queue.room().await.map_err(gone)?;
     let pending = MESSENGER.calls.begin(machine);
     let body = Body::Call { ebb, request };

@@ -18,8 +18,8 @@ pub(crate) struct Semaphore {
 pub(crate) struct Permit(Rc<Semaphore>);
 
 impl Semaphore {
-    pub fn new(places: usize) -> Rc<Self> {
-        Rc::new(Self { free: Cell::new(places), waiting: RefCell::default() })
+    pub fn new(permits: usize) -> Rc<Self> {
+        Rc::new(Self { free: Cell::new(permits), waiting: RefCell::default() })
     }
 
     /// Takes a permit, if one is free.
@@ -31,7 +31,7 @@ impl Semaphore {
     /// Waits for a permit.
     pub async fn take(self: &Rc<Self>) -> Permit {
         poll_fn(|context| match self.try_take() {
-            Some(place) => Poll::Ready(place),
+            Some(permit) => Poll::Ready(permit),
             None => {
                 self.waiting.borrow_mut().push(context.waker().clone());
                 Poll::Pending

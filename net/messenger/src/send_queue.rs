@@ -84,7 +84,7 @@ impl SendQueue {
             (before, state.used_bytes(), outcome)
         };
         if before != after {
-            self.backlog.note(before, after);
+            self.backlog.update(before, after);
         }
         outcome
     }
@@ -154,6 +154,6 @@ impl SendQueue {
 
 impl Drop for SendQueue {
     fn drop(&mut self) {
-        self.backlog.note(self.state.get_mut().used_bytes(), 0);
+        self.backlog.update(self.state.get_mut().used_bytes(), 0);
     }
 }

@@ -131,7 +131,7 @@ impl<I: Interface> SharedEbb<I> {
         let answer = call(home, self.id, request.into_chain()).await;
         if let Err(
             CallError::NoSuchMachine
-            | CallError::Refused(Refusal::NoSuchEbb | Refusal::Gone | Refusal::NoSuchMachine),
+            | CallError::Refused(Refusal::NoSuchEbb | Refusal::Disconnected | Refusal::NoSuchMachine),
         ) = answer
         {
             // The home may have changed: the next call looks it up again.

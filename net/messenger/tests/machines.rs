@@ -24,7 +24,7 @@ use std::time::Duration;
 fn every_machine_calls_every_other_and_itself_from_any_core() {
     static SECOND: SharedMachineId = SharedMachineId::new();
     static THIRD: SharedMachineId = SharedMachineId::new();
-    static SAID: AtomicUsize = AtomicUsize::new(0);
+    static DONE: AtomicUsize = AtomicUsize::new(0);
     async fn talk() {
         let here = MachineId::here();
         let all = [MachineId::FIRST, SECOND.get().await, THIRD.get().await];
@@ -51,8 +51,8 @@ fn every_machine_calls_every_other_and_itself_from_any_core() {
         assert_eq!(call(absent, ECHO, Chain::new()).await, Err(expected));
         let too_long = Chain::from(IoBuf::from(vec![0; MAX_PAYLOAD + 1]));
         assert_eq!(call(here, ECHO, too_long).await, Err(CallError::TooLong));
-        SAID.fetch_add(1, Ordering::AcqRel);
-        while SAID.load(Ordering::Acquire) < 3 {
+        DONE.fetch_add(1, Ordering::AcqRel);
+        while DONE.load(Ordering::Acquire) < 3 {
             sleep(Duration::from_millis(2)).await;
         }
     }
@@ -150,14 +150,14 @@ async fn ask(ebb: &SharedEbb<Adder>, number: u64) -> u64 {
 
 #[test]
 fn a_shared_ebb_answers_wherever_its_home_is() {
-    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
     pair(
         Loss::Never,
         || async {
             // The home is the other machine, which the id map names once it serves.
             isola_events::spawn_task(async {
                 assert_eq!(ask(&ADDER, 40).await, 41);
-                ASKED.fetch_add(1, Ordering::AcqRel);
+                CALLS.fetch_add(1, Ordering::AcqRel);
             })
             .detach();
             serve_all().await;
@@ -170,7 +170,7 @@ fn a_shared_ebb_answers_wherever_its_home_is() {
             assert_eq!(HOMELESS.ask(Number(1)).await.err(), Some(AskError::NoHome));
             let nonsense = call(MachineId::here(), ebb_id!(ADDER), bytes(b"1")).await;
             assert_eq!(nonsense, Err(CallError::Refused(Refusal::Malformed)));
-            while ASKED.load(Ordering::Acquire) == 0 {
+            while CALLS.load(Ordering::Acquire) == 0 {
                 sleep(Duration::from_millis(2)).await;
             }
         },
@@ -181,14 +181,14 @@ fn a_shared_ebb_answers_wherever_its_home_is() {
 fn a_home_belongs_to_its_machine_until_that_stops_serving() {
     let plus = |more| move |_, Number(number)| async move { Ok(Number(number + more)) };
     let [a, b, c] = switch(Loss::Never);
-    static HELD: SharedMachineId = SharedMachineId::new();
+    static CALLER: SharedMachineId = SharedMachineId::new();
     static REFUSED: SharedMachineId = SharedMachineId::new();
     run_cells([
         TestCell::new(1, 1, a, serve_all).until_others_end(),
         TestCell::new(2, 1, b, move || async move {
             let number = join_first().await;
             let serving = MOVED.serve(plus(1)).await.unwrap().unwrap();
-            HELD.set(number);
+            CALLER.set(number);
             REFUSED.get().await;
             assert_eq!(ask(&MOVED, 1).await, 2, "the home has not changed");
             drop(serving);
@@ -199,7 +199,7 @@ fn a_home_belongs_to_its_machine_until_that_stops_serving() {
         }),
         TestCell::new(3, 1, c, move || async move {
             let number = join_first().await;
-            HELD.get().await;
+            CALLER.get().await;
             let not_yours = Some(CallError::Refused(Refusal::NotYours));
             assert_eq!(MOVED.serve(plus(10)).await.err(), not_yours);
             assert_eq!(id_map::set(ebb_id!(MOVED), b"mine").await.err(), not_yours);

@@ -60,7 +60,7 @@ fn a_machine_that_does_not_read_is_disconnected_and_its_callers_get_errors() {
             let answers = join_all(calls).await;
             // Late calls find that the machine has left.
             let is_told = |answer: &Result<_, _>| {
-                matches!(answer, Err(CallError::Refused(Refusal::Gone | Refusal::NoSuchMachine)))
+                matches!(answer, Err(CallError::Refused(Refusal::Disconnected | Refusal::NoSuchMachine)))
             };
             assert!(answers.iter().all(is_told), "{answers:?}");
             // All other machines are still connected.

@@ -120,11 +120,11 @@ pub async fn resolve(name: &str) -> Result<Vec<IpAddr>, ResolveError> {
 }
 
 /// Returns the results of both lookups; an error for IPv6 if that takes much longer than IPv4 and is not needed.
-/// `asked` returns the start of the IPv6 lookup if that is still in progress.
+/// `ipv6_start` returns the start of the IPv6 lookup if that is still in progress.
 async fn both(
     six: impl Future<Output = Addresses>,
     four: impl Future<Output = (Addresses, Duration)>,
-    asked: impl Fn() -> Option<Duration>,
+    ipv6_start: impl Fn() -> Option<Duration>,
 ) -> (Addresses, Addresses) {
     let (mut six, mut four) = (pin!(six), pin!(four));
     let (mut found_six, mut found_four, mut delay) = (None, None, None);
@@ -135,8 +135,8 @@ async fn both(
             && let Some((Ok(_), arrived_at)) = found_four
             && isola_net::address().is_some()
         {
-            let delay =
-                delay.get_or_insert_with(|| Box::pin(sleep(wait_for_ipv6(asked(), arrived_at, clock()))));
+            let delay = delay
+                .get_or_insert_with(|| Box::pin(sleep(wait_for_ipv6(ipv6_start(), arrived_at, clock()))));
             if delay.as_mut().poll(context).is_ready() {
                 found_six = Some(Err(ResolveError::Unanswered));
             }
@@ -153,8 +153,8 @@ async fn both(
 }
 
 /// Returns the remaining wait for IPv6 addresses if there have been IPv4 addresses since `arrived_at`.
-fn wait_for_ipv6(asked: Option<Duration>, arrived_at: Duration, now: Duration) -> Duration {
-    let until = asked.unwrap_or(now).max(arrived_at) + RESOLUTION_DELAY;
+fn wait_for_ipv6(ipv6_start: Option<Duration>, arrived_at: Duration, now: Duration) -> Duration {
+    let until = ipv6_start.unwrap_or(now).max(arrived_at) + RESOLUTION_DELAY;
     until.saturating_sub(now)
 }
 

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{A, AAAA, CNAME, Reply, asked, name, question, record, soa};
+use common::{A, AAAA, CNAME, Reply, name, question, question_of, record, soa};
 use isola_proves::proves;
 use isola_resolver::lookup::{
     Config, Lookup, LookupResult, MessageEffect, Outcome, QueryMessage, Step, Transport,
@@ -89,7 +89,7 @@ fn a_lookup_returns_the_addresses_of_the_answer() {
 fn ipv6_addresses_are_queried_by_their_own_type() {
     let mut test = Test::new(Kind::Ipv6);
     let ask = test.ask();
-    assert_eq!(asked(&ask.message), ("www.example.org".into(), AAAA));
+    assert_eq!(question_of(&ask.message), ("www.example.org".into(), AAAA));
     let data = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7];
     let reply = Reply::of(vec![record("www.example.org", AAAA, 1, &data)]).to(&ask.message);
     assert_eq!(test.lookup.receive(ask.server, &reply), MessageEffect::Next);
@@ -184,7 +184,7 @@ fn aliases_are_followed() {
     let to_c = record("B.Example.net", CNAME, 500, &name("c.example.net"));
     assert_eq!(test.answer(&Reply::of(vec![to_c.clone(), to_b.clone()])), MessageEffect::Next);
     let ask = test.ask();
-    assert_eq!(asked(&ask.message).0, "c.example.net");
+    assert_eq!(question_of(&ask.message).0, "c.example.net");
     let reply = Reply::of(vec![record("c.example.net", A, 400, &[192, 0, 2, 9])]);
     test.lookup.receive(ask.server, &reply.to(&ask.message));
     let found = test.done().unwrap();
@@ -209,8 +209,9 @@ fn a_loop_of_aliases_ends() {
         match test.step() {
             Step::Done(done) => break done.unwrap_err(),
             Step::Send(ask) => {
-                let (asked, _) = asked(&ask.message);
-                let reply = Reply::of(vec![record(&asked, CNAME, 5, &name(&format!("x.{asked}")))]);
+                let (question_of, _) = question_of(&ask.message);
+                let reply =
+                    Reply::of(vec![record(&question_of, CNAME, 5, &name(&format!("x.{question_of}")))]);
                 test.lookup.receive(ask.server, &reply.to(&ask.message));
                 count += 1;
             }

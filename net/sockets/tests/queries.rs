@@ -36,10 +36,10 @@ fn ask(line: Line, question: &Query) -> u32 {
 /// Returns the calling cell's new records, and the number of records without room; `None` if the cell answers another
 /// query.
 fn read(line: Line, number: u32, records: &mut Records) -> Option<(Vec<Vec<u8>>, u64)> {
-    let asked = platform().questions().number(line);
+    let current = platform().questions().number(line);
     let mut read = Vec::new();
     loop {
-        let piece = platform().report().answers.on(line).piece(number, asked, records.end(), 4096);
+        let piece = platform().report().answers.on(line).piece(number, current, records.end(), 4096);
         if piece.standing != Standing::Answered {
             return None;
         }
@@ -96,7 +96,7 @@ fn counters_and_connections_of_all_cores_are_reported() {
             _ => None,
         });
         assert_eq!(counts.sum::<u64>(), 20);
-        for (filter, most, meant) in [
+        for (filter, most, expected) in [
             (FrameFilter { port: Some(PORT), host: None }, 100, 20),
             (FrameFilter { port: Some(PORT), host: None }, 1, 20),
             (FrameFilter { port: Some(PORT + 1), host: None }, 100, 0),
@@ -107,7 +107,7 @@ fn counters_and_connections_of_all_cores_are_reported() {
                 .iter()
                 .map(|fact| if let Fact::Done { connections, .. } = fact { *connections } else { 0 })
                 .sum();
-            assert_eq!(all, meant);
+            assert_eq!(all, expected);
             let connections: Vec<_> = answer
                 .iter()
                 .filter_map(|fact| match fact {

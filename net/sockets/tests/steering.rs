@@ -26,15 +26,15 @@ const HESITATING: u16 = 9;
 /// position.
 #[derive(Default)]
 struct Counting {
-    place: u8,
+    offset: u8,
 }
 
 impl Counting {
     fn answer(&mut self, data: &Chain) -> Vec<u8> {
         let mut answer = Vec::new();
         for byte in data.parts().flat_map(|part| part.iter()) {
-            answer.push(byte.wrapping_add(self.place));
-            self.place = self.place.wrapping_add(1);
+            answer.push(byte.wrapping_add(self.offset));
+            self.offset = self.offset.wrapping_add(1);
         }
         answer
     }
@@ -85,14 +85,14 @@ async fn count(mut stream: TcpStream) {
 /// Exchanges rounds of `len` bytes on a connection while `on` is set, and checks every byte.
 async fn ask(port: u16, len: usize, on: &'static AtomicBool) {
     let mut stream = dial(port).await;
-    let mut place = 0u8;
+    let mut offset = 0u8;
     let mut rounds = 0;
     while rounds < 3 || on.load(Ordering::Relaxed) {
         let bytes: Vec<u8> = (0..len).map(|n| (n * 7 + rounds) as u8).collect();
         stream.write(IoBuf::from(bytes.clone()).into()).await.unwrap();
         for (byte, answer) in bytes.iter().zip(read_exactly(&mut stream, len).await) {
-            assert_eq!(answer, byte.wrapping_add(place), "round {rounds}");
-            place = place.wrapping_add(1);
+            assert_eq!(answer, byte.wrapping_add(offset), "round {rounds}");
+            offset = offset.wrapping_add(1);
         }
         rounds += 1;
     }

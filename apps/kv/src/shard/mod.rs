@@ -140,8 +140,8 @@ impl Shard {
                 self.prefixes.clear();
                 Response::Done
             }
-            Request::All(Broadcast::CountPrefixes(goes_on)) => {
-                self.counts_prefixes = goes_on;
+            Request::All(Broadcast::CountPrefixes(enabled)) => {
+                self.counts_prefixes = enabled;
                 Response::Done
             }
             Request::All(Broadcast::PrefixStats) => Details::Prefixes(Prefixes::clone(&self.prefixes)).into(),

@@ -69,14 +69,14 @@ impl Engine {
     }
 
     /// Returns the answer of a new connection to `input`.
-    pub fn ask(&mut self, input: &[u8]) -> Vec<u8> {
+    pub fn execute(&mut self, input: &[u8]) -> Vec<u8> {
         let mut session = self.session();
         self.exchange(&mut session, input)
     }
 
     /// Returns the answer of a new connection to `input`, as text.
-    pub fn say(&mut self, input: &str) -> String {
-        String::from_utf8(self.ask(input.as_bytes())).unwrap()
+    pub fn execute_text(&mut self, input: &str) -> String {
+        String::from_utf8(self.execute(input.as_bytes())).unwrap()
     }
 
     /// Advances the clock.

@@ -130,8 +130,8 @@ fn action(words: &mut Words<'_>) -> Result<Action, String> {
         "quiet" => Action::Quiet(words.time("a time")?),
         "event" => Action::Event(words.all().to_owned()),
         "assert" => {
-            let said = words.all();
-            let (name, value) = said.rsplit_once(' ').ok_or("assert NAME VALUE")?;
+            let arguments = words.all();
+            let (name, value) = arguments.rsplit_once(' ').ok_or("assert NAME VALUE")?;
             Action::Assert(name.to_owned(), value.to_owned())
         }
         "listen" => match words.peek() {

@@ -241,13 +241,13 @@ impl Play {
 
     fn event(&mut self, at: usize, name: &str) -> Result<(), String> {
         let events = &mut self.connections[at].events;
-        let said: Vec<String> = events.iter().cloned().collect();
+        let got: Vec<String> = events.iter().cloned().collect();
         let found = match name {
             "none" => events.is_empty().then_some(0),
             name => events.iter().position(|event| event == name).map(|at| at + 1),
         };
         let Some(count) = found else {
-            return Err(format!("  expected: {name}\n       got: {said:?}"));
+            return Err(format!("  expected: {name}\n       got: {got:?}"));
         };
         events.drain(..count);
         Ok(())
@@ -276,7 +276,7 @@ impl Play {
             ("unacked", Some(stats)) => stats.unacked.to_string(),
             (name, _) => match counter(name) {
                 Some(counter) => self.peer.stack.counters().get(counter).to_string(),
-                None => return Err(format!("  {name} is no figure, or the connection is gone")),
+                None => return Err(format!("  {name} is no figure, or the connection has ended")),
             },
         };
         if got == value { Ok(()) } else { Err(format!("  expected: {value}\n       got: {got}")) }
