@@ -4,14 +4,16 @@
 //! ISOLA_CELL="name=cache cores=2 memory=64M network=user forward=tcp:127.0.0.1:11211:11211"
 //! ```
 //!
-//! The arguments of the process are the application's arguments. A user can also write the line by hand.
+//! The arguments of the process are the application's arguments. A user can also write the line by hand. In the names
+//! and paths of a line, `%` and two hexadecimal digits are a byte (RFC 3986, 2.1), as in `name=my%20cache`: white space,
+//! control characters and `%` itself can be written only so.
 
 use crate::descriptor::NetworkAddress;
 use crate::id::MAX_CORES;
 use crate::size::ByteSize;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use core::fmt;
+use core::fmt::{self, Write as _};
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::str::FromStr;
 use serde::{Deserialize, Serialize};
@@ -32,7 +34,7 @@ pub struct HostedSpec {
     pub network: HostedNetwork,
     /// The ports of the host that are forwarded to the cell.
     pub forwards: Vec<Forward>,
-    /// The path of a socket that the cell creates and on which it listens for queries. The path contains no spaces.
+    /// The path of a socket that the cell creates and on which it listens for queries.
     pub control: Option<String>,
     /// The id of a process; the cell ends when that process ends.
     pub parent: Option<u32>,
@@ -127,13 +129,15 @@ impl FromStr for HostedSpec {
             let (key, value) =
                 word.split_once('=').ok_or_else(|| HostedSpecError::Unknown(word.to_string()))?;
             match key {
-                "name" => spec.name = Some(value.to_string()),
+                "name" => spec.name = Some(decode(value).ok_or_else(bad)?),
                 "cores" => spec.cores = value.parse().map_err(|_| bad())?,
                 "memory" => spec.memory = value.parse().map_err(|_| bad())?,
                 "network" => spec.network = network(value).ok_or_else(bad)?,
                 "address" => own_address = Some(address(value).ok_or_else(bad)?),
                 "forward" => spec.forwards.push(forward(value).ok_or_else(bad)?),
-                "control" => spec.control = Some(value.to_string()).filter(|path| !path.is_empty()),
+                "control" => {
+                    spec.control = Some(decode(value).ok_or_else(bad)?).filter(|path| !path.is_empty());
+                }
                 "parent" => spec.parent = Some(value.parse().map_err(|_| bad())?),
                 _ => return Err(HostedSpecError::Unknown(word.to_string())),
             }
@@ -154,15 +158,43 @@ impl FromStr for HostedSpec {
 }
 
 fn network(text: &str) -> Option<HostedNetwork> {
-    match (text, text.strip_prefix("tap:")) {
-        ("none", _) => Some(HostedNetwork::None),
-        ("user", _) => Some(HostedNetwork::User),
-        // Linux limits interface names to 15 bytes.
-        (_, Some(interface)) if (1..16).contains(&interface.len()) => {
-            Some(HostedNetwork::Tap { interface: interface.to_string(), address: None })
+    match text {
+        "none" => Some(HostedNetwork::None),
+        "user" => Some(HostedNetwork::User),
+        _ => {
+            let interface = decode(text.strip_prefix("tap:")?)?;
+            // Linux limits interface names to 15 bytes.
+            let is_name = (1..16).contains(&interface.len());
+            is_name.then_some(HostedNetwork::Tap { interface, address: None })
         }
-        _ => None,
     }
+}
+
+/// A text of any characters as a part of a word, see the module's documentation.
+struct Encoded<'a>(&'a str);
+
+impl fmt::Display for Encoded<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_plain = |letter: char| !(letter.is_whitespace() || letter.is_control() || letter == '%');
+        self.0.chars().try_for_each(|letter| match letter {
+            letter if is_plain(letter) => f.write_char(letter),
+            letter => letter.encode_utf8(&mut [0; 4]).bytes().try_for_each(|byte| write!(f, "%{byte:02x}")),
+        })
+    }
+}
+
+/// Returns the text that [`Encoded`] writes as `word`; `None` if the word is invalid.
+fn decode(word: &str) -> Option<String> {
+    let mut parts = word.split('%');
+    let mut bytes = Vec::from(parts.next()?);
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        // `from_str_radix` accepts a sign.
+        let is_number = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        bytes.push(u8::from_str_radix(digits, 16).ok().filter(|_| is_number)?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
 }
 
 fn address(text: &str) -> Option<NetworkAddress> {
@@ -192,13 +224,13 @@ impl fmt::Display for HostedSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cores={} memory={}", self.cores, self.memory.0)?;
         if let Some(name) = &self.name {
-            write!(f, " name={name}")?;
+            write!(f, " name={}", Encoded(name))?;
         }
         match &self.network {
             HostedNetwork::None => f.write_str(" network=none")?,
             HostedNetwork::User => f.write_str(" network=user")?,
             HostedNetwork::Tap { interface, address } => {
-                write!(f, " network=tap:{interface}")?;
+                write!(f, " network=tap:{}", Encoded(interface))?;
                 if let Some(NetworkAddress { ip, prefix_len, gateway }) = address {
                     write!(f, " address={ip}/{prefix_len}")?;
                     gateway.map_or(Ok(()), |gateway: Ipv4Addr| write!(f, ",{gateway}"))?;
@@ -209,7 +241,7 @@ impl fmt::Display for HostedSpec {
             write!(f, " forward={transport}:{host}:{cell_port}")?;
         }
         if let Some(path) = &self.control {
-            write!(f, " control={path}")?;
+            write!(f, " control={}", Encoded(path))?;
         }
         self.parent.map_or(Ok(()), |parent| write!(f, " parent={parent}"))
     }
@@ -227,6 +259,71 @@ impl fmt::Display for Transport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    /// Texts with all characters that matter to a line.
+    fn text() -> impl Strategy<Value = String> {
+        prop_oneof!["[ -~]{1,12}", "[ \t\r\n\u{a0}\u{2003}%=,:/a0]{1,12}", "\\PC{1,6}", any::<String>()]
+            .prop_filter("a text that is not empty", |text| !text.is_empty())
+    }
+
+    fn interface() -> impl Strategy<Value = String> {
+        text().prop_filter("at most 15 bytes", |text| text.len() < 16)
+    }
+
+    fn network() -> impl Strategy<Value = HostedNetwork> {
+        let address = (any::<[u8; 4]>(), 0_u8..=32, prop::option::of(any::<[u8; 4]>())).prop_map(
+            |(ip, prefix_len, gateway)| NetworkAddress {
+                ip: ip.into(),
+                prefix_len,
+                gateway: gateway.map(Ipv4Addr::from),
+            },
+        );
+        prop_oneof![
+            Just(HostedNetwork::None),
+            Just(HostedNetwork::User),
+            (interface(), prop::option::of(address))
+                .prop_map(|(interface, address)| HostedNetwork::Tap { interface, address }),
+        ]
+    }
+
+    fn forwards() -> impl Strategy<Value = Vec<Forward>> {
+        let transport = prop_oneof![Just(Transport::Tcp), Just(Transport::Udp)];
+        let forward = (transport, any::<[u8; 4]>(), any::<u16>(), 1_u16..).prop_map(
+            |(transport, ip, port, cell_port)| Forward {
+                transport,
+                host: SocketAddrV4::new(ip.into(), port),
+                cell_port,
+            },
+        );
+        prop::collection::vec(forward, 0..3)
+    }
+
+    proptest! {
+        #[test]
+        fn any_specification_round_trips_through_its_line(
+            name in prop::option::of(text()),
+            cores in 1..=MAX_CORES as u32,
+            memory in any::<u64>().prop_map(ByteSize),
+            network in network(),
+            forwards in forwards(),
+            control in prop::option::of(text()),
+            parent in any::<Option<u32>>(),
+        ) {
+            let forwards = if network == HostedNetwork::User { forwards } else { Vec::new() };
+            let spec = HostedSpec { name, cores, memory, network, forwards, control, parent };
+            let line = spec.to_string();
+            prop_assert_eq!(line.parse(), Ok(spec), "{:?}", line);
+            prop_assert!(!line.contains(|letter: char| letter.is_control()), "an environment variable: {:?}", line);
+        }
+    }
+
+    #[test]
+    fn names_with_white_space_are_written_with_escapes() {
+        let spec = HostedSpec { name: Some("50% of it".into()), ..HostedSpec::default() };
+        assert_eq!(spec.to_string(), "cores=1 memory=268435456 name=50%25%20of%20it network=user");
+        assert_eq!("name=my%20cache%C3%BC".parse::<HostedSpec>().unwrap().name.unwrap(), "my cache\u{fc}");
+    }
 
     #[test]
     fn a_specification_round_trips_through_its_line() {
@@ -280,6 +377,12 @@ mod tests {
             "forward=tcp:127.0.0.1:80:0",
             "network=none forward=tcp:127.0.0.1:80:80",
             "colour=red",
+            "name=%",
+            "name=a%2",
+            "name=%+1",
+            "name=%zz",
+            "name=%\u{e9}1",
+            "control=%ff",
         ] {
             let refused = bad.parse::<HostedSpec>();
             assert!(refused.is_err(), "{bad}: {refused:?}");

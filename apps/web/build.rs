@@ -30,12 +30,12 @@ fn pack(archive: &mut tar::Builder<impl io::Write>, folder: &Path, name: &Path) 
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let (path, name) = (entry.path(), name.join(entry.file_name()));
-        let what = fs::metadata(&path)?;
-        if what.is_dir() {
+        let metadata = fs::metadata(&path)?;
+        if metadata.is_dir() {
             pack(archive, &path, &name)?;
-        } else if what.is_file() {
+        } else if metadata.is_file() {
             let mut header = tar::Header::new_ustar();
-            header.set_metadata(&what);
+            header.set_metadata(&metadata);
             archive.append_data(&mut header, name, File::open(&path)?)?;
         }
     }

@@ -1,6 +1,6 @@
 //! Requests to small applications.
 
-use isola_files::{MAX_REQUEST, Method, Rejected, Request};
+use isola_files::{MAX_REQUEST, Method, Request, RequestError};
 use isola_primes::request::{MAX_NUMBER, parse};
 
 /// Parses the bytes as an HTTP request to `files serve`. A complete request must have a permitted method and a valid
@@ -12,7 +12,7 @@ pub fn files(bytes: &[u8]) {
             assert!(request.path.starts_with('/') && !request.path.contains('\0'));
         }
         Ok(None) => assert!(bytes.len() < MAX_REQUEST),
-        Err(Rejected::TooLong | Rejected::Malformed | Rejected::Method) => {}
+        Err(RequestError::TooLong | RequestError::Malformed | RequestError::Method) => {}
     }
 }
 

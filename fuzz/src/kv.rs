@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use isola_iobuf::{Chain, IoBuf};
-use isola_kv::{Config, KeyHasher, Served, Server, Session, SessionLimits, ShardId, UnixTime};
+use isola_kv::{Config, KeyHasher, ServeOutcome, Server, Session, SessionLimits, ShardId, UnixTime};
 
 const NOW: UnixTime = UnixTime(1_800_000_000);
 const MAX_VALUE_LEN: usize = 4_000;
@@ -44,7 +44,7 @@ impl Machine {
     fn work(&mut self) {
         let taken = self.taken.map(|id| self.server.shards.lock(id).expect("nobody else is there"));
         let served = self.session.serve(NOW);
-        assert!(served == Served::All || taken.is_some());
+        assert!(served == ServeOutcome::All || taken.is_some());
     }
 
     fn check(&self, unread_input: usize) {

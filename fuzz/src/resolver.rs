@@ -2,7 +2,7 @@
 
 use isola_resolver::answer::{Answer, MAX_ADDRESSES, read};
 use isola_resolver::lookup::{Config, Lookup, Step};
-use isola_resolver::query::{Casing, Edns, Query};
+use isola_resolver::query::{Edns, LetterCase, Query};
 use isola_resolver::{HostName, Kind};
 use std::net::SocketAddr;
 
@@ -13,7 +13,8 @@ const MOST_QUESTIONS: usize = 10 * 4 * 3;
 /// Decodes a message as an answer: as it is, and with a matching header and question.
 pub fn answers(data: &[u8]) {
     let name = HostName::parse("a.example").expect("it is a name");
-    let query = Query::new(&name, Kind::Ipv4, Edns::Offered, Casing::Mixed, &mut || 0x5555_5555_5555_5555);
+    let query =
+        Query::new(&name, Kind::Ipv4, Edns::Offered, LetterCase::Mixed, &mut || 0x5555_5555_5555_5555);
     let _ = read(&query, data);
     if let Ok(Answer::Addresses(addresses, _)) = read(&query, &fitting(&query.to_bytes(), data)) {
         assert!(!addresses.is_empty() && addresses.len() <= MAX_ADDRESSES);
@@ -32,18 +33,19 @@ pub fn lookups(data: &[u8]) {
             bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             bits
         };
-        let Step::Ask(ask) = lookup.next(random) else { return };
+        let Step::Send(ask) = lookup.next(random) else { return };
         let Some(message) = messages.next() else {
-            lookup.unanswered();
+            lookup.time_out();
             continue;
         };
-        lookup.heard(ask.server, message);
-        if lookup.heard(ask.server, &fitting(&ask.message, message)) == isola_resolver::lookup::Heard::Ignored
+        lookup.receive(ask.server, message);
+        if lookup.receive(ask.server, &fitting(&ask.message, message))
+            == isola_resolver::lookup::MessageEffect::Ignored
         {
-            lookup.unanswered();
+            lookup.time_out();
         }
     }
-    panic!("the lookup does not come to an end");
+    panic!("the lookup does not received to an end");
 }
 
 /// Returns the data as an answer that matches the query: the first bytes are response code and counts.

@@ -1,9 +1,9 @@
 //! The server in one cell of this process, a client in another, connected by an in-memory link.
 
-use isola_gateway::test_cells::{dial, read_exactly, talk};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::listen_with;
+use isola_test_cells::{dial, read_exactly, talk};
 use std::future::{Future, pending};
 
 const PORT: u16 = 7;

@@ -51,14 +51,14 @@ static LEDGER: Mutex<u64> = Mutex::new(0);
 /// runs short events; all contend for the same lock. Prints a line when all events run, and the result at the end.
 async fn hog() -> ExitCode {
     static ROUNDS: AtomicU64 = AtomicU64::new(0);
-    static BEGUN: AtomicU32 = AtomicU32::new(0);
+    static STARTED: AtomicU32 = AtomicU32::new(0);
     static ENDED: AtomicU32 = AtomicU32::new(0);
     static STOP: AtomicBool = AtomicBool::new(false);
     let others = isola::core_count() as u32 - 1;
     for core in 1..=others {
         spawn_task_on(CoreIndex(core), || async {
             let mine = current_core();
-            BEGUN.fetch_add(1, Ordering::Relaxed);
+            STARTED.fetch_add(1, Ordering::Relaxed);
             while !STOP.load(Ordering::Relaxed) {
                 assert_eq!(sum(), SUM, "registers are as they were");
                 let mut ledger = LEDGER.lock();
@@ -75,13 +75,13 @@ async fn hog() -> ExitCode {
         STOP.store(true, Ordering::Relaxed);
     });
     stop.detach();
-    let (mut ticks, mut told) = (0_u64, false);
+    let (mut ticks, mut is_reported) = (0_u64, false);
     while ENDED.load(Ordering::Relaxed) < others {
         sleep(Duration::from_millis(1)).await;
         *LEDGER.lock() += 1;
         ticks += 1;
-        if !told && BEGUN.load(Ordering::Relaxed) == others {
-            told = true;
+        if !is_reported && STARTED.load(Ordering::Relaxed) == others {
+            is_reported = true;
             println!("hog: {others} cores");
         }
     }

@@ -8,4 +8,4 @@ mod head;
 mod request;
 
 pub use head::{Body, head};
-pub use request::{MAX_REQUEST, Method, Rejected, Request};
+pub use request::{MAX_REQUEST, Method, Request, RequestError};

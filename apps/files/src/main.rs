@@ -11,12 +11,12 @@
 
 use core::net::SocketAddr;
 use isola::events::spawn_task;
-use isola::files::{Access, FileError, FileKind, MAX_READ, Refused};
+use isola::files::{Access, FileError, FileKind, FileRefusal, MAX_READ};
 use isola::iobuf::{Chain, IoBuf};
 use isola::messenger;
 use isola::net::{self, TcpStream};
 use isola::prelude::*;
-use isola_files::{Body, Method, Rejected, Request, head};
+use isola_files::{Body, Method, Request, RequestError, head};
 
 isola::app!(main);
 
@@ -62,7 +62,7 @@ fn usage() -> ExitCode {
 
 async fn export(directory: &str, port: u16) -> Result<(), String> {
     let _listening = messenger::host(port).map_err(|error| error.to_string())?;
-    let _map = messenger::id_map::keep().map_err(|error| error.to_string())?;
+    let _map = messenger::id_map::serve().map_err(|error| error.to_string())?;
     let _files = isola::files::export(directory, Access::ReadOnly).await?;
     println!("files: {directory} is exported at port {port}");
     isola::stop_requested().await;
@@ -91,12 +91,12 @@ async fn stay_joined(first: SocketAddr) {
 
 /// Answers one request, and closes the connection.
 async fn answer(mut stream: TcpStream) {
-    let mut come = Chain::new();
+    let mut received = Chain::new();
     let request = loop {
-        match Request::parse(&come.to_vec()) {
+        match Request::parse(&received.to_vec()) {
             Ok(Some(request)) => break Ok(request),
             Ok(None) => match stream.read().await {
-                Ok(Some(more)) => come.append(more),
+                Ok(Some(more)) => received.append(more),
                 _ => return,
             },
             Err(rejected) => break Err(rejected),
@@ -105,16 +105,20 @@ async fn answer(mut stream: TcpStream) {
     // An error means that the client has gone, so it gets no answer.
     let _ = match request {
         Ok(request) => respond(&mut stream, &request).await,
-        Err(Rejected::Method) => say(&mut stream, "405 Method Not Allowed", "GET and HEAD alone\n").await,
-        Err(Rejected::TooLong) => say(&mut stream, "431 Request Header Fields Too Large", "too long\n").await,
-        Err(Rejected::Malformed) => say(&mut stream, "400 Bad Request", "no request\n").await,
+        Err(RequestError::Method) => {
+            respond_text(&mut stream, "405 Method Not Allowed", "GET and HEAD alone\n").await
+        }
+        Err(RequestError::TooLong) => {
+            respond_text(&mut stream, "431 Request Header Fields Too Large", "too long\n").await
+        }
+        Err(RequestError::Malformed) => respond_text(&mut stream, "400 Bad Request", "no request\n").await,
     };
     stream.shutdown();
 }
 
-type Sent = Result<(), net::StreamError>;
+type SendResult = Result<(), net::StreamError>;
 
-async fn respond(stream: &mut TcpStream, request: &Request) -> Sent {
+async fn respond(stream: &mut TcpStream, request: &Request) -> SendResult {
     let path = request.path.as_str();
     let found = match isola::files::status(path).await {
         Ok(found) => found,
@@ -127,16 +131,16 @@ async fn respond(stream: &mut TcpStream, request: &Request) -> Sent {
             Ok(entries) => {
                 let mark = |kind| if kind == FileKind::Directory { "/" } else { "" };
                 let lines = entries.iter().map(|entry| format!("{}{}\n", entry.name, mark(entry.kind)));
-                say(stream, "200 OK", &lines.collect::<String>()).await
+                respond_text(stream, "200 OK", &lines.collect::<String>()).await
             }
             Err(error) => refuse(stream, &error).await,
         },
-        (FileKind::Other, _) => refuse(stream, &FileError::Refused(Refused::NotAFile)).await,
+        (FileKind::Other, _) => refuse(stream, &FileError::Refused(FileRefusal::NotAFile)).await,
     }
 }
 
 /// Sends a file in the buffers in which its home sent the data.
-async fn send_file(stream: &mut TcpStream, path: &str, len_bytes: u64) -> Sent {
+async fn send_file(stream: &mut TcpStream, path: &str, len_bytes: u64) -> SendResult {
     send(stream, head("200 OK", Body::File(len_bytes))).await?;
     let mut sent = 0;
     while sent < len_bytes {
@@ -154,21 +158,23 @@ async fn send_file(stream: &mut TcpStream, path: &str, len_bytes: u64) -> Sent {
     Ok(())
 }
 
-async fn refuse(stream: &mut TcpStream, error: &FileError) -> Sent {
+async fn refuse(stream: &mut TcpStream, error: &FileError) -> SendResult {
     let status = match error {
-        FileError::Refused(Refused::NotFound | Refused::NotADirectory) => "404 Not Found",
-        FileError::Refused(Refused::NotAllowed | Refused::NotAFile | Refused::ReadOnly) => "403 Forbidden",
-        FileError::Refused(Refused::Host | Refused::TooLarge) => "500 Internal Server Error",
+        FileError::Refused(FileRefusal::NotFound | FileRefusal::NotADirectory) => "404 Not Found",
+        FileError::Refused(FileRefusal::NotAllowed | FileRefusal::NotAFile | FileRefusal::ReadOnly) => {
+            "403 Forbidden"
+        }
+        FileError::Refused(FileRefusal::Host | FileRefusal::TooLarge) => "500 Internal Server Error",
         FileError::Ask(_) => "502 Bad Gateway",
     };
-    say(stream, status, &format!("{error}\n")).await
+    respond_text(stream, status, &format!("{error}\n")).await
 }
 
-async fn say(stream: &mut TcpStream, status: &str, text: &str) -> Sent {
+async fn respond_text(stream: &mut TcpStream, status: &str, text: &str) -> SendResult {
     send(stream, head(status, Body::Text(text.len()))).await?;
     send(stream, text.to_string()).await
 }
 
-async fn send(stream: &mut TcpStream, text: String) -> Sent {
+async fn send(stream: &mut TcpStream, text: String) -> SendResult {
     stream.write(Chain::from(IoBuf::from(text.into_bytes()))).await
 }

@@ -29,7 +29,7 @@ pub enum Method {
 
 /// The reasons why a request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rejected {
+pub enum RequestError {
     /// It is not HTTP, or its path is not valid text.
     Malformed,
     /// Its method is not supported.
@@ -42,31 +42,31 @@ impl Request {
     /// Parses the request at the start of `bytes`; returns `None` if it is incomplete.
     ///
     /// # Errors
-    /// [`Rejected`].
-    pub fn parse(bytes: &[u8]) -> Result<Option<Self>, Rejected> {
+    /// [`RequestError`].
+    pub fn parse(bytes: &[u8]) -> Result<Option<Self>, RequestError> {
         let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
         let mut request = httparse::Request::new(&mut fields);
         match request.parse(bytes) {
             Ok(httparse::Status::Complete(len)) if has_bare_lf(&bytes[..len]) => {
-                return Err(Rejected::Malformed);
+                return Err(RequestError::Malformed);
             }
             Ok(httparse::Status::Complete(_)) => {}
             Ok(httparse::Status::Partial) if bytes.len() < MAX_REQUEST => return Ok(None),
             Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-                return Err(Rejected::TooLong);
+                return Err(RequestError::TooLong);
             }
-            Err(_) => return Err(Rejected::Malformed),
+            Err(_) => return Err(RequestError::Malformed),
         }
         let method = match request.method {
             Some("GET") => Method::Get,
             Some("HEAD") => Method::Head,
-            _ => return Err(Rejected::Method),
+            _ => return Err(RequestError::Method),
         };
-        let target = request.path.ok_or(Rejected::Malformed)?;
+        let target = request.path.ok_or(RequestError::Malformed)?;
         let path = target.split(['?', '#']).next().unwrap_or_default();
-        let path = percent_decode_str(path).decode_utf8().map_err(|_| Rejected::Malformed)?;
+        let path = percent_decode_str(path).decode_utf8().map_err(|_| RequestError::Malformed)?;
         if !path.starts_with('/') || path.contains('\0') {
-            return Err(Rejected::Malformed);
+            return Err(RequestError::Malformed);
         }
         Ok(Some(Self { method, path: path.into_owned() }))
     }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use alloc::vec;
 
-    fn get(path: &str) -> Result<Option<Request>, Rejected> {
+    fn get(path: &str) -> Result<Option<Request>, RequestError> {
         Ok(Some(Request { method: Method::Get, path: path.into() }))
     }
 
@@ -93,7 +93,7 @@ mod tests {
         for request in
             ["GET / HTTP/1.1\nHost: x\n\n", "GET / HTTP/1.1\r\nHost: x\n\r\n", "\nGET / HTTP/1.0\r\n\r\n"]
         {
-            assert_eq!(Request::parse(request.as_bytes()), Err(Rejected::Malformed), "{request:?}");
+            assert_eq!(Request::parse(request.as_bytes()), Err(RequestError::Malformed), "{request:?}");
         }
     }
 
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(Request::parse(b"GET / HTTP/1.1\r\nHost"), Ok(None));
         let mut long = b"GET / HTTP/1.1\r\nX: ".to_vec();
         long.extend(vec![b'a'; MAX_REQUEST]);
-        assert_eq!(Request::parse(&long), Err(Rejected::TooLong));
+        assert_eq!(Request::parse(&long), Err(RequestError::TooLong));
     }
 
     #[test]
@@ -122,8 +122,8 @@ mod tests {
             b"GET /%00 HTTP/1.1\r\n\r\n",
             b"GET x HTTP/1.1\r\n\r\n",
         ] {
-            assert_eq!(Request::parse(bytes), Err(Rejected::Malformed), "{bytes:?}");
+            assert_eq!(Request::parse(bytes), Err(RequestError::Malformed), "{bytes:?}");
         }
-        assert_eq!(Request::parse(b"PUT / HTTP/1.1\r\n\r\n"), Err(Rejected::Method));
+        assert_eq!(Request::parse(b"PUT / HTTP/1.1\r\n\r\n"), Err(RequestError::Method));
     }
 }

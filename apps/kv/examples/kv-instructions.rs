@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use isola_iobuf::{Chain, IoBuf};
-use isola_kv::{Config, KeyHasher, Served, Server, Session, UnixTime};
+use isola_kv::{Config, KeyHasher, ServeOutcome, Server, Session, UnixTime};
 
 const NOW: UnixTime = UnixTime(1_800_000_000);
 const KEY: &str = "user:profile:0123456789:name";
@@ -54,6 +54,6 @@ fn main() -> ExitCode {
 fn answer(session: &mut Session, frame: &IoBuf) -> Chain {
     session.receive(Chain::from(frame.clone()));
     // No other thread locks a shard.
-    while session.serve(NOW) == Served::Busy {}
+    while session.serve(NOW) == ServeOutcome::Busy {}
     session.take_output(usize::MAX)
 }

@@ -3,8 +3,8 @@
 //!
 //! It owns all state of its connection and none of its core, so it migrates to another core unchanged.
 
-use crate::serve::{Held, SERVING};
-use crate::session::{Served, Session};
+use crate::serve::{CLIENTS, HeldBytes};
+use crate::session::{ServeOutcome, Session};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use isola_iobuf::Chain;
@@ -20,19 +20,19 @@ pub struct Client {
     /// The bytes that were taken from the session and that the connection has not accepted yet.
     output: Chain,
     /// The client's memory, as its core reads it.
-    held: Arc<Held>,
-    whereabouts: Whereabouts,
+    held: Arc<HeldBytes>,
+    location: Location,
 }
 
 /// The location of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whereabouts {
+enum Location {
     /// The client is on this core, under this number.
     Here(u64),
     /// The client is migrating between two cores.
-    OnItsWay,
+    Moving,
     /// The client is on no core: it was rejected, it has migrated, or its connection is over.
-    Nowhere,
+    Away,
 }
 
 /// The state of a connection after its session has run.
@@ -41,32 +41,32 @@ enum Progress {
     /// The connection is open.
     Open,
     /// The connection is open and waits for the lock of a shard.
-    Waits,
+    Waiting,
     /// The session is finished and the connection has accepted all answers.
     Finished,
     /// The connection accepts no answers any more.
-    Gone,
+    Failed,
 }
 
 impl Client {
     /// Creates the handler of a client on this core.
-    pub(crate) fn new(number: u64, held: Arc<Held>, session: Session) -> Self {
-        Self { session, output: Chain::new(), held, whereabouts: Whereabouts::Here(number) }
+    pub(crate) fn new(number: u64, held: Arc<HeldBytes>, session: Session) -> Self {
+        Self { session, output: Chain::new(), held, location: Location::Here(number) }
     }
 
     /// Creates the handler of a rejected client, whose connection is being closed.
-    pub(crate) fn nobody(session: Session) -> Self {
-        let held = Arc::new(Held::default());
-        Self { session, output: Chain::new(), held, whereabouts: Whereabouts::Nowhere }
+    pub(crate) fn rejected(session: Session) -> Self {
+        let held = Arc::new(HeldBytes::default());
+        Self { session, output: Chain::new(), held, location: Location::Away }
     }
 
     /// Runs the session until it needs an event, and updates the connection. A failed connection is only aborted: the
     /// server has executed the requests that the client sent before.
-    fn go_on(&mut self, connection: &TcpConnection) {
+    fn advance(&mut self, connection: &TcpConnection) {
         match self.run(connection) {
             Progress::Open if self.session.wants_input() => connection.resume(),
             Progress::Open => connection.pause(),
-            Progress::Waits => {
+            Progress::Waiting => {
                 connection.pause();
                 connection.call_again();
             }
@@ -74,7 +74,7 @@ impl Client {
                 connection.close();
                 return self.end();
             }
-            Progress::Gone => {
+            Progress::Failed => {
                 connection.abort();
                 return self.end();
             }
@@ -83,14 +83,14 @@ impl Client {
     }
 
     fn run(&mut self, connection: &TcpConnection) -> Progress {
-        let now = SERVING.begin();
+        let now = CLIENTS.begin();
         loop {
             let before = self.session.served();
             let served = self.session.serve(now);
             latency::answered(self.session.served() - before);
             match self.send(connection) {
-                Err(_) => return Progress::Gone,
-                Ok(_) if served == Served::Busy => return Progress::Waits,
+                Err(_) => return Progress::Failed,
+                Ok(_) if served == ServeOutcome::Busy => return Progress::Waiting,
                 // The sent bytes made room for the answers to further requests.
                 Ok(1..) if self.session.has_work() => {}
                 Ok(_) if self.session.is_finished() && self.output.is_empty() => return Progress::Finished,
@@ -114,55 +114,55 @@ impl Client {
             }
         }
         if sent > 0 {
-            SERVING.tally().sent(sent);
+            CLIENTS.tally().sent(sent);
         }
         Ok(sent)
     }
 
     /// Records the end of the connection.
     fn end(&mut self) {
-        match core::mem::replace(&mut self.whereabouts, Whereabouts::Nowhere) {
-            Whereabouts::Here(number) => SERVING.forget(number),
-            Whereabouts::OnItsWay => SERVING.tally().ended(),
-            Whereabouts::Nowhere => {}
+        match core::mem::replace(&mut self.location, Location::Away) {
+            Location::Here(number) => CLIENTS.end(number),
+            Location::Moving => CLIENTS.tally().ended(),
+            Location::Away => {}
         }
     }
 }
 
 impl ConnectionHandler for Client {
     fn received(&mut self, connection: &TcpConnection, data: Chain) {
-        SERVING.tally().received(data.len());
+        CLIENTS.tally().received(data.len());
         self.session.receive(data);
-        self.go_on(connection);
+        self.advance(connection);
     }
 
     fn send_space(&mut self, connection: &TcpConnection) {
-        self.go_on(connection);
+        self.advance(connection);
     }
 
     fn called_again(&mut self, connection: &TcpConnection) {
-        self.go_on(connection);
+        self.advance(connection);
     }
 
     fn peer_closed(&mut self, connection: &TcpConnection) {
         self.session.end_of_input();
-        self.go_on(connection);
+        self.advance(connection);
     }
 
     fn moving(&mut self) -> Option<Box<dyn ConnectionHandler + Send>> {
-        let Whereabouts::Here(number) = self.whereabouts else { return None };
-        SERVING.let_go(number)?;
+        let Location::Here(number) = self.location else { return None };
+        CLIENTS.remove(number)?;
         let (session, output) = (self.session.take(), core::mem::take(&mut self.output));
-        let (held, whereabouts) = (self.held.clone(), Whereabouts::OnItsWay);
-        self.whereabouts = Whereabouts::Nowhere;
-        Some(Box::new(Self { session, output, held, whereabouts }))
+        let (held, location) = (self.held.clone(), Location::Moving);
+        self.location = Location::Away;
+        Some(Box::new(Self { session, output, held, location }))
     }
 
     fn arrived(&mut self, connection: &TcpConnection) {
-        self.whereabouts = Whereabouts::Here(SERVING.take_in(connection, &self.held));
+        self.location = Location::Here(CLIENTS.add(connection, &self.held));
         // A request may have been waiting for a shard on the previous core.
         if self.session.has_work() {
-            self.go_on(connection);
+            self.advance(connection);
         }
     }
 

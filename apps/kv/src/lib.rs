@@ -18,14 +18,14 @@
 //! ```
 //! # use std::sync::Arc;
 //! # use isola_iobuf::{Chain, IoBuf};
-//! # use isola_kv::{Config, KeyHasher, Served, Server, Session, UnixTime};
+//! # use isola_kv::{Config, KeyHasher, ServeOutcome, Server, Session, UnixTime};
 //! # fn main() -> Result<(), isola_kv::ConfigError> {
 //! let now = UnixTime(1_800_000_000);
 //! let server = Server::new(Config::new(64 << 20, 4)?, KeyHasher::new(0x1234_5678), now);
 //!
 //! let mut session = Session::new(Arc::new(server));
 //! session.receive(Chain::from(IoBuf::from_static(b"set greeting 0 0 5\r\nhello\r\nget greeting\r\n")));
-//! assert_eq!(session.serve(now), Served::All);
+//! assert_eq!(session.serve(now), ServeOutcome::All);
 //! let answer = session.take_output(usize::MAX).to_vec();
 //! assert_eq!(answer, b"STORED\r\nVALUE greeting 0 5\r\nhello\r\nEND\r\n");
 //! # Ok(())
@@ -67,13 +67,13 @@ pub use client::Client;
 pub use config::{Config, ConfigError, DEFAULT_MAX_VALUE_LEN, SessionLimits};
 pub use key::{Key, KeyHasher, MAX_KEY_LEN, ShardId, shard_of};
 pub use request::{
-    Broadcast, Bump, Count, Direction, MetaGet, OlderVersion, Operation, Payload, Request, Stale, Store,
-    StoreMode,
+    Broadcast, Bump, Count, Direction, ExistingItem, MetaGet, OlderVersion, Operation, Payload, Request,
+    Store, StoreMode,
 };
-pub use response::{Body, Description, Details, Hit, Listed, NotStored, Parts, Response, TimeLeft};
+pub use response::{Body, Description, Details, Hit, ListedItem, NotStored, Parts, Response, TimeLeft};
 pub use serve::{prepare, serve, unix_time};
 pub use server::Server;
-pub use session::{Served, Session};
+pub use session::{ServeOutcome, Session};
 pub use shard::{Counters, Prefixes, Report, SMALLEST_SHARD_BYTES, Shard};
 pub use shards::Shards;
 pub use tally::{Tallies, Tally};

@@ -48,7 +48,7 @@ impl fmt::Display for OptionsError {
             Self::MaxValueLen => {
                 write!(f, "-I is at least 1024 (or 1k), and at most half of the memory for items: see -m")
             }
-            Self::BadValue(option) => write!(f, "{option} wants a number that makes sense for it"),
+            Self::BadValue(option) => write!(f, "{option} needs a number in its range"),
         }
     }
 }

@@ -51,7 +51,7 @@ pub enum Operation {
     /// Writes the item.
     Store(Store),
     /// Rejects a store because of its size, before its value has arrived.
-    RejectStore(Stale),
+    RejectStore(ExistingItem),
     /// Removes the item; if there is a `cas`, only if the item has that version.
     Delete {
         /// The version that the client expects.
@@ -124,11 +124,11 @@ pub enum OlderVersion {
 
 /// The effect of a rejected store on the existing item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stale {
+pub enum ExistingItem {
     /// The item is removed, so that no client reads a value that its writer believes to be overwritten.
-    Goes,
+    Removed,
     /// The item remains: the writer set a condition, so it has to check the result anyway.
-    Stays,
+    Kept,
 }
 
 /// The condition and the kind of a store.

@@ -68,7 +68,7 @@ pub enum Details {
     /// The counts of requests by key prefix.
     Prefixes(Prefixes),
     /// A list of items.
-    List(Vec<Listed>),
+    List(Vec<ListedItem>),
 }
 
 impl From<Details> for Response {
@@ -123,7 +123,7 @@ pub struct Description {
 
 /// An item in a list.
 #[derive(Clone, Debug)]
-pub struct Listed {
+pub struct ListedItem {
     /// The key and the value.
     pub body: Body,
     /// The deadline of the item.

@@ -22,7 +22,7 @@ use isola_net::TcpConnection;
 use spin::Once;
 
 static SHARED: CellEbb<Shared> = CellEbb::new();
-pub(crate) static SERVING: Ebb<Serving> = Ebb::new();
+pub(crate) static CLIENTS: Ebb<CoreClients> = Ebb::new();
 
 /// The memory that every connection may hold even while memory is short, in bytes.
 const SMALLEST_SHARE: usize = 4 << 10;
@@ -79,21 +79,21 @@ pub fn unix_time() -> UnixTime {
 pub fn serve(connection: &TcpConnection) -> Client {
     let server = &service().server;
     let session = Session::new(server.clone());
-    if SERVING.clients.borrow().len() >= server.max_connections as usize {
-        SERVING.tally().rejected();
+    if CLIENTS.clients.borrow().len() >= server.max_connections as usize {
+        CLIENTS.tally().rejected();
         connection.close();
-        return Client::nobody(session);
+        return Client::rejected(session);
     }
-    SERVING.tally().accepted();
-    let held = Arc::<Held>::default();
-    Client::new(SERVING.take_in(connection, &held), held, session)
+    CLIENTS.tally().accepted();
+    let held = Arc::<HeldBytes>::default();
+    Client::new(CLIENTS.add(connection, &held), held, session)
 }
 
 /// The approximate memory that a client holds, in bytes. Its handler updates it.
 #[derive(Debug, Default)]
-pub(crate) struct Held(AtomicUsize);
+pub(crate) struct HeldBytes(AtomicUsize);
 
-impl Held {
+impl HeldBytes {
     pub fn set(&self, bytes: usize) {
         if self.0.load(Ordering::Relaxed) != bytes {
             self.0.store(bytes, Ordering::Relaxed);
@@ -102,12 +102,12 @@ impl Held {
 }
 
 /// The entry of a client in the table of its core.
-struct Known {
+struct ClientEntry {
     connection: TcpConnection,
-    held: Arc<Held>,
+    held: Arc<HeldBytes>,
 }
 
-impl Known {
+impl ClientEntry {
     /// Returns the approximate memory that only this client uses, in bytes. Unread frames take up more memory than
     /// their payload.
     fn held_bytes(&self) -> usize {
@@ -117,11 +117,11 @@ impl Known {
 }
 
 /// The clients of a core.
-pub(crate) struct Serving {
+pub(crate) struct CoreClients {
     service: &'static Service,
     /// The counts of this core.
     tally: &'static Tally,
-    clients: RefCell<BTreeMap<u64, Known>>,
+    clients: RefCell<BTreeMap<u64, ClientEntry>>,
     next_client: Cell<u64>,
     /// The memory of the cell at the last adjustment of the shards' limits by this core.
     memory_bytes: Cell<usize>,
@@ -130,11 +130,11 @@ pub(crate) struct Serving {
     _pressure: PressureHandler,
 }
 
-impl Representative for Serving {
+impl Representative for CoreClients {
     fn create() -> Self {
         let _pressure = on_memory_pressure(|pressure| {
             if pressure > MemoryPressure::None {
-                spawn(|| SERVING.relieve());
+                spawn(|| CLIENTS.abort_greedy());
             }
         });
         let service = service();
@@ -150,7 +150,7 @@ impl Representative for Serving {
     }
 }
 
-impl Serving {
+impl CoreClients {
     /// Returns the counts of this core.
     pub fn tally(&self) -> &'static Tally {
         self.tally
@@ -161,14 +161,14 @@ impl Serving {
     pub fn begin(&self) -> UnixTime {
         let now = unix_time();
         if self.served_at.replace(now) != now {
-            self.look_around();
+            self.do_periodic_work();
         }
         now
     }
 
     /// Does the work that is due once per second in which clients are served.
     #[cold]
-    fn look_around(&self) {
+    fn do_periodic_work(&self) {
         if !SHARED.reclaims.load(Ordering::Relaxed) && !SHARED.reclaims.swap(true, Ordering::AcqRel) {
             spawn_task(reclaim()).detach();
         }
@@ -193,22 +193,22 @@ impl Serving {
     }
 
     /// Adds a client to this core, and returns its number.
-    pub fn take_in(&self, connection: &TcpConnection, held: &Arc<Held>) -> u64 {
+    pub fn add(&self, connection: &TcpConnection, held: &Arc<HeldBytes>) -> u64 {
         let number = self.next_client.replace(self.next_client.get() + 1);
-        let known = Known { connection: connection.clone(), held: held.clone() };
-        self.clients.borrow_mut().insert(number, known);
+        let entry = ClientEntry { connection: connection.clone(), held: held.clone() };
+        self.clients.borrow_mut().insert(number, entry);
         number
     }
 
     /// Removes a client from this core. Returns `None` if it was not there.
-    pub fn let_go(&self, number: u64) -> Option<()> {
-        let known = self.clients.borrow_mut().remove(&number);
-        known.map(|_| ())
+    pub fn remove(&self, number: u64) -> Option<()> {
+        let entry = self.clients.borrow_mut().remove(&number);
+        entry.map(|_| ())
     }
 
     /// Removes a client whose connection is over.
-    pub fn forget(&self, number: u64) {
-        if self.let_go(number).is_some() {
+    pub fn end(&self, number: u64) {
+        if self.remove(number).is_some() {
             self.tally().ended();
         }
     }
@@ -217,16 +217,16 @@ impl Serving {
     ///
     /// The memory of unfinished requests and unread answers is bounded per connection, but not in sum. Without this the
     /// cell would end for lack of memory, so the connections that hold the most are aborted.
-    fn relieve(&self) {
+    fn abort_greedy(&self) {
         let share = share();
         let greedy: Vec<_> = {
             let clients = self.clients.borrow();
-            let greedy = clients.iter().filter(|(_, known)| known.held_bytes() > share);
-            greedy.map(|(number, known)| (*number, known.connection.clone())).collect()
+            let greedy = clients.iter().filter(|(_, entry)| entry.held_bytes() > share);
+            greedy.map(|(number, entry)| (*number, entry.connection.clone())).collect()
         };
         for (number, connection) in greedy {
             connection.abort();
-            self.forget(number);
+            self.end(number);
         }
     }
 }
@@ -248,9 +248,9 @@ async fn reclaim() {
     let server = &service().server;
     let mut of_each_shard = RECLAIM_MOST;
     loop {
-        let asked = server.tallies.received_bytes();
+        let received_before = server.tallies.received_bytes();
         sleep(RECLAIM_INTERVAL).await;
-        let is_used = server.tallies.received_bytes() != asked;
+        let is_used = server.tallies.received_bytes() != received_before;
         if !is_used {
             of_each_shard = RECLAIM_MOST;
         }
@@ -267,10 +267,12 @@ async fn reclaim() {
         }
         match found {
             // Nor has a request arrived during the search.
-            0 if server.tallies.received_bytes() == asked => {
+            0 if server.tallies.received_bytes() == received_before => {
                 SHARED.reclaims.store(false, Ordering::SeqCst);
                 // The sender of a request that has arrived since may have seen that the task runs.
-                if server.tallies.received_bytes() == asked || SHARED.reclaims.swap(true, Ordering::AcqRel) {
+                if server.tallies.received_bytes() == received_before
+                    || SHARED.reclaims.swap(true, Ordering::AcqRel)
+                {
                     return;
                 }
             }

@@ -9,7 +9,7 @@
 //!
 //! The core that currently serves the connection executes its requests one after the other, and the answers leave in
 //! the same order. A request to all shards visits them one after the other. If the lock of a shard is taken for long,
-//! the session stops ([`Served::Busy`]) and continues with that same request on its next call, on any core.
+//! the session stops ([`ServeOutcome::Busy`]) and continues with that same request on its next call, on any core.
 //!
 //! The following bounds hold for every client: the session takes no request while `max_output_bytes` of answers wait,
 //! and the unparsed input is less than one request. While [`Session::wants_input`] is false the owner does not read the
@@ -34,8 +34,8 @@ const ENOUGH_INPUT_BYTES: usize = 16 << 10;
 
 /// The result of [`Session::serve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "a session that stopped in the middle wants to go on"]
-pub enum Served {
+#[must_use = "a session that stopped in the middle of a request has to be served again"]
+pub enum ServeOutcome {
     /// All requests that can be answered now are answered: the session needs more input, or room for output.
     All,
     /// The lock of a shard was taken for long: `serve` is to be called again in a later event.
@@ -50,7 +50,7 @@ pub struct Session {
     parser: Parser,
     output: Output,
     /// A request that was parsed but not completed because the lock of a shard was taken.
-    under_way: Option<Box<UnderWay>>,
+    pending: Option<Box<PendingRequest>>,
     /// The number of answered requests.
     served: u64,
     state: State,
@@ -68,7 +68,7 @@ enum State {
 
 /// A request that waits for a shard.
 #[derive(Debug)]
-enum UnderWay {
+enum PendingRequest {
     /// A request to the shard of a key.
     One(Key, Operation, Reply),
     /// A request to all shards.
@@ -88,7 +88,7 @@ struct Sweep {
 
 /// The result of an attempt to serve one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum StepOutcome {
     Answered,
     /// No request can be taken now.
     None,
@@ -104,7 +104,7 @@ impl Session {
             input: Input::default(),
             parser: Parser::default(),
             output: Output::default(),
-            under_way: None,
+            pending: None,
             served: 0,
             state: State::Open,
         }
@@ -137,70 +137,70 @@ impl Session {
 
     /// Returns whether [`Session::serve`] may make progress without more input.
     pub fn has_work(&self) -> bool {
-        self.under_way.is_some() || self.state == State::Ending || self.input.len() > 0
+        self.pending.is_some() || self.state == State::Ending || self.input.len() > 0
     }
 
     /// Executes the requests that have arrived, as long as there is room for their answers.
     ///
     /// To be called after input was received, after its end, and after output was taken. Most requests are parsed and
     /// answered in place, without removing their bytes from the input first.
-    pub fn serve(&mut self, now: UnixTime) -> Served {
-        let served = self.serve_all_that_came(now);
+    pub fn serve(&mut self, now: UnixTime) -> ServeOutcome {
+        let served = self.serve_received(now);
         self.input.tidy();
         served
     }
 
-    fn serve_all_that_came(&mut self, now: UnixTime) -> Served {
+    fn serve_received(&mut self, now: UnixTime) -> ServeOutcome {
         loop {
             let mut outcome = self.serve_single_get(now);
-            if outcome == Outcome::None {
-                if self.input.len() == 0 && self.under_way.is_none() && self.state == State::Open {
-                    return Served::All;
+            if outcome == StepOutcome::None {
+                if self.input.len() == 0 && self.pending.is_none() && self.state == State::Open {
+                    return ServeOutcome::All;
                 }
                 outcome = self.serve_next(now);
             }
             match outcome {
-                Outcome::Answered => {}
-                Outcome::None => return Served::All,
-                Outcome::Busy => return Served::Busy,
+                StepOutcome::Answered => {}
+                StepOutcome::None => return ServeOutcome::All,
+                StepOutcome::Busy => return ServeOutcome::Busy,
             }
         }
     }
 
     /// Answers a `get` of one key, if that is the next request and can be answered now.
-    fn serve_single_get(&mut self, now: UnixTime) -> Outcome {
-        let Parser::Text(parser) = &self.parser else { return Outcome::None };
-        if self.state == State::Closing || self.under_way.is_some() || !self.has_room() {
-            return Outcome::None;
+    fn serve_single_get(&mut self, now: UnixTime) -> StepOutcome {
+        let Parser::Text(parser) = &self.parser else { return StepOutcome::None };
+        if self.state == State::Closing || self.pending.is_some() || !self.has_room() {
+            return StepOutcome::None;
         }
         let Some((key, taken)) = parser.single_get(self.input.chain(), &self.server) else {
-            return Outcome::None;
+            return StepOutcome::None;
         };
         let shard = key.shard(self.server.config.shard_count());
-        let Some(mut shard) = self.server.shards.lock(shard) else { return Outcome::Busy };
+        let Some(mut shard) = self.server.shards.lock(shard) else { return StepOutcome::Busy };
         text::single_get(shard.read_in_place(now, key), &mut self.output);
         drop(shard);
         self.input.advance(taken);
         self.served += 1;
-        Outcome::Answered
+        StepOutcome::Answered
     }
 
     /// Executes the pending request, or the next one.
-    fn serve_next(&mut self, now: UnixTime) -> Outcome {
-        if let Some(under_way) = self.under_way.take() {
-            return match *under_way {
-                UnderWay::One(key, operation, reply) => self.serve_one(now, key, operation, reply),
-                UnderWay::All(sweep) => self.serve_all(now, sweep),
+    fn serve_next(&mut self, now: UnixTime) -> StepOutcome {
+        if let Some(pending) = self.pending.take() {
+            return match *pending {
+                PendingRequest::One(key, operation, reply) => self.serve_one(now, key, operation, reply),
+                PendingRequest::All(sweep) => self.serve_all(now, sweep),
             };
         }
         if self.state == State::Closing || !self.has_room() {
-            return Outcome::None;
+            return StepOutcome::None;
         }
         let Some(Parsed { action, reply }) = self.parser.next(self.input.chain_mut(), &self.server) else {
             if self.state == State::Ending {
                 self.close();
             }
-            return Outcome::None;
+            return StepOutcome::None;
         };
         match action {
             Action::Run(key, operation) => return self.serve_one(now, key, operation, reply),
@@ -213,25 +213,25 @@ impl Session {
                 self.close();
             }
         }
-        Outcome::Answered
+        StepOutcome::Answered
     }
 
-    fn serve_one(&mut self, now: UnixTime, key: Key, operation: Operation, reply: Reply) -> Outcome {
+    fn serve_one(&mut self, now: UnixTime, key: Key, operation: Operation, reply: Reply) -> StepOutcome {
         let shard = key.shard(self.server.config.shard_count());
         let Some(mut shard) = self.server.shards.lock(shard) else {
-            return self.wait(UnderWay::One(key, operation, reply));
+            return self.wait(PendingRequest::One(key, operation, reply));
         };
         let response = shard.execute(now, Request::Item { key, operation });
         drop(shard);
         self.write(&reply, &response);
-        Outcome::Answered
+        StepOutcome::Answered
     }
 
     #[cold]
-    fn serve_all(&mut self, now: UnixTime, mut sweep: Sweep) -> Outcome {
+    fn serve_all(&mut self, now: UnixTime, mut sweep: Sweep) -> StepOutcome {
         for id in self.server.shards.ids().skip(sweep.done) {
             let Some(mut shard) = self.server.shards.lock(id) else {
-                return self.wait(UnderWay::All(sweep));
+                return self.wait(PendingRequest::All(sweep));
             };
             let response = shard.execute(now, Request::All(sweep.broadcast));
             drop(shard);
@@ -247,13 +247,13 @@ impl Session {
             self.server.tallies.reset();
         }
         self.write(&sweep.reply, &sweep.so_far);
-        Outcome::Answered
+        StepOutcome::Answered
     }
 
     #[cold]
-    fn wait(&mut self, under_way: UnderWay) -> Outcome {
-        self.under_way = Some(Box::new(under_way));
-        Outcome::Busy
+    fn wait(&mut self, pending: PendingRequest) -> StepOutcome {
+        self.pending = Some(Box::new(pending));
+        StepOutcome::Busy
     }
 
     /// Returns the number of answered requests.

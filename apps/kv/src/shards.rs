@@ -23,7 +23,7 @@ use crate::shard::Shard;
 
 /// The number of attempts to take a lock before the event gives up for now. They last far longer than an operation on
 /// an item of the usual size.
-const PATIENCE: usize = 1 << 12;
+const MAX_ATTEMPTS: usize = 1 << 12;
 
 /// All items of a server.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Shards {
 
 #[cold]
 fn wait_for(shard: &SpinMutex<Shard>) -> Option<SpinMutexGuard<'_, Shard>> {
-    (0..PATIENCE).find_map(|_| {
+    (0..MAX_ATTEMPTS).find_map(|_| {
         spin_loop();
         if shard.is_locked() { None } else { shard.try_lock() }
     })

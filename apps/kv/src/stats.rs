@@ -1,6 +1,6 @@
 //! The statistics of `stats`, under the names that memcached's clients and tools expect.
 
-use crate::response::Listed;
+use crate::response::ListedItem;
 use crate::server::Server;
 use crate::shard::{Report, fits_in_line};
 
@@ -187,7 +187,7 @@ fn slabs(report: &Report, server: &Server, sink: Sink<'_>) {
 
 /// Calls `sink` with the pieces of the line of an item in a list. Skips a key that would break the line, which the
 /// binary protocol admits.
-pub(crate) fn listed(item: &Listed, sink: &mut dyn FnMut(&[u8])) {
+pub(crate) fn listed(item: &ListedItem, sink: &mut dyn FnMut(&[u8])) {
     let key = item.body.key();
     if !fits_in_line(key) {
         return;

@@ -15,14 +15,14 @@ const UNKNOWN: u16 = 0x81;
 
 const NOOP: u8 = 0x0a;
 
-fn ask(engine: &mut Engine, requests: &[Request<'_>]) -> Vec<Answer> {
+fn execute(engine: &mut Engine, requests: &[Request<'_>]) -> Vec<Answer> {
     let bytes: Vec<u8> = requests.iter().flat_map(Request::bytes).collect();
-    answers(&engine.ask(&bytes))
+    answers(&engine.execute(&bytes))
 }
 
 /// Returns the only answer to a request.
 fn ask_one(engine: &mut Engine, request: Request<'_>) -> Answer {
-    let mut all = ask(engine, std::slice::from_ref(&request));
+    let mut all = execute(engine, std::slice::from_ref(&request));
     assert_eq!(all.len(), 1, "{all:?}");
     let answer = all.remove(0);
     assert_eq!((answer.opcode, answer.opaque), (request.opcode, OPAQUE));
@@ -37,7 +37,7 @@ fn set(engine: &mut Engine, key: &[u8], value: &[u8]) -> u64 {
 
 /// Returns whether the request gets no answer.
 fn is_silent(engine: &mut Engine, request: Request<'_>) -> bool {
-    let answers = ask(engine, &[request, Request { opcode: NOOP, ..Default::default() }]);
+    let answers = execute(engine, &[request, Request { opcode: NOOP, ..Default::default() }]);
     answers.last().map(|last| last.opcode) == Some(NOOP) && answers.len() == 1
 }
 
@@ -185,18 +185,18 @@ fn version_noop_verbosity_and_stat_are_answered() {
         ask_one(&mut engine, Request { opcode: 0x1b, extras: &[0; 4], ..Default::default() }).status,
         0
     );
-    let stats = ask(&mut engine, &[Request { opcode: 0x10, ..Default::default() }]);
+    let stats = execute(&mut engine, &[Request { opcode: 0x10, ..Default::default() }]);
     assert!(stats.iter().any(|stat| stat.key == b"curr_items" && stat.value == b"1"));
     let last = stats.last().unwrap();
     assert!(last.key.is_empty() && last.value.is_empty());
-    let settings = ask(&mut engine, &[Request { opcode: 0x10, key: b"settings", ..Default::default() }]);
+    let settings = execute(&mut engine, &[Request { opcode: 0x10, key: b"settings", ..Default::default() }]);
     assert!(settings.iter().any(|stat| stat.key == b"num_threads" && stat.value == b"1"));
     assert_eq!(
         ask_one(&mut engine, Request { opcode: 0x10, key: b"nope", ..Default::default() }).status,
         NOT_FOUND
     );
     assert_eq!(ask_one(&mut engine, Request { opcode: 0x10, key: b"reset", ..Default::default() }).status, 0);
-    let stats = ask(&mut engine, &[Request { opcode: 0x10, ..Default::default() }]);
+    let stats = execute(&mut engine, &[Request { opcode: 0x10, ..Default::default() }]);
     assert!(stats.iter().any(|stat| stat.key == b"cmd_set" && stat.value == b"0"));
 }
 
@@ -217,7 +217,7 @@ fn quit_is_answered_unless_it_is_quiet() {
 fn unknown_opcodes_get_an_error_and_are_skipped() {
     let mut engine = Engine::new(1);
     let unknown = Request { opcode: 0x55, key: b"abc", value: &[0x80; 5000], ..Default::default() };
-    let answers = ask(&mut engine, &[unknown, Request { opcode: NOOP, ..Default::default() }]);
+    let answers = execute(&mut engine, &[unknown, Request { opcode: NOOP, ..Default::default() }]);
     assert_eq!(answers.iter().map(|answer| answer.status).collect::<Vec<_>>(), [UNKNOWN, 0]);
 }
 
@@ -272,7 +272,7 @@ fn a_value_that_is_too_large_is_rejected_and_skipped() {
     let value = vec![0x80; (1 << 20) + 1];
     let large = Request { opcode: 0x01, key: b"a", extras: &extras, value: &value, cas: 0 };
     let get = Request { opcode: 0x00, key: b"a", ..Default::default() };
-    let answers = ask(&mut engine, &[large, get]);
+    let answers = execute(&mut engine, &[large, get]);
     assert_eq!(answers.iter().map(|answer| answer.status).collect::<Vec<_>>(), [TOO_LARGE, NOT_FOUND]);
     set(&mut engine, b"a", &value[1..]);
     let get = Request { opcode: 0x00, key: b"a", ..Default::default() };
@@ -291,11 +291,11 @@ fn a_value_that_is_too_large_is_rejected_and_skipped() {
 fn prefixes_are_counted_as_in_the_text_protocol() {
     let mut engine = Engine::new(3);
     let stat = |engine: &mut Engine, key: &'static [u8]| {
-        ask(engine, &[Request { opcode: 0x10, key, ..Default::default() }])
+        execute(engine, &[Request { opcode: 0x10, key, ..Default::default() }])
     };
     let on = stat(&mut engine, b"detail on");
     assert_eq!((on.len(), on[0].status), (1, 0));
-    ask(
+    execute(
         &mut engine,
         &[Request { key: b"p:1", ..Default::default() }, Request { key: b"p\r\n:1", ..Default::default() }],
     );

@@ -66,7 +66,7 @@ impl Memcached {
     }
 
     /// Returns the answer of a connection to `input` and the end of the stream.
-    fn ask(&self, input: &[u8]) -> Vec<u8> {
+    fn execute(&self, input: &[u8]) -> Vec<u8> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.write_all(input).unwrap();
@@ -107,7 +107,7 @@ fn memcached_answers_text_commands_identically() {
     let mut engine = engine();
     for line in FIXED_TEXT.iter().copied().chain(with_long_keys.iter().map(String::as_str)) {
         let input = format!("{line}\r\n");
-        let (theirs, ours) = (memcached.ask(input.as_bytes()), engine.ask(input.as_bytes()));
+        let (theirs, ours) = (memcached.execute(input.as_bytes()), engine.execute(input.as_bytes()));
         let shown: String = line.chars().take(200).collect();
         assert!(theirs == ours, "to {shown:?}: {} but {}", lossy(&theirs), lossy(&ours));
     }
@@ -119,8 +119,8 @@ fn memcached_answers_meta_commands_and_lists_identically() {
     let (mut engine, mut differences) = (engine(), String::new());
     for line in FIXED_META {
         let input = format!("{line}\r\n");
-        let theirs = without_versions(&memcached.ask(input.as_bytes()));
-        let ours = without_versions(&engine.ask(input.as_bytes()));
+        let theirs = without_versions(&memcached.execute(input.as_bytes()));
+        let ours = without_versions(&engine.execute(input.as_bytes()));
         if theirs != ours {
             differences += &format!("to {line:?}: {} but {}\n", lossy(&theirs), lossy(&ours));
         }
@@ -252,12 +252,12 @@ fn compare(request: impl Strategy<Value = Vec<u8>>, flush: &[u8]) {
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let result = runner.run(&proptest::collection::vec(request.prop_map(Bytes), 1..60), |requests| {
         let mut engine = engine();
-        memcached.ask(flush);
+        memcached.execute(flush);
         // One request at a time: memcached's effect on an item depends on the answers that it has not sent yet.
         let (mut theirs, mut ours) = (Vec::new(), Vec::new());
         for Bytes(request) in &requests {
-            theirs.extend(without_versions(&memcached.ask(request)));
-            ours.extend(without_versions(&engine.ask(request)));
+            theirs.extend(without_versions(&memcached.execute(request)));
+            ours.extend(without_versions(&engine.execute(request)));
         }
         if theirs != ours {
             let same = theirs.iter().zip(&ours).take_while(|(theirs, ours)| theirs == ours).count();

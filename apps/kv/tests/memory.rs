@@ -132,7 +132,7 @@ fn a_flush_of_everything_frees_all_memory() {
     let mut engine = Engine::new(1);
     let empty = engine.bytes();
     (0..5_000).for_each(|number| drop(engine.shard(0).execute(START, set(number, 300, 0))));
-    engine.say("flush_all\r\n");
+    engine.execute_text("flush_all\r\n");
     while engine.shard(0).reclaim(START, 1_000) > 0 {}
     assert_eq!(engine.bytes(), empty);
 }

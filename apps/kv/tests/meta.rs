@@ -14,9 +14,9 @@ fn converse(conversation: &[(&str, &str)]) -> Engine {
 
 #[track_caller]
 fn continue_with(engine: &mut Engine, conversation: &[(&str, &str)]) {
-    for (said, expected) in conversation {
-        let answer = engine.say(&format!("{said}\r\n"));
-        let shown: String = said.chars().take(100).collect();
+    for (command, expected) in conversation {
+        let answer = engine.execute_text(&format!("{command}\r\n"));
+        let shown: String = command.chars().take(100).collect();
         assert_eq!(answer, format!("{expected}\r\n").replace("\r\n\r\n", "\r\n"), "{shown:?}");
     }
 }
@@ -46,19 +46,19 @@ fn a_value_is_stored_and_read_with_the_fields_that_flags_request() {
 fn large_values_are_returned_completely() {
     let value = "v".repeat(100_000);
     let mut engine = converse(&[(&format!("ms big 100000\r\n{value}"), "HD")]);
-    assert_eq!(engine.say("mg big v s\r\n"), format!("VA 100000 s100000\r\n{value}\r\n"));
+    assert_eq!(engine.execute_text("mg big v s\r\n"), format!("VA 100000 s100000\r\n{value}\r\n"));
 }
 
 #[test]
 fn the_longest_line_of_an_answer_fits() {
     let (key, opaque) = ("k".repeat(250), "o".repeat(32));
     let mut engine = converse(&[(&format!("ms {key} 1 F4294967295 T2147483647\r\n1"), "HD")]);
-    let line = engine.say(&format!("mg {key} v s t c f l h k O{opaque}\r\n"));
+    let line = engine.execute_text(&format!("mg {key} v s t c f l h k O{opaque}\r\n"));
     assert!(
         line.starts_with("VA 1 s1 t")
             && line.ends_with(&format!(" f4294967295 l0 h0 k{key} O{opaque}\r\n1\r\n"))
     );
-    assert!(engine.say(&format!("me {key}\r\n")).starts_with(&format!("ME {key} exp=")));
+    assert!(engine.execute_text(&format!("me {key}\r\n")).starts_with(&format!("ME {key} exp=")));
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_read_can_set_the_time_to_live_and_returns_the_old_or_the_new_one() {
         ("mg a", "EN"),
         ("mg a T100", "EN"),
     ]);
-    let stats = engine.say("stats\r\n");
+    let stats = engine.execute_text("stats\r\n");
     assert!(stats.contains("STAT cmd_touch 4\r\n") && stats.contains("STAT touch_hits 3\r\n"), "{stats}");
 }
 
@@ -135,23 +135,24 @@ fn versions_are_compared_and_returned() {
 
 #[test]
 fn base64_keys_are_decoded_and_returned_as_sent() {
-    let mut engine = converse(
-        &[
-            ("ms Zm9v 2 b k\r\nhi", "HD kZm9v b"),
-            ("mg Zm9v v", "EN"),
-            ("mg foo v k", "VA 2 kfoo\r\nhi"),
-            ("mg Zm9v v k b", "VA 2 kZm9v b\r\nhi"),
-            ("ms AAEKDSA= 1 b\r\n1", "HD"),
-            ("mg AAEKDSA= b k v", "VA 1 kAAEKDSA= b\r\n1"),
-            ("ma AAEKDSA= b v", "VA 1\r\n2"),
-            ("md AAEKDSA= b", "HD"),
-            ("mg AAEKDSA= b q", ""),
-            ("me Zm9vYmFy b", "EN"),
-        ]
-        .map(
-            |(said, expected)| if expected.is_empty() { ("mg none q\r\nmn", "MN") } else { (said, expected) },
-        ),
-    );
+    let mut engine =
+        converse(
+            &[
+                ("ms Zm9v 2 b k\r\nhi", "HD kZm9v b"),
+                ("mg Zm9v v", "EN"),
+                ("mg foo v k", "VA 2 kfoo\r\nhi"),
+                ("mg Zm9v v k b", "VA 2 kZm9v b\r\nhi"),
+                ("ms AAEKDSA= 1 b\r\n1", "HD"),
+                ("mg AAEKDSA= b k v", "VA 1 kAAEKDSA= b\r\n1"),
+                ("ma AAEKDSA= b v", "VA 1\r\n2"),
+                ("md AAEKDSA= b", "HD"),
+                ("mg AAEKDSA= b q", ""),
+                ("me Zm9vYmFy b", "EN"),
+            ]
+            .map(|(command, expected)| {
+                if expected.is_empty() { ("mg none q\r\nmn", "MN") } else { (command, expected) }
+            }),
+        );
     // A key that would break a line is in no list.
     continue_with(
         &mut engine,
@@ -165,7 +166,7 @@ fn a_key_that_is_not_base64_is_rejected_and_its_value_is_not_parsed_as_commands(
     let long = "AAAA".repeat(63);
     for key in ["=", "A", "AA", "AAA", "AA=A", "Zm9v=", "Zm9v!", "Zm9-", "Zh==", "Zm9v====", &long] {
         let mut engine = converse(&[(&format!("mg {key} b"), error), (&format!("md {key} b"), error)]);
-        let answer = engine.say(&format!("ms {key} 9 b\r\nversion\r\n\r\nmn\r\n"));
+        let answer = engine.execute_text(&format!("ms {key} 9 b\r\nversion\r\n\r\nmn\r\n"));
         assert_eq!(answer, format!("{error}\r\nMN\r\n"), "{key}");
     }
     // 62 groups of four letters fit in the length of a key, and decode to 186 bytes.
@@ -240,11 +241,9 @@ fn an_invalidated_item_is_served_as_stale_until_it_is_stored() {
             ("ms a 1 MA C1 I\r\nz", "EX"),
             ("md a I q", "MN"),
         ]
-        .map(
-            |(said, expected)| {
-                if said.ends_with(" q") { ("md a I q\r\nmn", expected) } else { (said, expected) }
-            },
-        ),
+        .map(|(command, expected)| {
+            if command.ends_with(" q") { ("md a I q\r\nmn", expected) } else { (command, expected) }
+        }),
     );
 }
 
@@ -296,10 +295,13 @@ fn inspecting_an_item_does_not_count_as_a_read() {
     let mut engine = Engine::new(1);
     continue_with(&mut engine, &[("me a", "EN"), ("me a k", "EN"), ("ms a 3 T100\r\nabc", "HD")]);
     engine.wait(5);
-    assert_eq!(engine.say("me a\r\n"), "ME a exp=95 la=5 cas=1 fetch=no cls=1 size=128\r\n");
+    assert_eq!(engine.execute_text("me a\r\n"), "ME a exp=95 la=5 cas=1 fetch=no cls=1 size=128\r\n");
     continue_with(&mut engine, &[("mg a h l", "HD h0 l5")]);
-    assert_eq!(engine.say("me YQ== b\r\n"), "ME YQ== exp=95 la=0 cas=1 fetch=yes cls=1 size=128\r\n");
-    let stats = engine.say("stats\r\n");
+    assert_eq!(
+        engine.execute_text("me YQ== b\r\n"),
+        "ME YQ== exp=95 la=0 cas=1 fetch=yes cls=1 size=128\r\n"
+    );
+    let stats = engine.execute_text("stats\r\n");
     assert!(stats.contains("STAT cmd_meta 4\r\n") && stats.contains("STAT cmd_get 1\r\n"), "{stats}");
 }
 
@@ -334,11 +336,11 @@ fn malformed_commands_are_rejected() {
     ]);
     // If the length of the value is known, the server skips the value, because it could contain commands.
     for flags in ["Tx", "C-1", "Fx", "v v", "M", "S5", "MZ", &format!("O{}", "o".repeat(33))] {
-        let answer = engine.say(&format!("ms a 9 {flags}\r\nversion\r\n\r\nmn\r\n"));
+        let answer = engine.execute_text(&format!("ms a 9 {flags}\r\nversion\r\n\r\nmn\r\n"));
         assert!(answer.starts_with("CLIENT_ERROR ") && answer.ends_with("\r\nMN\r\n"), "{flags}: {answer}");
         assert!(!answer.contains("VERSION"), "{flags}: {answer}");
     }
-    let answer = engine.say(&format!("ms {long} 9\r\nversion\r\n\r\nmn\r\n"));
+    let answer = engine.execute_text(&format!("ms {long} 9\r\nversion\r\n\r\nmn\r\n"));
     assert_eq!(answer, format!("{format}\r\nMN\r\n"));
 }
 
@@ -346,7 +348,8 @@ fn malformed_commands_are_rejected() {
 fn a_store_that_is_too_large_is_rejected_and_removes_the_old_item() {
     let value = "v".repeat(1_048_577);
     let mut engine = converse(&[("ms a 1\r\n1", "HD"), ("ms b 1\r\n1", "HD")]);
-    let answer = engine.say(&format!("ms a 1048577 q\r\n{value}\r\nms b 1048577 C1\r\n{value}\r\nmn\r\n"));
+    let answer =
+        engine.execute_text(&format!("ms a 1048577 q\r\n{value}\r\nms b 1048577 C1\r\n{value}\r\nmn\r\n"));
     assert_eq!(answer, "SERVER_ERROR object too large for cache\r\n".repeat(2) + "MN\r\n");
     continue_with(&mut engine, &[("mg a", "EN"), ("mg b", "HD")]);
 }

@@ -3,14 +3,14 @@
 //! removal of expired items.
 
 use isola_events::{sleep, spawn_task};
-use isola_gateway::test_cells::{TestCell, dial, go_round, run_cells, talk};
 use isola_hosted::{Hosted, Loss, link};
 use isola_iobuf::{Chain, IoBuf};
 use isola_kv::{Config, KeyHasher, Server};
-use isola_net::steering::shares;
-use isola_net::tcp::Listening;
+use isola_net::steering::buckets_per_core;
+use isola_net::tcp::PortListener;
 use isola_net::{TcpStream, listen_with};
 use isola_platform::CoreIndex;
+use isola_test_cells::{TestCell, dial, rotate_flows, run_cells, talk};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -19,7 +19,7 @@ const PORT: u16 = 11211;
 const MEMORY: usize = 64 << 20;
 
 /// Sets up the server and listens.
-fn listen() -> (Arc<Server>, Listening) {
+fn listen() -> (Arc<Server>, PortListener) {
     let config = Config::for_memory(MEMORY / 2, 1 << 20).unwrap();
     let server = Server::new(config, KeyHasher::new(5), isola_kv::unix_time());
     (isola_kv::prepare(server, || MEMORY), listen_with(PORT, 64, isola_kv::serve).unwrap())
@@ -37,7 +37,7 @@ impl Client {
         Self { stream: dial(PORT).await, unread: Chain::new() }
     }
 
-    async fn say(&mut self, bytes: impl Into<Vec<u8>>) {
+    async fn send(&mut self, bytes: impl Into<Vec<u8>>) {
         self.stream.write(IoBuf::from(bytes.into()).into()).await.unwrap();
     }
 
@@ -47,9 +47,13 @@ impl Client {
                 self.stream.read().await.expect("the connection is open").expect("the stream has more data");
             self.unread.append(more);
         }
-        let came = self.unread.split_to(answer.len()).unwrap().to_vec();
-        let place = came.iter().zip(answer.bytes()).position(|(came, answer)| *came != answer);
-        assert!(place.is_none(), "{:?} differs at offset {place:?}", String::from_utf8_lossy(&came[..100]));
+        let received = self.unread.split_to(answer.len()).unwrap().to_vec();
+        let offset = received.iter().zip(answer.bytes()).position(|(received, answer)| *received != answer);
+        assert!(
+            offset.is_none(),
+            "{:?} differs at offset {offset:?}",
+            String::from_utf8_lossy(&received[..100])
+        );
     }
 }
 
@@ -67,7 +71,7 @@ async fn pipeline(client: &mut Client, me: usize, round: usize) {
         questions += &format!("set k{me}-{number} 3 0 {len}\r\n{value}\r\nget k{me}-{number} none\r\n");
         answers += &format!("STORED\r\nVALUE k{me}-{number} 3 {len}\r\n{value}\r\nEND\r\n");
     }
-    client.say(questions).await;
+    client.send(questions).await;
     client.expect(&answers).await;
 }
 
@@ -76,11 +80,11 @@ async fn halves(client: &mut Client, me: usize, round: usize) {
     let value = value(me, round, 40_000);
     let request = format!("set h{me} 0 0 {}\r\n{value}\r\nincr none 1\r\n", value.len());
     for piece in request.as_bytes().chunks(9_000) {
-        client.say(piece).await;
+        client.send(piece).await;
         sleep(Duration::from_millis(2)).await;
     }
     client.expect("STORED\r\nNOT_FOUND\r\n").await;
-    client.say(format!("get h{me}\r\n")).await;
+    client.send(format!("get h{me}\r\n")).await;
     client.expect(&format!("VALUE h{me} 0 {}\r\n{value}\r\nEND\r\n", value.len())).await;
 }
 
@@ -88,11 +92,11 @@ async fn halves(client: &mut Client, me: usize, round: usize) {
 /// meanwhile.
 async fn late(client: &mut Client, me: usize, round: usize) {
     let value = value(me, round, 50_000);
-    client.say(format!("set l{me} 0 0 {}\r\n{value}\r\n", value.len())).await;
+    client.send(format!("set l{me} 0 0 {}\r\n{value}\r\n", value.len())).await;
     client.expect("STORED\r\n").await;
-    client.say(format!("get l{me}\r\n").repeat(12)).await;
+    client.send(format!("get l{me}\r\n").repeat(12)).await;
     sleep(Duration::from_millis(20)).await;
-    client.say("version\r\n").await;
+    client.send("version\r\n").await;
     let answer = format!("VALUE l{me} 0 {}\r\n{value}\r\nEND\r\n", value.len());
     for _ in 0..12 {
         client.expect(&answer).await;
@@ -112,7 +116,7 @@ async fn converse(me: usize, on: &'static AtomicBool) {
         }
         round += 1;
     }
-    client.say("quit\r\n").await;
+    client.send("quit\r\n").await;
     assert!(
         matches!(client.stream.read().await, Ok(None)),
         "the server closes the connection without a reset"
@@ -121,7 +125,7 @@ async fn converse(me: usize, on: &'static AtomicBool) {
 
 /// Returns the statistics with these names.
 async fn stats<const N: usize>(client: &mut Client, names: [&str; N]) -> [u64; N] {
-    client.say("stats\r\n").await;
+    client.send("stats\r\n").await;
     let mut answer = Chain::new();
     while !answer.to_vec().ends_with(b"END\r\n") {
         answer.append(client.stream.read().await.unwrap().unwrap());
@@ -154,7 +158,7 @@ fn go_on_while_flows_go_round(loss: Loss, times: usize, on: &'static AtomicBool)
     static MOVED: AtomicUsize = AtomicUsize::new(0);
     let serve = move || async move {
         let listening = listen();
-        let moved = go_round(times).await;
+        let moved = rotate_flows(times).await;
         assert_eq!(moved.staying, 0, "every connection can migrate");
         MOVED.fetch_max(moved.buckets, Ordering::Relaxed);
         on.store(false, Ordering::Relaxed);
@@ -199,10 +203,10 @@ fn a_core_removed_and_added_a_thousand_times_loses_no_request_and_resets_no_conn
     static FOLLOWED: AtomicUsize = AtomicUsize::new(0);
     let serve = || async {
         let listening = listen();
-        let mut seen = shares();
+        let mut seen = buckets_per_core();
         loop {
             sleep(Duration::from_micros(500)).await;
-            let now = shares();
+            let now = buckets_per_core();
             FOLLOWED.fetch_add(usize::from(now != seen), Ordering::Relaxed);
             seen = now;
             // The listening socket must live as long as the server.
@@ -232,7 +236,7 @@ fn a_request_that_waits_for_a_shard_is_executed_after_its_connection_has_migrate
         STEP.store(2, Ordering::Release);
         // Long enough for the requests to arrive and wait.
         sleep(Duration::from_millis(50)).await;
-        assert_eq!(go_round(3).await.staying, 0);
+        assert_eq!(rotate_flows(3).await.staying, 0);
         drop(locks);
         std::future::pending::<()>().await;
         drop(listening);
@@ -241,14 +245,14 @@ fn a_request_that_waits_for_a_shard_is_executed_after_its_connection_has_migrate
         let mut clients = Vec::new();
         for me in 0..8 {
             let mut client = Client::dial().await;
-            client.say(format!("set k{me} 0 0 1\r\n{me}\r\n")).await;
+            client.send(format!("set k{me} 0 0 1\r\n{me}\r\n")).await;
             client.expect("STORED\r\n").await;
             clients.push(client);
         }
         STEP.store(1, Ordering::Release);
         wait_for(2).await;
         for (me, client) in clients.iter_mut().enumerate() {
-            client.say(format!("get k{me}\r\nincr k{me} 1\r\nstats reset\r\nget k{me}\r\n")).await;
+            client.send(format!("get k{me}\r\nincr k{me} 1\r\nstats reset\r\nget k{me}\r\n")).await;
         }
         for (me, client) in clients.iter_mut().enumerate() {
             let number = me + 1;
@@ -278,7 +282,7 @@ async fn wait_for_stat(client: &mut Client, name: &str, expected: u64) {
 fn an_expired_item_is_removed_without_a_request_for_it() {
     talk_to_one_core(|| async {
         let mut client = Client::dial().await;
-        client.say("set a 0 1 1\r\n1\r\nset b 0 0 1\r\n1\r\n").await;
+        client.send("set a 0 1 1\r\n1\r\nset b 0 0 1\r\n1\r\n").await;
         client.expect("STORED\r\nSTORED\r\n").await;
         assert_eq!(stats(&mut client, ["curr_items"]).await, [2]);
         wait_for_stat(&mut client, "curr_items", 1).await;
@@ -290,7 +294,7 @@ fn a_connection_that_its_client_resets_is_not_counted_as_open() {
     talk_to_one_core(|| async {
         let mut client = Client::dial().await;
         let mut other = Client::dial().await;
-        other.say("set a 0 0 100\r\nhalf").await;
+        other.send("set a 0 0 100\r\nhalf").await;
         wait_for_stat(&mut client, "curr_connections", 2).await;
         other.stream.abort();
         wait_for_stat(&mut client, "curr_connections", 1).await;

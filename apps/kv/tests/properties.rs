@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use common::{Engine, START};
 use isola_iobuf::{Chain, IoBuf};
-use isola_kv::Served;
+use isola_kv::ServeOutcome;
 use proptest::prelude::*;
 
 /// An item of the model.
@@ -212,7 +212,7 @@ proptest! {
                 let choice = *choices.next().unwrap();
                 let taken = (choice % 2 == 0).then(|| engine.shard(choice as u16 % 3));
                 let served = session.serve(engine.now);
-                prop_assert!(served == Served::All || taken.is_some());
+                prop_assert!(served == ServeOutcome::All || taken.is_some());
                 drop(taken);
                 answer.extend(session.take_output(choices.next().unwrap() % 5_000).to_vec());
                 engine.work(&mut session);

@@ -4,7 +4,7 @@ mod common;
 
 use common::Engine;
 use isola_iobuf::{Chain, IoBuf};
-use isola_kv::{Config, Served, Session, SessionLimits, ShardId};
+use isola_kv::{Config, ServeOutcome, Session, SessionLimits, ShardId};
 
 fn receive(session: &mut Session, text: &str) {
     session.receive(Chain::from(IoBuf::copy_from_slice(text.as_bytes())));
@@ -38,7 +38,7 @@ fn a_locked_shard_delays_the_following_requests_and_loses_none() {
         receive(&mut session, &format!("get {free}\r\n{line}get {free}\r\n"));
         let lock = engine.shard(3);
         for _ in 0..3 {
-            assert_eq!(session.serve(engine.now), Served::Busy);
+            assert_eq!(session.serve(engine.now), ServeOutcome::Busy);
             assert!(session.has_work());
         }
         assert_eq!(output(&mut session), "END\r\n");
@@ -57,12 +57,12 @@ fn a_locked_shard_delays_the_following_requests_and_loses_none() {
 #[test]
 fn a_request_to_all_shards_continues_at_the_locked_shard_and_visits_each_once() {
     let mut engine = Engine::new(4);
-    engine.say("set a 0 0 1\r\n1\r\n");
+    engine.execute_text("set a 0 0 1\r\n1\r\n");
     let mut session = engine.session();
     receive(&mut session, "flush_all\r\nversion\r\nstats\r\nget a\r\n");
     for taken in 0..4 {
         let lock = engine.shard(taken);
-        assert_eq!(session.serve(engine.now), Served::Busy);
+        assert_eq!(session.serve(engine.now), ServeOutcome::Busy);
         assert_eq!(session.output_len(), 0);
         drop(lock);
     }
@@ -79,12 +79,12 @@ fn a_request_that_waits_at_the_end_of_input_is_answered_before_the_session_finis
     let mut session = engine.session();
     receive(&mut session, &format!("set {taken} 0 0 1\r\n1\r\n"));
     let lock = engine.shard(3);
-    assert_eq!(session.serve(engine.now), Served::Busy);
+    assert_eq!(session.serve(engine.now), ServeOutcome::Busy);
     session.end_of_input();
-    assert_eq!(session.serve(engine.now), Served::Busy);
+    assert_eq!(session.serve(engine.now), ServeOutcome::Busy);
     assert!(!session.is_finished());
     drop(lock);
-    assert_eq!(session.serve(engine.now), Served::All);
+    assert_eq!(session.serve(engine.now), ServeOutcome::All);
     assert_eq!(output(&mut session), "STORED\r\n");
     assert!(session.is_finished());
 }
@@ -111,7 +111,7 @@ fn limited(max_output_bytes: usize) -> Engine {
 fn a_client_that_does_not_read_is_not_served_further() {
     let mut engine = limited(100_000);
     let value = "v".repeat(10_000);
-    engine.say(&format!("set a 0 0 10000\r\n{value}\r\n"));
+    engine.execute_text(&format!("set a 0 0 10000\r\n{value}\r\n"));
     let mut session = engine.session();
     let mut received = 0;
     while session.wants_input() {
@@ -164,7 +164,7 @@ fn requests_after_quit_are_ignored() {
     assert_eq!(output(&mut session), "END\r\n");
     assert_eq!(session.held_bytes(), 0);
     assert!(session.is_finished());
-    assert_eq!(engine.say("get a\r\n"), "END\r\n");
+    assert_eq!(engine.execute_text("get a\r\n"), "END\r\n");
 }
 
 #[test]

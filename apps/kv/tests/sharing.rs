@@ -4,7 +4,7 @@ mod common;
 
 use common::{Engine, START};
 use isola_iobuf::{Chain, IoBuf};
-use isola_kv::{Config, KeyHasher, Served, Server, Session};
+use isola_kv::{Config, KeyHasher, ServeOutcome, Server, Session};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -17,7 +17,7 @@ fn exchange(session: &mut Session, input: &str) -> Vec<u8> {
     let mut answer = Chain::new();
     loop {
         // A locked shard becomes free later.
-        if session.serve(START) == Served::Busy {
+        if session.serve(START) == ServeOutcome::Busy {
             thread::yield_now();
         }
         answer.append(session.take_output(usize::MAX));
@@ -27,7 +27,7 @@ fn exchange(session: &mut Session, input: &str) -> Vec<u8> {
     }
 }
 
-fn say(session: &mut Session, input: &str) -> String {
+fn execute(session: &mut Session, input: &str) -> String {
     String::from_utf8(exchange(session, input)).unwrap()
 }
 
@@ -47,7 +47,7 @@ fn server(memory_bytes: usize, shards: u16) -> Arc<Server> {
 }
 
 fn stat(session: &mut Session, name: &str) -> u64 {
-    let answer = say(session, "stats\r\n");
+    let answer = execute(session, "stats\r\n");
     let line = answer.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
     line.unwrap().parse().unwrap()
 }
@@ -59,31 +59,32 @@ fn counts_conditions_and_statistics_are_exact_under_concurrent_access() {
     for shards in [1, 7] {
         let server = server(8 << 20, shards);
         let mut session = Session::new(server.clone());
-        say(&mut session, "set sum 0 0 1\r\n0\r\nset guarded 0 0 1\r\n0\r\n");
+        execute(&mut session, "set sum 0 0 1\r\n0\r\nset guarded 0 0 1\r\n0\r\n");
         let (added, swapped) = (AtomicUsize::new(0), AtomicUsize::new(0));
         at_once(&server, |session, number| {
             for round in 0..ROUNDS {
                 let key = format!("own{number}-{}", round % 10);
                 let value = format!("{number}/{round}");
                 let set = format!("set {key} 0 0 {}\r\n{value}\r\nincr sum 1\r\nget {key}\r\n", value.len());
-                let answer = say(session, &set);
+                let answer = execute(session, &set);
                 let got = format!("VALUE {key} 0 {}\r\n{value}\r\nEND\r\n", value.len());
                 assert!(answer.starts_with("STORED\r\n") && answer.ends_with(&got), "{answer:?}");
-                let answer = say(session, &format!("add once{round} 0 0 1\r\n{number}\r\n"));
+                let answer = execute(session, &format!("add once{round} 0 0 1\r\n{number}\r\n"));
                 added.fetch_add(usize::from(answer == "STORED\r\n"), Ordering::Relaxed);
-                let answer = say(session, "gets guarded\r\n");
+                let answer = execute(session, "gets guarded\r\n");
                 let words: Vec<&str> = answer.split_ascii_whitespace().collect();
                 let [_, _, _, _, cas, count, _] = words[..] else { panic!("{answer:?}") };
                 let count = (count.parse::<usize>().unwrap() + 1).to_string();
-                let answer = say(session, &format!("cas guarded 0 0 {} {cas}\r\n{count}\r\n", count.len()));
+                let answer =
+                    execute(session, &format!("cas guarded 0 0 {} {cas}\r\n{count}\r\n", count.len()));
                 swapped.fetch_add(usize::from(answer == "STORED\r\n"), Ordering::Relaxed);
             }
         });
         let (total, swapped) = (THREADS * ROUNDS, swapped.into_inner());
         let count = swapped.to_string();
-        assert_eq!(say(&mut session, "get sum\r\n"), format!("VALUE sum 0 4\r\n{total}\r\nEND\r\n"));
+        assert_eq!(execute(&mut session, "get sum\r\n"), format!("VALUE sum 0 4\r\n{total}\r\nEND\r\n"));
         let expected = format!("VALUE guarded 0 {}\r\n{count}\r\nEND\r\n", count.len());
-        assert_eq!(say(&mut session, "get guarded\r\n"), expected);
+        assert_eq!(execute(&mut session, "get guarded\r\n"), expected);
         assert_eq!(added.into_inner(), ROUNDS, "each key is added once");
         assert_eq!(stat(&mut session, "incr_hits"), total as u64);
         assert_eq!(stat(&mut session, "cas_hits"), swapped as u64);
@@ -109,13 +110,13 @@ fn a_reader_never_sees_parts_of_two_values() {
             for round in 0..ROUNDS / (1 + len / 3_000) {
                 let key = (number + round) % KEYS;
                 let value = pattern(number, round, len);
-                assert_eq!(say(session, &format!("set k{key} 0 0 {len}\r\n{value}\r\n")), "STORED\r\n");
+                assert_eq!(execute(session, &format!("set k{key} 0 0 {len}\r\n{value}\r\n")), "STORED\r\n");
                 // The test checks this answer after other threads have changed the item.
                 late.receive(Chain::from(IoBuf::copy_from_slice(format!("get k{key}\r\n").as_bytes())));
-                while late.serve(START) == Served::Busy {
+                while late.serve(START) == ServeOutcome::Busy {
                     thread::yield_now();
                 }
-                say(session, &format!("append k{key} 0 0 1\r\n!\r\ndelete k{}\r\n", (key + 1) % KEYS));
+                execute(session, &format!("append k{key} 0 0 1\r\n!\r\ndelete k{}\r\n", (key + 1) % KEYS));
                 let answer = late.take_output(usize::MAX).to_vec();
                 let lines: Vec<&[u8]> = answer.split(|byte| *byte == b'\n').collect();
                 if lines[0].starts_with(b"VALUE") {
@@ -143,8 +144,8 @@ fn a_flush_removes_earlier_items_for_all_sessions_and_keeps_later_ones() {
                 while !done.load(Ordering::Acquire) {
                     let key = format!("k{number}-{}", round % 20);
                     let before = flushed.load(Ordering::Acquire);
-                    say(&mut session, &format!("set {key} 0 0 1\r\n1\r\n"));
-                    let is_there = say(&mut session, &format!("get {key}\r\n")).starts_with("VALUE");
+                    execute(&mut session, &format!("set {key} 0 0 1\r\n1\r\n"));
+                    let is_there = execute(&mut session, &format!("get {key}\r\n")).starts_with("VALUE");
                     let after = flushed.load(Ordering::Acquire);
                     // One flush may have begun before its start was recorded.
                     assert!(is_there || after > before || after % 2 == 1, "round {round}");
@@ -154,11 +155,11 @@ fn a_flush_removes_earlier_items_for_all_sessions_and_keeps_later_ones() {
         }
         let mut session = Session::new(server.clone());
         for round in 0..200 {
-            say(&mut session, &format!("set mine{round} 0 0 1\r\n1\r\n"));
+            execute(&mut session, &format!("set mine{round} 0 0 1\r\n1\r\n"));
             flushed.fetch_add(1, Ordering::AcqRel);
-            assert_eq!(say(&mut session, "flush_all\r\n"), "OK\r\n");
+            assert_eq!(execute(&mut session, "flush_all\r\n"), "OK\r\n");
             flushed.fetch_add(1, Ordering::AcqRel);
-            assert_eq!(say(&mut session, &format!("get mine{round}\r\n")), "END\r\n");
+            assert_eq!(execute(&mut session, &format!("get mine{round}\r\n")), "END\r\n");
         }
         done.store(true, Ordering::Release);
     });
@@ -175,7 +176,7 @@ fn the_memory_limit_holds_under_concurrent_stores_and_reclaims() {
             let value = pattern(number, round, len);
             let exptime = if round % 3 == 0 { -1 } else { 0 };
             let key = round * 31 % 700;
-            let answer = say(session, &format!("set k{key} 0 {exptime} {len}\r\n{value}\r\n"));
+            let answer = execute(session, &format!("set k{key} 0 {exptime} {len}\r\n{value}\r\n"));
             assert_eq!(answer, "STORED\r\n");
             for id in server.shards.ids() {
                 if let Some(mut shard) = server.shards.lock(id) {
@@ -199,7 +200,7 @@ fn a_session_that_migrates_in_the_middle_of_a_request_continues_there() {
     for byte in input.bytes() {
         session = thread::spawn(move || {
             session.receive(Chain::from(IoBuf::copy_from_slice(&[byte])));
-            while session.serve(START) == Served::Busy {}
+            while session.serve(START) == ServeOutcome::Busy {}
             session
         })
         .join()

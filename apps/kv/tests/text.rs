@@ -53,15 +53,15 @@ fn get_answers_many_keys_in_their_order() {
 #[test]
 fn a_read_may_exceed_the_longest_line_of_other_commands() {
     let mut engine = Engine::new(2);
-    engine.say("set a 0 0 1\r\n1\r\n");
+    engine.execute_text("set a 0 0 1\r\n1\r\n");
     let keys = format!("{} a", "k".repeat(249));
     let line = format!("get{}\r\n", format!(" {keys}").repeat(2_000));
-    assert_eq!(engine.say(&line), "VALUE a 0 1\r\n1\r\n".repeat(2_000) + "END\r\n");
+    assert_eq!(engine.execute_text(&line), "VALUE a 0 1\r\n1\r\n".repeat(2_000) + "END\r\n");
     let touching = format!("gat 0{} \r\nversion\r\n", format!(" {keys}").repeat(200));
-    let answer = engine.say(&touching);
+    let answer = engine.execute_text(&touching);
     assert!(answer.starts_with(&("VALUE a 0 1\r\n1\r\n".repeat(200) + "END\r\nVERSION ")), "{answer}");
     let bad = format!("get{} {}\r\nversion\r\n", format!(" {keys}").repeat(20), "k".repeat(251));
-    assert!(engine.say(&bad).contains(&format!("{BAD_FORMAT}VERSION ")));
+    assert!(engine.execute_text(&bad).contains(&format!("{BAD_FORMAT}VERSION ")));
 }
 
 #[test]
@@ -104,17 +104,17 @@ fn version(answer: &str) -> u64 {
 #[test]
 fn cas_replaces_only_the_expected_version() {
     let mut engine = Engine::new(2);
-    assert_eq!(engine.say("cas a 0 0 1 1\r\n1\r\n"), "NOT_FOUND\r\n");
-    engine.say("set a 0 0 1\r\n1\r\n");
-    let first = version(&engine.say("gets a\r\n"));
-    assert_eq!(engine.say(&format!("cas a 0 0 1 {first}\r\n2\r\n")), "STORED\r\n");
-    assert_eq!(engine.say(&format!("cas a 0 0 1 {first}\r\n3\r\n")), "EXISTS\r\n");
-    assert_eq!(engine.say("cas a 0 0 1 0\r\n3\r\n"), "EXISTS\r\n");
-    let second = version(&engine.say("gets a\r\n"));
+    assert_eq!(engine.execute_text("cas a 0 0 1 1\r\n1\r\n"), "NOT_FOUND\r\n");
+    engine.execute_text("set a 0 0 1\r\n1\r\n");
+    let first = version(&engine.execute_text("gets a\r\n"));
+    assert_eq!(engine.execute_text(&format!("cas a 0 0 1 {first}\r\n2\r\n")), "STORED\r\n");
+    assert_eq!(engine.execute_text(&format!("cas a 0 0 1 {first}\r\n3\r\n")), "EXISTS\r\n");
+    assert_eq!(engine.execute_text("cas a 0 0 1 0\r\n3\r\n"), "EXISTS\r\n");
+    let second = version(&engine.execute_text("gets a\r\n"));
     assert_ne!(first, second);
-    assert_eq!(engine.say("gets a\r\n"), format!("VALUE a 0 1 {second}\r\n2\r\nEND\r\n"));
+    assert_eq!(engine.execute_text("gets a\r\n"), format!("VALUE a 0 1 {second}\r\n2\r\nEND\r\n"));
     for bad in ["x", "-1", "99999999999999999999"] {
-        assert_eq!(engine.say(&format!("cas a 0 0 1 {bad}\r\n")), BAD_FORMAT);
+        assert_eq!(engine.execute_text(&format!("cas a 0 0 1 {bad}\r\n")), BAD_FORMAT);
     }
 }
 
@@ -151,15 +151,18 @@ fn incr_and_decr_count_and_check_their_arguments() {
 fn a_value_does_not_change_while_it_is_read() {
     let mut engine = Engine::new(1);
     let large = "v".repeat(5_000);
-    engine.say(&format!("set n 0 0 2\r\n10\r\nset large 0 0 5000\r\n{large}\r\n"));
+    engine.execute_text(&format!("set n 0 0 2\r\n10\r\nset large 0 0 5000\r\n{large}\r\n"));
     let key = Key::new(IoBuf::from_static(b"n"), &engine.server.hasher).unwrap();
     let read = Request::Item { key, operation: Operation::Get };
     let Response::Hit(hit) = engine.shard(0).execute(engine.now, read) else { panic!("the item is missing") };
     let mut reader = engine.session();
     reader.receive(Chain::from(IoBuf::from_static(b"get large\r\n")));
     engine.work(&mut reader);
-    assert_eq!(engine.say("incr n 5\r\ndelete n\r\n"), "15\r\nDELETED\r\n");
-    assert_eq!(engine.say("append large 0 0 1\r\nx\r\nset large 0 0 1\r\nx\r\n"), "STORED\r\nSTORED\r\n");
+    assert_eq!(engine.execute_text("incr n 5\r\ndelete n\r\n"), "15\r\nDELETED\r\n");
+    assert_eq!(
+        engine.execute_text("append large 0 0 1\r\nx\r\nset large 0 0 1\r\nx\r\n"),
+        "STORED\r\nSTORED\r\n"
+    );
     assert_eq!(hit.body.value().to_vec(), b"10");
     let answer = reader.take_output(usize::MAX).to_vec();
     assert_eq!(String::from_utf8(answer).unwrap(), format!("VALUE large 0 5000\r\n{large}\r\nEND\r\n"));
@@ -168,30 +171,30 @@ fn a_value_does_not_change_while_it_is_read() {
 #[test]
 fn items_expire_at_their_deadline() {
     let mut engine = Engine::new(2);
-    engine.say("set past 0 -1 1\r\n1\r\nset soon 0 10 1\r\n1\r\nset never 0 0 1\r\n1\r\n");
-    engine.say(&format!("set moment 0 {} 1\r\n1\r\n", engine.now.0 + 20));
-    assert_eq!(engine.say("get past\r\n"), "END\r\n");
+    engine.execute_text("set past 0 -1 1\r\n1\r\nset soon 0 10 1\r\n1\r\nset never 0 0 1\r\n1\r\n");
+    engine.execute_text(&format!("set moment 0 {} 1\r\n1\r\n", engine.now.0 + 20));
+    assert_eq!(engine.execute_text("get past\r\n"), "END\r\n");
     engine.wait(9);
-    assert_eq!(engine.say("get soon\r\n"), "VALUE soon 0 1\r\n1\r\nEND\r\n");
+    assert_eq!(engine.execute_text("get soon\r\n"), "VALUE soon 0 1\r\n1\r\nEND\r\n");
     engine.wait(1);
-    assert_eq!(engine.say("get soon\r\n"), "END\r\n");
-    assert_eq!(engine.say("incr soon 1\r\n"), "NOT_FOUND\r\n");
+    assert_eq!(engine.execute_text("get soon\r\n"), "END\r\n");
+    assert_eq!(engine.execute_text("incr soon 1\r\n"), "NOT_FOUND\r\n");
     engine.wait(10);
-    assert_eq!(engine.say("get moment never\r\n"), "VALUE never 0 1\r\n1\r\nEND\r\n");
+    assert_eq!(engine.execute_text("get moment never\r\n"), "VALUE never 0 1\r\n1\r\nEND\r\n");
 }
 
 #[test]
 fn touch_and_gat_change_the_expiration_time() {
     let mut engine = Engine::new(2);
-    assert_eq!(engine.say("touch a 10\r\n"), "NOT_FOUND\r\n");
-    engine.say("set a 3 0 1\r\n1\r\n");
-    assert_eq!(engine.say("touch a 10\r\n"), "TOUCHED\r\n");
+    assert_eq!(engine.execute_text("touch a 10\r\n"), "NOT_FOUND\r\n");
+    engine.execute_text("set a 3 0 1\r\n1\r\n");
+    assert_eq!(engine.execute_text("touch a 10\r\n"), "TOUCHED\r\n");
     engine.wait(9);
-    assert_eq!(engine.say("gat 10 a b\r\n"), "VALUE a 3 1\r\n1\r\nEND\r\n");
+    assert_eq!(engine.execute_text("gat 10 a b\r\n"), "VALUE a 3 1\r\n1\r\nEND\r\n");
     engine.wait(9);
-    let answer = engine.say("gats -1 a\r\n");
+    let answer = engine.execute_text("gats -1 a\r\n");
     assert_eq!(answer, format!("VALUE a 3 1 {}\r\n1\r\nEND\r\n", version(&answer)));
-    assert_eq!(engine.say("get a\r\n"), "END\r\n");
+    assert_eq!(engine.execute_text("get a\r\n"), "END\r\n");
     for (question, answer) in [
         ("touch a\r\n", "ERROR\r\n"),
         ("touch a x\r\n", "CLIENT_ERROR invalid exptime argument\r\n"),
@@ -199,7 +202,7 @@ fn touch_and_gat_change_the_expiration_time() {
         ("gat 1\r\n", "END\r\n"),
         ("gat x a\r\n", "CLIENT_ERROR invalid exptime argument\r\n"),
     ] {
-        assert_eq!(engine.say(question), answer, "to {question:?}");
+        assert_eq!(engine.execute_text(question), answer, "to {question:?}");
     }
 }
 
@@ -208,23 +211,23 @@ fn flush_all_invalidates_all_earlier_items() {
     let mut engine = Engine::new(4);
     let all: String = (0..50).map(|n| format!("set k{n} 0 0 1 noreply\r\nx\r\n")).collect();
     let keys: String = (0..50).map(|n| format!(" k{n}")).collect();
-    assert_eq!(engine.say(&all), "");
-    assert_eq!(engine.say("flush_all\r\nset k7 0 0 1\r\ny\r\n"), "OK\r\nSTORED\r\n");
-    assert_eq!(engine.say(&format!("get{keys}\r\n")), "VALUE k7 0 1\r\ny\r\nEND\r\n");
-    assert_eq!(engine.say("flush_all x\r\n"), "CLIENT_ERROR invalid exptime argument\r\n");
-    assert_eq!(engine.say("flush_all 1 2 3\r\n"), "ERROR\r\n");
+    assert_eq!(engine.execute_text(&all), "");
+    assert_eq!(engine.execute_text("flush_all\r\nset k7 0 0 1\r\ny\r\n"), "OK\r\nSTORED\r\n");
+    assert_eq!(engine.execute_text(&format!("get{keys}\r\n")), "VALUE k7 0 1\r\ny\r\nEND\r\n");
+    assert_eq!(engine.execute_text("flush_all x\r\n"), "CLIENT_ERROR invalid exptime argument\r\n");
+    assert_eq!(engine.execute_text("flush_all 1 2 3\r\n"), "ERROR\r\n");
 }
 
 #[test]
 fn flush_all_with_a_delay_takes_effect_when_it_is_due() {
     let mut engine = Engine::new(2);
-    engine.say("set a 0 0 1\r\n1\r\n");
-    assert_eq!(engine.say("flush_all 10\r\n"), "OK\r\n");
+    engine.execute_text("set a 0 0 1\r\n1\r\n");
+    assert_eq!(engine.execute_text("flush_all 10\r\n"), "OK\r\n");
     engine.wait(5);
-    assert_eq!(engine.say("set b 0 0 1\r\n1\r\nget a\r\n"), "STORED\r\nVALUE a 0 1\r\n1\r\nEND\r\n");
+    assert_eq!(engine.execute_text("set b 0 0 1\r\n1\r\nget a\r\n"), "STORED\r\nVALUE a 0 1\r\n1\r\nEND\r\n");
     engine.wait(5);
-    assert_eq!(engine.say("get a b\r\n"), "END\r\n");
-    assert_eq!(engine.say("set a 0 0 1\r\n2\r\nget a\r\n"), "STORED\r\nVALUE a 0 1\r\n2\r\nEND\r\n");
+    assert_eq!(engine.execute_text("get a b\r\n"), "END\r\n");
+    assert_eq!(engine.execute_text("set a 0 0 1\r\n2\r\nget a\r\n"), "STORED\r\nVALUE a 0 1\r\n2\r\nEND\r\n");
 }
 
 #[test]
@@ -291,32 +294,32 @@ fn keys_may_have_up_to_250_bytes() {
 fn a_value_of_1_mib_is_stored_and_a_larger_one_rejected() {
     let mut engine = Engine::new(2);
     let value = "v".repeat(1 << 20);
-    assert_eq!(engine.say(&format!("set a 0 0 {}\r\n{value}\r\n", value.len())), "STORED\r\n");
-    assert_eq!(engine.say("get a\r\n"), format!("VALUE a 0 1048576\r\n{value}\r\nEND\r\n"));
+    assert_eq!(engine.execute_text(&format!("set a 0 0 {}\r\n{value}\r\n", value.len())), "STORED\r\n");
+    assert_eq!(engine.execute_text("get a\r\n"), format!("VALUE a 0 1048576\r\n{value}\r\nEND\r\n"));
     const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
-    assert_eq!(engine.say("append a 0 0 1\r\n.\r\n"), TOO_LARGE);
-    let answer = engine.say(&format!("add a 0 0 {}\r\n{value}!\r\ntouch a 0\r\n", value.len() + 1));
+    assert_eq!(engine.execute_text("append a 0 0 1\r\n.\r\n"), TOO_LARGE);
+    let answer = engine.execute_text(&format!("add a 0 0 {}\r\n{value}!\r\ntouch a 0\r\n", value.len() + 1));
     assert_eq!(answer, format!("{TOO_LARGE}TOUCHED\r\n"));
     // No client may read a value that another client believes to be overwritten.
-    let answer = engine.say(&format!("set a 0 0 {}\r\n{value}!\r\nget a\r\n", value.len() + 1));
+    let answer = engine.execute_text(&format!("set a 0 0 {}\r\n{value}!\r\nget a\r\n", value.len() + 1));
     assert_eq!(answer, format!("{TOO_LARGE}END\r\n"));
 }
 
 #[test]
 fn a_cas_that_is_too_large_does_not_change_the_item() {
     let mut engine = Engine::new(1);
-    let answer = engine.say("set a 0 0 1\r\n1\r\ngets a\r\n");
+    let answer = engine.execute_text("set a 0 0 1\r\n1\r\ngets a\r\n");
     let cas = answer.split_whitespace().nth(5).expect("the answer has a version").to_owned();
     let value = "v".repeat((1 << 20) + 1);
     let there = "VALUE a 0 1\r\n1\r\nEND\r\n";
-    let answer = engine.say(&format!("cas a 0 0 {} {cas}\r\n{value}\r\nget a\r\n", value.len()));
+    let answer = engine.execute_text(&format!("cas a 0 0 {} {cas}\r\n{value}\r\nget a\r\n", value.len()));
     assert_eq!(answer, format!("SERVER_ERROR object too large for cache\r\n{there}"));
 
     let mut engine = Engine::with_config(isola_kv::Config::new(128 << 10, 1).unwrap());
-    let answer = engine.say("set a 0 0 1\r\n1\r\ngets a\r\n");
+    let answer = engine.execute_text("set a 0 0 1\r\n1\r\ngets a\r\n");
     let cas = answer.split_whitespace().nth(5).expect("the answer has a version").to_owned();
     let value = &value[..200 << 10];
-    let answer = engine.say(&format!("cas a 0 0 {} {cas}\r\n{value}\r\nget a\r\n", value.len()));
+    let answer = engine.execute_text(&format!("cas a 0 0 {} {cas}\r\n{value}\r\nget a\r\n", value.len()));
     assert_eq!(answer, format!("SERVER_ERROR out of memory storing object\r\n{there}"));
 }
 
@@ -324,8 +327,8 @@ fn a_cas_that_is_too_large_does_not_change_the_item() {
 fn a_value_larger_than_a_shard_is_rejected() {
     let mut engine = Engine::with_config(isola_kv::Config::new(128 << 10, 1).unwrap());
     let value = "v".repeat(200 << 10);
-    engine.say("set a 0 0 1\r\n1\r\nset b 0 0 1\r\n1\r\n");
-    let answer = engine.say(&format!("set a 0 0 {}\r\n{value}\r\nget a b\r\n", value.len()));
+    engine.execute_text("set a 0 0 1\r\n1\r\nset b 0 0 1\r\n1\r\n");
+    let answer = engine.execute_text(&format!("set a 0 0 {}\r\n{value}\r\nget a b\r\n", value.len()));
     assert_eq!(answer, "SERVER_ERROR out of memory storing object\r\nVALUE b 0 1\r\n1\r\nEND\r\n");
 }
 
@@ -344,12 +347,12 @@ fn items_in_different_shards_have_different_versions() {
     let mut versions = std::collections::BTreeSet::new();
     for round in 0..3 {
         for number in 0..40 {
-            engine.say(&format!("set k{number} 0 0 1\r\n{round}\r\nincr k{number} 1\r\n"));
-            let answer = engine.say(&format!("gets k{number}\r\n"));
+            engine.execute_text(&format!("set k{number} 0 0 1\r\n{round}\r\nincr k{number} 1\r\n"));
+            let answer = engine.execute_text(&format!("gets k{number}\r\n"));
             let version: u64 = answer.lines().next().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
             assert!(version > 0 && versions.insert(version), "{version} is there twice");
         }
-        assert_eq!(engine.say("flush_all\r\nget k1 k2 k3\r\n"), "OK\r\nEND\r\n");
+        assert_eq!(engine.execute_text("flush_all\r\nget k1 k2 k3\r\n"), "OK\r\nEND\r\n");
     }
 }
 
@@ -361,10 +364,10 @@ fn an_http_request_ends_the_connection_before_its_lines_are_parsed() {
         let page = format!("mn\r\n{line}\r\nHost: a\r\n\r\nset a 0 0 1\r\n1\r\n");
         assert_eq!(engine.exchange(&mut session, page.as_bytes()), b"MN\r\n", "{line}");
         assert!(session.is_finished(), "{line}");
-        assert_eq!(engine.say("get a\r\n"), "END\r\n");
+        assert_eq!(engine.execute_text("get a\r\n"), "END\r\n");
     }
     assert_eq!(
-        Engine::new(1).say("get HTTP/1.1\r\nset a HTTP/1.1\r\nHTTP\r\nmn\r\n"),
+        Engine::new(1).execute_text("get HTTP/1.1\r\nset a HTTP/1.1\r\nHTTP\r\nmn\r\n"),
         "END\r\nERROR\r\nERROR\r\nMN\r\n"
     );
 }
@@ -382,6 +385,6 @@ fn slabs_commands_are_rejected_because_there_are_no_slabs() {
         ("slabs reassign 1", "ERROR\r\n"),
         ("slabs", "ERROR\r\n"),
     ] {
-        assert_eq!(engine.say(&format!("{line}\r\n")), answer, "{line}");
+        assert_eq!(engine.execute_text(&format!("{line}\r\n")), answer, "{line}");
     }
 }

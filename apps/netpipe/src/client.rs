@@ -1,7 +1,7 @@
 //! The client, which sends requests and measures.
 
-use crate::end::{End, EndError};
-use crate::round::{MAX_COUNT, Round, Way};
+use crate::endpoint::{Endpoint, EndpointError};
+use crate::round::{Direction, MAX_COUNT, Round};
 use crate::sizes::sizes;
 use core::fmt;
 use core::time::Duration;
@@ -12,7 +12,7 @@ use isola_net::TcpStream;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The direction of messages.
-    pub way: Way,
+    pub direction: Direction,
     /// The maximum size of a message, in bytes.
     pub most: usize,
     /// The approximate duration of a round.
@@ -25,13 +25,19 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { way: Way::Both, most: 8 << 20, round: Duration::from_millis(200), rounds: 3, least_count: 3 }
+        Self {
+            direction: Direction::Both,
+            most: 8 << 20,
+            round: Duration::from_millis(200),
+            rounds: 3,
+            least_count: 3,
+        }
     }
 }
 
 /// The result for one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Measured {
+pub struct Measurement {
     /// The size, in bytes.
     pub size: usize,
     /// The number of messages in a round.
@@ -40,7 +46,7 @@ pub struct Measured {
     pub one_way_ns: u64,
 }
 
-impl Measured {
+impl Measurement {
     /// Returns the throughput in one direction, in kbit/s.
     pub fn kbit_per_s(&self) -> u64 {
         (self.size as u64).saturating_mul(8_000_000) / self.one_way_ns.max(1)
@@ -58,7 +64,7 @@ impl Measured {
     }
 }
 
-impl fmt::Display for Measured {
+impl fmt::Display for Measurement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kbit, ns) = (self.kbit_per_s(), self.one_way_ns);
         write!(
@@ -74,62 +80,63 @@ impl fmt::Display for Measured {
     }
 }
 
-/// Measures all sizes over a connection to a server, and passes each result to `tell`.
+/// Measures all sizes over a connection to a server, and passes each result to `report`.
 ///
 /// # Errors
-/// [`EndError`], for example if the server closes the connection.
+/// [`EndpointError`], for example if the server closes the connection.
 pub async fn measure_all(
     stream: TcpStream,
     settings: Settings,
-    mut tell: impl FnMut(Measured),
-) -> Result<(), EndError> {
-    let mut end = End::new(stream);
+    mut report: impl FnMut(Measurement),
+) -> Result<(), EndpointError> {
+    let mut endpoint = Endpoint::new(stream);
     // A warm-up round for both sides and for the stack's estimates.
-    let first = Round { way: settings.way, size: 1, count: settings.least_count.max(1) };
-    let mut last_ns = measure(&mut end, first).await?;
+    let first = Round { direction: settings.direction, size: 1, count: settings.least_count.max(1) };
+    let mut last_ns = measure(&mut endpoint, first).await?;
     for size in sizes(settings.most) {
         let round_ns = settings.round.as_nanos() as u64;
-        let ways = if settings.way == Way::Both { 2 } else { 1 };
-        let count = (round_ns / (ways * last_ns).max(1)).min(u64::from(MAX_COUNT)) as u32;
-        let round = Round { way: settings.way, size, count: count.max(settings.least_count).max(1) };
+        let directions = if settings.direction == Direction::Both { 2 } else { 1 };
+        let count = (round_ns / (directions * last_ns).max(1)).min(u64::from(MAX_COUNT)) as u32;
+        let round =
+            Round { direction: settings.direction, size, count: count.max(settings.least_count).max(1) };
         let mut best_ns = u64::MAX;
         for _ in 0..settings.rounds.max(1) {
-            best_ns = best_ns.min(measure(&mut end, round).await?);
+            best_ns = best_ns.min(measure(&mut endpoint, round).await?);
         }
-        tell(Measured { size, count: round.count, one_way_ns: best_ns });
+        report(Measurement { size, count: round.count, one_way_ns: best_ns });
         last_ns = best_ns;
     }
-    end.say(&Round::END.to_bytes()).await?;
-    end.shutdown();
+    endpoint.send_bytes(&Round::END.to_bytes()).await?;
+    endpoint.shutdown();
     // The server closes its side in reply.
-    end.receive(1).await.map_or_else(
-        |error| if error == EndError::Short { Ok(()) } else { Err(error) },
-        |()| Err(EndError::Protocol),
+    endpoint.receive(1).await.map_or_else(
+        |error| if error == EndpointError::Short { Ok(()) } else { Err(error) },
+        |()| Err(EndpointError::Protocol),
     )
 }
 
 /// Runs a round, and returns the time of a message in one direction, in ns.
-async fn measure(end: &mut End, round: Round) -> Result<u64, EndError> {
-    end.say(&round.to_bytes()).await?;
-    let begun = now();
-    match round.way {
-        Way::Both => {
+async fn measure(endpoint: &mut Endpoint, round: Round) -> Result<u64, EndpointError> {
+    endpoint.send_bytes(&round.to_bytes()).await?;
+    let start = now();
+    match round.direction {
+        Direction::Both => {
             for _ in 0..round.count {
-                end.send(round.size).await?;
-                end.receive(round.size as u64).await?;
+                endpoint.send(round.size).await?;
+                endpoint.receive(round.size as u64).await?;
             }
         }
-        Way::ToServer => {
+        Direction::ToServer => {
             for _ in 0..round.count {
-                end.send(round.size).await?;
+                endpoint.send(round.size).await?;
             }
-            end.receive(1).await?;
+            endpoint.receive(1).await?;
         }
-        Way::ToClient => end.receive(round.bytes()).await?,
+        Direction::ToClient => endpoint.receive(round.bytes()).await?,
     }
-    let taken = now().since(begun).as_nanos() as u64;
-    let ways = if round.way == Way::Both { 2 } else { 1 };
-    Ok((taken / u64::from(round.count.max(1)) / ways).max(1))
+    let taken = now().since(start).as_nanos() as u64;
+    let directions = if round.direction == Direction::Both { 2 } else { 1 };
+    Ok((taken / u64::from(round.count.max(1)) / directions).max(1))
 }
 
 #[cfg(test)]
@@ -139,10 +146,13 @@ mod tests {
 
     #[test]
     fn a_measurement_prints_size_throughput_and_time() {
-        let measured = Measured { size: 1_000, count: 7, one_way_ns: 12_345 };
-        assert_eq!(measured.kbit_per_s(), 648_035);
-        assert_eq!(measured.to_string(), "    1000 bytes       7 times     648.03 Mbit/s in      12.34 us");
+        let measurement = Measurement { size: 1_000, count: 7, one_way_ns: 12_345 };
+        assert_eq!(measurement.kbit_per_s(), 648_035);
+        assert_eq!(
+            measurement.to_string(),
+            "    1000 bytes       7 times     648.03 Mbit/s in      12.34 us"
+        );
         let json = "{\"bytes\":1000,\"count\":7,\"one_way_ns\":12345,\"kbit_per_s\":648035}";
-        assert_eq!(measured.json().to_string(), json);
+        assert_eq!(measurement.json().to_string(), json);
     }
 }

@@ -22,11 +22,11 @@
 extern crate alloc;
 
 pub mod client;
-pub mod end;
+pub mod endpoint;
 mod message;
 pub mod round;
 pub mod server;
 pub mod sizes;
 
-pub use client::{Measured, Settings, measure_all};
+pub use client::{Measurement, Settings, measure_all};
 pub use server::Server;

@@ -10,8 +10,8 @@
 
 use isola::prelude::*;
 use isola::{net, resolver};
-use isola_netpipe::round::Way;
-use isola_netpipe::{Measured, Server, Settings, measure_all};
+use isola_netpipe::round::Direction;
+use isola_netpipe::{Measurement, Server, Settings, measure_all};
 
 isola::app!(main);
 
@@ -54,18 +54,18 @@ fn usage() -> ExitCode {
 /// The settings of the measurement, and the format of its results.
 struct Output {
     settings: Settings,
-    line: fn(&Measured) -> String,
+    line: fn(&Measurement) -> String,
 }
 
 impl Output {
     fn parse(options: &[&str]) -> Option<Self> {
-        let mut output = Self { settings: Settings::default(), line: Measured::to_string };
+        let mut output = Self { settings: Settings::default(), line: Measurement::to_string };
         for pair in options.chunks(2) {
             match pair {
                 ["-u", most] => output.settings.most = most.parse().ok().filter(|most| *most > 0)?,
-                ["-s", "to"] => output.settings.way = Way::ToServer,
-                ["-s", "from"] => output.settings.way = Way::ToClient,
-                ["-o", "json"] => output.line = |measured| measured.json().to_string(),
+                ["-s", "to"] => output.settings.direction = Direction::ToServer,
+                ["-s", "from"] => output.settings.direction = Direction::ToClient,
+                ["-o", "json"] => output.line = |measurement| measurement.json().to_string(),
                 _ => return None,
             }
         }
@@ -92,6 +92,7 @@ fn host_and_port(text: &str) -> Option<(&str, u16)> {
 async fn measure((host, port): (&str, u16), output: Output) -> Result<(), String> {
     net::wait_for_address().await;
     let stream = resolver::connect(host, port).await.map_err(|error| format!("{host}: {error}"))?;
-    let measured = measure_all(stream, output.settings, |measured| println!("{}", (output.line)(&measured)));
-    measured.await.map_err(|error| format!("{host}: {error}"))
+    let measurement =
+        measure_all(stream, output.settings, |measurement| println!("{}", (output.line)(&measurement)));
+    measurement.await.map_err(|error| format!("{host}: {error}"))
 }

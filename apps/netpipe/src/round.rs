@@ -7,7 +7,7 @@ pub const MAX_COUNT: u32 = 1_000_000;
 
 /// The direction of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// To the server and back; the client waits for each answer before the next message.
     #[default]
     Both = 0,
@@ -21,7 +21,7 @@ pub enum Way {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Round {
     /// The direction.
-    pub way: Way,
+    pub direction: Direction,
     /// The size of each message in bytes; 0 ends the session.
     pub size: usize,
     /// The number of messages in that direction.
@@ -33,11 +33,11 @@ impl Round {
     pub const LEN: usize = 9;
 
     /// The request that ends the session.
-    pub const END: Self = Self { way: Way::Both, size: 0, count: 0 };
+    pub const END: Self = Self { direction: Direction::Both, size: 0, count: 0 };
 
     /// Encodes the round: one byte for the direction, and four bytes each for size and number, in network byte order.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
-        let mut bytes = [self.way as u8; Self::LEN];
+        let mut bytes = [self.direction as u8; Self::LEN];
         bytes[1..5].copy_from_slice(&(self.size as u32).to_be_bytes());
         bytes[5..].copy_from_slice(&self.count.to_be_bytes());
         bytes
@@ -45,11 +45,13 @@ impl Round {
 
     /// Decodes a round; returns `None` if it exceeds a limit.
     pub fn from_bytes(bytes: [u8; Self::LEN]) -> Option<Self> {
-        let way = [Way::Both, Way::ToServer, Way::ToClient].into_iter().find(|way| *way as u8 == bytes[0])?;
+        let direction = [Direction::Both, Direction::ToServer, Direction::ToClient]
+            .into_iter()
+            .find(|direction| *direction as u8 == bytes[0])?;
         let [size, count] = [&bytes[1..5], &bytes[5..]]
             .map(|word| word.iter().fold(0_u32, |sum, byte| sum << 8 | u32::from(*byte)));
         let size = usize::try_from(size).ok()?;
-        (size <= MAX_SIZE && count <= MAX_COUNT).then_some(Self { way, size, count })
+        (size <= MAX_SIZE && count <= MAX_COUNT).then_some(Self { direction, size, count })
     }
 
     /// Returns the total bytes of all messages in one direction.
@@ -63,19 +65,19 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn way() -> impl Strategy<Value = Way> {
-        prop_oneof![Just(Way::Both), Just(Way::ToServer), Just(Way::ToClient)]
+    fn direction() -> impl Strategy<Value = Direction> {
+        prop_oneof![Just(Direction::Both), Just(Direction::ToServer), Just(Direction::ToClient)]
     }
 
     proptest! {
         #[test]
         fn rounds_round_trip_within_the_limits(
             bytes in any::<[u8; 9]>(),
-            way in way(),
+            direction in direction(),
             size in 0..=MAX_SIZE,
             count in 0..=MAX_COUNT,
         ) {
-            let round = Round { way, size, count };
+            let round = Round { direction, size, count };
             prop_assert_eq!(Round::from_bytes(round.to_bytes()), Some(round));
             if let Some(round) = Round::from_bytes(bytes) {
                 prop_assert!(round.size <= MAX_SIZE && round.count <= MAX_COUNT);

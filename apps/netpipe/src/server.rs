@@ -1,7 +1,7 @@
 //! The server, which answers rounds.
 
 use crate::message::message;
-use crate::round::{Round, Way};
+use crate::round::{Direction, Round};
 use alloc::boxed::Box;
 use isola_iobuf::Chain;
 use isola_net::{ConnectionHandler, TcpConnection};
@@ -23,7 +23,7 @@ pub struct Server {
     /// The number of remaining messages in the round, and the size of each.
     turns: u32,
     size: u64,
-    way: Way,
+    direction: Direction,
     client: Client,
 }
 
@@ -46,11 +46,11 @@ enum Wait {
 
 impl Server {
     /// Makes progress as far as possible.
-    fn go_on(&mut self, connection: &TcpConnection) -> Wait {
+    fn advance(&mut self, connection: &TcpConnection) -> Wait {
         loop {
-            let come = self.to_receive.min(self.input.len() as u64);
-            self.input.advance(come as usize);
-            self.to_receive -= come;
+            let count = self.to_receive.min(self.input.len() as u64);
+            self.input.advance(count as usize);
+            self.to_receive -= count;
             if self.to_receive > 0 {
                 return Wait::Input;
             }
@@ -70,15 +70,15 @@ impl Server {
             if self.turns > 0 {
                 self.turns -= 1;
                 self.to_send = self.size;
-                self.to_receive = if self.way == Way::Both { self.size } else { 0 };
+                self.to_receive = if self.direction == Direction::Both { self.size } else { 0 };
                 continue;
             }
-            let mut said = [0; Round::LEN];
-            if self.input.copy_to_slice(&mut said).is_none() {
+            let mut request = [0; Round::LEN];
+            if self.input.copy_to_slice(&mut request).is_none() {
                 return Wait::Input;
             }
             self.input.advance(Round::LEN);
-            match Round::from_bytes(said) {
+            match Round::from_bytes(request) {
                 Some(round) if round.size > 0 => self.begin(round),
                 _ => return Wait::Nothing,
             }
@@ -86,15 +86,17 @@ impl Server {
     }
 
     fn begin(&mut self, round: Round) {
-        match round.way {
-            Way::ToServer => (self.to_receive, self.to_send) = (round.bytes(), 1),
-            way => (self.turns, self.size, self.way) = (round.count, round.size as u64, way),
+        match round.direction {
+            Direction::ToServer => (self.to_receive, self.to_send) = (round.bytes(), 1),
+            direction => {
+                (self.turns, self.size, self.direction) = (round.count, round.size as u64, direction)
+            }
         }
     }
 
     /// Makes progress. Pauses reception while the send queue is full.
     fn serve(&mut self, connection: &TcpConnection) {
-        match self.go_on(connection) {
+        match self.advance(connection) {
             // The client has closed its side, so the rest of an unfinished round will never arrive.
             Wait::Input if self.client == Client::Closed => connection.close(),
             Wait::Input => connection.resume(),

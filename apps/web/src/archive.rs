@@ -20,9 +20,9 @@ impl fmt::Display for ArchiveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Damaged(error) => write!(f, "{error}: make the archive with tar --format=ustar"),
-            Self::LongNames => {
-                f.write_str("extensions of the format, for long names say: use tar --format=ustar")
-            }
+            Self::LongNames => f.write_str(
+                "the archive uses extensions, for example for long names: make it with tar --format=ustar",
+            ),
             Self::Site(error) => error.fmt(f),
         }
     }

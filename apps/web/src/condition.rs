@@ -16,7 +16,7 @@ pub enum Outcome {
 }
 
 /// Evaluates a request's conditions for a file, in the order of RFC 9110, 13.2.2.
-pub fn judge(head: &Head<'_>, file: &File) -> Outcome {
+pub fn evaluate(head: &Head<'_>, file: &File) -> Outcome {
     if let Some(tags) = head.if_match {
         if !names(tags, file.tag(), Comparison::Strong) {
             return Outcome::Failed;

@@ -25,11 +25,11 @@ pub enum Method {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persistence {
     /// It remains open, by default.
-    Stays,
+    KeepAlive,
     /// It remains open, and the response confirms that to a client of HTTP/1.0.
-    StaysAndSays,
+    AnnouncedKeepAlive,
     /// It closes.
-    Ends,
+    Close,
 }
 
 /// A request without a body.
@@ -68,7 +68,7 @@ pub struct Refusal {
 
 impl Refusal {
     const fn ending(status: Status) -> Self {
-        Self { status, persistence: Persistence::Ends, method: Method::Get }
+        Self { status, persistence: Persistence::Close, method: Method::Get }
     }
 }
 
@@ -76,7 +76,7 @@ impl Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed<'a> {
     /// An incomplete head.
-    Part,
+    Incomplete,
     /// A request, and the length of its head.
     Request(Head<'a>, usize),
     /// A rejected request, and the length of its head.
@@ -107,7 +107,7 @@ pub fn parse(bytes: &[u8]) -> Parsed<'_> {
             return Parsed::Refused(Refusal::ending(Status::BadRequest), len);
         }
         Ok(httparse::Status::Complete(len)) => len,
-        Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD_BYTES => return Parsed::Part,
+        Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD_BYTES => return Parsed::Incomplete,
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
             return Parsed::Refused(Refusal::ending(Status::HeadTooLarge), bytes.len());
         }
@@ -126,14 +126,14 @@ pub fn parse(bytes: &[u8]) -> Parsed<'_> {
 /// accept that (RFC 9112, 2.2); this one does not, as a proxy in front of it could split the same bytes into other
 /// lines, and so into other requests.
 fn has_bare_lf(bytes: &[u8], request: &httparse::Request<'_, '_>) -> bool {
-    let place = |text: &str| text.as_ptr().addr() - bytes.as_ptr().addr();
+    let offset_of = |text: &str| text.as_ptr().addr() - bytes.as_ptr().addr();
     // The start of a line follows an LF; the byte before that must be a CR.
     let follows_crlf = |start: usize| start >= 2 && bytes[start - 2] == b'\r';
-    let begin = request.method.map_or(0, place);
+    let begin = request.method.map_or(0, offset_of);
     let empty_lines = bytes[..begin].chunks(2).all(|line| line == b"\r\n");
     let end = bytes.len();
     !(empty_lines
-        && request.headers.iter().all(|field| follows_crlf(place(field.name)))
+        && request.headers.iter().all(|field| follows_crlf(offset_of(field.name)))
         && follows_crlf(end)
         && follows_crlf(end - 2))
 }
@@ -147,7 +147,7 @@ fn judge<'b>(request: &httparse::Request<'_, 'b>) -> Result<Head<'b>, Refusal> {
     let mut head = Head {
         method: Method::Get,
         target,
-        persistence: Persistence::Stays,
+        persistence: Persistence::KeepAlive,
         if_match: None,
         if_unmodified_since: None,
         if_none_match: None,
@@ -159,9 +159,9 @@ fn judge<'b>(request: &httparse::Request<'_, 'b>) -> Result<Head<'b>, Refusal> {
         read(field.name, field.value, &mut head, &mut framing);
     }
     head.persistence = match minor {
-        1 if !framing.close => Persistence::Stays,
-        0 if framing.keep_alive && !framing.close => Persistence::StaysAndSays,
-        _ => Persistence::Ends,
+        1 if !framing.close => Persistence::KeepAlive,
+        0 if framing.keep_alive && !framing.close => Persistence::AnnouncedKeepAlive,
+        _ => Persistence::Close,
     };
     // A request that two servers could interpret differently is invalid (RFC 9112, 3.2 and 6.3).
     let has_one_host = framing.hosts == 1 || (minor == 0 && framing.hosts == 0);
@@ -181,7 +181,7 @@ fn judge<'b>(request: &httparse::Request<'_, 'b>) -> Result<Head<'b>, Refusal> {
     };
     if has_content {
         // The content is not read, so the start of the next request is unknown.
-        head.persistence = Persistence::Ends;
+        head.persistence = Persistence::Close;
     }
     let refuse = |status| Err(Refusal { status, persistence: head.persistence, method: Method::Get });
     head.method = match method {
@@ -280,12 +280,12 @@ mod tests {
     #[test]
     fn version_and_options_decide_whether_a_connection_persists() {
         for (request, expected) in [
-            ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", Persistence::Stays),
-            ("GET / HTTP/1.1\r\nHost: x\r\nConnection: Close\r\n\r\n", Persistence::Ends),
-            ("GET / HTTP/1.1\r\nHost: x\r\nConnection: x, close\r\n\r\n", Persistence::Ends),
-            ("GET / HTTP/1.0\r\n\r\n", Persistence::Ends),
-            ("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", Persistence::StaysAndSays),
-            ("GET / HTTP/1.0\r\nConnection: keep-alive, close\r\n\r\n", Persistence::Ends),
+            ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", Persistence::KeepAlive),
+            ("GET / HTTP/1.1\r\nHost: x\r\nConnection: Close\r\n\r\n", Persistence::Close),
+            ("GET / HTTP/1.1\r\nHost: x\r\nConnection: x, close\r\n\r\n", Persistence::Close),
+            ("GET / HTTP/1.0\r\n\r\n", Persistence::Close),
+            ("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", Persistence::AnnouncedKeepAlive),
+            ("GET / HTTP/1.0\r\nConnection: keep-alive, close\r\n\r\n", Persistence::Close),
         ] {
             assert_eq!(head(request).persistence, expected, "{request:?}");
         }
@@ -298,17 +298,17 @@ mod tests {
         let ends: Vec<usize> = lawful.match_indices('\r').map(|(at, _)| at).collect();
         for at in ends {
             let request = [&lawful[..at], &lawful[at + 1..]].concat();
-            assert_eq!(refused(&request), (Status::BadRequest, Persistence::Ends), "{request:?}");
+            assert_eq!(refused(&request), (Status::BadRequest, Persistence::Close), "{request:?}");
         }
-        assert_eq!(refused("GET / HTTP/1.0\n\n"), (Status::BadRequest, Persistence::Ends));
-        assert_eq!(refused("GET / HTTP/1.0\r\n\n"), (Status::BadRequest, Persistence::Ends));
+        assert_eq!(refused("GET / HTTP/1.0\n\n"), (Status::BadRequest, Persistence::Close));
+        assert_eq!(refused("GET / HTTP/1.0\r\n\n"), (Status::BadRequest, Persistence::Close));
     }
 
     #[proves("RFC 9112 3.2", "a request of HTTP/1.1 without exactly one Host is answered by 400.")]
     #[test]
     fn a_request_names_its_host_once() {
         for request in ["GET / HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\nHost: a\r\nhost: a\r\n\r\n"] {
-            assert_eq!(refused(request), (Status::BadRequest, Persistence::Ends));
+            assert_eq!(refused(request), (Status::BadRequest, Persistence::Close));
         }
     }
 
@@ -327,11 +327,11 @@ mod tests {
             ("Content-Length: ", Status::BadRequest),
         ] {
             let request = format!("GET / HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n");
-            assert_eq!(refused(&request), (status, Persistence::Ends), "{fields}");
+            assert_eq!(refused(&request), (status, Persistence::Close), "{fields}");
         }
         head("GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
         let form = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\na=b";
-        assert_eq!(refused(form), (Status::MethodNotAllowed, Persistence::Ends));
+        assert_eq!(refused(form), (Status::MethodNotAllowed, Persistence::Close));
     }
 
     #[proves(
@@ -347,7 +347,7 @@ mod tests {
             ("get / HTTP/1.1\r\nHost: x\r\n\r\n", Status::NotImplemented),
             ("GET / HTTP/1.1\r\nHost: x\r\nExpect: tea\r\n\r\n", Status::ExpectationFailed),
         ] {
-            assert_eq!(refused(request), (status, Persistence::Stays), "{request:?}");
+            assert_eq!(refused(request), (status, Persistence::KeepAlive), "{request:?}");
         }
         head("GET / HTTP/1.1\r\nHost: x\r\nExpect: 100-Continue\r\n\r\n");
         assert_eq!(refused("GET / HTTP/2.0\r\n\r\n").0, Status::VersionNotSupported);
@@ -369,20 +369,20 @@ mod tests {
         }
         for target in ["a", "*", "http:///a", "https://x/a", "x:443"] {
             let request = format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n");
-            assert_eq!(refused(&request), (Status::BadRequest, Persistence::Ends), "{target}");
+            assert_eq!(refused(&request), (Status::BadRequest, Persistence::Close), "{target}");
         }
     }
 
     #[test]
     fn an_incomplete_head_has_a_maximum_length() {
         for part in ["", "G", "GET / HTTP/1.1\r\nHost", "GET / HTTP/1.1\r\nHost: x\r\n"] {
-            assert_eq!(parse(part.as_bytes()), Parsed::Part);
+            assert_eq!(parse(part.as_bytes()), Parsed::Incomplete);
         }
         let mut long = String::from("GET / HTTP/1.1\r\nHost: x\r\nX: ");
         long.push_str(&"a".repeat(MAX_HEAD_BYTES));
-        assert_eq!(refused(&long), (Status::HeadTooLarge, Persistence::Ends));
+        assert_eq!(refused(&long), (Status::HeadTooLarge, Persistence::Close));
         long.push_str("\r\n\r\n");
-        assert_eq!(refused(&long), (Status::HeadTooLarge, Persistence::Ends));
+        assert_eq!(refused(&long), (Status::HeadTooLarge, Persistence::Close));
         let many = format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "a: b\r\n".repeat(MAX_FIELDS));
         assert_eq!(refused(&many).0, Status::HeadTooLarge);
     }
@@ -399,7 +399,7 @@ mod tests {
             "GET / HTTP/1.1\r\nHost: x\0\r\n\r\n",
             " GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         ] {
-            assert_eq!(refused(request), (Status::BadRequest, Persistence::Ends), "{request:?}");
+            assert_eq!(refused(request), (Status::BadRequest, Persistence::Close), "{request:?}");
         }
     }
 }

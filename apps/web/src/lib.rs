@@ -40,7 +40,7 @@ pub mod response;
 pub mod server;
 pub mod session;
 pub mod site;
-mod watch;
+mod timeout;
 
 pub use archive::ArchiveError;
 pub use response::Prefaces;

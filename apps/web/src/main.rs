@@ -22,7 +22,7 @@ isola::app!(main);
 const BACKLOG: usize = 1024;
 
 /// The site in the image.
-static CARRIED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/site.tar"));
+static BUILT_IN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/site.tar"));
 
 async fn main(arguments: Arguments) -> ExitCode {
     let options = match Options::parse(&arguments) {
@@ -58,7 +58,7 @@ async fn serve(options: Options) -> Result<(), String> {
 async fn load(source: &Source) -> Result<Site, String> {
     let mut site = SiteBuilder::new(isola::entropy());
     match source {
-        Source::Carried => archive::add_all(&mut site, CARRIED).map_err(|error| error.to_string())?,
+        Source::BuiltIn => archive::add_all(&mut site, BUILT_IN).map_err(|error| error.to_string())?,
         Source::Exported { at, root } => {
             load::add_all(&mut site, *at, root).await.map_err(|error| error.to_string())?;
         }

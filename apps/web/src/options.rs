@@ -10,7 +10,7 @@ const USAGE: &str = "usage: web [-p PORT] [-j ADDRESS:PORT [-r DIRECTORY]]";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The archive in the image.
-    Carried,
+    BuiltIn,
     /// A directory of the file system that is exported at an address.
     Exported {
         /// The address of the export.
@@ -44,8 +44,8 @@ impl fmt::Display for OptionsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown(option) => write!(f, "{option:?} is no option; {USAGE}"),
-            Self::BadValue(option) => write!(f, "{option} wants a value that makes sense for it; {USAGE}"),
-            Self::RootAlone => write!(f, "-r is a directory of who is joined by -j; {USAGE}"),
+            Self::BadValue(option) => write!(f, "{option} needs a valid value; {USAGE}"),
+            Self::RootAlone => write!(f, "-r names a directory of the export at the address of -j; {USAGE}"),
         }
     }
 }
@@ -64,7 +64,7 @@ impl Options {
             }
         }
         let source = match (at, root) {
-            (None, None) => Source::Carried,
+            (None, None) => Source::BuiltIn,
             (None, Some(_)) => return Err(OptionsError::RootAlone),
             (Some(at), root) => Source::Exported { at, root: root.unwrap_or_else(|| "/".to_string()) },
         };

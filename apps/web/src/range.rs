@@ -4,7 +4,7 @@ use core::ops::Range;
 
 /// The result of a `Range` field.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum RangeRequest {
     /// The whole file: the field is not understood, or lists several ranges.
     Whole,
     /// This range of bytes.
@@ -14,12 +14,12 @@ pub enum Wanted {
 }
 
 /// Evaluates the field's value for a file of `len` bytes.
-pub fn wanted(value: &[u8], len: usize) -> Wanted {
-    parse(value, len).unwrap_or(Wanted::Whole)
+pub fn requested(value: &[u8], len: usize) -> RangeRequest {
+    parse(value, len).unwrap_or(RangeRequest::Whole)
 }
 
 /// Parses the value; returns `None` if it is not understood.
-fn parse(value: &[u8], len: usize) -> Option<Wanted> {
+fn parse(value: &[u8], len: usize) -> Option<RangeRequest> {
     let (unit, set) = value.split_at_checked(6)?;
     if !unit.eq_ignore_ascii_case(b"bytes=") {
         return None;
@@ -29,14 +29,18 @@ fn parse(value: &[u8], len: usize) -> Option<Wanted> {
     if first.is_empty() {
         // A suffix length.
         let count = number(last)?.min(len);
-        return Some(if count == 0 { Wanted::Unsatisfiable } else { Wanted::Part(len - count..len) });
+        return Some(if count == 0 {
+            RangeRequest::Unsatisfiable
+        } else {
+            RangeRequest::Part(len - count..len)
+        });
     }
     let first = number(first)?;
     let end = if last.is_empty() { len } else { number(last)?.saturating_add(1) };
     if end <= first && !last.is_empty() {
         return None;
     }
-    Some(if first >= len { Wanted::Unsatisfiable } else { Wanted::Part(first..end.min(len)) })
+    Some(if first >= len { RangeRequest::Unsatisfiable } else { RangeRequest::Part(first..end.min(len)) })
 }
 
 /// Parses digits; a number that is too large saturates.
@@ -68,7 +72,7 @@ mod tests {
             (b"bytes=999-99999999999999999999999999", 999..1000),
             (b"bytes= 1 - 2 ", 1..3),
         ] {
-            assert_eq!(wanted(value, 1000), Wanted::Part(part), "{value:?}");
+            assert_eq!(requested(value, 1000), RangeRequest::Part(part), "{value:?}");
         }
     }
 
@@ -76,10 +80,10 @@ mod tests {
     #[test]
     fn a_range_after_the_end_is_unsatisfiable() {
         for value in [&b"bytes=1000-"[..], b"bytes=1000-1001", b"bytes=-0"] {
-            assert_eq!(wanted(value, 1000), Wanted::Unsatisfiable, "{value:?}");
+            assert_eq!(requested(value, 1000), RangeRequest::Unsatisfiable, "{value:?}");
         }
-        assert_eq!(wanted(b"bytes=0-", 0), Wanted::Unsatisfiable);
-        assert_eq!(wanted(b"bytes=-1", 0), Wanted::Unsatisfiable);
+        assert_eq!(requested(b"bytes=0-", 0), RangeRequest::Unsatisfiable);
+        assert_eq!(requested(b"bytes=-1", 0), RangeRequest::Unsatisfiable);
     }
 
     #[proves("RFC 9110 14.2", "a server ignores a range that it does not understand, and may ignore any.")]
@@ -97,7 +101,7 @@ mod tests {
             b"bytes=+1-2",
             b"bytes=1-2x",
         ] {
-            assert_eq!(wanted(value, 1000), Wanted::Whole, "{value:?}");
+            assert_eq!(requested(value, 1000), RangeRequest::Whole, "{value:?}");
         }
     }
 }

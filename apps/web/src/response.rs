@@ -14,14 +14,14 @@ const LONGEST_COPIED: usize = 2048;
 
 /// The number of cached whole responses, kept until the second ends. Files whose numbers in their sites differ by a
 /// multiple of this share a cache slot.
-const KEPT_RESPONSES: usize = 64;
+const CACHED_RESPONSES: usize = 64;
 
 /// The address of a file's fields and content, which is unique to the file, and its whole response.
-type Kept = Option<(usize, IoBuf)>;
+type CachedResponse = Option<(usize, IoBuf)>;
 
 /// The statuses that are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "their phrases say what they are")]
+#[expect(missing_docs, reason = "their phrases explain them")]
 pub enum Status {
     Ok,
     PartialContent,
@@ -81,7 +81,7 @@ pub struct Prefaces {
     date: String,
     files: [IoBuf; 3],
     /// Cached whole responses of short files.
-    kept: RefCell<[Kept; KEPT_RESPONSES]>,
+    cached: RefCell<[CachedResponse; CACHED_RESPONSES]>,
 }
 
 impl Prefaces {
@@ -90,10 +90,10 @@ impl Prefaces {
         let mut text = String::new();
         // Writing to a string cannot fail.
         let _ = date::write(&mut text, at);
-        let all = [Persistence::Stays, Persistence::StaysAndSays, Persistence::Ends];
+        let all = [Persistence::KeepAlive, Persistence::AnnouncedKeepAlive, Persistence::Close];
         let files =
             all.map(|persistence| IoBuf::copy_from_slice(preface(Status::Ok, &text, persistence).as_bytes()));
-        Self { at, date: text, files, kept: RefCell::new([const { None }; KEPT_RESPONSES]) }
+        Self { at, date: text, files, cached: RefCell::new([const { None }; CACHED_RESPONSES]) }
     }
 
     /// Recreates the prefaces if the second has changed.
@@ -105,24 +105,24 @@ impl Prefaces {
 
     /// Returns the beginning of a file's response, up to its fields.
     pub fn of_file(&self, persistence: Persistence) -> IoBuf {
-        let [stays, says, ends] = &self.files;
+        let [keep_alive, announced, close] = &self.files;
         match persistence {
-            Persistence::Stays => stays.clone(),
-            Persistence::StaysAndSays => says.clone(),
-            Persistence::Ends => ends.clone(),
+            Persistence::KeepAlive => keep_alive.clone(),
+            Persistence::AnnouncedKeepAlive => announced.clone(),
+            Persistence::Close => close.clone(),
         }
     }
 
     /// Returns the whole response to a `GET` of a short file as one view, or `None` if separate views are cheaper. The
     /// response is cached for a second, for persistent connections only.
     pub fn response(&self, file: &File, persistence: Persistence) -> Option<IoBuf> {
-        if persistence != Persistence::Stays {
+        if persistence != Persistence::KeepAlive {
             return None;
         }
         let whole = file.whole().filter(|whole| whole.len() <= LONGEST_COPIED)?;
         let address = whole.as_ptr().addr();
-        let kept = &mut self.kept.borrow_mut()[file.number() % KEPT_RESPONSES];
-        if let Some((of, response)) = kept
+        let cached = &mut self.cached.borrow_mut()[file.number() % CACHED_RESPONSES];
+        if let Some((of, response)) = cached
             && *of == address
         {
             return Some(response.clone());
@@ -132,7 +132,7 @@ impl Prefaces {
         response.append_slice(preface)?;
         response.append_slice(whole)?;
         let response = response.freeze();
-        *kept = Some((address, response.clone()));
+        *cached = Some((address, response.clone()));
         Some(response)
     }
 
@@ -144,9 +144,9 @@ impl Prefaces {
 
 fn preface(status: Status, date: &str, persistence: Persistence) -> String {
     let connection = match persistence {
-        Persistence::Stays => "",
-        Persistence::StaysAndSays => "Connection: keep-alive\r\n",
-        Persistence::Ends => "Connection: close\r\n",
+        Persistence::KeepAlive => "",
+        Persistence::AnnouncedKeepAlive => "Connection: keep-alive\r\n",
+        Persistence::Close => "Connection: close\r\n",
     };
     format!("HTTP/1.1 {}\r\nServer: isola\r\nDate: {date}\r\n{connection}", status.line())
 }
@@ -167,7 +167,7 @@ mod tests {
 
     fn response(prefaces: &Prefaces, site: &Site, name: &str) -> Option<IoBuf> {
         let Some(Found::File(file)) = site.find(name.as_bytes()) else { panic!("no {name}") };
-        prefaces.response(file, Persistence::Stays)
+        prefaces.response(file, Persistence::KeepAlive)
     }
 
     #[test]
@@ -176,24 +176,26 @@ mod tests {
         let site = site(&[b"one"]);
         let [first, again] = [(); 2].map(|()| response(&prefaces, &site, "/0").unwrap());
         assert_eq!(first.as_ptr(), again.as_ptr());
-        assert!(first.starts_with(prefaces.of(Status::Ok, Persistence::Stays).as_bytes()));
+        assert!(first.starts_with(prefaces.of(Status::Ok, Persistence::KeepAlive).as_bytes()));
         assert!(first.ends_with(b"\r\n\r\none"));
         prefaces.refresh(UnixSeconds(1));
         let later = response(&prefaces, &site, "/0").unwrap();
-        assert!(later.starts_with(prefaces.of(Status::Ok, Persistence::Stays).as_bytes()) && later != first);
+        assert!(
+            later.starts_with(prefaces.of(Status::Ok, Persistence::KeepAlive).as_bytes()) && later != first
+        );
     }
 
     #[test]
     fn files_that_share_a_cache_slot_have_their_own_responses() {
         let prefaces = Prefaces::new(UnixSeconds(0));
         let contents: Vec<&'static [u8]> =
-            (0..=KEPT_RESPONSES).map(|number| &*alloc::vec![number as u8; 9].leak()).collect();
+            (0..=CACHED_RESPONSES).map(|number| &*alloc::vec![number as u8; 9].leak()).collect();
         // Also files of several sites.
         let sites = [site(&contents), site(&[b"other"])];
-        let last = format!("/{KEPT_RESPONSES}");
+        let last = format!("/{CACHED_RESPONSES}");
         for _ in 0..2 {
             assert!(response(&prefaces, &sites[0], "/0").unwrap().ends_with(&[0; 9]));
-            assert!(response(&prefaces, &sites[0], &last).unwrap().ends_with(&[KEPT_RESPONSES as u8; 9]));
+            assert!(response(&prefaces, &sites[0], &last).unwrap().ends_with(&[CACHED_RESPONSES as u8; 9]));
             assert!(response(&prefaces, &sites[1], "/0").unwrap().ends_with(b"other"));
         }
     }

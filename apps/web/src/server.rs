@@ -4,7 +4,7 @@ use crate::date::UnixSeconds;
 use crate::response::Prefaces;
 use crate::session::Session;
 use crate::site::Site;
-use crate::watch::{Waiting, Watch};
+use crate::timeout::{Timeout, Waiting};
 use alloc::boxed::Box;
 use core::cell::RefCell;
 use core::mem;
@@ -39,10 +39,10 @@ fn with_prefaces<T>(work: impl FnOnce(&Prefaces) -> T) -> T {
 
 /// Creates the handler of a connection, which serves it until either side closes it.
 pub fn serve(connection: &TcpConnection, site: &'static Site) -> Client {
-    let mut client = Client::new(site, Watch::begin(connection));
-    if client.watch.is_none() {
+    let mut client = Client::new(site, Timeout::begin(connection));
+    if client.timeout.is_none() {
         // Without a watch there is no timeout, so the server waits for nothing on this connection.
-        with_prefaces(|prefaces| client.session.turn_away(prefaces));
+        with_prefaces(|prefaces| client.session.reject(prefaces));
         // A send error means that the client has gone, so it gets no answer.
         let _ = connection.send_some(&mut client.session.take_output(usize::MAX));
         connection.close();
@@ -54,10 +54,10 @@ pub fn serve(connection: &TcpConnection, site: &'static Site) -> Client {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Requests are served.
-    Talking,
+    Serving,
     /// The last response is sent. Later input is read and discarded: a reset in reply to it could destroy the last
     /// response before the client reads it (RFC 9112, 9.6).
-    Parting,
+    Closing,
 }
 
 /// Whether the client may send more.
@@ -69,7 +69,7 @@ enum Peer {
 
 /// The next step of a connection that can make no progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+enum NextStep {
     Wait(Waiting),
     End,
 }
@@ -80,7 +80,7 @@ enum Next {
 pub struct Client {
     site: &'static Site,
     /// `None` if the core has too many connections.
-    watch: Option<Watch>,
+    timeout: Option<Timeout>,
     session: Session,
     /// Output taken from the session and not yet accepted by the connection.
     output: Chain,
@@ -89,17 +89,19 @@ pub struct Client {
 }
 
 impl Client {
-    fn new(site: &'static Site, watch: Option<Watch>) -> Self {
+    fn new(site: &'static Site, timeout: Option<Timeout>) -> Self {
         let (session, output) = (Session::new(), Chain::new());
-        Self { site, watch, session, output, stage: Stage::Talking, peer: Peer::Open }
+        Self { site, timeout, session, output, stage: Stage::Serving, peer: Peer::Open }
     }
 
     /// Serves until no progress is possible. Pauses reception if the client does not read its responses.
-    fn go_on(&mut self, connection: &TcpConnection) {
+    fn advance(&mut self, connection: &TcpConnection) {
         // A send error means that the connection has failed: end it.
-        let next = self.run(connection).unwrap_or(Next::End);
-        let (Next::Wait(waiting), Some(watch)) = (next, &mut self.watch) else { return self.end(connection) };
-        watch.wait_for(waiting);
+        let next = self.run(connection).unwrap_or(NextStep::End);
+        let (NextStep::Wait(waiting), Some(timeout)) = (next, &mut self.timeout) else {
+            return self.end(connection);
+        };
+        timeout.wait_for(waiting);
         if waiting == Waiting::Output { connection.pause() } else { connection.resume() }
     }
 
@@ -110,10 +112,10 @@ impl Client {
 
     /// Removes the connection from the watch list.
     fn forget(&mut self) {
-        self.watch.iter_mut().for_each(Watch::leave);
+        self.timeout.iter_mut().for_each(Timeout::leave);
     }
 
-    fn run(&mut self, connection: &TcpConnection) -> Result<Next, SendError> {
+    fn run(&mut self, connection: &TcpConnection) -> Result<NextStep, SendError> {
         loop {
             // Usually there is no request or one.
             let served = self.session.served();
@@ -121,23 +123,23 @@ impl Client {
                 || with_prefaces(|prefaces| self.session.serve(self.site, prefaces));
             latency::answered(self.session.served() - served);
             if !self.send_all(connection)? {
-                return Ok(Next::Wait(Waiting::Output));
+                return Ok(NextStep::Wait(Waiting::Output));
             }
             if !all_answered {
                 continue;
             }
             // The client has closed its side, so an incomplete request will never be complete.
             if self.peer == Peer::Closed {
-                return Ok(Next::End);
+                return Ok(NextStep::End);
             }
-            if self.session.has_ended() && self.stage == Stage::Talking {
+            if self.session.has_ended() && self.stage == Stage::Serving {
                 connection.shutdown();
-                self.stage = Stage::Parting;
+                self.stage = Stage::Closing;
             }
-            return Ok(Next::Wait(match self.stage {
-                Stage::Parting => Waiting::End,
-                Stage::Talking if self.session.is_within_request() => Waiting::Head,
-                Stage::Talking => Waiting::Idle,
+            return Ok(NextStep::Wait(match self.stage {
+                Stage::Closing => Waiting::End,
+                Stage::Serving if self.session.is_within_request() => Waiting::Head,
+                Stage::Serving => Waiting::Idle,
             }));
         }
     }
@@ -150,7 +152,7 @@ impl Client {
                 self.output = self.session.take_output(usize::MAX);
             }
             if connection.send_some(&mut self.output)? > 0 {
-                self.watch.iter().for_each(Watch::progress);
+                self.timeout.iter().for_each(Timeout::progress);
             }
             if !self.output.is_empty() {
                 return Ok(false);
@@ -163,39 +165,39 @@ impl Client {
 impl ConnectionHandler for Client {
     fn received(&mut self, connection: &TcpConnection, data: Chain) {
         self.session.receive(data);
-        self.go_on(connection);
+        self.advance(connection);
     }
 
     fn send_space(&mut self, connection: &TcpConnection) {
-        self.go_on(connection);
+        self.advance(connection);
     }
 
     fn peer_closed(&mut self, connection: &TcpConnection) {
         self.peer = Peer::Closed;
-        self.go_on(connection);
+        self.advance(connection);
     }
 
     /// Runs when the core has found the connection's timeout expired.
     fn called_again(&mut self, connection: &TcpConnection) {
         // Progress may have postponed the timeout since.
-        let Some(watch) = self.watch.as_ref().filter(|watch| watch.has_expired()) else { return };
-        match watch.waiting() {
+        let Some(timeout) = self.timeout.as_ref().filter(|timeout| timeout.has_expired()) else { return };
+        match timeout.waiting() {
             Waiting::Idle | Waiting::Head => {
                 with_prefaces(|prefaces| self.session.time_out(prefaces));
-                self.go_on(connection);
+                self.advance(connection);
             }
             Waiting::Output | Waiting::End => self.end(connection),
         }
     }
 
     fn moving(&mut self) -> Option<Box<dyn ConnectionHandler + Send>> {
-        self.watch.as_mut()?.leave();
-        let nobody = Self::new(self.site, None);
-        Some(Box::new(mem::replace(self, nobody)))
+        self.timeout.as_mut()?.leave();
+        let empty = Self::new(self.site, None);
+        Some(Box::new(mem::replace(self, empty)))
     }
 
     fn arrived(&mut self, connection: &TcpConnection) {
-        self.watch.iter_mut().for_each(|watch| watch.enter(connection));
+        self.timeout.iter_mut().for_each(|timeout| timeout.enter(connection));
     }
 
     fn ended(&mut self, _: Option<FailReason>) {
@@ -207,12 +209,12 @@ impl ConnectionHandler for Client {
 mod tests {
     use super::*;
     use crate::site::SiteBuilder;
-    use crate::watch::MAX_CONNECTIONS;
+    use crate::timeout::MAX_CONNECTIONS;
     use alloc::vec::Vec;
     use core::future::pending;
-    use isola_gateway::test_cells::{dial, talk};
     use isola_hosted::Loss;
     use isola_net::listen_with;
+    use isola_test_cells::{dial, talk};
 
     #[test]
     fn a_connection_above_the_limit_is_rejected_and_closed() {
@@ -220,7 +222,7 @@ mod tests {
             let site: &'static Site = Box::leak(Box::new(SiteBuilder::new(7).build()));
             let listening = listen_with(80, 16, move |connection| {
                 // Occupies all places of the core's watch list.
-                let all: Vec<_> = (0..MAX_CONNECTIONS).map_while(|_| Watch::begin(connection)).collect();
+                let all: Vec<_> = (0..MAX_CONNECTIONS).map_while(|_| Timeout::begin(connection)).collect();
                 assert_eq!(all.len(), MAX_CONNECTIONS);
                 serve(connection, site)
             });

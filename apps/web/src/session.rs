@@ -2,7 +2,7 @@
 
 use crate::condition::{self, Outcome};
 use crate::head::{self, Head, MAX_HEAD_BYTES, Method, Parsed, Persistence};
-use crate::range::{self, Wanted};
+use crate::range::{self, RangeRequest};
 use crate::response::{Prefaces, Status};
 use crate::site::{File, Found, Site};
 use alloc::borrow::Cow;
@@ -123,12 +123,12 @@ impl Session {
     }
 
     /// Answers with 503, as there are too many connections, and ends the session.
-    pub fn turn_away(&mut self, prefaces: &Prefaces) {
+    pub fn reject(&mut self, prefaces: &Prefaces) {
         self.refuse(Status::ServiceUnavailable, prefaces);
     }
 
     fn refuse(&mut self, status: Status, prefaces: &Prefaces) {
-        let text = page(prefaces, status, Persistence::Ends, Method::Get, "");
+        let text = page(prefaces, status, Persistence::Close, Method::Get, "");
         self.output.push_back(text);
         self.ends = true;
     }
@@ -180,7 +180,7 @@ impl Answer<'_> {
     /// Answers a parsed request. Returns the length of its head, or `None` if the head is incomplete.
     fn parsed(&mut self, parsed: Parsed<'_>) -> Option<usize> {
         let (persistence, len) = match parsed {
-            Parsed::Part => return None,
+            Parsed::Incomplete => return None,
             Parsed::Request(head, len) => {
                 self.request(&head);
                 (head.persistence, len)
@@ -192,7 +192,7 @@ impl Answer<'_> {
                 (refusal.persistence, len)
             }
         };
-        *self.ends = persistence == Persistence::Ends;
+        *self.ends = persistence == Persistence::Close;
         Some(len)
     }
 
@@ -211,7 +211,7 @@ impl Answer<'_> {
     }
 
     fn file(&mut self, head: &Head<'_>, file: &File) {
-        match condition::judge(head, file) {
+        match condition::evaluate(head, file) {
             Outcome::Send => {}
             Outcome::NotModified => {
                 let preface = self.prefaces.of(Status::NotModified, head.persistence);
@@ -225,8 +225,8 @@ impl Answer<'_> {
         // A range does not apply to HEAD (RFC 9110, 14.2).
         let range = head.range.filter(|_| head.method == Method::Get && condition::range_applies(head, file));
         let len = file.content().len();
-        match range.map_or(Wanted::Whole, |range| range::wanted(range, len)) {
-            Wanted::Whole => {
+        match range.map_or(RangeRequest::Whole, |range| range::requested(range, len)) {
+            RangeRequest::Whole => {
                 let whole = (head.method == Method::Get)
                     .then(|| self.prefaces.response(file, head.persistence))
                     .flatten();
@@ -240,7 +240,7 @@ impl Answer<'_> {
                     Method::Head => self.output.push_back(file.fields()),
                 }
             }
-            Wanted::Part(part) => {
+            RangeRequest::Part(part) => {
                 let preface = self.prefaces.of(Status::PartialContent, head.persistence);
                 self.output.push_back(text(&format!(
                     "{preface}Content-Type: {}\r\nContent-Length: {}\r\nContent-Range: bytes {}-{}/{len}\r\n{}\r\n",
@@ -252,7 +252,7 @@ impl Answer<'_> {
                 )));
                 self.output.push_back(file.content().slice(part).unwrap_or_else(|| IoBuf::from_static(&[])));
             }
-            Wanted::Unsatisfiable => {
+            RangeRequest::Unsatisfiable => {
                 let fields = format!("Content-Range: bytes */{len}\r\n");
                 self.page(Status::RangeNotSatisfiable, head.persistence, head.method, &fields);
             }

@@ -5,17 +5,17 @@ mod common;
 
 use common::{large, responses, site};
 use isola_events::{sleep, spawn_task};
-use isola_gateway::test_cells::{dial, go_round, talk};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::{TcpStream, listen_with};
+use isola_test_cells::{dial, rotate_flows, talk};
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const PORT: u16 = 80;
 
-async fn say(stream: &mut TcpStream, text: &str) {
+async fn send(stream: &mut TcpStream, text: &str) {
     stream.write(IoBuf::copy_from_slice(text.as_bytes()).into()).await.unwrap();
 }
 
@@ -47,7 +47,7 @@ async fn bodies(stream: &mut TcpStream, lens: &[usize]) -> Vec<Vec<u8>> {
 /// Sends many requests at once, for files of all sizes.
 async fn pipeline(stream: &mut TcpStream) {
     let paths = ["/letters.txt", "/empty", "/", "/large.bin", "/sub/", "/a%20name"];
-    say(stream, &paths.map(|path| format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")).concat()).await;
+    send(stream, &paths.map(|path| format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")).concat()).await;
     let large = large();
     let expected: [&[u8]; 6] =
         [b"abcdefghijklmnopqrstuvwxyz", b"", b"<h1>index</h1>", &large, b"<h1>sub</h1>", b"text"];
@@ -59,16 +59,16 @@ async fn halves(stream: &mut TcpStream) {
     for piece in
         ["GET /lett", "ers.txt HTT", "P/1.1\r\nHost: x\r", "\nRange: bytes=1-3\r\n", "\r\nGET / HTTP/1"]
     {
-        say(stream, piece).await;
+        send(stream, piece).await;
         sleep(Duration::from_millis(2)).await;
     }
-    say(stream, ".1\r\nHost: x\r\n\r\n").await;
+    send(stream, ".1\r\nHost: x\r\n\r\n").await;
     assert_eq!(bodies(stream, &[3, 14]).await, [&b"bcd"[..], b"<h1>index</h1>"]);
 }
 
 /// Requests much data and reads it late, so that the server waits for room to send.
 async fn late(stream: &mut TcpStream) {
-    say(stream, &"GET /large.bin HTTP/1.1\r\nHost: x\r\n\r\n".repeat(4)).await;
+    send(stream, &"GET /large.bin HTTP/1.1\r\nHost: x\r\n\r\n".repeat(4)).await;
     sleep(Duration::from_millis(20)).await;
     let large = large();
     assert!(bodies(stream, &[large.len(); 4]).await.iter().all(|body| *body == large));
@@ -78,7 +78,7 @@ async fn late(stream: &mut TcpStream) {
 fn go_on_while_flows_go_round(loss: Loss, times: usize, on: &'static AtomicBool) {
     let server = move || async move {
         let listening = listen_with(PORT, 64, |connection| isola_web::serve(connection, site()));
-        let moved = go_round(times).await;
+        let moved = rotate_flows(times).await;
         assert!(moved.staying == 0 && moved.buckets > 100 * times, "{moved:?}");
         on.store(false, Ordering::Relaxed);
         pending::<()>().await;
@@ -98,7 +98,7 @@ fn go_on_while_flows_go_round(loss: Loss, times: usize, on: &'static AtomicBool)
                         }
                         rounds += 1;
                     }
-                    say(&mut stream, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
+                    send(&mut stream, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
                     bodies(&mut stream, &[14]).await;
                     assert!(matches!(stream.read().await, Ok(None)), "the stream did not end in order");
                 })

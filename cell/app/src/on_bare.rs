@@ -2,14 +2,14 @@
 
 use alloc::string::String;
 use isola_fs::Access;
-use isola_messenger::Serving;
+use isola_messenger::HandlerRegistration;
 
 pub use isola_bare::cell_image;
 pub use isola_bare::fault_injection;
 pub use isola_bare::heap::CellHeap;
 
 /// Returns an error: a cell has no directory to export.
-pub(crate) async fn export(_: &str, _: Access) -> Result<Serving, String> {
+pub(crate) async fn export(_: &str, _: Access) -> Result<HandlerRegistration, String> {
     Err("a cell has no directories of its own: export them from the application run with --hosted".into())
 }
 

@@ -3,7 +3,7 @@
 use alloc::format;
 use alloc::string::String;
 use isola_fs::Access;
-use isola_messenger::Serving;
+use isola_messenger::HandlerRegistration;
 
 pub use isola_gateway::linux;
 pub use isola_gateway::process::run;
@@ -11,7 +11,7 @@ pub use isola_hosted::heap::CellHeap;
 pub use isola_hosted::process;
 
 /// Exports a directory of this process's host.
-pub(crate) async fn export(directory: &str, access: Access) -> Result<Serving, String> {
+pub(crate) async fn export(directory: &str, access: Access) -> Result<HandlerRegistration, String> {
     let serving = isola_fs_export::export(directory.as_ref(), access).await;
     serving.map_err(|error| format!("{directory}: {error}"))
 }

@@ -28,7 +28,7 @@ impl Representative for Stop {
 /// Installs the handler of the supervisor's requests, on the first core.
 pub(crate) fn listen() {
     let listening = on_interrupt(REQUEST_VECTOR, || {
-        isola_net::query::attend();
+        isola_net::query::answer_new();
         if platform().request() != Request::Stop {
             return;
         }

@@ -77,13 +77,21 @@ fn queue_size(pairs: u8, buffer_len: usize) -> u16 {
     (bytes.min(MOST_BYTES) / buffer_len).clamp(SMALLEST_QUEUE, LARGEST_QUEUE) as u16
 }
 
-/// Returns the number of queue pairs for a device that starts with `cores` pairs: more, for cores that may join, if
-/// there are enough interrupt vectors and memory.
-fn further_pairs(vectors: usize, cores: u8, slots: u8) -> u8 {
+/// Returns the number of queue pairs for a device that starts with `cores` pairs: more, for cores that may join, as far
+/// as the memory suffices.
+fn wanted_pairs(cores: u8, slots: u8) -> u8 {
     let each = usize::from(queue_size(cores, BUFFER_LEN)) * (BUFFER_LEN + RING_BYTES);
     let more = u8::try_from(pool::total_bytes() / LATER_QUEUES_PART / each).unwrap_or(u8::MAX);
-    let pairs = cores.saturating_add(more).min(slots).max(cores);
-    if usize::from(pairs) <= vectors { pairs } else { cores }
+    cores.saturating_add(more).min(slots).max(cores)
+}
+
+/// Returns how many of `wanted` queue pairs a device gets if `vectors` interrupt vectors are left for it and for
+/// `later` devices, each of which needs `cores` of them. `None` if there are fewer than `cores` for this device.
+fn pairs_with_vectors(vectors: usize, later: usize, cores: u8, wanted: u8) -> Option<u8> {
+    let spare = vectors.saturating_sub(later.saturating_mul(usize::from(cores)));
+    let pairs = usize::from(wanted).min(spare).max(usize::from(cores));
+    // At most `wanted` or `cores`.
+    (pairs <= vectors).then_some(pairs as u8)
 }
 
 /// Returns the buffer length for a device that merges buffers: the longer one if the memory suffices for enough of
@@ -102,21 +110,35 @@ fn longest_mtu(pairs: u8) -> u16 {
 
 /// Initialises the cell's network devices.
 pub(crate) fn open(descriptor: &Descriptor, devices: Vec<(DeviceKind, DeviceRegisters)>) -> Vec<NetworkPort> {
-    let network = devices.into_iter().filter(|(kind, _)| *kind == DeviceKind::Network);
+    let is_network =
+        |(kind, windows): (DeviceKind, Windows)| (kind == DeviceKind::Network).then_some(windows);
+    let network: Vec<Windows> = devices.into_iter().filter_map(is_network).collect();
     let mut vectors = QUEUE_VECTORS;
-    network.filter_map(|(_, windows)| open_device(descriptor, &mut vectors, windows)).collect()
+    let later = (0..network.len()).rev();
+    let opened = network
+        .into_iter()
+        .zip(later)
+        .map(|(windows, later)| open_device(descriptor, &mut vectors, later, windows));
+    opened.flatten().collect()
 }
 
-/// Initialises a device. Its queues take their vectors from the remaining ones.
+/// Initialises a device, which `later` others follow. Its queues take their vectors from the remaining ones.
 fn open_device(
     descriptor: &Descriptor,
     vectors: &mut RangeInclusive<u8>,
+    later: usize,
     windows: DeviceRegisters,
 ) -> Option<NetworkPort> {
     let cores = descriptor.cores.len() as u8;
-    let pairs = further_pairs(vectors.len(), cores, descriptor.core_slot_count as u8);
-    if vectors.len() < usize::from(pairs) {
+    let wanted = wanted_pairs(cores, descriptor.core_slot_count as u8);
+    let Some(pairs) = pairs_with_vectors(vectors.len(), later, cores, wanted) else {
         return print_error(&"there are no interrupt vectors left for its queues");
+    };
+    if pairs < wanted {
+        complain::<()>(&format_args!(
+            "interrupt vectors suffice for {pairs} of {wanted} queue pairs: {} cores that join will have none",
+            wanted - pairs
+        ));
     }
     let first_vector = *vectors.start();
     *vectors = first_vector + pairs..=*vectors.end();
@@ -554,5 +576,29 @@ impl NetworkQueue for BareQueue {
         if !self.queue.interrupts_once() {
             self.queue.disable_receive_interrupts();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_gets_as_many_queue_pairs_as_there_are_vectors_beyond_those_of_later_devices() {
+        let vectors = QUEUE_VECTORS.len();
+        assert_eq!(pairs_with_vectors(vectors, 0, 4, 64), Some(64));
+        assert_eq!(pairs_with_vectors(50, 0, 4, 64), Some(50), "not only the pairs of the present cores");
+        assert_eq!(pairs_with_vectors(50, 3, 4, 64), Some(38));
+        assert_eq!(pairs_with_vectors(50, 13, 4, 64), Some(4), "the present cores have queues in any case");
+        assert_eq!(pairs_with_vectors(4, 0, 4, 64), Some(4));
+        assert_eq!(pairs_with_vectors(3, 0, 4, 64), None);
+        // Three devices of a machine with 64 cores, 20 of which are the cell's from the start.
+        let mut left = vectors;
+        let pairs = [2, 1, 0].map(|later| {
+            let pairs = pairs_with_vectors(left, later, 20, 64).unwrap();
+            left -= usize::from(pairs);
+            pairs
+        });
+        assert_eq!(pairs, [64, 44, 20]);
     }
 }

@@ -3,7 +3,7 @@
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, FileExt, FileType, Metadata, OpenOptions};
 use cap_std::time::SystemTime;
-use isola_fs::{Access, Answer, Entry, FileKind, FileRequest, MAX_ENTRIES, Refused, Status};
+use isola_fs::{Access, Answer, Entry, FileKind, FileRefusal, FileRequest, MAX_ENTRIES, Status};
 use isola_iobuf::{Chain, IoBuf};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -36,18 +36,18 @@ impl Directory {
         answer.unwrap_or_else(Answer::Refused)
     }
 
-    fn status(&self, path: &str) -> Result<Answer, Refused> {
+    fn status(&self, path: &str) -> Result<Answer, FileRefusal> {
         self.root.metadata(within(path)).map(|found| Answer::Status(status_of(&found))).map_err(refused)
     }
 
-    fn read(&self, path: &str, offset: u64, len: u32) -> Result<Answer, Refused> {
+    fn read(&self, path: &str, offset: u64, len: u32) -> Result<Answer, FileRefusal> {
         // A blocking open of a named pipe without a writer would occupy the thread forever.
         let mut options = OpenOptions::new();
         options.read(true);
         nonblocking(&mut options);
         let file = self.root.open_with(within(path), &options).map_err(refused)?;
         if !file.metadata().map_err(refused)?.is_file() {
-            return Err(Refused::NotAFile);
+            return Err(FileRefusal::NotAFile);
         }
         let mut bytes = vec![0; len as usize];
         let mut filled = 0;
@@ -63,9 +63,9 @@ impl Directory {
         Ok(Answer::Data(Chain::from(IoBuf::from(bytes))))
     }
 
-    fn list(&self, path: &str, after: &str) -> Result<Answer, Refused> {
+    fn list(&self, path: &str, after: &str) -> Result<Answer, FileRefusal> {
         let entries = self.root.read_dir(within(path)).map_err(|error| match error.kind() {
-            ErrorKind::NotADirectory => Refused::NotADirectory,
+            ErrorKind::NotADirectory => FileRefusal::NotADirectory,
             _ => refused(error),
         })?;
         // Keeps the first [`MAX_ENTRIES`] names after `after`, so that a large directory takes no more memory.
@@ -86,21 +86,21 @@ impl Directory {
         Ok(Answer::Entries(entries.collect()))
     }
 
-    fn write(&self, path: &str, offset: u64, data: &Chain) -> Result<Answer, Refused> {
+    fn write(&self, path: &str, offset: u64, data: &Chain) -> Result<Answer, FileRefusal> {
         if self.access == Access::ReadOnly {
-            return Err(Refused::ReadOnly);
+            return Err(FileRefusal::ReadOnly);
         }
         let mut options = OpenOptions::new();
         options.write(true).create(true);
         nonblocking(&mut options);
         let file = self.root.open_with(within(path), &options).map_err(refused)?;
         if !file.metadata().map_err(refused)?.is_file() {
-            return Err(Refused::NotAFile);
+            return Err(FileRefusal::NotAFile);
         }
         let mut offset = offset;
         for part in data.parts() {
             file.write_all_at(part, offset).map_err(refused)?;
-            offset = offset.checked_add(part.len() as u64).ok_or(Refused::Host)?;
+            offset = offset.checked_add(part.len() as u64).ok_or(FileRefusal::Host)?;
         }
         Ok(Answer::Written)
     }
@@ -138,16 +138,16 @@ fn status_of(found: &Metadata) -> Status {
     Status { kind: kind_of(found.file_type()), len_bytes: found.len(), modified_s }
 }
 
-fn refused(error: io::Error) -> Refused {
+fn refused(error: io::Error) -> FileRefusal {
     match error.kind() {
-        ErrorKind::NotFound => Refused::NotFound,
+        ErrorKind::NotFound => FileRefusal::NotFound,
         // The error of `cap-std` for a path that leads out of the directory, and of Linux for a missing permission.
-        ErrorKind::PermissionDenied => Refused::NotAllowed,
-        ErrorKind::IsADirectory | ErrorKind::NotADirectory => Refused::NotAFile,
-        ErrorKind::InvalidInput => Refused::NotAllowed,
+        ErrorKind::PermissionDenied => FileRefusal::NotAllowed,
+        ErrorKind::IsADirectory | ErrorKind::NotADirectory => FileRefusal::NotAFile,
+        ErrorKind::InvalidInput => FileRefusal::NotAllowed,
         // `ENAMETOOLONG` and `ELOOP`.
-        _ if matches!(error.raw_os_error(), Some(36 | 40)) => Refused::NotAllowed,
-        _ => Refused::Host,
+        _ if matches!(error.raw_os_error(), Some(36 | 40)) => FileRefusal::NotAllowed,
+        _ => FileRefusal::Host,
     }
 }
 
@@ -199,12 +199,12 @@ mod tests {
         let fifo = all.path().join("fifo");
         assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
         let directory = Directory::open(all.path(), Access::ReadWrite).unwrap();
-        assert_eq!(read(&directory, "fifo", 0, 1), Answer::Refused(Refused::NotAFile));
-        assert_eq!(read(&directory, "/", 0, 1), Answer::Refused(Refused::NotAFile));
-        assert_eq!(read(&directory, "none", 0, 1), Answer::Refused(Refused::NotFound));
+        assert_eq!(read(&directory, "fifo", 0, 1), Answer::Refused(FileRefusal::NotAFile));
+        assert_eq!(read(&directory, "/", 0, 1), Answer::Refused(FileRefusal::NotAFile));
+        assert_eq!(read(&directory, "none", 0, 1), Answer::Refused(FileRefusal::NotFound));
         let list =
             |path: &str| directory.answer(FileRequest::List { path: path.into(), after: String::new() });
-        assert_eq!(list("fifo"), Answer::Refused(Refused::NotADirectory));
+        assert_eq!(list("fifo"), Answer::Refused(FileRefusal::NotADirectory));
     }
 
     #[test]
@@ -212,7 +212,7 @@ mod tests {
         let all = tempfile::tempdir().unwrap();
         let directory = Directory::open(all.path(), Access::ReadOnly).unwrap();
         let write = FileRequest::Write { path: "new".into(), offset: 0, data: Chain::new() };
-        assert_eq!(directory.answer(write), Answer::Refused(Refused::ReadOnly));
+        assert_eq!(directory.answer(write), Answer::Refused(FileRefusal::ReadOnly));
         assert!(fs::read_dir(all.path()).unwrap().next().is_none());
     }
 

@@ -1,9 +1,9 @@
 //! Exports a directory: makes this process the home of the files.
 
 use crate::directory::Directory;
-use crate::off_core::{Panicked, off_core};
+use crate::off_core::{WorkPanicked, off_core};
 use isola_fs::{Access, FILES};
-use isola_messenger::{CallError, Refusal, ServeError, Serving};
+use isola_messenger::{CallError, HandlerRegistration, Refusal, ServeError};
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -36,11 +36,14 @@ impl std::error::Error for ExportError {}
 ///
 /// # Errors
 /// Returns an [`ExportError`].
-pub async fn export(path: &Path, access: Access) -> Result<Serving, ExportError> {
+pub async fn export(path: &Path, access: Access) -> Result<HandlerRegistration, ExportError> {
     let directory = Arc::new(Directory::open(path, access).map_err(ExportError::Open)?);
-    let serving = FILES.serve(move |_, request| {
-        let directory = directory.clone();
-        async move { off_core(move || directory.answer(request)).await.map_err(|Panicked| Refusal::Failed) }
-    });
+    let serving =
+        FILES.serve(move |_, request| {
+            let directory = directory.clone();
+            async move {
+                off_core(move || directory.answer(request)).await.map_err(|WorkPanicked| Refusal::Failed)
+            }
+        });
     serving.await.map_err(ExportError::Call)?.map_err(ExportError::Serve)
 }

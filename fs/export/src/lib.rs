@@ -16,4 +16,4 @@ mod off_core;
 
 pub use directory::Directory;
 pub use export::{ExportError, export};
-pub use off_core::{Panicked, off_core};
+pub use off_core::{WorkPanicked, off_core};

@@ -80,24 +80,24 @@ impl Completions {
 
 /// The work has panicked, and its result is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Panicked;
+pub struct WorkPanicked;
 
-impl fmt::Display for Panicked {
+impl fmt::Display for WorkPanicked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("work beside the cores has panicked: what the process said then tells why")
+        f.write_str("blocking work has panicked: the process's error output has the reason")
     }
 }
 
-impl std::error::Error for Panicked {}
+impl std::error::Error for WorkPanicked {}
 
 /// The result of work, and the task that waits for it.
 struct Slot<T> {
-    output: Option<Result<T, Panicked>>,
+    output: Option<Result<T, WorkPanicked>>,
     waiting: Option<Waker>,
 }
 
 /// The core to interrupt when work is done.
-struct Notice {
+struct Completion {
     platform: &'static dyn Platform,
     core: CoreIndex,
     vector: u8,
@@ -110,13 +110,15 @@ struct Notice {
 /// If the core has no free interrupt vector, `work` runs on the core and blocks it.
 ///
 /// # Errors
-/// Returns [`Panicked`] if the work has panicked, in a process built with unwinding; applications end instead. The
+/// Returns [`WorkPanicked`] if the work has panicked, in a process built with unwinding; applications end instead. The
 /// work may be half done.
-pub async fn off_core<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Panicked> {
-    let work = move || catch_unwind(AssertUnwindSafe(work)).map_err(|_| Panicked);
+pub async fn off_core<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, WorkPanicked> {
+    let work = move || catch_unwind(AssertUnwindSafe(work)).map_err(|_| WorkPanicked);
     let Some(vector) = COMPLETIONS.vector() else { return work() };
     let notice =
-        Notice { platform: platform(), core: current_core(), vector, done: COMPLETIONS.done.clone() };
+        Completion { platform: platform(), core: current_core(), vector, done: COMPLETIONS.done.clone() };
     let slot = Arc::new(Mutex::new(Slot { output: None, waiting: None }));
     let there = slot.clone();
     let work = Box::new(move || {

@@ -2,16 +2,16 @@
 
 use isola_events::{exit, run, sleep, spawn_task, timeout};
 use isola_fs::{
-    Access, Answer, Entry, FILES, FileError, FileKind, FileRequest, MAX_ENTRIES, MAX_LISTED, MAX_READ,
-    Refused, list, list_after, read, status, write,
+    Access, Answer, Entry, FILES, FileError, FileKind, FileRefusal, FileRequest, MAX_ENTRIES, MAX_LISTED,
+    MAX_READ, list, list_after, read, status, write,
 };
-use isola_fs_export::{Panicked, export, off_core};
-use isola_gateway::test_cells::{SERVER, TestCell, run_cells};
+use isola_fs_export::{WorkPanicked, export, off_core};
 use isola_hosted::{Loss, Settings, switch};
 use isola_iobuf::{Chain, IoBuf};
 use isola_messenger::{AskError, JoinError, host, id_map, join};
 use isola_net::{FailReason, StreamError};
 use isola_platform::CoreIndex;
+use isola_test_cells::{SERVER, TestCell, run_cells};
 use std::fs;
 use std::future::Future;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ where
     let [a, b] = switch(Loss::EveryNth(211));
     let home = || async {
         let _listening = host(PORT).unwrap();
-        let _map = id_map::keep().unwrap();
+        let _map = id_map::serve().unwrap();
         serve().await;
     };
     let native = || {
@@ -76,15 +76,15 @@ fn a_native_cell_reads_the_hosts_directory() {
         let found = status("sub/large").await.unwrap();
         assert_eq!((found.kind, found.len_bytes), (FileKind::File, large.len() as u64));
         assert!(found.modified_s > 1_700_000_000);
-        let mut come = Vec::new();
+        let mut received = Vec::new();
         loop {
-            let more = read("sub/large", come.len() as u64, MAX_READ + 1).await.unwrap();
+            let more = read("sub/large", received.len() as u64, MAX_READ + 1).await.unwrap();
             if more.is_empty() {
                 break;
             }
-            come.extend(more.to_vec());
+            received.extend(more.to_vec());
         }
-        assert!(come == large);
+        assert!(received == large);
         // The other core can read as well.
         let there = isola_events::elsewhere(CoreIndex(1), || read("sub/large", 5, 7));
         assert_eq!(there.await.unwrap().to_vec(), large[5..12]);
@@ -92,10 +92,10 @@ fn a_native_cell_reads_the_hosts_directory() {
         let entries = list("/").await.unwrap();
         let names: Vec<_> = entries.iter().map(|entry| (entry.name.as_str(), entry.kind)).collect();
         assert_eq!(names, [("empty", FileKind::File), ("sub", FileKind::Directory)]);
-        assert_eq!(read("none", 0, 1).await, Err(FileError::Refused(Refused::NotFound)));
-        assert_eq!(read("../x", 0, 1).await, Err(FileError::Refused(Refused::NotAllowed)));
+        assert_eq!(read("none", 0, 1).await, Err(FileError::Refused(FileRefusal::NotFound)));
+        assert_eq!(read("../x", 0, 1).await, Err(FileError::Refused(FileRefusal::NotAllowed)));
         let data = Chain::from(IoBuf::from_static(b"x"));
-        assert_eq!(write("new", 0, data).await, Err(FileError::Refused(Refused::ReadOnly)));
+        assert_eq!(write("new", 0, data).await, Err(FileError::Refused(FileRefusal::ReadOnly)));
     });
 }
 
@@ -130,14 +130,14 @@ fn listings_from_a_home_with_endless_names_are_bounded() {
                 FileRequest::List { path, after } if path == "endless" => Answer::Entries(endless(&after)),
                 // The same entries for every request.
                 FileRequest::List { .. } => Answer::Entries(endless("")),
-                _ => Answer::Refused(Refused::NotFound),
+                _ => Answer::Refused(FileRefusal::NotFound),
             })
         };
         let _files = FILES.serve(answer).await.unwrap().unwrap();
         std::future::pending::<()>().await;
     };
     beside(serve, || async {
-        assert_eq!(list("endless").await, Err(FileError::Refused(Refused::TooLarge)));
+        assert_eq!(list("endless").await, Err(FileError::Refused(FileRefusal::TooLarge)));
         assert_eq!(list("again").await, Err(FileError::Ask(AskError::Malformed)));
         // Parts of a directory of any size can be listed.
         let last = format!("{:09}", 2 * MAX_LISTED);
@@ -152,7 +152,7 @@ fn work_that_panics_is_reported_and_its_thread_continues() {
         spawn_task(async {
             let work = async {
                 for _ in 0..10 {
-                    assert_eq!(off_core::<()>(|| panic!("on purpose")).await, Err(Panicked));
+                    assert_eq!(off_core::<()>(|| panic!("on purpose")).await, Err(WorkPanicked));
                 }
                 off_core(|| 7).await
             };

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileError {
     /// The home of the files refused the request.
-    Refused(Refused),
+    Refused(FileRefusal),
     /// The home could not be reached.
     Ask(AskError),
 }
 
 /// A refusal by the home of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Refused {
+pub enum FileRefusal {
     /// There is no file with that name.
     NotFound,
     /// The path leads out of the exported directory, or the process lacks the permission.
@@ -32,16 +32,16 @@ pub enum Refused {
     TooLarge,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for FileRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotFound => "there is no such file",
-            Self::NotAllowed => "the path leads out of what is exported, or may not be used",
-            Self::NotAFile => "this is no file",
-            Self::NotADirectory => "this is no directory",
-            Self::ReadOnly => "the files are exported to be read only",
-            Self::Host => "the host could not do it",
-            Self::TooLarge => "the directory has too many entries to be listed as a whole: ask for parts",
+            Self::NotAllowed => "the path leads out of the exported directory, or access is denied",
+            Self::NotAFile => "this is not a file",
+            Self::NotADirectory => "this is not a directory",
+            Self::ReadOnly => "the export is read-only",
+            Self::Host => "the operation failed on the host",
+            Self::TooLarge => "the directory has too many entries for one list: list it in parts",
         })
     }
 }
@@ -57,8 +57,8 @@ impl fmt::Display for FileError {
 
 impl core::error::Error for FileError {}
 
-impl From<Refused> for FileError {
-    fn from(refused: Refused) -> Self {
+impl From<FileRefusal> for FileError {
+    fn from(refused: FileRefusal) -> Self {
         Self::Refused(refused)
     }
 }

@@ -1,6 +1,6 @@
 //! The Ebb, and the functions that an application calls.
 
-use crate::error::{FileError, Refused};
+use crate::error::{FileError, FileRefusal};
 use crate::protocol::{Answer, Entry, FileRequest, MAX_ENTRIES, MAX_READ, Status};
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -50,14 +50,14 @@ pub async fn read(path: &str, offset: u64, len: usize) -> Result<Chain, FileErro
 /// Returns all entries of a directory by name, up to [`MAX_LISTED`]. For a larger directory, use [`list_after`].
 ///
 /// # Errors
-/// Returns a [`FileError`]: `Refused(TooLarge)` if there are more entries.
+/// Returns a [`FileError`]: `FileRefusal(TooLarge)` if there are more entries.
 pub async fn list(path: &str) -> Result<Vec<Entry>, FileError> {
     let mut all: Vec<Entry> = Vec::new();
     loop {
         let after = all.last().map_or("", |last| last.name.as_str());
         let more = list_after(path, after).await?;
         if all.len() + more.len() > MAX_LISTED {
-            return Err(FileError::Refused(Refused::TooLarge));
+            return Err(FileError::Refused(FileRefusal::TooLarge));
         }
         let is_full = more.len() == MAX_ENTRIES;
         all.extend(more);
@@ -115,8 +115,8 @@ fn unexpected(answer: &Answer) -> FileError {
 }
 
 /// The conversion for the home, which answers with a refusal.
-impl From<Refused> for Answer {
-    fn from(refused: Refused) -> Self {
+impl From<FileRefusal> for Answer {
+    fn from(refused: FileRefusal) -> Self {
         Self::Refused(refused)
     }
 }

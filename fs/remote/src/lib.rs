@@ -24,6 +24,6 @@ mod files;
 mod protocol;
 
 pub use access::Access;
-pub use error::{FileError, Refused};
+pub use error::{FileError, FileRefusal};
 pub use files::{FILES, FileSystem, MAX_LISTED, list, list_after, read, status, write};
 pub use protocol::{Answer, Entry, FileKind, FileRequest, MAX_ENTRIES, MAX_PATH, MAX_READ, Status};

@@ -1,7 +1,7 @@
 //! Requests to the home of the files, and its answers: a head in postcard's format, followed by the raw bytes of a
 //! file.
 
-use crate::error::Refused;
+use crate::error::FileRefusal;
 use alloc::string::String;
 use alloc::vec::Vec;
 use isola_iobuf::{Chain, IoBuf};
@@ -67,7 +67,7 @@ pub enum Answer {
     /// The answer to a [`FileRequest::Write`]: all bytes are written.
     Written,
     /// The request is refused.
-    Refused(Refused),
+    Refused(FileRefusal),
 }
 
 /// The status of a file or directory.
@@ -115,7 +115,7 @@ enum AnswerHead {
     Data,
     Entries(Vec<Entry>),
     Written,
-    Refused(Refused),
+    Refused(FileRefusal),
 }
 
 /// Returns a message of a head and data.
@@ -233,7 +233,7 @@ mod tests {
             data().prop_map(Answer::Data),
             prop::collection::vec(entry, 0..=MAX_ENTRIES).prop_map(Answer::Entries),
             Just(Answer::Written),
-            Just(Answer::Refused(Refused::NotFound)),
+            Just(Answer::Refused(FileRefusal::NotFound)),
         ]
     }
 
@@ -255,10 +255,10 @@ mod tests {
         ) {
             let changed = |chain: Chain| {
                 let mut bytes: alloc::vec::Vec<u8> = chain.parts().flat_map(|part| part.to_vec()).collect();
-                for (place, byte) in &changes {
+                for (index, byte) in &changes {
                     if !bytes.is_empty() {
-                        let place = place.index(bytes.len());
-                        bytes[place] = *byte;
+                        let index = index.index(bytes.len());
+                        bytes[index] = *byte;
                     }
                 }
                 bytes.truncate(bytes.len().saturating_sub(cut));

@@ -125,8 +125,8 @@ fn control(context: &Context, hosted: &Hosted) -> Option<String> {
         (_, Ok(Some(_))) => format!("another hosted cell is called {name:?}"),
         (_, Err(error)) => format!("another hosted cell called {name:?} does not answer ({error})"),
         (Some(path), Ok(None)) => match path.to_str() {
-            Some(path) if !path.contains(char::is_whitespace) => return Some(path.to_owned()),
-            _ => format!("{} has white space in it, or is no text", path.display()),
+            Some(path) => return Some(path.to_owned()),
+            None => format!("the path {} is not UTF-8", path.display()),
         },
     };
     context.output.note(&format!("note: this cell cannot be inspected: {why}; give it another --name"));

@@ -1,6 +1,6 @@
 //! The gateway's own cell: its start, and its published ports.
 
-use crate::{calls, published};
+use crate::{outbound, published};
 use isola_abi::descriptor::NetworkAddress;
 use isola_abi::hosted::{Forward, Transport};
 use isola_events::{run, spawn_task};
@@ -44,13 +44,15 @@ impl fmt::Display for GatewayError {
             Self::Port { host, transport, error } => {
                 write!(f, "port {host}/{transport} cannot be published: {error}")?;
                 f.write_str(match error.kind() {
-                    io::ErrorKind::AddrInUse => "; choose another host port, or end the program that has it",
-                    io::ErrorKind::PermissionDenied => "; ports below 1024 are for root: choose a higher one",
+                    io::ErrorKind::AddrInUse => "; choose another host port, or end the program that uses it",
+                    io::ErrorKind::PermissionDenied => {
+                        "; ports below 1024 need root privileges: choose a higher one"
+                    }
                     io::ErrorKind::AddrNotAvailable => "; the address is not one of this host's",
                     _ => "",
                 })
             }
-            Self::Thread(error) => write!(f, "the gateway gets no thread: {error}"),
+            Self::Thread(error) => write!(f, "the gateway's thread cannot be started: {error}"),
         }
     }
 }
@@ -58,7 +60,7 @@ impl fmt::Display for GatewayError {
 impl std::error::Error for GatewayError {}
 
 /// A published port of the host.
-pub(crate) enum Door {
+pub(crate) enum PublishedPort {
     /// Connections go to this port of the cell.
     Tcp(TcpListener, u16),
     /// Datagrams go to this port of the cell.
@@ -71,22 +73,26 @@ pub(crate) enum Door {
 /// # Errors
 /// [`GatewayError`]; then no port is published.
 pub fn start(forwards: &[Forward]) -> Result<(NetworkPort, NetworkAddress), GatewayError> {
-    let doors = forwards.iter().map(open).collect::<Result<Vec<Door>, GatewayError>>()?;
+    let ports = forwards.iter().map(open).collect::<Result<Vec<PublishedPort>, GatewayError>>()?;
     raise_limit();
     let (inner, outer) = link(Loss::Never);
-    let outer = calls::watch(outer);
-    let (doors, outer) = (Mutex::new(Some(doors)), vec![outer]);
+    let outer = outbound::inspect_received(outer);
+    let (ports, outer) = (Mutex::new(Some(ports)), vec![outer]);
     let address = |ip, gateway| NetworkAddress { ip, prefix_len: PREFIX_LEN, gateway };
     let settings =
         Settings { name: "gateway".into(), address: Some(address(GATEWAY, None)), ..Settings::default() };
     let cell = move || {
         isola_hosted::run(settings, outer, |_| {
             isola_net::start().expect("the gateway has a device and a fixed address");
-            let doors = doors.lock().ok().and_then(|mut doors| doors.take()).unwrap_or_default();
-            for door in doors {
-                match door {
-                    Door::Tcp(listener, port) => spawn_task(published::serve(listener, port)).detach(),
-                    Door::Udp(socket, port) => spawn_task(published::carry(socket, port)).detach(),
+            let ports = ports.lock().ok().and_then(|mut ports| ports.take()).unwrap_or_default();
+            for port in ports {
+                match port {
+                    PublishedPort::Tcp(listener, cell_port) => {
+                        spawn_task(published::serve(listener, cell_port)).detach()
+                    }
+                    PublishedPort::Udp(socket, cell_port) => {
+                        spawn_task(published::forward_datagrams(socket, cell_port)).detach()
+                    }
                 }
             }
             run()
@@ -96,11 +102,11 @@ pub fn start(forwards: &[Forward]) -> Result<(NetworkPort, NetworkAddress), Gate
     Ok((inner, address(CELL, Some(GATEWAY))))
 }
 
-fn open(forward: &Forward) -> Result<Door, GatewayError> {
+fn open(forward: &Forward) -> Result<PublishedPort, GatewayError> {
     let Forward { transport, host, cell_port } = *forward;
     match transport {
-        Transport::Tcp => TcpListener::bind(host).map(|listener| Door::Tcp(listener, cell_port)),
-        Transport::Udp => UdpSocket::bind(host).map(|socket| Door::Udp(socket, cell_port)),
+        Transport::Tcp => TcpListener::bind(host).map(|listener| PublishedPort::Tcp(listener, cell_port)),
+        Transport::Udp => UdpSocket::bind(host).map(|socket| PublishedPort::Udp(socket, cell_port)),
     }
     .map_err(|error| GatewayError::Port { host, transport, error })
 }

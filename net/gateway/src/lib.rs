@@ -5,9 +5,8 @@
 //! | [`linux`] | Linux sockets as futures, for code on a hosted core |
 //! | [`gateway`] | [`start`]: a user-mode network without privileges |
 //! | [`published`] | ports of the host that lead to the cell |
-//! | [`calls`] | connections and datagrams from the cell to the host |
+//! | [`outbound`] | connections and datagrams from the cell to the host |
 //! | [`process`] | a process that is one cell, with the network of its specification |
-//! | [`test_cells`] | cells on a network in memory, for tests |
 //! | [`relay`] | the relay between a connection of the cell and one of Linux |
 //!
 //! The gateway is a cell of its own in the same process, with one core. A link in memory connects it to the cell that
@@ -28,12 +27,11 @@
 //! connections to other machines (for which `isola-hosted` has a TAP interface), DNS, and IPv6.
 #![forbid(unsafe_code)]
 
-pub mod calls;
 pub mod gateway;
 pub mod linux;
+pub mod outbound;
 pub mod process;
 pub mod published;
 pub mod relay;
-pub mod test_cells;
 
 pub use gateway::{CELL, GATEWAY, GatewayError, start};

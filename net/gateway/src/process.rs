@@ -30,8 +30,8 @@ fn open(spec: &HostedSpec) -> Result<(Vec<NetworkPort>, Option<NetworkAddress>),
         HostedNetwork::Tap { interface, address } => {
             let port = tap::open(interface, spec.cores as usize, TapOffloads::ChecksumsAndSegmentation).map_err(|error| {
                 format!(
-                    "the TAP interface {interface} cannot be had: {error}; it takes root's rights, or an interface of \
-                     yours that nobody has: ip tuntap add {interface} mode tap multi_queue user $USER"
+                    "the TAP interface {interface} cannot be opened: {error}; run as root, or create an \
+                     interface that you own and no other process uses: ip tuntap add {interface} mode tap multi_queue user $USER"
                 )
             })?;
             Ok((vec![port], *address))

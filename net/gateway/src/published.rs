@@ -66,19 +66,20 @@ struct Peer {
 }
 
 /// Forwards datagrams from `socket` to a port of the cell, and the answers back.
-pub(crate) async fn carry(socket: std::net::UdpSocket, cell_port: u16) {
+pub(crate) async fn forward_datagrams(socket: std::net::UdpSocket, cell_port: u16) {
     let Ok(socket) = linux::UdpSocket::from_std(socket).map(Rc::new) else { return };
     let mut peers: BTreeMap<SocketAddr, Peer> = BTreeMap::new();
     loop {
         // An error concerns an earlier datagram, which is lost.
         let Ok((data, from)) = socket.receive().await else { continue };
         if !peers.contains_key(&from) {
-            // The task `answer` of a silent sender has ended and dropped its reference to the socket.
+            // The task `forward_answers` of a silent sender has ended and dropped its reference to the socket.
             peers.retain(|_, peer| Rc::strong_count(&peer.socket) > 1);
             match free_port() {
                 Some(bound) if peers.len() < MAX_PEERS => {
                     let peer = Peer { socket: Rc::new(bound), sent: Rc::default() };
-                    spawn_task(answer(peer.socket.clone(), peer.sent.clone(), socket.clone(), from)).detach();
+                    spawn_task(forward_answers(peer.socket.clone(), peer.sent.clone(), socket.clone(), from))
+                        .detach();
                     peers.insert(from, peer);
                 }
                 // A datagram without room in the table is dropped.
@@ -105,7 +106,12 @@ fn free_port() -> Option<UdpSocket> {
 }
 
 /// Forwards the cell's answers to a sender, until neither has sent for `PEER_LIMIT`.
-async fn answer(cell: Rc<UdpSocket>, sent: Rc<Cell<u64>>, linux: Rc<linux::UdpSocket>, to: SocketAddr) {
+async fn forward_answers(
+    cell: Rc<UdpSocket>,
+    sent: Rc<Cell<u64>>,
+    linux: Rc<linux::UdpSocket>,
+    to: SocketAddr,
+) {
     loop {
         let before = sent.get();
         match timeout(PEER_LIMIT, cell.receive()).await {

@@ -54,42 +54,43 @@ impl Stream for linux::TcpStream {
 
 /// One direction: the data in transit, and the state of its end.
 #[derive(Default)]
-struct Way {
-    held: Chain,
-    ended: bool,
-    /// Whether the end was forwarded to the receiver.
-    told: bool,
+struct Direction {
+    pending: Chain,
+    /// Whether the sender has ended its stream.
+    at_end: bool,
+    /// Whether that end was forwarded to the receiver.
+    end_forwarded: bool,
 }
 
 /// The side of a direction that failed.
-enum Failed {
+enum FailedSide {
     Sender,
     Receiver,
 }
 
-impl Way {
+impl Direction {
     /// Forwards bytes until one of the sides is not ready.
-    fn carry(
+    fn forward(
         &mut self,
         context: &mut Context<'_>,
         from: &mut impl Stream,
         to: &mut impl Stream,
-    ) -> Result<(), Failed> {
-        while !self.told {
-            if !self.held.is_empty() {
-                match to.poll_write(context, &mut self.held) {
+    ) -> Result<(), FailedSide> {
+        while !self.end_forwarded {
+            if !self.pending.is_empty() {
+                match to.poll_write(context, &mut self.pending) {
                     Poll::Ready(Ok(())) => {}
-                    Poll::Ready(Err(_)) => return Err(Failed::Receiver),
+                    Poll::Ready(Err(_)) => return Err(FailedSide::Receiver),
                     Poll::Pending => return Ok(()),
                 }
-            } else if self.ended {
+            } else if self.at_end {
                 to.shutdown();
-                self.told = true;
+                self.end_forwarded = true;
             } else {
                 match from.poll_read(context) {
-                    Poll::Ready(Ok(Some(data))) => self.held = data,
-                    Poll::Ready(Ok(None)) => self.ended = true,
-                    Poll::Ready(Err(_)) => return Err(Failed::Sender),
+                    Poll::Ready(Ok(Some(data))) => self.pending = data,
+                    Poll::Ready(Ok(None)) => self.at_end = true,
+                    Poll::Ready(Err(_)) => return Err(FailedSide::Sender),
                     Poll::Pending => return Ok(()),
                 }
             }
@@ -99,28 +100,32 @@ impl Way {
 }
 
 /// The connection to reset after the other has failed.
-enum Left {
+enum ResetSide {
     Cell,
     Linux,
 }
 
 /// Forwards bytes until both directions have ended, or one connection fails: then it resets the other.
 pub async fn relay(mut cell: TcpStream, mut linux: linux::TcpStream) {
-    let (mut inwards, mut outwards) = (Way::default(), Way::default());
-    let ended = poll_fn(|context| {
-        inwards.carry(context, &mut linux, &mut cell).map_err(|failed| match failed {
-            Failed::Sender => Left::Cell,
-            Failed::Receiver => Left::Linux,
+    let (mut inwards, mut outwards) = (Direction::default(), Direction::default());
+    let outcome = poll_fn(|context| {
+        inwards.forward(context, &mut linux, &mut cell).map_err(|failed| match failed {
+            FailedSide::Sender => ResetSide::Cell,
+            FailedSide::Receiver => ResetSide::Linux,
         })?;
-        outwards.carry(context, &mut cell, &mut linux).map_err(|failed| match failed {
-            Failed::Sender => Left::Linux,
-            Failed::Receiver => Left::Cell,
+        outwards.forward(context, &mut cell, &mut linux).map_err(|failed| match failed {
+            FailedSide::Sender => ResetSide::Linux,
+            FailedSide::Receiver => ResetSide::Cell,
         })?;
-        if inwards.told && outwards.told { Poll::Ready(Ok::<(), Left>(())) } else { Poll::Pending }
+        if inwards.end_forwarded && outwards.end_forwarded {
+            Poll::Ready(Ok::<(), ResetSide>(()))
+        } else {
+            Poll::Pending
+        }
     });
-    match ended.await {
+    match outcome.await {
         Ok(()) => {}
-        Err(Left::Cell) => cell.abort(),
-        Err(Left::Linux) => linux.abort(),
+        Err(ResetSide::Cell) => cell.abort(),
+        Err(ResetSide::Linux) => linux.abort(),
     }
 }

@@ -191,7 +191,7 @@ fn answers_to_published_datagrams_return_to_their_senders() {
 fn the_cell_reaches_listening_ports_of_its_host_and_others_refuse() {
     let host = net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = host.local_addr().unwrap().port();
-    let nobody = forward(Transport::Tcp).host.port();
+    let unused_port = forward(Transport::Tcp).host.port();
     thread::spawn(move || {
         for stream in host.incoming() {
             thread::spawn(move || {
@@ -205,7 +205,7 @@ fn the_cell_reaches_listening_ports_of_its_host_and_others_refuse() {
     });
     cell(3, &[], move || async move {
         for turn in 0..20 {
-            let refused = connect((GATEWAY, nobody).into()).await.unwrap_err();
+            let refused = connect((GATEWAY, unused_port).into()).await.unwrap_err();
             assert_eq!(refused, StreamError::Failed(FailReason::Refused));
             let mut stream = connect((GATEWAY, port).into()).await.unwrap();
             let sent = pattern(10_000 * turn);

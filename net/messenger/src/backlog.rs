@@ -4,7 +4,7 @@
 //! The limit is an eighth of the machine's memory, half of that while memory is low, and a quarter while it is
 //! critical. If the connections exceed it, those that use the most end, until the others fit.
 
-use crate::outgoing::Outgoing;
+use crate::send_queue::SendQueue;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ pub(crate) static CELL_BACKLOG: CellEbb<Backlog> = CellEbb::new();
 
 pub(crate) struct Backlog {
     bytes: AtomicUsize,
-    connections: Mutex<Vec<Weak<Outgoing>>>,
+    connections: Mutex<Vec<Weak<SendQueue>>>,
     /// Returns the present limit, in bytes.
     room: fn() -> usize,
 }
@@ -46,16 +46,16 @@ impl Backlog {
     }
 
     /// Creates the queue of a connection.
-    pub fn open(&'static self) -> Arc<Outgoing> {
-        let outgoing = Arc::new(Outgoing::new(self));
+    pub fn open(&'static self) -> Arc<SendQueue> {
+        let send_queue = Arc::new(SendQueue::new(self));
         let mut connections = self.connections.lock();
         connections.retain(|connection| connection.strong_count() > 0);
-        connections.push(Arc::downgrade(&outgoing));
-        outgoing
+        connections.push(Arc::downgrade(&send_queue));
+        send_queue
     }
 
     /// Records that a connection uses `after` bytes instead of `before`. The caller must not hold the lock of a queue.
-    pub fn note(&self, before: usize, after: usize) {
+    pub fn update(&self, before: usize, after: usize) {
         if after > before {
             self.bytes.fetch_add(after - before, Ordering::Relaxed);
             self.shed();
@@ -74,7 +74,7 @@ impl Backlog {
         let connections = connections.iter().filter_map(Weak::upgrade);
         // An ended connection does not count: it frees its memory when its core runs its task.
         let mut live: Vec<_> =
-            connections.filter_map(|connection| Some((connection.kept()?, connection))).collect();
+            connections.filter_map(|connection| Some((connection.used_bytes()?, connection))).collect();
         live.sort_unstable_by_key(|(bytes, _)| *bytes);
         let mut sum: usize = live.iter().map(|(bytes, _)| bytes).sum();
         while sum > room
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::MAX_PAYLOAD;
     use crate::machines::MAX_MACHINES;
-    use crate::outgoing::Next;
+    use crate::send_queue::SendAction;
     use alloc::boxed::Box;
     use core::task::Waker;
     use isola_iobuf::{Chain, IoBuf};
@@ -107,8 +107,8 @@ mod tests {
         Chain::from(IoBuf::from(alloc::vec![7; len]))
     }
 
-    fn sum(connections: &[Arc<Outgoing>]) -> usize {
-        connections.iter().filter_map(|connection| connection.kept()).sum()
+    fn sum(connections: &[Arc<SendQueue>]) -> usize {
+        connections.iter().filter_map(|connection| connection.used_bytes()).sum()
     }
 
     #[test]
@@ -118,8 +118,8 @@ mod tests {
         for _ in 0..8 {
             for machine in &machines {
                 let _ = machine.push(frame(64 << 10));
-                let kept = backlog.bytes.load(Ordering::Relaxed);
-                assert!(kept <= ROOM, "{kept} bytes");
+                let used_bytes = backlog.bytes.load(Ordering::Relaxed);
+                assert!(used_bytes <= ROOM, "{used_bytes} bytes");
             }
         }
         assert!(sum(&machines) > ROOM / 2, "most of the room is used");
@@ -130,7 +130,7 @@ mod tests {
         let backlog = backlog(|| ROOM);
         let machines: Vec<_> = (0..MAX_MACHINES).map(|_| backlog.open()).collect();
         for machine in &machines {
-            machine.set_come(MAX_PAYLOAD / 2);
+            machine.set_partial(MAX_PAYLOAD / 2);
             assert!(sum(&machines) <= ROOM);
         }
         assert_eq!(sum(&machines), ROOM);
@@ -139,10 +139,10 @@ mod tests {
 
         let one = backlog.open();
         one.push(frame(MAX_PAYLOAD)).unwrap();
-        assert!(matches!(one.take(Waker::noop()), Next::Send(_)));
-        assert_eq!(one.kept(), Some(MAX_PAYLOAD), "unsent bytes count");
+        assert!(matches!(one.take(Waker::noop()), SendAction::Send(_)));
+        assert_eq!(one.used_bytes(), Some(MAX_PAYLOAD), "unsent bytes count");
         one.set_sending(100);
-        assert_eq!((one.kept(), backlog.bytes.load(Ordering::Relaxed)), (Some(100), 100));
+        assert_eq!((one.used_bytes(), backlog.bytes.load(Ordering::Relaxed)), (Some(100), 100));
     }
 
     #[test]
@@ -150,9 +150,9 @@ mod tests {
         let backlog = backlog(|| ROOM);
         let (modest, greedy) = (backlog.open(), backlog.open());
         modest.push(frame(MAX_PAYLOAD)).unwrap();
-        greedy.set_come(ROOM - MAX_PAYLOAD);
+        greedy.set_partial(ROOM - MAX_PAYLOAD);
         modest.push(frame(1)).unwrap();
-        assert_eq!((modest.kept(), greedy.kept()), (Some(MAX_PAYLOAD + 1), None));
+        assert_eq!((modest.used_bytes(), greedy.used_bytes()), (Some(MAX_PAYLOAD + 1), None));
         assert!(greedy.push(frame(1)).is_err(), "it has ended");
         modest.push(frame(1)).unwrap();
     }
@@ -162,7 +162,7 @@ mod tests {
         static PRESSURE: AtomicUsize = AtomicUsize::new(0);
         let backlog = backlog(|| room(64 << 20, PRESSURE.load(Ordering::Relaxed) as u32));
         let machines: Vec<_> = (0..8).map(|_| backlog.open()).collect();
-        machines.iter().for_each(|machine| machine.set_come(MAX_PAYLOAD));
+        machines.iter().for_each(|machine| machine.set_partial(MAX_PAYLOAD));
         for (pressure, left) in [(0, 8), (1, 4), (2, 2)] {
             PRESSURE.store(pressure, Ordering::Relaxed);
             backlog.shed();

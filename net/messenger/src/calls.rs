@@ -26,8 +26,8 @@ struct Waiting {
 }
 
 /// Returns a call's number for frames.
-fn number(place: usize, serial: u32) -> u64 {
-    u64::from(serial) << 32 | place as u64
+fn number(index: usize, serial: u32) -> u64 {
+    u64::from(serial) << 32 | index as u64
 }
 
 impl Calls {
@@ -35,8 +35,8 @@ impl Calls {
     pub fn begin(&self, to: MachineId) -> PendingCall<'_> {
         let serial = self.serial.get().wrapping_add(1);
         self.serial.set(serial);
-        let place = self.waiting.borrow_mut().insert(Waiting { serial, to, outcome: None, waker: None });
-        PendingCall { calls: self, place, serial }
+        let index = self.waiting.borrow_mut().insert(Waiting { serial, to, outcome: None, waker: None });
+        PendingCall { calls: self, index, serial }
     }
 
     /// Completes a call if it still waits and `from` is the machine that was called.
@@ -52,12 +52,12 @@ impl Calls {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Completes all calls to machines for which `is_gone` returns true, as refused with [`Refusal::Gone`].
-    pub fn lose(&self, is_gone: impl Fn(MachineId) -> bool) {
+    /// Completes all calls to machines for which `is_gone` returns true, as refused with [`Refusal::Disconnected`].
+    pub fn fail(&self, is_gone: impl Fn(MachineId) -> bool) {
         let mut wakers = Vec::new();
         for (_, entry) in self.waiting.borrow_mut().iter_mut() {
             if is_gone(entry.to) && entry.outcome.is_none() {
-                entry.outcome = Some(Err(Refusal::Gone));
+                entry.outcome = Some(Err(Refusal::Disconnected));
                 wakers.extend(entry.waker.take());
             }
         }
@@ -68,14 +68,14 @@ impl Calls {
 /// A waiting call. Dropping it discards the answer.
 pub(crate) struct PendingCall<'a> {
     calls: &'a Calls,
-    place: usize,
+    index: usize,
     serial: u32,
 }
 
 impl PendingCall<'_> {
     /// Returns the call's number.
     pub fn number(&self) -> u64 {
-        number(self.place, self.serial)
+        number(self.index, self.serial)
     }
 }
 
@@ -84,8 +84,8 @@ impl Future for PendingCall<'_> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut waiting = self.calls.waiting.borrow_mut();
-        let Some(entry) = waiting.get_mut(self.place) else {
-            return Poll::Ready(Err(CallError::Refused(Refusal::Gone)));
+        let Some(entry) = waiting.get_mut(self.index) else {
+            return Poll::Ready(Err(CallError::Refused(Refusal::Disconnected)));
         };
         match entry.outcome.take() {
             Some(outcome) => Poll::Ready(outcome.map_err(CallError::Refused)),
@@ -99,6 +99,6 @@ impl Future for PendingCall<'_> {
 
 impl Drop for PendingCall<'_> {
     fn drop(&mut self) {
-        self.calls.waiting.borrow_mut().try_remove(self.place);
+        self.calls.waiting.borrow_mut().try_remove(self.index);
     }
 }

@@ -1,8 +1,8 @@
 //! A connection to another machine, on the core of its flow: it sends and receives frames until either side ends it.
 
-use crate::frame::{Broken, Frame, GREETING_LEN};
-use crate::outgoing::{Next, Outgoing};
-use crate::patience::Patience;
+use crate::frame::{Frame, GREETING_LEN, ProtocolViolation};
+use crate::send_queue::{SendAction, SendQueue};
+use crate::write_deadline::WriteDeadline;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::future::{Future, poll_fn};
@@ -13,7 +13,7 @@ use isola_iobuf::{Chain, IoBuf};
 use isola_net::{KeepAlive, TcpStream};
 
 /// The delivery of received frames. The connection reads no more until it completes.
-type Delivery = Pin<Box<dyn Future<Output = Result<(), Broken>>>>;
+type Delivery = Pin<Box<dyn Future<Output = Result<(), ProtocolViolation>>>>;
 
 /// The number of parts that the received bytes may always have.
 const FEW_PARTS: usize = 64;
@@ -33,83 +33,88 @@ pub(crate) struct Connection {
     /// Data taken from the queue that TCP has not accepted yet.
     sending: Chain,
     /// Received bytes that are not a whole frame yet.
-    come: Chain,
-    patience: Patience,
+    partial: Chain,
+    write_deadline: WriteDeadline,
 }
 
 impl Connection {
-    /// Returns a connection to a machine that must take data within the time limit `patience`.
-    pub fn new(stream: TcpStream, patience: Duration) -> Self {
+    /// Returns a connection to a machine that must take data within the time limit `write_limit`.
+    pub fn new(stream: TcpStream, write_limit: Duration) -> Self {
         let mut stream = stream;
         // Detects a machine that disappeared without closing the connection.
         let (interval, probes) = SILENCE_PROBES;
         let (idle, interval) = (SILENCE.into(), interval.into());
         stream.set_keep_alive(Some(KeepAlive { idle, interval, probes }));
-        Self { stream, sending: Chain::new(), come: Chain::new(), patience: Patience::of(patience) }
+        Self {
+            stream,
+            sending: Chain::new(),
+            partial: Chain::new(),
+            write_deadline: WriteDeadline::new(write_limit),
+        }
     }
 
     /// Sends one frame.
-    pub async fn send(&mut self, frame: Frame) -> Result<(), Broken> {
-        self.stream.write(frame.encode()).await.map_err(|_| Broken)
+    pub async fn send(&mut self, frame: Frame) -> Result<(), ProtocolViolation> {
+        self.stream.write(frame.encode()).await.map_err(|_| ProtocolViolation)
     }
 
     /// Receives the greeting. It has no payload, so the buffer for an unidentified machine is bounded by its length.
-    pub async fn receive_greeting(&mut self) -> Result<Frame, Broken> {
+    pub async fn receive_greeting(&mut self) -> Result<Frame, ProtocolViolation> {
         loop {
-            if let Some(frame) = Frame::take(&mut self.come)? {
+            if let Some(frame) = Frame::take(&mut self.partial)? {
                 return Ok(frame);
             }
-            if self.come.len() >= GREETING_LEN {
-                return Err(Broken);
+            if self.partial.len() >= GREETING_LEN {
+                return Err(ProtocolViolation);
             }
             match self.stream.read().await {
-                Ok(Some(data)) => keep(&mut self.come, data),
-                _ => return Err(Broken),
+                Ok(Some(data)) => keep(&mut self.partial, data),
+                _ => return Err(ProtocolViolation),
             }
         }
     }
 
     /// Sends queued frames and passes received frames to `deliver`, until the connection ends.
-    pub async fn run<F>(mut self, outgoing: &Outgoing, deliver: impl Fn(Vec<Frame>) -> F)
+    pub async fn run<F>(mut self, send_queue: &SendQueue, deliver: impl Fn(Vec<Frame>) -> F)
     where
-        F: Future<Output = Result<(), Broken>> + 'static,
+        F: Future<Output = Result<(), ProtocolViolation>> + 'static,
     {
         let mut delivery: Option<Delivery> = None;
         poll_fn(|context| {
-            let ended = self.poll_send(context, outgoing).is_ready()
-                || self.poll_receive(context, outgoing, &mut delivery, &deliver).is_ready()
+            let ended = self.poll_send(context, send_queue).is_ready()
+                || self.poll_receive(context, send_queue, &mut delivery, &deliver).is_ready()
                 // The delivery may have queued answers.
-                || self.poll_send(context, outgoing).is_ready();
+                || self.poll_send(context, send_queue).is_ready();
             if ended { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-        outgoing.end();
+        send_queue.end();
     }
 
     /// Sends queued frames. Ready when the connection has ended.
-    fn poll_send(&mut self, context: &mut Context<'_>, outgoing: &Outgoing) -> Poll<()> {
+    fn poll_send(&mut self, context: &mut Context<'_>, send_queue: &SendQueue) -> Poll<()> {
         loop {
             if self.sending.is_empty() {
-                match outgoing.take(context.waker()) {
-                    Next::End => return Poll::Ready(()),
-                    Next::Send(frames) if frames.is_empty() => {
-                        self.patience.rest();
+                match send_queue.take(context.waker()) {
+                    SendAction::End => return Poll::Ready(()),
+                    SendAction::Send(frames) if frames.is_empty() => {
+                        self.write_deadline.clear();
                         return Poll::Pending;
                     }
-                    Next::Send(frames) => self.sending = frames,
+                    SendAction::Send(frames) => self.sending = frames,
                 }
             }
             let before = self.sending.len();
             let written = self.stream.poll_write(context, &mut self.sending);
-            self.patience.taken(before - self.sending.len());
-            outgoing.set_sending(self.sending.len());
+            self.write_deadline.progress(before - self.sending.len());
+            send_queue.set_sending(self.sending.len());
             match written {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(_)) => return Poll::Ready(()),
                 // A peer that does not read can leave the connection here while the queue fills or senders wait for
                 // room; so this checks for an end of the connection too.
-                Poll::Pending if outgoing.has_ended(context.waker()) => return Poll::Ready(()),
-                Poll::Pending => return self.patience.poll(context),
+                Poll::Pending if send_queue.has_ended(context.waker()) => return Poll::Ready(()),
+                Poll::Pending => return self.write_deadline.poll(context),
             }
         }
     }
@@ -118,35 +123,35 @@ impl Connection {
     fn poll_receive<F>(
         &mut self,
         context: &mut Context<'_>,
-        outgoing: &Outgoing,
+        send_queue: &SendQueue,
         delivery: &mut Option<Delivery>,
         deliver: &impl Fn(Vec<Frame>) -> F,
     ) -> Poll<()>
     where
-        F: Future<Output = Result<(), Broken>> + 'static,
+        F: Future<Output = Result<(), ProtocolViolation>> + 'static,
     {
         loop {
-            if let Some(under_way) = delivery {
-                match under_way.as_mut().poll(context) {
+            if let Some(in_progress) = delivery {
+                match in_progress.as_mut().poll(context) {
                     Poll::Ready(Ok(())) => *delivery = None,
-                    Poll::Ready(Err(Broken)) => return Poll::Ready(()),
+                    Poll::Ready(Err(ProtocolViolation)) => return Poll::Ready(()),
                     Poll::Pending => return Poll::Pending,
                 }
             }
             match self.stream.poll_read(context) {
-                Poll::Ready(Ok(Some(data))) => keep(&mut self.come, data),
+                Poll::Ready(Ok(Some(data))) => keep(&mut self.partial, data),
                 Poll::Ready(_) => return Poll::Ready(()),
                 Poll::Pending => return Poll::Pending,
             }
             let mut frames = Vec::new();
             loop {
-                match Frame::take(&mut self.come) {
+                match Frame::take(&mut self.partial) {
                     Ok(Some(frame)) => frames.push(frame),
                     Ok(None) => break,
-                    Err(Broken) => return Poll::Ready(()),
+                    Err(ProtocolViolation) => return Poll::Ready(()),
                 }
             }
-            outgoing.set_come(self.come.len());
+            send_queue.set_partial(self.partial.len());
             if !frames.is_empty() {
                 *delivery = Some(Box::pin(deliver(frames)));
             }
@@ -156,10 +161,10 @@ impl Connection {
 
 /// Adds received data. Its parts are views of network buffers, which a single byte keeps allocated: if there are too
 /// many parts for the number of bytes, they are copied into one.
-fn keep(come: &mut Chain, data: Chain) {
-    come.append(data);
-    if come.parts().len() > FEW_PARTS + come.len() / BYTES_A_PART {
-        *come = Chain::from(IoBuf::from(come.to_vec()));
+fn keep(partial: &mut Chain, data: Chain) {
+    partial.append(data);
+    if partial.parts().len() > FEW_PARTS + partial.len() / BYTES_A_PART {
+        *partial = Chain::from(IoBuf::from(partial.to_vec()));
     }
 }
 
@@ -170,15 +175,15 @@ mod tests {
     #[test]
     fn single_byte_segments_do_not_retain_their_buffers() {
         let frame = IoBuf::from(alloc::vec![7; 2048]);
-        let mut come = Chain::new();
+        let mut partial = Chain::new();
         for bytes in 1..=20_000 {
-            keep(&mut come, Chain::from(frame.slice(5..6).unwrap()));
-            assert!(come.len() == bytes && come.parts().len() <= FEW_PARTS + bytes / BYTES_A_PART);
+            keep(&mut partial, Chain::from(frame.slice(5..6).unwrap()));
+            assert!(partial.len() == bytes && partial.parts().len() <= FEW_PARTS + bytes / BYTES_A_PART);
         }
-        assert!(come.to_vec().iter().all(|byte| *byte == 7));
+        assert!(partial.to_vec().iter().all(|byte| *byte == 7));
         // Full segments are not copied.
-        let mut come = Chain::new();
-        (0..500).for_each(|_| keep(&mut come, Chain::from(frame.clone())));
-        assert_eq!(come.parts().len(), 500);
+        let mut partial = Chain::new();
+        (0..500).for_each(|_| keep(&mut partial, Chain::from(frame.clone())));
+        assert_eq!(partial.parts().len(), 500);
     }
 }

@@ -23,11 +23,11 @@ impl fmt::Display for JoinError {
         match self {
             Self::Connect(error) => write!(f, "the application's first machine cannot be reached: {error}"),
             Self::NotAnswered => {
-                f.write_str("the application's first machine does not answer: is it the right port?")
+                f.write_str("the application's first machine does not answer: check the port")
             }
-            Self::NotTheProtocol => f.write_str(
-                "what listens there is no first machine of an application, or has no room for another",
-            ),
+            Self::NotTheProtocol => {
+                f.write_str("the peer is not the first machine of an application, or has no room for another")
+            }
             Self::Numbered(error) => error.fmt(f),
         }
     }
@@ -69,7 +69,9 @@ pub enum CallError {
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoSuchMachine => f.write_str("there is no way to that machine: join its application first"),
+            Self::NoSuchMachine => {
+                f.write_str("there is no connection to that machine: join its application first")
+            }
             Self::TooLong => write!(f, "a request has at most {MAX_PAYLOAD} bytes"),
             Self::Refused(refusal) => refusal.fmt(f),
         }

@@ -73,7 +73,7 @@ pub enum Refusal {
     /// The caller has [`MAX_CALLS`](crate::MAX_CALLS) calls there already.
     TooMany,
     /// The machine left before it answered.
-    Gone,
+    Disconnected,
     /// The value belongs to another machine, which is still connected.
     NotYours,
 }
@@ -86,7 +86,7 @@ impl Refusal {
         Self::Failed,
         Self::TooLong,
         Self::TooMany,
-        Self::Gone,
+        Self::Disconnected,
         Self::NotYours,
     ];
 
@@ -102,21 +102,21 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NoSuchEbb => "nobody there serves that Ebb",
+            Self::NoSuchEbb => "that machine does not serve the Ebb",
             Self::NoSuchMachine => "the application has no such machine",
-            Self::Malformed => "the request made no sense there",
-            Self::Failed => "it could not be done there",
+            Self::Malformed => "that machine cannot parse the request",
+            Self::Failed => "the operation failed on that machine",
             Self::TooLong => "the answer is too long for one message",
-            Self::TooMany => "this machine has too many calls there already",
-            Self::Gone => "the machine left before it answered",
-            Self::NotYours => "it is another machine's: that has to give it up, or leave",
+            Self::TooMany => "this machine already has the maximum number of calls to that machine",
+            Self::Disconnected => "the machine left before it answered",
+            Self::NotYours => "the value belongs to another machine: it has to remove the value, or leave",
         })
     }
 }
 
 /// The error of a stream that violates this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Broken;
+pub(crate) struct ProtocolViolation;
 
 impl Frame {
     /// Returns the frame's bytes, without a copy of the payload. The caller ensures that the payload is at most
@@ -137,8 +137,8 @@ impl Frame {
         };
         debug_assert!(payload.len() <= MAX_PAYLOAD);
         let mut head = IoBufMut::with_room(0, LENGTH + HEADER);
-        if let Some(place) = head.append(LENGTH + HEADER) {
-            let mut emit = Emitter::new(place);
+        if let Some(room) = head.append(LENGTH + HEADER) {
+            let mut emit = Emitter::new(room);
             let words = [(HEADER + payload.len()) as u32, kind, to, from];
             let all = words.iter().try_for_each(|word| emit.put_u32_be(*word));
             let all = all.and_then(|()| emit.put_u64_be(call)).and_then(|()| emit.put_u64_be(word));
@@ -152,12 +152,12 @@ impl Frame {
     /// Removes the next whole frame from received bytes; `None` if there is none yet.
     ///
     /// # Errors
-    /// [`Broken`].
-    pub fn take(stream: &mut Chain) -> Result<Option<Self>, Broken> {
+    /// [`ProtocolViolation`].
+    pub fn take(stream: &mut Chain) -> Result<Option<Self>, ProtocolViolation> {
         let Some(length) = stream.cursor().read_u32_be() else { return Ok(None) };
         let length = length as usize;
         if !(HEADER..=HEADER + MAX_PAYLOAD).contains(&length) {
-            return Err(Broken);
+            return Err(ProtocolViolation);
         }
         match stream.split_to(LENGTH + length) {
             Some(frame) => Self::decode(frame).map(Some),
@@ -165,38 +165,39 @@ impl Frame {
         }
     }
 
-    fn decode(mut frame: Chain) -> Result<Self, Broken> {
+    fn decode(mut frame: Chain) -> Result<Self, ProtocolViolation> {
         let mut words = frame.cursor();
-        let mut word32 = || words.read_u32_be().ok_or(Broken);
+        let mut word32 = || words.read_u32_be().ok_or(ProtocolViolation);
         let (_length, kind, to, from) = (word32()?, word32()?, word32()?, word32()?);
-        let mut word64 = || words.read_u64_be().ok_or(Broken);
+        let mut word64 = || words.read_u64_be().ok_or(ProtocolViolation);
         let (call, word) = (word64()?, word64()?);
         frame.advance(LENGTH + HEADER);
-        let bare = if frame.is_empty() { Ok(()) } else { Err(Broken) };
-        let greeting = if word == MAGIC && call == 0 { bare } else { Err(Broken) };
+        let bare = if frame.is_empty() { Ok(()) } else { Err(ProtocolViolation) };
+        let greeting = if word == MAGIC && call == 0 { bare } else { Err(ProtocolViolation) };
         let body = match kind {
             1 => {
                 greeting?;
-                let before = if from == 0 { None } else { Some(MachineId::new(from).ok_or(Broken)?) };
-                return if to == 0 { Ok(Self::Hello { before }) } else { Err(Broken) };
+                let before =
+                    if from == 0 { None } else { Some(MachineId::new(from).ok_or(ProtocolViolation)?) };
+                return if to == 0 { Ok(Self::Hello { before }) } else { Err(ProtocolViolation) };
             }
             2 => {
                 greeting?;
                 let first = from == MachineId::FIRST.number();
                 return match MachineId::new(to) {
                     Some(you) if first && you != MachineId::FIRST => Ok(Self::Welcome { you }),
-                    _ => Err(Broken),
+                    _ => Err(ProtocolViolation),
                 };
             }
-            3 => Body::Call { ebb: EbbId::from_u64(word).ok_or(Broken)?, request: frame },
+            3 => Body::Call { ebb: EbbId::from_u64(word).ok_or(ProtocolViolation)?, request: frame },
             4 if word == 0 => Body::Answer(frame),
             5 => {
                 bare?;
-                Body::Refusal(Refusal::from_code(word).ok_or(Broken)?)
+                Body::Refusal(Refusal::from_code(word).ok_or(ProtocolViolation)?)
             }
-            _ => return Err(Broken),
+            _ => return Err(ProtocolViolation),
         };
-        let machine = |number| MachineId::new(number).ok_or(Broken);
+        let machine = |number| MachineId::new(number).ok_or(ProtocolViolation);
         Ok(Self::Message(Message { to: machine(to)?, from: machine(from)?, call, body }))
     }
 }
@@ -218,7 +219,7 @@ mod tests {
 
     fn payload() -> impl Strategy<Value = Chain> {
         prop::collection::vec(prop::collection::vec(any::<u8>(), 1..50), 0..4)
-            .prop_map(|parts| parts.iter().map(|part| IoBuf::copy_from_slice(part)).collect())
+            .prop_map(|parts| parts.iter().map(|disconnect| IoBuf::copy_from_slice(disconnect)).collect())
     }
 
     fn frame() -> impl Strategy<Value = Frame> {
@@ -246,16 +247,16 @@ mod tests {
             let copies: Vec<Frame> = frames.iter().map(copy).collect();
             let mut stream = Chain::new();
             frames.into_iter().for_each(|frame| stream.append(frame.encode()));
-            let (mut come, mut taken) = (Chain::new(), Vec::new());
+            let (mut partial, mut taken) = (Chain::new(), Vec::new());
             let mut cuts = cuts.into_iter().cycle();
             while !stream.is_empty() {
                 let next = cuts.next().unwrap().min(stream.len());
-                come.append(stream.split_to(next).unwrap());
-                while let Some(frame) = Frame::take(&mut come).unwrap() {
+                partial.append(stream.split_to(next).unwrap());
+                while let Some(frame) = Frame::take(&mut partial).unwrap() {
                     taken.push(frame);
                 }
             }
-            prop_assert!(come.is_empty());
+            prop_assert!(partial.is_empty());
             prop_assert_eq!(taken, copies);
         }
 
@@ -289,7 +290,7 @@ mod tests {
     fn an_invalid_length_ends_the_stream_before_any_buffering() {
         for length in [0, HEADER as u32 - 1, (HEADER + MAX_PAYLOAD) as u32 + 1, u32::MAX] {
             let mut stream = Chain::from(IoBuf::copy_from_slice(&length.to_be_bytes()));
-            assert_eq!(Frame::take(&mut stream), Err(Broken), "{length}");
+            assert_eq!(Frame::take(&mut stream), Err(ProtocolViolation), "{length}");
         }
     }
 }

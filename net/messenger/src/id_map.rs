@@ -16,8 +16,8 @@
 
 use crate::error::{CallError, ServeError};
 use crate::frame::Refusal;
-use crate::messenger::{MESSENGER, Serving, call, serve};
-use crate::served::Call;
+use crate::handlers::Call;
+use crate::messenger::{self, HandlerRegistration, MESSENGER, call};
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
@@ -71,8 +71,8 @@ impl Representative for IdMap {
 ///
 /// # Errors
 /// [`ServeError`].
-pub fn keep() -> Result<Serving, ServeError> {
-    serve(ID, |call| core::future::ready(ID_MAP.answer(&call)))
+pub fn serve() -> Result<HandlerRegistration, ServeError> {
+    messenger::serve(ID, |call| core::future::ready(ID_MAP.answer(&call)))
 }
 
 /// Sets the value of an Ebb, which belongs to this machine from now on.
@@ -83,7 +83,7 @@ pub async fn set(ebb: EbbId, value: &[u8]) -> Result<(), CallError> {
     if value.len() > MAX_VALUE {
         return Err(CallError::TooLong);
     }
-    ask(SET, ebb, value).await.map(drop)
+    request(SET, ebb, value).await.map(drop)
 }
 
 /// Removes the value of an Ebb, so that any machine can set it.
@@ -91,7 +91,7 @@ pub async fn set(ebb: EbbId, value: &[u8]) -> Result<(), CallError> {
 /// # Errors
 /// [`CallError`]: `Refused(NotYours)` if it belongs to another machine.
 pub async fn remove(ebb: EbbId) -> Result<(), CallError> {
-    ask(REMOVE, ebb, &[]).await.map(drop)
+    request(REMOVE, ebb, &[]).await.map(drop)
 }
 
 /// Returns the value of an Ebb; `None` if there is none.
@@ -99,7 +99,7 @@ pub async fn remove(ebb: EbbId) -> Result<(), CallError> {
 /// # Errors
 /// [`CallError`].
 pub async fn get(ebb: EbbId) -> Result<Option<Vec<u8>>, CallError> {
-    let answer = ask(GET, ebb, &[]).await?.to_vec();
+    let answer = request(GET, ebb, &[]).await?.to_vec();
     match answer.split_first() {
         Some((0, [])) => Ok(None),
         Some((1, value)) => Ok(Some(value.to_vec())),
@@ -107,11 +107,11 @@ pub async fn get(ebb: EbbId) -> Result<Option<Vec<u8>>, CallError> {
     }
 }
 
-async fn ask(kind: u8, ebb: EbbId, value: &[u8]) -> Result<Chain, CallError> {
-    let mut request = alloc::vec![kind];
-    request.extend(ebb.as_u64().to_be_bytes());
-    request.extend(value);
-    call(MachineId::FIRST, ID, Chain::from(IoBuf::from(request))).await
+async fn request(kind: u8, ebb: EbbId, value: &[u8]) -> Result<Chain, CallError> {
+    let mut bytes = alloc::vec![kind];
+    bytes.extend(ebb.as_u64().to_be_bytes());
+    bytes.extend(value);
+    call(MachineId::FIRST, ID, Chain::from(IoBuf::from(bytes))).await
 }
 
 impl IdMap {
@@ -121,13 +121,13 @@ impl IdMap {
         let ebb = words.read_u64_be().and_then(EbbId::from_u64).ok_or(Refusal::Malformed)?;
         let mut bytes = alloc::vec![0; words.remaining()];
         let mut values = self.values.borrow_mut();
-        let is_taken = |value: &Value| value.owner != call.from && MESSENGER.is_there(value.owner);
+        let is_taken = |value: &Value| value.owner != call.from && MESSENGER.is_present(value.owner);
         match kind {
             SET | REMOVE if values.by_ebb.get(&ebb).is_some_and(is_taken) => Err(Refusal::NotYours),
             SET if bytes.len() <= MAX_VALUE => {
                 words.read_slice(&mut bytes).ok_or(Refusal::Malformed)?;
-                let is_there = |machine| machine == call.from || MESSENGER.is_there(machine);
-                values.set(ebb, Value { owner: call.from, bytes }, room(), is_there)?;
+                let is_present = |machine| machine == call.from || MESSENGER.is_present(machine);
+                values.set(ebb, Value { owner: call.from, bytes }, room(), is_present)?;
                 Ok(Chain::new())
             }
             GET if bytes.is_empty() => {
@@ -170,7 +170,7 @@ impl Values {
         ebb: EbbId,
         value: Value,
         room: usize,
-        is_there: impl Fn(MachineId) -> bool,
+        is_present: impl Fn(MachineId) -> bool,
     ) -> Result<(), Refusal> {
         let (added, owner) = (cost(&value), value.owner);
         let replaced = |values: &Self| values.by_ebb.get(&ebb).map_or(0, cost);
@@ -185,7 +185,7 @@ impl Values {
         };
         if is_full(self) {
             let left: Vec<_> =
-                self.by_ebb.iter().filter(|(_, its)| !is_there(its.owner)).map(|(ebb, _)| *ebb).collect();
+                self.by_ebb.iter().filter(|(_, its)| !is_present(its.owner)).map(|(ebb, _)| *ebb).collect();
             left.iter().for_each(|ebb| self.remove(ebb));
         }
         if is_full(self) {
@@ -225,11 +225,11 @@ mod tests {
         values: &mut Values,
         owner: MachineId,
         first: u64,
-        is_there: impl Fn(MachineId) -> bool,
+        is_present: impl Fn(MachineId) -> bool,
     ) -> usize {
         let ebbs = (first..first + 16_000).filter_map(EbbId::from_u64);
         let value = || Value { owner, bytes: alloc::vec![7; MAX_VALUE] };
-        ebbs.filter(|ebb| values.set(*ebb, value(), ROOM, &is_there).is_ok()).count()
+        ebbs.filter(|ebb| values.set(*ebb, value(), ROOM, &is_present).is_ok()).count()
     }
 
     #[test]

@@ -4,9 +4,9 @@ use crate::GREETING;
 use crate::backlog::CELL_BACKLOG;
 use crate::connection::Connection;
 use crate::error::JoinError;
-use crate::frame::{Broken, Frame};
-use crate::messenger::{HOME, MESSENGER};
-use crate::patience::WITH_THE_FIRST;
+use crate::frame::{Frame, ProtocolViolation};
+use crate::messenger::{MESSENGER, MESSENGER_CORE};
+use crate::write_deadline::FIRST_MACHINE_WRITE_LIMIT;
 use core::future::poll_fn;
 use core::net::SocketAddr;
 use core::task::Poll;
@@ -27,7 +27,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// # Errors
 /// [`JoinError`].
 pub async fn join(address: SocketAddr) -> Result<MachineId, JoinError> {
-    elsewhere(HOME, move || join_here(address)).await
+    elsewhere(MESSENGER_CORE, move || join_here(address)).await
 }
 
 /// Calls [`join`] again until it succeeds, with increasing pauses, for a machine that was joined and has
@@ -44,7 +44,7 @@ pub async fn rejoin(address: SocketAddr) -> MachineId {
             pause = (2 * pause).min(LONGEST_PAUSE);
         }
     };
-    elsewhere(HOME, again).await
+    elsewhere(MESSENGER_CORE, again).await
 }
 
 /// Completes when this machine is not, or no longer, joined to an application.
@@ -52,35 +52,35 @@ pub async fn disconnected() {
     let is_disconnected = || async {
         poll_fn(|context| {
             if MESSENGER.machines.is_connected(MachineId::FIRST) {
-                MESSENGER.parting.borrow_mut().push(context.waker().clone());
+                MESSENGER.disconnect_waiters.borrow_mut().push(context.waker().clone());
                 return Poll::Pending;
             }
             Poll::Ready(())
         })
         .await;
     };
-    elsewhere(HOME, is_disconnected).await;
+    elsewhere(MESSENGER_CORE, is_disconnected).await;
 }
 
 async fn join_here(address: SocketAddr) -> Result<MachineId, JoinError> {
     let before = Some(MachineId::here()).filter(|here| *here != MachineId::FIRST);
     let stream = connect(address).await.map_err(JoinError::Connect)?;
     let greeting = async {
-        let mut connection = Connection::new(stream, WITH_THE_FIRST);
+        let mut connection = Connection::new(stream, FIRST_MACHINE_WRITE_LIMIT);
         connection.send(Frame::Hello { before }).await?;
         match connection.receive_greeting().await? {
             Frame::Welcome { you } => Ok((connection, you)),
-            _ => Err(Broken),
+            _ => Err(ProtocolViolation),
         }
     };
-    let greeted = timeout(GREETING, greeting).await.map_err(|_| JoinError::NotAnswered)?;
-    let (connection, you) = greeted.map_err(|Broken| JoinError::NotTheProtocol)?;
+    let receive_in_time = timeout(GREETING, greeting).await.map_err(|_| JoinError::NotAnswered)?;
+    let (connection, you) = receive_in_time.map_err(|ProtocolViolation| JoinError::NotTheProtocol)?;
     you.become_here().map_err(JoinError::Numbered)?;
-    let outgoing = CELL_BACKLOG.open();
-    MESSENGER.machines.add(MachineId::FIRST, outgoing.clone());
+    let send_queue = CELL_BACKLOG.open();
+    MESSENGER.machines.add(MachineId::FIRST, send_queue.clone());
     spawn_task(async move {
-        connection.run(&outgoing, |frames| MESSENGER.take(MachineId::FIRST, frames)).await;
-        MESSENGER.part(&outgoing);
+        connection.run(&send_queue, |frames| MESSENGER.process(MachineId::FIRST, frames)).await;
+        MESSENGER.disconnect(&send_queue);
     })
     .detach();
     Ok(you)

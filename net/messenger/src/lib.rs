@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`host`], [`join`] | starting as the first machine, and joining it; [`rejoin`] after the machine has [`disconnected`](disconnected()) |
 //! | [`serve`], [`call`] | the messenger: a representative of an Ebb calls that on another machine |
-//! | [`id_map`] | a map from an Ebb to a few bytes, for all machines; the first machine [serves](id_map::keep) it |
+//! | [`id_map`] | a map from an Ebb to a few bytes, for all machines; the first machine [serves](id_map::serve) it |
 //! | [`SharedEbb`] | an Ebb with one representative in the whole application, which all machines call; the id map records its home |
 //!
 //! Machines exchange frames over TCP. Input from another machine is hostile: it is validated, bounded and paced, and a
@@ -33,16 +33,16 @@ mod calls;
 mod connection;
 mod error;
 mod frame;
+mod greetings;
+mod handlers;
 pub mod id_map;
 mod joining;
-mod limit;
 mod machines;
 mod messenger;
-mod outgoing;
-mod patience;
-mod served;
+mod semaphore;
+mod send_queue;
 mod shared_ebb;
-mod strangers;
+mod write_deadline;
 
 /// The maximum number of concurrent calls of a machine to another.
 pub const MAX_CALLS: usize = 16;
@@ -53,9 +53,9 @@ const GREETING: Duration = Duration::from_secs(10);
 use core::time::Duration;
 pub use error::{CallError, JoinError, ServeError};
 pub use frame::{MAX_PAYLOAD, Refusal};
+pub use handlers::Call;
 pub use isola_ebbs::{EbbId, MachineId};
 pub use joining::{disconnected, join, rejoin};
 pub use machines::MAX_MACHINES;
-pub use messenger::{Serving, call, host, serve};
-pub use served::Call;
+pub use messenger::{HandlerRegistration, call, host, serve};
 pub use shared_ebb::{AskError, Interface, Message, SharedEbb};

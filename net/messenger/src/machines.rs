@@ -2,7 +2,7 @@
 
 use crate::MAX_CALLS;
 use crate::frame::{Body, Frame, Message, Refusal};
-use crate::outgoing::Outgoing;
+use crate::send_queue::SendQueue;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -17,11 +17,11 @@ const MAX_NUMBER: u32 = u32::MAX >> 1;
 
 /// The connected machines.
 pub(crate) struct Machines {
-    connected: RefCell<BTreeMap<MachineId, Arc<Outgoing>>>,
+    connected: RefCell<BTreeMap<MachineId, Arc<SendQueue>>>,
     /// The last number that was assigned.
     last: Cell<u32>,
     /// Calls that were forwarded and not answered: callee, caller, the caller's numbers.
-    passed_on: RefCell<BTreeMap<(MachineId, MachineId), Vec<u64>>>,
+    forwarded: RefCell<BTreeMap<(MachineId, MachineId), Vec<u64>>>,
 }
 
 impl Machines {
@@ -29,7 +29,7 @@ impl Machines {
     /// a restarted first machine does not assign the numbers of earlier machines.
     pub fn counting_from(start: u32) -> Self {
         let last = Cell::new(start & MAX_NUMBER);
-        Self { connected: RefCell::default(), last, passed_on: RefCell::default() }
+        Self { connected: RefCell::default(), last, forwarded: RefCell::default() }
     }
 
     /// Returns the number for a joining machine: its previous one if that is free, otherwise a new one; `None` if there
@@ -55,13 +55,13 @@ impl Machines {
     }
 
     /// Adds a machine.
-    pub fn add(&self, machine: MachineId, outgoing: Arc<Outgoing>) {
-        self.connected.borrow_mut().insert(machine, outgoing);
+    pub fn add(&self, machine: MachineId, send_queue: Arc<SendQueue>) {
+        self.connected.borrow_mut().insert(machine, send_queue);
     }
 
     /// Removes a machine, unless it has another connection by now. Returns whether it did.
-    pub fn remove_if(&self, machine: MachineId, outgoing: &Arc<Outgoing>) -> bool {
-        let connected = self.connected.borrow().get(&machine).is_some_and(|its| Arc::ptr_eq(its, outgoing));
+    pub fn remove_if(&self, machine: MachineId, send_queue: &Arc<SendQueue>) -> bool {
+        let connected = self.connected.borrow().get(&machine).is_some_and(|its| Arc::ptr_eq(its, send_queue));
         if connected {
             self.remove(machine);
         }
@@ -72,18 +72,18 @@ impl Machines {
     pub fn remove(&self, machine: MachineId) {
         self.connected.borrow_mut().remove(&machine);
         let orphans: Vec<_> = {
-            let mut passed_on = self.passed_on.borrow_mut();
-            passed_on.retain(|(_, from), _| *from != machine);
-            let orphans: Vec<_> = passed_on.keys().filter(|(to, _)| *to == machine).copied().collect();
-            orphans.into_iter().filter_map(|key| Some((key.1, passed_on.remove(&key)?))).collect()
+            let mut forwarded = self.forwarded.borrow_mut();
+            forwarded.retain(|(_, from), _| *from != machine);
+            let orphans: Vec<_> = forwarded.keys().filter(|(to, _)| *to == machine).copied().collect();
+            orphans.into_iter().filter_map(|key| Some((key.1, forwarded.remove(&key)?))).collect()
         };
         for (caller, calls) in orphans {
-            calls.into_iter().for_each(|call| self.refuse(machine, caller, call, Refusal::Gone));
+            calls.into_iter().for_each(|call| self.refuse(machine, caller, call, Refusal::Disconnected));
         }
     }
 
     /// Returns the queue of the connection to a machine, or to the first machine, which forwards.
-    pub fn way_to(&self, machine: MachineId) -> Option<Arc<Outgoing>> {
+    pub fn queue_to(&self, machine: MachineId) -> Option<Arc<SendQueue>> {
         let connected = self.connected.borrow();
         connected.get(&machine).or_else(|| connected.get(&MachineId::FIRST)).cloned()
     }
@@ -95,45 +95,45 @@ impl Machines {
 
     /// Sends a message. Without a connection the message is dropped: its receiver has left.
     pub fn send(&self, message: Message) {
-        if let Some(outgoing) = self.way_to(message.to) {
-            let _ = outgoing.push(Frame::Message(message).encode());
+        if let Some(send_queue) = self.queue_to(message.to) {
+            let _ = send_queue.push(Frame::Message(message).encode());
         }
     }
 
     /// Forwards a message between two other machines, as the first machine, once there is room in the queue.
-    pub async fn pass_on(&self, message: Message) {
+    pub async fn forward(&self, message: Message) {
         let Message { to, from, call, .. } = message;
-        let way = self.connected.borrow().get(&to).cloned();
+        let queue = self.connected.borrow().get(&to).cloned();
         let is_call = matches!(message.body, Body::Call { .. });
-        let Some(way) = way else {
+        let Some(queue) = queue else {
             if is_call {
                 self.refuse(to, from, call, Refusal::NoSuchMachine);
             }
             return;
         };
-        let room = way.room().await;
+        let room = queue.room().await;
         // If the sender has left meanwhile, the message is obsolete.
         if !self.is_connected(from) {
             return;
         }
         if is_call {
             if room.is_err() {
-                return self.refuse(to, from, call, Refusal::Gone);
+                return self.refuse(to, from, call, Refusal::Disconnected);
             }
-            if !self.note_call(to, from, call) {
+            if !self.record_call(to, from, call) {
                 return self.refuse(to, from, call, Refusal::TooMany);
             }
         } else if !self.take_call(from, to, call) {
             return;
         }
         // If the connection ends from here on, the message is dropped: `remove` refuses all calls to that machine.
-        let _ = way.push(Frame::Message(message).encode());
+        let _ = queue.push(Frame::Message(message).encode());
     }
 
     /// Records a forwarded call; false if the caller has [`MAX_CALLS`] calls there already.
-    fn note_call(&self, callee: MachineId, caller: MachineId, call: u64) -> bool {
-        let mut passed_on = self.passed_on.borrow_mut();
-        let calls = passed_on.entry((callee, caller)).or_default();
+    fn record_call(&self, callee: MachineId, caller: MachineId, call: u64) -> bool {
+        let mut forwarded = self.forwarded.borrow_mut();
+        let calls = forwarded.entry((callee, caller)).or_default();
         let has_room = calls.len() < MAX_CALLS;
         if has_room {
             calls.push(call);
@@ -143,12 +143,12 @@ impl Machines {
 
     /// Removes a call from those that wait for an answer; false if it is not among them.
     fn take_call(&self, callee: MachineId, caller: MachineId, call: u64) -> bool {
-        let mut passed_on = self.passed_on.borrow_mut();
-        let Some(calls) = passed_on.get_mut(&(callee, caller)) else { return false };
+        let mut forwarded = self.forwarded.borrow_mut();
+        let Some(calls) = forwarded.get_mut(&(callee, caller)) else { return false };
         let Some(index) = calls.iter().position(|known| *known == call) else { return false };
         calls.swap_remove(index);
         if calls.is_empty() {
-            passed_on.remove(&(callee, caller));
+            forwarded.remove(&(callee, caller));
         }
         true
     }

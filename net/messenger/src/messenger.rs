@@ -7,13 +7,13 @@ use crate::backlog::CELL_BACKLOG;
 use crate::calls::Calls;
 use crate::connection::Connection;
 use crate::error::{CallError, ServeError};
-use crate::frame::{Body, Broken, Frame, MAX_PAYLOAD, Message, Refusal};
-use crate::limit::Limit;
+use crate::frame::{Body, Frame, MAX_PAYLOAD, Message, ProtocolViolation, Refusal};
+use crate::greetings::receive_in_time;
+use crate::handlers::{Call, Handlers};
 use crate::machines::Machines;
-use crate::outgoing::Outgoing;
-use crate::patience::WITH_OTHERS;
-use crate::served::{Call, Served};
-use crate::strangers::greeted;
+use crate::semaphore::Semaphore;
+use crate::send_queue::SendQueue;
+use crate::write_deadline::MACHINE_WRITE_LIMIT;
 use crate::{GREETING, MAX_CALLS};
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
@@ -26,12 +26,12 @@ use isola_ebbs::{Ebb, EbbId, MachineId, Representative, current_core, platform};
 use isola_events::pressure::{PressureHandler, on_memory_pressure};
 use isola_events::{elsewhere, spawn_task, timeout};
 use isola_iobuf::Chain;
-use isola_net::tcp::{Listening, PortInUse};
+use isola_net::tcp::{PortInUse, PortListener};
 use isola_net::{TcpStream, listen};
 use isola_platform::CoreIndex;
 
 /// The core that runs the messenger.
-pub(crate) const HOME: CoreIndex = CoreIndex(0);
+pub(crate) const MESSENGER_CORE: CoreIndex = CoreIndex(0);
 
 /// The maximum number of connections per core that wait to be accepted.
 const BACKLOG: usize = 16;
@@ -41,11 +41,11 @@ pub(crate) static MESSENGER: Ebb<Messenger> = Ebb::new();
 pub(crate) struct Messenger {
     pub machines: Machines,
     calls: Calls,
-    served: Served,
+    handlers: Handlers,
     /// The limit on this machine's concurrent calls, by called machine.
-    places: RefCell<BTreeMap<MachineId, Rc<Limit>>>,
+    call_limits: RefCell<BTreeMap<MachineId, Rc<Semaphore>>>,
     /// The tasks that wait for the connection to the first machine to end.
-    pub parting: RefCell<Vec<Waker>>,
+    pub disconnect_waiters: RefCell<Vec<Waker>>,
     /// Ends connections when memory runs low.
     _pressure: PressureHandler,
 }
@@ -55,9 +55,9 @@ impl Representative for Messenger {
         Self {
             machines: Machines::counting_from(platform().entropy() as u32),
             calls: Calls::default(),
-            served: Served::default(),
-            places: RefCell::default(),
-            parting: RefCell::default(),
+            handlers: Handlers::default(),
+            call_limits: RefCell::default(),
+            disconnect_waiters: RefCell::default(),
             _pressure: on_memory_pressure(|_| CELL_BACKLOG.shed()),
         }
     }
@@ -70,7 +70,7 @@ impl Representative for Messenger {
 ///
 /// # Errors
 /// [`PortInUse`].
-pub fn host(port: u16) -> Result<Listening, PortInUse> {
+pub fn host(port: u16) -> Result<PortListener, PortInUse> {
     listen(port, BACKLOG, welcome)
 }
 
@@ -79,28 +79,28 @@ pub fn host(port: u16) -> Result<Listening, PortInUse> {
 ///
 /// # Errors
 /// [`ServeError`].
-pub fn serve<F>(ebb: EbbId, handler: impl Fn(Call) -> F + 'static) -> Result<Serving, ServeError>
+pub fn serve<F>(ebb: EbbId, handler: impl Fn(Call) -> F + 'static) -> Result<HandlerRegistration, ServeError>
 where
     F: Future<Output = Result<Chain, Refusal>> + 'static,
 {
-    if current_core() != HOME {
+    if current_core() != MESSENGER_CORE {
         return Err(ServeError::NotFirstCore);
     }
-    if !MESSENGER.served.add(ebb, handler) {
+    if !MESSENGER.handlers.add(ebb, handler) {
         return Err(ServeError::Taken);
     }
-    Ok(Serving { ebb, released: None, here: core::marker::PhantomData })
+    Ok(HandlerRegistration { ebb, released: None, here: core::marker::PhantomData })
 }
 
 /// Returns whether this machine answers calls to `ebb`. For the first core.
 pub(crate) fn is_served(ebb: EbbId) -> bool {
-    MESSENGER.served.contains(ebb)
+    MESSENGER.handlers.contains(ebb)
 }
 
 /// The registration of a handler; dropping it ends the service.
 #[derive(Debug)]
-#[must_use = "calls are not answered any more once this is dropped"]
-pub struct Serving {
+#[must_use = "dropping this ends the service"]
+pub struct HandlerRegistration {
     ebb: EbbId,
     /// A function to call on drop.
     released: Option<fn(EbbId)>,
@@ -108,7 +108,7 @@ pub struct Serving {
     here: core::marker::PhantomData<Rc<()>>,
 }
 
-impl Serving {
+impl HandlerRegistration {
     /// Sets a function to call when the service ends.
     pub(crate) fn on_release(self, released: fn(EbbId)) -> Self {
         let mut serving = self;
@@ -117,9 +117,9 @@ impl Serving {
     }
 }
 
-impl Drop for Serving {
+impl Drop for HandlerRegistration {
     fn drop(&mut self) {
-        MESSENGER.served.remove(self.ebb);
+        MESSENGER.handlers.remove(self.ebb);
         if let Some(released) = self.released {
             released(self.ebb);
         }
@@ -135,97 +135,109 @@ pub async fn call(machine: MachineId, ebb: EbbId, request: Chain) -> Result<Chai
     if request.len() > MAX_PAYLOAD {
         return Err(CallError::TooLong);
     }
-    if current_core() == HOME {
+    if current_core() == MESSENGER_CORE {
         return call_here(machine, ebb, request).await;
     }
-    elsewhere(HOME, move || call_here(machine, ebb, request)).await
+    elsewhere(MESSENGER_CORE, move || call_here(machine, ebb, request)).await
 }
 
 async fn call_here(machine: MachineId, ebb: EbbId, request: Chain) -> Result<Chain, CallError> {
     let here = MachineId::here();
     if machine == here {
-        let answer = MESSENGER.served.answer(ebb, Call { from: here, request }).await;
+        let answer = MESSENGER.handlers.answer(ebb, Call { from: here, request }).await;
         return answer.map_err(CallError::Refused);
     }
-    let outgoing = MESSENGER.machines.way_to(machine).ok_or(CallError::NoSuchMachine)?;
-    let places =
-        MESSENGER.places.borrow_mut().entry(machine).or_insert_with(|| Limit::new(MAX_CALLS)).clone();
-    let _place = places.take().await;
-    let gone = |_| CallError::Refused(Refusal::Gone);
-    outgoing.room().await.map_err(gone)?;
+    let send_queue = MESSENGER.machines.queue_to(machine).ok_or(CallError::NoSuchMachine)?;
+    let call_limit = MESSENGER
+        .call_limits
+        .borrow_mut()
+        .entry(machine)
+        .or_insert_with(|| Semaphore::new(MAX_CALLS))
+        .clone();
+    let _permit = call_limit.take().await;
+    let gone = |_| CallError::Refused(Refusal::Disconnected);
+    send_queue.room().await.map_err(gone)?;
     let pending = MESSENGER.calls.begin(machine);
     let body = Body::Call { ebb, request };
     let message = Message { to: machine, from: here, call: pending.number(), body };
-    outgoing.push(Frame::Message(message).encode()).map_err(gone)?;
+    send_queue.push(Frame::Message(message).encode()).map_err(gone)?;
     pending.await
 }
 
 /// Serves a joining machine, on the core of its connection.
 async fn welcome(stream: TcpStream) {
-    let mut connection = Connection::new(stream, WITH_OTHERS);
-    let Some(Ok(Frame::Hello { before })) = greeted(connection.receive_greeting()).await else { return };
-    let outgoing = CELL_BACKLOG.open();
-    let its = outgoing.clone();
-    let Some(you) = at_home(move || async move { MESSENGER.admit(before, its) }).await else { return };
+    let mut connection = Connection::new(stream, MACHINE_WRITE_LIMIT);
+    let Some(Ok(Frame::Hello { before })) = receive_in_time(connection.receive_greeting()).await else {
+        return;
+    };
+    let send_queue = CELL_BACKLOG.open();
+    let admitted = send_queue.clone();
+    let Some(you) = on_messenger_core(move || async move { MESSENGER.admit(before, admitted) }).await else {
+        return;
+    };
     let welcomed = timeout(GREETING, connection.send(Frame::Welcome { you })).await;
     if matches!(welcomed, Ok(Ok(()))) {
-        let deliver = |frames| at_home(move || MESSENGER.take(you, frames));
-        connection.run(&outgoing, deliver).await;
+        let deliver = |frames| on_messenger_core(move || MESSENGER.process(you, frames));
+        connection.run(&send_queue, deliver).await;
     }
-    at_home(move || async move { MESSENGER.leave(you) }).await;
+    on_messenger_core(move || async move { MESSENGER.remove_machine(you) }).await;
 }
 
 /// Runs the future that `make` creates on the messenger's core; returns its result.
-async fn at_home<T: Send + 'static, F: Future<Output = T> + 'static>(
+async fn on_messenger_core<T: Send + 'static, F: Future<Output = T> + 'static>(
     make: impl FnOnce() -> F + Send + 'static,
 ) -> T {
-    if current_core() == HOME { make().await } else { elsewhere(HOME, make).await }
+    if current_core() == MESSENGER_CORE { make().await } else { elsewhere(MESSENGER_CORE, make).await }
 }
 
 impl Messenger {
-    fn admit(&self, before: Option<MachineId>, outgoing: Arc<Outgoing>) -> Option<MachineId> {
+    fn admit(&self, before: Option<MachineId>, send_queue: Arc<SendQueue>) -> Option<MachineId> {
         // A machine that admits another is the first machine, permanently.
         MachineId::FIRST.become_here().ok()?;
         let you = self.machines.number(before)?;
-        self.machines.add(you, outgoing);
+        self.machines.add(you, send_queue);
         Some(you)
     }
 
     /// Removes the ended connection to the first machine, fails all calls, and wakes the tasks that wait for its end.
-    pub fn part(&self, outgoing: &Arc<Outgoing>) {
-        if self.machines.remove_if(MachineId::FIRST, outgoing) {
-            self.calls.lose(|_| true);
-            self.parting.take().into_iter().for_each(Waker::wake);
+    pub fn disconnect(&self, send_queue: &Arc<SendQueue>) {
+        if self.machines.remove_if(MachineId::FIRST, send_queue) {
+            self.calls.fail(|_| true);
+            self.disconnect_waiters.take().into_iter().for_each(Waker::wake);
         }
     }
 
     /// Returns whether a machine is this one or connected to it.
-    pub fn is_there(&self, machine: MachineId) -> bool {
+    pub fn is_present(&self, machine: MachineId) -> bool {
         machine == MachineId::here() || self.machines.is_connected(machine)
     }
 
-    fn leave(&self, machine: MachineId) {
+    fn remove_machine(&self, machine: MachineId) {
         self.machines.remove(machine);
-        self.calls.lose(|to| to == machine);
-        self.places.borrow_mut().remove(&machine);
+        self.calls.fail(|to| to == machine);
+        self.call_limits.borrow_mut().remove(&machine);
     }
 
     /// Processes frames of a neighbour. A message to a machine whose queue is full waits for room, and with it all
     /// later messages of the neighbour.
-    pub async fn take(&'static self, neighbour: MachineId, frames: Vec<Frame>) -> Result<(), Broken> {
+    pub async fn process(
+        &'static self,
+        neighbour: MachineId,
+        frames: Vec<Frame>,
+    ) -> Result<(), ProtocolViolation> {
         let here = MachineId::here();
         for frame in frames {
-            let Frame::Message(message) = frame else { return Err(Broken) };
+            let Frame::Message(message) = frame else { return Err(ProtocolViolation) };
             // Only the first machine may send messages of others, and receive messages for others.
             let is_first = here == MachineId::FIRST;
             if message.from == here
                 || (is_first && message.from != neighbour)
                 || (!is_first && message.to != here)
             {
-                return Err(Broken);
+                return Err(ProtocolViolation);
             }
             if message.to != here {
-                self.machines.pass_on(message).await;
+                self.machines.forward(message).await;
                 continue;
             }
             let Message { from, call, body, .. } = message;
@@ -239,20 +251,20 @@ impl Messenger {
     }
 
     fn begin_answer(&'static self, from: MachineId, call: u64, ebb: EbbId, request: Chain) {
-        if !self.served.begin(from) {
+        if !self.handlers.begin(from) {
             return self.machines.refuse(MachineId::here(), from, call, Refusal::TooMany);
         }
         spawn_task(async move {
-            let answer = self.served.answer(ebb, Call { from, request }).await;
+            let answer = self.handlers.answer(ebb, Call { from, request }).await;
             let body = answer.map_or_else(Body::Refusal, Body::Answer);
             // While the caller does not take earlier answers this one waits, and still counts as one of the caller's
             // calls.
-            if let Some(outgoing) = self.machines.way_to(from)
-                && outgoing.room().await.is_ok()
+            if let Some(send_queue) = self.machines.queue_to(from)
+                && send_queue.room().await.is_ok()
             {
                 self.machines.send(Message { to: from, from: MachineId::here(), call, body });
             }
-            self.served.end(from);
+            self.handlers.end(from);
         })
         .detach();
     }

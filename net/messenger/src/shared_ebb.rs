@@ -2,9 +2,9 @@
 
 use crate::error::{CallError, ServeError};
 use crate::frame::Refusal;
+use crate::handlers::Call;
 use crate::id_map;
-use crate::messenger::{Serving, call, is_served, serve};
-use crate::served::Call;
+use crate::messenger::{HandlerRegistration, call, is_served, serve};
 use core::cell::Cell;
 use core::fmt;
 use core::future::Future;
@@ -63,9 +63,9 @@ impl fmt::Display for AskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoHome => f.write_str("no machine of the application serves that Ebb"),
-            Self::Malformed => {
-                f.write_str("the machine that serves the Ebb answered nonsense: is it of the same version?")
-            }
+            Self::Malformed => f.write_str(
+                "the machine that serves the Ebb sent an invalid answer: check that it has the same version",
+            ),
             Self::Call(error) => error.fmt(f),
         }
     }
@@ -106,7 +106,7 @@ impl<I: Interface> SharedEbb<I> {
     pub async fn serve<F>(
         &self,
         handler: impl Fn(MachineId, I::Request) -> F + 'static,
-    ) -> Result<Result<Serving, ServeError>, CallError>
+    ) -> Result<Result<HandlerRegistration, ServeError>, CallError>
     where
         F: Future<Output = Result<I::Answer, Refusal>> + 'static,
     {
@@ -131,7 +131,7 @@ impl<I: Interface> SharedEbb<I> {
         let answer = call(home, self.id, request.into_chain()).await;
         if let Err(
             CallError::NoSuchMachine
-            | CallError::Refused(Refusal::NoSuchEbb | Refusal::Gone | Refusal::NoSuchMachine),
+            | CallError::Refused(Refusal::NoSuchEbb | Refusal::Disconnected | Refusal::NoSuchMachine),
         ) = answer
         {
             // The home may have changed: the next call looks it up again.

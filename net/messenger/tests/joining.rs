@@ -2,22 +2,24 @@
 
 mod common;
 
-use common::{ECHO, Known, PORT, SLOW, bytes, dial, echo, first, hello, is_set, join_by_hand, join_first};
+use common::{
+    ECHO, PORT, SLOW, SharedMachineId, bytes, dial, echo, first, hello, is_set, join_by_hand, join_first,
+};
 use common::{first_answer, pair, serve_all};
 use isola_events::{sleep, timeout};
-use isola_gateway::test_cells::{TestCell, run_cells};
 use isola_hosted::{Loss, switch};
 use isola_iobuf::Chain;
 use isola_messenger::{
     CallError, MAX_PAYLOAD, MachineId, Refusal, call, disconnected, host, id_map, rejoin, serve,
 };
+use isola_test_cells::{TestCell, run_cells};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 #[test]
 fn calls_to_a_machine_that_leaves_fail() {
-    static SECOND: Known = Known::new();
+    static SECOND: SharedMachineId = SharedMachineId::new();
     pair(
         Loss::Never,
         || async {
@@ -26,21 +28,21 @@ fn calls_to_a_machine_that_leaves_fail() {
             first_answer(second, ECHO).await;
             // The machine never answers this call, and disconnects meanwhile.
             let lost = call(second, SLOW, Chain::new()).await;
-            assert_eq!(lost, Err(CallError::Refused(Refusal::Gone)));
-            SECOND.tell(MachineId::FIRST);
+            assert_eq!(lost, Err(CallError::Refused(Refusal::Disconnected)));
+            SECOND.set(MachineId::FIRST);
         },
         || async {
             // A raw connection, so that the test can end it.
             let mut raw = dial().await;
-            SECOND.tell(join_by_hand(&mut raw).await);
-            let mut come = Chain::new();
+            SECOND.set(join_by_hand(&mut raw).await);
+            let mut received = Chain::new();
             let mut answered = 0;
             while answered < 2 {
                 let Ok(Some(data)) = raw.read().await else { panic!("the first machine ended it") };
-                come.append(data);
-                while come.len() >= 32 {
-                    let length = come.cursor().read_u32_be().unwrap() as usize + 4;
-                    let Some(frame) = come.split_to(length) else { break };
+                received.append(data);
+                while received.len() >= 32 {
+                    let length = received.cursor().read_u32_be().unwrap() as usize + 4;
+                    let Some(frame) = received.split_to(length) else { break };
                     let mut frame = frame.to_vec();
                     // A call: the first is answered, the second never.
                     assert_eq!(frame[7], 3);
@@ -105,21 +107,21 @@ fn silent_connections_are_replaced_and_do_not_keep_machines_out() {
 /// The first machine ends and another takes its place, without knowledge of the earlier machines.
 #[test]
 fn machines_rejoin_a_restarted_first_machine_under_their_numbers() {
-    static BOTH: [Known; 2] = [Known::new(), Known::new()];
+    static BOTH: [SharedMachineId; 2] = [SharedMachineId::new(), SharedMachineId::new()];
     static MET: AtomicUsize = AtomicUsize::new(0);
-    static GONE: AtomicBool = AtomicBool::new(false);
+    static HAS_LEFT: AtomicBool = AtomicBool::new(false);
     static DONE: AtomicBool = AtomicBool::new(false);
-    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
     let [a, b, c, d, anew] = switch(Loss::Never);
     async fn both(count: &AtomicUsize) {
         while count.load(Ordering::Acquire) < 2 {
             sleep(Duration::from_millis(2)).await;
         }
     }
-    async fn old(own: &'static Known, other: &'static Known) {
+    async fn old(own: &'static SharedMachineId, other: &'static SharedMachineId) {
         let number = join_first().await;
         let _echo = serve(ECHO, echo).unwrap();
-        own.tell(number);
+        own.set(number);
         first_answer(other.get().await, ECHO).await;
         MET.fetch_add(1, Ordering::AcqRel);
         disconnected().await;
@@ -130,8 +132,8 @@ fn machines_rejoin_a_restarted_first_machine_under_their_numbers() {
         // The numbers of other earlier machines remain valid.
         first_answer(other.get().await, ECHO).await;
         // It must answer until the other has asked, too.
-        ASKED.fetch_add(1, Ordering::AcqRel);
-        both(&ASKED).await;
+        CALLS.fetch_add(1, Ordering::AcqRel);
+        both(&CALLS).await;
     }
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -139,10 +141,10 @@ fn machines_rejoin_a_restarted_first_machine_under_their_numbers() {
                 let _listening = host(PORT).unwrap();
                 both(&MET).await;
             })]);
-            GONE.store(true, Ordering::Release);
+            HAS_LEFT.store(true, Ordering::Release);
             run_cells([TestCell::new(1, 1, anew, || async {
                 let _listening = host(PORT).unwrap();
-                let _map = id_map::keep().unwrap();
+                let _map = id_map::serve().unwrap();
                 let _echo = serve(ECHO, echo).unwrap();
                 is_set(&DONE).await;
             })]);
@@ -151,11 +153,11 @@ fn machines_rejoin_a_restarted_first_machine_under_their_numbers() {
             TestCell::new(2, 1, b, || old(&BOTH[0], &BOTH[1])),
             TestCell::new(3, 2, c, || old(&BOTH[1], &BOTH[0])),
             TestCell::new(4, 1, d, || async {
-                is_set(&GONE).await;
+                is_set(&HAS_LEFT).await;
                 // A new machine gets a number that none of the earlier ones has.
                 let number = rejoin(first()).await;
-                for known in &BOTH {
-                    assert_ne!(number, known.get().await);
+                for shared_id in &BOTH {
+                    assert_ne!(number, shared_id.get().await);
                 }
             }),
         ]);

@@ -2,11 +2,13 @@
 
 mod common;
 
-use common::{ECHO, HUGE, Known, NOBODY, PORT, SLOW, bytes, echo, first_answer, join_first, pair, serve_all};
+use common::{
+    ECHO, HUGE, NOT_SERVED, PORT, SLOW, SharedMachineId, bytes, echo, first_answer, join_first, pair,
+    serve_all,
+};
 use isola_ebbs::ebb_id;
 use isola_events::future::join_all;
 use isola_events::sleep;
-use isola_gateway::test_cells::{TestCell, run_cells};
 use isola_hosted::{Loss, switch};
 use isola_iobuf::{Chain, IoBuf};
 use isola_messenger::{
@@ -14,14 +16,15 @@ use isola_messenger::{
     host, id_map, serve,
 };
 use isola_platform::CoreIndex;
+use isola_test_cells::{TestCell, run_cells};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 #[test]
 fn every_machine_calls_every_other_and_itself_from_any_core() {
-    static SECOND: Known = Known::new();
-    static THIRD: Known = Known::new();
-    static SAID: AtomicUsize = AtomicUsize::new(0);
+    static SECOND: SharedMachineId = SharedMachineId::new();
+    static THIRD: SharedMachineId = SharedMachineId::new();
+    static DONE: AtomicUsize = AtomicUsize::new(0);
     async fn talk() {
         let here = MachineId::here();
         let all = [MachineId::FIRST, SECOND.get().await, THIRD.get().await];
@@ -34,27 +37,30 @@ fn every_machine_calls_every_other_and_itself_from_any_core() {
                 let answer = isola_events::elsewhere(core, move || call(there, ECHO, request)).await;
                 assert_eq!(answer.unwrap().to_vec(), text);
             }
-            assert_eq!(call(there, NOBODY, Chain::new()).await, Err(CallError::Refused(Refusal::NoSuchEbb)));
+            assert_eq!(
+                call(there, NOT_SERVED, Chain::new()).await,
+                Err(CallError::Refused(Refusal::NoSuchEbb))
+            );
         }
-        let nobody = (2..).filter_map(MachineId::new).find(|machine| !all.contains(machine)).unwrap();
+        let absent = (2..).filter_map(MachineId::new).find(|machine| !all.contains(machine)).unwrap();
         let expected = if here == MachineId::FIRST {
             CallError::NoSuchMachine
         } else {
             CallError::Refused(Refusal::NoSuchMachine)
         };
-        assert_eq!(call(nobody, ECHO, Chain::new()).await, Err(expected));
+        assert_eq!(call(absent, ECHO, Chain::new()).await, Err(expected));
         let too_long = Chain::from(IoBuf::from(vec![0; MAX_PAYLOAD + 1]));
         assert_eq!(call(here, ECHO, too_long).await, Err(CallError::TooLong));
-        SAID.fetch_add(1, Ordering::AcqRel);
-        while SAID.load(Ordering::Acquire) < 3 {
+        DONE.fetch_add(1, Ordering::AcqRel);
+        while DONE.load(Ordering::Acquire) < 3 {
             sleep(Duration::from_millis(2)).await;
         }
     }
-    async fn joined(known: &'static Known) {
+    async fn joined(shared_id: &'static SharedMachineId) {
         let number = join_first().await;
         assert_eq!(number, MachineId::here());
         let _echo = serve(ECHO, echo).unwrap();
-        known.tell(number);
+        shared_id.set(number);
         talk().await;
     }
     let [a, b, c] = switch(Loss::Never);
@@ -93,9 +99,9 @@ fn the_id_map_stores_the_values_of_any_machine() {
         join_first().await;
         assert_eq!(id_map::get(ECHO).await, Ok(None));
         id_map::set(ECHO, b"value").await.unwrap();
-        id_map::set(NOBODY, b"").await.unwrap();
+        id_map::set(NOT_SERVED, b"").await.unwrap();
         assert_eq!(id_map::get(ECHO).await, Ok(Some(b"value".to_vec())));
-        assert_eq!(id_map::get(NOBODY).await, Ok(Some(Vec::new())));
+        assert_eq!(id_map::get(NOT_SERVED).await, Ok(Some(Vec::new())));
         id_map::set(ECHO, b"other").await.unwrap();
         assert_eq!(id_map::get(ECHO).await, Ok(Some(b"other".to_vec())));
         assert_eq!(id_map::set(ECHO, &[0; 4097]).await, Err(CallError::TooLong));
@@ -144,14 +150,14 @@ async fn ask(ebb: &SharedEbb<Adder>, number: u64) -> u64 {
 
 #[test]
 fn a_shared_ebb_answers_wherever_its_home_is() {
-    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
     pair(
         Loss::Never,
         || async {
             // The home is the other machine, which the id map names once it serves.
             isola_events::spawn_task(async {
                 assert_eq!(ask(&ADDER, 40).await, 41);
-                ASKED.fetch_add(1, Ordering::AcqRel);
+                CALLS.fetch_add(1, Ordering::AcqRel);
             })
             .detach();
             serve_all().await;
@@ -164,7 +170,7 @@ fn a_shared_ebb_answers_wherever_its_home_is() {
             assert_eq!(HOMELESS.ask(Number(1)).await.err(), Some(AskError::NoHome));
             let nonsense = call(MachineId::here(), ebb_id!(ADDER), bytes(b"1")).await;
             assert_eq!(nonsense, Err(CallError::Refused(Refusal::Malformed)));
-            while ASKED.load(Ordering::Acquire) == 0 {
+            while CALLS.load(Ordering::Acquire) == 0 {
                 sleep(Duration::from_millis(2)).await;
             }
         },
@@ -175,14 +181,14 @@ fn a_shared_ebb_answers_wherever_its_home_is() {
 fn a_home_belongs_to_its_machine_until_that_stops_serving() {
     let plus = |more| move |_, Number(number)| async move { Ok(Number(number + more)) };
     let [a, b, c] = switch(Loss::Never);
-    static HELD: Known = Known::new();
-    static REFUSED: Known = Known::new();
+    static CALLER: SharedMachineId = SharedMachineId::new();
+    static REFUSED: SharedMachineId = SharedMachineId::new();
     run_cells([
         TestCell::new(1, 1, a, serve_all).until_others_end(),
         TestCell::new(2, 1, b, move || async move {
             let number = join_first().await;
             let serving = MOVED.serve(plus(1)).await.unwrap().unwrap();
-            HELD.tell(number);
+            CALLER.set(number);
             REFUSED.get().await;
             assert_eq!(ask(&MOVED, 1).await, 2, "the home has not changed");
             drop(serving);
@@ -193,12 +199,12 @@ fn a_home_belongs_to_its_machine_until_that_stops_serving() {
         }),
         TestCell::new(3, 1, c, move || async move {
             let number = join_first().await;
-            HELD.get().await;
+            CALLER.get().await;
             let not_yours = Some(CallError::Refused(Refusal::NotYours));
             assert_eq!(MOVED.serve(plus(10)).await.err(), not_yours);
             assert_eq!(id_map::set(ebb_id!(MOVED), b"mine").await.err(), not_yours);
             assert_eq!(id_map::remove(ebb_id!(MOVED)).await.err(), not_yours);
-            REFUSED.tell(number);
+            REFUSED.set(number);
             let _serving = loop {
                 match MOVED.serve(plus(10)).await {
                     Ok(serving) => break serving.unwrap(),

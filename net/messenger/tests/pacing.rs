@@ -2,19 +2,19 @@
 
 mod common;
 
-use common::{ECHO, Known, bytes, dial, echo, is_set, join_by_hand, join_first, pair, serve_all};
+use common::{ECHO, SharedMachineId, bytes, dial, echo, is_set, join_by_hand, join_first, pair, serve_all};
 use isola_ebbs::platform;
 use isola_events::future::join_all;
 use isola_events::timeout;
-use isola_gateway::test_cells::{TestCell, run_cells};
 use isola_hosted::{Loss, switch};
 use isola_messenger::{CallError, MAX_CALLS, MAX_PAYLOAD, MachineId, Refusal, call, serve};
+use isola_test_cells::{TestCell, run_cells};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 #[test]
 fn an_overloaded_callee_stays_connected() {
-    static CALLEE: Known = Known::new();
+    static CALLEE: SharedMachineId = SharedMachineId::new();
     let [a, b, c, d] = switch(Loss::Never);
     async fn ask() {
         join_first().await;
@@ -30,7 +30,7 @@ fn an_overloaded_callee_stays_connected() {
         TestCell::new(2, 1, b, || async {
             let number = join_first().await;
             let _echo = serve(ECHO, echo).unwrap();
-            CALLEE.tell(number);
+            CALLEE.set(number);
             std::future::pending::<()>().await;
         })
         .until_others_end(),
@@ -41,16 +41,16 @@ fn an_overloaded_callee_stays_connected() {
 
 #[test]
 fn a_machine_that_does_not_read_is_disconnected_and_its_callers_get_errors() {
-    static SILENT: Known = Known::new();
-    static TOLD: AtomicBool = AtomicBool::new(false);
+    static SILENT: SharedMachineId = SharedMachineId::new();
+    static IS_SENT: AtomicBool = AtomicBool::new(false);
     let [a, b, c] = switch(Loss::Never);
     run_cells([
         TestCell::new(1, 1, a, serve_all).until_others_end(),
         TestCell::new(2, 1, b, || async {
             let mut raw = dial().await;
             // Reads the welcome and no more.
-            SILENT.tell(join_by_hand(&mut raw).await);
-            is_set(&TOLD).await;
+            SILENT.set(join_by_hand(&mut raw).await);
+            is_set(&IS_SENT).await;
         }),
         TestCell::new(3, 1, c, || async {
             let silent = SILENT.get().await;
@@ -60,12 +60,12 @@ fn a_machine_that_does_not_read_is_disconnected_and_its_callers_get_errors() {
             let answers = join_all(calls).await;
             // Late calls find that the machine has left.
             let is_told = |answer: &Result<_, _>| {
-                matches!(answer, Err(CallError::Refused(Refusal::Gone | Refusal::NoSuchMachine)))
+                matches!(answer, Err(CallError::Refused(Refusal::Disconnected | Refusal::NoSuchMachine)))
             };
             assert!(answers.iter().all(is_told), "{answers:?}");
             // All other machines are still connected.
             assert!(call(MachineId::FIRST, ECHO, bytes(b"1")).await.is_ok());
-            TOLD.store(true, Ordering::Release);
+            IS_SENT.store(true, Ordering::Release);
         }),
     ]);
 }

@@ -25,7 +25,7 @@ const HEADER_LEN: usize = 12;
 
 /// The reason why a message does not answer a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mistrust {
+pub enum Mismatch {
     /// It is too short, or no response.
     NoAnswer,
     /// It has another id.
@@ -50,7 +50,7 @@ pub enum Answer {
     /// The answer did not fit.
     Truncated,
     /// The server does not support EDNS (RFC 6891, 7).
-    NoOffers,
+    NoEdns,
     /// The server failed, refused, or sent an invalid answer.
     Failed,
 }
@@ -58,23 +58,23 @@ pub enum Answer {
 /// Decodes a message as an answer to `query`.
 ///
 /// # Errors
-/// [`Mistrust`] if it does not answer the query; the caller ignores the message.
-pub fn read(query: &Query, bytes: &[u8]) -> Result<Answer, Mistrust> {
-    let message = Message::from_octets(bytes).map_err(|_| Mistrust::NoAnswer)?;
+/// [`Mismatch`] if it does not answer the query; the caller ignores the message.
+pub fn read(query: &Query, bytes: &[u8]) -> Result<Answer, Mismatch> {
+    let message = Message::from_octets(bytes).map_err(|_| Mismatch::NoAnswer)?;
     let header = message.header();
     if !header.qr() || header.opcode() != domain::base::iana::Opcode::QUERY {
-        return Err(Mistrust::NoAnswer);
+        return Err(Mismatch::NoAnswer);
     }
     if header.id() != query.id() {
-        return Err(Mistrust::Id);
+        return Err(Mismatch::Id);
     }
     let repeated = bytes.get(HEADER_LEN..HEADER_LEN + query.question().len());
     match repeated.filter(|_| message.header_counts().qdcount() == 1) {
         Some(repeated) if repeated == query.question() => {}
-        Some(repeated) if repeated.eq_ignore_ascii_case(query.question()) => return Err(Mistrust::Letters),
+        Some(repeated) if repeated.eq_ignore_ascii_case(query.question()) => return Err(Mismatch::Letters),
         // A server that cannot parse the query may omit the question.
         None if message.header_counts().qdcount() == 0 && header.rcode().to_int() == 1 => {}
-        _ => return Err(Mistrust::Question),
+        _ => return Err(Mismatch::Question),
     }
     if header.tc() {
         return Ok(Answer::Truncated);
@@ -82,7 +82,7 @@ pub fn read(query: &Query, bytes: &[u8]) -> Result<Answer, Mistrust> {
     Ok(match message.opt_rcode() {
         OptRcode::NOERROR => follow(query.kind(), &message).unwrap_or(Answer::Failed),
         OptRcode::NXDOMAIN => Answer::NoName(negative_ttl(&message)),
-        OptRcode::FORMERR | OptRcode::NOTIMP | OptRcode::BADVERS => Answer::NoOffers,
+        OptRcode::FORMERR | OptRcode::NOTIMP | OptRcode::BADVERS => Answer::NoEdns,
         _ => Answer::Failed,
     })
 }

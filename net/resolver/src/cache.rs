@@ -2,7 +2,7 @@
 //! each while it is valid.
 
 use crate::error::ResolveError;
-use crate::lookup::{Found, Outcome};
+use crate::lookup::{LookupResult, Outcome};
 use crate::name::HostName;
 use crate::query::Kind;
 use alloc::collections::VecDeque;
@@ -14,10 +14,10 @@ use hashbrown::HashMap;
 type Key = (Vec<u8>, Kind);
 
 /// The time for which a failure is cached.
-const FAILURE_GOOD: Duration = Duration::from_secs(5);
+const FAILURE_TTL: Duration = Duration::from_secs(5);
 
 /// The result of a lookup.
-pub type Known = Result<Outcome, ResolveError>;
+pub type CachedResult = Result<Outcome, ResolveError>;
 
 /// A bounded cache. If it is full, the entry that was added first is evicted.
 #[derive(Debug)]
@@ -30,9 +30,9 @@ pub struct Cache {
 
 #[derive(Debug)]
 struct Entry {
-    known: Known,
+    known: CachedResult,
     /// The time of insertion.
-    came: Duration,
+    arrived_at: Duration,
     /// The end of its validity, on the cell's clock.
     until: Duration,
 }
@@ -46,9 +46,9 @@ impl Cache {
     }
 
     /// Returns the cached result that is valid at `now`, and its time of insertion.
-    pub fn get(&self, name: &HostName, kind: Kind, now: Duration) -> Option<(&Known, Duration)> {
+    pub fn get(&self, name: &HostName, kind: Kind, now: Duration) -> Option<(&CachedResult, Duration)> {
         let entry = self.entries.get(&(name.key(), kind))?;
-        (now < entry.until).then_some((&entry.known, entry.came))
+        (now < entry.until).then_some((&entry.known, entry.arrived_at))
     }
 
     /// Caches the result of a lookup: an answer for its time to live, and a failure of the servers for a short time, so
@@ -57,13 +57,13 @@ impl Cache {
         &mut self,
         name: &HostName,
         kind: Kind,
-        found: &Result<Found, ResolveError>,
+        found: &Result<LookupResult, ResolveError>,
         now: Duration,
     ) {
         let (known, good) = match found {
             Ok(found) => (Ok(found.outcome.clone()), Duration::from_secs(found.ttl_s.into())),
             Err(error @ (ResolveError::Unanswered | ResolveError::Failed | ResolveError::Aliases)) => {
-                (Err(error.clone()), FAILURE_GOOD)
+                (Err(error.clone()), FAILURE_TTL)
             }
             Err(_) => return,
         };
@@ -71,7 +71,7 @@ impl Cache {
             return;
         }
         let key = (name.key(), kind);
-        let entry = Entry { known, came: now, until: now.saturating_add(good) };
+        let entry = Entry { known, arrived_at: now, until: now.saturating_add(good) };
         if let Some(known) = self.entries.get_mut(&key) {
             *known = entry;
             return;
@@ -108,8 +108,8 @@ mod tests {
     use alloc::vec;
     use isola_proves::proves;
 
-    fn found(ttl_s: u32) -> Result<Found, ResolveError> {
-        Ok(Found { outcome: Outcome::Addresses(vec![[10, 0, 0, 1].into()]), ttl_s })
+    fn found(ttl_s: u32) -> Result<LookupResult, ResolveError> {
+        Ok(LookupResult { outcome: Outcome::Addresses(vec![[10, 0, 0, 1].into()]), ttl_s })
     }
 
     fn name(text: &str) -> HostName {
@@ -127,7 +127,7 @@ mod tests {
         assert!(cache.get(&name("a.org"), Kind::Ipv4, at(160)).is_none());
         assert!(cache.get(&name("a.org"), Kind::Ipv6, at(100)).is_none());
         assert!(cache.get(&name("b.org"), Kind::Ipv4, at(100)).is_none());
-        let none = Ok(Found { outcome: Outcome::NoName, ttl_s: 5 });
+        let none = Ok(LookupResult { outcome: Outcome::NoName, ttl_s: 5 });
         cache.insert(&name("a.org"), Kind::Ipv4, &none, at(200));
         assert_eq!(cache.get(&name("a.org"), Kind::Ipv4, at(204)), Some((&Ok(Outcome::NoName), at(200))));
         cache.clear();

@@ -48,7 +48,7 @@ impl core::error::Error for ConnectError {}
 /// [`ConnectError`].
 pub async fn connect(host: &str, port: u16) -> Result<TcpStream, ConnectError> {
     let addresses = resolve(host).await.map_err(ConnectError::Resolve)?;
-    connect_to_any(&in_turn(&addresses), port).await.map_err(ConnectError::Stream)
+    connect_to_any(&interleaved(&addresses), port).await.map_err(ConnectError::Stream)
 }
 
 /// Connects to the address that answers first, among the first eight of `addresses`.
@@ -62,7 +62,7 @@ pub async fn connect_to_any(addresses: &[IpAddr], port: u16) -> Result<TcpStream
 }
 
 /// Returns the addresses with alternating families, IPv6 first (RFC 8305, 4).
-fn in_turn(addresses: &[IpAddr]) -> Vec<IpAddr> {
+fn interleaved(addresses: &[IpAddr]) -> Vec<IpAddr> {
     let of = |is_v6: bool| addresses.iter().filter(move |address| address.is_ipv6() == is_v6);
     let (mut six, mut four) = (of(true), of(false));
     let mut all = Vec::with_capacity(addresses.len());
@@ -126,8 +126,8 @@ mod tests {
             .iter()
             .map(|text| text.parse().unwrap())
             .collect();
-        let order: Vec<_> = in_turn(&all).iter().map(alloc::string::ToString::to_string).collect();
+        let order: Vec<_> = interleaved(&all).iter().map(alloc::string::ToString::to_string).collect();
         assert_eq!(order, ["::1", "1.0.0.1", "::2", "1.0.0.2", "1.0.0.3"]);
-        assert!(in_turn(&[]).is_empty());
+        assert!(interleaved(&[]).is_empty());
     }
 }

@@ -30,15 +30,15 @@ pub enum ResolveError {
 impl fmt::Display for ResolveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Name(name) => write!(f, "{name:?} is no name of a host"),
+            Self::Name(name) => write!(f, "{name:?} is not a valid host name"),
             Self::NoServers => {
-                f.write_str("no name server is known: the network names none, say which by set_servers")
+                f.write_str("no name server is known: the network announces none; set one with set_servers")
             }
             Self::NoName => f.write_str("there is no such name; check its spelling"),
             Self::NoAddresses => f.write_str("the name has no addresses"),
             Self::Unanswered => f.write_str("the name servers do not answer; check the network"),
-            Self::Failed => f.write_str("the name servers do not know; try again later"),
-            Self::Aliases => f.write_str("the name is an alias without end; tell who keeps it"),
+            Self::Failed => f.write_str("the name servers failed; try again later"),
+            Self::Aliases => f.write_str("the name is an alias without end: its zone is misconfigured"),
             Self::TooMany => f.write_str("too many names are being looked up; try again later"),
             Self::Bind(error) => error.fmt(f),
         }

@@ -1,26 +1,26 @@
 //! From a name to its addresses, without I/O: which server to query, how, and how to treat the answers.
 //!
 //! ```text
-//!   next() ──> Ask ── heard(): Ignored ── wait on
-//!     ▲         │     heard(): Next ─┐
-//!     │         └──── unanswered() ──┤
-//!     └──────────────────────────────┘        Done
+//!   next() ──> Send ── receive(): Ignored ── wait on
+//!     ▲         │      receive(): Next ─┐
+//!     │         └───── time_out() ──────┤
+//!     └─────────────────────────────────┘        Done
 //! ```
 //!
 //! Servers are queried in turn, in rounds with increasing timeouts. After a truncated answer the query is repeated over
 //! TCP, which an off-path attacker cannot forge. It is also repeated over TCP after signs of a forgery attempt: many
 //! wrong answers, or the right one with other letter case.
 
-use crate::answer::{self, Answer, MAX_CHAIN, Mistrust};
+use crate::answer::{self, Answer, MAX_CHAIN, Mismatch};
 use crate::error::ResolveError;
 use crate::name::HostName;
-use crate::query::{Casing, Edns, Kind, Query};
+use crate::query::{Edns, Kind, LetterCase, Query};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 /// The number of messages that do not answer a query after which it is repeated over TCP.
-const MAX_MISTRUSTED: u32 = 16;
+const MAX_MISMATCHES: u32 = 16;
 
 /// The resolver's settings and bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct Config {
     /// The maximum number of cached pairs of name and kind, per core.
     pub cache_entries: usize,
     /// The letter case of names in queries.
-    pub casing: Casing,
+    pub letter_case: LetterCase,
 }
 
 impl Default for Config {
@@ -44,7 +44,7 @@ impl Default for Config {
             rounds: 2,
             servers: 4,
             cache_entries: 1024,
-            casing: Casing::Mixed,
+            letter_case: LetterCase::Mixed,
         }
     }
 }
@@ -60,7 +60,7 @@ pub enum Transport {
 
 /// A query to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct QueryMessage {
     /// The server to query.
     pub server: SocketAddr,
     /// The transport. For UDP, the source port must be unpredictable.
@@ -73,7 +73,7 @@ pub struct Ask {
 
 /// The result of a successful lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct LookupResult {
     /// The contents.
     pub outcome: Outcome,
     /// The time to live, in s; 0: not to be cached.
@@ -95,14 +95,14 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Send this query.
-    Ask(Ask),
+    Send(QueryMessage),
     /// The lookup is complete.
-    Done(Result<Found, ResolveError>),
+    Done(Result<LookupResult, ResolveError>),
 }
 
 /// The effect of a received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum MessageEffect {
     /// It does not answer the query: the answer may still arrive.
     Ignored,
     /// Call [`Lookup::next`] for the next action.
@@ -122,13 +122,13 @@ pub struct Lookup {
     transport: Transport,
     edns: Edns,
     query: Option<Query>,
-    mistrusted: u32,
+    mismatches: u32,
     aliases: usize,
     /// The shortest time to live of the aliases so far, in s.
     ttl_s: u32,
     /// Whether a server answered with a failure.
     failed: bool,
-    done: Option<Result<Found, ResolveError>>,
+    done: Option<Result<LookupResult, ResolveError>>,
 }
 
 impl Lookup {
@@ -145,7 +145,7 @@ impl Lookup {
             transport: Transport::Udp,
             edns: Edns::Offered,
             query: None,
-            mistrusted: 0,
+            mismatches: 0,
             aliases: 0,
             ttl_s: u32::MAX,
             failed: false,
@@ -163,29 +163,29 @@ impl Lookup {
             let error = if self.failed { ResolveError::Failed } else { ResolveError::Unanswered };
             return self.finish(Err(error));
         }
-        let query = Query::new(&self.name, self.kind, self.edns, self.config.casing, random);
+        let query = Query::new(&self.name, self.kind, self.edns, self.config.letter_case, random);
         let message = query.to_bytes();
         self.query = Some(query);
-        self.mistrusted = 0;
+        self.mismatches = 0;
         let timeout = self.config.timeout.saturating_mul(1 << round.min(8));
-        Step::Ask(Ask { server: self.server(), transport: self.transport, message, timeout })
+        Step::Send(QueryMessage { server: self.server(), transport: self.transport, message, timeout })
     }
 
     fn server(&self) -> SocketAddr {
         self.servers[self.turn % self.servers.len()]
     }
 
-    fn finish(&mut self, result: Result<Found, ResolveError>) -> Step {
+    fn finish(&mut self, result: Result<LookupResult, ResolveError>) -> Step {
         self.done = Some(result.clone());
         Step::Done(result)
     }
 
     /// Records that no answer came in time, or that the query could not be sent.
-    pub fn unanswered(&mut self) {
-        self.give_up_server();
+    pub fn time_out(&mut self) {
+        self.next_server();
     }
 
-    fn give_up_server(&mut self) {
+    fn next_server(&mut self) {
         self.turn += 1;
         self.transport = Transport::Udp;
         self.edns = Edns::Offered;
@@ -193,17 +193,17 @@ impl Lookup {
     }
 
     /// Returns the number of servers given up.
-    pub fn servers_given_up(&self) -> usize {
+    pub fn servers_tried(&self) -> usize {
         self.turn
     }
 
     /// Processes a message from `from`.
-    pub fn heard(&mut self, from: SocketAddr, message: &[u8]) -> Heard {
-        let Some(query) = &self.query else { return Heard::Ignored };
-        let read = if from == self.server() { answer::read(query, message) } else { Err(Mistrust::NoAnswer) };
+    pub fn receive(&mut self, from: SocketAddr, message: &[u8]) -> MessageEffect {
+        let Some(query) = &self.query else { return MessageEffect::Ignored };
+        let read = if from == self.server() { answer::read(query, message) } else { Err(Mismatch::NoAnswer) };
         let answer = match read {
             Ok(answer) => answer,
-            Err(mistrust) => return self.mistrust(mistrust),
+            Err(mismatch) => return self.on_mismatch(mismatch),
         };
         self.query = None;
         match answer {
@@ -220,34 +220,34 @@ impl Lookup {
                 }
             }
             Answer::Truncated if self.transport == Transport::Udp => self.transport = Transport::Tcp,
-            Answer::NoOffers if self.edns == Edns::Offered => self.edns = Edns::Left,
-            Answer::Truncated | Answer::NoOffers | Answer::Failed => {
+            Answer::NoEdns if self.edns == Edns::Offered => self.edns = Edns::Omitted,
+            Answer::Truncated | Answer::NoEdns | Answer::Failed => {
                 self.failed = true;
-                self.give_up_server();
+                self.next_server();
             }
         }
-        Heard::Next
+        MessageEffect::Next
     }
 
     fn found(&mut self, outcome: Outcome, ttl_s: Option<u32>) {
         let ttl_s = ttl_s.unwrap_or(0).min(self.ttl_s);
-        self.finish(Ok(Found { outcome, ttl_s }));
+        self.finish(Ok(LookupResult { outcome, ttl_s }));
     }
 
     /// Processes a message that does not answer the query.
-    fn mistrust(&mut self, mistrust: Mistrust) -> Heard {
-        self.mistrusted += 1;
+    fn on_mismatch(&mut self, mismatch: Mismatch) -> MessageEffect {
+        self.mismatches += 1;
         if self.transport == Transport::Tcp {
             // Only the server can send on its connection, so the server is faulty. Some always change the letter case.
             self.failed = true;
-            self.give_up_server();
-            return Heard::Next;
+            self.next_server();
+            return MessageEffect::Next;
         }
-        if mistrust == Mistrust::Letters || self.mistrusted >= MAX_MISTRUSTED {
+        if mismatch == Mismatch::Letters || self.mismatches >= MAX_MISMATCHES {
             self.transport = Transport::Tcp;
             self.query = None;
-            return Heard::Next;
+            return MessageEffect::Next;
         }
-        Heard::Ignored
+        MessageEffect::Ignored
     }
 }

@@ -51,7 +51,7 @@ impl HostName {
             return Some(Special::Local);
         }
         let nowhere = is_under(b"\x07invalid\0").or_else(|| is_under(b"\x05onion\0"));
-        nowhere.map(|()| Special::Nowhere)
+        nowhere.map(|()| Special::Nonexistent)
     }
 }
 
@@ -73,7 +73,7 @@ pub enum Special {
     /// The name of this machine.
     Local,
     /// The name does not exist.
-    Nowhere,
+    Nonexistent,
 }
 
 impl Special {
@@ -81,7 +81,7 @@ impl Special {
     pub fn addresses(self) -> &'static [IpAddr] {
         match self {
             Self::Local => &[IpAddr::V6(Ipv6Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::LOCALHOST)],
-            Self::Nowhere => &[],
+            Self::Nonexistent => &[],
         }
     }
 }
@@ -120,8 +120,8 @@ mod tests {
         let special = |text: &str| HostName::parse(text).unwrap().special();
         assert_eq!(special("LocalHost"), Some(Special::Local));
         assert_eq!(special("a.localhost."), Some(Special::Local));
-        assert_eq!(special("x.invalid"), Some(Special::Nowhere));
-        assert_eq!(special("x.onion"), Some(Special::Nowhere));
+        assert_eq!(special("x.invalid"), Some(Special::Nonexistent));
+        assert_eq!(special("x.onion"), Some(Special::Nonexistent));
         for text in ["localhost.org", "xlocalhost", "onion.org", "a.notlocalhost"] {
             assert_eq!(special(text), None, "{text}");
         }

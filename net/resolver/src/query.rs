@@ -32,16 +32,16 @@ pub enum Edns {
     /// It has one.
     Offered,
     /// It has none, as the server does not support it.
-    Left,
+    Omitted,
 }
 
 /// The letter case of a name in a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Casing {
+pub enum LetterCase {
     /// Random: an off-path forger cannot repeat it.
     Mixed,
     /// Lower case.
-    Small,
+    Lower,
 }
 
 /// A query.
@@ -60,11 +60,11 @@ impl Query {
         name: &HostName,
         kind: Kind,
         edns: Edns,
-        casing: Casing,
+        letter_case: LetterCase,
         random: &mut dyn FnMut() -> u64,
     ) -> Self {
         let mut question = name.key();
-        if casing == Casing::Mixed {
+        if letter_case == LetterCase::Mixed {
             for letters in question.chunks_mut(64) {
                 let bits = random();
                 for (number, byte) in letters.iter_mut().enumerate() {
@@ -125,26 +125,26 @@ mod tests {
     use super::*;
     use isola_proves::proves;
 
-    fn query(edns: Edns, casing: Casing) -> Query {
+    fn query(edns: Edns, letter_case: LetterCase) -> Query {
         let name = HostName::parse("www.example.org").unwrap();
-        Query::new(&name, Kind::Ipv6, edns, casing, &mut || 0xaaaa_aaaa_aaaa_aaaa)
+        Query::new(&name, Kind::Ipv6, edns, letter_case, &mut || 0xaaaa_aaaa_aaaa_aaaa)
     }
 
     #[proves("RFC 1035 4.1.1", "a query asks for recursion in a header with an id and counts.")]
     #[proves("RFC 6891 6.1.2", "the class of the OPT record is the sender's UDP payload size.")]
     #[test]
     fn a_query_has_the_wire_format_of_the_rfcs() {
-        let bytes = query(Edns::Offered, Casing::Small).to_bytes();
+        let bytes = query(Edns::Offered, LetterCase::Lower).to_bytes();
         assert_eq!(bytes[..12], [0xaa, 0xaa, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1]);
         assert_eq!(bytes[12..33], *b"\x03www\x07example\x03org\0\x00\x1c\x00\x01");
         assert_eq!(bytes[33..], [0, 0, 41, 0x04, 0xd0, 0, 0, 0, 0, 0, 0]);
-        let bare = query(Edns::Left, Casing::Small).to_bytes();
+        let bare = query(Edns::Omitted, LetterCase::Lower).to_bytes();
         assert_eq!((bare.len(), bare[11]), (33, 0));
     }
 
     #[test]
     fn only_letters_have_random_case() {
-        let mixed = query(Edns::Left, Casing::Mixed);
+        let mixed = query(Edns::Omitted, LetterCase::Mixed);
         assert_eq!(mixed.question(), b"\x03WwW\x07ExAmPlE\x03OrG\0\x00\x1c\x00\x01");
         assert_eq!(&mixed.to_bytes()[12..], mixed.question());
     }

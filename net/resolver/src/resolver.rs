@@ -1,8 +1,8 @@
 //! Lookups on the cell's network. Each core sends its own queries and has its own cache.
 
-use crate::cache::{Cache, Known};
+use crate::cache::{Cache, CachedResult};
 use crate::error::ResolveError;
-use crate::lookup::{Config, Found, Lookup, Outcome, Step};
+use crate::lookup::{Config, Lookup, LookupResult, Outcome, Step};
 use crate::name::HostName;
 use crate::query::Kind;
 use crate::transport;
@@ -42,7 +42,7 @@ type Addresses = Result<Vec<IpAddr>, ResolveError>;
 /// The servers that the application has set.
 #[derive(Default)]
 struct Servers {
-    named: Mutex<Vec<SocketAddr>>,
+    configured: Mutex<Vec<SocketAddr>>,
 }
 
 impl Representative for Servers {
@@ -56,7 +56,7 @@ struct CoreResolver {
     config: Config,
     cache: RefCell<Cache>,
     /// The lookups in progress.
-    under_way: RefCell<BTreeMap<Key, Rc<Shared>>>,
+    in_progress: RefCell<BTreeMap<Key, Rc<SharedLookup>>>,
     /// The servers from which the cache was filled.
     servers: RefCell<Vec<SocketAddr>>,
     /// The index of the server to query first: the last one that answered.
@@ -69,7 +69,7 @@ impl Representative for CoreResolver {
         Self {
             config,
             cache: RefCell::new(Cache::new(config.cache_entries, platform().entropy())),
-            under_way: RefCell::default(),
+            in_progress: RefCell::default(),
             servers: RefCell::default(),
             first: Cell::new(0),
         }
@@ -78,15 +78,15 @@ impl Representative for CoreResolver {
 
 /// Sets the servers to query, on all cores, in place of those from the network; an empty list restores the latter.
 pub fn set_servers(servers: &[SocketAddr]) {
-    *SERVERS.named.lock() = servers.to_vec();
+    *SERVERS.configured.lock() = servers.to_vec();
 }
 
 /// Returns the servers to query: those that the application has set, otherwise those from the network (DHCP, router
 /// advertisements, DHCPv6).
 fn servers() -> Vec<SocketAddr> {
-    let named = SERVERS.named.lock().clone();
-    if !named.is_empty() {
-        return named;
+    let configured = SERVERS.configured.lock().clone();
+    if !configured.is_empty() {
+        return configured;
     }
     let four = isola_net::address().map(|address| address.dns).unwrap_or_default();
     let four = four.into_iter().flatten().map(IpAddr::from);
@@ -108,7 +108,7 @@ pub async fn resolve(name: &str) -> Result<Vec<IpAddr>, ResolveError> {
     }
     let same_name = name.to_string();
     let six = spawn_task(async move { lookup(&same_name, Kind::Ipv6).await });
-    match both(six, look_up(name, Kind::Ipv4), || asked_at(name, Kind::Ipv6)).await {
+    match both(six, lookup_with_time(name, Kind::Ipv4), || start_of(name, Kind::Ipv6)).await {
         (Ok(mut all), Ok(rest)) => {
             all.extend(rest);
             Ok(all)
@@ -120,11 +120,11 @@ pub async fn resolve(name: &str) -> Result<Vec<IpAddr>, ResolveError> {
 }
 
 /// Returns the results of both lookups; an error for IPv6 if that takes much longer than IPv4 and is not needed.
-/// `asked` returns the start of the IPv6 lookup if that is still in progress.
+/// `ipv6_start` returns the start of the IPv6 lookup if that is still in progress.
 async fn both(
     six: impl Future<Output = Addresses>,
     four: impl Future<Output = (Addresses, Duration)>,
-    asked: impl Fn() -> Option<Duration>,
+    ipv6_start: impl Fn() -> Option<Duration>,
 ) -> (Addresses, Addresses) {
     let (mut six, mut four) = (pin!(six), pin!(four));
     let (mut found_six, mut found_four, mut delay) = (None, None, None);
@@ -132,10 +132,11 @@ async fn both(
         poll_once(six.as_mut(), &mut found_six, context);
         poll_once(four.as_mut(), &mut found_four, context);
         if found_six.is_none()
-            && let Some((Ok(_), came)) = found_four
+            && let Some((Ok(_), arrived_at)) = found_four
             && isola_net::address().is_some()
         {
-            let delay = delay.get_or_insert_with(|| Box::pin(sleep(wait_for_ipv6(asked(), came, clock()))));
+            let delay = delay
+                .get_or_insert_with(|| Box::pin(sleep(wait_for_ipv6(ipv6_start(), arrived_at, clock()))));
             if delay.as_mut().poll(context).is_ready() {
                 found_six = Some(Err(ResolveError::Unanswered));
             }
@@ -151,9 +152,9 @@ async fn both(
     .await
 }
 
-/// Returns the remaining wait for IPv6 addresses if there have been IPv4 addresses since `came`.
-fn wait_for_ipv6(asked: Option<Duration>, came: Duration, now: Duration) -> Duration {
-    let until = asked.unwrap_or(now).max(came) + RESOLUTION_DELAY;
+/// Returns the remaining wait for IPv6 addresses if there have been IPv4 addresses since `arrived_at`.
+fn wait_for_ipv6(ipv6_start: Option<Duration>, arrived_at: Duration, now: Duration) -> Duration {
+    let until = ipv6_start.unwrap_or(now).max(arrived_at) + RESOLUTION_DELAY;
     until.saturating_sub(now)
 }
 
@@ -171,11 +172,11 @@ fn poll_once<T>(lookup: Pin<&mut impl Future<Output = T>>, found: &mut Option<T>
 /// # Errors
 /// [`ResolveError`].
 pub async fn lookup(name: &str, kind: Kind) -> Result<Vec<IpAddr>, ResolveError> {
-    look_up(name, kind).await.0
+    lookup_with_time(name, kind).await.0
 }
 
 /// Returns the addresses of a name, of one family, and the time of their arrival.
-async fn look_up(name: &str, kind: Kind) -> (Addresses, Duration) {
+async fn lookup_with_time(name: &str, kind: Kind) -> (Addresses, Duration) {
     let Some(host) = HostName::parse(name) else {
         return (Err(ResolveError::Name(name.to_string())), clock());
     };
@@ -185,59 +186,59 @@ async fn look_up(name: &str, kind: Kind) -> (Addresses, Duration) {
         let found = if addresses.is_empty() { Err(ResolveError::NoName) } else { Ok(addresses) };
         return (found, clock());
     }
-    let (known, came) = RESOLVER.find(&host, kind).await;
+    let (known, arrived_at) = RESOLVER.find(&host, kind).await;
     let addresses = known.and_then(|outcome| match outcome {
         Outcome::Addresses(addresses) => Ok(addresses),
         Outcome::Nothing => Err(ResolveError::NoAddresses),
         Outcome::NoName => Err(ResolveError::NoName),
     });
-    (addresses, came)
+    (addresses, arrived_at)
 }
 
 /// Returns the start of the lookup of a name, if one is in progress.
-fn asked_at(name: &str, kind: Kind) -> Option<Duration> {
+fn start_of(name: &str, kind: Kind) -> Option<Duration> {
     let key = (HostName::parse(name)?.key(), kind);
-    RESOLVER.under_way.borrow().get(&key).map(|shared| shared.began)
+    RESOLVER.in_progress.borrow().get(&key).map(|shared| shared.started_at)
 }
 
 /// A lookup in progress, and the tasks that wait for its result.
 #[derive(Default)]
-struct Shared {
+struct SharedLookup {
     /// The servers that it queries.
     servers: Vec<SocketAddr>,
     /// The time of its start.
-    began: Duration,
-    found: OnceCell<Known>,
+    started_at: Duration,
+    found: OnceCell<CachedResult>,
     is_over: Cell<bool>,
     waiting: RefCell<Vec<Waker>>,
 }
 
 /// The right to look a name up: only one lookup of a name runs at a time, so that a forger cannot match one answer
 /// against several queries (RFC 5452, 5).
-struct UnderWay {
+struct LookupGuard {
     key: Key,
-    shared: Rc<Shared>,
+    shared: Rc<SharedLookup>,
 }
 
-impl Drop for UnderWay {
+impl Drop for LookupGuard {
     fn drop(&mut self) {
-        RESOLVER.under_way.borrow_mut().remove(&self.key);
+        RESOLVER.in_progress.borrow_mut().remove(&self.key);
         self.shared.is_over.set(true);
         self.shared.waiting.take().into_iter().for_each(Waker::wake);
     }
 }
 
 /// The result of [`CoreResolver::begin`].
-enum Begun {
+enum LookupStart {
     /// The caller runs the lookup.
-    Here(UnderWay),
+    Here(LookupGuard),
     /// Another task already runs it.
-    Elsewhere(Rc<Shared>),
+    Elsewhere(Rc<SharedLookup>),
 }
 
-impl Shared {
+impl SharedLookup {
     /// Waits for the result; `None` if the lookup was cancelled.
-    async fn found(&self) -> Option<Known> {
+    async fn found(&self) -> Option<CachedResult> {
         poll_fn(|context| {
             if self.is_over.get() {
                 return Poll::Ready(self.found.get().cloned());
@@ -254,17 +255,17 @@ impl Shared {
 
 impl CoreResolver {
     /// Returns the result of a lookup, from the cache or from servers, and the time of its arrival.
-    async fn find(&self, name: &HostName, kind: Kind) -> (Known, Duration) {
+    async fn find(&self, name: &HostName, kind: Kind) -> (CachedResult, Duration) {
         let servers = self.servers_now();
         let key = (name.key(), kind);
-        let under_way = loop {
-            if let Some((known, came)) = self.cache.borrow().get(name, kind, clock()) {
-                return (known.clone(), came);
+        let guard = loop {
+            if let Some((known, arrived_at)) = self.cache.borrow().get(name, kind, clock()) {
+                return (known.clone(), arrived_at);
             }
             match self.begin(&key, &servers) {
-                Ok(Begun::Here(under_way)) => break under_way,
+                Ok(LookupStart::Here(guard)) => break guard,
                 // The result is also valid for this caller, unless the lookup was cancelled or queried other servers.
-                Ok(Begun::Elsewhere(shared)) => match shared.found().await {
+                Ok(LookupStart::Elsewhere(shared)) => match shared.found().await {
                     Some(found) if shared.servers == servers => return (found, clock()),
                     _ => {}
                 },
@@ -277,11 +278,11 @@ impl CoreResolver {
         let found = self.run(&mut lookup).await;
         // Answers from other than the present servers are not cached.
         if self.servers_now() == servers {
-            self.first.set(first + lookup.servers_given_up());
+            self.first.set(first + lookup.servers_tried());
             self.cache.borrow_mut().insert(name, kind, &found, clock());
         }
         let known = found.map(|found| found.outcome);
-        (under_way.shared.found.get_or_init(|| known).clone(), clock())
+        (guard.shared.found.get_or_init(|| known).clone(), clock())
     }
 
     /// Returns the servers to query. If they have changed, the cache is cleared, as their answers may differ.
@@ -297,24 +298,28 @@ impl CoreResolver {
     }
 
     /// Begins a lookup, unless one is in progress.
-    fn begin(&self, key: &Key, servers: &[SocketAddr]) -> Result<Begun, ResolveError> {
-        let mut under_way = self.under_way.borrow_mut();
-        if let Some(shared) = under_way.get(key) {
-            return Ok(Begun::Elsewhere(shared.clone()));
+    fn begin(&self, key: &Key, servers: &[SocketAddr]) -> Result<LookupStart, ResolveError> {
+        let mut in_progress = self.in_progress.borrow_mut();
+        if let Some(shared) = in_progress.get(key) {
+            return Ok(LookupStart::Elsewhere(shared.clone()));
         }
-        if under_way.len() >= MAX_LOOKUPS {
+        if in_progress.len() >= MAX_LOOKUPS {
             return Err(ResolveError::TooMany);
         }
-        let shared = Rc::new(Shared { servers: servers.to_vec(), began: clock(), ..Shared::default() });
-        under_way.insert(key.clone(), shared.clone());
-        Ok(Begun::Here(UnderWay { key: key.clone(), shared }))
+        let shared = Rc::new(SharedLookup {
+            servers: servers.to_vec(),
+            started_at: clock(),
+            ..SharedLookup::default()
+        });
+        in_progress.insert(key.clone(), shared.clone());
+        Ok(LookupStart::Here(LookupGuard { key: key.clone(), shared }))
     }
 
-    async fn run(&self, lookup: &mut Lookup) -> Result<Found, ResolveError> {
+    async fn run(&self, lookup: &mut Lookup) -> Result<LookupResult, ResolveError> {
         loop {
             match lookup.next(&mut || platform().entropy()) {
                 Step::Done(done) => return done,
-                Step::Ask(ask) => transport::ask(lookup, &ask).await.map_err(ResolveError::Bind)?,
+                Step::Send(query) => transport::send(lookup, &query).await.map_err(ResolveError::Bind)?,
             }
         }
     }

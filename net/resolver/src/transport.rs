@@ -1,6 +1,6 @@
 //! The transports of a query: a datagram from a port of its own, or a connection.
 
-use crate::lookup::{Ask, Heard, Lookup, Transport};
+use crate::lookup::{Lookup, MessageEffect, QueryMessage, Transport};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use isola_ebbs::platform;
@@ -16,19 +16,19 @@ const FIRST_PORT: u16 = 32_768;
 const PORT_TRIES: usize = 16;
 
 /// Sends a query and passes received messages to the lookup, until that has a next action or the time is over.
-pub async fn ask(lookup: &mut Lookup, ask: &Ask) -> Result<(), UdpBindError> {
-    let answered = match ask.transport {
+pub async fn send(lookup: &mut Lookup, query: &QueryMessage) -> Result<(), UdpBindError> {
+    let answered = match query.transport {
         Transport::Udp => {
             let socket = bind()?;
-            timeout(ask.timeout, by_udp(&socket, lookup, ask)).await.unwrap_or(false)
+            timeout(query.timeout, by_udp(&socket, lookup, query)).await.unwrap_or(false)
         }
-        Transport::Tcp => match timeout(ask.timeout, by_tcp(ask.server, &ask.message)).await {
-            Ok(Ok(Some(answer))) => lookup.heard(ask.server, &answer) == Heard::Next,
+        Transport::Tcp => match timeout(query.timeout, by_tcp(query.server, &query.message)).await {
+            Ok(Ok(Some(answer))) => lookup.receive(query.server, &answer) == MessageEffect::Next,
             _ => false,
         },
     };
     if !answered {
-        lookup.unanswered();
+        lookup.time_out();
     }
     Ok(())
 }
@@ -47,13 +47,13 @@ fn bind() -> Result<UdpSocket, UdpBindError> {
 }
 
 /// Returns true once the lookup has received an answer; false if the query cannot be sent.
-async fn by_udp(socket: &UdpSocket, lookup: &mut Lookup, ask: &Ask) -> bool {
-    if socket.send_to(ask.server, Chain::from(IoBuf::copy_from_slice(&ask.message))).is_err() {
+async fn by_udp(socket: &UdpSocket, lookup: &mut Lookup, query: &QueryMessage) -> bool {
+    if socket.send_to(query.server, Chain::from(IoBuf::copy_from_slice(&query.message))).is_err() {
         return false;
     }
     loop {
         let datagram = socket.receive().await;
-        if lookup.heard(datagram.remote, &datagram.payload) == Heard::Next {
+        if lookup.receive(datagram.remote, &datagram.payload) == MessageEffect::Next {
             return true;
         }
     }
@@ -64,20 +64,24 @@ async fn by_tcp(server: SocketAddr, message: &[u8]) -> Result<Option<Vec<u8>>, S
     let mut stream = connect(server).await?;
     let len = u16::try_from(message.len()).unwrap_or(u16::MAX).to_be_bytes();
     stream.write(IoBuf::from([&len[..], message].concat()).into()).await?;
-    let mut come = Chain::new();
-    let Some(len) = read(&mut stream, &mut come, 2).await? else { return Ok(None) };
+    let mut received = Chain::new();
+    let Some(len) = read(&mut stream, &mut received, 2).await? else { return Ok(None) };
     let len = len.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
-    read(&mut stream, &mut come, len).await
+    read(&mut stream, &mut received, len).await
 }
 
 /// Reads the next `len` bytes; `None` if the server ends the connection before.
-async fn read(stream: &mut TcpStream, come: &mut Chain, len: usize) -> Result<Option<Vec<u8>>, StreamError> {
+async fn read(
+    stream: &mut TcpStream,
+    received: &mut Chain,
+    len: usize,
+) -> Result<Option<Vec<u8>>, StreamError> {
     loop {
-        if let Some(bytes) = come.split_to(len) {
+        if let Some(bytes) = received.split_to(len) {
             return Ok(Some(bytes.to_vec()));
         }
         match stream.read().await? {
-            Some(more) => come.append(more),
+            Some(more) => received.append(more),
             None => return Ok(None),
         }
     }

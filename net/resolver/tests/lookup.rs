@@ -2,10 +2,12 @@
 
 mod common;
 
-use common::{A, AAAA, CNAME, Reply, asked, name, question, record, soa};
+use common::{A, AAAA, CNAME, Reply, name, question, question_of, record, soa};
 use isola_proves::proves;
-use isola_resolver::lookup::{Ask, Config, Found, Heard, Lookup, Outcome, Step, Transport};
-use isola_resolver::query::Casing;
+use isola_resolver::lookup::{
+    Config, Lookup, LookupResult, MessageEffect, Outcome, QueryMessage, Step, Transport,
+};
+use isola_resolver::query::LetterCase;
 use isola_resolver::{HostName, Kind, ResolveError};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -40,14 +42,14 @@ impl Test {
         })
     }
 
-    fn ask(&mut self) -> Ask {
+    fn ask(&mut self) -> QueryMessage {
         match self.step() {
-            Step::Ask(ask) => ask,
+            Step::Send(ask) => ask,
             done => panic!("{done:?}"),
         }
     }
 
-    fn done(&mut self) -> Result<Found, ResolveError> {
+    fn done(&mut self) -> Result<LookupResult, ResolveError> {
         match self.step() {
             Step::Done(done) => done,
             ask => panic!("{ask:?}"),
@@ -55,9 +57,9 @@ impl Test {
     }
 
     /// Answers the present query.
-    fn answer(&mut self, reply: &Reply) -> Heard {
+    fn answer(&mut self, reply: &Reply) -> MessageEffect {
         let ask = self.ask();
-        self.lookup.heard(ask.server, &reply.to(&ask.message))
+        self.lookup.receive(ask.server, &reply.to(&ask.message))
     }
 }
 
@@ -65,7 +67,7 @@ fn www(last: u8) -> Vec<u8> {
     record("www.example.org", A, 300, &[192, 0, 2, last])
 }
 
-fn addresses(found: &Found) -> Vec<String> {
+fn addresses(found: &LookupResult) -> Vec<String> {
     match &found.outcome {
         Outcome::Addresses(addresses) => addresses.iter().map(ToString::to_string).collect(),
         other => panic!("{other:?}"),
@@ -77,7 +79,7 @@ fn addresses(found: &Found) -> Vec<String> {
 fn a_lookup_returns_the_addresses_of_the_answer() {
     let mut test = Test::new(Kind::Ipv4);
     let short = record("WWW.example.org", A, 60, &[192, 0, 2, 2]);
-    assert_eq!(test.answer(&Reply::of(vec![www(1), short])), Heard::Next);
+    assert_eq!(test.answer(&Reply::of(vec![www(1), short])), MessageEffect::Next);
     let found = test.done().unwrap();
     assert_eq!((addresses(&found), found.ttl_s), (vec!["192.0.2.1".into(), "192.0.2.2".into()], 60));
 }
@@ -87,10 +89,10 @@ fn a_lookup_returns_the_addresses_of_the_answer() {
 fn ipv6_addresses_are_queried_by_their_own_type() {
     let mut test = Test::new(Kind::Ipv6);
     let ask = test.ask();
-    assert_eq!(asked(&ask.message), ("www.example.org".into(), AAAA));
+    assert_eq!(question_of(&ask.message), ("www.example.org".into(), AAAA));
     let data = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7];
     let reply = Reply::of(vec![record("www.example.org", AAAA, 1, &data)]).to(&ask.message);
-    assert_eq!(test.lookup.heard(ask.server, &reply), Heard::Next);
+    assert_eq!(test.lookup.receive(ask.server, &reply), MessageEffect::Next);
     assert_eq!(addresses(&test.done().unwrap()), ["2001:db8::7"]);
 }
 
@@ -125,9 +127,9 @@ fn messages_that_do_not_match_the_query_are_ignored() {
         (server, ask.message.clone()),
         (server, Vec::new()),
     ] {
-        assert_eq!(test.lookup.heard(from, &message), Heard::Ignored, "{message:?}");
+        assert_eq!(test.lookup.receive(from, &message), MessageEffect::Ignored, "{message:?}");
     }
-    assert_eq!(test.lookup.heard(server, &good), Heard::Next);
+    assert_eq!(test.lookup.receive(server, &good), MessageEffect::Next);
     assert_eq!(addresses(&test.done().unwrap()), ["192.0.2.1"]);
     let ids: std::collections::BTreeSet<_> = (0..8)
         .map(|seed| Test { random: seed, ..Test::new(Kind::Ipv4) }.ask().message[..2].to_vec())
@@ -145,7 +147,7 @@ fn after_many_forgeries_the_query_is_repeated_over_tcp() {
     loop {
         forged[0] = forged[0].wrapping_add(1);
         count += 1;
-        if test.lookup.heard(ask.server, &forged) == Heard::Next {
+        if test.lookup.receive(ask.server, &forged) == MessageEffect::Next {
             break;
         }
     }
@@ -155,7 +157,7 @@ fn after_many_forgeries_the_query_is_repeated_over_tcp() {
     // The right answer to the first query comes too late.
     let late = Reply::of(vec![www(66)]).to(&ask.message);
     assert_ne!(ask.message[..2], again.message[..2], "the second query has its own id");
-    assert_eq!(test.lookup.heard(ask.server, &late), Heard::Next);
+    assert_eq!(test.lookup.receive(ask.server, &late), MessageEffect::Next);
     assert_eq!(test.ask().server, servers()[1]);
 }
 
@@ -167,9 +169,9 @@ fn a_server_that_changes_the_letter_case_is_queried_over_tcp() {
     let mut changed = Reply::of(vec![www(1)]).to(&ask.message);
     changed.make_ascii_lowercase();
     changed[..12].copy_from_slice(&Reply::of(vec![www(1)]).to(&ask.message)[..12]);
-    assert_eq!(test.lookup.heard(ask.server, &changed), Heard::Next);
+    assert_eq!(test.lookup.receive(ask.server, &changed), MessageEffect::Next);
     assert_eq!(test.ask().transport, Transport::Tcp);
-    let small = Config { casing: Casing::Small, ..Config::default() };
+    let small = Config { letter_case: LetterCase::Lower, ..Config::default() };
     let ask = Test::with(small, Kind::Ipv4).ask();
     assert_eq!(question(&ask.message), question(&ask.message).to_ascii_lowercase());
 }
@@ -180,11 +182,11 @@ fn aliases_are_followed() {
     let mut test = Test::new(Kind::Ipv4);
     let to_b = record("www.example.org", CNAME, 50, &name("b.example.net"));
     let to_c = record("B.Example.net", CNAME, 500, &name("c.example.net"));
-    assert_eq!(test.answer(&Reply::of(vec![to_c.clone(), to_b.clone()])), Heard::Next);
+    assert_eq!(test.answer(&Reply::of(vec![to_c.clone(), to_b.clone()])), MessageEffect::Next);
     let ask = test.ask();
-    assert_eq!(asked(&ask.message).0, "c.example.net");
+    assert_eq!(question_of(&ask.message).0, "c.example.net");
     let reply = Reply::of(vec![record("c.example.net", A, 400, &[192, 0, 2, 9])]);
-    test.lookup.heard(ask.server, &reply.to(&ask.message));
+    test.lookup.receive(ask.server, &reply.to(&ask.message));
     let found = test.done().unwrap();
     assert_eq!((addresses(&found), found.ttl_s), (vec!["192.0.2.9".to_owned()], 50));
     let mut test = Test::new(Kind::Ipv4);
@@ -206,10 +208,11 @@ fn a_loop_of_aliases_ends() {
     let error = loop {
         match test.step() {
             Step::Done(done) => break done.unwrap_err(),
-            Step::Ask(ask) => {
-                let (asked, _) = asked(&ask.message);
-                let reply = Reply::of(vec![record(&asked, CNAME, 5, &name(&format!("x.{asked}")))]);
-                test.lookup.heard(ask.server, &reply.to(&ask.message));
+            Step::Send(ask) => {
+                let (question_of, _) = question_of(&ask.message);
+                let reply =
+                    Reply::of(vec![record(&question_of, CNAME, 5, &name(&format!("x.{question_of}")))]);
+                test.lookup.receive(ask.server, &reply.to(&ask.message));
                 count += 1;
             }
         }
@@ -223,8 +226,8 @@ fn records_of_other_names_are_ignored() {
     let mut test = Test::new(Kind::Ipv4);
     let other = record("bank.example", A, 300, &[192, 0, 2, 66]);
     let kind = record("www.example.org", 16, 300, b"\x03txt");
-    assert_eq!(test.answer(&Reply::of(vec![other, kind])), Heard::Next);
-    assert_eq!(test.done(), Ok(Found { outcome: Outcome::Nothing, ttl_s: 0 }));
+    assert_eq!(test.answer(&Reply::of(vec![other, kind])), MessageEffect::Next);
+    assert_eq!(test.done(), Ok(LookupResult { outcome: Outcome::Nothing, ttl_s: 0 }));
 }
 
 #[proves("RFC 2308 5", "a negative answer is valid for the shorter of the SOA record's two times.")]
@@ -237,11 +240,11 @@ fn negative_answers_have_the_validity_of_their_soa_record() {
             let reply =
                 Reply { code, authority: vec![soa("example.org", ttl_s, minimum_s)], ..Reply::default() };
             test.answer(&reply);
-            assert_eq!(test.done(), Ok(Found { outcome: outcome.clone(), ttl_s: good_s }));
+            assert_eq!(test.done(), Ok(LookupResult { outcome: outcome.clone(), ttl_s: good_s }));
         }
         let mut test = Test::new(Kind::Ipv4);
         test.answer(&Reply { code, ..Reply::default() });
-        assert_eq!(test.done(), Ok(Found { outcome, ttl_s: 0 }));
+        assert_eq!(test.done(), Ok(LookupResult { outcome, ttl_s: 0 }));
     }
 }
 
@@ -260,10 +263,10 @@ fn the_time_to_live_is_limited() {
 fn after_a_truncated_answer_the_query_is_repeated_over_tcp() {
     let mut test = Test::new(Kind::Ipv4);
     let truncated = Reply { truncated: true, ..Reply::of(vec![www(1)]) };
-    assert_eq!(test.answer(&truncated), Heard::Next);
+    assert_eq!(test.answer(&truncated), MessageEffect::Next);
     let ask = test.ask();
     assert_eq!((ask.transport, ask.server), (Transport::Tcp, servers()[0]));
-    test.lookup.heard(ask.server, &Reply::of(vec![www(2)]).to(&ask.message));
+    test.lookup.receive(ask.server, &Reply::of(vec![www(2)]).to(&ask.message));
     assert_eq!(addresses(&test.done().unwrap()), ["192.0.2.2"]);
     // A truncated answer over TCP is invalid.
     let mut test = Test::new(Kind::Ipv4);
@@ -290,7 +293,7 @@ fn a_server_without_edns_is_queried_without_it() {
     let ask = test.ask();
     let mut bare = ask.message[..12].to_vec();
     bare[2..].copy_from_slice(&[0x81, 0x81, 0, 0, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(test.lookup.heard(ask.server, &bare), Heard::Next);
+    assert_eq!(test.lookup.receive(ask.server, &bare), MessageEffect::Next);
     assert_eq!(test.ask().message[11], 0);
 }
 
@@ -301,7 +304,7 @@ fn servers_that_do_not_answer_or_fail_are_skipped() {
     for (server, seconds) in [(0, 2), (1, 2), (0, 4), (1, 4)] {
         let ask = test.ask();
         assert_eq!((ask.server, ask.timeout), (servers()[server], Duration::from_secs(seconds)));
-        test.lookup.unanswered();
+        test.lookup.time_out();
     }
     assert_eq!(test.done(), Err(ResolveError::Unanswered));
     let mut test = Test::new(Kind::Ipv4);
@@ -310,8 +313,8 @@ fn servers_that_do_not_answer_or_fail_are_skipped() {
     }
     assert_eq!(test.done(), Err(ResolveError::Failed));
     let name = HostName::parse("a.org").unwrap();
-    let mut nobody = Lookup::new(&Config::default(), name, Kind::Ipv4, &[]);
-    assert_eq!(nobody.next(&mut || 0), Step::Done(Err(ResolveError::NoServers)));
+    let mut without_servers = Lookup::new(&Config::default(), name, Kind::Ipv4, &[]);
+    assert_eq!(without_servers.next(&mut || 0), Step::Done(Err(ResolveError::NoServers)));
 }
 
 #[proves(
@@ -327,7 +330,7 @@ fn invalid_compression_pointers_are_rejected() {
         let mut test = Test::new(Kind::Ipv4);
         test.answer(&Reply::of(vec![[&pointer[..], &tail].concat()]));
         match test.step() {
-            Step::Ask(ask) => assert_eq!(ask.server, servers()[1], "{pointer:?}"),
+            Step::Send(ask) => assert_eq!(ask.server, servers()[1], "{pointer:?}"),
             // A pointer into the header may be a valid name, but not the requested one.
             Step::Done(done) => assert_eq!(done.unwrap().outcome, Outcome::Nothing, "{pointer:?}"),
         }

@@ -2,15 +2,15 @@
 
 mod common;
 
-use common::{A, AAAA, Reply, asked, record, soa};
+use common::{A, AAAA, Reply, question_of, record, soa};
 use isola_events::future::join;
 use isola_events::{now, sleep, spawn_task};
-use isola_gateway::test_cells::{CLIENT, SERVER, dial, read_exactly, talk};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::{TcpStream, UdpSocket, listen};
 use isola_proves::proves;
 use isola_resolver::{ConnectError, Kind, ResolveError, connect, lookup, resolve, set_servers};
+use isola_test_cells::{CLIENT, SERVER, dial, read_exactly, talk};
 use std::future::{Future, pending};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -20,7 +20,7 @@ const PORT: u16 = 53;
 const SERVICE: u16 = 7;
 
 /// How often the address of moving.example was queried. Each answer has another address.
-static ASKED: AtomicU8 = AtomicU8::new(100);
+static NEXT_ADDRESS: AtomicU8 = AtomicU8::new(100);
 
 /// How often the server has not answered.
 static UNANSWERED: AtomicU8 = AtomicU8::new(0);
@@ -34,12 +34,14 @@ static MAY_ANSWER: AtomicBool = AtomicBool::new(false);
 
 /// Returns the scripted reply.
 fn reply(query: &[u8]) -> Reply {
-    let (name, kind) = asked(query);
+    let (name, kind) = question_of(query);
     let address = |owner: &str, last: u8| record(owner, A, 300, &[10, 9, 0, last]);
     match (name.as_str(), kind) {
         ("server.example", A) => Reply::of(vec![address(&name, 1)]),
         ("late.example", A) => Reply::of(vec![address(&name, LATE.fetch_add(1, Ordering::Relaxed))]),
-        ("moving.example", A) => Reply::of(vec![address(&name, ASKED.fetch_add(1, Ordering::Relaxed))]),
+        ("moving.example", A) => {
+            Reply::of(vec![address(&name, NEXT_ADDRESS.fetch_add(1, Ordering::Relaxed))])
+        }
         ("server.example", AAAA) => Reply { authority: vec![soa("example", 60, 60)], ..Reply::default() },
         ("four.example", A) => Reply::of(vec![address(&name, 4)]),
         ("broken.example", A) => {
@@ -59,12 +61,12 @@ async fn by_udp() {
     let socket = UdpSocket::bind(PORT).unwrap();
     loop {
         let query = socket.receive().await;
-        if asked(&query.payload) == ("four.example".into(), AAAA) {
+        if question_of(&query.payload) == ("four.example".into(), AAAA) {
             UNANSWERED.fetch_add(1, Ordering::Relaxed);
             continue;
         }
         let mut reply = reply(&query.payload);
-        while asked(&query.payload).0 == "late.example" && !MAY_ANSWER.load(Ordering::Relaxed) {
+        while question_of(&query.payload).0 == "late.example" && !MAY_ANSWER.load(Ordering::Relaxed) {
             sleep(Duration::from_millis(1)).await;
         }
         if reply.answers.len() > 20 {
@@ -81,10 +83,10 @@ async fn by_udp() {
 
 /// Answers over TCP, in pieces.
 async fn by_tcp(mut stream: TcpStream) {
-    let mut come = Chain::new();
+    let mut received = Chain::new();
     let query = loop {
-        come.append(stream.read().await.unwrap().expect("there is a question"));
-        let message = come.to_vec();
+        received.append(stream.read().await.unwrap().expect("there is a question"));
+        let message = received.to_vec();
         if let [high, low, query @ ..] = message.as_slice()
             && query.len() == usize::from(u16::from_be_bytes([*high, *low]))
         {

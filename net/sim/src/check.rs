@@ -34,7 +34,7 @@ pub fn is_summed(bytes: &[u8]) -> bool {
 
 /// Returns `Some` if the transport's checksum is correct.
 fn checksum(transport: &TransportSlice<'_>, net: Option<&NetSlice<'_>>) -> Option<()> {
-    let (told, sum) = match (transport, net?) {
+    let (stored, sum) = match (transport, net?) {
         (TransportSlice::Tcp(tcp), NetSlice::Ipv4(ip)) => {
             (tcp.checksum(), tcp.calc_checksum_ipv4(ip.header().source(), ip.header().destination()).ok()?)
         }
@@ -60,5 +60,5 @@ fn checksum(transport: &TransportSlice<'_>, net: Option<&NetSlice<'_>>) -> Optio
         }
         _ => return None,
     };
-    (told == sum).then_some(())
+    (stored == sum).then_some(())
 }

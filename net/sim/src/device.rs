@@ -21,7 +21,7 @@ fn cut(whole: &[u8], headers_len: usize, len: usize, offload: PartialChecksum) -
     let tcp = usize::from(offload.start);
     let whole_len = whole.len() - tcp;
     assert!(data.len() > len && len > 0, "nothing to cut: {} bytes by {len}", data.len());
-    assert!(headers[tcp + 13] & 0x80 == 0, "each piece would tell of a smaller window (CWR)");
+    assert!(headers[tcp + 13] & 0x80 == 0, "each segment would report a smaller window (CWR)");
     let half = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     let count = data.len().div_ceil(len);
     let cut = |(number, piece): (usize, &[u8])| {
@@ -82,8 +82,8 @@ fn summed(mut bytes: Vec<u8>, PartialChecksum { start, offset }: PartialChecksum
 
 /// Returns the checksum state of a received frame, as the device reports it: verified only if the device has the
 /// offload and the checksum is correct.
-pub fn received(bytes: &[u8], who_sums: TxChecksum) -> RxChecksum {
-    if who_sums == TxChecksum::Device && check::is_summed(bytes) {
+pub fn received(bytes: &[u8], tx_checksum: TxChecksum) -> RxChecksum {
+    if tx_checksum == TxChecksum::Device && check::is_summed(bytes) {
         RxChecksum::Verified
     } else {
         RxChecksum::Unverified

@@ -36,17 +36,17 @@ pub struct Peer {
     /// The current time.
     pub now: Instant,
     mtu: usize,
-    who_sums: TxChecksum,
+    tx_checksum: TxChecksum,
 }
 
 impl Peer {
     /// Creates a stack that already knows host 2's hardware address.
     pub fn new(config: Config) -> Self {
         let now = Instant::ZERO + Duration::from_secs(1);
-        let (mtu, who_sums) = (config.mtu, config.tx_checksum);
+        let (mtu, tx_checksum) = (config.mtu, config.tx_checksum);
         let mut stack = Stack::new(config, now).expect("a configuration that works");
         stack.learn(now, host_ip(2), host_mac(2));
-        let mut peer = Self { stack, now, mtu, who_sums };
+        let mut peer = Self { stack, now, mtu, tx_checksum };
         // The gratuitous ARP announcement.
         peer.frames();
         peer.events();
@@ -108,7 +108,7 @@ impl Peer {
 
     /// Sends a frame to the stack.
     pub fn send_frame(&mut self, frame: Vec<u8>) {
-        let checksum = device::received(&frame, self.who_sums);
+        let checksum = device::received(&frame, self.tx_checksum);
         self.stack.receive(self.now, IoBuf::from(frame), checksum);
     }
 

@@ -33,7 +33,7 @@ pub struct Host<A> {
     /// The properties of the link on which it sends.
     pub link: Link,
     mtu: usize,
-    who_sums: TxChecksum,
+    tx_checksum: TxChecksum,
     core: CoreShare,
     /// The time at which its last frame has left.
     line_free: Instant,
@@ -41,7 +41,7 @@ pub struct Host<A> {
 
 /// A frame in transit, ordered by arrival, then by transmission.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Flying {
+struct FrameInTransit {
     at: Instant,
     number: u64,
     to: usize,
@@ -59,7 +59,7 @@ pub struct Sim<A> {
     pub hosts: Vec<Host<A>>,
     /// Called for every frame sent, with sender and bytes. Returns whether the frame is forwarded.
     pub filter: Option<Filter>,
-    flying: BinaryHeap<Reverse<Flying>>,
+    in_transit: BinaryHeap<Reverse<FrameInTransit>>,
     sent: u64,
     random: Random,
 }
@@ -71,7 +71,7 @@ impl<A: App> Sim<A> {
             now: Instant::ZERO,
             hosts: Vec::new(),
             filter: None,
-            flying: BinaryHeap::new(),
+            in_transit: BinaryHeap::new(),
             sent: 0,
             random: Random::new(seed),
         }
@@ -79,9 +79,9 @@ impl<A: App> Sim<A> {
 
     /// Adds a host and starts its application. Returns its number.
     pub fn add(&mut self, config: Config, app: A, link: Link) -> usize {
-        let (mtu, who_sums, core) = (config.mtu, config.tx_checksum, config.core.clone());
+        let (mtu, tx_checksum, core) = (config.mtu, config.tx_checksum, config.core.clone());
         let stack = Stack::new(config, self.now).expect("a configuration that works");
-        let mut host = Host { stack, app, link, mtu, who_sums, core, line_free: self.now };
+        let mut host = Host { stack, app, link, mtu, tx_checksum, core, line_free: self.now };
         host.app.start(&mut host.stack, self.now);
         self.hosts.push(host);
         self.hosts.len() - 1
@@ -90,13 +90,13 @@ impl<A: App> Sim<A> {
     /// Puts a frame on the switch that no host sent.
     pub fn inject(&mut self, bytes: Vec<u8>) {
         for to in 0..self.hosts.len() {
-            self.fly(self.now, to, bytes.clone());
+            self.send_at(self.now, to, bytes.clone());
         }
     }
 
-    fn fly(&mut self, at: Instant, to: usize, bytes: Vec<u8>) {
+    fn send_at(&mut self, at: Instant, to: usize, bytes: Vec<u8>) {
         self.sent += 1;
-        self.flying.push(Reverse(Flying { at, number: self.sent, to, bytes }));
+        self.in_transit.push(Reverse(FrameInTransit { at, number: self.sent, to, bytes }));
     }
 
     /// Runs until `done`, until `limit` of simulated time has passed, or until no frame is in transit and no timer is
@@ -123,21 +123,21 @@ impl<A: App> Sim<A> {
     }
 
     fn next_moment(&mut self) -> Option<Instant> {
-        let arrival = self.flying.peek().map(|Reverse(frame)| frame.at);
+        let arrival = self.in_transit.peek().map(|Reverse(frame)| frame.at);
         let timers = self.hosts.iter_mut().flat_map(|host| [host.stack.next_deadline(), host.app.deadline()]);
         timers.chain([arrival]).flatten().min()
     }
 
     fn pass_time(&mut self) {
-        while let Some(Reverse(frame)) = self.flying.peek()
+        while let Some(Reverse(frame)) = self.in_transit.peek()
             && frame.at <= self.now
         {
-            let Some(Reverse(frame)) = self.flying.pop() else { break };
+            let Some(Reverse(frame)) = self.in_transit.pop() else { break };
             let host = &mut self.hosts[frame.to];
             if host.core.steering.core_of_frame(&frame.bytes) != host.core.index {
                 continue;
             }
-            let checksum = device::received(&frame.bytes, host.who_sums);
+            let checksum = device::received(&frame.bytes, host.tx_checksum);
             host.stack.receive(self.now, IoBuf::from(frame.bytes), checksum);
         }
         for host in &mut self.hosts {
@@ -201,7 +201,7 @@ impl<A: App> Sim<A> {
         for _ in 0..copies {
             for to in (0..self.hosts.len()).filter(|&to| to != from) {
                 let jitter = Duration::from_nanos(self.random.below(link.jitter.as_nanos() + 1));
-                self.fly(leaves + link.latency + jitter, to, bytes.clone());
+                self.send_at(leaves + link.latency + jitter, to, bytes.clone());
             }
         }
     }

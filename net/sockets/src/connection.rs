@@ -29,7 +29,7 @@ pub(crate) struct Connection {
     /// Whether the handler accepts no data at present.
     pub paused: Cell<bool>,
     /// Whether the handler was informed of the end of the peer's stream.
-    end_told: Cell<bool>,
+    end_reported: Cell<bool>,
 }
 
 impl Connection {
@@ -45,18 +45,18 @@ impl Connection {
             handler: Cell::new(None),
             activity: Cell::new(None),
             paused: Cell::new(false),
-            end_told: Cell::new(false),
+            end_reported: Cell::new(false),
         }
     }
 
     /// Creates the record of a connection that another core had.
-    pub fn moved_here(id: ConnId, moved: MovedConnection) -> Self {
-        let MovedConnection { handler, activity, connected, unread, paused, end_told } = moved;
+    pub fn from_moved(id: ConnId, moved: MovedConnection) -> Self {
+        let MovedConnection { handler, activity, connected, unread, paused, end_reported } = moved;
         let connection = Self {
             connected: Cell::new(connected),
             unread: Cell::new(unread),
             paused: Cell::new(paused),
-            end_told: Cell::new(end_told),
+            end_reported: Cell::new(end_reported),
             ..Self::new(id)
         };
         connection.serve_by(handler, activity);
@@ -76,7 +76,7 @@ impl Connection {
 
     /// Extracts the application's state for the move to another core, if the handler can move, and if only the caller
     /// and one other reference hold this record.
-    pub fn take_along(self: &Rc<Self>) -> Option<MovedConnection> {
+    pub fn extract(self: &Rc<Self>) -> Option<MovedConnection> {
         let activity = self.activity.get()?;
         let mut handler = self.handler.take()?;
         let Some(moving) = handler.moving() else {
@@ -96,7 +96,7 @@ impl Connection {
             connected: self.connected.get(),
             unread: self.unread.get(),
             paused: self.paused.get(),
-            end_told: self.end_told.get(),
+            end_reported: self.end_reported.get(),
         })
     }
 
@@ -116,7 +116,7 @@ impl Connection {
     pub fn readable(self: Rc<Self>) {
         self.unread.set(true);
         match self.activity.get() {
-            Some(activity) => Self::hand_over(&TcpConnection::new(self), activity),
+            Some(activity) => Self::deliver(&TcpConnection::new(self), activity),
             None => wake(&self.reader),
         }
     }
@@ -181,7 +181,7 @@ impl Connection {
 
     /// Delivers received data to the handler, unless it is paused.
     #[inline]
-    fn hand_over(served: &TcpConnection, activity: ActivityId) {
+    fn deliver(served: &TcpConnection, activity: ActivityId) {
         let this = served.record();
         // Taking data may have opened the window, and more may have arrived.
         while this.unread.get() && !this.paused.get() {
@@ -192,7 +192,7 @@ impl Connection {
             if at_end == EndCame::Yes {
                 this.unread.set(false);
                 // A connection that has ended reports that separately.
-                if this.ended.get().is_none() && !this.end_told.replace(true) {
+                if this.ended.get().is_none() && !this.end_reported.replace(true) {
                     this.call_as(activity, |handler| handler.peer_closed(served));
                 }
             }
@@ -202,7 +202,7 @@ impl Connection {
     /// Delivers data that arrived while the handler was paused, or before there was one.
     pub fn resume(self: &Rc<Self>) {
         let Some(activity) = self.activity.get() else { return };
-        Self::hand_over(&TcpConnection::new(self.clone()), activity);
+        Self::deliver(&TcpConnection::new(self.clone()), activity);
         if let Some(reason) = self.ended.get() {
             self.call(activity, |handler, _| handler.ended(reason));
             self.release();
@@ -213,20 +213,20 @@ impl Connection {
     fn call(
         self: &Rc<Self>,
         activity: ActivityId,
-        tell: impl FnOnce(&mut dyn ConnectionHandler, &TcpConnection),
+        call: impl FnOnce(&mut dyn ConnectionHandler, &TcpConnection),
     ) {
-        self.call_as(activity, |handler| tell(handler, &TcpConnection::new(self.clone())));
+        self.call_as(activity, |handler| call(handler, &TcpConnection::new(self.clone())));
     }
 
     /// Calls the handler, unless it is gone: the application may have released the connection. Inlined, because a call
     /// would copy the data once more.
     #[inline(always)]
-    fn call_as(&self, activity: ActivityId, tell: impl FnOnce(&mut dyn ConnectionHandler)) {
+    fn call_as(&self, activity: ActivityId, call: impl FnOnce(&mut dyn ConnectionHandler)) {
         let Some(mut handler) = self.handler.take() else { return };
         if current_activity() != activity {
             charge_to(activity);
         }
-        tell(&mut *handler);
+        call(&mut *handler);
         if !self.is_released() {
             self.handler.set(Some(handler));
         }
@@ -251,7 +251,7 @@ pub(crate) struct MovedConnection {
     connected: bool,
     unread: bool,
     paused: bool,
-    end_told: bool,
+    end_reported: bool,
 }
 
 impl MovedConnection {
@@ -266,6 +266,6 @@ impl MovedConnection {
 fn wake(waiting: &Cell<Option<Waker>>) {
     if let Some(waiting) = waiting.take() {
         waiting.wake();
-        NETWORK.expect_calls();
+        NETWORK.note_woken_task();
     }
 }

@@ -9,9 +9,9 @@ use crate::attribution::{Attribution, owner_of};
 use crate::connection::Connection;
 use crate::device;
 use crate::drops::count_dropped;
-use crate::interface::{self, Beginning};
+use crate::interface::{self, InitialState};
 use crate::latency::Latency;
-use crate::steering::Arriving;
+use crate::steering::ArrivingFlows;
 use crate::tcp::Listener;
 use crate::udp::Socket;
 use alloc::collections::BTreeMap;
@@ -53,9 +53,9 @@ pub(crate) struct CoreNetwork {
     sockets: RefCell<BTreeMap<UdpId, Rc<Socket>>>,
     flush_queued: Cell<bool>,
     /// Flows that are moving to this core.
-    pub arriving: Arriving,
+    pub arriving: ArrivingFlows,
     /// Whether received frames are being processed: sending waits until that is done.
-    taking_in: Cell<bool>,
+    delivering: Cell<bool>,
     /// The service latency of requests.
     pub latency: Latency,
     /// The activities for which the running event works.
@@ -63,10 +63,10 @@ pub(crate) struct CoreNetwork {
     clock: &'static Clock,
     report: &'static Report,
     /// Whether tasks were woken that may have data to send.
-    calls_expected: Cell<bool>,
+    has_woken_tasks: Cell<bool>,
     alarm: Alarm,
     /// The time of the alarm.
-    rings_at: Cell<stack::Instant>,
+    alarm_at: Cell<stack::Instant>,
 }
 
 impl Representative for CoreNetwork {
@@ -77,41 +77,41 @@ impl Representative for CoreNetwork {
             listeners: RefCell::default(),
             sockets: RefCell::default(),
             flush_queued: Cell::new(false),
-            arriving: Arriving::default(),
-            taking_in: Cell::new(false),
+            arriving: ArrivingFlows::default(),
+            delivering: Cell::new(false),
             latency: Latency::new(),
             attribution: Attribution::new(),
             clock: platform().clock(),
             report: platform().report(),
-            calls_expected: Cell::new(false),
-            alarm: Alarm::new(|| NETWORK.ring()),
-            rings_at: Cell::new(stack::Instant::NEVER),
+            has_woken_tasks: Cell::new(false),
+            alarm: Alarm::new(|| NETWORK.on_alarm()),
+            alarm_at: Cell::new(stack::Instant::NEVER),
         };
-        if let Some(beginning) = interface::join() {
-            network.begin(beginning);
+        if let Some(initial) = interface::join() {
+            network.begin(initial);
         }
         network
     }
 }
 
 /// State common to all frames of a batch.
-pub(crate) struct Intake {
+pub(crate) struct BatchContext {
     /// The cycle counter at the start.
-    began: u64,
+    started_at: u64,
     now: stack::Instant,
-    longest: usize,
-    nothing_arrives: bool,
+    max_len: usize,
+    no_flow_arrives: bool,
 }
 
-impl Intake {
+impl BatchContext {
     /// Returns the cycle counter at the start, before the driver read the device's ring.
-    pub fn began(&self) -> u64 {
-        self.began
+    pub fn started_at(&self) -> u64 {
+        self.started_at
     }
 }
 
 /// The longest frame that is accepted at critical memory pressure, in bytes.
-const LONGEST_IN_NEED: usize = 128;
+const MAX_LEN_AT_CRITICAL_PRESSURE: usize = 128;
 
 /// Returns the time in the stack's units.
 pub(crate) fn stack_now() -> stack::Instant {
@@ -119,7 +119,7 @@ pub(crate) fn stack_now() -> stack::Instant {
 }
 
 /// Creates the calling core's stack, if there is none.
-pub(crate) fn touch() {
+pub(crate) fn create_stack() {
     NETWORK.queue_flush();
 }
 
@@ -129,16 +129,16 @@ impl CoreNetwork {
         stack::Instant::from_nanos(self.clock.instant(cycles()).as_ns())
     }
 
-    fn begin(&self, beginning: Beginning) {
+    fn begin(&self, initial: InitialState) {
         // The interface has validated the configuration.
-        let Ok(mut stack) = Stack::new(beginning.config, stack_now()) else { return };
+        let Ok(mut stack) = Stack::new(initial.config, stack_now()) else { return };
         if current_core() != CoreIndex(0) {
-            stack.set_ipv6(stack_now(), beginning.ipv6);
+            stack.set_ipv6(stack_now(), initial.ipv6);
         }
         // The age of these entries is unknown: they are verified before use.
-        beginning.neighbours.into_iter().for_each(|(ip, mac)| stack.learn_claim(stack_now(), ip, mac));
+        initial.neighbours.into_iter().for_each(|(ip, mac)| stack.learn_claim(stack_now(), ip, mac));
         self.stack.replace(Some(stack));
-        beginning.listeners.into_iter().for_each(|(port, listener)| self.listen(port, listener));
+        initial.listeners.into_iter().for_each(|(port, listener)| self.listen(port, listener));
     }
 
     /// Runs `work` on the stack and sends the resulting frames; returns `None` if the cell has no device. Inlined, so
@@ -146,7 +146,7 @@ impl CoreNetwork {
     #[inline(always)]
     pub fn with<T>(&self, work: impl FnOnce(&mut Stack) -> T) -> Option<T> {
         let result = self.stack.borrow_mut().as_mut().map(work);
-        if result.is_some() && !self.taking_in.get() {
+        if result.is_some() && !self.delivering.get() {
             self.queue_flush();
         }
         result
@@ -154,25 +154,25 @@ impl CoreNetwork {
 
     /// Runs `work` on the stack on behalf of the network, delivers the resulting events to the application, and sends
     /// the frames of both: at once or, if tasks were woken, after these, so that their data is included.
-    fn take_in(&self, work: impl FnOnce(&mut Stack)) {
+    fn run_and_deliver(&self, work: impl FnOnce(&mut Stack)) {
         // The caller may be an application's event, or an alarm outside of any event.
         let caller = current_activity();
         charge_to(INFRASTRUCTURE);
         self.attribution.begin();
         if self.stack.borrow_mut().as_mut().map(work).is_some() {
-            self.answer();
+            self.deliver_and_send();
         }
         charge_to(caller);
     }
 
     /// Delivers the stack's events to the application, and sends.
-    pub fn answer(&self) {
+    pub fn deliver_and_send(&self) {
         self.attribution.begin_common();
-        self.taking_in.set(true);
-        self.calls_expected.set(false);
+        self.delivering.set(true);
+        self.has_woken_tasks.set(false);
         self.take_events();
-        self.taking_in.set(false);
-        if self.calls_expected.get() {
+        self.delivering.set(false);
+        if self.has_woken_tasks.get() {
             self.queue_flush();
         } else {
             self.flush();
@@ -180,63 +180,63 @@ impl CoreNetwork {
     }
 
     /// Notes that a task was woken that may have data to send.
-    pub fn expect_calls(&self) {
-        self.calls_expected.set(true);
+    pub fn note_woken_task(&self) {
+        self.has_woken_tasks.set(true);
     }
 
     /// Reads from the stack without queueing a flush.
-    pub fn look<T>(&self, work: impl FnOnce(&Stack) -> T) -> Option<T> {
+    pub fn inspect<T>(&self, work: impl FnOnce(&Stack) -> T) -> Option<T> {
         self.stack.borrow().as_ref().map(work)
     }
 
     /// Processes frames that were steered to this core by the table's `version` and arrived when the cycle counter was
-    /// `came_at` or later, and responds. Frames of flows that have moved since are forwarded.
-    pub fn receive(&self, batch: Vec<ReceivedFrame>, version: u32, came_at: u64) {
-        self.latency.begin(came_at);
+    /// `arrived_at` or later, and responds. Frames of flows that have moved since are forwarded.
+    pub fn receive(&self, frames: Vec<ReceivedFrame>, version: u32, arrived_at: u64) {
+        self.latency.begin(arrived_at);
         // Checked for each frame, as one may end a left-behind flow.
         let is_current = || interface::steering().is_none_or(|steering| steering.version() == version);
-        let intake = self.begin_intake();
-        for received in batch {
-            let received = if is_current() { Some(received) } else { device::pass_on(received) };
+        let batch = self.begin_batch();
+        for received in frames {
+            let received = if is_current() { Some(received) } else { device::forward_if_moved(received) };
             if let Some(received) = received {
-                self.absorb(&intake, received);
+                self.process(&batch, received);
                 self.attribution.next_piece();
             }
         }
-        self.answer();
+        self.deliver_and_send();
         self.latency.end();
     }
 
-    /// Processes received frames. The caller calls [`Self::answer`] afterwards.
-    pub fn absorb_all(&self, frames: Vec<ReceivedFrame>) {
-        let intake = self.begin_intake();
+    /// Processes received frames. The caller calls [`Self::deliver_and_send`] afterwards.
+    pub fn process_all(&self, frames: Vec<ReceivedFrame>) {
+        let batch = self.begin_batch();
         for received in frames {
-            self.absorb(&intake, received);
+            self.process(&batch, received);
             self.attribution.next_piece();
         }
     }
 
     /// Begins a batch of received frames.
     #[inline]
-    pub fn begin_intake(&self) -> Intake {
-        let longest = match self.report.memory.pressure.load(Ordering::Relaxed) {
-            level if level == MemoryPressure::Critical as u32 => LONGEST_IN_NEED,
+    pub fn begin_batch(&self) -> BatchContext {
+        let max_len = match self.report.memory.pressure.load(Ordering::Relaxed) {
+            level if level == MemoryPressure::Critical as u32 => MAX_LEN_AT_CRITICAL_PRESSURE,
             _ => usize::MAX,
         };
-        let began = self.attribution.begin();
-        let now = stack::Instant::from_nanos(self.clock.instant(began).as_ns());
-        Intake { began, now, longest, nothing_arrives: self.arriving.is_empty() }
+        let started_at = self.attribution.begin();
+        let now = stack::Instant::from_nanos(self.clock.instant(started_at).as_ns());
+        BatchContext { started_at, now, max_len, no_flow_arrives: self.arriving.is_empty() }
     }
 
-    /// Processes a received frame, as a piece of work that the caller ends. The caller calls [`Self::answer`]
-    /// afterwards. At critical memory pressure a long frame is dropped, as if lost on the wire: its data would occupy
-    /// memory until the application reads it, and the cell could end for lack of memory. Short frames are accepted,
-    /// because acknowledgements among them release memory.
+    /// Processes a received frame, as a piece of work that the caller ends. The caller calls
+    /// [`Self::deliver_and_send`] afterwards. At critical memory pressure a long frame is dropped, as if lost on the
+    /// wire: its data would occupy memory until the application reads it, and the cell could end for lack of memory.
+    /// Short frames are accepted, because acknowledgements among them release memory.
     #[inline]
-    pub fn absorb(&self, intake: &Intake, received: ReceivedFrame) {
-        let received = match intake.nothing_arrives {
+    pub fn process(&self, batch: &BatchContext, received: ReceivedFrame) {
+        let received = match batch.no_flow_arrives {
             true => received,
-            false => match self.hold_back(received) {
+            false => match self.queue_if_moving(received) {
                 Some(received) => received,
                 None => return,
             },
@@ -244,7 +244,7 @@ impl CoreNetwork {
         // Borrowed only here: the code between device and stack may use the network itself.
         let mut stack = self.stack.borrow_mut();
         let Some(stack) = stack.as_mut() else { return };
-        if received.len() > intake.longest {
+        if received.len() > batch.max_len {
             count_dropped(Counter::DropMemoryShort, 1);
             return;
         }
@@ -254,11 +254,11 @@ impl CoreNetwork {
             ReceivedChecksum::Valid => RxChecksum::Verified,
         };
         match rest {
-            None => stack.receive(intake.now, frame, checksum),
-            Some(rest) => stack.receive_long(intake.now, frame, rest, checksum),
+            None => stack.receive(batch.now, frame, checksum),
+            Some(rest) => stack.receive_long(batch.now, frame, rest, checksum),
         }
         while let Some(whole) = stack.take_reassembled() {
-            device::steer_again(whole);
+            device::forward_reassembled(whole);
         }
         self.attribution.charge(stack.owner());
     }
@@ -272,17 +272,17 @@ impl CoreNetwork {
 
     /// Sets the address that another core's stack has obtained.
     pub fn set_address(&self, address: Option<Ipv4Config>) {
-        self.take_in(|stack| stack.set_ipv4(stack_now(), address));
+        self.run_and_deliver(|stack| stack.set_ipv4(stack_now(), address));
     }
 
     /// Sets the IPv6 settings that another core's stack has obtained.
     pub fn set_ipv6(&self, settings: Ipv6Settings) {
-        self.take_in(|stack| stack.set_ipv6(stack_now(), settings));
+        self.run_and_deliver(|stack| stack.set_ipv6(stack_now(), settings));
     }
 
     /// Learns a neighbour that another core's stack has discovered.
     pub fn learn(&self, ip: IpAddr, mac: MacAddr, evidence: Evidence) {
-        self.take_in(|stack| match evidence {
+        self.run_and_deliver(|stack| match evidence {
             Evidence::Confirmed => stack.learn(stack_now(), ip, mac),
             Evidence::Claimed => stack.learn_claim(stack_now(), ip, mac),
         });
@@ -363,7 +363,7 @@ impl CoreNetwork {
         while let Some((event, owner)) = self.next_event() {
             self.attribution.charge(owner);
             self.handle(event);
-            if !self.look(Stack::may_have_events).unwrap_or(false) {
+            if !self.inspect(Stack::may_have_events).unwrap_or(false) {
                 return self.attribution.next_stage();
             }
             self.attribution.next_piece();
@@ -406,7 +406,7 @@ impl CoreNetwork {
                 interface::publish_address(address)
             }
             Event::Ipv6Changed if current_core() == CoreIndex(0) => {
-                if let Some(settings) = self.look(Stack::ipv6) {
+                if let Some(settings) = self.inspect(Stack::ipv6) {
                     interface::publish_ipv6(settings);
                 }
             }
@@ -428,14 +428,14 @@ impl CoreNetwork {
             Some(stack) => {
                 device::transmit(stack, self.now());
                 self.latency.sent();
-                (stack.next_deadline_before(self.rings_at.get()), stack.may_have_events())
+                (stack.next_deadline_before(self.alarm_at.get()), stack.may_have_events())
             }
             None => return,
         };
         // The deadline usually moves to a later time. The alarm then still fires at the earlier time, and is set again
         // only then.
         if let Some(deadline) = deadline {
-            self.rings_at.set(deadline);
+            self.alarm_at.set(deadline);
             self.alarm.set(Some(isola_platform::Instant::from_ns(deadline.as_nanos())));
         }
         if may_have_events {
@@ -443,8 +443,8 @@ impl CoreNetwork {
         }
     }
 
-    fn ring(&self) {
-        self.rings_at.set(stack::Instant::NEVER);
-        self.take_in(|stack| stack.on_timer(stack_now()));
+    fn on_alarm(&self) {
+        self.alarm_at.set(stack::Instant::NEVER);
+        self.run_and_deliver(|stack| stack.on_timer(stack_now()));
     }
 }

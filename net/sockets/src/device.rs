@@ -35,17 +35,17 @@ use isola_platform::network::{
 };
 use spin::Mutex;
 
-static QUEUES: Ebb<Queues> = Ebb::new();
-static OWNERS: CellEbb<Owners> = CellEbb::new();
+static QUEUE: Ebb<CoreQueue> = Ebb::new();
+static QUEUE_OWNERS: CellEbb<QueueOwners> = CellEbb::new();
 
 /// Polls the core's queue.
-static POLL: StaticEvent = StaticEvent::new(INFRASTRUCTURE, || QUEUES.poll());
+static POLL: StaticEvent = StaticEvent::new(INFRASTRUCTURE, || QUEUE.poll());
 
 /// The most frames that one event takes from the device.
 const BATCH: usize = 64;
 
 /// The cores that own queues. A core `i` that owns none sends through queue `i` modulo their number.
-struct Owners {
+struct QueueOwners {
     /// The owners by queue; the first `count` are valid.
     cores: [AtomicU8; MAX_CORES as usize],
     count: AtomicUsize,
@@ -55,7 +55,7 @@ struct Owners {
     spreading: Mutex<Option<Box<dyn FlowSpreading + Send>>>,
 }
 
-impl Representative for Owners {
+impl Representative for QueueOwners {
     fn create() -> Self {
         Self {
             cores: [const { AtomicU8::new(0) }; MAX_CORES as usize],
@@ -66,7 +66,7 @@ impl Representative for Owners {
     }
 }
 
-impl Owners {
+impl QueueOwners {
     /// Returns the owners, by queue.
     fn cores(&self) -> impl ExactSizeIterator<Item = CoreIndex> {
         let cores = self.cores.iter().take(self.count.load(Ordering::Acquire));
@@ -77,18 +77,18 @@ impl Owners {
     /// flows.
     fn add(&self, core: CoreIndex) {
         let count = self.count.load(Ordering::Relaxed);
-        if let Some(place) = self.cores.get(count) {
-            place.store(core.0 as u8, Ordering::Relaxed);
+        if let Some(owner) = self.cores.get(count) {
+            owner.store(core.0 as u8, Ordering::Relaxed);
             self.count.store(count + 1, Ordering::Release);
         }
     }
 }
 
 /// The state of a core's queue, if the core serves one.
-struct Queues {
+struct CoreQueue {
     /// The frame counters.
     report: &'static NetworkReport,
-    served: RefCell<Option<Served>>,
+    served: RefCell<Option<ServedQueue>>,
     /// The steering table. Set when the core begins to serve its queue.
     steering: Cell<Option<&'static Arc<Steering>>>,
     /// Frames without room in the device's queue.
@@ -103,14 +103,14 @@ struct Queues {
 }
 
 /// A queue and the state of its service.
-struct Served {
+struct ServedQueue {
     queue: Box<dyn NetworkQueue + Send>,
     polling: AdaptivePolling,
     /// `None` if the vector was taken.
     _interrupt: Option<Interrupt>,
 }
 
-impl Representative for Queues {
+impl Representative for CoreQueue {
     fn create() -> Self {
         Self {
             report: &platform().report().network,
@@ -131,43 +131,43 @@ pub(crate) fn start(
     queues: Vec<Box<dyn NetworkQueue + Send>>,
     spreading: Option<Box<dyn FlowSpreading + Send>>,
 ) {
-    *OWNERS.vacant.lock() = queues.into();
-    *OWNERS.spreading.lock() = spreading;
+    *QUEUE_OWNERS.vacant.lock() = queues.into();
+    *QUEUE_OWNERS.spreading.lock() = spreading;
     let cores = (0..platform().descriptor().cores.len() as u32).map(CoreIndex);
-    let dealt: Vec<_> = cores.filter_map(|core| Some((core, deal(core)?))).collect();
+    let assigned: Vec<_> = cores.filter_map(|core| Some((core, assign_queue(core)?))).collect();
     // Before a core sends through any of them.
     spread();
-    for (core, mut queue) in dealt {
+    for (core, mut queue) in assigned {
         let serve = move || {
             queue.attach();
-            QUEUES.serve(queue);
+            QUEUE.serve(queue);
         };
         if core == current_core() { serve() } else { spawn_on(core, serve) }
     }
 }
 
 /// Assigns a queue to each of these cores without one, as long as there are any. On return these cores serve them.
-pub(crate) async fn deal_out(cores: impl Iterator<Item = CoreIndex>) {
+pub(crate) async fn assign_queues(cores: impl Iterator<Item = CoreIndex>) {
     for core in cores {
-        if OWNERS.cores().any(|owner| owner == core) {
+        if QUEUE_OWNERS.cores().any(|owner| owner == core) {
             continue;
         }
-        let Some(mut queue) = deal(core) else { return };
+        let Some(mut queue) = assign_queue(core) else { return };
         let serve = move || async move {
             queue.attach();
             // Before the core sends through it.
             spread();
-            QUEUES.serve(queue);
+            QUEUE.serve(queue);
         };
         elsewhere(core, serve).await;
     }
 }
 
 /// Removes a queue from the vacant ones and makes the core its owner.
-fn deal(core: CoreIndex) -> Option<Box<dyn NetworkQueue + Send>> {
-    let queue = OWNERS.vacant.lock().pop_front()?;
+fn assign_queue(core: CoreIndex) -> Option<Box<dyn NetworkQueue + Send>> {
+    let queue = QUEUE_OWNERS.vacant.lock().pop_front()?;
     // Before the core serves the queue, so that the core learns of ports bound from now on.
-    OWNERS.add(core);
+    QUEUE_OWNERS.add(core);
     Some(queue)
 }
 
@@ -175,13 +175,13 @@ fn deal(core: CoreIndex) -> Option<Box<dyn NetworkQueue + Send>> {
 /// cores that forward them. If the device rejects the table, it is not asked again: the cores steer received frames in
 /// any case.
 pub(crate) fn spread() {
-    let owners: Vec<CoreIndex> = OWNERS.cores().collect();
+    let owners: Vec<CoreIndex> = QUEUE_OWNERS.cores().collect();
     let Some(steering) = interface::steering().filter(|_| owners.len() > 1) else { return };
     let queue_of = |core: u16| {
         let own = owners.iter().position(|owner| owner.0 == u32::from(core));
         own.unwrap_or(usize::from(core) % owners.len()) as u16
     };
-    let mut spreading = OWNERS.spreading.lock();
+    let mut spreading = QUEUE_OWNERS.spreading.lock();
     let Some(device) = spreading.as_mut() else { return };
     if let Err(refused) = device.spread(steering.key(), &steering.owners().map(queue_of), owners.len() as u16)
     {
@@ -196,27 +196,27 @@ pub(crate) fn spread() {
 ///
 /// Messages of two cores about a port may arrive out of order. So each queue's core reads the current binding.
 pub(crate) fn steer_datagrams(port: u16) {
-    for owner in OWNERS.cores() {
-        let steer = move || QUEUES.steer_datagrams(port);
+    for owner in QUEUE_OWNERS.cores() {
+        let steer = move || QUEUE.steer_datagrams(port);
         if owner == current_core() { steer() } else { spawn_on(owner, steer) }
     }
 }
 
 /// Runs `change` on each queue of the device, in an event on the core that serves it.
 pub(crate) fn on_queues(change: impl Fn(&mut Box<dyn NetworkQueue + Send>) + Clone + Send + 'static) {
-    for owner in OWNERS.cores() {
+    for owner in QUEUE_OWNERS.cores() {
         let change = change.clone();
         spawn_on(owner, move || {
-            QUEUES.served.borrow_mut().iter_mut().for_each(|served| change(&mut served.queue));
+            QUEUE.served.borrow_mut().iter_mut().for_each(|served| change(&mut served.queue));
         });
     }
 }
 
 /// Sets the rates above which the queues of the cell's network device are polled, and below which they interrupt again.
 pub fn set_polling(thresholds: PollingThresholds) {
-    for owner in OWNERS.cores() {
+    for owner in QUEUE_OWNERS.cores() {
         let set = move || {
-            if let Some(served) = QUEUES.served.borrow_mut().as_mut() {
+            if let Some(served) = QUEUE.served.borrow_mut().as_mut() {
                 served.polling = AdaptivePolling::new(thresholds);
             }
         };
@@ -225,15 +225,15 @@ pub fn set_polling(thresholds: PollingThresholds) {
 }
 
 /// Forwards a reassembled packet to the core of its flow.
-pub(crate) fn steer_again(frame: IoBuf) {
+pub(crate) fn forward_reassembled(frame: IoBuf) {
     let version = interface::steering().map_or(0, |steering| steering.version());
-    let core = QUEUES.core_of(&frame);
+    let core = QUEUE.core_of(&frame);
     let received = ReceivedFrame { frame, rest: None, checksum: ReceivedChecksum::Unchecked };
-    hand_on(core, vec![received], version, NETWORK.latency.came_at());
+    forward(core, vec![received], version, NETWORK.latency.arrived_at());
 }
 
 /// Forwards a frame to the core that owns its TCP flow. Returns it if that is the calling core.
-pub(crate) fn pass_on(received: ReceivedFrame) -> Option<ReceivedFrame> {
+pub(crate) fn forward_if_moved(received: ReceivedFrame) -> Option<ReceivedFrame> {
     let Some((steering, flow)) = interface::steering().zip(tcp_flow_of(&received.frame)) else {
         return Some(received);
     };
@@ -242,16 +242,16 @@ pub(crate) fn pass_on(received: ReceivedFrame) -> Option<ReceivedFrame> {
     if core == current_core() {
         return Some(received);
     }
-    hand_on(core, vec![received], version, NETWORK.latency.came_at());
+    forward(core, vec![received], version, NETWORK.latency.arrived_at());
     None
 }
 
 /// Forwards frames to another core. They were steered by the table's `version` and arrived when the cycle counter was
-/// `came_at` or later.
-fn hand_on(core: CoreIndex, batch: Vec<ReceivedFrame>, version: u32, came_at: u64) {
+/// `arrived_at` or later.
+fn forward(core: CoreIndex, batch: Vec<ReceivedFrame>, version: u32, arrived_at: u64) {
     let event = Event::new().at(Placement::Core(core)).charged_to(INFRASTRUCTURE);
     let count = batch.len();
-    if event.try_spawn(move || NETWORK.receive(batch, version, came_at)).is_err() {
+    if event.try_spawn(move || NETWORK.receive(batch, version, arrived_at)).is_err() {
         count_dropped(Counter::DropCoreBusy, count);
     }
 }
@@ -259,19 +259,19 @@ fn hand_on(core: CoreIndex, batch: Vec<ReceivedFrame>, version: u32, came_at: u6
 /// Forwards a batch to each of several cores.
 #[cold]
 #[inline(never)]
-fn hand_on_all(batches: Vec<(CoreIndex, Vec<ReceivedFrame>)>, version: u32, came_at: u64) {
-    batches.into_iter().for_each(|(core, batch)| hand_on(core, batch, version, came_at));
+fn forward_all(batches: Vec<(CoreIndex, Vec<ReceivedFrame>)>, version: u32, arrived_at: u64) {
+    batches.into_iter().for_each(|(core, batch)| forward(core, batch, version, arrived_at));
 }
 
 /// Sends the frames that a core's stack has ready.
 pub(crate) fn transmit(stack: &mut Stack, now: Instant) {
-    let queues = &*QUEUES;
+    let queues = &*QUEUE;
     if queues.served.borrow().is_some() {
         return queues.send_from(stack, now);
     }
-    let owners = OWNERS.count.load(Ordering::Acquire);
+    let owners = QUEUE_OWNERS.count.load(Ordering::Acquire);
     let queue = (current_core().0 as usize).checked_rem(owners);
-    let Some(owner) = queue.and_then(|queue| OWNERS.cores.get(queue)) else { return };
+    let Some(owner) = queue.and_then(|queue| QUEUE_OWNERS.cores.get(queue)) else { return };
     let owner = CoreIndex(owner.load(Ordering::Relaxed).into());
     let mut frames = Vec::new();
     while let Some(frame) = stack.poll_transmit(now) {
@@ -283,17 +283,17 @@ pub(crate) fn transmit(stack: &mut Stack, now: Instant) {
     if !frames.is_empty() {
         let event = Event::new().at(Placement::Core(owner)).charged_to(INFRASTRUCTURE);
         let count = frames.len();
-        if event.try_spawn(move || QUEUES.send(frames)).is_err() {
+        if event.try_spawn(move || QUEUE.send(frames)).is_err() {
             count_dropped(Counter::DropCoreBusy, count);
         }
     }
 }
 
-impl Queues {
+impl CoreQueue {
     /// Records the core that has bound a port.
     fn steer_datagrams(&self, port: u16) {
         let mut cores = self.datagram_cores.borrow_mut();
-        match interface::core_of_datagrams(port) {
+        match interface::core_of_udp_port(port) {
             Some(core) => cores.insert(port, core),
             None => cores.remove(&port),
         };
@@ -302,19 +302,19 @@ impl Queues {
 
     /// Serves a queue that is attached to this core.
     fn serve(&self, queue: Box<dyn NetworkQueue + Send>) {
-        let interrupt = on_interrupt(queue.vector(), || QUEUES.interrupted());
+        let interrupt = on_interrupt(queue.vector(), || QUEUE.interrupted());
         let interrupt =
             interrupt.inspect_err(|error| platform().print(format!("network: {error}\n").as_bytes())).ok();
         let polling = AdaptivePolling::new(PollingThresholds::default());
         self.steering.set(interface::steering());
-        self.served.replace(Some(Served { queue, polling, _interrupt: interrupt }));
-        interface::ports_of_datagrams().into_iter().for_each(|port| self.steer_datagrams(port));
+        self.served.replace(Some(ServedQueue { queue, polling, _interrupt: interrupt }));
+        interface::bound_udp_ports().into_iter().for_each(|port| self.steer_datagrams(port));
         on_vcore_moved(|| {
-            if let Some(served) = QUEUES.served.borrow_mut().as_mut() {
+            if let Some(served) = QUEUE.served.borrow_mut().as_mut() {
                 served.queue.redirect();
             }
             // Interrupts may have gone to the core that ran this vcore before.
-            QUEUES.queue_poll();
+            QUEUE.queue_poll();
         });
         // Frames that arrived before the queue was served caused no interrupt.
         self.queue_poll();
@@ -347,11 +347,11 @@ impl Queues {
         // The version is read before the table: a concurrent change may be visible in the table before its version.
         let steering = self.steering.get();
         let version = steering.map_or(0, |steering| steering.version());
-        let came_at = self.empty_at.get();
-        NETWORK.latency.begin(came_at);
+        let arrived_at = self.empty_at.get();
+        NETWORK.latency.begin(arrived_at);
         let (mut taken, mut bytes) = (0, 0);
-        let intake = NETWORK.begin_intake();
-        if let Some(Served { queue, .. }) = self.served.borrow_mut().as_mut() {
+        let batch = NETWORK.begin_batch();
+        if let Some(ServedQueue { queue, .. }) = self.served.borrow_mut().as_mut() {
             let is_sole = |steering: &Arc<Steering>| steering.is_sole(here.0 as u16);
             let alone = !self.datagrams_elsewhere.get() && steering.is_some_and(is_sole);
             while let Some(received) = queue.receive() {
@@ -359,7 +359,7 @@ impl Queues {
                 bytes += received.len() as u64;
                 let core = if alone { here } else { self.core_of(&received.frame) };
                 if core == here {
-                    NETWORK.absorb(&intake, received);
+                    NETWORK.process(&batch, received);
                 } else {
                     match elsewhere.iter_mut().find(|(of, _)| *of == core) {
                         Some((_, batch)) => batch.push(received),
@@ -379,24 +379,24 @@ impl Queues {
         self.report.received_bytes.fetch_add(bytes, Ordering::Relaxed);
         if taken < BATCH {
             // The poll took all frames that the device had returned when the queue read the ring, which was later.
-            self.empty_at.set(intake.began());
+            self.empty_at.set(batch.started_at());
         }
         if !elsewhere.is_empty() {
-            hand_on_all(elsewhere, version, came_at);
+            forward_all(elsewhere, version, arrived_at);
         }
         if taken > 0 {
-            NETWORK.answer();
+            NETWORK.deliver_and_send();
         }
         NETWORK.latency.end();
         self.send_waiting();
-        self.rest(taken);
+        self.unmask_or_poll(taken);
     }
 
     /// Unmasks the interrupt, or polls again behind the core's other events if there may be more frames or they arrive
     /// so often that polling is cheaper.
-    fn rest(&self, taken: usize) {
+    fn unmask_or_poll(&self, taken: usize) {
         let mut served = self.served.borrow_mut();
-        let Some(Served { queue, polling, .. }) = served.as_mut() else { return };
+        let Some(ServedQueue { queue, polling, .. }) = served.as_mut() else { return };
         let more = polling.polled(taken) == PollingMode::Polling
             || taken == BATCH
             || queue.enable_interrupts() == FramesPending::Yes;

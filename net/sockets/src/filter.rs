@@ -1,4 +1,4 @@
-//! A packet filter between a network device and the stack: it sees every frame, and forwards, changes or drops it.
+//! A packet filter between a network device and the stack: it receives every frame, and forwards, changes or drops it.
 
 use alloc::boxed::Box;
 use isola_iobuf::IoBufMut;
@@ -27,7 +27,7 @@ pub fn filter<F: Filter + 'static>(port: NetworkPort, make: impl Fn(usize) -> F)
     let queues = port.queues.into_iter().enumerate();
     let filtered = queues.map(|(number, queue)| {
         let filter = make(number);
-        Box::new(FilteredQueue { queue, filter, seen: Seen::No }) as Box<dyn NetworkQueue + Send>
+        Box::new(FilteredQueue { queue, filter, next: NextFrame::Unfiltered }) as Box<dyn NetworkQueue + Send>
     });
     NetworkPort { queues: filtered.collect(), ..port }
 }
@@ -35,13 +35,14 @@ pub fn filter<F: Filter + 'static>(port: NetworkPort, make: impl Fn(usize) -> F)
 struct FilteredQueue<F> {
     queue: Box<dyn NetworkQueue + Send>,
     filter: F,
-    /// Whether the filter has seen the next frame to be sent.
-    seen: Seen,
+    next: NextFrame,
 }
 
-enum Seen {
-    Yes,
-    No,
+/// The state of the next frame to be sent.
+enum NextFrame {
+    Unfiltered,
+    /// The filter has returned it, and the device had no room.
+    Filtered,
 }
 
 impl<F: Filter> NetworkQueue for FilteredQueue<F> {
@@ -74,12 +75,12 @@ impl<F: Filter> NetworkQueue for FilteredQueue<F> {
 
     fn send(&mut self, frame: Frame) -> Result<(), Frame> {
         // The caller first repeats the frame for which the device had no room.
-        let frame = match core::mem::replace(&mut self.seen, Seen::No) {
-            Seen::Yes => Some(frame),
-            Seen::No => self.filter.sending(frame),
+        let frame = match core::mem::replace(&mut self.next, NextFrame::Unfiltered) {
+            NextFrame::Filtered => Some(frame),
+            NextFrame::Unfiltered => self.filter.sending(frame),
         };
         let Some(frame) = frame else { return Ok(()) };
-        self.queue.send(frame).inspect_err(|_| self.seen = Seen::Yes)
+        self.queue.send(frame).inspect_err(|_| self.next = NextFrame::Filtered)
     }
 
     fn flush(&mut self) {

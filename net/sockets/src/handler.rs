@@ -16,7 +16,7 @@
 use crate::connection::Connection;
 use crate::core_network::{NETWORK, stack_now};
 use crate::interface;
-use crate::tcp::{Listener, Listening, PortInUse};
+use crate::tcp::{Listener, PortInUse, PortListener};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
@@ -103,7 +103,7 @@ impl TcpConnection {
 
     /// Returns the number of bytes for which [`Self::send`] has room now.
     pub fn space(&self) -> usize {
-        NETWORK.look(|stack| stack.send_space(self.0.id)).unwrap_or(0)
+        NETWORK.inspect(|stack| stack.send_space(self.0.id)).unwrap_or(0)
     }
 
     /// Sets the most bytes that are stored for sending and retransmission.
@@ -148,29 +148,29 @@ impl TcpConnection {
     /// Releases the connection, which closes in order by itself after queued data is sent. The handler is not called
     /// any more.
     pub fn close(&self) {
-        self.let_go();
+        self.detach();
         NETWORK.with(|stack| stack.close(stack_now(), self.0.id));
     }
 
     /// Resets the connection; unsent data is lost. The handler is not called any more.
     pub fn abort(&self) {
-        self.let_go();
+        self.detach();
         NETWORK.with(|stack| stack.abort(stack_now(), self.0.id));
     }
 
-    fn let_go(&self) {
+    fn detach(&self) {
         NETWORK.remove_connection(self.0.id);
         self.0.release();
     }
 
     /// Returns the peer's address; `None` once the connection has ended.
     pub fn peer(&self) -> Option<SocketAddr> {
-        NETWORK.look(|stack| stack.remote_addr(self.0.id)).flatten()
+        NETWORK.inspect(|stack| stack.remote_addr(self.0.id)).flatten()
     }
 
     /// Returns the connection's statistics; `None` once it has ended.
     pub fn statistics(&self) -> Option<ConnectionStats> {
-        NETWORK.look(|stack| stack.connection_stats(self.0.id)).flatten()
+        NETWORK.inspect(|stack| stack.connection_stats(self.0.id)).flatten()
     }
 }
 
@@ -189,7 +189,7 @@ pub fn listen_with<H: ConnectionHandler>(
     port: u16,
     backlog: usize,
     accept: impl Fn(&TcpConnection) -> H + Send + Sync + 'static,
-) -> Result<Listening, PortInUse> {
+) -> Result<PortListener, PortInUse> {
     let activity = current_activity();
     let accept = Box::new(move |connection: Rc<Connection>| {
         let handler = accept(&TcpConnection::new(connection.clone()));
@@ -197,5 +197,5 @@ pub fn listen_with<H: ConnectionHandler>(
     });
     interface::publish_listener(port, Arc::new(Listener { backlog, activity, accept }))
         .map_err(|()| PortInUse(port))?;
-    Ok(Listening::at(port))
+    Ok(PortListener::at(port))
 }

@@ -112,10 +112,10 @@ pub fn start() -> Result<(), NetworkError> {
     link.config(CoreIndex(0)).validate().map_err(NetworkError::Config)?;
     INTERFACE.steering.call_once(|| {
         let key: [u8; KEY_LEN] = random();
-        let places = platform().descriptor().core_slot_count as u16;
-        Arc::new(Steering::begun_by(present_cores().len() as u16, places, key))
+        let slots = platform().descriptor().core_slot_count as u16;
+        Arc::new(Steering::begun_by(present_cores().len() as u16, slots, key))
     });
-    on_cores_changed(|_| steering::follow_cores());
+    on_cores_changed(|_| steering::rebalance_over_present_cores());
     let address = match link.settings.addressing {
         Addressing::Static(address) => Some(address),
         Addressing::Dhcp | Addressing::Unset => None,
@@ -126,7 +126,7 @@ pub fn start() -> Result<(), NetworkError> {
     drop(state);
     device::start(port.queues, port.spreading);
     // The first instance represents the interface from the start: it announces the address, or requests one.
-    core_network::touch();
+    core_network::create_stack();
     if let Some(address) = address {
         publish_address(Some(address));
     }
@@ -220,7 +220,7 @@ pub(crate) fn publish_address(address: Option<Ipv4Config>) {
     drop(state);
     let number = address.map_or(0, |config| u32::from(config.address));
     platform().report().ipv4_address.store(number, Ordering::Relaxed);
-    tell_others(move || NETWORK.set_address(address));
+    run_on_others(move || NETWORK.set_address(address));
     waiting.into_iter().for_each(Waker::wake);
 }
 
@@ -230,7 +230,7 @@ pub(crate) fn publish_ipv6(settings: Ipv6Settings) {
     state.ipv6 = settings;
     let waiting = core::mem::take(&mut state.waiting);
     drop(state);
-    tell_others(move || NETWORK.set_ipv6(settings));
+    run_on_others(move || NETWORK.set_ipv6(settings));
     waiting.into_iter().for_each(Waker::wake);
 }
 
@@ -242,7 +242,7 @@ pub(crate) fn publish_neighbour(ip: IpAddr, mac: MacAddr, evidence: Evidence) {
     }
     state.neighbours.insert(ip, mac);
     drop(state);
-    tell_others(move || NETWORK.learn(ip, mac, evidence));
+    run_on_others(move || NETWORK.learn(ip, mac, evidence));
 }
 
 /// Adds a listener on all cores that have a stack, and on those that will have one.
@@ -254,7 +254,7 @@ pub(crate) fn publish_listener(port: u16, listener: Arc<Listener>) -> Result<(),
     state.listeners.insert(port, listener.clone());
     drop(state);
     let for_others = listener.clone();
-    tell_others(move || NETWORK.listen(port, for_others.clone()));
+    run_on_others(move || NETWORK.listen(port, for_others.clone()));
     NETWORK.listen(port, listener);
     Ok(())
 }
@@ -262,7 +262,7 @@ pub(crate) fn publish_listener(port: u16, listener: Arc<Listener>) -> Result<(),
 /// Removes the listener of a port.
 pub(crate) fn withdraw_listener(port: u16) {
     INTERFACE.state.lock().listeners.remove(&port);
-    tell_others(move || NETWORK.stop_listening(port));
+    run_on_others(move || NETWORK.stop_listening(port));
     NETWORK.stop_listening(port);
 }
 
@@ -270,7 +270,7 @@ pub(crate) fn withdraw_listener(port: u16) {
 ///
 /// # Errors
 /// If any core has bound it.
-pub(crate) fn claim_datagrams(port: u16) -> Result<(), ()> {
+pub(crate) fn bind_udp_port(port: u16) -> Result<(), ()> {
     match INTERFACE.state.lock().datagram_cores.entry(port) {
         Entry::Occupied(_) => Err(()),
         Entry::Vacant(free) => {
@@ -281,34 +281,34 @@ pub(crate) fn claim_datagrams(port: u16) -> Result<(), ()> {
 }
 
 /// Unbinds a UDP port.
-pub(crate) fn yield_datagrams(port: u16) {
+pub(crate) fn unbind_udp_port(port: u16) {
     INTERFACE.state.lock().datagram_cores.remove(&port);
 }
 
 /// Returns the bound UDP ports.
-pub(crate) fn ports_of_datagrams() -> Vec<u16> {
+pub(crate) fn bound_udp_ports() -> Vec<u16> {
     INTERFACE.state.lock().datagram_cores.keys().copied().collect()
 }
 
 /// Returns the core that has bound a UDP port.
-pub(crate) fn core_of_datagrams(port: u16) -> Option<CoreIndex> {
+pub(crate) fn core_of_udp_port(port: u16) -> Option<CoreIndex> {
     INTERFACE.state.lock().datagram_cores.get(&port).copied()
 }
 
-/// Runs `what` on the other cores that have a stack.
-fn tell_others(what: impl Fn() + Clone + Send + 'static) {
+/// Runs `work` on the other cores that have a stack.
+fn run_on_others(work: impl Fn() + Clone + Send + 'static) {
     let here = current_core();
-    joined().filter(|core| *core != here).for_each(|core| spawn_on(core, what.clone()));
+    joined_cores().filter(|core| *core != here).for_each(|core| spawn_on(core, work.clone()));
 }
 
 /// Returns the cores that have a stack.
-pub(crate) fn joined() -> impl Iterator<Item = CoreIndex> {
+pub(crate) fn joined_cores() -> impl Iterator<Item = CoreIndex> {
     let joined = INTERFACE.joined.load(Ordering::Acquire);
     (0..64).map(CoreIndex).filter(move |core| joined & (1 << core.0) != 0)
 }
 
 /// The initial state of a core's stack.
-pub(crate) struct Beginning {
+pub(crate) struct InitialState {
     pub config: Config,
     pub ipv6: Ipv6Settings,
     pub neighbours: Vec<(IpAddr, MacAddr)>,
@@ -319,7 +319,7 @@ pub(crate) struct Beginning {
 /// device.
 ///
 /// A concurrent change reaches the core either in this state or as a message.
-pub(crate) fn join() -> Option<Beginning> {
+pub(crate) fn join() -> Option<InitialState> {
     let core = current_core();
     let state = INTERFACE.state.lock();
     let link = state.link.as_ref()?;
@@ -328,7 +328,7 @@ pub(crate) fn join() -> Option<Beginning> {
     if let Some(address) = state.address {
         config.addressing = Addressing::Static(address);
     }
-    Some(Beginning {
+    Some(InitialState {
         config,
         ipv6: state.ipv6,
         neighbours: state.neighbours.iter().map(|(ip, mac)| (*ip, *mac)).collect(),

@@ -59,7 +59,7 @@
 //!     })?;
 //!     core::future::pending().await
 //! }
-//! # use isola_gateway::test_cells::{dial, read_exactly, talk};
+//! # use isola_test_cells::{dial, read_exactly, talk};
 //! # let client = || async {
 //! #     let mut stream = dial(7).await;
 //! #     stream.write(isola_iobuf::IoBuf::from_static(b"hello").into()).await.unwrap();

@@ -20,7 +20,7 @@ impl Outbox<'_> {
     #[inline]
     pub fn push_waiting(&mut self) {
         while let Some(frame) = self.waiting.pop_front() {
-            if let Err(frame) = self.hand_over(frame) {
+            if let Err(frame) = self.send(frame) {
                 self.waiting.push_front(frame);
                 break;
             }
@@ -31,15 +31,15 @@ impl Outbox<'_> {
     #[inline]
     pub fn push(&mut self, frame: Frame) {
         if !self.waiting.is_empty() {
-            self.wait(frame);
-        } else if let Err(frame) = self.hand_over(frame) {
-            self.wait(frame);
+            self.enqueue(frame);
+        } else if let Err(frame) = self.send(frame) {
+            self.enqueue(frame);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn wait(&mut self, frame: Frame) {
+    fn enqueue(&mut self, frame: Frame) {
         if self.waiting.len() < MAX_WAITING {
             self.waiting.push_back(frame);
         } else {
@@ -48,7 +48,7 @@ impl Outbox<'_> {
     }
 
     #[inline]
-    fn hand_over(&mut self, frame: Frame) -> Result<(), Frame> {
+    fn send(&mut self, frame: Frame) -> Result<(), Frame> {
         let Some(queue) = &mut self.queue else { return Err(frame) };
         let len = frame.len() as u64;
         queue.send(frame)?;

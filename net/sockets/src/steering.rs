@@ -37,28 +37,28 @@ use isola_net_stack::{
 use isola_platform::CoreIndex;
 use isola_platform::network::ReceivedFrame;
 
-static MOVES: CellEbb<Moves> = CellEbb::new();
+static MOVES: CellEbb<BucketMoves> = CellEbb::new();
 
 /// The most frames that are queued for flows that are moving to a core. Further ones are dropped, and TCP retransmits
 /// their data.
-const MAX_HELD: usize = 1024;
+const MAX_QUEUED: usize = 1024;
 
 /// The state of bucket moves.
-struct Moves {
-    under_way: AtomicBool,
+struct BucketMoves {
+    in_progress: AtomicBool,
     /// Whether a task rebalances flows after changes of the cell's cores.
     is_following: AtomicBool,
 }
 
-impl Representative for Moves {
+impl Representative for BucketMoves {
     fn create() -> Self {
-        Self { under_way: AtomicBool::new(false), is_following: AtomicBool::new(false) }
+        Self { in_progress: AtomicBool::new(false), is_following: AtomicBool::new(false) }
     }
 }
 
 /// The result of a rebalancing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rebalanced {
+pub struct RebalanceOutcome {
     /// The number of buckets that have a new owner.
     pub buckets: usize,
     /// The number of connections of these buckets that were left behind, because their applications stay.
@@ -73,7 +73,7 @@ pub enum RebalanceError {
     /// None of the cores belongs to the cell.
     NoSuchCores,
     /// Another rebalancing is in progress.
-    UnderWay,
+    InProgress,
 }
 
 impl fmt::Display for RebalanceError {
@@ -81,7 +81,7 @@ impl fmt::Display for RebalanceError {
         f.write_str(match self {
             Self::NoNetwork => "the network was not started: start it first",
             Self::NoSuchCores => "none of the cores is the cell's: name one that is",
-            Self::UnderWay => "flows are being moved already: wait until that is done",
+            Self::InProgress => "flows are being moved already: wait until that is done",
         })
     }
 }
@@ -96,31 +96,31 @@ impl core::error::Error for RebalanceError {}
 ///
 /// # Errors
 /// [`RebalanceError`].
-pub async fn rebalance(cores: &[CoreIndex]) -> Result<Rebalanced, RebalanceError> {
+pub async fn rebalance(cores: &[CoreIndex]) -> Result<RebalanceOutcome, RebalanceError> {
     let steering = interface::steering().ok_or(RebalanceError::NoNetwork)?;
     let cores = cores.iter().filter_map(|core| u16::try_from(core.0).ok());
     let cores: Vec<u16> = cores.filter(|core| *core < steering.cores()).collect();
     if cores.is_empty() {
         return Err(RebalanceError::NoSuchCores);
     }
-    if MOVES.under_way.swap(true, Ordering::AcqRel) {
-        return Err(RebalanceError::UnderWay);
+    if MOVES.in_progress.swap(true, Ordering::AcqRel) {
+        return Err(RebalanceError::InProgress);
     }
     // In a separate task: an interrupted move would lose extracted flows.
     let done = spawn_task(async move {
-        device::deal_out(cores.iter().map(|core| CoreIndex((*core).into()))).await;
-        let mut ways: BTreeMap<(u16, u16), Buckets> = BTreeMap::new();
+        device::assign_queues(cores.iter().map(|core| CoreIndex((*core).into()))).await;
+        let mut transfers: BTreeMap<(u16, u16), Buckets> = BTreeMap::new();
         for step in steering.plan(&cores) {
-            let way = ways.entry((step.from, step.to)).or_default();
-            *way = way.and(Buckets::from_iter([step.bucket]));
+            let transferred = transfers.entry((step.from, step.to)).or_default();
+            *transferred = transferred.and(Buckets::from_iter([step.bucket]));
         }
-        let mut result = Rebalanced::default();
-        for ((from, to), buckets) in ways {
+        let mut result = RebalanceOutcome::default();
+        for ((from, to), buckets) in transfers {
             result.buckets += buckets.iter().count();
-            result.staying += carry(buckets, CoreIndex(from.into()), CoreIndex(to.into())).await;
+            result.staying += move_buckets(buckets, CoreIndex(from.into()), CoreIndex(to.into())).await;
         }
         device::spread();
-        MOVES.under_way.store(false, Ordering::Release);
+        MOVES.in_progress.store(false, Ordering::Release);
         result
     });
     Ok(done.await)
@@ -128,7 +128,7 @@ pub async fn rebalance(cores: &[CoreIndex]) -> Result<Rebalanced, RebalanceError
 
 /// Rebalances the flows over the cell's present cores after a change, one change after the other. Runs on the first
 /// core.
-pub(crate) fn follow_cores() {
+pub(crate) fn rebalance_over_present_cores() {
     if MOVES.is_following.swap(true, Ordering::AcqRel) {
         return;
     }
@@ -138,7 +138,7 @@ pub(crate) fn follow_cores() {
             let outcome = rebalance(&cores.collect::<Vec<_>>()).await;
             match outcome {
                 // An application is rebalancing: check again when that is done.
-                Err(RebalanceError::UnderWay) => sleep(Duration::from_millis(1)).await,
+                Err(RebalanceError::InProgress) => sleep(Duration::from_millis(1)).await,
                 _ if present_cores() == cores => break,
                 _ => {}
             }
@@ -149,16 +149,16 @@ pub(crate) fn follow_cores() {
 }
 
 /// Returns the number of buckets that each core owns; empty before the network was started.
-pub fn shares() -> Vec<usize> {
+pub fn buckets_per_core() -> Vec<usize> {
     let Some(steering) = interface::steering() else { return Vec::new() };
     let owners = steering.owners();
     (0..steering.cores()).map(|core| owners.iter().filter(|owner| **owner == core).count()).collect()
 }
 
 /// Moves buckets from one core to another; returns the number of connections that stay.
-async fn carry(buckets: Buckets, from: CoreIndex, to: CoreIndex) -> usize {
+async fn move_buckets(buckets: Buckets, from: CoreIndex, to: CoreIndex) -> usize {
     let room = elsewhere(to, move || async move { NETWORK.expect(buckets) }).await;
-    let staying = elsewhere(from, move || async move { NETWORK.hand_over(buckets, to, room) }).await;
+    let staying = elsewhere(from, move || async move { NETWORK.send_flows(buckets, to, room) }).await;
     elsewhere(to, move || async move {
         while NETWORK.arriving.is_expected(buckets) {
             yield_now().await;
@@ -170,15 +170,15 @@ async fn carry(buckets: Buckets, from: CoreIndex, to: CoreIndex) -> usize {
 
 /// The flows that are moving to a core.
 #[derive(Default)]
-pub(crate) struct Arriving {
+pub(crate) struct ArrivingFlows {
     expected: Cell<Buckets>,
     /// Frames that arrived before their connections.
-    held: RefCell<Vec<ReceivedFrame>>,
+    queued: RefCell<Vec<ReceivedFrame>>,
     /// The cycle counter when the first of them arrived.
-    held_since: Cell<u64>,
+    queued_since: Cell<u64>,
 }
 
-impl Arriving {
+impl ArrivingFlows {
     /// Returns whether no flow is moving here, so that frames need no check.
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -212,21 +212,21 @@ impl CoreNetwork {
     /// Ends the expectation of these buckets without flows, and processes the queued frames.
     fn expect_no_longer(&self, buckets: Buckets) {
         self.arriving.expected.set(self.arriving.expected.get().without(buckets));
-        let held = self.arriving.held.take();
+        let queued = self.arriving.queued.take();
         self.with(|stack| stack.expect_no_longer(buckets));
-        self.latency.begin(self.arriving.held_since.get());
-        self.absorb_all(held);
-        self.answer();
+        self.latency.begin(self.arriving.queued_since.get());
+        self.process_all(queued);
+        self.deliver_and_send();
         self.latency.end();
     }
 
     /// Sends the flows of these buckets to a core, with at most `room` connections of applications. Returns the number
     /// of these that stay.
-    fn hand_over(&self, buckets: Buckets, to: CoreIndex, room: usize) -> usize {
+    fn send_flows(&self, buckets: Buckets, to: CoreIndex, room: usize) -> usize {
         let Some(steering) = interface::steering() else { return 0 };
         let (mut records, mut staying) = (Vec::new(), Vec::new());
-        for id in self.look(|stack| stack.connections_of(buckets)).unwrap_or_default() {
-            let record = if records.len() < room { self.take_along(id) } else { None };
+        for id in self.inspect(|stack| stack.connections_of(buckets)).unwrap_or_default() {
+            let record = if records.len() < room { self.extract_record(id) } else { None };
             match record {
                 Some(record) => records.push((id, record)),
                 None => staying.push(id),
@@ -238,59 +238,58 @@ impl CoreNetwork {
             return 0;
         };
         let moved = MovedFlows { buckets, flows, records };
-        spawn_on(to, move || NETWORK.take_over(moved));
+        spawn_on(to, move || NETWORK.insert_flows(moved));
         steering.give(buckets.iter(), to.0 as u16);
         staying.len()
     }
 
     /// Removes the application's state of a connection from this core, if it can move.
-    fn take_along(&self, id: ConnId) -> Option<MovedConnection> {
+    fn extract_record(&self, id: ConnId) -> Option<MovedConnection> {
         let record = self.connections.borrow().get(id.index())?.clone()?;
         if record.id != id {
             return None;
         }
         // The table has the other reference.
-        let moved = record.take_along()?;
+        let moved = record.extract()?;
         self.remove_connection(id);
         Some(moved)
     }
 
     /// Continues flows that another core had.
-    fn take_over(&self, moved: MovedFlows) {
+    fn insert_flows(&self, moved: MovedFlows) {
         let MovedFlows { buckets, flows, records } = moved;
         let mut records: BTreeMap<ConnId, MovedConnection> = records.into_iter().collect();
         let now = stack_now();
-        let names =
-            self.stack.borrow_mut().as_mut().map(|stack| stack.insert(now, flows)).unwrap_or_default();
-        let here = names.into_iter().filter_map(|(before, name)| {
+        let ids = self.stack.borrow_mut().as_mut().map(|stack| stack.insert(now, flows)).unwrap_or_default();
+        let here = ids.into_iter().filter_map(|(before, id)| {
             let moved = records.remove(&before)?;
-            Some(self.put_connection(Connection::moved_here(name, moved)))
+            Some(self.put_connection(Connection::from_moved(id, moved)))
         });
         here.for_each(|connection| connection.arrived());
         self.arriving.expected.set(self.arriving.expected.get().without(buckets));
         // Frames for other buckets that are still moving are queued again.
-        let held = self.arriving.held.take();
-        self.latency.begin(self.arriving.held_since.get());
-        self.absorb_all(held);
+        let queued = self.arriving.queued.take();
+        self.latency.begin(self.arriving.queued_since.get());
+        self.process_all(queued);
         // Connections for which there was no room.
         records.into_values().for_each(|record| record.end(FailReason::Reset));
-        self.answer();
+        self.deliver_and_send();
         self.latency.end();
     }
 
     /// Queues a frame whose flow is moving to this core; returns any other frame.
-    pub(crate) fn hold_back(&self, received: ReceivedFrame) -> Option<ReceivedFrame> {
+    pub(crate) fn queue_if_moving(&self, received: ReceivedFrame) -> Option<ReceivedFrame> {
         let expected = self.arriving.expected.get();
         let steering = interface::steering()?;
         if !tcp_flow_of(&received.frame).is_some_and(|flow| expected.contains(steering.bucket_of(&flow))) {
             return Some(received);
         }
-        let mut held = self.arriving.held.borrow_mut();
-        if held.is_empty() {
-            self.arriving.held_since.set(self.latency.came_at());
+        let mut queued = self.arriving.queued.borrow_mut();
+        if queued.is_empty() {
+            self.arriving.queued_since.set(self.latency.arrived_at());
         }
-        if held.len() < MAX_HELD {
-            held.push(received);
+        if queued.len() < MAX_QUEUED {
+            queued.push(received);
         } else {
             count_dropped(Counter::DropCoreBusy, 1);
         }

@@ -42,18 +42,18 @@ impl core::error::Error for PortInUse {}
 
 /// A listening port. Dropping it stops listening; established connections stay.
 #[derive(Debug)]
-#[must_use = "nobody listens any more once this is dropped"]
-pub struct Listening {
+#[must_use = "dropping this stops listening"]
+pub struct PortListener {
     port: u16,
 }
 
-impl Listening {
+impl PortListener {
     pub(crate) fn at(port: u16) -> Self {
         Self { port }
     }
 }
 
-impl Drop for Listening {
+impl Drop for PortListener {
     fn drop(&mut self) {
         interface::withdraw_listener(self.port);
     }
@@ -69,7 +69,7 @@ pub fn listen<F>(
     port: u16,
     backlog: usize,
     serve: impl Fn(TcpStream) -> F + Send + Sync + 'static,
-) -> Result<Listening, PortInUse>
+) -> Result<PortListener, PortInUse>
 where
     F: Future<Output = ()> + 'static,
 {
@@ -77,11 +77,11 @@ where
     let accept = Box::new(move |connection| {
         spawn_task_for(activity, serve(TcpStream::new(connection))).detach();
         // The stack sends after this task has run.
-        NETWORK.expect_calls();
+        NETWORK.note_woken_task();
     });
     interface::publish_listener(port, Arc::new(Listener { backlog, activity, accept }))
         .map_err(|()| PortInUse(port))?;
-    Ok(Listening::at(port))
+    Ok(PortListener::at(port))
 }
 
 /// Connects to `remote`, from the calling core.
@@ -92,8 +92,8 @@ pub async fn connect(remote: SocketAddr) -> Result<TcpStream, StreamError> {
     let owner = owner_of(current_activity());
     let begin =
         |stack: &mut Stack| stack.connect(stack_now(), remote).inspect(|id| stack.set_owner(*id, owner));
-    let begun = NETWORK.with(begin);
-    let id = begun.ok_or(StreamError::NoNetwork)?.map_err(StreamError::Connect)?;
+    let connecting = NETWORK.with(begin);
+    let id = connecting.ok_or(StreamError::NoNetwork)?.map_err(StreamError::Connect)?;
     let stream = TcpStream::new(NETWORK.add_connection(id));
     let connection = &stream.connection;
     poll_fn(|context| match connection.ended.get() {
@@ -273,7 +273,7 @@ impl TcpStream {
 
     /// Returns the number of bytes that [`Self::write`] queues now without waiting.
     pub fn send_space(&self) -> usize {
-        NETWORK.look(|stack| stack.send_space(self.id())).unwrap_or(0)
+        NETWORK.inspect(|stack| stack.send_space(self.id())).unwrap_or(0)
     }
 
     /// Sets whether a silent peer is probed, and the connection ended if it does not answer. While nothing is to be
@@ -291,17 +291,17 @@ impl TcpStream {
 
     /// Returns the peer's address; `None` once the connection has ended.
     pub fn peer(&self) -> Option<SocketAddr> {
-        NETWORK.look(|stack| stack.remote_addr(self.id())).flatten()
+        NETWORK.inspect(|stack| stack.remote_addr(self.id())).flatten()
     }
 
     /// Returns the local address; `None` once the connection has ended.
     pub fn local(&self) -> Option<SocketAddr> {
-        NETWORK.look(|stack| stack.local_addr(self.id())).flatten()
+        NETWORK.inspect(|stack| stack.local_addr(self.id())).flatten()
     }
 
     /// Returns the connection's statistics; `None` once it has ended.
     pub fn statistics(&self) -> Option<ConnectionStats> {
-        NETWORK.look(|stack| stack.connection_stats(self.id())).flatten()
+        NETWORK.inspect(|stack| stack.connection_stats(self.id())).flatten()
     }
 }
 

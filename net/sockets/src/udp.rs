@@ -25,7 +25,7 @@ impl Socket {
     pub fn readable(&self) {
         if let Some(waiting) = self.waiting.take() {
             waiting.wake();
-            NETWORK.expect_calls();
+            NETWORK.note_woken_task();
         }
     }
 }
@@ -63,13 +63,13 @@ impl UdpSocket {
     /// # Errors
     /// [`UdpBindError`], if the cell has no device, or any core has bound the port.
     pub fn bind(port: u16) -> Result<Self, UdpBindError> {
-        interface::claim_datagrams(port).map_err(|()| UdpBindError::Bind(BindError::PortInUse(port)))?;
+        interface::bind_udp_port(port).map_err(|()| UdpBindError::Bind(BindError::PortInUse(port)))?;
         let owner = owner_of(current_activity());
         let bind = |stack: &mut Stack| stack.udp_bind(port).inspect(|id| stack.udp_set_owner(*id, owner));
         let bound = NETWORK.with(bind);
         let bound = bound.ok_or(UdpBindError::Network(NetworkError::NoDevice));
         let id = bound.and_then(|bound| bound.map_err(UdpBindError::Bind));
-        let id = id.inspect_err(|_| interface::yield_datagrams(port))?;
+        let id = id.inspect_err(|_| interface::unbind_udp_port(port))?;
         device::steer_datagrams(port);
         Ok(Self { id, port, socket: NETWORK.add_socket(id) })
     }
@@ -98,8 +98,8 @@ impl UdpSocket {
     ///
     /// # Errors
     /// [`SendToError`], if it cannot be sent at all.
-    pub fn answer(&self, asked: &Datagram, data: Chain) -> Result<(), SendToError> {
-        NETWORK.with(|stack| stack.udp_answer(stack_now(), self.id, asked, data)).unwrap_or(Ok(()))
+    pub fn answer(&self, request: &Datagram, data: Chain) -> Result<(), SendToError> {
+        NETWORK.with(|stack| stack.udp_answer(stack_now(), self.id, request, data)).unwrap_or(Ok(()))
     }
 }
 
@@ -107,7 +107,7 @@ impl Drop for UdpSocket {
     fn drop(&mut self) {
         NETWORK.with(|stack| stack.udp_close(self.id));
         NETWORK.remove_socket(self.id);
-        interface::yield_datagrams(self.port);
+        interface::unbind_udp_port(self.port);
         device::steer_datagrams(self.port);
     }
 }

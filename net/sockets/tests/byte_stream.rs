@@ -3,10 +3,10 @@
 use edge_ws::{FrameHeader, FrameType};
 use embedded_io_async::{BufRead, Error, ErrorKind, Read, ReadExactError, Write};
 use isola_events::future::join;
-use isola_gateway::test_cells::{CLIENT, dial, read_exactly, talk};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::{ByteStream, StreamError, TcpStream, listen};
+use isola_test_cells::{CLIENT, dial, read_exactly, talk};
 use std::future::{Future, pending};
 
 const PORT: u16 = 7;
@@ -125,13 +125,13 @@ fn lines_are_read_without_copies() {
         stream.stream().shutdown();
         let mut lines = vec![Vec::new()];
         loop {
-            let come = stream.fill_buf().await.unwrap();
-            if come.is_empty() {
+            let filled = stream.fill_buf().await.unwrap();
+            if filled.is_empty() {
                 break;
             }
-            let end = come.iter().position(|byte| *byte == b'\n');
-            let taken = end.map_or(come.len(), |end| end + 1);
-            lines.last_mut().unwrap().extend_from_slice(&come[..taken]);
+            let end = filled.iter().position(|byte| *byte == b'\n');
+            let taken = end.map_or(filled.len(), |end| end + 1);
+            lines.last_mut().unwrap().extend_from_slice(&filled[..taken]);
             stream.consume(taken);
             if end.is_some() {
                 lines.push(Vec::new());

@@ -3,11 +3,11 @@
 //! The server's device is observed. Data that the application receives must be in the buffers that the device filled,
 //! and data that the device sends must be in the application's memory. Any other byte was copied.
 
-use isola_gateway::test_cells::{dial, read_exactly, talk_over};
 use isola_hosted::{Loss, link};
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::port::{Frame, ReceivedFrame};
 use isola_net::{Filter, TcpStream, filter, listen};
+use isola_test_cells::{dial, read_exactly, talk_over};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -18,12 +18,12 @@ const LEN: usize = 1_000_003;
 
 /// Buffers, held so that no other buffer gets their addresses.
 #[derive(Default)]
-struct Kept {
+struct Buffers {
     buffers: Vec<IoBuf>,
 }
 
-impl Kept {
-    fn keep(&mut self, buffer: &IoBuf) {
+impl Buffers {
+    fn add(&mut self, buffer: &IoBuf) {
         self.buffers.push(buffer.clone());
     }
 
@@ -34,7 +34,7 @@ impl Kept {
     }
 
     /// Returns the number of bytes of `other` that are in none of these buffers.
-    fn count_copied(&self, other: &Kept) -> usize {
+    fn count_copied(&self, other: &Buffers) -> usize {
         let ranges = self.ranges();
         let is_within = |byte: usize| {
             let before = ranges.partition_point(|range| range.start <= byte);
@@ -55,24 +55,24 @@ fn range(bytes: &[u8]) -> Range<usize> {
 
 /// The buffers that the device and the application have handled.
 #[derive(Default)]
-struct Seen {
-    device_received: Kept,
-    device_sent: Kept,
-    application_received: Kept,
-    application_sent: Kept,
+struct Observations {
+    device_received: Buffers,
+    device_sent: Buffers,
+    application_received: Buffers,
+    application_sent: Buffers,
 }
 
 /// Records the frames of a device.
-struct Watched(Arc<Mutex<Seen>>);
+struct Observer(Arc<Mutex<Observations>>);
 
-impl Filter for Watched {
+impl Filter for Observer {
     fn received(&mut self, frame: ReceivedFrame) -> Option<ReceivedFrame> {
-        self.0.lock().unwrap().device_received.keep(&frame.frame);
+        self.0.lock().unwrap().device_received.add(&frame.frame);
         Some(frame)
     }
 
     fn sending(&mut self, frame: Frame) -> Option<Frame> {
-        frame.payload.parts().for_each(|part| self.0.lock().unwrap().device_sent.keep(part));
+        frame.payload.parts().for_each(|part| self.0.lock().unwrap().device_sent.add(part));
         Some(frame)
     }
 }
@@ -82,13 +82,13 @@ fn pattern(len: usize, step: usize) -> Vec<u8> {
 }
 
 /// Receives [`LEN`] bytes, and sends as many of its own.
-async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Seen>>) {
-    let mut come = Chain::new();
-    while come.len() < LEN {
-        come.append(stream.read().await.unwrap().expect("more data"));
+async fn serve(mut stream: TcpStream, observations: Arc<Mutex<Observations>>) {
+    let mut received = Chain::new();
+    while received.len() < LEN {
+        received.append(stream.read().await.unwrap().expect("more data"));
     }
-    come.parts().for_each(|part| seen.lock().unwrap().application_received.keep(part));
-    assert!(come.to_vec() == pattern(LEN, 7));
+    received.parts().for_each(|part| observations.lock().unwrap().application_received.add(part));
+    assert!(received.to_vec() == pattern(LEN, 7));
     let own = pattern(LEN, 11);
     let sizes = [1, 64, 1460, 4096, 65_536];
     let mut rest = own.as_slice();
@@ -96,22 +96,22 @@ async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Seen>>) {
     while !rest.is_empty() {
         let (piece, behind) = rest.split_at(rest.len().min(*pieces.next().unwrap()));
         let piece = IoBuf::copy_from_slice(piece);
-        seen.lock().unwrap().application_sent.keep(&piece);
+        observations.lock().unwrap().application_sent.add(&piece);
         stream.write(piece.into()).await.unwrap();
         rest = behind;
     }
     stream.shutdown();
 }
 
-fn exchange(loss: Loss) -> Seen {
+fn exchange(loss: Loss) -> Observations {
     let (server_port, client_port) = link(loss);
-    let seen = Arc::new(Mutex::new(Seen::default()));
-    let server_port = filter(server_port, |_| Watched(seen.clone()));
-    let server_seen = seen.clone();
+    let observations = Arc::new(Mutex::new(Observations::default()));
+    let server_port = filter(server_port, |_| Observer(observations.clone()));
+    let server_observations = observations.clone();
     let server = move || {
-        let seen = server_seen.clone();
+        let observations = server_observations.clone();
         async move {
-            let _listening = listen(PORT, 4, move |stream| serve(stream, seen.clone())).unwrap();
+            let _listening = listen(PORT, 4, move |stream| serve(stream, observations.clone())).unwrap();
             std::future::pending::<()>().await;
         }
     };
@@ -120,20 +120,24 @@ fn exchange(loss: Loss) -> Seen {
         stream.write(Chain::from(IoBuf::from(pattern(LEN, 7)))).await.unwrap();
         assert!(read_exactly(&mut stream, LEN).await == pattern(LEN, 11));
     });
-    std::mem::take(&mut *seen.lock().unwrap())
+    std::mem::take(&mut *observations.lock().unwrap())
 }
 
 #[test]
 fn received_data_reaches_the_application_without_copies() {
-    let seen = exchange(Loss::Never);
-    assert_eq!(seen.application_received.len(), LEN);
-    assert_eq!(seen.device_received.count_copied(&seen.application_received), 0, "bytes were copied");
+    let observations = exchange(Loss::Never);
+    assert_eq!(observations.application_received.len(), LEN);
+    assert_eq!(
+        observations.device_received.count_copied(&observations.application_received),
+        0,
+        "bytes were copied"
+    );
 }
 
 #[test]
 fn sent_data_reaches_the_device_without_copies() {
     // Frames are lost: a retransmission does not copy either.
-    let seen = exchange(Loss::EveryNth(53));
-    assert_eq!(seen.application_sent.len(), LEN);
-    assert_eq!(seen.device_sent.count_copied(&seen.application_sent), 0, "bytes were copied");
+    let observations = exchange(Loss::EveryNth(53));
+    assert_eq!(observations.application_sent.len(), LEN);
+    assert_eq!(observations.device_sent.count_copied(&observations.application_sent), 0, "bytes were copied");
 }

@@ -1,9 +1,9 @@
 //! Connection handlers: their calls and the order of these.
 
-use isola_gateway::test_cells::{dial, read_exactly, talk};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::{ConnectionHandler, FailReason, TcpConnection, connect, listen, listen_with};
+use isola_test_cells::{dial, read_exactly, talk};
 use std::future::pending;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -17,23 +17,23 @@ const WINDOW: u32 = 8 << 10;
 struct Noting(&'static Mutex<Vec<String>>);
 
 impl Noting {
-    fn note(&self, what: impl Into<String>) {
-        self.0.lock().unwrap().push(what.into());
+    fn record(&self, call: impl Into<String>) {
+        self.0.lock().unwrap().push(call.into());
     }
 }
 
 impl ConnectionHandler for Noting {
     fn received(&mut self, _connection: &TcpConnection, data: Chain) {
-        self.note(String::from_utf8(data.to_vec()).unwrap());
+        self.record(String::from_utf8(data.to_vec()).unwrap());
     }
 
     fn peer_closed(&mut self, connection: &TcpConnection) {
-        self.note("peer closed");
+        self.record("peer closed");
         connection.shutdown();
     }
 
     fn ended(&mut self, reason: Option<FailReason>) {
-        self.note(format!("ended: {reason:?}"));
+        self.record(format!("ended: {reason:?}"));
     }
 }
 
@@ -44,7 +44,7 @@ async fn serve<H: ConnectionHandler>(accept: impl Fn(&TcpConnection) -> H + Send
 }
 
 async fn wait_for(notes: &Mutex<Vec<String>>, last: &str) {
-    while notes.lock().unwrap().last().is_none_or(|note| note != last) {
+    while notes.lock().unwrap().last().is_none_or(|record| record != last) {
         isola_events::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -87,7 +87,7 @@ impl ConnectionHandler for Paused {
     }
 }
 
-static HELD: Mutex<Option<u64>> = Mutex::new(None);
+static RECEIVED: Mutex<Option<u64>> = Mutex::new(None);
 
 #[test]
 fn a_paused_handler_slows_its_peer_and_gets_everything_later() {
@@ -98,7 +98,8 @@ fn a_paused_handler_slows_its_peer_and_gets_everything_later() {
             let connection = connection.clone();
             isola_events::spawn_task(async move {
                 isola_events::sleep(Duration::from_millis(200)).await;
-                *HELD.lock().unwrap() = connection.statistics().map(|statistics| statistics.bytes_received);
+                *RECEIVED.lock().unwrap() =
+                    connection.statistics().map(|statistics| statistics.bytes_received);
                 connection.resume();
             })
             .detach();
@@ -112,9 +113,9 @@ fn a_paused_handler_slows_its_peer_and_gets_everything_later() {
         let mut stream = dial(PORT).await;
         stream.write(IoBuf::copy_from_slice(&sent).into()).await.unwrap();
         assert!(read_exactly(&mut stream, sent.len()).await == sent);
-        let held = HELD.lock().unwrap().expect("an open connection");
+        let received = RECEIVED.lock().unwrap().expect("an open connection");
         // Data in transit before the window was set arrives, too.
-        assert!(held < 150_000, "{held} bytes came for a paused handler");
+        assert!(received < 150_000, "{received} bytes arrived for a paused handler");
     });
 }
 
@@ -159,7 +160,7 @@ impl ConnectionHandler for Curt {
     }
 
     fn ended(&mut self, _reason: Option<FailReason>) {
-        self.0.lock().unwrap().push("told after it let go".into());
+        self.0.lock().unwrap().push("called after it released the connection".into());
     }
 }
 

@@ -3,11 +3,11 @@
 use isola_abi::histogram::Distribution;
 use isola_ebbs::platform;
 use isola_events::{now, sleep, spawn_task};
-use isola_gateway::test_cells::{dial, read_exactly, talk};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::latency::{self, answered};
 use isola_net::{ConnectionHandler, TcpConnection, TcpStream, listen_with};
+use isola_test_cells::{dial, read_exactly, talk};
 use std::future::pending;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const PORT: u16 = 7;
 const SLOW: Duration = Duration::from_millis(20);
 
 /// Returns the number of the cell's requests, and the number of slow ones, as a text.
-fn told() -> IoBuf {
+fn request_counts() -> IoBuf {
     let clock = platform().clock();
     let slow = clock.cycles(now() + SLOW) - clock.cycles(now());
     let mut all = Distribution::default();
@@ -30,8 +30,8 @@ fn told() -> IoBuf {
 struct Server;
 
 impl Server {
-    fn answer(connection: &TcpConnection, what: IoBuf) {
-        connection.send(&mut what.into()).unwrap();
+    fn answer(connection: &TcpConnection, answer: IoBuf) {
+        connection.send(&mut answer.into()).unwrap();
     }
 }
 
@@ -57,7 +57,7 @@ impl ConnectionHandler for Server {
                 b'q' => answered(1),
                 _ => {}
             }
-            Self::answer(connection, told());
+            Self::answer(connection, request_counts());
         }
     }
 }
@@ -78,11 +78,11 @@ fn requests_are_counted_with_their_latency_when_their_answers_are_sent() {
         let mut stream = dial(PORT).await;
         assert_eq!(ask(&mut stream, b"?").await, "00 00");
         assert_eq!(ask(&mut stream, b"q").await, "00 00", "counted before its answer was sent");
-        let told = ask(&mut stream, b"?").await;
-        assert!(told.starts_with("01 "), "{told}");
+        let request_counts = ask(&mut stream, b"?").await;
+        assert!(request_counts.starts_with("01 "), "{request_counts}");
         ask(&mut stream, b"s").await;
-        let told = ask(&mut stream, b"?").await;
-        assert!(told.starts_with("02 ") && told.as_str() >= "02 01", "{told}");
+        let request_counts = ask(&mut stream, b"?").await;
+        assert!(request_counts.starts_with("02 ") && request_counts.as_str() >= "02 01", "{request_counts}");
     });
 }
 
@@ -91,8 +91,8 @@ fn an_answer_from_a_later_event_counts_from_the_arrival_of_its_request() {
     talk(2, Loss::Never, serve, || async {
         let mut stream = dial(PORT).await;
         assert_eq!(ask(&mut stream, b"l").await, "later");
-        let told = ask(&mut stream, b"?").await;
-        assert!(told.as_str() >= "01 01", "{told}");
+        let request_counts = ask(&mut stream, b"?").await;
+        assert!(request_counts.as_str() >= "01 01", "{request_counts}");
     });
 }
 
@@ -101,7 +101,7 @@ fn each_request_of_a_batch_is_counted() {
     talk(1, Loss::Never, serve, || async {
         let mut stream = dial(PORT).await;
         ask(&mut stream, b"qqqq").await;
-        let told = ask(&mut stream, b"?").await;
-        assert!(told.starts_with("04 "), "{told}");
+        let request_counts = ask(&mut stream, b"?").await;
+        assert!(request_counts.starts_with("04 "), "{request_counts}");
     });
 }

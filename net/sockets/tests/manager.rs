@@ -1,7 +1,6 @@
 //! An application's network manager that replaces the default.
 
 use isola_events::timeout;
-use isola_gateway::test_cells::{SERVER, TestCell, dial, read_exactly, run_cells};
 use isola_hosted::{Loss, Settings, switch};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 use isola_net::interface::NetworkError;
@@ -11,6 +10,7 @@ use isola_net::{
     NetworkManager, NetworkSettings, TcpStream, connect, filter, listen, set_address, start,
     wait_for_address,
 };
+use isola_test_cells::{SERVER, TestCell, dial, read_exactly, run_cells};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

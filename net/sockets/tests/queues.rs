@@ -38,8 +38,8 @@ static IN_USE: AtomicUsize = AtomicUsize::new(1);
 /// The number of frames that each queue has sent.
 static SENT: [AtomicUsize; QUEUES] = [const { AtomicUsize::new(0) }; QUEUES];
 
-/// The cores that have joined, present or not.
-static HAS_COME: [AtomicBool; CORES] = [const { AtomicBool::new(false) }; CORES];
+/// The cores that have joined_cores, present or not.
+static HAS_JOINED: [AtomicBool; CORES] = [const { AtomicBool::new(false) }; CORES];
 
 /// Whether the network was started and the first rebalancing is complete.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
@@ -125,9 +125,9 @@ impl NetworkManager for Manager {
 
 #[track_caller]
 fn wait_until(holds: impl Fn() -> bool) {
-    let begun = Instant::now();
+    let start = Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "timed out: {:?}", PARTS.lock().unwrap());
+        assert!(start.elapsed() < PATIENCE, "timed out: {:?}", PARTS.lock().unwrap());
         thread::sleep(Duration::from_micros(100));
     }
 }
@@ -151,18 +151,18 @@ fn manage(platform: &'static Hosted) {
         let before = sent();
         wait_until(|| sent() > before);
     };
-    let come = |core: u32| {
+    let give = |core: u32| {
         platform.plug_core(CoreIndex(core));
-        HAS_COME[core as usize].store(true, Ordering::Relaxed);
+        HAS_JOINED[core as usize].store(true, Ordering::Relaxed);
     };
     wait_until(|| attached()[0] == Some(CoreIndex(0)) && HAS_BEGUN.load(Ordering::Relaxed));
     assert_eq!(attached()[1..], [None; 3]);
     // Not in numerical order.
-    come(2);
+    give(2);
     parts_are([true, true, false, false]);
     is_sent_by(1);
     assert_eq!(attached(), [Some(CoreIndex(0)), Some(CoreIndex(2)), None, None]);
-    come(1);
+    give(1);
     parts_are([true, true, true, false]);
     platform.unplug_core(CoreIndex(2));
     parts_are([true, false, true, false]);
@@ -191,7 +191,9 @@ fn begin() {
         assert_eq!(rebalanced.map(|done| done.buckets), Ok(0));
         HAS_BEGUN.store(true, Ordering::Relaxed);
         while !ENDS.load(Ordering::Relaxed) {
-            for (core, _) in (0..).zip(&HAS_COME).filter(|(_, has_come)| has_come.load(Ordering::Relaxed)) {
+            for (core, _) in
+                (0..).zip(&HAS_JOINED).filter(|(_, has_joined)| has_joined.load(Ordering::Relaxed))
+            {
                 spawn_on(CoreIndex(core), send);
             }
             sleep(Duration::from_millis(1)).await;

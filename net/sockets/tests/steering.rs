@@ -2,12 +2,12 @@
 
 use isola_ebbs::current_core;
 use isola_events::{sleep, spawn_task};
-use isola_gateway::test_cells::{dial, read_exactly, talk};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
-use isola_net::steering::{RebalanceError, Rebalanced, shares};
+use isola_net::steering::{RebalanceError, RebalanceOutcome, buckets_per_core};
 use isola_net::{ConnectionHandler, TcpConnection, TcpStream, listen, listen_with, rebalance};
 use isola_platform::CoreIndex;
+use isola_test_cells::{dial, read_exactly, talk};
 use std::cell::RefCell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,15 +26,15 @@ const HESITATING: u16 = 9;
 /// position.
 #[derive(Default)]
 struct Counting {
-    place: u8,
+    offset: u8,
 }
 
 impl Counting {
     fn answer(&mut self, data: &Chain) -> Vec<u8> {
         let mut answer = Vec::new();
         for byte in data.parts().flat_map(|part| part.iter()) {
-            answer.push(byte.wrapping_add(self.place));
-            self.place = self.place.wrapping_add(1);
+            answer.push(byte.wrapping_add(self.offset));
+            self.offset = self.offset.wrapping_add(1);
         }
         answer
     }
@@ -85,14 +85,14 @@ async fn count(mut stream: TcpStream) {
 /// Exchanges rounds of `len` bytes on a connection while `on` is set, and checks every byte.
 async fn ask(port: u16, len: usize, on: &'static AtomicBool) {
     let mut stream = dial(port).await;
-    let mut place = 0u8;
+    let mut offset = 0u8;
     let mut rounds = 0;
     while rounds < 3 || on.load(Ordering::Relaxed) {
         let bytes: Vec<u8> = (0..len).map(|n| (n * 7 + rounds) as u8).collect();
         stream.write(IoBuf::from(bytes.clone()).into()).await.unwrap();
         for (byte, answer) in bytes.iter().zip(read_exactly(&mut stream, len).await) {
-            assert_eq!(answer, byte.wrapping_add(place), "round {rounds}");
-            place = place.wrapping_add(1);
+            assert_eq!(answer, byte.wrapping_add(offset), "round {rounds}");
+            offset = offset.wrapping_add(1);
         }
         rounds += 1;
     }
@@ -120,7 +120,7 @@ impl Progress {
 }
 
 /// Runs connections of all kinds over such a link while all flows move between the cores.
-fn go_round(loss: Loss, progress: &'static Progress) {
+fn rotate_flows(loss: Loss, progress: &'static Progress) {
     /// Every core has all flows and none several times.
     const ROUNDS: usize = 12;
     const TALKS: usize = 24;
@@ -172,14 +172,14 @@ fn go_round(loss: Loss, progress: &'static Progress) {
 #[test]
 fn no_byte_is_wrong_while_all_flows_move_between_the_cores() {
     static PROGRESS: Progress = Progress::new();
-    go_round(Loss::Never, &PROGRESS);
+    rotate_flows(Loss::Never, &PROGRESS);
     assert!(PROGRESS.stayed.load(Ordering::Relaxed) > 0, "no stream was left behind");
 }
 
 #[test]
 fn lost_frames_are_retransmitted_by_the_flows_current_core() {
     static PROGRESS: Progress = Progress::new();
-    go_round(Loss::EveryNth(97), &PROGRESS);
+    rotate_flows(Loss::EveryNth(97), &PROGRESS);
 }
 
 #[test]
@@ -212,13 +212,13 @@ fn connections_move_from_a_leaving_core_and_to_a_joining_one() {
         let listening = listen_with(MOVING, 128, |_| Named).unwrap();
         wait_for(1).await;
         let leaving = rebalance(&cores(&[0, 2, 3])).await;
-        assert_eq!(leaving, Ok(Rebalanced { buckets: 32, staying: 0 }));
-        assert_eq!(shares(), [43, 0, 43, 42]);
+        assert_eq!(leaving, Ok(RebalanceOutcome { buckets: 32, staying: 0 }));
+        assert_eq!(buckets_per_core(), [43, 0, 43, 42]);
         *SERVED_BY.lock().unwrap() = [0; 4];
         STEP.store(2, Ordering::Release);
         wait_for(3).await;
         assert_eq!(served(), [true, false, true, true]);
-        assert_eq!(rebalance(&cores(&[0, 1, 2, 3])).await, Ok(Rebalanced { buckets: 32, staying: 0 }));
+        assert_eq!(rebalance(&cores(&[0, 1, 2, 3])).await, Ok(RebalanceOutcome { buckets: 32, staying: 0 }));
         *SERVED_BY.lock().unwrap() = [0; 4];
         STEP.store(4, Ordering::Release);
         wait_for(5).await;
@@ -293,7 +293,7 @@ static ARRIVED: AtomicUsize = AtomicUsize::new(0);
 
 #[test]
 fn a_handler_moves_unless_another_handle_of_its_connection_exists() {
-    static RESULT: Mutex<Option<Rebalanced>> = Mutex::new(None);
+    static RESULT: Mutex<Option<RebalanceOutcome>> = Mutex::new(None);
     async fn serve() {
         let listening = listen_with(MOVING, 64, |connection| {
             // For one connection on each core, another handle exists.

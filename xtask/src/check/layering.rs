@@ -71,6 +71,12 @@ const LAYERS: &[Layer] = &[
         folders: &["net/gateway", "fs/export"],
         may_use: &["abi", "iobuf", "platform", "cell", "services", "hosted"],
     },
+    // Simulated networks and cells for tests. No layer that ships may depend on it.
+    Layer {
+        name: "network test support",
+        folders: &["net/sim", "net/test-cells"],
+        may_use: &["abi", "iobuf", "platform", "cell", "services", "hosted"],
+    },
     // The library of applications, the only crate that selects the platform.
     Layer {
         name: "application library",
@@ -108,7 +114,16 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "fuzz",
         folders: &["fuzz"],
-        may_use: &["abi", "machine", "supervisor", "host", "iobuf", "services", "apps"],
+        may_use: &[
+            "abi",
+            "machine",
+            "supervisor",
+            "host",
+            "iobuf",
+            "services",
+            "network test support",
+            "apps",
+        ],
     },
     // The benchmarks' peers of an application do the same work with the same code.
     Layer { name: "benches", folders: &["benches"], may_use: &["abi", "host", "apps"] },
@@ -116,8 +131,19 @@ const LAYERS: &[Layer] = &[
 ];
 
 /// The layers on the cell's side of the trust boundary.
-const CELL_SIDE: &[&str] =
-    &["iobuf", "platform", "cell", "bare", "hosted", "services", "gateway", "application library", "apps"];
+const CELL_SIDE: &[&str] = &[
+    "iobuf",
+    "platform",
+    "cell",
+    "bare",
+    "hosted",
+    "services",
+    "gateway",
+    "network test support",
+    "linux",
+    "application library",
+    "apps",
+];
 
 /// A dependency between two packages.
 struct Edge<'a> {
@@ -314,6 +340,9 @@ mod tests {
             ("cell/app", "net/sockets"),
             ("cell/app", "net/gateway"),
             ("net/gateway", "cell/hosted"),
+            ("net/test-cells", "cell/hosted"),
+            ("net/sim", "net/stack"),
+            ("fuzz", "net/sim"),
             ("apps/kv", "cell/app"),
             ("tests/images/crash", "cell/app"),
             ("tests/images/hello", "machine"),
@@ -344,6 +373,10 @@ mod tests {
             ("net/sockets", "cell/hosted"),
             ("net/sockets", "net/gateway"),
             ("apps/kv", "net/gateway"),
+            ("apps/kv", "net/test-cells"),
+            ("net/gateway", "net/test-cells"),
+            ("net/stack", "net/sim"),
+            ("cell/app", "net/sim"),
             ("apps/kv", "apps/primes"),
             ("apps/kv", "cell/bare"),
             ("host", "machine"),
@@ -379,6 +412,7 @@ mod tests {
     #[test]
     fn test_dependencies_are_exempt_except_across_the_trust_boundary() {
         assert_eq!(verdict("cell/iobuf", "cell/events", DependencyKind::Development), None);
+        assert_eq!(verdict("net/sockets", "net/test-cells", DependencyKind::Development), None);
         assert!(verdict("supervisor", "cell/memory", DependencyKind::Development).is_some());
         assert!(verdict("apps/kv", "supervisor", DependencyKind::Development).is_some());
         assert!(!allowed("cell/iobuf", "cell/events"));

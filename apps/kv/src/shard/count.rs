@@ -8,14 +8,14 @@ use crate::time::{Deadline, UnixTime};
 
 use super::Shard;
 use super::item::{Item, join_body};
-use super::slab::Place;
+use super::slab::ItemSlot;
 
 impl Shard {
     pub(super) fn count(&mut self, now: UnixTime, key: &Key, count: Count) -> Response {
-        let Some(place) = self.find_live(now, key) else {
+        let Some(slot) = self.find_live(now, key) else {
             return self.count_missing(now, key, count);
         };
-        let Some(item) = self.table.get(place) else { return Response::Miss(None) };
+        let Some(item) = self.table.get(slot) else { return Response::Miss(None) };
         if count.cas.is_some_and(|cas| cas != item.cas) {
             return Response::Exists;
         }
@@ -37,9 +37,9 @@ impl Shard {
         let mut digits = itoa::Buffer::new();
         let digits = digits.format(value).as_bytes();
         let cas = if digits.len() <= item.body.value_len() {
-            self.rewrite(now, place, digits, deadline)
+            self.rewrite(now, slot, digits, deadline)
         } else {
-            self.grow(now, key, place, digits, deadline)
+            self.grow(now, key, slot, digits, deadline)
         };
         let time_left = TimeLeft { before: old.left(now), after: deadline.left(now) };
         match cas {
@@ -66,22 +66,22 @@ impl Shard {
         let deadline = exptime.deadline(now);
         let time_left = TimeLeft { before: deadline.left(now), after: deadline.left(now) };
         let item = Item::new(key.borrow().bucket_hash(), body, 0, deadline, now);
-        Response::Number { value, cas: self.enter(now, item), time_left }
+        Response::Number { value, cas: self.insert_new(now, item), time_left }
     }
 
     /// Writes a number over one of at least as many digits, and pads it with spaces as memcached does: in place unless
     /// a response shares the item's memory, otherwise into fresh memory of the same size.
-    fn rewrite(&mut self, now: UnixTime, place: Place, digits: &[u8], deadline: Deadline) -> Option<u64> {
-        let item = self.table.get_mut(place)?;
+    fn rewrite(&mut self, now: UnixTime, slot: ItemSlot, digits: &[u8], deadline: Deadline) -> Option<u64> {
+        let item = self.table.get_mut(slot)?;
         item.deadline = deadline;
         if let Body::Whole(answer) = &mut item.body {
             answer.overwrite(|value| fill(value, digits));
         }
         let cas = self.next_cas();
-        let item = self.table.get_mut(place)?;
+        let item = self.table.get_mut(slot)?;
         item.cas = cas;
         item.used_at = now;
-        self.table.touch(place);
+        self.table.touch(slot);
         Some(cas)
     }
 
@@ -90,17 +90,17 @@ impl Shard {
         &mut self,
         now: UnixTime,
         key: &Key,
-        place: Place,
+        slot: ItemSlot,
         digits: &[u8],
         deadline: Deadline,
     ) -> Option<u64> {
-        let flags = self.table.get(place)?.flags;
+        let flags = self.table.get(slot)?.flags;
         let body = join_body(key.bytes(), flags, digits.len(), core::iter::once(digits));
         if !self.can_ever_hold(&body) {
             return None;
         }
-        let old = self.table.remove(place)?;
-        Some(self.enter(now, Item::new(old.hash, body, old.flags, deadline, now)))
+        let old = self.table.remove(slot)?;
+        Some(self.insert_new(now, Item::new(old.hash, body, old.flags, deadline, now)))
     }
 }
 

@@ -8,20 +8,20 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::slab::{Place, Slab};
+use super::slab::{ItemSlot, Slab};
 
 const SEGMENT_BITS: u32 = 8;
 const SEGMENT_LEN: usize = 1 << SEGMENT_BITS;
 
 /// The memory that one more item can add to an index, in bytes.
-pub(super) const SEGMENT_BYTES: usize = SEGMENT_LEN * size_of::<Place>();
+pub(super) const SEGMENT_BYTES: usize = SEGMENT_LEN * size_of::<ItemSlot>();
 
 /// The ratio of buckets to items above which the index shrinks.
 const SPARSE: usize = 2;
 
 #[derive(Debug)]
 pub(super) struct Index {
-    segments: Vec<Vec<Place>>,
+    segments: Vec<Vec<ItemSlot>>,
     buckets: usize,
     /// `2^(k+1) - 1`.
     mask: usize,
@@ -30,7 +30,7 @@ pub(super) struct Index {
 impl Index {
     pub fn new() -> Self {
         Self {
-            segments: vec![vec![Place::NONE; SEGMENT_LEN]],
+            segments: vec![vec![ItemSlot::NONE; SEGMENT_LEN]],
             buckets: SEGMENT_LEN,
             mask: 2 * SEGMENT_LEN - 1,
         }
@@ -51,64 +51,64 @@ impl Index {
         if bucket < self.buckets { bucket } else { bucket & (self.mask >> 1) }
     }
 
-    fn head(&self, bucket: usize) -> Place {
+    fn head(&self, bucket: usize) -> ItemSlot {
         self.segments
             .get(bucket >> SEGMENT_BITS)
             .and_then(|segment| segment.get(bucket & (SEGMENT_LEN - 1)))
             .copied()
-            .unwrap_or(Place::NONE)
+            .unwrap_or(ItemSlot::NONE)
     }
 
-    fn set_head(&mut self, bucket: usize, place: Place) {
+    fn set_head(&mut self, bucket: usize, slot: ItemSlot) {
         let segment = self.segments.get_mut(bucket >> SEGMENT_BITS);
         if let Some(head) = segment.and_then(|segment| segment.get_mut(bucket & (SEGMENT_LEN - 1))) {
-            *head = place;
+            *head = slot;
         }
     }
 
     /// Returns the slab index of the item with this key.
-    pub fn find(&self, slab: &Slab, hash: u32, key: &[u8]) -> Option<Place> {
-        let mut place = self.head(self.bucket_of(hash));
+    pub fn find(&self, slab: &Slab, hash: u32, key: &[u8]) -> Option<ItemSlot> {
+        let mut slot = self.head(self.bucket_of(hash));
         loop {
-            let item = slab.get(place)?;
+            let item = slab.get(slot)?;
             if item.hash == hash && item.body.key() == key {
-                return Some(place);
+                return Some(slot);
             }
-            place = item.next_in_bucket;
+            slot = item.next_in_bucket;
         }
     }
 
-    /// Inserts the item at `place`.
-    pub fn insert(&mut self, slab: &mut Slab, place: Place) {
-        let Some(item) = slab.get_mut(place) else { return };
+    /// Inserts the item at `slot`.
+    pub fn insert(&mut self, slab: &mut Slab, slot: ItemSlot) {
+        let Some(item) = slab.get_mut(slot) else { return };
         let bucket = self.bucket_of(item.hash);
         item.next_in_bucket = self.head(bucket);
-        self.set_head(bucket, place);
+        self.set_head(bucket, slot);
         if slab.len() > self.buckets {
             self.split(slab);
         }
     }
 
-    /// Removes the item at `place`, which is still in the slab.
-    pub fn remove(&mut self, slab: &mut Slab, place: Place) {
-        let Some(item) = slab.get(place) else { return };
+    /// Removes the item at `slot`, which is still in the slab.
+    pub fn remove(&mut self, slab: &mut Slab, slot: ItemSlot) {
+        let Some(item) = slab.get(slot) else { return };
         let (hash, next) = (item.hash, item.next_in_bucket);
-        self.redirect(slab, hash, place, next);
+        self.redirect(slab, hash, slot, next);
         while slab.len() * SPARSE < self.buckets && self.buckets > SEGMENT_LEN {
             self.merge(slab);
         }
     }
 
     /// Changes the link to `from`, in the bucket of `hash`, to `to`.
-    pub fn redirect(&mut self, slab: &mut Slab, hash: u32, from: Place, to: Place) {
+    pub fn redirect(&mut self, slab: &mut Slab, hash: u32, from: ItemSlot, to: ItemSlot) {
         let bucket = self.bucket_of(hash);
-        let mut place = self.head(bucket);
-        if place == from {
+        let mut slot = self.head(bucket);
+        if slot == from {
             return self.set_head(bucket, to);
         }
-        while let Some(item) = slab.get_mut(place) {
-            place = item.next_in_bucket;
-            if place == from {
+        while let Some(item) = slab.get_mut(slot) {
+            slot = item.next_in_bucket;
+            if slot == from {
                 item.next_in_bucket = to;
                 return;
             }
@@ -123,16 +123,16 @@ impl Index {
         }
         let old = new & (self.mask >> 1);
         if new & (SEGMENT_LEN - 1) == 0 {
-            self.segments.push(vec![Place::NONE; SEGMENT_LEN]);
+            self.segments.push(vec![ItemSlot::NONE; SEGMENT_LEN]);
         }
         self.buckets += 1;
-        let mut place = self.head(old);
-        let (mut kept, mut moved) = (Place::NONE, Place::NONE);
-        while let Some(item) = slab.get_mut(place) {
+        let mut slot = self.head(old);
+        let (mut kept, mut moved) = (ItemSlot::NONE, ItemSlot::NONE);
+        while let Some(item) = slab.get_mut(slot) {
             let target = if self.bucket_of(item.hash) == new { &mut moved } else { &mut kept };
             let next = core::mem::replace(&mut item.next_in_bucket, *target);
-            *target = place;
-            place = next;
+            *target = slot;
+            slot = next;
         }
         self.set_head(old, kept);
         self.set_head(new, moved);
@@ -142,15 +142,15 @@ impl Index {
     fn merge(&mut self, slab: &mut Slab) {
         let last = self.buckets - 1;
         let target = last & (self.mask >> 1);
-        let mut place = self.head(last);
+        let mut slot = self.head(last);
         let mut head = self.head(target);
-        while let Some(item) = slab.get_mut(place) {
+        while let Some(item) = slab.get_mut(slot) {
             let next = core::mem::replace(&mut item.next_in_bucket, head);
-            head = place;
-            place = next;
+            head = slot;
+            slot = next;
         }
         self.set_head(target, head);
-        self.set_head(last, Place::NONE);
+        self.set_head(last, ItemSlot::NONE);
         self.buckets = last;
         if last <= (self.mask >> 1) + 1 {
             self.mask >>= 1;

@@ -9,7 +9,7 @@ use crate::request::Payload;
 use crate::response::{Body, Parts};
 use crate::time::{Deadline, UnixTime};
 
-use super::slab::Place;
+use super::slab::ItemSlot;
 
 /// The memory of an `Arc<[u8]>` in addition to its bytes: two counters, and the rounding of the heap.
 const ALLOCATION_OVERHEAD: usize = 16;
@@ -43,11 +43,11 @@ pub(super) struct Item {
     /// The time of the last read or write.
     pub used_at: UnixTime,
     /// The next item of the same bucket.
-    pub next_in_bucket: Place,
+    pub next_in_bucket: ItemSlot,
     /// The item with the next later use.
-    pub newer: Place,
+    pub newer: ItemSlot,
     /// The item with the next earlier use.
-    pub older: Place,
+    pub older: ItemSlot,
     /// Whether the item was read since it was stored.
     pub was_read: bool,
     /// Whether a client marked the item as stale.
@@ -68,9 +68,9 @@ impl Item {
             flags,
             deadline,
             used_at: now,
-            next_in_bucket: Place::NONE,
-            newer: Place::NONE,
-            older: Place::NONE,
+            next_in_bucket: ItemSlot::NONE,
+            newer: ItemSlot::NONE,
+            older: ItemSlot::NONE,
             was_read: false,
             is_stale: false,
             is_promised: false,

@@ -1,52 +1,52 @@
 //! The order of use: a doubly linked list of the items.
 
-use super::slab::{Place, Slab};
+use super::slab::{ItemSlot, Slab};
 
 #[derive(Debug)]
 pub(super) struct Lru {
-    newest: Place,
-    oldest: Place,
+    newest: ItemSlot,
+    oldest: ItemSlot,
 }
 
 impl Lru {
     pub const fn new() -> Self {
-        Self { newest: Place::NONE, oldest: Place::NONE }
+        Self { newest: ItemSlot::NONE, oldest: ItemSlot::NONE }
     }
 
     /// Returns the least recently used item.
-    pub fn oldest(&self) -> Place {
+    pub fn oldest(&self) -> ItemSlot {
         self.oldest
     }
 
     /// Returns the most recently used item.
-    pub fn newest(&self) -> Place {
+    pub fn newest(&self) -> ItemSlot {
         self.newest
     }
 
-    /// Inserts the item at `place`, which is not in the list, as the newest.
-    pub fn insert(&mut self, slab: &mut Slab, place: Place) {
-        let before = core::mem::replace(&mut self.newest, place);
-        if let Some(item) = slab.get_mut(place) {
+    /// Inserts the item at `slot`, which is not in the list, as the newest.
+    pub fn insert(&mut self, slab: &mut Slab, slot: ItemSlot) {
+        let before = core::mem::replace(&mut self.newest, slot);
+        if let Some(item) = slab.get_mut(slot) {
             item.older = before;
-            item.newer = Place::NONE;
+            item.newer = ItemSlot::NONE;
         }
         match slab.get_mut(before) {
-            Some(item) => item.newer = place,
-            None => self.oldest = place,
+            Some(item) => item.newer = slot,
+            None => self.oldest = slot,
         }
     }
 
-    /// Makes the item at `place` the newest.
-    pub fn touch(&mut self, slab: &mut Slab, place: Place) {
-        if self.newest != place {
-            self.remove(slab, place);
-            self.insert(slab, place);
+    /// Makes the item at `slot` the newest.
+    pub fn touch(&mut self, slab: &mut Slab, slot: ItemSlot) {
+        if self.newest != slot {
+            self.remove(slab, slot);
+            self.insert(slab, slot);
         }
     }
 
-    /// Removes the item at `place` from the list.
-    pub fn remove(&mut self, slab: &mut Slab, place: Place) {
-        let Some(item) = slab.get(place) else { return };
+    /// Removes the item at `slot` from the list.
+    pub fn remove(&mut self, slab: &mut Slab, slot: ItemSlot) {
+        let Some(item) = slab.get(slot) else { return };
         let (newer, older) = (item.newer, item.older);
         match slab.get_mut(newer) {
             Some(item) => item.older = older,
@@ -58,17 +58,17 @@ impl Lru {
         }
     }
 
-    /// Updates the links to an item that the slab has moved to `place`.
-    pub fn moved(&mut self, slab: &mut Slab, place: Place) {
-        let Some(item) = slab.get(place) else { return };
+    /// Updates the links to an item that the slab has moved to `slot`.
+    pub fn moved(&mut self, slab: &mut Slab, slot: ItemSlot) {
+        let Some(item) = slab.get(slot) else { return };
         let (newer, older) = (item.newer, item.older);
         match slab.get_mut(newer) {
-            Some(item) => item.older = place,
-            None => self.newest = place,
+            Some(item) => item.older = slot,
+            None => self.newest = slot,
         }
         match slab.get_mut(older) {
-            Some(item) => item.newer = place,
-            None => self.oldest = place,
+            Some(item) => item.newer = slot,
+            None => self.oldest = slot,
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::time::{Exptime, UnixTime};
 
 use super::Shard;
 use super::item::{Item, body_bytes, join_body};
-use super::slab::Place;
+use super::slab::ItemSlot;
 
 impl Shard {
     pub(super) fn meta_get(&mut self, now: UnixTime, key: Key, get: MetaGet) -> Response {
@@ -20,7 +20,7 @@ impl Shard {
         self.counters.cmd_get += 1;
         self.counters.cmd_touch += u64::from(get.exptime.is_some());
         let found = self.find_to_read(now, key.borrow());
-        let Some(place) = found else {
+        let Some(slot) = found else {
             self.counters.get_misses += 1;
             self.counters.touch_misses += u64::from(get.exptime.is_some());
             let created = get.vivify.and_then(|exptime| self.vivify(now, &key, exptime));
@@ -28,7 +28,7 @@ impl Shard {
         };
         self.counters.get_hits += 1;
         self.counters.touch_hits += u64::from(get.exptime.is_some());
-        let Some(item) = self.table.get_mut(place) else { return Response::Miss(None) };
+        let Some(item) = self.table.get_mut(slot) else { return Response::Miss(None) };
         let before = item.deadline;
         let ends_soon = get.recache.is_some_and(|recache| before.is_before(recache.deadline(now)));
         let mut description = describe(item, now);
@@ -41,7 +41,7 @@ impl Shard {
         if get.bump == Bump::Used {
             item.used_at = now;
             item.was_read = true;
-            self.table.touch(place);
+            self.table.touch(slot);
         }
         Details::Item(description).into()
     }
@@ -55,7 +55,7 @@ impl Shard {
         let mut item = Item::new(key.borrow().bucket_hash(), body, 0, exptime.deadline(now), now);
         item.is_promised = true;
         item.was_read = true;
-        self.enter(now, item);
+        self.insert_new(now, item);
         let item = self.table.get(self.table.find(key.borrow())?)?;
         let description =
             Description { is_won: true, is_promised: false, was_read: false, ..describe(item, now) };
@@ -64,7 +64,7 @@ impl Shard {
 
     pub(super) fn inspect(&mut self, now: UnixTime, key: Key) -> Response {
         self.counters.cmd_meta += 1;
-        match self.find_live(now, &key).and_then(|place| self.table.get(place)) {
+        match self.find_live(now, &key).and_then(|slot| self.table.get(slot)) {
             Some(item) => Details::Item(describe(item, now)).into(),
             None => Response::Miss(Some(key.into_bytes())),
         }
@@ -77,8 +77,8 @@ impl Shard {
         cas: Option<u64>,
         exptime: Option<Exptime>,
     ) -> Response {
-        let place: Option<Place> = self.find_live(now, key);
-        let Some(item) = place.and_then(|place| self.table.get_mut(place)) else {
+        let slot: Option<ItemSlot> = self.find_live(now, key);
+        let Some(item) = slot.and_then(|slot| self.table.get_mut(slot)) else {
             self.counters.delete_misses += 1;
             return Response::Miss(None);
         };

@@ -28,21 +28,21 @@ use alloc::vec::Vec;
 use crate::config::Config;
 use crate::key::{Key, KeyRef, ShardId};
 use crate::request::{Broadcast, Operation, Request};
-use crate::response::{Body, Details, Hit, Listed, Response};
+use crate::response::{Body, Details, Hit, ListedItem, Response};
 use crate::time::{Exptime, UnixTime};
 
 pub use counters::{Counters, Report};
 use item::Item;
 pub use prefixes::Prefixes;
 pub(crate) use prefixes::fits_in_line;
-use slab::Place;
+use slab::ItemSlot;
 use table::Table;
 
 /// The smallest memory limit of a shard, in bytes.
 pub const SMALLEST_SHARD_BYTES: usize = Table::SMALLEST_BYTES;
 
 /// A borrowed item.
-pub(crate) struct Found<'a> {
+pub(crate) struct ItemRef<'a> {
     pub flags: u32,
     pub cas: u64,
     pub body: &'a Body,
@@ -140,8 +140,8 @@ impl Shard {
                 self.prefixes.clear();
                 Response::Done
             }
-            Request::All(Broadcast::CountPrefixes(goes_on)) => {
-                self.counts_prefixes = goes_on;
+            Request::All(Broadcast::CountPrefixes(enabled)) => {
+                self.counts_prefixes = enabled;
                 Response::Done
             }
             Request::All(Broadcast::PrefixStats) => Details::Prefixes(Prefixes::clone(&self.prefixes)).into(),
@@ -158,9 +158,9 @@ impl Shard {
             if self.reclaim_cursor >= self.table.len() {
                 self.reclaim_cursor = 0;
             }
-            let place = Place::new(self.reclaim_cursor);
-            match self.table.get(place) {
-                Some(item) if self.is_dead(item, now) => self.bury(now, place),
+            let slot = ItemSlot::new(self.reclaim_cursor);
+            match self.table.get(slot) {
+                Some(item) if self.is_dead(item, now) => self.remove_dead(now, slot),
                 _ => self.reclaim_cursor += 1,
             }
         }
@@ -184,79 +184,79 @@ impl Shard {
     }
 
     /// Returns the most recently used items that are alive at `now`, at most `limit` of them.
-    fn list(&self, now: UnixTime, limit: usize) -> Vec<Listed> {
+    fn list(&self, now: UnixTime, limit: usize) -> Vec<ListedItem> {
         let newest_first =
             core::iter::successors(self.table.get(self.table.newest()), |item| self.table.get(item.older));
         let live = newest_first.filter(|item| !self.is_dead(item, now));
-        live.take(limit).map(|item| Listed { body: item.body.clone(), deadline: item.deadline }).collect()
+        live.take(limit).map(|item| ListedItem { body: item.body.clone(), deadline: item.deadline }).collect()
     }
 
     fn get(&mut self, now: UnixTime, key: Key, exptime: Option<Exptime>) -> Response {
         match self.read(now, key.borrow(), exptime) {
-            Some(Found { flags, cas, body }) => Response::Hit(Hit { flags, cas, body: body.clone() }),
+            Some(ItemRef { flags, cas, body }) => Response::Hit(Hit { flags, cas, body: body.clone() }),
             None => Response::Miss(Some(key.into_bytes())),
         }
     }
 
     /// Executes a read as [`Shard::execute`] does, but borrows the item instead of building a response.
-    pub(crate) fn read_in_place(&mut self, now: UnixTime, key: KeyRef<'_>) -> Option<Found<'_>> {
+    pub(crate) fn read_in_place(&mut self, now: UnixTime, key: KeyRef<'_>) -> Option<ItemRef<'_>> {
         self.flush_if_due(now);
         self.read(now, key, None)
     }
 
-    fn read(&mut self, now: UnixTime, key: KeyRef<'_>, exptime: Option<Exptime>) -> Option<Found<'_>> {
+    fn read(&mut self, now: UnixTime, key: KeyRef<'_>, exptime: Option<Exptime>) -> Option<ItemRef<'_>> {
         if self.counts_prefixes {
             self.count_read(now, key);
         }
         self.counters.cmd_get += 1;
         self.counters.cmd_touch += u64::from(exptime.is_some());
-        let place = self.find_to_read(now, key);
-        let Some(place) = place else {
+        let slot = self.find_to_read(now, key);
+        let Some(slot) = slot else {
             self.counters.get_misses += 1;
             self.counters.touch_misses += u64::from(exptime.is_some());
             return None;
         };
         self.counters.get_hits += 1;
-        self.table.touch(place);
-        let item = self.table.get_mut(place)?;
+        self.table.touch(slot);
+        let item = self.table.get_mut(slot)?;
         item.used_at = now;
         item.was_read = true;
         if let Some(exptime) = exptime {
             item.deadline = exptime.deadline(now);
             self.counters.touch_hits += 1;
         }
-        Some(Found { flags: item.flags, cas: item.cas, body: &item.body })
+        Some(ItemRef { flags: item.flags, cas: item.cas, body: &item.body })
     }
 
     /// Counts a read by key prefix. It looks the item up itself, so that reads compute nothing for it while the counts
     /// are disabled.
     #[cold]
     fn count_read(&mut self, now: UnixTime, key: KeyRef<'_>) {
-        let item = self.table.find(key).and_then(|place| self.table.get(place));
+        let item = self.table.find(key).and_then(|slot| self.table.get(slot));
         let is_hit = item.is_some_and(|item| !self.is_dead(item, now));
         self.prefixes.read(key.bytes(), is_hit);
     }
 
     /// Finds an item like [`Shard::find_live`], and counts the reason if it is dead.
     #[inline(always)]
-    fn find_to_read(&mut self, now: UnixTime, key: KeyRef<'_>) -> Option<Place> {
-        let place = self.table.find(key)?;
-        let item = self.table.get(place)?;
+    fn find_to_read(&mut self, now: UnixTime, key: KeyRef<'_>) -> Option<ItemSlot> {
+        let slot = self.table.find(key)?;
+        let item = self.table.get(slot)?;
         if item.is_dead(now, self.flushed_cas) {
             match item.deadline.is_over(now) {
                 true => self.counters.get_expired += 1,
                 false => self.counters.get_flushed += 1,
             }
-            self.bury(now, place);
+            self.remove_dead(now, slot);
             return None;
         }
-        Some(place)
+        Some(slot)
     }
 
     fn touch(&mut self, now: UnixTime, key: &Key, exptime: Exptime) -> Response {
         self.counters.cmd_touch += 1;
-        let place = self.find_live(now, key);
-        let Some(item) = place.and_then(|place| self.table.get_mut(place)) else {
+        let slot = self.find_live(now, key);
+        let Some(item) = slot.and_then(|slot| self.table.get_mut(slot)) else {
             self.counters.touch_misses += 1;
             return Response::Miss(None);
         };
@@ -270,15 +270,15 @@ impl Shard {
         if self.counts_prefixes {
             self.prefixes.deleted(key.bytes());
         }
-        let Some(place) = self.find_live(now, key) else {
+        let Some(slot) = self.find_live(now, key) else {
             self.counters.delete_misses += 1;
             return Response::Miss(None);
         };
-        let current = self.table.get(place).map(|item| item.cas);
+        let current = self.table.get(slot).map(|item| item.cas);
         if cas.is_some() && cas != current {
             return Response::Exists;
         }
-        self.table.remove(place);
+        self.table.remove(slot);
         self.counters.delete_hits += 1;
         Response::Deleted
     }
@@ -309,18 +309,18 @@ impl Shard {
     }
 
     /// Finds the item with that key if it is alive. Removes a dead item.
-    fn find_live(&mut self, now: UnixTime, key: &Key) -> Option<Place> {
-        let place = self.table.find(key.borrow())?;
-        if self.table.get(place).is_some_and(|item| self.is_dead(item, now)) {
-            self.bury(now, place);
+    fn find_live(&mut self, now: UnixTime, key: &Key) -> Option<ItemSlot> {
+        let slot = self.table.find(key.borrow())?;
+        if self.table.get(slot).is_some_and(|item| self.is_dead(item, now)) {
+            self.remove_dead(now, slot);
             return None;
         }
-        Some(place)
+        Some(slot)
     }
 
     /// Removes a dead item.
-    fn bury(&mut self, now: UnixTime, place: Place) {
-        let Some(item) = self.table.remove(place) else { return };
+    fn remove_dead(&mut self, now: UnixTime, slot: ItemSlot) {
+        let Some(item) = self.table.remove(slot) else { return };
         self.counters.reclaimed += 1;
         self.counters.expired_unfetched += u64::from(item.deadline.is_over(now) && !item.was_read);
     }

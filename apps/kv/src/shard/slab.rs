@@ -16,9 +16,9 @@ pub(super) const CHUNK_BYTES: usize = CHUNK_LEN * size_of::<Item>();
 
 /// The index of an item. It is smaller than an `Option` of an index, and an item contains three of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place(u32);
+pub(super) struct ItemSlot(u32);
 
-impl Place {
+impl ItemSlot {
     /// No item.
     pub const NONE: Self = Self(u32::MAX);
 
@@ -53,16 +53,16 @@ impl Slab {
         if self.len == self.chunks.len() << CHUNK_BITS { CHUNK_BYTES } else { 0 }
     }
 
-    pub fn get(&self, place: Place) -> Option<&Item> {
-        self.chunks.get(place.index() >> CHUNK_BITS)?.get(place.index() & CHUNK_MASK)
+    pub fn get(&self, slot: ItemSlot) -> Option<&Item> {
+        self.chunks.get(slot.index() >> CHUNK_BITS)?.get(slot.index() & CHUNK_MASK)
     }
 
-    pub fn get_mut(&mut self, place: Place) -> Option<&mut Item> {
-        self.chunks.get_mut(place.index() >> CHUNK_BITS)?.get_mut(place.index() & CHUNK_MASK)
+    pub fn get_mut(&mut self, slot: ItemSlot) -> Option<&mut Item> {
+        self.chunks.get_mut(slot.index() >> CHUNK_BITS)?.get_mut(slot.index() & CHUNK_MASK)
     }
 
-    pub fn push(&mut self, item: Item) -> Place {
-        let place = Place::new(self.len);
+    pub fn push(&mut self, item: Item) -> ItemSlot {
+        let slot = ItemSlot::new(self.len);
         if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK_LEN) {
             self.chunks.push(Vec::with_capacity(CHUNK_LEN));
         }
@@ -70,23 +70,23 @@ impl Slab {
             chunk.push(item);
             self.len += 1;
         }
-        place
+        slot
     }
 
-    /// Removes the item at `place`, and moves the last item there. Returns the removed item and the previous index of
+    /// Removes the item at `slot`, and moves the last item there. Returns the removed item and the previous index of
     /// the moved item, which is `None` if the removed item was the last.
-    pub fn swap_remove(&mut self, place: Place) -> Option<(Item, Option<Place>)> {
-        self.get(place)?;
+    pub fn swap_remove(&mut self, slot: ItemSlot) -> Option<(Item, Option<ItemSlot>)> {
+        self.get(slot)?;
         let last_chunk = self.chunks.last_mut()?;
         let last = last_chunk.pop()?;
         if last_chunk.is_empty() {
             self.chunks.pop();
         }
         self.len -= 1;
-        if place.index() == self.len {
+        if slot.index() == self.len {
             return Some((last, None));
         }
-        let item = core::mem::replace(self.get_mut(place)?, last);
-        Some((item, Some(Place::new(self.len))))
+        let item = core::mem::replace(self.get_mut(slot)?, last);
+        Some((item, Some(ItemSlot::new(self.len))))
     }
 }

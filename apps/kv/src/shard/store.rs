@@ -1,13 +1,13 @@
 //! Stores: their conditions, the resulting value, and the eviction of other items.
 
 use crate::key::Key;
-use crate::request::{OlderVersion, Stale, Store, StoreMode};
+use crate::request::{ExistingItem, OlderVersion, Store, StoreMode};
 use crate::response::{Body, NotStored, Response};
 use crate::time::{Deadline, UnixTime};
 
 use super::Shard;
 use super::item::{Item, body_bytes, build_body, join_body};
-use super::slab::Place;
+use super::slab::ItemSlot;
 use super::table::Table;
 
 impl Shard {
@@ -21,7 +21,7 @@ impl Shard {
         if let Err(refusal) = self.check(old, &store) {
             return refusal;
         }
-        let replaced = old.and_then(|place| self.table.get(place));
+        let replaced = old.and_then(|slot| self.table.get(slot));
         let outdated = match replaced {
             Some(item) if store.older == OlderVersion::StoredAsStale && store.cas != Some(item.cas) => {
                 Some((item.deadline, item.is_promised))
@@ -42,19 +42,19 @@ impl Shard {
         Response::Stored { cas: self.put(now, old, item) }
     }
 
-    pub(super) fn reject_store(&mut self, now: UnixTime, key: &Key, stale: Stale) -> Response {
+    pub(super) fn reject_store(&mut self, now: UnixTime, key: &Key, stale: ExistingItem) -> Response {
         self.counters.store_too_large += 1;
-        if stale == Stale::Goes
-            && let Some(place) = self.find_live(now, key)
+        if stale == ExistingItem::Removed
+            && let Some(slot) = self.find_live(now, key)
         {
-            self.table.remove(place);
+            self.table.remove(slot);
         }
         Response::TooLarge
     }
 
     /// Checks the store's condition against the existing item.
-    fn check(&mut self, old: Option<Place>, store: &Store) -> Result<(), Response> {
-        let item = old.and_then(|place| self.table.get(place));
+    fn check(&mut self, old: Option<ItemSlot>, store: &Store) -> Result<(), Response> {
+        let item = old.and_then(|slot| self.table.get(slot));
         let extends = matches!(store.mode, StoreMode::Append | StoreMode::Prepend);
         match (item, store.cas) {
             (None, _) if extends => return Err(Response::NotStored(NotStored::NothingToExtend)),
@@ -81,8 +81,8 @@ impl Shard {
         match (store.mode, item) {
             (StoreMode::Add, Some(_)) => {
                 // An `add` whose key is present counts as a use of the item.
-                if let Some(place) = old {
-                    self.table.touch(place);
+                if let Some(slot) = old {
+                    self.table.touch(slot);
                 }
                 Err(Response::NotStored(NotStored::Present))
             }
@@ -96,11 +96,11 @@ impl Shard {
         &self,
         now: UnixTime,
         key: &Key,
-        old: Option<Place>,
+        old: Option<ItemSlot>,
         store: Store,
     ) -> Option<(u32, Deadline, Body)> {
         let old = match store.mode {
-            StoreMode::Append | StoreMode::Prepend => old.and_then(|place| self.table.get(place)),
+            StoreMode::Append | StoreMode::Prepend => old.and_then(|slot| self.table.get(slot)),
             StoreMode::Set | StoreMode::Add | StoreMode::Replace => None,
         };
         let len = store.value.len() + old.map_or(0, |old| old.body.value_len());
@@ -130,20 +130,20 @@ impl Shard {
 
     /// Counts a store that fails for lack of memory. Removes `old`, the item that a `set` was to replace, because its
     /// writer believes it to be overwritten.
-    pub(super) fn out_of_memory(&mut self, old: Option<Place>) -> Response {
+    pub(super) fn out_of_memory(&mut self, old: Option<ItemSlot>) -> Response {
         self.counters.store_no_memory += 1;
-        if let Some(place) = old {
-            self.table.remove(place);
+        if let Some(slot) = old {
+            self.table.remove(slot);
         }
         Response::OutOfMemory
     }
 
     /// Inserts an item that fits, in place of `old`, which has the same key. Returns its version.
-    fn put(&mut self, now: UnixTime, old: Option<Place>, mut item: Item) -> u64 {
-        let Some(old) = old else { return self.enter(now, item) };
+    fn put(&mut self, now: UnixTime, old: Option<ItemSlot>, mut item: Item) -> u64 {
+        let Some(old) = old else { return self.insert_new(now, item) };
         if self.table.bytes_once_replaced(old, body_bytes(&item.body)) > self.limit_bytes {
             self.table.remove(old);
-            return self.enter(now, item);
+            return self.insert_new(now, item);
         }
         item.cas = self.next_cas();
         let cas = item.cas;
@@ -153,7 +153,7 @@ impl Shard {
     }
 
     /// Inserts an item that fits and whose key is absent, and evicts as many items as necessary. Returns its version.
-    pub(super) fn enter(&mut self, now: UnixTime, mut item: Item) -> u64 {
+    pub(super) fn insert_new(&mut self, now: UnixTime, mut item: Item) -> u64 {
         let needed = body_bytes(&item.body);
         while self.table.bytes_with(needed) > self.limit_bytes && self.table.len() > 0 {
             self.evict(now);
@@ -166,14 +166,14 @@ impl Shard {
     }
 
     fn evict(&mut self, now: UnixTime) {
-        let place = self.table.oldest();
-        match self.table.get(place) {
-            Some(item) if self.is_dead(item, now) => self.bury(now, place),
+        let slot = self.table.oldest();
+        match self.table.get(slot) {
+            Some(item) if self.is_dead(item, now) => self.remove_dead(now, slot),
             Some(item) => {
                 self.counters.evicted_unfetched += u64::from(!item.was_read);
                 self.counters.evictions += 1;
                 self.counters.evicted_nonzero += u64::from(item.deadline != Deadline::NEVER);
-                self.table.remove(place);
+                self.table.remove(slot);
             }
             None => {}
         }

@@ -5,7 +5,7 @@ use crate::key::KeyRef;
 use super::index::{Index, SEGMENT_BYTES};
 use super::item::{Item, body_bytes};
 use super::lru::Lru;
-use super::slab::{CHUNK_BYTES, Place, Slab};
+use super::slab::{CHUNK_BYTES, ItemSlot, Slab};
 
 #[derive(Debug)]
 pub(super) struct Table {
@@ -48,64 +48,64 @@ impl Table {
         self.bytes() + body_bytes + self.slab.growth_bytes() + SEGMENT_BYTES
     }
 
-    pub fn find(&self, key: KeyRef<'_>) -> Option<Place> {
+    pub fn find(&self, key: KeyRef<'_>) -> Option<ItemSlot> {
         self.index.find(&self.slab, key.bucket_hash(), key.bytes())
     }
 
-    pub fn get(&self, place: Place) -> Option<&Item> {
-        self.slab.get(place)
+    pub fn get(&self, slot: ItemSlot) -> Option<&Item> {
+        self.slab.get(slot)
     }
 
     /// Returns the item. The caller must not change its key or the length of its value.
-    pub fn get_mut(&mut self, place: Place) -> Option<&mut Item> {
-        self.slab.get_mut(place)
+    pub fn get_mut(&mut self, slot: ItemSlot) -> Option<&mut Item> {
+        self.slab.get_mut(slot)
     }
 
-    pub fn oldest(&self) -> Place {
+    pub fn oldest(&self) -> ItemSlot {
         self.lru.oldest()
     }
 
-    pub fn newest(&self) -> Place {
+    pub fn newest(&self) -> ItemSlot {
         self.lru.newest()
     }
 
     /// Makes the item the newest.
-    pub fn touch(&mut self, place: Place) {
-        self.lru.touch(&mut self.slab, place);
+    pub fn touch(&mut self, slot: ItemSlot) {
+        self.lru.touch(&mut self.slab, slot);
     }
 
     /// Inserts an item whose key is absent, as the newest.
     pub fn insert(&mut self, item: Item) {
         self.body_bytes += body_bytes(&item.body);
-        let place = self.slab.push(item);
-        self.index.insert(&mut self.slab, place);
-        self.lru.insert(&mut self.slab, place);
+        let slot = self.slab.push(item);
+        self.index.insert(&mut self.slab, slot);
+        self.lru.insert(&mut self.slab, slot);
     }
 
-    /// Returns the memory after replacing the body of the item at `place` by one of `bytes`.
-    pub fn bytes_once_replaced(&self, place: Place, bytes: usize) -> usize {
-        self.bytes() + bytes - self.slab.get(place).map_or(0, |item| body_bytes(&item.body))
+    /// Returns the memory after replacing the body of the item at `slot` by one of `bytes`.
+    pub fn bytes_once_replaced(&self, slot: ItemSlot, bytes: usize) -> usize {
+        self.bytes() + bytes - self.slab.get(slot).map_or(0, |item| body_bytes(&item.body))
     }
 
     /// Replaces an item by one with the same key, as the newest.
-    pub fn replace(&mut self, place: Place, item: Item) {
-        let Some(old) = self.slab.get_mut(place) else { return };
+    pub fn replace(&mut self, slot: ItemSlot, item: Item) {
+        let Some(old) = self.slab.get_mut(slot) else { return };
         self.body_bytes = self.body_bytes + body_bytes(&item.body) - body_bytes(&old.body);
         let Item { next_in_bucket, newer, older, .. } = *old;
         *old = Item { next_in_bucket, newer, older, ..item };
-        self.touch(place);
+        self.touch(slot);
     }
 
     /// Removes the item. The last item of the slab moves to its index.
-    pub fn remove(&mut self, place: Place) -> Option<Item> {
-        self.index.remove(&mut self.slab, place);
-        self.lru.remove(&mut self.slab, place);
-        let (item, moved_from) = self.slab.swap_remove(place)?;
+    pub fn remove(&mut self, slot: ItemSlot) -> Option<Item> {
+        self.index.remove(&mut self.slab, slot);
+        self.lru.remove(&mut self.slab, slot);
+        let (item, moved_from) = self.slab.swap_remove(slot)?;
         if let Some(from) = moved_from
-            && let Some(hash) = self.slab.get(place).map(|item| item.hash)
+            && let Some(hash) = self.slab.get(slot).map(|item| item.hash)
         {
-            self.index.redirect(&mut self.slab, hash, from, place);
-            self.lru.moved(&mut self.slab, place);
+            self.index.redirect(&mut self.slab, hash, from, slot);
+            self.lru.moved(&mut self.slab, slot);
         }
         self.body_bytes -= body_bytes(&item.body);
         Some(item)
@@ -141,31 +141,31 @@ mod tests {
     fn a_replaced_item_is_the_newest_and_its_memory_is_counted() {
         let mut table = Table::new();
         (0..3).for_each(|number| insert(&mut table, number));
-        let place = table.find(key(1).borrow()).unwrap();
+        let slot = table.find(key(1).borrow()).unwrap();
         for len in [5_000, 10] {
             let body = build_body(b"key1", 7, Payload::One(IoBuf::copy_from_slice(&[b'x'; 5_000][..len])));
             let (before, bytes) = (table.bytes(), body_bytes(&body));
-            let expected = table.bytes_once_replaced(place, bytes);
+            let expected = table.bytes_once_replaced(slot, bytes);
             let hash = key(1).borrow().bucket_hash();
-            table.replace(place, Item::new(hash, body, 7, Deadline::NEVER, UnixTime(9)));
+            table.replace(slot, Item::new(hash, body, 7, Deadline::NEVER, UnixTime(9)));
             assert_eq!((table.bytes(), table.bytes() > before), (expected, len > 10));
             assert_eq!(order(&table), [0, 2, 7]);
-            let found = table.find(key(1).borrow()).and_then(|place| table.get(place)).unwrap();
+            let found = table.find(key(1).borrow()).and_then(|slot| table.get(slot)).unwrap();
             assert_eq!((found.flags, found.used_at, found.body.value_len()), (7, UnixTime(9), len));
         }
         for number in 0..3 {
-            let place = table.find(key(number).borrow()).unwrap();
-            table.remove(place).unwrap();
+            let slot = table.find(key(number).borrow()).unwrap();
+            table.remove(slot).unwrap();
         }
         assert_eq!((table.len(), table.bytes()), (0, Table::new().bytes()));
     }
 
     fn order(table: &Table) -> Vec<u32> {
         let mut order = Vec::new();
-        let mut place = table.oldest();
-        while let Some(item) = table.get(place) {
+        let mut slot = table.oldest();
+        while let Some(item) = table.get(slot) {
             order.push(item.flags);
-            place = item.newer;
+            slot = item.newer;
         }
         order
     }
@@ -179,19 +179,19 @@ mod tests {
             let mut model: BTreeMap<u32, u64> = BTreeMap::new();
             for (step, number) in steps {
                 clock += 1;
-                let place = table.find(key(number).borrow());
-                prop_assert_eq!(place.is_some(), model.contains_key(&number));
-                match (place, step) {
+                let slot = table.find(key(number).borrow());
+                prop_assert_eq!(slot.is_some(), model.contains_key(&number));
+                match (slot, step) {
                     (None, 0 | 1) => {
                         insert(&mut table, number);
                         model.insert(number, clock);
                     }
-                    (Some(place), 2) => {
-                        table.touch(place);
+                    (Some(slot), 2) => {
+                        table.touch(slot);
                         model.insert(number, clock);
                     }
-                    (Some(place), 3) => {
-                        prop_assert_eq!(table.remove(place).map(|item| item.flags), Some(number));
+                    (Some(slot), 3) => {
+                        prop_assert_eq!(table.remove(slot).map(|item| item.flags), Some(number));
                         model.remove(&number);
                     }
                     _ => {}
@@ -201,7 +201,7 @@ mod tests {
             expected.sort();
             prop_assert_eq!(order(&table), expected.iter().map(|&(_, number)| number).collect::<Vec<_>>());
             for &number in model.keys() {
-                let item = table.find(key(number).borrow()).and_then(|place| table.get(place));
+                let item = table.find(key(number).borrow()).and_then(|slot| table.get(slot));
                 prop_assert_eq!(item.map(|item| item.flags), Some(number));
             }
         }
@@ -214,8 +214,8 @@ mod tests {
         (0..10_000).for_each(|number| insert(&mut table, number));
         assert!(table.buckets() >= 10_000);
         for number in (0..10_000).rev().step_by(2).chain((0..10_000).step_by(2)) {
-            let place = table.find(key(number).borrow()).unwrap();
-            table.remove(place).unwrap();
+            let slot = table.find(key(number).borrow()).unwrap();
+            table.remove(slot).unwrap();
         }
         assert_eq!((table.len(), table.bytes(), table.buckets()), (0, empty, 256));
     }

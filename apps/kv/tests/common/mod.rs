@@ -8,7 +8,7 @@ pub mod tcp;
 use std::sync::Arc;
 
 use isola_iobuf::{Chain, IoBuf};
-use isola_kv::{Config, KeyHasher, Served, Server, Session, Shard, ShardId, UnixTime};
+use isola_kv::{Config, KeyHasher, ServeOutcome, Server, Session, Shard, ShardId, UnixTime};
 use std::ops::DerefMut;
 
 /// The start of the tests' clock.
@@ -51,7 +51,7 @@ impl Engine {
 
     /// Executes all requests that have arrived.
     pub fn work(&mut self, session: &mut Session) {
-        assert_eq!(session.serve(self.now), Served::All);
+        assert_eq!(session.serve(self.now), ServeOutcome::All);
     }
 
     /// Returns the answer of `session` to `input`.
@@ -69,14 +69,14 @@ impl Engine {
     }
 
     /// Returns the answer of a new connection to `input`.
-    pub fn ask(&mut self, input: &[u8]) -> Vec<u8> {
+    pub fn execute(&mut self, input: &[u8]) -> Vec<u8> {
         let mut session = self.session();
         self.exchange(&mut session, input)
     }
 
     /// Returns the answer of a new connection to `input`, as text.
-    pub fn say(&mut self, input: &str) -> String {
-        String::from_utf8(self.ask(input.as_bytes())).unwrap()
+    pub fn execute_text(&mut self, input: &str) -> String {
+        String::from_utf8(self.execute(input.as_bytes())).unwrap()
     }
 
     /// Advances the clock.

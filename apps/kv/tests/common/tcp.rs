@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use isola_iobuf::{Chain, IoBuf};
-use isola_kv::{Config, Served, Server, Session, Tally, UnixTime};
+use isola_kv::{Config, ServeOutcome, Server, Session, Tally, UnixTime};
 
 fn now() -> UnixTime {
     UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as u32)
@@ -43,7 +43,7 @@ fn run_connection(mut stream: TcpStream, server: &Arc<Server>, tally: &Tally) {
         if written.parts().any(|part| stream.write_all(part).is_err()) || session.is_finished() {
             break;
         }
-        if served == Served::Busy {
+        if served == ServeOutcome::Busy {
             thread::yield_now();
         } else if session.wants_input() {
             match stream.read(&mut frame) {

@@ -31,13 +31,13 @@ struct Readiness {
     epoll: Arc<OwnedFd>,
     interrupt: FileInterrupt,
     _handler: Interrupt,
-    sources: RefCell<BTreeMap<u64, Rc<Source>>>,
+    waiters: RefCell<BTreeMap<u64, Rc<Waiters>>>,
     next: Cell<u64>,
 }
 
 /// The tasks that wait for a socket.
 #[derive(Default)]
-struct Source {
+struct Waiters {
     reader: Cell<Option<Waker>>,
     writer: Cell<Option<Waker>>,
 }
@@ -45,13 +45,13 @@ struct Source {
 impl Representative for Readiness {
     fn create() -> Self {
         let handler = allocate_interrupt(|| READINESS.wake_ready()).expect("a core has interrupts to spare");
-        let made = epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from).and_then(|epoll| {
+        let created = epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from).and_then(|epoll| {
             let epoll = Arc::new(epoll);
             Ok((FileInterrupt::attach(epoll.clone(), Interest::Readable, handler.vector())?, epoll))
         });
         let (interrupt, epoll) =
-            made.expect("Linux gives a file descriptor for the sockets of a core: see ulimit -n");
-        Self { epoll, interrupt, _handler: handler, sources: RefCell::default(), next: Cell::new(0) }
+            created.expect("Linux has a file descriptor for the sockets of a core: see ulimit -n");
+        Self { epoll, interrupt, _handler: handler, waiters: RefCell::default(), next: Cell::new(0) }
     }
 }
 
@@ -63,13 +63,13 @@ impl Readiness {
         if let Ok((events, _)) = epoll::wait(&self.epoll, &mut events, Some(&now)) {
             for event in events {
                 let (number, flags) = (event.data.u64(), event.flags);
-                let Some(source) = self.sources.borrow().get(&number).cloned() else { continue };
+                let Some(waiters) = self.waiters.borrow().get(&number).cloned() else { continue };
                 let ended = EventFlags::HUP | EventFlags::ERR;
                 if flags.intersects(EventFlags::IN | EventFlags::RDHUP | ended) {
-                    source.reader.take().into_iter().for_each(Waker::wake);
+                    waiters.reader.take().into_iter().for_each(Waker::wake);
                 }
                 if flags.intersects(EventFlags::OUT | ended) {
-                    source.writer.take().into_iter().for_each(Waker::wake);
+                    waiters.writer.take().into_iter().for_each(Waker::wake);
                 }
             }
         }
@@ -79,22 +79,22 @@ impl Readiness {
 }
 
 /// A non-blocking socket, with the tasks that wait for it.
-pub(super) struct Watched<T> {
+pub(super) struct AsyncSocket<T> {
     socket: T,
     number: u64,
-    source: Rc<Source>,
+    waiters: Rc<Waiters>,
 }
 
-impl<T: AsFd> Watched<T> {
+impl<T: AsFd> AsyncSocket<T> {
     pub fn new(socket: T) -> io::Result<Self> {
         let number = READINESS.next.get();
         READINESS.next.set(number + 1);
         // Edge-triggered: each operation is attempted before its task waits.
         let all = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         epoll::add(&READINESS.epoll, &socket, EventData::new_u64(number), all)?;
-        let source = Rc::<Source>::default();
-        READINESS.sources.borrow_mut().insert(number, source.clone());
-        Ok(Self { socket, number, source })
+        let waiters = Rc::<Waiters>::default();
+        READINESS.waiters.borrow_mut().insert(number, waiters.clone());
+        Ok(Self { socket, number, waiters })
     }
 
     /// Returns the socket.
@@ -114,8 +114,8 @@ impl<T: AsFd> Watched<T> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let waiting = match direction {
-                        Direction::Read => &self.source.reader,
-                        Direction::Write => &self.source.writer,
+                        Direction::Read => &self.waiters.reader,
+                        Direction::Write => &self.waiters.writer,
                     };
                     // No edge is lost: this core takes the edge that ends the wait, in a later event.
                     waiting.set(Some(context.waker().clone()));
@@ -136,9 +136,9 @@ impl<T: AsFd> Watched<T> {
     }
 }
 
-impl<T> Drop for Watched<T> {
+impl<T> Drop for AsyncSocket<T> {
     fn drop(&mut self) {
         // The socket is closed next, which removes it from the epoll set.
-        READINESS.sources.borrow_mut().remove(&self.number);
+        READINESS.waiters.borrow_mut().remove(&self.number);
     }
 }

@@ -1,6 +1,6 @@
 //! Linux TCP sockets.
 
-use super::readiness::{Direction, Watched};
+use super::readiness::{AsyncSocket, Direction};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io::{self, IoSlice, Write};
@@ -9,13 +9,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// The maximum number of bytes per read.
-const PIECE: usize = 16 << 10;
+const READ_LEN: usize = 16 << 10;
 
 /// The maximum number of a chain's parts per write.
-const MOST_PARTS: usize = 16;
+const MAX_PARTS: usize = 16;
 
 /// A listening socket of the host.
-pub struct TcpListener(Watched<net::TcpListener>);
+pub struct TcpListener(AsyncSocket<net::TcpListener>);
 
 impl TcpListener {
     /// Listens at an address.
@@ -32,7 +32,7 @@ impl TcpListener {
     /// The error from Linux.
     pub fn from_std(listener: net::TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        Ok(Self(Watched::new(listener)?))
+        Ok(Self(AsyncSocket::new(listener)?))
     }
 
     /// Returns the address at which it listens.
@@ -54,13 +54,13 @@ impl TcpListener {
 }
 
 /// A TCP connection of the host.
-pub struct TcpStream(Watched<net::TcpStream>);
+pub struct TcpStream(AsyncSocket<net::TcpStream>);
 
 impl TcpStream {
     fn from_std(stream: net::TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        Ok(Self(Watched::new(stream)?))
+        Ok(Self(AsyncSocket::new(stream)?))
     }
 
     /// Connects to an address.
@@ -96,8 +96,8 @@ impl TcpStream {
     /// The error of the connection, from Linux.
     pub fn poll_read(&self, context: &mut Context<'_>) -> Poll<io::Result<Option<IoBuf>>> {
         self.0.poll(context, Direction::Read, |socket| {
-            let mut buffer = IoBufMut::with_room(0, PIECE);
-            let Some(room) = buffer.append(PIECE) else { return Ok(None) };
+            let mut buffer = IoBufMut::with_room(0, READ_LEN);
+            let Some(room) = buffer.append(READ_LEN) else { return Ok(None) };
             let len = io::Read::read(&mut &*socket, room)?;
             buffer.truncate(len);
             Ok((len > 0).then(|| buffer.freeze()))
@@ -111,8 +111,8 @@ impl TcpStream {
     pub fn poll_write(&self, context: &mut Context<'_>, data: &mut Chain) -> Poll<io::Result<()>> {
         while !data.is_empty() {
             let written = self.0.poll(context, Direction::Write, |mut socket| {
-                let mut slices = [IoSlice::new(&[]); MOST_PARTS];
-                let count = data.parts().len().min(MOST_PARTS);
+                let mut slices = [IoSlice::new(&[]); MAX_PARTS];
+                let count = data.parts().len().min(MAX_PARTS);
                 slices.iter_mut().zip(data.parts()).for_each(|(slice, part)| *slice = IoSlice::new(part));
                 socket.write_vectored(&slices[..count])
             });

@@ -1,14 +1,14 @@
 //! Linux UDP sockets.
 
-use super::readiness::{Direction, Watched};
+use super::readiness::{AsyncSocket, Direction};
 use std::io;
 use std::net::{self, Ipv4Addr, SocketAddr};
 
 /// The maximum length of a received datagram, in bytes; a longer one is truncated.
-const LONGEST: usize = 65_535;
+const MAX_DATAGRAM: usize = 65_535;
 
 /// A UDP socket of Linux.
-pub struct UdpSocket(Watched<net::UdpSocket>);
+pub struct UdpSocket(AsyncSocket<net::UdpSocket>);
 
 impl UdpSocket {
     /// Binds a socket to an address.
@@ -25,7 +25,7 @@ impl UdpSocket {
     /// The error from Linux.
     pub fn from_std(socket: net::UdpSocket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        Ok(Self(Watched::new(socket)?))
+        Ok(Self(AsyncSocket::new(socket)?))
     }
 
     /// Binds a socket to any free port, for datagrams from and to `peer` only.
@@ -43,7 +43,7 @@ impl UdpSocket {
     /// # Errors
     /// The error from Linux, for example that the peer's port has no socket.
     pub async fn receive(&self) -> io::Result<(Vec<u8>, SocketAddr)> {
-        let mut buffer = vec![0; LONGEST];
+        let mut buffer = vec![0; MAX_DATAGRAM];
         let (len, from) = self.0.when_ready(Direction::Read, |socket| socket.recv_from(&mut buffer)).await?;
         buffer.truncate(len);
         buffer.shrink_to_fit();

@@ -3,11 +3,11 @@
 
 use isola_ebbs::EbbId;
 use isola_events::sleep;
-use isola_gateway::test_cells::{SERVER, TestCell, dial_to, run_cells};
 use isola_hosted::{Loss, switch};
 use isola_iobuf::{Chain, IoBuf};
 use isola_messenger::{JoinError, MAX_PAYLOAD, MachineId, Refusal, call, host, id_map, join, serve};
 use isola_net::{FailReason, StreamError, TcpStream};
+use isola_test_cells::{SERVER, TestCell, dial_to, run_cells};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -25,7 +25,7 @@ pub const SLOW: EbbId = EbbId::of_path(module_path!(), "SLOW");
 pub const HUGE: EbbId = EbbId::of_path(module_path!(), "HUGE");
 
 /// An Ebb that no machine serves.
-pub const NOBODY: EbbId = EbbId::of_path(module_path!(), "NOBODY");
+pub const NOT_SERVED: EbbId = EbbId::of_path(module_path!(), "NOT_SERVED");
 
 /// Returns the address of the first machine.
 pub fn first() -> SocketAddr {
@@ -43,7 +43,7 @@ pub async fn echo(call: isola_messenger::Call) -> Result<Chain, Refusal> {
 /// Serves as the first machine until the test ends.
 pub async fn serve_all() {
     let _listening = host(PORT).unwrap();
-    let _map = id_map::keep().unwrap();
+    let _map = id_map::serve().unwrap();
     let _echo = serve(ECHO, echo).unwrap();
     let _slow = serve(SLOW, |_| async {
         sleep(Duration::from_millis(30)).await;
@@ -92,14 +92,14 @@ pub async fn is_set(flag: &AtomicBool) {
 }
 
 /// The number of a machine, for other cells of the test.
-pub struct Known(AtomicU32);
+pub struct SharedMachineId(AtomicU32);
 
-impl Known {
+impl SharedMachineId {
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    pub fn tell(&self, machine: MachineId) {
+    pub fn set(&self, machine: MachineId) {
         self.0.store(machine.number(), Ordering::Release);
     }
 

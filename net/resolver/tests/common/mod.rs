@@ -77,7 +77,7 @@ pub fn question(query: &[u8]) -> &[u8] {
 }
 
 /// Returns the name of a query in lower case, and its type.
-pub fn asked(query: &[u8]) -> (String, u16) {
+pub fn question_of(query: &[u8]) -> (String, u16) {
     let question = question(query);
     let (wire, rest) = question.split_at(question.len() - 4);
     let mut labels = Vec::new();

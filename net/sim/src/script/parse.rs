@@ -20,8 +20,8 @@ impl<'a> Words<'a> {
     }
 
     /// Takes the next word; an error names its meaning.
-    pub fn word(&mut self, what: &str) -> Result<&'a str, String> {
-        let word = self.peek().ok_or_else(|| format!("{what} is missing"))?;
+    pub fn word(&mut self, meaning: &str) -> Result<&'a str, String> {
+        let word = self.peek().ok_or_else(|| format!("{meaning} is missing"))?;
         self.rest = self.rest.trim_start()[word.len()..].trim_start();
         Ok(word)
     }
@@ -40,9 +40,9 @@ impl<'a> Words<'a> {
     }
 
     /// Takes a number.
-    pub fn number<N: FromStr>(&mut self, what: &str) -> Result<N, String> {
-        let word = self.word(what)?;
-        word.parse().map_err(|_| format!("{word} is no {what}"))
+    pub fn number<N: FromStr>(&mut self, meaning: &str) -> Result<N, String> {
+        let word = self.word(meaning)?;
+        word.parse().map_err(|_| format!("{word} is no {meaning}"))
     }
 
     /// Takes the word `name` and a number.
@@ -51,8 +51,8 @@ impl<'a> Words<'a> {
         self.number(name)
     }
 
-    fn time(&mut self, what: &str) -> Result<Duration, String> {
-        time(self.word(what)?)
+    fn time(&mut self, meaning: &str) -> Result<Duration, String> {
+        time(self.word(meaning)?)
     }
 }
 
@@ -130,8 +130,8 @@ fn action(words: &mut Words<'_>) -> Result<Action, String> {
         "quiet" => Action::Quiet(words.time("a time")?),
         "event" => Action::Event(words.all().to_owned()),
         "assert" => {
-            let said = words.all();
-            let (name, value) = said.rsplit_once(' ').ok_or("assert NAME VALUE")?;
+            let arguments = words.all();
+            let (name, value) = arguments.rsplit_once(' ').ok_or("assert NAME VALUE")?;
             Action::Assert(name.to_owned(), value.to_owned())
         }
         "listen" => match words.peek() {

@@ -89,7 +89,7 @@ impl Play {
         let at_once = step.after == Duration::ZERO && matches!(step.action, Action::Call(_));
         // Calls without a delay share one transmission, so the stack's frames are not collected between them.
         match at_once {
-            true => self.hear(),
+            true => self.collect_events(),
             false => self.collect()?,
         }
         self.clock += step.after;
@@ -126,12 +126,12 @@ impl Play {
             let segment = connection.relative(self.family, source, segment, &payload)?;
             self.sent.push_back((self.peer.now, at, segment));
         }
-        self.hear();
+        self.collect_events();
         Ok(())
     }
 
     /// Collects the stack's events.
-    fn hear(&mut self) {
+    fn collect_events(&mut self) {
         for event in self.peer.events() {
             let (conn, name) = match event {
                 Event::Accepted { conn, .. } => (conn, "accepted".to_owned()),
@@ -193,7 +193,7 @@ impl Play {
             return Err(format!("{expected}       got: nothing; {next}"));
         };
         let on_time = sent_at + TOLERANCE >= self.clock && self.clock + TOLERANCE >= sent_at;
-        if connection != at || !on_time || !wanted.fits(&segment) {
+        if connection != at || !on_time || !wanted.matches(&segment) {
             return Err(format!("{expected}       got: {} {segment}", self.describe(sent_at, connection)));
         }
         Ok(())
@@ -241,13 +241,13 @@ impl Play {
 
     fn event(&mut self, at: usize, name: &str) -> Result<(), String> {
         let events = &mut self.connections[at].events;
-        let said: Vec<String> = events.iter().cloned().collect();
+        let got: Vec<String> = events.iter().cloned().collect();
         let found = match name {
             "none" => events.is_empty().then_some(0),
             name => events.iter().position(|event| event == name).map(|at| at + 1),
         };
         let Some(count) = found else {
-            return Err(format!("  expected: {name}\n       got: {said:?}"));
+            return Err(format!("  expected: {name}\n       got: {got:?}"));
         };
         events.drain(..count);
         Ok(())
@@ -276,7 +276,7 @@ impl Play {
             ("unacked", Some(stats)) => stats.unacked.to_string(),
             (name, _) => match counter(name) {
                 Some(counter) => self.peer.stack.counters().get(counter).to_string(),
-                None => return Err(format!("  {name} is no figure, or the connection is gone")),
+                None => return Err(format!("  {name} is no figure, or the connection has ended")),
             },
         };
         if got == value { Ok(()) } else { Err(format!("  expected: {value}\n       got: {got}")) }
@@ -291,7 +291,7 @@ impl Play {
             Call::Listen(backlog) => {
                 self.listener = Some(stack.listen(SERVER_PORT, backlog).map_err(|why| format!("  {why}"))?);
             }
-            Call::Unlisten => stack.unlisten(now, self.listener.take().ok_or("  nobody listens")?),
+            Call::Unlisten => stack.unlisten(now, self.listener.take().ok_or("  there is no listener")?),
             Call::Connect => {
                 let remote = (self.family.host(2), connection.port).into();
                 let conn = stack.connect(now, remote).map_err(|why| format!("  {why}"))?;
@@ -387,7 +387,7 @@ impl Connection {
         }
         let start = segment.start.wrapping_sub(self.first.unwrap_or(0));
         if payload != stream(start, segment.len) {
-            return Err(format!("  the {} bytes sent at {start} are not what was written", segment.len));
+            return Err(format!("  the {} bytes sent at {start} are not those written", segment.len));
         }
         let options: Vec<TcpOption> = segment.options.into_iter().flatten().collect();
         let options = options.into_iter().map(|option| match option {

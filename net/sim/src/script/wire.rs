@@ -151,21 +151,21 @@ impl Segment {
     }
 
     /// Returns whether `got` matches this expected segment. Fields that the script omits are not compared.
-    pub fn fits(&self, got: &Self) -> bool {
+    pub fn matches(&self, got: &Self) -> bool {
         (&self.flags, self.start, self.len, self.ack) == (&got.flags, got.start, got.len, got.ack)
             && self.window.is_none_or(|window| got.window == Some(window))
             && self.ecn.is_none_or(|ecn| got.ecn == Some(ecn))
-            && self.options.as_ref().is_none_or(|wanted| options_fit(wanted, got.options.as_deref()))
+            && self.options.as_ref().is_none_or(|wanted| options_match(wanted, got.options.as_deref()))
     }
 }
 
 /// Returns whether the options match; padding is not compared.
-fn options_fit(wanted: &[TcpOption], got: Option<&[TcpOption]>) -> bool {
+fn options_match(wanted: &[TcpOption], got: Option<&[TcpOption]>) -> bool {
     let bare = |options: &[TcpOption]| -> Vec<TcpOption> {
         options.iter().filter(|option| !matches!(option, TcpOption::Nop | TcpOption::End)).cloned().collect()
     };
     let (wanted, got) = (bare(wanted), bare(got.unwrap_or(&[])));
-    wanted.len() == got.len() && wanted.iter().zip(&got).all(|(wanted, got)| wanted.fits(got))
+    wanted.len() == got.len() && wanted.iter().zip(&got).all(|(wanted, got)| wanted.matches(got))
 }
 
 /// Returns the letters of flags in the order in which they are compared.
@@ -283,7 +283,7 @@ impl TcpOption {
         options
     }
 
-    fn fits(&self, got: &Self) -> bool {
+    fn matches(&self, got: &Self) -> bool {
         let near = |wanted: Option<u32>, got: Option<u32>| {
             // The stack's clock may have ticked meanwhile.
             wanted.is_none_or(|wanted| got.is_some_and(|got| got.wrapping_sub(wanted).wrapping_add(1) <= 2))

@@ -4,36 +4,37 @@
 //! During a capture a [`TapQueue`] replaces each device queue, and forwards all calls to it; without a capture there is
 //! no cost. Matching frames are copied into the ring of answers, in the memory of the report. If the ring is full
 //! because its reader is slow, further frames are counted: a cell never waits for the reader. If the reader has not
-//! read a full ring for [`PATIENCE_NS`], the capture ends.
+//! read a full ring for [`STALL_LIMIT_NS`], the capture ends.
 
 use super::{QUERIES, answers};
 use crate::device;
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use isola_abi::query::{CaptureSpec, Direction, FrameFilter, FrameHead, Line, PartialSum, Query};
 use isola_ebbs::{Ebb, Representative, platform};
 use isola_events::now;
-use isola_iobuf::IoBufMut;
+use isola_iobuf::{Chain, IoBufMut};
 use isola_net_stack::flow_of;
 use isola_platform::network::{Frame, FramesPending, NetworkQueue, Offloads, ReceivedFrame};
 
 /// The time without a read of a full ring after which the capture ends.
-const PATIENCE_NS: u64 = 10_000_000_000;
+const STALL_LIMIT_NS: u64 = 10_000_000_000;
 
 /// The least captured length of a frame, in bytes.
-const LEAST_SNAP: usize = 14;
+const MIN_SNAP_LEN: usize = 14;
 
 static TAPS: Ebb<Taps> = Ebb::new();
 
 /// The state of a capture that all cores share.
 #[derive(Default)]
-pub(super) struct Capturing {
+pub(super) struct CaptureState {
     /// The number of the last query.
     pub number: u32,
     /// Whether the capture continues.
-    goes_on: bool,
+    is_active: bool,
     /// The reader's position when a frame last found no room, and the time since which it has not changed.
-    stuck: (u64, u64),
+    stalled: (u64, u64),
 }
 
 /// The tap of a core, which serves at most one queue.
@@ -43,7 +44,7 @@ struct Taps {
     below: RefCell<Option<Box<dyn NetworkQueue + Send>>>,
     tap: Cell<Option<Tap>>,
     /// Whether the next frame to be sent was already captured: the device had no room for it.
-    seen: Cell<bool>,
+    captured: Cell<bool>,
 }
 
 impl Representative for Taps {
@@ -61,10 +62,10 @@ struct Tap {
 
 /// Begins or ends a capture.
 pub(super) fn answer(number: u32, query: &Query) {
-    let mut capturing = QUERIES.frames.lock();
-    *capturing = Capturing { number, goes_on: matches!(query, Query::Capture(_)), stuck: (0, 0) };
+    let mut state = QUERIES.frames.lock();
+    *state = CaptureState { number, is_active: matches!(query, Query::Capture(_)), stalled: (0, 0) };
     answers().on(Line::Frames).begin(number);
-    drop(capturing);
+    drop(state);
     match query {
         Query::Capture(spec) => {
             let tap = Tap { number, spec: *spec };
@@ -84,7 +85,7 @@ impl Taps {
         self.tap.set(Some(tap));
         let mut below = self.below.borrow_mut();
         if below.is_none() {
-            self.seen.set(false);
+            self.captured.set(false);
             *below = Some(core::mem::replace(queue, Box::new(TapQueue)));
         }
     }
@@ -98,31 +99,25 @@ impl Taps {
         }
     }
 
-    /// Copies a frame into the ring, if the filter matches.
-    fn note<'f>(
-        &self,
-        direction: Direction,
-        sum: Option<PartialSum>,
-        headers: &[u8],
-        len: usize,
-        pieces: impl Iterator<Item = &'f [u8]>,
-    ) {
+    /// Copies a frame into the ring if the filter matches. `rest` follows the `first` bytes.
+    fn capture(&self, direction: Direction, sum: Option<PartialSum>, first: &[u8], rest: Option<&Chain>) {
         let Some(Tap { number, spec }) = self.tap.get() else { return };
-        if !is_meant(&spec.filter, headers) {
+        if !matches(&spec.filter, first, rest) {
             return;
         }
+        let len = first.len() + rest.map_or(0, Chain::len);
         let unix_ns = platform().clock().unix_ns(now());
         let mut buffer = [0; FrameHead::MAX_ENCODED];
         let head = FrameHead { unix_ns, direction, len_bytes: len as u32, sum }.encode(&mut buffer);
-        let captured = len.min((spec.snap_len as usize).max(LEAST_SNAP));
+        let captured = len.min((spec.snap_len as usize).max(MIN_SNAP_LEN));
         let mut left = captured;
-        let cut = pieces.map(move |piece| {
+        let cut = pieces(first, rest).map(move |piece| {
             let piece = piece.get(..left).unwrap_or(piece);
             left -= piece.len();
             piece
         });
-        let mut capturing = QUERIES.frames.lock();
-        if capturing.number != number || !capturing.goes_on {
+        let mut state = QUERIES.frames.lock();
+        if state.number != number || !state.is_active {
             return;
         }
         let ring = answers().on(Line::Frames);
@@ -130,20 +125,35 @@ impl Taps {
             return;
         }
         let (read, now_ns) = (ring.read(), now().as_ns());
-        if capturing.stuck.0 != read || capturing.stuck.1 == 0 {
-            capturing.stuck = (read, now_ns);
-        } else if now_ns.saturating_sub(capturing.stuck.1) > PATIENCE_NS {
-            capturing.goes_on = false;
+        if state.stalled.0 != read || state.stalled.1 == 0 {
+            state.stalled = (read, now_ns);
+        } else if now_ns.saturating_sub(state.stalled.1) > STALL_LIMIT_NS {
+            state.is_active = false;
             // A reader that returns later sees that its query is not answered any more.
             ring.begin(0);
-            drop(capturing);
+            drop(state);
             close(number);
         }
     }
 }
 
-fn is_meant(filter: &FrameFilter, headers: &[u8]) -> bool {
-    filter.is_all() || flow_of(headers).is_some_and(|flow| filter.matches(flow.local, flow.remote))
+/// Returns the bytes of a frame, in pieces.
+fn pieces<'f>(first: &'f [u8], rest: Option<&'f Chain>) -> impl Iterator<Item = &'f [u8]> {
+    core::iter::once(first).chain(rest.into_iter().flat_map(Chain::parts).map(|part| &**part))
+}
+
+/// Returns whether the filter matches a frame. Its `first` bytes usually have all headers, but not if a device has
+/// merged short buffers, nor if the frame is an ICMP error, which quotes a packet.
+fn matches(filter: &FrameFilter, first: &[u8], rest: Option<&Chain>) -> bool {
+    if filter.is_all() {
+        return true;
+    }
+    let of_whole = || {
+        rest.filter(|rest| !rest.is_empty())
+            .and_then(|_| flow_of(&pieces(first, rest).collect::<Vec<_>>().concat()))
+    };
+    let flow = flow_of(first).or_else(of_whole);
+    flow.is_some_and(|flow| filter.matches(flow.local, flow.remote))
 }
 
 /// Replaces this core's queue.
@@ -172,25 +182,21 @@ impl NetworkQueue for TapQueue {
 
     fn receive(&mut self) -> Option<ReceivedFrame> {
         let received = self.below(|queue| queue.receive())??;
-        let rest = received.rest.iter().flat_map(|rest| rest.parts()).map(|part| &**part);
-        let pieces = core::iter::once(&*received.frame).chain(rest);
-        TAPS.note(Direction::In, None, &received.frame, received.len(), pieces);
+        TAPS.capture(Direction::In, None, &received.frame, received.rest.as_deref());
         Some(received)
     }
 
     fn send(&mut self, frame: Frame) -> Result<(), Frame> {
         // The caller first repeats the frame for which the device had no room.
-        if !TAPS.seen.replace(false) {
+        if !TAPS.captured.replace(false) {
             let segment_len = frame.segment_len;
             let sum =
                 frame.checksum.map(|sum| PartialSum { start: sum.start, offset: sum.offset, segment_len });
-            let payload = frame.payload.parts().map(|part| &**part);
-            let pieces = core::iter::once(&*frame.head).chain(payload);
-            TAPS.note(Direction::Out, sum, &frame.head, frame.len(), pieces);
+            TAPS.capture(Direction::Out, sum, &frame.head, Some(&frame.payload));
         }
         let mut waiting = Some(frame);
         let sent = self.below(|queue| waiting.take().map_or(Ok(()), |frame| queue.send(frame)));
-        sent.unwrap_or_else(|| waiting.map_or(Ok(()), Err)).inspect_err(|_| TAPS.seen.set(true))
+        sent.unwrap_or_else(|| waiting.map_or(Ok(()), Err)).inspect_err(|_| TAPS.captured.set(true))
     }
 
     fn flush(&mut self) {

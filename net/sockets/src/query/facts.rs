@@ -14,14 +14,14 @@ use isola_net_stack::{ConnectionView, Counter, Flow, Occupancy, Stack};
 use isola_platform::CoreIndex;
 
 /// Bytes of the ring that are reserved for each core's final record.
-const ROOM_TO_END: u64 = 64 * 32;
+const FINAL_RECORDS_BYTES: u64 = 64 * 32;
 
 /// The most reported connections, more than the ring has room for.
-const MAX_TOLD: usize = FACTS_BYTES / 64;
+const MAX_REPORTED: usize = FACTS_BYTES / 64;
 
 /// Begins the answer, and continues it on each core that has a stack.
 pub(super) fn answer(number: u32, query: Query) {
-    let cores: Vec<CoreIndex> = interface::joined().collect();
+    let cores: Vec<CoreIndex> = interface::joined_cores().collect();
     let ring = answers().on(Line::Facts);
     let mut answered = QUERIES.facts.lock();
     *answered = number;
@@ -34,7 +34,7 @@ pub(super) fn answer(number: u32, query: Query) {
     drop(answered);
     for core in cores {
         let query = query.clone();
-        spawn_on(core, move || tell(number, &query));
+        spawn_on(core, move || report_facts(number, &query));
     }
 }
 
@@ -44,17 +44,17 @@ fn name(counter: Counter) -> CounterName {
 
 /// The facts of a core, and the numbers of its final record.
 #[derive(Default)]
-struct Knowledge {
+struct CoreFacts {
     facts: Vec<AnswerRecord>,
     connections: u32,
     occupancy: Occupancy,
 }
 
 /// Writes this core's facts. Facts without room are left out; the final record has their number.
-fn tell(number: u32, query: &Query) {
+fn report_facts(number: u32, query: &Query) {
     let core = current_core();
-    let Knowledge { facts, connections, occupancy } =
-        NETWORK.look(|stack| collect(stack, core, query)).unwrap_or_default();
+    let CoreFacts { facts, connections, occupancy } =
+        NETWORK.inspect(|stack| collect(stack, core, query)).unwrap_or_default();
     let answered = QUERIES.facts.lock();
     if *answered != number {
         return;
@@ -62,7 +62,7 @@ fn tell(number: u32, query: &Query) {
     let ring = answers().on(Line::Facts);
     for fact in facts {
         let bytes = fact.encode();
-        if ring.room() >= ROOM_TO_END + bytes.len() as u64 {
+        if ring.room() >= FINAL_RECORDS_BYTES + bytes.len() as u64 {
             let _ = ring.push(&bytes);
         }
     }
@@ -72,28 +72,28 @@ fn tell(number: u32, query: &Query) {
     let _ = ring.push(&done.encode());
 }
 
-fn collect(stack: &Stack, core: CoreIndex, query: &Query) -> Knowledge {
+fn collect(stack: &Stack, core: CoreIndex, query: &Query) -> CoreFacts {
     match query {
         Query::Counters => {
             let counted = stack.counters().iter().map(|(counter, count)| count + dropped(counter));
             let facts = Vec::from([AnswerRecord::Counters(counted.collect())]);
-            Knowledge { facts, connections: 0, occupancy: stack.occupancy() }
+            CoreFacts { facts, connections: 0, occupancy: stack.occupancy() }
         }
         Query::Connections { filter, most } => {
             // At most as many as the ring has room for: a core may have a million connections.
-            let most = (*most as usize).min(MAX_TOLD);
-            let is_meant = |flow: &Flow| filter.matches(flow.local, flow.remote);
-            let mut knowledge = Knowledge { occupancy: stack.occupancy(), ..Knowledge::default() };
-            for (_, view) in stack.connections(stack_now()).filter(|(flow, _)| is_meant(flow)) {
-                knowledge.connections += 1;
-                if knowledge.facts.len() < most {
+            let most = (*most as usize).min(MAX_REPORTED);
+            let matches = |flow: &Flow| filter.matches(flow.local, flow.remote);
+            let mut core_facts = CoreFacts { occupancy: stack.occupancy(), ..CoreFacts::default() };
+            for (_, view) in stack.connections(stack_now()).filter(|(flow, _)| matches(flow)) {
+                core_facts.connections += 1;
+                if core_facts.facts.len() < most {
                     let connection = connection(&view(), core);
-                    knowledge.facts.push(AnswerRecord::Connection(Box::new(connection)));
+                    core_facts.facts.push(AnswerRecord::Connection(Box::new(connection)));
                 }
             }
-            knowledge
+            core_facts
         }
-        Query::Capture(_) | Query::EndCapture => Knowledge::default(),
+        Query::Capture(_) | Query::EndCapture => CoreFacts::default(),
     }
 }
 

@@ -8,7 +8,7 @@ mod capture;
 mod facts;
 
 use alloc::vec::Vec;
-use capture::Capturing;
+use capture::CaptureState;
 use isola_abi::query::{Answers, Line, Query};
 use isola_ebbs::{CellEbb, Representative, platform};
 use spin::Mutex;
@@ -19,7 +19,7 @@ static QUERIES: CellEbb<Queries> = CellEbb::new();
 struct Queries {
     /// The number of the current query, 0 before the first. The holder of the lock may write answers.
     facts: Mutex<u32>,
-    frames: Mutex<Capturing>,
+    frames: Mutex<CaptureState>,
 }
 
 impl Representative for Queries {
@@ -29,19 +29,19 @@ impl Representative for Queries {
 }
 
 /// Answers new queries. Must be called on the first core after an interrupt by the supervisor, or by its substitute.
-pub fn attend() {
+pub fn answer_new() {
     let last = *QUERIES.facts.lock();
-    if let Some((number, query)) = new_question(Line::Facts, last) {
+    if let Some((number, query)) = new_query(Line::Facts, last) {
         facts::answer(number, query);
     }
     let last = QUERIES.frames.lock().number;
-    if let Some((number, query)) = new_question(Line::Frames, last) {
+    if let Some((number, query)) = new_query(Line::Frames, last) {
         capture::answer(number, &query);
     }
 }
 
 /// Returns the query of a line if its number is not `last`. An invalid query is not answered.
-fn new_question(line: Line, last: u32) -> Option<(u32, Query)> {
+fn new_query(line: Line, last: u32) -> Option<(u32, Query)> {
     let (number, bytes): (u32, Vec<u8>) = platform().queries().get(line)?;
     let query = (number != last).then(|| Query::decode(&bytes))?;
     Some((number, query?))

@@ -5,7 +5,7 @@ use isola_iobuf::Chain;
 use crate::input::contiguous;
 use crate::key::{Key, MAX_KEY_LEN};
 use crate::protocol::{Action, Parsed, Reply, swallow};
-use crate::request::{Broadcast, Count, OlderVersion, Operation, Payload, Stale, Store, StoreMode};
+use crate::request::{Broadcast, Count, ExistingItem, OlderVersion, Operation, Payload, Store, StoreMode};
 use crate::server::Server;
 use crate::stats::StatsKind;
 use crate::time::Exptime;
@@ -150,7 +150,11 @@ impl BinaryParser {
                         self.swallow = swallow(input, value_len as u64);
                         // Independent of the version, as in memcached's binary protocol.
                         let overwrites = mode == StoreMode::Set;
-                        Operation::RejectStore(if overwrites { Stale::Goes } else { Stale::Stays })
+                        Operation::RejectStore(if overwrites {
+                            ExistingItem::Removed
+                        } else {
+                            ExistingItem::Kept
+                        })
                     }
                     Command::Store(mode) => {
                         Operation::Store(store(mode, extras, header.cas, Payload::take(input, value_len)?)?)

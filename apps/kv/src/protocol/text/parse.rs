@@ -6,7 +6,7 @@ use memchr::{memchr, memchr2};
 use crate::input::contiguous;
 use crate::key::{Key, KeyRef, MAX_KEY_LEN};
 use crate::protocol::{Action, Parsed, Reply, swallow};
-use crate::request::{Operation, Payload, Stale, Store, StoreMode};
+use crate::request::{ExistingItem, Operation, Payload, Store, StoreMode};
 use crate::server::Server;
 
 use super::command::{BAD_FORMAT, KeyRun, Line, Noreply, PendingStore, literal, read_line, read_long_head};
@@ -160,7 +160,7 @@ impl TextParser {
         self.state = State::Rejected { left: store.len as u64 + LINE_END.len() as u64 };
         let reply = store.reply();
         let overwrites = store.mode == StoreMode::Set && store.cas.is_none();
-        let stale = if overwrites { Stale::Goes } else { Stale::Stays };
+        let stale = if overwrites { ExistingItem::Removed } else { ExistingItem::Kept };
         Some(Parsed { action: Action::Run(store.key, Operation::RejectStore(stale)), reply })
     }
 

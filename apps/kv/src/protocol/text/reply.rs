@@ -4,7 +4,7 @@ use crate::answer::ValueLine;
 use crate::output::{Output, Writer, is_copied};
 use crate::response::{Body, Details, Response};
 use crate::server::Server;
-use crate::shard::Found;
+use crate::shard::ItemRef;
 use crate::stats::{self, StatsKind};
 use alloc::boxed::Box;
 
@@ -121,10 +121,10 @@ pub(super) fn status(response: &Response, out: &mut Output) {
 
 /// Writes the whole answer to a `get` of one key.
 #[inline]
-pub(crate) fn single_get(found: Option<Found<'_>>, out: &mut Output) {
+pub(crate) fn single_get(found: Option<ItemRef<'_>>, out: &mut Output) {
     match found {
-        Some(Found { body: Body::Whole(answer), .. }) => out.add(answer.bytes()),
-        Some(Found { flags, cas, body }) => value(flags, cas, body, Casness::Without, Place::Last, out),
+        Some(ItemRef { body: Body::Whole(answer), .. }) => out.add(answer.bytes()),
+        Some(ItemRef { flags, cas, body }) => value(flags, cas, body, Casness::Without, Place::Last, out),
         None => out.add_static(END),
     }
 }

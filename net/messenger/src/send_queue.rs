@@ -13,10 +13,10 @@ const FULL: usize = MAX_PAYLOAD;
 
 /// The length of a queue, in bytes, beyond which its connection ends: the peer does not read. Only messages that cannot
 /// wait, such as refusals of its calls, get there.
-const TOO_FULL: usize = 8 * MAX_PAYLOAD;
+const MAX_QUEUED: usize = 8 * MAX_PAYLOAD;
 
 /// The send queue of a connection, and the connection's share of the [`Backlog`].
-pub(crate) struct Outgoing {
+pub(crate) struct SendQueue {
     state: Mutex<State>,
     backlog: &'static Backlog,
 }
@@ -27,7 +27,7 @@ struct State {
     /// Bytes taken from the queue that are not sent yet.
     sending: usize,
     /// Received bytes that are not a whole frame yet.
-    come: usize,
+    partial: usize,
     ended: bool,
     /// The task that sends.
     sender: Option<Waker>,
@@ -37,10 +37,10 @@ struct State {
 
 /// The error of a connection that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ended;
+pub(crate) struct ConnectionEnded;
 
 /// The next action of the sending task.
-pub(crate) enum Next {
+pub(crate) enum SendAction {
     /// Send this. If it is empty, the task is woken when there is more.
     Send(Chain),
     /// End the connection.
@@ -48,21 +48,21 @@ pub(crate) enum Next {
 }
 
 impl State {
-    fn kept(&self) -> usize {
-        self.queue.len() + self.sending + self.come
+    fn used_bytes(&self) -> usize {
+        self.queue.len() + self.sending + self.partial
     }
 }
 
-impl Outgoing {
+impl SendQueue {
     /// Returns an empty queue. For [`Backlog::open`].
     pub fn new(backlog: &'static Backlog) -> Self {
         Self { state: Mutex::default(), backlog }
     }
 
     /// Returns the memory that the connection uses, in bytes; `None` once it has ended.
-    pub fn kept(&self) -> Option<usize> {
+    pub fn used_bytes(&self) -> Option<usize> {
         let state = self.state.lock();
-        (!state.ended).then(|| state.kept())
+        (!state.ended).then(|| state.used_bytes())
     }
 
     /// Sets the number of taken bytes that are not sent yet.
@@ -71,32 +71,32 @@ impl Outgoing {
     }
 
     /// Sets the number of received bytes that are not a whole frame yet.
-    pub fn set_come(&self, bytes: usize) {
-        self.change(|state| state.come = bytes);
+    pub fn set_partial(&self, bytes: usize) {
+        self.change(|state| state.partial = bytes);
     }
 
     /// Changes the state, and records the difference in memory in the backlog.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let (before, after, outcome) = {
             let mut state = self.state.lock();
-            let before = state.kept();
+            let before = state.used_bytes();
             let outcome = change(&mut state);
-            (before, state.kept(), outcome)
+            (before, state.used_bytes(), outcome)
         };
         if before != after {
-            self.backlog.note(before, after);
+            self.backlog.update(before, after);
         }
         outcome
     }
 
     /// Queues a frame. If the queue becomes too long, its connection ends.
-    pub fn push(&self, frame: Chain) -> Result<(), Ended> {
+    pub fn push(&self, frame: Chain) -> Result<(), ConnectionEnded> {
         let sender = self.change(|state| {
             if state.ended {
-                return Err(Ended);
+                return Err(ConnectionEnded);
             }
             state.queue.append(frame);
-            state.ended = state.queue.len() > TOO_FULL;
+            state.ended = state.queue.len() > MAX_QUEUED;
             Ok(state.sender.take())
         })?;
         sender.into_iter().for_each(Waker::wake);
@@ -104,11 +104,11 @@ impl Outgoing {
     }
 
     /// Completes when there is room.
-    pub async fn room(&self) -> Result<(), Ended> {
+    pub async fn room(&self) -> Result<(), ConnectionEnded> {
         poll_fn(|context| {
             let mut state = self.state.lock();
             if state.ended {
-                return Poll::Ready(Err(Ended));
+                return Poll::Ready(Err(ConnectionEnded));
             }
             if state.queue.len() < FULL {
                 return Poll::Ready(Ok(()));
@@ -137,23 +137,23 @@ impl Outgoing {
     }
 
     /// Takes all queued data, for the sending task.
-    pub fn take(&self, sender: &Waker) -> Next {
+    pub fn take(&self, sender: &Waker) -> SendAction {
         let (queue, waiting) = {
             let mut state = self.state.lock();
             if state.ended {
-                return Next::End;
+                return SendAction::End;
             }
             state.sender = Some(sender.clone());
             state.sending += state.queue.len();
             (core::mem::take(&mut state.queue), core::mem::take(&mut state.waiting))
         };
         waiting.into_iter().for_each(Waker::wake);
-        Next::Send(queue)
+        SendAction::Send(queue)
     }
 }
 
-impl Drop for Outgoing {
+impl Drop for SendQueue {
     fn drop(&mut self) {
-        self.backlog.note(self.state.get_mut().kept(), 0);
+        self.backlog.update(self.state.get_mut().used_bytes(), 0);
     }
 }

@@ -7,7 +7,7 @@ use isola_net::{StreamError, TcpStream};
 
 /// The reasons why a connection failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndError {
+pub enum EndpointError {
     /// The connection itself failed.
     Stream(StreamError),
     /// The peer closed the connection in the middle of a message.
@@ -16,33 +16,33 @@ pub enum EndError {
     Protocol,
 }
 
-impl From<StreamError> for EndError {
+impl From<StreamError> for EndpointError {
     fn from(error: StreamError) -> Self {
         Self::Stream(error)
     }
 }
 
-impl fmt::Display for EndError {
+impl fmt::Display for EndpointError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stream(error) => error.fmt(f),
-            Self::Short => f.write_str("the other end has left in the middle of a message"),
-            Self::Protocol => f.write_str("the other end is no netpipe of this version"),
+            Self::Short => f.write_str("the peer closed the connection in the middle of a message"),
+            Self::Protocol => f.write_str("the peer is not a netpipe of this version"),
         }
     }
 }
 
-impl core::error::Error for EndError {}
+impl core::error::Error for EndpointError {}
 
 /// One side of a connection.
 #[derive(Debug)]
-pub struct End {
+pub struct Endpoint {
     stream: TcpStream,
     /// Received data that was not read yet.
     unread: Chain,
 }
 
-impl End {
+impl Endpoint {
     /// Creates an end from a stream.
     pub fn new(stream: TcpStream) -> Self {
         Self { stream, unread: Chain::new() }
@@ -51,33 +51,33 @@ impl End {
     /// Sends a message of `size` bytes.
     ///
     /// # Errors
-    /// [`EndError`].
-    pub async fn send(&mut self, size: usize) -> Result<(), EndError> {
+    /// [`EndpointError`].
+    pub async fn send(&mut self, size: usize) -> Result<(), EndpointError> {
         Ok(self.stream.write(message(size)).await?)
     }
 
     /// Sends these bytes.
     ///
     /// # Errors
-    /// [`EndError`].
-    pub async fn say(&mut self, bytes: &[u8]) -> Result<(), EndError> {
+    /// [`EndpointError`].
+    pub async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), EndpointError> {
         Ok(self.stream.write(IoBuf::copy_from_slice(bytes).into()).await?)
     }
 
     /// Reads `size` bytes, and discards them as they arrive.
     ///
     /// # Errors
-    /// [`EndError`].
-    pub async fn receive(&mut self, size: u64) -> Result<(), EndError> {
+    /// [`EndpointError`].
+    pub async fn receive(&mut self, size: u64) -> Result<(), EndpointError> {
         let mut left = size;
         loop {
-            let come = left.min(self.unread.len() as u64);
-            self.unread.advance(come as usize);
-            left -= come;
+            let count = left.min(self.unread.len() as u64);
+            self.unread.advance(count as usize);
+            left -= count;
             if left == 0 {
                 return Ok(());
             }
-            self.unread = self.stream.read().await?.ok_or(EndError::Short)?;
+            self.unread = self.stream.read().await?.ok_or(EndpointError::Short)?;
         }
     }
 

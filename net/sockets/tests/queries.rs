@@ -4,10 +4,11 @@ use isola_abi::query::{
     AnswerRecord, CaptureSpec, Direction, FrameFilter, FrameHead, Line, Query, QueryState, Records,
 };
 use isola_ebbs::platform;
-use isola_gateway::test_cells::{dial, read_exactly, talk};
-use isola_hosted::Loss;
-use isola_iobuf::IoBuf;
-use isola_net::{TcpStream, listen, query};
+use isola_hosted::{Loss, link};
+use isola_iobuf::{Chain, IoBuf};
+use isola_net::port::{NetworkPort, ReceivedFrame};
+use isola_net::{CellNetwork, Filter, NETWORK_MANAGER, NetworkManager, TcpStream, filter, listen, query};
+use isola_test_cells::{TestCell, dial, read_exactly, run_cells, talk};
 use std::future::pending;
 use std::time::Duration;
 
@@ -28,17 +29,17 @@ async fn echo() {
 /// Sends a query to the calling cell, as its supervisor would. Returns the number of the query.
 fn ask(line: Line, question: &Query) -> u32 {
     let number = platform().queries().put(line, &question.encode()).unwrap();
-    query::attend();
+    query::answer_new();
     number
 }
 
 /// Returns the calling cell's new records, and the number of records without room; `None` if the cell answers another
 /// query.
 fn read(line: Line, number: u32, records: &mut Records) -> Option<(Vec<Vec<u8>>, u64)> {
-    let asked = platform().queries().number(line);
+    let current = platform().queries().number(line);
     let mut read = Vec::new();
     loop {
-        let piece = platform().report().answers.on(line).piece(number, asked, records.end(), 4096);
+        let piece = platform().report().answers.on(line).piece(number, current, records.end(), 4096);
         if piece.state != QueryState::Answered {
             return None;
         }
@@ -85,31 +86,29 @@ fn counters_and_connections_of_all_cores_are_reported() {
             exchange(&mut stream, 100).await;
             streams.push(stream);
         }
-        let told = facts(&Query::Counters).await;
-        let Some(AnswerRecord::Names(names)) =
-            told.iter().find(|fact| matches!(fact, AnswerRecord::Names(_)))
-        else {
-            panic!("{told:?}")
+        let answer = facts(&Query::Counters).await;
+        let Some(AnswerRecord::Names(names)) = answer.iter().find(|fact| matches!(fact, AnswerRecord::Names(_))) else {
+            panic!("{answer:?}")
         };
         let connected = names.iter().position(|counter| counter.name == "tcp_connected").unwrap();
-        let counts = told.iter().filter_map(|fact| match fact {
+        let counts = answer.iter().filter_map(|fact| match fact {
             AnswerRecord::Counters(counts) => Some(counts[connected]),
             _ => None,
         });
         assert_eq!(counts.sum::<u64>(), 20);
-        for (filter, most, meant) in [
+        for (filter, most, expected) in [
             (FrameFilter { port: Some(PORT), host: None }, 100, 20),
             (FrameFilter { port: Some(PORT), host: None }, 1, 20),
             (FrameFilter { port: Some(PORT + 1), host: None }, 100, 0),
             (FrameFilter { port: None, host: Some([10, 9, 9, 9].into()) }, 100, 0),
         ] {
-            let told = facts(&Query::Connections { filter, most }).await;
-            let all: u32 = told
+            let answer = facts(&Query::Connections { filter, most }).await;
+            let all: u32 = answer
                 .iter()
                 .map(|fact| if let AnswerRecord::Done { connections, .. } = fact { *connections } else { 0 })
                 .sum();
-            assert_eq!(all, meant);
-            let connections: Vec<_> = told
+            assert_eq!(all, expected);
+            let connections: Vec<_> = answer
                 .iter()
                 .filter_map(|fact| match fact {
                     AnswerRecord::Connection(connection) => Some(connection),
@@ -158,6 +157,46 @@ fn frames_of_both_directions_are_captured_until_the_capture_ends() {
             "a frame of another port was captured"
         );
     });
+}
+
+/// A device that merges buffers of 30 bytes: the ports of a frame are not in its first buffer.
+struct ShortBuffers;
+
+impl Filter for ShortBuffers {
+    fn received(&mut self, received: ReceivedFrame) -> Option<ReceivedFrame> {
+        const LEN: usize = 30;
+        let ReceivedFrame { frame, rest: None, checksum } = received else { return Some(received) };
+        let (first, rest) = (frame.slice(0..LEN)?, frame.slice(LEN..frame.len())?);
+        Some(ReceivedFrame { frame: first, rest: Some(Box::new(Chain::from(rest))), checksum })
+    }
+}
+
+impl NetworkManager for ShortBuffers {
+    fn open(&self) -> Option<NetworkPort> {
+        Some(filter(CellNetwork.open()?, |_| Self))
+    }
+}
+
+#[test]
+fn a_filtered_capture_finds_the_ports_of_a_frame_behind_its_first_buffer() {
+    let (server_port, client_port) = link(Loss::Never);
+    let server = TestCell::new(1, 1, server_port, echo).until_others_end();
+    let client = TestCell::new(2, 1, client_port, || async {
+        let mut stream = dial(PORT).await;
+        for (port, expected) in [(PORT, 1), (PORT + 1, 0)] {
+            let (number, mut records) = (ask(Line::Frames, &capture(Some(port), 60)), Records::default());
+            // Events install the taps.
+            isola_events::sleep(Duration::from_millis(1)).await;
+            exchange(&mut stream, 1000).await;
+            let (frames, _) = read(Line::Frames, number, &mut records).unwrap();
+            let is_long = |record: &&Vec<u8>| {
+                let (head, bytes) = FrameHead::decode(record).unwrap();
+                head.direction == Direction::In && head.len_bytes > 1000 && bytes.len() == 60
+            };
+            assert_eq!(frames.iter().filter(is_long).count(), expected, "port {port}");
+        }
+    });
+    run_cells([server, client.with_components(|| NETWORK_MANAGER.replace(|| Box::new(ShortBuffers)))]);
 }
 
 #[test]

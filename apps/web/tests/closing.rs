@@ -3,11 +3,11 @@
 mod common;
 
 use common::{responses, site};
-use isola_gateway::test_cells::{dial, talk};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::listen_with;
 use isola_proves::proves;
+use isola_test_cells::{dial, talk};
 use std::future::pending;
 
 #[proves(

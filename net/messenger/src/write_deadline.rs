@@ -9,16 +9,16 @@ use isola_events::sleep;
 use isola_events::timer::Sleep;
 
 /// The limit that the first machine applies to others.
-pub(crate) const WITH_OTHERS: Duration = Duration::from_secs(10);
+pub(crate) const MACHINE_WRITE_LIMIT: Duration = Duration::from_secs(10);
 
 /// The limit that others apply to the first machine, which may itself be waiting for a third machine to read.
-pub(crate) const WITH_THE_FIRST: Duration = Duration::from_secs(60);
+pub(crate) const FIRST_MACHINE_WRITE_LIMIT: Duration = Duration::from_secs(60);
 
 /// The bytes that the machine must take within the limit.
-const LEAST: usize = 64 << 10;
+const MIN_PROGRESS: usize = 64 << 10;
 
 /// The progress of a machine while data waits for it.
-pub(crate) struct Patience {
+pub(crate) struct WriteDeadline {
     limit: Duration,
     wait: Option<Wait>,
 }
@@ -28,23 +28,23 @@ struct Wait {
     taken: usize,
 }
 
-impl Patience {
-    pub fn of(limit: Duration) -> Self {
+impl WriteDeadline {
+    pub fn new(limit: Duration) -> Self {
         Self { limit, wait: None }
     }
 
     /// Records that the machine has taken `len` bytes.
-    pub fn taken(&mut self, len: usize) {
+    pub fn progress(&mut self, len: usize) {
         if let Some(wait) = &mut self.wait {
             wait.taken += len;
-            if wait.taken >= LEAST {
+            if wait.taken >= MIN_PROGRESS {
                 self.wait = None;
             }
         }
     }
 
     /// Records that no data waits for the machine.
-    pub fn rest(&mut self) {
+    pub fn clear(&mut self) {
         self.wait = None;
     }
 

@@ -25,13 +25,13 @@ type Handler = Rc<dyn Fn(Call) -> Answer>;
 
 /// The handlers, by Ebb.
 #[derive(Default)]
-pub(crate) struct Served {
+pub(crate) struct Handlers {
     handlers: RefCell<BTreeMap<EbbId, Handler>>,
     /// The number of calls in progress, by caller.
-    under_way: RefCell<BTreeMap<MachineId, usize>>,
+    in_progress: RefCell<BTreeMap<MachineId, usize>>,
 }
 
-impl Served {
+impl Handlers {
     /// Adds a handler; false if the Ebb has one.
     pub fn add<F>(&self, ebb: EbbId, handler: impl Fn(Call) -> F + 'static) -> bool
     where
@@ -65,8 +65,8 @@ impl Served {
 
     /// Counts a call of another machine; false if it has [`MAX_CALLS`] calls here already.
     pub fn begin(&self, from: MachineId) -> bool {
-        let mut under_way = self.under_way.borrow_mut();
-        let count = under_way.entry(from).or_default();
+        let mut in_progress = self.in_progress.borrow_mut();
+        let count = in_progress.entry(from).or_default();
         let room = *count < MAX_CALLS;
         *count += usize::from(room);
         room
@@ -74,11 +74,11 @@ impl Served {
 
     /// Counts the end of a call.
     pub fn end(&self, from: MachineId) {
-        let mut under_way = self.under_way.borrow_mut();
-        if let Some(count) = under_way.get_mut(&from) {
+        let mut in_progress = self.in_progress.borrow_mut();
+        if let Some(count) = in_progress.get_mut(&from) {
             *count -= 1;
             if *count == 0 {
-                under_way.remove(&from);
+                in_progress.remove(&from);
             }
         }
     }

@@ -20,7 +20,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// The maximum number of connections per core. Further connections get the status 503.
 pub(crate) const MAX_CONNECTIONS: usize = 8192;
 
-static WATCHES: Ebb<Watches> = Ebb::new();
+static TIMEOUTS: Ebb<CoreTimeouts> = Ebb::new();
 
 /// The event that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Waiting {
 /// The timeout of a connection, as its handler sets it, and its place in a core's list. It migrates with the handler to
 /// another core.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct Timeout {
     waiting: Waiting,
     /// The time at which the wait ends, in ns.
     end: Arc<AtomicU64>,
@@ -58,16 +58,16 @@ pub(crate) struct Watch {
     number: Option<u64>,
 }
 
-impl Watch {
+impl Timeout {
     /// Adds a connection of this core to its list; returns `None` if there are too many.
     pub fn begin(connection: &TcpConnection) -> Option<Self> {
-        if WATCHES.all.borrow().len() >= MAX_CONNECTIONS {
+        if TIMEOUTS.all.borrow().len() >= MAX_CONNECTIONS {
             return None;
         }
-        let mut watch = Self { waiting: Waiting::Idle, end: Arc::default(), number: None };
-        watch.progress();
-        watch.enter(connection);
-        Some(watch)
+        let mut timeout = Self { waiting: Waiting::Idle, end: Arc::default(), number: None };
+        timeout.progress();
+        timeout.enter(connection);
+        Some(timeout)
     }
 
     /// Returns the event that the connection waits for.
@@ -80,7 +80,7 @@ impl Watch {
         if self.waiting != waiting {
             self.waiting = waiting;
             self.progress();
-            WATCHES.expect(&self.end);
+            TIMEOUTS.expect(&self.end);
         }
     }
 
@@ -96,14 +96,15 @@ impl Watch {
 
     /// Adds the connection to this core's list.
     pub fn enter(&mut self, connection: &TcpConnection) {
-        self.number = Some(WATCHES.enter(Watched { connection: connection.clone(), end: self.end.clone() }));
+        self.number =
+            Some(TIMEOUTS.enter(TimedConnection { connection: connection.clone(), end: self.end.clone() }));
     }
 
     /// Removes the connection from this core's list: it has ended, or migrates to another core.
     pub fn leave(&mut self) {
         if let Some(number) = self.number.take() {
             // Drops the entry outside of the borrow: its drop may be the connection's last reference.
-            let left = WATCHES.all.borrow_mut().remove(&number);
+            let left = TIMEOUTS.all.borrow_mut().remove(&number);
             drop(left);
         }
     }
@@ -114,20 +115,20 @@ fn has_passed(end: &AtomicU64, now: Instant) -> bool {
 }
 
 /// A core's entry of a connection.
-struct Watched {
+struct TimedConnection {
     connection: TcpConnection,
     end: Arc<AtomicU64>,
 }
 
 /// The schedule of a core's scans.
-struct Looks {
+struct ScanSchedule {
     /// The time of the next scan, in ns; [`Self::NEVER`] without connections.
     due: Cell<u64>,
     /// The earliest time of the next scan, in ns.
     earliest: Cell<u64>,
 }
 
-impl Looks {
+impl ScanSchedule {
     const NEVER: u64 = u64::MAX;
 
     fn new() -> Self {
@@ -151,22 +152,22 @@ impl Looks {
 }
 
 /// The connections of a core.
-struct Watches {
-    all: RefCell<BTreeMap<u64, Watched>>,
+struct CoreTimeouts {
+    all: RefCell<BTreeMap<u64, TimedConnection>>,
     next: Cell<u64>,
-    looks: Looks,
+    schedule: ScanSchedule,
     alarm: Alarm,
 }
 
-impl Representative for Watches {
+impl Representative for CoreTimeouts {
     fn create() -> Self {
         let (all, next) = (RefCell::default(), Cell::default());
-        Self { all, next, looks: Looks::new(), alarm: Alarm::new(|| WATCHES.look()) }
+        Self { all, next, schedule: ScanSchedule::new(), alarm: Alarm::new(|| TIMEOUTS.scan()) }
     }
 }
 
-impl Watches {
-    fn enter(&self, watched: Watched) -> u64 {
+impl CoreTimeouts {
+    fn enter(&self, watched: TimedConnection) -> u64 {
         let number = self.next.replace(self.next.get() + 1);
         self.expect(&watched.end);
         self.all.borrow_mut().insert(number, watched);
@@ -175,21 +176,21 @@ impl Watches {
 
     /// Sets the alarm for a wait of this core, unless the alarm is earlier.
     fn expect(&self, end: &AtomicU64) {
-        if let Some(at) = self.looks.expect(end.load(Ordering::Relaxed)) {
+        if let Some(at) = self.schedule.expect(end.load(Ordering::Relaxed)) {
             self.alarm.set(Some(at));
         }
     }
 
     /// Scans the connections of this core, and calls the handlers of those that have timed out.
-    fn look(&self) {
+    fn scan(&self) {
         let now = now();
-        self.looks.begin(now);
+        self.schedule.begin(now);
         let all = self.all.borrow();
         all.values()
             .filter(|watched| has_passed(&watched.end, now))
             .for_each(|it| it.connection.call_again());
         let ends = all.values().map(|watched| watched.end.load(Ordering::Relaxed));
-        if let Some(at) = ends.min().and_then(|first| self.looks.expect(first)) {
+        if let Some(at) = ends.min().and_then(|first| self.schedule.expect(first)) {
             self.alarm.set(Some(at));
         }
     }
@@ -214,17 +215,17 @@ mod tests {
 
     #[test]
     fn no_scan_happens_before_the_first_timeout() {
-        let (looks, second) = (Looks::new(), 1_000_000_000);
-        assert_eq!(looks.expect(75 * second), Some(Instant::from_ns(75 * second)));
-        assert_eq!(looks.expect(76 * second), None, "a later end moves the alarm");
+        let (schedule, second) = (ScanSchedule::new(), 1_000_000_000);
+        assert_eq!(schedule.expect(75 * second), Some(Instant::from_ns(75 * second)));
+        assert_eq!(schedule.expect(76 * second), None, "a later end moves the alarm");
         assert_eq!(
-            looks.expect(20 * second),
+            schedule.expect(20 * second),
             Some(Instant::from_ns(20 * second)),
             "the earlier end of an incomplete head does not move the alarm"
         );
-        looks.begin(Instant::from_ns(20 * second));
+        schedule.begin(Instant::from_ns(20 * second));
         assert_eq!(
-            looks.expect(90 * second),
+            schedule.expect(90 * second),
             Some(Instant::from_ns(90 * second)),
             "a postponed end does not move the alarm"
         );
@@ -232,10 +233,10 @@ mod tests {
 
     #[test]
     fn a_core_scans_at_most_once_per_interval() {
-        let (looks, began) = (Looks::new(), Instant::from_ns(9_000_000_000));
-        looks.begin(began);
+        let (schedule, began) = (ScanSchedule::new(), Instant::from_ns(9_000_000_000));
+        schedule.begin(began);
         let next = began + INTERVAL;
-        assert_eq!(looks.expect((began + Duration::from_secs(1)).as_ns()), Some(next));
-        assert_eq!(looks.expect(began.as_ns()), None, "an earlier end moves the alarm again");
+        assert_eq!(schedule.expect((began + Duration::from_secs(1)).as_ns()), Some(next));
+        assert_eq!(schedule.expect(began.as_ns()), None, "an earlier end moves the alarm again");
     }
 }

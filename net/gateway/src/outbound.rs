@@ -15,7 +15,7 @@ use crate::relay::relay;
 use isola_ebbs::{Ebb, Representative, current_core, platform};
 use isola_events::{sleep, spawn_task, timeout};
 use isola_iobuf::{IoBuf, IoBufMut};
-use isola_net::tcp::Listening;
+use isola_net::tcp::PortListener;
 use isola_net::{TcpStream, UdpSocket, listen};
 use isola_platform::network::{Frame, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedFrame};
 use std::cell::RefCell;
@@ -24,17 +24,17 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
-static CALLS: Ebb<Calls> = Ebb::new();
+static OUTBOUND: Ebb<Outbound> = Ebb::new();
 
 /// The maximum number of connections in progress; further first segments are dropped and later retransmitted by the
 /// cell.
-const MAX_CALLS: usize = 1024;
+const MAX_PENDING: usize = 1024;
 
 /// The time limit of Linux's connect, and after it of the cell's handshake.
-const CALL_LIMIT: Duration = Duration::from_secs(20);
+const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 
 /// The maximum number of the host's UDP ports that the cell can use at one time.
-const MAX_PORTS: usize = 256;
+const MAX_UDP_PORTS: usize = 256;
 
 /// The maximum number of the cell's sockets that can use one of these ports.
 const MAX_SOCKETS: usize = 256;
@@ -47,35 +47,35 @@ type Key = (u16, u16);
 
 /// The connections in progress and the open UDP ports, on the gateway's only core.
 #[derive(Default)]
-struct Calls {
+struct Outbound {
     /// The connection to the host for each, once it is established.
-    calls: RefCell<BTreeMap<Key, Option<linux::TcpStream>>>,
+    pending: RefCell<BTreeMap<Key, Option<linux::TcpStream>>>,
     /// Listeners for connections in progress, each with their number.
-    listening: RefCell<BTreeMap<u16, (Listening, usize)>>,
+    listening: RefCell<BTreeMap<u16, (PortListener, usize)>>,
     /// First segments to pass to the stack.
-    released: RefCell<VecDeque<ReceivedFrame>>,
+    first_segments: RefCell<VecDeque<ReceivedFrame>>,
     /// Open UDP ports.
     ports: RefCell<BTreeSet<u16>>,
 }
 
-impl Representative for Calls {
+impl Representative for Outbound {
     fn create() -> Self {
         Self::default()
     }
 }
 
 /// Wraps the queues of `port` so that received frames are inspected.
-pub(crate) fn watch(port: NetworkPort) -> NetworkPort {
+pub(crate) fn inspect_received(port: NetworkPort) -> NetworkPort {
     let queues = port.queues.into_iter();
-    let watched = queues.map(|queue| Box::new(WatchedQueue { queue }) as Box<dyn NetworkQueue + Send>);
-    NetworkPort { queues: watched.collect(), ..port }
+    let inspected = queues.map(|queue| Box::new(InspectedQueue { queue }) as Box<dyn NetworkQueue + Send>);
+    NetworkPort { queues: inspected.collect(), ..port }
 }
 
-struct WatchedQueue {
+struct InspectedQueue {
     queue: Box<dyn NetworkQueue + Send>,
 }
 
-impl NetworkQueue for WatchedQueue {
+impl NetworkQueue for InspectedQueue {
     fn vector(&self) -> u8 {
         self.queue.vector()
     }
@@ -89,15 +89,17 @@ impl NetworkQueue for WatchedQueue {
     }
 
     fn receive(&mut self) -> Option<ReceivedFrame> {
-        if let Some(released) = CALLS.released.borrow_mut().pop_front() {
-            return Some(released);
+        if let Some(segment) = OUTBOUND.first_segments.borrow_mut().pop_front() {
+            return Some(segment);
         }
         loop {
             let received = self.queue.receive()?;
-            match Call::of(&received.frame) {
-                Some(Call::Connection(key)) => CALLS.connection(key, received, self.queue.vector()),
-                Some(Call::Datagram(port)) => {
-                    CALLS.datagram(port);
+            match OutboundFrame::of(&received.frame) {
+                Some(OutboundFrame::Connection(key)) => {
+                    OUTBOUND.connection(key, received, self.queue.vector())
+                }
+                Some(OutboundFrame::Datagram(port)) => {
+                    OUTBOUND.datagram(port);
                     return Some(received);
                 }
                 None => return Some(received),
@@ -119,7 +121,7 @@ impl NetworkQueue for WatchedQueue {
 
     fn enable_interrupts(&mut self) -> FramesPending {
         match self.queue.enable_interrupts() {
-            FramesPending::No if CALLS.released.borrow().is_empty() => FramesPending::No,
+            FramesPending::No if OUTBOUND.first_segments.borrow().is_empty() => FramesPending::No,
             _ => FramesPending::Yes,
         }
     }
@@ -131,14 +133,14 @@ impl NetworkQueue for WatchedQueue {
 
 /// The effect of a frame on the gateway.
 #[derive(Debug, PartialEq, Eq)]
-enum Call {
+enum OutboundFrame {
     /// It begins a connection.
     Connection(Key),
     /// It is a datagram to this port.
     Datagram(u16),
 }
 
-impl Call {
+impl OutboundFrame {
     /// Classifies a frame; `None` for frames without effect.
     fn of(frame: &[u8]) -> Option<Self> {
         const SYN: u8 = 0x02;
@@ -160,27 +162,27 @@ impl Call {
     }
 }
 
-impl Calls {
+impl Outbound {
     /// Holds a first segment while Linux connects.
     fn connection(&self, key: Key, segment: ReceivedFrame, vector: u8) {
-        let mut calls = self.calls.borrow_mut();
+        let mut pending = self.pending.borrow_mut();
         // A retransmitted segment has no effect.
-        if calls.len() < MAX_CALLS && !calls.contains_key(&key) {
-            calls.insert(key, None);
-            spawn_task(call(key, segment, vector)).detach();
+        if pending.len() < MAX_PENDING && !pending.contains_key(&key) {
+            pending.insert(key, None);
+            spawn_task(connect_to_host(key, segment, vector)).detach();
         }
     }
 
     /// Opens a UDP port, unless it is open.
     fn datagram(&self, port: u16) {
         let mut ports = self.ports.borrow_mut();
-        if ports.len() < MAX_PORTS
+        if ports.len() < MAX_UDP_PORTS
             && !ports.contains(&port)
             // A port that is already bound is in use for the published ports.
             && let Ok(socket) = UdpSocket::bind(port)
         {
             ports.insert(port);
-            spawn_task(carry(socket, port)).detach();
+            spawn_task(forward_datagrams(socket, port)).detach();
         }
     }
 
@@ -188,9 +190,9 @@ impl Calls {
     fn expect(&self, port: u16) {
         let mut listening = self.listening.borrow_mut();
         match listening.get_mut(&port) {
-            Some((_, calls)) => *calls += 1,
+            Some((_, count)) => *count += 1,
             None => {
-                if let Ok(listener) = listen(port, MAX_CALLS, move |stream| accept(stream, port)) {
+                if let Ok(listener) = listen(port, MAX_PENDING, move |stream| accept(stream, port)) {
                     listening.insert(port, (listener, 1));
                 }
             }
@@ -199,13 +201,13 @@ impl Calls {
 
     /// Removes a connection in progress; returns its connection to the host.
     fn take(&self, key: Key) -> Option<linux::TcpStream> {
-        let host = self.calls.borrow_mut().remove(&key)??;
+        let host = self.pending.borrow_mut().remove(&key)??;
         let mut listening = self.listening.borrow_mut();
-        let over = listening.get_mut(&key.1).is_some_and(|(_, calls)| {
-            *calls -= 1;
-            *calls == 0
+        let was_last = listening.get_mut(&key.1).is_some_and(|(_, count)| {
+            *count -= 1;
+            *count == 0
         });
-        let listener = if over { listening.remove(&key.1) } else { None };
+        let listener = if was_last { listening.remove(&key.1) } else { None };
         drop(listening);
         drop(listener);
         Some(host)
@@ -213,39 +215,39 @@ impl Calls {
 }
 
 /// Connects to the host, then passes the first segment to the stack.
-async fn call(key: Key, segment: ReceivedFrame, vector: u8) {
-    let host = timeout(CALL_LIMIT, linux::TcpStream::connect((Ipv4Addr::LOCALHOST, key.1).into())).await;
+async fn connect_to_host(key: Key, segment: ReceivedFrame, vector: u8) {
+    let host = timeout(CONNECT_LIMIT, linux::TcpStream::connect((Ipv4Addr::LOCALHOST, key.1).into())).await;
     let connected = match host {
         Ok(Ok(host)) => {
-            CALLS.calls.borrow_mut().insert(key, Some(host));
-            CALLS.expect(key.1);
+            OUTBOUND.pending.borrow_mut().insert(key, Some(host));
+            OUTBOUND.expect(key.1);
             true
         }
         _ => {
-            CALLS.calls.borrow_mut().remove(&key);
+            OUTBOUND.pending.borrow_mut().remove(&key);
             false
         }
     };
-    CALLS.released.borrow_mut().push_back(segment);
+    OUTBOUND.first_segments.borrow_mut().push_back(segment);
     platform().interrupt(current_core(), vector);
     if connected {
-        sleep(CALL_LIMIT).await;
+        sleep(CONNECT_LIMIT).await;
         // Still present only if the cell has not completed the handshake.
-        drop(CALLS.take(key));
+        drop(OUTBOUND.take(key));
     }
 }
 
 /// Serves a connection of the cell to a port of the host.
 async fn accept(stream: TcpStream, port: u16) {
     let from = stream.peer().map_or(0, |peer| peer.port());
-    match CALLS.take((from, port)) {
+    match OUTBOUND.take((from, port)) {
         Some(host) => relay(stream, host).await,
         None => stream.abort(),
     }
 }
 
 /// Forwards datagrams of the cell to a port of the host, and the answers back.
-async fn carry(socket: UdpSocket, port: u16) {
+async fn forward_datagrams(socket: UdpSocket, port: u16) {
     let cell_side = Rc::new(socket);
     let mut sockets: BTreeMap<SocketAddr, Rc<linux::UdpSocket>> = BTreeMap::new();
     loop {
@@ -258,7 +260,7 @@ async fn carry(socket: UdpSocket, port: u16) {
             }
             let host = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
             let Ok(socket) = linux::UdpSocket::connect(host).map(Rc::new) else { continue };
-            spawn_task(answer(socket.clone(), cell_side.clone(), from)).detach();
+            spawn_task(forward_answers(socket.clone(), cell_side.clone(), from)).detach();
             sockets.insert(from, socket);
         }
         if let Some(socket) = sockets.get(&from) {
@@ -268,7 +270,7 @@ async fn carry(socket: UdpSocket, port: u16) {
 }
 
 /// Forwards the host's answers to a socket of the cell, until there are none for `SOCKET_LIMIT`.
-async fn answer(host: Rc<linux::UdpSocket>, cell: Rc<UdpSocket>, to: SocketAddr) {
+async fn forward_answers(host: Rc<linux::UdpSocket>, cell: Rc<UdpSocket>, to: SocketAddr) {
     while let Ok(received) = timeout(SOCKET_LIMIT, host.receive()).await {
         // An error concerns an earlier datagram, whose port has no socket.
         if let Ok((data, _)) = received {
@@ -299,17 +301,23 @@ mod tests {
             segment.extend([0; 6]);
             segment
         };
-        assert_eq!(Call::of(&frame(6, &segment(0x02))), Some(Call::Connection((40_000, 80))));
-        assert_eq!(Call::of(&frame(6, &segment(0x12))), None);
-        assert_eq!(Call::of(&frame(6, &segment(0x10))), None);
-        assert_eq!(Call::of(&frame(17, &[0, 1, 0, 53, 0, 8, 0, 0])), Some(Call::Datagram(53)));
-        assert_eq!(Call::of(&frame(1, &[0; 20])), None);
+        assert_eq!(
+            OutboundFrame::of(&frame(6, &segment(0x02))),
+            Some(OutboundFrame::Connection((40_000, 80)))
+        );
+        assert_eq!(OutboundFrame::of(&frame(6, &segment(0x12))), None);
+        assert_eq!(OutboundFrame::of(&frame(6, &segment(0x10))), None);
+        assert_eq!(
+            OutboundFrame::of(&frame(17, &[0, 1, 0, 53, 0, 8, 0, 0])),
+            Some(OutboundFrame::Datagram(53))
+        );
+        assert_eq!(OutboundFrame::of(&frame(1, &[0; 20])), None);
         let whole = frame(6, &segment(0x02));
-        (0..whole.len() - 7).for_each(|len| assert_eq!(Call::of(&whole[..len]), None, "{len}"));
+        (0..whole.len() - 7).for_each(|len| assert_eq!(OutboundFrame::of(&whole[..len]), None, "{len}"));
         for (index, byte) in [(12, 9), (14, 0x65), (33, 3), (21, 1)] {
             let mut other = whole.clone();
             other[index] = byte;
-            assert_eq!(Call::of(&other), None, "{index}");
+            assert_eq!(OutboundFrame::of(&other), None, "{index}");
         }
     }
 }

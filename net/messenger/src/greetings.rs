@@ -10,37 +10,37 @@ use isola_events::future::{AbortHandle, abortable};
 use isola_events::timeout;
 
 /// The maximum number of them per core. A further one replaces the oldest.
-pub(crate) const MAX_STRANGERS: usize = 64;
+pub(crate) const MAX_PENDING_GREETINGS: usize = 64;
 
-static STRANGERS: Ebb<Strangers> = Ebb::new();
+static GREETINGS: Ebb<PendingGreetings> = Ebb::new();
 
 #[derive(Default)]
-struct Strangers {
+struct PendingGreetings {
     /// By order of arrival.
     greeting: RefCell<BTreeMap<u64, AbortHandle>>,
-    come: Cell<u64>,
+    next_number: Cell<u64>,
 }
 
-impl Representative for Strangers {
+impl Representative for PendingGreetings {
     fn create() -> Self {
         Self::default()
     }
 }
 
 /// Returns the greeting of a connection; `None` if it took too long, or newer connections replaced it.
-pub(crate) async fn greeted<T>(greeting: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn receive_in_time<T>(greeting: impl Future<Output = T>) -> Option<T> {
     let (greeting, handle) = abortable(timeout(GREETING, greeting));
-    let number = STRANGERS.come.get();
-    STRANGERS.come.set(number + 1);
+    let number = GREETINGS.next_number.get();
+    GREETINGS.next_number.set(number + 1);
     let oldest = {
-        let mut strangers = STRANGERS.greeting.borrow_mut();
-        strangers.insert(number, handle);
-        if strangers.len() > MAX_STRANGERS { strangers.pop_first() } else { None }
+        let mut pending = GREETINGS.greeting.borrow_mut();
+        pending.insert(number, handle);
+        if pending.len() > MAX_PENDING_GREETINGS { pending.pop_first() } else { None }
     };
     if let Some((_, oldest)) = oldest {
         oldest.abort();
     }
-    let said = greeting.await;
-    STRANGERS.greeting.borrow_mut().remove(&number);
-    said.ok()?.ok()
+    let outcome = greeting.await;
+    GREETINGS.greeting.borrow_mut().remove(&number);
+    outcome.ok()?.ok()
 }

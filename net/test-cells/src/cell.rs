@@ -1,16 +1,14 @@
-//! Cells of this process on a network in memory, for tests of network code: a server and its client ([`talk`]), or any
-//! number ([`run_cells`]).
+//! Cells of this process: a server and its client ([`talk`]), or any number ([`run_cells`]).
 
+use crate::address;
 use isola_abi::descriptor::NetworkAddress;
 use isola_ebbs::{EbbInUse, current_core};
 use isola_events::{exit, run, sleep, spawn_task, timeout};
 use isola_hosted::{Hosted, Loss, Settings, link};
-use isola_net::steering::{Rebalanced, shares};
-use isola_net::{FailReason, StreamError, TcpStream, connect, rebalance, start};
+use isola_net::start;
 use isola_platform::CoreIndex;
 use isola_platform::network::NetworkPort;
 use std::future::Future;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,22 +16,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// The server's address.
-pub const SERVER: Ipv4Addr = address(1);
-
-/// The client's address.
-pub const CLIENT: Ipv4Addr = address(2);
-
 /// The time limit of a cell.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The exit code of a cell whose core has panicked.
 const PANICKED: i32 = 101;
-
-/// Returns the address of the cell with that number.
-pub const fn address(number: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, 9, 0, number)
-}
 
 type Manager<'a> = Box<dyn FnOnce(&'static Hosted) + Send + 'a>;
 type Body<'a> = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send + 'a>;
@@ -226,64 +213,4 @@ pub fn talk_over<S, C>(
 {
     let server = TestCell::new(1, cores, server_port, server).until_others_end();
     run_cells([server, TestCell::new(2, 1, client_port, client)]);
-}
-
-/// Moves all flows of this cell around its cores `times` times, so that each core has all, some and none of them in
-/// turn. Returns the number of moved buckets, and of connections that could not move.
-///
-/// # Panics
-/// If the cell has no network.
-pub async fn go_round(times: usize) -> Rebalanced {
-    let cores = shares().len() as u32;
-    let mut sum = Rebalanced::default();
-    for turn in 0..times as u32 {
-        // The core alone, all cores, all other cores.
-        for set in [
-            vec![turn % cores],
-            (0..cores).collect(),
-            (0..cores).filter(|core| *core != turn % cores).collect(),
-        ] {
-            let set: Vec<CoreIndex> = set.into_iter().map(CoreIndex).collect();
-            let moved = rebalance(&set).await.expect("nobody else moves flows");
-            sum.buckets += moved.buckets;
-            sum.staying += moved.staying;
-            // Time for traffic by way of the new owners.
-            sleep(Duration::from_millis(1)).await;
-        }
-    }
-    sum
-}
-
-/// Connects to a port of the server; tries again until the server listens.
-///
-/// # Panics
-/// As [`dial_to`].
-pub async fn dial(port: u16) -> TcpStream {
-    dial_to((SERVER, port).into()).await
-}
-
-/// Connects to an address; tries again until a program listens there.
-///
-/// # Panics
-/// If the connection fails for another reason.
-pub async fn dial_to(there: SocketAddr) -> TcpStream {
-    loop {
-        match connect(there).await {
-            Ok(stream) => return stream,
-            Err(StreamError::Failed(FailReason::Refused)) => sleep(Duration::from_millis(5)).await,
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
-
-/// Reads the next `len` bytes of a connection, and any that arrived with the last of them.
-///
-/// # Panics
-/// If the connection ends before.
-pub async fn read_exactly(stream: &mut TcpStream, len: usize) -> Vec<u8> {
-    let mut all = isola_iobuf::Chain::new();
-    while all.len() < len {
-        all.append(stream.read().await.expect("the connection holds").expect("there is more"));
-    }
-    all.to_vec()
 }
