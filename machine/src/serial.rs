@@ -51,14 +51,25 @@ pub fn write_bytes(bytes: &[u8]) {
 /// printing core may have stopped for good.
 pub fn print(arguments: fmt::Arguments<'_>) {
     static BUSY: AtomicBool = AtomicBool::new(false);
-    for _ in 0..PATIENCE {
-        if BUSY.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-            break;
+    locked(&BUSY, PATIENCE, || {
+        let _ = fmt::write(&mut Port, arguments);
+    });
+}
+
+/// Calls `action` with the lock `busy`, or without it after that many attempts. A lock that another core holds stays
+/// locked: a third core would otherwise print into both texts.
+fn locked(busy: &AtomicBool, attempts: u32, action: impl FnOnce()) {
+    let is_ours = (0..attempts).any(|_| {
+        let is_free = busy.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if !is_free {
+            core::hint::spin_loop();
         }
-        core::hint::spin_loop();
+        is_free
+    });
+    action();
+    if is_ours {
+        busy.store(false, Ordering::Release);
     }
-    let _ = fmt::write(&mut Port, arguments);
-    BUSY.store(false, Ordering::Release);
 }
 
 /// Writes a line to the serial port, formatted as `format!` does.
@@ -83,5 +94,24 @@ impl fmt::Write for Port {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_core_that_gave_up_waiting_leaves_the_lock_to_the_core_that_has_it() {
+        let (busy, mut printed) = (AtomicBool::new(true), false);
+        locked(&busy, 10, || printed = true);
+        assert!(printed && busy.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn the_lock_is_held_during_a_print_and_free_after_it() {
+        let busy = AtomicBool::new(false);
+        locked(&busy, 10, || assert!(busy.load(Ordering::Relaxed)));
+        assert!(!busy.load(Ordering::Relaxed));
     }
 }

@@ -237,6 +237,8 @@ pub(crate) struct FakeMachine {
     pub(crate) queries: BTreeMap<CellId, Rc<Queries>>,
     /// No memory can be plugged into cells.
     pub(crate) spaces_are_full: bool,
+    /// The number of blocks that can still be plugged, though cells have places for more; `None`: any.
+    pub(crate) blocks_left: Option<usize>,
     /// The reclaim requests to each cell, since it was last built.
     pub(crate) unplug_requests: BTreeMap<CellId, Rc<UnplugRequest>>,
     /// The cells cannot have more unplugged ranges.
@@ -453,9 +455,10 @@ impl Effects for FakeMachine {
         assert!(memory.holds_nothing(), "memory is not zeroed");
         let range = memory.range;
         assert!(range.len_bytes.is_power_of_two() && range.start.0.is_multiple_of(range.len_bytes));
-        if self.spaces_are_full || !space.grown.push(range, node) {
+        if self.spaces_are_full || self.blocks_left == Some(0) || !space.grown.push(range, node) {
             return Err(memory);
         }
+        self.blocks_left = self.blocks_left.map(|left| left - 1);
         memory.soil();
         space.memory.push(memory);
         if let Some(record) = self.records.get_mut(&space.number) {

@@ -45,7 +45,7 @@ pub struct Args {
     /// The stages to run; all of them if none is named
     #[arg(value_enum)]
     stages: Vec<Stage>,
-    /// Runs the long variants of tests: 1,000 moves of cores instead of 40
+    /// Runs the long variants of tests: 1,000 moves of cores instead of 40, five minutes of load instead of ten seconds
     #[arg(long)]
     long: bool,
     /// Prints the Debian packages that tests of the stages need and this host lacks, and runs nothing

@@ -59,22 +59,30 @@ impl Guard {
         self.macs.iter().position(|own| *own == mac)
     }
 
-    /// Declares the address of a port's cell. An unchanged declaration keeps the learnt addresses. Another port that
-    /// had the address loses it: its cell has ended.
+    /// Declares the address of a port's cell, before the cell starts. The port's earlier cell has ended, so its IPv6
+    /// addresses are free. An unchanged declaration keeps the lease. Another port that had the address loses it, and
+    /// its IPv6 addresses: its cell has ended.
     pub fn declare(&mut self, port: Port, address: Address) {
+        self.free_ipv6(port);
         let Some(entry) = self.addresses.get_mut(port).filter(|entry| entry.declared != address) else {
             return;
         };
         *entry = PortAddress { declared: address, lease: None };
-        self.ipv6.retain(|_, owner| *owner != AddressOwner::Port(port));
         if let Address::Fixed(ip) = address {
-            for (_, entry) in self.addresses.iter_mut().enumerate().filter(|(other, _)| *other != port) {
+            let mut ended = Vec::new();
+            for (other, entry) in self.addresses.iter_mut().enumerate().filter(|(other, _)| *other != port) {
                 if entry.declared == address {
                     entry.declared = Address::None;
+                    ended.push(other);
                 }
                 entry.lease = entry.lease.filter(|lease| *lease != ip);
             }
+            ended.into_iter().for_each(|other| self.free_ipv6(other));
         }
+    }
+
+    fn free_ipv6(&mut self, port: Port) {
+        self.ipv6.retain(|_, owner| *owner != AddressOwner::Port(port));
     }
 
     /// Returns whether the cell behind `port` may send the frame.

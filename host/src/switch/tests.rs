@@ -187,6 +187,33 @@ fn an_ipv6_address_belongs_to_its_first_user_and_a_router_s_to_no_port() {
 }
 
 #[test]
+fn each_declaration_frees_the_ipv6_addresses_of_the_port_s_earlier_cell() {
+    let mut fabric = fabric(HostAccess::Open);
+    let address = |number| Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, number);
+    let uses = |fabric: &mut Fabric, port: usize, number| {
+        send(fabric, port, &advertisement(MACS[port], address(number), address(number))) != NOWHERE
+    };
+    // A cell's addresses differ at each start; the declaration is the same.
+    for number in 0x100..0x200 {
+        assert!(fabric.declare(MACS[DHCP], Address::Dhcp));
+        assert!(uses(&mut fabric, DHCP, number), "{number:#x}");
+    }
+    assert!(uses(&mut fabric, CACHE, 0x100));
+    // Another port gets the address of a cell that has ended.
+    fabric.declare(MACS[ABSENT], Address::Fixed(CACHE_IP.into()));
+    assert!(uses(&mut fabric, THIEF, 0x100));
+}
+
+#[test]
+fn an_unchanged_declaration_keeps_the_lease() {
+    let mut fabric = fabric(HostAccess::Open);
+    let (mac, ip) = (MACS[DHCP], [10, 0, 2, 128]);
+    fabric.forward(Source::Uplink, &lease(mac, ip), Instant::now());
+    fabric.declare(mac, Address::Dhcp);
+    assert_eq!(send(&mut fabric, DHCP, &udp(mac, ROUTER, (ip, 1), (OUTSIDE, 2), b"")), UPLINK);
+}
+
+#[test]
 fn a_device_without_a_cell_sends_nothing() {
     let mut fabric = fabric(HostAccess::Open);
     let ip = "fe80::1234".parse().unwrap();

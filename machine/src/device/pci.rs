@@ -228,18 +228,17 @@ impl PciFunction {
         }
         self.config.write_u16(COMMAND, self.command);
         for (capability, offset) in capabilities(&self.config) {
-            match capability {
-                MSI_X => self.config.write_u16(offset + 2, 0),
-                VENDOR_SPECIFIC if self.vendor == VIRTIO_VENDOR => self.reset_virtio(offset)?,
-                _ => {}
+            if capability == MSI_X {
+                self.config.write_u16(offset + 2, 0);
             }
         }
-        Ok(())
+        // Other functions have no driver, so none of their registers is mapped, and no cell has them.
+        if self.kind().is_some() { self.reset_virtio() } else { Ok(()) }
     }
 
-    /// Resets a virtio device, if the capability at `offset` locates its status register.
-    fn reset_virtio(&self, offset: usize) -> Result<(), DeviceResetError> {
-        let Some(status) = self.status_at(offset) else { return Ok(()) };
+    /// Resets a virtio device. One without a mapped status register keeps its queues.
+    fn reset_virtio(&self) -> Result<(), DeviceResetError> {
+        let status = self.status_register().ok_or(DoesNotStop)?;
         status.write_u8(0, 0);
         wait_for_zero(|| status.read_u8(0).into())
     }
@@ -301,5 +300,54 @@ impl fmt::Display for PciAddress {
 impl fmt::Display for PciFunction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "pci {} {:04x}:{:04x}", self.address, self.vendor, self.device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ptr::NonNull;
+
+    const NETWORK: u16 = VIRTIO_DEVICE + 1;
+    const ENTROPY: u16 = VIRTIO_DEVICE + 4;
+
+    fn registers<const WORDS: usize>(memory: &mut [u64; WORDS]) -> Registers {
+        // SAFETY: the array outlives the range in each test, and is accessed only through it meanwhile.
+        unsafe { Registers::new(NonNull::from(memory).cast(), 8 * WORDS) }
+    }
+
+    /// Returns a virtio function whose only capability locates the common registers at offset 0 of BAR 4.
+    fn virtio(memory: &mut [u64; CONFIG_LEN as usize / 8], device: u16) -> PciFunction {
+        let config = registers(memory);
+        config.write_u16(VENDOR, VIRTIO_VENDOR);
+        config.write_u16(DEVICE, device);
+        config.write_u8(CAPABILITIES, 0x40);
+        config.write_u32(0x40, u32::from(VENDOR_SPECIFIC) | u32::from(COMMON_REGISTERS) << 24);
+        config.write_u8(0x44, 4);
+        PciFunction::read(PciAddress { bus: 0, device: 3, function: 0 }, config, PhysAddr(0))
+    }
+
+    #[test]
+    fn a_virtio_device_is_reset_by_its_status_register() {
+        let (mut config, mut bar) = ([0; 512], [u64::MAX; 4]);
+        let mut function = virtio(&mut config, NETWORK);
+        function.add_window(4, registers(&mut bar));
+        assert_eq!(function.reset(), Ok(()));
+        assert_eq!(bar[2].to_le_bytes()[DEVICE_STATUS - 16], 0);
+    }
+
+    #[test]
+    fn a_virtio_device_without_a_mapped_status_register_does_not_stop() {
+        let (mut config, mut bar) = ([0; 512], [u64::MAX; 4]);
+        assert_eq!(virtio(&mut config, NETWORK).reset(), Err(DoesNotStop));
+        let mut function = virtio(&mut config, NETWORK);
+        function.add_window(4, registers(&mut bar).window(0, DEVICE_STATUS).unwrap());
+        assert_eq!(function.reset(), Err(DoesNotStop), "the register is behind the end of the BAR");
+    }
+
+    #[test]
+    fn a_function_without_a_driver_needs_no_mapped_registers() {
+        let mut config = [0; 512];
+        assert_eq!(virtio(&mut config, ENTROPY).reset(), Ok(()));
     }
 }

@@ -146,7 +146,9 @@ impl Default for Limits {
 pub struct Secret(pub [u8; 32]);
 
 impl Secret {
-    /// Returns the keys for a use, which `purpose` identifies.
+    /// Returns the keys for a use, which `purpose` identifies: 1 sequence numbers, 2 ports of connections, 3 flow tables,
+    /// 4 DHCP (the first key) and ports of UDP (the second), 5 IPv6 addresses, 6 DHCPv6, 7 SYN cookies. No two uses
+    /// share a key: a seed whose numbers leave the machine would reveal the key of another.
     pub(crate) fn keys(&self, purpose: u64) -> (u64, u64) {
         let mut words = [0u64; 4];
         for (word, bytes) in words.iter_mut().zip(self.0.as_chunks::<8>().0) {

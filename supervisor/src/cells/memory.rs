@@ -116,7 +116,8 @@ impl<E: Effects> Cells<E> {
     /// # Errors
     /// Returns [`ManagementError::NoSuchCell`]; [`ManagementError::WrongState`] if the cell does not run;
     /// [`ManagementError::BeingResized`]; [`ManagementError::CoreAtLarge`]; and the errors about limits and exhausted
-    /// resources. The state is unchanged then.
+    /// resources. The state is unchanged then; but if a block cannot be plugged although the cell has a place for it
+    /// ([`ManagementError::MemoryScattered`]), the blocks before it stay with the cell.
     pub fn resize_memory(
         &mut self,
         name: &str,
@@ -234,14 +235,19 @@ impl<E: Effects> Cells<E> {
             self.inventory.memory.put(blocks);
             return Err(ManagementError::MemoryScattered { pieces, places }.into());
         }
+        let (pieces, mut plugged) = (blocks.len() as u32, 0);
         for block in blocks {
             let range = block.range();
             let node = self.inventory.memory.node_of(range.start).unwrap_or(NodeId(0));
             match self.effects.extend(&mut held.space, block, node) {
-                Ok(()) => cell.memory_bytes += range.len_bytes,
+                Ok(()) => (cell.memory_bytes, plugged) = (cell.memory_bytes + range.len_bytes, plugged + 1),
                 // Not expected, as the number of blocks was checked.
                 Err(block) => self.inventory.memory.put(alloc::vec![block]),
             }
+        }
+        let missing = ManagementError::MemoryScattered { pieces, places: plugged };
+        if plugged == 0 && pieces > 0 {
+            return Err(missing.into());
         }
         // The limit after an earlier unplug no longer applies.
         cell.growth.limit = None;
@@ -251,7 +257,8 @@ impl<E: Effects> Cells<E> {
             self.effects.set_limit(&held.space, limit_bytes);
         }
         self.keep_up(id);
-        Ok(self.enter_resized(id, had, wanted, began, None))
+        let resized = self.enter_resized(id, had, wanted, began, None);
+        if plugged < pieces { Err(missing.into()) } else { Ok(resized) }
     }
 
     fn begin_shrink(&mut self, id: CellId, ticket: Ticket, wanted: u64, began: u64) {

@@ -45,7 +45,7 @@ pub(crate) struct Cookies {
 
 impl Cookies {
     pub fn new(secret: &Secret) -> Self {
-        let (a, b) = secret.keys(4);
+        let (a, b) = secret.keys(7);
         Self { hasher: SipHasher24::new_with_keys(a, b), sent: None }
     }
 
@@ -173,6 +173,16 @@ mod tests {
         let changed =
             (0..32).filter(|bit| cookies.check(at(64), &flow(9), Seq(5), Seq(cookie.0 ^ 1 << bit)).is_some());
         assert_eq!(changed.count(), 0);
+    }
+
+    #[test]
+    fn the_seeds_of_dhcp_and_udp_are_not_the_keys_of_cookies() {
+        let secret = Secret([7; 32]);
+        // The transaction numbers of DHCP and the first port of UDP reveal these.
+        let (dhcp_seed, udp_seed) = secret.keys(4);
+        let guessed = Cookies { hasher: SipHasher24::new_with_keys(dhcp_seed, udp_seed), sent: None };
+        let cookie = Cookies::new(&secret).make(at(0), &flow(9), Seq(5), 1460);
+        assert_eq!(guessed.check(at(0), &flow(9), Seq(5), cookie), None);
     }
 
     proptest! {

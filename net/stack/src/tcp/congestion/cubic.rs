@@ -4,7 +4,7 @@
 //! All arithmetic uses integers: windows in bytes, times of the curve in milliseconds.
 
 use super::hystart::{Growth, HyStart, SLOWER};
-use super::{Arrived, CongestionControl, Timeout, initial_window, rescaled};
+use super::{Arrived, CongestionControl, Timeout, initial_window, rescaled, rescaled_or_none};
 use crate::time::{Duration, Instant};
 
 /// Limit of the time from the plateau, in milliseconds. There the curve exceeds 400 million segments.
@@ -33,6 +33,17 @@ struct Shape {
     /// The window before the last loss.
     prior: u32,
     curve: Option<Curve>,
+}
+
+impl Shape {
+    /// Keeps the numbers of segments, for segments of `new` instead of `old` bytes. The curve starts anew.
+    fn rescale(&mut self, old: u32, new: u32) {
+        self.window = rescaled(self.window, old, new);
+        for bytes in [&mut self.threshold, &mut self.peak, &mut self.prior] {
+            *bytes = rescaled_or_none(*bytes, old, new);
+        }
+        self.curve = None;
+    }
 }
 
 /// The cubic curve between two losses.
@@ -208,8 +219,8 @@ impl CongestionControl for Cubic {
     }
 
     fn set_mss(&mut self, mss: u32) {
-        self.shape.window = rescaled(self.shape.window, self.mss, mss);
-        self.shape.curve = None;
+        self.shape.rescale(self.mss, mss);
+        self.before.rescale(self.mss, mss);
         self.mss = mss;
     }
 }
@@ -301,6 +312,21 @@ mod tests {
         cubic.on_undo();
         assert_eq!((cubic.window(), cubic.shape.peak), (before.window, before.peak));
         assert!(cubic.shape.curve.is_some());
+    }
+
+    #[test]
+    fn smaller_segments_keep_their_number_in_all_windows_and_the_undo() {
+        let mut cubic = Cubic::new(MSS);
+        cubic.set_mss(MSS / 2);
+        assert_eq!((cubic.window(), cubic.threshold(), cubic.shape.peak), (5000, u32::MAX, 0));
+        let mut cubic = after_loss(1000);
+        cubic.set_mss(MSS / 2);
+        let Shape { window, threshold, peak, prior, .. } = cubic.shape;
+        assert_eq!((window, threshold, peak, prior), (350_000, 350_000, 500_000, 500_000));
+        cubic.on_recovered();
+        assert_eq!(cubic.window(), 350_000);
+        cubic.on_undo();
+        assert_eq!((cubic.window(), cubic.threshold(), cubic.shape.peak), (500_000, u32::MAX, 0));
     }
 
     #[test]

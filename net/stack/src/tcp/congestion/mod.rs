@@ -110,7 +110,8 @@ pub trait CongestionControl: Debug + Send {
     /// Restarts with segments of at most `mss` bytes, as the handshake determined.
     fn start(&mut self, mss: u32);
 
-    /// Changes the segment size to at most `mss` bytes.
+    /// Changes the segment size to at most `mss` bytes. All windows, also those that an undo restores, keep their number
+    /// of segments (RFC 9438 4.1 counts in segments).
     fn set_mss(&mut self, mss: u32);
 }
 
@@ -124,6 +125,11 @@ fn initial_window(mss: u32) -> u32 {
 fn rescaled(window: u32, old: u32, new: u32) -> u32 {
     let segments = (window / old.max(1)).max(1);
     segments.saturating_mul(new)
+}
+
+/// Returns a threshold or an earlier window, rescaled; 0 and [`u32::MAX`] mean "none", and stay.
+fn rescaled_or_none(bytes: u32, old: u32, new: u32) -> u32 {
+    if bytes == 0 || bytes == u32::MAX { bytes } else { rescaled(bytes, old, new) }
 }
 
 #[cfg(test)]

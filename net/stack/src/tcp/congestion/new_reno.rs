@@ -1,6 +1,6 @@
 //! NewReno's slow start and congestion avoidance (RFC 5681).
 
-use super::{Arrived, CongestionControl, Timeout, initial_window, rescaled};
+use super::{Arrived, CongestionControl, Timeout, initial_window, rescaled, rescaled_or_none};
 use crate::time::{Duration, Instant};
 
 /// The NewReno state of a connection.
@@ -87,7 +87,10 @@ impl CongestionControl for NewReno {
     }
 
     fn set_mss(&mut self, mss: u32) {
+        let (window, threshold) = self.before;
+        self.before = (rescaled(window, self.mss, mss), rescaled_or_none(threshold, self.mss, mss));
         self.window = rescaled(self.window, self.mss, mss);
+        self.threshold = rescaled_or_none(self.threshold, self.mss, mss);
         self.mss = mss;
     }
 }
@@ -139,5 +142,20 @@ mod tests {
         reno.on_timeout(Instant::ZERO, 10_000, Timeout::Repeated);
         reno.on_undo();
         assert_eq!((reno.window(), reno.threshold), (10_000, u32::MAX));
+    }
+
+    #[test]
+    fn smaller_segments_keep_their_number_in_the_window_the_threshold_and_the_undo() {
+        let mut reno = NewReno::new(1000);
+        reno.set_mss(500);
+        assert_eq!((reno.window(), reno.threshold), (5000, u32::MAX));
+        reno.on_loss(Instant::ZERO, 5000);
+        assert_eq!((reno.window(), reno.threshold), (2500, 2500));
+        reno.set_mss(250);
+        assert_eq!((reno.window(), reno.threshold), (1250, 1250));
+        reno.on_recovered();
+        assert_eq!(reno.window(), 1250);
+        reno.on_undo();
+        assert_eq!((reno.window(), reno.threshold), (2500, u32::MAX));
     }
 }
