@@ -155,8 +155,8 @@ pub(crate) fn say(phase: CellPhase) {
 
 /// Sends the supervisor, if there is one, an NMI at which it checks whether it hangs, and restarts if it does.
 pub(crate) fn rouse() {
-    if let Some(doorbell) = BARE.made.get().and_then(|made| made.descriptor.supervisor) {
-        local::send_non_maskable(AUTHORITY, doorbell.apic);
+    if let Some(target) = BARE.made.get().and_then(|made| made.descriptor.supervisor) {
+        local::send_non_maskable(AUTHORITY, target.apic);
     }
 }
 
@@ -176,8 +176,8 @@ pub(crate) fn call_who_is_wanted() {
 
 /// Notifies the supervisor, if there is one and the cell has its descriptor already.
 pub(crate) fn ring() {
-    if let Some(doorbell) = BARE.made.get().and_then(|made| made.descriptor.supervisor) {
-        local::send(AUTHORITY, doorbell.apic, doorbell.vector);
+    if let Some(target) = BARE.made.get().and_then(|made| made.descriptor.supervisor) {
+        local::send(AUTHORITY, target.apic, target.vector);
     }
 }
 

@@ -121,8 +121,8 @@ fn serve() -> ! {
 fn rouse(descriptor: &Descriptor) -> ! {
     while cell::request() != Request::Stop {
         clock::spin_us(&descriptor.clock, 20_000);
-        if let Some(doorbell) = descriptor.supervisor {
-            local::send_non_maskable(said::authority(), doorbell.apic);
+        if let Some(target) = descriptor.supervisor {
+            local::send_non_maskable(said::authority(), target.apic);
         }
     }
     exit(0)

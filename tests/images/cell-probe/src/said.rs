@@ -16,8 +16,8 @@ use spin::Once;
 static CORES: [AtomicU32; MAX_CORES] = [const { AtomicU32::new(0) }; MAX_CORES];
 static CORE_COUNT: AtomicU32 = AtomicU32::new(0);
 /// The destination of notifications to the supervisor; vector 0 if there is none.
-static BELL_CORE: AtomicU32 = AtomicU32::new(0);
-static BELL_VECTOR: AtomicU8 = AtomicU8::new(0);
+static NOTIFICATION_CORE: AtomicU32 = AtomicU32::new(0);
+static NOTIFICATION_VECTOR: AtomicU8 = AtomicU8::new(0);
 
 /// The authority for all cores and handlers. Empty until the first core has opened the cell.
 static AUTHORITY: Once<Authority> = Once::new();
@@ -38,9 +38,9 @@ pub fn begin(descriptor: &Descriptor) {
         place.store(core.apic.0, Ordering::Relaxed);
     }
     CORE_COUNT.store(descriptor.cores.len() as u32, Ordering::Relaxed);
-    if let Some(doorbell) = descriptor.supervisor {
-        BELL_CORE.store(doorbell.apic.0, Ordering::Relaxed);
-        BELL_VECTOR.store(doorbell.vector, Ordering::Relaxed);
+    if let Some(target) = descriptor.supervisor {
+        NOTIFICATION_CORE.store(target.apic.0, Ordering::Relaxed);
+        NOTIFICATION_VECTOR.store(target.vector, Ordering::Relaxed);
     }
     report().version.store(isola_abi::VERSION, Ordering::Relaxed);
 }
@@ -57,9 +57,9 @@ pub fn say(phase: CellPhase) {
 }
 
 fn ring() {
-    let vector = BELL_VECTOR.load(Ordering::Relaxed);
+    let vector = NOTIFICATION_VECTOR.load(Ordering::Relaxed);
     if vector != 0 {
-        local::send(authority(), ApicId(BELL_CORE.load(Ordering::Relaxed)), vector);
+        local::send(authority(), ApicId(NOTIFICATION_CORE.load(Ordering::Relaxed)), vector);
     }
 }
 

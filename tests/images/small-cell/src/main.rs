@@ -45,14 +45,14 @@ const INJECTED_FAULTS: [InjectedFault; 8] = [
 ];
 
 /// The destination of notifications: the supervisor's APIC id + 1, and the vector; zero if there is none.
-static DOORBELL: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+static NOTIFICATION_TARGET: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
 
 /// The authority for the handlers of exceptions and panics. Empty until the cell is open.
 static AUTHORITY: Once<Authority> = Once::new();
 
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
-    if DOORBELL[0].load(Ordering::Relaxed) == 0 {
+    if NOTIFICATION_TARGET[0].load(Ordering::Relaxed) == 0 {
         serial_line!("{info}");
     }
     crash(CrashKind::Panic, backtrace::frame_pointer(), |_| {})
@@ -69,8 +69,8 @@ fn entry(core_index: u64) -> ! {
     AUTHORITY.call_once(|| cell.authority);
     interrupts::set_exception_handler(cell.authority, on_exception);
     if let Some(NotificationTarget { apic, vector }) = cell.descriptor.supervisor {
-        DOORBELL[1].store(vector.into(), Ordering::Relaxed);
-        DOORBELL[0].store(apic.0 + 1, Ordering::Relaxed);
+        NOTIFICATION_TARGET[1].store(vector.into(), Ordering::Relaxed);
+        NOTIFICATION_TARGET[0].store(apic.0 + 1, Ordering::Relaxed);
     }
     report().version.store(cell.descriptor.version, Ordering::Relaxed);
     look_around(&mut cell);
@@ -141,7 +141,7 @@ fn on_exception(frame: &ExceptionFrame) -> ! {
         vector::NON_MASKABLE => CrashKind::Hang,
         _ => CrashKind::Exception,
     };
-    if DOORBELL[0].load(Ordering::Relaxed) == 0 {
+    if NOTIFICATION_TARGET[0].load(Ordering::Relaxed) == 0 {
         serial_line!("{frame}, address {:#x}", cpu::fault_address());
     }
     crash(kind, frame.rbp, |crash| {
@@ -171,7 +171,7 @@ fn crash(kind: CrashKind, frame_pointer: u64, fill: impl FnOnce(&CrashReport)) -
 /// Reports the cell's end to the supervisor or, standalone, on the serial line; and ends the cell.
 fn end(phase: CellPhase) -> ! {
     report().phase.store(phase as u32, Ordering::Release);
-    let supervisor = DOORBELL[0].load(Ordering::Relaxed);
+    let supervisor = NOTIFICATION_TARGET[0].load(Ordering::Relaxed);
     if supervisor == 0 {
         let cores = report().cores.iter();
         let cores =
@@ -181,7 +181,7 @@ fn end(phase: CellPhase) -> ! {
         power::exit(*authority, if phase == CellPhase::Exited { 0 } else { 1 });
     }
     if let Some(authority) = AUTHORITY.get() {
-        let vector = DOORBELL[1].load(Ordering::Relaxed) as u8;
+        let vector = NOTIFICATION_TARGET[1].load(Ordering::Relaxed) as u8;
         local::send(*authority, isola_abi::id::ApicId(supervisor - 1), vector);
     }
     power::stop()
