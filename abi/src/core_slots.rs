@@ -1,7 +1,7 @@
 //! The core slots of a cell, and the orders for core hot-plug and hot-unplug (RainForest 5.3).
 //!
-//! A core slot (`place` in the code) consists of a stack, a page of descriptor tables and a record in the report. A
-//! cell has as many slots as it can ever have cores; each slot is occupied or vacant.
+//! A core slot consists of a stack, a page of descriptor tables and a record in the report. A cell has as many slots as
+//! it can ever have cores; each slot is occupied or vacant.
 //!
 //! ```text
 //!   supervisor                                    core at the slot
@@ -32,7 +32,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 #[repr(C)]
 #[derive(Debug)]
 pub struct CoreSlots {
-    places: [CoreSlotWords; MAX_CORES],
+    slots: [CoreSlotWords; MAX_CORES],
     /// The number of rotations that the supervisor has requested of the cell's cores, modulo 2^32.
     rotations: AtomicU32,
 }
@@ -110,51 +110,51 @@ impl Default for CoreSlots {
             cache: AtomicU32::new(0),
             physical: AtomicU32::new(0),
         };
-        Self { places: core::array::from_fn(|_| vacant()), rotations: AtomicU32::new(0) }
+        Self { slots: core::array::from_fn(|_| vacant()), rotations: AtomicU32::new(0) }
     }
 }
 
 impl CoreSlots {
     /// Assigns a core to a vacant slot, with the order to stay. For the supervisor. Does nothing if there is no such
     /// slot.
-    pub fn give(&self, place: usize, core: Core) {
-        let Some(words) = self.places.get(place) else { return };
+    pub fn give(&self, slot: usize, core: Core) {
+        let Some(words) = self.slots.get(slot) else { return };
         words.id.store(core.id.0, Ordering::Relaxed);
         words.apic.store(core.apic.0, Ordering::Relaxed);
         words.node.store(core.node.0, Ordering::Relaxed);
         words.package.store(core.site.package.0, Ordering::Relaxed);
         words.cache.store(core.site.cache.0, Ordering::Relaxed);
         words.physical.store(core.site.physical.0, Ordering::Relaxed);
-        self.order(place, OrderKind::Stay);
+        self.order(slot, OrderKind::Stay);
     }
 
     /// Gives the core at a slot the next order, and returns the order. For the supervisor.
-    pub fn order(&self, place: usize, kind: OrderKind) -> Order {
-        let last = self.at(place);
+    pub fn order(&self, slot: usize, kind: OrderKind) -> Order {
+        let last = self.at(slot);
         let next = Order { kind, number: last.number.wrapping_add(1) & (u32::MAX >> 2) };
-        if let Some(words) = self.places.get(place) {
+        if let Some(words) = self.slots.get(slot) {
             words.order.store(next.to_u32(), Ordering::Release);
         }
         next
     }
 
     /// Returns the latest order of a slot.
-    pub fn at(&self, place: usize) -> Order {
-        self.places
-            .get(place)
+    pub fn at(&self, slot: usize) -> Order {
+        self.slots
+            .get(slot)
             .map_or(Order::from_u32(0), |words| Order::from_u32(words.order.load(Ordering::Acquire)))
     }
 
     /// Returns the core at a slot, or the last core that was there; `None` if the slot never had a core.
-    pub fn last(&self, place: usize) -> Option<CoreId> {
-        let words = self.places.get(place).filter(|_| self.at(place).number > 0)?;
+    pub fn last(&self, slot: usize) -> Option<CoreId> {
+        let words = self.slots.get(slot).filter(|_| self.at(slot).number > 0)?;
         Some(CoreId(words.id.load(Ordering::Relaxed)))
     }
 
     /// Removes the core from a slot without making the slot vacant: a suspended context of the slot has yet to finish.
     /// For the supervisor.
-    pub fn take(&self, place: usize) {
-        if let Some(words) = self.places.get(place) {
+    pub fn take(&self, slot: usize) {
+        if let Some(words) = self.slots.get(slot) {
             words.apic.store(NO_CORE, Ordering::Relaxed);
         }
     }
@@ -171,8 +171,8 @@ impl CoreSlots {
     }
 
     /// Returns the core at a slot, if there is one.
-    pub fn core(&self, place: usize) -> Option<Core> {
-        let words = self.places.get(place).filter(|_| self.at(place).kind != OrderKind::Vacant)?;
+    pub fn core(&self, slot: usize) -> Option<Core> {
+        let words = self.slots.get(slot).filter(|_| self.at(slot).kind != OrderKind::Vacant)?;
         if words.apic.load(Ordering::Relaxed) == NO_CORE {
             return None;
         }
@@ -210,36 +210,36 @@ mod tests {
 
     #[test]
     fn a_slot_has_its_core_until_it_is_vacant_and_each_order_differs() {
-        let places = CoreSlots::default();
-        assert_eq!(places.core(3), None);
-        places.give(3, CORE);
-        let stay = places.at(3);
-        assert_eq!((stay.kind, places.core(3)), (OrderKind::Stay, Some(CORE)));
-        let leave = places.order(3, OrderKind::Leave);
-        assert_eq!((leave, places.core(3)), (places.at(3), Some(CORE)));
-        places.order(3, OrderKind::Vacant);
-        assert_eq!((places.core(3), places.last(3), places.last(2)), (None, Some(CORE.id), None));
-        places.give(3, CORE);
-        assert_ne!(places.at(3), stay);
+        let slots = CoreSlots::default();
+        assert_eq!(slots.core(3), None);
+        slots.give(3, CORE);
+        let stay = slots.at(3);
+        assert_eq!((stay.kind, slots.core(3)), (OrderKind::Stay, Some(CORE)));
+        let leave = slots.order(3, OrderKind::Leave);
+        assert_eq!((leave, slots.core(3)), (slots.at(3), Some(CORE)));
+        slots.order(3, OrderKind::Vacant);
+        assert_eq!((slots.core(3), slots.last(3), slots.last(2)), (None, Some(CORE.id), None));
+        slots.give(3, CORE);
+        assert_ne!(slots.at(3), stay);
     }
 
     #[test]
     fn a_slot_whose_core_was_taken_is_empty_but_not_vacant() {
-        let places = CoreSlots::default();
-        places.give(3, CORE);
-        let order = places.order(3, OrderKind::Yield);
-        places.take(3);
-        assert_eq!((places.core(3), places.at(3)), (None, order));
+        let slots = CoreSlots::default();
+        slots.give(3, CORE);
+        let order = slots.order(3, OrderKind::Yield);
+        slots.take(3);
+        assert_eq!((slots.core(3), slots.at(3)), (None, order));
         assert_eq!(order.left(), Order { kind: OrderKind::Leave, number: order.number });
-        places.order(3, OrderKind::Vacant);
-        places.give(3, CORE);
-        assert_eq!(places.core(3), Some(CORE));
+        slots.order(3, OrderKind::Vacant);
+        slots.give(3, CORE);
+        assert_eq!(slots.core(3), Some(CORE));
     }
 
     #[test]
     fn a_nonexistent_slot_has_no_core() {
-        let places = CoreSlots::default();
-        places.give(MAX_CORES, CORE);
-        assert_eq!((places.core(MAX_CORES), places.at(usize::MAX).kind), (None, OrderKind::Vacant));
+        let slots = CoreSlots::default();
+        slots.give(MAX_CORES, CORE);
+        assert_eq!((slots.core(MAX_CORES), slots.at(usize::MAX).kind), (None, OrderKind::Vacant));
     }
 }

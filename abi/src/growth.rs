@@ -18,8 +18,6 @@
 //! The supervisor also plugs blocks without a request, on a resize by the host tool. [`crate::unplug`] describes the
 //! return of memory. The entry of a block that the cell has returned completely is vacant, and the supervisor reuses
 //! it.
-//!
-//! A *chunk* in this module's names is a plugged block.
 
 use crate::id::{NodeId, PhysAddr, PhysRange};
 use core::fmt;
@@ -64,7 +62,7 @@ pub struct PluggedMemory {
     /// The cell's memory limit, in bytes, if it has changed since the cell's creation; otherwise 0.
     pub limit_bytes: AtomicU64,
     /// The plugged blocks, in no particular order.
-    pub chunks: [PluggedBlockWords; MAX_PLUGGED_BLOCKS],
+    pub blocks: [PluggedBlockWords; MAX_PLUGGED_BLOCKS],
 }
 
 /// A plugged block: memory of one node, in the cell's direct map, zeroed at the time of the plug.
@@ -137,7 +135,7 @@ impl Default for PluggedMemory {
             count: AtomicU32::new(0),
             reserved: AtomicU32::new(0),
             limit_bytes: AtomicU64::new(0),
-            chunks: [const { PluggedBlockWords::new() }; MAX_PLUGGED_BLOCKS],
+            blocks: [const { PluggedBlockWords::new() }; MAX_PLUGGED_BLOCKS],
         }
     }
 }
@@ -179,13 +177,13 @@ impl PluggedMemory {
     /// Adds a block. Returns whether an entry was vacant for it. For the supervisor.
     #[must_use]
     pub fn push(&self, memory: PhysRange, node: NodeId) -> bool {
-        let is_vacant = |place: &&PluggedBlockWords| place.len_bytes.load(Ordering::Relaxed) == 0;
-        let Some(place) = self.chunks.iter().find(is_vacant) else { return false };
+        let is_vacant = |entry: &&PluggedBlockWords| entry.len_bytes.load(Ordering::Relaxed) == 0;
+        let Some(entry) = self.blocks.iter().find(is_vacant) else { return false };
         let count = self.count.load(Ordering::Relaxed).wrapping_add(1);
-        place.start.store(memory.start.0, Ordering::Relaxed);
-        place.node.store(node.0, Ordering::Relaxed);
-        place.serial.store(count, Ordering::Relaxed);
-        place.len_bytes.store(memory.len_bytes, Ordering::Release);
+        entry.start.store(memory.start.0, Ordering::Relaxed);
+        entry.node.store(node.0, Ordering::Relaxed);
+        entry.serial.store(count, Ordering::Relaxed);
+        entry.len_bytes.store(memory.len_bytes, Ordering::Release);
         self.count.store(count, Ordering::Release);
         true
     }
@@ -193,11 +191,11 @@ impl PluggedMemory {
     /// Makes the entry of the block at `start` vacant, after the cell has returned all of the block. For the
     /// supervisor.
     pub fn vacate(&self, start: PhysAddr) {
-        let is_it = |place: &&PluggedBlockWords| {
-            place.len_bytes.load(Ordering::Relaxed) > 0 && place.start.load(Ordering::Relaxed) == start.0
+        let is_it = |entry: &&PluggedBlockWords| {
+            entry.len_bytes.load(Ordering::Relaxed) > 0 && entry.start.load(Ordering::Relaxed) == start.0
         };
-        if let Some(place) = self.chunks.iter().find(is_it) {
-            place.len_bytes.store(0, Ordering::Release);
+        if let Some(entry) = self.blocks.iter().find(is_it) {
+            entry.len_bytes.store(0, Ordering::Release);
         }
     }
 
@@ -217,7 +215,7 @@ impl PluggedMemory {
     pub fn iter(&self) -> impl Iterator<Item = (PhysRange, NodeId)> {
         // `push` takes the first vacant entry, so the entries from index `count` on were never used.
         let used = self.count.load(Ordering::Acquire) as usize;
-        self.chunks
+        self.blocks
             .iter()
             .take(used)
             .filter_map(PluggedBlockWords::read)
@@ -228,7 +226,7 @@ impl PluggedMemory {
     pub fn next_after(&self, serial: u32) -> Option<(PhysRange, NodeId, u32)> {
         let age = |at: &(PhysRange, NodeId, u32)| at.2.wrapping_sub(serial);
         let later = |at: &(PhysRange, NodeId, u32)| (1..=u32::MAX / 2).contains(&age(at));
-        self.chunks.iter().filter_map(PluggedBlockWords::read).filter(later).min_by_key(age)
+        self.blocks.iter().filter_map(PluggedBlockWords::read).filter(later).min_by_key(age)
     }
 
     /// Returns the number of blocks ever plugged, modulo 2^32.
@@ -241,7 +239,7 @@ impl PluggedMemory {
 mod tests {
     use super::*;
 
-    fn chunk(number: u64) -> (PhysRange, NodeId) {
+    fn block(number: u64) -> (PhysRange, NodeId) {
         (PhysRange::new(PhysAddr(number << 30), (number + 1) << 20), NodeId(number as u32 % 3))
     }
 
@@ -249,33 +247,33 @@ mod tests {
     fn blocks_read_back_and_cannot_exceed_the_entries() {
         let plugged_memory = PluggedMemory::default();
         for number in 0..MAX_PLUGGED_BLOCKS as u64 {
-            let (memory, node) = chunk(number);
+            let (memory, node) = block(number);
             assert!(plugged_memory.push(memory, node));
-            assert_eq!(plugged_memory.iter().last(), Some(chunk(number)));
+            assert_eq!(plugged_memory.iter().last(), Some(block(number)));
         }
         assert!(!plugged_memory.push(PhysRange::new(PhysAddr(0), 1), NodeId(0)));
-        assert!(plugged_memory.iter().eq((0..MAX_PLUGGED_BLOCKS as u64).map(chunk)));
+        assert!(plugged_memory.iter().eq((0..MAX_PLUGGED_BLOCKS as u64).map(block)));
     }
 
     #[test]
     fn a_vacant_entry_is_reused_and_its_block_is_the_latest() {
         let plugged_memory = PluggedMemory::default();
         for number in 0..MAX_PLUGGED_BLOCKS as u64 {
-            let (memory, node) = chunk(number);
+            let (memory, node) = block(number);
             assert!(plugged_memory.push(memory, node));
         }
-        plugged_memory.vacate(chunk(5).0.start);
+        plugged_memory.vacate(block(5).0.start);
         assert_eq!(plugged_memory.iter().count(), MAX_PLUGGED_BLOCKS - 1);
-        assert!(plugged_memory.iter().all(|at| at != chunk(5)));
-        let (memory, node) = chunk(99);
+        assert!(plugged_memory.iter().all(|at| at != block(5)));
+        let (memory, node) = block(99);
         assert!(plugged_memory.push(memory, node));
         assert!(!plugged_memory.push(memory, node));
         assert_eq!(plugged_memory.count(), MAX_PLUGGED_BLOCKS as u32 + 1);
         let (memory, node, serial) = plugged_memory.next_after(MAX_PLUGGED_BLOCKS as u32).unwrap();
-        assert_eq!(((memory, node), serial), (chunk(99), MAX_PLUGGED_BLOCKS as u32 + 1));
+        assert_eq!(((memory, node), serial), (block(99), MAX_PLUGGED_BLOCKS as u32 + 1));
         assert_eq!(plugged_memory.next_after(serial), None);
         let first = plugged_memory.next_after(0).unwrap();
-        assert_eq!((first.0, first.2), (chunk(0).0, 1));
+        assert_eq!((first.0, first.2), (block(0).0, 1));
         assert_eq!(plugged_memory.next_after(5).map(|at| at.2), Some(7), "the sixth block was returned");
     }
 

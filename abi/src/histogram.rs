@@ -69,8 +69,8 @@ impl Histogram {
     /// instruction.
     #[inline]
     pub fn count(&self, cycles: u64, times: u64) {
-        let place = &self.counts[bucket_of(cycles)];
-        place.store(place.load(Ordering::Relaxed).wrapping_add(times), Ordering::Relaxed);
+        let count = &self.counts[bucket_of(cycles)];
+        count.store(count.load(Ordering::Relaxed).wrapping_add(times), Ordering::Relaxed);
     }
 
     /// Returns the present counts.
@@ -123,8 +123,8 @@ impl Distribution {
     pub fn add(&mut self, other: &Self) {
         for (bucket, count) in &other.buckets {
             match self.buckets.binary_search_by_key(bucket, |(bucket, _)| *bucket) {
-                Ok(place) => self.buckets[place].1 = self.buckets[place].1.saturating_add(*count),
-                Err(place) => self.buckets.insert(place, (*bucket, *count)),
+                Ok(index) => self.buckets[index].1 = self.buckets[index].1.saturating_add(*count),
+                Err(index) => self.buckets.insert(index, (*bucket, *count)),
             }
         }
     }
@@ -133,8 +133,8 @@ impl Distribution {
     /// counters have restarted, and the result is the whole reading.
     pub fn since(&self, earlier: &Self) -> Self {
         let of = |from: &Self, bucket: u8| {
-            let place = from.buckets.binary_search_by_key(&bucket, |(bucket, _)| *bucket);
-            place.map_or(0, |place| from.buckets[place].1)
+            let index = from.buckets.binary_search_by_key(&bucket, |(bucket, _)| *bucket);
+            index.map_or(0, |index| from.buckets[index].1)
         };
         if earlier.buckets.iter().any(|(bucket, count)| of(self, *bucket) < *count) {
             return self.clone();

@@ -78,10 +78,10 @@ pub const TABLES: u64 = SHARED + 0x40_0000;
 /// The address of the report.
 pub const REPORT: u64 = SHARED + 0x60_0000;
 
-/// Returns the size of the report area, report and ledger, in bytes, for a cell with `places` core slots and `slots`
-/// activity slots.
-pub const fn report_bytes(places: usize, slots: usize) -> u64 {
-    (report_len(places) as u64 + ledger_bytes(places, slots)).next_multiple_of(PAGE_SIZE)
+/// Returns the size of the report area, report and ledger, in bytes, for a cell with `core_slots` core slots and
+/// `activity_slots` activity slots.
+pub const fn report_bytes(core_slots: usize, activity_slots: usize) -> u64 {
+    (report_len(core_slots) as u64 + ledger_bytes(core_slots, activity_slots)).next_multiple_of(PAGE_SIZE)
 }
 
 /// The lowest address of a segment of an image. A standalone image's segment at `IMAGE + p` is loaded at physical

@@ -63,9 +63,9 @@ pub struct Report<C: ?Sized = [CoreReport]> {
 }
 
 impl Report {
-    /// Returns the report at `start`, of a cell with `places` core slots.
-    pub const fn at(start: *const u8, places: usize) -> *const Self {
-        core::ptr::slice_from_raw_parts(start.cast::<CoreReport>(), places) as *const Self
+    /// Returns the report at `start`, of a cell with `core_slots` core slots.
+    pub const fn at(start: *const u8, core_slots: usize) -> *const Self {
+        core::ptr::slice_from_raw_parts(start.cast::<CoreReport>(), core_slots) as *const Self
     }
 }
 
@@ -127,8 +127,8 @@ pub struct CoreReport {
     pub phase: AtomicU32,
     /// The activity of the running event, or of the last one.
     pub activity: AtomicU32,
-    /// The latest [order](crate::core_slots::Order) of this core slot that its core has carried out; stored last (release).
-    /// The supervisor sets it to 0 before it sends a core there.
+    /// The latest [order](crate::core_slots::Order) of this core slot that its core has carried out; stored last
+    /// (release). The supervisor sets it to 0 before it sends a core there.
     pub order: AtomicU32,
     /// The latest order to [yield](crate::core_slots::OrderKind::Yield) at which a core of this slot has suspended its
     /// context; stored (release) once another core can resume the context. The supervisor sets it to 0 before it sends

@@ -70,7 +70,7 @@ pub struct UnplugOffer {
     /// The number of offered blocks.
     count: AtomicU32,
     /// A [`Shortfall`].
-    rest: AtomicU32,
+    shortfall: AtomicU32,
     /// Memory that the cell migrated to free the blocks, in bytes.
     moved_bytes: AtomicU64,
     blocks: [BlockWords; MAX_OFFERED],
@@ -191,10 +191,10 @@ impl UnplugRequest {
     pub fn set_unplugged(&self, unplugged_ranges: &[PhysRange]) {
         let before = self.unplugged_entries.load(Ordering::Relaxed);
         self.unplugged_entries.store(before.max(unplugged_ranges.len() as u32), Ordering::Release);
-        for (index, place) in self.unplugged_ranges.iter().enumerate() {
+        for (index, entry) in self.unplugged_ranges.iter().enumerate() {
             match unplugged_ranges.get(index) {
-                Some(unplugged_range) => place.write(*unplugged_range),
-                None => place.len_bytes.store(0, Ordering::Release),
+                Some(unplugged_range) => entry.write(*unplugged_range),
+                None => entry.len_bytes.store(0, Ordering::Release),
             }
         }
         self.unplugged_entries.store(unplugged_ranges.len() as u32, Ordering::Release);
@@ -202,30 +202,30 @@ impl UnplugRequest {
 
     /// Returns the unplugged ranges.
     pub fn unplugged_ranges(&self) -> impl Iterator<Item = PhysRange> {
-        let places = self.unplugged_entries.load(Ordering::Acquire) as usize;
-        self.unplugged_ranges.iter().take(places).filter_map(BlockWords::read)
+        let entries = self.unplugged_entries.load(Ordering::Acquire) as usize;
+        self.unplugged_ranges.iter().take(entries).filter_map(BlockWords::read)
     }
 
     /// Returns whether any byte of `memory` is in an unplugged range. Costs one load while there are no ranges.
     pub fn is_unplugged(&self, memory: PhysRange) -> bool {
-        let places = self.unplugged_entries.load(Ordering::Acquire) as usize;
+        let entries = self.unplugged_entries.load(Ordering::Acquire) as usize;
         let meets = |unplugged_range: PhysRange| {
             unplugged_range.start < memory.end() && memory.start < unplugged_range.end()
         };
-        self.unplugged_ranges.iter().take(places).filter_map(BlockWords::read).any(meets)
+        self.unplugged_ranges.iter().take(entries).filter_map(BlockWords::read).any(meets)
     }
 }
 
 impl UnplugOffer {
     /// Offers blocks, at most [`MAX_OFFERED`], in answer to the request `number`; the cell migrated `moved_bytes` bytes
     /// to free them. For the cell.
-    pub fn make(&self, number: u32, blocks: &[PhysRange], moved_bytes: u64, rest: Shortfall) {
-        for (place, block) in self.blocks.iter().zip(blocks) {
-            place.start.store(block.start.0, Ordering::Relaxed);
-            place.len_bytes.store(block.len_bytes, Ordering::Relaxed);
+    pub fn make(&self, number: u32, blocks: &[PhysRange], moved_bytes: u64, shortfall: Shortfall) {
+        for (entry, block) in self.blocks.iter().zip(blocks) {
+            entry.start.store(block.start.0, Ordering::Relaxed);
+            entry.len_bytes.store(block.len_bytes, Ordering::Relaxed);
         }
         self.count.store(blocks.len().min(MAX_OFFERED) as u32, Ordering::Relaxed);
-        self.rest.store(rest as u32, Ordering::Relaxed);
+        self.shortfall.store(shortfall as u32, Ordering::Relaxed);
         self.moved_bytes.store(moved_bytes, Ordering::Relaxed);
         self.number.store(number, Ordering::Release);
     }
@@ -243,7 +243,10 @@ impl UnplugOffer {
             let start = PhysAddr(words.start.load(Ordering::Relaxed));
             PhysRange::new(start, words.len_bytes.load(Ordering::Relaxed))
         };
-        (self.blocks.iter().take(count).map(block), Shortfall::from_u32(self.rest.load(Ordering::Relaxed)))
+        (
+            self.blocks.iter().take(count).map(block),
+            Shortfall::from_u32(self.shortfall.load(Ordering::Relaxed)),
+        )
     }
 
     /// Returns the bytes that the cell claims to have migrated; not validated.
@@ -276,13 +279,13 @@ mod tests {
         let blocks: [PhysRange; MAX_OFFERED + 3] = core::array::from_fn(|number| block(number as u64));
         offer.make(7, &blocks, 12, Shortfall::Scattered);
         assert_eq!((offer.number(), offer.moved_bytes()), (7, 12));
-        let (read, rest) = offer.read();
+        let (read, shortfall) = offer.read();
         assert!(read.eq(blocks[..MAX_OFFERED].iter().copied()));
-        assert_eq!(rest, Shortfall::Scattered);
+        assert_eq!(shortfall, Shortfall::Scattered);
         offer.count.store(u32::MAX, Ordering::Relaxed);
-        offer.rest.store(99, Ordering::Relaxed);
-        let (read, rest) = offer.read();
-        assert_eq!((read.count(), rest), (MAX_OFFERED, Shortfall::InUse));
+        offer.shortfall.store(99, Ordering::Relaxed);
+        let (read, shortfall) = offer.read();
+        assert_eq!((read.count(), shortfall), (MAX_OFFERED, Shortfall::InUse));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The running cell from its own side: descriptor, report, live words, pool, and device registers.
 //!
-//! All is the same whether a supervisor built the cell or the image booted [`standalone`](crate::standalone). Elsewhere, as in a
-//! host program, these addresses are unmapped (they are in the kernel half of the address space), so any access to the
-//! values returned here faults and ends the program.
+//! All is the same whether a supervisor built the cell or the image booted [`standalone`](crate::standalone).
+//! Elsewhere, as in a host program, these addresses are unmapped (they are in the kernel half of the address space), so
+//! any access to the values returned here faults and ends the program.
 
 mod plugged_memory;
 pub mod suspended;

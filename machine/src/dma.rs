@@ -2,8 +2,8 @@
 //!
 //! The heap of a supervisor or a cell is never paged, so any buffer on it can be lent to a device as it is. Most of it
 //! is in the direct map, physically contiguous within each allocation. A virtually contiguous allocation of a cell has
-//! several physical pieces in its region area; [`device_piece`] returns the address of each, once [`set_region_area`] has
-//! registered the region area. Devices can also read the image's code and constants, and write its variables, once
+//! several physical pieces in its region area; [`device_piece`] returns the address of each, once [`set_region_area`]
+//! has registered the region area. Devices can also read the image's code and constants, and write its variables, once
 //! [`set_image`] has registered the image's segments. Code and constants have no address for a device that writes, as
 //! many cells may share them.
 //!

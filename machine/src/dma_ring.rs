@@ -33,27 +33,27 @@ pub unsafe trait RingEntry: Copy {
     ///
     /// # Safety
     /// The address must be aligned and valid.
-    unsafe fn read(place: *const Self) -> Self;
+    unsafe fn read(address: *const Self) -> Self;
 
     /// Writes a little-endian entry.
     ///
     /// # Safety
     /// As for the read.
-    unsafe fn write(place: *mut Self, value: Self);
+    unsafe fn write(address: *mut Self, value: Self);
 }
 
 // SAFETY: both functions access the word at the given address alone.
 unsafe impl RingEntry for u16 {
     #[inline(always)]
-    unsafe fn read(place: *const Self) -> Self {
+    unsafe fn read(address: *const Self) -> Self {
         // SAFETY: the caller guarantees an aligned, valid address.
-        Self::from_le(unsafe { place.read_volatile() })
+        Self::from_le(unsafe { address.read_volatile() })
     }
 
     #[inline(always)]
-    unsafe fn write(place: *mut Self, value: Self) {
+    unsafe fn write(address: *mut Self, value: Self) {
         // SAFETY: the caller guarantees an aligned, valid address.
-        unsafe { place.write_volatile(value.to_le()) }
+        unsafe { address.write_volatile(value.to_le()) }
     }
 }
 
@@ -62,15 +62,15 @@ macro_rules! pairs {
         // SAFETY: both functions access only the two words of the array at the given address.
         unsafe impl RingEntry for [$word; 2] {
             #[inline(always)]
-            unsafe fn read(place: *const Self) -> Self {
-                let first = place.cast::<$word>();
+            unsafe fn read(address: *const Self) -> Self {
+                let first = address.cast::<$word>();
                 // SAFETY: the caller guarantees an aligned, valid address; the second word is within the array.
                 unsafe { [<$word>::from_le(first.read_volatile()), <$word>::from_le(first.add(1).read_volatile())] }
             }
 
             #[inline(always)]
-            unsafe fn write(place: *mut Self, [one, two]: Self) {
-                let first = place.cast::<$word>();
+            unsafe fn write(address: *mut Self, [one, two]: Self) {
+                let first = address.cast::<$word>();
                 // SAFETY: the caller guarantees an aligned, valid address; the second word is within the array.
                 unsafe {
                     first.write_volatile(one.to_le());
@@ -96,8 +96,8 @@ impl RingMemory {
     /// last part.
     pub fn ring<T: RingEntry>(&mut self, offset: usize, len: usize) -> DmaRing<T> {
         assert!(len.is_power_of_two(), "a ring's positions wrap around at a power of two");
-        let place = self.cut(offset, len * size_of::<T>(), align_of::<T>());
-        DmaRing { base: place.cast(), mask: len - 1, _memory: Arc::clone(&self.region) }
+        let address = self.cut(offset, len * size_of::<T>(), align_of::<T>());
+        DmaRing { base: address.cast(), mask: len - 1, _memory: Arc::clone(&self.region) }
     }
 
     /// Takes a word at byte `offset`.
@@ -105,15 +105,15 @@ impl RingMemory {
     /// # Panics
     /// As for a ring.
     pub fn word(&mut self, offset: usize) -> DmaWord {
-        let place = self.cut(offset, size_of::<u16>(), align_of::<u16>());
-        DmaWord { place: place.cast(), _memory: Arc::clone(&self.region) }
+        let address = self.cut(offset, size_of::<u16>(), align_of::<u16>());
+        DmaWord { address: address.cast(), _memory: Arc::clone(&self.region) }
     }
 
     fn cut(&mut self, offset: usize, len: usize, align: usize) -> NonNull<u8> {
         assert!(offset >= self.cut_to, "parts of a ring's memory are cut out one after the other");
-        let place = self.region.0.piece(offset, len, align).expect("a ring lies in its memory");
+        let address = self.region.0.piece(offset, len, align).expect("a ring lies in its memory");
         self.cut_to = offset + len;
-        place
+        address
     }
 
     /// Returns the device address of the byte at `offset`.
@@ -165,7 +165,7 @@ impl<T> fmt::Debug for DmaRing<T> {
 /// A word of 16 bits.
 #[derive(Debug)]
 pub struct DmaWord {
-    place: NonNull<u16>,
+    address: NonNull<u16>,
     _memory: Arc<OwnedRegion>,
 }
 
@@ -177,14 +177,14 @@ impl DmaWord {
     #[inline(always)]
     pub fn read(&self) -> u16 {
         // SAFETY: the word is aligned and in memory that `self` keeps alive.
-        unsafe { u16::read(self.place.as_ptr()) }
+        unsafe { u16::read(self.address.as_ptr()) }
     }
 
     /// Writes the word.
     #[inline(always)]
     pub fn write(&mut self, value: u16) {
         // SAFETY: as for the read.
-        unsafe { u16::write(self.place.as_ptr(), value) }
+        unsafe { u16::write(self.address.as_ptr(), value) }
     }
 }
 

@@ -29,10 +29,10 @@
 //! | [`backtrace`] | return addresses on a stack |
 //! | [`heap`] | a heap for images that own the machine |
 //! | [`serial`] | the serial line |
-//! | [`fault_injection`] | deliberate illegal accesses, for tests |
 //! | [`power`] | exit and reset |
 //!
-//! Not here: drivers (`isola-drivers`) and policy (`isola-supervisor`).
+//! Not here: drivers (`isola-drivers`), policy (`isola-supervisor`), and illegal accesses for tests
+//! (`isola-fault-injection`).
 #![no_std]
 #![allow(
     unsafe_code,
@@ -53,7 +53,6 @@ pub mod device;
 pub mod dma;
 pub mod dma_peer;
 pub mod dma_ring;
-pub mod fault_injection;
 pub mod heap;
 pub mod image;
 pub mod interrupts;

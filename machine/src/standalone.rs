@@ -91,8 +91,8 @@ fn running_segments() -> Vec<Segment<'static>> {
     .map(|(start, end, rights)| {
         // SAFETY: the loader has placed the whole segment there, and only this image uses it, before the cell is
         // entered and afterwards.
-        let place = unsafe { InPlace::new(PhysAddr(start - IMAGE)) };
-        Segment { virt: start, memory_bytes: end - start, rights, bytes: SegmentBytes::InPlace(place) }
+        let in_place = unsafe { InPlace::new(PhysAddr(start - IMAGE)) };
+        Segment { virt: start, memory_bytes: end - start, rights, bytes: SegmentBytes::InPlace(in_place) }
     })
     .collect()
 }

@@ -179,7 +179,11 @@ fn divide(kind: MachineType, cores: usize, cpu: &str, rounds: usize) {
     let machine = machine.argument("-netdev").argument("user,id=n0,restrict=on").virtio("net", ",netdev=n0");
     let outcome = machine.command_line(&format!("-- {rounds}")).run();
     assert_eq!(outcome.exit_code, Some(0), "{kind:?}, {cores} cores: {}", outcome.serial);
-    assert!(outcome.serial.contains(&format!("{rounds} cells, {rounds} doorbells")), "{}", outcome.serial);
+    assert!(
+        outcome.serial.contains(&format!("{rounds} cells, {rounds} notifications")),
+        "{}",
+        outcome.serial
+    );
 }
 
 #[test]

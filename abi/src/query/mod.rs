@@ -8,10 +8,10 @@
 //!   Answers from n ------> Ring::piece; the bytes before n are free again
 //! ```
 //!
-//! The query (`QueryWords` in the code) is in the descriptor's live words, which the cell cannot write; the answer is in
-//! the report. There are two [`Line`]s, so that a capture continues during another query. A new query replaces the
-//! previous one on its line, and the sender of the previous one gets an error. A cell may answer late or never; only
-//! the host tool waits for the answer, with a timeout.
+//! The query is in the descriptor's live words, which the cell cannot write; the answer is in the report. There are two
+//! [`Line`]s, so that a capture continues during another query. A new query replaces the previous one on its line, and
+//! the sender of the previous one gets an error. A cell may answer late or never; only the host tool waits for the
+//! answer, with a timeout.
 //!
 //! An answer is a sequence of *records*: a word with the length in bytes, then the bytes, padded to whole words. If the
 //! reader is too slow, the cell drops records and counts them.
@@ -93,14 +93,14 @@ impl Queries {
     /// Replaces the query on a line. For one writer at a time. Returns the query's number, or `None` if it is longer
     /// than [`MAX_QUERY`].
     pub fn put(&self, line: Line, query: &[u8]) -> Option<u32> {
-        let place = self.on(line);
-        let bytes = place.bytes.get(..query.len())?;
-        let number = place.number.swap(0, Ordering::Relaxed).wrapping_add(1).max(1);
+        let words = self.on(line);
+        let bytes = words.bytes.get(..query.len())?;
+        let number = words.number.swap(0, Ordering::Relaxed).wrapping_add(1).max(1);
         // A reader of the new bytes also reads the 0.
         fence(Ordering::Release);
         bytes.iter().zip(query).for_each(|(place, byte)| place.store(*byte, Ordering::Relaxed));
-        place.len_bytes.store(query.len() as u32, Ordering::Relaxed);
-        place.number.store(number, Ordering::Release);
+        words.len_bytes.store(query.len() as u32, Ordering::Relaxed);
+        words.number.store(number, Ordering::Release);
         Some(number)
     }
 
@@ -111,13 +111,13 @@ impl Queries {
 
     /// Returns a line's query and its number. A query that changes during the read yields `None`.
     pub fn get(&self, line: Line) -> Option<(u32, Vec<u8>)> {
-        let place = self.on(line);
+        let words = self.on(line);
         let number = self.number(line);
-        let len = place.len_bytes.load(Ordering::Relaxed) as usize;
+        let len = words.len_bytes.load(Ordering::Relaxed) as usize;
         let bytes =
-            place.bytes.iter().take(len).map(|byte| byte.load(Ordering::Relaxed)).collect::<Vec<u8>>();
+            words.bytes.iter().take(len).map(|byte| byte.load(Ordering::Relaxed)).collect::<Vec<u8>>();
         fence(Ordering::Acquire);
-        (number != 0 && place.number.load(Ordering::Relaxed) == number).then_some((number, bytes))
+        (number != 0 && words.number.load(Ordering::Relaxed) == number).then_some((number, bytes))
     }
 
     fn on(&self, line: Line) -> &QueryWords {

@@ -10,9 +10,9 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use isola::ebbs::{CoreIndex, current_core};
 use isola::events::{sleep, spawn_task, spawn_task_on};
-use isola::fault_injection::{InjectedFault, inject};
 use isola::prelude::*;
 use isola::sync::Mutex;
+use isola_fault_injection::{InjectedFault, inject};
 
 isola::app!(main);
 

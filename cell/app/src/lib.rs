@@ -34,8 +34,8 @@
 //! | [`prelude`] | items that nearly every application uses |
 //!
 //! `main` is a task of the cell's first core; when it returns, the cell ends with its exit code. This crate is also the
-//! only one that selects the platform: bare hardware, or with the feature `hosted` a Linux process. Two modules exist
-//! on one platform only: `linux` (Linux sockets) in processes, and `fault_injection`, for tests of crashes, in cells.
+//! only one that selects the platform: bare hardware, or with the feature `hosted` a Linux process. The module `linux`
+//! (Linux sockets) exists in processes only.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -102,8 +102,6 @@ pub mod regions {
     };
 }
 
-#[cfg(not(feature = "hosted"))]
-pub use on::fault_injection;
 #[cfg(feature = "hosted")]
 pub use on::linux;
 

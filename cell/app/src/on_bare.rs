@@ -5,7 +5,6 @@ use isola_fs::Access;
 use isola_messenger::HandlerRegistration;
 
 pub use isola_bare::cell_image;
-pub use isola_bare::fault_injection;
 pub use isola_bare::heap::CellHeap;
 
 /// Returns an error: a cell has no directory to export.

@@ -80,8 +80,3 @@ macro_rules! cell_image {
 pub mod __private {
     pub use isola_machine::cell_image;
 }
-
-/// Deliberate violations of the rules, for tests of their consequences.
-pub mod fault_injection {
-    pub use isola_machine::fault_injection::{InjectedFault, inject};
-}

@@ -149,31 +149,31 @@ impl FoundCapabilities {
                 let control = config.read_u16(at + 2);
                 let table = config.read_u32(at + 4);
                 let entries = (control & 0x7ff) + 1;
-                let place = BarRange {
+                let range = BarRange {
                     bar: (table & 7) as u8,
                     offset: (table & !7) as usize,
                     len: usize::from(entries) * super::msix::ENTRY_LEN,
                 };
-                self.msi_x.get_or_insert(MsiX { at, entries, table: place });
+                self.msi_x.get_or_insert(MsiX { at, entries, table: range });
             }
             VENDOR => {
                 within(16)?;
-                let place = BarRange {
+                let range = BarRange {
                     bar: config.read_u8(at + 4),
                     offset: config.read_u32(at + 8) as usize,
                     len: config.read_u32(at + 12) as usize,
                 };
-                if !usable(&place) {
+                if !usable(&range) {
                     return Ok(());
                 }
                 match config.read_u8(at + 3) {
-                    kind::COMMON => _ = self.common.get_or_insert(place),
+                    kind::COMMON => _ = self.common.get_or_insert(range),
                     kind::NOTIFY => {
                         within(20)?;
-                        self.notify.get_or_insert((place, config.read_u32(at + 16)));
+                        self.notify.get_or_insert((range, config.read_u32(at + 16)));
                     }
-                    kind::INTERRUPT_STATUS => _ = self.interrupt_status.get_or_insert(place),
-                    kind::DEVICE => _ = self.device.get_or_insert(place),
+                    kind::INTERRUPT_STATUS => _ = self.interrupt_status.get_or_insert(range),
+                    kind::DEVICE => _ = self.device.get_or_insert(range),
                     _ => {}
                 }
             }

@@ -81,7 +81,7 @@ impl<W: RegisterWindow> PciTransport<W> {
             return Err(TransportError::WindowTooShort { len: config.len(), needed: CONFIGURATION_LEN });
         }
         let device_type = device_type(&config)?;
-        let capabilities = Capabilities::walk(&config, |place| cut(bars, place).is_ok());
+        let capabilities = Capabilities::walk(&config, |range| cut(bars, range).is_ok());
         let capabilities = match capabilities {
             Err(CapabilityError::Missing) if is_transitional(&config) => return Err(TransportError::Legacy),
             other => other?,
@@ -116,7 +116,7 @@ impl<W: RegisterWindow> PciTransport<W> {
             notify: cut(bars, &capabilities.notify)?,
             notify_multiplier: capabilities.notify_multiplier as usize,
             interrupt_status,
-            device: capabilities.device.map(|place| cut(bars, &place)).transpose()?,
+            device: capabilities.device.map(|range| cut(bars, &range)).transpose()?,
             messages,
         };
         let allowed = configuration::COMMAND_BUS_MASTER | configuration::COMMAND_NO_LINE_INTERRUPT;
@@ -146,14 +146,14 @@ fn is_transitional(config: &impl RegisterWindow) -> bool {
     TRANSITIONAL.contains(&config.read_u16(configuration::DEVICE))
 }
 
-/// Returns the registers at `place`. All structures contain words, so their offsets must be multiples of 4.
-fn cut<W: RegisterWindow>(bars: &[(u8, W)], place: &BarRange) -> Result<W, CapabilityError> {
-    if !place.offset.is_multiple_of(4) {
+/// Returns the registers at `range`. All structures contain words, so their offsets must be multiples of 4.
+fn cut<W: RegisterWindow>(bars: &[(u8, W)], range: &BarRange) -> Result<W, CapabilityError> {
+    if !range.offset.is_multiple_of(4) {
         return Err(CapabilityError::NotAligned);
     }
-    let bar = bars.iter().find(|(index, _)| *index == place.bar);
-    bar.and_then(|(_, registers)| registers.window(place.offset, place.len))
-        .ok_or(CapabilityError::OutsideBar { bar: place.bar })
+    let bar = bars.iter().find(|(index, _)| *index == range.bar);
+    bar.and_then(|(_, registers)| registers.window(range.offset, range.len))
+        .ok_or(CapabilityError::OutsideBar { bar: range.bar })
 }
 
 impl<W: RegisterWindow> Transport for PciTransport<W> {

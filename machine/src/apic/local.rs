@@ -118,11 +118,15 @@ pub(crate) fn is_in_service(vector: u8) -> bool {
 /// If the vector belongs to an exception: the other core would have to detect that it is an interrupt.
 pub fn send(_: Authority, to: ApicId, vector: u8) {
     assert!(vector >= FIRST_INTERRUPT, "vector {vector} belongs to an exception");
-    send_any(to, vector);
+    // SAFETY: the vector is not one of an exception.
+    unsafe { send_unchecked(to, vector) };
 }
 
 /// As [`send`], with any vector.
-pub(crate) fn send_any(to: ApicId, vector: u8) {
+///
+/// # Safety
+/// If the vector belongs to an exception, the handler of the other core must recognise it as an interrupt.
+pub unsafe fn send_unchecked(to: ApicId, vector: u8) {
     command(to, FIXED | u32::from(vector));
 }
 

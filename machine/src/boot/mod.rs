@@ -324,14 +324,14 @@ fn find_devices(
             devices.push(Device::new(Function::Pci(function)));
         }
     }
-    let mut places = command_line.mmio_devices.clone();
+    let mut windows = command_line.mmio_devices.clone();
     if firmware.microvm_devices {
         let first_lines: Vec<u32> = firmware.io_apics.iter().map(|entry| entry.first_line).collect();
-        places.extend(virtio_mmio::microvm_places(&first_lines));
+        windows.extend(virtio_mmio::microvm_windows(&first_lines));
     }
-    for place in places {
-        let registers = map(place.registers);
-        devices.extend(MmioDevice::probe(place, registers).map(Function::Mmio).map(Device::new));
+    for window in windows {
+        let registers = map(window.registers);
+        devices.extend(MmioDevice::probe(window, registers).map(Function::Mmio).map(Device::new));
     }
     devices
 }

@@ -196,9 +196,9 @@ impl Recovery {
             .into_iter()
             .map(|claim| {
                 let text = texts.iter().find(|text| claim.resources.text == Some(text.range())).cloned();
-                // SAFETY: `CellSpace::save_record` of a previous incarnation wrote the ownership record, as its checksum
-                // shows, and nothing in it contradicts the machine or another record. Its memory is not part of the
-                // free memory.
+                // SAFETY: `CellSpace::save_record` of a previous incarnation wrote the ownership record, as its
+                // checksum shows, and nothing in it contradicts the machine or another record. Its memory is not part
+                // of the free memory.
                 let cell = unsafe { CellSpace::adopt(&claim, text, space.largest_page()) };
                 let resources = &claim.resources;
                 let mut core = |core: Core| {
@@ -214,7 +214,7 @@ impl Recovery {
                     });
                     adopted.map_or(RecoveredCore::Lost(core.id), RecoveredCore::Away)
                 };
-                let cores = claim.cores.iter().map(|place| place.map(&mut core)).collect();
+                let cores = claim.cores.iter().map(|slot| slot.map(&mut core)).collect();
                 let mut own: Vec<Device> =
                     devices.extract_if(.., |device| resources.devices.contains(&device.address())).collect();
                 own.iter_mut().for_each(|device| device.lend(cell.share()));

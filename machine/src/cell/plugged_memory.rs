@@ -45,7 +45,7 @@ pub fn take_plugged_block() -> Option<(NodeId, &'static mut [u8])> {
     };
     TAKEN.compare_exchange(taken, serial, Ordering::Relaxed, Ordering::Relaxed).ok()?;
     let start = (DIRECT_MAP + memory.start.0) as *mut u8;
-    // SAFETY: the supervisor mapped the chunk there before it listed it in words that the cell cannot write, and keeps
+    // SAFETY: the supervisor mapped the block there before it listed it in words that the cell cannot write, and keeps
     // it mapped until the cell offers it; the exchange above ensures that it is handed out once. Any byte is a valid
     // value.
     Some((node, unsafe { core::slice::from_raw_parts_mut(start, memory.len_bytes as usize) }))

@@ -1,10 +1,10 @@
 //! Suspended contexts: the registers of events whose cores the supervisor took by force. Other cores of the cell resume
 //! them.
 //!
-//! The supervisor orders a core to [yield](isola_abi::core_slots::OrderKind::Yield) and sends it a non-maskable interrupt.
-//! The core's *context*, all of its registers, is suspended under the number of its core slot, and the core is free.
-//! Another core resumes the context between two of its own events, on the stack of the former slot, until the event
-//! loop there has passed on its vcores and [ends](end).
+//! The supervisor orders a core to [yield](isola_abi::core_slots::OrderKind::Yield) and sends it a non-maskable
+//! interrupt. The core's *context*, all of its registers, is suspended under the number of its core slot, and the core
+//! is free. Another core resumes the context between two of its own events, on the stack of the former slot, until the
+//! event loop there has passed on its vcores and [ends](end).
 //!
 //! ```text
 //!   core at slot 2      interrupted: context 2 is suspended         reclaimed by the supervisor
@@ -102,7 +102,7 @@ static DISTURBED: [AtomicBool; MAX_CORES] = [const { AtomicBool::new(false) }; M
 unsafe extern "sysv64" {
     /// See `vectors.s`.
     fn isola_switch_context(
-        kept: *mut Context,
+        saved: *mut Context,
         next: *mut Context,
         switching: &AtomicBool,
         word: &AtomicU32,
@@ -184,7 +184,7 @@ pub fn non_maskable(_: Authority, frame: &ExceptionFrame, give_notice: fn()) -> 
     if slot >= MAX_CORES {
         return NmiAction::Unknown;
     }
-    let mut asked = if was_flushed(slot) { NmiAction::Done } else { NmiAction::Unknown };
+    let mut action = if was_flushed(slot) { NmiAction::Done } else { NmiAction::Unknown };
     let (order, rotations) = (core_slots().at(slot), core_slots().rotations());
     let yielded = report().cores.get(slot).map_or(0, |core| core.yielded.load(Ordering::Relaxed));
     if order.kind == OrderKind::Yield && yielded == order.to_u32() {
@@ -195,20 +195,20 @@ pub fn non_maskable(_: Authority, frame: &ExceptionFrame, give_notice: fn()) -> 
         return NmiAction::Stop;
     }
     if order.kind == OrderKind::Yield {
-        asked = NmiAction::Done;
+        action = NmiAction::Done;
         if may_switch(frame, slot) {
             return suspended(frame, slot, order, give_notice);
         }
     }
     if FOLLOWED[slot].load(Ordering::Relaxed) != rotations {
-        asked = NmiAction::Done;
+        action = NmiAction::Done;
         give_notice();
         FOLLOWED[slot].store(rotations, Ordering::Relaxed);
         if may_switch(frame, slot) {
             rotate(frame, slot);
         }
     }
-    asked
+    action
 }
 
 /// Resets the state of a core slot that a core has just entered.
@@ -242,12 +242,12 @@ pub fn resume_suspended(_: Authority, slot: usize) -> bool {
         compiler_fence(Ordering::SeqCst);
         if let Some(top) = claim() {
             put_on_top(top, slot);
-            own.keep_bases();
+            own.save_bases();
             prepare(top);
-            let (kept, next) = (own.context.get(), &SUSPENDED[top]);
+            let (saved, next) = (own.context.get(), &SUSPENDED[top]);
             // SAFETY: both contexts belong to this core: its own, and the one that it claimed, which `save` or
             // `isola_switch_context` saved completely.
-            unsafe { isola_switch_context(kept, next.context.get(), &next.is_switching, &UNUSED_WORD, 0) };
+            unsafe { isola_switch_context(saved, next.context.get(), &next.is_switching, &UNUSED_WORD, 0) };
         }
         compiler_fence(Ordering::SeqCst);
         own.is_switching.store(false, Ordering::Relaxed);
@@ -414,11 +414,11 @@ impl Suspended {
             context.sse = core::ptr::from_ref(frame).cast::<[[u64; 2]; 16]>().sub(1).read();
             context.frame = frame.clone();
         }
-        self.keep_bases();
+        self.save_bases();
     }
 
     /// Saves the registers that are not in a frame.
-    fn keep_bases(&self) {
+    fn save_bases(&self) {
         // SAFETY: as in `save`.
         let context = unsafe { &mut *self.context.get() };
         context.gs_base = cpu::gs_base();

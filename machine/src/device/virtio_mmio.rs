@@ -34,7 +34,7 @@ pub struct MmioDevice {
 
 /// Returns the possible locations of devices on a machine of type microvm, given the first line of each I/O APIC: one
 /// for each line of the second I/O APIC, or for eight lines of the first.
-pub(crate) fn microvm_places(first_lines: &[u32]) -> impl Iterator<Item = MmioWindow> {
+pub(crate) fn microvm_windows(first_lines: &[u32]) -> impl Iterator<Item = MmioWindow> {
     let (first, count) = if first_lines.contains(&24) { (24, 24) } else { (16, 8) };
     (0..count).map(move |index| MmioWindow {
         registers: PhysRange::new(PhysAddr(MICROVM_BASE + u64::from(index) * WINDOW_LEN), WINDOW_LEN),

@@ -5,9 +5,9 @@
 //! with all other code of their core without locks.
 //!
 //! Exceptions occur at any time. Only one kind is recoverable: a page fault at a page that is not present, in the part
-//! of the address space that a cell maps itself ([`region_area`](crate::region_area)). Its handler maps the page and returns, and
-//! the processor executes the instruction again. The handler runs on the stack of the faulting code, with interrupts
-//! off; all registers are restored.
+//! of the address space that a cell maps itself ([`region_area`](crate::region_area)). Its handler maps the page and
+//! returns, and the processor executes the instruction again. The handler runs on the stack of the faulting code, with
+//! interrupts off; all registers are restored.
 //!
 //! Non-maskable interrupts also occur at any time, and have a stack of their own. With them the supervisor makes a core
 //! flush its TLB or suspend its current context, and stops a core that hangs. The handler's result says whether the

@@ -137,9 +137,9 @@ isola_exception_entry:
     call isola_exception
     ud2
 
-# An exception, or an interrupt with the vector of one. For an interrupt isola_ambiguous_vector returns, in rax, the number of
-# bytes between the fifteen registers and the frame that IRETQ takes; caller-saved registers are lost then, as at any
-# interrupt.
+# An exception, or an interrupt with the vector of one. For an interrupt isola_ambiguous_vector returns, in rax, the
+# number of bytes between the fifteen registers and the frame that IRETQ takes; caller-saved registers are lost then, as
+# at any interrupt.
 .balign 16
 isola_ambiguous_vector_entry:
     push_all
@@ -153,8 +153,8 @@ isola_ambiguous_vector_entry:
 
 # Contexts are not suspended while they execute the code up to isola_contexts_end, see `may_switch` (cell/suspended.rs).
 #
-# isola_switch_context saves the caller's context at rdi and resumes another; it returns when the caller's context is resumed.
-# Caller-saved registers are not saved. The other arguments are those of isola_resume.
+# isola_switch_context saves the caller's context at rdi and resumes another; it returns when the caller's context is
+# resumed. Caller-saved registers are not saved. The other arguments are those of isola_resume.
 .balign 16
 .globl isola_switch_context, isola_resume, isola_contexts_end
 isola_switch_context:

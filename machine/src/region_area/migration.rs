@@ -46,14 +46,14 @@ impl RegionArea {
             if address >= end || !in_region_area(address) {
                 return end;
             }
-            let (place, step) = match self.small_entry(address) {
-                Ok(place) => (place, PAGE_SIZE),
+            let (pte, step) = match self.small_entry(address) {
+                Ok(pte) => (pte, PAGE_SIZE),
                 Err(step) => {
                     address = (address / step + 1).saturating_mul(step);
                     continue;
                 }
             };
-            let entry = place.load(Ordering::Acquire);
+            let entry = pte.load(Ordering::Acquire);
             if entry & (PRESENT | MIGRATING) != 0
                 && entry & PINNED == 0
                 && let Some(frame) = self.memory.frame(frame_of(entry, PageSize::FourKib))
@@ -75,8 +75,8 @@ impl RegionArea {
             let can_move = entry & (PRESENT | MIGRATING) != 0 && entry & PINNED == 0 && is_it;
             can_move.then_some(entry & !PRESENT | MIGRATING)
         };
-        let Ok(place) = self.small_entry(address) else { return false };
-        place.fetch_update(Ordering::AcqRel, Ordering::Acquire, begin).is_ok()
+        let Ok(pte) = self.small_entry(address) else { return false };
+        pte.fetch_update(Ordering::AcqRel, Ordering::Acquire, begin).is_ok()
     }
 
     /// Completes the migration of the page at `address`: copies its bytes from one page of memory to another. Returns
@@ -86,10 +86,10 @@ impl RegionArea {
     /// `to` must be a page of the caller's that no other code accesses, and every core must have called
     /// [`super::flush`] since the page's migration began.
     pub unsafe fn finish_migration(&self, address: u64, from: NonNull<u8>, to: NonNull<u8>) -> bool {
-        let (Ok(place), Some(new)) = (self.small_entry(address), self.memory.phys(to, PAGE_SIZE)) else {
+        let (Ok(pte), Some(new)) = (self.small_entry(address), self.memory.phys(to, PAGE_SIZE)) else {
             return false;
         };
-        let entry = place.load(Ordering::Acquire);
+        let entry = pte.load(Ordering::Acquire);
         let is_it = self.memory.frame(frame_of(entry, PageSize::FourKib)) == Some(from);
         if entry & (PRESENT | MIGRATING) != MIGRATING || !is_it {
             return false;
@@ -98,13 +98,13 @@ impl RegionArea {
         // caller's core has flushed again; a write to it meanwhile has cancelled the migration first.
         unsafe { copy(from, to) };
         let moved = entry & !(ADDRESS | MIGRATING) | new.0 | PRESENT;
-        place.compare_exchange(entry, moved, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        pte.compare_exchange(entry, moved, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Cancels the migration of the page at `address`, if it is migrating. Returns whether a page of 4 KiB is present
     /// there now.
     pub fn stay(&self, address: u64) -> bool {
-        self.small_entry(address).is_ok_and(|place| settle(place, 0) & PRESENT != 0)
+        self.small_entry(address).is_ok_and(|pte| settle(pte, 0) & PRESENT != 0)
     }
 
     /// Returns the entry of the page of 4 KiB at an address; if no table of such pages exists there, the size of the
@@ -121,19 +121,19 @@ impl RegionArea {
 }
 
 /// Pins the page of an entry, for a device, which cancels its migration. Returns the entry.
-pub(super) fn pin(place: &AtomicU64) -> u64 {
-    settle(place, PINNED)
+pub(super) fn pin(pte: &AtomicU64) -> u64 {
+    settle(pte, PINNED)
 }
 
 /// Cancels a page's migration, and sets bits in its entry if it is present then. Returns the entry.
-fn settle(place: &AtomicU64, bits: u64) -> u64 {
+fn settle(pte: &AtomicU64, bits: u64) -> u64 {
     let settled = |entry: u64| {
         let present = if entry & MIGRATING != 0 { entry & !MIGRATING | PRESENT } else { entry };
         if present & PRESENT != 0 { present | bits } else { present }
     };
-    let mut entry = place.load(Ordering::Acquire);
+    let mut entry = pte.load(Ordering::Acquire);
     while settled(entry) != entry {
-        match place.compare_exchange_weak(entry, settled(entry), Ordering::AcqRel, Ordering::Acquire) {
+        match pte.compare_exchange_weak(entry, settled(entry), Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => return settled(entry),
             Err(now) => entry = now,
         }

@@ -125,10 +125,10 @@ impl RegionArea {
         let leaf = level(size);
         let mut table = self.tables.top().ok_or(RegionAreaError::OutOfTables)?;
         for level in (leaf + 1..=TOP).rev() {
-            let place = &table[index(address, level)];
-            table = match self.tables.table_or_new(place) {
+            let pte = &table[index(address, level)];
+            table = match self.tables.table_or_new(pte) {
                 Some(table) => table,
-                None if place.load(Ordering::Relaxed) == 0 => return Err(RegionAreaError::OutOfTables),
+                None if pte.load(Ordering::Relaxed) == 0 => return Err(RegionAreaError::OutOfTables),
                 None => return Err(RegionAreaError::Occupied(address)),
             };
         }
@@ -142,16 +142,15 @@ impl RegionArea {
 
     /// Returns the size of the page that is present at `address`.
     pub fn page_at(&self, address: u64) -> Option<PageSize> {
-        let (place, size) = self.entry_of(address)?;
-        (place.load(Ordering::Acquire) & PRESENT != 0).then_some(size)
+        let (pte, size) = self.entry_of(address)?;
+        (pte.load(Ordering::Acquire) & PRESENT != 0).then_some(size)
     }
 
     /// Returns the memory at `address` up to the end of its page, for devices, if the page is present. Pins a page of 4
     /// KiB, so that it never migrates.
     pub fn memory_at(&self, address: u64) -> Option<PhysRange> {
-        let (place, size) = self.entry_of(address)?;
-        let entry =
-            if size == PageSize::FourKib { migration::pin(place) } else { place.load(Ordering::Acquire) };
+        let (pte, size) = self.entry_of(address)?;
+        let entry = if size == PageSize::FourKib { migration::pin(pte) } else { pte.load(Ordering::Acquire) };
         if entry & PRESENT == 0 {
             return None;
         }
@@ -164,10 +163,10 @@ impl RegionArea {
     fn entry_of(&self, address: u64) -> Option<(&AtomicU64, PageSize)> {
         let mut table = in_region_area(address).then(|| self.tables.top())??;
         for (level, size) in [(2, PageSize::OneGib), (1, PageSize::TwoMib), (0, PageSize::FourKib)] {
-            let place = &table[index(address, level)];
-            match self.tables.target(place.load(Ordering::Acquire)) {
+            let pte = &table[index(address, level)];
+            match self.tables.target(pte.load(Ordering::Acquire)) {
                 EntryTarget::Table(next) if level > 0 => table = next,
-                _ => return Some((place, size)),
+                _ => return Some((pte, size)),
             }
         }
         None
@@ -180,9 +179,9 @@ impl RegionArea {
     /// No code uses the memory by these addresses any more, or maps pages there.
     pub unsafe fn retire(&self, address: u64, len: u64, see: &mut dyn FnMut(u64, NonNull<u8>, PageSize)) {
         let Some(top) = self.tables.top() else { return };
-        let retire = &mut |place: &AtomicU64, _: u64, size: PageSize, address: u64| {
+        let retire = &mut |pte: &AtomicU64, _: u64, size: PageSize, address: u64| {
             // By one atomic operation, as another core may be migrating the page.
-            let entry = place.fetch_and(!(PRESENT | migration::MIGRATING), Ordering::AcqRel);
+            let entry = pte.fetch_and(!(PRESENT | migration::MIGRATING), Ordering::AcqRel);
             if entry & PRESENT != 0 {
                 self.memory
                     .frame(frame_of(entry, size))
@@ -200,8 +199,8 @@ impl RegionArea {
     /// All pages there must be retired, and each core that uses the region area must have called [`flush`] since then.
     pub unsafe fn collect(&self, address: u64, len: u64, take: &mut dyn FnMut(NonNull<u8>, PageSize)) {
         let Some(top) = self.tables.top() else { return };
-        let collect = &mut |place: &AtomicU64, entry: u64, size: PageSize, _: u64| {
-            place.store(0, Ordering::Release);
+        let collect = &mut |pte: &AtomicU64, entry: u64, size: PageSize, _: u64| {
+            pte.store(0, Ordering::Release);
             self.memory.frame(frame_of(entry, size)).into_iter().for_each(|frame| take(frame, size));
         };
         self.walk(top, TOP, (address, address.saturating_add(len)), Walk::FreeTables, collect);
@@ -222,23 +221,23 @@ impl RegionArea {
             let next = (address / step + 1).saturating_mul(step);
             let (first, stop) = (address, next.min(end));
             address = next;
-            let place = &table[index(first, level)];
-            let entry = place.load(Ordering::Acquire);
+            let pte = &table[index(first, level)];
+            let entry = pte.load(Ordering::Acquire);
             let is_whole = stop - first == step;
             match self.tables.target(if level > 0 { tables::restored(entry) } else { entry }) {
                 EntryTarget::Nothing => {}
                 EntryTarget::Table(below) if level > 0 => {
                     self.walk(below, level - 1, (first, stop), tables, visit);
                     match tables {
-                        Walk::RetireTables if is_whole => place.store(entry & !PRESENT, Ordering::Release),
+                        Walk::RetireTables if is_whole => pte.store(entry & !PRESENT, Ordering::Release),
                         Walk::FreeTables if is_whole && tables::is_empty(below) => {
-                            place.store(0, Ordering::Release);
+                            pte.store(0, Ordering::Release);
                             self.tables.give_back(entry);
                         }
                         _ => {}
                     }
                 }
-                _ => visit(place, entry, size_of_level(level), first - first % step),
+                _ => visit(pte, entry, size_of_level(level), first - first % step),
             }
         }
     }

@@ -79,23 +79,23 @@ impl Tables {
         }
     }
 
-    /// Returns the table to which `place` leads, and allocates it if necessary; `None` if a page is there, or no table
+    /// Returns the table to which `pte` leads, and allocates it if necessary; `None` if a page is there, or no table
     /// is left.
     #[inline]
-    pub(super) fn table_or_new(&self, place: &AtomicU64) -> Option<Table<'_>> {
-        match self.target(place.load(Ordering::Acquire)) {
+    pub(super) fn table_or_new(&self, pte: &AtomicU64) -> Option<Table<'_>> {
+        match self.target(pte.load(Ordering::Acquire)) {
             EntryTarget::Table(table) => Some(table),
             EntryTarget::Page => None,
-            EntryTarget::Nothing => self.new_table(place),
+            EntryTarget::Nothing => self.new_table(pte),
         }
     }
 
     /// Allocates a table with the stock's lock held: if several cores need a table for the same entry, only one takes
     /// one, so that no more tables leave the stock than are needed.
     #[cold]
-    fn new_table(&self, place: &AtomicU64) -> Option<Table<'_>> {
+    fn new_table(&self, pte: &AtomicU64) -> Option<Table<'_>> {
         let mut stock = self.stock.lock();
-        match self.target(place.load(Ordering::Acquire)) {
+        match self.target(pte.load(Ordering::Acquire)) {
             EntryTarget::Table(table) => return Some(table),
             EntryTarget::Page => return None,
             EntryTarget::Nothing => {}
@@ -103,7 +103,7 @@ impl Tables {
         let number = self.take(&mut stock)?;
         let table = self.memory.start.0 + number as u64 * PAGE_SIZE;
         let entry = table | PRESENT | WRITABLE | ACCESSED;
-        match place.compare_exchange(0, entry, Ordering::AcqRel, Ordering::Acquire) {
+        match pte.compare_exchange(0, entry, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Some(self.numbered(number)),
             // Another core mapped a page there: cores that allocate tables wait for the lock.
             Err(_) => {

@@ -218,8 +218,8 @@ fn finish(area: &RegionArea, pool: PhysRange, from: u64, to: u64) -> bool {
 }
 
 fn is_at(area: &RegionArea, pool: PhysRange, offset: u64) -> bool {
-    let (place, _) = area.entry_of(REGIONS).unwrap();
-    let entry = place.load(Ordering::Relaxed);
+    let (pte, _) = area.entry_of(REGIONS).unwrap();
+    let entry = pte.load(Ordering::Relaxed);
     entry & ADDRESS == pool.start.0 + offset && entry & PRESENT != 0
 }
 

@@ -344,7 +344,8 @@ mod tests {
             let count = claims.len();
             let validated = validated(claims);
             prop_assert_eq!(validated.accepted.len() + validated.rejected.len(), count);
-            let memory: Vec<PhysRange> = validated.accepted.iter().flat_map(|claim| claim.resources.memory.clone()).collect();
+            let accepted = &validated.accepted;
+            let memory: Vec<PhysRange> = accepted.iter().flat_map(|claim| claim.resources.memory.clone()).collect();
             prop_assert!(distinct(&memory, overlap));
             let texts: Vec<PhysRange> = validated.accepted.iter().filter_map(|claim| claim.resources.text).collect();
             prop_assert!(!texts.iter().any(|text| memory.iter().any(|range| overlap(range, text))));
@@ -353,7 +354,8 @@ mod tests {
             let cores: Vec<Core> = validated.accepted.iter().flat_map(Claim::cores).collect();
             prop_assert!(distinct(&cores, |one, other| one.id == other.id));
             prop_assert!(cores.iter().all(|core| (1..8).contains(&core.id.0)));
-            let devices: Vec<DeviceAddress> = validated.accepted.iter().flat_map(|claim| claim.resources.devices.clone()).collect();
+            let devices: Vec<DeviceAddress> =
+                accepted.iter().flat_map(|claim| claim.resources.devices.clone()).collect();
             prop_assert!(distinct(&devices, |one, other| one == other));
         }
     }

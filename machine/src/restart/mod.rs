@@ -54,7 +54,8 @@ use persistent::{CHECKPOINT, JOURNAL, PERSISTENT, RecordState};
 
 global_asm!(include_str!("restart.s"), options(att_syntax));
 
-/// Whether this incarnation can handle non-maskable interrupts. Unlike kept variables, this is zeroed at a restart.
+/// Whether this incarnation can handle non-maskable interrupts. Unlike persistent variables, this is zeroed at a
+/// restart.
 static IS_UP: AtomicBool = AtomicBool::new(false);
 
 /// Whether this incarnation is ending.

@@ -174,9 +174,9 @@ impl PersistentState {
 
     fn enter(&self, word: u64, check: u64) -> bool {
         let free = self.records.chunks_exact(2).find(|pair| pair[0].load(Ordering::Relaxed) == 0);
-        if let Some([place, complement]) = free {
+        if let Some([entry, complement]) = free {
             complement.store(check, Ordering::Relaxed);
-            place.store(word, Ordering::Release);
+            entry.store(word, Ordering::Release);
         }
         free.is_some()
     }

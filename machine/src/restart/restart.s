@@ -4,8 +4,8 @@
 #     rdx        physical address of the loader's start info
 #
 # Switches to the early tables (boot/entry.s), which map the image at the same address, and to the boot stack. Then it
-# restores the variables and zeroes the others. Kept variables (.bss.isola_persistent), tables and stack are neither
-# overwritten nor zeroed.
+# restores the variables and zeroes the others. Persistent variables (.bss.isola_persistent), tables and stack are
+# neither overwritten nor zeroed.
 
 .section .text.isola_restart, "ax"
 .balign 16

@@ -43,8 +43,8 @@ impl<const LEN: usize> Ring<LEN> {
         let len = (HEADER + entry.len()).next_multiple_of(ALIGN);
         let start = if next + len <= LEN { next } else { 0 };
         let put = |offset: usize, bytes: &[u8]| {
-            let places = self.bytes.iter().skip(start + offset);
-            places.zip(bytes).for_each(|(place, byte)| place.store(*byte, Ordering::Relaxed));
+            let bytes_there = self.bytes.iter().skip(start + offset);
+            bytes_there.zip(bytes).for_each(|(byte_there, byte)| byte_there.store(*byte, Ordering::Relaxed));
         };
         put(HEADER, entry);
         put(8, &checksum(entry).to_le_bytes());
@@ -70,12 +70,16 @@ impl<const LEN: usize> Ring<LEN> {
 
     fn entry(&self, at: usize) -> Option<Vec<u8>> {
         let get = |offset: usize, len: usize| self.bytes.get(at + offset..)?.get(..len);
-        let number = |places: &[AtomicU8]| {
-            places.iter().rev().fold(0, |word, place| word << 8 | u64::from(place.load(Ordering::Relaxed)))
+        let number = |bytes_there: &[AtomicU8]| {
+            bytes_there
+                .iter()
+                .rev()
+                .fold(0, |word, byte_there| word << 8 | u64::from(byte_there.load(Ordering::Relaxed)))
         };
         let len = number(get(0, 4)?).checked_sub(MARK.into()).filter(|len| *len <= MAX_ENTRY as u64)?;
-        let places = get(HEADER, len as usize)?;
-        let entry: Vec<u8> = places.iter().map(|place| place.load(Ordering::Relaxed)).collect();
+        let bytes_there = get(HEADER, len as usize)?;
+        let entry: Vec<u8> =
+            bytes_there.iter().map(|byte_there| byte_there.load(Ordering::Relaxed)).collect();
         (checksum(&entry) == number(get(8, 8)?)).then_some(entry)
     }
 }

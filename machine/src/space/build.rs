@@ -143,7 +143,8 @@ impl From<MapError> for BuildError {
 }
 
 /// Returns the memory that a cell needs before it has any pool, in bytes, rounded up a little. The image's own segments
-/// take `own_bytes` in whole pages, its shared ones `shared_bytes`; `cores` of the `core_slots` core slots are occupied.
+/// take `own_bytes` in whole pages, its shared ones `shared_bytes`; `cores` of the `core_slots` core slots are
+/// occupied.
 pub fn needed_bytes(own_bytes: u64, shared_bytes: u64, cores: usize, core_slots: usize) -> u64 {
     let tables = 45 + (own_bytes + shared_bytes).div_ceil(1 << 21) + core_slots as u64;
     let ownership = ownership_record_bytes(OWNERSHIP_RANGES, cores);

@@ -73,7 +73,7 @@ pub(super) struct HotPlug {
     /// The pool when the space was built.
     first_pool: RangeSet,
     /// The plugged blocks that the cell's live words list.
-    chunks: Vec<PhysRange>,
+    plugged: Vec<PhysRange>,
     /// Blocks that were removed from the direct map, but whose translations may still be in TLBs.
     unplugged: Vec<PhysRange>,
     /// The number of core slots with stacks: the first ones, as slots are given stacks in order.
@@ -98,7 +98,7 @@ impl HotPlug {
             owned: RangeSet::of(owned),
             first_pool: pool.clone(),
             pool,
-            chunks: Vec::new(),
+            plugged: Vec::new(),
             unplugged: Vec::new(),
             cores_with_stacks,
             stack_pages: Stock::default(),
@@ -122,7 +122,7 @@ impl HotPlug {
     /// Returns how many blocks can certainly be mapped.
     fn pluggable_blocks(&self) -> usize {
         let tables = usize::try_from(self.table_count() / TABLES).unwrap_or(usize::MAX);
-        MAX_PLUGGED_BLOCKS.saturating_sub(self.chunks.len()).min(tables)
+        MAX_PLUGGED_BLOCKS.saturating_sub(self.plugged.len()).min(tables)
     }
 
     /// Adds the plugged blocks and removes the unplugged ranges of an adopted cell.
@@ -133,15 +133,15 @@ impl HotPlug {
     ) -> Self {
         chunks.iter().for_each(|chunk| self.pool.insert(*chunk));
         unplugged_ranges.into_iter().for_each(|unplugged_range| self.pool.remove(unplugged_range));
-        self.chunks = chunks;
+        self.plugged = chunks;
         self
     }
 
     /// Returns whether `chunk` is a valid block that can be mapped.
     fn can_map(&self, chunk: PhysRange) -> bool {
         let len = chunk.len_bytes;
-        let is_chunk = len.is_power_of_two() && (SMALLEST_BLOCK..=LARGEST_BLOCK).contains(&len);
-        is_chunk
+        let is_block = len.is_power_of_two() && (SMALLEST_BLOCK..=LARGEST_BLOCK).contains(&len);
+        is_block
             && chunk.start.0.is_multiple_of(len)
             && self.pluggable_blocks() > 0
             && !self.owned.meets(chunk)
@@ -150,9 +150,9 @@ impl HotPlug {
     /// Returns the unplugged ranges for this pool and these plugged blocks: the parts of the original pool and of the
     /// blocks that are not in `pool`.
     fn unplugged_ranges(&self, pool: &RangeSet, chunks: &[PhysRange]) -> Vec<PhysRange> {
-        let mut told = self.first_pool.clone();
-        chunks.iter().for_each(|chunk| told.insert(*chunk));
-        told.without(pool).iter().collect()
+        let mut listed = self.first_pool.clone();
+        chunks.iter().for_each(|chunk| listed.insert(*chunk));
+        listed.without(pool).iter().collect()
     }
 
     /// Removes a block from the direct map and from the memory that the live words list, if it can be unplugged.
@@ -170,14 +170,14 @@ impl HotPlug {
         }
         let mut pool = self.pool.clone();
         pool.remove(block);
-        let (stay, gone): (Vec<_>, Vec<_>) = self.chunks.iter().partition(|chunk| pool.meets(**chunk));
+        let (stay, gone): (Vec<_>, Vec<_>) = self.plugged.iter().partition(|chunk| pool.meets(**chunk));
         let unplugged_ranges = self.unplugged_ranges(&pool, &stay);
         if unplugged_ranges.len() > MAX_UNPLUGGED {
             return false;
         }
         unplug_request.set_unplugged(&unplugged_ranges);
         gone.into_iter().for_each(vacate);
-        (self.pool, self.chunks) = (pool, stay);
+        (self.pool, self.plugged) = (pool, stay);
         // The checks above exclude both errors: there are tables for it, and it is whole chunks.
         let _ = self.space.unmap(DIRECT_MAP + block.start.0, block.len_bytes, &mut self.tables);
         self.unplugged.push(block);
@@ -223,10 +223,10 @@ impl CellSpace {
         let is_mapped = space.map(virt, chunk, Rights::ReadWrite, Caching::Cached, tables).is_ok();
         if is_mapped {
             self.hot_plug.pool.insert(chunk);
-            self.hot_plug.chunks.push(chunk);
+            self.hot_plug.plugged.push(chunk);
             self.live()
                 .unplug_request
-                .set_unplugged(&self.hot_plug.unplugged_ranges(&self.hot_plug.pool, &self.hot_plug.chunks));
+                .set_unplugged(&self.hot_plug.unplugged_ranges(&self.hot_plug.pool, &self.hot_plug.plugged));
             let _ = self.live().plugged_memory.push(chunk, node);
         }
         Ok(())
@@ -342,7 +342,7 @@ impl CellSpace {
         let Some((_, first)) = cores.first() else { return Ok(()) };
         let deadline = first.deadline_after_us(FLUSH_LIMIT_US);
         loop {
-            waiting.retain_mut(|(slot, core, told)| !self.request_flush(*slot, core, told, generation));
+            waiting.retain_mut(|(slot, core, sent)| !self.request_flush(*slot, core, sent, generation));
             match waiting.first() {
                 None => return Ok(()),
                 Some((slot, ..)) if deadline.has_come() => return Err(*slot),
@@ -357,19 +357,19 @@ impl CellSpace {
         &self,
         slot: usize,
         core: &AwayCore,
-        told: &mut FlushInterrupt,
+        sent: &mut FlushInterrupt,
         generation: u32,
     ) -> bool {
         let has_flushed = self.share.generation_at(slot) == Some(generation);
-        match *told {
+        match *sent {
             _ if has_flushed => {}
             FlushInterrupt::None | FlushInterrupt::Ordinary if self.is_inside(slot) => {
-                *told = FlushInterrupt::NonMaskable;
+                *sent = FlushInterrupt::NonMaskable;
                 core.interrupt_by_force();
             }
             FlushInterrupt::None => {
                 // The core is still entering the cell, where it must not get a non-maskable interrupt.
-                *told = FlushInterrupt::Ordinary;
+                *sent = FlushInterrupt::Ordinary;
                 core.interrupt(REQUEST_VECTOR);
             }
             FlushInterrupt::Ordinary | FlushInterrupt::NonMaskable => {}

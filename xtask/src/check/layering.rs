@@ -46,8 +46,10 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "supervisor",
         folders: &["supervisor"],
-        may_use: &["abi", "machine", "drivers", "image link"],
+        may_use: &["abi", "machine", "drivers", "fault injection", "image link"],
     },
+    // Illegal accesses, in images that tests and the demo crash.
+    Layer { name: "fault injection", folders: &["machine/fault-injection"], stands_on: &["abi", "machine"] },
     // The dependency of images' build scripts, without code in the image.
     Layer { name: "image link", folders: &["machine/link"], may_use: &[] },
     // The cell's side.
@@ -88,6 +90,12 @@ const LAYERS: &[Layer] = &[
         folders: &["apps"],
         may_use: &["abi", "iobuf", "platform", "cell", "services", "application library", "image link"],
     },
+    // The application that fails on purpose.
+    Layer {
+        name: "faulty",
+        folders: &["apps/faulty"],
+        stands_on: &["application library", "fault injection", "image link"],
+    },
     // Images that test single layers on a machine.
     Layer {
         name: "test images",
@@ -96,6 +104,7 @@ const LAYERS: &[Layer] = &[
             "abi",
             "machine",
             "drivers",
+            "fault injection",
             "iobuf",
             "platform",
             "cell",
@@ -143,6 +152,7 @@ const CELL_SIDE: &[&str] = &[
     "linux",
     "application library",
     "apps",
+    "faulty",
 ];
 
 /// A dependency between two packages.
@@ -211,7 +221,6 @@ const EXPORTS: &[Exports] = &[
         allowed: &[
             "isola_bare::cell_image",
             "isola_bare::heap::CellHeap",
-            "isola_bare::fault_injection",
             "isola_hosted::heap::CellHeap",
             "isola_hosted::process",
         ],
@@ -219,7 +228,7 @@ const EXPORTS: &[Exports] = &[
     Exports {
         folder: "cell/bare/src/",
         of: &["isola_machine", "isola_drivers"],
-        allowed: &["isola_machine::cell_image", "isola_machine::fault_injection::{InjectedFault,inject}"],
+        allowed: &["isola_machine::cell_image"],
     },
 ];
 
@@ -348,6 +357,7 @@ mod tests {
             ("tests/images/hello", "machine"),
             ("tests/images/hello", "machine/link"),
             ("apps/kv", "machine/link"),
+            ("apps/faulty", "machine/fault-injection"),
             ("tests", "host"),
             ("host", "abi"),
         ] {
@@ -356,6 +366,9 @@ mod tests {
         for (from, to) in [
             ("abi", "machine"),
             ("machine", "drivers"),
+            ("machine", "machine/fault-injection"),
+            ("cell/bare", "machine/fault-injection"),
+            ("apps/kv", "machine/fault-injection"),
             ("drivers", "supervisor"),
             ("drivers", "cell/iobuf"),
             ("supervisor", "cell/platform"),

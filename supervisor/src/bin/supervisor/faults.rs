@@ -2,8 +2,8 @@
 
 use core::hint::{black_box, spin_loop};
 use isola_abi::management::Fault;
+use isola_fault_injection::{InjectedFault, inject};
 use isola_machine::boot::command_line::CommandLine;
-use isola_machine::fault_injection::{self, InjectedFault};
 use isola_machine::restart;
 
 /// The word of the command line that allows fault injection.
@@ -33,7 +33,7 @@ impl Faults {
         }
         match fault {
             Fault::Panic => panic!("as a test asks"),
-            Fault::PageFault => fault_injection::inject(InjectedFault::NullPointer),
+            Fault::PageFault => inject(InjectedFault::NullPointer),
             Fault::StackOverflow => drop(black_box(overflow(0))),
             Fault::Hang => loop {
                 spin_loop();

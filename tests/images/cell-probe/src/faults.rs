@@ -6,10 +6,10 @@ use core::sync::atomic::Ordering;
 use isola_abi::id::{ApicId, NodeId};
 use isola_abi::report::{CellPhase, CorePhase};
 use isola_abi::unplug::CHUNK;
+use isola_fault_injection::{InjectedFault, inject, offer_and_keep, send_reserved_vector};
 use isola_machine::apic::local;
 use isola_machine::cell::suspended::{self, NmiAction};
 use isola_machine::cell::{self, Cell, report};
-use isola_machine::fault_injection::{InjectedFault, inject, offer_and_keep, send_reserved_vector};
 use isola_machine::interrupts::{self, NonMaskable, SPURIOUS_VECTOR};
 use isola_machine::{cpu, power};
 

@@ -30,10 +30,10 @@ use isola_machine::{cpu, interrupts, power, serial_line};
 isola_machine::machine_image!(main);
 isola_machine::static_heap!(2 << 20);
 
-const DOORBELL_VECTOR: u8 = 0x50;
+const NOTIFICATION_VECTOR: u8 = 0x50;
 const TIMER_VECTOR: u8 = 0x51;
 
-static DOORBELLS: AtomicU32 = AtomicU32::new(0);
+static NOTIFICATIONS: AtomicU32 = AtomicU32::new(0);
 
 /// The cell's argument, and the expected end.
 const ENDS: [(&str, CellEnd); 13] = [
@@ -67,8 +67,8 @@ fn panic(info: &PanicInfo<'_>) -> ! {
 
 fn main(mut machine: Machine) -> ! {
     interrupts::set_interrupt_handler(machine.authority, |vector| {
-        if vector == DOORBELL_VECTOR {
-            DOORBELLS.fetch_add(1, Ordering::Relaxed);
+        if vector == NOTIFICATION_VECTOR {
+            NOTIFICATIONS.fetch_add(1, Ordering::Relaxed);
         }
     });
     let rounds: usize = machine.command_line.arguments[0].parse().expect("the number of rounds");
@@ -88,7 +88,7 @@ fn main(mut machine: Machine) -> ! {
         assert_eq!(before, after, "round {round}: not all memory came back");
         assert_eq!(parked.len() + 1, machine.cores.len(), "round {round}: not all cores came back");
     }
-    serial_line!("{rounds} cells, {} doorbells", DOORBELLS.load(Ordering::Relaxed));
+    serial_line!("{rounds} cells, {} notifications", NOTIFICATIONS.load(Ordering::Relaxed));
     power::exit(machine.authority, 0)
 }
 
@@ -130,7 +130,7 @@ fn run_cell(
         devices: Vec::new(),
         clock: machine.clock,
         address: None,
-        supervisor: Some(NotificationTarget { apic: local::id(), vector: DOORBELL_VECTOR }),
+        supervisor: Some(NotificationTarget { apic: local::id(), vector: NOTIFICATION_VECTOR }),
         halt_mode: HaltMode::Hlt,
         interrupt_mode: local::mode(),
     };
@@ -138,7 +138,7 @@ fn run_cell(
     let space = CellSpace::build(plan, &machine.space, &mut machine.lines)
         .unwrap_or_else(|failure| panic!("{}", failure.error));
 
-    let rung = DOORBELLS.load(Ordering::Relaxed);
+    let rung = NOTIFICATIONS.load(Ordering::Relaxed);
     let away: Vec<AwayCore> = parked
         .into_iter()
         .enumerate()
@@ -157,7 +157,7 @@ fn run_cell(
         }
     }
     wait_for(machine, "the cell ends", || phase(report) as u32 > CellPhase::Running as u32);
-    while DOORBELLS.load(Ordering::Relaxed) == rung {
+    while NOTIFICATIONS.load(Ordering::Relaxed) == rung {
         interrupts::halt();
     }
     check_end(report, expected);

@@ -85,5 +85,5 @@ fn gone() {
     black_box(region[0]);
     let address = region.as_ptr();
     drop(region);
-    isola::fault_injection::inject(isola::fault_injection::InjectedFault::ReadAt(address.addr()));
+    isola_fault_injection::inject(isola_fault_injection::InjectedFault::ReadAt(address.addr()));
 }

@@ -20,10 +20,10 @@ use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicU32, Ordering};
 use isola_abi::descriptor::{NotificationTarget, Request};
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, CrashReport};
+use isola_fault_injection::{InjectedFault, inject};
 use isola_machine::apic::local;
 use isola_machine::authority::Authority;
 use isola_machine::cell::{Cell, report, request};
-use isola_machine::fault_injection::{self, InjectedFault};
 use isola_machine::interrupts::{self, ExceptionFrame, vector};
 use isola_machine::{backtrace, cpu, power, serial_line};
 use spin::Once;
@@ -94,7 +94,7 @@ fn entry(core_index: u64) -> ! {
         name => {
             if let Some(fault) = INJECTED_FAULTS.into_iter().find(|fault| alloc::format!("{fault:?}") == name)
             {
-                fault_injection::inject(fault);
+                inject(fault);
                 panic!("nothing has stopped {fault:?}");
             }
         }
