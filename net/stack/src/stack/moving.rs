@@ -4,11 +4,10 @@
 //! TIME-WAIT entries. The layer above transports it between the cores, holds back the flows' frames in the meantime,
 //! and then assigns the buckets to their new owner ([`Steering::give`](crate::Steering::give)).
 
-use super::{Stack, around};
-use crate::event::ConnId;
+use super::{Stack, stack_parts};
+use crate::base::{ConnId, Instant};
 use crate::steering::Buckets;
-use crate::tcp::tables::{Around, MovedFlows};
-use crate::time::Instant;
+use crate::tcp::{MovedFlows, StackParts};
 use core::fmt;
 
 /// The state of some buckets' flows, between two stacks.
@@ -43,7 +42,7 @@ impl Stack {
         self.at(now);
         let mut staying = staying.to_vec();
         staying.sort_unstable();
-        Moved(self.tcp.extract(buckets, &staying, &mut around!(self)))
+        Moved(self.tcp.extract(buckets, &staying, &mut stack_parts!(self)))
     }
 
     /// Excludes the flows of these buckets from new connections until [`Self::insert`]. Must be called before the other
@@ -61,6 +60,6 @@ impl Stack {
     /// ids there, each with its id here. Connections that are not among them have ended.
     pub fn insert(&mut self, now: Instant, moved: Moved) -> alloc::vec::Vec<(ConnId, ConnId)> {
         self.at(now);
-        self.tcp.insert(moved.0, &mut around!(self))
+        self.tcp.insert(moved.0, &mut stack_parts!(self))
     }
 }

@@ -1,9 +1,7 @@
 //! Initial sequence numbers and local ports that an outsider cannot predict (RFC 6528, RFC 6056).
 
 use super::seq::Seq;
-use crate::address::Flow;
-use crate::config::Secret;
-use crate::time::Instant;
+use crate::base::{Flow, Instant, Secret};
 use core::net::{IpAddr, SocketAddr};
 use siphasher::sip::SipHasher24;
 
@@ -85,7 +83,7 @@ pub(crate) fn flow_bytes(flow: &Flow) -> [u8; 36] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::Duration;
+    use crate::base::Duration;
     use core::net::Ipv4Addr;
     use isola_proves::proves;
 

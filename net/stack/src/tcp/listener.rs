@@ -9,12 +9,7 @@ use super::segment::{Flags, Header, Segment};
 use super::seq::Seq;
 use super::timestamps::Stamps;
 use super::{Ecn, ListenError, TcpConfig};
-use crate::address::Flow;
-use crate::event::ListenerId;
-use crate::owner::Owner;
-use crate::slab::Slab;
-use crate::time::{Duration, Instant};
-use crate::timers::Timers;
+use crate::base::{Duration, Flow, Instant, ListenerId, Owner, Slab, Timers};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 

@@ -6,7 +6,7 @@
 //! Where pieces overlap, the bytes received first remain.
 
 use super::seq::Seq;
-use crate::counters::{Counter, Counters};
+use crate::base::{Counter, Counters};
 use alloc::collections::VecDeque;
 use isola_iobuf::IoBuf;
 

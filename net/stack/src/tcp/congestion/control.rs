@@ -4,7 +4,7 @@
 //! it, and reports it before the next other call of the algorithm.
 
 use super::{Algorithm, Arrived, CongestionControl, Timeout, WindowUse};
-use crate::time::{Duration, Instant};
+use crate::base::{Duration, Instant};
 use alloc::boxed::Box;
 
 /// The congestion control of one connection.

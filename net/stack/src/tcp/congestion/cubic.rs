@@ -5,7 +5,7 @@
 
 use super::hystart::{Growth, HyStart, SLOWER};
 use super::{Arrived, CongestionControl, Timeout, initial_window, rescaled};
-use crate::time::{Duration, Instant};
+use crate::base::{Duration, Instant};
 
 /// Limit of the time from the plateau, in milliseconds. There the curve exceeds 400 million segments.
 const FAR_MS: i64 = 1_000_000;

@@ -8,7 +8,7 @@ mod cubic;
 mod hystart;
 mod new_reno;
 
-use crate::time::{Duration, Instant};
+use crate::base::{Duration, Instant};
 use alloc::boxed::Box;
 pub(crate) use control::Control;
 use core::fmt::Debug;

@@ -1,7 +1,7 @@
 //! NewReno's slow start and congestion avoidance (RFC 5681).
 
 use super::{Arrived, CongestionControl, Timeout, initial_window, rescaled};
-use crate::time::{Duration, Instant};
+use crate::base::{Duration, Instant};
 
 /// The NewReno state of a connection.
 #[derive(Debug)]

@@ -2,8 +2,7 @@
 
 use super::sender::Patience;
 use super::{Connection, Env, Held, Place, State};
-use crate::event::FailReason;
-use crate::time::Instant;
+use crate::base::{FailReason, Instant};
 
 /// The remaining work after a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use super::receiver::EndCame;
 use super::sender::Fin;
 use super::signals::Signal;
 use super::{Agreed, Connection, Env, State};
+use crate::base::Instant;
 use crate::tcp::segment::{Flags, Segment};
 use crate::tcp::timestamps::Age;
-use crate::time::Instant;
 
 /// Whether a segment was processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,11 +6,10 @@
 
 use super::signals::Signal;
 use super::{Agreed, Connection, Held, State};
-use crate::counters::Counters;
+use crate::base::{Counters, Duration, Instant};
 use crate::tcp::options::Timestamps;
 use crate::tcp::seq::Seq;
 use crate::tcp::timestamps::Age;
-use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use isola_iobuf::{Chain, IoBuf};
 

@@ -35,14 +35,9 @@ use super::segment::{DEFAULT_MSS, MIN_MSS};
 use super::seq::Seq;
 use super::timestamps::Stamps;
 use super::{KeepAlive, SendError, TcpConfig};
-use crate::address::Flow;
-use crate::counters::Counters;
-use crate::event::{FailReason, ListenerId};
-use crate::limit::RateLimit;
-use crate::owner::Owner;
+use crate::base::{Counters, FailReason, Flow, Instant, ListenerId, Owner, RateLimit};
+use crate::tcp::cached_path::CachedPath;
 use crate::tcp::sack::BLOCKS_ALONE;
-use crate::tcp::tables::Way;
-use crate::time::Instant;
 use alloc::boxed::Box;
 use ecn::Marks;
 use isola_iobuf::{Chain, IoBuf};
@@ -109,7 +104,7 @@ pub(crate) struct Connection {
     /// Whether the connection waits for a neighbour to be resolved.
     pub searching: Place,
     /// The path to the peer, as it was last looked up.
-    pub path: Option<Way>,
+    pub path: Option<CachedPath>,
     sender: Sender,
     receiver: Receiver,
     /// The clocks of the timestamps option, if both sides use it.
@@ -151,7 +146,7 @@ pub(crate) struct Handshake {
     /// Offset of our timestamp clock.
     pub timestamp_offset: u32,
     /// The path of our SYN-ACK, if the neighbour was known.
-    pub path: Option<Way>,
+    pub path: Option<CachedPath>,
 }
 
 impl Connection {

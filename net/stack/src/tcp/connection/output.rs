@@ -1,12 +1,12 @@
 //! The output of a connection, built when the device requests it.
 
 use super::{Agreed, Connection, Fresh, Place, State};
+use crate::base::Instant;
 use crate::tcp::options::{Options, Sack};
 use crate::tcp::sack::SackBlocks;
 use crate::tcp::segment::{Flags, Header};
 use crate::tcp::seq::Seq;
 use crate::tcp::{Ecn, TcpConfig};
-use crate::time::Instant;
 use isola_iobuf::{Chain, IoBuf};
 
 /// An outgoing segment.

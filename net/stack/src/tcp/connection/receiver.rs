@@ -3,13 +3,12 @@
 //! The window is `capacity`, which the application sets, minus the unread data. Its right edge never moves back, and
 //! advances only in steps of at least a segment, or half of `capacity` if that is less (RFC 9293 3.8.6.2.2).
 
-use crate::counters::{Counter, Counters};
+use crate::base::{Counter, Counters, Duration, Instant};
 use crate::tcp::options::Sack;
 use crate::tcp::reassembly::{Bounds, Insertion, Reassembly};
 use crate::tcp::receive_queue::{ReceiveQueue, pinned_limit};
 use crate::tcp::sack::{BLOCKS_WITH_TIMESTAMPS, Block, Reports, SackBlocks};
 use crate::tcp::seq::Seq;
-use crate::time::{Duration, Instant};
 use isola_iobuf::{Chain, IoBuf};
 
 /// Number of segments that are acknowledged at once, so that the peer's slow start is not delayed: at the beginning, and

@@ -5,14 +5,11 @@ use super::receiver::{Arrival, DataCame, EndCame, Fit};
 use super::sender::{Ack, AckKind, Bare, Fin};
 use super::signals::Signal;
 use super::{Agreed, Connection, Env, Held, State};
-use crate::counters::Counter;
-use crate::event::FailReason;
-use crate::limit::Allowed;
+use crate::base::{Allowed, Counter, Duration, FailReason};
 use crate::tcp::Ecn;
 use crate::tcp::segment::{Flags, Segment};
 use crate::tcp::seq::Seq;
 use crate::tcp::timestamps::Age;
-use crate::time::Duration;
 use isola_iobuf::{Chain, IoBuf};
 
 /// Maximum number of challenge acknowledgements of one connection in a span of time (RFC 5961 7).

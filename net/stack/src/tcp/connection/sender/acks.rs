@@ -1,13 +1,11 @@
 //! Acknowledgements on a connection without losses: progress, window, round-trip time and timers.
 
 use super::{Ack, AckKind, Bare, Fin, Sender, Soon};
-use crate::counters::Counters;
+use crate::base::{Counters, Duration, Instant};
 use crate::tcp::congestion::{Arrived, Round, WindowUse};
-use crate::tcp::connection::EndCame;
-use crate::tcp::connection::header_prediction::Plain;
+use crate::tcp::connection::{EndCame, header_prediction::Plain};
 use crate::tcp::options::Sack;
 use crate::tcp::seq::Seq;
-use crate::time::{Duration, Instant};
 
 /// Minimum time before a tail loss probe, because peers do not acknowledge without delay.
 const LEAST_PROBE: Duration = Duration::from_millis(10);

@@ -2,9 +2,8 @@
 
 use super::repair::{Cause, Question, Reduction, Repair};
 use super::{Due, Fin, Handshake, Patience, Sender, Soon, Tail, TailKind};
-use crate::counters::{Counter, Counters};
+use crate::base::{Counter, Counters, Instant};
 use crate::tcp::congestion::Timeout;
-use crate::time::Instant;
 use alloc::boxed::Box;
 
 impl Sender {

@@ -5,11 +5,10 @@ use super::acks::Repeats;
 use super::rack::{Deliveries, Evidence, Rack, Unneeded};
 use super::repair::{Cause, Question, Reduction, Repair, Safe};
 use super::{Ack, Sender, Soon, Tail, TailKind};
-use crate::counters::{Counter, Counters};
+use crate::base::{Counter, Counters, Duration, Instant};
 use crate::tcp::options::Sack;
 use crate::tcp::sack::{Block, SackBlocks};
 use crate::tcp::seq::Seq;
-use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 
 /// Number of duplicate acknowledgements that indicate a loss, if the peer does not send SACK (RFC 5681 3.2).

@@ -24,6 +24,7 @@ mod output;
 mod rack;
 mod repair;
 
+use crate::base::Instant;
 use crate::tcp::TcpConfig;
 use crate::tcp::congestion::Control;
 use crate::tcp::connection::Fresh;
@@ -33,7 +34,6 @@ use crate::tcp::sack::SackBlocks;
 use crate::tcp::segment::Flags;
 use crate::tcp::send_queue::SendQueue;
 use crate::tcp::seq::Seq;
-use crate::time::Instant;
 use alloc::boxed::Box;
 use flight::Flight;
 use isola_iobuf::Chain;

@@ -2,10 +2,10 @@
 
 use super::repair::Cause;
 use super::{Due, Fin, Handshake, Piece, Sender, Tail, TailKind};
+use crate::base::Instant;
 use crate::tcp::connection::{Fresh, Long};
 use crate::tcp::segment::Flags;
 use crate::tcp::seq::Seq;
-use crate::time::Instant;
 use isola_iobuf::{Chain, IoBuf};
 
 impl Sender {

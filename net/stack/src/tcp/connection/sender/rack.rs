@@ -3,10 +3,10 @@
 //! Allocated only for connections with a loss, reordering or a probe.
 
 use super::flight::{Run, Times};
+use crate::base::{Duration, Instant};
 use crate::tcp::sack::Block;
 use crate::tcp::seq::Seq;
 use crate::tcp::timestamps::tick_of;
-use crate::time::{Duration, Instant};
 
 /// Number of recoveries for which a reordering window widened by duplicates remains.
 const PERSISTENCE: u8 = 16;

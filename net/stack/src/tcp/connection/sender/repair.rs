@@ -1,8 +1,8 @@
 //! Loss recovery: from the detection of a loss until all data in flight at that time has arrived.
 
+use crate::base::Instant;
 use crate::tcp::seq::Seq;
 use crate::tcp::timestamps::tick_of;
-use crate::time::Instant;
 
 /// The cause of a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

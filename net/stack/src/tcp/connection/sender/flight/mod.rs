@@ -15,9 +15,9 @@
 //! run, and retransmissions add at most one run per hole. So there are at most twice as many runs as the limit.
 
 use super::rack::Deliveries;
+use crate::base::{Duration, Instant};
 use crate::tcp::sack::Block;
 use crate::tcp::seq::Seq;
-use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
 
 /// Capacity up to which an empty flight keeps its memory, in runs.
