@@ -57,13 +57,13 @@ pub use base::{
     TxSegments, UdpId,
 };
 pub use isola_iobuf::{Frame, PartialChecksum};
-pub use stack::{Addressing, Config, ConfigError, Ipv6Addressing, Moved, Occupancy, Stack};
+pub use stack::{Addressing, Config, ConfigError, Ipv6Addressing, MovedBuckets, Occupancy, Stack};
 pub use steering::{
     BUCKETS, Bucket, Buckets, CoreShare, KEY_LEN, MAX_CORES, Move, Steering, datagram_port,
     fast_path_flow_of, flow_of,
 };
 pub use tcp::{
-    Algorithm, Arrived, CongestionControl, ConnectError, ConnectionStats, ConnectionView, Ecn, EndCame,
-    KeepAlive, ListenError, Round, SendError, TcpConfig, Timeout, use_tcp,
+    AckedData, Algorithm, CongestionControl, ConnectError, ConnectionStats, ConnectionView, Ecn, KeepAlive,
+    ListenError, Round, SendError, StreamEnd, TcpConfig, Timeout, use_tcp,
 };
 pub use udp::{BindError, Datagram, SendToError};

@@ -122,9 +122,9 @@ pub(crate) struct EventQueue {
     /// The current address, if it changed: a newer one replaces it, and it is never lost.
     address: Option<Option<Ipv4Config>>,
     /// Whether the IPv6 settings changed.
-    ipv6: Ipv6News,
+    ipv6: Ipv6Change,
     /// Whether an address, IPv6 or other event waits: a single check if none does.
-    news: News,
+    news: Pending,
     notices: VecDeque<Event>,
     notice_limit: usize,
 }
@@ -135,8 +135,8 @@ impl EventQueue {
             connections: Order::new(),
             sockets: Order::new(),
             address: None,
-            ipv6: Ipv6News::None,
-            news: News::None,
+            ipv6: Ipv6Change::None,
+            news: Pending::None,
             notices: VecDeque::new(),
             notice_limit,
         }
@@ -148,38 +148,38 @@ impl EventQueue {
             self.notices.pop_front();
         }
         self.notices.push_back(event);
-        self.news = News::Some;
+        self.news = Pending::Some;
     }
 
     /// Reports a change of the IPv4 address.
     pub fn address_changed(&mut self, address: Option<Ipv4Config>) {
         self.address = Some(address);
-        self.news = News::Some;
+        self.news = Pending::Some;
     }
 
     /// Reports a change of the IPv6 settings.
     pub fn ipv6_changed(&mut self) {
-        self.ipv6 = Ipv6News::Changed;
-        self.news = News::Some;
+        self.ipv6 = Ipv6Change::Changed;
+        self.news = Pending::Some;
     }
 
     /// Returns whether no event waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.news == News::None && self.sockets.first().is_none() && self.connections.first().is_none()
+        self.news == Pending::None && self.sockets.first().is_none() && self.connections.first().is_none()
     }
 
     /// Takes an event that belongs to no connection and no socket.
     #[inline]
     pub fn take_notice(&mut self) -> Option<Event> {
-        if self.news == News::None { None } else { self.take_news() }
+        if self.news == Pending::None { None } else { self.take_news() }
     }
 
     #[cold]
     fn take_news(&mut self) -> Option<Event> {
         let event = self.first_news();
         if event.is_none() {
-            self.news = News::None;
+            self.news = Pending::None;
         }
         event
     }
@@ -187,7 +187,7 @@ impl EventQueue {
     fn first_news(&mut self) -> Option<Event> {
         match self.address.take() {
             Some(address) => Some(Event::AddressChanged(address)),
-            None if core::mem::take(&mut self.ipv6) == Ipv6News::Changed => Some(Event::Ipv6Changed),
+            None if core::mem::take(&mut self.ipv6) == Ipv6Change::Changed => Some(Event::Ipv6Changed),
             None => self.notices.pop_front(),
         }
     }
@@ -195,14 +195,14 @@ impl EventQueue {
 
 /// Whether an event may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
+enum Pending {
     None,
     Some,
 }
 
 /// Whether the IPv6 settings changed since the last event about them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Ipv6News {
+enum Ipv6Change {
     #[default]
     None,
     Changed,

@@ -17,16 +17,16 @@ impl RateLimit {
     }
 
     /// Takes a token, if there is one.
-    pub fn allow(&mut self, now: Instant) -> Allowed {
+    pub fn allow(&mut self, now: Instant) -> Permit {
         if self.tokens == 0 {
             self.fill(now);
         }
         match self.tokens.checked_sub(1) {
             Some(left) => {
                 self.tokens = left;
-                Allowed::Yes
+                Permit::Yes
             }
-            None => Allowed::No,
+            None => Permit::No,
         }
     }
 
@@ -44,7 +44,7 @@ impl RateLimit {
 
 /// The result of a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Allowed {
+pub(crate) enum Permit {
     Yes,
     No,
 }
@@ -57,7 +57,7 @@ mod tests {
     fn bursts_are_bounded_and_tokens_return_over_time() {
         let mut limit = RateLimit::new(10, Instant::ZERO);
         let allowed = |limit: &mut RateLimit, now, tries| {
-            (0..tries).filter(|_| limit.allow(now) == Allowed::Yes).count()
+            (0..tries).filter(|_| limit.allow(now) == Permit::Yes).count()
         };
         assert_eq!(allowed(&mut limit, Instant::ZERO, 50), 10);
         let later = Instant::ZERO + Duration::from_millis(250);

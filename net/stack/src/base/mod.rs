@@ -29,7 +29,7 @@ pub(crate) use address::is_unicast;
 pub(crate) use address6::{ALL_MLD_ROUTERS, ALL_NODES, ALL_ROUTERS, group_mac, is_unicast6, solicited_node};
 pub(crate) use checksum::Sum;
 pub(crate) use event::EventQueue;
-pub(crate) use limit::{Allowed, RateLimit};
+pub(crate) use limit::{Permit, RateLimit};
 pub(crate) use order::Order;
 pub(crate) use settings::HOP_LIMIT;
 pub(crate) use slab::{Key, Slab};

@@ -104,7 +104,7 @@ fn parse_quote(quote: &[u8]) -> Option<(IpNumber, Flow, u32)> {
 
 /// The defect of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Complaint {
+pub(crate) enum Icmp6ErrorKind {
     /// Its destination port is unbound.
     Port,
     /// The byte at `pointer` is invalid.
@@ -114,16 +114,16 @@ pub(crate) enum Complaint {
 }
 
 /// Returns the error about a packet, with as much of it as fits in the minimum MTU (RFC 4443 2.4 c).
-pub(crate) fn complaint(
+pub(crate) fn error_packet(
     head: IoBufMut,
     (own, sender): (Ipv6Addr, Ipv6Addr),
-    complaint: Complaint,
+    kind_of_error: Icmp6ErrorKind,
     mut whole: IoBuf,
 ) -> Option<Packet> {
-    let (kind, code, pointer) = match complaint {
-        Complaint::Port => (UNREACHABLE, PORT_UNREACHABLE, 0),
-        Complaint::Problem { code, pointer } => (PARAMETER_PROBLEM, code, pointer),
-        Complaint::ReassemblyTime => (TIME_EXCEEDED, 1, 0),
+    let (kind, code, pointer) = match kind_of_error {
+        Icmp6ErrorKind::Port => (UNREACHABLE, PORT_UNREACHABLE, 0),
+        Icmp6ErrorKind::Problem { code, pointer } => (PARAMETER_PROBLEM, code, pointer),
+        Icmp6ErrorKind::ReassemblyTime => (TIME_EXCEEDED, 1, 0),
     };
     let [a, b, c, d] = pointer.to_be_bytes();
     whole.truncate(MIN_LINK_MTU - ipv6::HEADER_LEN - HEADER_LEN);
@@ -132,7 +132,7 @@ pub(crate) fn complaint(
 
 /// Returns whether an error may be sent about a packet (RFC 4443 2.4 e): not about an error or a redirect, nor to an
 /// address that identifies no single host.
-pub(crate) fn may_complain(packet: &[u8], source: Ipv6Addr) -> bool {
+pub(crate) fn may_cause_error(packet: &[u8], source: Ipv6Addr) -> bool {
     let about_error = match ipv6::find_transport(packet) {
         Some((IpNumber::IPV6_ICMP, at)) => {
             packet.get(at).is_none_or(|&kind| is_error(kind) || kind == ndp::REDIRECT)

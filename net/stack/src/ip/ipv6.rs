@@ -5,7 +5,7 @@
 //! or without a next header.
 
 use super::fragments::{Fragment, PacketId};
-use super::packet::{Came, IpPacket, Refusal};
+use super::packet::{Fragmentation, IpPacket, Refusal};
 use crate::base::Counter;
 use core::net::{IpAddr, Ipv6Addr};
 use etherparse::{IpNumber, Ipv6FragmentHeaderSlice, Ipv6HeaderSlice, Ipv6RawExtHeaderSlice};
@@ -32,7 +32,7 @@ const PROBLEM_OPTION: u8 = 2;
 /// A received packet or fragment.
 pub(crate) enum Parsed {
     /// A packet, the offset of its transport's protocol number, and whether it has a fragment header.
-    Whole(IpPacket, usize, Came),
+    Whole(IpPacket, usize, Fragmentation),
     /// A fragment of a packet.
     Fragment(Fragment),
 }
@@ -43,7 +43,8 @@ pub(crate) fn parse(mut packet: IoBuf) -> Result<Parsed, (Refusal, IoBuf)> {
         Ok(walked) => walked,
         Err(refusal) => return Err((refusal, packet)),
     };
-    let Walked { source, destination, hops, len, next, next_header_at, headers_len, fragment, came } = walked;
+    let ParsedHeaders { source, destination, hops, len, next, next_header_at, headers_len, fragment, came } =
+        walked;
     let (source, destination) = (IpAddr::V6(source), IpAddr::V6(destination));
     packet.truncate(len);
     Ok(match fragment {
@@ -65,7 +66,7 @@ pub(crate) fn parse(mut packet: IoBuf) -> Result<Parsed, (Refusal, IoBuf)> {
 }
 
 /// The result of parsing a packet's headers.
-struct Walked {
+struct ParsedHeaders {
     source: Ipv6Addr,
     destination: Ipv6Addr,
     hops: u8,
@@ -76,7 +77,7 @@ struct Walked {
     next_header_at: usize,
     headers_len: usize,
     fragment: Option<Part>,
-    came: Came,
+    came: Fragmentation,
 }
 
 /// The contents of a fragment header.
@@ -87,15 +88,15 @@ struct Part {
     data_at: usize,
 }
 
-fn walk(packet: &[u8]) -> Result<Walked, Refusal> {
+fn walk(packet: &[u8]) -> Result<ParsedHeaders, Refusal> {
     const MALFORMED: Refusal = Refusal::Drop(Counter::DropIpv6Malformed);
     let header = Ipv6HeaderSlice::from_slice(packet).map_err(|_| MALFORMED)?;
     let len = HEADER_LEN + usize::from(header.payload_length());
     let (source, destination) = (header.source_addr(), header.destination_addr());
     let (hops, mut next) = (header.hop_limit(), header.next_header());
     let packet = packet.get(..len).ok_or(MALFORMED)?;
-    let (mut at, mut next_header_at, mut came) = (HEADER_LEN, NEXT_HEADER_AT, Came::InOnePiece);
-    let found = |next, next_header_at, headers_len, fragment, came| Walked {
+    let (mut at, mut next_header_at, mut came) = (HEADER_LEN, NEXT_HEADER_AT, Fragmentation::None);
+    let found = |next, next_header_at, headers_len, fragment, came| ParsedHeaders {
         source,
         destination,
         hops,
@@ -133,7 +134,7 @@ fn walk(packet: &[u8]) -> Result<Walked, Refusal> {
             IpNumber::IPV6_FRAGMENTATION_HEADER => {
                 let extension = packet.get(at..).ok_or(MALFORMED)?;
                 let extension = Ipv6FragmentHeaderSlice::from_slice(extension).map_err(|_| MALFORMED)?;
-                came = Came::InParts;
+                came = Fragmentation::Present;
                 let (offset, more) = (extension.fragment_offset(), extension.more_fragments());
                 if offset.value() != 0 || more {
                     let part = Part {

@@ -1,5 +1,5 @@
-//! The room of link and IP: Ethernet, ARP and neighbour discovery, IPv4 and IPv6 with fragments and ICMP, and the sending
-//! side of an interface ([`Interface`]).
+//! The room of link and IP: Ethernet, ARP and neighbour discovery, IPv4 and IPv6 with fragments and ICMP, and the
+//! sending side of an interface ([`Interface`]).
 //!
 //! Transports pass a [`Packet`], or request the [`Path`] to a peer and build frames themselves. Received packets leave
 //! this room as [`IpPacket`]. The room depends on `base` only.
@@ -30,8 +30,8 @@ pub(crate) use icmp::{
     is_error as is_icmp_error, parse as parse_icmp, port_unreachable,
 };
 pub(crate) use icmp6::{
-    Complaint, Message as Icmp6Message, complaint as icmp6_error, is_about_neighbours,
-    is_error as is_icmp6_error, may_complain, parse as parse_icmp6,
+    Icmp6ErrorKind, Message as Icmp6Message, error_packet as icmp6_error, is_about_neighbours,
+    is_error as is_icmp6_error, may_cause_error, parse as parse_icmp6,
 };
 pub(crate) use interface::{Interface, InterfaceConfig, LinkMessage, LinkMessageKind, Path, Silence};
 pub(crate) use ipv4::{
@@ -43,9 +43,11 @@ pub(crate) use ipv6::{
 };
 pub(crate) use mld::{Reason as ReportReason, delay_ms as report_delay_ms, report as listener_report};
 pub(crate) use ndp::{
-    Answers, Flag, Message as NdpMessage, Offered, PrefixInfo, RouterAdvert,
+    Answers, Dhcp6Offer, Flag, Message as NdpMessage, PrefixInfo, RouterAdvert,
     advertisement as neighbour_advertisement, router_solicitation, solicitation as neighbour_solicitation,
 };
-pub(crate) use neighbour::{Advert, Known, Learned, MakeEntry, REACHABLE_V6, Strength, Waiting};
-pub(crate) use packet::{Came, IpPacket, Mark, Packet, Refusal, mark_capable};
+pub(crate) use neighbour::{
+    Advert, KnownNeighbour, LearnOutcome, MakeEntry, REACHABLE_V6, Strength, Waiting,
+};
+pub(crate) use packet::{Fragmentation, IpPacket, Mark, Packet, Refusal, mark_capable};
 pub(crate) use path_mtu::{PathUser, least_mtu};

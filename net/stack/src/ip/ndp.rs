@@ -67,7 +67,7 @@ pub(crate) struct RouterAdvert {
     /// Zero if unspecified.
     pub hop_limit: u8,
     /// The configuration available by DHCPv6.
-    pub offered: Offered,
+    pub offered: Dhcp6Offer,
     /// Seconds for which the sender is a default router.
     pub router_lifetime: u16,
     /// Milliseconds for which a neighbour counts as reachable; zero if unspecified.
@@ -82,7 +82,7 @@ pub(crate) struct RouterAdvert {
 
 /// The configuration that routers advertise as available by DHCPv6.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Offered {
+pub(crate) enum Dhcp6Offer {
     #[default]
     Nothing,
     /// Settings other than addresses.
@@ -157,9 +157,9 @@ fn parse_router(body: &[u8]) -> Option<RouterAdvert> {
     let mut advert = RouterAdvert {
         hop_limit,
         offered: match (Flag::of(flags, 0x80), Flag::of(flags, 0x40)) {
-            (Flag::Set, _) => Offered::Addresses,
-            (Flag::Clear, Flag::Set) => Offered::Settings,
-            (Flag::Clear, Flag::Clear) => Offered::Nothing,
+            (Flag::Set, _) => Dhcp6Offer::Addresses,
+            (Flag::Clear, Flag::Set) => Dhcp6Offer::Settings,
+            (Flag::Clear, Flag::Clear) => Dhcp6Offer::Nothing,
         },
         router_lifetime: u16::from_be_bytes([a, b]),
         reachable_ms: u32::from_be_bytes([r0, r1, r2, r3]),
@@ -241,8 +241,8 @@ pub(crate) fn solicitation(target: Ipv6Addr, sender: Option<MacAddr>) -> Vec<u8>
 pub(crate) fn advertisement(target: Ipv6Addr, mac: MacAddr, answers: Answers) -> Vec<u8> {
     let flags = AdvertFlags::OVERRIDE
         | match answers {
-            Answers::Somebody => AdvertFlags::SOLICITED,
-            Answers::Everybody => 0,
+            Answers::Solicitor => AdvertFlags::SOLICITED,
+            Answers::AllNodes => 0,
         };
     let mut bytes = Vec::from([NEIGHBOUR_ADVERTISEMENT, 0, 0, 0, flags, 0, 0, 0]);
     bytes.extend_from_slice(&target.octets());
@@ -253,8 +253,8 @@ pub(crate) fn advertisement(target: Ipv6Addr, mac: MacAddr, answers: Answers) ->
 /// The recipients of an advertisement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answers {
-    Somebody,
-    Everybody,
+    Solicitor,
+    AllNodes,
 }
 
 /// Returns a router solicitation.
@@ -284,7 +284,7 @@ mod tests {
         let asked = Message::Solicitation { target: TARGET, sender: Some(MAC) };
         assert_eq!(parse(&solicitation(TARGET, Some(MAC))), Some(asked));
         let Some(Message::Advertisement { target, mac, flags }) =
-            parse(&advertisement(TARGET, MAC, Answers::Somebody))
+            parse(&advertisement(TARGET, MAC, Answers::Solicitor))
         else {
             panic!("an advertisement")
         };

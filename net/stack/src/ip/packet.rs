@@ -7,11 +7,11 @@ use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
 /// Whether a packet was fragmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Came {
+pub(crate) enum Fragmentation {
     /// It was not.
-    InOnePiece,
+    None,
     /// It was, or it has a fragment header as the only fragment (RFC 6946).
-    InParts,
+    Present,
 }
 
 /// A router's congestion mark (RFC 3168 5).

@@ -25,13 +25,13 @@ pub(crate) enum PathUser {
 }
 
 /// Path MTUs, and when they were learned.
-type Known = BTreeMap<IpAddr, (u16, Instant)>;
+type KnownMtus = BTreeMap<IpAddr, (u16, Instant)>;
 
 /// Destinations whose path MTU is less than the link's.
 #[derive(Debug, Default)]
 pub(crate) struct PathMtus {
-    tcp: Known,
-    udp: Known,
+    tcp: KnownMtus,
+    udp: KnownMtus,
 }
 
 /// Returns the smallest accepted path MTU to `destination`.

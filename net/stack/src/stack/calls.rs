@@ -7,8 +7,8 @@ use super::{Stack, stack_parts};
 use crate::base::{ConnId, Flow, Instant, ListenerId, Owner, UdpId};
 use crate::ip::PathUser;
 use crate::tcp::{
-    ConnectError, ConnectionStats, ConnectionView, EndCame, KeepAlive, ListenError, ReadAll, SendError,
-    Settled, StackParts, use_tcp,
+    ConnectError, ConnectionStats, ConnectionView, KeepAlive, ListenError, ReadAll, SendError, StackParts,
+    StreamEnd, TableUpdate, use_tcp,
 };
 use crate::udp::{self, BindError, Datagram, SendToError};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -120,9 +120,9 @@ impl Stack {
     /// Returns all received data, and whether the peer's stream ended with it. Otherwise as [`Self::read`]; `None` if
     /// the connection does not exist.
     #[inline]
-    pub fn read_all(&mut self, conn: ConnId) -> Option<(Chain, EndCame)> {
+    pub fn read_all(&mut self, conn: ConnId) -> Option<(Chain, StreamEnd)> {
         let ReadAll { connection, end, settled } = self.tcp.before_read_all(conn)?;
-        if settled == Settled::Yes {
+        if settled == TableUpdate::Done {
             return Some((connection.take_all(), end));
         }
         let data = connection.take_all();
@@ -132,8 +132,8 @@ impl Stack {
 
     /// Updates TCP's tables after a call if that is still necessary.
     #[inline]
-    fn settle(&mut self, conn: ConnId, settled: Settled) {
-        if settled == Settled::No {
+    fn settle(&mut self, conn: ConnId, settled: TableUpdate) {
+        if settled == TableUpdate::Due {
             self.tcp.settle_call(conn, &mut stack_parts!(self));
         }
     }

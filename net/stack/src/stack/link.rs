@@ -11,9 +11,9 @@ use crate::configuration::{
     Outgoing,
 };
 use crate::ip::{
-    Advert, Answers, ArpPacket, Complaint, Learned, LinkMessage, LinkMessageKind, MakeEntry, NdpMessage,
-    REACHABLE_V6, RouterAdvert, Silence, Strength, Waiting, neighbour_advertisement, neighbour_solicitation,
-    router_solicitation,
+    Advert, Answers, ArpPacket, Icmp6ErrorKind, LearnOutcome, LinkMessage, LinkMessageKind, MakeEntry,
+    NdpMessage, REACHABLE_V6, RouterAdvert, Silence, Strength, Waiting, neighbour_advertisement,
+    neighbour_solicitation, router_solicitation,
 };
 use crate::tcp::{SearchOutcome, StackParts};
 use crate::udp;
@@ -118,7 +118,7 @@ impl Stack {
                 let neighbours = &mut self.interface.neighbours;
                 let learned = neighbours.advertised(self.now, ip, advert, unasked, &mut self.counters);
                 if let Some(mac) = mac.or_else(|| self.interface.neighbours.mac_of(ip)) {
-                    self.tell(learned, (ip, mac), evidence);
+                    self.report_neighbour(learned, (ip, mac), evidence);
                 }
                 if !flags.is_router()
                     && let Some(autoconf) = &mut self.autoconf
@@ -152,12 +152,12 @@ impl Stack {
         }
         let own = self.interface.mac;
         let (to, mac, answers) = if checks {
-            (ALL_NODES, Some(group_mac(ALL_NODES)), Answers::Everybody)
+            (ALL_NODES, Some(group_mac(ALL_NODES)), Answers::AllNodes)
         } else {
             if let Some(mac) = sender {
                 self.learn_neighbour((source.into(), mac), Evidence::Claimed, MakeEntry::Always);
             }
-            (source, sender.or_else(|| self.interface.neighbours.mac_of(source.into())), Answers::Somebody)
+            (source, sender.or_else(|| self.interface.neighbours.mac_of(source.into())), Answers::Solicitor)
         };
         // Without the sender's link-layer address, neither announced nor known, the answer cannot be sent.
         let mac = mac.ok_or(Counter::DropNdpInvalid)?;
@@ -195,7 +195,7 @@ impl Stack {
         match autoconf.on_conflict(ip) {
             Conflict::None => return Outcome::NotOurs,
             Conflict::Mended => {}
-            Conflict::OfLoan => self.dhcp6.decline(self.now, ip),
+            Conflict::OfLease => self.dhcp6.decline(self.now, ip),
         }
         self.counters.bump(Counter::AddressConflicts);
         self.poll_autoconf();
@@ -264,11 +264,11 @@ impl Stack {
         match change {
             None => return,
             Some(Dhcp6Change::Gained { ip, preferred, valid, dns }) => {
-                autoconf.lend(self.now, ip, (preferred, valid), &mut self.counters);
-                autoconf.tell_dns(dns);
+                autoconf.add_lease(self.now, ip, (preferred, valid), &mut self.counters);
+                autoconf.set_leased_dns(dns);
             }
-            Some(Dhcp6Change::Lost(ip)) => autoconf.take_back(ip),
-            Some(Dhcp6Change::Settings(dns)) => autoconf.tell_dns(dns),
+            Some(Dhcp6Change::Lost(ip)) => autoconf.remove_lease(ip),
+            Some(Dhcp6Change::Settings(dns)) => autoconf.set_leased_dns(dns),
         }
         self.poll_autoconf();
     }
@@ -322,7 +322,7 @@ impl Stack {
     fn learn_neighbour(&mut self, pair: (IpAddr, MacAddr), evidence: Evidence, make: MakeEntry) {
         let neighbours = &mut self.interface.neighbours;
         let learned = neighbours.learn(self.now, pair, evidence, make, &mut self.counters);
-        self.tell(learned, pair, evidence);
+        self.report_neighbour(learned, pair, evidence);
     }
 
     /// Returns whether this instance reports neighbours to others.
@@ -331,8 +331,8 @@ impl Stack {
     }
 
     /// Continues the work that waited for a neighbour, and reports the neighbour to other instances.
-    fn tell(&mut self, learned: Learned, (ip, mac): (IpAddr, MacAddr), evidence: Evidence) {
-        let Learned::Fresh(Waiting { packets, connections }) = learned else { return };
+    fn report_neighbour(&mut self, learned: LearnOutcome, (ip, mac): (IpAddr, MacAddr), evidence: Evidence) {
+        let LearnOutcome::Fresh(Waiting { packets, connections }) = learned else { return };
         self.interface.on_heard(ip);
         let waiting = Waiting { packets, connections: alloc::vec::Vec::new() };
         self.interface.send_waiting(waiting, mac, &mut self.counters);
@@ -345,7 +345,7 @@ impl Stack {
     /// Drops incomplete packets whose time has expired, and notifies their senders.
     pub(super) fn on_fragment_timer(&mut self) {
         for first in self.fragments.on_timer(self.now, &mut self.counters) {
-            self.complain(first, Addressee::Own, Complaint::ReassemblyTime);
+            self.send_icmp6_error(first, Addressee::Own, Icmp6ErrorKind::ReassemblyTime);
         }
     }
 
@@ -362,9 +362,9 @@ impl Stack {
                     packets.into_iter().for_each(|packet| interface.send(*now, packet, counters));
                     SearchOutcome::Found
                 }
-                Silence::NoWay => {
+                Silence::NoRoute => {
                     self.counters.add(Counter::DropNeighbourSilent, packets.len() as u64);
-                    SearchOutcome::NobodyThere
+                    SearchOutcome::NoAnswer
                 }
             };
             self.tcp.on_search_ended(&connections, outcome, &mut stack_parts!(self));

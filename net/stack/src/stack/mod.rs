@@ -8,7 +8,7 @@ mod moving;
 mod receive;
 
 pub use config::{Addressing, Config, ConfigError, Ipv6Addressing};
-pub use moving::Moved;
+pub use moving::MovedBuckets;
 
 use crate::base::{Counter, Counters, Event, EventQueue, Instant, Ipv4Config, MacAddr, Owner, RateLimit};
 use crate::configuration::{

@@ -1,15 +1,15 @@
 //! The receive path: from a frame to the protocol that processes it.
 
 use super::{Stack, stack_parts};
-use crate::base::{Allowed, Counter, Instant, MacAddr, Owner, RxChecksum, is_unicast, is_unicast6};
+use crate::base::{Counter, Instant, MacAddr, Owner, Permit, RxChecksum, is_unicast, is_unicast6};
 use crate::configuration::{DHCP_CLIENT_PORT, DHCP_SERVER_PORT, DHCP6_CLIENT_PORT, DHCP6_SERVER_PORT};
 use crate::ip::{
-    Came, Complaint, ErrorKind, Fragment, IPV6_HEADER_LEN, Icmp6Message, IcmpError, IcmpMessage, IpPacket,
-    PROBLEM_NEXT_HEADER, Packet, ParsedIpv4, ParsedIpv6, PathUser, Refusal, echo_reply, icmp6_error,
-    is_about_neighbours, may_complain, parse_ethernet, parse_icmp, parse_icmp6, parse_ipv4, parse_ipv6,
-    port_unreachable, prepend_ethernet,
+    ErrorKind, Fragment, Fragmentation, IPV6_HEADER_LEN, Icmp6ErrorKind, Icmp6Message, IcmpError,
+    IcmpMessage, IpPacket, PROBLEM_NEXT_HEADER, Packet, ParsedIpv4, ParsedIpv6, PathUser, Refusal,
+    echo_reply, icmp6_error, is_about_neighbours, may_cause_error, parse_ethernet, parse_icmp, parse_icmp6,
+    parse_ipv4, parse_ipv6, port_unreachable, prepend_ethernet,
 };
-use crate::tcp::StackParts;
+use crate::tcp::{self, StackParts};
 use crate::udp::{self, Datagram};
 use alloc::boxed::Box;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -28,7 +28,7 @@ pub(super) enum Addressee {
     /// This interface only.
     Own,
     /// All hosts of the network, or a multicast group.
-    Everybody,
+    Group,
 }
 
 impl Stack {
@@ -74,12 +74,13 @@ impl Stack {
         if frame.source.is_group() || frame.source == self.interface.mac {
             return Err(Counter::DropEthernetAddress);
         }
-        let link = if frame.destination.is_group() { Addressee::Everybody } else { Addressee::Own };
+        let link = if frame.destination.is_group() { Addressee::Group } else { Addressee::Own };
         match frame.ether_type {
             EtherType::IPV4 => self.receive_ipv4(frame.payload, link, checksum),
             EtherType::IPV6 => {
-                let came = if frame.source == FROM_FRAGMENTS { Came::InParts } else { Came::InOnePiece };
-                self.receive_ipv6(frame.payload, link, checksum, came)
+                let fragmentation =
+                    if frame.source == FROM_FRAGMENTS { Fragmentation::Present } else { Fragmentation::None };
+                self.receive_ipv6(frame.payload, link, checksum, fragmentation)
             }
             EtherType::ARP => {
                 self.setup_due = Instant::ZERO;
@@ -104,14 +105,14 @@ impl Stack {
         };
         let addressee = match destination {
             ip if ip == own.address && link == Addressee::Own => Addressee::Own,
-            ip if ip == own.address && self.dhcp.is_some() => Addressee::Everybody,
-            ip if own.is_broadcast(ip) => Addressee::Everybody,
+            ip if ip == own.address && self.dhcp.is_some() => Addressee::Group,
+            ip if own.is_broadcast(ip) => Addressee::Group,
             _ => return Err(Counter::DropIpv4Address),
         };
         // Reject a source address that cannot be answered or is ours. A host without an address may broadcast (RFC 1122
         // 3.2.1.3); a DHCP server receives such packets.
         let asks_everybody =
-            source.is_unspecified() && addressee == Addressee::Everybody && packet.protocol == IpNumber::UDP;
+            source.is_unspecified() && addressee == Addressee::Group && packet.protocol == IpNumber::UDP;
         let possible = is_unicast(source) && !own.is_broadcast(source) && source != own.address;
         if !possible && !asks_everybody {
             return Err(Counter::DropIpv4Source);
@@ -120,7 +121,7 @@ impl Stack {
             (IpNumber::TCP, Addressee::Own) => self.receive_tcp(packet, checksum),
             (IpNumber::UDP, _) => self.receive_udp(packet, addressee, checksum),
             (IpNumber::ICMP, Addressee::Own) => self.receive_icmp(packet, (destination, source)),
-            (IpNumber::TCP | IpNumber::ICMP, Addressee::Everybody) => Err(Counter::DropIpv4Address),
+            (IpNumber::TCP | IpNumber::ICMP, Addressee::Group) => Err(Counter::DropIpv4Address),
             _ => Err(Counter::DropIpv4Protocol),
         }
     }
@@ -130,7 +131,7 @@ impl Stack {
         if self.dhcp.is_none() || packet.protocol != IpNumber::UDP {
             return Err(Counter::DropNoAddress);
         }
-        self.receive_udp(packet, Addressee::Everybody, checksum)
+        self.receive_udp(packet, Addressee::Group, checksum)
     }
 
     fn receive_ipv6(
@@ -138,21 +139,23 @@ impl Stack {
         packet: IoBuf,
         link: Addressee,
         checksum: RxChecksum,
-        came: Came,
+        fragmentation: Fragmentation,
     ) -> Result<(), Counter> {
         match parse_ipv6(packet) {
             // Fragmentation may hide neighbour discovery messages from filters (RFC 6980 5).
-            Ok(ParsedIpv6::Whole(packet, _, with)) if is_hidden(&packet, came, with) => {
+            Ok(ParsedIpv6::Whole(packet, _, with)) if is_hidden(&packet, fragmentation, with) => {
                 Err(Counter::DropNdpInvalid)
             }
             Ok(ParsedIpv6::Whole(packet, next_header_at, _)) => {
                 self.receive_whole_ipv6(packet, next_header_at, link, checksum)
             }
             // A reassembled packet must not itself be a fragment: its reassembly would nest.
-            Ok(ParsedIpv6::Fragment(_)) if came == Came::InParts => Err(Counter::DropFragmentMalformed),
+            Ok(ParsedIpv6::Fragment(_)) if fragmentation == Fragmentation::Present => {
+                Err(Counter::DropFragmentMalformed)
+            }
             Ok(ParsedIpv6::Fragment(fragment)) => self.receive_fragment(fragment, link),
             Err((Refusal::Problem { counter, code, pointer }, packet)) => {
-                self.complain(packet, link, Complaint::Problem { code, pointer });
+                self.send_icmp6_error(packet, link, Icmp6ErrorKind::Problem { code, pointer });
                 Err(counter)
             }
             Err((refusal, _)) => Err(refusal.counter()),
@@ -171,7 +174,7 @@ impl Stack {
         };
         let addressee = match destination {
             ip if self.interface.ipv6.has(ip) && link == Addressee::Own => Addressee::Own,
-            ip if ip.is_multicast() && self.listens_to(ip) => Addressee::Everybody,
+            ip if ip.is_multicast() && self.listens_to(ip) => Addressee::Group,
             _ => return Err(Counter::DropIpv6Address),
         };
         // A host without an address may only check whether an address is in use (RFC 4862 5.4).
@@ -183,10 +186,14 @@ impl Stack {
             (IpNumber::TCP, Addressee::Own) => self.receive_tcp(packet, checksum),
             (IpNumber::UDP, _) => self.receive_udp(packet, addressee, checksum),
             (IpNumber::IPV6_ICMP, _) => self.receive_icmp6(packet, (destination, source)),
-            (IpNumber::TCP, Addressee::Everybody) => Err(Counter::DropIpv6Address),
+            (IpNumber::TCP, Addressee::Group) => Err(Counter::DropIpv6Address),
             _ => {
                 let problem = (PROBLEM_NEXT_HEADER, next_header_at as u32);
-                self.complain(packet.whole, link, Complaint::Problem { code: problem.0, pointer: problem.1 });
+                self.send_icmp6_error(
+                    packet.whole,
+                    link,
+                    Icmp6ErrorKind::Problem { code: problem.0, pointer: problem.1 },
+                );
                 Err(Counter::DropIpv6Protocol)
             }
         }
@@ -200,7 +207,11 @@ impl Stack {
     }
 
     fn receive_tcp(&mut self, packet: IpPacket, checksum: RxChecksum) -> Result<(), Counter> {
-        self.tcp.receive_packet(packet, checksum, &mut stack_parts!(self))
+        let parts = &mut stack_parts!(self);
+        match tcp::is_in_use() {
+            true => self.tcp.receive_packet(packet, checksum, parts),
+            false => self.tcp.resets.refuse(packet, checksum, parts),
+        }
     }
 
     fn receive_udp(
@@ -241,10 +252,10 @@ impl Stack {
 
     fn refuse_datagram(&mut self, packet: IpPacket) {
         if packet.source.is_ipv6() {
-            self.complain(packet.whole, Addressee::Own, Complaint::Port);
+            self.send_icmp6_error(packet.whole, Addressee::Own, Icmp6ErrorKind::Port);
             return;
         }
-        if self.error_limit.allow(self.now) == Allowed::No {
+        if self.error_limit.allow(self.now) == Permit::No {
             self.counters.bump(Counter::DropIcmpRate);
             return;
         }
@@ -256,13 +267,18 @@ impl Stack {
 
     /// Sends an ICMPv6 error about a received packet, if that is permitted (RFC 4443 2.4 e, f). For multicast and
     /// broadcast packets, only the errors permitted by section 2.4 e.3.
-    pub(super) fn complain(&mut self, mut whole: IoBuf, link: Addressee, complaint: Complaint) {
+    pub(super) fn send_icmp6_error(
+        &mut self,
+        mut whole: IoBuf,
+        link: Addressee,
+        kind_of_error: Icmp6ErrorKind,
+    ) {
         let Ok(header) = etherparse::Ipv6HeaderSlice::from_slice(&whole) else { return };
         let len = IPV6_HEADER_LEN + usize::from(header.payload_length());
         let (source, destination) = (header.source_addr(), header.destination_addr());
-        let about_option = matches!(complaint, Complaint::Problem { code: 2, .. });
+        let about_option = matches!(kind_of_error, Icmp6ErrorKind::Problem { code: 2, .. });
         let group = destination.is_multicast();
-        if !may_complain(&whole, source) || ((group || link == Addressee::Everybody) && !about_option) {
+        if !may_cause_error(&whole, source) || ((group || link == Addressee::Group) && !about_option) {
             return;
         }
         let own = if self.interface.ipv6.has(destination) {
@@ -273,12 +289,12 @@ impl Stack {
         let Some(own) = own else { return };
         // Remove the padding of the link.
         whole.truncate(len);
-        if self.error_limit.allow(self.now) == Allowed::No {
+        if self.error_limit.allow(self.now) == Permit::No {
             self.counters.bump(Counter::DropIcmpRate);
             return;
         }
         let head = self.interface.pool.take();
-        if let Some(error) = icmp6_error(head, (own, source), complaint, whole) {
+        if let Some(error) = icmp6_error(head, (own, source), kind_of_error, whole) {
             self.interface.send(self.now, error, &mut self.counters);
         }
     }
@@ -323,7 +339,7 @@ impl Stack {
     }
 
     fn echo(&mut self, reply: Option<Packet>) -> Result<(), Counter> {
-        if self.echo_limit.allow(self.now) == Allowed::No {
+        if self.echo_limit.allow(self.now) == Permit::No {
             return Err(Counter::DropIcmpRate);
         }
         if let Some(reply) = reply {
@@ -356,7 +372,7 @@ impl Stack {
             return match destination {
                 IpAddr::V4(_) => self.receive_ipv4(whole.freeze(), link, RxChecksum::Unverified),
                 IpAddr::V6(_) => {
-                    self.receive_ipv6(whole.freeze(), link, RxChecksum::Unverified, Came::InParts)
+                    self.receive_ipv6(whole.freeze(), link, RxChecksum::Unverified, Fragmentation::Present)
                 }
             };
         }
@@ -403,8 +419,8 @@ impl Stack {
 }
 
 /// Returns whether a packet is a neighbour discovery message that came in fragments, or with a fragment header.
-fn is_hidden(packet: &IpPacket, came: Came, with: Came) -> bool {
-    (came, with) != (Came::InOnePiece, Came::InOnePiece)
+fn is_hidden(packet: &IpPacket, fragmentation: Fragmentation, with: Fragmentation) -> bool {
+    (fragmentation, with) != (Fragmentation::None, Fragmentation::None)
         && packet.protocol == IpNumber::IPV6_ICMP
         && packet.whole.get(packet.headers_len).is_some_and(|&kind| is_about_neighbours(kind))
 }

@@ -44,11 +44,11 @@ pub fn flow_of(frame: &[u8]) -> Option<Flow> {
         _ => return None,
     };
     match read(packet)? {
-        Found::Flow(flow) => Some(flow),
+        FlowRelation::Flow(flow) => Some(flow),
         // The quoted packet was sent from here. Quotes within quotes are not followed, so there is no recursion.
-        Found::Error(quoted) => match read(quoted)? {
-            Found::Flow(flow) => Some(Flow { local: flow.remote, remote: flow.local }),
-            Found::Error(_) => None,
+        FlowRelation::Error(quoted) => match read(quoted)? {
+            FlowRelation::Flow(flow) => Some(Flow { local: flow.remote, remote: flow.local }),
+            FlowRelation::Error(_) => None,
         },
     }
 }
@@ -89,14 +89,14 @@ fn ports(header: &[u8]) -> Option<(u16, u16)> {
 }
 
 /// The relation of a packet to a flow.
-enum Found<'a> {
+enum FlowRelation<'a> {
     /// It comes from the flow's remote end.
     Flow(Flow),
     /// It is an error about this packet.
     Error(&'a [u8]),
 }
 
-fn read4(packet: &[u8]) -> Option<Found<'_>> {
+fn read4(packet: &[u8]) -> Option<FlowRelation<'_>> {
     let header = Ipv4HeaderSlice::from_slice(packet).ok()?;
     // A quoted first fragment has ports; a real fragment goes to instance 0 with the others.
     if header.is_fragmenting_payload() {
@@ -112,7 +112,7 @@ fn read4(packet: &[u8]) -> Option<Found<'_>> {
     }
 }
 
-fn read6(packet: &[u8]) -> Option<Found<'_>> {
+fn read6(packet: &[u8]) -> Option<FlowRelation<'_>> {
     let (protocol, at) = find_transport_v6(packet)?;
     let header = Ipv6HeaderSlice::from_slice(packet).ok()?;
     let payload = packet.get(at..)?;
@@ -125,13 +125,13 @@ fn read6(packet: &[u8]) -> Option<Found<'_>> {
     }
 }
 
-fn flow((source, destination): (IpAddr, IpAddr), header: &[u8]) -> Option<Found<'static>> {
+fn flow((source, destination): (IpAddr, IpAddr), header: &[u8]) -> Option<FlowRelation<'static>> {
     let (from, to) = ports(header)?;
-    Some(Found::Flow(Flow::new(destination, to, source, from)))
+    Some(FlowRelation::Flow(Flow::new(destination, to, source, from)))
 }
 
-fn quote(message: &[u8]) -> Option<Found<'_>> {
-    message.get(crate::ip::ICMP_HEADER_LEN..).map(Found::Error)
+fn quote(message: &[u8]) -> Option<FlowRelation<'_>> {
+    message.get(crate::ip::ICMP_HEADER_LEN..).map(FlowRelation::Error)
 }
 
 #[cfg(test)]

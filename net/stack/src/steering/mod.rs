@@ -103,7 +103,7 @@ impl FromIterator<Bucket> for Buckets {
 }
 
 /// No core.
-const NOBODY: u16 = u16::MAX;
+const NO_CORE: u16 = u16::MAX;
 
 /// The table that all stacks of an interface share.
 pub struct Steering {
@@ -111,7 +111,7 @@ pub struct Steering {
     hash: Toeplitz,
     cores: u16,
     owners: [AtomicU8; BUCKETS],
-    /// The core that owns all flows, or [`NOBODY`] if there is none.
+    /// The core that owns all flows, or [`NO_CORE`] if there is none.
     sole: AtomicU16,
     /// Incremented with each change of an owner.
     version: AtomicU32,
@@ -144,7 +144,7 @@ impl Steering {
             hash,
             cores,
             owners: core::array::from_fn(|bucket| AtomicU8::new((bucket % usize::from(present)) as u8)),
-            sole: AtomicU16::new(if present == 1 { 0 } else { NOBODY }),
+            sole: AtomicU16::new(if present == 1 { 0 } else { NO_CORE }),
             version: AtomicU32::new(0),
             left_behind: Mutex::default(),
         }
@@ -197,7 +197,7 @@ impl Steering {
         let first = self.owners[0].load(Ordering::Relaxed);
         let has_all = first & HAS_LEFT_BEHIND == 0
             && self.owners.iter().all(|owner| owner.load(Ordering::Relaxed) == first);
-        self.sole.store(if has_all { first.into() } else { NOBODY }, Ordering::Relaxed);
+        self.sole.store(if has_all { first.into() } else { NO_CORE }, Ordering::Relaxed);
     }
 
     /// Returns the core that processes a flow.
@@ -237,7 +237,7 @@ impl Steering {
     pub fn give(&self, buckets: impl IntoIterator<Item = Bucket>, to: u16) {
         let left_behind = self.left_behind.lock();
         // Cleared before the first bucket has a new owner. `look_for_sole` reads all owners, and so runs once at the end.
-        self.sole.store(NOBODY, Ordering::Relaxed);
+        self.sole.store(NO_CORE, Ordering::Relaxed);
         for bucket in buckets {
             let flag = if left_behind.counts.contains_key(&bucket) { HAS_LEFT_BEHIND } else { 0 };
             self.owners[bucket.index()].store(to.min(self.cores - 1) as u8 | flag, Ordering::Relaxed);

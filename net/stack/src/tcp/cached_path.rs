@@ -3,13 +3,13 @@
 use super::segment::Header;
 use super::template::Template;
 use crate::base::{Flow, Instant, Sum, TxChecksum};
-use crate::ip::{Interface, Known};
+use crate::ip::{Interface, KnownNeighbour};
 use isola_iobuf::{Chain, IoBufMut, PartialChecksum};
 
 /// The path to a connection's peer, as it was last looked up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CachedPath {
-    pub known: Known,
+    pub known: KnownNeighbour,
     /// The neighbour cache's epoch at the look-up.
     epoch: u32,
     /// The connection's progress (see [`Connection::progress`](super::connection::Connection::progress)) at the
@@ -20,7 +20,7 @@ pub(crate) struct CachedPath {
 }
 
 impl CachedPath {
-    pub fn new(flow: &Flow, known: Known, progress: u64, interface: &Interface) -> Self {
+    pub fn new(flow: &Flow, known: KnownNeighbour, progress: u64, interface: &Interface) -> Self {
         let template = Template::new(flow, interface.mac, known.mac, interface.ipv6.hop_limit);
         Self { known, epoch: interface.neighbours.epoch, progress, template }
     }
@@ -139,7 +139,7 @@ mod tests {
                 0 => Chain::new(),
                 _ => Chain::from(IoBuf::copy_from_slice(&alloc::vec![7; len])),
             };
-            let known = Known { mac: TO, valid_until: Instant::NEVER };
+            let known = KnownNeighbour { mac: TO, valid_until: Instant::NEVER };
             let way = CachedPath::new(&flow, known, 0, &interface);
             let made = way.headers(&header, &payload, &mut interface);
             let mut events = EventQueue::new(1);

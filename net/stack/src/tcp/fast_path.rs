@@ -4,7 +4,7 @@
 //! Every other frame takes the general path (`tables/receive.rs`), which would process these frames with the same result.
 //! Nothing is dropped or counted here.
 
-use super::connection::header_prediction::Plain;
+use super::connection::header_prediction::PlainSegment;
 use super::flow_map::{FlowKey, FlowKey4};
 use super::in_use::is_in_use;
 use super::options::{Options, TIMESTAMPS_LEN, Timestamps};
@@ -35,7 +35,7 @@ const LEAST_V6: usize = TCP_V6 + HEADER_LEN;
 struct FastSegment {
     /// Index of the segment's connection.
     connection: u32,
-    plain: Plain,
+    plain: PlainSegment,
     flags: Flags,
     /// The remote and the local port.
     ports: (u16, u16),
@@ -216,7 +216,7 @@ impl FastSegment {
             _ => return None,
         };
         let start = at + HEADER_LEN + options_len;
-        let plain = Plain {
+        let plain = PlainSegment {
             seq: Seq(word(head, at + 4)),
             ack: Seq(word(head, at + 8)),
             window: half(head, at + 14),
@@ -246,7 +246,7 @@ impl FastSegment {
 
     /// Returns the segment with its data.
     fn into_segment(self, payload: IoBuf, rest: Option<Box<Chain>>) -> Segment {
-        let Plain { seq, ack, window, timestamps, .. } = self.plain;
+        let PlainSegment { seq, ack, window, timestamps, .. } = self.plain;
         Segment {
             source_port: self.ports.0,
             destination_port: self.ports.1,

@@ -3,7 +3,7 @@
 //! A SYN costs an entry here and no connection. If the table is full, further SYNs are answered without an entry: see
 //! `cookies.rs`.
 
-use super::connection::{Agreed, Handshake};
+use super::connection::{EcnAgreement, Handshake};
 use super::options::Options;
 use super::segment::{Flags, Header, Segment};
 use super::seq::Seq;
@@ -121,7 +121,7 @@ pub(crate) struct HalfOpen {
 
 /// Our initial values for a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ours {
+pub(crate) struct LocalValues {
     pub initial: Seq,
     pub mss: u16,
     pub timestamp_offset: u32,
@@ -133,7 +133,7 @@ impl HalfOpen {
         flow: Flow,
         listener: ListenerId,
         segment: &Segment,
-        ours: Ours,
+        ours: LocalValues,
         now: Instant,
         config: &TcpConfig,
     ) -> Self {
@@ -148,7 +148,7 @@ impl HalfOpen {
                 options: segment.options,
                 window: segment.window,
                 answered_at: Some(now),
-                ecn: if asks && config.ecn != Ecn::Never { Agreed::Yes } else { Agreed::No },
+                ecn: if asks && config.ecn != Ecn::Never { EcnAgreement::Yes } else { EcnAgreement::No },
                 mss: ours.mss,
                 timestamp_offset: ours.timestamp_offset,
                 path: None,
@@ -171,7 +171,7 @@ impl HalfOpen {
 
     /// Returns the header of our SYN-ACK.
     pub fn answer(&self) -> Header {
-        let ecn = if self.handshake.ecn == Agreed::Yes { Flags::ECE } else { Flags::NONE };
+        let ecn = if self.handshake.ecn == EcnAgreement::Yes { Flags::ECE } else { Flags::NONE };
         Header {
             source_port: self.handshake.flow.local.port(),
             destination_port: self.handshake.flow.remote.port(),

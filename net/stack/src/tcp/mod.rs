@@ -41,11 +41,12 @@ mod template;
 mod time_wait;
 mod timestamps;
 
-pub use congestion::{Algorithm, Arrived, CongestionControl, Round, Timeout};
-pub use connection::EndCame;
+pub use congestion::{AckedData, Algorithm, CongestionControl, Round, Timeout};
+pub use connection::StreamEnd;
 pub use in_use::use_tcp;
 
-pub(crate) use tables::{MovedFlows, ReadAll, SearchOutcome, Settled, StackParts, Tcp};
+pub(crate) use in_use::is_in_use;
+pub(crate) use tables::{MovedFlows, ReadAll, SearchOutcome, StackParts, TableUpdate, Tcp};
 
 use crate::base::{Duration, Flow};
 use core::fmt;

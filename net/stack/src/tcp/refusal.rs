@@ -5,11 +5,10 @@ use super::options::Options;
 use super::segment::{CHECKSUM_OFFSET, Flags, HEADER_LEN, Header, Segment, validate};
 use super::seq::Seq;
 use super::tables::StackParts;
-use crate::base::{Allowed, Counter, Flow, Instant, Owner, RateLimit, RxChecksum};
-use crate::ip::Packet;
-use core::net::IpAddr;
+use crate::base::{Counter, Flow, Instant, Owner, Permit, RateLimit, RxChecksum};
+use crate::ip::{IpPacket, Packet};
 use etherparse::IpNumber;
-use isola_iobuf::{Chain, IoBuf};
+use isola_iobuf::Chain;
 
 /// The fields of a segment that determine its answer.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +38,7 @@ impl Resets {
 
     /// Answers a segment with a reset that its sender accepts (RFC 9293 3.10.7.1), within the rate limit.
     pub fn answer(&mut self, flow: &Flow, refused: Refused, stack: &mut StackParts<'_>) {
-        if self.0.allow(stack.now) == Allowed::No {
+        if self.0.allow(stack.now) == Permit::No {
             stack.counters.bump(Counter::ResetRate);
             return;
         }
@@ -69,12 +68,12 @@ impl Resets {
     /// The counter of the reason for which the segment must be dropped.
     pub fn refuse(
         &mut self,
-        segment: &IoBuf,
-        (remote, local): (IpAddr, IpAddr),
+        packet: IpPacket,
         checksum: RxChecksum,
         stack: &mut StackParts<'_>,
     ) -> Result<(), Counter> {
-        let (header, flags) = validate(segment, remote, local, checksum)?;
+        let (remote, local, segment) = (packet.source, packet.destination, packet.into_payload());
+        let (header, flags) = validate(&segment, remote, local, checksum)?;
         let control = u32::from(flags.has(Flags::SYN) || flags.has(Flags::FIN));
         let len = (segment.len() - header.slice().len()) as u32 + control;
         let refused = Refused {

@@ -96,7 +96,7 @@ struct Socket {
 }
 
 /// A received datagram without its header.
-pub(crate) struct Received {
+pub(crate) struct ReceivedDatagram {
     pub source_port: u16,
     pub destination_port: u16,
     pub payload: IoBuf,
@@ -108,7 +108,7 @@ pub(crate) fn parse(
     source: IpAddr,
     destination: IpAddr,
     checksum: RxChecksum,
-) -> Result<Received, Counter> {
+) -> Result<ReceivedDatagram, Counter> {
     let header = UdpHeaderSlice::from_slice(&datagram).map_err(|_| Counter::DropUdpMalformed)?;
     let len = usize::from(header.length());
     let (source_port, destination_port) = (header.source_port(), header.destination_port());
@@ -126,7 +126,7 @@ pub(crate) fn parse(
         }
     }
     datagram.advance(HEADER_LEN);
-    Ok(Received { source_port, destination_port, payload: datagram })
+    Ok(ReceivedDatagram { source_port, destination_port, payload: datagram })
 }
 
 /// Creates the packet of a datagram. Returns `None` if it is too long for UDP.

@@ -64,7 +64,7 @@ enum Origin {
     /// Fixed.
     Given,
     /// Leased by DHCPv6.
-    Lent,
+    Leased,
 }
 
 /// The state of duplicate address detection.
@@ -76,7 +76,7 @@ enum Uniqueness {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Own {
+struct OwnAddress {
     ip: Ipv6Addr,
     origin: Origin,
     uniqueness: Uniqueness,
@@ -90,7 +90,7 @@ pub(crate) struct Autoconf {
     hasher: SipHasher24,
     /// The fixed address, if there is one; routers are not solicited then.
     given: Option<Ipv6Config>,
-    addresses: Vec<Own>,
+    addresses: Vec<OwnAddress>,
     prefixes: Vec<(Ipv6Prefix, Instant)>,
     routers: Vec<(Ipv6Addr, Instant)>,
     dns: Vec<(Ipv6Addr, Instant)>,
@@ -158,7 +158,7 @@ impl Autoconf {
         if self.addresses.len() >= IPV6_ADDRESSES || self.addresses.iter().any(|own| own.ip == ip) {
             return Room::None;
         }
-        self.addresses.push(Own { ip, origin, uniqueness: Uniqueness::ToAsk, lifetime });
+        self.addresses.push(OwnAddress { ip, origin, uniqueness: Uniqueness::ToAsk, lifetime });
         Room::Left
     }
 
@@ -250,7 +250,8 @@ impl Autoconf {
 
     /// Returns the link-local address, once its uniqueness was verified.
     pub fn link_local(&self) -> Option<Ipv6Addr> {
-        let usable = |own: &&Own| own.uniqueness == Uniqueness::Checked && own.ip.is_unicast_link_local();
+        let usable =
+            |own: &&OwnAddress| own.uniqueness == Uniqueness::Checked && own.ip.is_unicast_link_local();
         self.addresses.iter().find(usable).map(|own| own.ip)
     }
 
@@ -284,7 +285,7 @@ impl Autoconf {
         {
             self.make(prefix, retries + 1, own.lifetime);
         }
-        if own.origin == Origin::Lent { Conflict::OfLoan } else { Conflict::Mended }
+        if own.origin == Origin::Leased { Conflict::OfLease } else { Conflict::Mended }
     }
 
     /// Removes a neighbour from the routers, as it reports that it is none (RFC 4861 7.2.5).
@@ -349,7 +350,8 @@ impl Autoconf {
         if info.autonomous == Flag::Clear || info.preferred > info.valid || info.len != 64 {
             return;
         }
-        let made = |own: &Own| matches!(own.origin, Origin::Made { prefix: of, .. } if of.contains(info.ip));
+        let made =
+            |own: &OwnAddress| matches!(own.origin, Origin::Made { prefix: of, .. } if of.contains(info.ip));
         if let Some(own) = self.addresses.iter_mut().find(|own| made(own)) {
             own.lifetime.renew(now, info.preferred, info.valid);
         } else if info.valid != 0
@@ -360,7 +362,7 @@ impl Autoconf {
     }
 
     /// Adds or renews an address that a DHCPv6 server leases.
-    pub fn lend(
+    pub fn add_lease(
         &mut self,
         now: Instant,
         ip: Ipv6Addr,
@@ -369,22 +371,22 @@ impl Autoconf {
     ) {
         self.due = Some(now);
         let lifetime = Lifetime::new(now, preferred, valid);
-        let lent = self.addresses.iter_mut().find(|own| own.ip == ip && own.origin == Origin::Lent);
+        let lent = self.addresses.iter_mut().find(|own| own.ip == ip && own.origin == Origin::Leased);
         if let Some(own) = lent {
             own.lifetime = lifetime;
-        } else if self.add(ip, Origin::Lent, lifetime) == Room::None {
+        } else if self.add(ip, Origin::Leased, lifetime) == Room::None {
             counters.bump(Counter::DropNdpTable);
         }
     }
 
     /// Removes an address whose lease has ended.
-    pub fn take_back(&mut self, ip: Ipv6Addr) {
+    pub fn remove_lease(&mut self, ip: Ipv6Addr) {
         self.due = Some(Instant::ZERO);
-        self.addresses.retain(|own| own.ip != ip || own.origin != Origin::Lent);
+        self.addresses.retain(|own| own.ip != ip || own.origin != Origin::Leased);
     }
 
     /// Stores the name servers of a DHCPv6 server.
-    pub fn tell_dns(&mut self, dns: [Option<Ipv6Addr>; DNS_SERVERS]) {
+    pub fn set_leased_dns(&mut self, dns: [Option<Ipv6Addr>; DNS_SERVERS]) {
         self.due = Some(Instant::ZERO);
         self.told_dns = dns;
     }
@@ -410,7 +412,7 @@ impl Autoconf {
     }
 }
 
-impl Own {
+impl OwnAddress {
     fn is_tentative(&self) -> bool {
         self.uniqueness != Uniqueness::Checked
     }
@@ -424,7 +426,7 @@ pub(crate) enum Conflict {
     /// Another address replaces it, or none.
     Mended,
     /// The leasing server must be notified.
-    OfLoan,
+    OfLease,
 }
 
 /// Whether there was room.

@@ -26,8 +26,8 @@ const END: u8 = 255;
 
 /// A client's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ask {
-    pub kind: AskKind,
+pub(super) struct ClientMessage {
+    pub kind: RequestKind,
     pub transaction: u32,
     pub mac: MacAddr,
     /// Seconds since the exchange began.
@@ -37,7 +37,7 @@ pub(super) struct Ask {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AskKind {
+pub(super) enum RequestKind {
     /// DHCPDISCOVER.
     Discover,
     /// DHCPREQUEST for an offered address.
@@ -48,7 +48,7 @@ pub(super) enum AskKind {
     Decline { address: Ipv4Addr, server: Ipv4Addr },
 }
 
-impl Ask {
+impl ClientMessage {
     /// Returns the message's bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(MIN_LEN);
@@ -65,12 +65,12 @@ impl Ask {
         out.resize(FIXED_LEN, 0);
         out.extend_from_slice(&COOKIE);
         let kind = match self.kind {
-            AskKind::Discover => 1,
-            AskKind::Take { .. } | AskKind::Keep => 3,
-            AskKind::Decline { .. } => 4,
+            RequestKind::Discover => 1,
+            RequestKind::Take { .. } | RequestKind::Keep => 3,
+            RequestKind::Decline { .. } => 4,
         };
         out.extend_from_slice(&[MESSAGE_TYPE, 1, kind]);
-        if let AskKind::Take { address, server } | AskKind::Decline { address, server } = self.kind {
+        if let RequestKind::Take { address, server } | RequestKind::Decline { address, server } = self.kind {
             for (option, value) in [(REQUESTED_ADDRESS, address), (SERVER_ID, server)] {
                 out.extend_from_slice(&[option, 4]);
                 out.extend_from_slice(&value.octets());

@@ -21,7 +21,7 @@ mod tests;
 use crate::base::{Duration, Instant, Ipv4Config, MacAddr};
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
-use message::{Ask, AskKind, Reply, ReplyKind};
+use message::{ClientMessage, Reply, ReplyKind, RequestKind};
 
 /// The client's port.
 pub(crate) const CLIENT_PORT: u16 = 68;
@@ -168,16 +168,16 @@ impl Client {
     fn message(&self, now: Instant) -> Message {
         let none = Ipv4Addr::UNSPECIFIED;
         let (kind, current, server) = match self.state {
-            State::Selecting => (AskKind::Discover, none, None),
-            State::Declining { address, server } => (AskKind::Decline { address, server }, none, None),
-            State::Requesting { address, server } => (AskKind::Take { address, server }, none, None),
+            State::Selecting => (RequestKind::Discover, none, None),
+            State::Declining { address, server } => (RequestKind::Decline { address, server }, none, None),
+            State::Requesting { address, server } => (RequestKind::Take { address, server }, none, None),
             State::Bound(lease) | State::Renewing(lease) => {
-                (AskKind::Keep, lease.config.address, Some(lease.server))
+                (RequestKind::Keep, lease.config.address, Some(lease.server))
             }
-            State::Rebinding(lease) => (AskKind::Keep, lease.config.address, None),
+            State::Rebinding(lease) => (RequestKind::Keep, lease.config.address, None),
         };
         let seconds = now.since(self.began).as_secs().min(u64::from(u16::MAX)) as u16;
-        let ask = Ask { kind, transaction: self.transaction, mac: self.mac, seconds, current };
+        let ask = ClientMessage { kind, transaction: self.transaction, mac: self.mac, seconds, current };
         Message { server, bytes: ask.bytes() }
     }
 

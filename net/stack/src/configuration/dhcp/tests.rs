@@ -16,7 +16,7 @@ fn seconds(count: u64) -> Duration {
 
 /// A message of the client: kind (1 discover, 3 request), transaction, current address, server (none: broadcast).
 #[derive(Debug, PartialEq)]
-struct Said {
+struct SentMessage {
     kind: u8,
     transaction: u32,
     current: Ipv4Addr,
@@ -24,7 +24,7 @@ struct Said {
     requested: Option<Ipv4Addr>,
 }
 
-fn listen(message: &Message) -> Said {
+fn listen(message: &Message) -> SentMessage {
     let bytes = &message.bytes;
     assert!(bytes.len() >= 300);
     assert_eq!(bytes[28..34], MAC.0);
@@ -41,7 +41,7 @@ fn listen(message: &Message) -> Said {
         }
         options = &options[2 + len..];
     }
-    Said {
+    SentMessage {
         kind,
         transaction: u32::from_be_bytes(bytes[4..8].try_into().unwrap()),
         current: <[u8; 4]>::try_from(&bytes[12..16]).unwrap().into(),
@@ -76,7 +76,7 @@ fn client() -> Client {
     Client::new(MAC, 42, Instant::ZERO)
 }
 
-fn say(client: &mut Client, now: Instant) -> Said {
+fn say(client: &mut Client, now: Instant) -> SentMessage {
     let (message, change) = client.poll(now);
     assert_eq!(change, None);
     listen(&message.expect("a message is due"))

@@ -25,7 +25,7 @@ const IA_NUMBER: u32 = 1;
 /// The kind of a client's message, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum AskKind {
+pub(super) enum RequestKind {
     Solicit = 1,
     Request = 3,
     Renew = 5,
@@ -36,8 +36,8 @@ pub(super) enum AskKind {
 
 /// A message to servers.
 #[derive(Clone, Debug)]
-pub(super) struct Ask<'a> {
-    pub kind: AskKind,
+pub(super) struct ClientMessage<'a> {
+    pub kind: RequestKind,
     pub transaction: u32,
     pub mac: MacAddr,
     pub server: Option<&'a [u8]>,
@@ -46,7 +46,7 @@ pub(super) struct Ask<'a> {
     pub elapsed: u16,
 }
 
-impl Ask<'_> {
+impl ClientMessage<'_> {
     /// Returns the message's bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(128);
@@ -56,7 +56,7 @@ impl Ask<'_> {
             push(&mut out, SERVER_ID, server);
         }
         push(&mut out, ELAPSED, &self.elapsed.to_be_bytes());
-        if self.kind != AskKind::Inform {
+        if self.kind != RequestKind::Inform {
             let mut set = Vec::from(IA_NUMBER.to_be_bytes());
             set.extend_from_slice(&[0; 8]);
             if let Some(address) = self.address {
@@ -65,7 +65,7 @@ impl Ask<'_> {
             }
             push(&mut out, IA_NA, &set);
         }
-        if self.kind != AskKind::Decline {
+        if self.kind != RequestKind::Decline {
             push(&mut out, REQUESTED, &[DNS.to_be_bytes(), REFRESH_TIME.to_be_bytes()].concat());
         }
         out
@@ -92,7 +92,7 @@ pub(super) enum ReplyKind {
 
 /// An address that a server leases, all times in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Loan {
+pub(super) struct LeasedAddress {
     pub ip: Ipv6Addr,
     pub preferred: u32,
     pub valid: u32,
@@ -117,7 +117,7 @@ pub(super) struct Reply {
     pub transaction: u32,
     pub server: Vec<u8>,
     pub preference: u8,
-    pub loan: Option<Loan>,
+    pub leased: Option<LeasedAddress>,
     pub status: Status,
     pub dns: [Option<Ipv6Addr>; DNS_SERVERS],
     /// Seconds after which the settings must be refreshed.
@@ -138,7 +138,7 @@ impl Reply {
             transaction: u32::from_be_bytes([0, a, b, c]),
             server: Vec::new(),
             preference: 0,
-            loan: None,
+            leased: None,
             status: Status::Success,
             dns: [None; DNS_SERVERS],
             refresh: None,
@@ -187,8 +187,8 @@ impl Reply {
                     let ip = Ipv6Addr::from(*value.first_chunk::<16>()?);
                     let (preferred, valid) = (word(value, 16)?, word(value, 20)?);
                     let sane = preferred <= valid && crate::base::is_unicast6(ip);
-                    if sane && self.loan.is_none() {
-                        self.loan = Some(Loan { ip, preferred, valid, renew, rebind });
+                    if sane && self.leased.is_none() {
+                        self.leased = Some(LeasedAddress { ip, preferred, valid, renew, rebind });
                     }
                 }
                 _ => {}

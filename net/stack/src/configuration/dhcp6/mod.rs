@@ -17,10 +17,10 @@ mod message;
 mod tests;
 
 use crate::base::{DNS_SERVERS, Duration, Instant, MacAddr};
-use crate::ip::Offered;
+use crate::ip::Dhcp6Offer;
 use alloc::vec::Vec;
 use core::net::Ipv6Addr;
-use message::{Ask, AskKind, Loan, Reply, ReplyKind, Status};
+use message::{ClientMessage, LeasedAddress, Reply, ReplyKind, RequestKind, Status};
 
 /// The client's port.
 pub(crate) const CLIENT_PORT: u16 = 546;
@@ -114,10 +114,10 @@ impl Client {
     }
 
     /// Processes a router's advertisement of DHCPv6.
-    pub fn offer(&mut self, now: Instant, offered: Offered) {
+    pub fn offer(&mut self, now: Instant, offered: Dhcp6Offer) {
         match (offered, &self.state) {
-            (Offered::Addresses, State::Idle | State::Informing | State::Informed) => self.solicit(now),
-            (Offered::Settings, State::Idle) => self.enter(State::Informing, now),
+            (Dhcp6Offer::Addresses, State::Idle | State::Informing | State::Informed) => self.solicit(now),
+            (Dhcp6Offer::Settings, State::Idle) => self.enter(State::Informing, now),
             _ => {}
         }
     }
@@ -193,17 +193,18 @@ impl Client {
 
     fn message(&self, now: Instant) -> Option<Vec<u8>> {
         let (kind, server, address) = match &self.state {
-            State::Soliciting { .. } => (AskKind::Solicit, None, None),
-            State::Requesting { server, ip } => (AskKind::Request, Some(server), Some(*ip)),
-            State::Declining { server, ip } => (AskKind::Decline, Some(server), Some(*ip)),
-            State::Renewing(lease) => (AskKind::Renew, Some(&lease.server), Some(lease.ip)),
-            State::Rebinding(lease) => (AskKind::Rebind, None, Some(lease.ip)),
-            State::Informing => (AskKind::Inform, None, None),
+            State::Soliciting { .. } => (RequestKind::Solicit, None, None),
+            State::Requesting { server, ip } => (RequestKind::Request, Some(server), Some(*ip)),
+            State::Declining { server, ip } => (RequestKind::Decline, Some(server), Some(*ip)),
+            State::Renewing(lease) => (RequestKind::Renew, Some(&lease.server), Some(lease.ip)),
+            State::Rebinding(lease) => (RequestKind::Rebind, None, Some(lease.ip)),
+            State::Informing => (RequestKind::Inform, None, None),
             State::Idle | State::Bound(_) | State::Informed => return None,
         };
         let elapsed = (now.since(self.began).as_millis() / 10).min(u16::MAX.into()) as u16;
         let server = server.map(Vec::as_slice);
-        let ask = Ask { kind, transaction: self.transaction, mac: self.mac, server, address, elapsed };
+        let ask =
+            ClientMessage { kind, transaction: self.transaction, mac: self.mac, server, address, elapsed };
         Some(ask.bytes())
     }
 
@@ -218,8 +219,10 @@ impl Client {
                 Ok(self.consider(now, best, &reply).map(|()| None)?)
             }
             (State::Requesting { server, .. }, ReplyKind::Reply) if reply.server == server => {
-                match (reply.status, reply.loan) {
-                    (Status::Success, Some(loan)) if loan.valid > 0 => Ok(Some(self.bind(now, loan, &reply))),
+                match (reply.status, reply.leased) {
+                    (Status::Success, Some(leased)) if leased.valid > 0 => {
+                        Ok(Some(self.bind(now, leased, &reply)))
+                    }
                     _ => {
                         // With a delay: a server that rejects its own offer would otherwise cause a message storm.
                         self.solicit(now + SOLICIT.first);
@@ -252,27 +255,27 @@ impl Client {
         best: Option<(u8, Vec<u8>, Ipv6Addr)>,
         reply: &Reply,
     ) -> Result<(), NotForUs> {
-        let loan = reply.loan.filter(|loan| reply.status == Status::Success && loan.valid > 0);
-        let Some(loan) = loan else {
+        let leased = reply.leased.filter(|leased| reply.status == Status::Success && leased.valid > 0);
+        let Some(leased) = leased else {
             self.state = State::Soliciting { best };
             return Err(NotForUs);
         };
         if reply.preference == u8::MAX || self.attempts > 1 {
-            self.enter(State::Requesting { server: reply.server.clone(), ip: loan.ip }, now);
+            self.enter(State::Requesting { server: reply.server.clone(), ip: leased.ip }, now);
             return Ok(());
         }
         let better = best.as_ref().is_none_or(|(preference, ..)| reply.preference > *preference);
-        let offer = (reply.preference, reply.server.clone(), loan.ip);
+        let offer = (reply.preference, reply.server.clone(), leased.ip);
         self.state = State::Soliciting { best: if better { Some(offer) } else { best } };
         Ok(())
     }
 
     fn extend(&mut self, now: Instant, lease: Lease, reply: &Reply) -> Option<Change> {
-        match (reply.status, reply.loan) {
-            (Status::Success, Some(loan)) if loan.ip == lease.ip && loan.valid > 0 => {
-                Some(self.bind(now, loan, reply))
+        match (reply.status, reply.leased) {
+            (Status::Success, Some(leased)) if leased.ip == lease.ip && leased.valid > 0 => {
+                Some(self.bind(now, leased, reply))
             }
-            (Status::Success, Some(loan)) if loan.ip == lease.ip => {
+            (Status::Success, Some(leased)) if leased.ip == lease.ip => {
                 self.solicit(now);
                 Some(Change::Lost(lease.ip))
             }
@@ -290,12 +293,12 @@ impl Client {
         }
     }
 
-    fn bind(&mut self, now: Instant, loan: Loan, reply: &Reply) -> Change {
-        let Loan { ip, preferred, valid, .. } = loan;
+    fn bind(&mut self, now: Instant, leased: LeasedAddress, reply: &Reply) -> Change {
+        let LeasedAddress { ip, preferred, valid, .. } = leased;
         // T1 and T2 from the server, otherwise half and four fifths of the preferred lifetime (RFC 8415 14.2).
         let base = if preferred == 0 { valid } else { preferred };
-        let renew = if loan.renew != 0 { loan.renew } else { base / 2 };
-        let rebind = if loan.rebind != 0 { loan.rebind } else { (u64::from(base) * 4 / 5) as u32 };
+        let renew = if leased.renew != 0 { leased.renew } else { base / 2 };
+        let rebind = if leased.rebind != 0 { leased.rebind } else { (u64::from(base) * 4 / 5) as u32 };
         let renew = renew.max(LEAST_RENEW).min(valid);
         let rebind = rebind.max(renew).min(valid);
         let at = |seconds: u32| match seconds {

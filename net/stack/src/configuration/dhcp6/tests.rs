@@ -46,7 +46,7 @@ fn reply(kind: u8, transaction: u32, server: u8, options: &[Vec<u8>]) -> Vec<u8>
 
 /// Returns the option of an address, preferred for four fifths of `valid` seconds, with T1 `renew` and T2 `rebind`
 /// seconds.
-fn loan(renew: u32, rebind: u32, valid: u32) -> Vec<u8> {
+fn leased(renew: u32, rebind: u32, valid: u32) -> Vec<u8> {
     let mut value = [1u32.to_be_bytes(), renew.to_be_bytes(), rebind.to_be_bytes()].concat();
     let lifetimes = [(valid * 4 / 5).to_be_bytes(), valid.to_be_bytes()].concat();
     value.extend(option(5, &[&IP.octets()[..], &lifetimes].concat()));
@@ -64,13 +64,13 @@ fn say(client: &mut Client, now: Instant) -> (u8, u32, Option<Vec<u8>>, Option<I
 /// Returns a client whose lease began at time zero.
 fn bound(renew: u32, rebind: u32) -> Client {
     let mut client = Client::new(MAC, 7);
-    client.offer(at(0), Offered::Addresses);
+    client.offer(at(0), Dhcp6Offer::Addresses);
     let (_, transaction, ..) = say(&mut client, at(0));
-    let eager = [loan(renew, rebind, 1000), option(7, &[255])];
+    let eager = [leased(renew, rebind, 1000), option(7, &[255])];
     assert_eq!(client.receive(at(0), &reply(2, transaction, 1, &eager)), Ok(None));
     let (kind, transaction, server, ip) = say(&mut client, at(0));
     assert_eq!((kind, server, ip), (3, Some(vec![0, 9, 1]), Some(IP)));
-    let granted = [loan(renew, rebind, 1000), option(23, &DNS.octets())];
+    let granted = [leased(renew, rebind, 1000), option(23, &DNS.octets())];
     let change = client.receive(at(0), &reply(7, transaction, 1, &granted)).unwrap();
     let dns = [Some(DNS), None, None];
     assert_eq!(change, Some(Change::Gained { ip: IP, preferred: 800, valid: 1000, dns }));
@@ -87,11 +87,11 @@ use alloc::vec;
 #[test]
 fn the_best_offer_is_accepted() {
     let mut client = Client::new(MAC, 7);
-    client.offer(at(0), Offered::Addresses);
+    client.offer(at(0), Dhcp6Offer::Addresses);
     let (kind, transaction, server, ip) = say(&mut client, at(0));
     assert_eq!((kind, server, ip), (1, None, None));
     for (number, preference) in [(1, 5), (2, 9), (3, 7)] {
-        let offer = [loan(0, 0, 1000), option(7, &[preference])];
+        let offer = [leased(0, 0, 1000), option(7, &[preference])];
         assert_eq!(client.receive(at(0), &reply(2, transaction, number, &offer)), Ok(None));
         assert_eq!(client.poll(at(0)).0, None);
     }
@@ -105,7 +105,7 @@ fn the_best_offer_is_accepted() {
 #[test]
 fn retransmissions_back_off_exponentially() {
     let mut client = Client::new(MAC, 7);
-    client.offer(at(0), Offered::Addresses);
+    client.offer(at(0), Dhcp6Offer::Addresses);
     let (mut now, mut before) = (at(0), 0);
     for round in 0..16 {
         assert_eq!(say(&mut client, now).0, 1);
@@ -124,7 +124,7 @@ fn retransmissions_back_off_exponentially() {
 #[test]
 fn elapsed_time_counts_from_the_first_message() {
     let mut client = Client::new(MAC, 7);
-    client.offer(at(0), Offered::Addresses);
+    client.offer(at(0), Dhcp6Offer::Addresses);
     // The first message waits for the interface's address.
     let first = client.poll(at(3)).0.expect("a message is due");
     let next = client.deadline().unwrap();
@@ -145,9 +145,9 @@ fn a_lease_is_renewed_rebound_and_lost() {
     assert_eq!(client.deadline(), Some(at(300)));
     let (kind, transaction, server, ip) = say(&mut client, at(300));
     assert_eq!((kind, server, ip), (5, Some(vec![0, 9, 1]), Some(IP)));
-    let other = reply(7, transaction, 2, &[loan(300, 700, 1000)]);
+    let other = reply(7, transaction, 2, &[leased(300, 700, 1000)]);
     assert_eq!(client.receive(at(300), &other), Err(NotForUs), "a reply of another server");
-    client.receive(at(300), &reply(7, transaction, 1, &[loan(300, 700, 1000)])).unwrap();
+    client.receive(at(300), &reply(7, transaction, 1, &[leased(300, 700, 1000)])).unwrap();
     assert_eq!(client.deadline(), Some(at(600)));
     let mut kinds = Vec::new();
     loop {
@@ -177,7 +177,7 @@ fn a_server_can_revoke_a_lease() {
     assert_eq!(say(&mut client, at(300)).0, 3);
     let mut client = bound(300, 700);
     let (_, transaction, ..) = say(&mut client, at(300));
-    let ended = reply(7, transaction, 1, &[loan(0, 0, 0)]);
+    let ended = reply(7, transaction, 1, &[leased(0, 0, 0)]);
     assert_eq!(client.receive(at(300), &ended), Ok(Some(Change::Lost(IP))));
     assert_eq!(say(&mut client, at(300)).0, 1);
 }
@@ -197,9 +197,9 @@ fn an_address_in_use_is_declined() {
 #[test]
 fn only_settings_are_requested_if_addresses_are_not_advertised() {
     let mut client = Client::new(MAC, 7);
-    client.offer(at(0), Offered::Nothing);
+    client.offer(at(0), Dhcp6Offer::Nothing);
     assert_eq!(client.deadline(), None);
-    client.offer(at(0), Offered::Settings);
+    client.offer(at(0), Dhcp6Offer::Settings);
     let (kind, transaction, ..) = say(&mut client, at(0));
     assert_eq!(kind, 11);
     let answer = reply(7, transaction, 1, &[option(23, &DNS.octets())]);
@@ -229,17 +229,17 @@ fn default_renewal_times_follow_from_the_lifetime() {
 #[test]
 fn unexpected_messages_are_rejected() {
     let mut client = Client::new(MAC, 7);
-    client.offer(at(0), Offered::Addresses);
+    client.offer(at(0), Dhcp6Offer::Addresses);
     let (_, transaction, ..) = say(&mut client, at(0));
-    let good = reply(2, transaction, 1, &[loan(0, 0, 1000)]);
+    let good = reply(2, transaction, 1, &[leased(0, 0, 1000)]);
     let mut other_client = good.clone();
     other_client[17] ^= 1;
     for bytes in [
-        reply(2, transaction ^ 1, 1, &[loan(0, 0, 1000)]),
-        reply(7, transaction, 1, &[loan(0, 0, 1000)]),
+        reply(2, transaction ^ 1, 1, &[leased(0, 0, 1000)]),
+        reply(7, transaction, 1, &[leased(0, 0, 1000)]),
         reply(2, transaction, 1, &[]),
-        reply(2, transaction, 1, &[loan(0, 0, 1000), status(2)]),
-        reply(2, transaction, 1, &[loan(700, 300, 1000)]),
+        reply(2, transaction, 1, &[leased(0, 0, 1000), status(2)]),
+        reply(2, transaction, 1, &[leased(700, 300, 1000)]),
         good[..good.len() - 1].to_vec(),
         other_client,
         Vec::new(),
@@ -259,7 +259,7 @@ proptest! {
         let mut client = bound(300, 700);
         let (_, transaction, ..) = say(&mut client, at(300));
         let before = client.deadline();
-        let lease = if with_lease { vec![loan(300, 700, 1000), options] } else { vec![options] };
+        let lease = if with_lease { vec![leased(300, 700, 1000), options] } else { vec![options] };
         match client.receive(at(300), &reply(7, transaction, 1, &lease)) {
             Ok(Some(Change::Gained { ip, preferred, valid, .. })) => {
                 prop_assert!(preferred <= valid && !ip.is_multicast() && !ip.is_unspecified());

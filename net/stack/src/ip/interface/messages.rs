@@ -3,7 +3,7 @@
 use crate::base::{Counters, MacAddr, Sum, group_mac, solicited_node};
 use crate::ip::arp::{ArpPacket, PACKET_LEN};
 use crate::ip::interface::Interface;
-use crate::ip::neighbour::Ask;
+use crate::ip::neighbour::ResolutionRequest;
 use crate::ip::{ethernet, ipv6, mld, ndp};
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr};
@@ -29,7 +29,7 @@ pub(crate) enum LinkMessageKind {
 
 impl Interface {
     /// Sends a request to resolve an address: an ARP request or a neighbour solicitation.
-    pub fn ask(&mut self, ask: Ask, counters: &mut Counters) {
+    pub fn ask(&mut self, ask: ResolutionRequest, counters: &mut Counters) {
         match ask.ip {
             IpAddr::V4(target_ip) => {
                 let Some(own) = self.ipv4 else { return };

@@ -13,7 +13,7 @@ use crate::base::{
     TxSegments, group_mac, is_unicast, is_unicast6,
 };
 use crate::ip::heads::HeadPool;
-use crate::ip::neighbour::{Answer, Ask, Family, Known, NeighbourCache, Waiting};
+use crate::ip::neighbour::{Answer, Family, KnownNeighbour, NeighbourCache, ResolutionRequest, Waiting};
 use crate::ip::packet::Packet;
 use crate::ip::path_mtu::{PathMtus, PathUser};
 use crate::ip::{ethernet, ipv4, ipv6};
@@ -44,7 +44,7 @@ pub(crate) struct InterfaceConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
     /// Through this neighbour.
-    Known(Known),
+    Known(KnownNeighbour),
     /// Through a neighbour that is being resolved.
     Sought(IpAddr),
     /// None, or none at present: packets are dropped.
@@ -83,7 +83,7 @@ pub(crate) struct Interface {
 pub(crate) enum Silence {
     /// It was a router, and another one may respond.
     NextRouter,
-    NoWay,
+    NoRoute,
 }
 
 impl Interface {
@@ -120,7 +120,7 @@ impl Interface {
     /// Sends an ARP announcement (RFC 5227 3): a request for the own IPv4 address.
     pub fn announce(&mut self, counters: &mut Counters) {
         if let Some(own) = self.ipv4 {
-            self.ask(Ask { ip: own.address.into(), to: None }, counters);
+            self.ask(ResolutionRequest { ip: own.address.into(), to: None }, counters);
         }
     }
 
@@ -230,7 +230,7 @@ impl Interface {
         for _ in 0..=self.ipv6.routers.len() {
             let ip = match self.next_hop(destination) {
                 None => break,
-                Some(NextHop::Group(mac)) => return Path::Known(Known { mac, valid_until: now }),
+                Some(NextHop::Group(mac)) => return Path::Known(KnownNeighbour { mac, valid_until: now }),
                 Some(NextHop::Neighbour(ip)) => ip,
             };
             match self.neighbours.look_up(now, ip, counters) {
@@ -262,14 +262,14 @@ impl Interface {
     pub fn on_silent(&mut self, neighbour: IpAddr) -> Silence {
         let routers = self.ipv6.routers.iter().flatten().count();
         if !self.demote(neighbour) {
-            return Silence::NoWay;
+            return Silence::NoRoute;
         }
         self.silent_routers += 1;
         if self.silent_routers < routers {
             return Silence::NextRouter;
         }
         self.silent_routers = 0;
-        Silence::NoWay
+        Silence::NoRoute
     }
 
     /// Processes a neighbour's answer.

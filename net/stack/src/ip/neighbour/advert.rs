@@ -1,6 +1,6 @@
 //! The effect of a neighbour advertisement (RFC 4861 7.2.5).
 
-use super::{Evidence, Learned, MakeEntry, NeighbourCache, State};
+use super::{Evidence, LearnOutcome, MakeEntry, NeighbourCache, State};
 use crate::base::{Counters, Instant, MacAddr};
 use core::net::IpAddr;
 
@@ -30,14 +30,14 @@ impl NeighbourCache {
         advert: Advert,
         unasked: MakeEntry,
         counters: &mut Counters,
-    ) -> Learned {
+    ) -> LearnOutcome {
         let evidence = advert.evidence;
         let Some(entry) = self.entries.get_mut(&ip) else {
-            let Some(mac) = advert.mac else { return Learned::Nothing };
+            let Some(mac) = advert.mac else { return LearnOutcome::Nothing };
             return self.learn(now, (ip, mac), evidence, unasked, counters);
         };
         let mac = match (&mut entry.state, advert.mac) {
-            (State::Sought { .. }, None) => return Learned::Nothing,
+            (State::Sought { .. }, None) => return LearnOutcome::Nothing,
             (State::Known { mac, .. }, None) => *mac,
             (State::Known { mac: before, reachable_until, .. }, Some(mac))
                 if *before != mac && advert.strength == Strength::Adds =>
@@ -47,7 +47,7 @@ impl NeighbourCache {
                     *reachable_until = now;
                     self.epoch = self.epoch.wrapping_add(1);
                 }
-                return Learned::Nothing;
+                return LearnOutcome::Nothing;
             }
             (_, Some(mac)) => mac,
         };

@@ -12,12 +12,12 @@ const DELAY: Duration = Duration::from_secs(5);
 pub(super) enum Check {
     NotBegun,
     Delayed { until: Instant },
-    Asked { attempts: u8, again_at: Instant },
+    RequestDue { attempts: u8, again_at: Instant },
 }
 
 /// Whether a request is due.
 #[derive(PartialEq)]
-pub(super) enum Asked {
+pub(super) enum RequestDue {
     Now,
     No,
 }
@@ -25,19 +25,19 @@ pub(super) enum Asked {
 impl Check {
     /// Advances the verification at a use of the address: returns the time until which it may be used, and whether to
     /// send a request; `None` if the neighbour did not answer.
-    pub fn go_on(&mut self, now: Instant) -> Option<(Instant, Asked)> {
+    pub fn go_on(&mut self, now: Instant) -> Option<(Instant, RequestDue)> {
         let attempts = match *self {
             Self::NotBegun => {
                 *self = Self::Delayed { until: now + DELAY };
-                return Some((now + DELAY, Asked::No));
+                return Some((now + DELAY, RequestDue::No));
             }
-            Self::Delayed { until } if now < until => return Some((until, Asked::No)),
-            Self::Asked { again_at, .. } if now < again_at => return Some((again_at, Asked::No)),
-            Self::Asked { attempts: ATTEMPTS.., .. } => return None,
-            Self::Asked { attempts, .. } => attempts + 1,
+            Self::Delayed { until } if now < until => return Some((until, RequestDue::No)),
+            Self::RequestDue { again_at, .. } if now < again_at => return Some((again_at, RequestDue::No)),
+            Self::RequestDue { attempts: ATTEMPTS.., .. } => return None,
+            Self::RequestDue { attempts, .. } => attempts + 1,
             Self::Delayed { .. } => 1,
         };
-        *self = Self::Asked { attempts, again_at: now + RETRY };
-        Some((now + RETRY, Asked::Now))
+        *self = Self::RequestDue { attempts, again_at: now + RETRY };
+        Some((now + RETRY, RequestDue::Now))
     }
 }

@@ -26,7 +26,7 @@ use crate::base::{Counter, Counters, Duration, Evidence, Instant, Limits, MacAdd
 use crate::ip::packet::Packet;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use check::{Asked, Check};
+use check::{Check, RequestDue};
 use core::net::IpAddr;
 
 /// The time for which a confirmed IPv4 neighbour counts as reachable.
@@ -42,14 +42,14 @@ const SOUGHT: usize = 64;
 
 /// A known neighbour's address, and the time until which it may be used without another look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct KnownNeighbour {
     pub mac: MacAddr,
     pub valid_until: Instant,
 }
 
 /// A request that the cache wants sent: for `ip`, to its previous hardware address or to all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ask {
+pub(crate) struct ResolutionRequest {
     pub ip: IpAddr,
     pub to: Option<MacAddr>,
 }
@@ -58,9 +58,9 @@ pub(crate) struct Ask {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The address, and a request that verifies it.
-    Known(Known, Option<Ask>),
+    Known(KnownNeighbour, Option<ResolutionRequest>),
     /// The address is being sought, with the request if one is due.
-    Sought(Option<Ask>),
+    Sought(Option<ResolutionRequest>),
     /// The neighbour was known, but did not answer; its entry was removed. The next look-up begins a search.
     Silent,
     /// There is no room for another search.
@@ -129,13 +129,14 @@ impl NeighbourCache {
             match &mut entry.state {
                 State::Sought { .. } => return Answer::Sought(None),
                 State::Known { mac, reachable_until, .. } if now < *reachable_until => {
-                    return Answer::Known(Known { mac: *mac, valid_until: *reachable_until }, None);
+                    return Answer::Known(KnownNeighbour { mac: *mac, valid_until: *reachable_until }, None);
                 }
                 State::Known { mac, check, .. } => {
                     let mac = *mac;
                     if let Some((valid_until, asked)) = check.go_on(now) {
-                        let ask = (asked == Asked::Now).then_some(Ask { ip, to: Some(mac) });
-                        return Answer::Known(Known { mac, valid_until }, ask);
+                        let ask =
+                            (asked == RequestDue::Now).then_some(ResolutionRequest { ip, to: Some(mac) });
+                        return Answer::Known(KnownNeighbour { mac, valid_until }, ask);
                     }
                 }
             }
@@ -150,7 +151,7 @@ impl NeighbourCache {
         let state = State::Sought { attempts: 1, retry_at: now + RETRY, waiting: Waiting::default() };
         self.entries.insert(ip, Entry { state, wanted: Some(now) });
         self.sought.push(ip);
-        Answer::Sought(Some(Ask { ip, to: None }))
+        Answer::Sought(Some(ResolutionRequest { ip, to: None }))
     }
 
     /// Stores a packet until the sought address is known.
@@ -190,49 +191,49 @@ impl NeighbourCache {
         evidence: Evidence,
         make: MakeEntry,
         counters: &mut Counters,
-    ) -> Learned {
+    ) -> LearnOutcome {
         let possible = match ip {
             IpAddr::V4(ip) => is_unicast(ip),
             IpAddr::V6(ip) => is_unicast6(ip),
         };
         if !mac.is_unicast() || !possible {
-            return Learned::Nothing;
+            return LearnOutcome::Nothing;
         }
         let reachable_until = self.reachable_until(now, ip, evidence);
         let known = State::Known { mac, reachable_until, check: Check::NotBegun, told_at: now };
         let Some(entry) = self.entries.get_mut(&ip) else {
             if make == MakeEntry::IfPresent {
-                return Learned::Nothing;
+                return LearnOutcome::Nothing;
             }
             self.make_room(counters);
             self.entries.insert(ip, Entry { state: known, wanted: None });
-            return Learned::Fresh(Waiting::default());
+            return LearnOutcome::Fresh(Waiting::default());
         };
         match &mut entry.state {
             State::Known { mac: before, reachable_until, check, told_at } if *before == mac => {
                 if evidence == Evidence::Claimed {
-                    return Learned::Nothing;
+                    return LearnOutcome::Nothing;
                 }
                 // Pure confirmations are forwarded to other cores at intervals, as these may have asked, too.
                 let tell = now >= *reachable_until || now >= *told_at + RETRY;
                 (*reachable_until, *check) = (now + (known.reachable_until().since(now)), Check::NotBegun);
                 if tell {
                     *told_at = now;
-                    return Learned::Fresh(Waiting::default());
+                    return LearnOutcome::Fresh(Waiting::default());
                 }
-                Learned::Nothing
+                LearnOutcome::Nothing
             }
             state @ State::Known { .. } => {
                 *state = known;
                 self.epoch = self.epoch.wrapping_add(1);
-                Learned::Fresh(Waiting::default())
+                LearnOutcome::Fresh(Waiting::default())
             }
             state @ State::Sought { .. } => {
                 let State::Sought { waiting, .. } = core::mem::replace(state, known) else {
-                    return Learned::Nothing;
+                    return LearnOutcome::Nothing;
                 };
                 self.sought.retain(|&sought| sought != ip);
-                Learned::Fresh(waiting)
+                LearnOutcome::Fresh(waiting)
             }
         }
     }
@@ -287,7 +288,7 @@ impl NeighbourCache {
 
     /// Repeats requests, and ends searches without an answer. Returns the requests to send, and the packets and
     /// connections that waited for failed searches.
-    pub fn on_timer(&mut self, now: Instant) -> (Vec<Ask>, Vec<(IpAddr, Waiting)>) {
+    pub fn on_timer(&mut self, now: Instant) -> (Vec<ResolutionRequest>, Vec<(IpAddr, Waiting)>) {
         let (mut asks, mut lost) = (Vec::new(), Vec::new());
         for ip in core::mem::take(&mut self.sought) {
             let Some(entry) = self.entries.get_mut(&ip) else { continue };
@@ -299,7 +300,7 @@ impl NeighbourCache {
             if now >= *retry_at {
                 *attempts += 1;
                 *retry_at = now + RETRY;
-                asks.push(Ask { ip, to: None });
+                asks.push(ResolutionRequest { ip, to: None });
             }
             self.sought.push(ip);
         }
@@ -376,7 +377,7 @@ pub(crate) enum MakeEntry {
 }
 
 /// The result of `learn`.
-pub(crate) enum Learned {
+pub(crate) enum LearnOutcome {
     /// Nothing new.
     Nothing,
     /// A new, changed or renewed neighbour, and the packets and connections that waited for it.

@@ -17,7 +17,7 @@ fn at(seconds: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(seconds)
 }
 
-fn known(answer: Answer) -> (MacAddr, Option<Ask>) {
+fn known(answer: Answer) -> (MacAddr, Option<ResolutionRequest>) {
     let Answer::Known(known, ask) = answer else { panic!("a known neighbour: {answer:?}") };
     (known.mac, ask)
 }
@@ -28,7 +28,10 @@ fn known(answer: Answer) -> (MacAddr, Option<Ask>) {
 fn a_search_sends_three_requests_and_ends() {
     for ip in [PEER, PEER6] {
         let (mut cache, mut counters) = cache(8);
-        assert_eq!(cache.look_up(at(0), ip, &mut counters), Answer::Sought(Some(Ask { ip, to: None })));
+        assert_eq!(
+            cache.look_up(at(0), ip, &mut counters),
+            Answer::Sought(Some(ResolutionRequest { ip, to: None }))
+        );
         cache.wait_connection(ip, 7);
         let mut asked = 1;
         while let Some(at) = cache.deadline() {
@@ -54,7 +57,7 @@ fn a_stale_neighbour_is_verified_on_use_and_removed_without_an_answer() {
         for wait in 0..5 {
             assert_eq!(known(cache.look_up(at(late + wait), ip, &mut counters)), (MAC, None));
         }
-        let ask = Some(Ask { ip, to: Some(MAC) });
+        let ask = Some(ResolutionRequest { ip, to: Some(MAC) });
         for probe in 5..8 {
             assert_eq!(known(cache.look_up(at(late + probe), ip, &mut counters)), (MAC, ask));
             assert_eq!(known(cache.look_up(at(late + probe), ip, &mut counters)), (MAC, None));
@@ -62,7 +65,7 @@ fn a_stale_neighbour_is_verified_on_use_and_removed_without_an_answer() {
         assert_eq!(cache.look_up(at(late + 8), ip, &mut counters), Answer::Silent);
         assert_eq!(
             cache.look_up(at(late + 8), ip, &mut counters),
-            Answer::Sought(Some(Ask { ip, to: None }))
+            Answer::Sought(Some(ResolutionRequest { ip, to: None }))
         );
         assert!(cache.deadline().is_some());
     }
@@ -92,7 +95,10 @@ fn advertisements_change_entries_by_their_flags() {
     let (mut cache, mut counters) = cache(8);
     let advert = |mac, evidence, strength| Advert { mac, evidence, strength };
     let confirmed = advert(Some(MAC), Evidence::Confirmed, Replaces);
-    assert!(matches!(cache.advertised(at(0), PEER6, confirmed, IfPresent, &mut counters), Learned::Nothing));
+    assert!(matches!(
+        cache.advertised(at(0), PEER6, confirmed, IfPresent, &mut counters),
+        LearnOutcome::Nothing
+    ));
     assert!(cache.entries.is_empty());
     cache.look_up(at(0), PEER6, &mut counters);
     cache.advertised(at(0), PEER6, advert(None, Evidence::Confirmed, Replaces), IfPresent, &mut counters);

@@ -1,11 +1,11 @@
 //! TCP's part of the application's calls.
 
-use super::{Settled, StackParts, Tcp};
+use super::{StackParts, TableUpdate, Tcp};
 use crate::base::{ConnId, Counter, FailReason, Flow, Instant, ListenerId, Owner};
-use crate::tcp::connection::{Connection, EndCame, Env, Place, Release, Signal};
+use crate::tcp::connection::{Connection, Env, Membership, Release, Signal, StreamEnd};
 use crate::tcp::flow_map::{FlowKey, Target};
 use crate::tcp::in_use::is_in_use;
-use crate::tcp::isn::Beginning;
+use crate::tcp::isn::InitialValues;
 use crate::tcp::timestamps::Stamps;
 use crate::tcp::{ConnectError, ConnectionStats, ConnectionView, ListenError, SendError};
 use alloc::boxed::Box;
@@ -16,9 +16,9 @@ use isola_iobuf::{Chain, IoBuf};
 /// A connection whose received data is about to be taken completely.
 pub(crate) struct ReadAll<'a> {
     pub connection: &'a mut Connection,
-    pub end: EndCame,
+    pub end: StreamEnd,
     /// Whether the tables are up to date once the data is taken.
-    pub settled: Settled,
+    pub settled: TableUpdate,
 }
 
 impl Tcp {
@@ -86,7 +86,8 @@ impl Tcp {
             let has_share = self.core.steering.owners().contains(&self.core.index);
             if has_share { ConnectError::NoPorts } else { ConnectError::NoShare }
         })?;
-        let Beginning { sequence: initial, timestamp_offset } = self.chooser.beginning(stack.now, &flow);
+        let InitialValues { sequence: initial, timestamp_offset } =
+            self.chooser.initial_values(stack.now, &flow);
         let mss = self.local_mss(remote.ip(), stack);
         let stamps = Stamps::new(timestamp_offset, stack.now);
         let env = Env {
@@ -96,7 +97,7 @@ impl Tcp {
             challenges: &mut self.challenges,
         };
         let mut connection = Box::new(Connection::connect(flow, initial, mss, stamps, &env));
-        connection.mapped = Place::In;
+        connection.mapped = Membership::In;
         connection.set_burst(stack.interface.burst(remote.ip()));
         let key = self.connections.insert(connection).map_err(|_| ConnectError::TooManyConnections)?;
         self.flows.insert(flow, Target::Connection(key.index));
@@ -120,17 +121,17 @@ impl Tcp {
 
     /// See [`Stack::send`](crate::Stack::send).
     #[inline]
-    pub fn send(&mut self, id: ConnId, chain: &mut Chain) -> Result<Settled, SendError> {
+    pub fn send(&mut self, id: ConnId, chain: &mut Chain) -> Result<TableUpdate, SendError> {
         let connection = self.connections.get_mut(id.0).ok_or(SendError::NoConnection)?.as_mut();
         connection.send(chain)?;
-        let settled = Settled::after_call(connection);
+        let settled = TableUpdate::after_call(connection);
         Ok(self.settle_ready(id, settled))
     }
 
     /// Queues a connection for sending if nothing else is necessary.
     #[inline]
-    fn settle_ready(&mut self, id: ConnId, settled: Settled) -> Settled {
-        if settled == Settled::Yes {
+    fn settle_ready(&mut self, id: ConnId, settled: TableUpdate) -> TableUpdate {
+        if settled == TableUpdate::Done {
             self.ready.push_new(id.0.index);
         }
         settled
@@ -138,10 +139,10 @@ impl Tcp {
 
     /// See [`Stack::send_some`](crate::Stack::send_some).
     #[inline]
-    pub fn send_some(&mut self, id: ConnId, chain: &mut Chain) -> Result<(usize, Settled), SendError> {
+    pub fn send_some(&mut self, id: ConnId, chain: &mut Chain) -> Result<(usize, TableUpdate), SendError> {
         let connection = self.connections.get_mut(id.0).ok_or(SendError::NoConnection)?.as_mut();
         let count = connection.send_some(chain)?;
-        let settled = Settled::after_call(connection);
+        let settled = TableUpdate::after_call(connection);
         Ok((count, self.settle_ready(id, settled)))
     }
 
@@ -152,13 +153,13 @@ impl Tcp {
 
     /// See [`Stack::read`](crate::Stack::read).
     #[inline]
-    pub fn read(&mut self, id: ConnId) -> Option<(IoBuf, Settled)> {
+    pub fn read(&mut self, id: ConnId) -> Option<(IoBuf, TableUpdate)> {
         let connection = self.connections.get_mut(id.0)?.as_mut();
         let piece = connection.read()?;
         if !connection.needs_care() {
-            return Some((piece, Settled::Yes));
+            return Some((piece, TableUpdate::Done));
         }
-        let settled = Settled::after_call(connection);
+        let settled = TableUpdate::after_call(connection);
         Some((piece, self.settle_ready(id, settled)))
     }
 
@@ -170,10 +171,10 @@ impl Tcp {
         }
         let connection = self.connections.get_mut(id.0)?.as_mut();
         let end = connection.before_take_all();
-        let mut settled = Settled::Yes;
+        let mut settled = TableUpdate::Done;
         if connection.needs_care() {
-            settled = Settled::after_call(connection);
-            if settled == Settled::Yes {
+            settled = TableUpdate::after_call(connection);
+            if settled == TableUpdate::Done {
                 self.ready.push_new(id.0.index);
             }
         }
@@ -223,7 +224,7 @@ impl Tcp {
     /// See [`Stack::abort`](crate::Stack::abort).
     pub fn abort(&mut self, id: ConnId, stack: &mut StackParts<'_>) {
         let Some(connection) = self.connections.get_mut(id.0) else { return };
-        connection.held = crate::tcp::connection::Held::No;
+        connection.held_by_app = crate::tcp::connection::HeldByApp::No;
         self.give_up(id.0.index, FailReason::Reset, stack);
         // A connection that had ended before is not settled by `give_up`.
         self.settle(id.0.index, stack);

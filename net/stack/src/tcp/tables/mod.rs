@@ -15,7 +15,7 @@ pub(crate) use receive::SearchOutcome;
 pub(crate) use transmit::packet;
 
 use super::TcpConfig;
-use super::connection::{Connection, Env, Expiry, Held, Place, Shrunk, Signal, State};
+use super::connection::{Connection, Env, Expiry, HeldByApp, Membership, MssReduced, Signal, State};
 use super::cookies::Cookies;
 use super::flow_map::{FlowMap, Target};
 use super::in_use::is_in_use;
@@ -48,18 +48,18 @@ pub(crate) struct StackParts<'a> {
 
 /// Whether the tables are up to date after a connection has acted; if not, the caller must call [`Tcp::settle`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Settled {
-    Yes,
-    No,
+pub(crate) enum TableUpdate {
+    Done,
+    Due,
 }
 
-impl Settled {
+impl TableUpdate {
     /// Returns the result for a connection after a call of the application. In the common case the connection has no
     /// events, is not over and waits for no neighbour: it only has to be queued for sending.
     #[inline]
     fn after_call(connection: &Connection) -> Self {
         let usual = !connection.is_over() && connection.signals.is_empty();
-        if usual && connection.searching == Place::Out { Self::Yes } else { Self::No }
+        if usual && connection.searching == Membership::Out { Self::Done } else { Self::Due }
     }
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Tcp {
     /// The deadlines of connections. An entry may be too early, never too late.
     timers: Timers,
     challenges: RateLimit,
-    resets: Resets,
+    pub resets: Resets,
 }
 
 impl Drop for Tcp {
@@ -140,10 +140,10 @@ impl Tcp {
             self.settle_ended(index, stack);
             return;
         }
-        if connection.held == Held::Yes && !connection.signals.is_empty() {
+        if connection.held_by_app == HeldByApp::Yes && !connection.signals.is_empty() {
             stack.events.connections.push_new(index);
         }
-        if connection.searching == Place::In {
+        if connection.searching == Membership::In {
             self.arm(index, stack.now);
         } else {
             self.ready.push_new(index);
@@ -162,19 +162,19 @@ impl Tcp {
     #[cold]
     fn settle_ended(&mut self, index: u32, stack: &mut StackParts<'_>) {
         let Some(connection) = self.connections.at_mut(index) else { return };
-        if connection.mapped == Place::In {
-            connection.mapped = Place::Out;
+        if connection.mapped == Membership::In {
+            connection.mapped = Membership::Out;
             self.unmap(index, stack);
         }
         self.timers.remove(index);
         self.ready.remove(index);
         let Some(connection) = self.connections.at_mut(index) else { return };
-        if connection.searching == Place::In {
-            connection.searching = Place::Out;
+        if connection.searching == Membership::In {
+            connection.searching = Membership::Out;
             stack.interface.neighbours.forget_connection(index);
         }
         let unknown = connection.signals.has(Signal::Accepted) && connection.signals.has(Signal::Failed);
-        if connection.held == Held::No || unknown {
+        if connection.held_by_app == HeldByApp::No || unknown {
             self.forget(index, stack.events);
         } else if !connection.signals.is_empty() {
             stack.events.connections.push_new(index);
@@ -388,7 +388,7 @@ impl Tcp {
             return;
         }
         let mss = receive::mss_within(BASE_MTU.max(least_mtu(remote)), remote);
-        if connection.shrink_mss(mss.into()) == Shrunk::Yes {
+        if connection.shrink_mss(mss.into()) == MssReduced::Yes {
             stack.counters.bump(Counter::PathMtuGuessed);
         }
     }

@@ -3,7 +3,7 @@
 use super::{StackParts, Tcp};
 use crate::base::{ConnId, Counter, FailReason, Flow};
 use crate::steering::Buckets;
-use crate::tcp::connection::{Connection, Held, Place, Signal};
+use crate::tcp::connection::{Connection, HeldByApp, Membership, Signal};
 use crate::tcp::flow_map::{FlowKey, Target};
 use crate::tcp::in_use::is_in_use;
 use crate::tcp::listener::HalfOpen;
@@ -53,7 +53,8 @@ impl Tcp {
     /// Returns the indices of the buckets' connections that have not ended.
     fn connections_of(&self, buckets: Buckets) -> Vec<u32> {
         let is_meant = |connection: &Connection| {
-            connection.mapped == Place::In && buckets.contains(self.core.steering.bucket_of(&connection.flow))
+            connection.mapped == Membership::In
+                && buckets.contains(self.core.steering.bucket_of(&connection.flow))
         };
         let indices = self.connections.indices();
         indices.filter(|index| self.connections.at(*index).is_some_and(|found| is_meant(found))).collect()
@@ -66,7 +67,9 @@ impl Tcp {
         }
         let is_known = |index: &u32| {
             let found = self.connections.at(*index);
-            found.is_some_and(|found| found.held == Held::Yes && !found.signals.has(Signal::Accepted))
+            found.is_some_and(|found| {
+                found.held_by_app == HeldByApp::Yes && !found.signals.has(Signal::Accepted)
+            })
         };
         let known = self.connections_of(buckets).into_iter().filter(is_known);
         known.filter_map(|index| self.connections.key_at(index)).map(ConnId).collect()
@@ -86,11 +89,16 @@ impl Tcp {
         stack: &mut StackParts<'_>,
     ) -> MovedFlows {
         let entries =
-            if is_in_use() { self.take_out_all(buckets, staying, stack) } else { Entries::default() };
+            if is_in_use() { self.extract_entries(buckets, staying, stack) } else { Entries::default() };
         MovedFlows { buckets, entries: ManuallyDrop::new(entries) }
     }
 
-    fn take_out_all(&mut self, buckets: Buckets, staying: &[ConnId], stack: &mut StackParts<'_>) -> Entries {
+    fn extract_entries(
+        &mut self,
+        buckets: Buckets,
+        staying: &[ConnId],
+        stack: &mut StackParts<'_>,
+    ) -> Entries {
         let mut connections = Vec::new();
         for index in self.connections_of(buckets) {
             let Some(id) = self.connections.key_at(index).map(ConnId) else { continue };
@@ -98,7 +106,7 @@ impl Tcp {
                 if let Some(flow) = self.flow(id) {
                     self.flows.keep(flow, &self.core);
                 }
-            } else if let Some(connection) = self.take_out(id, stack) {
+            } else if let Some(connection) = self.extract_connection(id, stack) {
                 connections.push((id, connection));
             }
         }
@@ -120,7 +128,7 @@ impl Tcp {
         Entries { connections, half_open, time_wait, cookies_sent: self.cookies.sent() }
     }
 
-    fn take_out(&mut self, id: ConnId, stack: &mut StackParts<'_>) -> Option<Box<Connection>> {
+    fn extract_connection(&mut self, id: ConnId, stack: &mut StackParts<'_>) -> Option<Box<Connection>> {
         let index = id.0.index;
         self.ready.remove(index);
         self.timers.remove(index);
@@ -129,7 +137,7 @@ impl Tcp {
         self.flows.remove(&connection.flow, Target::Connection(index));
         // The path belongs to this stack's neighbour cache.
         connection.path = None;
-        if core::mem::take(&mut connection.searching) == Place::In {
+        if core::mem::take(&mut connection.searching) == Membership::In {
             stack.interface.neighbours.forget_connection(index);
         }
         if connection.signals.has(Signal::Accepted)
@@ -159,18 +167,18 @@ impl Tcp {
         let moved = moved.take();
         self.cookies.expect(moved.cookies_sent);
         for entry in moved.time_wait {
-            self.wait_out(entry, stack);
+            self.insert_time_wait(entry, stack);
         }
         for entry in moved.half_open {
-            self.go_on_with(entry, stack);
+            self.continue_half_open(entry, stack);
         }
         let connections = moved.connections.into_iter();
         connections
-            .filter_map(|(before, connection)| Some((before, self.put_in(connection, stack)?)))
+            .filter_map(|(before, connection)| Some((before, self.insert_connection(connection, stack)?)))
             .collect()
     }
 
-    fn wait_out(&mut self, entry: TimeWait, stack: &mut StackParts<'_>) {
+    fn insert_time_wait(&mut self, entry: TimeWait, stack: &mut StackParts<'_>) {
         let is_taken = self.flows.get(&FlowKey::of(&entry.flow)).is_some();
         if is_taken || !stack.interface.is_own(entry.flow.local.ip()) {
             return;
@@ -187,7 +195,7 @@ impl Tcp {
         self.flows.insert(entry.flow, Target::TimeWait(index));
     }
 
-    fn go_on_with(&mut self, mut entry: HalfOpen, stack: &mut StackParts<'_>) {
+    fn continue_half_open(&mut self, mut entry: HalfOpen, stack: &mut StackParts<'_>) {
         let flow = entry.handshake.flow;
         if !stack.interface.is_own(flow.local.ip()) {
             return;
@@ -206,7 +214,11 @@ impl Tcp {
         }
     }
 
-    fn put_in(&mut self, mut connection: Box<Connection>, stack: &mut StackParts<'_>) -> Option<ConnId> {
+    fn insert_connection(
+        &mut self,
+        mut connection: Box<Connection>,
+        stack: &mut StackParts<'_>,
+    ) -> Option<ConnId> {
         let flow = connection.flow;
         connection.set_burst(stack.interface.burst(flow.remote.ip()));
         let untaken = connection.signals.has(Signal::Accepted);

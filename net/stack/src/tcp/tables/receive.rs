@@ -2,17 +2,18 @@
 
 use super::{StackParts, Tcp};
 use crate::base::{
-    Allowed, Counter, Duration, FailReason, Flow, Instant, ListenerId, MAX_MTU, Order, Owner, RxChecksum,
+    Counter, Duration, FailReason, Flow, Instant, ListenerId, MAX_MTU, Order, Owner, Permit, RxChecksum,
 };
 use crate::ip::{ErrorKind, IPV4_HEADER_LEN, IPV6_HEADER_LEN, IcmpError, IpPacket, PathUser};
 use crate::tcp::connection::{
-    Agreed, Connection, Env, Handshake, Place, State, Taken, Verdict, header_prediction::Plain,
+    Connection, EcnAgreement, Env, FastPathResult, Handshake, Membership, State, Verdict,
+    header_prediction::PlainSegment,
 };
 use crate::tcp::cookies;
 use crate::tcp::flow_map::{FlowKey, FlowKey4, LeftBehind, Target};
 use crate::tcp::in_use::is_in_use;
-use crate::tcp::isn::Beginning;
-use crate::tcp::listener::{HalfOpen, Ours, Room};
+use crate::tcp::isn::InitialValues;
+use crate::tcp::listener::{HalfOpen, LocalValues, Room};
 use crate::tcp::refusal::Refused;
 use crate::tcp::segment::{DEFAULT_MSS, Flags, HEADER_LEN, Header, Segment};
 use crate::tcp::seq::Seq;
@@ -36,9 +37,6 @@ impl Tcp {
         stack: &mut StackParts<'_>,
     ) -> Result<(), Counter> {
         let (remote, local) = (packet.source, packet.destination);
-        if !is_in_use() {
-            return self.resets.refuse(&packet.into_payload(), (remote, local), checksum, stack);
-        }
         let mark = packet.mark();
         let mut segment = Segment::parse(packet.into_payload(), remote, local, checksum)?;
         segment.mark = mark;
@@ -50,7 +48,7 @@ impl Tcp {
     /// Processes a segment.
     fn receive(&mut self, flow: Flow, segment: Segment, stack: &mut StackParts<'_>) {
         let target = self.target(&flow);
-        if let Some((index, segment)) = self.take_apart(flow, target, segment, stack) {
+        if let Some((index, segment)) = self.dispatch(flow, target, segment, stack) {
             self.deliver(index, segment, stack);
         }
     }
@@ -68,14 +66,14 @@ impl Tcp {
         segment: Segment,
         stack: &mut StackParts<'_>,
     ) {
-        if let Some((index, segment)) = self.take_apart(flow, target, segment, stack) {
+        if let Some((index, segment)) = self.dispatch(flow, target, segment, stack) {
             self.deliver_end(index, segment, stack);
         }
     }
 
     /// Processes a segment that belongs to no connection. Returns the segment, with the index of its connection, if it
     /// belongs to one or completes a handshake.
-    fn take_apart(
+    fn dispatch(
         &mut self,
         flow: Flow,
         target: Option<Target>,
@@ -108,10 +106,10 @@ impl Tcp {
         &mut self,
         index: u32,
         now: Instant,
-        plain: &Plain,
+        plain: &PlainSegment,
     ) -> Option<(&mut Connection, &mut Order, Duration)> {
         let connection = self.connections.at_mut(index)?.as_mut();
-        let expected = connection.expects(now, plain) && connection.searching == Place::Out;
+        let expected = connection.expects(now, plain) && connection.searching == Membership::Out;
         expected.then_some((connection, &mut self.ready, self.config.delayed_ack))
     }
 
@@ -121,7 +119,7 @@ impl Tcp {
         match self
             .with(index, stack, |connection, env| (connection.owner, connection.take_end(&segment, env)))
         {
-            Some((owner, Taken::Yes)) => {
+            Some((owner, FastPathResult::Done)) => {
                 stack.interface.owner = owner;
                 self.settle(index, stack);
             }
@@ -176,7 +174,7 @@ impl Tcp {
             entry.handshake.answered_at = None;
             if !segment.flags.has(Flags::ECE | Flags::CWR) {
                 // The peer may have retransmitted its SYN without a request for ECN.
-                entry.handshake.ecn = Agreed::No;
+                entry.handshake.ecn = EcnAgreement::No;
             }
             let answer = entry.answer();
             self.send_bare(flow, answer, stack);
@@ -235,7 +233,7 @@ impl Tcp {
             return None;
         }
         let mut connection = Connection::accept(&handshake, &env);
-        connection.mapped = Place::In;
+        connection.mapped = Membership::In;
         connection.owner = self.listeners.owner(listener);
         connection.set_burst(stack.interface.burst(flow.remote.ip()));
         let key = self.connections.insert(connection).ok()?;
@@ -264,8 +262,8 @@ impl Tcp {
                 self.send_bare(flow, ack, stack);
             }
             Answer::Challenge => match self.challenges.allow(stack.now) {
-                Allowed::Yes => self.send_bare(flow, ack, stack),
-                Allowed::No => stack.counters.bump(Counter::ChallengeRate),
+                Permit::Yes => self.send_bare(flow, ack, stack),
+                Permit::No => stack.counters.bump(Counter::ChallengeRate),
             },
             // The peer retransmits its SYN. A SYN cookie cannot separate the two sequence ranges.
             Answer::Reuse(_) if self.half_open.is_full() => stack.counters.bump(Counter::DropTcpHalfOpen),
@@ -330,11 +328,12 @@ impl Tcp {
         last: Option<Seq>,
         stack: &mut StackParts<'_>,
     ) {
-        let Beginning { sequence: mut initial, timestamp_offset } = self.chooser.beginning(stack.now, flow);
+        let InitialValues { sequence: mut initial, timestamp_offset } =
+            self.chooser.initial_values(stack.now, flow);
         if let Some(least) = last.map(|last| last + REUSE_DISTANCE) {
             initial = initial.max(least);
         }
-        let ours = Ours { initial, mss: self.local_mss(flow.remote.ip(), stack), timestamp_offset };
+        let ours = LocalValues { initial, mss: self.local_mss(flow.remote.ip(), stack), timestamp_offset };
         let entry = HalfOpen::new(*flow, listener, segment, ours, stack.now, &self.config);
         let Some(index) = self.half_open.insert(entry, stack.now, &self.config) else {
             self.answer_with_cookie(entry, stack);
@@ -389,9 +388,9 @@ impl Tcp {
             options: cookies::options_of_syn(mss, &segment.options),
             window: segment.window,
             answered_at: None,
-            ecn: Agreed::No,
+            ecn: EcnAgreement::No,
             mss: self.local_mss(flow.remote.ip(), stack),
-            timestamp_offset: self.chooser.beginning(stack.now, flow).timestamp_offset,
+            timestamp_offset: self.chooser.initial_values(stack.now, flow).timestamp_offset,
             path: None,
         })
     }
@@ -446,8 +445,8 @@ impl Tcp {
         }
         for &index in waiting {
             let Some(connection) = self.connections.at_mut(index) else { continue };
-            connection.searching = Place::Out;
-            if outcome == SearchOutcome::NobodyThere {
+            connection.searching = Membership::Out;
+            if outcome == SearchOutcome::NoAnswer {
                 if connection.state == State::SynSent {
                     connection.fail(FailReason::Unreachable);
                 } else {
@@ -478,5 +477,5 @@ const fn connection_of(target: Target) -> Option<u32> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SearchOutcome {
     Found,
-    NobodyThere,
+    NoAnswer,
 }

@@ -4,7 +4,7 @@ use super::{StackParts, Tcp};
 use crate::base::{Duration, Flow, Instant, MacAddr, TxChecksum};
 use crate::ip::{ETHERNET_HEADER_LEN, Interface, Packet, Path, mark_capable};
 use crate::tcp::cached_path::{CachedPath, complete};
-use crate::tcp::connection::{FastOutgoing, Fresh, More, Outgoing, Place};
+use crate::tcp::connection::{FastOutgoing, Membership, More, NewDataOnly, Outgoing};
 use crate::tcp::in_use::is_in_use;
 use crate::tcp::sack::SackBlocks;
 use crate::tcp::segment::{CHECKSUM_OFFSET, Header};
@@ -139,7 +139,7 @@ impl Tcp {
             Path::Known(known) => return Some(known.mac),
             Path::Sought(ip) => {
                 stack.interface.neighbours.wait_connection(ip, index);
-                self.connections.at_mut(index)?.searching = Place::In;
+                self.connections.at_mut(index)?.searching = Membership::In;
             }
             Path::Lost => self.lose_output(index, stack),
         }
@@ -244,8 +244,8 @@ impl Tcp {
 
 /// Sets ECT in the frame if the segment may be marked (RFC 3168 5).
 #[inline]
-fn marked(mut frame: Frame, markable: Fresh) -> Frame {
-    if markable == Fresh::Yes {
+fn marked(mut frame: Frame, markable: NewDataOnly) -> Frame {
+    if markable == NewDataOnly::Yes {
         mark_capable(frame.head.data_mut(), ETHERNET_HEADER_LEN);
     }
     frame
