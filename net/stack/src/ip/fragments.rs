@@ -9,7 +9,7 @@ use super::packet::Refusal;
 use crate::base::{Counter, Counters, Duration, Instant, Limits, Sum};
 use alloc::vec::Vec;
 use core::net::IpAddr;
-use etherparse::IpNumber;
+use etherparse::{IpNumber, Ipv6Header};
 use isola_iobuf::{IoBuf, IoBufMut};
 
 /// The reassembly timeout (RFC 1122 3.3.2, RFC 8200 4.5).
@@ -235,7 +235,7 @@ impl Partial {
             let sum = sum.checksum().to_be_bytes();
             bytes.get_mut(10..12)?.copy_from_slice(&sum);
         } else {
-            let payload = u16::try_from(len - crate::ip::ipv6::HEADER_LEN).ok()?;
+            let payload = u16::try_from(len - Ipv6Header::LEN).ok()?;
             bytes.get_mut(4..6)?.copy_from_slice(&payload.to_be_bytes());
             *bytes.get_mut(next_header_at)? = next.0;
         }

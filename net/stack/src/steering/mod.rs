@@ -6,7 +6,7 @@
 //!
 //! This is the indirection table of RSS. A device with one receives the same key and owners, and delivers frames to the
 //! owning cores. All code uses the same table: the forwarding of received frames, and the search for a local port whose
-//! replies reach the calling core. Load moves between cores by a change of buckets' owners (`moving.rs`).
+//! replies reach the calling core. Load moves between cores by a change of buckets' owners (`stack/moving.rs`).
 //!
 //! A flow may be *left behind*: its bucket has moved, but its connection could not. Its frames are forwarded to the
 //! core that has the connection. Only frames of a bucket with left-behind flows are compared with these.

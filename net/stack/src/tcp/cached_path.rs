@@ -81,7 +81,8 @@ mod tests {
     use crate::tcp::sack::SackBlocks;
     use crate::tcp::segment::Flags;
     use crate::tcp::seq::Seq;
-    use crate::tcp::tables::{StackParts, packet};
+    use crate::tcp::stack_parts::StackParts;
+    use crate::tcp::tables::packet;
     use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
     use isola_iobuf::IoBuf;
     use proptest::prelude::*;

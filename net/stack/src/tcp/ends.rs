@@ -1,14 +1,15 @@
 //! Fast path for the frames of a handshake or close: SYN, SYN-ACK, FIN, and acknowledgements of flows without a
 //! connection. One function parses all headers, as `fast_path.rs` does for the frames of a connection.
 //!
-//! Every other frame takes the general path (`tables/receive.rs`), which would process these frames with the same result.
+//! Every other frame takes the general path (`stack/receive.rs`), which would process these frames with the same result.
 //! Nothing is dropped or counted here.
 
 use super::options::{Options, SYN_LEN, SynOptions, TIMESTAMPS_LEN, Timestamps};
 use super::sack::SackBlocks;
 use super::segment::{Flags, HEADER_LEN, Segment};
 use super::seq::Seq;
-use super::tables::{StackParts, Tcp};
+use super::stack_parts::StackParts;
+use super::tables::Tcp;
 use crate::base::{Flow, RxChecksum, Sum, is_unicast, is_unicast6};
 use crate::ip::{ETHERNET_HEADER_LEN, IPV4_HEADER_LEN, IPV6_HEADER_LEN, Interface, Mark};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};

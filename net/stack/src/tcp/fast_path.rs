@@ -1,7 +1,7 @@
 //! Fast path for the frames of a connection: segments with data or a plain acknowledgement, without TCP options except
 //! timestamps, over IPv4 without options or IPv6 without extension headers. One function parses all headers.
 //!
-//! Every other frame takes the general path (`tables/receive.rs`), which would process these frames with the same result.
+//! Every other frame takes the general path (`stack/receive.rs`), which would process these frames with the same result.
 //! Nothing is dropped or counted here.
 
 use super::connection::header_prediction::PlainSegment;
@@ -11,7 +11,8 @@ use super::options::{Options, TIMESTAMPS_LEN, Timestamps};
 use super::sack::SackBlocks;
 use super::segment::{Flags, HEADER_LEN, Segment};
 use super::seq::Seq;
-use super::tables::{StackParts, Tcp};
+use super::stack_parts::StackParts;
+use super::tables::Tcp;
 use crate::base::{RxChecksum, Sum};
 use crate::ip::{ETHERNET_HEADER_LEN, IPV4_HEADER_LEN, IPV6_HEADER_LEN, Interface, Mark};
 use alloc::boxed::Box;

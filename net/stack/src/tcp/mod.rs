@@ -36,6 +36,7 @@ mod sack;
 mod segment;
 mod send_queue;
 mod seq;
+mod stack_parts;
 mod tables;
 mod template;
 mod time_wait;
@@ -46,7 +47,8 @@ pub use connection::StreamEnd;
 pub use in_use::use_tcp;
 
 pub(crate) use in_use::is_in_use;
-pub(crate) use tables::{MovedFlows, ReadAll, SearchOutcome, StackParts, TableUpdate, Tcp};
+pub(crate) use stack_parts::StackParts;
+pub(crate) use tables::{MovedFlows, ReadAll, SearchOutcome, TableUpdate, Tcp};
 
 use crate::base::{Duration, Flow};
 use core::fmt;

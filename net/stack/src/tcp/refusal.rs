@@ -4,7 +4,7 @@
 use super::options::Options;
 use super::segment::{CHECKSUM_OFFSET, Flags, HEADER_LEN, Header, Segment, validate};
 use super::seq::Seq;
-use super::tables::StackParts;
+use super::stack_parts::StackParts;
 use crate::base::{Counter, Flow, Instant, Owner, Permit, RateLimit, RxChecksum};
 use crate::ip::{IpPacket, Packet};
 use etherparse::IpNumber;

@@ -3,7 +3,7 @@
 //!
 //! Most header bytes are the same in all segments of a connection: Ethernet header, addresses, ports, and the checksums
 //! over them. A segment copies these and sets the others. Segments with SACK blocks, and those that belong to no
-//! connection, take the general path (`segment.rs`, `interface.rs`), which writes the same bytes.
+//! connection, take the general path (`segment.rs`, `ip/interface`), which writes the same bytes.
 
 use super::options::{Options, TIMESTAMPS_LEN};
 use super::sack::SackBlocks;

@@ -1,11 +1,12 @@
 //! TCP's part of the application's calls.
 
-use super::{StackParts, TableUpdate, Tcp};
+use super::{TableUpdate, Tcp};
 use crate::base::{ConnId, Counter, FailReason, Flow, Instant, ListenerId, Owner};
 use crate::tcp::connection::{Connection, Env, Membership, Release, Signal, StreamEnd};
 use crate::tcp::flow_map::{FlowKey, Target};
 use crate::tcp::in_use::is_in_use;
 use crate::tcp::isn::InitialValues;
+use crate::tcp::stack_parts::StackParts;
 use crate::tcp::timestamps::Stamps;
 use crate::tcp::{ConnectError, ConnectionStats, ConnectionView, ListenError, SendError};
 use alloc::boxed::Box;

@@ -24,10 +24,11 @@ use super::listener::{HalfOpenTable, Listeners, Overdue};
 use super::options::Options;
 use super::refusal::Resets;
 use super::segment::{Flags, Header};
+use super::stack_parts::StackParts;
 use super::time_wait::TimeWaitTable;
 use crate::base::{
-    ConnId, Counter, Counters, Event, EventQueue, FailReason, Instant, Key, Limits, Order, RateLimit, Secret,
-    Slab, Timers,
+    ConnId, Counter, Event, EventQueue, FailReason, Instant, Key, Limits, Order, RateLimit, Secret, Slab,
+    Timers,
 };
 use crate::ip::{Interface, least_mtu};
 use crate::steering::{Buckets, CoreShare};
@@ -37,14 +38,6 @@ use core::mem::ManuallyDrop;
 
 /// Size of packets that pass nearly all paths, in bytes.
 const BASE_MTU: usize = 1200;
-
-/// The parts of the stack that TCP uses.
-pub(crate) struct StackParts<'a> {
-    pub now: Instant,
-    pub interface: &'a mut Interface,
-    pub counters: &'a mut Counters,
-    pub events: &'a mut EventQueue,
-}
 
 /// Whether the tables are up to date after a connection has acted; if not, the caller must call [`Tcp::settle`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

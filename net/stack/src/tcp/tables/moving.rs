@@ -1,12 +1,13 @@
 //! The migration of flow buckets between stacks.
 
-use super::{StackParts, Tcp};
+use super::Tcp;
 use crate::base::{ConnId, Counter, FailReason, Flow};
 use crate::steering::Buckets;
 use crate::tcp::connection::{Connection, HeldByApp, Membership, Signal};
 use crate::tcp::flow_map::{FlowKey, Target};
 use crate::tcp::in_use::is_in_use;
 use crate::tcp::listener::HalfOpen;
+use crate::tcp::stack_parts::StackParts;
 use crate::tcp::time_wait::TimeWait;
 use alloc::boxed::Box;
 use alloc::vec::Vec;

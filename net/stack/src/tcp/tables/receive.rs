@@ -1,6 +1,6 @@
 //! Received segments: the look-up of their table entry, and the reaction.
 
-use super::{StackParts, Tcp};
+use super::Tcp;
 use crate::base::{
     Counter, Duration, FailReason, Flow, Instant, ListenerId, MAX_MTU, Order, Owner, Permit, RxChecksum,
 };
@@ -17,6 +17,7 @@ use crate::tcp::listener::{HalfOpen, LocalValues, Room};
 use crate::tcp::refusal::Refused;
 use crate::tcp::segment::{DEFAULT_MSS, Flags, HEADER_LEN, Header, Segment};
 use crate::tcp::seq::Seq;
+use crate::tcp::stack_parts::StackParts;
 use crate::tcp::time_wait::Answer;
 use core::net::IpAddr;
 

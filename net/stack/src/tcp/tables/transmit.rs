@@ -1,6 +1,6 @@
 //! Frames of connections, built when the device requests them, and single segments without a connection.
 
-use super::{StackParts, Tcp};
+use super::Tcp;
 use crate::base::{Duration, Flow, Instant, MacAddr, TxChecksum};
 use crate::ip::{ETHERNET_HEADER_LEN, Interface, Packet, Path, mark_capable};
 use crate::tcp::cached_path::{CachedPath, complete};
@@ -8,6 +8,7 @@ use crate::tcp::connection::{FastOutgoing, Membership, More, NewDataOnly, Outgoi
 use crate::tcp::in_use::is_in_use;
 use crate::tcp::sack::SackBlocks;
 use crate::tcp::segment::{CHECKSUM_OFFSET, Header};
+use crate::tcp::stack_parts::StackParts;
 use etherparse::IpNumber;
 use isola_iobuf::{Chain, Frame, IoBuf, IoBufMut, PartialChecksum};
 

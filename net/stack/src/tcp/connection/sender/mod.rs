@@ -23,6 +23,7 @@ mod losses;
 mod output;
 mod rack;
 mod repair;
+mod run;
 
 use crate::base::Instant;
 use crate::tcp::TcpConfig;

@@ -2,7 +2,7 @@
 //!
 //! Allocated only for connections with a loss, reordering or a probe.
 
-use super::flight::{Run, Times};
+use super::run::{Run, Times};
 use crate::base::{Duration, Instant};
 use crate::tcp::sack::Block;
 use crate::tcp::seq::Seq;
