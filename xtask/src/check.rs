@@ -10,17 +10,20 @@ mod compliance;
 mod docs;
 mod figures;
 mod fmt;
+mod image;
 mod language;
 mod layering;
 mod licences;
 mod manifests;
 mod red_zone;
+mod rooms;
 mod sizes;
 mod spelling;
 mod subjects;
 mod switch;
 mod testable;
 mod text;
+mod udp_only;
 mod unsafety;
 
 use std::time::Instant;
@@ -32,6 +35,7 @@ use crate::workspace::Workspace;
 /// Every check, in the order of execution.
 const CHECKS: &[Check] = &[
     layering::CHECK,
+    rooms::CHECK,
     manifests::CHECK,
     unsafety::CHECK,
     switch::CHECK,
@@ -49,6 +53,7 @@ const CHECKS: &[Check] = &[
     docs::CHECK,
     figures::CHECK,
     red_zone::CHECK,
+    udp_only::CHECK,
 ];
 
 /// One check.
@@ -113,6 +118,12 @@ pub struct Tally {
 /// Runs all checks and prints a line for each.
 pub fn run_all(workspace: &Workspace) -> Tally {
     run_named(&[], workspace)
+}
+
+/// Runs the checks of built images that build none themselves, and prints a line for each.
+pub fn run_on_images(workspace: &Workspace) -> Verdict {
+    let tally = run_named(&[udp_only::CHECK.name.to_owned()], workspace);
+    if tally.failed.is_empty() { Verdict::Passed } else { Verdict::Failed }
 }
 
 fn run_named(names: &[String], workspace: &Workspace) -> Tally {

@@ -7,6 +7,7 @@ use std::fs;
 
 use crate::Verdict;
 use crate::cargo::{cargo, succeeds};
+use crate::check;
 use crate::error::Error;
 use crate::workspace::{Image, Workspace};
 
@@ -14,7 +15,7 @@ use crate::workspace::{Image, Workspace};
 #[derive(clap::Args)]
 pub struct Args {}
 
-/// Builds the images and prints their sizes and paths.
+/// Builds the images, prints their sizes and paths, and checks them.
 pub fn run(_: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     let images = build(workspace, |_| true)?;
     build_hosted(workspace)?;
@@ -23,7 +24,7 @@ pub fn run(_: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
             fs::metadata(&image.path).map_err(|source| Error::Read { path: image.path.clone(), source })?;
         println!("{:>9}  {}", format!("{} KiB", meta.len().div_ceil(1024)), workspace.relative(&image.path));
     }
-    Ok(Verdict::Passed)
+    Ok(check::run_on_images(workspace))
 }
 
 /// Enables LTO over all crates of an image. It is not part of the profile, because it would slow down the link of the

@@ -10,7 +10,7 @@ use isola_abi::id::ActivityId;
 use isola_events::activity::charge_to;
 use isola_events::{current_activity, spawn};
 use isola_iobuf::Chain;
-use isola_net_stack::{ConnId, EndCame, FailReason};
+use isola_net_stack::{ConnId, FailReason, StreamEnd};
 
 /// A connection of this core.
 pub(crate) struct Connection {
@@ -166,8 +166,8 @@ impl Connection {
     /// Takes all received data, and whether the peer's stream has ended. Inlined, because a call would copy the data
     /// once more.
     #[inline(always)]
-    pub fn take(&self) -> (Chain, EndCame) {
-        let (mut data, mut end) = (Chain::new(), EndCame::Yes);
+    pub fn take(&self) -> (Chain, StreamEnd) {
+        let (mut data, mut end) = (Chain::new(), StreamEnd::Yes);
         // Assigned here: as the result of `with` it would be copied out of two options.
         NETWORK.with(|stack| {
             if let Some(read) = stack.read_all(self.id) {
@@ -175,7 +175,7 @@ impl Connection {
             }
         });
         // All data was taken: until the next notice, only the end of the peer's stream can remain.
-        self.unread.set(end == EndCame::Yes);
+        self.unread.set(end == StreamEnd::Yes);
         (data, end)
     }
 
@@ -189,7 +189,7 @@ impl Connection {
             if !data.is_empty() {
                 this.call_as(activity, |handler| handler.received(served, data));
             }
-            if at_end == EndCame::Yes {
+            if at_end == StreamEnd::Yes {
                 this.unread.set(false);
                 // A connection that has ended reports that separately.
                 if this.ended.get().is_none() && !this.end_reported.replace(true) {

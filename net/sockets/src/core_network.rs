@@ -292,7 +292,7 @@ impl CoreNetwork {
     pub fn listen(&self, port: u16, listener: Arc<Listener>) {
         let (backlog, owner) = (listener.backlog, owner_of(listener.activity));
         let listen = |stack: &mut Stack| {
-            stack.listen(port, backlog).inspect(|id| stack.set_listener_owner(*id, owner))
+            stack.listen_again(port, backlog).inspect(|id| stack.set_listener_owner(*id, owner))
         };
         if let Some(Ok(id)) = self.with(listen) {
             self.listeners.borrow_mut().insert(id, (port, listener));

@@ -20,7 +20,7 @@ use isola_ebbs::{CellEbb, Representative, current_core, platform};
 use isola_events::{on_cores_changed, present_cores, spawn_on};
 use isola_net_stack::{
     Addressing, Config, ConfigError, CoreShare, Evidence, Ipv4Config, Ipv6Addressing, Ipv6Settings, KEY_LEN,
-    MacAddr, Secret, Steering, TxChecksum, TxSegments,
+    MacAddr, Secret, Steering, TxChecksum, TxSegments, use_tcp,
 };
 use isola_platform::CoreIndex;
 use isola_platform::network::Offloads;
@@ -247,6 +247,8 @@ pub(crate) fn publish_neighbour(ip: IpAddr, mac: MacAddr, evidence: Evidence) {
 
 /// Adds a listener on all cores that have a stack, and on those that will have one.
 pub(crate) fn publish_listener(port: u16, listener: Arc<Listener>) -> Result<(), ()> {
+    // Here and not in `CoreNetwork::listen`, which images without TCP contain, too.
+    use_tcp();
     let mut state = INTERFACE.state.lock();
     if state.listeners.contains_key(&port) {
         return Err(());

@@ -32,7 +32,7 @@ use core::time::Duration;
 use isola_ebbs::{CellEbb, Representative};
 use isola_events::{elsewhere, present_cores, sleep, spawn_on, spawn_task, yield_now};
 use isola_net_stack::{
-    Buckets, ConnId, Counter, FailReason, Flow, Moved, datagram_port, fast_path_flow_of, flow_of,
+    Buckets, ConnId, Counter, FailReason, Flow, MovedBuckets, datagram_port, fast_path_flow_of, flow_of,
 };
 use isola_platform::CoreIndex;
 use isola_platform::network::ReceivedFrame;
@@ -193,7 +193,7 @@ impl ArrivingFlows {
 /// Flows that move between two cores.
 struct MovedFlows {
     buckets: Buckets,
-    flows: Moved,
+    flows: MovedBuckets,
     /// The application's state, by the ids of the connections on the old core.
     records: Vec<(ConnId, MovedConnection)>,
 }

@@ -16,7 +16,7 @@ use isola_abi::id::ActivityId;
 use isola_events::{current_activity, spawn, spawn_task_for};
 use isola_iobuf::Chain;
 use isola_net_stack::{
-    ConnId, ConnectError, ConnectionStats, EndCame, FailReason, KeepAlive, SendError, Stack,
+    ConnId, ConnectError, ConnectionStats, FailReason, KeepAlive, SendError, Stack, StreamEnd,
 };
 
 /// A listener of a port, on all cores.
@@ -186,7 +186,7 @@ impl TcpStream {
             if !data.is_empty() {
                 return Poll::Ready(Ok(Some(data)));
             }
-            if at_end == EndCame::Yes {
+            if at_end == StreamEnd::Yes {
                 return Poll::Ready(Ok(None));
             }
         }

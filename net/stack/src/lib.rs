@@ -27,6 +27,13 @@
 //! **Bounds.** Every table, queue and memory has a limit in [`Config`] or a documented constant; every dropped frame is
 //! counted by its reason in [`Counters`].
 //!
+//! **Rooms.** The crate is divided into rooms: folders whose `mod.rs` exports everything that other rooms may use.
+//! `cargo xtask check rooms` has the table of permitted directions, and enforces it (`docs/decisions/0063`).
+//!
+//! ```text
+//!   stack ──> tcp, udp ──> steering ──> configuration ──> ip ──> base
+//! ```
+//!
 //! Not here: DNS, packets of a machine to itself, and the event loop.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -35,65 +42,28 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod address;
-mod address6;
-mod arp;
-mod autoconf;
-mod checksum;
-mod config;
-mod counters;
-mod dhcp;
-mod dhcp6;
-mod ethernet;
-mod event;
-mod flow;
-mod fragments;
-mod heads;
-mod icmp;
-mod icmp6;
-mod interface;
+mod base;
+mod configuration;
 mod ip;
-mod ipv4;
-mod ipv6;
-mod limit;
-mod link_message;
-mod mld;
-mod ndp;
-mod neighbour;
-mod order;
-mod owner;
-mod path_mtu;
-mod sent_datagrams;
-mod slab;
 mod stack;
 mod steering;
 mod tcp;
-mod time;
-mod timers;
-mod toeplitz;
 mod udp;
 
-pub use address::{DNS_SERVERS, Flow, Ipv4Config, MacAddr};
-pub use address6::{
-    IPV6_ADDRESSES, IPV6_PREFIXES, IPV6_ROUTERS, Ipv6Address, Ipv6Config, Ipv6Prefix, Ipv6Settings,
-    Preference,
+pub use base::{
+    ConnId, Counter, Counters, DNS_SERVERS, Duration, Event, Evidence, FailReason, Flow, IPV6_ADDRESSES,
+    IPV6_PREFIXES, IPV6_ROUTERS, Instant, Ipv4Config, Ipv6Address, Ipv6Config, Ipv6Prefix, Ipv6Settings,
+    Limits, ListenerId, MAX_MTU, MIN_MTU, MacAddr, Owner, Preference, RxChecksum, Secret, TxChecksum,
+    TxSegments, UdpId,
 };
-pub use config::{
-    Addressing, Config, ConfigError, CoreShare, Ipv6Addressing, Limits, MAX_MTU, MIN_MTU, RxChecksum, Secret,
-    TxChecksum, TxSegments,
-};
-pub use counters::{Counter, Counters};
-pub use event::{ConnId, Event, FailReason, ListenerId, UdpId};
-pub use flow::{datagram_port, fast_path_flow_of, flow_of};
 pub use isola_iobuf::{Frame, PartialChecksum};
-pub use neighbour::Evidence;
-pub use owner::Owner;
-pub use stack::{Moved, Occupancy, Stack};
-pub use steering::{BUCKETS, Bucket, Buckets, MAX_CORES, Move, Steering};
-pub use tcp::{
-    Algorithm, Arrived, CongestionControl, ConnectError, ConnectionStats, ConnectionView, Ecn, EndCame,
-    KeepAlive, ListenError, Round, SendError, TcpConfig, Timeout,
+pub use stack::{Addressing, Config, ConfigError, Ipv6Addressing, MovedBuckets, Occupancy, Stack};
+pub use steering::{
+    BUCKETS, Bucket, Buckets, CoreShare, KEY_LEN, MAX_CORES, Move, Steering, datagram_port,
+    fast_path_flow_of, flow_of,
 };
-pub use time::{Duration, Instant};
-pub use toeplitz::KEY_LEN;
+pub use tcp::{
+    AckedData, Algorithm, CongestionControl, ConnectError, ConnectionStats, ConnectionView, Ecn, KeepAlive,
+    ListenError, Round, SendError, StreamEnd, TcpConfig, Timeout, use_tcp,
+};
 pub use udp::{BindError, Datagram, SendToError};

@@ -15,14 +15,13 @@
 //! Privileged instructions outside of the machine layer are noted and do not fail the check.
 
 mod frame;
-mod image;
 
 use std::collections::BTreeSet;
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction};
 
 use self::frame::Frame;
-use self::image::{Function, functions};
+use super::image::{Function, functions};
 use super::{Check, Findings};
 use crate::error::Error;
 use crate::images;

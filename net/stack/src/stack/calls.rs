@@ -3,14 +3,13 @@
 //! A call with the id of an ended connection or socket does nothing, and reports that in its result if it has one. Ids
 //! are never reused for another connection or socket.
 
-use super::{Stack, around};
-use crate::address::Flow;
-use crate::event::{ConnId, ListenerId, UdpId};
-use crate::owner::Owner;
-use crate::path_mtu::PathUser;
-use crate::tcp::tables::{Around, ReadAll, Settled};
-use crate::tcp::{ConnectError, ConnectionStats, ConnectionView, EndCame, KeepAlive, ListenError, SendError};
-use crate::time::Instant;
+use super::{Stack, stack_parts};
+use crate::base::{ConnId, Flow, Instant, ListenerId, Owner, UdpId};
+use crate::ip::PathUser;
+use crate::tcp::{
+    ConnectError, ConnectionStats, ConnectionView, KeepAlive, ListenError, ReadAll, SendError, StackParts,
+    StreamEnd, TableUpdate, use_tcp,
+};
 use crate::udp::{self, BindError, Datagram, SendToError};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use isola_iobuf::{Chain, IoBuf};
@@ -23,6 +22,17 @@ impl Stack {
     ///
     /// See [`ListenError`].
     pub fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, ListenError> {
+        use_tcp();
+        self.listen_again(port, backlog)
+    }
+
+    /// Listens like [`Self::listen`] if the program uses TCP already ([`use_tcp`]): for the other stacks of an interface.
+    /// A program that contains only this call, and not the others, contains no TCP.
+    ///
+    /// # Errors
+    ///
+    /// See [`ListenError`].
+    pub fn listen_again(&mut self, port: u16, backlog: usize) -> Result<ListenerId, ListenError> {
         self.tcp.listen(port, backlog)
     }
 
@@ -44,7 +54,7 @@ impl Stack {
     /// Closes a listener. Connections that the application has not taken yet are reset.
     pub fn unlisten(&mut self, now: Instant, listener: ListenerId) {
         self.at(now);
-        self.tcp.unlisten(listener, &mut around!(self));
+        self.tcp.unlisten(listener, &mut stack_parts!(self));
     }
 
     /// Opens a connection; [`Event::Connected`](crate::Event::Connected) or [`Event::Failed`](crate::Event::Failed)
@@ -55,7 +65,8 @@ impl Stack {
     /// See [`ConnectError`].
     pub fn connect(&mut self, now: Instant, remote: SocketAddr) -> Result<ConnId, ConnectError> {
         self.at(now);
-        self.tcp.connect(remote, &mut around!(self))
+        use_tcp();
+        self.tcp.connect(remote, &mut stack_parts!(self))
     }
 
     /// Queues data for sending, all of it or none. `data` is empty after success, and unchanged after failure. The
@@ -94,7 +105,7 @@ impl Stack {
     /// Sets the limit of the connection's send queue, in bytes. It may be less than is queued: then no more data is
     /// accepted until the queue has drained.
     pub fn set_send_limit(&mut self, conn: ConnId, bytes: usize) {
-        self.tcp.adjust(conn, &mut around!(self), |connection| connection.set_send_limit(bytes));
+        self.tcp.adjust(conn, &mut stack_parts!(self), |connection| connection.set_send_limit(bytes));
     }
 
     /// Returns the next piece of received data, a view of the frame of its arrival; `None` if there is none now.
@@ -109,9 +120,9 @@ impl Stack {
     /// Returns all received data, and whether the peer's stream ended with it. Otherwise as [`Self::read`]; `None` if
     /// the connection does not exist.
     #[inline]
-    pub fn read_all(&mut self, conn: ConnId) -> Option<(Chain, EndCame)> {
+    pub fn read_all(&mut self, conn: ConnId) -> Option<(Chain, StreamEnd)> {
         let ReadAll { connection, end, settled } = self.tcp.before_read_all(conn)?;
-        if settled == Settled::Yes {
+        if settled == TableUpdate::Done {
             return Some((connection.take_all(), end));
         }
         let data = connection.take_all();
@@ -121,9 +132,9 @@ impl Stack {
 
     /// Updates TCP's tables after a call if that is still necessary.
     #[inline]
-    fn settle(&mut self, conn: ConnId, settled: Settled) {
-        if settled == Settled::No {
-            self.tcp.settle_call(conn, &mut around!(self));
+    fn settle(&mut self, conn: ConnId, settled: TableUpdate) {
+        if settled == TableUpdate::Due {
+            self.tcp.settle_call(conn, &mut stack_parts!(self));
         }
     }
 
@@ -136,18 +147,18 @@ impl Stack {
     /// `TcpConfig::max_receive_window`, and 65,535 for a peer without window scaling. A window that was announced is
     /// not shrunk. Zero stops the peer.
     pub fn set_window(&mut self, conn: ConnId, bytes: u32) {
-        self.tcp.adjust(conn, &mut around!(self), |connection| connection.set_window(bytes));
+        self.tcp.adjust(conn, &mut stack_parts!(self), |connection| connection.set_window(bytes));
     }
 
     /// Sets the keep-alive policy: the peer is probed when it is silent, and the connection ends if it does not answer.
     /// Initially as in `TcpConfig::keep_alive`.
     pub fn set_keep_alive(&mut self, conn: ConnId, keep_alive: Option<KeepAlive>) {
-        self.tcp.adjust(conn, &mut around!(self), |connection| connection.set_keep_alive(keep_alive));
+        self.tcp.adjust(conn, &mut stack_parts!(self), |connection| connection.set_keep_alive(keep_alive));
     }
 
     /// Closes the sending direction after the queued data. The peer may continue to send (half-close).
     pub fn shutdown(&mut self, conn: ConnId) {
-        self.tcp.adjust(conn, &mut around!(self), |connection| connection.shut_down());
+        self.tcp.adjust(conn, &mut stack_parts!(self), |connection| connection.shut_down());
     }
 
     /// Closes a connection: the queued data is still sent, then the connection completes its close by itself. The id
@@ -155,13 +166,13 @@ impl Stack {
     /// (RFC 9293 3.6.1).
     pub fn close(&mut self, now: Instant, conn: ConnId) {
         self.at(now);
-        self.tcp.close(conn, &mut around!(self));
+        self.tcp.close(conn, &mut stack_parts!(self));
     }
 
     /// Aborts a connection by a reset. The id becomes invalid, and no event follows.
     pub fn abort(&mut self, now: Instant, conn: ConnId) {
         self.at(now);
-        self.tcp.abort(conn, &mut around!(self));
+        self.tcp.abort(conn, &mut stack_parts!(self));
     }
 
     /// Returns the local address and port; `None` if the connection does not exist.
@@ -192,7 +203,7 @@ impl Stack {
     ///
     /// See [`BindError`].
     pub fn udp_bind(&mut self, port: u16) -> Result<UdpId, BindError> {
-        if port == 0 || (port == crate::dhcp::CLIENT_PORT && self.dhcp.is_some()) {
+        if port == 0 || (port == crate::configuration::DHCP_CLIENT_PORT && self.dhcp.is_some()) {
             return Err(BindError::PortInUse(port));
         }
         self.udp.bind(port)

@@ -1,21 +1,22 @@
 //! The link: ARP, neighbour discovery, and the configuration of IPv6 addresses.
 
 use super::receive::Addressee;
-use super::{Stack, around};
-use crate::MacAddr;
-use crate::address6::{ALL_MLD_ROUTERS, ALL_NODES, ALL_ROUTERS, Ipv6Settings, group_mac, solicited_node};
-use crate::arp::ArpPacket;
-use crate::autoconf::{Autoconf, Conflict, Outgoing};
-use crate::counters::Counter;
-use crate::event::Event;
-use crate::icmp6::Complaint;
-use crate::interface::Silence;
-use crate::link_message::{LinkMessage, LinkMessageKind};
-use crate::ndp::{self, Answers, Message, RouterAdvert};
-use crate::neighbour::{Advert, Evidence, Learned, MakeEntry, REACHABLE_V6, Strength, Waiting};
-use crate::tcp::tables::{Around, SearchOutcome};
-use crate::time::{Duration, Instant};
-use crate::{dhcp6, udp};
+use super::{Stack, stack_parts};
+use crate::base::{
+    ALL_MLD_ROUTERS, ALL_NODES, ALL_ROUTERS, Counter, Duration, Event, Evidence, Instant, Ipv6Settings,
+    MacAddr, group_mac, solicited_node,
+};
+use crate::configuration::{
+    Autoconf, Conflict, DHCP6_CLIENT_PORT, DHCP6_SERVER_PORT, DHCP6_SERVERS, Dhcp6Change, Dhcp6Client,
+    Outgoing,
+};
+use crate::ip::{
+    Advert, Answers, ArpPacket, Icmp6ErrorKind, LearnOutcome, LinkMessage, LinkMessageKind, MakeEntry,
+    NdpMessage, REACHABLE_V6, RouterAdvert, Silence, Strength, Waiting, neighbour_advertisement,
+    neighbour_solicitation, router_solicitation,
+};
+use crate::tcp::{SearchOutcome, StackParts};
+use crate::udp;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use etherparse::ArpOperation;
 use isola_iobuf::{Chain, IoBuf};
@@ -85,15 +86,15 @@ impl Stack {
 
     pub(super) fn receive_ndp(
         &mut self,
-        message: Message,
+        message: NdpMessage,
         source: Ipv6Addr,
         destination: Ipv6Addr,
     ) -> Result<(), Counter> {
         match message {
-            Message::Solicitation { target, sender } => {
+            NdpMessage::Solicitation { target, sender } => {
                 self.receive_solicitation(target, sender, source, destination)
             }
-            Message::Advertisement { target, mac, flags } => {
+            NdpMessage::Advertisement { target, mac, flags } => {
                 if source.is_unspecified() || (flags.is_solicited() && destination.is_multicast()) {
                     return Err(Counter::DropNdpInvalid);
                 }
@@ -117,7 +118,7 @@ impl Stack {
                 let neighbours = &mut self.interface.neighbours;
                 let learned = neighbours.advertised(self.now, ip, advert, unasked, &mut self.counters);
                 if let Some(mac) = mac.or_else(|| self.interface.neighbours.mac_of(ip)) {
-                    self.tell(learned, (ip, mac), evidence);
+                    self.report_neighbour(learned, (ip, mac), evidence);
                 }
                 if !flags.is_router()
                     && let Some(autoconf) = &mut self.autoconf
@@ -126,7 +127,7 @@ impl Stack {
                 }
                 Ok(())
             }
-            Message::Router(advert) => self.receive_router(&advert, source),
+            NdpMessage::Router(advert) => self.receive_router(&advert, source),
         }
     }
 
@@ -151,16 +152,16 @@ impl Stack {
         }
         let own = self.interface.mac;
         let (to, mac, answers) = if checks {
-            (ALL_NODES, Some(group_mac(ALL_NODES)), Answers::Everybody)
+            (ALL_NODES, Some(group_mac(ALL_NODES)), Answers::AllNodes)
         } else {
             if let Some(mac) = sender {
                 self.learn_neighbour((source.into(), mac), Evidence::Claimed, MakeEntry::Always);
             }
-            (source, sender.or_else(|| self.interface.neighbours.mac_of(source.into())), Answers::Somebody)
+            (source, sender.or_else(|| self.interface.neighbours.mac_of(source.into())), Answers::Solicitor)
         };
         // Without the sender's link-layer address, neither announced nor known, the answer cannot be sent.
         let mac = mac.ok_or(Counter::DropNdpInvalid)?;
-        let bytes = ndp::advertisement(target, own, answers);
+        let bytes = neighbour_advertisement(target, own, answers);
         let kind = LinkMessageKind::Neighbours;
         let message = LinkMessage { source: target, destination: to, mac, kind, bytes };
         self.interface.send_link_message(message, &mut self.counters);
@@ -194,7 +195,7 @@ impl Stack {
         match autoconf.on_conflict(ip) {
             Conflict::None => return Outcome::NotOurs,
             Conflict::Mended => {}
-            Conflict::OfLoan => self.dhcp6.decline(self.now, ip),
+            Conflict::OfLease => self.dhcp6.decline(self.now, ip),
         }
         self.counters.bump(Counter::AddressConflicts);
         self.poll_autoconf();
@@ -220,11 +221,11 @@ impl Stack {
         let none = Ipv6Addr::UNSPECIFIED;
         let (source, destination, kind, bytes) = match outgoing {
             Outgoing::Probe { target } => {
-                let bytes = ndp::solicitation(target, None);
+                let bytes = neighbour_solicitation(target, None);
                 (none, solicited_node(target), LinkMessageKind::Neighbours, bytes)
             }
             Outgoing::FindRouters { source } => {
-                let bytes = ndp::router_solicitation(source.map(|_| self.interface.mac));
+                let bytes = router_solicitation(source.map(|_| self.interface.mac));
                 (source.unwrap_or(none), ALL_ROUTERS, LinkMessageKind::Neighbours, bytes)
             }
             Outgoing::Report { source, report } => {
@@ -244,8 +245,8 @@ impl Stack {
         let (message, change) = self.dhcp6.poll(self.now);
         self.apply_dhcp6(change);
         let Some(message) = message else { return };
-        let source = SocketAddr::new(own.into(), dhcp6::CLIENT_PORT);
-        let destination = SocketAddr::new(dhcp6::SERVERS.into(), dhcp6::SERVER_PORT);
+        let source = SocketAddr::new(own.into(), DHCP6_CLIENT_PORT);
+        let destination = SocketAddr::new(DHCP6_SERVERS.into(), DHCP6_SERVER_PORT);
         let payload = Chain::from(IoBuf::from(message));
         if let Some(packet) = udp::packet(&mut self.interface, source, destination, payload) {
             self.interface.send(self.now, packet, &mut self.counters);
@@ -258,16 +259,16 @@ impl Stack {
         Ok(())
     }
 
-    fn apply_dhcp6(&mut self, change: Option<dhcp6::Change>) {
+    fn apply_dhcp6(&mut self, change: Option<Dhcp6Change>) {
         let Some(autoconf) = &mut self.autoconf else { return };
         match change {
             None => return,
-            Some(dhcp6::Change::Gained { ip, preferred, valid, dns }) => {
-                autoconf.lend(self.now, ip, (preferred, valid), &mut self.counters);
-                autoconf.tell_dns(dns);
+            Some(Dhcp6Change::Gained { ip, preferred, valid, dns }) => {
+                autoconf.add_lease(self.now, ip, (preferred, valid), &mut self.counters);
+                autoconf.set_leased_dns(dns);
             }
-            Some(dhcp6::Change::Lost(ip)) => autoconf.take_back(ip),
-            Some(dhcp6::Change::Settings(dns)) => autoconf.tell_dns(dns),
+            Some(Dhcp6Change::Lost(ip)) => autoconf.remove_lease(ip),
+            Some(Dhcp6Change::Settings(dns)) => autoconf.set_leased_dns(dns),
         }
         self.poll_autoconf();
     }
@@ -283,7 +284,7 @@ impl Stack {
         self.at(now);
         self.setup_due = Instant::ZERO;
         self.autoconf = None;
-        self.dhcp6 = dhcp6::Client::new(self.interface.mac, 0);
+        self.dhcp6 = Dhcp6Client::new(self.interface.mac, 0);
         self.change_ipv6(settings);
     }
 
@@ -299,11 +300,11 @@ impl Stack {
         }
         let waiting = self.interface.set_ipv6(settings, &mut self.counters);
         self.events.ipv6_changed();
-        let mut around = around!(self);
+        let mut parts = stack_parts!(self);
         if before.addresses.iter().flatten().any(|own| !settings.has(own.ip)) {
-            self.tcp.on_address_change(&mut around);
+            self.tcp.on_address_change(&mut parts);
         }
-        self.tcp.on_search_ended(&waiting, SearchOutcome::Found, &mut around);
+        self.tcp.on_search_ended(&waiting, SearchOutcome::Found, &mut parts);
     }
 
     /// Records a confirmed neighbour: from another instance ([`Event::Neighbour`]), or known for certain.
@@ -321,7 +322,7 @@ impl Stack {
     fn learn_neighbour(&mut self, pair: (IpAddr, MacAddr), evidence: Evidence, make: MakeEntry) {
         let neighbours = &mut self.interface.neighbours;
         let learned = neighbours.learn(self.now, pair, evidence, make, &mut self.counters);
-        self.tell(learned, pair, evidence);
+        self.report_neighbour(learned, pair, evidence);
     }
 
     /// Returns whether this instance reports neighbours to others.
@@ -330,12 +331,12 @@ impl Stack {
     }
 
     /// Continues the work that waited for a neighbour, and reports the neighbour to other instances.
-    fn tell(&mut self, learned: Learned, (ip, mac): (IpAddr, MacAddr), evidence: Evidence) {
-        let Learned::Fresh(Waiting { packets, connections }) = learned else { return };
+    fn report_neighbour(&mut self, learned: LearnOutcome, (ip, mac): (IpAddr, MacAddr), evidence: Evidence) {
+        let LearnOutcome::Fresh(Waiting { packets, connections }) = learned else { return };
         self.interface.on_heard(ip);
         let waiting = Waiting { packets, connections: alloc::vec::Vec::new() };
         self.interface.send_waiting(waiting, mac, &mut self.counters);
-        self.tcp.on_search_ended(&connections, SearchOutcome::Found, &mut around!(self));
+        self.tcp.on_search_ended(&connections, SearchOutcome::Found, &mut stack_parts!(self));
         if self.speaks_for_others() {
             self.events.notice(Event::Neighbour { ip, mac, evidence });
         }
@@ -344,7 +345,7 @@ impl Stack {
     /// Drops incomplete packets whose time has expired, and notifies their senders.
     pub(super) fn on_fragment_timer(&mut self) {
         for first in self.fragments.on_timer(self.now, &mut self.counters) {
-            self.complain(first, Addressee::Own, Complaint::ReassemblyTime);
+            self.send_icmp6_error(first, Addressee::Own, Icmp6ErrorKind::ReassemblyTime);
         }
     }
 
@@ -361,12 +362,12 @@ impl Stack {
                     packets.into_iter().for_each(|packet| interface.send(*now, packet, counters));
                     SearchOutcome::Found
                 }
-                Silence::NoWay => {
+                Silence::NoRoute => {
                     self.counters.add(Counter::DropNeighbourSilent, packets.len() as u64);
-                    SearchOutcome::NobodyThere
+                    SearchOutcome::NoAnswer
                 }
             };
-            self.tcp.on_search_ended(&connections, outcome, &mut around!(self));
+            self.tcp.on_search_ended(&connections, outcome, &mut stack_parts!(self));
         }
     }
 }

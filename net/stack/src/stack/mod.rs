@@ -2,28 +2,22 @@
 //! addresses, and `calls.rs` has the application's calls.
 
 mod calls;
-mod ends;
-mod fast_path;
+mod config;
 mod link;
 mod moving;
 mod receive;
 
-pub use moving::Moved;
+pub use config::{Addressing, Config, ConfigError, Ipv6Addressing};
+pub use moving::MovedBuckets;
 
-use crate::address::Ipv4Config;
-use crate::autoconf::Autoconf;
-use crate::config::{Addressing, Config, ConfigError, CoreShare, Ipv6Addressing};
-use crate::counters::{Counter, Counters};
-use crate::event::{Event, EventQueue};
-use crate::fragments::Reassembler;
-use crate::interface::Interface;
-use crate::limit::RateLimit;
-use crate::owner::Owner;
-use crate::sent_datagrams::SentDatagrams;
-use crate::tcp::tables::{Around, SearchOutcome, Tcp};
-use crate::time::Instant;
-use crate::udp::UdpSockets;
-use crate::{MacAddr, dhcp, dhcp6, udp};
+use crate::base::{Counter, Counters, Event, EventQueue, Instant, Ipv4Config, MacAddr, Owner, RateLimit};
+use crate::configuration::{
+    Autoconf, DHCP_CLIENT_PORT, DHCP_SERVER_PORT, Dhcp6Client, DhcpChange, DhcpClient,
+};
+use crate::ip::{Interface, Reassembler};
+use crate::steering::CoreShare;
+use crate::tcp::{SearchOutcome, StackParts, Tcp};
+use crate::udp::{self, SentDatagrams, UdpSockets};
 use alloc::collections::VecDeque;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use isola_iobuf::{Chain, Frame, IoBuf, IoBufMut};
@@ -37,12 +31,12 @@ pub struct Stack {
     tcp: Tcp,
     udp: UdpSockets,
     sent_datagrams: SentDatagrams,
-    dhcp: Option<dhcp::Client>,
+    dhcp: Option<DhcpClient>,
     /// The time at which the IPv4 address was set, and the time of its last defence against another host.
     address_since: Instant,
     defended: Option<Instant>,
     autoconf: Option<Autoconf>,
-    dhcp6: dhcp6::Client,
+    dhcp6: Dhcp6Client,
     fragments: Reassembler,
     reassembled: VecDeque<IoBuf>,
     echo_limit: RateLimit,
@@ -65,9 +59,9 @@ pub struct Occupancy {
 }
 
 /// Borrows the parts of the stack that TCP uses.
-macro_rules! around {
+macro_rules! stack_parts {
     ($stack:expr) => {
-        Around {
+        StackParts {
             now: $stack.now,
             interface: &mut $stack.interface,
             counters: &mut $stack.counters,
@@ -75,7 +69,7 @@ macro_rules! around {
         }
     };
 }
-use around;
+use stack_parts;
 
 impl Stack {
     /// Returns a stack with its address set, or with its first DHCP message ready to be sent.
@@ -90,16 +84,16 @@ impl Stack {
         let mut stack = Self {
             core: config.core.clone(),
             counters: Counters::new(),
-            interface: Interface::new(&config),
+            interface: Interface::new(&config.interface()),
             events: EventQueue::new(limits.events),
-            tcp: Tcp::new(&config, now),
+            tcp: Tcp::new(&config.tcp, limits, config.core.clone(), &config.secret, now),
             udp: UdpSockets::new(limits, config.core.clone(), udp_seed),
             sent_datagrams: SentDatagrams::default(),
             dhcp: None,
             address_since: now,
             defended: None,
             autoconf: None,
-            dhcp6: dhcp6::Client::new(config.mac, config.secret.keys(6).0),
+            dhcp6: Dhcp6Client::new(config.mac, config.secret.keys(6).0),
             fragments: Reassembler::new(limits),
             reassembled: VecDeque::new(),
             echo_limit: RateLimit::new(limits.icmp_per_second, now),
@@ -110,7 +104,7 @@ impl Stack {
         match config.addressing {
             Addressing::Unset => {}
             Addressing::Static(ipv4) => stack.change_address(Some(ipv4)),
-            Addressing::Dhcp => stack.dhcp = Some(dhcp::Client::new(config.mac, dhcp_seed, now)),
+            Addressing::Dhcp => stack.dhcp = Some(DhcpClient::new(config.mac, dhcp_seed, now)),
         }
         stack.autoconf = match config.ipv6 {
             Ipv6Addressing::Unset => None,
@@ -164,7 +158,7 @@ impl Stack {
         if let Some(frame) = self.interface.pop() {
             return self.counted(frame);
         }
-        if let Some(frame) = self.tcp.transmit(&mut around!(self)) {
+        if let Some(frame) = self.tcp.transmit(&mut stack_parts!(self)) {
             return self.counted(frame);
         }
         // TCP may have queued frames at the interface.
@@ -217,7 +211,7 @@ impl Stack {
         self.set_up();
         self.on_fragment_timer();
         self.on_neighbour_timer();
-        self.tcp.on_timer(&mut around!(self));
+        self.tcp.on_timer(&mut stack_parts!(self));
         self.setup_due = Instant::ZERO;
     }
 
@@ -232,7 +226,7 @@ impl Stack {
     }
 
     fn find_setup_deadline(&self) -> Instant {
-        let dhcp = self.dhcp.as_ref().and_then(dhcp::Client::deadline);
+        let dhcp = self.dhcp.as_ref().and_then(DhcpClient::deadline);
         let autoconf = self.autoconf.as_ref().and_then(Autoconf::deadline);
         // Without a link-local address DHCPv6 cannot send, so its deadline does not count.
         let may_ask = |_: &Instant| self.autoconf.as_ref().and_then(Autoconf::link_local).is_some();
@@ -309,9 +303,9 @@ impl Stack {
         (self.address_since, self.defended) = (self.now, None);
         let waiting = self.interface.set_ipv4(ipv4, &mut self.counters);
         self.events.address_changed(ipv4);
-        let mut around = around!(self);
-        self.tcp.on_address_change(&mut around);
-        self.tcp.on_search_ended(&waiting, SearchOutcome::Found, &mut around);
+        let mut parts = stack_parts!(self);
+        self.tcp.on_address_change(&mut parts);
+        self.tcp.on_search_ended(&waiting, SearchOutcome::Found, &mut parts);
     }
 
     /// Sends the DHCP client's message, and applies its result.
@@ -322,18 +316,18 @@ impl Stack {
         let Some(message) = message else { return };
         let own = self.interface.ipv4.map_or(Ipv4Addr::UNSPECIFIED, |own| own.address);
         let to = message.server.unwrap_or(Ipv4Addr::BROADCAST);
-        let source = SocketAddr::new(IpAddr::V4(own), dhcp::CLIENT_PORT);
-        let destination = SocketAddr::new(IpAddr::V4(to), dhcp::SERVER_PORT);
+        let source = SocketAddr::new(IpAddr::V4(own), DHCP_CLIENT_PORT);
+        let destination = SocketAddr::new(IpAddr::V4(to), DHCP_SERVER_PORT);
         let payload = Chain::from(IoBuf::from(message.bytes));
         if let Some(packet) = udp::packet(&mut self.interface, source, destination, payload) {
             self.interface.send(self.now, packet, &mut self.counters);
         }
     }
 
-    fn apply(&mut self, change: Option<dhcp::Change>) {
+    fn apply(&mut self, change: Option<DhcpChange>) {
         match change {
-            Some(dhcp::Change::Gained(ipv4)) => self.change_address(Some(ipv4)),
-            Some(dhcp::Change::Lost) => self.change_address(None),
+            Some(DhcpChange::Gained(ipv4)) => self.change_address(Some(ipv4)),
+            Some(DhcpChange::Lost) => self.change_address(None),
             None => {}
         }
     }

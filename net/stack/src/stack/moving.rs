@@ -4,24 +4,23 @@
 //! TIME-WAIT entries. The layer above transports it between the cores, holds back the flows' frames in the meantime,
 //! and then assigns the buckets to their new owner ([`Steering::give`](crate::Steering::give)).
 
-use super::{Stack, around};
-use crate::event::ConnId;
+use super::{Stack, stack_parts};
+use crate::base::{ConnId, Instant};
 use crate::steering::Buckets;
-use crate::tcp::tables::{Around, MovedFlows};
-use crate::time::Instant;
+use crate::tcp::{MovedFlows, StackParts};
 use core::fmt;
 
 /// The state of some buckets' flows, between two stacks.
-pub struct Moved(MovedFlows);
+pub struct MovedBuckets(MovedFlows);
 
 const _: () = {
     const fn may_change_cores<T: Send>() {}
-    may_change_cores::<Moved>();
+    may_change_cores::<MovedBuckets>();
 };
 
-impl fmt::Debug for Moved {
+impl fmt::Debug for MovedBuckets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Moved").field("connections", &self.0.connections()).finish_non_exhaustive()
+        f.debug_struct("MovedBuckets").field("connections", &self.0.connections()).finish_non_exhaustive()
     }
 }
 
@@ -39,11 +38,11 @@ impl Stack {
 
     /// Extracts the flows of buckets, for [`Self::insert`] on another stack. The connections in `staying` remain here
     /// until they end, and their frames are forwarded here ([`Steering::keep`](crate::Steering::keep)).
-    pub fn extract(&mut self, now: Instant, buckets: Buckets, staying: &[ConnId]) -> Moved {
+    pub fn extract(&mut self, now: Instant, buckets: Buckets, staying: &[ConnId]) -> MovedBuckets {
         self.at(now);
         let mut staying = staying.to_vec();
         staying.sort_unstable();
-        Moved(self.tcp.extract(buckets, &staying, &mut around!(self)))
+        MovedBuckets(self.tcp.extract(buckets, &staying, &mut stack_parts!(self)))
     }
 
     /// Excludes the flows of these buckets from new connections until [`Self::insert`]. Must be called before the other
@@ -59,8 +58,8 @@ impl Stack {
 
     /// Inserts flows of another stack, which must have the same secret, settings and address. Returns the connections'
     /// ids there, each with its id here. Connections that are not among them have ended.
-    pub fn insert(&mut self, now: Instant, moved: Moved) -> alloc::vec::Vec<(ConnId, ConnId)> {
+    pub fn insert(&mut self, now: Instant, moved: MovedBuckets) -> alloc::vec::Vec<(ConnId, ConnId)> {
         self.at(now);
-        self.tcp.insert(moved.0, &mut around!(self))
+        self.tcp.insert(moved.0, &mut stack_parts!(self))
     }
 }

@@ -1,27 +1,18 @@
 //! The receive path: from a frame to the protocol that processes it.
 
-use super::fast_path::{self, FastSegment};
-use super::{Stack, around, ends};
-use crate::address::{Flow, MacAddr, is_unicast};
-use crate::address6::is_unicast6;
-use crate::config::RxChecksum;
-use crate::counters::Counter;
-use crate::fragments::Fragment;
-use crate::icmp6::Complaint;
-use crate::interface::Packet;
-use crate::ip::{Came, IpPacket, Refusal};
-use crate::ipv6::{PROBLEM_NEXT_HEADER, Parsed};
-use crate::limit::Allowed;
-use crate::owner::Owner;
-use crate::path_mtu::PathUser;
-use crate::tcp::segment::Segment;
-use crate::tcp::tables::Around;
-use crate::time::Instant;
-use crate::udp::Datagram;
-use crate::{dhcp, dhcp6, ethernet, icmp, icmp6, ipv4, ipv6, udp};
+use super::{Stack, stack_parts};
+use crate::base::{Counter, Instant, MacAddr, Owner, Permit, RxChecksum, is_unicast, is_unicast6};
+use crate::configuration::{DHCP_CLIENT_PORT, DHCP_SERVER_PORT, DHCP6_CLIENT_PORT, DHCP6_SERVER_PORT};
+use crate::ip::{
+    ErrorKind, Fragment, Fragmentation, IPV6_HEADER_LEN, Icmp6ErrorKind, Icmp6Message, IcmpError,
+    IcmpMessage, IpPacket, PROBLEM_NEXT_HEADER, Packet, ParsedIpv4, ParsedIpv6, PathUser, Refusal,
+    echo_reply, icmp6_error, is_about_neighbours, may_cause_error, parse_ethernet, parse_icmp, parse_icmp6,
+    parse_ipv4, parse_ipv6, port_unreachable, prepend_ethernet,
+};
+use crate::tcp::{self, StackParts};
+use crate::udp::{self, Datagram};
 use alloc::boxed::Box;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use core::ops::Range;
 use etherparse::{EtherType, IpNumber};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
@@ -37,7 +28,7 @@ pub(super) enum Addressee {
     /// This interface only.
     Own,
     /// All hosts of the network, or a multicast group.
-    Everybody,
+    Group,
 }
 
 impl Stack {
@@ -48,21 +39,7 @@ impl Stack {
         self.interface.owner = Owner::UNKNOWN;
         self.counters.bump(Counter::FramesIn);
         self.counters.add(Counter::BytesIn, frame.len() as u64);
-        if let Some(fast) = fast_path::read(&frame, 0, &self.interface, &self.tcp)
-            && (checksum == RxChecksum::Verified || fast.is_intact(&frame))
-        {
-            self.receive_fast(fast, frame, None);
-            return;
-        }
-        if let Some(end) = ends::read(&frame, &self.interface) {
-            let (flow, target) = (end.flow, self.tcp.target(&end.flow));
-            if (target.is_some() || end.may_begin(&self.interface))
-                && (checksum == RxChecksum::Verified || end.is_intact(&frame))
-            {
-                self.tcp.receive_end(flow, target, end.into_segment(frame), &mut around!(self));
-                return;
-            }
-        }
+        let Some(frame) = self.tcp.receive_frame(frame, checksum, stack_parts!(self)) else { return };
         if let Err(reason) = self.receive_ethernet(frame, checksum) {
             self.counters.bump(reason);
         }
@@ -75,12 +52,9 @@ impl Stack {
         self.interface.owner = Owner::UNKNOWN;
         self.counters.bump(Counter::FramesIn);
         self.counters.add(Counter::BytesIn, (frame.len() + rest.len()) as u64);
-        if checksum == RxChecksum::Verified
-            && let Some(fast) = fast_path::read(&frame, rest.len(), &self.interface, &self.tcp)
-        {
-            self.receive_fast(fast, frame, Some(rest));
+        let Some((frame, rest)) = self.tcp.receive_long(frame, rest, checksum, stack_parts!(self)) else {
             return;
-        }
+        };
         // Frames with FIN or SACK blocks, among others: too rare for a path without copying.
         self.counters.bump(Counter::LongFramesCopied);
         let mut whole = IoBufMut::with_room(0, frame.len() + rest.len());
@@ -92,38 +66,21 @@ impl Stack {
         }
     }
 
-    #[inline(always)]
-    fn receive_fast(&mut self, fast: FastSegment, mut frame: IoBuf, rest: Option<Box<Chain>>) {
-        let Range { start, end } = fast.data(frame.len());
-        frame.truncate(end);
-        frame.advance(start);
-        let index = fast.connection;
-        let Some((connection, ready, delay)) = self.tcp.expecting(index, self.now, &fast.plain) else {
-            self.tcp.deliver_end(index, fast.into_segment(frame, rest), &mut around!(self));
-            return;
-        };
-        self.interface.owner = connection.owner;
-        connection.on_expected(self.now, &fast.plain, frame, rest, delay, &mut self.counters);
-        if !connection.signals.is_empty() {
-            self.events.connections.push_new(index);
-        }
-        ready.push_new(index);
-    }
-
     fn receive_ethernet(&mut self, frame: IoBuf, checksum: RxChecksum) -> Result<(), Counter> {
-        let frame = ethernet::parse(frame)?;
+        let frame = parse_ethernet(frame)?;
         if frame.destination != self.interface.mac && !frame.destination.is_group() {
             return Err(Counter::DropEthernetAddress);
         }
         if frame.source.is_group() || frame.source == self.interface.mac {
             return Err(Counter::DropEthernetAddress);
         }
-        let link = if frame.destination.is_group() { Addressee::Everybody } else { Addressee::Own };
+        let link = if frame.destination.is_group() { Addressee::Group } else { Addressee::Own };
         match frame.ether_type {
             EtherType::IPV4 => self.receive_ipv4(frame.payload, link, checksum),
             EtherType::IPV6 => {
-                let came = if frame.source == FROM_FRAGMENTS { Came::InParts } else { Came::InOnePiece };
-                self.receive_ipv6(frame.payload, link, checksum, came)
+                let fragmentation =
+                    if frame.source == FROM_FRAGMENTS { Fragmentation::Present } else { Fragmentation::None };
+                self.receive_ipv6(frame.payload, link, checksum, fragmentation)
             }
             EtherType::ARP => {
                 self.setup_due = Instant::ZERO;
@@ -136,9 +93,9 @@ impl Stack {
     /// Processes an IPv4 packet. `link` is the addressee of the frame: a packet to this interface alone in a broadcast
     /// frame is not accepted (RFC 1122 3.3.6).
     fn receive_ipv4(&mut self, packet: IoBuf, link: Addressee, checksum: RxChecksum) -> Result<(), Counter> {
-        let packet = match ipv4::parse(packet)? {
-            ipv4::Parsed::Whole(packet) => packet,
-            ipv4::Parsed::Fragment(fragment) => return self.receive_fragment(fragment, link),
+        let packet = match parse_ipv4(packet)? {
+            ParsedIpv4::Whole(packet) => packet,
+            ParsedIpv4::Fragment(fragment) => return self.receive_fragment(fragment, link),
         };
         let (IpAddr::V4(source), IpAddr::V4(destination)) = (packet.source, packet.destination) else {
             return Err(Counter::DropIpv4Malformed);
@@ -148,14 +105,14 @@ impl Stack {
         };
         let addressee = match destination {
             ip if ip == own.address && link == Addressee::Own => Addressee::Own,
-            ip if ip == own.address && self.dhcp.is_some() => Addressee::Everybody,
-            ip if own.is_broadcast(ip) => Addressee::Everybody,
+            ip if ip == own.address && self.dhcp.is_some() => Addressee::Group,
+            ip if own.is_broadcast(ip) => Addressee::Group,
             _ => return Err(Counter::DropIpv4Address),
         };
         // Reject a source address that cannot be answered or is ours. A host without an address may broadcast (RFC 1122
         // 3.2.1.3); a DHCP server receives such packets.
         let asks_everybody =
-            source.is_unspecified() && addressee == Addressee::Everybody && packet.protocol == IpNumber::UDP;
+            source.is_unspecified() && addressee == Addressee::Group && packet.protocol == IpNumber::UDP;
         let possible = is_unicast(source) && !own.is_broadcast(source) && source != own.address;
         if !possible && !asks_everybody {
             return Err(Counter::DropIpv4Source);
@@ -164,7 +121,7 @@ impl Stack {
             (IpNumber::TCP, Addressee::Own) => self.receive_tcp(packet, checksum),
             (IpNumber::UDP, _) => self.receive_udp(packet, addressee, checksum),
             (IpNumber::ICMP, Addressee::Own) => self.receive_icmp(packet, (destination, source)),
-            (IpNumber::TCP | IpNumber::ICMP, Addressee::Everybody) => Err(Counter::DropIpv4Address),
+            (IpNumber::TCP | IpNumber::ICMP, Addressee::Group) => Err(Counter::DropIpv4Address),
             _ => Err(Counter::DropIpv4Protocol),
         }
     }
@@ -174,7 +131,7 @@ impl Stack {
         if self.dhcp.is_none() || packet.protocol != IpNumber::UDP {
             return Err(Counter::DropNoAddress);
         }
-        self.receive_udp(packet, Addressee::Everybody, checksum)
+        self.receive_udp(packet, Addressee::Group, checksum)
     }
 
     fn receive_ipv6(
@@ -182,21 +139,23 @@ impl Stack {
         packet: IoBuf,
         link: Addressee,
         checksum: RxChecksum,
-        came: Came,
+        fragmentation: Fragmentation,
     ) -> Result<(), Counter> {
-        match ipv6::parse(packet) {
+        match parse_ipv6(packet) {
             // Fragmentation may hide neighbour discovery messages from filters (RFC 6980 5).
-            Ok(Parsed::Whole(packet, _, with)) if is_hidden(&packet, came, with) => {
+            Ok(ParsedIpv6::Whole(packet, _, with)) if is_hidden(&packet, fragmentation, with) => {
                 Err(Counter::DropNdpInvalid)
             }
-            Ok(Parsed::Whole(packet, next_header_at, _)) => {
+            Ok(ParsedIpv6::Whole(packet, next_header_at, _)) => {
                 self.receive_whole_ipv6(packet, next_header_at, link, checksum)
             }
             // A reassembled packet must not itself be a fragment: its reassembly would nest.
-            Ok(Parsed::Fragment(_)) if came == Came::InParts => Err(Counter::DropFragmentMalformed),
-            Ok(Parsed::Fragment(fragment)) => self.receive_fragment(fragment, link),
+            Ok(ParsedIpv6::Fragment(_)) if fragmentation == Fragmentation::Present => {
+                Err(Counter::DropFragmentMalformed)
+            }
+            Ok(ParsedIpv6::Fragment(fragment)) => self.receive_fragment(fragment, link),
             Err((Refusal::Problem { counter, code, pointer }, packet)) => {
-                self.complain(packet, link, Complaint::Problem { code, pointer });
+                self.send_icmp6_error(packet, link, Icmp6ErrorKind::Problem { code, pointer });
                 Err(counter)
             }
             Err((refusal, _)) => Err(refusal.counter()),
@@ -215,7 +174,7 @@ impl Stack {
         };
         let addressee = match destination {
             ip if self.interface.ipv6.has(ip) && link == Addressee::Own => Addressee::Own,
-            ip if ip.is_multicast() && self.listens_to(ip) => Addressee::Everybody,
+            ip if ip.is_multicast() && self.listens_to(ip) => Addressee::Group,
             _ => return Err(Counter::DropIpv6Address),
         };
         // A host without an address may only check whether an address is in use (RFC 4862 5.4).
@@ -227,10 +186,14 @@ impl Stack {
             (IpNumber::TCP, Addressee::Own) => self.receive_tcp(packet, checksum),
             (IpNumber::UDP, _) => self.receive_udp(packet, addressee, checksum),
             (IpNumber::IPV6_ICMP, _) => self.receive_icmp6(packet, (destination, source)),
-            (IpNumber::TCP, Addressee::Everybody) => Err(Counter::DropIpv6Address),
+            (IpNumber::TCP, Addressee::Group) => Err(Counter::DropIpv6Address),
             _ => {
                 let problem = (PROBLEM_NEXT_HEADER, next_header_at as u32);
-                self.complain(packet.whole, link, Complaint::Problem { code: problem.0, pointer: problem.1 });
+                self.send_icmp6_error(
+                    packet.whole,
+                    link,
+                    Icmp6ErrorKind::Problem { code: problem.0, pointer: problem.1 },
+                );
                 Err(Counter::DropIpv6Protocol)
             }
         }
@@ -244,13 +207,11 @@ impl Stack {
     }
 
     fn receive_tcp(&mut self, packet: IpPacket, checksum: RxChecksum) -> Result<(), Counter> {
-        let (remote, local) = (packet.source, packet.destination);
-        let mark = packet.mark();
-        let mut segment = Segment::parse(packet.into_payload(), remote, local, checksum)?;
-        segment.mark = mark;
-        let flow = Flow::new(local, segment.destination_port, remote, segment.source_port);
-        self.tcp.receive(flow, segment, &mut around!(self));
-        Ok(())
+        let parts = &mut stack_parts!(self);
+        match tcp::is_in_use() {
+            true => self.tcp.receive_packet(packet, checksum, parts),
+            false => self.tcp.resets.refuse(packet, checksum, parts),
+        }
     }
 
     fn receive_udp(
@@ -263,7 +224,7 @@ impl Stack {
         let whole = IpPacket { whole: packet.whole.clone(), ..packet };
         let received = udp::parse(packet.into_payload(), source, destination, checksum)?;
         let from_server =
-            received.destination_port == dhcp::CLIENT_PORT && received.source_port == dhcp::SERVER_PORT;
+            received.destination_port == DHCP_CLIENT_PORT && received.source_port == DHCP_SERVER_PORT;
         if let Some(client) = self.dhcp.as_mut().filter(|_| from_server && source.is_ipv4()) {
             self.setup_due = Instant::ZERO;
             let change = client.receive(self.now, &received.payload).map_err(|_| Counter::DropDhcp)?;
@@ -271,7 +232,7 @@ impl Stack {
             return Ok(());
         }
         let from_server6 =
-            received.destination_port == dhcp6::CLIENT_PORT && received.source_port == dhcp6::SERVER_PORT;
+            received.destination_port == DHCP6_CLIENT_PORT && received.source_port == DHCP6_SERVER_PORT;
         if from_server6 && source.is_ipv6() && self.autoconf.is_some() {
             self.setup_due = Instant::ZERO;
             return self.receive_dhcp6(&received.payload);
@@ -291,29 +252,33 @@ impl Stack {
 
     fn refuse_datagram(&mut self, packet: IpPacket) {
         if packet.source.is_ipv6() {
-            self.complain(packet.whole, Addressee::Own, Complaint::Port);
+            self.send_icmp6_error(packet.whole, Addressee::Own, Icmp6ErrorKind::Port);
             return;
         }
-        if self.error_limit.allow(self.now) == Allowed::No {
+        if self.error_limit.allow(self.now) == Permit::No {
             self.counters.bump(Counter::DropIcmpRate);
             return;
         }
         let head = self.interface.pool.take();
-        if let Some(error) = icmp::port_unreachable(head, packet) {
+        if let Some(error) = port_unreachable(head, packet) {
             self.interface.send(self.now, error, &mut self.counters);
         }
     }
 
     /// Sends an ICMPv6 error about a received packet, if that is permitted (RFC 4443 2.4 e, f). For multicast and
     /// broadcast packets, only the errors permitted by section 2.4 e.3.
-    pub(super) fn complain(&mut self, mut whole: IoBuf, link: Addressee, complaint: Complaint) {
+    pub(super) fn send_icmp6_error(
+        &mut self,
+        mut whole: IoBuf,
+        link: Addressee,
+        kind_of_error: Icmp6ErrorKind,
+    ) {
         let Ok(header) = etherparse::Ipv6HeaderSlice::from_slice(&whole) else { return };
-        let len = ipv6::HEADER_LEN + usize::from(header.payload_length());
+        let len = IPV6_HEADER_LEN + usize::from(header.payload_length());
         let (source, destination) = (header.source_addr(), header.destination_addr());
-        let about_option = matches!(complaint, Complaint::Problem { code: 2, .. });
+        let about_option = matches!(kind_of_error, Icmp6ErrorKind::Problem { code: 2, .. });
         let group = destination.is_multicast();
-        if !icmp6::may_complain(&whole, source) || ((group || link == Addressee::Everybody) && !about_option)
-        {
+        if !may_cause_error(&whole, source) || ((group || link == Addressee::Group) && !about_option) {
             return;
         }
         let own = if self.interface.ipv6.has(destination) {
@@ -324,23 +289,23 @@ impl Stack {
         let Some(own) = own else { return };
         // Remove the padding of the link.
         whole.truncate(len);
-        if self.error_limit.allow(self.now) == Allowed::No {
+        if self.error_limit.allow(self.now) == Permit::No {
             self.counters.bump(Counter::DropIcmpRate);
             return;
         }
         let head = self.interface.pool.take();
-        if let Some(error) = icmp6::complaint(head, (own, source), complaint, whole) {
+        if let Some(error) = icmp6_error(head, (own, source), kind_of_error, whole) {
             self.interface.send(self.now, error, &mut self.counters);
         }
     }
 
     fn receive_icmp(&mut self, packet: IpPacket, (own, asker): (Ipv4Addr, Ipv4Addr)) -> Result<(), Counter> {
-        match icmp::parse(packet.into_payload())? {
-            icmp::Message::Echo { identity, data } => {
+        match parse_icmp(packet.into_payload())? {
+            IcmpMessage::Echo { identity, data } => {
                 let head = self.interface.pool.take();
-                self.echo(icmp::echo_reply(head, own.into(), asker.into(), identity, data))
+                self.echo(echo_reply(head, own.into(), asker.into(), identity, data))
             }
-            icmp::Message::Error(error) => self.receive_error(&error),
+            IcmpMessage::Error(error) => self.receive_error(&error),
         }
     }
 
@@ -351,8 +316,8 @@ impl Stack {
     ) -> Result<(), Counter> {
         self.setup_due = Instant::ZERO;
         let hops = packet.hops;
-        match icmp6::parse(packet.into_payload(), source, destination, hops)? {
-            icmp6::Message::Echo { identity, data } if !source.is_unspecified() => {
+        match parse_icmp6(packet.into_payload(), source, destination, hops)? {
+            Icmp6Message::Echo { identity, data } if !source.is_unspecified() => {
                 // The answer to a multicast request has an address of this interface as source (RFC 4443 4.2).
                 let own = if destination.is_multicast() {
                     self.interface.ipv6.source_for(source).ok_or(Counter::DropNoAddress)?
@@ -360,12 +325,12 @@ impl Stack {
                     destination
                 };
                 let head = self.interface.pool.take();
-                self.echo(icmp::echo_reply(head, own.into(), source.into(), identity, data))
+                self.echo(echo_reply(head, own.into(), source.into(), identity, data))
             }
-            icmp6::Message::Echo { .. } => Err(Counter::DropIpv6Source),
-            icmp6::Message::Error(error) => self.receive_error(&error),
-            icmp6::Message::Neighbours(message) => self.receive_ndp(message, source, destination),
-            icmp6::Message::Query { within_ms } => {
+            Icmp6Message::Echo { .. } => Err(Counter::DropIpv6Source),
+            Icmp6Message::Error(error) => self.receive_error(&error),
+            Icmp6Message::Neighbours(message) => self.receive_ndp(message, source, destination),
+            Icmp6Message::Query { within_ms } => {
                 let autoconf = self.autoconf.as_mut().ok_or(Counter::DropIcmpIgnored)?;
                 autoconf.on_query(self.now, within_ms);
                 Ok(())
@@ -374,7 +339,7 @@ impl Stack {
     }
 
     fn echo(&mut self, reply: Option<Packet>) -> Result<(), Counter> {
-        if self.echo_limit.allow(self.now) == Allowed::No {
+        if self.echo_limit.allow(self.now) == Permit::No {
             return Err(Counter::DropIcmpRate);
         }
         if let Some(reply) = reply {
@@ -407,14 +372,14 @@ impl Stack {
             return match destination {
                 IpAddr::V4(_) => self.receive_ipv4(whole.freeze(), link, RxChecksum::Unverified),
                 IpAddr::V6(_) => {
-                    self.receive_ipv6(whole.freeze(), link, RxChecksum::Unverified, Came::InParts)
+                    self.receive_ipv6(whole.freeze(), link, RxChecksum::Unverified, Fragmentation::Present)
                 }
             };
         }
         let own = self.interface.mac;
         let to = if link == Addressee::Own { own } else { MacAddr::BROADCAST };
         if self.reassembled.len() >= REASSEMBLED
-            || ethernet::prepend(&mut whole, FROM_FRAGMENTS, to, ether_type).is_none()
+            || prepend_ethernet(&mut whole, FROM_FRAGMENTS, to, ether_type).is_none()
         {
             return Err(Counter::DropFragmentLimit);
         }
@@ -428,34 +393,34 @@ impl Stack {
         self.reassembled.pop_front()
     }
 
-    fn receive_error(&mut self, error: &icmp::IcmpError) -> Result<(), Counter> {
+    fn receive_error(&mut self, error: &IcmpError) -> Result<(), Counter> {
         match error.protocol {
             IpNumber::TCP => {
-                self.tcp.on_icmp_error(error, &mut around!(self));
+                self.tcp.on_icmp_error(error, &mut stack_parts!(self));
                 Ok(())
             }
             IpNumber::UDP => match error.kind {
-                icmp::ErrorKind::TooBig { mtu } if self.is_our_datagram(error) => {
+                ErrorKind::TooBig { mtu } if self.is_our_datagram(error) => {
                     let remote = error.flow.remote.ip();
                     self.interface.learn_mtu(self.now, remote, PathUser::Udp, mtu, &mut self.counters);
                     Ok(())
                 }
-                icmp::ErrorKind::TooBig { .. } => Err(Counter::DropIcmpUnrelated),
-                icmp::ErrorKind::Unreachable => Err(Counter::DropIcmpIgnored),
+                ErrorKind::TooBig { .. } => Err(Counter::DropIcmpUnrelated),
+                ErrorKind::Unreachable => Err(Counter::DropIcmpIgnored),
             },
             _ => Err(Counter::DropIcmpIgnored),
         }
     }
 
     /// Returns whether a quoted datagram was sent by this stack, with the length in its header.
-    fn is_our_datagram(&self, error: &icmp::IcmpError) -> bool {
+    fn is_our_datagram(&self, error: &IcmpError) -> bool {
         self.sent_datagrams.has(self.now, &error.flow, (error.sequence >> 16) as u16)
     }
 }
 
 /// Returns whether a packet is a neighbour discovery message that came in fragments, or with a fragment header.
-fn is_hidden(packet: &IpPacket, came: Came, with: Came) -> bool {
-    (came, with) != (Came::InOnePiece, Came::InOnePiece)
+fn is_hidden(packet: &IpPacket, fragmentation: Fragmentation, with: Fragmentation) -> bool {
+    (fragmentation, with) != (Fragmentation::None, Fragmentation::None)
         && packet.protocol == IpNumber::IPV6_ICMP
-        && packet.whole.get(packet.headers_len).is_some_and(|&kind| icmp6::is_about_neighbours(kind))
+        && packet.whole.get(packet.headers_len).is_some_and(|&kind| is_about_neighbours(kind))
 }

@@ -19,9 +19,7 @@
 use super::isn::flow_bytes;
 use super::options::{Options, Sack, Timestamps};
 use super::seq::Seq;
-use crate::address::Flow;
-use crate::config::Secret;
-use crate::time::{Duration, Instant};
+use crate::base::{Duration, Flow, Instant, Secret};
 use siphasher::sip::SipHasher24;
 
 /// Duration of a tick.

@@ -1,8 +1,7 @@
 //! The map from flows to connections, half-open handshakes and TIME-WAIT entries.
 
-use crate::address::Flow;
-use crate::config::{CoreShare, Secret};
-use crate::steering::Steering;
+use crate::base::{Flow, Secret};
+use crate::steering::{CoreShare, Steering};
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,9 +1,7 @@
 //! Initial sequence numbers and local ports that an outsider cannot predict (RFC 6528, RFC 6056).
 
 use super::seq::Seq;
-use crate::address::Flow;
-use crate::config::Secret;
-use crate::time::Instant;
+use crate::base::{Flow, Instant, Secret};
 use core::net::{IpAddr, SocketAddr};
 use siphasher::sip::SipHasher24;
 
@@ -31,10 +29,10 @@ impl Chooser {
     }
 
     /// Returns the initial sequence number and timestamp offset of a flow, which others must not predict.
-    pub fn beginning(&self, now: Instant, flow: &Flow) -> Beginning {
+    pub fn initial_values(&self, now: Instant, flow: &Flow) -> InitialValues {
         let hash = hash_flow(&self.sequence, flow);
         let sequence = Seq(((now.as_nanos() >> 12) as u32).wrapping_add(hash as u32));
-        Beginning { sequence, timestamp_offset: (hash >> 32) as u32 }
+        InitialValues { sequence, timestamp_offset: (hash >> 32) as u32 }
     }
 
     /// Returns all local ports for a connection to `remote`, in an order that depends on the peer and the counter.
@@ -48,7 +46,7 @@ impl Chooser {
 
 /// The initial values of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Beginning {
+pub(crate) struct InitialValues {
     /// The initial sequence number: a clock with ticks of about 4 microseconds, offset by a secret function of the
     /// flow. Successive connections of a flow do not overlap, and the numbers of other flows reveal nothing about it.
     pub sequence: Seq,
@@ -85,7 +83,7 @@ pub(crate) fn flow_bytes(flow: &Flow) -> [u8; 36] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::Duration;
+    use crate::base::Duration;
     use core::net::Ipv4Addr;
     use isola_proves::proves;
 
@@ -99,12 +97,12 @@ mod tests {
     #[test]
     fn sequence_numbers_of_a_flow_advance_with_time_and_differ_between_flows() {
         let chooser = Chooser::new(&Secret([7; 32]));
-        let first = chooser.beginning(Instant::ZERO, &flow(1)).sequence;
-        let later = chooser.beginning(Instant::ZERO + Duration::from_millis(4), &flow(1)).sequence;
+        let first = chooser.initial_values(Instant::ZERO, &flow(1)).sequence;
+        let later = chooser.initial_values(Instant::ZERO + Duration::from_millis(4), &flow(1)).sequence;
         assert!((970..=980).contains(&later.since(first)), "{}", later.since(first));
-        assert_ne!(chooser.beginning(Instant::ZERO, &flow(2)).sequence, first);
+        assert_ne!(chooser.initial_values(Instant::ZERO, &flow(2)).sequence, first);
         let other = Chooser::new(&Secret([8; 32]));
-        assert_ne!(other.beginning(Instant::ZERO, &flow(1)).sequence, first);
+        assert_ne!(other.initial_values(Instant::ZERO, &flow(1)).sequence, first);
     }
 
     #[proves("RFC 6335 6", "ports of outgoing connections are dynamic ports, 49152 to 65535")]

@@ -3,18 +3,13 @@
 //! A SYN costs an entry here and no connection. If the table is full, further SYNs are answered without an entry: see
 //! `cookies.rs`.
 
-use super::connection::{Agreed, Handshake};
+use super::connection::{EcnAgreement, Handshake};
 use super::options::Options;
 use super::segment::{Flags, Header, Segment};
 use super::seq::Seq;
 use super::timestamps::Stamps;
 use super::{Ecn, ListenError, TcpConfig};
-use crate::address::Flow;
-use crate::event::ListenerId;
-use crate::owner::Owner;
-use crate::slab::Slab;
-use crate::time::{Duration, Instant};
-use crate::timers::Timers;
+use crate::base::{Duration, Flow, Instant, ListenerId, Owner, Slab, Timers};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
@@ -126,7 +121,7 @@ pub(crate) struct HalfOpen {
 
 /// Our initial values for a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ours {
+pub(crate) struct LocalValues {
     pub initial: Seq,
     pub mss: u16,
     pub timestamp_offset: u32,
@@ -138,7 +133,7 @@ impl HalfOpen {
         flow: Flow,
         listener: ListenerId,
         segment: &Segment,
-        ours: Ours,
+        ours: LocalValues,
         now: Instant,
         config: &TcpConfig,
     ) -> Self {
@@ -153,7 +148,7 @@ impl HalfOpen {
                 options: segment.options,
                 window: segment.window,
                 answered_at: Some(now),
-                ecn: if asks && config.ecn != Ecn::Never { Agreed::Yes } else { Agreed::No },
+                ecn: if asks && config.ecn != Ecn::Never { EcnAgreement::Yes } else { EcnAgreement::No },
                 mss: ours.mss,
                 timestamp_offset: ours.timestamp_offset,
                 path: None,
@@ -176,7 +171,7 @@ impl HalfOpen {
 
     /// Returns the header of our SYN-ACK.
     pub fn answer(&self) -> Header {
-        let ecn = if self.handshake.ecn == Agreed::Yes { Flags::ECE } else { Flags::NONE };
+        let ecn = if self.handshake.ecn == EcnAgreement::Yes { Flags::ECE } else { Flags::NONE };
         Header {
             source_port: self.handshake.flow.local.port(),
             destination_port: self.handshake.flow.remote.port(),

@@ -12,32 +12,45 @@
 //! tables nor devices: its inputs are segments, calls and the time, and its outputs are segments, events and its next
 //! deadline. A segment is built when the device requests it, from views of the application's memory.
 //!
+//! The frames of connections in their common forms are parsed by `fast_path.rs` and `ends.rs`, which read Ethernet, IP
+//! and TCP header at once. `in_use.rs` keeps this room out of images that do not use it.
+//!
 //! Not here: urgent data (delivered in line, RFC 6093), Nagle's algorithm, F-RTO.
 
-pub(crate) mod congestion;
-pub(crate) mod connection;
+mod cached_path;
+mod congestion;
+mod connection;
 mod cookies;
-pub(crate) mod flow_map;
+mod ends;
+mod fast_path;
+mod flow_map;
+mod in_use;
 mod isn;
 mod listener;
-pub(crate) mod options;
+mod options;
 mod reassembly;
 mod receive_queue;
+mod refusal;
 mod rto;
-pub(crate) mod sack;
-pub(crate) mod segment;
+mod sack;
+mod segment;
 mod send_queue;
-pub(crate) mod seq;
-pub(crate) mod tables;
+mod seq;
+mod stack_parts;
+mod tables;
 mod template;
 mod time_wait;
 mod timestamps;
 
-pub use congestion::{Algorithm, Arrived, CongestionControl, Round, Timeout};
-pub use connection::EndCame;
+pub use congestion::{AckedData, Algorithm, CongestionControl, Round, Timeout};
+pub use connection::StreamEnd;
+pub use in_use::use_tcp;
 
-use crate::address::Flow;
-use crate::time::Duration;
+pub(crate) use in_use::is_in_use;
+pub(crate) use stack_parts::StackParts;
+pub(crate) use tables::{MovedFlows, ReadAll, SearchOutcome, TableUpdate, Tcp};
+
+use crate::base::{Duration, Flow};
 use core::fmt;
 
 /// TCP's settings and bounds.
@@ -158,6 +171,8 @@ pub enum ListenError {
     PortZero,
     /// `max_listeners` listeners exist.
     TooManyListeners,
+    /// The program does not use TCP: see [`use_tcp`].
+    NotInUse,
 }
 
 impl fmt::Display for ListenError {
@@ -165,6 +180,7 @@ impl fmt::Display for ListenError {
         match self {
             Self::PortInUse(port) => write!(f, "TCP port {port} is taken; choose another"),
             Self::PortZero => f.write_str("TCP port 0 does not exist; choose another"),
+            Self::NotInUse => f.write_str("the program does not use TCP yet; call use_tcp before"),
             Self::TooManyListeners => f.write_str("no listener is free; close one or raise max_listeners"),
         }
     }

@@ -6,7 +6,7 @@
 //! Where pieces overlap, the bytes received first remain.
 
 use super::seq::Seq;
-use crate::counters::{Counter, Counters};
+use crate::base::{Counter, Counters};
 use alloc::collections::VecDeque;
 use isola_iobuf::IoBuf;
 
@@ -50,10 +50,10 @@ pub(crate) enum Insertion {
 }
 
 impl Insertion {
-    fn with(self, kept: Kept) -> Self {
+    fn with(self, kept: PieceKept) -> Self {
         match (self, kept) {
-            (Self::Dropped, _) | (_, Kept::No) => Self::Dropped,
-            (_, Kept::Yes) => Self::Kept,
+            (Self::Dropped, _) | (_, PieceKept::No) => Self::Dropped,
+            (_, PieceKept::Yes) => Self::Kept,
         }
     }
 }
@@ -81,7 +81,7 @@ impl Reassembly {
                 let len = front.len() as u32;
                 let kept = self.keep(index, start, front, bounds, counters);
                 insertion = insertion.with(kept);
-                if kept == Kept::Yes {
+                if kept == PieceKept::Yes {
                     index += 1;
                 }
                 start += len;
@@ -104,13 +104,13 @@ impl Reassembly {
         data: IoBuf,
         bounds: Bounds,
         counters: &mut Counters,
-    ) -> Kept {
+    ) -> PieceKept {
         if data.is_empty() {
-            return Kept::No;
+            return PieceKept::No;
         }
         if self.pieces.len() >= bounds.pieces {
             counters.bump(Counter::DropTcpReassembly);
-            return Kept::No;
+            return PieceKept::No;
         }
         let data = if self.pinned + data.storage_len() > bounds.pinned {
             counters.add(Counter::TcpCompactedBytes, data.len() as u64);
@@ -120,7 +120,7 @@ impl Reassembly {
         };
         self.pinned += data.storage_len();
         self.pieces.insert(index, Piece { start, data });
-        Kept::Yes
+        PieceKept::Yes
     }
 
     /// Removes and returns the piece that contains `next`, without the bytes before `next`. Pieces that end before
@@ -152,7 +152,7 @@ impl Reassembly {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Kept {
+enum PieceKept {
     Yes,
     No,
 }

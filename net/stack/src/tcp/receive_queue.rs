@@ -5,7 +5,7 @@
 //! (or [`PINNED_FREE`], if that is more), it copies payloads: into the space behind the last view, if that buffer is
 //! not shared, or into a new block. If the application keeps up, no data is copied.
 
-use crate::counters::{Counter, Counters};
+use crate::base::{Counter, Counters};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
 /// Memory that may be pinned for each byte of the window before payloads are copied, in bytes.

@@ -1,7 +1,7 @@
 //! The retransmission timeout (RFC 6298): smoothed round-trip time, its variation, and exponential back-off.
 
 use super::TcpConfig;
-use crate::time::Duration;
+use crate::base::Duration;
 
 /// The clock granularity (G) in the computation of the timeout.
 const GRANULARITY: Duration = Duration::from_millis(1);

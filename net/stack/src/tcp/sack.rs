@@ -76,10 +76,10 @@ impl SackBlocks {
 /// The receiver's state for SACK. Allocated only while there is something to report. The data itself is in
 /// [`reassembly`](super::reassembly).
 #[derive(Debug, Default)]
-pub(crate) struct Reports(Option<Box<Known>>);
+pub(crate) struct Reports(Option<Box<ReceivedRuns>>);
 
 #[derive(Debug)]
-struct Known {
+struct ReceivedRuns {
     /// Runs of data beyond the gap; the run that grew last is first.
     runs: SackBlocks,
     /// Data received twice, to be reported once (RFC 2883).
@@ -115,8 +115,8 @@ impl Reports {
         self.known().duplicate.get_or_insert(block);
     }
 
-    fn known(&mut self) -> &mut Known {
-        self.0.get_or_insert_with(|| Box::new(Known { runs: SackBlocks::NONE, duplicate: None }))
+    fn known(&mut self) -> &mut ReceivedRuns {
+        self.0.get_or_insert_with(|| Box::new(ReceivedRuns { runs: SackBlocks::NONE, duplicate: None }))
     }
 
     /// Returns the blocks for a segment that acknowledges all data before `next` and has room for `room` blocks.

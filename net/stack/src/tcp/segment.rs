@@ -3,9 +3,7 @@
 use super::options::Options;
 use super::sack::SackBlocks;
 use super::seq::Seq;
-use crate::checksum::Sum;
-use crate::config::RxChecksum;
-use crate::counters::Counter;
+use crate::base::{Counter, RxChecksum, Sum};
 use crate::ip::Mark;
 use alloc::boxed::Box;
 use core::net::IpAddr;
@@ -95,22 +93,9 @@ impl Segment {
         destination: IpAddr,
         checksum: RxChecksum,
     ) -> Result<Self, Counter> {
-        let header = TcpHeaderSlice::from_slice(&bytes).map_err(|_| Counter::DropTcpMalformed)?;
-        if checksum == RxChecksum::Unverified {
-            let mut sum = Sum::pseudo_header(source, destination, IpNumber::TCP.0, bytes.len());
-            sum.add(&bytes);
-            if sum.checksum() != 0 {
-                return Err(Counter::DropTcpChecksum);
-            }
-        }
-        let raw = header.slice();
-        let flags = Flags::from_bits(raw.get(13).copied().unwrap_or(0));
-        let exclusive = [Flags::SYN, Flags::FIN, Flags::RST].iter().filter(|&&flag| flags.has(flag)).count();
-        if exclusive > 1 || header.source_port() == 0 || header.destination_port() == 0 {
-            return Err(Counter::DropTcpFlags);
-        }
+        let (header, flags) = validate(&bytes, source, destination, checksum)?;
         let (options, sack) = Options::read(header.options());
-        let header_len = raw.len();
+        let header_len = header.slice().len();
         let mut segment = Self {
             source_port: header.source_port(),
             destination_port: header.destination_port(),
@@ -148,6 +133,33 @@ impl Segment {
     }
 }
 
+/// Validates the header of a segment and returns it with its flags.
+///
+/// # Errors
+///
+/// See [`Segment::parse`].
+pub(crate) fn validate(
+    bytes: &IoBuf,
+    source: IpAddr,
+    destination: IpAddr,
+    checksum: RxChecksum,
+) -> Result<(TcpHeaderSlice<'_>, Flags), Counter> {
+    let header = TcpHeaderSlice::from_slice(bytes).map_err(|_| Counter::DropTcpMalformed)?;
+    if checksum == RxChecksum::Unverified {
+        let mut sum = Sum::pseudo_header(source, destination, IpNumber::TCP.0, bytes.len());
+        sum.add(bytes);
+        if sum.checksum() != 0 {
+            return Err(Counter::DropTcpChecksum);
+        }
+    }
+    let flags = Flags::from_bits(header.slice().get(13).copied().unwrap_or(0));
+    let exclusive = [Flags::SYN, Flags::FIN, Flags::RST].iter().filter(|&&flag| flags.has(flag)).count();
+    if exclusive > 1 || header.source_port() == 0 || header.destination_port() == 0 {
+        return Err(Counter::DropTcpFlags);
+    }
+    Ok((header, flags))
+}
+
 /// The header of an outgoing segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
@@ -166,16 +178,22 @@ impl Header {
     pub fn prepend(&self, head: &mut IoBufMut, sack: &SackBlocks) -> Option<()> {
         let len = self.options.len(sack);
         let (bytes, behind) = head.prepend(HEADER_LEN + len)?.split_first_chunk_mut::<HEADER_LEN>()?;
+        self.write(bytes, len);
+        self.options.write(sack, behind);
+        Some(())
+    }
+
+    /// Writes the fields before the options, which have `options_len` bytes, with the checksum field zero.
+    #[inline]
+    pub fn write(&self, bytes: &mut [u8; HEADER_LEN], options_len: usize) {
         bytes[0..2].copy_from_slice(&self.source_port.to_be_bytes());
         bytes[2..4].copy_from_slice(&self.destination_port.to_be_bytes());
         bytes[4..8].copy_from_slice(&self.seq.0.to_be_bytes());
         bytes[8..12].copy_from_slice(&self.ack.0.to_be_bytes());
-        bytes[12] = ((HEADER_LEN + len) as u8) << 2;
+        bytes[12] = ((HEADER_LEN + options_len) as u8) << 2;
         bytes[13] = self.flags.0;
         bytes[14..16].copy_from_slice(&self.window.to_be_bytes());
         bytes[16..20].fill(0);
-        self.options.write(sack, behind);
-        Some(())
     }
 }
 

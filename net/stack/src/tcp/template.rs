@@ -3,21 +3,22 @@
 //!
 //! Most header bytes are the same in all segments of a connection: Ethernet header, addresses, ports, and the checksums
 //! over them. A segment copies these and sets the others. Segments with SACK blocks, and those that belong to no
-//! connection, take the general path (`segment.rs`, `interface.rs`), which writes the same bytes.
+//! connection, take the general path (`segment.rs`, `ip/interface`), which writes the same bytes.
 
 use super::options::{Options, TIMESTAMPS_LEN};
 use super::sack::SackBlocks;
 use super::segment::{CHECKSUM_OFFSET, Flags, HEADER_LEN, Header};
-use crate::address::{Flow, MacAddr};
-use crate::checksum::Sum;
-use crate::{ethernet, ipv4, ipv6};
+use crate::base::{Flow, MacAddr, Sum};
+use crate::ip::{
+    ETHERNET_HEADER_LEN, IPV4_HEADER_LEN, IPV6_HEADER_LEN, ethernet_header, ipv4_header, ipv6_header,
+};
 use core::net::IpAddr;
 use etherparse::{EtherType, IpNumber};
 use isola_iobuf::{IoBufMut, PartialChecksum};
 
-const IP: usize = ethernet::HEADER_LEN;
-const START_V4: usize = IP + ipv4::HEADER_LEN;
-const START_V6: usize = IP + ipv6::HEADER_LEN;
+const IP: usize = ETHERNET_HEADER_LEN;
+const START_V4: usize = IP + IPV4_HEADER_LEN;
+const START_V6: usize = IP + IPV6_HEADER_LEN;
 const LEN_V4: usize = START_V4 + HEADER_LEN;
 const LEN_V6: usize = START_V6 + HEADER_LEN;
 
@@ -47,18 +48,18 @@ impl Template {
         let pseudo = u32::from(Sum::pseudo_header(local, remote, IpNumber::TCP.0, 0).folded());
         let bytes = match (local, remote) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
-                let ip = ipv4::header(local, remote, IpNumber::TCP);
+                let ip = ipv4_header(local, remote, IpNumber::TCP);
                 let sum = ip.as_chunks::<4>().0.iter().map(|&word| u64::from(u32::from_be_bytes(word))).sum();
                 let mut bytes = [0; LEN_V4];
-                bytes[..IP].copy_from_slice(&ethernet::header(from, to, EtherType::IPV4));
+                bytes[..IP].copy_from_slice(&ethernet_header(from, to, EtherType::IPV4));
                 bytes[IP..START_V4].copy_from_slice(&ip);
                 set_ports(&mut bytes, START_V4, flow);
                 Bytes::V4 { bytes, sum: u32::from(Sum::words(sum).folded()) }
             }
             (IpAddr::V6(local), IpAddr::V6(remote)) => {
                 let mut bytes = [0; LEN_V6];
-                bytes[..IP].copy_from_slice(&ethernet::header(from, to, EtherType::IPV6));
-                bytes[IP..START_V6].copy_from_slice(&ipv6::header(local, remote, IpNumber::TCP, hops));
+                bytes[..IP].copy_from_slice(&ethernet_header(from, to, EtherType::IPV6));
+                bytes[IP..START_V6].copy_from_slice(&ipv6_header(local, remote, IpNumber::TCP, hops));
                 set_ports(&mut bytes, START_V6, flow);
                 Bytes::V6(bytes)
             }
@@ -76,7 +77,7 @@ impl Template {
         let len = HEADER_LEN + options_len + payload_len;
         let start = match &self.bytes {
             Bytes::V4 { bytes, sum } => {
-                let ip_len = u16::try_from(ipv4::HEADER_LEN + len).ok()?;
+                let ip_len = u16::try_from(IPV4_HEADER_LEN + len).ok()?;
                 let place = head.prepend(LEN_V4 + options_len)?;
                 let (fixed, behind) = place.split_first_chunk_mut::<LEN_V4>()?;
                 *fixed = *bytes;

@@ -7,10 +7,7 @@
 use super::options::Options;
 use super::segment::{Flags, Header, Segment};
 use super::seq::Seq;
-use crate::address::Flow;
-use crate::order::Order;
-use crate::slab::Slab;
-use crate::time::{Duration, Instant};
+use crate::base::{Duration, Flow, Instant, Order, Slab};
 use alloc::vec::Vec;
 
 /// The remaining state of a connection.

@@ -5,7 +5,7 @@
 //! the machine's uptime, and continues over successive connections of a flow.
 
 use super::options::Timestamps;
-use crate::time::{Duration, Instant};
+use crate::base::{Duration, Instant};
 
 /// Nanoseconds of a tick, as a power of two.
 const TICK_SHIFT: u32 = 20;

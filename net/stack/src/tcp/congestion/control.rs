@@ -3,8 +3,8 @@
 //! While a connection does not fill its window, the algorithm needs only the duration of that. [`Control`] accumulates
 //! it, and reports it before the next other call of the algorithm.
 
-use super::{Algorithm, Arrived, CongestionControl, Timeout, WindowUse};
-use crate::time::{Duration, Instant};
+use super::{AckedData, Algorithm, CongestionControl, Timeout, WindowUse};
+use crate::base::{Duration, Instant};
 use alloc::boxed::Box;
 
 /// The congestion control of one connection.
@@ -50,11 +50,11 @@ impl Control {
 
     /// Processes arrived data, outside of a recovery.
     #[inline(always)]
-    pub fn on_ack(&mut self, arrived: Arrived, window_use: WindowUse) {
+    pub fn on_ack(&mut self, arrived: AckedData, window_use: WindowUse) {
         let pause = arrived.now.since(self.heard_at);
         self.heard_at = arrived.now;
         match window_use {
-            WindowUse::Full => self.tell(|algorithm| algorithm.on_ack(arrived)),
+            WindowUse::Full => self.notify(|algorithm| algorithm.on_ack(arrived)),
             WindowUse::Partial => {
                 self.unused = self.unused + pause;
                 self.unused_rtt = arrived.rtt.or(self.unused_rtt);
@@ -64,41 +64,41 @@ impl Control {
 
     /// See [`CongestionControl::on_loss`].
     pub fn on_loss(&mut self, now: Instant, in_flight: u32) {
-        self.tell(|algorithm| algorithm.on_loss(now, in_flight));
+        self.notify(|algorithm| algorithm.on_loss(now, in_flight));
     }
 
     /// See [`CongestionControl::on_recovered`].
     pub fn on_recovered(&mut self) {
-        self.tell(|algorithm| algorithm.on_recovered());
+        self.notify(|algorithm| algorithm.on_recovered());
     }
 
     /// See [`CongestionControl::on_timeout`].
     pub fn on_timeout(&mut self, now: Instant, in_flight: u32, timeout: Timeout) {
-        self.tell(|algorithm| algorithm.on_timeout(now, in_flight, timeout));
+        self.notify(|algorithm| algorithm.on_timeout(now, in_flight, timeout));
     }
 
     /// See [`CongestionControl::on_undo`].
     pub fn on_undo(&mut self) {
-        self.tell(|algorithm| algorithm.on_undo());
+        self.notify(|algorithm| algorithm.on_undo());
     }
 
     /// See [`CongestionControl::on_idle`].
     #[cold]
     pub fn on_idle(&mut self) {
-        self.tell(|algorithm| algorithm.on_idle());
+        self.notify(|algorithm| algorithm.on_idle());
     }
 
     /// See [`CongestionControl::start`].
     pub fn start(&mut self, mss: u32) {
-        self.tell(|algorithm| algorithm.start(mss));
+        self.notify(|algorithm| algorithm.start(mss));
     }
 
     /// See [`CongestionControl::set_mss`].
     pub fn set_mss(&mut self, mss: u32) {
-        self.tell(|algorithm| algorithm.set_mss(mss));
+        self.notify(|algorithm| algorithm.set_mss(mss));
     }
 
-    fn tell(&mut self, news: impl FnOnce(&mut dyn CongestionControl)) {
+    fn notify(&mut self, news: impl FnOnce(&mut dyn CongestionControl)) {
         let (unused, rtt) = (core::mem::take(&mut self.unused), self.unused_rtt.take());
         if unused > Duration::ZERO || rtt.is_some() {
             self.algorithm.on_unused(unused, rtt);
@@ -124,7 +124,7 @@ mod tests {
             *now += RTT;
             for number in 0..control.window() / MSS {
                 let round = if number == 0 { Round::New } else { Round::Same };
-                control.on_ack(Arrived { bytes: MSS, now: *now, rtt: Some(RTT), round }, window_use);
+                control.on_ack(AckedData { bytes: MSS, now: *now, rtt: Some(RTT), round }, window_use);
             }
         }
         control.window()

@@ -4,8 +4,8 @@
 //! All arithmetic uses integers: windows in bytes, times of the curve in milliseconds.
 
 use super::hystart::{Growth, HyStart, SLOWER};
-use super::{Arrived, CongestionControl, Timeout, initial_window, rescaled, rescaled_or_none};
-use crate::time::{Duration, Instant};
+use super::{AckedData, CongestionControl, Timeout, initial_window, rescaled, rescaled_or_none};
+use crate::base::{Duration, Instant};
 
 /// Limit of the time from the plateau, in milliseconds. There the curve exceeds 400 million segments.
 const FAR_MS: i64 = 1_000_000;
@@ -96,7 +96,7 @@ impl Cubic {
         Self { mss, shape, credit: 0, rtt: Duration::ZERO, hystart: HyStart::default(), before: shape }
     }
 
-    fn start_slowly(&mut self, arrived: &Arrived) {
+    fn start_slowly(&mut self, arrived: &AckedData) {
         let mut growth = Growth::Fast;
         // At most eight segments per acknowledgement (RFC 9406 4.2), and two after a loss (RFC 3465 2.3).
         let mut most = 2 * self.mss;
@@ -169,7 +169,7 @@ impl CongestionControl for Cubic {
         }
     }
 
-    fn on_ack(&mut self, arrived: Arrived) {
+    fn on_ack(&mut self, arrived: AckedData) {
         if let Some(rtt) = arrived.rtt {
             self.rtt = rtt;
         }
@@ -241,7 +241,7 @@ mod tests {
             let acks = cubic.window() / MSS;
             for number in 0..acks {
                 let round = if number == 0 { Round::New } else { Round::Same };
-                cubic.on_ack(Arrived { bytes: MSS, now: *now, rtt: Some(rtt), round });
+                cubic.on_ack(AckedData { bytes: MSS, now: *now, rtt: Some(rtt), round });
             }
         }
         cubic.window()
@@ -345,7 +345,7 @@ mod tests {
             cubic.on_loss(Instant::ZERO, u32::MAX);
             for seconds in [0, 1, 1_000_000, u64::MAX / 2_000_000_000] {
                 let now = Instant::ZERO + Duration::from_secs(seconds);
-                cubic.on_ack(Arrived { bytes: u32::MAX, now, rtt: None, round: Round::New });
+                cubic.on_ack(AckedData { bytes: u32::MAX, now, rtt: None, round: Round::New });
                 assert!(cubic.window() >= mss);
             }
         }

@@ -2,7 +2,7 @@
 //! more slowly for some rounds. If the increase persists, slow start ends.
 
 use super::Round;
-use crate::time::Duration;
+use crate::base::Duration;
 
 /// Minimum number of samples before a round is evaluated.
 const SAMPLES: u8 = 8;

@@ -8,7 +8,7 @@ mod cubic;
 mod hystart;
 mod new_reno;
 
-use crate::time::{Duration, Instant};
+use crate::base::{Duration, Instant};
 use alloc::boxed::Box;
 pub(crate) use control::Control;
 use core::fmt::Debug;
@@ -62,7 +62,7 @@ pub enum Round {
 
 /// An acknowledgement of new data that had filled the window.
 #[derive(Clone, Copy, Debug)]
-pub struct Arrived {
+pub struct AckedData {
     /// Number of bytes that arrived.
     pub bytes: u32,
     /// The current time.
@@ -89,7 +89,7 @@ pub trait CongestionControl: Debug + Send {
     fn on_unused(&mut self, span: Duration, rtt: Option<Duration>);
 
     /// Processes arrived data that had filled the window, outside of a recovery.
-    fn on_ack(&mut self, arrived: Arrived);
+    fn on_ack(&mut self, arrived: AckedData);
 
     /// Processes a loss that acknowledgements indicated. A recovery begins; until it ends, the sender itself reduces
     /// the flight to the threshold (RFC 9937).

@@ -1,7 +1,7 @@
 //! NewReno's slow start and congestion avoidance (RFC 5681).
 
-use super::{Arrived, CongestionControl, Timeout, initial_window, rescaled, rescaled_or_none};
-use crate::time::{Duration, Instant};
+use super::{AckedData, CongestionControl, Timeout, initial_window, rescaled, rescaled_or_none};
+use crate::base::{Duration, Instant};
 
 /// The NewReno state of a connection.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl CongestionControl for NewReno {
 
     fn on_unused(&mut self, _span: Duration, _rtt: Option<Duration>) {}
 
-    fn on_ack(&mut self, arrived: Arrived) {
+    fn on_ack(&mut self, arrived: AckedData) {
         if self.window < self.threshold {
             // At most two segments per acknowledgement (RFC 3465 2.2).
             self.window = self.window.saturating_add(arrived.bytes.min(2 * self.mss));
@@ -102,7 +102,7 @@ mod tests {
     use isola_proves::proves;
 
     fn arrive(reno: &mut NewReno, bytes: u32) {
-        reno.on_ack(Arrived { bytes, now: Instant::ZERO, rtt: None, round: Round::Same });
+        reno.on_ack(AckedData { bytes, now: Instant::ZERO, rtt: None, round: Round::Same });
     }
 
     #[proves(

@@ -1,9 +1,8 @@
 //! The timers of a connection.
 
-use super::sender::Patience;
-use super::{Connection, Env, Held, Place, State};
-use crate::event::FailReason;
-use crate::time::Instant;
+use super::sender::Retries;
+use super::{Connection, Env, HeldByApp, Membership, State};
+use crate::base::{FailReason, Instant};
 
 /// The remaining work after a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,11 +45,11 @@ impl Connection {
             _ => env.config.max_retransmits,
         };
         self.receiver.on_timer(env.now);
-        if self.sender.on_timer(env.now, retries, env.counters) == Patience::Gone {
+        if self.sender.on_timer(env.now, retries, env.counters) == Retries::Exhausted {
             return Expiry::GiveUp(FailReason::TimedOut);
         }
         // A peer that answers probes but never opens its window would otherwise keep a closed connection for ever.
-        if self.held == Held::No && self.sender.probes() > env.config.max_retransmits {
+        if self.held_by_app == HeldByApp::No && self.sender.probes() > env.config.max_retransmits {
             return Expiry::GiveUp(FailReason::TimedOut);
         }
         if self.fin_wait_until.is_some_and(|at| env.now >= at) {
@@ -81,7 +80,7 @@ impl Connection {
         }
         self.keep_alive_probes += 1;
         self.silent_since = now;
-        self.keep_alive_due = Place::In;
+        self.keep_alive_due = Membership::In;
         Expiry::GoOn
     }
 }

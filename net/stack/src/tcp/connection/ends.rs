@@ -2,32 +2,32 @@
 //! FIN that is next in sequence, on a connection without exceptions. The checks that the general path (`segments.rs`)
 //! makes one after the other are combined here, as `header_prediction.rs` does for segments with data.
 
-use super::receiver::EndCame;
+use super::receiver::StreamEnd;
 use super::sender::Fin;
 use super::signals::Signal;
-use super::{Agreed, Connection, Env, State};
+use super::{Connection, EcnAgreement, Env, State};
+use crate::base::Instant;
 use crate::tcp::segment::{Flags, Segment};
 use crate::tcp::timestamps::Age;
-use crate::time::Instant;
 
 /// Whether a segment was processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
-    Yes,
+pub(crate) enum FastPathResult {
+    Done,
     /// The segment needs the general path; nothing has changed.
-    No,
+    Declined,
 }
 
 impl Connection {
     /// Processes a segment if it has no data and is the expected one.
-    pub fn take_end(&mut self, segment: &Segment, env: &mut Env<'_>) -> Taken {
+    pub fn take_end(&mut self, segment: &Segment, env: &mut Env<'_>) -> FastPathResult {
         let fin = match segment.flags.bits() & !Flags::PSH.bits() {
-            flags if flags == Flags::ACK.bits() => EndCame::No,
-            flags if flags == (Flags::ACK | Flags::FIN).bits() => EndCame::Yes,
-            _ => return Taken::No,
+            flags if flags == Flags::ACK.bits() => StreamEnd::No,
+            flags if flags == (Flags::ACK | Flags::FIN).bits() => StreamEnd::Yes,
+            _ => return FastPathResult::Declined,
         };
         if !segment.payload.is_empty() || segment.rest.is_some() || !self.expects_end(env.now, segment, fin) {
-            return Taken::No;
+            return FastPathResult::Declined;
         }
         self.segments_in += 1;
         if let (Some(stamps), Some(theirs)) = (&mut self.stamps, segment.options.timestamps)
@@ -43,25 +43,25 @@ impl Connection {
                 self.on_fin_acked(env);
             }
         }
-        if fin == EndCame::Yes {
+        if fin == StreamEnd::Yes {
             self.receiver.end();
             self.signals.raise(Signal::PeerClosed);
             self.on_fin();
         }
         self.signal_end(self.receiver.inbox.len());
-        Taken::Yes
+        FastPathResult::Done
     }
 
     /// Returns whether a segment without data is the expected one. `fin` is whether it ends the peer's stream.
-    fn expects_end(&self, now: Instant, segment: &Segment, fin: EndCame) -> bool {
+    fn expects_end(&self, now: Instant, segment: &Segment, fin: StreamEnd) -> bool {
         let next = match (self.state, fin) {
-            (State::Established | State::FinWait1 | State::FinWait2, EndCame::Yes) => {
+            (State::Established | State::FinWait1 | State::FinWait2, StreamEnd::Yes) => {
                 self.receiver.expects(segment.seq, 1)
             }
-            (State::Established | State::FinWait1 | State::FinWait2, EndCame::No) => {
+            (State::Established | State::FinWait1 | State::FinWait2, StreamEnd::No) => {
                 self.receiver.expects(segment.seq, 0)
             }
-            (State::CloseWait | State::Closing | State::LastAck, EndCame::No) => {
+            (State::CloseWait | State::Closing | State::LastAck, StreamEnd::No) => {
                 self.receiver.is_next(segment.seq)
             }
             _ => false,
@@ -72,7 +72,7 @@ impl Connection {
             _ => false,
         };
         next && in_time
-            && self.marks.agreed == Agreed::No
+            && self.marks.agreed == EcnAgreement::No
             && segment.sack.is_empty()
             && self.sender.expects_end(segment.ack, fin)
     }

@@ -5,18 +5,17 @@
 //! The effects are those of the general path, by the same functions, with the branches known in advance.
 
 use super::signals::Signal;
-use super::{Agreed, Connection, Held, State};
-use crate::counters::Counters;
+use super::{Connection, EcnAgreement, HeldByApp, State};
+use crate::base::{Counters, Duration, Instant};
 use crate::tcp::options::Timestamps;
 use crate::tcp::seq::Seq;
 use crate::tcp::timestamps::Age;
-use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use isola_iobuf::{Chain, IoBuf};
 
 /// The fields of a segment with no flags but ACK and PSH, and no options but timestamps.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plain {
+pub(crate) struct PlainSegment {
     pub seq: Seq,
     pub ack: Seq,
     pub window: u16,
@@ -28,10 +27,10 @@ pub(crate) struct Plain {
 impl Connection {
     /// Returns whether the segment is the expected one, so that [`Self::on_expected`] may process it.
     #[inline(always)]
-    pub fn expects(&self, now: Instant, plain: &Plain) -> bool {
+    pub fn expects(&self, now: Instant, plain: &PlainSegment) -> bool {
         let calm = self.state == State::Established
-            && self.held == Held::Yes
-            && self.marks.agreed == Agreed::No
+            && self.held_by_app == HeldByApp::Yes
+            && self.marks.agreed == EcnAgreement::No
             && self.receiver.expects(plain.seq, plain.len)
             && self.sender.expects(plain.ack, plain.len);
         let in_time = match (&self.stamps, plain.timestamps) {
@@ -47,7 +46,7 @@ impl Connection {
     pub fn on_expected(
         &mut self,
         now: Instant,
-        plain: &Plain,
+        plain: &PlainSegment,
         data: IoBuf,
         rest: Option<Box<Chain>>,
         delay: Duration,

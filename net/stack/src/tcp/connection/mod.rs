@@ -24,8 +24,8 @@ mod signals;
 mod view;
 
 pub(crate) use clock::Expiry;
-pub(crate) use ecn::{Agreed, Fresh, Long};
-pub(crate) use ends::Taken;
+pub(crate) use ecn::{EcnAgreement, LongSegment, NewDataOnly};
+pub(crate) use ends::FastPathResult;
 pub(crate) use output::{FastOutgoing, More, Outgoing};
 pub(crate) use segments::Verdict;
 pub(crate) use signals::{Signal, Signals};
@@ -35,20 +35,15 @@ use super::segment::{DEFAULT_MSS, MIN_MSS};
 use super::seq::Seq;
 use super::timestamps::Stamps;
 use super::{KeepAlive, SendError, TcpConfig};
-use crate::address::Flow;
-use crate::counters::Counters;
-use crate::event::{FailReason, ListenerId};
-use crate::limit::RateLimit;
-use crate::owner::Owner;
+use crate::base::{Counters, FailReason, Flow, Instant, ListenerId, Owner, RateLimit};
+use crate::tcp::cached_path::CachedPath;
 use crate::tcp::sack::BLOCKS_ALONE;
-use crate::tcp::tables::Way;
-use crate::time::Instant;
 use alloc::boxed::Box;
 use ecn::Marks;
 use isola_iobuf::{Chain, IoBuf};
-pub use receiver::EndCame;
 use receiver::Receiver;
-use sender::{Fin, Sender, SpaceCame};
+pub use receiver::StreamEnd;
+use sender::{Fin, Sender, WantedSpace};
 
 /// The states of RFC 9293 that have a connection object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +64,7 @@ pub(crate) enum State {
 
 /// Whether the application still holds the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum HeldByApp {
     Yes,
     /// The application has closed it; further received data has no reader.
     No,
@@ -84,9 +79,10 @@ pub(crate) struct Env<'a> {
     pub challenges: &'a mut RateLimit,
 }
 
-/// Membership: in the flow map, among the connections that wait for a neighbour, or due to be sent.
+/// Whether a connection is in a table: the flow map, the connections that wait for a neighbour, or those with a due
+/// keep-alive probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Membership {
     #[default]
     Out,
     In,
@@ -99,17 +95,17 @@ pub(crate) struct Connection {
     pub state: State,
     /// The listener that accepted the connection.
     pub listener: Option<ListenerId>,
-    pub held: Held,
+    pub held_by_app: HeldByApp,
     /// The owner of all work for the connection.
     pub owner: Owner,
     pub signals: Signals,
     pub fail: FailReason,
     /// Whether the connection is in the flow map.
-    pub mapped: Place,
+    pub mapped: Membership,
     /// Whether the connection waits for a neighbour to be resolved.
-    pub searching: Place,
+    pub searching: Membership,
     /// The path to the peer, as it was last looked up.
-    pub path: Option<Way>,
+    pub path: Option<CachedPath>,
     sender: Sender,
     receiver: Receiver,
     /// The clocks of the timestamps option, if both sides use it.
@@ -125,7 +121,7 @@ pub(crate) struct Connection {
     keep_alive: Option<KeepAlive>,
     silent_since: Instant,
     keep_alive_probes: u8,
-    keep_alive_due: Place,
+    keep_alive_due: Membership,
     segments_in: u64,
     segments_out: u64,
 }
@@ -145,13 +141,13 @@ pub(crate) struct Handshake {
     /// The time at which our SYN-ACK was sent, if it was sent only once.
     pub answered_at: Option<Instant>,
     /// Whether our SYN-ACK agreed to ECN.
-    pub ecn: Agreed,
+    pub ecn: EcnAgreement,
     /// The segment size that our SYN-ACK announced.
     pub mss: u16,
     /// Offset of our timestamp clock.
     pub timestamp_offset: u32,
     /// The path of our SYN-ACK, if the neighbour was known.
-    pub path: Option<Way>,
+    pub path: Option<CachedPath>,
 }
 
 impl Connection {
@@ -164,24 +160,24 @@ impl Connection {
             flow,
             state,
             listener: None,
-            held: Held::Yes,
+            held_by_app: HeldByApp::Yes,
             owner: Owner::UNKNOWN,
             signals: Signals::NONE,
             fail: FailReason::Reset,
-            mapped: Place::Out,
-            searching: Place::Out,
+            mapped: Membership::Out,
+            searching: Membership::Out,
             path: None,
             sender: Sender::new(initial, mss, config, env.now),
             receiver: Receiver::new(capacity, u32::from(mtu_mss), config.reassembly_pieces),
             stamps: Some(stamps),
-            marks: Marks::new(Agreed::No, initial),
+            marks: Marks::new(EcnAgreement::No, initial),
             challenged: (env.now, 0),
             local_mss: mtu_mss,
             fin_wait_until: None,
             keep_alive: config.keep_alive,
             silent_since: env.now,
             keep_alive_probes: 0,
-            keep_alive_due: Place::Out,
+            keep_alive_due: Membership::Out,
             segments_in: 0,
             segments_out: 0,
         }
@@ -316,7 +312,7 @@ impl Connection {
     /// Updates the connection for a complete read, which [`Self::take_all`] performs afterwards. Returns whether the
     /// peer's stream has ended.
     #[inline]
-    pub fn before_take_all(&mut self) -> EndCame {
+    pub fn before_take_all(&mut self) -> StreamEnd {
         self.receiver.ack_if_opened(0);
         self.signal_end(0);
         self.receiver.has_ended()
@@ -356,7 +352,7 @@ impl Connection {
     /// Closes the connection for the application. Returns the remaining work. Unread data is lost, and a reset informs
     /// the peer of that (RFC 9293 3.6.1, "CLOSE with data unread").
     pub fn release(&mut self, env: &Env<'_>) -> Release {
-        self.held = Held::No;
+        self.held_by_app = HeldByApp::No;
         self.signals = Signals::NONE;
         let unread = self.receiver.inbox.len() > 0;
         self.receiver.clear();
@@ -393,7 +389,7 @@ impl Connection {
     }
 
     fn signal_space(&mut self) {
-        if self.sender.space_came() == SpaceCame::Yes {
+        if self.sender.space_came() == WantedSpace::Yes {
             self.signals.raise(Signal::SendSpace);
         }
     }
@@ -411,7 +407,7 @@ impl Connection {
 
     /// Returns whether the peer's stream has ended and all of it has been read.
     pub fn is_at_end(&self) -> bool {
-        self.receiver.has_ended() == EndCame::Yes && self.receiver.inbox.len() == 0
+        self.receiver.has_ended() == StreamEnd::Yes && self.receiver.inbox.len() == 0
     }
 
     /// Returns the sequence and acknowledgement numbers for a reset or last acknowledgement.
@@ -463,19 +459,19 @@ impl Connection {
     }
 
     /// Limits the segment size to `mss` bytes behind a header without options, after a smaller path MTU was detected.
-    pub fn shrink_mss(&mut self, mss: u32) -> Shrunk {
+    pub fn shrink_mss(&mut self, mss: u32) -> MssReduced {
         let mss = self.without_options(mss);
         if mss >= self.sender.mss {
-            return Shrunk::No;
+            return MssReduced::No;
         }
         self.sender.shrink_mss(mss);
-        Shrunk::Yes
+        MssReduced::Yes
     }
 }
 
 /// Whether the segment size was reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shrunk {
+pub(crate) enum MssReduced {
     Yes,
     No,
 }

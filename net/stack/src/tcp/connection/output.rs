@@ -1,12 +1,12 @@
 //! The output of a connection, built when the device requests it.
 
-use super::{Agreed, Connection, Fresh, Place, State};
+use super::{Connection, EcnAgreement, Membership, NewDataOnly, State};
+use crate::base::Instant;
 use crate::tcp::options::{Options, Sack};
 use crate::tcp::sack::SackBlocks;
 use crate::tcp::segment::{Flags, Header};
 use crate::tcp::seq::Seq;
 use crate::tcp::{Ecn, TcpConfig};
-use crate::time::Instant;
 use isola_iobuf::{Chain, IoBuf};
 
 /// An outgoing segment.
@@ -15,7 +15,7 @@ pub(crate) struct Outgoing {
     pub header: Header,
     pub sack: SackBlocks,
     /// Whether routers may mark the packet (ECT).
-    pub markable: Fresh,
+    pub markable: NewDataOnly,
     /// Whether another segment may follow at once.
     pub more: More,
 }
@@ -41,7 +41,9 @@ impl Connection {
         match self.state {
             State::Closed | State::TimeWait => false,
             State::SynSent | State::SynReceived => self.sender.has_output(),
-            _ => self.receiver.must_ack() || self.sender.has_output() || self.keep_alive_due == Place::In,
+            _ => {
+                self.receiver.must_ack() || self.sender.has_output() || self.keep_alive_due == Membership::In
+            }
         }
     }
 
@@ -58,7 +60,7 @@ impl Connection {
             State::SynSent | State::SynReceived => false,
             _ => true,
         };
-        let mut fresh = Fresh::No;
+        let mut fresh = NewDataOnly::No;
         let (seq, mut flags) =
             match self.sender.next(now, self.receiver.reports_len(), self.marks.long(), payload) {
                 Some(piece) => {
@@ -68,19 +70,19 @@ impl Connection {
                 None if !synchronised => return None,
                 None if self.receiver.must_ack() => (self.sender.idle_seq(), Flags::NONE),
                 // The peer answers a sequence number that it has acknowledged already (RFC 9293 3.8.4).
-                None if self.keep_alive_due == Place::In => (self.sender.una.back(1), Flags::NONE),
+                None if self.keep_alive_due == Membership::In => (self.sender.una.back(1), Flags::NONE),
                 None => return None,
             };
-        self.keep_alive_due = Place::Out;
+        self.keep_alive_due = Membership::Out;
         self.segments_out += 1;
         if flags.has(Flags::SYN) {
             let (header, sack) = (self.syn_header(now, config), SackBlocks::NONE);
-            return Some(Outgoing { header, sack, markable: Fresh::No, more: More::Maybe });
+            return Some(Outgoing { header, sack, markable: NewDataOnly::No, more: More::Maybe });
         }
-        if self.marks.agreed == Agreed::Yes {
+        if self.marks.agreed == EcnAgreement::Yes {
             flags = flags | self.marks.flags(fresh);
         } else {
-            fresh = Fresh::No;
+            fresh = NewDataOnly::No;
         }
         let header = self.header(now, seq, flags | Flags::ACK);
         let more = if self.sender.has_sent_all() { More::No } else { More::Maybe };
@@ -92,7 +94,7 @@ impl Connection {
     /// without any change; the caller then calls [`Self::next_segment`].
     #[inline(always)]
     pub fn next_fast(&mut self, now: Instant) -> Option<FastOutgoing> {
-        let calm = self.state == State::Established && self.marks.agreed == Agreed::No;
+        let calm = self.state == State::Established && self.marks.agreed == EcnAgreement::No;
         if !calm || !self.sender.is_fast() || self.receiver.reports_len() > 0 {
             return None;
         }
@@ -104,7 +106,7 @@ impl Connection {
         } else {
             return None;
         };
-        self.keep_alive_due = Place::Out;
+        self.keep_alive_due = Membership::Out;
         self.segments_out += 1;
         let more = if self.sender.has_unsent() { More::Maybe } else { More::No };
         Some(FastOutgoing { header: self.header(now, seq, flags | Flags::ACK), payload, more })

@@ -3,13 +3,12 @@
 //! The window is `capacity`, which the application sets, minus the unread data. Its right edge never moves back, and
 //! advances only in steps of at least a segment, or half of `capacity` if that is less (RFC 9293 3.8.6.2.2).
 
-use crate::counters::{Counter, Counters};
+use crate::base::{Counter, Counters, Duration, Instant};
 use crate::tcp::options::Sack;
 use crate::tcp::reassembly::{Bounds, Insertion, Reassembly};
 use crate::tcp::receive_queue::{ReceiveQueue, pinned_limit};
 use crate::tcp::sack::{BLOCKS_WITH_TIMESTAMPS, Block, Reports, SackBlocks};
 use crate::tcp::seq::Seq;
-use crate::time::{Duration, Instant};
 use isola_iobuf::{Chain, IoBuf};
 
 /// Number of segments that are acknowledged at once, so that the peer's slow start is not delayed: at the beginning, and
@@ -20,7 +19,7 @@ const ACK_EVERY: u8 = 2;
 
 /// Whether an acknowledgement is owed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owed {
+enum OwedAck {
     Nothing,
     /// At the latest at this time, or earlier with outgoing data.
     By(Instant),
@@ -41,20 +40,20 @@ pub(crate) enum Fit {
 /// The effect of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {
-    pub data: DataCame,
-    pub end: EndCame,
+    pub data: NewData,
+    pub end: StreamEnd,
 }
 
 /// Whether new data can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DataCame {
+pub(crate) enum NewData {
     Yes,
     No,
 }
 
 /// Whether the peer's stream has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndCame {
+pub enum StreamEnd {
     /// The stream has ended.
     Yes,
     /// More data may arrive.
@@ -87,8 +86,8 @@ pub(crate) struct Receiver {
     pieces: usize,
     /// Position of the peer's FIN, once received.
     fin: Option<Seq>,
-    ended: EndCame,
-    owed: Owed,
+    ended: StreamEnd,
+    owed: OwedAck,
     /// Segments received since the last acknowledgement.
     unacked: u8,
     quick: u8,
@@ -114,8 +113,8 @@ impl Receiver {
             reports: Reports::default(),
             pieces,
             fin: None,
-            ended: EndCame::No,
-            owed: Owed::Nothing,
+            ended: StreamEnd::No,
+            owed: OwedAck::Nothing,
             unacked: 0,
             quick: QUICK_ACKS,
             bytes: 0,
@@ -170,7 +169,7 @@ impl Receiver {
             && len <= self.edge.since(seq)
             && self.reassembly.is_empty()
             && self.fin.is_none()
-            && self.ended == EndCame::No
+            && self.ended == StreamEnd::No
     }
 
     /// Returns whether an empty segment at `seq` has the next expected sequence number, in the window.
@@ -182,8 +181,8 @@ impl Receiver {
     pub fn end(&mut self) {
         self.fin = Some(self.nxt);
         self.nxt += 1;
-        self.ended = EndCame::Yes;
-        self.owed = Owed::Now;
+        self.ended = StreamEnd::Yes;
+        self.owed = OwedAck::Now;
         self.reports.clear();
     }
 
@@ -200,7 +199,7 @@ impl Receiver {
         self.bytes += data.len() as u64;
         self.inbox.append(data, pinned_limit(self.capacity), counters);
         self.quick = self.quick.saturating_sub(ACK_EVERY);
-        self.owed = Owed::Now;
+        self.owed = OwedAck::Now;
     }
 
     /// Accepts a payload whose segment is at least partly in the window. `fin` is whether it ends the stream.
@@ -208,21 +207,21 @@ impl Receiver {
         &mut self,
         now: Instant,
         (seq, mut payload): (Seq, IoBuf),
-        fin: EndCame,
+        fin: StreamEnd,
         delay: Duration,
         counters: &mut Counters,
     ) -> Arrival {
-        let mut arrival = Arrival { data: DataCame::No, end: EndCame::No };
-        if self.ended == EndCame::Yes {
-            self.owed = Owed::Now;
+        let mut arrival = Arrival { data: NewData::No, end: StreamEnd::No };
+        if self.ended == StreamEnd::Yes {
+            self.owed = OwedAck::Now;
             return arrival;
         }
-        if fin == EndCame::Yes {
+        if fin == StreamEnd::Yes {
             let end = seq + payload.len() as u32;
             if self.fin.is_none() && !end.before(self.nxt) && !end.after(self.edge) {
                 self.fin = Some(end);
             }
-            self.owed = Owed::Now;
+            self.owed = OwedAck::Now;
         }
         let len = payload.len() as u32;
         let limit = self.fin.map_or(self.edge, |fin| if fin.before(self.edge) { fin } else { self.edge });
@@ -238,23 +237,23 @@ impl Receiver {
         }
         if payload.is_empty() {
             if len > 0 {
-                self.owed = Owed::Now;
+                self.owed = OwedAck::Now;
             }
         } else if start == self.nxt {
-            arrival.data = DataCame::Yes;
+            arrival.data = NewData::Yes;
             self.take_in_order(now, payload, delay, counters);
         } else {
             counters.bump(Counter::TcpOutOfOrder);
             self.keep(start, payload, counters);
-            self.owed = Owed::Now;
+            self.owed = OwedAck::Now;
         }
         if self.fin == Some(self.nxt) {
             self.nxt += 1;
-            self.ended = EndCame::Yes;
-            self.owed = Owed::Now;
+            self.ended = StreamEnd::Yes;
+            self.owed = OwedAck::Now;
             self.reassembly.clear();
             self.reports.clear();
-            arrival.end = EndCame::Yes;
+            arrival.end = StreamEnd::Yes;
         }
         arrival
     }
@@ -308,7 +307,7 @@ impl Receiver {
             self.deliver(data, counters);
         }
         // The peer must learn at once that the gap is filled (RFC 5681 4.2).
-        self.owed = Owed::Now;
+        self.owed = OwedAck::Now;
     }
 
     #[inline]
@@ -326,16 +325,16 @@ impl Receiver {
         self.unacked = self.unacked.saturating_add(1);
         if self.quick > 0 {
             self.quick -= 1;
-            self.owed = Owed::Now;
+            self.owed = OwedAck::Now;
         } else if self.unacked >= ACK_EVERY {
-            self.owed = Owed::Now;
-        } else if self.owed == Owed::Nothing {
-            self.owed = Owed::By(now + delay);
+            self.owed = OwedAck::Now;
+        } else if self.owed == OwedAck::Nothing {
+            self.owed = OwedAck::By(now + delay);
         }
     }
 
     /// Returns whether the peer's stream has ended and all of it has been received.
-    pub fn has_ended(&self) -> EndCame {
+    pub fn has_ended(&self) -> StreamEnd {
         self.ended
     }
 
@@ -361,8 +360,8 @@ impl Receiver {
     /// 3.8.6.2.2).
     #[inline]
     pub fn ack_if_opened(&mut self, unread: usize) {
-        if self.ended == EndCame::No && self.allowed_edge(unread).beyond(self.edge) >= self.long_step {
-            self.owed = Owed::Now;
+        if self.ended == StreamEnd::No && self.allowed_edge(unread).beyond(self.edge) >= self.long_step {
+            self.owed = OwedAck::Now;
         }
     }
 
@@ -373,7 +372,7 @@ impl Receiver {
         if allowed.beyond(self.edge) >= self.step {
             self.edge = allowed;
         }
-        self.owed = Owed::Nothing;
+        self.owed = OwedAck::Nothing;
         self.unacked = 0;
         self.acked = self.nxt;
         (self.window() >> self.scale).min(65_535) as u16
@@ -381,26 +380,26 @@ impl Receiver {
 
     /// Owes an acknowledgement at once.
     pub fn ack_now(&mut self) {
-        self.owed = Owed::Now;
+        self.owed = OwedAck::Now;
     }
 
     /// Returns whether an acknowledgement is owed at once.
     pub fn must_ack(&self) -> bool {
-        self.owed == Owed::Now
+        self.owed == OwedAck::Now
     }
 
     /// Returns the time at which a delayed acknowledgement must be sent.
     pub fn deadline(&self) -> Option<Instant> {
         match self.owed {
-            Owed::By(at) => Some(at),
-            Owed::Nothing | Owed::Now => None,
+            OwedAck::By(at) => Some(at),
+            OwedAck::Nothing | OwedAck::Now => None,
         }
     }
 
     /// Owes an acknowledgement at once if a delayed one is due.
     pub fn on_timer(&mut self, now: Instant) {
         if self.deadline().is_some_and(|at| now >= at) {
-            self.owed = Owed::Now;
+            self.owed = OwedAck::Now;
         }
     }
 

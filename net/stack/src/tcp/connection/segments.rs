@@ -1,18 +1,15 @@
 //! The processing of received segments (RFC 9293 3.10.7, hardened by RFC 5961).
 
-use super::ecn::Advice;
-use super::receiver::{Arrival, DataCame, EndCame, Fit};
-use super::sender::{Ack, AckKind, Bare, Fin};
+use super::ecn::EcnReaction;
+use super::receiver::{Arrival, Fit, NewData, StreamEnd};
+use super::sender::{Ack, AckKind, BareSegment, Fin};
 use super::signals::Signal;
-use super::{Agreed, Connection, Env, Held, State};
-use crate::counters::Counter;
-use crate::event::FailReason;
-use crate::limit::Allowed;
+use super::{Connection, EcnAgreement, Env, HeldByApp, State};
+use crate::base::{Counter, Duration, FailReason, Permit};
 use crate::tcp::Ecn;
 use crate::tcp::segment::{Flags, Segment};
 use crate::tcp::seq::Seq;
 use crate::tcp::timestamps::Age;
-use crate::time::Duration;
 use isola_iobuf::{Chain, IoBuf};
 
 /// Maximum number of challenge acknowledgements of one connection in a span of time (RFC 5961 7).
@@ -64,7 +61,7 @@ impl Connection {
         self.synchronize(segment.seq, segment.options, env);
         let knows = segment.flags.has(Flags::ECE) && !segment.flags.has(Flags::CWR);
         if acks && knows && env.config.ecn == Ecn::Offered {
-            self.marks.agreed = Agreed::Yes;
+            self.marks.agreed = EcnAgreement::Yes;
         }
         if acks {
             self.become_established(&segment, env);
@@ -200,7 +197,7 @@ impl Connection {
         }
         // The connection's own limit is checked first: its peer learns nothing about other connections by exhausting
         // it.
-        if *answers >= CHALLENGES || env.challenges.allow(env.now) == Allowed::No {
+        if *answers >= CHALLENGES || env.challenges.allow(env.now) == Permit::No {
             env.counters.bump(Counter::ChallengeRate);
             return;
         }
@@ -209,7 +206,7 @@ impl Connection {
     }
 
     fn take_ack(&mut self, segment: &Segment, env: &mut Env<'_>) -> AckKind {
-        let bare = if segment.len() == 0 { Bare::Yes } else { Bare::No };
+        let bare = if segment.len() == 0 { BareSegment::Yes } else { BareSegment::No };
         let echo = segment.options.timestamps.map(|theirs| theirs.echo);
         let echoed = self.stamps.zip(echo).map(|(stamps, echo)| stamps.moment(env.now, echo));
         let ack = Ack {
@@ -221,10 +218,10 @@ impl Connection {
             echoed,
         };
         let kind = self.sender.on_ack(env.now, ack, env.counters);
-        if self.marks.agreed == Agreed::Yes && kind != AckKind::Invalid {
+        if self.marks.agreed == EcnAgreement::Yes && kind != AckKind::Invalid {
             self.marks.on_segment(segment);
             let (una, nxt) = self.sender.under_way();
-            if self.marks.read(segment.flags, una, nxt) == Advice::SlowDown {
+            if self.marks.read(segment.flags, una, nxt) == EcnReaction::SlowDown {
                 env.counters.bump(Counter::TcpMarks);
                 self.sender.slow_down(env.now);
             }
@@ -241,7 +238,7 @@ impl Connection {
     pub(super) fn on_fin_acked(&mut self, env: &Env<'_>) {
         self.state = match self.state {
             State::FinWait1 => {
-                if self.held == Held::No {
+                if self.held_by_app == HeldByApp::No {
                     self.fin_wait_until = Some(env.now + env.config.fin_wait_2);
                 }
                 State::FinWait2
@@ -253,8 +250,8 @@ impl Connection {
     }
 
     fn take_data(&mut self, segment: Segment, env: &mut Env<'_>) -> Verdict {
-        let fin = if segment.flags.has(Flags::FIN) { EndCame::Yes } else { EndCame::No };
-        if segment.payload.is_empty() && fin == EndCame::No {
+        let fin = if segment.flags.has(Flags::FIN) { StreamEnd::Yes } else { StreamEnd::No };
+        if segment.payload.is_empty() && fin == StreamEnd::No {
             return Verdict::Done;
         }
         if !matches!(self.state, State::Established | State::FinWait1 | State::FinWait2) {
@@ -263,7 +260,7 @@ impl Connection {
             return Verdict::Done;
         }
         let data_end = segment.seq + segment.data_len();
-        if self.held == Held::No && data_end.after(self.receiver.nxt) {
+        if self.held_by_app == HeldByApp::No && data_end.after(self.receiver.nxt) {
             env.counters.bump(Counter::DropTcpAfterClose);
             return Verdict::Abort;
         }
@@ -273,10 +270,10 @@ impl Connection {
             None => self.receiver.accept(env.now, (seq, payload), fin, delay, env.counters),
             Some(rest) => self.accept_parts(seq, (payload, *rest), fin, env),
         };
-        if data == DataCame::Yes {
+        if data == NewData::Yes {
             self.signals.raise(Signal::Readable);
         }
-        if end == EndCame::Yes {
+        if end == StreamEnd::Yes {
             self.signals.raise(Signal::PeerClosed);
             self.on_fin();
         }
@@ -289,18 +286,18 @@ impl Connection {
         &mut self,
         seq: Seq,
         (first, mut rest): (IoBuf, Chain),
-        fin: EndCame,
+        fin: StreamEnd,
         env: &mut Env<'_>,
     ) -> Arrival {
         let (mut seq, mut part, delay) = (seq, first, env.config.delayed_ack);
-        let mut came = DataCame::No;
+        let mut came = NewData::No;
         loop {
             let next = rest.pop_front();
             let (len, last) = (part.len() as u32, next.is_none());
-            let fin = if last { fin } else { EndCame::No };
+            let fin = if last { fin } else { StreamEnd::No };
             let Arrival { data, end } = self.receiver.accept(env.now, (seq, part), fin, delay, env.counters);
-            if data == DataCame::Yes {
-                came = DataCame::Yes;
+            if data == NewData::Yes {
+                came = NewData::Yes;
             }
             seq += len;
             match next {

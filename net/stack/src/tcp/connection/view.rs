@@ -1,8 +1,8 @@
 //! Statistics and state of a connection, for display.
 
 use super::{Connection, State};
+use crate::base::Instant;
 use crate::tcp::{ConnectionStats, ConnectionView};
-use crate::time::Instant;
 
 impl Connection {
     /// Returns the statistics of the connection.

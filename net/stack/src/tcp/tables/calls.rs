@@ -1,16 +1,14 @@
 //! TCP's part of the application's calls.
 
-use super::{Around, Settled, Tcp};
-use crate::address::Flow;
-use crate::counters::Counter;
-use crate::event::{ConnId, FailReason, ListenerId};
-use crate::owner::Owner;
-use crate::tcp::connection::{Connection, EndCame, Env, Place, Release, Signal};
+use super::{TableUpdate, Tcp};
+use crate::base::{ConnId, Counter, FailReason, Flow, Instant, ListenerId, Owner};
+use crate::tcp::connection::{Connection, Env, Membership, Release, Signal, StreamEnd};
 use crate::tcp::flow_map::{FlowKey, Target};
-use crate::tcp::isn::Beginning;
+use crate::tcp::in_use::is_in_use;
+use crate::tcp::isn::InitialValues;
+use crate::tcp::stack_parts::StackParts;
 use crate::tcp::timestamps::Stamps;
 use crate::tcp::{ConnectError, ConnectionStats, ConnectionView, ListenError, SendError};
-use crate::time::Instant;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -19,20 +17,25 @@ use isola_iobuf::{Chain, IoBuf};
 /// A connection whose received data is about to be taken completely.
 pub(crate) struct ReadAll<'a> {
     pub connection: &'a mut Connection,
-    pub end: EndCame,
+    pub end: StreamEnd,
     /// Whether the tables are up to date once the data is taken.
-    pub settled: Settled,
+    pub settled: TableUpdate,
 }
 
 impl Tcp {
-    /// See [`Stack::listen`](crate::Stack::listen).
+    /// See [`Stack::listen_again`](crate::Stack::listen_again).
     pub fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, ListenError> {
+        if !is_in_use() {
+            return Err(ListenError::NotInUse);
+        }
         self.listeners.open(port, backlog)
     }
 
     /// See [`Stack::set_listener_owner`](crate::Stack::set_listener_owner).
     pub fn set_listener_owner(&mut self, id: ListenerId, owner: Owner) {
-        self.listeners.set_owner(id, owner);
+        if is_in_use() {
+            self.listeners.set_owner(id, owner);
+        }
     }
 
     /// See [`Stack::set_owner`](crate::Stack::set_owner).
@@ -43,7 +46,10 @@ impl Tcp {
     }
 
     /// See [`Stack::unlisten`](crate::Stack::unlisten).
-    pub fn unlisten(&mut self, id: ListenerId, around: &mut Around<'_>) {
+    pub fn unlisten(&mut self, id: ListenerId, stack: &mut StackParts<'_>) {
+        if !is_in_use() {
+            return;
+        }
         self.listeners.close(id);
         let untaken = |connection: &Connection| {
             connection.listener == Some(id) && connection.signals.has(Signal::Accepted)
@@ -53,45 +59,50 @@ impl Tcp {
             .indices()
             .filter(|&index| self.connections.at(index).is_some_and(|c| untaken(c)))
             .collect();
-        indices.into_iter().for_each(|index| self.give_up(index, FailReason::Reset, around));
+        indices.into_iter().for_each(|index| self.give_up(index, FailReason::Reset, stack));
     }
 
     /// See [`Stack::connect`](crate::Stack::connect).
-    pub fn connect(&mut self, remote: SocketAddr, around: &mut Around<'_>) -> Result<ConnId, ConnectError> {
+    pub fn connect(
+        &mut self,
+        remote: SocketAddr,
+        stack: &mut StackParts<'_>,
+    ) -> Result<ConnId, ConnectError> {
         let local =
-            around.interface.source_for(remote.ip()).ok_or_else(|| match around.interface.is_set_up() {
+            stack.interface.source_for(remote.ip()).ok_or_else(|| match stack.interface.is_set_up() {
                 true => ConnectError::NoRoute,
                 false => ConnectError::NoAddress,
             })?;
-        if !around.interface.is_one_host(remote.ip())
+        if !stack.interface.is_one_host(remote.ip())
             || remote.port() == 0
-            || !around.interface.has_route(remote.ip())
+            || !stack.interface.has_route(remote.ip())
         {
             return Err(ConnectError::NoRoute);
         }
         if self.connections.is_full() {
-            around.counters.bump(Counter::DropTcpTableFull);
+            stack.counters.bump(Counter::DropTcpTableFull);
             return Err(ConnectError::TooManyConnections);
         }
         let flow = self.free_flow(local, remote).ok_or_else(|| {
             let has_share = self.core.steering.owners().contains(&self.core.index);
             if has_share { ConnectError::NoPorts } else { ConnectError::NoShare }
         })?;
-        let Beginning { sequence: initial, timestamp_offset } = self.chooser.beginning(around.now, &flow);
-        let mss = self.local_mss(remote.ip(), around);
-        let stamps = Stamps::new(timestamp_offset, around.now);
+        let InitialValues { sequence: initial, timestamp_offset } =
+            self.chooser.initial_values(stack.now, &flow);
+        let mss = self.local_mss(remote.ip(), stack);
+        let stamps = Stamps::new(timestamp_offset, stack.now);
         let env = Env {
-            now: around.now,
+            now: stack.now,
             config: &self.config,
-            counters: around.counters,
+            counters: stack.counters,
             challenges: &mut self.challenges,
         };
         let mut connection = Box::new(Connection::connect(flow, initial, mss, stamps, &env));
-        connection.mapped = Place::In;
-        connection.set_burst(around.interface.burst(remote.ip()));
+        connection.mapped = Membership::In;
+        connection.set_burst(stack.interface.burst(remote.ip()));
         let key = self.connections.insert(connection).map_err(|_| ConnectError::TooManyConnections)?;
         self.flows.insert(flow, Target::Connection(key.index));
-        self.settle(key.index, around);
+        self.settle(key.index, stack);
         Ok(ConnId(key))
     }
 
@@ -111,17 +122,17 @@ impl Tcp {
 
     /// See [`Stack::send`](crate::Stack::send).
     #[inline]
-    pub fn send(&mut self, id: ConnId, chain: &mut Chain) -> Result<Settled, SendError> {
+    pub fn send(&mut self, id: ConnId, chain: &mut Chain) -> Result<TableUpdate, SendError> {
         let connection = self.connections.get_mut(id.0).ok_or(SendError::NoConnection)?.as_mut();
         connection.send(chain)?;
-        let settled = Settled::after_call(connection);
+        let settled = TableUpdate::after_call(connection);
         Ok(self.settle_ready(id, settled))
     }
 
     /// Queues a connection for sending if nothing else is necessary.
     #[inline]
-    fn settle_ready(&mut self, id: ConnId, settled: Settled) -> Settled {
-        if settled == Settled::Yes {
+    fn settle_ready(&mut self, id: ConnId, settled: TableUpdate) -> TableUpdate {
+        if settled == TableUpdate::Done {
             self.ready.push_new(id.0.index);
         }
         settled
@@ -129,10 +140,10 @@ impl Tcp {
 
     /// See [`Stack::send_some`](crate::Stack::send_some).
     #[inline]
-    pub fn send_some(&mut self, id: ConnId, chain: &mut Chain) -> Result<(usize, Settled), SendError> {
+    pub fn send_some(&mut self, id: ConnId, chain: &mut Chain) -> Result<(usize, TableUpdate), SendError> {
         let connection = self.connections.get_mut(id.0).ok_or(SendError::NoConnection)?.as_mut();
         let count = connection.send_some(chain)?;
-        let settled = Settled::after_call(connection);
+        let settled = TableUpdate::after_call(connection);
         Ok((count, self.settle_ready(id, settled)))
     }
 
@@ -143,25 +154,28 @@ impl Tcp {
 
     /// See [`Stack::read`](crate::Stack::read).
     #[inline]
-    pub fn read(&mut self, id: ConnId) -> Option<(IoBuf, Settled)> {
+    pub fn read(&mut self, id: ConnId) -> Option<(IoBuf, TableUpdate)> {
         let connection = self.connections.get_mut(id.0)?.as_mut();
         let piece = connection.read()?;
         if !connection.needs_care() {
-            return Some((piece, Settled::Yes));
+            return Some((piece, TableUpdate::Done));
         }
-        let settled = Settled::after_call(connection);
+        let settled = TableUpdate::after_call(connection);
         Some((piece, self.settle_ready(id, settled)))
     }
 
     /// Does everything for [`Stack::read_all`](crate::Stack::read_all) except taking the data.
     #[inline]
     pub fn before_read_all(&mut self, id: ConnId) -> Option<ReadAll<'_>> {
+        if !is_in_use() {
+            return None;
+        }
         let connection = self.connections.get_mut(id.0)?.as_mut();
         let end = connection.before_take_all();
-        let mut settled = Settled::Yes;
+        let mut settled = TableUpdate::Done;
         if connection.needs_care() {
-            settled = Settled::after_call(connection);
-            if settled == Settled::Yes {
+            settled = TableUpdate::after_call(connection);
+            if settled == TableUpdate::Done {
                 self.ready.push_new(id.0.index);
             }
         }
@@ -170,8 +184,8 @@ impl Tcp {
 
     /// Calls [`Self::settle`] for a connection of the application.
     #[cold]
-    pub fn settle_call(&mut self, id: ConnId, around: &mut Around<'_>) {
-        self.settle(id.0.index, around);
+    pub fn settle_call(&mut self, id: ConnId, stack: &mut StackParts<'_>) {
+        self.settle(id.0.index, stack);
     }
 
     /// See [`Stack::is_at_end`](crate::Stack::is_at_end).
@@ -180,38 +194,41 @@ impl Tcp {
     }
 
     /// Calls `act` with a connection of the application, and updates the tables.
-    pub fn adjust(&mut self, id: ConnId, around: &mut Around<'_>, act: impl FnOnce(&mut Connection)) {
+    pub fn adjust(&mut self, id: ConnId, stack: &mut StackParts<'_>, act: impl FnOnce(&mut Connection)) {
         if let Some(connection) = self.connections.get_mut(id.0) {
             act(connection);
-            self.settle(id.0.index, around);
+            self.settle(id.0.index, stack);
         }
     }
 
     /// See [`Stack::close`](crate::Stack::close).
-    pub fn close(&mut self, id: ConnId, around: &mut Around<'_>) {
+    pub fn close(&mut self, id: ConnId, stack: &mut StackParts<'_>) {
+        if !is_in_use() {
+            return;
+        }
         let Some(connection) = self.connections.get_mut(id.0) else { return };
         let untaken = connection.signals.has(Signal::Accepted).then_some(connection.listener).flatten();
         let index = id.0.index;
-        let released = self.with(index, around, |connection, env| connection.release(env));
+        let released = self.with(index, stack, |connection, env| connection.release(env));
         if let Some(listener) = untaken {
             self.listeners.remove_pending(listener);
         }
         self.connections.rekey(id.0);
-        around.events.connections.remove(index);
+        stack.events.connections.remove(index);
         match released {
-            Some(Release::Reset) => self.give_up(index, FailReason::Reset, around),
-            Some(Release::Done | Release::Finishing) => self.settle(index, around),
+            Some(Release::Reset) => self.give_up(index, FailReason::Reset, stack),
+            Some(Release::Done | Release::Finishing) => self.settle(index, stack),
             None => {}
         }
     }
 
     /// See [`Stack::abort`](crate::Stack::abort).
-    pub fn abort(&mut self, id: ConnId, around: &mut Around<'_>) {
+    pub fn abort(&mut self, id: ConnId, stack: &mut StackParts<'_>) {
         let Some(connection) = self.connections.get_mut(id.0) else { return };
-        connection.held = crate::tcp::connection::Held::No;
-        self.give_up(id.0.index, FailReason::Reset, around);
+        connection.held_by_app = crate::tcp::connection::HeldByApp::No;
+        self.give_up(id.0.index, FailReason::Reset, stack);
         // A connection that had ended before is not settled by `give_up`.
-        self.settle(id.0.index, around);
+        self.settle(id.0.index, stack);
     }
 
     /// Returns the addresses and ports of a connection.
@@ -228,7 +245,7 @@ impl Tcp {
     pub fn views(&self, now: Instant) -> impl Iterator<Item = (Flow, impl FnOnce() -> ConnectionView)> {
         self.connections
             .indices()
-            .filter_map(|index| self.connections.at(index))
+            .filter_map(|index| if is_in_use() { self.connections.at(index) } else { None })
             .map(move |found| (found.flow, move || found.view(now)))
     }
 

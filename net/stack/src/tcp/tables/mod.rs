@@ -11,56 +11,48 @@ mod transmit;
 pub(crate) use calls::ReadAll;
 pub(crate) use moving::MovedFlows;
 pub(crate) use receive::SearchOutcome;
-pub(crate) use transmit::Way;
+#[cfg(test)]
+pub(crate) use transmit::packet;
 
 use super::TcpConfig;
-use super::connection::{Connection, Env, Expiry, Held, Place, Shrunk, Signal, State};
+use super::connection::{Connection, Env, Expiry, HeldByApp, Membership, MssReduced, Signal, State};
 use super::cookies::Cookies;
 use super::flow_map::{FlowMap, Target};
+use super::in_use::is_in_use;
 use super::isn::Chooser;
 use super::listener::{HalfOpenTable, Listeners, Overdue};
 use super::options::Options;
+use super::refusal::Resets;
 use super::segment::{Flags, Header};
+use super::stack_parts::StackParts;
 use super::time_wait::TimeWaitTable;
-use crate::config::{Config, CoreShare};
-use crate::counters::{Counter, Counters};
-use crate::event::{ConnId, Event, EventQueue, FailReason};
-use crate::interface::Interface;
-use crate::limit::RateLimit;
-use crate::order::Order;
-use crate::path_mtu;
-use crate::slab::{Key, Slab};
-use crate::steering::Buckets;
-use crate::time::Instant;
-use crate::timers::Timers;
+use crate::base::{
+    ConnId, Counter, Event, EventQueue, FailReason, Instant, Key, Limits, Order, RateLimit, Secret, Slab,
+    Timers,
+};
+use crate::ip::{Interface, least_mtu};
+use crate::steering::{Buckets, CoreShare};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::mem::ManuallyDrop;
 
 /// Size of packets that pass nearly all paths, in bytes.
 const BASE_MTU: usize = 1200;
 
-/// The parts of the stack that TCP uses.
-pub(crate) struct Around<'a> {
-    pub now: Instant,
-    pub interface: &'a mut Interface,
-    pub counters: &'a mut Counters,
-    pub events: &'a mut EventQueue,
-}
-
 /// Whether the tables are up to date after a connection has acted; if not, the caller must call [`Tcp::settle`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Settled {
-    Yes,
-    No,
+pub(crate) enum TableUpdate {
+    Done,
+    Due,
 }
 
-impl Settled {
+impl TableUpdate {
     /// Returns the result for a connection after a call of the application. In the common case the connection has no
     /// events, is not over and waits for no neighbour: it only has to be queued for sending.
     #[inline]
     fn after_call(connection: &Connection) -> Self {
         let usual = !connection.is_over() && connection.signals.is_empty();
-        if usual && connection.searching == Place::Out { Self::Yes } else { Self::No }
+        if usual && connection.searching == Membership::Out { Self::Done } else { Self::Due }
     }
 }
 
@@ -68,7 +60,8 @@ impl Settled {
 pub(crate) struct Tcp {
     config: TcpConfig,
     core: CoreShare,
-    connections: Slab<Box<Connection>>,
+    /// Dropped by [`Tcp::drop`], so that a program without TCP does not contain the code that drops a connection.
+    connections: ManuallyDrop<Slab<Box<Connection>>>,
     flows: FlowMap,
     listeners: Listeners,
     half_open: HalfOpenTable,
@@ -83,27 +76,34 @@ pub(crate) struct Tcp {
     /// The deadlines of connections. An entry may be too early, never too late.
     timers: Timers,
     challenges: RateLimit,
-    resets: RateLimit,
+    pub resets: Resets,
+}
+
+impl Drop for Tcp {
+    fn drop(&mut self) {
+        if is_in_use() {
+            drop(core::mem::replace(&mut *self.connections, Slab::new(0)));
+        }
+    }
 }
 
 impl Tcp {
-    pub fn new(config: &Config, now: Instant) -> Self {
-        let tcp = &config.tcp;
+    pub fn new(config: &TcpConfig, limits: &Limits, core: CoreShare, secret: &Secret, now: Instant) -> Self {
         Self {
-            config: tcp.clone(),
-            core: config.core.clone(),
-            connections: Slab::new(tcp.max_connections),
-            flows: FlowMap::new(&config.secret),
-            listeners: Listeners::new(tcp.max_listeners),
-            half_open: HalfOpenTable::new(tcp.max_half_open),
-            cookies: Cookies::new(&config.secret),
-            time_wait: TimeWaitTable::new(tcp.max_time_wait),
-            chooser: Chooser::new(&config.secret),
+            config: config.clone(),
+            core,
+            connections: ManuallyDrop::new(Slab::new(config.max_connections)),
+            flows: FlowMap::new(secret),
+            listeners: Listeners::new(config.max_listeners),
+            half_open: HalfOpenTable::new(config.max_half_open),
+            cookies: Cookies::new(secret),
+            time_wait: TimeWaitTable::new(config.max_time_wait),
+            chooser: Chooser::new(secret),
             expected: Buckets::default(),
             ready: Order::new(),
             timers: Timers::new(),
-            challenges: RateLimit::new(config.limits.challenges_per_second, now),
-            resets: RateLimit::new(config.limits.resets_per_second, now),
+            challenges: RateLimit::new(limits.challenges_per_second, now),
+            resets: Resets::new(limits.resets_per_second, now),
         }
     }
 
@@ -111,14 +111,14 @@ impl Tcp {
     fn with<R>(
         &mut self,
         index: u32,
-        around: &mut Around<'_>,
+        stack: &mut StackParts<'_>,
         act: impl FnOnce(&mut Connection, &mut Env<'_>) -> R,
     ) -> Option<R> {
         let connection = self.connections.at_mut(index)?;
         let mut env = Env {
-            now: around.now,
+            now: stack.now,
             config: &self.config,
-            counters: around.counters,
+            counters: stack.counters,
             challenges: &mut self.challenges,
         };
         Some(act(connection, &mut env))
@@ -127,17 +127,17 @@ impl Tcp {
     /// Updates the tables after the connection at `index` has acted. Its output, and the deadline after it, are
     /// determined when the device requests frames.
     #[inline]
-    fn settle(&mut self, index: u32, around: &mut Around<'_>) {
+    fn settle(&mut self, index: u32, stack: &mut StackParts<'_>) {
         let Some(connection) = self.connections.at_mut(index) else { return };
         if connection.is_over() {
-            self.settle_ended(index, around);
+            self.settle_ended(index, stack);
             return;
         }
-        if connection.held == Held::Yes && !connection.signals.is_empty() {
-            around.events.connections.push_new(index);
+        if connection.held_by_app == HeldByApp::Yes && !connection.signals.is_empty() {
+            stack.events.connections.push_new(index);
         }
-        if connection.searching == Place::In {
-            self.arm(index, around.now);
+        if connection.searching == Membership::In {
+            self.arm(index, stack.now);
         } else {
             self.ready.push_new(index);
         }
@@ -153,29 +153,29 @@ impl Tcp {
     /// Updates the tables for a connection that has ended. The entry remains only for events and unread data that the
     /// application has not taken.
     #[cold]
-    fn settle_ended(&mut self, index: u32, around: &mut Around<'_>) {
+    fn settle_ended(&mut self, index: u32, stack: &mut StackParts<'_>) {
         let Some(connection) = self.connections.at_mut(index) else { return };
-        if connection.mapped == Place::In {
-            connection.mapped = Place::Out;
-            self.unmap(index, around);
+        if connection.mapped == Membership::In {
+            connection.mapped = Membership::Out;
+            self.unmap(index, stack);
         }
         self.timers.remove(index);
         self.ready.remove(index);
         let Some(connection) = self.connections.at_mut(index) else { return };
-        if connection.searching == Place::In {
-            connection.searching = Place::Out;
-            around.interface.neighbours.forget_connection(index);
+        if connection.searching == Membership::In {
+            connection.searching = Membership::Out;
+            stack.interface.neighbours.forget_connection(index);
         }
         let unknown = connection.signals.has(Signal::Accepted) && connection.signals.has(Signal::Failed);
-        if connection.held == Held::No || unknown {
-            self.forget(index, around.events);
+        if connection.held_by_app == HeldByApp::No || unknown {
+            self.forget(index, stack.events);
         } else if !connection.signals.is_empty() {
-            around.events.connections.push_new(index);
+            stack.events.connections.push_new(index);
         }
     }
 
     /// Removes an ended connection from the flow map, and adds a TIME-WAIT entry if it is in that state.
-    fn unmap(&mut self, index: u32, around: &mut Around<'_>) {
+    fn unmap(&mut self, index: u32, stack: &mut StackParts<'_>) {
         let Some(connection) = self.connections.at_mut(index) else { return };
         let flow = connection.flow;
         if connection.state != State::TimeWait {
@@ -184,15 +184,15 @@ impl Tcp {
         }
         // In a simultaneous close, the peer's FIN has been acknowledged before.
         let owed = connection.owes_ack();
-        around.interface.owner = connection.owner;
-        let ack = connection.last_ack(around.now);
+        stack.interface.owner = connection.owner;
+        let ack = connection.last_ack(stack.now);
         if owed {
-            self.send_last(index, ack, around);
+            self.send_last(index, ack, stack);
         }
-        let expires = around.now + self.config.time_wait;
+        let expires = stack.now + self.config.time_wait;
         let Some((entry, dropped)) = self.time_wait.insert(flow, ack, expires) else { return };
         if let Some((place, old)) = dropped {
-            around.counters.bump(Counter::DropTcpTimeWait);
+            stack.counters.bump(Counter::DropTcpTimeWait);
             self.flows.remove(&old.flow, Target::TimeWait(place));
         }
         self.flows.insert(flow, Target::TimeWait(entry));
@@ -211,14 +211,14 @@ impl Tcp {
     }
 
     /// Aborts a connection. Sends a reset if the peer knows of the connection.
-    fn give_up(&mut self, index: u32, reason: FailReason, around: &mut Around<'_>) {
+    fn give_up(&mut self, index: u32, reason: FailReason, stack: &mut StackParts<'_>) {
         let Some(connection) = self.connections.at_mut(index) else { return };
         let (flow, (seq, ack)) = (connection.flow, connection.positions());
         let told = connection.is_synchronized();
-        around.interface.owner = connection.owner;
+        stack.interface.owner = connection.owner;
         connection.fail(reason);
         if told {
-            around.counters.bump(Counter::TcpResetsOut);
+            stack.counters.bump(Counter::TcpResetsOut);
             let header = Header {
                 source_port: flow.local.port(),
                 destination_port: flow.remote.port(),
@@ -228,15 +228,17 @@ impl Tcp {
                 window: 0,
                 options: Options::default(),
             };
-            self.send_bare(&flow, header, around);
+            self.send_bare(&flow, header, stack);
         }
-        self.settle(index, around);
+        self.settle(index, stack);
     }
 
     /// Takes the next event of any connection.
     #[inline]
     pub fn take_event(&mut self, interface: &mut Interface, events: &mut EventQueue) -> Option<Event> {
-        while let Some(index) = events.connections.first() {
+        while let Some(index) = events.connections.first()
+            && is_in_use()
+        {
             let Some((key, connection)) = self.connections.with_key_at(index) else {
                 events.connections.remove(index);
                 continue;
@@ -265,7 +267,7 @@ impl Tcp {
         key: Key,
         signal: Signal,
         reason: FailReason,
-        listener: Option<crate::event::ListenerId>,
+        listener: Option<crate::base::ListenerId>,
         events: &mut EventQueue,
     ) -> Option<Event> {
         let conn = ConnId(key);
@@ -293,6 +295,9 @@ impl Tcp {
     /// Returns the earliest time before `limit` at which `on_timer` has work. It is exact: the heap's first entries are
     /// checked against their connections' deadlines.
     pub fn deadline_before(&mut self, limit: Instant, now: Instant) -> Option<Instant> {
+        if !is_in_use() {
+            return None;
+        }
         // For callers that query before all frames are sent.
         let mut ready = self.ready.first();
         while let Some(index) = ready {
@@ -329,68 +334,74 @@ impl Tcp {
     }
 
     /// Acts on all expired deadlines.
-    pub fn on_timer(&mut self, around: &mut Around<'_>) {
+    pub fn on_timer(&mut self, stack: &mut StackParts<'_>) {
+        if !is_in_use() {
+            return;
+        }
         while let Some((at, index)) = self.timers.first() {
-            if at > around.now {
+            if at > stack.now {
                 break;
             }
             self.timers.remove(index);
-            match self.with(index, around, |connection, env| connection.on_timer(env)) {
+            match self.with(index, stack, |connection, env| connection.on_timer(env)) {
                 Some(Expiry::GiveUp(reason)) => {
-                    around.counters.bump(Counter::TcpTimedOut);
-                    self.give_up(index, reason, around);
+                    stack.counters.bump(Counter::TcpTimedOut);
+                    self.give_up(index, reason, stack);
                 }
                 Some(Expiry::GoOn) => {
-                    self.suspect_path(index, around);
-                    self.settle(index, around);
+                    self.suspect_path(index, stack);
+                    self.settle(index, stack);
                 }
                 None => {}
             }
         }
-        while let Some(overdue) = self.half_open.overdue(around.now, &self.config) {
+        while let Some(overdue) = self.half_open.overdue(stack.now, &self.config) {
             match overdue {
                 Overdue::Repeat(entry) => {
-                    around.interface.owner = self.listeners.owner(entry.handshake.listener);
-                    self.send_bare(&entry.handshake.flow, entry.answer(), around);
+                    stack.interface.owner = self.listeners.owner(entry.handshake.listener);
+                    self.send_bare(&entry.handshake.flow, entry.answer(), stack);
                 }
                 Overdue::Dropped(index, entry) => {
-                    around.counters.bump(Counter::DropTcpHalfOpen);
+                    stack.counters.bump(Counter::DropTcpHalfOpen);
                     self.flows.remove(&entry.handshake.flow, Target::HalfOpen(index));
                 }
             }
         }
-        while let Some((index, entry)) = self.time_wait.expired(around.now) {
+        while let Some((index, entry)) = self.time_wait.expired(stack.now) {
             self.flows.remove(&entry.flow, Target::TimeWait(index));
         }
     }
 
     /// Reduces the segment size after two consecutive timeouts of data, to one that passes nearly all paths (RFC 8899
     /// 5.1.2): the path may drop long packets without an ICMP error (RFC 2923).
-    fn suspect_path(&mut self, index: u32, around: &mut Around<'_>) {
+    fn suspect_path(&mut self, index: u32, stack: &mut StackParts<'_>) {
         let Some(connection) = self.connections.at_mut(index) else { return };
         let remote = connection.flow.remote.ip();
         if connection.timeouts_of_data() != 2 {
             return;
         }
-        let mss = receive::mss_within(BASE_MTU.max(path_mtu::least_mtu(remote)), remote);
-        if connection.shrink_mss(mss.into()) == Shrunk::Yes {
-            around.counters.bump(Counter::PathMtuGuessed);
+        let mss = receive::mss_within(BASE_MTU.max(least_mtu(remote)), remote);
+        if connection.shrink_mss(mss.into()) == MssReduced::Yes {
+            stack.counters.bump(Counter::PathMtuGuessed);
         }
     }
 
     /// Ends all connections, handshakes and TIME-WAIT entries of an address that the interface no longer has.
-    pub fn on_address_change(&mut self, around: &mut Around<'_>) {
+    pub fn on_address_change(&mut self, stack: &mut StackParts<'_>) {
+        if !is_in_use() {
+            return;
+        }
         let indices: Vec<u32> = self.connections.indices().collect();
         for index in indices {
             let lost = self
                 .connections
                 .at(index)
-                .is_some_and(|connection| !around.interface.is_own(connection.flow.local.ip()));
+                .is_some_and(|connection| !stack.interface.is_own(connection.flow.local.ip()));
             if lost {
                 if let Some(connection) = self.connections.at_mut(index) {
                     connection.fail(FailReason::AddressLost);
                 }
-                self.settle(index, around);
+                self.settle(index, stack);
             }
         }
         while let Some((index, entry)) = self.half_open.drain() {

@@ -1,20 +1,28 @@
 //! The migration of flow buckets between stacks.
 
-use super::{Around, Tcp};
-use crate::address::Flow;
-use crate::counters::Counter;
-use crate::event::{ConnId, FailReason};
+use super::Tcp;
+use crate::base::{ConnId, Counter, FailReason, Flow};
 use crate::steering::Buckets;
-use crate::tcp::connection::{Connection, Held, Place, Signal};
+use crate::tcp::connection::{Connection, HeldByApp, Membership, Signal};
 use crate::tcp::flow_map::{FlowKey, Target};
+use crate::tcp::in_use::is_in_use;
 use crate::tcp::listener::HalfOpen;
+use crate::tcp::stack_parts::StackParts;
 use crate::tcp::time_wait::TimeWait;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::mem::ManuallyDrop;
 
 /// TCP's state of the flows of some buckets.
 pub(crate) struct MovedFlows {
     buckets: Buckets,
+    /// Dropped by [`MovedFlows::drop`], so that a program without TCP does not contain the code that drops a connection.
+    entries: ManuallyDrop<Entries>,
+}
+
+/// The moved entries of the tables.
+#[derive(Default)]
+struct Entries {
     connections: Vec<(ConnId, Box<Connection>)>,
     half_open: Vec<HalfOpen>,
     time_wait: Vec<TimeWait>,
@@ -25,7 +33,20 @@ pub(crate) struct MovedFlows {
 impl MovedFlows {
     /// Returns the number of connections.
     pub fn connections(&self) -> usize {
-        self.connections.len()
+        self.entries.connections.len()
+    }
+
+    /// Takes the entries.
+    fn take(&mut self) -> Entries {
+        core::mem::take(&mut *self.entries)
+    }
+}
+
+impl Drop for MovedFlows {
+    fn drop(&mut self) {
+        if is_in_use() {
+            drop(self.take());
+        }
     }
 }
 
@@ -33,7 +54,8 @@ impl Tcp {
     /// Returns the indices of the buckets' connections that have not ended.
     fn connections_of(&self, buckets: Buckets) -> Vec<u32> {
         let is_meant = |connection: &Connection| {
-            connection.mapped == Place::In && buckets.contains(self.core.steering.bucket_of(&connection.flow))
+            connection.mapped == Membership::In
+                && buckets.contains(self.core.steering.bucket_of(&connection.flow))
         };
         let indices = self.connections.indices();
         indices.filter(|index| self.connections.at(*index).is_some_and(|found| is_meant(found))).collect()
@@ -41,9 +63,14 @@ impl Tcp {
 
     /// Returns the buckets' connections that the application has and has not closed.
     pub fn known_connections_of(&self, buckets: Buckets) -> Vec<ConnId> {
+        if !is_in_use() {
+            return Vec::new();
+        }
         let is_known = |index: &u32| {
             let found = self.connections.at(*index);
-            found.is_some_and(|found| found.held == Held::Yes && !found.signals.has(Signal::Accepted))
+            found.is_some_and(|found| {
+                found.held_by_app == HeldByApp::Yes && !found.signals.has(Signal::Accepted)
+            })
         };
         let known = self.connections_of(buckets).into_iter().filter(is_known);
         known.filter_map(|index| self.connections.key_at(index)).map(ConnId).collect()
@@ -56,7 +83,23 @@ impl Tcp {
 
     /// Extracts the flows of buckets. The connections in `staying`, which is sorted, remain here, and their flows are
     /// recorded as left behind.
-    pub fn extract(&mut self, buckets: Buckets, staying: &[ConnId], around: &mut Around<'_>) -> MovedFlows {
+    pub fn extract(
+        &mut self,
+        buckets: Buckets,
+        staying: &[ConnId],
+        stack: &mut StackParts<'_>,
+    ) -> MovedFlows {
+        let entries =
+            if is_in_use() { self.extract_entries(buckets, staying, stack) } else { Entries::default() };
+        MovedFlows { buckets, entries: ManuallyDrop::new(entries) }
+    }
+
+    fn extract_entries(
+        &mut self,
+        buckets: Buckets,
+        staying: &[ConnId],
+        stack: &mut StackParts<'_>,
+    ) -> Entries {
         let mut connections = Vec::new();
         for index in self.connections_of(buckets) {
             let Some(id) = self.connections.key_at(index).map(ConnId) else { continue };
@@ -64,7 +107,7 @@ impl Tcp {
                 if let Some(flow) = self.flow(id) {
                     self.flows.keep(flow, &self.core);
                 }
-            } else if let Some(connection) = self.take_out(id, around) {
+            } else if let Some(connection) = self.extract_connection(id, stack) {
                 connections.push((id, connection));
             }
         }
@@ -83,20 +126,20 @@ impl Tcp {
             }));
         }
         time_wait.sort_by_key(|entry| entry.expires);
-        MovedFlows { buckets, connections, half_open, time_wait, cookies_sent: self.cookies.sent() }
+        Entries { connections, half_open, time_wait, cookies_sent: self.cookies.sent() }
     }
 
-    fn take_out(&mut self, id: ConnId, around: &mut Around<'_>) -> Option<Box<Connection>> {
+    fn extract_connection(&mut self, id: ConnId, stack: &mut StackParts<'_>) -> Option<Box<Connection>> {
         let index = id.0.index;
         self.ready.remove(index);
         self.timers.remove(index);
-        around.events.connections.remove(index);
+        stack.events.connections.remove(index);
         let mut connection = self.connections.remove(id.0)?;
         self.flows.remove(&connection.flow, Target::Connection(index));
         // The path belongs to this stack's neighbour cache.
         connection.path = None;
-        if core::mem::take(&mut connection.searching) == Place::In {
-            around.interface.neighbours.forget_connection(index);
+        if core::mem::take(&mut connection.searching) == Membership::In {
+            stack.interface.neighbours.forget_connection(index);
         }
         if connection.signals.has(Signal::Accepted)
             && let Some(listener) = connection.listener
@@ -117,41 +160,45 @@ impl Tcp {
     }
 
     /// Inserts flows from another stack. Returns their connections' ids there, each with its id here.
-    pub fn insert(&mut self, moved: MovedFlows, around: &mut Around<'_>) -> Vec<(ConnId, ConnId)> {
+    pub fn insert(&mut self, mut moved: MovedFlows, stack: &mut StackParts<'_>) -> Vec<(ConnId, ConnId)> {
         self.expect_no_longer(moved.buckets);
+        if !is_in_use() {
+            return Vec::new();
+        }
+        let moved = moved.take();
         self.cookies.expect(moved.cookies_sent);
         for entry in moved.time_wait {
-            self.wait_out(entry, around);
+            self.insert_time_wait(entry, stack);
         }
         for entry in moved.half_open {
-            self.go_on_with(entry, around);
+            self.continue_half_open(entry, stack);
         }
         let connections = moved.connections.into_iter();
         connections
-            .filter_map(|(before, connection)| Some((before, self.put_in(connection, around)?)))
+            .filter_map(|(before, connection)| Some((before, self.insert_connection(connection, stack)?)))
             .collect()
     }
 
-    fn wait_out(&mut self, entry: TimeWait, around: &mut Around<'_>) {
+    fn insert_time_wait(&mut self, entry: TimeWait, stack: &mut StackParts<'_>) {
         let is_taken = self.flows.get(&FlowKey::of(&entry.flow)).is_some();
-        if is_taken || !around.interface.is_own(entry.flow.local.ip()) {
+        if is_taken || !stack.interface.is_own(entry.flow.local.ip()) {
             return;
         }
         // Entries expire in the order of insertion; a longer TIME-WAIT is harmless.
-        let expires = around.now + self.config.time_wait;
+        let expires = stack.now + self.config.time_wait;
         let Some((index, dropped)) = self.time_wait.insert(entry.flow, entry.ack, expires) else {
             return;
         };
         if let Some((place, old)) = dropped {
-            around.counters.bump(Counter::DropTcpTimeWait);
+            stack.counters.bump(Counter::DropTcpTimeWait);
             self.flows.remove(&old.flow, Target::TimeWait(place));
         }
         self.flows.insert(entry.flow, Target::TimeWait(index));
     }
 
-    fn go_on_with(&mut self, mut entry: HalfOpen, around: &mut Around<'_>) {
+    fn continue_half_open(&mut self, mut entry: HalfOpen, stack: &mut StackParts<'_>) {
         let flow = entry.handshake.flow;
-        if !around.interface.is_own(flow.local.ip()) {
+        if !stack.interface.is_own(flow.local.ip()) {
             return;
         }
         let listener = self.listeners.at_port(flow.local.port());
@@ -159,42 +206,46 @@ impl Tcp {
             entry.handshake.listener = listener;
             // The path belongs to the other stack's neighbour cache.
             entry.handshake.path = None;
-            self.half_open.insert_moved(entry, around.now, &self.config)
+            self.half_open.insert_moved(entry, stack.now, &self.config)
         });
         match place {
             Some(place) => self.flows.insert(flow, Target::HalfOpen(place)),
             // The client retransmits, or is refused because there is no listener.
-            None => around.counters.bump(Counter::DropTcpHalfOpen),
+            None => stack.counters.bump(Counter::DropTcpHalfOpen),
         }
     }
 
-    fn put_in(&mut self, mut connection: Box<Connection>, around: &mut Around<'_>) -> Option<ConnId> {
+    fn insert_connection(
+        &mut self,
+        mut connection: Box<Connection>,
+        stack: &mut StackParts<'_>,
+    ) -> Option<ConnId> {
         let flow = connection.flow;
-        connection.set_burst(around.interface.burst(flow.remote.ip()));
+        connection.set_burst(stack.interface.burst(flow.remote.ip()));
         let untaken = connection.signals.has(Signal::Accepted);
         if untaken {
             connection.listener = self.listeners.at_port(flow.local.port());
         }
         let listener = connection.listener;
         let Ok(key) = self.connections.insert(connection) else {
-            around.counters.bump(Counter::DropTcpTableFull);
+            stack.counters.bump(Counter::DropTcpTableFull);
             return None;
         };
         self.flows.insert(flow, Target::Connection(key.index));
         match listener.filter(|_| untaken) {
             Some(listener) => self.listeners.add_pending(listener),
             None if untaken => {
-                self.give_up(key.index, FailReason::Reset, around);
+                self.give_up(key.index, FailReason::Reset, stack);
                 return None;
             }
             None => {}
         }
-        if !around.interface.is_own(flow.local.ip())
+        if !stack.interface.is_own(flow.local.ip())
             && let Some(connection) = self.connections.at_mut(key.index)
         {
             connection.fail(FailReason::AddressLost);
         }
-        self.settle(key.index, around);
+        self.settle(key.index, stack);
         Some(ConnId(key))
     }
 }

@@ -1,13 +1,11 @@
 //! Acknowledgements on a connection without losses: progress, window, round-trip time and timers.
 
-use super::{Ack, AckKind, Bare, Fin, Sender, Soon};
-use crate::counters::Counters;
-use crate::tcp::congestion::{Arrived, Round, WindowUse};
-use crate::tcp::connection::EndCame;
-use crate::tcp::connection::header_prediction::Plain;
+use super::{Ack, AckKind, BareSegment, EarlyTimer, Fin, Sender};
+use crate::base::{Counters, Duration, Instant};
+use crate::tcp::congestion::{AckedData, Round, WindowUse};
+use crate::tcp::connection::{StreamEnd, header_prediction::PlainSegment};
 use crate::tcp::options::Sack;
 use crate::tcp::seq::Seq;
-use crate::time::{Duration, Instant};
 
 /// Minimum time before a tail loss probe, because peers do not acknowledge without delay.
 const LEAST_PROBE: Duration = Duration::from_millis(10);
@@ -39,7 +37,7 @@ impl Sender {
         let same_window = window == self.window;
         self.take_window(ack.seq, position, window);
         let moves = position != self.una;
-        let repeats = !moves && same_window && ack.bare == Bare::Yes && self.nxt.after(self.una);
+        let repeats = !moves && same_window && ack.bare == BareSegment::Yes && self.nxt.after(self.una);
         if !self.is_calm() || !ack.sack.is_empty() || (repeats && self.sack == Sack::Refused) {
             let repeats = if repeats { Repeats::Yes } else { Repeats::No };
             self.on_troubled_ack(now, &ack, repeats, counters);
@@ -61,7 +59,7 @@ impl Sender {
 
     /// Processes an acknowledgement for which [`Self::expects`] is true. Returns whether it made progress.
     #[inline]
-    pub fn on_expected_ack(&mut self, now: Instant, plain: &Plain) -> bool {
+    pub fn on_expected_ack(&mut self, now: Instant, plain: &PlainSegment) -> bool {
         self.take_window(plain.seq, plain.ack, u32::from(plain.window) << self.scale);
         let moves = plain.ack != self.una;
         if moves {
@@ -72,9 +70,9 @@ impl Sender {
 
     /// Returns whether a segment without data and with this acknowledgement indicates no loss, and no recovery is in
     /// progress. While data is in flight, a segment without progress and FIN may be a duplicate acknowledgement.
-    pub fn expects_end(&self, ack: Seq, fin: EndCame) -> bool {
+    pub fn expects_end(&self, ack: Seq, fin: StreamEnd) -> bool {
         let under_way = !ack.before(self.una) && !ack.after(self.max);
-        let alone = ack != self.una || fin == EndCame::Yes || self.nxt == self.una;
+        let alone = ack != self.una || fin == StreamEnd::Yes || self.nxt == self.una;
         under_way && alone && self.is_calm() && self.probes == 0
     }
 
@@ -130,7 +128,7 @@ impl Sender {
         self.una = ack;
         self.nxt = self.nxt.max(ack);
         self.persist_at = None;
-        self.probe = super::Due::No;
+        self.probe = super::SendDue::No;
         self.probes = 0;
         if self.nxt == self.una {
             self.timeout_at = None;
@@ -159,20 +157,20 @@ impl Sender {
         } else {
             WindowUse::Full
         };
-        self.control.on_ack(Arrived { bytes: acked, now, rtt, round }, window_use);
+        self.control.on_ack(AckedData { bytes: acked, now, rtt, round }, window_use);
     }
 
     /// Returns the time of a tail loss probe, counted from `since`; `None` if it would not precede the timeout, or if
     /// the peer does not send SACK, which makes the probe useless (RFC 8985 7.2).
     #[inline]
-    pub(super) fn probe_at(&self, since: Instant) -> Option<(Instant, Soon)> {
+    pub(super) fn probe_at(&self, since: Instant) -> Option<(Instant, EarlyTimer)> {
         let calm = self.repair.is_none() && self.tail.is_none() && self.flight.is_whole();
         if calm { self.probe_when_calm(since) } else { None }
     }
 
     /// Returns the time of a tail loss probe on a connection without losses, recovery and probe.
     #[inline(always)]
-    pub(super) fn probe_when_calm(&self, since: Instant) -> Option<(Instant, Soon)> {
+    pub(super) fn probe_when_calm(&self, since: Instant) -> Option<(Instant, EarlyTimer)> {
         if self.sack == Sack::Refused {
             return None;
         }
@@ -180,6 +178,6 @@ impl Sender {
         let twice = smoothed + smoothed;
         let single = self.nxt.since(self.una) <= self.mss;
         let at = since + if single { twice + ACK_DELAY } else { twice.max(LEAST_PROBE) };
-        (at < self.timeout_at?).then_some((at, Soon::Probe))
+        (at < self.timeout_at?).then_some((at, EarlyTimer::Probe))
     }
 }

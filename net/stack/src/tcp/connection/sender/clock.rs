@@ -1,10 +1,9 @@
 //! The timers of the sending half: retransmission, tail loss probe or RACK check, and persist.
 
-use super::repair::{Cause, Question, Reduction, Repair};
-use super::{Due, Fin, Handshake, Patience, Sender, Soon, Tail, TailKind};
-use crate::counters::{Counter, Counters};
+use super::repair::{Cause, Reduction, Repair, SpuriousTest};
+use super::{EarlyTimer, Fin, Handshake, Retries, SendDue, Sender, Tail, TailKind};
+use crate::base::{Counter, Counters, Instant};
 use crate::tcp::congestion::Timeout;
-use crate::time::Instant;
 use alloc::boxed::Box;
 
 impl Sender {
@@ -31,7 +30,7 @@ impl Sender {
         let stuck = pending && self.handshake == Handshake::Done && !self.has_output();
         if !stuck {
             self.persist_at = None;
-            if self.probe == Due::No {
+            if self.probe == SendDue::No {
                 self.probes = 0;
             }
         } else if self.persist_at.is_none() {
@@ -51,10 +50,10 @@ impl Sender {
     }
 
     /// Acts on expired timers. `retries` is the maximum number of consecutive timeouts.
-    pub fn on_timer(&mut self, now: Instant, retries: u8, counters: &mut Counters) -> Patience {
+    pub fn on_timer(&mut self, now: Instant, retries: u8, counters: &mut Counters) -> Retries {
         if self.persist_at.is_some_and(|at| now >= at) {
             self.persist_at = None;
-            self.probe = Due::Yes;
+            self.probe = SendDue::Yes;
             self.probes = self.probes.saturating_add(1);
             self.timeouts = self.timeouts.saturating_add(1);
             counters.bump(Counter::TcpProbes);
@@ -66,11 +65,11 @@ impl Sender {
         {
             self.soon = None;
             match soon {
-                Soon::Look => self.look(now, counters),
-                Soon::Probe => self.probe_tail(now, counters),
+                EarlyTimer::Look => self.look(now, counters),
+                EarlyTimer::Probe => self.probe_tail(now, counters),
             }
         }
-        if self.timeouts > retries { Patience::Gone } else { Patience::Left }
+        if self.timeouts > retries { Retries::Exhausted } else { Retries::Left }
     }
 
     fn on_timeout(&mut self, now: Instant, counters: &mut Counters) {
@@ -88,7 +87,7 @@ impl Sender {
         // Only the first retransmission can show that the timeout was spurious.
         let question = match &self.repair {
             Some(repair) if repair.cause == Cause::Timeout => repair.question,
-            _ => Question::Unasked,
+            _ => SpuriousTest::Unasked,
         };
         let (cause, rate) = (Cause::Timeout, Reduction::new(0));
         self.repair = Some(Box::new(Repair { cause, point: self.nxt, rate, question }));
@@ -98,7 +97,7 @@ impl Sender {
         self.duplicates = 0;
         self.assumed = 0;
         self.tail = None;
-        self.tail_due = Due::No;
+        self.tail_due = SendDue::No;
     }
 
     /// Sends a tail loss probe: one more segment, so that the peer acknowledges or SACKs the tail (RFC 8985 7.3).
@@ -111,9 +110,9 @@ impl Sender {
         self.soon = None;
         counters.bump(Counter::TcpTailProbes);
         self.timeout_at = Some(now + self.rtt.timeout());
-        self.tail_due = Due::Yes;
+        self.tail_due = SendDue::Yes;
         if self.sendable() == 0 {
-            self.tail_due = Due::No;
+            self.tail_due = SendDue::No;
             self.flight.lose_last(self.mss);
             self.tail = Some(Tail { end: self.nxt, kind: TailKind::Again });
         }

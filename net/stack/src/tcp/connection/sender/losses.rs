@@ -2,14 +2,13 @@
 //! recovery.
 
 use super::acks::Repeats;
-use super::rack::{Deliveries, Evidence, Rack, Unneeded};
-use super::repair::{Cause, Question, Reduction, Repair, Safe};
-use super::{Ack, Sender, Soon, Tail, TailKind};
-use crate::counters::{Counter, Counters};
+use super::rack::{Deliveries, Evidence, Rack, SpuriousRetransmissions};
+use super::repair::{Cause, Reduction, Repair, SafeAck, SpuriousTest};
+use super::{Ack, EarlyTimer, Sender, Tail, TailKind};
+use crate::base::{Counter, Counters, Duration, Instant};
 use crate::tcp::options::Sack;
 use crate::tcp::sack::{Block, SackBlocks};
 use crate::tcp::seq::Seq;
-use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 
 /// Number of duplicate acknowledgements that indicate a loss, if the peer does not send SACK (RFC 5681 3.2).
@@ -71,7 +70,7 @@ impl Sender {
         if lost > 0 && self.repair.is_none() {
             self.begin_repair(now, in_flight, delivered, counters);
         }
-        let safe = if acked > 0 && lost == 0 { Safe::Yes } else { Safe::No };
+        let safe = if acked > 0 && lost == 0 { SafeAck::Yes } else { SafeAck::No };
         let (pipe, threshold) = (self.pipe(), self.control.threshold());
         match &mut self.repair {
             Some(repair) if repair.cause == Cause::Loss => {
@@ -136,7 +135,7 @@ impl Sender {
         let before = self.flight.lost();
         let look_at = self.flight.find_lost(now, |run| rack.lost_since(run, lateness));
         self.soon = match look_at {
-            Some(at) => Some((at, Soon::Look)),
+            Some(at) => Some((at, EarlyTimer::Look)),
             None => self.probe_at(now),
         };
         self.flight.lost() - before
@@ -153,7 +152,7 @@ impl Sender {
         if let Some(repair) = &mut self.repair
             && repair.cause == Cause::Loss
         {
-            repair.rate.on_ack(0, pipe, threshold, self.mss, Safe::No);
+            repair.rate.on_ack(0, pipe, threshold, self.mss, SafeAck::No);
         }
     }
 
@@ -203,7 +202,7 @@ impl Sender {
             cause: Cause::Loss,
             point: self.nxt,
             rate: Reduction::new(unreported.saturating_add(delivered)),
-            question: Question::Unasked,
+            question: SpuriousTest::Unasked,
         }));
         self.recover = self.nxt;
         self.tail = None;
@@ -213,7 +212,7 @@ impl Sender {
     /// Discards the duplicates counted for an earlier recovery: they give no evidence about the new one.
     pub(super) fn forget_doubts(&mut self) {
         if let Some(rack) = &mut self.rack {
-            rack.unneeded = Unneeded::default();
+            rack.unneeded = SpuriousRetransmissions::default();
         }
     }
 
@@ -236,8 +235,8 @@ impl Sender {
     /// the original was not lost (RFC 3522).
     fn answers_the_first(&mut self, echoed: Option<Instant>, acked: u32) -> bool {
         let Some(repair) = self.repair.as_mut().filter(|_| acked > 0) else { return false };
-        let Question::Asked(at) = repair.question else { return false };
-        repair.question = Question::Answered;
+        let SpuriousTest::Asked(at) = repair.question else { return false };
+        repair.question = SpuriousTest::Answered;
         echoed.is_some_and(|echoed| echoed < at)
     }
 

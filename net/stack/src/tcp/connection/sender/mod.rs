@@ -23,17 +23,18 @@ mod losses;
 mod output;
 mod rack;
 mod repair;
+mod run;
 
+use crate::base::Instant;
 use crate::tcp::TcpConfig;
 use crate::tcp::congestion::Control;
-use crate::tcp::connection::Fresh;
+use crate::tcp::connection::NewDataOnly;
 use crate::tcp::options::Sack;
 use crate::tcp::rto::RttEstimator;
 use crate::tcp::sack::SackBlocks;
 use crate::tcp::segment::Flags;
 use crate::tcp::send_queue::SendQueue;
 use crate::tcp::seq::Seq;
-use crate::time::Instant;
 use alloc::boxed::Box;
 use flight::Flight;
 use isola_iobuf::Chain;
@@ -60,7 +61,7 @@ pub(crate) enum Fin {
 
 /// Whether a segment must be sent as soon as the device accepts one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Due {
+enum SendDue {
     No,
     Yes,
 }
@@ -84,7 +85,7 @@ pub(crate) struct Ack<'a> {
     /// The window field of the header, not scaled.
     pub window: u16,
     /// Whether the segment has no data, SYN or FIN: only then can it be a duplicate acknowledgement.
-    pub bare: Bare,
+    pub bare: BareSegment,
     /// The SACK blocks.
     pub sack: &'a SackBlocks,
     /// The time at which the segment that this one answers was sent, by its timestamp echo.
@@ -93,7 +94,7 @@ pub(crate) struct Ack<'a> {
 
 /// Whether a segment has no data, SYN or FIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bare {
+pub(crate) enum BareSegment {
     Yes,
     No,
 }
@@ -103,19 +104,19 @@ pub(crate) enum Bare {
 pub(crate) struct Piece {
     pub seq: Seq,
     pub flags: Flags,
-    pub fresh: Fresh,
+    pub fresh: NewDataOnly,
 }
 
 /// Whether the connection may continue after a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum Retries {
     Left,
-    Gone,
+    Exhausted,
 }
 
 /// The action of the timer before the retransmission timeout (RFC 8985).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Soon {
+enum EarlyTimer {
     /// Send a tail loss probe: the tail may be lost without any later segment to reveal it.
     Probe,
     /// Run the RACK check: mark segments that are late by now as lost.
@@ -175,7 +176,7 @@ pub(crate) struct Sender {
     recover: Seq,
     /// A tail loss probe whose outcome is unknown.
     tail: Option<Tail>,
-    tail_due: Due,
+    tail_due: SendDue,
     pub rtt: RttEstimator,
     /// The time at which the SYN was sent, if it was sent only once.
     syn_sent: Option<Instant>,
@@ -184,14 +185,14 @@ pub(crate) struct Sender {
     /// The end of the data that was sent while the window was full. Only acknowledgements up to it let the window grow.
     full: Seq,
     last_sent: Instant,
-    probe: Due,
+    probe: SendDue,
     /// Consecutive timeouts and zero-window probes without an answer.
     timeouts: u8,
     /// Consecutive zero-window probes; determines their interval.
     probes: u8,
     timeout_at: Option<Instant>,
     /// The time and action of the timer before the retransmission timeout.
-    soon: Option<(Instant, Soon)>,
+    soon: Option<(Instant, EarlyTimer)>,
     persist_at: Option<Instant>,
     pub retransmits: u64,
     pub bytes_acked: u64,
@@ -226,13 +227,13 @@ impl Sender {
             presumed: 0,
             recover: initial,
             tail: None,
-            tail_due: Due::No,
+            tail_due: SendDue::No,
             rtt: RttEstimator::new(config),
             syn_sent: None,
             round: initial,
             full: initial,
             last_sent: now,
-            probe: Due::No,
+            probe: SendDue::No,
             timeouts: 0,
             probes: 0,
             timeout_at: None,
@@ -339,13 +340,13 @@ impl Sender {
     }
 
     /// Returns whether the space for which the application waits is available. Returns `Yes` once for each request.
-    pub fn space_came(&mut self) -> SpaceCame {
+    pub fn space_came(&mut self) -> WantedSpace {
         match self.wanted {
             Some(wanted) if wanted.min(self.limit) <= self.space() => {
                 self.wanted = None;
-                SpaceCame::Yes
+                WantedSpace::Yes
             }
-            _ => SpaceCame::No,
+            _ => WantedSpace::No,
         }
     }
 
@@ -378,7 +379,7 @@ impl Sender {
 
 /// Whether the space for which the application waits is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SpaceCame {
+pub(crate) enum WantedSpace {
     Yes,
     No,
 }

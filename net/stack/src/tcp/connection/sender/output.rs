@@ -1,11 +1,11 @@
 //! The next segment to send: new data, a retransmission, or a probe.
 
 use super::repair::Cause;
-use super::{Due, Fin, Handshake, Piece, Sender, Tail, TailKind};
-use crate::tcp::connection::{Fresh, Long};
+use super::{Fin, Handshake, Piece, SendDue, Sender, Tail, TailKind};
+use crate::base::Instant;
+use crate::tcp::connection::{LongSegment, NewDataOnly};
 use crate::tcp::segment::Flags;
 use crate::tcp::seq::Seq;
-use crate::time::Instant;
 use isola_iobuf::{Chain, IoBuf};
 
 impl Sender {
@@ -18,7 +18,7 @@ impl Sender {
         }
         let pipe = self.pipe();
         let mut room = self.allowed().saturating_sub(pipe);
-        if self.tail_due == Due::Yes {
+        if self.tail_due == SendDue::Yes {
             // A tail loss probe ignores the congestion window.
             room = room.max(self.mss);
         }
@@ -64,7 +64,7 @@ impl Sender {
             return self.nxt == self.una;
         }
         self.resendable().is_some()
-            || self.probe == Due::Yes
+            || self.probe == SendDue::Yes
             || self.sendable() > 0
             || (self.queue.unsent() == 0 && self.fin_fits(self.nxt))
     }
@@ -73,7 +73,10 @@ impl Sender {
     /// either.
     #[inline]
     pub fn has_sent_all(&self) -> bool {
-        self.queue.unsent() == 0 && self.flight.lost() == 0 && self.fin == Fin::Open && self.probe == Due::No
+        self.queue.unsent() == 0
+            && self.flight.lost() == 0
+            && self.fin == Fin::Open
+            && self.probe == SendDue::No
     }
 
     /// Returns the next segment's part from this half if it is new data in one view and one segment. The caller has
@@ -89,14 +92,14 @@ impl Sender {
             return None;
         }
         let view = self.queue.take_view(len)?;
-        Some((view, self.next_data(now, len, Calm::Yes)))
+        Some((view, self.next_data(now, len, NewDataNext::Yes)))
     }
 
     /// Returns whether only new data can be next: the direction is open, and there is no loss, recovery or probe.
     #[inline(always)]
     pub fn is_fast(&self) -> bool {
         let open = self.handshake == Handshake::Done && self.fin == Fin::Open;
-        open && self.probe == Due::No && self.tail_due == Due::No && self.is_calm()
+        open && self.probe == SendDue::No && self.tail_due == SendDue::No && self.is_calm()
     }
 
     /// Returns whether there is data that has not been sent.
@@ -108,29 +111,35 @@ impl Sender {
     /// Returns the next segment's part from this half, and puts its data into `payload`. `reserved` bytes of a full
     /// segment are used by options.
     #[inline(always)]
-    pub fn next(&mut self, now: Instant, reserved: usize, long: Long, payload: &mut Chain) -> Option<Piece> {
+    pub fn next(
+        &mut self,
+        now: Instant,
+        reserved: usize,
+        long: LongSegment,
+        payload: &mut Chain,
+    ) -> Option<Piece> {
         if self.handshake == Handshake::Open {
             return self.next_syn(now);
         }
         let full = (self.mss as usize).saturating_sub(reserved).max(1);
         if let Some((start, len, end)) = self.resendable() {
-            self.probe = Due::No;
+            self.probe = SendDue::No;
             *payload = self.queue.range(start.since(self.una) as usize, full.min(len as usize));
             return Some(self.again(now, start, payload, end));
         }
         let len = self.sendable();
         if len > 0 {
-            self.probe = Due::No;
-            let len = if reserved > 0 || long == Long::No { len.min(full) } else { len };
+            self.probe = SendDue::No;
+            let len = if reserved > 0 || long == LongSegment::No { len.min(full) } else { len };
             self.queue.take_into(len, payload);
-            return Some(self.next_data(now, payload.len(), Calm::No));
+            return Some(self.next_data(now, payload.len(), NewDataNext::No));
         }
         if self.queue.unsent() == 0 && self.fin_fits(self.nxt) {
-            self.probe = Due::No;
-            return Some(self.next_data(now, 0, Calm::No));
+            self.probe = SendDue::No;
+            return Some(self.next_data(now, 0, NewDataNext::No));
         }
-        if self.probe == Due::Yes {
-            self.probe = Due::No;
+        if self.probe == SendDue::Yes {
+            self.probe = SendDue::No;
             return self.next_probe(full, payload);
         }
         None
@@ -144,7 +153,7 @@ impl Sender {
         self.syn_sent = (self.max == self.una).then_some(now);
         self.max = self.nxt;
         self.timeout_at = Some(now + self.rtt.timeout());
-        Some(Piece { seq: self.una, flags: Flags::SYN, fresh: Fresh::No })
+        Some(Piece { seq: self.una, flags: Flags::SYN, fresh: NewDataOnly::No })
     }
 
     /// Retransmits the bytes at `start`, of a run that ends at `run_end`, with the FIN if it follows.
@@ -175,28 +184,28 @@ impl Sender {
                 rack.unneeded.sent = rack.unneeded.sent.saturating_add(sent);
             }
         }
-        Piece { seq: start, flags, fresh: Fresh::No }
+        Piece { seq: start, flags, fresh: NewDataOnly::No }
     }
 
     /// Sends `len` bytes of new data, which the caller has taken off the queue, with the FIN if it follows and fits.
     /// `calm` is whether [`Self::is_fast`] holds, which saves checks.
     #[inline(always)]
-    fn next_data(&mut self, now: Instant, len: usize, calm: Calm) -> Piece {
+    fn next_data(&mut self, now: Instant, len: usize, calm: NewDataNext) -> Piece {
         if self.max == self.una && now.since(self.last_sent) > self.rtt.timeout() {
             self.control.on_idle();
         }
         let seq = self.nxt;
         let mut flags = push_flag(len, len + self.queue.unsent());
         self.nxt = seq + len as u32;
-        if calm == Calm::No && self.queue.unsent() == 0 && self.fin_fits(self.nxt) {
+        if calm == NewDataNext::No && self.queue.unsent() == 0 && self.fin_fits(self.nxt) {
             flags = flags | Flags::FIN;
             self.nxt += 1;
         }
         self.flight.sent(self.nxt, now);
         self.max = self.max.max(self.nxt);
         let pipe = match calm {
-            Calm::Yes => self.nxt.since(self.una),
-            Calm::No => self.pipe(),
+            NewDataNext::Yes => self.nxt.since(self.una),
+            NewDataNext::No => self.pipe(),
         };
         if pipe + self.mss > self.control.window() {
             self.full = self.nxt;
@@ -207,12 +216,12 @@ impl Sender {
             self.timeout_at = Some(now + self.rtt.timeout());
         }
         if self.soon.is_none() {
-            self.soon = if calm == Calm::Yes { self.probe_when_calm(now) } else { self.probe_at(now) };
+            self.soon = if calm == NewDataNext::Yes { self.probe_when_calm(now) } else { self.probe_at(now) };
         }
-        if calm == Calm::No && (self.repair.is_some() || self.tail_due == Due::Yes) {
+        if calm == NewDataNext::No && (self.repair.is_some() || self.tail_due == SendDue::Yes) {
             self.note_sent(self.nxt.since(seq));
         }
-        let fresh = if len == 0 { Fresh::No } else { Fresh::Yes };
+        let fresh = if len == 0 { NewDataOnly::No } else { NewDataOnly::Yes };
         Piece { seq, flags, fresh }
     }
 
@@ -222,8 +231,8 @@ impl Sender {
         if let Some(repair) = &mut self.repair {
             repair.rate.on_sent(len);
         }
-        if self.tail_due == Due::Yes {
-            self.tail_due = Due::No;
+        if self.tail_due == SendDue::Yes {
+            self.tail_due = SendDue::No;
             self.tail = Some(Tail { end: self.nxt, kind: TailKind::New });
         }
     }
@@ -243,13 +252,13 @@ impl Sender {
             end += 1;
         }
         self.max = self.max.max(end);
-        Some(Piece { seq: self.una, flags, fresh: Fresh::No })
+        Some(Piece { seq: self.una, flags, fresh: NewDataOnly::No })
     }
 }
 
 /// Whether it is known that only new data can be next.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Calm {
+enum NewDataNext {
     Yes,
     No,
 }

@@ -2,11 +2,11 @@
 //!
 //! Allocated only for connections with a loss, reordering or a probe.
 
-use super::flight::{Run, Times};
+use super::run::{Run, Times};
+use crate::base::{Duration, Instant};
 use crate::tcp::sack::Block;
 use crate::tcp::seq::Seq;
 use crate::tcp::timestamps::tick_of;
-use crate::time::{Duration, Instant};
 
 /// Number of recoveries for which a reordering window widened by duplicates remains.
 const PERSISTENCE: u8 = 16;
@@ -29,7 +29,7 @@ pub(super) enum Evidence {
 
 /// Bytes that the last recovery retransmitted, and how many of them the peer reported as duplicates.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Unneeded {
+pub(super) struct SpuriousRetransmissions {
     pub sent: u32,
     pub duplicates: u32,
 }
@@ -48,7 +48,7 @@ pub(super) struct Rack {
     quarters: u8,
     /// Number of recoveries until the reordering window is a quarter again.
     persistence: u8,
-    pub unneeded: Unneeded,
+    pub unneeded: SpuriousRetransmissions,
     /// End of the flight at the last widening. Duplicates reported before it is acknowledged belong to the same round
     /// trip.
     round: Option<Seq>,
@@ -103,7 +103,7 @@ impl Rack {
             order: Order::Kept,
             quarters: 1,
             persistence: 0,
-            unneeded: Unneeded { sent: 0, duplicates: 0 },
+            unneeded: SpuriousRetransmissions { sent: 0, duplicates: 0 },
             round: None,
         }
     }
@@ -133,7 +133,7 @@ impl Rack {
     pub fn was_unneeded(&mut self) -> bool {
         let all = self.unneeded.sent > 0 && self.unneeded.duplicates >= self.unneeded.sent;
         if all {
-            self.unneeded = Unneeded::default();
+            self.unneeded = SpuriousRetransmissions::default();
         }
         all
     }

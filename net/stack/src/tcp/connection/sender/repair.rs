@@ -1,8 +1,8 @@
 //! Loss recovery: from the detection of a loss until all data in flight at that time has arrived.
 
+use crate::base::Instant;
 use crate::tcp::seq::Seq;
 use crate::tcp::timestamps::tick_of;
-use crate::time::Instant;
 
 /// The cause of a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,15 +20,15 @@ pub(super) struct Repair {
     /// The recovery point: the end of the flight when the loss was detected.
     pub point: Seq,
     pub rate: Reduction,
-    pub question: Question,
+    pub question: SpuriousTest,
 }
 
 impl Repair {
     /// Records that `len` bytes were retransmitted.
     pub fn on_sent_again(&mut self, now: Instant, len: u32) {
         self.rate.on_sent(len);
-        if self.question == Question::Unasked {
-            self.question = Question::Asked(tick_of(now));
+        if self.question == SpuriousTest::Unasked {
+            self.question = SpuriousTest::Asked(tick_of(now));
         }
     }
 }
@@ -36,7 +36,7 @@ impl Repair {
 /// State of the test for a spurious recovery (RFC 3522): the first retransmission starts it, and the first progress
 /// decides it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Question {
+pub(super) enum SpuriousTest {
     Unasked,
     /// Time of the first retransmission, rounded down to a tick of the timestamp clock.
     Asked(Instant),
@@ -45,7 +45,7 @@ pub(super) enum Question {
 
 /// Whether an acknowledgement makes progress and indicates no further loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Safe {
+pub(super) enum SafeAck {
     Yes,
     No,
 }
@@ -70,13 +70,13 @@ impl Reduction {
 
     /// Updates the window. `delivered` bytes have arrived, `pipe` bytes are in flight, and `threshold` is the target of
     /// the recovery.
-    pub fn on_ack(&mut self, delivered: u32, pipe: u32, threshold: u32, mss: u32, safe: Safe) {
+    pub fn on_ack(&mut self, delivered: u32, pipe: u32, threshold: u32, mss: u32, safe: SafeAck) {
         self.delivered = self.delivered.saturating_add(delivered);
         let mut count = if pipe > threshold {
             let due = (u64::from(self.delivered) * u64::from(threshold)).div_ceil(u64::from(self.flight));
             u32::try_from(due).unwrap_or(u32::MAX).saturating_sub(self.sent)
         } else {
-            let more = if safe == Safe::Yes { mss } else { 0 };
+            let more = if safe == SafeAck::Yes { mss } else { 0 };
             let limit = self.delivered.saturating_sub(self.sent).max(delivered).saturating_add(more);
             limit.min(threshold - pipe)
         };
@@ -105,7 +105,7 @@ mod tests {
         let mut sent = 0;
         for _ in 0..19 {
             pipe -= 1000;
-            rate.on_ack(1000, pipe, 10_000, 1000, Safe::No);
+            rate.on_ack(1000, pipe, 10_000, 1000, SafeAck::No);
             while rate.window >= pipe + 1000 {
                 rate.on_sent(1000);
                 pipe += 1000;
@@ -119,9 +119,9 @@ mod tests {
     fn a_flight_below_the_target_grows_by_the_arriving_data_plus_one_segment_if_safe() {
         let mut rate = Reduction::new(10_000);
         rate.on_sent(1000);
-        rate.on_ack(1000, 2000, 5_000, 1000, Safe::No);
+        rate.on_ack(1000, 2000, 5_000, 1000, SafeAck::No);
         assert_eq!(rate.window, 3000);
-        rate.on_ack(1000, 2000, 5_000, 1000, Safe::Yes);
+        rate.on_ack(1000, 2000, 5_000, 1000, SafeAck::Yes);
         assert_eq!(rate.window, 4000);
     }
 }

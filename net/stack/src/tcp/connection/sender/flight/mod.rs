@@ -15,41 +15,14 @@
 //! run, and retransmissions add at most one run per hole. So there are at most twice as many runs as the limit.
 
 use super::rack::Deliveries;
+use super::run::{Fate, Run, Times};
+use crate::base::{Duration, Instant};
 use crate::tcp::sack::Block;
 use crate::tcp::seq::Seq;
-use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
 
 /// Capacity up to which an empty flight keeps its memory, in runs.
 const KEPT: usize = 32;
-
-/// The state of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    /// Sent, with no further information.
-    Sent,
-    /// SACKed: the peer has received it beyond a gap.
-    Sacked,
-    /// Lost: to be retransmitted.
-    Lost,
-}
-
-/// Whether a run was retransmitted. Retransmitted data gives no round-trip time (Karn's algorithm).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Times {
-    Once,
-    Again,
-}
-
-/// Sequence numbers up to `end` with the same state.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
-    pub end: Seq,
-    pub fate: Fate,
-    pub times: Times,
-    /// The time of the last transmission.
-    pub sent_at: Instant,
-}
 
 /// All runs, and their totals.
 #[derive(Debug)]
