@@ -87,7 +87,9 @@ fn counters_and_connections_of_all_cores_are_reported() {
             streams.push(stream);
         }
         let answer = facts(&Query::Counters).await;
-        let Some(AnswerRecord::Names(names)) = answer.iter().find(|fact| matches!(fact, AnswerRecord::Names(_))) else {
+        let Some(AnswerRecord::Names(names)) =
+            answer.iter().find(|fact| matches!(fact, AnswerRecord::Names(_)))
+        else {
             panic!("{answer:?}")
         };
         let connected = names.iter().position(|counter| counter.name == "tcp_connected").unwrap();
