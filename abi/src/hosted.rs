@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The arguments of the process are the application's arguments. A user can also write the line by hand. In the names
-//! and paths of a line, `%` and two hexadecimal digits are a byte (RFC 3986, 2.1), as in `name=my%20cache`: white space,
-//! control characters and `%` itself can be written only so.
+//! and paths of a line, `%` and two hexadecimal digits are a byte (RFC 3986, 2.1), as in `name=my%20cache`: white
+//! space, control characters and `%` itself can be written only so.
 
 use crate::descriptor::NetworkAddress;
 use crate::id::MAX_CORES;
