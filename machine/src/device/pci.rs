@@ -238,7 +238,7 @@ impl PciFunction {
 
     /// Resets a virtio device. One without a mapped status register keeps its queues.
     fn reset_virtio(&self) -> Result<(), DeviceResetError> {
-        let status = self.status_register().ok_or(DoesNotStop)?;
+        let status = self.status_register().ok_or(DeviceResetError)?;
         status.write_u8(0, 0);
         wait_for_zero(|| status.read_u8(0).into())
     }
@@ -339,10 +339,10 @@ mod tests {
     #[test]
     fn a_virtio_device_without_a_mapped_status_register_does_not_stop() {
         let (mut config, mut bar) = ([0; 512], [u64::MAX; 4]);
-        assert_eq!(virtio(&mut config, NETWORK).reset(), Err(DoesNotStop));
+        assert_eq!(virtio(&mut config, NETWORK).reset(), Err(DeviceResetError));
         let mut function = virtio(&mut config, NETWORK);
         function.add_window(4, registers(&mut bar).window(0, DEVICE_STATUS).unwrap());
-        assert_eq!(function.reset(), Err(DoesNotStop), "the register is behind the end of the BAR");
+        assert_eq!(function.reset(), Err(DeviceResetError), "the register is behind the end of the BAR");
     }
 
     #[test]
