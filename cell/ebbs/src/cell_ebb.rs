@@ -1,8 +1,8 @@
 //! Ebbs with one representative for all cores of a cell.
 
 use crate::core_block::current;
-use crate::ebb::Representative;
 use crate::factory::EbbInUse;
+use crate::representative::Representative;
 use crate::table::Slot;
 use alloc::boxed::Box;
 use core::marker::PhantomData;

@@ -19,7 +19,8 @@
 //! The words that a call reads here change at most once, from empty to their final value. The assembly that reads them
 //! is therefore `nomem`, and the compiler reads them once for several calls of an Ebb.
 
-use crate::table::{CellTable, Entries, FAST, Pointers};
+use crate::cell_table::CellTable;
+use crate::table::{Entries, FAST, Pointers};
 use core::arch::asm;
 use core::cell::Cell;
 use core::mem::offset_of;

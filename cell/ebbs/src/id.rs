@@ -15,7 +15,7 @@ use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::CellEbb;
-use crate::ebb::Representative;
+use crate::representative::Representative;
 
 /// The id of an Ebb, on all machines of an application.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,8 +1,8 @@
 //! The hosted platform: the machine as the cores of a cell see it.
 
-use crate::cell::Settings;
 use crate::core::HostedCore;
 use crate::heap;
+use crate::settings::Settings;
 use isola_abi::descriptor::{Clock as ClockWords, Core, Descriptor, HaltMode, InterruptMode, Request};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysRange};
 use isola_abi::ledger::{ActivityRecord, ActivityReport, Ledger, slots};
@@ -13,6 +13,7 @@ use isola_abi::topology::CoreSite;
 use isola_ebbs::{current_core, cycles};
 use isola_platform::network::NetworkPort;
 use isola_platform::{Clock, CoreIndex, CoreSet, PendingVectors, Platform, ResumeOutcome};
+use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -198,6 +199,23 @@ impl Hosted {
     /// Ignores poisoning: this is a plain flag, valid even if a thread panicked with the lock held.
     fn ended(&self) -> MutexGuard<'_, bool> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+thread_local! {
+    /// The cell of which the thread is a core.
+    static CELL: Cell<Option<&'static Hosted>> = const { Cell::new(None) };
+}
+
+impl HostedCore {
+    /// Returns the vcore that the calling thread runs; `None` on a thread that is not a core.
+    pub fn current() -> Option<&'static Self> {
+        CELL.get().map(Hosted::this_core)
+    }
+
+    /// Makes the calling thread a core of that cell.
+    pub(crate) fn enter(cell: &'static Hosted) {
+        CELL.set(Some(cell));
     }
 }
 

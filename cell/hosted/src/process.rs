@@ -3,10 +3,11 @@
 //! [`process!`](crate::process!) defines the C `main` of the binary. The application's main function is a task of the
 //! cell, so the binary has no Rust `main`. [`Process`] is the state of such a process before its cell starts.
 
-use crate::cell::{Settings, enough_processors, start};
+use crate::cell::{enough_processors, start};
 use crate::control;
 use crate::heap;
 use crate::platform::{Hosted, Memory};
+use crate::settings::Settings;
 use isola_abi::descriptor::{NetworkAddress, Request};
 use isola_abi::hosted::{HostedSpec, VARIABLE};
 use isola_ebbs::current_core;
