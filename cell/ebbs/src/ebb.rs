@@ -47,7 +47,7 @@ impl<T: Representative> Ebb<T> {
             // SAFETY: see `deref`.
             return unsafe { &*existing };
         }
-        core.making(number, || {
+        core.constructing(number, || {
             // SAFETY: the slot belongs to this Ebb, whose representatives have the type `T`.
             let made: &'static T = Box::leak(Box::new(unsafe { core.cell.factories.make(number) }));
             entry.store(core::ptr::from_ref(made).cast_mut().cast(), Ordering::Relaxed);

@@ -2,7 +2,7 @@
 
 use crate::core::HostedCore;
 use crate::heap;
-use crate::platform::{Hosted, Memory, PlugOutcome};
+use crate::platform::{Hosted, MemorySource, PlugOutcome};
 use crate::settings::{Pinning, Settings};
 use crate::window;
 use isola_ebbs::{CellTable, CoreBlock};
@@ -26,7 +26,7 @@ pub fn run<T: Send>(
         Pinning::Free => Vec::new(),
         Pinning::WherePossible => enough_processors(settings.cores),
     };
-    start(Box::leak(Box::new(Hosted::new(settings, Memory::Host, network))), &processors, body)
+    start(Box::leak(Box::new(Hosted::new(settings, MemorySource::Host, network))), &processors, body)
 }
 
 /// Does the same as [`run`] for an existing platform, on `processors`: one per core, or none for no pinning.
@@ -56,7 +56,7 @@ pub(crate) fn start<T: Send>(
                     unsafe { block.enter(set_gs_base) };
                     let result = serve(|| {
                         HostedCore::enter(platform);
-                        if platform.memory() == Memory::Pool {
+                        if platform.memory() == MemorySource::Pool {
                             heap::enter_core(index as usize, platform.report(), platform.ledger());
                         }
                         processor.into_iter().for_each(pin);

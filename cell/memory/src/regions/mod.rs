@@ -45,7 +45,7 @@ pub(crate) use self::address_window::window;
 pub use self::address_window::{
     AddressWindow, Contents, Extent, FillError, FillOutcome, FrameChoice, MapContents, Retirement, install,
 };
-pub use self::compaction::{Compaction, PageMover, Progress};
+pub use self::compaction::{Compaction, CompactionProgress, PageMover};
 pub use self::grace::GracePeriods;
 pub use self::pager::{Filler, Pager};
 pub use self::pagers::{Colored, OnDemand, Prefault};
