@@ -14,8 +14,8 @@ use isola_platform::CoreIndex;
 
 /// By core: pages that it has allocated in advance, at consecutive addresses. Only the owning core accesses them; the
 /// fields are atomic so that they can be in a `static`.
-static STOCKS: [Stock; MAX_CORES] = [const {
-    Stock {
+static STOCKS: [PageStock; MAX_CORES] = [const {
+    PageStock {
         next: AtomicPtr::new(core::ptr::null_mut()),
         left: AtomicUsize::new(0),
         is_zero: AtomicBool::new(false),
@@ -29,7 +29,7 @@ static RETURN_REQUESTS: AtomicU32 = AtomicU32::new(0);
 static HANDLED: [AtomicU32; MAX_CORES] = [const { AtomicU32::new(0) }; MAX_CORES];
 
 /// A core's pages.
-struct Stock {
+struct PageStock {
     next: AtomicPtr<u8>,
     left: AtomicUsize,
     is_zero: AtomicBool,
@@ -76,7 +76,7 @@ fn empty_stock() {
 /// Makes every core return its caches: this one now, the others, halted or not, in their next passes.
 pub(crate) fn return_all_caches() {
     RETURN_REQUESTS.fetch_add(1, Ordering::Relaxed);
-    pool::give_back();
+    pool::release_unused();
     return_if_requested();
     // Makes each pass notice the request.
     page_tables::retire();

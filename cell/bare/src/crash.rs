@@ -161,7 +161,7 @@ fn crash(
     let claim = report.claimed_by.compare_exchange(0, core + 1, Ordering::AcqRel, Ordering::Relaxed);
     // A hang stops all cores of the cell: only the first has something to report.
     if claim.is_ok() || kind != CrashKind::Hang {
-        let _ = writeln!(Console, "core {core} crashed: {message}");
+        let _ = writeln!(ConsoleWriter, "core {core} crashed: {message}");
     }
     if claim.is_ok() {
         report.kind.store(kind as u32, Ordering::Relaxed);
@@ -177,16 +177,16 @@ fn crash(
         let count = backtrace::walk(site.frame_pointer, &mut addresses);
         let entries = report.backtrace.iter().zip(&addresses[..count]);
         entries.for_each(|(entry, address)| entry.store(*address, Ordering::Relaxed));
-        let _ = write!(Message { report, len: 0 }, "{message}");
+        let _ = write!(MessageWriter { report, len: 0 }, "{message}");
         supervisor::report_phase(CellPhase::Crashed);
     }
     end_machine_if_alone(CRASH_CODE);
     power::stop()
 }
 
-struct Console;
+struct ConsoleWriter;
 
-impl Write for Console {
+impl Write for ConsoleWriter {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         console::print_regardless(text.as_bytes());
         Ok(())
@@ -194,12 +194,12 @@ impl Write for Console {
 }
 
 /// Writes the report's message, and truncates it to fit.
-struct Message<'a> {
+struct MessageWriter<'a> {
     report: &'a CrashReport,
     len: usize,
 }
 
-impl Write for Message<'_> {
+impl Write for MessageWriter<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = text.floor_char_boundary(CRASH_MESSAGE_LEN - self.len);
         let bytes = self.report.message[self.len..].iter();

@@ -27,7 +27,7 @@ unsafe impl PageMover for Migration {
         movable_from(address)
     }
 
-    fn look(
+    fn visit_movable(
         &self,
         address: usize,
         end: usize,
@@ -48,7 +48,7 @@ unsafe impl PageMover for Migration {
         }
     }
 
-    fn begun(&self) -> Retirement {
+    fn record_begun(&self) -> Retirement {
         retire()
     }
 

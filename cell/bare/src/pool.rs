@@ -65,8 +65,8 @@ pub(crate) fn relieve() {
 }
 
 /// Makes cores return their caches: this one at once.
-pub(crate) fn give_back() {
-    HEAP.give_back();
+pub(crate) fn release_unused() {
+    HEAP.release_unused();
 }
 
 /// Frees the pages of objects that cores have returned.

@@ -31,9 +31,11 @@ macro_rules! ensure {
     };
 }
 
+mod check;
 pub mod checks;
 mod suite;
 mod support;
 
-pub use suite::{BrokenGuarantee, Check, Outcome, Summary, run_all, run_some};
+pub use check::{BrokenGuarantee, Check, Outcome};
+pub use suite::{Summary, run_all, run_some};
 pub use support::{cores, fragment_memory, on_core, others};

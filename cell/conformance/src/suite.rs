@@ -1,31 +1,13 @@
 //! The run of all checks, one after the other.
 
+use crate::check::BrokenGuarantee;
 use crate::checks::CHECKS;
-use alloc::boxed::Box;
-use alloc::string::String;
 use core::fmt;
-use core::future::Future;
-use core::pin::Pin;
 use core::time::Duration;
 use isola_events::timeout;
 
 /// The time after which a check counts as hung. Generous, because emulated machines are slow and share their host.
 const LIMIT: Duration = Duration::from_secs(120);
-
-/// The result of a check.
-pub type Outcome = Result<(), BrokenGuarantee>;
-
-/// The description of a violated guarantee.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BrokenGuarantee(pub String);
-
-/// A named check.
-#[derive(Clone, Copy)]
-pub struct Check {
-    /// The check's module and name, for example `timers::a_sleep_is_never_short`.
-    pub name: &'static str,
-    pub(crate) run: fn() -> Pin<Box<dyn Future<Output = Outcome>>>,
-}
 
 /// The numbers of checks that passed and failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Ebbs with one representative for all cores of a cell.
 
 use crate::core_block::current;
-use crate::ebb::Representative;
 use crate::factory::EbbInUse;
+use crate::representative::Representative;
 use crate::table::Slot;
 use alloc::boxed::Box;
 use core::marker::PhantomData;
@@ -42,8 +42,8 @@ impl<T: Representative + Send + Sync> CellEbb<T> {
             return unsafe { &*existing };
         }
         // SAFETY: the slot belongs to this Ebb, whose representatives have the type `T`.
-        let made: *mut T =
-            core.making(number, || Box::into_raw(Box::new(unsafe { core.cell.factories.make(number) })));
+        let made: *mut T = core
+            .constructing(number, || Box::into_raw(Box::new(unsafe { core.cell.factories.make(number) })));
         // Two cores may create a representative at the same time; the first one publishes its own, and the other drops
         // its own.
         match entry.compare_exchange(core::ptr::null_mut(), made.cast(), Ordering::AcqRel, Ordering::Acquire)

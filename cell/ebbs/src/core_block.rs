@@ -19,7 +19,8 @@
 //! The words that a call reads here change at most once, from empty to their final value. The assembly that reads them
 //! is therefore `nomem`, and the compiler reads them once for several calls of an Ebb.
 
-use crate::table::{CellTable, Entries, FAST, Pointers};
+use crate::cell_table::CellTable;
+use crate::table::{Entries, FAST, Pointers};
 use core::arch::asm;
 use core::cell::Cell;
 use core::mem::offset_of;
@@ -38,9 +39,9 @@ pub struct CoreBlock {
     /// Sets the GS segment base of the calling core.
     set_gs_base: fn(*const CoreBlock),
     /// Whether the identity was taken.
-    handed_out: AtomicBool,
+    identity_taken: AtomicBool,
     /// The numbers of the Ebbs whose representatives are under construction, one bit each.
-    in_making: Entries<Cell<u64>, { FAST / 64 }>,
+    under_construction: Entries<Cell<u64>, { FAST / 64 }>,
 }
 
 impl CoreBlock {
@@ -51,10 +52,19 @@ impl CoreBlock {
     pub const fn new(index: CoreIndex, cell: &'static CellTable, platform: &'static dyn Platform) -> Self {
         assert!((index.0 as usize) < MAX_CORES, "a cell has at most MAX_CORES cores");
         let own = Pointers::null();
-        let in_making = Entries::new([const { Cell::new(0) }; FAST / 64]);
+        let under_construction = Entries::new([const { Cell::new(0) }; FAST / 64]);
         let (address, set_gs_base) = (core::ptr::null(), nothing as fn(*const CoreBlock));
-        let handed_out = AtomicBool::new(false);
-        Self { index: index.0 as u64, own, cell, platform, address, set_gs_base, handed_out, in_making }
+        let identity_taken = AtomicBool::new(false);
+        Self {
+            index: index.0 as u64,
+            own,
+            cell,
+            platform,
+            address,
+            set_gs_base,
+            identity_taken,
+            under_construction,
+        }
     }
 
     /// Returns the core's index, below `MAX_CORES`.
@@ -67,8 +77,8 @@ impl CoreBlock {
     ///
     /// # Panics
     /// Panics on recursion: if `make` calls the Ebb whose representative it creates.
-    pub(crate) fn making<T>(&self, number: usize, make: impl FnOnce() -> T) -> T {
-        let (word, bit) = (self.in_making.get(number / 64), 1 << (number % 64));
+    pub(crate) fn constructing<T>(&self, number: usize, make: impl FnOnce() -> T) -> T {
+        let (word, bit) = (self.under_construction.get(number / 64), 1 << (number % 64));
         assert!(word.get() & bit == 0, "a representative invoked the Ebb that it is made for");
         word.set(word.get() | bit);
         let made = make();
@@ -77,8 +87,8 @@ impl CoreBlock {
     }
 
     /// Marks the identity as taken. Returns whether it was not taken before.
-    pub(crate) fn hand_out(&self) -> bool {
-        !self.handed_out.swap(true, Ordering::Relaxed)
+    pub(crate) fn take_identity(&self) -> bool {
+        !self.identity_taken.swap(true, Ordering::Relaxed)
     }
 
     /// Makes this block the one of the calling core.

@@ -1,8 +1,8 @@
 //! Ebbs that are created and dropped at run time.
 
+use crate::cell_table::CellTable;
 use crate::core_block::current;
 use crate::id::{EbbId, IdError};
-use crate::table::CellTable;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;

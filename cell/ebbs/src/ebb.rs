@@ -2,6 +2,7 @@
 
 use crate::core_block::{CoreBlock, current};
 use crate::factory::EbbInUse;
+use crate::representative::Representative;
 use crate::table::{Pointers, Slot};
 use alloc::boxed::Box;
 use core::arch::asm;
@@ -9,14 +10,6 @@ use core::marker::PhantomData;
 use core::mem::offset_of;
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
-
-/// A representative of an Ebb on one core or in one cell.
-pub trait Representative: Sized + 'static {
-    /// Creates the representative, on the core of its first use: the Ebb's fault handler.
-    ///
-    /// It must not call the Ebb itself.
-    fn create() -> Self;
-}
 
 /// A reference to an Ebb with one representative per core, declared as a `static` and called through `Deref`.
 ///
@@ -54,7 +47,7 @@ impl<T: Representative> Ebb<T> {
             // SAFETY: see `deref`.
             return unsafe { &*existing };
         }
-        core.making(number, || {
+        core.constructing(number, || {
             // SAFETY: the slot belongs to this Ebb, whose representatives have the type `T`.
             let made: &'static T = Box::leak(Box::new(unsafe { core.cell.factories.make(number) }));
             entry.store(core::ptr::from_ref(made).cast_mut().cast(), Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! Factories: the functions that create the representatives of a cell's Ebbs. An application can replace them.
 
-use crate::ebb::Representative;
+use crate::representative::Representative;
 use crate::table::Pointers;
 use core::fmt;
 use core::sync::atomic::Ordering;

@@ -15,7 +15,7 @@ use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::CellEbb;
-use crate::ebb::Representative;
+use crate::representative::Representative;
 
 /// The id of an Ebb, on all machines of an application.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,18 +38,18 @@ pub enum IdError {
 const WELL_KNOWN: u64 = 1 << 63;
 
 /// The number of this cell among the machines of its application, and the count of its ids.
-static NAMES: CellEbb<Names> = CellEbb::new();
+static MACHINE_IDS: CellEbb<MachineIds> = CellEbb::new();
 
 /// The machine's number in the upper half (0: none yet), and the count of its issued ids in the lower half.
-struct Names(AtomicU64);
+struct MachineIds(AtomicU64);
 
-impl Representative for Names {
+impl Representative for MachineIds {
     fn create() -> Self {
         Self(AtomicU64::new(0))
     }
 }
 
-/// Returns the machine's number in a state of [`Names`]. A machine without a number is the first.
+/// Returns the machine's number in a state of [`MachineIds`]. A machine without a number is the first.
 const fn machine_of(state: u64) -> u32 {
     let number = (state >> 32) as u32;
     if number == 0 { MachineId::FIRST.0 } else { number }
@@ -71,7 +71,7 @@ impl MachineId {
 
     /// Returns this machine; [`MachineId::FIRST`] if it has no other number.
     pub fn here() -> Self {
-        Self(machine_of(NAMES.0.load(Ordering::Relaxed)))
+        Self(machine_of(MACHINE_IDS.0.load(Ordering::Relaxed)))
     }
 
     /// Sets the number of this cell's machine. To be called before the cell issues any id.
@@ -84,7 +84,7 @@ impl MachineId {
             state if machine_of(state) == self.0 => Some(state),
             _ => None,
         };
-        let taken = NAMES.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        let taken = MACHINE_IDS.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         taken.map(drop).map_err(|_| IdError::Numbered)
     }
 }
@@ -108,7 +108,7 @@ impl EbbId {
             let number = (state as u32).checked_add(1)?;
             Some(u64::from(machine_of(state)) << 32 | u64::from(number))
         };
-        let before = NAMES.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
+        let before = MACHINE_IDS.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
         let id = before.ok().and_then(count).and_then(NonZeroU64::new);
         id.map(Self).ok_or(IdError::Exhausted)
     }

@@ -14,7 +14,7 @@ pub struct VcoreIdentity {
     block: &'static CoreBlock,
 }
 
-// SAFETY: the identity is the right to use the vcore's state, and exists once (`CoreBlock::hand_out`). A core that
+// SAFETY: the identity is the right to use the vcore's state, and exists once (`CoreBlock::take_identity`). A core that
 // sends it to another core no longer uses the state, and sending a value orders the accesses of the former before those
 // of the latter. One core at a time therefore uses the representatives, and none of them refers to the core that runs
 // it.
@@ -24,7 +24,7 @@ impl VcoreIdentity {
     /// Returns the identity of the calling vcore at the first call; `None` later.
     pub fn take() -> Option<Self> {
         let block = current();
-        block.hand_out().then_some(Self { block })
+        block.take_identity().then_some(Self { block })
     }
 
     /// Returns the vcore's index.

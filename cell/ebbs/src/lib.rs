@@ -28,19 +28,23 @@
 extern crate alloc;
 
 mod cell_ebb;
+mod cell_table;
 mod core_block;
 mod dynamic;
 mod ebb;
 mod factory;
 mod id;
 mod identity;
+mod representative;
 mod table;
 
 pub use cell_ebb::CellEbb;
+pub use cell_table::CellTable;
 pub use core_block::{CoreBlock, current_core, cycles, platform};
 pub use dynamic::{DynamicEbb, RootedRepresentative};
-pub use ebb::{Ebb, Representative};
+pub use ebb::Ebb;
 pub use factory::EbbInUse;
 pub use id::{EbbId, IdError, MachineId};
 pub use identity::VcoreIdentity;
-pub use table::{CellTable, FAST};
+pub use representative::Representative;
+pub use table::FAST;

@@ -10,7 +10,6 @@
 //! call of a later one calls its fault handler, some twenty instructions: to the fast path it looks like an Ebb without
 //! a representative.
 
-use crate::factory::Factories;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -106,26 +105,6 @@ impl Pointers {
     /// Returns entries that are all null.
     pub const fn null() -> Self {
         Self::new([const { AtomicPtr::new(core::ptr::null_mut()) }; FAST])
-    }
-}
-
-/// The state that the cores of a cell share.
-pub struct CellTable {
-    /// The representatives of [`CellEbb`](crate::CellEbb)s.
-    pub(crate) representatives: Pointers,
-    pub(crate) factories: Factories,
-}
-
-impl CellTable {
-    /// Returns the table of a cell in which no Ebb was used.
-    pub const fn new() -> Self {
-        Self { representatives: Pointers::null(), factories: Factories::new() }
-    }
-}
-
-impl Default for CellTable {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

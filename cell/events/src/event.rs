@@ -2,7 +2,6 @@
 
 use crate::activity::APPLICATION;
 use crate::event_loop::EVENTS;
-use crate::mailbox::SentEvent;
 use crate::overload::Overloaded;
 use crate::room::HasRoom;
 use crate::task::TaskId;
@@ -81,6 +80,19 @@ impl QueuedEvent {
     /// Returns the source location that created the event.
     pub fn made_at(&self) -> &'static Location<'static> {
         self.made_at
+    }
+}
+
+/// An event in transit to another core.
+pub(crate) struct SentEvent {
+    pub work: Box<dyn FnOnce() + Send>,
+    pub tag: EventTag,
+    pub made_at: &'static Location<'static>,
+}
+
+impl SentEvent {
+    pub fn queued(self) -> QueuedEvent {
+        QueuedEvent { work: Work::Call(self.work), tag: self.tag, made_at: self.made_at }
     }
 }
 

@@ -5,13 +5,12 @@
 //! need no room, as there is at most one per task. Notices (of core moves, of the cell's end) are no messages but
 //! changes of a word that all cores check, so they arrive however full the mailboxes are.
 
-use crate::event::{EventTag, QueuedEvent, Work};
+use crate::event::SentEvent;
 use crate::halt::{HaltFlag, MayHalt, MustWake};
 use crate::overload::MAX_MAILBOX_EVENTS;
 use crate::room::{HasRoom, Room};
 use crate::task::TaskId;
 use alloc::boxed::Box;
-use core::panic::Location;
 use core::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
@@ -53,19 +52,6 @@ pub(crate) enum Message {
     Wake(TaskId),
     /// A request to call the handlers for changes of the present cores.
     CoresChanged,
-}
-
-/// An event in transit to another core.
-pub(crate) struct SentEvent {
-    pub work: Box<dyn FnOnce() + Send>,
-    pub tag: EventTag,
-    pub made_at: &'static Location<'static>,
-}
-
-impl SentEvent {
-    pub fn queued(self) -> QueuedEvent {
-        QueuedEvent { work: Work::Call(self.work), tag: self.tag, made_at: self.made_at }
-    }
 }
 
 /// The mailboxes of a cell.

@@ -14,9 +14,9 @@
 //! A sender can test for room: [`Event::try_spawn`] fails if the event would have to wait with its sender, and [`room`]
 //! completes when it would not. The end of the cell is not an event and always gets through.
 
-use crate::event::Event;
+use crate::event::{Event, SentEvent};
 use crate::event_loop::EVENTS;
-use crate::mailbox::{self, SentEvent};
+use crate::mailbox;
 use crate::room::HasRoom;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;

@@ -12,7 +12,7 @@ use isola_events::activity::charge_to;
 use isola_events::quiescence::is_reading;
 use isola_events::{current_activity, task};
 
-use crate::stack::Owned;
+use crate::stack::OwnedStack;
 
 pub(crate) static FIBERS: Ebb<Fibers> = Ebb::new();
 
@@ -20,8 +20,8 @@ pub(crate) static FIBERS: Ebb<Fibers> = Ebb::new();
 #[derive(Default)]
 pub(crate) struct Fibers {
     /// The running fiber, if there is one.
-    pub running: RefCell<Option<Running>>,
-    pub stacks: RefCell<Vec<Owned>>,
+    pub running: RefCell<Option<RunningFiber>>,
+    pub stacks: RefCell<Vec<OwnedStack>>,
     /// The number of times that fibers of this core have blocked.
     waits: Cell<u64>,
 }
@@ -34,7 +34,7 @@ impl Representative for Fibers {
 
 /// The fiber that runs on a core.
 #[derive(Clone)]
-pub(crate) struct Running {
+pub(crate) struct RunningFiber {
     /// The way to suspend the fiber; it is on the fiber's own stack.
     pub back: NonNull<Yielder<Waker, ()>>,
     pub waker: Waker,
@@ -42,7 +42,7 @@ pub(crate) struct Running {
     pub polls: u32,
 }
 
-impl Running {
+impl RunningFiber {
     pub fn new(back: &Yielder<Waker, ()>, waker: Waker) -> Self {
         Self { back: NonNull::from(back), waker, polls: task::nested_polls() }
     }
@@ -92,7 +92,7 @@ fn wait() {
     // fiber.
     let back = unsafe { running.back.as_ref() };
     let waker = back.suspend(());
-    FIBERS.running.replace(Some(Running::new(back, waker)));
+    FIBERS.running.replace(Some(RunningFiber::new(back, waker)));
     if current_activity() != activity {
         charge_to(activity);
     }

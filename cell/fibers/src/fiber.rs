@@ -1,7 +1,7 @@
 //! Fibers as tasks.
 
-use crate::block::{FIBERS, Running};
-use crate::stack::{FiberError, Owned, STACK_LEN};
+use crate::block::{FIBERS, RunningFiber};
+use crate::stack::{FiberError, OwnedStack, STACK_LEN};
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
@@ -58,10 +58,10 @@ pub fn spawn_fiber_with_stack<T: 'static>(
     let kept = if len_bytes == STACK_LEN { FIBERS.stacks.borrow_mut().pop() } else { None };
     let stack = match kept {
         Some(stack) => stack,
-        None => Owned::new(len_bytes)?,
+        None => OwnedStack::new(len_bytes)?,
     };
     let coroutine = Coroutine::with_stack(stack, |back, waker: Waker| {
-        FIBERS.running.replace(Some(Running::new(back, waker)));
+        FIBERS.running.replace(Some(RunningFiber::new(back, waker)));
         work()
     });
     Ok(Fiber { task: spawn_task(Stackful { coroutine: Some(coroutine) }) })
@@ -70,7 +70,7 @@ pub fn spawn_fiber_with_stack<T: 'static>(
 /// The future of a fiber's task.
 struct Stackful<T> {
     /// `None` after the closure has returned.
-    coroutine: Option<Coroutine<Waker, (), T, Owned>>,
+    coroutine: Option<Coroutine<Waker, (), T, OwnedStack>>,
 }
 
 impl<T> Future for Stackful<T> {
@@ -97,7 +97,7 @@ impl<T> Future for Stackful<T> {
 impl<T> Unpin for Stackful<T> {}
 
 /// Keeps a stack for a later fiber of this core.
-fn keep(stack: Owned) {
+fn keep(stack: OwnedStack) {
     let mut stacks = FIBERS.stacks.borrow_mut();
     if stack.len_bytes() == STACK_LEN && stacks.len() < MOST_KEPT_STACKS {
         stacks.push(stack);

@@ -29,9 +29,9 @@ impl fmt::Display for FiberError {
 impl core::error::Error for FiberError {}
 
 /// A stack for one fiber at a time.
-pub(crate) struct Owned(Stack);
+pub(crate) struct OwnedStack(Stack);
 
-impl Owned {
+impl OwnedStack {
     pub fn new(len_bytes: usize) -> Result<Self, FiberError> {
         // corosensei requires at least a page.
         Stack::new("fiber", len_bytes.max(GUARD_LEN)).map(Self).map_err(FiberError::Stack)
@@ -44,7 +44,7 @@ impl Owned {
 
 // SAFETY: the region is readable and writable from bottom to top for as long as the stack lives, is at least a page
 // long, begins and ends at page boundaries, and has a page below it that faults.
-unsafe impl FiberStack for Owned {
+unsafe impl FiberStack for OwnedStack {
     fn base(&self) -> StackPointer {
         self.0.top().addr()
     }

@@ -2,49 +2,14 @@
 
 use crate::core::HostedCore;
 use crate::heap;
-use crate::platform::{Hosted, Memory, PlugOutcome};
+use crate::platform::{Hosted, MemorySource, PlugOutcome};
+use crate::settings::{Pinning, Settings};
 use crate::window;
-use isola_abi::descriptor::NetworkAddress;
 use isola_ebbs::{CellTable, CoreBlock};
 use isola_platform::network::NetworkPort;
 use isola_platform::{CoreIndex, CoreSet, Platform};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::thread;
-
-/// The settings of a hosted cell.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The cell's name.
-    pub name: String,
-    /// The number of cores; at most 64.
-    pub cores: usize,
-    /// The number of core slots, for cores that are [plugged](Hosted::plug_core) while it runs; at least `cores`, at
-    /// most 64.
-    pub core_slot_count: usize,
-    /// Whether its cores are pinned to processors.
-    pub pinning: Pinning,
-    /// Arguments for the application.
-    pub arguments: Vec<String>,
-    /// The cell's network address; without one it uses DHCP.
-    pub address: Option<NetworkAddress>,
-}
-
-/// Whether cores are pinned to processors of the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pinning {
-    /// Linux schedules cores freely: for tests that run in parallel.
-    Free,
-    /// Each core is pinned to a processor of its own if the process may use as many processors as the cell has cores;
-    /// otherwise the same as [`Self::Free`].
-    WherePossible,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        let (name, arguments) = ("hosted".into(), Vec::new());
-        Self { name, cores: 1, core_slot_count: 1, pinning: Pinning::Free, arguments, address: None }
-    }
-}
 
 /// Runs `body` on every core of a new cell, including cores that are plugged while it runs. Returns the results, core 0
 /// first. The cell's memory is never freed, as references to its cores' representatives may live on.
@@ -61,7 +26,7 @@ pub fn run<T: Send>(
         Pinning::Free => Vec::new(),
         Pinning::WherePossible => enough_processors(settings.cores),
     };
-    start(Box::leak(Box::new(Hosted::new(settings, Memory::Host, network))), &processors, body)
+    start(Box::leak(Box::new(Hosted::new(settings, MemorySource::Host, network))), &processors, body)
 }
 
 /// Does the same as [`run`] for an existing platform, on `processors`: one per core, or none for no pinning.
@@ -91,7 +56,7 @@ pub(crate) fn start<T: Send>(
                     unsafe { block.enter(set_gs_base) };
                     let result = serve(|| {
                         HostedCore::enter(platform);
-                        if platform.memory() == Memory::Pool {
+                        if platform.memory() == MemorySource::Pool {
                             heap::enter_core(index as usize, platform.report(), platform.ledger());
                         }
                         processor.into_iter().for_each(pin);

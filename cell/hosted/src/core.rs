@@ -5,7 +5,6 @@
 //! while it is busy; a core without devices makes no system call while it runs.
 
 use crate::pending::{EventfdWrite, MayHalt, Pending};
-use crate::platform::Hosted;
 use isola_ebbs::cycles;
 use isola_platform::{CoreIndex, CoreSet, PendingVectors};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
@@ -15,7 +14,6 @@ use rustix::io;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
-use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,11 +31,6 @@ const BUSY_CYCLES: u64 = 100_000;
 /// Ignores poisoning: these are plain references, valid even if a thread panicked with the lock held.
 fn idle() -> MutexGuard<'static, Vec<&'static HostedCore>> {
     IDLE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-thread_local! {
-    /// The cell of which the thread is a core.
-    static CELL: Cell<Option<&'static Hosted>> = const { Cell::new(None) };
 }
 
 /// A core of a hosted cell, as a device sees it.
@@ -92,16 +85,6 @@ impl HostedCore {
         }
         let (devices, polled_at, vcores) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
         Ok(Self { pending: Pending::default(), epoll, wake_fd, timer, devices, polled_at, vcores })
-    }
-
-    /// Returns the vcore that the calling thread runs; `None` on a thread that is not a core.
-    pub fn current() -> Option<&'static Self> {
-        CELL.get().map(Hosted::this_core)
-    }
-
-    /// Makes the calling thread a core of that cell.
-    pub(crate) fn enter(cell: &'static Hosted) {
-        CELL.set(Some(cell));
     }
 
     /// Makes the calling thread, whose home vcore this is, wake up for all vcores of `set`. `find` returns a vcore's

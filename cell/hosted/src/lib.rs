@@ -2,6 +2,7 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `settings` | the settings of a cell |
 //! | [`cell`] | [`run`]: a cell of some cores, from its settings to the results of its cores |
 //! | [`platform`] | the [`Platform`](isola_platform::Platform) of the cores: [`Hosted`] |
 //! | [`mod@core`] | a thread as a core: its interrupts, its timer, and its halt |
@@ -38,9 +39,11 @@ pub mod link;
 pub mod pending;
 pub mod platform;
 pub mod process;
+mod settings;
 pub mod tap;
 pub mod window;
 
-pub use cell::{Pinning, Settings, run};
+pub use cell::run;
 pub use link::{Loss, link, switch};
 pub use platform::Hosted;
+pub use settings::{Pinning, Settings};

@@ -1,8 +1,8 @@
 //! The hosted platform: the machine as the cores of a cell see it.
 
-use crate::cell::Settings;
 use crate::core::HostedCore;
 use crate::heap;
+use crate::settings::Settings;
 use isola_abi::core_slots::{CoreSlots, Order, OrderKind};
 use isola_abi::descriptor::{Clock as ClockWords, Core, Descriptor, HaltMode, InterruptMode, Request};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysRange};
@@ -13,6 +13,7 @@ use isola_abi::topology::CoreSite;
 use isola_ebbs::{current_core, cycles};
 use isola_platform::network::NetworkPort;
 use isola_platform::{Clock, CoreIndex, CoreSet, PendingVectors, Platform, ResumeOutcome};
+use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -35,12 +36,12 @@ pub struct Hosted {
     /// Whether the cell has ended. `plugged` wakes the threads that wait to be plugged.
     ended: Mutex<bool>,
     plugged: Condvar,
-    memory: Memory,
+    memory: MemorySource,
 }
 
 /// The source of a cell's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Memory {
+pub(crate) enum MemorySource {
     /// The host, without a limit of its own.
     Host,
     /// The process's pool: see [`crate::heap`].
@@ -54,7 +55,7 @@ fn host_memory() -> u64 {
 }
 
 impl Hosted {
-    pub(crate) fn new(settings: Settings, memory: Memory, network: Vec<NetworkPort>) -> Self {
+    pub(crate) fn new(settings: Settings, memory: MemorySource, network: Vec<NetworkPort>) -> Self {
         assert!((1..=MAX_CORES).contains(&settings.cores), "a cell has 1 to {MAX_CORES} cores");
         let core_slot_count = settings.core_slot_count.clamp(settings.cores, MAX_CORES);
         let clock = calibrate();
@@ -62,7 +63,7 @@ impl Hosted {
             let id = CoreId(index as u32);
             Core { id, apic: ApicId(id.0), node: NodeId(0), site: CoreSite::alone(id) }
         };
-        let memory_bytes = if memory == Memory::Pool { heap::total_bytes() } else { 0 };
+        let memory_bytes = if memory == MemorySource::Pool { heap::total_bytes() } else { 0 };
         let descriptor = Descriptor {
             version: isola_abi::VERSION,
             cell: CellId(0),
@@ -85,8 +86,10 @@ impl Hosted {
         };
         // SAFETY: a report consists of atomic integers and arrays of them, for which zero is a value.
         let report = unsafe { Box::<Report<[CoreReport; MAX_CORES]>>::new_zeroed().assume_init() };
-        let slots =
-            slots(if memory == Memory::Pool { memory_bytes as u64 } else { host_memory() }, core_slot_count);
+        let slots = slots(
+            if memory == MemorySource::Pool { memory_bytes as u64 } else { host_memory() },
+            core_slot_count,
+        );
         let activities = (0..slots).map(|_| ActivityRecord::default()).collect();
         let used = (0..slots * core_slot_count).map(|_| ActivityReport::default()).collect();
         let core_slots = CoreSlots::default();
@@ -96,8 +99,8 @@ impl Hosted {
         let clock = Clock::new(&clock);
         let (network, request) = (Mutex::new(network), AtomicU32::new(0));
         match memory {
-            Memory::Pool => heap::publish(&report.memory),
-            Memory::Host => report.memory.total_bytes.store(host_memory(), Ordering::Relaxed),
+            MemorySource::Pool => heap::publish(&report.memory),
+            MemorySource::Host => report.memory.total_bytes.store(host_memory(), Ordering::Relaxed),
         }
         let (queries, ended, plugged) = (Queries::default(), Mutex::new(false), Condvar::new());
         Self {
@@ -118,7 +121,7 @@ impl Hosted {
     }
 
     /// Returns the source of the cell's memory.
-    pub(crate) fn memory(&self) -> Memory {
+    pub(crate) fn memory(&self) -> MemorySource {
         self.memory
     }
 
@@ -201,6 +204,23 @@ impl Hosted {
     }
 }
 
+thread_local! {
+    /// The cell of which the thread is a core.
+    static CELL: Cell<Option<&'static Hosted>> = const { Cell::new(None) };
+}
+
+impl HostedCore {
+    /// Returns the vcore that the calling thread runs; `None` on a thread that is not a core.
+    pub fn current() -> Option<&'static Self> {
+        CELL.get().map(Hosted::this_core)
+    }
+
+    /// Makes the calling thread a core of that cell.
+    pub(crate) fn enter(cell: &'static Hosted) {
+        CELL.set(Some(cell));
+    }
+}
+
 /// Whether a core was plugged into a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlugOutcome {
@@ -258,7 +278,7 @@ impl Platform for Hosted {
     }
 
     fn enter_idle(&self) {
-        if self.memory == Memory::Pool {
+        if self.memory == MemorySource::Pool {
             heap::publish(&self.report.memory);
             heap::relieve();
         }
@@ -330,8 +350,8 @@ impl Platform for Hosted {
     fn memory_free(&self) -> usize {
         match self.memory {
             // The host's free memory takes a system call to read, and is shared with other processes.
-            Memory::Host => usize::MAX,
-            Memory::Pool => heap::free_bytes(),
+            MemorySource::Host => usize::MAX,
+            MemorySource::Pool => heap::free_bytes(),
         }
     }
 

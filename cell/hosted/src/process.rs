@@ -3,10 +3,11 @@
 //! [`process!`](crate::process!) defines the C `main` of the binary. The application's main function is a task of the
 //! cell, so the binary has no Rust `main`. [`Process`] is the state of such a process before its cell starts.
 
-use crate::cell::{Settings, enough_processors, start};
+use crate::cell::{enough_processors, start};
 use crate::control;
 use crate::heap;
-use crate::platform::{Hosted, Memory};
+use crate::platform::{Hosted, MemorySource};
+use crate::settings::Settings;
 use isola_abi::descriptor::{NetworkAddress, Request};
 use isola_abi::hosted::{HostedSpec, VARIABLE};
 use isola_ebbs::current_core;
@@ -94,7 +95,8 @@ impl Process {
         }
         let settings =
             Settings { name: self.name, cores, arguments: self.arguments, address, ..Settings::default() };
-        let platform: &'static Hosted = Box::leak(Box::new(Hosted::new(settings, Memory::Pool, network)));
+        let platform: &'static Hosted =
+            Box::leak(Box::new(Hosted::new(settings, MemorySource::Pool, network)));
         if let Some(path) = &self.spec.control {
             control::listen(platform, Path::new(path)).map_err(|error| format!("{path}: {error}"))?;
         }

@@ -1,7 +1,11 @@
-//! A set of a cell's cores.
+//! The index of a core of a cell, and sets of cores.
 
-use crate::CoreIndex;
 use isola_abi::id::MAX_CORES;
+
+/// The index of a core slot of this cell, and of the slot's vcore, in the order of the descriptor. Core 0 starts the
+/// application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CoreIndex(pub u32);
 
 /// A set of cores of one cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -18,5 +18,5 @@ pub mod network;
 mod platform;
 
 pub use clock::{Clock, Instant};
-pub use core_set::CoreSet;
-pub use platform::{CoreIndex, OtherVectors, PendingVectors, Platform, ResumeOutcome};
+pub use core_set::{CoreIndex, CoreSet};
+pub use platform::{OtherVectors, PendingVectors, Platform, ResumeOutcome};

@@ -1,18 +1,13 @@
 //! The machine below a cell, as an interface for the cell's cores.
 
 use crate::network::NetworkPort;
-use crate::{Clock, CoreSet};
+use crate::{Clock, CoreIndex, CoreSet};
 use alloc::vec::Vec;
 use isola_abi::core_slots::{CoreSlots, Order};
 use isola_abi::descriptor::{Descriptor, Request};
 use isola_abi::ledger::Ledger;
 use isola_abi::query::Queries;
 use isola_abi::report::Report;
-
-/// The index of a core slot of this cell, and of the slot's vcore, in the order of the descriptor. Core 0 starts the
-/// application.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CoreIndex(pub u32);
 
 /// The state of a core after [`Platform::resume_suspended`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,7 +32,7 @@ use isola::resolver::platform; //~ E0432
 use isola::memory::Pages; //~ E0432
 use isola::memory::Heap; //~ E0432
 use isola::regions::install; //~ E0432
-use isola::regions::Window; //~ E0432
+use isola::regions::AddressWindow; //~ E0432
 
 // Packages below.
 use isola_abi::report::Report; //~ E0433

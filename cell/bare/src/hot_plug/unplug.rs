@@ -17,7 +17,7 @@ use isola_abi::unplug::{CHUNK, Shortfall};
 use isola_ebbs::cycles;
 use isola_machine::cell;
 use isola_memory::pages::{KnownContents, WithdrawnMemory};
-use isola_memory::regions::{Compaction, Progress, Retirement};
+use isola_memory::regions::{Compaction, CompactionProgress, Retirement};
 
 /// The time for which cores are not asked again to return their caches, in ns.
 const CACHES_AGAIN_NS: u64 = 100_000_000;
@@ -199,7 +199,7 @@ impl Unplug {
         self.is_migrating()
             && compacted == number
             && !is_past(began, MIGRATION_NS, tsc_hz)
-            && self.compaction.step(pages(), &Migration) == Progress::InProgress
+            && self.compaction.step(pages(), &Migration) == CompactionProgress::InProgress
     }
 }
 

@@ -18,7 +18,7 @@ use spin::Mutex;
 const NO_OBJECT: u16 = u16::MAX;
 
 /// The central list of a node and a class.
-pub(crate) struct Central {
+pub(crate) struct CentralList {
     spans: Mutex<Spans>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct CentralStatistics {
     pub used: usize,
 }
 
-impl Central {
+impl CentralList {
     /// Returns a list without spans.
     pub const fn new() -> Self {
         Self { spans: Mutex::new(Spans { partial: BlockList::new(), empty: 0, count: 0, used: 0 }) }

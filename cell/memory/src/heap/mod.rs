@@ -25,7 +25,7 @@ mod ledger;
 mod statistics;
 
 use self::cache::{CoreCache, NO_CACHE, bump};
-use self::central::Central;
+use self::central::CentralList;
 use self::class::{CLASSES, Class, entry};
 use self::free_list::FreeList;
 use self::ledger::Ledger;
@@ -56,7 +56,7 @@ pub struct Heap<C = ThisCore> {
     caches: [AtomicPtr<CoreCache>; MAX_CORES],
     /// The node of each core.
     nodes: [AtomicU8; MAX_CORES],
-    central: [[Central; CLASSES]; MAX_NODES],
+    central: [[CentralList; CLASSES]; MAX_NODES],
     pages: Pages,
     ledger: Ledger,
     /// Pages of objects beyond the size classes.
@@ -76,7 +76,7 @@ impl<C: CoreSource> Heap<C> {
             cores,
             caches: [const { AtomicPtr::new((&raw const NO_CACHE).cast_mut()) }; MAX_CORES],
             nodes: [const { AtomicU8::new(0) }; MAX_CORES],
-            central: [const { [const { Central::new() }; CLASSES] }; MAX_NODES],
+            central: [const { [const { CentralList::new() }; CLASSES] }; MAX_NODES],
             pages: Pages::new(),
             ledger: Ledger::new(),
             large_pages: AtomicUsize::new(0),
@@ -136,7 +136,7 @@ impl<C: CoreSource> Heap<C> {
 
     /// Frees unused pages as if memory had run out: the current core empties its cache now, the others when they next
     /// refill, spill or are idle.
-    pub fn give_back(&self) {
+    pub fn release_unused(&self) {
         self.report_shortage();
     }
 
@@ -180,7 +180,7 @@ impl<C: CoreSource> Heap<C> {
     }
 
     /// Returns the central list of a node and a class.
-    fn central(&self, node: NodeIndex, class: Class) -> &Central {
+    fn central(&self, node: NodeIndex, class: Class) -> &CentralList {
         entry(node.entry(&self.central), class)
     }
 

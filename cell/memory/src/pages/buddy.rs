@@ -216,7 +216,7 @@ impl Buddy {
     ///
     /// # Panics
     /// As [`Self::give`].
-    pub fn take_apart(&mut self, range: &Range, start: PageNumber, pages: u32) {
+    pub fn split_into_pages(&mut self, range: &Range, start: PageNumber, pages: u32) {
         let mut done = 0;
         while done < pages {
             let block = start.plus(done);
@@ -231,7 +231,7 @@ impl Buddy {
     ///
     /// # Panics
     /// If it finds another block. Detection is not guaranteed.
-    pub fn give_apart(&mut self, ranges: &Ranges, range: &Range, start: PageNumber, pages: u32) {
+    pub fn give_single_pages(&mut self, ranges: &Ranges, range: &Range, start: PageNumber, pages: u32) {
         let mut done = 0;
         while done < pages {
             let block = start.plus(done);

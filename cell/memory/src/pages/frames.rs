@@ -71,7 +71,7 @@ impl Pages {
         let taken = self.nodes_from(NodeIndex::of(node)).find_map(|node| {
             let mut buddy = self.buddy(node).lock();
             let taken = buddy.take(&self.ranges, count, 0, KnownContents::Zero)?;
-            buddy.take_apart(taken.0, taken.1, count);
+            buddy.split_into_pages(taken.0, taken.1, count);
             Some(taken)
         });
         self.frame(taken?, pages)
@@ -101,20 +101,20 @@ impl Pages {
     ///
     /// # Safety
     /// `start` came from this allocator with that many pages.
-    pub(crate) unsafe fn take_apart(&self, start: NonNull<u8>, pages: usize) {
+    pub(crate) unsafe fn split_into_pages(&self, start: NonNull<u8>, pages: usize) {
         let first = PageNumber::of(start.addr().get());
         let range = self.range_of(first, pages);
-        self.buddy(range.node()).lock().take_apart(range, first, pages as u32);
+        self.buddy(range.node()).lock().split_into_pages(range, first, pages as u32);
     }
 
     /// Frees `pages` consecutive runs of one page.
     ///
     /// # Safety
     /// They came from this allocator, and are unused.
-    pub(crate) unsafe fn free_apart(&self, start: NonNull<u8>, pages: usize) {
+    pub(crate) unsafe fn free_single_pages(&self, start: NonNull<u8>, pages: usize) {
         let first = PageNumber::of(start.addr().get());
         let range = self.range_of(first, pages);
-        self.buddy(range.node()).lock().give_apart(&self.ranges, range, first, pages as u32);
+        self.buddy(range.node()).lock().give_single_pages(&self.ranges, range, first, pages as u32);
         self.mark_unclear();
         self.usage.give(pages);
     }

@@ -181,7 +181,7 @@ impl Ranges {
     }
 
     /// Removes a range without pages in use: its extent is empty from here on. Returns its slot, as a bit.
-    pub fn take_out(&self, range: &Range) -> u64 {
+    pub fn remove_range(&self, range: &Range) -> u64 {
         range.extent.store(range.first().0.into(), Ordering::Release);
         let index = self.iter().position(|other| core::ptr::eq(other, range));
         index.map_or(0, |index| 1 << index)

@@ -166,7 +166,7 @@ impl Pages {
             buddy.forget(self.ranges(), range);
             self.usage.leave(idle.present_bytes / PAGE_SIZE, range.record_pages() as usize);
             *left -= idle.present_bytes;
-            withdrawn.slots |= self.ranges().take_out(range);
+            withdrawn.slots |= self.ranges().remove_range(range);
         }
     }
 

@@ -46,9 +46,9 @@ const ROUNDS: u32 = 3;
 /// The platform's page migration.
 ///
 /// # Safety
-/// The memory that [`Self::look`] passes must be a page of the page allocator, a run of its own, in use, and not free
-/// before the calling core has passed its loop. After a successful [`Self::finish`], the page must be at its new frame
-/// with its bytes, and no access may reach the old frame.
+/// The memory that [`Self::visit_movable`] passes must be a page of the page allocator, a run of its own, in use, and
+/// not free before the calling core has passed its loop. After a successful [`Self::finish`], the page must be at its
+/// new frame with its bytes, and no access may reach the old frame.
 pub unsafe trait PageMover {
     /// Returns the first region of movable pages that ends behind `address`.
     fn region_from(&self, address: usize) -> Option<Extent>;
@@ -56,7 +56,7 @@ pub unsafe trait PageMover {
     /// Passes movable pages, with their memory, to `see`, from `address` on and before `end`, and looks at no more than
     /// `most` pages. Returns the address at which to continue: the page for which `see` breaks, or the first that it
     /// did not look at.
-    fn look(
+    fn visit_movable(
         &self,
         address: usize,
         end: usize,
@@ -68,9 +68,9 @@ pub unsafe trait PageMover {
     fn begin(&self, address: usize, frame: NonNull<u8>);
 
     /// Records that migrations were begun.
-    fn begun(&self) -> Retirement;
+    fn record_begun(&self) -> Retirement;
 
-    /// Returns whether every core has flushed its TLB since that call of [`Self::begun`].
+    /// Returns whether every core has flushed its TLB since that call of [`Self::record_begun`].
     fn is_over(&self, begun: Retirement) -> bool;
 
     /// Completes the migration of a page. Returns false if the page stays, because an access cancelled the migration.
@@ -82,7 +82,7 @@ pub unsafe trait PageMover {
 
 /// The progress of a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum CompactionProgress {
     /// There is more to do, in another pass.
     InProgress,
     /// The compaction is over. The freed chunks are available until they are allocated again.
@@ -155,13 +155,13 @@ impl Compaction {
     }
 
     /// Does one step.
-    pub fn step(&mut self, pages: &Pages, mover: &impl PageMover) -> Progress {
+    pub fn step(&mut self, pages: &Pages, mover: &impl PageMover) -> CompactionProgress {
         let stage = self.stage;
         self.stage = match stage {
             Stage::Choose if self.look(pages, mover) => self.choose(pages),
             Stage::Begin if self.begin(mover) => {
                 self.targets().for_each(|target| hold(pages, target.chunk));
-                Stage::Wait(mover.begun())
+                Stage::Wait(mover.record_begun())
             }
             Stage::Wait(begun) if mover.is_over(begun) => self.begin_walk(Stage::Finish),
             Stage::Finish => match self.finish(pages, mover) {
@@ -178,9 +178,9 @@ impl Compaction {
         };
         if self.is_over() {
             self.end(pages);
-            return Progress::Over;
+            return CompactionProgress::Over;
         }
-        Progress::InProgress
+        CompactionProgress::InProgress
     }
 
     /// Ends the compaction in its present state. An access to a page that is still migrating cancels that migration.
@@ -365,7 +365,7 @@ fn walk(
     let mut left = ENTRIES;
     while let Some(region) = mover.region_from(*next) {
         let start = region.start.max(*next);
-        *next = mover.look(start, region.end(), left, see);
+        *next = mover.visit_movable(start, region.end(), left, see);
         left = left.saturating_sub(((*next - start) / PAGE_SIZE).max(1));
         if *next < region.end() || left == 0 {
             return false;

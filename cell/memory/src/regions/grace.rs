@@ -132,13 +132,13 @@ mod models {
         fn event(&mut self) {
             if self.machine.handed_over.load(Ordering::Acquire) == 1 {
                 let frame = self.remembered.unwrap_or_else(|| self.machine.entry.load(Ordering::Relaxed));
-                assert_eq!(frame, 2, "a core has not last_flush a page that is gone");
+                assert_eq!(frame, 2, "a core still uses the previous frame");
             }
         }
     }
 
     #[test]
-    fn addresses_are_used_again_when_every_core_has_forgotten() {
+    fn addresses_are_reused_after_every_core_has_flushed() {
         loom::model(|| {
             let machine = Arc::new(Machine {
                 grace: GracePeriods::new(),

@@ -37,6 +37,7 @@ mod grace;
 mod pager;
 mod pagers;
 mod region;
+mod region_record;
 mod region_table;
 mod stack;
 
@@ -44,11 +45,12 @@ pub(crate) use self::address_window::window;
 pub use self::address_window::{
     AddressWindow, Contents, Extent, FillError, FillOutcome, FrameChoice, MapContents, Retirement, install,
 };
-pub use self::compaction::{Compaction, PageMover, Progress};
+pub use self::compaction::{Compaction, CompactionProgress, PageMover};
 pub use self::grace::GracePeriods;
 pub use self::pager::{Filler, Pager};
 pub use self::pagers::{Colored, OnDemand, Prefault};
-pub use self::region::{Region, RegionError};
+pub use self::region::Region;
+pub use self::region_record::RegionError;
 pub use self::region_table::{FaultError, collect, fault, movable_from, region_at};
 pub(crate) use self::region_table::{give_tables, take_tables};
 pub use self::stack::Stack;

@@ -1,7 +1,7 @@
 //! The interface of pagers.
 
 use super::address_window::{Contents, FillError, FillOutcome, FrameChoice, window};
-use super::region::Inner;
+use super::region_record::RegionRecord;
 use core::cell::Cell;
 use isola_abi::layout::PageSize;
 
@@ -57,15 +57,15 @@ pub trait Pager: Send + Sync {
 
 /// A pager's access to its region.
 pub struct Filler<'a> {
-    inner: &'a Inner,
+    record: &'a RegionRecord,
     /// The faulting offset; `None` in [`Pager::prepare`].
     wanted: Option<usize>,
     satisfied: Cell<bool>,
 }
 
 impl<'a> Filler<'a> {
-    pub(super) fn new(inner: &'a Inner, wanted: Option<usize>) -> Self {
-        Self { inner, wanted, satisfied: Cell::new(false) }
+    pub(super) fn new(record: &'a RegionRecord, wanted: Option<usize>) -> Self {
+        Self { record, wanted, satisfied: Cell::new(false) }
     }
 
     /// Returns whether the faulting page was filled.
@@ -75,12 +75,12 @@ impl<'a> Filler<'a> {
 
     /// Returns the length of the region, in bytes.
     pub fn len_bytes(&self) -> usize {
-        self.inner.len
+        self.record.len
     }
 
     /// Returns the size of the page at `offset`, if there is one.
     pub fn page_at(&self, offset: usize) -> Option<PageSize> {
-        if offset >= self.inner.len { None } else { window()?.page_at(self.inner.start() + offset) }
+        if offset >= self.record.len { None } else { window()?.page_at(self.record.start() + offset) }
     }
 
     /// Fills the page of this size at `offset`, a multiple of `size`.
@@ -97,14 +97,14 @@ impl<'a> Filler<'a> {
     ) -> Result<FillOutcome, FillError> {
         let bytes = size.bytes();
         let end = offset.checked_add(bytes).ok_or(FillError::NoPage(offset))?;
-        if size < self.inner.page || end > self.inner.span_bytes() || !offset.is_multiple_of(bytes) {
+        if size < self.record.page || end > self.record.span_bytes() || !offset.is_multiple_of(bytes) {
             return Err(FillError::NoPage(offset));
         }
         let window = window().ok_or(FillError::NoPage(offset))?;
         // SAFETY: the page is within the region, and only the region's pager has this `Filler`.
-        let filled = unsafe { window.fill(self.inner.start() + offset, size, frame, contents) }?;
+        let filled = unsafe { window.fill(self.record.start() + offset, size, frame, contents) }?;
         if filled == FillOutcome::Filled {
-            self.inner.count_filled(bytes);
+            self.record.count_filled(bytes);
         }
         if self.wanted.is_some_and(|wanted| (offset..end).contains(&wanted)) {
             self.satisfied.set(true);

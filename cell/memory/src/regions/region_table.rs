@@ -18,7 +18,7 @@
 use super::address_window::{Extent, FillError, Retirement, window};
 use super::addresses::AddressRanges;
 use super::pager::Filler;
-use super::region::{Inner, RegionError};
+use super::region_record::{RegionError, RegionRecord};
 use crate::virtual_alloc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -47,7 +47,7 @@ struct Entry {
 
 enum State {
     /// A region.
-    Live(Arc<Inner>),
+    Live(Arc<RegionRecord>),
     /// A dropped region that waits for the TLB flush of all cores.
     Retired(Retirement),
     /// A dropped region whose memory is being freed.
@@ -89,28 +89,28 @@ impl core::error::Error for FaultError {}
 /// A [`FaultError`].
 #[inline]
 pub fn fault(address: usize) -> Result<(), FaultError> {
-    let inner = REGION_TABLE
+    let record = REGION_TABLE
         .lock()
         .as_mut()
         .and_then(|region_table| region_table.live(address))
         .ok_or(FaultError::NoRegion)?;
-    let offset = address - inner.start();
-    inner.count_fault();
-    let filler = Filler::new(&inner, Some(offset));
-    inner.pager.fault(offset, &filler).map_err(|error| FaultError::Pager(inner.name, error))?;
-    if filler.is_satisfied() { Ok(()) } else { Err(FaultError::NotFilled(inner.name)) }
+    let offset = address - record.start();
+    record.count_fault();
+    let filler = Filler::new(&record, Some(offset));
+    record.pager.fault(offset, &filler).map_err(|error| FaultError::Pager(record.name, error))?;
+    if filler.is_satisfied() { Ok(()) } else { Err(FaultError::NotFilled(record.name)) }
 }
 
 /// Returns the name of the region at `address`. It does not wait if the region table is locked, so a crash handler can
 /// call it.
 pub fn region_at(address: usize) -> Option<&'static str> {
-    REGION_TABLE.try_lock()?.as_mut()?.live(address).map(|inner| inner.name)
+    REGION_TABLE.try_lock()?.as_mut()?.live(address).map(|record| record.name)
 }
 
 /// Returns the first region of movable pages that ends behind `address`.
 pub fn movable_from(address: usize) -> Option<Extent> {
     let can_move = |entry: &Entry| match &entry.state {
-        State::Live(inner) => inner.page == PageSize::FourKib && inner.pager.can_move(),
+        State::Live(record) => record.page == PageSize::FourKib && record.pager.can_move(),
         State::Retired(_) | State::Collected => false,
     };
     let region_table = REGION_TABLE.lock();
@@ -147,15 +147,15 @@ pub fn collect() {
 }
 
 /// Allocates addresses for a region and enters it in the table.
-pub(super) fn enter(inner: &Arc<Inner>) -> Result<(), RegionError> {
+pub(super) fn enter(record: &Arc<RegionRecord>) -> Result<(), RegionError> {
     let window = window().ok_or(RegionError::NoRegionArea)?;
     loop {
         let mut guard = REGION_TABLE.lock();
         let region_table =
             guard.get_or_insert_with(|| RegionTable::new(window.extent(), window.table_count()));
-        let area = region_table.area(inner);
+        let area = region_table.area(record);
         if area.room() > 0 {
-            return region_table.enter(inner);
+            return region_table.enter(record);
         }
         let wanted = 2 * area.len() + 16;
         drop(guard);
@@ -163,7 +163,7 @@ pub(super) fn enter(inner: &Arc<Inner>) -> Result<(), RegionError> {
         larger.try_reserve(wanted).map_err(|_| RegionError::Fill(FillError::OutOfMemory(wanted)))?;
         // The smaller vector is dropped after the lock is released, as the heap must not be called with it held.
         let smaller =
-            REGION_TABLE.lock().as_mut().map(|region_table| region_table.area(inner).make_room(larger));
+            REGION_TABLE.lock().as_mut().map(|region_table| region_table.area(record).make_room(larger));
         drop(smaller);
     }
 }
@@ -186,14 +186,14 @@ pub(crate) fn give_tables(count: usize) {
 }
 
 /// Retires a region that is being dropped.
-pub(super) fn retire(inner: &Inner) {
+pub(super) fn retire(record: &RegionRecord) {
     let Some(window) = window() else { return };
-    let start = inner.start();
+    let start = record.start();
     // SAFETY: the region's owner is dropping it; its addresses stay taken in the region table.
-    let retired = unsafe { window.retire(start, inner.span_bytes()) };
+    let retired = unsafe { window.retire(start, record.span_bytes()) };
     RETIRED.fetch_add(1, Ordering::Relaxed);
     let live = REGION_TABLE.lock().as_mut().and_then(|region_table| {
-        let (_, entry) = region_table.area(inner).at(start)?;
+        let (_, entry) = region_table.area(record).at(start)?;
         Some(core::mem::replace(&mut entry.state, State::Retired(retired)))
     });
     drop(live);
@@ -207,48 +207,48 @@ impl RegionTable {
     }
 
     /// Returns the area to which a region belongs.
-    fn area(&mut self, inner: &Inner) -> &mut AddressRanges<Entry> {
+    fn area(&mut self, record: &RegionRecord) -> &mut AddressRanges<Entry> {
         let [small, large, huge] = &mut self.areas;
-        match (inner.page, inner.span_bytes()) {
+        match (record.page, record.span_bytes()) {
             (PageSize::OneGib, _) => huge,
             (_, bytes) if bytes >= PageSize::TwoMib.bytes() => large,
             _ => small,
         }
     }
 
-    fn enter(&mut self, inner: &Arc<Inner>) -> Result<(), RegionError> {
-        let bytes = inner.span_bytes();
+    fn enter(&mut self, record: &Arc<RegionRecord>) -> Result<(), RegionError> {
+        let bytes = record.span_bytes();
         let is_small = bytes < PageSize::TwoMib.bytes();
-        let align = if is_small { PageSize::FourKib } else { inner.page.max(PageSize::TwoMib) };
-        let area = self.area(inner);
+        let align = if is_small { PageSize::FourKib } else { record.page.max(PageSize::TwoMib) };
+        let area = self.area(record);
         let range = area.find_free(bytes, align.bytes()).ok_or(RegionError::OutOfAddresses(bytes))?;
         let used_end = area.used_end();
         let grown = |size: PageSize| {
             let whole = |end: usize| end.div_ceil(size.bytes());
             whole(range.end()).saturating_sub(whole(used_end))
         };
-        let of_region = match inner.page {
+        let of_region = match record.page {
             PageSize::FourKib if !is_small => bytes / PageSize::TwoMib.bytes(),
             _ => 0,
         };
-        let for_good = match inner.page {
+        let for_good = match record.page {
             PageSize::OneGib => 0,
             _ if is_small => grown(PageSize::OneGib) + grown(PageSize::TwoMib),
             _ => grown(PageSize::OneGib),
         };
         let left = self.tables.checked_sub(of_region + for_good);
         self.tables = left.ok_or(RegionError::Fill(FillError::OutOfTables))?;
-        inner.set_start(range.start);
-        self.area(inner).take(range, Entry { state: State::Live(inner.clone()), tables: of_region });
+        record.set_start(range.start);
+        self.area(record).take(range, Entry { state: State::Live(record.clone()), tables: of_region });
         Ok(())
     }
 
     /// Returns the live region at an address.
     #[inline]
-    fn live(&mut self, address: usize) -> Option<Arc<Inner>> {
+    fn live(&mut self, address: usize) -> Option<Arc<RegionRecord>> {
         let area = self.areas.iter_mut().find(|area| address < area.end())?;
         match area.at(address)?.1.state {
-            State::Live(ref inner) => Some(inner.clone()),
+            State::Live(ref record) => Some(record.clone()),
             State::Retired(_) | State::Collected => None,
         }
     }

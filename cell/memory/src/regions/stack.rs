@@ -2,7 +2,8 @@
 
 use super::address_window::{Contents, FillError, FrameChoice};
 use super::pager::{Filler, Pager};
-use super::region::{Region, RegionError};
+use super::region::Region;
+use super::region_record::RegionError;
 use core::ptr::NonNull;
 use isola_abi::layout::PageSize;
 

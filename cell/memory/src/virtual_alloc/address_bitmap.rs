@@ -21,7 +21,7 @@ const WORD: usize = u64::BITS as usize;
 
 /// The bits of some units. The type is small enough for a class with spans of one page, so its allocation never needs
 /// addresses of an area.
-pub(super) type Block = [UnitWord; BLOCK_WORDS];
+pub(super) type BitmapBlock = [UnitWord; BLOCK_WORDS];
 
 /// Words of a block.
 pub(super) const BLOCK_WORDS: usize = 16;
@@ -32,7 +32,7 @@ const BLOCK: usize = BLOCK_WORDS * WORD;
 /// The maximum number of blocks of an area.
 const BLOCKS: usize = 512;
 
-const _: () = assert!(size_of::<Block>() <= crate::heap::LARGEST_OF_PAGES);
+const _: () = assert!(size_of::<BitmapBlock>() <= crate::heap::LARGEST_OF_PAGES);
 
 /// A range of units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl WaitingSet {
 pub(super) struct AddressBitmap {
     area: Extent,
     unit_bytes: usize,
-    blocks: [Option<Box<Block>>; BLOCKS],
+    blocks: [Option<Box<BitmapBlock>>; BLOCKS],
     block_count: usize,
     /// All units below this one are taken.
     first_free: usize,
@@ -126,7 +126,7 @@ impl AddressBitmap {
     }
 
     /// Adds a block for further units; returns it if the area has the maximum already.
-    pub fn add_block(&mut self, block: Box<Block>) -> Option<Box<Block>> {
+    pub fn add_block(&mut self, block: Box<BitmapBlock>) -> Option<Box<BitmapBlock>> {
         match self.blocks.get_mut(self.block_count) {
             Some(entry) => {
                 *entry = Some(block);

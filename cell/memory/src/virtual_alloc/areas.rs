@@ -9,7 +9,7 @@
 //! Lock order: `AREAS`, then the region table, for page tables. No allocation, mapping or access to an object takes
 //! place with `AREAS` held.
 
-use super::address_bitmap::{AddressBitmap, BLOCK_WORDS, Block, FindOutcome, UnitWord, Units};
+use super::address_bitmap::{AddressBitmap, BLOCK_WORDS, BitmapBlock, FindOutcome, UnitWord, Units};
 use crate::pages::PAGE_SIZE;
 use crate::regions::{AddressWindow, Extent, PageSize, Retirement, give_tables, take_tables, window};
 use alloc::boxed::Box;
@@ -41,7 +41,7 @@ static WAITING: AtomicUsize = AtomicUsize::new(0);
 
 /// The kinds of area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum AreaKind {
     Small,
     Large,
 }
@@ -59,10 +59,10 @@ impl Areas {
         Self { small: AddressBitmap::new(small, SMALL_UNIT), large: AddressBitmap::new(large, LARGE_UNIT) }
     }
 
-    fn of(&mut self, kind: Kind) -> &mut AddressBitmap {
+    fn of(&mut self, kind: AreaKind) -> &mut AddressBitmap {
         match kind {
-            Kind::Small => &mut self.small,
-            Kind::Large => &mut self.large,
+            AreaKind::Small => &mut self.small,
+            AreaKind::Large => &mut self.large,
         }
     }
 
@@ -107,14 +107,14 @@ pub(crate) fn collect() {
 pub(super) fn take_addresses(window: &dyn AddressWindow, count: usize, align: usize) -> Option<usize> {
     let bytes = count.checked_mul(PAGE_SIZE)?;
     collect();
-    let mut kind = if bytes <= SMALL_MAX && align <= SMALL_MAX { Kind::Small } else { Kind::Large };
+    let mut kind = if bytes <= SMALL_MAX && align <= SMALL_MAX { AreaKind::Small } else { AreaKind::Large };
     loop {
         let mut guard = AREAS.lock();
         let bitmap = guard.get_or_insert_with(|| Areas::new(window.extent())).of(kind);
         match bitmap.find(bytes, align) {
             FindOutcome::At(units) => return take_units(bitmap, units).then(|| bitmap.extent(units).start),
-            FindOutcome::Nowhere if kind == Kind::Small => {
-                kind = Kind::Large;
+            FindOutcome::Nowhere if kind == AreaKind::Small => {
+                kind = AreaKind::Large;
                 continue;
             }
             FindOutcome::Nowhere => return None,
@@ -129,7 +129,7 @@ pub(super) fn take_addresses(window: &dyn AddressWindow, count: usize, align: us
 }
 
 /// Allocates a block of the bitmap, for further units.
-fn new_block() -> Option<Box<Block>> {
+fn new_block() -> Option<Box<BitmapBlock>> {
     let mut words: Vec<UnitWord> = Vec::new();
     words.try_reserve_exact(BLOCK_WORDS).ok()?;
     words.resize(BLOCK_WORDS, UnitWord::default());

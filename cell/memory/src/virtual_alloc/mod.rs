@@ -130,7 +130,7 @@ pub(crate) unsafe fn relocate(
         collect();
     } else {
         // SAFETY: the caller guarantees that the object is a run of `had` pages.
-        unsafe { pages.take_apart(object, had) };
+        unsafe { pages.split_into_pages(object, had) };
         // SAFETY: the caller gives up the run's old address, so its memory is used only at the new one.
         let mapped = unsafe { window.map(start, object, had * PAGE_SIZE, MapContents::Keep) };
         if mapped.is_err() {
@@ -164,7 +164,7 @@ fn fill(
         // SAFETY: the memory was just allocated, and the addresses belong to the object, which has no pages there.
         if unsafe { window.map(address, frame.memory, len, MapContents::Discard) }.is_err() {
             // SAFETY: just allocated, as runs of one page, and not mapped.
-            unsafe { pages.free_apart(frame.memory, count) };
+            unsafe { pages.free_single_pages(frame.memory, count) };
             break;
         }
         done += count;
@@ -210,7 +210,8 @@ unsafe fn free_object(window: &dyn AddressWindow, pages: &Pages, start: usize, c
 unsafe fn unmap(window: &dyn AddressWindow, pages: &Pages, start: usize, len: usize) -> Retirement {
     let mut run: Option<(NonNull<u8>, usize)> = None;
     // SAFETY: mapped memory consists of runs of one page, and the caller guarantees that it is unused.
-    let free = |(memory, len): (NonNull<u8>, usize)| unsafe { pages.free_apart(memory, len / PAGE_SIZE) };
+    let free =
+        |(memory, len): (NonNull<u8>, usize)| unsafe { pages.free_single_pages(memory, len / PAGE_SIZE) };
     let mut retired = Retirement(0);
     for (offset, len) in parts(start, len) {
         let take = &mut |memory: NonNull<u8>, len: usize| match &mut run {

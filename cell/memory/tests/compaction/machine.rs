@@ -103,7 +103,7 @@ impl Machine {
             return;
         };
         assert!(holds(entry.frame, entry.mark), "{entry:?}");
-        let generation = self.begun().0;
+        let generation = self.record_begun().0;
         self.retired.borrow_mut().push((generation, entry.frame));
     }
 
@@ -214,7 +214,7 @@ unsafe impl PageMover for Machine {
         (start <= last).then_some(Extent { start, len })
     }
 
-    fn look(
+    fn visit_movable(
         &self,
         address: usize,
         end: usize,
@@ -245,7 +245,7 @@ unsafe impl PageMover for Machine {
         }
     }
 
-    fn begun(&self) -> Retirement {
+    fn record_begun(&self) -> Retirement {
         self.generation.set(self.generation.get() + 1);
         Retirement(self.generation.get())
     }

@@ -11,7 +11,7 @@ mod machine;
 use common::Random;
 use isola_abi::id::NodeId;
 use isola_memory::pages::{KnownContents, PAGE_SIZE};
-use isola_memory::regions::{Compaction, Progress};
+use isola_memory::regions::{Compaction, CompactionProgress};
 use machine::{CHUNK, CORES, Machine, State, at, write};
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -23,7 +23,7 @@ use std::ptr::NonNull;
 fn compact_while(machine: &Machine, chunks: usize, meanwhile: impl Fn()) -> usize {
     let mut compaction = Compaction::new();
     compaction.start(chunks);
-    while compaction.step(&machine.pages, machine) == Progress::InProgress {
+    while compaction.step(&machine.pages, machine) == CompactionProgress::InProgress {
         (0..CORES).for_each(|core| machine.pass(core));
         machine.collect();
         meanwhile();
@@ -90,7 +90,7 @@ fn compaction_ends_if_all_pages_are_touched_all_the_time() {
     let mut compaction = Compaction::new();
     compaction.start(4);
     let mut steps = 0;
-    while compaction.step(&machine.pages, &machine) == Progress::InProgress {
+    while compaction.step(&machine.pages, &machine) == CompactionProgress::InProgress {
         (0..CORES).for_each(|core| machine.pass(core));
         machine.page_numbers().for_each(|(page_number, _)| machine.touch(page_number % CORES, page_number));
         steps += 1;
@@ -183,7 +183,7 @@ fn no_page_migrates_before_every_core_has_flushed_its_tlb() {
     let mut compaction = Compaction::new();
     compaction.start(2);
     for _ in 0..100 {
-        assert_eq!(compaction.step(&machine.pages, &machine), Progress::InProgress);
+        assert_eq!(compaction.step(&machine.pages, &machine), CompactionProgress::InProgress);
         (0..CORES).filter(|core| *core != 1).for_each(|core| machine.pass(core));
         // Core 1 has all translations in its TLB, and writes through them.
         machine.page_numbers().for_each(|(page_number, _)| machine.touch(1, page_number));
@@ -199,7 +199,7 @@ fn a_step_copies_at_most_16_pages() {
     let mut compaction = Compaction::new();
     compaction.start(16);
     let mut last = 0;
-    while compaction.step(&machine.pages, &machine) == Progress::InProgress {
+    while compaction.step(&machine.pages, &machine) == CompactionProgress::InProgress {
         let moved = compaction.moved_bytes() / PAGE_SIZE;
         assert!(moved - last <= 16, "{} pages in a step", moved - last);
         last = moved;

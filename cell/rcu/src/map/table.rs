@@ -32,7 +32,7 @@ pub(super) struct Link<K, V> {
 }
 
 /// An unlinked link, which new readers do not find, and its entry.
-pub(super) type Taken<K, V> = (*mut Link<K, V>, *mut Entry<K, V>);
+pub(super) type UnlinkedPair<K, V> = (*mut Link<K, V>, *mut Entry<K, V>);
 
 /// A hash table that owns its links, and no entry.
 pub(super) struct Table<K, V> {
@@ -139,7 +139,7 @@ impl<K, V> Table<K, V> {
     ///
     /// # Safety
     /// The caller is the only writer, and no link or entry is freed during the call.
-    pub unsafe fn take<Q>(&self, hash: u64, key: &Q) -> Option<Taken<K, V>>
+    pub unsafe fn take<Q>(&self, hash: u64, key: &Q) -> Option<UnlinkedPair<K, V>>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,

@@ -1,0 +1,38 @@
+//! The settings of a hosted cell.
+
+use isola_abi::descriptor::NetworkAddress;
+
+/// The settings of a hosted cell.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The cell's name.
+    pub name: String,
+    /// The number of cores; at most 64.
+    pub cores: usize,
+    /// The number of core slots, for cores that are [plugged](crate::Hosted::plug_core) while it runs; at least
+    /// `cores`, at most 64.
+    pub core_slot_count: usize,
+    /// Whether its cores are pinned to processors.
+    pub pinning: Pinning,
+    /// Arguments for the application.
+    pub arguments: Vec<String>,
+    /// The cell's network address; without one it uses DHCP.
+    pub address: Option<NetworkAddress>,
+}
+
+/// Whether cores are pinned to processors of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pinning {
+    /// Linux schedules cores freely: for tests that run in parallel.
+    Free,
+    /// Each core is pinned to a processor of its own if the process may use as many processors as the cell has cores;
+    /// otherwise the same as [`Self::Free`].
+    WherePossible,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let (name, arguments) = ("hosted".into(), Vec::new());
+        Self { name, cores: 1, core_slot_count: 1, pinning: Pinning::Free, arguments, address: None }
+    }
+}
