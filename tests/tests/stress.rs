@@ -6,7 +6,7 @@
 //! carry out (`machine::dma::full_barrier`), that took 45 to 252 seconds of this load.
 
 use isola_need::LONG;
-use isola_tests::qemu::{Machine, MachineType, Running};
+use isola_tests::qemu::{Machine, MachineType, RunningMachine};
 use isola_tests::{ports, wait};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -129,7 +129,7 @@ fn converse(shared: &Shared) -> io::Result<()> {
     Ok(())
 }
 
-fn boot(port: u16) -> Running {
+fn boot(port: u16) -> RunningMachine {
     let network = format!("user,id=n0,hostfwd=tcp:127.0.0.1:{port}-:80");
     let machine = Machine::new(MachineType::Q35, "web").argument("-netdev").argument(network);
     let mut machine = machine.virtio("net", ",netdev=n0").start();

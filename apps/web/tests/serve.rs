@@ -9,7 +9,7 @@ use isola_hosted::Settings;
 use isola_net::listen_with;
 use isola_platform::CoreIndex;
 use isola_tests::ports;
-use isola_tests::wait::PATIENCE;
+use isola_tests::wait::TIMEOUT;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream};
 use std::thread;
@@ -29,7 +29,7 @@ fn with_server(client: impl FnOnce(SocketAddr) + Send + 'static) {
             isola_net::start().unwrap();
             let client = client.lock().unwrap().take().unwrap();
             spawn_task(async move {
-                let served = timeout(2 * PATIENCE, serve(host, client)).await;
+                let served = timeout(2 * TIMEOUT, serve(host, client)).await;
                 exit(i32::from(served != Ok(true)));
             })
             .detach();
@@ -54,7 +54,7 @@ async fn serve(host: SocketAddrV4, client: impl FnOnce(SocketAddr) + Send + 'sta
 /// Sends these bytes, and returns all data until the server closes the connection.
 fn talk(host: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(host).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(bytes).unwrap();
     let mut all = Vec::new();
     stream.read_to_end(&mut all).unwrap();

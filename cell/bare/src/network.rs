@@ -111,8 +111,8 @@ fn longest_mtu(pairs: u8) -> u16 {
 /// Initialises the cell's network devices.
 pub(crate) fn open(descriptor: &Descriptor, devices: Vec<(DeviceKind, DeviceRegisters)>) -> Vec<NetworkPort> {
     let is_network =
-        |(kind, windows): (DeviceKind, Windows)| (kind == DeviceKind::Network).then_some(windows);
-    let network: Vec<Windows> = devices.into_iter().filter_map(is_network).collect();
+        |(kind, windows): (DeviceKind, DeviceRegisters)| (kind == DeviceKind::Network).then_some(windows);
+    let network: Vec<DeviceRegisters> = devices.into_iter().filter_map(is_network).collect();
     let mut vectors = QUEUE_VECTORS;
     let later = (0..network.len()).rev();
     let opened = network
@@ -135,7 +135,7 @@ fn open_device(
         return print_error(&"there are no interrupt vectors left for its queues");
     };
     if pairs < wanted {
-        complain::<()>(&format_args!(
+        print_error::<()>(&format_args!(
             "interrupt vectors suffice for {pairs} of {wanted} queue pairs: {} cores that join will have none",
             wanted - pairs
         ));

@@ -28,8 +28,8 @@ fn open(spec: &HostedSpec) -> Result<(Vec<NetworkPort>, Option<NetworkAddress>),
             Ok((vec![port], Some(address)))
         }
         HostedNetwork::Tap { interface, address } => {
-            let port =
-                tap::open(interface, spec.cores as usize, TapOffloads::ChecksumsAndSegmentation).map_err(|error| {
+            let port = tap::open(interface, spec.cores as usize, TapOffloads::ChecksumsAndSegmentation)
+                .map_err(|error| {
                     format!(
                         "the TAP interface {interface} cannot be opened: {error}; run as root, or create an \
                      interface that you own and no other process uses: ip tuntap add {interface} mode tap \

@@ -49,7 +49,7 @@ const LAYERS: &[Layer] = &[
         may_use: &["abi", "machine", "drivers", "fault injection", "image link"],
     },
     // Illegal accesses, in images that tests and the demo crash.
-    Layer { name: "fault injection", folders: &["machine/fault-injection"], stands_on: &["abi", "machine"] },
+    Layer { name: "fault injection", folders: &["machine/fault-injection"], may_use: &["abi", "machine"] },
     // The dependency of images' build scripts, without code in the image.
     Layer { name: "image link", folders: &["machine/link"], may_use: &[] },
     // The cell's side.
@@ -94,7 +94,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "faulty",
         folders: &["apps/faulty"],
-        stands_on: &["application library", "fault injection", "image link"],
+        may_use: &["application library", "fault injection", "image link"],
     },
     // Images that test single layers on a machine.
     Layer {

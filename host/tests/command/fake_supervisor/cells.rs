@@ -3,7 +3,7 @@
 use super::Supervisor;
 use super::inventory::{crash, now};
 use isola_abi::histogram::Histogram;
-use isola_abi::integrity::Distrust;
+use isola_abi::integrity::UnmetRequirement;
 use isola_abi::management::*;
 use isola_abi::report::CrashKind;
 use isola_abi::size::ByteSize;
@@ -54,11 +54,11 @@ impl Supervisor {
     pub(super) fn create(&mut self, spec: CellSpec) -> Result<CellInfo, ManagementError> {
         spec.validate()?;
         if let Some(required) = spec.requirement.sha256.filter(|required| *required != spec.image) {
-            let distrust = Distrust::Digest { required, measured: spec.image };
+            let distrust = UnmetRequirement::Digest { required, measured: spec.image };
             return Err(ManagementError::ImageNotTrusted(distrust));
         }
         if spec.requirement.signed_by.is_some() && spec.requirement.signature.is_none() {
-            return Err(ManagementError::ImageNotTrusted(Distrust::Unsigned));
+            return Err(ManagementError::ImageNotTrusted(UnmetRequirement::Unsigned));
         }
         if self.cell(&spec.name).is_ok() {
             return Err(ManagementError::NameTaken(spec.name));

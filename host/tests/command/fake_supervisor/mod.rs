@@ -183,9 +183,9 @@ impl Supervisor {
             RequestBody::Logs { name, from, max_bytes } => {
                 ResponseBody::Logs(self.logs(&name, from, max_bytes)?)
             }
-            RequestBody::Ask { name, line, question } => {
+            RequestBody::Ask { name, line, query } => {
                 self.cell(&name)?;
-                ResponseBody::Asked { number: self.answering.ask(line, &question) }
+                ResponseBody::QueryNumber { number: self.answering.ask(line, &query) }
             }
             RequestBody::Answers { line, number, from, max_bytes, .. } => {
                 ResponseBody::Answers(self.answering.piece(line, number, from, max_bytes))

@@ -33,7 +33,7 @@ impl Supervisor {
         let is_hungry = cell.info.spec.arguments.first().is_some_and(|first| first == "hungry");
         let (has, kept) = match wanted.0.cmp(&had.0) {
             Ordering::Less if is_hungry && mode == Mode::Apply => {
-                (ByteSize((had.0 + wanted.0) / 2), Some(Kept::InUse))
+                (ByteSize((had.0 + wanted.0) / 2), Some(ReclaimShortfall::InUse))
             }
             _ => (wanted, None),
         };

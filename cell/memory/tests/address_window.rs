@@ -7,12 +7,12 @@ mod common;
 
 use common::{Arena, ThreadCores, heap_of};
 use isola_memory::Heap;
-use isola_memory::mapped::is_mapped;
 use isola_memory::pages::PAGE_SIZE;
 use isola_memory::regions::{
-    Carry, Contents, Extent, FillError, Filled, FrameChoice, OnDemand, PageSize, Region, Retired, Window,
-    collect, install, movable_from,
+    AddressWindow, Contents, Extent, FillError, FillOutcome, FrameChoice, MapContents, OnDemand, PageSize,
+    Region, Retirement, collect, install, movable_from,
 };
+use isola_memory::virtual_alloc::is_virtually_contiguous;
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
 use std::ptr::{self, NonNull};
@@ -28,8 +28,8 @@ static WINDOW: Recorder = Recorder(Mutex::new(Record {
     pages: BTreeMap::new(),
     mapped: Vec::new(),
     maps_left: usize::MAX,
-    flushed: Retired(0),
-    retired: Retired(0),
+    flushed: Retirement(0),
+    retired: Retirement(0),
     collected: Vec::new(),
 }));
 
@@ -44,8 +44,8 @@ struct Record {
     /// The mappings that still succeed.
     maps_left: usize,
     /// The last retirement, and the last one since which all cores have flushed their TLBs.
-    retired: Retired,
-    flushed: Retired,
+    retired: Retirement,
+    flushed: Retirement,
     /// The regions whose memory was freed.
     collected: Vec<Extent>,
 }
@@ -55,7 +55,7 @@ impl Recorder {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn retire(&self) -> Retired {
+    fn retire(&self) -> Retirement {
         let mut record = self.record();
         record.retired.0 += 1;
         record.retired
@@ -69,7 +69,7 @@ impl Recorder {
 }
 
 // SAFETY: no page can be accessed, and no test does so.
-unsafe impl Window for Recorder {
+unsafe impl AddressWindow for Recorder {
     fn extent(&self) -> Extent {
         Extent { start: 1 << 40, len: 64 << 30 }
     }
@@ -88,7 +88,7 @@ unsafe impl Window for Recorder {
         _: PageSize,
         _: FrameChoice,
         _: Contents<'_>,
-    ) -> Result<Filled, FillError> {
+    ) -> Result<FillOutcome, FillError> {
         Err(FillError::OutOfMemory(PAGE_SIZE))
     }
 
@@ -97,11 +97,11 @@ unsafe impl Window for Recorder {
         self.record().pages.contains_key(&page).then_some(PageSize::FourKib)
     }
 
-    unsafe fn retire(&self, _: usize, _: usize) -> Retired {
+    unsafe fn retire(&self, _: usize, _: usize) -> Retirement {
         Recorder::retire(self)
     }
 
-    fn is_over(&self, retired: Retired) -> bool {
+    fn is_over(&self, retired: Retirement) -> bool {
         retired <= self.record().flushed
     }
 
@@ -109,7 +109,13 @@ unsafe impl Window for Recorder {
         self.record().collected.push(Extent { start, len });
     }
 
-    unsafe fn map(&self, address: usize, memory: NonNull<u8>, len: usize, _: Carry) -> Result<(), FillError> {
+    unsafe fn map(
+        &self,
+        address: usize,
+        memory: NonNull<u8>,
+        len: usize,
+        _: MapContents,
+    ) -> Result<(), FillError> {
         let mut record = self.record();
         record.maps_left = record.maps_left.checked_sub(1).ok_or(FillError::OutOfTables)?;
         for offset in (0..len).step_by(PAGE_SIZE) {
@@ -120,7 +126,12 @@ unsafe impl Window for Recorder {
         Ok(())
     }
 
-    unsafe fn unmap(&self, address: usize, len: usize, take: &mut dyn FnMut(NonNull<u8>, usize)) -> Retired {
+    unsafe fn unmap(
+        &self,
+        address: usize,
+        len: usize,
+        take: &mut dyn FnMut(NonNull<u8>, usize),
+    ) -> Retirement {
         for page in (address..address + len).step_by(PAGE_SIZE) {
             let memory = self.record().pages.remove(&page);
             let memory = memory.and_then(|memory| NonNull::new(ptr::with_exposed_provenance_mut(memory)));
@@ -129,7 +140,7 @@ unsafe impl Window for Recorder {
         Recorder::retire(self)
     }
 
-    unsafe fn shift(&self, from: usize, len: usize, to: usize) -> Retired {
+    unsafe fn move_pages(&self, from: usize, len: usize, to: usize) -> Retirement {
         for offset in (0..len).step_by(PAGE_SIZE) {
             let mut record = self.record();
             let memory = record.pages.remove(&(from + offset)).expect("a page is mapped there");
@@ -138,7 +149,7 @@ unsafe impl Window for Recorder {
         Recorder::retire(self)
     }
 
-    unsafe fn forget(&self, _: usize, _: usize) {}
+    unsafe fn free_tables(&self, _: usize, _: usize) {}
 }
 
 /// Installs the region area, and returns it for the time of a test.
@@ -188,7 +199,7 @@ fn an_object_consists_of_the_largest_free_blocks() {
     let _held = cut_up(&heap);
     // SAFETY: the size is not 0.
     let object = unsafe { heap.alloc(layout(6 * BLOCK)) };
-    assert!(is_mapped(object.addr()));
+    assert!(is_virtually_contiguous(object.addr()));
     let mapped = WINDOW.record().mapped.clone();
     assert_eq!(mapped, [BLOCK * PAGE_SIZE; 6]);
     // SAFETY: the test owns the object.
@@ -220,7 +231,7 @@ fn growth_that_fails_within_an_object_leaves_it_and_its_neighbours_as_they_were(
     let pages = 2 * BLOCK;
     // SAFETY: the size is not 0.
     let objects: [_; 5] = std::array::from_fn(|_| unsafe { heap.alloc(layout(pages)) });
-    assert!(is_mapped(objects[0].addr()));
+    assert!(is_virtually_contiguous(objects[0].addr()));
     assert!(objects.windows(2).all(|pair| pair[1].addr() == pair[0].addr() + pages * PAGE_SIZE));
     let [first, second, third, rest @ ..] = objects;
     // The second one can grow where it is, into the addresses of the third; the first one has to move.
