@@ -38,7 +38,7 @@ pub enum RxChecksum {
     Verified,
 }
 
-/// Limits of all protocols but TCP (see [`TcpConfig`]).
+/// Limits of all protocols but TCP (see [`TcpConfig`](crate::TcpConfig)).
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Stored neighbours.

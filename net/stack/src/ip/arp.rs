@@ -1,4 +1,4 @@
-//! ARP packets (RFC 826): the mapping from IPv4 to Ethernet addresses. [`crate::neighbour`] stores it.
+//! ARP packets (RFC 826): the mapping from IPv4 to Ethernet addresses. [`neighbour`](super::neighbour) stores it.
 
 use crate::base::MacAddr;
 use core::net::Ipv4Addr;

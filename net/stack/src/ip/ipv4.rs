@@ -1,6 +1,6 @@
 //! IPv4 headers (RFC 791): validation of received ones, and creation.
 //!
-//! Options are accepted and ignored. Received fragments are reassembled ([`crate::fragments`]); the stack sends none:
+//! Options are accepted and ignored. Received fragments are reassembled ([`fragments`](super::fragments)); the stack sends none:
 //! TCP limits its segments to the path MTU (and sets DF), and a UDP datagram beyond the path MTU is rejected.
 
 use super::fragments::{Fragment, PacketId};

@@ -2,7 +2,7 @@
 //!
 //! The caller has verified that a message quotes a packet of ours (RFC 5927 4.1). TCP verifies the sequence number of
 //! data in flight, which an off-path attacker does not know; UDP verifies that a long datagram was sent recently
-//! ([`crate::sent_datagrams`]), which is easier to guess. So each has its own entries: a message about UDP does not
+//! (`udp/sent.rs`), which is easier to guess. So each has its own entries: a message about UDP does not
 //! reduce segments of connections.
 //!
 //! Entries expire after ten minutes, so that an increased path MTU is detected (RFC 8201 4).

@@ -34,12 +34,21 @@ pub(super) enum Addressee {
 impl Stack {
     /// Processes a frame that the device received. Payloads are kept as views of `frame`.
     #[inline]
-    pub fn receive(&mut self, now: Instant, frame: IoBuf, checksum: RxChecksum) {
+    pub fn receive(&mut self, now: Instant, mut frame: IoBuf, checksum: RxChecksum) {
         self.at(now);
         self.interface.owner = Owner::UNKNOWN;
         self.counters.bump(Counter::FramesIn);
         self.counters.add(Counter::BytesIn, frame.len() as u64);
-        let Some(frame) = self.tcp.receive_frame(frame, checksum, stack_parts!(self)) else { return };
+        if tcp::is_in_use() {
+            if let Some(fast) = self.tcp.fast_segment(&frame, 0, checksum, &self.interface) {
+                self.tcp.receive_fast(fast, frame, None, stack_parts!(self));
+                return;
+            }
+            match self.tcp.receive_end_frame(frame, checksum, &mut stack_parts!(self)) {
+                Some(other) => frame = other,
+                None => return,
+            }
+        }
         if let Err(reason) = self.receive_ethernet(frame, checksum) {
             self.counters.bump(reason);
         }
@@ -52,9 +61,12 @@ impl Stack {
         self.interface.owner = Owner::UNKNOWN;
         self.counters.bump(Counter::FramesIn);
         self.counters.add(Counter::BytesIn, (frame.len() + rest.len()) as u64);
-        let Some((frame, rest)) = self.tcp.receive_long(frame, rest, checksum, stack_parts!(self)) else {
+        if tcp::is_in_use()
+            && let Some(fast) = self.tcp.fast_segment(&frame, rest.len(), checksum, &self.interface)
+        {
+            self.tcp.receive_fast(fast, frame, Some(rest), stack_parts!(self));
             return;
-        };
+        }
         // Frames with FIN or SACK blocks, among others: too rare for a path without copying.
         self.counters.bump(Counter::LongFramesCopied);
         let mut whole = IoBufMut::with_room(0, frame.len() + rest.len());

@@ -27,18 +27,18 @@ const TCP_V6: usize = IP + IPV6_HEADER_LEN;
 impl Tcp {
     /// Processes a frame of a handshake or close; returns any other.
     #[inline]
-    pub(super) fn receive_end_frame(
+    pub fn receive_end_frame(
         &mut self,
         frame: IoBuf,
         checksum: RxChecksum,
-        mut stack: StackParts<'_>,
+        stack: &mut StackParts<'_>,
     ) -> Option<IoBuf> {
         let Some(end) = read(&frame, stack.interface) else { return Some(frame) };
         let (flow, target) = (end.flow, self.target(&end.flow));
         if (target.is_some() || end.may_begin(stack.interface))
             && (checksum == RxChecksum::Verified || end.is_intact(&frame))
         {
-            self.receive_end(flow, target, end.into_segment(frame), &mut stack);
+            self.receive_end(flow, target, end.into_segment(frame), stack);
             return None;
         }
         Some(frame)

@@ -6,7 +6,6 @@
 
 use super::connection::header_prediction::PlainSegment;
 use super::flow_map::{FlowKey, FlowKey4};
-use super::in_use::is_in_use;
 use super::options::{Options, TIMESTAMPS_LEN, Timestamps};
 use super::sack::SackBlocks;
 use super::segment::{Flags, HEADER_LEN, Segment};
@@ -33,7 +32,7 @@ const LEAST_V4: usize = TCP_V4 + HEADER_LEN;
 const LEAST_V6: usize = TCP_V6 + HEADER_LEN;
 
 /// The fields of a fast-path frame.
-struct FastSegment {
+pub(crate) struct FastSegment {
     /// Index of the segment's connection.
     connection: u32,
     plain: PlainSegment,
@@ -48,47 +47,25 @@ struct FastSegment {
 }
 
 impl Tcp {
-    /// Processes a frame of a connection, or of a handshake or close, if it takes a fast path; otherwise returns it.
+    /// Parses a frame of a connection, of which `rest_len` further bytes are in other buffers; `None` if it must take
+    /// the general path.
     #[inline(always)]
-    pub fn receive_frame(
-        &mut self,
-        frame: IoBuf,
+    pub fn fast_segment(
+        &self,
+        frame: &[u8],
+        rest_len: usize,
         checksum: RxChecksum,
-        stack: StackParts<'_>,
-    ) -> Option<IoBuf> {
-        if !is_in_use() {
-            return Some(frame);
-        }
-        if let Some(fast) = read(&frame, 0, stack.interface, self)
-            && (checksum == RxChecksum::Verified || fast.is_intact(&frame))
-        {
-            self.receive_fast(fast, frame, None, stack);
-            return None;
-        }
-        self.receive_end_frame(frame, checksum, stack)
+        interface: &Interface,
+    ) -> Option<FastSegment> {
+        let fast = read(frame, rest_len, interface, self)?;
+        // A checksum over several buffers is left to the general path.
+        let is_intact = checksum == RxChecksum::Verified || (rest_len == 0 && fast.is_intact(frame));
+        is_intact.then_some(fast)
     }
 
-    /// Processes a frame that a device has merged from several segments, with `rest` behind it, if it takes the fast
-    /// path; otherwise returns both.
-    pub fn receive_long(
-        &mut self,
-        frame: IoBuf,
-        rest: Box<Chain>,
-        checksum: RxChecksum,
-        stack: StackParts<'_>,
-    ) -> Option<(IoBuf, Box<Chain>)> {
-        if is_in_use()
-            && checksum == RxChecksum::Verified
-            && let Some(fast) = read(&frame, rest.len(), stack.interface, self)
-        {
-            self.receive_fast(fast, frame, Some(rest), stack);
-            return None;
-        }
-        Some((frame, rest))
-    }
-
+    /// Processes such a frame: `frame` is its first buffer, and `rest` the others.
     #[inline(always)]
-    fn receive_fast(
+    pub fn receive_fast(
         &mut self,
         fast: FastSegment,
         mut frame: IoBuf,

@@ -12,14 +12,14 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether any stack of the program has used TCP. A program is never asked to stop.
+/// Whether any stack of the program has used TCP. The flag is never cleared.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
 /// Enables TCP for all stacks of the program. [`Stack::listen`](crate::Stack::listen) and
 /// [`Stack::connect`](crate::Stack::connect) do so by themselves. Call this before
 /// [`Stack::listen_again`](crate::Stack::listen_again) only.
 pub fn use_tcp() {
-    // Each core sees its own store. Another core learns of TCP by a later message at the earliest.
+    // Another core learns of a listener by a message or under a lock, both of which order this store before.
     IN_USE.store(true, Ordering::Relaxed);
 }
 

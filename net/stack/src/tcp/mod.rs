@@ -8,7 +8,7 @@
 //!                          └─> a listener, or a reset
 //! ```
 //!
-//! [`Tcp`](tables::Tcp) holds the tables and moves entries between them. A [`Connection`](connection) knows neither
+//! [`Tcp`] holds the tables and moves entries between them. A [`Connection`](connection) knows neither
 //! tables nor devices: its inputs are segments, calls and the time, and its outputs are segments, events and its next
 //! deadline. A segment is built when the device requests it, from views of the application's memory.
 //!

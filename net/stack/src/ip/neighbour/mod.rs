@@ -1,6 +1,6 @@
 //! The neighbour cache for ARP (RFC 826) and neighbour discovery (RFC 4861 7.3).
 //!
-//! The cache is a table without I/O: it returns requests to send, and [`Interface`](crate::interface) sends them.
+//! The cache is a table without I/O: it returns requests to send, and [`Interface`](super::Interface) sends them.
 //!
 //! ```text
 //!   sought ──answer──> reachable ──time──> stale ──used──> delayed ──5 s──> asked ──3 s──> removed

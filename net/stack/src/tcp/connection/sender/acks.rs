@@ -49,7 +49,7 @@ impl Sender {
 
     /// Returns whether a segment with `len` bytes of data and this acknowledgement indicates no loss, and no recovery
     /// is in progress.
-    #[inline]
+    #[inline(always)]
     pub fn expects(&self, ack: Seq, len: u32) -> bool {
         let moves = ack != self.una;
         let under_way = !ack.before(self.una) && !ack.after(self.max);
