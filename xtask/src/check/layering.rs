@@ -1,7 +1,7 @@
 //! Law 1: the permitted dependencies between packages.
 //!
 //! ```text
-//! abi <- machine <- drivers <- supervisor
+//! abi <- machine <- drivers <- supervisor (policy; also on its core)
 //!   \
 //!    <- platform <- cell <- grid, link, net, fs <- linux <- apps
 //!        (on iobuf)     \
@@ -42,10 +42,20 @@ const LAYERS: &[Layer] = &[
     // The supervisor's side of the trust boundary.
     Layer { name: "machine", folders: &["machine"], stands_on: &["abi"] },
     Layer { name: "drivers", folders: &["drivers"], stands_on: &["abi", "machine"] },
+    // The trusted core of the supervisor, and that core on hardware (docs/decisions/0062-supervisor-core-and-policy.md).
+    Layer { name: "supervisor core", folders: &["supervisor/core"], stands_on: &["abi"] },
+    Layer {
+        name: "supervisor core machine",
+        folders: &["supervisor/core/machine"],
+        stands_on: &["abi", "machine", "supervisor core"],
+    },
+    // A machine for tests. No layer may depend on it but for tests.
+    Layer { name: "supervisor fake", folders: &["supervisor/fake"], stands_on: &["abi", "supervisor core"] },
+    // Policy and services, and the image.
     Layer {
         name: "supervisor",
         folders: &["supervisor"],
-        stands_on: &["abi", "machine", "drivers", "image link"],
+        stands_on: &["abi", "machine", "drivers", "supervisor core", "supervisor core machine", "image link"],
     },
     // The dependency of images' build scripts, without code in the image.
     Layer { name: "image link", folders: &["machine/link"], stands_on: &[] },
@@ -122,12 +132,16 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "fuzz",
         folders: &["fuzz"],
-        stands_on: &["abi", "machine", "supervisor", "host", "iobuf", "services", "apps"],
+        stands_on: &["abi", "machine", "supervisor core", "host", "iobuf", "services", "apps"],
     },
     // The benchmarks' peers of an application do the same work with the same code.
     Layer { name: "benches", folders: &["benches"], stands_on: &["abi", "host", "apps"] },
     Layer { name: "xtask", folders: &["xtask"], stands_on: &["test tools"] },
 ];
+
+/// The layers on the supervisor's side of the trust boundary.
+const SUPERVISOR_SIDE: &[&str] =
+    &["supervisor core", "supervisor core machine", "supervisor fake", "supervisor"];
 
 /// The layers on the cell's side of the trust boundary.
 const CELL_SIDE: &[&str] = &[
@@ -283,7 +297,8 @@ fn judge(edge: &Edge) -> Option<String> {
 
 fn crosses_the_wall(from: &Layer, to: &Layer) -> bool {
     let pair = [from.name, to.name];
-    pair.contains(&"supervisor") && pair.iter().any(|name| CELL_SIDE.contains(name))
+    let is_on = |side: &[&str]| pair.iter().any(|name| side.contains(name));
+    is_on(SUPERVISOR_SIDE) && is_on(CELL_SIDE)
 }
 
 /// Returns the layer of the package in `folder`: that with the longest folder that contains it.
@@ -318,6 +333,11 @@ mod tests {
             ("machine", "abi"),
             ("drivers", "machine"),
             ("supervisor", "drivers"),
+            ("supervisor", "supervisor/core"),
+            ("supervisor", "supervisor/core/machine"),
+            ("supervisor/core/machine", "supervisor/core"),
+            ("supervisor/fake", "supervisor/core"),
+            ("fuzz", "supervisor/core"),
             ("cell/platform", "cell/iobuf"),
             ("cell/events", "cell/platform"),
             ("cell/bare", "machine"),
@@ -345,6 +365,13 @@ mod tests {
             ("drivers", "supervisor"),
             ("drivers", "cell/iobuf"),
             ("supervisor", "cell/platform"),
+            ("supervisor", "supervisor/fake"),
+            ("supervisor/core", "supervisor"),
+            ("supervisor/core", "machine"),
+            ("supervisor/core", "supervisor/core/machine"),
+            ("supervisor/core", "supervisor/fake"),
+            ("supervisor/core/machine", "drivers"),
+            ("supervisor/core/machine", "supervisor/fake"),
             ("cell/bare", "supervisor"),
             ("apps/kv", "supervisor"),
             ("tests/images/hello", "supervisor"),
@@ -396,6 +423,8 @@ mod tests {
         assert_eq!(verdict("cell/iobuf", "cell/events", DependencyKind::Development), None);
         assert!(verdict("supervisor", "cell/memory", DependencyKind::Development).is_some());
         assert!(verdict("apps/kv", "supervisor", DependencyKind::Development).is_some());
+        assert!(verdict("apps/kv", "supervisor/core", DependencyKind::Development).is_some());
+        assert_eq!(verdict("supervisor/core", "supervisor/fake", DependencyKind::Development), None);
         assert!(!allowed("cell/iobuf", "cell/events"));
         assert!(verdict("cell/iobuf", "cell/events", DependencyKind::Build).is_some());
     }
@@ -422,9 +451,9 @@ mod tests {
 
     #[test]
     fn no_path_in_the_table_crosses_the_trust_boundary_or_forms_a_cycle() {
-        assert!(CELL_SIDE.iter().all(|name| !reach("supervisor").contains(name)));
-        for name in CELL_SIDE {
-            assert!(!reach(name).contains("supervisor"), "{name} reaches the supervisor");
+        for side in SUPERVISOR_SIDE {
+            assert!(CELL_SIDE.iter().all(|name| !reach(side).contains(name)), "{side} reaches a cell");
+            assert!(CELL_SIDE.iter().all(|name| !reach(name).contains(side)), "a cell reaches {side}");
         }
         for layer in LAYERS {
             for below in layer.stands_on.iter().filter(|below| **below != layer.name) {
