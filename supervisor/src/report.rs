@@ -31,7 +31,7 @@ pub fn sign(report: &Report, index: usize) -> (CorePhase, u64) {
 
 /// Returns the core slot whose core runs the vcore of the slot `index`.
 pub fn runner_slot(report: &Report, index: usize) -> usize {
-    report.cores.get(index).map_or(0, |core| core.carrier.load(Ordering::Relaxed) as usize)
+    report.cores.get(index).map_or(0, |core| core.vcore_runner.load(Ordering::Relaxed) as usize)
 }
 
 /// Returns the usage of each of the cell's cores.

@@ -10,7 +10,7 @@
 use crate::cells::{Cells, CoresResize, CoresWanted, Created, Detail, Resize, Stop, Ticket};
 use alloc::string::String;
 use alloc::vec::Vec;
-use isola_abi::frame::{Decoder, MAX_CHUNK, MAX_FRAME, encode};
+use isola_abi::frame::{Decoder, MAX_PART_BYTES, MAX_FRAME, encode};
 use isola_abi::id::CellId;
 use isola_abi::management::{
     CellInfo, JournalEntry, JournalEvent, ManagementError, Request, RequestBody, Response, ResponseBody,
@@ -223,14 +223,14 @@ impl<H: Hardware> Server<H> {
                 answer(ResponseBody::Activities(self.cells.activities(&name, from)?))
             }
             RequestBody::Logs { name, from, max_bytes } => {
-                let max_bytes = (max_bytes as usize).min(MAX_CHUNK);
+                let max_bytes = (max_bytes as usize).min(MAX_PART_BYTES);
                 answer(ResponseBody::Logs(self.cells.logs(&name, from, max_bytes)?))
             }
-            RequestBody::Ask { name, line, question } => {
-                answer(ResponseBody::Asked { number: self.cells.ask(&name, line, &question)? })
+            RequestBody::Ask { name, line, query } => {
+                answer(ResponseBody::QueryNumber { number: self.cells.ask(&name, line, &query)? })
             }
             RequestBody::Answers { name, line, number, from, max_bytes } => {
-                let max_bytes = (max_bytes as usize).min(MAX_CHUNK);
+                let max_bytes = (max_bytes as usize).min(MAX_PART_BYTES);
                 answer(ResponseBody::Answers(self.cells.answers(&name, line, number, from, max_bytes)?))
             }
             RequestBody::Events { from, max_entries } => {

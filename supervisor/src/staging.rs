@@ -3,7 +3,7 @@
 //! cells may map whole pages.
 
 use alloc::string::String;
-use isola_abi::frame::MAX_CHUNK;
+use isola_abi::frame::MAX_PART_BYTES;
 use isola_abi::integrity::ImageDigest;
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::management::{ImageFault, MAX_IMAGE, ManagementError};
@@ -56,8 +56,8 @@ impl<M: Pages> Staged<M> {
     /// Returns [`ManagementError::OutOfLimits`] if there are too many bytes, or they are not the next ones.
     pub fn append(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ManagementError> {
         let limit = |what: String| Err(ManagementError::OutOfLimits(what));
-        if bytes.len() > MAX_CHUNK {
-            return limit(alloc::format!("a piece of an image has at most {MAX_CHUNK} bytes"));
+        if bytes.len() > MAX_PART_BYTES {
+            return limit(alloc::format!("a piece of an image has at most {MAX_PART_BYTES} bytes"));
         }
         if offset != self.received {
             return limit(alloc::format!("the next byte of the image is number {}", self.received));

@@ -2,21 +2,21 @@
 //! parsed.
 
 use ed25519_compact::{PublicKey, Signature};
-use isola_abi::integrity::{Distrust, ImageDigest, Requirement};
+use isola_abi::integrity::{UnmetRequirement, ImageDigest, Requirement};
 
 /// Checks that the image with the digest `measured` satisfies `requirement`.
 ///
 /// # Errors
 /// Returns the violated part of the requirement.
-pub fn check(requirement: &Requirement, measured: &ImageDigest) -> Result<(), Distrust> {
+pub fn check(requirement: &Requirement, measured: &ImageDigest) -> Result<(), UnmetRequirement> {
     if let Some(required) = requirement.sha256.filter(|required| required != measured) {
-        return Err(Distrust::Digest { required, measured: *measured });
+        return Err(UnmetRequirement::Digest { required, measured: *measured });
     }
     let Some(key) = requirement.signed_by else { return Ok(()) };
-    let signature = requirement.signature.ok_or(Distrust::Unsigned)?;
+    let signature = requirement.signature.ok_or(UnmetRequirement::Unsigned)?;
     PublicKey::new(key.0)
         .verify(measured.signed_text(), &Signature::new(signature.0))
-        .map_err(|_| Distrust::Signature(key))
+        .map_err(|_| UnmetRequirement::Signature(key))
 }
 
 #[cfg(test)]
@@ -43,10 +43,10 @@ mod tests {
         let same = Requirement { sha256: Some(IMAGE), ..Requirement::default() };
         assert_eq!(check(&same, &IMAGE), Ok(()));
         let other = ImageDigest([6; 32]);
-        assert_eq!(check(&same, &other), Err(Distrust::Digest { required: IMAGE, measured: other }));
+        assert_eq!(check(&same, &other), Err(UnmetRequirement::Digest { required: IMAGE, measured: other }));
         // A valid signature does not make up for a wrong digest.
         let both = Requirement { sha256: Some(IMAGE), ..signed(1, &other) };
-        assert!(matches!(check(&both, &other), Err(Distrust::Digest { .. })));
+        assert!(matches!(check(&both, &other), Err(UnmetRequirement::Digest { .. })));
     }
 
     #[test]
@@ -54,10 +54,10 @@ mod tests {
         let right = signed(1, &IMAGE);
         let key = right.signed_by.unwrap();
         assert_eq!(check(&right, &IMAGE), Ok(()));
-        assert_eq!(check(&right, &ImageDigest([6; 32])), Err(Distrust::Signature(key)));
+        assert_eq!(check(&right, &ImageDigest([6; 32])), Err(UnmetRequirement::Signature(key)));
         let by_another = Requirement { signature: signed(2, &IMAGE).signature, ..right };
-        assert_eq!(check(&by_another, &IMAGE), Err(Distrust::Signature(key)));
-        assert_eq!(check(&Requirement { signature: None, ..right }, &IMAGE), Err(Distrust::Unsigned));
+        assert_eq!(check(&by_another, &IMAGE), Err(UnmetRequirement::Signature(key)));
+        assert_eq!(check(&Requirement { signature: None, ..right }, &IMAGE), Err(UnmetRequirement::Unsigned));
         // A signature without a required key is ignored.
         assert_eq!(check(&Requirement { signed_by: None, ..by_another }, &IMAGE), Ok(()));
     }

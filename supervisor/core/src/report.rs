@@ -3,11 +3,11 @@
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
-use isola_abi::growth::{LARGEST_CHUNK, SMALLEST_CHUNK};
+use isola_abi::growth::{LARGEST_BLOCK, SMALLEST_BLOCK};
 use isola_abi::id::{NodeId, PhysRange};
-use isola_abi::places::Order;
+use isola_abi::core_slots::Order;
 use isola_abi::report::Report;
-use isola_abi::unplug::Rest;
+use isola_abi::unplug::Shortfall;
 
 /// Returns the last order that the core at a core slot has acknowledged.
 pub(crate) fn acknowledged(report: &Report, slot: usize) -> Order {
@@ -24,7 +24,7 @@ pub(crate) fn yielded(report: &Report, slot: usize) -> Order {
 pub struct MemoryRequest {
     /// The request's number; 0: there was none yet.
     pub number: u32,
-    /// The least bytes needed: a power of two, at least [`SMALLEST_CHUNK`]. A value above [`LARGEST_CHUNK`] is never
+    /// The least bytes needed: a power of two, at least [`SMALLEST_BLOCK`]. A value above [`LARGEST_BLOCK`] is never
     /// granted.
     pub least_bytes: u64,
     /// The most bytes wanted; not validated.
@@ -37,7 +37,7 @@ pub struct MemoryRequest {
 pub fn memory_request(report: &Report) -> MemoryRequest {
     let request = &report.memory_request;
     let number = request.number.load(Ordering::Acquire);
-    let least = request.least_bytes.load(Ordering::Relaxed).clamp(SMALLEST_CHUNK, LARGEST_CHUNK + 1);
+    let least = request.least_bytes.load(Ordering::Relaxed).clamp(SMALLEST_BLOCK, LARGEST_BLOCK + 1);
     MemoryRequest {
         number,
         least_bytes: least.next_power_of_two(),
@@ -52,7 +52,7 @@ pub struct MemoryOffer {
     /// The blocks; not validated.
     pub blocks: Vec<PhysRange>,
     /// The reason that the cell gives for an offer below the request.
-    pub rest: Rest,
+    pub rest: Shortfall,
     /// Bytes that the cell has migrated for the offer; not validated.
     pub moved_bytes: u64,
 }
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn the_least_bytes_of_a_memory_request_are_bounded() {
-        assert_eq!(memory_request(&filled::<0xff>()).least_bytes, 2 * LARGEST_CHUNK);
-        assert_eq!(memory_request(&blank()).least_bytes, SMALLEST_CHUNK);
+        assert_eq!(memory_request(&filled::<0xff>()).least_bytes, 2 * LARGEST_BLOCK);
+        assert_eq!(memory_request(&blank()).least_bytes, SMALLEST_BLOCK);
     }
 }

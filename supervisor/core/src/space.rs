@@ -4,14 +4,14 @@ use alloc::vec::Vec;
 use isola_abi::growth::Answer;
 use isola_abi::id::{NodeId, PhysRange};
 use isola_abi::ledger::Ledger;
-use isola_abi::places::{Order, OrderKind};
+use isola_abi::core_slots::{Order, OrderKind};
 use isola_abi::query::Line;
 use isola_abi::report::Report;
 use isola_abi::stage::Stage;
 
 /// The cell lacks memory for a core's stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoStacks;
+pub struct OutOfStackMemory;
 
 /// The result of sending a core into a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +57,8 @@ pub trait CellSpace {
     /// Allocates stacks for the core slot `slot` and for all slots before it.
     ///
     /// # Errors
-    /// Returns [`NoStacks`] if the cell needs more memory for them: see [`Self::allocate_stacks_from`].
-    fn allocate_stacks(&mut self, slot: usize) -> Result<(), NoStacks>;
+    /// Returns [`OutOfStackMemory`] if the cell needs more memory for them: see [`Self::allocate_stacks_from`].
+    fn allocate_stacks(&mut self, slot: usize) -> Result<(), OutOfStackMemory>;
 
     /// Gives the cell a zeroed chunk from which [`Self::allocate_stacks`] allocates.
     ///
@@ -123,7 +123,7 @@ pub trait CellSpace {
     fn request_stop(&self);
 
     /// Sends a query to a running cell, see [`isola_abi::query`]. Returns its number, or `None` if it is too long.
-    fn ask(&self, line: Line, question: &[u8]) -> Option<u32>;
+    fn ask(&self, line: Line, query: &[u8]) -> Option<u32>;
 
     /// Returns the number of the last query to the cell.
     fn asked(&self, line: Line) -> u32;

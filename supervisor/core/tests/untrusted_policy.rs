@@ -7,7 +7,7 @@ use isola_abi::management::{
     CellSpec, CoreOwner, CorePlacement, LendingSpec, NetworkSpec, RestartPolicy, Text,
 };
 use isola_abi::size::ByteSize;
-use isola_abi::unplug::Rest;
+use isola_abi::unplug::Shortfall;
 use isola_supervisor_core::hardware::{Pages, SharedPages};
 use isola_supervisor_core::image::ImagePlan;
 use isola_supervisor_core::inventory::{BlockRequest, CHUNK, Scrub};
@@ -377,7 +377,7 @@ fn apply(mut bench: Bench, call: &Call) -> Bench {
             let plugged = core.hardware().state().ranges_of(CellId(id)).last().copied();
             let blocks = [if own { plugged.unwrap_or(any) } else { any }];
             if let Some(cell) = core.cell(CellId(id)) {
-                cell.report().offer.make(number, &blocks, 0, Rest::None);
+                cell.report().offer.make(number, &blocks, 0, Shortfall::None);
             }
             let _ = core.unplug_memory(CellId(id), number, &blocks);
         }

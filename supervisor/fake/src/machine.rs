@@ -9,11 +9,11 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell, RefMut};
-use isola_abi::growth::Grown;
+use isola_abi::growth::PluggedMemory;
 use isola_abi::id::{CellId, CoreId, NodeId, PhysAddr, PhysRange};
 use isola_abi::management::{DeviceLocation, Fault, NetworkSpec};
-use isola_abi::places::Places;
-use isola_abi::query::Questions;
+use isola_abi::core_slots::CoreSlots;
+use isola_abi::query::Queries;
 use isola_abi::report::Report;
 use isola_abi::topology::CoreSite;
 use isola_abi::unplug::UnplugRequest;
@@ -74,9 +74,9 @@ pub struct FakeState {
     /// No cell can be built.
     pub build_error: Option<BuildError>,
     /// The plugged memory of each cell, since it was last built.
-    pub grown: BTreeMap<CellId, Rc<Grown>>,
+    pub grown: BTreeMap<CellId, Rc<PluggedMemory>>,
     /// The queries to each cell, since it was last built.
-    pub questions: BTreeMap<CellId, Rc<Questions>>,
+    pub queries: BTreeMap<CellId, Rc<Queries>>,
     /// No memory can be plugged into cells.
     pub spaces_are_full: bool,
     /// The reclaim requests to each cell, since it was last built.
@@ -86,7 +86,7 @@ pub struct FakeState {
     /// The core at this core slot does not acknowledge TLB shootdowns.
     pub stuck_core: Option<usize>,
     /// The core slots of each cell, since it was last built.
-    pub slots: BTreeMap<CellId, Rc<Places>>,
+    pub slots: BTreeMap<CellId, Rc<CoreSlots>>,
     /// The cells' cores ignore orders.
     pub cells_are_deaf: bool,
     /// The cells' cores ignore orders to yield.
@@ -137,7 +137,7 @@ impl FakeState {
     ///
     /// # Panics
     /// Panics if the cell was never built.
-    pub fn report_and_slots(&self, id: CellId) -> (Rc<Report>, Rc<Places>) {
+    pub fn report_and_slots(&self, id: CellId) -> (Rc<Report>, Rc<CoreSlots>) {
         (self.reports[&id].clone(), self.slots[&id].clone())
     }
 }
@@ -222,7 +222,7 @@ impl Hardware for FakeMachine {
             state.ledgers.insert(id, words.activities.clone());
             state.grown.insert(id, words.grown.clone());
             state.unplug_requests.insert(id, words.unplug_request.clone());
-            state.questions.insert(id, words.questions.clone());
+            state.queries.insert(id, words.queries.clone());
             state.slots.insert(id, words.slots.clone());
         }
         state.built += 1;

@@ -7,12 +7,12 @@ use isola_abi::growth::GrowthRequest;
 use isola_abi::histogram::{BUCKETS, Histogram};
 use isola_abi::id::MAX_CORES;
 use isola_abi::ledger::{ActivityRecord, ActivityReport, Ledger};
-use isola_abi::places::{OrderKind, Places};
+use isola_abi::core_slots::{OrderKind, CoreSlots};
 use isola_abi::report::{
     BACKTRACE_LEN, CONSOLE_LEN, CRASH_MESSAGE_LEN, CellPhase, ConsoleRing, CorePhase, CoreReport, CrashKind,
     CrashReport, MemoryReport, NetworkReport, Report,
 };
-use isola_abi::unplug::Offer;
+use isola_abi::unplug::UnplugOffer;
 
 /// Returns a value whose every byte is `fill`.
 const fn word(fill: u8) -> AtomicU64 {
@@ -52,7 +52,7 @@ pub fn filled<const FILL: u8>() -> Box<Report> {
             pressure: half(FILL),
             reserved: half(FILL),
         },
-        offer: Offer::default(),
+        offer: UnplugOffer::default(),
         memory_request: GrowthRequest {
             number: half(FILL),
             node: half(FILL),
@@ -72,8 +72,8 @@ pub fn filled<const FILL: u8>() -> Box<Report> {
                 activity: half(FILL),
                 order: half(FILL),
                 yielded: half(FILL),
-                forgotten: half(FILL),
-                carrier: half(FILL),
+                flushed_generation: half(FILL),
+                vcore_runner: half(FILL),
                 passes: word(FILL),
                 interrupts: word(FILL),
                 idle_cycles: word(FILL),
@@ -156,14 +156,14 @@ pub fn says(report: &Report, phase: CellPhase) {
 }
 
 /// Makes the core at a core slot carry out its order.
-pub fn obeys(report: &Report, slots: &Places, slot: usize) {
+pub fn obeys(report: &Report, slots: &CoreSlots, slot: usize) {
     let order = slots.at(slot);
     let echo = if matches!(order.kind, OrderKind::Yield) { order.left() } else { order };
     report.cores[slot].order.store(echo.to_u32(), Ordering::Release);
 }
 
 /// Makes the core at a core slot yield: it reports its event as suspended.
-pub fn yields(report: &Report, slots: &Places, slot: usize) {
+pub fn yields(report: &Report, slots: &CoreSlots, slot: usize) {
     report.cores[slot].yielded.store(slots.at(slot).to_u32(), Ordering::Release);
 }
 

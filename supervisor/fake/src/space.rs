@@ -9,11 +9,11 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefMut};
 use core::sync::atomic::Ordering;
 use isola_abi::descriptor::Core;
-use isola_abi::growth::{Answer, Grown, MAX_CHUNKS};
+use isola_abi::growth::{Answer, PluggedMemory, MAX_PLUGGED_BLOCKS};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysRange};
 use isola_abi::ledger::{LEAST_SLOTS, Ledger};
-use isola_abi::places::{Order, OrderKind, Places};
-use isola_abi::query::{Line, Questions};
+use isola_abi::core_slots::{Order, OrderKind, CoreSlots};
+use isola_abi::query::{Line, Queries};
 use isola_abi::report::Report;
 use isola_abi::stage::Stage;
 use isola_abi::topology::CoreSite;
@@ -21,7 +21,7 @@ use isola_abi::unplug::UnplugRequest;
 use isola_supervisor_core::CellSpace;
 use isola_supervisor_core::hardware::SharedPages;
 use isola_supervisor_core::inventory::{CHUNK, Chunk, CoreToken};
-use isola_supervisor_core::space::{Admission, NoStacks, Unplugged};
+use isola_supervisor_core::space::{Admission, OutOfStackMemory, Unplugged};
 
 /// A core.
 #[derive(Debug)]
@@ -42,10 +42,10 @@ pub struct FakeDevice(pub u8);
 pub(crate) struct SharedWords {
     pub(crate) report: Rc<Report>,
     pub(crate) activities: Rc<Activities>,
-    pub(crate) grown: Rc<Grown>,
+    pub(crate) grown: Rc<PluggedMemory>,
     pub(crate) unplug_request: Rc<UnplugRequest>,
-    pub(crate) questions: Rc<Questions>,
-    pub(crate) slots: Rc<Places>,
+    pub(crate) queries: Rc<Queries>,
+    pub(crate) slots: Rc<CoreSlots>,
     /// The number of core slots with stacks, from the first on.
     pub(crate) slots_with_stacks: Rc<Cell<usize>>,
 }
@@ -56,10 +56,10 @@ impl SharedWords {
         Self {
             report: blank().into(),
             activities: Rc::new(Activities::new(LEAST_SLOTS)),
-            grown: Rc::new(Grown::default()),
+            grown: Rc::new(PluggedMemory::default()),
             unplug_request: Rc::new(UnplugRequest::default()),
-            questions: Rc::new(Questions::default()),
-            slots: Rc::new(Places::default()),
+            queries: Rc::new(Queries::default()),
+            slots: Rc::new(CoreSlots::default()),
             slots_with_stacks: Rc::new(Cell::new(cores)),
         }
     }
@@ -173,12 +173,12 @@ impl CellSpace for FakeSpace {
         self.words.activities.ledger()
     }
 
-    fn allocate_stacks(&mut self, slot: usize) -> Result<(), NoStacks> {
+    fn allocate_stacks(&mut self, slot: usize) -> Result<(), OutOfStackMemory> {
         assert!(slot < MAX_CORES, "there is no such core slot");
         let more = if self.has_stacks { slot + 1 } else { 0 };
         let count = &self.words.slots_with_stacks;
         count.set(count.get().max(more));
-        if slot < count.get() { Ok(()) } else { Err(NoStacks) }
+        if slot < count.get() { Ok(()) } else { Err(OutOfStackMemory) }
     }
 
     fn allocate_stacks_from(&mut self, memory: FakeMemory) -> Result<(), FakeMemory> {
@@ -202,7 +202,7 @@ impl CellSpace for FakeSpace {
         self.state().actions.push(Action::Enter(self.id, slot));
         let (id, node) = (core.0, NodeId(0));
         let report = &self.words.report.cores[slot];
-        report.carrier.store(slot as u32, Ordering::Relaxed);
+        report.vcore_runner.store(slot as u32, Ordering::Relaxed);
         report.yielded.store(0, Ordering::Relaxed);
         report.order.store(0, Ordering::Relaxed);
         slots.give(slot, Core { id, apic: ApicId(id.0), node, site: CoreSite::alone(id) });
@@ -276,7 +276,7 @@ impl CellSpace for FakeSpace {
     }
 
     fn block_room(&self) -> usize {
-        if self.state().spaces_are_full { 0 } else { MAX_CHUNKS - self.words.grown.iter().count() }
+        if self.state().spaces_are_full { 0 } else { MAX_PLUGGED_BLOCKS - self.words.grown.iter().count() }
     }
 
     fn set_limit(&self, limit_bytes: u64) {
@@ -327,11 +327,11 @@ impl CellSpace for FakeSpace {
         }
     }
 
-    fn ask(&self, line: Line, question: &[u8]) -> Option<u32> {
-        self.words.questions.put(line, question)
+    fn ask(&self, line: Line, query: &[u8]) -> Option<u32> {
+        self.words.queries.put(line, query)
     }
 
     fn asked(&self, line: Line) -> u32 {
-        self.words.questions.number(line)
+        self.words.queries.number(line)
     }
 }

@@ -9,7 +9,7 @@
 
 use super::Parts;
 use super::cell::{Cell, Run};
-use isola_abi::growth::{Answer, LARGEST_CHUNK, Refusal};
+use isola_abi::growth::{Answer, LARGEST_BLOCK, Refusal};
 use isola_abi::management::{CellSpec, JournalEvent};
 use isola_abi::size::ByteSize;
 use isola_supervisor_core::Hardware;
@@ -132,10 +132,10 @@ fn block_request(requested: &MemoryRequest, room: u64, blocks_left: usize) -> Re
     if blocks_left == 0 || requested.least_bytes > room {
         return Err(Refusal::Limit);
     }
-    if requested.least_bytes > LARGEST_CHUNK {
+    if requested.least_bytes > LARGEST_BLOCK {
         return Err(Refusal::Exhausted);
     }
-    let largest = requested.largest_bytes.min(LARGEST_CHUNK).min(room).max(CHUNK);
+    let largest = requested.largest_bytes.min(LARGEST_BLOCK).min(room).max(CHUNK);
     let largest_bytes = (1 << largest.ilog2()).max(requested.least_bytes);
     Ok(BlockRequest { least_bytes: requested.least_bytes, largest_bytes, node: requested.node })
 }

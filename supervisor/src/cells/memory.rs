@@ -21,9 +21,9 @@ use super::ticket::Ticket;
 use crate::report;
 use alloc::vec::Vec;
 use isola_abi::id::{NodeId, PhysRange};
-use isola_abi::management::{Change, JournalEvent, Kept, ManagementError, MemoryResized};
+use isola_abi::management::{Change, JournalEvent, ReclaimShortfall, ManagementError, MemoryResized};
 use isola_abi::size::ByteSize;
-use isola_abi::unplug::Rest;
+use isola_abi::unplug::Shortfall;
 use isola_supervisor_core::Hardware;
 use isola_supervisor_core::inventory::CHUNK;
 use isola_supervisor_core::report::{MemoryOffer, memory_offer};
@@ -73,7 +73,7 @@ enum Step {
     Settled { again_ns: u64 },
     /// The last offer was answered. The request is answered once the cell has acknowledged that; then the cell can be
     /// resized again.
-    Acknowledging { kept: Option<Kept> },
+    Acknowledging { kept: Option<ReclaimShortfall> },
 }
 
 impl Shrink {
@@ -249,7 +249,7 @@ impl Cell {
                 Some(offer) => return self.accept(parts, number, &offer, now),
                 None if now >= deadline_ns => {
                     parts.core.withdraw_unplug(self.id);
-                    self.end_shrink(parts, Some(Kept::NotInTime));
+                    self.end_shrink(parts, Some(ReclaimShortfall::NotInTime));
                 }
                 None => {}
             },
@@ -259,7 +259,7 @@ impl Cell {
                     shrink.step = Step::Asked(number);
                 }
             }
-            Step::Settled { .. } if now >= deadline_ns => self.end_shrink(parts, Some(Kept::NotInTime)),
+            Step::Settled { .. } if now >= deadline_ns => self.end_shrink(parts, Some(ReclaimShortfall::NotInTime)),
             // From here on the supervisor waits for the cell's notification.
             Step::Settled { again_ns } if now >= again_ns => shrink.step = Step::Settled { again_ns: 0 },
             Step::Settled { .. } => {}
@@ -296,18 +296,18 @@ impl Cell {
         let Ok(UnpluggedBlocks { taken, len_bytes: took, has_stuck_core }) = unplugged else {
             // A core was lost after the reclaim request, and would not acknowledge a shootdown.
             parts.core.withdraw_unplug(self.id);
-            self.end_shrink(parts, Some(Kept::CoreAtLarge));
+            self.end_shrink(parts, Some(ReclaimShortfall::CoreAtLarge));
             return ShrinkStep::Done;
         };
         if has_stuck_core {
-            self.end_shrink(parts, Some(Kept::NotInTime));
+            self.end_shrink(parts, Some(ReclaimShortfall::NotInTime));
             return ShrinkStep::CoreIsStuck;
         }
         let missing = memory_bytes.saturating_sub(took).saturating_sub(shrink.wanted);
         let again_ns = match offer.rest {
             _ if missing == 0 => None,
-            Rest::More if took > 0 => Some(0),
-            Rest::Soon if shrink.soon_left > 0 => {
+            Shortfall::More if took > 0 => Some(0),
+            Shortfall::Soon if shrink.soon_left > 0 => {
                 shrink.soon_left -= 1;
                 Some(now.saturating_add(SOON_NS))
             }
@@ -321,15 +321,15 @@ impl Cell {
         }
         let kept = match offer.rest {
             _ if missing == 0 => None,
-            _ if was_refused => Some(Kept::TooManyPlaces),
-            Rest::Scattered => Some(Kept::Scattered),
-            _ => Some(Kept::InUse),
+            _ if was_refused => Some(ReclaimShortfall::TooManyPlaces),
+            Shortfall::Scattered => Some(ReclaimShortfall::Scattered),
+            _ => Some(ReclaimShortfall::InUse),
         };
         shrink.step = Step::Acknowledging { kept };
         self.shrink(parts, now)
     }
 
-    fn end_shrink<H: Hardware>(&mut self, parts: &mut Parts<'_, H>, kept: Option<Kept>) {
+    fn end_shrink<H: Hardware>(&mut self, parts: &mut Parts<'_, H>, kept: Option<ReclaimShortfall>) {
         let Some(Shrink { ticket, since_ns, had, wanted, moved_bytes, .. }) = self.shrink.take() else {
             return;
         };
@@ -354,7 +354,7 @@ impl Cell {
         parts: &mut Parts<'_, H>,
         bytes: (u64, u64),
         since_ns: u64,
-        kept: Option<Kept>,
+        kept: Option<ReclaimShortfall>,
     ) -> MemoryResized {
         let took_ns = parts.core.now_ns().saturating_sub(since_ns);
         let memory_bytes = parts.owned(self).map_or(0, OwnedCell::memory_bytes);

@@ -8,7 +8,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use isola_abi::id::CellId;
 use isola_abi::management::{ActivityPage, CellInfo, ImageInfo, LogPiece, MachineInfo, ManagementError};
-use isola_abi::query::{AnswerPiece, Line, MAX_QUESTION};
+use isola_abi::query::{AnswerPiece, Line, MAX_QUERY};
 use isola_abi::size::ByteSize;
 use isola_supervisor_core::Hardware;
 use isola_supervisor_core::trusted_core::OwnedCell;
@@ -90,14 +90,14 @@ impl<H: Hardware> Cells<H> {
     /// # Errors
     /// Returns [`ManagementError::NoSuchCell`]; [`ManagementError::WrongState`] if the cell does not run;
     /// [`ManagementError::OutOfLimits`] if the query is too long.
-    pub fn ask(&mut self, name: &str, line: Line, question: &[u8]) -> Result<u32, ManagementError> {
+    pub fn ask(&mut self, name: &str, line: Line, query: &[u8]) -> Result<u32, ManagementError> {
         let id = self.find(name)?;
         self.poll(id);
         let cell = self.table.get(id).ok_or_else(|| ManagementError::NoSuchCell(shorten(name)))?;
         let owned = self.core.cell(id).filter(|_| cell.is_live()).ok_or_else(|| cell.wrong_state())?;
-        owned.ask(line, question).ok_or_else(|| {
+        owned.ask(line, query).ok_or_else(|| {
             ManagementError::OutOfLimits(alloc::format!(
-                "a question has at most {MAX_QUESTION} bytes: ask for less"
+                "a query has at most {MAX_QUERY} bytes: ask for less"
             ))
         })
     }

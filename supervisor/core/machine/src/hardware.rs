@@ -6,7 +6,7 @@ use crate::memory::Piece;
 use crate::space::Space;
 use crate::time::Time;
 use alloc::vec::Vec;
-use isola_abi::descriptor::{Descriptor, Doorbell, HaltMode, InterruptMode};
+use isola_abi::descriptor::{Descriptor, NotificationTarget, HaltMode, InterruptMode};
 use isola_abi::id::{CoreId, PhysRange};
 use isola_abi::management::{DeviceLocation, Fault, NetworkSpec};
 use isola_machine::apic::io::InterruptLines;
@@ -30,7 +30,7 @@ use isola_supervisor_core::inventory::{CHUNK, Chunk, CoreToken};
 pub struct MachineHardware {
     time: Time,
     /// The interrupt by which cells notify the supervisor.
-    notification: Doorbell,
+    notification: NotificationTarget,
     mode: InterruptMode,
     halt_mode: HaltMode,
     lines: InterruptLines,
@@ -69,7 +69,7 @@ impl MachineHardware {
     pub fn new(time: Time, machine: Machine, vector: u8) -> Self {
         Self {
             time,
-            notification: Doorbell { apic: machine.boot_core.apic, vector },
+            notification: NotificationTarget { apic: machine.boot_core.apic, vector },
             mode: local::mode(),
             halt_mode: Features::read().halt_mode(machine.command_line.halt_mode),
             lines: machine.lines,
@@ -111,7 +111,7 @@ impl MachineHardware {
             name: spec.name.clone(),
             arguments: spec.arguments.clone(),
             cores: cores.collect(),
-            core_places: blueprint.slots as u32,
+            core_slot_count: blueprint.slots as u32,
             core_request_ns: u64::from(spec.lending.borrow_above_us) * 1_000,
             pool: Vec::new(),
             memory_bytes: 0,
@@ -208,7 +208,7 @@ impl Hardware for MachineHardware {
 
     fn save_journal_entry(&mut self, bytes: &[u8]) {
         // An entry that is too long is lost at a restart; this supervisor's journal has it.
-        let _ = restart::keep_entry(bytes);
+        let _ = restart::save_journal_entry(bytes);
     }
 
     fn reclaim(&mut self, cores: Vec<Core>) -> Reclaimed<Core> {

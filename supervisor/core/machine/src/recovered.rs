@@ -80,7 +80,7 @@ pub fn enter(
     images: impl Iterator<Item = PhysRange>,
     authority: Authority,
 ) -> (hardware::RecoveredState<MachineHardware>, Vec<SharedPiece>) {
-    let RecoveredState { past, recovered_cells, texts, gone, withheld } = recovered;
+    let RecoveredState { history, recovered_cells, texts, gone, withheld } = recovered;
     let of_cells = recovered_cells.iter().flat_map(|recovered_cell| recovered_cell.memory.clone());
     let mut owned: Vec<PhysRange> = of_cells.chain(withheld.clone()).collect();
     owned.extend(images.chain(texts.iter().map(SharedRegion::range)));
@@ -89,9 +89,9 @@ pub fn enter(
     }
     let cells = recovered_cells.into_iter();
     let recovered = hardware::RecoveredState {
-        cause: past.cause,
-        number: past.restarts,
-        ended_ns: time.at_cycles(past.ended_cycles),
+        cause: history.cause,
+        number: history.restarts,
+        ended_ns: time.at_cycles(history.ended_cycles),
         recovered_cells: cells.map(|cell| recovered_cell(cell, inventory, authority)).collect(),
         gone: u32::try_from(gone).unwrap_or(u32::MAX),
         withheld_bytes: withheld.iter().map(|range| range.len_bytes).sum(),

@@ -7,7 +7,7 @@ use isola_abi::descriptor::Request;
 use isola_abi::growth::Answer;
 use isola_abi::id::{CoreId, NodeId, PhysRange};
 use isola_abi::ledger::Ledger;
-use isola_abi::places::{Order, OrderKind};
+use isola_abi::core_slots::{Order, OrderKind};
 use isola_abi::query::Line;
 use isola_abi::report::Report;
 use isola_abi::stage::Stage;
@@ -15,7 +15,7 @@ use isola_machine::authority::Authority;
 use isola_machine::smp::AwayCore;
 use isola_machine::space::{self, EnterError};
 use isola_supervisor_core::CellSpace;
-use isola_supervisor_core::space::{Admission, NoStacks, Unplugged};
+use isola_supervisor_core::space::{Admission, OutOfStackMemory, Unplugged};
 
 /// A cell's address space, and the authority of the pieces of its memory.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl CellSpace for Space {
     type Core = Core;
 
     fn save(&mut self, stage: Stage, saved_state: Vec<u8>) {
-        if !self.0.keep(stage, saved_state) {
+        if !self.0.save_record(stage, saved_state) {
             log::error!("a cell cannot be written down, and would end with this supervisor");
         }
     }
@@ -77,8 +77,8 @@ impl CellSpace for Space {
         self.0.ledger()
     }
 
-    fn allocate_stacks(&mut self, slot: usize) -> Result<(), NoStacks> {
-        self.0.allocate_stacks(slot).map_err(|_| NoStacks)
+    fn allocate_stacks(&mut self, slot: usize) -> Result<(), OutOfStackMemory> {
+        self.0.allocate_stacks(slot).map_err(|_| OutOfStackMemory)
     }
 
     fn allocate_stacks_from(&mut self, memory: Piece) -> Result<(), Piece> {
@@ -132,11 +132,11 @@ impl CellSpace for Space {
     }
 
     fn extend(&mut self, memory: Piece, node: NodeId) -> Result<(), Piece> {
-        self.0.extend(memory.0, node).map_err(|region| Piece(region, self.1))
+        self.0.plug(memory.0, node).map_err(|region| Piece(region, self.1))
     }
 
     fn block_room(&self) -> usize {
-        self.0.chunk_places()
+        self.0.pluggable_blocks()
     }
 
     fn set_limit(&self, limit_bytes: u64) {
@@ -181,8 +181,8 @@ impl CellSpace for Space {
         self.0.request(Request::Stop);
     }
 
-    fn ask(&self, line: Line, question: &[u8]) -> Option<u32> {
-        self.0.ask(line, question)
+    fn ask(&self, line: Line, query: &[u8]) -> Option<u32> {
+        self.0.ask(line, query)
     }
 
     fn asked(&self, line: Line) -> u32 {

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use isola_abi::id::{CoreId, PhysRange};
 use isola_abi::ledger::Ledger;
 use isola_abi::management::DeviceLocation;
-use isola_abi::places::{Order, OrderKind};
+use isola_abi::core_slots::{Order, OrderKind};
 use isola_abi::query::Line;
 use isola_abi::report::Report;
 use isola_abi::stage::Stage;
@@ -165,8 +165,8 @@ impl<H: Hardware> OwnedCell<H> {
     }
 
     /// Sends a query to the cell, see [`isola_abi::query`]. Returns its number, or `None` if it is too long.
-    pub fn ask(&self, line: Line, question: &[u8]) -> Option<u32> {
-        self.space.ask(line, question)
+    pub fn ask(&self, line: Line, query: &[u8]) -> Option<u32> {
+        self.space.ask(line, query)
     }
 
     /// Returns the number of the last query to the cell.

@@ -10,10 +10,10 @@ use super::{Rejection, TrustedCore};
 use crate::hardware::{Hardware, Reclaimed};
 use crate::inventory::{CHUNK, CoreToken};
 use crate::report;
-use crate::space::{Admission, CellSpace, NoStacks};
+use crate::space::{Admission, CellSpace, OutOfStackMemory};
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId, NodeId};
-use isola_abi::places::{Order, OrderKind};
+use isola_abi::core_slots::{Order, OrderKind};
 use isola_abi::report::Report;
 
 /// How long a core may take to leave that a failed supervisor has ordered to, in ns.
@@ -186,13 +186,13 @@ impl<H: Hardware> TrustedCore<H> {
     /// Allocates stacks for a core slot of a running cell and for all slots before it.
     ///
     /// # Errors
-    /// Returns [`NoStacks`] if the cell needs [more memory](Self::add_stack_memory) for them, does not run, or has no
+    /// Returns [`OutOfStackMemory`] if the cell needs [more memory](Self::add_stack_memory) for them, does not run, or has no
     /// such slot.
-    pub fn allocate_stacks(&mut self, id: CellId, slot: usize) -> Result<(), NoStacks> {
+    pub fn allocate_stacks(&mut self, id: CellId, slot: usize) -> Result<(), OutOfStackMemory> {
         let slots = self.inventory.cores.count_for_cells();
-        let cell = self.entered(id).map_err(|_| NoStacks)?;
+        let cell = self.entered(id).map_err(|_| OutOfStackMemory)?;
         if slot >= slots {
-            return Err(NoStacks);
+            return Err(OutOfStackMemory);
         }
         cell.space.allocate_stacks(slot)?;
         cell.slots_with_stacks = cell.slots_with_stacks.max(slot + 1);

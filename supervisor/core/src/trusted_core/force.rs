@@ -13,7 +13,7 @@ use crate::hardware::Hardware;
 use crate::report;
 use crate::space::CellSpace;
 use alloc::vec::Vec;
-use isola_abi::places::Order;
+use isola_abi::core_slots::Order;
 use isola_abi::report::Report;
 
 /// How often a core that should yield is interrupted. The total is a second, as an emulated core may have to wait for a

@@ -97,7 +97,7 @@ impl Port {
     /// # Errors
     /// Returns an error if the device does not work.
     pub fn open(&self) -> Result<Console, ConsoleError> {
-        let transport = transport::open(self.device.windows())?;
+        let transport = transport::open(self.device.registers())?;
         Ok(Console::start(transport, self.interrupt, &mut DmaRegion::new)?)
     }
 }

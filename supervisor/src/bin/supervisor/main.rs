@@ -75,7 +75,7 @@ fn main(mut machine: Machine) -> ! {
     };
     let mut server = match recovered {
         Some((recovered, texts)) => {
-            let state = SupervisorState { checkpoint, journal: restart::entries(), images, texts };
+            let state = SupervisorState { checkpoint, journal: restart::journal_entries(), images, texts };
             Server::after_another(Cells::recover(hardware, inventory, boot, recovered, state))
         }
         None => Server::new(Cells::new(hardware, inventory, boot)),

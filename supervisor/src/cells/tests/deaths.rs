@@ -8,8 +8,8 @@ extern crate std;
 use super::*;
 use crate::fake::{every_chunk_has_one_owner, go_wrong};
 use isola_abi::management::{CORE_LIMIT_MS, LendingSpec, RestartPolicy};
-use isola_abi::places::{Order, OrderKind};
-use isola_abi::unplug::Rest;
+use isola_abi::core_slots::{Order, OrderKind};
+use isola_abi::unplug::Shortfall;
 
 const CORES: u32 = 5;
 
@@ -290,7 +290,7 @@ fn resizes_are_correct_for_every_write_at_which_the_supervisor_fails() {
                 drop(fake);
                 let blocks: Vec<_> = grown.iter().map(|(chunk, _)| chunk).take(3).collect();
                 if unplug_request.asked().0 > 0 {
-                    report.offer.make(unplug_request.asked().0, &blocks, 0, Rest::None);
+                    report.offer.make(unplug_request.asked().0, &blocks, 0, Shortfall::None);
                 }
                 cells.on_notification();
             },

@@ -1,7 +1,7 @@
 //! Memory requests of running cells.
 
 use super::*;
-use isola_abi::growth::{Answer, LARGEST_CHUNK, MAX_CHUNKS, Refusal};
+use isola_abi::growth::{Answer, LARGEST_BLOCK, MAX_PLUGGED_BLOCKS, Refusal};
 use isola_abi::id::NodeId;
 use isola_supervisor_core::inventory::Scrub;
 use proptest::prelude::*;
@@ -220,10 +220,10 @@ fn a_flood_of_requests_fills_neither_the_machine_nor_the_journal() {
     for _ in 0..2000 {
         ask(&mut cells, &report, 1, 1);
         assert_eq!(ask(&mut cells, &report, u64::MAX, u64::MAX), EXHAUSTED);
-        assert_eq!(ask(&mut cells, &report, LARGEST_CHUNK / MIB + 1, 0), EXHAUSTED);
+        assert_eq!(ask(&mut cells, &report, LARGEST_BLOCK / MIB + 1, 0), EXHAUSTED);
     }
-    assert!(chunks(&mut cells, "kv").len() <= MAX_CHUNKS);
-    assert!(events(&cells).len() < 3 * MAX_CHUNKS);
+    assert!(chunks(&mut cells, "kv").len() <= MAX_PLUGGED_BLOCKS);
+    assert!(events(&cells).len() < 3 * MAX_PLUGGED_BLOCKS);
 }
 
 proptest! {

@@ -4,7 +4,7 @@ use super::*;
 use crate::fake::{every_chunk_has_one_owner, go_wrong, machine_of_nodes};
 use crate::images::MAX_IDLE;
 use isola_abi::id::NodeId;
-use isola_abi::integrity::{Distrust, PublicKey, Requirement};
+use isola_abi::integrity::{UnmetRequirement, PublicKey, Requirement};
 use isola_abi::management::{CorePlacement, Text};
 use isola_supervisor_fake::image::Builder;
 
@@ -291,13 +291,13 @@ fn an_image_that_violates_its_requirement_is_refused_and_changes_nothing() {
     let required = digest(b"another image");
     let requirement = Requirement { sha256: Some(required), ..Requirement::default() };
     let measured = digest(&image());
-    let distrust = ManagementError::ImageNotTrusted(Distrust::Digest { required, measured });
+    let distrust = ManagementError::ImageNotTrusted(UnmetRequirement::Digest { required, measured });
     assert_eq!(
         cells.create_waiting(CellSpec { requirement: requirement.into(), ..spec("kv") }),
         Err(distrust)
     );
     let unsigned = Requirement { signed_by: Some(PublicKey([9; 32])), ..Requirement::default() };
-    let distrust = ManagementError::ImageNotTrusted(Distrust::Unsigned);
+    let distrust = ManagementError::ImageNotTrusted(UnmetRequirement::Unsigned);
     assert_eq!(cells.create_waiting(CellSpec { requirement: unsigned.into(), ..spec("kv") }), Err(distrust));
     assert_eq!((resources(&cells), cells.fake().actions.len()), (before, 0));
     let requirement = Requirement { sha256: Some(measured), ..Requirement::default() };

@@ -1,10 +1,10 @@
 //! Plug and unplug of memory by request.
 
 use super::*;
-use isola_abi::growth::{Answer, MAX_CHUNKS, Refusal};
+use isola_abi::growth::{Answer, MAX_PLUGGED_BLOCKS, Refusal};
 use isola_abi::id::{NodeId, PhysAddr, PhysRange};
-use isola_abi::management::{Change, Kept, MemoryResized, Mode};
-use isola_abi::unplug::Rest;
+use isola_abi::management::{Change, ReclaimShortfall, MemoryResized, Mode};
+use isola_abi::unplug::Shortfall;
 use isola_supervisor_core::inventory::Scrub;
 use proptest::prelude::*;
 
@@ -60,7 +60,7 @@ fn asked(cells: &mut Cells<FakeMachine>) -> (u32, u64) {
 }
 
 /// Makes the cell offer blocks for the last reclaim request, and notify the supervisor.
-fn offer(cells: &mut Cells<FakeMachine>, report: &Report, blocks: &[PhysRange], rest: Rest) {
+fn offer(cells: &mut Cells<FakeMachine>, report: &Report, blocks: &[PhysRange], rest: Shortfall) {
     let (number, _) = asked(cells);
     report.offer.make(number, blocks, 0, rest);
     cells.on_notification();
@@ -97,11 +97,11 @@ fn the_answer_has_the_sum_of_the_migrated_bytes() {
         cells.on_notification();
         acknowledge(cells, &report);
     };
-    move_and_offer(&mut cells, part(got[0], 0, 2), 5, Rest::More);
-    move_and_offer(&mut cells, part(got[0], 2, 2), 7, Rest::None);
+    move_and_offer(&mut cells, part(got[0], 0, 2), 5, Shortfall::More);
+    move_and_offer(&mut cells, part(got[0], 2, 2), 7, Shortfall::None);
     assert_eq!(answer(&mut cells).unwrap().unwrap().moved, ByteSize(12));
     assert_eq!(resize(&mut cells, Change::Less(mib(2))), None);
-    move_and_offer(&mut cells, part(got[0], 4, 2), 0, Rest::None);
+    move_and_offer(&mut cells, part(got[0], 4, 2), 0, Shortfall::None);
     assert_eq!(answer(&mut cells).unwrap().unwrap().moved, ByteSize(0));
 }
 
@@ -118,7 +118,7 @@ fn an_operator_plugs_memory_beyond_the_cells_limit_and_unplugs_it() {
     assert_eq!(got.iter().map(|chunk| chunk.len_bytes).sum::<u64>(), 12 * MIB);
     assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
     assert_eq!(asked(&mut cells).1, 12);
-    offer(&mut cells, &report, &got, Rest::None);
+    offer(&mut cells, &report, &got, Shortfall::None);
     assert_eq!(answer(&mut cells), None, "no answer before the cell's acknowledgement");
     acknowledge(&mut cells, &report);
     let resized = answer(&mut cells).unwrap().unwrap();
@@ -186,10 +186,10 @@ fn a_partial_unplug_reports_its_reason() {
     grow(&mut cells, 16);
     let got = chunks(&mut cells);
     for (rest, kept) in
-        [(Rest::Scattered, Kept::Scattered), (Rest::InUse, Kept::InUse), (Rest::More, Kept::InUse)]
+        [(Shortfall::Scattered, ReclaimShortfall::Scattered), (Shortfall::InUse, ReclaimShortfall::InUse), (Shortfall::More, ReclaimShortfall::InUse)]
     {
         assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
-        let block: &[PhysRange] = if rest == Rest::Scattered { &[part(got[0], 2, 2)] } else { &[] };
+        let block: &[PhysRange] = if rest == Shortfall::Scattered { &[part(got[0], 2, 2)] } else { &[] };
         offer(&mut cells, &report, block, rest);
         acknowledge(&mut cells, &report);
         let resized = answer(&mut cells).unwrap().unwrap();
@@ -197,9 +197,9 @@ fn a_partial_unplug_reports_its_reason() {
     }
     cells.fake().holes_are_full = true;
     assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
-    offer(&mut cells, &report, &[part(got[0], 4, 2)], Rest::None);
+    offer(&mut cells, &report, &[part(got[0], 4, 2)], Shortfall::None);
     acknowledge(&mut cells, &report);
-    assert_eq!(answer(&mut cells).unwrap().unwrap().kept, Some(Kept::TooManyPlaces));
+    assert_eq!(answer(&mut cells).unwrap().unwrap().kept, Some(ReclaimShortfall::TooManyPlaces));
 }
 
 #[test]
@@ -208,19 +208,19 @@ fn a_cell_is_asked_again_while_it_has_more_and_once_its_cores_returned_cached_me
     grow(&mut cells, 16);
     let got = chunks(&mut cells);
     assert_eq!(resize(&mut cells, Change::To(mib(12))), None);
-    offer(&mut cells, &report, &[part(got[0], 0, 2)], Rest::More);
+    offer(&mut cells, &report, &[part(got[0], 0, 2)], Shortfall::More);
     let first = asked(&mut cells);
     cells.on_notification();
     assert_eq!(asked(&mut cells), first, "not before the acknowledgement");
     assert_eq!(acknowledge(&mut cells, &report), 1);
     assert_eq!(asked(&mut cells), (first.0 + 1, 6));
-    offer(&mut cells, &report, &[], Rest::Soon);
+    offer(&mut cells, &report, &[], Shortfall::Soon);
     acknowledge(&mut cells, &report);
     assert_eq!(asked(&mut cells), (first.0 + 1, 6), "a moment later");
     assert!(cells.next_deadline_ns().is_some());
     advance(&mut cells, 1);
     assert_eq!(asked(&mut cells), (first.0 + 2, 6));
-    offer(&mut cells, &report, &[part(got[0], 2, 6)], Rest::None);
+    offer(&mut cells, &report, &[part(got[0], 2, 6)], Shortfall::None);
     acknowledge(&mut cells, &report);
     assert_eq!(answer(&mut cells).unwrap().unwrap().has, mib(12));
     assert_eq!(cells.next_deadline_ns(), None);
@@ -228,7 +228,7 @@ fn a_cell_is_asked_again_while_it_has_more_and_once_its_cores_returned_cached_me
     assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
     let mut times = 0;
     while answer(&mut cells).is_none() {
-        offer(&mut cells, &report, &[], Rest::Soon);
+        offer(&mut cells, &report, &[], Shortfall::Soon);
         acknowledge(&mut cells, &report);
         advance(&mut cells, 1);
         times += 1;
@@ -242,7 +242,7 @@ fn an_unplug_without_acknowledgement_is_answered_at_the_deadline() {
     grow(&mut cells, 2);
     let got = chunks(&mut cells);
     assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
-    offer(&mut cells, &report, &got, Rest::None);
+    offer(&mut cells, &report, &got, Shortfall::None);
     advance(&mut cells, 4_900);
     assert_eq!(answer(&mut cells), None);
     advance(&mut cells, 200);
@@ -263,11 +263,11 @@ fn a_cell_that_does_not_answer_keeps_its_memory() {
     assert_eq!(answer(&mut cells), None);
     advance(&mut cells, 200);
     let resized = answer(&mut cells).unwrap().unwrap();
-    assert_eq!((resized.has, resized.kept), (mib(4), Some(Kept::NotInTime)));
+    assert_eq!((resized.has, resized.kept), (mib(4), Some(ReclaimShortfall::NotInTime)));
     assert_eq!(cells.next_deadline_ns(), None);
     // A late offer is not accepted, and the cell gets no memory before it has acknowledged that.
     let memory = cells.machine().memory_free;
-    offer(&mut cells, &report, &[PhysRange::new(PhysAddr(18 * MIB), 2 * MIB)], Rest::None);
+    offer(&mut cells, &report, &[PhysRange::new(PhysAddr(18 * MIB), 2 * MIB)], Shortfall::None);
     assert_eq!((cells.machine().memory_free, answer(&mut cells)), (memory, None));
     assert_eq!(resize(&mut cells, Change::More(mib(2))), busy);
     assert_eq!(acknowledge(&mut cells, &report), 0);
@@ -294,11 +294,11 @@ fn only_whole_chunks_of_the_cells_own_memory_are_unplugged() {
         part(got[0], 0, 2),
         part(got[0], 0, 2),
     ];
-    offer(&mut cells, &report, &hostile, Rest::More);
+    offer(&mut cells, &report, &hostile, Shortfall::More);
     assert_eq!(acknowledge(&mut cells, &report), 1 << 5, "once");
     assert_eq!(cells.machine().memory_free.0, free.0 + 2 * MIB);
     // Of all the machine's memory, only the cell's own is unplugged.
-    offer(&mut cells, &report, &others, Rest::None);
+    offer(&mut cells, &report, &others, Shortfall::None);
     let took = cells.machine().memory_free.0 - free.0;
     assert!((2 * MIB..=16 * MIB).contains(&took));
     assert_eq!(info(&mut cells, "kv").memory.0, 20 * MIB - took);
@@ -313,7 +313,7 @@ fn a_cell_whose_core_does_not_acknowledge_a_shootdown_is_ended() {
     assert_eq!(resize(&mut cells, Change::Less(mib(8))), None);
     cells.fake().stuck_core = Some(0);
     let (number, _) = asked(&mut cells);
-    report.offer.make(number, &got, 0, Rest::None);
+    report.offer.make(number, &got, 0, Shortfall::None);
     cells.on_notification();
     assert!(answer(&mut cells).is_some());
     assert_eq!(info(&mut cells, "kv").state, CellState::Crashed);
@@ -345,7 +345,7 @@ fn an_unplug_lowers_the_limit_of_the_cells_requests() {
         |cells: &mut Cells<FakeMachine>| cells.fake().grown[&id].limit_bytes.load(Ordering::Relaxed) / MIB;
     assert_eq!(limit(&mut cells), 20);
     assert_eq!(resize(&mut cells, Change::Less(mib(2))), None);
-    offer(&mut cells, &report, &[part(got[0], 2, 2)], Rest::None);
+    offer(&mut cells, &report, &[part(got[0], 2, 2)], Shortfall::None);
     let ask = |cells: &mut Cells<FakeMachine>| {
         let number = report.memory_request.make(2 * MIB, 2 * MIB, NodeId(0));
         cells.on_notification();
@@ -379,7 +379,7 @@ fn the_last_chunk_goes_to_one_cell_and_after_its_return_to_another() {
     assert_eq!(answers, [Some(Answer::Given), Some(Answer::Refused(Refusal::Exhausted))]);
     // The second cell gets the memory that the first returns, once it is scrubbed.
     assert_eq!(resize(&mut cells, Change::Less(mib(2))), None);
-    offer(&mut cells, &first, &[part(got[0], 0, 2)], Rest::None);
+    offer(&mut cells, &first, &[part(got[0], 0, 2)], Shortfall::None);
     let number = second.memory_request.make(2 * MIB, 2 * MIB, NodeId(0));
     cells.on_notification();
     assert_eq!(cells.fake().grown[&ids[1]].answer_to(number), None, "later");
@@ -390,11 +390,11 @@ fn the_last_chunk_goes_to_one_cell_and_after_its_return_to_another() {
 #[test]
 fn unplugged_blocks_do_not_count_towards_the_limit_of_blocks() {
     let (mut cells, report) = cell(1, spec("kv"));
-    for _ in 0..3 * MAX_CHUNKS {
+    for _ in 0..3 * MAX_PLUGGED_BLOCKS {
         assert_eq!(grow(&mut cells, 2).has, mib(6));
         let got = chunks(&mut cells);
         assert_eq!(resize(&mut cells, Change::Less(mib(2))), None);
-        offer(&mut cells, &report, &got, Rest::None);
+        offer(&mut cells, &report, &got, Shortfall::None);
         acknowledge(&mut cells, &report);
         assert_eq!(answer(&mut cells).unwrap().unwrap().has, mib(4));
     }
@@ -447,7 +447,7 @@ proptest! {
                 Step::Offer(from, len, rest) => {
                     let (number, _) = cells.fake().unplug_requests[&id].asked();
                     let at = |index: u64| PhysRange::new(PhysAddr((16 + 2 * (from + index * 7) % 64) * MIB), len * MIB);
-                    report.offer.make(number, &[at(0), at(1), at(2)], 0, Rest::from_u32(rest.into()));
+                    report.offer.make(number, &[at(0), at(1), at(2)], 0, Shortfall::from_u32(rest.into()));
                     cells.on_notification();
                 }
                 Step::Acknowledge => {
@@ -491,14 +491,14 @@ fn a_slow_acknowledgement_is_awaited_until_a_notification_or_the_deadline() {
     grow(&mut cells, 16);
     assert_eq!(resize(&mut cells, Change::To(mib(12))), None);
     let patience_ends = cells.next_deadline_ns();
-    offer(&mut cells, &report, &[], Rest::Soon);
+    offer(&mut cells, &report, &[], Shortfall::Soon);
     let first = asked(&mut cells);
     advance(&mut cells, 1);
     assert_eq!(cells.next_deadline_ns(), patience_ends, "the supervisor does not poll the cell");
     acknowledge(&mut cells, &report);
     assert_eq!(asked(&mut cells).0, first.0 + 1, "after the cell's notification");
-    offer(&mut cells, &report, &[], Rest::Soon);
+    offer(&mut cells, &report, &[], Shortfall::Soon);
     advance(&mut cells, 5_000);
-    assert_eq!(answer(&mut cells).unwrap().unwrap().kept, Some(Kept::NotInTime));
+    assert_eq!(answer(&mut cells).unwrap().unwrap().kept, Some(ReclaimShortfall::NotInTime));
     assert_eq!(cells.next_deadline_ns(), None);
 }

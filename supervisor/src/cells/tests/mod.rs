@@ -4,7 +4,7 @@ use super::*;
 use crate::fake::{Action, FakeMachine, MIB, crashes, digest, image, machine, obeys, says, signs, spec};
 use alloc::rc::Rc;
 use core::sync::atomic::Ordering;
-use isola_abi::frame::MAX_CHUNK;
+use isola_abi::frame::MAX_PART_BYTES;
 use isola_abi::id::CoreId;
 use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{
@@ -21,8 +21,8 @@ const IMAGE: u64 = 2 * MIB;
 /// Uploads an image.
 fn send(cells: &mut Cells<FakeMachine>, bytes: &[u8]) -> ImageDigest {
     cells.begin_image(bytes.len() as u64).unwrap();
-    for (number, chunk) in bytes.chunks(MAX_CHUNK).enumerate() {
-        cells.append_image((number * MAX_CHUNK) as u64, chunk).unwrap();
+    for (number, chunk) in bytes.chunks(MAX_PART_BYTES).enumerate() {
+        cells.append_image((number * MAX_PART_BYTES) as u64, chunk).unwrap();
         while cells.measure() {}
     }
     digest(bytes)

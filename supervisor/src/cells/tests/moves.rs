@@ -3,9 +3,9 @@
 use super::*;
 use crate::fake::{Action, obeys};
 use isola_abi::id::{NodeId, PhysAddr, PhysRange};
-use isola_abi::management::{CORE_LIMIT_MS, Change, CoresResized, Kept, Mode};
-use isola_abi::places::OrderKind;
-use isola_abi::unplug::Rest;
+use isola_abi::management::{CORE_LIMIT_MS, Change, CoresResized, ReclaimShortfall, Mode};
+use isola_abi::core_slots::OrderKind;
+use isola_abi::unplug::Shortfall;
 use proptest::prelude::*;
 
 #[test]
@@ -297,11 +297,11 @@ fn a_cell_that_has_lost_a_core_continues_and_keeps_its_memory() {
     let id = cells.find("kv").unwrap();
     let (number, _) = cells.fake().unplug_requests[&id].asked();
     let free = cells.machine().memory_free;
-    report.offer.make(number, &[PhysRange::new(PhysAddr(20 * MIB), 2 * MIB)], 0, Rest::None);
+    report.offer.make(number, &[PhysRange::new(PhysAddr(20 * MIB), 2 * MIB)], 0, Shortfall::None);
     cells.on_notification();
     let answers = cells.take_resized();
     assert!(
-        matches!(&answers[..], [(of, Ok(resized))] if *of == ticket && resized.kept == Some(Kept::CoreAtLarge)),
+        matches!(&answers[..], [(of, Ok(resized))] if *of == ticket && resized.kept == Some(ReclaimShortfall::CoreAtLarge)),
         "{answers:?}"
     );
     report.offer.acknowledge(number);

@@ -7,8 +7,8 @@ use alloc::collections::BTreeSet;
 use alloc::vec;
 use isola_abi::id::NodeId;
 use isola_abi::management::{CORE_LIMIT_MS, Change, Mode, RestartCause, RestartPolicy, Restarts, Text};
-use isola_abi::places::OrderKind;
-use isola_abi::unplug::Rest;
+use isola_abi::core_slots::OrderKind;
+use isola_abi::unplug::Shortfall;
 use proptest::prelude::*;
 
 const CORES: u32 = 4;
@@ -160,7 +160,7 @@ fn apply(cells: &mut Cells<FakeMachine>, step: &Step) {
                 let unplug_request = cells.fake().unplug_requests[&id].clone();
                 let grown = cells.fake().grown[&id].clone();
                 let blocks: Vec<_> = grown.iter().map(|(chunk, _)| chunk).take(3).collect();
-                report.offer.make(unplug_request.asked().0, &blocks, 0, Rest::None);
+                report.offer.make(unplug_request.asked().0, &blocks, 0, Shortfall::None);
                 cells.on_notification();
                 report.offer.acknowledge(unplug_request.settlement().number);
                 cells.on_notification();

@@ -3,7 +3,7 @@
 use super::*;
 use alloc::string::ToString;
 use alloc::vec;
-use isola_abi::management::{CorePlacement, TakenBy, TakenCore};
+use isola_abi::management::{CorePlacement, TakenCoreOwner, TakenCore};
 
 #[test]
 fn impossible_specifications_are_refused_and_change_nothing() {
@@ -44,8 +44,8 @@ fn a_refusal_of_named_cores_names_their_owners() {
         CellSpec { cores: 3, placement, ..spec("new") }
     };
     let taken = vec![
-        TakenCore { id: CoreId(0), by: TakenBy::Supervisor },
-        TakenCore { id: CoreId(1), by: TakenBy::Cell("kv".into()) },
+        TakenCore { id: CoreId(0), by: TakenCoreOwner::Supervisor },
+        TakenCore { id: CoreId(1), by: TakenCoreOwner::Cell("kv".into()) },
     ];
     let refused = create(&mut cells, named([0, 1, 2])).unwrap_err();
     assert_eq!(refused, ManagementError::CoresTaken { wanted: 3, taken });

@@ -269,7 +269,7 @@ fn uploads_are_bounded_and_in_order() {
     assert_eq!(ask(&mut server, begin(u64::MAX)), Err(ImageRejected(ImageFault::TooLarge)));
     assert_eq!(free(&mut server).0, free(&mut server).1);
     assert_eq!(ask(&mut server, begin(10)), Ok(ResponseBody::Done));
-    for (offset, len) in [(1, 1), (0, 11), (u64::MAX, 1), (0, MAX_CHUNK + 1)] {
+    for (offset, len) in [(1, 1), (0, 11), (u64::MAX, 1), (0, MAX_PART_BYTES + 1)] {
         assert!(matches!(ask(&mut server, chunk(offset, len)), Err(OutOfLimits(_))), "{offset} {len}");
     }
     assert_eq!(ask(&mut server, chunk(0, 4)), Ok(ResponseBody::Done));

@@ -188,8 +188,8 @@ proptest! {
                 Step::Upload => {
                     let image = image();
                     send(&mut server, 1, RequestBody::ImageBegin { len_bytes: image.len() as u64 });
-                    for (number, bytes) in image.chunks(MAX_CHUNK).enumerate() {
-                        let offset = (number * MAX_CHUNK) as u64;
+                    for (number, bytes) in image.chunks(MAX_PART_BYTES).enumerate() {
+                        let offset = (number * MAX_PART_BYTES) as u64;
                         send(&mut server, 1, RequestBody::ImageChunk { offset, bytes: bytes.to_vec() });
                     }
                 }

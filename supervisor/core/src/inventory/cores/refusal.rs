@@ -3,7 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId, NodeId};
-use isola_abi::management::{CoreOwner, ManagementError, TakenBy, TakenCore};
+use isola_abi::management::{CoreOwner, ManagementError, TakenCoreOwner, TakenCore};
 
 /// The reason why a cell does not get the requested cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,9 +73,9 @@ impl CoreRefusal {
             }
             Self::Taken { wanted, taken } => {
                 let by = |owner| match owner {
-                    CoreOwner::Cell(cell) | CoreOwner::OnItsWay(cell) => TakenBy::Cell(name_of(cell)),
-                    CoreOwner::Supervisor => TakenBy::Supervisor,
-                    CoreOwner::Free | CoreOwner::Failed => TakenBy::Failed,
+                    CoreOwner::Cell(cell) | CoreOwner::OnItsWay(cell) => TakenCoreOwner::Cell(name_of(cell)),
+                    CoreOwner::Supervisor => TakenCoreOwner::Supervisor,
+                    CoreOwner::Free | CoreOwner::Failed => TakenCoreOwner::Failed,
                 };
                 let taken = taken.into_iter().map(|(id, owner)| TakenCore { id, by: by(owner) }).collect();
                 ManagementError::CoresTaken { wanted, taken }

@@ -2,10 +2,10 @@
 
 use super::{CHUNK, Chunk, Memory, Qualifying};
 use alloc::vec::Vec;
-use isola_abi::growth::{LARGEST_CHUNK, SMALLEST_CHUNK};
+use isola_abi::growth::{LARGEST_BLOCK, SMALLEST_BLOCK};
 use isola_abi::id::{NodeId, PhysAddr, PhysRange};
 
-const _: () = assert!(SMALLEST_CHUNK == CHUNK && LARGEST_CHUNK == CHUNK << (super::ORDERS - 1));
+const _: () = assert!(SMALLEST_BLOCK == CHUNK && LARGEST_BLOCK == CHUNK << (super::ORDERS - 1));
 
 /// A request for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
