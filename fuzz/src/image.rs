@@ -3,7 +3,7 @@
 use isola_abi::layout::{IMAGE, IMAGE_MAX_SIZE};
 use isola_abi::management::MAX_IMAGE;
 use isola_host::image::elf::ElfImage;
-use isola_supervisor::image::{ImagePlan, Source};
+use isola_supervisor_core::image::{ImagePlan, Source};
 
 /// Checks an image as the supervisor does. An accepted image must be loadable within the file and the image's part of
 /// the address space.
@@ -11,11 +11,11 @@ pub fn supervisor(bytes: &[u8]) {
     let Ok(plan) = ImagePlan::check(bytes) else { return };
     let sources = [Source::Copied, Source::Shared].map(|source| plan.memory_bytes(source));
     assert!(sources.iter().sum::<u64>() <= IMAGE_MAX_SIZE);
-    for segment in &plan.segments {
+    for segment in plan.segments() {
         assert!(bytes[segment.file.clone()].len() as u64 <= segment.memory_len);
         assert!(segment.pages().start >= IMAGE && segment.pages().end <= IMAGE + IMAGE_MAX_SIZE);
     }
-    assert!(plan.segments.windows(2).all(|pair| pair[0].pages().end <= pair[1].pages().start));
+    assert!(plan.segments().windows(2).all(|pair| pair[0].pages().end <= pair[1].pages().start));
 }
 
 /// Checks an image as the host tool does. A trimmed image must be no longer than the whole one, and acceptable to the

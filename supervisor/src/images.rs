@@ -18,17 +18,17 @@
 //! [`MAX_IMAGE`](isola_abi::management::MAX_IMAGE), in whole chunks and once per node, besides stuck ones; idle images
 //! take no memory from other uses.
 
-use crate::effects::{Pages, SharedPages};
-use crate::image::ImagePlan;
-use crate::inventory::{CHUNK, Memory};
 use crate::staging::{Complete, Staged};
-use alloc::vec;
 use alloc::vec::Vec;
 use isola_abi::id::{NodeId, PhysRange};
 use isola_abi::integrity::ImageDigest;
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::management::{ImageInfo, ManagementError};
 use isola_abi::size::ByteSize;
+use isola_supervisor_core::hardware::{Pages, SharedOf, SharedPages};
+use isola_supervisor_core::image::ImagePlan;
+use isola_supervisor_core::inventory::CHUNK;
+use isola_supervisor_core::{Hardware, TrustedCore};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -42,18 +42,18 @@ const SLICE: u64 = 4 << 10;
 const IDLE_SHARE: u64 = 8;
 
 /// The stored images, and the upload in progress.
-pub struct Images<M: Pages> {
+pub struct Images<H: Hardware> {
     /// The images, the least recently used or uploaded first.
-    kept: Vec<Kept<M>>,
+    stored: Vec<Stored<H>>,
     /// Other memory that cells map.
-    beside: Vec<Beside<M>>,
-    staged: Option<Staged<M>>,
+    other_texts: Vec<OtherText<H>>,
+    staged: Option<Staged<H::Memory>>,
     /// The progress of hashing a recovered image.
-    proof: Option<Proof>,
+    verification: Option<Verification>,
 }
 
 /// The hash of a part of a recovered image.
-struct Proof {
+struct Verification {
     digest: ImageDigest,
     measured: Sha256,
     done: u64,
@@ -72,7 +72,7 @@ pub enum Measure {
 
 /// The location and the digest of a stored image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptImage {
+pub struct ImageRecord {
     /// The memory.
     pub memory: PhysRange,
     /// The image's length.
@@ -86,13 +86,13 @@ pub struct KeptImage {
 enum Measured {
     Yes,
     /// A previous incarnation has hashed them, by its checkpoint.
-    ByAnother,
+    Before,
 }
 
-struct Kept<M: Pages> {
+struct Stored<H: Hardware> {
     digest: ImageDigest,
     measured: Measured,
-    memory: M::Shared,
+    memory: SharedOf<H>,
     len_bytes: u64,
     /// The image's layout, once a cell was created from it.
     plan: Option<ImagePlan>,
@@ -101,22 +101,22 @@ struct Kept<M: Pages> {
 }
 
 /// Memory that cells map, other than stored images.
-struct Beside<M: Pages> {
+struct OtherText<H: Hardware> {
     /// The image of which the memory is a copy, if it is one.
     copy_of: Option<ImageDigest>,
-    memory: M::Shared,
+    memory: SharedOf<H>,
     /// The number of cells that map the memory.
     cells: u32,
 }
 
-impl<M: Pages> Beside<M> {
+impl<H: Hardware> OtherText<H> {
     /// Returns the memory of an image that cannot be used any more.
-    fn nameless(memory: M::Shared) -> Self {
+    fn unknown(memory: SharedOf<H>) -> Self {
         Self { copy_of: None, memory, cells: 0 }
     }
 }
 
-impl<M: Pages> Kept<M> {
+impl<H: Hardware> Stored<H> {
     fn memory_bytes(&self) -> u64 {
         self.memory.range().len_bytes
     }
@@ -131,13 +131,13 @@ impl<M: Pages> Kept<M> {
     }
 }
 
-impl<M: Pages> Default for Images<M> {
+impl<H: Hardware> Default for Images<H> {
     fn default() -> Self {
-        Self { kept: Vec::new(), beside: Vec::new(), staged: None, proof: None }
+        Self { stored: Vec::new(), other_texts: Vec::new(), staged: None, verification: None }
     }
 }
 
-impl<M: Pages> Images<M> {
+impl<H: Hardware> Images<H> {
     /// Returns an empty store.
     pub fn new() -> Self {
         Self::default()
@@ -148,18 +148,18 @@ impl<M: Pages> Images<M> {
     /// # Errors
     /// Returns [`ManagementError::ImageRejected`] for an invalid length, or [`ManagementError::MemoryExhausted`]; the
     /// upload in progress remains then.
-    pub fn begin(&mut self, len_bytes: u64, memory: &mut Memory<M>) -> Result<(), ManagementError> {
-        Staged::<M>::check(len_bytes)?;
+    pub fn begin(&mut self, len_bytes: u64, core: &mut TrustedCore<H>) -> Result<(), ManagementError> {
+        Staged::<H::Memory>::check(len_bytes)?;
         let taken = loop {
-            if let Some(taken) = memory.take_contiguous(len_bytes) {
+            if let Some(taken) = core.take_store_memory(len_bytes) {
                 break taken;
             }
-            if !self.drop_for(len_bytes, memory) {
-                let free = ByteSize(memory.available());
+            if !self.evict_for(len_bytes, core) {
+                let free = ByteSize(core.inventory().memory.available());
                 return Err(ManagementError::MemoryExhausted { wanted: ByteSize(len_bytes), free });
             }
         };
-        self.forget_staged(memory);
+        self.discard_upload(core);
         self.staged = Some(Staged::begin(len_bytes, taken));
         Ok(())
     }
@@ -179,107 +179,107 @@ impl<M: Pages> Images<M> {
 
     /// Returns `false` if the image must still be hashed after a supervisor restart; `true` also for an unknown digest.
     pub fn is_measured(&self, digest: &ImageDigest) -> bool {
-        self.unproven(digest).is_none()
+        self.unverified(digest).is_none()
     }
 
     /// Hashes a slice of the upload, or else of the recovered image `wanted`.
-    pub fn measure(&mut self, wanted: Option<&ImageDigest>, memory: &mut Memory<M>) -> Measure {
+    pub fn measure(&mut self, wanted: Option<&ImageDigest>, core: &mut TrustedCore<H>) -> Measure {
         if let Some(mut staged) = self.staged.take_if(|staged| staged.is_behind()) {
             staged.measure(SLICE);
             match staged.complete() {
                 Err(staged) => self.staged = Some(staged),
                 Ok(complete) => {
-                    self.keep(complete, memory);
+                    self.store(complete, core);
                     return Measure::Done;
                 }
             }
             return Measure::Begun;
         }
-        wanted.map_or(Measure::Idle, |digest| self.prove(digest, memory))
+        wanted.map_or(Measure::Idle, |digest| self.verify(digest, core))
     }
 
     /// Discards the upload in progress.
-    pub fn forget_staged(&mut self, memory: &mut Memory<M>) {
+    pub fn discard_upload(&mut self, core: &mut TrustedCore<H>) {
         if let Some(staged) = self.staged.take() {
-            staged.release(memory);
+            core.put_store_memory(staged.into_memory());
         }
     }
 
     /// Returns a store with the images of a failed supervisor, none of which is used before it is hashed, and the other
     /// memory that recovered cells map.
-    pub fn resume(images: Vec<(KeptImage, M::Shared)>, texts: Vec<M::Shared>) -> Self {
-        let beside = texts.into_iter().map(Beside::nameless).collect();
-        let mut all = Self { beside, ..Self::new() };
-        for (KeptImage { len_bytes, digest, .. }, memory) in images {
+    pub fn resume(images: Vec<(ImageRecord, SharedOf<H>)>, texts: Vec<SharedOf<H>>) -> Self {
+        let other_texts = texts.into_iter().map(OtherText::unknown).collect();
+        let mut all = Self { other_texts, ..Self::new() };
+        for (ImageRecord { len_bytes, digest, .. }, memory) in images {
             if (1..=memory.range().len_bytes).contains(&len_bytes) {
-                all.kept.push(Kept {
+                all.stored.push(Stored {
                     digest,
-                    measured: Measured::ByAnother,
+                    measured: Measured::Before,
                     memory,
                     len_bytes,
                     plan: None,
                     cells: 0,
                 });
             } else {
-                all.beside.push(Beside::nameless(memory));
+                all.other_texts.push(OtherText::unknown(memory));
             }
         }
         all
     }
 
     /// Returns the locations of all stored images.
-    pub fn kept(&self) -> Vec<KeptImage> {
-        let kept = |kept: &Kept<M>| {
-            let (memory, len_bytes, digest) = (kept.memory.range(), kept.len_bytes, kept.digest);
-            KeptImage { memory, len_bytes, digest }
+    pub fn records(&self) -> Vec<ImageRecord> {
+        let stored = |stored: &Stored<H>| {
+            let (memory, len_bytes, digest) = (stored.memory.range(), stored.len_bytes, stored.digest);
+            ImageRecord { memory, len_bytes, digest }
         };
-        self.kept.iter().map(kept).collect()
+        self.stored.iter().map(stored).collect()
     }
 
     /// Hashes a slice of a recovered image. If its digest turns out wrong, discards the image.
-    fn prove(&mut self, digest: &ImageDigest, memory: &mut Memory<M>) -> Measure {
-        let Some(index) = self.unproven(digest) else { return Measure::Idle };
-        let Some(kept) = self.kept.get_mut(index) else { return Measure::Idle };
-        let mut proof = self.proof.take().filter(|proof| proof.digest == *digest).unwrap_or_else(|| Proof {
-            digest: *digest,
-            measured: Sha256::new(),
-            done: 0,
-        });
-        let end = (proof.done + SLICE).min(kept.len_bytes);
-        let bytes = kept.memory.read(end as usize);
-        proof.measured.update(bytes.get(proof.done as usize..).unwrap_or_default());
-        proof.done = end;
-        if end < kept.len_bytes {
-            self.proof = Some(proof);
+    fn verify(&mut self, digest: &ImageDigest, core: &mut TrustedCore<H>) -> Measure {
+        let Some(index) = self.unverified(digest) else { return Measure::Idle };
+        let Some(stored) = self.stored.get_mut(index) else { return Measure::Idle };
+        let mut verification = self
+            .verification
+            .take()
+            .filter(|verification| verification.digest == *digest)
+            .unwrap_or_else(|| Verification { digest: *digest, measured: Sha256::new(), done: 0 });
+        let end = (verification.done + SLICE).min(stored.len_bytes);
+        let bytes = stored.memory.read(end as usize);
+        verification.measured.update(bytes.get(verification.done as usize..).unwrap_or_default());
+        verification.done = end;
+        if end < stored.len_bytes {
+            self.verification = Some(verification);
             return Measure::Begun;
         }
-        if proof.measured.finalize().as_slice() == digest.0 {
-            kept.measured = Measured::Yes;
+        if verification.measured.finalize().as_slice() == digest.0 {
+            stored.measured = Measured::Yes;
         } else {
-            let kept = self.kept.remove(index);
-            self.give_up(Beside::nameless(kept.memory), memory);
+            let stored = self.stored.remove(index);
+            self.release_text(OtherText::unknown(stored.memory), core);
         }
         Measure::Done
     }
 
-    fn unproven(&self, digest: &ImageDigest) -> Option<usize> {
-        let unproven = |kept: &Kept<M>| kept.digest == *digest && kept.measured == Measured::ByAnother;
-        self.kept.iter().position(unproven)
+    fn unverified(&self, digest: &ImageDigest) -> Option<usize> {
+        let unverified = |stored: &Stored<H>| stored.digest == *digest && stored.measured == Measured::Before;
+        self.stored.iter().position(unverified)
     }
 
     /// Returns the memory of all images, and the other memory that cells map.
     #[cfg(test)]
-    pub(crate) fn into_memory(self) -> Vec<M::Shared> {
-        let beside = self.beside.into_iter().map(|beside| beside.memory);
-        self.kept.into_iter().map(|kept| kept.memory).chain(beside).collect()
+    pub(crate) fn into_memory(self) -> Vec<SharedOf<H>> {
+        let texts = self.other_texts.into_iter().map(|text| text.memory);
+        self.stored.into_iter().map(|stored| stored.memory).chain(texts).collect()
     }
 
     /// Returns the ranges of all memory of the store, including the upload in progress.
     #[cfg(test)]
     pub(crate) fn ranges(&self) -> Vec<PhysRange> {
-        let kept = self.kept.iter().map(|kept| kept.memory.range());
-        let beside = self.beside.iter().map(|beside| beside.memory.range());
-        kept.chain(beside).chain(self.staged.iter().map(Staged::range)).collect()
+        let stored = self.stored.iter().map(|stored| stored.memory.range());
+        let texts = self.other_texts.iter().map(|text| text.memory.range());
+        stored.chain(texts).chain(self.staged.iter().map(Staged::range)).collect()
     }
 
     /// Returns an image's layout, and the memory that begins with the image. The layout is computed once, as the image
@@ -287,17 +287,17 @@ impl<M: Pages> Images<M> {
     ///
     /// # Errors
     /// Returns [`ManagementError::NoImage`], or [`ManagementError::ImageRejected`] if the image is invalid.
-    pub fn plan(&mut self, digest: &ImageDigest) -> Result<(ImagePlan, M::Shared), ManagementError> {
-        let kept =
-            self.kept.iter_mut().find(|kept| kept.digest == *digest).ok_or(ManagementError::NoImage)?;
-        if let Some(plan) = &kept.plan {
-            return Ok((plan.clone(), kept.memory.clone()));
+    pub fn plan(&mut self, digest: &ImageDigest) -> Result<(ImagePlan, SharedOf<H>), ManagementError> {
+        let stored =
+            self.stored.iter_mut().find(|stored| stored.digest == *digest).ok_or(ManagementError::NoImage)?;
+        if let Some(plan) = &stored.plan {
+            return Ok((plan.clone(), stored.memory.clone()));
         }
-        let bytes = kept.memory.read(kept.len_bytes as usize);
+        let bytes = stored.memory.read(stored.len_bytes as usize);
         let plan = ImagePlan::check(bytes).map_err(ManagementError::ImageRejected)?;
-        let pages = kept.memory.read(kept.len_bytes.next_multiple_of(PAGE_SIZE) as usize);
-        let plan = kept.plan.insert(plan.sharing(pages)).clone();
-        Ok((plan, kept.memory.clone()))
+        let pages = stored.memory.read(stored.len_bytes.next_multiple_of(PAGE_SIZE) as usize);
+        let plan = stored.plan.insert(plan.sharing(pages)).clone();
+        Ok((plan, stored.memory.clone()))
     }
 
     /// Returns the memory from which a cell on `node` maps the text of the image: `image` if that is on the node, else
@@ -305,132 +305,131 @@ impl<M: Pages> Images<M> {
     pub fn on_node(
         &mut self,
         digest: &ImageDigest,
-        image: M::Shared,
+        image: SharedOf<H>,
         node: NodeId,
-        memory: &mut Memory<M>,
-    ) -> M::Shared {
-        let is_near = |text: &M::Shared| memory.node_of(text.range().start) == Some(node);
+        core: &mut TrustedCore<H>,
+    ) -> SharedOf<H> {
+        let is_near = |text: &SharedOf<H>| core.inventory().memory.node_of(text.range().start) == Some(node);
         if is_near(&image) {
             return image;
         }
-        let is_copy = |beside: &&Beside<M>| beside.copy_of == Some(*digest) && is_near(&beside.memory);
-        if let Some(copy) = self.beside.iter().find(is_copy) {
+        let is_copy = |text: &&OtherText<H>| text.copy_of == Some(*digest) && is_near(&text.memory);
+        if let Some(copy) = self.other_texts.iter().find(is_copy) {
             return copy.memory.clone();
         }
-        let Some(kept) = self.kept.iter().find(|kept| kept.digest == *digest) else { return image };
-        let Some(mut own) = memory.take_contiguous_on(image.range().len_bytes, node) else { return image };
-        own.write(0, image.read(kept.len_bytes.next_multiple_of(PAGE_SIZE) as usize));
+        let Some(stored) = self.stored.iter().find(|stored| stored.digest == *digest) else { return image };
+        let Some(mut own) = core.take_store_memory_on(image.range().len_bytes, node) else { return image };
+        own.write(0, image.read(stored.len_bytes.next_multiple_of(PAGE_SIZE) as usize));
         let copy = own.share();
-        self.beside.push(Beside { copy_of: Some(*digest), memory: copy.clone(), cells: 0 });
+        self.other_texts.push(OtherText { copy_of: Some(*digest), memory: copy.clone(), cells: 0 });
         copy
     }
 
     /// Returns information on all stored images, the least recently used first.
     pub fn list(&self) -> Vec<ImageInfo> {
-        let info =
-            |kept: &Kept<M>| ImageInfo { digest: kept.digest, len_bytes: kept.len_bytes, cells: kept.cells };
-        self.kept.iter().map(info).collect()
+        let info = |stored: &Stored<H>| ImageInfo {
+            digest: stored.digest,
+            len_bytes: stored.len_bytes,
+            cells: stored.cells,
+        };
+        self.stored.iter().map(info).collect()
     }
 
-    /// Updates the numbers of cells that use each image and map each other memory. An image that becomes idle counts as
-    /// most recently used.
-    pub fn count(
-        &mut self,
-        memory: &mut Memory<M>,
-        cells_of: impl Fn(&ImageDigest) -> u32,
-        cells_on: impl Fn(PhysRange) -> u32,
-    ) {
+    /// Updates the numbers of cells that use each image, by `cells_of`, and map each other memory. An image that becomes
+    /// idle counts as most recently used.
+    pub fn count(&mut self, core: &mut TrustedCore<H>, cells_of: impl Fn(&ImageDigest) -> u32) {
         let mut released = Vec::new();
-        for kept in &mut self.kept {
-            let before = core::mem::replace(&mut kept.cells, cells_of(&kept.digest));
-            if before > 0 && kept.is_idle() {
-                released.push(kept.digest);
+        for stored in &mut self.stored {
+            let before = core::mem::replace(&mut stored.cells, cells_of(&stored.digest));
+            if before > 0 && stored.is_idle() {
+                released.push(stored.digest);
             }
         }
         released.iter().for_each(|digest| self.touch(digest));
-        for beside in core::mem::take(&mut self.beside) {
-            let cells = cells_on(beside.memory.range());
-            self.give_up(Beside { cells, ..beside }, memory);
+        for text in core::mem::take(&mut self.other_texts) {
+            let range = text.memory.range();
+            let cells = core.cells().filter(|(_, cell)| cell.text() == Some(range)).count() as u32;
+            self.release_text(OtherText { cells, ..text }, core);
         }
-        self.trim(memory);
+        self.trim(core);
     }
 
     /// Evicts idle images except `except` until `len_bytes` bytes are available, or none is idle.
-    pub fn make_room(&mut self, len_bytes: u64, except: Option<&ImageDigest>, memory: &mut Memory<M>) {
-        while memory.available() < len_bytes && self.drop_idle(except, memory) {}
+    pub fn make_room(&mut self, len_bytes: u64, except: Option<&ImageDigest>, core: &mut TrustedCore<H>) {
+        while core.inventory().memory.available() < len_bytes && self.evict_idle(except, core) {}
     }
 
     /// Returns the bytes of memory of idle images.
     pub fn idle_bytes(&self) -> u64 {
-        self.kept.iter().filter(|kept| kept.is_idle()).map(Kept::memory_bytes).sum()
+        self.stored.iter().filter(|stored| stored.is_idle()).map(Stored::memory_bytes).sum()
     }
 
     /// Returns the bytes of memory of an image if it is idle, otherwise 0.
     pub fn idle_bytes_of(&self, digest: &ImageDigest) -> u64 {
-        let idle = self.kept.iter().find(|kept| kept.digest == *digest && kept.is_idle());
-        idle.map_or(0, Kept::memory_bytes)
+        let idle = self.stored.iter().find(|stored| stored.digest == *digest && stored.is_idle());
+        idle.map_or(0, Stored::memory_bytes)
     }
 
     /// Returns the bytes of memory of all images, and of the other memory that cells map.
     pub fn memory_bytes(&self) -> u64 {
-        self.kept.iter().map(Kept::memory_bytes).sum::<u64>() + self.beside_bytes(|_| true)
+        self.stored.iter().map(Stored::memory_bytes).sum::<u64>() + self.other_text_bytes(|_| true)
     }
 
     /// Returns the bytes of these that only cells in quarantine map.
     pub fn stuck_bytes(&self) -> u64 {
-        let kept = self.kept.iter().filter(|kept| kept.is_stuck()).map(Kept::memory_bytes);
-        kept.sum::<u64>() + self.beside_bytes(|beside| beside.cells == 0)
+        let stored = self.stored.iter().filter(|stored| stored.is_stuck()).map(Stored::memory_bytes);
+        stored.sum::<u64>() + self.other_text_bytes(|text| text.cells == 0)
     }
 
-    fn beside_bytes(&self, of: impl Fn(&Beside<M>) -> bool) -> u64 {
-        self.beside.iter().filter(|beside| of(beside)).map(|beside| beside.memory.range().len_bytes).sum()
+    fn other_text_bytes(&self, of: impl Fn(&OtherText<H>) -> bool) -> u64 {
+        self.other_texts.iter().filter(|text| of(text)).map(|text| text.memory.range().len_bytes).sum()
     }
 
     /// Returns memory to the inventory, unless cells still map it.
-    fn give_up(&mut self, beside: Beside<M>, memory: &mut Memory<M>) {
-        let Beside { copy_of, memory: text, cells } = beside;
-        match text.into_memory() {
-            Ok(own) => memory.put(vec![own]),
-            Err(text) => self.beside.push(Beside { copy_of, memory: text, cells }),
+    fn release_text(&mut self, text: OtherText<H>, core: &mut TrustedCore<H>) {
+        let OtherText { copy_of, memory, cells } = text;
+        match memory.into_memory() {
+            Ok(own) => core.put_store_memory(own),
+            Err(memory) => self.other_texts.push(OtherText { copy_of, memory, cells }),
         }
     }
 
     /// Evicts the least recently used idle image, if a block of `len_bytes` bytes would be free without idle images.
     /// Returns whether an image was evicted.
-    pub fn drop_for(&mut self, len_bytes: u64, memory: &mut Memory<M>) -> bool {
-        let idle = self.kept.iter().filter(|kept| kept.is_idle()).map(|kept| kept.memory.range());
+    pub fn evict_for(&mut self, len_bytes: u64, core: &mut TrustedCore<H>) -> bool {
+        let idle = self.stored.iter().filter(|stored| stored.is_idle()).map(|stored| stored.memory.range());
         let idle: Vec<PhysRange> = idle.collect();
-        memory.has_block_with(len_bytes, &idle) && self.drop_idle(None, memory)
+        core.inventory().memory.has_block_with(len_bytes, &idle) && self.evict_idle(None, core)
     }
 
     /// Evicts the least recently used idle image except `except`. Returns whether there was one.
-    fn drop_idle(&mut self, except: Option<&ImageDigest>, memory: &mut Memory<M>) -> bool {
-        let idle = |kept: &Kept<M>| kept.is_idle() && Some(&kept.digest) != except;
-        let oldest = self.kept.iter().position(idle).map(|index| self.kept.remove(index));
-        oldest.map(|kept| self.give_up(Beside::nameless(kept.memory), memory)).is_some()
+    fn evict_idle(&mut self, except: Option<&ImageDigest>, core: &mut TrustedCore<H>) -> bool {
+        let idle = |stored: &Stored<H>| stored.is_idle() && Some(&stored.digest) != except;
+        let oldest = self.stored.iter().position(idle).map(|index| self.stored.remove(index));
+        oldest.map(|stored| self.release_text(OtherText::unknown(stored.memory), core)).is_some()
     }
 
     /// Makes an image the most recently used one.
     fn touch(&mut self, digest: &ImageDigest) {
-        if let Some(index) = self.kept.iter().position(|kept| kept.digest == *digest) {
-            let kept = self.kept.remove(index);
-            self.kept.push(kept);
+        if let Some(index) = self.stored.iter().position(|stored| stored.digest == *digest) {
+            let stored = self.stored.remove(index);
+            self.stored.push(stored);
         }
     }
 
-    fn keep(&mut self, complete: Complete<M>, memory: &mut Memory<M>) {
+    fn store(&mut self, complete: Complete<H::Memory>, core: &mut TrustedCore<H>) {
         let Complete { memory: own, len_bytes, digest } = complete;
         // The uploaded image replaces a recovered one that is not hashed yet.
-        if let Some(index) = self.unproven(&digest) {
-            let unproven = self.kept.remove(index);
-            self.give_up(Beside::nameless(unproven.memory), memory);
+        if let Some(index) = self.unverified(&digest) {
+            let unverified = self.stored.remove(index);
+            self.release_text(OtherText::unknown(unverified.memory), core);
         }
         // The image is stored already: one copy suffices.
-        if self.kept.iter().any(|kept| kept.digest == digest) {
-            memory.put(vec![own]);
+        if self.stored.iter().any(|stored| stored.digest == digest) {
+            core.put_store_memory(own);
             return self.touch(&digest);
         }
-        self.kept.push(Kept {
+        self.stored.push(Stored {
             digest,
             measured: Measured::Yes,
             memory: own.share(),
@@ -438,16 +437,16 @@ impl<M: Pages> Images<M> {
             plan: None,
             cells: 0,
         });
-        self.trim(memory);
+        self.trim(core);
     }
 
     /// Evicts idle images beyond the limits of number and memory, except the newest image.
-    fn trim(&mut self, memory: &mut Memory<M>) {
-        let newest = self.kept.last().map(|kept| kept.digest);
-        let most = (memory.total() / IDLE_SHARE).max(CHUNK);
-        let count = |kept: &[Kept<M>]| kept.iter().filter(|kept| kept.is_idle()).count();
-        while (count(&self.kept) > MAX_IDLE || self.idle_bytes() > most)
-            && self.drop_idle(newest.as_ref(), memory)
+    fn trim(&mut self, core: &mut TrustedCore<H>) {
+        let newest = self.stored.last().map(|stored| stored.digest);
+        let most = (core.inventory().memory.total() / IDLE_SHARE).max(CHUNK);
+        let count = |stored: &[Stored<H>]| stored.iter().filter(|stored| stored.is_idle()).count();
+        while (count(&self.stored) > MAX_IDLE || self.idle_bytes() > most)
+            && self.evict_idle(newest.as_ref(), core)
         {}
     }
 }

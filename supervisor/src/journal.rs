@@ -4,6 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 use isola_abi::management::{JournalEntry, JournalEvent};
+use isola_supervisor_core::{Hardware, TrustedCore};
 
 /// The most entries.
 pub const CAPACITY: usize = 1024;
@@ -14,6 +15,8 @@ pub struct Journal {
     entries: VecDeque<JournalEntry>,
     next: u64,
     begin: u64,
+    /// The time of day at time 0, in ns since 1970-01-01 UTC.
+    boot_unix_ns: u64,
 }
 
 impl Journal {
@@ -32,7 +35,45 @@ impl Journal {
         entries.sort_unstable_by_key(|entry| entry.number);
         entries.dedup_by_key(|entry| entry.number);
         entries.drain(..entries.len().saturating_sub(CAPACITY));
-        Self { entries: entries.into(), next: number, begin: number }
+        Self { entries: entries.into(), next: number, begin: number, boot_unix_ns: 0 }
+    }
+
+    /// Returns the journal with the time of day at time 0, in ns since 1970-01-01 UTC.
+    #[must_use]
+    pub fn booted_at(self, boot_unix_ns: u64) -> Self {
+        Self { boot_unix_ns, ..self }
+    }
+
+    /// Returns the time of day at `now_ns`, in ns since 1970-01-01 UTC.
+    pub fn unix_ns(&self, now_ns: u64) -> u64 {
+        self.boot_unix_ns.saturating_add(now_ns)
+    }
+
+    /// Enters and saves an event that lasted from `since_ns` until now.
+    pub fn enter<H: Hardware>(
+        &mut self,
+        core: &mut TrustedCore<H>,
+        since_ns: u64,
+        cell: Option<&str>,
+        event: JournalEvent,
+    ) {
+        let now = core.now_ns();
+        self.enter_at(core, self.unix_ns(now), now.saturating_sub(since_ns), cell, event);
+    }
+
+    /// Enters and saves an event about `cell` at `unix_ns`, with its duration.
+    pub fn enter_at<H: Hardware>(
+        &mut self,
+        core: &mut TrustedCore<H>,
+        unix_ns: u64,
+        duration_ns: u64,
+        cell: Option<&str>,
+        event: JournalEvent,
+    ) {
+        let entry = self.record(unix_ns, duration_ns, cell, event);
+        if let Ok(bytes) = postcard::to_allocvec(&entry) {
+            core.save_journal_entry(&bytes);
+        }
     }
 
     /// Records an event about `cell` at `unix_ns`, with its duration. Returns the entry.

@@ -1,20 +1,18 @@
-//! Reads a cell's report, as untrusted data: counts are bounded, indices checked, and sums saturate.
+//! Reads a cell's state and usage in its report, as untrusted data: counts are bounded, indices checked, and sums
+//! saturate. The core reads the parts that move cores and memory.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use isola_abi::core_slots::Order;
-use isola_abi::growth::{LARGEST_BLOCK, SMALLEST_BLOCK};
 use isola_abi::histogram::Distribution;
-use isola_abi::id::{CoreId, NodeId, PhysRange};
+use isola_abi::id::CoreId;
 use isola_abi::ledger::{ActivityReport, Ledger};
 use isola_abi::management::{
     ACTIVITIES_PER_PAGE, ActivityPage, ActivityUsage, CoreUsage, Crash, MemoryUsage, NetworkUsage,
 };
 use isola_abi::report::{CellPhase, CorePhase, CoreReport, CrashKind, CrashReport, MemoryPressure, Report};
 use isola_abi::size::ByteSize;
-use isola_abi::unplug::Shortfall;
 
 /// Returns the cell's phase. An invalid number counts as silence.
 pub fn phase(report: &Report) -> CellPhase {
@@ -32,18 +30,8 @@ pub fn sign(report: &Report, index: usize) -> (CorePhase, u64) {
 }
 
 /// Returns the core slot whose core runs the vcore of the slot `index`.
-pub fn carrier(report: &Report, index: usize) -> usize {
+pub fn runner_slot(report: &Report, index: usize) -> usize {
     report.cores.get(index).map_or(0, |core| core.vcore_runner.load(Ordering::Relaxed) as usize)
-}
-
-/// Returns the last order that the core at a core slot has acknowledged.
-pub fn carried_out(report: &Report, place: usize) -> Order {
-    Order::from_u32(report.cores.get(place).map_or(0, |core| core.order.load(Ordering::Acquire)))
-}
-
-/// Returns the order to yield by which the core at a core slot has suspended its event.
-pub fn yielded(report: &Report, place: usize) -> Order {
-    Order::from_u32(report.cores.get(place).map_or(0, |core| core.yielded.load(Ordering::Acquire)))
 }
 
 /// Returns the usage of each of the cell's cores.
@@ -146,50 +134,6 @@ pub fn memory(report: &Report) -> MemoryUsage {
     }
 }
 
-/// A cell's memory request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Requested {
-    /// The request's number; 0: there was none yet.
-    pub number: u32,
-    /// The least bytes needed: a power of two, at least [`SMALLEST_BLOCK`]. A value above [`LARGEST_BLOCK`] is never
-    /// granted.
-    pub least_bytes: u64,
-    /// The most bytes wanted; not validated.
-    pub largest_bytes: u64,
-    /// The preferred node; not validated.
-    pub node: NodeId,
-}
-
-/// Returns the cell's last memory request.
-pub fn request(report: &Report) -> Requested {
-    let number = report.memory_request.number.load(Ordering::Acquire);
-    let least = get(&report.memory_request.least_bytes).clamp(SMALLEST_BLOCK, LARGEST_BLOCK + 1);
-    Requested {
-        number,
-        least_bytes: least.next_power_of_two(),
-        largest_bytes: get(&report.memory_request.largest_bytes),
-        node: NodeId(report.memory_request.node.load(Ordering::Relaxed)),
-    }
-}
-
-/// A cell's offer of memory to unplug.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offered {
-    /// The blocks; not validated.
-    pub blocks: Vec<PhysRange>,
-    /// The reason that the cell gives for an offer below the request.
-    pub rest: Shortfall,
-    /// Bytes that the cell has migrated for the offer; not validated.
-    pub moved_bytes: u64,
-}
-
-/// Returns the cell's offer for the reclaim request with that number; `None` if there is none yet.
-pub fn offer(report: &Report, number: u32) -> Option<Offered> {
-    let offer = (report.offer.number() == number).then_some(&report.offer)?;
-    let (blocks, rest) = offer.read();
-    Some(Offered { blocks: blocks.collect(), rest, moved_bytes: offer.moved_bytes() })
-}
-
 /// Returns the cell's network usage.
 pub fn network(report: &Report) -> NetworkUsage {
     NetworkUsage {
@@ -246,4 +190,4 @@ fn text(bytes: &[AtomicU8]) -> String {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

@@ -8,15 +8,15 @@
 //! no more of its bytes.
 
 use crate::cells::{Cells, CoresResize, CoresWanted, Created, Detail, Resize, Stop, Ticket};
-use crate::effects::Effects;
-use crate::inventory::Scrub;
 use alloc::string::String;
 use alloc::vec::Vec;
-use isola_abi::frame::{Decoder, MAX_FRAME, MAX_PART_BYTES, encode};
+use isola_abi::frame::{Decoder, MAX_PART_BYTES, MAX_FRAME, encode};
 use isola_abi::id::CellId;
 use isola_abi::management::{
     CellInfo, JournalEntry, JournalEvent, ManagementError, Request, RequestBody, Response, ResponseBody,
 };
+use isola_supervisor_core::Hardware;
+use isola_supervisor_core::inventory::Scrub;
 
 /// The number of unsent bytes from which no more requests are accepted.
 pub const MAX_UNSENT: usize = 4 * MAX_FRAME;
@@ -31,8 +31,8 @@ const MAX_EVENTS_BYTES: usize = MAX_FRAME / 2;
 const MAX_LIST_BYTES: usize = MAX_FRAME / 2;
 
 /// The server, for one peer at a time.
-pub struct Server<E: Effects> {
-    cells: Cells<E>,
+pub struct Server<H: Hardware> {
+    cells: Cells<H>,
     decoder: Decoder,
     greeted: Greeting,
     /// Stop requests whose cells have not stopped yet: sequence number and cell.
@@ -62,9 +62,9 @@ enum Outcome {
 
 type Answer = Result<Outcome, ManagementError>;
 
-impl<E: Effects> Server<E> {
+impl<H: Hardware> Server<H> {
     /// Returns a server without a peer.
-    pub fn new(cells: Cells<E>) -> Self {
+    pub fn new(cells: Cells<H>) -> Self {
         Self {
             cells,
             decoder: Decoder::new(),
@@ -78,14 +78,14 @@ impl<E: Effects> Server<E> {
 
     /// Returns the server of a restarted supervisor. Its first response reports the restart to a peer that waits for an
     /// answer of the failed one.
-    pub fn after_another(cells: Cells<E>) -> Self {
+    pub fn after_another(cells: Cells<H>) -> Self {
         let mut server = Self::new(cells);
         server.respond(0, Err(ManagementError::Restarted));
         server
     }
 
     /// Returns the cells.
-    pub fn cells(&mut self) -> &mut Cells<E> {
+    pub fn cells(&mut self) -> &mut Cells<H> {
         &mut self.cells
     }
 
@@ -103,8 +103,8 @@ impl<E: Effects> Server<E> {
     }
 
     /// Handles a notification of a cell.
-    pub fn doorbell(&mut self) {
-        self.cells.doorbell();
+    pub fn on_notification(&mut self) {
+        self.cells.on_notification();
         self.settle();
     }
 
@@ -142,7 +142,7 @@ impl<E: Effects> Server<E> {
     }
 
     fn serve(&mut self, sequence: u32, body: RequestBody) {
-        let began = self.cells.effects().now_ns();
+        let began = self.cells.core().now_ns();
         let about = subject(&body);
         match self.answer(body) {
             Ok(Outcome::Answer(body)) => self.respond(sequence, Ok(body)),
@@ -241,7 +241,7 @@ impl<E: Effects> Server<E> {
                 answer(ResponseBody::Done)
             }
             RequestBody::GoWrong(fault) => {
-                if !self.cells.effects().go_wrong(fault) {
+                if !self.cells.core().inject(fault) {
                     return Err(ManagementError::NotForTests);
                 }
                 answer(ResponseBody::Done)
@@ -254,7 +254,7 @@ impl<E: Effects> Server<E> {
     }
 
     fn hello(&mut self, version: u32) -> Answer {
-        self.cells.forget_staged_image();
+        self.cells.discard_upload();
         self.cells.forget_requests();
         self.due.clear();
         self.asked.clear();
@@ -268,7 +268,7 @@ impl<E: Effects> Server<E> {
 
     /// Returns all cells, in brief if the full information does not fit in a frame. Stops as soon as that is certain.
     fn list(&mut self) -> Vec<CellInfo> {
-        self.cells.doorbell();
+        self.cells.on_notification();
         let mut room = MAX_LIST_BYTES;
         let fits = |cell: CellInfo| {
             let len = postcard::experimental::serialized_size(&cell).ok()?;
@@ -304,8 +304,8 @@ impl<E: Effects> Server<E> {
 
     /// Answers a request that has waited, unless its peer has disconnected.
     fn answer_asked(&mut self, ticket: Ticket, result: Result<ResponseBody, ManagementError>) {
-        if let Some(place) = self.asked.iter().position(|(_, of)| *of == ticket) {
-            let (sequence, _) = self.asked.swap_remove(place);
+        if let Some(index) = self.asked.iter().position(|(_, of)| *of == ticket) {
+            let (sequence, _) = self.asked.swap_remove(index);
             self.respond(sequence, result);
         }
     }

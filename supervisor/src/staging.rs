@@ -2,14 +2,12 @@
 //! memory's earlier contents stay hidden: only uploaded bytes are read, and the rest of the last page is zeroed, as
 //! cells may map whole pages.
 
-use crate::effects::Pages;
-use crate::inventory::Memory;
 use alloc::string::String;
-use alloc::vec;
 use isola_abi::frame::MAX_PART_BYTES;
 use isola_abi::integrity::ImageDigest;
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::management::{ImageFault, MAX_IMAGE, ManagementError};
+use isola_supervisor_core::hardware::Pages;
 use sha2::{Digest, Sha256};
 
 /// An upload in progress.
@@ -105,16 +103,16 @@ impl<M: Pages> Staged<M> {
         self.memory.range()
     }
 
-    /// Returns the memory to the inventory.
-    pub fn release(self, memory: &mut Memory<M>) {
-        memory.put(vec![self.memory]);
+    /// Returns the memory.
+    pub fn into_memory(self) -> M {
+        self.memory
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::memory;
+    use isola_supervisor_fake::memory;
 
     #[test]
     fn the_rest_of_the_last_page_of_an_image_is_zeroed() {

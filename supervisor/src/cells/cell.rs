@@ -1,65 +1,60 @@
-//! A cell's record.
+//! A cell's record: all that the policy knows about a cell. The core has its resources.
 
+use super::cores::CoreRequests;
 use super::grow::Growth;
-use super::info::Usage;
 use super::memory::Shrink;
-use super::moves::Moves;
 use super::restart::Restarting;
+use super::usage::Usage;
 use super::watch::Watch;
-use crate::effects::Effects;
 use crate::logs::Log;
 use alloc::boxed::Box;
-use alloc::vec::Vec;
-use isola_abi::id::{CellId, CoreId};
-use isola_abi::management::{CellSpec, CellState, Crash, Durations};
-use isola_abi::report::Report;
+use isola_abi::id::CellId;
+use isola_abi::management::{CellSpec, CellState, Crash, Durations, ManagementError};
 use serde::{Deserialize, Serialize};
 
-/// A cell's state and resources.
-pub(super) struct Cell<E: Effects> {
+/// A cell.
+pub(super) struct Cell {
     pub(super) id: CellId,
     pub(super) spec: CellSpec,
-    pub(super) body: Body<E>,
-    /// By core slot, as far as slots were ever occupied: its core, or the last one.
-    pub(super) core_ids: Vec<CoreId>,
-    /// The cores that are joining or leaving, and the request that moves them.
-    pub(super) moves: Moves,
-    /// The cell's core requests that were handled, as counted in its report.
-    pub(super) core_requests: u32,
-    /// Bytes of the memory that the cell has received, minus the unplugged memory.
-    pub(super) memory_bytes: u64,
+    pub(super) run: Run,
+    pub(super) image: ImageBytes,
+    pub(super) cores: CoreRequests,
     pub(super) growth: Growth,
     /// The unplug of memory in progress.
     pub(super) shrink: Option<Shrink>,
-    /// Bytes of the image's segments in the cell's own memory.
-    pub(super) image_bytes: u64,
-    /// Bytes of the image's text that the cell maps from the image store.
-    pub(super) text_bytes: u64,
-    pub(super) run: Run,
     pub(super) log: Log,
     pub(super) restarting: Restarting,
-    pub(super) exit_code: Option<i32>,
-    pub(super) crash: Option<Crash>,
+    pub(super) times: Times,
+    pub(super) outcome: Outcome,
+}
+
+/// The memory of a cell's image, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct ImageBytes {
+    /// Bytes of the image's segments in the cell's own memory.
+    pub(super) copied: u64,
+    /// Bytes of the image's text that the cell maps from the image store.
+    pub(super) shared: u64,
+}
+
+/// When a cell was created and started, and how long that took.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Times {
     pub(super) created_unix_ns: u64,
     pub(super) started_unix_ns: Option<u64>,
     pub(super) started_ns: u64,
     pub(super) durations: Durations,
 }
 
-/// A cell's resources, or the usage of a cell that has ended.
-pub(super) enum Body<E: Effects> {
-    /// The resources, until the cell ends.
-    Held(Held<E>),
-    /// The usage at the end.
-    Gone(Box<Usage>),
-}
-
-/// A cell's resources.
-pub(super) struct Held<E: Effects> {
-    pub(super) space: E::Space,
-    /// By core slot: its core.
-    pub(super) cores: Vec<Option<E::Core>>,
-    pub(super) device: Option<E::Device>,
+/// What is left of a cell that has ended.
+#[derive(Default)]
+pub(super) struct Outcome {
+    pub(super) exit_code: Option<i32>,
+    pub(super) crash: Option<Crash>,
+    /// The usage at the end; `None` while the cell has resources.
+    pub(super) usage: Option<Box<Usage>>,
+    /// Bytes of the memory that the cell had at the end.
+    pub(super) memory_bytes: u64,
 }
 
 /// How a cell ended.
@@ -92,7 +87,35 @@ pub(super) enum Run {
     Ended(End),
 }
 
-impl<E: Effects> Cell<E> {
+impl Cell {
+    /// Returns a cell that has just been built.
+    pub(super) fn new(id: CellId, spec: CellSpec, image: ImageBytes, times: Times) -> Self {
+        Self {
+            id,
+            spec,
+            run: Run::Created,
+            image,
+            cores: CoreRequests::default(),
+            growth: Growth::new(),
+            shrink: None,
+            log: Log::new(),
+            restarting: Restarting::new(),
+            times,
+            outcome: Outcome::default(),
+        }
+    }
+
+    /// Makes an ended cell one that has just been built again. Its log continues, and its restarts still count.
+    pub(super) fn rebuild(&mut self, image: ImageBytes, create_ns: u64) {
+        self.run = Run::Created;
+        self.image = image;
+        self.cores = CoreRequests::default();
+        self.growth = Growth::new();
+        self.log.restart();
+        self.times.durations = Durations { create_ns: Some(create_ns), ..Durations::default() };
+        self.outcome = Outcome::default();
+    }
+
     pub(super) fn state(&self) -> CellState {
         match self.run {
             Run::Created => CellState::Created,
@@ -104,40 +127,28 @@ impl<E: Effects> Cell<E> {
         }
     }
 
+    /// Returns the error that the cell's state does not permit an operation.
+    pub(super) fn wrong_state(&self) -> ManagementError {
+        ManagementError::WrongState { name: self.spec.name.clone(), state: self.state() }
+    }
+
     /// Returns whether cores execute the cell.
     pub(super) fn is_live(&self) -> bool {
         !matches!(self.run, Run::Created | Run::Ended(_))
     }
 
+    /// Returns whether the cell runs, and was not asked to stop.
+    pub(super) fn is_running(&self) -> bool {
+        matches!(self.run, Run::Running { .. })
+    }
+
+    /// Returns whether the cell has resources, also while it is ending.
+    pub(super) fn has_resources(&self) -> bool {
+        self.outcome.usage.is_none()
+    }
+
     /// Returns whether the image store must keep the cell's image.
     pub(super) fn uses_image(&self) -> bool {
-        self.held().is_some() || self.restarting.next_ns().is_some()
-    }
-
-    /// Returns whether the cell has ended and awaits no restart.
-    pub(super) fn is_only_a_record(&self) -> bool {
-        self.held().is_none() && self.restarting.next_ns().is_none()
-    }
-
-    pub(super) fn held(&self) -> Option<&Held<E>> {
-        match &self.body {
-            Body::Held(held) => Some(held),
-            Body::Gone(_) => None,
-        }
-    }
-
-    /// Returns the number of the cell's cores.
-    pub(super) fn core_count(&self) -> usize {
-        self.held().map_or(0, |held| held.cores.iter().flatten().count())
-    }
-
-    pub(super) fn report<'a>(&'a self, effects: &E) -> Option<&'a Report> {
-        self.held().map(|held| effects.report(&held.space))
-    }
-
-    pub(super) fn drain_console(&mut self, effects: &E) {
-        if let Body::Held(held) = &self.body {
-            self.log.drain(&effects.report(&held.space).console);
-        }
+        self.has_resources() || self.restarting.next_ns().is_some()
     }
 }

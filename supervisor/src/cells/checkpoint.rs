@@ -2,27 +2,25 @@
 //! locations of stored images, and the records of ended cells with their restart times. It is saved at every change.
 //! After a restart its contents are untrusted: they are validated, and images are hashed again before use.
 
-use super::Cells;
-use super::cell::{Body, Cell, End, Run};
+use super::cell::{Cell, End, Outcome, Run};
 use super::grow::Growth;
-use super::info::Usage;
-use super::keep::SavedState;
-use super::lend::KeptLoans;
-use super::moves::Moves;
+use super::lend::SavedLoans;
 use super::restart::Restarting;
-use crate::effects::Effects;
-use crate::images::KeptImage;
-use crate::logs::Log;
+use super::saved_state::SavedState;
+use super::table::CellTable;
+use super::usage::Usage;
+use crate::images::{ImageRecord, Images};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use isola_abi::management::{Crash, MAX_CELLS};
+use isola_supervisor_core::{Hardware, TrustedCore};
 use serde::{Deserialize, Serialize};
 
 /// The state that a failed supervisor left beside the ownership records.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// The stored images, the least recently used first.
-    pub images: Vec<KeptImage>,
+    pub images: Vec<ImageRecord>,
     records: Vec<Record>,
 }
 
@@ -42,77 +40,60 @@ impl Checkpoint {
     pub fn decode(bytes: &[u8]) -> Self {
         postcard::from_bytes(bytes).unwrap_or_default()
     }
-}
 
-impl<E: Effects> Cells<E> {
-    /// Saves the stored images and the ended cells. If these do not fit, crash details are omitted; then also the cells
-    /// that await no restart.
-    pub(super) fn save_checkpoint(&mut self) {
-        let records = self.cells.values().filter_map(Record::of).collect();
-        let mut checkpoint = Checkpoint { images: self.images.kept(), records };
-        if self.write(&checkpoint) {
-            return;
-        }
-        checkpoint.records.iter_mut().for_each(|record| record.crash = None);
-        if !self.write(&checkpoint) {
-            checkpoint.records.retain(|record| record.next_ns.is_some());
-            self.write(&checkpoint);
-        }
-    }
-
-    fn write(&mut self, checkpoint: &Checkpoint) -> bool {
-        postcard::to_allocvec(checkpoint).is_ok_and(|bytes| self.effects.save_checkpoint(&bytes))
-    }
-
-    /// Enters the ended cells of a checkpoint.
-    pub(super) fn take_over_records(&mut self, checkpoint: Checkpoint) {
-        for record in checkpoint.records {
+    /// Enters the ended cells in the table.
+    pub(super) fn enter_ended_cells(self, table: &mut CellTable) {
+        for record in self.records {
             let SavedState { id, spec, .. } = &record.saved_state;
-            let is_new = !self.cells.contains_key(id) && self.find(&spec.name).is_err();
-            if is_new && spec.validate().is_ok() && self.cells.len() < MAX_CELLS {
-                self.next_id = self.next_id.max(id.0.saturating_add(1));
-                self.cells.insert(*id, record.into_cell());
+            if table.is_new(*id, &spec.name) && spec.validate().is_ok() && table.len() < MAX_CELLS {
+                table.insert(record.into_cell());
             }
         }
     }
 }
 
+/// Saves the stored images and the ended cells. If these do not fit, crash details are omitted; then also the cells that
+/// await no restart.
+pub(super) fn save<H: Hardware>(core: &mut TrustedCore<H>, table: &CellTable, images: &Images<H>) {
+    let records = table.iter().filter_map(Record::of).collect();
+    let mut checkpoint = Checkpoint { images: images.records(), records };
+    if write(core, &checkpoint) {
+        return;
+    }
+    checkpoint.records.iter_mut().for_each(|record| record.crash = None);
+    if !write(core, &checkpoint) {
+        checkpoint.records.retain(|record| record.next_ns.is_some());
+        write(core, &checkpoint);
+    }
+}
+
+fn write<H: Hardware>(core: &mut TrustedCore<H>, checkpoint: &Checkpoint) -> bool {
+    postcard::to_allocvec(checkpoint).is_ok_and(|bytes| core.save_checkpoint(&bytes))
+}
+
 impl Record {
-    fn of<E: Effects>(cell: &Cell<E>) -> Option<Self> {
+    fn of(cell: &Cell) -> Option<Self> {
         let Run::Ended(end) = cell.run else { return None };
         Some(Self {
-            saved_state: cell.to_saved_state(KeptLoans::default()),
+            saved_state: cell.saved_state(SavedLoans::default()),
             end,
-            exit_code: cell.exit_code,
-            crash: cell.crash.clone(),
+            exit_code: cell.outcome.exit_code,
+            crash: cell.outcome.crash.clone(),
             next_ns: cell.restarting.next_ns(),
         })
     }
 
     /// Converts the record to a cell. Its log and usage are lost.
-    fn into_cell<E: Effects>(self) -> Cell<E> {
+    fn into_cell(self) -> Cell {
         let Self { saved_state, end, exit_code, crash, next_ns } = self;
+        let SavedState { id, spec, image, times, limit, restarts, .. } = saved_state;
+        let usage = Some(Box::new(Usage::forgotten(end)));
         Cell {
-            id: saved_state.id,
-            body: Body::Gone(Box::new(Usage::forgotten(end))),
-            core_ids: Vec::new(),
-            moves: Moves::new(),
-            core_requests: 0,
-            memory_bytes: 0,
-            growth: Growth::resume(0, 0, saved_state.limit, 0),
-            shrink: None,
-            image_bytes: saved_state.image_bytes,
-            text_bytes: saved_state.text_bytes,
             run: Run::Ended(end),
-            log: Log::new(),
-            restarting: Restarting::resume(saved_state.restarts, next_ns),
-            exit_code,
-            crash,
-            created_unix_ns: saved_state.created_unix_ns,
-            started_unix_ns: saved_state.started_unix_ns,
-            started_ns: saved_state.started_ns,
-            durations: saved_state.durations,
-            spec: saved_state.spec,
+            growth: Growth::resume(limit, 0),
+            restarting: Restarting::resume(restarts, next_ns),
+            outcome: Outcome { exit_code, crash, usage, memory_bytes: 0 },
+            ..Cell::new(id, spec, image, times)
         }
     }
 }

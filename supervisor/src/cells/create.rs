@@ -1,45 +1,35 @@
-//! Create, recreate, start, destroy.
+//! Create, recreate, start, restart, destroy.
 
-use super::cell::{Body, Cell, Held, Run};
-use super::grow::{Growth, memory_max_bytes};
-use super::lend::KeptLoans;
-use super::moves::Moves;
+use super::cell::{Cell, ImageBytes, Run, Times};
+use super::grow::memory_max_bytes;
+use super::lend::SavedLoans;
 use super::pending::{Created, Job, Need, Obstacle};
 use super::restart::Restarting;
 use super::watch::Watch;
 use super::{Cells, shorten};
-use crate::effects::{Blueprint, BuildError, BuildFailure, Effects};
-use crate::image::{ImagePlan, Source};
-use crate::inventory::{CHUNK, CoreRefusal, CoreRequest, CoreToken};
-use crate::logs::Log;
 use crate::trust;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use isola_abi::id::{CellId, CoreId, NodeId};
+use isola_abi::id::{CellId, NodeId};
 use isola_abi::management::{
     CellSpec, Durations, JournalEvent, MAX_CELLS, ManagementError, NetworkSpec, Text,
 };
 use isola_abi::size::ByteSize;
-use isola_abi::stage::Stage;
+use isola_supervisor_core::Hardware;
+use isola_supervisor_core::hardware::BuildError;
+use isola_supervisor_core::image::{ImagePlan, Source};
+use isola_supervisor_core::inventory::{CHUNK, CoreRefusal, CoreRequest};
+use isola_supervisor_core::trusted_core::{BuildRefusal, BuildRequest, Released};
 
-/// The parts of a cell that was just built.
-struct Built<E: Effects> {
-    held: Held<E>,
-    core_ids: Vec<CoreId>,
-    memory_bytes: u64,
-    image_bytes: u64,
-    text_bytes: u64,
-}
-
-impl<E: Effects> Cells<E> {
+impl<H: Hardware> Cells<H> {
     /// Creates a cell from a stored image, now or when enough memory is zero.
     ///
     /// # Errors
     /// Returns the [`ManagementError`]s about names, limits, images and exhausted resources. The state is unchanged
     /// then.
     pub fn create(&mut self, spec: CellSpec) -> Result<Created, ManagementError> {
-        let began = self.effects.now_ns();
+        let began = self.core.now_ns();
         let attempt = self.create_now(&spec, began);
         self.begin_create(Job::Create(spec.into()), began, attempt)
     }
@@ -47,11 +37,11 @@ impl<E: Effects> Cells<E> {
     /// Creates a cell, or returns the obstacle.
     pub(super) fn create_now(&mut self, spec: &CellSpec, began: u64) -> Result<CellId, Obstacle> {
         spec.validate()?;
-        if self.find(&spec.name).is_ok() || self.pending_specs().any(|pending| pending.name == spec.name) {
+        if self.find(&spec.name).is_ok() || self.pending.specs().any(|pending| pending.name == spec.name) {
             return Err(ManagementError::NameTaken(spec.name.clone()).into());
         }
-        let is_full = self.cells.len() + self.pending_specs().count() >= MAX_CELLS;
-        let oldest = self.cells.values().find(|cell| cell.is_only_a_record() && !self.is_pending(cell.id));
+        let is_full = self.table.len() + self.pending.specs().count() >= MAX_CELLS;
+        let oldest = self.table.iter().find(|cell| !cell.uses_image() && !self.pending.is_about(cell.id));
         let oldest = oldest.map(|cell| cell.id).filter(|_| is_full);
         if is_full && oldest.is_none() {
             let what = format!(
@@ -60,39 +50,22 @@ impl<E: Effects> Cells<E> {
             return Err(ManagementError::OutOfLimits(what).into());
         }
         trust::check(&spec.requirement, &spec.image).map_err(ManagementError::ImageNotTrusted)?;
-        let id = CellId(self.next_id);
-        let Built { held, core_ids, memory_bytes, image_bytes, text_bytes } = self.build(id, spec)?;
-        self.next_id += 1;
+        let id = self.table.next_id();
+        let image = self.build(id, spec)?;
         // The record of an ended cell makes room.
-        if let Some(name) = oldest.and_then(|id| self.name_of(id)) {
+        if let Some(name) = oldest.and_then(|id| self.table.name_of(id)) {
             self.destroy(&name)?;
         }
-        let now = self.effects.now_ns();
-        let cell = Cell {
-            id,
-            body: Body::Held(held),
-            core_ids,
-            moves: Moves::new(),
-            core_requests: 0,
-            memory_bytes,
-            growth: Growth::new(),
-            shrink: None,
-            image_bytes,
-            text_bytes,
-            run: Run::Created,
-            log: Log::new(),
-            restarting: Restarting::new(),
-            exit_code: None,
-            crash: None,
-            created_unix_ns: self.unix_ns(now),
+        let now = self.core.now_ns();
+        let times = Times {
+            created_unix_ns: self.journal.unix_ns(now),
             started_unix_ns: None,
             started_ns: 0,
             durations: Durations { create_ns: Some(now.saturating_sub(began)), ..Durations::default() },
-            spec: spec.clone(),
         };
-        self.record(began, Some(&cell.spec.name), JournalEvent::Create);
-        self.cells.insert(id, cell);
-        self.keep(id, Stage::Built);
+        self.record(began, Some(&spec.name), JournalEvent::Create);
+        self.table.insert(Cell::new(id, spec.clone(), image, times));
+        self.save(id);
         self.count_images();
         Ok(id)
     }
@@ -103,12 +76,12 @@ impl<E: Effects> Cells<E> {
     /// Returns [`ManagementError::NoSuchCell`]; [`ManagementError::WrongState`] if it has not ended; and the errors
     /// about images and exhausted resources. The state is unchanged then.
     pub fn recreate(&mut self, name: &str) -> Result<Created, ManagementError> {
-        let began = self.effects.now_ns();
+        let began = self.core.now_ns();
         let id = self.find(name)?;
         self.poll(id);
         // A pending restart of the cell is cancelled. If the request is refused, the restart is still due.
-        if self.cells.get(&id).is_some_and(|cell| !cell.is_live()) {
-            self.cancel_of(id);
+        if self.table.get(id).is_some_and(|cell| !cell.is_live()) {
+            self.cancel_about(id);
         }
         let attempt = self.recreate_now(id, began);
         self.begin_create(Job::Recreate(id), began, attempt)
@@ -117,40 +90,79 @@ impl<E: Effects> Cells<E> {
     /// Creates an ended cell again, or returns the obstacle.
     pub(super) fn recreate_now(&mut self, id: CellId, began: u64) -> Result<CellId, Obstacle> {
         self.rebuild(id, began)?;
-        if let Some(cell) = self.cells.get_mut(&id) {
+        if let Some(cell) = self.table.get_mut(id) {
             cell.restarting = Restarting::new();
         }
-        self.keep(id, Stage::Built);
+        self.save(id);
         self.count_images();
         Ok(id)
     }
 
     /// Gives an ended cell its resources again, for a request or a restart. Does not write its ownership record.
-    pub(super) fn rebuild(&mut self, id: CellId, began: u64) -> Result<(), Obstacle> {
+    fn rebuild(&mut self, id: CellId, began: u64) -> Result<(), Obstacle> {
         let gone = || ManagementError::NoSuchCell(String::new());
-        let cell = self.cells.get(&id).ok_or_else(gone)?;
+        let cell = self.table.get(id).ok_or_else(gone)?;
         if !cell.state().has_ended() {
             return Err(cell.wrong_state().into());
         }
         let spec = cell.spec.clone();
-        let Built { held, core_ids, memory_bytes, image_bytes, text_bytes } = self.build(id, &spec)?;
-        let now = self.effects.now_ns();
-        let cell = self.cells.get_mut(&id).ok_or_else(gone)?;
-        cell.body = Body::Held(held);
-        cell.core_ids = core_ids;
-        cell.moves = Moves::new();
-        cell.core_requests = 0;
-        cell.memory_bytes = memory_bytes;
-        cell.growth = Growth::new();
-        cell.image_bytes = image_bytes;
-        cell.text_bytes = text_bytes;
-        cell.run = Run::Created;
-        cell.log.restart();
-        cell.exit_code = None;
-        cell.crash = None;
-        cell.durations = Durations { create_ns: Some(now.saturating_sub(began)), ..Durations::default() };
+        let image = self.build(id, &spec)?;
+        let now = self.core.now_ns();
+        self.table.get_mut(id).ok_or_else(gone)?.rebuild(image, now.saturating_sub(began));
         self.record(began, Some(&spec.name), JournalEvent::Recreate);
         Ok(())
+    }
+
+    /// Restarts a cell whose restart is due, or schedules the next attempt. The checkpoint says that the restart is due
+    /// until the cell runs, as a restarted supervisor does not recover a cell that was only *entering*.
+    pub(super) fn restart(&mut self, id: CellId) {
+        let began = self.core.now_ns();
+        if let Err(need) = self.restart_now(id, began) {
+            self.put_off(Job::Restart(id), began, need);
+        }
+    }
+
+    /// Restarts a cell, or schedules the next attempt.
+    ///
+    /// # Errors
+    /// Returns the missing prerequisite.
+    pub(super) fn restart_now(&mut self, id: CellId, began: u64) -> Result<(), Need> {
+        let Some(name) = self.table.name_of(id) else { return Ok(()) };
+        let rebuilt = self.rebuild(id, began);
+        let Some(cell) = self.table.get_mut(id) else { return Ok(()) };
+        match rebuilt {
+            Err(Obstacle::Needs(need)) => return Err(need),
+            Err(Obstacle::Refused(error)) => {
+                let after_ns = cell.restarting.refused(&error, began);
+                self.count_images();
+                self.record(began, Some(&name), JournalEvent::RestartRefused { error, after_ns });
+            }
+            Ok(()) => {
+                cell.restarting.restarted();
+                // Cannot fail, as the cell was just built.
+                let _ = self.start(&name);
+                self.count_images();
+            }
+        }
+        Ok(())
+    }
+
+    /// Handles a stop request. Returns whether the cell had ended and awaited a restart.
+    pub(super) fn stop_restarting(&mut self, id: CellId) -> bool {
+        let began = self.core.now_ns();
+        if !self.table.get_mut(id).is_some_and(|cell| cell.restarting.stop()) {
+            return false;
+        }
+        self.cancel_about(id);
+        self.count_images();
+        self.record_about(id, began, JournalEvent::RestartCancelled);
+        true
+    }
+
+    /// Returns the cells that await a restart.
+    fn waiting(&self) -> Vec<CellId> {
+        let waiting = self.table.iter().filter(|cell| cell.restarting.next_ns().is_some());
+        waiting.map(|cell| cell.id).collect()
     }
 
     /// Starts a cell that was created or recreated.
@@ -158,32 +170,25 @@ impl<E: Effects> Cells<E> {
     /// # Errors
     /// Returns [`ManagementError::NoSuchCell`], or [`ManagementError::WrongState`] if the cell runs or has ended.
     pub fn start(&mut self, name: &str) -> Result<CellId, ManagementError> {
-        let began = self.effects.now_ns();
+        let began = self.core.now_ns();
         let id = self.find(name)?;
-        let cell = self.cells.get_mut(&id).ok_or_else(|| ManagementError::NoSuchCell(shorten(name)))?;
-        let places = self.inventory.cores.count_for_cells();
-        if !matches!((&cell.body, &cell.run), (Body::Held(_), Run::Created)) {
+        let slots = self.core.inventory().cores.count_for_cells();
+        let cell = self.table.get_mut(id).ok_or_else(|| ManagementError::NoSuchCell(shorten(name)))?;
+        if !matches!(cell.run, Run::Created) {
             return Err(cell.wrong_state());
         }
-        cell.started_ns = began;
-        cell.started_unix_ns = Some(self.boot.unix_ns.saturating_add(began));
-        let saved_state = cell.saved_state(KeptLoans::default());
-        let Body::Held(held) = &mut cell.body else { return Err(cell.wrong_state()) };
-        self.effects.keep(&mut held.space, Stage::Entering, saved_state);
-        // The first core enters last: when it wakes the others, most of them have entered.
-        for place in (0..held.cores.len()).rev() {
-            held.cores[place] =
-                held.cores[place].take().map(|core| self.effects.admit(&mut held.space, core, place).0);
-        }
-        let now = self.effects.now_ns();
-        cell.started_ns = now;
-        cell.durations.start_ns = Some(now.saturating_sub(began));
-        cell.run = Run::Running { watch: Watch::new(cell.spec.watchdog_ms, places, now) };
-        let unix_ns = self.boot.unix_ns.saturating_add(now);
-        cell.started_unix_ns = Some(unix_ns);
-        let name = cell.spec.name.clone();
-        self.write_entry(unix_ns, now.saturating_sub(began), Some(&name), JournalEvent::Start);
-        self.keep(id, Stage::Entered);
+        cell.times.started_ns = began;
+        cell.times.started_unix_ns = Some(self.journal.unix_ns(began));
+        self.core.start(id, cell.notes(SavedLoans::default())).map_err(|_| cell.wrong_state())?;
+        let now = self.core.now_ns();
+        cell.times.started_ns = now;
+        cell.times.durations.start_ns = Some(now.saturating_sub(began));
+        cell.run = Run::Running { watch: Watch::new(cell.spec.watchdog_ms, slots, now) };
+        let unix_ns = self.journal.unix_ns(now);
+        cell.times.started_unix_ns = Some(unix_ns);
+        let (duration_ns, name) = (now.saturating_sub(began), Some(cell.spec.name.as_str()));
+        self.journal.enter_at(&mut self.core, unix_ns, duration_ns, name, JournalEvent::Start);
+        self.save(id);
         Ok(id)
     }
 
@@ -192,28 +197,25 @@ impl<E: Effects> Cells<E> {
     /// # Errors
     /// Returns [`ManagementError::NoSuchCell`], or [`ManagementError::WrongState`] if the cell runs.
     pub fn destroy(&mut self, name: &str) -> Result<(), ManagementError> {
-        let began = self.effects.now_ns();
+        let began = self.core.now_ns();
         let id = self.find(name)?;
         self.poll(id);
-        if let Some(cell) = self.cells.get(&id).filter(|cell| cell.is_live()) {
+        if let Some(cell) = self.table.get(id).filter(|cell| cell.is_live()) {
             return Err(cell.wrong_state());
         }
-        self.cancel_of(id);
-        let cell = self.cells.remove(&id).ok_or_else(|| ManagementError::NoSuchCell(shorten(name)))?;
-        if let Body::Held(mut held) = cell.body {
-            let device_is_back = self.reset(&mut held);
-            self.take_back(Some(id), held, cell.memory_bytes, device_is_back);
-            if !device_is_back {
-                self.record(began, Some(name), JournalEvent::DeviceLost);
-            }
+        self.cancel_about(id);
+        self.table.remove(id).ok_or_else(|| ManagementError::NoSuchCell(shorten(name)))?;
+        // Only a cell that was never started still has resources.
+        if let Ok(Released { device_is_back: false, .. }) = self.core.release(id) {
+            self.record(began, Some(name), JournalEvent::DeviceLost);
         }
         self.count_images();
         self.record(began, Some(name), JournalEvent::Destroy);
         Ok(())
     }
 
-    /// Builds a cell from free resources.
-    fn build(&mut self, id: CellId, spec: &CellSpec) -> Result<Built<E>, Obstacle> {
+    /// Builds a cell from free resources. Returns the memory of its image.
+    fn build(&mut self, id: CellId, spec: &CellSpec) -> Result<ImageBytes, Obstacle> {
         if !self.images.is_measured(&spec.image) {
             return Err(Obstacle::Needs(Need::Image(spec.image)));
         }
@@ -222,52 +224,31 @@ impl<E: Effects> Cells<E> {
             plan = plan.copied();
         }
         let (memory_bytes, node) = self.check_exhaustion(id, spec, &plan)?;
-        self.images.make_room(memory_bytes, Some(&spec.image), &mut self.inventory.memory);
-        if !self.inventory.memory.is_ready(memory_bytes, node) {
+        self.images.make_room(memory_bytes, Some(&spec.image), &mut self.core);
+        if !self.core.inventory().memory.is_ready(memory_bytes, node) {
             return Err(Obstacle::Needs(Need::Memory(memory_bytes, node)));
         }
-        let request = CoreRequest { count: spec.cores as usize, placement: &spec.placement };
-        let cores = self.inventory.cores.take(&request, id).map_err(|refusal| self.told(refusal))?;
-        let memory = self.inventory.memory.take(memory_bytes, node).unwrap_or_default();
-        let image = match plan.memory_bytes(Source::Shared) {
-            0 => image,
-            _ => self.images.on_node(&spec.image, image, node, &mut self.inventory.memory),
-        };
-        let mut device = match spec.network {
-            NetworkSpec::None => None,
-            NetworkSpec::Dhcp | NetworkSpec::Static(_) => {
-                let waiting = self.waiting();
-                self.inventory.devices.take(id, &waiting)
-            }
-        };
-        let blueprint = Blueprint {
+        let waiting = if spec.network == NetworkSpec::None { Vec::new() } else { self.waiting() };
+        let request = BuildRequest {
             id,
             spec,
-            memory_max_bytes: memory_max_bytes(spec, memory_bytes),
             plan: &plan,
-            image: &image,
-            cores: &cores,
-            places: self.inventory.cores.count_for_cells(),
-            device: device.as_mut(),
+            memory_bytes,
+            memory_max_bytes: memory_max_bytes(spec, memory_bytes),
+            waiting: &waiting,
         };
-        match self.effects.build(blueprint, memory) {
-            Ok(space) => {
-                let core_ids = cores.iter().map(CoreToken::id).collect();
-                let held = Held { space, cores: cores.into_iter().map(Some).collect(), device };
-                let image_bytes = plan.memory_bytes(Source::Copied);
-                let text_bytes = plan.memory_bytes(Source::Shared);
-                Ok(Built { held, core_ids, memory_bytes, image_bytes, text_bytes })
-            }
-            Err(BuildFailure { memory, cause }) => {
-                self.inventory.memory.put(memory);
-                // This releases a copy of the image that was made for the cell.
-                drop(image);
-                self.count_images();
-                cores.into_iter().for_each(|core| self.inventory.cores.put(core));
-                device.into_iter().for_each(|device| self.inventory.devices.put(device, Some(id)));
-                Err(refusal(cause, spec).into())
-            }
+        let shared = plan.memory_bytes(Source::Shared);
+        let images = &mut self.images;
+        let built = self.core.build(&request, |core, node| match shared {
+            0 => image,
+            _ => images.on_node(&spec.image, image, node, core),
+        });
+        if let Err(refusal) = built {
+            // This releases a copy of the image that was made for the cell.
+            self.count_images();
+            return Err(self.build_error(refusal, spec).into());
         }
+        Ok(ImageBytes { copied: plan.memory_bytes(Source::Copied), shared })
     }
 
     /// Checks that there are enough resources. Returns the cell's bytes of memory and the node of its first core.
@@ -277,16 +258,17 @@ impl<E: Effects> Cells<E> {
         spec: &CellSpec,
         plan: &ImagePlan,
     ) -> Result<(u64, NodeId), ManagementError> {
-        let inventory = &self.inventory;
+        let inventory = self.core.inventory();
         let request = CoreRequest { count: spec.cores as usize, placement: &spec.placement };
-        let chosen = inventory.cores.choose(&request, id).map_err(|refusal| self.told(refusal))?;
+        let chosen = inventory.cores.choose(&request, id).map_err(|refusal| self.core_error(refusal))?;
         let idle = self.images.idle_bytes() - self.images.idle_bytes_of(&spec.image);
         let free = inventory.memory.available() + idle;
         let exhausted = ManagementError::MemoryExhausted { wanted: spec.memory, free: ByteSize(free) };
         let Some(bytes) = spec.memory.0.checked_next_multiple_of(CHUNK).filter(|&bytes| bytes <= free) else {
             return Err(exhausted);
         };
-        let least = self.effects.least_memory(plan, spec.cores as usize, inventory.cores.count_for_cells());
+        let slots = inventory.cores.count_for_cells();
+        let least = self.core.hardware().least_memory(plan, spec.cores as usize, slots);
         if bytes < least {
             let least = ByteSize(least.next_multiple_of(CHUNK));
             return Err(ManagementError::MemoryTooSmall { wanted: spec.memory, least });
@@ -297,31 +279,29 @@ impl<E: Effects> Cells<E> {
         let node = chosen.first().and_then(|core| inventory.cores.node(*core)).unwrap_or(NodeId(0));
         Ok((bytes, node))
     }
-}
 
-impl<E: Effects> Cells<E> {
     /// Converts a refusal of cores to an error of the management protocol, with cell names.
-    pub(super) fn told(&self, refusal: CoreRefusal) -> ManagementError {
-        refusal.told(|id| self.cells.get(&id).map_or_else(String::new, |cell| cell.spec.name.clone()))
+    pub(super) fn core_error(&self, refusal: CoreRefusal) -> ManagementError {
+        refusal.into_error(|id| self.table.name_of(id).unwrap_or_default())
     }
-}
 
-impl<E: Effects> Cell<E> {
-    /// Returns the error that the cell's state does not permit an operation.
-    pub(super) fn wrong_state(&self) -> ManagementError {
-        ManagementError::WrongState { name: self.spec.name.clone(), state: self.state() }
-    }
-}
-
-fn refusal(cause: BuildError, spec: &CellSpec) -> ManagementError {
-    match cause {
-        BuildError::TooSmall { least_bytes } => {
-            let least = ByteSize(least_bytes.next_multiple_of(CHUNK));
-            ManagementError::MemoryTooSmall { wanted: spec.memory, least }
-        }
-        BuildError::DescriptorTooLong => {
-            let what = "what the cell has to know does not fit in its descriptor: pass fewer arguments";
-            ManagementError::OutOfLimits(what.into())
+    fn build_error(&self, refusal: BuildRefusal, spec: &CellSpec) -> ManagementError {
+        match refusal {
+            BuildRefusal::Cores(refusal) => self.core_error(refusal),
+            BuildRefusal::Device => ManagementError::DevicesExhausted,
+            BuildRefusal::IdInUse => ManagementError::NameTaken(spec.name.clone()),
+            BuildRefusal::Memory => {
+                let free = ByteSize(self.core.inventory().memory.available());
+                ManagementError::MemoryExhausted { wanted: spec.memory, free }
+            }
+            BuildRefusal::Machine(BuildError::TooSmall { least_bytes }) => {
+                let least = ByteSize(least_bytes.next_multiple_of(CHUNK));
+                ManagementError::MemoryTooSmall { wanted: spec.memory, least }
+            }
+            BuildRefusal::Machine(BuildError::DescriptorTooLong) => {
+                let what = "what the cell has to know does not fit in its descriptor: pass fewer arguments";
+                ManagementError::OutOfLimits(what.into())
+            }
         }
     }
 }

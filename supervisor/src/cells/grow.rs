@@ -7,27 +7,23 @@
 //! ends or the operator unplugs them, so the number of blocks, and of journal entries, is bounded. A refusal is entered
 //! in the journal only once between two grants.
 
-use super::Cells;
-use super::cell::{Body, Cell, Run};
-use crate::effects::Effects;
-use crate::inventory::{Block, BlockRequest, CHUNK, Chunk};
-use crate::report::{self, Requested};
+use super::Parts;
+use super::cell::{Cell, Run};
 use isola_abi::growth::{Answer, LARGEST_BLOCK, Refusal};
-use isola_abi::id::CellId;
 use isola_abi::management::{CellSpec, JournalEvent};
 use isola_abi::size::ByteSize;
+use isola_supervisor_core::Hardware;
+use isola_supervisor_core::inventory::{BlockRequest, CHUNK};
+use isola_supervisor_core::report::MemoryRequest;
+use isola_supervisor_core::trusted_core::{BlockPlug, Rejection};
 
 /// The state of a cell's memory requests since the cell was built.
 #[derive(Debug)]
 pub(super) struct Growth {
-    /// The number of the last request that was answered.
-    answered: u32,
     /// Since when the current request has been open; `None` if there is none.
     open_since_ns: Option<u64>,
     /// The most memory that the cell may have, in bytes, after an unplug; `None`: the limit of its specification.
     pub(super) limit: Option<u64>,
-    /// The number of the last reclaim request that is complete; 0: there was none.
-    pub(super) settled: u32,
     /// Bytes of memory for the stacks of plugged cores. The cell owns this memory, but its pool does not contain it.
     pub(super) stack_bytes: u64,
     refusals: Refusals,
@@ -36,32 +32,24 @@ pub(super) struct Growth {
 /// Whether the next refusal is entered in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusals {
-    Untold,
-    Told,
+    NotLogged,
+    Logged,
 }
 
 impl Growth {
     /// Returns the state of a cell that has just been built.
     pub(super) fn new() -> Self {
-        Self {
-            answered: 0,
-            open_since_ns: None,
-            limit: None,
-            settled: 0,
-            stack_bytes: 0,
-            refusals: Refusals::Untold,
-        }
+        Self { open_since_ns: None, limit: None, stack_bytes: 0, refusals: Refusals::NotLogged }
     }
 
     /// Makes the next refusal be entered in the journal.
-    pub(super) fn tell_refusals_again(&mut self) {
-        self.refusals = Refusals::Untold;
+    pub(super) fn log_next_refusal(&mut self) {
+        self.refusals = Refusals::NotLogged;
     }
 
-    /// Returns the state of a recovered cell, with the numbers of its last answered memory request and its last
-    /// complete reclaim request.
-    pub(super) fn resume(answered: u32, settled: u32, limit: Option<u64>, stack_bytes: u64) -> Self {
-        Self { answered, settled, limit, stack_bytes, ..Self::new() }
+    /// Returns the state of a recovered cell.
+    pub(super) fn resume(limit: Option<u64>, stack_bytes: u64) -> Self {
+        Self { limit, stack_bytes, ..Self::new() }
     }
 
     /// Returns whether a request is open: the cell then legitimately makes no progress.
@@ -75,102 +63,73 @@ pub(super) fn memory_max_bytes(spec: &CellSpec, memory_bytes: u64) -> u64 {
     spec.memory_max.map_or(memory_bytes, |most| (most.0 / CHUNK * CHUNK).max(memory_bytes))
 }
 
-impl<E: Effects> Cells<E> {
-    /// Handles a running cell's memory request, if there is a new one.
-    pub(super) fn grow(&mut self, id: CellId) {
-        let now = self.effects.now_ns();
-        let is_settled = self.cells.get(&id).is_some_and(|cell| self.is_settled(cell));
-        let Some(cell) = self.cells.get_mut(&id) else { return };
-        let room = cell.limit_bytes() - cell.memory_bytes;
-        let (Body::Held(held), Run::Running { .. } | Run::Stopping { .. }) = (&mut cell.body, &cell.run)
-        else {
-            return;
-        };
-        let requested = report::request(self.effects.report(&held.space));
-        if requested.number == cell.growth.answered {
+impl Cell {
+    /// Handles the running cell's memory request, if there is a new one.
+    pub(super) fn grow<H: Hardware>(&mut self, parts: &mut Parts<'_, H>) {
+        let now = parts.core.now_ns();
+        let Some(owned) = parts.core.cell(self.id) else { return };
+        if !matches!(self.run, Run::Running { .. } | Run::Stopping { .. }) {
             return;
         }
-        let since_ns = cell.growth.open_since_ns.unwrap_or(now);
-        if !is_settled {
-            // The cell has not acknowledged the result of its last offer. No block may be both offered and granted.
-            cell.growth.open_since_ns = Some(since_ns);
-            return;
-        }
-        let places = self.effects.places(&held.space);
-        let block = match block_request(&requested, room, places) {
-            Ok(request) => loop {
-                let memory = &mut self.inventory.memory;
-                match memory.take_block(request) {
+        let Some(request) = owned.memory_request() else { return };
+        let since_ns = self.growth.open_since_ns.unwrap_or(now);
+        let memory_bytes = owned.memory_bytes();
+        let room = self.limit_bytes(memory_bytes) - memory_bytes;
+        let plugged = match block_request(&request, room, owned.block_room()) {
+            _ if !owned.is_settled() => Err(Rejection::NotSettled),
+            Ok(block) => loop {
+                match parts.core.plug_block(self.id, block) {
                     // Idle images are evicted, if that yields a block.
-                    Block::Exhausted if self.images.drop_for(request.least_bytes, memory) => {}
-                    block => break block,
+                    Ok(BlockPlug::Exhausted) if parts.images.evict_for(block.least_bytes, parts.core) => {}
+                    plugged => break plugged,
                 }
             },
-            Err(Refusal::Limit) => return self.refuse(id, &requested, Refusal::Limit, since_ns),
-            Err(Refusal::Exhausted) => Block::Exhausted,
+            Err(refusal) => return self.refuse(parts, &request, refusal, since_ns),
         };
-        let (block, node) = match block {
-            Block::Given(block, node) => (block, node),
-            Block::Later => {
-                cell.growth.open_since_ns = Some(since_ns);
-                return;
+        match plugged {
+            Ok(BlockPlug::Plugged(len_bytes)) => {
+                self.growth.refusals = Refusals::NotLogged;
+                let to = ByteSize(memory_bytes + len_bytes);
+                self.answer(parts, request.number, Answer::Given);
+                parts.record(self, since_ns, JournalEvent::Grow { by: ByteSize(len_bytes), to });
             }
-            Block::Exhausted => return self.refuse(id, &requested, Refusal::Exhausted, since_ns),
-        };
-        let len_bytes = block.range().len_bytes;
-        if let Err(block) = self.effects.extend(&mut held.space, block, node) {
-            self.inventory.memory.put(alloc::vec![block]);
-            return self.refuse(id, &requested, Refusal::Limit, since_ns);
-        }
-        cell.memory_bytes += len_bytes;
-        cell.growth.refusals = Refusals::Untold;
-        let event = JournalEvent::Grow { by: ByteSize(len_bytes), to: ByteSize(cell.memory_bytes) };
-        self.answer(id, requested.number, Answer::Given);
-        self.enter(id, since_ns, event);
-    }
-
-    /// Checks the open requests again, as there is more zero memory.
-    pub(super) fn grow_waiting(&mut self) {
-        let waiting = |cell: &&Cell<E>| cell.growth.is_open();
-        let waiting: alloc::vec::Vec<CellId> =
-            self.cells.values().filter(waiting).map(|cell| cell.id).collect();
-        waiting.into_iter().for_each(|id| self.grow(id));
-    }
-
-    fn refuse(&mut self, id: CellId, requested: &Requested, refusal: Refusal, since_ns: u64) {
-        self.answer(id, requested.number, Answer::Refused(refusal));
-        let Some(cell) = self.cells.get_mut(&id) else { return };
-        if core::mem::replace(&mut cell.growth.refusals, Refusals::Told) == Refusals::Untold {
-            let wanted = ByteSize(requested.least_bytes);
-            self.enter(id, since_ns, JournalEvent::GrowthRefused { wanted, refusal });
+            // The cell has not acknowledged the result of its last offer, or a block must be scrubbed first.
+            Ok(BlockPlug::Later) | Err(_) => self.growth.open_since_ns = Some(since_ns),
+            Ok(BlockPlug::Exhausted) => self.refuse(parts, &request, Refusal::Exhausted, since_ns),
+            Ok(BlockPlug::NoRoom) => self.refuse(parts, &request, Refusal::Limit, since_ns),
         }
     }
 
-    fn answer(&mut self, id: CellId, number: u32, answer: Answer) {
-        let now = self.effects.now_ns();
-        let Some(cell) = self.cells.get_mut(&id) else { return };
-        cell.growth.answered = number;
+    fn refuse<H: Hardware>(
+        &mut self,
+        parts: &mut Parts<'_, H>,
+        request: &MemoryRequest,
+        refusal: Refusal,
+        since_ns: u64,
+    ) {
+        self.answer(parts, request.number, Answer::Refused(refusal));
+        if core::mem::replace(&mut self.growth.refusals, Refusals::Logged) == Refusals::NotLogged {
+            let wanted = ByteSize(request.least_bytes);
+            parts.record(self, since_ns, JournalEvent::GrowthRefused { wanted, refusal });
+        }
+    }
+
+    fn answer<H: Hardware>(&mut self, parts: &mut Parts<'_, H>, number: u32, answer: Answer) {
+        let now = parts.core.now_ns();
         // Only an open request excuses missing progress from the watchdog.
-        if cell.growth.open_since_ns.take().is_some()
-            && let Run::Running { watch: Some(watch) } = &mut cell.run
+        if self.growth.open_since_ns.take().is_some()
+            && let Run::Running { watch: Some(watch) } = &mut self.run
         {
             watch.forgive(now);
         }
-        if let Body::Held(held) = &cell.body {
-            self.effects.answer(&held.space, number, answer);
-        }
-    }
-
-    pub(super) fn enter(&mut self, id: CellId, since_ns: u64, event: JournalEvent) {
-        let name = self.cells.get(&id).map(|cell| cell.spec.name.clone());
-        self.record(since_ns, name.as_deref(), event);
+        parts.core.answer_memory_request(self.id, number, answer);
     }
 }
 
-/// Returns the block to grant for a request. `room` is the bytes that the cell may still get, `places_left` the number
+/// Returns the block to grant for a request. `room` is the bytes that the cell may still get, `blocks_left` the number
 /// of blocks.
-fn block_request(requested: &Requested, room: u64, places_left: usize) -> Result<BlockRequest, Refusal> {
-    if places_left == 0 || requested.least_bytes > room {
+fn block_request(requested: &MemoryRequest, room: u64, blocks_left: usize) -> Result<BlockRequest, Refusal> {
+    if blocks_left == 0 || requested.least_bytes > room {
         return Err(Refusal::Limit);
     }
     if requested.least_bytes > LARGEST_BLOCK {

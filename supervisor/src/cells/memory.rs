@@ -2,9 +2,8 @@
 //!
 //! **Plugging** is all or nothing, as soon as enough memory is zero (`pending`).
 //!
-//! **Unplugging** needs the cell's help, see [`isola_abi::unplug`]: it offers blocks, which the supervisor validates.
-//! It unmaps them and completes a TLB shootdown on all the cell's cores before the blocks have another owner. If a core
-//! does not acknowledge the shootdown, the cell is ended. The steps:
+//! **Unplugging** needs the cell's help, see [`isola_abi::unplug`]: it offers blocks, which the core validates and
+//! unplugs. If a core does not acknowledge the TLB shootdown, the cell is ended. The steps:
 //!
 //! ```text
 //!              reclaim request       offer: unplug, answer            acknowledged
@@ -14,19 +13,21 @@
 //!                               +----------------------------+--> (done; no memory is plugged before acknowledgement)
 //! ```
 
-use super::Cells;
-use super::cell::{Body, Cell, End, Run};
+use super::Parts;
+use super::cell::Cell;
 use super::grow::memory_max_bytes;
-use super::pending::{Job, Need, Obstacle};
+use super::pending::{Need, Obstacle};
 use super::ticket::Ticket;
-use crate::effects::{Effects, Unplugged};
-use crate::inventory::{CHUNK, Chunk, CoreToken};
-use crate::report::{self, Offered};
+use crate::report;
 use alloc::vec::Vec;
-use isola_abi::id::{CellId, NodeId, PhysRange};
-use isola_abi::management::{Change, JournalEvent, ManagementError, MemoryResized, Mode, ReclaimShortfall};
+use isola_abi::id::{NodeId, PhysRange};
+use isola_abi::management::{Change, JournalEvent, ReclaimShortfall, ManagementError, MemoryResized};
 use isola_abi::size::ByteSize;
 use isola_abi::unplug::Shortfall;
+use isola_supervisor_core::Hardware;
+use isola_supervisor_core::inventory::CHUNK;
+use isola_supervisor_core::report::{MemoryOffer, memory_offer};
+use isola_supervisor_core::trusted_core::{OwnedCell, Scattered, UnpluggedBlocks};
 
 /// How long a cell may take for a reclaim request, in ns. Generous: the cell answers between two events.
 const PATIENCE_NS: u64 = 5_000_000_000;
@@ -42,7 +43,7 @@ const SOON_TIMES: u32 = 5;
 pub enum Resize {
     /// The memory is resized.
     Done(MemoryResized),
-    /// The cell was asked to unplug, or memory is being scrubbed; [`Cells::take_resized`] will have the answer.
+    /// The cell was asked to unplug, or memory is being scrubbed; [`Cells::take_resized`](super::Cells::take_resized) will have the answer.
     Asked(Ticket),
 }
 
@@ -85,261 +86,225 @@ impl Shrink {
     }
 }
 
-impl<E: Effects> Cell<E> {
-    /// Returns the most memory that the cell may have by requests, in bytes: at least its present memory.
-    pub(super) fn limit_bytes(&self) -> u64 {
-        let limit = self.growth.limit.unwrap_or_else(|| memory_max_bytes(&self.spec, self.memory_bytes));
-        limit.max(self.memory_bytes)
+/// The result of a step of an unplug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ShrinkStep {
+    /// The cell goes on.
+    Done,
+    /// A core did not acknowledge the TLB shootdown.
+    CoreIsStuck,
+}
+
+impl Cell {
+    /// Returns the most memory that the cell may have by requests, in bytes: at least its present `memory_bytes`.
+    pub(super) fn limit_bytes(&self, memory_bytes: u64) -> u64 {
+        let limit = self.growth.limit.unwrap_or_else(|| memory_max_bytes(&self.spec, memory_bytes));
+        limit.max(memory_bytes)
     }
 
     /// Returns the limit without stack memory, which the cell does not count.
-    pub(super) fn told_limit_bytes(&self) -> u64 {
-        self.limit_bytes().saturating_sub(self.growth.stack_bytes)
+    pub(super) fn pool_limit_bytes(&self, memory_bytes: u64) -> u64 {
+        self.limit_bytes(memory_bytes).saturating_sub(self.growth.stack_bytes)
     }
 
-    fn resized(&self, had: u64, wanted: u64, took_ns: u64) -> MemoryResized {
+    /// Returns the answer to a request that has led to `memory_bytes`.
+    pub(super) fn resized(
+        &self,
+        memory_bytes: u64,
+        (had, wanted): (u64, u64),
+        took_ns: u64,
+    ) -> MemoryResized {
         MemoryResized {
             had: ByteSize(had),
             wanted: ByteSize(wanted),
-            has: ByteSize(self.memory_bytes),
-            limit: ByteSize(self.limit_bytes()),
+            has: ByteSize(memory_bytes),
+            limit: ByteSize(self.limit_bytes(memory_bytes)),
             moved: ByteSize(0),
             kept: None,
             took_ns,
         }
     }
-}
 
-impl<E: Effects> Cells<E> {
-    /// Plugs memory into a running cell, begins to unplug some, or reports whether that is possible.
-    ///
-    /// # Errors
-    /// Returns [`ManagementError::NoSuchCell`]; [`ManagementError::WrongState`] if the cell does not run;
-    /// [`ManagementError::BeingResized`]; [`ManagementError::CoreAtLarge`]; and the errors about limits and exhausted
-    /// resources. The state is unchanged then; but if a block cannot be plugged although the cell has a place for it
-    /// ([`ManagementError::MemoryScattered`]), the blocks before it stay with the cell.
-    pub fn resize_memory(
-        &mut self,
-        name: &str,
+    /// Checks a request to resize the cell's memory. Returns the bytes that it has, and those that it should have.
+    pub(super) fn check_resize<H: Hardware>(
+        &self,
+        parts: &Parts<'_, H>,
         memory: Change<ByteSize>,
-        mode: Mode,
-    ) -> Result<Resize, ManagementError> {
-        let began = self.effects.now_ns();
-        let id = self.find(name)?;
-        self.poll(id);
-        let cell = self.cells.get(&id).ok_or_else(|| ManagementError::NoSuchCell(super::shorten(name)))?;
-        if !matches!(cell.run, Run::Running { .. }) {
-            return Err(cell.wrong_state());
+        is_pending: bool,
+    ) -> Result<(u64, u64), ManagementError> {
+        let Some(owned) = parts.owned(self).filter(|_| self.is_running()) else {
+            return Err(self.wrong_state());
+        };
+        if self.shrink.is_some() || !owned.is_settled() || is_pending {
+            return Err(ManagementError::BeingResized(self.spec.name.clone()));
         }
-        if cell.shrink.is_some() || !self.is_settled(cell) || self.is_pending(id) {
-            return Err(ManagementError::BeingResized(super::shorten(name)));
-        }
-        let had = cell.memory_bytes;
+        let had = owned.memory_bytes();
         let wanted = memory
             .of(had)
             .filter(|&bytes| bytes > 0)
             .and_then(|bytes| bytes.checked_next_multiple_of(CHUNK))
             .ok_or_else(|| out_of_limits(memory, had))?;
         if wanted > had {
-            self.check_growth(cell, wanted - had)?;
+            check_growth(parts, owned, wanted - had)?;
         } else {
-            if wanted < had && cell.moves.has_lost() {
-                return Err(ManagementError::CoreAtLarge(super::shorten(name)));
+            if wanted < had && owned.has_lost_core() {
+                return Err(ManagementError::CoreAtLarge(self.spec.name.clone()));
             }
-            self.check_shrink(cell, wanted)?;
+            self.check_shrink(owned, wanted)?;
         }
-        match mode {
-            Mode::DryRun => {
-                let took_ns = self.effects.now_ns().saturating_sub(began);
-                let has = ByteSize(wanted);
-                Ok(Resize::Done(MemoryResized { has, ..cell.resized(had, wanted, took_ns) }))
-            }
-            Mode::Apply if wanted > had => match self.give(id, wanted, began) {
-                Ok(resized) => Ok(Resize::Done(resized)),
-                Err(Obstacle::Refused(error)) => Err(error),
-                Err(Obstacle::Needs(need)) => {
-                    Ok(Resize::Asked(self.put_off(Job::Give(id, wanted), began, need)))
-                }
-            },
-            Mode::Apply if wanted < had => {
-                let ticket = self.tickets.next();
-                self.begin_shrink(id, ticket, wanted, began);
-                Ok(Resize::Asked(ticket))
-            }
-            Mode::Apply => Ok(Resize::Done(cell.resized(had, wanted, 0))),
-        }
-    }
-
-    /// Returns the delayed answers since the last call.
-    pub fn take_resized(&mut self) -> Vec<Resized> {
-        core::mem::take(&mut self.resized)
-    }
-
-    /// Returns whether the cell has acknowledged the answer to its last offer.
-    pub(super) fn is_settled(&self, cell: &Cell<E>) -> bool {
-        cell.growth.settled == 0
-            || cell
-                .report(&self.effects)
-                .is_none_or(|report| report.offer.acknowledged() == cell.growth.settled)
-    }
-
-    fn check_growth(&self, cell: &Cell<E>, more: u64) -> Result<(), ManagementError> {
-        // Idle images are evicted if needed.
-        let free = self.inventory.memory.available() + self.images.idle_bytes();
-        if more > free {
-            return Err(ManagementError::MemoryExhausted { wanted: ByteSize(more), free: ByteSize(free) });
-        }
-        let places = cell.held().map_or(0, |held| self.effects.places(&held.space));
-        if places == 0 { Err(ManagementError::MemoryScattered { pieces: 1, places: 0 }) } else { Ok(()) }
+        Ok((had, wanted))
     }
 
     /// Checks, by the cell's report, whether the wanted memory leaves a sixteenth of the cell's pool free, so that
     /// there is no memory pressure.
-    fn check_shrink(&self, cell: &Cell<E>, wanted: u64) -> Result<(), ManagementError> {
-        let Some(report) = cell.report(&self.effects) else { return Ok(()) };
-        let usage = report::memory(report);
-        let (total, used) = (usage.total.0.min(cell.memory_bytes), usage.used.0.min(usage.total.0));
+    fn check_shrink<H: Hardware>(&self, owned: &OwnedCell<H>, wanted: u64) -> Result<(), ManagementError> {
+        let (usage, memory_bytes) = (report::memory(owned.report()), owned.memory_bytes());
+        let (total, used) = (usage.total.0.min(memory_bytes), usage.used.0.min(usage.total.0));
         let used = used.min(total);
         // Plugged memory that the cell's page allocator has not added yet counts as unused.
-        let least = cell.image_bytes.saturating_add(used).saturating_add(used / 15);
-        let least = least.next_multiple_of(CHUNK).min(cell.memory_bytes);
+        let least = self.image.copied.saturating_add(used).saturating_add(used / 15);
+        let least = least.next_multiple_of(CHUNK).min(memory_bytes);
         if wanted < least {
             return Err(ManagementError::MemoryInUse { wanted: ByteSize(wanted), least: ByteSize(least) });
         }
         Ok(())
     }
 
-    /// Plugs memory into a running cell until it has `wanted` bytes.
-    pub(super) fn give(&mut self, id: CellId, wanted: u64, began: u64) -> Result<MemoryResized, Obstacle> {
-        let gone = || ManagementError::NoSuchCell(alloc::string::String::new());
-        let cell = self.cells.get(&id).ok_or_else(gone)?;
-        let had = cell.memory_bytes;
-        if !matches!(cell.run, Run::Running { .. }) {
-            return Err(cell.wrong_state().into());
-        }
+    /// Plugs memory into the cell, which runs, until it has `wanted` bytes.
+    pub(super) fn give<H: Hardware>(
+        &mut self,
+        parts: &mut Parts<'_, H>,
+        wanted: u64,
+        began: u64,
+    ) -> Result<MemoryResized, Obstacle> {
+        let Some(owned) = parts.owned(self).filter(|_| self.is_running()) else {
+            return Err(self.wrong_state().into());
+        };
+        let had = owned.memory_bytes();
         // The cell may have grown by its own requests while this request waited.
         let more = wanted.saturating_sub(had);
-        self.check_growth(cell, more)?;
-        let Some(cell) = self.cells.get_mut(&id) else { return Err(gone().into()) };
-        let Body::Held(held) = &mut cell.body else { return Err(gone().into()) };
-        let first = held.cores.first().and_then(Option::as_ref);
-        let node = first.and_then(|core| self.inventory.cores.node(core.id())).unwrap_or(NodeId(0));
-        self.images.make_room(more, None, &mut self.inventory.memory);
-        if !self.inventory.memory.is_ready(more, node) {
+        check_growth(parts, owned, more)?;
+        let inventory = parts.core.inventory();
+        let first = owned.first_core();
+        let node = first.and_then(|core| inventory.cores.node(core)).unwrap_or(NodeId(0));
+        parts.images.make_room(more, None, parts.core);
+        if !parts.core.inventory().memory.is_ready(more, node) {
             return Err(Obstacle::Needs(Need::Memory(more, node)));
         }
-        let blocks = self.inventory.memory.take(more, node).unwrap_or_default();
-        let places = self.effects.places(&held.space);
-        if blocks.len() > places {
-            let (pieces, places) = (blocks.len() as u32, places as u32);
-            self.inventory.memory.put(blocks);
-            return Err(ManagementError::MemoryScattered { pieces, places }.into());
-        }
-        let (pieces, mut plugged) = (blocks.len() as u32, 0);
-        for block in blocks {
-            let range = block.range();
-            let node = self.inventory.memory.node_of(range.start).unwrap_or(NodeId(0));
-            match self.effects.extend(&mut held.space, block, node) {
-                Ok(()) => (cell.memory_bytes, plugged) = (cell.memory_bytes + range.len_bytes, plugged + 1),
-                // Not expected, as the number of blocks was checked.
-                Err(block) => self.inventory.memory.put(alloc::vec![block]),
+        match parts.core.plug_memory(self.id, more, node) {
+            Ok(Ok(())) => {}
+            Ok(Err(Scattered { pieces, room })) => {
+                let (pieces, places) = (pieces as u32, room as u32);
+                return Err(ManagementError::MemoryScattered { pieces, places }.into());
             }
-        }
-        let missing = ManagementError::MemoryScattered { pieces, places: plugged };
-        if plugged == 0 && pieces > 0 {
-            return Err(missing.into());
+            Err(_) => return Err(ManagementError::BeingResized(self.spec.name.clone()).into()),
         }
         // The limit after an earlier unplug no longer applies.
-        cell.growth.limit = None;
-        cell.growth.tell_refusals_again();
-        let limit_bytes = cell.told_limit_bytes();
-        if let Body::Held(held) = &cell.body {
-            self.effects.set_limit(&held.space, limit_bytes);
-        }
-        self.keep_up(id);
-        let resized = self.enter_resized(id, had, wanted, began, None);
-        if plugged < pieces { Err(missing.into()) } else { Ok(resized) }
+        self.growth.limit = None;
+        self.growth.log_next_refusal();
+        self.set_limit(parts);
+        parts.save(self);
+        Ok(self.record_resize(parts, (had, wanted), began, None))
     }
 
-    fn begin_shrink(&mut self, id: CellId, ticket: Ticket, wanted: u64, began: u64) {
-        let Some(cell) = self.cells.get_mut(&id) else { return };
-        let Body::Held(held) = &cell.body else { return };
-        let number = self.effects.request_unplug(&held.space, cell.memory_bytes - wanted);
-        cell.shrink = Some(Shrink {
-            ticket,
-            since_ns: began,
-            deadline_ns: began.saturating_add(PATIENCE_NS),
-            had: cell.memory_bytes,
-            wanted,
-            step: Step::Asked(number),
-            soon_left: SOON_TIMES,
-            moved_bytes: 0,
-        });
+    /// Tells the cell the limit of its requests.
+    fn set_limit<H: Hardware>(&self, parts: &Parts<'_, H>) {
+        if let Some(owned) = parts.owned(self) {
+            owned.set_limit(self.pool_limit_bytes(owned.memory_bytes()));
+        }
+    }
+
+    /// Begins to unplug memory until the cell, which runs, has `wanted` bytes.
+    pub(super) fn begin_shrink<H: Hardware>(
+        &mut self,
+        parts: &mut Parts<'_, H>,
+        wanted: u64,
+        began: u64,
+    ) -> Ticket {
+        let ticket = parts.answers.tickets.next();
+        let had = parts.owned(self).map_or(0, OwnedCell::memory_bytes);
+        if let Ok(number) = parts.core.request_unplug(self.id, had.saturating_sub(wanted)) {
+            self.shrink = Some(Shrink {
+                ticket,
+                since_ns: began,
+                deadline_ns: began.saturating_add(PATIENCE_NS),
+                had,
+                wanted,
+                step: Step::Asked(number),
+                soon_left: SOON_TIMES,
+                moved_bytes: 0,
+            });
+        }
+        ticket
     }
 
     /// Advances an unplug in progress as far as the cell has answered.
-    pub(super) fn shrink(&mut self, id: CellId) {
-        let now = self.effects.now_ns();
-        let Some(cell) = self.cells.get(&id) else { return };
-        let Some(Shrink { step, deadline_ns, wanted, .. }) = cell.shrink else { return };
-        match step {
-            Step::Asked(number) => {
-                let offered = cell.report(&self.effects).and_then(|report| report::offer(report, number));
-                match offered {
-                    Some(offered) => self.accept(id, &offered, now),
-                    None if now >= deadline_ns => {
-                        self.settle(id, 0);
-                        self.end_shrink(id, Some(ReclaimShortfall::NotInTime));
-                    }
-                    None => {}
+    pub(super) fn shrink<H: Hardware>(&mut self, parts: &mut Parts<'_, H>, now: u64) -> ShrinkStep {
+        let (Some(shrink), Some(owned)) = (&mut self.shrink, parts.core.cell(self.id)) else {
+            return ShrinkStep::Done;
+        };
+        let deadline_ns = shrink.deadline_ns;
+        match shrink.step {
+            Step::Asked(number) => match memory_offer(owned.report(), number) {
+                Some(offer) => return self.accept(parts, number, &offer, now),
+                None if now >= deadline_ns => {
+                    parts.core.withdraw_unplug(self.id);
+                    self.end_shrink(parts, Some(ReclaimShortfall::NotInTime));
+                }
+                None => {}
+            },
+            Step::Settled { again_ns } if owned.is_settled() && now >= again_ns => {
+                let missing = owned.memory_bytes().saturating_sub(shrink.wanted);
+                if let Ok(number) = parts.core.request_unplug(self.id, missing) {
+                    shrink.step = Step::Asked(number);
                 }
             }
-            Step::Settled { again_ns } if self.is_settled(cell) && now >= again_ns => {
-                let missing = cell.memory_bytes.saturating_sub(wanted);
-                let Some(cell) = self.cells.get_mut(&id) else { return };
-                let (Body::Held(held), Some(shrink)) = (&cell.body, &mut cell.shrink) else { return };
-                shrink.step = Step::Asked(self.effects.request_unplug(&held.space, missing));
-            }
-            Step::Settled { .. } if now >= deadline_ns => {
-                self.end_shrink(id, Some(ReclaimShortfall::NotInTime))
-            }
+            Step::Settled { .. } if now >= deadline_ns => self.end_shrink(parts, Some(ReclaimShortfall::NotInTime)),
             // From here on the supervisor waits for the cell's notification.
-            Step::Settled { again_ns } if now >= again_ns => {
-                let shrink = self.cells.get_mut(&id).and_then(|cell| cell.shrink.as_mut());
-                shrink.into_iter().for_each(|shrink| shrink.step = Step::Settled { again_ns: 0 });
-            }
+            Step::Settled { again_ns } if now >= again_ns => shrink.step = Step::Settled { again_ns: 0 },
             Step::Settled { .. } => {}
-            Step::Acknowledging { kept } if self.is_settled(cell) || now >= deadline_ns => {
-                self.end_shrink(id, kept);
+            Step::Acknowledging { kept } if owned.is_settled() || now >= deadline_ns => {
+                self.end_shrink(parts, kept);
             }
             Step::Acknowledging { .. } => {}
         }
+        ShrinkStep::Done
     }
 
     /// Unplugs the offered blocks, up to the wanted number of bytes.
-    fn accept(&mut self, id: CellId, offered: &Offered, now: u64) {
-        let Some(cell) = self.cells.get_mut(&id) else { return };
-        if cell.moves.has_lost() {
-            // A core was lost after the reclaim request, and would not acknowledge a shootdown.
-            self.settle(id, 0);
-            return self.end_shrink(id, Some(ReclaimShortfall::CoreAtLarge));
-        }
-        let (Body::Held(held), Some(shrink)) = (&mut cell.body, &mut cell.shrink) else { return };
-        shrink.moved_bytes = shrink.moved_bytes.saturating_add(offered.moved_bytes);
-        let mut missing = cell.memory_bytes.saturating_sub(shrink.wanted);
+    fn accept<H: Hardware>(
+        &mut self,
+        parts: &mut Parts<'_, H>,
+        number: u32,
+        offer: &MemoryOffer,
+        now: u64,
+    ) -> ShrinkStep {
+        let (Some(shrink), Some(owned)) = (&mut self.shrink, parts.core.cell(self.id)) else {
+            return ShrinkStep::Done;
+        };
+        shrink.moved_bytes = shrink.moved_bytes.saturating_add(offer.moved_bytes);
+        let memory_bytes = owned.memory_bytes();
+        let mut missing = memory_bytes.saturating_sub(shrink.wanted);
         // The supervisor unplugs no more than the wanted bytes; an empty range replaces each block beyond them.
         let wanted = |block: &PhysRange| {
             let fits = block.len_bytes <= missing;
             missing -= if fits { block.len_bytes } else { 0 };
             if fits { *block } else { PhysRange::default() }
         };
-        let blocks: Vec<PhysRange> = offered.blocks.iter().map(wanted).collect();
-        let Unplugged { taken, memory, stuck } = self.effects.unplug(&mut held.space, &held.cores, &blocks);
-        let took: u64 = memory.iter().map(|block| block.range().len_bytes).sum();
-        self.inventory.memory.put(memory);
-        cell.memory_bytes = cell.memory_bytes.saturating_sub(took);
-        let missing = cell.memory_bytes.saturating_sub(shrink.wanted);
-        let again_ns = match offered.rest {
+        let blocks: Vec<PhysRange> = offer.blocks.iter().map(wanted).collect();
+        let unplugged = parts.core.unplug_memory(self.id, number, &blocks);
+        let Ok(UnpluggedBlocks { taken, len_bytes: took, has_stuck_core }) = unplugged else {
+            // A core was lost after the reclaim request, and would not acknowledge a shootdown.
+            parts.core.withdraw_unplug(self.id);
+            self.end_shrink(parts, Some(ReclaimShortfall::CoreAtLarge));
+            return ShrinkStep::Done;
+        };
+        if has_stuck_core {
+            self.end_shrink(parts, Some(ReclaimShortfall::NotInTime));
+            return ShrinkStep::CoreIsStuck;
+        }
+        let missing = memory_bytes.saturating_sub(took).saturating_sub(shrink.wanted);
+        let again_ns = match offer.rest {
             _ if missing == 0 => None,
             Shortfall::More if took > 0 => Some(0),
             Shortfall::Soon if shrink.soon_left > 0 => {
@@ -352,88 +317,67 @@ impl<E: Effects> Cells<E> {
             blocks.iter().filter(|block| block.len_bytes > 0).count() as u32 != taken.count_ones();
         if let Some(again_ns) = again_ns {
             shrink.step = Step::Settled { again_ns };
+            return ShrinkStep::Done;
         }
-        self.settle(id, taken);
-        if stuck.is_some() {
-            let since_ns = now;
-            self.end_shrink(id, Some(ReclaimShortfall::NotInTime));
-            self.finish(id, End::Crashed, since_ns);
-        } else if again_ns.is_none() {
-            let kept = match offered.rest {
-                _ if missing == 0 => None,
-                _ if was_refused => Some(ReclaimShortfall::TooManyPlaces),
-                Shortfall::Scattered => Some(ReclaimShortfall::Scattered),
-                _ => Some(ReclaimShortfall::InUse),
-            };
-            if let Some(shrink) = self.cells.get_mut(&id).and_then(|cell| cell.shrink.as_mut()) {
-                shrink.step = Step::Acknowledging { kept };
-            }
-            self.shrink(id);
-        }
+        let kept = match offer.rest {
+            _ if missing == 0 => None,
+            _ if was_refused => Some(ReclaimShortfall::TooManyPlaces),
+            Shortfall::Scattered => Some(ReclaimShortfall::Scattered),
+            _ => Some(ReclaimShortfall::InUse),
+        };
+        shrink.step = Step::Acknowledging { kept };
+        self.shrink(parts, now)
     }
 
-    /// Answers the cell's offer, or withdraws the reclaim request if there is none.
-    fn settle(&mut self, id: CellId, taken: u32) {
-        let Some(cell) = self.cells.get_mut(&id) else { return };
-        let Some(Shrink { step, .. }) = &cell.shrink else { return };
-        if let Step::Asked(number) = step {
-            cell.growth.settled = *number;
-        } else if let Some(report) = cell.report(&self.effects) {
-            cell.growth.settled = report.offer.number();
-        }
-        if let Body::Held(held) = &cell.body {
-            self.effects.settle(&held.space, taken);
-        }
-    }
-
-    fn end_shrink(&mut self, id: CellId, kept: Option<ReclaimShortfall>) {
-        let Some(cell) = self.cells.get_mut(&id) else { return };
-        let Some(Shrink { ticket, since_ns, had, wanted, moved_bytes, .. }) = cell.shrink.take() else {
+    fn end_shrink<H: Hardware>(&mut self, parts: &mut Parts<'_, H>, kept: Option<ReclaimShortfall>) {
+        let Some(Shrink { ticket, since_ns, had, wanted, moved_bytes, .. }) = self.shrink.take() else {
             return;
         };
         // The cell may not take the unplugged memory back by a request.
-        cell.growth.limit = Some(cell.memory_bytes);
-        if let Body::Held(held) = &cell.body {
-            self.effects.set_limit(&held.space, cell.told_limit_bytes());
-        }
-        self.keep_up(id);
-        let resized = self.enter_resized(id, had, wanted, since_ns, kept);
-        self.resized.push((ticket, Ok(MemoryResized { moved: ByteSize(moved_bytes), ..resized })));
+        self.growth.limit = parts.owned(self).map(OwnedCell::memory_bytes);
+        self.set_limit(parts);
+        parts.save(self);
+        let resized = self.record_resize(parts, (had, wanted), since_ns, kept);
+        parts.answers.resized.push((ticket, Ok(MemoryResized { moved: ByteSize(moved_bytes), ..resized })));
     }
 
-    /// Ends an unplug in progress, as the cell ends or is stopped.
-    pub(super) fn forget_shrink(&mut self, id: CellId) {
-        let Some(cell) = self.cells.get_mut(&id) else { return };
-        if let Some(shrink) = cell.shrink.take() {
-            self.resized.push((shrink.ticket, Err(cell.wrong_state())));
+    /// Ends an unplug in progress, as the cell has ended.
+    pub(super) fn drop_shrink<H: Hardware>(&mut self, parts: &mut Parts<'_, H>) {
+        if let Some(shrink) = self.shrink.take() {
+            parts.answers.resized.push((shrink.ticket, Err(self.wrong_state())));
         }
     }
 
-    fn enter_resized(
-        &mut self,
-        id: CellId,
-        had: u64,
-        wanted: u64,
+    /// Enters a resize in the journal. Returns the answer to the request.
+    fn record_resize<H: Hardware>(
+        &self,
+        parts: &mut Parts<'_, H>,
+        bytes: (u64, u64),
         since_ns: u64,
         kept: Option<ReclaimShortfall>,
     ) -> MemoryResized {
-        let took_ns = self.effects.now_ns().saturating_sub(since_ns);
-        let size = ByteSize;
-        let mut resized = MemoryResized {
-            had: size(had),
-            wanted: size(wanted),
-            has: size(wanted),
-            limit: size(wanted),
-            moved: size(0),
-            kept,
-            took_ns,
-        };
-        if let Some(cell) = self.cells.get(&id) {
-            resized = MemoryResized { kept, ..cell.resized(had, wanted, took_ns) };
-        }
+        let took_ns = parts.core.now_ns().saturating_sub(since_ns);
+        let memory_bytes = parts.owned(self).map_or(0, OwnedCell::memory_bytes);
+        let resized = MemoryResized { kept, ..self.resized(memory_bytes, bytes, took_ns) };
         let event = JournalEvent::ResizeMemory { from: resized.had, to: resized.has, wanted: resized.wanted };
-        self.enter(id, since_ns, event);
+        parts.record(self, since_ns, event);
         resized
+    }
+}
+
+fn check_growth<H: Hardware>(
+    parts: &Parts<'_, H>,
+    owned: &OwnedCell<H>,
+    more: u64,
+) -> Result<(), ManagementError> {
+    // Idle images are evicted if needed.
+    let free = parts.core.inventory().memory.available() + parts.images.idle_bytes();
+    if more > free {
+        return Err(ManagementError::MemoryExhausted { wanted: ByteSize(more), free: ByteSize(free) });
+    }
+    match owned.block_room() {
+        0 => Err(ManagementError::MemoryScattered { pieces: 1, places: 0 }),
+        _ => Ok(()),
     }
 }
 

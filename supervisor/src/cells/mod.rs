@@ -10,77 +10,79 @@
 //! ```
 //!
 //! `recreate` leads from `Exited`, `Crashed` and `Killed` back to `Created`; `destroy` removes the record of a cell in
-//! any of these four states.
-//!
-//! All ends follow one sequence, whatever their cause. The supervisor reclaims the cores by INIT, resets the device,
-//! reads the report a last time, and then returns cores, device and memory to the inventory; the memory is not scrubbed
-//! yet (see [`crate::inventory::memory`]). Only a record of the cell remains. Memory is free only if nothing can still
-//! write to it: if a core or a device does not come back, memory and device stay in quarantine instead.
+//! any of these four states. The resources of a cell are in the core (`isola-supervisor-core`); after its end only the
+//! record here remains.
 //!
 //! An ended cell can be created again: under its id, with its log continued, on any free cores and memory, from its
 //! image, as long as the image store has it (see [`crate::images`]).
 //!
-//! All work happens in calls: requests, notifications ([`Cells::doorbell`]), deadlines ([`Cells::tick`]) and slices of
-//! work ([`Cells::work`]). Each does a bounded amount of work, and none waits for a cell, except for the return of
-//! reclaimed cores and the acknowledgement of a TLB shootdown. [`Cells::next_deadline_ns`] says when to call
+//! All work happens in calls: requests, notifications ([`Cells::on_notification`]), deadlines ([`Cells::tick`]) and
+//! slices of work ([`Cells::work`]). Each does a bounded amount of work, and none waits for a cell, except for the return
+//! of reclaimed cores and the acknowledgement of a TLB shootdown. [`Cells::next_deadline_ns`] says when to call
 //! [`Cells::tick`].
+//!
+//! [`Cells`] consists of parts. A function that needs a few of them takes these as parameters; those that need all are
+//! methods of [`Cells`], in the files marked with a star.
 //!
 //! | file | contents |
 //! |---|---|
-//! | `cell` | a cell's record |
-//! | `create` | create, recreate, start, destroy |
-//! | `end` | stop, notification, end |
-//! | `images` | requests about the image store |
-//! | `grow` | memory requests of cells |
-//! | `restart` | restarts by policy |
-//! | `memory` | resizing of a cell's memory by request |
-//! | `pending` | requests and restarts that wait for memory to be scrubbed, or for an image to be hashed |
-//! | `force` | forced core reclaim |
-//! | `moves` | plug and unplug of cores |
-//! | `keep`, `checkpoint`, `recover` | saved cell state, the supervisor checkpoint, and recovery after a restart |
-//! | `ticket` | identifiers of requests that are answered later |
-//! | `lend` | core loans |
-//! | `query` | queries to cells |
+//! | this * | the parts, at boot and after a restart of the supervisor; work in slices |
+//! | `create` * | create, recreate, start, restart, destroy |
+//! | `end` * | notification, deadlines, stop, end |
+//! | `resize` * | requests to resize a cell's cores or memory |
+//! | `lend` * | core loans |
+//! | `pending` * | requests and restarts that wait for memory to be scrubbed, or for an image to be hashed |
+//! | `queries` * | requests that change nothing |
+//! | `cell`, `table` | a cell's record, and all of them |
+//! | `cores`, `memory`, `grow` | a running cell's cores and memory |
+//! | `restart` | the restart policies |
 //! | `watch` | the watchdog for hung cells |
-//! | `info` | information on cells and machine, for responses |
+//! | `usage` | information on a cell, for responses |
+//! | `saved_state`, `checkpoint`, `recover` | the notes in ownership records, the supervisor checkpoint, and recovery |
+//! | `ticket` | requests that are answered later |
 
 mod cell;
 mod checkpoint;
+mod cores;
 mod create;
 mod end;
-mod force;
 mod grow;
-mod images;
-mod info;
-mod keep;
 mod lend;
 mod memory;
-mod moves;
 mod pending;
-mod query;
+mod queries;
 mod recover;
+mod resize;
 mod restart;
+mod saved_state;
+mod table;
 mod ticket;
+mod usage;
 mod watch;
 
 pub use checkpoint::Checkpoint;
+pub use cores::{CoresResize, CoresWanted};
 pub use end::Stop;
-pub use info::Detail;
 pub use memory::{Resize, Resized};
-pub use moves::{CoresResize, CoresWanted};
 pub use pending::Created;
+pub use recover::SupervisorState;
 pub use ticket::Ticket;
+pub use usage::Detail;
 
-use crate::effects::Effects;
-use crate::images::Images;
-use crate::inventory::{Inventory, Scrub};
+use crate::images::{Images, Measure};
 use crate::journal::Journal;
-use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use cell::Cell;
 use isola_abi::id::CellId;
-use isola_abi::management::{CoresResized, Decision, JournalEvent, MAX_NAME_LEN, ManagementError};
+use isola_abi::integrity::ImageDigest;
+use isola_abi::management::{Decision, JournalEvent, MAX_NAME_LEN, ManagementError};
+use isola_supervisor_core::hardware::{InventoryOf, RecoveredState};
+use isola_supervisor_core::inventory::Scrub;
+use isola_supervisor_core::trusted_core::{OwnedCell, Recovery};
+use isola_supervisor_core::{Hardware, TrustedCore};
+use recover::{NUMBERS, adopt_all};
+use table::CellTable;
 
 /// The length of a scrub slice, in ns. Notifications and requests are served between two slices.
 const SCRUB_SLICE_NS: u64 = 300_000;
@@ -90,9 +92,6 @@ pub(crate) const SCRUB_SLICE: u64 = 1 << 20;
 
 /// The bytes scrubbed between two readings of the clock: some ten microseconds' work.
 const SCRUB_STEP: u64 = 16 << 10;
-
-/// The inventory of a machine with the effects `E`.
-pub type InventoryOf<E> = Inventory<<E as Effects>::Memory, <E as Effects>::Core, <E as Effects>::Device>;
 
 /// Facts that were measured during boot.
 #[derive(Clone, Copy, Debug)]
@@ -109,102 +108,106 @@ pub struct Boot {
     pub restarts: u32,
 }
 
-/// All cells of the machine, with the inventory, the image store and the journal.
-pub struct Cells<E: Effects> {
-    effects: E,
-    inventory: InventoryOf<E>,
+/// All cells of the machine, with the trusted core, the image store and the journal.
+pub struct Cells<H: Hardware> {
+    core: TrustedCore<H>,
     boot: Boot,
+    table: CellTable,
     journal: Journal,
-    images: Images<E::Memory>,
-    cells: BTreeMap<CellId, Cell<E>>,
-    next_id: u32,
-    ended: Vec<CellId>,
-    resized: Vec<Resized>,
-    cores_resized: Vec<(Ticket, Result<CoresResized, ManagementError>)>,
-    created: Vec<(Ticket, Result<CellId, ManagementError>)>,
-    pending: Vec<pending::Pending>,
-    tickets: ticket::Tickets,
-    quarantine: Vec<Quarantined<E>>,
-    /// Bytes of memory that an earlier incarnation could not recover, and that stay out of use.
-    withheld_bytes: u64,
+    images: Images<H>,
     loans: lend::Loans,
+    pending: pending::PendingRequests,
+    answers: ticket::Answers,
 }
 
-/// The resources of an ended cell to which a lost core or device may still write.
-struct Quarantined<E: Effects> {
-    memory_bytes: u64,
-    /// Kept so that they are never used again.
-    _parts: (E::Space, Option<E::Device>),
+/// The parts that a change of one cell needs.
+struct Parts<'a, H: Hardware> {
+    core: &'a mut TrustedCore<H>,
+    journal: &'a mut Journal,
+    images: &'a mut Images<H>,
+    loans: &'a lend::Loans,
+    answers: &'a mut ticket::Answers,
 }
 
-/// All owners of memory.
-#[cfg(test)]
-pub(crate) struct Parts<'a, E: Effects> {
-    pub(crate) effects: &'a E,
-    pub(crate) memory: &'a crate::inventory::Memory<E::Memory>,
-    pub(crate) store: &'a Images<E::Memory>,
-    /// The spaces of cells with resources; `out_of_use` has those in quarantine.
-    pub(crate) held: Vec<&'a E::Space>,
-    pub(crate) out_of_use: Vec<&'a E::Space>,
+impl<H: Hardware> Parts<'_, H> {
+    /// Returns the cell's resources.
+    fn owned(&self, cell: &Cell) -> Option<&OwnedCell<H>> {
+        self.core.cell(cell.id)
+    }
+
+    /// Enters an event about the cell in the journal that lasted from `since_ns` until now.
+    fn record(&mut self, cell: &Cell, since_ns: u64, event: JournalEvent) {
+        self.journal.enter(self.core, since_ns, Some(&cell.spec.name), event);
+    }
+
+    /// Saves the cell's notes in its ownership record.
+    fn save(&mut self, cell: &Cell) {
+        self.core.save(cell.id, cell.notes(self.loans.saved(cell.id)));
+    }
 }
 
-impl<E: Effects> Cells<E> {
+impl<H: Hardware> Cells<H> {
     /// Returns no cells, on a machine that has just booted.
-    pub fn new(effects: E, inventory: InventoryOf<E>, boot: Boot) -> Self {
-        let mut cells = Self::with_journal(effects, inventory, boot, Journal::new());
-        cells.write_entry(boot.unix_ns, boot.ready_ns, None, JournalEvent::Boot);
+    pub fn new(hardware: H, inventory: InventoryOf<H>, boot: Boot) -> Self {
+        let core = TrustedCore::new(hardware, inventory);
+        let mut cells = Self::with_journal(core, boot, Journal::new(), 1);
+        cells.journal.enter_at(&mut cells.core, boot.unix_ns, boot.ready_ns, None, JournalEvent::Boot);
         cells
     }
 
-    fn with_journal(effects: E, inventory: InventoryOf<E>, boot: Boot, journal: Journal) -> Self {
+    /// Returns the cells that a failed supervisor left. `inventory` has the resources without an owner among them.
+    pub fn recover(
+        hardware: H,
+        inventory: InventoryOf<H>,
+        boot: Boot,
+        recovered: RecoveredState<H>,
+        state: SupervisorState<H>,
+    ) -> Self {
+        let (core, recovery) = TrustedCore::recover(hardware, inventory, recovered);
+        let Recovery { cause, number, ended_ns, gone, cells: unclaimed } = recovery;
+        let SupervisorState { checkpoint, journal, images, texts } = state;
+        let journal = Journal::resume(u64::from(number) * u64::from(NUMBERS), &journal);
+        let mut cells = Self::with_journal(core, boot, journal, number.saturating_mul(NUMBERS).max(1));
+        let adopted = adopt_all(unclaimed, &mut cells.core, &mut cells.table, &mut cells.loans);
+        cells.images = Images::resume(images, texts);
+        checkpoint.enter_ended_cells(&mut cells.table);
+        cells.count_images();
+        cells.loans.resume_debts(adopted.debts, &mut cells.core, &cells.table);
+        let (found, gone) = (adopted.found, gone + adopted.gone);
+        cells.record(ended_ns, None, JournalEvent::Restart { cause, number, found, gone });
+        cells
+    }
+
+    /// Returns no cells. The first one will have the id `next_id`.
+    fn with_journal(core: TrustedCore<H>, boot: Boot, journal: Journal, next_id: u32) -> Self {
         Self {
-            effects,
-            inventory,
+            core,
             boot,
-            journal,
+            table: CellTable::new(next_id),
+            journal: journal.booted_at(boot.unix_ns),
             images: Images::new(),
-            cells: BTreeMap::new(),
-            next_id: 1,
-            ended: Vec::new(),
-            resized: Vec::new(),
-            cores_resized: Vec::new(),
-            created: Vec::new(),
-            pending: Vec::new(),
-            tickets: ticket::Tickets::new(),
-            quarantine: Vec::new(),
-            withheld_bytes: 0,
             loans: lend::Loans::new(),
+            pending: pending::PendingRequests::default(),
+            answers: ticket::Answers::default(),
         }
     }
 
-    /// Returns the machine's hardware operations.
-    pub fn effects(&mut self) -> &mut E {
-        &mut self.effects
+    /// Returns the trusted core.
+    pub fn core(&mut self) -> &mut TrustedCore<H> {
+        &mut self.core
     }
 
     /// Returns the parts that survive a failure of the supervisor: the machine, and the memory of the image store.
     #[cfg(test)]
-    pub(crate) fn into_parts(self) -> (E, Vec<crate::effects::SharedOf<E>>) {
-        let Self { effects, images, .. } = self;
-        (effects, images.into_memory())
+    pub(crate) fn into_parts(self) -> (H, Vec<isola_supervisor_core::hardware::SharedOf<H>>) {
+        let Self { core, images, .. } = self;
+        (core.into_hardware(), images.into_memory())
     }
 
-    /// Returns all owners of memory, for a check of all ranges.
+    /// Returns the core and the image store, for a check of all owners.
     #[cfg(test)]
-    pub(crate) fn parts(&self) -> Parts<'_, E> {
-        let held = self.cells.values().filter_map(Cell::held).map(|held| &held.space);
-        Parts {
-            effects: &self.effects,
-            memory: &self.inventory.memory,
-            store: &self.images,
-            held: held.collect(),
-            out_of_use: self.quarantine.iter().map(|kept| &kept._parts.0).collect(),
-        }
-    }
-
-    /// Returns the inventory.
-    pub fn inventory(&mut self) -> &mut InventoryOf<E> {
-        &mut self.inventory
+    pub(crate) fn owners(&self) -> (&TrustedCore<H>, &Images<H>) {
+        (&self.core, &self.images)
     }
 
     /// Returns the journal.
@@ -214,15 +217,13 @@ impl<E: Effects> Cells<E> {
 
     /// Enters an event in the journal that lasted from `since_ns` until now.
     pub fn record(&mut self, since_ns: u64, cell: Option<&str>, event: JournalEvent) {
-        let now = self.effects.now_ns();
-        self.write_entry(self.unix_ns(now), now.saturating_sub(since_ns), cell, event);
+        self.journal.enter(&mut self.core, since_ns, cell, event);
     }
 
-    fn write_entry(&mut self, unix_ns: u64, duration_ns: u64, cell: Option<&str>, event: JournalEvent) {
-        let entry = self.journal.record(unix_ns, duration_ns, cell, event);
-        if let Ok(bytes) = postcard::to_allocvec(&entry) {
-            self.effects.save_journal_entry(&bytes);
-        }
+    /// Enters an event about a cell in the journal that lasted from `since_ns` until now.
+    fn record_about(&mut self, id: CellId, since_ns: u64, event: JournalEvent) {
+        let name = self.table.get(id).map(|cell| cell.spec.name.as_str());
+        self.journal.enter(&mut self.core, since_ns, name, event);
     }
 
     /// Enters a decision of another program in the journal.
@@ -239,8 +240,9 @@ impl<E: Effects> Cells<E> {
         if let Some(name) = cell.filter(|name| name.len() > MAX_NAME_LEN) {
             return Err(ManagementError::BadName(shorten(name)));
         }
-        let now = self.effects.now_ns();
-        self.write_entry(self.unix_ns(now), duration_ns, cell, JournalEvent::Decision(decision));
+        let unix_ns = self.journal.unix_ns(self.core.now_ns());
+        let event = JournalEvent::Decision(decision);
+        self.journal.enter_at(&mut self.core, unix_ns, duration_ns, cell, event);
         Ok(())
     }
 
@@ -249,40 +251,101 @@ impl<E: Effects> Cells<E> {
     /// # Errors
     /// Returns [`ManagementError::NoSuchCell`] if there is none.
     pub fn find(&self, name: &str) -> Result<CellId, ManagementError> {
-        let found = self.cells.values().find(|cell| cell.spec.name == name);
-        found.map(|cell| cell.id).ok_or_else(|| ManagementError::NoSuchCell(shorten(name)))
+        self.table.find(name)
     }
 
     /// Returns the cells that have ended since the last call.
     pub fn take_ended(&mut self) -> Vec<CellId> {
-        core::mem::take(&mut self.ended)
+        core::mem::take(&mut self.answers.ended)
+    }
+
+    /// Begins the upload of an image.
+    ///
+    /// # Errors
+    /// Returns [`ManagementError::ImageRejected`] for an invalid length, or [`ManagementError::MemoryExhausted`].
+    pub fn begin_image(&mut self, len_bytes: u64) -> Result<(), ManagementError> {
+        self.images.begin(len_bytes, &mut self.core)
+    }
+
+    /// Adds the next bytes of the uploaded image.
+    ///
+    /// # Errors
+    /// Returns [`ManagementError::NoImage`] if no upload has begun, or [`ManagementError::OutOfLimits`].
+    pub fn append_image(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ManagementError> {
+        self.images.append(offset, bytes)
+    }
+
+    /// Returns whether uploaded bytes are not hashed yet. Requests wait for that, as only a hashed image is stored.
+    pub fn is_measuring(&self) -> bool {
+        self.images.is_measuring()
+    }
+
+    /// Discards an incomplete upload.
+    pub fn discard_upload(&mut self) {
+        self.images.discard_upload(&mut self.core);
     }
 
     /// Does a slice of the work for which a request waits; otherwise scrubs free memory for [`SCRUB_SLICE_NS`]. A slice
     /// is short enough for notifications to wait for it. Returns whether there is more to do.
     pub fn work(&mut self) -> Scrub {
-        if self.measure() || self.do_pending() {
+        if self.measure() || self.complete_pending() {
             return Scrub::Unfinished;
         }
-        let end = self.effects.now_ns().saturating_add(SCRUB_SLICE_NS);
-        let (dirty, near) = (self.inventory.memory.dirty(), self.wanted_node());
+        let end = self.core.now_ns().saturating_add(SCRUB_SLICE_NS);
+        let (dirty, near) = (self.core.inventory().memory.dirty(), self.pending.wanted_node());
         let mut scrub = Scrub::Finished;
         for _ in 0..SCRUB_SLICE / SCRUB_STEP {
-            scrub = self.inventory.memory.scrub(SCRUB_STEP, near);
-            if scrub == Scrub::Finished || self.effects.now_ns() >= end {
+            scrub = self.core.scrub(SCRUB_STEP, near);
+            if scrub == Scrub::Finished || self.core.now_ns() >= end {
                 break;
             }
         }
         // The answers to waiting cells change only when another chunk is zero.
-        if scrub == Scrub::Finished || self.inventory.memory.dirty() < dirty {
+        if scrub == Scrub::Finished || self.core.inventory().memory.dirty() < dirty {
             self.grow_waiting();
         }
         if self.pending.is_empty() { scrub } else { Scrub::Unfinished }
     }
 
-    /// Returns the time of day at `now_ns`, in ns since 1970-01-01 UTC.
-    fn unix_ns(&self, now_ns: u64) -> u64 {
-        self.boot.unix_ns.saturating_add(now_ns)
+    /// Hashes a slice of the uploaded image, or of one for which a request waits. Returns whether there was one.
+    fn measure(&mut self) -> bool {
+        let wanted = self.pending.wanted_image();
+        match self.images.measure(wanted.as_ref(), &mut self.core) {
+            Measure::Idle => return false,
+            Measure::Begun => {}
+            Measure::Done => self.count_images(),
+        }
+        true
+    }
+
+    /// Counts the users of each image after a change, and saves the checkpoint.
+    fn count_images(&mut self) {
+        let table = &self.table;
+        let pending: Vec<ImageDigest> = self.pending.images(table).copied().collect();
+        let uses = |digest: &_| {
+            let of_cells = table.iter().filter(|cell| cell.uses_image()).map(|cell| &cell.spec.image);
+            of_cells.chain(&pending).filter(|used| *used == digest).count() as u32
+        };
+        self.images.count(&mut self.core, uses);
+        self.save_checkpoint();
+    }
+
+    /// Saves the checkpoint.
+    fn save_checkpoint(&mut self) {
+        checkpoint::save(&mut self.core, &self.table, &self.images);
+    }
+
+    /// Saves a cell's notes in its ownership record.
+    fn save(&mut self, id: CellId) {
+        if let Some(cell) = self.table.get(id) {
+            self.core.save(id, cell.notes(self.loans.saved(id)));
+        }
+    }
+
+    /// Returns a cell, and the parts that a change of it needs.
+    fn parts(&mut self, id: CellId) -> Option<(&mut Cell, Parts<'_, H>)> {
+        let Self { core, journal, images, loans, answers, table, .. } = self;
+        Some((table.get_mut(id)?, Parts { core, journal, images, loans, answers }))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Pending requests and restarts: they wait until enough memory is zero, or an image is hashed.
 //!
 //! A request does not hash, and scrubs no more than one chunk for a plugged core's stacks. A request that lacks zero
-//! memory reserves bytes in the inventory and becomes a [`Pending`] one. [`Cells::work`] scrubs and hashes in slices,
+//! memory reserves bytes in the inventory and becomes pending. [`Cells::work`] scrubs and hashes in slices,
 //! and completes pending requests as soon as possible, one a slice. Between two slices the supervisor serves
 //! notifications, requests and deadlines as usual.
 //!
@@ -10,14 +10,15 @@
 //! loss. A due restart is still due in the checkpoint. Pending requests end with the connection that made them; those
 //! about a cell also when the cell ends or is removed.
 
+use super::table::CellTable;
 use super::ticket::Ticket;
 use super::{Cells, shorten};
-use crate::effects::Effects;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, NodeId};
 use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{CellSpec, JournalEvent, ManagementError};
+use isola_supervisor_core::{Hardware, TrustedCore};
 
 /// The operation of a pending request.
 #[derive(Debug)]
@@ -54,11 +55,17 @@ impl From<ManagementError> for Obstacle {
 
 /// A pending request.
 #[derive(Debug)]
-pub(super) struct Pending {
+struct PendingRequest {
     ticket: Ticket,
     since_ns: u64,
     job: Job,
     need: Need,
+}
+
+/// The pending requests, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct PendingRequests {
+    requests: Vec<PendingRequest>,
 }
 
 /// The result of a request to create a cell.
@@ -80,10 +87,69 @@ impl Job {
     }
 }
 
-impl<E: Effects> Cells<E> {
+impl PendingRequests {
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Returns whether a request about the cell is pending.
+    pub(super) fn is_about(&self, id: CellId) -> bool {
+        self.requests.iter().any(|pending| pending.job.cell() == Some(id))
+    }
+
+    /// Returns the specifications of pending cells.
+    pub(super) fn specs(&self) -> impl Iterator<Item = &CellSpec> {
+        self.requests.iter().filter_map(|pending| match &pending.job {
+            Job::Create(spec) => Some(&**spec),
+            _ => None,
+        })
+    }
+
+    /// Returns the images that pending requests will use.
+    pub(super) fn images<'a>(&'a self, table: &'a CellTable) -> impl Iterator<Item = &'a ImageDigest> {
+        let recreated = self.requests.iter().filter_map(|pending| match pending.job {
+            Job::Recreate(id) => table.get(id).map(|cell| &cell.spec.image),
+            _ => None,
+        });
+        self.specs().map(|spec| &spec.image).chain(recreated)
+    }
+
+    /// Returns the image for which a request waits.
+    pub(super) fn wanted_image(&self) -> Option<ImageDigest> {
+        self.requests.iter().find_map(|pending| match pending.need {
+            Need::Image(digest) => Some(digest),
+            Need::Memory(..) => None,
+        })
+    }
+
+    /// Returns the node for whose memory the first request waits.
+    pub(super) fn wanted_node(&self) -> Option<NodeId> {
+        self.requests.iter().find_map(|pending| match pending.need {
+            Need::Memory(_, node) => Some(node),
+            Need::Image(_) => None,
+        })
+    }
+
+    fn insert<H: Hardware>(&mut self, index: usize, pending: PendingRequest, core: &mut TrustedCore<H>) {
+        if let Need::Memory(len_bytes, _) = pending.need {
+            core.reserve_memory(len_bytes);
+        }
+        self.requests.insert(index, pending);
+    }
+
+    fn remove<H: Hardware>(&mut self, index: usize, core: &mut TrustedCore<H>) -> Option<PendingRequest> {
+        let pending = (index < self.requests.len()).then(|| self.requests.remove(index))?;
+        if let Need::Memory(len_bytes, _) = pending.need {
+            core.unreserve_memory(len_bytes);
+        }
+        Some(pending)
+    }
+}
+
+impl<H: Hardware> Cells<H> {
     /// Returns the delayed answers to requests to create a cell since the last call.
     pub fn take_created(&mut self) -> Vec<(Ticket, Result<CellId, ManagementError>)> {
-        core::mem::take(&mut self.created)
+        core::mem::take(&mut self.answers.created)
     }
 
     /// Returns whether a request waits for slices of work, which then precede sleep and a long series of requests.
@@ -94,7 +160,7 @@ impl<E: Effects> Cells<E> {
     /// Ends the requests of a peer that has disconnected.
     pub fn forget_requests(&mut self) {
         self.cancel(|job| !matches!(job, Job::Restart(_)));
-        self.created.clear();
+        self.answers.created.clear();
     }
 
     /// Returns the created cell, or makes the request pending if it has to wait.
@@ -113,46 +179,29 @@ impl<E: Effects> Cells<E> {
 
     /// Makes a request pending.
     pub(super) fn put_off(&mut self, job: Job, since_ns: u64, need: Need) -> Ticket {
-        let ticket = self.tickets.next();
-        self.enqueue(self.pending.len(), Pending { ticket, since_ns, job, need });
+        let ticket = self.answers.tickets.next();
+        let end = self.pending.requests.len();
+        self.pending.insert(end, PendingRequest { ticket, since_ns, job, need }, &mut self.core);
         self.count_images();
         ticket
     }
 
-    /// Returns whether a request about the cell is pending.
-    pub(super) fn is_pending(&self, id: CellId) -> bool {
-        self.pending.iter().any(|pending| pending.job.cell() == Some(id))
-    }
-
-    /// Returns the specifications of pending cells.
-    pub(super) fn pending_specs(&self) -> impl Iterator<Item = &CellSpec> {
-        self.pending.iter().filter_map(|pending| match &pending.job {
-            Job::Create(spec) => Some(&**spec),
-            _ => None,
-        })
-    }
-
-    /// Returns the images that pending requests will use.
-    pub(super) fn pending_images(&self) -> impl Iterator<Item = &ImageDigest> {
-        let recreated = self.pending.iter().filter_map(|pending| match pending.job {
-            Job::Recreate(id) => self.cells.get(&id).map(|cell| &cell.spec.image),
-            _ => None,
-        });
-        self.pending_specs().map(|spec| &spec.image).chain(recreated)
-    }
-
     /// Ends the pending requests about a cell that ends, is removed, or receives another request.
-    pub(super) fn cancel_of(&mut self, id: CellId) {
+    pub(super) fn cancel_about(&mut self, id: CellId) {
         self.cancel(|job| job.cell() == Some(id));
     }
 
     fn cancel(&mut self, is_over: impl Fn(&Job) -> bool) {
-        if !self.pending.iter().any(|pending| is_over(&pending.job)) {
+        let next =
+            |pending: &PendingRequests| pending.requests.iter().position(|pending| is_over(&pending.job));
+        if next(&self.pending).is_none() {
             return;
         }
-        while let Some(index) = self.pending.iter().position(|pending| is_over(&pending.job)) {
-            let Some(Pending { ticket, job, .. }) = self.dequeue(index) else { return };
-            let cell = job.cell().and_then(|id| self.cells.get(&id));
+        while let Some(index) = next(&self.pending) {
+            let Some(PendingRequest { ticket, job, .. }) = self.pending.remove(index, &mut self.core) else {
+                return;
+            };
+            let cell = job.cell().and_then(|id| self.table.get(id));
             let error =
                 cell.map_or_else(|| ManagementError::NoSuchCell(shorten("")), |cell| cell.wrong_state());
             self.answer_refused(ticket, &job, error);
@@ -160,73 +209,42 @@ impl<E: Effects> Cells<E> {
         self.count_images();
     }
 
-    fn enqueue(&mut self, index: usize, pending: Pending) {
-        if let Need::Memory(len_bytes, _) = pending.need {
-            self.inventory.memory.reserve(len_bytes);
-        }
-        self.pending.insert(index, pending);
-    }
-
-    fn dequeue(&mut self, index: usize) -> Option<Pending> {
-        let pending = (index < self.pending.len()).then(|| self.pending.remove(index))?;
-        if let Need::Memory(len_bytes, _) = pending.need {
-            self.inventory.memory.unreserve(len_bytes);
-        }
-        Some(pending)
-    }
-
-    /// Returns the image for which a request waits.
-    pub(super) fn wanted_image(&self) -> Option<ImageDigest> {
-        self.pending.iter().find_map(|pending| match pending.need {
-            Need::Image(digest) => Some(digest),
-            Need::Memory(..) => None,
-        })
-    }
-
-    /// Returns the node for whose memory the first request waits.
-    pub(super) fn wanted_node(&self) -> Option<NodeId> {
-        self.pending.iter().find_map(|pending| match pending.need {
-            Need::Memory(_, node) => Some(node),
-            Need::Image(_) => None,
-        })
-    }
-
     /// Completes the first pending request whose prerequisite exists. Returns whether there was one.
-    pub(super) fn do_pending(&mut self) -> bool {
-        for index in 0..self.pending.len() {
-            let Some(pending) = self.dequeue(index) else { return false };
+    pub(super) fn complete_pending(&mut self) -> bool {
+        for index in 0..self.pending.requests.len() {
+            let Some(pending) = self.pending.remove(index, &mut self.core) else { return false };
             let is_ready = match pending.need {
-                Need::Memory(len_bytes, node) => self.inventory.memory.is_ready(len_bytes, node),
+                Need::Memory(len_bytes, node) => self.core.inventory().memory.is_ready(len_bytes, node),
                 Need::Image(digest) => self.images.is_measured(&digest),
             };
             if is_ready {
                 self.attempt(index, pending);
                 return true;
             }
-            self.enqueue(index, pending);
+            self.pending.insert(index, pending, &mut self.core);
         }
         false
     }
 
     /// Tries to complete a pending request. If circumstances have changed, it stays pending, at the same index.
-    fn attempt(&mut self, index: usize, pending: Pending) {
-        let Pending { ticket, since_ns, job, .. } = pending;
+    fn attempt(&mut self, index: usize, pending: PendingRequest) {
+        let PendingRequest { ticket, since_ns, job, .. } = pending;
         let attempt = match &job {
             Job::Create(spec) => self.create_now(spec, since_ns).map(Some),
             Job::Recreate(id) => self.recreate_now(*id, since_ns).map(Some),
             Job::Restart(id) => self.restart_now(*id, since_ns).map(|()| None).map_err(Obstacle::Needs),
-            Job::Give(id, wanted) => self.give(*id, *wanted, since_ns).map(|resized| {
-                self.resized.push((ticket, Ok(resized)));
-                None
-            }),
+            Job::Give(id, wanted) => self.give_now(*id, *wanted, ticket, since_ns).map(|()| None),
         };
         match attempt {
-            Ok(created) => self.created.extend(created.map(|id| (ticket, Ok(id)))),
-            Err(Obstacle::Needs(need)) => self.enqueue(index, Pending { ticket, since_ns, job, need }),
+            Ok(created) => self.answers.created.extend(created.map(|id| (ticket, Ok(id)))),
+            Err(Obstacle::Needs(need)) => {
+                let pending = PendingRequest { ticket, since_ns, job, need };
+                self.pending.insert(index, pending, &mut self.core);
+            }
             Err(Obstacle::Refused(error)) => {
                 let name = match &job {
                     Job::Create(spec) => Some(spec.name.clone()),
-                    job => job.cell().and_then(|id| self.name_of(id)),
+                    job => job.cell().and_then(|id| self.table.name_of(id)),
                 };
                 self.record(since_ns, name.as_deref(), JournalEvent::Refused(error.clone()));
                 self.answer_refused(ticket, &job, error);
@@ -235,10 +253,19 @@ impl<E: Effects> Cells<E> {
         }
     }
 
+    /// Plugs memory into a running cell for the request with that ticket, and answers the request.
+    fn give_now(&mut self, id: CellId, wanted: u64, ticket: Ticket, since_ns: u64) -> Result<(), Obstacle> {
+        let gone = || ManagementError::NoSuchCell(shorten(""));
+        let (cell, mut parts) = self.parts(id).ok_or_else(gone)?;
+        let resized = cell.give(&mut parts, wanted, since_ns)?;
+        self.answers.resized.push((ticket, Ok(resized)));
+        Ok(())
+    }
+
     fn answer_refused(&mut self, ticket: Ticket, job: &Job, error: ManagementError) {
         match job {
-            Job::Create(_) | Job::Recreate(_) => self.created.push((ticket, Err(error))),
-            Job::Give(..) => self.resized.push((ticket, Err(error))),
+            Job::Create(_) | Job::Recreate(_) => self.answers.created.push((ticket, Err(error))),
+            Job::Give(..) => self.answers.resized.push((ticket, Err(error))),
             Job::Restart(_) => {}
         }
     }

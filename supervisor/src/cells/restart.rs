@@ -17,12 +17,7 @@
 //!
 //! A stop request cancels restarts: the cell starts again only by request.
 
-use super::Cells;
 use super::cell::{Cell, End, Run};
-use super::pending::{Job, Need, Obstacle};
-use crate::effects::Effects;
-use alloc::vec::Vec;
-use isola_abi::id::CellId;
 use isola_abi::management::{JournalEvent, ManagementError, RestartPolicy};
 
 /// The time from a cell's end to the first attempt to restart it, in ns.
@@ -93,6 +88,23 @@ impl Restarting {
         }
     }
 
+    /// Records that the cell has restarted.
+    pub(super) fn restarted(&mut self) {
+        self.next_ns = None;
+        self.count = self.count.saturating_add(1);
+    }
+
+    /// Handles an attempt at `began` that was refused with `error`: schedules the next attempt if the error may be
+    /// temporary, otherwise ends the restarts. Returns the delay of the next attempt.
+    pub(super) fn refused(&mut self, error: &ManagementError, began: u64) -> Option<u64> {
+        let after_ns = is_exhaustion(error).then(|| {
+            self.refused_in_row = self.refused_in_row.saturating_add(1);
+            self.delay_ns()
+        });
+        self.next_ns = after_ns.map(|after| began.saturating_add(after));
+        after_ns
+    }
+
     /// Returns the delay of the next attempt, by the number of ends and refusals.
     fn delay_ns(&self) -> u64 {
         let before = u64::from(self.ends_in_row) + u64::from(self.refused_in_row);
@@ -101,14 +113,12 @@ impl Restarting {
     }
 }
 
-impl<E: Effects> Cells<E> {
+impl Cell {
     /// Decides by policy whether a cell that ends will restart. Returns the journal event, if there is one.
-    pub(super) fn decide_restart(&mut self, id: CellId) -> Option<JournalEvent> {
-        let now = self.effects.now_ns();
-        let cell = self.cells.get_mut(&id)?;
-        let most = cell.wanted_restarts()?;
-        let restarting = &mut cell.restarting;
-        if now.saturating_sub(cell.started_ns) >= STEADY_NS {
+    pub(super) fn decide_restart(&mut self, now: u64) -> Option<JournalEvent> {
+        let most = self.wanted_restarts()?;
+        let restarting = &mut self.restarting;
+        if now.saturating_sub(self.times.started_ns) >= STEADY_NS {
             restarting.ends_in_row = 0;
         }
         restarting.refused_in_row = 0;
@@ -123,72 +133,6 @@ impl<E: Effects> Cells<E> {
         Some(JournalEvent::RestartDue { ends_in_row: restarting.ends_in_row, after_ns })
     }
 
-    /// Restarts a cell whose restart is due, or schedules the next attempt. The checkpoint says that the restart is due
-    /// until the cell runs, as a restarted supervisor does not recover a cell that was only *entering*.
-    pub(super) fn restart(&mut self, id: CellId) {
-        let began = self.effects.now_ns();
-        if let Err(need) = self.restart_now(id, began) {
-            self.put_off(Job::Restart(id), began, need);
-        }
-    }
-
-    /// Restarts a cell, or schedules the next attempt.
-    ///
-    /// # Errors
-    /// Returns the missing prerequisite.
-    pub(super) fn restart_now(&mut self, id: CellId, began: u64) -> Result<(), Need> {
-        let Some(name) = self.name_of(id) else { return Ok(()) };
-        match self.rebuild(id, began) {
-            Err(Obstacle::Needs(need)) => return Err(need),
-            Err(Obstacle::Refused(error)) => {
-                self.put_restart_off(id, error, began);
-                return Ok(());
-            }
-            Ok(()) => {}
-        }
-        let Some(cell) = self.cells.get_mut(&id) else { return Ok(()) };
-        cell.restarting.next_ns = None;
-        cell.restarting.count = cell.restarting.count.saturating_add(1);
-        // Cannot fail, as the cell was just built.
-        let _ = self.start(&name);
-        self.count_images();
-        Ok(())
-    }
-
-    /// Schedules the next attempt if the error may be temporary; otherwise ends the restarts.
-    fn put_restart_off(&mut self, id: CellId, error: ManagementError, began: u64) {
-        let Some(cell) = self.cells.get_mut(&id) else { return };
-        let (name, restarting) = (cell.spec.name.clone(), &mut cell.restarting);
-        let after_ns = is_exhaustion(&error).then(|| {
-            restarting.refused_in_row = restarting.refused_in_row.saturating_add(1);
-            restarting.delay_ns()
-        });
-        restarting.next_ns = after_ns.map(|after| began.saturating_add(after));
-        self.count_images();
-        self.record(began, Some(&name), JournalEvent::RestartRefused { error, after_ns });
-    }
-
-    /// Returns the cells that await a restart.
-    pub(super) fn waiting(&self) -> Vec<CellId> {
-        self.cells.values().filter(|cell| cell.restarting.next_ns.is_some()).map(|cell| cell.id).collect()
-    }
-
-    /// Handles a stop request. Returns whether the cell had ended and awaited a restart.
-    pub(super) fn stop_restarting(&mut self, id: CellId) -> bool {
-        let began = self.effects.now_ns();
-        let Some(cell) = self.cells.get_mut(&id) else { return false };
-        if !cell.restarting.stop() {
-            return false;
-        }
-        let name = cell.spec.name.clone();
-        self.cancel_of(id);
-        self.count_images();
-        self.record(began, Some(&name), JournalEvent::RestartCancelled);
-        true
-    }
-}
-
-impl<E: Effects> Cell<E> {
     /// Returns `None` if an ended cell is not to be restarted, otherwise the most ends in a row after which it is; the
     /// inner `None` is no limit.
     fn wanted_restarts(&self) -> Option<Option<u32>> {
@@ -196,7 +140,7 @@ impl<E: Effects> Cell<E> {
         if self.restarting.intent == Intent::Stop || end == End::Killed {
             return None;
         }
-        let failed = end == End::Crashed || self.exit_code != Some(0);
+        let failed = end == End::Crashed || self.outcome.exit_code != Some(0);
         match self.spec.restart {
             RestartPolicy::Always => Some(None),
             RestartPolicy::OnFailure { most } if failed => Some(most),

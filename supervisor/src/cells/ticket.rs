@@ -1,7 +1,12 @@
-//! Tickets identify requests that are answered later.
+//! Requests that are answered later, and the answers. Tickets identify the requests.
 //!
 //! A cell's name does not identify one: the requester may have disconnected when the request is done, and another may
 //! have made the same request for the same cell since.
+
+use super::memory::Resized;
+use alloc::vec::Vec;
+use isola_abi::id::CellId;
+use isola_abi::management::{CoresResized, ManagementError};
 
 /// The unique identifier of a request that is answered later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,14 +17,23 @@ pub struct Ticket(u64);
 pub(super) struct Tickets(u64);
 
 impl Tickets {
-    /// Returns a source whose first ticket is 1.
-    pub(super) const fn new() -> Self {
-        Self(0)
-    }
-
     /// Returns the next ticket.
     pub(super) fn next(&mut self) -> Ticket {
         self.0 += 1;
         Ticket(self.0)
     }
+}
+
+/// The delayed answers that the server has not fetched yet.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    pub(super) tickets: Tickets,
+    /// The cells that have ended.
+    pub(super) ended: Vec<CellId>,
+    /// The answers to requests to create a cell.
+    pub(super) created: Vec<(Ticket, Result<CellId, ManagementError>)>,
+    /// The answers to requests to resize a cell's memory.
+    pub(super) resized: Vec<Resized>,
+    /// The answers to requests for more or fewer cores.
+    pub(super) cores_resized: Vec<(Ticket, Result<CoresResized, ManagementError>)>,
 }

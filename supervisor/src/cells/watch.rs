@@ -12,12 +12,12 @@ use isola_abi::report::{CellPhase, CorePhase, Report};
 pub(super) struct Watch {
     limit_ns: u64,
     next_ns: u64,
-    cores: Vec<Seen>,
+    cores: Vec<CoreSign>,
 }
 
 /// A core's last sign, and since when it is unchanged.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct CoreSign {
     sign: (CorePhase, u64),
     since_ns: u64,
 }
@@ -26,7 +26,7 @@ impl Watch {
     /// Returns a watchdog for `core_count` core slots, beginning at `now`; `None` if `limit_ms` is 0.
     pub(super) fn new(limit_ms: u32, core_count: usize, now: u64) -> Option<Self> {
         let limit_ns = u64::from(limit_ms) * 1_000_000;
-        let seen = Seen { sign: (CorePhase::Asleep, 0), since_ns: now };
+        let seen = CoreSign { sign: (CorePhase::Asleep, 0), since_ns: now };
         let watch = Self { limit_ns, next_ns: 0, cores: alloc::vec![seen; core_count] };
         (limit_ms > 0).then(|| Self { next_ns: now.saturating_add(watch.period_ns()), ..watch })
     }
@@ -42,7 +42,7 @@ impl Watch {
     }
 
     /// Checks the cell. Returns the index of a core that has made no progress for the limit times `slowdown`.
-    pub(super) fn look(&mut self, report: &Report, now: u64, slowdown: u64) -> Option<usize> {
+    pub(super) fn check(&mut self, report: &Report, now: u64, slowdown: u64) -> Option<usize> {
         let limit_ns = self.limit_ns.saturating_mul(slowdown);
         self.next_ns = now.saturating_add(self.period_ns());
         let silent = report::phase(report) == CellPhase::Silent;
@@ -53,7 +53,7 @@ impl Watch {
             if seen.sign != sign || (sign.0 != CorePhase::Running && !mute) {
                 // The sign may have changed right after the previous check; counting from this one suspects no core too
                 // early.
-                *seen = Seen { sign, since_ns: now };
+                *seen = CoreSign { sign, since_ns: now };
             } else if now.saturating_sub(seen.since_ns) >= limit_ns {
                 suspect = suspect.or(Some(index));
             }

@@ -25,8 +25,8 @@ fn fill(report: &Report) {
 
 #[test]
 fn the_usage_of_a_core_fits_in_its_share() {
-    let report = report::tests::blank();
-    let ledger = report::tests::Activities::new(isola_abi::ledger::LEAST_SLOTS);
+    let report = isola_supervisor_fake::report::blank();
+    let ledger = isola_supervisor_fake::report::Activities::new(isola_abi::ledger::LEAST_SLOTS);
     fill(&report);
     let ids: Vec<CoreId> = (0..CORES).map(CoreId).collect();
     let mut kept = Vec::new();
@@ -53,10 +53,10 @@ fn a_list_of_64_ended_cells_of_24_cores_fits_in_the_heap() {
         };
         let Ok(ResponseBody::Cell(info)) = ask(&mut server, RequestBody::Create(spec)) else { panic!() };
         ask(&mut server, RequestBody::Start { name }).unwrap();
-        let report = server.cells().effects().reports[&info.id].clone();
+        let report = server.cells().fake().reports[&info.id].clone();
         fill(&report);
         crashes(&report, CrashKind::Panic, &"no".repeat(300));
-        server.doorbell();
+        server.on_notification();
     }
     let mut listed = 0;
     let used = measure(|| {

@@ -1,8 +1,8 @@
 //! Reading and storing the console output in a report that the cell may write at any time.
 
 use super::*;
-use crate::report::tests::blank;
 use isola_abi::report::Report;
+use isola_supervisor_fake::report::blank;
 use proptest::prelude::*;
 
 /// Prints like a cell.

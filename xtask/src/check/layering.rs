@@ -1,7 +1,7 @@
 //! Law 1: the permitted dependencies between packages.
 //!
 //! ```text
-//! abi <- machine <- drivers <- supervisor
+//! abi <- machine <- drivers <- supervisor (policy; also on its core)
 //!   \
 //!    <- platform <- cell <- net, fs <- application library <- apps
 //!        (on iobuf)     \
@@ -43,10 +43,20 @@ const LAYERS: &[Layer] = &[
     // The supervisor's side of the trust boundary.
     Layer { name: "machine", folders: &["machine"], may_use: &["abi"] },
     Layer { name: "drivers", folders: &["drivers"], may_use: &["abi", "machine"] },
+    // The trusted core of the supervisor, and that core on hardware (docs/decisions/0062-supervisor-core-and-policy.md).
+    Layer { name: "supervisor core", folders: &["supervisor/core"], may_use: &["abi"] },
+    Layer {
+        name: "supervisor core machine",
+        folders: &["supervisor/core/machine"],
+        may_use: &["abi", "machine", "supervisor core", "fault injection"],
+    },
+    // A machine for tests. No layer may depend on it but for tests.
+    Layer { name: "supervisor fake", folders: &["supervisor/fake"], may_use: &["abi", "supervisor core"] },
+    // Policy and services, and the image.
     Layer {
         name: "supervisor",
         folders: &["supervisor"],
-        may_use: &["abi", "machine", "drivers", "fault injection", "image link"],
+        may_use: &["abi", "machine", "drivers", "supervisor core", "supervisor core machine", "image link"],
     },
     // Illegal accesses, in images that tests and the demo crash.
     Layer { name: "fault injection", folders: &["machine/fault-injection"], may_use: &["abi", "machine"] },
@@ -126,7 +136,7 @@ const LAYERS: &[Layer] = &[
         may_use: &[
             "abi",
             "machine",
-            "supervisor",
+            "supervisor core",
             "host",
             "iobuf",
             "services",
@@ -138,6 +148,10 @@ const LAYERS: &[Layer] = &[
     Layer { name: "benches", folders: &["benches"], may_use: &["abi", "host", "apps"] },
     Layer { name: "xtask", folders: &["xtask"], may_use: &["test tools"] },
 ];
+
+/// The layers on the supervisor's side of the trust boundary.
+const SUPERVISOR_SIDE: &[&str] =
+    &["supervisor core", "supervisor core machine", "supervisor fake", "supervisor"];
 
 /// The layers on the cell's side of the trust boundary.
 const CELL_SIDE: &[&str] = &[
@@ -304,7 +318,8 @@ fn judge(edge: &Edge) -> Option<String> {
 
 fn crosses_the_wall(from: &Layer, to: &Layer) -> bool {
     let pair = [from.name, to.name];
-    pair.contains(&"supervisor") && pair.iter().any(|name| CELL_SIDE.contains(name))
+    let is_on = |side: &[&str]| pair.iter().any(|name| side.contains(name));
+    is_on(SUPERVISOR_SIDE) && is_on(CELL_SIDE)
 }
 
 /// Returns the layer of the package in `folder`: that with the longest folder that contains it.
@@ -339,6 +354,11 @@ mod tests {
             ("machine", "abi"),
             ("drivers", "machine"),
             ("supervisor", "drivers"),
+            ("supervisor", "supervisor/core"),
+            ("supervisor", "supervisor/core/machine"),
+            ("supervisor/core/machine", "supervisor/core"),
+            ("supervisor/fake", "supervisor/core"),
+            ("fuzz", "supervisor/core"),
             ("cell/platform", "cell/iobuf"),
             ("cell/events", "cell/platform"),
             ("cell/bare", "machine"),
@@ -372,6 +392,13 @@ mod tests {
             ("drivers", "supervisor"),
             ("drivers", "cell/iobuf"),
             ("supervisor", "cell/platform"),
+            ("supervisor", "supervisor/fake"),
+            ("supervisor/core", "supervisor"),
+            ("supervisor/core", "machine"),
+            ("supervisor/core", "supervisor/core/machine"),
+            ("supervisor/core", "supervisor/fake"),
+            ("supervisor/core/machine", "drivers"),
+            ("supervisor/core/machine", "supervisor/fake"),
             ("cell/bare", "supervisor"),
             ("apps/kv", "supervisor"),
             ("tests/images/hello", "supervisor"),
@@ -428,6 +455,8 @@ mod tests {
         assert_eq!(verdict("net/sockets", "net/test-cells", DependencyKind::Development), None);
         assert!(verdict("supervisor", "cell/memory", DependencyKind::Development).is_some());
         assert!(verdict("apps/kv", "supervisor", DependencyKind::Development).is_some());
+        assert!(verdict("apps/kv", "supervisor/core", DependencyKind::Development).is_some());
+        assert_eq!(verdict("supervisor/core", "supervisor/fake", DependencyKind::Development), None);
         assert!(!allowed("cell/iobuf", "cell/events"));
         assert!(verdict("cell/iobuf", "cell/events", DependencyKind::Build).is_some());
     }
@@ -461,9 +490,9 @@ mod tests {
 
     #[test]
     fn no_path_in_the_table_crosses_the_trust_boundary_or_forms_a_cycle() {
-        assert!(CELL_SIDE.iter().all(|name| !reach("supervisor").contains(name)));
-        for name in CELL_SIDE {
-            assert!(!reach(name).contains("supervisor"), "{name} reaches the supervisor");
+        for side in SUPERVISOR_SIDE {
+            assert!(CELL_SIDE.iter().all(|name| !reach(side).contains(name)), "{side} reaches a cell");
+            assert!(CELL_SIDE.iter().all(|name| !reach(name).contains(side)), "a cell reaches {side}");
         }
         for layer in LAYERS {
             for below in layer.may_use.iter().filter(|below| **below != layer.name) {

@@ -1,7 +1,7 @@
 //! The log: lines on the serial port, each with the time since the supervisor's first instruction.
 
-use crate::time::Time;
 use isola_machine::serial_line;
+use isola_supervisor_machine::Time;
 use log::{LevelFilter, Log, Metadata, Record};
 use spin::Once;
 

@@ -3,43 +3,34 @@
 //! | file | contents |
 //! |---|---|
 //! | `main` | the boot, step by step |
-//! | `stock` | the inventory of the machine's resources |
 //! | `serve` | the loop: console, notifications, deadlines |
-//! | `effects` | the supervisor's hardware operations |
 //! | `console` | the management console |
-//! | `recovered` | the state that a failed supervisor left |
-//! | `life` | signs of life, to detect a hang of the supervisor |
-//! | `faults` | fault injection for tests |
-//! | `memory`, `time`, `log_lines` | memory regions as pieces of the inventory; cycles as time; the log |
+//! | `log_lines` | the log |
+//!
+//! Not here: hardware operations, which are in `isola-supervisor-machine`.
 #![no_std]
 #![no_main]
 
 extern crate alloc;
 
 mod console;
-mod effects;
-mod faults;
-mod life;
 mod log_lines;
-mod memory;
-mod recovered;
 mod serve;
-mod stock;
-mod time;
 
 use console::Port;
 use core::panic::PanicInfo;
-use effects::Hardware;
 use isola_machine::boot::Machine;
 use isola_machine::{interrupts, power, restart};
-use isola_supervisor::cells::{Boot, Cells};
-use isola_supervisor::effects::Effects;
+use isola_supervisor::cells::{Boot, Cells, Checkpoint, SupervisorState};
+use isola_supervisor::heap;
 use isola_supervisor::server::Server;
-use time::Time;
+use isola_supervisor_core::Hardware;
+use isola_supervisor_machine::inventory::{extend_heap, inventory};
+use isola_supervisor_machine::{MachineHardware, Time, heartbeat, recovered};
 
 isola_machine::machine_image!(main);
 
-// The heap during boot; `stock::extend_heap` adds memory for the largest number of cells.
+// The heap during boot; `extend_heap` adds memory for the largest number of cells.
 isola_machine::static_heap!(1 << 20);
 
 #[panic_handler]
@@ -58,33 +49,39 @@ fn main(mut machine: Machine) -> ! {
         isola_abi::VERSION
     );
 
-    let own_bytes = stock::extend_heap(&mut machine, &HEAP) + machine.own_bytes;
+    let heap_bytes = heap::bytes(machine.cores.len());
+    let own_bytes = extend_heap(&mut machine, &HEAP, heap_bytes) + machine.own_bytes;
     let apic = machine.boot_core.apic;
     let opened = Port::find(&mut machine.devices, &mut machine.lines, apic, authority)
         .and_then(|port| Ok((port.open()?, port)))
         .inspect_err(|error| log::error!("{error}"));
     let Ok((mut console, port)) = opened else { machine.power.off() };
-    let left = recovered::take_images(&mut machine);
-    let mut inventory = stock::inventory(&mut machine);
+    let checkpoint = restart::checkpoint().map(|bytes| Checkpoint::decode(&bytes)).unwrap_or_default();
+    let images =
+        recovered::take_images(&mut machine, checkpoint.images.iter().copied(), |image| image.memory);
+    let mut inventory = inventory(&mut machine);
     let nodes = machine.space.memory_nodes().clone();
-    let recovered = machine
-        .recovered
-        .take()
-        .map(|recovered| recovered::enter(recovered, &time, &nodes, &mut inventory, left, authority));
-    let hardware = Hardware::new(time, machine);
+    let recovered = machine.recovered.take().map(|recovered| {
+        let ranges = images.iter().map(|(image, _)| image.memory);
+        recovered::enter(recovered, &time, &nodes, &mut inventory, ranges, authority)
+    });
+    let hardware = MachineHardware::new(time, machine, serve::vector::NOTIFICATION);
     let boot = Boot {
         unix_ns: time.started_unix_ns(),
         ready_ns: hardware.now_ns(),
         tsc_hz: time.clock().tsc_hz,
         memory_supervisor: own_bytes,
-        restarts: recovered.as_ref().map_or(0, |recovered| recovered.number),
+        restarts: recovered.as_ref().map_or(0, |(recovered, _)| recovered.number),
     };
     let mut server = match recovered {
-        Some(recovered) => Server::after_another(Cells::recover(hardware, inventory, boot, recovered)),
+        Some((recovered, texts)) => {
+            let state = SupervisorState { checkpoint, journal: restart::journal_entries(), images, texts };
+            Server::after_another(Cells::recover(hardware, inventory, boot, recovered, state))
+        }
         None => Server::new(Cells::new(hardware, inventory, boot)),
     };
     if restart::arm(authority, port.device()) {
-        life::watch(authority, &time);
+        heartbeat::watch(authority, &time);
     } else {
         log::warn!("this machine is such that the supervisor could not begin anew on it, should it go wrong");
     }
@@ -104,6 +101,6 @@ fn main(mut machine: Machine) -> ! {
         };
     }
     log::info!("off, as asked");
-    server.cells().effects().power_off();
+    server.cells().core().power_off();
     power::stop()
 }

@@ -11,29 +11,26 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use isola_abi::management::JournalEvent;
 use isola_drivers::console::Console;
 use isola_drivers::virtqueue::{Fault, Pending};
-use isola_machine::apic::local;
 use isola_machine::interrupts::{self, SPURIOUS_VECTOR};
-use isola_supervisor::effects::Effects;
-use isola_supervisor::inventory::Scrub;
 use isola_supervisor::journal::Journal;
 use isola_supervisor::server::Server;
-
-use crate::effects::Hardware;
-use crate::life;
+use isola_supervisor_core::Hardware;
+use isola_supervisor_core::inventory::Scrub;
+use isola_supervisor_machine::{MachineHardware, heartbeat};
 
 /// The interrupt vectors of the supervisor's core.
 pub mod vector {
     /// The management console has received or sent data.
     pub const CONSOLE: u8 = 0x40;
     /// A notification from a cell.
-    pub const DOORBELL: u8 = 0x41;
+    pub const NOTIFICATION: u8 = 0x41;
     /// The timer.
     pub const TIMER: u8 = 0x42;
 }
 
 /// Whether a notification has arrived since the loop last checked. Initially true, as one may have arrived before a
 /// restart of the supervisor.
-static BELL: AtomicBool = AtomicBool::new(true);
+static NOTIFIED: AtomicBool = AtomicBool::new(true);
 
 /// The number of interrupts with unused vectors: a cell can send any vector to any core.
 static STRAY: AtomicU32 = AtomicU32::new(0);
@@ -44,19 +41,19 @@ const FINISH_NS: u64 = 1_000_000_000;
 /// Records an interrupt.
 pub fn on_interrupt(vector: u8) {
     match vector {
-        vector::DOORBELL => BELL.store(true, Ordering::Relaxed),
+        vector::NOTIFICATION => NOTIFIED.store(true, Ordering::Relaxed),
         vector::CONSOLE | vector::TIMER | SPURIOUS_VECTOR => {}
         _ => _ = STRAY.fetch_add(1, Ordering::Relaxed),
     }
 }
 
 /// Enters the number of interrupts with unused vectors in the journal, each time that it has doubled.
-fn note_stray_interrupts(server: &mut Server<Hardware>) {
+fn note_stray_interrupts(server: &mut Server<MachineHardware>) {
     static NOTED: AtomicU32 = AtomicU32::new(0);
     let count = STRAY.load(Ordering::Relaxed);
     if count > 0 && count / 2 >= NOTED.load(Ordering::Relaxed) {
         NOTED.store(count, Ordering::Relaxed);
-        let now = server.cells().effects().now_ns();
+        let now = server.cells().core().now_ns();
         server.cells().record(now, None, JournalEvent::StrayInterrupts { count });
     }
 }
@@ -65,12 +62,16 @@ fn note_stray_interrupts(server: &mut Server<Hardware>) {
 ///
 /// # Errors
 /// Returns the console's fault, after which the console does not work.
-pub fn serve(server: &mut Server<Hardware>, console: &mut Console, log: &mut Log) -> Result<(), Fault> {
+pub fn serve(
+    server: &mut Server<MachineHardware>,
+    console: &mut Console,
+    log: &mut Log,
+) -> Result<(), Fault> {
     let mut wire = Wire::default();
     loop {
-        life::sign();
+        heartbeat::beat();
         wire.receive(console, server)?;
-        look_at_cells(server, log);
+        serve_events(server, log);
         if wire.unsent.is_empty() {
             wire.unsent = server.take_unsent();
         }
@@ -78,25 +79,25 @@ pub fn serve(server: &mut Server<Hardware>, console: &mut Console, log: &mut Log
         if server.wants_power_off() {
             return wire.finish(console, server);
         }
-        if server.is_waited_for() || wire.is_quiet(console) {
+        if server.is_waited_for() || wire.is_idle(console) {
             rest(server, log);
-            look_at_cells(server, log);
+            serve_events(server, log);
         }
     }
 }
 
 /// Serves cells on a machine without a working management console.
-pub fn serve_cells(server: &mut Server<Hardware>, log: &mut Log) -> ! {
+pub fn serve_cells(server: &mut Server<MachineHardware>, log: &mut Log) -> ! {
     loop {
-        life::sign();
-        look_at_cells(server, log);
+        heartbeat::beat();
+        serve_events(server, log);
         drop(server.take_unsent());
         rest(server, log);
     }
 }
 
 /// Does a slice of work, or sleeps until an interrupt if there is none.
-fn rest(server: &mut Server<Hardware>, log: &mut Log) {
+fn rest(server: &mut Server<MachineHardware>, log: &mut Log) {
     match server.work() {
         Scrub::Unfinished => {
             // Lets the sibling core, or the next core that the emulator's thread runs, continue.
@@ -105,26 +106,26 @@ fn rest(server: &mut Server<Hardware>, log: &mut Log) {
         }
         Scrub::Finished => {
             arm(server);
-            life::rest();
+            heartbeat::pause();
             interrupts::halt();
-            log.looked_ns = Some(server.cells().effects().now_ns());
+            log.polled_ns = Some(server.cells().core().now_ns());
         }
     }
 }
 
 /// Serves notifications and deadlines.
-fn look_at_cells(server: &mut Server<Hardware>, log: &mut Log) {
-    let began = server.cells().effects().now_ns();
-    if BELL.swap(false, Ordering::Relaxed) {
-        server.doorbell();
+fn serve_events(server: &mut Server<MachineHardware>, log: &mut Log) {
+    let began = server.cells().core().now_ns();
+    if NOTIFIED.swap(false, Ordering::Relaxed) {
+        server.on_notification();
     }
     note_stray_interrupts(server);
-    let now = server.cells().effects().now_ns();
+    let now = server.cells().core().now_ns();
     if server.next_deadline_ns().is_some_and(|deadline| deadline <= now) {
         server.tick();
     }
     log.write(server.cells().journal());
-    log.count(began, server.cells().effects());
+    log.count(began, server.cells().core().hardware());
 }
 
 /// The longest delay of a notification, in ns, that is not logged.
@@ -136,7 +137,7 @@ pub struct Log {
     /// The number of the first entry that is not written yet.
     next: u64,
     /// When the loop last checked for notifications, or woke; `None` at the start.
-    looked_ns: Option<u64>,
+    polled_ns: Option<u64>,
     /// The total time spent waiting for reclaimed cores at that check, in ns.
     waited_ns: u64,
     /// The longest delay logged so far, in ns.
@@ -146,7 +147,7 @@ pub struct Log {
 impl Log {
     /// Returns a log that begins with this supervisor's entries of `journal`.
     pub fn of(journal: &Journal) -> Self {
-        Self { next: journal.begin(), looked_ns: None, waited_ns: 0, longest_ns: 0 }
+        Self { next: journal.begin(), polled_ns: None, waited_ns: 0, longest_ns: 0 }
     }
 
     fn write(&mut self, journal: &Journal) {
@@ -160,9 +161,9 @@ impl Log {
     /// Measures the longest possible delay of a notification: from the previous check, right after which it may have
     /// arrived, or from the wake-up, to the end of this check. The time that cores of an ended cell take to come back
     /// is not counted, as it is not the supervisor's work.
-    fn count(&mut self, began: u64, hardware: &Hardware) {
+    fn count(&mut self, began: u64, hardware: &MachineHardware) {
         let waited_ns = hardware.waited_ns() - core::mem::replace(&mut self.waited_ns, hardware.waited_ns());
-        let since_ns = self.looked_ns.replace(began + waited_ns).unwrap_or(began) + waited_ns;
+        let since_ns = self.polled_ns.replace(began + waited_ns).unwrap_or(began) + waited_ns;
         let late_ns = hardware.now_ns().saturating_sub(since_ns);
         // Only a delay twice as long as the last one logged, which bounds the number of lines.
         if late_ns > LATE_NS.max(2 * self.longest_ns) {
@@ -182,7 +183,7 @@ struct Wire {
 }
 
 impl Wire {
-    fn receive(&mut self, console: &mut Console, server: &mut Server<Hardware>) -> Result<(), Fault> {
+    fn receive(&mut self, console: &mut Console, server: &mut Server<MachineHardware>) -> Result<(), Fault> {
         if self.received.is_empty() {
             let mut buffer = [0; 4096];
             let len = console.receive(&mut buffer)?;
@@ -203,8 +204,8 @@ impl Wire {
 
     /// Sends the rest and waits until the device has read it, at most [`FINISH_NS`]: the device holds bytes back while
     /// the other end does not read.
-    fn finish(&mut self, console: &mut Console, server: &mut Server<Hardware>) -> Result<(), Fault> {
-        let mut now_ns = || server.cells().effects().now_ns();
+    fn finish(&mut self, console: &mut Console, server: &mut Server<MachineHardware>) -> Result<(), Fault> {
+        let mut now_ns = || server.cells().core().now_ns();
         let deadline_ns = now_ns() + FINISH_NS;
         while (!self.unsent.is_empty() || !console.is_drained()?) && now_ns() < deadline_ns {
             self.send(console)?;
@@ -215,7 +216,7 @@ impl Wire {
 
     /// Returns whether the console needs nothing before the next interrupt, which this call enables. Received bytes
     /// that the server has not taken wait for answers to be sent; while there are such bytes, no more are received.
-    fn is_quiet(&self, console: &mut Console) -> bool {
+    fn is_idle(&self, console: &mut Console) -> bool {
         let can_send = !self.unsent.is_empty() && console.enable_transmit_interrupts() == Pending::Yes;
         let can_receive = match self.received.is_empty() {
             true => console.enable_receive_interrupts() == Pending::Yes,
@@ -226,13 +227,7 @@ impl Wire {
 }
 
 /// Arms the timer for the next deadline, or disarms it if there is none.
-fn arm(server: &mut Server<Hardware>) {
-    match server.next_deadline_ns() {
-        Some(deadline) => {
-            let hardware = server.cells().effects();
-            let delay = deadline.saturating_sub(hardware.now_ns());
-            local::arm_timer(hardware.authority(), vector::TIMER, hardware.timer_ticks(delay));
-        }
-        None => local::disarm_timer(server.cells().effects().authority()),
-    }
+fn arm(server: &mut Server<MachineHardware>) {
+    let deadline = server.next_deadline_ns();
+    server.cells().core().hardware().arm_timer(vector::TIMER, deadline);
 }

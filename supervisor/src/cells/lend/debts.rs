@@ -3,20 +3,19 @@
 //! A lender's record lists the cores that it lends, from the request to the return; a borrower's record lists the cores
 //! that it has borrowed. A restarted supervisor thus finds each loan, wherever the core is, and whichever cell ends.
 
-use super::ways::{Afterwards, Loans};
-use crate::cells::Cells;
+use super::transfers::{Afterwards, Loans};
 use crate::cells::cell::Cell;
-use crate::effects::Effects;
-use crate::inventory::CoreToken;
+use crate::cells::table::CellTable;
 use crate::lending::Loan;
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId};
 use isola_abi::management::{CoreOwner, MAX_LEASE_MS, ReturnReason};
+use isola_supervisor_core::{Hardware, TrustedCore};
 use serde::{Deserialize, Serialize};
 
 /// The loans of one cell, in its saved state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(in crate::cells) struct KeptLoans {
+pub(in crate::cells) struct SavedLoans {
     /// The cores that the cell has borrowed or is about to get from the free cores, with lender and end of the lease:
     /// at most as many as the machine has cores.
     borrowed: Vec<(CoreId, Option<CellId>, u64)>,
@@ -35,11 +34,11 @@ pub(in crate::cells) struct Debt {
 
 impl Loans {
     /// Returns the loans of a cell, for its saved state.
-    pub(in crate::cells) fn kept(&self, id: CellId) -> KeptLoans {
+    pub(in crate::cells) fn saved(&self, id: CellId) -> SavedLoans {
         let borrowed = self.lending.borrowed(id).chain(self.expected(id));
         let borrowed = borrowed.map(|loan| (loan.core, loan.lender, loan.until_ns));
         let lent = self.lent(id).map(|loan| (loan.core, loan.borrower));
-        KeptLoans { borrowed: borrowed.collect(), lent: lent.collect() }
+        SavedLoans { borrowed: borrowed.collect(), lent: lent.collect() }
     }
 
     /// Enters the loans in a recovered cell's state for the cores that it has; `cores` are its cores except the first.
@@ -47,20 +46,20 @@ impl Loans {
     pub(in crate::cells) fn resume(
         &mut self,
         id: CellId,
-        mut kept: KeptLoans,
+        mut saved: SavedLoans,
         cores: &[CoreId],
         now: u64,
     ) -> Vec<Debt> {
         let longest_ns = now.saturating_add(u64::from(MAX_LEASE_MS) * 1_000_000);
         let has = |(core, ..): &mut (CoreId, Option<CellId>, u64)| cores.contains(core);
-        for (core, lender, until_ns) in kept.borrowed.extract_if(.., has) {
+        for (core, lender, until_ns) in saved.borrowed.extract_if(.., has) {
             self.lending.enter(Loan { core, lender, borrower: id, until_ns: until_ns.min(longest_ns) });
         }
-        kept.into_debts(id)
+        saved.into_debts(id)
     }
 }
 
-impl KeptLoans {
+impl SavedLoans {
     /// Returns the loans as debts, for a cell that has none of the borrowed cores.
     pub(in crate::cells) fn into_debts(self, id: CellId) -> Vec<Debt> {
         let lent = self.lent.into_iter().map(|(core, borrower)| Debt { core, lender: id, borrower });
@@ -71,52 +70,48 @@ impl KeptLoans {
     }
 }
 
-impl<E: Effects> Cells<E> {
+impl Loans {
     /// Restores loans and debts from before a supervisor restart, after all cells were recovered.
-    pub(in crate::cells) fn resume_lending(&mut self, debts: Vec<Debt>) {
-        let now = self.effects.now_ns();
-        let lenders = self.loans.lending.loans().iter().filter_map(|loan| loan.lender);
-        let is_live = |id: &CellId| self.cells.get(id).is_some_and(Cell::is_live);
+    pub(in crate::cells) fn resume_debts<H: Hardware>(
+        &mut self,
+        debts: Vec<Debt>,
+        core: &mut TrustedCore<H>,
+        table: &CellTable,
+    ) {
+        let now = core.now_ns();
+        let lenders = self.lending.loans().iter().filter_map(|loan| loan.lender);
+        let is_live = |id: &CellId| table.get(*id).is_some_and(Cell::is_live);
         let gone: Vec<CellId> = lenders.filter(|id| !is_live(id)).collect();
         for id in gone {
-            let is_due = self.cells.get(&id).is_some_and(|cell| cell.restarting.next_ns().is_some());
+            let is_due = table.get(id).is_some_and(|cell| cell.restarting.next_ns().is_some());
             let then = if is_due { Afterwards::Restart } else { Afterwards::Nothing };
-            self.loans.lender_ended(id, then, now);
+            self.lender_ended(id, then, now);
         }
-        let is_live = |id: &CellId| self.cells.get(id).is_some_and(Cell::is_live);
-        let debts: Vec<Debt> = debts.into_iter().filter(|debt| is_live(&debt.lender)).collect();
-        for Debt { core, lender, borrower } in debts {
-            if self.loans.is_moving(core) || self.loans.lending.is_lent(core) {
+        for Debt { core: id, lender, borrower } in debts.into_iter().filter(|debt| is_live(&debt.lender)) {
+            if self.is_moving(id) || self.lending.is_lent(id) {
                 continue;
             }
-            let loan = Loan { core, lender: Some(lender), borrower, until_ns: now };
+            let loan = Loan { core: id, lender: Some(lender), borrower, until_ns: now };
             let why = ReturnReason::Lost;
-            match self.inventory.cores.owner(core) {
-                Some(CoreOwner::Free) => self.loans.go_back(loan, None, why, now),
-                Some(CoreOwner::Cell(has)) if has == lender && self.is_leaving(has, core) => {
-                    self.loans.go_back(loan, Some(has), why, now);
+            let is_leaving = |cell| core.cell(cell).is_some_and(|cell| cell.is_leaving(id));
+            let is_first = |cell| core.cell(cell).is_some_and(|cell| cell.first_core() == Some(id));
+            match core.inventory().cores.owner(id) {
+                Some(CoreOwner::Free) => self.begin_return(loan, None, why, now),
+                Some(CoreOwner::Cell(has)) if has == lender && is_leaving(has) => {
+                    self.begin_return(loan, Some(has), why, now);
                 }
                 // The core had reached its borrower, and the loan was not saved yet.
-                Some(CoreOwner::Cell(has)) if has == borrower && !self.is_first(has, core) => {
-                    self.loans.lending.enter(loan);
-                }
+                Some(CoreOwner::Cell(has)) if has == borrower && !is_first(has) => self.lending.enter(loan),
                 _ => {}
             }
         }
-        self.loans.has_news = !self.loans.ways.is_empty();
-        self.promise_cores();
+        self.is_unsettled = !self.transfers.is_empty();
+        core.reserve_cores(&self.reserved());
         // The next restart then finds this state, and nothing older. A lender has a lower priority than its borrowers,
         // so it comes first: a debt that only the borrower's record contains is in the lender's record before it is
         // removed there.
-        let mut live: Vec<&Cell<E>> = self.cells.values().filter(|cell| cell.is_live()).collect();
+        let mut live: Vec<&Cell> = table.iter().filter(|cell| cell.is_live()).collect();
         live.sort_by_key(|cell| cell.spec.lending.priority);
-        let live: Vec<CellId> = live.into_iter().map(|cell| cell.id).collect();
-        live.into_iter().for_each(|id| self.keep_up(id));
-    }
-
-    fn is_first(&self, id: CellId, core: CoreId) -> bool {
-        let held = self.cells.get(&id).and_then(|cell| cell.held());
-        let first = held.and_then(|held| held.cores.first()?.as_ref());
-        first.is_some_and(|first| first.id() == core)
+        live.into_iter().for_each(|cell| core.save(cell.id, cell.notes(self.saved(cell.id))));
     }
 }

@@ -7,8 +7,8 @@ extern crate std;
 
 use super::*;
 use crate::fake::{every_chunk_has_one_owner, go_wrong};
-use isola_abi::core_slots::{Order, OrderKind};
 use isola_abi::management::{CORE_LIMIT_MS, LendingSpec, RestartPolicy};
+use isola_abi::core_slots::{Order, OrderKind};
 use isola_abi::unplug::Shortfall;
 
 const CORES: u32 = 5;
@@ -30,21 +30,21 @@ fn sweep(cases: &[Case]) {
         'writes: for write in 0.. {
             for next in 0.. {
                 let mut cells = prepare();
-                cells.effects().death.is_at(write);
+                cells.fake().death.is_at(write);
                 act(&mut cells);
-                if !cells.effects().death.has_come() {
+                if !cells.fake().death.has_come() {
                     break 'writes;
                 }
                 deaths += 1;
-                cells.effects().death.comes_again_at(next);
+                cells.fake().death.comes_again_at(next);
                 let mut cells = go_wrong(cells, CORES, 1, |_| {});
                 settle(&mut cells);
-                let has_come_again = cells.effects().death.has_come();
+                let has_come_again = cells.fake().death.has_come();
                 if has_come_again {
                     cells = go_wrong(cells, CORES, 2, |_| {});
                     settle(&mut cells);
                 } else {
-                    cells.effects().death.is_called_off();
+                    cells.fake().death.is_called_off();
                 }
                 std::eprintln!("{what}: before write {write}, then {next}");
                 has_one_owner_each(&cells);
@@ -64,31 +64,32 @@ fn settle(cells: &mut Cells<FakeMachine>) {
     for _ in 0..40 {
         while cells.work() == Scrub::Unfinished {}
         hear(cells);
-        cells.doorbell();
+        cells.on_notification();
         advance(cells, 50);
     }
 }
 
 /// Makes all cores carry out their orders.
 fn hear(cells: &mut Cells<FakeMachine>) {
-    let effects = cells.effects();
-    effects.cells_are_deaf = false;
-    for (id, report) in &effects.reports {
-        (0..8).for_each(|place| obeys(report, &effects.places[id], place));
-        report.offer.acknowledge(effects.unplug_requests[id].settlement().number);
+    let mut fake = cells.fake();
+    fake.cells_are_deaf = false;
+    for (id, report) in &fake.reports {
+        (0..8).for_each(|slot| obeys(report, &fake.slots[id], slot));
+        report.offer.acknowledge(fake.unplug_requests[id].settlement().number);
     }
 }
 
 fn deafen(cells: &mut Cells<FakeMachine>) {
-    cells.effects().cells_are_deaf = true;
+    cells.fake().cells_are_deaf = true;
 }
 
 /// Checks that each core belongs to the cell that holds it or is free, and that each chunk of memory has one owner.
 fn has_one_owner_each(cells: &Cells<FakeMachine>) {
     let machine = cells.machine();
-    for (id, cell) in &cells.cells {
-        let owned = machine.cores.iter().filter(|core| core.owner == CoreOwner::Cell(*id)).count();
-        assert_eq!(owned, cell.core_count(), "{}", cell.spec.name);
+    for cell in cells.table.iter() {
+        let owned = machine.cores.iter().filter(|core| core.owner == CoreOwner::Cell(cell.id)).count();
+        let held = cells.core.cell(cell.id).map_or(0, OwnedCell::core_count);
+        assert_eq!(owned, held, "{}", cell.spec.name);
     }
     let on_its_way = machine.cores.iter().find(|core| matches!(core.owner, CoreOwner::OnItsWay(_)));
     assert_eq!(on_its_way, None);
@@ -124,8 +125,8 @@ fn resize(cells: &mut Cells<FakeMachine>, name: &str, count: u32) {
 /// Sets the phase that a cell reports.
 fn says_of(cells: &mut Cells<FakeMachine>, name: &str, phase: CellPhase) {
     let id = cells.find(name).unwrap();
-    says(&cells.effects().reports[&id].clone(), phase);
-    cells.doorbell();
+    says(&cells.fake().reports[&id].clone(), phase);
+    cells.on_notification();
 }
 
 /// Lets `ms` milliseconds pass.
@@ -206,7 +207,7 @@ fn resizes_are_correct_for_every_write_at_which_the_supervisor_fails() {
         for count in [1, CORES, 1] {
             resize(cells, "kv", count);
             hear(cells);
-            cells.doorbell();
+            cells.on_notification();
             assert_eq!(cores(cells, "kv"), count as usize);
         }
     };
@@ -228,7 +229,7 @@ fn resizes_are_correct_for_every_write_at_which_the_supervisor_fails() {
                 deafen(cells);
                 resize(cells, "kv", 2);
                 hear(cells);
-                cells.doorbell();
+                cells.on_notification();
             },
             judge: all_can_come,
         },
@@ -248,20 +249,19 @@ fn resizes_are_correct_for_every_write_at_which_the_supervisor_fails() {
             prepare: || {
                 let mut cells = with_a_cell(RestartPolicy::No);
                 deafen(&mut cells);
-                cells.effects().cells_defy_force = true;
+                cells.fake().cells_defy_force = true;
                 resize(&mut cells, "kv", 1);
                 (0..505).for_each(|_| advance(&mut cells, 11));
-                cells.effects().cells_defy_force = false;
+                cells.fake().cells_defy_force = false;
                 cells
             },
             act: |cells| {
                 let id = cells.find("kv").unwrap();
-                let effects = cells.effects();
-                let (report, places) = (effects.reports[&id].clone(), effects.places[&id].clone());
-                assert_eq!(places.at(1).kind, OrderKind::Stay);
-                let before = Order { kind: OrderKind::Yield, number: places.at(1).number - 1 };
+                let (report, slots) = cells.fake().report_and_slots(id);
+                assert_eq!(slots.at(1).kind, OrderKind::Stay);
+                let before = Order { kind: OrderKind::Yield, number: slots.at(1).number - 1 };
                 report.cores[1].yielded.store(before.to_u32(), Ordering::Release);
-                cells.doorbell();
+                cells.on_notification();
             },
             judge: all_can_come,
         },
@@ -271,8 +271,8 @@ fn resizes_are_correct_for_every_write_at_which_the_supervisor_fails() {
             act: |cells| {
                 while cells.work() == Scrub::Unfinished {}
                 let id = cells.find("kv").unwrap();
-                cells.effects().reports[&id].memory_request.make(2 * MIB, 2 * MIB, isola_abi::id::NodeId(0));
-                cells.doorbell();
+                cells.fake().reports[&id].memory_request.make(2 * MIB, 2 * MIB, isola_abi::id::NodeId(0));
+                cells.on_notification();
             },
             judge: |cells| assert!(info(cells, "kv").memory.0 >= 6 * MIB),
         },
@@ -284,17 +284,15 @@ fn resizes_are_correct_for_every_write_at_which_the_supervisor_fails() {
                 let _ = cells.resize_waiting("kv", to(8));
                 let _ = cells.resize_memory("kv", to(4), Mode::Apply);
                 let id = cells.find("kv").unwrap();
-                let effects = cells.effects();
-                let (report, unplug_request, grown) = (
-                    effects.reports[&id].clone(),
-                    effects.unplug_requests[&id].clone(),
-                    effects.grown[&id].clone(),
-                );
+                let fake = cells.fake();
+                let (report, unplug_request, grown) =
+                    (fake.reports[&id].clone(), fake.unplug_requests[&id].clone(), fake.grown[&id].clone());
+                drop(fake);
                 let blocks: Vec<_> = grown.iter().map(|(chunk, _)| chunk).take(3).collect();
                 if unplug_request.asked().0 > 0 {
                     report.offer.make(unplug_request.asked().0, &blocks, 0, Shortfall::None);
                 }
-                cells.doorbell();
+                cells.on_notification();
             },
             judge: |cells| {
                 let memory = info(cells, "kv").memory.0;
@@ -362,7 +360,7 @@ fn lent_cores_return_for_every_write_at_which_the_supervisor_fails() {
                 deafen(cells);
                 let _ = cells.borrow("service", LEASE_MS);
                 between(cells);
-                cells.doorbell();
+                cells.on_notification();
             },
             judge: all_is_back,
         },
@@ -384,7 +382,7 @@ fn lent_cores_return_for_every_write_at_which_the_supervisor_fails() {
                 deafen(cells);
                 let _ = cells.give_back("service");
                 between(cells);
-                cells.doorbell();
+                cells.on_notification();
             },
             judge: all_is_back,
         },
@@ -408,7 +406,7 @@ fn lent_cores_return_for_every_write_at_which_the_supervisor_fails() {
                 let _ = cells.borrow("service", LEASE_MS);
                 let _ = cells.give_back("service");
                 hear(cells);
-                cells.doorbell();
+                cells.on_notification();
                 cells.tick();
             },
             judge: all_is_back,

@@ -9,7 +9,7 @@ fn a_crash_is_reported_and_does_not_affect_other_cells() {
     let other = run(&mut cells, spec("good"));
     says(&other, CellPhase::Running);
     crashes(&report, CrashKind::DoubleFault, "stack overflow");
-    cells.doorbell();
+    cells.on_notification();
     let crash = info(&mut cells, "bad").crash.unwrap();
     assert_eq!(
         (crash.kind, crash.core, &*crash.message),
@@ -24,11 +24,11 @@ fn a_cell_may_exit_after_a_stop_request() {
     let mut cells = machine(1);
     let report = run(&mut cells, spec("kv"));
     let Ok(Stop::Asked(id)) = cells.stop("kv", 1000) else { panic!("not asked") };
-    assert_eq!(cells.effects().actions.last(), Some(&Action::RequestStop(id)));
+    assert_eq!(cells.fake().actions.last(), Some(&Action::RequestStop(id)));
     assert_eq!(info(&mut cells, "kv").state, CellState::Stopping);
     assert!(cells.take_ended().is_empty());
     says(&report, CellPhase::Exited);
-    cells.doorbell();
+    cells.on_notification();
     assert_eq!(cells.take_ended(), [id]);
     assert_eq!(info(&mut cells, "kv").state, CellState::Exited);
     assert_eq!(cells.next_deadline_ns(), None);
@@ -45,9 +45,9 @@ fn a_cell_that_does_not_stop_in_time_is_killed_and_its_instruction_is_recorded()
     advance(&mut cells, 900);
     assert_eq!(info(&mut cells, "kv").state, CellState::Stopping);
     advance(&mut cells, 200);
-    assert_eq!(cells.effects().actions.last(), Some(&Action::Examine(CoreId(2))));
+    assert_eq!(cells.fake().actions.last(), Some(&Action::Examine(CoreId(2))));
     crashes(&report, CrashKind::Hang, "here");
-    cells.doorbell();
+    cells.on_notification();
     let killed = info(&mut cells, "kv");
     assert_eq!((killed.state, &*killed.crash.unwrap().message), (CellState::Killed, "here"));
     assert!(killed.durations.reclaim_ns.unwrap() > 1_000_000_000, "since the request");
@@ -104,7 +104,7 @@ fn a_lost_core_takes_the_cell_s_memory_out_of_use() {
     let mut cells = machine(3);
     run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
     let free = cells.machine().memory_free;
-    cells.effects().lost.insert(CoreId(2));
+    cells.fake().lost.insert(CoreId(2));
     cells.stop("kv", 0).unwrap();
     let after = cells.machine();
     assert_eq!((&after.cores[1].owner, &after.cores[2].owner), (&CoreOwner::Free, &CoreOwner::Failed));
@@ -116,7 +116,7 @@ fn a_lost_core_takes_the_cell_s_memory_out_of_use() {
     cells.start("kv").unwrap();
     assert_eq!(info(&mut cells, "kv").cores.iter().map(|core| core.id.0).collect::<Vec<_>>(), [1, 3]);
     assert_eq!(cells.machine().memory_quarantined, ByteSize(4 * MIB), "a cell uses the image");
-    cells.effects().lost.clear();
+    cells.fake().lost.clear();
     cells.stop("kv", 0).unwrap();
     cells.destroy("kv").unwrap();
     assert_eq!(cells.machine().memory_quarantined, ByteSize(4 * MIB + IMAGE));
@@ -127,7 +127,7 @@ fn a_device_that_cannot_be_reset_is_not_given_again() {
     let mut cells = machine(3);
     run(&mut cells, spec("kv"));
     let free = cells.machine().memory_free;
-    cells.effects().device_is_stuck = true;
+    cells.fake().device_is_stuck = true;
     cells.stop("kv", 0).unwrap();
     let after = cells.machine();
     assert_eq!((after.devices_total, after.devices_free), (2, 1));
@@ -149,7 +149,7 @@ fn a_stop_request_is_answered_after_a_crash() {
     let report = run(&mut cells, spec("kv"));
     let Ok(Stop::Asked(id)) = cells.stop("kv", 60_000) else { panic!("not asked") };
     crashes(&report, CrashKind::Panic, "on the way out");
-    cells.doorbell();
+    cells.on_notification();
     assert_eq!(cells.take_ended(), [id]);
     let crashed = info(&mut cells, "kv");
     assert_eq!((crashed.state, &*crashed.crash.unwrap().message), (CellState::Crashed, "on the way out"));

@@ -1,9 +1,9 @@
 //! Memory requests of running cells.
 
 use super::*;
-use crate::inventory::Scrub;
 use isola_abi::growth::{Answer, LARGEST_BLOCK, MAX_PLUGGED_BLOCKS, Refusal};
 use isola_abi::id::NodeId;
+use isola_supervisor_core::inventory::Scrub;
 use proptest::prelude::*;
 
 /// Returns a machine whose memory is all known to be zero.
@@ -22,14 +22,14 @@ fn elastic(name: &str) -> CellSpec {
 fn request(cells: &mut Cells<FakeMachine>, report: &Report, least: u64, largest: u64) -> u32 {
     let number =
         report.memory_request.make(least.saturating_mul(MIB), largest.saturating_mul(MIB), NodeId(0));
-    cells.doorbell();
+    cells.on_notification();
     number
 }
 
 /// Returns the answer to a cell's request.
 fn answer(cells: &mut Cells<FakeMachine>, name: &str, number: u32) -> Option<Answer> {
     let id = cells.find(name).unwrap();
-    cells.effects().grown[&id].answer_to(number)
+    cells.fake().grown[&id].answer_to(number)
 }
 
 fn ask(cells: &mut Cells<FakeMachine>, report: &Report, least: u64, largest: u64) -> Option<Answer> {
@@ -40,7 +40,7 @@ fn ask(cells: &mut Cells<FakeMachine>, report: &Report, least: u64, largest: u64
 /// Returns the lengths of a cell's added blocks, in MiB.
 fn chunks(cells: &mut Cells<FakeMachine>, name: &str) -> Vec<u64> {
     let id = cells.find(name).unwrap();
-    cells.effects().grown[&id].iter().map(|(memory, _)| memory.len_bytes / MIB).collect()
+    cells.fake().grown[&id].iter().map(|(memory, _)| memory.len_bytes / MIB).collect()
 }
 
 const LIMIT: Option<Answer> = Some(Answer::Refused(Refusal::Limit));
@@ -144,7 +144,7 @@ fn an_open_request_is_refused_when_the_memory_is_reserved_by_another() {
     let spec = CellSpec { memory: ByteSize(rest), network: NetworkSpec::None, ..spec("large") };
     assert!(matches!(cells.create(spec), Ok(Created::Pending(_))));
     assert_eq!(cells.machine().memory_free.0, 0);
-    cells.doorbell();
+    cells.on_notification();
     assert_eq!(answer(&mut cells, "kv", number), EXHAUSTED);
     cells.work_while_waited_for();
     assert_eq!(info(&mut cells, "large").memory.0, rest);
@@ -172,18 +172,18 @@ fn a_new_request_replaces_an_open_one() {
 fn a_refused_cell_gets_freed_memory_and_its_next_refusal_is_entered_again() {
     let mut cells = clean_machine(2);
     let report = run(&mut cells, elastic("kv"));
-    let free = cells.machine().memory_free.0;
-    let taken = cells.inventory().memory.take(free, NodeId(0)).unwrap();
+    let taken: Vec<_> = core::iter::from_fn(|| cells.core.take_store_memory(2 * MIB)).collect();
+    assert_eq!(cells.machine().memory_free, ByteSize(0));
     assert_eq!(ask(&mut cells, &report, 2, 2), EXHAUSTED);
-    cells.inventory().memory.put(taken);
+    taken.into_iter().for_each(|memory| cells.core.put_store_memory(memory));
     while cells.work() == Scrub::Unfinished {}
     assert_eq!(ask(&mut cells, &report, 2, 2), Some(Answer::Given));
-    let free = cells.machine().memory_free.0;
-    let taken = cells.inventory().memory.take(free, NodeId(0)).unwrap();
+    let taken: Vec<_> = core::iter::from_fn(|| cells.core.take_store_memory(2 * MIB)).collect();
+    assert_eq!(cells.machine().memory_free, ByteSize(0));
     assert_eq!(ask(&mut cells, &report, 2, 2), EXHAUSTED);
     let told = |event: &&JournalEvent| matches!(event, JournalEvent::GrowthRefused { .. });
     assert_eq!(events(&cells).iter().filter(told).count(), 2);
-    cells.inventory().memory.put(taken);
+    taken.into_iter().for_each(|memory| cells.core.put_store_memory(memory));
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn an_open_request_ends_with_its_cell() {
     assert_eq!(resources(&cells), before);
     cells.recreate_waiting("kv").unwrap();
     cells.start("kv").unwrap();
-    cells.doorbell();
+    cells.on_notification();
     assert_eq!(info(&mut cells, "kv").memory, ByteSize(4 * MIB));
 }
 
@@ -206,10 +206,10 @@ fn memory_stays_free_if_a_cell_cannot_have_another_block() {
     let mut cells = clean_machine(1);
     let report = run(&mut cells, elastic("kv"));
     let free = cells.machine().memory_free;
-    cells.effects().spaces_are_full = true;
+    cells.fake().spaces_are_full = true;
     assert_eq!(ask(&mut cells, &report, 2, 2), LIMIT);
     assert_eq!(cells.machine().memory_free, free);
-    cells.effects().spaces_are_full = false;
+    cells.fake().spaces_are_full = false;
     assert_eq!(ask(&mut cells, &report, 2, 2), Some(Answer::Given), "the cell can have another block now");
 }
 
@@ -246,7 +246,7 @@ proptest! {
             request.largest_bytes.store(largest, Ordering::Relaxed);
             request.node.store(node, Ordering::Relaxed);
             request.number.store(number, Ordering::Relaxed);
-            cells.doorbell();
+            cells.on_notification();
             if scrubs {
                 cells.work();
             }

@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::fake::{every_chunk_has_one_owner, go_wrong, machine_of_nodes};
-use crate::image::tests::Builder;
 use crate::images::MAX_IDLE;
 use isola_abi::id::NodeId;
-use isola_abi::integrity::{PublicKey, Requirement, UnmetRequirement};
+use isola_abi::integrity::{UnmetRequirement, PublicKey, Requirement};
 use isola_abi::management::{CorePlacement, Text};
+use isola_supervisor_fake::image::Builder;
 
 /// Returns an image that takes `len_mib` MiB of the inventory, different for each `number`.
 pub(super) fn other_image(number: u8, len_mib: u64) -> Vec<u8> {
@@ -62,7 +62,7 @@ fn cells_share_read_only_segments_unless_their_text_is_private() {
     assert_eq!((b.image, b.text), (a.image, a.text));
     assert_eq!((own.image, own.text), (ByteSize(0x8000), ByteSize(0)));
     for cell in [a.id, b.id, own.id] {
-        assert_eq!(digest(&cells.effects().images[&cell]), digest(&image()));
+        assert_eq!(digest(&cells.fake().images[&cell]), digest(&image()));
     }
 }
 
@@ -88,10 +88,9 @@ fn cells_map_a_copy_of_their_image_on_their_own_node_until_the_last_of_them_ends
     assert_eq!(kept(&cells), [(3, 1)], "the copy is not another image");
     for name in ["a", "b", "c"] {
         let (id, node) = (cells.find(name).unwrap(), u32::from(name != "a"));
-        assert_eq!(digest(&cells.effects().images[&id]), digest(&image()));
-        let text =
-            cells.parts().held.iter().filter_map(|space| cells.effects.text(space)).nth(id.0 as usize - 1);
-        assert_eq!(cells.inventory.memory.node_of(text.unwrap().start), Some(NodeId(node)), "{name}");
+        assert_eq!(digest(&cells.fake().images[&id]), digest(&image()));
+        let text = cells.core.cell(id).and_then(OwnedCell::text).unwrap();
+        assert_eq!(cells.core.inventory().memory.node_of(text.start), Some(NodeId(node)), "{name}");
     }
     cells.stop("a", 0).unwrap();
     cells.stop("b", 0).unwrap();
@@ -125,7 +124,7 @@ fn a_copy_for_a_cell_that_cannot_be_built_is_released() {
     let mut cells = machine_of_nodes(4, 2);
     send(&mut cells, &image());
     let before = resources(&cells);
-    cells.effects().build_error = Some(BuildError::DescriptorTooLong);
+    cells.fake().build_error = Some(BuildError::DescriptorTooLong);
     let placement = CorePlacement { node: Some(NodeId(1)), ..CorePlacement::default() };
     assert!(cells.create_waiting(CellSpec { placement, ..spec("kv") }).is_err());
     assert_eq!(resources(&cells), before);
@@ -136,7 +135,7 @@ fn a_copy_for_a_cell_that_cannot_be_built_is_released() {
 fn an_image_that_a_quarantined_cell_maps_is_not_evicted() {
     let mut cells = machine(3);
     run(&mut cells, spec("kv"));
-    cells.effects().lost.insert(CoreId(1));
+    cells.fake().lost.insert(CoreId(1));
     cells.stop("kv", 0).unwrap();
     cells.destroy("kv").unwrap();
     assert_eq!(kept(&cells), [(0, 1)], "the image has no users");
@@ -171,7 +170,7 @@ fn the_image_of_a_cell_that_is_recreated_at_once_gives_way_to_nobody() {
 fn the_image_of_a_quarantined_cell_with_private_text_is_evicted() {
     let mut cells = machine(3);
     run(&mut cells, CellSpec { text: Text::Private, ..spec("kv") });
-    cells.effects().lost.insert(CoreId(1));
+    cells.fake().lost.insert(CoreId(1));
     cells.stop("kv", 0).unwrap();
     let other = send(&mut cells, &other_image(1, 1));
     cells.create_waiting(CellSpec { image: other, memory: ByteSize(58 * MIB), ..spec("large") }).unwrap();
@@ -215,11 +214,11 @@ fn idle_images_are_evicted_for_growing_cells() {
     send(&mut cells, &other_image(1, 3));
     run(&mut cells, CellSpec { memory: ByteSize(52 * MIB), network: NetworkSpec::None, ..spec("other") });
     // 64 - 4 - 2 - 4 - 52: the rest is the idle image's.
-    while cells.work() == crate::inventory::Scrub::Unfinished {}
-    assert_eq!((kept(&cells), cells.inventory().memory.free()), (alloc::vec![(2, 1), (0, 3)], 2 * MIB));
+    while cells.work() == isola_supervisor_core::inventory::Scrub::Unfinished {}
+    assert_eq!((kept(&cells), cells.core.inventory().memory.free()), (alloc::vec![(2, 1), (0, 3)], 2 * MIB));
     report.memory_request.make(4 * MIB, 4 * MIB, isola_abi::id::NodeId(0));
-    cells.doorbell();
-    while cells.work() == crate::inventory::Scrub::Unfinished {}
+    cells.on_notification();
+    while cells.work() == isola_supervisor_core::inventory::Scrub::Unfinished {}
     assert_eq!((kept(&cells), info(&mut cells, "kv").memory), (alloc::vec![(2, 1)], ByteSize(8 * MIB)));
 }
 
@@ -229,13 +228,13 @@ fn no_image_is_evicted_if_that_yields_no_block() {
     let report = run(&mut cells, CellSpec { memory_max: Some(ByteSize(4 << 30)), ..spec("kv") });
     says(&report, CellPhase::Running);
     send(&mut cells, &other_image(1, 3));
-    while cells.work() == crate::inventory::Scrub::Unfinished {}
+    while cells.work() == isola_supervisor_core::inventory::Scrub::Unfinished {}
     let before = kept(&cells);
     assert_eq!(before, [(1, 1), (0, 3)]);
     // A block of 1 GiB, of 64 MiB in all; and one of 64 MiB, a part of which is in use.
     for mib in [1024, 64] {
         report.memory_request.make(mib * MIB, mib * MIB, isola_abi::id::NodeId(0));
-        cells.doorbell();
+        cells.on_notification();
         assert_eq!(kept(&cells), before, "{mib} MiB");
         let refused = |event: &JournalEvent| matches!(event, JournalEvent::GrowthRefused { .. });
         assert!(events(&cells).iter().any(refused));
@@ -300,7 +299,7 @@ fn an_image_that_violates_its_requirement_is_refused_and_changes_nothing() {
     let unsigned = Requirement { signed_by: Some(PublicKey([9; 32])), ..Requirement::default() };
     let distrust = ManagementError::ImageNotTrusted(UnmetRequirement::Unsigned);
     assert_eq!(cells.create_waiting(CellSpec { requirement: unsigned.into(), ..spec("kv") }), Err(distrust));
-    assert_eq!((resources(&cells), cells.effects().actions.len()), (before, 0));
+    assert_eq!((resources(&cells), cells.fake().actions.len()), (before, 0));
     let requirement = Requirement { sha256: Some(measured), ..Requirement::default() };
     cells.create_waiting(CellSpec { requirement: requirement.into(), ..spec("kv") }).unwrap();
 }

@@ -89,17 +89,17 @@ fn a_lender_that_requests_a_core_gets_its_own_back() {
 fn a_core_request_in_the_report_borrows_one_core() {
     let mut cells = lender_and_borrower();
     let id = cells.find("service").unwrap();
-    let report = cells.effects().reports[&id].clone();
-    cells.doorbell();
+    let report = cells.fake().reports[&id].clone();
+    cells.on_notification();
     assert_eq!(owned(&cells, "service"), 1);
     report.core_requests.fetch_add(1, Ordering::Release);
-    cells.doorbell();
-    cells.doorbell();
+    cells.on_notification();
+    cells.on_notification();
     assert_eq!(owned(&cells, "service"), 2);
     report.core_requests.fetch_add(5, Ordering::Release);
-    cells.doorbell();
+    cells.on_notification();
     report.core_requests.fetch_add(1, Ordering::Release);
-    cells.doorbell();
+    cells.on_notification();
     assert_eq!(owned(&cells, "service"), 3, "the lender lends no more");
     advance(&mut cells, 1_001);
     assert_eq!(owned(&cells, "service"), 1);
@@ -123,7 +123,7 @@ fn stop(cells: &mut Cells<FakeMachine>, name: &str) {
     for _ in 0..3 {
         advance(cells, 200);
     }
-    cells.doorbell();
+    cells.on_notification();
     assert!(info(cells, name).state.has_ended());
 }
 
@@ -157,13 +157,13 @@ fn a_core_whose_lender_has_ended_becomes_free() {
 fn cores_of_busy_lenders_and_borrowers_are_reclaimed_by_force() {
     let mut cells = lender_and_borrower();
     let all = owned(&cells, "batch");
-    cells.effects().cells_are_deaf = true;
+    cells.fake().cells_are_deaf = true;
     cells.borrow("service", 2 * CORE_LIMIT_MS).unwrap();
     advance(&mut cells, u64::from(CORE_LIMIT_MS) + 1);
-    cells.doorbell();
+    cells.on_notification();
     assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (2, all - 1));
     (0..4).for_each(|_| advance(&mut cells, u64::from(CORE_LIMIT_MS) + 1));
-    cells.doorbell();
+    cells.on_notification();
     assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, all));
 }
 
@@ -173,19 +173,19 @@ fn a_returning_core_waits_for_a_vacant_core_slot_of_its_lender() {
     let (id, all) = (cells.find("batch").unwrap(), owned(&cells, "batch"));
     // Each time, the core's suspended context keeps a core slot occupied.
     for _ in 0..2 {
-        cells.effects().cells_are_deaf = true;
+        cells.fake().cells_are_deaf = true;
         cells.borrow("service", LEASE_MS).unwrap();
         advance(&mut cells, u64::from(CORE_LIMIT_MS) + 1);
-        cells.effects().cells_are_deaf = false;
+        cells.fake().cells_are_deaf = false;
         assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (2, all - 1));
         advance(&mut cells, u64::from(LEASE_MS));
         assert_eq!(owned(&cells, "service"), 1);
     }
     assert_eq!(owned(&cells, "batch"), all - 1);
     assert!(!matches!(last(&cells), JournalEvent::Return { .. }), "{:?}", last(&cells));
-    let (report, places) = (cells.effects().reports[&id].clone(), cells.effects().places[&id].clone());
-    (1..4).for_each(|place| obeys(&report, &places, place));
-    cells.doorbell();
+    let (report, slots) = cells.fake().report_and_slots(id);
+    (1..4).for_each(|slot| obeys(&report, &slots, slot));
+    cells.on_notification();
     advance(&mut cells, 1_001);
     assert_eq!(owned(&cells, "batch"), all);
     let to = Some("batch".into());
@@ -196,11 +196,11 @@ fn a_returning_core_waits_for_a_vacant_core_slot_of_its_lender() {
 fn a_lender_that_defies_the_unplug_keeps_its_core() {
     let mut cells = lender_and_borrower();
     let all = owned(&cells, "batch");
-    (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (true, true);
+    (cells.fake().cells_are_deaf, cells.fake().cells_defy_force) = (true, true);
     cells.borrow("service", LEASE_MS).unwrap();
     assert!(cells.borrow("service", LEASE_MS).unwrap_err().to_string().contains("on its way"));
     (0..600).for_each(|_| advance(&mut cells, 2));
-    (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (false, false);
+    (cells.fake().cells_are_deaf, cells.fake().cells_defy_force) = (false, false);
     assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, all));
     assert!(matches!(last(&cells), JournalEvent::NotBorrowed { core: Some(_) }));
     cells.borrow("service", LEASE_MS).unwrap();
@@ -214,7 +214,7 @@ fn a_borrowed_core_that_is_unplugged_by_request_returns_to_its_lender() {
     let loan = cells.borrow("service", LEASE_MS).unwrap();
     let wanted = CoresWanted { change: Change::Less(1), ids: &[loan.core], limit_ms: 10 };
     cells.resize_cores("service", &wanted, Mode::Apply).unwrap();
-    cells.doorbell();
+    cells.on_notification();
     assert_eq!(
         (owned(&cells, "service"), owned(&cells, "batch")),
         (1, all),
@@ -245,14 +245,14 @@ fn a_restarted_supervisor_returns_lent_cores() {
 /// Makes the cores of one cell carry out their orders and notify the supervisor, while those of others ignore theirs.
 fn hears(cells: &mut Cells<FakeMachine>, name: &str) {
     does(cells, name);
-    cells.doorbell();
+    cells.on_notification();
 }
 
 /// Makes the cores of one cell carry out their orders without a notification.
 fn does(cells: &mut Cells<FakeMachine>, name: &str) {
     let id = cells.find(name).unwrap();
-    let (report, places) = (cells.effects().reports[&id].clone(), cells.effects().places[&id].clone());
-    (0..8).for_each(|place| obeys(&report, &places, place));
+    let (report, slots) = cells.fake().report_and_slots(id);
+    (0..8).for_each(|slot| obeys(&report, &slots, slot));
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn a_lender_that_restarts_by_policy_gets_its_lent_cores_back() {
     let report = run(&mut cells, spec);
     cells.borrow("service", u32::from(u16::MAX)).unwrap();
     says(&report, CellPhase::Exited);
-    cells.doorbell();
+    cells.on_notification();
     (0..3).for_each(|_| advance(&mut cells, 50));
     assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, rest), "the lender runs again");
     assert!(!events(&cells).iter().any(|event| matches!(event, JournalEvent::RestartRefused { .. })));
@@ -279,10 +279,10 @@ fn a_restarted_lender_gets_no_surplus_core() {
     run(&mut cells, party("other", rest as u32, 1, 0));
     let loan = cells.borrow("service", u32::from(u16::MAX)).unwrap();
     stop(&mut cells, "other");
-    (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (true, true);
+    (cells.fake().cells_are_deaf, cells.fake().cells_defy_force) = (true, true);
     cells.give_back("service").unwrap();
     says(&report, CellPhase::Exited);
-    cells.doorbell();
+    cells.on_notification();
     (0..3).for_each(|_| advance(&mut cells, 50));
     assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (2, 2), "the lender runs again");
     hears(&mut cells, "service");
@@ -297,7 +297,7 @@ fn a_core_in_transfer_counts_as_lent() {
     run(&mut cells, party("other", 1, 8, 0));
     let rest = cells.machine().cores.iter().filter(|core| core.owner == CoreOwner::Free).count();
     run(&mut cells, party("batch", rest as u32, 1, 1));
-    cells.effects().cells_are_deaf = true;
+    cells.fake().cells_are_deaf = true;
     cells.borrow("service", LEASE_MS).unwrap();
     let wanted = CoresWanted { change: Change::Less(1), ids: &[], limit_ms: 1_000 };
     cells.resize_cores("service", &wanted, Mode::Apply).unwrap();
@@ -327,16 +327,16 @@ proptest! {
             // If no answer arrives, the test does not know whether a request was granted.
             let asks = step == 8 && number > 1;
             if !asks {
-                cells.effects().death.is_at(write);
+                cells.fake().death.is_at(write);
             }
             match step {
                 0 | 1 => _ = cells.borrow(name, number),
                 2 => _ = cells.give_back(name),
                 3 => advance(&mut cells, number.into()),
-                4 => cells.effects().cells_are_deaf = number.is_multiple_of(2),
+                4 => cells.fake().cells_are_deaf = number.is_multiple_of(2),
                 5 => {
                     names.iter().for_each(|name| does(&mut cells, name));
-                    cells.doorbell();
+                    cells.on_notification();
                 }
                 6 => {
                     does(&mut cells, name);
@@ -345,7 +345,7 @@ proptest! {
                 7 => cells = go_wrong(cells, 7, number, |_| {}),
                 _ if number == 1 => {
                     says(&reports[cell], CellPhase::Exited);
-                    cells.doorbell();
+                    cells.on_notification();
                     ended[cell] = true;
                 }
                 _ => {
@@ -354,14 +354,14 @@ proptest! {
                     due[cell] += usize::from(cells.resize_cores(name, &wanted, Mode::Apply).is_ok());
                 }
             }
-            if cells.effects().death.has_come() {
+            if cells.fake().death.has_come() {
                 cells = go_wrong(cells, 7, number, |_| {});
             }
-            cells.effects().death.is_called_off();
+            cells.fake().death.is_called_off();
             // Each core's owner in the inventory is the cell that holds the core.
-            for id in cells.cells.keys() {
-                let held = cells.cells[id].core_count();
-                let owner = CoreOwner::Cell(*id);
+            for id in cells.table.iter().map(|cell| cell.id) {
+                let held = cells.core.cell(id).map_or(0, OwnedCell::core_count);
+                let owner = CoreOwner::Cell(id);
                 let owned = cells.machine().cores.iter().filter(|core| core.owner == owner).count();
                 prop_assert_eq!(held, owned);
             }
@@ -370,10 +370,10 @@ proptest! {
                 prop_assert!(!cells.info(to).unwrap().state.has_ended(), "core {} has no destination", core.id);
             }
         }
-        cells.effects().cells_are_deaf = false;
+        cells.fake().cells_are_deaf = false;
         for _ in 0..20 {
             names.iter().for_each(|name| does(&mut cells, name));
-            cells.doorbell();
+            cells.on_notification();
             advance(&mut cells, 50);
         }
         for (cell, name) in names.iter().enumerate() {

@@ -1,11 +1,11 @@
 //! Plug and unplug of memory by request.
 
 use super::*;
-use crate::inventory::Scrub;
 use isola_abi::growth::{Answer, MAX_PLUGGED_BLOCKS, Refusal};
 use isola_abi::id::{NodeId, PhysAddr, PhysRange};
-use isola_abi::management::{Change, MemoryResized, Mode, ReclaimShortfall};
+use isola_abi::management::{Change, ReclaimShortfall, MemoryResized, Mode};
 use isola_abi::unplug::Shortfall;
+use isola_supervisor_core::inventory::Scrub;
 use proptest::prelude::*;
 
 type Resized = Result<MemoryResized, ManagementError>;
@@ -42,20 +42,20 @@ fn resize(cells: &mut Cells<FakeMachine>, change: Change<ByteSize>) -> Option<Re
 fn grow(cells: &mut Cells<FakeMachine>, more: u64) -> MemoryResized {
     let resized = cells.resize_waiting("kv", Change::More(mib(more))).unwrap();
     let id = cells.find("kv").unwrap();
-    uses(&cells.effects().reports[&id], resized.has.0, 0);
+    uses(&cells.fake().reports[&id], resized.has.0, 0);
     resized
 }
 
 /// Returns the cell's added blocks.
 fn chunks(cells: &mut Cells<FakeMachine>) -> Vec<PhysRange> {
     let id = cells.find("kv").unwrap();
-    cells.effects().grown[&id].iter().map(|(memory, _)| memory).collect()
+    cells.fake().grown[&id].iter().map(|(memory, _)| memory).collect()
 }
 
 /// Returns the number of the last reclaim request, and its length in MiB.
 fn asked(cells: &mut Cells<FakeMachine>) -> (u32, u64) {
     let id = cells.find("kv").unwrap();
-    let (number, len_bytes) = cells.effects().unplug_requests[&id].asked();
+    let (number, len_bytes) = cells.fake().unplug_requests[&id].asked();
     (number, len_bytes / MIB)
 }
 
@@ -63,15 +63,15 @@ fn asked(cells: &mut Cells<FakeMachine>) -> (u32, u64) {
 fn offer(cells: &mut Cells<FakeMachine>, report: &Report, blocks: &[PhysRange], rest: Shortfall) {
     let (number, _) = asked(cells);
     report.offer.make(number, blocks, 0, rest);
-    cells.doorbell();
+    cells.on_notification();
 }
 
 /// Makes the cell acknowledge the answer to its offer, and notify the supervisor. Returns the unplugged blocks.
 fn acknowledge(cells: &mut Cells<FakeMachine>, report: &Report) -> u32 {
     let id = cells.find("kv").unwrap();
-    let settlement = cells.effects().unplug_requests[&id].settlement();
+    let settlement = cells.fake().unplug_requests[&id].settlement();
     report.offer.acknowledge(settlement.number);
-    cells.doorbell();
+    cells.on_notification();
     settlement.taken
 }
 
@@ -94,7 +94,7 @@ fn the_answer_has_the_sum_of_the_migrated_bytes() {
     let move_and_offer = |cells: &mut Cells<FakeMachine>, block, moved, rest| {
         let (number, _) = asked(cells);
         report.offer.make(number, &[block], moved, rest);
-        cells.doorbell();
+        cells.on_notification();
         acknowledge(cells, &report);
     };
     move_and_offer(&mut cells, part(got[0], 0, 2), 5, Shortfall::More);
@@ -167,7 +167,7 @@ fn impossible_sizes_are_refused_and_change_nothing() {
         ManagementError::MemoryExhausted { .. }
     ));
     assert!(matches!(refused(Change::To(mib(100))), ManagementError::MemoryExhausted { .. }));
-    cells.effects().spaces_are_full = true;
+    cells.fake().spaces_are_full = true;
     assert!(matches!(
         resize(&mut cells, Change::More(mib(2))).unwrap(),
         Err(ManagementError::MemoryScattered { .. })
@@ -181,33 +181,13 @@ fn impossible_sizes_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn memory_of_which_a_block_cannot_be_plugged_is_not_reported_as_given() {
-    let (mut cells, report) = cell(1, spec("kv"));
-    uses(&report, 4 * MIB, 2 * MIB);
-    let (before, journal) = (resources(&cells), events(&cells));
-    cells.effects().blocks_left = Some(0);
-    // 2 and 4 MiB: two blocks.
-    let mut grow_by = |cells: &mut _| resize(cells, Change::More(mib(6))).unwrap().unwrap_err();
-    assert_eq!(grow_by(&mut cells), ManagementError::MemoryScattered { pieces: 2, places: 0 });
-    assert_eq!((resources(&cells), events(&cells)), (before, journal), "nothing was plugged");
-    cells.effects().blocks_left = Some(1);
-    assert_eq!(grow_by(&mut cells), ManagementError::MemoryScattered { pieces: 2, places: 1 });
-    let has = cells.inspect("kv").unwrap().memory;
-    assert!(has > mib(4) && has < mib(10), "{has}");
-    let last = events(&cells).pop().unwrap();
-    assert_eq!(last, JournalEvent::ResizeMemory { from: mib(4), to: has, wanted: mib(10) });
-}
-
-#[test]
 fn a_partial_unplug_reports_its_reason() {
     let (mut cells, report) = cell(1, spec("kv"));
     grow(&mut cells, 16);
     let got = chunks(&mut cells);
-    for (rest, kept) in [
-        (Shortfall::Scattered, ReclaimShortfall::Scattered),
-        (Shortfall::InUse, ReclaimShortfall::InUse),
-        (Shortfall::More, ReclaimShortfall::InUse),
-    ] {
+    for (rest, kept) in
+        [(Shortfall::Scattered, ReclaimShortfall::Scattered), (Shortfall::InUse, ReclaimShortfall::InUse), (Shortfall::More, ReclaimShortfall::InUse)]
+    {
         assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
         let block: &[PhysRange] = if rest == Shortfall::Scattered { &[part(got[0], 2, 2)] } else { &[] };
         offer(&mut cells, &report, block, rest);
@@ -215,7 +195,7 @@ fn a_partial_unplug_reports_its_reason() {
         let resized = answer(&mut cells).unwrap().unwrap();
         assert_eq!((resized.has, resized.kept), (mib(18), Some(kept)));
     }
-    cells.effects().holes_are_full = true;
+    cells.fake().holes_are_full = true;
     assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
     offer(&mut cells, &report, &[part(got[0], 4, 2)], Shortfall::None);
     acknowledge(&mut cells, &report);
@@ -230,7 +210,7 @@ fn a_cell_is_asked_again_while_it_has_more_and_once_its_cores_returned_cached_me
     assert_eq!(resize(&mut cells, Change::To(mib(12))), None);
     offer(&mut cells, &report, &[part(got[0], 0, 2)], Shortfall::More);
     let first = asked(&mut cells);
-    cells.doorbell();
+    cells.on_notification();
     assert_eq!(asked(&mut cells), first, "not before the acknowledgement");
     assert_eq!(acknowledge(&mut cells, &report), 1);
     assert_eq!(asked(&mut cells), (first.0 + 1, 6));
@@ -331,10 +311,10 @@ fn a_cell_whose_core_does_not_acknowledge_a_shootdown_is_ended() {
     grow(&mut cells, 8);
     let got = chunks(&mut cells);
     assert_eq!(resize(&mut cells, Change::Less(mib(8))), None);
-    cells.effects().stuck_core = Some(0);
+    cells.fake().stuck_core = Some(0);
     let (number, _) = asked(&mut cells);
     report.offer.make(number, &got, 0, Shortfall::None);
-    cells.doorbell();
+    cells.on_notification();
     assert!(answer(&mut cells).is_some());
     assert_eq!(info(&mut cells, "kv").state, CellState::Crashed);
     let machine = cells.machine();
@@ -346,7 +326,7 @@ fn a_pending_unplug_is_answered_when_the_cell_ends() {
     let (mut cells, report) = cell(1, spec("kv"));
     assert_eq!(resize(&mut cells, Change::To(mib(2))), None);
     says(&report, CellPhase::Exited);
-    cells.doorbell();
+    cells.on_notification();
     assert!(matches!(
         answer(&mut cells),
         Some(Err(ManagementError::WrongState { state: CellState::Exited, .. }))
@@ -362,14 +342,14 @@ fn an_unplug_lowers_the_limit_of_the_cells_requests() {
     let got = chunks(&mut cells);
     let id = cells.find("kv").unwrap();
     let limit =
-        |cells: &mut Cells<FakeMachine>| cells.effects().grown[&id].limit_bytes.load(Ordering::Relaxed) / MIB;
+        |cells: &mut Cells<FakeMachine>| cells.fake().grown[&id].limit_bytes.load(Ordering::Relaxed) / MIB;
     assert_eq!(limit(&mut cells), 20);
     assert_eq!(resize(&mut cells, Change::Less(mib(2))), None);
     offer(&mut cells, &report, &[part(got[0], 2, 2)], Shortfall::None);
     let ask = |cells: &mut Cells<FakeMachine>| {
         let number = report.memory_request.make(2 * MIB, 2 * MIB, NodeId(0));
-        cells.doorbell();
-        cells.effects().grown[&id].answer_to(number)
+        cells.on_notification();
+        cells.fake().grown[&id].answer_to(number)
     };
     assert_eq!(ask(&mut cells), None, "no grant before the acknowledgement of the offer");
     acknowledge(&mut cells, &report);
@@ -392,19 +372,19 @@ fn the_last_chunk_goes_to_one_cell_and_after_its_return_to_another() {
     let got = chunks(&mut cells);
     // Both cells make a request before the supervisor checks.
     let requests = [&first, &second].map(|report| report.memory_request.make(2 * MIB, 2 * MIB, NodeId(0)));
-    cells.doorbell();
+    cells.on_notification();
     let ids = ["kv", "other"].map(|name| cells.find(name).unwrap());
     let answers: Vec<Option<Answer>> =
-        ids.iter().zip(requests).map(|(id, number)| cells.effects().grown[id].answer_to(number)).collect();
+        ids.iter().zip(requests).map(|(id, number)| cells.fake().grown[id].answer_to(number)).collect();
     assert_eq!(answers, [Some(Answer::Given), Some(Answer::Refused(Refusal::Exhausted))]);
     // The second cell gets the memory that the first returns, once it is scrubbed.
     assert_eq!(resize(&mut cells, Change::Less(mib(2))), None);
     offer(&mut cells, &first, &[part(got[0], 0, 2)], Shortfall::None);
     let number = second.memory_request.make(2 * MIB, 2 * MIB, NodeId(0));
-    cells.doorbell();
-    assert_eq!(cells.effects().grown[&ids[1]].answer_to(number), None, "later");
+    cells.on_notification();
+    assert_eq!(cells.fake().grown[&ids[1]].answer_to(number), None, "later");
     while cells.work() == Scrub::Unfinished {}
-    assert_eq!(cells.effects().grown[&ids[1]].answer_to(number), Some(Answer::Given));
+    assert_eq!(cells.fake().grown[&ids[1]].answer_to(number), Some(Answer::Given));
 }
 
 #[test]
@@ -458,26 +438,26 @@ proptest! {
         for (second, step) in steps {
             let name = names[usize::from(second)];
             let id = cells.find(name).unwrap();
-            let report = cells.effects().reports[&id].clone();
+            let report = cells.fake().reports[&id].clone();
             match step {
                 Step::Resize(kind, size) => {
                     let change = [Change::To(mib(size)), Change::More(mib(size)), Change::Less(mib(size))];
                     let _ = cells.resize_memory(name, change[usize::from(kind)], Mode::Apply);
                 }
                 Step::Offer(from, len, rest) => {
-                    let (number, _) = cells.effects().unplug_requests[&id].asked();
+                    let (number, _) = cells.fake().unplug_requests[&id].asked();
                     let at = |index: u64| PhysRange::new(PhysAddr((16 + 2 * (from + index * 7) % 64) * MIB), len * MIB);
                     report.offer.make(number, &[at(0), at(1), at(2)], 0, Shortfall::from_u32(rest.into()));
-                    cells.doorbell();
+                    cells.on_notification();
                 }
                 Step::Acknowledge => {
-                    let settlement = cells.effects().unplug_requests[&id].settlement();
+                    let settlement = cells.fake().unplug_requests[&id].settlement();
                     report.offer.acknowledge(settlement.number);
-                    cells.doorbell();
+                    cells.on_notification();
                 }
                 Step::Request(size) => {
                     report.memory_request.make(size * MIB, size * MIB, NodeId(0));
-                    cells.doorbell();
+                    cells.on_notification();
                 }
                 Step::Scrub => drop(cells.work()),
                 Step::Time(ms) => advance(&mut cells, ms),
@@ -491,10 +471,10 @@ proptest! {
             // The memory of an image that a cell uses belongs to the supervisor.
             let machine = cells.machine();
             let images = if held > 0 { machine.memory_images.0 } else { 0 };
-            let memory = &cells.inventory().memory;
+            let memory = &cells.core.inventory().memory;
             let reserved = memory.free() - memory.available();
             prop_assert_eq!(machine.memory_free.0 + held + images + reserved, before.memory_total.0);
-            prop_assert_eq!(cells.inventory().memory.stray_bytes(), 0);
+            prop_assert_eq!(cells.core.inventory().memory.fragment_bytes(), 0);
         }
         for name in names {
             let _ = cells.stop(name, 0);

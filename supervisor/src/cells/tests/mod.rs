@@ -1,7 +1,6 @@
 //! The life cycle of cells, on a machine that fails on demand.
 
 use super::*;
-use crate::effects::BuildError;
 use crate::fake::{Action, FakeMachine, MIB, crashes, digest, image, machine, obeys, says, signs, spec};
 use alloc::rc::Rc;
 use core::sync::atomic::Ordering;
@@ -14,6 +13,7 @@ use isola_abi::management::{
 };
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
 use isola_abi::size::ByteSize;
+use isola_supervisor_core::hardware::BuildError;
 
 /// The memory of a used image, in bytes.
 const IMAGE: u64 = 2 * MIB;
@@ -89,7 +89,7 @@ fn run(cells: &mut Cells<FakeMachine>, spec: CellSpec) -> Rc<Report> {
     let name = spec.name.clone();
     let id = create(cells, spec).unwrap();
     cells.start(&name).unwrap();
-    cells.effects().reports[&id].clone()
+    cells.fake().reports[&id].clone()
 }
 
 fn info(cells: &mut Cells<FakeMachine>, name: &str) -> CellInfo {
@@ -98,13 +98,12 @@ fn info(cells: &mut Cells<FakeMachine>, name: &str) -> CellInfo {
 
 /// Returns all cells, after a check of their reports.
 fn list(cells: &mut Cells<FakeMachine>, detail: Detail) -> Vec<CellInfo> {
-    cells.doorbell();
+    cells.on_notification();
     cells.list(detail).collect()
 }
 
 fn advance(cells: &mut Cells<FakeMachine>, ms: u64) {
-    let now = &cells.effects().now;
-    now.set(now.get() + ms * 1_000_000);
+    cells.pass_ns(ms * 1_000_000);
     cells.tick();
     cells.work_while_waited_for();
 }
@@ -148,11 +147,11 @@ fn a_cell_is_created_runs_exits_and_is_destroyed() {
     assert_eq!(resources(&cells).devices_free, 1);
 
     says(&report, CellPhase::Running);
-    cells.doorbell();
+    cells.on_notification();
     assert!(info(&mut cells, "kv").durations.first_sign_ns.is_some());
     report.exit_code.store(3, Ordering::Relaxed);
     says(&report, CellPhase::Exited);
-    cells.doorbell();
+    cells.on_notification();
     let exited = info(&mut cells, "kv");
     assert_eq!((exited.state, exited.exit_code, exited.crash), (CellState::Exited, Some(3), None));
     assert!(exited.durations.reclaim_ns.is_some());
@@ -175,8 +174,8 @@ fn the_end_reclaims_the_cores_and_then_resets_the_device() {
     let mut cells = machine(2);
     let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
     says(&report, CellPhase::Exited);
-    cells.doorbell();
-    let actions = cells.effects().actions.split_off(3);
+    cells.on_notification();
+    let actions = cells.fake().actions.split_off(3);
     assert_eq!(actions, [Action::Reclaim(alloc::vec![CoreId(1), CoreId(2)]), Action::Reset]);
 }
 
@@ -191,7 +190,7 @@ fn hundreds_of_cells_leak_no_resources() {
             1 => crashes(&report, CrashKind::Panic, "oh"),
             _ => drop(cells.stop("kv", 0)),
         }
-        cells.doorbell();
+        cells.on_notification();
         assert_eq!(resources(&cells), before, "cell {number} has ended");
         cells.destroy("kv").unwrap();
         assert_eq!(resources(&cells), before, "cell {number}");

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::fake::{Action, obeys};
-use isola_abi::core_slots::OrderKind;
 use isola_abi::id::{NodeId, PhysAddr, PhysRange};
-use isola_abi::management::{CORE_LIMIT_MS, Change, CoresResized, Mode, ReclaimShortfall};
+use isola_abi::management::{CORE_LIMIT_MS, Change, CoresResized, ReclaimShortfall, Mode};
+use isola_abi::core_slots::OrderKind;
 use isola_abi::unplug::Shortfall;
 use proptest::prelude::*;
 
@@ -14,16 +14,15 @@ fn the_stacks_of_plugged_cores_reduce_the_limit_of_memory_requests() {
     let report = run(&mut cells, CellSpec { memory_max: Some(ByteSize(10 * MIB)), ..spec("kv") });
     let id = cells.find("kv").unwrap();
     resize(&mut cells, "kv", Change::More(1)).unwrap();
-    let told =
-        |cells: &mut Cells<FakeMachine>| cells.effects().grown[&id].limit_bytes.load(Ordering::Relaxed);
+    let told = |cells: &mut Cells<FakeMachine>| cells.fake().grown[&id].limit_bytes.load(Ordering::Relaxed);
     // The cell began with 4 MiB, and has 2 MiB of stacks.
     assert_eq!((info(&mut cells, "kv").memory, told(&mut cells)), (ByteSize(6 * MIB), 8 * MIB));
     let mut cells = crate::fake::go_wrong(cells, 3, 1, |_| {});
     for (request, answer) in [(4, true), (2, false)] {
         let number = report.memory_request.make(request * MIB, request * MIB, NodeId(0));
-        cells.doorbell();
+        cells.on_notification();
         while cells.work() == Scrub::Unfinished {}
-        let given = cells.effects().grown[&id].answer_to(number) == Some(isola_abi::growth::Answer::Given);
+        let given = cells.fake().grown[&id].answer_to(number) == Some(isola_abi::growth::Answer::Given);
         assert_eq!(given, answer, "the limit in the live words applies: {request} MiB");
     }
     cells.resize_memory("kv", Change::More(ByteSize(2 * MIB)), Mode::Apply).unwrap();
@@ -159,22 +158,22 @@ fn a_core_that_does_not_leave_in_time_stays_and_can_be_unplugged_later() {
     let mut cells = machine(3);
     let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
     let id = cells.find("kv").unwrap();
-    (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (true, true);
+    (cells.fake().cells_are_deaf, cells.fake().cells_defy_force) = (true, true);
     assert_eq!(ask(&mut cells, "kv", Change::Less(1), &[], Mode::Apply), None);
     let busy = ask(&mut cells, "kv", Change::Less(1), &[], Mode::Apply);
     assert!(matches!(busy, Some(Err(ManagementError::OutOfLimits(_)))), "one request at a time: {busy:?}");
     give_up(&mut cells);
-    let forced = cells.effects().actions.iter().filter(|action| matches!(action, Action::Force(_))).count();
+    let forced = cells.fake().actions.iter().filter(|action| matches!(action, Action::Force(_))).count();
     assert_eq!(forced, 501, "the NMI is repeated, as there are moments without a yield");
     let (_, answer) = cells.take_cores_resized().pop().unwrap();
     assert!(matches!(answer, Err(ManagementError::CoreBusy { core: CoreId(2), cores: 2, .. })), "{answer:?}");
-    assert_eq!(cells.effects().places[&id].at(1).kind, OrderKind::Stay);
+    assert_eq!(cells.fake().slots[&id].at(1).kind, OrderKind::Stay);
     assert_eq!(cores_of(&mut cells, "kv"), 2);
-    let places = cells.effects().places[&id].clone();
-    obeys(&report, &places, 1);
-    cells.doorbell();
+    let slots = cells.fake().slots[&id].clone();
+    obeys(&report, &slots, 1);
+    cells.on_notification();
     assert_eq!(cores_of(&mut cells, "kv"), 2);
-    cells.effects().cells_are_deaf = false;
+    cells.fake().cells_are_deaf = false;
     assert_eq!(resize(&mut cells, "kv", Change::Less(1)).unwrap().after, 1);
 }
 
@@ -183,14 +182,14 @@ fn a_core_that_leaves_after_the_deadline_is_reclaimed() {
     let mut cells = machine(3);
     let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
     let id = cells.find("kv").unwrap();
-    (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (true, true);
+    (cells.fake().cells_are_deaf, cells.fake().cells_defy_force) = (true, true);
     ask(&mut cells, "kv", Change::Less(1), &[], Mode::Apply);
     advance(&mut cells, u64::from(CORE_LIMIT_MS) + 1);
-    let leave = cells.effects().places[&id].at(1).left();
+    let leave = cells.fake().slots[&id].at(1).left();
     give_up(&mut cells);
     assert!(cells.take_cores_resized().pop().unwrap().1.is_err());
     report.cores[1].order.store(leave.to_u32(), Ordering::Release);
-    cells.doorbell();
+    cells.on_notification();
     assert_eq!(cores_of(&mut cells, "kv"), 1, "the core halts for good, and is of no use to the cell");
 }
 
@@ -199,23 +198,23 @@ fn a_core_that_does_not_leave_is_forced_and_its_slot_stays_occupied_until_its_co
     let mut cells = machine(2);
     let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
     let id = cells.find("kv").unwrap();
-    cells.effects().cells_are_deaf = true;
+    cells.fake().cells_are_deaf = true;
     ask(&mut cells, "kv", Change::Less(1), &[], Mode::Apply);
     advance(&mut cells, u64::from(CORE_LIMIT_MS) + 1);
     let (_, answer) = cells.take_cores_resized().pop().expect("the fake core yields at once");
     assert_eq!(answer.map(|resized| (resized.before, resized.after)), Ok((2, 1)));
     assert_eq!(owners(&cells), [id.0, 0]);
     assert!(matches!(events(&cells).last(), Some(JournalEvent::CoreTaken { core: CoreId(2), cores: 1 })));
-    let places = cells.effects().places[&id].clone();
-    assert_eq!((places.at(1).kind, places.core(1)), (OrderKind::Yield, None));
+    let slots = cells.fake().slots[&id].clone();
+    assert_eq!((slots.at(1).kind, slots.core(1)), (OrderKind::Yield, None));
 
-    cells.effects().cells_are_deaf = false;
+    cells.fake().cells_are_deaf = false;
     let refused = ask(&mut cells, "kv", Change::More(1), &[], Mode::Apply);
     assert!(matches!(refused, Some(Err(ManagementError::OutOfLimits(_)))), "{refused:?}");
     assert_eq!(owners(&cells), [id.0, 0]);
-    obeys(&report, &places, 1);
-    cells.doorbell();
-    assert_eq!(places.at(1).kind, OrderKind::Vacant);
+    obeys(&report, &slots, 1);
+    cells.on_notification();
+    assert_eq!(slots.at(1).kind, OrderKind::Vacant);
     assert_eq!(resize(&mut cells, "kv", Change::More(1)).unwrap().after, 2);
 }
 
@@ -224,18 +223,18 @@ fn the_other_cores_rotate_until_the_suspended_context_ends() {
     let mut cells = machine(3);
     let report = run(&mut cells, CellSpec { cores: 3, ..spec("kv") });
     let id = cells.find("kv").unwrap();
-    cells.effects().cells_are_deaf = true;
+    cells.fake().cells_are_deaf = true;
     ask(&mut cells, "kv", Change::Less(1), &[3], Mode::Apply);
     advance(&mut cells, u64::from(CORE_LIMIT_MS) + 1);
     let rotations = |cells: &mut Cells<FakeMachine>| {
         let rotated = |action: &&Action| **action == Action::Rotation(alloc::vec![CoreId(1), CoreId(2)]);
-        cells.effects().actions.iter().filter(rotated).count()
+        cells.fake().actions.iter().filter(rotated).count()
     };
     (0..5).for_each(|_| advance(&mut cells, 11));
-    assert_eq!((rotations(&mut cells), cells.effects().places[&id].rotations()), (5, 5));
-    let places = cells.effects().places[&id].clone();
-    obeys(&report, &places, 2);
-    cells.doorbell();
+    assert_eq!((rotations(&mut cells), cells.fake().slots[&id].rotations()), (5, 5));
+    let slots = cells.fake().slots[&id].clone();
+    obeys(&report, &slots, 2);
+    cells.on_notification();
     (0..5).for_each(|_| advance(&mut cells, 11));
     assert_eq!(rotations(&mut cells), 5);
 }
@@ -245,31 +244,31 @@ fn a_core_that_yields_after_an_order_to_stay_is_reclaimed_and_its_context_leaves
     let mut cells = machine(2);
     let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
     let id = cells.find("kv").unwrap();
-    (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (true, true);
+    (cells.fake().cells_are_deaf, cells.fake().cells_defy_force) = (true, true);
     ask(&mut cells, "kv", Change::Less(1), &[], Mode::Apply);
     advance(&mut cells, u64::from(CORE_LIMIT_MS) + 1);
-    let order = cells.effects().places[&id].at(1);
+    let order = cells.fake().slots[&id].at(1);
     give_up(&mut cells);
     assert!(cells.take_cores_resized().pop().unwrap().1.is_err());
     report.cores[1].yielded.store(order.to_u32(), Ordering::Release);
-    cells.doorbell();
+    cells.on_notification();
     assert_eq!(owners(&cells), [id.0, 0]);
-    let places = cells.effects().places[&id].clone();
-    assert_eq!(places.at(1).kind, OrderKind::Yield);
-    assert_ne!(places.at(1), order, "an acknowledgement of the old order does not count for the new one");
-    obeys(&report, &places, 1);
-    cells.doorbell();
-    assert_eq!(places.at(1).kind, OrderKind::Vacant);
+    let slots = cells.fake().slots[&id].clone();
+    assert_eq!(slots.at(1).kind, OrderKind::Yield);
+    assert_ne!(slots.at(1), order, "an acknowledgement of the old order does not count for the new one");
+    obeys(&report, &slots, 1);
+    cells.on_notification();
+    assert_eq!(slots.at(1).kind, OrderKind::Vacant);
 }
 
 #[test]
 fn a_resize_is_answered_when_its_cell_ends_and_every_core_is_back() {
     let mut cells = machine(3);
     let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
-    cells.effects().cells_are_deaf = true;
+    cells.fake().cells_are_deaf = true;
     ask(&mut cells, "kv", Change::Less(1), &[], Mode::Apply);
     says(&report, CellPhase::Exited);
-    cells.doorbell();
+    cells.on_notification();
     assert!(cells.take_cores_resized().pop().unwrap().1.is_err());
     assert_eq!(owners(&cells), [0, 0, 0]);
 }
@@ -278,7 +277,7 @@ fn a_resize_is_answered_when_its_cell_ends_and_every_core_is_back() {
 fn a_core_that_does_not_park_is_lost_and_the_cells_memory_goes_to_quarantine() {
     let mut cells = machine(3);
     run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
-    cells.effects().lost.insert(CoreId(2));
+    cells.fake().lost.insert(CoreId(2));
     ask(&mut cells, "kv", Change::Less(1), &[], Mode::Apply);
     assert_eq!(cells.machine().cores[2].owner, CoreOwner::Failed);
     cells.stop("kv", 0).unwrap();
@@ -293,13 +292,13 @@ fn a_cell_that_has_lost_a_core_continues_and_keeps_its_memory() {
         cells.resize_memory("kv", Change::Less(ByteSize(2 * MIB)), Mode::Apply)
     };
     let Ok(Resize::Asked(ticket)) = less(&mut cells) else { panic!("it is asked") };
-    cells.effects().lost.insert(CoreId(2));
+    cells.fake().lost.insert(CoreId(2));
     ask(&mut cells, "kv", Change::Less(1), &[2], Mode::Apply);
     let id = cells.find("kv").unwrap();
-    let (number, _) = cells.effects().unplug_requests[&id].asked();
+    let (number, _) = cells.fake().unplug_requests[&id].asked();
     let free = cells.machine().memory_free;
     report.offer.make(number, &[PhysRange::new(PhysAddr(20 * MIB), 2 * MIB)], 0, Shortfall::None);
-    cells.doorbell();
+    cells.on_notification();
     let answers = cells.take_resized();
     assert!(
         matches!(&answers[..], [(of, Ok(resized))] if *of == ticket && resized.kept == Some(ReclaimShortfall::CoreAtLarge)),
@@ -314,9 +313,9 @@ fn a_cell_that_has_lost_a_core_continues_and_keeps_its_memory() {
 /// Makes the cell's cores carry out their last orders, and ends the suspended contexts.
 fn finish_all(cells: &mut Cells<FakeMachine>, name: &str) {
     let id = cells.find(name).unwrap();
-    let (report, places) = (cells.effects().reports[&id].clone(), cells.effects().places[&id].clone());
-    (0..6).for_each(|place| obeys(&report, &places, place));
-    cells.doorbell();
+    let (report, slots) = cells.fake().report_and_slots(id);
+    (0..6).for_each(|slot| obeys(&report, &slots, slot));
+    cells.on_notification();
 }
 
 proptest! {
@@ -331,7 +330,7 @@ proptest! {
         for (which, what, amount, temper) in steps {
             let name = NAMES[which];
             let (deaf, defiant) = (temper > 0, temper > 2);
-            (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (deaf, defiant);
+            (cells.fake().cells_are_deaf, cells.fake().cells_defy_force) = (deaf, defiant);
             let free = 6 - counts.iter().sum::<usize>();
             match what {
                 0 if counts[which] == 0 => {

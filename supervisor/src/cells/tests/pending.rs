@@ -40,11 +40,11 @@ fn a_growing_cell_does_not_wait_for_the_creation_of_a_large_one() {
     let id = cells.find("kv").unwrap();
     for _ in 0..3 {
         let number = report.memory_request.make(2 * MIB, 2 * MIB, NodeId(0));
-        let before = cells.effects().scrubbed();
-        cells.doorbell();
-        assert_eq!(cells.effects().scrubbed(), before, "a notification scrubs no memory");
+        let before = cells.fake().scrubbed();
+        cells.on_notification();
+        assert_eq!(cells.fake().scrubbed(), before, "a notification scrubs no memory");
         let mut slices = 0;
-        while cells.effects().grown[&id].answer_to(number) != Some(Answer::Given) {
+        while cells.fake().grown[&id].answer_to(number) != Some(Answer::Given) {
             cells.work();
             slices += 1;
         }
@@ -61,9 +61,9 @@ fn a_growing_cell_does_not_wait_for_the_creation_of_a_large_one() {
 fn no_call_scrubs_and_no_slice_scrubs_more_than_a_mebibyte() {
     let mut cells = dirty(2);
     let report = run(&mut cells, CellSpec { restart: RestartPolicy::Always, ..large("kv", 4) });
-    let mut scrubbed = cells.effects().scrubbed();
+    let mut scrubbed = cells.fake().scrubbed();
     let mut at_most = |cells: &mut Cells<FakeMachine>, most: u64| {
-        let now = cells.effects().scrubbed();
+        let now = cells.fake().scrubbed();
         assert!(now - scrubbed <= most, "{} bytes", now - scrubbed);
         scrubbed = now;
     };
@@ -78,11 +78,10 @@ fn no_call_scrubs_and_no_slice_scrubs_more_than_a_mebibyte() {
     }
     assert_eq!(info(&mut cells, "kv").memory.0, 10 * MIB);
     crashes(&report, CrashKind::Panic, "oh");
-    cells.doorbell();
+    cells.on_notification();
     cells.destroy("big").unwrap();
     begin(&mut cells, large("all", 54));
-    let now = &cells.effects().now;
-    now.set(now.get() + 200_000_000);
+    cells.pass_ns(200_000_000);
     cells.tick();
     at_most(&mut cells, 0);
     assert!(cells.is_waited_for());
@@ -118,7 +117,7 @@ fn a_request_about_a_cell_ends_with_the_cell() {
     let again = cells.resize_memory("kv", Change::To(ByteSize(8 * MIB)), Mode::Apply);
     assert_eq!(again, Err(ManagementError::BeingResized("kv".into())));
     says(&report, CellPhase::Exited);
-    cells.doorbell();
+    cells.on_notification();
     let wrong = ManagementError::WrongState { name: "kv".into(), state: CellState::Exited };
     assert_eq!(cells.take_resized(), [(ticket, Err(wrong.clone()))]);
     is_as_before(&mut cells, &before);
@@ -161,11 +160,10 @@ fn a_restart_waits_without_a_deadline_and_is_cancelled_by_a_stop() {
     let before = resources(&cells);
     let report = run(&mut cells, CellSpec { restart: RestartPolicy::Always, ..large("kv", 50) });
     for is_stopped in [false, true] {
-        let report = cells.effects().reports.values().next().cloned().unwrap_or_else(|| report.clone());
+        let report = cells.fake().reports.values().next().cloned().unwrap_or_else(|| report.clone());
         crashes(&report, CrashKind::Panic, "oh");
-        cells.doorbell();
-        let now = &cells.effects().now;
-        now.set(now.get() + 1_000_000_000);
+        cells.on_notification();
+        cells.pass_ns(1_000_000_000);
         cells.tick();
         assert!(cells.is_waited_for());
         assert_eq!(cells.next_deadline_ns(), None, "a pending restart has no deadline");
@@ -183,9 +181,8 @@ fn a_restarted_supervisor_drops_pending_requests_and_nothing_else() {
     let mut cells = dirty(2);
     let report = run(&mut cells, CellSpec { restart: RestartPolicy::Always, ..large("kv", 20) });
     crashes(&report, CrashKind::Panic, "oh");
-    cells.doorbell();
-    let now = &cells.effects().now;
-    now.set(now.get() + 1_000_000_000);
+    cells.on_notification();
+    cells.pass_ns(1_000_000_000);
     cells.tick();
     begin(&mut cells, large("big", 30));
     let mut cells = go_wrong(cells, 2, 1, |_| {});

@@ -14,7 +14,7 @@ fn a_query_reaches_a_running_cell_and_its_answer_is_forwarded_unchanged() {
     let report = run(&mut cells, spec("kv"));
     let id = cells.find("kv").unwrap();
     let number = cells.ask("kv", Line::Facts, b"how many?").unwrap();
-    assert_eq!(cells.effects().queries[&id].get(Line::Facts), Some((number, b"how many?".to_vec())));
+    assert_eq!(cells.fake().queries[&id].get(Line::Facts), Some((number, b"how many?".to_vec())));
     assert_eq!(piece(&mut cells, number, 0).unwrap().state, QueryState::Open);
     let ring = report.answers.on(Line::Facts);
     ring.begin(number);

@@ -11,11 +11,11 @@ fn use_and_crash(cells: &mut Cells<FakeMachine>, report: &Report) {
     report.memory.peak_bytes.store(5000, Ordering::Relaxed);
     report.network.sent_frames.store(3, Ordering::Relaxed);
     report.ipv4_address.store(0x0a00_0210, Ordering::Relaxed);
-    let ledger = cells.effects().ledgers.last_key_value().unwrap().1.clone();
+    let ledger = cells.fake().ledgers.last_key_value().unwrap().1.clone();
     ledger.register(report, 0, "work");
     crate::logs::tests::print(report, b"so far\n");
     crashes(report, CrashKind::Panic, "oh");
-    cells.doorbell();
+    cells.on_notification();
 }
 
 fn log(cells: &mut Cells<FakeMachine>, name: &str) -> Vec<u8> {
@@ -56,21 +56,21 @@ fn a_recreated_cell_keeps_its_id_and_log() {
     let report = run(&mut cells, spec("bad"));
     use_and_crash(&mut cells, &report);
     let old = info(&mut cells, "bad");
-    cells.effects().images.clear();
+    cells.fake().images.clear();
     // The fake machine checks that the memory is zero.
     assert_eq!(cells.recreate_waiting("bad"), Ok(old.id));
-    assert_eq!(cells.effects().images[&old.id], image());
+    assert_eq!(cells.fake().images[&old.id], image());
     let created = info(&mut cells, "bad");
     assert_eq!((created.state, created.crash, created.memory), (CellState::Created, None, ByteSize(4 * MIB)));
     assert_eq!((created.created_unix_ns, created.network.sent_frames), (old.created_unix_ns, 0));
     assert_eq!(created.durations.reclaim_ns, None);
     cells.start("bad").unwrap();
     // The supervisor has not read the report yet, so no other call resets the position in the log.
-    let report = cells.effects().reports[&old.id].clone();
+    let report = cells.fake().reports[&old.id].clone();
     crate::logs::tests::print(&report, b"once more, and longer\n");
     assert_eq!(info(&mut cells, "bad").state, CellState::Running);
     says(&report, CellPhase::Exited);
-    cells.doorbell();
+    cells.on_notification();
     assert_eq!(log(&mut cells, "bad"), b"so far\nonce more, and longer\n");
     assert_eq!(resources(&cells), before);
     let expected = [
@@ -120,7 +120,7 @@ fn an_unnoticed_end_is_found_by_recreate_and_destroy() {
     says(&report, CellPhase::Exited);
     cells.recreate_waiting("kv").unwrap();
     cells.start("kv").unwrap();
-    says(&cells.effects().reports.values().next().unwrap().clone(), CellPhase::Exited);
+    says(&cells.fake().reports.values().next().unwrap().clone(), CellPhase::Exited);
     cells.destroy("kv").unwrap();
 }
 
@@ -134,7 +134,7 @@ fn a_new_cell_replaces_the_oldest_ended_one_without_a_restart() {
     );
     run(&mut cells, spec("runs"));
     crashes(&report, CrashKind::Panic, "oh");
-    cells.doorbell();
+    cells.on_notification();
     for number in 2..MAX_CELLS {
         run(&mut cells, spec(&alloc::format!("cell-{number}")));
         cells.stop(&alloc::format!("cell-{number}"), 0).unwrap();
@@ -166,7 +166,7 @@ fn cells_that_await_a_restart_are_not_replaced() {
             CellSpec { restart: RestartPolicy::Always, network: NetworkSpec::None, ..spec(&name) };
         let report = run(&mut cells, restarted);
         crashes(&report, CrashKind::Panic, "oh");
-        cells.doorbell();
+        cells.on_notification();
     }
     let refused = create(&mut cells, spec("more"));
     let Err(ManagementError::OutOfLimits(what)) = refused else { panic!("{refused:?}") };
@@ -181,7 +181,7 @@ fn free_memory_is_scrubbed_in_slices_when_idle() {
     let mut cells = machine(1);
     assert_eq!(cells.machine().memory_dirty, cells.machine().memory_free);
     let mut slices = 0;
-    while cells.work() == crate::inventory::Scrub::Unfinished {
+    while cells.work() == isola_supervisor_core::inventory::Scrub::Unfinished {
         slices += 1;
     }
     assert!(slices > 1);

@@ -5,9 +5,9 @@ use super::*;
 use crate::fake::{every_chunk_has_one_owner, go_wrong, obeys};
 use alloc::collections::BTreeSet;
 use alloc::vec;
-use isola_abi::core_slots::OrderKind;
 use isola_abi::id::NodeId;
 use isola_abi::management::{CORE_LIMIT_MS, Change, Mode, RestartCause, RestartPolicy, Restarts, Text};
+use isola_abi::core_slots::OrderKind;
 use isola_abi::unplug::Shortfall;
 use proptest::prelude::*;
 
@@ -80,7 +80,7 @@ fn name(number: u8) -> String {
 
 /// Returns the state that the next supervisor must recover: cells that have not ended, and the free resources.
 fn known(cells: &mut Cells<FakeMachine>) -> (MachineInfo, Vec<CellInfo>) {
-    cells.doorbell();
+    cells.on_notification();
     let live = list(cells, Detail::Full).into_iter().filter(|cell| !cell.state.has_ended());
     // A stop request is lost, and must be repeated.
     let live = live.map(|cell| match cell.state {
@@ -100,7 +100,7 @@ fn ended(cells: &mut Cells<FakeMachine>) -> Vec<(CellId, CellSpec, CellState, Op
 fn apply(cells: &mut Cells<FakeMachine>, step: &Step) {
     let report = |cells: &mut Cells<FakeMachine>, number: u8| {
         let id = cells.find(&name(number)).ok()?;
-        cells.effects().reports.get(&id).cloned()
+        cells.fake().reports.get(&id).cloned()
     };
     match *step {
         Step::Create { name: number, cores, mib, most_mib, network } => {
@@ -121,34 +121,34 @@ fn apply(cells: &mut Cells<FakeMachine>, step: &Step) {
         Step::Say(number, phase) => {
             if let Some(report) = report(cells, number) {
                 says(&report, phase);
-                cells.doorbell();
+                cells.on_notification();
             }
         }
         Step::Request(number, mib) => {
             if let Some(report) = report(cells, number) {
                 report.memory_request.make(mib * MIB, mib * MIB, NodeId(0));
-                cells.doorbell();
+                cells.on_notification();
                 while cells.work() == Scrub::Unfinished {}
             }
         }
         Step::Cores { name: number, count, deaf } => {
-            cells.effects().cells_are_deaf = deaf;
+            cells.fake().cells_are_deaf = deaf;
             let wanted = CoresWanted { change: Change::To(count), ids: &[], limit_ms: CORE_LIMIT_MS };
             let _ = cells.resize_cores(&name(number), &wanted, Mode::Apply);
-            cells.effects().cells_are_deaf = false;
+            cells.fake().cells_are_deaf = false;
         }
         Step::Expire { defiant } => {
-            (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (true, defiant);
+            (cells.fake().cells_are_deaf, cells.fake().cells_defy_force) = (true, defiant);
             advance(cells, u64::from(CORE_LIMIT_MS) + 1);
-            (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (false, false);
+            (cells.fake().cells_are_deaf, cells.fake().cells_defy_force) = (false, false);
         }
         Step::Obey(number) => {
             if let Some(report) = report(cells, number)
                 && let Ok(id) = cells.find(&name(number))
             {
-                let places = cells.effects().places[&id].clone();
-                (0..CORES as usize).for_each(|place| obeys(&report, &places, place));
-                cells.doorbell();
+                let slots = cells.fake().slots[&id].clone();
+                (0..CORES as usize).for_each(|slot| obeys(&report, &slots, slot));
+                cells.on_notification();
             }
         }
         Step::Memory(number, mib) => {
@@ -157,18 +157,18 @@ fn apply(cells: &mut Cells<FakeMachine>, step: &Step) {
             if let (Ok(Resize::Asked(_)), Some(report), Ok(id)) =
                 (asked, report(cells, number), cells.find(&name(number)))
             {
-                let (unplug_request, grown) =
-                    (cells.effects().unplug_requests[&id].clone(), cells.effects().grown[&id].clone());
+                let unplug_request = cells.fake().unplug_requests[&id].clone();
+                let grown = cells.fake().grown[&id].clone();
                 let blocks: Vec<_> = grown.iter().map(|(chunk, _)| chunk).take(3).collect();
                 report.offer.make(unplug_request.asked().0, &blocks, 0, Shortfall::None);
-                cells.doorbell();
+                cells.on_notification();
                 report.offer.acknowledge(unplug_request.settlement().number);
-                cells.doorbell();
+                cells.on_notification();
             }
         }
         Step::Stop(number) => drop(cells.stop(&name(number), 0)),
         Step::Destroy(number) => drop(cells.destroy(&name(number))),
-        Step::Lose(core) => drop(cells.effects().lost.insert(CoreId(core))),
+        Step::Lose(core) => drop(cells.fake().lost.insert(CoreId(core))),
         Step::Rotation => {
             let image = send(cells, &other_image(9, 1));
             let (network, free) = (NetworkSpec::None, cells.machine().memory_free);
@@ -186,7 +186,7 @@ fn the_text_that_a_cell_maps_survives_the_loss_of_the_checkpoint() {
     for text in [Text::Shared, Text::Private] {
         let mut cells = machine(CORES);
         let report = run(&mut cells, CellSpec { text, ..spec("kv") });
-        cells.effects().checkpoint_is_full = true;
+        cells.fake().checkpoint_is_full = true;
         run(&mut cells, CellSpec { network: NetworkSpec::None, text, ..spec("other") });
         let mut cells = go_wrong(cells, CORES, 1, |_| {});
         let total = cells.machine().memory_total.0;
@@ -198,7 +198,7 @@ fn the_text_that_a_cell_maps_survives_the_loss_of_the_checkpoint() {
         run(&mut cells, CellSpec { network: NetworkSpec::None, text, ..spec("new") });
         assert_eq!(cells.machine().memory_images, ByteSize(images + IMAGE));
         says(&report, CellPhase::Exited);
-        cells.doorbell();
+        cells.on_notification();
         let mut cells = go_wrong(cells, CORES, 2, |_| {});
         assert_eq!(cells.machine().memory_free, ByteSize(total - 8 * MIB - 2 * images));
         cells.stop("other", 0).unwrap();
@@ -212,7 +212,7 @@ fn the_text_that_a_cell_maps_survives_the_loss_of_the_checkpoint() {
 fn the_image_of_a_quarantined_cell_is_not_free_after_a_supervisor_restart() {
     let mut cells = machine(CORES);
     drop(run(&mut cells, spec("kv")));
-    cells.effects().lost.insert(CoreId(1));
+    cells.fake().lost.insert(CoreId(1));
     cells.stop("kv", 0).unwrap();
     for number in 1..3 {
         assert_eq!(cells.machine().memory_quarantined, ByteSize(4 * MIB + IMAGE));
@@ -228,7 +228,7 @@ fn the_memory_and_image_of_an_ending_cell_are_withheld_until_its_core_is_back() 
     let kv = run(&mut cells, spec("kv"));
     says(&kv, CellPhase::Running);
     let id = cells.find("kv").unwrap();
-    (cells.effects().ending, cells.effects().lost) = (BTreeSet::from([id]), BTreeSet::from([CoreId(1)]));
+    (cells.fake().ending, cells.fake().lost) = (BTreeSet::from([id]), BTreeSet::from([CoreId(1)]));
     let total = cells.machine().memory_total.0;
     // Repeated restarts find the same state.
     for number in 1..4 {
@@ -238,7 +238,7 @@ fn the_memory_and_image_of_an_ending_cell_are_withheld_until_its_core_is_back() 
         assert_eq!((info.memory_quarantined, info.memory_images), (ByteSize(4 * MIB + IMAGE), ByteSize(0)));
         assert_eq!((cells.images(), info.memory_free), (Vec::new(), ByteSize(total - 4 * MIB - IMAGE)));
     }
-    cells.effects().lost.clear();
+    cells.fake().lost.clear();
     let cells = go_wrong(cells, CORES, 4, |_| {});
     assert_eq!(cells.machine().memory_free, ByteSize(total));
 }
@@ -249,7 +249,7 @@ fn the_image_of_an_ending_cell_stays_for_other_cells_and_then_out_of_use() {
     run(&mut cells, spec("kv"));
     run(&mut cells, spec("other"));
     let id = cells.find("kv").unwrap();
-    (cells.effects().ending, cells.effects().lost) = (BTreeSet::from([id]), BTreeSet::from([CoreId(1)]));
+    (cells.fake().ending, cells.fake().lost) = (BTreeSet::from([id]), BTreeSet::from([CoreId(1)]));
     let mut cells = go_wrong(cells, CORES, 1, |_| {});
     every_chunk_has_one_owner(&cells);
     assert_eq!((cells.images()[0].cells, cells.machine().memory_quarantined), (1, ByteSize(4 * MIB)));
@@ -266,15 +266,15 @@ fn text_that_only_quarantined_cells_map_is_out_of_use() {
     let mut cells = machine(CORES);
     run(&mut cells, spec("kv"));
     let other = run(&mut cells, spec("other"));
-    cells.effects().lost.insert(CoreId(1));
+    cells.fake().lost.insert(CoreId(1));
     cells.stop("kv", 0).unwrap();
-    cells.effects().checkpoint_is_full = true;
+    cells.fake().checkpoint_is_full = true;
     send(&mut cells, &other_image(1, 1));
     let mut cells = go_wrong(cells, CORES, 1, |_| {});
     assert_eq!((cells.images(), cells.machine().memory_quarantined), (Vec::new(), ByteSize(4 * MIB)));
     every_chunk_has_one_owner(&cells);
     says(&other, CellPhase::Exited);
-    cells.doorbell();
+    cells.on_notification();
     assert_eq!(cells.machine().memory_quarantined, ByteSize(4 * MIB + IMAGE));
     every_chunk_has_one_owner(&cells);
     let info = cells.machine();
@@ -289,7 +289,7 @@ fn a_recovered_cell_has_all_its_resources_and_ends_normally() {
     let report = run(&mut cells, CellSpec { cores: 2, ..spec });
     says(&report, CellPhase::Running);
     report.memory_request.make(2 * MIB, 2 * MIB, NodeId(0));
-    cells.doorbell();
+    cells.on_notification();
     while cells.work() == Scrub::Unfinished {}
     create(&mut cells, super::spec("waiting")).unwrap();
     let before = known(&mut cells);
@@ -301,12 +301,12 @@ fn a_recovered_cell_has_all_its_resources_and_ends_normally() {
     // The cell continued meanwhile: its report is read, and its request is granted.
     report.memory_request.make(4 * MIB, 4 * MIB, NodeId(0));
     while cells.work() == Scrub::Unfinished {}
-    cells.doorbell();
+    cells.on_notification();
     assert_eq!(info(&mut cells, "kv").memory, ByteSize(10 * MIB));
     cells.start("waiting").unwrap();
     cells.stop("waiting", 0).unwrap();
     says(&report, CellPhase::Exited);
-    cells.doorbell();
+    cells.on_notification();
     assert_eq!(info(&mut cells, "kv").state, CellState::Exited);
     cells.destroy("kv").unwrap();
     cells.destroy("waiting").unwrap();
@@ -319,9 +319,9 @@ fn with_a_core_on_its_way_out() -> (Cells<FakeMachine>, CellId, Rc<Report>) {
     let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
     let id = cells.find("kv").unwrap();
     ask_for(&mut cells, Change::More(1));
-    cells.effects().cells_are_deaf = true;
+    cells.fake().cells_are_deaf = true;
     ask_for(&mut cells, Change::Less(1));
-    assert_eq!(cells.effects().places[&id].at(2).kind, OrderKind::Leave);
+    assert_eq!(cells.fake().slots[&id].at(2).kind, OrderKind::Leave);
     (go_wrong(cells, CORES, 1, |_| {}), id, report)
 }
 
@@ -334,27 +334,27 @@ fn ask_for(cells: &mut Cells<FakeMachine>, change: Change<u32>) {
 fn an_unplug_that_a_failed_supervisor_has_begun_completes() {
     let (mut cells, id, report) = with_a_core_on_its_way_out();
     assert_eq!(info(&mut cells, "kv").core_count(), 3);
-    let places = cells.effects().places[&id].clone();
-    obeys(&report, &places, 2);
-    cells.doorbell();
+    let slots = cells.fake().slots[&id].clone();
+    obeys(&report, &slots, 2);
+    cells.on_notification();
     assert_eq!(info(&mut cells, "kv").core_count(), 2);
-    assert_eq!((places.core(2), cells.machine().cores[3].owner), (None, CoreOwner::Free));
+    assert_eq!((slots.core(2), cells.machine().cores[3].owner), (None, CoreOwner::Free));
 }
 
 #[test]
 fn a_core_that_defies_an_unplug_begun_by_a_failed_supervisor_stays() {
     let (mut cells, id, report) = with_a_core_on_its_way_out();
-    let places = cells.effects().places[&id].clone();
-    let leave = places.at(2);
-    (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (true, true);
+    let slots = cells.fake().slots[&id].clone();
+    let leave = slots.at(2);
+    (cells.fake().cells_are_deaf, cells.fake().cells_defy_force) = (true, true);
     (0..505).for_each(|_| advance(&mut cells, 11));
-    assert_eq!((places.at(2).kind, info(&mut cells, "kv").core_count()), (OrderKind::Stay, 3));
+    assert_eq!((slots.at(2).kind, info(&mut cells, "kv").core_count()), (OrderKind::Stay, 3));
     // Another restarted supervisor accepts the acknowledgement as well.
     let mut cells = go_wrong(cells, CORES, 2, |_| {});
     report.cores[2].order.store(leave.to_u32(), Ordering::Release);
-    cells.doorbell();
-    assert_eq!((places.core(2), info(&mut cells, "kv").core_count()), (None, 2));
-    cells.effects().cells_are_deaf = false;
+    cells.on_notification();
+    assert_eq!((slots.core(2), info(&mut cells, "kv").core_count()), (None, 2));
+    cells.fake().cells_are_deaf = false;
     ask_for(&mut cells, Change::More(1));
     ask_for(&mut cells, Change::Less(2));
     assert_eq!(info(&mut cells, "kv").core_count(), 1);
@@ -373,13 +373,13 @@ fn restart_policies_apply_across_supervisor_restarts() {
     let waits = run(&mut cells, always("waits"));
     let runs = run(&mut cells, always("runs"));
     crashes(&waits, CrashKind::Panic, "oh");
-    cells.doorbell();
+    cells.on_notification();
     let waiting = info(&mut cells, "waits");
     let mut cells = go_wrong(cells, CORES, 1, |_| {});
     let found = info(&mut cells, "waits");
     assert_eq!((found.id, &found.crash, found.restarts), (waiting.id, &waiting.crash, waiting.restarts));
     says(&runs, CellPhase::Exited);
-    cells.doorbell();
+    cells.on_notification();
     wait_a_second(&mut cells);
     for name in ["waits", "runs"] {
         let found = info(&mut cells, name);
@@ -392,11 +392,11 @@ fn restart_policies_apply_across_supervisor_restarts() {
 fn an_image_that_was_overwritten_is_not_used() {
     let mut cells = machine(CORES);
     let report = run(&mut cells, CellSpec { restart: RestartPolicy::Always, ..spec("kv") });
-    cells.effects().soils_images = true;
+    cells.fake().soils_images = true;
     let mut cells = go_wrong(cells, CORES, 1, |_| {});
     let empty = cells.machine().memory_total;
     says(&report, CellPhase::Exited);
-    cells.doorbell();
+    cells.on_notification();
     wait_a_second(&mut cells);
     let refused = JournalEvent::RestartRefused { error: ManagementError::NoImage, after_ns: None };
     assert_eq!(events(&cells).last(), Some(&refused));
@@ -452,11 +452,11 @@ proptest! {
                     cell.spec.name == name(*number) && cell.state == CellState::Running
                 })
             {
-                cells.effects().ending.insert(live.remove(place).id);
+                cells.fake().ending.insert(live.remove(place).id);
             }
-            let all_go_on = cells.effects().ending.is_empty();
+            let all_go_on = cells.fake().ending.is_empty();
             // Pending requests are dropped.
-            let memory = &cells.inventory().memory;
+            let memory = &cells.core.inventory().memory;
             let free = machine.memory_free.0 + memory.free() - memory.available();
             cells = go_wrong(cells, CORES, number, |_| {});
             every_chunk_has_one_owner(&cells);
@@ -475,7 +475,7 @@ proptest! {
                 prop_assert!(after == before || is_lost, "{:?} was {:?}", after, before);
             }
         }
-        cells.effects().lost.clear();
+        cells.fake().lost.clear();
         for cell in list(&mut cells, Detail::Brief) {
             let _ = cells.stop(&cell.spec.name, 0);
             cells.destroy(&cell.spec.name).unwrap();
@@ -525,12 +525,14 @@ fn the_journal_keeps_the_entries_of_previous_incarnations() {
         before = after;
         // Only a partly written entry is missing.
         let torn = postcard::to_allocvec(&before.remove(before.len() - 2)).unwrap();
-        let kept = cells_after.effects().journal.iter_mut().find(|entry| **entry == torn);
-        kept.expect("the entry is saved").truncate(4);
+        let mut fake = cells_after.fake();
+        let saved = fake.journal.iter_mut().find(|entry| **entry == torn);
+        saved.expect("the entry is saved").truncate(4);
+        drop(fake);
         cells = cells_after;
     }
     // Entries that the failed supervisor could not save are missing.
-    cells.effects().death.is_at(0);
+    cells.fake().death.is_at(0);
     let _ = cells.stop("kv", 0);
     let after = journal(&go_wrong(cells, CORES, 4, |_| {}));
     assert!(after.iter().all(|entry| entry.event != JournalEvent::Kill), "{after:?}");

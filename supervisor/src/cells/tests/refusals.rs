@@ -3,7 +3,7 @@
 use super::*;
 use alloc::string::ToString;
 use alloc::vec;
-use isola_abi::management::{CorePlacement, TakenCore, TakenCoreOwner};
+use isola_abi::management::{CorePlacement, TakenCoreOwner, TakenCore};
 
 #[test]
 fn impossible_specifications_are_refused_and_change_nothing() {
@@ -67,7 +67,7 @@ fn exhausted_devices_matter_only_to_cells_with_a_network() {
 #[test]
 fn the_refusal_of_too_little_memory_names_the_least() {
     let mut cells = machine(2);
-    let mut bytes = crate::image::tests::Builder::default();
+    let mut bytes = isola_supervisor_fake::image::Builder::default();
     bytes.segments[2].3 = 3 * MIB;
     let image = send(&mut cells, &bytes.build());
     let tight = |memory| CellSpec { image, memory: ByteSize(memory), ..spec("kv") };
@@ -99,10 +99,10 @@ fn invalid_and_missing_images_are_refused() {
 fn a_cell_that_cannot_be_built_returns_all_resources() {
     let mut cells = machine(2);
     let before = resources(&cells);
-    cells.effects().build_error = Some(BuildError::TooSmall { least_bytes: 5 * MIB });
+    cells.fake().build_error = Some(BuildError::TooSmall { least_bytes: 5 * MIB });
     let too_small = ManagementError::MemoryTooSmall { wanted: ByteSize(4 * MIB), least: ByteSize(6 * MIB) };
     assert_eq!(create(&mut cells, spec("kv")), Err(too_small));
-    cells.effects().build_error = Some(BuildError::DescriptorTooLong);
+    cells.fake().build_error = Some(BuildError::DescriptorTooLong);
     assert!(matches!(create(&mut cells, spec("kv")), Err(ManagementError::OutOfLimits(_))));
     assert_eq!(resources(&cells), before);
 }
@@ -113,11 +113,11 @@ fn a_failed_recreation_can_be_repeated_and_the_cell_destroyed() {
     let before = resources(&cells);
     run(&mut cells, spec("kv"));
     cells.stop("kv", 0).unwrap();
-    cells.effects().build_error = Some(BuildError::DescriptorTooLong);
+    cells.fake().build_error = Some(BuildError::DescriptorTooLong);
     assert!(cells.recreate_waiting("kv").is_err());
     assert_eq!(info(&mut cells, "kv").state, CellState::Killed);
     assert_eq!(resources(&cells), before);
-    cells.effects().build_error = None;
+    cells.fake().build_error = None;
     cells.recreate_waiting("kv").unwrap();
     cells.start("kv").unwrap();
     cells.stop("kv", 0).unwrap();

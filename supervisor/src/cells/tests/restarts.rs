@@ -36,24 +36,24 @@ type Ending = fn(&mut Cells<FakeMachine>);
 
 /// Returns the report of the cell, since it was last built.
 fn report(cells: &mut Cells<FakeMachine>) -> Rc<Report> {
-    cells.effects().reports.values().next().unwrap().clone()
+    cells.fake().reports.values().next().unwrap().clone()
 }
 
 fn exit(cells: &mut Cells<FakeMachine>, code: i32) {
     let report = report(cells);
     report.exit_code.store(code, Ordering::Relaxed);
     says(&report, CellPhase::Exited);
-    cells.doorbell();
+    cells.on_notification();
 }
 
 fn crash(cells: &mut Cells<FakeMachine>) {
     crashes(&report(cells), CrashKind::Panic, "oh");
-    cells.doorbell();
+    cells.on_notification();
 }
 
 /// Returns the time until the cell's restart, in ms.
 fn due_in_ms(cells: &mut Cells<FakeMachine>) -> Option<u64> {
-    let now = cells.effects().now.get();
+    let now = cells.fake().now.get();
     let unix_ns = info(cells, "kv").restarts.next_unix_ns?;
     Some((unix_ns - 1_000_000).saturating_sub(now).div_ceil(MS))
 }
@@ -237,7 +237,7 @@ fn a_permanent_error_ends_the_restarts() {
     let mut cells = machine(1);
     run(&mut cells, restarted(ON_FAILURE));
     crash(&mut cells);
-    cells.effects().build_error = Some(BuildError::DescriptorTooLong);
+    cells.fake().build_error = Some(BuildError::DescriptorTooLong);
     wait(&mut cells);
     assert!(matches!(events(&cells).last(), Some(JournalEvent::RestartRefused { after_ns: None, .. })));
     assert_eq!(cells.next_deadline_ns(), None);
@@ -303,7 +303,7 @@ proptest! {
             let ran = info(&mut cells, "kv").state;
             let running = matches!(ran, CellState::Running | CellState::Stopping);
             let started_ns = info(&mut cells, "kv").started_unix_ns.unwrap() - 1_000_000;
-            let steady = cells.effects().now.get() - started_ns >= STEADY_NS;
+            let steady = cells.fake().now.get() - started_ns >= STEADY_NS;
             let mut ended = |failed: bool| {
                 let most = match policy {
                     RestartPolicy::No => return false,
@@ -358,7 +358,7 @@ proptest! {
             if let Some(next) = waits {
                 prop_assert!(now.state.has_ended());
                 prop_assert!(cells.images().iter().any(|image| image.digest == now.spec.image && image.cells > 0));
-                prop_assert!(next <= cells.effects().now.get() + 1_000_000 + LONGEST_DELAY_NS);
+                prop_assert!(next <= cells.fake().now.get() + 1_000_000 + LONGEST_DELAY_NS);
             }
         }
         for name in ["kv", "thief"] {

@@ -23,7 +23,7 @@ fn a_hung_core_is_found_interrupted_and_reclaimed() {
             crashes(report, CrashKind::Hang, "a loop without end");
         }
     });
-    assert!(cells.effects().actions.contains(&Action::Examine(CoreId(2))));
+    assert!(cells.fake().actions.contains(&Action::Examine(CoreId(2))));
     let hung = info(&mut cells, "kv");
     assert_eq!(
         (hung.state, &*hung.crash.unwrap().message),
@@ -39,9 +39,9 @@ fn a_hang_is_noticed_in_time_and_its_record_is_read() {
         says(report, CellPhase::Running);
         signs(report, 0, CorePhase::Running, ms.min(700));
     });
-    assert_eq!(cells.effects().actions.last(), Some(&Action::Examine(CoreId(1))));
+    assert_eq!(cells.fake().actions.last(), Some(&Action::Examine(CoreId(1))));
     crashes(&report, CrashKind::Hang, "a loop without end");
-    cells.doorbell();
+    cells.on_notification();
     let hung = info(&mut cells, "kv");
     assert_eq!((hung.state, &*hung.crash.unwrap().message), (CellState::Crashed, "a loop without end"));
 }

@@ -150,10 +150,10 @@ fn a_pending_answer_does_not_delay_others() {
         responses.iter().map(|response| response.sequence).collect()
     };
     assert_eq!(sequences(responses(&mut server)), [3]);
-    says(&server.cells().effects().reports[&id].clone(), CellPhase::Exited);
-    server.doorbell();
+    says(&server.cells().fake().reports[&id].clone(), CellPhase::Exited);
+    server.on_notification();
     assert_eq!(sequences(responses(&mut server)), [1, 2]);
-    server.doorbell();
+    server.on_notification();
     assert!(server.take_unsent().is_empty());
 }
 
@@ -163,7 +163,7 @@ fn a_pending_stop_is_answered_when_the_cell_crashes() {
     hello(&mut server);
     let id = run(&mut server, spec("kv")).id;
     send(&mut server, 1, RequestBody::Stop { name: "kv".into(), timeout_ms: 60_000 });
-    crashes(&server.cells().effects().reports[&id].clone(), CrashKind::Panic, "oh");
+    crashes(&server.cells().fake().reports[&id].clone(), CrashKind::Panic, "oh");
     // Another request is the first to notice the crash; both are answered.
     send(&mut server, 2, RequestBody::Inspect { name: "kv".into() });
     let answers = responses(&mut server);
@@ -192,17 +192,17 @@ fn an_answer_to_a_former_peer_is_not_sent_to_the_next_one() {
         limit_ms: 10,
         mode: Mode::Apply,
     };
-    server.cells().effects().cells_are_deaf = true;
+    server.cells().fake().cells_are_deaf = true;
     send(&mut server, 1, less());
     hello(&mut server);
     // The next request notices that the core has left; that request is answered when its own core has arrived.
-    let effects = server.cells().effects();
-    obeys(&effects.reports[&id].clone(), &effects.places[&id].clone(), 1);
+    let (report, slots) = server.cells().fake().report_and_slots(id);
+    obeys(&report, &slots, 1);
     send(&mut server, 1, more);
     assert_eq!(responses(&mut server), []);
-    let effects = server.cells().effects();
-    obeys(&effects.reports[&id].clone(), &effects.places[&id].clone(), 1);
-    server.doorbell();
+    let (report, slots) = server.cells().fake().report_and_slots(id);
+    obeys(&report, &slots, 1);
+    server.on_notification();
     let answers = responses(&mut server);
     assert!(
         matches!(
@@ -245,9 +245,9 @@ fn pending_answers_are_bounded_and_dropped_with_their_peer() {
     }
     assert_eq!(responses(&mut server).len(), 3);
     hello(&mut server);
-    server.cells().effects().now.set(10_000_000_000);
+    server.cells().fake().now.set(10_000_000_000);
     server.tick();
-    server.cells().effects().now.set(20_000_000_000);
+    server.cells().fake().now.set(20_000_000_000);
     server.tick();
     assert!(server.take_unsent().is_empty());
     assert!(matches!(
@@ -306,7 +306,7 @@ fn logs_are_read_piece_by_piece() {
     let mut server = server(1);
     hello(&mut server);
     let id = run(&mut server, spec("kv")).id;
-    let report = server.cells().effects().reports[&id].clone();
+    let report = server.cells().fake().reports[&id].clone();
     for (index, byte) in b"hello".iter().enumerate() {
         report.console.bytes[index].store(*byte, Ordering::Relaxed);
     }
@@ -415,20 +415,20 @@ fn all_cells_of_the_largest_machine_fit_in_a_frame() {
             ..spec(&alloc::format!("{number:063}"))
         };
         let id = run(&mut server, spec).id;
-        let report = server.cells().effects().reports[&id].clone();
-        let ledger = server.cells().effects().ledgers[&id].clone();
+        let report = server.cells().fake().reports[&id].clone();
+        let ledger = server.cells().fake().ledgers[&id].clone();
         (0..LEAST_SLOTS).for_each(|slot| ledger.register(&report, slot, "a name of full length..."));
         crashes(&report, CrashKind::Panic, &"no".repeat(300));
     }
-    server.doorbell();
+    server.on_notification();
     // The remaining cells have ended, too.
     for number in 31..MAX_CELLS {
         let name = alloc::format!("{number:063}");
         let memory = ByteSize(12 * MIB);
         let spec = CellSpec { cores: 31, memory, network: NetworkSpec::None, ..spec(&name) };
         let id = run(&mut server, spec).id;
-        crashes(&server.cells().effects().reports[&id].clone(), CrashKind::Panic, &"\u{fffd}".repeat(170));
-        server.doorbell();
+        crashes(&server.cells().fake().reports[&id].clone(), CrashKind::Panic, &"\u{fffd}".repeat(170));
+        server.on_notification();
     }
     let Ok(ResponseBody::Cells(cells)) = ask(&mut server, RequestBody::List) else { panic!("no list") };
     assert_eq!(cells.len(), MAX_CELLS);

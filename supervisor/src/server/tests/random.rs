@@ -3,9 +3,9 @@
 use super::*;
 use crate::cells::SCRUB_SLICE;
 use crate::fake::every_chunk_has_one_owner;
-use crate::inventory::CHUNK;
 use isola_abi::id::CoreId;
 use isola_abi::management::{CoreOwner, CorePlacement, ImageInfo, LendingSpec};
+use isola_supervisor_core::inventory::CHUNK;
 use proptest::prelude::*;
 
 /// A valid or invalid request, or another event.
@@ -125,10 +125,10 @@ fn any_step() -> impl Strategy<Value = Step> {
 
 /// Makes every core of every cell carry out its order.
 fn obey(server: &mut Server<FakeMachine>) {
-    let effects = server.cells().effects();
-    effects.cells_are_deaf = false;
-    for (id, report) in &effects.reports {
-        (0..8).for_each(|place| obeys(report, &effects.places[id], place));
+    let mut fake = server.cells().fake();
+    fake.cells_are_deaf = false;
+    for (id, report) in &fake.reports {
+        (0..8).for_each(|slot| obeys(report, &fake.slots[id], slot));
     }
 }
 
@@ -182,7 +182,7 @@ proptest! {
         let mut server = server(3);
         hello(&mut server);
         for step in steps {
-            let scrubbed = server.cells().effects().scrubbed();
+            let scrubbed = server.cells().fake().scrubbed();
             match step {
                 Step::Ask(body) => send(&mut server, 1, body),
                 Step::Upload => {
@@ -195,49 +195,45 @@ proptest! {
                 }
                 Step::Noise(bytes) => feed(&mut server, &mut &bytes[..]),
                 Step::Say(which, phase) => {
-                    let reports = &server.cells().effects().reports;
-                    let report = reports.values().nth(which as usize % reports.len().max(1));
-                    if let Some(report) = report.cloned() {
+                    let report = server.cells().fake().any_report(which.into());
+                    if let Some(report) = report {
                         report.phase.store(phase, Ordering::Relaxed);
                         report.console.written.store(u64::from(which) << phase, Ordering::Relaxed);
-                        server.doorbell();
+                        server.on_notification();
                     }
                 }
                 Step::Request(which, least, most) => {
-                    let reports = &server.cells().effects().reports;
-                    let report = reports.values().nth(which as usize % reports.len().max(1));
-                    if let Some(report) = report.cloned() {
+                    let report = server.cells().fake().any_report(which.into());
+                    if let Some(report) = report {
                         report.memory_request.make(least, most, isola_abi::id::NodeId(0));
-                        server.doorbell();
+                        server.on_notification();
                     }
                 }
                 Step::Time(ms) => {
-                    let now = &server.cells().effects().now;
-                    now.set(now.get() + ms * 1_000_000);
+                    server.cells().pass_ns(ms * 1_000_000);
                     server.tick();
                 }
                 Step::Lose(core) => {
-                    server.cells().effects().lost.insert(CoreId(core));
+                    server.cells().fake().lost.insert(CoreId(core));
                 }
-                Step::Deafen => server.cells().effects().cells_are_deaf = true,
+                Step::Deafen => server.cells().fake().cells_are_deaf = true,
                 Step::Obey => {
                     obey(&mut server);
-                    server.doorbell();
+                    server.on_notification();
                 }
                 Step::CoreRequest(which) => {
-                    let reports = &server.cells().effects().reports;
-                    let report = reports.values().nth(which as usize % reports.len().max(1));
-                    if let Some(report) = report.cloned() {
+                    let report = server.cells().fake().any_report(which.into());
+                    if let Some(report) = report {
                         report.core_requests.fetch_add(1, Ordering::Relaxed);
-                        server.doorbell();
+                        server.on_notification();
                     }
                 }
             }
             // No call scrubs, except that a core's stacks may take the first zero chunk.
-            let by_calls = server.cells().effects().scrubbed() - scrubbed;
+            let by_calls = server.cells().fake().scrubbed() - scrubbed;
             prop_assert!(by_calls <= CHUNK, "{by_calls} bytes");
             server.work();
-            let by_work = server.cells().effects().scrubbed() - scrubbed - by_calls;
+            let by_work = server.cells().fake().scrubbed() - scrubbed - by_calls;
             prop_assert!(by_work <= SCRUB_SLICE, "{by_work} bytes");
             has_one_owner_each(&mut server)?;
             let bytes = server.take_unsent();
@@ -260,7 +256,7 @@ proptest! {
         let lost = machine.cores.iter().filter(|core| core.owner == isola_abi::management::CoreOwner::Failed).count();
         let owned = machine.cores.iter().any(|core| matches!(core.owner, isola_abi::management::CoreOwner::Cell(_)));
         prop_assert!(!owned);
-        prop_assert_eq!(server.cells().inventory().memory.stray_bytes(), 0);
+        prop_assert_eq!(server.cells().core().inventory().memory.fragment_bytes(), 0);
         if lost == 0 {
             prop_assert_eq!(machine.memory_free, machine.memory_total);
             prop_assert_eq!(machine.devices_free, machine.devices_total);

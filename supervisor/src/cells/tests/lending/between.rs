@@ -5,7 +5,7 @@ use super::*;
 /// Puts a core between `batch` and `service`: it was borrowed or is returning, and an unrelated request has reclaimed
 /// it.
 fn between(cells: &mut Cells<FakeMachine>, from: &str) -> CoreId {
-    cells.effects().cells_are_deaf = true;
+    cells.fake().cells_are_deaf = true;
     let core = match from {
         "batch" => cells.borrow("service", LEASE_MS).unwrap().core,
         _ => {
@@ -39,12 +39,12 @@ fn a_core_in_transfer_is_not_given_to_other_cells() {
     let core = between(&mut cells, "batch");
     assert_eq!(owner(&cells, core), CoreOwner::OnItsWay(cells.find("service").unwrap()));
     is_refused_to_others(&mut cells, core);
-    cells.doorbell();
+    cells.on_notification();
     assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (2, all - 1));
     assert_eq!(between(&mut cells, "service"), core);
     assert_eq!(owner(&cells, core), CoreOwner::OnItsWay(batch));
     is_refused_to_others(&mut cells, core);
-    cells.doorbell();
+    cells.on_notification();
     assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, all));
 }
 
@@ -54,7 +54,7 @@ fn a_core_whose_borrower_ends_is_reserved_for_its_lender() {
     let (all, batch) = (owned(&cells, "batch"), cells.find("batch").unwrap());
     let core = cells.borrow("service", LEASE_MS).unwrap().core;
     let id = cells.find("service").unwrap();
-    says(&cells.effects().reports[&id].clone(), CellPhase::Exited);
+    says(&cells.fake().reports[&id].clone(), CellPhase::Exited);
     info(&mut cells, "service");
     assert_eq!(owner(&cells, core), CoreOwner::OnItsWay(batch));
     cells.create_waiting(party("other", 1, 1, 0)).unwrap();
@@ -85,7 +85,7 @@ fn a_core_in_transfer_returns_to_its_lender_after_a_supervisor_restart() {
         let all = owned(&cells, "batch");
         let core = between(&mut cells, "batch");
         if from == "service" {
-            cells.doorbell();
+            cells.on_notification();
             assert_eq!(between(&mut cells, "service"), core);
         }
         let mut cells = go_wrong(cells, 4, 1, |_| {});
@@ -100,7 +100,7 @@ fn a_core_in_transfer_returns_to_its_lender_after_a_supervisor_restart() {
 fn a_core_that_was_being_unplugged_at_a_supervisor_restart_returns_to_its_lender() {
     let mut cells = lender_and_borrower();
     let all = owned(&cells, "batch");
-    cells.effects().cells_are_deaf = true;
+    cells.fake().cells_are_deaf = true;
     cells.borrow("service", LEASE_MS).unwrap();
     let mut cells = go_wrong(cells, 4, 1, |_| {});
     cells.tick();
@@ -116,11 +116,11 @@ fn a_debt_ends_when_the_core_is_back() {
     let others = cells.machine().cores.iter().filter(|core| core.owner == CoreOwner::Free).count();
     run(&mut cells, party("other", others as u32, 1, 0));
     between(&mut cells, "batch");
-    cells.doorbell();
+    cells.on_notification();
     let core = between(&mut cells, "service");
     // The core has to wait, as another one is leaving.
     resize(&mut cells, "batch", Change::Less(1), &[]).unwrap();
-    cells.doorbell();
+    cells.on_notification();
     assert!(matches!(owner(&cells, core), CoreOwner::OnItsWay(_)));
     hears(&mut cells, "batch");
     hears(&mut cells, "batch");
@@ -156,7 +156,7 @@ fn a_lender_that_ended_is_owed_no_core_after_a_supervisor_restart() {
     // Longer than the lender takes to start again.
     let core = cells.borrow("service", 100 * LEASE_MS).unwrap().core;
     hears(&mut cells, "batch");
-    cells.doorbell();
+    cells.on_notification();
     assert_eq!(owned(&cells, "service"), 2);
     stop(&mut cells, "batch");
     stop(&mut cells, "other");
@@ -179,9 +179,9 @@ fn a_loan_that_ended_before_two_supervisor_restarts_is_not_recovered() {
         let mut cells = lender_and_borrower();
         let all = owned(&cells, "batch");
         let core = cells.borrow("service", LEASE_MS).unwrap().core;
-        cells.effects().death.is_at(write);
+        cells.fake().death.is_at(write);
         let _ = cells.give_back("service");
-        if !cells.effects().death.has_come() {
+        if !cells.fake().death.has_come() {
             break;
         }
         deaths += 1;

@@ -1,0 +1,337 @@
+//! A cell's address space on the fake machine, and the tokens of cores and devices.
+
+use crate::machine::{Action, FakeState, SpaceEntry, State};
+use crate::memory::{FakeMemory, FakeShared};
+use crate::report::{Activities, blank, obeys, yields};
+use crate::restart::FakeRecord;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefMut};
+use core::sync::atomic::Ordering;
+use isola_abi::descriptor::Core;
+use isola_abi::growth::{Answer, PluggedMemory, MAX_PLUGGED_BLOCKS};
+use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysRange};
+use isola_abi::ledger::{LEAST_SLOTS, Ledger};
+use isola_abi::core_slots::{Order, OrderKind, CoreSlots};
+use isola_abi::query::{Line, Queries};
+use isola_abi::report::Report;
+use isola_abi::stage::Stage;
+use isola_abi::topology::CoreSite;
+use isola_abi::unplug::UnplugRequest;
+use isola_supervisor_core::CellSpace;
+use isola_supervisor_core::hardware::SharedPages;
+use isola_supervisor_core::inventory::{CHUNK, Chunk, CoreToken};
+use isola_supervisor_core::space::{Admission, OutOfStackMemory, Unplugged};
+
+/// A core.
+#[derive(Debug)]
+pub struct FakeCore(pub(crate) CoreId);
+
+impl CoreToken for FakeCore {
+    fn id(&self) -> CoreId {
+        self.0
+    }
+}
+
+/// A network device.
+#[derive(Debug)]
+pub struct FakeDevice(pub u8);
+
+/// The words that a cell and its supervisor share. They survive a restart of the supervisor.
+#[derive(Clone)]
+pub(crate) struct SharedWords {
+    pub(crate) report: Rc<Report>,
+    pub(crate) activities: Rc<Activities>,
+    pub(crate) grown: Rc<PluggedMemory>,
+    pub(crate) unplug_request: Rc<UnplugRequest>,
+    pub(crate) queries: Rc<Queries>,
+    pub(crate) slots: Rc<CoreSlots>,
+    /// The number of core slots with stacks, from the first on.
+    pub(crate) slots_with_stacks: Rc<Cell<usize>>,
+}
+
+impl SharedWords {
+    /// Returns the words of a cell that has just been built with `cores` cores.
+    pub(crate) fn new(cores: usize) -> Self {
+        Self {
+            report: blank().into(),
+            activities: Rc::new(Activities::new(LEAST_SLOTS)),
+            grown: Rc::new(PluggedMemory::default()),
+            unplug_request: Rc::new(UnplugRequest::default()),
+            queries: Rc::new(Queries::default()),
+            slots: Rc::new(CoreSlots::default()),
+            slots_with_stacks: Rc::new(Cell::new(cores)),
+        }
+    }
+}
+
+/// A cell's address space.
+pub struct FakeSpace {
+    pub(crate) machine: State,
+    /// The number of this space among all that were built.
+    pub(crate) number: u64,
+    pub(crate) id: CellId,
+    pub(crate) words: SharedWords,
+    pub(crate) has_stacks: bool,
+    /// The pieces of memory. The first contains image and tables, which cannot be unplugged.
+    pub(crate) memory: Vec<FakeMemory>,
+    pub(crate) unplugged: Vec<FakeMemory>,
+    /// The memory from which the cell maps its text.
+    pub(crate) text: Option<FakeShared>,
+    pub(crate) cores: Vec<CoreId>,
+    pub(crate) device: Option<u8>,
+}
+
+impl FakeSpace {
+    fn state(&self) -> RefMut<'_, FakeState> {
+        self.machine.borrow_mut()
+    }
+
+    /// Counts a write of the supervisor. Returns whether it takes effect.
+    fn lets_write(&self) -> bool {
+        self.state().death.lets_write()
+    }
+
+    /// Makes the core at a core slot carry out its order, unless the cells ignore orders.
+    fn answer_order(&self, slot: usize) {
+        if !self.state().cells_are_deaf {
+            obeys(&self.words.report, &self.words.slots, slot);
+        }
+    }
+
+    /// Enters the space in the machine's state.
+    pub(crate) fn register(&self, is_quarantined: bool) {
+        let ranges = self.memory.iter().chain(&self.unplugged).map(|memory| memory.range).collect();
+        let entry = SpaceEntry { id: self.id, ranges, text: self.text(), is_quarantined };
+        self.state().spaces.insert(self.number, entry);
+    }
+
+    /// Updates the ownership record after a change of the cell's memory.
+    fn record_memory(&self) {
+        self.register(false);
+        if let Some(record) = self.state().records.get_mut(&self.number) {
+            record.hold(self);
+        }
+    }
+
+    /// Unplugs a block from the cell's memory, if it is within one piece and not in the cell's first chunk. Returns
+    /// whether it was unplugged.
+    fn cut_out(&mut self, block: PhysRange) -> bool {
+        let first = self.memory.iter().map(|piece| piece.range.start).next();
+        let has = |piece: &FakeMemory| piece.range.start <= block.start && block.end() <= piece.range.end();
+        let Some(mut index) = self.memory.iter().position(has) else { return false };
+        let reserved = first.map(|start| PhysRange::new(start, CHUNK));
+        if reserved.is_some_and(|reserved| reserved.contains(block.start)) {
+            return false;
+        }
+        let mut piece = self.memory.remove(index);
+        if piece.range.start < block.start {
+            let len_bytes = block.start.0 - piece.range.start.0;
+            let (before, rest) = piece.split(len_bytes);
+            self.memory.insert(index, before);
+            index += 1;
+            piece = rest;
+        }
+        if block.end() < piece.range.end() {
+            let (rest, behind) = piece.split(block.len_bytes);
+            self.memory.insert(index, behind);
+            piece = rest;
+        }
+        self.unplugged.push(piece);
+        let memory = &self.memory;
+        let is_gone = |chunk: &PhysRange| {
+            !memory.iter().any(|at| at.range.start < chunk.end() && chunk.start < at.range.end())
+        };
+        let grown = &self.words.grown;
+        let gone: Vec<PhysRange> = grown.iter().map(|(chunk, _)| chunk).filter(is_gone).collect();
+        gone.iter().for_each(|chunk| grown.vacate(chunk.start));
+        true
+    }
+}
+
+impl CellSpace for FakeSpace {
+    type Memory = FakeMemory;
+    type Core = FakeCore;
+
+    fn save(&mut self, stage: Stage, saved_state: Vec<u8>) {
+        self.register(stage == Stage::Quarantined);
+        if self.lets_write() {
+            let record = FakeRecord::of(self, stage, saved_state);
+            self.state().records.insert(self.number, record);
+        }
+    }
+
+    fn text(&self) -> Option<PhysRange> {
+        self.text.as_ref().map(SharedPages::range)
+    }
+
+    fn report(&self) -> &Report {
+        &self.words.report
+    }
+
+    fn ledger(&self) -> Ledger<'_> {
+        self.words.activities.ledger()
+    }
+
+    fn allocate_stacks(&mut self, slot: usize) -> Result<(), OutOfStackMemory> {
+        assert!(slot < MAX_CORES, "there is no such core slot");
+        let more = if self.has_stacks { slot + 1 } else { 0 };
+        let count = &self.words.slots_with_stacks;
+        count.set(count.get().max(more));
+        if slot < count.get() { Ok(()) } else { Err(OutOfStackMemory) }
+    }
+
+    fn allocate_stacks_from(&mut self, memory: FakeMemory) -> Result<(), FakeMemory> {
+        if !self.lets_write() {
+            return Ok(());
+        }
+        assert!(memory.holds_nothing(), "memory is not zeroed");
+        memory.soil();
+        self.memory.push(memory);
+        self.has_stacks = true;
+        self.record_memory();
+        Ok(())
+    }
+
+    fn admit(&mut self, core: FakeCore, slot: usize) -> (FakeCore, Admission) {
+        if !self.lets_write() {
+            return (core, Admission::Entered);
+        }
+        let slots = &self.words.slots;
+        assert!(slot < self.words.slots_with_stacks.get() && slots.at(slot).kind == OrderKind::Vacant);
+        self.state().actions.push(Action::Enter(self.id, slot));
+        let (id, node) = (core.0, NodeId(0));
+        let report = &self.words.report.cores[slot];
+        report.vcore_runner.store(slot as u32, Ordering::Relaxed);
+        report.yielded.store(0, Ordering::Relaxed);
+        report.order.store(0, Ordering::Relaxed);
+        slots.give(slot, Core { id, apic: ApicId(id.0), node, site: CoreSite::alone(id) });
+        self.answer_order(slot);
+        (core, Admission::Entered)
+    }
+
+    fn order(&self, slot: usize, kind: OrderKind) -> Order {
+        if !self.lets_write() {
+            let last = self.words.slots.at(slot);
+            return Order { kind, number: last.number + 1 };
+        }
+        let order = self.words.slots.order(slot, kind);
+        self.answer_order(slot);
+        order
+    }
+
+    fn last_order(&self, slot: usize) -> Order {
+        self.words.slots.at(slot)
+    }
+
+    fn vacate(&self, slot: usize) {
+        if self.lets_write() {
+            self.words.slots.order(slot, OrderKind::Vacant);
+        }
+    }
+
+    fn empty(&self, slot: usize) {
+        if self.lets_write() {
+            self.words.slots.take(slot);
+        }
+    }
+
+    fn force(&self, core: &FakeCore, slot: usize) {
+        if !self.lets_write() {
+            return;
+        }
+        self.state().actions.push(Action::Force(core.0));
+        if !self.state().cells_defy_force {
+            yields(&self.words.report, &self.words.slots, slot);
+        }
+    }
+
+    fn rotate(&self, cores: &[Option<FakeCore>]) {
+        if self.lets_write() {
+            self.words.slots.rotate();
+            self.state().actions.push(Action::Rotation(cores.iter().flatten().map(|core| core.0).collect()));
+        }
+    }
+
+    fn examine(&self, cores: &[Option<FakeCore>], slot: usize) {
+        let suspect = cores.get(slot).and_then(Option::as_ref);
+        let examined = suspect.or_else(|| cores.iter().flatten().next());
+        self.state().actions.extend(examined.map(|core| Action::Examine(core.0)));
+    }
+
+    fn extend(&mut self, memory: FakeMemory, node: NodeId) -> Result<(), FakeMemory> {
+        if !self.lets_write() {
+            return Ok(());
+        }
+        assert!(memory.holds_nothing(), "memory is not zeroed");
+        let range = memory.range;
+        assert!(range.len_bytes.is_power_of_two() && range.start.0.is_multiple_of(range.len_bytes));
+        if self.state().spaces_are_full || !self.words.grown.push(range, node) {
+            return Err(memory);
+        }
+        memory.soil();
+        self.memory.push(memory);
+        self.record_memory();
+        Ok(())
+    }
+
+    fn block_room(&self) -> usize {
+        if self.state().spaces_are_full { 0 } else { MAX_PLUGGED_BLOCKS - self.words.grown.iter().count() }
+    }
+
+    fn set_limit(&self, limit_bytes: u64) {
+        if self.lets_write() {
+            self.words.grown.limit_bytes.store(limit_bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn request_unplug(&self, len_bytes: u64) -> u32 {
+        if self.lets_write() { self.words.unplug_request.ask(len_bytes) } else { 0 }
+    }
+
+    fn unplug(&mut self, _: &[Option<FakeCore>], blocks: &[PhysRange]) -> Unplugged<FakeMemory> {
+        if !self.lets_write() {
+            return Unplugged { taken: 0, memory: Vec::new(), stuck: None };
+        }
+        let mut taken = 0;
+        let is_full = self.state().holes_are_full;
+        let stuck = self.state().stuck_core;
+        for (bit, block) in blocks.iter().enumerate() {
+            let is_whole = block.len_bytes > 0
+                && block.start.0.is_multiple_of(CHUNK)
+                && block.len_bytes.is_multiple_of(CHUNK);
+            if is_whole && !is_full && self.cut_out(*block) {
+                taken |= 1 << bit;
+            }
+        }
+        let memory = if stuck.is_some() { Vec::new() } else { core::mem::take(&mut self.unplugged) };
+        self.record_memory();
+        Unplugged { taken, memory, stuck }
+    }
+
+    fn settle(&self, taken: u32) {
+        if self.lets_write() {
+            self.words.unplug_request.settle(taken);
+        }
+    }
+
+    fn answer(&self, number: u32, answer: Answer) {
+        if self.lets_write() {
+            self.words.grown.reply(number, answer);
+        }
+    }
+
+    fn request_stop(&self) {
+        if self.lets_write() {
+            self.state().actions.push(Action::RequestStop(self.id));
+        }
+    }
+
+    fn ask(&self, line: Line, query: &[u8]) -> Option<u32> {
+        self.words.queries.put(line, query)
+    }
+
+    fn asked(&self, line: Line) -> u32 {
+        self.words.queries.number(line)
+    }
+}
