@@ -10,7 +10,7 @@
 use crate::cells::{Cells, CoresResize, CoresWanted, Created, Detail, Resize, Stop, Ticket};
 use alloc::string::String;
 use alloc::vec::Vec;
-use isola_abi::frame::{Decoder, MAX_PART_BYTES, MAX_FRAME, encode};
+use isola_abi::frame::{Decoder, MAX_FRAME, MAX_PART_BYTES, encode};
 use isola_abi::id::CellId;
 use isola_abi::management::{
     CellInfo, JournalEntry, JournalEvent, ManagementError, Request, RequestBody, Response, ResponseBody,

@@ -2,7 +2,7 @@
 //! parsed.
 
 use ed25519_compact::{PublicKey, Signature};
-use isola_abi::integrity::{UnmetRequirement, ImageDigest, Requirement};
+use isola_abi::integrity::{ImageDigest, Requirement, UnmetRequirement};
 
 /// Checks that the image with the digest `measured` satisfies `requirement`.
 ///

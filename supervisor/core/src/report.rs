@@ -3,9 +3,9 @@
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
+use isola_abi::core_slots::Order;
 use isola_abi::growth::{LARGEST_BLOCK, SMALLEST_BLOCK};
 use isola_abi::id::{NodeId, PhysRange};
-use isola_abi::core_slots::Order;
 use isola_abi::report::Report;
 use isola_abi::unplug::Shortfall;
 

@@ -1,10 +1,10 @@
 //! The operations on the address space of one cell.
 
 use alloc::vec::Vec;
+use isola_abi::core_slots::{Order, OrderKind};
 use isola_abi::growth::Answer;
 use isola_abi::id::{NodeId, PhysRange};
 use isola_abi::ledger::Ledger;
-use isola_abi::core_slots::{Order, OrderKind};
 use isola_abi::query::Line;
 use isola_abi::report::Report;
 use isola_abi::stage::Stage;

@@ -9,10 +9,10 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell, RefMut};
+use isola_abi::core_slots::CoreSlots;
 use isola_abi::growth::PluggedMemory;
 use isola_abi::id::{CellId, CoreId, NodeId, PhysAddr, PhysRange};
 use isola_abi::management::{DeviceLocation, Fault, NetworkSpec};
-use isola_abi::core_slots::CoreSlots;
 use isola_abi::query::Queries;
 use isola_abi::report::Report;
 use isola_abi::topology::CoreSite;
@@ -79,6 +79,8 @@ pub struct FakeState {
     pub queries: BTreeMap<CellId, Rc<Queries>>,
     /// No memory can be plugged into cells.
     pub spaces_are_full: bool,
+    /// The number of blocks that can still be plugged, though cells have room for more; `None`: any.
+    pub blocks_left: Option<usize>,
     /// The reclaim requests to each cell, since it was last built.
     pub unplug_requests: BTreeMap<CellId, Rc<UnplugRequest>>,
     /// The cells cannot have more unplugged ranges.

@@ -3,11 +3,11 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use isola_abi::core_slots::{CoreSlots, OrderKind};
 use isola_abi::growth::GrowthRequest;
 use isola_abi::histogram::{BUCKETS, Histogram};
 use isola_abi::id::MAX_CORES;
 use isola_abi::ledger::{ActivityRecord, ActivityReport, Ledger};
-use isola_abi::core_slots::{OrderKind, CoreSlots};
 use isola_abi::report::{
     BACKTRACE_LEN, CONSOLE_LEN, CRASH_MESSAGE_LEN, CellPhase, ConsoleRing, CorePhase, CoreReport, CrashKind,
     CrashReport, MemoryReport, NetworkReport, Report,

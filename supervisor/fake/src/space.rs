@@ -8,11 +8,11 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefMut};
 use core::sync::atomic::Ordering;
+use isola_abi::core_slots::{CoreSlots, Order, OrderKind};
 use isola_abi::descriptor::Core;
-use isola_abi::growth::{Answer, PluggedMemory, MAX_PLUGGED_BLOCKS};
+use isola_abi::growth::{Answer, MAX_PLUGGED_BLOCKS, PluggedMemory};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysRange};
 use isola_abi::ledger::{LEAST_SLOTS, Ledger};
-use isola_abi::core_slots::{Order, OrderKind, CoreSlots};
 use isola_abi::query::{Line, Queries};
 use isola_abi::report::Report;
 use isola_abi::stage::Stage;
@@ -266,9 +266,11 @@ impl CellSpace for FakeSpace {
         assert!(memory.holds_nothing(), "memory is not zeroed");
         let range = memory.range;
         assert!(range.len_bytes.is_power_of_two() && range.start.0.is_multiple_of(range.len_bytes));
-        if self.state().spaces_are_full || !self.words.grown.push(range, node) {
+        let left = self.state().blocks_left;
+        if self.state().spaces_are_full || left == Some(0) || !self.words.grown.push(range, node) {
             return Err(memory);
         }
+        self.state().blocks_left = left.map(|left| left - 1);
         memory.soil();
         self.memory.push(memory);
         self.record_memory();

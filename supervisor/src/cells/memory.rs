@@ -21,7 +21,7 @@ use super::ticket::Ticket;
 use crate::report;
 use alloc::vec::Vec;
 use isola_abi::id::{NodeId, PhysRange};
-use isola_abi::management::{Change, JournalEvent, ReclaimShortfall, ManagementError, MemoryResized};
+use isola_abi::management::{Change, JournalEvent, ManagementError, MemoryResized, ReclaimShortfall};
 use isola_abi::size::ByteSize;
 use isola_abi::unplug::Shortfall;
 use isola_supervisor_core::Hardware;
@@ -191,23 +191,27 @@ impl Cell {
         if !parts.core.inventory().memory.is_ready(more, node) {
             return Err(Obstacle::Needs(Need::Memory(more, node)));
         }
-        match parts.core.plug_memory(self.id, more, node) {
-            Ok(Ok(())) => {}
-            Ok(Err(Scattered { pieces, room })) => {
-                let (pieces, places) = (pieces as u32, room as u32);
-                return Err(ManagementError::MemoryScattered { pieces, places }.into());
-            }
-            Err(_) => return Err(ManagementError::BeingResized(self.spec.name.clone()).into()),
+        let Ok(plugged) = parts.core.plug_memory(self.id, more, node) else {
+            return Err(ManagementError::BeingResized(self.spec.name.clone()).into());
+        };
+        let plugged = plugged.map_err(|Scattered { pieces, room }| ManagementError::MemoryScattered {
+            pieces: pieces as u32,
+            places: room as u32,
+        });
+        if parts.owned(self).is_none_or(|owned| owned.memory_bytes() == had) {
+            plugged.clone()?;
         }
         // The limit after an earlier unplug no longer applies.
         self.growth.limit = None;
         self.growth.log_next_refusal();
         self.set_limit(parts);
         parts.save(self);
-        Ok(self.record_resize(parts, (had, wanted), began, None))
+        let resized = self.record_resize(parts, (had, wanted), began, None);
+        plugged?;
+        Ok(resized)
     }
 
-    /// Tells the cell the limit of its requests.
+    /// Reports to the cell the limit of its requests.
     fn set_limit<H: Hardware>(&self, parts: &Parts<'_, H>) {
         if let Some(owned) = parts.owned(self) {
             owned.set_limit(self.pool_limit_bytes(owned.memory_bytes()));
@@ -259,7 +263,9 @@ impl Cell {
                     shrink.step = Step::Asked(number);
                 }
             }
-            Step::Settled { .. } if now >= deadline_ns => self.end_shrink(parts, Some(ReclaimShortfall::NotInTime)),
+            Step::Settled { .. } if now >= deadline_ns => {
+                self.end_shrink(parts, Some(ReclaimShortfall::NotInTime))
+            }
             // From here on the supervisor waits for the cell's notification.
             Step::Settled { again_ns } if now >= again_ns => shrink.step = Step::Settled { again_ns: 0 },
             Step::Settled { .. } => {}

@@ -2,8 +2,8 @@
 
 use core::hint::{black_box, spin_loop};
 use isola_abi::management::Fault;
-use isola_machine::boot::command_line::CommandLine;
 use isola_fault_injection::{self as fault_injection, InjectedFault};
+use isola_machine::boot::command_line::CommandLine;
 use isola_machine::restart;
 
 /// The word of the command line that allows fault injection.

@@ -6,7 +6,7 @@ use crate::memory::Piece;
 use crate::space::Space;
 use crate::time::Time;
 use alloc::vec::Vec;
-use isola_abi::descriptor::{Descriptor, NotificationTarget, HaltMode, InterruptMode};
+use isola_abi::descriptor::{Descriptor, HaltMode, InterruptMode, NotificationTarget};
 use isola_abi::id::{CoreId, PhysRange};
 use isola_abi::management::{DeviceLocation, Fault, NetworkSpec};
 use isola_machine::apic::io::InterruptLines;

@@ -3,11 +3,11 @@
 use crate::hardware::Core;
 use crate::memory::Piece;
 use alloc::vec::Vec;
+use isola_abi::core_slots::{Order, OrderKind};
 use isola_abi::descriptor::Request;
 use isola_abi::growth::Answer;
 use isola_abi::id::{CoreId, NodeId, PhysRange};
 use isola_abi::ledger::Ledger;
-use isola_abi::core_slots::{Order, OrderKind};
 use isola_abi::query::Line;
 use isola_abi::report::Report;
 use isola_abi::stage::Stage;

@@ -12,8 +12,8 @@ use crate::inventory::{CHUNK, CoreToken};
 use crate::report;
 use crate::space::{Admission, CellSpace, OutOfStackMemory};
 use alloc::vec::Vec;
-use isola_abi::id::{CellId, CoreId, NodeId};
 use isola_abi::core_slots::{Order, OrderKind};
+use isola_abi::id::{CellId, CoreId, NodeId};
 use isola_abi::report::Report;
 
 /// How long a core may take to leave that a failed supervisor has ordered to, in ns.

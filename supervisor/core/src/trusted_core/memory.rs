@@ -24,12 +24,12 @@ pub enum BlockPlug {
     NoRoom,
 }
 
-/// The result of [`TrustedCore::plug_memory`] if the memory is in too many pieces for the cell.
+/// The result of [`TrustedCore::plug_memory`] if the memory is in more pieces than could be plugged into the cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scattered {
     /// The number of pieces.
     pub pieces: usize,
-    /// The number of blocks that can still be plugged into the cell.
+    /// The number of blocks that can still be plugged into the cell; or, if the cell has got some, their number.
     pub room: usize,
 }
 
@@ -80,7 +80,8 @@ impl<H: Hardware> TrustedCore<H> {
     /// bytes are available and zero.
     ///
     /// # Errors
-    /// Returns a [`Rejection`], or [`Scattered`] if the cell cannot have as many blocks.
+    /// Returns a [`Rejection`], or [`Scattered`] if the cell cannot have as many blocks. If a block cannot be plugged
+    /// although the cell has room for it, the others stay with the cell.
     pub fn plug_memory(
         &mut self,
         id: CellId,
@@ -101,16 +102,17 @@ impl<H: Hardware> TrustedCore<H> {
             memory.put(blocks);
             return Ok(Err(Scattered { pieces, room }));
         }
+        let mut plugged = 0;
         for block in blocks {
             let range = block.range();
             let node = memory.node_of(range.start).unwrap_or(NodeId(0));
             match cell.space.extend(block, node) {
-                Ok(()) => cell.memory_bytes += range.len_bytes,
+                Ok(()) => (cell.memory_bytes, plugged) = (cell.memory_bytes + range.len_bytes, plugged + 1),
                 // Not expected, as the number of blocks was checked.
                 Err(block) => memory.put(alloc::vec![block]),
             }
         }
-        Ok(Ok(()))
+        Ok(if plugged < pieces { Err(Scattered { pieces, room: plugged }) } else { Ok(()) })
     }
 
     /// Answers the memory request with that number of a running cell.

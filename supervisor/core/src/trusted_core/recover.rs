@@ -14,9 +14,9 @@ use crate::inventory::CoreToken;
 use crate::report;
 use crate::space::CellSpace;
 use alloc::vec::Vec;
+use isola_abi::core_slots::OrderKind;
 use isola_abi::id::{CellId, CoreId, MAX_CORES, PhysRange};
 use isola_abi::management::RestartCause;
-use isola_abi::core_slots::OrderKind;
 use isola_abi::stage::Stage;
 
 /// The part of the recovered state that the policy needs.

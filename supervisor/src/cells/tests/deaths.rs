@@ -7,8 +7,8 @@ extern crate std;
 
 use super::*;
 use crate::fake::{every_chunk_has_one_owner, go_wrong};
-use isola_abi::management::{CORE_LIMIT_MS, LendingSpec, RestartPolicy};
 use isola_abi::core_slots::{Order, OrderKind};
+use isola_abi::management::{CORE_LIMIT_MS, LendingSpec, RestartPolicy};
 use isola_abi::unplug::Shortfall;
 
 const CORES: u32 = 5;

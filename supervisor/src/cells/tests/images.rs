@@ -4,7 +4,7 @@ use super::*;
 use crate::fake::{every_chunk_has_one_owner, go_wrong, machine_of_nodes};
 use crate::images::MAX_IDLE;
 use isola_abi::id::NodeId;
-use isola_abi::integrity::{UnmetRequirement, PublicKey, Requirement};
+use isola_abi::integrity::{PublicKey, Requirement, UnmetRequirement};
 use isola_abi::management::{CorePlacement, Text};
 use isola_supervisor_fake::image::Builder;
 

@@ -3,7 +3,7 @@
 use super::*;
 use isola_abi::growth::{Answer, MAX_PLUGGED_BLOCKS, Refusal};
 use isola_abi::id::{NodeId, PhysAddr, PhysRange};
-use isola_abi::management::{Change, ReclaimShortfall, MemoryResized, Mode};
+use isola_abi::management::{Change, MemoryResized, Mode, ReclaimShortfall};
 use isola_abi::unplug::Shortfall;
 use isola_supervisor_core::inventory::Scrub;
 use proptest::prelude::*;
@@ -181,13 +181,33 @@ fn impossible_sizes_are_refused_and_change_nothing() {
 }
 
 #[test]
+fn memory_of_which_a_block_cannot_be_plugged_is_not_reported_as_given() {
+    let (mut cells, report) = cell(1, spec("kv"));
+    uses(&report, 4 * MIB, 2 * MIB);
+    let (before, journal) = (resources(&cells), events(&cells));
+    cells.fake().blocks_left = Some(0);
+    // 2 and 4 MiB: two blocks.
+    let grow_by = |cells: &mut _| resize(cells, Change::More(mib(6))).unwrap().unwrap_err();
+    assert_eq!(grow_by(&mut cells), ManagementError::MemoryScattered { pieces: 2, places: 0 });
+    assert_eq!((resources(&cells), events(&cells)), (before, journal), "nothing was plugged");
+    cells.fake().blocks_left = Some(1);
+    assert_eq!(grow_by(&mut cells), ManagementError::MemoryScattered { pieces: 2, places: 1 });
+    let has = cells.inspect("kv").unwrap().memory;
+    assert!(has > mib(4) && has < mib(10), "{has}");
+    let last = events(&cells).pop().unwrap();
+    assert_eq!(last, JournalEvent::ResizeMemory { from: mib(4), to: has, wanted: mib(10) });
+}
+
+#[test]
 fn a_partial_unplug_reports_its_reason() {
     let (mut cells, report) = cell(1, spec("kv"));
     grow(&mut cells, 16);
     let got = chunks(&mut cells);
-    for (rest, kept) in
-        [(Shortfall::Scattered, ReclaimShortfall::Scattered), (Shortfall::InUse, ReclaimShortfall::InUse), (Shortfall::More, ReclaimShortfall::InUse)]
-    {
+    for (rest, kept) in [
+        (Shortfall::Scattered, ReclaimShortfall::Scattered),
+        (Shortfall::InUse, ReclaimShortfall::InUse),
+        (Shortfall::More, ReclaimShortfall::InUse),
+    ] {
         assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
         let block: &[PhysRange] = if rest == Shortfall::Scattered { &[part(got[0], 2, 2)] } else { &[] };
         offer(&mut cells, &report, block, rest);

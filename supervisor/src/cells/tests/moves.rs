@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::fake::{Action, obeys};
-use isola_abi::id::{NodeId, PhysAddr, PhysRange};
-use isola_abi::management::{CORE_LIMIT_MS, Change, CoresResized, ReclaimShortfall, Mode};
 use isola_abi::core_slots::OrderKind;
+use isola_abi::id::{NodeId, PhysAddr, PhysRange};
+use isola_abi::management::{CORE_LIMIT_MS, Change, CoresResized, Mode, ReclaimShortfall};
 use isola_abi::unplug::Shortfall;
 use proptest::prelude::*;
 

@@ -5,9 +5,9 @@ use super::*;
 use crate::fake::{every_chunk_has_one_owner, go_wrong, obeys};
 use alloc::collections::BTreeSet;
 use alloc::vec;
+use isola_abi::core_slots::OrderKind;
 use isola_abi::id::NodeId;
 use isola_abi::management::{CORE_LIMIT_MS, Change, Mode, RestartCause, RestartPolicy, Restarts, Text};
-use isola_abi::core_slots::OrderKind;
 use isola_abi::unplug::Shortfall;
 use proptest::prelude::*;
 

@@ -3,7 +3,7 @@
 use super::*;
 use alloc::string::ToString;
 use alloc::vec;
-use isola_abi::management::{CorePlacement, TakenCoreOwner, TakenCore};
+use isola_abi::management::{CorePlacement, TakenCore, TakenCoreOwner};
 
 #[test]
 fn impossible_specifications_are_refused_and_change_nothing() {

@@ -3,7 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId, NodeId};
-use isola_abi::management::{CoreOwner, ManagementError, TakenCoreOwner, TakenCore};
+use isola_abi::management::{CoreOwner, ManagementError, TakenCore, TakenCoreOwner};
 
 /// The reason why a cell does not get the requested cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
