@@ -46,6 +46,8 @@ pub struct Supervisor {
     image: Option<(u64, Vec<u8>)>,
     images: BTreeMap<ImageDigest, Vec<u8>>,
     pending: Vec<Pending>,
+    /// The ends of the leases of borrowed cores.
+    leases: BTreeMap<CoreId, Instant>,
 }
 
 struct Cell {
@@ -83,6 +85,7 @@ impl Supervisor {
             image: None,
             images: BTreeMap::new(),
             pending: vec![],
+            leases: BTreeMap::new(),
         };
         supervisor.note(None, JournalEvent::Boot);
         supervisor
@@ -135,8 +138,13 @@ impl Supervisor {
         }
     }
 
-    /// Ends the cells that are due; returns the deferred answers.
+    /// Ends the cells and the leases that are due; returns the deferred answers.
     fn pass_time(&mut self) -> Vec<(u32, Result<ResponseBody, ManagementError>)> {
+        while let Some(core) =
+            self.leases.iter().find(|(_, end)| **end <= Instant::now()).map(|(core, _)| *core)
+        {
+            self.send_back(core, ReturnReason::LeaseOver);
+        }
         let mut events = Vec::new();
         for cell in &mut self.cells {
             let over = cell.started.is_some_and(|started| started.elapsed() >= LIFE);
@@ -275,24 +283,20 @@ impl Supervisor {
             RequestBody::ResizeCores { name, change, cores, mode, .. } => {
                 ResponseBody::CoresResized(self.resize_cores(&name, change, &cores, mode)?)
             }
-            RequestBody::Borrow { name, lease_ms } => {
-                let resized = self.resize_cores(&name, Change::More(1), &[], Mode::Apply)?;
-                let left_ns = u64::from(lease_ms) * 1_000_000;
-                let loan = LoanInfo { core: resized.cores[0], from: None, left_ns };
-                self.cell(&name)?.info.loans.push(loan.clone());
-                self.note(
-                    Some(&name),
-                    JournalEvent::Borrow { core: loan.core, from: None, lease_ns: left_ns },
-                );
-                ResponseBody::Loan(loan)
+            RequestBody::Borrow { name, lease_ms } => ResponseBody::Loan(self.borrow(&name, lease_ms)?),
+            RequestBody::Renew { name, core, lease_ms } => {
+                let over = || ManagementError::OutOfLimits(format!("{name:?} has no loan of core {core}"));
+                let loans = self.cell(&name)?.info.loans.clone();
+                let loan = loans.into_iter().find(|loan| loan.core == core).ok_or_else(over)?;
+                let end = self.leases.get_mut(&core).ok_or_else(over)?;
+                *end = (*end).max(Instant::now() + Duration::from_millis(lease_ms.into()));
+                ResponseBody::Loan(LoanInfo { left_ns: left_ns(*end), ..loan })
             }
             RequestBody::GiveBack { name } => {
                 let nothing =
                     || ManagementError::OutOfLimits(format!("{name:?} has no borrowed core to give back"));
-                let loan = self.cell(&name)?.info.loans.pop().ok_or_else(nothing)?;
-                self.resize_cores(&name, Change::Less(1), &[], Mode::Apply)?;
-                let why = ReturnReason::GivenBack;
-                self.note(Some(&name), JournalEvent::Return { core: loan.core, to: None, why });
+                let loan = self.cell(&name)?.info.loans.last().cloned().ok_or_else(nothing)?;
+                self.send_back(loan.core, ReturnReason::GivenBack);
                 ResponseBody::Loan(loan)
             }
             RequestBody::Destroy { name } => {
@@ -308,8 +312,10 @@ impl Supervisor {
                 ResponseBody::Cells(self.cells.iter().map(|cell| cell.info.clone()).collect())
             }
             RequestBody::Inspect { name } => {
+                let leases = self.leases.clone();
                 let cell = self.cell(&name)?;
                 cell.serve();
+                cell.info.loans.iter_mut().for_each(|loan| loan.left_ns = left_ns(leases[&loan.core]));
                 ResponseBody::Cell(Box::new(cell.info.clone()))
             }
             RequestBody::Activities { name, from } => {
@@ -380,6 +386,58 @@ impl Supervisor {
             self.note(Some(&name), JournalEvent::ResizeMemory { from: had, to: has, wanted });
         }
         Ok(MemoryResized { had, wanted, has, limit: has, moved: ByteSize(0), kept, took_ns: 40_000 })
+    }
+
+    /// Lends a free core, or one of the first cell that lends.
+    fn borrow(&mut self, name: &str, lease_ms: u32) -> Result<LoanInfo, ManagementError> {
+        let priority = self.cell(name)?.info.spec.lending.priority;
+        let from =
+            match self.free_cores() {
+                0 => Some(self.lender(priority).ok_or_else(|| {
+                    ManagementError::OutOfLimits(format!("nobody lends a core to {name:?}"))
+                })?),
+                _ => None,
+            };
+        if let Some(from) = &from {
+            self.resize_cores(from, Change::Less(1), &[], Mode::Apply)?;
+        }
+        let core = self.resize_cores(name, Change::More(1), &[], Mode::Apply)?.cores[0];
+        let end = Instant::now() + Duration::from_millis(lease_ms.into());
+        self.leases.insert(core, end);
+        let loan = LoanInfo { core, from: from.clone(), left_ns: u64::from(lease_ms) * 1_000_000 };
+        self.cell(name)?.info.loans.push(loan.clone());
+        self.note(Some(name), JournalEvent::Borrow { core, from, lease_ns: loan.left_ns });
+        Ok(loan)
+    }
+
+    /// Returns a cell of lower priority that has a core to lend.
+    fn lender(&self, priority: u8) -> Option<String> {
+        let loans: Vec<&LoanInfo> = self.cells.iter().flat_map(|cell| &cell.info.loans).collect();
+        let can_lend = |cell: &&Cell| {
+            let spec = &cell.info.spec;
+            let lent = loans.iter().filter(|loan| loan.from.as_ref() == Some(&spec.name)).count() as u32;
+            cell.info.state == CellState::Running
+                && spec.lending.priority < priority
+                && lent < spec.lending.lends
+                && cell.info.cores.len() > 1
+        };
+        self.cells.iter().find(can_lend).map(|cell| cell.info.spec.name.clone())
+    }
+
+    /// Returns a borrowed core to its lender.
+    fn send_back(&mut self, core: CoreId, why: ReturnReason) {
+        self.leases.remove(&core);
+        let has = |cell: &&mut Cell| cell.info.loans.iter().any(|loan| loan.core == core);
+        let borrower = self.cells.iter_mut().find(has).unwrap();
+        let loan = borrower.info.loans.extract_if(.., |loan| loan.core == core).next().unwrap();
+        // The last core is the one that leaves.
+        borrower.info.cores.sort_by_key(|usage| usage.id == core);
+        let name = borrower.info.spec.name.clone();
+        self.resize_cores(&name, Change::Less(1), &[], Mode::Apply).unwrap();
+        if let Some(lender) = &loan.from {
+            self.resize_cores(lender, Change::More(1), &[core], Mode::Apply).unwrap();
+        }
+        self.note(Some(&name), JournalEvent::Return { core, to: loan.from, why });
     }
 
     fn cell(&mut self, name: &str) -> Result<&mut Cell, ManagementError> {
@@ -596,6 +654,10 @@ fn crash() -> Crash {
         backtrace: vec![isola_abi::layout::IMAGE + 0x2000],
         message: "a wild write".into(),
     }
+}
+
+fn left_ns(end: Instant) -> u64 {
+    end.saturating_duration_since(Instant::now()).as_nanos() as u64
 }
 
 fn now() -> u64 {

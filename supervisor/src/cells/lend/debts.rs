@@ -54,7 +54,7 @@ impl Loans {
         let longest_ns = now.saturating_add(u64::from(MAX_LEASE_MS) * 1_000_000);
         let has = |(core, ..): &mut (CoreId, Option<CellId>, u64)| cores.contains(core);
         for (core, lender, until_ns) in kept.borrowed.extract_if(.., has) {
-            self.lending.enter(Loan { core, lender, borrower: id, until_ns: until_ns.min(longest_ns) });
+            self.lending.enter(Loan::new(core, lender, id, until_ns.min(longest_ns)));
         }
         kept.into_debts(id)
     }
@@ -89,7 +89,7 @@ impl<E: Effects> Cells<E> {
             if self.loans.is_moving(core) || self.loans.lending.is_lent(core) {
                 continue;
             }
-            let loan = Loan { core, lender: Some(lender), borrower, until_ns: now };
+            let loan = Loan::new(core, Some(lender), borrower, now);
             let why = ReturnReason::Lost;
             match self.inventory.cores.owner(core) {
                 Some(CoreOwner::Free) => self.loans.go_back(loan, None, why, now),
