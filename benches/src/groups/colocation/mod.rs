@@ -26,7 +26,7 @@ use crate::session::{Service, Session, System};
 use crate::timeline::{CORES_OF_SERVICE, OWN_CURVES, P99_MS, REQUESTS};
 use cells::Cells;
 use cgroups::Cgroups;
-use isola_host::elastic::{Bounds, Controller, Donor, Look, Patience, Seen, Step};
+use isola_host::elastic::{Bounds, Controller, Look, Seen, Step};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::thread;
@@ -325,7 +325,7 @@ const WINDOWS: usize = 2;
 impl<'a> Mover<'a> {
     fn new(seen: &'a Mutex<Vec<Window>>) -> Self {
         let bounds = Bounds { lower_ns: BOUNDS_NS.0, upper_ns: BOUNDS_NS.1 };
-        Self { seen, looked_at: 0, controller: Controller::new(bounds, 1, CORES, Patience::default()) }
+        Self { seen, looked_at: 0, controller: Controller::new(bounds) }
     }
 
     /// Returns the controller's decision, once enough new windows have ended.
@@ -339,9 +339,10 @@ impl<'a> Mover<'a> {
             self.looked_at = seen.len();
             new.iter().map(|window| window.p99_us).fold(0.0, f64::max)
         };
-        let donor = Donor { cores: batch, least: 1, most: CORES };
         let seen = Seen::Percentile((p99_us * 1e3) as u64);
-        let look = Look { seen, cores: service, donors: vec![donor] };
+        // Each side keeps a core.
+        let (borrowed, most) = (service.saturating_sub(1), (service + batch).saturating_sub(1));
+        let look = Look { seen, cores: service, borrowed, most };
         Some(self.controller.decide(&look))
     }
 }
@@ -424,7 +425,7 @@ mod tests {
         let mut mover = Mover::new(&seen);
         assert_eq!(mover.look(1, 2), None, "one window is too few");
         seen.lock().unwrap().push(window(100.0));
-        assert!(matches!(mover.look(1, 2), Some(Step::Take(0, _))));
+        assert!(matches!(mover.look(1, 2), Some(Step::Take(_))));
         assert_eq!(mover.look(2, 1), None, "there is no new window");
         // Requests from before the move do not predict the latency after it.
         seen.lock().unwrap().extend([window(1e6), window(1e6)]);
