@@ -74,6 +74,18 @@ fn a_core_that_has_to_return_is_not_renewed() {
 }
 
 #[test]
+fn a_core_that_is_returning_before_its_lease_ends_is_not_renewed() {
+    let mut cells = lender_and_borrower();
+    let core = cells.borrow("service", 10 * LEASE_MS).unwrap().core;
+    cells.effects().cells_are_deaf = true;
+    cells.give_back("service").unwrap();
+    assert!(refused(&mut cells, "service", core).contains("no loan"));
+    hears(&mut cells, "service");
+    hears(&mut cells, "batch");
+    assert_eq!((owned(&cells, "service"), info(&mut cells, "service").loans), (1, Vec::new()));
+}
+
+#[test]
 fn a_lender_that_restarts_by_policy_gets_a_renewed_core_back() {
     let mut cells = machine(4);
     run(&mut cells, party("service", 1, 9, 0));
