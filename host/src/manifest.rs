@@ -38,6 +38,7 @@ use isola_abi::management::{PlacementPolicy, RestartPolicy, Text};
 use isola_abi::size::ByteSize;
 use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, de};
+use std::convert::Infallible;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -106,11 +107,11 @@ pub struct Elastic {
     pub max: Option<u32>,
     /// Keys that lending has replaced.
     #[serde(default, rename = "batch", alias = "batch_min", alias = "min", deserialize_with = "replaced")]
-    _batch: (),
+    _batch: Option<Infallible>,
 }
 
 /// Refuses a key that lending has replaced.
-fn replaced<'de, D: Deserializer<'de>>(_: D) -> Result<(), D::Error> {
+fn replaced<'de, D: Deserializer<'de>>(_: D) -> Result<Option<Infallible>, D::Error> {
     Err(de::Error::custom(REPLACED))
 }
 

@@ -234,7 +234,7 @@ fn turn(
     Ok(())
 }
 
-/// Borrows a core or gives one back, and renews the other loans of the service. Returns the loan of the core that moves.
+/// Borrows a core or gives one back, and renews the service's other loans. Returns the loan of the core that moves.
 fn act(
     client: &mut Client,
     plan: &Plan,
