@@ -341,6 +341,14 @@ impl Client {
         self.loan(RequestBody::Borrow { name: name.to_owned(), lease_ms })
     }
 
+    /// Extends the loan of a core to a cell; never shortens it.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn renew_loan(&mut self, name: &str, core: CoreId, lease_ms: u32) -> Result<LoanInfo, ClientError> {
+        self.loan(RequestBody::Renew { name: name.to_owned(), core, lease_ms })
+    }
+
     /// Starts the return of the core that a cell has borrowed last.
     ///
     /// # Errors
@@ -557,6 +565,7 @@ fn is_read_only(body: &RequestBody) -> bool {
             | RequestBody::Activities { .. }
             | RequestBody::Logs { .. }
             | RequestBody::Events { .. }
+            | RequestBody::Renew { .. }
     )
 }
 

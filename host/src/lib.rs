@@ -8,7 +8,7 @@
 //! | [`query`] | queries to running cells, and their answers |
 //! | [`cellctl`] | operations of several steps on a cell: run, stop, remove, publish |
 //! | [`capture`] | captured frames: checksums, pcapng files, one-line descriptions |
-//! | [`elastic`] | the policy that moves cores between cells |
+//! | [`elastic`] | the policy that borrows cores by a service's latency |
 //! | [`hosted_cells`] | query sockets of cells in Linux processes |
 //! | [`image`] | cell images: search, checks, strip, signatures |
 //! | [`manifest`] | `isola.toml` |

@@ -23,16 +23,13 @@
 //!
 //! [elastic]                        # for `isola elastic -f`
 //! p99 = "2ms..5ms"                 # bounds of the 99th percentile of its request latency
-//! batch = ["primes"]               # cells that it gets cores from and returns them to
 //! interval = "1s"
-//! min = 1
-//! max = 4
-//! batch_min = 1
+//! max = 4                          # the most cores, its own ones included
 //! ```
 //!
 //! Only the image is required. An unknown key is an error, as it is most likely a misspelling.
 
-use crate::elastic::{Bounds, Every};
+use crate::elastic::{Bounds, Every, REPLACED};
 use crate::machine::network::NetworkRequest;
 use crate::placement::{CoreIds, PlacementRequest};
 use crate::publish::PublishSpec;
@@ -41,6 +38,7 @@ use isola_abi::management::{PlacementPolicy, RestartPolicy, Text};
 use isola_abi::size::ByteSize;
 use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, de};
+use std::convert::Infallible;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -102,18 +100,19 @@ pub struct Elastic {
     /// The bounds of its 99th percentile.
     #[serde(default, deserialize_with = "parsed")]
     pub p99: Option<Bounds>,
-    /// The donors: cells that cores come from and go to.
-    #[serde(default)]
-    pub batch: Vec<String>,
     /// The interval of decisions.
     #[serde(default, deserialize_with = "parsed")]
     pub interval: Option<Every>,
-    /// The fewest cores of the service.
-    pub min: Option<u32>,
     /// The most cores of the service.
     pub max: Option<u32>,
-    /// The fewest cores of each batch cell.
-    pub batch_min: Option<u32>,
+    /// Keys that lending has replaced.
+    #[serde(default, rename = "batch", alias = "batch_min", alias = "min", deserialize_with = "replaced")]
+    _batch: Option<Infallible>,
+}
+
+/// Refuses a key that lending has replaced.
+fn replaced<'de, D: Deserializer<'de>>(_: D) -> Result<Option<Infallible>, D::Error> {
+    Err(de::Error::custom(REPLACED))
 }
 
 /// Deserialises an optional value from its text form.
@@ -272,14 +271,10 @@ mod tests {
         assert_eq!((lender.priority, lender.lend), (Some(9), Some(2)));
         assert_eq!(lender.borrow_above, Some(Wait { us: 100 }));
         assert!("1".parse::<Wait>().is_err() && "0us".parse::<Wait>().is_err());
-        let elastic = read(
-            "[elastic]\np99 = \"2ms..5ms\"\nbatch = [\"primes\"]\ninterval = \"500ms\"\nmin = 1\nmax = 4\nbatch_min = 2\n",
-        )
-        .unwrap()
-        .elastic
-        .unwrap();
+        let elastic =
+            read("[elastic]\np99 = \"2ms..5ms\"\ninterval = \"500ms\"\nmax = 4\n").unwrap().elastic.unwrap();
         assert_eq!(elastic.p99, "2ms..5ms".parse().ok());
-        assert_eq!((elastic.interval, elastic.batch_min), ("500ms".parse().ok(), Some(2)));
+        assert_eq!((elastic.interval, elastic.max), ("500ms".parse().ok(), Some(4)));
     }
 
     #[test]
@@ -297,6 +292,9 @@ mod tests {
             ("image = \n", "line 1", ""),
             ("[elastic]\np99 = \"5ms\"\n", "line 2", "2ms..5ms"),
             ("[elastic]\nmim = 1\n", "line 2", "mim"),
+            ("[elastic]\nbatch = [\"primes\"]\n", "line 2", "cells that lend"),
+            ("[elastic]\nmin = 1\n", "line 2", "cells that lend"),
+            ("[elastic]\nbatch_min = 1\n", "line 2", "cells that lend"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(line) && error.contains(word), "{error}");

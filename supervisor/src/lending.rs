@@ -3,7 +3,7 @@
 //! A cell's specification has a priority and the number of cores that it lends. A cell that requests a core gets, in
 //! this order, one that it has lent, a free core, or a core of the lender with the lowest priority below its own, among
 //! equals of the one with the most cores. The core returns when the lease ends, the borrower releases it, the lender
-//! requests a core, or either cell ends.
+//! requests a core, or either cell ends. A lease can be extended until it ends.
 //!
 //! ```text
 //!              request of the borrower                  end of lease, release, request of the lender
@@ -45,6 +45,16 @@ pub struct Loan {
     pub borrower: CellId,
     /// The end of the lease, in ns.
     pub until_ns: u64,
+    /// The time at which the supervisor requests the core, in ns: the end of the lease, and later times if the borrower
+    /// has not released the core.
+    pub due_ns: u64,
+}
+
+impl Loan {
+    /// Returns a loan of the core with this lease.
+    pub const fn new(core: CoreId, lender: Option<CellId>, borrower: CellId, until_ns: u64) -> Self {
+        Self { core, lender, borrower, until_ns, due_ns: until_ns }
+    }
 }
 
 /// The source of a requested core.
@@ -157,23 +167,33 @@ impl Lending {
     /// Ends the leases of all cores that the cell has lent.
     pub fn recall_all(&mut self, lender: CellId, now_ns: u64) {
         let lent = self.loans.iter_mut().filter(|loan| loan.lender == Some(lender));
-        lent.for_each(|loan| loan.until_ns = now_ns);
+        lent.for_each(|loan| (loan.until_ns, loan.due_ns) = (now_ns, now_ns));
     }
 
-    /// Extends the loan of a core that cannot return yet.
-    pub fn put_off(&mut self, core: CoreId, until_ns: u64) {
+    /// Extends the lease of a core to `until_ns` and returns the loan; never shortens it. Returns `None` if the cell has
+    /// not borrowed the core, or the lease has ended.
+    pub fn renew(&mut self, borrower: CellId, core: CoreId, now_ns: u64, until_ns: u64) -> Option<Loan> {
+        let mut borrowed = self.loans.iter_mut().filter(|loan| loan.borrower == borrower);
+        let loan = borrowed.find(|loan| loan.core == core && loan.until_ns > now_ns)?;
+        loan.until_ns = loan.until_ns.max(until_ns);
+        loan.due_ns = loan.until_ns;
+        Some(*loan)
+    }
+
+    /// Postpones the next request for a core whose lease has ended, and which cannot return yet.
+    pub fn put_off(&mut self, core: CoreId, due_ns: u64) {
         let loan = self.loans.iter_mut().find(|loan| loan.core == core);
-        loan.into_iter().for_each(|loan| loan.until_ns = until_ns);
+        loan.into_iter().for_each(|loan| loan.due_ns = due_ns);
     }
 
-    /// Returns the loan whose lease ended first, if any has ended.
+    /// Returns the loan whose core has been due longest, if any is due.
     pub fn due(&self, now_ns: u64) -> Option<Loan> {
-        self.loans.iter().copied().filter(|loan| loan.until_ns <= now_ns).min_by_key(|loan| loan.until_ns)
+        self.loans.iter().copied().filter(|loan| loan.due_ns <= now_ns).min_by_key(|loan| loan.due_ns)
     }
 
-    /// Returns the next end of a lease.
+    /// Returns the time at which the next core is due.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        self.loans.iter().map(|loan| loan.until_ns).min()
+        self.loans.iter().map(|loan| loan.due_ns).min()
     }
 }
 

@@ -212,6 +212,9 @@ impl<H: Hardware> Server<H> {
             RequestBody::Borrow { name, lease_ms } => {
                 answer(ResponseBody::Loan(self.cells.borrow(&name, lease_ms)?))
             }
+            RequestBody::Renew { name, core, lease_ms } => {
+                answer(ResponseBody::Loan(self.cells.renew(&name, core, lease_ms)?))
+            }
             RequestBody::GiveBack { name } => answer(ResponseBody::Loan(self.cells.give_back(&name)?)),
             RequestBody::Destroy { name } => {
                 self.cells.destroy(&name)?;
@@ -370,6 +373,8 @@ fn subject(body: &RequestBody) -> Option<String> {
         | RequestBody::Machine
         | RequestBody::Images
         | RequestBody::List
+        // The core's return has an entry.
+        | RequestBody::Renew { .. }
         | RequestBody::Inspect { .. }
         | RequestBody::Activities { .. }
         | RequestBody::Logs { .. }

@@ -149,6 +149,16 @@ pub enum RequestBody {
         /// The lease in ms, at most [`MAX_LEASE_MS`].
         lease_ms: u32,
     },
+    /// Extends a loan: its lease then ends the given time after this request, or at its present end if that is later. A
+    /// loan that has ended or whose core is returning is refused. The journal has no entry, as the return has one.
+    Renew {
+        /// The borrower's name.
+        name: String,
+        /// The core.
+        core: CoreId,
+        /// The lease in ms, at most [`MAX_LEASE_MS`].
+        lease_ms: u32,
+    },
     /// Returns the core that a cell borrowed last. The response comes when the core transfer has begun.
     GiveBack {
         /// The cell's name.
@@ -272,7 +282,8 @@ pub enum ResponseBody {
     Cell(alloc::boxed::Box<CellInfo>),
     /// Answers [`RequestBody::ResizeMemory`].
     MemoryResized(MemoryResized),
-    /// Answers [`RequestBody::Borrow`] and [`RequestBody::GiveBack`] with the core and its lender.
+    /// Answers [`RequestBody::Borrow`], [`RequestBody::Renew`] and [`RequestBody::GiveBack`] with the core, its lender
+    /// and the remaining lease.
     Loan(LoanInfo),
     /// Answers [`RequestBody::ResizeCores`].
     CoresResized(CoresResized),

@@ -1,4 +1,4 @@
-//! `isola elastic`: keeps a service's latency between two bounds, by moving cores between cells.
+//! `isola elastic`: keeps a service's latency between two bounds, by loans of cores that it renews.
 
 use super::failure::{REFUSED, USAGE};
 use super::inspect::cycles_ns;
@@ -6,14 +6,17 @@ use super::interrupt::Interrupts;
 use super::{Context, Failure, complete};
 use crate::cellctl::look_up;
 use crate::client::{Client, ClientError};
-use crate::elastic::{Bounds, Controller, Donor, Every, Figure, Look, Patience, Reason, Seen, Step, Window};
+use crate::elastic::{Bounds, Controller, Every, Figure, Look, REPLACED, Reason, Seen, Step, Window};
 use crate::machine::LockedMachine;
 use crate::manifest::Manifest;
 use crate::output::view::is_running;
 use crate::output::{Format, human};
 use clap::Args;
-use isola_abi::management::{CORE_LIMIT_MS, CellInfo, Change, CoreOwner, Decision, MAX_NAME_LEN, Mode};
+use isola_abi::management::{
+    CellInfo, CoreOwner, Decision, LoanInfo, MAX_DECISION_WORDS, MAX_LEASE_MS, MAX_NAME_LEN, Mode,
+};
 use serde::Serialize;
+use std::convert::Infallible;
 use std::mem;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -26,52 +29,55 @@ const GLANCE: Duration = Duration::from_millis(50);
 /// The percentile of the service's latency, per mille.
 const PER_MILLE: u32 = 990;
 
+/// The lease of borrowed cores, in intervals, and the shortest lease. The command renews a loan when half of its lease
+/// is over, so another command may occupy the machine meanwhile.
+const LEASE_INTERVALS: u32 = 10;
+const MIN_LEASE: Duration = Duration::from_secs(2);
+
 /// The author of the decisions in the journal.
 const NAME: &str = "elastic";
 
-/// Moves cores between a service and other cells, so that the service's latency stays between two bounds
+/// Borrows cores for a service and gives them back, so that its latency stays between two bounds
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Once per interval it computes the 99th percentile of the latency of the service's requests. Above the upper \
-bound the service gets a core from the batch cell with the most cores; below the lower bound for three intervals it \
-returns one. Moves are entered in the journal: see `isola events`. With -o json, it prints one object per interval.
+bound the service borrows a core, as by `isola borrow`: a free one, or one of a cell of lower priority that lends \
+(`isola run --priority` and `--lend`). Below the lower bound for three intervals it gives one back. The service keeps \
+its own cores.
+
+The command renews the service's loans, for ten intervals each time. So all borrowed cores return soon after it ends, \
+for whatever reason. Decisions are entered in the journal: see `isola events`. With -o json, it prints one object per \
+interval.
 
 The application defines and counts its requests: kv, web and echo do. For others, --figure queueing uses the time that \
 events waited until they ran.
 
-A manifest has the same under [elastic]: p99, batch, interval, min, max, batch_min.
+A manifest has the same under [elastic]: p99, interval, max.
 
 Examples:
-  isola elastic kv --batch primes --p99 2ms..5ms
-  isola elastic kv --batch primes --p99 2ms..5ms --min 1 --max 4 --dry-run
+  isola run -d --name primes --cores 3 --lend 2 primes
+  isola run -d --name kv --priority 9 kv
+  isola elastic kv --p99 2ms..5ms
+  isola elastic kv --p99 2ms..5ms --max 4 --dry-run
   isola elastic -f isola.toml
-  isola elastic kv --batch primes --p99 2ms..5ms -o json | jq -c '[.cores, .figure_ns]'")]
+  isola elastic kv --p99 2ms..5ms -o json | jq -c '[.cores, .figure_ns]'")]
 pub(super) struct Arguments {
     /// The service
     #[arg(add = complete::cells(), required_unless_present = "file")]
     service: Option<String>,
-    /// A cell that gives cores and gets them back; repeatable
-    #[arg(long, value_name = "CELL", add = complete::cells(), required_unless_present = "file")]
-    batch: Vec<String>,
     /// The bounds of the service's 99th percentile, as in 2ms..5ms
     #[arg(long, value_name = "LOWER..UPPER", required_unless_present = "file")]
     p99: Option<Bounds>,
     /// The interval of decisions [default: 1s]
     #[arg(long, value_name = "TIME")]
     interval: Option<Every>,
-    /// The fewest cores of the service [default: 1]
-    #[arg(long, value_name = "CORES")]
-    min: Option<u32>,
     /// The most cores of the service [default: all of the machine]
     #[arg(long, value_name = "CORES")]
     max: Option<u32>,
-    /// The fewest cores of each batch cell [default: 1]
-    #[arg(long, value_name = "CORES")]
-    batch_min: Option<u32>,
     /// The quantity to keep between the bounds
     #[arg(long, value_enum, default_value_t = Figure::Requests)]
     figure: Figure,
-    /// Prints the decisions, and moves nothing
+    /// Prints the decisions, and borrows nothing
     #[arg(long)]
     dry_run: bool,
     /// Ends after this number of intervals instead of at ^C
@@ -80,22 +86,32 @@ pub(super) struct Arguments {
     /// A manifest with the settings that the command line lacks
     #[arg(short, long, value_name = "MANIFEST")]
     file: Option<PathBuf>,
+    /// Options that lending has replaced
+    #[arg(long = "batch", hide = true, value_parser = replaced)]
+    _batch: Option<Infallible>,
+    #[arg(long = "batch-min", hide = true, value_parser = replaced)]
+    _batch_min: Option<Infallible>,
+    #[arg(long = "min", hide = true, value_parser = replaced)]
+    _min: Option<Infallible>,
+}
+
+/// Refuses an option that lending has replaced.
+fn replaced(_: &str) -> Result<Infallible, &'static str> {
+    Err(REPLACED)
 }
 
 /// The settings, from the arguments and the manifest.
 struct Plan {
     service: String,
-    batch: Vec<String>,
     bounds: Bounds,
     interval: Duration,
-    min: u32,
+    lease_ms: u32,
     max: u32,
-    batch_min: u32,
     mode: Mode,
 }
 
-/// The decision and the kind of reason that were printed last.
-type Said = (&'static str, mem::Discriminant<Reason>);
+/// The decision, the kind of reason and the refusal that were printed last.
+type Said = (&'static str, mem::Discriminant<Reason>, Option<String>);
 
 /// The result of an interval: the JSON form.
 #[derive(Serialize)]
@@ -110,9 +126,9 @@ struct IntervalView<'a> {
     figure_ns: Option<u64>,
     /// `take`, `give` or `stay`.
     decision: &'static str,
-    /// The batch cell that a core comes from or goes to.
-    batch: Option<&'a str>,
-    /// Whether the core was moved: not in a dry run, and not if the supervisor rejected it.
+    /// The cell that a core comes from or goes to; `None` for the free cores and if no core moves.
+    lender: Option<&'a str>,
+    /// Whether a core moves: not in a dry run, and not if the supervisor rejected it.
     done: bool,
     /// The reason.
     reason: String,
@@ -122,8 +138,7 @@ pub(super) fn elastic(context: &Context, arguments: Arguments) -> Result<ExitCod
     let intervals = arguments.intervals.unwrap_or(u64::MAX);
     let mut window = Window::new(arguments.figure);
     let plan = Plan::new(arguments)?;
-    let patience = Patience::default();
-    let mut controller = Controller::new(plan.bounds, plan.min, plan.max, patience);
+    let mut controller = Controller::new(plan.bounds);
     let interrupts = Interrupts::count()?;
     let mut said = None;
     turn(context, &plan, &mut window, None, &mut said)?;
@@ -152,64 +167,63 @@ fn turn(
     let held = LockedMachine::take_supervised(&context.root, &context.dir())?;
     let mut client = held.client()?;
     let service = running(&held, &mut client, &plan.service)?;
-    let batch: Vec<CellInfo> =
-        plan.batch.iter().map(|name| running(&held, &mut client, name)).collect::<Result<_, Failure>>()?;
     let machine = client.machine()?;
-    let tsc_hz = machine.tsc_hz;
-    let cores = |cell: &CellInfo| {
-        machine.cores.iter().filter(|core| core.owner == CoreOwner::Cell(cell.id)).count() as u32
-    };
     let seen = match window.look(&service, PER_MILLE) {
-        Seen::Percentile(cycles) => Seen::Percentile(cycles_ns(cycles, tsc_hz).unwrap_or(u64::MAX)),
+        Seen::Percentile(cycles) => Seen::Percentile(cycles_ns(cycles, machine.tsc_hz).unwrap_or(u64::MAX)),
         other => other,
     };
     let Some(controller) = controller else { return Ok(()) };
-    let donor = |cell: &CellInfo| Donor { cores: cores(cell), least: plan.batch_min, most: u32::MAX };
-    let look = Look { seen, cores: cores(&service), donors: batch.iter().map(donor).collect() };
+    let owners = [CoreOwner::Cell(service.id), CoreOwner::OnItsWay(service.id)];
+    let cores = machine.cores.iter().filter(|core| owners.contains(&core.owner)).count() as u32;
+    let look = Look { seen, cores, borrowed: service.loans.len() as u32, most: plan.max };
     let step = controller.decide(&look);
-    let (decision, reason, names) = match step {
-        Step::Take(donor, reason) => ("take", reason, Some((&plan.batch[donor], &plan.service))),
-        Step::Give(donor, reason) => ("give", reason, Some((&plan.service, &plan.batch[donor]))),
-        Step::Stay(reason) => ("stay", reason, None),
+    let (decision, reason) = match step {
+        Step::Take(reason) => ("take", reason),
+        Step::Give(reason) => ("give", reason),
+        Step::Stay(reason) => ("stay", reason),
     };
-    let mut refused = None;
-    if let (Some((from, to)), Mode::Apply) = (names, plan.mode) {
-        refused = move_core(&mut client, from, to).err();
-        match &refused {
-            Some(_) => controller.failed(),
-            // Counts from before the move do not apply to the new cores.
-            None => window.begin(&running(&held, &mut client, &plan.service)?),
-        }
+    let moved = match plan.mode {
+        Mode::Apply => act(&mut client, plan, &service, step),
+        Mode::DryRun => Ok(None),
+    };
+    match &moved {
+        Err(_) => controller.failed(),
+        // Counts from before the move do not apply to the new cores.
+        Ok(Some(_)) => window.begin(&running(&held, &mut client, &plan.service)?),
+        Ok(None) => {}
     }
-    let what = match (names, plan.mode, &refused) {
-        (Some((from, to)), Mode::Apply, None) => format!("a core of {from} to {to}"),
-        (Some((from, to)), Mode::DryRun, _) => format!("would move a core of {from} to {to}"),
-        (Some((from, to)), _, Some(error)) => format!("no core of {from} to {to}: {error}"),
-        (None, ..) => "no core moved".to_owned(),
+    let lender = moved.as_ref().ok().and_then(|moved| moved.as_ref()?.from.as_deref());
+    let what = match (step, &moved) {
+        (Step::Stay(_), _) => "no core moved".to_owned(),
+        (Step::Take(_), Ok(None)) => "would borrow a core".to_owned(),
+        (Step::Give(_), Ok(None)) => "would give a core back".to_owned(),
+        (Step::Take(_), Ok(Some(_))) => format!("borrowed a core of {}", lender.unwrap_or("the free cores")),
+        (Step::Give(_), Ok(Some(_))) => format!("gave a core back to {}", lender.unwrap_or("the free cores")),
+        (Step::Take(_), Err(refusal)) => format!("borrowed no core: {refusal}"),
+        (Step::Give(_), Err(refusal)) => format!("gave no core back: {refusal}"),
     };
     // Prints no repeated decision, and none while the service settles or has too few requests.
-    let now = Some((decision, mem::discriminant(&reason)));
-    let moves = names.is_some() && plan.mode == Mode::Apply;
-    let is_new = moves || (*said != now && !matches!(reason, Reason::Settling | Reason::Little));
+    let done = matches!(moved, Ok(Some(_)));
+    let now = Some((decision, mem::discriminant(&reason), moved.as_ref().err().map(ToString::to_string)));
+    let is_new = done || (*said != now && !matches!(reason, Reason::Settling | Reason::Little));
     if is_new {
         *said = now;
     }
-    if is_new && (names.is_some() || reason.is_stuck()) {
+    if is_new && (decision != "stay" || matches!(reason, Reason::HasMost(_))) {
         let why = reason.to_string();
         let decision = Decision { by: NAME.to_owned(), what: cut(&what), why: cut(&why) };
         client.note(Some(&plan.service), began.elapsed(), decision)?;
     }
     let unix_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
     if context.output.format == Format::Json {
-        let batch = names.map(|(from, to)| if *from == plan.service { to } else { from });
         return Ok(context.output.json_line(&IntervalView {
             time: human::rfc3339(unix_ns),
             service: &plan.service,
             cores: look.cores,
             figure_ns: reason.figure_ns(),
             decision,
-            batch: batch.map(String::as_str),
-            done: moves && refused.is_none(),
+            lender,
+            done,
             reason: reason.to_string(),
         })?);
     }
@@ -220,15 +234,24 @@ fn turn(
     Ok(())
 }
 
-/// Moves a core. If the first cell has released it and the second one does not get it, returns it to the first.
-fn move_core(client: &mut Client, from: &str, to: &str) -> Result<(), ClientError> {
-    let cores = client.resize_cores(from, Change::Less(1), Vec::new(), CORE_LIMIT_MS, Mode::Apply)?.cores;
-    let came = client.resize_cores(to, Change::More(1), cores.clone(), CORE_LIMIT_MS, Mode::Apply);
-    if came.is_err() {
-        // The first error is the one to report.
-        let _ = client.resize_cores(from, Change::More(1), cores, CORE_LIMIT_MS, Mode::Apply);
+/// Borrows a core or gives one back, and renews the service's other loans. Returns the loan of the core that moves.
+fn act(
+    client: &mut Client,
+    plan: &Plan,
+    service: &CellInfo,
+    step: Step,
+) -> Result<Option<LoanInfo>, ClientError> {
+    let moved = match step {
+        Step::Take(_) => client.borrow_core(&plan.service, plan.lease_ms).map(Some),
+        Step::Give(_) => client.give_core_back(&plan.service).map(Some),
+        Step::Stay(_) => Ok(None),
+    };
+    let half_ns = u64::from(plan.lease_ms) * 500_000;
+    for loan in service.loans.iter().filter(|loan| loan.left_ns < half_ns) {
+        // The supervisor refuses to renew the loan of a core that is returning.
+        let _ = client.renew_loan(&plan.service, loan.core, plan.lease_ms);
     }
-    came.map(|_| ())
+    moved
 }
 
 fn running(held: &LockedMachine, client: &mut Client, name: &str) -> Result<CellInfo, Failure> {
@@ -241,7 +264,7 @@ fn running(held: &LockedMachine, client: &mut Client, name: &str) -> Result<Cell
 
 /// Truncates a text to the length that the journal accepts.
 fn cut(text: &str) -> String {
-    text[..text.floor_char_boundary(isola_abi::management::MAX_DECISION_WORDS)].to_owned()
+    text[..text.floor_char_boundary(MAX_DECISION_WORDS)].to_owned()
 }
 
 impl Plan {
@@ -251,36 +274,17 @@ impl Plan {
         let missing = |what: &str| {
             Failure::new(USAGE, format!("neither the manifest nor the command line names a {what}"))
         };
-        let batch = if arguments.batch.is_empty() { elastic.batch } else { arguments.batch };
         let service = arguments.service.or(manifest.name).ok_or_else(|| missing("service"))?;
         let bounds = arguments.p99.or(elastic.p99).ok_or_else(|| missing("p99"))?;
-        if batch.is_empty() {
-            return Err(missing("batch cell"));
-        }
-        if batch.contains(&service) {
-            return Err(Failure::new(
-                USAGE,
-                format!("{service:?} cannot give cores to itself: name another cell"),
-            ));
-        }
         let interval =
             arguments.interval.or(elastic.interval).map_or(Duration::from_secs(1), |every| every.0);
-        let (min, max) = (arguments.min.or(elastic.min).unwrap_or(1), arguments.max.or(elastic.max));
-        let max = max.unwrap_or(u32::MAX);
-        if min == 0 || min > max {
-            return Err(Failure::new(
-                USAGE,
-                format!("a service has {min} to {max} cores: name at least 1, and no fewer at most"),
-            ));
-        }
+        let lease = (interval * LEASE_INTERVALS).max(MIN_LEASE).as_millis();
         Ok(Self {
             service,
-            batch,
             bounds,
             interval,
-            min,
-            max,
-            batch_min: arguments.batch_min.or(elastic.batch_min).unwrap_or(1),
+            lease_ms: u32::try_from(lease).map_or(MAX_LEASE_MS, |lease| lease.min(MAX_LEASE_MS)),
+            max: arguments.max.or(elastic.max).unwrap_or(u32::MAX),
             mode: if arguments.dry_run { Mode::DryRun } else { Mode::Apply },
         })
     }

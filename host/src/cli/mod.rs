@@ -64,8 +64,7 @@ Examples:
   isola logs -f kv                        follow its output
   isola resize kv --memory +64M           give a running cell more memory
   isola stop kv && isola rm kv            end the cell, and remove its records
-  isola elastic kv --batch primes --p99 2ms..5ms
-                                          move cores between cells according to the load
+  isola elastic kv --p99 2ms..5ms         borrow cores from cells that lend, according to the load
   isola down                              end the machine
   isola demo                              see all of it in a minute
 

@@ -79,7 +79,8 @@ struct Outcome {
     fewest_cores: u32,
 }
 
-/// Runs ten minutes of a load that oscillates twice between a fifth and three quarters of the machine.
+/// Runs ten minutes of a load that oscillates twice between a fifth and three quarters of the machine. The service owns
+/// one core; the batch job owns the others, and lends all but one.
 fn run(mut controller: Option<Controller>, mut cores: u32) -> Outcome {
     let mut service = Service::new(cores);
     let mut outcome = Outcome { fewest_cores: CORES, ..Outcome::default() };
@@ -88,8 +89,7 @@ fn run(mut controller: Option<Controller>, mut cores: u32) -> Outcome {
         let figure = service.second(1_000.0 * (3.8 + 2.2 * swing));
         outcome.late_seconds += u32::from(figure > BOUNDS.upper_ns);
         outcome.batch_core_seconds += CORES - cores;
-        let donors = vec![Donor { cores: CORES - cores, least: 1, most: CORES }];
-        let look = Look { seen: Seen::Percentile(figure), cores, donors };
+        let look = Look { seen: Seen::Percentile(figure), cores, borrowed: cores - 1, most: CORES - 1 };
         let before = cores;
         match controller.as_mut().map(|controller| controller.decide(&look)) {
             Some(Step::Take(..)) => cores += 1,
@@ -106,7 +106,7 @@ fn run(mut controller: Option<Controller>, mut cores: u32) -> Outcome {
 
 #[test]
 fn a_fluctuating_load_stays_below_the_upper_bound_and_leaves_cores_to_the_batch_job() {
-    let elastic = run(Some(Controller::new(BOUNDS, 1, CORES - 1, Patience::default())), 4);
+    let elastic = run(Some(Controller::new(BOUNDS)), 4);
     let (half, peak) = (run(None, 4), run(None, 7));
     // Late in at most one second of ten; with a constant half of the machine, it is late during the peaks.
     assert!(elastic.late_seconds <= 60, "{elastic:?}");

@@ -3,41 +3,50 @@
 use crate::sandbox::Sandbox;
 use serde_json::Value;
 use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
 
-/// Starts a service that is too slow on its one core, and a batch cell with two.
-fn machine() -> Sandbox {
+/// Starts a service that is too slow on its one core, and a batch cell with two that lends this many.
+fn machine(lent: &str) -> Sandbox {
     let sandbox = Sandbox::up();
-    sandbox.isola(&["run", "-d", "--name", "kv", "--cores", "1", "kv", "busy"]).ok();
-    sandbox.isola(&["run", "-d", "--name", "primes", "--cores", "2", "kv"]).ok();
+    sandbox.isola(&["run", "-d", "--name", "kv", "--cores", "1", "--priority", "9", "kv", "busy"]).ok();
+    sandbox.isola(&["run", "-d", "--name", "primes", "--cores", "2", "--lend", lent, "kv"]).ok();
     sandbox
+}
+
+/// Returns the number of cores of a cell.
+fn cores(sandbox: &Sandbox, cell: &str) -> usize {
+    sandbox.json(&["inspect", cell])["cores"].as_array().unwrap().len()
 }
 
 /// Runs the controller for a few intervals.
 fn elastic(sandbox: &Sandbox, arguments: &[&str]) -> Vec<Value> {
-    let first = ["elastic", "-o", "json", "--interval", "10ms", "--intervals", "6"];
+    elastic_for(sandbox, "6", arguments)
+}
+
+/// Runs the controller for this number of intervals.
+fn elastic_for(sandbox: &Sandbox, intervals: &str, arguments: &[&str]) -> Vec<Value> {
+    let first = ["elastic", "-o", "json", "--interval", "10ms", "--intervals", intervals];
     let out = sandbox.isola(&[&first, arguments].concat()).ok();
     out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]
-fn a_dry_run_prints_decisions_and_moves_nothing() {
-    let sandbox = machine();
-    let lines = elastic(&sandbox, &["kv", "--batch", "primes", "--p99", "2ms..5ms", "--dry-run"]);
+fn a_dry_run_prints_decisions_and_borrows_nothing() {
+    let sandbox = machine("1");
+    let lines = elastic(&sandbox, &["kv", "--p99", "2ms..5ms", "--dry-run"]);
     let would = lines.iter().find(|line| line["decision"] == "take").unwrap();
-    assert_eq!(
-        (&would["batch"], &would["done"], &would["cores"]),
-        (&"primes".into(), &false.into(), &1.into())
-    );
+    assert_eq!((&would["lender"], &would["done"], &would["cores"]), (&Value::Null, &false.into(), &1.into()));
     assert!(would["figure_ns"].as_u64().unwrap() > 10_000_000, "{would}");
     let decisions = sandbox.isola(&["events"]).ok();
-    assert_eq!(decisions.matches("would move a core of primes to kv").count(), 1, "{decisions}");
-    assert_eq!(sandbox.json(&["inspect", "kv"])["cores"].as_array().unwrap().len(), 1);
+    assert_eq!(decisions.matches("would borrow a core").count(), 1, "{decisions}");
+    assert_eq!(cores(&sandbox, "kv"), 1);
 }
 
 #[test]
 fn a_manifest_replaces_the_command_line() {
-    let sandbox = machine();
-    let text = "name = \"kv\"\n[elastic]\np99 = \"2ms..5ms\"\nbatch = [\"primes\"]\nmax = 1\n";
+    let sandbox = machine("1");
+    let text = "name = \"kv\"\n[elastic]\np99 = \"2ms..5ms\"\nmax = 1\n";
     fs::write(sandbox.path("isola.toml"), text).unwrap();
     let lines = elastic(&sandbox, &["-f", "isola.toml"]);
     assert!(
@@ -49,22 +58,34 @@ fn a_manifest_replaces_the_command_line() {
 
 #[test]
 fn invalid_arguments_of_elastic_are_rejected() {
-    let sandbox = machine();
+    let sandbox = machine("1");
     let refused = |arguments: &[&str], code, why| {
         sandbox.isola(&[&["elastic"], arguments].concat()).failed(code, why);
     };
-    refused(&["kv", "--batch", "primes"], 2, "--p99");
-    refused(&["kv", "--batch", "primes", "--p99", "5ms..2ms"], 2, "2ms..5ms");
-    refused(&["kv", "--batch", "kv", "--p99", "2ms..5ms"], 2, "another cell");
-    refused(&["kv", "--batch", "primes", "--p99", "2ms..5ms", "--min", "3", "--max", "2"], 2, "at least 1");
-    refused(&["kv", "--batch", "none", "--p99", "2ms..5ms"], 1, "is called \"none\"");
-    sandbox.isola(&["stop", "primes"]).ok();
-    refused(&["kv", "--batch", "primes", "--p99", "2ms..5ms"], 1, "start it first");
+    refused(&["kv"], 2, "--p99");
+    refused(&["kv", "--p99", "5ms..2ms"], 2, "2ms..5ms");
+    refused(&["kv", "--p99", "2ms..5ms", "--interval", "1h"], 2, "10ms to 15m");
+    refused(&["none", "--p99", "2ms..5ms"], 1, "is called \"none\"");
+    sandbox.isola(&["stop", "kv"]).ok();
+    refused(&["kv", "--p99", "2ms..5ms"], 1, "start it first");
+}
+
+#[test]
+fn options_that_lending_has_replaced_are_rejected_with_their_replacement() {
+    let sandbox = Sandbox::new();
+    for option in ["--batch=primes", "--batch-min=1", "--min=1"] {
+        let arguments = ["elastic", "kv", "--p99", "2ms..5ms", option];
+        sandbox.isola(&arguments).failed(2, "cores come from the cells that lend");
+    }
+    for key in ["batch = [\"primes\"]", "batch_min = 1", "min = 1"] {
+        fs::write(sandbox.path("isola.toml"), format!("name = \"kv\"\n[elastic]\n{key}\n")).unwrap();
+        sandbox.isola(&["elastic", "-f", "isola.toml"]).failed(1, "cores come from the cells that lend");
+    }
 }
 
 #[test]
 fn top_shows_running_cells_in_each_interval() {
-    let sandbox = machine();
+    let sandbox = machine("0");
     sandbox.isola(&["stop", "primes"]).ok();
     let text = sandbox.isola(&["top", "--interval", "10ms", "--intervals", "2"]).ok();
     assert_eq!((text.matches("WAIT P99").count(), text.matches("primes").count()), (2, 0), "{text}");
@@ -74,31 +95,50 @@ fn top_shows_running_cells_in_each_interval() {
 }
 
 #[test]
-fn a_slow_service_gets_a_core_of_the_batch_cell_and_keeps_it() {
-    let sandbox = machine();
-    let lines = elastic(&sandbox, &["kv", "--batch", "primes", "--p99", "2ms..5ms"]);
+fn a_slow_service_borrows_a_core_keeps_it_and_returns_it_when_the_controller_ends() {
+    let sandbox = machine("1");
+    // The shortest lease is over before the controller ends, and again after that.
+    let lines = elastic_for(&sandbox, "250", &["kv", "--p99", "2ms..5ms"]);
     let done: Vec<&Value> = lines.iter().filter(|line| line["done"] == true).collect();
     assert!(
-        matches!(&done[..], [step] if step["decision"] == "take" && step["batch"] == "primes"),
+        matches!(&done[..], [step] if step["decision"] == "take" && step["lender"] == "primes"),
         "{lines:?}"
     );
     let last = lines.last().unwrap();
     assert_eq!((&last["cores"], &last["decision"]), (&2.into(), &"stay".into()), "{lines:?}");
     assert!(last["reason"].as_str().unwrap().contains("between the bounds"), "{last}");
-    assert_eq!(sandbox.json(&["inspect", "primes"])["cores"].as_array().unwrap().len(), 1);
+    assert_eq!(cores(&sandbox, "primes"), 1);
     let events = sandbox.isola(&["events"]).ok();
     assert!(
-        events.contains("a core of primes to kv") && events.contains("above the upper bound"),
+        events.contains("borrowed a core of primes") && events.contains("above the upper bound"),
         "{events}"
     );
+    while cores(&sandbox, "primes") < 2 {
+        sleep(Duration::from_millis(10));
+    }
+    assert_eq!(cores(&sandbox, "kv"), 1);
+    assert!(sandbox.isola(&["events"]).ok().contains("to primes: the lease is over"));
 }
 
 #[test]
-fn a_batch_cell_keeps_its_minimum_of_cores() {
-    let sandbox = machine();
-    let lines = elastic(&sandbox, &["kv", "--batch", "primes", "--p99", "2ms..5ms", "--batch-min", "2"]);
+fn a_fast_service_gives_a_borrowed_core_back() {
+    let sandbox = machine("1");
+    sandbox.isola(&["borrow", "kv", "--lease", "1h"]).ok();
+    let lines = elastic(&sandbox, &["kv", "--p99", "4ms..5ms", "--max", "1"]);
+    let given = lines.iter().find(|line| line["decision"] == "give").unwrap();
+    assert_eq!((&given["lender"], &given["done"]), (&"primes".into(), &true.into()));
+    assert_eq!((cores(&sandbox, "kv"), cores(&sandbox, "primes")), (1, 2));
+    assert!(sandbox.isola(&["events"]).ok().contains("gave a core back to primes"));
+}
+
+#[test]
+fn a_core_that_no_cell_lends_is_requested_rarely() {
+    let sandbox = machine("0");
+    let lines = elastic(&sandbox, &["kv", "--p99", "2ms..5ms"]);
     assert!(lines.iter().all(|line| line["done"] == false), "{lines:?}");
-    assert!(lines.iter().any(|line| line["reason"].as_str().unwrap().contains("core to spare")), "{lines:?}");
+    assert_eq!(lines.iter().filter(|line| line["decision"] == "take").count(), 3, "{lines:?}");
+    let events = sandbox.isola(&["events"]).ok();
+    assert_eq!(events.matches("borrowed no core: nobody lends").count(), 1, "{events}");
 }
 
 #[test]

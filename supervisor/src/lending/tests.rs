@@ -9,7 +9,7 @@ fn party(id: u32, priority: u8, cores: u32, lends: u32) -> Party {
 }
 
 fn loan(core: u32, lender: Option<u32>, borrower: u32, until_ns: u64) -> Loan {
-    Loan { core: CoreId(core), lender: lender.map(CellId), borrower: CellId(borrower), until_ns }
+    Loan::new(CoreId(core), lender.map(CellId), CellId(borrower), until_ns)
 }
 
 #[test]
@@ -73,6 +73,32 @@ fn loans_end_with_their_lease_and_with_either_cell() {
     assert_eq!(lending.loans(), []);
 }
 
+#[test]
+fn a_lease_is_extended_until_it_ends_and_never_shortened() {
+    let mut lending = Lending::new();
+    lending.enter(loan(7, Some(2), 1, 100));
+    let renewed = loan(7, Some(2), 1, 150);
+    assert_eq!(lending.renew(CellId(1), CoreId(7), 99, 150), Some(renewed));
+    assert_eq!(lending.renew(CellId(1), CoreId(7), 99, 120), Some(renewed));
+    assert_eq!((lending.due(149), lending.due(150)), (None, Some(renewed)));
+    for (borrower, core, now_ns) in [(2, 7, 99), (1, 8, 99), (1, 7, 150)] {
+        assert_eq!(lending.renew(CellId(borrower), CoreId(core), now_ns, 200), None);
+    }
+    // The supervisor requests the core again later, but the lease stays over.
+    lending.put_off(CoreId(7), 170);
+    assert_eq!((lending.due(169), lending.next_deadline_ns()), (None, Some(170)));
+    assert_eq!(lending.renew(CellId(1), CoreId(7), 160, 200), None);
+}
+
+#[test]
+fn a_lender_that_recalls_its_cores_ends_their_leases() {
+    let mut lending = Lending::new();
+    lending.enter(loan(7, Some(2), 1, 100));
+    lending.recall_all(CellId(2), 50);
+    assert_eq!(lending.due(50), Some(loan(7, Some(2), 1, 50)));
+    assert_eq!(lending.renew(CellId(1), CoreId(7), 50, 200), None);
+}
+
 /// A machine with eight cores and four cells, with the cores' owners beside the loans.
 struct Machine {
     lending: Lending,
@@ -115,7 +141,7 @@ impl Machine {
     }
 
     fn lend(&mut self, core: CoreId, lender: Option<CellId>, borrower: CellId, until_ns: u64) {
-        self.lending.enter(Loan { core, lender, borrower, until_ns });
+        self.lending.enter(Loan::new(core, lender, borrower, until_ns));
         self.give(core, Some(borrower));
     }
 
@@ -148,7 +174,7 @@ impl Machine {
 proptest! {
     #[test]
     fn every_core_has_one_owner_and_returns_to_its_lender(
-        steps in proptest::collection::vec((0_u8..4, 0_u32..4), 0..200),
+        steps in proptest::collection::vec((0_u8..5, 0_u32..4), 0..200),
     ) {
         let mut machine = Machine::new();
         let begin = machine.owners.clone();
@@ -158,6 +184,12 @@ proptest! {
                 2 => {
                     let newest = machine.lending.borrowed(CellId(id)).next_back();
                     newest.into_iter().for_each(|loan| machine.give_back(loan));
+                }
+                3 => {
+                    let (borrower, now_ns) = (CellId(id), machine.now_ns);
+                    let oldest = machine.lending.borrowed(borrower).next();
+                    let core = oldest.map(|loan| loan.core);
+                    core.and_then(|core| machine.lending.renew(borrower, core, now_ns, now_ns + 10));
                 }
                 _ => {
                     machine.now_ns += u64::from(id);

@@ -26,7 +26,7 @@ use crate::session::{Service, Session, System};
 use crate::timeline::{CORES_OF_SERVICE, OWN_CURVES, P99_MS, REQUESTS};
 use cells::Cells;
 use cgroups::Cgroups;
-use isola_host::elastic::{Bounds, Controller, Donor, Look, Patience, Seen, Step};
+use isola_host::elastic::{Bounds, Controller, Look, Seen, Step};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::thread;
@@ -332,7 +332,7 @@ impl<'a> CoreMover<'a> {
         Self {
             observed,
             decided_windows: 0,
-            controller: Controller::new(bounds, 1, CORES, Patience::default()),
+            controller: Controller::new(bounds),
         }
     }
 
@@ -347,9 +347,10 @@ impl<'a> CoreMover<'a> {
             self.decided_windows = observed.len();
             new.iter().map(|window| window.p99_us).fold(0.0, f64::max)
         };
-        let donor = Donor { cores: batch, least: 1, most: CORES };
         let seen = Seen::Percentile((p99_us * 1e3) as u64);
-        let look = Look { seen, cores: service, donors: vec![donor] };
+        // Each side keeps a core.
+        let (borrowed, most) = (service.saturating_sub(1), (service + batch).saturating_sub(1));
+        let look = Look { seen, cores: service, borrowed, most };
         Some(self.controller.decide(&look))
     }
 }
@@ -432,7 +433,7 @@ mod tests {
         let mut mover = CoreMover::new(&observed);
         assert_eq!(mover.decide(1, 2), None, "one window is too few");
         observed.lock().unwrap().push(window(100.0));
-        assert!(matches!(mover.decide(1, 2), Some(Step::Take(0, _))));
+        assert!(matches!(mover.decide(1, 2), Some(Step::Take(_))));
         assert_eq!(mover.decide(2, 1), None, "there is no new window");
         // Requests from before the move do not predict the latency after it.
         observed.lock().unwrap().extend([window(1e6), window(1e6)]);

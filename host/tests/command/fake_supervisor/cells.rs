@@ -138,8 +138,9 @@ impl Supervisor {
         Ok(None)
     }
 
-    /// Ends the cells that are due; returns the deferred answers.
+    /// Ends the cells and the leases that are due; returns the deferred answers.
     pub(super) fn pass_time(&mut self) -> Vec<(u32, Result<ResponseBody, ManagementError>)> {
+        self.end_leases();
         let mut events = Vec::new();
         for cell in &mut self.cells {
             let over = cell.started.is_some_and(|started| started.elapsed() >= LIFE);

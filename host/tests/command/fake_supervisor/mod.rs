@@ -18,6 +18,7 @@
 //! | `cells` | records of cells, from creation to removal |
 //! | `images` | the image store |
 //! | `inventory` | the machine, and the facts about a cell |
+//! | `loans` | loans of cores between cells |
 //! | `resize` | memory and cores of running cells |
 //!
 //! A cell with a restart policy that ends by itself is due for its restart in an hour.
@@ -26,19 +27,21 @@ mod answers;
 mod cells;
 mod images;
 mod inventory;
+mod loans;
 mod resize;
 
 use answers::AnsweringCell;
 use cells::{Cell, PendingStop};
 use inventory::{now, page};
 use isola_abi::frame::{Decoder, encode};
+use isola_abi::id::CoreId;
 use isola_abi::integrity::ImageDigest;
 use isola_abi::management::*;
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub struct Supervisor {
     version: u32,
@@ -49,6 +52,8 @@ pub struct Supervisor {
     image: Option<(u64, Vec<u8>)>,
     images: BTreeMap<ImageDigest, Vec<u8>>,
     pending: Vec<PendingStop>,
+    /// The ends of the leases of borrowed cores.
+    leases: BTreeMap<CoreId, Instant>,
 }
 
 impl Supervisor {
@@ -62,6 +67,7 @@ impl Supervisor {
             image: None,
             images: BTreeMap::new(),
             pending: vec![],
+            leases: BTreeMap::new(),
         };
         supervisor.note(None, JournalEvent::Boot);
         supervisor
@@ -163,6 +169,9 @@ impl Supervisor {
                 ResponseBody::CoresResized(self.resize_cores(&name, change, &cores, mode)?)
             }
             RequestBody::Borrow { name, lease_ms } => ResponseBody::Loan(self.borrow(&name, lease_ms)?),
+            RequestBody::Renew { name, core, lease_ms } => {
+                ResponseBody::Loan(self.renew(&name, core, lease_ms)?)
+            }
             RequestBody::GiveBack { name } => ResponseBody::Loan(self.give_back(&name)?),
             RequestBody::Destroy { name } => {
                 self.destroy(name)?;
@@ -171,11 +180,7 @@ impl Supervisor {
             RequestBody::List => {
                 ResponseBody::Cells(self.cells.iter().map(|cell| cell.info.clone()).collect())
             }
-            RequestBody::Inspect { name } => {
-                let cell = self.cell(&name)?;
-                cell.serve();
-                ResponseBody::Cell(Box::new(cell.info.clone()))
-            }
+            RequestBody::Inspect { name } => ResponseBody::Cell(Box::new(self.inspect(&name)?)),
             RequestBody::Activities { name, from } => {
                 self.cell(&name)?;
                 ResponseBody::Activities(page(from))

@@ -83,24 +83,4 @@ impl Supervisor {
         }
         Ok(CoresResized { before, after, cores: moved, duration_ns: 250_000 })
     }
-
-    /// Lends a free core to a cell.
-    pub(super) fn borrow(&mut self, name: &str, lease_ms: u32) -> Result<LoanInfo, ManagementError> {
-        let resized = self.resize_cores(name, Change::More(1), &[], Mode::Apply)?;
-        let left_ns = u64::from(lease_ms) * 1_000_000;
-        let loan = LoanInfo { core: resized.cores[0], from: None, left_ns };
-        self.cell(name)?.info.loans.push(loan.clone());
-        self.note(Some(name), JournalEvent::Borrow { core: loan.core, from: None, lease_ns: left_ns });
-        Ok(loan)
-    }
-
-    /// Takes the core of the latest loan back.
-    pub(super) fn give_back(&mut self, name: &str) -> Result<LoanInfo, ManagementError> {
-        let nothing = || ManagementError::OutOfLimits(format!("{name:?} has no borrowed core to give back"));
-        let loan = self.cell(name)?.info.loans.pop().ok_or_else(nothing)?;
-        self.resize_cores(name, Change::Less(1), &[], Mode::Apply)?;
-        let why = ReturnReason::GivenBack;
-        self.note(Some(name), JournalEvent::Return { core: loan.core, to: None, why });
-        Ok(loan)
-    }
 }

@@ -53,7 +53,7 @@ impl Loans {
         let longest_ns = now.saturating_add(u64::from(MAX_LEASE_MS) * 1_000_000);
         let has = |(core, ..): &mut (CoreId, Option<CellId>, u64)| cores.contains(core);
         for (core, lender, until_ns) in saved.borrowed.extract_if(.., has) {
-            self.lending.enter(Loan { core, lender, borrower: id, until_ns: until_ns.min(longest_ns) });
+            self.lending.enter(Loan::new(core, lender, id, until_ns.min(longest_ns)));
         }
         saved.into_debts(id)
     }
@@ -91,7 +91,7 @@ impl Loans {
             if self.is_moving(id) || self.lending.is_lent(id) {
                 continue;
             }
-            let loan = Loan { core: id, lender: Some(lender), borrower, until_ns: now };
+            let loan = Loan::new(id, Some(lender), borrower, now);
             let why = ReturnReason::Lost;
             let is_leaving = |cell| core.cell(cell).is_some_and(|cell| cell.is_leaving(id));
             let is_first = |cell| core.cell(cell).is_some_and(|cell| cell.first_core() == Some(id));

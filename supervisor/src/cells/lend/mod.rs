@@ -40,6 +40,14 @@ const ASK_AGAIN_NS: u64 = 20_000_000;
 /// The lease of a core that a cell's own cores requested, in ms.
 const REQUEST_LEASE_MS: u32 = 1_000;
 
+/// Returns the end of a lease that begins now.
+fn lease_end_ns(now: u64, lease_ms: u32) -> Result<u64, ManagementError> {
+    if lease_ms == 0 || lease_ms > MAX_LEASE_MS {
+        return Err(ManagementError::OutOfLimits(alloc::format!("a lease takes 1 to {MAX_LEASE_MS} ms")));
+    }
+    Ok(now.saturating_add(u64::from(lease_ms) * 1_000_000))
+}
+
 impl<H: Hardware> Cells<H> {
     /// Begins to borrow a core for a running cell.
     ///
@@ -51,9 +59,7 @@ impl<H: Hardware> Cells<H> {
         let id = self.find(name)?;
         self.poll(id);
         self.settle_loans();
-        if lease_ms == 0 || lease_ms > MAX_LEASE_MS {
-            return Err(ManagementError::OutOfLimits(alloc::format!("a lease takes 1 to {MAX_LEASE_MS} ms")));
-        }
+        let until_ns = lease_end_ns(since_ns, lease_ms)?;
         let gone = || ManagementError::NoSuchCell(shorten(name));
         let cell = self.table.get(id).ok_or_else(gone)?;
         if !cell.is_running() {
@@ -63,7 +69,6 @@ impl<H: Hardware> Cells<H> {
             let what = alloc::format!("a core is on its way to {name:?} already: wait for it");
             return Err(ManagementError::OutOfLimits(what));
         }
-        let lease_ns = u64::from(lease_ms) * 1_000_000;
         let free = self.free_cores().len() as u32;
         let lender =
             match self.loans.lending.source(id, &self.parties(), free, |core| self.loans.is_moving(core)) {
@@ -80,7 +85,7 @@ impl<H: Hardware> Cells<H> {
             None => (name.into(), Change::More(1)),
         };
         let core = self.first_of(&who, lender, change)?;
-        let loan = Loan { core, lender, borrower: id, until_ns: since_ns.saturating_add(lease_ns) };
+        let loan = Loan::new(core, lender, id, until_ns);
         let transfer = CoreTransfer { core, from: lender, to: Destination::Borrower(loan), since_ns };
         self.begin_transfer(transfer);
         if lender.is_some()
@@ -105,6 +110,30 @@ impl<H: Hardware> Cells<H> {
             // The cell repeats its request as long as its events wait.
             let _ = self.borrow(&name, REQUEST_LEASE_MS);
         }
+    }
+
+    /// Extends the lease of a core that a cell has borrowed; never shortens it.
+    ///
+    /// # Errors
+    /// Returns [`ManagementError::NoSuchCell`]; [`ManagementError::OutOfLimits`] for an invalid lease, and if the cell
+    /// has not borrowed the core, the lease has ended, or the core is returning. The state is unchanged then.
+    pub fn renew(&mut self, name: &str, core: CoreId, lease_ms: u32) -> Result<LoanInfo, ManagementError> {
+        let now = self.core.now_ns();
+        let id = self.find(name)?;
+        self.poll(id);
+        self.settle_loans();
+        let until_ns = lease_end_ns(now, lease_ms)?;
+        let over = || {
+            ManagementError::OutOfLimits(alloc::format!(
+                "{name:?} has no loan of core {core}: borrow another core"
+            ))
+        };
+        if self.loans.is_moving(core) {
+            return Err(over());
+        }
+        let loan = self.loans.lending.renew(id, core, now, until_ns).ok_or_else(over)?;
+        self.save(id);
+        Ok(self.loan_info(&loan))
     }
 
     /// Begins to return the core that a cell has borrowed last.

@@ -1,6 +1,7 @@
 //! Core loans and their returns, for all fates of borrower and lender.
 
 mod between;
+mod renewals;
 
 use super::*;
 use crate::fake::go_wrong;
@@ -314,7 +315,7 @@ fn a_core_in_transfer_counts_as_lent() {
 proptest! {
     #[test]
     fn every_core_has_one_owner_and_all_borrowed_cores_return(
-        steps in proptest::collection::vec((0_u8..9, 0_usize..3, 1_u32..40, 0_u32..30), 1..60),
+        steps in proptest::collection::vec((0_u8..10, 0_usize..3, 1_u32..40, 0_u32..30), 1..60),
     ) {
         let mut cells = machine(7);
         let names = ["high", "middle", "low"];
@@ -325,7 +326,7 @@ proptest! {
         for (step, cell, number, write) in steps {
             let name = names[cell];
             // If no answer arrives, the test does not know whether a request was granted.
-            let asks = step == 8 && number > 1;
+            let asks = step == 9 && number > 1;
             if !asks {
                 cells.fake().death.is_at(write);
             }
@@ -343,6 +344,11 @@ proptest! {
                     info(&mut cells, name);
                 }
                 7 => cells = go_wrong(cells, 7, number, |_| {}),
+                8 => {
+                    for loan in info(&mut cells, name).loans {
+                        let _ = cells.renew(name, loan.core, number);
+                    }
+                }
                 _ if number == 1 => {
                     says(&reports[cell], CellPhase::Exited);
                     cells.on_notification();

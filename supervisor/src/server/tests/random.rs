@@ -73,6 +73,9 @@ fn any_request() -> impl Strategy<Value = RequestBody> {
             }
         ),
         4 => (name.clone(), 0u32..100).prop_map(|(name, lease_ms)| RequestBody::Borrow { name, lease_ms }),
+        2 => (name.clone(), 0u32..5, 0u32..100).prop_map(|(name, core, lease_ms)| {
+            RequestBody::Renew { name, core: CoreId(core), lease_ms }
+        }),
         2 => name.clone().prop_map(|name| RequestBody::GiveBack { name }),
         1 => Just(RequestBody::List),
         1 => name.clone().prop_map(|name| RequestBody::Inspect { name }),
