@@ -327,11 +327,11 @@ impl CellSpace for FakeSpace {
         }
     }
 
-    fn ask(&self, line: Line, question: &[u8]) -> Option<u32> {
-        self.words.questions.put(line, question)
+    fn send_query(&self, line: Line, query: &[u8]) -> Option<u32> {
+        self.words.questions.put(line, query)
     }
 
-    fn asked(&self, line: Line) -> u32 {
+    fn last_query(&self, line: Line) -> u32 {
         self.words.questions.number(line)
     }
 }
