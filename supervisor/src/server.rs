@@ -39,7 +39,7 @@ pub struct Server<H: Hardware> {
     due: Vec<(u32, CellId)>,
     /// Other requests that wait: for a cell to be created, memory to be plugged or unplugged, or cores to move. At most
     /// a few per cell.
-    asked: Vec<(u32, Ticket)>,
+    pending: Vec<(u32, Ticket)>,
     unsent: Vec<u8>,
     power_off: bool,
 }
@@ -57,7 +57,7 @@ enum Outcome {
     /// The answer is sent when the cell has stopped.
     Due(CellId),
     /// The answer is sent when the request is completed.
-    Asked(Ticket),
+    Pending(Ticket),
 }
 
 type Answer = Result<Outcome, ManagementError>;
@@ -70,7 +70,7 @@ impl<H: Hardware> Server<H> {
             decoder: Decoder::new(),
             greeted: Greeting::Awaited,
             due: Vec::new(),
-            asked: Vec::new(),
+            pending: Vec::new(),
             unsent: Vec::new(),
             power_off: false,
         }
@@ -147,7 +147,7 @@ impl<H: Hardware> Server<H> {
         match self.answer(body) {
             Ok(Outcome::Answer(body)) => self.respond(sequence, Ok(body)),
             Ok(Outcome::Due(cell)) => self.due.push((sequence, cell)),
-            Ok(Outcome::Asked(ticket)) => self.asked.push((sequence, ticket)),
+            Ok(Outcome::Pending(ticket)) => self.pending.push((sequence, ticket)),
             Err(error) => {
                 if let Some(name) = about {
                     let event = JournalEvent::Refused(error.clone());
@@ -193,20 +193,20 @@ impl<H: Hardware> Server<H> {
             }
             RequestBody::Stop { name, timeout_ms } => match self.cells.stop(&name, timeout_ms)? {
                 Stop::Stopped(id) => self.info(id),
-                Stop::Asked(id) => Ok(Outcome::Due(id)),
+                Stop::Requested(id) => Ok(Outcome::Due(id)),
             },
             RequestBody::ResizeMemory { name, memory, mode } => {
                 match self.cells.resize_memory(&name, memory, mode)? {
                     Resize::Done(resized) => answer(ResponseBody::MemoryResized(resized)),
                     // At most one for each cell at a time.
-                    Resize::Asked(ticket) => Ok(Outcome::Asked(ticket)),
+                    Resize::Pending(ticket) => Ok(Outcome::Pending(ticket)),
                 }
             }
             RequestBody::ResizeCores { name, change, cores, limit_ms, mode } => {
                 let wanted = CoresWanted { change, ids: &cores, limit_ms };
                 match self.cells.resize_cores(&name, &wanted, mode)? {
                     CoresResize::Done(resized) => answer(ResponseBody::CoresResized(resized)),
-                    CoresResize::Asked(ticket) => Ok(Outcome::Asked(ticket)),
+                    CoresResize::Pending(ticket) => Ok(Outcome::Pending(ticket)),
                 }
             }
             RequestBody::Borrow { name, lease_ms } => {
@@ -260,7 +260,7 @@ impl<H: Hardware> Server<H> {
         self.cells.discard_upload();
         self.cells.forget_requests();
         self.due.clear();
-        self.asked.clear();
+        self.pending.clear();
         self.greeted = Greeting::Awaited;
         if version != isola_abi::VERSION {
             return Err(ManagementError::Version { supervisor: isola_abi::VERSION });
@@ -301,14 +301,14 @@ impl<H: Hardware> Server<H> {
     fn created(&self, created: Created) -> Answer {
         match created {
             Created::Done(id) => self.info(id),
-            Created::Pending(ticket) => Ok(Outcome::Asked(ticket)),
+            Created::Pending(ticket) => Ok(Outcome::Pending(ticket)),
         }
     }
 
     /// Answers a request that has waited, unless its peer has disconnected.
-    fn answer_asked(&mut self, ticket: Ticket, result: Result<ResponseBody, ManagementError>) {
-        if let Some(index) = self.asked.iter().position(|(_, of)| *of == ticket) {
-            let (sequence, _) = self.asked.swap_remove(index);
+    fn answer_pending(&mut self, ticket: Ticket, result: Result<ResponseBody, ManagementError>) {
+        if let Some(index) = self.pending.iter().position(|(_, of)| *of == ticket) {
+            let (sequence, _) = self.pending.swap_remove(index);
             self.respond(sequence, result);
         }
     }
@@ -322,10 +322,10 @@ impl<H: Hardware> Server<H> {
     fn settle(&mut self) {
         for (ticket, result) in self.cells.take_created() {
             let info = result.and_then(|id| self.cell_info(id));
-            self.answer_asked(ticket, info);
+            self.answer_pending(ticket, info);
         }
         for (ticket, result) in self.cells.take_resized() {
-            self.answer_asked(ticket, result.map(ResponseBody::MemoryResized));
+            self.answer_pending(ticket, result.map(ResponseBody::MemoryResized));
         }
         let ended = self.cells.take_ended();
         let (settled, due) =
@@ -337,7 +337,7 @@ impl<H: Hardware> Server<H> {
             self.respond(sequence, info);
         }
         for (ticket, result) in self.cells.take_cores_resized() {
-            self.answer_asked(ticket, result.map(ResponseBody::CoresResized));
+            self.answer_pending(ticket, result.map(ResponseBody::CoresResized));
         }
     }
 

@@ -123,8 +123,8 @@ pub trait CellSpace {
     fn request_stop(&self);
 
     /// Sends a query to a running cell, see [`isola_abi::query`]. Returns its number, or `None` if it is too long.
-    fn ask(&self, line: Line, query: &[u8]) -> Option<u32>;
+    fn send_query(&self, line: Line, query: &[u8]) -> Option<u32>;
 
     /// Returns the number of the last query to the cell.
-    fn asked(&self, line: Line) -> u32;
+    fn last_query(&self, line: Line) -> u32;
 }

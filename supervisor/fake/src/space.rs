@@ -329,11 +329,11 @@ impl CellSpace for FakeSpace {
         }
     }
 
-    fn ask(&self, line: Line, query: &[u8]) -> Option<u32> {
+    fn send_query(&self, line: Line, query: &[u8]) -> Option<u32> {
         self.words.queries.put(line, query)
     }
 
-    fn asked(&self, line: Line) -> u32 {
+    fn last_query(&self, line: Line) -> u32 {
         self.words.queries.number(line)
     }
 }

@@ -1,4 +1,4 @@
-//! A cell's record: all that the policy knows about a cell. The core has its resources.
+//! A cell's record: the policy's knowledge of a cell. The core has its resources.
 
 use super::cores::CoreRequests;
 use super::grow::Growth;
@@ -46,7 +46,7 @@ pub(super) struct Times {
     pub(super) durations: Durations,
 }
 
-/// What is left of a cell that has ended.
+/// The remains of a cell that has ended.
 #[derive(Default)]
 pub(super) struct Outcome {
     pub(super) exit_code: Option<i32>,

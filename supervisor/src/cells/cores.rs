@@ -17,7 +17,7 @@ pub enum CoresResize {
     /// The cores were moved, or would be.
     Done(CoresResized),
     /// The moves are in progress; [`Cells::take_cores_resized`](super::Cells::take_cores_resized) will have the result.
-    Asked(Ticket),
+    Pending(Ticket),
 }
 
 /// A wanted change of a cell's cores.
@@ -67,8 +67,7 @@ impl Cell {
             let from = slots.last().map_or(0, |(slot, _)| slot + 1);
             let Some(slot) = owned.vacant_slot(from, end) else {
                 let what = format!(
-                    "{:?} has no place for core {core}: what cores do there that were taken from it by force has to end \
-                     first",
+                    "{:?} has no vacant slot for core {core}: events whose cores were taken by force have to end first",
                     self.spec.name
                 );
                 return Err(ManagementError::OutOfLimits(what));

@@ -24,7 +24,7 @@ pub enum Stop {
     /// The cell has stopped.
     Stopped(CellId),
     /// The cell was asked to stop; [`Cells::take_ended`] will return it.
-    Asked(CellId),
+    Requested(CellId),
 }
 
 impl<H: Hardware> Cells<H> {
@@ -60,7 +60,7 @@ impl<H: Hardware> Cells<H> {
             self.finish(id, End::Killed, now);
             return Ok(Stop::Stopped(id));
         }
-        Ok(Stop::Asked(id))
+        Ok(Stop::Requested(id))
     }
 
     /// Handles a notification: checks all running cells, as the sender is not known.

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!              reclaim request       offer: unplug, answer            acknowledged
-//!    (request) -------------> Asked ---------------------> Settled --------------> ask again while memory is missing,
+//!    (request) ---------> Requested ---------------------> Settled --------------> ask again while memory is missing,
 //!                               |                            |                     else (done)
 //!                               | deadline: answer "nothing" | deadline
 //!                               +----------------------------+--> (done; no memory is plugged before acknowledgement)
@@ -44,7 +44,7 @@ pub enum Resize {
     /// The memory is resized.
     Done(MemoryResized),
     /// The cell was asked to unplug, or memory is being scrubbed; [`Cells::take_resized`](super::Cells::take_resized) will have the answer.
-    Asked(Ticket),
+    Pending(Ticket),
 }
 
 /// The answer to a request that had to wait.
@@ -68,7 +68,7 @@ pub(super) struct Shrink {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// The reclaim request with this number is open.
-    Asked(u32),
+    Requested(u32),
     /// An offer was answered. Once the cell has acknowledged the answer, and not before `again_ns`, it is asked again.
     Settled { again_ns: u64 },
     /// The last offer was answered. The request is answered once the cell has acknowledged that; then the cell can be
@@ -234,7 +234,7 @@ impl Cell {
                 deadline_ns: began.saturating_add(PATIENCE_NS),
                 had,
                 wanted,
-                step: Step::Asked(number),
+                step: Step::Requested(number),
                 soon_left: SOON_TIMES,
                 moved_bytes: 0,
             });
@@ -249,7 +249,7 @@ impl Cell {
         };
         let deadline_ns = shrink.deadline_ns;
         match shrink.step {
-            Step::Asked(number) => match memory_offer(owned.report(), number) {
+            Step::Requested(number) => match memory_offer(owned.report(), number) {
                 Some(offer) => return self.accept(parts, number, &offer, now),
                 None if now >= deadline_ns => {
                     parts.core.withdraw_unplug(self.id);
@@ -260,7 +260,7 @@ impl Cell {
             Step::Settled { again_ns } if owned.is_settled() && now >= again_ns => {
                 let missing = owned.memory_bytes().saturating_sub(shrink.wanted);
                 if let Ok(number) = parts.core.request_unplug(self.id, missing) {
-                    shrink.step = Step::Asked(number);
+                    shrink.step = Step::Requested(number);
                 }
             }
             Step::Settled { .. } if now >= deadline_ns => {

@@ -95,7 +95,7 @@ impl<H: Hardware> Cells<H> {
         self.poll(id);
         let cell = self.table.get(id).ok_or_else(|| ManagementError::NoSuchCell(shorten(name)))?;
         let owned = self.core.cell(id).filter(|_| cell.is_live()).ok_or_else(|| cell.wrong_state())?;
-        owned.ask(line, query).ok_or_else(|| {
+        owned.send_query(line, query).ok_or_else(|| {
             ManagementError::OutOfLimits(alloc::format!(
                 "a query has at most {MAX_QUERY} bytes: ask for less"
             ))
@@ -118,7 +118,7 @@ impl<H: Hardware> Cells<H> {
         self.poll(id);
         let cell = self.table.get(id).ok_or_else(|| ManagementError::NoSuchCell(shorten(name)))?;
         let owned = self.core.cell(id).ok_or_else(|| cell.wrong_state())?;
-        let asked = owned.asked(line);
+        let asked = owned.last_query(line);
         Ok(owned.report().answers.on(line).piece(number, asked, from, max_bytes))
     }
 }

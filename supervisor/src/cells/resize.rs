@@ -80,7 +80,7 @@ impl<H: Hardware> Cells<H> {
         let (ticket, limit_ms, moved) = (parts.answers.tickets.next(), wanted.limit_ms, Vec::new());
         cell.cores.resize = Some(CoreResizing { ticket, before, limit_ms, moved, stuck: None, since_ns });
         self.settle_cores(id);
-        Ok(CoresResize::Asked(ticket))
+        Ok(CoresResize::Pending(ticket))
     }
 
     /// Returns the requests for cores that were completed since the last call, with their results.
@@ -215,10 +215,10 @@ impl<H: Hardware> Cells<H> {
                 Ok(resized) => Ok(Resize::Done(resized)),
                 Err(Obstacle::Refused(error)) => Err(error),
                 Err(Obstacle::Needs(need)) => {
-                    Ok(Resize::Asked(self.put_off(Job::Give(id, wanted), began, need)))
+                    Ok(Resize::Pending(self.put_off(Job::Give(id, wanted), began, need)))
                 }
             },
-            Mode::Apply if wanted < had => Ok(Resize::Asked(cell.begin_shrink(&mut parts, wanted, began))),
+            Mode::Apply if wanted < had => Ok(Resize::Pending(cell.begin_shrink(&mut parts, wanted, began))),
             Mode::Apply => Ok(Resize::Done(cell.resized(had, (had, wanted), 0))),
         }
     }

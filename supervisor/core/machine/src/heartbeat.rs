@@ -50,7 +50,7 @@ fn on_non_maskable(frame: &ExceptionFrame) -> NonMaskable {
         && since > LIMIT_CYCLES.load(Ordering::Relaxed)
         && let Some(authority) = AUTHORITY.get()
     {
-        serial_line!("the supervisor stands still at {:#x}", frame.rip);
+        serial_line!("the supervisor makes no progress at {:#x}", frame.rip);
         restart::restart(*authority, RestartCause::Hang);
     }
     NonMaskable::Handled

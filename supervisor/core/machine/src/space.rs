@@ -61,7 +61,9 @@ impl CellSpace for Space {
 
     fn save(&mut self, stage: Stage, saved_state: Vec<u8>) {
         if !self.0.save_record(stage, saved_state) {
-            log::error!("a cell cannot be written down, and would end with this supervisor");
+            log::error!(
+                "the ownership record of a cell cannot be saved: the cell would end with this supervisor"
+            );
         }
     }
 
@@ -181,11 +183,11 @@ impl CellSpace for Space {
         self.0.request(Request::Stop);
     }
 
-    fn ask(&self, line: Line, query: &[u8]) -> Option<u32> {
+    fn send_query(&self, line: Line, query: &[u8]) -> Option<u32> {
         self.0.ask(line, query)
     }
 
-    fn asked(&self, line: Line) -> u32 {
+    fn last_query(&self, line: Line) -> u32 {
         self.0.asked(line)
     }
 }

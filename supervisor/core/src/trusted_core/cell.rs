@@ -165,13 +165,13 @@ impl<H: Hardware> OwnedCell<H> {
     }
 
     /// Sends a query to the cell, see [`isola_abi::query`]. Returns its number, or `None` if it is too long.
-    pub fn ask(&self, line: Line, query: &[u8]) -> Option<u32> {
-        self.space.ask(line, query)
+    pub fn send_query(&self, line: Line, query: &[u8]) -> Option<u32> {
+        self.space.send_query(line, query)
     }
 
     /// Returns the number of the last query to the cell.
-    pub fn asked(&self, line: Line) -> u32 {
-        self.space.asked(line)
+    pub fn last_query(&self, line: Line) -> u32 {
+        self.space.last_query(line)
     }
 
     /// Interrupts by NMI the core at a core slot, or another of the cell's cores if that one is not inside the cell, so

@@ -23,7 +23,7 @@
 //! |---|---|
 //! | this | the state, and access to it |
 //! | `cell` | a cell's resources |
-//! | `life` | build, start, end, release |
+//! | `lifecycle` | build, start, end, release |
 //! | `cores` | plug and unplug of cores |
 //! | `force` | forced core reclaim |
 //! | `memory` | plug and unplug of memory |
@@ -32,13 +32,13 @@
 mod cell;
 mod cores;
 mod force;
-mod life;
+mod lifecycle;
 mod memory;
 mod recover;
 
 pub use cell::OwnedCell;
 pub use cores::{CoreChange, CoreEvent};
-pub use life::{BuildRefusal, BuildRequest, Released};
+pub use lifecycle::{BuildRefusal, BuildRequest, Released};
 pub use memory::{BlockPlug, Scattered, UnpluggedBlocks};
 pub use recover::{Recovery, UnclaimedCell};
 

@@ -83,14 +83,14 @@ fn main(mut machine: Machine) -> ! {
     if restart::arm(authority, port.device()) {
         heartbeat::watch(authority, &time);
     } else {
-        log::warn!("this machine is such that the supervisor could not begin anew on it, should it go wrong");
+        log::warn!("on this machine the supervisor cannot restart after a failure");
     }
     log::info!("ready");
 
     let mut log = serve::Log::of(server.cells().journal());
     while let Err(fault) = serve::serve(&mut server, &mut console, &mut log) {
         // Cells do not depend on the console, so they keep running.
-        log::error!("the management console has failed, and is started anew: {fault}");
+        log::error!("the management console has failed, and is restarted: {fault}");
         drop(console);
         console = match port.open() {
             Ok(console) => console,

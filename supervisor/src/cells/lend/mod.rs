@@ -190,7 +190,7 @@ impl<H: Hardware> Cells<H> {
         let wanted = CoresWanted { change, ids: &[], limit_ms: CORE_LIMIT_MS };
         let best = match self.resize_cores(name, &wanted, Mode::DryRun)? {
             CoresResize::Done(resized) => resized.cores.first().copied(),
-            CoresResize::Asked(_) => None,
+            CoresResize::Pending(_) => None,
         };
         let candidates: Vec<CoreId> = match lender {
             None => self.free_cores(),

@@ -23,7 +23,7 @@ fn a_crash_is_reported_and_does_not_affect_other_cells() {
 fn a_cell_may_exit_after_a_stop_request() {
     let mut cells = machine(1);
     let report = run(&mut cells, spec("kv"));
-    let Ok(Stop::Asked(id)) = cells.stop("kv", 1000) else { panic!("not asked") };
+    let Ok(Stop::Requested(id)) = cells.stop("kv", 1000) else { panic!("not asked") };
     assert_eq!(cells.fake().actions.last(), Some(&Action::RequestStop(id)));
     assert_eq!(info(&mut cells, "kv").state, CellState::Stopping);
     assert!(cells.take_ended().is_empty());
@@ -147,7 +147,7 @@ fn a_device_that_cannot_be_reset_is_not_given_again() {
 fn a_stop_request_is_answered_after_a_crash() {
     let mut cells = machine(1);
     let report = run(&mut cells, spec("kv"));
-    let Ok(Stop::Asked(id)) = cells.stop("kv", 60_000) else { panic!("not asked") };
+    let Ok(Stop::Requested(id)) = cells.stop("kv", 60_000) else { panic!("not asked") };
     crashes(&report, CrashKind::Panic, "on the way out");
     cells.on_notification();
     assert_eq!(cells.take_ended(), [id]);

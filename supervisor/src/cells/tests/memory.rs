@@ -33,7 +33,7 @@ fn uses(report: &Report, total: u64, used: u64) {
 fn resize(cells: &mut Cells<FakeMachine>, change: Change<ByteSize>) -> Option<Resized> {
     match cells.resize_memory("kv", change, Mode::Apply) {
         Ok(Resize::Done(resized)) => Some(Ok(resized)),
-        Ok(Resize::Asked(_)) => None,
+        Ok(Resize::Pending(_)) => None,
         Err(error) => Some(Err(error)),
     }
 }

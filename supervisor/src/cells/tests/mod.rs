@@ -68,7 +68,7 @@ impl Cells<FakeMachine> {
     ) -> Result<MemoryResized, ManagementError> {
         match self.resize_memory(name, change, Mode::Apply)? {
             Resize::Done(resized) => Ok(resized),
-            Resize::Asked(ticket) => loop {
+            Resize::Pending(ticket) => loop {
                 assert_eq!(self.work(), Scrub::Unfinished, "the request waits for work");
                 if let Some((_, result)) = self.take_resized().into_iter().find(|(of, _)| *of == ticket) {
                     return result;

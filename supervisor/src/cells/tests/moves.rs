@@ -43,7 +43,7 @@ fn ask(
     let wanted = CoresWanted { change, ids: &ids, limit_ms: CORE_LIMIT_MS };
     match cells.resize_cores(name, &wanted, mode) {
         Ok(CoresResize::Done(resized)) => Some(Ok(resized)),
-        Ok(CoresResize::Asked(_)) => cells.take_cores_resized().pop().map(|(_, answer)| answer),
+        Ok(CoresResize::Pending(_)) => cells.take_cores_resized().pop().map(|(_, answer)| answer),
         Err(error) => Some(Err(error)),
     }
 }
@@ -291,7 +291,7 @@ fn a_cell_that_has_lost_a_core_continues_and_keeps_its_memory() {
     let less = |cells: &mut Cells<FakeMachine>| {
         cells.resize_memory("kv", Change::Less(ByteSize(2 * MIB)), Mode::Apply)
     };
-    let Ok(Resize::Asked(ticket)) = less(&mut cells) else { panic!("it is asked") };
+    let Ok(Resize::Pending(ticket)) = less(&mut cells) else { panic!("it is asked") };
     cells.fake().lost.insert(CoreId(2));
     ask(&mut cells, "kv", Change::Less(1), &[2], Mode::Apply);
     let id = cells.find("kv").unwrap();

@@ -70,7 +70,7 @@ fn no_call_scrubs_and_no_slice_scrubs_more_than_a_mebibyte() {
     begin(&mut cells, large("big", 30));
     at_most(&mut cells, 0);
     let to = Change::To(ByteSize(10 * MIB));
-    assert!(matches!(cells.resize_memory("kv", to, Mode::Apply), Ok(Resize::Asked(_))));
+    assert!(matches!(cells.resize_memory("kv", to, Mode::Apply), Ok(Resize::Pending(_))));
     at_most(&mut cells, 0);
     while cells.is_waited_for() {
         cells.work();
@@ -110,7 +110,7 @@ fn a_request_about_a_cell_ends_with_the_cell() {
     let mut cells = dirty(2);
     let before = resources(&cells);
     let report = run(&mut cells, large("kv", 4));
-    let Ok(Resize::Asked(ticket)) = cells.resize_memory("kv", Change::To(ByteSize(20 * MIB)), Mode::Apply)
+    let Ok(Resize::Pending(ticket)) = cells.resize_memory("kv", Change::To(ByteSize(20 * MIB)), Mode::Apply)
     else {
         panic!("there was zero memory")
     };

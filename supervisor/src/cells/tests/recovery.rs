@@ -154,7 +154,7 @@ fn apply(cells: &mut Cells<FakeMachine>, step: &Step) {
         Step::Memory(number, mib) => {
             let to = Change::To(ByteSize(mib * MIB));
             let asked = cells.resize_memory(&name(number), to, Mode::Apply);
-            if let (Ok(Resize::Asked(_)), Some(report), Ok(id)) =
+            if let (Ok(Resize::Pending(_)), Some(report), Ok(id)) =
                 (asked, report(cells, number), cells.find(&name(number)))
             {
                 let unplug_request = cells.fake().unplug_requests[&id].clone();

@@ -46,8 +46,8 @@ pub(super) enum Standing {
 
 /// The worst owner of a core's siblings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Beside {
-    Nobody,
+enum SiblingOwner {
+    None,
     /// The supervisor, which mostly halts.
     Supervisor,
     /// Another cell, or a failed core, which may still execute code.
@@ -55,10 +55,11 @@ enum Beside {
 }
 
 /// The owners in order of preference.
-const BESIDE: [Beside; 3] = [Beside::Nobody, Beside::Supervisor, Beside::Others];
+const SIBLING_OWNERS: [SiblingOwner; 3] =
+    [SiblingOwner::None, SiblingOwner::Supervisor, SiblingOwner::Others];
 
 /// A core that may be chosen.
-type Candidate<'a> = (&'a Seat, Beside);
+type Candidate<'a> = (&'a Seat, SiblingOwner);
 
 /// A level of the tree that groups cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,35 +127,36 @@ impl Choice {
     /// Returns the cores that may be chosen.
     fn candidates(&self) -> Vec<Candidate<'_>> {
         let free = self.seats.iter().filter(|seat| seat.standing == Standing::Free);
-        free.map(|seat| (seat, self.beside(seat))).collect()
+        free.map(|seat| (seat, self.sibling_owner(seat))).collect()
     }
 
-    fn beside(&self, seat: &Seat) -> Beside {
-        let beside = self.seats.iter().filter(|other| other.physical == seat.physical);
-        let worst = beside.map(|other| match other.standing {
-            Standing::Taken(CoreOwner::Supervisor) => Beside::Supervisor,
-            Standing::Taken(_) => Beside::Others,
-            Standing::Free | Standing::Idle | Standing::Own => Beside::Nobody,
+    fn sibling_owner(&self, seat: &Seat) -> SiblingOwner {
+        let siblings = self.seats.iter().filter(|other| other.physical == seat.physical);
+        let worst = siblings.map(|other| match other.standing {
+            Standing::Taken(CoreOwner::Supervisor) => SiblingOwner::Supervisor,
+            Standing::Taken(_) => SiblingOwner::Others,
+            Standing::Free | Standing::Idle | Standing::Own => SiblingOwner::None,
         });
-        worst.max().unwrap_or(Beside::Nobody)
+        worst.max().unwrap_or(SiblingOwner::None)
     }
 
     fn compact(&self) -> Vec<&Seat> {
         let all = self.candidates();
         let nodes: BTreeSet<NodeId> = self.own().map(|seat| seat.node).collect();
-        let up_to = |worst| all.iter().copied().filter(|(_, beside)| *beside <= worst).collect::<Vec<_>>();
-        let one_node = BESIDE.iter().find_map(|worst| {
+        let up_to = |worst| all.iter().copied().filter(|(_, owner)| *owner <= worst).collect::<Vec<_>>();
+        let one_node = SIBLING_OWNERS.iter().find_map(|worst| {
             let mut allowed = up_to(*worst);
             allowed.retain(|(seat, _)| nodes.is_empty() || nodes.contains(&seat.node));
             let groups = group(&allowed, Level::Node);
             groups.into_values().filter(|group| group.len() >= self.count).min_by_key(Vec::len)
         });
-        let several = || BESIDE.iter().map(|worst| up_to(*worst)).find(|allowed| allowed.len() >= self.count);
+        let several =
+            || SIBLING_OWNERS.iter().map(|worst| up_to(*worst)).find(|allowed| allowed.len() >= self.count);
         let allowed = one_node.or_else(several).unwrap_or_default();
         let mut chosen = Chosen::beginning_with(self.own());
-        for worst in BESIDE {
+        for worst in SIBLING_OWNERS {
             let these: Vec<&Seat> =
-                allowed.iter().filter(|(_, beside)| *beside == worst).map(|(seat, _)| *seat).collect();
+                allowed.iter().filter(|(_, owner)| *owner == worst).map(|(seat, _)| *seat).collect();
             chosen.gather(&these, self.count - chosen.new.len(), Some(Level::Node));
         }
         chosen.new
@@ -164,10 +166,10 @@ impl Choice {
         let mut left = self.candidates();
         let mut chosen = Chosen::beginning_with(self.own());
         for _ in 0..self.count {
-            let best = left.iter().enumerate().min_by_key(|(_, (seat, beside))| {
+            let best = left.iter().enumerate().min_by_key(|(_, (seat, owner))| {
                 let have =
                     |level| chosen.all.iter().filter(|other| key(other, level) == key(seat, level)).count();
-                (have(Level::Physical), *beside, have(Level::Node), have(Level::Cache), seat.id)
+                (have(Level::Physical), *owner, have(Level::Node), have(Level::Cache), seat.id)
             });
             let Some((index, (seat, _))) = best else { break };
             chosen.add(seat);
@@ -301,7 +303,7 @@ fn group<'a>(candidates: &[Candidate<'a>], level: Level) -> BTreeMap<u32, Vec<Ca
     let mut groups: BTreeMap<u32, Vec<Candidate<'a>>> = BTreeMap::new();
     candidates
         .iter()
-        .for_each(|&(seat, beside)| groups.entry(key(seat, level)).or_default().push((seat, beside)));
+        .for_each(|&(seat, owner)| groups.entry(key(seat, level)).or_default().push((seat, owner)));
     groups
 }
 
