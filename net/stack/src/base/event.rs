@@ -105,7 +105,7 @@ impl fmt::Display for FailReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Reset => "the peer reset the connection",
-            Self::Refused => "nobody listens there; check the port",
+            Self::Refused => "the port has no listener; check the port",
             Self::TimedOut => "the peer does not answer",
             Self::Unreachable => "there is no way to the peer; check address and gateway",
             Self::AddressLost => "the local address was taken away; connect again",

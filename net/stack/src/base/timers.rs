@@ -26,12 +26,12 @@ struct Entry {
 pub(crate) struct Timers {
     heap: Vec<Entry>,
     /// The position in `heap` of each owner's entry.
-    places: Vec<u32>,
+    positions: Vec<u32>,
 }
 
 impl Timers {
     pub const fn new() -> Self {
-        Self { heap: Vec::new(), places: Vec::new() }
+        Self { heap: Vec::new(), positions: Vec::new() }
     }
 
     /// Returns time and owner of the earliest entry.
@@ -43,7 +43,7 @@ impl Timers {
     /// Ensures that the owner's entry is no later than `at`.
     #[inline(always)]
     pub fn no_later_than(&mut self, owner: u32, at: Instant) {
-        match self.place(owner).and_then(|place| self.heap.get(place).map(|entry| entry.at)) {
+        match self.position(owner).and_then(|position| self.heap.get(position).map(|entry| entry.at)) {
             Some(entry) if entry <= at => {}
             _ => self.set(owner, at),
         }
@@ -51,47 +51,50 @@ impl Timers {
 
     /// Sets the owner's entry to exactly `at`, and creates one if there is none.
     pub fn set(&mut self, owner: u32, at: Instant) {
-        if let Some(place) = self.place(owner) {
-            if let Some(entry) = self.heap.get_mut(place) {
+        if let Some(position) = self.position(owner) {
+            if let Some(entry) = self.heap.get_mut(position) {
                 entry.at = at;
             }
-            let place = self.rise(place);
-            self.sink(place);
+            let position = self.rise(position);
+            self.sink(position);
             return;
         }
         let index = owner as usize;
-        if self.places.len() <= index {
-            self.places.resize(index + 1, ABSENT);
+        if self.positions.len() <= index {
+            self.positions.resize(index + 1, ABSENT);
         }
-        let place = self.heap.len();
+        let position = self.heap.len();
         self.heap.push(Entry { at, owner });
-        self.note(place);
-        self.rise(place);
+        self.note(position);
+        self.rise(position);
     }
 
     /// Removes the owner's entry, if it has one.
     pub fn remove(&mut self, owner: u32) {
-        let Some(place) = self.place(owner) else { return };
-        self.heap.swap_remove(place);
-        if let Some(slot) = self.places.get_mut(owner as usize) {
+        let Some(position) = self.position(owner) else { return };
+        self.heap.swap_remove(position);
+        if let Some(slot) = self.positions.get_mut(owner as usize) {
             *slot = ABSENT;
         }
-        if place < self.heap.len() {
-            self.note(place);
-            let place = self.rise(place);
-            self.sink(place);
+        if position < self.heap.len() {
+            self.note(position);
+            let position = self.rise(position);
+            self.sink(position);
         }
     }
 
-    fn place(&self, owner: u32) -> Option<usize> {
-        self.places.get(owner as usize).filter(|&&place| place != ABSENT).map(|&place| place as usize)
+    fn position(&self, owner: u32) -> Option<usize> {
+        self.positions
+            .get(owner as usize)
+            .filter(|&&position| position != ABSENT)
+            .map(|&position| position as usize)
     }
 
-    /// Records the position of the entry at `place`.
-    fn note(&mut self, place: usize) {
-        let owner = self.heap[place].owner as usize;
-        if let Some(slot) = self.places.get_mut(owner) {
-            *slot = place as u32;
+    /// Records the position of the entry that is there now.
+    fn note(&mut self, position: usize) {
+        let owner = self.heap[position].owner as usize;
+        if let Some(slot) = self.positions.get_mut(owner) {
+            *slot = position as u32;
         }
     }
 
@@ -101,28 +104,28 @@ impl Timers {
         self.note(b);
     }
 
-    fn rise(&mut self, mut place: usize) -> usize {
-        while place > 0 {
-            let parent = (place - 1) / ARITY;
-            if self.heap[parent].at <= self.heap[place].at {
+    fn rise(&mut self, mut position: usize) -> usize {
+        while position > 0 {
+            let parent = (position - 1) / ARITY;
+            if self.heap[parent].at <= self.heap[position].at {
                 break;
             }
-            self.swap(parent, place);
-            place = parent;
+            self.swap(parent, position);
+            position = parent;
         }
-        place
+        position
     }
 
-    fn sink(&mut self, mut place: usize) {
+    fn sink(&mut self, mut position: usize) {
         loop {
-            let first = place * ARITY + 1;
+            let first = position * ARITY + 1;
             let last = (first + ARITY).min(self.heap.len());
             let Some(least) = (first..last).min_by_key(|&child| self.heap[child].at) else { return };
-            if self.heap[place].at <= self.heap[least].at {
+            if self.heap[position].at <= self.heap[least].at {
                 return;
             }
-            self.swap(place, least);
-            place = least;
+            self.swap(position, least);
+            position = least;
         }
     }
 }

@@ -179,10 +179,10 @@ impl Partial {
         if self.parts.iter().any(|part| part.offset == offset && part.data.len() == len) {
             return Err(Counter::DropFragmentRepeated.into());
         }
-        let place = self.parts.partition_point(|part| part.offset < offset);
+        let position = self.parts.partition_point(|part| part.offset < offset);
         let from_before =
-            place.checked_sub(1).and_then(|at| self.parts.get(at)).is_some_and(|p| p.end() > offset);
-        let into_next = self.parts.get(place).is_some_and(|part| part.offset < end);
+            position.checked_sub(1).and_then(|at| self.parts.get(at)).is_some_and(|p| p.end() > offset);
+        let into_next = self.parts.get(position).is_some_and(|part| part.offset < end);
         let beyond = self.total.is_some_and(|total| end > total || (!fragment.more && end != total));
         let short = !fragment.more && self.parts.last().is_some_and(|part| part.end() > end);
         if from_before || into_next || beyond || short {
@@ -197,7 +197,7 @@ impl Partial {
         }
         let mut data = fragment.whole.clone();
         data.advance(fragment.data_at);
-        self.parts.insert(place, Part { offset, data });
+        self.parts.insert(position, Part { offset, data });
         if !fragment.more {
             self.total = Some(end);
         }

@@ -1,5 +1,5 @@
 //! ICMPv6 (RFC 4443): echo, errors in both directions, and the entry of neighbour discovery and listener queries. As in
-//! [`icmp`](super::icmp), the transport validates the quote of an error.
+//! [`icmp`], the transport validates the quote of an error.
 
 use super::icmp::{ErrorKind, HEADER_LEN, IcmpError};
 use super::ipv6::MIN_LINK_MTU;

@@ -29,11 +29,11 @@ const EVEN_BITS: usize = 7;
 /// in their corner.
 pub(crate) fn evened(mut key: [u8; KEY_LEN]) -> [u8; KEY_LEN] {
     for last in LAST_BITS_OF_PORTS {
-        let place = |diagonal: usize| last + 31 - diagonal;
+        let bit_index = |diagonal: usize| last + 31 - diagonal;
         for size in 1..=EVEN_BITS {
-            let bit = |diagonal| key[place(diagonal) / 8] >> (7 - place(diagonal) % 8) & 1;
+            let bit = |diagonal| key[bit_index(diagonal) / 8] >> (7 - bit_index(diagonal) % 8) & 1;
             if !is_invertible(size, bit) {
-                let corner = place(2 * (size - 1));
+                let corner = bit_index(2 * (size - 1));
                 key[corner / 8] ^= 0x80 >> (corner % 8);
             }
         }

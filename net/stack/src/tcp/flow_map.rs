@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn similar_flows_spread_evenly_and_differently_for_each_key() {
-        let places = |seed: u8| -> Vec<u64> {
+        let slots = |seed: u8| -> Vec<u64> {
             let hasher = Hasher::new(&Secret([seed; 32]));
             flows(false)
                 .chain(flows(true))
@@ -292,10 +292,10 @@ mod tests {
                 })
                 .collect()
         };
-        let (one, other) = (places(1), places(2));
+        let (one, other) = (slots(1), slots(2));
         // As many flows as slots: random flows would occupy a share of 1 - 1/e, 5178 slots.
-        for places in [&one, &other] {
-            let taken = places.iter().collect::<BTreeSet<_>>().len();
+        for slots in [&one, &other] {
+            let taken = slots.iter().collect::<BTreeSet<_>>().len();
             assert!(taken > 4500, "{taken}");
         }
         let same = one.iter().zip(&other).filter(|(one, other)| one == other).count();

@@ -213,8 +213,8 @@ impl Options {
         let mut bytes = [0; MAX_LEN];
         let mut len = 0;
         let mut put = |option: &[u8]| {
-            if let Some(place) = bytes.get_mut(len..len + option.len()) {
-                place.copy_from_slice(option);
+            if let Some(slot) = bytes.get_mut(len..len + option.len()) {
+                slot.copy_from_slice(option);
                 len += option.len();
             }
         };

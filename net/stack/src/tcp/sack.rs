@@ -49,8 +49,8 @@ impl SackBlocks {
     pub fn push(&mut self, block: Block) {
         let list =
             self.0.get_or_insert_with(|| Box::new(List { blocks: [Block::EMPTY; MAX_BLOCKS], count: 0 }));
-        if let Some(place) = list.blocks.get_mut(usize::from(list.count)) {
-            *place = block;
+        if let Some(slot) = list.blocks.get_mut(usize::from(list.count)) {
+            *slot = block;
             list.count += 1;
         }
     }
@@ -127,23 +127,23 @@ impl Reports {
 
     #[cold]
     fn take_known(&mut self, next: Seq, room: usize) -> SackBlocks {
-        let mut told = SackBlocks::NONE;
-        let Some(known) = &mut self.0 else { return told };
+        let mut blocks = SackBlocks::NONE;
+        let Some(known) = &mut self.0 else { return blocks };
         if let Some(duplicate) = known.duplicate.take() {
-            told.push(duplicate);
+            blocks.push(duplicate);
         }
         let mut left = SackBlocks::NONE;
         for run in known.runs.iter().filter(|run| run.end.after(next) && run.start.after(next)) {
             left.push(run);
-            if told.iter().count() < room {
-                told.push(run);
+            if blocks.iter().count() < room {
+                blocks.push(run);
             }
         }
         known.runs = left;
         if known.runs.is_empty() {
             self.0 = None;
         }
-        told
+        blocks
     }
 
     /// Discards all reports.

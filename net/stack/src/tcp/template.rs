@@ -78,8 +78,8 @@ impl Template {
         let start = match &self.bytes {
             Bytes::V4 { bytes, sum } => {
                 let ip_len = u16::try_from(IPV4_HEADER_LEN + len).ok()?;
-                let place = head.prepend(LEN_V4 + options_len)?;
-                let (fixed, behind) = place.split_first_chunk_mut::<LEN_V4>()?;
+                let headers = head.prepend(LEN_V4 + options_len)?;
+                let (fixed, behind) = headers.split_first_chunk_mut::<LEN_V4>()?;
                 *fixed = *bytes;
                 fixed[16..18].copy_from_slice(&ip_len.to_be_bytes());
                 fixed[24..26].copy_from_slice(&(!fold(sum + u32::from(ip_len))).to_be_bytes());
@@ -88,8 +88,8 @@ impl Template {
             }
             Bytes::V6(bytes) => {
                 let ip_len = u16::try_from(len).ok()?;
-                let place = head.prepend(LEN_V6 + options_len)?;
-                let (fixed, behind) = place.split_first_chunk_mut::<LEN_V6>()?;
+                let headers = head.prepend(LEN_V6 + options_len)?;
+                let (fixed, behind) = headers.split_first_chunk_mut::<LEN_V6>()?;
                 *fixed = *bytes;
                 fixed[18..20].copy_from_slice(&ip_len.to_be_bytes());
                 self.fill_tcp(fixed.last_chunk_mut()?, behind, header, len);

@@ -91,7 +91,7 @@ impl TimeWaitTable {
     }
 
     /// Returns the indices of the entries for which `wanted` returns true.
-    pub fn places(&self, wanted: impl Fn(&TimeWait) -> bool) -> Vec<u32> {
+    pub fn indices_of(&self, wanted: impl Fn(&TimeWait) -> bool) -> Vec<u32> {
         let is_wanted = |index: &u32| self.entries.at(*index).is_some_and(&wanted);
         self.entries.indices().filter(is_wanted).collect()
     }

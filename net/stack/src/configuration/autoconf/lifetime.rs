@@ -35,11 +35,11 @@ impl Lifetime {
     /// Updates the lifetime; a remaining lifetime of more than two hours is not reduced below that (RFC 4862 5.5.3 e).
     pub fn renew(&mut self, now: Instant, preferred: u32, valid: u32) {
         let left = self.valid_until.since(now).as_secs();
-        let told = end_of(now, valid);
+        let advertised = end_of(now, valid);
         self.preferred_until = end_of(now, preferred);
         self.passed = Preference::Preferred;
-        if valid > TWO_HOURS || told > self.valid_until {
-            self.valid_until = told;
+        if valid > TWO_HOURS || advertised > self.valid_until {
+            self.valid_until = advertised;
         } else if left > u64::from(TWO_HOURS) {
             self.valid_until = end_of(now, TWO_HOURS);
         }

@@ -95,7 +95,7 @@ pub(crate) struct Autoconf {
     routers: Vec<(Ipv6Addr, Instant)>,
     dns: Vec<(Ipv6Addr, Instant)>,
     /// Name servers from DHCPv6.
-    told_dns: [Option<Ipv6Addr>; DNS_SERVERS],
+    leased_dns: [Option<Ipv6Addr>; DNS_SERVERS],
     mtu: Option<u16>,
     hop_limit: u8,
     /// The time of the next router solicitation, and the delay after it.
@@ -119,7 +119,7 @@ impl Autoconf {
             prefixes: Vec::new(),
             routers: Vec::new(),
             dns: Vec::new(),
-            told_dns: [None; DNS_SERVERS],
+            leased_dns: [None; DNS_SERVERS],
             mtu: None,
             hop_limit: crate::base::HOP_LIMIT,
             solicit: given.is_none().then_some((now, SOLICIT_FIRST)),
@@ -388,7 +388,7 @@ impl Autoconf {
     /// Stores the name servers of a DHCPv6 server.
     pub fn set_leased_dns(&mut self, dns: [Option<Ipv6Addr>; DNS_SERVERS]) {
         self.due = Some(Instant::ZERO);
-        self.told_dns = dns;
+        self.leased_dns = dns;
     }
 
     /// Returns the current settings.
@@ -406,8 +406,8 @@ impl Autoconf {
         }
         fill(&mut settings.prefixes, self.prefixes.iter().map(|&(prefix, _)| prefix));
         fill(&mut settings.routers, self.routers.iter().map(|&(router, _)| router));
-        let told = self.told_dns.into_iter().flatten();
-        fill(&mut settings.dns, self.dns.iter().map(|&(server, _)| server).chain(told));
+        let leased = self.leased_dns.into_iter().flatten();
+        fill(&mut settings.dns, self.dns.iter().map(|&(server, _)| server).chain(leased));
         settings
     }
 }

@@ -75,7 +75,7 @@ pub(crate) struct Waiting {
 }
 
 enum State {
-    Known { mac: MacAddr, reachable_until: Instant, check: Check, told_at: Instant },
+    Known { mac: MacAddr, reachable_until: Instant, check: Check, reported_at: Instant },
     Sought { attempts: u8, retry_at: Instant, waiting: Waiting },
 }
 
@@ -200,7 +200,7 @@ impl NeighbourCache {
             return LearnOutcome::Nothing;
         }
         let reachable_until = self.reachable_until(now, ip, evidence);
-        let known = State::Known { mac, reachable_until, check: Check::NotBegun, told_at: now };
+        let known = State::Known { mac, reachable_until, check: Check::NotBegun, reported_at: now };
         let Some(entry) = self.entries.get_mut(&ip) else {
             if make == MakeEntry::IfPresent {
                 return LearnOutcome::Nothing;
@@ -210,15 +210,15 @@ impl NeighbourCache {
             return LearnOutcome::Fresh(Waiting::default());
         };
         match &mut entry.state {
-            State::Known { mac: before, reachable_until, check, told_at } if *before == mac => {
+            State::Known { mac: before, reachable_until, check, reported_at } if *before == mac => {
                 if evidence == Evidence::Claimed {
                     return LearnOutcome::Nothing;
                 }
                 // Pure confirmations are forwarded to other cores at intervals, as these may have asked, too.
-                let tell = now >= *reachable_until || now >= *told_at + RETRY;
+                let is_news = now >= *reachable_until || now >= *reported_at + RETRY;
                 (*reachable_until, *check) = (now + (known.reachable_until().since(now)), Check::NotBegun);
-                if tell {
-                    *told_at = now;
+                if is_news {
+                    *reported_at = now;
                     return LearnOutcome::Fresh(Waiting::default());
                 }
                 LearnOutcome::Nothing

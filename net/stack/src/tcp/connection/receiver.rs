@@ -129,10 +129,10 @@ impl Receiver {
         self.long_step = (2 * self.mss).min(self.capacity / 2).max(1);
     }
 
-    /// Starts at the peer's SYN, with sequence number `initial`. `told` is the window that our SYN announces.
-    pub fn synchronize(&mut self, initial: Seq, told: u32) {
+    /// Starts at the peer's SYN, with sequence number `initial`. `announced` is the window that our SYN announces.
+    pub fn synchronize(&mut self, initial: Seq, announced: u32) {
         self.nxt = initial + 1;
-        self.edge = self.nxt + told;
+        self.edge = self.nxt + announced;
         self.acked = self.nxt;
     }
 

@@ -191,9 +191,9 @@ impl Tcp {
         }
         let expires = stack.now + self.config.time_wait;
         let Some((entry, dropped)) = self.time_wait.insert(flow, ack, expires) else { return };
-        if let Some((place, old)) = dropped {
+        if let Some((old_index, old)) = dropped {
             stack.counters.bump(Counter::DropTcpTimeWait);
-            self.flows.remove(&old.flow, Target::TimeWait(place));
+            self.flows.remove(&old.flow, Target::TimeWait(old_index));
         }
         self.flows.insert(flow, Target::TimeWait(entry));
     }
@@ -214,10 +214,10 @@ impl Tcp {
     fn give_up(&mut self, index: u32, reason: FailReason, stack: &mut StackParts<'_>) {
         let Some(connection) = self.connections.at_mut(index) else { return };
         let (flow, (seq, ack)) = (connection.flow, connection.positions());
-        let told = connection.is_synchronized();
+        let is_known_to_peer = connection.is_synchronized();
         stack.interface.owner = connection.owner;
         connection.fail(reason);
-        if told {
+        if is_known_to_peer {
             stack.counters.bump(Counter::TcpResetsOut);
             let header = Header {
                 source_port: flow.local.port(),

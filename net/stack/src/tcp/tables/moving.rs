@@ -114,15 +114,15 @@ impl Tcp {
         let steering = self.core.steering.clone();
         let is_meant = |flow: &Flow| buckets.contains(steering.bucket_of(flow));
         let mut half_open = Vec::new();
-        for place in self.half_open.places(|entry| is_meant(&entry.handshake.flow)) {
-            half_open.extend(self.half_open.remove(place).inspect(|entry| {
-                self.flows.remove(&entry.handshake.flow, Target::HalfOpen(place));
+        for index in self.half_open.indices_of(|entry| is_meant(&entry.handshake.flow)) {
+            half_open.extend(self.half_open.remove(index).inspect(|entry| {
+                self.flows.remove(&entry.handshake.flow, Target::HalfOpen(index));
             }));
         }
         let mut time_wait = Vec::new();
-        for place in self.time_wait.places(|entry| is_meant(&entry.flow)) {
-            time_wait.extend(self.time_wait.remove(place).inspect(|entry| {
-                self.flows.remove(&entry.flow, Target::TimeWait(place));
+        for index in self.time_wait.indices_of(|entry| is_meant(&entry.flow)) {
+            time_wait.extend(self.time_wait.remove(index).inspect(|entry| {
+                self.flows.remove(&entry.flow, Target::TimeWait(index));
             }));
         }
         time_wait.sort_by_key(|entry| entry.expires);
@@ -189,9 +189,9 @@ impl Tcp {
         let Some((index, dropped)) = self.time_wait.insert(entry.flow, entry.ack, expires) else {
             return;
         };
-        if let Some((place, old)) = dropped {
+        if let Some((old_index, old)) = dropped {
             stack.counters.bump(Counter::DropTcpTimeWait);
-            self.flows.remove(&old.flow, Target::TimeWait(place));
+            self.flows.remove(&old.flow, Target::TimeWait(old_index));
         }
         self.flows.insert(entry.flow, Target::TimeWait(index));
     }
@@ -202,14 +202,14 @@ impl Tcp {
             return;
         }
         let listener = self.listeners.at_port(flow.local.port());
-        let place = listener.and_then(|listener| {
+        let index = listener.and_then(|listener| {
             entry.handshake.listener = listener;
             // The path belongs to the other stack's neighbour cache.
             entry.handshake.path = None;
             self.half_open.insert_moved(entry, stack.now, &self.config)
         });
-        match place {
-            Some(place) => self.flows.insert(flow, Target::HalfOpen(place)),
+        match index {
+            Some(index) => self.flows.insert(flow, Target::HalfOpen(index)),
             // The client retransmits, or is refused because there is no listener.
             None => stack.counters.bump(Counter::DropTcpHalfOpen),
         }

@@ -198,12 +198,12 @@ impl Tcp {
         self.establish(handshake, Some(index), segment, stack)
     }
 
-    /// Turns a complete handshake into a connection, to which the returned segment must be delivered. `place` is the
-    /// index of the half-open entry, if there is one.
+    /// Turns a complete handshake into a connection, to which the returned segment must be delivered.
+    /// `half_open_index` is the index of the half-open entry, if there is one.
     fn establish(
         &mut self,
         handshake: Handshake,
-        place: Option<u32>,
+        half_open_index: Option<u32>,
         segment: Segment,
         stack: &mut StackParts<'_>,
     ) -> Option<(u32, Segment)> {
@@ -215,9 +215,9 @@ impl Tcp {
                 return None;
             }
             None => {
-                if let Some(place) = place {
-                    self.half_open.remove(place);
-                    self.flows.remove(&flow, Target::HalfOpen(place));
+                if let Some(half_open_index) = half_open_index {
+                    self.half_open.remove(half_open_index);
+                    self.flows.remove(&flow, Target::HalfOpen(half_open_index));
                 }
                 self.refuse(&flow, Refused::of(&segment), stack);
                 return None;
@@ -238,8 +238,8 @@ impl Tcp {
         connection.owner = self.listeners.owner(listener);
         connection.set_burst(stack.interface.burst(flow.remote.ip()));
         let key = self.connections.insert(connection).ok()?;
-        if let Some(place) = place {
-            self.half_open.remove(place);
+        if let Some(half_open_index) = half_open_index {
+            self.half_open.remove(half_open_index);
         }
         self.flows.insert(flow, Target::Connection(key.index));
         self.listeners.add_pending(listener);

@@ -198,8 +198,8 @@ impl Flight {
             if run.fate != Fate::Sacked {
                 let start = from.max(block.start);
                 let end = if run.end.after(block.end) { block.end } else { run.end };
-                let Some(place) = self.cut(index, (from, start, end)) else { break };
-                index = place;
+                let Some(run_index) = self.cut(index, (from, start, end)) else { break };
+                index = run_index;
                 self.turn(index, start, Fate::Sacked);
                 news.take(start, end, &run);
                 from = end;
@@ -219,15 +219,15 @@ impl Flight {
         if pieces > 0 && self.runs.len() + pieces > self.limit {
             return None;
         }
-        let mut place = index;
+        let mut run_index = index;
         if from.before(start) {
-            self.runs.insert(place, Run { end: start, ..run });
-            place += 1;
+            self.runs.insert(run_index, Run { end: start, ..run });
+            run_index += 1;
         }
         if end.before(run.end) {
-            self.runs.insert(place, Run { end, ..run });
+            self.runs.insert(run_index, Run { end, ..run });
         }
-        Some(place)
+        Some(run_index)
     }
 
     /// Changes the state of the run at `index`, which begins at `start`.
@@ -289,8 +289,8 @@ impl Flight {
             return;
         }
         let end = if first.end.since(self.start) > len { self.start + len } else { first.end };
-        if let Some(place) = self.cut(0, (self.start, self.start, end)) {
-            self.turn(place, self.start, Fate::Lost);
+        if let Some(run_index) = self.cut(0, (self.start, self.start, end)) {
+            self.turn(run_index, self.start, Fate::Lost);
         } else {
             self.turn(0, self.start, Fate::Lost);
         }
@@ -309,8 +309,8 @@ impl Flight {
         let from =
             index.checked_sub(1).and_then(|before| self.runs.get(before)).map_or(self.start, |r| r.end);
         let start = if last.end.since(from) > len { last.end.back(len) } else { from };
-        if let Some(place) = self.cut(index, (from, start, last.end)) {
-            self.turn(place, start, Fate::Lost);
+        if let Some(run_index) = self.cut(index, (from, start, last.end)) {
+            self.turn(run_index, start, Fate::Lost);
         }
     }
 
