@@ -329,11 +329,7 @@ const WINDOWS: usize = 2;
 impl<'a> CoreMover<'a> {
     fn new(observed: &'a Mutex<Vec<LoadWindow>>) -> Self {
         let bounds = Bounds { lower_ns: BOUNDS_NS.0, upper_ns: BOUNDS_NS.1 };
-        Self {
-            observed,
-            decided_windows: 0,
-            controller: Controller::new(bounds),
-        }
+        Self { observed, decided_windows: 0, controller: Controller::new(bounds) }
     }
 
     /// Returns the controller's decision, once enough new windows have ended.
