@@ -9,6 +9,9 @@ use isola_supervisor_core::{Hardware, TrustedCore};
 /// The most entries.
 pub const CAPACITY: usize = 1024;
 
+/// No entry has this number: a million entries a second reach it after 285 years. JSON has no larger exact integers.
+const NUMBER_LIMIT: u64 = 1 << 53;
+
 /// A bounded list of numbered entries.
 #[derive(Debug, Default)]
 pub struct Journal {
@@ -25,17 +28,17 @@ impl Journal {
         Self::default()
     }
 
-    /// Returns the journal of previous incarnations, whose next entry has the number `number`. `encoded` has entries in
-    /// any order. Invalid entries are ignored, as are those with a number from `number` on, which no previous
-    /// incarnation used.
+    /// Returns the journal of previous incarnations. `encoded` has entries in any order; invalid ones are ignored. The
+    /// next entry has a number that none of these has, and at least `number`: entries after the saved ones may be lost.
     pub fn resume(number: u64, encoded: &[Vec<u8>]) -> Self {
         let entries = encoded.iter().filter_map(|bytes| postcard::from_bytes(bytes).ok());
         let mut entries: Vec<JournalEntry> =
-            entries.filter(|entry: &JournalEntry| entry.number < number).collect();
+            entries.filter(|entry: &JournalEntry| entry.number < NUMBER_LIMIT).collect();
         entries.sort_unstable_by_key(|entry| entry.number);
         entries.dedup_by_key(|entry| entry.number);
         entries.drain(..entries.len().saturating_sub(CAPACITY));
-        Self { entries: entries.into(), next: number, begin: number, boot_unix_ns: 0 }
+        let next = entries.last().map_or(number, |last| number.max(last.number + 1));
+        Self { entries: entries.into(), next, begin: next, boot_unix_ns: 0 }
     }
 
     /// Returns the journal with the time of day at time 0, in ns since 1970-01-01 UTC.

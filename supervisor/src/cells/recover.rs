@@ -21,8 +21,8 @@ use isola_supervisor_core::hardware::SharedOf;
 use isola_supervisor_core::trusted_core::UnclaimedCell;
 use isola_supervisor_core::{Hardware, TrustedCore};
 
-/// Journal entries and cell ids continue at this number, times the number of restarts. The last number given out is not
-/// known after a restart; this avoids reuse.
+/// Journal entries and cell ids continue at this number, times the number of restarts, or after the largest one found. The
+/// last number given out is not known after a restart; this avoids reuse.
 pub(super) const NUMBERS: u32 = 1 << 16;
 
 /// The state that a failed supervisor left beside the ownership records.

@@ -31,6 +31,20 @@ fn the_entries_of_a_former_supervisor_come_first_without_invalid_ones() {
     assert!(journal.since(0).eq([&first, &second, &own]));
 }
 
+#[test]
+fn no_number_of_a_former_supervisor_with_many_entries_is_given_out_again() {
+    let mut before = Journal::resume(1 << 16, &[]);
+    // More entries than the numbers that an incarnation has to itself.
+    before.next = (2 << 16) + 100;
+    let entries: Vec<JournalEntry> =
+        (0..10).map(|_| before.record(5, 0, None, JournalEvent::Boot)).collect();
+    let encoded: Vec<Vec<u8>> = entries.iter().map(|entry| postcard::to_allocvec(entry).unwrap()).collect();
+    let mut journal = Journal::resume(2 << 16, &encoded);
+    let own = journal.record(9, 0, None, JournalEvent::Boot);
+    assert_eq!((own.number, journal.begin()), ((2 << 16) + 110, (2 << 16) + 110));
+    assert!(journal.since(0).eq(entries.iter().chain([&own])), "all entries are kept, in order");
+}
+
 proptest! {
     #[test]
     fn a_journal_from_arbitrary_bytes_is_ordered_and_bounded(
