@@ -330,8 +330,8 @@ fn any_call() -> impl Strategy<Value = Call> {
         (id(), slot()).prop_map(|(id, slot)| Call::Examine(id, slot)),
         (core(), id()).prop_map(|(core, id)| Call::ReserveCore(core, id)),
         core().prop_map(Call::UnreserveCore),
-        (0u64..20).prop_map(Call::ReserveMemory),
-        (0u64..20).prop_map(Call::UnreserveMemory),
+        prop_oneof![0u64..20 * MIB, Just(u64::MAX)].prop_map(Call::ReserveMemory),
+        prop_oneof![0u64..20 * MIB, Just(u64::MAX)].prop_map(Call::UnreserveMemory),
         (0u64..5).prop_map(Call::TakeStore),
         Just(Call::PutStore),
         Just(Call::Scrub),
@@ -391,8 +391,8 @@ fn apply(mut bench: Bench, call: &Call) -> Bench {
         Call::Examine(id, slot) => core.cell(CellId(id)).into_iter().for_each(|cell| cell.examine(slot)),
         Call::ReserveCore(reserved, id) => core.reserve_cores(&[(CoreId(reserved), CellId(id))]),
         Call::UnreserveCore(reserved) => core.unreserve_core(CoreId(reserved)),
-        Call::ReserveMemory(mib) => core.reserve_memory(mib * MIB),
-        Call::UnreserveMemory(mib) => core.unreserve_memory(mib * MIB),
+        Call::ReserveMemory(len_bytes) => core.reserve_memory(len_bytes),
+        Call::UnreserveMemory(len_bytes) => core.unreserve_memory(len_bytes),
         Call::TakeStore(mib) => {
             let taken = core.take_store_memory(mib * MIB);
             bench.store.extend(taken);

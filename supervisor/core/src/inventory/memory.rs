@@ -178,7 +178,7 @@ impl<T: Chunk> Memory<T> {
 
     /// Reserves [available](Self::available) bytes for a request that waits until they are zero.
     pub fn reserve(&mut self, len_bytes: u64) {
-        self.reserved += len_bytes;
+        self.reserved = self.reserved.saturating_add(len_bytes);
     }
 
     /// Ends a reservation of `len_bytes` bytes.
