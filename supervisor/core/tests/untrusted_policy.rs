@@ -364,8 +364,8 @@ fn apply(mut bench: Bench, call: &Call) -> Bench {
         Call::Expire(id, now) => _ = core.expire_core_moves(CellId(id), now),
         Call::Obey(id, slot) => {
             if let Some(cell) = core.cell(CellId(id)) {
-                let (_, slots) = core.hardware().state().report_and_slots(CellId(id));
-                obeys(cell.report(), &slots, slot);
+                let slots = core.hardware().state().slots.get(&CellId(id)).cloned();
+                slots.into_iter().for_each(|slots| obeys(cell.report(), &slots, slot));
             }
         }
         Call::PlugBlock(id, mib) => _ = core.plug_block(CellId(id), block(mib)),
@@ -385,7 +385,9 @@ fn apply(mut bench: Bench, call: &Call) -> Bench {
         Call::Acknowledge(id) => {
             if let Some(cell) = core.cell(CellId(id)) {
                 let state = core.hardware().state();
-                cell.report().offer.acknowledge(state.unplug_requests[&CellId(id)].settlement().number);
+                // A cell that was adopted with another id has none.
+                let request = state.unplug_requests.get(&CellId(id));
+                cell.report().offer.acknowledge(request.map_or(0, |request| request.settlement().number));
             }
         }
         Call::Examine(id, slot) => core.cell(CellId(id)).into_iter().for_each(|cell| cell.examine(slot)),
