@@ -1,5 +1,5 @@
 //! The cell's memory as the global allocator. If it runs out, the allocator obtains more from the supervisor
-//! ([`hot_plug`](crate::hot_plug)), if the cell may have it.
+//! ([`hot_plug`]), if the cell may have it.
 
 use crate::hot_plug::{self, Need};
 use crate::pool::HEAP;

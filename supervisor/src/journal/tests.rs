@@ -36,8 +36,7 @@ fn no_number_of_a_former_supervisor_with_many_entries_is_given_out_again() {
     let mut before = Journal::resume(1 << 16, &[]);
     // More entries than the numbers that an incarnation has to itself.
     before.next = (2 << 16) + 100;
-    let entries: Vec<JournalEntry> =
-        (0..10).map(|_| before.record(5, 0, None, JournalEvent::Boot)).collect();
+    let entries: Vec<JournalEntry> = (0..10).map(|_| before.record(5, 0, None, JournalEvent::Boot)).collect();
     let encoded: Vec<Vec<u8>> = entries.iter().map(|entry| postcard::to_allocvec(entry).unwrap()).collect();
     let mut journal = Journal::resume(2 << 16, &encoded);
     let own = journal.record(9, 0, None, JournalEvent::Boot);
