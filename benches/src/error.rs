@@ -172,12 +172,16 @@ pub enum BenchError {
         error: Box<toml::de::Error>,
     },
     /// Load on the host disturbs the counts too much.
-    #[error("{name}: no three of {rounds} rounds agree; the host is too busy, count again when it is quiet")]
+    #[error(
+        "{name}: no three of {rounds} rounds agree, the smallest are {least:?}; count again when the host is quiet"
+    )]
     NoAgreement {
         /// The name of the count.
         name: &'static str,
         /// The number of rounds.
         rounds: u32,
+        /// The smallest counts.
+        least: Vec<f64>,
     },
     /// The user interrupted the benchmark.
     #[error("interrupted")]

@@ -53,9 +53,10 @@ const LEAVE_LIMIT_MS: u32 = 5_000;
 
 /// A core that waits for another one executes instructions meanwhile, on a busy host up to thirty times the rest. Core
 /// moves are therefore repeated until the smallest counts of this many rounds differ by at most this part, up to a
-/// limit of rounds.
+/// limit of rounds. The part allows for the growth from round to round: over a hundred rounds, a core that leaves takes
+/// about 90 instructions more each time, and some rounds take 1,500 more.
 const AGREEING: usize = 3;
-const AGREE_PART: f64 = 0.02;
+const AGREE_PART: f64 = 0.03;
 const MOST_ROUNDS: u32 = 100;
 
 /// A machine is quiet if its counts stay the same for this many reads in a row.
@@ -243,7 +244,13 @@ impl Gate {
         for (name, values) in rounds {
             let count = if moves.contains(&name) { agreed(&values) } else { Some(median(&values)) };
             // If the host was too busy, the counts cannot be compared.
-            counts.insert(name.into(), count.ok_or(BenchError::NoAgreement { name, rounds: MOST_ROUNDS })?);
+            let disagreement = || {
+                let mut least = values.clone();
+                least.sort_by(f64::total_cmp);
+                least.truncate(2 * AGREEING);
+                BenchError::NoAgreement { name, rounds: MOST_ROUNDS, least }
+            };
+            counts.insert(name.into(), count.ok_or_else(disagreement)?);
         }
         Ok(())
     }
@@ -296,6 +303,6 @@ mod tests {
         assert_eq!(agreed(&[30_000.0, 30_100.0]), None, "two rounds are too few");
         assert_eq!(agreed(&[1e6, 30_000.0, 8e5, 30_100.0]), None);
         assert_eq!(agreed(&[1e6, 30_000.0, 30_500.0, 8e5, 30_100.0]), Some(30_100.0));
-        assert_eq!(agreed(&[30_000.0, 30_700.0, 30_100.0]), None, "they differ by more than 2 %");
+        assert_eq!(agreed(&[30_000.0, 31_000.0, 30_100.0]), None, "they differ by more than 3 %");
     }
 }
