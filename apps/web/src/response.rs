@@ -51,7 +51,7 @@ impl Status {
             Self::MovedPermanently => "301 Moved Permanently",
             Self::NotModified => "304 Not Modified",
             Self::BadRequest => "400 Bad Request",
-            Self::NotFound => "404 Not Found",
+            Self::NotFound => "404 Not SiteEntry",
             Self::MethodNotAllowed => "405 Method Not Allowed",
             Self::RequestTimeout => "408 Request Timeout",
             Self::PreconditionFailed => "412 Precondition Failed",
@@ -154,7 +154,7 @@ fn preface(status: Status, date: &str, persistence: Persistence) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::site::{Found, Site, SiteBuilder};
+    use crate::site::{Site, SiteBuilder, SiteEntry};
     use alloc::vec::Vec;
 
     fn site(contents: &[&'static [u8]]) -> Site {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     fn response(prefaces: &Prefaces, site: &Site, name: &str) -> Option<IoBuf> {
-        let Some(Found::File(file)) = site.find(name.as_bytes()) else { panic!("no {name}") };
+        let Some(SiteEntry::File(file)) = site.find(name.as_bytes()) else { panic!("no {name}") };
         prefaces.response(file, Persistence::KeepAlive)
     }
 

@@ -4,7 +4,7 @@ use crate::condition::{self, Outcome};
 use crate::head::{self, Head, MAX_HEAD_BYTES, Method, Parsed, Persistence};
 use crate::range::{self, RangeRequest};
 use crate::response::{Prefaces, Status};
-use crate::site::{File, Found, Site};
+use crate::site::{File, Site, SiteEntry};
 use alloc::borrow::Cow;
 use alloc::format;
 use alloc::vec::Vec;
@@ -201,8 +201,8 @@ impl Answer<'_> {
         // Borrows a path without escapes.
         let decoded: Cow<'_, [u8]> = percent_decode_str(path).into();
         match self.site.find(&decoded) {
-            Some(Found::File(file)) => self.file(head, file),
-            Some(Found::Directory) => {
+            Some(SiteEntry::File(file)) => self.file(head, file),
+            Some(SiteEntry::Directory) => {
                 let fields = format!("Location: {path}/\r\n");
                 self.page(Status::MovedPermanently, head.persistence, head.method, &fields);
             }

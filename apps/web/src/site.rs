@@ -161,7 +161,7 @@ impl File {
 
 /// The result of a path lookup.
 #[derive(Clone, Copy, Debug)]
-pub enum Found<'a> {
+pub enum SiteEntry<'a> {
     /// A file.
     File(&'a File),
     /// A directory whose path lacks the final slash.
@@ -185,10 +185,10 @@ pub struct Site {
 
 impl Site {
     /// Looks up a path, which is decoded and has no query.
-    pub fn find(&self, path: &[u8]) -> Option<Found<'_>> {
+    pub fn find(&self, path: &[u8]) -> Option<SiteEntry<'_>> {
         match self.paths.get(path)? {
-            Target::File(file) => Some(Found::File(&self.files[*file])),
-            Target::Directory => Some(Found::Directory),
+            Target::File(file) => Some(SiteEntry::File(&self.files[*file])),
+            Target::Directory => Some(SiteEntry::Directory),
         }
     }
 
@@ -275,7 +275,7 @@ mod tests {
     }
 
     fn is_file(site: &Site, path: &str) -> bool {
-        matches!(site.find(path.as_bytes()), Some(Found::File(_)))
+        matches!(site.find(path.as_bytes()), Some(SiteEntry::File(_)))
     }
 
     #[test]
@@ -284,7 +284,7 @@ mod tests {
         for path in ["/", "/index.html", "/a/", "/a/index.html", "/a/b"] {
             assert!(is_file(&site, path), "{path}");
         }
-        assert!(matches!(site.find(b"/a"), Some(Found::Directory)));
+        assert!(matches!(site.find(b"/a"), Some(SiteEntry::Directory)));
         for path in ["", "a/b", "/a/b/", "/b", "//", "/A/b", "/a//b", "/a/../a/b", "/./a/b"] {
             assert!(site.find(path.as_bytes()).is_none(), "{path}");
         }

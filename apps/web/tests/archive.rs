@@ -2,7 +2,7 @@
 
 use isola_web::archive::{self, ArchiveError};
 use isola_web::date::UnixSeconds;
-use isola_web::site::Found;
+use isola_web::site::SiteEntry;
 use isola_web::{Site, SiteBuilder, SiteError};
 
 /// Returns an archive of these files.
@@ -33,9 +33,9 @@ fn a_site_has_the_files_of_its_archive() {
     let site = read(pack(&[("./index.html", b"<h1>"), ("a/b.txt", &long), ("./a/", b""), ("empty", b"")]));
     let site = site.unwrap();
     assert_eq!(site.file_count(), 3);
-    let Some(Found::File(file)) = site.find(b"/a/b.txt") else { panic!("it is there") };
+    let Some(SiteEntry::File(file)) = site.find(b"/a/b.txt") else { panic!("it is there") };
     assert_eq!((file.content()[..] == long, file.modified()), (true, Some(UnixSeconds(784_111_777))));
-    assert!(matches!(site.find(b"/"), Some(Found::File(_))));
+    assert!(matches!(site.find(b"/"), Some(SiteEntry::File(_))));
 }
 
 #[test]

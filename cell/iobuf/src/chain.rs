@@ -18,16 +18,16 @@ pub struct Chain {
     /// `None` only if the chain has fewer than two views.
     second: Option<IoBuf>,
     /// `None` if the chain never had more than two views.
-    rest: Rest,
+    further: FurtherViews,
     len: usize,
 }
 
 /// The views after the first two. Most chains have none, and are dropped without a call.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::box_collection, reason = "a pointer is moved in a quarter of the instructions")]
-struct Rest(Option<Box<VecDeque<IoBuf>>>);
+struct FurtherViews(Option<Box<VecDeque<IoBuf>>>);
 
-impl Deref for Rest {
+impl Deref for FurtherViews {
     type Target = Option<Box<VecDeque<IoBuf>>>;
 
     #[inline(always)]
@@ -36,14 +36,14 @@ impl Deref for Rest {
     }
 }
 
-impl DerefMut for Rest {
+impl DerefMut for FurtherViews {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.0
     }
 }
 
-impl Drop for Rest {
+impl Drop for FurtherViews {
     #[inline(always)]
     fn drop(&mut self) {
         if let Some(views) = self.0.take() {
@@ -63,7 +63,7 @@ fn drop_views(views: Box<VecDeque<IoBuf>>) {
 impl Chain {
     /// Returns an empty chain.
     pub const fn new() -> Self {
-        Self { first: None, second: None, rest: Rest(None), len: 0 }
+        Self { first: None, second: None, further: FurtherViews(None), len: 0 }
     }
 
     /// Returns the length of the whole sequence, in bytes.
@@ -90,7 +90,7 @@ impl Chain {
         } else if self.second.is_none() {
             self.second = Some(part);
         } else {
-            self.rest.get_or_insert_default().push_back(part);
+            self.further.get_or_insert_default().push_back(part);
         }
     }
 
@@ -103,7 +103,7 @@ impl Chain {
         self.len += part.len();
         let Some(second) = self.first.replace(part) else { return };
         if let Some(third) = self.second.replace(second) {
-            self.rest.get_or_insert_default().push_front(third);
+            self.further.get_or_insert_default().push_front(third);
         }
     }
 
@@ -125,13 +125,13 @@ impl Chain {
         take(first);
         let Some(second) = self.second.take() else { return };
         take(second);
-        self.rest.iter_mut().flat_map(|rest| rest.drain(..)).for_each(take);
+        self.further.iter_mut().flat_map(|further| further.drain(..)).for_each(take);
     }
 
     /// Reserves memory for `count` more views, for a caller that knows a chain's final length.
     pub fn reserve(&mut self, count: usize) {
         if count > 2 {
-            self.rest.get_or_insert_default().reserve(count);
+            self.further.get_or_insert_default().reserve(count);
         }
     }
 
@@ -155,7 +155,7 @@ impl Chain {
 
     /// Removes and returns the last view.
     pub fn pop_back(&mut self) -> Option<IoBuf> {
-        let behind = self.rest.as_mut().and_then(|rest| rest.pop_back());
+        let behind = self.further.as_mut().and_then(|further| further.pop_back());
         let part = behind.or_else(|| self.second.take()).or_else(|| self.first.take())?;
         self.len -= part.len();
         Some(part)
@@ -166,7 +166,7 @@ impl Chain {
         let part = self.first.take()?;
         if let Some(second) = self.second.take() {
             self.first = Some(second);
-            self.second = self.rest.as_mut().and_then(|rest| rest.pop_front());
+            self.second = self.further.as_mut().and_then(|further| further.pop_front());
         }
         Some(part)
     }
@@ -176,14 +176,14 @@ impl Chain {
         match index {
             0 => self.first.as_ref(),
             1 => self.second.as_ref(),
-            _ => self.rest.as_ref()?.get(index - 2),
+            _ => self.further.as_ref()?.get(index - 2),
         }
     }
 
     /// Returns the views in order.
     pub fn parts(&self) -> impl ExactSizeIterator<Item = &IoBuf> {
-        let rest = self.rest.as_deref().map(VecDeque::iter).unwrap_or_default();
-        Parts { first: self.first.as_ref(), second: self.second.as_ref(), rest }
+        let further = self.further.as_deref().map(VecDeque::iter).unwrap_or_default();
+        Parts { first: self.first.as_ref(), second: self.second.as_ref(), further }
     }
 
     /// Removes the first `count` bytes, or all if there are fewer.
@@ -305,7 +305,7 @@ impl Eq for Chain {}
 struct Parts<'a> {
     first: Option<&'a IoBuf>,
     second: Option<&'a IoBuf>,
-    rest: alloc::collections::vec_deque::Iter<'a, IoBuf>,
+    further: alloc::collections::vec_deque::Iter<'a, IoBuf>,
 }
 
 impl<'a> Iterator for Parts<'a> {
@@ -313,12 +313,12 @@ impl<'a> Iterator for Parts<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<&'a IoBuf> {
-        self.first.take().or_else(|| self.second.take()).or_else(|| self.rest.next())
+        self.first.take().or_else(|| self.second.take()).or_else(|| self.further.next())
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         let inline = usize::from(self.first.is_some()) + usize::from(self.second.is_some());
-        let left = inline + self.rest.len();
+        let left = inline + self.further.len();
         (left, Some(left))
     }
 }

@@ -6,7 +6,9 @@ use super::interrupt::Interrupts;
 use super::{Context, Failure, complete};
 use crate::cellctl::look_up;
 use crate::client::{Client, ClientError};
-use crate::elastic::{Bounds, Controller, Every, Figure, Look, REPLACED, Reason, Seen, Step, Window};
+use crate::elastic::{
+    Bounds, Controller, Every, Figure, LatencyWindow, Look, REPLACED, Reason, Step, WindowLatency,
+};
 use crate::machine::LockedMachine;
 use crate::manifest::Manifest;
 use crate::output::view::is_running;
@@ -111,7 +113,7 @@ struct Plan {
 }
 
 /// The decision, the kind of reason and the refusal that were printed last.
-type Said = (&'static str, mem::Discriminant<Reason>, Option<String>);
+type PrintedStep = (&'static str, mem::Discriminant<Reason>, Option<String>);
 
 /// The result of an interval: the JSON form.
 #[derive(Serialize)]
@@ -136,7 +138,7 @@ struct IntervalView<'a> {
 
 pub(super) fn elastic(context: &Context, arguments: Arguments) -> Result<ExitCode, Failure> {
     let intervals = arguments.intervals.unwrap_or(u64::MAX);
-    let mut window = Window::new(arguments.figure);
+    let mut window = LatencyWindow::new(arguments.figure);
     let plan = Plan::new(arguments)?;
     let mut controller = Controller::new(plan.bounds);
     let interrupts = Interrupts::count()?;
@@ -159,9 +161,9 @@ pub(super) fn elastic(context: &Context, arguments: Arguments) -> Result<ExitCod
 fn turn(
     context: &Context,
     plan: &Plan,
-    window: &mut Window,
+    window: &mut LatencyWindow,
     controller: Option<&mut Controller>,
-    said: &mut Option<Said>,
+    said: &mut Option<PrintedStep>,
 ) -> Result<(), Failure> {
     let began = Instant::now();
     let held = LockedMachine::take_supervised(&context.root, &context.dir())?;
@@ -169,7 +171,9 @@ fn turn(
     let service = running(&held, &mut client, &plan.service)?;
     let machine = client.machine()?;
     let seen = match window.look(&service, PER_MILLE) {
-        Seen::Percentile(cycles) => Seen::Percentile(cycles_ns(cycles, machine.tsc_hz).unwrap_or(u64::MAX)),
+        WindowLatency::Percentile(cycles) => {
+            WindowLatency::Percentile(cycles_ns(cycles, machine.tsc_hz).unwrap_or(u64::MAX))
+        }
         other => other,
     };
     let Some(controller) = controller else { return Ok(()) };

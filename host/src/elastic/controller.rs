@@ -18,7 +18,7 @@
 //! after a pause, which doubles with each refusal in a row.
 
 use super::bounds::Bounds;
-use super::window::Seen;
+use super::window::WindowLatency;
 use crate::output::human::duration_ns;
 use std::fmt;
 
@@ -41,7 +41,7 @@ const SETTLE: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
     /// The service's percentile, in ns.
-    pub seen: Seen,
+    pub seen: WindowLatency,
     /// The number of the service's cores.
     pub cores: u32,
     /// The number of borrowed ones among them.
@@ -114,9 +114,9 @@ impl Controller {
             return Step::Stay(Reason::Settling);
         }
         let figure = match look.seen {
-            Seen::Little => return Step::Stay(Reason::Little),
-            Seen::Nothing => 0,
-            Seen::Percentile(ns) => ns,
+            WindowLatency::Little => return Step::Stay(Reason::Little),
+            WindowLatency::Nothing => 0,
+            WindowLatency::Percentile(ns) => ns,
         };
         if figure > self.bounds.upper_ns {
             self.below = 0;
@@ -209,7 +209,7 @@ mod tests {
 
         fn interval(&mut self) -> Step {
             let most = self.figures_ns.len() as u32;
-            let seen = Seen::Percentile(self.figures_ns[self.service as usize - 1]);
+            let seen = WindowLatency::Percentile(self.figures_ns[self.service as usize - 1]);
             let look = Look { seen, cores: self.service, borrowed: self.service - 1, most };
             let step = self.controller.decide(&look);
             match step {
@@ -229,7 +229,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     /// Returns the measurements of a service with one core of its own and `borrowed` others.
-    fn look(seen: Seen, borrowed: u32) -> Look {
+    fn look(seen: WindowLatency, borrowed: u32) -> Look {
         Look { seen, cores: 1 + borrowed, borrowed, most: 4 }
     }
 
@@ -257,12 +257,12 @@ mod tests {
     fn no_requests_count_as_fast_and_few_requests_do_not_count() {
         let mut controller = Controller::new(BOUNDS);
         let mut decide = |seen| controller.decide(&look(seen, 1));
-        assert_eq!(decide(Seen::Nothing), Step::Stay(Reason::Below(0, 1)));
+        assert_eq!(decide(WindowLatency::Nothing), Step::Stay(Reason::Below(0, 1)));
         assert_eq!(Reason::Below(0, 1).to_string(), "no requests, for 1 interval");
         assert!(Reason::HasLeast(0).to_string().starts_with("no requests, but"));
-        assert_eq!(decide(Seen::Nothing), Step::Stay(Reason::Below(0, 2)));
-        assert_eq!(decide(Seen::Little), Step::Stay(Reason::Little));
-        assert_eq!(decide(Seen::Nothing), Step::Give(Reason::Below(0, 3)));
+        assert_eq!(decide(WindowLatency::Nothing), Step::Stay(Reason::Below(0, 2)));
+        assert_eq!(decide(WindowLatency::Little), Step::Stay(Reason::Little));
+        assert_eq!(decide(WindowLatency::Nothing), Step::Give(Reason::Below(0, 3)));
     }
 
     #[test]
@@ -276,14 +276,14 @@ mod tests {
     #[test]
     fn a_refused_move_is_retried_after_ever_longer_pauses() {
         let mut controller = Controller::new(BOUNDS);
-        let slow = look(Seen::Percentile(9 * MS), 0);
+        let slow = look(WindowLatency::Percentile(9 * MS), 0);
         let mut pause = |look: &Look| {
             controller.failed();
             (0..).take_while(|_| controller.decide(look) == Step::Stay(Reason::Settling)).count()
         };
         assert_eq!([0; 6].map(|_| pause(&slow)), [1, 2, 4, 8, 16, 16]);
         // Once the figure was good, the first pause is short again.
-        pause(&look(Seen::Percentile(3 * MS), 0));
+        pause(&look(WindowLatency::Percentile(3 * MS), 0));
         assert_eq!(pause(&slow), 1);
     }
 
@@ -296,7 +296,7 @@ mod tests {
             let mut cores = own;
             let mut quiet = 1;
             for figure in figures {
-                let look = Look { seen: Seen::Percentile(figure), cores, borrowed: cores - own, most };
+                let look = Look { seen: WindowLatency::Percentile(figure), cores, borrowed: cores - own, most };
                 match controller.decide(&look) {
                     Step::Take(_) => {
                         prop_assert!(figure > BOUNDS.upper_ns);

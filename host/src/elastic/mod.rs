@@ -21,7 +21,7 @@ pub mod window;
 pub use bounds::{BadBounds, Bounds};
 pub use controller::{Controller, Look, Reason, Step};
 pub use every::{BadInterval, Every};
-pub use window::{Figure, Seen, Window};
+pub use window::{Figure, LatencyWindow, WindowLatency};
 
 /// The error for a setting of which cells give up cores, and which cores a service keeps.
 pub const REPLACED: &str = "cores come from the cells that lend: set how many each lends with `lend`, a higher \

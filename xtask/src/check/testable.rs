@@ -34,6 +34,11 @@ const HARDWARE: &[&str] = &["machine", "drivers", "cell/bare"];
 const EXCEPTIONS: &[(&str, &str)] = &[
     ("drivers", "state machines on the machine layer's DMA memory, which tests replace with plain memory"),
     ("cell/bare", "the platform on bare hardware"),
+    ("machine/fault-injection", "illegal accesses, which crash the images that contain them"),
+    (
+        "supervisor/core/machine",
+        "the hardware traits of the supervisor's core; its tests use a fake machine instead",
+    ),
     ("cell/app", "selects the platform; applications are tested on the hosted one"),
     ("tests/images", "images that run on a machine only"),
     ("fuzz", "a target of the machine layer's parser of firmware tables"),

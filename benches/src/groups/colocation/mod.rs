@@ -26,7 +26,7 @@ use crate::session::{Service, Session, System};
 use crate::timeline::{CORES_OF_SERVICE, OWN_CURVES, P99_MS, REQUESTS};
 use cells::Cells;
 use cgroups::Cgroups;
-use isola_host::elastic::{Bounds, Controller, Look, Seen, Step};
+use isola_host::elastic::{Bounds, Controller, Look, Step, WindowLatency};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::thread;
@@ -343,7 +343,7 @@ impl<'a> CoreMover<'a> {
             self.decided_windows = observed.len();
             new.iter().map(|window| window.p99_us).fold(0.0, f64::max)
         };
-        let seen = Seen::Percentile((p99_us * 1e3) as u64);
+        let seen = WindowLatency::Percentile((p99_us * 1e3) as u64);
         // Each side keeps a core.
         let (borrowed, most) = (service.saturating_sub(1), (service + batch).saturating_sub(1));
         let look = Look { seen, cores: service, borrowed, most };

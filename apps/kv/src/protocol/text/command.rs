@@ -13,7 +13,7 @@ use crate::server::Server;
 use crate::time::Exptime;
 
 use super::meta::MetaReply;
-use super::reply::{Casness, Place, TextReply};
+use super::reply::{Casness, KeyPosition, TextReply};
 use super::{meta, stats};
 
 pub(super) const ERROR: &[u8] = b"ERROR\r\n";
@@ -52,9 +52,9 @@ pub(super) struct KeyRun {
 
 impl KeyRun {
     /// Returns the request for one of the keys.
-    pub fn request(self, key: Key, place: Place) -> Parsed {
+    pub fn request(self, key: Key, position: KeyPosition) -> Parsed {
         let operation = self.exptime.map_or(Operation::Get, Operation::GetAndTouch);
-        let reply = Reply::Text(TextReply::Value { casness: self.casness, place });
+        let reply = Reply::Text(TextReply::Value { casness: self.casness, position });
         Parsed { action: Action::Run(key, operation), reply }
     }
 }
@@ -251,7 +251,7 @@ fn read_keys(source: Source<'_>, mut words: Words<'_>, exptime: Option<Exptime>,
     };
     let Some(key) = source.key(&first) else { return Line::Whole(literal(BAD_FORMAT, Noreply::No)) };
     match words.next() {
-        None => Line::Whole(run.request(key, Place::Last)),
+        None => Line::Whole(run.request(key, KeyPosition::Last)),
         // A line with an invalid key gets one answer for the whole line.
         Some(word) if core::iter::once(word).chain(words).any(|word| word.text.len() > MAX_KEY_LEN) => {
             Line::Whole(literal(BAD_FORMAT, Noreply::No))

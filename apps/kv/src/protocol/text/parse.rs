@@ -10,7 +10,7 @@ use crate::request::{ExistingItem, Operation, Payload, Store, StoreMode};
 use crate::server::Server;
 
 use super::command::{BAD_FORMAT, KeyRun, Line, Noreply, PendingStore, literal, read_line, read_long_head};
-use super::reply::{END, Place, TextReply};
+use super::reply::{END, KeyPosition, TextReply};
 
 /// The longest line that is parsed as a whole, in bytes without its line end. A longer line must be a read, whose keys
 /// are then parsed one by one as they arrive.
@@ -204,7 +204,7 @@ impl TextParser {
         if is_last {
             self.state = State::Line;
         }
-        Some(Some(run.request(key, if is_last { Place::Last } else { Place::Between })))
+        Some(Some(run.request(key, if is_last { KeyPosition::Last } else { KeyPosition::Between })))
     }
 }
 

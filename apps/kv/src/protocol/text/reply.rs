@@ -25,7 +25,7 @@ pub(crate) enum TextReply {
     /// A line with the status.
     Status,
     /// The item, if there is one.
-    Value { casness: Casness, place: Place },
+    Value { casness: Casness, position: KeyPosition },
     /// A list of statistics.
     Stats(StatsKind),
     /// The counts by prefix.
@@ -47,7 +47,7 @@ pub(crate) enum Casness {
 
 /// The position of a key in its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum KeyPosition {
     Last,
     Between,
 }
@@ -63,9 +63,9 @@ impl TextReply {
                 out.write_slice(LINE_END);
             }
             Self::Status => status(response, out),
-            Self::Value { casness, place } => match response {
-                Response::Hit(hit) => value(hit.flags, hit.cas, &hit.body, *casness, *place, out),
-                _ if *place == Place::Last => out.add_static(END),
+            Self::Value { casness, position } => match response {
+                Response::Hit(hit) => value(hit.flags, hit.cas, &hit.body, *casness, *position, out),
+                _ if *position == KeyPosition::Last => out.add_static(END),
                 _ => {}
             },
             Self::Stats(_) | Self::Prefixes | Self::List { .. } => self.list(response, server, out),
@@ -124,12 +124,14 @@ pub(super) fn status(response: &Response, out: &mut Output) {
 pub(crate) fn single_get(found: Option<ItemRef<'_>>, out: &mut Output) {
     match found {
         Some(ItemRef { body: Body::Whole(answer), .. }) => out.add(answer.bytes()),
-        Some(ItemRef { flags, cas, body }) => value(flags, cas, body, Casness::Without, Place::Last, out),
+        Some(ItemRef { flags, cas, body }) => {
+            value(flags, cas, body, Casness::Without, KeyPosition::Last, out)
+        }
         None => out.add_static(END),
     }
 }
 
-impl Place {
+impl KeyPosition {
     /// Returns the length of the bytes that follow the value.
     fn tail_len(self) -> usize {
         match self {
@@ -146,11 +148,11 @@ impl Place {
     }
 }
 
-fn value(flags: u32, cas: u64, body: &Body, casness: Casness, place: Place, out: &mut Output) {
+fn value(flags: u32, cas: u64, body: &Body, casness: Casness, position: KeyPosition, out: &mut Output) {
     if let (Body::Whole(answer), Casness::Without) = (body, casness) {
-        return match place {
-            Place::Last => out.add(answer.bytes()),
-            Place::Between => out.add(&answer.without_end()),
+        return match position {
+            KeyPosition::Last => out.add(answer.bytes()),
+            KeyPosition::Between => out.add(&answer.without_end()),
         };
     }
     let mut digits = [itoa::Buffer::new(); 3];
@@ -163,18 +165,18 @@ fn value(flags: u32, cas: u64, body: &Body, casness: Casness, place: Place, out:
     };
     match body.slices() {
         Some((key, value)) if is_copied(value_len) => {
-            out.write(line.len(key.len()) + value.len() + place.tail_len(), |room| {
+            out.write(line.len(key.len()) + value.len() + position.tail_len(), |room| {
                 let mut writer = Writer::new(room);
                 line.put(key, &mut writer);
                 writer.put(value);
-                place.put_tail(&mut writer);
+                position.put_tail(&mut writer);
             });
         }
         _ => {
             let key = body.key();
             out.write(line.len(key.len()), |room| line.put(key, &mut Writer::new(room)));
             out.push(body.value());
-            out.write(place.tail_len(), |room| place.put_tail(&mut Writer::new(room)));
+            out.write(position.tail_len(), |room| position.put_tail(&mut Writer::new(room)));
         }
     }
 }

@@ -201,13 +201,13 @@ fn a_lost_core_is_never_given_again_nor_are_its_siblings_as_whole_cores() {
 }
 
 /// The number of a cell's cores by node and by physical core.
-struct Held {
+struct HeldCores {
     nodes: BTreeMap<NodeId, usize>,
     physical: BTreeMap<PhysicalCoreId, usize>,
 }
 
-fn held(info: &[CoreInfo], ids: &[CoreId]) -> Held {
-    let mut held = Held { nodes: BTreeMap::new(), physical: BTreeMap::new() };
+fn held(info: &[CoreInfo], ids: &[CoreId]) -> HeldCores {
+    let mut held = HeldCores { nodes: BTreeMap::new(), physical: BTreeMap::new() };
     for core in info.iter().filter(|core| ids.contains(&core.id)) {
         *held.nodes.entry(core.node).or_default() += 1;
         *held.physical.entry(core.site.physical).or_default() += 1;
