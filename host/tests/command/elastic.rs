@@ -138,7 +138,7 @@ fn a_core_that_no_cell_lends_is_requested_rarely() {
     assert!(lines.iter().all(|line| line["done"] == false), "{lines:?}");
     assert_eq!(lines.iter().filter(|line| line["decision"] == "take").count(), 3, "{lines:?}");
     let events = sandbox.isola(&["events"]).ok();
-    assert_eq!(events.matches("borrowed no core: nobody lends").count(), 1, "{events}");
+    assert_eq!(events.matches("borrowed no core: no cell lends").count(), 1, "{events}");
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn a_borrowed_core_returns_on_demand_at_the_borrower_s_end_and_after_its_lease()
         assert_eq!(connection.get("key").unwrap().as_deref(), Some(value));
     };
     assert_eq!(cores(&isola), (1, 2));
-    isola.run(&["borrow", "batch"]).failed(1, "nobody lends a core");
+    isola.run(&["borrow", "batch"]).failed(1, "no cell lends a core");
     isola.run(&["borrow", "nobody"]).failed(1, "nobody");
 
     assert_eq!(borrow(&isola)["from"], "batch");

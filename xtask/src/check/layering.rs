@@ -163,7 +163,6 @@ const CELL_SIDE: &[&str] = &[
     "services",
     "gateway",
     "network test support",
-    "linux",
     "application library",
     "apps",
     "faulty",

@@ -231,7 +231,7 @@ impl<H: Hardware> Cells<H> {
         match denial {
             Denial::Limit => alloc::format!("{name:?} has as many cores as it can, or is being given some"),
             Denial::NoLender => alloc::format!(
-                "nobody lends a core to {name:?}: no cell of lower priority has one that it lends"
+                "no cell lends a core to {name:?}: none of lower priority has one that it lends"
             ),
         }
     }

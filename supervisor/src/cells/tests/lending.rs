@@ -68,11 +68,11 @@ fn lenders_lend_only_to_higher_priorities_and_no_more_than_specified() {
     }
     let refused =
         |cells: &mut Cells<FakeMachine>, name| cells.borrow(name, LEASE_MS).unwrap_err().to_string();
-    assert!(refused(&mut cells, "service").contains("nobody lends"));
+    assert!(refused(&mut cells, "service").contains("no cell lends"));
     assert!(cells.borrow("service", 0).is_err() && cells.borrow("service", u32::MAX).is_err());
     cells.give_back("service").unwrap();
     cells.give_back("service").unwrap();
-    assert!(refused(&mut cells, "batch").contains("nobody lends"));
+    assert!(refused(&mut cells, "batch").contains("no cell lends"));
     assert!(cells.give_back("service").unwrap_err().to_string().contains("no borrowed core"));
 }
 
@@ -308,7 +308,7 @@ fn a_core_in_transfer_counts_as_lent() {
         (2, rest - 1),
         "the core waits between the two cells"
     );
-    assert!(cells.borrow("other", LEASE_MS).unwrap_err().to_string().contains("nobody lends"));
+    assert!(cells.borrow("other", LEASE_MS).unwrap_err().to_string().contains("no cell lends"));
     assert_eq!(owned(&cells, "batch"), rest - 1);
 }
 
