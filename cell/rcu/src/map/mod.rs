@@ -38,7 +38,41 @@ impl Representative for Seeds {
 const FEWEST_BUCKETS: usize = 8;
 
 /// A hash table that the cores of a cell share. It belongs to the cell that creates it, for example as a representative
-/// of an Ebb.
+/// of an Ebb: here a table of routes, which each request reads and an operator changes rarely.
+///
+/// ```
+/// use isola_ebbs::{CellEbb, Representative, current_core};
+/// use isola_events::{exit, spawn, spawn_on};
+/// use isola_hosted::Settings;
+/// use isola_platform::CoreIndex;
+/// use isola_rcu::RcuMap;
+///
+/// static ROUTES: CellEbb<Routes> = CellEbb::new();
+///
+/// struct Routes(RcuMap<u16, &'static str>);
+///
+/// impl Representative for Routes {
+///     fn create() -> Self {
+///         Self(RcuMap::new())
+///     }
+/// }
+///
+/// /// Returns the back end of a port, on any core.
+/// fn backend(port: u16) -> Option<&'static str> {
+///     ROUTES.0.get(&port)
+/// }
+///
+/// let cell = isola_hosted::run(Settings { cores: 2, ..Settings::default() }, Vec::new(), |_| {
+///     if current_core() == CoreIndex(0) {
+///         spawn(|| {
+///             ROUTES.0.insert(80, "web");
+///             spawn_on(CoreIndex(1), || exit(if backend(80) == Some("web") { 0 } else { 1 }));
+///         });
+///     }
+///     isola_events::run()
+/// });
+/// assert_eq!(cell, [0, 0]);
+/// ```
 pub struct RcuMap<K, V, S = SeedableRandomState> {
     table: AtomicPtr<Table<K, V>>,
     /// Only writers change it.
