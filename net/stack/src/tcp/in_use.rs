@@ -7,8 +7,8 @@
 //! sets the flag; the compiler then replaces each check by its outcome, and drops the code behind it at link time.
 //! `cargo xtask check udp-only` verifies this for an image.
 //!
-//! A check costs a load and a branch. Hot paths have one per received frame, sent segment, event, read of data, and
-//! search for the next deadline; where possible behind the branches that find that there is no work.
+//! A check costs a load and a branch. Hot paths have one per received frame, sent segment and event. The search for the
+//! next deadline and reading data have theirs behind the branches that find that there is no work.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 

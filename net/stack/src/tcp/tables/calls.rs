@@ -167,9 +167,6 @@ impl Tcp {
     /// Does everything for [`Stack::read_all`](crate::Stack::read_all) except taking the data.
     #[inline]
     pub fn before_read_all(&mut self, id: ConnId) -> Option<ReadAll<'_>> {
-        if !is_in_use() {
-            return None;
-        }
         let connection = self.connections.get_mut(id.0)?.as_mut();
         let end = connection.before_take_all();
         let mut settled = TableUpdate::Done;
@@ -185,7 +182,9 @@ impl Tcp {
     /// Calls [`Self::settle`] for a connection of the application.
     #[cold]
     pub fn settle_call(&mut self, id: ConnId, stack: &mut StackParts<'_>) {
-        self.settle(id.0.index, stack);
+        if is_in_use() {
+            self.settle(id.0.index, stack);
+        }
     }
 
     /// See [`Stack::is_at_end`](crate::Stack::is_at_end).

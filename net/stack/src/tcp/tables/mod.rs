@@ -295,18 +295,18 @@ impl Tcp {
     /// Returns the earliest time before `limit` at which `on_timer` has work. It is exact: the heap's first entries are
     /// checked against their connections' deadlines.
     pub fn deadline_before(&mut self, limit: Instant, now: Instant) -> Option<Instant> {
-        if !is_in_use() {
-            return None;
-        }
         // For callers that query before all frames are sent.
         let mut ready = self.ready.first();
-        while let Some(index) = ready {
+        while let Some(index) = ready
+            && is_in_use()
+        {
             self.arm(index, now);
             ready = self.ready.after(index);
         }
         let mut first = limit;
         while let Some((at, index)) = self.timers.first()
             && at < limit
+            && is_in_use()
         {
             let truth = self.connections.at_mut(index).and_then(|c| c.deadline(now));
             match truth {
