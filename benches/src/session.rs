@@ -34,6 +34,9 @@ pub const NETPIPE_PORT: u16 = 5002;
 /// The port of the web servers.
 pub const WEB_PORT: u16 = 80;
 
+/// The most boots of a Linux guest that hangs before it has measured anything.
+const BOOTS: u32 = 3;
+
 /// The number of runs and the length of loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -278,9 +281,31 @@ impl Session {
 
     /// Boots `system` with the configuration `boot`, and waits for the first answer of `service`.
     ///
+    /// A Linux guest with several processors sometimes hangs in its boot under emulation (its processors wait for each
+    /// other, in `migration`). It has measured nothing by then, so it is booted again, at most [`BOOTS`] times in all.
+    ///
     /// # Errors
     /// As [`Self::machine`], [`Machine::wait_for`] and [`first_answer`].
     pub fn start_as(
+        &self,
+        boot: &Boot,
+        system: System,
+        service: Service,
+        counting: Counting,
+    ) -> Result<Guest, BenchError> {
+        for _ in 1..BOOTS {
+            match self.start_once(boot, system, service, counting) {
+                Err(BenchError::TooLate { .. }) if system == System::Linux => {
+                    eprintln!("bench: the Linux guest hangs in its boot; it is booted again");
+                }
+                started => return started,
+            }
+        }
+        self.start_once(boot, system, service, counting)
+    }
+
+    /// Does the same as [`Self::start_as`], with one attempt.
+    fn start_once(
         &self,
         boot: &Boot,
         system: System,
