@@ -180,7 +180,8 @@ kinds! {
     Colocation: "colocation-own-alone-p99", "ms", Alone, [],
         "each system at its own load without a batch job: 99th percentile";
     Colocation: "colocation-lost", "s", Shares, [],
-        "time that processors fell behind their pace because the host was busy: 0 for valid figures";
+        "the most time that a machine's processors fell behind their pace because the host was busy, of all machines of a \
+         run: at most 0.2 s for valid figures";
     Kv: "kv-instructions", "instructions", Memcached, [Asked Aim::Ratio(0.25)],
         "guest instructions per request of the ETC-like mix, at saturation";
     Kv: "kv-instructions-low", "instructions", Memcached, [Asked Aim::Ratio(0.25)],
