@@ -63,6 +63,8 @@ const LAYERS: &[Layer] = &[
     // The dependency of images' build scripts, without code in the image.
     Layer { name: "image link", folders: &["machine/link"], may_use: &[] },
     // The cell's side.
+    // The order of requests, without knowledge of cells.
+    Layer { name: "grid", folders: &["grid"], may_use: &[] },
     Layer { name: "iobuf", folders: &["cell/iobuf"], may_use: &[] },
     Layer { name: "platform", folders: &["cell/platform"], may_use: &["abi", "iobuf"] },
     Layer { name: "cell", folders: &["cell"], may_use: &["abi", "iobuf", "platform", "cell"] },

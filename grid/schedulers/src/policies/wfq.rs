@@ -1,0 +1,89 @@
+//! Start-time fair queueing (Goyal, Vin and Cheng 1996).
+//!
+//! Each request has a *start tag*, the later of the virtual time at its arrival and the finish tag of the member's
+//! request before; its *finish tag* is the start tag plus its cost divided by the member's weight. The policy serves
+//! the smallest start tag, and the virtual time is the start tag of the last request served.
+//!
+//! A cost is needed only after the service, so the policy suits processor time. For two members that both wait
+//! throughout an interval, the difference of their services, each divided by the member's weight, is at most the sum of
+//! their largest requests divided by their weights, whatever the capacity and the other members do (theorem 1 there). A
+//! member that pauses saves nothing up: its next start tag is not before the virtual time.
+//!
+//! The paper sets the virtual time to the largest finish tag when nothing is left to serve. Here it stays, because a
+//! policy does not know whether requests are still in service: it treats idle times as if they did not exist.
+
+use super::Members;
+use crate::entitlement::Entitlement;
+use crate::order::Order;
+use crate::policy::{Choice, Entity, Head, Phase, Policy};
+use crate::tag::{Scale, Tag};
+
+/// Divides the service in proportion to the weights of the active members.
+#[derive(Debug, Default)]
+pub struct Wfq {
+    members: Members<Member>,
+    /// The active members by start tag.
+    order: Order<Tag>,
+    virtual_time: Tag,
+}
+
+#[derive(Debug)]
+struct Member {
+    scale: Scale,
+    /// The start tag of the next request. Of an inactive member: the finish tag of its last request.
+    start: Tag,
+    active: bool,
+}
+
+impl Policy for Wfq {
+    fn set(&mut self, entity: Entity, entitlement: &Entitlement) {
+        let scale = Scale::of_weight(entitlement.weight);
+        let start = self.virtual_time;
+        self.members.get_or_add(entity, || Member { scale, start, active: false }).scale = scale;
+    }
+
+    #[inline]
+    fn activate(&mut self, entity: Entity, _head: Head, _now_ns: u64) {
+        let Some(member) = self.members.get_mut(entity) else { return };
+        member.start = member.start.max(self.virtual_time);
+        member.active = true;
+        self.order.insert(member.start, entity);
+    }
+
+    fn deactivate(&mut self, entity: Entity) {
+        let Some(member) = self.members.get_mut(entity) else { return };
+        member.active = false;
+        self.order.remove(member.start, entity);
+    }
+
+    fn remove(&mut self, entity: Entity) {
+        self.members.remove(entity);
+    }
+
+    #[inline]
+    fn choose(&mut self, _now_ns: u64) -> Choice {
+        self.order.first().map_or(Choice::Empty, |(_, entity)| Choice::Entity(entity, Phase::Share))
+    }
+
+    #[inline]
+    fn dispatched(&mut self, entity: Entity, cost: u64, _phase: Phase, next: Option<Head>, _now_ns: u64) {
+        let Some(member) = self.members.get_mut(entity) else { return };
+        self.virtual_time = self.virtual_time.max(member.start);
+        self.order.remove(member.start, entity);
+        member.start = member.start.after(cost, member.scale);
+        member.active = next.is_some();
+        if member.active {
+            self.order.insert(member.start, entity);
+        }
+    }
+
+    fn correct(&mut self, entity: Entity, charged: u64, actual: u64, _phase: Phase) {
+        let Some(member) = self.members.get_mut(entity) else { return };
+        let start = member.start.corrected(charged, actual, member.scale);
+        if member.active {
+            self.order.remove(member.start, entity);
+            self.order.insert(start, entity);
+        }
+        member.start = start;
+    }
+}
