@@ -329,7 +329,7 @@ impl Tree {
         (ClientId(id), GroupId(self.nodes[parent as usize].id))
     }
 
-    /// Returns the head that stands for a request that arrives now.
+    /// Returns the head of a request that arrives now.
     #[inline]
     pub fn arrival(&mut self, now_ns: u64) -> Head {
         self.sequence += 1;

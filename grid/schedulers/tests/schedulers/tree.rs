@@ -159,6 +159,30 @@ fn work_of_a_substitute_counts_for_its_owner_and_displaces_no_other() {
 }
 
 #[test]
+fn costs_are_estimated_while_many_requests_are_in_service() {
+    let mut scheduler = Scheduler::new(PolicyKind::Wfq);
+    let root = scheduler.root();
+    let clients = [(); 2].map(|()| scheduler.add_client(root, weight(100)).unwrap());
+    let mut in_service = std::collections::VecDeque::new();
+    let mut difference = 0_i64;
+    for round in 0..5_000 {
+        for (number, client) in clients.into_iter().enumerate() {
+            scheduler.enqueue(client, number, Cost::Unknown, round).unwrap();
+        }
+        let Dispatch::Request(request) = scheduler.dispatch(round) else { panic!("nothing is served") };
+        let cost = [1_000, 100][request.message];
+        difference += [1, -1][request.message] * cost;
+        in_service.push_back((request.ticket, cost));
+        if in_service.len() > 64 {
+            let (ticket, cost) = in_service.pop_front().unwrap();
+            scheduler.complete(ticket, cost as u64);
+        }
+        // After the first costs are known.
+        assert!(round < 1_000 || difference.abs() <= 2_000, "{difference} in round {round}");
+    }
+}
+
+#[test]
 fn names_of_removed_members_are_errors_and_requests_come_back() {
     let mut scheduler = Scheduler::new(PolicyKind::Wfq);
     let root = scheduler.root();
