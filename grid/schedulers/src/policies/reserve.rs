@@ -37,6 +37,8 @@ pub struct Reserve {
     /// The other active members, by limit tag.
     limited: Order<Tag>,
     virtual_time: Tag,
+    /// The latest time that a caller passed.
+    now: Tag,
 }
 
 #[derive(Debug)]
@@ -109,7 +111,7 @@ impl Reserve {
 
 impl Policy for Reserve {
     fn set(&mut self, entity: Entity, entitlement: &Entitlement) {
-        let virtual_time = self.virtual_time;
+        let (virtual_time, now) = (self.virtual_time, self.now);
         let (reservation, limit) =
             (entitlement.reservation.map(Scale::of_rate), entitlement.limit.map(Scale::of_rate));
         let weight = Scale::of_weight(entitlement.weight);
@@ -123,15 +125,23 @@ impl Policy for Reserve {
             state: State::Inactive,
         });
         self.change(entity, |member| {
+            // A new rate counts from now on: neither earlier time nor debts of the old rate remain.
+            if member.reservation != reservation {
+                member.reservation_tag = now;
+            }
+            if member.limit != limit {
+                member.limit_tag = now;
+            }
             (member.reservation, member.limit, member.weight) = (reservation, limit, weight);
             // Share that an earlier limit withheld is not made up for.
             member.share_tag = member.share_tag.max(virtual_time);
         });
     }
 
-    fn activate(&mut self, entity: Entity, head: Head, now_ns: u64) {
+    fn activate(&mut self, entity: Entity, _head: Head, now_ns: u64) {
+        self.now = self.now.max(Tag::at_ns(now_ns));
         let Some(member) = self.members.get_mut(entity) else { return };
-        member.reservation_tag = member.reservation_tag.max(Tag::at_ns(head.arrived_ns));
+        member.reservation_tag = member.reservation_tag.max(Tag::at_ns(now_ns));
         member.limit_tag = member.limit_tag.max(earliest_limit(now_ns));
         member.share_tag = member.share_tag.max(self.virtual_time);
         self.queue(entity);
@@ -147,6 +157,7 @@ impl Policy for Reserve {
 
     fn choose(&mut self, now_ns: u64) -> Choice {
         let now = Tag::at_ns(now_ns);
+        self.now = self.now.max(now);
         while let Some((tag, entity)) = self.limited.first()
             && tag <= now
         {

@@ -183,6 +183,52 @@ fn costs_are_estimated_while_many_requests_are_in_service() {
 }
 
 #[test]
+fn rates_that_are_set_while_requests_wait_count_from_then_on() {
+    let rate = |units| Some(Rate::per_second(units).unwrap());
+    let reserved = Entitlement { reservation: rate(100_000_000), ..weight(1) };
+    for late_policy in [false, true] {
+        let start = if late_policy { PolicyKind::Fifo } else { PolicyKind::Reserve };
+        let mut scheduler = Scheduler::new(start);
+        let root = scheduler.root();
+        let first = if late_policy { reserved } else { weight(1) };
+        let clients = [first, weight(10_000)].map(|of| scheduler.add_client(root, of).unwrap());
+        for number in 0..20_000 {
+            scheduler.enqueue(clients[number % 2], number % 2, Cost::Known(1_000), 0).unwrap();
+        }
+        // The requests have waited for a second: no reservation for that time is due.
+        let mut now = 1_000_000_000;
+        if late_policy {
+            scheduler.set_policy(root, PolicyKind::Reserve, now).unwrap();
+        } else {
+            assert!(matches!(scheduler.dispatch(now), Dispatch::Request(_)));
+            scheduler.set_client(clients[0], reserved, now).unwrap();
+        }
+        let mut served = [0; 2];
+        for _ in 0..5_000 {
+            let Dispatch::Request(request) = scheduler.dispatch(now) else { panic!("nothing is served") };
+            served[request.message] += 1;
+            now += 1_000;
+        }
+        assert!((498..=502).contains(&served[0]), "{served:?}");
+    }
+}
+
+#[test]
+fn a_raised_limit_forgets_the_debt_of_the_lower_one() {
+    let mut scheduler = Scheduler::new(PolicyKind::Reserve);
+    let client = scheduler.add_client(scheduler.root(), limit(1_000)).unwrap();
+    for _ in 0..3 {
+        scheduler.enqueue(client, (), Cost::Known(5_000), 0).unwrap();
+    }
+    assert!(matches!(scheduler.dispatch(0), Dispatch::Request(_)));
+    assert_eq!(scheduler.dispatch(10), Dispatch::NotBefore(5_000_000_000));
+    scheduler.set_client(client, limit(1_000_000), 10).unwrap();
+    assert!(matches!(scheduler.dispatch(10), Dispatch::Request(_)));
+    let Dispatch::NotBefore(until) = scheduler.dispatch(20) else { panic!("the new limit does not hold") };
+    assert!((4_000_000..=5_000_100).contains(&until), "{until}");
+}
+
+#[test]
 fn names_of_removed_members_are_errors_and_requests_come_back() {
     let mut scheduler = Scheduler::new(PolicyKind::Wfq);
     let root = scheduler.root();
