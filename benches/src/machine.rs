@@ -234,11 +234,16 @@ impl Machine {
         })
     }
 
-    /// Returns the number after `label` in the output so far; `None` if there is none yet.
+    /// Returns the length of the output so far, in bytes.
+    pub fn output_len(&self) -> usize {
+        self.console.len()
+    }
+
+    /// Returns the number after `label` in the output behind its first `from` bytes; `None` if there is none yet.
     ///
     /// # Errors
     /// [`BenchError::Ended`], [`BenchError::Interrupted`].
-    pub fn number(&mut self, label: &str) -> Result<Option<u64>, BenchError> {
+    pub fn number(&mut self, label: &str, from: usize) -> Result<Option<u64>, BenchError> {
         interrupt::check()?;
         while let Ok((at, bytes)) = self.output.try_recv() {
             self.take(at, &bytes);
@@ -246,7 +251,7 @@ impl Machine {
         if !self.is_running() {
             return Err(self.ended(label));
         }
-        let console = String::from_utf8_lossy(&self.console);
+        let console = String::from_utf8_lossy(self.console.get(from..).unwrap_or_default());
         let behind = console.split_once(label).and_then(|(_, behind)| behind.split_once('\n'));
         Ok(behind.and_then(|(number, _)| number.trim().parse().ok()))
     }
