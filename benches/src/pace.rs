@@ -90,7 +90,7 @@ pub fn lost_s(machine: &Machine) -> Result<f64, BenchError> {
 }
 
 /// The most time that processors may lose in a run whose figures are published, in s.
-const MOST_LOST_S: f64 = 0.2;
+pub const MOST_LOST_S: f64 = 0.2;
 
 /// Rejects publication if processors lost too much time in the measurement of `record`.
 ///

@@ -207,6 +207,9 @@ impl Colocation {
             } else {
                 measure_with_batch(&mut *pair, &mut generator, &profile, division)?
             };
+            if outcome.lost_s > pace::MOST_LOST_S {
+                eprintln!("bench: the processors of {system:?}, {division:?}, lost {:.2} s", outcome.lost_s);
+            }
             outcome.note(system, division, record);
             lost_s = lost_s.max(outcome.lost_s);
         }
