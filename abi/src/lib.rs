@@ -32,6 +32,7 @@ extern crate alloc;
 pub mod core_slots;
 pub mod descriptor;
 pub mod frame;
+pub mod grid;
 pub mod growth;
 pub mod histogram;
 pub mod hosted;

@@ -29,7 +29,6 @@
 
 extern crate alloc;
 
-mod entitlement;
 mod order;
 mod policies;
 mod policy;
@@ -37,7 +36,6 @@ mod scheduler;
 mod tag;
 mod tree;
 
-pub use entitlement::{Entitlement, EntitlementError, Priority, Rate, Weight};
-pub use policy::PolicyKind;
+pub use isola_abi::grid::{Entitlement, EntitlementError, PolicyKind, Priority, Rate, Weight};
 pub use scheduler::{ClientStatistics, Cost, Dispatch, Dispatched, NoSuchClient, Scheduler, Ticket};
 pub use tree::{ClientId, GroupId, MAX_DEPTH, TreeError};

@@ -1,9 +1,8 @@
 //! The interface between a group and its policy.
 
-use crate::entitlement::Entitlement;
 use crate::policies::{Edf, Fifo, Priority, Reserve, Wfq};
 use alloc::boxed::Box;
-use core::fmt;
+use isola_abi::grid::{Entitlement, PolicyKind};
 
 /// A member of a group. The numbers of former members are used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,46 +63,21 @@ pub trait Policy {
 
     /// Replaces an earlier cost of a member, `charged`, by `actual`.
     fn correct(&mut self, entity: Entity, charged: u64, actual: u64, phase: Phase);
+
+    /// Charges a member for service that was no request of the member.
+    fn charge(&mut self, entity: Entity, cost: u64);
+
+    /// Ends a busy period: no member is active, and no request in service. Limits and reservations remain.
+    fn idle(&mut self) {}
 }
 
-/// The policy of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PolicyKind {
-    /// First in, first out.
-    Fifo,
-    /// Strict priorities. A member waits as long as members of higher priority have requests.
-    Priority,
-    /// Start-time fair queueing by weight.
-    Wfq,
-    /// Earliest deadline first.
-    Edf,
-    /// Reservation, limit and share.
-    Reserve,
-}
-
-impl PolicyKind {
-    /// All policies.
-    pub const ALL: [Self; 5] = [Self::Fifo, Self::Priority, Self::Wfq, Self::Edf, Self::Reserve];
-
-    pub(crate) fn create(self) -> Box<dyn Policy> {
-        match self {
-            Self::Fifo => Box::new(Fifo::default()),
-            Self::Priority => Box::new(Priority::default()),
-            Self::Wfq => Box::new(Wfq::default()),
-            Self::Edf => Box::new(Edf::default()),
-            Self::Reserve => Box::new(Reserve::default()),
-        }
-    }
-}
-
-impl fmt::Display for PolicyKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Fifo => "fifo",
-            Self::Priority => "priority",
-            Self::Wfq => "wfq",
-            Self::Edf => "edf",
-            Self::Reserve => "reserve",
-        })
+/// Creates a policy without members.
+pub fn create(kind: PolicyKind) -> Box<dyn Policy> {
+    match kind {
+        PolicyKind::Fifo => Box::new(Fifo::default()),
+        PolicyKind::Priority => Box::new(Priority::default()),
+        PolicyKind::Wfq => Box::new(Wfq::default()),
+        PolicyKind::Edf => Box::new(Edf::default()),
+        PolicyKind::Reserve => Box::new(Reserve::default()),
     }
 }

@@ -1,12 +1,12 @@
 //! The queues of a resource, and the order in which their requests are dispatched.
 
-use crate::entitlement::Entitlement;
-use crate::policy::{Head, PolicyKind};
+use crate::policy::Head;
 use crate::tree::{ClientId, GroupId, PathChoice, Phases, Tree, TreeError};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::fmt;
 use core::num::NonZeroU32;
+use isola_abi::grid::{Entitlement, PolicyKind};
 
 /// The requests that wait for a resource, with messages of type `M`.
 ///
@@ -36,8 +36,11 @@ pub struct Scheduler<M> {
     queues: Vec<Queue<M>>,
     /// The most requests of a client per decision.
     batch: NonZeroU32,
-    /// The batch under way: its client has waiting requests.
+    /// The last batch. Its cost is charged before the next decision: until then the actual costs of its requests may
+    /// become known, which saves a correction.
     current: Option<Batch>,
+    /// The number of batches so far.
+    batches: u64,
     waiting: usize,
 }
 
@@ -61,8 +64,11 @@ struct Request<M> {
 }
 
 struct Batch {
+    number: u64,
     client: u32,
     phases: Phases,
+    /// The time of its last request's dispatch, in nanoseconds.
+    dispatched_ns: u64,
     /// The cost of its dispatched requests, which is not charged yet.
     cost: u64,
     /// The number of requests that may follow.
@@ -102,6 +108,7 @@ pub struct Dispatched<M> {
 /// The charge for a dispatched request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
+    batch: u64,
     client: ClientId,
     group: GroupId,
     phases: Phases,
@@ -151,6 +158,7 @@ impl<M> Scheduler<M> {
             queues: Vec::new(),
             batch: NonZeroU32::MIN,
             current: None,
+            batches: 0,
             waiting: 0,
         }
     }
@@ -180,15 +188,16 @@ impl<M> Scheduler<M> {
         Ok(client)
     }
 
-    /// Removes a client. Returns its waiting requests, in the order of their arrival; `None` if it does not exist.
-    pub fn remove_client(&mut self, client: ClientId, now_ns: u64) -> Option<Vec<M>> {
-        self.end_batch(now_ns);
+    /// Removes a client. Returns its waiting requests with their costs, in the order of their arrival; `None` if it does
+    /// not exist.
+    pub fn remove_client(&mut self, client: ClientId) -> Option<Vec<(M, Cost)>> {
+        self.end_batch();
         if !self.tree.remove_client(client) {
             return None;
         }
         let queue = core::mem::take(&mut self.queues[client.index() as usize]);
         self.waiting -= queue.requests.len();
-        Some(queue.requests.into_iter().map(|request| request.message).collect())
+        Some(queue.requests.into_iter().map(|request| (request.message, request.cost)).collect())
     }
 
     /// Adds a group to a group.
@@ -222,7 +231,7 @@ impl<M> Scheduler<M> {
         entitlement: Entitlement,
         now_ns: u64,
     ) -> Result<(), TreeError> {
-        self.end_batch(now_ns);
+        self.end_batch();
         self.tree.set_client(client, entitlement, now_ns)
     }
 
@@ -236,7 +245,7 @@ impl<M> Scheduler<M> {
         entitlement: Entitlement,
         now_ns: u64,
     ) -> Result<(), TreeError> {
-        self.end_batch(now_ns);
+        self.end_batch();
         self.tree.set_group(group, entitlement, now_ns)
     }
 
@@ -245,7 +254,7 @@ impl<M> Scheduler<M> {
     /// # Errors
     /// [`TreeError::Missing`].
     pub fn set_policy(&mut self, group: GroupId, policy: PolicyKind, now_ns: u64) -> Result<(), TreeError> {
-        self.end_batch(now_ns);
+        self.end_batch();
         self.tree.set_policy(group, policy, now_ns)
     }
 
@@ -278,14 +287,17 @@ impl<M> Scheduler<M> {
     #[inline]
     pub fn dispatch(&mut self, now_ns: u64) -> Dispatch<M> {
         let mut batch = match self.current.take() {
-            Some(batch) => batch,
-            None => match self.tree.choose(now_ns) {
-                PathChoice::Client(client, phases) => {
-                    Batch { client, phases, cost: 0, left: self.batch.get() }
+            Some(batch) if batch.left > 0 && !self.queues[batch.client as usize].requests.is_empty() => batch,
+            last => {
+                if let Some(last) = last {
+                    self.charge_batch(last);
                 }
-                PathChoice::NotBefore(ns) => return Dispatch::NotBefore(ns),
-                PathChoice::Empty => return Dispatch::Empty,
-            },
+                match self.tree.choose(now_ns) {
+                    PathChoice::Client(client, phases) => self.new_batch(client, phases),
+                    PathChoice::NotBefore(ns) => return Dispatch::NotBefore(ns),
+                    PathChoice::Empty => return Dispatch::Empty,
+                }
+            }
         };
         let queue = &mut self.queues[batch.client as usize];
         let request = queue.requests.pop_front().expect("an active client has a request");
@@ -297,28 +309,57 @@ impl<M> Scheduler<M> {
         queue.statistics.count(charged, now_ns.saturating_sub(request.head.arrived_ns));
         batch.cost = batch.cost.saturating_add(charged);
         batch.left -= 1;
-        let next = queue.requests.front().map(|request| request.head);
+        batch.dispatched_ns = now_ns;
         let (client, group) = self.tree.client_at(batch.client);
-        let ticket = Ticket { client, group, phases: batch.phases, charged, cost: request.cost };
-        if batch.left == 0 || next.is_none() {
-            self.tree.dispatched(batch.client, batch.cost, batch.phases, next, now_ns);
-        } else {
-            self.current = Some(batch);
-        }
+        let ticket =
+            Ticket { batch: batch.number, client, group, phases: batch.phases, charged, cost: request.cost };
+        self.current = Some(batch);
         Dispatch::Request(Dispatched { message: request.message, ticket })
     }
 
-    /// Charges the batch under way, so that the next dispatch makes a new decision.
-    fn end_batch(&mut self, now_ns: u64) {
-        if let Some(Batch { client, phases, cost, .. }) = self.current.take() {
-            let next = self.queues[client as usize].requests.front().map(|request| request.head);
-            self.tree.dispatched(client, cost, phases, next, now_ns);
+    /// Records that the resource now serves a request of the client that did not wait in its queue, because the
+    /// resource was free. Its cost is reported by [`Self::complete`]. Returns `None` if the client does not exist, or if
+    /// requests wait.
+    pub fn serve_unqueued(&mut self, client: ClientId, now_ns: u64) -> Option<Ticket> {
+        if !self.tree.has_client(client) || !self.is_empty() {
+            return None;
+        }
+        self.end_batch();
+        let head = self.tree.arrival(now_ns);
+        self.tree.activate(client.index(), head, now_ns);
+        self.queues[client.index() as usize].statistics.count(0, 0);
+        let (client, group) = self.tree.client_at(client.index());
+        let batch =
+            Batch { dispatched_ns: now_ns, left: 0, ..self.new_batch(client.index(), Phases::default()) };
+        let (number, phases) = (batch.number, batch.phases);
+        self.current = Some(batch);
+        Some(Ticket { batch: number, client, group, phases, charged: 0, cost: Cost::Unknown })
+    }
+
+    #[inline]
+    fn new_batch(&mut self, client: u32, phases: Phases) -> Batch {
+        self.batches += 1;
+        Batch { number: self.batches, client, phases, dispatched_ns: 0, cost: 0, left: self.batch.get() }
+    }
+
+    /// Charges the last batch, so that the next dispatch makes a new decision.
+    fn end_batch(&mut self) {
+        if let Some(batch) = self.current.take() {
+            self.charge_batch(batch);
         }
     }
 
+    #[inline]
+    fn charge_batch(&mut self, batch: Batch) {
+        let Batch { client, phases, cost, dispatched_ns, .. } = batch;
+        let next = self.queues[client as usize].requests.front().map(|request| request.head);
+        self.tree.dispatched(client, cost, phases, next, dispatched_ns);
+    }
+
     /// Reports the actual cost of a dispatched request. If its client was removed, the client's group is charged.
+    #[inline]
     pub fn complete(&mut self, ticket: Ticket, cost: u64) {
-        let Ticket { client, group, phases, charged, cost: announced } = ticket;
+        let Ticket { batch, client, group, phases, charged, cost: announced } = ticket;
         if self.tree.has_client(client) {
             let queue = &mut self.queues[client.index() as usize];
             if announced == Cost::Unknown {
@@ -329,8 +370,12 @@ impl<M> Scheduler<M> {
             }
             queue.statistics.replace(charged, cost);
         }
-        if cost != charged {
-            self.tree.correct(client, group, charged, cost, phases);
+        match &mut self.current {
+            Some(last) if last.number == batch => {
+                last.cost = last.cost.saturating_add(cost).saturating_sub(charged);
+            }
+            _ if cost != charged => self.tree.correct(client, group, charged, cost, phases),
+            _ => {}
         }
     }
 
@@ -341,14 +386,36 @@ impl<M> Scheduler<M> {
     /// entitlement. Otherwise a flood of work for one client, done by a substitute that never pays, would displace all
     /// others. `to` is charged in addition, and receives so much less of its share.
     pub fn transfer(&mut self, from: ClientId, to: ClientId, cost: u64) {
+        self.end_batch();
         if self.tree.has_client(from) {
             self.queues[from.index() as usize].statistics.replace(cost, 0);
         }
         if self.tree.has_client(to) {
             self.queues[to.index() as usize].statistics.replace(0, cost);
-            let (_, group) = self.tree.client_at(to.index());
-            self.tree.correct(to, group, 0, cost, Phases::default());
+            self.tree.charge(to, cost);
         }
+    }
+
+    /// Ends a busy period: the resource serves no request. If none waits either, all members of all groups begin anew:
+    /// the debt of a member that received more than its share while others had nothing to do is cancelled.
+    pub fn idle(&mut self) {
+        if self.waiting == 0 {
+            self.end_batch();
+            self.tree.idle();
+        }
+    }
+
+    /// Returns the waiting requests with their clients and costs, in the order of their arrival.
+    pub fn into_requests(self) -> impl Iterator<Item = (ClientId, M, Cost)> {
+        let mut requests = Vec::with_capacity(self.waiting);
+        for (index, queue) in
+            self.queues.into_iter().enumerate().filter(|(_, queue)| !queue.requests.is_empty())
+        {
+            let (client, _) = self.tree.client_at(index as u32);
+            requests.extend(queue.requests.into_iter().map(|request| (client, request)));
+        }
+        requests.sort_unstable_by_key(|(_, request)| request.head.sequence);
+        requests.into_iter().map(|(client, request)| (client, request.message, request.cost))
     }
 
     /// Returns the number of waiting requests.

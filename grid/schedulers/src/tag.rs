@@ -1,6 +1,6 @@
 //! Tags: points on a scaled time, by which policies order their members.
 
-use crate::entitlement::{Rate, Weight};
+use isola_abi::grid::{Rate, Weight};
 
 /// Bits behind the binary point of a tag and of a scale.
 const FRACTION: u32 = 32;

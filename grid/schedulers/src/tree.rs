@@ -4,12 +4,12 @@
 //! (their limits), the group is *throttled*: inactive in its parent until the time that its policy names, or until a
 //! member below it becomes active or changes its entitlement.
 
-use crate::entitlement::{Entitlement, EntitlementError};
-use crate::policy::{Choice, Entity, Head, Phase, Policy, PolicyKind};
+use crate::policy::{self, Choice, Entity, Head, Phase, Policy};
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::fmt;
+use isola_abi::grid::{Entitlement, EntitlementError, PolicyKind};
 use slab::Slab;
 
 /// The most levels of groups below the root.
@@ -111,6 +111,8 @@ pub struct Tree {
     serial: u64,
     /// The number of arrivals so far.
     sequence: u64,
+    /// The number of busy periods that have ended.
+    busy_periods: u64,
 }
 
 struct Node {
@@ -144,12 +146,15 @@ struct Group {
     members: Slab<u32>,
     /// The number of members that are not idle.
     backlogged: u32,
+    /// The number of ended busy periods that the policy knows of.
+    busy_periods: u64,
 }
 
 impl Tree {
     /// Creates a tree with a root group only.
     pub fn new(policy: PolicyKind) -> Self {
-        let mut tree = Self { nodes: Slab::new(), throttled: BTreeSet::new(), serial: 0, sequence: 0 };
+        let mut tree =
+            Self { nodes: Slab::new(), throttled: BTreeSet::new(), serial: 0, sequence: 0, busy_periods: 0 };
         let root = Node {
             id: NodeId { index: ROOT, serial: 0 },
             parent: ROOT,
@@ -305,7 +310,7 @@ impl Tree {
         let node = self.get(group.0).ok_or(TreeError::Missing)?;
         let members: Vec<u32> =
             node.group.iter().flat_map(|group| group.members.iter().map(|(_, &index)| index)).collect();
-        let mut policy = kind.create();
+        let mut policy = policy::create(kind);
         for index in members {
             let member = &self.nodes[index as usize];
             policy.set(member.entity, &member.entitlement);
@@ -490,6 +495,25 @@ impl Tree {
         }
     }
 
+    /// Charges a client, and the groups above it, for service that was no request of the client.
+    pub fn charge(&mut self, client: ClientId, cost: u64) {
+        if self.get(client.0).is_none() {
+            return;
+        }
+        let mut index = client.0.index;
+        while index != ROOT {
+            let node = &self.nodes[index as usize];
+            let (parent, entity) = (node.parent, node.entity);
+            self.group_mut(parent).policy.charge(entity, cost);
+            index = parent;
+        }
+    }
+
+    /// Ends a busy period, while no client is active. Each policy learns of it at its next use.
+    pub fn idle(&mut self) {
+        self.busy_periods += 1;
+    }
+
     fn get(&self, id: NodeId) -> Option<&Node> {
         self.nodes.get(id.index as usize).filter(|node| node.id == id)
     }
@@ -497,7 +521,12 @@ impl Tree {
     /// Returns the group at an index, at which there is one.
     #[inline]
     fn group_mut(&mut self, index: u32) -> &mut Group {
-        self.nodes[index as usize].group.as_mut().expect("parents are groups")
+        let group = self.nodes[index as usize].group.as_mut().expect("parents are groups");
+        if group.busy_periods != self.busy_periods {
+            group.busy_periods = self.busy_periods;
+            group.policy.idle();
+        }
+        group
     }
 }
 
@@ -510,6 +539,6 @@ impl Node {
 
 impl Group {
     fn new(policy: PolicyKind) -> Self {
-        Self { policy: policy.create(), members: Slab::new(), backlogged: 0 }
+        Self { policy: policy::create(policy), members: Slab::new(), backlogged: 0, busy_periods: 0 }
     }
 }

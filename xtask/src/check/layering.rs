@@ -3,7 +3,7 @@
 //! ```text
 //! abi <- machine <- drivers <- supervisor (policy; also on its core)
 //!   \
-//!    <- platform <- cell <- net, fs <- application library <- apps
+//!    <- platform, grid <- cell <- net, fs <- application library <- apps
 //!        (on iobuf)     \
 //!                        <- bare (also on machine and drivers), hosted <- gateway (also on net, fs)
 //! ```
@@ -64,10 +64,10 @@ const LAYERS: &[Layer] = &[
     Layer { name: "image link", folders: &["machine/link"], may_use: &[] },
     // The cell's side.
     // The order of requests, without knowledge of cells.
-    Layer { name: "grid", folders: &["grid"], may_use: &[] },
+    Layer { name: "grid", folders: &["grid"], may_use: &["abi"] },
     Layer { name: "iobuf", folders: &["cell/iobuf"], may_use: &[] },
     Layer { name: "platform", folders: &["cell/platform"], may_use: &["abi", "iobuf"] },
-    Layer { name: "cell", folders: &["cell"], may_use: &["abi", "iobuf", "platform", "cell"] },
+    Layer { name: "cell", folders: &["cell"], may_use: &["abi", "iobuf", "platform", "grid", "cell"] },
     Layer {
         name: "bare",
         folders: &["cell/bare"],

@@ -1,9 +1,9 @@
 //! Policies that compare nothing but the members' next requests.
 
 use super::Members;
-use crate::entitlement::Entitlement;
 use crate::order::Order;
 use crate::policy::{Choice, Entity, Head, Phase, Policy};
+use isola_abi::grid::Entitlement;
 
 /// The key by which a policy orders the next requests of its members.
 pub trait HeadKey: Copy + Ord {
@@ -75,4 +75,6 @@ impl<K: HeadKey> Policy for ByHead<K> {
     }
 
     fn correct(&mut self, _entity: Entity, _charged: u64, _actual: u64, _phase: Phase) {}
+
+    fn charge(&mut self, _entity: Entity, _cost: u64) {}
 }

@@ -1,8 +1,8 @@
 //! Earliest deadline first (Liu and Layland 1973).
 
 use super::by_head::{ByHead, HeadKey};
-use crate::entitlement::Entitlement;
 use crate::policy::Head;
+use isola_abi::grid::Entitlement;
 
 /// Serves the request with the earliest deadline: its arrival plus its member's [`Entitlement::deadline_ns`]. If the
 /// requests are feasible for any policy, each ends at most the longest request after its deadline, as requests are not

@@ -1,8 +1,8 @@
 //! First in, first out.
 
 use super::by_head::{ByHead, HeadKey};
-use crate::entitlement::Entitlement;
 use crate::policy::Head;
+use isola_abi::grid::Entitlement;
 
 /// Serves the request that arrived first. A group as a member queues anew after each of its requests.
 pub type Fifo = ByHead<Arrival>;

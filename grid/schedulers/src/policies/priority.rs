@@ -1,9 +1,9 @@
 //! Strict priorities.
 
 use super::by_head::{ByHead, HeadKey};
-use crate::entitlement::{self, Entitlement};
 use crate::policy::Head;
 use core::cmp::Reverse;
+use isola_abi::grid::{self, Entitlement};
 
 /// Serves the member of the highest priority; among equals, the request that arrived first. Members of lower priority
 /// get what remains, which may be nothing.
@@ -11,7 +11,7 @@ pub type Priority = ByHead<Rank>;
 
 /// A request's priority, and the number of its arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Rank(Reverse<entitlement::Priority>, u64);
+pub struct Rank(Reverse<grid::Priority>, u64);
 
 impl HeadKey for Rank {
     fn of(entitlement: &Entitlement, head: Head) -> Self {

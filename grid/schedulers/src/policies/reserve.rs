@@ -18,10 +18,10 @@
 //! at each activation, so members without reservation and limit are served as `wfq` serves them.
 
 use super::Members;
-use crate::entitlement::Entitlement;
 use crate::order::Order;
 use crate::policy::{Choice, Entity, Head, Phase, Policy};
 use crate::tag::{Scale, Tag};
+use isola_abi::grid::Entitlement;
 
 /// A late dispatch is made up for within this time, so that delays of timers do not lower the rate of a limited member.
 const LATENESS_NS: u64 = 1_000_000;
@@ -37,6 +37,8 @@ pub struct Reserve {
     /// The other active members, by limit tag.
     limited: Order<Tag>,
     virtual_time: Tag,
+    /// The largest share tag so far.
+    latest: Tag,
     /// The latest time that a caller passed.
     now: Tag,
 }
@@ -194,6 +196,7 @@ impl Policy for Reserve {
             member.limit_tag = member.limit_tag.max(earliest_limit(now_ns)).after(cost, scale);
         }
         member.share_tag = member.share_tag.after(cost, member.weight);
+        self.latest = self.latest.max(member.share_tag);
         if let Some(head) = next {
             member.reservation_tag = member.reservation_tag.max(Tag::at_ns(head.arrived_ns));
             self.queue(entity);
@@ -210,5 +213,20 @@ impl Policy for Reserve {
             }
             member.share_tag = member.share_tag.corrected(charged, actual, member.weight);
         });
+        let share_tag = self.members.get_mut(entity).map_or(self.latest, |member| member.share_tag);
+        self.latest = self.latest.max(share_tag);
+    }
+
+    fn charge(&mut self, entity: Entity, cost: u64) {
+        let (virtual_time, earliest) = (self.virtual_time, earliest_limit(self.now.to_ns()));
+        if let Some(member) = self.members.get_mut(entity).filter(|member| member.state == State::Inactive) {
+            member.share_tag = member.share_tag.max(virtual_time);
+            member.limit_tag = member.limit_tag.max(earliest);
+        }
+        self.correct(entity, 0, cost, Phase::Share);
+    }
+
+    fn idle(&mut self) {
+        self.virtual_time = self.latest;
     }
 }

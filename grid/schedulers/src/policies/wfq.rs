@@ -9,14 +9,14 @@
 //! their largest requests divided by their weights, whatever the capacity and the other members do (theorem 1 there). A
 //! member that pauses saves nothing up: its next start tag is not before the virtual time.
 //!
-//! The paper sets the virtual time to the largest finish tag when nothing is left to serve. Here it stays, because a
-//! policy does not know whether requests are still in service: it treats idle times as if they did not exist.
+//! When nothing is left to serve, the virtual time becomes the largest finish tag, as in the paper, if the caller knows
+//! that no request is in service and reports it. Otherwise the policy treats idle times as if they did not exist.
 
 use super::Members;
-use crate::entitlement::Entitlement;
 use crate::order::Order;
 use crate::policy::{Choice, Entity, Head, Phase, Policy};
 use crate::tag::{Scale, Tag};
+use isola_abi::grid::Entitlement;
 
 /// Divides the service in proportion to the weights of the active members.
 #[derive(Debug, Default)]
@@ -25,6 +25,8 @@ pub struct Wfq {
     /// The active members by start tag.
     order: Order<Tag>,
     virtual_time: Tag,
+    /// The largest finish tag so far.
+    latest: Tag,
 }
 
 #[derive(Debug)]
@@ -71,6 +73,7 @@ impl Policy for Wfq {
         self.virtual_time = self.virtual_time.max(member.start);
         self.order.remove(member.start, entity);
         member.start = member.start.after(cost, member.scale);
+        self.latest = self.latest.max(member.start);
         member.active = next.is_some();
         if member.active {
             self.order.insert(member.start, entity);
@@ -85,5 +88,18 @@ impl Policy for Wfq {
             self.order.insert(start, entity);
         }
         member.start = start;
+        self.latest = self.latest.max(start);
+    }
+
+    fn charge(&mut self, entity: Entity, cost: u64) {
+        let Some(member) = self.members.get_mut(entity) else { return };
+        if !member.active {
+            member.start = member.start.max(self.virtual_time);
+        }
+        self.correct(entity, 0, cost, Phase::Share);
+    }
+
+    fn idle(&mut self) {
+        self.virtual_time = self.latest;
     }
 }

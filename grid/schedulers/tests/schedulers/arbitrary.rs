@@ -22,6 +22,8 @@ enum Call {
     Dispatch,
     Complete(usize, u64),
     Transfer(usize, usize, u64),
+    ServeUnqueued(usize),
+    Idle,
     Wait(u64),
 }
 
@@ -59,6 +61,8 @@ fn call() -> impl Strategy<Value = Call> {
         8 => Just(Call::Dispatch),
         4 => (index(), 0..5_000_u64).prop_map(|(of, cost)| Call::Complete(of, cost)),
         1 => (index(), index(), 0..5_000_u64).prop_map(|(from, to, cost)| Call::Transfer(from, to, cost)),
+        2 => index().prop_map(Call::ServeUnqueued),
+        2 => Just(Call::Idle),
         3 => (0..100_000_u64).prop_map(Call::Wait),
     ]
 }
@@ -96,7 +100,8 @@ impl Modelled {
             Call::RemoveClient(of) => {
                 let Some(index) = self.client(of) else { return };
                 let (client, queue) = self.clients.swap_remove(index);
-                assert_eq!(self.scheduler.remove_client(client, self.now_ns), Some(Vec::from(queue)));
+                let returned = self.scheduler.remove_client(client).unwrap();
+                assert_eq!(returned.into_iter().map(|(number, _)| number).collect::<VecDeque<_>>(), queue);
             }
             Call::RemoveGroup(of) => {
                 let group = group(of);
@@ -139,6 +144,13 @@ impl Modelled {
                 let (Some(from), Some(to)) = (self.client(from), self.client(to)) else { return };
                 self.scheduler.transfer(self.clients[from].0, self.clients[to].0, cost);
             }
+            Call::ServeUnqueued(of) => {
+                let Some(index) = self.client(of) else { return };
+                let ticket = self.scheduler.serve_unqueued(self.clients[index].0, self.now_ns);
+                assert_eq!(ticket.is_some(), self.waiting() == 0);
+                self.tickets.extend(ticket);
+            }
+            Call::Idle => self.scheduler.idle(),
             Call::Wait(ns) => self.now_ns += ns,
         }
         assert_eq!(self.scheduler.len(), self.waiting());

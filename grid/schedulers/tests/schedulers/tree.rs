@@ -124,7 +124,7 @@ fn clients_of_short_life_do_not_evade_their_costs() {
         served[request.message] += 1_000;
         if request.message == 1 {
             // The client ends before its cost is known, and another takes its place.
-            scheduler.remove_client(fresh, now).unwrap();
+            scheduler.remove_client(fresh).unwrap();
             fresh = scheduler.add_client(churn, weight(10_000)).unwrap();
             scheduler.enqueue(fresh, 1, Cost::Unknown, now).unwrap();
         }
@@ -238,15 +238,18 @@ fn names_of_removed_members_are_errors_and_requests_come_back() {
         scheduler.enqueue(client, number, Cost::Known(1), 0).unwrap();
     }
     assert_eq!(scheduler.remove_group(group), Err(TreeError::HasMembers));
-    assert_eq!(scheduler.remove_client(client, 0), Some(vec![0, 1, 2]));
+    assert_eq!(
+        scheduler.remove_client(client),
+        Some([0, 1, 2].map(|number| (number, Cost::Known(1))).into())
+    );
     assert!(scheduler.is_empty());
-    assert_eq!(scheduler.remove_client(client, 0), None);
+    assert_eq!(scheduler.remove_client(client), None);
     // Another client takes its place in memory.
     let other = scheduler.add_client(group, weight(1)).unwrap();
     assert_eq!(scheduler.enqueue(client, 7, Cost::Known(1), 0).unwrap_err().0, 7);
     assert_eq!(scheduler.set_client(client, weight(1), 0), Err(TreeError::Missing));
     assert_eq!(scheduler.statistics(client), None);
-    assert_eq!(scheduler.remove_client(other, 0), Some(vec![]));
+    assert_eq!(scheduler.remove_client(other), Some(vec![]));
     assert_eq!(scheduler.remove_group(group), Ok(()));
     assert_eq!(scheduler.add_client(group, weight(1)), Err(TreeError::Missing));
     assert_eq!(scheduler.remove_group(root), Err(TreeError::Root));
@@ -286,4 +289,84 @@ fn statistics_count_waiting_times_and_actual_costs() {
     let statistics = scheduler.statistics(client).unwrap();
     assert_eq!((statistics.waiting, statistics.dispatched, statistics.cost), (0, 2, 47));
     assert_eq!((statistics.waited_ns, statistics.longest_wait_ns), (250, 200));
+}
+
+/// Serves the waiting requests, which cost 100 each, and returns the clients in the order of service.
+fn order(scheduler: &mut Scheduler<&'static str>) -> Vec<&'static str> {
+    let mut served = Vec::new();
+    while let Dispatch::Request(request) = scheduler.dispatch(0) {
+        scheduler.complete(request.ticket, 100);
+        served.push(request.message);
+    }
+    served
+}
+
+#[test]
+fn a_request_that_did_not_wait_counts_like_one_that_did() {
+    for policy in [PolicyKind::Wfq, PolicyKind::Reserve] {
+        let mut scheduler = Scheduler::new(policy);
+        let [one, two] = [0, 1].map(|_| scheduler.add_client(scheduler.root(), weight(100)).unwrap());
+        let ticket = scheduler.serve_unqueued(one, 0).unwrap();
+        (0..5).for_each(|_| scheduler.enqueue(one, "one", Cost::Unknown, 0).unwrap());
+        (0..5).for_each(|_| scheduler.enqueue(two, "two", Cost::Unknown, 0).unwrap());
+        // As long as three requests of the other client.
+        scheduler.complete(ticket, 300);
+        let served = order(&mut scheduler);
+        assert_eq!(served[..4], ["two", "two", "two", "one"], "{policy}");
+        assert_eq!(scheduler.statistics(one).unwrap().dispatched, 6);
+        assert_eq!(scheduler.statistics(one).unwrap().cost, 800);
+        scheduler.enqueue(two, "two", Cost::Unknown, 0).unwrap();
+        assert_eq!(scheduler.serve_unqueued(one, 0), None, "a request waits");
+        assert!(scheduler.remove_client(two).is_some() && scheduler.serve_unqueued(two, 0).is_none());
+    }
+}
+
+#[test]
+fn debts_end_with_the_busy_period() {
+    for policy in [PolicyKind::Wfq, PolicyKind::Reserve] {
+        let mut scheduler = Scheduler::new(policy);
+        let group = scheduler.add_group(scheduler.root(), weight(100), policy).unwrap();
+        let [one, two] = [0, 1].map(|_| scheduler.add_client(group, weight(100)).unwrap());
+        let busy = |scheduler: &mut Scheduler<_>| {
+            (0..3).for_each(|_| scheduler.enqueue(one, "one", Cost::Unknown, 0).unwrap());
+            (0..3).for_each(|_| scheduler.enqueue(two, "two", Cost::Unknown, 0).unwrap());
+        };
+        // A large debt.
+        scheduler.transfer(two, one, 1_000);
+        busy(&mut scheduler);
+        // Requests wait: no busy period ends.
+        scheduler.idle();
+        assert_eq!(order(&mut scheduler), ["two", "two", "two", "one", "one", "one"], "{policy}");
+        scheduler.transfer(two, one, 1_000);
+        scheduler.idle();
+        busy(&mut scheduler);
+        assert_eq!(order(&mut scheduler), ["one", "two", "one", "two", "one", "two"], "{policy}");
+    }
+}
+
+#[test]
+fn work_for_an_inactive_client_is_charged_from_now_on() {
+    for policy in [PolicyKind::Wfq, PolicyKind::Reserve] {
+        let mut scheduler = Scheduler::new(policy);
+        let [one, two] = [0, 1].map(|_| scheduler.add_client(scheduler.root(), weight(100)).unwrap());
+        // The virtual time passes while the first client does nothing.
+        (0..10).for_each(|_| scheduler.enqueue(two, "two", Cost::Unknown, 0).unwrap());
+        order(&mut scheduler);
+        scheduler.transfer(two, one, 250);
+        scheduler.enqueue(one, "one", Cost::Unknown, 0).unwrap();
+        (0..4).for_each(|_| scheduler.enqueue(two, "two", Cost::Unknown, 0).unwrap());
+        assert_eq!(order(&mut scheduler), ["two", "two", "one", "two", "two"], "{policy}");
+    }
+}
+
+#[test]
+fn waiting_requests_are_returned_in_the_order_of_arrival() {
+    let mut scheduler = Scheduler::new(PolicyKind::Edf);
+    let clients = [0, 1, 2].map(|_| scheduler.add_client(scheduler.root(), weight(100)).unwrap());
+    for number in 0..9 {
+        scheduler.enqueue(clients[number * 2 % 3], number, Cost::Known(1), 0).unwrap();
+    }
+    assert!(matches!(scheduler.dispatch(0), Dispatch::Request(_)));
+    let expected: Vec<_> = (1..9).map(|number| (clients[number * 2 % 3], number, Cost::Known(1))).collect();
+    assert_eq!(scheduler.into_requests().collect::<Vec<_>>(), expected);
 }

@@ -1,10 +1,11 @@
 //! The service to which a member of a group is entitled.
 
 use core::fmt;
+use serde::{Deserialize, Serialize};
 
 /// The service to which a client or group is entitled within its parent group. Each policy uses the values that it
 /// knows, so that a policy can be replaced while requests wait.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entitlement {
     /// The share of the parent's service, in proportion to the weights of the other members with waiting requests.
     /// Used by `wfq` and `reserve`.
@@ -40,7 +41,8 @@ impl Entitlement {
 }
 
 /// A weight between 1 and 10,000; 100 by default (the range and default of cgroup v2's `cpu.weight`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
 pub struct Weight(u32);
 
 impl Weight {
@@ -66,6 +68,20 @@ impl Weight {
     }
 }
 
+impl TryFrom<u32> for Weight {
+    type Error = EntitlementError;
+
+    fn try_from(weight: u32) -> Result<Self, EntitlementError> {
+        Self::new(weight)
+    }
+}
+
+impl From<Weight> for u32 {
+    fn from(weight: Weight) -> Self {
+        weight.get()
+    }
+}
+
 impl Default for Weight {
     fn default() -> Self {
         Self::DEFAULT
@@ -73,11 +89,12 @@ impl Default for Weight {
 }
 
 /// A priority. A member of a higher priority is served before all members of lower ones.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Priority(pub u8);
 
 /// A rate of service, between 1 and 10^12 units of cost per second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct Rate(u64);
 
 impl Rate {
@@ -95,9 +112,33 @@ impl Rate {
         }
     }
 
+    /// Returns this number of thousandths of the rate.
+    ///
+    /// # Errors
+    /// [`EntitlementError::Rate`] if that is out of range.
+    pub const fn part(self, thousandths: u32) -> Result<Self, EntitlementError> {
+        // At most 10^12 times 2^32 thousandths.
+        let units = self.0 as u128 * thousandths as u128 / 1_000;
+        Self::per_second(if units > u64::MAX as u128 { u64::MAX } else { units as u64 })
+    }
+
     /// Returns the units per second.
     pub const fn units(self) -> u64 {
         self.0
+    }
+}
+
+impl TryFrom<u64> for Rate {
+    type Error = EntitlementError;
+
+    fn try_from(units: u64) -> Result<Self, EntitlementError> {
+        Self::per_second(units)
+    }
+}
+
+impl From<Rate> for u64 {
+    fn from(rate: Rate) -> Self {
+        rate.units()
     }
 }
 
@@ -108,6 +149,8 @@ pub enum EntitlementError {
     Weight(u32),
     /// A rate outside of 1 to [`Rate::MAX`] units per second.
     Rate(u64),
+    /// A part of a resource whose capacity is unknown.
+    UnknownCapacity,
     /// A reservation above the limit of the same member.
     ReservationAboveLimit {
         /// The reservation.
@@ -122,6 +165,9 @@ impl fmt::Display for EntitlementError {
         match self {
             Self::Weight(weight) => write!(f, "weight {weight}: give a weight from 1 to {}", Weight::MAX),
             Self::Rate(rate) => write!(f, "rate {rate}/s: give a rate from 1 to {} per second", Rate::MAX),
+            Self::UnknownCapacity => {
+                f.write_str("a part of a resource of unknown capacity: give a rate in its unit per second")
+            }
             Self::ReservationAboveLimit { reservation, limit } => write!(
                 f,
                 "reservation {}/s above limit {}/s: lower the reservation or raise the limit",
@@ -147,6 +193,18 @@ mod tests {
         assert_eq!(Rate::per_second(0), Err(EntitlementError::Rate(0)));
         assert!(Rate::per_second(Rate::MAX).is_ok());
         assert!(Rate::per_second(Rate::MAX + 1).is_err());
+    }
+
+    #[test]
+    fn encoded_values_out_of_range_are_refused() {
+        for weight in [0, Weight::MAX + 1] {
+            let bytes = postcard::to_allocvec(&weight).unwrap();
+            assert!(postcard::from_bytes::<Weight>(&bytes).is_err());
+        }
+        let bytes = postcard::to_allocvec(&(Rate::MAX + 1)).unwrap();
+        assert!(postcard::from_bytes::<Rate>(&bytes).is_err());
+        let weight = Weight::new(300).unwrap();
+        assert_eq!(postcard::from_bytes(&postcard::to_allocvec(&weight).unwrap()), Ok(weight));
     }
 
     #[test]
