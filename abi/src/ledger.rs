@@ -73,7 +73,7 @@ pub struct ActivityRecord {
 
 /// The number of times that an activity slot was freed, and its present state. A reader that finds the same generation
 /// before and after reading a slot has read the values of one activity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Generation(u32);
 
 /// The lower two bits of a generation are the state of the slot: free, claimed or in use. Freeing a slot increments the

@@ -3,7 +3,8 @@
 
 use crate::client::{Client, ClientError};
 use isola_abi::query::{
-    AnswerRecord, Connection, CounterName, Line, Query, QueryState, RecordError, Records,
+    AnswerRecord, Connection, CounterName, GridClient, GridSettings, Line, Query, QueryState, RecordError,
+    Records,
 };
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -27,6 +28,9 @@ pub enum QueryError {
     /// The cell's answer is malformed.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// The cell refuses the query.
+    #[error("{0}")]
+    Refused(String),
     /// Another command sent the cell a query meanwhile.
     #[error("another command has asked the cell meanwhile: ask again")]
     Replaced,
@@ -45,6 +49,10 @@ pub struct QueryAnswer {
     pub half_open: u64,
     /// Connections that have ended but may still have segments in flight.
     pub time_wait: u64,
+    /// The settings of each resource of the grid.
+    pub grid_settings: Vec<GridSettings>,
+    /// What activities have received of resources, by scheduler.
+    pub grid_clients: Vec<GridClient>,
     /// The extent of the answer.
     pub extent: Extent,
 }
@@ -82,7 +90,7 @@ pub fn facts(client: &mut Client, name: &str, query: &Query) -> Result<QueryAnsw
             QueryState::Open => {}
         }
         if answer.is_whole() || Instant::now() >= end {
-            return Ok(answer.finish());
+            return answer.finish();
         }
         if piece.bytes.is_empty() {
             sleep(INTERVAL);
@@ -101,6 +109,9 @@ struct PartialAnswer {
     meant: u64,
     half_open: u64,
     time_wait: u64,
+    grid_settings: Vec<GridSettings>,
+    grid_clients: Vec<GridClient>,
+    refused: Option<String>,
     taken: usize,
 }
 
@@ -120,6 +131,9 @@ impl PartialAnswer {
                 }
             }
             AnswerRecord::Connection(connection) => self.connections.push(*connection),
+            AnswerRecord::GridSettings(settings) => self.grid_settings.push(settings),
+            AnswerRecord::GridClient(client) => self.grid_clients.push(*client),
+            AnswerRecord::Refused(reason) => self.refused = Some(reason),
             AnswerRecord::Done { core: _, connections, half_open, time_wait } => {
                 self.done = self.done.saturating_add(1);
                 self.meant = self.meant.saturating_add(connections.into());
@@ -134,21 +148,26 @@ impl PartialAnswer {
         self.cores.is_some_and(|cores| self.done >= cores)
     }
 
-    fn finish(self) -> QueryAnswer {
+    fn finish(self) -> Result<QueryAnswer, QueryError> {
+        if let Some(reason) = self.refused {
+            return Err(QueryError::Refused(reason));
+        }
         let extent = match self.cores {
             None => Extent::Nothing,
             Some(cores) if self.done < cores => Extent::Without(cores - self.done),
             Some(_) => Extent::Whole,
         };
         let counts = self.counts.into_iter().chain(std::iter::repeat(0));
-        QueryAnswer {
+        Ok(QueryAnswer {
             counters: self.names.into_iter().zip(counts).collect(),
             connections: self.connections,
             connections_meant: self.meant,
             half_open: self.half_open,
             time_wait: self.time_wait,
+            grid_settings: self.grid_settings,
+            grid_clients: self.grid_clients,
             extent,
-        }
+        })
     }
 }
 
@@ -181,7 +200,7 @@ mod tests {
             done(1, 0),
         ]);
         assert!(answer.is_whole());
-        let answer = answer.finish();
+        let answer = answer.finish().unwrap();
         assert_eq!(answer.counters, [(name("a"), 3), (name("b"), u64::MAX), (name("c"), 0)]);
         assert_eq!((answer.half_open, answer.time_wait), (2, 4));
         assert_eq!(answer.extent, Extent::Whole);
@@ -189,11 +208,18 @@ mod tests {
 
     #[test]
     fn an_incomplete_answer_counts_the_missing_cores() {
-        assert_eq!(answer([]).finish().extent, Extent::Nothing);
+        assert_eq!(answer([]).finish().unwrap().extent, Extent::Nothing);
         let some = answer([AnswerRecord::Begin { cores: 3 }, done(2, 0)]);
         assert!(!some.is_whole());
-        assert_eq!(some.finish().extent, Extent::Without(2));
-        assert_eq!(answer([AnswerRecord::Begin { cores: 0 }]).finish().extent, Extent::Whole);
+        assert_eq!(some.finish().unwrap().extent, Extent::Without(2));
+        assert_eq!(answer([AnswerRecord::Begin { cores: 0 }]).finish().unwrap().extent, Extent::Whole);
+    }
+
+    #[test]
+    fn a_refusal_is_an_error_with_its_reason() {
+        let refused = answer([AnswerRecord::Begin { cores: 0 }, AnswerRecord::Refused("not now".into())]);
+        assert!(refused.is_whole());
+        assert_eq!(refused.finish().unwrap_err().to_string(), "not now");
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl Client {
                     AnswerRecord::Begin { cores: count } => cores = Some(count),
                     AnswerRecord::Connection(connection) => found.push(*connection),
                     AnswerRecord::Done { .. } => done += 1,
-                    AnswerRecord::Names(_) | AnswerRecord::Counters(_) => {}
+                    other => panic!("not of this answer: {other:?}"),
                 }
             }
         }

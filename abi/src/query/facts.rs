@@ -1,10 +1,12 @@
 //! The kinds of queries, and the records of their answers, encoded by postcard.
 
 use super::RecordError;
+use crate::grid::{Entitlement, GridChange, PolicyKind, Rate, Resource};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
+use core::num::NonZeroU32;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// A query.
@@ -24,6 +26,10 @@ pub enum Query {
     Capture(CaptureSpec),
     /// Ends a capture.
     EndCapture,
+    /// The settings of the resource grid, and the activities that have competed, answered by [`AnswerRecord`]s.
+    Grid,
+    /// A change of the resource grid, answered like [`Query::Grid`], or by [`AnswerRecord::Refused`].
+    ChangeGrid(GridChange),
 }
 
 /// A selection of frames or connections: all given fields must match.
@@ -58,6 +64,12 @@ pub enum AnswerRecord {
     Counters(Vec<u64>),
     /// A connection.
     Connection(Box<Connection>),
+    /// The settings of a resource.
+    GridSettings(GridSettings),
+    /// What an activity has received at one of a resource's schedulers.
+    GridClient(Box<GridClient>),
+    /// The cell refuses the query, for this reason.
+    Refused(String),
     /// The end of one core's part of the answer.
     Done {
         /// The core's index in the cell.
@@ -119,6 +131,46 @@ pub struct Connection {
     pub bytes_out: u64,
     /// The time since the last segment from the peer, in ns.
     pub idle_ns: u64,
+}
+
+/// The settings of a resource, without those of activities.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GridSettings {
+    /// The resource.
+    pub resource: Resource,
+    /// The policy; `None` without a scheduler.
+    pub policy: Option<PolicyKind>,
+    /// The most requests of an activity that one decision dispatches.
+    pub batch: NonZeroU32,
+    /// The most that each scheduler serves.
+    pub limit: Option<Rate>,
+    /// The most that each scheduler can serve, if that is known: for the processor, the rate of the cycle counter.
+    pub capacity: Option<Rate>,
+}
+
+/// What an activity has received at one of a resource's schedulers, in competition with others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GridClient {
+    /// The resource.
+    pub resource: Resource,
+    /// The index of the scheduler's core.
+    pub core: u32,
+    /// The activity's slot.
+    pub activity: u16,
+    /// The activity's name.
+    pub name: String,
+    /// The activity's entitlement.
+    pub entitlement: Entitlement,
+    /// The number of requests that wait now.
+    pub waiting: u64,
+    /// The number of dispatched requests.
+    pub dispatched: u64,
+    /// Their cost, in the resource's metric.
+    pub cost: u64,
+    /// The sum of their waiting times, in ns.
+    pub waited_ns: u64,
+    /// The longest waiting time, in ns.
+    pub longest_wait_ns: u64,
 }
 
 /// The direction of a frame.

@@ -26,7 +26,8 @@ mod facts;
 mod records;
 
 pub use facts::{
-    AnswerRecord, CaptureSpec, Connection, CounterName, Direction, FrameFilter, FrameHead, PartialSum, Query,
+    AnswerRecord, CaptureSpec, Connection, CounterName, Direction, FrameFilter, FrameHead, GridClient,
+    GridSettings, PartialSum, Query,
 };
 pub use records::{RecordError, Records};
 

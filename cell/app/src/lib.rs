@@ -16,6 +16,7 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | [`grid`] | the resource grid: policies and entitlements of activities |
 //! | [`events`] | events, tasks, timers, fork-join over the cores |
 //! | [`future`] | joins, races, error propagation to the first handler |
 //! | [`fibers`] | stacks for blocking code |
@@ -46,6 +47,7 @@ mod arguments;
 mod begin;
 pub mod console;
 pub mod files;
+mod grid_query;
 mod stop;
 
 // The only selection of the platform: all differences are in these two files and the crates below.
@@ -63,6 +65,7 @@ pub use isola_net as net;
 pub use isola_net::latency;
 pub use isola_rcu as rcu;
 pub use isola_resolver as resolver;
+pub use isola_resources as grid;
 pub use stop::stop_requested;
 
 /// The expansion of this crate's macros. Each item is safe to call from any code, or `unsafe`; none gives access to the

@@ -1,6 +1,6 @@
 //! The supervisor's requests: to stop, and queries of the host tool.
 
-use crate::println;
+use crate::{grid_query, println};
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::future::poll_fn;
@@ -28,7 +28,7 @@ impl Representative for Stop {
 /// Installs the handler of the supervisor's requests, on the first core.
 pub(crate) fn listen() {
     let listening = on_interrupt(REQUEST_VECTOR, || {
-        isola_net::query::answer_new();
+        isola_net::query::answer_new(grid_query::answer);
         if platform().request() != Request::Stop {
             return;
         }

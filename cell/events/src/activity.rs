@@ -7,7 +7,6 @@
 //! writes it, with a load and a store, without a locked instruction.
 
 use alloc::string::String;
-use alloc::vec::Vec;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use isola_abi::id::ActivityId;
@@ -20,9 +19,7 @@ use crate::event_loop::EVENTS;
 /// The default activity: the application's start, and all events that descend from it without another.
 pub const APPLICATION: ActivityId = ActivityId(0);
 
-/// The activity for work that has no known owner yet, such as a packet of an unknown connection (Omni-kernel's
-/// substitute).
-pub const INFRASTRUCTURE: ActivityId = ActivityId(1);
+pub use isola_resources::INFRASTRUCTURE;
 
 static REGISTRY: CellEbb<Registry> = CellEbb::new();
 
@@ -54,13 +51,6 @@ fn assign(record: &ActivityRecord, slot: usize, name: &str) {
     platform().report().activity_count.fetch_max(slot as u32 + 1, Ordering::Release);
 }
 
-/// Returns the name of an activity.
-pub(crate) fn name_of(activity: ActivityId) -> String {
-    let name = platform().ledger().record(activity).map_or(&[][..], |record| &record.name);
-    let bytes = name.iter().map(|byte| byte.load(Ordering::Relaxed)).take_while(|byte| *byte != 0);
-    String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
-}
-
 /// Registers an activity of that name, without control characters and cut to 24 bytes. Returns `None` while all slots
 /// of the cell's [ledger](isola_abi::ledger) are in use; their number follows from the cell's memory.
 pub fn register_activity(text: &str) -> Option<ActivityId> {
@@ -81,7 +71,11 @@ pub fn register_activity(text: &str) -> Option<ActivityId> {
 /// next activity. Its use so far counts as that of ended activities.
 pub fn end_activity(activity: ActivityId) -> bool {
     let can_end = activity != APPLICATION && activity != INFRASTRUCTURE;
-    platform().ledger().record(activity).is_some_and(|record| can_end && record.free())
+    let has_ended = platform().ledger().record(activity).is_some_and(|record| can_end && record.free());
+    if has_ended {
+        isola_resources::forget(activity);
+    }
+    has_ended
 }
 
 /// Returns the activity of the running event, which events that it creates inherit.
@@ -159,6 +153,11 @@ impl Accounting {
             since: Cell::new(now),
             checked: Cell::new(now),
         }
+    }
+
+    /// Returns the use of each activity on this core.
+    pub fn activities(&self) -> &'static [ActivityReport] {
+        self.activities
     }
 
     /// Returns the core's part of the report.

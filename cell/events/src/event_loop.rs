@@ -21,21 +21,26 @@ use crate::mailbox::{self, Mailbox, Mailboxes, Message, Notice};
 use crate::overload::{LONG_QUEUE, MESSAGES_A_PASS, Outbox};
 use crate::presence::Presence;
 use crate::pressure::PressureHandlers;
+use crate::processor;
 use crate::queue::{EventQueue, Fifo, Queue};
 use crate::queueing::{CoreRequest, Queueing};
 use crate::quiescence::{self, Quiescence};
+use crate::scheduled_queue::ScheduledQueue;
 use crate::task::Tasks;
-use crate::timer::{TIMERS, Timers};
+use crate::timer::{Alarm, TIMERS, Timers};
 use crate::vcore_runner::{BUSY, FIRST, RunEnd, VcoreRunner};
 use crate::watchdog::Watchdog;
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::panic::Location;
 use core::sync::atomic::Ordering;
 use isola_abi::id::ActivityId;
+use isola_abi::query::GridClient;
 use isola_abi::report::CorePhase;
 use isola_ebbs::{Ebb, Representative, VcoreIdentity, current_core, cycles, platform};
 use isola_platform::{CoreIndex, PendingVectors};
+use isola_resources::{ClientStatistics, PROCESSOR};
 
 /// Passes of a vcore's loop before the next vcore's turn, on a core that runs several.
 const PASSES_A_VISIT: u64 = 16;
@@ -46,6 +51,10 @@ pub static EVENTS: Ebb<EventLoop> = Ebb::new();
 /// The event manager of a core.
 pub struct EventLoop {
     queue: RefCell<Queue>,
+    /// Whether the queue follows a policy for activities.
+    has_policy: Cell<bool>,
+    /// The version of [`PROCESSOR`]'s settings that the queue follows.
+    settings_version: Cell<u64>,
     /// An event that runs before the queue's: a static event that was created while the queue was empty.
     next: Cell<Option<&'static StaticEvent>>,
     /// Whether the outbox is non-empty. Most passes check only this flag.
@@ -82,6 +91,8 @@ impl EventLoop {
     fn on(queue: Queue) -> Self {
         Self {
             queue: RefCell::new(queue),
+            has_policy: Cell::new(false),
+            settings_version: Cell::new(0),
             next: Cell::new(None),
             outbox_waits: Cell::new(false),
             tag: Cell::new(EventTag::new()),
@@ -109,6 +120,7 @@ pub fn run() -> i32 {
     let mut identity = VcoreIdentity::take();
     if current_core() == FIRST {
         activity::start();
+        processor::start();
     } else if identity.is_some() {
         quiescence::mark_absent();
     }
@@ -128,7 +140,7 @@ pub fn exit(code: i32) {
 impl EventLoop {
     /// Queues an event behind the others of this core.
     pub(crate) fn enqueue(&self, event: QueuedEvent) {
-        self.queue.borrow_mut().push(event);
+        self.queue.borrow_mut().push(event, self.accounting.last_boundary());
     }
 
     /// Queues a static event behind the others of this core.
@@ -138,14 +150,76 @@ impl EventLoop {
         if queue.lets_through() && self.next.get().is_none() {
             self.next.set(Some(event));
         } else {
-            queue.push(event.queued());
+            queue.push(event.queued(), self.accounting.last_boundary());
         }
     }
 
     /// Returns whether an event waits.
     #[inline]
-    fn has_events(&self) -> bool {
-        self.next.get().is_some() || !self.queue.borrow().is_empty()
+    pub(crate) fn has_events(&self) -> bool {
+        self.next.get().is_some() || self.queue.borrow().has_runnable()
+    }
+
+    /// Charges the event that has just ended, and returns whether another may run.
+    #[inline(always)]
+    fn end_event(&self) -> bool {
+        if self.has_policy.get() {
+            self.charge_event();
+        }
+        self.has_events()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn charge_event(&self) {
+        if let Some(queue) = self.queue.borrow_mut().scheduled() {
+            // The event began after the last check for arrivals, and ended at the last boundary.
+            let (began, ended) = (self.accounting.last_check(), self.accounting.last_boundary());
+            queue.event_ended(ended.wrapping_sub(began), ended);
+        }
+    }
+
+    /// Follows the settings of [`PROCESSOR`], if they have changed.
+    fn follow_policy(&self) {
+        // Read first: a later change has another version.
+        let version = PROCESSOR.version();
+        if self.settings_version.replace(version) == version {
+            return;
+        }
+        let (configuration, now) = (PROCESSOR.configuration(), self.accounting.last_boundary());
+        let mut queue = self.queue.borrow_mut();
+        if let Some(event) = self.next.take() {
+            queue.push(event.queued(), now);
+        }
+        queue.configure(configuration, now, |configuration| {
+            let alarm = Alarm::new(|| EVENTS.end_throttling());
+            ScheduledQueue::new(configuration, self.accounting.activities(), alarm)
+        });
+        self.has_policy.set(queue.scheduled().is_some());
+    }
+
+    /// Lets activities run again that were at their limits.
+    fn end_throttling(&self) {
+        if let Some(queue) = self.queue.borrow_mut().scheduled() {
+            queue.end_throttling();
+        }
+    }
+
+    /// Returns whether the queue follows a policy for activities.
+    #[inline]
+    pub(crate) fn has_policy(&self) -> bool {
+        self.has_policy.get()
+    }
+
+    /// Returns what each activity has received by the policy.
+    pub(crate) fn grid_clients(&self) -> Vec<GridClient> {
+        let core = current_core().0;
+        self.queue.borrow_mut().scheduled().map(|queue| queue.report(core)).unwrap_or_default()
+    }
+
+    /// Returns what an activity has received by the policy.
+    pub(crate) fn statistics(&self, activity: ActivityId) -> ClientStatistics {
+        self.queue.borrow_mut().scheduled().map(|queue| queue.statistics(activity)).unwrap_or_default()
     }
 
     /// Returns the tag of the running event.
@@ -161,7 +235,18 @@ impl EventLoop {
 
     /// Sets the activity of the running event, which events that it creates inherit.
     pub(crate) fn set_activity(&self, activity: ActivityId) {
+        if self.has_policy.get() {
+            self.note_work_for(activity);
+        }
         self.tag.set(EventTag { activity, ..self.tag.get() });
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_work_for(&self, activity: ActivityId) {
+        if let Some(queue) = self.queue.borrow_mut().scheduled() {
+            queue.work_for(activity);
+        }
     }
 
     /// Returns whether the queue is so long that messages of other cores no longer lengthen it.
@@ -178,6 +263,7 @@ impl EventLoop {
     pub(crate) fn run_alone(&self, mailboxes: &Mailboxes, notice: Notice) {
         let mailbox = mailboxes.of(current_core());
         self.mark_running(mailbox);
+        self.follow_policy();
         let mut arrived = self.open_interrupt_window();
         while self.passes(mailboxes, mailbox, notice, u64::MAX, arrived) == PassOutcome::Idle
             && mailboxes.notice() == notice
@@ -193,6 +279,7 @@ impl EventLoop {
         let mailbox = mailboxes.of(current_core());
         self.accounting.resume(boundary);
         self.mark_running(mailbox);
+        self.follow_policy();
         let arrived = self.open_interrupt_window();
         let next = match self.passes(mailboxes, mailbox, notice, PASSES_A_VISIT, arrived) {
             PassOutcome::Idle => self.prepare_to_halt(mailboxes, mailbox, notice),
@@ -313,7 +400,7 @@ impl EventLoop {
         if let Some(event) = self.next.take() {
             self.run_event(event.tag, event.made_at, event.work);
         } else {
-            let event = self.queue.borrow_mut().pop();
+            let event = self.queue.borrow_mut().pop(self.accounting.last_boundary());
             let Some(QueuedEvent { work, tag, made_at }) = event else { return PassOutcome::Idle };
             self.run_event(tag, made_at, || match work {
                 Work::Call(work) => work(),
@@ -323,7 +410,7 @@ impl EventLoop {
         }
         // A core that halts checks everything else that another pass would check: alarms, notices, deferred work.
         let is_last =
-            !self.has_events() && mailbox.is_empty() && !self.outbox_waits.get() && self.pressure.is_calm();
+            !self.end_event() && mailbox.is_empty() && !self.outbox_waits.get() && self.pressure.is_calm();
         if is_last { PassOutcome::Idle } else { PassOutcome::Ran }
     }
 

@@ -9,6 +9,7 @@
 //! | [`alarms`], [`queue`] | the containers of a core's alarms and events, which an application can replace |
 //! | [`event_loop`] | the loop of a core: interrupts, one event, idle handlers, halt |
 //! | [`mailbox`] | events from other cores |
+//! | [`processor`] | the division of the cores' time among activities, by a policy of the grid |
 //! | [`overload`] | bounds and back-pressure if events are created faster than they run |
 //! | [`mod@parallel`] | fork-join over the cell's cores |
 //! | [`topology`] | the order in which work is spread over siblings, caches and nodes |
@@ -31,8 +32,8 @@
 //! In this crate a *core* is a vcore (an event loop with its per-core state) wherever the difference does not matter.
 //! The modules `vcore_runner` and `event_loop` distinguish the two.
 //!
-//! Not here: schedulers between resources and activities (every core's queue is first in, first out unless the
-//! application supplies another), and ledgers, which are built on the counters of [`activity`].
+//! Not here: the policies themselves, which are those of `isola-schedulers`, and ledgers, which are built on the counters
+//! of [`activity`].
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -55,10 +56,12 @@ pub mod parallel;
 pub mod polling;
 mod presence;
 pub mod pressure;
+pub mod processor;
 pub mod queue;
 mod queueing;
 pub mod quiescence;
 mod room;
+mod scheduled_queue;
 mod sync;
 pub mod task;
 pub mod timer;

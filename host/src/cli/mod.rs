@@ -14,6 +14,7 @@ mod elastic;
 mod events;
 mod failure;
 mod follow;
+mod grid;
 mod hosted;
 mod image;
 mod inspect;
@@ -65,6 +66,8 @@ Examples:
   isola resize kv --memory +64M           give a running cell more memory
   isola stop kv && isola rm kv            end the cell, and remove its records
   isola elastic kv --p99 2ms..5ms         borrow cores from cells that lend, according to the load
+  isola grid set kv processor --policy wfq
+                                          divide its cores among its activities by weight
   isola down                              end the machine
   isola demo                              see all of it in a minute
 
@@ -104,6 +107,7 @@ enum Verb {
     Top(top::Arguments),
     Elastic(elastic::Arguments),
     Borrow(borrow::Arguments),
+    Grid(grid::Arguments),
     Capture(capture::Arguments),
     Port(port::PortArguments),
     Publish(port::PublishArguments),
@@ -167,6 +171,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<ExitCode, Failure> {
         Verb::Image(arguments) => image::image(context, &arguments),
         Verb::Top(arguments) => top::top(context, &arguments),
         Verb::Borrow(arguments) => borrow::borrow(context, &arguments),
+        Verb::Grid(arguments) => grid::grid(context, &arguments),
         Verb::Elastic(arguments) => elastic::elastic(context, arguments),
         Verb::Capture(arguments) => capture::capture(context, &arguments),
         Verb::Events(arguments) => events::events(context, &arguments),

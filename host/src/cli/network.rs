@@ -156,13 +156,14 @@ fn add(view: &mut Value, key: &str, value: Value) {
     }
 }
 
-fn extent_text(extent: Extent) -> String {
+/// Returns a line if the cell has not answered completely; otherwise nothing.
+pub(super) fn extent_text(extent: Extent) -> String {
     match extent {
         Extent::Whole => String::new(),
         Extent::Nothing => {
-            "network: the cell does not answer; see `isola logs`, and whether it hangs\n".to_owned()
+            "query: the cell does not answer; see `isola logs`, and whether it hangs\n".to_owned()
         }
-        Extent::Without(cores) => format!("network: {cores} of the cell's cores have not answered in time\n"),
+        Extent::Without(cores) => format!("query: {cores} of the cell's cores have not answered in time\n"),
     }
 }
 

@@ -81,6 +81,39 @@ fn connections_are_listed_up_to_a_limit_and_the_rest_counted() {
 }
 
 #[test]
+fn the_grid_is_shown_and_changed() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "kv", "--cores", "2", "kv"]).ok();
+    let shown = sandbox.isola(&["grid", "show", "kv"]).ok();
+    assert!(shown.contains("direct") && shown.contains("50.0%"), "{shown}");
+    let [second, first] = ["activity-2", "activity-3"].map(|name| shown.find(name).unwrap());
+    assert!(second < first && shown.contains("75.0%") && shown.contains("25.0%"), "{shown}");
+    let set = ["grid", "set", "kv", "processor"];
+    let changed = sandbox.isola(&[&set[..], &["--policy", "wfq"]].concat()).ok();
+    assert!(changed.contains("wfq") && !changed.contains("direct"), "{changed}");
+    let json = sandbox.json(&[&set[..], &["--policy", "edf", "--batch", "4"]].concat());
+    let processor = &json["resources"][0];
+    assert_eq!((&processor["policy"], &processor["metric"]), (&"edf".into(), &"cycles".into()));
+    assert_eq!((&json["activities"][0]["weight"], &json["complete"]), (&300.into(), &true.into()));
+    for (arguments, code, message) in [
+        (&["--activity", "unknown", "--weight", "3"][..], 1, "no such activity"),
+        (&[], 2, "nothing to change: use --policy"),
+        (&["--activity", "web"], 2, "nothing to change for the activity"),
+        (&["--weight", "3"], 2, "--activity"),
+        (&["--activity", "web", "--weight", "0"], 2, "1 to 10000"),
+        (&["--limit", "10M"], 2, "percentage"),
+        (&["--policy", "best"], 2, "wfq"),
+        (&["--batch", "0"], 2, "--batch"),
+    ] {
+        sandbox.isola(&[&set[..], arguments].concat()).failed(code, message);
+    }
+    sandbox.isola(&["grid", "set", "kv", "disk", "--policy", "wfq"]).failed(2, "network-write");
+    sandbox.isola(&["grid", "show", "nobody"]).failed(1, "nobody");
+    sandbox.isola(&["stop", "kv"]).ok();
+    sandbox.isola(&["grid", "show", "kv"]).failed(1, "exited");
+}
+
+#[test]
 fn inspect_shows_latencies_and_queueing_delays() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "kv", "--cores", "2", "kv"]).ok();

@@ -110,7 +110,7 @@ impl Attribution {
 
 /// Returns the activity of an owner number.
 #[inline]
-fn activity_of(owner: Owner) -> ActivityId {
+pub(crate) fn activity_of(owner: Owner) -> ActivityId {
     if owner == Owner::UNKNOWN { INFRASTRUCTURE } else { ActivityId(owner.0) }
 }
 

@@ -5,7 +5,7 @@
 //! sends the frames that the stack has ready. So the responses to a batch of requests leave in one batch, with
 //! piggybacked acknowledgements.
 
-use crate::attribution::{Attribution, owner_of};
+use crate::attribution::{Attribution, activity_of, owner_of};
 use crate::connection::Connection;
 use crate::device;
 use crate::drops::count_dropped;
@@ -21,6 +21,7 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::net::IpAddr;
 use core::sync::atomic::Ordering;
+use isola_abi::id::ActivityId;
 use isola_abi::report::{MemoryPressure, Report};
 use isola_ebbs::{Ebb, Representative, current_core, cycles, platform};
 use isola_events::StaticEvent;
@@ -205,6 +206,12 @@ impl CoreNetwork {
         }
         self.deliver_and_send();
         self.latency.end();
+    }
+
+    /// Returns the activity of a received frame before its processing; [`INFRASTRUCTURE`] if only the processing finds
+    /// it.
+    pub fn activity_of(&self, frame: &[u8]) -> ActivityId {
+        activity_of(self.inspect(|stack| stack.owner_of(frame)).unwrap_or(Owner::UNKNOWN))
     }
 
     /// Processes received frames. The caller calls [`Self::deliver_and_send`] afterwards.

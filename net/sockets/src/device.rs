@@ -7,7 +7,10 @@
 //! reads its device less and less often, and the device drops frames without room; frames for another core that is
 //! overloaded are dropped here.
 
+use crate::attribution::activity_of;
 use crate::core_network::NETWORK;
+use crate::divided_input;
+use crate::divided_output::DividedOutput;
 use crate::drops::count_dropped;
 use crate::interface;
 use crate::outbox::Outbox;
@@ -20,19 +23,23 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use isola_abi::id::ActivityId;
+use isola_abi::query::GridClient;
 use isola_abi::report::NetworkReport;
 use isola_ebbs::{CellEbb, Ebb, Representative, current_core, platform};
 use isola_events::activity::INFRASTRUCTURE;
 use isola_events::event::{Event, Placement, StaticEvent};
 use isola_events::interrupt::{Interrupt, on_interrupt};
 use isola_events::polling::{AdaptivePolling, PollingMode, PollingThresholds};
-use isola_events::{elsewhere, last_arrival_check, on_vcore_moved, spawn_on};
+use isola_events::processor::has_policy;
+use isola_events::{Alarm, elsewhere, last_arrival_check, on_vcore_moved, spawn_on};
 use isola_iobuf::{IoBuf, IoBufMut};
 use isola_net_stack::{Counter, Instant, MAX_CORES, Owner, Stack, Steering, datagram_port};
 use isola_platform::CoreIndex;
 use isola_platform::network::{
     FlowSpreading, Frame, FramesPending, NetworkQueue, ReceivedChecksum, ReceivedFrame,
 };
+use isola_resources::{ClientStatistics, NETWORK_WRITE};
 use spin::Mutex;
 
 static QUEUE: Ebb<CoreQueue> = Ebb::new();
@@ -93,6 +100,13 @@ struct CoreQueue {
     steering: Cell<Option<&'static Arc<Steering>>>,
     /// Frames without room in the device's queue.
     waiting: RefCell<VecDeque<Frame>>,
+    /// Frames by activity, while there is a policy for them.
+    divided: RefCell<Option<DividedOutput>>,
+    /// Whether there is.
+    has_policy: Cell<bool>,
+    /// Whether received frames wait for their activities: then no later frame may overtake them, even if the policy has
+    /// ended.
+    divides_input: Cell<bool>,
     /// UDP ports whose datagrams all go to one core.
     datagram_cores: RefCell<BTreeMap<u16, CoreIndex>>,
     /// Whether the datagrams of any port go to another core.
@@ -117,6 +131,9 @@ impl Representative for CoreQueue {
             served: RefCell::default(),
             steering: Cell::default(),
             waiting: RefCell::default(),
+            divided: RefCell::default(),
+            has_policy: Cell::default(),
+            divides_input: Cell::default(),
             datagram_cores: RefCell::default(),
             datagrams_elsewhere: Cell::default(),
             poll_queued: Cell::default(),
@@ -131,6 +148,7 @@ pub(crate) fn start(
     queues: Vec<Box<dyn NetworkQueue + Send>>,
     spreading: Option<Box<dyn FlowSpreading + Send>>,
 ) {
+    NETWORK_WRITE.on_change(|| on_queue_cores(|| QUEUE.follow_policy()));
     *QUEUE_OWNERS.vacant.lock() = queues.into();
     *QUEUE_OWNERS.spreading.lock() = spreading;
     let cores = (0..platform().descriptor().cores.len() as u32).map(CoreIndex);
@@ -196,9 +214,13 @@ pub(crate) fn spread() {
 ///
 /// Messages of two cores about a port may arrive out of order. So each queue's core reads the current binding.
 pub(crate) fn steer_datagrams(port: u16) {
+    on_queue_cores(move || QUEUE.steer_datagrams(port));
+}
+
+/// Calls `act` on each core that serves a queue: at once on the calling core, in an event on others.
+fn on_queue_cores(act: impl Fn() + Clone + Send + 'static) {
     for owner in QUEUE_OWNERS.cores() {
-        let steer = move || QUEUE.steer_datagrams(port);
-        if owner == current_core() { steer() } else { spawn_on(owner, steer) }
+        if owner == current_core() { act() } else { spawn_on(owner, act.clone()) }
     }
 }
 
@@ -212,16 +234,25 @@ pub(crate) fn on_queues(change: impl Fn(&mut Box<dyn NetworkQueue + Send>) + Clo
     }
 }
 
+/// Returns the frames of an activity that the calling core's queue has sent since there is a policy for
+/// [`NETWORK_WRITE`], with their cost in bytes. The default if the core serves no queue.
+pub fn write_statistics(activity: ActivityId) -> ClientStatistics {
+    QUEUE.divided.borrow().as_ref().map(|divided| divided.statistics(activity)).unwrap_or_default()
+}
+
+/// Returns the same for all activities.
+pub fn write_report() -> Vec<GridClient> {
+    let divided = QUEUE.divided.borrow();
+    divided.as_ref().map(|divided| divided.report(current_core().0)).unwrap_or_default()
+}
+
 /// Sets the rates above which the queues of the cell's network device are polled, and below which they interrupt again.
 pub fn set_polling(thresholds: PollingThresholds) {
-    for owner in QUEUE_OWNERS.cores() {
-        let set = move || {
-            if let Some(served) = QUEUE.served.borrow_mut().as_mut() {
-                served.polling = AdaptivePolling::new(thresholds);
-            }
-        };
-        if owner == current_core() { set() } else { spawn_on(owner, set) }
-    }
+    on_queue_cores(move || {
+        if let Some(served) = QUEUE.served.borrow_mut().as_mut() {
+            served.polling = AdaptivePolling::new(thresholds);
+        }
+    });
 }
 
 /// Forwards a reassembled packet to the core of its flow.
@@ -308,6 +339,7 @@ impl CoreQueue {
         let polling = AdaptivePolling::new(PollingThresholds::default());
         self.steering.set(interface::steering());
         self.served.replace(Some(ServedQueue { queue, polling, _interrupt: interrupt }));
+        self.follow_policy();
         interface::bound_udp_ports().into_iter().for_each(|port| self.steer_datagrams(port));
         on_vcore_moved(|| {
             if let Some(served) = QUEUE.served.borrow_mut().as_mut() {
@@ -342,6 +374,9 @@ impl CoreQueue {
     /// Processes a batch of frames, forwards those of other cores, and responds.
     fn poll(&self) {
         self.poll_queued.set(false);
+        if has_policy() || self.divides_input.get() {
+            return self.poll_for_activities();
+        }
         let here = current_core();
         let mut elsewhere: Vec<(CoreIndex, Vec<ReceivedFrame>)> = Vec::new();
         // The version is read before the table: a concurrent change may be visible in the table before its version.
@@ -375,8 +410,7 @@ impl CoreQueue {
             }
             NETWORK.attribution.next_piece();
         }
-        self.report.received_frames.fetch_add(taken as u64, Ordering::Relaxed);
-        self.report.received_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.count_received(taken, bytes);
         if taken < BATCH {
             // The poll took all frames that the device had returned when the queue read the ring, which was later.
             self.empty_at.set(batch.started_at());
@@ -390,6 +424,48 @@ impl CoreQueue {
         NETWORK.latency.end();
         self.send_waiting();
         self.unmask_or_poll(taken);
+    }
+
+    /// Takes a batch of frames, and distributes them to their activities and to other cores.
+    #[cold]
+    #[inline(never)]
+    fn poll_for_activities(&self) {
+        let started_at = NETWORK.attribution.begin();
+        // The version is read before the table, as in [`Self::poll`].
+        let version = self.steering.get().map_or(0, |steering| steering.version());
+        let arrived_at = self.empty_at.get();
+        let mut elsewhere: BTreeMap<CoreIndex, Vec<ReceivedFrame>> = BTreeMap::new();
+        let mut here = Vec::new();
+        let (mut taken, mut bytes) = (0, 0);
+        while taken < BATCH
+            && let Some(received) =
+                self.served.borrow_mut().as_mut().and_then(|served| served.queue.receive())
+        {
+            taken += 1;
+            bytes += received.len() as u64;
+            let core = self.core_of(&received.frame);
+            if core == current_core() {
+                here.push(received);
+            } else {
+                elsewhere.entry(core).or_default().push(received);
+            }
+        }
+        self.count_received(taken, bytes);
+        if taken < BATCH {
+            self.empty_at.set(started_at);
+        }
+        if !elsewhere.is_empty() {
+            forward_all(elsewhere.into_iter().collect(), version, arrived_at);
+        }
+        divided_input::distribute(here, version, arrived_at);
+        self.divides_input.set(divided_input::has_waiting());
+        self.send_waiting();
+        self.unmask_or_poll(taken);
+    }
+
+    fn count_received(&self, frames: usize, bytes: u64) {
+        self.report.received_frames.fetch_add(frames as u64, Ordering::Relaxed);
+        self.report.received_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Unmasks the interrupt, or polls again behind the core's other events if there may be more frames or they arrive
@@ -420,6 +496,15 @@ impl CoreQueue {
         self.reclaim(&mut |head| NETWORK.recycle(head));
         let attribution = &NETWORK.attribution;
         attribution.begin();
+        if self.has_policy.get() {
+            return self.send_divided(|divided| {
+                for (owner, frame) in frames {
+                    attribution.charge(owner);
+                    divided.add(activity_of(owner), frame);
+                    attribution.next_piece();
+                }
+            });
+        }
         self.send_all(|outbox| {
             for (owner, frame) in frames {
                 attribution.charge(owner);
@@ -435,6 +520,18 @@ impl CoreQueue {
         let attribution = &NETWORK.attribution;
         attribution.begin_common();
         self.reclaim(&mut |head| stack.recycle(head));
+        if self.has_policy.get() {
+            return self.send_divided(|divided| {
+                attribution.next_stage();
+                while let Some(frame) = stack.poll_transmit(now) {
+                    let owner = stack.owner();
+                    attribution.charge(owner);
+                    divided.add(activity_of(owner), frame);
+                    attribution.next_piece();
+                }
+                attribution.begin_common();
+            });
+        }
         self.send_all(|outbox| {
             attribution.next_stage();
             while stack.transmit_next(now, |frame| outbox.push(frame)) {
@@ -450,9 +547,50 @@ impl CoreQueue {
     }
 
     fn send_waiting(&self) {
-        if !self.waiting.borrow().is_empty() {
+        if self.has_policy.get() || !self.waiting.borrow().is_empty() {
             self.send(Vec::new());
         }
+    }
+
+    /// Passes waiting frames and those that `add` supplies to the device, in the order of the policy.
+    #[cold]
+    #[inline(never)]
+    fn send_divided(&self, add: impl FnOnce(&mut DividedOutput)) {
+        let (mut divided, mut served) = (self.divided.borrow_mut(), self.served.borrow_mut());
+        let Some(divided) = divided.as_mut() else { return };
+        add(divided);
+        let Some(ServedQueue { queue, .. }) = served.as_mut() else { return };
+        let sent = divided.send(&mut **queue);
+        self.report.sent_frames.fetch_add(sent.frames, Ordering::Relaxed);
+        self.report.sent_bytes.fetch_add(sent.bytes, Ordering::Relaxed);
+        queue.flush();
+        if sent.is_full {
+            // The device empties its queue meanwhile: there may be room in the next pass.
+            self.queue_poll();
+        }
+    }
+
+    /// Follows the settings of [`NETWORK_WRITE`].
+    fn follow_policy(&self) {
+        let mut divided = self.divided.borrow_mut();
+        match (divided.as_mut(), NETWORK_WRITE.configuration()) {
+            (None, None) => {}
+            (Some(divided), Some(configuration)) => divided.configure(configuration),
+            (None, Some(configuration)) => {
+                let mut new = DividedOutput::new(configuration, Alarm::new(|| QUEUE.queue_poll()));
+                // Whose they are is no longer known.
+                self.waiting.take().into_iter().for_each(|frame| new.add(INFRASTRUCTURE, frame));
+                *divided = Some(new);
+            }
+            (Some(_), None) => {
+                self.waiting
+                    .borrow_mut()
+                    .extend(divided.take().into_iter().flat_map(DividedOutput::into_frames));
+            }
+        }
+        self.has_policy.set(divided.is_some());
+        // Frames that waited for a policy or a limit need a new decision.
+        self.queue_poll();
     }
 
     /// Takes back frames that the device has sent.

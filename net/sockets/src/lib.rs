@@ -77,6 +77,8 @@ pub mod byte_stream;
 mod connection;
 mod core_network;
 mod device;
+mod divided_input;
+mod divided_output;
 mod drops;
 pub mod filter;
 mod halves;
@@ -91,7 +93,7 @@ pub mod tcp;
 pub mod udp;
 
 pub use byte_stream::ByteStream;
-pub use device::set_polling;
+pub use device::{set_polling, write_report, write_statistics};
 pub use filter::{Filter, filter};
 pub use halves::{ReadHalf, WriteHalf};
 pub use handler::{ConnectionHandler, TcpConnection, listen_with};

@@ -29,7 +29,7 @@ async fn echo() {
 /// Sends a query to the calling cell, as its supervisor would. Returns the number of the query.
 fn ask(line: Line, question: &Query) -> u32 {
     let number = platform().queries().put(line, &question.encode()).unwrap();
-    query::answer_new();
+    query::answer_new(|_, query| panic!("a query of another kind: {query:?}"));
     number
 }
 

@@ -8,6 +8,7 @@
 //! | [`crowd`] | thousands of connections |
 //! | [`cores`] | core hot-plug and hot-unplug under load |
 //! | [`lending`] | core lending |
+//! | [`grid`] | processor time by activity |
 //! | [`primes`] | a service that wakes its cores |
 //! | [`idle`] | idle cells and an idle machine |
 //! | [`growth`] | memory growth of a serving cell |
@@ -18,6 +19,7 @@ mod clients;
 mod cores;
 mod crowd;
 mod faults;
+mod grid;
 mod growth;
 mod idle;
 mod lending;

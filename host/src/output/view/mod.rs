@@ -8,6 +8,7 @@
 //! | [`cell`] | cells: `ps`, `inspect`, `run -d`, `start`, `stop` |
 //! | [`connection`] | TCP connections of cells: `inspect --connections` |
 //! | [`crash`] | crashes of cells |
+//! | [`grid`] | the resource grid of cells: `grid show` |
 //! | [`latency`] | latencies of requests, and queueing delays of events: `inspect` |
 //! | [`machine`] | machines: `up`, `inspect` |
 //! | [`event`] | the journal: `events` |
@@ -18,6 +19,7 @@ pub mod cell;
 pub mod connection;
 pub mod crash;
 pub mod event;
+pub mod grid;
 pub mod hosted;
 pub mod latency;
 pub mod machine;
@@ -27,6 +29,7 @@ pub use cell::{ActivityView, CellView, CoreView, LoanView, PortView, RestartView
 pub use connection::ConnectionView;
 pub use crash::{CrashView, crash_kind};
 pub use event::EventView;
+pub use grid::{GridClientView, GridResourceView, GridView};
 pub use hosted::HostedView;
 pub use latency::LatencyView;
 pub use machine::{MachineCoreView, MachineView};

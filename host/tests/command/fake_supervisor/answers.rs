@@ -1,9 +1,11 @@
 //! The answers of the fake supervisor's cells to queries.
 
+use isola_abi::grid::{Entitlement, GridChange, PolicyChange, PolicyKind, Rate, Resource, Weight};
 use isola_abi::query::{
-    AnswerPiece, AnswerRecord, Answers, Connection, CounterName, Direction, FRAMES_BYTES, FrameHead, Line,
-    Queries, Query, Ring,
+    AnswerPiece, AnswerRecord, Answers, Connection, CounterName, Direction, FRAMES_BYTES, FrameHead,
+    GridClient, GridSettings, Line, Queries, Query, Ring,
 };
+use std::num::NonZeroU32;
 
 /// A cell that answers at once, with the code of a real cell.
 pub struct AnsweringCell {
@@ -57,8 +59,42 @@ fn facts(query: Query) -> Vec<AnswerRecord> {
                 meant.iter().take(most as usize).cloned().map(|one| AnswerRecord::Connection(Box::new(one)));
             [begin].into_iter().chain(listed).chain([done(0, meant.len() as u32), done(1, 0)]).collect()
         }
+        Query::ChangeGrid(GridChange { activity: Some((name, _)), .. }) if name == "unknown" => {
+            vec![
+                AnswerRecord::Begin { cores: 0 },
+                AnswerRecord::Refused("the cell has no such activity".into()),
+            ]
+        }
+        Query::Grid => grid(None),
+        Query::ChangeGrid(change) => grid(change.policy.and_then(PolicyChange::policy)),
         Query::Capture(_) | Query::EndCapture => Vec::new(),
     }
+}
+
+/// The grid of two cores, with this policy for both resources.
+fn grid(policy: Option<PolicyKind>) -> Vec<AnswerRecord> {
+    let settings = Resource::ALL.map(|resource| {
+        let capacity = (resource == Resource::Processor).then(|| Rate::per_second(2_000_000_000).unwrap());
+        let (batch, limit) = (NonZeroU32::MIN, capacity.map(|capacity| capacity.part(500).unwrap()));
+        AnswerRecord::GridSettings(GridSettings { resource, policy, batch, limit, capacity })
+    });
+    let client = |core, activity: u16, cost| {
+        AnswerRecord::GridClient(Box::new(GridClient {
+            resource: Resource::Processor,
+            core,
+            activity,
+            name: format!("activity-{activity}"),
+            entitlement: Entitlement::by_weight(Weight::new(300).unwrap()),
+            waiting: 2,
+            dispatched: 10,
+            cost,
+            waited_ns: 50_000,
+            longest_wait_ns: 20_000,
+        }))
+    };
+    let done = |core| AnswerRecord::Done { core, connections: 0, half_open: 0, time_wait: 0 };
+    let clients = [client(0, 3, 3_000), client(0, 2, 1_000), done(0), client(1, 2, 7), done(1)];
+    [AnswerRecord::Begin { cores: 2 }].into_iter().chain(settings).chain(clients).collect()
 }
 
 fn connection(core: u32, port: u16) -> Connection {

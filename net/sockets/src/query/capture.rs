@@ -71,7 +71,11 @@ pub(super) fn answer(number: u32, query: &Query) {
             let tap = Tap { number, spec: *spec };
             device::on_queues(move |queue| TAPS.open(queue, tap));
         }
-        Query::EndCapture | Query::Counters | Query::Connections { .. } => close(number),
+        Query::EndCapture
+        | Query::Counters
+        | Query::Connections { .. }
+        | Query::Grid
+        | Query::ChangeGrid(_) => close(number),
     }
 }
 

@@ -19,22 +19,52 @@ const FINAL_RECORDS_BYTES: u64 = 64 * 32;
 /// The most reported connections, more than the ring has room for.
 const MAX_REPORTED: usize = FACTS_BYTES / 64;
 
-/// Begins the answer, and continues it on each core that has a stack.
-pub(super) fn answer(number: u32, query: Query) {
-    let cores: Vec<CoreIndex> = interface::joined_cores().collect();
-    let ring = answers().on(Line::Facts);
-    let mut answered = QUERIES.facts.lock();
-    *answered = number;
-    ring.begin(number);
-    let put = |fact: AnswerRecord| _ = ring.push(&fact.encode());
-    put(AnswerRecord::Begin { cores: cores.len() as u32 });
-    if query == Query::Counters {
-        put(AnswerRecord::Names(Counter::ALL.iter().map(|counter| name(*counter)).collect()));
+/// The answer to a query for facts, which the cores continue in events of their own.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Answer {
+    pub(super) number: u32,
+}
+
+impl Answer {
+    /// Begins the answer of this number of cores with some records.
+    pub fn begin(self, cores: usize, records: impl IntoIterator<Item = AnswerRecord>) {
+        let ring = answers().on(Line::Facts);
+        let mut answered = QUERIES.facts.lock();
+        *answered = self.number;
+        ring.begin(self.number);
+        let begin = AnswerRecord::Begin { cores: cores as u32 };
+        for record in core::iter::once(begin).chain(records) {
+            let _ = ring.push(&record.encode());
+        }
     }
-    drop(answered);
+
+    /// Writes the calling core's records, unless another query has come. Records without room are left out. `done` is
+    /// the final one.
+    pub fn end_core(self, records: impl IntoIterator<Item = AnswerRecord>, done: &AnswerRecord) {
+        let answered = QUERIES.facts.lock();
+        if *answered != self.number {
+            return;
+        }
+        let ring = answers().on(Line::Facts);
+        for record in records {
+            let bytes = record.encode();
+            if ring.room() >= FINAL_RECORDS_BYTES + bytes.len() as u64 {
+                let _ = ring.push(&bytes);
+            }
+        }
+        let _ = ring.push(&done.encode());
+    }
+}
+
+/// Begins the answer, and continues it on each core that has a stack.
+pub(super) fn answer(answer: Answer, query: Query) {
+    let cores: Vec<CoreIndex> = interface::joined_cores().collect();
+    let names = || AnswerRecord::Names(Counter::ALL.iter().map(|counter| name(*counter)).collect());
+    answer.begin(cores.len(), (query == Query::Counters).then(names));
     for core in cores {
         let query = query.clone();
-        spawn_on(core, move || report_facts(number, &query));
+        spawn_on(core, move || report_facts(answer, &query));
     }
 }
 
@@ -50,26 +80,14 @@ struct CoreFacts {
     occupancy: Occupancy,
 }
 
-/// Writes this core's facts. Facts without room are left out; the final record has their number.
-fn report_facts(number: u32, query: &Query) {
+/// Writes this core's facts. The final record has the number of connections, including those left out.
+fn report_facts(answer: Answer, query: &Query) {
     let core = current_core();
     let CoreFacts { facts, connections, occupancy } =
         NETWORK.inspect(|stack| collect(stack, core, query)).unwrap_or_default();
-    let answered = QUERIES.facts.lock();
-    if *answered != number {
-        return;
-    }
-    let ring = answers().on(Line::Facts);
-    for fact in facts {
-        let bytes = fact.encode();
-        if ring.room() >= FINAL_RECORDS_BYTES + bytes.len() as u64 {
-            let _ = ring.push(&bytes);
-        }
-    }
     let Occupancy { connections: _, half_open, time_wait } = occupancy;
     let [half_open, time_wait] = [half_open, time_wait].map(|count| count as u32);
-    let done = AnswerRecord::Done { core: core.0, connections, half_open, time_wait };
-    let _ = ring.push(&done.encode());
+    answer.end_core(facts, &AnswerRecord::Done { core: core.0, connections, half_open, time_wait });
 }
 
 fn collect(stack: &Stack, core: CoreIndex, query: &Query) -> CoreFacts {
@@ -93,7 +111,7 @@ fn collect(stack: &Stack, core: CoreIndex, query: &Query) -> CoreFacts {
             }
             core_facts
         }
-        Query::Capture(_) | Query::EndCapture => CoreFacts::default(),
+        Query::Capture(_) | Query::EndCapture | Query::Grid | Query::ChangeGrid(_) => CoreFacts::default(),
     }
 }
 

@@ -7,6 +7,8 @@
 mod capture;
 mod facts;
 
+pub use facts::Answer;
+
 use alloc::vec::Vec;
 use capture::CaptureState;
 use isola_abi::query::{Answers, Line, Query};
@@ -28,11 +30,16 @@ impl Representative for Queries {
     }
 }
 
-/// Answers new queries. Must be called on the first core after an interrupt by the supervisor, or by its substitute.
-pub fn answer_new() {
+/// Answers new queries about the network, and passes others to `others`. Must be called on the first core after an
+/// interrupt by the supervisor, or by its substitute.
+pub fn answer_new(others: impl FnOnce(Answer, Query)) {
     let last = *QUERIES.facts.lock();
     if let Some((number, query)) = new_query(Line::Facts, last) {
-        facts::answer(number, query);
+        let answer = Answer { number };
+        match query {
+            Query::Counters | Query::Connections { .. } => facts::answer(answer, query),
+            query => others(answer, query),
+        }
     }
     let last = QUERIES.frames.lock().number;
     if let Some((number, query)) = new_query(Line::Frames, last) {

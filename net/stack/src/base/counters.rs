@@ -143,6 +143,8 @@ counters! {
     DropDhcp = "drop_dhcp",
     /// A frame dropped because its core has too many waiting events. Counted by the steering core.
     DropCoreBusy = "drop_core_busy",
+    /// A frame dropped because its activity has too many frames that wait for its share of the core.
+    DropActivityBusy = "drop_activity_busy",
     /// A frame without room in the device, with the most allowed frames waiting. Counted by the core that serves the
     /// device.
     DropDeviceFull = "drop_device_full",

@@ -15,8 +15,8 @@ use crate::configuration::{
     Autoconf, DHCP_CLIENT_PORT, DHCP_SERVER_PORT, Dhcp6Client, DhcpChange, DhcpClient,
 };
 use crate::ip::{Interface, Reassembler};
-use crate::steering::CoreShare;
-use crate::tcp::{SearchOutcome, StackParts, Tcp};
+use crate::steering::{CoreShare, datagram_port, fast_path_flow_of, flow_of};
+use crate::tcp::{SearchOutcome, StackParts, Tcp, is_in_use};
 use crate::udp::{self, SentDatagrams, UdpSockets};
 use alloc::collections::VecDeque;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -256,6 +256,20 @@ impl Stack {
     #[inline]
     pub fn owner(&self) -> Owner {
         self.interface.owner
+    }
+
+    /// Returns the owner of a received frame before its processing, [`Owner::UNKNOWN`] if only the processing finds it.
+    pub fn owner_of(&self, frame: &[u8]) -> Owner {
+        let flow = fast_path_flow_of(frame);
+        if flow.is_none()
+            && let Some(port) = datagram_port(frame)
+        {
+            return self.udp.owner_of_port(port);
+        }
+        match flow.or_else(|| flow_of(frame)) {
+            Some(flow) if is_in_use() => self.tcp.owner_of(&flow),
+            _ => Owner::UNKNOWN,
+        }
     }
 
     /// Returns whether [`Self::next_event`] may have an event.

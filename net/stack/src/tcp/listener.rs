@@ -230,6 +230,10 @@ impl HalfOpenTable {
         self.entries.indices().filter(is_wanted).collect()
     }
 
+    pub fn get(&self, index: u32) -> Option<&HalfOpen> {
+        self.entries.at(index)
+    }
+
     pub fn get_mut(&mut self, index: u32) -> Option<&mut HalfOpen> {
         self.entries.at_mut(index)
     }

@@ -59,6 +59,21 @@ impl Tcp {
         self.flows.get(&FlowKey::of(flow))
     }
 
+    /// Returns the owner of a flow's segments: that of its connection or handshake, otherwise that of the listener of
+    /// its port.
+    pub fn owner_of(&self, flow: &Flow) -> Owner {
+        let of_listener = |listener| self.listeners.owner(listener);
+        let owner = match self.target(flow) {
+            Some(Target::Connection(index)) => self.connections.at(index).map(|connection| connection.owner),
+            Some(Target::HalfOpen(index)) => {
+                self.half_open.get(index).map(|entry| of_listener(entry.handshake.listener))
+            }
+            Some(Target::TimeWait(_)) => None,
+            None => self.listeners.at_port(flow.local.port()).map(of_listener),
+        };
+        owner.unwrap_or(Owner::UNKNOWN)
+    }
+
     /// Processes a segment of a flow with this target, whose options have one of the common layouts.
     pub fn receive_end(
         &mut self,

@@ -1,0 +1,193 @@
+//! A core's events in one queue per activity, in the order of a policy of the grid.
+//!
+//! An event that waits alone bypasses the scheduler: without a competitor there is nothing to decide. The core counts as
+//! idle whenever no event waits, and then all activities begin anew ([`ActivityScheduler::idle`]). An event that runs
+//! alone is charged from the start if others arrive before it ends.
+//!
+//! The scheduler charges an event's cycles to the event's activity. If the event worked for others as well, the
+//! scheduler charges those in addition, with the cycles that the [ledger](isola_abi::ledger) records for them.
+
+use crate::event::QueuedEvent;
+use crate::timer::Alarm;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+use isola_abi::id::ActivityId;
+use isola_abi::ledger::ActivityReport;
+use isola_abi::query::GridClient;
+use isola_ebbs::platform;
+use isola_platform::{Clock, Instant};
+use isola_resources::{
+    ActivityScheduler, ClientStatistics, Configuration, Cost, Dispatch, Dispatched, Resource, Ticket,
+};
+
+/// The events of a core that wait to run, and the charges for the running one.
+pub(crate) struct ScheduledQueue {
+    scheduler: ActivityScheduler<QueuedEvent>,
+    /// An event that waits alone. The scheduler is empty while there is one.
+    alone: Option<QueuedEvent>,
+    /// Whether an event may have to wait although no other waits.
+    has_limits: bool,
+    running: Running,
+    /// The activities that the running event works for besides its own, with their cycles before.
+    others: Vec<(ActivityId, u64)>,
+    /// Ends the throttling.
+    alarm: Alarm,
+    /// Whether all waiting events are of activities at their limits, until the alarm rings.
+    is_throttled: bool,
+    /// Whether the scheduler has served events since the core was last idle.
+    is_busy: bool,
+    clock: &'static Clock,
+    /// The use of each activity on this core.
+    used: &'static [ActivityReport],
+}
+
+/// The running event.
+#[derive(Clone, Copy)]
+enum Running {
+    None,
+    /// It bypassed the scheduler.
+    Alone(ActivityId),
+    Scheduled(ActivityId, Ticket),
+}
+
+impl ScheduledQueue {
+    /// Creates an empty queue. `alarm` has to call [`Self::end_throttling`], and `used` is the core's part of the
+    /// ledger.
+    pub fn new(configuration: Configuration, used: &'static [ActivityReport], alarm: Alarm) -> Self {
+        Self {
+            has_limits: configuration.has_limits(),
+            scheduler: ActivityScheduler::new(configuration),
+            alone: None,
+            running: Running::None,
+            others: Vec::new(),
+            alarm,
+            is_throttled: false,
+            is_busy: false,
+            clock: platform().clock(),
+            used,
+        }
+    }
+
+    /// Replaces the configuration while events wait. To be called between two events.
+    pub fn configure(&mut self, configuration: Configuration, now_cycles: u64) {
+        self.has_limits = configuration.has_limits();
+        self.scheduler.configure(configuration, self.ns(now_cycles));
+        self.end_throttling();
+    }
+
+    /// Returns all waiting events in the order of their arrival.
+    pub fn into_events(self) -> impl Iterator<Item = QueuedEvent> {
+        self.alone.into_iter().chain(self.scheduler.into_requests())
+    }
+
+    /// Adds an event.
+    pub fn push(&mut self, event: QueuedEvent, now_cycles: u64) {
+        if self.alone.is_none() && self.scheduler.is_empty() && !self.has_limits {
+            self.alone = Some(event);
+            return;
+        }
+        let now_ns = self.ns(now_cycles);
+        if let Running::Alone(activity) = self.running
+            && let Some(ticket) = self.scheduler.serve_unqueued(activity, now_ns)
+        {
+            self.running = Running::Scheduled(activity, ticket);
+        }
+        if let Some(first) = self.alone.take() {
+            self.scheduler.enqueue(first.tag.activity, first, Cost::Unknown, now_ns);
+        }
+        self.scheduler.enqueue(event.tag.activity, event, Cost::Unknown, now_ns);
+        self.is_throttled = false;
+    }
+
+    /// Removes and returns the event that runs next; `None` if none waits, or if none may run before the alarm rings.
+    pub fn pop(&mut self, now_cycles: u64) -> Option<QueuedEvent> {
+        self.others.clear();
+        if let Some(event) = self.alone.take() {
+            self.running = Running::Alone(event.tag.activity);
+            return Some(event);
+        }
+        if self.is_throttled {
+            return None;
+        }
+        match self.scheduler.dispatch(self.ns(now_cycles)) {
+            Dispatch::Request(Dispatched { message: event, ticket }) => {
+                self.running = Running::Scheduled(event.tag.activity, ticket);
+                Some(event)
+            }
+            Dispatch::NotBefore(ns) => {
+                self.is_throttled = true;
+                self.alarm.set(Some(Instant::from_ns(ns)));
+                None
+            }
+            Dispatch::Empty => None,
+        }
+    }
+
+    /// Lets the scheduler decide again.
+    pub fn end_throttling(&mut self) {
+        self.is_throttled = false;
+    }
+
+    /// Notes that the running event is about to work for `activity`.
+    pub fn work_for(&mut self, activity: ActivityId) {
+        let (Running::Alone(own) | Running::Scheduled(own, _)) = self.running else { return };
+        if activity != own && self.others.iter().all(|(noted, _)| *noted != activity) {
+            self.others.push((activity, self.cycles_of(activity)));
+        }
+    }
+
+    /// Charges the event that has ended after `spent_cycles`, at the reading `now_cycles` of the cycle counter.
+    #[inline]
+    pub fn event_ended(&mut self, spent_cycles: u64, now_cycles: u64) {
+        if let Running::Scheduled(own, ticket) = core::mem::replace(&mut self.running, Running::None) {
+            self.scheduler.complete(ticket, spent_cycles);
+            self.is_busy = true;
+            if !self.others.is_empty() {
+                self.charge_others(own, now_cycles);
+            }
+        }
+        if self.is_busy && self.len() == 0 {
+            self.is_busy = false;
+            self.scheduler.idle();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn charge_others(&mut self, own: ActivityId, now_cycles: u64) {
+        let now_ns = self.ns(now_cycles);
+        for (activity, before) in core::mem::take(&mut self.others) {
+            let spent_cycles = self.cycles_of(activity).wrapping_sub(before);
+            self.scheduler.transfer(own, activity, spent_cycles, now_ns);
+        }
+    }
+
+    /// Returns the number of waiting events.
+    pub fn len(&self) -> usize {
+        self.scheduler.len() + usize::from(self.alone.is_some())
+    }
+
+    /// Returns whether an event may run now.
+    pub fn has_runnable(&self) -> bool {
+        self.alone.is_some() || (!self.scheduler.is_empty() && !self.is_throttled)
+    }
+
+    /// Returns the service of an activity in competition with others.
+    pub fn statistics(&self, activity: ActivityId) -> ClientStatistics {
+        self.scheduler.statistics(activity)
+    }
+
+    /// Returns the service of each activity on this core in competition with others.
+    pub fn report(&self, core: u32) -> Vec<GridClient> {
+        self.scheduler.report(Resource::Processor, core)
+    }
+
+    fn cycles_of(&self, activity: ActivityId) -> u64 {
+        self.used.get(usize::from(activity.0)).map_or(0, |used| used.cycles.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn ns(&self, cycles: u64) -> u64 {
+        self.clock.instant(cycles).as_ns()
+    }
+}

@@ -1,0 +1,305 @@
+//! The settings of each resource.
+
+use crate::INFRASTRUCTURE;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::num::NonZeroU32;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use isola_abi::grid::{
+    Entitlement, EntitlementError, GridChange, PolicyKind, Priority, Rate, Resource, Weight,
+};
+use isola_abi::id::ActivityId;
+use isola_abi::ledger::{ActivityRecord, Generation};
+use isola_abi::query::GridSettings;
+use isola_ebbs::{CellEbb, Representative, platform};
+use isola_platform::Instant;
+use spin::Mutex;
+
+static SETTINGS: CellEbb<AllSettings> = CellEbb::new();
+
+/// The weight of [`INFRASTRUCTURE`] without an entitlement of its own.
+const INFRASTRUCTURE_WEIGHT: u32 = 10 * Weight::DEFAULT.get();
+
+/// The time of the cores.
+pub const PROCESSOR: GridResource = GridResource(Resource::Processor);
+
+/// The network device's queues for frames to send.
+pub const NETWORK_WRITE: GridResource = GridResource(Resource::NetworkWrite);
+
+/// The handle of a resource of the calling core's cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GridResource(Resource);
+
+/// The settings of all resources, in the order of [`Resource::ALL`].
+struct AllSettings([Shared; Resource::ALL.len()]);
+
+/// The settings of a resource.
+#[derive(Default)]
+struct Shared {
+    settings: Mutex<Settings>,
+    /// The number of changes.
+    version: AtomicU64,
+    /// Called after each change.
+    followers: Mutex<Vec<fn()>>,
+}
+
+#[derive(Default)]
+struct Settings {
+    /// `None`: no scheduler.
+    policy: Option<PolicyKind>,
+    /// `None`: 1.
+    batch: Option<NonZeroU32>,
+    limit: Option<Rate>,
+    entitlements: Entitlements,
+}
+
+impl Representative for AllSettings {
+    fn create() -> Self {
+        Self(Resource::ALL.map(|_| Shared::default()))
+    }
+}
+
+/// A copy of a resource's settings, for a scheduler.
+#[derive(Clone, Debug)]
+pub struct Configuration {
+    /// The policy.
+    pub policy: PolicyKind,
+    /// The most requests of an activity that one decision dispatches.
+    pub batch: NonZeroU32,
+    /// The most that each scheduler serves.
+    pub limit: Option<Rate>,
+    entitlements: Entitlements,
+}
+
+impl Configuration {
+    /// Returns whether a request may have to wait although no other waits.
+    pub fn has_limits(&self) -> bool {
+        let is_limited = |(_, entitlement): &(Generation, Entitlement)| entitlement.limit.is_some();
+        self.limit.is_some()
+            || (self.policy == PolicyKind::Reserve && self.entitlements.values().any(is_limited))
+    }
+
+    /// Returns the entitlement of the activity that has this generation of its slot.
+    pub(crate) fn entitlement(&self, activity: ActivityId, generation: Generation) -> Entitlement {
+        entitlement_of(&self.entitlements, activity, generation)
+    }
+}
+
+fn entitlement_of(all: &Entitlements, activity: ActivityId, generation: Generation) -> Entitlement {
+    match all.get(&activity) {
+        Some((of, entitlement)) if *of == generation => *entitlement,
+        _ => default_entitlement(activity),
+    }
+}
+
+/// The entitlements that were set, each for a generation of the activity's slot.
+type Entitlements = BTreeMap<ActivityId, (Generation, Entitlement)>;
+
+fn default_entitlement(activity: ActivityId) -> Entitlement {
+    if activity != INFRASTRUCTURE {
+        return Entitlement::default();
+    }
+    let weight = Weight::new(INFRASTRUCTURE_WEIGHT).unwrap_or_default();
+    Entitlement { weight, priority: Priority(u8::MAX), ..Entitlement::default() }
+}
+
+/// An entitlement that cannot be set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ResourceError {
+    /// No activity has this slot.
+    NoSuchActivity(ActivityId),
+    /// No activity has this name.
+    NoActivityNamed(String),
+    /// The entitlement is contradictory.
+    Entitlement(EntitlementError),
+}
+
+impl fmt::Display for ResourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchActivity(ActivityId(activity)) => write!(f, "the cell has no activity {activity}"),
+            Self::NoActivityNamed(name) => {
+                write!(f, "the cell has no activity {name:?}: `isola inspect` lists them")
+            }
+            Self::Entitlement(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for ResourceError {}
+
+impl From<EntitlementError> for ResourceError {
+    fn from(error: EntitlementError) -> Self {
+        Self::Entitlement(error)
+    }
+}
+
+impl GridResource {
+    /// Returns the handle of a resource.
+    pub const fn of(resource: Resource) -> Self {
+        Self(resource)
+    }
+
+    /// Sets the policy by which each scheduler of the resource orders the activities' requests; `None` for no scheduler.
+    pub fn set_policy(self, policy: Option<PolicyKind>) {
+        self.change(|settings| settings.policy = policy);
+    }
+
+    /// Sets the most requests of an activity that one decision dispatches: 1 at first. Larger batches cost less per
+    /// request, and make shares coarser (omni-kernel 4.5).
+    pub fn set_batch(self, requests: NonZeroU32) {
+        self.change(|settings| settings.batch = Some(requests));
+    }
+
+    /// Sets the most that each scheduler serves, for all activities together, while there is a policy.
+    pub fn set_limit(self, limit: Option<Rate>) {
+        self.change(|settings| settings.limit = limit);
+    }
+
+    /// Sets the entitlement of an activity. It ends with the activity.
+    ///
+    /// # Errors
+    /// [`ResourceError::NoSuchActivity`] if the activity was not registered or has ended,
+    /// [`ResourceError::Entitlement`].
+    pub fn set_entitlement(
+        self,
+        activity: ActivityId,
+        entitlement: Entitlement,
+    ) -> Result<(), ResourceError> {
+        entitlement.check()?;
+        let generation = generation_of(activity);
+        if !generation.is_in_use() {
+            return Err(ResourceError::NoSuchActivity(activity));
+        }
+        self.change(|settings| _ = settings.entitlements.insert(activity, (generation, entitlement)));
+        Ok(())
+    }
+
+    /// Makes a change of the host tool: all of it or, with an error, nothing.
+    ///
+    /// # Errors
+    /// [`ResourceError::NoActivityNamed`], [`ResourceError::Entitlement`].
+    pub fn apply(change: &GridChange) -> Result<(), ResourceError> {
+        let resource = Self(change.resource);
+        let mut entitlements = Vec::new();
+        if let Some((name, entitlement_change)) = &change.activity {
+            for activity in activities_named(name) {
+                let entitlement =
+                    entitlement_change.of(resource.entitlement(activity), resource.capacity())?;
+                entitlements.push((activity, (generation_of(activity), entitlement)));
+            }
+            if entitlements.is_empty() {
+                return Err(ResourceError::NoActivityNamed(name.clone()));
+            }
+        }
+        let limit = change.limit.map(|limit| limit.rate(resource.capacity())).transpose()?;
+        if change.dry_run {
+            return Ok(());
+        }
+        resource.change(|settings| {
+            if let Some(policy) = change.policy {
+                settings.policy = policy.policy();
+            }
+            settings.batch = change.batch.or(settings.batch);
+            settings.limit = limit.unwrap_or(settings.limit);
+            settings.entitlements.extend(entitlements);
+        });
+        Ok(())
+    }
+
+    /// Returns the resource's settings, without those of activities.
+    pub fn summary(self) -> GridSettings {
+        let settings = self.shared().settings.lock();
+        GridSettings {
+            resource: self.0,
+            policy: settings.policy,
+            batch: settings.batch.unwrap_or(NonZeroU32::MIN),
+            limit: settings.limit,
+            capacity: self.capacity(),
+        }
+    }
+
+    /// Returns the most that each scheduler can serve, if that is known: for the processor, the rate of the cycle
+    /// counter.
+    pub fn capacity(self) -> Option<Rate> {
+        let clock = platform().clock();
+        let origin = Instant::default();
+        let per_second = || clock.cycles(origin + Duration::from_secs(1)) - clock.cycles(origin);
+        match self.0 {
+            Resource::Processor => Rate::per_second(per_second()).ok(),
+            Resource::NetworkWrite => None,
+        }
+    }
+
+    /// Returns the entitlement of an activity.
+    pub fn entitlement(self, activity: ActivityId) -> Entitlement {
+        entitlement_of(&self.shared().settings.lock().entitlements, activity, generation_of(activity))
+    }
+
+    /// Returns the number of changes so far. To be read before [`Self::configuration`].
+    pub fn version(self) -> u64 {
+        self.shared().version.load(Ordering::Acquire)
+    }
+
+    /// Returns the configuration for the resource's schedulers; `None` without a policy.
+    pub fn configuration(self) -> Option<Configuration> {
+        let settings = self.shared().settings.lock();
+        Some(Configuration {
+            policy: settings.policy?,
+            batch: settings.batch.unwrap_or(NonZeroU32::MIN),
+            limit: settings.limit,
+            entitlements: settings.entitlements.clone(),
+        })
+    }
+
+    /// Calls `follow` after each change, on the core that makes it.
+    pub fn on_change(self, follow: fn()) {
+        self.shared().followers.lock().push(follow);
+    }
+
+    fn change(self, apply: impl FnOnce(&mut Settings)) {
+        let shared = self.shared();
+        {
+            let mut settings = shared.settings.lock();
+            apply(&mut settings);
+            shared.version.fetch_add(1, Ordering::Release);
+        }
+        let followers = shared.followers.lock().clone();
+        followers.into_iter().for_each(|follow| follow());
+    }
+
+    fn shared(self) -> &'static Shared {
+        let all: &'static AllSettings = &SETTINGS;
+        &all.0[self.0 as usize]
+    }
+}
+
+/// Removes the entitlements of an activity that has ended. Schedulers need not know: they compare the generation of the
+/// activity's slot.
+pub fn forget(activity: ActivityId) {
+    for resource in Resource::ALL {
+        GridResource(resource).shared().settings.lock().entitlements.remove(&activity);
+    }
+}
+
+/// Returns the name of an activity.
+pub fn name_of(activity: ActivityId) -> String {
+    let name = platform().ledger().record(activity).map_or(&[][..], |record| &record.name);
+    let bytes = name.iter().map(|byte| byte.load(Ordering::Relaxed)).take_while(|byte| *byte != 0);
+    String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
+}
+
+fn activities_named(name: &str) -> impl Iterator<Item = ActivityId> {
+    let records = platform().ledger().records().iter().enumerate();
+    let in_use = records.filter(|(_, record)| record.generation().is_in_use());
+    in_use.map(|(slot, _)| ActivityId(slot as u16)).filter(move |activity| name_of(*activity) == name)
+}
+
+/// Returns the generation of an activity's slot.
+#[inline]
+pub(crate) fn generation_of(activity: ActivityId) -> Generation {
+    platform().ledger().record(activity).map(ActivityRecord::generation).unwrap_or_default()
+}

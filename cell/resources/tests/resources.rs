@@ -1,0 +1,248 @@
+//! Settings of resources, and activities as clients of a scheduler.
+
+use isola_abi::grid::{EntitlementChange, GridChange, PolicyChange, RateChange};
+use isola_abi::id::ActivityId;
+use isola_abi::query::GridSettings;
+use isola_ebbs::platform;
+use isola_events::{end_activity, exit, register_activity, run, spawn};
+use isola_hosted::Settings;
+use isola_resources::{
+    ActivityScheduler, Cost, Dispatch, Entitlement, EntitlementError, GridResource, INFRASTRUCTURE,
+    NETWORK_WRITE, PROCESSOR, PolicyKind, Priority, Rate, Resource, ResourceError, Weight,
+};
+use std::cell::Cell;
+use std::num::NonZeroU32;
+
+/// Runs `test` as an event of a cell with one core.
+fn in_cell(test: fn()) {
+    isola_hosted::run(Settings::default(), Vec::new(), |_| {
+        spawn(move || {
+            test();
+            exit(0);
+        });
+        run()
+    });
+}
+
+fn by_weight(weight: u32) -> Entitlement {
+    Entitlement::by_weight(Weight::new(weight).unwrap())
+}
+
+fn rate(units: u64) -> Rate {
+    Rate::per_second(units).unwrap()
+}
+
+fn new_scheduler() -> ActivityScheduler<u32> {
+    ActivityScheduler::new(NETWORK_WRITE.configuration().unwrap())
+}
+
+/// Dispatches this many requests, or as many as there are. Returns their messages.
+fn served(scheduler: &mut ActivityScheduler<u32>, most: usize, now_ns: u64) -> Vec<u32> {
+    let next = |_| match scheduler.dispatch(now_ns) {
+        Dispatch::Request(request) => Some(request.message),
+        Dispatch::NotBefore(_) | Dispatch::Empty => None,
+    };
+    (0..most).map_while(next).collect()
+}
+
+#[test]
+fn a_resource_has_no_scheduler_until_it_has_a_policy() {
+    in_cell(|| {
+        assert!(Resource::ALL.iter().all(|resource| GridResource::of(*resource).configuration().is_none()));
+        NETWORK_WRITE.set_limit(Some(rate(1_000)));
+        NETWORK_WRITE.set_batch(NonZeroU32::new(4).unwrap());
+        assert!(NETWORK_WRITE.configuration().is_none());
+        NETWORK_WRITE.set_policy(Some(PolicyKind::Edf));
+        let configuration = NETWORK_WRITE.configuration().unwrap();
+        assert_eq!((configuration.policy, configuration.batch.get()), (PolicyKind::Edf, 4));
+        assert_eq!(configuration.limit, Some(rate(1_000)));
+        assert!(configuration.has_limits());
+        assert!(PROCESSOR.configuration().is_none(), "each resource has its own policy");
+        NETWORK_WRITE.set_policy(None);
+        assert!(NETWORK_WRITE.configuration().is_none());
+    });
+}
+
+#[test]
+fn followers_learn_of_each_change() {
+    thread_local!(static CHANGES: Cell<u32> = const { Cell::new(0) });
+    in_cell(|| {
+        NETWORK_WRITE.on_change(|| CHANGES.set(CHANGES.get() + 1));
+        let version = NETWORK_WRITE.version();
+        NETWORK_WRITE.set_policy(Some(PolicyKind::Wfq));
+        NETWORK_WRITE.set_limit(None);
+        PROCESSOR.set_policy(Some(PolicyKind::Wfq));
+        assert_eq!((CHANGES.get(), NETWORK_WRITE.version() - version), (2, 2));
+        let refused = NETWORK_WRITE.set_entitlement(ActivityId(u16::MAX), Entitlement::default());
+        assert_eq!(refused, Err(ResourceError::NoSuchActivity(ActivityId(u16::MAX))));
+        assert_eq!(CHANGES.get(), 2, "nothing has changed");
+    });
+}
+
+#[test]
+fn activities_are_served_by_their_entitlements_and_infrastructure_before_most() {
+    in_cell(|| {
+        let [one, two] = ["one", "two"].map(|name| register_activity(name).unwrap());
+        NETWORK_WRITE.set_entitlement(one, by_weight(300)).unwrap();
+        NETWORK_WRITE.set_policy(Some(PolicyKind::Wfq));
+        let mut scheduler = new_scheduler();
+        for activity in [one, two, INFRASTRUCTURE] {
+            (0..100).for_each(|_| scheduler.enqueue(activity, activity.0.into(), Cost::Known(100), 0));
+        }
+        let first = served(&mut scheduler, 70, 0);
+        let count = |activity: ActivityId| first.iter().filter(|of| **of == u32::from(activity.0)).count();
+        // Weights of 300, 100 and 1,000: within one request each.
+        assert!((14..=16).contains(&count(one)) && (4..=6).contains(&count(two)), "{first:?}");
+        let statistics = scheduler.statistics(one);
+        assert_eq!(statistics.cost, 100 * statistics.dispatched);
+        assert_eq!(scheduler.statistics(ActivityId(30)), Default::default());
+        NETWORK_WRITE.set_policy(Some(PolicyKind::Priority));
+        scheduler.configure(NETWORK_WRITE.configuration().unwrap(), 0);
+        assert!(served(&mut scheduler, 40, 0).iter().all(|of| *of == u32::from(INFRASTRUCTURE.0)));
+    });
+}
+
+#[test]
+fn a_limit_comes_and_goes_while_requests_wait() {
+    in_cell(|| {
+        let one = register_activity("one").unwrap();
+        NETWORK_WRITE.set_policy(Some(PolicyKind::Wfq));
+        let mut scheduler = new_scheduler();
+        (0..40).for_each(|number| scheduler.enqueue(one, number, Cost::Known(1_000), 0));
+        assert_eq!(served(&mut scheduler, 10, 0), (0..10).collect::<Vec<_>>());
+        // A millisecond per request.
+        NETWORK_WRITE.set_limit(Some(rate(1_000_000)));
+        scheduler.configure(NETWORK_WRITE.configuration().unwrap(), 1);
+        let burst = served(&mut scheduler, 40, 2);
+        assert!(burst.len() <= 2, "{burst:?}");
+        let Dispatch::NotBefore(ns) = scheduler.dispatch(3) else { panic!("the limit does not hold") };
+        assert!((500_000..2_000_100).contains(&ns), "{ns}");
+        NETWORK_WRITE.set_limit(Some(rate(2_000_000)));
+        scheduler.configure(NETWORK_WRITE.configuration().unwrap(), 4);
+        let later = served(&mut scheduler, 40, 5_000_000);
+        assert!((1..=3).contains(&later.len()), "{later:?}");
+        NETWORK_WRITE.set_limit(None);
+        scheduler.configure(NETWORK_WRITE.configuration().unwrap(), 5_000_001);
+        let rest = served(&mut scheduler, 40, 5_000_002);
+        let all: Vec<_> = burst.into_iter().chain(later).chain(rest).collect();
+        assert_eq!(all, (10..40).collect::<Vec<_>>(), "none is lost or overtakes another");
+        assert!(scheduler.is_empty());
+    });
+}
+
+#[test]
+fn waiting_requests_are_returned_in_the_order_of_arrival() {
+    in_cell(|| {
+        let activities = ["one", "two", "three"].map(|name| register_activity(name).unwrap());
+        NETWORK_WRITE.set_policy(Some(PolicyKind::Fifo));
+        let mut scheduler = new_scheduler();
+        for number in 0..30 {
+            scheduler.enqueue(activities[number as usize * 2 % 3], number, Cost::Unknown, 0);
+        }
+        assert_eq!(scheduler.len(), 30);
+        assert_eq!(scheduler.into_requests().collect::<Vec<_>>(), (0..30).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn the_next_activity_of_a_slot_has_its_own_entitlement_and_keeps_waiting_requests() {
+    in_cell(|| {
+        let slots = platform().ledger().records().len();
+        let all: Vec<_> = (2..slots).map(|_| register_activity("tenant").unwrap()).collect();
+        let (other, first) = (all[1], all[0]);
+        let important = Entitlement { priority: Priority(9), ..Entitlement::default() };
+        NETWORK_WRITE.set_entitlement(first, important).unwrap();
+        NETWORK_WRITE.set_policy(Some(PolicyKind::Priority));
+        let mut scheduler = new_scheduler();
+        scheduler.enqueue(other, 1, Cost::Known(1), 0);
+        scheduler.enqueue(first, 2, Cost::Known(1), 0);
+        scheduler.enqueue(first, 3, Cost::Known(1), 0);
+        assert_eq!(served(&mut scheduler, 1, 0), [2]);
+        assert!(end_activity(first));
+        assert_eq!(
+            NETWORK_WRITE.set_entitlement(first, important),
+            Err(ResourceError::NoSuchActivity(first))
+        );
+        assert_eq!(register_activity("successor"), Some(first));
+        scheduler.enqueue(first, 4, Cost::Known(1), 0);
+        assert_eq!(served(&mut scheduler, 3, 0), [1, 3, 4], "the successor has no priority");
+    });
+}
+
+#[test]
+fn a_change_is_made_as_a_whole_or_not_at_all() {
+    in_cell(|| {
+        let [first, second] = ["web", "web"].map(|name| register_activity(name).unwrap());
+        let weight =
+            |weight| EntitlementChange { weight: Weight::new(weight).ok(), ..EntitlementChange::default() };
+        let change = GridChange {
+            resource: Resource::NetworkWrite,
+            dry_run: false,
+            policy: Some(PolicyChange::Policy(PolicyKind::Wfq)),
+            batch: NonZeroU32::new(8),
+            limit: Some(RateChange::Rate(rate(1_000))),
+            activity: Some(("web".into(), weight(300))),
+        };
+        let before = NETWORK_WRITE.summary();
+        GridResource::apply(&GridChange { dry_run: true, ..change.clone() }).unwrap();
+        assert_eq!(NETWORK_WRITE.summary(), before);
+        GridResource::apply(&change).unwrap();
+        let expected = GridSettings {
+            resource: Resource::NetworkWrite,
+            policy: Some(PolicyKind::Wfq),
+            batch: NonZeroU32::new(8).unwrap(),
+            limit: Some(rate(1_000)),
+            capacity: None,
+        };
+        assert_eq!(NETWORK_WRITE.summary(), expected);
+        // All activities of that name.
+        assert_eq!([first, second].map(|activity| NETWORK_WRITE.entitlement(activity)), [by_weight(300); 2]);
+        let unknown = GridChange {
+            policy: Some(PolicyChange::Direct),
+            activity: Some(("nothing".into(), weight(1))),
+            ..change.clone()
+        };
+        assert_eq!(GridResource::apply(&unknown), Err(ResourceError::NoActivityNamed("nothing".into())));
+        let reservation = Some(RateChange::Rate(rate(20)));
+        let limit = Some(RateChange::Rate(rate(10)));
+        let contradiction = EntitlementChange { reservation, limit, ..EntitlementChange::default() };
+        let contradictory = GridChange { activity: Some(("web".into(), contradiction)), ..unknown };
+        assert!(matches!(GridResource::apply(&contradictory), Err(ResourceError::Entitlement(_))));
+        assert_eq!(NETWORK_WRITE.summary(), expected);
+        let part = GridChange { limit: Some(RateChange::Part(500)), activity: None, ..change.clone() };
+        let refused = GridResource::apply(&part);
+        assert_eq!(refused, Err(ResourceError::Entitlement(EntitlementError::UnknownCapacity)));
+        let half = GridChange { resource: Resource::Processor, ..part };
+        GridResource::apply(&half).unwrap();
+        let GridSettings { limit, capacity, .. } = PROCESSOR.summary();
+        assert_eq!(limit.unwrap().units(), capacity.unwrap().units() / 2);
+        let end = GridChange {
+            resource: Resource::NetworkWrite,
+            dry_run: false,
+            policy: Some(PolicyChange::Direct),
+            batch: None,
+            limit: Some(RateChange::None),
+            activity: None,
+        };
+        GridResource::apply(&end).unwrap();
+        assert_eq!(NETWORK_WRITE.summary(), GridSettings { policy: None, limit: None, ..expected });
+    });
+}
+
+#[test]
+fn contradictory_entitlements_change_nothing() {
+    in_cell(|| {
+        let entitlement =
+            Entitlement { reservation: Some(rate(20)), limit: Some(rate(10)), ..Entitlement::default() };
+        let refused = NETWORK_WRITE.set_entitlement(INFRASTRUCTURE, entitlement).unwrap_err();
+        assert!(matches!(refused, ResourceError::Entitlement(_)));
+        assert!(refused.to_string().contains("limit"), "{refused}");
+        NETWORK_WRITE.set_policy(Some(PolicyKind::Reserve));
+        assert!(!NETWORK_WRITE.configuration().unwrap().has_limits());
+        let limited = Entitlement { limit: Some(rate(10)), ..Entitlement::default() };
+        NETWORK_WRITE.set_entitlement(INFRASTRUCTURE, limited).unwrap();
+        assert!(NETWORK_WRITE.configuration().unwrap().has_limits());
+        NETWORK_WRITE.set_policy(Some(PolicyKind::Wfq));
+        assert!(!NETWORK_WRITE.configuration().unwrap().has_limits(), "this policy has no limits");
+    });
+}

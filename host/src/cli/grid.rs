@@ -1,0 +1,340 @@
+//! `isola grid`: shows and changes the resource grid of a running cell.
+
+use super::failure::{REFUSED, USAGE};
+use super::{Context, Failure, complete, network, show};
+use crate::cellctl::look_up;
+use crate::client::Client;
+use crate::hosted_cells;
+use crate::machine::LockedMachine;
+use crate::output::view::{GridView, is_running};
+use crate::output::{human, table};
+use crate::query::{QueryAnswer, facts};
+use clap::{Args, Subcommand};
+use isola_abi::grid::{
+    EntitlementChange, GridChange, Metric, PolicyChange, PolicyKind, Priority, Rate, RateChange, Resource,
+    Weight,
+};
+use isola_abi::query::{GridClient, GridSettings, Query};
+use isola_abi::size::ByteSize;
+use jiff::SignedDuration;
+use std::num::NonZeroU32;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Shows or changes how a running cell divides its resources among activities
+#[derive(Debug, Args)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Show(ShowArguments),
+    Set(SetArguments),
+}
+
+/// Shows the policy of each resource, and what activities have received
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A resource with the policy `direct` has no scheduler: its requests wait in the order of their arrival, if at all. Other \
+policies order the requests of activities that compete; only these requests are counted here. `isola inspect` shows all \
+cycles of an activity.
+
+Examples:
+  isola grid show kv
+  isola grid show kv -o json | jq .activities")]
+struct ShowArguments {
+    /// The cell
+    #[arg(add = complete::cells())]
+    cell: String,
+}
+
+/// Changes the policy of a resource, or the entitlement of an activity, while the cell serves
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Resources are processor (the time of the cores, in cycles) and network-write (frames to the network device, in bytes). \
+Each core, and each queue of the device, divides its own.
+
+Policies:
+  direct    no scheduler
+  fifo      the request that arrived first
+  priority  the activity of the highest priority
+  wfq       in proportion to the weights of the activities that compete
+  edf       the request with the earliest deadline
+  reserve   reservations first; then, up to the limits, by weight
+
+A rate is a part of a core for the processor, as in 25%, and bytes per second for network-write, as in 10M; none removes \
+it. With --activity, --limit is that of the activity, otherwise that of each core or queue. An activity's reservation and \
+limit need the policy reserve. All changes of a command are made, or none.
+
+Examples:
+  isola grid set kv processor --policy wfq
+  isola grid set kv processor --activity web --weight 300
+  isola grid set kv network-write --policy reserve --activity backup --limit 10M
+  isola grid set kv processor --policy direct --dry-run")]
+struct SetArguments {
+    /// The cell
+    #[arg(add = complete::cells())]
+    cell: String,
+    /// The resource
+    #[arg(value_parser = ["processor", "network-write"])]
+    resource: String,
+    /// The order of competing activities
+    #[arg(long, value_parser = ["direct", "fifo", "priority", "wfq", "edf", "reserve"])]
+    policy: Option<String>,
+    /// Maximum number of requests of an activity per decision: more cost less, and make shares coarser
+    #[arg(long, value_name = "NUMBER")]
+    batch: Option<NonZeroU32>,
+    /// All activities with this name
+    #[arg(long, value_name = "NAME")]
+    activity: Option<String>,
+    /// The activity's weight, 1 to 10000; 100 by default
+    #[arg(long, value_name = "NUMBER", requires = "activity", value_parser = weight)]
+    weight: Option<Weight>,
+    /// The activity's priority, 0 to 255; 0 by default
+    #[arg(long, value_name = "NUMBER", requires = "activity")]
+    priority: Option<u8>,
+    /// The time from a request's arrival to its deadline, as in 5ms
+    #[arg(long, value_name = "TIME", requires = "activity", value_parser = deadline)]
+    deadline: Option<Duration>,
+    /// The least that the activity gets
+    #[arg(long, value_name = "RATE", requires = "activity")]
+    reservation: Option<String>,
+    /// The most that the activity, or each core or queue, gets
+    #[arg(long, value_name = "RATE")]
+    limit: Option<String>,
+    /// Checks the change, and makes none
+    #[arg(long)]
+    dry_run: bool,
+}
+
+fn weight(text: &str) -> Result<Weight, String> {
+    let number: u32 = text.parse().map_err(|_| "not a number".to_owned())?;
+    Weight::new(number).map_err(|error| error.to_string())
+}
+
+fn deadline(text: &str) -> Result<Duration, String> {
+    let time = text.parse::<SignedDuration>().ok().and_then(|time| Duration::try_from(time).ok());
+    time.ok_or_else(|| "write a number and its unit, as in 100us or 5ms".to_owned())
+}
+
+pub(super) fn grid(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    match &arguments.verb {
+        Verb::Show(arguments) => ask(context, &arguments.cell, &Query::Grid),
+        Verb::Set(arguments) => {
+            let change = arguments.change().map_err(|message| Failure::new(USAGE, message))?;
+            ask(context, &arguments.cell, &Query::ChangeGrid(change))
+        }
+    }
+}
+
+impl SetArguments {
+    /// Returns the change, or the reason why it is none.
+    fn change(&self) -> Result<GridChange, String> {
+        let resource: Resource =
+            self.resource.parse().map_err(|error: isola_abi::grid::UnknownResource| error.to_string())?;
+        let rate = |text: &Option<String>| text.as_deref().map(|text| parse_rate(resource, text)).transpose();
+        let (reservation, limit) = (rate(&self.reservation)?, rate(&self.limit)?);
+        let policy = match self.policy.as_deref() {
+            Some("direct") => Some(PolicyChange::Direct),
+            Some(name) => {
+                let policy: PolicyKind =
+                    name.parse().map_err(|error: isola_abi::grid::UnknownPolicy| error.to_string())?;
+                Some(PolicyChange::Policy(policy))
+            }
+            None => None,
+        };
+        let of_activity = |limit| EntitlementChange {
+            weight: self.weight,
+            priority: self.priority.map(Priority),
+            deadline_ns: self.deadline.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
+            reservation,
+            limit,
+        };
+        let (limit, activity) = match &self.activity {
+            Some(name) => (None, Some((name.clone(), of_activity(limit)))),
+            None => (limit, None),
+        };
+        let change =
+            GridChange { resource, dry_run: self.dry_run, policy, batch: self.batch, limit, activity };
+        let changes_activity =
+            change.activity.as_ref().is_some_and(|(_, change)| *change != EntitlementChange::default());
+        if change.activity.is_some() && !changes_activity {
+            return Err(
+                "nothing to change for the activity: use --weight, --priority, --deadline, --reservation \
+                        or --limit"
+                    .to_owned(),
+            );
+        }
+        if change.policy.is_none() && change.batch.is_none() && change.limit.is_none() && !changes_activity {
+            return Err("nothing to change: use --policy, --batch, --limit or --activity".to_owned());
+        }
+        Ok(change)
+    }
+}
+
+/// Parses a rate in the form that the resource has.
+fn parse_rate(resource: Resource, text: &str) -> Result<RateChange, String> {
+    if text == "none" {
+        return Ok(RateChange::None);
+    }
+    match resource.metric() {
+        Metric::Cycles => {
+            let percent = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
+            let thousandths = percent.map(|percent| (percent * 10.0).round());
+            match thousandths {
+                Some(thousandths) if (1.0..=1_000.0).contains(&thousandths) => {
+                    Ok(RateChange::Part(thousandths as u32))
+                }
+                _ => Err(format!(
+                    "{text:?} is no part of a core: give a percentage from 0.1% to 100%, or none"
+                )),
+            }
+        }
+        Metric::Bytes => {
+            let size: ByteSize = text.parse().map_err(|error: isola_abi::size::ByteSizeError| {
+                format!("{text:?} is no rate in bytes per second: {error}, or none")
+            })?;
+            Rate::per_second(size.0).map(RateChange::Rate).map_err(|error| error.to_string())
+        }
+    }
+}
+
+/// Sends a query to a cell, and prints the settings that are in force then.
+fn ask(context: &Context, name: &str, query: &Query) -> Result<ExitCode, Failure> {
+    let answer = match hosted_cells::find(&context.root, name)? {
+        Some(mut client) => facts(&mut client, name, query)?,
+        None => {
+            let locked = LockedMachine::take_supervised(&context.root, &context.dir())?;
+            let mut client: Client = locked.client()?;
+            let cell = look_up(&locked, &mut client, name)?;
+            if !is_running(&cell) {
+                let state = show::state(&cell);
+                return Err(Failure::new(
+                    REFUSED,
+                    format!("{name:?} is {state}: only a running cell has a grid"),
+                ));
+            }
+            facts(&mut client, name, query)?
+        }
+    };
+    let view = GridView::new(name, &answer);
+    context.output.answer(&view, || text(&answer))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Formats settings and activities.
+fn text(answer: &QueryAnswer) -> String {
+    let settings = answer.grid_settings.iter().map(|settings| {
+        let GridSettings { resource, policy, batch, limit, capacity } = settings;
+        vec![
+            resource.to_string(),
+            policy.map_or("direct".to_owned(), |policy| policy.to_string()),
+            batch.to_string(),
+            rate_text(*resource, *limit, *capacity),
+        ]
+    });
+    let mut text = table(&["RESOURCE", "POLICY", "BATCH", "LIMIT"], settings);
+    text.push('\n');
+    let mut clients: Vec<&GridClient> = answer.grid_clients.iter().collect();
+    clients.sort_by_key(|client| (client.resource, client.core, client.activity));
+    if !clients.is_empty() {
+        let total = |of: &GridClient| -> u64 {
+            let same =
+                clients.iter().filter(|client| (client.resource, client.core) == (of.resource, of.core));
+            same.map(|client| client.cost).fold(0, u64::saturating_add)
+        };
+        let rows = clients.iter().map(|client| {
+            let capacity = answer.grid_settings.iter().find(|settings| settings.resource == client.resource);
+            let capacity = capacity.and_then(|settings| settings.capacity);
+            let share = client.cost as f64 / total(client).max(1) as f64;
+            let entitlement = &client.entitlement;
+            vec![
+                client.resource.to_string(),
+                client.core.to_string(),
+                client.name.clone(),
+                entitlement.weight.get().to_string(),
+                entitlement.priority.0.to_string(),
+                rate_text(client.resource, entitlement.reservation, capacity),
+                rate_text(client.resource, entitlement.limit, capacity),
+                human::count(client.waiting),
+                human::count(client.dispatched),
+                format!("{:.1}%", share * 100.0),
+                human::duration_ns(client.waited_ns / client.dispatched.max(1)),
+                human::duration_ns(client.longest_wait_ns),
+            ]
+        });
+        text.push('\n');
+        text.push_str(&table(
+            &[
+                "RESOURCE",
+                "CORE",
+                "ACTIVITY",
+                "WEIGHT",
+                "PRIORITY",
+                "RESERVED",
+                "LIMIT",
+                "WAITING",
+                "SERVED",
+                "SHARE",
+                "MEAN WAIT",
+                "LONGEST",
+            ],
+            rows,
+        ));
+        text.push('\n');
+    }
+    text.push_str(&network::extent_text(answer.extent));
+    text
+}
+
+/// Formats a rate in the form in which it is set.
+fn rate_text(resource: Resource, rate: Option<Rate>, capacity: Option<Rate>) -> String {
+    match (rate, resource.metric(), capacity) {
+        (None, ..) => "-".to_owned(),
+        (Some(rate), Metric::Cycles, Some(capacity)) => {
+            format!("{:.1}%", rate.units() as f64 * 100.0 / capacity.units() as f64)
+        }
+        (Some(rate), Metric::Cycles, None) => format!("{} cycles/s", human::count(rate.units())),
+        (Some(rate), Metric::Bytes, _) => format!("{}/s", ByteSize(rate.units())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_the_unit_of_their_resource() {
+        let rate = |units| RateChange::Rate(Rate::per_second(units).unwrap());
+        for (resource, text, expected) in [
+            (Resource::Processor, "25%", RateChange::Part(250)),
+            (Resource::Processor, "0.1%", RateChange::Part(1)),
+            (Resource::Processor, "100%", RateChange::Part(1_000)),
+            (Resource::Processor, "none", RateChange::None),
+            (Resource::NetworkWrite, "10M", rate(10 << 20)),
+            (Resource::NetworkWrite, "none", RateChange::None),
+        ] {
+            assert_eq!(parse_rate(resource, text), Ok(expected), "{text}");
+        }
+        for text in ["", "%", "0%", "101%", "25", "10M", "-1%", "NaN%"] {
+            let message = parse_rate(Resource::Processor, text).unwrap_err();
+            assert!(message.contains("percentage"), "{message}");
+        }
+        for text in ["", "25%", "0", "fast"] {
+            let message = parse_rate(Resource::NetworkWrite, text).unwrap_err();
+            assert!(message.contains("per second"), "{message}");
+        }
+    }
+
+    #[test]
+    fn rates_are_shown_as_they_are_set() {
+        let rate = |units| Rate::per_second(units).ok();
+        assert_eq!(rate_text(Resource::Processor, rate(250), rate(1_000)), "25.0%");
+        assert_eq!(rate_text(Resource::Processor, rate(250), None), "250 cycles/s");
+        assert_eq!(rate_text(Resource::NetworkWrite, rate(10 << 20), None), "10 MiB/s");
+        assert_eq!(rate_text(Resource::NetworkWrite, None, None), "-");
+    }
+}

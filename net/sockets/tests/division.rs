@@ -1,0 +1,187 @@
+//! The division of a cell's resources among activities: received frames by the processor's policy, sent frames by the
+//! network's.
+
+use isola_abi::id::ActivityId;
+use isola_ebbs::cycles;
+use isola_events::activity::charge_to;
+use isola_events::{register_activity, sleep, spawn_task};
+use isola_hosted::{Loss, link};
+use isola_iobuf::{Chain, IoBuf};
+use isola_net::{ConnectionHandler, TcpConnection, TcpStream, listen, listen_with, write_statistics};
+use isola_resources::{Entitlement, NETWORK_WRITE, PROCESSOR, PolicyKind, Rate, Weight};
+use isola_test_cells::{TestCell, dial, read_exactly, run_cells, talk};
+use std::future::pending;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// Ports of the activities, and their weights.
+const SHARES: [(u16, u32); 3] = [(7, 50), (8, 33), (9, 17)];
+
+/// The most bytes of a frame to the device, which divides it into segments.
+const LONGEST_FRAME: f64 = 65_550.0;
+
+fn by_weight(weight: u32) -> Entitlement {
+    Entitlement::by_weight(Weight::new(weight).unwrap())
+}
+
+/// Sends as much as the connection takes.
+async fn send_forever(mut stream: TcpStream) {
+    let block = IoBuf::copy_from_slice(&[0x5a; 16_384]);
+    while stream.write(block.clone().into()).await.is_ok() {}
+}
+
+/// Reads from a connection to each port.
+async fn read_all() {
+    for (port, _) in SHARES {
+        let mut stream = dial(port).await;
+        spawn_task(async move { while let Ok(Some(_)) = stream.read().await {} }).detach();
+    }
+    pending::<()>().await;
+}
+
+/// Returns the bytes sent by each activity.
+fn sent(activities: &[ActivityId; 3]) -> [u64; 3] {
+    activities.map(|activity| write_statistics(activity).cost)
+}
+
+/// Registers an activity for each port, and listens.
+fn serve_all() -> ([ActivityId; 3], Vec<isola_net::tcp::PortListener>) {
+    let mut listeners = Vec::new();
+    let activities = SHARES.map(|(port, weight)| {
+        let activity = register_activity(&format!("port {port}")).unwrap();
+        NETWORK_WRITE.set_entitlement(activity, by_weight(weight)).unwrap();
+        charge_to(activity);
+        listeners.push(listen(port, 8, send_forever).unwrap());
+        activity
+    });
+    (activities, listeners)
+}
+
+/// Waits until all activities have sent this many bytes in total.
+async fn wait_for(activities: &[ActivityId; 3], bytes: u64) {
+    while sent(activities).iter().sum::<u64>() < bytes {
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[test]
+fn sent_bytes_follow_the_weights() {
+    let server = || async {
+        NETWORK_WRITE.set_limit(Some(Rate::per_second(50_000_000).unwrap()));
+        NETWORK_WRITE.set_policy(Some(PolicyKind::Wfq));
+        let (activities, _listeners) = serve_all();
+        // All connections have to reach their full windows first.
+        while sent(&activities).iter().any(|bytes| *bytes < 500_000) {
+            sleep(Duration::from_millis(1)).await;
+        }
+        let before = sent(&activities);
+        let began = isola_events::now();
+        wait_for(&activities, before.iter().sum::<u64>() + 15_000_000).await;
+        let (after, elapsed) = (sent(&activities), isola_events::now() - began);
+        let bytes = [0, 1, 2].map(|index| after[index] - before[index]);
+        let total = bytes.iter().sum::<u64>() as f64;
+        assert!(total <= 50_000_000.0 * elapsed.as_secs_f64() + 50_000.0 + 2.0 * LONGEST_FRAME, "{total}");
+        for (first, second) in [(0, 1), (1, 2)] {
+            let by_weight = |index: usize, bytes: f64| bytes / f64::from(SHARES[index].1);
+            let difference =
+                (by_weight(first, bytes[first] as f64) - by_weight(second, bytes[second] as f64)).abs();
+            let bound = by_weight(first, LONGEST_FRAME) + by_weight(second, LONGEST_FRAME);
+            assert!(difference <= 2.0 * bound, "{bytes:?}: {difference} > {bound}");
+        }
+    };
+    let (server_port, client_port) = link(Loss::Never);
+    run_cells([
+        TestCell::new(1, 1, server_port, server),
+        TestCell::new(2, 1, client_port, read_all).until_others_end(),
+    ]);
+}
+
+#[test]
+fn the_write_policy_changes_while_frames_wait_and_no_byte_is_lost() {
+    async fn sends(mut stream: TcpStream) {
+        for number in 0..400_u32 {
+            let block: Vec<u8> = (0..5_000).flat_map(|_| number.to_le_bytes()).collect();
+            stream.write(IoBuf::copy_from_slice(&block).into()).await.unwrap();
+        }
+        stream.shutdown();
+    }
+    let server = || async {
+        let _listening = listen(7, 8, sends).unwrap();
+        for round in 0_u32.. {
+            let policy = PolicyKind::ALL.get(round as usize % 6).copied();
+            NETWORK_WRITE.set_policy(policy);
+            NETWORK_WRITE.set_batch(NonZeroU32::new(round % 5 + 1).unwrap());
+            let limit = Rate::per_second(20_000_000 + u64::from(round % 7) * 30_000_000).unwrap();
+            NETWORK_WRITE.set_limit((round % 3 != 0).then_some(limit));
+            sleep(Duration::from_micros(700)).await;
+        }
+    };
+    let client = || async {
+        let mut stream = dial(7).await;
+        let data = read_exactly(&mut stream, 400 * 20_000).await;
+        for (index, number) in data.chunks(4).enumerate() {
+            assert_eq!(number, (index as u32 / 5_000).to_le_bytes());
+        }
+        assert!(stream.read().await.unwrap().is_none());
+    };
+    talk(1, Loss::Never, server, client);
+}
+
+/// A handler that takes long, and counts its requests.
+struct Busy;
+
+static REQUESTS: AtomicU32 = AtomicU32::new(0);
+
+impl ConnectionHandler for Busy {
+    fn received(&mut self, connection: &TcpConnection, mut data: Chain) {
+        let began = cycles();
+        while cycles() - began < 500_000 {}
+        REQUESTS.fetch_add(1, Ordering::Relaxed);
+        connection.send(&mut data).unwrap();
+    }
+}
+
+/// A handler that answers with the number of requests that the others have handled.
+struct Quiet;
+
+impl ConnectionHandler for Quiet {
+    fn received(&mut self, connection: &TcpConnection, _data: Chain) {
+        let count = REQUESTS.load(Ordering::Relaxed).to_le_bytes();
+        connection.send(&mut IoBuf::copy_from_slice(&count).into()).unwrap();
+    }
+}
+
+#[test]
+fn an_activity_does_not_wait_for_the_backlog_of_another() {
+    const CONNECTIONS: u32 = 200;
+    let server = || async {
+        PROCESSOR.set_policy(Some(PolicyKind::Wfq));
+        let mut listeners = Vec::new();
+        charge_to(register_activity("busy").unwrap());
+        listeners.push(listen_with(7, 256, |_| Busy).unwrap());
+        charge_to(register_activity("quiet").unwrap());
+        listeners.push(listen_with(8, 8, |_| Quiet).unwrap());
+        pending::<()>().await;
+        drop(listeners);
+    };
+    let client = || async {
+        let mut busy = Vec::new();
+        for _ in 0..CONNECTIONS {
+            busy.push(dial(7).await);
+        }
+        let mut quiet = dial(8).await;
+        for stream in &mut busy {
+            stream.write(IoBuf::from_static(b"work").into()).await.unwrap();
+        }
+        quiet.write(IoBuf::from_static(b"how many").into()).await.unwrap();
+        let reply = read_exactly(&mut quiet, 4).await;
+        let before = u32::from_le_bytes(reply.try_into().unwrap());
+        assert!(before < CONNECTIONS / 2, "{before} requests of the other activity came first");
+        for stream in &mut busy {
+            assert_eq!(read_exactly(stream, 4).await, b"work");
+        }
+        assert_eq!(REQUESTS.load(Ordering::Relaxed), CONNECTIONS);
+    };
+    talk(1, Loss::Never, server, client);
+}
