@@ -3,16 +3,19 @@
 
 use isola_abi::id::ActivityId;
 use isola_ebbs::cycles;
+use isola_ebbs::platform;
 use isola_events::activity::charge_to;
-use isola_events::{register_activity, sleep, spawn_task};
+use isola_events::{register_activity, sleep, spawn_task, spawn_task_for, yield_now};
 use isola_hosted::{Loss, link};
 use isola_iobuf::{Chain, IoBuf};
-use isola_net::{ConnectionHandler, TcpConnection, TcpStream, listen, listen_with, write_statistics};
+use isola_net::{
+    ConnectionHandler, TcpConnection, TcpStream, UdpSocket, listen, listen_with, write_statistics,
+};
 use isola_resources::{Entitlement, NETWORK_WRITE, PROCESSOR, PolicyKind, Rate, Weight};
-use isola_test_cells::{TestCell, dial, read_exactly, run_cells, talk};
+use isola_test_cells::{SERVER, TestCell, dial, read_exactly, run_cells, talk};
 use std::future::pending;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Ports of the activities, and their weights.
@@ -150,6 +153,44 @@ impl ConnectionHandler for Quiet {
         let count = REQUESTS.load(Ordering::Relaxed).to_le_bytes();
         connection.send(&mut IoBuf::copy_from_slice(&count).into()).unwrap();
     }
+}
+
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+
+#[test]
+fn frames_beyond_an_activity_s_share_of_the_core_are_dropped() {
+    let server = || async {
+        PROCESSOR.set_policy(Some(PolicyKind::Wfq));
+        let competitor = register_activity("competitor").unwrap();
+        PROCESSOR.set_entitlement(competitor, by_weight(Weight::MAX)).unwrap();
+        spawn_task_for(competitor, async {
+            loop {
+                let began = cycles();
+                while cycles() - began < 200_000 {}
+                yield_now().await;
+            }
+        })
+        .detach();
+        let flooded = register_activity("flooded").unwrap();
+        PROCESSOR.set_entitlement(flooded, by_weight(1)).unwrap();
+        charge_to(flooded);
+        let _socket = UdpSocket::bind(7).unwrap();
+        loop {
+            sleep(Duration::from_millis(1)).await;
+            DROPPED
+                .store(platform().report().network.dropped_frames.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    };
+    let client = || async {
+        let socket = UdpSocket::bind(9).unwrap();
+        while DROPPED.load(Ordering::Relaxed) == 0 {
+            for _ in 0..32 {
+                let _ = socket.send_to((SERVER, 7).into(), IoBuf::from_static(b"flood").into());
+            }
+            yield_now().await;
+        }
+    };
+    talk(1, Loss::Never, server, client);
 }
 
 #[test]

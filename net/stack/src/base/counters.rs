@@ -211,6 +211,7 @@ const LAYERS: &[(&str, &str)] = &[
     ("bytes_", "device"),
     ("long_", "device"),
     ("core_", "device"),
+    ("activity_", "device"),
     ("device_", "device"),
     ("memory_", "device"),
     ("transmit_", "device"),
