@@ -7,7 +7,7 @@
 //! substitute activity for packets before their demultiplexing.)
 //!
 //! Frames whose activity only the protocols can find, such as ARP, are processed at once for [`INFRASTRUCTURE`]. So are
-//! frames of a single activity while nothing else waits for the core.
+//! a few frames of a single activity while nothing else waits for the core.
 
 use crate::core_network::NETWORK;
 use crate::drops::count_dropped;
@@ -61,7 +61,10 @@ pub(crate) fn distribute(frames: Vec<ReceivedFrame>, version: u32, arrived_at: u
             None => batches.push((activity, Vec::from([received]))),
         }
     }
-    let is_alone = batches.len() == 1 && !has_competition() && INPUT.waiting.borrow().is_empty();
+    // More frames than one event processes may hide others behind them in the device.
+    let is_alone = matches!(&batches[..], [(_, batch)] if batch.len() <= BATCH)
+        && !has_competition()
+        && INPUT.waiting.borrow().is_empty();
     for (activity, batch) in batches {
         if is_alone || activity == INFRASTRUCTURE {
             NETWORK.receive(batch, version, arrived_at);

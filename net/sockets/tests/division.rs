@@ -215,6 +215,10 @@ fn an_activity_does_not_wait_for_the_backlog_of_another() {
         for stream in &mut busy {
             stream.write(IoBuf::from_static(b"work").into()).await.unwrap();
         }
+        // The others' requests are at the server.
+        while REQUESTS.load(Ordering::Relaxed) == 0 {
+            yield_now().await;
+        }
         quiet.write(IoBuf::from_static(b"how many").into()).await.unwrap();
         let reply = read_exactly(&mut quiet, 4).await;
         let before = u32::from_le_bytes(reply.try_into().unwrap());
