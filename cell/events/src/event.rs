@@ -101,9 +101,9 @@ impl SentEvent {
 pub struct EventTag {
     /// The activity to which it is charged.
     pub activity: ActivityId,
-    /// The resource that serves it. At present each core has one queue for all resources.
+    /// The resource that serves it. Each core has one queue, or one per activity, for all resources.
     pub resource: ResourceId,
-    /// Events of one label run in the order of their creation. At present all events of a core do.
+    /// Events of one label and activity run in the order of their creation, as all events of an activity do on a core.
     pub dependency: Option<Label>,
 }
 

@@ -278,7 +278,8 @@ pub fn nested_polls() -> u32 {
     EVENTS.tasks.polls.get()
 }
 
-/// Lets all waiting events of this core run first.
+/// Lets all waiting events of this core run first; with a policy ([`processor`](crate::processor)), those that it
+/// prefers.
 pub async fn yield_now() {
     let mut yielded = false;
     poll_fn(|context| {
