@@ -22,9 +22,16 @@ pub struct NodeId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CellId(pub u32);
 
-/// An activity of a cell: an index into the cell's ledger.
+/// An activity of a cell. Ids below the number of the [ledger](crate::ledger)'s slots are slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct ActivityId(pub u16);
+pub struct ActivityId(pub u32);
+
+impl ActivityId {
+    /// Returns the id as an index.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// A physical address.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -7,7 +7,9 @@
 //! ```
 //!
 //! An activity has an *activity slot* from its registration to its end. The number of slots follows from the cell's
-//! memory ([`slots`]); the slot of an activity that has ended is free for another. Counters are never reset, because
+//! memory ([`slots`]); the slot of an activity that has ended is free for another. Activities beyond that number, and
+//! those that have a parent, have no slot: the cell charges them to the slot of an ancestor, and keeps their own counters
+//! in its memory. Counters are never reset, because
 //! only their own core writes them. Instead the record contains the counters' sums at the time of the slot's
 //! assignment. An activity's usage is the difference, and the sum over all slots remains the total usage of the cores.
 
@@ -64,8 +66,8 @@ pub struct ActivityReport {
 pub struct ActivityRecord {
     /// The activity's name, padded with zero bytes.
     pub name: [AtomicU8; ACTIVITY_NAME_LEN],
-    /// A [`Generation`].
-    generation: AtomicU32,
+    /// The generation of the slot.
+    pub generation: SlotGeneration,
     reserved: AtomicU32,
     /// The slot's counters, added up over all cores, at the time of its assignment to the activity.
     pub before: ActivityReport,
@@ -90,22 +92,27 @@ impl Generation {
     }
 }
 
-impl ActivityRecord {
-    /// Returns the slot's generation.
-    pub fn generation(&self) -> Generation {
-        Generation(self.generation.load(Ordering::Acquire))
+/// The [`Generation`] of a slot that activities get and release.
+#[repr(transparent)]
+#[derive(Debug, Default)]
+pub struct SlotGeneration(AtomicU32);
+
+impl SlotGeneration {
+    /// Returns the present generation.
+    pub fn get(&self) -> Generation {
+        Generation(self.0.load(Ordering::Acquire))
     }
 
     /// Claims the slot for a new activity and returns true, or returns false if the slot is not free. The claimant then
-    /// writes the name and [`Self::before`], and calls [`Self::give_out`].
+    /// writes what the slot says of the activity, and calls [`Self::give_out`].
     pub fn claim(&self) -> bool {
         let is_free = |generation: u32| (generation & STATE == FREE).then_some(generation + CLAIMED);
-        self.generation.fetch_update(Ordering::AcqRel, Ordering::Relaxed, is_free).is_ok()
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, is_free).is_ok()
     }
 
-    /// Publishes the record: the activity that claimed the slot has it from now on.
+    /// Publishes the slot: the activity that claimed it has it from now on.
     pub fn give_out(&self) {
-        self.generation.fetch_add(IN_USE - CLAIMED, Ordering::Release);
+        self.0.fetch_add(IN_USE - CLAIMED, Ordering::Release);
     }
 
     /// Frees the slot. Returns whether it was in use.
@@ -113,7 +120,7 @@ impl ActivityRecord {
         let is_in_use = |generation: u32| {
             (generation & STATE == IN_USE).then_some(generation.wrapping_add(STATE + 1 - IN_USE))
         };
-        self.generation.fetch_update(Ordering::AcqRel, Ordering::Relaxed, is_in_use).is_ok()
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, is_in_use).is_ok()
     }
 }
 
@@ -158,7 +165,7 @@ impl<'a> Ledger<'a> {
 
     /// Returns the record of an activity's slot.
     pub fn record(&self, activity: ActivityId) -> Option<&'a ActivityRecord> {
-        self.records.get(usize::from(activity.0))
+        self.records.get(activity.index())
     }
 
     /// Returns the counters of a core slot, by [`ActivityId`]; an empty slice if the cell has no such core slot.
@@ -190,8 +197,6 @@ pub(crate) const fn report_len(core_slots: usize) -> usize {
     size_of::<Report<[CoreReport; 0]>>() + core_slots * size_of::<CoreReport>()
 }
 
-// Other code uses `u16::MAX` for the absence of an `ActivityId`.
-const _: () = assert!(slots(u64::MAX, 0) < u16::MAX as usize);
 const _: () = assert!(align_of::<ActivityRecord>() <= align_of::<Report<[CoreReport; 0]>>());
 const _: () = assert!(size_of::<CoreReport>().is_multiple_of(align_of::<ActivityRecord>()));
 
@@ -218,24 +223,24 @@ mod tests {
 
     #[test]
     fn a_slot_is_claimed_once_at_a_time_and_can_be_reused() {
-        let record = ActivityRecord::default();
+        let slot = SlotGeneration::default();
         for _ in 0..3 {
-            assert!(!record.generation().is_in_use() && !record.free());
-            assert!(record.claim() && !record.claim() && !record.generation().is_in_use());
-            assert!(!record.free(), "a claimed slot is not in use yet");
-            record.give_out();
-            let generation = record.generation();
-            assert!(generation.is_in_use() && !record.claim());
-            assert!(record.free() && generation != record.generation());
+            assert!(!slot.get().is_in_use() && !slot.free());
+            assert!(slot.claim() && !slot.claim() && !slot.get().is_in_use());
+            assert!(!slot.free(), "a claimed slot is not in use yet");
+            slot.give_out();
+            let generation = slot.get();
+            assert!(generation.is_in_use() && !slot.claim());
+            assert!(slot.free() && generation != slot.get());
         }
     }
 
     #[test]
     fn generations_wrap_around() {
-        let record = ActivityRecord { generation: AtomicU32::new(u32::MAX - 3), ..Default::default() };
-        assert!(record.claim());
-        record.give_out();
-        assert!(record.free() && record.claim());
+        let slot = SlotGeneration(AtomicU32::new(u32::MAX - 3));
+        assert!(slot.claim());
+        slot.give_out();
+        assert!(slot.free() && slot.claim());
     }
 
     #[test]

@@ -2,9 +2,10 @@
 //! trust its content.
 
 use crate::client::{Client, ClientError};
+use isola_abi::grid::ActivityRule;
 use isola_abi::query::{
-    AnswerRecord, Connection, CounterName, GridClient, GridSettings, Line, Query, QueryState, RecordError,
-    Records,
+    ActivityUsage, AnswerRecord, Connection, CounterName, GridClient, GridSettings, Line, Query, QueryState,
+    RecordError, Records,
 };
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -53,6 +54,14 @@ pub struct QueryAnswer {
     pub grid_settings: Vec<GridSettings>,
     /// What activities have received of resources, by scheduler.
     pub grid_clients: Vec<GridClient>,
+    /// The rules that attribute connections, in their order.
+    pub rules: Vec<ActivityRule>,
+    /// The listed activities, parents before their children.
+    pub activities: Vec<ActivityUsage>,
+    /// The number of all activities.
+    pub activity_count: u64,
+    /// The cycles that all activities have used.
+    pub activity_cycles: u64,
     /// The extent of the answer.
     pub extent: Extent,
 }
@@ -111,6 +120,10 @@ struct PartialAnswer {
     time_wait: u64,
     grid_settings: Vec<GridSettings>,
     grid_clients: Vec<GridClient>,
+    rules: Vec<ActivityRule>,
+    activities: Vec<ActivityUsage>,
+    activity_count: u64,
+    activity_cycles: u64,
     refused: Option<String>,
     taken: usize,
 }
@@ -133,6 +146,11 @@ impl PartialAnswer {
             AnswerRecord::Connection(connection) => self.connections.push(*connection),
             AnswerRecord::GridSettings(settings) => self.grid_settings.push(settings),
             AnswerRecord::GridClient(client) => self.grid_clients.push(*client),
+            AnswerRecord::ActivityRule(rule) => self.rules.push(*rule),
+            AnswerRecord::Activities { count, cycles } => {
+                (self.activity_count, self.activity_cycles) = (count, cycles);
+            }
+            AnswerRecord::Activity(activity) => self.activities.push(*activity),
             AnswerRecord::Refused(reason) => self.refused = Some(reason),
             AnswerRecord::Done { core: _, connections, half_open, time_wait } => {
                 self.done = self.done.saturating_add(1);
@@ -166,6 +184,10 @@ impl PartialAnswer {
             time_wait: self.time_wait,
             grid_settings: self.grid_settings,
             grid_clients: self.grid_clients,
+            rules: self.rules,
+            activities: self.activities,
+            activity_count: self.activity_count,
+            activity_cycles: self.activity_cycles,
             extent,
         })
     }

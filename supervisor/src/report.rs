@@ -65,10 +65,10 @@ pub fn activities(report: &Report, ledger: Ledger<'_>, from: usize) -> ActivityP
     let next = (end < count).then_some(end as u32);
     let mut page = ActivityPage { next, ..ActivityPage::default() };
     for (slot, record) in ledger.records().iter().enumerate().take(end).skip(from) {
-        let generation = record.generation();
+        let generation = record.generation.get();
         let (before, now) = (usage(&record.before), usage(&ledger.sum(slot)));
         let name = text(&record.name);
-        match (generation.is_in_use(), generation == record.generation()) {
+        match (generation.is_in_use(), generation == record.generation.get()) {
             (true, true) => {
                 page.activities.push(ActivityUsage { name, ..difference(&now, &before) });
                 page.ended = total(&page.ended, &before);

@@ -1,6 +1,6 @@
 //! Network processing is charged to the activities that cause it, to within 1 %.
 //!
-//! The image `activities` measures, on a machine whose clocks count its instructions: the result is the same in each
+//! The image `attribution` measures, on a machine whose clocks count its instructions: the result is the same in each
 //! run.
 
 use isola_tests::qemu::{ClockSource, Machine, MachineType};
@@ -44,7 +44,7 @@ fn difference(light: f64, heavy: f64) -> f64 {
 #[test]
 fn activities_of_a_cell_are_charged_their_own_network_costs_within_one_per_cent() {
     let machine =
-        Machine::new(MachineType::Q35, "activities").cpu("max,-x2apic").time(ClockSource::Instructions);
+        Machine::new(MachineType::Q35, "attribution").cpu("max,-x2apic").time(ClockSource::Instructions);
     let outcome = machine.run();
     assert_eq!(outcome.exit_code, Some(0), "{}", outcome.serial);
     let alone = charged(&outcome.serial, "alone", 1.0, 1.0);

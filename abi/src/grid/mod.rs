@@ -5,8 +5,10 @@ mod change;
 mod entitlement;
 mod policy;
 mod resource;
+mod rule;
 
 pub use change::{EntitlementChange, GridChange, PolicyChange, RateChange};
 pub use entitlement::{Entitlement, EntitlementError, Priority, Rate, Weight};
 pub use policy::{PolicyKind, UnknownPolicy};
 pub use resource::{Metric, Resource, UnknownResource};
+pub use rule::{ActivityRule, RuleChange};

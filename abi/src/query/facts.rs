@@ -1,7 +1,7 @@
 //! The kinds of queries, and the records of their answers, encoded by postcard.
 
 use super::RecordError;
-use crate::grid::{Entitlement, GridChange, PolicyKind, Rate, Resource};
+use crate::grid::{ActivityRule, Entitlement, GridChange, PolicyKind, Rate, Resource, RuleChange};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -30,6 +30,14 @@ pub enum Query {
     Grid,
     /// A change of the resource grid, answered like [`Query::Grid`], or by [`AnswerRecord::Refused`].
     ChangeGrid(GridChange),
+    /// A change of the rules that attribute connections, answered like [`Query::Grid`], or by
+    /// [`AnswerRecord::Refused`].
+    ChangeRules(RuleChange),
+    /// The activities and their usage, answered by [`AnswerRecord::Activities`] and one [`AnswerRecord::Activity`] each.
+    Activities {
+        /// The maximum number of activities: those that have used most, and the activities above them.
+        most: u32,
+    },
 }
 
 /// A selection of frames or connections: all given fields must match.
@@ -68,6 +76,17 @@ pub enum AnswerRecord {
     GridSettings(GridSettings),
     /// What an activity has received at one of a resource's schedulers.
     GridClient(Box<GridClient>),
+    /// A rule that attributes connections. Rules come in their order.
+    ActivityRule(Box<ActivityRule>),
+    /// All activities together.
+    Activities {
+        /// The number of activities.
+        count: u64,
+        /// The cycles that all activities have used since the cell's start, ended ones included.
+        cycles: u64,
+    },
+    /// An activity. Its parent comes before it.
+    Activity(Box<ActivityUsage>),
     /// The cell refuses the query, for this reason.
     Refused(String),
     /// The end of one core's part of the answer.
@@ -155,8 +174,10 @@ pub struct GridClient {
     pub resource: Resource,
     /// The index of the scheduler's core.
     pub core: u32,
-    /// The activity's slot.
-    pub activity: u16,
+    /// The activity's id.
+    pub activity: u32,
+    /// The activity above it; `None` without a parent.
+    pub parent: Option<u32>,
     /// The activity's name.
     pub name: String,
     /// The activity's entitlement.
@@ -171,6 +192,21 @@ pub struct GridClient {
     pub waited_ns: u64,
     /// The longest waiting time, in ns.
     pub longest_wait_ns: u64,
+}
+
+/// An activity and what it has used since its registration, its descendants' usage included.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActivityUsage {
+    /// The activity's id.
+    pub activity: u32,
+    /// The activity above it; `None` without a parent.
+    pub parent: Option<u32>,
+    /// The activity's name.
+    pub name: String,
+    /// Cycles of the activity's events.
+    pub cycles: u64,
+    /// The number of events that ran.
+    pub events: u64,
 }
 
 /// The direction of a frame.

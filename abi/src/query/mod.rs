@@ -26,8 +26,8 @@ mod facts;
 mod records;
 
 pub use facts::{
-    AnswerRecord, CaptureSpec, Connection, CounterName, Direction, FrameFilter, FrameHead, GridClient,
-    GridSettings, PartialSum, Query,
+    ActivityUsage, AnswerRecord, CaptureSpec, Connection, CounterName, Direction, FrameFilter, FrameHead,
+    GridClient, GridSettings, PartialSum, Query,
 };
 pub use records::{RecordError, Records};
 

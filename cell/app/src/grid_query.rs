@@ -1,28 +1,46 @@
-//! Answers to the host tool's queries about the resource grid.
+//! Answers to the host tool's queries about the resource grid and the activities.
 
+use alloc::boxed::Box;
 use alloc::string::ToString;
-use isola_abi::grid::Resource;
-use isola_abi::query::{AnswerRecord, Query};
-use isola_ebbs::current_core;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+use isola_abi::grid::{Resource, RuleChange};
+use isola_abi::query::{ActivityUsage, AnswerRecord, Query};
+use isola_activities::{Activity, name_of};
+use isola_ebbs::{current_core, platform};
 use isola_events::{present_cores, processor, spawn_on};
 use isola_net::query::Answer;
-use isola_net::write_report;
+use isola_net::{activity_rules, add_activity_rule, clear_activity_rules, write_report};
 use isola_resources::GridResource;
 
-/// Makes the requested change, if there is one, and reports settings and activities of all cores.
+/// Answers a query about the grid. A requested change is made first.
 pub(crate) fn answer(answer: Answer, query: Query) {
-    let change = match query {
-        Query::ChangeGrid(change) => Some(change),
-        Query::Grid => None,
+    let changed = match query {
+        Query::ChangeGrid(change) => GridResource::apply(&change).map_err(|error| error.to_string()),
+        Query::ChangeRules(RuleChange::Add(rule)) => {
+            add_activity_rule(rule).map_err(|error| error.to_string())
+        }
+        Query::ChangeRules(RuleChange::Clear) => {
+            clear_activity_rules();
+            Ok(())
+        }
+        Query::Grid => Ok(()),
+        Query::Activities { most } => return answer_activities(answer, most as usize),
         // The network answers these.
         Query::Counters | Query::Connections { .. } | Query::Capture(_) | Query::EndCapture => return,
     };
-    if let Some(Err(error)) = change.as_ref().map(GridResource::apply) {
-        return answer.begin(0, [AnswerRecord::Refused(error.to_string())]);
+    match changed {
+        Ok(()) => answer_grid(answer),
+        Err(reason) => answer.begin(0, [AnswerRecord::Refused(reason)]),
     }
+}
+
+/// Reports the settings, the rules, and the clients of all cores.
+fn answer_grid(answer: Answer) {
     let cores = present_cores();
     let settings = Resource::ALL.map(|resource| GridResource::of(resource).summary());
-    answer.begin(cores.len(), settings.map(AnswerRecord::GridSettings));
+    let rules = activity_rules().into_iter().map(|rule| AnswerRecord::ActivityRule(Box::new(rule)));
+    answer.begin(cores.len(), settings.map(AnswerRecord::GridSettings).into_iter().chain(rules));
     for core in cores {
         spawn_on(core, move || {
             let clients = processor::report().into_iter().chain(write_report());
@@ -32,4 +50,35 @@ pub(crate) fn answer(answer: Answer, query: Query) {
             answer.end_core(records, &done);
         });
     }
+}
+
+/// Reports the `most` activities that have used most, and those above them.
+fn answer_activities(answer: Answer, most: usize) {
+    let all = isola_activities::list();
+    let cycles = platform().ledger().counters().iter().map(|used| used.cycles.load(Ordering::Relaxed));
+    let total =
+        AnswerRecord::Activities { count: all.len() as u64, cycles: cycles.fold(0, u64::wrapping_add) };
+    answer.begin(1, [total]);
+    let records = shown(all, most).into_iter().map(|Activity { id, parent, usage }| {
+        AnswerRecord::Activity(Box::new(ActivityUsage {
+            activity: id.0,
+            parent: parent.map(|parent| parent.0),
+            name: name_of(id),
+            cycles: usage.cycles,
+            events: usage.events,
+        }))
+    });
+    let done = AnswerRecord::Done { core: current_core().0, connections: 0, half_open: 0, time_wait: 0 };
+    answer.end_core(records, &done);
+}
+
+/// Returns the `most` activities that have used most cycles. An activity that uses more than others has an ancestor that
+/// does so, too, which comes first.
+fn shown(all: Vec<Activity>, most: usize) -> Vec<Activity> {
+    let mut by_use: Vec<usize> = (0..all.len()).collect();
+    // Stable: a parent, which is earlier in the list, precedes a child that has used as much.
+    by_use.sort_by_key(|index| core::cmp::Reverse(all[*index].usage.cycles));
+    by_use.truncate(most);
+    by_use.sort_unstable();
+    by_use.into_iter().map(|index| all[index]).collect()
 }

@@ -12,7 +12,7 @@
 //! An idle core without alarms halts without an armed timer: it takes no interrupts and uses no cycles.
 //! [`vcore_runner`](crate::vcore_runner) decides which core runs the loop, and for how long.
 
-use crate::activity::{self, Accounting, Charge, add};
+use crate::accounting::{Accounting, Charge, add};
 use crate::event::{EventTag, QueuedEvent, StaticEvent, Work};
 use crate::halt::MayHalt;
 use crate::idle::{Idle, IdleHandlers};
@@ -51,8 +51,6 @@ pub static EVENTS: Ebb<EventLoop> = Ebb::new();
 /// The event manager of a core.
 pub struct EventLoop {
     queue: RefCell<Queue>,
-    /// Whether the queue follows a policy for activities.
-    has_policy: Cell<bool>,
     /// The version of [`PROCESSOR`]'s settings that the queue follows.
     settings_version: Cell<u64>,
     /// An event that runs before the queue's: a static event that was created while the queue was empty.
@@ -91,7 +89,6 @@ impl EventLoop {
     fn on(queue: Queue) -> Self {
         Self {
             queue: RefCell::new(queue),
-            has_policy: Cell::new(false),
             settings_version: Cell::new(0),
             next: Cell::new(None),
             outbox_waits: Cell::new(false),
@@ -119,7 +116,7 @@ impl EventLoop {
 pub fn run() -> i32 {
     let mut identity = VcoreIdentity::take();
     if current_core() == FIRST {
-        activity::start();
+        isola_activities::start();
         processor::start();
     } else if identity.is_some() {
         quiescence::mark_absent();
@@ -163,7 +160,7 @@ impl EventLoop {
     /// Charges the event that has just ended, and returns whether another may run.
     #[inline(always)]
     fn end_event(&self) -> bool {
-        if self.has_policy.get() {
+        if self.accounting.has_more() {
             self.charge_event();
         }
         self.has_events()
@@ -172,6 +169,7 @@ impl EventLoop {
     #[cold]
     #[inline(never)]
     fn charge_event(&self) {
+        self.accounting.end_event();
         if let Some(queue) = self.queue.borrow_mut().scheduled() {
             // The event began after the last check for arrivals, and ended at the last boundary.
             let (began, ended) = (self.accounting.last_check(), self.accounting.last_boundary());
@@ -193,9 +191,9 @@ impl EventLoop {
         }
         queue.configure(configuration, now, |configuration| {
             let alarm = Alarm::new(|| EVENTS.end_throttling());
-            ScheduledQueue::new(configuration, self.accounting.activities(), alarm)
+            ScheduledQueue::new(configuration, alarm)
         });
-        self.has_policy.set(queue.scheduled().is_some());
+        self.accounting.set_has_scheduler(queue.scheduled().is_some());
     }
 
     /// Lets activities run again that were at their limits.
@@ -208,7 +206,7 @@ impl EventLoop {
     /// Returns whether the queue follows a policy for activities.
     #[inline]
     pub(crate) fn has_policy(&self) -> bool {
-        self.has_policy.get()
+        self.accounting.has_scheduler()
     }
 
     /// Returns what each activity has received by the policy.
@@ -230,12 +228,12 @@ impl EventLoop {
     /// Charges the rest of the running event to `activity`.
     pub(crate) fn retag(&self, activity: ActivityId) {
         self.set_activity(activity);
-        self.accounting.switch(Charge::Activity(activity));
+        self.accounting.switch_activity(activity);
     }
 
     /// Sets the activity of the running event, which events that it creates inherit.
     pub(crate) fn set_activity(&self, activity: ActivityId) {
-        if self.has_policy.get() {
+        if self.accounting.has_scheduler() {
             self.note_work_for(activity);
         }
         self.tag.set(EventTag { activity, ..self.tag.get() });
@@ -388,6 +386,7 @@ impl EventLoop {
         add(&self.accounting.report().passes, 1);
         if !arrived.is_empty() {
             self.handlers.run(arrived, &self.accounting);
+            self.accounting.end_handlers();
         }
         self.timers.run_due(&self.accounting);
         if !mailbox.is_empty() {

@@ -10,7 +10,7 @@
 //! 0xe0-0xff   bound: interrupt lines, requests of the supervisor; timer and wake-ups, which need no handler
 //! ```
 
-use crate::activity::{Accounting, add};
+use crate::accounting::{Accounting, add};
 use crate::event_loop::EVENTS;
 use crate::mailbox;
 use alloc::rc::Rc;

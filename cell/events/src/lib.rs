@@ -39,6 +39,7 @@
 
 extern crate alloc;
 
+mod accounting;
 pub mod activity;
 pub mod alarms;
 pub mod doze;
@@ -69,7 +70,7 @@ pub mod topology;
 mod vcore_runner;
 pub mod watchdog;
 
-pub use activity::{current_activity, end_activity, register_activity};
+pub use activity::{current_activity, end_activity, register_activity, register_activity_under};
 pub use elsewhere::elsewhere;
 pub use event::{
     Event, EventTag, Label, Placement, QueuedEvent, ResourceId, StaticEvent, current_tag, spawn, spawn_on,

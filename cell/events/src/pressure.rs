@@ -10,7 +10,7 @@
 //!
 //! At a change of level, the first core that notices it wakes the halted cores.
 
-use crate::activity::{Accounting, Charge};
+use crate::accounting::{Accounting, Charge};
 use crate::event_loop::EVENTS;
 use alloc::rc::{Rc, Weak};
 use alloc::vec::Vec;
@@ -118,6 +118,7 @@ impl PressureHandlers {
                 (activity, Some(handler)) => {
                     EVENTS.retag(activity);
                     handler(pressure);
+                    accounting.end_handlers();
                     accounting.switch(Charge::Loop);
                     next += 1;
                 }

@@ -5,16 +5,16 @@
 //! alone is charged from the start if others arrive before it ends.
 //!
 //! The scheduler charges an event's cycles to the event's activity. If the event worked for others as well, the
-//! scheduler charges those in addition, with the cycles that the [ledger](isola_abi::ledger) records for them.
+//! scheduler charges those in addition, with the cycles that the [accounting](crate::accounting) records for them.
 
 use crate::event::QueuedEvent;
 use crate::timer::Alarm;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use isola_abi::id::ActivityId;
-use isola_abi::ledger::ActivityReport;
 use isola_abi::query::GridClient;
-use isola_ebbs::platform;
+use isola_activities::counters;
+use isola_ebbs::{current_core, platform};
 use isola_platform::{Clock, Instant};
 use isola_resources::{
     ActivityScheduler, ClientStatistics, Configuration, Cost, Dispatch, Dispatched, Resource, Ticket,
@@ -37,8 +37,7 @@ pub(crate) struct ScheduledQueue {
     /// Whether the scheduler has served events since the core was last idle.
     is_busy: bool,
     clock: &'static Clock,
-    /// The use of each activity on this core.
-    used: &'static [ActivityReport],
+    core: usize,
 }
 
 /// The running event.
@@ -51,9 +50,8 @@ enum Running {
 }
 
 impl ScheduledQueue {
-    /// Creates an empty queue. `alarm` has to call [`Self::end_throttling`], and `used` is the core's part of the
-    /// ledger.
-    pub fn new(configuration: Configuration, used: &'static [ActivityReport], alarm: Alarm) -> Self {
+    /// Creates an empty queue for this core. `alarm` has to call [`Self::end_throttling`].
+    pub fn new(configuration: Configuration, alarm: Alarm) -> Self {
         Self {
             has_limits: configuration.has_limits(),
             scheduler: ActivityScheduler::new(configuration),
@@ -64,7 +62,7 @@ impl ScheduledQueue {
             is_throttled: false,
             is_busy: false,
             clock: platform().clock(),
-            used,
+            core: current_core().0 as usize,
         }
     }
 
@@ -183,7 +181,7 @@ impl ScheduledQueue {
     }
 
     fn cycles_of(&self, activity: ActivityId) -> u64 {
-        self.used.get(usize::from(activity.0)).map_or(0, |used| used.cycles.load(Ordering::Relaxed))
+        counters(activity, self.core).map_or(0, |used| used.cycles.load(Ordering::Relaxed))
     }
 
     #[inline]

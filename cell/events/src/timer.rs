@@ -1,7 +1,7 @@
 //! Alarms and sleeping, without a periodic tick. The core arms its one-shot timer for the next alarm when it halts. It
 //! does not arm the timer while it runs, as the loop reads the cycle counter in each pass anyway.
 
-use crate::activity::{Accounting, Charge};
+use crate::accounting::{Accounting, Charge};
 use crate::alarms::{ActionKind, AlarmAction, AlarmKey, AlarmTree, Alarms};
 use crate::halt::MayHalt;
 use alloc::boxed::Box;
@@ -120,6 +120,7 @@ impl Timers {
                 ActionKind::Wake(waker) => waker.wake(),
             }
         }
+        accounting.end_handlers();
         accounting.switch(Charge::Loop);
     }
 

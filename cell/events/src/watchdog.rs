@@ -4,7 +4,7 @@
 //! the core's limit, the watchdog counts it in the report and prints its source location and its activity. An event
 //! that never ends is found by the supervisor, whose NMI makes the core record the interrupted instruction.
 
-use crate::activity::add;
+use crate::accounting::add;
 use crate::event::EventTag;
 use crate::event_loop::EVENTS;
 use core::cell::Cell;
@@ -91,7 +91,7 @@ impl Watchdog {
         }
         self.print_from.set(now.saturating_add(to_cycles(PRINT_INTERVAL)));
         let ms = |cycles| from_cycles(cycles).as_millis();
-        let (activity, unprinted) = (isola_resources::name_of(tag.activity), self.unprinted.take());
+        let (activity, unprinted) = (isola_activities::name_of(tag.activity), self.unprinted.take());
         let mut text = alloc::format!(
             "watchdog: an event for {activity}, made at {made_at}, held its core up for {} ms; the limit is {} ms",
             ms(spent_cycles),

@@ -156,7 +156,7 @@ fn every_cycle_is_charged_to_its_owner() {
     let whole = isola_ebbs::cycles() - start;
     let core = &platform.report().cores[0];
     let used = platform.ledger().core(0);
-    let cycles = |activity: u16| used[activity as usize].cycles.load(Ordering::Relaxed);
+    let cycles = |activity: u32| used[activity as usize].cycles.load(Ordering::Relaxed);
     let idle = core.idle_cycles.load(Ordering::Relaxed);
     assert!(cycles(APPLICATION.0) >= 3_000_000);
     assert!(cycles(2) >= 9_000_000 && cycles(2) < whole);

@@ -35,11 +35,6 @@ pub use activity_scheduler::ActivityScheduler;
 pub use isola_abi::grid::{
     Entitlement, EntitlementError, Metric, PolicyKind, Priority, Rate, Resource, Weight,
 };
+pub use isola_activities::INFRASTRUCTURE;
 pub use isola_schedulers::{ClientStatistics, Cost, Dispatch, Dispatched, Ticket};
-pub use resource::{Configuration, GridResource, NETWORK_WRITE, PROCESSOR, ResourceError, forget, name_of};
-
-use isola_abi::id::ActivityId;
-
-/// The activity for work that has no known owner yet, such as a packet of an unknown connection (omni-kernel's
-/// substitute).
-pub const INFRASTRUCTURE: ActivityId = ActivityId(1);
+pub use resource::{Configuration, GridResource, NETWORK_WRITE, PROCESSOR, ResourceError};

@@ -1,6 +1,5 @@
 //! The settings of each resource.
 
-use crate::INFRASTRUCTURE;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -12,8 +11,9 @@ use isola_abi::grid::{
     Entitlement, EntitlementError, GridChange, PolicyKind, Priority, Rate, Resource, Weight,
 };
 use isola_abi::id::ActivityId;
-use isola_abi::ledger::{ActivityRecord, Generation};
+use isola_abi::ledger::Generation;
 use isola_abi::query::GridSettings;
+use isola_activities::{INFRASTRUCTURE, generation};
 use isola_ebbs::{CellEbb, Representative, platform};
 use isola_platform::Instant;
 use spin::Mutex;
@@ -95,7 +95,7 @@ fn entitlement_of(all: &Entitlements, activity: ActivityId, generation: Generati
     }
 }
 
-/// The entitlements that were set, each for a generation of the activity's slot.
+/// The entitlements that were set, each for a generation of the activity. Those of ended ones go with the next change.
 type Entitlements = BTreeMap<ActivityId, (Generation, Entitlement)>;
 
 fn default_entitlement(activity: ActivityId) -> Entitlement {
@@ -170,7 +170,7 @@ impl GridResource {
         entitlement: Entitlement,
     ) -> Result<(), ResourceError> {
         entitlement.check()?;
-        let generation = generation_of(activity);
+        let generation = generation(activity);
         if !generation.is_in_use() {
             return Err(ResourceError::NoSuchActivity(activity));
         }
@@ -186,10 +186,10 @@ impl GridResource {
         let resource = Self(change.resource);
         let mut entitlements = Vec::new();
         if let Some((name, entitlement_change)) = &change.activity {
-            for activity in activities_named(name) {
+            for activity in isola_activities::named(name) {
                 let entitlement =
                     entitlement_change.of(resource.entitlement(activity), resource.capacity())?;
-                entitlements.push((activity, (generation_of(activity), entitlement)));
+                entitlements.push((activity, (generation(activity), entitlement)));
             }
             if entitlements.is_empty() {
                 return Err(ResourceError::NoActivityNamed(name.clone()));
@@ -236,7 +236,7 @@ impl GridResource {
 
     /// Returns the entitlement of an activity.
     pub fn entitlement(self, activity: ActivityId) -> Entitlement {
-        entitlement_of(&self.shared().settings.lock().entitlements, activity, generation_of(activity))
+        entitlement_of(&self.shared().settings.lock().entitlements, activity, generation(activity))
     }
 
     /// Returns the number of changes so far. To be read before [`Self::configuration`].
@@ -264,6 +264,7 @@ impl GridResource {
         let shared = self.shared();
         {
             let mut settings = shared.settings.lock();
+            settings.entitlements.retain(|activity, (of, _)| generation(*activity) == *of);
             apply(&mut settings);
             shared.version.fetch_add(1, Ordering::Release);
         }
@@ -275,31 +276,4 @@ impl GridResource {
         let all: &'static AllSettings = &SETTINGS;
         &all.0[self.0 as usize]
     }
-}
-
-/// Removes the entitlements of an activity that has ended. Schedulers need not know: they compare the generation of the
-/// activity's slot.
-pub fn forget(activity: ActivityId) {
-    for resource in Resource::ALL {
-        GridResource(resource).shared().settings.lock().entitlements.remove(&activity);
-    }
-}
-
-/// Returns the name of an activity.
-pub fn name_of(activity: ActivityId) -> String {
-    let name = platform().ledger().record(activity).map_or(&[][..], |record| &record.name);
-    let bytes = name.iter().map(|byte| byte.load(Ordering::Relaxed)).take_while(|byte| *byte != 0);
-    String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
-}
-
-fn activities_named(name: &str) -> impl Iterator<Item = ActivityId> {
-    let records = platform().ledger().records().iter().enumerate();
-    let in_use = records.filter(|(_, record)| record.generation().is_in_use());
-    in_use.map(|(slot, _)| ActivityId(slot as u16)).filter(move |activity| name_of(*activity) == name)
-}
-
-/// Returns the generation of an activity's slot.
-#[inline]
-pub(crate) fn generation_of(activity: ActivityId) -> Generation {
-    platform().ledger().record(activity).map(ActivityRecord::generation).unwrap_or_default()
 }

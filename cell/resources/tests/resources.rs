@@ -4,7 +4,7 @@ use isola_abi::grid::{EntitlementChange, GridChange, PolicyChange, RateChange};
 use isola_abi::id::ActivityId;
 use isola_abi::query::GridSettings;
 use isola_ebbs::platform;
-use isola_events::{end_activity, exit, register_activity, run, spawn};
+use isola_events::{end_activity, exit, register_activity, register_activity_under, run, spawn};
 use isola_hosted::Settings;
 use isola_resources::{
     ActivityScheduler, Cost, Dispatch, Entitlement, EntitlementError, GridResource, INFRASTRUCTURE,
@@ -73,8 +73,8 @@ fn followers_learn_of_each_change() {
         NETWORK_WRITE.set_limit(None);
         PROCESSOR.set_policy(Some(PolicyKind::Wfq));
         assert_eq!((CHANGES.get(), NETWORK_WRITE.version() - version), (2, 2));
-        let refused = NETWORK_WRITE.set_entitlement(ActivityId(u16::MAX), Entitlement::default());
-        assert_eq!(refused, Err(ResourceError::NoSuchActivity(ActivityId(u16::MAX))));
+        let refused = NETWORK_WRITE.set_entitlement(ActivityId(u32::MAX), Entitlement::default());
+        assert_eq!(refused, Err(ResourceError::NoSuchActivity(ActivityId(u32::MAX))));
         assert_eq!(CHANGES.get(), 2, "nothing has changed");
     });
 }
@@ -87,10 +87,10 @@ fn activities_are_served_by_their_entitlements_and_infrastructure_before_most() 
         NETWORK_WRITE.set_policy(Some(PolicyKind::Wfq));
         let mut scheduler = new_scheduler();
         for activity in [one, two, INFRASTRUCTURE] {
-            (0..100).for_each(|_| scheduler.enqueue(activity, activity.0.into(), Cost::Known(100), 0));
+            (0..100).for_each(|_| scheduler.enqueue(activity, activity.0, Cost::Known(100), 0));
         }
         let first = served(&mut scheduler, 70, 0);
-        let count = |activity: ActivityId| first.iter().filter(|of| **of == u32::from(activity.0)).count();
+        let count = |activity: ActivityId| first.iter().filter(|of| **of == activity.0).count();
         // Weights of 300, 100 and 1,000: within one request each.
         assert!((14..=16).contains(&count(one)) && (4..=6).contains(&count(two)), "{first:?}");
         let statistics = scheduler.statistics(one);
@@ -98,7 +98,7 @@ fn activities_are_served_by_their_entitlements_and_infrastructure_before_most() 
         assert_eq!(scheduler.statistics(ActivityId(30)), Default::default());
         NETWORK_WRITE.set_policy(Some(PolicyKind::Priority));
         scheduler.configure(NETWORK_WRITE.configuration().unwrap(), 0);
-        assert!(served(&mut scheduler, 40, 0).iter().all(|of| *of == u32::from(INFRASTRUCTURE.0)));
+        assert!(served(&mut scheduler, 40, 0).iter().all(|of| *of == INFRASTRUCTURE.0));
     });
 }
 
@@ -163,9 +163,95 @@ fn the_next_activity_of_a_slot_has_its_own_entitlement_and_keeps_waiting_request
             NETWORK_WRITE.set_entitlement(first, important),
             Err(ResourceError::NoSuchActivity(first))
         );
-        assert_eq!(register_activity("successor"), Some(first));
+        assert_eq!(register_activity("successor"), Ok(first));
         scheduler.enqueue(first, 4, Cost::Known(1), 0);
         assert_eq!(served(&mut scheduler, 3, 0), [1, 3, 4], "the successor has no priority");
+    });
+}
+
+#[test]
+fn an_activity_shares_what_it_gets_with_its_children() {
+    in_cell(|| {
+        let [web, other] = ["web", "other"].map(|name| register_activity(name).unwrap());
+        let connections = ["one", "two"].map(|name| register_activity_under(web, name).unwrap());
+        let query = register_activity_under(connections[0], "query").unwrap();
+        NETWORK_WRITE.set_policy(Some(PolicyKind::Wfq));
+        let mut scheduler = new_scheduler();
+        // `web` has requests of its own before its children have any.
+        let all = [web, other, connections[0], connections[1], query];
+        for activity in all {
+            (0..200).for_each(|_| scheduler.enqueue(activity, activity.0, Cost::Known(100), 0));
+        }
+        let first = served(&mut scheduler, 240, 0);
+        let count = |activity: ActivityId| first.iter().filter(|of| **of == activity.0).count();
+        // Half for `other`. The other half for `web`: a third each for itself and its connections, the first of which
+        // shares with the query.
+        for (activity, expected) in all.into_iter().zip([40, 120, 20, 40, 20_usize]) {
+            assert!(count(activity).abs_diff(expected) <= 2, "{activity:?}: {}", count(activity));
+        }
+        let report = scheduler.report(Resource::NetworkWrite, 0);
+        let parent = |activity: ActivityId| {
+            report.iter().find(|client| client.activity == activity.0).unwrap().parent.map(ActivityId)
+        };
+        assert_eq!(all.map(parent), [None, None, Some(web), Some(web), Some(connections[0])]);
+        // The weight of an activity with children is that of all of them.
+        NETWORK_WRITE.set_entitlement(web, by_weight(300)).unwrap();
+        scheduler.configure(NETWORK_WRITE.configuration().unwrap(), 0);
+        let next = served(&mut scheduler, 160, 0);
+        assert!(next.iter().filter(|of| **of == other.0).count().abs_diff(40) <= 2, "{next:?}");
+        let rest = served(&mut scheduler, 1_000, 0);
+        assert_eq!(first.len() + next.len() + rest.len(), 1_000, "none is lost");
+    });
+}
+
+#[test]
+fn waiting_requests_stay_in_order_when_an_activity_gets_children_and_when_all_end() {
+    in_cell(|| {
+        NETWORK_WRITE.set_policy(Some(PolicyKind::Fifo));
+        let mut scheduler = new_scheduler();
+        let slots = platform().ledger().records().len();
+        let all: Vec<_> = (2..slots).map(|_| register_activity("tenant").unwrap()).collect();
+        let first = all[0];
+        (0..4).for_each(|number| scheduler.enqueue(first, number, Cost::Known(1), 0));
+        let child = register_activity_under(first, "child").unwrap();
+        (10..14).for_each(|number| scheduler.enqueue(child, number, Cost::Known(1), 0));
+        (4..8).for_each(|number| scheduler.enqueue(first, number, Cost::Known(1), 0));
+        let begun = served(&mut scheduler, 3, 0);
+        assert!(end_activity(first) && end_activity(child));
+        assert_eq!(register_activity("successor"), Ok(first));
+        scheduler.enqueue(first, 20, Cost::Known(1), 0);
+        let rest = served(&mut scheduler, 100, 0);
+        let order = |of: &dyn Fn(u32) -> bool| -> Vec<u32> {
+            begun.iter().chain(&rest).copied().filter(|number| of(*number)).collect()
+        };
+        assert_eq!(order(&|number| number < 8), (0..8).collect::<Vec<_>>());
+        assert_eq!(order(&|number| (10..14).contains(&number)), (10..14).collect::<Vec<_>>());
+        assert_eq!(rest.last(), Some(&20));
+        assert!(scheduler.is_empty());
+    });
+}
+
+#[test]
+fn a_limit_comes_and_goes_while_children_wait() {
+    in_cell(|| {
+        let web = register_activity("web").unwrap();
+        let child = register_activity_under(web, "child").unwrap();
+        NETWORK_WRITE.set_policy(Some(PolicyKind::Wfq));
+        let mut scheduler = new_scheduler();
+        for number in 0..20 {
+            scheduler.enqueue(if number % 2 == 0 { child } else { web }, number, Cost::Known(1_000), 0);
+        }
+        NETWORK_WRITE.set_limit(Some(rate(1_000_000)));
+        scheduler.configure(NETWORK_WRITE.configuration().unwrap(), 1);
+        let begun = served(&mut scheduler, 20, 2);
+        assert!(begun.len() <= 2, "{begun:?}");
+        NETWORK_WRITE.set_limit(None);
+        NETWORK_WRITE.set_policy(Some(PolicyKind::Edf));
+        scheduler.configure(NETWORK_WRITE.configuration().unwrap(), 3);
+        let rest = served(&mut scheduler, 20, 4);
+        let mut all: Vec<_> = begun.into_iter().chain(rest).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..20).collect::<Vec<_>>());
     });
 }
 

@@ -221,6 +221,34 @@ impl<M> Scheduler<M> {
         self.tree.remove_group(group)
     }
 
+    /// Moves a client to another group, with its statistics and its waiting requests in their order. It begins there
+    /// without earlier service. Returns its new identifier. Dispatched requests that are not completed are charged to
+    /// its earlier group.
+    ///
+    /// # Errors
+    /// [`TreeError::Missing`], [`TreeError::Entitlement`]; the client stays where it is.
+    pub fn move_client(
+        &mut self,
+        client: ClientId,
+        group: GroupId,
+        entitlement: Entitlement,
+        now_ns: u64,
+    ) -> Result<ClientId, TreeError> {
+        if !self.tree.has_client(client) {
+            return Err(TreeError::Missing);
+        }
+        self.end_batch();
+        let moved = self.add_client(group, entitlement)?;
+        self.tree.remove_client(client);
+        let queue = core::mem::take(&mut self.queues[client.index() as usize]);
+        let first = queue.requests.front().map(|request| request.head);
+        self.queues[moved.index() as usize] = queue;
+        if let Some(head) = first {
+            self.tree.activate(moved.index(), head, now_ns);
+        }
+        Ok(moved)
+    }
+
     /// Sets the entitlement of a client, for its waiting requests too.
     ///
     /// # Errors

@@ -6,17 +6,20 @@ use crate::cellctl::look_up;
 use crate::client::Client;
 use crate::hosted_cells;
 use crate::machine::LockedMachine;
-use crate::output::view::{GridView, is_running};
+use crate::output::view::{ActivitiesView, GridView, is_running};
 use crate::output::{human, table};
 use crate::query::{QueryAnswer, facts};
 use clap::{Args, Subcommand};
+use ipnet::IpNet;
 use isola_abi::grid::{
-    EntitlementChange, GridChange, Metric, PolicyChange, PolicyKind, Priority, Rate, RateChange, Resource,
-    Weight,
+    ActivityRule, EntitlementChange, GridChange, Metric, PolicyChange, PolicyKind, Priority, Rate,
+    RateChange, Resource, RuleChange, Weight,
 };
-use isola_abi::query::{GridClient, GridSettings, Query};
+use isola_abi::ledger::ACTIVITY_NAME_LEN;
+use isola_abi::query::{ActivityUsage, GridClient, GridSettings, Query};
 use isola_abi::size::ByteSize;
 use jiff::SignedDuration;
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -32,6 +35,9 @@ pub(super) struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Show(ShowArguments),
+    Activities(ActivitiesArguments),
+    #[command(subcommand)]
+    Rule(RuleVerb),
     Set(SetArguments),
 }
 
@@ -49,6 +55,87 @@ struct ShowArguments {
     /// The cell
     #[arg(add = complete::cells())]
     cell: String,
+}
+
+/// Shows the tree of activities, and what each has used
+#[derive(Debug, Args)]
+#[command(after_help = "\
+An activity's cycles and events include those of the activities below it. The command lists the activities that have used \
+most. `isola inspect` shows the memory of those without a parent.
+
+Examples:
+  isola grid activities kv
+  isola grid activities kv --most 200 -o json | jq .activities")]
+struct ActivitiesArguments {
+    /// The cell
+    #[arg(add = complete::cells())]
+    cell: String,
+    /// Maximum number of activities, 200 at most
+    #[arg(long, value_name = "NUMBER", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=200))]
+    most: u32,
+}
+
+/// Attributes accepted connections to activities, by port and peer
+#[derive(Debug, Subcommand)]
+enum RuleVerb {
+    Add(AddRuleArguments),
+    Clear(ClearRulesArguments),
+}
+
+/// Adds a rule behind the cell's others: the first that matches a new connection counts
+#[derive(Debug, Args)]
+#[command(after_help = "\
+All conditions of a rule must hold. The cell registers the activity if it has none of that name. Existing connections keep \
+their activities. `isola grid show` lists the rules.
+
+Examples:
+  isola grid rule add kv --peer 10.7.0.0/16 --activity tenant-7
+  isola grid rule add kv --port 11211 --activity clients --each-connection")]
+struct AddRuleArguments {
+    /// The cell
+    #[arg(add = complete::cells())]
+    cell: String,
+    /// The activity, by its name
+    #[arg(long, value_name = "NAME", value_parser = activity_name)]
+    activity: String,
+    /// The port that connections are made to; all if not given
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+    /// The peers' address or network, as in 10.7.0.0/16; all if not given
+    #[arg(long, value_name = "NETWORK", value_parser = peer_network)]
+    peer: Option<IpNet>,
+    /// Gives each connection an activity of its own below this one
+    #[arg(long)]
+    each_connection: bool,
+}
+
+/// Removes all rules of a cell; the activities remain
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  isola grid rule clear kv")]
+struct ClearRulesArguments {
+    /// The cell
+    #[arg(add = complete::cells())]
+    cell: String,
+}
+
+fn activity_name(text: &str) -> Result<String, String> {
+    match text {
+        "" => Err("an activity has a name".to_owned()),
+        _ if text.len() > ACTIVITY_NAME_LEN => Err(format!("longer than {ACTIVITY_NAME_LEN} bytes")),
+        _ if text.contains(char::is_control) => Err("has a control character".to_owned()),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+fn peer_network(text: &str) -> Result<IpNet, String> {
+    let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+    let network = network.map_err(|_| "no address or network: write 10.7.0.9, or 10.7.0.0/16".to_owned())?;
+    match network.trunc() {
+        truncated if truncated == network => Ok(network),
+        truncated => Err(format!("has bits behind the prefix: did you mean {truncated}?")),
+    }
 }
 
 /// Changes the policy of a resource, or the entitlement of an activity, while the cell serves
@@ -122,10 +209,25 @@ fn deadline(text: &str) -> Result<Duration, String> {
 
 pub(super) fn grid(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.verb {
-        Verb::Show(arguments) => ask(context, &arguments.cell, &Query::Grid),
+        Verb::Show(arguments) => show_grid(context, &arguments.cell, &Query::Grid),
+        Verb::Activities(ActivitiesArguments { cell, most }) => {
+            let answer = ask(context, cell, &Query::Activities { most: *most })?;
+            let view = ActivitiesView::new(cell, &answer);
+            context.output.answer(&view, || activities_text(&answer))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Rule(RuleVerb::Add(arguments)) => {
+            let AddRuleArguments { cell, activity, port, peer, each_connection } = arguments;
+            let (activity, each_connection) = (activity.clone(), *each_connection);
+            let rule = ActivityRule { port: *port, peer: *peer, activity, each_connection };
+            show_grid(context, cell, &Query::ChangeRules(RuleChange::Add(rule)))
+        }
+        Verb::Rule(RuleVerb::Clear(ClearRulesArguments { cell })) => {
+            show_grid(context, cell, &Query::ChangeRules(RuleChange::Clear))
+        }
         Verb::Set(arguments) => {
             let change = arguments.change().map_err(|message| Failure::new(USAGE, message))?;
-            ask(context, &arguments.cell, &Query::ChangeGrid(change))
+            show_grid(context, &arguments.cell, &Query::ChangeGrid(change))
         }
     }
 }
@@ -203,9 +305,17 @@ fn parse_rate(resource: Resource, text: &str) -> Result<RateChange, String> {
 }
 
 /// Sends a query to a cell, and prints the settings that are in force then.
-fn ask(context: &Context, name: &str, query: &Query) -> Result<ExitCode, Failure> {
-    let answer = match hosted_cells::find(&context.root, name)? {
-        Some(mut client) => facts(&mut client, name, query)?,
+fn show_grid(context: &Context, name: &str, query: &Query) -> Result<ExitCode, Failure> {
+    let answer = ask(context, name, query)?;
+    let view = GridView::new(name, &answer);
+    context.output.answer(&view, || text(&answer))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Sends a query to a cell.
+fn ask(context: &Context, name: &str, query: &Query) -> Result<QueryAnswer, Failure> {
+    match hosted_cells::find(&context.root, name)? {
+        Some(mut client) => Ok(facts(&mut client, name, query)?),
         None => {
             let locked = LockedMachine::take_supervised(&context.root, &context.dir())?;
             let mut client: Client = locked.client()?;
@@ -217,12 +327,48 @@ fn ask(context: &Context, name: &str, query: &Query) -> Result<ExitCode, Failure
                     format!("{name:?} is {state}: only a running cell has a grid"),
                 ));
             }
-            facts(&mut client, name, query)?
+            Ok(facts(&mut client, name, query)?)
         }
+    }
+}
+
+/// Formats the tree of activities.
+fn activities_text(answer: &QueryAnswer) -> String {
+    let mut rows = Vec::new();
+    let is_listed = |id: Option<u32>| {
+        id.is_some_and(|id| answer.activities.iter().any(|activity| activity.activity == id))
     };
-    let view = GridView::new(name, &answer);
-    context.output.answer(&view, || text(&answer))?;
-    Ok(ExitCode::SUCCESS)
+    for activity in answer.activities.iter().filter(|activity| !is_listed(activity.parent)) {
+        add_rows(answer, activity, 0, &mut rows);
+    }
+    let mut text = table(&["ACTIVITY", "CYCLES", "SHARE", "EVENTS"], rows);
+    text.push('\n');
+    let more = answer.activity_count.saturating_sub(answer.activities.len() as u64);
+    if more > 0 {
+        text.push_str(&format!("and {} that have used less: raise --most\n", human::count(more)));
+    }
+    text.push_str(&network::extent_text(answer.extent));
+    text
+}
+
+/// The most levels that the text indents: more than activities have, but a cell can answer anything.
+const MAX_LEVELS: usize = 16;
+
+/// Adds the row of an activity, and those of the activities below it.
+fn add_rows(answer: &QueryAnswer, activity: &ActivityUsage, level: usize, rows: &mut Vec<Vec<String>>) {
+    let share = activity.cycles as f64 * 100.0 / answer.activity_cycles.max(1) as f64;
+    rows.push(vec![
+        format!("{}{}", "  ".repeat(level), activity.name),
+        human::count(activity.cycles),
+        format!("{share:.1}%"),
+        human::count(activity.events),
+    ]);
+    if level < MAX_LEVELS {
+        let below = answer.activities.iter().filter(|below| below.parent == Some(activity.activity));
+        for child in below.filter(|below| below.activity != activity.activity) {
+            add_rows(answer, child, level + 1, rows);
+        }
+    }
 }
 
 /// Formats settings and activities.
@@ -238,6 +384,21 @@ fn text(answer: &QueryAnswer) -> String {
     });
     let mut text = table(&["RESOURCE", "POLICY", "BATCH", "LIMIT"], settings);
     text.push('\n');
+    if !answer.rules.is_empty() {
+        let all = || "all".to_owned();
+        let rows = answer.rules.iter().map(|rule| {
+            let ActivityRule { port, peer, activity, each_connection } = rule;
+            vec![
+                port.map_or_else(all, |port| port.to_string()),
+                peer.map_or_else(all, |network| network.to_string()),
+                activity.clone(),
+                if *each_connection { "each connection" } else { "-" }.to_owned(),
+            ]
+        });
+        text.push('\n');
+        text.push_str(&table(&["PORT", "PEER", "ACTIVITY", "BELOW IT"], rows));
+        text.push('\n');
+    }
     let mut clients: Vec<&GridClient> = answer.grid_clients.iter().collect();
     clients.sort_by_key(|client| (client.resource, client.core, client.activity));
     if !clients.is_empty() {
@@ -326,6 +487,19 @@ mod tests {
         for text in ["", "25%", "0", "fast"] {
             let message = parse_rate(Resource::NetworkWrite, text).unwrap_err();
             assert!(message.contains("per second"), "{message}");
+        }
+    }
+
+    #[test]
+    fn peers_are_addresses_or_networks_without_further_bits() {
+        for (text, expected) in
+            [("10.7.0.0/16", "10.7.0.0/16"), ("10.7.0.9", "10.7.0.9/32"), ("2001:db8::/32", "2001:db8::/32")]
+        {
+            assert_eq!(peer_network(text).map(|network| network.to_string()), Ok(expected.to_owned()));
+        }
+        assert!(peer_network("10.7.0.9/16").unwrap_err().contains("10.7.0.0/16"));
+        for text in ["", "10.7", "10.7.0.0/33", "example.org"] {
+            assert!(peer_network(text).unwrap_err().contains("write"), "{text}");
         }
     }
 

@@ -81,6 +81,50 @@ fn connections_are_listed_up_to_a_limit_and_the_rest_counted() {
 }
 
 #[test]
+fn rules_attribute_connections_to_activities() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "kv", "kv"]).ok();
+    let add = ["grid", "rule", "add", "kv"];
+    let arguments = ["--port", "80", "--peer", "10.7.0.0/16", "--activity", "web", "--each-connection"];
+    let shown = sandbox.isola(&[&add[..], &arguments].concat()).ok();
+    let rule = shown.lines().find(|line| line.contains("10.7.0.0/16")).unwrap();
+    assert!(rule.starts_with("80 ") && rule.contains("web") && rule.contains("each"), "{shown}");
+    let json = sandbox.json(&[&add[..], &["--activity", "rest"]].concat());
+    assert_eq!(json["rules"][0]["port"], serde_json::Value::Null);
+    assert_eq!(json["rules"][0]["activity"], "rest");
+    assert!(!sandbox.isola(&["grid", "rule", "clear", "kv"]).ok().contains("PEER"));
+    for (arguments, code, message) in [
+        (&["--activity", "refused"][..], 1, "at most 64 rules"),
+        (&["--port", "80"], 2, "--activity"),
+        (&["--activity", ""], 2, "name"),
+        (&["--activity", "web", "--port", "0"], 2, "--port"),
+        (&["--activity", "web", "--peer", "10.7.0.1/16"], 2, "did you mean 10.7.0.0/16"),
+        (&["--activity", "a name of more than 24 bytes"], 2, "24"),
+    ] {
+        sandbox.isola(&[&add[..], arguments].concat()).failed(code, message);
+    }
+}
+
+#[test]
+fn activities_are_shown_as_a_tree() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "kv", "kv"]).ok();
+    let shown = sandbox.isola(&["grid", "activities", "kv"]).ok();
+    let rows: Vec<&str> = shown.lines().skip(1).map(|line| line.trim_end()).collect();
+    assert!(rows[0].starts_with("web ") && rows[0].contains("75.0%"), "{shown}");
+    assert!(rows[1].starts_with("  10.0.2.2:40001 ") && rows[1].contains("50.0%"), "{shown}");
+    assert!(rows[2].starts_with("  10.0.2.2:40002 ") && rows[2].contains("20.0%"), "{shown}");
+    let shortened = sandbox.isola(&["grid", "activities", "kv", "--most", "2"]).ok();
+    assert!(shortened.contains("and 1 that have used less"), "{shortened}");
+    let json = sandbox.json(&["grid", "activities", "kv"]);
+    assert_eq!((&json["count"], &json["cycles"]), (&3.into(), &10_000.into()));
+    assert_eq!((&json["activities"][1]["parent"], &json["activities"][1]["events"]), (&2.into(), &50.into()));
+    sandbox.isola(&["grid", "activities", "kv", "--most", "0"]).failed(2, "--most");
+    sandbox.isola(&["grid", "activities", "kv", "--most", "201"]).failed(2, "200");
+    sandbox.isola(&["grid", "activities", "nobody"]).failed(1, "nobody");
+}
+
+#[test]
 fn the_grid_is_shown_and_changed() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "kv", "--cores", "2", "kv"]).ok();

@@ -1,5 +1,6 @@
 //! A core's record of a connection, and its recipient: a waiting task, or a handler.
 
+use crate::activity_rules::OwnActivity;
 use crate::core_network::NETWORK;
 use crate::handler::{ConnectionHandler, TcpConnection};
 use alloc::boxed::Box;
@@ -26,6 +27,8 @@ pub(crate) struct Connection {
     handler: Cell<Option<Box<dyn ConnectionHandler>>>,
     /// The activity of the handler's work; `None` without a handler.
     activity: Cell<Option<ActivityId>>,
+    /// The connection's own activity, if it has one.
+    pub own_activity: Cell<Option<OwnActivity>>,
     /// Whether the handler accepts no data at present.
     pub paused: Cell<bool>,
     /// Whether the handler was informed of the end of the peer's stream.
@@ -44,6 +47,7 @@ impl Connection {
             writer: Cell::new(None),
             handler: Cell::new(None),
             activity: Cell::new(None),
+            own_activity: Cell::new(None),
             paused: Cell::new(false),
             end_reported: Cell::new(false),
         }
@@ -51,8 +55,10 @@ impl Connection {
 
     /// Creates the record of a connection that another core had.
     pub fn from_moved(id: ConnId, moved: MovedConnection) -> Self {
-        let MovedConnection { handler, activity, connected, unread, paused, end_reported } = moved;
+        let MovedConnection { handler, activity, own_activity, connected, unread, paused, end_reported } =
+            moved;
         let connection = Self {
+            own_activity: Cell::new(own_activity),
             connected: Cell::new(connected),
             unread: Cell::new(unread),
             paused: Cell::new(paused),
@@ -93,6 +99,7 @@ impl Connection {
         Some(MovedConnection {
             handler: moving,
             activity,
+            own_activity: self.own_activity.take(),
             connected: self.connected.get(),
             unread: self.unread.get(),
             paused: self.paused.get(),
@@ -248,6 +255,7 @@ impl Connection {
 pub(crate) struct MovedConnection {
     handler: Box<dyn ConnectionHandler + Send>,
     activity: ActivityId,
+    own_activity: Option<OwnActivity>,
     connected: bool,
     unread: bool,
     paused: bool,

@@ -5,6 +5,7 @@
 //! sends the frames that the stack has ready. So the responses to a batch of requests leave in one batch, with
 //! piggybacked acknowledgements.
 
+use crate::activity_rules::{self, Attributed, attribute};
 use crate::attribution::{Attribution, activity_of, owner_of};
 use crate::connection::Connection;
 use crate::device;
@@ -389,7 +390,7 @@ impl CoreNetwork {
             Event::Accepted { listener, conn } => {
                 let listener = self.listeners.borrow().get(&listener).map(|(_, listener)| listener.clone());
                 match listener {
-                    Some(listener) => (listener.accept)(self.add_connection(conn)),
+                    Some(listener) => self.accept(&listener, conn),
                     None => _ = self.with(|stack| stack.close(stack_now(), conn)),
                 }
             }
@@ -420,6 +421,27 @@ impl CoreNetwork {
             Event::AddressChanged(_) | Event::Ipv6Changed => {}
             Event::Neighbour { ip, mac, evidence } => interface::publish_neighbour(ip, mac, evidence),
         }
+    }
+
+    fn accept(&self, listener: &Listener, id: ConnId) {
+        let connection = self.add_connection(id);
+        let mut activity = listener.activity;
+        if activity_rules::has_any()
+            && let Some(found) = self.attribute(id)
+        {
+            activity = found.activity;
+            self.with(|stack| stack.set_owner(id, owner_of(activity)));
+            connection.own_activity.set(found.own);
+            charge_to(activity);
+        }
+        (listener.accept)(connection, activity);
+    }
+
+    /// Returns the activity that a rule assigns to a connection.
+    fn attribute(&self, id: ConnId) -> Option<Attributed> {
+        let (local, remote) =
+            self.inspect(|stack| Some((stack.local_addr(id)?, stack.remote_addr(id)?)))??;
+        attribute(local, remote)
     }
 
     /// Queues an event, behind those that wait now, that sends the frames that the stack has ready.

@@ -191,7 +191,7 @@ pub fn listen_with<H: ConnectionHandler>(
     accept: impl Fn(&TcpConnection) -> H + Send + Sync + 'static,
 ) -> Result<PortListener, PortInUse> {
     let activity = current_activity();
-    let accept = Box::new(move |connection: Rc<Connection>| {
+    let accept = Box::new(move |connection: Rc<Connection>, activity| {
         let handler = accept(&TcpConnection::new(connection.clone()));
         connection.serve_by(Box::new(handler), activity);
     });

@@ -72,6 +72,7 @@
 
 extern crate alloc;
 
+mod activity_rules;
 mod attribution;
 pub mod byte_stream;
 mod connection;
@@ -92,6 +93,9 @@ pub mod steering;
 pub mod tcp;
 pub mod udp;
 
+pub use activity_rules::{
+    ActivityRuleError, MAX_ACTIVITY_RULES, activity_rules, add_activity_rule, clear_activity_rules,
+};
 pub use byte_stream::ByteStream;
 pub use device::{set_polling, write_report, write_statistics};
 pub use filter::{Filter, filter};

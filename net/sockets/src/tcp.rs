@@ -22,10 +22,10 @@ use isola_net_stack::{
 /// A listener of a port, on all cores.
 pub(crate) struct Listener {
     pub backlog: usize,
-    /// The activity that is charged for the connections.
+    /// The activity that is charged for connections to which no rule assigns another.
     pub activity: ActivityId,
-    /// The function that handles an accepted connection, on its core.
-    pub accept: Box<dyn Fn(Rc<Connection>) + Send + Sync>,
+    /// The function that handles an accepted connection, on its core, for the connection's activity.
+    pub accept: Box<dyn Fn(Rc<Connection>, ActivityId) + Send + Sync>,
 }
 
 /// Another listener in this cell has the port.
@@ -60,7 +60,7 @@ impl Drop for PortListener {
 }
 
 /// Serves every connection to `port` by a task of `serve`, on the core that owns the connection's flow, charged to the
-/// calling activity. The first connection wakes an unused core. At most `backlog` connections wait on a core to be
+/// calling activity, or to that of a [rule](crate::add_activity_rule). The first connection wakes an unused core. At most `backlog` connections wait on a core to be
 /// accepted.
 ///
 /// # Errors
@@ -74,7 +74,7 @@ where
     F: Future<Output = ()> + 'static,
 {
     let activity = current_activity();
-    let accept = Box::new(move |connection| {
+    let accept = Box::new(move |connection, activity| {
         spawn_task_for(activity, serve(TcpStream::new(connection))).detach();
         // The stack sends after this task has run.
         NETWORK.note_woken_task();

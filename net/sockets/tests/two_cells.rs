@@ -123,7 +123,7 @@ fn connections_are_charged_to_the_activity_that_listens() {
         || async {
             let mut served_for = Vec::new();
             for port in [7, 8] {
-                served_for.push(read_exactly(&mut dial(port).await, 2).await);
+                served_for.push(read_exactly(&mut dial(port).await, 4).await);
             }
             assert_eq!(served_for, [APPLICATION.0, 2].map(|activity| activity.to_le_bytes().to_vec()));
         },

@@ -125,14 +125,14 @@ impl Activities {
     /// Registers an activity at a free slot, like a cell.
     pub fn register(&self, report: &Report, slot: usize, name: &str) {
         let record = &self.records[slot];
-        assert!(record.claim());
+        assert!(record.generation.claim());
         record.name.iter().for_each(|byte| byte.store(0, Ordering::Relaxed));
         write(&record.name, name);
         let before = self.ledger().sum(slot);
         record.before.cycles.store(before.cycles.into_inner(), Ordering::Relaxed);
         record.before.events.store(before.events.into_inner(), Ordering::Relaxed);
         record.before.memory_bytes.store(before.memory_bytes.into_inner(), Ordering::Relaxed);
-        record.give_out();
+        record.generation.give_out();
         report.activity_count.fetch_max(slot as u32 + 1, Ordering::Relaxed);
     }
 

@@ -3,7 +3,7 @@
 use super::*;
 use alloc::vec;
 use isola_abi::id::MAX_CORES;
-use isola_abi::ledger::{ACTIVITY_NAME_LEN, ActivityRecord, LEAST_SLOTS};
+use isola_abi::ledger::{ACTIVITY_NAME_LEN, LEAST_SLOTS};
 use isola_abi::report::{BACKTRACE_LEN, CRASH_MESSAGE_LEN};
 use isola_supervisor_fake::report::{Activities, blank, filled, write};
 
@@ -44,14 +44,14 @@ fn an_activity_is_not_charged_for_earlier_activities_of_its_slot() {
     let page = || activities(&report, ledger.ledger(), 0);
     ledger.register(&report, 0, "first");
     ledger.charge(3, 0, 100, 4096);
-    assert!(ledger.records[0].free());
+    assert!(ledger.records[0].generation.free());
     assert_eq!((page().activities.len(), page().ended), (0, used("", 100, 1, 4096)));
     ledger.register(&report, 0, "next");
     ledger.charge(3, 0, 7, -96);
     ledger.charge(5, 0, 1, 0);
     assert_eq!((page().activities, page().ended), (vec![used("next", 8, 2, -96)], used("", 100, 1, 4096)));
     // The sum keeps all cycles that the cores have spent.
-    assert!(ledger.records[0].free());
+    assert!(ledger.records[0].generation.free());
     assert_eq!(page().ended, used("", 108, 3, 4000));
 }
 
@@ -63,7 +63,7 @@ fn many_activities_are_read_page_by_page() {
         ledger.register(&report, slot, &alloc::format!("tenant {slot}"));
         ledger.charge(slot % 4, slot, slot as u64, 0);
     }
-    assert!(ledger.records[40].free());
+    assert!(ledger.records[40].generation.free());
     let (mut names, mut sum, mut from) = (Vec::new(), 0, Some(0));
     while let Some(slot) = from {
         let page = activities(&report, ledger.ledger(), slot as usize);
@@ -127,8 +127,8 @@ fn a_report_full_of_ones_is_bounded() {
         ones(&record.before);
         record.name.iter().for_each(|byte| byte.store(0xff, Ordering::Relaxed));
     });
-    all.records.iter().skip(3).for_each(|record| assert!(record.claim()));
-    all.records.iter().skip(6).for_each(ActivityRecord::give_out);
+    all.records.iter().skip(3).for_each(|record| assert!(record.generation.claim()));
+    all.records.iter().skip(6).for_each(|record| record.generation.give_out());
     let ledger = all.ledger();
     assert_eq!(cores(&report, ledger, &ids).len(), MAX_CORES);
     assert_eq!(cores(&report, ledger, &ids)[0].event_cycles, u64::MAX);

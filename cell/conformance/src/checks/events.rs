@@ -12,7 +12,8 @@ use isola_ebbs::{current_core, cycles, platform};
 use isola_events::activity::charge_to;
 use isola_events::event::{Event, Label, Placement};
 use isola_events::{
-    current_activity, end_activity, parallel, register_activity, spawn, spawn_on, spawn_task, yield_now,
+    current_activity, end_activity, parallel, register_activity, register_activity_under, spawn, spawn_on,
+    spawn_task, yield_now,
 };
 use isola_platform::CoreIndex;
 
@@ -93,7 +94,7 @@ pub async fn no_wake_up_is_lost_between_cores_that_halt() -> Outcome {
 
 pub async fn events_inherit_their_activity() -> Outcome {
     let own = current_activity();
-    let Some(query) = register_activity("conformance") else { return Ok(()) };
+    let Ok(query) = register_activity("conformance") else { return Ok(()) };
     ensure!(query != own, "{query:?} is taken");
     let seen = Arc::new(AtomicUsize::new(usize::MAX));
     let shared = seen.clone();
@@ -102,7 +103,7 @@ pub async fn events_inherit_their_activity() -> Outcome {
         spawn_on(there, move || {
             spawn_task(async move {
                 yield_now().await;
-                shared.store(current_activity().0.into(), Ordering::Release);
+                shared.store(current_activity().index(), Ordering::Release);
             })
             .detach();
         });
@@ -111,7 +112,7 @@ pub async fn events_inherit_their_activity() -> Outcome {
         yield_now().await;
     }
     let seen = seen.load(Ordering::Acquire);
-    ensure!(seen == usize::from(query.0), "{query:?} made an event of activity {seen}");
+    ensure!(seen == query.index(), "{query:?} made an event of activity {seen}");
     ensure!(current_activity() == own, "the check itself is charged to {:?}", current_activity());
     Ok(())
 }
@@ -129,16 +130,27 @@ pub async fn affinity_labels_keep_to_a_core_of_the_cell() -> Outcome {
 
 pub async fn cycles_are_charged_to_their_activity() -> Outcome {
     const WORK: u64 = 2_000_000;
-    let Some(worker) = register_activity("worker") else { return Ok(()) };
+    let Ok(worker) = register_activity("worker") else { return Ok(()) };
+    charged_on_another_core(worker, worker, WORK).await?;
+    // The ledger counts the work of an activity without a slot for its parent.
+    let Ok(child) = register_activity_under(worker, "child") else { return Ok(()) };
+    charged_on_another_core(child, child, WORK).await?;
+    charged_on_another_core(child, worker, WORK).await
+}
+
+/// Runs an event for `worker` that takes `work` cycles, and checks that they are charged to `charged`.
+async fn charged_on_another_core(worker: ActivityId, charged: ActivityId, work: u64) -> Outcome {
     let core = others().next().unwrap_or(current_core());
-    let used = &platform().ledger().core(core.0 as usize)[worker.0 as usize];
-    let charged = || used.cycles.load(Ordering::Relaxed);
+    let charged = || {
+        let used = isola_activities::counters(charged, core.0 as usize);
+        used.map_or(0, |used| used.cycles.load(Ordering::Relaxed))
+    };
     let before = charged();
     let done = Arc::new(AtomicUsize::new(0));
     let shared = done.clone();
     Event::new().at(Placement::Core(core)).charged_to(worker).spawn(move || {
         let start = cycles();
-        while cycles() - start < WORK {}
+        while cycles() - start < work {}
         shared.store(1, Ordering::Release);
     });
     while done.load(Ordering::Acquire) == 0 {
@@ -146,7 +158,7 @@ pub async fn cycles_are_charged_to_their_activity() -> Outcome {
     }
     // The event has ended once its core has run another one.
     on_core(core, || async {}).await;
-    ensure!(charged() - before >= WORK, "{} cycles charged of {WORK}", charged() - before);
+    ensure!(charged() - before >= work, "{} cycles charged of {work}", charged() - before);
     Ok(())
 }
 
@@ -155,11 +167,11 @@ pub async fn any_number_of_activities_come_and_go() -> Outcome {
     let slots = ledger.records().len();
     let used = |activity: ActivityId| {
         let before = &ledger.record(activity).expect("it has a slot").before;
-        ledger.sum(activity.0.into()).cycles.into_inner() - before.cycles.load(Ordering::Relaxed)
+        ledger.sum(activity.index()).cycles.into_inner() - before.cycles.load(Ordering::Relaxed)
     };
     let own = current_activity();
     for number in 0..2 * slots {
-        let Some(query) = register_activity("query") else {
+        let Ok(query) = register_activity("query") else {
             return Err(BrokenGuarantee(alloc::format!(
                 "of {slots} slots none is free for activity {number}"
             )));

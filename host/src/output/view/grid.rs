@@ -1,7 +1,8 @@
-//! The JSON form of a cell's resource grid.
+//! The JSON forms of a cell's resource grid and its activities.
 
 use crate::query::{Extent, QueryAnswer};
-use isola_abi::query::{GridClient, GridSettings};
+use isola_abi::grid::ActivityRule;
+use isola_abi::query::{ActivityUsage, GridClient, GridSettings};
 use serde::Serialize;
 
 /// The grid of a cell: `grid show`, `grid set`.
@@ -11,6 +12,8 @@ pub struct GridView {
     pub cell: String,
     /// The resources.
     pub resources: Vec<GridResourceView>,
+    /// The rules that attribute connections, in their order.
+    pub rules: Vec<ActivityRuleView>,
     /// What activities have received, by resource and core.
     pub activities: Vec<GridClientView>,
     /// Whether all cores of the cell have answered.
@@ -42,7 +45,9 @@ pub struct GridClientView {
     /// The index of the core, among the cell's.
     pub core: u32,
     /// The activity's number.
-    pub activity: u16,
+    pub activity: u32,
+    /// The number of the activity above it.
+    pub parent: Option<u32>,
     /// The activity's name.
     pub name: String,
     /// The weight.
@@ -67,12 +72,81 @@ pub struct GridClientView {
     pub longest_wait_ns: u64,
 }
 
+/// A rule that attributes accepted connections to an activity.
+#[derive(Clone, Debug, Serialize)]
+pub struct ActivityRuleView {
+    /// The port that connections are made to; all ports if null.
+    pub port: Option<u16>,
+    /// The peers' network, as an address and the length of its prefix; all peers if null.
+    pub peer: Option<String>,
+    /// The name of the activity.
+    pub activity: String,
+    /// Whether each connection has an activity of its own below that one.
+    pub each_connection: bool,
+}
+
+impl ActivityRuleView {
+    fn new(rule: &ActivityRule) -> Self {
+        Self {
+            port: rule.port,
+            peer: rule.peer.map(|network| network.to_string()),
+            activity: rule.activity.clone(),
+            each_connection: rule.each_connection,
+        }
+    }
+}
+
+/// The activities of a cell: `grid activities`.
+#[derive(Clone, Debug, Serialize)]
+pub struct ActivitiesView {
+    /// The cell.
+    pub cell: String,
+    /// The number of activities, listed here or not.
+    pub count: u64,
+    /// The cycles of all activities since the cell's start, ended ones included.
+    pub cycles: u64,
+    /// Parents before their children.
+    pub activities: Vec<ActivityUsageView>,
+}
+
+/// An activity and its usage.
+#[derive(Clone, Debug, Serialize)]
+pub struct ActivityUsageView {
+    /// The activity's number.
+    pub activity: u32,
+    /// The number of the activity above it.
+    pub parent: Option<u32>,
+    /// The activity's name.
+    pub name: String,
+    /// The cycles that it and the activities below it have used.
+    pub cycles: u64,
+    /// The number of their events.
+    pub events: u64,
+}
+
+impl ActivitiesView {
+    /// Creates the JSON form of a cell's answer.
+    pub fn new(cell: &str, answer: &QueryAnswer) -> Self {
+        let activities = answer.activities.iter().map(|usage| {
+            let ActivityUsage { activity, parent, name, cycles, events } = usage.clone();
+            ActivityUsageView { activity, parent, name, cycles, events }
+        });
+        Self {
+            cell: cell.to_owned(),
+            count: answer.activity_count,
+            cycles: answer.activity_cycles,
+            activities: activities.collect(),
+        }
+    }
+}
+
 impl GridView {
     /// Creates the JSON form of a cell's answer.
     pub fn new(cell: &str, answer: &QueryAnswer) -> Self {
         Self {
             cell: cell.to_owned(),
             resources: answer.grid_settings.iter().map(GridResourceView::new).collect(),
+            rules: answer.rules.iter().map(ActivityRuleView::new).collect(),
             activities: answer.grid_clients.iter().map(GridClientView::new).collect(),
             complete: answer.extent == Extent::Whole,
         }
@@ -99,6 +173,7 @@ impl GridClientView {
             resource: client.resource.to_string(),
             core: client.core,
             activity: client.activity,
+            parent: client.parent,
             name: client.name.clone(),
             weight: client.entitlement.weight.get(),
             priority: client.entitlement.priority.0,

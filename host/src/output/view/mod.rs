@@ -8,7 +8,7 @@
 //! | [`cell`] | cells: `ps`, `inspect`, `run -d`, `start`, `stop` |
 //! | [`connection`] | TCP connections of cells: `inspect --connections` |
 //! | [`crash`] | crashes of cells |
-//! | [`grid`] | the resource grid of cells: `grid show` |
+//! | [`grid`] | the resource grid and the activities of cells: `grid show`, `grid activities` |
 //! | [`latency`] | latencies of requests, and queueing delays of events: `inspect` |
 //! | [`machine`] | machines: `up`, `inspect` |
 //! | [`event`] | the journal: `events` |
@@ -29,7 +29,9 @@ pub use cell::{ActivityView, CellView, CoreView, LoanView, PortView, RestartView
 pub use connection::ConnectionView;
 pub use crash::{CrashView, crash_kind};
 pub use event::EventView;
-pub use grid::{GridClientView, GridResourceView, GridView};
+pub use grid::{
+    ActivitiesView, ActivityRuleView, ActivityUsageView, GridClientView, GridResourceView, GridView,
+};
 pub use hosted::HostedView;
 pub use latency::LatencyView;
 pub use machine::{MachineCoreView, MachineView};

@@ -1,9 +1,11 @@
 //! The answers of the fake supervisor's cells to queries.
 
-use isola_abi::grid::{Entitlement, GridChange, PolicyChange, PolicyKind, Rate, Resource, Weight};
+use isola_abi::grid::{
+    Entitlement, GridChange, PolicyChange, PolicyKind, Rate, Resource, RuleChange, Weight,
+};
 use isola_abi::query::{
-    AnswerPiece, AnswerRecord, Answers, Connection, CounterName, Direction, FRAMES_BYTES, FrameHead,
-    GridClient, GridSettings, Line, Queries, Query, Ring,
+    ActivityUsage, AnswerPiece, AnswerRecord, Answers, Connection, CounterName, Direction, FRAMES_BYTES,
+    FrameHead, GridClient, GridSettings, Line, Queries, Query, Ring,
 };
 use std::num::NonZeroU32;
 
@@ -65,8 +67,18 @@ fn facts(query: Query) -> Vec<AnswerRecord> {
                 AnswerRecord::Refused("the cell has no such activity".into()),
             ]
         }
-        Query::Grid => grid(None),
+        Query::Grid | Query::ChangeRules(RuleChange::Clear) => grid(None),
+        Query::ChangeRules(RuleChange::Add(rule)) if rule.activity == "refused" => vec![
+            AnswerRecord::Begin { cores: 0 },
+            AnswerRecord::Refused("a cell has at most 64 rules".into()),
+        ],
+        Query::ChangeRules(RuleChange::Add(rule)) => {
+            let mut records = grid(None);
+            records.insert(1, AnswerRecord::ActivityRule(Box::new(rule)));
+            records
+        }
         Query::ChangeGrid(change) => grid(change.policy.and_then(PolicyChange::policy)),
+        Query::Activities { most } => activities(most),
         Query::Capture(_) | Query::EndCapture => Vec::new(),
     }
 }
@@ -78,11 +90,12 @@ fn grid(policy: Option<PolicyKind>) -> Vec<AnswerRecord> {
         let (batch, limit) = (NonZeroU32::MIN, capacity.map(|capacity| capacity.part(500).unwrap()));
         AnswerRecord::GridSettings(GridSettings { resource, policy, batch, limit, capacity })
     });
-    let client = |core, activity: u16, cost| {
+    let client = |core, activity: u32, cost| {
         AnswerRecord::GridClient(Box::new(GridClient {
             resource: Resource::Processor,
             core,
             activity,
+            parent: None,
             name: format!("activity-{activity}"),
             entitlement: Entitlement::by_weight(Weight::new(300).unwrap()),
             waiting: 2,
@@ -95,6 +108,28 @@ fn grid(policy: Option<PolicyKind>) -> Vec<AnswerRecord> {
     let done = |core| AnswerRecord::Done { core, connections: 0, half_open: 0, time_wait: 0 };
     let clients = [client(0, 3, 3_000), client(0, 2, 1_000), done(0), client(1, 2, 7), done(1)];
     [AnswerRecord::Begin { cores: 2 }].into_iter().chain(settings).chain(clients).collect()
+}
+
+/// A service with two connections, of three activities in all.
+fn activities(most: u32) -> Vec<AnswerRecord> {
+    let usage = |activity, parent, name: &str, cycles| {
+        AnswerRecord::Activity(Box::new(ActivityUsage {
+            activity,
+            parent,
+            name: name.into(),
+            cycles,
+            events: cycles / 100,
+        }))
+    };
+    let all = [
+        usage(2, None, "web", 7_500),
+        usage(800, Some(2), "10.0.2.2:40001", 5_000),
+        usage(801, Some(2), "10.0.2.2:40002", 2_000),
+    ];
+    let total = AnswerRecord::Activities { count: 3, cycles: 10_000 };
+    let done = AnswerRecord::Done { core: 0, connections: 0, half_open: 0, time_wait: 0 };
+    let listed = all.into_iter().take(most as usize);
+    [AnswerRecord::Begin { cores: 1 }, total].into_iter().chain(listed).chain([done]).collect()
 }
 
 fn connection(core: u32, port: u16) -> Connection {

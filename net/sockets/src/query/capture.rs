@@ -75,7 +75,9 @@ pub(super) fn answer(number: u32, query: &Query) {
         | Query::Counters
         | Query::Connections { .. }
         | Query::Grid
-        | Query::ChangeGrid(_) => close(number),
+        | Query::ChangeGrid(_)
+        | Query::ChangeRules(_)
+        | Query::Activities { .. } => close(number),
     }
 }
 

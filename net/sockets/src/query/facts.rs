@@ -111,7 +111,12 @@ fn collect(stack: &Stack, core: CoreIndex, query: &Query) -> CoreFacts {
             }
             core_facts
         }
-        Query::Capture(_) | Query::EndCapture | Query::Grid | Query::ChangeGrid(_) => CoreFacts::default(),
+        Query::Capture(_)
+        | Query::EndCapture
+        | Query::Grid
+        | Query::ChangeGrid(_)
+        | Query::ChangeRules(_)
+        | Query::Activities { .. } => CoreFacts::default(),
     }
 }
 

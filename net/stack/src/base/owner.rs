@@ -5,9 +5,9 @@
 
 /// An owner, numbered by the stack's user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner(pub u16);
+pub struct Owner(pub u32);
 
 impl Owner {
     /// The owner of work without a connection, listener or socket, or of one without an assigned owner.
-    pub const UNKNOWN: Self = Self(u16::MAX);
+    pub const UNKNOWN: Self = Self(u32::MAX);
 }

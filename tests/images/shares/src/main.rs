@@ -21,7 +21,7 @@ async fn main(arguments: Arguments) -> ExitCode {
         return ExitCode::USAGE;
     };
     for (name, length) in loads {
-        let Some(activity) = register_activity(&name) else {
+        let Ok(activity) = register_activity(&name) else {
             println!("shares: too many activities");
             return ExitCode::FAILURE;
         };

@@ -81,7 +81,7 @@ fn echo(connection: &TcpConnection, mut data: Chain) {
 }
 
 async fn main(_: Arguments) -> ExitCode {
-    let (Some(light), Some(heavy)) = (register_activity("light"), register_activity("heavy")) else {
+    let (Ok(light), Ok(heavy)) = (register_activity("light"), register_activity("heavy")) else {
         return ExitCode::FAILURE;
     };
     for (activity, port, turns, own_cycles) in

@@ -1,0 +1,287 @@
+//! The cycle accounting at the boundary between events (omni-kernel 3).
+//!
+//! Every cycle of a core is charged to exactly one of: an activity (an event of it ran), the loop, interrupts (a pass
+//! in which interrupts arrived, up to its event), idling. At each boundary the loop reads the cycle counter once and
+//! charges the difference to the previous reading. The counters are in the cell's report and
+//! [ledger](isola_abi::ledger), where the supervisor reads them without the cell's help. Only the counter's own core
+//! writes it, with a load and a store, without a locked instruction.
+//!
+//! A [private activity](isola_activities) is charged in the slot of an ancestor. Its own counter is charged in addition
+//! when its event ends or changes its activity.
+
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering};
+use isola_abi::id::ActivityId;
+use isola_abi::ledger::ActivityReport;
+use isola_abi::report::CoreReport;
+use isola_activities::{INFRASTRUCTURE, private};
+use isola_ebbs::{current_core, cycles, platform};
+
+/// The account to which cycles are charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Charge {
+    Activity(ActivityId),
+    Loop,
+    Interrupt,
+    Idle,
+}
+
+/// A core's accounting.
+pub(crate) struct Accounting {
+    core: usize,
+    report: &'static CoreReport,
+    /// The use of each activity of the ledger on this core.
+    activities: &'static [ActivityReport],
+    /// The counter to which the cycles from `since` on are charged.
+    counter: Cell<&'static AtomicU64>,
+    since: Cell<u64>,
+    /// The reading at the core's last check for arrivals before the current event or interrupt.
+    checked: Cell<u64>,
+    /// The private activity that runs.
+    private: Cell<Option<RunningPrivate>>,
+    /// Whether a scheduler is charged for each event.
+    has_scheduler: Cell<bool>,
+    /// Whether the end of the running event concerns more than the ledger: a scheduler, or a private activity.
+    has_more: Cell<bool>,
+}
+
+/// A private activity that runs.
+#[derive(Clone, Copy)]
+struct RunningPrivate {
+    counter: &'static AtomicU64,
+    /// The reading of the cycle counter up to which it is charged.
+    since: u64,
+}
+
+/// Adds to a counter that only this core writes.
+#[inline]
+pub(crate) fn add(counter: &AtomicU64, amount: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+}
+
+impl Accounting {
+    pub fn new() -> Self {
+        let core = current_core().0 as usize;
+        let report = &platform().report().cores[core];
+        let now = cycles();
+        Self {
+            core,
+            report,
+            activities: platform().ledger().core(core),
+            counter: Cell::new(&report.loop_cycles),
+            since: Cell::new(now),
+            checked: Cell::new(now),
+            private: Cell::new(None),
+            has_scheduler: Cell::new(false),
+            has_more: Cell::new(false),
+        }
+    }
+
+    /// Sets whether a scheduler is charged for each event.
+    pub fn set_has_scheduler(&self, has_scheduler: bool) {
+        self.has_scheduler.set(has_scheduler);
+        self.has_more.set(has_scheduler);
+    }
+
+    /// Returns whether a scheduler is charged for each event.
+    #[inline]
+    pub fn has_scheduler(&self) -> bool {
+        self.has_scheduler.get()
+    }
+
+    /// Returns whether [`Self::end_event`] has to be called at the boundary after the event.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        self.has_more.get()
+    }
+
+    /// Charges the private activity of the event that ended at the last boundary.
+    pub fn end_event(&self) {
+        self.end_private(self.since.get());
+        self.has_more.set(self.has_scheduler.get());
+    }
+
+    /// Returns the core's part of the report.
+    pub fn report(&self) -> &'static CoreReport {
+        self.report
+    }
+
+    /// Marks a boundary in the running event: charges the cycles since the last one, and selects the activity for those
+    /// that follow.
+    pub fn switch_activity(&self, to: ActivityId) {
+        let now = cycles();
+        self.end_private(now);
+        let spent = now.wrapping_sub(self.since.replace(now));
+        add(self.counter.replace(self.counter_of(Charge::Activity(to))), spent);
+    }
+
+    /// Marks a boundary: charges the cycles since the last one, and selects the account for those that follow. Returns
+    /// the reading of the cycle counter.
+    #[inline]
+    pub fn switch(&self, to: Charge) -> u64 {
+        let now = cycles();
+        let spent = now.wrapping_sub(self.since.replace(now));
+        add(self.counter.replace(self.counter_of(to)), spent);
+        now
+    }
+
+    /// Charges the cycles since the last boundary, and those that follow, to `activity`.
+    pub fn claim(&self, activity: ActivityId) {
+        self.end_private(self.since.get());
+        self.counter.set(self.counter_of(Charge::Activity(activity)));
+    }
+
+    /// Charges the cycles from the reading `since` (or the last boundary, if that is later) to the reading `until` to
+    /// `activity`, those up to the end of this change to [`INFRASTRUCTURE`], and those that follow to `activity` again.
+    #[inline]
+    pub fn charge_piece(&self, since: u64, until: u64, activity: ActivityId) {
+        let last = self.since.get();
+        let since = since.max(last);
+        self.end_private(since);
+        self.since.set(since);
+        let counter = self.counter_of(Charge::Activity(activity));
+        add(self.counter.replace(counter), since - last);
+        add(counter, until.saturating_sub(since));
+        let common = &self.activities[INFRASTRUCTURE.index()].cycles;
+        let now = cycles();
+        self.since.set(now);
+        add(common, now.wrapping_sub(since.max(until)));
+        self.skip_private(since.max(until), now);
+    }
+
+    /// Charges the cycles from the last boundary to the reading `until` to `activity`, and none if that boundary is
+    /// later. Later cycles are charged as before.
+    pub fn charge_until(&self, until: u64, activity: ActivityId) {
+        let since = self.since.get();
+        let until = until.max(since);
+        self.since.set(until);
+        self.skip_private(since, until);
+        match self.activities.get(activity.index()) {
+            Some(used) => add(&used.cycles, until - since),
+            None => self.charge_private(activity, until - since),
+        }
+    }
+
+    /// Ends the work of handlers between two events, which may have worked for a private activity.
+    #[inline]
+    pub fn end_handlers(&self) {
+        if self.private.get().is_some() {
+            self.end_private(cycles());
+        }
+    }
+
+    /// Returns the counter of an account, to which the cycles from the last boundary on are charged.
+    #[inline]
+    fn counter_of(&self, charge: Charge) -> &'static AtomicU64 {
+        match charge {
+            Charge::Activity(activity) => match self.activities.get(activity.index()) {
+                Some(used) => self.counter_in_ledger(activity, used),
+                None => self.begin_private(activity),
+            },
+            Charge::Loop => &self.report.loop_cycles,
+            Charge::Interrupt => &self.report.interrupt_cycles,
+            Charge::Idle => &self.report.idle_cycles,
+        }
+    }
+
+    #[inline]
+    fn counter_in_ledger(&self, activity: ActivityId, used: &'static ActivityReport) -> &'static AtomicU64 {
+        // The heap reads this, as it has no access to events.
+        self.report.activity.store(activity.0, Ordering::Relaxed);
+        &used.cycles
+    }
+
+    /// Begins to charge a private activity from the last boundary on. Returns the counter of its slot.
+    #[cold]
+    #[inline(never)]
+    fn begin_private(&self, activity: ActivityId) -> &'static AtomicU64 {
+        let (slot, counters) =
+            private(activity, self.core).map_or((activity, None), |found| (found.slot, found.counters));
+        self.private
+            .set(counters.map(|used| RunningPrivate { counter: &used.cycles, since: self.since.get() }));
+        self.has_more.set(true);
+        self.counter_in_ledger(slot, &self.activities[slot.index()])
+    }
+
+    /// Charges the private activity that runs, if one does, up to the reading `until`. It runs no longer.
+    #[inline]
+    fn end_private(&self, until: u64) {
+        if let Some(RunningPrivate { counter, since }) = self.private.take() {
+            add(counter, until.saturating_sub(since));
+        }
+    }
+
+    /// Leaves the cycles from the reading `from` to the reading `to`, the present one, out of the charge for the private
+    /// activity that runs, if one does.
+    #[inline]
+    fn skip_private(&self, from: u64, to: u64) {
+        if let Some(RunningPrivate { counter, since }) = self.private.get() {
+            add(counter, from.saturating_sub(since));
+            self.private.set(Some(RunningPrivate { counter, since: to }));
+        }
+    }
+
+    /// Charges cycles to a private activity and its slot.
+    #[cold]
+    #[inline(never)]
+    fn charge_private(&self, activity: ActivityId, spent: u64) {
+        let Some(found) = private(activity, self.core) else { return };
+        add(&self.activities[found.slot.index()].cycles, spent);
+        if let Some(used) = found.counters {
+            add(&used.cycles, spent);
+        }
+    }
+
+    /// Marks the boundary at the start of an event, directly after a check for arrivals. Returns the reading of the
+    /// cycle counter, and that of the previous check.
+    #[inline]
+    pub fn begin_event(&self, activity: ActivityId) -> (u64, u64) {
+        let now = self.switch(Charge::Activity(activity));
+        match self.activities.get(activity.index()) {
+            Some(used) => add(&used.events, 1),
+            None => self.count_private_event(activity),
+        }
+        (now, self.checked.replace(now))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn count_private_event(&self, activity: ActivityId) {
+        let Some(found) = private(activity, self.core) else { return };
+        add(&self.activities[found.slot.index()].events, 1);
+        if let Some(used) = found.counters {
+            add(&used.events, 1);
+        }
+    }
+
+    /// Marks the boundary at the end of idling, during which the core would have noticed any arrival.
+    pub fn end_idling(&self, to: Charge) {
+        self.checked.set(self.switch(to));
+    }
+
+    /// Records that the core rested up to the last boundary: earlier arrivals would have woken it.
+    pub fn mark_idled(&self) {
+        self.checked.set(self.checked.get().max(self.since.get()));
+    }
+
+    /// Returns the reading at the core's last check for arrivals. Input that the core notices only now arrived after
+    /// it.
+    #[inline]
+    pub fn last_check(&self) -> u64 {
+        self.checked.get()
+    }
+
+    /// Charges the loop from the reading `boundary` of the cycle counter on; earlier cycles belong to another vcore or
+    /// context.
+    pub fn resume(&self, boundary: u64) {
+        self.private.set(None);
+        self.since.set(boundary);
+        self.counter.set(&self.report.loop_cycles);
+    }
+
+    /// Returns the reading of the cycle counter at the last boundary.
+    #[inline]
+    pub fn last_boundary(&self) -> u64 {
+        self.since.get()
+    }
+}
