@@ -39,7 +39,7 @@ pub(crate) struct Accounting {
     checked: Cell<u64>,
     /// The private activity that runs.
     private: Cell<Option<RunningPrivate>>,
-    /// Whether a scheduler is charged for each event.
+    /// Whether a scheduler orders events.
     has_scheduler: Cell<bool>,
     /// Whether the end of the running event concerns more than the ledger: a scheduler, or a private activity.
     has_more: Cell<bool>,
@@ -77,16 +77,28 @@ impl Accounting {
         }
     }
 
-    /// Sets whether a scheduler is charged for each event.
+    /// Sets whether a scheduler orders events.
     pub fn set_has_scheduler(&self, has_scheduler: bool) {
         self.has_scheduler.set(has_scheduler);
-        self.has_more.set(has_scheduler);
     }
 
-    /// Returns whether a scheduler is charged for each event.
+    /// Returns whether a scheduler orders events.
     #[inline]
     pub fn has_scheduler(&self) -> bool {
         self.has_scheduler.get()
+    }
+
+    /// Makes the end of the running event, or of the next one, concern more than the ledger.
+    pub fn set_has_more(&self) {
+        self.has_more.set(true);
+    }
+
+    /// Returns whether an event runs.
+    pub fn runs_event(&self) -> bool {
+        let CoreReport { loop_cycles, interrupt_cycles, idle_cycles, .. } = self.report;
+        ![loop_cycles, interrupt_cycles, idle_cycles]
+            .iter()
+            .any(|other| core::ptr::eq(*other, self.counter.get()))
     }
 
     /// Returns whether [`Self::end_event`] has to be called at the boundary after the event.
@@ -98,7 +110,7 @@ impl Accounting {
     /// Charges the private activity of the event that ended at the last boundary.
     pub fn end_event(&self) {
         self.end_private(self.since.get());
-        self.has_more.set(self.has_scheduler.get());
+        self.has_more.set(false);
     }
 
     /// Returns the core's part of the report.

@@ -233,7 +233,7 @@ impl EventLoop {
 
     /// Sets the activity of the running event, which events that it creates inherit.
     pub(crate) fn set_activity(&self, activity: ActivityId) {
-        if self.accounting.has_scheduler() {
+        if self.accounting.has_more() {
             self.note_work_for(activity);
         }
         self.tag.set(EventTag { activity, ..self.tag.get() });

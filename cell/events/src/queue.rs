@@ -126,13 +126,14 @@ impl Queue {
         }
     }
 
-    /// Returns whether a new event may bypass the queue, which holds while the default queue is empty. Other queues see
-    /// every event.
+    /// Returns whether a new event may bypass the queue, which holds while it is empty. An application's queue sees every
+    /// event.
     #[inline]
     pub fn lets_through(&self) -> bool {
         match self {
             Self::Fifo(queue) => queue.is_empty(),
-            Self::Scheduled(_) | Self::Own(_) => false,
+            Self::Scheduled(queue) => queue.lets_through(),
+            Self::Own(_) => false,
         }
     }
 

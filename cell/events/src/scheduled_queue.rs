@@ -1,14 +1,17 @@
 //! A core's events in one queue per activity, in the order of a policy of the grid.
 //!
-//! An event that waits alone bypasses the scheduler: without a competitor there is nothing to decide. The core counts as
-//! idle whenever no event waits, and then all activities begin anew ([`ActivityScheduler::idle`]). An event that runs
-//! alone is charged from the start if others arrive before it ends.
+//! While all waiting events are of one activity, they bypass the scheduler: without a competitor there is nothing to
+//! decide. The core counts as idle whenever no event waits, and then all activities begin anew
+//! ([`ActivityScheduler::idle`]). If a competitor arrives while an event runs that bypassed the scheduler, the event is
+//! charged from its start to the activity that it works for at that time.
 //!
 //! The scheduler charges an event's cycles to the event's activity. If the event worked for others as well, the
 //! scheduler charges those in addition, with the cycles that the [accounting](crate::accounting) records for them.
 
 use crate::event::QueuedEvent;
+use crate::event_loop::EVENTS;
 use crate::timer::Alarm;
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use isola_abi::id::ActivityId;
@@ -23,12 +26,14 @@ use isola_resources::{
 /// The events of a core that wait to run, and the charges for the running one.
 pub(crate) struct ScheduledQueue {
     scheduler: ActivityScheduler<QueuedEvent>,
-    /// An event that waits alone. The scheduler is empty while there is one.
-    alone: Option<QueuedEvent>,
+    /// The waiting events while all are of one activity. The scheduler is empty while there are any.
+    sole: VecDeque<QueuedEvent>,
     /// Whether an event may have to wait although no other waits.
     has_limits: bool,
-    running: Running,
-    /// The activities that the running event works for besides its own, with their cycles before.
+    /// The running event's activity and charge, if the scheduler has dispatched it.
+    running: Option<(ActivityId, Ticket)>,
+    /// The activities that the running event works for besides its own, with their cycles before. Noted while the event
+    /// is a scheduled one.
     others: Vec<(ActivityId, u64)>,
     /// Ends the throttling.
     alarm: Alarm,
@@ -40,23 +45,14 @@ pub(crate) struct ScheduledQueue {
     core: usize,
 }
 
-/// The running event.
-#[derive(Clone, Copy)]
-enum Running {
-    None,
-    /// It bypassed the scheduler.
-    Alone(ActivityId),
-    Scheduled(ActivityId, Ticket),
-}
-
 impl ScheduledQueue {
     /// Creates an empty queue for this core. `alarm` has to call [`Self::end_throttling`].
     pub fn new(configuration: Configuration, alarm: Alarm) -> Self {
         Self {
             has_limits: configuration.has_limits(),
             scheduler: ActivityScheduler::new(configuration),
-            alone: None,
-            running: Running::None,
+            sole: VecDeque::new(),
+            running: None,
             others: Vec::new(),
             alarm,
             is_throttled: false,
@@ -69,29 +65,40 @@ impl ScheduledQueue {
     /// Replaces the configuration while events wait. To be called between two events.
     pub fn configure(&mut self, configuration: Configuration, now_cycles: u64) {
         self.has_limits = configuration.has_limits();
-        self.scheduler.configure(configuration, self.ns(now_cycles));
+        let now_ns = self.ns(now_cycles);
+        self.scheduler.configure(configuration, now_ns);
+        if self.has_limits {
+            for event in core::mem::take(&mut self.sole) {
+                self.scheduler.enqueue(event.tag.activity, event, Cost::Unknown, now_ns);
+            }
+        }
         self.end_throttling();
     }
 
     /// Returns all waiting events in the order of their arrival.
     pub fn into_events(self) -> impl Iterator<Item = QueuedEvent> {
-        self.alone.into_iter().chain(self.scheduler.into_requests())
+        self.sole.into_iter().chain(self.scheduler.into_requests())
     }
 
     /// Adds an event.
     pub fn push(&mut self, event: QueuedEvent, now_cycles: u64) {
-        if self.alone.is_none() && self.scheduler.is_empty() && !self.has_limits {
-            self.alone = Some(event);
-            return;
+        let is_sole = |first: &QueuedEvent| first.tag.activity == event.tag.activity;
+        if self.scheduler.is_empty() && !self.has_limits && self.sole.front().is_none_or(is_sole) {
+            return self.sole.push_back(event);
         }
+        self.schedule(event, now_cycles);
+    }
+
+    #[inline(never)]
+    fn schedule(&mut self, event: QueuedEvent, now_cycles: u64) {
         let now_ns = self.ns(now_cycles);
-        if let Running::Alone(activity) = self.running
-            && let Some(ticket) = self.scheduler.serve_unqueued(activity, now_ns)
-        {
-            self.running = Running::Scheduled(activity, ticket);
+        if self.running.is_none() && EVENTS.accounting.runs_event() {
+            let activity = EVENTS.current_tag().activity;
+            self.running = self.scheduler.serve_unqueued(activity, now_ns).map(|ticket| (activity, ticket));
+            EVENTS.accounting.set_has_more();
         }
-        if let Some(first) = self.alone.take() {
-            self.scheduler.enqueue(first.tag.activity, first, Cost::Unknown, now_ns);
+        for earlier in core::mem::take(&mut self.sole) {
+            self.scheduler.enqueue(earlier.tag.activity, earlier, Cost::Unknown, now_ns);
         }
         self.scheduler.enqueue(event.tag.activity, event, Cost::Unknown, now_ns);
         self.is_throttled = false;
@@ -99,17 +106,26 @@ impl ScheduledQueue {
 
     /// Removes and returns the event that runs next; `None` if none waits, or if none may run before the alarm rings.
     pub fn pop(&mut self, now_cycles: u64) -> Option<QueuedEvent> {
-        self.others.clear();
-        if let Some(event) = self.alone.take() {
-            self.running = Running::Alone(event.tag.activity);
+        if let Some(event) = self.sole.pop_front() {
+            if self.is_busy {
+                // Its end may end the busy period.
+                EVENTS.accounting.set_has_more();
+            }
             return Some(event);
         }
+        self.dispatch(now_cycles)
+    }
+
+    #[inline(never)]
+    fn dispatch(&mut self, now_cycles: u64) -> Option<QueuedEvent> {
+        self.others.clear();
         if self.is_throttled {
             return None;
         }
         match self.scheduler.dispatch(self.ns(now_cycles)) {
             Dispatch::Request(Dispatched { message: event, ticket }) => {
-                self.running = Running::Scheduled(event.tag.activity, ticket);
+                self.running = Some((event.tag.activity, ticket));
+                EVENTS.accounting.set_has_more();
                 Some(event)
             }
             Dispatch::NotBefore(ns) => {
@@ -128,7 +144,7 @@ impl ScheduledQueue {
 
     /// Notes that the running event is about to work for `activity`.
     pub fn work_for(&mut self, activity: ActivityId) {
-        let (Running::Alone(own) | Running::Scheduled(own, _)) = self.running else { return };
+        let Some((own, _)) = self.running else { return };
         if activity != own && self.others.iter().all(|(noted, _)| *noted != activity) {
             self.others.push((activity, self.cycles_of(activity)));
         }
@@ -137,7 +153,7 @@ impl ScheduledQueue {
     /// Charges the event that has ended after `spent_cycles`, at the reading `now_cycles` of the cycle counter.
     #[inline]
     pub fn event_ended(&mut self, spent_cycles: u64, now_cycles: u64) {
-        if let Running::Scheduled(own, ticket) = core::mem::replace(&mut self.running, Running::None) {
+        if let Some((own, ticket)) = self.running.take() {
             self.scheduler.complete(ticket, spent_cycles);
             self.is_busy = true;
             if !self.others.is_empty() {
@@ -162,12 +178,17 @@ impl ScheduledQueue {
 
     /// Returns the number of waiting events.
     pub fn len(&self) -> usize {
-        self.scheduler.len() + usize::from(self.alone.is_some())
+        self.scheduler.len() + self.sole.len()
+    }
+
+    /// Returns whether an event may bypass the queue: none waits, and there are no limits and no debts.
+    pub fn lets_through(&self) -> bool {
+        self.sole.is_empty() && self.scheduler.is_empty() && !self.has_limits && !self.is_busy
     }
 
     /// Returns whether an event may run now.
     pub fn has_runnable(&self) -> bool {
-        self.alone.is_some() || (!self.scheduler.is_empty() && !self.is_throttled)
+        !self.sole.is_empty() || (!self.scheduler.is_empty() && !self.is_throttled)
     }
 
     /// Returns the service of an activity in competition with others.

@@ -10,7 +10,7 @@
 use crate::attribution::activity_of;
 use crate::core_network::NETWORK;
 use crate::divided_input;
-use crate::divided_output::DividedOutput;
+use crate::divided_output::{DividedOutput, Sent};
 use crate::drops::count_dropped;
 use crate::interface;
 use crate::outbox::Outbox;
@@ -31,7 +31,7 @@ use isola_events::activity::INFRASTRUCTURE;
 use isola_events::event::{Event, Placement, StaticEvent};
 use isola_events::interrupt::{Interrupt, on_interrupt};
 use isola_events::polling::{AdaptivePolling, PollingMode, PollingThresholds};
-use isola_events::processor::has_policy;
+use isola_events::processor::{has_competition, has_policy};
 use isola_events::{Alarm, elsewhere, last_arrival_check, on_vcore_moved, spawn_on};
 use isola_iobuf::{IoBuf, IoBufMut};
 use isola_net_stack::{Counter, Instant, MAX_CORES, Owner, Stack, Steering, datagram_port};
@@ -104,8 +104,8 @@ struct CoreQueue {
     divided: RefCell<Option<DividedOutput>>,
     /// Whether there is.
     has_policy: Cell<bool>,
-    /// Whether received frames wait for their activities: then no later frame may overtake them, even if the policy has
-    /// ended.
+    /// Whether the next poll divides received frames among their activities: more arrive than a batch, or earlier ones
+    /// wait, which no later frame may overtake, even if the policy has ended.
     divides_input: Cell<bool>,
     /// UDP ports whose datagrams all go to one core.
     datagram_cores: RefCell<BTreeMap<u16, CoreIndex>>,
@@ -374,9 +374,11 @@ impl CoreQueue {
     /// Processes a batch of frames, forwards those of other cores, and responds.
     fn poll(&self) {
         self.poll_queued.set(false);
-        if has_policy() || self.divides_input.get() {
+        let has_policy = has_policy();
+        if self.divides_input.get() || (has_policy && has_competition()) {
             return self.poll_for_activities();
         }
+        let most = if has_policy { divided_input::BATCH } else { BATCH };
         let here = current_core();
         let mut elsewhere: Vec<(CoreIndex, Vec<ReceivedFrame>)> = Vec::new();
         // The version is read before the table: a concurrent change may be visible in the table before its version.
@@ -401,7 +403,7 @@ impl CoreQueue {
                         None => elsewhere.push((core, vec![received])),
                     }
                 }
-                if taken == BATCH || !queue.may_have_received() {
+                if taken == most || !queue.may_have_received() {
                     break;
                 }
                 if core == here {
@@ -411,7 +413,9 @@ impl CoreQueue {
             NETWORK.attribution.next_piece();
         }
         self.count_received(taken, bytes);
-        if taken < BATCH {
+        // Behind these may be frames of an activity that would have to wait for others.
+        self.divides_input.set(has_policy && taken == most);
+        if taken < most {
             // The poll took all frames that the device had returned when the queue read the ring, which was later.
             self.empty_at.set(batch.started_at());
         }
@@ -423,7 +427,7 @@ impl CoreQueue {
         }
         NETWORK.latency.end();
         self.send_waiting();
-        self.unmask_or_poll(taken);
+        self.unmask_or_poll(taken, most);
     }
 
     /// Takes a batch of frames, and distributes them to their activities and to other cores.
@@ -460,7 +464,7 @@ impl CoreQueue {
         divided_input::distribute(here, version, arrived_at);
         self.divides_input.set(divided_input::has_waiting());
         self.send_waiting();
-        self.unmask_or_poll(taken);
+        self.unmask_or_poll(taken, BATCH);
     }
 
     fn count_received(&self, frames: usize, bytes: u64) {
@@ -468,13 +472,13 @@ impl CoreQueue {
         self.report.received_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Unmasks the interrupt, or polls again behind the core's other events if there may be more frames or they arrive
-    /// so often that polling is cheaper.
-    fn unmask_or_poll(&self, taken: usize) {
+    /// Unmasks the interrupt, or polls again behind the core's other events if there may be more frames than the `most`
+    /// of a batch, or they arrive so often that polling is cheaper.
+    fn unmask_or_poll(&self, taken: usize, most: usize) {
         let mut served = self.served.borrow_mut();
         let Some(ServedQueue { queue, polling, .. }) = served.as_mut() else { return };
         let more = polling.polled(taken) == PollingMode::Polling
-            || taken == BATCH
+            || taken == most
             || queue.enable_interrupts() == FramesPending::Yes;
         if more {
             queue.disable_interrupts();
@@ -497,10 +501,10 @@ impl CoreQueue {
         let attribution = &NETWORK.attribution;
         attribution.begin();
         if self.has_policy.get() {
-            return self.send_divided(|divided| {
+            return self.send_divided(|push| {
                 for (owner, frame) in frames {
                     attribution.charge(owner);
-                    divided.add(activity_of(owner), frame);
+                    push(owner, frame);
                     attribution.next_piece();
                 }
             });
@@ -520,23 +524,15 @@ impl CoreQueue {
         let attribution = &NETWORK.attribution;
         attribution.begin_common();
         self.reclaim(&mut |head| stack.recycle(head));
-        if self.has_policy.get() {
-            return self.send_divided(|divided| {
-                attribution.next_stage();
-                while let Some(frame) = stack.poll_transmit(now) {
-                    let owner = stack.owner();
-                    attribution.charge(owner);
-                    divided.add(activity_of(owner), frame);
-                    attribution.next_piece();
-                }
-                attribution.begin_common();
-            });
+        let has_policy = self.has_policy.get();
+        if has_policy && self.divided.borrow().as_ref().is_some_and(DividedOutput::must_order) {
+            return self.send_ordered(stack, now);
         }
         self.send_all(|outbox| {
             attribution.next_stage();
             while stack.transmit_next(now, |frame| outbox.push(frame)) {
                 attribution.charge(stack.owner());
-                if !stack.may_transmit() {
+                if !stack.may_transmit() || (has_policy && !outbox.waiting.is_empty()) {
                     break;
                 }
                 attribution.next_piece();
@@ -544,23 +540,56 @@ impl CoreQueue {
             attribution.next_stage();
             attribution.begin_common();
         });
+        if has_policy {
+            self.order_last(stack, now);
+        }
+    }
+
+    /// Passes the stack's frames to the device in the order of the policy.
+    #[cold]
+    #[inline(never)]
+    fn send_ordered(&self, stack: &mut Stack, now: Instant) {
+        let attribution = &NETWORK.attribution;
+        self.send_divided(|push| {
+            attribution.next_stage();
+            while let Some(frame) = stack.poll_transmit(now) {
+                let owner = stack.owner();
+                attribution.charge(owner);
+                push(owner, frame);
+                attribution.next_piece();
+            }
+            attribution.begin_common();
+        });
+    }
+
+    /// Lets the policy order the stack's frames from now on, if the device had no room for its last one.
+    fn order_last(&self, stack: &mut Stack, now: Instant) {
+        let Some(last) = self.waiting.borrow_mut().pop_back() else { return };
+        if let Some(divided) = self.divided.borrow_mut().as_mut() {
+            divided.add(activity_of(stack.owner()), last);
+        }
+        self.send_ordered(stack, now);
     }
 
     fn send_waiting(&self) {
-        if self.has_policy.get() || !self.waiting.borrow().is_empty() {
+        let divides = self.has_policy.get();
+        let has_waiting = || self.divided.borrow().as_ref().is_some_and(DividedOutput::has_waiting);
+        if (divides && has_waiting()) || !self.waiting.borrow().is_empty() {
             self.send(Vec::new());
         }
     }
 
-    /// Passes waiting frames and those that `add` supplies to the device, in the order of the policy.
+    /// Passes waiting frames and those that `supply` pushes to the device, in the order of the policy.
     #[cold]
     #[inline(never)]
-    fn send_divided(&self, add: impl FnOnce(&mut DividedOutput)) {
+    fn send_divided(&self, supply: impl FnOnce(&mut dyn FnMut(Owner, Frame))) {
         let (mut divided, mut served) = (self.divided.borrow_mut(), self.served.borrow_mut());
-        let Some(divided) = divided.as_mut() else { return };
-        add(divided);
-        let Some(ServedQueue { queue, .. }) = served.as_mut() else { return };
-        let sent = divided.send(&mut **queue);
+        let (Some(divided), Some(ServedQueue { queue, .. })) = (divided.as_mut(), served.as_mut()) else {
+            return;
+        };
+        let mut sent = Sent::default();
+        supply(&mut |owner, frame| divided.push(activity_of(owner), frame, &mut **queue, &mut sent));
+        divided.send(&mut **queue, &mut sent);
         self.report.sent_frames.fetch_add(sent.frames, Ordering::Relaxed);
         self.report.sent_bytes.fetch_add(sent.bytes, Ordering::Relaxed);
         queue.flush();

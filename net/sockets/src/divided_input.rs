@@ -7,7 +7,7 @@
 //! substitute activity for packets before their demultiplexing.)
 //!
 //! Frames whose activity only the protocols can find, such as ARP, are processed at once for [`INFRASTRUCTURE`]. So are
-//! a few frames of a single activity while nothing else waits for the core.
+//! a few frames while nothing else waits for the core.
 
 use crate::core_network::NETWORK;
 use crate::drops::count_dropped;
@@ -27,8 +27,8 @@ static INPUT: Ebb<DividedInput> = Ebb::new();
 /// The most frames of an activity that wait for its share of the core.
 const MAX_WAITING: usize = 512;
 
-/// The most frames that one event of an activity processes: it is not preempted.
-const BATCH: usize = 16;
+/// The most frames that one event processes: it is not preempted.
+pub(crate) const BATCH: usize = 16;
 
 /// A core's received frames that wait for their activities.
 #[derive(Default)]
@@ -53,6 +53,13 @@ impl Representative for DividedInput {
 /// Processes frames of this core, or queues them for their activities. They were steered by the table's `version`, and
 /// arrived when the cycle counter was `arrived_at` or later.
 pub(crate) fn distribute(frames: Vec<ReceivedFrame>, version: u32, arrived_at: u64) {
+    // More frames than one event processes may hide others behind them in the device.
+    if frames.len() <= BATCH && !has_competition() && INPUT.waiting.borrow().is_empty() {
+        if !frames.is_empty() {
+            NETWORK.receive(frames, version, arrived_at);
+        }
+        return;
+    }
     let mut batches: Vec<(ActivityId, Vec<ReceivedFrame>)> = Vec::new();
     for received in frames {
         let activity = NETWORK.activity_of(&received.frame);
@@ -61,12 +68,8 @@ pub(crate) fn distribute(frames: Vec<ReceivedFrame>, version: u32, arrived_at: u
             None => batches.push((activity, Vec::from([received]))),
         }
     }
-    // More frames than one event processes may hide others behind them in the device.
-    let is_alone = matches!(&batches[..], [(_, batch)] if batch.len() <= BATCH)
-        && !has_competition()
-        && INPUT.waiting.borrow().is_empty();
     for (activity, batch) in batches {
-        if is_alone || activity == INFRASTRUCTURE {
+        if activity == INFRASTRUCTURE {
             NETWORK.receive(batch, version, arrived_at);
         } else {
             INPUT.add(activity, batch, version, arrived_at);
