@@ -6,6 +6,7 @@
 //! [`Descriptor`] (`u32`, little-endian) and the encoding itself.
 
 use crate::core_slots::CoreSlots;
+use crate::grid::GridSetup;
 use crate::growth::PluggedMemory;
 use crate::id::{ApicId, CellId, CoreId, NodeId, PhysRange};
 use crate::layout::DESCRIPTOR_SIZE;
@@ -116,6 +117,8 @@ pub struct Descriptor {
     pub interrupt_mode: InterruptMode,
     /// The halt instruction of the cores.
     pub halt_mode: HaltMode,
+    /// The settings of the resource grid with which the cell starts.
+    pub grid: GridSetup,
 }
 
 /// A core of the cell.
@@ -349,6 +352,7 @@ mod tests {
             supervisor: Some(NotificationTarget { apic: ApicId(0), vector: 0x40 }),
             interrupt_mode: InterruptMode::X2Apic,
             halt_mode: HaltMode::Hlt,
+            grid: GridSetup::default(),
         }
     }
 

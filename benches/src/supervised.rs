@@ -158,6 +158,7 @@ pub fn spec(name: &str, image: &CellImage, cores: u32, memory_mib: u64) -> CellS
         watchdog_ms: 0,
         lending: Default::default(),
         text: Default::default(),
+        grid: Default::default(),
     }
 }
 

@@ -27,6 +27,7 @@ pub mod cellctl;
 pub mod cli;
 pub mod client;
 pub mod elastic;
+pub mod grid_setup;
 pub mod hosted_cells;
 pub mod image;
 pub mod machine;

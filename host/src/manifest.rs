@@ -25,11 +25,20 @@
 //! p99 = "2ms..5ms"                 # bounds of the 99th percentile of its request latency
 //! interval = "1s"
 //! max = 4                          # the most cores, its own ones included
+//!
+//! [grid.processor]                 # how it divides its resources among activities
+//! policy = "wfq"
+//! activities.web = { weight = 300 }
+//!
+//! [[grid.rules]]                   # which activity a connection is of
+//! port = 80
+//! activity = "web"
 //! ```
 //!
-//! Only the image is required. An unknown key is an error, as it is most likely a misspelling.
+//! Only the image is required. [`grid_setup`](crate::grid_setup) has all keys of `grid`. An unknown key is an error, as it is most likely a misspelling.
 
 use crate::elastic::{Bounds, Every, REPLACED};
+use crate::grid_setup::GridTable;
 use crate::machine::network::NetworkRequest;
 use crate::placement::{CoreIds, PlacementRequest};
 use crate::publish::PublishSpec;
@@ -91,6 +100,9 @@ pub struct Manifest {
     pub text: Option<Text>,
     /// The settings of `isola elastic`.
     pub elastic: Option<Elastic>,
+    /// The settings of the resource grid.
+    #[serde(default)]
+    pub grid: GridTable,
 }
 
 /// The settings of `isola elastic`. The command has defaults for missing keys.

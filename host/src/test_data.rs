@@ -29,6 +29,7 @@ pub(crate) fn cell(name: &str) -> CellInfo {
             watchdog_ms: 0,
             lending: Default::default(),
             text: Default::default(),
+            grid: Default::default(),
         },
         state: CellState::Created,
         phase: CellPhase::Silent,

@@ -55,6 +55,7 @@ fn become_cell(machine: Machine) -> ! {
         supervisor: None,
         interrupt_mode: local::mode(),
         halt_mode: Features::read().halt_mode(command_line.halt_mode),
+        grid: command_line.grid,
     };
     let memory: Vec<Region> = memory.into_iter().map(|(_, region)| region).collect();
     let plan = Plan {

@@ -102,5 +102,6 @@ pub(crate) fn spec(name: &str) -> CellSpec {
         watchdog_ms: 0,
         lending: LendingSpec::default(),
         text: Text::Shared,
+        grid: isola_abi::grid::GridSetup::default(),
     }
 }

@@ -279,5 +279,6 @@ pub fn spec(name: &str, cores: u32, mib: u64, arguments: &[&str]) -> CellSpec {
         watchdog_ms: 0,
         lending: Default::default(),
         text: Default::default(),
+        grid: Default::default(),
     }
 }

@@ -6,9 +6,11 @@ mod entitlement;
 mod policy;
 mod resource;
 mod rule;
+mod setup;
 
 pub use change::{EntitlementChange, GridChange, PolicyChange, RateChange};
 pub use entitlement::{Entitlement, EntitlementError, Priority, Rate, Weight};
 pub use policy::{PolicyKind, UnknownPolicy};
 pub use resource::{Metric, Resource, UnknownResource};
 pub use rule::{ActivityRule, RuleChange};
+pub use setup::{GridSetup, MAX_SETUP_BYTES};

@@ -5,6 +5,7 @@ use super::{
     RestartPolicy,
 };
 use crate::descriptor::NetworkAddress;
+use crate::grid::GridSetup;
 use crate::integrity::{ImageDigest, Requirement};
 use crate::size::ByteSize;
 use alloc::boxed::Box;
@@ -45,6 +46,8 @@ pub struct CellSpec {
     pub lending: LendingSpec,
     /// The location of the cell's text.
     pub text: Text,
+    /// The settings of the resource grid with which it starts.
+    pub grid: GridSetup,
 }
 
 /// The location of a cell's text: its code and constants.
@@ -101,6 +104,9 @@ impl CellSpec {
         if self.arguments.len() > MAX_ARGUMENTS || argument_bytes > MAX_ARGUMENT_BYTES {
             return limit("a cell takes at most 64 arguments of 4096 bytes together");
         }
+        if self.grid.is_too_long() {
+            return limit("the grid settings of a cell take at most 1 KiB: leave out activities or rules");
+        }
         if let NetworkSpec::Static(address) = self.network
             && !(1..=31).contains(&address.prefix_len)
         {
@@ -131,6 +137,7 @@ mod tests {
             watchdog_ms: 0,
             lending: LendingSpec::default(),
             text: Text::Shared,
+            grid: GridSetup::default(),
         }
     }
 

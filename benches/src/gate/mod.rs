@@ -64,6 +64,9 @@ const QUIET_LOOKS: u32 = 4;
 const LOOK_INTERVAL: Duration = Duration::from_millis(30);
 const QUIET_LIMIT: Duration = Duration::from_secs(20);
 
+/// The words for a scheduler at every resource of the grid.
+const WFQ: &str = "grid.processor=wfq grid.network-write=wfq";
+
 /// The seed of the requests.
 const SEED: u64 = 0x6a7e;
 
@@ -97,8 +100,10 @@ impl Gate {
     /// Those of starting a machine and of its client; [`BenchError::NoAgreement`].
     pub fn count(&self) -> Result<Counts, BenchError> {
         let mut counts = Counts::new();
-        self.kv(&mut counts)?;
-        self.echo(&mut counts)?;
+        for (grid, suffix) in [("", ""), (WFQ, "-wfq")] {
+            counts.insert(format!("kv-request{suffix}"), self.kv(grid)?);
+            counts.insert(format!("echo-round-trip{suffix}"), self.echo(grid)?);
+        }
         self.web(&mut counts)?;
         self.page_faults(&mut counts)?;
         self.events(&mut counts)?;
@@ -124,16 +129,16 @@ impl Gate {
         Machine::start(&self.qemu.program, &boot, (pace == Pace::Host).then_some(&self.plugin))
     }
 
-    /// Starts the image `name`, and connects a client to its service at `port`.
-    fn serving(&self, name: &str, port: u16) -> Result<(Machine, Client), BenchError> {
-        let mut machine = self.alone(name, format!("ip={GUEST_NETWORK} --"), Pace::Host)?;
+    /// Starts the image `name` with these words for its grid, and connects a client to its service at `port`.
+    fn serving(&self, name: &str, port: u16, grid: &str) -> Result<(Machine, Client), BenchError> {
+        let mut machine = self.alone(name, format!("ip={GUEST_NETWORK} {grid} --"), Pace::Host)?;
         machine.wait_for("TCP port")?;
         let client = Client::connect(&mut machine, port)?;
         Ok((machine, client))
     }
 
-    fn kv(&self, counts: &mut Counts) -> Result<(), BenchError> {
-        let (machine, mut client) = self.serving("kv", KV_PORT)?;
+    fn kv(&self, grid: &str) -> Result<f64, BenchError> {
+        let (machine, mut client) = self.serving("kv", KV_PORT, grid)?;
         let mix = Mix::etc();
         let is_whole = |answer: &[u8]| !matches!(parse(answer), ParseResult::Incomplete);
         let mut request = Vec::new();
@@ -143,7 +148,7 @@ impl Gate {
             client.ask(&request, is_whole)?;
         }
         let mut random = fastrand::Rng::with_seed(SEED);
-        let count = batches(&machine, |index| {
+        batches(&machine, |index| {
             if index == 0 {
                 // All batches have the same requests.
                 random = fastrand::Rng::with_seed(SEED);
@@ -151,21 +156,18 @@ impl Gate {
             request.clear();
             mix.write(mix.draw(&mut random), &mut request);
             client.ask(&request, is_whole).map(|_| ())
-        })?;
-        counts.insert("kv-request".into(), count);
-        Ok(())
+        })
     }
 
-    fn echo(&self, counts: &mut Counts) -> Result<(), BenchError> {
-        let (machine, mut client) = self.serving("echo", ECHO_PORT)?;
+    fn echo(&self, grid: &str) -> Result<f64, BenchError> {
+        let (machine, mut client) = self.serving("echo", ECHO_PORT, grid)?;
         let message = [b'e'; 64];
         let ask = |_| client.ask(&message, |answer| answer.len() >= message.len()).map(|_| ());
-        counts.insert("echo-round-trip".into(), batches(&machine, ask)?);
-        Ok(())
+        batches(&machine, ask)
     }
 
     fn web(&self, counts: &mut Counts) -> Result<(), BenchError> {
-        let (machine, mut client) = self.serving("web", WEB_PORT)?;
+        let (machine, mut client) = self.serving("web", WEB_PORT, "")?;
         let page = crate::linux::PAGE;
         let ask =
             |_| client.ask(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", |answer| answer.ends_with(page)).map(|_| ());

@@ -4,9 +4,12 @@ use crate::arguments::{Arguments, ExitCode};
 use crate::ebbs::EbbInUse;
 use crate::{println, stop};
 use core::future::Future;
+use isola_abi::grid::GridSetup;
 use isola_ebbs::platform;
 use isola_events::{exit, spawn_task};
+use isola_net::add_activity_rule;
 use isola_net::interface::NetworkError;
+use isola_resources::GridResource;
 
 /// Queues the start of the application on the first core. Calls `components` first, which replaces components of Isola
 /// by the application's own before their first use.
@@ -21,6 +24,7 @@ pub fn begin<F: Future<Output = ExitCode> + 'static>(
             println!("components: {error}");
             return exit(ExitCode::FAILURE.0);
         }
+        set_up_grid();
         match isola_net::start() {
             // A cell without a network device is no error; an application that needs one gets an error when it opens a
             // port.
@@ -31,6 +35,21 @@ pub fn begin<F: Future<Output = ExitCode> + 'static>(
         exit(main(arguments).await.0);
     })
     .detach();
+}
+
+/// Applies the settings of the resource grid with which the cell starts. An invalid one is reported and skipped.
+fn set_up_grid() {
+    let GridSetup { changes, rules } = &platform().descriptor().grid;
+    for change in changes {
+        if let Err(error) = GridResource::set_up(change) {
+            println!("grid: {error}");
+        }
+    }
+    for rule in rules {
+        if let Err(error) = add_activity_rule(rule.clone()) {
+            println!("grid: {error}");
+        }
+    }
 }
 
 /// Replaces no components.

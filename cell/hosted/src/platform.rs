@@ -82,6 +82,7 @@ impl Hosted {
             address: settings.address,
             supervisor: None,
             halt_mode: HaltMode::Hlt,
+            grid: isola_abi::grid::GridSetup::default(),
             interrupt_mode: InterruptMode::X2Apic,
         };
         // SAFETY: a report consists of atomic integers and arrays of them, for which zero is a value.

@@ -13,7 +13,7 @@ use isola_abi::grid::{
 use isola_abi::id::ActivityId;
 use isola_abi::ledger::Generation;
 use isola_abi::query::GridSettings;
-use isola_activities::{INFRASTRUCTURE, generation};
+use isola_activities::{APPLICATION, INFRASTRUCTURE, generation, name_of};
 use isola_ebbs::{CellEbb, Representative, platform};
 use isola_platform::Instant;
 use spin::Mutex;
@@ -54,6 +54,8 @@ struct Settings {
     batch: Option<NonZeroU32>,
     limit: Option<Rate>,
     entitlements: Entitlements,
+    /// The entitlements of activities by name, for those without one of their own.
+    by_name: NamedEntitlements,
 }
 
 impl Representative for AllSettings {
@@ -72,31 +74,42 @@ pub struct Configuration {
     /// The most that each scheduler serves.
     pub limit: Option<Rate>,
     entitlements: Entitlements,
+    by_name: NamedEntitlements,
 }
 
 impl Configuration {
     /// Returns whether a request may have to wait although no other waits.
     pub fn has_limits(&self) -> bool {
-        let is_limited = |(_, entitlement): &(Generation, Entitlement)| entitlement.limit.is_some();
+        let own = self.entitlements.values().map(|(_, entitlement)| entitlement);
+        let mut all = own.chain(self.by_name.values());
         self.limit.is_some()
-            || (self.policy == PolicyKind::Reserve && self.entitlements.values().any(is_limited))
+            || (self.policy == PolicyKind::Reserve && all.any(|entitlement| entitlement.limit.is_some()))
     }
 
     /// Returns the entitlement of the activity that has this generation of its slot.
     pub(crate) fn entitlement(&self, activity: ActivityId, generation: Generation) -> Entitlement {
-        entitlement_of(&self.entitlements, activity, generation)
+        entitlement_of(&self.entitlements, &self.by_name, activity, generation)
     }
 }
 
-fn entitlement_of(all: &Entitlements, activity: ActivityId, generation: Generation) -> Entitlement {
+fn entitlement_of(
+    all: &Entitlements,
+    by_name: &NamedEntitlements,
+    activity: ActivityId,
+    generation: Generation,
+) -> Entitlement {
     match all.get(&activity) {
-        Some((of, entitlement)) if *of == generation => *entitlement,
-        _ => default_entitlement(activity),
+        Some((of, entitlement)) if *of == generation => return *entitlement,
+        _ => {}
     }
+    let named = if by_name.is_empty() { None } else { by_name.get(&name_of(activity)) };
+    named.copied().unwrap_or_else(|| default_entitlement(activity))
 }
 
 /// The entitlements that were set, each for a generation of the activity. Those of ended ones go with the next change.
 type Entitlements = BTreeMap<ActivityId, (Generation, Entitlement)>;
+
+type NamedEntitlements = BTreeMap<String, Entitlement>;
 
 fn default_entitlement(activity: ActivityId) -> Entitlement {
     if activity != INFRASTRUCTURE {
@@ -178,6 +191,28 @@ impl GridResource {
         Ok(())
     }
 
+    /// Makes a change with which the cell starts: all of it or, with an error, nothing. The entitlement holds for each
+    /// activity with that name, whenever that is registered.
+    ///
+    /// # Errors
+    /// [`ResourceError::Entitlement`].
+    pub fn set_up(change: &GridChange) -> Result<(), ResourceError> {
+        let resource = Self(change.resource);
+        let settings = GridChange { activity: None, ..change.clone() };
+        let named = match &change.activity {
+            Some((name, entitlement)) => {
+                let is_infrastructure = *name == name_of(INFRASTRUCTURE);
+                let before =
+                    default_entitlement(if is_infrastructure { INFRASTRUCTURE } else { APPLICATION });
+                Some((name.clone(), entitlement.of(before, resource.capacity())?))
+            }
+            None => None,
+        };
+        Self::apply(&settings)?;
+        resource.change(|settings| settings.by_name.extend(named));
+        Ok(())
+    }
+
     /// Makes a change of the host tool: all of it or, with an error, nothing.
     ///
     /// # Errors
@@ -236,7 +271,8 @@ impl GridResource {
 
     /// Returns the entitlement of an activity.
     pub fn entitlement(self, activity: ActivityId) -> Entitlement {
-        entitlement_of(&self.shared().settings.lock().entitlements, activity, generation(activity))
+        let settings = self.shared().settings.lock();
+        entitlement_of(&settings.entitlements, &settings.by_name, activity, generation(activity))
     }
 
     /// Returns the number of changes so far. To be read before [`Self::configuration`].
@@ -252,6 +288,7 @@ impl GridResource {
             batch: settings.batch.unwrap_or(NonZeroU32::MIN),
             limit: settings.limit,
             entitlements: settings.entitlements.clone(),
+            by_name: settings.by_name.clone(),
         })
     }
 

@@ -20,6 +20,7 @@ use crate::machine::{LockedMachine, MachineError};
 use crate::names;
 use crate::output::view::is_running;
 use crate::publish::{PublishError, PublishSpec};
+use isola_abi::grid::GridSetup;
 use isola_abi::integrity::Requirement;
 use isola_abi::management::{
     CellInfo, CellSpec, CorePlacement, LendingSpec, ManagementError, NetworkSpec, RestartPolicy, Text,
@@ -69,6 +70,8 @@ pub struct NewCell {
     pub lending: LendingSpec,
     /// Whether the cell shares the image's text or gets a copy.
     pub text: Text,
+    /// The settings of the resource grid with which it starts.
+    pub grid: GridSetup,
     /// Ports to publish.
     pub publish: Vec<PublishSpec>,
     /// Whether the cell is removed after its end.
@@ -211,6 +214,7 @@ pub fn run(
         watchdog_ms: new.watchdog_ms,
         lending: new.lending,
         text: new.text,
+        grid: new.grid,
     };
     spec.validate().map_err(ClientError::from)?;
     // Rejects a cell that cannot start before the upload of its image.

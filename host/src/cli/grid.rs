@@ -4,6 +4,7 @@ use super::failure::{REFUSED, USAGE};
 use super::{Context, Failure, complete, network, show};
 use crate::cellctl::look_up;
 use crate::client::Client;
+use crate::grid_setup::{activity_name, deadline_ns, parse_deadline, parse_network, parse_rate};
 use crate::hosted_cells;
 use crate::machine::LockedMachine;
 use crate::output::view::{ActivitiesView, GridView, is_running};
@@ -12,14 +13,11 @@ use crate::query::{QueryAnswer, facts};
 use clap::{Args, Subcommand};
 use ipnet::IpNet;
 use isola_abi::grid::{
-    ActivityRule, EntitlementChange, GridChange, Metric, PolicyChange, PolicyKind, Priority, Rate,
-    RateChange, Resource, RuleChange, Weight,
+    ActivityRule, EntitlementChange, GridChange, Metric, PolicyChange, PolicyKind, Priority, Rate, Resource,
+    RuleChange, Weight,
 };
-use isola_abi::ledger::ACTIVITY_NAME_LEN;
 use isola_abi::query::{ActivityUsage, GridClient, GridSettings, Query};
 use isola_abi::size::ByteSize;
-use jiff::SignedDuration;
-use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -102,7 +100,7 @@ struct AddRuleArguments {
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
     /// The peers' address or network, as in 10.7.0.0/16; all if not given
-    #[arg(long, value_name = "NETWORK", value_parser = peer_network)]
+    #[arg(long, value_name = "NETWORK", value_parser = parse_network)]
     peer: Option<IpNet>,
     /// Gives each connection an activity of its own below this one
     #[arg(long)]
@@ -118,24 +116,6 @@ struct ClearRulesArguments {
     /// The cell
     #[arg(add = complete::cells())]
     cell: String,
-}
-
-fn activity_name(text: &str) -> Result<String, String> {
-    match text {
-        "" => Err("an activity has a name".to_owned()),
-        _ if text.len() > ACTIVITY_NAME_LEN => Err(format!("longer than {ACTIVITY_NAME_LEN} bytes")),
-        _ if text.contains(char::is_control) => Err("has a control character".to_owned()),
-        _ => Ok(text.to_owned()),
-    }
-}
-
-fn peer_network(text: &str) -> Result<IpNet, String> {
-    let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-    let network = network.map_err(|_| "no address or network: write 10.7.0.9, or 10.7.0.0/16".to_owned())?;
-    match network.trunc() {
-        truncated if truncated == network => Ok(network),
-        truncated => Err(format!("has bits behind the prefix: did you mean {truncated}?")),
-    }
 }
 
 /// Changes the policy of a resource, or the entitlement of an activity, while the cell serves
@@ -184,7 +164,7 @@ struct SetArguments {
     #[arg(long, value_name = "NUMBER", requires = "activity")]
     priority: Option<u8>,
     /// The time from a request's arrival to its deadline, as in 5ms
-    #[arg(long, value_name = "TIME", requires = "activity", value_parser = deadline)]
+    #[arg(long, value_name = "TIME", requires = "activity", value_parser = parse_deadline)]
     deadline: Option<Duration>,
     /// The least that the activity gets
     #[arg(long, value_name = "RATE", requires = "activity")]
@@ -200,11 +180,6 @@ struct SetArguments {
 fn weight(text: &str) -> Result<Weight, String> {
     let number: u32 = text.parse().map_err(|_| "not a number".to_owned())?;
     Weight::new(number).map_err(|error| error.to_string())
-}
-
-fn deadline(text: &str) -> Result<Duration, String> {
-    let time = text.parse::<SignedDuration>().ok().and_then(|time| Duration::try_from(time).ok());
-    time.ok_or_else(|| "write a number and its unit, as in 100us or 5ms".to_owned())
 }
 
 pub(super) fn grid(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -251,7 +226,7 @@ impl SetArguments {
         let of_activity = |limit| EntitlementChange {
             weight: self.weight,
             priority: self.priority.map(Priority),
-            deadline_ns: self.deadline.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
+            deadline_ns: self.deadline.map(deadline_ns),
             reservation,
             limit,
         };
@@ -274,33 +249,6 @@ impl SetArguments {
             return Err("nothing to change: use --policy, --batch, --limit or --activity".to_owned());
         }
         Ok(change)
-    }
-}
-
-/// Parses a rate in the form that the resource has.
-fn parse_rate(resource: Resource, text: &str) -> Result<RateChange, String> {
-    if text == "none" {
-        return Ok(RateChange::None);
-    }
-    match resource.metric() {
-        Metric::Cycles => {
-            let percent = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
-            let thousandths = percent.map(|percent| (percent * 10.0).round());
-            match thousandths {
-                Some(thousandths) if (1.0..=1_000.0).contains(&thousandths) => {
-                    Ok(RateChange::Part(thousandths as u32))
-                }
-                _ => Err(format!(
-                    "{text:?} is no part of a core: give a percentage from 0.1% to 100%, or none"
-                )),
-            }
-        }
-        Metric::Bytes => {
-            let size: ByteSize = text.parse().map_err(|error: isola_abi::size::ByteSizeError| {
-                format!("{text:?} is no rate in bytes per second: {error}, or none")
-            })?;
-            Rate::per_second(size.0).map(RateChange::Rate).map_err(|error| error.to_string())
-        }
     }
 }
 
@@ -466,42 +414,6 @@ fn rate_text(resource: Resource, rate: Option<Rate>, capacity: Option<Rate>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rates_have_the_unit_of_their_resource() {
-        let rate = |units| RateChange::Rate(Rate::per_second(units).unwrap());
-        for (resource, text, expected) in [
-            (Resource::Processor, "25%", RateChange::Part(250)),
-            (Resource::Processor, "0.1%", RateChange::Part(1)),
-            (Resource::Processor, "100%", RateChange::Part(1_000)),
-            (Resource::Processor, "none", RateChange::None),
-            (Resource::NetworkWrite, "10M", rate(10 << 20)),
-            (Resource::NetworkWrite, "none", RateChange::None),
-        ] {
-            assert_eq!(parse_rate(resource, text), Ok(expected), "{text}");
-        }
-        for text in ["", "%", "0%", "101%", "25", "10M", "-1%", "NaN%"] {
-            let message = parse_rate(Resource::Processor, text).unwrap_err();
-            assert!(message.contains("percentage"), "{message}");
-        }
-        for text in ["", "25%", "0", "fast"] {
-            let message = parse_rate(Resource::NetworkWrite, text).unwrap_err();
-            assert!(message.contains("per second"), "{message}");
-        }
-    }
-
-    #[test]
-    fn peers_are_addresses_or_networks_without_further_bits() {
-        for (text, expected) in
-            [("10.7.0.0/16", "10.7.0.0/16"), ("10.7.0.9", "10.7.0.9/32"), ("2001:db8::/32", "2001:db8::/32")]
-        {
-            assert_eq!(peer_network(text).map(|network| network.to_string()), Ok(expected.to_owned()));
-        }
-        assert!(peer_network("10.7.0.9/16").unwrap_err().contains("10.7.0.0/16"));
-        for text in ["", "10.7", "10.7.0.0/33", "example.org"] {
-            assert!(peer_network(text).unwrap_err().contains("write"), "{text}");
-        }
-    }
 
     #[test]
     fn rates_are_shown_as_they_are_set() {

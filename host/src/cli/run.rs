@@ -9,6 +9,7 @@ use super::up::PlatformArguments;
 use super::{Context, Failure, complete, show, standalone};
 use crate::cellctl::{self, CellError, NewCell};
 use crate::client::ClientError;
+use crate::grid_setup::GridTable;
 use crate::image::{CellImage, FindError, signing};
 use crate::machine::LockedMachine;
 use crate::machine::cells::CleanupPolicy;
@@ -70,6 +71,7 @@ Examples:
   isola run -d --cores 4 --placement siblings --node 1 kv
   isola run --rm primes 7001
   isola run -d --restart on-failure:5 kv
+  isola run -d --cpu-limit 50% --net-rate 10M kv
   isola run -f isola.toml
   isola run --standalone ./target/release/kv
   isola run --hosted -p 11211:11211 kv")]
@@ -124,6 +126,12 @@ pub(super) struct Arguments {
     /// The network: auto, dhcp, none, or ADDRESS/PREFIX[,GATEWAY] [default: auto]
     #[arg(long)]
     network: Option<NetworkRequest>,
+    /// The most of each core's time that it uses, as in 50%
+    #[arg(long, value_name = "PERCENT", conflicts_with_all = ["standalone", "hosted"])]
+    cpu_limit: Option<String>,
+    /// The most bytes per second that each queue of its network device sends, as in 10M
+    #[arg(long, value_name = "RATE", conflicts_with_all = ["standalone", "hosted"])]
+    net_rate: Option<String>,
     /// The time without progress after which it counts as crashed: 500ms, 5s, off [default: off]
     #[arg(long, value_name = "TIME")]
     watchdog: Option<Watchdog>,
@@ -170,6 +178,12 @@ pub(super) fn run(context: &Context, arguments: Arguments) -> Result<ExitCode, F
                  sha256 and signed_by out, or run the image in a cell",
         ));
     }
+    if manifest.grid != GridTable::default() && (arguments.hosted || arguments.standalone) {
+        return Err(Failure::new(
+            USAGE,
+            "the manifest's table grid goes with cells: leave it out, or run the image in a cell",
+        ));
+    }
     if arguments.hosted {
         return run_hosted(context, arguments, manifest).map_err(|failure| failure.or_code(NOT_RUN));
     }
@@ -205,7 +219,10 @@ fn run_cell(
     let request = given.or(manifest.placement());
     let signed_by = arguments.signed_by.or(manifest.signed_by);
     let requirement = requirement(arguments.sha256.or(manifest.sha256), signed_by, &image)?;
+    let grid = manifest.grid.setup(arguments.cpu_limit.as_deref(), arguments.net_rate.as_deref());
+    let grid = grid.map_err(|message| Failure::new(USAGE, message))?;
     let new = NewCell {
+        grid,
         image,
         requirement,
         name: arguments.name.or(manifest.name),

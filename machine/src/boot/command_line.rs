@@ -6,6 +6,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 use isola_abi::descriptor::{HaltMode, NetworkAddress};
+use isola_abi::grid::{GridChange, GridSetup, PolicyChange};
 use isola_abi::id::{PhysAddr, PhysRange};
 
 /// The prefix of a loader's word for a virtio-mmio device (Linux, `virtio_mmio.c`).
@@ -22,6 +23,8 @@ pub struct CommandLine {
     pub halt_mode: Option<HaltMode>,
     /// `virtio_mmio.device=SIZE@BASE:INTERRUPT`, for each such word.
     pub mmio_devices: Vec<MmioWindow>,
+    /// `grid.RESOURCE=POLICY`: a policy of the resource grid from the start.
+    pub grid: GridSetup,
     /// The words after `--`.
     pub arguments: Vec<String>,
     /// Unknown words before `--`.
@@ -55,12 +58,26 @@ impl CommandLine {
                 line.address = Some(address);
             } else if let Some(mode) = word.strip_prefix("halt=").and_then(parse_halt_mode) {
                 line.halt_mode = Some(mode);
+            } else if let Some(change) = word.strip_prefix("grid.").and_then(parse_policy) {
+                line.grid.changes.push(change);
             } else {
                 line.unknown.push(word.into());
             }
         }
         line
     }
+}
+
+fn parse_policy(text: &str) -> Option<GridChange> {
+    let (resource, policy) = text.split_once('=')?;
+    Some(GridChange {
+        resource: resource.parse().ok()?,
+        dry_run: false,
+        policy: Some(PolicyChange::Policy(policy.parse().ok()?)),
+        batch: None,
+        limit: None,
+        activity: None,
+    })
 }
 
 fn parse_halt_mode(text: &str) -> Option<HaltMode> {

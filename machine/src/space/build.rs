@@ -517,6 +517,7 @@ mod tests {
             address: None,
             supervisor: None,
             halt_mode: isola_abi::descriptor::HaltMode::Hlt,
+            grid: isola_abi::grid::GridSetup::default(),
             interrupt_mode: InterruptMode::X2Apic,
         };
         assert_eq!(check_cores(&descriptor(alloc::vec![core(1), core(3)])), Ok(2));

@@ -131,6 +131,7 @@ fn spec(cores: u32, mib: u64) -> CellSpec {
         watchdog_ms: 0,
         lending: LendingSpec::default(),
         text: Text::Shared,
+        grid: isola_abi::grid::GridSetup::default(),
     }
 }
 

@@ -4,6 +4,7 @@ use super::cell::{Cell, End};
 use crate::report;
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
+use isola_abi::grid::GridSetup;
 use isola_abi::histogram::Distribution;
 use isola_abi::management::{ActivityPage, CellInfo, CoreUsage, MemoryUsage, NetworkUsage};
 use isola_abi::report::CellPhase;
@@ -99,6 +100,7 @@ impl Cell {
         let mut crash = self.outcome.crash.clone();
         if detail == Detail::Brief {
             spec.arguments.clear();
+            spec.grid = GridSetup::default();
             usage.activities = ActivityPage::default();
             usage.service = Distribution::default();
             usage.cores.iter_mut().for_each(|core| core.queueing = Distribution::default());

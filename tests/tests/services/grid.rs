@@ -1,4 +1,4 @@
-//! The division of a cell's cores among its activities.
+//! The division of a cell's resources among its activities, and the attribution of connections.
 
 use isola_tests::isola::Isola;
 use isola_tests::kv::Connection;
@@ -98,4 +98,66 @@ fn a_service_goes_on_through_changes_of_its_grid() {
     assert!(shown["activities"].as_array().unwrap().iter().any(|client| {
         client["resource"] == "network-write" && client["longest_wait_ns"].as_u64() > Some(1_000_000)
     }));
+}
+
+/// Returns the names of the activities below `clients`.
+fn clients(isola: &Isola) -> Vec<String> {
+    let shown = isola.json(&["grid", "activities", "cache"]);
+    let activities = shown["activities"].as_array().unwrap();
+    let above = activities.iter().find(|activity| activity["name"] == "clients").expect("a rule names it");
+    let below = activities.iter().filter(|activity| activity["parent"] == above["activity"]);
+    below.map(|activity| activity["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_rule_gives_each_connection_an_activity() {
+    let isola = Isola::up(&[]);
+    let view = isola.json(&["run", "-d", "--name", "cache", "-p", "11211", "kv"]);
+    let mut earlier = Connection::establish(published(&view));
+    let rule = ["grid", "rule", "add", "cache", "--port", "11211", "--activity", "clients"];
+    let shown = isola.run(&[&rule[..], &["--each-connection"]].concat()).ok();
+    assert!(shown.contains("11211") && shown.contains("each connection"), "{shown}");
+    assert!(clients(&isola).is_empty());
+    let mut open: Vec<Connection> = (0..3).map(|_| Connection::establish(published(&view))).collect();
+    for connection in &mut open {
+        connection.set("key", b"value").unwrap();
+    }
+    earlier.set("key", b"of a connection without a rule").unwrap();
+    wait::until_true("each has an activity", || clients(&isola).len() == 3);
+    let shown = isola.run(&["grid", "activities", "cache"]).ok();
+    assert!(shown.lines().any(|line| line.starts_with("clients ")), "{shown}");
+    assert_eq!(shown.lines().filter(|line| line.starts_with("  ")).count(), 3, "{shown}");
+    open.pop();
+    wait::until_true("an activity ends with its connection", || clients(&isola).len() == 2);
+    assert!(!isola.run(&["grid", "rule", "clear", "cache"]).ok().contains("each connection"));
+    drop(Connection::establish(published(&view)));
+    open.clear();
+    wait::until_true("all have ended", || clients(&isola).is_empty());
+}
+
+#[test]
+fn a_manifest_sets_up_the_grid_and_it_outlasts_the_cell() {
+    let isola = Isola::up(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = folder.path().join("isola.toml");
+    std::fs::write(
+        &manifest,
+        "image = \"shares\"\nname = \"shares\"\n\
+         arguments = [\"web:200000\", \"kv:50000\", \"batch:800000\"]\n\
+         [grid.processor]\npolicy = \"wfq\"\nactivities.web = { weight = 50 }\n\
+         activities.kv = { weight = 33 }\nactivities.batch = { weight = 17 }\n",
+    )
+    .unwrap();
+    isola.run(&["run", "-d", "-f", manifest.to_str().unwrap(), "--net-rate", "10M"]).ok();
+    for start in 0..2 {
+        if start > 0 {
+            isola.run(&["stop", "shares"]).ok();
+            isola.run(&["start", "shares"]).ok();
+        }
+        wait::until_true("the activities run", || isola.run(&["logs", "shares"]).ok().contains("running"));
+        let resources = &isola.json(&["grid", "show", "shares"])["resources"];
+        assert_eq!((&resources[0]["policy"], &resources[1]["policy"]), (&"wfq".into(), &"fifo".into()));
+        assert_eq!(resources[1]["limit"], 10 << 20);
+        assert_near(shares(&isola), WEIGHTS.map(|(_, weight)| weight));
+    }
 }

@@ -27,6 +27,7 @@ use crate::output::view::{CellView, EventView, MachineView};
 use crate::publish::PublishSpec;
 use clap::Args;
 use clients::{KvLoad, KvReport, count_primes};
+use isola_abi::grid::GridSetup;
 use isola_abi::integrity::Requirement;
 use isola_abi::management::{CellInfo, CellState, CorePlacement, RestartPolicy};
 use isola_abi::size::ByteSize;
@@ -273,6 +274,7 @@ impl Demo<'_> {
             watchdog_ms: 0,
             lending: Default::default(),
             text: Default::default(),
+            grid: GridSetup::default(),
             publish,
             cleanup: CleanupPolicy::Keep,
         };

@@ -127,6 +127,7 @@ impl MachineHardware {
             supervisor: Some(self.notification),
             interrupt_mode: self.mode,
             halt_mode: self.halt_mode,
+            grid: spec.grid.clone(),
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::cells::SCRUB_SLICE;
 use crate::fake::every_chunk_has_one_owner;
+use alloc::boxed::Box;
 use isola_abi::id::CoreId;
 use isola_abi::management::{CoreOwner, CorePlacement, ImageInfo, LendingSpec};
 use isola_supervisor_core::inventory::CHUNK;
@@ -11,7 +12,7 @@ use proptest::prelude::*;
 /// A valid or invalid request, or another event.
 #[derive(Clone, Debug)]
 enum Step {
-    Ask(RequestBody),
+    Ask(Box<RequestBody>),
     Upload,
     Noise(Vec<u8>),
     Say(u8, u32),
@@ -113,7 +114,7 @@ fn any_cores() -> impl Strategy<Value = Change<u32>> {
 
 fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        8 => any_request().prop_map(Step::Ask),
+        8 => any_request().prop_map(|request| Step::Ask(Box::new(request))),
         3 => Just(Step::Upload),
         1 => proptest::collection::vec(any::<u8>(), 0..200).prop_map(Step::Noise),
         4 => (any::<u8>(), 0u32..6).prop_map(|(cell, phase)| Step::Say(cell, phase)),
@@ -187,7 +188,7 @@ proptest! {
         for step in steps {
             let scrubbed = server.cells().fake().scrubbed();
             match step {
-                Step::Ask(body) => send(&mut server, 1, body),
+                Step::Ask(body) => send(&mut server, 1, *body),
                 Step::Upload => {
                     let image = image();
                     send(&mut server, 1, RequestBody::ImageBegin { len_bytes: image.len() as u64 });

@@ -132,6 +132,7 @@ fn run_cell(
         address: None,
         supervisor: Some(NotificationTarget { apic: local::id(), vector: NOTIFICATION_VECTOR }),
         halt_mode: HaltMode::Hlt,
+        grid: isola_abi::grid::GridSetup::default(),
         interrupt_mode: local::mode(),
     };
     let plan = plan(image, memory, machine.devices.iter_mut().collect(), descriptor);
