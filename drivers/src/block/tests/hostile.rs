@@ -130,6 +130,20 @@ fn buffers_of_a_broken_queue_are_leaked_unless_the_device_was_reset() {
     assert_eq!(freed(false) - freed(true), 5);
 }
 
+#[test]
+fn a_queue_s_own_memory_is_leaked_unless_the_device_was_reset() {
+    let freed = |hangs| {
+        let rig = Rig::new(EVERYTHING);
+        let transport = Box::new(MmioTransport::new(mmio(&rig.device)).unwrap());
+        let started = BlockDevice::start::<Buffer, u32>(transport, &LINE, &mut DmaRegion::new);
+        let (device, queues) = started.unwrap();
+        lock(&rig.device).quirks.hangs_in_reset = hangs;
+        -allocation_counter::measure(|| assert_eq!(device.stop(queues).is_err(), hangs)).bytes_current
+    };
+    // A page each for the rings, the tables, and the headers and statuses; and less than one for the list of requests.
+    assert_eq!((freed(false) - freed(true)) / 4096, 3);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Submit(u8, u64),
