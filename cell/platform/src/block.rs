@@ -81,8 +81,9 @@ pub enum Unmap {
 
 /// Operations on a block device as a whole.
 pub trait BlockControl {
-    /// Returns the capacity, in sectors. It can change while the cell runs; the queues reject requests beyond it.
-    fn capacity(&self) -> u64;
+    /// Reads the capacity, in sectors. It can change while the cell runs: from this call on the queues reject requests
+    /// beyond the returned one. If the device does not answer with a stable value, that is the previous one.
+    fn capacity(&mut self) -> u64;
 }
 
 /// A request to a block device, with its data.

@@ -76,7 +76,7 @@ pub enum Headers {
     None,
     /// [`HEADER_LEN`] bytes a chain, for [`VirtQueue::lend_with_header`].
     Room,
-    /// Header, range and status of requests, for [`VirtQueue::lend_request`].
+    /// Header, range and status of a request for each chain, for [block devices](crate::block).
     Requests,
 }
 
