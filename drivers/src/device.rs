@@ -24,6 +24,8 @@ use isola_machine::dma::DmaRegion;
 pub enum DeviceType {
     /// A network card.
     Network = 1,
+    /// A block device.
+    Block = 2,
     /// A console.
     Console = 3,
 }
@@ -107,6 +109,16 @@ pub enum DeviceError {
     ConfigurationTooShort,
     /// Its configuration changes faster than the driver can read it.
     ConfigurationUnstable,
+    /// Its logical blocks have a length that no device has.
+    InvalidBlockLen {
+        /// The length, in bytes.
+        len: u32,
+    },
+    /// It accepts segments of less than a sector only.
+    InvalidSegmentLen {
+        /// The length, in bytes.
+        len: u32,
+    },
     /// It violated the protocol, or does not answer.
     Fault(Fault),
     /// It rejected a command.
@@ -138,10 +150,19 @@ impl fmt::Display for DeviceError {
             Self::ConfigurationUnstable => {
                 f.write_str("the device's configuration changes faster than it can be read")
             }
+            Self::InvalidBlockLen { len } => {
+                write!(
+                    f,
+                    "the device has blocks of {len} bytes: use one with a power of two from 512 to 65536"
+                )
+            }
+            Self::InvalidSegmentLen { len } => {
+                write!(f, "the device accepts segments of {len} bytes only, less than a sector")
+            }
             Self::Fault(fault) => fault.fmt(f),
             Self::CommandRefused => f.write_str("the device refused a command"),
             Self::NoQueuesAsked => {
-                f.write_str("a network device needs at least one pair of queues: ask for one")
+                f.write_str("the device needs at least one queue, or pair of queues: ask for one")
             }
         }
     }

@@ -8,11 +8,12 @@
 //! | [`transport`] | access to a device: [`transport::pci`], [`transport::mmio`] | 4.1, 4.2 |
 //! | [`device`] | common to all devices: status, features, initialisation | 2, 3 |
 //! | [`net`] | the network device | 5.1 |
+//! | [`block`] | the block device | 5.2 |
 //! | [`console`] | the console, one port | 5.3 |
 //!
 //! ```text
-//!   net   console                      Frames, bytes. The interface of a cell or the supervisor.
-//!     |   |
+//!   net  block  console                Frames, requests, bytes. The interface of a cell or the supervisor.
+//!     |   |   |
 //!     device  ---- creates ---->  virtqueue        One owner each: queues can move to other cores.
 //!       |                            |   |
 //!     transport (pci | mmio)         |   notifier  One register write, if the device requests it.
@@ -43,6 +44,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod block;
 pub mod console;
 pub mod device;
 #[cfg(test)]

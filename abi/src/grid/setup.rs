@@ -20,6 +20,7 @@ pub struct GridSetup {
 impl GridSetup {
     /// Returns whether the encoding is longer than [`MAX_SETUP_BYTES`].
     pub fn is_too_long(&self) -> bool {
-        postcard::to_allocvec(self).map_or(true, |bytes| bytes.len() > MAX_SETUP_BYTES)
+        let is_empty = self.changes.is_empty() && self.rules.is_empty();
+        !is_empty && postcard::to_allocvec(self).map_or(true, |bytes| bytes.len() > MAX_SETUP_BYTES)
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! - [`Platform`]: cores, interrupts, timer, console, report, descriptor.
 //! - [`network::NetworkQueue`]: a queue pair of a network device.
+//! - [`block::BlockQueue`]: a queue of a block device.
 //! - [`Clock`] and [`Instant`]: time, derived from the cycle counter.
 //! - [`CoreIndex`]: a core of this cell.
 //!
@@ -12,6 +13,7 @@
 
 extern crate alloc;
 
+pub mod block;
 mod clock;
 mod core_set;
 pub mod network;

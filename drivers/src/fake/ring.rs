@@ -179,6 +179,12 @@ impl DeviceRing {
         bytes
     }
 
+    /// Writes the last byte of a chain.
+    pub fn write_last(&self, chain: &Chain, byte: u8) {
+        let last = chain.segments.last().expect("a segment");
+        self.memory.write(last.address + u64::from(last.len) - 1, &[byte]).unwrap();
+    }
+
     /// Writes to the writable segments of a chain, and returns it.
     pub fn answer(&mut self, chain: &Chain, mut bytes: &[u8]) {
         let written = bytes.len() as u32;

@@ -148,6 +148,12 @@ impl<W: RegisterWindow> Transport for MmioTransport<W> {
         within.then(|| self.registers.read_u16(offset))
     }
 
+    fn configuration_u32(&self, offset: usize) -> Option<u32> {
+        let offset = offset.checked_add(CONFIGURATION)?;
+        let within = offset.is_multiple_of(4) && offset + 3 < self.registers.len();
+        within.then(|| self.registers.read_u32(offset))
+    }
+
     fn acknowledge(&mut self) -> InterruptCause {
         let status = self.registers.read_u32(register::INTERRUPT_STATUS);
         if status != 0 {

@@ -128,6 +128,9 @@ pub trait Transport: Send + fmt::Debug {
     /// Reads two bytes of the device's configuration; `None` beyond its end, or if `offset` is odd.
     fn configuration_u16(&self, offset: usize) -> Option<u16>;
 
+    /// Reads four bytes of the device's configuration; `None` beyond its end, or if `offset` is no multiple of 4.
+    fn configuration_u32(&self, offset: usize) -> Option<u32>;
+
     /// Returns and clears the cause of an interrupt. Not for message interrupts, whose vectors identify the cause.
     fn acknowledge(&mut self) -> InterruptCause;
 

@@ -239,6 +239,12 @@ impl<W: RegisterWindow> Transport for PciTransport<W> {
         within.then(|| device.read_u16(offset))
     }
 
+    fn configuration_u32(&self, offset: usize) -> Option<u32> {
+        let device = self.device.as_ref()?;
+        let within = offset.is_multiple_of(4) && offset.checked_add(4)? <= device.len();
+        within.then(|| device.read_u32(offset))
+    }
+
     fn acknowledge(&mut self) -> InterruptCause {
         // The read clears it.
         InterruptCause::from_status(self.interrupt_status.read_u8(0))

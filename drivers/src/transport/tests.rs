@@ -52,6 +52,10 @@ fn check(transport: &mut dyn Transport, device: &SharedDevice, entry: Option<Ent
     assert_eq!(transport.configuration_u16(3), None, "not aligned");
     assert_eq!(transport.configuration_u8(usize::MAX), None);
     assert_eq!(transport.configuration_u16(usize::MAX - 1), None);
+    assert_eq!(transport.configuration_u32(0), Some(0x0403_0201));
+    assert_eq!(transport.configuration_u32(2), None, "not aligned");
+    assert_eq!(transport.configuration_u32(4), None, "the configuration has seven bytes");
+    assert_eq!(transport.configuration_u32(usize::MAX - 3), None);
     lock(device).interrupt_status = 1;
     let cause = transport.acknowledge();
     assert_eq!(cause, InterruptCause { queue: Cause::Possible, configuration: Cause::No });
@@ -286,6 +290,7 @@ proptest! {
             transport.acknowledge();
             transport.configuration_u8(3);
             transport.configuration_u16(10);
+            transport.configuration_u32(12);
             let message = InterruptMessage { address: 1, data: 2 };
             for entry in [0, 1, 0x7ff, 0xffff] {
                 _ = transport.set_message(EntryIndex(entry), message);

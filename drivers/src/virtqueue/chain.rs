@@ -133,6 +133,21 @@ impl<'a> ChainWriter<'a> {
         }
     }
 
+    /// Adds a segment like [`Self::push_segment`], with descriptors of at most `most` bytes.
+    pub(super) fn push_cut(&mut self, start: *const u8, len: usize, access: Access, most: usize) {
+        let most = most.max(1);
+        for offset in (0..len).step_by(most) {
+            self.push_segment(start.wrapping_add(offset), most.min(len - offset), access);
+        }
+    }
+
+    /// Rejects the buffer if it takes more than `most` descriptors so far.
+    pub(super) fn limit(&mut self, most: u16) {
+        if usize::from(self.count) + self.missing > usize::from(most) {
+            self.problem = Some(Refusal::TooManySegments);
+        }
+    }
+
     /// Adds a segment at a device address.
     #[inline]
     pub(super) fn push(&mut self, address: u64, len: u32, access: Access) {

@@ -34,6 +34,18 @@ pub enum Fault {
     },
     /// It returned fewer buffers than it announced for a frame.
     TooFew,
+    /// It reports success of a request, but fewer written bytes than the request asks for.
+    Incomplete {
+        /// The reported length, in bytes.
+        written: u32,
+        /// The requested length, in bytes.
+        asked: u32,
+    },
+    /// It returned a request without a status, or with one that does not exist.
+    UnknownStatus {
+        /// The status.
+        status: u8,
+    },
     /// It does not answer.
     Silent,
 }
@@ -53,6 +65,12 @@ impl fmt::Display for Fault {
                 write!(f, "the device wrote {written} bytes, which is less than a header")
             }
             Self::TooFew => f.write_str("the device returned fewer buffers than it says that a frame takes"),
+            Self::Incomplete { written, asked } => {
+                write!(f, "the device reports success but wrote {written} of {asked} bytes")
+            }
+            Self::UnknownStatus { status } => {
+                write!(f, "the device answered with status {status:#x}, which does not exist")
+            }
             Self::Silent => f.write_str("the device does not answer"),
         }?;
         f.write_str(": reset the device")

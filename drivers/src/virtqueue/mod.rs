@@ -29,6 +29,7 @@ mod chain;
 mod fault;
 mod free;
 mod pair;
+mod request;
 mod rings;
 mod short;
 mod tables;
@@ -38,6 +39,7 @@ mod wakeups;
 
 pub use chain::{Access, MAX_CHAIN, Part};
 pub use fault::{Fault, Refusal, RejectedBuffer};
+pub(crate) use request::{Answer, OWN_DESCRIPTORS, PART_LEN, RequestParts};
 pub use rings::MAX_QUEUE_SIZE;
 pub use wakeups::{Pending, Suppression, WakeWhen};
 
@@ -74,6 +76,8 @@ pub enum Headers {
     None,
     /// [`HEADER_LEN`] bytes a chain, for [`VirtQueue::lend_with_header`].
     Room,
+    /// Header, range and status of a request for each chain, for [block devices](crate::block).
+    Requests,
 }
 
 /// The configuration of a queue.
@@ -120,6 +124,8 @@ impl LentChain {
 pub struct VirtQueue<B> {
     rings: Rings,
     headers: Option<DmaRegion>,
+    /// Header, range and status of each request, by its first descriptor.
+    requests: Option<DmaRegion>,
     tables: Tables,
     /// The lent buffers, by the first descriptor of their chains.
     buffers: Vec<Option<B>>,
@@ -155,8 +161,12 @@ impl<B> VirtQueue<B> {
         let size = rings.size();
         Self {
             headers: match options.headers {
-                Headers::None => None,
+                Headers::None | Headers::Requests => None,
                 Headers::Room => Some(memory(usize::from(size) * HEADER_STRIDE)),
+            },
+            requests: match options.headers {
+                Headers::None | Headers::Room => None,
+                Headers::Requests => Some(memory(usize::from(size) * request::REQUEST_STRIDE)),
             },
             tables: match options.indirection {
                 Indirection::Never => Tables::none(),
@@ -499,6 +509,7 @@ impl<B> Drop for VirtQueue<B> {
             self.rings.leak();
             self.tables.leak();
             core::mem::forget(self.headers.take());
+            core::mem::forget(self.requests.take());
         }
     }
 }
