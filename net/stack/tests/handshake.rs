@@ -388,3 +388,21 @@ fn a_failed_neighbour_resolution_fails_only_its_waiting_connections() {
     assert_eq!(peer.events(), []);
     assert_eq!(peer.stack.occupancy().connections, 1);
 }
+
+#[test]
+fn a_segment_without_syn_and_ack_to_a_listener_is_counted_and_not_answered() {
+    let mut peer = Peer::listening();
+    peer.send(Segment::new(4000, 80, 77, None).flags("F"));
+    peer.silent();
+    assert_eq!(peer.stack.counters().get(Counter::DropTcpFlags), 1);
+}
+
+#[test]
+fn a_syn_from_port_0_or_from_the_own_address_is_not_answered() {
+    let mut peer = Peer::listening();
+    peer.send(Segment::new(0, 80, 77, None).flags("S"));
+    let syn = Segment::new(4000, 80, 77, None).flags("S");
+    peer.send_frame(syn.frame(host_ip(1), host_ip(1)));
+    peer.silent();
+    assert_eq!(peer.stack.occupancy().half_open, 0);
+}
