@@ -80,6 +80,9 @@ fn segments_must_be_disjoint_and_within_the_image_area() {
         let fault = fault(|image| image.segments[2].0 = virt);
         assert_eq!(fault, ImageFault::SegmentPlacement, "{virt:#x}");
     }
+    let mut last = Builder::default();
+    last.segments[2].0 = IMAGE + IMAGE_MAX_SIZE - last.segments[2].3;
+    assert!(ImagePlan::check(&last.build()).is_ok(), "the end of the area");
     // On the page on which the segment before ends, and within that segment.
     for virt in [CODE + 0x2800, CODE + 0x1000] {
         assert_eq!(fault(|image| image.segments[2].0 = virt), ImageFault::SegmentPlacement);
