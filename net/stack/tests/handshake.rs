@@ -1,6 +1,6 @@
 //! Handshakes of connections.
 
-use isola_net_sim::{Peer, Segment, host_config, host_ip};
+use isola_net_sim::{Peer, Segment, host_config, host_ip, host_mac};
 use isola_net_stack::{ConnectError, Counter, Duration, Event, FailReason, ListenError};
 use isola_proves::proves;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -405,4 +405,14 @@ fn a_syn_from_port_0_or_from_the_own_address_is_not_answered() {
     peer.send_frame(syn.frame(host_ip(1), host_ip(1)));
     peer.silent();
     assert_eq!(peer.stack.occupancy().half_open, 0);
+}
+
+#[test]
+fn a_frame_from_the_own_hardware_address_brings_no_data() {
+    let mut peer = Peer::listening();
+    let talk = peer.connect(4000, None, None);
+    let mut frame = talk.segment().payload(b"x").frame(host_ip(2), host_ip(1));
+    frame[6..12].copy_from_slice(&host_mac(1).0);
+    peer.send_frame(frame);
+    assert_eq!(peer.read(talk.conn), b"");
 }

@@ -270,10 +270,20 @@ fn a_higher_send_limit_reports_space_for_refused_data_once() {
 }
 
 #[test]
+fn a_connection_whose_sending_half_is_shut_has_no_send_space() {
+    let (mut peer, talk) = connected_with(60_000, None);
+    peer.stack.shutdown(talk.conn);
+    assert_eq!(peer.stack.send_space(talk.conn), 0);
+    peer.segments();
+}
+
+#[test]
 fn all_received_data_is_read_at_once() {
     let (mut peer, mut talk) = connected_with(60_000, None);
     peer.say(&mut talk, b"ab");
     peer.say(&mut talk, b"cd");
+    assert_eq!(peer.events(), [Event::Readable(talk.conn)]);
+    peer.segments();
     let (data, _) = peer.stack.read_all(talk.conn).unwrap();
     assert_eq!(data.len(), 4);
     assert_eq!(peer.stack.read(talk.conn), None);
