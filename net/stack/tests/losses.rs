@@ -407,7 +407,10 @@ fn a_round_trip_is_measured_without_timestamps_while_data_is_out_of_order() {
     assert!(smoothed > RTT, "{smoothed:?}");
 }
 
-#[proves("RFC 7323 4.1", "only a segment that acknowledges new data measures the round-trip time by its echo.")]
+#[proves(
+    "RFC 7323 4.1",
+    "only a segment that acknowledges new data measures the round-trip time by its echo."
+)]
 #[test]
 fn a_reported_duplicate_on_an_idle_connection_measures_no_round_trip() {
     let (mut peer, mut talk, sent) = in_flight(10, Clock::Stamped);

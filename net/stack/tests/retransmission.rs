@@ -235,7 +235,10 @@ fn a_smaller_path_mtu_makes_smaller_segments() {
     assert!(bytes.iter().enumerate().all(|(i, &byte)| byte == (i / MSS) as u8));
 }
 
-#[proves("RFC 6582 3.2", "duplicates of an acknowledgement of no more than the recovery point begin no recovery")]
+#[proves(
+    "RFC 6582 3.2",
+    "duplicates of an acknowledgement of no more than the recovery point begin no recovery"
+)]
 #[test]
 fn a_full_acknowledgement_and_its_duplicates_retransmit_no_later_data() {
     let (mut peer, mut talk, sent) = in_flight(8);

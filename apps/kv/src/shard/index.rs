@@ -178,7 +178,8 @@ mod tests {
             index.insert(&mut slab, slot);
         }
         for bucket in 0..index.buckets() {
-            let items = core::iter::successors(slab.get(index.head(bucket)), |item| slab.get(item.next_in_bucket));
+            let items =
+                core::iter::successors(slab.get(index.head(bucket)), |item| slab.get(item.next_in_bucket));
             assert_eq!(items.count(), 1, "bucket {bucket}");
         }
     }
