@@ -110,6 +110,21 @@ fn entry_points_must_be_code() {
 }
 
 #[test]
+fn the_last_byte_of_code_can_be_the_entry_point() {
+    let image = Builder { note: Some((isola_abi::VERSION, CODE + 0x1fff, CODE)), ..Builder::default() };
+    assert_eq!(ImagePlan::check(&image.build()).unwrap().entry, CODE + 0x1fff);
+}
+
+#[test]
+fn segments_may_be_in_any_order_in_the_file() {
+    let mut image = Builder::default();
+    image.segments.reverse();
+    let plan = ImagePlan::check(&image.build()).unwrap();
+    let addresses: Vec<u64> = plan.segments.iter().map(|segment| segment.virt).collect();
+    assert_eq!(addresses, [CODE, CODE + 0x2000, CODE + 0x3000]);
+}
+
+#[test]
 fn an_image_that_takes_too_much_memory_is_rejected() {
     assert_eq!(fault(|image| image.segments[2].3 = MAX_IMAGE), ImageFault::TooLarge);
     assert_eq!(ImagePlan::check(&vec![0; MAX_IMAGE as usize + 1]), Err(ImageFault::TooLarge));
