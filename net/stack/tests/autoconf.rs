@@ -217,3 +217,27 @@ fn settings_alone_are_requested_by_dhcpv6_if_routers_announce_only_them() {
     let asked = peer.frames().into_iter().find(|frame| frame.get(54..58) == Some(&[2, 34, 2, 35])).unwrap();
     assert_eq!(asked[62], 11);
 }
+
+#[test]
+fn a_repeated_router_advertisement_keeps_the_router_and_the_name_server() {
+    let mut peer = ready(auto());
+    let dns: Ipv6Addr = "2001:db8::53".parse().unwrap();
+    let options = [&[25, 3, 0, 0, 0, 0, 4, 0][..], &dns.octets()].concat();
+    for _ in 0..2 {
+        peer.send_frame(icmp6(ROUTER, ALL_NODES, 255, &router(1800, 0, &options)));
+        peer.pass(Duration::from_secs(2));
+        peer.frames();
+        let settings = peer.stack.ipv6();
+        assert_eq!((settings.routers[0], settings.dns[0]), (Some(ROUTER), Some(dns)));
+    }
+}
+
+#[proves("RFC 4862 5.5.3", "the link-local prefix in an advertisement is ignored.")]
+#[test]
+fn an_advertised_link_local_prefix_does_not_limit_the_link_local_address() {
+    let mut peer = ready(auto());
+    let before = addresses(&peer);
+    peer.send_frame(icmp6(ROUTER, ALL_NODES, 255, &router(1800, 0, &prefix("fe80::", 0xc0, 600, 600))));
+    peer.pass(Duration::from_secs(10_000));
+    assert_eq!(addresses(&peer), before);
+}

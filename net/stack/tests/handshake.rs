@@ -1,6 +1,6 @@
 //! Handshakes of connections.
 
-use isola_net_sim::{Peer, Segment, host_config, host_ip};
+use isola_net_sim::{Peer, Segment, host_config, host_ip, host_mac};
 use isola_net_stack::{ConnectError, Counter, Duration, Event, FailReason, ListenError};
 use isola_proves::proves;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -387,4 +387,32 @@ fn a_failed_neighbour_resolution_fails_only_its_waiting_connections() {
     peer.pass(Duration::from_secs(10));
     assert_eq!(peer.events(), []);
     assert_eq!(peer.stack.occupancy().connections, 1);
+}
+
+#[test]
+fn a_segment_without_syn_and_ack_to_a_listener_is_counted_and_not_answered() {
+    let mut peer = Peer::listening();
+    peer.send(Segment::new(4000, 80, 77, None).flags("F"));
+    peer.silent();
+    assert_eq!(peer.stack.counters().get(Counter::DropTcpFlags), 1);
+}
+
+#[test]
+fn a_syn_from_port_0_or_from_the_own_address_is_not_answered() {
+    let mut peer = Peer::listening();
+    peer.send(Segment::new(0, 80, 77, None).flags("S"));
+    let syn = Segment::new(4000, 80, 77, None).flags("S");
+    peer.send_frame(syn.frame(host_ip(1), host_ip(1)));
+    peer.silent();
+    assert_eq!(peer.stack.occupancy().half_open, 0);
+}
+
+#[test]
+fn a_frame_from_the_own_hardware_address_brings_no_data() {
+    let mut peer = Peer::listening();
+    let talk = peer.connect(4000, None, None);
+    let mut frame = talk.segment().payload(b"x").frame(host_ip(2), host_ip(1));
+    frame[6..12].copy_from_slice(&host_mac(1).0);
+    peer.send_frame(frame);
+    assert_eq!(peer.read(talk.conn), b"");
 }

@@ -396,6 +396,36 @@ fn timestamps_measure_retransmitted_segments() {
     assert!(peer.stack.connection_stats(talk.conn).unwrap().rto < backed_off);
 }
 
+#[test]
+fn a_round_trip_is_measured_without_timestamps_while_data_is_out_of_order() {
+    let (mut peer, mut talk, sent) = in_flight(10, Clock::None);
+    peer.now += Duration::from_millis(150);
+    report(&mut peer, &talk, &sent, &[(1, 2)]);
+    talk.ack = talk.ack.wrapping_add(10 * MSS);
+    peer.send(talk.segment());
+    let smoothed = peer.stack.connection_stats(talk.conn).unwrap().smoothed_rtt.unwrap();
+    assert!(smoothed > RTT, "{smoothed:?}");
+}
+
+#[proves(
+    "RFC 7323 4.1",
+    "only a segment that acknowledges new data measures the round-trip time by its echo."
+)]
+#[test]
+fn a_reported_duplicate_on_an_idle_connection_measures_no_round_trip() {
+    let (mut peer, mut talk, sent) = in_flight(10, Clock::Stamped);
+    peer.now += RTT;
+    talk.ack = talk.ack.wrapping_add(10 * MSS);
+    peer.send(talk.segment());
+    let before = peer.stack.connection_stats(talk.conn).unwrap();
+    assert_eq!((before.in_flight, before.smoothed_rtt), (0, Some(RTT)));
+    // The network delivers the last segment twice. The peer's answer still echoes the timestamp of the handshake.
+    peer.now += Duration::from_secs(1);
+    report(&mut peer, &talk, &sent, &[(9, 10)]);
+    let after = peer.stack.connection_stats(talk.conn).unwrap();
+    assert_eq!((after.smoothed_rtt, after.rto), (before.smoothed_rtt, before.rto));
+}
+
 #[proves(
     "RFC 2018 5",
     "invalid blocks are ignored: of unsent data, reversed, empty, or from before the acknowledgement."

@@ -192,6 +192,21 @@ fn a_connection_continues_on_another_core() {
 }
 
 #[test]
+fn a_connection_whose_address_is_gone_on_the_other_core_fails_there() {
+    let (mut first, mut other, steering) = cores();
+    first.connect(5000, None, None);
+    let address = isola_net_stack::Ipv4Config::new([10, 0, 0, 77].into(), 16, None);
+    other.stack.set_ipv4(other.now, Some(address));
+    other.events();
+    let names = hand_over(&mut first, &mut other, &steering, 5000, &[]);
+    assert!(
+        matches!(other.events()[..], [Event::Failed(_, isola_net_stack::FailReason::AddressLost)]),
+        "{names:?}"
+    );
+    assert_eq!(other.stack.occupancy().connections, 0);
+}
+
+#[test]
 fn the_frames_of_a_connection_left_behind_are_forwarded_until_it_ends() {
     let (mut first, mut other, steering) = cores();
     let talk = first.connect(5000, None, None);

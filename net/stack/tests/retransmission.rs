@@ -234,3 +234,27 @@ fn a_smaller_path_mtu_makes_smaller_segments() {
     let bytes: Vec<u8> = again.iter().flat_map(|segment| segment.payload.clone()).collect();
     assert!(bytes.iter().enumerate().all(|(i, &byte)| byte == (i / MSS) as u8));
 }
+
+#[proves(
+    "RFC 6582 3.2",
+    "duplicates of an acknowledgement of no more than the recovery point begin no recovery"
+)]
+#[test]
+fn a_full_acknowledgement_and_its_duplicates_retransmit_no_later_data() {
+    let (mut peer, mut talk, sent) = in_flight(8);
+    (0..3).for_each(|_| duplicate(&mut peer, &talk));
+    assert_eq!(peer.segments(), sent[..1]);
+    // The recovery sends new data, beyond the recovery point.
+    peer.write(talk.conn, &[9; 4 * MSS]);
+    (0..4).for_each(|_| duplicate(&mut peer, &talk));
+    let mut later = peer.segments();
+    assert!(!later.is_empty());
+    talk.ack = sent[7].seq + MSS as u32;
+    peer.send(talk.segment());
+    later.extend(peer.segments());
+    (0..3).for_each(|_| duplicate(&mut peer, &talk));
+    later.extend(peer.segments());
+    let expected = (0..later.len()).map(|index| talk.ack + (index * MSS) as u32);
+    assert_eq!(later.iter().map(|segment| segment.seq).collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    assert_eq!(peer.stack.counters().get(Counter::TcpFastRetransmits), 1);
+}

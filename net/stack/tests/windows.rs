@@ -254,6 +254,41 @@ fn send_is_all_or_nothing_and_an_event_reports_when_refused_data_fits() {
     assert_eq!(peer.stack.send_space(talk.conn), 0);
 }
 
+#[test]
+fn a_higher_send_limit_reports_space_for_refused_data_once() {
+    let (mut peer, mut talk) = connected_with(60_000, None);
+    peer.stack.set_send_limit(talk.conn, 3_000);
+    peer.write(talk.conn, &[1; 2_000]);
+    let mut big = Chain::from(IoBuf::copy_from_slice(&[2; 2_500]));
+    assert_eq!(peer.stack.send(talk.conn, &mut big), Err(SendError::NoSpace { space: 1_000 }));
+    peer.stack.set_send_limit(talk.conn, 5_000);
+    assert_eq!(peer.events(), [Event::SendSpace(talk.conn)]);
+    peer.segments();
+    talk.ack += 2_000;
+    peer.send(talk.segment());
+    assert_eq!(peer.events(), [], "the space has been reported");
+}
+
+#[test]
+fn a_connection_whose_sending_half_is_shut_has_no_send_space() {
+    let (mut peer, talk) = connected_with(60_000, None);
+    peer.stack.shutdown(talk.conn);
+    assert_eq!(peer.stack.send_space(talk.conn), 0);
+    peer.segments();
+}
+
+#[test]
+fn all_received_data_is_read_at_once() {
+    let (mut peer, mut talk) = connected_with(60_000, None);
+    peer.say(&mut talk, b"ab");
+    peer.say(&mut talk, b"cd");
+    assert_eq!(peer.events(), [Event::Readable(talk.conn)]);
+    peer.segments();
+    let (data, _) = peer.stack.read_all(talk.conn).unwrap();
+    assert_eq!(data.len(), 4);
+    assert_eq!(peer.stack.read(talk.conn), None);
+}
+
 #[proves("RFC 9293 3.8.6.3", "an acknowledgement is delayed for less than 0.5 s")]
 #[proves("RFC 5681 4.2", "at least every second segment is acknowledged")]
 #[test]

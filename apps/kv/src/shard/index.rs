@@ -160,3 +160,27 @@ impl Index {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::Payload;
+    use crate::shard::item::{Item, build_body};
+    use crate::time::{Deadline, UnixTime};
+    use isola_iobuf::IoBuf;
+
+    #[test]
+    fn items_spread_over_all_buckets() {
+        let (mut slab, mut index) = (Slab::default(), Index::new());
+        for hash in 0..10_000 {
+            let body = build_body(b"key", 0, Payload::One(IoBuf::copy_from_slice(b"value")));
+            let slot = slab.push(Item::new(hash, body, 0, Deadline::NEVER, UnixTime(0)));
+            index.insert(&mut slab, slot);
+        }
+        for bucket in 0..index.buckets() {
+            let items =
+                core::iter::successors(slab.get(index.head(bucket)), |item| slab.get(item.next_in_bucket));
+            assert_eq!(items.count(), 1, "bucket {bucket}");
+        }
+    }
+}

@@ -207,3 +207,23 @@ enum Ipv6Change {
     None,
     Changed,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::Ipv4Addr;
+
+    #[test]
+    fn a_full_queue_of_notices_drops_its_oldest() {
+        let event = |number: u8| Event::Neighbour {
+            ip: Ipv4Addr::new(10, 0, 0, number).into(),
+            mac: MacAddr([number; 6]),
+            evidence: Evidence::Claimed,
+        };
+        let mut queue = EventQueue::new(2);
+        (1..=3).for_each(|number| queue.notice(event(number)));
+        assert_eq!(queue.take_notice(), Some(event(2)));
+        assert_eq!(queue.take_notice(), Some(event(3)));
+        assert_eq!(queue.take_notice(), None);
+    }
+}

@@ -143,4 +143,16 @@ mod tests {
         assert_eq!(slab.key_at(second.index), Some(second));
         assert_eq!(slab.len(), 1);
     }
+
+    #[test]
+    fn the_room_shrinks_with_each_entry_and_grows_with_each_removal() {
+        let mut slab = Slab::new(3);
+        assert_eq!(slab.room(), 3);
+        let first = slab.insert('a').unwrap();
+        slab.insert('b').unwrap();
+        slab.insert('c').unwrap();
+        assert_eq!(slab.room(), 0);
+        slab.remove(first);
+        assert_eq!(slab.room(), 1);
+    }
 }

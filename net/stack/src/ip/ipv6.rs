@@ -282,6 +282,7 @@ mod tests {
         let header = Ipv6HeaderSlice::from_slice(&head).unwrap().to_header();
         assert_eq!((header.payload_length, header.hop_limit, header.next_header), (7, 64, IpNumber::UDP));
         assert_eq!((header.source_addr(), header.destination_addr()), (a, b));
+        assert_eq!(head[..4], [0x60, 0, 0, 0], "no traffic class and no flow label");
     }
 
     #[proves(
@@ -311,6 +312,9 @@ mod tests {
         let problem = Refusal::Problem { counter: Counter::DropIpv6Extension, code: 2, pointer: 42 };
         assert_eq!(option(0x9e), Err(problem));
         assert_eq!(option(0xde), Err(problem));
+        let padded = [6, 1, 1, 2, 0, 0, 0x9e, 0, 1, 6, 0, 0, 0, 0, 0, 0];
+        let behind = Refusal::Problem { counter: Counter::DropIpv6Extension, code: 2, pointer: 46 };
+        assert_eq!(transport(60, &padded), Err(behind));
         assert_eq!(transport(60, &[6, 0, 1, 9, 0, 0, 0, 0]), Err(Counter::DropIpv6Malformed.into()));
     }
 

@@ -398,6 +398,7 @@ mod tests {
         assert_eq!(shares(&steering), [0, 0, 128, 0]);
         assert_eq!(steering.plan(&[]), []);
         assert_eq!(steering.plan(&[9]), []);
+        assert_eq!(steering.plan(&[4]), [], "the number of cores is no core");
     }
 
     #[test]

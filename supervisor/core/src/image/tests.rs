@@ -80,6 +80,9 @@ fn segments_must_be_disjoint_and_within_the_image_area() {
         let fault = fault(|image| image.segments[2].0 = virt);
         assert_eq!(fault, ImageFault::SegmentPlacement, "{virt:#x}");
     }
+    let mut last = Builder::default();
+    last.segments[2].0 = IMAGE + IMAGE_MAX_SIZE - last.segments[2].3;
+    assert!(ImagePlan::check(&last.build()).is_ok(), "the end of the area");
     // On the page on which the segment before ends, and within that segment.
     for virt in [CODE + 0x2800, CODE + 0x1000] {
         assert_eq!(fault(|image| image.segments[2].0 = virt), ImageFault::SegmentPlacement);
@@ -104,6 +107,21 @@ fn entry_points_must_be_code() {
         let fault = fault(|image| image.note = Some((isola_abi::VERSION, entry, vectors)));
         assert_eq!(fault, ImageFault::EntryPlacement, "{entry:#x} {vectors:#x}");
     }
+}
+
+#[test]
+fn the_last_byte_of_code_can_be_the_entry_point() {
+    let image = Builder { note: Some((isola_abi::VERSION, CODE + 0x1fff, CODE)), ..Builder::default() };
+    assert_eq!(ImagePlan::check(&image.build()).unwrap().entry, CODE + 0x1fff);
+}
+
+#[test]
+fn segments_may_be_in_any_order_in_the_file() {
+    let mut image = Builder::default();
+    image.segments.reverse();
+    let plan = ImagePlan::check(&image.build()).unwrap();
+    let addresses: Vec<u64> = plan.segments.iter().map(|segment| segment.virt).collect();
+    assert_eq!(addresses, [CODE, CODE + 0x2000, CODE + 0x3000]);
 }
 
 #[test]

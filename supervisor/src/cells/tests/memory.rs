@@ -420,6 +420,18 @@ fn unplugged_blocks_do_not_count_towards_the_limit_of_blocks() {
     }
 }
 
+#[test]
+fn memory_that_needs_exactly_the_blocks_that_a_cell_can_still_have_is_plugged() {
+    let (mut cells, _report) = cell(1, spec("kv"));
+    let id = cells.find("kv").unwrap();
+    for number in 0..MAX_PLUGGED_BLOCKS as u64 - 2 {
+        let block = PhysRange { start: PhysAddr((1 << 40) + number * 2 * MIB), len_bytes: 2 * MIB };
+        assert!(cells.fake().grown[&id].push(block, NodeId(0)));
+    }
+    // 2 and 4 MiB: two blocks.
+    assert_eq!(grow(&mut cells, 6).has, mib(10));
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Resize(u8, u64),

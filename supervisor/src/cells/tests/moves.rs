@@ -178,6 +178,23 @@ fn a_core_that_does_not_leave_in_time_stays_and_can_be_unplugged_later() {
 }
 
 #[test]
+fn a_core_that_defies_an_nmi_gets_the_next_one_after_two_milliseconds() {
+    let mut cells = machine(3);
+    run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
+    (cells.fake().cells_are_deaf, cells.fake().cells_defy_force) = (true, true);
+    ask(&mut cells, "kv", Change::Less(1), &[], Mode::Apply);
+    advance(&mut cells, u64::from(CORE_LIMIT_MS) + 1);
+    let forced = |cells: &mut Cells<FakeMachine>| {
+        cells.fake().actions.iter().filter(|action| matches!(action, Action::Force(_))).count()
+    };
+    let first = forced(&mut cells);
+    advance(&mut cells, 1);
+    assert_eq!(forced(&mut cells), first);
+    advance(&mut cells, 1);
+    assert_eq!(forced(&mut cells), first + 1);
+}
+
+#[test]
 fn a_core_that_leaves_after_the_deadline_is_reclaimed() {
     let mut cells = machine(3);
     let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });

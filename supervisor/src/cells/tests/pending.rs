@@ -128,6 +128,24 @@ fn a_request_about_a_cell_ends_with_the_cell() {
 }
 
 #[test]
+fn a_second_recreation_replaces_the_pending_first() {
+    let mut cells = dirty(2);
+    let report = run(&mut cells, large("kv", 4));
+    says(&report, CellPhase::Exited);
+    cells.on_notification();
+    let mut recreate = || match cells.recreate("kv") {
+        Ok(Created::Pending(ticket)) => ticket,
+        other => panic!("there was zero memory: {other:?}"),
+    };
+    let (first, second) = (recreate(), recreate());
+    let wrong = ManagementError::WrongState { name: "kv".into(), state: CellState::Exited };
+    assert_eq!(cells.take_created(), [(first, Err(wrong))]);
+    cells.work_while_waited_for();
+    let id = cells.find("kv").unwrap();
+    assert_eq!(cells.take_created(), [(second, Ok(id))]);
+}
+
+#[test]
 fn a_pending_request_is_refused_if_its_cores_were_taken_meanwhile() {
     let mut cells = dirty(2);
     let ticket = begin(&mut cells, CellSpec { cores: 2, ..large("big", 30) });

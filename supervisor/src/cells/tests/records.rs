@@ -60,6 +60,8 @@ fn a_recreated_cell_keeps_its_id_and_log() {
     // The fake machine checks that the memory is zero.
     assert_eq!(cells.recreate_waiting("bad"), Ok(old.id));
     assert_eq!(cells.fake().images[&old.id], image());
+    let recreated = cells.journal().since(0).find(|entry| entry.event == JournalEvent::Recreate).unwrap();
+    assert_eq!(recreated.cell.as_deref(), Some("bad"));
     let created = info(&mut cells, "bad");
     assert_eq!((created.state, created.crash, created.memory), (CellState::Created, None, ByteSize(4 * MIB)));
     assert_eq!((created.created_unix_ns, created.network.sent_frames), (old.created_unix_ns, 0));

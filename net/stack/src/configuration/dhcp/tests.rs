@@ -339,3 +339,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_first_router_of_several_is_the_gateway() {
+    let mut options = vec![1, 4, 255, 255, 255, 0, 3, 8, 10, 0, 2, 2, 10, 0, 2, 9, 51, 4];
+    options.extend_from_slice(&1000u32.to_be_bytes());
+    let mut client = client();
+    let transaction = say(&mut client, Instant::ZERO).transaction;
+    assert_eq!(client.receive(Instant::ZERO, &reply(2, transaction, &options)), Ok(None));
+    say(&mut client, Instant::ZERO);
+    let change = client.receive(Instant::ZERO, &reply(5, transaction, &options)).unwrap();
+    let Some(Change::Gained(config)) = change else { panic!("an address") };
+    assert_eq!(config.gateway, Some(SERVER));
+}

@@ -269,3 +269,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn transactions_of_clients_with_different_seeds_differ() {
+    let transaction = |seed| {
+        let mut client = Client::new(MAC, seed);
+        client.offer(at(0), Dhcp6Offer::Addresses);
+        say(&mut client, at(0)).1
+    };
+    assert_ne!(transaction(7), transaction(8));
+}

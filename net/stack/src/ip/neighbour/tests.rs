@@ -172,3 +172,14 @@ fn one_family_is_cleared_without_the_other() {
     assert_eq!(cache.clear(Family::V6, &mut counters), [3]);
     assert!(cache.entries.is_empty() && cache.sought.is_empty());
 }
+
+#[proves("RFC 4861 6.3.4", "a router sets the time for which a neighbour counts as reachable.")]
+#[test]
+fn a_router_sets_the_time_for_which_an_ipv6_neighbour_is_reachable() {
+    let (mut cache, mut counters) = cache(8);
+    cache.set_reachable_v6(Duration::from_secs(100));
+    cache.learn(at(0), (PEER6, MAC), Evidence::Confirmed, MakeEntry::Always, &mut counters);
+    for second in [50, 60, 99] {
+        assert_eq!(known(cache.look_up(at(second), PEER6, &mut counters)), (MAC, None));
+    }
+}
