@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn requests_during_a_reading_share_the_next_one() {
         let readings = Arc::new(AtomicUsize::new(0));
-        let (begun, wait_for_begin) = sync_channel(2);
+        let (begun, wait_for_begin) = channel();
         let (go_on, wait_to_go_on) = sync_channel::<()>(0);
         let counted = Arc::clone(&readings);
         let turns = Turns::start(move || {
