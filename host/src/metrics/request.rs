@@ -150,5 +150,22 @@ mod tests {
             input.resize(MAX_HEAD_BYTES, b'a');
             prop_assert!(parse(&input).is_some());
         }
+
+        #[test]
+        fn a_decision_does_not_depend_on_the_parts_in_which_a_request_arrives(
+            words in proptest::collection::vec(
+                prop::sample::select(vec![
+                    "GET", "POST", " ", "/metrics", "/", "?a", "HTTP/1.1", "HTTP/1", "\r\n", "\r", "\n", "a", ":", "\u{e9}",
+                    "Accept: application/openmetrics-text", "\0",
+                ]),
+                0..16,
+            ),
+            is_request in any::<bool>(),
+        ) {
+            let begin = if is_request { "GET /metrics HTTP/1.1\r\n" } else { "" };
+            let request = format!("{begin}{}", words.concat()).into_bytes();
+            let first = (0..=request.len()).find_map(|len| parse(&request[..len]));
+            prop_assert_eq!(first, parse(&request));
+        }
     }
 }
