@@ -15,6 +15,7 @@ mod input;
 pub mod kv;
 pub mod management;
 pub mod messages;
+pub mod metrics;
 pub mod resolver;
 pub mod stack;
 pub mod web;
@@ -45,6 +46,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "management_facts", run: management::facts },
     Target { name: "management_requests", run: management::requests },
     Target { name: "management_responses", run: management::responses },
+    Target { name: "metrics_requests", run: metrics::requests },
     Target { name: "net_conversations", run: conversation::conversation },
     Target { name: "net_dhcp", run: stack::dhcp },
     Target { name: "net_dhcp6", run: stack::dhcp6 },

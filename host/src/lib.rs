@@ -12,6 +12,7 @@
 //! | [`hosted_cells`] | query sockets of cells in Linux processes |
 //! | [`image`] | cell images: search, checks, strip, signatures |
 //! | [`manifest`] | `isola.toml` |
+//! | [`metrics`] | metrics for Prometheus: text formats and an HTTP server |
 //! | [`placement`] | the syntax of core placements |
 //! | [`publish`] | port forwarding from the host to cells |
 //! | [`switch`] | the software switch between the network devices of a machine |
@@ -32,6 +33,7 @@ pub mod hosted_cells;
 pub mod image;
 pub mod machine;
 pub mod manifest;
+pub mod metrics;
 pub mod names;
 pub mod output;
 pub mod placement;

@@ -83,27 +83,69 @@ pub enum Extent {
 /// # Errors
 /// [`QueryError`].
 pub fn facts(client: &mut Client, name: &str, query: &Query) -> Result<QueryAnswer, QueryError> {
-    let number = client.query(name, Line::Facts, query)?;
-    let (mut records, mut answer) = (Records::default(), PartialAnswer::default());
+    let mut pending = PendingAnswer::send(client, name, query)?;
     let end = Instant::now() + ANSWER_TIMEOUT;
     loop {
-        let piece = client.answers(name, Line::Facts, number, records.end())?;
+        let received = pending.receive(client)?;
+        if pending.is_whole() || Instant::now() >= end {
+            return pending.finish();
+        }
+        if received == 0 {
+            sleep(INTERVAL);
+        }
+    }
+}
+
+/// A query whose answer has not arrived completely. Several cells can be queried at the same time.
+#[derive(Debug)]
+pub struct PendingAnswer {
+    name: String,
+    number: u32,
+    records: Records,
+    answer: PartialAnswer,
+}
+
+impl PendingAnswer {
+    /// Sends a query for facts to a running cell.
+    ///
+    /// # Errors
+    /// [`QueryError`].
+    pub fn send(client: &mut Client, name: &str, query: &Query) -> Result<Self, QueryError> {
+        let number = client.query(name, Line::Facts, query)?;
+        let (name, records, answer) = (name.to_owned(), Records::default(), PartialAnswer::default());
+        Ok(Self { name, number, records, answer })
+    }
+
+    /// Receives the next part, without waiting for the cell. Returns the length of the part, in bytes.
+    ///
+    /// # Errors
+    /// [`QueryError`].
+    pub fn receive(&mut self, client: &mut Client) -> Result<usize, QueryError> {
+        let piece = client.answers(&self.name, Line::Facts, self.number, self.records.end())?;
         match piece.state {
             QueryState::Replaced => return Err(QueryError::Replaced),
             QueryState::Answered => {
-                records.add(&piece)?;
-                while let Some(record) = records.next_record()? {
-                    answer.take(AnswerRecord::decode(record)?)?;
+                self.records.add(&piece)?;
+                while let Some(record) = self.records.next_record()? {
+                    self.answer.take(AnswerRecord::decode(record)?)?;
                 }
             }
             QueryState::Open => {}
         }
-        if answer.is_whole() || Instant::now() >= end {
-            return answer.finish();
-        }
-        if piece.bytes.is_empty() {
-            sleep(INTERVAL);
-        }
+        Ok(piece.bytes.len())
+    }
+
+    /// Returns whether all cores have answered.
+    pub fn is_whole(&self) -> bool {
+        self.answer.is_whole()
+    }
+
+    /// Returns the answer as far as it has arrived.
+    ///
+    /// # Errors
+    /// [`QueryError::Refused`].
+    pub fn finish(self) -> Result<QueryAnswer, QueryError> {
+        self.answer.finish()
     }
 }
 

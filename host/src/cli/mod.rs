@@ -20,6 +20,7 @@ mod image;
 mod inspect;
 mod interrupt;
 mod logs;
+mod metrics;
 mod network;
 mod port;
 mod ps;
@@ -62,6 +63,7 @@ Examples:
                                           run a key-value server in a cell of it
   isola ps                                see what runs
   isola top                               watch the load of the cells
+  isola metrics --listen                  serve metrics for Prometheus
   isola logs -f kv                        follow its output
   isola resize kv --memory +64M           give a running cell more memory
   isola stop kv && isola rm kv            end the cell, and remove its records
@@ -105,6 +107,7 @@ enum Verb {
     Image(image::Arguments),
     Events(events::Arguments),
     Top(top::Arguments),
+    Metrics(metrics::Arguments),
     Elastic(elastic::Arguments),
     Borrow(borrow::Arguments),
     Grid(grid::Arguments),
@@ -170,6 +173,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<ExitCode, Failure> {
         Verb::Inspect(arguments) => inspect::inspect(context, &arguments),
         Verb::Image(arguments) => image::image(context, &arguments),
         Verb::Top(arguments) => top::top(context, &arguments),
+        Verb::Metrics(arguments) => metrics::metrics(context, &arguments),
         Verb::Borrow(arguments) => borrow::borrow(context, &arguments),
         Verb::Grid(arguments) => grid::grid(context, &arguments),
         Verb::Elastic(arguments) => elastic::elastic(context, arguments),

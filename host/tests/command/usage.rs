@@ -7,9 +7,10 @@ use std::fs;
 fn help_shows_every_verb_and_examples() {
     let sandbox = Sandbox::new();
     let help = sandbox.isola(&["--help"]).ok();
-    for verb in
-        ["up", "down", "run", "ps", "logs", "stop", "resize", "rm", "inspect", "events", "doctor", "demo"]
-    {
+    for verb in [
+        "up", "down", "run", "ps", "logs", "stop", "resize", "rm", "inspect", "metrics", "events", "doctor",
+        "demo",
+    ] {
         assert!(help.contains(&format!("\n  {verb}")), "{verb}: {help}");
         let own = sandbox.isola(&[verb, "--help"]).ok();
         assert!(own.contains("Usage: isola"), "{own}");

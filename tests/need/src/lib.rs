@@ -43,6 +43,8 @@ pub enum Need {
     HttpClients,
     /// Servers of IPv4 and IPv6 addresses.
     AddressServers,
+    /// The Prometheus server, and its tool that checks metrics.
+    Prometheus,
 }
 
 /// A prerequisite that the host lacks.
@@ -65,13 +67,14 @@ impl std::fmt::Display for Missing {
 
 impl Need {
     /// All prerequisites.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Tap,
         Self::Memcached,
         Self::Libmemcached,
         Self::Valgrind,
         Self::HttpClients,
         Self::AddressServers,
+        Self::Prometheus,
     ];
 
     /// Returns the prerequisite's name in [`SKIP`].
@@ -83,6 +86,7 @@ impl Need {
             Self::Valgrind => "valgrind",
             Self::HttpClients => "http-clients",
             Self::AddressServers => "address-servers",
+            Self::Prometheus => "prometheus",
         }
     }
 
@@ -102,6 +106,7 @@ impl Need {
             Self::Valgrind => "the conformance checks under valgrind's memcheck (the stage memcheck)",
             Self::HttpClients => "HTTP clients of others against web (interoperability in tests/)",
             Self::AddressServers => "DHCP servers and routers of others (interoperability in tests/)",
+            Self::Prometheus => "isola metrics against Prometheus (host/tests/command/prometheus.rs)",
         }
     }
 
@@ -116,6 +121,7 @@ impl Need {
             Self::AddressServers => {
                 &["dnsmasq-base", "iputils-ping", "kea-dhcp4-server", "kea-dhcp6-server", "radvd"]
             }
+            Self::Prometheus => &["prometheus"],
         }
     }
 
@@ -137,6 +143,7 @@ impl Need {
             Self::Valgrind => &["valgrind"],
             Self::HttpClients => &["ab", "chromium", "curl", "go", "python3", "wrk"],
             Self::AddressServers => &["dnsmasq", "kea-dhcp4", "kea-dhcp6", "ping", "radvd"],
+            Self::Prometheus => &["prometheus", "promtool"],
         }
     }
 

@@ -27,6 +27,10 @@ pub struct PendingStop {
 }
 
 impl Cell {
+    pub(super) fn is_mute(&self) -> bool {
+        self.info.spec.arguments.first().is_some_and(|first| first == "mute")
+    }
+
     pub(super) fn serve(&mut self) {
         if self.info.spec.arguments.first().is_some_and(|first| first == "busy") {
             let requests = Histogram::new();

@@ -64,7 +64,7 @@ impl Supervisor {
             },
             network: NetworkUsage { received_frames: 5, received_bytes: 500, ..NetworkUsage::default() },
             service: requests.read(),
-            activities: page(0),
+            activities: first_page(&spec),
             loans: vec![],
             crash: None,
             restarts: Restarts::default(),
@@ -130,6 +130,15 @@ pub(super) fn crash() -> Crash {
 
 pub(super) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
+}
+
+/// Returns the first page of the activities of a cell.
+fn first_page(spec: &CellSpec) -> ActivityPage {
+    let mut page = page(0);
+    if spec.arguments.first().is_some_and(|first| first == "hostile") {
+        page.activities.push(ActivityUsage { name: "\"}\n\\ 1".into(), ..ActivityUsage::default() });
+    }
+    page
 }
 
 /// Returns a page of the activities of any cell: two pages of one slot each, and a third with ended activities only.

@@ -9,6 +9,8 @@
 //! | `endless` | ends only when it is stopped by force with a timeout of 0 |
 //! | `slow` | takes a second to stop |
 //! | `hungry` | returns half of the requested memory |
+//! | `mute` | answers no queries |
+//! | `hostile` | has an activity with a name that could end a quoted text |
 //! | `busy` | answers 200 requests between two inspections: in 16 ms on one core, in 3 ms on more |
 //!
 //! | module | contents |
@@ -37,6 +39,7 @@ use isola_abi::frame::{Decoder, encode};
 use isola_abi::id::CoreId;
 use isola_abi::integrity::ImageDigest;
 use isola_abi::management::*;
+use isola_abi::query::{AnswerPiece, QueryState};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -48,7 +51,8 @@ pub struct Supervisor {
     cells: Vec<Cell>,
     journal: Vec<JournalEntry>,
     next_id: u32,
-    answering: AnsweringCell,
+    /// The answers of cells to queries, by the cell's name.
+    answering: BTreeMap<String, AnsweringCell>,
     image: Option<(u64, Vec<u8>)>,
     images: BTreeMap<ImageDigest, Vec<u8>>,
     pending: Vec<PendingStop>,
@@ -63,7 +67,7 @@ impl Supervisor {
             cells: vec![],
             journal: vec![],
             next_id: 1,
-            answering: AnsweringCell::new(),
+            answering: BTreeMap::new(),
             image: None,
             images: BTreeMap::new(),
             pending: vec![],
@@ -189,11 +193,18 @@ impl Supervisor {
                 ResponseBody::Logs(self.logs(&name, from, max_bytes)?)
             }
             RequestBody::Ask { name, line, query } => {
-                self.cell(&name)?;
-                ResponseBody::QueryNumber { number: self.answering.ask(line, &query) }
+                if self.cell(&name)?.is_mute() {
+                    return Ok(Some(ResponseBody::QueryNumber { number: 1 }));
+                }
+                let answering = self.answering.entry(name).or_insert_with(AnsweringCell::new);
+                ResponseBody::QueryNumber { number: answering.ask(line, &query) }
             }
-            RequestBody::Answers { line, number, from, max_bytes, .. } => {
-                ResponseBody::Answers(self.answering.piece(line, number, from, max_bytes))
+            RequestBody::Answers { name, line, number, from, max_bytes } => {
+                let answering = self.answering.get(&name);
+                ResponseBody::Answers(answering.map_or_else(
+                    || AnswerPiece { state: QueryState::Open, from, bytes: vec![], end: from, lost: 0 },
+                    |answering| answering.piece(line, number, from, max_bytes),
+                ))
             }
             RequestBody::Events { from, max_entries } => {
                 // Keeps only the latest 20 entries.
