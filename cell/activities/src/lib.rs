@@ -1,4 +1,4 @@
-//! The activities of a cell (omni-kernel 2.2): parts of its work, each with an account of what it uses.
+//! The activities of a cell (omni-kernel 2.2): parts of its work, each with counters of its own.
 //!
 //! Activities form a tree: a service, its connections, the queries of a connection. They are registered and ended while
 //! the cell runs, and their number is limited by memory only.
@@ -74,7 +74,7 @@ pub struct Activity {
     pub usage: Usage,
 }
 
-/// What an activity has used on all cores.
+/// The usage of an activity, summed over all cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Cycles of the activity's events.

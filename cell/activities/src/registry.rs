@@ -35,7 +35,7 @@ struct Registry {
     tree: Mutex<Tree>,
 }
 
-/// What events need to know of a private activity.
+/// The part of a private activity that events read.
 #[derive(Default)]
 struct Entry {
     generation: SlotGeneration,
@@ -309,7 +309,7 @@ impl Registry {
         Ok(activity)
     }
 
-    /// Returns what all activities of a private entry have used.
+    /// Returns the usage of a private entry by all activities that have had it.
     fn counted(&self, index: u32) -> Usage {
         let mut sum = Usage::default();
         for counters in self.counters.iter().filter_map(|counters| counters.get(index)) {
@@ -413,7 +413,7 @@ fn name_in(record: &ActivityRecord) -> String {
     String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
 }
 
-/// Returns what an activity of the ledger has used since it has its slot.
+/// Returns the usage of an activity of the ledger since it has its slot.
 fn usage_in_ledger(activity: ActivityId, record: &ActivityRecord) -> Usage {
     let used = platform().ledger().sum(activity.index());
     let before = Usage {

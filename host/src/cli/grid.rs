@@ -55,7 +55,7 @@ struct ShowArguments {
     cell: String,
 }
 
-/// Shows the tree of activities, and what each has used
+/// Shows the tree of activities, and the usage of each
 #[derive(Debug, Args)]
 #[command(after_help = "\
 An activity's cycles and events include those of the activities below it. The command lists the activities that have used \
