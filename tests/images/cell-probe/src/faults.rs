@@ -87,8 +87,8 @@ fn lie() -> ! {
     report.cores.iter().for_each(|core| core.phase.store(u32::MAX, Ordering::Relaxed));
     for record in cell::ledger().records() {
         record.name.iter().for_each(|byte| byte.store(0xff, Ordering::Relaxed));
-        record.claim();
-        record.give_out();
+        record.generation.claim();
+        record.generation.give_out();
     }
     let counters =
         cell::ledger().records().iter().map(|record| &record.before).chain(cell::ledger().counters());
