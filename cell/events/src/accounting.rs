@@ -150,8 +150,7 @@ impl Accounting {
         let last = self.since.get();
         let since = since.max(last);
         self.end_private(since);
-        self.since.set(since);
-        let counter = self.counter_of(Charge::Activity(activity));
+        let counter = self.counter_of_activity(activity, since);
         add(self.counter.replace(counter), since - last);
         add(counter, until.saturating_sub(since));
         let common = &self.activities[INFRASTRUCTURE.index()].cycles;
@@ -186,13 +185,19 @@ impl Accounting {
     #[inline]
     fn counter_of(&self, charge: Charge) -> &'static AtomicU64 {
         match charge {
-            Charge::Activity(activity) => match self.activities.get(activity.index()) {
-                Some(used) => self.counter_in_ledger(activity, used),
-                None => self.begin_private(activity),
-            },
+            Charge::Activity(activity) => self.counter_of_activity(activity, self.since.get()),
             Charge::Loop => &self.report.loop_cycles,
             Charge::Interrupt => &self.report.interrupt_cycles,
             Charge::Idle => &self.report.idle_cycles,
+        }
+    }
+
+    /// Returns the counter of an activity, to which the cycles from the reading `since` on are charged.
+    #[inline]
+    fn counter_of_activity(&self, activity: ActivityId, since: u64) -> &'static AtomicU64 {
+        match self.activities.get(activity.index()) {
+            Some(used) => self.counter_in_ledger(activity, used),
+            None => self.begin_private(activity, since),
         }
     }
 
@@ -203,14 +208,13 @@ impl Accounting {
         &used.cycles
     }
 
-    /// Begins to charge a private activity from the last boundary on. Returns the counter of its slot.
+    /// Begins to charge a private activity from the reading `since` on. Returns the counter of its slot.
     #[cold]
     #[inline(never)]
-    fn begin_private(&self, activity: ActivityId) -> &'static AtomicU64 {
+    fn begin_private(&self, activity: ActivityId, since: u64) -> &'static AtomicU64 {
         let (slot, counters) =
             private(activity, self.core).map_or((activity, None), |found| (found.slot, found.counters));
-        self.private
-            .set(counters.map(|used| RunningPrivate { counter: &used.cycles, since: self.since.get() }));
+        self.private.set(counters.map(|used| RunningPrivate { counter: &used.cycles, since }));
         self.has_more.set(true);
         self.counter_in_ledger(slot, &self.activities[slot.index()])
     }
@@ -218,6 +222,14 @@ impl Accounting {
     /// Charges the private activity that runs, if one does, up to the reading `until`. It runs no longer.
     #[inline]
     fn end_private(&self, until: u64) {
+        if self.private.get().is_some() {
+            self.take_private(until);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_private(&self, until: u64) {
         if let Some(RunningPrivate { counter, since }) = self.private.take() {
             add(counter, until.saturating_sub(since));
         }
@@ -227,10 +239,16 @@ impl Accounting {
     /// activity that runs, if one does.
     #[inline]
     fn skip_private(&self, from: u64, to: u64) {
-        if let Some(RunningPrivate { counter, since }) = self.private.get() {
-            add(counter, from.saturating_sub(since));
-            self.private.set(Some(RunningPrivate { counter, since: to }));
+        if let Some(running) = self.private.get() {
+            self.move_private(running, from, to);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn move_private(&self, RunningPrivate { counter, since }: RunningPrivate, from: u64, to: u64) {
+        add(counter, from.saturating_sub(since));
+        self.private.set(Some(RunningPrivate { counter, since: to }));
     }
 
     /// Charges cycles to a private activity and its slot.
