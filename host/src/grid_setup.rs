@@ -17,8 +17,8 @@
 
 use ipnet::IpNet;
 use isola_abi::grid::{
-    ActivityRule, EntitlementChange, GridChange, GridSetup, Metric, PolicyChange, PolicyKind, Priority, Rate,
-    RateChange, Resource, Weight,
+    ActivityRule, EntitlementChange, GridChange, GridSetup, MAX_SETUP_BYTES, Metric, PolicyChange,
+    PolicyKind, Priority, Rate, RateChange, Resource, Weight,
 };
 use isola_abi::ledger::ACTIVITY_NAME_LEN;
 use isola_abi::size::{ByteSize, ByteSizeError};
@@ -99,7 +99,7 @@ impl GridTable {
         }
         let rules = self.rules.iter().map(RuleTable::rule).collect::<Result<_, _>>();
         let setup = GridSetup { changes, rules: rules.map_err(|message| format!("grid.rules: {message}"))? };
-        if setup.is_too_long() {
+        if setup.encoded_len() > MAX_SETUP_BYTES {
             return Err("grid: too many activities and rules: they take more than 1 KiB".to_owned());
         }
         Ok(setup)

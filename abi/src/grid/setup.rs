@@ -18,9 +18,11 @@ pub struct GridSetup {
 }
 
 impl GridSetup {
-    /// Returns whether the encoding is longer than [`MAX_SETUP_BYTES`].
-    pub fn is_too_long(&self) -> bool {
-        let is_empty = self.changes.is_empty() && self.rules.is_empty();
-        !is_empty && postcard::to_allocvec(self).map_or(true, |bytes| bytes.len() > MAX_SETUP_BYTES)
+    /// Returns the length of the encoding in bytes, 0 without settings.
+    pub fn encoded_len(&self) -> usize {
+        if self.changes.is_empty() && self.rules.is_empty() {
+            return 0;
+        }
+        postcard::to_allocvec(self).map_or(usize::MAX, |bytes| bytes.len())
     }
 }

@@ -5,7 +5,7 @@ use super::{
     RestartPolicy,
 };
 use crate::descriptor::NetworkAddress;
-use crate::grid::GridSetup;
+use crate::grid::{GridSetup, MAX_SETUP_BYTES};
 use crate::integrity::{ImageDigest, Requirement};
 use crate::size::ByteSize;
 use alloc::boxed::Box;
@@ -101,11 +101,12 @@ impl CellSpec {
         if self.image_name.len() > 4 * MAX_NAME_LEN {
             return limit("the image's name is longer than 252 bytes");
         }
-        if self.arguments.len() > MAX_ARGUMENTS || argument_bytes > MAX_ARGUMENT_BYTES {
-            return limit("a cell takes at most 64 arguments of 4096 bytes together");
-        }
-        if self.grid.is_too_long() {
+        let grid_bytes = self.grid.encoded_len();
+        if grid_bytes > MAX_SETUP_BYTES {
             return limit("the grid settings of a cell take at most 1 KiB: leave out activities or rules");
+        }
+        if self.arguments.len() > MAX_ARGUMENTS || argument_bytes + grid_bytes > MAX_ARGUMENT_BYTES {
+            return limit("a cell takes at most 64 arguments, of 4096 bytes together with its grid settings");
         }
         if let NetworkSpec::Static(address) = self.network
             && !(1..=31).contains(&address.prefix_len)
@@ -119,6 +120,7 @@ impl CellSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::grid::ActivityRule;
     use alloc::vec;
 
     fn spec(name: &str) -> CellSpec {
@@ -158,7 +160,21 @@ mod tests {
         let small = CellSpec { memory: ByteSize(0), ..spec("kv") };
         let wordy = CellSpec { arguments: vec!["x".repeat(MAX_ARGUMENT_BYTES)], ..spec("kv") };
         let shrinking = CellSpec { memory_max: Some(ByteSize(8 << 20)), ..spec("kv") };
-        for bad in [none, small, wordy, shrinking] {
+        let rules = |count| {
+            let rule =
+                ActivityRule { port: None, peer: None, activity: "web".into(), each_connection: false };
+            GridSetup { rules: vec![rule; count], ..GridSetup::default() }
+        };
+        let detailed = CellSpec { grid: rules(MAX_SETUP_BYTES / 6), ..spec("kv") };
+        let arguments = vec!["x".repeat(MAX_ARGUMENT_BYTES - 50)];
+        let together = CellSpec { grid: rules(10), arguments: arguments.clone(), ..spec("kv") };
+        for good in [rules(0), rules(1)] {
+            assert_eq!(
+                CellSpec { grid: good, arguments: arguments.clone(), ..spec("kv") }.validate(),
+                Ok(())
+            );
+        }
+        for bad in [none, small, wordy, shrinking, detailed, together] {
             assert!(matches!(bad.validate(), Err(ManagementError::OutOfLimits(_))));
         }
     }

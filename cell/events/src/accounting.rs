@@ -145,7 +145,7 @@ impl Accounting {
 
     /// Charges the cycles from the reading `since` (or the last boundary, if that is later) to the reading `until` to
     /// `activity`, those up to the end of this change to [`INFRASTRUCTURE`], and those that follow to `activity` again.
-    #[inline]
+    #[inline(always)]
     pub fn charge_piece(&self, since: u64, until: u64, activity: ActivityId) {
         let last = self.since.get();
         let since = since.max(last);
@@ -154,10 +154,24 @@ impl Accounting {
         add(self.counter.replace(counter), since - last);
         add(counter, until.saturating_sub(since));
         let common = &self.activities[INFRASTRUCTURE.index()].cycles;
+        let until = since.max(until);
+        if let Some(running) = self.private.get() {
+            return self.end_private_piece(running, common, until);
+        }
+        // As few instructions as possible follow this reading: they are charged to the activity.
         let now = cycles();
         self.since.set(now);
-        add(common, now.wrapping_sub(since.max(until)));
-        self.skip_private(since.max(until), now);
+        add(common, now.wrapping_sub(until));
+    }
+
+    /// Does the last part of [`Self::charge_piece`] for a private activity.
+    #[cold]
+    #[inline(never)]
+    fn end_private_piece(&self, running: RunningPrivate, common: &AtomicU64, until: u64) {
+        let now = cycles();
+        self.since.set(now);
+        add(common, now.wrapping_sub(until));
+        self.move_private(running, until, now);
     }
 
     /// Charges the cycles from the last boundary to the reading `until` to `activity`, and none if that boundary is

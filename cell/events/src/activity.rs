@@ -30,7 +30,7 @@ pub fn charge_all_to(activity: ActivityId) {
 
 /// Charges a piece of the running event, from the reading `since` of the cycle counter on, and the rest of the event to
 /// `activity`. The cost of the change itself, from the reading `until` on, is charged to [`INFRASTRUCTURE`].
-#[inline]
+#[inline(always)]
 pub fn charge_piece(since: u64, until: u64, activity: ActivityId) {
     EVENTS.set_activity(activity);
     EVENTS.accounting.charge_piece(since, until, activity);

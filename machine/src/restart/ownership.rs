@@ -15,7 +15,6 @@ use crate::memory::{Region, direct};
 use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, compiler_fence};
 use isola_abi::descriptor::Core;
-use isola_abi::grid::MAX_SETUP_BYTES;
 use isola_abi::id::{PhysAddr, PhysRange};
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::management::{MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, MAX_CELLS};
@@ -32,7 +31,7 @@ const HEAD: usize = 24;
 const FIXED: u64 = 512;
 
 /// The most bytes of [`CellResources::saved_state`].
-pub const MAX_SAVED_STATE: usize = MAX_ARGUMENT_BYTES + 8 * MAX_ARGUMENTS + MAX_SETUP_BYTES + 2048;
+pub const MAX_SAVED_STATE: usize = MAX_ARGUMENT_BYTES + 8 * MAX_ARGUMENTS + 2048;
 
 /// The most bytes of an encoded range or core.
 const RANGE_BYTES: u64 = 20;

@@ -387,10 +387,12 @@ impl CoreQueue {
         let arrived_at = self.empty_at.get();
         NETWORK.latency.begin(arrived_at);
         let (mut taken, mut bytes) = (0, 0);
+        let is_sole = |steering: &Arc<Steering>| steering.is_sole(here.0 as u16);
+        let alone = !self.datagrams_elsewhere.get() && steering.is_some_and(is_sole);
+        let mut served = self.served.borrow_mut();
+        // The first frame's piece begins here: the work before is common to all frames.
         let batch = NETWORK.begin_batch();
-        if let Some(ServedQueue { queue, .. }) = self.served.borrow_mut().as_mut() {
-            let is_sole = |steering: &Arc<Steering>| steering.is_sole(here.0 as u16);
-            let alone = !self.datagrams_elsewhere.get() && steering.is_some_and(is_sole);
+        if let Some(ServedQueue { queue, .. }) = served.as_mut() {
             while let Some(received) = queue.receive() {
                 taken += 1;
                 bytes += received.len() as u64;
@@ -412,6 +414,7 @@ impl CoreQueue {
             }
             NETWORK.attribution.next_piece();
         }
+        drop(served);
         self.count_received(taken, bytes);
         // Behind these may be frames of an activity that would have to wait for others.
         self.divides_input.set(has_policy && taken == most);
