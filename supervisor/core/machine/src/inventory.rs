@@ -10,21 +10,21 @@ use isola_machine::heap::StaticHeap;
 use isola_supervisor_core::hardware::InventoryOf;
 use isola_supervisor_core::inventory::{CHUNK, Cores, Devices, Inventory, Memory};
 
-/// Extends the supervisor's heap by `len_bytes` bytes of the machine's memory, rounded up to whole chunks. Returns the
+/// Extends the supervisor's heap by at least `len_bytes` bytes of the machine's memory, up to whole chunks. Returns the
 /// bytes added.
 pub fn extend_heap<const LEN: usize>(machine: &mut Machine, heap: &StaticHeap<LEN>, len_bytes: u64) -> u64 {
-    let wanted = len_bytes.next_multiple_of(CHUNK);
     let mut given = 0;
     for (node, region) in core::mem::take(&mut machine.memory) {
-        let missing = wanted.saturating_sub(given);
+        let missing = len_bytes.saturating_sub(given);
         if missing == 0 {
             machine.memory.push((node, region));
             continue;
         }
-        // Cells cannot use the part before the first whole chunk, so the heap gets it in addition.
+        // Cells cannot use the part before the first whole chunk, so the heap gets all of it.
         let edge = region.range().start.0.next_multiple_of(CHUNK) - region.range().start.0;
-        let len_bytes = region.len_bytes().min(edge + missing);
-        match region.split(len_bytes) {
+        let taken = edge + missing.saturating_sub(edge).next_multiple_of(CHUNK);
+        let taken = taken.min(region.len_bytes());
+        match region.split(taken) {
             Ok((ours, rest)) => {
                 given += ours.len_bytes();
                 heap.extend(ours);
