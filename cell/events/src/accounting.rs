@@ -138,7 +138,18 @@ impl Accounting {
     }
 
     /// Charges the cycles since the last boundary, and those that follow, to `activity`.
+    #[inline]
     pub fn claim(&self, activity: ActivityId) {
+        match self.activities.get(activity.index()) {
+            Some(used) if !self.has_more.get() => self.counter.set(self.counter_in_ledger(activity, used)),
+            _ => self.claim_with_private(activity),
+        }
+    }
+
+    /// Does the same if a private activity runs or follows.
+    #[cold]
+    #[inline(never)]
+    fn claim_with_private(&self, activity: ActivityId) {
         self.end_private(self.since.get());
         self.counter.set(self.counter_of(Charge::Activity(activity)));
     }
@@ -147,31 +158,38 @@ impl Accounting {
     /// `activity`, those up to the end of this change to [`INFRASTRUCTURE`], and those that follow to `activity` again.
     #[inline(always)]
     pub fn charge_piece(&self, since: u64, until: u64, activity: ActivityId) {
+        match self.activities.get(activity.index()) {
+            Some(used) if !self.has_more.get() => {
+                let last = self.since.get();
+                let since = since.max(last);
+                let counter = self.counter_in_ledger(activity, used);
+                add(self.counter.replace(counter), since - last);
+                add(counter, until.saturating_sub(since));
+                let common = &self.activities[INFRASTRUCTURE.index()].cycles;
+                // As few instructions as possible follow this reading: they are charged to the activity.
+                let now = cycles();
+                self.since.set(now);
+                add(common, now.wrapping_sub(since.max(until)));
+            }
+            _ => self.charge_piece_with_private(since, until, activity),
+        }
+    }
+
+    /// Does the same if a private activity runs or follows.
+    #[cold]
+    #[inline(never)]
+    fn charge_piece_with_private(&self, since: u64, until: u64, activity: ActivityId) {
         let last = self.since.get();
         let since = since.max(last);
+        let until = until.max(since);
         self.end_private(since);
         let counter = self.counter_of_activity(activity, since);
         add(self.counter.replace(counter), since - last);
-        add(counter, until.saturating_sub(since));
-        let common = &self.activities[INFRASTRUCTURE.index()].cycles;
-        let until = since.max(until);
-        if let Some(running) = self.private.get() {
-            return self.end_private_piece(running, common, until);
-        }
-        // As few instructions as possible follow this reading: they are charged to the activity.
+        add(counter, until - since);
         let now = cycles();
         self.since.set(now);
-        add(common, now.wrapping_sub(until));
-    }
-
-    /// Does the last part of [`Self::charge_piece`] for a private activity.
-    #[cold]
-    #[inline(never)]
-    fn end_private_piece(&self, running: RunningPrivate, common: &AtomicU64, until: u64) {
-        let now = cycles();
-        self.since.set(now);
-        add(common, now.wrapping_sub(until));
-        self.move_private(running, until, now);
+        add(&self.activities[INFRASTRUCTURE.index()].cycles, now.wrapping_sub(until));
+        self.skip_private(until, now);
     }
 
     /// Charges the cycles from the last boundary to the reading `until` to `activity`, and none if that boundary is
@@ -180,6 +198,16 @@ impl Accounting {
         let since = self.since.get();
         let until = until.max(since);
         self.since.set(until);
+        match self.activities.get(activity.index()) {
+            Some(used) if !self.has_more.get() => add(&used.cycles, until - since),
+            _ => self.charge_until_with_private(since, until, activity),
+        }
+    }
+
+    /// Does the last part of the same if a private activity runs, or is charged.
+    #[cold]
+    #[inline(never)]
+    fn charge_until_with_private(&self, since: u64, until: u64, activity: ActivityId) {
         self.skip_private(since, until);
         match self.activities.get(activity.index()) {
             Some(used) => add(&used.cycles, until - since),
@@ -253,16 +281,10 @@ impl Accounting {
     /// activity that runs, if one does.
     #[inline]
     fn skip_private(&self, from: u64, to: u64) {
-        if let Some(running) = self.private.get() {
-            self.move_private(running, from, to);
+        if let Some(RunningPrivate { counter, since }) = self.private.get() {
+            add(counter, from.saturating_sub(since));
+            self.private.set(Some(RunningPrivate { counter, since: to }));
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn move_private(&self, RunningPrivate { counter, since }: RunningPrivate, from: u64, to: u64) {
-        add(counter, from.saturating_sub(since));
-        self.private.set(Some(RunningPrivate { counter, since: to }));
     }
 
     /// Charges cycles to a private activity and its slot.
