@@ -121,6 +121,7 @@ fn parse_number(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isola_abi::grid::{PolicyKind, Resource};
 
     #[test]
     fn each_word_is_parsed() {
@@ -144,6 +145,17 @@ mod tests {
             let words = text.split_ascii_whitespace().count();
             proptest::prop_assert!(line.unknown.len() + line.arguments.len() + line.mmio_devices.len() <= words);
         }
+    }
+
+    #[test]
+    fn policies_of_the_grid_are_parsed_and_others_are_unknown() {
+        let line =
+            CommandLine::parse("grid.processor=wfq grid.network-write=edf grid.disk=wfq grid.processor=x");
+        let policies: Vec<_> =
+            line.grid.changes.iter().map(|change| (change.resource, change.policy)).collect();
+        let [wfq, edf] = [PolicyKind::Wfq, PolicyKind::Edf].map(|kind| Some(PolicyChange::Policy(kind)));
+        assert_eq!(policies, [(Resource::Processor, wfq), (Resource::NetworkWrite, edf)]);
+        assert_eq!(line.unknown, ["grid.disk=wfq", "grid.processor=x"]);
     }
 
     #[test]
