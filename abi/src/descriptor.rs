@@ -13,6 +13,7 @@ use crate::layout::DESCRIPTOR_SIZE;
 use crate::query::Queries;
 use crate::topology::CoreSite;
 use crate::unplug::UnplugRequest;
+use crate::volume::VolumeMount;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -107,6 +108,8 @@ pub struct Descriptor {
     pub image: Vec<ImageSegment>,
     /// The devices. The supervisor does not initialise them.
     pub devices: Vec<Device>,
+    /// The volumes of the block devices among [`Self::devices`], in their order.
+    pub volumes: Vec<VolumeMount>,
     /// The clock rates and a reference time.
     pub clock: Clock,
     /// The cell's network address; `None` if it has no network device or uses DHCP.
@@ -166,6 +169,8 @@ pub struct Device {
 pub enum DeviceKind {
     /// A virtio network device.
     Network,
+    /// A virtio block device.
+    Block,
     /// A virtio console (only for the supervisor).
     Console,
 }
@@ -341,6 +346,12 @@ mod tests {
             devices: vec![Device {
                 kind: DeviceKind::Network,
                 transport: Transport::Mmio { registers: crate::layout::DEVICES + 0x1000, vector: 0x30 },
+            }],
+            volumes: vec![VolumeMount {
+                device: crate::management::DeviceLocation::Mmio { address: 0xfeb0_0000 },
+                name: "data".into(),
+                path: "/data".into(),
+                access: crate::volume::VolumeAccess::ReadOnly,
             }],
             clock: Clock {
                 tsc_hz: 2_100_000_000,

@@ -48,7 +48,8 @@ pub mod size;
 pub mod stage;
 pub mod topology;
 pub mod unplug;
+pub mod volume;
 
 /// The version of all formats in this crate. Supervisor, cell images and host tool of one build have the same version;
 /// each refuses other versions with an error.
-pub const VERSION: u32 = 16;
+pub const VERSION: u32 = 17;

@@ -159,6 +159,7 @@ pub fn spec(name: &str, image: &CellImage, cores: u32, memory_mib: u64) -> CellS
         lending: Default::default(),
         text: Default::default(),
         grid: Default::default(),
+        volumes: Vec::new(),
     }
 }
 

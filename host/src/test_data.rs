@@ -30,6 +30,7 @@ pub(crate) fn cell(name: &str) -> CellInfo {
             lending: Default::default(),
             text: Default::default(),
             grid: Default::default(),
+            volumes: Vec::new(),
         },
         state: CellState::Created,
         phase: CellPhase::Silent,

@@ -4,8 +4,10 @@
 //! The boot's tables and stacks, a few hundred KiB, stay unused afterwards.
 
 use crate::apic::local;
+use crate::boot::command_line::StandaloneVolume;
 use crate::boot::{self, Machine};
 use crate::cpu::Features;
+use crate::device::Device;
 use crate::image::Bounds;
 use crate::memory::Region;
 use crate::paging::Rights;
@@ -15,6 +17,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::descriptor::{Descriptor, DeviceKind};
 use isola_abi::id::{CellId, PhysAddr, PhysRange};
 use isola_abi::layout::IMAGE;
+use isola_abi::volume::VolumeMount;
 
 /// The entry of the image's note.
 static ENTRY: AtomicU64 = AtomicU64::new(0);
@@ -36,6 +39,7 @@ fn become_cell(machine: Machine) -> ! {
         machine;
     let mut cores = alloc::vec![boot_core];
     cores.extend(parked.iter().map(|core| core.core()));
+    let (used, volumes) = used_devices(&mut devices, command_line.volumes);
     let descriptor = Descriptor {
         version: isola_abi::VERSION,
         cell: CellId(0),
@@ -50,6 +54,7 @@ fn become_cell(machine: Machine) -> ! {
         region_tables: PhysRange::default(),
         image: Vec::new(),
         devices: Vec::new(),
+        volumes,
         clock,
         address: command_line.address,
         supervisor: None,
@@ -64,7 +69,7 @@ fn become_cell(machine: Machine) -> ! {
         entry: ENTRY.load(Ordering::Relaxed),
         vectors: crate::interrupts::vectors(),
         memory,
-        devices: devices.iter_mut().filter(|device| device.kind() == Some(DeviceKind::Network)).collect(),
+        devices: used,
         descriptor,
     };
     let cell = match CellSpace::build(plan, &space, &mut lines) {
@@ -78,6 +83,25 @@ fn become_cell(machine: Machine) -> ! {
         }
     }
     cell.enter_here(0)
+}
+
+/// Returns the devices that the image uses, with its volumes: all network devices, and as many block devices as there
+/// are volumes on the command line, in the order in which the machine lists them.
+fn used_devices(
+    devices: &mut [Device],
+    volumes: Vec<StandaloneVolume>,
+) -> (Vec<&mut Device>, Vec<VolumeMount>) {
+    let (mut volumes, mut mounts) = (volumes.into_iter(), Vec::new());
+    let used = devices.iter_mut().filter(|device| match device.kind() {
+        Some(DeviceKind::Network) => true,
+        Some(DeviceKind::Block) => volumes.next().is_some_and(|StandaloneVolume { path, access }| {
+            let name = path.trim_start_matches('/').into();
+            mounts.push(VolumeMount { device: device.location(), name, path, access });
+            true
+        }),
+        Some(DeviceKind::Console) | None => false,
+    });
+    (used.collect(), mounts)
 }
 
 /// Returns the segments of the running image, which are at their link addresses.

@@ -27,7 +27,8 @@ impl Cells<FakeMachine> {
     }
 }
 
-/// Returns a machine with `cores` cores besides the supervisor's, 64 MiB of dirty memory, and two network devices.
+/// Returns a machine with `cores` cores besides the supervisor's, 64 MiB of dirty memory, two network devices and
+/// two block devices.
 pub(crate) fn machine(cores: u32) -> Cells<FakeMachine> {
     machine_of_nodes(cores, 1)
 }
@@ -103,5 +104,6 @@ pub(crate) fn spec(name: &str) -> CellSpec {
         lending: LendingSpec::default(),
         text: Text::Shared,
         grid: isola_abi::grid::GridSetup::default(),
+        volumes: Vec::new(),
     }
 }

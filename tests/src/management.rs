@@ -280,5 +280,6 @@ pub fn spec(name: &str, cores: u32, mib: u64, arguments: &[&str]) -> CellSpec {
         lending: Default::default(),
         text: Default::default(),
         grid: Default::default(),
+        volumes: Vec::new(),
     }
 }

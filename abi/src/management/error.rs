@@ -1,6 +1,6 @@
 //! The reasons for the refusal of a request or an image.
 
-use super::{CellState, MAX_IMAGE, MAX_NAME_LEN};
+use super::{CellState, DeviceLocation, MAX_IMAGE, MAX_NAME_LEN};
 use crate::id::{CoreId, NodeId};
 use crate::integrity::UnmetRequirement;
 use crate::size::ByteSize;
@@ -135,6 +135,8 @@ pub enum ManagementError {
     CoreAtLarge(String),
     /// No network device is free.
     DevicesExhausted,
+    /// The machine has no block device at that location, or a cell has it.
+    DiskNotFree(DeviceLocation),
     /// The machine was not booted for tests.
     NotForTests,
     /// The supervisor has restarted. The new incarnation sends this once, unsolicited, with sequence 0; it knows no
@@ -254,6 +256,10 @@ impl fmt::Display for ManagementError {
             Self::CoreAtLarge(name) => write!(
                 f,
                 "a core of {name:?} did not come back, and may still use its memory: none of that can be anybody's until the machine starts anew"
+            ),
+            Self::DiskNotFree(location) => write!(
+                f,
+                "the block device at {location} is in use by another cell, or does not exist: see `isola ps --all`"
             ),
             Self::DevicesExhausted => {
                 f.write_str("no network device is free: stop a cell that has one, run this one without network, or start the machine with more")

@@ -35,6 +35,10 @@ pub struct MachineInfo {
     pub devices_total: u32,
     /// The number of free ones.
     pub devices_free: u32,
+    /// The number of block devices for cells.
+    pub disks_total: u32,
+    /// The number of free ones.
+    pub disks_free: u32,
     /// The rate of the time-stamp counter, in Hz.
     pub tsc_hz: u64,
     /// The time from the supervisor's first instruction to the first request that it could answer, in ns.
@@ -199,6 +203,15 @@ pub enum DeviceLocation {
         /// The physical address.
         address: u64,
     },
+}
+
+impl fmt::Display for DeviceLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pci { bus, device, function } => write!(f, "PCI {bus:02x}:{device:02x}.{function}"),
+            Self::Mmio { address } => write!(f, "MMIO {address:#x}"),
+        }
+    }
 }
 
 /// Durations in ns; `None` for a step that has not happened.

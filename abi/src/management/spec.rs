@@ -8,8 +8,9 @@ use crate::descriptor::NetworkAddress;
 use crate::grid::{GridSetup, MAX_SETUP_BYTES};
 use crate::integrity::{ImageDigest, Requirement};
 use crate::size::ByteSize;
+use crate::volume::{self, VolumeMount};
 use alloc::boxed::Box;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +49,8 @@ pub struct CellSpec {
     pub text: Text,
     /// The settings of the resource grid with which it starts.
     pub grid: GridSetup,
+    /// The volumes that it mounts.
+    pub volumes: Vec<VolumeMount>,
 }
 
 /// The location of a cell's text: its code and constants.
@@ -105,8 +108,17 @@ impl CellSpec {
         if grid_bytes > MAX_SETUP_BYTES {
             return limit("the grid settings of a cell take at most 1 KiB: leave out activities or rules");
         }
-        if self.arguments.len() > MAX_ARGUMENTS || argument_bytes + grid_bytes > MAX_ARGUMENT_BYTES {
-            return limit("a cell takes at most 64 arguments, of 4096 bytes together with its grid settings");
+        if let Err(error) = volume::validate(&self.volumes) {
+            return Err(ManagementError::OutOfLimits(error.to_string()));
+        }
+        let volume_bytes: usize =
+            self.volumes.iter().map(|volume| volume.name.len() + volume.path.len() + 16).sum();
+        if self.arguments.len() > MAX_ARGUMENTS
+            || argument_bytes + grid_bytes + volume_bytes > MAX_ARGUMENT_BYTES
+        {
+            return limit(
+                "a cell takes at most 64 arguments, of 4096 bytes together with its grid settings and volumes",
+            );
         }
         if let NetworkSpec::Static(address) = self.network
             && !(1..=31).contains(&address.prefix_len)
@@ -140,6 +152,7 @@ mod tests {
             lending: LendingSpec::default(),
             text: Text::Shared,
             grid: GridSetup::default(),
+            volumes: vec![],
         }
     }
 

@@ -19,7 +19,9 @@
 //! | [`heap`] | the global allocator, which obtains more memory when it runs out |
 //! | [`crash`] | panics, exceptions, and their reports |
 //! | `regions` | the region area: filling of pages, page faults |
+//! | `vectors` | the interrupt vectors of device queues |
 //! | `network` | virtio network devices as the stack's queues |
+//! | `block` | virtio block devices as queues of the block layer, and the volumes on them |
 //! | `platform` | the [`Platform`](isola_platform::Platform) of the cores |
 //! | [`start`] | from a core's entry to its event loop, as a list of steps |
 //!
@@ -32,6 +34,7 @@
 
 extern crate alloc;
 
+mod block;
 mod console;
 mod core_caches;
 mod cores;
@@ -50,6 +53,7 @@ mod regions;
 pub mod start;
 mod state;
 mod supervisor;
+mod vectors;
 
 /// Makes the binary a cell image. `$begin` is a `fn()` that queues the application's first event; it runs on the first
 /// core, before its loop. `$new`, of type `$allocator`, is the global allocator: [`heap::CellHeap`], or the

@@ -6,12 +6,13 @@
 //! allocates fresh buffers and leaves the old ones to the holders of their views.
 
 use crate::state::AUTHORITY;
+use crate::{console, pool, vectors};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering;
-use isola_abi::descriptor::{Descriptor, DeviceKind};
+use isola_abi::descriptor::Descriptor;
 use isola_drivers::net::{
     FeatureSupport, HEADER_LEN, Merging, NetDevice, NetInterrupts, NetOptions, NetQueue, Offload,
     ReceiveBuffer, ReceivedBuffer, ReceivedChecksum as DriverChecksum, SegmentKind,
@@ -19,7 +20,6 @@ use isola_drivers::net::{
 use isola_drivers::transport::{self, Transport};
 use isola_drivers::virtqueue::{Pending, Refusal, RejectedBuffer};
 use isola_ebbs::platform;
-use isola_events::interrupt::QUEUE_VECTORS;
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 use isola_machine::apic::{self, local};
 use isola_machine::device::DeviceRegisters;
@@ -29,9 +29,6 @@ use isola_platform::network::{
     ReceivedChecksum, ReceivedFrame, SPREADING_KEY_LEN, SPREADING_PARTS, SpreadingRefused,
 };
 use spin::Mutex;
-
-use crate::console;
-use crate::pool;
 
 /// Most buffers per direction of a device queue, in a cell with enough memory.
 const LARGEST_QUEUE: usize = 256;
@@ -109,13 +106,10 @@ fn longest_mtu(pairs: u8) -> u16 {
 }
 
 /// Initialises the cell's network devices.
-pub(crate) fn open(descriptor: &Descriptor, devices: Vec<(DeviceKind, DeviceRegisters)>) -> Vec<NetworkPort> {
-    let is_network =
-        |(kind, windows): (DeviceKind, DeviceRegisters)| (kind == DeviceKind::Network).then_some(windows);
-    let network: Vec<DeviceRegisters> = devices.into_iter().filter_map(is_network).collect();
-    let mut vectors = QUEUE_VECTORS;
-    let later = (0..network.len()).rev();
-    let opened = network
+pub(crate) fn open(descriptor: &Descriptor, devices: Vec<DeviceRegisters>) -> Vec<NetworkPort> {
+    let mut vectors = vectors::of_network(descriptor);
+    let later = (0..devices.len()).rev();
+    let opened = devices
         .into_iter()
         .zip(later)
         .map(|(windows, later)| open_device(descriptor, &mut vectors, later, windows));
@@ -582,6 +576,7 @@ impl NetworkQueue for BareQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isola_events::interrupt::QUEUE_VECTORS;
 
     #[test]
     fn a_device_gets_as_many_queue_pairs_as_there_are_vectors_beyond_those_of_later_devices() {

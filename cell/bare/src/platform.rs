@@ -2,7 +2,7 @@
 //! if it is a few lines.
 
 use crate::state::{self, AUTHORITY, Bare};
-use crate::{console, cores, hot_plug, idle, network, pending, pool, regions, supervisor};
+use crate::{block, console, cores, hot_plug, idle, network, pending, pool, regions, supervisor};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use isola_abi::core_slots::{CoreSlots, Order};
@@ -15,6 +15,7 @@ use isola_machine::apic::local;
 use isola_machine::cell::suspended;
 use isola_machine::device::DeviceRegisters;
 use isola_machine::{cell, cpu, interrupts, power};
+use isola_platform::block::VolumePort;
 use isola_platform::network::NetworkPort;
 use isola_platform::{Clock, CoreIndex, CoreSet, PendingVectors, Platform, ResumeOutcome};
 
@@ -147,8 +148,11 @@ impl Platform for Bare {
     }
 
     fn open_network(&self) -> Vec<NetworkPort> {
-        let state = self.state();
-        network::open(&state.descriptor, core::mem::take(&mut *state.devices.lock()))
+        network::open(self.descriptor(), state::take_devices(DeviceKind::Network))
+    }
+
+    fn open_volumes(&self) -> Vec<VolumePort> {
+        block::open(self.descriptor(), state::take_devices(DeviceKind::Block))
     }
 
     fn memory_free(&self) -> usize {

@@ -42,6 +42,12 @@ impl Bare {
     }
 }
 
+/// Removes the devices of a kind that are not in use yet, and returns them.
+pub(crate) fn take_devices(kind: DeviceKind) -> Vec<DeviceRegisters> {
+    let mut devices = BARE.state().devices.lock();
+    devices.extract_if(.., |(of, _)| *of == kind).map(|(_, registers)| registers).collect()
+}
+
 /// Sets the state, on the first core.
 pub(crate) fn start(descriptor: Descriptor, devices: Vec<(DeviceKind, DeviceRegisters)>) {
     let words = descriptor.clock;

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! 0x20-0x3f   bound: as the supervisor or the firmware specifies
-//! 0x40-0xbf   bound: queues of network devices
+//! 0x40-0xbf   bound: queues of network and block devices
 //! 0xc0-0xdf   allocated, separately on each core
 //! 0xe0-0xff   bound: interrupt lines, requests of the supervisor; timer and wake-ups, which need no handler
 //! ```
@@ -26,7 +26,7 @@ use isola_platform::{OtherVectors, PendingVectors};
 /// The vectors that are allocated.
 pub const ALLOCATED_VECTORS: RangeInclusive<u8> = 0xc0..=0xdf;
 
-/// The vectors that platforms assign to the queues of network devices.
+/// The vectors that platforms assign to the queues of network and block devices.
 pub const QUEUE_VECTORS: RangeInclusive<u8> = 0x40..=0xbf;
 
 /// The function called at an interrupt.

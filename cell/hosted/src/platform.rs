@@ -11,6 +11,7 @@ use isola_abi::query::{Line, Queries};
 use isola_abi::report::{CoreReport, Report};
 use isola_abi::topology::CoreSite;
 use isola_ebbs::{current_core, cycles};
+use isola_platform::block::VolumePort;
 use isola_platform::network::NetworkPort;
 use isola_platform::{Clock, CoreIndex, CoreSet, PendingVectors, Platform, ResumeOutcome};
 use std::cell::Cell;
@@ -78,6 +79,7 @@ impl Hosted {
             region_tables: PhysRange::default(),
             image: Vec::new(),
             devices: Vec::new(),
+            volumes: Vec::new(),
             clock,
             address: settings.address,
             supervisor: None,
@@ -346,6 +348,10 @@ impl Platform for Hosted {
 
     fn open_network(&self) -> Vec<NetworkPort> {
         std::mem::take(&mut self.network.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn open_volumes(&self) -> Vec<VolumePort> {
+        Vec::new()
     }
 
     fn memory_free(&self) -> usize {

@@ -11,10 +11,19 @@ use crate::Instant;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
+use isola_abi::volume::VolumeMount;
 use isola_iobuf::{Chain, IoBufMut};
 
 /// Length of a sector, the unit of positions and of the capacity, in bytes.
 pub const SECTOR_LEN: u32 = 512;
+
+/// A block device with a volume.
+pub struct VolumePort {
+    /// The volume, and the path at which the cell mounts it.
+    pub mount: VolumeMount,
+    /// The device.
+    pub port: BlockPort,
+}
 
 /// A block device.
 pub struct BlockPort {

@@ -1,5 +1,6 @@
 //! The machine below a cell, as an interface for the cell's cores.
 
+use crate::block::VolumePort;
 use crate::network::NetworkPort;
 use crate::{Clock, CoreIndex, CoreSet};
 use alloc::vec::Vec;
@@ -156,6 +157,10 @@ pub trait Platform: Sync {
 
     /// Initialises the network devices. Returns none if the cell has none, and on every call after the first.
     fn open_network(&self) -> Vec<NetworkPort>;
+
+    /// Initialises the block devices with the cell's volumes, in their order. Returns none if the cell has none, and on
+    /// every call after the first; a device that does not work is missing.
+    fn open_volumes(&self) -> Vec<VolumePort>;
 
     /// Returns the cell's free memory, in bytes. Costs a few loads.
     fn memory_free(&self) -> usize;

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use isola_abi::descriptor::{HaltMode, NetworkAddress};
 use isola_abi::grid::{GridChange, GridSetup, PolicyChange};
 use isola_abi::id::{PhysAddr, PhysRange};
+use isola_abi::volume::{VolumeAccess, is_mount_path};
 
 /// The prefix of a loader's word for a virtio-mmio device (Linux, `virtio_mmio.c`).
 const MMIO_DEVICE: &str = "virtio_mmio.device=";
@@ -25,6 +26,8 @@ pub struct CommandLine {
     pub mmio_devices: Vec<MmioWindow>,
     /// `grid.RESOURCE=POLICY`: a policy of the resource grid from the start.
     pub grid: GridSetup,
+    /// `volume=PATH` or `volume=PATH:ro`, for each such word: a volume on the next block device.
+    pub volumes: Vec<StandaloneVolume>,
     /// The words after `--`.
     pub arguments: Vec<String>,
     /// Unknown words before `--`.
@@ -38,6 +41,15 @@ pub struct MmioWindow {
     pub registers: PhysRange,
     /// Its interrupt line.
     pub interrupt: u32,
+}
+
+/// A volume of a standalone image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StandaloneVolume {
+    /// The path at which it is mounted.
+    pub path: String,
+    /// What the image may do with it.
+    pub access: VolumeAccess,
 }
 
 impl CommandLine {
@@ -60,12 +72,22 @@ impl CommandLine {
                 line.halt_mode = Some(mode);
             } else if let Some(change) = word.strip_prefix("grid.").and_then(parse_policy) {
                 line.grid.changes.push(change);
+            } else if let Some(volume) = word.strip_prefix("volume=").and_then(parse_volume) {
+                line.volumes.push(volume);
             } else {
                 line.unknown.push(word.into());
             }
         }
         line
     }
+}
+
+fn parse_volume(text: &str) -> Option<StandaloneVolume> {
+    let (path, access) = match text.strip_suffix(":ro") {
+        Some(path) => (path, VolumeAccess::ReadOnly),
+        None => (text, VolumeAccess::ReadWrite),
+    };
+    is_mount_path(path).then(|| StandaloneVolume { path: path.into(), access })
 }
 
 fn parse_policy(text: &str) -> Option<GridChange> {
@@ -136,6 +158,15 @@ mod tests {
         assert_eq!(line.unknown, ["quiet"]);
         let registers = PhysRange::new(PhysAddr(0xfeb0_0e00), 512);
         assert_eq!(line.mmio_devices, [MmioWindow { registers, interrupt: 12 }]);
+    }
+
+    #[test]
+    fn a_volume_has_an_absolute_path_and_perhaps_read_access_only() {
+        let line = CommandLine::parse("volume=/data volume=/var/www:ro volume=relative volume=/a/..:ro");
+        let volume = |path: &str, access| StandaloneVolume { path: path.into(), access };
+        let expected = [volume("/data", VolumeAccess::ReadWrite), volume("/var/www", VolumeAccess::ReadOnly)];
+        assert_eq!(line.volumes, expected);
+        assert_eq!(line.unknown, ["volume=relative", "volume=/a/..:ro"]);
     }
 
     proptest::proptest! {

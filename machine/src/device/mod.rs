@@ -68,6 +68,7 @@ pub enum DeviceRegisters {
 const fn virtio_kind(id: u32) -> Option<DeviceKind> {
     match id {
         1 => Some(DeviceKind::Network),
+        2 => Some(DeviceKind::Block),
         3 => Some(DeviceKind::Console),
         _ => None,
     }

@@ -70,8 +70,29 @@ pub struct Blueprint<'a, H: Hardware> {
     pub cores: &'a [H::Core],
     /// The number of core slots: at least the number of cores.
     pub slots: usize,
-    /// The cell's network device, if it has one.
-    pub device: Option<&'a mut H::Device>,
+    /// The cell's devices.
+    pub devices: &'a mut CellDevices<H::Device>,
+}
+
+/// The devices of a cell.
+#[derive(Debug)]
+pub struct CellDevices<D> {
+    /// Its network device, if it has one.
+    pub network: Option<D>,
+    /// Its block devices, in the order of its volumes.
+    pub disks: Vec<D>,
+}
+
+impl<D> CellDevices<D> {
+    /// Returns no devices.
+    pub const fn none() -> Self {
+        Self { network: None, disks: Vec::new() }
+    }
+
+    /// Returns all devices, the network device first.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut D> {
+        self.network.iter_mut().chain(&mut self.disks)
+    }
 }
 
 /// The reason why a cell cannot be built, with the memory back.
@@ -134,8 +155,8 @@ pub struct RecoveredCell<H: Hardware> {
     pub core_ids: Vec<CoreId>,
     /// The cell's cores that should have been reclaimed and did not respond.
     pub lost: Vec<CoreId>,
-    /// The cell's network device.
-    pub device: Option<H::Device>,
+    /// The cell's devices.
+    pub devices: CellDevices<H::Device>,
     /// All the cell's memory.
     pub memory: Vec<PhysRange>,
     /// The number of the cell's last memory request that was answered.
@@ -150,7 +171,7 @@ pub trait Hardware: Sized {
     type Memory: Pages;
     /// A core: parked, or executing a cell.
     type Core: CoreToken;
-    /// A network device.
+    /// A network device or a block device.
     type Device;
     /// A built cell: address space, descriptor, report, and all its memory.
     type Space: CellSpace<Memory = Self::Memory, Core = Self::Core>;
@@ -162,7 +183,7 @@ pub trait Hardware: Sized {
     /// slots.
     fn least_memory(&self, plan: &ImagePlan, cores: usize, slots: usize) -> u64;
 
-    /// Builds a cell in zeroed memory, ready to start. The cell owns the device until the device is reset.
+    /// Builds a cell in zeroed memory, ready to start. The cell owns each device until that is reset.
     ///
     /// # Errors
     /// Returns the memory if it does not suffice or the descriptor is too long.

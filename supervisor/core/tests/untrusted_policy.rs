@@ -8,6 +8,7 @@ use isola_abi::management::{
 };
 use isola_abi::size::ByteSize;
 use isola_abi::unplug::Shortfall;
+use isola_abi::volume::{VolumeAccess, VolumeMount};
 use isola_supervisor_core::hardware::{Pages, SharedPages};
 use isola_supervisor_core::image::ImagePlan;
 use isola_supervisor_core::inventory::{BlockRequest, CHUNK, Scrub};
@@ -18,8 +19,8 @@ use isola_supervisor_core::{Hardware, TrustedCore};
 use isola_supervisor_fake::image::Builder;
 use isola_supervisor_fake::report::obeys;
 use isola_supervisor_fake::{
-    FakeMachine, FakeMemory, FakeShared, MEMORY, MIB, RestartedMachine, every_chunk_has_one_owner,
-    every_core_has_one_owner, restart,
+    FIRST_DISK, FakeDevice, FakeMachine, FakeMemory, FakeShared, MEMORY, MIB, RestartedMachine,
+    every_chunk_has_one_owner, every_core_has_one_owner, restart,
 };
 use proptest::prelude::*;
 
@@ -132,6 +133,7 @@ fn spec(cores: u32, mib: u64) -> CellSpec {
         lending: LendingSpec::default(),
         text: Text::Shared,
         grid: isola_abi::grid::GridSetup::default(),
+        volumes: Vec::new(),
     }
 }
 
@@ -152,7 +154,7 @@ fn a_cell_is_built_started_ended_and_released_in_this_order_only() {
     bench.core.end(id, Vec::new()).unwrap();
     assert_eq!(bench.core.end(id, Vec::new()), Err(Rejection::WrongStage));
     assert_eq!(bench.core.plug_block(id, block(2)), Err(Rejection::WrongStage));
-    let released = Released { memory_bytes: 4 * MIB, lost: Vec::new(), device_is_back: true };
+    let released = Released { memory_bytes: 4 * MIB, lost: Vec::new(), devices_are_back: true };
     assert_eq!(bench.core.release(id), Ok(released));
     bench.check();
 }
@@ -259,7 +261,7 @@ fn block(mib: u64) -> BlockRequest {
 /// A call of the policy, or an action of a cell or the machine.
 #[derive(Clone, Debug)]
 enum Call {
-    Build { id: u32, cores: u32, mib: u64, network: bool },
+    Build { id: u32, cores: u32, mib: u64, network: bool, disk: Option<u8> },
     Start(u32),
     Save(u32),
     End(u32),
@@ -297,13 +299,11 @@ fn any_call() -> impl Strategy<Value = Call> {
     let id = || 1u32..4;
     let slot = || 0usize..7;
     let core = || 0..=CORES + 1;
+    // The machine has two.
+    let disk = proptest::option::of(0u8..3);
     prop_oneof![
-        (id(), 0u32..4, 0u64..9, any::<bool>()).prop_map(|(id, cores, mib, network)| Call::Build {
-            id,
-            cores,
-            mib,
-            network
-        }),
+        (id(), 0u32..4, 0u64..9, any::<bool>(), disk)
+            .prop_map(|(id, cores, mib, network, disk)| Call::Build { id, cores, mib, network, disk }),
         id().prop_map(Call::Start),
         id().prop_map(Call::Start),
         id().prop_map(Call::Save),
@@ -347,9 +347,17 @@ fn any_call() -> impl Strategy<Value = Call> {
 fn apply(mut bench: Bench, call: &Call) -> Bench {
     let core = &mut bench.core;
     match *call {
-        Call::Build { id, cores, mib, network } => {
+        Call::Build { id, cores, mib, network, disk } => {
             let network = if network { NetworkSpec::Dhcp } else { NetworkSpec::None };
-            let _ = bench.build(id, &CellSpec { network, ..spec(cores, mib) });
+            let device = |disk: u8| FakeDevice(FIRST_DISK + disk).location();
+            let volume = |disk| VolumeMount {
+                device: device(disk),
+                name: "data".into(),
+                path: "/data".into(),
+                access: VolumeAccess::ReadWrite,
+            };
+            let volumes = disk.map(volume).into_iter().collect();
+            let _ = bench.build(id, &CellSpec { network, volumes, ..spec(cores, mib) });
         }
         Call::Start(id) => _ = core.start(CellId(id), vec![1]),
         Call::Save(id) => core.save(CellId(id), vec![2]),

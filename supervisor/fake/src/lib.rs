@@ -23,4 +23,4 @@ pub use machine::{Action, FakeMachine, FakeState};
 pub use memory::{FakeMemory, FakeShared, MEMORY, MIB, memory};
 pub use owners::{every_chunk_has_one_owner, every_core_has_one_owner};
 pub use restart::{RestartedMachine, restart};
-pub use space::{FakeCore, FakeDevice, FakeSpace};
+pub use space::{FIRST_DISK, FakeCore, FakeDevice, FakeSpace};

@@ -4,7 +4,7 @@ use crate::death::Death;
 use crate::memory::{FakeMemory, FakeShared, MEMORY, Soiled};
 use crate::report::Activities;
 use crate::restart::FakeRecord;
-use crate::space::{FakeCore, FakeDevice, FakeSpace, SharedWords};
+use crate::space::{FIRST_DISK, FakeCore, FakeDevice, FakeSpace, SharedWords};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -21,7 +21,7 @@ use isola_supervisor_core::hardware::{
     Blueprint, BuildError, BuildFailure, Hardware, InventoryOf, Reclaimed, SharedPages,
 };
 use isola_supervisor_core::image::{ImagePlan, Source};
-use isola_supervisor_core::inventory::{CoreToken, Cores, Devices, Inventory, Memory};
+use isola_supervisor_core::inventory::{CoreToken, Cores, Devices, Disks, Inventory, Memory};
 
 /// An action on the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,11 +152,15 @@ pub(crate) type State = Rc<RefCell<FakeState>>;
 pub struct FakeMachine(pub(crate) State);
 
 impl FakeMachine {
-    /// Returns a machine with `cores` cores besides the supervisor's, 64 MiB of dirty memory, and two network devices,
-    /// with cores and memory divided among `nodes` nodes; and its inventory.
+    /// Returns a machine with `cores` cores besides the supervisor's, 64 MiB of dirty memory, two network devices and
+    /// two block devices, with cores and memory divided among `nodes` nodes; and its inventory.
     pub fn new(cores: u32, nodes: u32) -> (Self, InventoryOf<Self>) {
-        let mut inventory: InventoryOf<Self> =
-            Inventory { cores: Cores::new(), memory: Memory::new(), devices: Devices::new() };
+        let mut inventory: InventoryOf<Self> = Inventory {
+            cores: Cores::new(),
+            memory: Memory::new(),
+            devices: Devices::new(),
+            disks: Disks::new(),
+        };
         let site = |id| CoreSite::alone(CoreId(id));
         inventory.cores.add_supervisor(CoreId(0), NodeId(0), site(0));
         for id in 1..=cores {
@@ -171,6 +175,9 @@ impl FakeMachine {
             assert!(inventory.memory.add(memory, NodeId(node)).is_empty());
         }
         (0..2).for_each(|number| inventory.devices.add(FakeDevice(number)));
+        for disk in (FIRST_DISK..FIRST_DISK + 2).map(FakeDevice) {
+            inventory.disks.add(disk.location(), disk);
+        }
         let state = FakeState { soiled, ..FakeState::default() };
         (Self(Rc::new(RefCell::new(state))), inventory)
     }
@@ -208,7 +215,9 @@ impl Hardware for FakeMachine {
     ) -> Result<FakeSpace, BuildFailure<FakeMemory>> {
         assert!(memory.iter().all(FakeMemory::holds_nothing), "memory is not zeroed");
         assert_eq!(blueprint.cores.len(), blueprint.spec.cores as usize);
-        assert_eq!(blueprint.device.is_some(), blueprint.spec.network != NetworkSpec::None);
+        assert_eq!(blueprint.devices.network.is_some(), blueprint.spec.network != NetworkSpec::None);
+        let disks = blueprint.devices.disks.iter().map(FakeDevice::location);
+        assert!(disks.eq(blueprint.spec.volumes.iter().map(|volume| volume.device)));
         memory.iter().for_each(FakeMemory::soil);
         let mut state = self.0.borrow_mut();
         if let Some(cause) = state.build_error {
@@ -241,7 +250,7 @@ impl Hardware for FakeMachine {
             unplugged: Vec::new(),
             text: shares.then(|| FakeShared::clone(blueprint.image)),
             cores: blueprint.cores.iter().map(FakeCore::id).collect(),
-            device: blueprint.device.as_ref().map(|device| device.0),
+            devices: blueprint.devices.iter_mut().map(|device| device.0).collect(),
         };
         space.register(false);
         Ok(space)
@@ -282,7 +291,7 @@ impl Hardware for FakeMachine {
     }
 
     fn location(device: &FakeDevice) -> DeviceLocation {
-        DeviceLocation::Pci { bus: 0, device: device.0, function: 0 }
+        device.location()
     }
 
     fn reset(&mut self, _: &mut FakeDevice) -> bool {

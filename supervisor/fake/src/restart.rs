@@ -2,14 +2,16 @@
 
 use crate::machine::FakeMachine;
 use crate::memory::{FakeMemory, FakeShared, MEMORY};
-use crate::space::{FakeCore, FakeDevice, FakeSpace, SharedWords};
+use crate::space::{FIRST_DISK, FakeCore, FakeDevice, FakeSpace, SharedWords};
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId, MAX_CORES, NodeId, PhysAddr, PhysRange};
 use isola_abi::management::RestartCause;
 use isola_abi::stage::Stage;
 use isola_abi::topology::CoreSite;
-use isola_supervisor_core::hardware::{InventoryOf, Pages, RecoveredCell, RecoveredState, SharedPages};
-use isola_supervisor_core::inventory::{CHUNK, Cores, Devices, Inventory, Memory};
+use isola_supervisor_core::hardware::{
+    CellDevices, InventoryOf, Pages, RecoveredCell, RecoveredState, SharedPages,
+};
+use isola_supervisor_core::inventory::{CHUNK, Cores, Devices, Disks, Inventory, Memory};
 
 /// A cell's ownership record.
 pub(crate) struct FakeRecord {
@@ -21,7 +23,7 @@ pub(crate) struct FakeRecord {
     memory: Vec<PhysRange>,
     text: Option<PhysRange>,
     cores: Vec<CoreId>,
-    device: Option<u8>,
+    devices: Vec<u8>,
     words: SharedWords,
 }
 
@@ -36,7 +38,7 @@ impl FakeRecord {
             memory: Vec::new(),
             text: space.text.as_ref().map(SharedPages::range),
             cores: space.cores.clone(),
-            device: space.device,
+            devices: space.devices.clone(),
             words: space.words.clone(),
         };
         record.hold(space);
@@ -69,7 +71,7 @@ impl FakeRecord {
     fn into_gone(mut self) -> Self {
         self.stage = Stage::Ending;
         self.is_counted = true;
-        self.device = None;
+        self.devices.clear();
         self.cores.clear();
         self
     }
@@ -125,8 +127,12 @@ pub fn restart(
     records.values_mut().filter(is_ending).for_each(|record| record.stage = Stage::Ending);
     let gone = records.values().filter(|record| !record.goes_on() && !record.is_counted).count() as u32;
     let (held, void): (Vec<_>, Vec<_>) = records.into_iter().partition(|(_, record)| record.goes_on());
-    let mut inventory: InventoryOf<FakeMachine> =
-        Inventory { cores: Cores::new(), memory: Memory::new(), devices: Devices::new() };
+    let mut inventory: InventoryOf<FakeMachine> = Inventory {
+        cores: Cores::new(),
+        memory: Memory::new(),
+        devices: Devices::new(),
+        disks: Disks::new(),
+    };
     let site = |id| CoreSite::alone(CoreId(id));
     inventory.cores.add_supervisor(CoreId(0), NodeId(0), site(0));
     let mut all_back = true;
@@ -198,17 +204,23 @@ pub fn restart(
             assert!(inventory.memory.add(memory, NodeId(0)).is_empty());
         }
     }
-    let lent: Vec<u8> = held.iter().filter_map(|(_, record)| record.device).collect();
-    (0..2)
-        .filter(|number| !lent.contains(number))
-        .for_each(|number| inventory.devices.add(FakeDevice(number)));
-    lent.iter().for_each(|_| inventory.devices.add_owned());
+    let lent: Vec<u8> = held.iter().flat_map(|(_, record)| record.devices.clone()).collect();
+    for device in (0..2).chain(FIRST_DISK..FIRST_DISK + 2).map(FakeDevice) {
+        match (device.is_disk(), lent.contains(&device.0)) {
+            (false, false) => inventory.devices.add(device),
+            (false, true) => inventory.devices.add_owned(),
+            (true, false) => inventory.disks.add(device.location(), device),
+            (true, true) => inventory.disks.add_owned(),
+        }
+    }
     let soiled = machine.soiled.clone();
     let survive = |(number, record): (u64, FakeRecord)| {
         let text = text_of(&record);
         let piece =
             |range: &PhysRange| FakeMemory { range: *range, front: Vec::new(), soiled: soiled.clone() };
         let (cores, core_ids) = (record.cores(), record.core_ids());
+        let own = record.devices.iter().copied().map(FakeDevice);
+        let (disks, network): (Vec<_>, Vec<_>) = own.partition(FakeDevice::is_disk);
         let mut recovered_cell = RecoveredCell::<FakeMachine> {
             stage: record.stage,
             saved_state: record.saved_state,
@@ -222,12 +234,12 @@ pub fn restart(
                 memory: record.memory.iter().map(piece).collect(),
                 has_stacks: false,
                 cores: record.cores,
-                device: record.device,
+                devices: record.devices,
             },
             cores: cores.into_iter().map(|core| core.map(FakeCore)).collect(),
             core_ids,
             lost: Vec::new(),
-            device: record.device.map(FakeDevice),
+            devices: CellDevices { network: network.into_iter().next(), disks },
             memory: record.memory,
             answered: record.words.grown.answered.load(core::sync::atomic::Ordering::Relaxed),
             settled: 0,

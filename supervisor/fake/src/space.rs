@@ -13,6 +13,7 @@ use isola_abi::descriptor::Core;
 use isola_abi::growth::{Answer, MAX_PLUGGED_BLOCKS, PluggedMemory};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysRange};
 use isola_abi::ledger::{LEAST_SLOTS, Ledger};
+use isola_abi::management::DeviceLocation;
 use isola_abi::query::{Line, Queries};
 use isola_abi::report::Report;
 use isola_abi::stage::Stage;
@@ -33,9 +34,24 @@ impl CoreToken for FakeCore {
     }
 }
 
-/// A network device.
+/// A device: network devices have the numbers below [`FIRST_DISK`], block devices those from there.
 #[derive(Debug)]
 pub struct FakeDevice(pub u8);
+
+/// The number of the first block device.
+pub const FIRST_DISK: u8 = 16;
+
+impl FakeDevice {
+    /// Returns the device's location.
+    pub fn location(&self) -> DeviceLocation {
+        DeviceLocation::Pci { bus: 0, device: self.0, function: 0 }
+    }
+
+    /// Returns whether the device is a block device.
+    pub fn is_disk(&self) -> bool {
+        self.0 >= FIRST_DISK
+    }
+}
 
 /// The words that a cell and its supervisor share. They survive a restart of the supervisor.
 #[derive(Clone)]
@@ -79,7 +95,8 @@ pub struct FakeSpace {
     /// The memory from which the cell maps its text.
     pub(crate) text: Option<FakeShared>,
     pub(crate) cores: Vec<CoreId>,
-    pub(crate) device: Option<u8>,
+    /// The numbers of the devices.
+    pub(crate) devices: Vec<u8>,
 }
 
 impl FakeSpace {

@@ -206,7 +206,7 @@ impl<H: Hardware> Cells<H> {
         self.cancel_about(id);
         self.table.remove(id).ok_or_else(|| ManagementError::NoSuchCell(shorten(name)))?;
         // Only a cell that was never started still has resources.
-        if let Ok(Released { device_is_back: false, .. }) = self.core.release(id) {
+        if let Ok(Released { devices_are_back: false, .. }) = self.core.release(id) {
             self.record(began, Some(name), JournalEvent::DeviceLost);
         }
         self.count_images();
@@ -276,6 +276,9 @@ impl<H: Hardware> Cells<H> {
         if spec.network != NetworkSpec::None && !inventory.devices.has_for(id, &self.waiting()) {
             return Err(ManagementError::DevicesExhausted);
         }
+        if let Some(volume) = spec.volumes.iter().find(|volume| !inventory.disks.has(volume.device)) {
+            return Err(ManagementError::DiskNotFree(volume.device));
+        }
         let node = chosen.first().and_then(|core| inventory.cores.node(*core)).unwrap_or(NodeId(0));
         Ok((bytes, node))
     }
@@ -289,6 +292,7 @@ impl<H: Hardware> Cells<H> {
         match refusal {
             BuildRefusal::Cores(refusal) => self.core_error(refusal),
             BuildRefusal::Device => ManagementError::DevicesExhausted,
+            BuildRefusal::Disk(location) => ManagementError::DiskNotFree(location),
             BuildRefusal::IdInUse => ManagementError::NameTaken(spec.name.clone()),
             BuildRefusal::Memory => {
                 let free = ByteSize(self.core.inventory().memory.available());

@@ -169,7 +169,7 @@ impl<H: Hardware> Cells<H> {
         cell.run = Run::Examined { since_ns, deadline_ns, suspect, end };
     }
 
-    /// Ends a running cell: its cores are reclaimed and its device is reset, its report is read a last time, and its
+    /// Ends a running cell: its cores are reclaimed and its devices are reset, its report is read a last time, and its
     /// resources return to the inventory. The checkpoint with a due restart is saved before the ownership record says
     /// *ending*, because a restarted supervisor dismantles a cell in that stage and keeps no record of it.
     pub(super) fn finish(&mut self, id: CellId, end: End, since_ns: u64) {
@@ -187,12 +187,12 @@ impl<H: Hardware> Cells<H> {
         usage.keep_one_page();
         cell.outcome.usage = Some(Box::new(usage));
         let unanswered = cell.cores.resize.take();
-        let Ok(Released { memory_bytes, lost, device_is_back }) = self.core.release(id) else { return };
+        let Ok(Released { memory_bytes, lost, devices_are_back }) = self.core.release(id) else { return };
         cell.outcome.memory_bytes = memory_bytes;
         for core in lost {
             self.record_about(id, since_ns, JournalEvent::CoreLost(core));
         }
-        if !device_is_back {
+        if !devices_are_back {
             self.record_about(id, since_ns, JournalEvent::DeviceLost);
         }
         let took = self.core.now_ns().saturating_sub(since_ns);

@@ -26,6 +26,8 @@ impl<H: Hardware> Cells<H> {
             memory_images: ByteSize(self.images.memory_bytes()),
             devices_total: self.core.inventory().devices.total() as u32,
             devices_free: self.core.inventory().devices.free() as u32,
+            disks_total: self.core.inventory().disks.total() as u32,
+            disks_free: self.core.inventory().disks.free() as u32,
             tsc_hz: self.boot.tsc_hz,
             boot_ns: self.boot.ready_ns,
             restarts: self.boot.restarts,

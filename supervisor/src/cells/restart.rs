@@ -160,5 +160,6 @@ fn is_exhaustion(error: &ManagementError) -> bool {
             | Why::NotWholeCores { .. }
             | Why::MemoryExhausted { .. }
             | Why::DevicesExhausted
+            | Why::DiskNotFree(_)
     )
 }

@@ -119,6 +119,7 @@ impl MachineHardware {
             region_tables: PhysRange::default(),
             image: Vec::new(),
             devices: Vec::new(),
+            volumes: spec.volumes.clone(),
             clock: self.time.clock(),
             address: match spec.network {
                 NetworkSpec::Static(address) => Some(address),
@@ -178,7 +179,7 @@ impl Hardware for MachineHardware {
             entry: blueprint.plan.entry(),
             vectors: blueprint.plan.vectors(),
             memory: memory.into_iter().map(|piece| piece.0).collect(),
-            devices: blueprint.device.into_iter().collect(),
+            devices: blueprint.devices.iter_mut().collect(),
             descriptor,
         };
         let built = CellSpace::build(plan, &self.space, &mut self.lines);

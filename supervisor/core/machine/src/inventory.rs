@@ -8,7 +8,7 @@ use isola_abi::id::CoreId;
 use isola_machine::boot::{Machine, RecoveredCell};
 use isola_machine::heap::StaticHeap;
 use isola_supervisor_core::hardware::InventoryOf;
-use isola_supervisor_core::inventory::{CHUNK, Cores, Devices, Inventory, Memory};
+use isola_supervisor_core::inventory::{CHUNK, Cores, Devices, Disks, Inventory, Memory};
 
 /// Extends the supervisor's heap by at least `len_bytes` bytes of the machine's memory, up to whole chunks. Returns the
 /// bytes added.
@@ -36,9 +36,10 @@ pub fn extend_heap<const LEN: usize>(machine: &mut Machine, heap: &StaticHeap<LE
     given
 }
 
-/// Moves the machine's cores, memory and network devices into an inventory.
+/// Moves the machine's cores, memory, network devices and block devices into an inventory.
 pub fn inventory(machine: &mut Machine) -> InventoryOf<MachineHardware> {
-    let mut inventory = Inventory { cores: Cores::new(), memory: Memory::new(), devices: Devices::new() };
+    let (devices, disks) = (Devices::new(), Disks::new());
+    let mut inventory = Inventory { cores: Cores::new(), memory: Memory::new(), devices, disks };
     let parked: Vec<_> = machine.parked.drain(..).collect();
     let mut others: Vec<_> = parked.into_iter().map(|core| (core.core(), Core::Parked(core))).collect();
     let recovered_cells = machine.recovered.iter().flat_map(|recovered| &recovered.recovered_cells);
@@ -61,15 +62,18 @@ pub fn inventory(machine: &mut Machine) -> InventoryOf<MachineHardware> {
         drop(inventory.memory.add(Piece(region, machine.authority), node));
     }
     for device in machine.devices.drain(..) {
-        if device.kind() == Some(DeviceKind::Network) {
-            inventory.devices.add(device);
+        match device.kind() {
+            Some(DeviceKind::Network) => inventory.devices.add(device),
+            Some(DeviceKind::Block) => inventory.disks.add(device.location(), device),
+            _ => {}
         }
     }
     log::info!(
-        "{} cores, {} MiB of memory and {} network devices for cells",
+        "{} cores, {} MiB of memory, {} network devices and {} block devices for cells",
         inventory.cores.free(),
         inventory.memory.total() >> 20,
-        inventory.devices.total()
+        inventory.devices.total(),
+        inventory.disks.total()
     );
     inventory
 }

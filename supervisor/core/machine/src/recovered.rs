@@ -5,12 +5,13 @@ use crate::memory::SharedPiece;
 use crate::space::Space;
 use crate::time::Time;
 use alloc::vec::Vec;
+use isola_abi::descriptor::DeviceKind;
 use isola_abi::id::{NodeId, PhysRange};
 use isola_abi::stage::Stage;
 use isola_machine::authority::Authority;
 use isola_machine::boot::{Machine, RecoveredCell, RecoveredCore, RecoveredState};
 use isola_machine::memory::{MemoryNodes, Region, SharedRegion};
-use isola_supervisor_core::hardware::{self, InventoryOf};
+use isola_supervisor_core::hardware::{self, CellDevices, InventoryOf};
 use isola_supervisor_core::inventory::{CHUNK, CoreToken};
 
 /// Returns the images whose memory, as `range_of` gives it, is shared text of recovered cells or free, with that memory.
@@ -104,7 +105,7 @@ fn recovered_cell(
     inventory: &mut InventoryOf<MachineHardware>,
     authority: Authority,
 ) -> hardware::RecoveredCell<MachineHardware> {
-    let RecoveredCell { stage, space, cores: all, mut devices, memory, saved_state } = cell;
+    let RecoveredCell { stage, space, cores: all, devices: all_devices, memory, saved_state } = cell;
     let space = Space::new(space, authority);
     let mut lost = Vec::new();
     let mut core = |core| match core {
@@ -120,7 +121,16 @@ fn recovered_cell(
         Stage::Built => cores.iter().flatten().map(CoreToken::id).collect(),
         _ => space.core_ids(),
     };
-    devices.iter().for_each(|_| inventory.devices.add_owned());
+    let mut devices = CellDevices::none();
+    for device in all_devices {
+        if device.kind() == Some(DeviceKind::Block) {
+            inventory.disks.add_owned();
+            devices.disks.push(device);
+        } else {
+            inventory.devices.add_owned();
+            devices.network = Some(device);
+        }
+    }
     let (answered, settled) = space.answered_and_settled();
     hardware::RecoveredCell {
         stage,
@@ -129,7 +139,7 @@ fn recovered_cell(
         cores,
         core_ids,
         lost,
-        device: devices.pop(),
+        devices,
         memory,
         answered,
         settled,

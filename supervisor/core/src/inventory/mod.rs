@@ -8,10 +8,12 @@
 
 pub mod cores;
 pub mod devices;
+pub mod disks;
 pub mod memory;
 
 pub use cores::{CoreRefusal, CoreRequest, CoreToken, Cores};
 pub use devices::Devices;
+pub use disks::Disks;
 pub use memory::{Block, BlockRequest, CHUNK, Chunk, Memory, Scrub};
 
 /// All resources that can be given to cells.
@@ -23,4 +25,6 @@ pub struct Inventory<M, C, D> {
     pub memory: Memory<M>,
     /// The network devices.
     pub devices: Devices<D>,
+    /// The block devices.
+    pub disks: Disks<D>,
 }

@@ -1,7 +1,7 @@
 //! A cell's resources.
 
 use super::cores::Moves;
-use crate::hardware::Hardware;
+use crate::hardware::{CellDevices, Hardware};
 use crate::inventory::CoreToken;
 use crate::report::{self, MemoryRequest};
 use crate::space::CellSpace;
@@ -21,7 +21,7 @@ pub struct OwnedCell<H: Hardware> {
     pub(super) cores: Vec<Option<H::Core>>,
     /// By core slot, as far as slots were ever occupied: its core, or the last one.
     pub(super) core_ids: Vec<CoreId>,
-    pub(super) device: Option<H::Device>,
+    pub(super) devices: CellDevices<H::Device>,
     /// Bytes of the memory that the cell has received, minus the unplugged memory.
     pub(super) memory_bytes: u64,
     pub(super) stage: Stage,
@@ -32,9 +32,9 @@ pub struct OwnedCell<H: Hardware> {
     /// The number of the last memory request that was answered.
     pub(super) answered: u32,
     pub(super) reclaim: Reclaim,
-    /// After the end: the cores that did not come back, and whether the device was reset.
+    /// After the end: the cores that did not come back, and whether all devices were reset.
     pub(super) lost: Vec<CoreId>,
-    pub(super) device_is_back: bool,
+    pub(super) devices_are_back: bool,
 }
 
 /// The state of a cell's reclaim requests.
@@ -69,7 +69,7 @@ impl<H: Hardware> OwnedCell<H> {
 
     /// Returns the location of the cell's network device, if it has one.
     pub fn device(&self) -> Option<DeviceLocation> {
-        self.device.as_ref().map(H::location)
+        self.devices.network.as_ref().map(H::location)
     }
 
     /// Returns the bytes of the memory that the cell has received, minus the unplugged memory.

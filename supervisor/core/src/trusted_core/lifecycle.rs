@@ -1,19 +1,19 @@
 //! Build, start, end, release.
 //!
 //! All ends follow one sequence, whatever their cause. The ownership record says *ending*; the cores are reclaimed by
-//! INIT, and the device is reset ([`TrustedCore::end`]). The policy reads the report a last time. Then cores, device and
+//! INIT, and the devices are reset ([`TrustedCore::end`]). The policy reads the report a last time. Then cores, devices and
 //! memory return to the inventory ([`TrustedCore::release`]); the memory is not scrubbed yet.
 
 use super::cell::{OwnedCell, Reclaim};
 use super::cores::Moves;
 use super::{Quarantined, Rejection, TrustedCore};
-use crate::hardware::{Blueprint, BuildError, BuildFailure, Hardware, Reclaimed, SharedOf};
+use crate::hardware::{Blueprint, BuildError, BuildFailure, CellDevices, Hardware, Reclaimed, SharedOf};
 use crate::image::ImagePlan;
 use crate::inventory::{CHUNK, CoreRefusal, CoreRequest, CoreToken};
 use crate::space::CellSpace;
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId, NodeId};
-use isola_abi::management::{CellSpec, NetworkSpec};
+use isola_abi::management::{CellSpec, DeviceLocation, NetworkSpec};
 use isola_abi::stage::Stage;
 
 /// A cell to be built.
@@ -43,6 +43,8 @@ pub enum BuildRefusal {
     Memory,
     /// No network device is free.
     Device,
+    /// There is no free block device at this location.
+    Disk(DeviceLocation),
     /// The machine could not build the cell.
     Machine(BuildError),
 }
@@ -54,8 +56,8 @@ pub struct Released {
     pub memory_bytes: u64,
     /// The cores that did not come back, and are never used again.
     pub lost: Vec<CoreId>,
-    /// Whether the device was reset, or there was none.
-    pub device_is_back: bool,
+    /// Whether all devices were reset, or there were none.
+    pub devices_are_back: bool,
 }
 
 impl<H: Hardware> TrustedCore<H> {
@@ -83,18 +85,15 @@ impl<H: Hardware> TrustedCore<H> {
             return Err(BuildRefusal::Memory);
         };
         let image = text(self, node);
-        let mut device = None;
-        let refusal = if self.cells.contains_key(&id) {
-            Some(BuildRefusal::IdInUse)
-        } else if spec.network != NetworkSpec::None {
-            device = self.inventory.devices.take(id, waiting);
-            device.is_none().then_some(BuildRefusal::Device)
+        let mut devices = CellDevices::none();
+        let taken = if self.cells.contains_key(&id) {
+            Err(BuildRefusal::IdInUse)
         } else {
-            None
+            self.take_devices(id, spec, waiting, &mut devices)
         };
-        let built = match refusal {
-            Some(refusal) => Err((memory, refusal)),
-            None => {
+        let built = match taken {
+            Err(refusal) => Err((memory, refusal)),
+            Ok(()) => {
                 let blueprint = Blueprint {
                     id,
                     spec,
@@ -103,7 +102,7 @@ impl<H: Hardware> TrustedCore<H> {
                     image: &image,
                     cores: &cores,
                     slots: self.inventory.cores.count_for_cells(),
-                    device: device.as_mut(),
+                    devices: &mut devices,
                 };
                 let built = self.hardware.build(blueprint, memory);
                 built.map_err(|BuildFailure { memory, cause }| (memory, BuildRefusal::Machine(cause)))
@@ -116,14 +115,14 @@ impl<H: Hardware> TrustedCore<H> {
                     core_ids: cores.iter().map(CoreToken::id).collect(),
                     slots_with_stacks: cores.len(),
                     cores: cores.into_iter().map(Some).collect(),
-                    device,
+                    devices,
                     memory_bytes,
                     stage: Stage::Built,
                     moves: Moves::new(),
                     answered: 0,
                     reclaim: Reclaim::default(),
                     lost: Vec::new(),
-                    device_is_back: true,
+                    devices_are_back: true,
                 };
                 self.cells.insert(id, cell);
                 Ok(())
@@ -131,9 +130,36 @@ impl<H: Hardware> TrustedCore<H> {
             Err((memory, refusal)) => {
                 self.inventory.memory.put(memory);
                 cores.into_iter().for_each(|core| self.inventory.cores.put(core));
-                device.into_iter().for_each(|device| self.inventory.devices.put(device, Some(id)));
+                self.put_devices(Some(id), devices);
                 Err(refusal)
             }
+        }
+    }
+
+    /// Takes the devices of a new cell from the inventory.
+    fn take_devices(
+        &mut self,
+        id: CellId,
+        spec: &CellSpec,
+        waiting: &[CellId],
+        devices: &mut CellDevices<H::Device>,
+    ) -> Result<(), BuildRefusal> {
+        if spec.network != NetworkSpec::None {
+            let device = self.inventory.devices.take(id, waiting).ok_or(BuildRefusal::Device)?;
+            devices.network = Some(device);
+        }
+        for volume in &spec.volumes {
+            let disk = self.inventory.disks.take(volume.device);
+            devices.disks.push(disk.ok_or(BuildRefusal::Disk(volume.device))?);
+        }
+        Ok(())
+    }
+
+    /// Returns the devices of a cell, which have been reset or were never used, to the inventory.
+    fn put_devices(&mut self, id: Option<CellId>, devices: CellDevices<H::Device>) {
+        devices.network.into_iter().for_each(|device| self.inventory.devices.put(device, id));
+        for disk in devices.disks {
+            self.inventory.disks.put(H::location(&disk), disk);
         }
     }
 
@@ -164,7 +190,7 @@ impl<H: Hardware> TrustedCore<H> {
     }
 
     /// Ends a running cell: its ownership record says *ending*, with the policy's `notes`; then its cores are reclaimed
-    /// and its device is reset. Report and ledger can be read until the cell is [released](Self::release).
+    /// and its devices are reset. Report and ledger can be read until the cell is [released](Self::release).
     ///
     /// # Errors
     /// Returns a [`Rejection`].
@@ -179,12 +205,12 @@ impl<H: Hardware> TrustedCore<H> {
         let Reclaimed { back, lost } = self.hardware.reclaim(cores);
         cell.cores = back.into_iter().map(Some).collect();
         cell.lost = lost;
-        cell.device_is_back = cell.device.as_mut().is_none_or(|device| self.hardware.reset(device));
+        cell.devices_are_back = reset(&mut self.hardware, &mut cell.devices);
         Ok(())
     }
 
-    /// Returns the resources of a cell that has ended or was never started to the inventory. If a core or the device
-    /// could still write to the memory, memory and device go to quarantine.
+    /// Returns the resources of a cell that has ended or was never started to the inventory. If a core or a device
+    /// could still write to the memory, memory and devices go to quarantine.
     ///
     /// # Errors
     /// Returns a [`Rejection`].
@@ -195,25 +221,31 @@ impl<H: Hardware> TrustedCore<H> {
         }
         let mut cell = self.cells.remove(&id).ok_or(Rejection::NoSuchCell)?;
         if cell.stage == Stage::Built {
-            cell.device_is_back = cell.device.as_mut().is_none_or(|device| self.hardware.reset(device));
+            cell.devices_are_back = reset(&mut self.hardware, &mut cell.devices);
         }
         Ok(self.take_back(Some(id), cell))
     }
 
-    /// Takes back the resources of a cell whose cores were reclaimed and whose device was reset, as far as they came
+    /// Takes back the resources of a cell whose cores were reclaimed and whose devices were reset, as far as they came
     /// back. `id` is `None` for a cell that could not be recovered.
     pub(super) fn take_back(&mut self, id: Option<CellId>, cell: OwnedCell<H>) -> Released {
-        let OwnedCell { mut space, cores, device, memory_bytes, moves, lost, device_is_back, .. } = cell;
+        let OwnedCell { mut space, cores, devices, memory_bytes, moves, lost, devices_are_back, .. } = cell;
         cores.into_iter().flatten().for_each(|core| self.inventory.cores.put(core));
-        if device_is_back && lost.is_empty() && !moves.has_lost {
-            device.into_iter().for_each(|device| self.inventory.devices.put(device, id));
+        if devices_are_back && lost.is_empty() && !moves.has_lost {
+            self.put_devices(id, devices);
             let memory = self.hardware.dismantle(space);
             self.inventory.memory.put(memory);
         } else {
             space.save(Stage::Quarantined, Vec::new());
-            self.quarantine.push(Quarantined { memory_bytes, _parts: (space, device) });
+            self.quarantine.push(Quarantined { memory_bytes, _parts: (space, devices) });
         }
         lost.iter().for_each(|core| self.inventory.cores.lose(*core));
-        Released { memory_bytes, lost, device_is_back }
+        Released { memory_bytes, lost, devices_are_back }
     }
+}
+
+/// Resets the devices of a cell. Returns whether all were reset.
+pub(super) fn reset<H: Hardware>(hardware: &mut H, devices: &mut CellDevices<H::Device>) -> bool {
+    // Every device is reset, also after one that could not be.
+    devices.iter_mut().fold(true, |all, device| hardware.reset(device) && all)
 }

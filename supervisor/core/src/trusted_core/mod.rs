@@ -42,7 +42,7 @@ pub use lifecycle::{BuildRefusal, BuildRequest, Released};
 pub use memory::{BlockPlug, Scattered, UnpluggedBlocks};
 pub use recover::{Recovery, UnclaimedCell};
 
-use crate::hardware::{Hardware, InventoryOf};
+use crate::hardware::{CellDevices, Hardware, InventoryOf};
 use crate::inventory::Scrub;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -84,7 +84,7 @@ pub struct TrustedCore<H: Hardware> {
 /// The resources of an ended cell to which a lost core or device may still write. They are never used again.
 struct Quarantined<H: Hardware> {
     memory_bytes: u64,
-    _parts: (H::Space, Option<H::Device>),
+    _parts: (H::Space, CellDevices<H::Device>),
 }
 
 impl<H: Hardware> TrustedCore<H> {

@@ -8,6 +8,7 @@
 use super::cell::{OwnedCell, Reclaim, order_yield};
 use super::cores::{Moves, RecoveredOrder};
 use super::force::SuspendedContexts;
+use super::lifecycle::reset;
 use super::{Quarantined, TrustedCore};
 use crate::hardware::{Hardware, InventoryOf, Reclaimed, RecoveredCell, RecoveredState};
 use crate::inventory::CoreToken;
@@ -63,9 +64,9 @@ impl<H: Hardware> TrustedCore<H> {
         for cell in recovered_cells {
             match cell.stage {
                 Stage::Quarantined => {
-                    let RecoveredCell { space, device, memory, .. } = cell;
+                    let RecoveredCell { space, devices, memory, .. } = cell;
                     let memory_bytes = len_bytes(&memory);
-                    core.quarantine.push(Quarantined { memory_bytes, _parts: (space, device) });
+                    core.quarantine.push(Quarantined { memory_bytes, _parts: (space, devices) });
                 }
                 _ => cells.push(UnclaimedCell(cell)),
             }
@@ -86,7 +87,7 @@ impl<H: Hardware> TrustedCore<H> {
             space,
             mut cores,
             mut core_ids,
-            device,
+            devices,
             memory,
             answered,
             settled,
@@ -107,14 +108,14 @@ impl<H: Hardware> TrustedCore<H> {
             slots_with_stacks: core_ids.len(),
             cores,
             core_ids,
-            device,
+            devices,
             memory_bytes: len_bytes(&memory),
             stage: if stage == Stage::Built { Stage::Built } else { Stage::Entered },
             moves,
             answered,
             reclaim: Reclaim { open: None, settled },
             lost: Vec::new(),
-            device_is_back: true,
+            devices_are_back: true,
         };
         self.cells.insert(id, cell);
         Ok(())
@@ -122,23 +123,23 @@ impl<H: Hardware> TrustedCore<H> {
 
     /// Dismantles a cell that cannot be recovered.
     pub fn give_up(&mut self, cell: UnclaimedCell<H>) {
-        let UnclaimedCell(RecoveredCell { space, cores, mut lost, mut device, memory, .. }) = cell;
+        let UnclaimedCell(RecoveredCell { space, cores, mut lost, mut devices, memory, .. }) = cell;
         let Reclaimed { back, lost: more } = self.hardware.reclaim(cores.into_iter().flatten().collect());
         lost.extend(more);
-        let device_is_back = device.as_mut().is_none_or(|device| self.hardware.reset(device));
+        let devices_are_back = reset(&mut self.hardware, &mut devices);
         let cell = OwnedCell {
             space,
             slots_with_stacks: 0,
             cores: back.into_iter().map(Some).collect(),
             core_ids: Vec::new(),
-            device,
+            devices,
             memory_bytes: len_bytes(&memory),
             stage: Stage::Ending,
             moves: Moves::new(),
             answered: 0,
             reclaim: Reclaim::default(),
             lost,
-            device_is_back,
+            devices_are_back,
         };
         self.take_back(None, cell);
     }

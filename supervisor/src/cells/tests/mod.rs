@@ -118,6 +118,7 @@ fn events(cells: &Cells<FakeMachine>) -> Vec<JournalEvent> {
 }
 
 mod deaths;
+mod disks;
 mod ends;
 mod growth;
 mod images;

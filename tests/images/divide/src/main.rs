@@ -128,6 +128,7 @@ fn run_cell(
         region_tables: PhysRange::default(),
         image: Vec::new(),
         devices: Vec::new(),
+        volumes: Vec::new(),
         clock: machine.clock,
         address: None,
         supervisor: Some(NotificationTarget { apic: local::id(), vector: NOTIFICATION_VECTOR }),
