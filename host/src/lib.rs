@@ -43,3 +43,4 @@ pub mod switch;
 pub mod symbols;
 #[cfg(test)]
 mod test_data;
+pub mod volume;

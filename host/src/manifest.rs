@@ -11,6 +11,7 @@
 //! memory_max = "256M"              # the most memory that it may have, as it asks for more while it runs
 //! arguments = ["--verbose"]
 //! publish = ["11211:11211"]
+//! volumes = ["data:/data"]         # VOLUME:PATH or VOLUME:PATH:ro, a name or a file relative to the manifest
 //! network = "auto"                 # auto, dhcp, none, or ADDRESS/PREFIX[,GATEWAY]
 //! watchdog = "5s"                  # a cell with a core that makes no progress for this long has crashed
 //! sha256 = "9f86d0818884..."       # the image must have this digest: see `isola image digest`
@@ -42,6 +43,7 @@ use crate::grid_setup::GridTable;
 use crate::machine::network::NetworkRequest;
 use crate::placement::{CoreIds, PlacementRequest};
 use crate::publish::PublishSpec;
+use crate::volume::{VolumeSource, VolumeSpec};
 use isola_abi::integrity::{ImageDigest, PublicKey};
 use isola_abi::management::{PlacementPolicy, RestartPolicy, Text};
 use isola_abi::size::ByteSize;
@@ -80,6 +82,9 @@ pub struct Manifest {
     /// Ports to publish.
     #[serde(default)]
     pub publish: Vec<PublishSpec>,
+    /// Volumes to mount.
+    #[serde(default)]
+    pub volumes: Vec<VolumeSpec>,
     /// The requested network.
     pub network: Option<NetworkRequest>,
     /// The time without progress after which the cell counts as hung.
@@ -222,6 +227,11 @@ impl Manifest {
         manifest.image = manifest.image.map(|image| if image.contains('/') { beside(image) } else { image });
         let is_key = |text: &str| text.parse::<PublicKey>().is_ok();
         manifest.signed_by = manifest.signed_by.map(|by| if is_key(&by) { by } else { beside(by) });
+        for volume in &mut manifest.volumes {
+            if let VolumeSource::File(path) = &mut volume.source {
+                *path = folder.join(&path);
+            }
+        }
         Ok(manifest)
     }
 }

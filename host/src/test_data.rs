@@ -62,6 +62,7 @@ pub(crate) fn machine_options() -> MachineOptions {
         topology: Topology::default(),
         memory: ByteSize(1 << 30),
         nics: 8,
+        disks: 4,
         model: MachineModel::Q35,
         cpu: "max".into(),
         uplink: Uplink::User,

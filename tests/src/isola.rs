@@ -126,6 +126,7 @@ impl Isola {
             "cores": supervisor["cores"],
             "memory": supervisor["free_bytes"],
             "devices": supervisor["free_devices"],
+            "disks": supervisor["free_disks"],
         })
     }
 

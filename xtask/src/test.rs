@@ -85,7 +85,9 @@ impl Stage {
     fn needs(self) -> &'static [Need] {
         match self {
             Self::Check | Self::Models | Self::Gate => &[],
-            Self::Host => &[Need::Tap, Need::Memcached, Need::Libmemcached, Need::Prometheus],
+            Self::Host => {
+                &[Need::Tap, Need::Memcached, Need::Libmemcached, Need::Prometheus, Need::E2fsprogs]
+            }
             Self::Memcheck => &[Need::Valgrind],
             Self::Machine => &[Need::Tap, Need::Libmemcached, Need::HttpClients, Need::AddressServers],
         }

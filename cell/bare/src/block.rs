@@ -268,6 +268,7 @@ fn refusal(reason: driver::RequestRefusal) -> BlockRefusal {
         From::Queue(Refusal::Full) => BlockRefusal::Full,
         From::Queue(Refusal::TooManySegments) => BlockRefusal::TooManyPieces,
         From::Queue(Refusal::NotDeviceMemory) => BlockRefusal::NotDeviceMemory,
+        From::Queue(Refusal::Empty) => BlockRefusal::Misaligned,
         From::Queue(_) => BlockRefusal::DeviceFailed,
         From::OutsideDevice { .. } => BlockRefusal::OutsideDevice,
         From::Misaligned { .. } => BlockRefusal::Misaligned,

@@ -4,14 +4,17 @@
 //! |---|---|
 //! | this | run, start, stop and remove |
 //! | [`ports`] | the host's ports that forward to a cell |
+//! | `volumes` | the block devices with a cell's volumes |
 //!
 //! A failed step undoes the steps before it, so a command takes effect completely or not at all.
 
 pub mod ports;
+mod volumes;
 
 use crate::client::{Client, ClientError};
 use crate::image::CellImage;
 use crate::machine::cells::{CellRecord, CleanupPolicy};
+use crate::machine::disks::DiskError;
 use crate::machine::network::{NetworkError, NetworkRequest, address};
 use crate::machine::qmp::QmpError;
 use crate::machine::state::{MachineDir, StateError, StateRoot};
@@ -20,6 +23,8 @@ use crate::machine::{LockedMachine, MachineError};
 use crate::names;
 use crate::output::view::is_running;
 use crate::publish::{PublishError, PublishSpec};
+use crate::volume::VolumeSpec;
+use crate::volume::store::VolumeError;
 use isola_abi::grid::GridSetup;
 use isola_abi::integrity::Requirement;
 use isola_abi::management::{
@@ -74,6 +79,8 @@ pub struct NewCell {
     pub grid: GridSetup,
     /// Ports to publish.
     pub publish: Vec<PublishSpec>,
+    /// Volumes to mount.
+    pub volumes: Vec<VolumeSpec>,
     /// Whether the cell is removed after its end.
     pub cleanup: CleanupPolicy,
 }
@@ -162,6 +169,28 @@ pub enum CellError {
     /// The machine's switch did not answer.
     #[error(transparent)]
     Switch(#[from] SwitchError),
+    /// A volume does not exist or cannot be used.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// The file of a volume cannot be inserted into a block device.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// All block devices of the machine belong to cells.
+    #[error("{}", no_disk(*disks))]
+    NoDisk {
+        /// The number of the machine's block devices.
+        disks: u32,
+    },
+}
+
+fn no_disk(disks: u32) -> String {
+    match disks {
+        0 => "the machine has no block devices for volumes: start one with `isola up --disks 4`".to_owned(),
+        _ => format!(
+            "the machine's {disks} block devices belong to cells: remove a cell that has a volume, or start a machine \
+             with more (`isola up --disks NUMBER`)"
+        ),
+    }
 }
 
 /// Returns the cell `name`.
@@ -199,6 +228,7 @@ pub fn run(
     cells.retain(|cell| !swept.contains(&cell.spec.name));
     let taken = |name: &str| cells.iter().any(|cell| cell.spec.name == name);
     let name = new.name.unwrap_or_else(|| names::generate(taken));
+    let (mounts, volumes) = volumes::choose(locked, &new.volumes)?.into_iter().unzip();
     let spec = CellSpec {
         name: name.clone(),
         image_name: new.image.name.clone(),
@@ -215,6 +245,7 @@ pub fn run(
         lending: new.lending,
         text: new.text,
         grid: new.grid,
+        volumes: mounts,
     };
     spec.validate().map_err(ClientError::from)?;
     // Rejects a cell that cannot start before the upload of its image.
@@ -224,8 +255,13 @@ pub fn run(
     check_ports(root, locked, &spec, &new.publish)?;
     client.provide(&new.image, progress)?;
     let cell = client.create(spec)?;
-    let record =
-        CellRecord { id: cell.id, cleanup: new.cleanup, publish: new.publish, published: Vec::new() };
+    let record = CellRecord {
+        id: cell.id,
+        cleanup: new.cleanup,
+        publish: new.publish,
+        published: Vec::new(),
+        volumes,
+    };
     let finish = |client: &mut Client| {
         locked.cells().keep_image(&name, &new.image.path)?;
         locked.cells().save(&name, &record)?;
@@ -256,7 +292,7 @@ pub fn start(
         return Ok(cell);
     }
     // The cell's address may have changed since; ports that a crash left published must be published again.
-    unpublish_all(locked, &cell)?;
+    withdraw(locked, &cell)?;
     if has_ended(&cell) {
         let record = locked.cells().load(name, cell.id);
         let publish = record.map(|record| record.publish).unwrap_or_default();
@@ -295,13 +331,14 @@ fn start_created(
     let name = &cell.spec.name;
     // Since this command listed the cells, the cell may have got the device of an ended one, and with the device its
     // address: that cell's published ports must not forward here.
-    unpublish_ended(locked, &client.list()?)?;
+    withdraw_ended(locked, &client.list()?)?;
     let publish = locked.cells().load(name, cell.id).map(|record| record.publish).unwrap_or_default();
     let early = matches!(cell.spec.network, NetworkSpec::Static(_));
     if early {
         publish_ports(root, locked, cell, &publish)?;
     }
     locked.declare_address(cell)?;
+    volumes::insert(locked, cell)?;
     let started = client.start(name)?;
     if !early && !publish.is_empty() {
         let cell = wait_for_address(client, name)?;
@@ -327,7 +364,7 @@ fn wait_for_address(client: &mut Client, name: &str) -> Result<CellInfo, CellErr
 /// Sends a stop request with the deadline `timeout_ms` and waits for the cell's end. Releases the machine's lock
 /// between polls, so that other commands can run.
 ///
-/// Sends no request to a cell that does not run. Unpublishes the cell's ports.
+/// Sends no request to a cell that does not run. Withdraws the cell's ports and volumes.
 ///
 /// # Errors
 /// [`CellError`].
@@ -369,7 +406,7 @@ pub fn stop(
     if let Some((locked, _)) = &turn
         && cell.id == id
     {
-        unpublish_all(locked, &cell)?;
+        withdraw(locked, &cell)?;
     }
     Ok(cell)
 }
@@ -389,13 +426,13 @@ pub fn remove(locked: &LockedMachine, client: &mut Client, cell: &CellInfo) -> R
     if is_running(cell) {
         return Err(CellError::Running(cell.spec.name.clone()));
     }
-    unpublish_all(locked, cell)?;
+    withdraw(locked, cell)?;
     client.destroy(&cell.spec.name)?;
     locked.cells().remove(&cell.spec.name);
     Ok(())
 }
 
-/// Removes the ended cells that were to be removed at their end, and unpublishes the ports of other ended cells.
+/// Removes the ended cells that were to be removed at their end, and withdraws ports and volumes of other ended cells.
 /// Returns the names of the removed cells.
 ///
 /// # Errors
@@ -405,7 +442,7 @@ pub fn sweep(
     client: &mut Client,
     cells: &[CellInfo],
 ) -> Result<Vec<String>, CellError> {
-    unpublish_ended(locked, cells)?;
+    withdraw_ended(locked, cells)?;
     let store = locked.cells();
     let mut swept = Vec::new();
     for cell in cells.iter().filter(|cell| has_ended(cell)) {
@@ -418,11 +455,17 @@ pub fn sweep(
     Ok(swept)
 }
 
-/// Unpublishes the ports of ended cells, as other cells can get their addresses at any time. A cell that awaits its
-/// restart keeps its address and its ports.
-fn unpublish_ended(locked: &LockedMachine, cells: &[CellInfo]) -> Result<(), CellError> {
+/// Withdraws what this host provides for ended cells, as other cells can get their addresses at any time. A cell that
+/// awaits its restart keeps its address, its ports and its volumes.
+fn withdraw_ended(locked: &LockedMachine, cells: &[CellInfo]) -> Result<(), CellError> {
     let over = |cell: &&CellInfo| has_ended(cell) && !waits_for_restart(cell);
-    cells.iter().filter(over).try_for_each(|cell| unpublish_all(locked, cell))
+    cells.iter().filter(over).try_for_each(|cell| withdraw(locked, cell))
+}
+
+/// Unpublishes the ports of a cell that does not run, and removes its volumes from its block devices.
+fn withdraw(locked: &LockedMachine, cell: &CellInfo) -> Result<(), CellError> {
+    unpublish_all(locked, cell)?;
+    volumes::remove(locked, cell)
 }
 
 /// Returns whether a cell has ended and awaits its automatic restart.

@@ -83,6 +83,7 @@ fn record_of(store: &CellStore, cell: &CellInfo) -> CellRecord {
         cleanup: CleanupPolicy::Keep,
         publish: Vec::new(),
         published: Vec::new(),
+        volumes: Vec::new(),
     })
 }
 

@@ -1,4 +1,4 @@
-//! `isola completion`: completion of verbs, options, and the names of machines, cells and images.
+//! `isola completion`: completion of verbs, options, and the names of machines, cells, images and volumes.
 //!
 //! Names come from the machines' records: completion sends no request to a supervisor.
 
@@ -6,6 +6,7 @@ use super::Failure;
 use crate::image::ImageStore;
 use crate::machine::cells::CellStore;
 use crate::machine::state::StateRoot;
+use crate::volume::store::VolumeStore;
 use clap::Args;
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use clap_complete::env::Shells;
@@ -52,6 +53,14 @@ pub(super) fn cells() -> ArgValueCandidates {
         names.sort();
         names.dedup();
         names.into_iter().map(CompletionCandidate::new).collect()
+    })
+}
+
+/// Completes names of volumes.
+pub(super) fn volumes() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let volumes = VolumeStore::from_environment().map(|store| store.list()).unwrap_or_default();
+        volumes.into_iter().map(|volume| CompletionCandidate::new(volume.name.to_string())).collect()
     })
 }
 

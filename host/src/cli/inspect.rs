@@ -8,7 +8,8 @@ use crate::client::Client;
 use crate::hosted_cells;
 use crate::machine::LockedMachine;
 use crate::output::view::{
-    ActivityView, CellView, HostedView, LatencyView, MachineView, RestartView, is_running, most_memory,
+    ActivityView, CellView, HostedView, LatencyView, MachineView, RestartView, VolumeView, is_running,
+    most_memory,
 };
 use crate::output::{Format, human, table};
 use crate::placement::ranges;
@@ -157,6 +158,7 @@ fn machine_text(view: &MachineView, info: &MachineInfo, cells: &[CellInfo]) -> S
         "network",
         format!("{}; {} of {} devices free", view.network, info.devices_free, info.devices_total),
     );
+    line("disks", format!("{} of {} block devices free", info.disks_free, info.disks_total));
     line("memory", memory_text(info));
     line("clock", format!("{} MHz", info.tsc_hz / 1_000_000));
     line(
@@ -247,6 +249,13 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo, at_switch: &s
     let ports: Vec<String> =
         view.ports.iter().map(|port| format!("{} -> {}/{}", port.host, port.cell, port.protocol)).collect();
     line("ports", if ports.is_empty() { "-".to_owned() } else { ports.join(", ") });
+    let volume = |volume: &VolumeView| {
+        let suffix = if volume.read_only { " (read-only)" } else { "" };
+        format!("{} at {}{suffix}", volume.volume, volume.path)
+    };
+    if !view.volumes.is_empty() {
+        line("volumes", view.volumes.iter().map(volume).collect::<Vec<_>>().join(", "));
+    }
     let traffic = &view.traffic;
     line(
         "traffic",

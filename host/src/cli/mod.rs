@@ -35,6 +35,7 @@ mod switch;
 mod top;
 mod up;
 mod version;
+mod volume;
 
 use crate::image::ImageStore;
 use crate::machine::state::{MachineDir, StateRoot};
@@ -75,7 +76,7 @@ Examples:
 
 Exit codes: 0 success, 1 rejected or failed, 2 the command line is invalid; `isola run` has more: see its help.
 Environment: ISOLA_MACHINE, ISOLA_IMAGES (a folder of images), ISOLA_STATE (the folder of the machines' records), \
-ISOLA_QEMU (the QEMU to use), NO_COLOR.";
+ISOLA_QEMU (the QEMU to use), ISOLA_VOLUMES (the folder of volumes), NO_COLOR.";
 
 #[derive(Debug, Args)]
 struct Globals {
@@ -105,6 +106,7 @@ enum Verb {
     Rm(rm::Arguments),
     Inspect(inspect::Arguments),
     Image(image::Arguments),
+    Volume(volume::Arguments),
     Events(events::Arguments),
     Top(top::Arguments),
     Metrics(metrics::Arguments),
@@ -172,6 +174,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<ExitCode, Failure> {
         Verb::Rm(arguments) => rm::rm(context, &arguments),
         Verb::Inspect(arguments) => inspect::inspect(context, &arguments),
         Verb::Image(arguments) => image::image(context, &arguments),
+        Verb::Volume(arguments) => volume::volume(context, &arguments),
         Verb::Top(arguments) => top::top(context, &arguments),
         Verb::Metrics(arguments) => metrics::metrics(context, &arguments),
         Verb::Borrow(arguments) => borrow::borrow(context, &arguments),

@@ -4,7 +4,7 @@ use super::failure::{REFUSED, USAGE};
 use super::follow::Follower;
 use super::hosted::{self, Hosted};
 use super::interrupt::{INTERRUPTED, Interrupts};
-use super::standalone::{Attachment, StandaloneRun};
+use super::standalone::{Attachment, StandaloneRun, StandaloneVolume};
 use super::up::PlatformArguments;
 use super::{Context, Failure, complete, show, standalone};
 use crate::cellctl::{self, CellError, NewCell};
@@ -20,6 +20,8 @@ use crate::output::error_line;
 use crate::output::progress::Progress;
 use crate::placement::{CoreIds, PlacementRequest};
 use crate::publish::PublishSpec;
+use crate::volume::VolumeSpec;
+use crate::volume::store::VolumeStore;
 use clap::Args;
 use isola_abi::integrity::{ImageDigest, Requirement};
 use isola_abi::management::{
@@ -72,6 +74,7 @@ Examples:
   isola run --rm primes 7001
   isola run -d --restart on-failure:5 kv
   isola run -d --cpu-limit 50% --net-rate 10M kv
+  isola run -d -v site:/www:ro -p 8080:80 web
   isola run -f isola.toml
   isola run --standalone ./target/release/kv
   isola run --hosted -p 11211:11211 kv")]
@@ -123,6 +126,9 @@ pub(super) struct Arguments {
     /// Publishes a port: [IP:]HOST:CELL[/tcp|udp], or CELL for any free host port
     #[arg(short, long, value_name = "PORT")]
     publish: Vec<PublishSpec>,
+    /// Mounts a volume: VOLUME:PATH or VOLUME:PATH:ro; VOLUME is a name (see `isola volume`) or a file, as in ./data.img
+    #[arg(short, long, value_name = "VOLUME", conflicts_with = "hosted")]
+    volume: Vec<VolumeSpec>,
     /// The network: auto, dhcp, none, or ADDRESS/PREFIX[,GATEWAY] [default: auto]
     #[arg(long)]
     network: Option<NetworkRequest>,
@@ -184,6 +190,12 @@ pub(super) fn run(context: &Context, arguments: Arguments) -> Result<ExitCode, F
             "the manifest's table grid goes with cells: leave it out, or run the image in a cell",
         ));
     }
+    if !manifest.volumes.is_empty() && arguments.hosted {
+        return Err(Failure::new(
+            USAGE,
+            "the manifest's volumes go with cells: leave them out, or run the image in a cell",
+        ));
+    }
     if arguments.hosted {
         return run_hosted(context, arguments, manifest).map_err(|failure| failure.or_code(NOT_RUN));
     }
@@ -241,6 +253,7 @@ fn run_cell(
         },
         text: if arguments.private_text { Text::Private } else { manifest.text.unwrap_or_default() },
         publish: or_else(arguments.publish, manifest.publish),
+        volumes: or_else(arguments.volume, manifest.volumes),
         cleanup: if arguments.rm { CleanupPolicy::Remove } else { CleanupPolicy::Keep },
     };
     let dir = context.dir();
@@ -385,6 +398,7 @@ fn run_alone(
         NetworkRequest::Auto | NetworkRequest::Dhcp => (1, None),
         NetworkRequest::Fixed(address) => (1, Some(address)),
     };
+    let volumes = standalone_volumes(&or_else(arguments.volume, manifest.volumes))?;
     let image_run = StandaloneRun {
         image,
         name: arguments.name.or(manifest.name),
@@ -393,6 +407,7 @@ fn run_alone(
             topology: Topology::default(),
             memory,
             nics,
+            disks: volumes.len() as u32,
             model: arguments.platform.machine,
             cpu: arguments.platform.cpu,
             uplink: arguments.net.unwrap_or(Uplink::User),
@@ -401,9 +416,26 @@ fn run_alone(
         address,
         arguments: or_else(application_arguments(arguments.command), manifest.arguments),
         publish: or_else(arguments.publish, manifest.publish),
+        volumes,
         attachment: if arguments.detach { Attachment::Detached } else { Attachment::Attached },
     };
     standalone::run(context, image_run)
+}
+
+/// Returns the files of a standalone image's volumes, with their paths in the image.
+fn standalone_volumes(volumes: &[VolumeSpec]) -> Result<Vec<StandaloneVolume>, Failure> {
+    if volumes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let store = VolumeStore::from_environment()?;
+    let resolve = |volume: &VolumeSpec| {
+        Ok(StandaloneVolume {
+            file: store.resolve(&volume.source)?,
+            path: volume.path.clone(),
+            access: volume.access,
+        })
+    };
+    volumes.iter().map(resolve).collect()
 }
 
 /// Returns the arguments after the image.

@@ -24,10 +24,12 @@ use crate::output::view::PortView;
 use crate::publish::{Publication, PublishSpec};
 use crate::switch::fabric::Address;
 use isola_abi::descriptor::NetworkAddress;
+use isola_abi::volume::VolumeAccess;
 use serde::Serialize;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::net::SocketAddrV4;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread::sleep;
 
@@ -46,7 +48,18 @@ pub(super) struct StandaloneRun {
     pub(super) address: Option<NetworkAddress>,
     pub(super) arguments: Vec<String>,
     pub(super) publish: Vec<PublishSpec>,
+    pub(super) volumes: Vec<StandaloneVolume>,
     pub(super) attachment: Attachment,
+}
+
+/// A volume of a standalone image.
+pub(super) struct StandaloneVolume {
+    /// Its file on this host.
+    pub(super) file: PathBuf,
+    /// The path at which the image mounts it.
+    pub(super) path: String,
+    /// What the image may do with it.
+    pub(super) access: VolumeAccess,
 }
 
 /// Whether the command waits for the end of the image.
@@ -95,7 +108,7 @@ pub(super) fn run(context: &Context, image_run: StandaloneRun) -> Result<ExitCod
         let cell = SocketAddrV4::new(guest, spec.cell_port);
         publish.push(Publication { protocol: spec.protocol, host: spec.free_host_port()?, cell });
     }
-    let command_line = command_line(&name, image_run.address, &image_run.arguments)?;
+    let command_line = command_line(&name, image_run.address, &image_run.volumes, &image_run.arguments)?;
     let interrupts = Interrupts::count()?;
     let supervisor = context.images.find(crate::image::SUPERVISOR).ok();
     let (accelerator, _) = accel::choose(image_run.choice, &qemu, &context.root, supervisor.as_deref());
@@ -110,8 +123,14 @@ pub(super) fn run(context: &Context, image_run: StandaloneRun) -> Result<ExitCod
     };
     let path = image_run.image.path.canonicalize()?;
     let own = image_run.address.map_or(Address::Dhcp, |address| Address::Fixed(address.ip));
-    let boot =
-        Boot::Standalone { image: &path, command_line: &command_line, address: own, publish: &publish };
+    let files: Vec<_> = image_run.volumes.into_iter().map(|volume| (volume.file, volume.access)).collect();
+    let boot = Boot::Standalone {
+        image: &path,
+        command_line: &command_line,
+        address: own,
+        publish: &publish,
+        volumes: &files,
+    };
     let locked = machine.start(&context.root, &dir, boot, &mut || interrupts.check());
     let locked = locked.map_err(|error| match error {
         BootError::Interrupted => Failure::new(INTERRUPTED, error.to_string()),
@@ -131,6 +150,7 @@ pub(super) fn run(context: &Context, image_run: StandaloneRun) -> Result<ExitCod
 fn command_line(
     name: &MachineName,
     address: Option<NetworkAddress>,
+    volumes: &[StandaloneVolume],
     arguments: &[String],
 ) -> Result<String, Failure> {
     if let Some(bad) = arguments.iter().find(|word| word.is_empty() || word.contains(char::is_whitespace)) {
@@ -138,10 +158,20 @@ fn command_line(
             format!("a standalone image's arguments are separated by spaces: {bad:?} cannot be passed");
         return Err(Failure::new(super::failure::USAGE, text));
     }
+    if let Some(bad) = volumes.iter().find(|volume| volume.path.contains(char::is_whitespace)) {
+        let text =
+            format!("a standalone image's words are separated by spaces: {:?} cannot be passed", bad.path);
+        return Err(Failure::new(super::failure::USAGE, text));
+    }
+    let volume = |volume: &StandaloneVolume| match volume.access {
+        VolumeAccess::ReadWrite => format!(" volume={}", volume.path),
+        VolumeAccess::ReadOnly => format!(" volume={}:ro", volume.path),
+    };
+    let volumes: String = volumes.iter().map(volume).collect();
     let address =
         address.map(|address| format!(" ip={}", NetworkRequest::Fixed(address))).unwrap_or_default();
     let arguments: String = arguments.iter().map(|word| format!(" {word}")).collect();
-    Ok(format!("name={name}{address} --{arguments}"))
+    Ok(format!("name={name}{address}{volumes} --{arguments}"))
 }
 
 /// Waits until an image has ended; returns its exit code.

@@ -58,6 +58,9 @@ pub(super) struct OptionArguments {
     /// Network devices: the number of cells that can have one
     #[arg(long, default_value_t = 8)]
     pub(super) nics: u32,
+    /// Block devices: the number of volumes that its cells can have at one time
+    #[arg(long, default_value_t = 4)]
+    pub(super) disks: u32,
     /// The uplink of the network: user, user,host-access, tap:INTERFACE or tap:INTERFACE,queues=N
     #[arg(long, default_value = "user", value_name = "NETWORK")]
     pub(super) net: Uplink,
@@ -87,6 +90,7 @@ impl OptionArguments {
             topology: Topology { threads: self.threads, nodes: self.nodes },
             memory: self.memory,
             nics: self.nics,
+            disks: self.disks,
             model: self.platform.machine,
             cpu: self.platform.cpu.clone(),
             uplink: self.net.clone(),

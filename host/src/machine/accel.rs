@@ -94,6 +94,7 @@ fn try_out(qemu: &Qemu, root: &StateRoot, supervisor: &Path) -> Result<(), Strin
         topology: Topology::default(),
         memory: ByteSize(128 << 20),
         nics: 0,
+        disks: 0,
         model: MachineModel::Q35,
         cpu: "max".into(),
         uplink: Uplink::User,

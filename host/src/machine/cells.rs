@@ -1,9 +1,12 @@
-//! The host's records of cells, beside the supervisor's: their images, and the ports published for them.
+//! The host's records of cells, beside the supervisor's: their images, their volumes, and the ports published
+//! for them.
 
+use super::disks::DiskSlot;
 use super::record::write_whole;
 use super::state::{MachineDir, StateError};
 use crate::publish::{Publication, PublishSpec};
 use isola_abi::id::CellId;
+use isola_abi::volume::VolumeAccess;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -22,6 +25,22 @@ pub struct CellRecord {
     pub publish: Vec<PublishSpec>,
     /// The ports that are published now.
     pub published: Vec<Publication>,
+    /// The volumes.
+    #[serde(default)]
+    pub volumes: Vec<RecordedVolume>,
+}
+
+/// A volume of a cell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedVolume {
+    /// The block device.
+    pub slot: DiskSlot,
+    /// The volume's file.
+    pub file: PathBuf,
+    /// What the cell may do with it.
+    pub access: VolumeAccess,
+    /// Whether the file may be in the device now.
+    pub is_inserted: bool,
 }
 
 /// The treatment of a cell after its end.
@@ -67,6 +86,14 @@ impl CellStore {
             published.into_iter().map(move |publication| (name.clone(), publication))
         };
         self.names().into_iter().flat_map(of).collect()
+    }
+
+    /// Returns the volumes of all cells, each with the name of its cell.
+    pub fn volumes(&self) -> impl Iterator<Item = (String, RecordedVolume)> {
+        self.names().into_iter().flat_map(|name| {
+            let volumes = self.read(&name).map(|record| record.volumes).unwrap_or_default();
+            volumes.into_iter().map(move |volume| (name.clone(), volume))
+        })
     }
 
     /// Returns the path of the saved copy of the cell's image; the file may not exist.
@@ -132,6 +159,7 @@ mod tests {
             cleanup: CleanupPolicy::Keep,
             publish: vec!["80".parse().unwrap()],
             published: vec![],
+            volumes: vec![],
         };
         assert!(store.names().is_empty());
         store.save("a.b", &record).unwrap();

@@ -21,6 +21,7 @@
 pub mod accel;
 pub mod boot;
 pub mod cells;
+pub mod disks;
 pub mod lock;
 pub mod network;
 pub mod options;

@@ -10,6 +10,12 @@ use thiserror::Error;
 /// The maximum number of network devices: both kinds of machine have slots for this many.
 pub const MAX_NICS: u32 = 22;
 
+/// The maximum number of block devices.
+pub const MAX_DISKS: u32 = 16;
+
+/// The maximum number of network and block devices together: the usable slots of a microvm.
+pub const MAX_DEVICES: u32 = 22;
+
 /// The maximum number of NUMA nodes, and of cores per physical core.
 pub const MAX_SHARES: u32 = 8;
 
@@ -25,6 +31,9 @@ pub struct MachineOptions {
     pub memory: ByteSize,
     /// The number of network devices, and so of cells that can have one.
     pub nics: u32,
+    /// The number of block devices, and so of volumes that cells can have at one time.
+    #[serde(default)]
+    pub disks: u32,
     /// The QEMU machine type.
     pub model: MachineModel,
     /// The processor model, as QEMU names it.
@@ -132,6 +141,12 @@ pub enum OptionsError {
     /// The network devices.
     #[error("a machine has at most {MAX_NICS} network devices, not {0}")]
     Nics(u32),
+    /// The block devices.
+    #[error("a machine has at most {MAX_DISKS} block devices, not {0}")]
+    Disks(u32),
+    /// The devices together.
+    #[error("a machine has at most {MAX_DEVICES} network and block devices together, not {0}")]
+    Devices(u32),
     /// The network.
     #[error(
         "{0:?} is no network: write `user`, `user,host-access`, `tap:INTERFACE` or `tap:INTERFACE,queues=N`"
@@ -163,6 +178,12 @@ impl MachineOptions {
         }
         if self.nics > MAX_NICS {
             return Err(OptionsError::Nics(self.nics));
+        }
+        if self.disks > MAX_DISKS {
+            return Err(OptionsError::Disks(self.disks));
+        }
+        if self.nics + self.disks > MAX_DEVICES {
+            return Err(OptionsError::Devices(self.nics + self.disks));
         }
         Ok(())
     }
@@ -277,6 +298,10 @@ mod tests {
         assert_eq!(shaped(1, u32::MAX, MachineModel::Q35), Err(OptionsError::Topology));
         assert_eq!(shaped(1, 2, MachineModel::Microvm), Err(OptionsError::Nodes));
         assert!(MachineOptions { memory: ByteSize(1 << 20), ..good.clone() }.validate().is_err());
-        assert!(MachineOptions { nics: 23, ..good }.validate().is_err());
+        let devices = |nics, disks| MachineOptions { nics, disks, ..good.clone() }.validate();
+        assert_eq!((devices(22, 0), devices(6, 16)), (Ok(()), Ok(())));
+        assert_eq!(devices(23, 0), Err(OptionsError::Nics(23)));
+        assert_eq!(devices(0, 17), Err(OptionsError::Disks(17)));
+        assert_eq!(devices(22, 1), Err(OptionsError::Devices(23)));
     }
 }

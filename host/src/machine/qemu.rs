@@ -12,6 +12,7 @@
 //! QEMU runs in the machine's folder, and the paths of its sockets and of the serial log are relative to it. The paths
 //! of the process id file, which identifies the process, and of QEMU's log are absolute.
 
+use super::disks::DiskSlot;
 use super::options::{Accelerator, MachineModel, MachineOptions, Topology, Uplink};
 use super::qmp;
 use super::state::MachineDir;
@@ -22,6 +23,7 @@ use crate::switch::fabric::Address;
 use crate::switch::frame::Mac;
 use crate::switch::process::socket_name;
 use isola_abi::management::DeviceLocation;
+use isola_abi::volume::VolumeAccess;
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -91,6 +93,8 @@ pub enum Boot<'a> {
         address: Address,
         /// Ports that forward to the image.
         publish: &'a [Publication],
+        /// The files of its volumes.
+        volumes: &'a [(PathBuf, VolumeAccess)],
     },
 }
 
@@ -186,6 +190,7 @@ pub fn arguments(
         }
     };
     network(&mut line, options, suffix, publish, dir);
+    disks(&mut line, options, boot);
     // With a log file, QEMU keeps its error output even after it detaches itself from the terminal.
     line.pair("-pidfile", dir.pid_file()).pair("-D", dir.qemu_log());
     line.0
@@ -274,6 +279,19 @@ fn network(
     }
 }
 
+/// Adds the block devices: empty ones for cells, or those with the volumes of a standalone image.
+fn disks(line: &mut CommandLine, options: &MachineOptions, boot: Boot<'_>) {
+    let volumes = match boot {
+        Boot::Supervisor { .. } => &[],
+        Boot::Standalone { volumes, .. } => volumes,
+    };
+    for number in 0..options.disks {
+        for (option, value) in DiskSlot(number).options(options, volumes.get(number as usize)) {
+            line.pair(option, value);
+        }
+    }
+}
+
 /// The PCI slot of the first network device; slot 1 has the console.
 const FIRST_SLOT: u32 = 2;
 
@@ -291,6 +309,11 @@ fn bus_address(model: MachineModel, index: u32) -> String {
         MachineModel::Q35 => format!(",bus=pcie.0,addr={:#x}", FIRST_SLOT + index - 1),
         MachineModel::Microvm => format!(",bus=virtio-mmio-bus.{}", LAST_WINDOW - index),
     }
+}
+
+/// Returns the physical address of a microvm's virtio-mmio register block.
+pub(super) fn mmio_address(number: u32) -> u64 {
+    MMIO_BASE + u64::from(number) * MMIO_STEP
 }
 
 /// Returns the option that keeps the console off the bus addresses of network devices. QEMU places a microvm's console
@@ -431,7 +454,13 @@ mod tests {
             cell: "10.0.2.128:9".parse().unwrap(),
         };
         let (image, address) = (Path::new("kv"), Address::Dhcp);
-        let boot = Boot::Standalone { image, command_line: "--port 1", address, publish: &[published] };
+        let boot = Boot::Standalone {
+            image,
+            command_line: "--port 1",
+            address,
+            publish: &[published],
+            volumes: &[],
+        };
         let line = line(&options(MachineModel::Q35, Uplink::User), boot);
         assert!(line.contains(",hostfwd=udp:127.0.0.1:9000-10.0.2.128:9 "), "{line}");
         assert!(

@@ -1,6 +1,7 @@
 //! QEMU's control channel (QMP): a line of JSON in each direction.
 //!
-//! It uses commands of the human monitor, which forward ports, `inject-nmi`, and `quit`.
+//! It uses commands of the human monitor, which forward ports, the commands for block devices, `inject-nmi`, and
+//! `quit`.
 
 use super::socket;
 use super::state::MachineDir;
@@ -85,7 +86,11 @@ impl Qmp {
         self.execute("quit", &Value::Null).map(drop)
     }
 
-    fn execute(&mut self, command: &str, arguments: &Value) -> Result<Value, QmpError> {
+    /// Runs a command, with arguments unless they are null; returns its answer.
+    ///
+    /// # Errors
+    /// [`QmpError`].
+    pub fn execute(&mut self, command: &str, arguments: &Value) -> Result<Value, QmpError> {
         let mut message = json!({ "execute": command });
         if !arguments.is_null() {
             message["arguments"] = arguments.clone();

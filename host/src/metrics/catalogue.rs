@@ -120,6 +120,10 @@ families! {
         "Network devices for cells.";
     MACHINE_DEVICES_FREE: Gauge "isola_machine_network_devices_free", [],
         "Network devices that no cell has.";
+    MACHINE_DISKS: Gauge "isola_machine_block_devices", [],
+        "Block devices for cells.";
+    MACHINE_DISKS_FREE: Gauge "isola_machine_block_devices_free", [],
+        "Block devices that no cell has.";
     MACHINE_CLOCK: Gauge "isola_machine_clock_hertz" in Hertz, [],
         "Rate of the time-stamp counter, the unit of all cycles.";
     SUPERVISOR_UPTIME: Gauge "isola_supervisor_uptime_seconds" in Seconds, [],

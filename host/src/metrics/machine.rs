@@ -49,6 +49,8 @@ fn add_machine(metrics: &mut Metrics, machine: &MachineInfo) {
         (&families::MACHINE_MEMORY_IMAGES, machine.memory_images.0),
         (&families::MACHINE_DEVICES, machine.devices_total.into()),
         (&families::MACHINE_DEVICES_FREE, machine.devices_free.into()),
+        (&families::MACHINE_DISKS, machine.disks_total.into()),
+        (&families::MACHINE_DISKS_FREE, machine.disks_free.into()),
         (&families::MACHINE_CLOCK, machine.tsc_hz),
     ] {
         metrics.number(family, &[], value as f64);

@@ -20,4 +20,5 @@ mod life;
 mod neighbours;
 mod recovery;
 mod sandbox;
+mod volumes;
 mod web;

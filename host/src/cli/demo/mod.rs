@@ -117,6 +117,7 @@ pub(super) fn demo(context: &Context, arguments: &Arguments) -> Result<ExitCode,
         topology: Topology::default(),
         memory: ByteSize(1 << 30),
         nics: 4,
+        disks: 0,
         model: arguments.platform.machine,
         cpu: arguments.platform.cpu.clone(),
         uplink: Uplink::User,
@@ -276,6 +277,7 @@ impl Demo<'_> {
             text: Default::default(),
             grid: GridSetup::default(),
             publish,
+            volumes: Vec::new(),
             cleanup: CleanupPolicy::Keep,
         };
         let mut client = locked.client()?;

@@ -7,6 +7,7 @@ use crate::publish::Publication;
 use isola_abi::management::{ActivityUsage, CellInfo, LoanInfo, NetworkSpec};
 use isola_abi::report::{CorePhase, MemoryPressure};
 use isola_abi::size::ByteSize;
+use isola_abi::volume::{VolumeAccess, VolumeMount};
 use serde::Serialize;
 
 /// A cell: output of `ps` (an array), `inspect`, `run -d`, `start`, `stop`.
@@ -66,6 +67,8 @@ pub struct CellView {
     pub address: Option<String>,
     /// The published ports.
     pub ports: Vec<PortView>,
+    /// The volumes.
+    pub volumes: Vec<VolumeView>,
     /// The traffic.
     pub traffic: TrafficView,
     /// The latency of its requests.
@@ -158,6 +161,17 @@ impl LoanView {
     }
 }
 
+/// A volume of a cell.
+#[derive(Clone, Debug, Serialize)]
+pub struct VolumeView {
+    /// Its name, or the path of its file as it was given.
+    pub volume: String,
+    /// The path at which the cell mounts it.
+    pub path: String,
+    /// Whether the cell may only read it.
+    pub read_only: bool,
+}
+
 /// A published port.
 #[derive(Clone, Debug, Serialize)]
 pub struct PortView {
@@ -248,6 +262,7 @@ impl CellView {
             },
             address: address(cell).map(|ip| ip.to_string()),
             ports: ports.iter().map(PortView::new).collect(),
+            volumes: cell.spec.volumes.iter().map(VolumeView::new).collect(),
             traffic: TrafficView {
                 received_frames: cell.network.received_frames,
                 received_bytes: cell.network.received_bytes,
@@ -310,6 +325,13 @@ impl CoreView {
             longest_event_cycles: core.longest_event_cycles,
             queueing: LatencyView::new(&core.queueing),
         }
+    }
+}
+
+impl VolumeView {
+    fn new(volume: &VolumeMount) -> Self {
+        let read_only = volume.access == VolumeAccess::ReadOnly;
+        Self { volume: volume.name.clone(), path: volume.path.clone(), read_only }
     }
 }
 

@@ -52,6 +52,10 @@ pub struct SupervisorView {
     pub devices: u32,
     /// The number of free ones.
     pub free_devices: u32,
+    /// The block devices for cells.
+    pub disks: u32,
+    /// The number of free ones.
+    pub free_disks: u32,
     /// The rate of the time-stamp counter.
     pub tsc_hz: u64,
     /// The time from the supervisor's first instruction until it could answer.
@@ -134,6 +138,8 @@ impl SupervisorView {
             image_bytes: info.memory_images.0,
             devices: info.devices_total,
             free_devices: info.devices_free,
+            disks: info.disks_total,
+            free_disks: info.disks_free,
             tsc_hz: info.tsc_hz,
             boot_ns: info.boot_ns,
             uptime_ns: info.uptime_ns,

@@ -25,7 +25,9 @@ pub mod latency;
 pub mod machine;
 pub mod resize;
 
-pub use cell::{ActivityView, CellView, CoreView, LoanView, PortView, RestartView, is_running, most_memory};
+pub use cell::{
+    ActivityView, CellView, CoreView, LoanView, PortView, RestartView, VolumeView, is_running, most_memory,
+};
 pub use connection::ConnectionView;
 pub use crash::{CrashView, crash_kind};
 pub use event::EventView;

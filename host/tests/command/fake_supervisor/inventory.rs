@@ -96,6 +96,8 @@ impl Supervisor {
             memory_images: ByteSize(2 << 20),
             devices_total: 8,
             devices_free: 7,
+            disks_total: 4,
+            disks_free: 4,
             tsc_hz: 2_100_000_000,
             boot_ns: 12_000_000,
             uptime_ns: 1_000_000_000,
