@@ -45,6 +45,8 @@ pub enum Need {
     AddressServers,
     /// The Prometheus server, and its tool that checks metrics.
     Prometheus,
+    /// The programs that make and check ext4 file systems.
+    E2fsprogs,
 }
 
 /// A prerequisite that the host lacks.
@@ -67,7 +69,7 @@ impl std::fmt::Display for Missing {
 
 impl Need {
     /// All prerequisites.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Tap,
         Self::Memcached,
         Self::Libmemcached,
@@ -75,6 +77,7 @@ impl Need {
         Self::HttpClients,
         Self::AddressServers,
         Self::Prometheus,
+        Self::E2fsprogs,
     ];
 
     /// Returns the prerequisite's name in [`SKIP`].
@@ -87,6 +90,7 @@ impl Need {
             Self::HttpClients => "http-clients",
             Self::AddressServers => "address-servers",
             Self::Prometheus => "prometheus",
+            Self::E2fsprogs => "e2fsprogs",
         }
     }
 
@@ -107,6 +111,7 @@ impl Need {
             Self::HttpClients => "HTTP clients of others against web (interoperability in tests/)",
             Self::AddressServers => "DHCP servers and routers of others (interoperability in tests/)",
             Self::Prometheus => "isola metrics against Prometheus (host/tests/command/prometheus.rs)",
+            Self::E2fsprogs => "ext4 file systems against e2fsck and mke2fs (storage/volumes/tests)",
         }
     }
 
@@ -122,6 +127,7 @@ impl Need {
                 &["dnsmasq-base", "iputils-ping", "kea-dhcp4-server", "kea-dhcp6-server", "radvd"]
             }
             Self::Prometheus => &["prometheus"],
+            Self::E2fsprogs => &["e2fsprogs"],
         }
     }
 
@@ -144,6 +150,7 @@ impl Need {
             Self::HttpClients => &["ab", "chromium", "curl", "go", "python3", "wrk"],
             Self::AddressServers => &["dnsmasq", "kea-dhcp4", "kea-dhcp6", "ping", "radvd"],
             Self::Prometheus => &["prometheus", "promtool"],
+            Self::E2fsprogs => &["debugfs", "e2fsck", "mke2fs"],
         }
     }
 
