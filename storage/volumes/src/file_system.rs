@@ -53,7 +53,7 @@ pub trait FileSystem {
     /// Sets the length of a file. New bytes are zeros.
     ///
     /// # Errors
-    /// As [`Self::write`].
+    /// As [`Self::write`], and [`FileError::Fragmented`].
     fn truncate(&mut self, file: FileId, len: u64) -> Result<(), FileError>;
 
     /// Creates an empty file.
@@ -201,6 +201,8 @@ pub enum FileError {
     NoJournal,
     /// The file system contradicts itself.
     Damaged,
+    /// The file is in so many pieces that it cannot be shortened.
+    Fragmented,
     /// The operation is not supported.
     Unsupported,
     /// An error of the disk ended all changes: the file system can only be read until it is mounted again.
@@ -235,6 +237,7 @@ impl fmt::Display for FileError {
             }
             Self::NoJournal => "the file system has no journal: make one with tune2fs -j, or mount it read-only",
             Self::Damaged => "the file system is damaged: check it with e2fsck -f",
+            Self::Fragmented => "the file is in too many pieces to be shortened: copy it, and remove the original",
             Self::Unsupported => "the file system does not support this operation",
             Self::Aborted => "the file system accepts no more changes after an error of the disk: mount it again",
             Self::Disk(error) => return error.fmt(f),

@@ -253,7 +253,7 @@ impl File {
     /// Sets the length. New bytes are zeros.
     ///
     /// # Errors
-    /// As [`Self::write`].
+    /// As [`Self::write`], and [`FileError::Fragmented`].
     pub async fn truncate(&self, len: u64) -> Result<(), FileError> {
         let id = self.id;
         self.volume.run(move |mounted| mounted.file_system()?.truncate(id, len)).await

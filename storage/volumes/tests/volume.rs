@@ -16,7 +16,10 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 
 /// Runs `main` in a cell with a disk, unless this host lacks e2fsprogs.
-fn with_disk<F: Future<Output = ()> + 'static>(image: Vec<u8>, main: impl Fn(SimDisk) -> F + Sync) -> SimDisk {
+fn with_disk<F: Future<Output = ()> + 'static>(
+    image: Vec<u8>,
+    main: impl Fn(SimDisk) -> F + Sync,
+) -> SimDisk {
     let disk = SimDisk::new(image);
     let for_cell = disk.clone();
     let codes = isola_hosted::run(Settings::default(), Vec::new(), |_| {
@@ -89,7 +92,8 @@ fn files_are_written_by_several_activities_at_once_and_e2fsck_accepts_them() {
             let file = volume.open(format!("/{number}")).await.unwrap();
             let read = file.read(5_000, 100_000).await.unwrap();
             assert_eq!(read[..], data(number * 10 + 4, 20_000)[5_000..]);
-            let (entries, next) = volume.list(format!("folder{number}/"), ListPosition::default(), 100).await.unwrap();
+            let (entries, next) =
+                volume.list(format!("folder{number}/"), ListPosition::default(), 100).await.unwrap();
             assert_eq!((entries.len(), next), (6, None));
         }
         let space = volume.space().await.unwrap();
@@ -135,14 +139,18 @@ fn a_power_failure_below_the_cache_loses_nothing_that_was_synced() {
     let mut cuts = 0;
     let mut check_cut = |position: usize, contents: &[u8]| {
         cuts += 1;
-        let replayed = check_after_power_failure(contents).unwrap_or_else(|error| panic!("at {position}: {error}"));
+        let replayed =
+            check_after_power_failure(contents).unwrap_or_else(|error| panic!("at {position}: {error}"));
         let rounds = synced.iter().filter(|at| **at <= position).count();
         let memory = common::MemoryDisk::new(replayed);
         let tree = common::tree(&mut common::mount(&memory).unwrap()).unwrap();
         for round in 0..rounds {
             for number in 0..5 {
                 let found = tree.get(&format!("/{round}-{number}"));
-                assert!(found == Some(&Some(data(round * 5 + number, 9_000))), "at {position}: {round}-{number}");
+                assert!(
+                    found == Some(&Some(data(round * 5 + number, 9_000))),
+                    "at {position}: {round}-{number}"
+                );
             }
         }
     };

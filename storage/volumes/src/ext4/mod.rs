@@ -26,12 +26,20 @@ use core::time::Duration;
 use isola_block::BlockError;
 use rsext4::{
     Clock, DirectoryCursor, DirectoryEntryType, EntropySource, ErrorContext, Ext4Error, Ext4ErrorKind,
-    Ext4Result, Ext4Timestamp, FileName, FilePermissions, InodeInfo, InodeNumber, MountOptions,
-    MountServices, MountedServices, MutationContext, NoopObserver, RenameOptions,
+    Ext4Result, Ext4Timestamp, FileExtent, FileExtentMap, FileExtentTarget, FileName, FilePermissions,
+    InodeInfo, InodeNumber, MountOptions, MountServices, MountedServices, MutationContext, NoopObserver,
+    RenameOptions,
 };
 
 /// The most bytes that one call of `rsext4` writes: it writes the metadata of a call in one transaction.
 const WRITE_LEN: usize = 256 * 1024;
+
+/// The blocks that stay free. `rsext4` loses blocks if it runs out of them within a change, so this crate checks before a
+/// change that there are enough for its data and this number for its metadata.
+const SPARE_BLOCKS: u64 = 32;
+
+/// The most extents of a file without a first block that may get one.
+const EXTENTS_IN_INODE: usize = 4;
 
 /// Whether a file system can be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +68,8 @@ pub struct Ext4 {
     device: Ext4Device,
     services: Services,
     access: Access,
+    /// A file whose first block is known to be allocated.
+    has_first_block: Option<InodeNumber>,
 }
 
 struct WallClock(fn() -> Duration);
@@ -105,7 +115,7 @@ impl Ext4 {
             superblock.write_mounted(&*device.disk)?;
         }
         let mounted = Self::start(&device, access, services)?;
-        Ok(Self { mounted: Some(mounted), device, services, access })
+        Ok(Self { mounted: Some(mounted), device, services, access, has_first_block: None })
     }
 
     fn start(device: &Ext4Device, access: Access, services: Services) -> Result<Mounted, FileError> {
@@ -126,6 +136,80 @@ impl Ext4 {
         let mounted = self.mounted.as_mut().ok_or(FileError::Unmounted)?;
         self.device.error.set(None);
         operation(mounted).map_err(|error| convert(error, self.device.error.take()))
+    }
+
+    /// Checks that there is space for `len` bytes at a position of a file, those that are allocated not counted.
+    fn check_space(&mut self, inode: InodeNumber, offset: u64, len: u64) -> Result<(), FileError> {
+        let space = self.mounted.as_ref().ok_or(FileError::Unmounted)?.statfs();
+        let block_len = space.block_size.max(1);
+        let first = offset / block_len;
+        let blocks = offset.checked_add(len).ok_or(FileError::TooLarge)?.div_ceil(block_len) - first;
+        if space.free_blocks >= blocks + SPARE_BLOCKS {
+            return Ok(());
+        }
+        let (start, len) = (first * block_len, blocks * block_len);
+        let most = usize::try_from(blocks).unwrap_or(usize::MAX);
+        let map =
+            self.call(|mounted| mounted.inode_extents(inode, start, len, FileExtentTarget::Data, most))?;
+        let within = |extent: &FileExtent| {
+            let (from, to) = (extent.logical_start, extent.logical_start.saturating_add(extent.length));
+            to.min(start + len).saturating_sub(from.max(start))
+        };
+        let allocated: u64 = map.extents.iter().map(within).sum();
+        let missing = blocks.saturating_sub(allocated / block_len);
+        if missing == 0 || space.free_blocks >= missing + SPARE_BLOCKS {
+            Ok(())
+        } else {
+            Err(FileError::NoSpace)
+        }
+    }
+
+    /// Checks that there is space for a new entry of a directory.
+    fn check_space_for_entry(&self) -> Result<(), FileError> {
+        let space = self.mounted.as_ref().ok_or(FileError::Unmounted)?.statfs();
+        if space.free_blocks < SPARE_BLOCKS || space.free_inodes == 0 {
+            return Err(FileError::NoSpace);
+        }
+        Ok(())
+    }
+
+    /// Allocates the first block of a file before any other. `rsext4` damages an extent tree of three levels if an extent
+    /// is added before the first one.
+    fn allocate_first_block(&mut self, inode: InodeNumber) -> Result<(), FileError> {
+        if self.has_first_block == Some(inode) {
+            return Ok(());
+        }
+        let block_len = self.mounted.as_ref().ok_or(FileError::Unmounted)?.statfs().block_size;
+        let extents = |mounted: &mut Mounted, len| {
+            mounted.inode_extents(inode, 0, len, FileExtentTarget::Data, EXTENTS_IN_INODE + 1)
+        };
+        let has_first =
+            |map: &FileExtentMap| map.extents.first().is_some_and(|first| first.logical_start == 0);
+        if !has_first(&self.call(|mounted| extents(mounted, block_len))?) {
+            let all = self.call(|mounted| extents(mounted, i64::MAX as u64))?;
+            if all.extents.len() > EXTENTS_IN_INODE {
+                // Linux has made this file.
+                return Err(FileError::Unsupported);
+            }
+            self.check_space(inode, 0, 1)?;
+            // A byte of the hole before the position that is written next.
+            self.call(|mounted| mounted.write_inode(inode, 0, &[0]))?;
+        }
+        self.has_first_block = Some(inode);
+        Ok(())
+    }
+
+    /// Returns whether the extent tree of a file may have three levels. `rsext4` fails to empty a part of such a tree, and
+    /// changes nothing.
+    fn has_deep_tree(&mut self, inode: InodeNumber) -> bool {
+        let count = |mounted: &mut Mounted| {
+            let block_len = mounted.statfs().block_size as usize;
+            // Four blocks, at least half full, of extents of 12 bytes.
+            let in_two_levels = 4 * (block_len / 12 / 2);
+            let map = mounted.inode_extents(inode, 0, i64::MAX as u64, FileExtentTarget::Data, 0)?;
+            Ok(map.mapped_extents >= in_two_levels)
+        };
+        self.call(count).unwrap_or_default()
     }
 
     fn context() -> MutationContext {
@@ -278,8 +362,12 @@ impl FileSystem for Ext4 {
 
     fn write(&mut self, file: FileId, offset: u64, from: &[u8]) -> Result<(), FileError> {
         let inode = inode_of(file)?;
+        if offset > 0 && !from.is_empty() {
+            self.allocate_first_block(inode)?;
+        }
         let mut offset = offset;
         for part in from.chunks(WRITE_LEN) {
+            self.check_space(inode, offset, part.len() as u64)?;
             self.call(|mounted| mounted.write_inode(inode, offset, part))?;
             offset = offset.checked_add(part.len() as u64).ok_or(FileError::TooLarge)?;
         }
@@ -288,11 +376,17 @@ impl FileSystem for Ext4 {
 
     fn truncate(&mut self, file: FileId, len: u64) -> Result<(), FileError> {
         let inode = inode_of(file)?;
-        self.call(|mounted| mounted.truncate_inode(inode, len))
+        self.has_first_block = None;
+        let truncated = self.call(|mounted| mounted.truncate_inode(inode, len));
+        if truncated == Err(FileError::Damaged) && self.has_deep_tree(inode) {
+            return Err(FileError::Fragmented);
+        }
+        truncated
     }
 
     fn create(&mut self, directory: FileId, name: &[u8]) -> Result<Metadata, FileError> {
         let (directory, name, mode) = (inode_of(directory)?, name_of(name)?, permissions(0o644)?);
+        self.check_space_for_entry()?;
         let create =
             |mounted: &mut Mounted| mounted.create_regular_file(Self::context(), directory, name, mode);
         Ok(metadata_of(&self.call(create)?))
@@ -300,6 +394,7 @@ impl FileSystem for Ext4 {
 
     fn make_directory(&mut self, directory: FileId, name: &[u8]) -> Result<Metadata, FileError> {
         let (directory, name, mode) = (inode_of(directory)?, name_of(name)?, permissions(0o755)?);
+        self.check_space_for_entry()?;
         let create = |mounted: &mut Mounted| mounted.create_directory(Self::context(), directory, name, mode);
         Ok(metadata_of(&self.call(create)?))
     }
@@ -317,6 +412,7 @@ impl FileSystem for Ext4 {
     fn rename(&mut self, from: (FileId, &[u8]), to: (FileId, &[u8])) -> Result<Option<FileId>, FileError> {
         let (from_directory, from_name) = (inode_of(from.0)?, name_of(from.1)?);
         let (to_directory, to_name) = (inode_of(to.0)?, name_of(to.1)?);
+        self.check_space_for_entry()?;
         let outcome = self.call(|mounted| {
             mounted.rename(from_directory, from_name, to_directory, to_name, RenameOptions::REPLACE)
         })?;
@@ -326,6 +422,7 @@ impl FileSystem for Ext4 {
 
     fn release(&mut self, file: FileId) -> Result<(), FileError> {
         let inode = inode_of(file)?;
+        self.has_first_block = None;
         self.call(|mounted| mounted.reap_unlinked_inode(inode))
     }
 
