@@ -3,7 +3,7 @@
 mod common;
 
 use common::{MemoryDisk, check, check_after_power_failure, data, make_image, mount, small_image, tree};
-use isola_need::{Need, need};
+use isola_need::{LONG, Need, need};
 use isola_storage_sim::{Logged, power};
 use isola_volumes::{Ext4, FileSystem};
 use std::collections::BTreeMap;
@@ -11,6 +11,10 @@ use std::rc::Rc;
 
 /// The length that a disk writes wholly or not at all, in bytes: ext4 relies on it for its superblock.
 const ATOM: usize = 1024;
+
+fn is_long() -> bool {
+    std::env::var_os(LONG).is_some()
+}
 
 type Tree = BTreeMap<String, Option<Vec<u8>>>;
 
@@ -98,7 +102,7 @@ fn a_power_failure_at_any_write_leaves_a_file_system_that_the_journal_restores()
     if !need(Need::E2fsprogs) {
         return;
     }
-    check_all(&small_image(), 8);
+    check_all(&small_image(), if is_long() { 100 } else { 8 });
 }
 
 #[test]
@@ -106,5 +110,31 @@ fn a_power_failure_with_blocks_of_1_kib_leaves_a_file_system_that_the_journal_re
     if !need(Need::E2fsprogs) {
         return;
     }
-    check_all(&make_image(4 << 20, &["-b", "1024", "-J", "size=1"]), 4);
+    check_all(&make_image(4 << 20, &["-b", "1024", "-J", "size=1"]), if is_long() { 100 } else { 4 });
+}
+
+#[test]
+fn a_power_failure_during_the_recovery_from_another_leaves_a_file_system_that_the_journal_restores() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    let base = make_image(4 << 20, &["-b", "1024", "-J", "size=1"]);
+    let (log, synced) = run(&base);
+    let mut cuts = 0;
+    power::at_every_write(&base, &log, |position, contents| {
+        // Among these are cuts between the writes of a transaction, of a checkpoint and of the unmount.
+        if position % 9 > 0 && !is_long() {
+            return;
+        }
+        let disk = MemoryDisk::new(contents.to_vec());
+        drop(mount(&disk).unwrap());
+        let recovery = disk.log.take();
+        let check = |_: usize, contents: &[u8]| {
+            cuts += 1;
+            check_cut(position, contents, &synced)
+                .unwrap_or_else(|error| panic!("after {position}: {error}"));
+        };
+        power::with_random_losses(contents, &recovery, ATOM, 2, position as u64, check);
+    });
+    assert!(cuts > 50, "{cuts}");
 }
