@@ -86,7 +86,7 @@ fn parallel_writers_of_one_block_lose_no_byte() {
             spawn_task(async move {
                 for round in 0..20_u64 {
                     cache.write(writer * 100, &[writer as u8 + 1; 100]).await.unwrap();
-                    if (writer + round) % 5 == 0 {
+                    if (writer + round).is_multiple_of(5) {
                         cache.flush().await.unwrap();
                     }
                     yield_now().await;

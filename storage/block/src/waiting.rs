@@ -2,6 +2,7 @@
 
 use crate::parts::cost_of;
 use crate::request::Part;
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use isola_abi::id::ActivityId;
@@ -21,7 +22,7 @@ pub(crate) struct Waiting {
 enum Order {
     Arrival(VecDeque<Part>),
     Policy {
-        scheduler: ActivityScheduler<Part>,
+        scheduler: Box<ActivityScheduler<Part>>,
         /// Whether a request may have to wait although the device has room.
         has_limits: bool,
     },
@@ -51,7 +52,8 @@ impl Waiting {
             (Order::Arrival(parts), Some(configuration)) => {
                 let parts = core::mem::take(parts);
                 let has_limits = configuration.has_limits();
-                self.order = Order::Policy { scheduler: ActivityScheduler::new(configuration), has_limits };
+                self.order =
+                    Order::Policy { scheduler: Box::new(ActivityScheduler::new(configuration)), has_limits };
                 parts.into_iter().for_each(|part| self.add(part));
             }
             (Order::Policy { .. }, None) => {
@@ -135,7 +137,7 @@ impl Waiting {
             Order::Arrival(parts) => all.extend(parts.drain(..)),
             Order::Policy { scheduler, .. } => {
                 let configuration = scheduler.configuration().clone();
-                let before = core::mem::replace(scheduler, ActivityScheduler::new(configuration));
+                let before = core::mem::replace(&mut **scheduler, ActivityScheduler::new(configuration));
                 all.extend(before.into_requests());
             }
         }

@@ -62,3 +62,33 @@ fn try_losses(
         check(&contents);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(at: usize, byte: u8) -> Logged {
+        Logged::Write { at, bytes: vec![byte; 2] }
+    }
+
+    #[test]
+    fn every_prefix_of_the_writes_is_one_cut() {
+        let log = [write(0, 1), Logged::Flush, write(2, 2)];
+        let mut cuts = Vec::new();
+        at_every_write(&[0; 4], &log, |position, contents| cuts.push((position, contents.to_vec())));
+        assert_eq!(cuts, [(0, vec![0, 0, 0, 0]), (1, vec![1, 1, 0, 0]), (3, vec![1, 1, 2, 2])]);
+    }
+
+    #[test]
+    fn any_piece_since_the_latest_flush_can_be_lost_and_none_before_it() {
+        let log = [write(0, 1), Logged::Flush, write(2, 2)];
+        let mut last = std::collections::BTreeSet::new();
+        with_random_losses(&[0; 4], &log, 1, 100, 1, |position, contents| {
+            if position == log.len() {
+                last.insert(contents.to_vec());
+            }
+        });
+        let all = [[1, 1, 0, 0], [1, 1, 0, 2], [1, 1, 2, 0], [1, 1, 2, 2]];
+        assert!(last.iter().eq(all.iter()), "{last:?}");
+    }
+}

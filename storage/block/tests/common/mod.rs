@@ -1,4 +1,5 @@
 //! A cell of one core with a simulated disk.
+#![allow(dead_code, reason = "each test file uses a part")]
 
 use isola_block::{BlockDevice, BlockSettings};
 use isola_events::{exit, run, spawn_task};
