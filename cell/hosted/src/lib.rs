@@ -11,6 +11,7 @@
 //! | [`window`] | the region area: mappings, SIGSEGV |
 //! | [`mod@link`] | a network of cells of one process, in memory |
 //! | [`tap`] | a network device: a TAP interface of the host |
+//! | [`disk`] | a block device: a file of the host |
 //! | [`heap`] | the cell's memory: a pool, and the global allocator on it |
 //! | [`mod@process`] | a process that is one cell: the form of an application's binary |
 //! | `control` | queries of the host tool |
@@ -33,6 +34,7 @@
 pub mod cell;
 mod control;
 pub mod core;
+pub mod disk;
 pub mod file;
 pub mod heap;
 pub mod link;

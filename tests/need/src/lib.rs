@@ -111,7 +111,7 @@ impl Need {
             Self::HttpClients => "HTTP clients of others against web (interoperability in tests/)",
             Self::AddressServers => "DHCP servers and routers of others (interoperability in tests/)",
             Self::Prometheus => "isola metrics against Prometheus (host/tests/command/prometheus.rs)",
-            Self::E2fsprogs => "volumes with ext4 file systems",
+            Self::E2fsprogs => "volumes with ext4 file systems, and e2fsck's and mke2fs's opinion of them (storage)",
         }
     }
 
@@ -150,7 +150,7 @@ impl Need {
             Self::HttpClients => &["ab", "chromium", "curl", "go", "python3", "wrk"],
             Self::AddressServers => &["dnsmasq", "kea-dhcp4", "kea-dhcp6", "ping", "radvd"],
             Self::Prometheus => &["prometheus", "promtool"],
-            Self::E2fsprogs => &["e2fsck", "mke2fs"],
+            Self::E2fsprogs => &["debugfs", "e2fsck", "mke2fs"],
         }
     }
 

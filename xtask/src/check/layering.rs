@@ -3,7 +3,7 @@
 //! ```text
 //! abi <- machine <- drivers <- supervisor (policy; also on its core)
 //!   \
-//!    <- platform, grid <- cell <- net, fs <- application library <- apps
+//!    <- platform, grid <- cell <- net, fs, storage <- application library <- apps
 //!        (on iobuf)     \
 //!                        <- bare (also on machine and drivers), hosted <- gateway (also on net, fs)
 //! ```
@@ -76,7 +76,7 @@ const LAYERS: &[Layer] = &[
     Layer { name: "hosted", folders: &["cell/hosted"], may_use: &["abi", "iobuf", "platform", "cell"] },
     Layer {
         name: "services",
-        folders: &["net", "fs"],
+        folders: &["net", "fs", "storage"],
         may_use: &["abi", "iobuf", "platform", "cell", "services"],
     },
     // The connection of a hosted cell to its host: sockets, files.
@@ -85,10 +85,10 @@ const LAYERS: &[Layer] = &[
         folders: &["net/gateway", "fs/export"],
         may_use: &["abi", "iobuf", "platform", "cell", "services", "hosted"],
     },
-    // Simulated networks and cells for tests. No layer that ships may depend on it.
+    // Simulated networks, disks and cells for tests. No layer that ships may depend on it.
     Layer {
-        name: "network test support",
-        folders: &["net/sim", "net/test-cells"],
+        name: "simulations",
+        folders: &["net/sim", "net/test-cells", "storage/sim"],
         may_use: &["abi", "iobuf", "platform", "cell", "services", "hosted"],
     },
     // The library of applications, the only crate that selects the platform.
@@ -135,16 +135,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "fuzz",
         folders: &["fuzz"],
-        may_use: &[
-            "abi",
-            "machine",
-            "supervisor core",
-            "host",
-            "iobuf",
-            "services",
-            "network test support",
-            "apps",
-        ],
+        may_use: &["abi", "machine", "supervisor core", "host", "iobuf", "services", "simulations", "apps"],
     },
     // The benchmarks' peers of an application do the same work with the same code.
     Layer { name: "benches", folders: &["benches"], may_use: &["abi", "host", "apps"] },
@@ -164,7 +155,7 @@ const CELL_SIDE: &[&str] = &[
     "hosted",
     "services",
     "gateway",
-    "network test support",
+    "simulations",
     "application library",
     "apps",
     "faulty",

@@ -1,0 +1,471 @@
+//! ext4, by the crate `rsext4`.
+//!
+//! | module | contents |
+//! |---|---|
+//! | this | [`Ext4`], a [`FileSystem`] |
+//! | `device` | the disk as `rsext4`'s block device |
+//! | `superblock` | the marks of a mounted and an unmounted file system |
+//!
+//! `rsext4` writes metadata to the journal before their places on the disk, and data before the metadata that refers to
+//! it. After a power failure, the next mount replays the journal: the file system is then that of a moment after the
+//! last completed [`sync`](FileSystem::sync).
+//!
+//! A file system without a journal is mounted read-only.
+
+mod device;
+mod superblock;
+
+use self::device::Ext4Device;
+use self::superblock::{Recovery, Superblock};
+use crate::disk::Disk;
+use crate::file_system::{Entry, FileError, FileId, FileKind, FileSystem, ListPosition, Metadata, Space};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
+use isola_block::BlockError;
+use rsext4::{
+    Clock, DirectoryCursor, DirectoryEntryType, EntropySource, ErrorContext, Ext4Error, Ext4ErrorKind,
+    Ext4Result, Ext4Timestamp, FileExtent, FileExtentMap, FileExtentTarget, FileName, FilePermissions,
+    InodeInfo, InodeNumber, MountOptions, MountServices, MountedServices, MutationContext, NoopObserver,
+    RenameOptions,
+};
+
+/// The most bytes that one call of `rsext4` writes: it writes the metadata of a call in one transaction.
+const WRITE_LEN: usize = 256 * 1024;
+
+/// The blocks that stay free. `rsext4` loses blocks if it runs out of them within a change, so this crate checks before a
+/// change that there are enough for its data and this number for its metadata.
+const SPARE_BLOCKS: u64 = 32;
+
+/// The most extents of a file without a first block that may get one.
+const EXTENTS_IN_INODE: usize = 4;
+
+/// Whether a file system can be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It can. It needs a journal.
+    ReadWrite,
+    /// It cannot, and nothing is written to the disk.
+    ReadOnly,
+}
+
+/// The services of the cell for a mounted file system.
+#[derive(Clone, Copy, Debug)]
+pub struct Services {
+    /// Returns the time since 1970.
+    pub time: fn() -> Duration,
+    /// Returns a random number.
+    pub entropy: fn() -> u64,
+}
+
+type Mounted = rsext4::Ext4<Ext4Device, MountedServices<Random, NoopObserver>>;
+
+/// A mounted ext4 file system.
+pub struct Ext4 {
+    /// `None` after unmounting.
+    mounted: Option<Mounted>,
+    device: Ext4Device,
+    services: Services,
+    access: Access,
+    /// A file whose first block is known to be allocated.
+    has_first_block: Option<InodeNumber>,
+}
+
+struct WallClock(fn() -> Duration);
+
+impl Clock for WallClock {
+    fn now(&self) -> Ext4Result<Ext4Timestamp> {
+        let now = (self.0)();
+        Ok(Ext4Timestamp::new(i64::try_from(now.as_secs()).unwrap_or(i64::MAX), now.subsec_nanos()))
+    }
+}
+
+struct Random(fn() -> u64);
+
+impl EntropySource for Random {
+    fn fill_bytes(&mut self, output: &mut [u8]) -> Ext4Result<()> {
+        for bytes in output.chunks_mut(8) {
+            bytes.copy_from_slice(&(self.0)().to_le_bytes()[..bytes.len()]);
+        }
+        Ok(())
+    }
+}
+
+impl Ext4 {
+    /// Mounts the file system of a disk, and replays its journal if that is necessary and permitted.
+    ///
+    /// # Errors
+    /// [`FileError::NotAFileSystem`], [`FileError::UnsupportedFeature`], [`FileError::NoJournal`],
+    /// [`FileError::Damaged`], [`FileError::ReadOnly`] if the disk is read-only, and the errors of the disk.
+    pub fn mount(disk: Rc<dyn Disk>, access: Access, services: Services) -> Result<Self, FileError> {
+        let superblock = Superblock::read(&*disk)?;
+        if access == Access::ReadWrite {
+            if disk.is_read_only() {
+                return Err(FileError::ReadOnly);
+            }
+            if !superblock.has_journal() {
+                return Err(FileError::NoJournal);
+            }
+        }
+        let device = Ext4Device::new(disk, access == Access::ReadOnly);
+        if access == Access::ReadWrite && superblock.recovery() == Recovery::NotNeeded {
+            // A trial mount: a file system that cannot be mounted is not written to.
+            Self::start(&device, Access::ReadOnly, services)?;
+            superblock.write_mounted(&*device.disk)?;
+        }
+        let mounted = Self::start(&device, access, services)?;
+        Ok(Self { mounted: Some(mounted), device, services, access, has_first_block: None })
+    }
+
+    fn start(device: &Ext4Device, access: Access, services: Services) -> Result<Mounted, FileError> {
+        let options = match access {
+            Access::ReadWrite => MountOptions::read_write(),
+            Access::ReadOnly => MountOptions::read_only_no_journal_replay(),
+        };
+        let device = Ext4Device { is_read_only: access == Access::ReadOnly, ..device.clone() };
+        let capabilities =
+            MountServices::new(WallClock(services.time), Random(services.entropy), NoopObserver);
+        device.error.set(None);
+        let error = device.error.clone();
+        Mounted::mount(device, capabilities, options).map_err(|refused| convert(refused, error.take()))
+    }
+
+    /// Calls `rsext4` and converts its error.
+    fn call<T>(&mut self, operation: impl FnOnce(&mut Mounted) -> Ext4Result<T>) -> Result<T, FileError> {
+        let mounted = self.mounted.as_mut().ok_or(FileError::Unmounted)?;
+        self.device.error.set(None);
+        operation(mounted).map_err(|error| convert(error, self.device.error.take()))
+    }
+
+    /// Checks that there is space for `len` bytes at a position of a file, those that are allocated not counted.
+    fn check_space(&mut self, inode: InodeNumber, offset: u64, len: u64) -> Result<(), FileError> {
+        let space = self.mounted.as_ref().ok_or(FileError::Unmounted)?.statfs();
+        let block_len = space.block_size.max(1);
+        let first = offset / block_len;
+        let blocks = offset.checked_add(len).ok_or(FileError::TooLarge)?.div_ceil(block_len) - first;
+        if space.free_blocks >= blocks + SPARE_BLOCKS {
+            return Ok(());
+        }
+        let (start, len) = (first * block_len, blocks * block_len);
+        let most = usize::try_from(blocks).unwrap_or(usize::MAX);
+        let map =
+            self.call(|mounted| mounted.inode_extents(inode, start, len, FileExtentTarget::Data, most))?;
+        let within = |extent: &FileExtent| {
+            let (from, to) = (extent.logical_start, extent.logical_start.saturating_add(extent.length));
+            to.min(start + len).saturating_sub(from.max(start))
+        };
+        let allocated: u64 = map.extents.iter().map(within).sum();
+        let missing = blocks.saturating_sub(allocated / block_len);
+        if missing == 0 || space.free_blocks >= missing + SPARE_BLOCKS {
+            Ok(())
+        } else {
+            Err(FileError::NoSpace)
+        }
+    }
+
+    /// Checks that there is space for a new entry of a directory.
+    fn check_space_for_entry(&self) -> Result<(), FileError> {
+        let space = self.mounted.as_ref().ok_or(FileError::Unmounted)?.statfs();
+        if space.free_blocks < SPARE_BLOCKS || space.free_inodes == 0 {
+            return Err(FileError::NoSpace);
+        }
+        Ok(())
+    }
+
+    /// Allocates the first block of a file before any other. `rsext4` damages an extent tree of three levels if an extent
+    /// is added before the first one.
+    fn allocate_first_block(&mut self, inode: InodeNumber) -> Result<(), FileError> {
+        if self.has_first_block == Some(inode) {
+            return Ok(());
+        }
+        let block_len = self.mounted.as_ref().ok_or(FileError::Unmounted)?.statfs().block_size;
+        let extents = |mounted: &mut Mounted, len| {
+            mounted.inode_extents(inode, 0, len, FileExtentTarget::Data, EXTENTS_IN_INODE + 1)
+        };
+        let has_first =
+            |map: &FileExtentMap| map.extents.first().is_some_and(|first| first.logical_start == 0);
+        if !has_first(&self.call(|mounted| extents(mounted, block_len))?) {
+            let all = self.call(|mounted| extents(mounted, i64::MAX as u64))?;
+            if all.extents.len() > EXTENTS_IN_INODE {
+                // Linux has made this file.
+                return Err(FileError::Unsupported);
+            }
+            self.check_space(inode, 0, 1)?;
+            // A byte of the hole before the position that is written next.
+            self.call(|mounted| mounted.write_inode(inode, 0, &[0]))?;
+        }
+        self.has_first_block = Some(inode);
+        Ok(())
+    }
+
+    /// Returns whether the extent tree of a file may have three levels. `rsext4` fails to empty a part of such a tree, and
+    /// changes nothing.
+    fn has_deep_tree(&mut self, inode: InodeNumber) -> bool {
+        let count = |mounted: &mut Mounted| {
+            let block_len = mounted.statfs().block_size as usize;
+            // Four blocks, at least half full, of extents of 12 bytes.
+            let in_two_levels = 4 * (block_len / 12 / 2);
+            let map = mounted.inode_extents(inode, 0, i64::MAX as u64, FileExtentTarget::Data, 0)?;
+            Ok(map.mapped_extents >= in_two_levels)
+        };
+        self.call(count).unwrap_or_default()
+    }
+
+    fn context() -> MutationContext {
+        MutationContext::new(0, 0, 0, 0)
+    }
+}
+
+/// Converts an error of `rsext4`; `device` is the error that the disk has reported meanwhile.
+fn convert(error: Ext4Error, device: Option<BlockError>) -> FileError {
+    if let Some(device) = device {
+        return FileError::Disk(device);
+    }
+    match error.kind() {
+        Ext4ErrorKind::NotFound => FileError::NotFound,
+        Ext4ErrorKind::AlreadyExists => FileError::AlreadyExists,
+        Ext4ErrorKind::NotDirectory => FileError::NotADirectory,
+        Ext4ErrorKind::IsDirectory => FileError::IsADirectory,
+        Ext4ErrorKind::NotEmpty => FileError::NotEmpty,
+        Ext4ErrorKind::NoSpace | Ext4ErrorKind::QuotaExceeded | Ext4ErrorKind::TooManyLinks => {
+            FileError::NoSpace
+        }
+        Ext4ErrorKind::FileTooLarge => FileError::TooLarge,
+        Ext4ErrorKind::ReadOnly => FileError::ReadOnly,
+        Ext4ErrorKind::NoMemory => FileError::NoMemory,
+        Ext4ErrorKind::Busy => FileError::InUse,
+        Ext4ErrorKind::InvalidMagic => FileError::NotAFileSystem,
+        Ext4ErrorKind::JournalAborted => FileError::Aborted,
+        Ext4ErrorKind::UnsupportedFeature => match error.context() {
+            Some(ErrorContext::Feature { bits, .. }) => FileError::UnsupportedFeature(bits),
+            _ => FileError::UnsupportedFeature(0),
+        },
+        Ext4ErrorKind::Unsupported | Ext4ErrorKind::UnsupportedCapability | Ext4ErrorKind::Timeout => {
+            FileError::Unsupported
+        }
+        Ext4ErrorKind::InvalidInput | Ext4ErrorKind::PermissionDenied | Ext4ErrorKind::BadFileDescriptor => {
+            FileError::Invalid
+        }
+        // `rsext4` reports some contradictions in the file system as I/O errors.
+        Ext4ErrorKind::Io
+        | Ext4ErrorKind::Corrupted
+        | Ext4ErrorKind::ChecksumMismatch
+        | Ext4ErrorKind::BadSuperblock
+        | Ext4ErrorKind::Overflow => FileError::Damaged,
+    }
+}
+
+fn name_of(name: &[u8]) -> Result<FileName<'_>, FileError> {
+    let name = FileName::new(name).map_err(|_| FileError::InvalidName)?;
+    if name.is_reserved() { Err(FileError::InvalidName) } else { Ok(name) }
+}
+
+fn inode_of(file: FileId) -> Result<InodeNumber, FileError> {
+    let number = u32::try_from(file.0).map_err(|_| FileError::NotFound)?;
+    InodeNumber::new(number).map_err(|_| FileError::NotFound)
+}
+
+fn id_of(inode: InodeNumber) -> FileId {
+    FileId(u64::from(inode.raw()))
+}
+
+fn permissions(bits: u16) -> Result<FilePermissions, FileError> {
+    FilePermissions::new(bits).map_err(|_| FileError::Invalid)
+}
+
+fn kind_of(kind: DirectoryEntryType) -> FileKind {
+    match kind {
+        DirectoryEntryType::RegularFile => FileKind::File,
+        DirectoryEntryType::Directory => FileKind::Directory,
+        _ => FileKind::Other,
+    }
+}
+
+fn metadata_of(info: &InodeInfo) -> Metadata {
+    Metadata {
+        id: id_of(info.number),
+        kind: kind_of(info.file_type()),
+        len: info.size,
+        modified: Duration::from_secs(u64::from(info.mtime)),
+        links: u32::from(info.links),
+    }
+}
+
+fn cursor_of(position: ListPosition) -> Result<DirectoryCursor, FileError> {
+    let hash = |value: u64| u32::try_from(value).map_err(|_| FileError::Invalid);
+    Ok(match position.0 {
+        [0, ..] => DirectoryCursor::Start,
+        [1, offset, ..] => DirectoryCursor::Linear { offset },
+        [2, major, minor, collision] => {
+            DirectoryCursor::HTree { major: hash(major)?, minor: hash(minor)?, collision: hash(collision)? }
+        }
+        _ => DirectoryCursor::End,
+    })
+}
+
+fn position_of(cursor: DirectoryCursor) -> Option<ListPosition> {
+    match cursor {
+        DirectoryCursor::Start => Some(ListPosition::default()),
+        DirectoryCursor::Linear { offset } => Some(ListPosition([1, offset, 0, 0])),
+        DirectoryCursor::HTree { major, minor, collision } => {
+            Some(ListPosition([2, u64::from(major), u64::from(minor), u64::from(collision)]))
+        }
+        DirectoryCursor::End => None,
+    }
+}
+
+impl FileSystem for Ext4 {
+    fn root(&self) -> FileId {
+        self.mounted.as_ref().map_or(FileId(2), |mounted| id_of(mounted.root_inode()))
+    }
+
+    fn lookup(&mut self, directory: FileId, name: &[u8]) -> Result<Metadata, FileError> {
+        let (directory, name) = (inode_of(directory)?, name_of(name)?);
+        if !self.call(|mounted| mounted.inode(directory))?.is_directory() {
+            return Err(FileError::NotADirectory);
+        }
+        let found = self.call(|mounted| mounted.lookup_child(directory, name))?;
+        found.as_ref().map(metadata_of).ok_or(FileError::NotFound)
+    }
+
+    fn metadata(&mut self, file: FileId) -> Result<Metadata, FileError> {
+        let inode = inode_of(file)?;
+        Ok(metadata_of(&self.call(|mounted| mounted.inode(inode))?))
+    }
+
+    fn list(
+        &mut self,
+        directory: FileId,
+        from: ListPosition,
+        most: usize,
+    ) -> Result<(Vec<Entry>, Option<ListPosition>), FileError> {
+        let (directory, cursor) = (inode_of(directory)?, cursor_of(from)?);
+        let found = self.call(|mounted| mounted.read_directory(directory, cursor, most))?;
+        let next = match found.last() {
+            Some(last) if found.len() >= most => position_of(last.next_cursor),
+            _ => None,
+        };
+        let is_named = |name: &[u8]| name != b"." && name != b"..";
+        let entries = found.into_iter().filter(|entry| is_named(&entry.name)).map(|entry| Entry {
+            id: id_of(entry.inode),
+            kind: kind_of(entry.file_type),
+            name: entry.name,
+        });
+        Ok((entries.collect(), next))
+    }
+
+    fn read(&mut self, file: FileId, offset: u64, into: &mut [u8]) -> Result<usize, FileError> {
+        let inode = inode_of(file)?;
+        self.call(|mounted| mounted.read_inode(inode, offset, into))
+    }
+
+    fn write(&mut self, file: FileId, offset: u64, from: &[u8]) -> Result<(), FileError> {
+        let inode = inode_of(file)?;
+        if offset > 0 && !from.is_empty() {
+            self.allocate_first_block(inode)?;
+        }
+        let mut offset = offset;
+        for part in from.chunks(WRITE_LEN) {
+            self.check_space(inode, offset, part.len() as u64)?;
+            self.call(|mounted| mounted.write_inode(inode, offset, part))?;
+            offset = offset.checked_add(part.len() as u64).ok_or(FileError::TooLarge)?;
+        }
+        Ok(())
+    }
+
+    fn truncate(&mut self, file: FileId, len: u64) -> Result<(), FileError> {
+        let inode = inode_of(file)?;
+        self.has_first_block = None;
+        let truncated = self.call(|mounted| mounted.truncate_inode(inode, len));
+        if truncated == Err(FileError::Damaged) && self.has_deep_tree(inode) {
+            return Err(FileError::Fragmented);
+        }
+        truncated
+    }
+
+    fn create(&mut self, directory: FileId, name: &[u8]) -> Result<Metadata, FileError> {
+        let (directory, name, mode) = (inode_of(directory)?, name_of(name)?, permissions(0o644)?);
+        self.check_space_for_entry()?;
+        let create =
+            |mounted: &mut Mounted| mounted.create_regular_file(Self::context(), directory, name, mode);
+        Ok(metadata_of(&self.call(create)?))
+    }
+
+    fn make_directory(&mut self, directory: FileId, name: &[u8]) -> Result<Metadata, FileError> {
+        let (directory, name, mode) = (inode_of(directory)?, name_of(name)?, permissions(0o755)?);
+        self.check_space_for_entry()?;
+        let create = |mounted: &mut Mounted| mounted.create_directory(Self::context(), directory, name, mode);
+        Ok(metadata_of(&self.call(create)?))
+    }
+
+    fn remove(&mut self, directory: FileId, name: &[u8]) -> Result<Option<FileId>, FileError> {
+        let is_directory = self.lookup(directory, name)?.kind == FileKind::Directory;
+        let (directory, name) = (inode_of(directory)?, name_of(name)?);
+        let outcome = self.call(|mounted| match is_directory {
+            true => mounted.remove_empty_directory(directory, name),
+            false => mounted.unlink(directory, name),
+        })?;
+        Ok(outcome.requires_reap().then(|| id_of(outcome.inode)))
+    }
+
+    fn rename(&mut self, from: (FileId, &[u8]), to: (FileId, &[u8])) -> Result<Option<FileId>, FileError> {
+        let (from_directory, from_name) = (inode_of(from.0)?, name_of(from.1)?);
+        let (to_directory, to_name) = (inode_of(to.0)?, name_of(to.1)?);
+        self.check_space_for_entry()?;
+        let outcome = self.call(|mounted| {
+            mounted.rename(from_directory, from_name, to_directory, to_name, RenameOptions::REPLACE)
+        })?;
+        let replaced = outcome.replaced.filter(|replaced| replaced.requires_reap());
+        Ok(replaced.map(|replaced| id_of(replaced.inode)))
+    }
+
+    fn release(&mut self, file: FileId) -> Result<(), FileError> {
+        let inode = inode_of(file)?;
+        self.has_first_block = None;
+        self.call(|mounted| mounted.reap_unlinked_inode(inode))
+    }
+
+    fn space(&self) -> Space {
+        let Some(mounted) = &self.mounted else {
+            return Space { total_bytes: 0, free_bytes: 0, total_files: 0, free_files: 0 };
+        };
+        let of = mounted.statfs();
+        Space {
+            total_bytes: of.total_blocks.saturating_mul(of.block_size),
+            free_bytes: of.free_blocks.saturating_mul(of.block_size),
+            total_files: u64::from(of.total_inodes),
+            free_files: u64::from(of.free_inodes),
+        }
+    }
+
+    fn sync(&mut self) -> Result<(), FileError> {
+        match self.access {
+            Access::ReadOnly => Ok(()),
+            Access::ReadWrite => self.call(Mounted::sync),
+        }
+    }
+
+    fn unmount(&mut self) -> Result<(), FileError> {
+        if self.access == Access::ReadOnly {
+            self.mounted.take().ok_or(FileError::Unmounted)?;
+            return Ok(());
+        }
+        self.sync()?;
+        self.mounted = None;
+        // Another mount replays the journal, which writes all of it to its places and empties it.
+        drop(Self::start(&self.device, Access::ReadWrite, self.services)?);
+        let superblock = Superblock::read(&*self.device.disk)?;
+        if superblock.has_orphans() {
+            // Their release is in the journal of the next mount.
+            return Ok(());
+        }
+        superblock.write_unmounted(&*self.device.disk, 1)
+    }
+}
+
+impl fmt::Debug for Ext4 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ext4").field("access", &self.access).field("space", &self.space()).finish()
+    }
+}

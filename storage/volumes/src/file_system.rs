@@ -1,0 +1,254 @@
+//! The interface of a file system, and its errors.
+
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
+use isola_block::BlockError;
+
+/// The most bytes of a name in a directory.
+pub const NAME_LEN: usize = 255;
+
+/// A file system on a disk. Its calls block, and one runs at a time.
+///
+/// Names are bytes without `/` and NUL. Paths, open files and concurrency are the [`Volume`](crate::Volume)'s.
+pub trait FileSystem {
+    /// Returns the root directory.
+    fn root(&self) -> FileId;
+
+    /// Finds a name in a directory.
+    ///
+    /// # Errors
+    /// [`FileError::NotFound`], [`FileError::NotADirectory`], and the errors of the disk.
+    fn lookup(&mut self, directory: FileId, name: &[u8]) -> Result<Metadata, FileError>;
+
+    /// Returns the metadata of a file.
+    ///
+    /// # Errors
+    /// [`FileError::NotFound`] if the file was released, and the errors of the disk.
+    fn metadata(&mut self, file: FileId) -> Result<Metadata, FileError>;
+
+    /// Returns up to `most` entries of a directory from a position, and the position after them; `None` at the end.
+    ///
+    /// # Errors
+    /// [`FileError::NotADirectory`], and the errors of the disk.
+    fn list(
+        &mut self,
+        directory: FileId,
+        from: ListPosition,
+        most: usize,
+    ) -> Result<(Vec<Entry>, Option<ListPosition>), FileError>;
+
+    /// Reads into `into` and returns the number of bytes: fewer at the end of the file.
+    ///
+    /// # Errors
+    /// [`FileError::IsADirectory`], and the errors of the disk.
+    fn read(&mut self, file: FileId, offset: u64, into: &mut [u8]) -> Result<usize, FileError>;
+
+    /// Writes all of `from`. The file grows if necessary; a gap reads as zeros.
+    ///
+    /// # Errors
+    /// [`FileError::NoSpace`], [`FileError::TooLarge`], and the errors of the disk.
+    fn write(&mut self, file: FileId, offset: u64, from: &[u8]) -> Result<(), FileError>;
+
+    /// Sets the length of a file. New bytes are zeros.
+    ///
+    /// # Errors
+    /// As [`Self::write`], and [`FileError::Fragmented`].
+    fn truncate(&mut self, file: FileId, len: u64) -> Result<(), FileError>;
+
+    /// Creates an empty file.
+    ///
+    /// # Errors
+    /// [`FileError::AlreadyExists`], [`FileError::NoSpace`], and the errors of the disk.
+    fn create(&mut self, directory: FileId, name: &[u8]) -> Result<Metadata, FileError>;
+
+    /// Creates an empty directory.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    fn make_directory(&mut self, directory: FileId, name: &[u8]) -> Result<Metadata, FileError>;
+
+    /// Removes a name: of a file, or of an empty directory. Returns the file if this was its last name; its storage is
+    /// in use until [`Self::release`].
+    ///
+    /// # Errors
+    /// [`FileError::NotFound`], [`FileError::NotEmpty`], and the errors of the disk.
+    fn remove(&mut self, directory: FileId, name: &[u8]) -> Result<Option<FileId>, FileError>;
+
+    /// Gives a file another name, which replaces an existing file or empty directory of that name. Returns the replaced
+    /// one as [`Self::remove`] does.
+    ///
+    /// # Errors
+    /// [`FileError::NotFound`], [`FileError::NotEmpty`], and the errors of the disk.
+    fn rename(&mut self, from: (FileId, &[u8]), to: (FileId, &[u8])) -> Result<Option<FileId>, FileError>;
+
+    /// Frees the storage of a file without a name.
+    ///
+    /// # Errors
+    /// The errors of the disk.
+    fn release(&mut self, file: FileId) -> Result<(), FileError>;
+
+    /// Returns the space of the file system.
+    fn space(&self) -> Space;
+
+    /// Makes all changes permanent.
+    ///
+    /// # Errors
+    /// The errors of the disk.
+    fn sync(&mut self) -> Result<(), FileError>;
+
+    /// Makes all changes permanent and marks the file system as unmounted.
+    ///
+    /// # Errors
+    /// The errors of the disk. The file system is consistent nevertheless, and the next mount recovers it.
+    fn unmount(&mut self) -> Result<(), FileError>;
+}
+
+/// The number of a file or directory within its file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId(pub u64);
+
+/// The type of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link, device, socket or pipe: it can be listed, renamed and removed.
+    Other,
+}
+
+/// The metadata of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    /// The number.
+    pub id: FileId,
+    /// The type.
+    pub kind: FileKind,
+    /// The length in bytes.
+    pub len: u64,
+    /// The time of the latest change of its contents, since 1970.
+    pub modified: Duration,
+    /// The number of names.
+    pub links: u32,
+}
+
+/// An entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The name.
+    pub name: Vec<u8>,
+    /// The number of the file.
+    pub id: FileId,
+    /// The type.
+    pub kind: FileKind,
+}
+
+/// A position in the list of a directory's entries. The default is the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListPosition(pub(crate) [u64; 4]);
+
+/// The space of a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// The bytes for files and metadata.
+    pub total_bytes: u64,
+    /// The free ones.
+    pub free_bytes: u64,
+    /// The most files and directories.
+    pub total_files: u64,
+    /// How many more can be created.
+    pub free_files: u64,
+}
+
+/// The reason for which an operation on a file system failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileError {
+    /// No file has this name.
+    NotFound,
+    /// A file has this name already.
+    AlreadyExists,
+    /// The operation needs a directory.
+    NotADirectory,
+    /// The operation needs a file.
+    IsADirectory,
+    /// The directory has entries.
+    NotEmpty,
+    /// The name or path is not valid.
+    InvalidName,
+    /// A directory would become a part of itself, or the operation is otherwise not possible.
+    Invalid,
+    /// The file system has no space left.
+    NoSpace,
+    /// The file would exceed the limit of the file system.
+    TooLarge,
+    /// The file system, or its disk, cannot be written.
+    ReadOnly,
+    /// The cell lacks memory.
+    NoMemory,
+    /// Files are open.
+    InUse,
+    /// As many operations wait as the volume permits.
+    Busy,
+    /// The volume was unmounted.
+    Unmounted,
+    /// The disk has no file system of this type.
+    NotAFileSystem,
+    /// The file system uses a feature that is not supported; the bits of the superblock's field.
+    UnsupportedFeature(u32),
+    /// The file system has no journal, without which a power failure destroys it.
+    NoJournal,
+    /// The file system contradicts itself.
+    Damaged,
+    /// The file is in so many pieces that it cannot be shortened.
+    Fragmented,
+    /// The operation is not supported.
+    Unsupported,
+    /// An error of the disk ended all changes: the file system can only be read until it is mounted again.
+    Aborted,
+    /// The disk failed.
+    Disk(BlockError),
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotFound => "no file has this name",
+            Self::AlreadyExists => "a file has this name already",
+            Self::NotADirectory => "a part of the path is no directory",
+            Self::IsADirectory => "this is a directory: name a file",
+            Self::NotEmpty => "the directory is not empty: remove its entries first",
+            Self::InvalidName => "a name has 1 to 255 bytes without `/` and NUL, and is neither `.` nor `..`",
+            Self::Invalid => "the file system does not permit this operation on this file",
+            Self::NoSpace => "the file system is full: remove files, or make a larger one",
+            Self::TooLarge => "the file system does not permit a file of this length",
+            Self::ReadOnly => "the file system is mounted read-only, or its disk is",
+            Self::NoMemory => "no memory for this operation: give the cell more",
+            Self::InUse => "files are open: close them first",
+            Self::Busy => "too many operations wait for the volume: try again",
+            Self::Unmounted => "the volume is not mounted any more",
+            Self::NotAFileSystem => "the disk has no ext4 file system: make one with mke2fs -t ext4",
+            Self::UnsupportedFeature(bits) => {
+                return write!(
+                    f,
+                    "the file system uses features that are not supported ({bits:#x}): make it with mke2fs -t ext4"
+                );
+            }
+            Self::NoJournal => "the file system has no journal: make one with tune2fs -j, or mount it read-only",
+            Self::Damaged => "the file system is damaged: check it with e2fsck -f",
+            Self::Fragmented => "the file is in too many pieces to be shortened: copy it, and remove the original",
+            Self::Unsupported => "the file system does not support this operation",
+            Self::Aborted => "the file system accepts no more changes after an error of the disk: mount it again",
+            Self::Disk(error) => return error.fmt(f),
+        })
+    }
+}
+
+impl core::error::Error for FileError {}
+
+impl From<BlockError> for FileError {
+    fn from(error: BlockError) -> Self {
+        Self::Disk(error)
+    }
+}

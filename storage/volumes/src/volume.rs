@@ -1,0 +1,300 @@
+//! A mounted file system on a fiber, and its files as futures.
+
+use crate::cache_disk::CachedDisk;
+use crate::ext4::{Access, Ext4, Services};
+use crate::file_system::{Entry, FileError, FileId, FileSystem, ListPosition, Metadata, Space};
+use crate::jobs::{Jobs, reply};
+use crate::open_files::Mounted;
+use alloc::boxed::Box;
+use alloc::rc::Rc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
+use isola_block_cache::BlockCache;
+use isola_ebbs::platform;
+use isola_events::activity::charge_to;
+use isola_events::{current_activity, now};
+use isola_fibers::{block_on, spawn_fiber_with_stack};
+use isola_iobuf::{Chain, IoBuf};
+
+/// The stack of a volume's fiber, in bytes.
+const STACK_LEN: usize = 512 * 1024;
+
+/// The most bytes that one read returns.
+pub const MOST_READ: usize = 1 << 20;
+
+/// A mounted file system. Clones are handles of the same one; all are on the core that mounted it.
+///
+/// Paths are bytes, divided by `/`, from the root directory. `..` is not permitted, and symbolic links are not followed.
+///
+/// When the last handle and the last file are dropped, the file system is unmounted.
+#[derive(Clone)]
+pub struct Volume {
+    shared: Rc<Shared>,
+}
+
+struct Shared {
+    jobs: Rc<Jobs<Mounted>>,
+}
+
+/// An open file. It is closed when it is dropped.
+pub struct File {
+    volume: Volume,
+    id: FileId,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.jobs.close();
+    }
+}
+
+/// Returns the services of the cell's platform.
+fn services() -> Services {
+    Services {
+        time: || Duration::from_nanos(platform().clock().unix_ns(now())),
+        entropy: || platform().entropy(),
+    }
+}
+
+impl Volume {
+    /// Mounts the ext4 file system of a cached device.
+    ///
+    /// # Errors
+    /// Those of [`Ext4::mount`], and [`FileError::NoMemory`] for the fiber's stack.
+    pub async fn mount(cache: BlockCache, access: Access) -> Result<Self, FileError> {
+        Self::start(move || Ext4::mount(Rc::new(CachedDisk(cache)), access, services())).await
+    }
+
+    /// Serves the file system that `mount` returns, on a fiber, on which `mount` runs as well.
+    ///
+    /// # Errors
+    /// The error of `mount`, and [`FileError::NoMemory`] for the fiber's stack.
+    pub async fn start<F: FileSystem + 'static>(
+        mount: impl FnOnce() -> Result<F, FileError> + 'static,
+    ) -> Result<Self, FileError> {
+        let jobs = Rc::new(Jobs::default());
+        let on_fiber = jobs.clone();
+        let (send, receive) = reply();
+        let serve = move || {
+            let mut mounted = match mount() {
+                Ok(file_system) => Mounted::new(Box::new(file_system)),
+                Err(error) => return send(Err(error)),
+            };
+            send(Ok(()));
+            let activity = current_activity();
+            while let Some((activity, work)) = block_on(on_fiber.next()) {
+                charge_to(activity);
+                work(&mut mounted);
+            }
+            charge_to(activity);
+            mounted.end();
+        };
+        spawn_fiber_with_stack(STACK_LEN, serve).map_err(|_| FileError::NoMemory)?.detach();
+        receive.await?;
+        Ok(Self { shared: Rc::new(Shared { jobs }) })
+    }
+
+    async fn run<T: 'static>(
+        &self,
+        work: impl FnOnce(&mut Mounted) -> Result<T, FileError> + 'static,
+    ) -> Result<T, FileError> {
+        self.shared.jobs.run(work).await
+    }
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// [`FileError::NotFound`], [`FileError::IsADirectory`], and the errors of the disk.
+    pub async fn open(&self, path: impl AsRef<[u8]>) -> Result<File, FileError> {
+        let (path, closes) = (path.as_ref().to_vec(), self.clone());
+        self.run(move |mounted| Ok(File { id: mounted.open(&path)?.id, volume: closes })).await
+    }
+
+    /// Creates an empty file and opens it.
+    ///
+    /// # Errors
+    /// [`FileError::AlreadyExists`], [`FileError::NotFound`] if the directory does not exist, [`FileError::NoSpace`],
+    /// [`FileError::ReadOnly`], and the errors of the disk.
+    pub async fn create(&self, path: impl AsRef<[u8]>) -> Result<File, FileError> {
+        let (path, closes) = (path.as_ref().to_vec(), self.clone());
+        self.run(move |mounted| Ok(File { id: mounted.create(&path)?.id, volume: closes })).await
+    }
+
+    /// Creates an empty directory.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub async fn make_directory(&self, path: impl AsRef<[u8]>) -> Result<(), FileError> {
+        let path = path.as_ref().to_vec();
+        let make = move |mounted: &mut Mounted| {
+            let (directory, name) = mounted.parent(&path)?;
+            mounted.file_system()?.make_directory(directory, name).map(drop)
+        };
+        self.run(make).await
+    }
+
+    /// Removes a file or an empty directory. An open file can be used until it is closed.
+    ///
+    /// # Errors
+    /// [`FileError::NotFound`], [`FileError::NotEmpty`], [`FileError::ReadOnly`], and the errors of the disk.
+    pub async fn remove(&self, path: impl AsRef<[u8]>) -> Result<(), FileError> {
+        let path = path.as_ref().to_vec();
+        self.run(move |mounted| mounted.remove(&path)).await
+    }
+
+    /// Gives a file or directory another path. It replaces a file or an empty directory with that path.
+    ///
+    /// # Errors
+    /// [`FileError::NotFound`], [`FileError::NotEmpty`], [`FileError::Invalid`] for a directory that would become a part
+    /// of itself, [`FileError::ReadOnly`], and the errors of the disk.
+    pub async fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<(), FileError> {
+        let (from, to) = (from.as_ref().to_vec(), to.as_ref().to_vec());
+        self.run(move |mounted| mounted.rename(&from, &to)).await
+    }
+
+    /// Returns the metadata of a file or directory.
+    ///
+    /// # Errors
+    /// [`FileError::NotFound`], and the errors of the disk.
+    pub async fn metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata, FileError> {
+        let path = path.as_ref().to_vec();
+        self.run(move |mounted| mounted.find(&path)).await
+    }
+
+    /// Returns up to `most` entries of a directory from a position, and the position after them; `None` at the end. The
+    /// first position is the default. Entries that are created or removed meanwhile may be missing or returned.
+    ///
+    /// # Errors
+    /// [`FileError::NotFound`], [`FileError::NotADirectory`], and the errors of the disk.
+    pub async fn list(
+        &self,
+        path: impl AsRef<[u8]>,
+        from: ListPosition,
+        most: usize,
+    ) -> Result<(Vec<Entry>, Option<ListPosition>), FileError> {
+        let path = path.as_ref().to_vec();
+        let list = move |mounted: &mut Mounted| {
+            let directory = mounted.find(&path)?.id;
+            mounted.file_system()?.list(directory, from, most)
+        };
+        self.run(list).await
+    }
+
+    /// Returns the space of the file system.
+    ///
+    /// # Errors
+    /// [`FileError::Unmounted`].
+    pub async fn space(&self) -> Result<Space, FileError> {
+        self.run(|mounted| Ok(mounted.file_system()?.space())).await
+    }
+
+    /// Makes all changes permanent.
+    ///
+    /// # Errors
+    /// The errors of the disk.
+    pub async fn sync(&self) -> Result<(), FileError> {
+        self.run(|mounted| mounted.file_system()?.sync()).await
+    }
+
+    /// Makes all changes permanent and unmounts the file system. All later operations fail.
+    ///
+    /// # Errors
+    /// [`FileError::InUse`] if files are open: it stays mounted. With other errors, the next mount recovers it.
+    pub async fn unmount(&self) -> Result<(), FileError> {
+        self.run(Mounted::unmount).await
+    }
+}
+
+impl File {
+    /// Returns the number of the file.
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// Returns up to `len` bytes from a position, at most [`MOST_READ`]: fewer at the end of the file.
+    ///
+    /// # Errors
+    /// The errors of the disk.
+    pub async fn read(&self, offset: u64, len: usize) -> Result<IoBuf, FileError> {
+        let id = self.id;
+        let read = move |mounted: &mut Mounted| {
+            let file_system = mounted.file_system()?;
+            let rest = file_system.metadata(id)?.len.saturating_sub(offset);
+            let len = len.min(MOST_READ).min(usize::try_from(rest).unwrap_or(usize::MAX));
+            let mut bytes = vec![0; len];
+            let count = file_system.read(id, offset, &mut bytes)?;
+            bytes.truncate(count);
+            Ok(IoBuf::from(bytes))
+        };
+        self.volume.run(read).await
+    }
+
+    /// Writes bytes at a position. The file grows if necessary; a gap reads as zeros. Only [`Self::sync`] makes the
+    /// write permanent.
+    ///
+    /// # Errors
+    /// [`FileError::NoSpace`], [`FileError::ReadOnly`], and the errors of the disk. A part may have been written.
+    pub async fn write(&self, offset: u64, from: impl Into<Chain>) -> Result<(), FileError> {
+        let (id, from) = (self.id, from.into());
+        let write = move |mounted: &mut Mounted| {
+            let file_system = mounted.file_system()?;
+            let mut offset = offset;
+            for part in from.parts() {
+                file_system.write(id, offset, part)?;
+                offset = offset.checked_add(part.len() as u64).ok_or(FileError::TooLarge)?;
+            }
+            Ok(())
+        };
+        self.volume.run(write).await
+    }
+
+    /// Sets the length. New bytes are zeros.
+    ///
+    /// # Errors
+    /// As [`Self::write`], and [`FileError::Fragmented`].
+    pub async fn truncate(&self, len: u64) -> Result<(), FileError> {
+        let id = self.id;
+        self.volume.run(move |mounted| mounted.file_system()?.truncate(id, len)).await
+    }
+
+    /// Returns the metadata.
+    ///
+    /// # Errors
+    /// The errors of the disk.
+    pub async fn metadata(&self) -> Result<Metadata, FileError> {
+        let id = self.id;
+        self.volume.run(move |mounted| mounted.file_system()?.metadata(id)).await
+    }
+
+    /// Makes all changes of the volume permanent, those of this file included.
+    ///
+    /// # Errors
+    /// The errors of the disk.
+    pub async fn sync(&self) -> Result<(), FileError> {
+        self.volume.sync().await
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let id = self.id;
+        // An error leaves the storage in use until the next mount.
+        self.volume.shared.jobs.add(Box::new(move |mounted| {
+            let _ = mounted.close(id);
+        }));
+    }
+}
+
+impl fmt::Debug for Volume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Volume")
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File").field("id", &self.id).finish()
+    }
+}
