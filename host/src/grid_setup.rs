@@ -39,6 +39,8 @@ pub struct GridTable {
     /// The settings of the network's queues.
     #[serde(default, rename = "network-write")]
     network_write: ResourceTable,
+    #[serde(default)]
+    disk: ResourceTable,
     /// The rules that attribute connections.
     #[serde(default)]
     rules: Vec<RuleTable>,
@@ -83,15 +85,21 @@ fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PolicyKin
 }
 
 impl GridTable {
-    /// Returns the settings. `cpu_limit` and `net_rate`, if given, replace the table's limits of all activities.
+    /// Returns the settings. `cpu_limit`, `net_rate` and `disk_rate`, if given, replace the table's limits of all activities.
     ///
     /// # Errors
     /// A message for the user, with the key.
-    pub fn setup(&self, cpu_limit: Option<&str>, net_rate: Option<&str>) -> Result<GridSetup, String> {
+    pub fn setup(
+        &self,
+        cpu_limit: Option<&str>,
+        net_rate: Option<&str>,
+        disk_rate: Option<&str>,
+    ) -> Result<GridSetup, String> {
         let mut changes = Vec::new();
         let resources = [
             (Resource::Processor, &self.processor, cpu_limit),
             (Resource::NetworkWrite, &self.network_write, net_rate),
+            (Resource::Disk, &self.disk, disk_rate),
         ];
         for (resource, table, limit) in resources {
             let in_resource = |message| format!("grid.{resource}.{message}");
@@ -250,7 +258,7 @@ mod tests {
     use super::*;
 
     fn setup(text: &str) -> Result<GridSetup, String> {
-        toml::from_str::<GridTable>(text).map_err(|error| error.to_string())?.setup(None, None)
+        toml::from_str::<GridTable>(text).map_err(|error| error.to_string())?.setup(None, None, None)
     }
 
     #[test]
@@ -286,11 +294,11 @@ mod tests {
     #[test]
     fn options_replace_limits_and_a_limit_alone_keeps_the_order_of_arrival() {
         let table: GridTable = toml::from_str("processor.limit = \"50%\"").unwrap();
-        let changes = table.setup(Some("25%"), Some("10M")).unwrap().changes;
+        let changes = table.setup(Some("25%"), Some("10M"), Some("50M")).unwrap().changes;
         let fifo = Some(PolicyChange::Policy(PolicyKind::Fifo));
         assert_eq!((changes[0].policy, changes[0].limit), (fifo, Some(RateChange::Part(250))));
         assert_eq!((changes[1].resource, changes[1].policy), (Resource::NetworkWrite, fifo));
-        assert_eq!(GridTable::default().setup(None, None), Ok(GridSetup::default()));
+        assert_eq!(GridTable::default().setup(None, None, None), Ok(GridSetup::default()));
     }
 
     #[test]

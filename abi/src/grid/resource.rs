@@ -11,6 +11,8 @@ pub enum Resource {
     Processor,
     /// The network device's queues for frames to send.
     NetworkWrite,
+    /// The block devices' queues for requests.
+    Disk,
 }
 
 /// The unit of a resource's costs.
@@ -18,19 +20,20 @@ pub enum Resource {
 pub enum Metric {
     /// Cycles of a core.
     Cycles,
-    /// Bytes of frames.
+    /// Bytes of frames or of blocks.
     Bytes,
 }
 
 impl Resource {
     /// All resources.
-    pub const ALL: [Self; 2] = [Self::Processor, Self::NetworkWrite];
+    pub const ALL: [Self; 3] = [Self::Processor, Self::NetworkWrite, Self::Disk];
 
     /// Returns the resource's name in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Processor => "processor",
             Self::NetworkWrite => "network-write",
+            Self::Disk => "disk",
         }
     }
 
@@ -38,7 +41,7 @@ impl Resource {
     pub const fn metric(self) -> Metric {
         match self {
             Self::Processor => Metric::Cycles,
-            Self::NetworkWrite => Metric::Bytes,
+            Self::NetworkWrite | Self::Disk => Metric::Bytes,
         }
     }
 }
@@ -64,7 +67,7 @@ pub struct UnknownResource;
 
 impl fmt::Display for UnknownResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no such resource: use processor or network-write")
+        f.write_str("no such resource: use processor, network-write or disk")
     }
 }
 
@@ -89,8 +92,8 @@ mod tests {
             assert_eq!(resource.to_string().parse(), Ok(resource));
             assert!(UnknownResource.to_string().contains(resource.name()));
         }
-        assert_eq!("disk".parse::<Resource>(), Err(UnknownResource));
-        assert_eq!(Resource::ALL.map(Resource::metric), [Metric::Cycles, Metric::Bytes]);
+        assert_eq!("printer".parse::<Resource>(), Err(UnknownResource));
+        assert_eq!(Resource::ALL.map(Resource::metric), [Metric::Cycles, Metric::Bytes, Metric::Bytes]);
         assert_eq!([Metric::Cycles, Metric::Bytes].map(|metric| metric.to_string()), ["cycles", "bytes"]);
     }
 }

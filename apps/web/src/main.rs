@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! isola run -p 8080:80 web                                       the site in the image: ISOLA_WEB_SITE at its build
+//! isola run -v site:/www:ro -p 8080:80 web -d /www               the files of a volume
 //! isola run --hosted -p 9000:9000 files export DIRECTORY         a process of the host, and
 //! isola run -p 8080:80 web -j 10.0.2.2:9000                      a cell that serves its exported files
 //! ```
@@ -59,8 +60,11 @@ async fn load(source: &Source) -> Result<Site, String> {
     let mut site = SiteBuilder::new(isola::entropy());
     match source {
         Source::BuiltIn => archive::add_all(&mut site, BUILT_IN).map_err(|error| error.to_string())?,
+        Source::Volume { path } => {
+            load::add_volume(&mut site, path).await.map_err(|error| error.to_string())?;
+        }
         Source::Exported { at, root } => {
-            load::add_all(&mut site, *at, root).await.map_err(|error| error.to_string())?;
+            load::add_exported(&mut site, *at, root).await.map_err(|error| error.to_string())?;
         }
     }
     Ok(site.build())

@@ -51,7 +51,7 @@ impl Status {
             Self::MovedPermanently => "301 Moved Permanently",
             Self::NotModified => "304 Not Modified",
             Self::BadRequest => "400 Bad Request",
-            Self::NotFound => "404 Not SiteEntry",
+            Self::NotFound => "404 Not Found",
             Self::MethodNotAllowed => "405 Method Not Allowed",
             Self::RequestTimeout => "408 Request Timeout",
             Self::PreconditionFailed => "412 Precondition Failed",

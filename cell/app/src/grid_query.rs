@@ -1,5 +1,6 @@
 //! Answers to the host tool's queries about the resource grid and the activities.
 
+use crate::storage::disk_report;
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -43,7 +44,7 @@ fn answer_grid(answer: Answer) {
     answer.begin(cores.len(), settings.map(AnswerRecord::GridSettings).into_iter().chain(rules));
     for core in cores {
         spawn_on(core, move || {
-            let clients = processor::report().into_iter().chain(write_report());
+            let clients = processor::report().into_iter().chain(write_report()).chain(disk_report());
             let records = clients.map(|client| AnswerRecord::GridClient(client.into()));
             let done =
                 AnswerRecord::Done { core: current_core().0, connections: 0, half_open: 0, time_wait: 0 };

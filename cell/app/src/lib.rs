@@ -31,6 +31,7 @@
 //! | [`iobuf`] | buffers for zero-copy I/O |
 //! | [`messenger`] | remote calls between the machines of an application |
 //! | [`files`] | files of the hosted process's host, on every machine |
+//! | [`storage`] | the cell's volumes: file systems that keep their files |
 //! | [`sync`] | locks, for state that cores must share |
 //! | [`prelude`] | items that nearly every application uses |
 //!
@@ -49,6 +50,7 @@ pub mod console;
 pub mod files;
 mod grid_query;
 mod stop;
+pub mod storage;
 
 // The only selection of the platform: all differences are in these two files and the crates below.
 #[cfg_attr(not(feature = "hosted"), path = "on_bare.rs")]

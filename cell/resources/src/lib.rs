@@ -4,6 +4,7 @@
 //! |---|---|---|---|
 //! | [`PROCESSOR`] | cycles | one per core | events |
 //! | [`NETWORK_WRITE`] | bytes | one per queue of the device | frames to send |
+//! | [`DISK`] | bytes | one per block device | requests to it |
 //!
 //! A resource without a policy has no scheduler: its requests are function calls, or wait in the order of their arrival.
 //! An application gives it a [policy](GridResource::set_policy), and activities an
@@ -37,4 +38,4 @@ pub use isola_abi::grid::{
 };
 pub use isola_activities::INFRASTRUCTURE;
 pub use isola_schedulers::{ClientStatistics, Cost, Dispatch, Dispatched, Ticket};
-pub use resource::{Configuration, GridResource, NETWORK_WRITE, PROCESSOR, ResourceError};
+pub use resource::{Configuration, DISK, GridResource, NETWORK_WRITE, PROCESSOR, ResourceError};

@@ -29,6 +29,9 @@ pub const PROCESSOR: GridResource = GridResource(Resource::Processor);
 /// The network device's queues for frames to send.
 pub const NETWORK_WRITE: GridResource = GridResource(Resource::NetworkWrite);
 
+/// The block devices' queues for requests.
+pub const DISK: GridResource = GridResource(Resource::Disk);
+
 /// The handle of a resource of the calling core's cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GridResource(Resource);
@@ -265,7 +268,7 @@ impl GridResource {
         let per_second = || clock.cycles(origin + Duration::from_secs(1)) - clock.cycles(origin);
         match self.0 {
             Resource::Processor => Rate::per_second(per_second()).ok(),
-            Resource::NetworkWrite => None,
+            Resource::NetworkWrite | Resource::Disk => None,
         }
     }
 

@@ -138,6 +138,9 @@ pub(super) struct Arguments {
     /// The most bytes per second that each queue of its network device sends, as in 10M
     #[arg(long, value_name = "RATE", conflicts_with_all = ["standalone", "hosted"])]
     net_rate: Option<String>,
+    /// The most bytes per second that each of its block devices transfers, as in 50M
+    #[arg(long, value_name = "RATE", conflicts_with_all = ["standalone", "hosted"])]
+    disk_rate: Option<String>,
     /// The time without progress after which it counts as crashed: 500ms, 5s, off [default: off]
     #[arg(long, value_name = "TIME")]
     watchdog: Option<Watchdog>,
@@ -231,7 +234,11 @@ fn run_cell(
     let request = given.or(manifest.placement());
     let signed_by = arguments.signed_by.or(manifest.signed_by);
     let requirement = requirement(arguments.sha256.or(manifest.sha256), signed_by, &image)?;
-    let grid = manifest.grid.setup(arguments.cpu_limit.as_deref(), arguments.net_rate.as_deref());
+    let grid = manifest.grid.setup(
+        arguments.cpu_limit.as_deref(),
+        arguments.net_rate.as_deref(),
+        arguments.disk_rate.as_deref(),
+    );
     let grid = grid.map_err(|message| Failure::new(USAGE, message))?;
     let new = NewCell {
         grid,

@@ -111,7 +111,9 @@ impl Need {
             Self::HttpClients => "HTTP clients of others against web (interoperability in tests/)",
             Self::AddressServers => "DHCP servers and routers of others (interoperability in tests/)",
             Self::Prometheus => "isola metrics against Prometheus (host/tests/command/prometheus.rs)",
-            Self::E2fsprogs => "volumes with ext4 file systems, and e2fsck's and mke2fs's opinion of them (storage)",
+            Self::E2fsprogs => {
+                "volumes with ext4 file systems, and e2fsck's and mke2fs's opinion of them (storage)"
+            }
         }
     }
 

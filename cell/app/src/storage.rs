@@ -1,0 +1,194 @@
+//! The cell's volumes: file systems on its block devices, which keep their files across cells and machines.
+//!
+//! ```ignore
+//! let volumes = storage::mount().await?;
+//! let (volume, path) = volumes.find("/data/greeting").ok_or("no volume at /data")?;
+//! let file = volume.create(path).await?;
+//! file.write(0, IoBuf::copy_from_slice(b"hello")).await?;
+//! file.sync().await?;
+//! volumes.unmount().await?;
+//! ```
+//!
+//! [`DISK`](crate::grid::DISK) is the resource by whose policy the requests to the devices are ordered.
+
+pub use isola_block::BlockError;
+pub use isola_block_cache::{BlockCache, Budget, CacheUse};
+pub use isola_volumes::{
+    Entry, File, FileError, FileKind, ListPosition, MOST_READ, Metadata, NAME_LEN, Space, Volume,
+};
+
+use crate::memory::{MemoryPressure, PressureHandler, on_memory_pressure};
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+use core::fmt;
+use isola_abi::grid::Resource;
+use isola_abi::query::GridClient;
+use isola_abi::volume::{VolumeAccess, VolumeMount};
+use isola_block::{BlockDevice, BlockSettings};
+use isola_block_cache::CacheSettings;
+use isola_ebbs::{Ebb, Representative, current_core, platform};
+use isola_platform::block::VolumePort;
+use isola_resources::DISK;
+use isola_volumes::Access;
+
+/// The divisor of the cell's memory that gives the share for the caches of all volumes.
+const CACHE_PART: usize = 4;
+
+/// The divisor of a cache's bytes that gives those freed at each sign of memory pressure.
+const RELEASED_PART: usize = 4;
+
+/// The devices that a core serves.
+static DEVICES: Ebb<Devices> = Ebb::new();
+
+#[derive(Default)]
+struct Devices(RefCell<Vec<BlockDevice>>);
+
+impl Representative for Devices {
+    fn create() -> Self {
+        Self::default()
+    }
+}
+
+/// The mounted volumes of the cell, on the core that called [`mount`].
+pub struct Volumes {
+    mounted: Vec<MountedVolume>,
+}
+
+/// A mounted volume.
+pub struct MountedVolume {
+    /// Its name.
+    pub name: String,
+    /// The path at which it is mounted.
+    pub path: String,
+    /// The file system.
+    pub volume: Volume,
+    /// The cache of its blocks.
+    pub cache: BlockCache,
+    _pressure: PressureHandler,
+}
+
+/// A volume that cannot be mounted, with the reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountError {
+    /// The path at which it was to be mounted.
+    pub path: String,
+    /// The reason.
+    pub reason: MountFailure,
+}
+
+/// The reason why a volume cannot be mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MountFailure {
+    /// The device does not work.
+    Device,
+    /// The device does not fit the cache.
+    Block(BlockError),
+    /// The file system cannot be read.
+    File(FileError),
+}
+
+impl fmt::Display for MountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the volume at {} cannot be mounted: ", self.path)?;
+        match self.reason {
+            MountFailure::Device => f.write_str("its block device does not work"),
+            MountFailure::Block(error) => error.fmt(f),
+            MountFailure::File(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for MountError {}
+
+/// Mounts the cell's volumes on the calling core, in the order of the cell's specification. A cell without volumes, and
+/// every call after the first, gets none.
+///
+/// # Errors
+/// [`MountError`] for the first volume that cannot be mounted; the others are unmounted again.
+pub async fn mount() -> Result<Volumes, MountError> {
+    let ports = platform().open_volumes();
+    let capacity = crate::memory_total() / CACHE_PART / ports.len().max(1);
+    let mut volumes = Volumes { mounted: Vec::new() };
+    let expected = &platform().descriptor().volumes;
+    let is_open = |mount: &VolumeMount| ports.iter().any(|port| port.mount.path == mount.path);
+    let broken = expected.iter().find(|mount| !ports.is_empty() && !is_open(mount));
+    if let Some(mount) = broken {
+        return Err(MountError { path: mount.path.clone(), reason: MountFailure::Device });
+    }
+    for port in ports {
+        volumes.mounted.push(mount_one(port, capacity).await?);
+    }
+    Ok(volumes)
+}
+
+async fn mount_one(port: VolumePort, capacity: usize) -> Result<MountedVolume, MountError> {
+    let VolumePort { mount: VolumeMount { name, path, access, .. }, port } = port;
+    let failed = |reason| MountError { path: path.clone(), reason };
+    let settings = BlockSettings { resource: Some(DISK), ..BlockSettings::default() };
+    let device = BlockDevice::start(port, settings).map_err(|_| failed(MountFailure::Device))?;
+    DEVICES.0.borrow_mut().push(device.clone());
+    let settings = CacheSettings { capacity, dirty: capacity / 4, seed: platform().entropy() };
+    let cache = BlockCache::new(device, settings).map_err(|error| failed(MountFailure::Block(error)))?;
+    let access = match access {
+        VolumeAccess::ReadWrite => Access::ReadWrite,
+        VolumeAccess::ReadOnly => Access::ReadOnly,
+    };
+    let volume =
+        Volume::mount(cache.clone(), access).await.map_err(|error| failed(MountFailure::File(error)))?;
+    let under_pressure = cache.clone();
+    let pressure = on_memory_pressure(move |pressure| {
+        if pressure != MemoryPressure::None {
+            let (used, _) = under_pressure.len_bytes();
+            under_pressure.shrink(used.div_ceil(RELEASED_PART));
+        }
+    });
+    Ok(MountedVolume { name, path, volume, cache, _pressure: pressure })
+}
+
+impl Volumes {
+    /// Returns the volumes.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &MountedVolume> {
+        self.mounted.iter()
+    }
+
+    /// Returns the volume that contains an absolute path, and the rest of the path in that volume.
+    pub fn find<'a>(&self, path: &'a str) -> Option<(&Volume, &'a str)> {
+        let within = |mounted: &MountedVolume| {
+            let rest = path.strip_prefix(mounted.path.as_str())?;
+            (rest.is_empty() || rest.starts_with('/')).then_some(rest)
+        };
+        let all = self.mounted.iter().filter_map(|mounted| Some((mounted, within(mounted)?)));
+        // A volume can be mounted below another one.
+        let (mounted, rest) = all.min_by_key(|(_, rest)| rest.len())?;
+        Some((&mounted.volume, if rest.is_empty() { "/" } else { rest }))
+    }
+
+    /// Makes all changes permanent, and unmounts all volumes. A cell that ends without it loses the changes since the
+    /// last sync, and its next mount takes longer.
+    ///
+    /// # Errors
+    /// The first error, with the path; the other volumes are unmounted nevertheless.
+    pub async fn unmount(&self) -> Result<(), MountError> {
+        let mut result = Ok(());
+        for mounted in &self.mounted {
+            if let Err(error) = mounted.volume.unmount().await {
+                let failed = MountError { path: mounted.path.clone(), reason: MountFailure::File(error) };
+                result = result.and(Err(failed));
+            }
+        }
+        result
+    }
+}
+
+impl fmt::Debug for Volumes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.mounted.iter().map(|mounted| &mounted.path)).finish()
+    }
+}
+
+/// Returns the clients of the calling core's devices, by activity.
+pub(crate) fn disk_report() -> Vec<GridClient> {
+    let devices = DEVICES.0.borrow();
+    devices.iter().flat_map(|device| device.grid_report(Resource::Disk, current_core().0)).collect()
+}
