@@ -9,14 +9,14 @@ use crate::hosted_cells;
 use crate::machine::LockedMachine;
 use crate::output::view::{ActivitiesView, GridView, is_running};
 use crate::output::{human, table};
-use crate::query::{QueryAnswer, facts};
+use crate::query::{QueryAnswer, facts, in_tree_order};
 use clap::{Args, Subcommand};
 use ipnet::IpNet;
 use isola_abi::grid::{
     ActivityRule, EntitlementChange, GridChange, Metric, PolicyChange, PolicyKind, Priority, Rate, Resource,
     RuleChange, Weight,
 };
-use isola_abi::query::{ActivityUsage, GridClient, GridSettings, Query};
+use isola_abi::query::{GridClient, GridSettings, Query};
 use isola_abi::size::ByteSize;
 use std::num::NonZeroU32;
 use std::process::ExitCode;
@@ -282,13 +282,16 @@ fn ask(context: &Context, name: &str, query: &Query) -> Result<QueryAnswer, Fail
 
 /// Formats the tree of activities.
 fn activities_text(answer: &QueryAnswer) -> String {
-    let mut rows = Vec::new();
-    let is_listed = |id: Option<u32>| {
-        id.is_some_and(|id| answer.activities.iter().any(|activity| activity.activity == id))
-    };
-    for activity in answer.activities.iter().filter(|activity| !is_listed(activity.parent)) {
-        add_rows(answer, activity, 0, &mut rows);
-    }
+    let ordered = in_tree_order(&answer.activities, |usage| Some(usage.activity), |usage| usage.parent);
+    let rows = ordered.into_iter().map(|(level, activity)| {
+        let share = activity.cycles as f64 * 100.0 / answer.activity_cycles.max(1) as f64;
+        vec![
+            format!("{}{}", "  ".repeat(level), activity.name),
+            human::count(activity.cycles),
+            format!("{share:.1}%"),
+            human::count(activity.events),
+        ]
+    });
     let mut text = table(&["ACTIVITY", "CYCLES", "SHARE", "EVENTS"], rows);
     text.push('\n');
     let more = answer.activity_count.saturating_sub(answer.activities.len() as u64);
@@ -297,26 +300,6 @@ fn activities_text(answer: &QueryAnswer) -> String {
     }
     text.push_str(&network::extent_text(answer.extent));
     text
-}
-
-/// The most levels that the text indents: more than activities have, but a cell can answer anything.
-const MAX_LEVELS: usize = 16;
-
-/// Adds the row of an activity, and those of the activities below it.
-fn add_rows(answer: &QueryAnswer, activity: &ActivityUsage, level: usize, rows: &mut Vec<Vec<String>>) {
-    let share = activity.cycles as f64 * 100.0 / answer.activity_cycles.max(1) as f64;
-    rows.push(vec![
-        format!("{}{}", "  ".repeat(level), activity.name),
-        human::count(activity.cycles),
-        format!("{share:.1}%"),
-        human::count(activity.events),
-    ]);
-    if level < MAX_LEVELS {
-        let below = answer.activities.iter().filter(|below| below.parent == Some(activity.activity));
-        for child in below.filter(|below| below.activity != activity.activity) {
-            add_rows(answer, child, level + 1, rows);
-        }
-    }
 }
 
 /// Formats settings and activities.

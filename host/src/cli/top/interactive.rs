@@ -1,0 +1,150 @@
+//! The interactive screen: the terminal, the thread that takes samples, and the loop of keys.
+//!
+//! ```text
+//!   thread of samples --- samples ---> loop of keys ---> Screen ---> terminal
+//!                     <-- Wanted -----
+//! ```
+//!
+//! A sample can take seconds, if another command holds the machine or a cell does not answer. Keys have effect meanwhile.
+
+use super::draw::draw;
+use super::sample::{Sample, Source, Wanted};
+use super::screen::{Screen, Step};
+use super::{Arguments, GLANCE};
+use crate::cli::interrupt::Interrupts;
+use crate::cli::{Context, Failure};
+use crate::machine::state::StateRoot;
+use crate::output::charset::Charset;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::cursor::Show;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::execute;
+use std::io;
+use std::panic;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The shortest time between two samples: a view that was opened gets its first soon, but no meaningless rates.
+const SHORTEST: Duration = Duration::from_millis(200);
+
+/// Shows the interactive screen until its user ends it.
+pub(super) fn run(
+    context: &Context,
+    arguments: &Arguments,
+    interrupts: &Interrupts,
+) -> Result<ExitCode, Failure> {
+    // Without a notice, since it would disturb the screen.
+    let mut source = Source::new(StateRoot::from_environment()?, context.dir());
+    let wanted = arguments.wanted();
+    let interval = arguments.interval.0;
+    let mut screen = Screen::new(context.machine.as_str(), &wanted, interval, Charset::of_locale());
+    // An error of the first sample is printed as that of any command.
+    screen.update(source.sample(&wanted)?);
+    let sampler = Sampler::start(move |wanted| source.sample(wanted), wanted, interval);
+    let mut terminal = ScreenTerminal::enter()?;
+    loop {
+        terminal.0.draw(|frame| draw(frame, &screen))?;
+        let mut is_changed = false;
+        while !is_changed {
+            if interrupts.so_far() > 0 {
+                return Ok(ExitCode::SUCCESS);
+            }
+            if event::poll(GLANCE)? {
+                is_changed = true;
+                let Event::Key(key) = event::read()? else { continue };
+                match screen.key(key) {
+                    _ if key.kind == KeyEventKind::Release => {}
+                    Step::Draw => {}
+                    Step::Sample(wanted) => sampler.want(wanted),
+                    Step::End => return Ok(ExitCode::SUCCESS),
+                }
+            }
+            while let Some(sample) = sampler.next() {
+                is_changed = true;
+                match sample {
+                    Ok(sample) => screen.update(sample),
+                    Err(error) => screen.error = Some(error),
+                }
+            }
+        }
+    }
+}
+
+/// A terminal in raw mode that shows its other screen. Dropping it restores the terminal, as a panic does.
+struct ScreenTerminal(DefaultTerminal);
+
+impl ScreenTerminal {
+    fn enter() -> io::Result<Self> {
+        let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore())?;
+        // The hook that ratatui sets does not show the cursor again, and a panic drops nothing.
+        let next = panic::take_hook();
+        panic::set_hook(Box::new(move |information| {
+            let _ = execute!(io::stdout(), Show);
+            next(information);
+        }));
+        Ok(Self(terminal))
+    }
+}
+
+impl Drop for ScreenTerminal {
+    fn drop(&mut self) {
+        let _ = self.0.show_cursor();
+        ratatui::restore();
+    }
+}
+
+/// The thread that takes samples.
+struct Sampler {
+    wanted: Sender<Wanted>,
+    samples: Receiver<Result<Sample, String>>,
+}
+
+impl Sampler {
+    /// Starts the thread. Its next sample follows after an interval. It ends after this value.
+    fn start(
+        mut sample: impl FnMut(&Wanted) -> Result<Sample, Failure> + Send + 'static,
+        mut wanted: Wanted,
+        interval: Duration,
+    ) -> Self {
+        let (wanted_sender, wishes) = channel();
+        let (sender, samples) = channel();
+        thread::spawn(move || {
+            let mut last = Instant::now();
+            loop {
+                let mut next = last + interval;
+                loop {
+                    match wishes.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                        Ok(other) => {
+                            wanted = other;
+                            next = next.min(last + SHORTEST);
+                        }
+                        Err(RecvTimeoutError::Timeout) => break,
+                        Err(RecvTimeoutError::Disconnected) => return,
+                    }
+                }
+                last = Instant::now();
+                let result = sample(&wanted).map_err(|failure| failure.message().to_owned());
+                if sender.send(result).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { wanted: wanted_sender, samples }
+    }
+
+    /// Requests samples for another view.
+    fn want(&self, wanted: Wanted) {
+        // The thread runs as long as this value exists.
+        let _ = self.wanted.send(wanted);
+    }
+
+    /// Returns the next sample, if there is one.
+    fn next(&self) -> Option<Result<Sample, String>> {
+        match self.samples.try_recv() {
+            Ok(sample) => Some(sample),
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
+        }
+    }
+}
