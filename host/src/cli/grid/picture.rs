@@ -16,8 +16,8 @@ use crate::cli::network::extent_text;
 use crate::output::charset::Charset;
 use crate::output::human;
 use crate::output::printable::printable_line;
-use crate::query::{Extent, QueryAnswer};
-use isola_abi::grid::{Entitlement, PolicyKind, Rate, Weight};
+use crate::query::{Extent, QueryAnswer, in_tree_order};
+use isola_abi::grid::{Entitlement, PolicyKind, Rate};
 use isola_abi::query::{GridClient, GridSettings};
 use unicode_width::UnicodeWidthStr;
 
@@ -33,6 +33,9 @@ const FLOW: [&str; 3] = ["network-read", "processor", "network-write"];
 
 /// The most activities that are shown of a scheduler: those that have received most.
 const MOST_ACTIVITIES: usize = 16;
+
+/// The most levels that a name is indented by.
+const MAX_INDENT: usize = 4;
 
 /// The lines of a box.
 struct Lines {
@@ -194,7 +197,9 @@ impl Picture {
         let mut clients: Vec<&GridClient> =
             answer.grid_clients.iter().filter(|client| client.resource == *resource).collect();
         clients.sort_by_key(|client| (client.core, std::cmp::Reverse(client.cost), client.activity));
-        let longest_name = clients.iter().map(|client| printable_line(&client.name).width()).max();
+        // Most activities have at most one above them.
+        let indent = if clients.iter().any(|client| client.parent.is_some()) { 2 } else { 0 };
+        let longest_name = clients.iter().map(|client| printable_line(&client.name).width() + indent).max();
         for clients in clients.chunk_by(|one, next| one.core == next.core) {
             self.scheduler(settings, clients, longest_name.unwrap_or_default());
         }
@@ -215,18 +220,25 @@ impl Picture {
         let of = if settings.resource.name() == FLOW[1] { "core" } else { "queue" };
         self.line(&format!("{of} {}", first.core), &format!("{} waiting", human::count(waiting)));
         let shown = &clients[..clients.len().min(MOST_ACTIVITIES)];
+        let ordered = in_tree_order(shown, |client| Some(client.activity), |client| client.parent);
         let names = longest_name.clamp(4, (self.width / 3).clamp(10, 24));
         let bar = (self.width / 4).min(20).min(self.width.saturating_sub(names + 16));
-        for client in shown {
+        for (level, client) in ordered {
             let share = client.cost as f64 / cost.max(1) as f64;
-            let name = self.charset.fit(&printable_line(&client.name), names);
+            let name = format!("{}{}", "  ".repeat(level.min(MAX_INDENT)), printable_line(&client.name));
+            let name = self.charset.fit(&name, names);
             let bar = self.charset.bar(share, bar);
             let left = format!("  {name} {bar} {:>5.1} %", share * 100.0);
-            let mean = human::duration_ns(client.waited_ns / client.dispatched.max(1));
             let mut facts = entitlement_facts(settings, &client.entitlement);
-            facts.push(format!("{} wait", human::count(client.waiting)));
-            facts.push(format!("mean {mean}"));
-            facts.push(format!("longest {}", human::duration_ns(client.longest_wait_ns)));
+            match client.waited_ns.checked_div(client.dispatched) {
+                None if client.waiting == 0 => facts.push("no request".to_owned()),
+                None => facts.push(format!("{} wait", human::count(client.waiting))),
+                Some(mean) => {
+                    facts.push(format!("{} wait", human::count(client.waiting)));
+                    facts.push(format!("mean {}", human::duration_ns(mean)));
+                    facts.push(format!("longest {}", human::duration_ns(client.longest_wait_ns)));
+                }
+            }
             self.facts(left, facts);
         }
         let more = clients.len() - shown.len();
@@ -236,28 +248,30 @@ impl Picture {
     }
 }
 
-/// Returns the parts of an entitlement that the policy uses, or that are not the default.
+/// Returns the parts of an entitlement that the policy uses.
 fn entitlement_facts(settings: &GridSettings, entitlement: &Entitlement) -> Vec<String> {
     let GridSettings { resource, policy, capacity, .. } = settings;
     let Entitlement { weight, priority, deadline_ns, reservation, limit } = entitlement;
-    let rate = |name: &str, rate: &Option<Rate>| {
-        rate.map(|rate| format!("{name} {}", rate_text(*resource, Some(rate), *capacity)))
-    };
-    let is_by_weight = matches!(policy, Some(PolicyKind::Wfq | PolicyKind::Reserve));
-    let parts = [
-        (is_by_weight || *weight != Weight::DEFAULT).then(|| format!("weight {}", weight.get())),
-        (*policy == Some(PolicyKind::Priority) || priority.0 > 0).then(|| format!("priority {}", priority.0)),
-        (*deadline_ns > 0).then(|| format!("deadline {}", human::duration_ns(*deadline_ns))),
-        rate("reserved", reservation),
-        rate("limit", limit),
-    ];
-    parts.into_iter().flatten().collect()
+    let weight = format!("weight {}", weight.get());
+    match policy {
+        None | Some(PolicyKind::Fifo) => vec![],
+        Some(PolicyKind::Wfq) => vec![weight],
+        Some(PolicyKind::Priority) => vec![format!("priority {}", priority.0)],
+        Some(PolicyKind::Edf) => vec![format!("deadline {}", human::duration_ns(*deadline_ns))],
+        Some(PolicyKind::Reserve) => {
+            let rate = |name: &str, rate: &Option<Rate>| {
+                rate.map(|rate| format!("{name} {}", rate_text(*resource, Some(rate), *capacity)))
+            };
+            let rates = [rate("reserved", reservation), rate("limit", limit)];
+            rates.into_iter().flatten().chain([weight]).collect()
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isola_abi::grid::{ActivityRule, Resource};
+    use isola_abi::grid::{ActivityRule, Resource, Weight};
     use std::num::NonZeroU32;
 
     fn client(core: u32, name: &str, cost: u64) -> GridClient {
@@ -351,6 +365,10 @@ mod tests {
         assert!(text.contains("and 24 that have received less"), "{text}");
         assert!(text.contains("tenant-39") && !text.contains("tenant-3 "), "{text}");
         assert!(text.contains("1 of the cell's cores have not answered"), "{text}");
+        let family =
+            vec![client(0, "clients", 0), GridClient { activity: 9, parent: Some(2), ..client(0, "one", 5) }];
+        let text = picture("kv", &answer(family), Charset::Ascii, 80);
+        assert!(text.find("|   clients").unwrap() < text.find("|     one").unwrap(), "{text}");
         let empty = QueryAnswer::default();
         assert!(picture("kv", &empty, Charset::Ascii, 80).contains("the cell does not answer"));
     }

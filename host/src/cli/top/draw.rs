@@ -187,10 +187,10 @@ fn draw_help(frame: &mut Frame<'_>, charset: Charset) {
     let select = charset.choose("↑ ↓ j k", "j k");
     let sort = charset.choose("← → < >", "< >");
     let keys = [
-        ("1 2 3 4", "cells, activities, resources, cores"),
+        ("1 2 3 4", "one of the views"),
         ("Tab", "the next view"),
-        (select, "select a row; PgUp PgDn Home End"),
-        ("Enter", "open: the cell's activities, below"),
+        (select, "select; PgUp PgDn Home End"),
+        ("Enter", "open the selected row"),
         ("Esc", "back"),
         (sort, "sort by another column"),
         ("r", "reverse the order"),

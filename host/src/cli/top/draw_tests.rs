@@ -4,7 +4,7 @@ use super::draw::draw;
 use super::load::By;
 use super::sample::{CellSample, Sample, Wanted};
 use super::screen::{Screen, Step};
-use super::test_samples::{activities_answer, busy, grid_answer, sample};
+use super::test_samples::{activities_answer, busy, grid_answer, quiet, sample};
 use crate::output::charset::Charset;
 use crate::query::QueryAnswer;
 use ratatui::Terminal;
@@ -31,9 +31,9 @@ fn screen(by: By) -> Screen {
 /// Returns a sample of two cells. `scale` grows with time.
 fn two_cells(scale: u64, answer: impl Fn(u64) -> Option<QueryAnswer>) -> Sample {
     let cell = |id, name, cycles| CellSample {
-        info: busy(id, name, cycles),
-        answer: answer(cycles),
-        is_silent: false,
+        activities: answer(cycles),
+        grid: answer(cycles),
+        ..quiet(busy(id, name, cycles))
     };
     sample(vec![cell(1, "kv", scale * 80_000), cell(2, "batch", scale * 160_000)])
 }
@@ -127,11 +127,7 @@ fn the_selection_stays_with_its_row_when_rows_come_and_go() {
     (1..3).for_each(|scale| screen.update(two_cells(scale, |_| None)));
     press(&mut screen, &[KeyCode::Down]);
     assert_eq!(screen.selected(), 1);
-    screen.update(sample(vec![CellSample {
-        info: busy(2, "batch", 500_000),
-        answer: None,
-        is_silent: false,
-    }]));
+    screen.update(sample(vec![quiet(busy(2, "batch", 500_000))]));
     assert_eq!((screen.selected(), screen.page().rows.len()), (0, 1));
     screen.update(sample(vec![]));
     let lines = drawn(&screen, (80, 24));
@@ -145,7 +141,7 @@ fn the_selection_stays_with_its_row_when_rows_come_and_go() {
 fn a_cell_that_ended_or_does_not_answer_is_explained() {
     let silent = |scale: u64| CellSample { is_silent: true, ..only(scale) };
     fn only(scale: u64) -> CellSample {
-        CellSample { info: busy(1, "kv", scale * 1000), answer: None, is_silent: false }
+        quiet(busy(1, "kv", scale * 1000))
     }
     for size in SIZES {
         let mut screen = Screen::new(
@@ -176,9 +172,7 @@ fn long_and_hostile_names_keep_the_columns() {
     for size in SIZES {
         let mut screen = screen(By::Cell);
         let name = format!("\x1b[2J\n語{}", "long".repeat(60));
-        let cells = |scale: u64| {
-            sample(vec![CellSample { info: busy(1, &name, scale * 1000), answer: None, is_silent: false }])
-        };
+        let cells = |scale: u64| sample(vec![quiet(busy(1, &name, scale * 1000))]);
         (1..3).for_each(|scale| screen.update(cells(scale)));
         let lines = drawn(&screen, size);
         assert!(lines[3].starts_with(r"\x1b[2J"), "{lines:#?}");

@@ -73,11 +73,11 @@ pub(super) fn activities(now: &CellSample, before: &CellSample, interval: Interv
         let of_name = now.info.activities.activities.iter().filter(|usage| usage.name == name);
         of_name.map(|usage| usage.memory_bytes).reduce(i64::saturating_add)
     };
-    let Some(answer) = &now.answer else {
+    let Some(answer) = &now.activities else {
         return reported(now, before, interval, all);
     };
     // Before the first answer there is no load to compare with.
-    let earlier = before.answer.as_ref().unwrap_or(answer);
+    let earlier = before.activities.as_ref().unwrap_or(answer);
     let sum = answer.activity_cycles.saturating_sub(earlier.activity_cycles);
     let by_id: BTreeMap<u32, _> = earlier.activities.iter().map(|usage| (usage.activity, usage)).collect();
     let ordered = in_tree_order(&answer.activities, |usage| Some(usage.activity), |usage| usage.parent);
@@ -138,10 +138,10 @@ fn reported(now: &CellSample, before: &CellSample, interval: Interval, all: u64)
 /// Returns the load of each resource of a cell, followed by that of the activities at its schedulers.
 pub(super) fn resources(now: &CellSample, before: &CellSample, interval: Interval) -> Vec<ResourceLoad> {
     let cell = &now.info.spec.name;
-    let Some(answer) = &now.answer else {
+    let Some(answer) = &now.grid else {
         return vec![ResourceLoad { cell: cell.clone(), ..ResourceLoad::default() }];
     };
-    let earlier = before.answer.as_ref().unwrap_or(answer);
+    let earlier = before.grid.as_ref().unwrap_or(answer);
     let mut loads = Vec::new();
     for settings in &answer.grid_settings {
         let mut clients: Vec<&GridClient> =
@@ -237,8 +237,9 @@ mod tests {
 
     fn samples(is_silent: bool, answer: impl Fn(u64) -> QueryAnswer, from: u64, to: u64) -> (Sample, Sample) {
         let of = |count| {
-            let answer = (!is_silent).then(|| answer(count));
-            sample(vec![CellSample { info: busy(1, "kv", count), answer, is_silent }])
+            let answer = || (!is_silent).then(|| answer(count));
+            let (activities, grid) = (answer(), answer());
+            sample(vec![CellSample { info: busy(1, "kv", count), activities, grid, is_silent }])
         };
         let before = of(from);
         let now = Sample { at: before.at + Duration::from_secs(2), ..of(to) };

@@ -231,7 +231,7 @@ fn core_loads(now: &CellSample, before: &CellSample, interval: Interval) -> Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::top::test_samples::{core, sample, sample_of};
+    use crate::cli::top::test_samples::{core, sample_of};
     use crate::test_data::cell;
     use isola_abi::histogram::Histogram;
     use isola_abi::management::CellInfo;
@@ -271,9 +271,9 @@ mod tests {
     fn the_first_interval_of_a_cell_and_an_empty_one_have_no_load() {
         let waits = Histogram::new();
         let info = CellInfo { cores: vec![core(1, 1_000, 0, &waits)], ..cell("kv") };
-        let now = sample(vec![CellSample { info, answer: None, is_silent: false }]);
-        let Load::Cells(cells) = load(By::Cell, &now, &sample(vec![]), None) else { panic!() };
+        let now = sample_of(vec![info]);
+        let Load::Cells(cells) = load(By::Cell, &now, &sample_of(vec![]), None) else { panic!() };
         assert_eq!((cells[0].use_percent, cells[0].requests_per_second), (0.0, 0.0));
-        assert_eq!(load(By::Cell, &sample(vec![]), &now, None), Load::Cells(vec![]));
+        assert_eq!(load(By::Cell, &sample_of(vec![]), &now, None), Load::Cells(vec![]));
     }
 }

@@ -4,7 +4,7 @@ use super::load::By;
 use crate::cellctl::look_up;
 use crate::cli::failure::REFUSED;
 use crate::cli::{Failure, show};
-use crate::client::ClientError;
+use crate::client::{Client, ClientError};
 use crate::machine::LockedMachine;
 use crate::machine::state::{MachineDir, StateRoot};
 use crate::output::view::is_running;
@@ -49,8 +49,10 @@ pub(super) struct Sample {
 pub(super) struct CellSample {
     /// The cell's report.
     pub info: CellInfo,
-    /// The answer to the query of the view.
-    pub answer: Option<QueryAnswer>,
+    /// The answer to the query of the view by activity.
+    pub activities: Option<QueryAnswer>,
+    /// The answer to the query of the view by resource.
+    pub grid: Option<QueryAnswer>,
     /// Whether the cell was queried, now or shortly before, and did not answer completely.
     pub is_silent: bool,
 }
@@ -97,7 +99,7 @@ impl Source {
             let has =
                 |id| machine.cores.iter().any(|core| core.id == id && core.owner == CoreOwner::Cell(info.id));
             info.cores.retain(|core| has(core.id));
-            cells.insert(info.id, CellSample { info, answer: None, is_silent: false });
+            cells.insert(info.id, CellSample { info, activities: None, grid: None, is_silent: false });
         }
         let query = match wanted.by {
             By::Activity => Some(Query::Activities { most: MAX_ACTIVITIES }),
@@ -114,7 +116,7 @@ impl Source {
     /// it costs the whole timeout.
     fn ask(
         &mut self,
-        client: &mut crate::client::Client,
+        client: &mut Client,
         cells: &mut BTreeMap<CellId, CellSample>,
         wanted: &Wanted,
         query: &Query,
@@ -134,10 +136,14 @@ impl Source {
         let answers = facts_of_many(client, &names, query, ANSWER_TIMEOUT)?;
         for (cell, answer) in asked.into_iter().zip(answers) {
             // Parts of an answer would look like a load that has ended.
-            cell.answer = answer.filter(|answer| answer.extent == Extent::Whole);
-            cell.is_silent = cell.answer.is_none();
+            let answer = answer.filter(|answer| answer.extent == Extent::Whole);
+            cell.is_silent = answer.is_none();
             if cell.is_silent {
                 self.silent.insert(cell.info.id, Instant::now());
+            }
+            match query {
+                Query::Grid => cell.grid = answer,
+                _ => cell.activities = answer,
             }
         }
         Ok(())

@@ -35,9 +35,14 @@ pub(super) fn sample(cells: Vec<CellSample>) -> Sample {
     Sample { at: Instant::now(), tsc_hz: 1_000_000_000, cells }
 }
 
+/// Returns a sample of a cell that was not queried.
+pub(super) fn quiet(info: CellInfo) -> CellSample {
+    CellSample { info, activities: None, grid: None, is_silent: false }
+}
+
 /// Returns a sample of these cells, which were not queried.
 pub(super) fn sample_of(cells: Vec<CellInfo>) -> Sample {
-    sample(cells.into_iter().map(|info| CellSample { info, answer: None, is_silent: false }).collect())
+    sample(cells.into_iter().map(quiet).collect())
 }
 
 /// Returns a cell with a core that worked for half of the time, and two activities.
