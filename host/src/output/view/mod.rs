@@ -13,6 +13,7 @@
 //! | [`machine`] | machines: `up`, `inspect` |
 //! | [`event`] | the journal: `events` |
 //! | [`resize`] | results of `resize` |
+//! | [`stats`] | snapshots of cells: `stats` |
 //! | [`hosted`] | cells in Linux processes: `inspect` |
 
 pub mod cell;
@@ -24,8 +25,11 @@ pub mod hosted;
 pub mod latency;
 pub mod machine;
 pub mod resize;
+pub mod stats;
 
-pub use cell::{ActivityView, CellView, CoreView, LoanView, PortView, RestartView, is_running, most_memory};
+pub use cell::{
+    ActivityView, CellView, CoreView, LoanView, PortView, RestartView, TrafficView, is_running, most_memory,
+};
 pub use connection::ConnectionView;
 pub use crash::{CrashView, crash_kind};
 pub use event::EventView;
@@ -36,3 +40,4 @@ pub use hosted::HostedView;
 pub use latency::LatencyView;
 pub use machine::{MachineCoreView, MachineView};
 pub use resize::ResizeView;
+pub use stats::{Answers, StatsView};
