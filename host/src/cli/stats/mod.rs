@@ -25,6 +25,7 @@ const MAX_ACTIVITIES: u32 = 200;
 
 /// Shows all counts of cells since their start, and the overhead: by core, activity and resource
 #[derive(Debug, Args)]
+#[command(override_usage = "isola stats [OPTIONS] <CELLS>...\n       isola stats [OPTIONS] --all")]
 #[command(after_help = "\
 A snapshot of totals, not a rate: `isola top` shows rates. Each cycle of a core belongs to one account: activities, the \
 event loop with scheduling and accounting, interrupts, or idle. The overhead is (loop + scheduling + accounting) / all \

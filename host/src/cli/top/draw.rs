@@ -4,7 +4,6 @@ use super::load::By;
 use super::pages::{Column, Kind, Page, Value};
 use super::screen::{Screen, VIEWS};
 use crate::output::charset::Charset;
-use crate::output::human;
 use crate::output::printable::printable_line;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -67,8 +66,7 @@ fn title_line(screen: &Screen, width: u16) -> Line<'static> {
         1 => "1 cell".to_owned(),
         count => format!("{count} cells"),
     };
-    let interval = u64::try_from(screen.interval.as_nanos()).unwrap_or(u64::MAX);
-    let right = format!("{cells}, every {}", human::duration_ns(interval));
+    let right = format!("{cells}, every {:?}", screen.interval);
     let room = usize::from(width).saturating_sub(right.width() + 1);
     Line::styled(format!("{} {right}", screen.charset.fit(&path, room)), BOLD)
 }

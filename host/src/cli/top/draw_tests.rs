@@ -52,7 +52,7 @@ fn the_cells_are_shown_with_their_histories_on_every_size() {
         let mut screen = screen(By::Cell);
         (1..8).for_each(|scale| screen.update(two_cells(scale, |_| None)));
         let lines = drawn(&screen, size);
-        assert!(lines[0].starts_with("default") && lines[0].ends_with("2 cells, every 1.00 s"), "{lines:#?}");
+        assert!(lines[0].starts_with("default") && lines[0].ends_with("2 cells, every 1s"), "{lines:#?}");
         assert!(lines[1].starts_with("1 cells 2 activities"), "{lines:#?}");
         assert!(lines[2].starts_with("CELL") && lines[2].contains("USE▼"), "{lines:#?}");
         let row = lines.iter().find(|line| line.starts_with("kv")).unwrap();

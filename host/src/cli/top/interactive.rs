@@ -148,3 +148,61 @@ impl Sampler {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    use std::env;
+    use std::fs::File;
+    use std::io::Read;
+    use std::process::Command;
+
+    #[test]
+    #[ignore = "another test starts it on a terminal"]
+    fn panic_on_the_screen() {
+        let _terminal = ScreenTerminal::enter().unwrap();
+        panic!("the reason");
+    }
+
+    #[test]
+    fn a_panic_restores_the_terminal_before_its_message() {
+        let mut master = File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap());
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap();
+        let slave = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+        let mut command = Command::new(env::current_exe().unwrap());
+        let test = "cli::top::interactive::tests::panic_on_the_screen";
+        command.args(["--ignored", "--exact", "--nocapture", test]);
+        command.stdin(slave.try_clone().unwrap()).stdout(slave.try_clone().unwrap()).stderr(slave);
+        let mut process = command.spawn().unwrap();
+        drop(command);
+        let mut bytes = Vec::new();
+        // After the other end is closed, a read of a terminal fails.
+        let _ = master.read_to_end(&mut bytes);
+        assert!(!process.wait().unwrap().success());
+        let output = String::from_utf8_lossy(&bytes);
+        let at = |words: &str| output.find(words).unwrap_or_else(|| panic!("no {words:?}: {output:?}"));
+        assert!(at("\x1b[?1049h") < at("\x1b[?1049l") && at("\x1b[?1049l") < at("the reason"), "{output:?}");
+        assert!(at("\x1b[?25h") < at("the reason"), "{output:?}");
+    }
+
+    #[test]
+    fn a_sample_for_another_view_comes_soon_and_errors_do_not_end_the_thread() {
+        use crate::cli::top::load::By;
+        use crate::cli::top::test_samples::sample;
+        let take = |wanted: &Wanted| match wanted.by {
+            By::Core => Err(Failure::new(1, "the reason")),
+            _ => Ok(sample(vec![])),
+        };
+        let wanted = |by| Wanted { by, cell: None };
+        let sampler = Sampler::start(take, wanted(By::Cell), Duration::from_secs(3600));
+        for by in [By::Core, By::Activity, By::Core] {
+            sampler.want(wanted(by));
+            let sample = sampler.samples.recv_timeout(Duration::from_secs(60)).unwrap();
+            assert_eq!(sample.err(), (by == By::Core).then(|| "the reason".to_owned()));
+        }
+        assert!(sampler.next().is_none());
+    }
+}
