@@ -168,20 +168,27 @@ impl Picture {
         }
     }
 
-    /// Adds a text, and facts at the right, on as many lines as they need.
-    fn facts(&mut self, mut left: String, facts: Vec<String>) {
+    /// Adds a text, and facts at the right: on one line, or each group on as many lines as it needs.
+    fn facts(&mut self, left: &str, entitlement: &[String], waits: &[String]) {
         let room = self.width - 4;
-        let mut right = String::new();
-        for fact in facts {
-            let longer = if right.is_empty() { fact.clone() } else { format!("{right}, {fact}") };
-            if left.width() + 2 + longer.width() <= room {
-                right = longer;
-            } else {
-                self.line(&left, &right);
-                (left, right) = (String::new(), fact);
-            }
+        let all = [entitlement, waits].concat().join(", ");
+        if left.width() + 2 + all.width() <= room {
+            return self.line(left, &all);
         }
-        self.line(&left, &right);
+        let (mut left, mut right) = (left.to_owned(), String::new());
+        for group in [entitlement, waits] {
+            for fact in group {
+                let longer = if right.is_empty() { fact.clone() } else { format!("{right}, {fact}") };
+                if left.width() + 2 + longer.width() <= room {
+                    right = longer;
+                } else {
+                    self.line(&left, &right);
+                    (left, right) = (String::new(), fact.clone());
+                }
+            }
+            self.line(&left, &right);
+            (left, right) = (String::new(), String::new());
+        }
     }
 
     fn resource(&mut self, settings: &GridSettings, answer: &QueryAnswer) {
@@ -229,17 +236,19 @@ impl Picture {
             let name = self.charset.fit(&name, names);
             let bar = self.charset.bar(share, bar);
             let left = format!("  {name} {bar} {:>5.1} %", share * 100.0);
-            let mut facts = entitlement_facts(settings, &client.entitlement);
-            match client.waited_ns.checked_div(client.dispatched) {
-                None if client.waiting == 0 => facts.push("no request".to_owned()),
-                None => facts.push(format!("{} wait", human::count(client.waiting))),
-                Some(mean) => {
-                    facts.push(format!("{} wait", human::count(client.waiting)));
-                    facts.push(format!("mean {}", human::duration_ns(mean)));
-                    facts.push(format!("longest {}", human::duration_ns(client.longest_wait_ns)));
-                }
+            let mut waits = Vec::new();
+            let mean = client.waited_ns.checked_div(client.dispatched);
+            if mean.is_none() && client.waiting == 0 {
+                waits.push("no request".to_owned());
+            } else {
+                waits.push(format!("{} wait", human::count(client.waiting)));
             }
-            self.facts(left, facts);
+            if let Some(mean) = mean {
+                waits.push(format!("mean {}", human::duration_ns(mean)));
+                waits.push(format!("longest {}", human::duration_ns(client.longest_wait_ns)));
+            }
+            let entitlement = entitlement_facts(settings, &client.entitlement);
+            self.facts(&left, &entitlement, &waits);
         }
         let more = clients.len() - shown.len();
         if more > 0 {

@@ -22,7 +22,7 @@ use ratatui::crossterm::execute;
 use std::io;
 use std::panic;
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -142,10 +142,7 @@ impl Sampler {
 
     /// Returns the next sample, if there is one.
     fn next(&self) -> Option<Result<Sample, String>> {
-        match self.samples.try_recv() {
-            Ok(sample) => Some(sample),
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-        }
+        self.samples.try_recv().ok()
     }
 }
 
