@@ -201,6 +201,9 @@ impl Picture {
             title.push_str(&format!(", limit {}", rate_text(*resource, *limit, *capacity)));
         }
         self.open(resource.name(), &title);
+        if resource.name() == FLOW[0] {
+            self.rules(answer);
+        }
         let mut clients: Vec<&GridClient> =
             answer.grid_clients.iter().filter(|client| client.resource == *resource).collect();
         clients.sort_by_key(|client| (client.core, std::cmp::Reverse(client.cost), client.activity));

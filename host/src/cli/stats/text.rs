@@ -140,27 +140,29 @@ fn percent(part: u64, whole: u64) -> String {
 /// Formats the tree of activities, or those of the report if the cell did not answer.
 fn activities(view: &StatsView) -> String {
     let sum = view.cycles.activities;
-    let memory =
-        |bytes: i64| format!("{}{}", if bytes < 0 { "-" } else { "" }, ByteSize(bytes.unsigned_abs()));
     let row = |name: String, cycles, events, memory: String| {
         vec![name, human::count(cycles), percent(cycles, sum), human::count(events), memory]
     };
     let mut rows = Vec::new();
     for node in &view.activity_tree {
         let own = view.activities.iter().find(|usage| node.level == 0 && usage.name == node.name);
-        let bytes = own.map_or_else(|| "-".to_owned(), |usage| memory(usage.memory_bytes));
+        let bytes = own.map_or_else(|| "-".to_owned(), |usage| human::signed_size(usage.memory_bytes));
         rows.push(row(format!("{}{}", "  ".repeat(node.level), node.name), node.cycles, node.events, bytes));
     }
     if rows.is_empty() {
         let reported = view.activities.iter();
-        rows.extend(
-            reported
-                .map(|usage| row(usage.name.clone(), usage.cycles, usage.events, memory(usage.memory_bytes))),
-        );
+        rows.extend(reported.map(|usage| {
+            row(usage.name.clone(), usage.cycles, usage.events, human::signed_size(usage.memory_bytes))
+        }));
     }
     let ended = &view.ended_activities;
     if ended.events > 0 || ended.memory_bytes != 0 {
-        rows.push(row("(ended)".to_owned(), ended.cycles, ended.events, memory(ended.memory_bytes)));
+        rows.push(row(
+            "(ended)".to_owned(),
+            ended.cycles,
+            ended.events,
+            human::signed_size(ended.memory_bytes),
+        ));
     }
     let listed = view.activity_tree.len() as u64;
     let text = table(&["ACTIVITY", "CYCLES", "SHARE", "EVENTS", "MEMORY"], rows);
@@ -183,7 +185,7 @@ fn resources(view: &StatsView) -> String {
             "(all)".to_owned(),
             human::count(resource.waiting),
             human::count(resource.served),
-            cost(&resource.metric, resource.cost),
+            human::cost(resource.cost, &resource.metric),
             "-".to_owned(),
             human::maybe_duration_ns(resource.mean_wait_ns),
             human::duration_ns(resource.longest_wait_ns),
@@ -198,7 +200,7 @@ fn resources(view: &StatsView) -> String {
                 client.name.clone(),
                 human::count(client.waiting),
                 human::count(client.served),
-                cost(&resource.metric, client.cost),
+                human::cost(client.cost, &resource.metric),
                 percent(client.cost, of_core),
                 human::maybe_duration_ns(client.waited_ns.checked_div(client.served)),
                 human::duration_ns(client.longest_wait_ns),
@@ -218,10 +220,6 @@ fn resources(view: &StatsView) -> String {
         "LONGEST",
     ];
     table(&headings, rows)
-}
-
-fn cost(metric: &str, cost: u64) -> String {
-    if metric == "bytes" { ByteSize(cost).to_string() } else { human::count(cost) }
 }
 
 /// Formats the counters that are not 0.

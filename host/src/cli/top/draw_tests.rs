@@ -2,7 +2,7 @@
 
 use super::draw::draw;
 use super::load::By;
-use super::sample::{CellSample, Sample, Wanted};
+use super::sample::{CellSample, Sample, SampleSpec};
 use super::screen::{Screen, Step};
 use super::test_samples::{activities_answer, busy, grid_answer, quiet, sample};
 use crate::output::charset::Charset;
@@ -24,7 +24,7 @@ fn drawn(screen: &Screen, (width, height): (u16, u16)) -> Vec<String> {
 }
 
 fn screen(by: By) -> Screen {
-    let wanted = Wanted { by, cell: None };
+    let wanted = SampleSpec { by, cell: None };
     Screen::new("default", &wanted, Duration::from_secs(1), Charset::Unicode)
 }
 
@@ -43,7 +43,7 @@ fn press(screen: &mut Screen, keys: &[KeyCode]) -> Vec<Step> {
 }
 
 fn wanted(by: By, cell: Option<&str>) -> Step {
-    Step::Sample(Wanted { by, cell: cell.map(str::to_owned) })
+    Step::Sample(SampleSpec { by, cell: cell.map(str::to_owned) })
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn a_cell_that_ended_or_does_not_answer_is_explained() {
     for size in SIZES {
         let mut screen = Screen::new(
             "default",
-            &Wanted { by: By::Activity, cell: Some("kv".into()) },
+            &SampleSpec { by: By::Activity, cell: Some("kv".into()) },
             Duration::from_secs(1),
             Charset::Unicode,
         );
@@ -197,7 +197,7 @@ fn help_shows_the_keys_and_other_keys_close_it() {
 
 #[test]
 fn an_ascii_terminal_gets_ascii_only_and_a_tiny_one_is_no_error() {
-    let wanted = Wanted { by: By::Cell, cell: None };
+    let wanted = SampleSpec { by: By::Cell, cell: None };
     let mut screen = Screen::new("default", &wanted, Duration::from_millis(100), Charset::Ascii);
     (1..4).for_each(|scale| screen.update(two_cells(scale, |_| None)));
     for help in [false, true] {

@@ -147,16 +147,16 @@ pub(super) fn resources(now: &CellSample, before: &CellSample, interval: Interva
         let mut clients: Vec<&GridClient> =
             answer.grid_clients.iter().filter(|client| client.resource == settings.resource).collect();
         clients.sort_by_key(|client| (client.core, client.activity));
-        let spent: Vec<Spent> = clients
+        let spent: Vec<ClientCounts> = clients
             .iter()
             .map(|client| {
                 let same = |was: &&GridClient| {
                     (was.resource, was.core, was.activity) == (client.resource, client.core, client.activity)
                 };
-                Spent::between(client, earlier.grid_clients.iter().find(same))
+                ClientCounts::between(client, earlier.grid_clients.iter().find(same))
             })
             .collect();
-        let sum = spent.iter().fold(Spent::default(), |sum, of| sum.and(of));
+        let sum = spent.iter().fold(ClientCounts::default(), |sum, of| sum.and(of));
         loads.push(resource_load(cell, settings, &sum, &sum, interval));
         for (client, spent) in clients.into_iter().zip(&spent) {
             loads.push(ResourceLoad {
@@ -173,7 +173,7 @@ pub(super) fn resources(now: &CellSample, before: &CellSample, interval: Interva
 
 /// What activities received in an interval.
 #[derive(Default)]
-struct Spent {
+struct ClientCounts {
     waiting: u64,
     served: u64,
     cost: u64,
@@ -181,7 +181,7 @@ struct Spent {
     longest_wait_ns: u64,
 }
 
-impl Spent {
+impl ClientCounts {
     fn between(now: &GridClient, before: Option<&GridClient>) -> Self {
         let spent = |of: fn(&GridClient) -> u64| of(now).saturating_sub(before.map_or(0, of));
         Self {
@@ -207,8 +207,8 @@ impl Spent {
 fn resource_load(
     cell: &str,
     settings: &GridSettings,
-    spent: &Spent,
-    of: &Spent,
+    spent: &ClientCounts,
+    of: &ClientCounts,
     interval: Interval,
 ) -> ResourceLoad {
     ResourceLoad {

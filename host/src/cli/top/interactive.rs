@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   thread of samples --- samples ---> loop of keys ---> Screen ---> terminal
-//!                     <-- Wanted -----
+//!                     <-- SampleSpec -----
 //! ```
 //!
 //! A sample can take seconds, if another command holds the machine or a cell does not answer. Keys have effect meanwhile.
 
 use super::draw::draw;
-use super::sample::{Sample, Source, Wanted};
+use super::sample::{Sample, SampleSpec, Source};
 use super::screen::{Screen, Step};
 use super::{Arguments, GLANCE};
 use crate::cli::interrupt::Interrupts;
@@ -97,25 +97,25 @@ impl Drop for ScreenTerminal {
 
 /// The thread that takes samples.
 struct Sampler {
-    wanted: Sender<Wanted>,
+    wanted: Sender<SampleSpec>,
     samples: Receiver<Result<Sample, String>>,
 }
 
 impl Sampler {
     /// Starts the thread. Its next sample follows after an interval. It ends after this value.
     fn start(
-        mut sample: impl FnMut(&Wanted) -> Result<Sample, Failure> + Send + 'static,
-        mut wanted: Wanted,
+        mut sample: impl FnMut(&SampleSpec) -> Result<Sample, Failure> + Send + 'static,
+        mut wanted: SampleSpec,
         interval: Duration,
     ) -> Self {
-        let (wanted_sender, wishes) = channel();
+        let (wanted_sender, requests) = channel();
         let (sender, samples) = channel();
         thread::spawn(move || {
             let mut last = Instant::now();
             loop {
                 let mut next = last + interval;
                 loop {
-                    match wishes.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                    match requests.recv_timeout(next.saturating_duration_since(Instant::now())) {
                         Ok(other) => {
                             wanted = other;
                             next = next.min(last + SHORTEST);
@@ -135,7 +135,7 @@ impl Sampler {
     }
 
     /// Requests samples for another view.
-    fn want(&self, wanted: Wanted) {
+    fn want(&self, wanted: SampleSpec) {
         // The thread runs as long as this value exists.
         let _ = self.wanted.send(wanted);
     }
@@ -189,11 +189,11 @@ mod tests {
     fn a_sample_for_another_view_comes_soon_and_errors_do_not_end_the_thread() {
         use crate::cli::top::load::By;
         use crate::cli::top::test_samples::sample;
-        let take = |wanted: &Wanted| match wanted.by {
+        let take = |wanted: &SampleSpec| match wanted.by {
             By::Core => Err(Failure::new(1, "the reason")),
             _ => Ok(sample(vec![])),
         };
-        let wanted = |by| Wanted { by, cell: None };
+        let wanted = |by| SampleSpec { by, cell: None };
         let sampler = Sampler::start(take, wanted(By::Cell), Duration::from_secs(3600));
         for by in [By::Core, By::Activity, By::Core] {
             sampler.want(wanted(by));

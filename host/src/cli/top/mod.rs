@@ -31,7 +31,7 @@ use crate::elastic::Every;
 use crate::output::Format;
 use clap::Args;
 use load::{By, load};
-use sample::{Source, Wanted};
+use sample::{SampleSpec, Source};
 use std::env;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -97,8 +97,8 @@ impl Arguments {
         !is_plain && !is_dumb && io::stdout().is_terminal() && io::stdin().is_terminal()
     }
 
-    fn wanted(&self) -> Wanted {
-        Wanted { by: self.by, cell: self.cell.clone() }
+    fn wanted(&self) -> SampleSpec {
+        SampleSpec { by: self.by, cell: self.cell.clone() }
     }
 }
 

@@ -22,17 +22,12 @@ pub(super) fn percent(value: f64) -> String {
 
 /// Formats a cost per second, in the unit of the resource.
 pub(super) fn cost(load: &ResourceLoad) -> String {
-    let value = load.cost_per_second as u64;
-    match load.metric.as_deref() {
-        Some("bytes") => ByteSize(value).to_string(),
-        _ => human::count(value),
-    }
+    human::cost(load.cost_per_second as u64, load.metric.as_deref().unwrap_or_default())
 }
 
-/// Formats a size that may be negative.
+/// Formats the memory of an activity.
 pub(super) fn memory(bytes: Option<i64>) -> String {
-    let Some(bytes) = bytes else { return "-".to_owned() };
-    format!("{}{}", if bytes < 0 { "-" } else { "" }, ByteSize(bytes.unsigned_abs()))
+    bytes.map_or_else(|| "-".to_owned(), human::signed_size)
 }
 
 /// Returns the sentence about cells that do not answer queries.

@@ -26,7 +26,7 @@ const MAX_ACTIVITIES: u32 = 200;
 
 /// What a sample must contain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct SampleSpec {
     /// The view that it is for.
     pub by: By,
     /// The only cell to query; all if `None`.
@@ -83,7 +83,7 @@ impl Source {
     }
 
     /// Takes a sample.
-    pub fn sample(&mut self, wanted: &Wanted) -> Result<Sample, Failure> {
+    pub fn sample(&mut self, wanted: &SampleSpec) -> Result<Sample, Failure> {
         let locked = LockedMachine::take_supervised(&self.root, &self.dir)?;
         let mut client = locked.client()?;
         let machine = client.machine()?;
@@ -118,7 +118,7 @@ impl Source {
         &mut self,
         client: &mut Client,
         cells: &mut BTreeMap<CellId, CellSample>,
-        wanted: &Wanted,
+        wanted: &SampleSpec,
         query: &Query,
     ) -> Result<(), ClientError> {
         self.silent.retain(|id, since| cells.contains_key(id) && since.elapsed() < SILENCE);

@@ -3,7 +3,7 @@
 use super::load::{By, Load, load};
 use super::pages::{Focus, Kind, Page, Sort, levels, page};
 use super::plain;
-use super::sample::{Sample, Wanted};
+use super::sample::{Sample, SampleSpec};
 use crate::output::charset::Charset;
 use crate::output::printable::printable_line;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -26,7 +26,7 @@ pub(super) enum Step {
     /// Another drawing.
     Draw,
     /// Another drawing, and a sample for another view.
-    Sample(Wanted),
+    Sample(SampleSpec),
     /// The end.
     End,
 }
@@ -57,7 +57,7 @@ pub(super) struct Screen {
 
 impl Screen {
     /// Creates the state without samples.
-    pub fn new(machine: &str, wanted: &Wanted, interval: Duration, charset: Charset) -> Self {
+    pub fn new(machine: &str, wanted: &SampleSpec, interval: Duration, charset: Charset) -> Self {
         let by_use = |column| Sort { column: Some(column), is_reversed: false };
         Self {
             machine: printable_line(machine).into_owned(),
@@ -284,6 +284,6 @@ impl Screen {
     fn change(&mut self, focus: Focus) -> Step {
         self.focus = focus;
         self.show();
-        Step::Sample(Wanted { by: self.focus.by, cell: self.focus.cell.clone() })
+        Step::Sample(SampleSpec { by: self.focus.by, cell: self.focus.cell.clone() })
     }
 }
