@@ -14,7 +14,7 @@ use crate::machine::LockedMachine;
 use crate::output::charset::Charset;
 use crate::output::view::{ActivitiesView, GridView, is_running};
 use crate::output::{Format, human, table};
-use crate::query::{QueryAnswer, facts, in_tree_order};
+use crate::query::{Extent, QueryAnswer, facts, in_tree_order};
 use clap::{Args, Subcommand};
 use ipnet::IpNet;
 use isola_abi::grid::{
@@ -235,11 +235,16 @@ impl ShowArguments {
             return show_grid(context, &self.cell, &Query::Grid);
         }
         let answer = ask(context, &self.cell, &Query::Grid)?;
+        // A cell that has not answered would not answer this query either.
+        let counters = match answer.extent {
+            Extent::Nothing => Vec::new(),
+            Extent::Whole | Extent::Without(_) => ask(context, &self.cell, &Query::Counters)?.counters,
+        };
         let charset = if self.ascii { Charset::Ascii } else { Charset::of_locale() };
         // A pipe's reader has no width that is known; the last column would wrap on some terminals.
         let size = io::stdout().is_terminal().then(|| terminal::size().ok()).flatten();
         let width = size.map_or(picture::WIDTH, |(columns, _)| usize::from(columns).saturating_sub(1));
-        context.output.text(&picture::picture(&self.cell, &answer, charset, width))?;
+        context.output.text(&picture::picture(&self.cell, &answer, &counters, charset, width))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -18,7 +18,8 @@ use crate::output::human;
 use crate::output::printable::printable_line;
 use crate::query::{Extent, QueryAnswer, in_tree_order};
 use isola_abi::grid::{Entitlement, PolicyKind, Rate};
-use isola_abi::query::{GridClient, GridSettings};
+use isola_abi::query::{CounterName, GridClient, GridSettings};
+use isola_abi::size::ByteSize;
 use unicode_width::UnicodeWidthStr;
 
 /// The width of a picture if the terminal's is unknown.
@@ -56,8 +57,14 @@ const UNICODE: Lines =
 const ASCII: Lines =
     Lines { horizontal: "-", vertical: "|", corners: ["+", "+", "+", "+"], exit: "+", arrow: "v" };
 
-/// Draws the grid of a cell, at most `width` columns wide.
-pub(super) fn picture(cell: &str, answer: &QueryAnswer, charset: Charset, width: usize) -> String {
+/// Draws the grid of a cell, at most `width` columns wide. `counters` are those of the protocol stack, if it answered.
+pub(super) fn picture(
+    cell: &str,
+    answer: &QueryAnswer,
+    counters: &[(CounterName, u64)],
+    charset: Charset,
+    width: usize,
+) -> String {
     let mut picture = Picture {
         charset,
         lines: if charset == Charset::Unicode { UNICODE } else { ASCII },
@@ -77,6 +84,7 @@ pub(super) fn picture(cell: &str, answer: &QueryAnswer, charset: Charset, width:
     let has_read = answer.grid_settings.iter().any(|settings| settings.resource.name() == FLOW[0]);
     if !has_read {
         picture.open(FLOW[0], "a queue of frames per activity");
+        picture.received(counters);
         picture.rules(answer);
         picture.close();
     }
@@ -84,7 +92,7 @@ pub(super) fn picture(cell: &str, answer: &QueryAnswer, charset: Charset, width:
     let position = |settings: &GridSettings| FLOW.iter().position(|name| *name == settings.resource.name());
     resources.sort_by_key(|settings| position(settings).unwrap_or(FLOW.len()));
     for settings in resources {
-        picture.resource(settings, answer);
+        picture.resource(settings, answer, counters);
     }
     picture.centred("network");
     if answer.extent != Extent::Whole {
@@ -191,7 +199,18 @@ impl Picture {
         }
     }
 
-    fn resource(&mut self, settings: &GridSettings, answer: &QueryAnswer) {
+    /// Adds the frames received, and those that an activity's full queue lost.
+    fn received(&mut self, counters: &[(CounterName, u64)]) {
+        let Some(frames) = traffic(counters, "frames_in", "bytes_in") else { return };
+        let dropped = counter(counters, "drop_activity_busy").unwrap_or(0);
+        let dropped = match dropped {
+            0 => "none dropped by a full queue".to_owned(),
+            count => format!("{} dropped by a full queue", human::count(count)),
+        };
+        self.facts(&frames, &[], &[dropped]);
+    }
+
+    fn resource(&mut self, settings: &GridSettings, answer: &QueryAnswer, counters: &[(CounterName, u64)]) {
         let GridSettings { resource, policy, batch, limit, capacity } = settings;
         let mut title = policy.map_or("direct", |policy| policy.name()).to_owned();
         if policy.is_some() && batch.get() > 1 {
@@ -202,7 +221,13 @@ impl Picture {
         }
         self.open(resource.name(), &title);
         if resource.name() == FLOW[0] {
+            self.received(counters);
             self.rules(answer);
+        }
+        if resource.name() == FLOW[2]
+            && let Some(frames) = traffic(counters, "frames_out", "bytes_out")
+        {
+            self.line(&frames, "");
         }
         let mut clients: Vec<&GridClient> =
             answer.grid_clients.iter().filter(|client| client.resource == *resource).collect();
@@ -258,6 +283,17 @@ impl Picture {
             self.line(&format!("  and {} that have received less", human::count(more as u64)), "");
         }
     }
+}
+
+/// Returns the value of a counter.
+fn counter(counters: &[(CounterName, u64)], name: &str) -> Option<u64> {
+    counters.iter().find(|(counter, _)| counter.name == name).map(|(_, count)| *count)
+}
+
+/// Formats the traffic that two counters have counted.
+fn traffic(counters: &[(CounterName, u64)], frames: &str, bytes: &str) -> Option<String> {
+    let (frames, bytes) = (counter(counters, frames)?, counter(counters, bytes)?);
+    Some(format!("{} frames, {}", human::count(frames), ByteSize(bytes)))
 }
 
 /// Returns the parts of an entitlement that the policy uses.
@@ -329,6 +365,10 @@ mod tests {
         }
     }
 
+    fn drawn(answer: &QueryAnswer, charset: Charset, width: usize) -> String {
+        picture("kv", answer, &[], charset, width)
+    }
+
     fn two() -> QueryAnswer {
         answer(vec![client(0, "batch", 1_000), client(0, "web", 3_000), client(1, "web", 7)])
     }
@@ -336,7 +376,7 @@ mod tests {
     #[test]
     fn resources_are_drawn_in_the_order_of_the_flow_with_their_shares() {
         for width in [80, 40, 200] {
-            let text = picture("kv", &two(), Charset::Unicode, width);
+            let text = drawn(&two(), Charset::Unicode, width);
             let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what}: {text}"));
             let order =
                 ["kv", "network\n", "▼", " network-read ", " processor ", "web", "batch ", " network-write "];
@@ -347,8 +387,8 @@ mod tests {
             let widest = text.lines().map(UnicodeWidthStr::width).max().unwrap();
             assert_eq!(widest, width.clamp(NARROWEST, WIDEST), "{text}");
         }
-        assert!(picture("kv", &two(), Charset::Unicode, 0).contains("longest 20.0 us"));
-        let text = picture("kv", &two(), Charset::Unicode, 80);
+        assert!(drawn(&two(), Charset::Unicode, 0).contains("longest 20.0 us"));
+        let text = drawn(&two(), Charset::Unicode, 80);
         assert!(text.contains("port 11211 → clients, each connection"), "{text}");
         assert!(text.contains("no scheduler: served in the order of arrival"), "{text}");
         assert!(text.contains("direct, limit 10 MiB/s"), "{text}");
@@ -359,7 +399,7 @@ mod tests {
         for (charset, side) in [(Charset::Unicode, '│'), (Charset::Ascii, '|')] {
             let long = answer(vec![client(0, &format!("語\x1b[2J{}", "long".repeat(30)), 1)]);
             for width in [40, 80, 100] {
-                let text = picture("kv", &long, charset, width);
+                let text = drawn(&long, charset, width);
                 let sides: Vec<&str> = text.lines().filter(|line| line.starts_with(side)).collect();
                 assert!(sides.len() >= 4, "{text}");
                 assert!(sides.iter().all(|line| line.width() == width && line.ends_with(side)), "{text}");
@@ -372,16 +412,34 @@ mod tests {
     #[test]
     fn many_activities_are_cut_and_an_incomplete_answer_is_noted() {
         let clients = (0..40).map(|number| client(0, &format!("tenant-{number}"), number)).collect();
-        let text =
-            picture("kv", &QueryAnswer { extent: Extent::Without(1), ..answer(clients) }, Charset::Ascii, 80);
+        let text = drawn(&QueryAnswer { extent: Extent::Without(1), ..answer(clients) }, Charset::Ascii, 80);
         assert!(text.contains("and 24 that have received less"), "{text}");
         assert!(text.contains("tenant-39") && !text.contains("tenant-3 "), "{text}");
         assert!(text.contains("1 of the cell's cores have not answered"), "{text}");
         let family =
             vec![client(0, "clients", 0), GridClient { activity: 9, parent: Some(2), ..client(0, "one", 5) }];
-        let text = picture("kv", &answer(family), Charset::Ascii, 80);
+        let text = drawn(&answer(family), Charset::Ascii, 80);
         assert!(text.find("|   clients").unwrap() < text.find("|     one").unwrap(), "{text}");
         let empty = QueryAnswer::default();
-        assert!(picture("kv", &empty, Charset::Ascii, 80).contains("the cell does not answer"));
+        assert!(drawn(&empty, Charset::Ascii, 80).contains("the cell does not answer"));
+    }
+
+    #[test]
+    fn counters_of_frames_are_in_the_boxes_of_the_network() {
+        let counter = |name: &str, count| (CounterName { layer: "ip".into(), name: name.into() }, count);
+        let counters = [
+            counter("frames_in", 1_234),
+            counter("bytes_in", 2_048),
+            counter("drop_activity_busy", 7),
+            counter("frames_out", 9),
+            counter("bytes_out", 10),
+        ];
+        for width in [80, 40] {
+            let text = picture("kv", &two(), &counters, Charset::Ascii, width);
+            let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what}: {text}"));
+            assert!(at("network-read") < at("1,234 frames, 2 KiB"), "{text}");
+            assert!(at("7 dropped by a full queue") < at("processor"), "{text}");
+            assert!(at("network-write") < at("9 frames, 10 B"), "{text}");
+        }
     }
 }

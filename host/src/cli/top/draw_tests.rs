@@ -106,6 +106,20 @@ fn resources_are_shown_with_policy_queue_and_waits_and_open_their_activities() {
 }
 
 #[test]
+fn without_a_chosen_cell_the_activities_of_all_cells_open_their_trees() {
+    let mut screen = screen(By::Activity);
+    (1..3).for_each(|scale| screen.update(two_cells(scale, |cycles| Some(activities_answer(cycles)))));
+    let lines = drawn(&screen, (80, 24));
+    assert!(lines[2].contains("CELL") && !lines.iter().any(|line| line.contains("10.0.2.2")), "{lines:#?}");
+    let of_cells = |name: &str| lines[3..7].iter().filter(|line| line.ends_with(name)).count();
+    assert_eq!((of_cells("kv"), of_cells("batch")), (2, 2), "{lines:#?}");
+    press(&mut screen, &[KeyCode::End]);
+    let cell = if lines[6].ends_with("kv") { "kv" } else { "batch" };
+    assert_eq!(press(&mut screen, &[KeyCode::Enter]), [wanted(By::Activity, Some(cell))]);
+    assert!(drawn(&screen, (80, 24)).iter().any(|line| line.starts_with("  10.0.2.2:40001")));
+}
+
+#[test]
 fn columns_sort_in_both_orders() {
     let mut screen = screen(By::Core);
     (1..3).for_each(|scale| screen.update(two_cells(scale, |_| None)));
