@@ -42,6 +42,11 @@ impl Failure {
         if self.code == REFUSED { Self { code, ..self } } else { self }
     }
 
+    /// Returns the message; empty if one was printed already.
+    pub(super) fn message(&self) -> &str {
+        self.message.as_deref().unwrap_or_default().trim_end()
+    }
+
     /// Prints the message and returns the exit code.
     pub(super) fn report(&self, output: &Output) -> ExitCode {
         match (&self.message, output.format) {

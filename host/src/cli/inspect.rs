@@ -389,16 +389,10 @@ pub(super) fn activities_table(view: &CellView, tsc_hz: u64) -> String {
             time,
             format!("{share:.1} %"),
             human::count(activity.events),
-            signed_size(activity.memory_bytes),
+            human::signed_size(activity.memory_bytes),
         ]
     });
     table(&["ACTIVITY", "CYCLES", "TIME", "SHARE", "EVENTS", "MEMORY"], rows)
-}
-
-/// Formats a size that may be negative: an activity can free memory that others allocated.
-fn signed_size(bytes: i64) -> String {
-    let sign = if bytes < 0 { "-" } else { "" };
-    format!("{sign}{}", ByteSize(bytes.unsigned_abs()))
 }
 
 /// Formats the duration of a number of cycles.

@@ -30,6 +30,7 @@ mod run;
 mod show;
 mod standalone;
 mod start;
+mod stats;
 mod stop;
 mod switch;
 mod top;
@@ -64,6 +65,7 @@ Examples:
                                           run a key-value server in a cell of it
   isola ps                                see what runs
   isola top                               watch the load of the cells
+  isola stats kv                          all its counts since its start, and its overhead
   isola metrics --listen                  serve metrics for Prometheus
   isola logs -f kv                        follow its output
   isola resize kv --memory +64M           give a running cell more memory
@@ -109,6 +111,7 @@ enum Verb {
     Volume(volume::Arguments),
     Events(events::Arguments),
     Top(top::Arguments),
+    Stats(stats::Arguments),
     Metrics(metrics::Arguments),
     Elastic(elastic::Arguments),
     Borrow(borrow::Arguments),
@@ -176,6 +179,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<ExitCode, Failure> {
         Verb::Image(arguments) => image::image(context, &arguments),
         Verb::Volume(arguments) => volume::volume(context, &arguments),
         Verb::Top(arguments) => top::top(context, &arguments),
+        Verb::Stats(arguments) => stats::stats(context, &arguments),
         Verb::Metrics(arguments) => metrics::metrics(context, &arguments),
         Verb::Borrow(arguments) => borrow::borrow(context, &arguments),
         Verb::Grid(arguments) => grid::grid(context, &arguments),

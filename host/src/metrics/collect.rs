@@ -8,17 +8,13 @@ use super::cell::{CellReading, MAX_ACTIVITIES};
 use super::machine::Reading;
 use crate::client::{Client, ClientError};
 use crate::output::view::is_running;
-use crate::query::{Extent, PendingAnswer, QueryAnswer, QueryError};
-use isola_abi::management::{CellInfo, ManagementError, RequestBody, ResponseBody};
+use crate::query::{Extent, QueryAnswer, facts_of_many, unless_refused};
+use isola_abi::management::{CellInfo, RequestBody, ResponseBody};
 use isola_abi::query::Query;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// How long cells may take to answer a query.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The pause between two polls for answers.
-const INTERVAL: Duration = Duration::from_millis(2);
 
 /// Reads the state of a machine and of all its cells.
 ///
@@ -74,51 +70,9 @@ fn ask(
     cells: &[&mut CellReading],
     query: &Query,
 ) -> Result<Vec<Option<QueryAnswer>>, ClientError> {
-    let mut pending = Vec::new();
-    for cell in cells {
-        pending.push(answer_of(PendingAnswer::send(client, &cell.info.spec.name, query))?);
-    }
-    let end = Instant::now() + ANSWER_TIMEOUT;
-    loop {
-        let (mut waits, mut arrived) = (false, 0);
-        for entry in &mut pending {
-            let Some(answer) = entry.as_mut().filter(|answer| !answer.is_whole()) else { continue };
-            match answer_of(answer.receive(client))? {
-                Some(bytes) => arrived += bytes,
-                None => *entry = None,
-            }
-            waits |= entry.as_ref().is_some_and(|answer| !answer.is_whole());
-        }
-        if !waits || Instant::now() >= end {
-            break;
-        }
-        if arrived == 0 {
-            sleep(INTERVAL);
-        }
-    }
-    let answers = pending.into_iter().map(|answer| {
-        let answer = answer.and_then(|answer| answer.finish().ok());
-        // A sum over some of the cores would be lower than the one before, and count as a restart.
-        answer.filter(|answer| answer.extent == Extent::Whole)
-    });
-    Ok(answers.collect())
-}
-
-/// Returns the result of a query, or `None` if the cell is the cause of the failure.
-fn answer_of<T>(result: Result<T, QueryError>) -> Result<Option<T>, ClientError> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(QueryError::Client(error)) => unless_refused(Err(error)),
-        Err(QueryError::Record(_) | QueryError::Refused(_) | QueryError::Replaced) => Ok(None),
-    }
-}
-
-/// Returns `None` for a request that the supervisor rejected: the cell has ended, or is gone.
-fn unless_refused<T>(result: Result<T, ClientError>) -> Result<Option<T>, ClientError> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(error @ ClientError::Refused(ManagementError::Restarted)) => Err(error),
-        Err(ClientError::Refused(_)) => Ok(None),
-        Err(error) => Err(error),
-    }
+    let names: Vec<&str> = cells.iter().map(|cell| cell.info.spec.name.as_str()).collect();
+    let answers = facts_of_many(client, &names, query, ANSWER_TIMEOUT)?;
+    // A sum over some of the cores would be lower than the one before, and count as a restart.
+    let whole = |answer: &QueryAnswer| answer.extent == Extent::Whole;
+    Ok(answers.into_iter().map(|answer| answer.filter(whole)).collect())
 }

@@ -5,10 +5,12 @@
 //! | this | the outputs of a command |
 //! | [`view`] | the JSON forms: field names are stable, and documented there |
 //! | [`trace`] | the journal as a trace for Perfetto |
+//! | [`charset`] | sparklines, bars and cut texts, in Unicode or in ASCII |
 //! | [`human`] | durations, counts and times of day in readable form |
 //! | [`mod@printable`] | the filter of control characters for terminals |
 //! | [`progress`] | the progress display of operations longer than a second |
 
+pub mod charset;
 pub mod human;
 pub mod printable;
 pub mod progress;

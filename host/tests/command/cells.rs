@@ -132,6 +132,7 @@ fn the_grid_is_shown_and_changed() {
     assert!(shown.contains("direct") && shown.contains("50.0%"), "{shown}");
     let [second, first] = ["activity-2", "activity-3"].map(|name| shown.find(name).unwrap());
     assert!(second < first && shown.contains("75.0%") && shown.contains("25.0%"), "{shown}");
+    assert_eq!(sandbox.isola(&["grid", "show", "kv", "--table"]).ok(), shown, "a pipe gets tables");
     let set = ["grid", "set", "kv", "processor"];
     let changed = sandbox.isola(&[&set[..], &["--policy", "wfq"]].concat()).ok();
     assert!(changed.contains("wfq") && !changed.contains("direct"), "{changed}");

@@ -1,11 +1,7 @@
 //! Output on a terminal: no control characters of a cell. A pipe and JSON get the exact text.
 
+use crate::pty::Pty;
 use crate::sandbox::Sandbox;
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
 
 /// Clears the screen, sets the title, returns to the start of the line, and reorders the following text.
 const HOSTILE: &str = "\x1b[2J\x1b]0;x\x07\r\u{9b}31m\u{202e}";
@@ -15,21 +11,10 @@ const SHOWN: &str = r"\x1b[2J\x1b]0;x\x07\x0d\x9b31m\u{202e}";
 
 /// Returns the output of a command to a terminal: its standard and its error output.
 fn on_terminal(sandbox: &Sandbox, arguments: &[&str]) -> String {
-    let mut master = File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap());
-    grantpt(&master).unwrap();
-    unlockpt(&master).unwrap();
-    let name = ptsname(&master, Vec::new()).unwrap().into_bytes();
-    let path = PathBuf::from(std::ffi::OsString::from_vec(name));
-    let slave = File::options().read(true).write(true).open(path).unwrap();
     let mut command = sandbox.command(arguments);
-    command.stdout(slave.try_clone().unwrap()).stderr(slave);
-    let mut child = command.spawn().unwrap();
-    drop(command);
-    let mut bytes = Vec::new();
-    // After the other end is closed, a read of a terminal fails.
-    let _ = master.read_to_end(&mut bytes);
-    assert!(child.wait().unwrap().success(), "{arguments:?}");
-    String::from_utf8(bytes).unwrap()
+    let (code, text) = Pty::start(&mut command, (80, 24)).end();
+    assert_eq!(code, Some(0), "{arguments:?}: {text:?}");
+    text
 }
 
 fn commands(text: &str) -> Vec<char> {

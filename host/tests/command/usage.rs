@@ -8,8 +8,8 @@ fn help_shows_every_verb_and_examples() {
     let sandbox = Sandbox::new();
     let help = sandbox.isola(&["--help"]).ok();
     for verb in [
-        "up", "down", "run", "ps", "logs", "stop", "resize", "rm", "inspect", "metrics", "events", "doctor",
-        "demo",
+        "up", "down", "run", "ps", "logs", "stop", "resize", "rm", "inspect", "top", "stats", "metrics",
+        "events", "doctor", "demo",
     ] {
         assert!(help.contains(&format!("\n  {verb}")), "{verb}: {help}");
         let own = sandbox.isola(&[verb, "--help"]).ok();
@@ -35,6 +35,11 @@ fn an_invalid_command_line_has_exit_code_2() {
     sandbox.isola(&["up", "--net", "bridge"]).failed(2, "tap:INTERFACE");
     sandbox.isola(&["up", "a/b"]).failed(2, "machine's name");
     sandbox.isola(&["stop"]).failed(2, "<CELLS>");
+    sandbox.isola(&["stats"]).failed(2, "isola stats [OPTIONS] --all");
+    sandbox.isola(&["stats", "kv", "--all"]).failed(2, "--all");
+    sandbox.isola(&["top", "--by", "thread"]).failed(2, "activity, resource, core");
+    sandbox.isola(&["top", "--interval", "1ms"]).failed(2, "10ms to 15m");
+    sandbox.isola(&["grid", "show", "kv", "--table", "--ascii"]).failed(2, "--ascii");
     sandbox.isola(&["run", "--machine", "microvm", "kv"]).failed(2, "--standalone");
 }
 

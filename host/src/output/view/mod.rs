@@ -13,6 +13,7 @@
 //! | [`machine`] | machines: `up`, `inspect` |
 //! | [`event`] | the journal: `events` |
 //! | [`resize`] | results of `resize` |
+//! | [`stats`] | snapshots of cells: `stats` |
 //! | [`hosted`] | cells in Linux processes: `inspect` |
 
 pub mod cell;
@@ -24,9 +25,11 @@ pub mod hosted;
 pub mod latency;
 pub mod machine;
 pub mod resize;
+pub mod stats;
 
 pub use cell::{
-    ActivityView, CellView, CoreView, LoanView, PortView, RestartView, VolumeView, is_running, most_memory,
+    ActivityView, CellView, CoreView, LoanView, PortView, RestartView, TrafficView, VolumeView, is_running,
+    most_memory,
 };
 pub use connection::ConnectionView;
 pub use crash::{CrashView, crash_kind};
@@ -38,3 +41,4 @@ pub use hosted::HostedView;
 pub use latency::LatencyView;
 pub use machine::{MachineCoreView, MachineView};
 pub use resize::ResizeView;
+pub use stats::{Answers, StatsView};

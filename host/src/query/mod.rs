@@ -1,5 +1,17 @@
 //! Queries to running cells: sends a question and assembles the answer. The module bounds each answer and does not
 //! trust its content.
+//!
+//! | module | contents |
+//! |---|---|
+//! | this | one query, and its answer |
+//! | `many` | one query to several cells at the same time |
+//! | `tree` | the order of activities in a tree |
+
+mod many;
+mod tree;
+
+pub use many::{facts_of_many, unless_refused};
+pub use tree::in_tree_order;
 
 use crate::client::{Client, ClientError};
 use isola_abi::grid::ActivityRule;

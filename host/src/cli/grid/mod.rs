@@ -1,4 +1,8 @@
 //! `isola grid`: shows and changes the resource grid of a running cell.
+//!
+//! The module `picture` draws the grid for a terminal.
+
+mod picture;
 
 use super::failure::{REFUSED, USAGE};
 use super::{Context, Failure, complete, network, show};
@@ -7,17 +11,20 @@ use crate::client::Client;
 use crate::grid_setup::{activity_name, deadline_ns, parse_deadline, parse_network, parse_rate};
 use crate::hosted_cells;
 use crate::machine::LockedMachine;
+use crate::output::charset::Charset;
 use crate::output::view::{ActivitiesView, GridView, is_running};
-use crate::output::{human, table};
-use crate::query::{QueryAnswer, facts};
+use crate::output::{Format, human, table};
+use crate::query::{Extent, QueryAnswer, facts, in_tree_order};
 use clap::{Args, Subcommand};
 use ipnet::IpNet;
 use isola_abi::grid::{
     ActivityRule, EntitlementChange, GridChange, Metric, PolicyChange, PolicyKind, Priority, Rate, Resource,
     RuleChange, Weight,
 };
-use isola_abi::query::{ActivityUsage, GridClient, GridSettings, Query};
+use isola_abi::query::{GridClient, GridSettings, Query};
 use isola_abi::size::ByteSize;
+use ratatui::crossterm::terminal;
+use std::io::{self, IsTerminal};
 use std::num::NonZeroU32;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -42,17 +49,30 @@ enum Verb {
 /// Shows the policy of each resource, and what activities have received
 #[derive(Debug, Args)]
 #[command(after_help = "\
+On a terminal, a picture: the resources in the order in which work flows through them, with queues, shares and waiting \
+times. A pipe and --table get tables.
+
 A resource with the policy `direct` has no scheduler: its requests wait in the order of their arrival, if at all. Other \
 policies order the requests of activities that compete; only these requests are counted here. `isola inspect` shows all \
 cycles of an activity.
 
 Examples:
   isola grid show kv
+  isola grid show kv --table
   isola grid show kv -o json | jq .activities")]
 struct ShowArguments {
     /// The cell
     #[arg(add = complete::cells())]
     cell: String,
+    /// Prints tables on a terminal also
+    #[arg(long)]
+    table: bool,
+    /// Prints the picture to a pipe also
+    #[arg(long, conflicts_with = "table")]
+    picture: bool,
+    /// Draws the picture in ASCII, as in a locale without UTF-8
+    #[arg(long, conflicts_with = "table")]
+    ascii: bool,
 }
 
 /// Shows the tree of activities, and the usage of each
@@ -184,7 +204,7 @@ fn weight(text: &str) -> Result<Weight, String> {
 
 pub(super) fn grid(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.verb {
-        Verb::Show(arguments) => show_grid(context, &arguments.cell, &Query::Grid),
+        Verb::Show(arguments) => arguments.show(context),
         Verb::Activities(ActivitiesArguments { cell, most }) => {
             let answer = ask(context, cell, &Query::Activities { most: *most })?;
             let view = ActivitiesView::new(cell, &answer);
@@ -204,6 +224,28 @@ pub(super) fn grid(context: &Context, arguments: &Arguments) -> Result<ExitCode,
             let change = arguments.change().map_err(|message| Failure::new(USAGE, message))?;
             show_grid(context, &arguments.cell, &Query::ChangeGrid(change))
         }
+    }
+}
+
+impl ShowArguments {
+    /// Prints the picture to a terminal or by request, and tables otherwise.
+    fn show(&self, context: &Context) -> Result<ExitCode, Failure> {
+        let is_picture = self.picture || self.ascii || (!self.table && io::stdout().is_terminal());
+        if !is_picture || context.output.format == Format::Json {
+            return show_grid(context, &self.cell, &Query::Grid);
+        }
+        let answer = ask(context, &self.cell, &Query::Grid)?;
+        // A cell that has not answered would not answer this query either.
+        let counters = match answer.extent {
+            Extent::Nothing => Vec::new(),
+            Extent::Whole | Extent::Without(_) => ask(context, &self.cell, &Query::Counters)?.counters,
+        };
+        let charset = if self.ascii { Charset::Ascii } else { Charset::of_locale() };
+        // A pipe's reader has no width that is known; the last column would wrap on some terminals.
+        let size = io::stdout().is_terminal().then(|| terminal::size().ok()).flatten();
+        let width = size.map_or(picture::WIDTH, |(columns, _)| usize::from(columns).saturating_sub(1));
+        context.output.text(&picture::picture(&self.cell, &answer, &counters, charset, width))?;
+        Ok(ExitCode::SUCCESS)
     }
 }
 
@@ -282,13 +324,16 @@ fn ask(context: &Context, name: &str, query: &Query) -> Result<QueryAnswer, Fail
 
 /// Formats the tree of activities.
 fn activities_text(answer: &QueryAnswer) -> String {
-    let mut rows = Vec::new();
-    let is_listed = |id: Option<u32>| {
-        id.is_some_and(|id| answer.activities.iter().any(|activity| activity.activity == id))
-    };
-    for activity in answer.activities.iter().filter(|activity| !is_listed(activity.parent)) {
-        add_rows(answer, activity, 0, &mut rows);
-    }
+    let ordered = in_tree_order(&answer.activities, |usage| Some(usage.activity), |usage| usage.parent);
+    let rows = ordered.into_iter().map(|(level, activity)| {
+        let share = activity.cycles as f64 * 100.0 / answer.activity_cycles.max(1) as f64;
+        vec![
+            format!("{}{}", "  ".repeat(level), activity.name),
+            human::count(activity.cycles),
+            format!("{share:.1}%"),
+            human::count(activity.events),
+        ]
+    });
     let mut text = table(&["ACTIVITY", "CYCLES", "SHARE", "EVENTS"], rows);
     text.push('\n');
     let more = answer.activity_count.saturating_sub(answer.activities.len() as u64);
@@ -297,26 +342,6 @@ fn activities_text(answer: &QueryAnswer) -> String {
     }
     text.push_str(&network::extent_text(answer.extent));
     text
-}
-
-/// The most levels that the text indents: more than activities have, but a cell can answer anything.
-const MAX_LEVELS: usize = 16;
-
-/// Adds the row of an activity, and those of the activities below it.
-fn add_rows(answer: &QueryAnswer, activity: &ActivityUsage, level: usize, rows: &mut Vec<Vec<String>>) {
-    let share = activity.cycles as f64 * 100.0 / answer.activity_cycles.max(1) as f64;
-    rows.push(vec![
-        format!("{}{}", "  ".repeat(level), activity.name),
-        human::count(activity.cycles),
-        format!("{share:.1}%"),
-        human::count(activity.events),
-    ]);
-    if level < MAX_LEVELS {
-        let below = answer.activities.iter().filter(|below| below.parent == Some(activity.activity));
-        for child in below.filter(|below| below.activity != activity.activity) {
-            add_rows(answer, child, level + 1, rows);
-        }
-    }
 }
 
 /// Formats settings and activities.
