@@ -1,5 +1,6 @@
 //! A command on a pseudo-terminal.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 use std::fs::File;
@@ -7,6 +8,7 @@ use std::io::{Read, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
@@ -18,12 +20,18 @@ pub struct Pty {
     process: Child,
     output: Arc<Mutex<Vec<u8>>>,
     reader: JoinHandle<()>,
+    /// Tells the reader to close its end.
+    hangs_up: Arc<AtomicBool>,
 }
+
+/// The interval at which the reader looks whether it should end.
+const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 impl Pty {
     /// Starts a command on a terminal of this many columns and rows.
     pub fn start(command: &mut Command, size: (u16, u16)) -> Self {
-        let master = File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap());
+        let master =
+            File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap());
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap().into_bytes();
@@ -39,14 +47,21 @@ impl Pty {
         }
         let output = Arc::new(Mutex::new(Vec::new()));
         let (mut from, into) = (master.try_clone().unwrap(), Arc::clone(&output));
+        let hangs_up = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&hangs_up);
         let reader = thread::spawn(move || {
             let mut buffer = [0; 4096];
-            // After the other end is closed, a read of a terminal fails.
-            while let Ok(count @ 1..) = from.read(&mut buffer) {
+            while !ends.load(Ordering::Relaxed) {
+                let mut input = [PollFd::new(&from, PollFlags::IN)];
+                if poll(&mut input, Some(&GLANCE)).unwrap() == 0 {
+                    continue;
+                }
+                // After the other end is closed, a read of a terminal fails.
+                let Ok(count @ 1..) = from.read(&mut buffer) else { return };
                 into.lock().unwrap().extend(&buffer[..count]);
             }
         });
-        Self { master, slave: Some(slave), process, output, reader }
+        Self { master, slave: Some(slave), process, output, reader, hangs_up }
     }
 
     /// Changes the size of the terminal.
@@ -93,6 +108,15 @@ impl Pty {
             assert!(Instant::now() < end, "no {words:?} after {from}: {last:?}");
             sleep(Duration::from_millis(10));
         }
+    }
+
+    /// Closes this end of the terminal, as a connection that breaks does. Returns the exit code of the command.
+    pub fn hang_up(self) -> Option<i32> {
+        let Self { master, slave, mut process, reader, hangs_up, .. } = self;
+        hangs_up.store(true, Ordering::Relaxed);
+        reader.join().unwrap();
+        drop((master, slave));
+        process.wait().unwrap().code()
     }
 
     /// Waits for the end of the command. Returns its exit code, and its whole output. The command must leave the terminal

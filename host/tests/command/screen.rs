@@ -76,6 +76,15 @@ fn a_signal_and_an_error_restore_the_terminal() {
 }
 
 #[test]
+fn top_ends_with_its_terminal() {
+    let sandbox = Sandbox::up();
+    let pty = top(&sandbox, &[]);
+    pty.wait_for("isola run -d kv");
+    // The terminal is not the controlling one of the command, which therefore gets no signal.
+    pty.hang_up();
+}
+
+#[test]
 fn a_cell_that_ends_or_does_not_answer_is_explained_on_the_screen() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "kv", "kv", "mute"]).ok();

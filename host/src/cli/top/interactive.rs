@@ -19,6 +19,7 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::crossterm::execute;
+use rustix::event::{PollFd, PollFlags};
 use std::io;
 use std::panic;
 use std::process::ExitCode;
@@ -44,6 +45,7 @@ pub(super) fn run(
     screen.update(source.sample(&wanted)?);
     let sampler = Sampler::start(move |wanted| source.sample(wanted), wanted, interval);
     let mut terminal = ScreenTerminal::enter()?;
+    end_with_terminal();
     loop {
         terminal.0.draw(|frame| draw(frame, &screen))?;
         let mut is_changed = false;
@@ -70,6 +72,18 @@ pub(super) fn run(
             }
         }
     }
+}
+
+/// Ends the process when the other end of the terminal is closed. A process gets a signal for that only from its
+/// controlling terminal, and crossterm would read the end of the input in an endless loop.
+fn end_with_terminal() {
+    thread::spawn(|| {
+        let input = io::stdin();
+        // A hang-up is reported without being asked for.
+        let mut hang_up = [PollFd::new(&input, PollFlags::empty())];
+        while rustix::event::poll(&mut hang_up, None).is_err() {}
+        std::process::exit(0);
+    });
 }
 
 /// A terminal in raw mode that shows its other screen. Dropping it restores the terminal, as a panic does.
