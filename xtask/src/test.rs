@@ -89,7 +89,9 @@ impl Stage {
                 &[Need::Tap, Need::Memcached, Need::Libmemcached, Need::Prometheus, Need::E2fsprogs]
             }
             Self::Memcheck => &[Need::Valgrind],
-            Self::Machine => &[Need::Tap, Need::Libmemcached, Need::HttpClients, Need::AddressServers],
+            Self::Machine => {
+                &[Need::Tap, Need::Libmemcached, Need::HttpClients, Need::AddressServers, Need::E2fsprogs]
+            }
         }
     }
 }

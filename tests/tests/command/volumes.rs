@@ -1,8 +1,13 @@
 //! Volumes: block devices of machines with files of the host in them, which cells get and give back.
 
+use isola_need::{Need, need};
 use isola_tests::isola::Isola;
+use isola_tests::service::published;
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -147,4 +152,106 @@ fn wrong_volumes_are_refused_before_anything_changes() {
     isola.run(&["run", "--hosted", "-v", &good, "kv"]).failed(2, "--volume");
     isola.wait_for_inventory(&before);
     assert_eq!(isola.json(&["ps", "--all"]).as_array().map(Vec::len), Some(0));
+}
+
+/// Checks an ext4 file system as it is after a power failure: replays the journal of a copy, after which `e2fsck` must
+/// find nothing.
+fn assert_consistent(volume: &Path) {
+    let copy = volume.with_extension("copy");
+    fs::copy(volume, &copy).unwrap();
+    for options in [["-E", "journal_only"], ["-f", "-n"]] {
+        let output = Command::new("e2fsck").args(options).arg(&copy).output().unwrap();
+        assert!(output.status.success(), "{options:?}: {output:?}");
+    }
+    fs::remove_file(copy).unwrap();
+}
+
+/// Returns the number behind the last `words` in a cell's output.
+fn last_number(isola: &Isola, name: &str, words: &str) -> Option<u64> {
+    let logs = isola.run(&["logs", name]).ok();
+    let line = logs.lines().rev().find_map(|line| line.strip_prefix(words))?;
+    line.trim().parse().ok()
+}
+
+#[test]
+fn a_file_system_is_consistent_after_each_kill_and_keeps_what_was_synced() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    let files = Files::new();
+    let volume = files.0.path().join("records.img");
+    File::create(&volume).unwrap().set_len(24 << 20).unwrap();
+    let format = ["-q", "-t", "ext4", "-b", "4096", "-J", "size=4"];
+    assert!(Command::new("mke2fs").args(format).arg(&volume).status().unwrap().success());
+    let isola = Isola::up(&["--cores", "2"]);
+    let mounted = format!("{}:/data", volume.display());
+    isola.run(&["run", "-d", "--name", "writer", "-v", &mounted, "records", "/data"]).ok();
+    let mut synced = 0;
+    for round in 0..6_u64 {
+        wait_for(&isola, "writer", "records: found");
+        let found = last_number(&isola, "writer", "records: found ").unwrap();
+        assert!(found >= synced, "round {round}: {found} records of {synced} are left");
+        // At another moment each time.
+        let written = found + 15 + round * 7;
+        let end = Instant::now() + Duration::from_secs(60);
+        while last_number(&isola, "writer", "records: synced ").is_none_or(|number| number < written) {
+            assert!(
+                Instant::now() < end,
+                "round {round}: nothing is written: {:?}",
+                isola.run(&["logs", "writer"])
+            );
+        }
+        isola.run(&["kill", "writer"]).ok();
+        synced = last_number(&isola, "writer", "records: synced ").unwrap();
+        assert_consistent(&volume);
+        isola.run(&["rm", "writer"]).ok();
+        isola.run(&["run", "-d", "--name", "writer", "-v", &mounted, "records", "/data"]).ok();
+    }
+    wait_for(&isola, "writer", "records: found");
+}
+
+#[test]
+fn a_named_volume_with_files_is_served_by_a_cell() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    let files = Files::new();
+    let site = files.0.path().join("site");
+    fs::create_dir_all(site.join("sub")).unwrap();
+    let large: Vec<u8> = (0..700_000_u32).map(|number| (number / 7) as u8).collect();
+    fs::write(site.join("index.html"), "<p>from a volume").unwrap();
+    fs::write(site.join("sub/large"), &large).unwrap();
+    let isola = Isola::up(&["--cores", "2"]);
+    let store = files.0.path().join("volumes");
+    let run = |arguments: &[&str]| isola.run_with(arguments, &[("ISOLA_VOLUMES", &store)]);
+    let site = site.display().to_string();
+    run(&["volume", "create", "site", "--size", "16M", "--from", &site]).ok();
+    run(&["volume", "create", "site", "--size", "16M"]).failed(1, "exists already");
+    run(&["volume", "create", "small", "--size", "1M"]).failed(1, "at least 8 MiB");
+    let web =
+        ["run", "-d", "--name", "www", "-v", "site:/www:ro", "-p", "80", "-o", "json", "web", "-d", "/www"];
+    let view: serde_json::Value = serde_json::from_str(&run(&web).ok()).unwrap();
+    let address = published(&view);
+    wait_for(&isola, "www", "2 files");
+    assert!(get(address, "/").ends_with(b"\r\n\r\n<p>from a volume"));
+    assert!(get(address, "/sub/large").ends_with(&large));
+    assert!(get(address, "/none").starts_with(b"HTTP/1.1 404 Not Found\r\n"));
+    let listed = run(&["volume", "ls"]).ok();
+    assert!(listed.contains("site") && listed.contains("default/www"), "{listed}");
+    run(&["volume", "rm", "site"]).failed(1, "remove the cell first");
+    isola.run(&["rm", "--force", "www"]).ok();
+    run(&["run", "--rm", "-v", "site:/www", "web", "-d", "/other"]).failed(1, "");
+    run(&["volume", "rm", "site"]).ok();
+    assert_eq!(run(&["volume", "ls", "-o", "json"]).ok().trim(), "[]");
+}
+
+/// Returns the whole response to a request.
+fn get(address: SocketAddr, path: &str) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream
+        .write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes())
+        .unwrap();
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response).unwrap();
+    response
 }

@@ -1,0 +1,127 @@
+//! A test image: `records PATH` writes numbered records to files of the volume at `PATH`, until the cell ends. Each
+//! record is permanent before its number is printed. At the start it checks the records of earlier runs.
+//!
+//! A file has [`RECORDS`] records. It is written under the name `new`, and renamed to its number when it is full; an old
+//! file is removed then. So a crash meets creations, writes, renames and removals.
+#![no_std]
+#![no_main]
+
+use isola::iobuf::IoBuf;
+use isola::prelude::*;
+use isola::storage::{self, FileError, ListPosition, Volume};
+
+extern crate alloc;
+
+isola::app!(main);
+
+/// The records of a file.
+const RECORDS: u64 = 20;
+
+/// The full files that are kept.
+const KEPT: u64 = 5;
+
+/// Length of a record, in bytes: not a divisor of a block.
+const LEN: usize = 1000;
+
+async fn main(arguments: Arguments) -> ExitCode {
+    let path = arguments.get(0).unwrap_or("/data");
+    match run(path).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("records: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(path: &str) -> Result<(), String> {
+    let volumes = storage::mount().await.map_err(|error| error.to_string())?;
+    let (volume, root) = volumes.find(path).ok_or("no volume at the path")?;
+    let mut next = check(volume, root.trim_end_matches('/')).await?;
+    println!("records: found {next}");
+    let root = root.trim_end_matches('/');
+    loop {
+        write(volume, root, next).await.map_err(|error| error.to_string())?;
+        next += 1;
+        println!("records: synced {next}");
+    }
+}
+
+/// Returns the bytes of a record.
+fn record(number: u64) -> Vec<u8> {
+    let mut bytes = vec![number as u8; LEN];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+/// Checks all records. Returns their number: that of the next one.
+async fn check(volume: &Volume, root: &str) -> Result<u64, String> {
+    let listed = volume.list(format!("{root}/"), ListPosition::default(), 1000).await;
+    let (entries, _) = listed.map_err(|error| error.to_string())?;
+    let names = entries.iter().filter_map(|entry| core::str::from_utf8(&entry.name).ok());
+    let mut full: Vec<u64> = names.filter_map(|name| name.parse().ok()).collect();
+    full.sort_unstable();
+    for file in &full {
+        let records = check_file(volume, &format!("{root}/{file}"), file * RECORDS).await?;
+        if records != RECORDS {
+            return Err(format!("file {file} has {records} records"));
+        }
+    }
+    if full.windows(2).any(|pair| pair[0] + 1 != pair[1]) {
+        return Err(format!("files are missing among {full:?}"));
+    }
+    let begun = full.last().map_or(0, |last| last + 1) * RECORDS;
+    match check_file(volume, &format!("{root}/new"), begun).await {
+        Ok(records) => Ok(begun + records),
+        // The cell ended between the renaming of the last file and the creation of the next.
+        Err(error) if error == FileError::NotFound.to_string() => Ok(begun),
+        Err(error) => Err(error),
+    }
+}
+
+/// Checks the records of a file. Returns their number; an incomplete one at the end does not count.
+async fn check_file(volume: &Volume, path: &str, first: u64) -> Result<u64, String> {
+    let file = volume.open(path).await.map_err(|error| error.to_string())?;
+    let mut count = 0;
+    loop {
+        let bytes = file.read(count * LEN as u64, LEN).await.map_err(|error| error.to_string())?;
+        if bytes.len() < LEN {
+            return Ok(count);
+        }
+        if bytes[..] != record(first + count)[..] {
+            // A record beyond the last sync may have any contents.
+            let is_last = file.read((count + 1) * LEN as u64, 1).await.is_ok_and(|rest| rest.is_empty());
+            return if is_last {
+                Ok(count)
+            } else {
+                Err(format!("record {} of {path} is wrong", first + count))
+            };
+        }
+        count += 1;
+    }
+}
+
+/// Writes a record, and makes it permanent.
+async fn write(volume: &Volume, root: &str, number: u64) -> Result<(), FileError> {
+    let new = format!("{root}/new");
+    let index = number % RECORDS;
+    let file = match volume.open(&new).await {
+        Err(FileError::NotFound) => volume.create(&new).await?,
+        opened => opened?,
+    };
+    file.write(index * LEN as u64, IoBuf::copy_from_slice(&record(number))).await?;
+    file.sync().await?;
+    drop(file);
+    if index + 1 == RECORDS {
+        let full = number / RECORDS;
+        volume.rename(&new, format!("{root}/{full}")).await?;
+        if let Some(old) = full.checked_sub(KEPT) {
+            match volume.remove(format!("{root}/{old}")).await {
+                Ok(()) | Err(FileError::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        volume.sync().await?;
+    }
+    Ok(())
+}
