@@ -7,7 +7,6 @@ use crate::jobs::{Jobs, reply};
 use crate::open_files::Mounted;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
@@ -16,7 +15,7 @@ use isola_ebbs::platform;
 use isola_events::activity::charge_to;
 use isola_events::{current_activity, now};
 use isola_fibers::{block_on, spawn_fiber_with_stack};
-use isola_iobuf::{Chain, IoBuf};
+use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
 /// The stack of a volume's fiber, in bytes.
 const STACK_LEN: usize = 512 * 1024;
@@ -24,7 +23,8 @@ const STACK_LEN: usize = 512 * 1024;
 /// The most bytes that one read returns.
 pub const MOST_READ: usize = 1 << 20;
 
-/// A mounted file system. Clones are handles of the same one; all are on the core that mounted it.
+/// A mounted file system. Clones are handles of the same one; all are on the core that mounted it
+/// ([`Volume::share`] serves others).
 ///
 /// Paths are bytes, divided by `/`, from the root directory. `..` is not permitted, and symbolic links are not followed.
 ///
@@ -223,10 +223,11 @@ impl File {
             let file_system = mounted.file_system()?;
             let rest = file_system.metadata(id)?.len.saturating_sub(offset);
             let len = len.min(MOST_READ).min(usize::try_from(rest).unwrap_or(usize::MAX));
-            let mut bytes = vec![0; len];
-            let count = file_system.read(id, offset, &mut bytes)?;
-            bytes.truncate(count);
-            Ok(IoBuf::from(bytes))
+            let mut buffer = IoBufMut::with_room(0, len);
+            buffer.extend();
+            let count = file_system.read(id, offset, buffer.data_mut())?;
+            buffer.truncate(count);
+            Ok(buffer.freeze())
         };
         self.volume.run(read).await
     }
