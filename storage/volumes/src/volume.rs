@@ -67,6 +67,15 @@ impl Volume {
         Self::start(move || Ext4::mount(Rc::new(CachedDisk(cache)), access, services())).await
     }
 
+    /// Makes an empty ext4 file system on a cached device. The device's earlier contents are lost.
+    ///
+    /// # Errors
+    /// Those of [`Ext4::format`], and [`FileError::NoMemory`] for the fiber's stack.
+    pub async fn format(cache: BlockCache) -> Result<(), FileError> {
+        let format = move || Ext4::format(Rc::new(CachedDisk(cache)), services());
+        spawn_fiber_with_stack(STACK_LEN, format).map_err(|_| FileError::NoMemory)?.await
+    }
+
     /// Serves the file system that `mount` returns, on a fiber, on which `mount` runs as well.
     ///
     /// # Errors

@@ -320,3 +320,19 @@ fn fragmented_files_keep_their_contents_and_can_be_removed() {
     file_system.unmount().unwrap();
     check(&disk.contents.borrow()).unwrap();
 }
+
+#[test]
+fn a_formatted_disk_agrees_with_a_model_and_with_e2fsck() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    for (seed, len) in [(200, 64 << 20), (201, 200 << 20)] {
+        let disk = MemoryDisk::new(vec![0xa5; len]);
+        Ext4::format(disk.clone(), common::services()).unwrap();
+        check(&disk.contents.borrow()).unwrap();
+        test_random(disk.contents.take(), seed, 200);
+    }
+    let small = MemoryDisk::new(vec![0; 100_000]);
+    assert!(Ext4::format(small.clone(), common::services()).is_err());
+    assert_eq!(mount(&small).err(), Some(FileError::NotAFileSystem));
+}

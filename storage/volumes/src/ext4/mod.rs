@@ -27,8 +27,8 @@ use isola_block::BlockError;
 use rsext4::{
     Clock, DirectoryCursor, DirectoryEntryType, EntropySource, ErrorContext, Ext4Error, Ext4ErrorKind,
     Ext4Result, Ext4Timestamp, FileExtent, FileExtentMap, FileExtentTarget, FileName, FilePermissions,
-    InodeInfo, InodeNumber, MountOptions, MountServices, MountedServices, MutationContext, NoopObserver,
-    RenameOptions,
+    InodeInfo, InodeNumber, MkfsOptions, MountOptions, MountServices, MountedServices, MutationContext,
+    NoopObserver, RenameOptions,
 };
 
 /// The most bytes that one call of `rsext4` writes: it writes the metadata of a call in one transaction.
@@ -116,6 +116,22 @@ impl Ext4 {
         }
         let mounted = Self::start(&device, access, services)?;
         Ok(Self { mounted: Some(mounted), device, services, access, has_first_block: None })
+    }
+
+    /// Makes an empty file system on a disk, with blocks of 4 KiB and a journal, on a disk of 64 MiB or more. The disk's
+    /// earlier contents are lost.
+    ///
+    /// # Errors
+    /// [`FileError::NoSpace`] or [`FileError::Invalid`] if the disk is too small, [`FileError::ReadOnly`], and the
+    /// errors of the disk.
+    pub fn format(disk: Rc<dyn Disk>, services: Services) -> Result<(), FileError> {
+        if disk.is_read_only() {
+            return Err(FileError::ReadOnly);
+        }
+        let device = Ext4Device::new(disk, false);
+        let made = rsext4::format(device.clone(), WallClock(services.time), MkfsOptions::default());
+        made.map_err(|error| convert(error, device.error.take()))?;
+        Ok(device.disk.flush()?)
     }
 
     fn start(device: &Ext4Device, access: Access, services: Services) -> Result<Mounted, FileError> {
