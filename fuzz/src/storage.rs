@@ -130,7 +130,7 @@ pub fn ext4(input: &[u8]) {
         let value = input.bytes(len);
         disk.change(unit, |bytes| bytes[offset..offset + value.len()].copy_from_slice(value));
     }
-    let access = if input.byte() % 4 == 0 { Access::ReadOnly } else { Access::ReadWrite };
+    let access = if input.byte().is_multiple_of(4) { Access::ReadOnly } else { Access::ReadWrite };
     let Ok(mut file_system) = Ext4::mount(disk, access, SERVICES) else { return };
     let root = file_system.root();
     // Errors are permitted, panics are not.
