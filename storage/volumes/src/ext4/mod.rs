@@ -154,6 +154,12 @@ impl Ext4 {
         operation(mounted).map_err(|error| convert(error, self.device.error.take()))
     }
 
+    /// Returns the most bytes of a file: blocks have numbers of 32 bits.
+    fn most_len(&self) -> Result<u64, FileError> {
+        let mounted = self.mounted.as_ref().ok_or(FileError::Unmounted)?;
+        Ok(mounted.statfs().block_size.saturating_mul(u64::from(u32::MAX)))
+    }
+
     /// Checks that there is space for `len` bytes at a position of a file, those that are allocated not counted.
     fn check_space(&mut self, inode: InodeNumber, offset: u64, len: u64) -> Result<(), FileError> {
         let space = self.mounted.as_ref().ok_or(FileError::Unmounted)?.statfs();
@@ -373,11 +379,20 @@ impl FileSystem for Ext4 {
 
     fn read(&mut self, file: FileId, offset: u64, into: &mut [u8]) -> Result<usize, FileError> {
         let inode = inode_of(file)?;
-        self.call(|mounted| mounted.read_inode(inode, offset, into))
+        // A damaged length may be larger; `rsext4` panics at such positions.
+        let most = usize::try_from(self.most_len()?.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let len = into.len().min(most);
+        if len == 0 {
+            return Ok(0);
+        }
+        self.call(|mounted| mounted.read_inode(inode, offset, &mut into[..len]))
     }
 
     fn write(&mut self, file: FileId, offset: u64, from: &[u8]) -> Result<(), FileError> {
         let inode = inode_of(file)?;
+        if offset.checked_add(from.len() as u64).is_none_or(|end| end > self.most_len().unwrap_or(0)) {
+            return Err(FileError::TooLarge);
+        }
         if offset > 0 && !from.is_empty() {
             self.allocate_first_block(inode)?;
         }
@@ -392,6 +407,9 @@ impl FileSystem for Ext4 {
 
     fn truncate(&mut self, file: FileId, len: u64) -> Result<(), FileError> {
         let inode = inode_of(file)?;
+        if len > self.most_len()? {
+            return Err(FileError::TooLarge);
+        }
         self.has_first_block = None;
         let truncated = self.call(|mounted| mounted.truncate_inode(inode, len));
         if truncated == Err(FileError::Damaged) && self.has_deep_tree(inode) {
