@@ -18,6 +18,7 @@ pub mod messages;
 pub mod metrics;
 pub mod resolver;
 pub mod stack;
+pub mod storage;
 pub mod web;
 
 /// A fuzz target.
@@ -54,6 +55,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "net_packets", run: stack::packets },
     Target { name: "net_segments", run: stack::segments },
     Target { name: "primes_requests", run: applications::primes },
+    Target { name: "storage_ext4", run: storage::ext4 },
     Target { name: "web_archives", run: web::archives },
     Target { name: "web_fields", run: web::fields },
     Target { name: "web_requests", run: web::requests },

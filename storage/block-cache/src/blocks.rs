@@ -51,6 +51,19 @@ pub(crate) struct Run {
     versions: Vec<u64>,
 }
 
+impl Run {
+    /// Divides the run into runs of one block.
+    pub fn single_blocks(&self) -> impl Iterator<Item = Run> {
+        self.versions.iter().enumerate().map(|(index, version)| Run {
+            first: self.first + index as u64,
+            owner: self.owner,
+            activity: self.activity,
+            data: self.data.slice(index * BLOCK_LEN, BLOCK_LEN).unwrap_or_default(),
+            versions: Vec::from([*version]),
+        })
+    }
+}
+
 /// The dirty blocks to write.
 #[derive(Clone, Copy)]
 pub(crate) enum Which {

@@ -2,7 +2,7 @@
 
 use crate::BLOCK_LEN;
 use crate::account::{Budget, CacheUse};
-use crate::blocks::{Blocks, Found, Which};
+use crate::blocks::{Blocks, Found, Run, Which};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -318,10 +318,13 @@ impl BlockCache {
                 }
             };
             let before = self.shared.blocks.borrow().dirty_len();
-            if let Some(owner) = write_back {
-                self.write_back(Which::Of(owner)).await?;
-            }
+            // An error is the next flush's, unless it prevents progress.
+            let outcome = match write_back {
+                Some(owner) => self.write_back(Which::Of(owner)).await,
+                None => Ok(()),
+            };
             if self.shared.blocks.borrow().dirty_len() >= before {
+                outcome?;
                 // The device reads that activity's other blocks, or they change all the time.
                 self.write_back(Which::All).await?;
                 yield_now().await;
@@ -333,7 +336,9 @@ impl BlockCache {
         if self.shared.blocks.borrow().dirty_len() < self.shared.most_dirty {
             return Ok(());
         }
-        self.write_back(Which::All).await
+        let outcome = self.write_back(Which::All).await;
+        // An error is the next flush's, unless it prevents progress.
+        if self.shared.blocks.borrow().dirty_len() < self.shared.most_dirty { Ok(()) } else { outcome }
     }
 
     /// Writes dirty blocks.
@@ -353,17 +358,35 @@ impl BlockCache {
         })
         .await;
         let runs = self.shared.blocks.borrow_mut().take_dirty(which, MOST_RUN);
-        let device = &self.shared.device;
-        let writes = runs.into_iter().map(|run| async move {
-            let write = device.write_for(run.activity, run.first * SECTORS, run.data.clone()).await;
-            self.shared.blocks.borrow_mut().written(&run, write.is_ok());
-            write.map(drop)
-        });
-        let outcomes = join_all(writes.collect::<Vec<_>>()).await;
+        let outcomes = join_all(runs.iter().map(|run| self.write_run(run)).collect::<Vec<_>>()).await;
         self.shared.is_writing_back.set(false);
         let wakers = self.shared.blocks.borrow_mut().take_waiting();
         wakers.into_iter().chain(self.shared.write_back_waiting.take()).for_each(Waker::wake);
         outcomes.into_iter().collect()
+    }
+}
+
+impl BlockCache {
+    /// Writes a run. If that fails, its blocks are written one by one, so that only those that cannot be written stay
+    /// dirty.
+    async fn write_run(&self, run: &Run) -> Result<(), BlockError> {
+        let outcome = self.write_once(run).await;
+        if outcome != Err(BlockError::Io) {
+            self.shared.blocks.borrow_mut().written(run, outcome.is_ok());
+            return outcome;
+        }
+        let mut outcome = Ok(());
+        for block in run.single_blocks() {
+            let written = self.write_once(&block).await;
+            self.shared.blocks.borrow_mut().written(&block, written.is_ok());
+            outcome = outcome.and(written);
+        }
+        outcome
+    }
+
+    async fn write_once(&self, run: &Run) -> Result<(), BlockError> {
+        let write = self.shared.device.write_for(run.activity, run.first * SECTORS, run.data.clone());
+        write.await.map(drop)
     }
 }
 

@@ -145,6 +145,25 @@ fn a_failed_write_back_fails_the_flush_and_is_repeated_by_the_next() {
 }
 
 #[test]
+fn a_block_that_cannot_be_written_fails_flushes_and_no_other_access() {
+    cell(|| async {
+        let disk = disk(300);
+        let cache = cache(&disk, 64);
+        disk.set_bad(Some(0..BLOCK));
+        cache.write(0, &[9; BLOCK]).await.unwrap();
+        for number in 1..250 {
+            cache.write(number * BLOCK as u64, &[8; BLOCK]).await.unwrap();
+            cache.block(299 - number).await.unwrap();
+        }
+        assert_eq!(cache.flush().await, Err(BlockError::Io));
+        assert_eq!(cache.block(0).await.unwrap()[..], [9; BLOCK]);
+        disk.set_bad(None);
+        cache.flush().await.unwrap();
+        assert!(disk.contents()[..BLOCK].iter().all(|byte| *byte == 9));
+    });
+}
+
+#[test]
 fn a_failed_read_is_an_error_and_leaves_no_block() {
     cell(|| async {
         let disk = disk(100);

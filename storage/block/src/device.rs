@@ -23,7 +23,7 @@ use isola_abi::query::GridClient;
 use isola_activities::INFRASTRUCTURE;
 use isola_events::activity::charge_to;
 use isola_events::interrupt::{Interrupt, InterruptError, on_interrupt};
-use isola_events::{Alarm, Instant, current_activity, now, spawn_task_for};
+use isola_events::{Alarm, Instant, current_activity, now, on_vcore_moved, spawn_task_for};
 use isola_iobuf::{Chain, IoBufMut};
 use isola_platform::block::{
     BlockCompletion, BlockControl, BlockLimits, BlockOutcome, BlockPort, BlockQueue, BlockRefusal,
@@ -149,6 +149,14 @@ impl BlockDevice {
             queue.vector()
         };
         shared.interrupt.replace(Some(on_interrupt(vector, interrupted)?));
+        let moved = device.clone();
+        on_vcore_moved(move || {
+            if let Some(shared) = moved.upgrade() {
+                shared.queue.borrow_mut().redirect();
+                // Interrupts may have gone to the previous core.
+                shared.wake();
+            }
+        });
         let serve = poll_fn(move |context| {
             let Some(shared) = device.upgrade() else { return Poll::Ready(()) };
             shared.task.replace(context.waker().clone());
@@ -174,11 +182,6 @@ impl BlockDevice {
     /// Reads the capacity in sectors, which can change.
     pub fn capacity(&self) -> u64 {
         self.shared.control.borrow_mut().capacity()
-    }
-
-    /// Routes the queue's interrupt to the core that runs the calling vcore, after the vcore was passed on.
-    pub fn redirect(&self) {
-        self.shared.queue.borrow_mut().redirect();
     }
 
     /// Reads sectors into the data parts of buffers. Each buffer consists of whole logical blocks.

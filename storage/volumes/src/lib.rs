@@ -5,6 +5,7 @@
 //! ```
 //!
 //! - [`Volume`]: a mounted file system. [`File`]: an open file. Their operations are futures.
+//! - [`SharedVolume`]: a volume for the cell's other cores.
 //! - [`FileSystem`]: the interface of a file system, whose calls block. [`Ext4`] implements it.
 //! - [`Disk`]: the interface of the disk below. [`CachedDisk`] implements it with a cached block device.
 //!
@@ -29,6 +30,7 @@ mod ext4;
 mod file_system;
 mod jobs;
 mod open_files;
+mod shared;
 mod volume;
 
 pub use cache_disk::CachedDisk;
@@ -37,4 +39,5 @@ pub use ext4::{Access, Ext4, Services};
 pub use file_system::{
     Entry, FileError, FileId, FileKind, FileSystem, ListPosition, Metadata, NAME_LEN, Space,
 };
+pub use shared::SharedVolume;
 pub use volume::{File, MOST_READ, Volume};

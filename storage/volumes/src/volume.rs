@@ -7,7 +7,6 @@ use crate::jobs::{Jobs, reply};
 use crate::open_files::Mounted;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
@@ -16,7 +15,7 @@ use isola_ebbs::platform;
 use isola_events::activity::charge_to;
 use isola_events::{current_activity, now};
 use isola_fibers::{block_on, spawn_fiber_with_stack};
-use isola_iobuf::{Chain, IoBuf};
+use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
 /// The stack of a volume's fiber, in bytes.
 const STACK_LEN: usize = 512 * 1024;
@@ -24,7 +23,8 @@ const STACK_LEN: usize = 512 * 1024;
 /// The most bytes that one read returns.
 pub const MOST_READ: usize = 1 << 20;
 
-/// A mounted file system. Clones are handles of the same one; all are on the core that mounted it.
+/// A mounted file system. Clones are handles of the same one; all are on the core that mounted it
+/// ([`Volume::share`] serves others).
 ///
 /// Paths are bytes, divided by `/`, from the root directory. `..` is not permitted, and symbolic links are not followed.
 ///
@@ -65,6 +65,15 @@ impl Volume {
     /// Those of [`Ext4::mount`], and [`FileError::NoMemory`] for the fiber's stack.
     pub async fn mount(cache: BlockCache, access: Access) -> Result<Self, FileError> {
         Self::start(move || Ext4::mount(Rc::new(CachedDisk(cache)), access, services())).await
+    }
+
+    /// Makes an empty ext4 file system on a cached device. The device's earlier contents are lost.
+    ///
+    /// # Errors
+    /// Those of [`Ext4::format`], and [`FileError::NoMemory`] for the fiber's stack.
+    pub async fn format(cache: BlockCache) -> Result<(), FileError> {
+        let format = move || Ext4::format(Rc::new(CachedDisk(cache)), services());
+        spawn_fiber_with_stack(STACK_LEN, format).map_err(|_| FileError::NoMemory)?.await
     }
 
     /// Serves the file system that `mount` returns, on a fiber, on which `mount` runs as well.
@@ -223,10 +232,11 @@ impl File {
             let file_system = mounted.file_system()?;
             let rest = file_system.metadata(id)?.len.saturating_sub(offset);
             let len = len.min(MOST_READ).min(usize::try_from(rest).unwrap_or(usize::MAX));
-            let mut bytes = vec![0; len];
-            let count = file_system.read(id, offset, &mut bytes)?;
-            bytes.truncate(count);
-            Ok(IoBuf::from(bytes))
+            let mut buffer = IoBufMut::with_room(0, len);
+            buffer.extend();
+            let count = file_system.read(id, offset, buffer.data_mut())?;
+            buffer.truncate(count);
+            Ok(buffer.freeze())
         };
         self.volume.run(read).await
     }

@@ -141,6 +141,8 @@ fn attempts() -> u64 {
 fn damage_without_checksums_is_an_error() {
     if need(Need::E2fsprogs) {
         test_damage(WITHOUT_CHECKSUMS, 0, attempts());
+        // A length beyond the most that a file can have.
+        test_damage(WITHOUT_CHECKSUMS, 2960, 1);
     }
 }
 

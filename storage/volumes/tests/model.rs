@@ -284,6 +284,25 @@ fn a_full_file_system_accepts_removals_and_stays_consistent() {
 }
 
 #[test]
+fn positions_beyond_the_limit_are_errors_or_the_end() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    let disk = MemoryDisk::new(make_image(4 << 20, &["-b", "1024", "-J", "size=1"]));
+    let mut file_system = mount(&disk).unwrap();
+    let root = file_system.root();
+    let file = file_system.create(root, b"file").unwrap().id;
+    for at in [u64::MAX, u64::MAX - 5, 1 << 42, (1 << 42) - 1024] {
+        assert_eq!(file_system.write(file, at, &[1; 5]), Err(FileError::TooLarge), "{at}");
+        assert_eq!(file_system.read(file, at, &mut [0; 10]), Ok(0), "{at}");
+    }
+    assert_eq!(file_system.truncate(file, u64::MAX), Err(FileError::TooLarge));
+    assert_eq!(file_system.metadata(file).unwrap().len, 0);
+    file_system.unmount().unwrap();
+    check(&disk.contents.borrow()).unwrap();
+}
+
+#[test]
 fn fragmented_files_keep_their_contents_and_can_be_removed() {
     if !need(Need::E2fsprogs) {
         return;
@@ -319,4 +338,20 @@ fn fragmented_files_keep_their_contents_and_can_be_removed() {
     }
     file_system.unmount().unwrap();
     check(&disk.contents.borrow()).unwrap();
+}
+
+#[test]
+fn a_formatted_disk_agrees_with_a_model_and_with_e2fsck() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    for (seed, len) in [(200, 64 << 20), (201, 200 << 20)] {
+        let disk = MemoryDisk::new(vec![0xa5; len]);
+        Ext4::format(disk.clone(), common::services()).unwrap();
+        check(&disk.contents.borrow()).unwrap();
+        test_random(disk.contents.take(), seed, 200);
+    }
+    let small = MemoryDisk::new(vec![0; 100_000]);
+    assert!(Ext4::format(small.clone(), common::services()).is_err());
+    assert_eq!(mount(&small).err(), Some(FileError::NotAFileSystem));
 }

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{MemoryDisk, check, check_after_power_failure, data, make_image, mount, small_image, tree};
+use common::{
+    MemoryDisk, check, check_after_power_failure, data, make_image, mount, run_on, small_image, tree,
+};
 use isola_need::{LONG, Need, need};
 use isola_storage_sim::{Logged, power};
 use isola_volumes::{Ext4, FileSystem};
@@ -137,4 +139,26 @@ fn a_power_failure_during_the_recovery_from_another_leaves_a_file_system_that_th
         power::with_random_losses(contents, &recovery, ATOM, 2, position as u64, check);
     });
     assert!(cuts > 50, "{cuts}");
+}
+
+#[test]
+fn a_power_failure_while_a_mount_creates_lost_and_found_is_recovered() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    let image = make_image(4 << 20, &["-b", "1024", "-J", "size=1"]);
+    let (output, base) = run_on(&image, "debugfs", &["-w", "-R", "rmdir lost+found"]);
+    assert!(output.status.success() && base != image, "{output:?}");
+    let disk = MemoryDisk::new(base.clone());
+    drop(mount(&disk).unwrap());
+    let log = disk.log.take();
+    let mut cuts = 0;
+    let check_cut = |position: usize, contents: &[u8]| {
+        cuts += 1;
+        let disk = MemoryDisk::new(contents.to_vec());
+        mount(&disk).unwrap().unmount().unwrap();
+        check(&disk.contents.borrow()).unwrap_or_else(|error| panic!("after {position}: {error}"));
+    };
+    power::with_random_losses(&base, &log, ATOM, 20, 5, check_cut);
+    assert!(cuts > 100, "{cuts}");
 }

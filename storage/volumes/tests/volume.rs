@@ -5,14 +5,18 @@ mod common;
 use common::{check, check_after_power_failure, data, make_image_of, small_image};
 use isola_block::{BlockDevice, BlockError, BlockSettings};
 use isola_block_cache::{BlockCache, CacheSettings};
+use isola_ebbs::current_core;
 use isola_events::future::join_all;
-use isola_events::{exit, register_activity, run, spawn_task, spawn_task_for, yield_now};
+use isola_events::{exit, parallel, register_activity, run, spawn_task, spawn_task_for, yield_now};
 use isola_hosted::Settings;
 use isola_iobuf::IoBuf;
 use isola_need::{Need, need};
+use isola_platform::CoreIndex;
 use isola_storage_sim::{SimDisk, Timing, power};
 use isola_volumes::{Access, FileError, FileKind, ListPosition, Volume};
+use std::cell::RefCell;
 use std::future::Future;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 /// Runs `main` in a cell with a disk, unless this host lacks e2fsprogs.
@@ -128,8 +132,6 @@ fn a_power_failure_below_the_cache_loses_nothing_that_was_synced() {
             }
             volume.unmount().await.unwrap();
             all.extend(disk.take_log());
-            disk.edit(|_| ());
-            note.lock().unwrap().push(usize::MAX);
             LOG.lock().unwrap().replace(all);
         }
     });
@@ -283,4 +285,83 @@ fn a_folder_of_linux_is_read() {
         // Nothing was written, not even access times.
         assert_eq!(disk.take_log(), []);
     });
+}
+
+#[test]
+fn activities_take_turns_at_a_volume() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    with_disk(small_image(), |disk| async move {
+        let volume = Volume::mount(cache(&disk), Access::ReadWrite).await.unwrap();
+        let order = Rc::new(RefCell::new(Vec::new()));
+        let ask = |activity, name: &'static str| {
+            let (volume, order) = (volume.clone(), order.clone());
+            spawn_task_for(activity, async move {
+                volume.metadata("/").await.unwrap();
+                order.borrow_mut().push(name);
+            })
+        };
+        let [many, few] = ["many", "few"].map(|name| register_activity(name).unwrap());
+        let mut tasks: Vec<_> = (0..50).map(|_| ask(many, "many")).collect();
+        tasks.push(ask(few, "few"));
+        join_all(tasks).await;
+        let position = order.borrow().iter().position(|name| *name == "few").unwrap();
+        assert!(position < 3, "the activity with one operation came {position} operations later");
+    });
+}
+
+#[test]
+fn all_operations_complete_if_more_are_requested_than_may_wait() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    with_disk(small_image(), |disk| async move {
+        let volume = Volume::mount(cache(&disk), Access::ReadWrite).await.unwrap();
+        let file = Rc::new(volume.create("/file").await.unwrap());
+        let write = |at: u64| {
+            let file = file.clone();
+            spawn_task(async move { file.write(at, IoBuf::from(vec![at as u8])).await.unwrap() })
+        };
+        join_all((0..3000).map(write).collect::<Vec<_>>()).await;
+        let read = file.read(0, 3000).await.unwrap();
+        assert!(read.iter().enumerate().all(|(at, byte)| *byte == at as u8));
+    });
+}
+
+#[test]
+fn other_cores_use_a_shared_volume() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    let disk = SimDisk::new(small_image());
+    let for_cell = disk.clone();
+    let settings = Settings { cores: 3, core_slot_count: 3, ..Settings::default() };
+    let codes = isola_hosted::run(settings, Vec::new(), |_| {
+        if current_core() == CoreIndex(0) {
+            let disk = for_cell.clone();
+            spawn_task(async move {
+                let volume = Volume::mount(cache(&disk), Access::ReadWrite).await.unwrap();
+                let shared = volume.share();
+                drop(volume);
+                parallel(30, move |number| async move {
+                    let write = move |volume: Volume| async move {
+                        let file = volume.create(format!("/{number}")).await?;
+                        file.write(0, bytes(number, 5_000)).await
+                    };
+                    shared.with(write).await.unwrap();
+                    let read = shared.read(format!("/{number}"), 4_990, 100).await.unwrap();
+                    assert_eq!(read[..], data(number, 5_000)[4_990..]);
+                })
+                .await;
+                shared.unmount().await.unwrap();
+                assert_eq!(shared.read("/1", 0, 1).await, Err(FileError::Unmounted));
+                exit(0);
+            })
+            .detach();
+        }
+        run()
+    });
+    assert_eq!(codes, [0, 0, 0]);
+    check(&disk.contents()).unwrap();
 }

@@ -27,8 +27,8 @@ use isola_block::BlockError;
 use rsext4::{
     Clock, DirectoryCursor, DirectoryEntryType, EntropySource, ErrorContext, Ext4Error, Ext4ErrorKind,
     Ext4Result, Ext4Timestamp, FileExtent, FileExtentMap, FileExtentTarget, FileName, FilePermissions,
-    InodeInfo, InodeNumber, MountOptions, MountServices, MountedServices, MutationContext, NoopObserver,
-    RenameOptions,
+    InodeInfo, InodeNumber, MkfsOptions, MountOptions, MountServices, MountedServices, MutationContext,
+    NoopObserver, RenameOptions,
 };
 
 /// The most bytes that one call of `rsext4` writes: it writes the metadata of a call in one transaction.
@@ -118,6 +118,22 @@ impl Ext4 {
         Ok(Self { mounted: Some(mounted), device, services, access, has_first_block: None })
     }
 
+    /// Makes an empty file system on a disk, with blocks of 4 KiB and a journal, on a disk of 64 MiB or more. The disk's
+    /// earlier contents are lost.
+    ///
+    /// # Errors
+    /// [`FileError::NoSpace`] or [`FileError::Invalid`] if the disk is too small, [`FileError::ReadOnly`], and the
+    /// errors of the disk.
+    pub fn format(disk: Rc<dyn Disk>, services: Services) -> Result<(), FileError> {
+        if disk.is_read_only() {
+            return Err(FileError::ReadOnly);
+        }
+        let device = Ext4Device::new(disk, false);
+        let made = rsext4::format(device.clone(), WallClock(services.time), MkfsOptions::default());
+        made.map_err(|error| convert(error, device.error.take()))?;
+        Ok(device.disk.flush()?)
+    }
+
     fn start(device: &Ext4Device, access: Access, services: Services) -> Result<Mounted, FileError> {
         let options = match access {
             Access::ReadWrite => MountOptions::read_write(),
@@ -136,6 +152,12 @@ impl Ext4 {
         let mounted = self.mounted.as_mut().ok_or(FileError::Unmounted)?;
         self.device.error.set(None);
         operation(mounted).map_err(|error| convert(error, self.device.error.take()))
+    }
+
+    /// Returns the most bytes of a file: blocks have numbers of 32 bits.
+    fn most_len(&self) -> Result<u64, FileError> {
+        let mounted = self.mounted.as_ref().ok_or(FileError::Unmounted)?;
+        Ok(mounted.statfs().block_size.saturating_mul(u64::from(u32::MAX)))
     }
 
     /// Checks that there is space for `len` bytes at a position of a file, those that are allocated not counted.
@@ -357,11 +379,20 @@ impl FileSystem for Ext4 {
 
     fn read(&mut self, file: FileId, offset: u64, into: &mut [u8]) -> Result<usize, FileError> {
         let inode = inode_of(file)?;
-        self.call(|mounted| mounted.read_inode(inode, offset, into))
+        // A damaged length may be larger; `rsext4` panics at such positions.
+        let most = usize::try_from(self.most_len()?.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let len = into.len().min(most);
+        if len == 0 {
+            return Ok(0);
+        }
+        self.call(|mounted| mounted.read_inode(inode, offset, &mut into[..len]))
     }
 
     fn write(&mut self, file: FileId, offset: u64, from: &[u8]) -> Result<(), FileError> {
         let inode = inode_of(file)?;
+        if offset.checked_add(from.len() as u64).is_none_or(|end| end > self.most_len().unwrap_or(0)) {
+            return Err(FileError::TooLarge);
+        }
         if offset > 0 && !from.is_empty() {
             self.allocate_first_block(inode)?;
         }
@@ -376,6 +407,9 @@ impl FileSystem for Ext4 {
 
     fn truncate(&mut self, file: FileId, len: u64) -> Result<(), FileError> {
         let inode = inode_of(file)?;
+        if len > self.most_len()? {
+            return Err(FileError::TooLarge);
+        }
         self.has_first_block = None;
         let truncated = self.call(|mounted| mounted.truncate_inode(inode, len));
         if truncated == Err(FileError::Damaged) && self.has_deep_tree(inode) {
