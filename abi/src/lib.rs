@@ -51,4 +51,4 @@ pub mod unplug;
 
 /// The version of all formats in this crate. Supervisor, cell images and host tool of one build have the same version;
 /// each refuses other versions with an error.
-pub const VERSION: u32 = 16;
+pub const VERSION: u32 = 17;
