@@ -1,0 +1,224 @@
+//! The recorder of a core: derives spans from the readings and counters of the [accounting](crate::accounting).
+//!
+//! ```text
+//!   event     loop  idle              interrupts      event
+//!   ────────┤ ├─┤ ├─────────────────┤ ├─────────────┤ ├──────────
+//!           ↑     ↑ idle handler                                ↑
+//!        hook     hook                                       hook: the watchdog inspects the event
+//! ```
+//!
+//! At each hook the counters of idle and interrupt cycles in the report have grown by the cycles since the hook before.
+//! An idle period begins at the idle handler. Interrupts end where the next event begins.
+
+use super::span_ring::{RecordedKind, RecordedSpan, SpanRing};
+use super::{DRAIN_INTERVAL, TraceState, report_no_memory, write};
+use crate::event::EventTag;
+use crate::event_loop::EVENTS;
+use crate::idle::{Idle, IdleHandler, on_idle};
+use crate::timer::{Alarm, now};
+use alloc::boxed::Box;
+use core::cell::{Cell, RefCell};
+use core::panic::Location;
+use core::sync::atomic::Ordering;
+use isola_abi::id::ActivityId;
+use isola_abi::report::CoreReport;
+use isola_ebbs::{current_core, cycles};
+use isola_platform::Instant;
+
+/// The spans in a core's ring: 160 KiB.
+const RING_SPANS: usize = 4096;
+
+/// The spans from which on a core copies them at once.
+const DRAIN_SPANS: usize = RING_SPANS / 4;
+
+/// The spans of a record, which bounds its length to a few KiB.
+const SPANS_A_RECORD: usize = 128;
+
+/// The records that a core writes at a time, which bounds the delay of its events.
+const RECORDS_A_DRAIN: usize = 8;
+
+/// The tracing of a core.
+#[derive(Default)]
+pub(crate) struct Tracing {
+    recorder: RefCell<Option<Box<Recorder>>>,
+    /// The reading of the cycle counter up to which the running event is recorded in parts.
+    parts_until: Cell<u64>,
+}
+
+/// The recorder of a core, during a trace.
+struct Recorder {
+    /// The number of the trace's query.
+    number: u32,
+    ring: SpanRing,
+    report: &'static CoreReport,
+    /// The report's counters at the last hook.
+    counted: Counted,
+    /// The reading at the last hook.
+    last: u64,
+    /// Whether the last hook was that of the idle handler.
+    was_idle: bool,
+    /// Copies spans when it rings.
+    alarm: Alarm,
+    /// Whether the alarm is set to ring at once.
+    is_urgent: bool,
+    _idle: IdleHandler,
+}
+
+/// Counters of a core's report.
+#[derive(Clone, Copy)]
+struct Counted {
+    idle: u64,
+    interrupt: u64,
+    interrupts: u64,
+}
+
+impl Counted {
+    fn read(report: &CoreReport) -> Self {
+        let [idle, interrupt, interrupts] =
+            [&report.idle_cycles, &report.interrupt_cycles, &report.interrupts]
+                .map(|counter| counter.load(Ordering::Relaxed));
+        Self { idle, interrupt, interrupts }
+    }
+}
+
+impl Tracing {
+    /// Begins to record. Returns whether there was memory for it.
+    pub fn start(&self, number: u32, report: &'static CoreReport) -> bool {
+        let Some(ring) = SpanRing::new(RING_SPANS) else {
+            report_no_memory(number, current_core().0);
+            return false;
+        };
+        let alarm = Alarm::new(|| EVENTS.drain_trace());
+        alarm.set(Some(now() + DRAIN_INTERVAL));
+        let idle = on_idle(|| {
+            EVENTS.tracing.idle_begins();
+            Idle::MayHalt
+        });
+        let last = cycles();
+        self.parts_until.set(last);
+        let recorder = Recorder {
+            number,
+            ring,
+            report,
+            counted: Counted::read(report),
+            last,
+            was_idle: false,
+            alarm,
+            is_urgent: false,
+            _idle: idle,
+        };
+        let before = self.recorder.replace(Some(Box::new(recorder)));
+        // No borrow is held: dropping the recorder cancels its alarm.
+        drop(before);
+        true
+    }
+
+    fn stop(&self) {
+        let recorder = self.recorder.take();
+        drop(recorder);
+    }
+
+    /// Records an event of `spent` cycles that has ended at the reading `ended`. `activity` is charged for its end.
+    pub fn event_ended(
+        &self,
+        tag: EventTag,
+        activity: ActivityId,
+        made_at: &'static Location<'static>,
+        waiting: usize,
+        spent: u64,
+        ended: u64,
+    ) {
+        let began = ended.wrapping_sub(spent);
+        let parts_until = self.parts_until.replace(ended);
+        let mut recorder = self.recorder.borrow_mut();
+        let Some(recorder) = recorder.as_mut() else { return };
+        recorder.record_gap(began);
+        if parts_until > began && parts_until < ended {
+            recorder.push(parts_until, ended - parts_until, RecordedKind::Part { activity });
+        }
+        let kind = RecordedKind::Event { made_at, activity, resource: tag.resource, waiting: waiting as u32 };
+        recorder.push(began, spent, kind);
+        recorder.pass_hook(ended, false);
+        if recorder.ring.len() >= DRAIN_SPANS && !recorder.is_urgent {
+            recorder.is_urgent = true;
+            recorder.alarm.set(Some(Instant::default()));
+        }
+    }
+
+    /// Records that the running event, which began at the reading `began`, has worked for `activity` from the change
+    /// before on, or from the reading `since` if that is later, until the reading `until`.
+    pub fn part_ended(&self, began: u64, since: u64, until: u64, activity: ActivityId) {
+        let start = self.parts_until.replace(until).max(began).max(since);
+        if until > start
+            && let Some(recorder) = self.recorder.borrow_mut().as_mut()
+        {
+            recorder.push(start, until - start, RecordedKind::Part { activity });
+        }
+    }
+
+    fn idle_begins(&self) {
+        if let Some(recorder) = self.recorder.borrow_mut().as_mut() {
+            let now = cycles();
+            recorder.record_gap(now);
+            recorder.pass_hook(now, true);
+        }
+    }
+
+    /// Copies spans into the answer. Returns whether the trace continues.
+    pub fn drain(&self) -> bool {
+        let mut recorder = self.recorder.borrow_mut();
+        let Some(current) = recorder.as_mut() else { return false };
+        let state = current.drain();
+        drop(recorder);
+        if state == TraceState::Ended {
+            self.stop();
+        }
+        state == TraceState::Continues
+    }
+}
+
+impl Recorder {
+    /// Records the idle period and the interrupts from the last hook to the reading `until`.
+    fn record_gap(&mut self, until: u64) {
+        let counted = Counted::read(self.report);
+        let before = core::mem::replace(&mut self.counted, counted);
+        let mut last = self.last;
+        let idle = counted.idle.wrapping_sub(before.idle);
+        if idle > 0 && self.was_idle {
+            self.push(last, idle, RecordedKind::Idle);
+            last = last.saturating_add(idle);
+        }
+        let interrupt = counted.interrupt.wrapping_sub(before.interrupt);
+        if interrupt > 0 {
+            let start = until.saturating_sub(interrupt).max(last);
+            let count = counted.interrupts.wrapping_sub(before.interrupts) as u32;
+            self.push(start, interrupt, RecordedKind::Interrupts { count });
+        }
+    }
+
+    fn pass_hook(&mut self, at: u64, is_idle: bool) {
+        self.last = at;
+        self.was_idle = is_idle;
+    }
+
+    fn push(&mut self, start: u64, cycles: u64, kind: RecordedKind) {
+        self.ring.push(RecordedSpan { start, cycles, kind });
+    }
+
+    fn drain(&mut self) -> TraceState {
+        let core = current_core().0;
+        self.is_urgent = false;
+        for _ in 0..RECORDS_A_DRAIN {
+            let (state, taken) = write(self.number, core, self.ring.first(SPANS_A_RECORD));
+            if state == TraceState::Ended {
+                return TraceState::Ended;
+            }
+            self.ring.remove(taken);
+            if taken < SPANS_A_RECORD {
+                break;
+            }
+        }
+        self.alarm.set(Some(now() + DRAIN_INTERVAL));
+        TraceState::Continues
+    }
+}
