@@ -28,6 +28,10 @@ pub(crate) enum Charge {
     Idle,
 }
 
+/// The cycles of a change of activity from which on a trace shows it as a part of its own: an interruption by the
+/// hypervisor, as the change itself takes some hundred.
+const LONG_CHANGE_CYCLES: u64 = 1024;
+
 /// A core's accounting.
 pub(crate) struct Accounting {
     core: usize,
@@ -222,7 +226,8 @@ impl Accounting {
         let now = cycles();
         self.since.set(now);
         add(&self.activities[INFRASTRUCTURE.index()].cycles, now.wrapping_sub(until));
-        self.skip_private(until, now, None);
+        let is_long = now.wrapping_sub(until) >= LONG_CHANGE_CYCLES;
+        self.skip_private(until, now, is_long.then_some(INFRASTRUCTURE));
     }
 
     /// Charges the cycles from the last boundary to the reading `until` to `activity`, and none if that boundary is
@@ -315,7 +320,7 @@ impl Accounting {
             add(counter, until.saturating_sub(since));
         }
         if self.is_traced.get() {
-            self.trace_part(0, until, activity);
+            self.trace_part(until, activity);
             self.begin_substitute(until);
         }
     }
@@ -340,16 +345,16 @@ impl Accounting {
         if self.is_traced.get()
             && let Some(other) = other
         {
-            self.trace_part(from, to, other);
+            self.trace_part(from, self.charged_activity());
+            self.trace_part(to, other);
         }
     }
 
-    /// Reports that the running event has worked for `activity` since its last change of activity, or since the reading
-    /// `since` if that is later.
-    fn trace_part(&self, since: u64, until: u64, activity: ActivityId) {
+    /// Reports that the running event has worked for `activity` from the last such report on, until the reading `until`.
+    fn trace_part(&self, until: u64, activity: ActivityId) {
         if self.runs_event() {
             // The last check was at the start of the event.
-            EVENTS.tracing.part_ended(self.checked.get(), since, until, activity);
+            EVENTS.tracing.part_ended(self.checked.get(), until, activity);
         }
     }
 

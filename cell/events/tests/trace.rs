@@ -202,7 +202,7 @@ fn idle_periods_interrupts_and_the_length_of_the_queue_are_recorded() {
 #[test]
 fn only_the_chosen_cores_are_traced_and_their_spans_are_complete_or_counted() {
     in_cell(3, || async {
-        const EVENTS: u64 = 30_000;
+        const EVENTS: u64 = 100_000;
         let mut reader = Reader::begin(0b010);
         sleep(Duration::from_millis(1)).await;
         let busy = register_activity("busy").unwrap();
@@ -214,12 +214,13 @@ fn only_the_chosen_cores_are_traced_and_their_spans_are_complete_or_counted() {
             });
         }
         // The reader is late: neither the core's ring nor that of the answer has room for all.
-        sleep(Duration::from_millis(300)).await;
-        reader.read();
-        sleep(Duration::from_millis(300)).await;
-        reader.read();
-        sleep(Duration::from_millis(300)).await;
-        reader.read();
+        while platform().ledger().sum(busy.index()).events.into_inner() < 2 * EVENTS {
+            sleep(Duration::from_millis(10)).await;
+        }
+        for _ in 0..4 {
+            reader.read();
+            sleep(Duration::from_millis(150)).await;
+        }
         trace::end();
         assert!(reader.spans.iter().all(|(core, _)| *core == 1));
         let (mut events, mut lost) = (0, 0);

@@ -20,6 +20,7 @@ use alloc::boxed::Box;
 use core::cell::{Cell, RefCell};
 use core::panic::Location;
 use core::sync::atomic::Ordering;
+use core::time::Duration;
 use isola_abi::id::ActivityId;
 use isola_abi::report::CoreReport;
 use isola_ebbs::{current_core, cycles};
@@ -31,11 +32,15 @@ const RING_SPANS: usize = 4096;
 /// The spans from which on a core copies them at once.
 const DRAIN_SPANS: usize = RING_SPANS / 4;
 
-/// The spans of a record, which bounds its length to a few KiB.
+/// The maximum number of spans of a record, which bounds its length to a few KiB.
 const SPANS_A_RECORD: usize = 128;
 
-/// The records that a core writes at a time, which bounds the delay of its events.
+/// The maximum number of records that a core writes at a time, which bounds the delay of its events.
 const RECORDS_A_DRAIN: usize = 8;
+
+/// The time until the next records if more spans wait, and if the reader has left no room.
+const BACKLOG_INTERVAL: Duration = Duration::from_millis(1);
+const NO_ROOM_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The tracing of a core.
 #[derive(Default)]
@@ -59,7 +64,7 @@ struct Recorder {
     was_idle: bool,
     /// Copies spans when it rings.
     alarm: Alarm,
-    /// Whether the alarm is set to ring at once.
+    /// Whether the alarm rings early, whatever else is recorded.
     is_urgent: bool,
     _idle: IdleHandler,
 }
@@ -145,10 +150,10 @@ impl Tracing {
         }
     }
 
-    /// Records that the running event, which began at the reading `began`, has worked for `activity` from the change
-    /// before on, or from the reading `since` if that is later, until the reading `until`.
-    pub fn part_ended(&self, began: u64, since: u64, until: u64, activity: ActivityId) {
-        let start = self.parts_until.replace(until).max(began).max(since);
+    /// Records that the running event, which began at the reading `began`, has worked for `activity` since the part
+    /// before, until the reading `until`.
+    pub fn part_ended(&self, began: u64, until: u64, activity: ActivityId) {
+        let start = self.parts_until.replace(until).max(began);
         if until > start
             && let Some(recorder) = self.recorder.borrow_mut().as_mut()
         {
@@ -205,20 +210,31 @@ impl Recorder {
         self.ring.push(RecordedSpan { start, cycles, kind });
     }
 
+    /// Copies spans, a bounded number at a time, and sets the alarm for the next time.
     fn drain(&mut self) -> TraceState {
         let core = current_core().0;
-        self.is_urgent = false;
+        // If more is left, other spans do not change the next time.
+        self.is_urgent = true;
+        let mut pause = BACKLOG_INTERVAL;
         for _ in 0..RECORDS_A_DRAIN {
-            let (state, taken) = write(self.number, core, self.ring.first(SPANS_A_RECORD));
+            let spans = self.ring.first(SPANS_A_RECORD);
+            let offered = spans.len();
+            let (state, taken) = write(self.number, core, spans);
             if state == TraceState::Ended {
                 return TraceState::Ended;
             }
             self.ring.remove(taken);
-            if taken < SPANS_A_RECORD {
+            if taken < offered {
+                pause = NO_ROOM_INTERVAL;
+                break;
+            }
+            if self.ring.len() < SPANS_A_RECORD {
+                self.is_urgent = false;
+                pause = DRAIN_INTERVAL;
                 break;
             }
         }
-        self.alarm.set(Some(now() + DRAIN_INTERVAL));
+        self.alarm.set(Some(now() + pause));
         TraceState::Continues
     }
 }
