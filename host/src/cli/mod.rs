@@ -31,8 +31,10 @@ mod show;
 mod standalone;
 mod start;
 mod stop;
+mod stream;
 mod switch;
 mod top;
+mod trace;
 mod up;
 mod version;
 
@@ -63,6 +65,7 @@ Examples:
                                           run a key-value server in a cell of it
   isola ps                                see what runs
   isola top                               watch the load of the cells
+  isola trace kv -w kv.pftrace            record what its cores do, for ui.perfetto.dev
   isola metrics --listen                  serve metrics for Prometheus
   isola logs -f kv                        follow its output
   isola resize kv --memory +64M           give a running cell more memory
@@ -112,6 +115,7 @@ enum Verb {
     Borrow(borrow::Arguments),
     Grid(grid::Arguments),
     Capture(capture::Arguments),
+    Trace(trace::Arguments),
     Port(port::PortArguments),
     Publish(port::PublishArguments),
     Doctor(doctor::Arguments),
@@ -178,6 +182,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<ExitCode, Failure> {
         Verb::Grid(arguments) => grid::grid(context, &arguments),
         Verb::Elastic(arguments) => elastic::elastic(context, arguments),
         Verb::Capture(arguments) => capture::capture(context, &arguments),
+        Verb::Trace(arguments) => trace::trace(context, &arguments),
         Verb::Events(arguments) => events::events(context, &arguments),
         Verb::Port(arguments) => port::port(context, &arguments),
         Verb::Publish(arguments) => port::publish(context, &arguments),
