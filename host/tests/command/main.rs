@@ -19,4 +19,5 @@ mod resize;
 mod sandbox;
 mod signing;
 mod terminal;
+mod trace;
 mod usage;
