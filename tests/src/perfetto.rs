@@ -83,7 +83,9 @@ pub fn parse(bytes: &[u8]) -> Result<PerfettoTrace, String> {
         if let Some(interned) = bytes_in(&packet, 12) {
             for (kind, entry) in messages(interned)? {
                 let entry = fields(entry)?;
-                let iid = number_in(&entry, 1).filter(|iid| *iid != 0).ok_or("an interned string without a number")?;
+                let iid = number_in(&entry, 1)
+                    .filter(|iid| *iid != 0)
+                    .ok_or("an interned string without a number")?;
                 strings.insert((kind, iid), text(bytes_in(&entry, 2).ok_or("a number without a string")?)?);
             }
         }

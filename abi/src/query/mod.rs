@@ -33,7 +33,7 @@ pub use facts::{
 };
 pub use records::{RecordError, Records};
 pub use trace::{
-    Span, SpanBatch, SpanKind, TraceActivity, TraceBegin, TraceRecord, TraceSite, TraceSpec,
+    Period, PeriodBatch, PeriodKind, TraceActivity, TraceBegin, TraceRecord, TraceSite, TraceSpec,
 };
 
 use alloc::vec::Vec;
@@ -57,7 +57,7 @@ const WORD: usize = size_of::<u64>();
 pub enum Line {
     /// Queries with one immediate answer.
     Facts,
-    /// Captured frames, or the spans of a trace: a stream that ends when it is no longer read.
+    /// Captured frames, or the periods of a trace: a stream that ends when it is no longer read.
     Frames,
 }
 

@@ -1,7 +1,7 @@
-//! The records of a trace: the spans of a cell's cores, encoded by postcard.
+//! The records of a trace: the periods of a cell's cores, encoded by postcard.
 //!
-//! A span is a period of a core in cycles: an event, a part of one that belongs to another activity, an idle period,
-//! interrupts. The spans of a [`SpanBatch`] belong to one core. Each begins relative to the one before, which keeps most
+//! A period is a period of a core in cycles: an event, a part of one that belongs to another activity, an idle period,
+//! interrupts. The periods of a [`PeriodBatch`] belong to one core. Each begins relative to the one before, which keeps most
 //! numbers short. Sites and activities are numbers; a batch has the names of those that it mentions first.
 
 use super::RecordError;
@@ -22,9 +22,9 @@ pub struct TraceSpec {
 pub enum TraceRecord {
     /// The start of the trace.
     Begin(TraceBegin),
-    /// Spans of a core.
-    Spans(SpanBatch),
-    /// A core that has no memory for its spans, and is not traced.
+    /// Periods of a core.
+    Periods(PeriodBatch),
+    /// A core that has no memory for its periods, and is not traced.
     NoMemory {
         /// The core's index in the cell.
         core: u32,
@@ -46,17 +46,17 @@ pub struct TraceBegin {
     pub cores: u64,
 }
 
-/// Successive spans of a core, in the order of their ends.
+/// Successive periods of a core, in the order of their ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SpanBatch {
+pub struct PeriodBatch {
     /// The core's index in the cell.
     pub core: u32,
     /// The sites that are mentioned for the first time.
     pub sites: Vec<TraceSite>,
     /// The activities that are mentioned for the first time, or have new names.
     pub activities: Vec<TraceActivity>,
-    spans: Vec<EncodedSpan>,
-    /// The start of the last span.
+    periods: Vec<EncodedPeriod>,
+    /// The start of the last period.
     #[serde(skip)]
     last: u64,
 }
@@ -81,28 +81,28 @@ pub struct TraceActivity {
     pub name: String,
 }
 
-/// A span. Its start is relative to the start of the span before, or to 0.
+/// A period. Its start is relative to the start of the period before, or to 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct EncodedSpan {
+struct EncodedPeriod {
     after: i64,
     cycles: u64,
-    kind: SpanKind,
+    kind: PeriodKind,
 }
 
 /// A period of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct Period {
     /// The reading of the cycle counter at its start.
     pub start: u64,
     /// Its length, in cycles.
     pub cycles: u64,
     /// What the core did.
-    pub kind: SpanKind,
+    pub kind: PeriodKind,
 }
 
-/// The kind of a span.
+/// The kind of a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SpanKind {
+pub enum PeriodKind {
     /// An event. Its parts come before it.
     Event {
         /// The site that created it.
@@ -126,31 +126,31 @@ pub enum SpanKind {
         /// The number of interrupts; 0 if only alarms were due.
         count: u32,
     },
-    /// A period with spans for which there was no room.
+    /// A period with periods for which there was no room.
     Lost {
-        /// The number of these spans.
-        spans: u64,
+        /// The number of these periods.
+        periods: u64,
     },
 }
 
-impl SpanBatch {
+impl PeriodBatch {
     /// Creates an empty batch of a core.
     pub fn new(core: u32) -> Self {
         Self { core, ..Self::default() }
     }
 
-    /// Adds a span.
-    pub fn push(&mut self, Span { start, cycles, kind }: Span) {
+    /// Adds a period.
+    pub fn push(&mut self, Period { start, cycles, kind }: Period) {
         let after = start.wrapping_sub(self.last).cast_signed();
         self.last = start;
-        self.spans.push(EncodedSpan { after, cycles, kind });
+        self.periods.push(EncodedPeriod { after, cycles, kind });
     }
 
-    /// Returns the spans.
-    pub fn spans(&self) -> impl Iterator<Item = Span> {
-        self.spans.iter().scan(0_u64, |start, encoded| {
+    /// Returns the periods.
+    pub fn periods(&self) -> impl Iterator<Item = Period> {
+        self.periods.iter().scan(0_u64, |start, encoded| {
             *start = start.wrapping_add_signed(encoded.after);
-            Some(Span { start: *start, cycles: encoded.cycles, kind: encoded.kind })
+            Some(Period { start: *start, cycles: encoded.cycles, kind: encoded.kind })
         })
     }
 }
@@ -176,35 +176,35 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn usual_spans_take_few_bytes() {
-        let mut batch = SpanBatch::new(3);
-        let kind = SpanKind::Event { site: 20, activity: 2, resource: 0, waiting: 5 };
+    fn usual_periods_take_few_bytes() {
+        let mut batch = PeriodBatch::new(3);
+        let kind = PeriodKind::Event { site: 20, activity: 2, resource: 0, waiting: 5 };
         for number in 0..100 {
-            batch.push(Span { start: 1 << 50 | number * 3_000, cycles: 2_500, kind });
+            batch.push(Period { start: 1 << 50 | number * 3_000, cycles: 2_500, kind });
         }
-        let len = TraceRecord::Spans(batch).encode().len();
-        assert!(len < 1_000, "{len} bytes for 100 spans");
+        let len = TraceRecord::Periods(batch).encode().len();
+        assert!(len < 1_000, "{len} bytes for 100 periods");
     }
 
     proptest! {
         #[test]
-        fn spans_read_back(spans in proptest::collection::vec(any::<(u64, u64, u32)>(), 0..50)) {
-            let spans: Vec<Span> = spans
+        fn periods_read_back(periods in proptest::collection::vec(any::<(u64, u64, u32)>(), 0..50)) {
+            let periods: Vec<Period> = periods
                 .into_iter()
-                .map(|(start, cycles, activity)| Span { start, cycles, kind: SpanKind::Part { activity } })
+                .map(|(start, cycles, activity)| Period { start, cycles, kind: PeriodKind::Part { activity } })
                 .collect();
-            let mut batch = SpanBatch::new(7);
-            spans.iter().for_each(|span| batch.push(*span));
-            let record = TraceRecord::decode(&TraceRecord::Spans(batch).encode()).unwrap();
-            let TraceRecord::Spans(batch) = record else { panic!("{record:?}") };
+            let mut batch = PeriodBatch::new(7);
+            periods.iter().for_each(|period| batch.push(*period));
+            let record = TraceRecord::decode(&TraceRecord::Periods(batch).encode()).unwrap();
+            let TraceRecord::Periods(batch) = record else { panic!("{record:?}") };
             prop_assert_eq!(batch.core, 7);
-            prop_assert_eq!(batch.spans().collect::<Vec<_>>(), spans);
+            prop_assert_eq!(batch.periods().collect::<Vec<_>>(), periods);
         }
 
         #[test]
         fn any_bytes_are_decoded_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
-            if let Ok(TraceRecord::Spans(batch)) = TraceRecord::decode(&bytes) {
-                prop_assert!(batch.spans().count() <= bytes.len());
+            if let Ok(TraceRecord::Periods(batch)) = TraceRecord::decode(&bytes) {
+                prop_assert!(batch.periods().count() <= bytes.len());
             }
         }
     }

@@ -127,7 +127,8 @@ impl Accounting {
     /// Returns the activity to which the running event is charged, or was last.
     pub fn charged_activity(&self) -> ActivityId {
         let private = self.private.get().and_then(|private| private.charged);
-        private.map_or_else(|| ActivityId(self.report.activity.load(Ordering::Relaxed)), |(private, _)| private)
+        private
+            .map_or_else(|| ActivityId(self.report.activity.load(Ordering::Relaxed)), |(private, _)| private)
     }
 
     /// Returns whether an event runs.
@@ -294,10 +295,8 @@ impl Accounting {
     fn begin_private(&self, activity: ActivityId, since: u64) -> &'static AtomicU64 {
         let (slot, counters) =
             private(activity, self.core).map_or((activity, None), |found| (found.slot, found.counters));
-        let running = |used: &'static ActivityReport| RunningPrivate {
-            charged: Some((activity, &used.cycles)),
-            since,
-        };
+        let running =
+            |used: &'static ActivityReport| RunningPrivate { charged: Some((activity, &used.cycles)), since };
         self.private.set(counters.map(running));
         self.has_more.set(true);
         self.begin_substitute(since);
@@ -315,14 +314,13 @@ impl Accounting {
     #[cold]
     #[inline(never)]
     fn take_private(&self, until: u64) {
-        let activity = self.charged_activity();
+        if self.is_traced.get() {
+            self.trace_part(until, self.charged_activity());
+        }
         if let Some(RunningPrivate { charged: Some((_, counter)), since }) = self.private.take() {
             add(counter, until.saturating_sub(since));
         }
-        if self.is_traced.get() {
-            self.trace_part(until, activity);
-            self.begin_substitute(until);
-        }
+        self.begin_substitute(until);
     }
 
     /// Leaves the cycles from the reading `from` to the reading `to`, the present one, out of the charge for the private

@@ -445,14 +445,14 @@ impl EventLoop {
         }
     }
 
-    /// Begins to record this core's spans for the trace `number`.
+    /// Begins to record this core's periods for the trace `number`.
     pub(crate) fn start_tracing(&self, number: u32) {
         if self.tracing.start(number, self.accounting.report()) {
             self.set_traced(true);
         }
     }
 
-    /// Copies recorded spans to the reader of the trace, or ends the recording if the trace has ended.
+    /// Copies recorded periods to the reader of the trace, or ends the recording if the trace has ended.
     pub(crate) fn drain_trace(&self) {
         if !self.tracing.drain() {
             self.set_traced(false);

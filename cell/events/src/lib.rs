@@ -21,7 +21,7 @@
 //! | [`polling`] | adaptive polling: interrupts at low rates, polling at high rates |
 //! | [`quiescence`] | work deferred until all events that now run have ended |
 //! | [`watchdog`] | reports of events that run too long |
-//! | [`trace`] | spans of what each core does, for the host tool |
+//! | [`trace`] | periods of what each core does, for the host tool |
 //! | [`idle`] | handlers that run before a core halts |
 //! | [`doze`] | wake-up of a halted core by a memory write |
 //! | [`activity`] | activities, and the cycle accounting at the boundary between events |

@@ -1,7 +1,7 @@
-//! Traces: what a reader of a cell's spans learns, and the end of a trace that is not read.
+//! Traces: what a reader of a cell's periods learns, and the end of a trace that is not read.
 
 use isola_abi::id::ActivityId;
-use isola_abi::query::{Line, QueryState, Records, Span, SpanKind, TraceBegin, TraceRecord, TraceSpec};
+use isola_abi::query::{Line, Period, PeriodKind, QueryState, Records, TraceBegin, TraceRecord, TraceSpec};
 use isola_ebbs::{cycles, platform};
 use isola_events::activity::{APPLICATION, INFRASTRUCTURE, charge_piece, charge_to, charge_until};
 use isola_events::trace;
@@ -46,7 +46,7 @@ impl Drop for CellEnd {
 struct Reader {
     records: Records,
     begin: Option<TraceBegin>,
-    spans: Vec<(u32, Span)>,
+    periods: Vec<(u32, Period)>,
     sites: BTreeMap<u32, (String, u32)>,
     names: BTreeMap<u32, String>,
 }
@@ -66,14 +66,15 @@ impl Reader {
             if piece.state != QueryState::Answered {
                 return false;
             }
-            assert_eq!(piece.lost, 0, "a span stays with its core until there is room");
+            assert_eq!(piece.lost, 0, "a period stays with its core until there is room");
             self.records.add(&piece).unwrap();
             while let Some(record) = self.records.next_record().unwrap() {
                 match TraceRecord::decode(record).unwrap() {
                     TraceRecord::Begin(begin) => self.begin = Some(begin),
-                    TraceRecord::Spans(batch) => {
-                        self.spans.extend(batch.spans().map(|span| (batch.core, span)));
-                        self.sites.extend(batch.sites.into_iter().map(|site| (site.site, (site.file, site.line))));
+                    TraceRecord::Periods(batch) => {
+                        self.periods.extend(batch.periods().map(|period| (batch.core, period)));
+                        self.sites
+                            .extend(batch.sites.into_iter().map(|site| (site.site, (site.file, site.line))));
                         self.names.extend(batch.activities.into_iter().map(|one| (one.activity, one.name)));
                     }
                     TraceRecord::NoMemory { core } => panic!("core {core} has no memory"),
@@ -89,17 +90,17 @@ impl Reader {
     /// Returns the cycles of an activity: events without parts, and parts.
     fn cycles_of(&self, activity: ActivityId) -> u64 {
         let (mut sum, mut parts) = (0, BTreeMap::new());
-        for (core, span) in &self.spans {
-            match span.kind {
-                SpanKind::Part { activity: of } => {
-                    parts.insert(*core, span.start);
-                    sum += if of == activity.0 { span.cycles } else { 0 };
+        for (core, period) in &self.periods {
+            match period.kind {
+                PeriodKind::Part { activity: of } => {
+                    parts.insert(*core, period.start);
+                    sum += if of == activity.0 { period.cycles } else { 0 };
                 }
-                SpanKind::Event { activity: of, .. } => {
-                    let is_divided = parts.remove(core).is_some_and(|start| start >= span.start);
-                    sum += if of == activity.0 && !is_divided { span.cycles } else { 0 };
+                PeriodKind::Event { activity: of, .. } => {
+                    let is_divided = parts.remove(core).is_some_and(|start| start >= period.start);
+                    sum += if of == activity.0 && !is_divided { period.cycles } else { 0 };
                 }
-                SpanKind::Idle | SpanKind::Interrupts { .. } | SpanKind::Lost { .. } => {}
+                PeriodKind::Idle | PeriodKind::Interrupts { .. } | PeriodKind::Lost { .. } => {}
             }
         }
         sum
@@ -122,7 +123,7 @@ fn assert_near(traced: u64, charged: u64) {
 }
 
 #[test]
-fn spans_agree_with_the_ledger_for_events_and_their_parts() {
+fn periods_agree_with_the_ledger_for_events_and_their_parts() {
     in_cell(1, || async {
         let [one, two] = ["one", "two"].map(|name| register_activity(name).unwrap());
         let own = register_activity_under(two, "private").unwrap();
@@ -181,26 +182,30 @@ fn idle_periods_interrupts_and_the_length_of_the_queue_are_recorded() {
         trace::end();
         let begin = reader.begin.expect("the first record");
         assert_eq!((begin.cores, begin.cycles_hz), (1, platform().descriptor().clock.tsc_hz));
-        let of_kind = |is: fn(SpanKind) -> bool| reader.spans.iter().filter(move |(_, span)| is(span.kind));
-        let traced_idle: u64 = of_kind(|kind| kind == SpanKind::Idle).map(|(_, span)| span.cycles).sum();
+        let of_kind =
+            |is: fn(PeriodKind) -> bool| reader.periods.iter().filter(move |(_, period)| is(period.kind));
+        let traced_idle: u64 =
+            of_kind(|kind| kind == PeriodKind::Idle).map(|(_, period)| period.cycles).sum();
         assert!(traced_idle >= idle, "{traced_idle} of {idle}");
-        assert!(of_kind(|kind| matches!(kind, SpanKind::Interrupts { .. })).count() >= 5);
-        let longest = reader.spans.iter().map(|(_, span)| match span.kind {
-            SpanKind::Event { waiting, .. } => waiting,
+        assert!(of_kind(|kind| matches!(kind, PeriodKind::Interrupts { .. })).count() >= 5);
+        let longest = reader.periods.iter().map(|(_, period)| match period.kind {
+            PeriodKind::Event { waiting, .. } => waiting,
             _ => 0,
         });
         assert!(longest.max() >= Some(2));
-        // The loop runs between two spans, so they do not overlap, except parts with their events.
+        // The loop runs between two periods, so they do not overlap, except parts with their events.
         let mut until = 0;
-        for (_, span) in reader.spans.iter().filter(|(_, span)| !matches!(span.kind, SpanKind::Part { .. })) {
-            assert!(span.start >= until, "{span:?} begins before {until}");
-            until = span.start + span.cycles;
+        for (_, period) in
+            reader.periods.iter().filter(|(_, period)| !matches!(period.kind, PeriodKind::Part { .. }))
+        {
+            assert!(period.start >= until, "{period:?} begins before {until}");
+            until = period.start + period.cycles;
         }
     });
 }
 
 #[test]
-fn only_the_chosen_cores_are_traced_and_their_spans_are_complete_or_counted() {
+fn only_the_chosen_cores_are_traced_and_their_periods_are_complete_or_counted() {
     in_cell(3, || async {
         const EVENTS: u64 = 100_000;
         let mut reader = Reader::begin(0b010);
@@ -222,12 +227,12 @@ fn only_the_chosen_cores_are_traced_and_their_spans_are_complete_or_counted() {
             sleep(Duration::from_millis(150)).await;
         }
         trace::end();
-        assert!(reader.spans.iter().all(|(core, _)| *core == 1));
+        assert!(reader.periods.iter().all(|(core, _)| *core == 1));
         let (mut events, mut lost) = (0, 0);
-        for (_, span) in &reader.spans {
-            match span.kind {
-                SpanKind::Event { activity, .. } => events += u64::from(activity == busy.0),
-                SpanKind::Lost { spans } => lost += spans,
+        for (_, period) in &reader.periods {
+            match period.kind {
+                PeriodKind::Event { activity, .. } => events += u64::from(activity == busy.0),
+                PeriodKind::Lost { periods } => lost += periods,
                 _ => {}
             }
         }
@@ -247,11 +252,11 @@ fn an_unread_trace_ends_and_another_can_begin() {
         let mut reader = Reader::begin(u64::MAX);
         sleep(Duration::from_millis(250)).await;
         assert!(reader.read());
-        assert!(!reader.spans.is_empty());
+        assert!(!reader.periods.is_empty());
         trace::end();
-        let before = reader.spans.len();
+        let before = reader.periods.len();
         sleep(Duration::from_millis(250)).await;
         reader.read();
-        assert_eq!(reader.spans.len(), before, "nothing is recorded after the end");
+        assert_eq!(reader.periods.len(), before, "nothing is recorded after the end");
     });
 }

@@ -1,6 +1,6 @@
 //! `isola trace`: what a cell's cores do.
 //!
-//! The cell records spans, which the command reads as a [`Stream`] and writes as a trace file. Spans for which the cell
+//! The cell records periods, which the command reads as a [`Stream`] and writes as a trace file. Periods for which the cell
 //! had no room are counted by the cell, and reported.
 
 use super::interrupt::Interrupts;
@@ -23,8 +23,8 @@ use std::thread::sleep;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The time after which the cell has written all spans until now.
-const LAST_SPANS: Duration = Duration::from_millis(150);
+/// The time after which the cell has written all periods until now.
+const LAST_PERIODS: Duration = Duration::from_millis(150);
 
 /// Records what the cores of a running cell do
 #[derive(Debug, Args)]
@@ -32,7 +32,7 @@ const LAST_SPANS: Duration = Duration::from_millis(150);
 Writes a Perfetto trace until ^C: a track per core with a slice for each event, idle period and interrupt, and the number \
 of waiting events. Open it at https://ui.perfetto.dev, which runs in the browser and uploads nothing, or query it with \
 trace_processor. The name of an event is the source line that created it, its category the activity. The cell continues \
-to serve; an event takes some hundred nanoseconds longer meanwhile. Spans that are not read in time are counted and shown \
+to serve; an event takes some hundred nanoseconds longer meanwhile. Periods that are not read in time are counted and shown \
 as lost.
 
 Examples:
@@ -81,7 +81,7 @@ struct TraceView<'a> {
     cores: &'a [u32],
     /// The number of events.
     events: u64,
-    /// The number of spans that the cell had no room for.
+    /// The number of periods that the cell had no room for.
     lost: u64,
     /// Cycles without work.
     idle_cycles: u64,
@@ -147,7 +147,7 @@ impl Session<'_> {
     fn run(&mut self, interrupts: &Interrupts) -> Result<(), Failure> {
         let limit = self.arguments.duration.map(|TraceTime(limit)| limit);
         loop {
-            // Spans that were read before an error are written as well.
+            // Periods that were read before an error are written as well.
             let turn = self.stream.turn();
             self.pass_on()?;
             if turn? == Progress::Ended {
@@ -159,7 +159,7 @@ impl Session<'_> {
                 return Err(Failure::new(failure::REFUSED, what));
             }
             if interrupts.so_far() > 0 || limit.is_some_and(|limit| self.stream.age() >= limit) {
-                sleep(LAST_SPANS);
+                sleep(LAST_PERIODS);
                 self.stream.turn()?;
                 return self.pass_on();
             }
@@ -167,7 +167,7 @@ impl Session<'_> {
         }
     }
 
-    /// Writes the spans that were read, without the machine's lock.
+    /// Writes the periods that were read, without the machine's lock.
     fn pass_on(&mut self) -> Result<(), Failure> {
         for (record, _) in self.stream.take() {
             let record = TraceRecord::decode(&record)?;
@@ -196,7 +196,7 @@ fn report(context: &Context, arguments: &Arguments, summary: &TraceSummary) -> R
     }
     let mut text = format!("{} events on {} cores", human::count(summary.events), summary.cores.len());
     if summary.lost > 0 {
-        text.push_str(&format!(", {} spans lost: use --cores or --duration", human::count(summary.lost)));
+        text.push_str(&format!(", {} periods lost: use --cores or --duration", human::count(summary.lost)));
     }
     context.output.note(&text);
     Ok(())

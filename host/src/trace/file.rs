@@ -8,10 +8,10 @@
 use super::cores_of;
 use super::packets::{
     BOOTTIME, COUNTER, Clock, ClockSnapshot, CounterDescriptor, DebugAnnotation, EXPLICIT_ORDER,
-    INCREMENTAL_STATE_CLEARED, InternedData, InternedName, NEEDS_INCREMENTAL_STATE, ProcessDescriptor, REALTIME,
-    SLICE_BEGIN, SLICE_END, SourceLocation, Trace, TracePacket, TrackDescriptor, TrackEvent,
+    INCREMENTAL_STATE_CLEARED, InternedData, InternedName, NEEDS_INCREMENTAL_STATE, ProcessDescriptor,
+    REALTIME, SLICE_BEGIN, SLICE_END, SourceLocation, Trace, TracePacket, TrackDescriptor, TrackEvent,
 };
-use isola_abi::query::{RecordError, Span, SpanBatch, SpanKind, TraceBegin, TraceRecord};
+use isola_abi::query::{Period, PeriodBatch, PeriodKind, RecordError, TraceBegin, TraceRecord};
 use prost::Message;
 use std::collections::{BTreeMap, HashMap};
 
@@ -56,7 +56,7 @@ struct NamedActivity {
 #[derive(Default)]
 struct CoreTrack {
     /// Parts of an event that is not complete.
-    parts: Vec<(Span, u32)>,
+    parts: Vec<(Period, u32)>,
     /// The last value of the counter.
     waiting: Option<u32>,
 }
@@ -87,7 +87,7 @@ impl TraceFile {
                 self.start(begin);
                 Ok(())
             }
-            TraceRecord::Spans(batch) => self.add_spans(batch),
+            TraceRecord::Periods(batch) => self.add_periods(batch),
             TraceRecord::NoMemory { .. } | TraceRecord::Alive => Ok(()),
         }
     }
@@ -146,14 +146,15 @@ impl TraceFile {
         self.cores.insert(core, CoreTrack::default());
     }
 
-    fn add_spans(&mut self, batch: &SpanBatch) -> Result<(), RecordError> {
+    fn add_periods(&mut self, batch: &PeriodBatch) -> Result<(), RecordError> {
         let core = batch.core;
         if !self.cores.contains_key(&core) {
             // The cell names its cores at the beginning.
             return Err(RecordError::Malformed);
         }
         for activity in &batch.activities {
-            let named = NamedActivity { category: self.category(&activity.name), name: self.name(&activity.name) };
+            let named =
+                NamedActivity { category: self.category(&activity.name), name: self.name(&activity.name) };
             self.activities.insert(activity.activity, named);
         }
         for site in &batch.sites {
@@ -170,63 +171,63 @@ impl TraceFile {
         if self.names.len() + self.categories.len() + self.sites.len() + self.activities.len() > MAX_NAMES {
             return Err(RecordError::Malformed);
         }
-        for span in batch.spans() {
-            self.add_span(core, span);
+        for period in batch.periods() {
+            self.add_period(core, period);
         }
         Ok(())
     }
 
-    fn add_span(&mut self, core: u32, span: Span) {
+    fn add_period(&mut self, core: u32, period: Period) {
         let track = self.cores.entry(core).or_default();
-        match span.kind {
-            SpanKind::Part { activity } => {
-                track.parts.push((span, activity));
+        match period.kind {
+            PeriodKind::Part { activity } => {
+                track.parts.push((period, activity));
                 if track.parts.len() >= MAX_PARTS {
                     self.end_parts(core, u64::MAX);
                 }
             }
-            SpanKind::Event { site, activity, resource, waiting } => {
+            PeriodKind::Event { site, activity, resource, waiting } => {
                 let changed = track.waiting.replace(waiting) != Some(waiting);
                 // Parts before the event belong to no event.
-                let parts = self.end_parts(core, span.start);
+                let parts = self.end_parts(core, period.start);
                 let mut event = self.site_event(site);
                 event.category_iids = self.categories_of(activity);
                 if resource != 0 {
                     event.debug_annotations.push(annotation("resource", resource.into()));
                 }
-                self.begin_slice(core, span, event);
+                self.begin_slice(core, period, event);
                 for (part, activity) in parts {
-                    self.add_part(core, clip(part, span), activity);
+                    self.add_part(core, clip(part, period), activity);
                 }
-                self.end_slice(core, span);
+                self.end_slice(core, period);
                 if changed {
                     let mut counter = self.track_event(COUNTER, counters(core));
                     counter.counter_value = Some(waiting.into());
-                    self.write(end(span), counter);
+                    self.write(end(period), counter);
                 }
             }
-            SpanKind::Idle => self.add_slice(core, span, "idle", None),
-            SpanKind::Interrupts { count: 0 } => self.add_slice(core, span, "alarms", None),
-            SpanKind::Interrupts { count } => {
-                self.add_slice(core, span, "interrupts", Some(annotation("count", count.into())));
+            PeriodKind::Idle => self.add_slice(core, period, "idle", None),
+            PeriodKind::Interrupts { count: 0 } => self.add_slice(core, period, "alarms", None),
+            PeriodKind::Interrupts { count } => {
+                self.add_slice(core, period, "interrupts", Some(annotation("count", count.into())));
             }
-            SpanKind::Lost { spans } => {
+            PeriodKind::Lost { periods } => {
                 self.end_parts(core, u64::MAX);
-                self.add_slice(core, span, "lost", Some(annotation("spans", spans)));
+                self.add_slice(core, period, "lost", Some(annotation("periods", periods)));
             }
         }
     }
 
     /// Writes the parts before the reading `until`, and returns the others.
-    fn end_parts(&mut self, core: u32, until: u64) -> Vec<(Span, u32)> {
+    fn end_parts(&mut self, core: u32, until: u64) -> Vec<(Period, u32)> {
         let parts = std::mem::take(&mut self.cores.entry(core).or_default().parts);
         let (before, others) = parts.into_iter().partition(|(part, _)| part.start < until);
-        let before: Vec<(Span, u32)> = before;
+        let before: Vec<(Period, u32)> = before;
         before.into_iter().for_each(|(part, activity)| self.add_part(core, part, activity));
         others
     }
 
-    fn add_part(&mut self, core: u32, part: Span, activity: u32) {
+    fn add_part(&mut self, core: u32, part: Period, activity: u32) {
         let mut event = self.track_event(SLICE_BEGIN, slices(core));
         let known = self.activities.get(&activity).map(|named| named.name);
         event.name_iid = Some(known.unwrap_or_else(|| self.name("activity")));
@@ -236,13 +237,13 @@ impl TraceFile {
     }
 
     /// Writes a slice that belongs to no activity. Its category is its name.
-    fn add_slice(&mut self, core: u32, span: Span, name: &str, argument: Option<DebugAnnotation>) {
+    fn add_slice(&mut self, core: u32, period: Period, name: &str, argument: Option<DebugAnnotation>) {
         let mut event = self.track_event(SLICE_BEGIN, slices(core));
         event.name_iid = Some(self.name(name));
         event.category_iids = vec![self.category(name)];
         event.debug_annotations.extend(argument);
-        self.begin_slice(core, span, event);
-        self.end_slice(core, span);
+        self.begin_slice(core, period, event);
+        self.end_slice(core, period);
     }
 
     fn categories_of(&self, activity: u32) -> Vec<u64> {
@@ -263,14 +264,14 @@ impl TraceFile {
         TrackEvent { r#type: Some(kind), track_uuid: Some(track), ..TrackEvent::default() }
     }
 
-    fn begin_slice(&mut self, core: u32, span: Span, event: TrackEvent) {
+    fn begin_slice(&mut self, core: u32, period: Period, event: TrackEvent) {
         let (kind, track) = (Some(SLICE_BEGIN), Some(slices(core)));
-        self.write(span.start, TrackEvent { r#type: kind, track_uuid: track, ..event });
+        self.write(period.start, TrackEvent { r#type: kind, track_uuid: track, ..event });
     }
 
-    fn end_slice(&mut self, core: u32, span: Span) {
+    fn end_slice(&mut self, core: u32, period: Period) {
         let event = self.track_event(SLICE_END, slices(core));
-        self.write(end(span), event);
+        self.write(end(period), event);
     }
 
     /// Writes an event at a reading of the cycle counter, with the strings that it introduces.
@@ -330,15 +331,15 @@ fn location(site: u32) -> u64 {
     u64::from(site) + 1
 }
 
-fn end(span: Span) -> u64 {
-    span.start.saturating_add(span.cycles)
+fn end(period: Period) -> u64 {
+    period.start.saturating_add(period.cycles)
 }
 
-/// Returns the part of a span that is within another.
-fn clip(part: Span, within: Span) -> Span {
+/// Returns the part of a period that is within another.
+fn clip(part: Period, within: Period) -> Period {
     let start = part.start.clamp(within.start, end(within));
     let until = end(part).clamp(start, end(within));
-    Span { start, cycles: until - start, kind: part.kind }
+    Period { start, cycles: until - start, kind: part.kind }
 }
 
 /// Returns a source file without the folder of third-party sources.
@@ -363,14 +364,14 @@ mod tests {
         })
     }
 
-    fn batch(core: u32, spans: &[(u64, u64, SpanKind)]) -> SpanBatch {
-        let mut batch = SpanBatch::new(core);
-        spans.iter().for_each(|&(start, cycles, kind)| batch.push(Span { start, cycles, kind }));
+    fn batch(core: u32, periods: &[(u64, u64, PeriodKind)]) -> PeriodBatch {
+        let mut batch = PeriodBatch::new(core);
+        periods.iter().for_each(|&(start, cycles, kind)| batch.push(Period { start, cycles, kind }));
         batch
     }
 
-    fn event(activity: u32, waiting: u32) -> SpanKind {
-        SpanKind::Event { site: 0, activity, resource: 0, waiting }
+    fn event(activity: u32, waiting: u32) -> PeriodKind {
+        PeriodKind::Event { site: 0, activity, resource: 0, waiting }
     }
 
     #[test]
@@ -378,12 +379,12 @@ mod tests {
         let mut first = batch(
             2,
             &[
-                (1_000, 400, SpanKind::Idle),
-                (1_400, 100, SpanKind::Interrupts { count: 2 }),
-                (2_000, 1_000, SpanKind::Part { activity: 7 }),
-                (3_000, 1_000, SpanKind::Part { activity: 8 }),
+                (1_000, 400, PeriodKind::Idle),
+                (1_400, 100, PeriodKind::Interrupts { count: 2 }),
+                (2_000, 1_000, PeriodKind::Part { activity: 7 }),
+                (3_000, 1_000, PeriodKind::Part { activity: 8 }),
                 (2_000, 2_000, event(8, 3)),
-                (4_000, 2_000, SpanKind::Lost { spans: 9 }),
+                (4_000, 2_000, PeriodKind::Lost { periods: 9 }),
             ],
         );
         let name = |activity, name: &str| TraceActivity { activity, name: name.into() };
@@ -393,8 +394,8 @@ mod tests {
         let mut file = TraceFile::begin("kv");
         file.add(&begin()).unwrap();
         let mut bytes = file.take();
-        file.add(&TraceRecord::Spans(first)).unwrap();
-        file.add(&TraceRecord::Spans(batch(0, &[(5_000, 10, event(7, 0))]))).unwrap();
+        file.add(&TraceRecord::Periods(first)).unwrap();
+        file.add(&TraceRecord::Periods(batch(0, &[(5_000, 10, event(7, 0))]))).unwrap();
         bytes.extend(file.take());
         assert!(file.take().is_empty());
         let trace = perfetto::parse(&bytes).unwrap();
@@ -432,7 +433,7 @@ mod tests {
         for name in ["first", "second"] {
             let mut batch = batch(0, &[(2_000, 10, event(9, 0))]);
             batch.activities = vec![TraceActivity { activity: 9, name: name.into() }];
-            file.add(&TraceRecord::Spans(batch)).unwrap();
+            file.add(&TraceRecord::Periods(batch)).unwrap();
         }
         let trace = perfetto::parse(&file.take()).unwrap();
         let categories: Vec<&str> = trace.slices.iter().map(|slice| &*slice.category).collect();
@@ -440,32 +441,32 @@ mod tests {
     }
 
     #[test]
-    fn spans_of_a_core_that_the_cell_has_not_named_are_refused() {
+    fn periods_of_a_core_that_the_cell_has_not_named_are_refused() {
         let mut file = TraceFile::begin("kv");
         file.add(&begin()).unwrap();
-        let refused = file.add(&TraceRecord::Spans(batch(1, &[])));
+        let refused = file.add(&TraceRecord::Periods(batch(1, &[])));
         assert_eq!(refused, Err(RecordError::Malformed));
     }
 
     proptest! {
         /// A cell may write anything into its answers; the file remains readable.
         #[test]
-        fn hostile_records_make_a_readable_file(spans in proptest::collection::vec(
+        fn hostile_records_make_a_readable_file(periods in proptest::collection::vec(
             (any::<u64>(), any::<u64>(), 0..5_u32, any::<u32>()), 0..60,
         )) {
-            let spans: Vec<_> = spans.into_iter().map(|(start, cycles, kind, number)| {
+            let periods: Vec<_> = periods.into_iter().map(|(start, cycles, kind, number)| {
                 let kind = match kind {
-                    0 => SpanKind::Event { site: number, activity: number, resource: 1, waiting: number },
-                    1 => SpanKind::Part { activity: number },
-                    2 => SpanKind::Idle,
-                    3 => SpanKind::Interrupts { count: number },
-                    _ => SpanKind::Lost { spans: number.into() },
+                    0 => PeriodKind::Event { site: number, activity: number, resource: 1, waiting: number },
+                    1 => PeriodKind::Part { activity: number },
+                    2 => PeriodKind::Idle,
+                    3 => PeriodKind::Interrupts { count: number },
+                    _ => PeriodKind::Lost { periods: number.into() },
                 };
                 (start, cycles, kind)
             }).collect();
             let mut file = TraceFile::begin("kv");
             file.add(&begin()).unwrap();
-            file.add(&TraceRecord::Spans(batch(0, &spans))).unwrap();
+            file.add(&TraceRecord::Periods(batch(0, &periods))).unwrap();
             prop_assert!(perfetto::parse(&file.take()).is_ok());
         }
     }

@@ -11,7 +11,7 @@
 pub mod file;
 pub mod packets;
 
-use isola_abi::query::{SpanKind, TraceRecord};
+use isola_abi::query::{PeriodKind, TraceRecord};
 use std::collections::BTreeMap;
 
 /// The sums of a trace.
@@ -26,11 +26,11 @@ pub struct TraceSummary {
     pub interrupt_cycles: u64,
     /// The number of events.
     pub events: u64,
-    /// The number of spans that the cell had no room for.
+    /// The number of periods that the cell had no room for.
     pub lost: u64,
     /// The traced cores.
     pub cores: Vec<u32>,
-    /// The cores that had no memory for their spans.
+    /// The cores that had no memory for their periods.
     pub without_memory: Vec<u32>,
     names: BTreeMap<u32, String>,
     /// By core, the start of the last part that belongs to no event yet.
@@ -56,32 +56,32 @@ impl TraceSummary {
             }
             TraceRecord::NoMemory { core } => return self.without_memory.push(*core),
             TraceRecord::Alive => return,
-            TraceRecord::Spans(batch) => batch,
+            TraceRecord::Periods(batch) => batch,
         };
         self.names.extend(batch.activities.iter().map(|named| (named.activity, named.name.clone())));
-        for span in batch.spans() {
-            match span.kind {
-                SpanKind::Event { activity, .. } => {
+        for period in batch.periods() {
+            match period.kind {
+                PeriodKind::Event { activity, .. } => {
                     // The last part of a divided event ends with it.
                     let last = self.parts.remove(&batch.core);
-                    let is_divided = last.is_some_and(|part| part >= span.start);
+                    let is_divided = last.is_some_and(|part| part >= period.start);
                     let sum = self.activity(activity);
                     sum.events += 1;
-                    sum.cycles = sum.cycles.wrapping_add(if is_divided { 0 } else { span.cycles });
+                    sum.cycles = sum.cycles.wrapping_add(if is_divided { 0 } else { period.cycles });
                     self.events += 1;
                 }
-                SpanKind::Part { activity } => {
-                    self.parts.insert(batch.core, span.start);
+                PeriodKind::Part { activity } => {
+                    self.parts.insert(batch.core, period.start);
                     let sum = self.activity(activity);
-                    sum.cycles = sum.cycles.wrapping_add(span.cycles);
+                    sum.cycles = sum.cycles.wrapping_add(period.cycles);
                 }
-                SpanKind::Idle => self.idle_cycles = self.idle_cycles.wrapping_add(span.cycles),
-                SpanKind::Interrupts { .. } => {
-                    self.interrupt_cycles = self.interrupt_cycles.wrapping_add(span.cycles);
+                PeriodKind::Idle => self.idle_cycles = self.idle_cycles.wrapping_add(period.cycles),
+                PeriodKind::Interrupts { .. } => {
+                    self.interrupt_cycles = self.interrupt_cycles.wrapping_add(period.cycles);
                 }
-                SpanKind::Lost { spans } => {
+                PeriodKind::Lost { periods } => {
                     self.parts.remove(&batch.core);
-                    self.lost = self.lost.saturating_add(spans);
+                    self.lost = self.lost.saturating_add(periods);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Traces of cells: files, sums, and lost spans.
+//! Traces of cells: files, sums, and lost periods.
 
 use crate::sandbox::{Outcome, Sandbox, signal};
 use isola_tests::perfetto;
@@ -11,23 +11,25 @@ fn running() -> Sandbox {
 }
 
 #[test]
-fn a_trace_is_written_and_summed_up_with_its_lost_spans() {
+fn a_trace_is_written_and_summed_up_with_its_lost_periods() {
     let sandbox = running();
     let path = sandbox.state().join("kv.pftrace");
     let trace = ["trace", "kv", "-w", path.to_str().unwrap(), "--duration", "100ms"];
     let outcome = sandbox.isola(&trace);
-    assert!(outcome.err.contains("4 events on 2 cores, 6 spans lost"), "{outcome:?}");
+    assert!(outcome.err.contains("4 events on 2 cores, 6 periods lost"), "{outcome:?}");
     assert_eq!(outcome.ok(), "");
     let written = perfetto::parse(&fs::read(&path).unwrap()).unwrap();
     assert_eq!(written.process, "kv");
     assert_eq!(written.slices.len(), 8, "{:#?}", written.slices);
     assert!(written.slices.iter().any(|slice| {
-        (&*slice.track, &*slice.name, &*slice.category)
-            == ("core 1", "net/sockets/src/device.rs:40", "web")
+        (&*slice.track, &*slice.name, &*slice.category) == ("core 1", "net/sockets/src/device.rs:40", "web")
     }));
     let sums = sandbox.json(&[&trace[..], &["--cores", "1"]].concat());
     assert_eq!((&sums["cores"], &sums["events"], &sums["lost"]), (&[1].into(), &2.into(), &3.into()));
-    assert_eq!((&sums["activities"][0]["name"], &sums["activities"][0]["cycles"]), (&"web".into(), &500.into()));
+    assert_eq!(
+        (&sums["activities"][0]["name"], &sums["activities"][0]["cycles"]),
+        (&"web".into(), &500.into())
+    );
     let written = perfetto::parse(&fs::read(&path).unwrap()).unwrap();
     assert!(written.slices.iter().all(|slice| slice.track == "core 1"), "{written:#?}");
 }
@@ -37,7 +39,7 @@ fn an_interrupted_trace_leaves_a_readable_file() {
     let sandbox = running();
     let path = sandbox.state().join("kv.pftrace");
     let trace = sandbox.spawn(&["trace", "kv", "-w", path.to_str().unwrap()]);
-    sandbox.wait("spans are written", || fs::read(&path).is_ok_and(|bytes| bytes.len() > 200));
+    sandbox.wait("periods are written", || fs::read(&path).is_ok_and(|bytes| bytes.len() > 200));
     signal("INT", trace.id());
     Outcome::from(trace.wait_with_output().unwrap()).ok();
     assert_eq!(perfetto::parse(&fs::read(&path).unwrap()).unwrap().slices.len(), 8);

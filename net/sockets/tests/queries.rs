@@ -1,8 +1,8 @@
 //! A cell's answers to queries, during other work.
 
 use isola_abi::query::{
-    AnswerRecord, CaptureSpec, Direction, FrameFilter, FrameHead, Line, Query, QueryState, Records, SpanKind,
-    TraceRecord, TraceSpec,
+    AnswerRecord, CaptureSpec, Direction, FrameFilter, FrameHead, Line, PeriodKind, Query, QueryState,
+    Records, TraceRecord, TraceSpec,
 };
 use isola_ebbs::platform;
 use isola_hosted::{Loss, link};
@@ -169,14 +169,14 @@ fn a_trace_and_a_capture_replace_each_other() {
         for _ in 0..2 {
             let trace = ask(Line::Frames, &Query::Trace(TraceSpec { cores: u64::MAX }));
             exchange(&mut stream, 1000).await;
-            // Spans are written after 100 ms.
+            // Periods are written after 100 ms.
             isola_events::sleep(Duration::from_millis(250)).await;
-            let (spans, _) = read(Line::Frames, trace, &mut Records::default()).unwrap();
-            let spans: Vec<_> = spans.iter().map(|record| TraceRecord::decode(record).unwrap()).collect();
-            assert!(matches!(spans[0], TraceRecord::Begin(_)), "{spans:?}");
-            let is_event = |kind| matches!(kind, SpanKind::Event { .. });
-            assert!(spans.iter().any(|record| match record {
-                TraceRecord::Spans(batch) => batch.spans().any(|span| is_event(span.kind)),
+            let (periods, _) = read(Line::Frames, trace, &mut Records::default()).unwrap();
+            let periods: Vec<_> = periods.iter().map(|record| TraceRecord::decode(record).unwrap()).collect();
+            assert!(matches!(periods[0], TraceRecord::Begin(_)), "{periods:?}");
+            let is_event = |kind| matches!(kind, PeriodKind::Event { .. });
+            assert!(periods.iter().any(|record| match record {
+                TraceRecord::Periods(batch) => batch.periods().any(|period| is_event(period.kind)),
                 _ => false,
             }));
             let frames = ask(Line::Frames, &capture(Some(PORT), 60));

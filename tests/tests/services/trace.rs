@@ -56,7 +56,8 @@ fn a_trace_of_a_serving_cell_agrees_with_its_ledger() {
     assert!(traced <= most + most / 20, "{traced} of at most {most} cycles: {summary:#}");
     let written = perfetto::parse(&fs::read(&path).unwrap()).unwrap();
     assert_eq!((&*written.process, written.tracks.len()), ("cache", 4), "{:?}", written.tracks);
-    let of = |category: &str| written.slices.iter().filter(|slice| slice.category == category).collect::<Vec<_>>();
+    let of =
+        |category: &str| written.slices.iter().filter(|slice| slice.category == category).collect::<Vec<_>>();
     assert!(of("clients").len() > REQUESTS as usize, "an event for each request");
     assert!(of("clients").iter().any(|slice| slice.name.contains(".rs:")), "{:?}", of("clients")[0]);
     assert!(!of("interrupts").is_empty());

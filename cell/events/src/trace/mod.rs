@@ -1,11 +1,11 @@
 //! Traces: what each core does, for the host tool (docs/decisions/0070-traces-and-profiles.md).
 //!
-//! During a trace each traced core records *spans*: its events, their parts for several activities, idle periods and
+//! During a trace each traced core records *periods*: its events, their parts for several activities, idle periods and
 //! interrupts. Without a trace there is no cost: the loop calls the recorder from branches that exist for other reasons.
 //!
 //! | recorded | called from |
 //! |---|---|
-//! | the end of an event | the watchdog's inspection of long events, which during a trace inspects all |
+//! | the end of an event | the check of the [event limit](crate::watchdog), which all events exceed during a trace |
 //! | a change of the running event's activity | the accounting of private activities: one seems to run |
 //! | idle periods, interrupts | the idle handlers; the lengths are those of the counters in the report |
 //!
@@ -13,14 +13,14 @@
 //! |---|---|
 //! | this | begin and end of a trace, the records for the reader |
 //! | `recorder` | the recorder of a core |
-//! | `span_ring` | its ring of spans, which counts spans without room |
+//! | `period_ring` | its ring of periods, which counts periods without room |
 //!
-//! A core copies its spans into the ring of answers when a quarter of its own ring is full, or after
+//! A core copies its periods into the ring of answers when a quarter of its own ring is full, or after
 //! [`DRAIN_INTERVAL`]. If the reader has read nothing for [`STALL_LIMIT`], the trace ends: the first core to notice ends
 //! it, and each core releases its memory at its next copy.
 
+mod period_ring;
 mod recorder;
-mod span_ring;
 
 pub(crate) use recorder::Tracing;
 
@@ -35,15 +35,15 @@ use core::time::Duration;
 use isola_abi::id::ActivityId;
 use isola_abi::ledger::Generation;
 use isola_abi::query::{
-    Line, Ring, SpanBatch, SpanKind, TraceActivity, TraceBegin, TraceRecord, TraceSite, TraceSpec,
+    Line, PeriodBatch, PeriodKind, Ring, TraceActivity, TraceBegin, TraceRecord, TraceSite, TraceSpec,
 };
 use isola_activities::{generation, name_of};
 use isola_ebbs::{CellEbb, Representative, platform};
 use isola_platform::{CoreSet, Instant};
-use span_ring::{RecordedKind, RecordedSpan};
+use period_ring::{RecordedKind, RecordedPeriod};
 use spin::Mutex;
 
-/// The longest time for which a span stays in its core's ring.
+/// The longest time for which a period stays in its core's ring.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The time without a read after which a trace ends.
@@ -130,12 +130,12 @@ fn report_no_memory(number: u32, core: u32) {
     }
 }
 
-/// Writes spans of a core as a record of the trace `number`. Returns how many of `spans` it took: none if the ring has no
+/// Writes periods of a core as a record of the trace `number`. Returns how many of `periods` it took: none if the ring has no
 /// room for them.
 fn write(
     number: u32,
     core: u32,
-    spans: impl ExactSizeIterator<Item = RecordedSpan>,
+    periods: impl ExactSizeIterator<Item = RecordedPeriod>,
 ) -> (TraceState, usize) {
     let mut current = TRACE.current.lock();
     let Some(trace) = current.as_mut().filter(|trace| trace.number == number) else {
@@ -151,11 +151,11 @@ fn write(
         *current = None;
         return (TraceState::Ended, 0);
     }
-    let count = spans.len();
+    let count = periods.len();
     if count > 0 {
-        let (batch, new) = trace.batch(core, spans);
-        let record = TraceRecord::Spans(batch).encode();
-        // A record that does not fit is not lost: its spans stay in the core's ring.
+        let (batch, new) = trace.batch(core, periods);
+        let record = TraceRecord::Periods(batch).encode();
+        // A record that does not fit is not lost: its periods stay in the core's ring.
         if ring.room() < (record.len() + 2 * size_of::<u64>()) as u64 || ring.push(&record).is_err() {
             return (TraceState::Continues, 0);
         }
@@ -176,28 +176,32 @@ struct Introduced {
 }
 
 impl CurrentTrace {
-    /// Encodes spans, with the names that the reader does not know.
-    fn batch(&mut self, core: u32, spans: impl Iterator<Item = RecordedSpan>) -> (SpanBatch, Introduced) {
+    /// Encodes periods, with the names that the reader does not know.
+    fn batch(
+        &mut self,
+        core: u32,
+        periods: impl Iterator<Item = RecordedPeriod>,
+    ) -> (PeriodBatch, Introduced) {
         if self.named.len() > MAX_NAMES {
             self.named.clear();
         }
-        let (mut batch, mut new) = (SpanBatch::new(core), Introduced::default());
-        for span in spans {
-            let kind = match span.kind {
+        let (mut batch, mut new) = (PeriodBatch::new(core), Introduced::default());
+        for period in periods {
+            let kind = match period.kind {
                 RecordedKind::Event { made_at, activity, resource, waiting } => {
                     self.name(activity, &mut new, &mut batch.activities);
                     let site = self.site(made_at, &mut new, &mut batch.sites);
-                    SpanKind::Event { site, activity: activity.0, resource: resource.0, waiting }
+                    PeriodKind::Event { site, activity: activity.0, resource: resource.0, waiting }
                 }
                 RecordedKind::Part { activity } => {
                     self.name(activity, &mut new, &mut batch.activities);
-                    SpanKind::Part { activity: activity.0 }
+                    PeriodKind::Part { activity: activity.0 }
                 }
-                RecordedKind::Idle => SpanKind::Idle,
-                RecordedKind::Interrupts { count } => SpanKind::Interrupts { count },
-                RecordedKind::Lost { spans } => SpanKind::Lost { spans },
+                RecordedKind::Idle => PeriodKind::Idle,
+                RecordedKind::Interrupts { count } => PeriodKind::Interrupts { count },
+                RecordedKind::Lost { periods } => PeriodKind::Lost { periods },
             };
-            batch.push(isola_abi::query::Span { start: span.start, cycles: span.cycles, kind });
+            batch.push(isola_abi::query::Period { start: period.start, cycles: period.cycles, kind });
         }
         (batch, new)
     }

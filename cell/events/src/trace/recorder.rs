@@ -1,16 +1,16 @@
-//! The recorder of a core: derives spans from the readings and counters of the [accounting](crate::accounting).
+//! The recorder of a core: derives periods from the readings and counters of the [accounting](crate::accounting).
 //!
 //! ```text
 //!   event     loop  idle              interrupts      event
 //!   ────────┤ ├─┤ ├─────────────────┤ ├─────────────┤ ├──────────
 //!           ↑     ↑ idle handler                                ↑
-//!        hook     hook                                       hook: the watchdog inspects the event
+//!        hook     hook                                       hook: the event exceeds its limit
 //! ```
 //!
 //! At each hook the counters of idle and interrupt cycles in the report have grown by the cycles since the hook before.
 //! An idle period begins at the idle handler. Interrupts end where the next event begins.
 
-use super::span_ring::{RecordedKind, RecordedSpan, SpanRing};
+use super::period_ring::{PeriodRing, RecordedKind, RecordedPeriod};
 use super::{DRAIN_INTERVAL, TraceState, report_no_memory, write};
 use crate::event::EventTag;
 use crate::event_loop::EVENTS;
@@ -26,19 +26,19 @@ use isola_abi::report::CoreReport;
 use isola_ebbs::{current_core, cycles};
 use isola_platform::Instant;
 
-/// The spans in a core's ring: 160 KiB.
-const RING_SPANS: usize = 4096;
+/// The periods in a core's ring: 160 KiB.
+const RING_PERIODS: usize = 4096;
 
-/// The spans from which on a core copies them at once.
-const DRAIN_SPANS: usize = RING_SPANS / 4;
+/// The periods from which on a core copies them at once.
+const DRAIN_PERIODS: usize = RING_PERIODS / 4;
 
-/// The maximum number of spans of a record, which bounds its length to a few KiB.
-const SPANS_A_RECORD: usize = 128;
+/// The maximum number of periods of a record, which bounds its length to a few KiB.
+const PERIODS_A_RECORD: usize = 128;
 
 /// The maximum number of records that a core writes at a time, which bounds the delay of its events.
 const RECORDS_A_DRAIN: usize = 8;
 
-/// The time until the next records if more spans wait, and if the reader has left no room.
+/// The time until the next records if more periods wait, and if the reader has left no room.
 const BACKLOG_INTERVAL: Duration = Duration::from_millis(1);
 const NO_ROOM_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -54,7 +54,7 @@ pub(crate) struct Tracing {
 struct Recorder {
     /// The number of the trace's query.
     number: u32,
-    ring: SpanRing,
+    ring: PeriodRing,
     report: &'static CoreReport,
     /// The report's counters at the last hook.
     counted: Counted,
@@ -62,7 +62,7 @@ struct Recorder {
     last: u64,
     /// Whether the last hook was that of the idle handler.
     was_idle: bool,
-    /// Copies spans when it rings.
+    /// Copies periods when it rings.
     alarm: Alarm,
     /// Whether the alarm rings early, whatever else is recorded.
     is_urgent: bool,
@@ -89,7 +89,7 @@ impl Counted {
 impl Tracing {
     /// Begins to record. Returns whether there was memory for it.
     pub fn start(&self, number: u32, report: &'static CoreReport) -> bool {
-        let Some(ring) = SpanRing::new(RING_SPANS) else {
+        let Some(ring) = PeriodRing::new(RING_PERIODS) else {
             report_no_memory(number, current_core().0);
             return false;
         };
@@ -144,7 +144,7 @@ impl Tracing {
         let kind = RecordedKind::Event { made_at, activity, resource: tag.resource, waiting: waiting as u32 };
         recorder.push(began, spent, kind);
         recorder.pass_hook(ended, false);
-        if recorder.ring.len() >= DRAIN_SPANS && !recorder.is_urgent {
+        if recorder.ring.len() >= DRAIN_PERIODS && !recorder.is_urgent {
             recorder.is_urgent = true;
             recorder.alarm.set(Some(Instant::default()));
         }
@@ -169,7 +169,7 @@ impl Tracing {
         }
     }
 
-    /// Copies spans into the answer. Returns whether the trace continues.
+    /// Copies periods into the answer. Returns whether the trace continues.
     pub fn drain(&self) -> bool {
         let mut recorder = self.recorder.borrow_mut();
         let Some(current) = recorder.as_mut() else { return false };
@@ -207,19 +207,19 @@ impl Recorder {
     }
 
     fn push(&mut self, start: u64, cycles: u64, kind: RecordedKind) {
-        self.ring.push(RecordedSpan { start, cycles, kind });
+        self.ring.push(RecordedPeriod { start, cycles, kind });
     }
 
-    /// Copies spans, a bounded number at a time, and sets the alarm for the next time.
+    /// Copies periods, a bounded number at a time, and sets the alarm for the next time.
     fn drain(&mut self) -> TraceState {
         let core = current_core().0;
-        // If more is left, other spans do not change the next time.
+        // If more is left, other periods do not change the next time.
         self.is_urgent = true;
         let mut pause = BACKLOG_INTERVAL;
         for _ in 0..RECORDS_A_DRAIN {
-            let spans = self.ring.first(SPANS_A_RECORD);
-            let offered = spans.len();
-            let (state, taken) = write(self.number, core, spans);
+            let periods = self.ring.first(PERIODS_A_RECORD);
+            let offered = periods.len();
+            let (state, taken) = write(self.number, core, periods);
             if state == TraceState::Ended {
                 return TraceState::Ended;
             }
@@ -228,7 +228,7 @@ impl Recorder {
                 pause = NO_ROOM_INTERVAL;
                 break;
             }
-            if self.ring.len() < SPANS_A_RECORD {
+            if self.ring.len() < PERIODS_A_RECORD {
                 self.is_urgent = false;
                 pause = DRAIN_INTERVAL;
                 break;
