@@ -131,6 +131,14 @@ impl Accounting {
             .map_or_else(|| ActivityId(self.report.activity.load(Ordering::Relaxed)), |(private, _)| private)
     }
 
+    /// Charges the cycles since the last boundary, and those that follow, to the present account. Returns the reading of
+    /// the cycle counter.
+    pub fn charge_so_far(&self) -> u64 {
+        let now = cycles();
+        add(self.counter.get(), now.wrapping_sub(self.since.replace(now)));
+        now
+    }
+
     /// Returns whether an event runs.
     pub fn runs_event(&self) -> bool {
         let CoreReport { loop_cycles, interrupt_cycles, idle_cycles, .. } = self.report;

@@ -66,6 +66,6 @@ fn a_trace_of_a_serving_cell_agrees_with_its_ledger() {
     assert!(length(&of("idle")) > 1_000_000_000, "{} ns idle", length(&of("idle")));
     // The cell serves after the trace, and can be traced again.
     connection.set("key", b"after").unwrap();
-    let again = ["-o", "json", "trace", "cache", "-w", path.to_str().unwrap(), "--duration", "300ms"];
+    let again = ["trace", "cache", "-w", path.to_str().unwrap(), "--duration", "300ms"];
     assert_eq!(isola.json(&[&again[..], &["--cores", "1"]].concat())["cores"], serde_json::json!([1]));
 }

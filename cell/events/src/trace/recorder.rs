@@ -163,7 +163,8 @@ impl Tracing {
 
     fn idle_begins(&self) {
         if let Some(recorder) = self.recorder.borrow_mut().as_mut() {
-            let now = cycles();
+            // Interrupts before the halt count before it.
+            let now = EVENTS.accounting.charge_so_far();
             recorder.record_gap(now);
             recorder.pass_hook(now, true);
         }
@@ -197,7 +198,9 @@ impl Recorder {
         if interrupt > 0 {
             let start = until.saturating_sub(interrupt).max(last);
             let count = counted.interrupts.wrapping_sub(before.interrupts) as u32;
-            self.push(start, interrupt, RecordedKind::Interrupts { count });
+            // The last instructions before a halt are counted after it.
+            let cycles = interrupt.min(until.saturating_sub(start));
+            self.push(start, cycles, RecordedKind::Interrupts { count });
         }
     }
 
