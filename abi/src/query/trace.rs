@@ -180,7 +180,7 @@ mod tests {
         let mut batch = PeriodBatch::new(3);
         let kind = PeriodKind::Event { site: 20, activity: 2, resource: 0, waiting: 5 };
         for number in 0..100 {
-            batch.push(Period { start: 1 << 50 | number * 3_000, cycles: 2_500, kind });
+            batch.push(Period { start: (1 << 50) + number * 3_000, cycles: 2_500, kind });
         }
         let len = TraceRecord::Periods(batch).encode().len();
         assert!(len < 1_000, "{len} bytes for 100 periods");

@@ -32,8 +32,7 @@ const LAST_PERIODS: Duration = Duration::from_millis(150);
 Writes a Perfetto trace until ^C: a track per core with a slice for each event, idle period and interrupt, and the number \
 of waiting events. Open it at https://ui.perfetto.dev, which runs in the browser and uploads nothing, or query it with \
 trace_processor. The name of an event is the source line that created it, its category the activity. The cell continues \
-to serve; an event takes some hundred nanoseconds longer meanwhile. Periods that are not read in time are counted and shown \
-as lost.
+to serve; each event also takes the time of its record. Periods that are not read in time are counted and shown as lost.
 
 Examples:
   isola trace kv -w kv.pftrace --duration 500ms
