@@ -3,7 +3,9 @@
 use isola_abi::descriptor::Descriptor;
 use isola_abi::frame::{Decoder, encode};
 use isola_abi::management::{Request, Response};
-use isola_abi::query::{AnswerRecord, FrameHead, Query};
+use isola_abi::query::{AnswerRecord, FrameHead, Query, TraceRecord};
+use isola_host::trace::TraceSummary;
+use isola_host::trace::file::TraceFile;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
@@ -47,5 +49,13 @@ pub fn facts(bytes: &[u8]) {
         assert!(rest.len() < bytes.len());
         let mut buffer = [0; FrameHead::MAX_ENCODED];
         assert_eq!(FrameHead::decode(head.encode(&mut buffer)), Ok((head, &[][..])));
+    }
+    if let Ok(record) = TraceRecord::decode(bytes) {
+        assert_eq!(TraceRecord::decode(&record.encode()), Ok(record.clone()));
+        TraceSummary::default().add(&record);
+        let mut file = TraceFile::begin("cell");
+        if file.add(&record).is_ok() {
+            file.take();
+        }
     }
 }

@@ -17,6 +17,7 @@
 //! | [`publish`] | port forwarding from the host to cells |
 //! | [`switch`] | the software switch between the network devices of a machine |
 //! | [`symbols`] | symbol names for the addresses of a crash |
+//! | [`trace`] | traces of what a cell's cores do: sums, and files for Perfetto |
 //! | [`output`] | tables, JSON, notes, progress |
 //! | [`names`] | names of machines and cells |
 //!
@@ -43,4 +44,5 @@ pub mod switch;
 pub mod symbols;
 #[cfg(test)]
 mod test_data;
+pub mod trace;
 pub mod volume;

@@ -52,6 +52,13 @@ impl PlacementRequest {
     }
 }
 
+impl CoreIds {
+    /// Returns the cores as a set of bits: core `n` is bit `n`.
+    pub fn bits(&self) -> u64 {
+        self.0.iter().fold(0, |bits, core| bits | 1_u64.checked_shl(core.0).unwrap_or(0))
+    }
+}
+
 impl FromStr for CoreIds {
     type Err = BadCoreIds;
 

@@ -12,6 +12,7 @@
 //! | [`steady`] | the same load at a steady rate, with response times |
 //! | `clients` | the client threads of both loads |
 //! | [`loss`] | segments lost between a cell and this host |
+//! | [`perfetto`] | a reader of trace files |
 //! | [`ports`] | ports of this host that stay free until a test uses them |
 //! | [`wait`] | waiting for a condition |
 //!
@@ -25,6 +26,7 @@ pub mod kv;
 pub mod loss;
 pub mod management;
 pub mod namespace;
+pub mod perfetto;
 pub mod ports;
 pub mod qemu;
 pub mod service;

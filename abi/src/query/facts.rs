@@ -1,6 +1,6 @@
 //! The kinds of queries, and the records of their answers, encoded by postcard.
 
-use super::RecordError;
+use super::{RecordError, TraceSpec};
 use crate::grid::{ActivityRule, Entitlement, GridChange, PolicyKind, Rate, Resource, RuleChange};
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -24,7 +24,7 @@ pub enum Query {
     /// The frames received and sent from now on, until [`Query::EndCapture`] or until the reader stops. The answer's
     /// records begin with a [`FrameHead`].
     Capture(CaptureSpec),
-    /// Ends a capture.
+    /// Ends a capture or a trace.
     EndCapture,
     /// The settings of the resource grid, and the activities that have competed, answered by [`AnswerRecord`]s.
     Grid,
@@ -38,6 +38,9 @@ pub enum Query {
         /// The maximum number of activities: those that have used most, and the activities above them.
         most: u32,
     },
+    /// What the cores do from now on, until [`Query::EndCapture`] or until the reader stops, answered by
+    /// [`TraceRecord`](super::TraceRecord)s.
+    Trace(TraceSpec),
 }
 
 /// A selection of frames or connections: all given fields must match.
@@ -305,7 +308,7 @@ impl FrameHead {
     }
 }
 
-fn whole<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, RecordError> {
+pub(super) fn whole<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, RecordError> {
     match postcard::take_from_bytes(bytes) {
         Ok((value, [])) => Ok(value),
         _ => Err(RecordError::Malformed),

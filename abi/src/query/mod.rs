@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The query is in the descriptor's live words, which the cell cannot write; the answer is in the report. There are two
-//! [`Line`]s, so that a capture continues during another query. A new query replaces the previous one on its line, and
+//! [`Line`]s, so that a capture or a trace continues during another query. A new query replaces the previous one on its line, and
 //! the sender of the previous one gets an error. A cell may answer late or never; only the host tool waits for the
 //! answer, with a timeout.
 //!
@@ -20,16 +20,21 @@
 //! |---|---|
 //! | this | queries, and the ring of answers |
 //! | `facts` | the kinds of queries, and the records of their answers |
+//! | `trace` | the records of a trace |
 //! | `records` | extraction of records from a cell's untrusted bytes |
 
 mod facts;
 mod records;
+mod trace;
 
 pub use facts::{
     ActivityUsage, AnswerRecord, CaptureSpec, Connection, CounterName, Direction, FrameFilter, FrameHead,
     GridClient, GridSettings, PartialSum, Query,
 };
 pub use records::{RecordError, Records};
+pub use trace::{
+    Period, PeriodBatch, PeriodKind, TraceActivity, TraceBegin, TraceRecord, TraceSite, TraceSpec,
+};
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
@@ -52,7 +57,7 @@ const WORD: usize = size_of::<u64>();
 pub enum Line {
     /// Queries with one immediate answer.
     Facts,
-    /// Captured frames, as a stream that ends when it is no longer read.
+    /// Captured frames, or the periods of a trace: a stream that ends when it is no longer read.
     Frames,
 }
 

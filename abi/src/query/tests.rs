@@ -38,6 +38,7 @@ fn the_longest_queries_fit() {
         Query::Connections { filter, most: u32::MAX },
         Query::Capture(CaptureSpec { filter, snap_len: u32::MAX }),
         Query::EndCapture,
+        Query::Trace(TraceSpec { cores: u64::MAX }),
     ] {
         let bytes = query.encode();
         assert!(bytes.len() <= MAX_QUERY);
@@ -164,6 +165,7 @@ proptest! {
         records.add(&piece).unwrap();
         while let Ok(Some(record)) = records.next_record() {
             let _ = (AnswerRecord::decode(record), FrameHead::decode(record), Query::decode(record));
+            let _ = TraceRecord::decode(record);
         }
         let _ = ring.push(&[1; 100]);
     }

@@ -27,8 +27,12 @@ pub(crate) fn answer(answer: Answer, query: Query) {
         }
         Query::Grid => Ok(()),
         Query::Activities { most } => return answer_activities(answer, most as usize),
-        // The network answers these.
-        Query::Counters | Query::Connections { .. } | Query::Capture(_) | Query::EndCapture => return,
+        // The network answers these, or they come on another line.
+        Query::Counters
+        | Query::Connections { .. }
+        | Query::Capture(_)
+        | Query::EndCapture
+        | Query::Trace(_) => return,
     };
     match changed {
         Ok(()) => answer_grid(answer),

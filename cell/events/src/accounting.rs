@@ -7,8 +7,10 @@
 //! writes it, with a load and a store, without a locked instruction.
 //!
 //! A [private activity](isola_activities) is charged in the slot of an ancestor. Its own counter is charged in addition
-//! when its event ends or changes its activity.
+//! when its event ends or changes its activity. During a [trace](crate::trace), events of other activities take the same
+//! branches as those of private ones, so that the trace learns of these changes at no cost without a trace.
 
+use crate::event_loop::EVENTS;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::id::ActivityId;
@@ -25,6 +27,10 @@ pub(crate) enum Charge {
     Interrupt,
     Idle,
 }
+
+/// The cycles of a change of activity from which on a trace shows it as a part of its own: an interruption by the
+/// hypervisor, as the change itself takes some hundred.
+const LONG_CHANGE_CYCLES: u64 = 1024;
 
 /// A core's accounting.
 pub(crate) struct Accounting {
@@ -43,12 +49,15 @@ pub(crate) struct Accounting {
     has_scheduler: Cell<bool>,
     /// Whether the end of the running event concerns more than the ledger: a scheduler, or a private activity.
     has_more: Cell<bool>,
+    /// Whether the core is traced: then `has_more` and `private` are set throughout each event.
+    is_traced: Cell<bool>,
 }
 
-/// A private activity that runs.
+/// A private activity that runs, or the substitute for one during a trace.
 #[derive(Clone, Copy)]
 struct RunningPrivate {
-    counter: &'static AtomicU64,
+    /// The activity and its counter; `None` for the substitute.
+    charged: Option<(ActivityId, &'static AtomicU64)>,
     /// The reading of the cycle counter up to which it is charged.
     since: u64,
 }
@@ -74,6 +83,7 @@ impl Accounting {
             private: Cell::new(None),
             has_scheduler: Cell::new(false),
             has_more: Cell::new(false),
+            is_traced: Cell::new(false),
         }
     }
 
@@ -93,6 +103,42 @@ impl Accounting {
         self.has_more.set(true);
     }
 
+    /// Begins or ends the reports of each change of activity to the core's [`Tracing`](crate::trace::Tracing).
+    pub fn set_traced(&self, is_traced: bool) {
+        self.is_traced.set(is_traced);
+        self.begin_substitute(self.since.get());
+    }
+
+    /// Returns whether the core is traced.
+    pub fn is_traced(&self) -> bool {
+        self.is_traced.get()
+    }
+
+    /// Lets a substitute run from the reading `since` on, if the core is traced and no private activity runs.
+    fn begin_substitute(&self, since: u64) {
+        if self.is_traced.get() {
+            self.has_more.set(true);
+            if self.private.get().is_none() {
+                self.private.set(Some(RunningPrivate { charged: None, since }));
+            }
+        }
+    }
+
+    /// Returns the activity to which the running event is charged, or was last.
+    pub fn charged_activity(&self) -> ActivityId {
+        let private = self.private.get().and_then(|private| private.charged);
+        private
+            .map_or_else(|| ActivityId(self.report.activity.load(Ordering::Relaxed)), |(private, _)| private)
+    }
+
+    /// Charges the cycles since the last boundary, and those that follow, to the present account. Returns the reading of
+    /// the cycle counter.
+    pub fn charge_so_far(&self) -> u64 {
+        let now = cycles();
+        add(self.counter.get(), now.wrapping_sub(self.since.replace(now)));
+        now
+    }
+
     /// Returns whether an event runs.
     pub fn runs_event(&self) -> bool {
         let CoreReport { loop_cycles, interrupt_cycles, idle_cycles, .. } = self.report;
@@ -109,8 +155,8 @@ impl Accounting {
 
     /// Charges the private activity of the event that ended at the last boundary.
     pub fn end_event(&self) {
-        self.end_private(self.since.get());
         self.has_more.set(false);
+        self.end_private(self.since.get());
     }
 
     /// Returns the core's part of the report.
@@ -189,7 +235,8 @@ impl Accounting {
         let now = cycles();
         self.since.set(now);
         add(&self.activities[INFRASTRUCTURE.index()].cycles, now.wrapping_sub(until));
-        self.skip_private(until, now);
+        let is_long = now.wrapping_sub(until) >= LONG_CHANGE_CYCLES;
+        self.skip_private(until, now, is_long.then_some(INFRASTRUCTURE));
     }
 
     /// Charges the cycles from the last boundary to the reading `until` to `activity`, and none if that boundary is
@@ -208,7 +255,7 @@ impl Accounting {
     #[cold]
     #[inline(never)]
     fn charge_until_with_private(&self, since: u64, until: u64, activity: ActivityId) {
-        self.skip_private(since, until);
+        self.skip_private(since, until, Some(activity));
         match self.activities.get(activity.index()) {
             Some(used) => add(&used.cycles, until - since),
             None => self.charge_private(activity, until - since),
@@ -256,8 +303,11 @@ impl Accounting {
     fn begin_private(&self, activity: ActivityId, since: u64) -> &'static AtomicU64 {
         let (slot, counters) =
             private(activity, self.core).map_or((activity, None), |found| (found.slot, found.counters));
-        self.private.set(counters.map(|used| RunningPrivate { counter: &used.cycles, since }));
+        let running =
+            |used: &'static ActivityReport| RunningPrivate { charged: Some((activity, &used.cycles)), since };
+        self.private.set(counters.map(running));
         self.has_more.set(true);
+        self.begin_substitute(since);
         self.counter_in_ledger(slot, &self.activities[slot.index()])
     }
 
@@ -272,18 +322,45 @@ impl Accounting {
     #[cold]
     #[inline(never)]
     fn take_private(&self, until: u64) {
-        if let Some(RunningPrivate { counter, since }) = self.private.take() {
+        if self.is_traced.get() {
+            self.trace_part(until, self.charged_activity());
+        }
+        if let Some(RunningPrivate { charged: Some((_, counter)), since }) = self.private.take() {
             add(counter, until.saturating_sub(since));
         }
+        self.begin_substitute(until);
     }
 
     /// Leaves the cycles from the reading `from` to the reading `to`, the present one, out of the charge for the private
-    /// activity that runs, if one does.
+    /// activity that runs, if one does. They are charged to `other`; a trace ignores them for `None`.
     #[inline]
-    fn skip_private(&self, from: u64, to: u64) {
-        if let Some(RunningPrivate { counter, since }) = self.private.get() {
+    fn skip_private(&self, from: u64, to: u64, other: Option<ActivityId>) {
+        if let Some(running) = self.private.get() {
+            self.skip_running(running, from, to, other);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn skip_running(&self, running: RunningPrivate, from: u64, to: u64, other: Option<ActivityId>) {
+        let RunningPrivate { charged, since } = running;
+        if let Some((_, counter)) = charged {
             add(counter, from.saturating_sub(since));
-            self.private.set(Some(RunningPrivate { counter, since: to }));
+        }
+        self.private.set(Some(RunningPrivate { charged, since: to }));
+        if self.is_traced.get()
+            && let Some(other) = other
+        {
+            self.trace_part(from, self.charged_activity());
+            self.trace_part(to, other);
+        }
+    }
+
+    /// Reports that the running event has worked for `activity` from the last such report on, until the reading `until`.
+    fn trace_part(&self, until: u64, activity: ActivityId) {
+        if self.runs_event() {
+            // The last check was at the start of the event.
+            EVENTS.tracing.part_ended(self.checked.get(), until, activity);
         }
     }
 
@@ -343,6 +420,7 @@ impl Accounting {
         self.private.set(None);
         self.since.set(boundary);
         self.counter.set(&self.report.loop_cycles);
+        self.begin_substitute(boundary);
     }
 
     /// Returns the reading of the cycle counter at the last boundary.

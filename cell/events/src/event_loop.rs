@@ -28,6 +28,7 @@ use crate::quiescence::{self, Quiescence};
 use crate::scheduled_queue::ScheduledQueue;
 use crate::task::Tasks;
 use crate::timer::{Alarm, TIMERS, Timers};
+use crate::trace::Tracing;
 use crate::vcore_runner::{BUSY, FIRST, RunEnd, VcoreRunner};
 use crate::watchdog::Watchdog;
 use alloc::boxed::Box;
@@ -72,6 +73,7 @@ pub struct EventLoop {
     /// Whether the platform has been informed that the vcore has nothing to do.
     is_idle: Cell<bool>,
     pub(crate) accounting: Accounting,
+    pub(crate) tracing: Tracing,
 }
 
 impl Representative for EventLoop {
@@ -105,6 +107,7 @@ impl EventLoop {
             presence: Presence::default(),
             is_idle: Cell::new(true),
             accounting: Accounting::new(),
+            tracing: Tracing::default(),
         }
     }
 }
@@ -425,9 +428,40 @@ impl EventLoop {
         let ended = self.accounting.switch(Charge::Loop);
         let spent_cycles = ended.wrapping_sub(began);
         if self.watchdog.must_inspect(spent_cycles) {
-            let report = self.accounting.report();
-            self.watchdog.inspect(report, self.tag.get(), made_at, spent_cycles, ended);
+            self.inspect(made_at, spent_cycles, ended);
         }
+    }
+
+    /// Inspects an event that was long, or each event during a trace.
+    #[cold]
+    #[inline(never)]
+    fn inspect(&self, made_at: &'static Location<'static>, spent_cycles: u64, ended: u64) {
+        let tag = self.tag.get();
+        self.watchdog.inspect(self.accounting.report(), tag, made_at, spent_cycles, ended);
+        if self.accounting.is_traced() {
+            let waiting = self.queue.borrow().len() + usize::from(self.next.get().is_some());
+            let activity = self.accounting.charged_activity();
+            self.tracing.event_ended(tag, activity, made_at, waiting, spent_cycles, ended);
+        }
+    }
+
+    /// Begins to record this core's periods for the trace `number`.
+    pub(crate) fn start_tracing(&self, number: u32) {
+        if self.tracing.start(number, self.accounting.report()) {
+            self.set_traced(true);
+        }
+    }
+
+    /// Copies recorded periods to the reader of the trace, or ends the recording if the trace has ended.
+    pub(crate) fn drain_trace(&self) {
+        if !self.tracing.drain() {
+            self.set_traced(false);
+        }
+    }
+
+    fn set_traced(&self, is_traced: bool) {
+        self.watchdog.set_inspects_all(is_traced);
+        self.accounting.set_traced(is_traced);
     }
 
     #[cold]

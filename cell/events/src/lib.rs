@@ -21,6 +21,7 @@
 //! | [`polling`] | adaptive polling: interrupts at low rates, polling at high rates |
 //! | [`quiescence`] | work deferred until all events that now run have ended |
 //! | [`watchdog`] | reports of events that run too long |
+//! | [`trace`] | periods of what each core does, for the host tool |
 //! | [`idle`] | handlers that run before a core halts |
 //! | [`doze`] | wake-up of a halted core by a memory write |
 //! | [`activity`] | activities, and the cycle accounting at the boundary between events |
@@ -67,6 +68,7 @@ mod sync;
 pub mod task;
 pub mod timer;
 pub mod topology;
+pub mod trace;
 mod vcore_runner;
 pub mod watchdog;
 

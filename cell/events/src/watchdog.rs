@@ -30,6 +30,8 @@ pub(crate) struct Watchdog {
     print_from: Cell<u64>,
     /// Long events since the last line, not printed.
     unprinted: Cell<u64>,
+    /// Whether all events are inspected, for a trace.
+    inspects_all: Cell<bool>,
 }
 
 /// Sets this core's limit, above which the console names an event; `None` for no limit. The limit applies to the
@@ -51,7 +53,8 @@ fn from_cycles(cycles: u64) -> Duration {
 impl Watchdog {
     pub fn new() -> Self {
         let (inspect_from, limit_cycles) = (Cell::new(0), Cell::new(0));
-        let watchdog = Self { inspect_from, limit_cycles, print_from: Cell::new(0), unprinted: Cell::new(0) };
+        let (print_from, unprinted, inspects_all) = (Cell::new(0), Cell::new(0), Cell::new(false));
+        let watchdog = Self { inspect_from, limit_cycles, print_from, unprinted, inspects_all };
         watchdog.set_limit(Some(DEFAULT_LIMIT));
         watchdog
     }
@@ -61,7 +64,13 @@ impl Watchdog {
         self.inspect_from.set(0);
     }
 
-    /// Returns whether an event was longer than all before it, or than the limit.
+    /// Sets whether all events are inspected.
+    pub fn set_inspects_all(&self, inspects_all: bool) {
+        self.inspects_all.set(inspects_all);
+        self.inspect_from.set(0);
+    }
+
+    /// Returns whether an event was longer than all before it, or than the limit; during a trace always.
     #[inline]
     pub fn must_inspect(&self, spent_cycles: u64) -> bool {
         spent_cycles > self.inspect_from.get()
@@ -80,7 +89,7 @@ impl Watchdog {
         let limit = self.limit_cycles.get();
         let longest = report.longest_event_cycles.load(Ordering::Relaxed).max(spent_cycles);
         report.longest_event_cycles.store(longest, Ordering::Relaxed);
-        self.inspect_from.set(longest.min(limit));
+        self.inspect_from.set(if self.inspects_all.get() { 0 } else { longest.min(limit) });
         if spent_cycles <= limit {
             return;
         }

@@ -1,37 +1,23 @@
 //! `isola capture`: the frames that a cell receives and sends.
 //!
-//! The cell copies frames into a ring. The command reads the ring in short turns at its machine, so that other commands
-//! get theirs. Frames for which the ring had no room are counted and reported.
+//! The cell copies frames into a ring, which the command reads as a [`Stream`]. Frames for which the ring had no room are counted and reported.
 
-use super::follow::INTERVAL;
 use super::interrupt::Interrupts;
+use super::stream::{Progress, Stream};
 use super::{Context, Failure, complete, failure};
 use crate::capture::CapturedFrame;
 use crate::capture::file::CaptureFile;
 use crate::capture::line::line;
-use crate::cellctl::look_up;
-use crate::client::{Client, ClientError};
-use crate::hosted_cells;
-use crate::machine::LockedMachine;
-use crate::output::view::is_running;
 use crate::output::{Format, human};
 use clap::Args;
-use isola_abi::management::ManagementError;
-use isola_abi::query::{CaptureSpec, Direction, FrameFilter, Line, Query, QueryState, Records};
+use isola_abi::query::{CaptureSpec, Direction, FrameFilter, Query};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
-
-/// The pause between two turns.
-const PAUSE: Duration = Duration::from_millis(20);
-
-/// How long a cell may take to begin the capture.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+use std::time::Duration;
 
 /// Captures the frames that a running cell receives and sends
 #[derive(Debug, Args)]
@@ -80,13 +66,13 @@ pub(super) fn capture(context: &Context, arguments: &Arguments) -> Result<ExitCo
     let mut session =
         Session::begin(context, arguments, CaptureSpec { filter, snap_len: arguments.snaplen })?;
     let outcome = Sink::open(context, arguments).and_then(|mut sink| session.run(&mut sink, &interrupts));
-    session.end();
+    session.stream.end();
     outcome?;
     let mut text = format!("{} frames captured", human::count(session.captured));
-    if session.lost > 0 {
+    if session.stream.lost() > 0 {
         text.push_str(&format!(
             ", {} lost for lack of room: use --snaplen, --port or --host",
-            human::count(session.lost)
+            human::count(session.stream.lost())
         ));
     }
     context.output.note(&text);
@@ -95,35 +81,9 @@ pub(super) fn capture(context: &Context, arguments: &Arguments) -> Result<ExitCo
 
 /// A running capture.
 struct Session<'a> {
-    context: &'a Context,
     arguments: &'a Arguments,
-    location: CellLocation,
-    /// The query's number.
-    number: u32,
-    records: Records,
+    stream: Stream<'a>,
     captured: u64,
-    /// Frames that the cell lost, and the part of them that `taken` accounts for.
-    lost: u64,
-    accounted: u64,
-    /// Records that were read and not yet passed to the sink, each with the number of frames lost before it.
-    taken: Vec<(Vec<u8>, u64)>,
-    state: QueryState,
-}
-
-/// The location of the cell.
-#[derive(Clone, Copy)]
-enum CellLocation {
-    Hosted,
-    Machine,
-}
-
-/// Whether the capture continues after a turn.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    /// It continues.
-    Continues,
-    /// It has ended.
-    Ended,
 }
 
 /// Whether the capture has the requested number of frames.
@@ -135,65 +95,34 @@ enum CountLimit {
 
 impl<'a> Session<'a> {
     fn begin(context: &'a Context, arguments: &'a Arguments, spec: CaptureSpec) -> Result<Self, Failure> {
-        let name = &arguments.cell;
-        let query = Query::Capture(spec);
-        let (location, number) = match hosted_cells::find(&context.root, name)? {
-            Some(mut client) => (CellLocation::Hosted, client.query(name, Line::Frames, &query)?),
-            None => {
-                let locked = LockedMachine::take_supervised(&context.root, &context.dir())?;
-                let mut client = locked.client()?;
-                let cell = look_up(&locked, &mut client, name)?;
-                if !is_running(&cell) {
-                    let what = format!("{name:?} is {}: only a cell that runs has frames", cell.state);
-                    return Err(Failure::new(failure::REFUSED, what));
-                }
-                (CellLocation::Machine, client.query(name, Line::Frames, &query)?)
-            }
-        };
-        Ok(Self {
-            context,
-            arguments,
-            location,
-            number,
-            records: Records::default(),
-            captured: 0,
-            lost: 0,
-            accounted: 0,
-            taken: Vec::new(),
-            state: QueryState::Open,
-        })
+        let stream = Stream::begin(context, &arguments.cell, &Query::Capture(spec), "capture")?;
+        Ok(Self { arguments, stream, captured: 0 })
     }
 
     fn run(&mut self, sink: &mut Sink, interrupts: &Interrupts) -> Result<(), Failure> {
-        let begin = Instant::now();
         let limit = self.arguments.duration.map(Duration::from_secs);
         loop {
             // Frames that were read before an error are passed on as well.
-            let turn = self.turn();
+            let turn = self.stream.turn();
             let count_limit = self.pass_on(sink)?;
             let turn = turn?;
-            let is_late = limit.is_some_and(|limit| begin.elapsed() >= limit);
+            let is_late = limit.is_some_and(|limit| self.stream.age() >= limit);
             if turn == Progress::Ended || count_limit == CountLimit::Reached {
                 return Ok(());
             }
             if interrupts.so_far() > 0 || is_late {
                 // One last turn, for the frames until now.
-                self.turn()?;
+                self.stream.turn()?;
                 self.pass_on(sink)?;
                 return Ok(());
             }
-            if self.state == QueryState::Open && begin.elapsed() > ANSWER_TIMEOUT {
-                let what = format!("cell {:?} does not answer: see `isola inspect`", self.arguments.cell);
-                return Err(Failure::new(failure::REFUSED, what));
-            }
-            // Other commands try the machine's lock every few milliseconds.
-            sleep(PAUSE);
+            self.stream.pause()?;
         }
     }
 
     /// Passes the frames to the sink, without the machine's lock: the sink may block on its reader.
     fn pass_on(&mut self, sink: &mut Sink) -> Result<CountLimit, Failure> {
-        for (record, left_out) in core::mem::take(&mut self.taken) {
+        for (record, left_out) in self.stream.take() {
             sink.add(&CapturedFrame::decode(&record)?, left_out)?;
             self.captured += 1;
             if self.arguments.count == Some(self.captured) {
@@ -203,85 +132,6 @@ impl<'a> Session<'a> {
         }
         sink.flush()?;
         Ok(CountLimit::NotReached)
-    }
-
-    /// Connects for a turn; returns `None` if a hosted cell has ended.
-    fn connect(&self) -> Result<Option<(Option<LockedMachine>, Client)>, Failure> {
-        match self.location {
-            CellLocation::Hosted => {
-                Ok(hosted_cells::find(&self.context.root, &self.arguments.cell)?.map(|client| (None, client)))
-            }
-            CellLocation::Machine => {
-                let locked = LockedMachine::take_supervised(&self.context.root, &self.context.dir())?;
-                let client = locked.client()?;
-                Ok(Some((Some(locked), client)))
-            }
-        }
-    }
-
-    /// Reads new frames in one turn, and then releases the machine.
-    fn turn(&mut self) -> Result<Progress, Failure> {
-        let name = &self.arguments.cell;
-        let Some((_held, mut client)) = self.connect()? else {
-            self.context.output.note("the cell has ended");
-            return Ok(Progress::Ended);
-        };
-        let end = Instant::now() + INTERVAL;
-        loop {
-            let piece = match client.answers(name, Line::Frames, self.number, self.records.end()) {
-                Ok(piece) => piece,
-                Err(ClientError::Refused(
-                    ManagementError::WrongState { .. } | ManagementError::NoSuchCell(_),
-                )) => {
-                    self.context.output.note("the cell has ended");
-                    return Ok(Progress::Ended);
-                }
-                Err(error) => return Err(error.into()),
-            };
-            match (self.state, piece.state) {
-                (_, QueryState::Replaced) => {
-                    self.state = QueryState::Replaced;
-                    self.context
-                        .output
-                        .note("another capture of the cell has begun, or the cell has restarted");
-                    return Ok(Progress::Ended);
-                }
-                (QueryState::Answered, QueryState::Open) => {
-                    self.context
-                        .output
-                        .note("the cell has ended the capture, as its ring was not read for long");
-                    return Ok(Progress::Ended);
-                }
-                (_, state) => self.state = state,
-            }
-            self.lost = piece.lost;
-            self.records.add(&piece)?;
-            while let Some(record) = self.records.next_record()? {
-                self.taken.push((record.to_vec(), self.lost.saturating_sub(self.accounted)));
-                self.accounted = self.lost;
-            }
-            if piece.bytes.is_empty() || Instant::now() >= end {
-                return Ok(Progress::Continues);
-            }
-        }
-    }
-
-    /// Ends the capture in the cell, if it still runs for this command.
-    fn end(&mut self) {
-        if self.state == QueryState::Replaced {
-            return;
-        }
-        let name = &self.arguments.cell;
-        // An ended cell captures nothing; a cell that is out of reach ends the capture by itself when its ring is not
-        // read.
-        if let Ok(Some((_held, mut client))) = self.connect()
-            && let Ok(piece) = client.answers(name, Line::Frames, self.number, self.records.end())
-            && piece.state != QueryState::Replaced
-        {
-            // Also if the cell has not begun yet: it would begin a capture without a reader.
-            self.lost = self.lost.max(piece.lost);
-            let _ = client.query(name, Line::Frames, &Query::EndCapture);
-        }
     }
 }
 

@@ -32,8 +32,10 @@ mod standalone;
 mod start;
 mod stats;
 mod stop;
+mod stream;
 mod switch;
 mod top;
+mod trace;
 mod up;
 mod version;
 mod volume;
@@ -66,6 +68,7 @@ Examples:
   isola ps                                see what runs
   isola top                               watch the load of the cells
   isola stats kv                          all its counts since its start, and its overhead
+  isola trace kv -w kv.pftrace            record what its cores do, for ui.perfetto.dev
   isola metrics --listen                  serve metrics for Prometheus
   isola logs -f kv                        follow its output
   isola resize kv --memory +64M           give a running cell more memory
@@ -117,6 +120,7 @@ enum Verb {
     Borrow(borrow::Arguments),
     Grid(grid::Arguments),
     Capture(capture::Arguments),
+    Trace(trace::Arguments),
     Port(port::PortArguments),
     Publish(port::PublishArguments),
     Doctor(doctor::Arguments),
@@ -185,6 +189,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<ExitCode, Failure> {
         Verb::Grid(arguments) => grid::grid(context, &arguments),
         Verb::Elastic(arguments) => elastic::elastic(context, arguments),
         Verb::Capture(arguments) => capture::capture(context, &arguments),
+        Verb::Trace(arguments) => trace::trace(context, &arguments),
         Verb::Events(arguments) => events::events(context, &arguments),
         Verb::Port(arguments) => port::port(context, &arguments),
         Verb::Publish(arguments) => port::publish(context, &arguments),

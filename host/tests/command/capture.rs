@@ -83,5 +83,5 @@ fn impossible_captures_fail_with_advice() {
         .failed(1, "cannot be written");
     sandbox.isola(&["capture", "kv", "--snaplen", "1"]).failed(2, "14");
     sandbox.isola(&["stop", "kv"]).ok();
-    sandbox.isola(&["capture", "kv"]).failed(1, "only a cell that runs");
+    sandbox.isola(&["capture", "kv"]).failed(1, "needs a cell that runs");
 }

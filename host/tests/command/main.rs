@@ -22,4 +22,5 @@ mod screen;
 mod signing;
 mod stats;
 mod terminal;
+mod trace;
 mod usage;

@@ -1,7 +1,8 @@
 //! A cell's answers to queries, during other work.
 
 use isola_abi::query::{
-    AnswerRecord, CaptureSpec, Direction, FrameFilter, FrameHead, Line, Query, QueryState, Records,
+    AnswerRecord, CaptureSpec, Direction, FrameFilter, FrameHead, Line, PeriodKind, Query, QueryState,
+    Records, TraceRecord, TraceSpec,
 };
 use isola_ebbs::platform;
 use isola_hosted::{Loss, link};
@@ -158,6 +159,34 @@ fn frames_of_both_directions_are_captured_until_the_capture_ends() {
             Some((Vec::new(), 0)),
             "a frame of another port was captured"
         );
+    });
+}
+
+#[test]
+fn a_trace_and_a_capture_replace_each_other() {
+    talk(2, Loss::Never, echo, || async {
+        let mut stream = dial(PORT).await;
+        for _ in 0..2 {
+            let trace = ask(Line::Frames, &Query::Trace(TraceSpec { cores: u64::MAX }));
+            exchange(&mut stream, 1000).await;
+            // Periods are written after 100 ms.
+            isola_events::sleep(Duration::from_millis(250)).await;
+            let (periods, _) = read(Line::Frames, trace, &mut Records::default()).unwrap();
+            let periods: Vec<_> = periods.iter().map(|record| TraceRecord::decode(record).unwrap()).collect();
+            assert!(matches!(periods[0], TraceRecord::Begin(_)), "{periods:?}");
+            let is_event = |kind| matches!(kind, PeriodKind::Event { .. });
+            assert!(periods.iter().any(|record| match record {
+                TraceRecord::Periods(batch) => batch.periods().any(|period| is_event(period.kind)),
+                _ => false,
+            }));
+            let frames = ask(Line::Frames, &capture(Some(PORT), 60));
+            isola_events::sleep(Duration::from_millis(1)).await;
+            exchange(&mut stream, 1000).await;
+            isola_events::sleep(Duration::from_millis(250)).await;
+            let (frames, _) = read(Line::Frames, frames, &mut Records::default()).unwrap();
+            assert!(!frames.is_empty() && frames.iter().all(|record| FrameHead::decode(record).is_ok()));
+        }
+        ask(Line::Frames, &Query::EndCapture);
     });
 }
 

@@ -3,7 +3,7 @@
 use isola_tests::isola::{Isola, is_alive};
 use isola_tests::kv::{Connection, Load};
 use isola_tests::namespace::{self, QUEUES, SHARED, Tap};
-use isola_tests::{images, ports, wait};
+use isola_tests::{images, perfetto, ports, wait};
 use std::fs;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
@@ -20,6 +20,18 @@ fn children(parent: u32) -> Vec<u32> {
     listed.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
+/// Traces the cell `kv` of three cores while it serves a load.
+fn traces(isola: &Isola) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kv.pftrace");
+    let summary = isola.json(&["trace", "kv", "-w", path.to_str().unwrap(), "--duration", "500ms"]);
+    assert_eq!(summary["cores"], serde_json::json!([0, 1, 2]), "{summary:#}");
+    assert!(summary["events"].as_u64() > Some(100), "{summary:#}");
+    let trace = perfetto::parse(&fs::read(&path).unwrap()).unwrap();
+    let has = |category: &str| trace.slices.iter().any(|slice| slice.category == category);
+    assert!(has("application") && has("idle") && has("lost") == (summary["lost"].as_u64() > Some(0)));
+}
+
 #[test]
 fn the_key_value_server_serves_as_a_process_until_it_is_interrupted() {
     let isola = Isola::new();
@@ -32,6 +44,7 @@ fn the_key_value_server_serves_as_a_process_until_it_is_interrupted() {
     let counters = &isola.json(&["inspect", "kv"])["counters"];
     assert!(counters["tcp_accepted"].as_u64() >= Some(9), "{counters}");
     assert_eq!(counters["drop_tcp_checksum"], 0, "{counters}");
+    traces(&isola);
     load.end();
     assert_eq!(Connection::establish(address).get("key").unwrap().as_deref(), Some(&b"value"[..]));
     run.signal("INT");

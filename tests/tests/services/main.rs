@@ -13,6 +13,7 @@
 //! | [`idle`] | idle cells and an idle machine |
 //! | [`growth`] | memory growth of a serving cell |
 //! | [`resize`] | memory plug and unplug on request under load |
+//! | [`trace`] | traces of a serving cell |
 //! | [`faults`] | a service beside cells that crash |
 
 mod clients;
@@ -26,3 +27,4 @@ mod lending;
 mod misuse;
 mod primes;
 mod resize;
+mod trace;

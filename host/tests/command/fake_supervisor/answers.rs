@@ -5,7 +5,8 @@ use isola_abi::grid::{
 };
 use isola_abi::query::{
     ActivityUsage, AnswerPiece, AnswerRecord, Answers, Connection, CounterName, Direction, FRAMES_BYTES,
-    FrameHead, GridClient, GridSettings, Line, Queries, Query, Ring,
+    FrameHead, GridClient, GridSettings, Line, Period, PeriodBatch, PeriodKind, Queries, Query, Ring,
+    TraceActivity, TraceBegin, TraceRecord, TraceSite,
 };
 use std::num::NonZeroU32;
 
@@ -26,6 +27,9 @@ impl AnsweringCell {
         ring.begin(number);
         match Query::decode(query).unwrap() {
             Query::Capture(spec) => (1..=4).for_each(|count| frame(&ring, count, spec.snap_len)),
+            Query::Trace(spec) => trace(spec.cores & 0b11).iter().for_each(|record| {
+                ring.push(&record.encode()).unwrap();
+            }),
             query => facts(query).iter().for_each(|fact| ring.push(&fact.encode()).unwrap()),
         }
         number
@@ -79,7 +83,7 @@ fn facts(query: Query) -> Vec<AnswerRecord> {
         }
         Query::ChangeGrid(change) => grid(change.policy.and_then(PolicyChange::policy)),
         Query::Activities { most } => activities(most),
-        Query::Capture(_) | Query::EndCapture => Vec::new(),
+        Query::Capture(_) | Query::EndCapture | Query::Trace(_) => Vec::new(),
     }
 }
 
@@ -200,4 +204,26 @@ fn frame(ring: &Ring<'_>, count: u64, snap_len: u32) {
     if count == 2 {
         ring.push(&[0; FRAMES_BYTES]).unwrap_err();
     }
+}
+
+/// The trace of some cores: on each an idle period, two events, and lost periods between them.
+fn trace(cores: u64) -> Vec<TraceRecord> {
+    let begin = TraceBegin {
+        cycles_hz: 1_000_000_000,
+        zero_cycles: 0,
+        unix_ns_at_zero: 1_800_000_000_000_000_000,
+        cores,
+    };
+    let batches = (0..2).filter(|core| cores >> core & 1 == 1).map(|core| {
+        let mut batch = PeriodBatch::new(core);
+        batch.sites.push(TraceSite { site: core, file: "net/sockets/src/device.rs".into(), line: 40 });
+        batch.activities.push(TraceActivity { activity: 2, name: "web".into() });
+        let event = PeriodKind::Event { site: core, activity: 2, resource: 0, waiting: 1 };
+        batch.push(Period { start: 1_000, cycles: 500, kind: PeriodKind::Idle });
+        batch.push(Period { start: 1_500, cycles: 250, kind: event });
+        batch.push(Period { start: 1_800, cycles: 100, kind: PeriodKind::Lost { periods: 3 } });
+        batch.push(Period { start: 2_000, cycles: 250, kind: event });
+        TraceRecord::Periods(batch)
+    });
+    [TraceRecord::Begin(begin)].into_iter().chain(batches).chain([TraceRecord::Alive]).collect()
 }

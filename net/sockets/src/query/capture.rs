@@ -60,7 +60,7 @@ struct Tap {
     spec: CaptureSpec,
 }
 
-/// Begins or ends a capture.
+/// Begins a capture, or ends the one that runs.
 pub(super) fn answer(number: u32, query: &Query) {
     let mut state = QUERIES.frames.lock();
     *state = CaptureState { number, is_active: matches!(query, Query::Capture(_)), stalled: (0, 0) };
@@ -72,6 +72,7 @@ pub(super) fn answer(number: u32, query: &Query) {
             device::on_queues(move |queue| TAPS.open(queue, tap));
         }
         Query::EndCapture
+        | Query::Trace(_)
         | Query::Counters
         | Query::Connections { .. }
         | Query::Grid

@@ -113,6 +113,7 @@ fn collect(stack: &Stack, core: CoreIndex, query: &Query) -> CoreFacts {
         }
         Query::Capture(_)
         | Query::EndCapture
+        | Query::Trace(_)
         | Query::Grid
         | Query::ChangeGrid(_)
         | Query::ChangeRules(_)

@@ -2,7 +2,7 @@
 //!
 //! The first core reads the query, after the interrupt that comes with it, and spawns an event on each core that has a
 //! stack. Each core reports its own state: no core waits for another, and other events run in between. Without queries
-//! there is no cost. A lock protects the ring of answers, and only answers take it.
+//! there is no cost. The periods of a trace come from the event loops ([`isola_events::trace`]). A lock protects the ring of answers, and only answers take it.
 
 mod capture;
 mod facts;
@@ -43,7 +43,12 @@ pub fn answer_new(others: impl FnOnce(Answer, Query)) {
     }
     let last = QUERIES.frames.lock().number;
     if let Some((number, query)) = new_query(Line::Frames, last) {
+        // A trace that runs writes nothing after this.
+        isola_events::trace::end();
         capture::answer(number, &query);
+        if let Query::Trace(spec) = query {
+            isola_events::trace::begin(number, spec);
+        }
     }
 }
 
