@@ -10,7 +10,9 @@
 
 use crate::descriptor::NetworkAddress;
 use crate::id::MAX_CORES;
+use crate::management::DeviceLocation;
 use crate::size::ByteSize;
+use crate::volume::{self, MAX_VOLUME_NAME_LEN, VolumeAccess, VolumeError, VolumeMount, is_mount_path};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt::{self, Write as _};
@@ -34,6 +36,8 @@ pub struct HostedSpec {
     pub network: HostedNetwork,
     /// The ports of the host that are forwarded to the cell.
     pub forwards: Vec<Forward>,
+    /// The volumes.
+    pub volumes: Vec<HostedVolume>,
     /// The path of a socket that the cell creates and on which it listens for queries.
     pub control: Option<String>,
     /// The id of a process; the cell ends when that process ends.
@@ -43,7 +47,16 @@ pub struct HostedSpec {
 impl Default for HostedSpec {
     fn default() -> Self {
         let (memory, network) = (ByteSize(256 << 20), HostedNetwork::User);
-        Self { name: None, cores: 1, memory, network, forwards: Vec::new(), control: None, parent: None }
+        Self {
+            name: None,
+            cores: 1,
+            memory,
+            network,
+            forwards: Vec::new(),
+            volumes: Vec::new(),
+            control: None,
+            parent: None,
+        }
     }
 }
 
@@ -61,6 +74,17 @@ pub enum HostedNetwork {
         /// The cell's address; without one the cell uses DHCP.
         address: Option<NetworkAddress>,
     },
+}
+
+/// A volume of a hosted cell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostedVolume {
+    /// The path of its file on the host.
+    pub file: String,
+    /// The path at which the cell mounts it.
+    pub path: String,
+    /// What the cell may do with it.
+    pub access: VolumeAccess,
 }
 
 /// The protocol of a forwarded port.
@@ -93,6 +117,8 @@ pub enum HostedSpecError {
     BadValue(String),
     /// The number of cores is 0 or above the maximum of a cell.
     Cores(u32),
+    /// The volumes contradict each other.
+    Volumes(VolumeError),
     /// Forwarded ports require the user-mode network.
     ForwardWithoutUser,
 }
@@ -103,12 +129,13 @@ impl fmt::Display for HostedSpecError {
             Self::Unknown(word) => write!(
                 f,
                 "{word:?} says nothing of a hosted cell: write name=, cores=, memory=, network=user|none|tap:INTERFACE, \
-                 address=IP/PREFIX[,GATEWAY], forward=tcp|udp:IP:PORT:CELL_PORT or control=PATH"
+                 address=IP/PREFIX[,GATEWAY], forward=tcp|udp:IP:PORT:CELL_PORT, volume=FILE:PATH[:ro] or control=PATH"
             ),
             Self::BadValue(word) => {
                 write!(f, "{word:?} does not make sense: correct what follows the equals sign")
             }
             Self::Cores(cores) => write!(f, "a cell has 1 to {MAX_CORES} cores, not {cores}"),
+            Self::Volumes(error) => error.fmt(f),
             Self::ForwardWithoutUser => f.write_str(
                 "forward= goes with network=user: with a TAP interface the cell's own address is reached",
             ),
@@ -135,6 +162,7 @@ impl FromStr for HostedSpec {
                 "network" => spec.network = network(value).ok_or_else(bad)?,
                 "address" => own_address = Some(address(value).ok_or_else(bad)?),
                 "forward" => spec.forwards.push(forward(value).ok_or_else(bad)?),
+                "volume" => spec.volumes.push(volume(value).ok_or_else(bad)?),
                 "control" => {
                     spec.control = Some(decode(value).ok_or_else(bad)?).filter(|path| !path.is_empty());
                 }
@@ -153,8 +181,33 @@ impl FromStr for HostedSpec {
         if !spec.forwards.is_empty() && spec.network != HostedNetwork::User {
             return Err(HostedSpecError::ForwardWithoutUser);
         }
+        volume::validate(&spec.mounts()).map_err(HostedSpecError::Volumes)?;
         Ok(spec)
     }
+}
+
+impl HostedSpec {
+    /// Returns the mounts of the volumes. Their block devices have numbers as locations, as they are files.
+    pub fn mounts(&self) -> Vec<VolumeMount> {
+        let mount = |(number, volume): (u64, &HostedVolume)| VolumeMount {
+            device: DeviceLocation::Mmio { address: number },
+            name: volume.path.trim_start_matches('/').chars().take(MAX_VOLUME_NAME_LEN / 4).collect(),
+            path: volume.path.clone(),
+            access: volume.access,
+        };
+        (0..).zip(&self.volumes).map(mount).collect()
+    }
+}
+
+/// Parses `FILE:PATH` or `FILE:PATH:ro`. The path in the cell is behind the last colon.
+fn volume(text: &str) -> Option<HostedVolume> {
+    let (rest, access) = match text.strip_suffix(":ro") {
+        Some(rest) => (rest, VolumeAccess::ReadOnly),
+        None => (text, VolumeAccess::ReadWrite),
+    };
+    let (file, path) = rest.rsplit_once(':')?;
+    let (file, path) = (decode(file)?, decode(path)?);
+    (!file.is_empty() && is_mount_path(&path)).then_some(HostedVolume { file, path, access })
 }
 
 fn network(text: &str) -> Option<HostedNetwork> {
@@ -175,7 +228,9 @@ struct Encoded<'a>(&'a str);
 
 impl fmt::Display for Encoded<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_plain = |letter: char| !(letter.is_whitespace() || letter.is_control() || letter == '%');
+        // A colon separates the parts of a volume.
+        let is_plain =
+            |letter: char| !(letter.is_whitespace() || letter.is_control() || matches!(letter, '%' | ':'));
         self.0.chars().try_for_each(|letter| match letter {
             letter if is_plain(letter) => f.write_char(letter),
             letter => letter.encode_utf8(&mut [0; 4]).bytes().try_for_each(|byte| write!(f, "%{byte:02x}")),
@@ -240,6 +295,10 @@ impl fmt::Display for HostedSpec {
         for Forward { transport, host, cell_port } in &self.forwards {
             write!(f, " forward={transport}:{host}:{cell_port}")?;
         }
+        for HostedVolume { file, path, access } in &self.volumes {
+            let suffix = if *access == VolumeAccess::ReadOnly { ":ro" } else { "" };
+            write!(f, " volume={}:{}{suffix}", Encoded(file), Encoded(path))?;
+        }
         if let Some(path) = &self.control {
             write!(f, " control={}", Encoded(path))?;
         }
@@ -299,6 +358,16 @@ mod tests {
         prop::collection::vec(forward, 0..3)
     }
 
+    fn volumes() -> impl Strategy<Value = Vec<HostedVolume>> {
+        let access = prop_oneof![Just(VolumeAccess::ReadWrite), Just(VolumeAccess::ReadOnly)];
+        let volume = (text(), "[a-z:% ]{1,9}(/[ -.0-~]{4,9})?", access)
+            .prop_map(|(file, path, access)| HostedVolume { file, path: alloc::format!("/{path}"), access });
+        prop::collection::vec(volume, 0..3).prop_filter("paths that differ", |volumes| {
+            let spec = HostedSpec { volumes: volumes.clone(), ..HostedSpec::default() };
+            volume::validate(&spec.mounts()).is_ok()
+        })
+    }
+
     proptest! {
         #[test]
         fn any_specification_round_trips_through_its_line(
@@ -307,11 +376,12 @@ mod tests {
             memory in any::<u64>().prop_map(ByteSize),
             network in network(),
             forwards in forwards(),
+            volumes in volumes(),
             control in prop::option::of(text()),
             parent in any::<Option<u32>>(),
         ) {
             let forwards = if network == HostedNetwork::User { forwards } else { Vec::new() };
-            let spec = HostedSpec { name, cores, memory, network, forwards, control, parent };
+            let spec = HostedSpec { name, cores, memory, network, forwards, volumes, control, parent };
             let line = spec.to_string();
             prop_assert_eq!(line.parse(), Ok(spec), "{:?}", line);
             prop_assert!(!line.contains(|letter: char| letter.is_control()), "an environment variable: {:?}", line);

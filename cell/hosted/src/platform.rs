@@ -1,6 +1,7 @@
 //! The hosted platform: the machine as the cores of a cell see it.
 
 use crate::core::HostedCore;
+use crate::disk::{self, DiskAccess};
 use crate::heap;
 use crate::settings::Settings;
 use isola_abi::core_slots::{CoreSlots, Order, OrderKind};
@@ -10,12 +11,15 @@ use isola_abi::ledger::{ActivityRecord, ActivityReport, Ledger, slots};
 use isola_abi::query::{Line, Queries};
 use isola_abi::report::{CoreReport, Report};
 use isola_abi::topology::CoreSite;
+use isola_abi::volume::{VolumeAccess, VolumeMount};
 use isola_ebbs::{current_core, cycles};
 use isola_platform::block::VolumePort;
 use isola_platform::network::NetworkPort;
 use isola_platform::{Clock, CoreIndex, CoreSet, PendingVectors, Platform, ResumeOutcome};
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
+use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -31,6 +35,8 @@ pub struct Hosted {
     clock: Clock,
     cores: Box<[&'static HostedCore]>,
     network: Mutex<Vec<NetworkPort>>,
+    /// The volumes that are not open yet.
+    volumes: Mutex<Vec<(PathBuf, VolumeMount)>>,
     request: AtomicU32,
     queries: Queries,
     core_slots: CoreSlots,
@@ -79,7 +85,7 @@ impl Hosted {
             region_tables: PhysRange::default(),
             image: Vec::new(),
             devices: Vec::new(),
-            volumes: Vec::new(),
+            volumes: settings.volumes.iter().map(|(_, mount)| mount.clone()).collect(),
             clock,
             address: settings.address,
             supervisor: None,
@@ -101,6 +107,7 @@ impl Hosted {
         let cores = (0..core_slot_count).map(core).collect();
         let clock = Clock::new(&clock);
         let (network, request) = (Mutex::new(network), AtomicU32::new(0));
+        let volumes = Mutex::new(settings.volumes);
         match memory {
             MemorySource::Pool => heap::publish(&report.memory),
             MemorySource::Host => report.memory.total_bytes.store(host_memory(), Ordering::Relaxed),
@@ -114,6 +121,7 @@ impl Hosted {
             clock,
             cores,
             network,
+            volumes,
             request,
             queries,
             core_slots,
@@ -351,7 +359,23 @@ impl Platform for Hosted {
     }
 
     fn open_volumes(&self) -> Vec<VolumePort> {
-        Vec::new()
+        let volumes = std::mem::take(&mut *self.volumes.lock().unwrap_or_else(PoisonError::into_inner));
+        let open = |(file, mount): (PathBuf, VolumeMount)| {
+            let access = match mount.access {
+                VolumeAccess::ReadWrite => DiskAccess::ReadWrite,
+                VolumeAccess::ReadOnly => DiskAccess::ReadOnly,
+            };
+            match disk::open(&file, access) {
+                Ok(port) => Some(VolumePort { mount, port }),
+                Err(error) => {
+                    let in_use = error.kind() == ErrorKind::WouldBlock;
+                    let reason = if in_use { "another cell uses it".into() } else { error.to_string() };
+                    self.print(format!("volume {} at {}: {reason}\n", file.display(), mount.path).as_bytes());
+                    None
+                }
+            }
+        };
+        volumes.into_iter().filter_map(open).collect()
     }
 
     fn memory_free(&self) -> usize {

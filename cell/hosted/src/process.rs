@@ -18,7 +18,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::env;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::exit;
 use std::sync::Barrier;
 use std::thread;
@@ -93,8 +93,15 @@ impl Process {
         if processors.is_empty() {
             eprintln!("{}: fewer processors than {cores} cores: cores are not pinned", self.name);
         }
-        let settings =
-            Settings { name: self.name, cores, arguments: self.arguments, address, ..Settings::default() };
+        let files = self.spec.volumes.iter().map(|volume| PathBuf::from(&volume.file));
+        let settings = Settings {
+            name: self.name,
+            cores,
+            arguments: self.arguments,
+            volumes: files.zip(self.spec.mounts()).collect(),
+            address,
+            ..Settings::default()
+        };
         let platform: &'static Hosted =
             Box::leak(Box::new(Hosted::new(settings, MemorySource::Pool, network)));
         if let Some(path) = &self.spec.control {

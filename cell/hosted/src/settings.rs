@@ -1,6 +1,8 @@
 //! The settings of a hosted cell.
 
 use isola_abi::descriptor::NetworkAddress;
+use isola_abi::volume::VolumeMount;
+use std::path::PathBuf;
 
 /// The settings of a hosted cell.
 #[derive(Clone, Debug)]
@@ -16,6 +18,8 @@ pub struct Settings {
     pub pinning: Pinning,
     /// Arguments for the application.
     pub arguments: Vec<String>,
+    /// The files of its volumes, with their mounts.
+    pub volumes: Vec<(PathBuf, VolumeMount)>,
     /// The cell's network address; without one it uses DHCP.
     pub address: Option<NetworkAddress>,
 }
@@ -32,7 +36,14 @@ pub enum Pinning {
 
 impl Default for Settings {
     fn default() -> Self {
-        let (name, arguments) = ("hosted".into(), Vec::new());
-        Self { name, cores: 1, core_slot_count: 1, pinning: Pinning::Free, arguments, address: None }
+        Self {
+            name: "hosted".into(),
+            cores: 1,
+            core_slot_count: 1,
+            pinning: Pinning::Free,
+            arguments: Vec::new(),
+            volumes: Vec::new(),
+            address: None,
+        }
     }
 }

@@ -5,12 +5,13 @@
 
 use super::failure::USAGE;
 use super::interrupt::Interrupts;
+use super::standalone::HostVolume;
 use super::{Context, Failure};
 use crate::hosted_cells::{self, MAX_NAME_BYTES};
 use crate::machine::network::NetworkRequest;
 use crate::machine::options::Uplink;
 use crate::publish::PublishSpec;
-use isola_abi::hosted::{Forward, HostedNetwork, HostedSpec, VARIABLE};
+use isola_abi::hosted::{Forward, HostedNetwork, HostedSpec, HostedVolume, VARIABLE};
 use isola_abi::id::MAX_CORES;
 use isola_abi::size::ByteSize;
 use rustix::process::{Pid, Signal, kill_process};
@@ -35,6 +36,7 @@ pub(super) struct Hosted {
     pub(super) uplink: Uplink,
     pub(super) network: NetworkRequest,
     pub(super) publish: Vec<PublishSpec>,
+    pub(super) volumes: Vec<HostVolume>,
     pub(super) arguments: Vec<String>,
 }
 
@@ -98,9 +100,19 @@ fn spec(context: &Context, hosted: &Hosted) -> Result<HostedSpec, Failure> {
         memory: hosted.memory.unwrap_or(DEFAULT_MEMORY),
         network,
         forwards,
+        volumes: hosted.volumes.iter().map(volume).collect::<Result<_, Failure>>()?,
         control: control(context, hosted),
         parent: Some(std::process::id()),
     })
+}
+
+/// Returns a volume in the form of the specification.
+fn volume(volume: &HostVolume) -> Result<HostedVolume, Failure> {
+    let HostVolume { file, path, access } = volume;
+    let file = file.to_str().ok_or_else(|| {
+        Failure::new(USAGE, format!("the path {} of a volume is not UTF-8: rename it", file.display()))
+    })?;
+    Ok(HostedVolume { file: file.to_owned(), path: path.clone(), access: *access })
 }
 
 /// A control socket, whose file is removed when this is dropped.

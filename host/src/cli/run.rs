@@ -4,7 +4,7 @@ use super::failure::{REFUSED, USAGE};
 use super::follow::Follower;
 use super::hosted::{self, Hosted};
 use super::interrupt::{INTERRUPTED, Interrupts};
-use super::standalone::{Attachment, StandaloneRun, StandaloneVolume};
+use super::standalone::{Attachment, HostVolume, StandaloneRun};
 use super::up::PlatformArguments;
 use super::{Context, Failure, complete, show, standalone};
 use crate::cellctl::{self, CellError, NewCell};
@@ -127,7 +127,7 @@ pub(super) struct Arguments {
     #[arg(short, long, value_name = "PORT")]
     publish: Vec<PublishSpec>,
     /// Mounts a volume: VOLUME:PATH or VOLUME:PATH:ro; VOLUME is a name (see `isola volume`) or a file, as in ./data.img
-    #[arg(short, long, value_name = "VOLUME", conflicts_with = "hosted")]
+    #[arg(short, long, value_name = "VOLUME")]
     volume: Vec<VolumeSpec>,
     /// The network: auto, dhcp, none, or ADDRESS/PREFIX[,GATEWAY] [default: auto]
     #[arg(long)]
@@ -191,12 +191,6 @@ pub(super) fn run(context: &Context, arguments: Arguments) -> Result<ExitCode, F
         return Err(Failure::new(
             USAGE,
             "the manifest's table grid goes with cells: leave it out, or run the image in a cell",
-        ));
-    }
-    if !manifest.volumes.is_empty() && arguments.hosted {
-        return Err(Failure::new(
-            USAGE,
-            "the manifest's volumes go with cells: leave them out, or run the image in a cell",
         ));
     }
     if arguments.hosted {
@@ -380,6 +374,7 @@ fn run_hosted(context: &Context, arguments: Arguments, manifest: Manifest) -> Re
         uplink: arguments.net.unwrap_or(Uplink::User),
         network: arguments.network.or(manifest.network).unwrap_or_default(),
         publish: or_else(arguments.publish, manifest.publish),
+        volumes: host_volumes(&or_else(arguments.volume, manifest.volumes))?,
         arguments: or_else(application_arguments(arguments.command), manifest.arguments),
     };
     hosted::run(context, hosted)
@@ -405,7 +400,7 @@ fn run_alone(
         NetworkRequest::Auto | NetworkRequest::Dhcp => (1, None),
         NetworkRequest::Fixed(address) => (1, Some(address)),
     };
-    let volumes = standalone_volumes(&or_else(arguments.volume, manifest.volumes))?;
+    let volumes = host_volumes(&or_else(arguments.volume, manifest.volumes))?;
     let image_run = StandaloneRun {
         image,
         name: arguments.name.or(manifest.name),
@@ -429,14 +424,14 @@ fn run_alone(
     standalone::run(context, image_run)
 }
 
-/// Returns the files of a standalone image's volumes, with their paths in the image.
-fn standalone_volumes(volumes: &[VolumeSpec]) -> Result<Vec<StandaloneVolume>, Failure> {
+/// Returns the files of the volumes of an image that runs without a supervisor.
+fn host_volumes(volumes: &[VolumeSpec]) -> Result<Vec<HostVolume>, Failure> {
     if volumes.is_empty() {
         return Ok(Vec::new());
     }
     let store = VolumeStore::from_environment()?;
     let resolve = |volume: &VolumeSpec| {
-        Ok(StandaloneVolume {
+        Ok(HostVolume {
             file: store.resolve(&volume.source)?,
             path: volume.path.clone(),
             access: volume.access,

@@ -48,15 +48,15 @@ pub(super) struct StandaloneRun {
     pub(super) address: Option<NetworkAddress>,
     pub(super) arguments: Vec<String>,
     pub(super) publish: Vec<PublishSpec>,
-    pub(super) volumes: Vec<StandaloneVolume>,
+    pub(super) volumes: Vec<HostVolume>,
     pub(super) attachment: Attachment,
 }
 
-/// A volume of a standalone image.
-pub(super) struct StandaloneVolume {
+/// A volume of an image that runs without a supervisor.
+pub(super) struct HostVolume {
     /// Its file on this host.
     pub(super) file: PathBuf,
-    /// The path at which the image mounts it.
+    /// The path at which it is mounted.
     pub(super) path: String,
     /// What the image may do with it.
     pub(super) access: VolumeAccess,
@@ -150,7 +150,7 @@ pub(super) fn run(context: &Context, image_run: StandaloneRun) -> Result<ExitCod
 fn command_line(
     name: &MachineName,
     address: Option<NetworkAddress>,
-    volumes: &[StandaloneVolume],
+    volumes: &[HostVolume],
     arguments: &[String],
 ) -> Result<String, Failure> {
     if let Some(bad) = arguments.iter().find(|word| word.is_empty() || word.contains(char::is_whitespace)) {
@@ -163,7 +163,7 @@ fn command_line(
             format!("a standalone image's words are separated by spaces: {:?} cannot be passed", bad.path);
         return Err(Failure::new(super::failure::USAGE, text));
     }
-    let volume = |volume: &StandaloneVolume| match volume.access {
+    let volume = |volume: &HostVolume| match volume.access {
         VolumeAccess::ReadWrite => format!(" volume={}", volume.path),
         VolumeAccess::ReadOnly => format!(" volume={}:ro", volume.path),
     };
