@@ -77,7 +77,7 @@ fn main(mut machine: Machine) -> ! {
                 let message = connect(&mut machine, device, vector);
                 echoes.push(alloc::boxed::Box::new(console::ConsoleEcho::start(device.registers(), message)));
             }
-            None => {}
+            Some(DeviceKind::Block) | None => {}
         }
     }
     serial_line!("ready: {} devices", echoes.len());
