@@ -311,7 +311,7 @@ mod tests {
             ("processor.activities.web.weight = 0", "give a weight from 1 to 10000"),
             ("processor.policy = \"best\"", "use fifo, priority, wfq, edf or reserve"),
             ("processor.weight = 3", "weight"),
-            ("disk.policy = \"wfq\"", "network-write"),
+            ("printer.policy = \"wfq\"", "network-write"),
             ("[[rules]]\nport = 80", "activity"),
             ("[[rules]]\nactivity = \"\"", "grid.rules: the activity \"\" is no name"),
             ("[[rules]]\nactivity = \"web\"\npeer = \"10.7.0.1/16\"", "did you mean 10.7.0.0/16"),

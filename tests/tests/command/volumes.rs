@@ -158,7 +158,7 @@ fn wrong_volumes_are_refused_before_anything_changes() {
 fn assert_consistent(volume: &Path) {
     let copy = volume.with_extension("copy");
     fs::copy(volume, &copy).unwrap();
-    for options in [["-E", "journal_only"], ["-f", "-n"]] {
+    for options in [&["-y", "-E", "journal_only"][..], &["-f", "-n"]] {
         let output = Command::new("e2fsck").args(options).arg(&copy).output().unwrap();
         assert!(output.status.success(), "{options:?}: {output:?}");
     }

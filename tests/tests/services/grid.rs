@@ -1,10 +1,13 @@
 //! The division of a cell's resources among its activities, and the attribution of connections.
 
+use isola_need::{Need, need};
 use isola_tests::isola::Isola;
 use isola_tests::kv::Connection;
 use isola_tests::service::published;
 use isola_tests::wait;
 use serde_json::Value;
+use std::fs::File;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -30,10 +33,56 @@ fn shares(isola: &Isola) -> [f64; 3] {
     used.map(|cycles| cycles * 100.0 / used.iter().sum::<f64>())
 }
 
+/// Returns the bytes of the disk that each activity of the cell `disk` has got by its policy.
+fn disk_bytes(isola: &Isola) -> [u64; 3] {
+    let shown = isola.json(&["grid", "show", "disk"]);
+    let clients = shown["activities"].as_array().expect("a list of clients").clone();
+    WEIGHTS.map(|(name, _)| {
+        let is_it = |client: &&Value| client["resource"] == "disk" && client["name"] == name;
+        clients.iter().find(is_it).and_then(|client| client["cost"].as_u64()).unwrap_or(0)
+    })
+}
+
 fn assert_near(shares: [f64; 3], expected: [f64; 3]) {
     for (share, expected) in shares.into_iter().zip(expected) {
         assert!((share - expected).abs() <= 0.5, "{shares:?} %, not {expected} %");
     }
+}
+
+/// Vortex 4.3: shares of a disk in bytes, with requests of different lengths, 1,023 at a time.
+#[test]
+fn activities_get_the_disk_bytes_of_their_weights() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let volume = folder.path().join("disk.img");
+    File::create(&volume).unwrap().set_len(32 << 20).unwrap();
+    let format = ["-q", "-t", "ext4", "-b", "4096", "-J", "size=4"];
+    assert!(Command::new("mke2fs").args(format).arg(&volume).status().unwrap().success());
+    let isola = Isola::up(&["--cores", "2"]);
+    let mounted = format!("{}:/data", volume.display());
+    let run =
+        ["run", "-d", "--name", "disk", "--memory", "128M", "-v", &mounted, "records", "share", "/data"];
+    isola.run(&[&run[..], &["web:4096", "kv:65536", "batch:16384"]].concat()).ok();
+    wait::until_true("the activities read", || isola.run(&["logs", "disk"]).ok().contains("sharing"));
+    let set = ["grid", "set", "disk", "disk"];
+    for (name, weight) in WEIGHTS {
+        isola.run(&[&set[..], &["--activity", name, "--weight", &weight.to_string()]].concat()).ok();
+    }
+    isola.run(&[&set[..], &["--policy", "wfq"]].concat()).ok();
+    sleep(Duration::from_millis(500));
+    let before = disk_bytes(&isola);
+    sleep(Duration::from_secs(4));
+    let after = disk_bytes(&isola);
+    let used = [0, 1, 2].map(|index| (after[index] - before[index]) as f64);
+    let all = used.iter().sum::<f64>();
+    assert!(all > (4 << 20) as f64, "{used:?} bytes in 4 s");
+    for ((_, weight), used) in WEIGHTS.into_iter().zip(used) {
+        let share = used * 100.0 / all;
+        assert!((share - weight).abs() <= 1.0, "{used} of {all} bytes are {share} %, not {weight} %");
+    }
+    isola.run(&["stop", "disk"]).ok();
 }
 
 #[test]

@@ -166,7 +166,7 @@ struct SetArguments {
     #[arg(add = complete::cells())]
     cell: String,
     /// The resource
-    #[arg(value_parser = ["processor", "network-write"])]
+    #[arg(value_parser = Resource::ALL.map(Resource::name))]
     resource: String,
     /// The order of competing activities
     #[arg(long, value_parser = ["direct", "fifo", "priority", "wfq", "edf", "reserve"])]

@@ -17,7 +17,7 @@ use crate::output::charset::Charset;
 use crate::output::human;
 use crate::output::printable::printable_line;
 use crate::query::{Extent, QueryAnswer, in_tree_order};
-use isola_abi::grid::{Entitlement, PolicyKind, Rate};
+use isola_abi::grid::{Entitlement, PolicyKind, Rate, Resource};
 use isola_abi::query::{CounterName, GridClient, GridSettings};
 use isola_abi::size::ByteSize;
 use unicode_width::UnicodeWidthStr;
@@ -30,7 +30,7 @@ const NARROWEST: usize = 32;
 const WIDEST: usize = 100;
 
 /// The names of resources in the order in which work flows through them.
-const FLOW: [&str; 3] = ["network-read", "processor", "network-write"];
+const FLOW: [&str; 4] = ["network-read", "processor", "disk", "network-write"];
 
 /// The most activities that are shown of a scheduler: those that have received most.
 const MOST_ACTIVITIES: usize = 16;
@@ -224,7 +224,7 @@ impl Picture {
             self.received(counters);
             self.rules(answer);
         }
-        if resource.name() == FLOW[2]
+        if *resource == Resource::NetworkWrite
             && let Some(frames) = traffic(counters, "frames_out", "bytes_out")
         {
             self.line(&frames, "");
@@ -252,7 +252,11 @@ impl Picture {
         let sum =
             |of: fn(&GridClient) -> u64| clients.iter().map(|client| of(client)).fold(0, u64::saturating_add);
         let (waiting, cost) = (sum(|client| client.waiting), sum(|client| client.cost));
-        let of = if settings.resource.name() == FLOW[1] { "core" } else { "queue" };
+        let of = match settings.resource {
+            Resource::Processor => "core",
+            Resource::NetworkWrite => "queue",
+            Resource::Disk => "disks of core",
+        };
         self.line(&format!("{of} {}", first.core), &format!("{} waiting", human::count(waiting)));
         let shown = &clients[..clients.len().min(MOST_ACTIVITIES)];
         let ordered = in_tree_order(shown, |client| Some(client.activity), |client| client.parent);
@@ -319,7 +323,7 @@ fn entitlement_facts(settings: &GridSettings, entitlement: &Entitlement) -> Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isola_abi::grid::{ActivityRule, Resource, Weight};
+    use isola_abi::grid::{ActivityRule, Weight};
     use std::num::NonZeroU32;
 
     fn client(core: u32, name: &str, cost: u64) -> GridClient {

@@ -282,7 +282,13 @@ mod tests {
             loads.iter().map(|load| (load.name.as_deref(), load.waiting, load.share_percent)).collect();
         assert_eq!(
             rows,
-            [(None, 4, 100.0), (Some("web"), 3, 75.0), (Some("batch"), 1, 25.0), (None, 0, 0.0)]
+            [
+                (None, 4, 100.0),
+                (Some("web"), 3, 75.0),
+                (Some("batch"), 1, 25.0),
+                (None, 0, 0.0),
+                (None, 0, 0.0)
+            ]
         );
         assert_eq!((loads[1].served_per_second, loads[1].mean_wait_ns), (30.0, Some(2000)));
         assert_eq!((loads[3].policy.as_deref(), loads[3].mean_wait_ns), (Some("direct"), None));

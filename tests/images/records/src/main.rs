@@ -1,12 +1,17 @@
 //! A test image: `records PATH` writes numbered records to files of the volume at `PATH`, until the cell ends. Each
 //! record is permanent before its number is printed. At the start it checks the records of earlier runs.
 //!
+//! `records share PATH NAME:BYTES ...` runs an activity of that name for each, which reads random blocks of the volume's
+//! device, past the cache: [`READERS`] requests of that length at all times.
+//!
 //! A file has [`RECORDS`] records. It is written under the name `new`, and renamed to its number when it is full; an old
 //! file is removed then. So a crash meets creations, writes, renames and removals.
 #![no_std]
 #![no_main]
 
-use isola::iobuf::IoBuf;
+use isola::events::activity::charge_to;
+use isola::events::{register_activity, spawn_task};
+use isola::iobuf::{IoBuf, IoBufMut};
 use isola::prelude::*;
 use isola::storage::{self, FileError, ListPosition, Volume};
 
@@ -23,9 +28,17 @@ const KEPT: u64 = 5;
 /// Length of a record, in bytes: not a divisor of a block.
 const LEN: usize = 1000;
 
+/// The concurrent reads of an activity that shares the device, as many as of three processes in Vortex, 4.3.
+const READERS: usize = 341;
+
 async fn main(arguments: Arguments) -> ExitCode {
-    let path = arguments.get(0).unwrap_or("/data");
-    match run(path).await {
+    let words: Vec<&str> = arguments.iter().collect();
+    let result = match &words[..] {
+        ["share", path, loads @ ..] => share(path, loads).await,
+        [path] => run(path).await,
+        _ => Err("usage: records PATH | share PATH NAME:BYTES ...".into()),
+    };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             println!("records: {error}");
@@ -45,6 +58,38 @@ async fn run(path: &str) -> Result<(), String> {
         next += 1;
         println!("records: synced {next}");
     }
+}
+
+/// Reads random blocks of the device for each activity, until the cell is stopped.
+async fn share(path: &str, loads: &[&str]) -> Result<(), String> {
+    let volumes = storage::mount().await.map_err(|error| error.to_string())?;
+    let mounted = volumes.iter().find(|mounted| mounted.path == path).ok_or("no volume at the path")?;
+    let device = mounted.cache.device().clone();
+    for load in loads {
+        let (name, bytes) = load.split_once(':').ok_or("NAME:BYTES")?;
+        let len: usize = bytes.parse().map_err(|_| "no number of bytes")?;
+        let activity = register_activity(name).map_err(|_| "too many activities")?;
+        charge_to(activity);
+        for _ in 0..READERS {
+            let device = device.clone();
+            spawn_task(async move {
+                let places = device.capacity() * 512 / len as u64;
+                loop {
+                    let mut buffer = IoBufMut::with_room(0, len);
+                    buffer.append(len);
+                    let sector = isola::entropy() % places * (len / 512) as u64;
+                    if let Err(error) = device.read(sector, vec![buffer]).await {
+                        println!("records: a read failed: {error}");
+                        return;
+                    }
+                }
+            })
+            .detach();
+        }
+    }
+    println!("records: sharing");
+    isola::stop_requested().await;
+    Ok(())
 }
 
 /// Returns the bytes of a record.
