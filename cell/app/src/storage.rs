@@ -9,7 +9,7 @@
 //! volumes.unmount().await?;
 //! ```
 //!
-//! [`DISK`](crate::grid::DISK) is the resource by whose policy the requests to the devices are ordered.
+//! [`DISK`] is the resource by whose policy the requests to the devices are ordered.
 
 pub use isola_block::BlockError;
 pub use isola_block_cache::{BlockCache, Budget, CacheUse};

@@ -246,6 +246,10 @@ impl<H: Hardware> TrustedCore<H> {
 
 /// Resets the devices of a cell. Returns whether all were reset.
 pub(super) fn reset<H: Hardware>(hardware: &mut H, devices: &mut CellDevices<H::Device>) -> bool {
+    let mut all = true;
     // Every device is reset, also after one that could not be.
-    devices.iter_mut().fold(true, |all, device| hardware.reset(device) && all)
+    for device in devices.iter_mut() {
+        all &= hardware.reset(device);
+    }
+    all
 }

@@ -67,11 +67,14 @@ async fn main(arguments: Arguments) -> ExitCode {
     worst
 }
 
+/// The id of a completed request, its outcome, and the request with its data.
+type Done = (u64, BlockOutcome, Option<BlockRequest>);
+
 /// The first queue of a device.
 struct Device {
     queue: Rc<RefCell<Box<dyn BlockQueue + Send>>>,
     limits: BlockLimits,
-    done: Rc<RefCell<Vec<(u64, BlockOutcome, Option<BlockRequest>)>>>,
+    done: Rc<RefCell<Vec<Done>>>,
     interrupts: Rc<Cell<u32>>,
     _interrupt: isola::events::interrupt::Interrupt,
 }
@@ -115,7 +118,7 @@ impl Device {
 }
 
 /// Takes all completions, and enables the next interrupt.
-fn take_all(queue: &mut dyn BlockQueue, done: &mut Vec<(u64, BlockOutcome, Option<BlockRequest>)>) {
+fn take_all(queue: &mut dyn BlockQueue, done: &mut Vec<Done>) {
     loop {
         while let Some(completion) = queue.take_completion() {
             done.push((completion.id, completion.outcome, completion.request));
