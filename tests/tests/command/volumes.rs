@@ -3,8 +3,9 @@
 use isola_need::{Need, need};
 use isola_tests::isola::Isola;
 use isola_tests::service::published;
+use isola_tests::{ports, wait};
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -240,17 +241,29 @@ fn a_named_volume_with_files_is_served_by_a_cell() {
     run(&["volume", "rm", "site"]).failed(1, "remove the cell first");
     isola.run(&["rm", "--force", "www"]).ok();
     run(&["run", "--rm", "-v", "site:/www", "web", "-d", "/other"]).failed(1, "");
+    // The same as a process of the host, by the path of the volume's file.
+    let port = ports::free();
+    let file = format!("{}:/www:ro", store.join("site.img").display());
+    let publish = format!("{port}:80");
+    let hosted = isola.spawn(&["run", "--hosted", "-v", &file, "-p", &publish, "web", "-d", "/www/sub"]);
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    // The host accepts connections before the server has read its files.
+    wait::until_true("it serves", || try_get(address, "/large").is_ok_and(|answer| answer.ends_with(&large)));
+    hosted.signal("INT");
+    hosted.wait().ended_with(0);
     run(&["volume", "rm", "site"]).ok();
     assert_eq!(run(&["volume", "ls", "-o", "json"]).ok().trim(), "[]");
 }
 
 /// Returns the whole response to a request.
 fn get(address: SocketAddr, path: &str) -> Vec<u8> {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream
-        .write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes())
-        .unwrap();
+    try_get(address, path).unwrap()
+}
+
+fn try_get(address: SocketAddr, path: &str) -> io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes())?;
     let mut response = Vec::new();
-    stream.read_to_end(&mut response).unwrap();
-    response
+    stream.read_to_end(&mut response)?;
+    Ok(response)
 }
