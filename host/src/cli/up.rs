@@ -6,7 +6,7 @@ use crate::image::SUPERVISOR;
 use crate::machine::LockedMachine;
 use crate::machine::accel;
 use crate::machine::boot::{BootError, Lifetime, NewMachine, ProcessMode};
-use crate::machine::options::{AcceleratorChoice, MachineModel, MachineOptions, Topology, Uplink};
+use crate::machine::options::{AcceleratorChoice, MAX_DEVICES, MachineModel, MachineOptions, Topology, Uplink};
 use crate::machine::qemu::{Boot, Qemu};
 use crate::machine::record::MachineKind;
 use crate::machine::state::MachineDir;
@@ -17,6 +17,9 @@ use clap::Args;
 use isola_abi::size::ByteSize;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
+
+/// The block devices of a machine if none are asked for.
+const DEFAULT_DISKS: u32 = 4;
 
 /// Starts a machine with a supervisor, ready for cells
 #[derive(Debug, Args)]
@@ -58,9 +61,9 @@ pub(super) struct OptionArguments {
     /// Network devices: the number of cells that can have one
     #[arg(long, default_value_t = 8)]
     pub(super) nics: u32,
-    /// Block devices: the number of volumes that its cells can have at one time
-    #[arg(long, default_value_t = 4)]
-    pub(super) disks: u32,
+    /// Block devices: the number of volumes that its cells can have at one time [default: 4, or what --nics leaves]
+    #[arg(long)]
+    pub(super) disks: Option<u32>,
     /// The uplink of the network: user, user,host-access, tap:INTERFACE or tap:INTERFACE,queues=N
     #[arg(long, default_value = "user", value_name = "NETWORK")]
     pub(super) net: Uplink,
@@ -90,7 +93,7 @@ impl OptionArguments {
             topology: Topology { threads: self.threads, nodes: self.nodes },
             memory: self.memory,
             nics: self.nics,
-            disks: self.disks,
+            disks: self.disks.unwrap_or_else(|| DEFAULT_DISKS.min(MAX_DEVICES.saturating_sub(self.nics))),
             model: self.platform.machine,
             cpu: self.platform.cpu.clone(),
             uplink: self.net.clone(),

@@ -152,7 +152,7 @@ fn the_grid_is_shown_and_changed() {
     ] {
         sandbox.isola(&[&set[..], arguments].concat()).failed(code, message);
     }
-    sandbox.isola(&["grid", "set", "kv", "disk", "--policy", "wfq"]).failed(2, "network-write");
+    sandbox.isola(&["grid", "set", "kv", "printer", "--policy", "wfq"]).failed(2, "network-write");
     sandbox.isola(&["grid", "show", "nobody"]).failed(1, "nobody");
     sandbox.isola(&["stop", "kv"]).ok();
     sandbox.isola(&["grid", "show", "kv"]).failed(1, "exited");
