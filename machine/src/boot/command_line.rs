@@ -181,12 +181,12 @@ mod tests {
     #[test]
     fn policies_of_the_grid_are_parsed_and_others_are_unknown() {
         let line =
-            CommandLine::parse("grid.processor=wfq grid.network-write=edf grid.disk=wfq grid.processor=x");
+            CommandLine::parse("grid.processor=wfq grid.network-write=edf grid.printer=wfq grid.processor=x");
         let policies: Vec<_> =
             line.grid.changes.iter().map(|change| (change.resource, change.policy)).collect();
         let [wfq, edf] = [PolicyKind::Wfq, PolicyKind::Edf].map(|kind| Some(PolicyChange::Policy(kind)));
         assert_eq!(policies, [(Resource::Processor, wfq), (Resource::NetworkWrite, edf)]);
-        assert_eq!(line.unknown, ["grid.disk=wfq", "grid.processor=x"]);
+        assert_eq!(line.unknown, ["grid.printer=wfq", "grid.processor=x"]);
     }
 
     #[test]
