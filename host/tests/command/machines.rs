@@ -24,9 +24,9 @@ fn the_block_devices_are_those_that_the_network_devices_leave() {
     let sandbox = Sandbox::new();
     for (name, nics, disks) in [("few", "8", 4), ("many", "20", 2), ("most", "22", 0)] {
         sandbox.isola(&["up", name, "--accel", "tcg", "--nics", nics]).ok();
-        let arguments = sandbox.machine_folder(name).join("machine.json");
+        let record = sandbox.machines().join(name).join("machine.json");
         let record: serde_json::Value =
-            serde_json::from_str(&std::fs::read_to_string(arguments).unwrap()).unwrap();
+            serde_json::from_str(&std::fs::read_to_string(record).unwrap()).unwrap();
         assert_eq!(record["options"]["disks"], disks, "{name}");
     }
     let refused = sandbox.isola(&["up", "more", "--accel", "tcg", "--nics", "22", "--disks", "1"]);
