@@ -6,7 +6,9 @@ use crate::image::SUPERVISOR;
 use crate::machine::LockedMachine;
 use crate::machine::accel;
 use crate::machine::boot::{BootError, Lifetime, NewMachine, ProcessMode};
-use crate::machine::options::{AcceleratorChoice, MAX_DEVICES, MachineModel, MachineOptions, Topology, Uplink};
+use crate::machine::options::{
+    AcceleratorChoice, MAX_DEVICES, MachineModel, MachineOptions, Topology, Uplink,
+};
 use crate::machine::qemu::{Boot, Qemu};
 use crate::machine::record::MachineKind;
 use crate::machine::state::MachineDir;

@@ -199,6 +199,8 @@ pub enum FileError {
     UnsupportedFeature(u32),
     /// The file system has no journal, without which a power failure destroys it.
     NoJournal,
+    /// The journal has to be replayed, and the disk is read-only.
+    NeedsRecovery,
     /// The file system contradicts itself.
     Damaged,
     /// The file is in so many pieces that it cannot be shortened.
@@ -235,6 +237,7 @@ impl fmt::Display for FileError {
                     "the file system uses features that are not supported ({bits:#x}): make it with mke2fs -t ext4"
                 );
             }
+            Self::NeedsRecovery => "the file system was not unmounted: mount it once for writing, or use e2fsck",
             Self::NoJournal => "the file system has no journal: make one with tune2fs -j, or mount it read-only",
             Self::Damaged => "the file system is damaged: check it with e2fsck -f",
             Self::Fragmented => "the file is in too many pieces to be shortened: copy it, and remove the original",

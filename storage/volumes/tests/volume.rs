@@ -12,6 +12,7 @@ use isola_hosted::Settings;
 use isola_iobuf::IoBuf;
 use isola_need::{Need, need};
 use isola_platform::CoreIndex;
+use isola_platform::block::{BlockLimits, Writability};
 use isola_storage_sim::{SimDisk, Timing, power};
 use isola_volumes::{Access, FileError, FileKind, ListPosition, Volume};
 use std::cell::RefCell;
@@ -213,6 +214,38 @@ fn dropping_all_handles_unmounts() {
         let again = Volume::mount(cache, Access::ReadOnly).await.unwrap();
         assert_eq!(again.metadata("/file").await.unwrap().len, 100);
         assert_eq!(again.create("/other").await.err(), Some(FileError::ReadOnly));
+    });
+    check(&disk.contents()).unwrap();
+}
+
+#[test]
+fn a_mount_for_reading_shows_what_was_synced_before_a_power_failure() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    let disk = with_disk(small_image(), |disk| async move {
+        let volume = Volume::mount(cache(&disk), Access::ReadWrite).await.unwrap();
+        let file = volume.create("/file").await.unwrap();
+        file.write(0, bytes(1, 100)).await.unwrap();
+        volume.sync().await.unwrap();
+        // The cell ends here; its cache is lost.
+        disk.fail();
+    });
+    let contents = disk.contents();
+    let read_only = SimDisk::with_limits(
+        contents.clone(),
+        BlockLimits { writability: Writability::ReadOnly, ..isola_storage_sim::limits() },
+    );
+    let disk = with_disk(contents, move |disk| {
+        let read_only = read_only.clone();
+        async move {
+            let refused = Volume::mount(cache(&read_only), Access::ReadOnly).await;
+            assert_eq!(refused.err(), Some(FileError::NeedsRecovery));
+            let volume = Volume::mount(cache(&disk), Access::ReadOnly).await.unwrap();
+            let file = volume.open("/file").await.unwrap();
+            assert_eq!(file.read(0, 1000).await.unwrap()[..], data(1, 100));
+            assert_eq!(volume.create("/other").await.err(), Some(FileError::ReadOnly));
+        }
     });
     check(&disk.contents()).unwrap();
 }

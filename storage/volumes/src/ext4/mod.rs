@@ -46,7 +46,7 @@ const EXTENTS_IN_INODE: usize = 4;
 pub enum Access {
     /// It can. It needs a journal.
     ReadWrite,
-    /// It cannot, and nothing is written to the disk.
+    /// It cannot. Only the journal is replayed, if that is necessary.
     ReadOnly,
 }
 
@@ -97,7 +97,8 @@ impl Ext4 {
     ///
     /// # Errors
     /// [`FileError::NotAFileSystem`], [`FileError::UnsupportedFeature`], [`FileError::NoJournal`],
-    /// [`FileError::Damaged`], [`FileError::ReadOnly`] if the disk is read-only, and the errors of the disk.
+    /// [`FileError::Damaged`], [`FileError::ReadOnly`] if the disk is read-only, [`FileError::NeedsRecovery`] if it is and
+    /// the journal has to be replayed, and the errors of the disk.
     pub fn mount(disk: Rc<dyn Disk>, access: Access, services: Services) -> Result<Self, FileError> {
         let superblock = Superblock::read(&*disk)?;
         if access == Access::ReadWrite {
@@ -107,6 +108,14 @@ impl Ext4 {
             if !superblock.has_journal() {
                 return Err(FileError::NoJournal);
             }
+        }
+        if access == Access::ReadOnly && superblock.has_journal() && superblock.recovery() == Recovery::Needed
+        {
+            if disk.is_read_only() {
+                return Err(FileError::NeedsRecovery);
+            }
+            // A mount for reading would show the file system without the changes in its journal.
+            Self::mount(disk.clone(), Access::ReadWrite, services)?.unmount()?;
         }
         let device = Ext4Device::new(disk, access == Access::ReadOnly);
         if access == Access::ReadWrite && superblock.recovery() == Recovery::NotNeeded {
