@@ -168,8 +168,10 @@ pub async fn add_exported(site: &mut SiteBuilder, at: SocketAddr, root: &str) ->
 /// Adds all files of a directory of the cell's volumes.
 pub async fn add_volume(site: &mut SiteBuilder, path: &str) -> Result<(), LoadError> {
     let volumes = storage::mount().await.map_err(LoadError::Mount)?;
-    let (volume, root) = volumes.find(path).ok_or_else(|| LoadError::NoVolume(path.to_string()))?;
-    let added = add_all(site, &OnVolume(volume.clone()), root).await;
+    let added = match volumes.find(path) {
+        Some((volume, root)) => add_all(site, &OnVolume(volume.clone()), root).await,
+        None => Err(LoadError::NoVolume(path.to_string())),
+    };
     // The server has read all that it serves.
     let unmounted = volumes.unmount().await.map_err(LoadError::Mount);
     added.and(unmounted)

@@ -245,6 +245,7 @@ fn a_named_volume_with_files_is_served_by_a_cell() {
     let port = ports::free();
     let file = format!("{}:/www:ro", store.join("site.img").display());
     let publish = format!("{port}:80");
+    // (A process cannot replay a journal that it may only read: the cell before has unmounted the volume.)
     let hosted = isola.spawn(&["run", "--hosted", "-v", &file, "-p", &publish, "web", "-d", "/www/sub"]);
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     // The host accepts connections before the server has read its files.
