@@ -14,7 +14,8 @@
 pub use isola_block::BlockError;
 pub use isola_block_cache::{BlockCache, Budget, CacheUse};
 pub use isola_volumes::{
-    Entry, File, FileError, FileKind, ListPosition, MOST_READ, Metadata, NAME_LEN, Space, Volume,
+    Entry, File, FileError, FileKind, ListPosition, MOST_READ, Metadata, NAME_LEN, SharedVolume, Space,
+    Volume,
 };
 
 use crate::memory::{MemoryPressure, PressureHandler, on_memory_pressure};
@@ -22,6 +23,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
 use isola_abi::grid::Resource;
 use isola_abi::query::GridClient;
 use isola_abi::volume::{VolumeAccess, VolumeMount};
@@ -92,7 +94,9 @@ impl fmt::Display for MountError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the volume at {} cannot be mounted: ", self.path)?;
         match self.reason {
-            MountFailure::Device => f.write_str("its block device does not work"),
+            MountFailure::Device => {
+                f.write_str("its block device does not work; the line before has the reason")
+            }
             MountFailure::Block(error) => error.fmt(f),
             MountFailure::File(error) => error.fmt(f),
         }
@@ -107,12 +111,17 @@ impl core::error::Error for MountError {}
 /// # Errors
 /// [`MountError`] for the first volume that cannot be mounted; the others are unmounted again.
 pub async fn mount() -> Result<Volumes, MountError> {
+    static MOUNTED: AtomicBool = AtomicBool::new(false);
+    if MOUNTED.swap(true, Ordering::Relaxed) {
+        return Ok(Volumes { mounted: Vec::new() });
+    }
     let ports = platform().open_volumes();
     let capacity = crate::memory_total() / CACHE_PART / ports.len().max(1);
     let mut volumes = Volumes { mounted: Vec::new() };
     let expected = &platform().descriptor().volumes;
     let is_open = |mount: &VolumeMount| ports.iter().any(|port| port.mount.path == mount.path);
-    let broken = expected.iter().find(|mount| !ports.is_empty() && !is_open(mount));
+    // The platform leaves out a device that does not work, after it has printed the reason.
+    let broken = expected.iter().find(|mount| !is_open(mount));
     if let Some(mount) = broken {
         return Err(MountError { path: mount.path.clone(), reason: MountFailure::Device });
     }
