@@ -250,6 +250,10 @@ fn a_named_volume_with_files_is_served_by_a_cell() {
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     // The host accepts connections before the server has read its files.
     wait::until_true("it serves", || try_get(address, "/large").is_ok_and(|answer| answer.ends_with(&large)));
+    let writer = format!("{}:/www", store.join("site.img").display());
+    let refused = isola.run(&["run", "--hosted", "-v", &writer, "web", "-d", "/www"]).ended_with(1);
+    assert!(refused.out.contains("another cell uses it"), "{refused:?}");
+    assert!(refused.out.contains("the volume at /www cannot be mounted"), "{refused:?}");
     hosted.signal("INT");
     hosted.wait().ended_with(0);
     run(&["volume", "rm", "site"]).ok();
