@@ -54,7 +54,7 @@ fn summary(view: &StatsView) -> String {
         "activities",
         format!("sum {} cycles, {} events", human::count(cycles.activities), human::count(view.events),),
     );
-    line("waiting", latency(&view.queueing, view.clock_hz, "sampled events"));
+    line("waiting", latency(&view.queueing, view.clock_hz, "weighted samples"));
     line("requests", latency(&view.service, view.clock_hz, "requests"));
     let traffic = &view.traffic;
     line(
