@@ -3,7 +3,7 @@
 
 use crate::input::InputReader;
 use isola_iobuf::{Chain, IoBuf};
-use isola_net_sim::{Peer, Segment, Talk, host_config, host_config6, host_ip, host_ip6, host_mac};
+use isola_net_sim::{Peer, PeerConnection, Segment, host_config, host_config6, host_ip, host_ip6, host_mac};
 use isola_net_stack::{
     Addressing, Duration, Event, Instant, Ipv6Addressing, RxChecksum, Stack, datagram_port,
     fast_path_flow_of, flow_of,
@@ -18,7 +18,7 @@ fn flows(frame: &[u8]) {
 }
 
 /// Returns a stack with small tables, a listener, a socket, and a connection that has sent and received.
-fn busy() -> (Peer, Talk) {
+fn busy() -> (Peer, PeerConnection) {
     let mut config = host_config(1);
     config.tcp.max_half_open = 8;
     config.tcp.max_time_wait = 8;
@@ -26,11 +26,11 @@ fn busy() -> (Peer, Talk) {
     let mut peer = Peer::new(config);
     peer.stack.listen(80, 4).expect("a free port");
     peer.stack.udp_bind(53).expect("a free port");
-    let mut talk = peer.connect(4000, Some(1000), Some(2));
-    peer.write(talk.conn, &[7; 5000]);
+    let mut connection = peer.connect(4000, Some(1000), Some(2));
+    peer.write(connection.conn, &[7; 5000]);
     peer.segments();
-    peer.say(&mut talk, b"hello");
-    (peer, talk)
+    peer.send_data(&mut connection, b"hello");
+    (peer, connection)
 }
 
 /// Handles every event as an application does, and checks the bounds that always hold.
@@ -166,25 +166,25 @@ fn seal(source: &[u8; 16], destination: &[u8; 16], message: &mut [u8]) {
 /// Segments of any kind near those that the connection expects, mixed with an application's calls and with time.
 pub fn segments(data: &[u8]) {
     let mut input = InputReader::new(data);
-    let (mut peer, mut talk) = busy();
+    let (mut peer, mut connection) = busy();
     let mut read = 0u64;
     while !input.is_over() {
         match input.byte() % 16 {
             0 => peer.pass(Duration::from_millis(u64::from(input.word()))),
             1 => {
                 let data = vec![1; usize::from(input.byte()) * 8];
-                let _ = peer.stack.send(talk.conn, &mut Chain::from(IoBuf::from(data)));
+                let _ = peer.stack.send(connection.conn, &mut Chain::from(IoBuf::from(data)));
             }
-            2 => read += peer.read(talk.conn).len() as u64,
-            3 => peer.stack.set_window(talk.conn, u32::from(input.word()) * 16),
-            4 => peer.stack.set_send_limit(talk.conn, usize::from(input.word())),
-            5 => peer.stack.shutdown(talk.conn),
-            6 => talk.seq = talk.seq.wrapping_add(u32::from(input.byte())),
-            7 => talk.ack = talk.ack.wrapping_add(u32::from(input.word())),
-            _ => peer.send(segment(&mut input, &talk)),
+            2 => read += peer.read(connection.conn).len() as u64,
+            3 => peer.stack.set_window(connection.conn, u32::from(input.word()) * 16),
+            4 => peer.stack.set_send_limit(connection.conn, usize::from(input.word())),
+            5 => peer.stack.shutdown(connection.conn),
+            6 => connection.seq = connection.seq.wrapping_add(u32::from(input.byte())),
+            7 => connection.ack = connection.ack.wrapping_add(u32::from(input.word())),
+            _ => peer.send(segment(&mut input, &connection)),
         }
         peer.frames();
-        if let Some(stats) = peer.stack.connection_stats(talk.conn) {
+        if let Some(stats) = peer.stack.connection_stats(connection.conn) {
             // No byte is delivered twice, and no more is buffered than was offered.
             assert!(read + stats.unread as u64 <= stats.bytes_received + 5);
             assert!(stats.unread <= 4 << 20);
@@ -198,7 +198,7 @@ pub fn segments(data: &[u8]) {
     assert!(occupancy.half_open == 0 && occupancy.time_wait == 0, "only what has an owner stays");
 }
 
-fn segment(input: &mut InputReader<'_>, talk: &Talk) -> Segment {
+fn segment(input: &mut InputReader<'_>, connection: &PeerConnection) -> Segment {
     let shape = input.byte();
     let flags = ["", "P", "F", "S", "R", "FP", "", ""][usize::from(shape & 7)];
     let far = |near: u8, wide: u16| match near & 3 {
@@ -208,7 +208,7 @@ fn segment(input: &mut InputReader<'_>, talk: &Talk) -> Segment {
         _ => u32::from(wide) << 4,
     };
     let (seq_near, ack_near, wide) = (input.byte(), input.byte(), input.word());
-    let mut segment = talk.segment().flags(flags).window(input.word());
+    let mut segment = connection.segment().flags(flags).window(input.word());
     segment.seq = segment.seq.wrapping_add(far(seq_near, wide));
     segment.ack = segment.ack.map(|ack| ack.wrapping_add(far(ack_near, wide)));
     if shape & 8 != 0 {

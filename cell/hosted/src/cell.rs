@@ -4,7 +4,7 @@ use crate::core::HostedCore;
 use crate::heap;
 use crate::platform::{Hosted, MemorySource, PlugOutcome};
 use crate::settings::{Pinning, Settings};
-use crate::window;
+use crate::region_area;
 use isola_ebbs::{CellTable, CoreBlock};
 use isola_platform::network::NetworkPort;
 use isola_platform::{CoreIndex, CoreSet, Platform};
@@ -35,7 +35,7 @@ pub(crate) fn start<T: Send>(
     processors: &[usize],
     body: impl Fn(&'static Hosted) -> T + Sync,
 ) -> Vec<T> {
-    window::start();
+    region_area::start();
     let ebbs: &'static CellTable = Box::leak(Box::new(CellTable::new()));
     let body = &body;
     let results = thread::scope(|scope| {
@@ -44,7 +44,7 @@ pub(crate) fn start<T: Send>(
             .map(|(index, _)| {
                 let processor = processors.get(index as usize).copied();
                 scope.spawn(move || {
-                    window::enter_core();
+                    region_area::enter_core();
                     let is_first = (index as usize) < platform.descriptor().cores.len();
                     if !is_first && platform.wait_for_core(CoreIndex(index)) == PlugOutcome::CellEnded {
                         return None;

@@ -41,9 +41,9 @@ pub mod link;
 pub mod pending;
 pub mod platform;
 pub mod process;
+pub mod region_area;
 mod settings;
 pub mod tap;
-pub mod window;
 
 pub use cell::run;
 pub use link::{Loss, link, switch};

@@ -20,7 +20,7 @@ mod segment;
 mod sim;
 
 pub use link::Link;
-pub use peer::{Peer, Talk};
+pub use peer::{Peer, PeerConnection};
 pub use random::Random;
 pub use script::{Family, Script};
 pub use segment::Segment;

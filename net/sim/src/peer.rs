@@ -6,7 +6,7 @@ use isola_net_stack::{Config, ConnId, Duration, Event, Instant, Stack, TxChecksu
 
 /// One connection between a test and a stack, from the test's side.
 #[derive(Clone, Copy, Debug)]
-pub struct Talk {
+pub struct PeerConnection {
     /// The stack's id of the connection.
     pub conn: ConnId,
     /// The test's port.
@@ -21,7 +21,7 @@ pub struct Talk {
     pub timestamps: Option<(u32, u32)>,
 }
 
-impl Talk {
+impl PeerConnection {
     /// Returns a segment from the test at this point of the connection.
     pub fn segment(&self) -> Segment {
         let segment = Segment::new(self.from, self.to, self.seq, Some(self.ack));
@@ -66,12 +66,12 @@ impl Peer {
     }
 
     /// Connects to the stack's port 80 from `from`, with these options in the SYN.
-    pub fn connect(&mut self, from: u16, mss: Option<u16>, scale: Option<u8>) -> Talk {
+    pub fn connect(&mut self, from: u16, mss: Option<u16>, scale: Option<u8>) -> PeerConnection {
         self.connect_with(Segment::new(from, 80, 1_000_000, None).flags("S").options(mss, scale))
     }
 
     /// Connects to the stack's port 80 with this SYN.
-    pub fn connect_with(&mut self, syn: Segment) -> Talk {
+    pub fn connect_with(&mut self, syn: Segment) -> PeerConnection {
         let (from, seq) = (syn.from, syn.seq.wrapping_add(1));
         let clock = syn.timestamps.map(|(value, _)| value);
         self.send(syn);
@@ -83,13 +83,13 @@ impl Peer {
         let events = self.events();
         let [Event::Accepted { conn, .. }] = events[..] else { panic!("one new connection: {events:?}") };
         self.silent();
-        Talk { conn, from, to: 80, seq, ack, timestamps }
+        PeerConnection { conn, from, to: 80, seq, ack, timestamps }
     }
 
     /// Sends data on a connection.
-    pub fn say(&mut self, talk: &mut Talk, data: &[u8]) {
-        self.send(talk.segment().payload(data));
-        talk.seq = talk.seq.wrapping_add(data.len() as u32);
+    pub fn send_data(&mut self, connection: &mut PeerConnection, data: &[u8]) {
+        self.send(connection.segment().payload(data));
+        connection.seq = connection.seq.wrapping_add(data.len() as u32);
     }
 
     /// Reads everything that the application can read now.
@@ -132,7 +132,7 @@ impl Peer {
 
     /// Returns all frames that the stack sends now, except ARP requests and neighbour solicitations for host 2, which
     /// are answered.
-    pub fn talk(&mut self) -> Vec<Vec<u8>> {
+    pub fn data_frames(&mut self) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         loop {
             let frames = self.frames();
@@ -159,7 +159,11 @@ impl Peer {
 
     /// Returns all TCP segments that the stack sends now.
     pub fn segments(&mut self) -> Vec<Segment> {
-        self.talk().iter().filter_map(|frame| Segment::read(frame)).map(|(_, _, segment)| segment).collect()
+        self.data_frames()
+            .iter()
+            .filter_map(|frame| Segment::read(frame))
+            .map(|(_, _, segment)| segment)
+            .collect()
     }
 
     /// Returns the only segment that the stack sends now.
@@ -174,7 +178,7 @@ impl Peer {
 
     /// Asserts that the stack sends nothing now.
     pub fn silent(&mut self) {
-        let frames = self.talk();
+        let frames = self.data_frames();
         let segments: Vec<_> = frames.iter().map(|frame| Segment::read(frame)).collect();
         assert!(frames.is_empty(), "nothing expected: {segments:#?}");
     }

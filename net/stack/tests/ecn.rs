@@ -1,6 +1,6 @@
 //! Explicit congestion notification (RFC 3168).
 
-use isola_net_sim::{Peer, Segment, Talk, host_config, host_ip};
+use isola_net_sim::{Peer, PeerConnection, Segment, host_config, host_ip};
 use isola_net_stack::{Counter, Duration, Ecn};
 use isola_proves::proves;
 
@@ -11,10 +11,10 @@ fn syn() -> Segment {
 }
 
 /// Returns a connection that negotiated ECN.
-fn connected() -> (Peer, Talk) {
+fn connected() -> (Peer, PeerConnection) {
     let mut peer = Peer::listening();
-    let talk = peer.connect_with(syn());
-    (peer, talk)
+    let connection = peer.connect_with(syn());
+    (peer, connection)
 }
 
 #[proves(
@@ -67,16 +67,16 @@ fn our_first_syn_requests_ecn_if_configured() {
 #[proves("RFC 3168 6.1.6", "a zero-window probe may not be marked.")]
 #[test]
 fn only_new_data_may_be_marked() {
-    let (mut peer, mut talk) = connected();
-    peer.say(&mut talk, b"hello");
+    let (mut peer, mut connection) = connected();
+    peer.send_data(&mut connection, b"hello");
     assert_eq!(peer.segment().ecn, 0);
-    peer.write(talk.conn, &[1; 500]);
+    peer.write(connection.conn, &[1; 500]);
     assert_eq!(peer.segment().ecn, 2);
     peer.next_timer();
     assert_eq!(peer.segment().ecn, 0);
-    talk.ack = talk.ack.wrapping_add(500);
-    peer.send(talk.segment().window(0));
-    peer.write(talk.conn, &[1; 500]);
+    connection.ack = connection.ack.wrapping_add(500);
+    peer.send(connection.segment().window(0));
+    peer.write(connection.conn, &[1; 500]);
     peer.next_timer();
     let probe = peer.segment();
     assert_eq!((probe.payload.len(), probe.ecn), (1, 0));
@@ -85,19 +85,19 @@ fn only_new_data_may_be_marked() {
 #[proves("RFC 3168 6.1.3", "ECE is set in every acknowledgement after a mark until the sender sets CWR.")]
 #[test]
 fn marks_are_echoed_until_the_sender_sets_cwr() {
-    let (mut peer, mut talk) = connected();
-    peer.send(Segment { ecn: 3, ..talk.segment() }.payload(b"marked"));
-    talk.seq += 6;
+    let (mut peer, mut connection) = connected();
+    peer.send(Segment { ecn: 3, ..connection.segment() }.payload(b"marked"));
+    connection.seq += 6;
     assert_eq!(peer.segment().flags, "E");
-    peer.say(&mut talk, b"more");
+    peer.send_data(&mut connection, b"more");
     assert_eq!(peer.segment().flags, "E");
-    peer.write(talk.conn, b"data echoes it too");
+    peer.write(connection.conn, b"data echoes it too");
     assert_eq!(peer.segment().flags, "PE");
-    peer.send(talk.segment().flags("W").payload(b"slowed"));
-    talk.seq += 6;
+    peer.send(connection.segment().flags("W").payload(b"slowed"));
+    connection.seq += 6;
     assert_eq!(peer.segment().flags, "");
     // CWR and another mark in the same segment.
-    peer.send(Segment { ecn: 3, ..talk.segment() }.flags("W").payload(b"again"));
+    peer.send(Segment { ecn: 3, ..connection.segment() }.flags("W").payload(b"again"));
     assert_eq!(peer.segment().flags, "E");
 }
 
@@ -107,17 +107,19 @@ fn marks_are_echoed_until_the_sender_sets_cwr() {
 )]
 #[test]
 fn an_echo_reduces_the_window_once_per_round_trip() {
-    let (mut peer, mut talk) = connected();
-    peer.write(talk.conn, &[1; 40 * MSS as usize]);
+    let (mut peer, mut connection) = connected();
+    peer.write(connection.conn, &[1; 40 * MSS as usize]);
     assert_eq!(peer.segments().len(), 10);
-    let window = |peer: &Peer, talk: &Talk| peer.stack.connection_stats(talk.conn).unwrap().congestion_window;
-    talk.ack = talk.ack.wrapping_add(MSS);
-    peer.send(talk.segment().flags("E"));
-    let after = window(&peer, &talk);
+    let window = |peer: &Peer, connection: &PeerConnection| {
+        peer.stack.connection_stats(connection.conn).unwrap().congestion_window
+    };
+    connection.ack = connection.ack.wrapping_add(MSS);
+    peer.send(connection.segment().flags("E"));
+    let after = window(&peer, &connection);
     assert!(after < 8 * MSS, "{after}");
     for _ in 0..5 {
-        talk.ack = talk.ack.wrapping_add(MSS);
-        peer.send(talk.segment().flags("E"));
+        connection.ack = connection.ack.wrapping_add(MSS);
+        peer.send(connection.segment().flags("E"));
     }
     assert_eq!(peer.stack.counters().get(Counter::TcpMarks), 1);
     let next = peer.segments();
@@ -125,8 +127,8 @@ fn an_echo_reduces_the_window_once_per_round_trip() {
     assert!(next[1..].iter().all(|segment| !segment.flags.contains('W')));
     // Data sent after the reduction is marked as well.
     peer.now += Duration::from_millis(10);
-    talk.ack = talk.ack.wrapping_add(5 * MSS);
-    peer.send(talk.segment().flags("E"));
+    connection.ack = connection.ack.wrapping_add(5 * MSS);
+    peer.send(connection.segment().flags("E"));
     assert_eq!(peer.stack.counters().get(Counter::TcpMarks), 2);
     assert_eq!(peer.stack.counters().get(Counter::TcpFastRetransmits), 0);
 }
@@ -135,14 +137,14 @@ fn an_echo_reduces_the_window_once_per_round_trip() {
 #[test]
 fn without_negotiation_marks_are_ignored() {
     let mut peer = Peer::listening();
-    let mut talk = peer.connect(4000, Some(MSS as u16), Some(7));
-    peer.send(Segment { ecn: 3, ..talk.segment() }.payload(b"marked"));
-    talk.seq += 6;
+    let mut connection = peer.connect(4000, Some(MSS as u16), Some(7));
+    peer.send(Segment { ecn: 3, ..connection.segment() }.payload(b"marked"));
+    connection.seq += 6;
     assert_eq!(peer.segment().flags, "");
-    peer.write(talk.conn, &[1; 5 * MSS as usize]);
+    peer.write(connection.conn, &[1; 5 * MSS as usize]);
     assert!(peer.segments().iter().all(|segment| segment.ecn == 0));
-    talk.ack = talk.ack.wrapping_add(MSS);
-    peer.send(talk.segment().flags("E"));
+    connection.ack = connection.ack.wrapping_add(MSS);
+    peer.send(connection.segment().flags("E"));
     assert_eq!(peer.stack.counters().get(Counter::TcpMarks), 0);
 }
 

@@ -191,10 +191,10 @@ proptest! {
 #[test]
 fn a_syn_or_fin_with_any_corrupted_byte_is_dropped() {
     let mut peer = Peer::listening();
-    let talk = peer.connect(4000, None, None);
+    let connection = peer.connect(4000, None, None);
     let syn = Segment::new(4001, 80, 1, None).flags("S").options(Some(1400), Some(3));
     let syn = syn.sack_permitted().timestamps(100, 0);
-    for segment in [syn, talk.segment().flags("F")] {
+    for segment in [syn, connection.segment().flags("F")] {
         let frame = segment.frame(host_ip(2), host_ip(1));
         for at in TCP..frame.len() {
             let mut changed = frame.clone();

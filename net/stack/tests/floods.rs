@@ -20,14 +20,14 @@ fn a_syn_flood_uses_only_half_open_entries_and_clients_still_connect() {
     config.tcp.max_half_open = 100;
     let mut peer = Peer::new(config);
     peer.stack.listen(80, 16).unwrap();
-    let mut talk = peer.connect(5000, None, None);
+    let mut connection = peer.connect(5000, None, None);
     for number in 0..10_000 {
         peer.send_frame(syn(number));
         // Legitimate clients, before the table is full and after.
         if number % 1000 == 50 {
             peer.frames();
             let mut other = peer.connect(6000 + number as u16, None, None);
-            peer.say(&mut other, b"hello");
+            peer.send_data(&mut other, b"hello");
             assert_eq!(peer.read(other.conn), b"hello");
             peer.stack.abort(peer.now, other.conn);
         }
@@ -39,8 +39,8 @@ fn a_syn_flood_uses_only_half_open_entries_and_clients_still_connect() {
     assert_eq!(counters.get(Counter::TcpCookiesOut), 9_900 + 9);
     assert_eq!((counters.get(Counter::TcpCookiesIn), counters.get(Counter::TcpAccepted)), (9, 11));
     // A connection from before the flood still works.
-    peer.say(&mut talk, b"still here");
-    assert_eq!(peer.read(talk.conn), b"still here");
+    peer.send_data(&mut connection, b"still here");
+    assert_eq!(peer.read(connection.conn), b"still here");
     peer.segment();
     // After the flood the table empties, and new handshakes get entries again.
     peer.pass(Duration::from_secs(100));
@@ -76,7 +76,7 @@ fn a_full_connection_table_rejects_connections_and_recovers() {
     config.tcp.max_connections = 5;
     let mut peer = Peer::new(config);
     peer.stack.listen(80, 100).unwrap();
-    let talks: Vec<_> = (0..5).map(|from| peer.connect(4000 + from, None, None)).collect();
+    let connections: Vec<_> = (0..5).map(|from| peer.connect(4000 + from, None, None)).collect();
     peer.send(Segment::new(5000, 80, 7, None).flags("S"));
     let answer = peer.segment();
     let last = Segment::new(5000, 80, 8, Some(answer.seq.wrapping_add(1)));
@@ -84,7 +84,7 @@ fn a_full_connection_table_rejects_connections_and_recovers() {
     assert_eq!(peer.events(), []);
     assert_eq!(peer.stack.counters().get(Counter::DropTcpTableFull), 1);
     assert!(peer.stack.connect(peer.now, (host_ip(2), 99).into()).is_err());
-    peer.stack.abort(peer.now, talks[0].conn);
+    peer.stack.abort(peer.now, connections[0].conn);
     peer.segments();
     peer.send(last);
     assert!(matches!(peer.events()[..], [Event::Accepted { .. }]));
@@ -97,14 +97,14 @@ fn thousands_of_connections_leave_only_bounded_time_wait_entries() {
     let mut peer = Peer::new(config);
     peer.stack.listen(80, 100).unwrap();
     for round in 0..2_000u16 {
-        let mut talk = peer.connect(10_000 + round, None, None);
-        peer.say(&mut talk, b"ping");
-        assert_eq!(peer.read(talk.conn), b"ping");
-        peer.write(talk.conn, b"pong");
-        peer.stack.close(peer.now, talk.conn);
+        let mut connection = peer.connect(10_000 + round, None, None);
+        peer.send_data(&mut connection, b"ping");
+        assert_eq!(peer.read(connection.conn), b"ping");
+        peer.write(connection.conn, b"pong");
+        peer.stack.close(peer.now, connection.conn);
         assert_eq!(peer.segment().payload, b"pong");
-        talk.ack += 5;
-        peer.send(talk.segment().flags("F"));
+        connection.ack += 5;
+        peer.send(connection.segment().flags("F"));
         peer.segment();
     }
     let occupancy = peer.stack.occupancy();
@@ -127,9 +127,9 @@ fn untransmitted_answers_fill_a_bounded_queue() {
 #[test]
 fn untaken_events_of_a_connection_are_merged_by_kind() {
     let mut peer = Peer::listening();
-    let mut talk = peer.connect(4000, None, None);
+    let mut connection = peer.connect(4000, None, None);
     for _ in 0..1000 {
-        peer.say(&mut talk, b"x");
+        peer.send_data(&mut connection, b"x");
     }
-    assert_eq!(peer.events(), [Event::Readable(talk.conn)]);
+    assert_eq!(peer.events(), [Event::Readable(connection.conn)]);
 }

@@ -172,7 +172,7 @@ fn incomplete_packets_expire_after_a_minute() {
         peer.send_frame(part(six, 1, &whole, 1000, whole.len()));
         assert!(peer.stack.udp_receive(socket).is_none());
         assert_eq!(count(&peer, Counter::DropFragmentTime), 1);
-        let is_notified = peer.talk().iter().any(|frame| frame.get(54..56) == Some(&[3, 1]));
+        let is_notified = peer.data_frames().iter().any(|frame| frame.get(54..56) == Some(&[3, 1]));
         assert_eq!(is_notified, six);
     }
 }
@@ -383,7 +383,7 @@ fn a_path_mtu_black_hole_is_detected_without_icmp() {
         peer.write(conn, &[0; 5000]);
         let mut lengths = Vec::new();
         for _ in 0..5 {
-            let sent = peer.talk();
+            let sent = peer.data_frames();
             let ip_len = |frame: &Vec<u8>| {
                 let packet = SlicedPacket::from_ethernet(frame).unwrap();
                 let carries = matches!(packet.transport, Some(TransportSlice::Tcp(_)));

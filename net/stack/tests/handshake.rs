@@ -52,8 +52,8 @@ fn a_peer_without_options_gets_no_options_and_small_segments() {
 #[test]
 fn a_tiny_segment_size_is_raised_to_the_minimum() {
     let mut peer = Peer::listening();
-    let talk = peer.connect(4000, Some(1), None);
-    assert_eq!(peer.stack.connection_stats(talk.conn).unwrap().mss, 64);
+    let connection = peer.connect(4000, Some(1), None);
+    assert_eq!(peer.stack.connection_stats(connection.conn).unwrap().mss, 64);
 }
 
 #[proves("RFC 9293 3.10.7.4", "data and FIN in the last segment of a handshake are processed")]
@@ -410,9 +410,9 @@ fn a_syn_from_port_0_or_from_the_own_address_is_not_answered() {
 #[test]
 fn a_frame_from_the_own_hardware_address_brings_no_data() {
     let mut peer = Peer::listening();
-    let talk = peer.connect(4000, None, None);
-    let mut frame = talk.segment().payload(b"x").frame(host_ip(2), host_ip(1));
+    let connection = peer.connect(4000, None, None);
+    let mut frame = connection.segment().payload(b"x").frame(host_ip(2), host_ip(1));
     frame[6..12].copy_from_slice(&host_mac(1).0);
     peer.send_frame(frame);
-    assert_eq!(peer.read(talk.conn), b"");
+    assert_eq!(peer.read(connection.conn), b"");
 }

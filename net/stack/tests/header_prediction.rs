@@ -4,7 +4,7 @@ mod frame_forms;
 
 use frame_forms::{FrameForm, TCP};
 use isola_iobuf::{Chain, IoBuf};
-use isola_net_sim::{Peer, Segment, Talk, host_config, host_ip};
+use isola_net_sim::{Peer, PeerConnection, Segment, host_config, host_ip};
 use isola_net_stack::{Config, Counter, Duration, Event, MacAddr, RxChecksum, TcpConfig};
 use proptest::prelude::*;
 
@@ -48,7 +48,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// A stack with one connection, and the state of its peer.
 struct Side {
     peer: Peer,
-    talk: Talk,
+    connection: PeerConnection,
     form: FrameForm,
     clock: u32,
     /// End of the last received data, and its timestamp.
@@ -66,9 +66,9 @@ impl Side {
         peer.stack.listen(80, 16).expect("a free port");
         let syn = Segment::new(4000, 80, 1_000_000, None).flags("S").options(Some(1400), Some(3));
         let syn = if clocks { syn.timestamps(100, 0) } else { syn };
-        let talk = peer.connect_with(syn);
-        let heard = (talk.ack, 0);
-        Self { peer, talk, form, clock: 100, heard, seen: Vec::new(), changes: 0 }
+        let connection = peer.connect_with(syn);
+        let heard = (connection.ack, 0);
+        Self { peer, connection, form, clock: 100, heard, seen: Vec::new(), changes: 0 }
     }
 
     /// Performs a step and records all its results.
@@ -76,27 +76,28 @@ impl Side {
         match *step {
             Step::Segment { ahead, len, flags, acks, window, ticks } => {
                 self.clock = self.clock.wrapping_add_signed(ticks);
-                let seq = self.talk.seq.wrapping_add_signed(ahead);
+                let seq = self.connection.seq.wrapping_add_signed(ahead);
                 let data: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
                 if acks {
-                    self.talk.ack = self.heard.0;
+                    self.connection.ack = self.heard.0;
                 }
-                let segment = Segment { seq, ..self.talk.segment() };
+                let segment = Segment { seq, ..self.connection.segment() };
                 let segment = segment.flags(flags).window(window).payload(&data);
                 let stamped = segment.clone().timestamps(self.clock, self.heard.1);
                 let frame = if clocks { stamped } else { segment }.frame(host_ip(2), host_ip(1));
                 self.form.deliver(&mut self.peer, frame);
                 if ahead == 0 && matches!(flags, "" | "P") {
-                    self.talk.seq = self.talk.seq.wrapping_add(len as u32);
+                    self.connection.seq = self.connection.seq.wrapping_add(len as u32);
                 }
             }
             Step::Send(len) => {
                 let mut data = Chain::from(IoBuf::copy_from_slice(&vec![7; len]));
-                let sent = self.peer.stack.send_some(self.talk.conn, &mut data);
+                let sent = self.peer.stack.send_some(self.connection.conn, &mut data);
                 self.seen.push(format!("{sent:?}"));
             }
             Step::Read => {
-                let read = self.peer.stack.read_all(self.talk.conn).map(|(data, end)| (data.to_vec(), end));
+                let read =
+                    self.peer.stack.read_all(self.connection.conn).map(|(data, end)| (data.to_vec(), end));
                 self.seen.push(format!("{read:?}"));
             }
             Step::Pass(millis) => {
@@ -118,7 +119,7 @@ impl Side {
             self.heard = (end, segment.timestamps.map_or(0, |(value, _)| value));
         }
         let deadline = self.peer.stack.next_deadline();
-        let stats = self.peer.stack.connection_stats(self.talk.conn);
+        let stats = self.peer.stack.connection_stats(self.connection.conn);
         self.seen.push(format!("{events:?} {segments:?} {deadline:?} {stats:?}"));
     }
 }
@@ -142,9 +143,9 @@ proptest! {
 #[test]
 fn a_fast_path_frame_with_any_corrupted_byte_is_dropped() {
     let mut peer = Peer::listening();
-    let talk = peer.connect(4000, None, None);
+    let connection = peer.connect(4000, None, None);
     for len in [1, 64, 65] {
-        let frame = talk.segment().flags("P").payload(&vec![0x5a; len]).frame(host_ip(2), host_ip(1));
+        let frame = connection.segment().flags("P").payload(&vec![0x5a; len]).frame(host_ip(2), host_ip(1));
         let before = peer.stack.counters().get(Counter::DropTcpChecksum);
         // Starts behind the ports, which select the connection.
         for at in TCP + 4..frame.len() {
@@ -155,6 +156,6 @@ fn a_fast_path_frame_with_any_corrupted_byte_is_dropped() {
         let dropped = peer.stack.counters().get(Counter::DropTcpChecksum) - before;
         // One of the bytes is the header length; that segment is malformed before its checksum is tested.
         assert_eq!(dropped as usize, 16 + len - 1, "segment of {len} bytes");
-        assert_eq!(peer.read(talk.conn), b"");
+        assert_eq!(peer.read(connection.conn), b"");
     }
 }

@@ -1,11 +1,11 @@
 //! Arbitrary input from the network causes no panic and no unbounded growth.
 
 use isola_iobuf::IoBuf;
-use isola_net_sim::{Peer, Segment, Talk, host_config, host_ip};
+use isola_net_sim::{Peer, PeerConnection, Segment, host_config, host_ip};
 use isola_net_stack::{Duration, Event, RxChecksum};
 use proptest::prelude::*;
 
-fn busy() -> (Peer, Talk) {
+fn busy() -> (Peer, PeerConnection) {
     let mut config = host_config(1);
     config.tcp.max_half_open = 16;
     config.tcp.max_time_wait = 16;
@@ -14,10 +14,10 @@ fn busy() -> (Peer, Talk) {
     peer.stack.udp_bind(53).unwrap();
     let syn =
         Segment::new(4000, 80, 1_000_000, None).flags("S").options(Some(1460), Some(7)).sack_permitted();
-    let talk = peer.connect_with(syn);
-    peer.write(talk.conn, &[7; 5000]);
+    let connection = peer.connect_with(syn);
+    peer.write(connection.conn, &[7; 5000]);
     peer.segments();
-    (peer, talk)
+    (peer, connection)
 }
 
 /// Handles all events like a careless application, and checks the bounds.
@@ -76,8 +76,8 @@ proptest! {
         cut in prop::option::of(any::<prop::sample::Index>()),
         options in prop::collection::vec(any::<u8>(), 0..40),
     ) {
-        let (mut peer, talk) = busy();
-        let mut frame = talk.segment().payload(b"some data").frame(host_ip(2), host_ip(1));
+        let (mut peer, connection) = busy();
+        let mut frame = connection.segment().payload(b"some data").frame(host_ip(2), host_ip(1));
         frame.splice(54..54, options);
         for (at, value) in changes {
             let at = at.index(frame.len());
@@ -95,12 +95,12 @@ proptest! {
     fn arbitrary_sequences_of_segments_cause_no_panic_and_leave_bounded_state(
         steps in prop::collection::vec((segment(), 0u64..400, any::<bool>()), 1..60),
     ) {
-        let (mut peer, talk) = busy();
+        let (mut peer, connection) = busy();
         for ((mut segment, seq, ack, blocks), millis, read) in steps {
-            let place = |at: i64| talk.ack.wrapping_add(at as u32);
+            let place = |at: i64| connection.ack.wrapping_add(at as u32);
             segment.sack = blocks.iter().map(|&(start, end)| (place(start), place(end))).collect();
-            segment.seq = talk.seq.wrapping_add(seq as u32);
-            segment.ack = segment.ack.map(|_| talk.ack.wrapping_add(ack as u32));
+            segment.seq = connection.seq.wrapping_add(seq as u32);
+            segment.ack = segment.ack.map(|_| connection.ack.wrapping_add(ack as u32));
             peer.send(segment);
             live(&mut peer, read);
             peer.pass(Duration::from_millis(millis));
@@ -118,17 +118,17 @@ proptest! {
     fn a_blind_attacker_does_not_disturb_a_stream(
         attacks in prop::collection::vec((any::<u32>(), any::<u32>(), prop::sample::select(vec!["", "S", "R", "F"])), 1..50),
     ) {
-        let (mut peer, mut talk) = busy();
+        let (mut peer, mut connection) = busy();
         for (seq, ack, flags) in attacks {
             // The attacker is blind: it does not have the exact numbers. Another test covers an attacker within the
             // window.
-            if seq.wrapping_sub(talk.seq) < 300_000 {
+            if seq.wrapping_sub(connection.seq) < 300_000 {
                 continue;
             }
             peer.send(Segment::new(4000, 80, seq, Some(ack)).flags(flags).payload(b"evil"));
             peer.segments();
-            peer.say(&mut talk, b"good");
-            prop_assert_eq!(peer.read(talk.conn), b"good");
+            peer.send_data(&mut connection, b"good");
+            prop_assert_eq!(peer.read(connection.conn), b"good");
         }
         prop_assert_eq!(peer.stack.occupancy().connections, 1);
     }

@@ -137,9 +137,9 @@ fn a_connection_waits_for_its_neighbour_and_fails_if_it_is_silent() {
 #[test]
 fn an_established_connection_whose_neighbour_falls_silent_times_out() {
     let mut peer = Peer::listening();
-    let talk = peer.connect(4000, None, None);
+    let connection = peer.connect(4000, None, None);
     peer.pass(Duration::from_secs(1000));
-    peer.write(talk.conn, b"anybody?");
+    peer.write(connection.conn, b"anybody?");
     peer.frames();
     let mut events = Vec::new();
     while events.is_empty() {
@@ -147,7 +147,7 @@ fn an_established_connection_whose_neighbour_falls_silent_times_out() {
         peer.frames();
         events = peer.events();
     }
-    assert_eq!(events, [Event::Failed(talk.conn, FailReason::TimedOut)]);
+    assert_eq!(events, [Event::Failed(connection.conn, FailReason::TimedOut)]);
     let waited = peer.now.since(Default::default());
     assert!(waited < Duration::from_secs(1400), "{waited:?}");
 }

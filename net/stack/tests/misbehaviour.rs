@@ -4,7 +4,7 @@
 //! checks before, during and after that another connection is served.
 
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
-use isola_net_sim::{Peer, Segment, Talk, host_config, host_ip};
+use isola_net_sim::{Peer, PeerConnection, Segment, host_config, host_ip};
 use isola_net_stack::{Counter, Duration, Event, RxChecksum, SendError};
 use isola_proves::proves;
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ const BUFFER: usize = 2048;
 const MSS: usize = 1000;
 
 /// Returns a stack with a listener, a well-behaved connection and a misbehaving one.
-fn guests() -> (Peer, Talk, Talk) {
+fn guests() -> (Peer, PeerConnection, PeerConnection) {
     let mut peer = Peer::listening();
     let good = peer.connect(5000, Some(MSS as u16), None);
     let bad = peer.connect(4000, Some(MSS as u16), Some(7));
@@ -22,9 +22,9 @@ fn guests() -> (Peer, Talk, Talk) {
 }
 
 /// Checks that a request on the well-behaved connection is answered at once.
-fn served(peer: &mut Peer, good: &mut Talk) {
+fn served(peer: &mut Peer, good: &mut PeerConnection) {
     peer.events();
-    peer.say(good, b"question");
+    peer.send_data(good, b"question");
     assert_eq!(peer.read(good.conn), b"question");
     peer.write(good.conn, b"answer");
     let answers = peer.segments();
@@ -304,26 +304,26 @@ fn blocks_of_unsent_data_are_ignored() {
     const QUARTER: u32 = 1 << 30;
     let mut peer = Peer::listening();
     let syn = Segment::new(4000, 80, 1_000_000, None).flags("S").options(Some(MSS as u16), Some(7));
-    let talk = peer.connect_with(syn.sack_permitted());
-    peer.write(talk.conn, &[1; 5 * MSS]);
+    let connection = peer.connect_with(syn.sack_permitted());
+    peer.write(connection.conn, &[1; 5 * MSS]);
     assert_eq!(peer.segments().len(), 5);
-    let (len, end) = (MSS as u32, talk.ack.wrapping_add(5 * MSS as u32));
-    let window = |peer: &Peer| peer.stack.connection_stats(talk.conn).unwrap().congestion_window;
+    let (len, end) = (MSS as u32, connection.ack.wrapping_add(5 * MSS as u32));
+    let window = |peer: &Peer| peer.stack.connection_stats(connection.conn).unwrap().congestion_window;
     let before = window(&peer);
     let never = [
         // Beyond the sent data, before it, all around the sequence space, and empty.
         (end.wrapping_add(1), end.wrapping_add(4 * len)),
-        (talk.ack.wrapping_sub(4 * len), talk.ack.wrapping_sub(len)),
+        (connection.ack.wrapping_sub(4 * len), connection.ack.wrapping_sub(len)),
         (end.wrapping_add(QUARTER), end.wrapping_sub(QUARTER).wrapping_sub(1)),
-        (talk.ack.wrapping_add(len), talk.ack.wrapping_add(len)),
+        (connection.ack.wrapping_add(len), connection.ack.wrapping_add(len)),
     ];
     for block in never.into_iter().cycle().take(12) {
-        peer.send(talk.segment().sack(&[block]));
+        peer.send(connection.segment().sack(&[block]));
         peer.silent();
     }
     assert_eq!(window(&peer), before, "nothing is deemed lost");
     // The first segment is lost, and the others arrive: only the first is retransmitted.
-    peer.send(talk.segment().sack(&[(talk.ack.wrapping_add(len), end)]));
+    peer.send(connection.segment().sack(&[(connection.ack.wrapping_add(len), end)]));
     let again = peer.segments();
-    assert_eq!(again.iter().map(|segment| segment.seq).collect::<Vec<_>>(), [talk.ack]);
+    assert_eq!(again.iter().map(|segment| segment.seq).collect::<Vec<_>>(), [connection.ack]);
 }

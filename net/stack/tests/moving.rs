@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Role, Talker};
+use common::{Role, Transfers};
 use isola_net_sim::{Link, Peer, Random, Segment, Sim, host_config, host_ip, host_mac, steering};
 use isola_net_stack::{
     Addressing, Bucket, Buckets, Config, ConnId, ConnectError, CoreShare, Counter, Duration, Event, Flow,
@@ -15,7 +15,7 @@ use std::sync::Arc;
 const CORES: usize = 3;
 
 /// Returns a server of several cores, and a client.
-fn machine(seed: u64, link: &Link, amount: usize, connections: usize) -> (Sim<Talker>, Arc<Steering>) {
+fn machine(seed: u64, link: &Link, amount: usize, connections: usize) -> (Sim<Transfers>, Arc<Steering>) {
     let mut sim = Sim::new(seed);
     let steering = steering(CORES as u16);
     let server = 1 + (seed % 2) as u8;
@@ -25,20 +25,20 @@ fn machine(seed: u64, link: &Link, amount: usize, connections: usize) -> (Sim<Ta
         if index > 0 {
             config.addressing = Addressing::Unset;
         }
-        sim.add(config, Talker::new(Role::Listen(80), amount), link.clone());
+        sim.add(config, Transfers::new(Role::Listen(80), amount), link.clone());
     }
     let address = sim.hosts[0].stack.ipv4();
     for core in 1..CORES {
         sim.hosts[core].stack.set_ipv4(sim.now, address);
     }
     let remote = SocketAddr::from((host_ip(server), 80));
-    sim.add(host_config(3), Talker::new(Role::Connect(remote, connections), amount), link.clone());
+    sim.add(host_config(3), Transfers::new(Role::Connect(remote, connections), amount), link.clone());
     sim.hosts[CORES].stack.listen(80, 1000).unwrap();
     (sim, steering)
 }
 
 /// Moves a bucket to another core, except for randomly chosen connections.
-fn give(sim: &mut Sim<Talker>, steering: &Steering, bucket: Bucket, to: usize, random: &mut Random) {
+fn give(sim: &mut Sim<Transfers>, steering: &Steering, bucket: Bucket, to: usize, random: &mut Random) {
     let (from, now) = (usize::from(steering.owner(bucket)), sim.now);
     if from == to {
         return;
@@ -58,7 +58,7 @@ fn give(sim: &mut Sim<Talker>, steering: &Steering, bucket: Bucket, to: usize, r
 
 /// Opens connections in both directions and sends data on them, while random buckets move, until all streams are
 /// complete.
-fn talk(seed: u64, link: &Link, amount: usize, connections: usize) {
+fn transfer(seed: u64, link: &Link, amount: usize, connections: usize) {
     let (mut sim, steering) = machine(seed, link, amount, connections);
     let mut random = Random::new(seed ^ 0x5eed);
     let all = connections + CORES;
@@ -67,7 +67,7 @@ fn talk(seed: u64, link: &Link, amount: usize, connections: usize) {
         let (host, now) = (&mut sim.hosts[core], sim.now);
         host.app.connect(&mut host.stack, now, client);
     }
-    let is_done = |sim: &Sim<Talker>| {
+    let is_done = |sim: &Sim<Transfers>| {
         let served: usize = sim.hosts[..CORES].iter().map(|host| host.app.closed.len()).sum();
         (served, sim.hosts[CORES].app.closed.len()) == (all, all)
     };
@@ -106,12 +106,12 @@ proptest! {
 
     #[test]
     fn streams_arrive_intact_while_their_flows_migrate(seed: u64, amount in 1usize..60_000, connections in 1usize..12) {
-        talk(seed, &Link::good(), amount, connections);
+        transfer(seed, &Link::good(), amount, connections);
     }
 
     #[test]
     fn streams_arrive_intact_over_a_bad_network_while_their_flows_migrate(seed: u64, amount in 1usize..30_000) {
-        talk(seed, &Link::bad(), amount, 6);
+        transfer(seed, &Link::bad(), amount, 6);
     }
 }
 
@@ -131,7 +131,7 @@ fn cores_with(tcp: &TcpConfig) -> (Peer, Peer, Arc<Steering>) {
     for core in &mut cores {
         core.stack.learn(core.now, host_ip(2), host_mac(2));
         core.stack.listen(80, 16).unwrap();
-        core.talk();
+        core.data_frames();
         core.events();
     }
     let [first, other] = cores;
@@ -167,23 +167,23 @@ fn hand_over(
 #[test]
 fn a_connection_continues_on_another_core() {
     let (mut first, mut other, steering) = cores();
-    let mut talk = first.connect(5000, Some(1000), None);
+    let mut connection = first.connect(5000, Some(1000), None);
     // Unread data, data beyond a gap, and data in flight.
-    first.say(&mut talk, b"unread ");
-    first.send(Segment { seq: talk.seq + 4, ..talk.segment().payload(b"behind") });
-    first.stack.send(talk.conn, &mut isola_iobuf::IoBuf::from_static(b"under way").into()).unwrap();
+    first.send_data(&mut connection, b"unread ");
+    first.send(Segment { seq: connection.seq + 4, ..connection.segment().payload(b"behind") });
+    first.stack.send(connection.conn, &mut isola_iobuf::IoBuf::from_static(b"under way").into()).unwrap();
     assert!(!first.segments().is_empty());
     let buckets = Buckets::from_iter([steering.bucket_of(&flow(5000))]);
-    assert_eq!(first.stack.connections_of(buckets), [talk.conn]);
+    assert_eq!(first.stack.connections_of(buckets), [connection.conn]);
     let names = hand_over(&mut first, &mut other, &steering, 5000, &[]);
     let [(before, name)] = names[..] else { panic!("one connection: {names:?}") };
-    assert_eq!((before, steering.core_of(&flow(5000))), (talk.conn, 1));
+    assert_eq!((before, steering.core_of(&flow(5000))), (connection.conn, 1));
     // Nothing remains on the old core, and pending events are delivered on the new one.
     assert_eq!((first.stack.next_deadline(), first.stack.remote_addr(before)), (None, None));
     assert_eq!(other.events(), [Event::Readable(name)]);
     assert_eq!(other.read(name), b"unread ");
     other.segments();
-    other.say(&mut talk, b"gap ");
+    other.send_data(&mut connection, b"gap ");
     assert_eq!(other.read(name), b"gap behind");
     other.segments();
     // The retransmission timer runs on the new core.
@@ -209,27 +209,27 @@ fn a_connection_whose_address_is_gone_on_the_other_core_fails_there() {
 #[test]
 fn the_frames_of_a_connection_left_behind_are_forwarded_until_it_ends() {
     let (mut first, mut other, steering) = cores();
-    let talk = first.connect(5000, None, None);
-    let names = hand_over(&mut first, &mut other, &steering, 5000, &[talk.conn]);
+    let connection = first.connect(5000, None, None);
+    let names = hand_over(&mut first, &mut other, &steering, 5000, &[connection.conn]);
     assert_eq!((names, steering.left_behind()), (vec![], 1));
     assert_eq!(steering.core_of(&flow(5000)), 0);
-    first.stack.abort(first.now, talk.conn);
+    first.stack.abort(first.now, connection.conn);
     assert_eq!((steering.left_behind(), steering.core_of(&flow(5000))), (0, 1));
 }
 
 #[test]
 fn a_flow_is_left_behind_through_time_wait_and_a_new_connection() {
     let (mut first, mut other, steering) = cores();
-    let mut talk = first.connect(5000, None, None);
-    hand_over(&mut first, &mut other, &steering, 5000, &[talk.conn]);
-    first.stack.close(first.now, talk.conn);
+    let mut connection = first.connect(5000, None, None);
+    hand_over(&mut first, &mut other, &steering, 5000, &[connection.conn]);
+    first.stack.close(first.now, connection.conn);
     let end = first.segment();
-    talk.ack = end.seq + 1;
-    first.send(talk.segment().flags("F"));
+    connection.ack = end.seq + 1;
+    first.send(connection.segment().flags("F"));
     first.segment();
     assert_eq!((first.stack.occupancy().time_wait, steering.core_of(&flow(5000))), (1, 0));
     // A new connection opens before TIME-WAIT is over; its handshake takes place on this core.
-    let successor = first.connect_with(Segment::new(5000, 80, talk.seq + 1000, None).flags("S"));
+    let successor = first.connect_with(Segment::new(5000, 80, connection.seq + 1000, None).flags("S"));
     assert_eq!((steering.left_behind(), steering.core_of(&flow(5000))), (1, 0));
     first.stack.abort(first.now, successor.conn);
     assert_eq!((steering.left_behind(), steering.core_of(&flow(5000))), (0, 1));
@@ -275,7 +275,7 @@ fn a_waiting_connection_without_a_listener_on_the_new_core_is_reset() {
     });
     other.stack.set_ipv4(other.now, first.stack.ipv4());
     other.stack.learn(other.now, host_ip(2), host_mac(2));
-    other.talk();
+    other.data_frames();
     first.send(Segment::new(5000, 80, 9, None).flags("S"));
     let answer = first.segment();
     first.send(Segment::new(5000, 80, 10, Some(answer.seq + 1)));
@@ -303,16 +303,16 @@ fn a_cookie_is_accepted_on_another_core() {
 #[test]
 fn time_wait_migrates_with_its_bucket() {
     let (mut first, mut other, steering) = cores();
-    let mut talk = first.connect(5000, None, None);
-    first.stack.close(first.now, talk.conn);
+    let mut connection = first.connect(5000, None, None);
+    first.stack.close(first.now, connection.conn);
     let end = first.segment();
-    talk.ack = end.seq + 1;
-    first.send(talk.segment().flags("F"));
+    connection.ack = end.seq + 1;
+    first.send(connection.segment().flags("F"));
     let last = first.segment();
     first.pass(Duration::from_secs(20));
     hand_over(&mut first, &mut other, &steering, 5000, &[]);
     assert_eq!((first.stack.occupancy().time_wait, other.stack.occupancy().time_wait), (0, 1));
-    other.send(talk.segment().flags("F"));
+    other.send(connection.segment().flags("F"));
     assert_eq!(other.segment().ack, last.ack);
     other.pass(Duration::from_secs(60));
     assert_eq!(other.stack.occupancy().time_wait, 0);
@@ -323,14 +323,14 @@ fn keep_alive_probes_are_sent_by_the_new_core() {
     let idle = Duration::from_secs(60);
     let keep_alive = Some(KeepAlive { idle, interval: Duration::from_secs(5), probes: 2 });
     let (mut first, mut other, steering) = cores();
-    let talk = first.connect(5000, None, None);
-    first.stack.set_keep_alive(talk.conn, keep_alive);
+    let connection = first.connect(5000, None, None);
+    first.stack.set_keep_alive(connection.conn, keep_alive);
     first.segments();
     first.pass(Duration::from_secs(40));
     let names = hand_over(&mut first, &mut other, &steering, 5000, &[]);
     other.segments();
     assert_eq!((first.stack.next_deadline(), other.next_timer()), (None, Duration::from_secs(20)));
-    assert_eq!((names.len(), other.segment().seq), (1, talk.ack - 1));
+    assert_eq!((names.len(), other.segment().seq), (1, connection.ack - 1));
 }
 
 #[test]
@@ -369,10 +369,10 @@ fn migrated_time_wait_entries_expire_in_order() {
     let elsewhere = (5001..).find(|port| steering.bucket_of(&flow(*port)) != bucket).unwrap();
     steering.give([steering.bucket_of(&flow(elsewhere))], 1);
     let end = |peer: &mut Peer, port| {
-        let mut talk = peer.connect(port, None, None);
-        peer.stack.close(peer.now, talk.conn);
-        talk.ack = peer.segment().seq + 1;
-        peer.send(talk.segment().flags("F"));
+        let mut connection = peer.connect(port, None, None);
+        peer.stack.close(peer.now, connection.conn);
+        connection.ack = peer.segment().seq + 1;
+        peer.send(connection.segment().flags("F"));
         peer.segment();
     };
     end(&mut first, 5000);
@@ -393,14 +393,14 @@ fn migrated_time_wait_entries_expire_in_order() {
 #[test]
 fn the_end_of_a_left_behind_flow_changes_the_steering_version() {
     let (mut first, mut other, steering) = cores();
-    let talk = first.connect(5000, None, None);
+    let connection = first.connect(5000, None, None);
     let bucket = steering.bucket_of(&flow(5000));
-    let moved = first.stack.extract(first.now, Buckets::from_iter([bucket]), &[talk.conn]);
+    let moved = first.stack.extract(first.now, Buckets::from_iter([bucket]), &[connection.conn]);
     other.stack.insert(other.now, moved);
     steering.give([bucket], 1);
     let version = steering.version();
     assert_eq!(steering.core_of(&flow(5000)), 0);
-    first.send(talk.segment().flags("R"));
+    first.send(connection.segment().flags("R"));
     assert_eq!(steering.core_of(&flow(5000)), 1);
     assert_ne!(steering.version(), version);
 }

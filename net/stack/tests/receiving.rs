@@ -1,67 +1,67 @@
 //! Received segments that are out of order, duplicate, overlapping, or outside the window.
 
 use isola_iobuf::{IoBuf, IoBufMut};
-use isola_net_sim::{Peer, Segment, Talk, host_config};
+use isola_net_sim::{Peer, PeerConnection, Segment, host_config};
 use isola_net_stack::{Counter, Event, RxChecksum};
 use isola_proves::proves;
 
-fn connected() -> (Peer, Talk) {
+fn connected() -> (Peer, PeerConnection) {
     let mut peer = Peer::listening();
-    let talk = peer.connect(4000, Some(1460), None);
-    (peer, talk)
+    let connection = peer.connect(4000, Some(1460), None);
+    (peer, connection)
 }
 
 /// Returns a segment `offset` bytes ahead of the connection's next sequence number.
-fn ahead(talk: &Talk, offset: u32, payload: &[u8]) -> Segment {
-    Segment { seq: talk.seq.wrapping_add(offset), ..talk.segment() }.payload(payload)
+fn ahead(connection: &PeerConnection, offset: u32, payload: &[u8]) -> Segment {
+    Segment { seq: connection.seq.wrapping_add(offset), ..connection.segment() }.payload(payload)
 }
 
 #[proves("RFC 5681 4.2", "a segment out of order is acknowledged at once")]
 #[proves("RFC 9293 3.10.7.4", "segments beyond a gap are stored until it is filled")]
 #[test]
 fn data_beyond_a_gap_is_stored_and_acknowledged_at_once() {
-    let (mut peer, talk) = connected();
+    let (mut peer, connection) = connected();
     for (offset, data) in [(6, b"ghi"), (3, b"def"), (12, b"mno")] {
-        peer.send(ahead(&talk, offset, data));
+        peer.send(ahead(&connection, offset, data));
         let duplicate = peer.segment();
-        assert_eq!((duplicate.ack, duplicate.payload.len()), (Some(talk.seq), 0));
+        assert_eq!((duplicate.ack, duplicate.payload.len()), (Some(connection.seq), 0));
     }
     assert_eq!(peer.events(), []);
-    peer.send(ahead(&talk, 0, b"abc"));
-    assert_eq!(peer.events(), [Event::Readable(talk.conn)]);
-    assert_eq!(peer.read(talk.conn), b"abcdefghi");
-    assert_eq!(peer.segment().ack, Some(talk.seq + 9));
-    peer.send(ahead(&talk, 9, b"jkl"));
-    assert_eq!(peer.read(talk.conn), b"jklmno");
+    peer.send(ahead(&connection, 0, b"abc"));
+    assert_eq!(peer.events(), [Event::Readable(connection.conn)]);
+    assert_eq!(peer.read(connection.conn), b"abcdefghi");
+    assert_eq!(peer.segment().ack, Some(connection.seq + 9));
+    peer.send(ahead(&connection, 9, b"jkl"));
+    assert_eq!(peer.read(connection.conn), b"jklmno");
     assert_eq!(peer.stack.counters().get(Counter::TcpOutOfOrder), 3);
 }
 
 #[proves("RFC 9293 3.10.7.4", "segments are trimmed to their new data")]
 #[test]
 fn overlapping_segments_deliver_each_byte_once() {
-    let (mut peer, talk) = connected();
-    peer.send(ahead(&talk, 4, b"efgh"));
-    peer.send(ahead(&talk, 2, b"cdefghij"));
-    peer.send(ahead(&talk, 5, b"f"));
-    peer.send(ahead(&talk, 0, b"abcdef"));
-    assert_eq!(peer.read(talk.conn), b"abcdefghij");
+    let (mut peer, connection) = connected();
+    peer.send(ahead(&connection, 4, b"efgh"));
+    peer.send(ahead(&connection, 2, b"cdefghij"));
+    peer.send(ahead(&connection, 5, b"f"));
+    peer.send(ahead(&connection, 0, b"abcdef"));
+    assert_eq!(peer.read(connection.conn), b"abcdefghij");
     // Old and new data in one segment.
-    peer.send(ahead(&talk, 7, b"hijklm"));
-    assert_eq!(peer.read(talk.conn), b"klm");
-    assert_eq!(peer.segments().last().unwrap().ack, Some(talk.seq + 13));
+    peer.send(ahead(&connection, 7, b"hijklm"));
+    assert_eq!(peer.read(connection.conn), b"klm");
+    assert_eq!(peer.segments().last().unwrap().ack, Some(connection.seq + 13));
 }
 
 #[proves("RFC 9293 3.10.7.4", "a segment that is not acceptable is acknowledged and dropped")]
 #[test]
 fn old_duplicates_are_acknowledged_and_dropped() {
-    let (mut peer, mut talk) = connected();
-    let first = talk.segment().payload(b"first");
-    peer.say(&mut talk, b"first");
-    assert_eq!(peer.read(talk.conn), b"first");
+    let (mut peer, mut connection) = connected();
+    let first = connection.segment().payload(b"first");
+    peer.send_data(&mut connection, b"first");
+    assert_eq!(peer.read(connection.conn), b"first");
     peer.segments();
     peer.send(first);
-    assert_eq!(peer.segment().ack, Some(talk.seq));
-    assert_eq!(peer.stack.read(talk.conn), None);
+    assert_eq!(peer.segment().ack, Some(connection.seq));
+    assert_eq!(peer.stack.read(connection.conn), None);
     assert_eq!(peer.stack.counters().get(Counter::DropTcpWindow), 1);
 }
 
@@ -73,7 +73,7 @@ fn sequence_numbers_may_wrap() {
     let answer = peer.segment();
     peer.send(Segment::new(4000, 80, u32::MAX - 2, Some(answer.seq.wrapping_add(1))));
     let [Event::Accepted { conn, .. }] = peer.events()[..] else { panic!("accepted") };
-    let talk = Talk {
+    let connection = PeerConnection {
         conn,
         from: 4000,
         to: 80,
@@ -81,8 +81,8 @@ fn sequence_numbers_may_wrap() {
         ack: answer.seq.wrapping_add(1),
         timestamps: None,
     };
-    peer.send(ahead(&talk, 6, b"ghi"));
-    peer.send(ahead(&talk, 0, b"abcdef"));
+    peer.send(ahead(&connection, 6, b"ghi"));
+    peer.send(ahead(&connection, 0, b"abcdef"));
     assert_eq!(peer.read(conn), b"abcdefghi");
     assert_eq!(peer.segments().last().unwrap().ack, Some(6));
 }
@@ -94,11 +94,11 @@ fn data_beyond_the_window_is_cut_off() {
     config.tcp.receive_window = 10;
     let mut peer = Peer::new(config);
     peer.stack.listen(80, 1).unwrap();
-    let talk = peer.connect(4000, None, None);
-    peer.send(ahead(&talk, 5, b"fghijKLMNO"));
-    peer.send(ahead(&talk, 10, b"KLMNO"));
-    peer.send(ahead(&talk, 0, b"abcde"));
-    assert_eq!(peer.read(talk.conn), b"abcdefghij");
+    let connection = peer.connect(4000, None, None);
+    peer.send(ahead(&connection, 5, b"fghijKLMNO"));
+    peer.send(ahead(&connection, 10, b"KLMNO"));
+    peer.send(ahead(&connection, 0, b"abcde"));
+    assert_eq!(peer.read(connection.conn), b"abcdefghij");
 }
 
 #[test]
@@ -107,44 +107,44 @@ fn the_number_of_pieces_beyond_a_gap_is_bounded() {
     config.tcp.reassembly_pieces = 8;
     let mut peer = Peer::new(config);
     peer.stack.listen(80, 1).unwrap();
-    let talk = peer.connect(4000, None, None);
+    let connection = peer.connect(4000, None, None);
     for i in 0..100 {
-        peer.send(ahead(&talk, 2 + 2 * i, b"x"));
+        peer.send(ahead(&connection, 2 + 2 * i, b"x"));
     }
     assert_eq!(peer.stack.counters().get(Counter::DropTcpReassembly), 92);
     // Dropped pieces are retransmitted.
     for i in 0..202 {
-        peer.send(ahead(&talk, i, b"x"));
+        peer.send(ahead(&connection, i, b"x"));
     }
-    assert_eq!(peer.read(talk.conn).len(), 202);
+    assert_eq!(peer.read(connection.conn).len(), 202);
 }
 
 #[test]
 fn a_payload_is_read_as_a_view_of_its_frame() {
-    let (mut peer, talk) = connected();
-    let bytes = talk.segment().payload(b"no copy").frame([10, 0, 0, 2], [10, 0, 0, 1]);
+    let (mut peer, connection) = connected();
+    let bytes = connection.segment().payload(b"no copy").frame([10, 0, 0, 2], [10, 0, 0, 1]);
     let frame = IoBuf::from(bytes);
     let address = frame.as_ptr() as usize + frame.len() - 7;
     peer.stack.receive(peer.now, frame, RxChecksum::Unverified);
-    let piece = peer.stack.read(talk.conn).unwrap();
+    let piece = peer.stack.read(connection.conn).unwrap();
     assert_eq!((&*piece, piece.as_ptr() as usize), (&b"no copy"[..], address));
 }
 
 #[test]
 fn small_unread_segments_pin_bounded_memory() {
-    let (mut peer, mut talk) = connected();
+    let (mut peer, mut connection) = connected();
     for i in 0..4_000u32 {
-        let bytes = talk.segment().payload(&[i as u8; 4]).frame([10, 0, 0, 2], [10, 0, 0, 1]);
+        let bytes = connection.segment().payload(&[i as u8; 4]).frame([10, 0, 0, 2], [10, 0, 0, 1]);
         let mut frame = IoBufMut::with_room(0, 2048);
         frame.append_slice(&bytes).unwrap();
         peer.stack.receive(peer.now, frame.freeze(), RxChecksum::Unverified);
-        talk.seq += 4;
+        connection.seq += 4;
     }
     // 8 MB of frames arrived; 512 KiB may stay as they are, the rest is compacted.
     assert!(peer.stack.counters().get(Counter::TcpCompactedBytes) >= 3_000 * 4);
     let mut pinned = 0;
     let mut count = 0u32;
-    while let Some(piece) = peer.stack.read(talk.conn) {
+    while let Some(piece) = peer.stack.read(connection.conn) {
         pinned += piece.storage_len();
         for four in piece.chunks(4) {
             assert_eq!(four, [count as u8; 4]);
@@ -158,15 +158,15 @@ fn small_unread_segments_pin_bounded_memory() {
 #[proves("RFC 9293 3.1", "a segment with a wrong checksum is dropped")]
 #[test]
 fn a_verified_checksum_is_not_checked_and_a_wrong_unverified_one_is_dropped() {
-    let (mut peer, talk) = connected();
-    let mut bytes = talk.segment().payload(b"data").frame([10, 0, 0, 2], [10, 0, 0, 1]);
+    let (mut peer, connection) = connected();
+    let mut bytes = connection.segment().payload(b"data").frame([10, 0, 0, 2], [10, 0, 0, 1]);
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     peer.send_frame(bytes.clone());
     assert_eq!(peer.stack.counters().get(Counter::DropTcpChecksum), 1);
-    assert_eq!(peer.stack.read(talk.conn), None);
+    assert_eq!(peer.stack.read(connection.conn), None);
     peer.stack.receive(peer.now, IoBuf::from(bytes), RxChecksum::Verified);
-    assert_eq!(peer.read(talk.conn), b"dat`");
+    assert_eq!(peer.read(connection.conn), b"dat`");
 }
 
 #[test]

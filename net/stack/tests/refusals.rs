@@ -14,11 +14,11 @@ fn answers() -> (Vec<Vec<u8>>, Vec<u64>) {
                 let timed = plain.clone().timestamps(7, 9).options(Some(1400), Some(3));
                 for segment in [plain, timed] {
                     peer.send(segment.clone());
-                    frames.extend(peer.talk());
+                    frames.extend(peer.data_frames());
                     let mut cut = segment.frame(host_ip(2), host_ip(1));
                     cut[14 + 20 + 12] |= 0xf0;
                     peer.send_frame(cut);
-                    frames.extend(peer.talk());
+                    frames.extend(peer.data_frames());
                 }
             }
         }

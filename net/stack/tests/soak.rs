@@ -1,13 +1,13 @@
 //! Thousands of connections that are opened, used and closed in all ways leave no table entry, timer or memory behind.
 
-use isola_net_sim::{Peer, Segment, Talk, host_config};
+use isola_net_sim::{Peer, PeerConnection, Segment, host_config};
 use isola_net_stack::Duration;
 
 /// Connections per round.
 const ROUND: u16 = 500;
 
 /// The ways in which a connection ends.
-const WAYS: [fn(&mut Peer, &mut Talk); 6] = [
+const WAYS: [fn(&mut Peer, &mut PeerConnection); 6] = [
     peer_closes_first,
     this_side_closes_first,
     peer_resets,
@@ -16,57 +16,57 @@ const WAYS: [fn(&mut Peer, &mut Talk); 6] = [
     peer_falls_silent,
 ];
 
-fn peer_closes_first(peer: &mut Peer, talk: &mut Talk) {
-    peer.send(talk.segment().flags("F"));
-    talk.seq += 1;
-    peer.stack.close(peer.now, talk.conn);
+fn peer_closes_first(peer: &mut Peer, connection: &mut PeerConnection) {
+    peer.send(connection.segment().flags("F"));
+    connection.seq += 1;
+    peer.stack.close(peer.now, connection.conn);
     peer.segments();
-    talk.ack += 1;
-    peer.send(talk.segment());
+    connection.ack += 1;
+    peer.send(connection.segment());
 }
 
-fn this_side_closes_first(peer: &mut Peer, talk: &mut Talk) {
-    peer.stack.close(peer.now, talk.conn);
+fn this_side_closes_first(peer: &mut Peer, connection: &mut PeerConnection) {
+    peer.stack.close(peer.now, connection.conn);
     peer.segments();
-    talk.ack += 1;
-    peer.send(talk.segment().flags("F"));
-    peer.segments();
-}
-
-fn peer_resets(peer: &mut Peer, talk: &mut Talk) {
-    peer.send(Segment::new(talk.from, 80, talk.seq, None).flags("R"));
-}
-
-fn this_side_resets(peer: &mut Peer, talk: &mut Talk) {
-    peer.stack.abort(peer.now, talk.conn);
+    connection.ack += 1;
+    peer.send(connection.segment().flags("F"));
     peer.segments();
 }
 
-fn data_is_left_unread(peer: &mut Peer, talk: &mut Talk) {
-    peer.send(Segment { seq: talk.seq + 1, ..talk.segment() }.payload(b"beyond a gap"));
-    peer.say(talk, b"unread");
-    peer.stack.close(peer.now, talk.conn);
+fn peer_resets(peer: &mut Peer, connection: &mut PeerConnection) {
+    peer.send(Segment::new(connection.from, 80, connection.seq, None).flags("R"));
+}
+
+fn this_side_resets(peer: &mut Peer, connection: &mut PeerConnection) {
+    peer.stack.abort(peer.now, connection.conn);
     peer.segments();
 }
 
-fn peer_falls_silent(peer: &mut Peer, talk: &mut Talk) {
-    peer.write(talk.conn, &[1; 3000]);
-    peer.stack.close(peer.now, talk.conn);
+fn data_is_left_unread(peer: &mut Peer, connection: &mut PeerConnection) {
+    peer.send(Segment { seq: connection.seq + 1, ..connection.segment() }.payload(b"beyond a gap"));
+    peer.send_data(connection, b"unread");
+    peer.stack.close(peer.now, connection.conn);
+    peer.segments();
+}
+
+fn peer_falls_silent(peer: &mut Peer, connection: &mut PeerConnection) {
+    peer.write(connection.conn, &[1; 3000]);
+    peer.stack.close(peer.now, connection.conn);
     peer.segments();
 }
 
 /// Opens, uses and ends connections, then lets all timers expire.
 fn round(peer: &mut Peer) {
     for from in 0..ROUND {
-        let mut talk = peer.connect(10_000 + from, Some(1000), Some(7));
-        peer.say(&mut talk, b"question");
-        assert_eq!(peer.read(talk.conn), b"question");
-        peer.write(talk.conn, b"answer");
+        let mut connection = peer.connect(10_000 + from, Some(1000), Some(7));
+        peer.send_data(&mut connection, b"question");
+        assert_eq!(peer.read(connection.conn), b"question");
+        peer.write(connection.conn, b"answer");
         peer.segments();
-        talk.ack += 6;
-        peer.send(talk.segment());
+        connection.ack += 6;
+        peer.send(connection.segment());
         let end = WAYS[usize::from(from) % WAYS.len()];
-        end(peer, &mut talk);
+        end(peer, &mut connection);
         peer.events();
     }
     for _ in 0..20 {

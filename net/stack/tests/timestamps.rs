@@ -1,6 +1,6 @@
 //! The timestamps option: negotiation, echo, and rejection of old segments (RFC 7323).
 
-use isola_net_sim::{Peer, Segment, Talk, host_ip};
+use isola_net_sim::{Peer, PeerConnection, Segment, host_ip};
 use isola_net_stack::{Counter, Duration, Event};
 use isola_proves::proves;
 
@@ -9,10 +9,10 @@ fn syn() -> Segment {
 }
 
 /// Returns a connection with timestamps, whose peer's clock has the value 500.
-fn connected() -> (Peer, Talk) {
+fn connected() -> (Peer, PeerConnection) {
     let mut peer = Peer::listening();
-    let talk = peer.connect_with(syn());
-    (peer, talk)
+    let connection = peer.connect_with(syn());
+    (peer, connection)
 }
 
 #[proves("RFC 7323 3.2", "the option is in the SYN-ACK to a SYN with it, and then in every segment.")]
@@ -43,8 +43,8 @@ fn timestamps_are_in_every_segment_if_both_sides_offer_them() {
 #[test]
 fn a_peer_without_timestamps_gets_no_timestamps() {
     let mut peer = Peer::listening();
-    let talk = peer.connect(4000, Some(1460), None);
-    peer.write(talk.conn, &[1; 2000]);
+    let connection = peer.connect(4000, Some(1460), None);
+    peer.write(connection.conn, &[1; 2000]);
     let sent = peer.segments();
     assert!(sent.iter().all(|segment| segment.timestamps.is_none()));
     assert_eq!(sent[0].payload.len(), 1460);
@@ -97,31 +97,31 @@ fn clocks_of_different_flows_are_unrelated_and_continue_over_connections() {
 #[proves("RFC 7323 5.3", "a segment with a lower timestamp is dropped and answered.")]
 #[test]
 fn a_segment_with_an_old_timestamp_is_dropped_and_answered() {
-    let (mut peer, mut talk) = connected();
-    talk.timestamps = Some((600, 0));
-    peer.say(&mut talk, b"new");
+    let (mut peer, mut connection) = connected();
+    connection.timestamps = Some((600, 0));
+    peer.send_data(&mut connection, b"new");
     assert_eq!(peer.segment().timestamps.unwrap().1, 600);
-    peer.send(talk.segment().payload(b"old").timestamps(599, 0));
-    assert_eq!(peer.segment().ack, Some(talk.seq));
-    assert_eq!(peer.read(talk.conn), b"new");
+    peer.send(connection.segment().payload(b"old").timestamps(599, 0));
+    assert_eq!(peer.segment().ack, Some(connection.seq));
+    assert_eq!(peer.read(connection.conn), b"new");
     assert_eq!(peer.stack.counters().get(Counter::DropTcpOld), 1);
     // An equal timestamp is not old.
-    peer.say(&mut talk, b"same");
-    assert_eq!(peer.read(talk.conn), b"same");
+    peer.send_data(&mut connection, b"same");
+    assert_eq!(peer.read(connection.conn), b"same");
 }
 
 #[proves("RFC 7323 5.5", "after 24 days of silence the peer's clock may have any value.")]
 #[test]
 fn after_24_days_a_lower_timestamp_is_accepted() {
-    let (mut peer, mut talk) = connected();
+    let (mut peer, mut connection) = connected();
     peer.now += Duration::from_secs(23 * 24 * 3600);
-    peer.send(talk.segment().payload(b"x").timestamps(400, 0));
+    peer.send(connection.segment().payload(b"x").timestamps(400, 0));
     peer.segment();
-    assert_eq!(peer.stack.read(talk.conn), None);
+    assert_eq!(peer.stack.read(connection.conn), None);
     peer.now += Duration::from_secs(2 * 24 * 3600);
-    talk.timestamps = Some((400, 0));
-    peer.say(&mut talk, b"late");
-    assert_eq!(peer.read(talk.conn), b"late");
+    connection.timestamps = Some((400, 0));
+    peer.send_data(&mut connection, b"late");
+    assert_eq!(peer.read(connection.conn), b"late");
     assert_eq!(peer.segment().timestamps.unwrap().1, 400);
 }
 
@@ -131,21 +131,21 @@ fn after_24_days_a_lower_timestamp_is_accepted() {
 )]
 #[test]
 fn a_segment_without_the_option_is_dropped_unless_it_is_a_reset() {
-    let (mut peer, talk) = connected();
-    let mut bare = talk.segment().payload(b"x");
+    let (mut peer, connection) = connected();
+    let mut bare = connection.segment().payload(b"x");
     bare.timestamps = None;
     peer.send(bare);
-    assert_eq!((peer.stack.read(talk.conn), peer.stack.counters().get(Counter::DropTcpOld)), (None, 1));
+    assert_eq!((peer.stack.read(connection.conn), peer.stack.counters().get(Counter::DropTcpOld)), (None, 1));
     peer.segment();
-    peer.send(Segment::new(4000, 80, talk.seq, None).flags("R"));
+    peer.send(Segment::new(4000, 80, connection.seq, None).flags("R"));
     assert!(matches!(peer.events()[..], [Event::Failed(..)]));
 }
 
 #[proves("RFC 7323 5.2", "a reset is accepted with any timestamp.")]
 #[test]
 fn a_reset_with_an_old_timestamp_is_accepted() {
-    let (mut peer, talk) = connected();
-    peer.send(Segment::new(4000, 80, talk.seq, None).flags("R").timestamps(3, 0));
+    let (mut peer, connection) = connected();
+    peer.send(Segment::new(4000, 80, connection.seq, None).flags("R").timestamps(3, 0));
     assert!(matches!(peer.events()[..], [Event::Failed(..)]));
 }
 
@@ -155,25 +155,26 @@ fn a_reset_with_an_old_timestamp_is_accepted() {
 )]
 #[test]
 fn the_echo_is_the_timestamp_of_the_first_acknowledged_segment() {
-    let (mut peer, mut talk) = connected();
+    let (mut peer, mut connection) = connected();
     for round in 0..16 {
-        talk.timestamps = Some((510 + round, 0));
-        peer.say(&mut talk, b"warm");
+        connection.timestamps = Some((510 + round, 0));
+        peer.send_data(&mut connection, b"warm");
         peer.segment();
     }
     // Two segments, one acknowledgement: it echoes the timestamp of the first.
-    talk.timestamps = Some((600, 0));
-    peer.say(&mut talk, b"one");
+    connection.timestamps = Some((600, 0));
+    peer.send_data(&mut connection, b"one");
     peer.silent();
-    talk.timestamps = Some((601, 0));
-    peer.say(&mut talk, b"two");
+    connection.timestamps = Some((601, 0));
+    peer.send_data(&mut connection, b"two");
     assert_eq!(peer.segment().timestamps.unwrap().1, 600);
     // A segment beyond a gap does not change the echo.
-    let ahead = Segment { seq: talk.seq + 5, ..talk.segment() }.payload(b"beyond").timestamps(700, 0);
+    let ahead =
+        Segment { seq: connection.seq + 5, ..connection.segment() }.payload(b"beyond").timestamps(700, 0);
     peer.send(ahead);
     assert_eq!(peer.segment().timestamps.unwrap().1, 600);
-    talk.timestamps = Some((701, 0));
-    peer.say(&mut talk, b"gap..");
+    connection.timestamps = Some((701, 0));
+    peer.send_data(&mut connection, b"gap..");
     assert_eq!(peer.segment().timestamps.unwrap().1, 701);
 }
 
@@ -184,11 +185,11 @@ fn the_echo_is_the_timestamp_of_the_first_acknowledged_segment() {
 #[test]
 fn a_syn_with_a_higher_timestamp_replaces_time_wait() {
     for (clock, begins) in [(800, true), (499, false)] {
-        let (mut peer, mut talk) = connected();
-        peer.stack.close(peer.now, talk.conn);
+        let (mut peer, mut connection) = connected();
+        peer.stack.close(peer.now, connection.conn);
         let fin = peer.segment();
-        talk.ack = fin.seq.wrapping_add(1);
-        peer.send(talk.segment().flags("F"));
+        connection.ack = fin.seq.wrapping_add(1);
+        peer.send(connection.segment().flags("F"));
         peer.segments();
         assert_eq!(peer.stack.occupancy().time_wait, 1);
         peer.send(Segment { seq: 5, ..syn() }.timestamps(clock, 0));

@@ -2,21 +2,21 @@
 
 mod common;
 
-use common::{Role, Talker};
+use common::{Role, Transfers};
 use isola_net_sim::{Link, Sim, host_config, host_ip};
 use isola_net_stack::{Counter, Duration};
 use std::net::SocketAddr;
 
 /// Returns a server and a client that send each other `amount` bytes on each of `connections` connections.
-fn pair(seed: u64, link: Link, amount: usize, connections: usize) -> Sim<Talker> {
+fn pair(seed: u64, link: Link, amount: usize, connections: usize) -> Sim<Transfers> {
     let mut sim = Sim::new(seed);
-    sim.add(host_config(1), Talker::new(Role::Listen(80), amount), link.clone());
+    sim.add(host_config(1), Transfers::new(Role::Listen(80), amount), link.clone());
     let server = SocketAddr::from((host_ip(1), 80));
-    sim.add(host_config(2), Talker::new(Role::Connect(server, connections), amount), link);
+    sim.add(host_config(2), Transfers::new(Role::Connect(server, connections), amount), link);
     sim
 }
 
-fn finish(sim: &mut Sim<Talker>, amount: usize, connections: usize, limit: Duration) {
+fn finish(sim: &mut Sim<Transfers>, amount: usize, connections: usize, limit: Duration) {
     let done = sim.run(limit, |sim| sim.hosts.iter().all(|host| host.app.closed.len() == connections));
     for host in &sim.hosts {
         assert_eq!(host.app.failed, [], "no connection may fail");
@@ -102,9 +102,9 @@ fn streams_arrive_with_tiny_pieces_and_tiny_windows() {
         config.tcp.receive_window = 700;
         config.tcp.max_receive_window = 700;
         config.tcp.send_limit = 900;
-        sim.add(config, Talker::new(Role::Listen(80), 20_000), link.clone());
+        sim.add(config, Transfers::new(Role::Listen(80), 20_000), link.clone());
         let server = SocketAddr::from((host_ip(1), 80));
-        let mut client = Talker::new(Role::Connect(server, 3), 20_000);
+        let mut client = Transfers::new(Role::Connect(server, 3), 20_000);
         client.piece = 7;
         sim.add(host_config(2), client, link);
         finish(&mut sim, 20_000, 3, Duration::from_secs(600));

@@ -83,10 +83,10 @@ fn datagrams_are_delivered_answered_and_refused() {
     let asked = peer.stack.udp_receive(socket).unwrap();
     assert_eq!(&*asked.payload, b"question");
     peer.stack.udp_answer(peer.now, socket, &asked, IoBuf::copy_from_slice(b"answer")).unwrap();
-    let frames = peer.talk();
+    let frames = peer.data_frames();
     assert!(frames.len() == 1 && frames[0].ends_with(b"answer"));
     peer.send_frame(datagram((5000, PORT + 1), b"nobody"));
-    assert_eq!(peer.talk().len(), 1, "an ICMP error");
+    assert_eq!(peer.data_frames().len(), 1, "an ICMP error");
     assert_eq!(count(&peer, Counter::DropUdpPort), 1);
 }
 

@@ -65,7 +65,7 @@ impl Script {
         let mut peer = Peer::new(config);
         // Discards the interface's announcements and autoconfiguration.
         peer.pass(Duration::from_secs(60));
-        peer.talk();
+        peer.data_frames();
         peer.stack.learn(peer.now, host_ip(2), host_mac(2));
         peer.stack.learn(peer.now, host_ip6(2), host_mac(2));
         let clock = peer.now;
@@ -116,7 +116,7 @@ impl Play {
 
     /// Collects the frames that the stack sends now, and its events.
     fn collect(&mut self) -> Result<(), String> {
-        for frame in self.peer.talk() {
+        for frame in self.peer.data_frames() {
             let Some((source, destination, segment, payload)) = Segment::read(&frame) else { continue };
             let at = usize::from(destination.wrapping_sub(FIRST_PORT));
             while self.connections.len() <= at && at < 26 {

@@ -24,7 +24,7 @@ pub struct Progress {
 
 /// Sends `amount` bytes on each connection, then shuts down its sending direction. Compares the received data with the
 /// same stream.
-pub struct Talker {
+pub struct Transfers {
     pub role: Role,
     pub amount: usize,
     /// Size of the buffers that are passed to the stack.
@@ -43,7 +43,7 @@ pub fn byte_at(position: usize) -> u8 {
     ((position as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-impl Talker {
+impl Transfers {
     pub fn new(role: Role, amount: usize) -> Self {
         let stream = (0..amount).map(byte_at).collect::<Vec<u8>>().into();
         Self {
@@ -100,7 +100,7 @@ impl Talker {
     }
 }
 
-impl App for Talker {
+impl App for Transfers {
     fn start(&mut self, stack: &mut Stack, now: Instant) {
         match self.role {
             Role::Listen(port) => {

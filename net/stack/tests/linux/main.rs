@@ -11,7 +11,7 @@ mod common;
 mod wire;
 
 use clients::{ask_for_ecn, ask_linux, exchange, give_linux_ipv6, linux_counter};
-use common::{Role, Talker};
+use common::{Role, Transfers};
 use isola_net_sim::Link;
 use isola_net_stack::{Counter, Duration, TcpConfig};
 use isola_proves::proves;
@@ -47,8 +47,8 @@ fn linux_connects(link: Link, amount: usize, connections: usize) {
 fn linux_connects_to(cell: SocketAddr, link: Link, amount: usize, connections: usize) {
     namespace::run(|| {
         give_linux_ipv6();
-        let talker = Talker::new(Role::Listen(PORT), amount);
-        let wire = Wire::run(link, talker, connections, |wire| {
+        let transfers = Transfers::new(Role::Listen(PORT), amount);
+        let wire = Wire::run(link, transfers, connections, |wire| {
             thread::scope(|scope| {
                 for _ in 0..connections {
                     scope.spawn(|| exchange(TcpStream::connect(cell).expect("a connection"), amount));
@@ -89,7 +89,7 @@ fn connects_to_linux(linux: IpAddr) {
         let (amount, connections) = (300_000, 4);
         let listener = TcpListener::bind((linux, PORT)).expect("a free port");
         let role = Role::Connect((linux, PORT).into(), connections);
-        let wire = Wire::run(bad(10), Talker::new(role, amount), connections, |wire| {
+        let wire = Wire::run(bad(10), Transfers::new(role, amount), connections, |wire| {
             thread::scope(|scope| {
                 for _ in 0..connections {
                     let (stream, _) = listener.accept().expect("a connection");
@@ -118,8 +118,8 @@ fn streams_arrive_on_connections_to_linux_over_ipv6() {
 #[test]
 fn linux_negotiates_window_scaling_timestamps_and_sack() {
     namespace::run(|| {
-        let talker = Talker::new(Role::Listen(PORT), 0);
-        Wire::run(Link::good(), talker, 1, |wire| {
+        let transfers = Transfers::new(Role::Listen(PORT), 0);
+        Wire::run(Link::good(), transfers, 1, |wire| {
             let stream = TcpStream::connect(cell()).expect("a connection");
             let output = ask_linux(cell());
             for word in [" ts ", " sack ", " wscale:7,"] {
@@ -137,9 +137,9 @@ fn linux_negotiates_ecn() {
     namespace::run(|| {
         let amount = 300_000;
         ask_for_ecn();
-        let talker = Talker::new(Role::Listen(PORT), amount);
+        let transfers = Transfers::new(Role::Listen(PORT), amount);
         // A retransmitted SYN does not request ECN, so this line loses nothing.
-        let wire = Wire::run(Link::good(), talker, 1, |wire| {
+        let wire = Wire::run(Link::good(), transfers, 1, |wire| {
             let stream = TcpStream::connect(cell()).expect("a connection");
             let output = ask_linux(cell());
             assert!(output.contains(" ecn "), "Linux does not use ECN: {output}");
@@ -156,9 +156,9 @@ fn linux_recovers_by_our_sack_blocks() {
     namespace::run(|| {
         let amount = 2 << 20;
         let before = linux_counter("TCPSackRecovery");
-        let talker = Talker::new(Role::Listen(PORT), amount);
+        let transfers = Transfers::new(Role::Listen(PORT), amount);
         let link = Link { loss: 20, latency: Duration::from_millis(1), ..Link::good() };
-        Wire::run(link, talker, 1, |wire| {
+        Wire::run(link, transfers, 1, |wire| {
             exchange(TcpStream::connect(cell()).expect("a connection"), amount);
             wire.finished();
         });
@@ -180,11 +180,11 @@ fn linux_returns_cookies() {
         let (amount, connections) = (50_000, 6);
         // The table of half-open handshakes is always full.
         let tcp = TcpConfig { max_half_open: 0, ..TcpConfig::default() };
-        let talker = Talker::new(Role::Listen(PORT), amount);
+        let transfers = Transfers::new(Role::Listen(PORT), amount);
         // A duplicate SYN-ACK makes Linux send an acknowledgement with its current position, which has no cookie and is
         // reset.
         let link = Link { duplication: 0, ..bad(10) };
-        let wire = Wire::run_with(tcp, link, talker, connections, |wire| {
+        let wire = Wire::run_with(tcp, link, transfers, connections, |wire| {
             for address in [cell(), (CELL6, PORT).into()] {
                 // With enough faults, Linux may send such an acknowledgement before the one with the cookie.
                 let connect = || TcpStream::connect(address).or_else(|_| TcpStream::connect(address));
@@ -213,8 +213,8 @@ fn thousands_of_connections_open_and_close() {
     const ROUNDS: usize = 400;
     namespace::run(|| {
         let amount = 100;
-        let talker = Talker::new(Role::Listen(PORT), amount);
-        let wire = Wire::run(Link::good(), talker, CLIENTS * ROUNDS, |wire| {
+        let transfers = Transfers::new(Role::Listen(PORT), amount);
+        let wire = Wire::run(Link::good(), transfers, CLIENTS * ROUNDS, |wire| {
             thread::scope(|scope| {
                 for _ in 0..CLIENTS {
                     scope.spawn(|| {

@@ -1,6 +1,6 @@
 //! The line between the TAP interface and the stack, and the thread that drives both.
 
-use crate::common::Talker;
+use crate::common::Transfers;
 use isola_hosted::tap::{self, TapOffloads};
 use isola_iobuf::IoBuf;
 use isola_net_sim::{App, Link, Random, check};
@@ -42,7 +42,7 @@ type Flying = (Instant, u64, To, Vec<u8>);
 /// The stack, its application, and the line that frames pass.
 pub struct Wire {
     pub stack: Stack,
-    app: Talker,
+    app: Transfers,
     queue: Box<dyn NetworkQueue + Send>,
     link: Link,
     random: Random,
@@ -64,7 +64,7 @@ impl Handle {
 impl Wire {
     /// Runs the stack on the namespace's interface and `linux` in parallel, until `linux` is done and all connections
     /// have ended.
-    pub fn run(link: Link, app: Talker, connections: usize, linux: impl FnOnce(&Handle) + Send) -> Self {
+    pub fn run(link: Link, app: Transfers, connections: usize, linux: impl FnOnce(&Handle) + Send) -> Self {
         Self::run_with(TcpConfig::default(), link, app, connections, linux)
     }
 
@@ -72,7 +72,7 @@ impl Wire {
     pub fn run_with(
         tcp: TcpConfig,
         link: Link,
-        app: Talker,
+        app: Transfers,
         connections: usize,
         linux: impl FnOnce(&Handle) + Send,
     ) -> Self {
@@ -91,7 +91,7 @@ impl Wire {
         })
     }
 
-    fn new(tcp: TcpConfig, link: Link, app: Talker) -> Self {
+    fn new(tcp: TcpConfig, link: Link, app: Transfers) -> Self {
         let mut port = tap::open("shared", 1, TapOffloads::None).expect("the namespace's interface");
         let queue = port.queues.pop().expect("a queue");
         let mut config = Config::new(MacAddr(port.mac), Secret([42; 32]));
