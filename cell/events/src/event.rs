@@ -1,11 +1,11 @@
 //! Events and their creation.
 
 use crate::activity::APPLICATION;
+use crate::affinity::{self, CountedEvent};
 use crate::event_loop::EVENTS;
 use crate::overload::Overloaded;
 use crate::room::HasRoom;
 use crate::task::TaskId;
-use crate::vcore_runner::present_cores;
 use alloc::boxed::Box;
 use core::panic::Location;
 use isola_abi::id::ActivityId;
@@ -32,23 +32,22 @@ pub enum Placement {
     Here,
     /// The named core.
     Core(CoreIndex),
-    /// The same core for all events of this affinity label, for as long as the cell's cores stay the same.
+    /// The same core for all events of this affinity label and activity, until the label's time has passed and the
+    /// core is busier than another one: see [`affinity`].
     Affine(Label),
 }
 
 impl Placement {
-    /// Returns the core that this placement selects now.
+    /// Returns the core that this placement selects now, for the current activity.
     pub fn core(self) -> CoreIndex {
+        self.core_for(|| current_tag().activity)
+    }
+
+    fn core_for(self, activity: impl FnOnce() -> ActivityId) -> CoreIndex {
         match self {
             Self::Here => current_core(),
             Self::Core(core) => core,
-            Self::Affine(Label(label)) => {
-                // Fibonacci hashing: consecutive labels, such as counters, spread over all cores.
-                let mut cores = present_cores();
-                let spread = label.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-                let index = (spread * cores.len() as u64) >> 32;
-                cores.nth(index as usize).unwrap_or(CoreIndex(0))
-            }
+            Self::Affine(label) => affinity::core_for(activity(), label),
         }
     }
 }
@@ -170,12 +169,41 @@ impl Event {
         made_at: &'static Location<'static>,
         work: impl FnOnce() + Send + 'static,
     ) {
-        let core = self.placement.core();
+        let (core, counted) = self.place();
+        self.send(made_at, core, counted, work);
+    }
+
+    /// Returns the event's core. If the core of its affinity label has to stay the same until the event has run, the
+    /// event is counted.
+    fn place(self) -> (CoreIndex, Option<CountedEvent>) {
+        match self.placement {
+            Placement::Affine(label) if self.dependency.is_some() => {
+                let (core, counted) = affinity::core_for_dependent(self.tag().activity, label);
+                (core, Some(counted))
+            }
+            placement => (placement.core_for(|| self.tag().activity), None),
+        }
+    }
+
+    fn send(
+        self,
+        made_at: &'static Location<'static>,
+        core: CoreIndex,
+        counted: Option<CountedEvent>,
+        work: impl FnOnce() + Send + 'static,
+    ) {
+        let work: Box<dyn FnOnce() + Send> = match counted {
+            None => Box::new(work),
+            Some(counted) => Box::new(move || {
+                work();
+                counted.end();
+            }),
+        };
         let tag = self.tag();
         if core == current_core() {
-            EVENTS.enqueue(QueuedEvent { work: Work::Call(Box::new(work)), tag, made_at });
+            EVENTS.enqueue(QueuedEvent { work: Work::Call(work), tag, made_at });
         } else {
-            EVENTS.outbox.send(core, SentEvent { work: Box::new(work), tag, made_at });
+            EVENTS.outbox.send(core, SentEvent { work, tag, made_at });
         }
     }
 
@@ -188,13 +216,18 @@ impl Event {
     /// If the placement names a core that the cell does not have.
     #[track_caller]
     pub fn try_spawn<W: FnOnce() + Send + 'static>(self, work: W) -> Result<(), Overloaded<W>> {
-        let core = self.placement.core();
+        let (core, counted) = self.place();
         match Self::room_at(core) {
             HasRoom::Yes => {
-                self.at(Placement::Core(core)).spawn(work);
+                self.send(Location::caller(), core, counted, work);
                 Ok(())
             }
-            HasRoom::No => Err(Overloaded { core, work }),
+            HasRoom::No => {
+                if let Some(counted) = counted {
+                    counted.end();
+                }
+                Err(Overloaded { core, work })
+            }
         }
     }
 

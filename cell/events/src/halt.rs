@@ -56,6 +56,11 @@ impl HaltFlag {
         self.halted.store(false, Ordering::Relaxed);
     }
 
+    /// Returns whether the flag is set.
+    pub fn is_set(&self) -> bool {
+        self.halted.load(Ordering::Relaxed)
+    }
+
     /// Returns whether the caller has to wake the core; to be called after a message was pushed. Of several concurrent
     /// callers only one gets `Yes`.
     pub fn must_wake(&self) -> MustWake {

@@ -42,6 +42,7 @@ extern crate alloc;
 
 mod accounting;
 pub mod activity;
+pub mod affinity;
 pub mod alarms;
 pub mod doze;
 mod elsewhere;

@@ -123,6 +123,11 @@ impl Mailboxes {
         }
     }
 
+    /// Returns whether `core` is halted or about to halt: for statistics, as it may wake at any time.
+    pub fn is_halted(&self, core: CoreIndex) -> bool {
+        self.cores.get(core.0 as usize).is_none_or(|mailbox| mailbox.halt.is_set())
+    }
+
     /// Informs `core` that the present cores have changed.
     pub fn notify_cores_changed(&self, core: CoreIndex) {
         self.of(core).messages.push(Message::CoresChanged);

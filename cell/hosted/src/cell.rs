@@ -3,8 +3,8 @@
 use crate::core::HostedCore;
 use crate::heap;
 use crate::platform::{Hosted, MemorySource, PlugOutcome};
-use crate::settings::{Pinning, Settings};
 use crate::region_area;
+use crate::settings::{Pinning, Settings};
 use isola_ebbs::{CellTable, CoreBlock};
 use isola_platform::network::NetworkPort;
 use isola_platform::{CoreIndex, CoreSet, Platform};

@@ -7,9 +7,11 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
 use isola_abi::id::ActivityId;
 use isola_ebbs::{current_core, cycles, platform};
 use isola_events::activity::charge_to;
+use isola_events::affinity;
 use isola_events::event::{Event, Label, Placement};
 use isola_events::{
     current_activity, end_activity, parallel, register_activity, register_activity_under, spawn, spawn_on,
@@ -84,7 +86,7 @@ pub async fn no_wake_up_is_lost_between_cores_that_halt() -> Outcome {
     // The first core halts as well, until the last message arrives.
     let waiting = spawn_task(async move {
         while shared.load(Ordering::Acquire) == 0 {
-            isola_events::sleep(core::time::Duration::from_millis(20)).await;
+            isola_events::sleep(Duration::from_millis(20)).await;
         }
     });
     pass_on(home.0 as usize, home, 500, done);
@@ -118,6 +120,8 @@ pub async fn events_inherit_their_activity() -> Outcome {
 }
 
 pub async fn affinity_labels_keep_to_a_core_of_the_cell() -> Outcome {
+    // Labels would leave this core, which is busy.
+    affinity::set_expiry(Duration::from_secs(3_600));
     let core_of = |label| Placement::Affine(Label(label)).core();
     let placed: Vec<_> = (0..1_000).map(core_of).collect();
     for core in (0..cores() as u32).map(CoreIndex) {
