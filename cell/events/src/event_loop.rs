@@ -117,6 +117,7 @@ impl EventLoop {
 /// A core other than the cell's first halts until another core has work for it, and only then creates its
 /// representatives. If the core is unplugged, this call resumes when another core is plugged into its slot.
 pub fn run() -> i32 {
+    let unwinding = EndOnUnwind;
     let mut identity = VcoreIdentity::take();
     if current_core() == FIRST {
         isola_activities::start();
@@ -126,11 +127,26 @@ pub fn run() -> i32 {
     }
     loop {
         match VcoreRunner::enter(identity.take()).map_or_else(|ending| ending, VcoreRunner::run) {
-            RunEnd::Exited(code) => return code,
+            RunEnd::Exited(code) => {
+                core::mem::forget(unwinding);
+                return code;
+            }
             RunEnd::Left(order) => platform().leave(order),
         }
     }
 }
+
+/// Ends the cell if an event unwinds out of its core's loop, as a panic in a process does: the other cores would run on.
+struct EndOnUnwind;
+
+impl Drop for EndOnUnwind {
+    fn drop(&mut self) {
+        exit(PANICKED);
+    }
+}
+
+/// The exit code of a cell with a panic, as Rust's programs have.
+const PANICKED: i32 = 101;
 
 /// Ends the cell: every core leaves its loop after its running event. The first exit code counts.
 pub fn exit(code: i32) {

@@ -3,7 +3,7 @@
 use isola_ebbs::current_core;
 use isola_events::affinity::{AffinityStatistics, set_expiry, statistics};
 use isola_events::event::{Event, Label, Placement};
-use isola_events::{exit, parallel, run, sleep, spawn, spawn_on, spawn_task, yield_now};
+use isola_events::{exit, now, parallel, run, sleep, spawn, spawn_on, spawn_task, yield_now};
 use isola_hosted::Settings;
 use isola_platform::CoreIndex;
 use std::collections::HashMap;
@@ -33,6 +33,14 @@ fn cell<F: Future<Output = ()> + 'static>(cores: usize, main: impl Fn() -> F + S
 
 fn core_of(label: u64) -> CoreIndex {
     Placement::Affine(Label(label)).core()
+}
+
+/// Keeps the calling core in this event while `is_held`; not for ever, so that a failed test ends.
+fn hold(is_held: &AtomicBool) {
+    let end = now() + Duration::from_secs(20);
+    while is_held.load(Ordering::Relaxed) && now() < end {
+        spin_loop();
+    }
 }
 
 #[test]
@@ -117,8 +125,8 @@ fn dependent_events_of_a_label_keep_their_order_while_labels_move() {
                     });
                 }
                 if number % 4 == core as u64 {
-                    let end = isola_events::now() + Duration::from_micros(20 * (number % 5));
-                    while isola_events::now() < end {
+                    let end = now() + Duration::from_micros(20 * (number % 5));
+                    while now() < end {
                         spin_loop();
                     }
                 }
@@ -143,11 +151,7 @@ fn a_refused_event_does_not_hold_its_label() {
         let label = (0..).find(|label| core_of(*label) == CoreIndex(1)).unwrap();
         // Holds core 1, so that its mailbox fills.
         static IS_HELD: AtomicBool = AtomicBool::new(true);
-        spawn_on(CoreIndex(1), || {
-            while IS_HELD.load(Ordering::Relaxed) {
-                spin_loop();
-            }
-        });
+        spawn_on(CoreIndex(1), || hold(&IS_HELD));
         static RAN: AtomicU64 = AtomicU64::new(0);
         let event = Event::new().at(Placement::Affine(Label(label))).after(Label(1));
         let mut sent = 0;
@@ -166,5 +170,31 @@ fn a_refused_event_does_not_hold_its_label() {
         (0..10).for_each(|_| _ = core_of(label));
         let after = statistics();
         assert_eq!(after.kept + after.moved, before.kept + before.moved + 10);
+    });
+}
+
+#[test]
+fn a_label_keeps_a_busy_core_while_dependent_events_wait_there() {
+    const HELD: CoreIndex = CoreIndex(1);
+    static IS_HELD: AtomicBool = AtomicBool::new(true);
+    static ORDER: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+    cell(3, || async {
+        set_expiry(HOUR);
+        let label = (0..).find(|label| core_of(*label) == HELD).unwrap();
+        spawn_on(HELD, || hold(&IS_HELD));
+        let event = Event::new().at(Placement::Affine(Label(label))).after(Label(1));
+        event.spawn(|| ORDER.lock().unwrap().push(0));
+        // From here on the label would leave its core for each event.
+        set_expiry(Duration::ZERO);
+        for number in 1..=20 {
+            sleep(Duration::from_millis(1)).await;
+            event.spawn(move || ORDER.lock().unwrap().push(number));
+            assert_eq!(core_of(label), HELD);
+        }
+        IS_HELD.store(false, Ordering::Relaxed);
+        while ORDER.lock().unwrap().len() < 21 {
+            yield_now().await;
+        }
+        assert!(ORDER.lock().unwrap().iter().copied().eq(0..=20));
     });
 }

@@ -406,3 +406,9 @@ fn parallel_parts_run_on_all_cores_and_results_are_in_order() {
 fn an_event_for_a_core_that_does_not_exist_panics() {
     cell(1, |_| spawn_on(CoreIndex(1), || ()));
 }
+
+#[test]
+fn a_panic_on_a_core_ends_the_other_cores() {
+    let outcome = std::panic::catch_unwind(|| cell(3, |_| spawn_on(CoreIndex(2), || panic!("on purpose"))));
+    assert!(outcome.is_err());
+}
