@@ -1,5 +1,6 @@
 //! The interface of a file system, and its errors.
 
+use crate::extents::ExtentMap;
 use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
@@ -43,6 +44,15 @@ pub trait FileSystem {
     /// # Errors
     /// [`FileError::IsADirectory`], and the errors of the disk.
     fn read(&mut self, file: FileId, offset: u64, into: &mut [u8]) -> Result<usize, FileError>;
+
+    /// Returns where a file's contents from a position on are on the disk, for reads past the file system, with at most
+    /// [`MOST_EXTENTS`](crate::MOST_EXTENTS) extents; `None` if only [`Self::read`] can return them.
+    ///
+    /// # Errors
+    /// [`FileError::Damaged`], and the errors of the disk.
+    fn extents(&mut self, _file: FileId, _offset: u64) -> Result<Option<ExtentMap>, FileError> {
+        Ok(None)
+    }
 
     /// Writes all of `from`. The file grows if necessary; a gap reads as zeros.
     ///
