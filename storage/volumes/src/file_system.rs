@@ -215,6 +215,8 @@ pub enum FileError {
     Damaged,
     /// The file is in so many pieces that it cannot be shortened.
     Fragmented,
+    /// The file has changed since the reader began.
+    Changed,
     /// The operation is not supported.
     Unsupported,
     /// An error of the disk ended all changes: the file system can only be read until it is mounted again.
@@ -251,6 +253,7 @@ impl fmt::Display for FileError {
             Self::NoJournal => "the file system has no journal: make one with tune2fs -j, or mount it read-only",
             Self::Damaged => "the file system is damaged: check it with e2fsck -f",
             Self::Fragmented => "the file is in too many pieces to be shortened: copy it, and remove the original",
+            Self::Changed => "the file has changed meanwhile: read it again",
             Self::Unsupported => "the file system does not support this operation",
             Self::Aborted => "the file system accepts no more changes after an error of the disk: mount it again",
             Self::Disk(error) => return error.fmt(f),

@@ -30,6 +30,7 @@ mod disk;
 mod ext4;
 mod extents;
 mod file_system;
+mod flow;
 mod jobs;
 mod open_files;
 mod shared;
@@ -42,5 +43,6 @@ pub use extents::{Extent, ExtentMap, MOST_EXTENTS, Piece, Pieces};
 pub use file_system::{
     Entry, FileError, FileId, FileKind, FileSystem, ListPosition, Metadata, NAME_LEN, Space,
 };
-pub use shared::SharedVolume;
+pub use flow::{FileSink, FileSource};
+pub use shared::{SharedFile, SharedVolume};
 pub use volume::{CachedRead, File, MOST_READ, Volume};

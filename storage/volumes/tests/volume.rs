@@ -3,8 +3,7 @@
 mod common;
 
 use common::{cache, check, check_after_power_failure, complete_slowly, data, make_image_of, small_image, with_disk};
-use isola_block::{BlockDevice, BlockError, BlockSettings};
-use isola_block_cache::{BlockCache, CacheSettings};
+use isola_block::BlockError;
 use isola_ebbs::current_core;
 use isola_events::future::join_all;
 use isola_events::{exit, parallel, register_activity, run, spawn_task, spawn_task_for, yield_now};
@@ -13,10 +12,9 @@ use isola_iobuf::IoBuf;
 use isola_need::{Need, need};
 use isola_platform::CoreIndex;
 use isola_platform::block::{BlockLimits, Writability};
-use isola_storage_sim::{SimDisk, Timing, power};
+use isola_storage_sim::{SimDisk, power};
 use isola_volumes::{Access, FileError, FileKind, ListPosition, Volume};
 use std::cell::RefCell;
-use std::future::Future;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
