@@ -45,4 +45,4 @@ pub use file_system::{
 };
 pub use flow::{FileSink, FileSource};
 pub use shared::{SharedFile, SharedVolume};
-pub use volume::{CachedRead, File, MOST_READ, Volume};
+pub use volume::{CachedRead, File, MOST_READ, OpenedFile, Volume};

@@ -50,6 +50,17 @@ pub struct File {
     state: Rc<OpenFileState>,
 }
 
+/// A file that was just opened.
+#[derive(Debug)]
+pub struct OpenedFile {
+    /// The file.
+    pub file: File,
+    /// Its metadata.
+    pub metadata: Metadata,
+    /// Its [version](File::version) with this metadata.
+    pub version: u64,
+}
+
 /// Bytes of a file that were in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CachedRead {
@@ -143,18 +154,19 @@ impl Volume {
     /// # Errors
     /// [`FileError::NotFound`], [`FileError::IsADirectory`], and the errors of the disk.
     pub async fn open(&self, path: impl AsRef<[u8]>) -> Result<File, FileError> {
-        self.open_with_metadata(path).await.map(|(file, _)| file)
+        self.open_with_metadata(path).await.map(|opened| opened.file)
     }
 
     /// Opens a file, and returns its metadata with it.
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub async fn open_with_metadata(&self, path: impl AsRef<[u8]>) -> Result<(File, Metadata), FileError> {
+    pub async fn open_with_metadata(&self, path: impl AsRef<[u8]>) -> Result<OpenedFile, FileError> {
         let (path, closes) = (path.as_ref().to_vec(), self.clone());
         let open = move |mounted: &mut Mounted| {
             let (metadata, state) = mounted.open(&path)?;
-            Ok((File { id: metadata.id, volume: closes, state }, metadata))
+            let version = state.version();
+            Ok(OpenedFile { file: File { id: metadata.id, volume: closes, state }, metadata, version })
         };
         self.run(open).await
     }
