@@ -148,8 +148,20 @@ fn paths_lead_to_files_below_the_directory_and_to_no_others() {
         let response = get("/sub?x", "").await;
         assert_eq!((response.status, response.field("Location")), (301, Some("/sub/")));
         for path in [
-            "/none", "/sub/without", "/sub/without/", "/letters.txt/", "/letters.txt/x", "//", "/sub//index.html",
-            "/../secret", "/sub/../../secret", "/%2e%2e/secret", "/..%2fsecret", "/link", "/a%00", "/./index.html",
+            "/none",
+            "/sub/without",
+            "/sub/without/",
+            "/letters.txt/",
+            "/letters.txt/x",
+            "//",
+            "/sub//index.html",
+            "/../secret",
+            "/sub/../../secret",
+            "/%2e%2e/secret",
+            "/..%2fsecret",
+            "/link",
+            "/a%00",
+            "/./index.html",
             "/lost+found",
         ] {
             assert_eq!(get(path, "").await.status, 404, "{path}");
@@ -211,7 +223,8 @@ fn all_cores_serve_files_larger_than_the_cache() {
                 assert_eq!(get("/sub/", "").await.body, b"<h1>sub</h1>");
             }
             // On one connection, one request after the other.
-            let mut text = "GET /large.bin HTTP/1.1\r\nHost: x\r\n\r\nGET /empty HTTP/1.1\r\nHost: x\r\n\r\n".repeat(3);
+            let mut text =
+                "GET /large.bin HTTP/1.1\r\nHost: x\r\n\r\nGET /empty HTTP/1.1\r\nHost: x\r\n\r\n".repeat(3);
             text.push_str("GET /letters.txt HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
             let all = responses(&exchange(&text).await, &["GET"; 7]);
             assert!(all[0].body == expected && all[4].body == expected && all[5].body.is_empty());
@@ -351,7 +364,8 @@ fn the_number_of_open_files_is_bounded() {
         for round in 0..2 {
             for number in 0..MOST_OPEN + 50 {
                 let text = format!("GET /f{number} HTTP/1.1\r\nHost: x\r\n\r\n");
-                let isola_web::head::Parsed::Request(head, _) = isola_web::head::parse(text.as_bytes()) else {
+                let isola_web::head::Parsed::Request(head, _) = isola_web::head::parse(text.as_bytes())
+                else {
                     panic!("{text}")
                 };
                 let request = isola_web::volume_site::Request::new(&head);

@@ -152,10 +152,7 @@ impl<S: Source, K: Sink> Flow<S, K> {
         self.statistics
     }
 
-    fn flowed(
-        &self,
-        result: Result<(), FlowError<S::Error, K::Error>>,
-    ) -> Poll<Flowed<S::Error, K::Error>> {
+    fn flowed(&self, result: Result<(), FlowError<S::Error, K::Error>>) -> Poll<Flowed<S::Error, K::Error>> {
         Poll::Ready(Flowed { bytes: self.bytes, statistics: self.statistics, result })
     }
 

@@ -74,7 +74,11 @@ struct RandomSink {
 impl Sink for RandomSink {
     type Error = &'static str;
 
-    fn poll_write(&mut self, context: &mut Context<'_>, from: &mut Chain) -> Poll<Result<usize, Self::Error>> {
+    fn poll_write(
+        &mut self,
+        context: &mut Context<'_>,
+        from: &mut Chain,
+    ) -> Poll<Result<usize, Self::Error>> {
         assert!(!from.is_empty());
         let mut seen = self.seen.borrow_mut();
         if self.random.u8(..3) == 0 {
@@ -221,7 +225,12 @@ struct Endless(IoBuf);
 impl Source for Endless {
     type Error = &'static str;
 
-    fn poll_read(&mut self, _: &mut Context<'_>, most: usize, into: &mut Chain) -> Poll<Result<usize, Self::Error>> {
+    fn poll_read(
+        &mut self,
+        _: &mut Context<'_>,
+        most: usize,
+        into: &mut Chain,
+    ) -> Poll<Result<usize, Self::Error>> {
         let part = self.0.slice(0..most.min(self.0.len())).unwrap();
         into.push_back(part);
         Poll::Ready(Ok(most.min(self.0.len())))
@@ -286,7 +295,11 @@ struct NoteActivity(Rc<RefCell<Option<isola_abi::id::ActivityId>>>);
 impl Sink for NoteActivity {
     type Error = &'static str;
 
-    fn poll_write(&mut self, context: &mut Context<'_>, from: &mut Chain) -> Poll<Result<usize, Self::Error>> {
+    fn poll_write(
+        &mut self,
+        context: &mut Context<'_>,
+        from: &mut Chain,
+    ) -> Poll<Result<usize, Self::Error>> {
         self.0.replace(Some(isola_events::current_activity()));
         Discard.poll_write(context, from)
     }

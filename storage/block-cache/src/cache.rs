@@ -160,8 +160,7 @@ impl BlockCache {
         while views.len() < len {
             let cached = len - views.len();
             let position = at + views.len() as u64;
-            let found =
-                self.shared.blocks.borrow_mut().append_views(position, cached, activity, &mut views);
+            let found = self.shared.blocks.borrow_mut().append_views(position, cached, activity, &mut views);
             if found == cached {
                 break;
             }
@@ -296,12 +295,7 @@ impl BlockCache {
 
     /// Reads missing blocks, and returns views of them: none if another future has added the first meanwhile. The
     /// views keep the contents even if the blocks are evicted before the caller runs.
-    async fn load(
-        &self,
-        first: u64,
-        ahead: usize,
-        activity: ActivityId,
-    ) -> Result<Vec<IoBuf>, BlockError> {
+    async fn load(&self, first: u64, ahead: usize, activity: ActivityId) -> Result<Vec<IoBuf>, BlockError> {
         let left = usize::try_from(self.shared.device_blocks - first).unwrap_or(usize::MAX);
         let (capacity, hard) = {
             let mut blocks = self.shared.blocks.borrow_mut();

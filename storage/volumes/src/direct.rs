@@ -98,7 +98,12 @@ impl OpenFileState {
     ///
     /// # Errors
     /// The other way to read them.
-    fn with_map<T>(&self, offset: u64, len: usize, read: impl FnOnce(&ExtentMap, usize) -> T) -> Result<T, Plan> {
+    fn with_map<T>(
+        &self,
+        offset: u64,
+        len: usize,
+        read: impl FnOnce(&ExtentMap, usize) -> T,
+    ) -> Result<T, Plan> {
         let known = self.known.borrow();
         let Some(KnownFile { len: file_len, map }) = known.as_ref().filter(|_| !self.is_changing()) else {
             return Err(Plan::Unknown);
@@ -115,13 +120,20 @@ impl OpenFileState {
 
     /// Returns the way to read a part of the file.
     pub fn plan(&self, offset: u64, len: usize) -> Plan {
-        let pieces = |map: &ExtentMap, len: usize| map.pieces(offset..offset.saturating_add(len as u64)).collect();
+        let pieces =
+            |map: &ExtentMap, len: usize| map.pieces(offset..offset.saturating_add(len as u64)).collect();
         self.with_map(offset, len, pieces).map_or_else(|plan| plan, Plan::Direct)
     }
 
     /// Appends up to `len` bytes from a position, as far as they are in the cache. Returns their number, and whether the
     /// file ends before `len` bytes; `None` if it cannot be read directly.
-    pub fn append_cached(&self, cache: &BlockCache, offset: u64, len: usize, into: &mut Chain) -> Option<(usize, bool)> {
+    pub fn append_cached(
+        &self,
+        cache: &BlockCache,
+        offset: u64,
+        len: usize,
+        into: &mut Chain,
+    ) -> Option<(usize, bool)> {
         let append = |map: &ExtentMap, within: usize| {
             let mut appended = 0;
             for piece in map.pieces(offset..offset.saturating_add(within as u64)) {

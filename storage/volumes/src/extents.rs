@@ -132,10 +132,7 @@ mod tests {
     #[test]
     fn a_part_consists_of_extents_and_zeros() {
         assert_eq!(pieces(0..500).len(), 6);
-        assert_eq!(
-            pieces(120..405),
-            [(30, Some(7020)), (50, Some(3000)), (200, None), (5, Some(0))]
-        );
+        assert_eq!(pieces(120..405), [(30, Some(7020)), (50, Some(3000)), (200, None), (5, Some(0))]);
         assert_eq!(pieces(200..201), [(1, None)]);
         assert_eq!(pieces(410..420), [(10, None)]);
         assert_eq!(pieces(990..2000), [(10, None)], "the map ends at 1000");

@@ -90,7 +90,11 @@ impl SharedFile {
             let read = file.read_chain(offset, len).await?;
             Ok((read, file.version()))
         };
-        if self.handle.core == current_core() { read().await } else { elsewhere(self.handle.core, read).await }
+        if self.handle.core == current_core() {
+            read().await
+        } else {
+            elsewhere(self.handle.core, read).await
+        }
     }
 }
 

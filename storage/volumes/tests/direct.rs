@@ -3,8 +3,8 @@
 mod common;
 
 use common::{
-    MemoryDisk, cache, complete_slowly, data, make_image, make_image_of, mount, run_on, services, small_image,
-    with_disk,
+    MemoryDisk, cache, complete_slowly, data, make_image, make_image_of, mount, run_on, services,
+    small_image, with_disk,
 };
 use isola_block_cache::BlockCache;
 use isola_events::future::join_all;
@@ -124,12 +124,16 @@ fn views_are_shared_and_keep_their_contents_when_the_file_changes() {
     with_disk(image_of_files(), |disk| async move {
         let (_, volume) = volume(&disk).await;
         let file = open(&volume, "/2").await;
-        let [one, two] = [file.read_chain(0, 16_384).await.unwrap(), file.read_chain(0, 16_384).await.unwrap()];
+        let [one, two] =
+            [file.read_chain(0, 16_384).await.unwrap(), file.read_chain(0, 16_384).await.unwrap()];
         let addresses = |chain: &Chain| chain.parts().map(|part| part.as_ptr()).collect::<Vec<_>>();
         assert_eq!((addresses(&one), one.parts().len()), (addresses(&two), 4));
         let mut cached = Chain::new();
         let read = file.append_cached(4096, 8192, &mut cached).unwrap();
-        assert_eq!((read.len, read.at_end, addresses(&cached)), (8192, false, addresses(&one)[1..3].to_vec()));
+        assert_eq!(
+            (read.len, read.at_end, addresses(&cached)),
+            (8192, false, addresses(&one)[1..3].to_vec())
+        );
         let before = file.version();
         file.write(0, bytes(77, 16_384)).await.unwrap();
         assert!(file.version() > before);
@@ -272,7 +276,8 @@ fn an_error_of_the_device_ends_a_read_and_no_other() {
         cache.shrink(usize::MAX);
         let contents = disk.contents();
         let wanted = data(6, 64 << 10);
-        let at = contents.windows(4096).step_by(4096).position(|block| *block == wanted[8192..12_288]).unwrap();
+        let at =
+            contents.windows(4096).step_by(4096).position(|block| *block == wanted[8192..12_288]).unwrap();
         disk.set_bad(Some(at * 4096..at * 4096 + 1));
         let outcomes = join_all([bad.read_chain(0, 64 << 10), good.read_chain(0, 64 << 10)]).await;
         assert!(matches!(outcomes[0], Err(FileError::Disk(_))), "{outcomes:?}");

@@ -64,9 +64,12 @@ fn a_file_flows_to_memory_from_any_position() {
         let cache = cache(&disk);
         let volume = Volume::mount(cache.clone(), Access::ReadOnly).await.unwrap();
         let file = Rc::new(volume.open("/large").await.unwrap());
-        for (offset, length, window) in
-            [(0, None, 256 << 10), (777, Some(1_000_000), 9_000), (LEN - 5000, None, 1 << 20), (LEN + 5, None, 100)]
-        {
+        for (offset, length, window) in [
+            (0, None, 256 << 10),
+            (777, Some(1_000_000), 9_000),
+            (LEN - 5000, None, 1 << 20),
+            (LEN + 5, None, 100),
+        ] {
             let mut all = Chain::new();
             let flow = flow(file.source(offset as u64), &mut all).window(window);
             let flowed = match length {
@@ -132,7 +135,8 @@ fn memory_and_files_flow_to_files_and_errors_name_their_end() {
         complete_slowly(&disk);
         let cache = cache(&disk);
         let volume = Volume::mount(cache.clone(), Access::ReadWrite).await.unwrap();
-        let [one, two] = [volume.create("/one").await.unwrap(), volume.create("/two").await.unwrap()].map(Rc::new);
+        let [one, two] =
+            [volume.create("/one").await.unwrap(), volume.create("/two").await.unwrap()].map(Rc::new);
         let parts: Chain = data(1, 700_000).chunks(1460).map(IoBuf::copy_from_slice).collect();
         let flowed = flow(parts, one.sink(0)).await;
         assert_eq!((flowed.bytes, flowed.result), (700_000, Ok(())));

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{cache, check, check_after_power_failure, complete_slowly, data, make_image_of, small_image, with_disk};
+use common::{
+    cache, check, check_after_power_failure, complete_slowly, data, make_image_of, small_image, with_disk,
+};
 use isola_block::BlockError;
 use isola_ebbs::current_core;
 use isola_events::future::join_all;

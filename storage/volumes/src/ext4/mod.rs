@@ -31,9 +31,9 @@ use core::time::Duration;
 use isola_block::BlockError;
 use rsext4::{
     Clock, DirectoryCursor, DirectoryEntryType, EntropySource, ErrorContext, Ext4Error, Ext4ErrorKind,
-    Ext4Result, Ext4Timestamp, FileExtent, FileExtentMap, FileExtentState, FileExtentTarget, FileName, FilePermissions,
-    InodeInfo, InodeNumber, MkfsOptions, MountOptions, MountServices, MountedServices, MutationContext,
-    NoopObserver, RenameOptions,
+    Ext4Result, Ext4Timestamp, FileExtent, FileExtentMap, FileExtentState, FileExtentTarget, FileName,
+    FilePermissions, InodeInfo, InodeNumber, MkfsOptions, MountOptions, MountServices, MountedServices,
+    MutationContext, NoopObserver, RenameOptions,
 };
 
 /// The most bytes that one call of `rsext4` writes: it writes the metadata of a call in one transaction.
