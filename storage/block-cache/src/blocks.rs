@@ -32,6 +32,8 @@ pub(crate) struct Blocks {
     pub capacity: usize,
     /// The futures that wait for the device to read a block, or for room.
     waiting: Vec<Waker>,
+    /// The number of blocks that the device reads.
+    loading: usize,
 }
 
 /// The state of a block for an access.
@@ -89,7 +91,13 @@ impl Blocks {
             dirty: BTreeSet::new(),
             capacity,
             waiting: Vec::new(),
+            loading: 0,
         }
+    }
+
+    /// Returns whether the device reads blocks.
+    pub fn is_loading(&self) -> bool {
+        self.loading > 0
     }
 
     pub fn len(&self) -> usize {
@@ -149,6 +157,7 @@ impl Blocks {
     /// Adds a block that the device is going to read.
     pub fn add_loading(&mut self, number: u64, activity: ActivityId) {
         self.add(number, None, activity);
+        self.loading += 1;
     }
 
     fn add(&mut self, number: u64, data: Option<IoBuf>, activity: ActivityId) {
@@ -170,6 +179,7 @@ impl Blocks {
     ) -> (Vec<IoBuf>, Vec<Waker>) {
         let mut views = Vec::with_capacity(data.as_ref().map_or(0, Vec::len));
         let mut data = data.map(Vec::into_iter);
+        self.loading -= count as usize;
         for number in first..first + count {
             match data.as_mut().and_then(Iterator::next) {
                 Some(buffer) => {

@@ -360,7 +360,15 @@ impl BlockCache {
                     blocks.worst()
                 }
             };
-            let before = self.shared.blocks.borrow().dirty_len();
+            let (before, is_loading) = {
+                let blocks = self.shared.blocks.borrow();
+                (blocks.dirty_len(), blocks.is_loading())
+            };
+            if before == 0 && is_loading {
+                // Only blocks that the device reads are left.
+                self.wait().await;
+                continue;
+            }
             // An error is the next flush's, unless it prevents progress.
             let outcome = match write_back {
                 Some(owner) => self.write_back(Which::Of(owner)).await,

@@ -5,13 +5,13 @@
 //! valgrind --tool=callgrind target/release/examples/flow-instructions file 64
 //! ```
 //!
-//! `memory` moves views of 4 KiB in memory, `file` cached blocks of a file, `read` the same blocks by
+//! `memory` moves views of 4 KiB in memory, `chunks` the same with a window of one view, `file` cached blocks of a file, `read` the same blocks by
 //! `File::read_chain`, and `copy` by `File::read`: each so many MiB. The difference between two numbers has no start.
 
 use isola_block::{BlockDevice, BlockSettings};
 use isola_block_cache::{BlockCache, CacheSettings};
 use isola_events::{exit, run, spawn_task};
-use isola_flows::{Sink, Source, flow};
+use isola_flows::{DEFAULT_WINDOW, Sink, Source, flow};
 use isola_hosted::Settings;
 use isola_iobuf::{Chain, IoBuf};
 use isola_storage_sim::SimDisk;
@@ -56,9 +56,10 @@ impl Sink for Discard {
 }
 
 async fn measure(what: &str, mib: usize) -> Result<(), FileError> {
-    if what == "memory" {
+    if what == "memory" || what == "chunks" {
         let source = Repeat(IoBuf::from(vec![7; 4096]));
-        let flowed = flow(source, Discard).length((mib * MIB) as u64).await;
+        let window = if what == "chunks" { 4096 } else { DEFAULT_WINDOW };
+        let flowed = flow(source, Discard).window(window).length((mib * MIB) as u64).await;
         assert_eq!(flowed.bytes, (mib * MIB) as u64);
         return Ok(());
     }
@@ -87,8 +88,9 @@ async fn measure(what: &str, mib: usize) -> Result<(), FileError> {
 fn main() -> ExitCode {
     let what = args().nth(1).unwrap_or_default();
     let mib = args().nth(2).and_then(|count| count.parse().ok());
-    let (true, Some(mib)) = (["memory", "file", "read", "copy"].contains(&what.as_str()), mib) else {
-        eprintln!("usage: flow-instructions memory|file|read|copy MIB");
+    let (true, Some(mib)) = (["memory", "chunks", "file", "read", "copy"].contains(&what.as_str()), mib)
+    else {
+        eprintln!("usage: flow-instructions memory|chunks|file|read|copy MIB");
         return ExitCode::FAILURE;
     };
     let codes = isola_hosted::run(Settings::default(), Vec::new(), |_| {
