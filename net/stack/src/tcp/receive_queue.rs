@@ -107,6 +107,7 @@ impl ReceiveQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec;
     use alloc::vec::Vec;
 
     fn frame(byte: u8, len: usize) -> IoBuf {
@@ -127,6 +128,18 @@ mod tests {
             assert_eq!(queue.pop(usize::MAX).unwrap().as_ptr(), address);
         }
         assert_eq!((queue.len(), queue.pinned(), counters.get(Counter::TcpCompactedBytes)), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_payload_read_in_parts_is_pinned_until_its_last_byte() {
+        let (mut queue, mut counters) = (ReceiveQueue::default(), Counters::new());
+        queue.push(frame(1, 10), pinned_limit(1000), &mut counters);
+        queue.push(frame(2, 5), pinned_limit(1000), &mut counters);
+        let pinned = queue.pinned();
+        assert_eq!((queue.pop(4).unwrap().to_vec(), queue.len(), queue.pinned()), (vec![1; 4], 11, pinned));
+        assert_eq!((queue.pop(6).unwrap().to_vec(), queue.pinned()), (vec![1; 6], pinned / 2));
+        assert_eq!((queue.pop(100).unwrap().to_vec(), queue.pinned()), (vec![2; 5], 0));
+        assert!(queue.pop(1).is_none());
     }
 
     #[test]
