@@ -1,8 +1,29 @@
 //! Conditional requests (RFC 9110, 13).
 
-use crate::date;
+use crate::date::{self, UnixSeconds};
 use crate::head::Head;
 use crate::site::File;
+
+/// The validators of a file's version (RFC 9110, 8.8).
+pub trait Validators {
+    /// Returns the entity tag with its quotation marks, after `W/` if it is weak.
+    fn tag(&self) -> &str;
+
+    /// Returns the time of its last change, if that is known.
+    fn modified(&self) -> Option<UnixSeconds>;
+}
+
+impl Validators for File {
+    #[inline]
+    fn tag(&self) -> &str {
+        self.tag()
+    }
+
+    #[inline]
+    fn modified(&self) -> Option<UnixSeconds> {
+        self.modified()
+    }
+}
 
 /// The result of a request's conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +37,7 @@ pub enum Outcome {
 }
 
 /// Evaluates a request's conditions for a file, in the order of RFC 9110, 13.2.2.
-pub fn evaluate(head: &Head<'_>, file: &File) -> Outcome {
+pub fn evaluate(head: &Head<'_>, file: &impl Validators) -> Outcome {
     if let Some(tags) = head.if_match {
         if !names(tags, file.tag(), Comparison::Strong) {
             return Outcome::Failed;
@@ -40,7 +61,7 @@ pub fn evaluate(head: &Head<'_>, file: &File) -> Outcome {
 
 /// Returns whether a request's range applies: always, unless `If-Range` refers to another version of the file (RFC
 /// 9110, 13.1.5).
-pub fn range_applies(head: &Head<'_>, file: &File) -> bool {
+pub fn range_applies(head: &Head<'_>, file: &impl Validators) -> bool {
     let Some(validator) = head.if_range else { return true };
     if validator.starts_with(b"\"") {
         return validator == file.tag().as_bytes();
@@ -56,11 +77,16 @@ enum Comparison {
     Weak,
 }
 
-/// Returns whether a list of tags contains `tag`, which is strong, or is `*`.
+/// Returns whether a list of tags contains `tag`, or is `*`.
 fn names(list: &[u8], tag: &str, comparison: Comparison) -> bool {
     if list.trim_ascii() == b"*" {
         return true;
     }
+    let tag = match (tag.strip_prefix("W/"), comparison) {
+        (Some(_), Comparison::Strong) => return false,
+        (Some(opaque), Comparison::Weak) => opaque,
+        (None, _) => tag,
+    };
     let mut rest = list;
     loop {
         rest = skip(rest);
@@ -105,6 +131,9 @@ mod tests {
         assert!(names(b"W/\"5-ab\"", TAG, Comparison::Weak));
         assert!(names(b"W/\"x\", W/\"5-ab\"", TAG, Comparison::Weak));
         assert!(!names(b"W/\"5-ab\"", TAG, Comparison::Strong));
+        let weak = "W/\"5-ab\"";
+        assert!(names(b"\"5-ab\"", weak, Comparison::Weak) && names(weak.as_bytes(), weak, Comparison::Weak));
+        assert!(!names(b"\"5-ab\"", weak, Comparison::Strong) && names(b"*", weak, Comparison::Strong));
         for list in [&b""[..], b"5-ab", b"\"5-ab", b"\"5-a\"", b"x \"5-ab\"", b"w/\"5-ab\"", b",,,"] {
             assert!(!names(list, TAG, Comparison::Weak), "{list:?}");
         }

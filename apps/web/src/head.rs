@@ -83,6 +83,17 @@ pub enum Parsed<'a> {
     Refused(Refusal, usize),
 }
 
+impl Parsed<'_> {
+    /// Returns the length of the head; `None` if it is incomplete.
+    #[inline]
+    pub(crate) fn len(&self) -> Option<usize> {
+        match self {
+            Self::Incomplete => None,
+            Self::Request(_, len) | Self::Refused(_, len) => Some(*len),
+        }
+    }
+}
+
 /// The header fields that concern the request as a whole.
 #[derive(Default)]
 struct Framing<'a> {

@@ -14,8 +14,10 @@
 //! | [`head`] | the head of a request, parsed by `httparse` |
 //! | [`condition`], [`range`] | conditional requests and ranges |
 //! | [`response`] | status lines and fields of responses |
+//! | [`requests`] | received data, divided into heads |
 //! | [`session`] | a connection without I/O |
 //! | [`server`] | a connection with its socket and its timeouts |
+//! | [`volume_site`], [`volume_server`] | files of a volume, opened on demand, and the connections to them |
 //!
 //! A file is sent without a copy of its content, and without an allocation for its response. The response is two views:
 //! a preface (status and date) that each core creates once a second, and memory that contains the file right after its
@@ -24,7 +26,6 @@
 //!
 //! Not supported are request bodies, methods other than GET and HEAD, several ranges at once (the response is the whole
 //! file), compression, and TLS.
-//! then), compression, TLS.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -36,11 +37,14 @@ pub mod date;
 pub mod head;
 mod mime;
 pub mod range;
+pub mod requests;
 pub mod response;
 pub mod server;
 pub mod session;
 pub mod site;
 mod timeout;
+pub mod volume_server;
+pub mod volume_site;
 
 pub use archive::ArchiveError;
 pub use response::Prefaces;

@@ -11,6 +11,7 @@
 
 mod load;
 mod options;
+mod volume;
 
 use isola::net;
 use isola::prelude::*;
@@ -43,6 +44,9 @@ async fn main(arguments: Arguments) -> ExitCode {
 }
 
 async fn serve(options: Options) -> Result<(), String> {
+    if let Source::Volume { path } = &options.source {
+        return volume::serve(options.port, path).await.map_err(|error| error.to_string());
+    }
     let site = load(&options.source).await?;
     let (files, bytes) = (site.file_count(), site.len_bytes());
     // The site exists until the cell ends.
@@ -59,12 +63,12 @@ async fn serve(options: Options) -> Result<(), String> {
 async fn load(source: &Source) -> Result<Site, String> {
     let mut site = SiteBuilder::new(isola::entropy());
     match source {
-        Source::BuiltIn => archive::add_all(&mut site, BUILT_IN).map_err(|error| error.to_string())?,
-        Source::Volume { path } => {
-            load::add_volume(&mut site, path).await.map_err(|error| error.to_string())?;
-        }
         Source::Exported { at, root } => {
             load::add_exported(&mut site, *at, root).await.map_err(|error| error.to_string())?;
+        }
+        // Files of a volume are opened on demand instead.
+        Source::BuiltIn | Source::Volume { .. } => {
+            archive::add_all(&mut site, BUILT_IN).map_err(|error| error.to_string())?;
         }
     }
     Ok(site.build())

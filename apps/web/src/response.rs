@@ -37,6 +37,7 @@ pub enum Status {
     RangeNotSatisfiable,
     ExpectationFailed,
     HeadTooLarge,
+    InternalServerError,
     NotImplemented,
     ServiceUnavailable,
     VersionNotSupported,
@@ -60,6 +61,7 @@ impl Status {
             Self::RangeNotSatisfiable => "416 Range Not Satisfiable",
             Self::ExpectationFailed => "417 Expectation Failed",
             Self::HeadTooLarge => "431 Request Header Fields Too Large",
+            Self::InternalServerError => "500 Internal Server Error",
             Self::NotImplemented => "501 Not Implemented",
             Self::ServiceUnavailable => "503 Service Unavailable",
             Self::VersionNotSupported => "505 HTTP Version Not Supported",
@@ -94,6 +96,11 @@ impl Prefaces {
         let files =
             all.map(|persistence| IoBuf::copy_from_slice(preface(Status::Ok, &text, persistence).as_bytes()));
         Self { at, date: text, files, cached: RefCell::new([const { None }; CACHED_RESPONSES]) }
+    }
+
+    /// Returns the time.
+    pub fn at(&self) -> UnixSeconds {
+        self.at
     }
 
     /// Recreates the prefaces if the second has changed.

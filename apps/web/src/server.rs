@@ -26,7 +26,7 @@ impl Representative for CorePrefaces {
     }
 }
 
-fn unix_seconds() -> UnixSeconds {
+pub(crate) fn unix_seconds() -> UnixSeconds {
     UnixSeconds(platform().clock().unix_ns(now()) / 1_000_000_000)
 }
 

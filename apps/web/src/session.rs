@@ -1,13 +1,13 @@
 //! A connection without its socket: bytes of requests in, views of responses out.
 
 use crate::condition::{self, Outcome};
-use crate::head::{self, Head, MAX_HEAD_BYTES, Method, Parsed, Persistence};
+use crate::head::{Head, Method, Parsed, Persistence, Refusal};
 use crate::range::{self, RangeRequest};
+use crate::requests::Requests;
 use crate::response::{Prefaces, Status};
 use crate::site::{File, Site, SiteEntry};
 use alloc::borrow::Cow;
 use alloc::format;
-use alloc::vec::Vec;
 use isola_iobuf::{Chain, IoBuf};
 use percent_encoding::percent_decode_str;
 
@@ -18,12 +18,7 @@ const ENOUGH_OUTPUT: usize = 64 << 10;
 /// A client's side of a connection.
 #[derive(Debug, Default)]
 pub struct Session {
-    /// Received data that was not processed yet.
-    input: Chain,
-    /// The beginning of a head that arrived in several frames, copied into one buffer.
-    part: Vec<u8>,
-    /// The number of its bytes that were searched for the end of the head.
-    searched: usize,
+    requests: Requests,
     output: Chain,
     served: u64,
     /// Whether the session answers nothing more.
@@ -39,7 +34,7 @@ impl Session {
     /// Takes received data.
     pub fn receive(&mut self, data: Chain) {
         if !self.ends {
-            self.input.append(data);
+            self.requests.receive(data);
         }
     }
 
@@ -50,68 +45,14 @@ impl Session {
             if self.output.len() >= ENOUGH_OUTPUT {
                 return false;
             }
-            let is_whole = if self.part.is_empty() {
-                self.serve_front(site, prefaces)
-            } else {
-                self.serve_part(site, prefaces)
-            };
-            if !is_whole {
+            let Self { requests, output, served, ends } = self;
+            let mut answer = Answer { output, site, prefaces, ends };
+            if requests.next(|parsed| answer.parsed(parsed)).is_none() {
                 break;
             }
+            *served += 1;
         }
         true
-    }
-
-    /// Serves a request that is contained in one frame. Returns whether it made progress.
-    fn serve_front(&mut self, site: &Site, prefaces: &Prefaces) -> bool {
-        let Self { input, output, served, ends, .. } = self;
-        let Some(front) = input.front() else { return false };
-        let mut answer = Answer { output, site, prefaces, ends };
-        let Some(len) = answer.parsed(head::parse(front)) else {
-            // The rest may already be in the next frame.
-            self.gather();
-            self.searched = 0;
-            return true;
-        };
-        *served += 1;
-        input.advance(len);
-        true
-    }
-
-    /// Serves the request in the copied buffer. Returns whether it was complete.
-    fn serve_part(&mut self, site: &Site, prefaces: &Prefaces) -> bool {
-        self.gather();
-        // If the client sends single bytes, the head is parsed once and not once per byte.
-        if !self.part_may_be_whole() {
-            return false;
-        }
-        let Self { output, served, ends, part, .. } = self;
-        let mut answer = Answer { output, site, prefaces, ends };
-        let Some(len) = answer.parsed(head::parse(part)) else { return false };
-        *served += 1;
-        let mut rest = Chain::from(IoBuf::copy_from_slice(&part[len..]));
-        *part = Vec::new();
-        rest.append(core::mem::take(&mut self.input));
-        self.input = rest;
-        true
-    }
-
-    /// Moves input into the buffer of the head, up to the maximum length of a head.
-    fn gather(&mut self) {
-        let count = self.input.len().min(MAX_HEAD_BYTES.saturating_sub(self.part.len()));
-        let start = self.part.len();
-        self.part.resize(start + count, 0);
-        // Cannot fail: the input has `count` bytes.
-        let _ = self.input.copy_to_slice(&mut self.part[start..]);
-        self.input.advance(count);
-    }
-
-    /// Returns whether the buffer may contain a complete head, or has its maximum length.
-    fn part_may_be_whole(&mut self) -> bool {
-        let new = &self.part[self.searched.saturating_sub(2)..];
-        self.searched = self.part.len();
-        let is_end = |bytes: &[u8]| bytes.starts_with(b"\n\n") || bytes.starts_with(b"\n\r\n");
-        self.part.len() >= MAX_HEAD_BYTES || (0..new.len()).any(|at| is_end(&new[at..]))
     }
 
     /// Ends the session after a timeout. If a request has begun, answers it with 408.
@@ -154,7 +95,7 @@ impl Session {
 
     /// Returns whether a request has begun and is not complete.
     pub fn is_within_request(&self) -> bool {
-        !self.part.is_empty() || !self.input.is_empty()
+        self.requests.has_begun()
     }
 
     /// Returns the number of served requests.
@@ -164,7 +105,7 @@ impl Session {
 
     /// Returns the memory that the session holds, in bytes, without the memory of the site.
     pub fn held_bytes(&self) -> usize {
-        self.part.capacity() + self.input.parts().map(IoBuf::storage_len).sum::<usize>()
+        self.requests.held_bytes()
     }
 }
 
@@ -177,23 +118,22 @@ struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// Answers a parsed request. Returns the length of its head, or `None` if the head is incomplete.
-    fn parsed(&mut self, parsed: Parsed<'_>) -> Option<usize> {
-        let (persistence, len) = match parsed {
-            Parsed::Incomplete => return None,
-            Parsed::Request(head, len) => {
+    /// Answers a parsed request.
+    #[inline]
+    fn parsed(&mut self, parsed: Parsed<'_>) {
+        let persistence = match parsed {
+            // Never passed.
+            Parsed::Incomplete => return,
+            Parsed::Request(head, _) => {
                 self.request(&head);
-                (head.persistence, len)
+                head.persistence
             }
-            Parsed::Refused(refusal, len) => {
-                let allow = "Allow: GET, HEAD\r\n";
-                let fields = if refusal.status == Status::MethodNotAllowed { allow } else { "" };
-                self.page(refusal.status, refusal.persistence, refusal.method, fields);
-                (refusal.persistence, len)
+            Parsed::Refused(refusal, _) => {
+                self.output.push_back(refused(self.prefaces, &refusal));
+                refusal.persistence
             }
         };
         *self.ends = persistence == Persistence::Close;
-        Some(len)
     }
 
     fn request(&mut self, head: &Head<'_>) {
@@ -277,8 +217,15 @@ impl Answer<'_> {
     }
 }
 
+/// Returns the response to a request that was rejected.
+pub(crate) fn refused(prefaces: &Prefaces, refusal: &Refusal) -> IoBuf {
+    let allow = "Allow: GET, HEAD\r\n";
+    let fields = if refusal.status == Status::MethodNotAllowed { allow } else { "" };
+    page(prefaces, refusal.status, refusal.persistence, refusal.method, fields)
+}
+
 /// Returns a response whose page shows the status only.
-fn page(
+pub(crate) fn page(
     prefaces: &Prefaces,
     status: Status,
     persistence: Persistence,
@@ -294,6 +241,6 @@ fn page(
     ))
 }
 
-fn text(text: &str) -> IoBuf {
+pub(crate) fn text(text: &str) -> IoBuf {
     IoBuf::copy_from_slice(text.as_bytes())
 }

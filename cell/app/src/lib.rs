@@ -19,6 +19,7 @@
 //! | [`grid`] | the resource grid: policies and entitlements of activities |
 //! | [`events`] | events, tasks, timers, fork-join over the cores |
 //! | [`future`] | joins, races, error propagation to the first handler |
+//! | [`flow`] | bytes from a source to a sink: files, sockets, memory |
 //! | [`fibers`] | stacks for blocking code |
 //! | [`rcu`] | cells and tables with lock-free readers |
 //! | [`net`] | TCP and UDP |
@@ -61,6 +62,7 @@ pub use arguments::{Arguments, ExitCode};
 pub use isola_events as events;
 pub use isola_events::future;
 pub use isola_fibers as fibers;
+pub use isola_flows as flow;
 pub use isola_iobuf as iobuf;
 pub use isola_messenger as messenger;
 pub use isola_net as net;

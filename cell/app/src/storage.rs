@@ -14,8 +14,8 @@
 pub use isola_block::BlockError;
 pub use isola_block_cache::{BlockCache, Budget, CacheUse};
 pub use isola_volumes::{
-    Entry, File, FileError, FileKind, ListPosition, MOST_READ, Metadata, NAME_LEN, SharedVolume, Space,
-    Volume,
+    CachedRead, Entry, File, FileError, FileKind, FileSink, FileSource, ListPosition, MOST_READ, Metadata,
+    NAME_LEN, OpenedFile, SharedFile, SharedVolume, Space, Volume,
 };
 
 use crate::memory::{MemoryPressure, PressureHandler, on_memory_pressure};
@@ -177,11 +177,15 @@ impl Volumes {
     /// last sync, and its next mount takes longer.
     ///
     /// # Errors
-    /// The first error, with the path; the other volumes are unmounted nevertheless.
+    /// The first error, with the path; the other volumes are unmounted nevertheless. After [`FileError::InUse`], a later
+    /// call can unmount the rest.
     pub async fn unmount(&self) -> Result<(), MountError> {
         let mut result = Ok(());
         for mounted in &self.mounted {
-            if let Err(error) = mounted.volume.unmount().await {
+            // One that was unmounted before needs no more.
+            if let Err(error) = mounted.volume.unmount().await
+                && error != FileError::Unmounted
+            {
                 let failed = MountError { path: mounted.path.clone(), reason: MountFailure::File(error) };
                 result = result.and(Err(failed));
             }

@@ -186,6 +186,24 @@ impl Connection {
         (data, end)
     }
 
+    /// Appends up to `most` bytes of received data. Returns their number, and whether the peer's stream has ended with
+    /// them.
+    pub fn take_some(&self, most: usize, into: &mut Chain) -> (usize, StreamEnd) {
+        let (mut taken, mut end) = (0, StreamEnd::Yes);
+        NETWORK.with(|stack| {
+            while taken < most
+                && let Some(piece) = stack.read_up_to(self.id, most - taken)
+            {
+                taken += piece.len();
+                into.push_back(piece);
+            }
+            end = if stack.is_at_end(self.id) { StreamEnd::Yes } else { StreamEnd::No };
+        });
+        // Without a full measure there is no more data until the next notice.
+        self.unread.set(taken == most || end == StreamEnd::Yes);
+        (taken, end)
+    }
+
     /// Delivers received data to the handler, unless it is paused.
     #[inline]
     fn deliver(served: &TcpConnection, activity: ActivityId) {

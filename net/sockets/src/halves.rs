@@ -1,5 +1,6 @@
 //! The two directions of a [`TcpStream`], for one task that reads and writes concurrently.
 
+use crate::connection::Connection;
 use crate::tcp::{StreamError, TcpStream};
 use core::future::poll_fn;
 use core::task::{Context, Poll};
@@ -25,6 +26,10 @@ impl TcpStream {
 }
 
 impl ReadHalf<'_> {
+    pub(crate) fn record(&self) -> &Connection {
+        self.stream.record()
+    }
+
     /// Reads like [`TcpStream::read`].
     ///
     /// # Errors
@@ -40,6 +45,10 @@ impl ReadHalf<'_> {
 }
 
 impl WriteHalf<'_> {
+    pub(crate) fn record(&self) -> &Connection {
+        self.stream.record()
+    }
+
     /// Writes like [`TcpStream::write`].
     ///
     /// # Errors

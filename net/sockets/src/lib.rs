@@ -82,6 +82,7 @@ mod divided_input;
 mod divided_output;
 mod drops;
 pub mod filter;
+mod flow;
 mod halves;
 pub mod handler;
 pub mod interface;
@@ -99,6 +100,7 @@ pub use activity_rules::{
 pub use byte_stream::ByteStream;
 pub use device::{set_polling, write_report, write_statistics};
 pub use filter::{Filter, filter};
+pub use flow::{Relayed, relay};
 pub use halves::{ReadHalf, WriteHalf};
 pub use handler::{ConnectionHandler, TcpConnection, listen_with};
 pub use interface::{AddressIsGiven, address, ipv6, set_address, start, wait_for_address, wait_for_ipv6};
@@ -109,5 +111,5 @@ pub use isola_net_stack::{
 pub use isola_platform::network as port;
 pub use manager::{CellNetwork, NETWORK_MANAGER, NetworkManager, NetworkSettings};
 pub use steering::rebalance;
-pub use tcp::{PortInUse, StreamError, TcpStream, connect, listen};
+pub use tcp::{PortInUse, PortListener, StreamError, TcpStream, connect, listen};
 pub use udp::UdpSocket;

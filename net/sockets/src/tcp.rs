@@ -152,6 +152,11 @@ impl TcpStream {
         Self { connection }
     }
 
+    /// Returns the core's record of the connection.
+    pub(crate) fn record(&self) -> &Connection {
+        &self.connection
+    }
+
     fn id(&self) -> ConnId {
         self.connection.id
     }

@@ -32,6 +32,8 @@ pub(crate) struct Blocks {
     pub capacity: usize,
     /// The futures that wait for the device to read a block, or for room.
     waiting: Vec<Waker>,
+    /// The number of blocks that the device reads.
+    loading: usize,
 }
 
 /// The state of a block for an access.
@@ -71,6 +73,15 @@ pub(crate) enum Which {
     Of(Owner),
 }
 
+/// Returns a view of up to `len` of the device's bytes from position `at` within the block of that position.
+pub(crate) fn part_of(block: &IoBuf, at: u64, len: usize) -> Option<IoBuf> {
+    let offset = (at % BLOCK_LEN as u64) as usize;
+    match len.min(BLOCK_LEN - offset) {
+        BLOCK_LEN => Some(block.clone()),
+        part => block.slice(offset..offset + part),
+    }
+}
+
 impl Blocks {
     pub fn new(capacity: usize, seed: u64) -> Self {
         let state = SeedableRandomState::with_seed(seed, foldhash::SharedSeed::global_fixed());
@@ -80,7 +91,13 @@ impl Blocks {
             dirty: BTreeSet::new(),
             capacity,
             waiting: Vec::new(),
+            loading: 0,
         }
+    }
+
+    /// Returns whether the device reads blocks.
+    pub fn is_loading(&self) -> bool {
+        self.loading > 0
     }
 
     pub fn len(&self) -> usize {
@@ -117,9 +134,30 @@ impl Blocks {
         found
     }
 
+    /// Appends views of the device's bytes from position `at`, up to the first block that is not in the cache, and
+    /// counts hits. Returns the number of bytes.
+    pub fn append_views(&mut self, at: u64, len: usize, activity: ActivityId, into: &mut Chain) -> usize {
+        let (mut appended, mut hits) = (0, 0);
+        while appended < len {
+            let position = at + appended as u64;
+            let Some(block) = self.blocks.get_mut(&(position / BLOCK_LEN as u64)) else { break };
+            let Some(data) = &block.data else { break };
+            let Some(view) = part_of(data, position, len - appended) else { break };
+            block.is_referenced = true;
+            hits += 1;
+            appended += view.len();
+            into.push_back(view);
+        }
+        if hits > 0 {
+            self.accounts.of(activity).hits += hits;
+        }
+        appended
+    }
+
     /// Adds a block that the device is going to read.
     pub fn add_loading(&mut self, number: u64, activity: ActivityId) {
         self.add(number, None, activity);
+        self.loading += 1;
     }
 
     fn add(&mut self, number: u64, data: Option<IoBuf>, activity: ActivityId) {
@@ -131,20 +169,30 @@ impl Blocks {
         account.clock.push_back(number);
     }
 
-    /// Ends the reading of blocks from `first` on; `None` if it failed.
-    pub fn loaded(&mut self, first: u64, count: u64, data: Option<Vec<IoBufMut>>) -> Vec<Waker> {
+    /// Ends the reading of blocks from `first` on; `None` if it failed. Returns the blocks that were read, and the
+    /// futures to wake.
+    pub fn loaded(
+        &mut self,
+        first: u64,
+        count: u64,
+        data: Option<Vec<IoBufMut>>,
+    ) -> (Vec<IoBuf>, Vec<Waker>) {
+        let mut views = Vec::with_capacity(data.as_ref().map_or(0, Vec::len));
         let mut data = data.map(Vec::into_iter);
+        self.loading -= count as usize;
         for number in first..first + count {
             match data.as_mut().and_then(Iterator::next) {
                 Some(buffer) => {
+                    let view = buffer.freeze();
+                    views.push(view.clone());
                     if let Some(block) = self.blocks.get_mut(&number) {
-                        block.data = Some(buffer.freeze());
+                        block.data = Some(view);
                     }
                 }
                 None => self.remove(number),
             }
         }
-        core::mem::take(&mut self.waiting)
+        (views, core::mem::take(&mut self.waiting))
     }
 
     fn remove(&mut self, number: u64) {

@@ -2,7 +2,7 @@
 
 use crate::BLOCK_LEN;
 use crate::account::{Budget, CacheUse};
-use crate::blocks::{Blocks, Found, Run, Which};
+use crate::blocks::{Blocks, Found, Run, Which, part_of};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -14,7 +14,7 @@ use isola_activities::INFRASTRUCTURE;
 use isola_block::{BlockDevice, BlockError};
 use isola_events::future::join_all;
 use isola_events::{current_activity, spawn_task, spawn_task_for, yield_now};
-use isola_iobuf::{IoBuf, IoBufMut};
+use isola_iobuf::{Chain, IoBuf, IoBufMut};
 use isola_platform::block::{BlockRefusal, SECTOR_LEN};
 
 /// The most blocks of a request to the device.
@@ -147,6 +147,48 @@ impl BlockCache {
         Ok(())
     }
 
+    /// Returns views of the device's bytes from position `at`: parts of the cached blocks, which keep their contents
+    /// when the blocks are changed or evicted. Nothing is copied. Adjacent missing blocks are read by one request, and
+    /// the requests of several callers are in the device at the same time.
+    ///
+    /// # Errors
+    /// [`BlockRefusal::OutsideDevice`], and the errors of the device.
+    pub async fn views(&self, at: u64, len: usize) -> Result<Chain, BlockError> {
+        self.check(at, len)?;
+        let activity = current_activity();
+        let mut views = Chain::new();
+        while views.len() < len {
+            let cached = len - views.len();
+            let position = at + views.len() as u64;
+            let found = self.shared.blocks.borrow_mut().append_views(position, cached, activity, &mut views);
+            if found == cached {
+                break;
+            }
+            let (number, offset) = split(at + views.len() as u64);
+            // The device may read the block for another caller.
+            let is_loading = matches!(self.shared.blocks.borrow().find_loaded(number), Found::Loading);
+            if is_loading {
+                self.wait().await;
+                continue;
+            }
+            let ahead = (offset + len - views.len()).div_ceil(BLOCK_LEN);
+            for block in self.load(number, ahead, activity).await? {
+                let (position, left) = (at + views.len() as u64, len - views.len());
+                views.push_back(part_of(&block, position, left).unwrap_or(block));
+            }
+        }
+        Ok(views)
+    }
+
+    /// Appends such views to `into` without waiting, up to the first block that is not in the cache. Returns the number
+    /// of bytes.
+    pub fn append_cached(&self, at: u64, len: usize, into: &mut Chain) -> usize {
+        if self.check(at, len).is_err() {
+            return 0;
+        }
+        self.shared.blocks.borrow_mut().append_views(at, len, current_activity(), into)
+    }
+
     /// Writes `from` at position `at`, into the cache.
     ///
     /// # Errors
@@ -233,7 +275,7 @@ impl BlockCache {
                 Found::Missing if number >= self.shared.device_blocks => {
                     return Err(BlockRefusal::OutsideDevice.into());
                 }
-                Found::Missing => loaded = self.load(number, ahead, activity).await?,
+                Found::Missing => loaded = self.load(number, ahead, activity).await?.len() as u64,
             }
         }
     }
@@ -251,8 +293,9 @@ impl BlockCache {
         .await;
     }
 
-    /// Reads missing blocks. Returns their number: 0 if another future has added the first meanwhile.
-    async fn load(&self, first: u64, ahead: usize, activity: ActivityId) -> Result<u64, BlockError> {
+    /// Reads missing blocks, and returns views of them: none if another future has added the first meanwhile. The
+    /// views keep the contents even if the blocks are evicted before the caller runs.
+    async fn load(&self, first: u64, ahead: usize, activity: ActivityId) -> Result<Vec<IoBuf>, BlockError> {
         let left = usize::try_from(self.shared.device_blocks - first).unwrap_or(usize::MAX);
         let (capacity, hard) = {
             let mut blocks = self.shared.blocks.borrow_mut();
@@ -268,7 +311,7 @@ impl BlockCache {
             count
         };
         if count == 0 {
-            return Ok(0);
+            return Ok(Vec::new());
         }
         let cache = self.clone();
         // In a task, as the blocks have to be marked as read even if the caller drops this future.
@@ -284,12 +327,12 @@ impl BlockCache {
                 Err(error) => (None, Err(error)),
             };
             let mut blocks = cache.shared.blocks.borrow_mut();
-            let wakers = blocks.loaded(first, count, buffers);
+            let (views, wakers) = blocks.loaded(first, count, buffers);
             drop(blocks);
             wakers.into_iter().for_each(Waker::wake);
-            outcome
+            outcome.map(|()| views)
         });
-        task.await.map(|()| count)
+        task.await
     }
 
     /// Evicts blocks until the cache has room for `count` more, and the activity is within its hard budget with them.
@@ -317,7 +360,15 @@ impl BlockCache {
                     blocks.worst()
                 }
             };
-            let before = self.shared.blocks.borrow().dirty_len();
+            let (before, is_loading) = {
+                let blocks = self.shared.blocks.borrow();
+                (blocks.dirty_len(), blocks.is_loading())
+            };
+            if before == 0 && is_loading {
+                // Only blocks that the device reads are left.
+                self.wait().await;
+                continue;
+            }
             // An error is the next flush's, unless it prevents progress.
             let outcome = match write_back {
                 Some(owner) => self.write_back(Which::Of(owner)).await,

@@ -7,11 +7,77 @@ use isola_block::BlockError;
 use isola_block_cache::BlockCache;
 use isola_events::future::join_all;
 use isola_events::{spawn_task, yield_now};
+use isola_iobuf::Chain;
 use isola_platform::block::{BlockRefusal, Writability};
-use isola_storage_sim::{Logged, SimDisk, limits};
-use std::future::Future;
+use isola_storage_sim::{Logged, SimDisk, Timing, limits};
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::rc::Rc;
 use std::task::{Context, Waker};
+
+#[test]
+fn a_read_without_room_waits_for_the_device_and_not_in_a_loop() {
+    cell(|| async {
+        let disk = disk(300);
+        let cache = cache(&disk, 64);
+        disk.set_timing(Timing::Manual);
+        let read = |number: u64| {
+            let cache = cache.clone();
+            spawn_task(async move { cache.views(number * 32 * BLOCK as u64, 16 * BLOCK).await })
+        };
+        // Four fill the cache, three wait for room.
+        let reads: Vec<_> = (0..4).map(read).collect();
+        let polls = Rc::new(Cell::new(0));
+        let waiting: Vec<_> = (4..7)
+            .map(|number| {
+                let (cache, polls) = (cache.clone(), polls.clone());
+                spawn_task(async move {
+                    let mut views = pin!(cache.views(number * 32 * BLOCK as u64, 16 * BLOCK));
+                    poll_fn(|context| {
+                        polls.set(polls.get() + 1);
+                        views.as_mut().poll(context)
+                    })
+                    .await
+                })
+            })
+            .collect();
+        for _ in 0..200 {
+            yield_now().await;
+        }
+        assert_eq!(disk.in_device().len(), 4);
+        assert!(polls.get() < 10, "{} polls of waiting reads", polls.get());
+        complete_slowly(&disk);
+        for (number, views) in join_all(reads.into_iter().chain(waiting)).await.into_iter().enumerate() {
+            assert!(views.unwrap().to_vec()[..BLOCK] == [(number * 32) as u8; BLOCK], "read {number}");
+        }
+        assert!(cache.len_bytes().0 <= 64 * BLOCK);
+    });
+}
+
+#[test]
+fn views_are_of_the_cache_and_survive_changes_and_eviction() {
+    cell(|| async {
+        let disk = disk(300);
+        let cache = cache(&disk, 64);
+        let at = 10 * BLOCK as u64 + 100;
+        let views = cache.views(at, 3 * BLOCK).await.unwrap();
+        let mut again = Chain::new();
+        assert_eq!(cache.append_cached(at, 3 * BLOCK, &mut again), 3 * BLOCK);
+        let addresses = |chain: &Chain| chain.parts().map(|part| part.as_ptr()).collect::<Vec<_>>();
+        assert_eq!((addresses(&views), views.parts().len()), (addresses(&again), 4));
+        let before = views.to_vec();
+        cache.write(at, &[0xee; BLOCK]).await.unwrap();
+        assert_eq!(cache.views(at, BLOCK).await.unwrap().to_vec(), [0xee; BLOCK]);
+        cache.flush().await.unwrap();
+        cache.shrink(usize::MAX);
+        assert_eq!(cache.append_cached(at, BLOCK, &mut again), 0);
+        assert!(views.to_vec() == before);
+        let end = cache.device_len();
+        assert_eq!(cache.views(end - 1, 2).await.unwrap_err(), BlockRefusal::OutsideDevice.into());
+        assert_eq!(cache.append_cached(end - 1, 2, &mut again), 0);
+    });
+}
 
 #[test]
 fn random_accesses_see_what_was_written_and_a_flush_writes_all_of_it() {
@@ -29,7 +95,17 @@ fn random_accesses_see_what_was_written_and_a_flush_writes_all_of_it() {
                 let most = if random.u8(..4) == 0 { 40 * BLOCK } else { 6000 };
                 let len = random.usize(..most).min(model.len() - at);
                 match random.u8(..10) {
-                    0..4 => {
+                    0..2 => {
+                        let views = cache.views(at as u64, len).await.unwrap();
+                        assert!(
+                            views.to_vec() == model[at..at + len],
+                            "seed {seed}, step {step}: views of {len} bytes at {at}"
+                        );
+                        let mut cached = Chain::new();
+                        let count = cache.append_cached(at as u64, len, &mut cached);
+                        assert!(cached.len() == count && cached.to_vec() == model[at..at + count]);
+                    }
+                    2..4 => {
                         let mut bytes = vec![0; len];
                         cache.read(at as u64, &mut bytes).await.unwrap();
                         assert!(

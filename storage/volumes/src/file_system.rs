@@ -1,5 +1,6 @@
 //! The interface of a file system, and its errors.
 
+use crate::extents::ExtentMap;
 use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
@@ -43,6 +44,15 @@ pub trait FileSystem {
     /// # Errors
     /// [`FileError::IsADirectory`], and the errors of the disk.
     fn read(&mut self, file: FileId, offset: u64, into: &mut [u8]) -> Result<usize, FileError>;
+
+    /// Returns where a file's contents from a position on are on the disk, for reads past the file system, with at most
+    /// [`MOST_EXTENTS`](crate::MOST_EXTENTS) extents; `None` if only [`Self::read`] can return them.
+    ///
+    /// # Errors
+    /// [`FileError::Damaged`], and the errors of the disk.
+    fn extents(&mut self, _file: FileId, _offset: u64) -> Result<Option<ExtentMap>, FileError> {
+        Ok(None)
+    }
 
     /// Writes all of `from`. The file grows if necessary; a gap reads as zeros.
     ///
@@ -205,6 +215,8 @@ pub enum FileError {
     Damaged,
     /// The file is in so many pieces that it cannot be shortened.
     Fragmented,
+    /// The file has changed since the reader began.
+    Changed,
     /// The operation is not supported.
     Unsupported,
     /// An error of the disk ended all changes: the file system can only be read until it is mounted again.
@@ -241,6 +253,7 @@ impl fmt::Display for FileError {
             Self::NoJournal => "the file system has no journal: make one with tune2fs -j, or mount it read-only",
             Self::Damaged => "the file system is damaged: check it with e2fsck -f",
             Self::Fragmented => "the file is in too many pieces to be shortened: copy it, and remove the original",
+            Self::Changed => "the file has changed meanwhile: read it again",
             Self::Unsupported => "the file system does not support this operation",
             Self::Aborted => "the file system accepts no more changes after an error of the disk: mount it again",
             Self::Disk(error) => return error.fmt(f),

@@ -25,9 +25,12 @@
 extern crate alloc;
 
 mod cache_disk;
+mod direct;
 mod disk;
 mod ext4;
+mod extents;
 mod file_system;
+mod flow;
 mod jobs;
 mod open_files;
 mod shared;
@@ -36,8 +39,10 @@ mod volume;
 pub use cache_disk::CachedDisk;
 pub use disk::Disk;
 pub use ext4::{Access, Ext4, Services};
+pub use extents::{Extent, ExtentMap, MOST_EXTENTS, Piece, Pieces};
 pub use file_system::{
     Entry, FileError, FileId, FileKind, FileSystem, ListPosition, Metadata, NAME_LEN, Space,
 };
-pub use shared::SharedVolume;
-pub use volume::{File, MOST_READ, Volume};
+pub use flow::{FileSink, FileSource};
+pub use shared::{SharedFile, SharedVolume};
+pub use volume::{CachedRead, File, MOST_READ, OpenedFile, Volume};

@@ -1,18 +1,24 @@
 //! A mounted file system with the files that are open.
 
+use crate::direct::{KnownFile, OpenFileState};
 use crate::file_system::{FileError, FileId, FileKind, FileSystem, Metadata};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
+use core::cell::Cell;
 
 /// A mounted file system, on its fiber.
 pub(crate) struct Mounted {
     /// `None` after unmounting.
     file_system: Option<Box<dyn FileSystem>>,
     open: BTreeMap<FileId, OpenFile>,
+    /// The number of changes of names.
+    pub names_version: Rc<Cell<u64>>,
 }
 
 struct OpenFile {
     handles: usize,
+    state: Rc<OpenFileState>,
     /// Whether its last name was removed: its storage is freed when it is closed.
     is_unnamed: bool,
 }
@@ -24,8 +30,50 @@ fn parts(path: &[u8]) -> Result<impl DoubleEndedIterator<Item = &[u8]>, FileErro
 }
 
 impl Mounted {
-    pub fn new(file_system: Box<dyn FileSystem>) -> Self {
-        Self { file_system: Some(file_system), open: BTreeMap::new() }
+    pub fn new(file_system: Box<dyn FileSystem>, names_version: Rc<Cell<u64>>) -> Self {
+        Self { file_system: Some(file_system), open: BTreeMap::new(), names_version }
+    }
+
+    /// Counts a change of names, which may have succeeded in part.
+    fn names_changed(&self) {
+        self.names_version.set(self.names_version.get() + 1);
+    }
+
+    /// Changes the contents of an open file. Direct reads that are under way begin again.
+    pub fn change<T>(
+        &mut self,
+        file: FileId,
+        change: impl FnOnce(&mut dyn FileSystem) -> Result<T, FileError>,
+    ) -> Result<T, FileError> {
+        let state = self.open.get(&file).map(|open| open.state.clone()).unwrap_or_default();
+        state.begin_change();
+        let outcome = self.file_system().and_then(change);
+        state.end_change();
+        outcome
+    }
+
+    /// Reads the map of an open file from a position on. Returns whether the file can be read directly.
+    pub fn learn_extents(&mut self, file: FileId, offset: u64) -> Result<bool, FileError> {
+        let file_system = self.file_system()?;
+        let metadata = file_system.metadata(file)?;
+        let Some(map) = file_system.extents(file, offset)? else { return Ok(false) };
+        if let Some(open) = self.open.get(&file) {
+            open.state.know(KnownFile::new(&metadata, map));
+        }
+        Ok(true)
+    }
+
+    pub fn make_directory(&mut self, path: &[u8]) -> Result<(), FileError> {
+        let (directory, name) = self.parent(path)?;
+        let made = self.file_system()?.make_directory(directory, name).map(drop);
+        self.names_changed();
+        made
+    }
+
+    pub fn sync(&mut self) -> Result<(), FileError> {
+        self.file_system()?.sync()?;
+        self.open.values().for_each(|open| open.state.synced());
+        Ok(())
     }
 
     pub fn file_system(&mut self) -> Result<&mut dyn FileSystem, FileError> {
@@ -57,26 +105,29 @@ impl Mounted {
         Ok((directory, name))
     }
 
-    pub fn open(&mut self, path: &[u8]) -> Result<Metadata, FileError> {
+    pub fn open(&mut self, path: &[u8]) -> Result<(Metadata, Rc<OpenFileState>), FileError> {
         let metadata = self.find(path)?;
         match metadata.kind {
             FileKind::File => {}
             FileKind::Directory => return Err(FileError::IsADirectory),
             FileKind::Other => return Err(FileError::Unsupported),
         }
-        self.hold(metadata.id);
-        Ok(metadata)
+        Ok((metadata, self.hold(metadata.id)))
     }
 
-    pub fn create(&mut self, path: &[u8]) -> Result<Metadata, FileError> {
+    pub fn create(&mut self, path: &[u8]) -> Result<(Metadata, Rc<OpenFileState>), FileError> {
         let (directory, name) = self.parent(path)?;
-        let metadata = self.file_system()?.create(directory, name)?;
-        self.hold(metadata.id);
-        Ok(metadata)
+        let created = self.file_system()?.create(directory, name);
+        self.names_changed();
+        let metadata = created?;
+        Ok((metadata, self.hold(metadata.id)))
     }
 
-    fn hold(&mut self, file: FileId) {
-        self.open.entry(file).or_insert(OpenFile { handles: 0, is_unnamed: false }).handles += 1;
+    fn hold(&mut self, file: FileId) -> Rc<OpenFileState> {
+        let new = || OpenFile { handles: 0, state: Rc::default(), is_unnamed: false };
+        let open = self.open.entry(file).or_insert_with(new);
+        open.handles += 1;
+        open.state.clone()
     }
 
     pub fn close(&mut self, file: FileId) -> Result<(), FileError> {
@@ -92,14 +143,16 @@ impl Mounted {
 
     pub fn remove(&mut self, path: &[u8]) -> Result<(), FileError> {
         let (directory, name) = self.parent(path)?;
-        let unnamed = self.file_system()?.remove(directory, name)?;
-        self.release(unnamed)
+        let unnamed = self.file_system()?.remove(directory, name);
+        self.names_changed();
+        self.release(unnamed?)
     }
 
     pub fn rename(&mut self, from: &[u8], to: &[u8]) -> Result<(), FileError> {
         let (from, to) = (self.parent(from)?, self.parent(to)?);
-        let unnamed = self.file_system()?.rename(from, to)?;
-        self.release(unnamed)
+        let unnamed = self.file_system()?.rename(from, to);
+        self.names_changed();
+        self.release(unnamed?)
     }
 
     /// Frees the storage of a file without a name, or notes that it is freed when it is closed.

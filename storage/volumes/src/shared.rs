@@ -1,13 +1,15 @@
-//! A volume's handle for the cell's other cores.
+//! Handles of a volume and of its open files for the cell's other cores.
 
 use crate::file_system::FileError;
-use crate::volume::Volume;
+use crate::volume::{File, Volume};
 use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
+use alloc::sync::Arc;
 use core::cell::{Cell, RefCell};
 use core::future::Future;
 use isola_ebbs::{Ebb, Representative, current_core};
-use isola_events::elsewhere;
-use isola_iobuf::IoBuf;
+use isola_events::{elsewhere, spawn_on};
+use isola_iobuf::{Chain, IoBuf};
 use isola_platform::CoreIndex;
 
 static SHARED: Ebb<SharedVolumes> = Ebb::new();
@@ -16,6 +18,7 @@ static SHARED: Ebb<SharedVolumes> = Ebb::new();
 #[derive(Default)]
 struct SharedVolumes {
     volumes: RefCell<BTreeMap<u64, Volume>>,
+    files: RefCell<BTreeMap<u64, Rc<File>>>,
     next: Cell<u64>,
 }
 
@@ -42,7 +45,65 @@ impl Volume {
     }
 }
 
+/// An open file, for all cores of the cell. It is closed when the last clone is dropped.
+#[derive(Clone, Debug)]
+pub struct SharedFile {
+    handle: Arc<SharedFileHandle>,
+}
+
+#[derive(Debug)]
+struct SharedFileHandle {
+    core: CoreIndex,
+    id: u64,
+}
+
+impl Drop for SharedFileHandle {
+    fn drop(&mut self) {
+        let id = self.id;
+        let close = move || {
+            let file = SHARED.files.borrow_mut().remove(&id);
+            drop(file);
+        };
+        if self.core == current_core() { close() } else { spawn_on(self.core, close) }
+    }
+}
+
+impl File {
+    /// Returns a handle for all cores.
+    pub fn share(self: &Rc<Self>) -> SharedFile {
+        let id = SHARED.next.get();
+        SHARED.next.set(id + 1);
+        SHARED.files.borrow_mut().insert(id, self.clone());
+        SharedFile { handle: Arc::new(SharedFileHandle { core: current_core(), id }) }
+    }
+}
+
+impl SharedFile {
+    /// Reads as [`File::read_chain`] does. Returns the file's [version](File::version) with the bytes.
+    ///
+    /// # Errors
+    /// As [`File::read_chain`].
+    pub async fn read_chain(&self, offset: u64, len: usize) -> Result<(Chain, u64), FileError> {
+        let id = self.handle.id;
+        let read = move || async move {
+            let file = SHARED.files.borrow().get(&id).cloned().ok_or(FileError::Unmounted)?;
+            let read = file.read_chain(offset, len).await?;
+            Ok((read, file.version()))
+        };
+        if self.handle.core == current_core() {
+            read().await
+        } else {
+            elsewhere(self.handle.core, read).await
+        }
+    }
+}
+
 impl SharedVolume {
+    /// Returns the core of the volume.
+    pub fn core(self) -> CoreIndex {
+        self.core
+    }
+
     /// Runs the future that `operation` returns on the volume's core, for the current activity, and returns its output.
     /// It runs to its end even if this future is dropped.
     ///

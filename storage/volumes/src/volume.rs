@@ -1,6 +1,7 @@
 //! A mounted file system on a fiber, and its files as futures.
 
 use crate::cache_disk::CachedDisk;
+use crate::direct::{DirectRead, MOST_MAPS, OpenFileState, Plan, TRIES, read_pieces};
 use crate::ext4::{Access, Ext4, Services};
 use crate::file_system::{Entry, FileError, FileId, FileSystem, ListPosition, Metadata, Space};
 use crate::jobs::{Jobs, reply};
@@ -8,6 +9,7 @@ use crate::open_files::Mounted;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use core::fmt;
 use core::time::Duration;
 use isola_block_cache::BlockCache;
@@ -36,12 +38,36 @@ pub struct Volume {
 
 struct Shared {
     jobs: Rc<Jobs<Mounted>>,
+    /// The cache below the file system, for direct reads.
+    cache: Option<BlockCache>,
+    names_version: Rc<Cell<u64>>,
 }
 
 /// An open file. It is closed when it is dropped.
 pub struct File {
     volume: Volume,
     id: FileId,
+    state: Rc<OpenFileState>,
+}
+
+/// A file that was just opened.
+#[derive(Debug)]
+pub struct OpenedFile {
+    /// The file.
+    pub file: File,
+    /// Its metadata.
+    pub metadata: Metadata,
+    /// Its [version](File::version) with this metadata.
+    pub version: u64,
+}
+
+/// Bytes of a file that were in the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CachedRead {
+    /// Their number.
+    pub len: usize,
+    /// Whether the file has no more.
+    pub at_end: bool,
 }
 
 impl Drop for Shared {
@@ -64,7 +90,8 @@ impl Volume {
     /// # Errors
     /// Those of [`Ext4::mount`], and [`FileError::NoMemory`] for the fiber's stack.
     pub async fn mount(cache: BlockCache, access: Access) -> Result<Self, FileError> {
-        Self::start(move || Ext4::mount(Rc::new(CachedDisk(cache)), access, services())).await
+        let disk = Rc::new(CachedDisk(cache.clone()));
+        Self::start_with(Some(cache), move || Ext4::mount(disk, access, services())).await
     }
 
     /// Makes an empty ext4 file system on a cached device. The device's earlier contents are lost.
@@ -83,12 +110,22 @@ impl Volume {
     pub async fn start<F: FileSystem + 'static>(
         mount: impl FnOnce() -> Result<F, FileError> + 'static,
     ) -> Result<Self, FileError> {
+        Self::start_with(None, mount).await
+    }
+
+    /// Serves a file system whose disk is `cache`: then files are read past the fiber where possible.
+    async fn start_with<F: FileSystem + 'static>(
+        cache: Option<BlockCache>,
+        mount: impl FnOnce() -> Result<F, FileError> + 'static,
+    ) -> Result<Self, FileError> {
         let jobs = Rc::new(Jobs::default());
         let on_fiber = jobs.clone();
+        let names_version = Rc::new(Cell::new(0));
+        let counted_on_fiber = names_version.clone();
         let (send, receive) = reply();
         let serve = move || {
             let mut mounted = match mount() {
-                Ok(file_system) => Mounted::new(Box::new(file_system)),
+                Ok(file_system) => Mounted::new(Box::new(file_system), counted_on_fiber),
                 Err(error) => return send(Err(error)),
             };
             send(Ok(()));
@@ -102,7 +139,7 @@ impl Volume {
         };
         spawn_fiber_with_stack(STACK_LEN, serve).map_err(|_| FileError::NoMemory)?.detach();
         receive.await?;
-        Ok(Self { shared: Rc::new(Shared { jobs }) })
+        Ok(Self { shared: Rc::new(Shared { jobs, cache, names_version }) })
     }
 
     async fn run<T: 'static>(
@@ -117,8 +154,26 @@ impl Volume {
     /// # Errors
     /// [`FileError::NotFound`], [`FileError::IsADirectory`], and the errors of the disk.
     pub async fn open(&self, path: impl AsRef<[u8]>) -> Result<File, FileError> {
+        self.open_with_metadata(path).await.map(|opened| opened.file)
+    }
+
+    /// Opens a file, and returns its metadata with it.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn open_with_metadata(&self, path: impl AsRef<[u8]>) -> Result<OpenedFile, FileError> {
         let (path, closes) = (path.as_ref().to_vec(), self.clone());
-        self.run(move |mounted| Ok(File { id: mounted.open(&path)?.id, volume: closes })).await
+        let open = move |mounted: &mut Mounted| {
+            let (metadata, state) = mounted.open(&path)?;
+            let version = state.version();
+            Ok(OpenedFile { file: File { id: metadata.id, volume: closes, state }, metadata, version })
+        };
+        self.run(open).await
+    }
+
+    /// Returns the number of operations that have changed names: while it stays, each path leads to the same file.
+    pub fn names_version(&self) -> u64 {
+        self.shared.names_version.get()
     }
 
     /// Creates an empty file and opens it.
@@ -128,7 +183,11 @@ impl Volume {
     /// [`FileError::ReadOnly`], and the errors of the disk.
     pub async fn create(&self, path: impl AsRef<[u8]>) -> Result<File, FileError> {
         let (path, closes) = (path.as_ref().to_vec(), self.clone());
-        self.run(move |mounted| Ok(File { id: mounted.create(&path)?.id, volume: closes })).await
+        let create = move |mounted: &mut Mounted| {
+            let (metadata, state) = mounted.create(&path)?;
+            Ok(File { id: metadata.id, volume: closes, state })
+        };
+        self.run(create).await
     }
 
     /// Creates an empty directory.
@@ -137,11 +196,7 @@ impl Volume {
     /// As [`Self::create`].
     pub async fn make_directory(&self, path: impl AsRef<[u8]>) -> Result<(), FileError> {
         let path = path.as_ref().to_vec();
-        let make = move |mounted: &mut Mounted| {
-            let (directory, name) = mounted.parent(&path)?;
-            mounted.file_system()?.make_directory(directory, name).map(drop)
-        };
-        self.run(make).await
+        self.run(move |mounted| mounted.make_directory(&path)).await
     }
 
     /// Removes a file or an empty directory. An open file can be used until it is closed.
@@ -204,7 +259,7 @@ impl Volume {
     /// # Errors
     /// The errors of the disk.
     pub async fn sync(&self) -> Result<(), FileError> {
-        self.run(|mounted| mounted.file_system()?.sync()).await
+        self.run(Mounted::sync).await
     }
 
     /// Makes all changes permanent and unmounts the file system. All later operations fail.
@@ -222,23 +277,103 @@ impl File {
         self.id
     }
 
-    /// Returns up to `len` bytes from a position, at most [`MOST_READ`]: fewer at the end of the file.
+    /// Returns the number of begun and ended changes of the contents: while it stays even and the same, the file has the
+    /// same contents.
+    pub fn version(&self) -> u64 {
+        self.state.version()
+    }
+
+    /// Returns up to `len` bytes from a position, at most [`MOST_READ`]: fewer at the end of the file. The bytes are
+    /// those of one moment. They are views of cached blocks where possible, and then the volume's other operations do
+    /// not delay the read.
     ///
     /// # Errors
     /// The errors of the disk.
-    pub async fn read(&self, offset: u64, len: usize) -> Result<IoBuf, FileError> {
+    pub async fn read_chain(&self, offset: u64, len: usize) -> Result<Chain, FileError> {
+        let len = len.min(MOST_READ);
+        if let Some(cache) = &self.volume.shared.cache {
+            for _ in 0..TRIES {
+                match self.read_directly(cache, offset, len).await? {
+                    DirectRead::Done(read) => return Ok(read),
+                    DirectRead::Changed => {}
+                    DirectRead::Impossible => break,
+                }
+            }
+        }
+        self.read_on_fiber(offset, len).await
+    }
+
+    /// Reads past the fiber, unless the file changes meanwhile.
+    async fn read_directly(
+        &self,
+        cache: &BlockCache,
+        offset: u64,
+        len: usize,
+    ) -> Result<DirectRead, FileError> {
+        let (version, id) = (self.state.version(), self.id);
+        let (mut read, mut maps) = (Chain::new(), 0);
+        while read.len() < len {
+            let position = offset.saturating_add(read.len() as u64);
+            let outcome = match self.state.plan(position, len - read.len()) {
+                Plan::Direct(pieces) if pieces.is_empty() => break,
+                Plan::Direct(pieces) => read_pieces(cache, pieces).await.map(|pieces| read.append(pieces)),
+                Plan::Unknown if maps < MOST_MAPS => {
+                    maps += 1;
+                    let learn = move |mounted: &mut Mounted| mounted.learn_extents(id, position);
+                    if !self.volume.run(learn).await? {
+                        return Ok(DirectRead::Impossible);
+                    }
+                    Ok(())
+                }
+                Plan::Unknown | Plan::ByFileSystem => return Ok(DirectRead::Impossible),
+            };
+            if self.state.version() != version {
+                return Ok(DirectRead::Changed);
+            }
+            outcome?;
+        }
+        Ok(DirectRead::Done(read))
+    }
+
+    /// Appends up to `len` bytes from a position to `into` without waiting, as views, as far as they are in the cache.
+    /// Returns `None` if only [`Self::read_chain`] can read the file at present.
+    pub fn append_cached(&self, offset: u64, len: usize, into: &mut Chain) -> Option<CachedRead> {
+        let cache = self.volume.shared.cache.as_ref()?;
+        let (len, at_end) = self.state.append_cached(cache, offset, len, into)?;
+        Some(CachedRead { len, at_end })
+    }
+
+    /// Reads on the volume's fiber, with a copy.
+    async fn read_on_fiber(&self, offset: u64, len: usize) -> Result<Chain, FileError> {
         let id = self.id;
         let read = move |mounted: &mut Mounted| {
             let file_system = mounted.file_system()?;
             let rest = file_system.metadata(id)?.len.saturating_sub(offset);
-            let len = len.min(MOST_READ).min(usize::try_from(rest).unwrap_or(usize::MAX));
+            let len = len.min(usize::try_from(rest).unwrap_or(usize::MAX));
             let mut buffer = IoBufMut::with_room(0, len);
             buffer.extend();
             let count = file_system.read(id, offset, buffer.data_mut())?;
             buffer.truncate(count);
-            Ok(buffer.freeze())
+            Ok(Chain::from(buffer.freeze()))
         };
         self.volume.run(read).await
+    }
+
+    /// Returns up to `len` bytes from a position in one buffer, at most [`MOST_READ`]: fewer at the end of the file.
+    /// [`Self::read_chain`] does not copy.
+    ///
+    /// # Errors
+    /// The errors of the disk.
+    pub async fn read(&self, offset: u64, len: usize) -> Result<IoBuf, FileError> {
+        let mut chain = self.read_chain(offset, len).await?;
+        if chain.parts().len() == 1 {
+            return Ok(chain.pop_front().unwrap_or_else(|| IoBuf::from_static(&[])));
+        }
+        let mut buffer = IoBufMut::with_room(0, chain.len());
+        buffer.extend();
+        // The buffer is as long as the chain.
+        let _ = chain.copy_to_slice(buffer.data_mut());
+        Ok(buffer.freeze())
     }
 
     /// Writes bytes at a position. The file grows if necessary; a gap reads as zeros. Only [`Self::sync`] makes the
@@ -248,8 +383,7 @@ impl File {
     /// [`FileError::NoSpace`], [`FileError::ReadOnly`], and the errors of the disk. A part may have been written.
     pub async fn write(&self, offset: u64, from: impl Into<Chain>) -> Result<(), FileError> {
         let (id, from) = (self.id, from.into());
-        let write = move |mounted: &mut Mounted| {
-            let file_system = mounted.file_system()?;
+        let write = move |file_system: &mut dyn FileSystem| {
             let mut offset = offset;
             for part in from.parts() {
                 file_system.write(id, offset, part)?;
@@ -257,7 +391,7 @@ impl File {
             }
             Ok(())
         };
-        self.volume.run(write).await
+        self.volume.run(move |mounted| mounted.change(id, write)).await
     }
 
     /// Sets the length. New bytes are zeros.
@@ -266,7 +400,8 @@ impl File {
     /// As [`Self::write`], and [`FileError::Fragmented`].
     pub async fn truncate(&self, len: u64) -> Result<(), FileError> {
         let id = self.id;
-        self.volume.run(move |mounted| mounted.file_system()?.truncate(id, len)).await
+        let truncate = move |file_system: &mut dyn FileSystem| file_system.truncate(id, len);
+        self.volume.run(move |mounted| mounted.change(id, truncate)).await
     }
 
     /// Returns the metadata.

@@ -40,6 +40,11 @@ fn use_directory(file_system: &mut Ext4, directory: FileId, depth: usize) -> Res
             let mut bytes = vec![0; 20_000];
             for offset in [0, 7, metadata.len.saturating_sub(100), metadata.len / 2, u64::MAX - 5] {
                 let _ = file_system.read(metadata.id, offset, &mut bytes);
+                if let Ok(Some(map)) = file_system.extents(metadata.id, offset) {
+                    let part = offset..offset.saturating_add(20_000);
+                    let len: usize = map.pieces(part).map(|piece| piece.len).sum();
+                    assert!(len <= 20_000, "{len} bytes of 20,000");
+                }
             }
             let _ = file_system.write(metadata.id, metadata.len.min(1 << 20), &bytes[..3000]);
             if entry.name.len() % 2 == 0 {

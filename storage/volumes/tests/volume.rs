@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::{check, check_after_power_failure, data, make_image_of, small_image};
-use isola_block::{BlockDevice, BlockError, BlockSettings};
-use isola_block_cache::{BlockCache, CacheSettings};
+use common::{
+    cache, check, check_after_power_failure, complete_slowly, data, make_image_of, small_image, with_disk,
+};
+use isola_block::BlockError;
 use isola_ebbs::current_core;
 use isola_events::future::join_all;
 use isola_events::{exit, parallel, register_activity, run, spawn_task, spawn_task_for, yield_now};
@@ -13,51 +14,11 @@ use isola_iobuf::IoBuf;
 use isola_need::{Need, need};
 use isola_platform::CoreIndex;
 use isola_platform::block::{BlockLimits, Writability};
-use isola_storage_sim::{SimDisk, Timing, power};
+use isola_storage_sim::{SimDisk, power};
 use isola_volumes::{Access, FileError, FileKind, ListPosition, Volume};
 use std::cell::RefCell;
-use std::future::Future;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
-
-/// Runs `main` in a cell with a disk, unless this host lacks e2fsprogs.
-fn with_disk<F: Future<Output = ()> + 'static>(
-    image: Vec<u8>,
-    main: impl Fn(SimDisk) -> F + Sync,
-) -> SimDisk {
-    let disk = SimDisk::new(image);
-    let for_cell = disk.clone();
-    let codes = isola_hosted::run(Settings::default(), Vec::new(), |_| {
-        let main = main(for_cell.clone());
-        spawn_task(async move {
-            main.await;
-            exit(0);
-        })
-        .detach();
-        run()
-    });
-    assert_eq!(codes, [0]);
-    disk
-}
-
-fn cache(disk: &SimDisk) -> BlockCache {
-    let device = BlockDevice::start(disk.port(), BlockSettings::default()).unwrap();
-    let settings = CacheSettings { capacity: 1 << 20, dirty: 256 << 10, seed: 1 };
-    BlockCache::new(device, settings).unwrap()
-}
-
-/// Completes requests one by one, in random order.
-fn complete_slowly(disk: &SimDisk) {
-    disk.set_timing(Timing::Manual);
-    let disk = disk.clone();
-    spawn_task(async move {
-        loop {
-            disk.complete(1);
-            yield_now().await;
-        }
-    })
-    .detach();
-}
 
 fn bytes(seed: usize, len: usize) -> IoBuf {
     IoBuf::from(data(seed, len))

@@ -232,7 +232,7 @@ fn a_named_volume_with_files_is_served_by_a_cell() {
         ["run", "-d", "--name", "www", "-v", "site:/www:ro", "-p", "80", "-o", "json", "web", "-d", "/www"];
     let view: serde_json::Value = serde_json::from_str(&run(&web).ok()).unwrap();
     let address = published(&view);
-    wait_for(&isola, "www", "2 files");
+    wait_for(&isola, "www", "files of /www on demand");
     assert!(get(address, "/").ends_with(b"\r\n\r\n<p>from a volume"));
     assert!(get(address, "/sub/large").ends_with(&large));
     assert!(get(address, "/none").starts_with(b"HTTP/1.1 404 Not Found\r\n"));
@@ -258,6 +258,56 @@ fn a_named_volume_with_files_is_served_by_a_cell() {
     hosted.wait().ended_with(0);
     run(&["volume", "rm", "site"]).ok();
     assert_eq!(run(&["volume", "ls", "-o", "json"]).ok().trim(), "[]");
+}
+
+#[test]
+fn a_site_larger_than_the_cell_s_memory_is_served_from_its_volume() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    const FILE: usize = 40 << 20;
+    let files = Files::new();
+    let site = files.0.path().join("site");
+    fs::create_dir(&site).unwrap();
+    let contents = |file: usize| {
+        let number = |index: usize| ((index / 8).wrapping_mul(0x9e37_79b9) ^ file).to_le_bytes()[index % 4];
+        (0..FILE).map(number).collect::<Vec<u8>>()
+    };
+    for file in 0..3 {
+        fs::write(site.join(file.to_string()), contents(file)).unwrap();
+    }
+    fs::write(site.join("index.html"), "<p>small").unwrap();
+    let isola = Isola::up(&["--cores", "3"]);
+    let store = files.0.path().join("volumes");
+    let run = |arguments: &[&str]| isola.run_with(arguments, &[("ISOLA_VOLUMES", &store)]);
+    let folder = site.display().to_string();
+    run(&["volume", "create", "site", "--size", "160M", "--from", &folder]).ok();
+    let web = ["run", "-d", "--name", "www", "--cores", "2", "--memory", "64M", "-v", "site:/www"];
+    let view = run(&[&web[..], &["-p", "80", "-o", "json", "web", "-d", "/www"]].concat()).ok();
+    let address = published(&serde_json::from_str(&view).unwrap());
+    wait_for(&isola, "www", "files of /www on demand");
+    // Clients on both cores, two of which stop reading.
+    let stuck: Vec<TcpStream> = (0..2)
+        .map(|file| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(format!("GET /{file} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    for _ in 0..2 {
+        for file in 0..3 {
+            assert!(get(address, &format!("/{file}")).ends_with(&contents(file)), "file {file}");
+            assert!(get(address, "/").ends_with(b"<p>small"));
+        }
+    }
+    drop(stuck);
+    assert_eq!(isola.cell("www")["state"], "running");
+    // The cell unmounts its volume when it is stopped.
+    isola.run(&["stop", "www"]).ok();
+    isola.run(&["rm", "www"]).ok();
+    let volume = store.join("site.img");
+    let output = Command::new("e2fsck").args(["-f", "-n"]).arg(&volume).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
 }
 
 /// Returns the whole response to a request.

@@ -112,7 +112,13 @@ impl Stack {
     /// Reading opens the receive window again.
     #[inline]
     pub fn read(&mut self, conn: ConnId) -> Option<IoBuf> {
-        let (piece, settled) = self.tcp.read(conn)?;
+        self.read_up_to(conn, usize::MAX)
+    }
+
+    /// Returns the next piece of received data as [`Self::read`] does, or its first `most` bytes.
+    #[inline]
+    pub fn read_up_to(&mut self, conn: ConnId, most: usize) -> Option<IoBuf> {
+        let (piece, settled) = self.tcp.read(conn, most)?;
         self.settle(conn, settled);
         Some(piece)
     }

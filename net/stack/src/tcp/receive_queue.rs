@@ -81,8 +81,11 @@ impl ReceiveQueue {
         }
     }
 
-    /// Removes and returns the first payload.
-    pub fn pop(&mut self) -> Option<IoBuf> {
+    /// Removes and returns the first payload, or its first `most` bytes. Its memory counts until all of it is removed.
+    pub fn pop(&mut self, most: usize) -> Option<IoBuf> {
+        if self.parts.front()?.len() > most {
+            return self.parts.split_to(most)?.pop_front();
+        }
         let part = self.parts.pop_front()?;
         self.pinned = self.pinned.saturating_sub(part.storage_len());
         Some(part)
@@ -104,6 +107,7 @@ impl ReceiveQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec;
     use alloc::vec::Vec;
 
     fn frame(byte: u8, len: usize) -> IoBuf {
@@ -121,9 +125,21 @@ mod tests {
             let payload = frame(1, 10);
             let address = payload.as_ptr();
             queue.push(payload, pinned_limit(1000), &mut counters);
-            assert_eq!(queue.pop().unwrap().as_ptr(), address);
+            assert_eq!(queue.pop(usize::MAX).unwrap().as_ptr(), address);
         }
         assert_eq!((queue.len(), queue.pinned(), counters.get(Counter::TcpCompactedBytes)), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_payload_read_in_parts_is_pinned_until_its_last_byte() {
+        let (mut queue, mut counters) = (ReceiveQueue::default(), Counters::new());
+        queue.push(frame(1, 10), pinned_limit(1000), &mut counters);
+        queue.push(frame(2, 5), pinned_limit(1000), &mut counters);
+        let pinned = queue.pinned();
+        assert_eq!((queue.pop(4).unwrap().to_vec(), queue.len(), queue.pinned()), (vec![1; 4], 11, pinned));
+        assert_eq!((queue.pop(6).unwrap().to_vec(), queue.pinned()), (vec![1; 6], pinned / 2));
+        assert_eq!((queue.pop(100).unwrap().to_vec(), queue.pinned()), (vec![2; 5], 0));
+        assert!(queue.pop(1).is_none());
     }
 
     #[test]
@@ -135,7 +151,7 @@ mod tests {
         }
         assert!(queue.pinned() <= limit + 10_000 + 2 * BLOCK, "{}", queue.pinned());
         let mut read = Vec::new();
-        while let Some(part) = queue.pop() {
+        while let Some(part) = queue.pop(usize::MAX) {
             read.extend_from_slice(&part);
         }
         assert!(read.iter().copied().eq((0..10_000u32).map(|i| i as u8)));

@@ -5,6 +5,7 @@
 //! | this | [`Ext4`], a [`FileSystem`] |
 //! | `device` | the disk as `rsext4`'s block device |
 //! | `superblock` | the marks of a mounted and an unmounted file system |
+//! | `unsynced` | the parts of files that `rsext4` may have in memory only |
 //!
 //! `rsext4` writes metadata to the journal before their places on the disk, and data before the metadata that refers to
 //! it. After a power failure, the next mount replays the journal: the file system is then that of a moment after the
@@ -14,21 +15,25 @@
 
 mod device;
 mod superblock;
+mod unsynced;
 
 use self::device::Ext4Device;
 use self::superblock::{Recovery, Superblock};
+use self::unsynced::UnsyncedFiles;
 use crate::disk::Disk;
+use crate::extents::{Extent, ExtentMap, MOST_EXTENTS};
 use crate::file_system::{Entry, FileError, FileId, FileKind, FileSystem, ListPosition, Metadata, Space};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Range;
 use core::time::Duration;
 use isola_block::BlockError;
 use rsext4::{
     Clock, DirectoryCursor, DirectoryEntryType, EntropySource, ErrorContext, Ext4Error, Ext4ErrorKind,
-    Ext4Result, Ext4Timestamp, FileExtent, FileExtentMap, FileExtentTarget, FileName, FilePermissions,
-    InodeInfo, InodeNumber, MkfsOptions, MountOptions, MountServices, MountedServices, MutationContext,
-    NoopObserver, RenameOptions,
+    Ext4Result, Ext4Timestamp, FileExtent, FileExtentMap, FileExtentState, FileExtentTarget, FileName,
+    FilePermissions, InodeInfo, InodeNumber, MkfsOptions, MountOptions, MountServices, MountedServices,
+    MutationContext, NoopObserver, RenameOptions,
 };
 
 /// The most bytes that one call of `rsext4` writes: it writes the metadata of a call in one transaction.
@@ -70,6 +75,7 @@ pub struct Ext4 {
     access: Access,
     /// A file whose first block is known to be allocated.
     has_first_block: Option<InodeNumber>,
+    unsynced: UnsyncedFiles,
 }
 
 struct WallClock(fn() -> Duration);
@@ -124,7 +130,8 @@ impl Ext4 {
             superblock.write_mounted(&*device.disk)?;
         }
         let mounted = Self::start(&device, access, services)?;
-        Ok(Self { mounted: Some(mounted), device, services, access, has_first_block: None })
+        let unsynced = UnsyncedFiles::default();
+        Ok(Self { mounted: Some(mounted), device, services, access, has_first_block: None, unsynced })
     }
 
     /// Makes an empty file system on a disk, with blocks of 4 KiB and a journal, on a disk of 64 MiB or more. The disk's
@@ -167,6 +174,13 @@ impl Ext4 {
     fn most_len(&self) -> Result<u64, FileError> {
         let mounted = self.mounted.as_ref().ok_or(FileError::Unmounted)?;
         Ok(mounted.statfs().block_size.saturating_mul(u64::from(u32::MAX)))
+    }
+
+    /// Returns the blocks that contain a part of a file, as a range of bytes.
+    fn in_blocks(&self, offset: u64, len: u64) -> Range<u64> {
+        let block_len = self.mounted.as_ref().map_or(1, |mounted| mounted.statfs().block_size.max(1));
+        let end = offset.saturating_add(len);
+        offset - offset % block_len..end.checked_next_multiple_of(block_len).unwrap_or(u64::MAX)
     }
 
     /// Checks that there is space for `len` bytes at a position of a file, those that are allocated not counted.
@@ -223,6 +237,7 @@ impl Ext4 {
                 return Err(FileError::Unsupported);
             }
             self.check_space(inode, 0, 1)?;
+            self.unsynced.add(inode, 0..block_len);
             // A byte of the hole before the position that is written next.
             self.call(|mounted| mounted.write_inode(inode, 0, &[0]))?;
         }
@@ -397,6 +412,29 @@ impl FileSystem for Ext4 {
         self.call(|mounted| mounted.read_inode(inode, offset, &mut into[..len]))
     }
 
+    fn extents(&mut self, file: FileId, offset: u64) -> Result<Option<ExtentMap>, FileError> {
+        let inode = inode_of(file)?;
+        let (most_len, disk_len) = (self.most_len()?, self.device.disk.len());
+        if offset >= most_len {
+            return Ok(None);
+        }
+        let map = self.call(|mounted| {
+            mounted.inode_extents(inode, offset, i64::MAX as u64, FileExtentTarget::Data, MOST_EXTENTS)
+        })?;
+        let end = |extent: &FileExtent| extent.logical_start.saturating_add(extent.length);
+        let until = if map.complete { most_len } else { map.extents.last().map_or(offset, end) };
+        if map.extents.iter().any(|extent| extent.state == FileExtentState::Inline) {
+            return Ok(None);
+        }
+        let written = map.extents.iter().filter(|extent| extent.state == FileExtentState::Initialized);
+        let extents = written.map(|extent| Extent {
+            start: extent.logical_start,
+            len: extent.length,
+            at: extent.physical_start,
+        });
+        ExtentMap::new(offset..until, extents.collect(), self.unsynced.of(inode), disk_len).map(Some)
+    }
+
     fn write(&mut self, file: FileId, offset: u64, from: &[u8]) -> Result<(), FileError> {
         let inode = inode_of(file)?;
         if offset.checked_add(from.len() as u64).is_none_or(|end| end > self.most_len().unwrap_or(0)) {
@@ -405,6 +443,7 @@ impl FileSystem for Ext4 {
         if offset > 0 && !from.is_empty() {
             self.allocate_first_block(inode)?;
         }
+        self.unsynced.add(inode, self.in_blocks(offset, from.len() as u64));
         let mut offset = offset;
         for part in from.chunks(WRITE_LEN) {
             self.check_space(inode, offset, part.len() as u64)?;
@@ -420,6 +459,9 @@ impl FileSystem for Ext4 {
             return Err(FileError::TooLarge);
         }
         self.has_first_block = None;
+        // The last block is filled up with zeros.
+        let shorter = self.metadata(file)?.len.min(len);
+        self.unsynced.add(inode, self.in_blocks(shorter, 0).start..u64::MAX);
         let truncated = self.call(|mounted| mounted.truncate_inode(inode, len));
         if truncated == Err(FileError::Damaged) && self.has_deep_tree(inode) {
             return Err(FileError::Fragmented);
@@ -485,7 +527,11 @@ impl FileSystem for Ext4 {
     fn sync(&mut self) -> Result<(), FileError> {
         match self.access {
             Access::ReadOnly => Ok(()),
-            Access::ReadWrite => self.call(Mounted::sync),
+            Access::ReadWrite => {
+                self.call(Mounted::sync)?;
+                self.unsynced.clear();
+                Ok(())
+            }
         }
     }
 

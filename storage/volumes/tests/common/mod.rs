@@ -1,8 +1,11 @@
 //! Images, a disk in memory with a log of its writes, and the programs of e2fsprogs.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use isola_block::BlockError;
-use isola_storage_sim::Logged;
+use isola_block::{BlockDevice, BlockError, BlockSettings};
+use isola_block_cache::{BlockCache, CacheSettings};
+use isola_events::{exit, run, spawn_task, yield_now};
+use isola_hosted::Settings;
+use isola_storage_sim::{Logged, SimDisk, Timing};
 use isola_volumes::{Access, Disk, Ext4, FileError, FileId, FileSystem, ListPosition, Services};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -165,4 +168,44 @@ fn add_directory(
 /// Bytes that differ by file and position.
 pub fn data(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at.wrapping_mul(31) ^ (at >> 9) ^ seed.wrapping_mul(97)) as u8).collect()
+}
+
+/// Runs `main` in a cell with a disk.
+pub fn with_disk<F: Future<Output = ()> + 'static>(
+    image: Vec<u8>,
+    main: impl Fn(SimDisk) -> F + Sync,
+) -> SimDisk {
+    let disk = SimDisk::new(image);
+    let for_cell = disk.clone();
+    let codes = isola_hosted::run(Settings::default(), Vec::new(), |_| {
+        let main = main(for_cell.clone());
+        spawn_task(async move {
+            main.await;
+            exit(0);
+        })
+        .detach();
+        run()
+    });
+    assert_eq!(codes, [0]);
+    disk
+}
+
+/// Returns a cache of 1 MiB.
+pub fn cache(disk: &SimDisk) -> BlockCache {
+    let device = BlockDevice::start(disk.port(), BlockSettings::default()).unwrap();
+    let settings = CacheSettings { capacity: 1 << 20, dirty: 256 << 10, seed: 1 };
+    BlockCache::new(device, settings).unwrap()
+}
+
+/// Completes requests one by one, in random order.
+pub fn complete_slowly(disk: &SimDisk) {
+    disk.set_timing(Timing::Manual);
+    let disk = disk.clone();
+    spawn_task(async move {
+        loop {
+            disk.complete(1);
+            yield_now().await;
+        }
+    })
+    .detach();
 }

@@ -300,9 +300,9 @@ impl Connection {
         self.keep_alive_probes = 0;
     }
 
-    /// Returns the next piece of received data.
-    pub fn read(&mut self) -> Option<IoBuf> {
-        let piece = self.receiver.read();
+    /// Returns the next piece of received data, of at most `most` bytes.
+    pub fn read(&mut self, most: usize) -> Option<IoBuf> {
+        let piece = self.receiver.read(most);
         if piece.is_some() {
             self.signal_end(self.receiver.inbox.len());
         }

@@ -338,9 +338,9 @@ impl Receiver {
         self.ended
     }
 
-    /// Returns the next piece of data for the application.
-    pub fn read(&mut self) -> Option<IoBuf> {
-        let piece = self.inbox.pop()?;
+    /// Returns the next piece of data for the application, of at most `most` bytes.
+    pub fn read(&mut self, most: usize) -> Option<IoBuf> {
+        let piece = self.inbox.pop(most)?;
         self.ack_if_opened(self.inbox.len());
         Some(piece)
     }

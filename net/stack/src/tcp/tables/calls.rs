@@ -152,11 +152,11 @@ impl Tcp {
         self.connections.get(id.0).map_or(0, |connection| connection.send_space())
     }
 
-    /// See [`Stack::read`](crate::Stack::read).
+    /// See [`Stack::read_up_to`](crate::Stack::read_up_to).
     #[inline]
-    pub fn read(&mut self, id: ConnId) -> Option<(IoBuf, TableUpdate)> {
+    pub fn read(&mut self, id: ConnId, most: usize) -> Option<(IoBuf, TableUpdate)> {
         let connection = self.connections.get_mut(id.0)?.as_mut();
-        let piece = connection.read()?;
+        let piece = connection.read(most)?;
         if !connection.needs_care() {
             return Some((piece, TableUpdate::Done));
         }

@@ -1,0 +1,328 @@
+//! Connections to a site on a volume: one task each, whose bodies flow from the volume to the socket.
+//!
+//! **Memory.** A client that does not read holds views of cached blocks: at most the window of its flow and its send
+//! queue. All clients of a core together hold at most a budget, a part of the cell's memory: at half of it, further
+//! responses have small windows, and beyond it the status is 503.
+
+use crate::head::{Parsed, Persistence};
+use crate::requests::Requests;
+use crate::response::{Prefaces, Status};
+use crate::server::unix_seconds;
+use crate::session::{page, refused};
+use crate::volume_site::{Body, OpenEntry, Request, Response, VolumeSite};
+use alloc::rc::Rc;
+use core::cell::{Cell, RefCell};
+use core::future::poll_fn;
+use core::pin::pin;
+use core::task::Poll;
+use core::time::Duration;
+use isola_ebbs::{Ebb, Representative, current_core};
+use isola_events::timeout;
+use isola_flows::{Flowed, flow};
+use isola_iobuf::Chain;
+use isola_net::{StreamError, TcpStream, latency};
+use isola_volumes::{FileError, FileSource, SharedFile, SharedVolume, Volume};
+
+/// The maximum number of connections per core. Further connections get the status 503.
+const MAX_CONNECTIONS: usize = 8192;
+
+/// The window of a body's flow, and the limit of its connection's send queue, in bytes.
+const WINDOW: usize = 256 << 10;
+
+/// The same for connections that come when half of the budget is used.
+const SMALL_WINDOW: usize = 16 << 10;
+
+/// The time without a request, or to the rest of its head.
+const IDLE: Duration = Duration::from_secs(75);
+const HEAD: Duration = Duration::from_secs(15);
+/// The time without progress of a response.
+const OUTPUT: Duration = Duration::from_secs(60);
+/// The time for the client to close its side, after the server.
+const END: Duration = Duration::from_secs(5);
+/// The interval at which an idle connection's unacknowledged bytes are counted again.
+const RECOUNT: Duration = Duration::from_secs(1);
+
+static CORE: Ebb<CoreConnections> = Ebb::new();
+
+/// The connections of a core, and the site if its volume is here.
+#[derive(Default)]
+struct CoreConnections {
+    count: Cell<usize>,
+    held_bytes: Cell<usize>,
+    site: RefCell<Option<Rc<VolumeSite>>>,
+    /// Those of the latest second with a response.
+    prefaces: RefCell<Option<Rc<Prefaces>>>,
+}
+
+impl Representative for CoreConnections {
+    fn create() -> Self {
+        Self::default()
+    }
+}
+
+/// Returns the prefaces of this second.
+fn prefaces() -> Rc<Prefaces> {
+    let (mut prefaces, now) = (CORE.prefaces.borrow_mut(), unix_seconds());
+    match &*prefaces {
+        Some(current) if current.at() == now => current.clone(),
+        _ => prefaces.insert(Rc::new(Prefaces::new(now))).clone(),
+    }
+}
+
+/// A site on a volume, for all cores.
+#[derive(Clone, Copy, Debug)]
+pub struct Directory {
+    volume: SharedVolume,
+    /// The most bytes that the clients of a core hold.
+    budget: usize,
+}
+
+impl Directory {
+    /// Serves a directory of a volume, which is mounted on the calling core. A core has one such site. The clients of a
+    /// core hold at most `budget` bytes.
+    ///
+    /// # Errors
+    /// As [`VolumeSite::new`].
+    pub async fn new(volume: &Volume, root: &str, budget: usize, seed: u64) -> Result<Self, FileError> {
+        let site = VolumeSite::new(volume.clone(), root, seed).await?;
+        CORE.site.replace(Some(Rc::new(site)));
+        Ok(Self { volume: volume.share(), budget })
+    }
+
+    /// Closes the site, on the core of the volume: further requests get the status 503. Responses under way keep their
+    /// files open.
+    pub fn close(self) {
+        let site = CORE.site.take();
+        drop(site);
+    }
+
+    /// Answers a request, on the core of the volume.
+    async fn answer(self, request: Request) -> Result<AnyResponse, FileError> {
+        if self.volume.core() == current_core() {
+            return Ok(AnyResponse::Local(answer(&request).await?));
+        }
+        let there = move |_| async move {
+            let Response { head, body } = answer(&request).await?;
+            Ok(Response { head, body: body.map(Body::share) })
+        };
+        self.volume.with(there).await.map(AnyResponse::Shared)
+    }
+}
+
+async fn answer(request: &Request) -> Result<Response<Rc<OpenEntry>>, FileError> {
+    let site = CORE.site.borrow().clone().ok_or(FileError::Unmounted)?;
+    Ok(site.answer(request, &prefaces()).await)
+}
+
+/// A response from this core, or from that of the volume.
+enum AnyResponse {
+    Local(Response<Rc<OpenEntry>>),
+    Shared(Response<SharedFile>),
+}
+
+/// The bytes that a connection may hold, counted against the core's budget.
+struct Holding {
+    bytes: usize,
+    budget: usize,
+}
+
+impl Holding {
+    /// Changes the number of bytes. Returns whether the budget permits it.
+    fn set(&mut self, bytes: usize) -> bool {
+        let held = CORE.held_bytes.get() - self.bytes + bytes;
+        if bytes > self.bytes && held > self.budget {
+            return false;
+        }
+        CORE.held_bytes.set(held);
+        self.bytes = bytes;
+        true
+    }
+
+    /// Returns the window for a further response.
+    fn window(&self) -> usize {
+        if CORE.held_bytes.get() > self.budget / 2 { SMALL_WINDOW } else { WINDOW }
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        CORE.held_bytes.set(CORE.held_bytes.get() - self.bytes);
+        CORE.count.set(CORE.count.get() - 1);
+    }
+}
+
+/// The end of a connection.
+enum Ended {
+    /// The client has gone, or gets no further answer.
+    AtOnce,
+    /// The last response is sent: later input is read and discarded, as a reset in reply to it could destroy the
+    /// response before the client reads it (RFC 9112, 9.6).
+    AfterResponse,
+}
+
+/// Serves a connection until either side closes it.
+pub async fn serve(mut stream: TcpStream, directory: Directory) {
+    CORE.count.set(CORE.count.get() + 1);
+    let holding = Holding { bytes: 0, budget: directory.budget };
+    let mut client =
+        Client { stream: &mut stream, directory, requests: Requests::default(), holding, limit: WINDOW };
+    let ended = client.run().await;
+    if let Ended::AfterResponse = ended {
+        stream.shutdown();
+        let _ = timeout(END, async { while let Ok(Some(_)) = stream.read().await {} }).await;
+    }
+}
+
+/// A client's connection.
+struct Client<'a> {
+    stream: &'a mut TcpStream,
+    directory: Directory,
+    requests: Requests,
+    holding: Holding,
+    /// The limit of the send queue.
+    limit: usize,
+}
+
+/// A request, or the response to one that was rejected.
+enum Received {
+    Request(Request),
+    Refused(Chain, Persistence),
+}
+
+impl Client<'_> {
+    async fn run(&mut self) -> Ended {
+        self.stream.set_send_limit(self.limit);
+        if CORE.count.get() > MAX_CONNECTIONS {
+            return self.refuse(Status::ServiceUnavailable).await;
+        }
+        loop {
+            let received = self.requests.next(|parsed| match parsed {
+                Parsed::Request(head, _) => Some(Received::Request(Request::new(&head))),
+                Parsed::Refused(refusal, _) => {
+                    let response = refused(&prefaces(), &refusal);
+                    Some(Received::Refused(response.into(), refusal.persistence))
+                }
+                Parsed::Incomplete => None,
+            });
+            let served = match received.flatten() {
+                Some(Received::Request(request)) => self.serve(request).await,
+                Some(Received::Refused(response, persistence)) => {
+                    latency::answered(1);
+                    self.send(response).await.map(|()| persistence)
+                }
+                None => match self.receive().await {
+                    Ok(()) => continue,
+                    Err(ended) => return ended,
+                },
+            };
+            match served {
+                Ok(Persistence::Close) => return Ended::AfterResponse,
+                Ok(_) => {}
+                Err(ended) => return ended,
+            }
+        }
+    }
+
+    /// Waits for data.
+    async fn receive(&mut self) -> Result<(), Ended> {
+        let has_begun = self.requests.has_begun();
+        let mut left = if has_begun { HEAD } else { IDLE };
+        loop {
+            self.count_unacknowledged();
+            let step = if self.holding.bytes > 0 { left.min(RECOUNT) } else { left };
+            match timeout(step, self.stream.read()).await {
+                Ok(Ok(Some(data))) => {
+                    self.requests.receive(data);
+                    return Ok(());
+                }
+                Ok(Ok(None) | Err(_)) => return Err(Ended::AtOnce),
+                Err(_) => left -= step,
+            }
+            if left.is_zero() {
+                return Err(if has_begun {
+                    self.refuse(Status::RequestTimeout).await
+                } else {
+                    Ended::AtOnce
+                });
+            }
+        }
+    }
+
+    /// Counts the bytes in the send queue, which the client has not acknowledged.
+    fn count_unacknowledged(&mut self) {
+        let unacknowledged = self.limit.saturating_sub(self.stream.send_space());
+        if unacknowledged < self.holding.bytes {
+            self.holding.set(unacknowledged);
+        }
+    }
+
+    async fn serve(&mut self, request: Request) -> Result<Persistence, Ended> {
+        let persistence = request.persistence();
+        let Ok(response) = self.directory.answer(request).await else {
+            return Err(self.refuse(Status::ServiceUnavailable).await);
+        };
+        latency::answered(1);
+        match response {
+            AnyResponse::Local(Response { head, body }) => {
+                let body = body.map(|body| (body.source(), body.len()));
+                self.respond(head, body).await?;
+            }
+            AnyResponse::Shared(Response { head, body }) => {
+                let body = body.map(|body| (body.source(), body.len()));
+                self.respond(head, body).await?;
+            }
+        }
+        Ok(persistence)
+    }
+
+    async fn respond(&mut self, head: Chain, body: Option<(FileSource, u64)>) -> Result<(), Ended> {
+        let window = self.holding.window();
+        let body_len = body.as_ref().map_or(0, |(_, len)| usize::try_from(*len).unwrap_or(usize::MAX));
+        let unacknowledged = self.limit.saturating_sub(self.stream.send_space());
+        let len = head.len().saturating_add(body_len);
+        if !self.holding.set(unacknowledged + len.min(2 * window)) {
+            return Err(self.refuse(Status::ServiceUnavailable).await);
+        }
+        if window != self.limit {
+            self.limit = window;
+            self.stream.set_send_limit(window);
+        }
+        self.send(head).await?;
+        let Some((source, len)) = body else { return Ok(()) };
+        let mut flowing = pin!(flow(source, &mut *self.stream).window(window).length(len));
+        let mut written = 0;
+        loop {
+            match timeout(OUTPUT, flowing.as_mut()).await {
+                Ok(Flowed { result: Ok(()), .. }) => return Ok(()),
+                // The head has promised more: the end of the connection tells the client that the file is damaged, has
+                // changed, or cannot be read.
+                Ok(_) => return Err(Ended::AtOnce),
+                Err(_) if flowing.statistics().writes == written => return Err(Ended::AtOnce),
+                Err(_) => written = flowing.statistics().writes,
+            }
+        }
+    }
+
+    /// Sends data, usually at once.
+    async fn send(&mut self, mut data: Chain) -> Result<(), Ended> {
+        let at_once = poll_fn(|context| Poll::Ready(self.stream.poll_write(context, &mut data))).await;
+        match at_once {
+            Poll::Ready(Ok(())) => Ok(()),
+            Poll::Ready(Err(_)) => Err(Ended::AtOnce),
+            Poll::Pending => {
+                let rest = timeout(OUTPUT, self.stream.write(data)).await;
+                rest.ok().and_then(Result::<(), StreamError>::ok).ok_or(Ended::AtOnce)
+            }
+        }
+    }
+
+    /// Sends a response that ends the connection.
+    async fn refuse(&mut self, status: Status) -> Ended {
+        let method = crate::head::Method::Get;
+        let text = page(&prefaces(), status, Persistence::Close, method, "");
+        match self.send(text.into()).await {
+            Ok(()) => Ended::AfterResponse,
+            Err(ended) => ended,
+        }
+    }
+}
