@@ -74,6 +74,7 @@ impl<H: Hardware> Cells<H> {
     /// Acts on the deadlines that have passed.
     pub fn tick(&mut self) {
         let now = self.core.now_ns();
+        self.send_samples(now);
         let due = |cell: &&Cell| self.deadline_of(cell).is_some_and(|deadline| deadline <= now);
         let due: Vec<CellId> = self.table.iter().filter(due).map(|cell| cell.id).collect();
         for id in due {
@@ -87,7 +88,7 @@ impl<H: Hardware> Cells<H> {
     /// Returns when [`Self::tick`] is due; `None` if there is no deadline.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let of_cells = self.table.iter().filter_map(|cell| self.deadline_of(cell));
-        of_cells.chain(self.loans.deadline_ns()).min()
+        of_cells.chain(self.loans.deadline_ns()).chain(self.sample_deadline_ns()).min()
     }
 
     /// Returns the cell's next deadline. A restart that waits for memory or its image has none.
@@ -186,6 +187,7 @@ impl<H: Hardware> Cells<H> {
         let mut usage = Usage::read(owned);
         usage.keep_one_page();
         cell.outcome.usage = Some(Box::new(usage));
+        cell.sampling = None;
         let unanswered = cell.cores.resize.take();
         let Ok(Released { memory_bytes, lost, devices_are_back }) = self.core.release(id) else { return };
         cell.outcome.memory_bytes = memory_bytes;
