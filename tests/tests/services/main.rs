@@ -26,5 +26,6 @@ mod idle;
 mod lending;
 mod misuse;
 mod primes;
+mod profile;
 mod resize;
 mod trace;

@@ -69,18 +69,23 @@ async fn repeat(work: impl Fn() + 'static) {
     }
 }
 
+// These functions differ in a constant, as the compiler merges equal ones.
+
 #[inline(never)]
 fn light_work(units: u64) {
+    black_box("light");
     (0..black_box(units)).for_each(|_| unit());
 }
 
 #[inline(never)]
 fn heavy_work(units: u64) {
+    black_box("heavy");
     (0..black_box(units)).for_each(|_| unit());
 }
 
 #[inline(never)]
 fn fiber_work(units: u64) {
+    black_box("fiber");
     (0..black_box(units)).for_each(|_| unit());
 }
 
