@@ -42,6 +42,8 @@ struct SampleRing {
     written: AtomicU64,
     /// The number of words ever read; stored (release) by the reader.
     read: AtomicU64,
+    /// The number of the last sample request that the writer has seen.
+    seen: AtomicU32,
     /// The numbers of samples ever taken of an idle core, and without room in the ring.
     idle: AtomicU64,
     lost: AtomicU64,
@@ -60,29 +62,38 @@ pub struct SampleCounts {
     pub lost: u64,
 }
 
-static RINGS: [Once<SampleRing>; MAX_CORES] = [const { Once::new() }; MAX_CORES];
+/// By core slot: its ring. Allocated at the first profile, as few cells have one.
+static RINGS: Once<Box<[Once<SampleRing>]>> = Once::new();
 
 /// The core slots that are sampled: bit n for slot n.
 static SAMPLED: AtomicU64 = AtomicU64::new(0);
 
-/// By core slot: the number of the last sample request that its core has seen.
-static SEEN: [AtomicU32; MAX_CORES] = [const { AtomicU32::new(0) }; MAX_CORES];
+/// Returns the ring of a core slot, if it has one.
+fn ring(slot: usize) -> Option<&'static SampleRing> {
+    RINGS.get()?.get(slot)?.get()
+}
 
 /// Begins to sample the core at a slot. Samples of an earlier profile are discarded.
 ///
 /// # Errors
 /// [`NoSampleMemory`].
 pub fn start(slot: usize) -> Result<(), NoSampleMemory> {
-    let (Some(ring), Some(seen)) = (RINGS.get(slot), SEEN.get(slot)) else { return Err(NoSampleMemory) };
-    let ring = match ring.get() {
+    if RINGS.get().is_none() {
+        let mut rings = Vec::new();
+        rings.try_reserve_exact(MAX_CORES).map_err(|_| NoSampleMemory)?;
+        rings.resize_with(MAX_CORES, Once::new);
+        RINGS.call_once(|| rings.into_boxed_slice());
+    }
+    let own = RINGS.get().and_then(|rings| rings.get(slot)).ok_or(NoSampleMemory)?;
+    let ring = match own.get() {
         Some(ring) => ring,
         None => {
             let new = SampleRing::new().ok_or(NoSampleMemory)?;
-            ring.call_once(|| new)
+            own.call_once(|| new)
         }
     };
     ring.discard();
-    seen.store(live().samples.load(Ordering::Acquire), Ordering::Relaxed);
+    ring.seen.store(live().samples.load(Ordering::Acquire), Ordering::Relaxed);
     SAMPLED.fetch_or(1 << slot, Ordering::Release);
     Ok(())
 }
@@ -94,12 +105,12 @@ pub fn stop() {
 
 /// Returns the first samples of a core slot, at most `max`, and a position for [`release`]. For one caller at a time.
 pub fn first(slot: usize, max: usize) -> (Vec<StackSample>, u64) {
-    RINGS.get(slot).and_then(Once::get).map(|ring| ring.first(max)).unwrap_or_default()
+    ring(slot).map(|ring| ring.first(max)).unwrap_or_default()
 }
 
 /// Releases the samples of a core slot before a position that [`first`] has returned.
 pub fn release(slot: usize, position: u64) {
-    if let Some(ring) = RINGS.get(slot).and_then(Once::get) {
+    if let Some(ring) = ring(slot) {
         ring.read.store(position, Ordering::Release);
     }
 }
@@ -110,7 +121,7 @@ pub fn counts(slot: usize) -> SampleCounts {
         idle: ring.idle.load(Ordering::Relaxed),
         lost: ring.lost.load(Ordering::Relaxed),
     };
-    RINGS.get(slot).and_then(Once::get).map(read).unwrap_or_default()
+    ring(slot).map(read).unwrap_or_default()
 }
 
 /// Returns how full the ring of a core slot is, in sixteenths.
@@ -118,34 +129,33 @@ pub fn fill(slot: usize) -> usize {
     let used = |ring: &SampleRing| {
         ring.written.load(Ordering::Relaxed).wrapping_sub(ring.read.load(Ordering::Relaxed))
     };
-    RINGS.get(slot).and_then(Once::get).map_or(0, |ring| used(ring) as usize * 16 / RING_WORDS)
+    ring(slot).map_or(0, |ring| used(ring) as usize * 16 / RING_WORDS)
 }
 
 /// Forgets the sample requests before a core entered a slot.
 pub(super) fn enter(slot: usize) {
-    if let Some(seen) = SEEN.get(slot) {
-        seen.store(live().samples.load(Ordering::Acquire), Ordering::Relaxed);
+    if let Some(ring) = ring(slot) {
+        ring.seen.store(live().samples.load(Ordering::Acquire), Ordering::Relaxed);
     }
 }
 
 /// Stores a sample of the core at a slot, whose NMI handler calls this, if the supervisor has requested one since the
-/// last call. `stack_slot` is the slot whose context the core runs, on that slot's main stack. Returns whether a sample was
-/// requested.
+/// last call. `stack_slot` is the slot whose context the core runs, on that slot's main stack. Returns whether it took one.
 pub(super) fn take(frame: &ExceptionFrame, slot: usize, stack_slot: usize, source: &SampleSource) -> bool {
-    let number = live().samples.load(Ordering::Acquire);
-    let Some(seen) = SEEN.get(slot) else { return false };
-    if seen.load(Ordering::Relaxed) == number {
+    if SAMPLED.load(Ordering::Acquire) & 1 << slot == 0 {
         return false;
     }
-    seen.store(number, Ordering::Relaxed);
-    let is_sampled = SAMPLED.load(Ordering::Acquire) & 1 << slot != 0;
-    if let Some(ring) = RINGS[slot].get().filter(|_| is_sampled) {
-        ring.sample((source.account)(stack_slot), |addresses| {
-            addresses[0] = frame.rip;
-            let stack = main_stack_of_slot(stack_slot);
-            1 + walk_interrupted(frame, stack, source.region_word, &mut addresses[1..])
-        });
+    let Some(ring) = ring(slot) else { return false };
+    let number = live().samples.load(Ordering::Acquire);
+    if ring.seen.load(Ordering::Relaxed) == number {
+        return false;
     }
+    ring.seen.store(number, Ordering::Relaxed);
+    ring.sample((source.account)(stack_slot), |addresses| {
+        addresses[0] = frame.rip;
+        let stack = main_stack_of_slot(stack_slot);
+        1 + walk_interrupted(frame, stack, source.region_word, &mut addresses[1..])
+    });
     true
 }
 
@@ -158,6 +168,7 @@ impl SampleRing {
             words: words.into_boxed_slice(),
             written: AtomicU64::new(0),
             read: AtomicU64::new(0),
+            seen: AtomicU32::new(0),
             idle: AtomicU64::new(0),
             lost: AtomicU64::new(0),
         })

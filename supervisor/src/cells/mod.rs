@@ -120,6 +120,8 @@ pub struct Cells<H: Hardware> {
     loans: lend::Loans,
     pending: pending::PendingRequests,
     answers: ticket::Answers,
+    /// When samples for profiles are due.
+    samples_due_ns: Option<u64>,
 }
 
 /// The parts that a change of one cell needs.
@@ -191,6 +193,7 @@ impl<H: Hardware> Cells<H> {
             loans: lend::Loans::new(),
             pending: pending::PendingRequests::default(),
             answers: ticket::Answers::default(),
+            samples_due_ns: None,
         }
     }
 

@@ -6,6 +6,7 @@
 use super::cell::{Cell, Run};
 use super::{Cells, shorten};
 use alloc::format;
+use isola_abi::id::CellId;
 use isola_abi::management::{MAX_SAMPLE_HZ, MAX_SAMPLES_A_SECOND, ManagementError, SAMPLE_LEASE_MS};
 use isola_supervisor_core::Hardware;
 
@@ -35,7 +36,7 @@ impl Sampling {
     }
 
     /// Returns when the next samples or the end are due.
-    pub(super) fn deadline_ns(self) -> u64 {
+    fn deadline_ns(self) -> u64 {
         self.next_ns.min(self.until_ns)
     }
 }
@@ -81,11 +82,15 @@ impl<H: Hardware> Cells<H> {
         let before = cell.sampling.filter(|sampling| sampling.rate_hz == rate_hz);
         let next_ns = before.map_or(now, |sampling| sampling.next_ns);
         cell.sampling = (rate_hz > 0).then_some(Sampling { rate_hz, next_ns, until_ns });
+        self.find_next_samples();
         Ok(())
     }
 
     /// Sends the NMIs for samples that are due, and ends the sampling whose lease or whose cell has ended.
     pub(super) fn send_samples(&mut self, now: u64) {
+        if self.samples_due_ns.is_none_or(|due| due > now) {
+            return;
+        }
         for cell in self.table.iter_mut() {
             let Some(sampling) = cell.sampling.filter(|sampling| sampling.deadline_ns() <= now) else {
                 continue;
@@ -96,11 +101,21 @@ impl<H: Hardware> Cells<H> {
                 owned.sample();
             }
         }
+        self.find_next_samples();
     }
 
-    /// Returns when [`Self::send_samples`] is due.
-    pub(super) fn sample_deadline_ns(&self) -> Option<u64> {
-        self.table.iter().filter_map(|cell| cell.sampling).map(Sampling::deadline_ns).min()
+    /// Ends the sampling of a cell that has ended.
+    pub(super) fn end_sampling(&mut self, id: CellId) {
+        if self.table.get_mut(id).and_then(|cell| cell.sampling.take()).is_some() {
+            self.find_next_samples();
+        }
+    }
+
+    /// Finds when [`Self::send_samples`] is due, after a change of a cell's sampling. The time is kept, as the supervisor
+    /// asks for its next deadline after each request and notification.
+    fn find_next_samples(&mut self) {
+        let cells = self.table.iter();
+        self.samples_due_ns = cells.filter_map(|cell| cell.sampling).map(Sampling::deadline_ns).min();
     }
 
     fn samples_a_second(&self, cell: &Cell) -> u64 {

@@ -19,7 +19,8 @@ const WORK: [(&str, &str); 5] = [
 /// Starts a machine with the image `sampled` on two cores.
 fn sampled(arguments: &[&str]) -> Isola {
     let isola = Isola::up(&["--cores", "4", "--memory", "512M"]);
-    let run = ["run", "-d", "--name", "sampled", "--cores", "2", "--memory", "64M", "--network", "none", "sampled"];
+    let run =
+        ["run", "-d", "--name", "sampled", "--cores", "2", "--memory", "64M", "--network", "none", "sampled"];
     isola.run(&[&run[..], arguments].concat()).ok();
     wait::until_true("the cores work", || isola.run(&["logs", "sampled"]).ok().contains("2 cores work"));
     isola
@@ -29,7 +30,9 @@ fn sampled(arguments: &[&str]) -> Isola {
 fn cycles(isola: &Isola) -> BTreeMap<String, u64> {
     let view = isola.json(&["grid", "activities", "sampled"]);
     let activities = view["activities"].as_array().unwrap().iter();
-    activities.map(|one| (one["name"].as_str().unwrap().to_owned(), one["cycles"].as_u64().unwrap())).collect()
+    activities
+        .map(|one| (one["name"].as_str().unwrap().to_owned(), one["cycles"].as_u64().unwrap()))
+        .collect()
 }
 
 /// Returns the stacks in a file: account, functions from the outermost on, and samples.
@@ -67,7 +70,11 @@ fn a_profile_agrees_with_the_ledger_and_names_the_functions_that_run() {
     for (name, _) in WORK {
         let (by_samples, by_cycles) =
             (of_account(name) as f64 / samples as f64, used(name) as f64 / all as f64);
-        eprintln!("{name}: {:.1} % of the samples, {:.1} % of the cycles", by_samples * 100.0, by_cycles * 100.0);
+        eprintln!(
+            "{name}: {:.1} % of the samples, {:.1} % of the cycles",
+            by_samples * 100.0,
+            by_cycles * 100.0
+        );
         assert!((by_samples - by_cycles).abs() < 0.05, "{name}: {by_samples} and {by_cycles}");
     }
 
@@ -108,15 +115,35 @@ fn a_crash_ends_a_profile_with_what_was_sampled() {
     assert!(outcome.err.contains("the cell has ended: it is crashed, see `isola inspect`"), "{outcome:?}");
     assert!(outcome.ok().contains("sampled::heavy_work"));
     let crash = isola.cell("sampled");
-    assert_eq!(crash["crash"]["message"].as_str().map(|text| text.contains("asked to")), Some(true), "{crash:#}");
+    assert_eq!(
+        crash["crash"]["message"].as_str().map(|text| text.contains("asked to")),
+        Some(true),
+        "{crash:#}"
+    );
 }
 
 #[test]
 fn cores_and_memory_move_while_a_profile_runs_at_the_highest_rate() {
     let isola = Isola::up(&["--cores", "4", "--memory", "512M"]);
-    let hog = ["run", "-d", "--name", "hog", "--cores", "3", "--memory", "32M", "--network", "none", "faulty", "hog"];
+    let hog = [
+        "run",
+        "-d",
+        "--name",
+        "hog",
+        "--cores",
+        "3",
+        "--memory",
+        "32M",
+        "--network",
+        "none",
+        "faulty",
+        "hog",
+    ];
     isola.run(&hog).ok();
     wait::until_true("the hog is at work", || isola.run(&["logs", "hog"]).ok().contains("hog: 2 cores"));
+    // A core in an event that does not end copies nothing: the other core copies its samples.
+    let endless = isola.json(&["profile", "hog", "--duration", "2s", "--cores", "1"]);
+    assert!(endless["samples"].as_u64().unwrap() > 20 && endless["lost"] == 0, "{endless:#}");
     let profile = isola.spawn(&["profile", "hog", "--rate", "1000", "--duration", "8s", "-o", "json"]);
     for left in ["2", "1"] {
         isola.run(&["resize", "hog", "--cores", left]).ok();
