@@ -32,7 +32,7 @@ pub fn functions(profile: &NamedProfile, grouping: Grouping) -> Vec<FunctionSamp
     }
     let one = |((account, function), (own, total)): ((Option<_>, usize), (u64, u64))| FunctionSamples {
         account,
-        name: &*profile.functions[function].name,
+        name: &profile.functions[function].name,
         own,
         total,
     };

@@ -6,8 +6,7 @@ use super::*;
 fn samples_of(cells: &mut Cells<FakeMachine>, core: u32) -> usize {
     let is_sample =
         |action: &mut Action| matches!(action, Action::Sample(cores) if cores.contains(&CoreId(core)));
-    let found = cells.fake().actions.extract_if(.., is_sample).count();
-    found
+    cells.fake().actions.extract_if(.., is_sample).count()
 }
 
 /// Lets time pass in steps of 100 us.
