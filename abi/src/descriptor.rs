@@ -39,7 +39,8 @@ pub const FIRST_FREE_VECTOR: u8 = 0x20;
 pub struct LiveWords {
     /// The supervisor's request to the cell: a [`Request`].
     pub request: AtomicU32,
-    /// If not 0, the cell stops at its next NMI and records the interrupted instruction.
+    /// If not 0, the core at the core slot with this number, minus 1, stops the cell at its next NMI and records the
+    /// interrupted instruction.
     pub stop_at_nmi: AtomicU32,
     /// The memory plugged into the cell since its creation.
     pub plugged_memory: PluggedMemory,
@@ -53,6 +54,9 @@ pub struct LiveWords {
     pub core_slot_count: AtomicU32,
     /// The number of activity slots of the cell's [ledger](crate::ledger), written once before the first core enters.
     pub activity_slots: AtomicU32,
+    /// The number of samples that the supervisor has requested of the cell's cores, modulo 2^32. At the next NMI after a
+    /// change, each core that has a sample buffer stores its call stack.
+    pub samples: AtomicU32,
 }
 
 const _: () = assert!(size_of::<LiveWords>() <= BODY_OFFSET);

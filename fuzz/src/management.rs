@@ -3,7 +3,10 @@
 use isola_abi::descriptor::Descriptor;
 use isola_abi::frame::{Decoder, encode};
 use isola_abi::management::{Request, Response};
-use isola_abi::query::{AnswerRecord, FrameHead, Query, TraceRecord};
+use isola_abi::query::{AnswerRecord, FrameHead, ProfileRecord, Query, TraceRecord};
+use isola_host::profile::folded::{Grouping, folded};
+use isola_host::profile::named::NamedProfile;
+use isola_host::profile::{Profile, speedscope};
 use isola_host::trace::TraceSummary;
 use isola_host::trace::file::TraceFile;
 use serde::Serialize;
@@ -49,6 +52,20 @@ pub fn facts(bytes: &[u8]) {
         assert!(rest.len() < bytes.len());
         let mut buffer = [0; FrameHead::MAX_ENCODED];
         assert_eq!(FrameHead::decode(head.encode(&mut buffer)), Ok((head, &[][..])));
+    }
+    if let Ok(record) = ProfileRecord::decode(bytes) {
+        assert_eq!(ProfileRecord::decode(&record.encode()), Ok(record.clone()));
+        let mut profile = Profile::default();
+        profile.add(&record);
+        let named = NamedProfile::new(&profile, None);
+        assert_eq!(named.samples(), profile.busy());
+        let lines = folded(&named, Grouping::ByAccount);
+        assert!(
+            lines
+                .lines()
+                .all(|line| line.rsplit_once(' ').is_some_and(|(_, count)| count.parse::<u64>().is_ok()))
+        );
+        assert!(speedscope::file("cell", &named, Grouping::None).is_ok());
     }
     if let Ok(record) = TraceRecord::decode(bytes) {
         assert_eq!(TraceRecord::decode(&record.encode()), Ok(record.clone()));

@@ -454,6 +454,17 @@ impl Client {
         }
     }
 
+    /// Begins to sample the call stacks of a cell's cores, or renews the request; ends the sampling at rate 0.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn sample(&mut self, name: &str, rate_hz: u32) -> Result<(), ClientError> {
+        match self.ask(RequestBody::Sample { name: name.to_owned(), rate_hz })? {
+            ResponseBody::Done => Ok(()),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
     /// Returns journal entries, from entry `from` on.
     ///
     /// # Errors
@@ -566,6 +577,7 @@ fn is_read_only(body: &RequestBody) -> bool {
             | RequestBody::Logs { .. }
             | RequestBody::Events { .. }
             | RequestBody::Renew { .. }
+            | RequestBody::Sample { .. }
     )
 }
 

@@ -38,6 +38,7 @@ pub mod metrics;
 pub mod names;
 pub mod output;
 pub mod placement;
+pub mod profile;
 pub mod publish;
 pub mod query;
 pub mod switch;

@@ -22,7 +22,7 @@ pub struct SymbolsError {
 }
 
 /// The kind of a code address in a backtrace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AddressKind {
     /// The address of the interrupted instruction.
     Instruction,
@@ -122,7 +122,7 @@ pub fn backtrace(crash: &Crash, symbols: Option<&Symbols>) -> Vec<Frame> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use isola_abi::report::CrashKind;
 
@@ -132,7 +132,7 @@ mod tests {
     }
 
     /// Returns the address of [`a_function_with_a_name`] in the file of this process.
-    fn address_in_file() -> u64 {
+    pub fn address_in_file() -> u64 {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let exe = std::env::current_exe().unwrap();
         let first = maps.lines().find(|line| line.ends_with(exe.to_str().unwrap())).unwrap();

@@ -3,9 +3,14 @@
 //! The walk reads only the stack of this core. An overwritten chain of frames ends the walk and cannot make it fault,
 //! so the walk is possible at any moment, also in exception handlers.
 
+use crate::image::Bounds;
+use crate::interrupts::ExceptionFrame;
 use core::arch::asm;
 use core::ops::Range;
-use isola_abi::layout::{DEVICES, PAGE_SIZE, STACK_SIZE, STACK_SLOT, STACKS};
+use isola_abi::layout::{DEVICES, PAGE_SIZE, REGIONS, REGIONS_SIZE, STACK_SIZE, STACK_SLOT, STACKS};
+
+/// The most pages of a fiber stack between two frames: a frame of 64 KiB.
+const MAX_FRAME_PAGES: u64 = 16;
 
 /// Fills `into` with return addresses, innermost first, starting with the frame at `frame_pointer` (RBP). Returns their
 /// number: 0 if this core does not run on a stack of a cell or a supervisor.
@@ -17,6 +22,26 @@ pub fn walk(frame_pointer: u64, into: &mut [u64]) -> usize {
         unsafe { (address as *const u64).read_volatile() }
     };
     frames(frame_pointer, stack, read, into)
+}
+
+/// Fills `into` with the return addresses of an interrupted context, innermost first, on its main stack `stack` or on a
+/// fiber's stack, whose words `region_word` returns if their pages are present. Returns their number: 0 if the context
+/// runs on neither. The walk ends at the first frame outside of these stacks, and at the first return address outside
+/// of the image's code. `stack` must be mapped.
+pub(crate) fn walk_interrupted(
+    context: &ExceptionFrame,
+    stack: Range<u64>,
+    region_word: fn(u64) -> Option<u64>,
+    into: &mut [u64],
+) -> usize {
+    let main_word = |address: u64| {
+        // SAFETY: `frames_of_context` reads only addresses within the stack of a core slot whose context this core runs,
+        // which is mapped.
+        unsafe { (address as *const u64).read_volatile() }
+    };
+    let Bounds { text_start, text_end, .. } = Bounds::of_image();
+    let is_code = |address: u64| (text_start..text_end).contains(&address);
+    frames_of_context((context.rsp, context.rbp), stack, main_word, region_word, is_code, into)
 }
 
 /// Returns the frame pointer of the caller.
@@ -43,6 +68,48 @@ fn main_stack_of(address: u64) -> Option<Range<u64>> {
     }
     let start = address / STACK_SLOT * STACK_SLOT + PAGE_SIZE;
     Some(start..start + STACK_SIZE)
+}
+
+/// Returns the main stack of a core slot.
+pub(crate) fn main_stack_of_slot(slot: usize) -> Range<u64> {
+    let start = STACKS + slot as u64 * STACK_SLOT + PAGE_SIZE;
+    start..start + STACK_SIZE
+}
+
+/// Follows the frames of an interrupted context with these stack and frame pointers, from a fiber's stack also to the
+/// main stack `main`, on which the fiber was resumed. Stores their return addresses, as far as they are code.
+fn frames_of_context(
+    (stack_pointer, first): (u64, u64),
+    main: Range<u64>,
+    main_word: impl Fn(u64) -> u64,
+    region_word: impl Fn(u64) -> Option<u64>,
+    is_code: impl Fn(u64) -> bool,
+    into: &mut [u64],
+) -> usize {
+    let in_region = |address: u64| address.wrapping_sub(REGIONS) < REGIONS_SIZE;
+    let mut above = stack_pointer;
+    let mut frame = first;
+    for (count, place) in into.iter_mut().enumerate() {
+        let is_above = frame >= above && frame.is_multiple_of(8);
+        let words = if !is_above || !(main.contains(&above) || in_region(above)) {
+            None
+        } else if (main.start..=main.end - 16).contains(&frame) {
+            Some((main_word(frame), main_word(frame + 8)))
+        } else if in_region(frame) {
+            // Between two stacks is a page that is not present.
+            let (last, page) = (above / PAGE_SIZE, frame / PAGE_SIZE);
+            let is_same_stack = page - last <= MAX_FRAME_PAGES
+                && (last + 1..page).all(|between| region_word(between * PAGE_SIZE).is_some());
+            is_same_stack.then(|| region_word(frame).zip(region_word(frame + 8))).flatten()
+        } else {
+            None
+        };
+        let Some((next, address)) = words.filter(|(_, address)| is_code(*address)) else { return count };
+        *place = address;
+        above = frame + 16;
+        frame = next;
+    }
+    into.len()
 }
 
 /// Follows the frames from `first` and stores their return addresses. A frame holds the caller's frame pointer, then
@@ -102,6 +169,58 @@ mod tests {
         let words: alloc::vec::Vec<_> =
             (0..20).flat_map(|n| [(0x1100 + 16 * n, 0x1110 + 16 * n), (0x1108 + 16 * n, n + 1)]).collect();
         assert_eq!(walk_fake(&words, 0x1100), [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    /// Walks fake stacks: the main one, and a fiber's at `REGIONS + 0x1000..REGIONS + 0x4000`.
+    fn walk_context(words: &[(u64, u64)], pointers: (u64, u64)) -> alloc::vec::Vec<u64> {
+        let word =
+            |address: u64| words.iter().find(|(place, _)| *place == address).map_or(0, |(_, word)| *word);
+        let main_word = |address: u64| {
+            assert!(MAIN.contains(&address) && MAIN.contains(&(address + 7)), "{address:#x} is outside");
+            word(address)
+        };
+        let is_present = |address: &u64| (REGIONS + 0x1000..REGIONS + 0x4000).contains(address);
+        let region_word = |address: u64| Some(address).filter(is_present).map(word);
+        let mut found = [0; 8];
+        let is_code = |address| (1..100).contains(&address);
+        let count = frames_of_context(pointers, MAIN, main_word, region_word, is_code, &mut found);
+        found[..count].to_vec()
+    }
+
+    const MAIN: Range<u64> = STACKS + 0x1000..STACKS + 0x2000;
+    const FIBER: u64 = REGIONS + 0x1000;
+
+    #[test]
+    fn the_frames_of_a_fiber_are_followed_to_the_main_stack() {
+        let words = [
+            (FIBER + 0x100, FIBER + 0x2800),
+            (FIBER + 0x108, 7),
+            (FIBER + 0x2800, MAIN.start + 0x100),
+            (FIBER + 0x2808, 8),
+            (MAIN.start + 0x100, 0),
+            (MAIN.start + 0x108, 9),
+        ];
+        assert_eq!(walk_context(&words, (FIBER + 0x80, FIBER + 0x100)), [7, 8, 9]);
+        // From the main stack no chain leads to a fiber's.
+        assert_eq!(walk_context(&words, (MAIN.start, FIBER + 0x100)), []);
+    }
+
+    #[test]
+    fn a_wrong_frame_pointer_ends_the_walk_of_a_context() {
+        let inside =
+            [FIBER - 8, FIBER - 0x1000, FIBER + 0x2ff8, FIBER + 0x3000, FIBER + 0x10_0000, FIBER + 0x101];
+        let outside =
+            [0, 8, MAIN.start - 8, MAIN.end - 8, MAIN.end, u64::MAX, u64::MAX - 7, REGIONS + REGIONS_SIZE];
+        for next in inside.into_iter().chain(outside) {
+            let words = [(FIBER + 0x100, next), (FIBER + 0x108, 7), (MAIN.start, next), (MAIN.start + 8, 7)];
+            assert_eq!(walk_context(&words, (FIBER + 0x80, FIBER + 0x100)), [7], "{next:#x}");
+            assert_eq!(walk_context(&words, (MAIN.start, MAIN.start)), [7], "{next:#x}");
+            assert_eq!(walk_context(&[], (FIBER, next)), [], "{next:#x}");
+            assert_eq!(walk_context(&words, (0x7000, FIBER + 0x100)), [], "the stack pointer is elsewhere");
+        }
+        // A return address that is no code.
+        let words = [(MAIN.start, MAIN.start + 0x80), (MAIN.start + 8, 7), (MAIN.start + 0x88, 100)];
+        assert_eq!(walk_context(&words, (MAIN.start, MAIN.start)), [7]);
     }
 
     #[test]

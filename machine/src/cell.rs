@@ -5,6 +5,7 @@
 //! any access to the values returned here faults and ends the program.
 
 mod plugged_memory;
+pub mod samples;
 pub mod suspended;
 mod unplug;
 

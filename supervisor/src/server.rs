@@ -236,6 +236,10 @@ impl<H: Hardware> Server<H> {
                 let max_bytes = (max_bytes as usize).min(MAX_PART_BYTES);
                 answer(ResponseBody::Answers(self.cells.answers(&name, line, number, from, max_bytes)?))
             }
+            RequestBody::Sample { name, rate_hz } => {
+                self.cells.sample(&name, rate_hz)?;
+                answer(ResponseBody::Done)
+            }
             RequestBody::Events { from, max_entries } => {
                 answer(ResponseBody::Events(self.events(from, max_entries)))
             }
@@ -380,6 +384,7 @@ fn subject(body: &RequestBody) -> Option<String> {
         | RequestBody::Logs { .. }
         | RequestBody::Ask { .. }
         | RequestBody::Answers { .. }
+        | RequestBody::Sample { .. }
         | RequestBody::Events { .. }
         | RequestBody::GoWrong(_)
         | RequestBody::PowerOff => None,

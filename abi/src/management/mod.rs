@@ -62,6 +62,16 @@ pub const MAX_CELLS: usize = MAX_CORES;
 /// The maximum size of an image, in bytes.
 pub const MAX_IMAGE: u64 = 64 << 20;
 
+/// The maximum rate of samples, per second and core.
+pub const MAX_SAMPLE_HZ: u32 = 1_000;
+
+/// The maximum rate of samples of all cores of the machine, per second. It bounds the supervisor's work for profiles:
+/// sending an NMI takes it about a microsecond under a hypervisor.
+pub const MAX_SAMPLES_A_SECOND: u32 = 20_000;
+
+/// The time in ms for which a [`RequestBody::Sample`] is valid.
+pub const SAMPLE_LEASE_MS: u32 = 2_000;
+
 /// A request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
@@ -214,6 +224,14 @@ pub enum RequestBody {
         from: u64,
         /// The maximum number of bytes, at most [`MAX_PART_BYTES`].
         max_bytes: u32,
+    },
+    /// Interrupts the cores of a running cell by NMI, at this rate and for [`SAMPLE_LEASE_MS`], so that the cell samples
+    /// their call stacks: see [`crate::query::Query::Profile`]. Replaces the previous such request for the cell.
+    Sample {
+        /// The cell's name.
+        name: String,
+        /// The samples per second and core, at most [`MAX_SAMPLE_HZ`]; 0 ends the sampling.
+        rate_hz: u32,
     },
     /// Returns journal entries.
     Events {

@@ -1,6 +1,6 @@
 //! The kinds of queries, and the records of their answers, encoded by postcard.
 
-use super::{RecordError, TraceSpec};
+use super::{ProfileSpec, RecordError, TraceSpec};
 use crate::grid::{ActivityRule, Entitlement, GridChange, PolicyKind, Rate, Resource, RuleChange};
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -24,7 +24,7 @@ pub enum Query {
     /// The frames received and sent from now on, until [`Query::EndCapture`] or until the reader stops. The answer's
     /// records begin with a [`FrameHead`].
     Capture(CaptureSpec),
-    /// Ends a capture or a trace.
+    /// Ends a capture, a trace or a profile.
     EndCapture,
     /// The settings of the resource grid, and the activities that have competed, answered by [`AnswerRecord`]s.
     Grid,
@@ -41,6 +41,9 @@ pub enum Query {
     /// What the cores do from now on, until [`Query::EndCapture`] or until the reader stops, answered by
     /// [`TraceRecord`](super::TraceRecord)s.
     Trace(TraceSpec),
+    /// The call stacks of the cores at each NMI for a sample from now on, until [`Query::EndCapture`] or until the reader
+    /// stops, answered by [`ProfileRecord`](super::ProfileRecord)s.
+    Profile(ProfileSpec),
 }
 
 /// A selection of frames or connections: all given fields must match.

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The query is in the descriptor's live words, which the cell cannot write; the answer is in the report. There are two
-//! [`Line`]s, so that a capture or a trace continues during another query. A new query replaces the previous one on its line, and
+//! [`Line`]s, so that a capture, a trace or a profile continues during another query. A new query replaces the previous one on its line, and
 //! the sender of the previous one gets an error. A cell may answer late or never; only the host tool waits for the
 //! answer, with a timeout.
 //!
@@ -21,9 +21,11 @@
 //! | this | queries, and the ring of answers |
 //! | `facts` | the kinds of queries, and the records of their answers |
 //! | `trace` | the records of a trace |
+//! | `profile` | the records of a profile |
 //! | `records` | extraction of records from a cell's untrusted bytes |
 
 mod facts;
+mod profile;
 mod records;
 mod trace;
 
@@ -31,6 +33,7 @@ pub use facts::{
     ActivityUsage, AnswerRecord, CaptureSpec, Connection, CounterName, Direction, FrameFilter, FrameHead,
     GridClient, GridSettings, PartialSum, Query,
 };
+pub use profile::{MAX_SAMPLE_DEPTH, ProfileRecord, ProfileSpec, SampleAccount, SampleBatch, StackSample};
 pub use records::{RecordError, Records};
 pub use trace::{
     Period, PeriodBatch, PeriodKind, TraceActivity, TraceBegin, TraceRecord, TraceSite, TraceSpec,
@@ -57,7 +60,7 @@ const WORD: usize = size_of::<u64>();
 pub enum Line {
     /// Queries with one immediate answer.
     Facts,
-    /// Captured frames, or the periods of a trace: a stream that ends when it is no longer read.
+    /// Captured frames, the periods of a trace, or the samples of a profile: a stream that ends when it is no longer read.
     Frames,
 }
 

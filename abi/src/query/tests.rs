@@ -39,6 +39,7 @@ fn the_longest_queries_fit() {
         Query::Capture(CaptureSpec { filter, snap_len: u32::MAX }),
         Query::EndCapture,
         Query::Trace(TraceSpec { cores: u64::MAX }),
+        Query::Profile(ProfileSpec { cores: u64::MAX }),
     ] {
         let bytes = query.encode();
         assert!(bytes.len() <= MAX_QUERY);

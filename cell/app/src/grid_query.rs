@@ -32,7 +32,8 @@ pub(crate) fn answer(answer: Answer, query: Query) {
         | Query::Connections { .. }
         | Query::Capture(_)
         | Query::EndCapture
-        | Query::Trace(_) => return,
+        | Query::Trace(_)
+        | Query::Profile(_) => return,
     };
     match changed {
         Ok(()) => answer_grid(answer),

@@ -5,7 +5,7 @@
 
 use crate::hot_plug::Shortage;
 use crate::state::{AUTHORITY, end_machine_if_alone, is_alone};
-use crate::{console, heap, supervisor};
+use crate::{console, heap, sampler, supervisor};
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
 use core::sync::atomic::Ordering;
@@ -96,7 +96,7 @@ pub(crate) fn fault_in_pager(frame: &ExceptionFrame, address: u64) -> ! {
 
 /// Handles an NMI of the supervisor, which can interrupt the core at any instruction.
 fn non_maskable(frame: &ExceptionFrame) -> NonMaskable {
-    match suspended::non_maskable(AUTHORITY, frame, isola_events::give_notice) {
+    match suspended::non_maskable(AUTHORITY, frame, isola_events::give_notice, &sampler::SOURCE) {
         NmiAction::Done => NonMaskable::Handled,
         NmiAction::Stop => NonMaskable::Fatal,
         // The supervisor may have cancelled an order meanwhile. A standalone image has no supervisor, so there the NMI

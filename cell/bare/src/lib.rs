@@ -50,6 +50,7 @@ mod pending;
 mod platform;
 mod pool;
 mod regions;
+mod sampler;
 pub mod start;
 mod state;
 mod supervisor;

@@ -1,6 +1,7 @@
 //! The bare platform: the machine as the cores of a cell see it. Each method is in the module of its subject, or here
 //! if it is a few lines.
 
+use crate::sampler::BareSampler;
 use crate::state::{self, AUTHORITY, Bare};
 use crate::{block, console, cores, hot_plug, idle, network, pending, pool, regions, supervisor};
 use alloc::vec::Vec;
@@ -17,7 +18,7 @@ use isola_machine::device::DeviceRegisters;
 use isola_machine::{cell, cpu, interrupts, power};
 use isola_platform::block::VolumePort;
 use isola_platform::network::NetworkPort;
-use isola_platform::{Clock, CoreIndex, CoreSet, PendingVectors, Platform, ResumeOutcome};
+use isola_platform::{Clock, CoreIndex, CoreSet, PendingVectors, Platform, ResumeOutcome, Sampler};
 
 /// The vector of the core's timer. It has no handler: it ends a halt, and the loop checks its alarms.
 const TIMER_VECTOR: u8 = 0xf1;
@@ -145,6 +146,11 @@ impl Platform for Bare {
 
     fn queries(&self) -> &Queries {
         cell::queries()
+    }
+
+    fn sampler(&self) -> Option<&'static dyn Sampler> {
+        // Without a supervisor, no core is interrupted for samples.
+        self.descriptor().supervisor.is_some().then_some(&BareSampler as &dyn Sampler)
     }
 
     fn open_network(&self) -> Vec<NetworkPort> {

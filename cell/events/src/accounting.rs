@@ -15,6 +15,7 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::id::ActivityId;
 use isola_abi::ledger::ActivityReport;
+use isola_abi::query::SampleAccount;
 use isola_abi::report::CoreReport;
 use isola_activities::{INFRASTRUCTURE, private};
 use isola_ebbs::{current_core, cycles, platform};
@@ -139,12 +140,20 @@ impl Accounting {
         now
     }
 
+    /// Returns the account to which the present cycles are charged.
+    pub fn account(&self) -> SampleAccount {
+        let CoreReport { loop_cycles, interrupt_cycles, idle_cycles, .. } = self.report;
+        match self.counter.get() {
+            counter if core::ptr::eq(counter, idle_cycles) => SampleAccount::Idle,
+            counter if core::ptr::eq(counter, loop_cycles) => SampleAccount::Loop,
+            counter if core::ptr::eq(counter, interrupt_cycles) => SampleAccount::Interrupts,
+            _ => SampleAccount::Activity(ActivityId(self.report.activity.load(Ordering::Relaxed))),
+        }
+    }
+
     /// Returns whether an event runs.
     pub fn runs_event(&self) -> bool {
-        let CoreReport { loop_cycles, interrupt_cycles, idle_cycles, .. } = self.report;
-        ![loop_cycles, interrupt_cycles, idle_cycles]
-            .iter()
-            .any(|other| core::ptr::eq(*other, self.counter.get()))
+        matches!(self.account(), SampleAccount::Activity(_))
     }
 
     /// Returns whether [`Self::end_event`] has to be called at the boundary after the event.

@@ -21,6 +21,7 @@
 //! | [`polling`] | adaptive polling: interrupts at low rates, polling at high rates |
 //! | [`quiescence`] | work deferred until all events that now run have ended |
 //! | [`watchdog`] | reports of events that run too long |
+//! | [`profile`] | samples of what each core executes, for the host tool |
 //! | [`trace`] | periods of what each core does, for the host tool |
 //! | [`idle`] | handlers that run before a core halts |
 //! | [`doze`] | wake-up of a halted core by a memory write |
@@ -60,6 +61,7 @@ pub mod polling;
 mod presence;
 pub mod pressure;
 pub mod processor;
+pub mod profile;
 pub mod queue;
 mod queueing;
 pub mod quiescence;

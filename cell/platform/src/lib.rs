@@ -2,6 +2,7 @@
 //! hosted one except virtual memory, whose trait (`isola_memory::regions::AddressWindow`) is in the crate that uses it.
 //!
 //! - [`Platform`]: cores, interrupts, timer, console, report, descriptor.
+//! - [`Sampler`]: samples of the cores' call stacks.
 //! - [`network::NetworkQueue`]: a queue pair of a network device.
 //! - [`block::BlockQueue`]: a queue of a block device.
 //! - [`Clock`] and [`Instant`]: time, derived from the cycle counter.
@@ -18,7 +19,9 @@ mod clock;
 mod core_set;
 pub mod network;
 mod platform;
+mod sampler;
 
 pub use clock::{Clock, Instant};
 pub use core_set::{CoreIndex, CoreSet};
 pub use platform::{OtherVectors, PendingVectors, Platform, ResumeOutcome};
+pub use sampler::{NoSampleMemory, SampleCounts, Sampler};

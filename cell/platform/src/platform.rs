@@ -2,7 +2,7 @@
 
 use crate::block::VolumePort;
 use crate::network::NetworkPort;
-use crate::{Clock, CoreIndex, CoreSet};
+use crate::{Clock, CoreIndex, CoreSet, Sampler};
 use alloc::vec::Vec;
 use isola_abi::core_slots::{CoreSlots, Order};
 use isola_abi::descriptor::{Descriptor, Request};
@@ -154,6 +154,11 @@ pub trait Platform: Sync {
 
     /// Returns the host tool's queries to the cell.
     fn queries(&self) -> &Queries;
+
+    /// Returns the sampler of call stacks, if the platform has one.
+    fn sampler(&self) -> Option<&'static dyn Sampler> {
+        None
+    }
 
     /// Initialises the network devices. Returns none if the cell has none, and on every call after the first.
     fn open_network(&self) -> Vec<NetworkPort>;

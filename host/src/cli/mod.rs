@@ -23,6 +23,7 @@ mod logs;
 mod metrics;
 mod network;
 mod port;
+mod profile;
 mod ps;
 mod resize;
 mod rm;
@@ -69,6 +70,7 @@ Examples:
   isola top                               watch the load of the cells
   isola stats kv                          all its counts since its start, and its overhead
   isola trace kv -w kv.pftrace            record what its cores do, for ui.perfetto.dev
+  isola profile kv                        the functions in which its cores spend their time
   isola metrics --listen                  serve metrics for Prometheus
   isola logs -f kv                        follow its output
   isola resize kv --memory +64M           give a running cell more memory
@@ -121,6 +123,7 @@ enum Verb {
     Grid(grid::Arguments),
     Capture(capture::Arguments),
     Trace(trace::Arguments),
+    Profile(profile::Arguments),
     Port(port::PortArguments),
     Publish(port::PublishArguments),
     Doctor(doctor::Arguments),
@@ -190,6 +193,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<ExitCode, Failure> {
         Verb::Elastic(arguments) => elastic::elastic(context, arguments),
         Verb::Capture(arguments) => capture::capture(context, &arguments),
         Verb::Trace(arguments) => trace::trace(context, &arguments),
+        Verb::Profile(arguments) => profile::profile(context, &arguments),
         Verb::Events(arguments) => events::events(context, &arguments),
         Verb::Port(arguments) => port::port(context, &arguments),
         Verb::Publish(arguments) => port::publish(context, &arguments),

@@ -1,4 +1,4 @@
-//! A stream of records from a running cell: captured frames, or a trace.
+//! A stream of records from a running cell: captured frames, a trace, or a profile.
 //!
 //! The cell writes records into a ring. A stream reads the ring in short turns at the cell's machine, so that other
 //! commands get theirs.
@@ -21,6 +21,16 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How long a cell may take to begin.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The time between two renewals of the supervisor's lease for samples.
+const RENEWAL: Duration = Duration::from_millis(500);
+
+/// The samples that the supervisor requests of the cell while the stream runs.
+struct Sampling {
+    rate_hz: u32,
+    /// The last renewal.
+    renewed: Instant,
+}
+
 /// A stream that a cell writes.
 pub(super) struct Stream<'a> {
     context: &'a Context,
@@ -38,6 +48,7 @@ pub(super) struct Stream<'a> {
     /// Records that were read and not yet taken, each with the number of records lost before it.
     taken: Vec<(Vec<u8>, u64)>,
     state: QueryState,
+    sampling: Option<Sampling>,
 }
 
 /// The location of the cell.
@@ -89,7 +100,32 @@ impl<'a> Stream<'a> {
             accounted: 0,
             taken: Vec::new(),
             state: QueryState::Open,
+            sampling: None,
         })
+    }
+
+    /// Makes the supervisor sample the cell's cores at this rate, until the stream ends; 0 ends the samples now.
+    pub(super) fn sample(&mut self, rate_hz: u32) -> Result<Progress, Failure> {
+        let Some((_held, mut client)) = self.connect()? else { return Ok(Progress::Ended) };
+        let sampled = client.sample(self.cell, rate_hz);
+        self.sampling = (rate_hz > 0).then(|| Sampling { rate_hz, renewed: Instant::now() });
+        self.checked(sampled)
+    }
+
+    /// Returns that the stream has ended if the supervisor refused a request for that reason, and says so.
+    fn checked(&self, answer: Result<(), ClientError>) -> Result<Progress, Failure> {
+        match answer {
+            Ok(()) => Ok(Progress::Continues),
+            Err(ClientError::Refused(ManagementError::WrongState { state, .. })) => {
+                self.context.output.note(&format!("the cell has ended: it is {state}, see `isola inspect`"));
+                Ok(Progress::Ended)
+            }
+            Err(ClientError::Refused(ManagementError::NoSuchCell(_))) => {
+                self.context.output.note("the cell has ended");
+                Ok(Progress::Ended)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Returns the time since the stream began.
@@ -139,22 +175,26 @@ impl<'a> Stream<'a> {
             note("the cell has ended");
             return Ok(Progress::Ended);
         };
+        let due = self.sampling.as_mut().filter(|sampling| sampling.renewed.elapsed() >= RENEWAL);
+        if let Some(sampling) = due {
+            sampling.renewed = Instant::now();
+            let renewed = client.sample(self.cell, sampling.rate_hz);
+            if self.checked(renewed)? == Progress::Ended {
+                return Ok(Progress::Ended);
+            }
+        }
         let end = Instant::now() + INTERVAL;
         loop {
             let piece = match client.answers(self.cell, Line::Frames, self.number, self.records.end()) {
                 Ok(piece) => piece,
-                Err(ClientError::Refused(
-                    ManagementError::WrongState { .. } | ManagementError::NoSuchCell(_),
-                )) => {
-                    note("the cell has ended");
-                    return Ok(Progress::Ended);
-                }
-                Err(error) => return Err(error.into()),
+                Err(error) => return self.checked(Err(error)),
             };
             match (self.state, piece.state) {
                 (_, QueryState::Replaced) => {
                     self.state = QueryState::Replaced;
-                    note("another capture or trace of the cell has begun, or the cell has restarted");
+                    note(
+                        "another capture, trace or profile of the cell has begun, or the cell has restarted",
+                    );
                     return Ok(Progress::Ended);
                 }
                 (QueryState::Answered, QueryState::Open) => {
@@ -188,6 +228,9 @@ impl<'a> Stream<'a> {
         {
             // Also if the cell has not begun yet: it would begin a stream without a reader.
             self.lost = self.lost.max(piece.lost);
+            if self.sampling.take().is_some() {
+                let _ = client.sample(self.cell, 0);
+            }
             let _ = client.query(self.cell, Line::Frames, &Query::EndCapture);
         }
     }

@@ -53,14 +53,14 @@ pub(super) struct Arguments {
     cores: Option<CoreIds>,
 }
 
-/// The duration of a trace.
+/// The duration of a trace or a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct TraceTime(Duration);
+pub(super) struct TraceTime(pub(super) Duration);
 
 /// The error for a text that is not such a duration.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{0:?} is no duration: write a number and its unit, as in 500ms or 5s")]
-struct BadTime(String);
+pub(super) struct BadTime(String);
 
 impl FromStr for TraceTime {
     type Err = BadTime;

@@ -13,6 +13,7 @@ mod following;
 mod machines;
 mod metrics;
 mod ports;
+mod profile;
 mod prometheus;
 mod pty;
 mod recovery;

@@ -52,6 +52,24 @@ pub fn offer_and_keep(_: Authority, number: u32, block: usize, len: usize) {
     unsafe { cell::offer(number, &[(block, len)], 0, Shortfall::None) };
 }
 
+/// Executes a loop of so many rounds with this value as the frame pointer, as code could that does not keep frame pointers.
+pub fn spin_with_frame_pointer(value: u64, rounds: u64) {
+    // SAFETY: the frame pointer is restored. No instruction between uses it; code that walks the stack, in handlers of
+    // interrupts and exceptions, has to check it.
+    unsafe {
+        asm!(
+            "push rbp",
+            "mov rbp, {value}",
+            "2:",
+            "sub {rounds}, 1",
+            "ja 2b",
+            "pop rbp",
+            value = in(reg) value,
+            rounds = inout(reg) rounds => _,
+        )
+    };
+}
+
 /// Injects a fault. Returns if the processor does not stop it.
 ///
 /// Safe without an authority: a stopped fault ends the caller's own cell, and a read by [`InjectedFault::ReadAt`]

@@ -23,6 +23,7 @@
 //! No context is suspended while its core has interrupts on, as it is between two events then and will see its orders
 //! by itself, or while it executes the code of this module: see `may_switch`.
 
+use super::samples::{self, SampleSource};
 use super::unplug::was_flushed;
 use super::{core_slots, live, report};
 use crate::apic::local;
@@ -178,7 +179,13 @@ impl YieldedCore {
 /// is [`NmiAction::Yield`], the caller has to wake the halted cores.
 ///
 /// The stack of the interrupt identifies the core slot: nothing else is certain at an arbitrary point of the code.
-pub fn non_maskable(_: Authority, frame: &ExceptionFrame, give_notice: fn()) -> NmiAction {
+/// Several reasons can lead to one interrupt, so each is checked.
+pub fn non_maskable(
+    _: Authority,
+    frame: &ExceptionFrame,
+    give_notice: fn(),
+    source: &SampleSource,
+) -> NmiAction {
     let slot = (core::ptr::from_ref(frame).addr() as u64).wrapping_sub(STACKS) / STACK_SLOT;
     let slot = usize::try_from(slot).unwrap_or(usize::MAX);
     if slot >= MAX_CORES {
@@ -191,8 +198,13 @@ pub fn non_maskable(_: Authority, frame: &ExceptionFrame, give_notice: fn()) -> 
         // The core is in `YieldedCore::wait`; its context belongs to another core.
         return NmiAction::Done;
     }
-    if live().stop_at_nmi.load(Ordering::Acquire) != 0 {
+    // Other cores may be interrupted meanwhile for other reasons.
+    if live().stop_at_nmi.load(Ordering::Acquire) == slot as u32 + 1 {
         return NmiAction::Stop;
+    }
+    // Before the context may be suspended.
+    if samples::take(frame, slot, top_of(slot), source) {
+        action = NmiAction::Done;
     }
     if order.kind == OrderKind::Yield {
         action = NmiAction::Done;
@@ -217,6 +229,7 @@ pub(super) fn enter(slot: usize) {
         top.store(0, Ordering::Relaxed);
         followed.store(core_slots().rotations(), Ordering::Relaxed);
     }
+    samples::enter(slot);
     INSIDE.fetch_or(bit(slot), Ordering::Relaxed);
 }
 

@@ -159,6 +159,22 @@ impl RegionArea {
         Some(PhysRange { start, len_bytes: size.bytes() as u64 - offset })
     }
 
+    /// Returns the word at `address`, a multiple of 8, if its page is present. Reads the page's memory by its other address,
+    /// so this never faults, and neither locks nor allocates: it may be called in the handler of a non-maskable
+    /// interrupt.
+    ///
+    /// Another core may migrate or retire the page meanwhile. Its memory stays the cell's until all cores have flushed
+    /// their TLBs, which the caller's core does not do meanwhile; the word may be an old one.
+    pub fn word_at(&self, address: u64) -> Option<u64> {
+        let (pte, size) = self.entry_of(address).filter(|_| address.is_multiple_of(8))?;
+        let entry = pte.load(Ordering::Acquire);
+        let offset = address % size.bytes() as u64;
+        let frame = (entry & PRESENT != 0).then(|| PhysAddr(frame_of(entry, size).0 + offset))?;
+        // SAFETY: it is memory of the cell, mapped there, see above. The read is volatile, as other code may write to
+        // the word at the same time: on this core it is interrupted.
+        Some(unsafe { self.memory.frame(frame)?.cast::<u64>().read_volatile() })
+    }
+
     /// Returns the entry of the page at `address`, present or not.
     fn entry_of(&self, address: u64) -> Option<(&AtomicU64, PageSize)> {
         let mut table = in_region_area(address).then(|| self.tables.top())??;

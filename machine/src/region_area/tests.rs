@@ -34,6 +34,22 @@ fn map(area: &RegionArea, offset: u64, frame: NonNull<u8>, size: PageSize) -> Re
     unsafe { area.map(REGIONS + offset, frame, size) }
 }
 
+#[test]
+fn a_word_is_read_by_its_memory_if_its_page_is_present() {
+    let (area, pool) = area(8);
+    map(&area, 0, frame(pool, 2 * MIB), PageSize::TwoMib).unwrap();
+    map(&area, 2 * MIB, frame(pool, 0x5000), PageSize::FourKib).unwrap();
+    for (offset, value) in [(2 * MIB + 0x1238, 7_u64), (0x5ff8, 9)] {
+        // SAFETY: memory of the test's pool.
+        unsafe { frame(pool, offset).cast::<u64>().write(value) };
+    }
+    let word = |offset| area.word_at(REGIONS + offset);
+    assert_eq!([word(0x1238), word(2 * MIB + 0xff8)], [Some(7), Some(9)]);
+    assert_eq!([word(2 * MIB + 0x1000), word(1 << 30), word(REGIONS_SIZE), word(0x1239)], [None; 4]);
+    retire_and_collect(&area, 0, 4 * MIB);
+    assert_eq!(word(0x1238), None);
+}
+
 fn retire_and_collect(area: &RegionArea, offset: u64, len: u64) -> Vec<(u64, PageSize)> {
     let mut taken = Vec::new();
     // SAFETY: tables of a test, which no processor uses.

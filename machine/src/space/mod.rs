@@ -198,9 +198,14 @@ impl CellSpace {
         self.core_slots().rotate();
     }
 
-    /// Makes the cell stop at the next non-maskable interrupt, and report the place in its code.
-    pub fn examine(&self) {
-        self.live().stop_at_nmi.store(1, Ordering::Release);
+    /// Makes the cell stop at the next non-maskable interrupt of the core at a slot, and report the place in its code.
+    pub fn examine(&self, slot: usize) {
+        self.live().stop_at_nmi.store(u32::try_from(slot + 1).unwrap_or(0), Ordering::Release);
+    }
+
+    /// Makes the cell's cores store samples of their call stacks at the next non-maskable interrupt.
+    pub fn sample(&self) {
+        self.live().samples.fetch_add(1, Ordering::Release);
     }
 
     /// Returns the last order of a core slot.

@@ -1,8 +1,8 @@
 //! A cell's answers to queries, during other work.
 
 use isola_abi::query::{
-    AnswerRecord, CaptureSpec, Direction, FrameFilter, FrameHead, Line, PeriodKind, Query, QueryState,
-    Records, TraceRecord, TraceSpec,
+    AnswerRecord, CaptureSpec, Direction, FrameFilter, FrameHead, Line, PeriodKind, ProfileRecord,
+    ProfileSpec, Query, QueryState, Records, TraceRecord, TraceSpec,
 };
 use isola_ebbs::platform;
 use isola_hosted::{Loss, link};
@@ -163,7 +163,7 @@ fn frames_of_both_directions_are_captured_until_the_capture_ends() {
 }
 
 #[test]
-fn a_trace_and_a_capture_replace_each_other() {
+fn a_trace_a_profile_and_a_capture_replace_each_other() {
     talk(2, Loss::Never, echo, || async {
         let mut stream = dial(PORT).await;
         for _ in 0..2 {
@@ -179,6 +179,12 @@ fn a_trace_and_a_capture_replace_each_other() {
                 TraceRecord::Periods(batch) => batch.periods().any(|period| is_event(period.kind)),
                 _ => false,
             }));
+            let profile = ask(Line::Frames, &Query::Profile(ProfileSpec { cores: u64::MAX }));
+            isola_events::sleep(Duration::from_millis(1)).await;
+            assert_eq!(read(Line::Frames, trace, &mut Records::default()), None);
+            let (samples, _) = read(Line::Frames, profile, &mut Records::default()).unwrap();
+            // A Linux process has no supervisor that interrupts it.
+            assert_eq!(samples, [ProfileRecord::Unsupported.encode()]);
             let frames = ask(Line::Frames, &capture(Some(PORT), 60));
             isola_events::sleep(Duration::from_millis(1)).await;
             exchange(&mut stream, 1000).await;

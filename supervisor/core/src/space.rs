@@ -92,6 +92,9 @@ pub trait CellSpace {
     /// that the cell stops and records the interrupted instruction.
     fn examine(&self, cores: &[Option<Self::Core>], slot: usize);
 
+    /// Interrupts all the cell's cores by NMI, so that each stores a sample of its call stack.
+    fn sample(&self, cores: &[Option<Self::Core>]);
+
     /// Plugs memory into a running cell: one zeroed block, a power of two of chunks, naturally aligned. On return the
     /// cell's direct map and its descriptor's live words contain the block.
     ///

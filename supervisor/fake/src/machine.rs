@@ -38,6 +38,8 @@ pub enum Action {
     Force(CoreId),
     /// These cores received an NMI, so that they rotate.
     Rotation(Vec<CoreId>),
+    /// These cores received an NMI, so that they sample their call stacks.
+    Sample(Vec<CoreId>),
     /// These cores were reclaimed.
     Reclaim(Vec<CoreId>),
     /// A device was reset.

@@ -276,6 +276,10 @@ impl CellSpace for FakeSpace {
         self.state().actions.extend(examined.map(|core| Action::Examine(core.0)));
     }
 
+    fn sample(&self, cores: &[Option<FakeCore>]) {
+        self.state().actions.push(Action::Sample(cores.iter().flatten().map(|core| core.0).collect()));
+    }
+
     fn extend(&mut self, memory: FakeMemory, node: NodeId) -> Result<(), FakeMemory> {
         if !self.lets_write() {
             return Ok(());

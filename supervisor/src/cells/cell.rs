@@ -4,6 +4,7 @@ use super::cores::CoreRequests;
 use super::grow::Growth;
 use super::memory::Shrink;
 use super::restart::Restarting;
+use super::sampling::Sampling;
 use super::usage::Usage;
 use super::watch::Watch;
 use crate::logs::Log;
@@ -22,6 +23,7 @@ pub(super) struct Cell {
     pub(super) growth: Growth,
     /// The unplug of memory in progress.
     pub(super) shrink: Option<Shrink>,
+    pub(super) sampling: Option<Sampling>,
     pub(super) log: Log,
     pub(super) restarting: Restarting,
     pub(super) times: Times,
@@ -98,6 +100,7 @@ impl Cell {
             cores: CoreRequests::default(),
             growth: Growth::new(),
             shrink: None,
+            sampling: None,
             log: Log::new(),
             restarting: Restarting::new(),
             times,

@@ -74,6 +74,7 @@ impl<H: Hardware> Cells<H> {
     /// Acts on the deadlines that have passed.
     pub fn tick(&mut self) {
         let now = self.core.now_ns();
+        self.send_samples(now);
         let due = |cell: &&Cell| self.deadline_of(cell).is_some_and(|deadline| deadline <= now);
         let due: Vec<CellId> = self.table.iter().filter(due).map(|cell| cell.id).collect();
         for id in due {
@@ -87,7 +88,7 @@ impl<H: Hardware> Cells<H> {
     /// Returns when [`Self::tick`] is due; `None` if there is no deadline.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let of_cells = self.table.iter().filter_map(|cell| self.deadline_of(cell));
-        of_cells.chain(self.loans.deadline_ns()).min()
+        of_cells.chain(self.loans.deadline_ns()).chain(self.samples_due_ns).min()
     }
 
     /// Returns the cell's next deadline. A restart that waits for memory or its image has none.
@@ -174,6 +175,7 @@ impl<H: Hardware> Cells<H> {
     /// *ending*, because a restarted supervisor dismantles a cell in that stage and keeps no record of it.
     pub(super) fn finish(&mut self, id: CellId, end: End, since_ns: u64) {
         let Some(event) = self.take_note_of_end(id, end) else { return };
+        self.end_sampling(id);
         let now = self.core.now_ns();
         let restart = self.table.get_mut(id).and_then(|cell| cell.decide_restart(now));
         self.save_checkpoint();

@@ -37,6 +37,7 @@
 //! | `cores`, `memory`, `grow` | a running cell's cores and memory |
 //! | `restart` | the restart policies |
 //! | `watch` | the watchdog for hung cells |
+//! | `sampling` * | samples for profiles |
 //! | `usage` | information on a cell, for responses |
 //! | `saved_state`, `checkpoint`, `recover` | the notes in ownership records, the supervisor checkpoint, and recovery |
 //! | `ticket` | requests that are answered later |
@@ -54,6 +55,7 @@ mod queries;
 mod recover;
 mod resize;
 mod restart;
+mod sampling;
 mod saved_state;
 mod table;
 mod ticket;
@@ -118,6 +120,8 @@ pub struct Cells<H: Hardware> {
     loans: lend::Loans,
     pending: pending::PendingRequests,
     answers: ticket::Answers,
+    /// When samples for profiles are due.
+    samples_due_ns: Option<u64>,
 }
 
 /// The parts that a change of one cell needs.
@@ -189,6 +193,7 @@ impl<H: Hardware> Cells<H> {
             loans: lend::Loans::new(),
             pending: pending::PendingRequests::default(),
             answers: ticket::Answers::default(),
+            samples_due_ns: None,
         }
     }
 

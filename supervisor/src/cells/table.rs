@@ -41,6 +41,10 @@ impl CellTable {
         self.cells.values()
     }
 
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Cell> {
+        self.cells.values_mut()
+    }
+
     /// Enters a cell. Its id is not given out again.
     pub(super) fn insert(&mut self, cell: Cell) {
         self.next_id = self.next_id.max(cell.id.0.saturating_add(1));

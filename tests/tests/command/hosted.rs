@@ -27,6 +27,7 @@ fn traces(isola: &Isola) {
     let summary = isola.json(&["trace", "kv", "-w", path.to_str().unwrap(), "--duration", "500ms"]);
     assert_eq!(summary["cores"], serde_json::json!([0, 1, 2]), "{summary:#}");
     assert!(summary["events"].as_u64() > Some(100), "{summary:#}");
+    isola.run(&["profile", "kv"]).failed(1, "profile it with `perf`");
     let trace = perfetto::parse(&fs::read(&path).unwrap()).unwrap();
     let has = |category: &str| trace.slices.iter().any(|slice| slice.category == category);
     assert!(has("application") && has("idle") && has("lost") == (summary["lost"].as_u64() > Some(0)));

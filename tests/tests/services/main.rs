@@ -13,6 +13,7 @@
 //! | [`idle`] | idle cells and an idle machine |
 //! | [`growth`] | memory growth of a serving cell |
 //! | [`resize`] | memory plug and unplug on request under load |
+//! | [`profile`] | profiles of a cell with known functions |
 //! | [`trace`] | traces of a serving cell |
 //! | [`faults`] | a service beside cells that crash |
 
@@ -26,5 +27,6 @@ mod idle;
 mod lending;
 mod misuse;
 mod primes;
+mod profile;
 mod resize;
 mod trace;

@@ -3,10 +3,11 @@
 use isola_abi::grid::{
     Entitlement, GridChange, PolicyChange, PolicyKind, Rate, Resource, RuleChange, Weight,
 };
+use isola_abi::id::ActivityId;
 use isola_abi::query::{
     ActivityUsage, AnswerPiece, AnswerRecord, Answers, Connection, CounterName, Direction, FRAMES_BYTES,
-    FrameHead, GridClient, GridSettings, Line, Period, PeriodBatch, PeriodKind, Queries, Query, Ring,
-    TraceActivity, TraceBegin, TraceRecord, TraceSite,
+    FrameHead, GridClient, GridSettings, Line, Period, PeriodBatch, PeriodKind, ProfileRecord, Queries,
+    Query, Ring, SampleAccount, SampleBatch, StackSample, TraceActivity, TraceBegin, TraceRecord, TraceSite,
 };
 use std::num::NonZeroU32;
 
@@ -14,11 +15,13 @@ use std::num::NonZeroU32;
 pub struct AnsweringCell {
     queries: Queries,
     answers: Box<Answers>,
+    /// The cores of a profile.
+    profiled: u64,
 }
 
 impl AnsweringCell {
     pub fn new() -> Self {
-        Self { queries: Queries::default(), answers: Box::default() }
+        Self { queries: Queries::default(), answers: Box::default(), profiled: 0 }
     }
 
     pub fn ask(&mut self, line: Line, query: &[u8]) -> u32 {
@@ -30,9 +33,30 @@ impl AnsweringCell {
             Query::Trace(spec) => trace(spec.cores & 0b11).iter().for_each(|record| {
                 ring.push(&record.encode()).unwrap();
             }),
+            Query::Profile(spec) => {
+                self.profiled = spec.cores & 0b11;
+                ring.push(&ProfileRecord::Begin { cores: self.profiled }.encode()).unwrap();
+            }
             query => facts(query).iter().for_each(|fact| ring.push(&fact.encode()).unwrap()),
         }
         number
+    }
+
+    /// Writes samples of each core at the first request of a profile, as if interrupted at once.
+    pub fn sample(&mut self, rate_hz: u32) {
+        let cores = if rate_hz > 0 { std::mem::take(&mut self.profiled) } else { 0 };
+        let ring = self.answers.on(Line::Frames);
+        for core in (0..2).filter(|core| cores >> core & 1 == 1) {
+            let mut batch = SampleBatch::new(core);
+            (batch.idle, batch.lost) = (10, 1);
+            batch.activities.push(TraceActivity { activity: 3, name: "web".into() });
+            let sample = |account, addresses: &[u64]| StackSample { account, addresses: addresses.to_vec() };
+            let web = SampleAccount::Activity(ActivityId(3));
+            batch.push(&sample(web, &[0xffff_ffff_8010_0010, 0xffff_ffff_8010_0020]));
+            batch.push(&sample(web, &[0xffff_ffff_8010_0010, 0xffff_ffff_8010_0020]));
+            batch.push(&sample(SampleAccount::Loop, &[0xffff_ffff_8010_0020]));
+            ring.push(&ProfileRecord::Samples(batch).encode()).unwrap();
+        }
     }
 
     pub fn piece(&self, line: Line, number: u32, from: u64, max_bytes: u32) -> AnswerPiece {
@@ -83,7 +107,7 @@ fn facts(query: Query) -> Vec<AnswerRecord> {
         }
         Query::ChangeGrid(change) => grid(change.policy.and_then(PolicyChange::policy)),
         Query::Activities { most } => activities(most),
-        Query::Capture(_) | Query::EndCapture | Query::Trace(_) => Vec::new(),
+        Query::Capture(_) | Query::EndCapture | Query::Trace(_) | Query::Profile(_) => Vec::new(),
     }
 }
 

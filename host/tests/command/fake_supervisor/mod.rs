@@ -206,6 +206,17 @@ impl Supervisor {
                     |answering| answering.piece(line, number, from, max_bytes),
                 ))
             }
+            RequestBody::Sample { name, rate_hz } => {
+                let state = self.cell(&name)?.info.state;
+                if state != CellState::Running {
+                    return Err(ManagementError::WrongState { name, state });
+                }
+                if rate_hz == 1000 {
+                    return Err(ManagementError::OutOfLimits("at most 666 per core are left".into()));
+                }
+                self.answering.entry(name).or_insert_with(AnsweringCell::new).sample(rate_hz);
+                ResponseBody::Done
+            }
             RequestBody::Events { from, max_entries } => {
                 // Keeps only the latest 20 entries.
                 let first = (self.journal.len() as u64).saturating_sub(20).max(from);

@@ -73,6 +73,7 @@ pub(super) fn answer(number: u32, query: &Query) {
         }
         Query::EndCapture
         | Query::Trace(_)
+        | Query::Profile(_)
         | Query::Counters
         | Query::Connections { .. }
         | Query::Grid

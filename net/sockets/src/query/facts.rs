@@ -114,6 +114,7 @@ fn collect(stack: &Stack, core: CoreIndex, query: &Query) -> CoreFacts {
         Query::Capture(_)
         | Query::EndCapture
         | Query::Trace(_)
+        | Query::Profile(_)
         | Query::Grid
         | Query::ChangeGrid(_)
         | Query::ChangeRules(_)

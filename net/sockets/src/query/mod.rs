@@ -43,11 +43,14 @@ pub fn answer_new(others: impl FnOnce(Answer, Query)) {
     }
     let last = QUERIES.frames.lock().number;
     if let Some((number, query)) = new_query(Line::Frames, last) {
-        // A trace that runs writes nothing after this.
+        // A trace or a profile that runs writes nothing after this.
         isola_events::trace::end();
+        isola_events::profile::end();
         capture::answer(number, &query);
         if let Query::Trace(spec) = query {
             isola_events::trace::begin(number, spec);
+        } else if let Query::Profile(spec) = query {
+            isola_events::profile::begin(number, spec);
         }
     }
 }

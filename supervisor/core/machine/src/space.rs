@@ -125,12 +125,18 @@ impl CellSpace for Space {
     }
 
     fn examine(&self, cores: &[Option<Core>], slot: usize) {
-        self.0.examine();
         let slots = core::iter::once(slot).chain((0..cores.len()).filter(|other| *other != slot));
         let mut there = slots.filter_map(|slot| Some((slot, cores.get(slot)?.as_ref()?)));
         if let Some((slot, core)) = there.find(|(slot, _)| self.0.is_inside(*slot)) {
+            self.0.examine(slot);
             self.interrupt_by_force(core, slot);
         }
+    }
+
+    fn sample(&self, cores: &[Option<Core>]) {
+        self.0.sample();
+        let there = cores.iter().enumerate().filter_map(|(slot, core)| Some((slot, core.as_ref()?)));
+        there.for_each(|(slot, core)| self.interrupt_by_force(core, slot));
     }
 
     fn extend(&mut self, memory: Piece, node: NodeId) -> Result<(), Piece> {

@@ -180,6 +180,11 @@ impl<H: Hardware> OwnedCell<H> {
         self.space.examine(&self.cores, slot);
     }
 
+    /// Interrupts all the cell's cores by NMI, so that each stores a sample of its call stack.
+    pub fn sample(&self) {
+        self.space.sample(&self.cores);
+    }
+
     /// Returns the order to yield of a core slot. Gives that order, if the last one is another.
     pub(super) fn order_yield(&self, slot: usize) -> Order {
         order_yield(&self.space, slot)

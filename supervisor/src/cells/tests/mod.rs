@@ -131,6 +131,7 @@ mod records;
 mod recovery;
 mod refusals;
 mod restarts;
+mod sampling;
 mod watch;
 
 #[test]

@@ -80,7 +80,8 @@ fn any_request() -> impl Strategy<Value = RequestBody> {
         2 => name.clone().prop_map(|name| RequestBody::GiveBack { name }),
         1 => Just(RequestBody::List),
         1 => name.clone().prop_map(|name| RequestBody::Inspect { name }),
-        1 => (name, any::<u64>(), any::<u32>()).prop_map(|(name, from, max_bytes)| RequestBody::Logs { name, from, max_bytes }),
+        1 => (name.clone(), any::<u64>(), any::<u32>()).prop_map(|(name, from, max_bytes)| RequestBody::Logs { name, from, max_bytes }),
+        2 => (name.clone(), 0u32..2000).prop_map(|(name, rate_hz)| RequestBody::Sample { name, rate_hz }),
         1 => (any::<u64>(), any::<u32>()).prop_map(|(from, max_entries)| RequestBody::Events { from, max_entries }),
         1 => (proptest::option::of(any_text()), any_text(), any_text(), any_text()).prop_map(|(cell, by, what, why)| {
             RequestBody::Note { cell, duration_ns: 0, decision: Decision { by, what, why } }

@@ -4,10 +4,12 @@ use crate::cell_report::{self, print};
 use core::hint::black_box;
 use core::sync::atomic::Ordering;
 use isola_abi::id::{ApicId, NodeId};
+use isola_abi::query::SampleAccount;
 use isola_abi::report::{CellPhase, CorePhase};
 use isola_abi::unplug::CHUNK;
 use isola_fault_injection::{InjectedFault, inject, offer_and_keep, send_reserved_vector};
 use isola_machine::apic::local;
+use isola_machine::cell::samples::SampleSource;
 use isola_machine::cell::suspended::{self, NmiAction};
 use isola_machine::cell::{self, Cell, report};
 use isola_machine::interrupts::{self, NonMaskable, SPURIOUS_VECTOR};
@@ -133,10 +135,12 @@ fn strike(cores: u64) -> ! {
 
 /// Offers memory and continues to read it: acknowledges all requests of the supervisor, but does not unmap the memory.
 pub fn remember(cell: Cell) -> ! {
-    let stop_if_asked = |frame: &_| match suspended::non_maskable(cell_report::authority(), frame, || {}) {
-        NmiAction::Stop => NonMaskable::Fatal,
-        _ => NonMaskable::Handled,
-    };
+    const NO_SAMPLES: SampleSource = SampleSource { account: |_| SampleAccount::Idle, region_word: |_| None };
+    let stop_if_asked =
+        |frame: &_| match suspended::non_maskable(cell_report::authority(), frame, || {}, &NO_SAMPLES) {
+            NmiAction::Stop => NonMaskable::Fatal,
+            _ => NonMaskable::Handled,
+        };
     interrupts::set_non_maskable_handler(cell_report::authority(), stop_if_asked);
     let granule = CHUNK as usize;
     let of = |memory: &[u8]| {
