@@ -10,7 +10,7 @@ use crate::machine::socket;
 use isola_abi::frame::{Decoder, FrameError, MAX_PART_BYTES, encode};
 use isola_abi::id::CoreId;
 use isola_abi::management::{
-    CellInfo, CellSpec, Change, CoresResized, Decision, ImageInfo, JournalEntry, LoanInfo, LogPiece,
+    CellInfo, CellSpec, Change, CoresResized, Decision, ImageInfo, JournalEntry, LoanInfo, LogPiece, MemoryLoanInfo,
     MachineInfo, ManagementError, MemoryResized, Mode, Request, RequestBody, Response, ResponseBody,
 };
 use isola_abi::query::{AnswerPiece, Line, Query};
@@ -355,6 +355,34 @@ impl Client {
     /// [`ClientError`].
     pub fn give_core_back(&mut self, name: &str) -> Result<LoanInfo, ClientError> {
         self.loan(RequestBody::GiveBack { name: name.to_owned() })
+    }
+
+    /// Starts a loan of memory to a running cell.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn borrow_memory(
+        &mut self,
+        name: &str,
+        memory: ByteSize,
+        lease_ms: u32,
+    ) -> Result<MemoryLoanInfo, ClientError> {
+        self.memory_loan(RequestBody::BorrowMemory { name: name.to_owned(), memory, lease_ms })
+    }
+
+    /// Starts the return of memory that a cell has borrowed last.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn give_memory_back(&mut self, name: &str, memory: ByteSize) -> Result<MemoryLoanInfo, ClientError> {
+        self.memory_loan(RequestBody::GiveMemoryBack { name: name.to_owned(), memory })
+    }
+
+    fn memory_loan(&mut self, request: RequestBody) -> Result<MemoryLoanInfo, ClientError> {
+        match self.ask(request)? {
+            ResponseBody::MemoryLoan(loan) => Ok(loan),
+            _ => Err(ClientError::Unexpected),
+        }
     }
 
     fn loan(&mut self, request: RequestBody) -> Result<LoanInfo, ClientError> {

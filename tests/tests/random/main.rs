@@ -178,6 +178,7 @@ impl Test {
             priority: self.random.below(3) as u8,
             lends: self.random.below(3) as u32,
             borrow_above_us: 0,
+            memory_low: None,
         };
         // The last name is no cell's: it becomes an invalid one.
         let called = if address.is_some() { name } else { "not a name" };

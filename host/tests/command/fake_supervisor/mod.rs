@@ -177,6 +177,12 @@ impl Supervisor {
                 ResponseBody::Loan(self.renew(&name, core, lease_ms)?)
             }
             RequestBody::GiveBack { name } => ResponseBody::Loan(self.give_back(&name)?),
+            RequestBody::BorrowMemory { name, memory, lease_ms } => {
+                ResponseBody::MemoryLoan(self.borrow_memory(&name, memory, lease_ms)?)
+            }
+            RequestBody::GiveMemoryBack { name, memory } => {
+                ResponseBody::MemoryLoan(self.give_memory_back(&name, memory)?)
+            }
             RequestBody::Destroy { name } => {
                 self.destroy(name)?;
                 ResponseBody::Done

@@ -38,7 +38,7 @@ fn any_request() -> impl Strategy<Value = RequestBody> {
     ];
     let memory = (0u64..20, proptest::option::of(0u64..40));
     let lending =
-        (0u8..3, 0u32..3).prop_map(|(priority, lends)| LendingSpec { priority, lends, borrow_above_us: 100 });
+        (0u8..3, 0u32..3).prop_map(|(priority, lends)| LendingSpec { priority, lends, borrow_above_us: 100, memory_low: None });
     let spec = (name.clone(), 0u32..4, memory, restart, 0u32..3, any::<bool>(), lending).prop_map(
         |(name, cores, (mib, most_mib), restart, watchdog, networked, lending)| CellSpec {
             restart,
