@@ -10,8 +10,9 @@ use crate::machine::socket;
 use isola_abi::frame::{Decoder, FrameError, MAX_PART_BYTES, encode};
 use isola_abi::id::CoreId;
 use isola_abi::management::{
-    CellInfo, CellSpec, Change, CoresResized, Decision, ImageInfo, JournalEntry, LoanInfo, LogPiece, MemoryLoanInfo,
-    MachineInfo, ManagementError, MemoryResized, Mode, Request, RequestBody, Response, ResponseBody,
+    CellInfo, CellSpec, Change, CoresResized, Decision, ImageInfo, JournalEntry, LoanInfo, LogPiece,
+    MachineInfo, ManagementError, MemoryLoanInfo, MemoryResized, Mode, Request, RequestBody, Response,
+    ResponseBody,
 };
 use isola_abi::query::{AnswerPiece, Line, Query};
 use isola_abi::size::ByteSize;

@@ -290,7 +290,8 @@ mod tests {
         assert_eq!((placement.policy, placement.ids.len()), (PlacementPolicy::Siblings, 4));
         assert_eq!(manifest.restart, Some(RestartPolicy::OnFailure { most: Some(5) }));
         assert_eq!(read("").unwrap(), Manifest::default());
-        let lender = read("priority = 9\nlend = 2\nborrow_above = \"100us\"\nmemory_low = \"32M\"\n").unwrap();
+        let lender =
+            read("priority = 9\nlend = 2\nborrow_above = \"100us\"\nmemory_low = \"32M\"\n").unwrap();
         assert_eq!(read("text = \"private\"\n").unwrap().text, Some(Text::Private));
         assert_eq!(read("text = \"shared\"\n").unwrap().text, Some(Text::Shared));
         assert_eq!((lender.priority, lender.lend), (Some(9), Some(2)));

@@ -102,7 +102,9 @@ impl CellSpec {
             return limit("the most memory that a cell may have is less than what it begins with");
         }
         if self.lending.memory_low.is_some_and(|low| low > self.memory) {
-            return limit("the memory that a cell keeps (memory-low) is more than what it begins with (memory)");
+            return limit(
+                "the memory that a cell keeps (memory-low) is more than what it begins with (memory)",
+            );
         }
         if self.image_name.len() > 4 * MAX_NAME_LEN {
             return limit("the image's name is longer than 252 bytes");

@@ -129,12 +129,7 @@ impl Cell {
         }
     }
 
-    fn refuse<H: Hardware>(
-        &mut self,
-        parts: &mut Parts<'_, H>,
-        request: &MemoryRequest,
-        refusal: Refusal,
-    ) {
+    fn refuse<H: Hardware>(&mut self, parts: &mut Parts<'_, H>, request: &MemoryRequest, refusal: Refusal) {
         let since_ns = self.growth.open_since_ns.unwrap_or_else(|| parts.core.now_ns());
         self.answer(parts, request.number, Answer::Refused(refusal));
         if core::mem::replace(&mut self.growth.refusals, Refusals::Logged) == Refusals::NotLogged {

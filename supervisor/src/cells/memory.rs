@@ -256,7 +256,12 @@ impl Cell {
         began: u64,
     ) -> Ticket {
         let ticket = parts.answers.tickets.next();
-        self.begin_unplug(parts, Purpose::Request(ticket), wanted, (began, began.saturating_add(PATIENCE_NS)));
+        self.begin_unplug(
+            parts,
+            Purpose::Request(ticket),
+            wanted,
+            (began, began.saturating_add(PATIENCE_NS)),
+        );
         ticket
     }
 
@@ -267,7 +272,8 @@ impl Cell {
         len_bytes: u64,
         times_ns: (u64, u64),
     ) -> bool {
-        let Some(owned) = parts.owned(self).filter(|owned| self.is_running() && !owned.has_lost_core()) else {
+        let Some(owned) = parts.owned(self).filter(|owned| self.is_running() && !owned.has_lost_core())
+        else {
             return false;
         };
         let wanted = owned.memory_bytes().saturating_sub(len_bytes);

@@ -114,9 +114,7 @@ impl MemoryLending {
             return Vec::new();
         }
         let can_lend = |party: &&MemoryParty| {
-            party.id != who
-                && party.priority < priority
-                && !self.is_reluctant(party.id, now_ns)
+            party.id != who && party.priority < priority && !self.is_reluctant(party.id, now_ns)
         };
         let spare = |party: &MemoryParty| {
             let kept = party.low_bytes.saturating_add(self.borrowed_bytes(party.id));
@@ -234,7 +232,8 @@ impl MemoryLending {
         let before = self.reluctant.iter().position(|reluctance| reluctance.cell == cell);
         let before = before.map(|index| self.reluctant.remove(index));
         if !is_complete {
-            let delay_ns = before.map_or(FIRST_DELAY_NS, |before| (2 * before.delay_ns).min(LONGEST_DELAY_NS));
+            let delay_ns =
+                before.map_or(FIRST_DELAY_NS, |before| (2 * before.delay_ns).min(LONGEST_DELAY_NS));
             self.reluctant.push(Reluctance { cell, delay_ns, until_ns: now_ns.saturating_add(delay_ns) });
         }
     }

@@ -83,7 +83,8 @@ impl Supervisor {
         name: &str,
         memory: ByteSize,
     ) -> Result<MemoryLoanInfo, ManagementError> {
-        let nothing = || ManagementError::OutOfLimits(format!("{name:?} has no borrowed memory to give back"));
+        let nothing =
+            || ManagementError::OutOfLimits(format!("{name:?} has no borrowed memory to give back"));
         let borrower = self.cell(name)?;
         let loan = borrower.info.memory_loans.pop().ok_or_else(nothing)?;
         assert_eq!(loan.memory, memory);

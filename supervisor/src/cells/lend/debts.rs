@@ -3,7 +3,7 @@
 //! A lender's record lists the cores that it lends, from the request to the return; a borrower's record lists the cores
 //! that it has borrowed. A restarted supervisor thus finds each loan, wherever the core is, and whichever cell ends.
 
-use super::memory_debts::SavedMemory;
+use super::memory::SavedMemory;
 use super::transfers::{Afterwards, Loans};
 use crate::cells::cell::Cell;
 use crate::cells::table::CellTable;

@@ -40,7 +40,10 @@ fn the_least_important_lender_with_the_most_memory_is_asked_first_and_keeps_its_
     ];
     let lending = MemoryLending::new();
     assert_eq!(lenders(&lending, &parties), [(4, 48), (3, 16), (2, 48)], "whole chunks, in this order");
-    assert!(lending.lenders((CellId(1), 5), &parties, 0, |id| id == CellId(1)).is_empty(), "it has lent memory");
+    assert!(
+        lending.lenders((CellId(1), 5), &parties, 0, |id| id == CellId(1)).is_empty(),
+        "it has lent memory"
+    );
 }
 
 #[test]
@@ -101,7 +104,8 @@ fn a_lender_that_restarts_ends_its_leases_and_is_no_lender_any_more() {
 
 #[test]
 fn a_borrower_keeps_three_eighths_of_its_memory_free() {
-    for (total, used, unused) in [(64, 40, 0), (64, 38, 2), (64, 0, 64), (64, 24, 25), (64, 70, 0), (0, 0, 0)] {
+    for (total, used, unused) in [(64, 40, 0), (64, 38, 2), (64, 0, 64), (64, 24, 25), (64, 70, 0), (0, 0, 0)]
+    {
         let unused = unused / 2 * 2;
         assert_eq!(unused_bytes(total * MIB, used * MIB), unused * MIB, "{used} of {total}");
     }

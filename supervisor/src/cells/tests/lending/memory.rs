@@ -166,7 +166,8 @@ fn a_request_without_free_memory_borrows_and_the_unused_part_returns_after_a_lea
     assert_eq!((loan.memory, loan.from.as_deref(), loan.renews), (ByteSize(16 * MIB), Some("batch"), true));
     assert_eq!(info(&mut cells, "batch").memory_lent, ByteSize(16 * MIB));
     let batch = id(&cells, "batch");
-    let limit = |cells: &mut Cells<FakeMachine>| cells.fake().grown[&batch].limit_bytes.load(Ordering::Relaxed) / MIB;
+    let limit =
+        |cells: &mut Cells<FakeMachine>| cells.fake().grown[&batch].limit_bytes.load(Ordering::Relaxed) / MIB;
     assert_eq!(limit(&mut cells), 38, "the lender cannot request the memory back");
     for _ in 0..5 {
         advance(&mut cells, 1_001);
@@ -292,9 +293,7 @@ fn free_memory_is_borrowed_first_and_is_free_again_after_the_lease() {
     proceed(&mut cells, Manners::Gives);
     assert_eq!(both(&mut cells), (22, 40));
     let lease_ns = u64::from(LEASE_MS) * 1_000_000;
-    let expected = |event: &JournalEvent| {
-        matches!(event, JournalEvent::BorrowMemory { lease_ns: ns, .. } if ns.abs_diff(lease_ns) < 10_000)
-    };
+    let expected = |event: &JournalEvent| matches!(event, JournalEvent::BorrowMemory { lease_ns: ns, .. } if ns.abs_diff(lease_ns) < 10_000);
     assert!(memory_events(&cells).iter().all(expected));
     for _ in 0..3 {
         advance(&mut cells, 1_001);
@@ -365,7 +364,8 @@ fn the_memory_of_a_lender_that_ends_is_free_after_the_lease() {
 fn a_lender_that_restarts_by_policy_needs_its_memory_at_once() {
     let mut cells = machine(3);
     run(&mut cells, member("service", 8, 9, None));
-    let report = run(&mut cells, CellSpec { restart: RestartPolicy::Always, ..member("batch", 54, 1, Some(16)) });
+    let report =
+        run(&mut cells, CellSpec { restart: RestartPolicy::Always, ..member("batch", 54, 1, Some(16)) });
     request(&mut cells, "service", 2, 16);
     proceed(&mut cells, Manners::Gives);
     uses(&mut cells, "service", 8);

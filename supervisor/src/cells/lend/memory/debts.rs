@@ -5,9 +5,9 @@
 //! therefore derives the rest: what a borrower has beyond its own is borrowed, and what a lender lacks is lent, or was on
 //! its way and returns.
 
-use super::memory::{MemoryLoans, MemoryReturn};
-use super::transfers::Afterwards;
+use super::{MemoryLoans, MemoryReturn};
 use crate::cells::cell::Cell;
+use crate::cells::lend::transfers::Afterwards;
 use crate::cells::table::CellTable;
 use crate::lending::memory::{MemoryLoan, Renewal};
 use alloc::vec::Vec;
@@ -62,8 +62,9 @@ impl SavedMemoryLoan {
 
 impl MemoryLoans {
     /// Returns the memory loans of a cell that has `memory_bytes`, for its saved state.
-    pub(super) fn saved(&self, id: CellId, memory_bytes: u64) -> SavedMemory {
-        let own_bytes = memory_bytes + self.lent_bytes(id) - self.lending.borrowed_bytes(id).min(memory_bytes);
+    pub(in crate::cells) fn saved(&self, id: CellId, memory_bytes: u64) -> SavedMemory {
+        let own_bytes =
+            memory_bytes + self.lent_bytes(id) - self.lending.borrowed_bytes(id).min(memory_bytes);
         let loans = self.lending.borrowed(id).chain(self.expected(id));
         SavedMemory {
             own_bytes: self.is_party(id).then_some(own_bytes),
@@ -78,7 +79,11 @@ impl MemoryLoans {
 
     /// Restores the loans from before a supervisor restart, and returns to lenders the memory that no borrower has,
     /// after all cells were recovered.
-    pub(super) fn resume_debts<H: Hardware>(&mut self, core: &mut TrustedCore<H>, table: &CellTable) {
+    pub(in crate::cells) fn resume_debts<H: Hardware>(
+        &mut self,
+        core: &mut TrustedCore<H>,
+        table: &CellTable,
+    ) {
         let now = core.now_ns();
         let mut saved = core::mem::take(&mut self.saved);
         // What a cell has lent follows from the loans of cells of higher priority.
