@@ -9,7 +9,7 @@ use super::up::PlatformArguments;
 use super::{Context, Failure, complete, show, standalone};
 use crate::cellctl::{self, CellError, NewCell};
 use crate::client::ClientError;
-use crate::grid_setup::GridTable;
+use crate::grid_setup::{ActivityWeight, GridTable};
 use crate::image::{CellImage, FindError, signing};
 use crate::machine::LockedMachine;
 use crate::machine::cells::CleanupPolicy;
@@ -144,6 +144,9 @@ pub(super) struct Arguments {
     /// The most bytes per second that each of its block devices transfers, as in 50M
     #[arg(long, value_name = "RATE", conflicts_with_all = ["standalone", "hosted"])]
     disk_rate: Option<String>,
+    /// The weight of an activity at all its resources, as in web=300, with the policy wfq where no other is named
+    #[arg(long, value_name = "ACTIVITY=WEIGHT", conflicts_with_all = ["standalone", "hosted"])]
+    weight: Vec<ActivityWeight>,
     /// The time without progress after which it counts as crashed: 500ms, 5s, off [default: off]
     #[arg(long, value_name = "TIME")]
     watchdog: Option<Watchdog>,
@@ -235,6 +238,7 @@ fn run_cell(
         arguments.cpu_limit.as_deref(),
         arguments.net_rate.as_deref(),
         arguments.disk_rate.as_deref(),
+        &arguments.weight,
     );
     let grid = grid.map_err(|message| Failure::new(USAGE, message))?;
     let new = NewCell {
