@@ -43,7 +43,8 @@ fn service_and_batch(cell: &[&str]) -> (Isola, Connection, u64) {
     isola.run(&["run", "-d", "--name", "batch", "--memory", &memory, "--memory-low", low, "primes"]).ok();
     assert!(isola.inventory()["memory"].as_u64() < Some(8 * MIB));
     let connection = Connection::establish(published(&view));
-    (isola, connection, held_mib(&isola, "batch"))
+    let all = held_mib(&isola, "batch");
+    (isola, connection, all)
 }
 
 #[test]
