@@ -258,7 +258,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn create(&mut self, spec: CellSpec) -> Result<CellInfo, ClientError> {
-        self.cell(RequestBody::Create(spec))
+        self.cell(RequestBody::Create(spec.into()))
     }
 
     /// Creates a cell that has ended again, with the same resources and from the same image.

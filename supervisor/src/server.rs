@@ -176,7 +176,7 @@ impl<H: Hardware> Server<H> {
                 answer(ResponseBody::Done)
             }
             RequestBody::Create(spec) => {
-                let created = self.cells.create(spec)?;
+                let created = self.cells.create(*spec)?;
                 self.created(created)
             }
             RequestBody::Recreate { name } => {

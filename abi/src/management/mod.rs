@@ -41,6 +41,7 @@ use crate::frame::MAX_PART_BYTES;
 use crate::id::{CoreId, MAX_CORES};
 use crate::query::{AnswerPiece, Line};
 use crate::size::ByteSize;
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -96,7 +97,7 @@ pub enum RequestBody {
         bytes: Vec<u8>,
     },
     /// Creates a cell from a stored image.
-    Create(CellSpec),
+    Create(Box<CellSpec>),
     /// Creates an ended cell again, with the resources of its specification and from the same image. Its id and its log
     /// continue. A refusal leaves the cell unchanged.
     Recreate {
@@ -297,7 +298,7 @@ pub enum ResponseBody {
     Images(Vec<ImageInfo>),
     /// Answers [`RequestBody::Create`], [`RequestBody::Recreate`], [`RequestBody::Start`], [`RequestBody::Stop`] and
     /// [`RequestBody::Inspect`] with the cell's present state.
-    Cell(alloc::boxed::Box<CellInfo>),
+    Cell(Box<CellInfo>),
     /// Answers [`RequestBody::ResizeMemory`].
     MemoryResized(MemoryResized),
     /// Answers [`RequestBody::Borrow`], [`RequestBody::Renew`] and [`RequestBody::GiveBack`] with the core, its lender

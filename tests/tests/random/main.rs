@@ -187,11 +187,11 @@ impl Test {
         let image = digest(&self.image);
         let spec = CellSpec { network, lending, text, image, ..spec(called, cores, mib, &[]) };
         let can = address.is_some() && self.model.can_create(name, &spec);
-        let mut answer = self.ask(RequestBody::Create(spec.clone()));
+        let mut answer = self.ask(RequestBody::Create(spec.clone().into()));
         if answer == Err(ManagementError::NoImage) {
             // The supervisor has evicted the image.
             self.machine.client.upload(&self.image);
-            answer = self.ask(RequestBody::Create(spec.clone()));
+            answer = self.ask(RequestBody::Create(spec.clone().into()));
         }
         assert_eq!(answer.is_ok(), can, "{spec:?}: {answer:?} {:?}", self.model);
         match &answer {

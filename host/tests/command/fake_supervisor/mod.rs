@@ -158,7 +158,7 @@ impl Supervisor {
                 self.store_chunk(offset, bytes)?;
                 ResponseBody::Done
             }
-            RequestBody::Create(spec) => ResponseBody::Cell(Box::new(self.create(spec)?)),
+            RequestBody::Create(spec) => ResponseBody::Cell(Box::new(self.create(*spec)?)),
             RequestBody::Recreate { name } => ResponseBody::Cell(Box::new(self.recreate(name)?)),
             RequestBody::Start { name } => ResponseBody::Cell(Box::new(self.start(name)?)),
             RequestBody::Stop { name, timeout_ms } => {
