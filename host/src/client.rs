@@ -11,7 +11,8 @@ use isola_abi::frame::{Decoder, FrameError, MAX_PART_BYTES, encode};
 use isola_abi::id::CoreId;
 use isola_abi::management::{
     CellInfo, CellSpec, Change, CoresResized, Decision, ImageInfo, JournalEntry, LoanInfo, LogPiece,
-    MachineInfo, ManagementError, MemoryResized, Mode, Request, RequestBody, Response, ResponseBody,
+    MachineInfo, ManagementError, MemoryLoanInfo, MemoryResized, Mode, Request, RequestBody, Response,
+    ResponseBody,
 };
 use isola_abi::query::{AnswerPiece, Line, Query};
 use isola_abi::size::ByteSize;
@@ -257,7 +258,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn create(&mut self, spec: CellSpec) -> Result<CellInfo, ClientError> {
-        self.cell(RequestBody::Create(spec))
+        self.cell(RequestBody::Create(spec.into()))
     }
 
     /// Creates a cell that has ended again, with the same resources and from the same image.
@@ -355,6 +356,34 @@ impl Client {
     /// [`ClientError`].
     pub fn give_core_back(&mut self, name: &str) -> Result<LoanInfo, ClientError> {
         self.loan(RequestBody::GiveBack { name: name.to_owned() })
+    }
+
+    /// Starts a loan of memory to a running cell.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn borrow_memory(
+        &mut self,
+        name: &str,
+        memory: ByteSize,
+        lease_ms: u32,
+    ) -> Result<MemoryLoanInfo, ClientError> {
+        self.memory_loan(RequestBody::BorrowMemory { name: name.to_owned(), memory, lease_ms })
+    }
+
+    /// Starts the return of memory that a cell has borrowed last.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn give_memory_back(&mut self, name: &str, memory: ByteSize) -> Result<MemoryLoanInfo, ClientError> {
+        self.memory_loan(RequestBody::GiveMemoryBack { name: name.to_owned(), memory })
+    }
+
+    fn memory_loan(&mut self, request: RequestBody) -> Result<MemoryLoanInfo, ClientError> {
+        match self.ask(request)? {
+            ResponseBody::MemoryLoan(loan) => Ok(loan),
+            _ => Err(ClientError::Unexpected),
+        }
     }
 
     fn loan(&mut self, request: RequestBody) -> Result<LoanInfo, ClientError> {

@@ -8,6 +8,9 @@
 //! limit = "50%"                          # of each core; bytes per second for network-write
 //! activities.web = { weight = 300 }      # also: priority, deadline, reservation, limit
 //!
+//! [grid.weights]                         # at all resources, with the policy wfq where none is named
+//! web = 300
+//!
 //! [[grid.rules]]
 //! port = 80
 //! peer = "10.7.0.0/16"
@@ -27,6 +30,7 @@ use serde::{Deserialize, Deserializer, de};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// The table `grid` of a manifest.
@@ -41,6 +45,9 @@ pub struct GridTable {
     network_write: ResourceTable,
     #[serde(default)]
     disk: ResourceTable,
+    /// The weights at all resources, by activity.
+    #[serde(default)]
+    weights: BTreeMap<String, Weight>,
     /// The rules that attribute connections.
     #[serde(default)]
     rules: Vec<RuleTable>,
@@ -69,6 +76,26 @@ struct EntitlementTable {
     limit: Option<String>,
 }
 
+/// The weight of an activity at all resources: `ACTIVITY=WEIGHT`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActivityWeight {
+    activity: String,
+    weight: Weight,
+}
+
+impl FromStr for ActivityWeight {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (activity, weight) =
+            text.rsplit_once('=').ok_or("write an activity and its weight, as in web=300")?;
+        let activity = activity_name(activity).map_err(|message| format!("{activity:?} {message}"))?;
+        let weight: u32 = weight.parse().map_err(|error| format!("{weight:?} is no weight: {error}"))?;
+        let weight = Weight::new(weight).map_err(|error| error.to_string())?;
+        Ok(Self { activity, weight })
+    }
+}
+
 /// A rule that attributes connections.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -85,7 +112,8 @@ fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PolicyKin
 }
 
 impl GridTable {
-    /// Returns the settings. `cpu_limit`, `net_rate` and `disk_rate`, if given, replace the table's limits of all activities.
+    /// Returns the settings. `cpu_limit`, `net_rate` and `disk_rate`, if given, replace the table's limits of all
+    /// activities, and `weights` the table's weights of their activities.
     ///
     /// # Errors
     /// A message for the user, with the key.
@@ -94,8 +122,14 @@ impl GridTable {
         cpu_limit: Option<&str>,
         net_rate: Option<&str>,
         disk_rate: Option<&str>,
+        weights: &[ActivityWeight],
     ) -> Result<GridSetup, String> {
         let mut changes = Vec::new();
+        for name in self.weights.keys() {
+            activity_name(name).map_err(|message| format!("grid.weights: {name:?} {message}"))?;
+        }
+        let from_table = self.weights.iter().map(|(name, weight)| (name, *weight));
+        let from_options = weights.iter().map(|of| (&of.activity, of.weight));
         let resources = [
             (Resource::Processor, &self.processor, cpu_limit),
             (Resource::NetworkWrite, &self.network_write, net_rate),
@@ -103,6 +137,17 @@ impl GridTable {
         ];
         for (resource, table, limit) in resources {
             let in_resource = |message| format!("grid.{resource}.{message}");
+            let mut table = table.clone();
+            // A weight of the resource comes before one of all resources, and an option before the manifest.
+            for (name, weight) in from_table.clone() {
+                table.activities.entry(name.clone()).or_default().weight.get_or_insert(weight);
+            }
+            for (name, weight) in from_options.clone() {
+                table.activities.entry(name.clone()).or_default().weight = Some(weight);
+            }
+            if from_table.len() + from_options.len() > 0 {
+                table.policy.get_or_insert(PolicyKind::Wfq);
+            }
             table.add_to(&mut changes, resource, limit.or(table.limit.as_deref())).map_err(in_resource)?;
         }
         let rules = self.rules.iter().map(RuleTable::rule).collect::<Result<_, _>>();
@@ -258,7 +303,7 @@ mod tests {
     use super::*;
 
     fn setup(text: &str) -> Result<GridSetup, String> {
-        toml::from_str::<GridTable>(text).map_err(|error| error.to_string())?.setup(None, None, None)
+        toml::from_str::<GridTable>(text).map_err(|error| error.to_string())?.setup(None, None, None, &[])
     }
 
     #[test]
@@ -294,11 +339,46 @@ mod tests {
     #[test]
     fn options_replace_limits_and_a_limit_alone_keeps_the_order_of_arrival() {
         let table: GridTable = toml::from_str("processor.limit = \"50%\"").unwrap();
-        let changes = table.setup(Some("25%"), Some("10M"), Some("50M")).unwrap().changes;
+        let changes = table.setup(Some("25%"), Some("10M"), Some("50M"), &[]).unwrap().changes;
         let fifo = Some(PolicyChange::Policy(PolicyKind::Fifo));
         assert_eq!((changes[0].policy, changes[0].limit), (fifo, Some(RateChange::Part(250))));
         assert_eq!((changes[1].resource, changes[1].policy), (Resource::NetworkWrite, fifo));
-        assert_eq!(GridTable::default().setup(None, None, None), Ok(GridSetup::default()));
+        assert_eq!(GridTable::default().setup(None, None, None, &[]), Ok(GridSetup::default()));
+    }
+
+    #[test]
+    fn weights_hold_at_all_resources_with_wfq_where_no_policy_is_named() {
+        let table: GridTable = toml::from_str(
+            "weights = { web = 300, batch = 20 }\n\
+             disk.policy = \"fifo\"\n\
+             [processor]\nlimit = \"50%\"\nactivities.web = { weight = 400, priority = 3 }\n",
+        )
+        .unwrap();
+        let weights = ["batch=30".parse().unwrap(), "a=b=10000".parse().unwrap()];
+        let changes = table.setup(None, Some("10M"), None, &weights).unwrap().changes;
+        let [wfq, fifo] = [PolicyKind::Wfq, PolicyKind::Fifo].map(PolicyChange::Policy);
+        let policies: Vec<_> =
+            changes.iter().filter_map(|change| Some((change.resource, change.policy?))).collect();
+        let resources = [Resource::Processor, Resource::NetworkWrite, Resource::Disk];
+        assert_eq!(policies, [(resources[0], wfq), (resources[1], wfq), (resources[2], fifo)]);
+        assert!(changes[0].limit == Some(RateChange::Part(500)) && changes[4].limit.is_some());
+        for (resource, web) in resources.into_iter().zip([400, 300, 300]) {
+            let of = changes.iter().filter(|change| change.resource == resource);
+            let weights = of.filter_map(|change| change.activity.as_ref());
+            let weights = weights.map(|(name, change)| (&**name, change.weight.unwrap().get()));
+            assert!(weights.eq([("a=b", 10_000), ("batch", 30), ("web", web)]), "{resource}");
+        }
+        assert_eq!(changes[3].activity.as_ref().unwrap().1.priority, Some(Priority(3)));
+        for (text, message) in [
+            ("web", "as in web=300"),
+            ("=3", "is no name"),
+            ("web=", "no weight"),
+            ("web=0", "from 1 to 10000"),
+            ("web=x", "no weight"),
+        ] {
+            let error = text.parse::<ActivityWeight>().unwrap_err();
+            assert!(error.contains(message), "{text}: {error}");
+        }
     }
 
     #[test]
@@ -311,6 +391,8 @@ mod tests {
             ("processor.activities.web.weight = 0", "give a weight from 1 to 10000"),
             ("processor.policy = \"best\"", "use fifo, priority, wfq, edf or reserve"),
             ("processor.weight = 3", "weight"),
+            ("weights.web = 0", "give a weight from 1 to 10000"),
+            ("weights.\"\" = 1", "grid.weights: \"\" is no name"),
             ("printer.policy = \"wfq\"", "network-write"),
             ("[[rules]]\nport = 80", "activity"),
             ("[[rules]]\nactivity = \"\"", "grid.rules: the activity \"\" is no name"),

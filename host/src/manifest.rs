@@ -9,6 +9,7 @@
 //! core_ids = "2,5-7"               # only these cores
 //! memory = "64M"
 //! memory_max = "256M"              # the most memory that it may have, as it asks for more while it runs
+//! memory_low = "32M"               # the memory that it keeps: it lends what else it has free to cells of higher priority
 //! arguments = ["--verbose"]
 //! publish = ["11211:11211"]
 //! volumes = ["data:/data"]         # VOLUME:PATH or VOLUME:PATH:ro, a name or a file relative to the manifest
@@ -17,8 +18,8 @@
 //! sha256 = "9f86d0818884..."       # the image must have this digest: see `isola image digest`
 //! signed_by = "release.key.pub"    # and be signed by this key: a file relative to the manifest, or its digits
 //! restart = "on-failure:5"         # no, on-failure, on-failure:TIMES or always
-//! priority = 9                     # it borrows cores from cells of lower priority, see `isola borrow`
-//! borrow_above = "100us"           # and does so by itself if its events wait longer than that
+//! priority = 9                     # it borrows cores and memory of cells of lower priority, see `isola borrow`
+//! borrow_above = "100us"           # and borrows cores by itself if its events wait longer than that
 //! lend = 0                         # how many of its cores it lends to cells of higher priority
 //! text = "private"                 # a copy of the image's code and constants; or "shared" with all cells of the image
 //!
@@ -76,6 +77,8 @@ pub struct Manifest {
     pub memory: Option<ByteSize>,
     /// The most memory that the cell can have by memory requests.
     pub memory_max: Option<ByteSize>,
+    /// The memory that the cell keeps while it lends memory.
+    pub memory_low: Option<ByteSize>,
     /// Arguments for the application.
     #[serde(default)]
     pub arguments: Vec<String>,
@@ -287,11 +290,13 @@ mod tests {
         assert_eq!((placement.policy, placement.ids.len()), (PlacementPolicy::Siblings, 4));
         assert_eq!(manifest.restart, Some(RestartPolicy::OnFailure { most: Some(5) }));
         assert_eq!(read("").unwrap(), Manifest::default());
-        let lender = read("priority = 9\nlend = 2\nborrow_above = \"100us\"\n").unwrap();
+        let lender =
+            read("priority = 9\nlend = 2\nborrow_above = \"100us\"\nmemory_low = \"32M\"\n").unwrap();
         assert_eq!(read("text = \"private\"\n").unwrap().text, Some(Text::Private));
         assert_eq!(read("text = \"shared\"\n").unwrap().text, Some(Text::Shared));
         assert_eq!((lender.priority, lender.lend), (Some(9), Some(2)));
         assert_eq!(lender.borrow_above, Some(Wait { us: 100 }));
+        assert_eq!(lender.memory_low, Some(ByteSize(32 << 20)));
         assert!("1".parse::<Wait>().is_err() && "0us".parse::<Wait>().is_err());
         let elastic =
             read("[elastic]\np99 = \"2ms..5ms\"\ninterval = \"500ms\"\nmax = 4\n").unwrap().elastic.unwrap();

@@ -47,6 +47,8 @@ pub(crate) fn cell(name: &str) -> CellInfo {
         service: Default::default(),
         activities: Default::default(),
         loans: vec![],
+        memory_loans: vec![],
+        memory_lent: ByteSize(0),
         crash: None,
         restarts: Restarts::default(),
         created_unix_ns: 0,

@@ -1,4 +1,5 @@
-//! The rules for core loans (RainForest 4.1). They use only priorities, numbers of cores to lend, and a clock.
+//! The rules for core loans (RainForest 4.1). They use only priorities, numbers of cores to lend, and a clock. Those for
+//! memory are in [`memory`].
 //!
 //! A cell's specification has a priority and the number of cores that it lends. A cell that requests a core gets, in
 //! this order, one that it has lent, a free core, or a core of the lender with the lowest priority below its own, among
@@ -15,6 +16,8 @@
 //!
 //! This module decides and records the loans. A core transfer takes time, and either cell may end meanwhile: a loan is
 //! entered when the borrower has the core, and removed when it no longer has it.
+
+pub mod memory;
 
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId};

@@ -176,7 +176,7 @@ impl<H: Hardware> Server<H> {
                 answer(ResponseBody::Done)
             }
             RequestBody::Create(spec) => {
-                let created = self.cells.create(spec)?;
+                let created = self.cells.create(*spec)?;
                 self.created(created)
             }
             RequestBody::Recreate { name } => {
@@ -216,6 +216,12 @@ impl<H: Hardware> Server<H> {
                 answer(ResponseBody::Loan(self.cells.renew(&name, core, lease_ms)?))
             }
             RequestBody::GiveBack { name } => answer(ResponseBody::Loan(self.cells.give_back(&name)?)),
+            RequestBody::BorrowMemory { name, memory, lease_ms } => {
+                answer(ResponseBody::MemoryLoan(self.cells.borrow_memory(&name, memory, lease_ms)?))
+            }
+            RequestBody::GiveMemoryBack { name, memory } => {
+                answer(ResponseBody::MemoryLoan(self.cells.give_memory_back(&name, memory)?))
+            }
             RequestBody::Destroy { name } => {
                 self.cells.destroy(&name)?;
                 answer(ResponseBody::Done)
@@ -371,6 +377,8 @@ fn subject(body: &RequestBody) -> Option<String> {
         | RequestBody::ResizeCores { name, .. }
         | RequestBody::Borrow { name, .. }
         | RequestBody::GiveBack { name }
+        | RequestBody::BorrowMemory { name, .. }
+        | RequestBody::GiveMemoryBack { name, .. }
         | RequestBody::Destroy { name } => Some(crate::cells::shorten(name)),
         RequestBody::ImageBegin { .. } | RequestBody::ImageChunk { .. } => Some(String::new()),
         RequestBody::Hello { .. }

@@ -166,7 +166,7 @@ impl Client {
     /// Creates a cell from an image.
     pub fn create(&mut self, image: &[u8], spec: CellSpec) -> CellInfo {
         self.upload(image);
-        cell(self.ask(RequestBody::Create(CellSpec { image: digest(image), ..spec })))
+        cell(self.ask(RequestBody::Create(CellSpec { image: digest(image), ..spec }.into())))
     }
 
     /// Creates an ended cell again, from its stored image.

@@ -70,7 +70,7 @@ fn a_cell_grows_while_a_large_one_is_created_enlarged_and_restarted_on_dirty_mem
         restart: RestartPolicy::Always,
         ..spec("large", 1, 700, &["exit", "1"])
     };
-    let asked = machine.client.send(RequestBody::Create(large));
+    let asked = machine.client.send(RequestBody::Create(large.into()));
     machine.client.start("grows");
     let grown = machine.client.wait_for_end("grows");
     assert_eq!((grown.state, grown.memory_given), (CellState::Exited, ByteSize(64 << 20)), "{grown:?}");

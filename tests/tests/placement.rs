@@ -32,7 +32,7 @@ fn placement_selects_cores_by_policy_id_and_node() {
     machine.client.upload(probe());
     let refused = machine
         .client
-        .ask(RequestBody::Create(CellSpec { placement: named, ..spec("named", 2, 4, &["serve"]) }));
+        .ask(RequestBody::Create(CellSpec { placement: named, ..spec("named", 2, 4, &["serve"]) }.into()));
     let taken = vec![TakenCore { id: CoreId(4), by: TakenCoreOwner::Cell("spread".into()) }];
     assert_eq!(refused, Err(ManagementError::CoresTaken { wanted: 2, taken }));
     machine.client.destroy("spread");

@@ -500,7 +500,7 @@ fn bad_frames_images_and_requests_are_rejected_and_cost_nothing() {
     let fault = |machine: &mut SupervisedMachine, image: &[u8]| {
         machine.client.upload(image);
         let spec = CellSpec { image: digest(image), ..spec("bad", 1, 4, &[]) };
-        match machine.client.ask(RequestBody::Create(spec)) {
+        match machine.client.ask(RequestBody::Create(spec.into())) {
             Err(ManagementError::ImageRejected(fault)) => fault,
             other => panic!("{other:?}"),
         }
@@ -514,14 +514,16 @@ fn bad_frames_images_and_requests_are_rejected_and_cost_nothing() {
     assert_eq!(fault(&mut machine, &host_program[..host_program.len().min(4 << 20)]), ImageFault::NotStatic);
     // The image stays stored after a rejected request.
     machine.client.upload(good);
-    let too_many = RequestBody::Create(spec("bad", 9, 4, &[]));
+    let too_many = RequestBody::Create(spec("bad", 9, 4, &[]).into());
     assert_eq!(machine.client.ask(too_many), Err(ManagementError::CoresExhausted { wanted: 9, free: 1 }));
-    let too_large = RequestBody::Create(spec("bad", 1, 4096, &[]));
+    let too_large = RequestBody::Create(spec("bad", 1, 4096, &[]).into());
     assert!(matches!(machine.client.ask(too_large), Err(ManagementError::MemoryExhausted { .. })));
-    let small = RequestBody::Create(CellSpec { memory: ByteSize(1), ..spec("small", 1, 4, &["exit"]) });
+    let small =
+        RequestBody::Create(CellSpec { memory: ByteSize(1), ..spec("small", 1, 4, &["exit"]) }.into());
     assert!(matches!(machine.client.ask(small), Ok(ResponseBody::Cell(_))));
     machine.client.destroy("small");
-    let missing = RequestBody::Create(CellSpec { image: digest(b"never sent"), ..spec("bad", 1, 4, &[]) });
+    let missing =
+        RequestBody::Create(CellSpec { image: digest(b"never sent"), ..spec("bad", 1, 4, &[]) }.into());
     assert_eq!(machine.client.ask(missing), Err(ManagementError::NoImage));
 
     assert_eq!(machine.resources(), before);

@@ -1,8 +1,8 @@
 //! Faults and restarts of the supervisor: cells keep running, and the restarted supervisor manages them again.
 
 use isola_abi::management::{
-    CellInfo, CellSpec, CellState, Fault, JournalEvent, MachineInfo, ManagementError, NetworkSpec,
-    RequestBody, ResponseBody, RestartCause, RestartPolicy, Text,
+    CellInfo, CellSpec, CellState, Fault, JournalEvent, LendingSpec, MachineInfo, ManagementError,
+    NetworkSpec, RequestBody, ResponseBody, RestartCause, RestartPolicy, Text,
 };
 use isola_abi::report::CellPhase;
 use isola_abi::size::ByteSize;
@@ -285,6 +285,48 @@ fn a_cell_s_text_is_recovered_from_its_ownership_record_without_a_checkpoint() {
     assert_eq!(machine.client.logs("one"), "stopping, as asked\n");
     assert_eq!(machine.resources(), empty);
     assert_eq!(machine.client.machine().memory_images, before.memory_images, "the first cell's text is free");
+}
+
+#[test]
+fn a_memory_loan_survives_restarts_and_the_lender_gets_its_memory_back() {
+    let mut machine = SupervisedMachine::boot(MachineSetup { memory_mib: 128, ..FOR_TESTS });
+    let lending = |priority, memory_low| LendingSpec { priority, memory_low, ..LendingSpec::default() };
+    let service =
+        CellSpec { network: NetworkSpec::Dhcp, lending: lending(9, None), ..spec("service", 1, 24, &[]) };
+    machine.client.create(&image("kv"), service);
+    machine.client.start("service");
+    let rest_mib = machine.client.machine().memory_free.0 >> 20;
+    let batch = CellSpec {
+        network: NetworkSpec::Dhcp,
+        lending: lending(1, Some(ByteSize(24 << 20))),
+        ..spec("batch", 1, rest_mib, &[])
+    };
+    machine.client.create(&image("kv"), batch);
+    machine.client.start("batch");
+    let all = machine.client.wait_for("batch", |info| info.phase == CellPhase::Running).memory;
+    assert_eq!(machine.client.machine().memory_free, ByteSize(0));
+    let memory = ByteSize(16 << 20);
+    let borrow = || RequestBody::BorrowMemory { name: "service".into(), memory, lease_ms: 3_600_000 };
+    machine.client.ask(borrow()).unwrap();
+    let lent = machine.client.wait_for("service", |info| info.memory == ByteSize(40 << 20)).memory_loans;
+    assert_eq!((lent[0].memory, lent[0].from.as_deref()), (memory, Some("batch")));
+    assert_eq!(machine.client.inspect("batch").memory, ByteSize(all.0 - memory.0));
+    for fault in [Fault::Panic, Fault::PageFault] {
+        go_wrong(&mut machine, fault);
+        let loans = machine.client.inspect("service").memory_loans;
+        assert_eq!((loans[0].memory, loans[0].from.as_deref()), (memory, Some("batch")), "{fault:?}");
+        assert_eq!(machine.client.inspect("batch").memory_lent, memory, "{fault:?}");
+    }
+    let back = RequestBody::GiveMemoryBack { name: "service".into(), memory };
+    machine.client.ask(back).unwrap();
+    machine.client.wait_for("batch", |info| info.memory == all);
+    // The supervisor fails while the memory is on its way, in either direction.
+    machine.client.ask(borrow()).unwrap();
+    go_wrong(&mut machine, Fault::Panic);
+    machine.client.wait_for("batch", |info| info.memory.0 + info.memory_lent.0 == all.0);
+    machine.client.send(RequestBody::Stop { name: "service".into(), timeout_ms: 0 });
+    go_wrong(&mut machine, Fault::Panic);
+    machine.client.wait_for("batch", |info| info.memory == all && info.memory_lent == ByteSize(0));
 }
 
 #[test]

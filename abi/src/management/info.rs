@@ -1,6 +1,6 @@
 //! The state of the machine and its cells.
 
-use super::{CellSpec, LoanInfo, Restarts};
+use super::{CellSpec, LoanInfo, MemoryLoanInfo, Restarts};
 use crate::histogram::Distribution;
 use crate::id::{CellId, CoreId, NodeId};
 use crate::integrity::ImageDigest;
@@ -174,6 +174,10 @@ pub struct CellInfo {
     pub service: Distribution,
     /// The borrowed cores.
     pub loans: Vec<LoanInfo>,
+    /// The borrowed memory, which is part of `memory`. Empty in a list that would otherwise exceed a frame.
+    pub memory_loans: Vec<MemoryLoanInfo>,
+    /// The memory that the cell has lent, and which is not part of `memory`.
+    pub memory_lent: ByteSize,
     /// The crash, if the cell crashed.
     pub crash: Option<Crash>,
     /// The restarts by the cell's policy.

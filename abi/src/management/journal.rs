@@ -103,6 +103,29 @@ pub enum JournalEvent {
         /// The core, if its transfer had begun.
         core: Option<CoreId>,
     },
+    /// A cell has borrowed memory. The duration counts from the request until the cell had the memory.
+    BorrowMemory {
+        /// The memory.
+        memory: ByteSize,
+        /// The lender; `None` if the memory was free.
+        from: Option<String>,
+        /// The lease, in ns.
+        lease_ns: u64,
+    },
+    /// A cell has returned borrowed memory. The duration counts from the request.
+    ReturnMemory {
+        /// The memory.
+        memory: ByteSize,
+        /// The cell that has the memory now; `None` if it is free.
+        to: Option<String>,
+        /// The reason.
+        why: ReturnReason,
+    },
+    /// A requested loan of memory was not completed.
+    MemoryNotBorrowed {
+        /// The missing memory.
+        memory: ByteSize,
+    },
     /// A cell's application has returned this exit code, and the supervisor has taken the cell's resources back.
     Exit(i32),
     /// A cell has crashed, and the supervisor has taken its resources back.

@@ -1,11 +1,12 @@
-//! Core lending: loans of cores between cells.
+//! Lending: loans of cores and memory between cells.
 
 use crate::id::CoreId;
+use crate::size::ByteSize;
 use alloc::string::String;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-/// A cell's rules for lending and borrowing cores. By default it lends none, and has the lowest priority.
+/// A cell's rules for lending and borrowing cores and memory. By default it lends none, and has the lowest priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LendingSpec {
     /// The cell's priority. A cell borrows from cells of lower priority.
@@ -14,6 +15,9 @@ pub struct LendingSpec {
     pub lends: u32,
     /// The queueing delay in us above which the cell borrows a core by itself; 0: it borrows only by request.
     pub borrow_above_us: u32,
+    /// The memory that the cell keeps, image and stacks included: it lends free memory beyond that. `None`: it lends no
+    /// memory.
+    pub memory_low: Option<ByteSize>,
 }
 
 /// The maximum lease, in ms: one hour.
@@ -30,7 +34,20 @@ pub struct LoanInfo {
     pub left_ns: u64,
 }
 
-/// The reason for the return of a borrowed core.
+/// Memory that a cell has borrowed. A loan is an amount of memory, not a set of blocks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryLoanInfo {
+    /// The memory.
+    pub memory: ByteSize,
+    /// The lender; `None` if the memory was free, or if its lender has ended.
+    pub from: Option<String>,
+    /// The remaining lease, in ns.
+    pub left_ns: u64,
+    /// Whether the lease is renewed while the cell uses the memory.
+    pub renews: bool,
+}
+
+/// The reason for the return of a borrowed core or of borrowed memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ReturnReason {
     /// The lease has ended.
@@ -39,7 +56,7 @@ pub enum ReturnReason {
     GivenBack,
     /// The lender requested it, by itself or by request.
     Recalled,
-    /// The borrower has ended, or lost the core to another request.
+    /// The borrower has ended, or lost it to another request, or could not take it.
     Lost,
 }
 

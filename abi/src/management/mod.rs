@@ -12,7 +12,7 @@
 //! | `info` | the state of cells and machine |
 //! | `restart` | the restart policy |
 //! | `journal` | the supervisor's event log |
-//! | `lending` | core lending |
+//! | `lending` | loans of cores and memory |
 //! | `resize` | changes of a running cell's cores and memory |
 //! | `error` | the reasons for refusals |
 
@@ -31,7 +31,7 @@ pub use info::{
     Crash, DeviceLocation, Durations, ImageInfo, LogPiece, MachineInfo, MemoryUsage, NetworkUsage,
 };
 pub use journal::{Decision, JournalEntry, JournalEvent, MAX_DECISION_WORDS, RestartCause};
-pub use lending::{LendingSpec, LoanInfo, MAX_LEASE_MS, ReturnReason};
+pub use lending::{LendingSpec, LoanInfo, MAX_LEASE_MS, MemoryLoanInfo, ReturnReason};
 pub use placement::{CorePlacement, NoSuchPolicy, PlacementPolicy};
 pub use resize::{CORE_LIMIT_MS, Change, CoresResized, MemoryResized, Mode, ReclaimShortfall};
 pub use restart::{NoRestartPolicy, RestartPolicy, Restarts};
@@ -41,6 +41,7 @@ use crate::frame::MAX_PART_BYTES;
 use crate::id::{CoreId, MAX_CORES};
 use crate::query::{AnswerPiece, Line};
 use crate::size::ByteSize;
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -106,7 +107,7 @@ pub enum RequestBody {
         bytes: Vec<u8>,
     },
     /// Creates a cell from a stored image.
-    Create(CellSpec),
+    Create(Box<CellSpec>),
     /// Creates an ended cell again, with the resources of its specification and from the same image. Its id and its log
     /// continue. A refusal leaves the cell unchanged.
     Recreate {
@@ -173,6 +174,24 @@ pub enum RequestBody {
     GiveBack {
         /// The cell's name.
         name: String,
+    },
+    /// Borrows memory for a running cell: its own that it has lent, free memory, or memory of lending cells with lower
+    /// priority. The response comes when the transfer has begun, with the first lender; the journal has the outcome.
+    BorrowMemory {
+        /// The cell's name.
+        name: String,
+        /// The memory, rounded up to whole chunks.
+        memory: ByteSize,
+        /// The lease in ms, at most [`MAX_LEASE_MS`].
+        lease_ms: u32,
+    },
+    /// Returns memory of the latest loan to a cell, as far as the cell does not use it. The response comes when the cell
+    /// was asked for it.
+    GiveMemoryBack {
+        /// The cell's name.
+        name: String,
+        /// The memory, rounded up to whole chunks; at most all of that loan is returned.
+        memory: ByteSize,
     },
     /// Removes the record of a cell that does not run. A cell that was created and not started returns its resources.
     Destroy {
@@ -297,12 +316,15 @@ pub enum ResponseBody {
     Images(Vec<ImageInfo>),
     /// Answers [`RequestBody::Create`], [`RequestBody::Recreate`], [`RequestBody::Start`], [`RequestBody::Stop`] and
     /// [`RequestBody::Inspect`] with the cell's present state.
-    Cell(alloc::boxed::Box<CellInfo>),
+    Cell(Box<CellInfo>),
     /// Answers [`RequestBody::ResizeMemory`].
     MemoryResized(MemoryResized),
     /// Answers [`RequestBody::Borrow`], [`RequestBody::Renew`] and [`RequestBody::GiveBack`] with the core, its lender
     /// and the remaining lease.
     Loan(LoanInfo),
+    /// Answers [`RequestBody::BorrowMemory`] and [`RequestBody::GiveMemoryBack`] with the memory, its lender and the
+    /// remaining lease.
+    MemoryLoan(MemoryLoanInfo),
     /// Answers [`RequestBody::ResizeCores`].
     CoresResized(CoresResized),
     /// Answers [`RequestBody::List`].

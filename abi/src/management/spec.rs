@@ -43,7 +43,7 @@ pub struct CellSpec {
     /// The time in ms after which a cell counts as crashed if one of its cores is not halted and makes no passes of its
     /// event loop; 0 disables the watchdog.
     pub watchdog_ms: u32,
-    /// The rules for lending and borrowing cores.
+    /// The rules for lending and borrowing cores and memory.
     pub lending: LendingSpec,
     /// The location of the cell's text.
     pub text: Text,
@@ -100,6 +100,11 @@ impl CellSpec {
         }
         if self.memory_max.is_some_and(|most| most < self.memory) {
             return limit("the most memory that a cell may have is less than what it begins with");
+        }
+        if self.lending.memory_low.is_some_and(|low| low > self.memory) {
+            return limit(
+                "the memory that a cell keeps (memory-low) is more than what it begins with (memory)",
+            );
         }
         if self.image_name.len() > 4 * MAX_NAME_LEN {
             return limit("the image's name is longer than 252 bytes");
@@ -173,6 +178,8 @@ mod tests {
         let small = CellSpec { memory: ByteSize(0), ..spec("kv") };
         let wordy = CellSpec { arguments: vec!["x".repeat(MAX_ARGUMENT_BYTES)], ..spec("kv") };
         let shrinking = CellSpec { memory_max: Some(ByteSize(8 << 20)), ..spec("kv") };
+        let keeping = LendingSpec { memory_low: Some(ByteSize(17 << 20)), ..LendingSpec::default() };
+        let keeping = CellSpec { lending: keeping, ..spec("kv") };
         let rules = |count| {
             let rule =
                 ActivityRule { port: None, peer: None, activity: "web".into(), each_connection: false };
@@ -187,7 +194,7 @@ mod tests {
                 Ok(())
             );
         }
-        for bad in [none, small, wordy, shrinking, detailed, together] {
+        for bad in [none, small, wordy, shrinking, keeping, detailed, together] {
             assert!(matches!(bad.validate(), Err(ManagementError::OutOfLimits(_))));
         }
     }

@@ -293,8 +293,10 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo, at_switch: &s
             format!("{policy}: {count} so far, {ends_in_row} ends in a row{}", next.unwrap_or_default());
         line("restart", text);
     }
-    if view.priority > 0 || view.lends > 0 {
-        line("priority", format!("{}; lends {} of its cores at most", view.priority, view.lends));
+    let low = cell.spec.lending.memory_low;
+    if view.priority > 0 || view.lends > 0 || low.is_some() {
+        let memory = low.map(|low| format!(", and memory beyond {low}")).unwrap_or_default();
+        line("priority", format!("{}; lends {} of its cores at most{memory}", view.priority, view.lends));
     }
     for loan in &view.loans {
         let from = loan.from.as_deref().unwrap_or("the free cores");
@@ -302,6 +304,15 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo, at_switch: &s
             "borrowed",
             format!("core {} of {from}, for another {}", loan.core, human::duration_ns(loan.left_ns)),
         );
+    }
+    for loan in &cell.memory_loans {
+        let from = loan.from.as_deref().unwrap_or("the free memory");
+        let left = human::duration_ns(loan.left_ns);
+        let renewal = if loan.renews { ", and as long as it is used" } else { "" };
+        line("borrowed", format!("{} of {from}, for another {left}{renewal}", loan.memory));
+    }
+    if cell.memory_lent.0 > 0 {
+        line("lent", cell.memory_lent.to_string());
     }
     if view.watchdog_ms > 0 {
         line("watchdog", format!("{} ms", view.watchdog_ms));

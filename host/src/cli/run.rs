@@ -9,7 +9,7 @@ use super::up::PlatformArguments;
 use super::{Context, Failure, complete, show, standalone};
 use crate::cellctl::{self, CellError, NewCell};
 use crate::client::ClientError;
-use crate::grid_setup::GridTable;
+use crate::grid_setup::{ActivityWeight, GridTable};
 use crate::image::{CellImage, FindError, signing};
 use crate::machine::LockedMachine;
 use crate::machine::cells::CleanupPolicy;
@@ -105,7 +105,7 @@ pub(super) struct Arguments {
     /// Only these cores, as in 2,5-7; if --cores is less, some of them
     #[arg(long, visible_alias = "cpuset-cpus", value_name = "CORES", conflicts_with_all = ["standalone", "hosted"])]
     core_ids: Option<CoreIds>,
-    /// The priority, 0 to 255: it borrows cores from cells of lower priority, see `isola borrow` [default: 0]
+    /// The priority, 0 to 255: it borrows cores and memory of cells of lower priority, see `isola borrow` [default: 0]
     #[arg(long, value_name = "NUMBER", conflicts_with_all = ["standalone", "hosted"])]
     priority: Option<u8>,
     /// The most cores that it lends to cells of higher priority [default: 0]
@@ -120,6 +120,9 @@ pub(super) struct Arguments {
     /// The most memory, with growth on demand; standalone or hosted, it has all from the start [default: as --memory]
     #[arg(long, value_name = "MEMORY")]
     memory_max: Option<ByteSize>,
+    /// The memory that it keeps: cells of higher priority borrow what else it has free [default: it lends none]
+    #[arg(long, value_name = "MEMORY", conflicts_with_all = ["standalone", "hosted"])]
+    memory_low: Option<ByteSize>,
     /// Gives it a copy of its code and constants, instead of one shared by all cells of the image
     #[arg(long, conflicts_with_all = ["standalone", "hosted"])]
     private_text: bool,
@@ -141,6 +144,9 @@ pub(super) struct Arguments {
     /// The most bytes per second that each of its block devices transfers, as in 50M
     #[arg(long, value_name = "RATE", conflicts_with_all = ["standalone", "hosted"])]
     disk_rate: Option<String>,
+    /// The weight of an activity at all its resources, as in web=300, with the policy wfq where no other is named
+    #[arg(long, value_name = "ACTIVITY=WEIGHT", conflicts_with_all = ["standalone", "hosted"])]
+    weight: Vec<ActivityWeight>,
     /// The time without progress after which it counts as crashed: 500ms, 5s, off [default: off]
     #[arg(long, value_name = "TIME")]
     watchdog: Option<Watchdog>,
@@ -232,6 +238,7 @@ fn run_cell(
         arguments.cpu_limit.as_deref(),
         arguments.net_rate.as_deref(),
         arguments.disk_rate.as_deref(),
+        &arguments.weight,
     );
     let grid = grid.map_err(|message| Failure::new(USAGE, message))?;
     let new = NewCell {
@@ -251,6 +258,7 @@ fn run_cell(
             priority: arguments.priority.or(manifest.priority).unwrap_or_default(),
             lends: arguments.lend.or(manifest.lend).unwrap_or_default(),
             borrow_above_us: arguments.borrow_above.or(manifest.borrow_above).unwrap_or_default().us,
+            memory_low: arguments.memory_low.or(manifest.memory_low),
         },
         text: if arguments.private_text { Text::Private } else { manifest.text.unwrap_or_default() },
         publish: or_else(arguments.publish, manifest.publish),

@@ -141,6 +141,10 @@ families! {
         "Present cores of the cell.";
     CELL_BORROWED_CORES: Gauge "isola_cell_borrowed_cores", ["cell"],
         "Cores that the cell has borrowed.";
+    CELL_BORROWED_MEMORY: Gauge "isola_cell_borrowed_memory_bytes" in Bytes, ["cell"],
+        "Memory that the cell has borrowed, part of its memory.";
+    CELL_LENT_MEMORY: Gauge "isola_cell_lent_memory_bytes" in Bytes, ["cell"],
+        "Memory of the cell that it has lent, not part of its memory.";
     CELL_MEMORY: Gauge "isola_cell_memory_bytes" in Bytes, ["cell"],
         "Memory that the cell has; 0 after its end.";
     CELL_MEMORY_LIMIT: Gauge "isola_cell_memory_limit_bytes" in Bytes, ["cell"],

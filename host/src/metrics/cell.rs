@@ -85,9 +85,12 @@ impl CellReading {
             let is_in_it = f64::from(cell.state == state);
             metrics.number(&families::CELL_STATE, &[name, &state.to_string()], is_in_it);
         }
+        let borrowed: u64 = cell.memory_loans.iter().map(|loan| loan.memory.0).sum();
         for (family, value) in [
             (&families::CELL_CORES, cell.core_count().into()),
             (&families::CELL_BORROWED_CORES, cell.loans.len() as u64),
+            (&families::CELL_BORROWED_MEMORY, borrowed),
+            (&families::CELL_LENT_MEMORY, cell.memory_lent.0),
             (&families::CELL_MEMORY, cell.memory.0),
             (&families::CELL_MEMORY_LIMIT, most_memory(cell).0),
             (&families::CELL_POOL, cell.memory_usage.total.0),

@@ -159,3 +159,35 @@ fn a_core_is_borrowed_shown_and_given_back() {
     let events = sandbox.isola(&["events"]).ok();
     assert!(events.contains("core 2, for 30.0 s") && events.contains("core 2: given back"), "{events}");
 }
+
+#[test]
+fn memory_is_borrowed_shown_and_given_back() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "batch", "--memory", "64M", "--memory-low", "16M", "primes"]).ok();
+    sandbox.isola(&["run", "-d", "--name", "kv", "--priority", "9", "kv"]).ok();
+    sandbox
+        .isola(&["run", "-d", "--memory", "64M", "--memory-low", "65M", "primes"])
+        .failed(125, "memory-low");
+    let borrowed = sandbox.isola(&["borrow", "kv", "--memory", "32M", "--lease", "30s"]).ok();
+    assert_eq!(borrowed, "32 MiB of batch, for 30.0 s\n");
+    let (cell, lender) = (sandbox.json(&["inspect", "kv"]), sandbox.json(&["inspect", "batch"]));
+    let loan = &cell["memory_loans"][0];
+    assert_eq!((&loan["memory_bytes"], &loan["from"]), (&(32 << 20).into(), &"batch".into()));
+    assert_eq!(lender["memory_lent_bytes"], 32 << 20);
+    assert_eq!(lender["memory_low_bytes"], 16 << 20);
+    let text = sandbox.isola(&["inspect", "kv"]).ok();
+    assert!(text.contains("32 MiB of batch, for another 30.0 s"), "{text}");
+    let text = sandbox.isola(&["inspect", "batch"]).ok();
+    assert!(text.contains("and memory beyond 16 MiB") && text.contains("lent"), "{text}");
+    let metrics = sandbox.isola(&["metrics"]).ok();
+    assert!(metrics.contains("isola_cell_borrowed_memory_bytes{cell=\"kv\"} 33554432"), "{metrics}");
+    assert!(metrics.contains("isola_cell_lent_memory_bytes{cell=\"batch\"} 33554432"), "{metrics}");
+    sandbox.isola(&["borrow", "kv", "--memory", "32M"]).failed(1, "lend less");
+    let back = sandbox.isola(&["borrow", "kv", "--memory", "32M", "--give-back"]).ok();
+    assert_eq!(back, "32 MiB goes back to batch, as far as kv does not use it\n");
+    sandbox.isola(&["borrow", "kv", "--memory", "32M", "--give-back"]).failed(1, "no borrowed memory");
+    sandbox.isola(&["borrow", "kv", "--memory", "much"]).failed(2, "much");
+    let events = sandbox.isola(&["events"]).ok();
+    let ends = ["32 MiB of batch, for 30.0 s", "32 MiB to batch: given back"];
+    assert!(ends.iter().all(|end| events.contains(end)), "{events}");
+}

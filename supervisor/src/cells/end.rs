@@ -68,6 +68,7 @@ impl<H: Hardware> Cells<H> {
         let live: Vec<CellId> = self.table.iter().filter(|cell| cell.is_live()).map(|cell| cell.id).collect();
         live.iter().for_each(|id| self.poll(*id));
         self.settle_loans();
+        self.settle_memory();
         live.into_iter().for_each(|id| self.grant_core(id));
     }
 
@@ -83,12 +84,15 @@ impl<H: Hardware> Cells<H> {
         }
         self.end_leases(now);
         self.settle_loans();
+        self.end_memory_leases(now);
+        self.settle_memory();
     }
 
     /// Returns when [`Self::tick`] is due; `None` if there is no deadline.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let of_cells = self.table.iter().filter_map(|cell| self.deadline_of(cell));
-        of_cells.chain(self.loans.deadline_ns()).chain(self.samples_due_ns).min()
+        let of_memory = self.loans.memory.deadline_ns(self.core.now_ns());
+        of_cells.chain(self.loans.deadline_ns()).chain(of_memory).chain(self.samples_due_ns).min()
     }
 
     /// Returns the cell's next deadline. A restart that waits for memory or its image has none.
@@ -181,7 +185,7 @@ impl<H: Hardware> Cells<H> {
         self.save_checkpoint();
         let Some(cell) = self.table.get_mut(id) else { return };
         // Cannot fail, as the cell runs.
-        let _ = self.core.end(id, cell.notes(self.loans.saved(id)));
+        let _ = self.core.end(id, cell.notes(self.loans.saved(cell, &self.core)));
         let Some(owned) = self.core.cell(id) else { return };
         cell.log.drain(&owned.report().console);
         cell.log.shrink();
@@ -217,6 +221,7 @@ impl<H: Hardware> Cells<H> {
         }
         self.answers.ended.push(id);
         self.lending_ended(id, then);
+        self.memory_lending_ended(id, then);
         if let (Some(resize), Some(name)) = (unanswered, self.table.name_of(id)) {
             let answer = Err(ManagementError::NoSuchCell(name));
             self.answers.cores_resized.push((resize.ticket, answer));

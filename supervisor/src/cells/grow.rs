@@ -3,8 +3,9 @@
 //!
 //! A request costs little, whatever its contents: the supervisor searches the free blocks and maps one. Each
 //! notification handles one request of a cell. No memory is scrubbed for a request. If a suitable block is not known to
-//! be zero, the request stays open and is checked again after each slice of scrubbing. A cell keeps its blocks until it
-//! ends or the operator unplugs them, so the number of blocks, and of journal entries, is bounded. A refusal is entered
+//! be zero, the request stays open and is checked again after each slice of scrubbing. If no block is free, the cell may
+//! borrow memory (`lend`); the request stays open meanwhile. A cell keeps blocks that it has not borrowed until it ends
+//! or the operator unplugs them, so the number of blocks, and of journal entries, is bounded. A refusal is entered
 //! in the journal only once between two grants.
 
 use super::Parts;
@@ -15,7 +16,7 @@ use isola_abi::size::ByteSize;
 use isola_supervisor_core::Hardware;
 use isola_supervisor_core::inventory::{BlockRequest, CHUNK};
 use isola_supervisor_core::report::MemoryRequest;
-use isola_supervisor_core::trusted_core::{BlockPlug, Rejection};
+use isola_supervisor_core::trusted_core::{BlockPlug, OwnedCell};
 
 /// The state of a cell's memory requests since the cell was built.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub(super) struct Growth {
     open_since_ns: Option<u64>,
     /// The most memory that the cell may have, in bytes, after an unplug; `None`: the limit of its specification.
     pub(super) limit: Option<u64>,
+    /// Whether the cell has lent memory.
+    pub(super) lends: bool,
     /// Bytes of memory for the stacks of plugged cores. The cell owns this memory, but its pool does not contain it.
     pub(super) stack_bytes: u64,
     refusals: Refusals,
@@ -39,7 +42,7 @@ enum Refusals {
 impl Growth {
     /// Returns the state of a cell that has just been built.
     pub(super) fn new() -> Self {
-        Self { open_since_ns: None, limit: None, stack_bytes: 0, refusals: Refusals::NotLogged }
+        Self { open_since_ns: None, limit: None, lends: false, stack_bytes: 0, refusals: Refusals::NotLogged }
     }
 
     /// Makes the next refusal be entered in the journal.
@@ -64,49 +67,70 @@ pub(super) fn memory_max_bytes(spec: &CellSpec, memory_bytes: u64) -> u64 {
 }
 
 impl Cell {
-    /// Handles the running cell's memory request, if there is a new one.
-    pub(super) fn grow<H: Hardware>(&mut self, parts: &mut Parts<'_, H>) {
+    /// Handles the running cell's memory request, if there is a new one. Returns the block to borrow, if the cell may
+    /// have one and none is free; the request is neither answered nor open then.
+    pub(super) fn grow<H: Hardware>(&mut self, parts: &mut Parts<'_, H>) -> Option<BlockRequest> {
         let now = parts.core.now_ns();
-        let Some(owned) = parts.core.cell(self.id) else { return };
+        let owned = parts.core.cell(self.id)?;
         if !matches!(self.run, Run::Running { .. } | Run::Stopping { .. }) {
-            return;
+            return None;
         }
-        let Some(request) = owned.memory_request() else { return };
+        let request = owned.memory_request()?;
         let since_ns = self.growth.open_since_ns.unwrap_or(now);
         let memory_bytes = owned.memory_bytes();
         let room = self.limit_bytes(memory_bytes) - memory_bytes;
-        let plugged = match block_request(&request, room, owned.block_room()) {
-            _ if !owned.is_settled() => Err(Rejection::NotSettled),
-            Ok(block) => loop {
-                match parts.core.plug_block(self.id, block) {
-                    // Idle images are evicted, if that yields a block.
-                    Ok(BlockPlug::Exhausted) if parts.images.evict_for(block.least_bytes, parts.core) => {}
-                    plugged => break plugged,
-                }
-            },
-            Err(refusal) => return self.refuse(parts, &request, refusal, since_ns),
+        let block = match block_request(&request, room, owned.block_room()) {
+            _ if !owned.is_settled() => {
+                self.growth.open_since_ns = Some(since_ns);
+                return None;
+            }
+            Ok(block) => block,
+            Err(refusal) => {
+                self.refuse(parts, &request, refusal);
+                return None;
+            }
+        };
+        let plugged = loop {
+            match parts.core.plug_block(self.id, block) {
+                // Idle images are evicted, if that yields a block.
+                Ok(BlockPlug::Exhausted) if parts.images.evict_for(block.least_bytes, parts.core) => {}
+                plugged => break plugged,
+            }
         };
         match plugged {
             Ok(BlockPlug::Plugged(len_bytes)) => {
-                self.growth.refusals = Refusals::NotLogged;
                 let to = ByteSize(memory_bytes + len_bytes);
-                self.answer(parts, request.number, Answer::Given);
+                self.grant(parts, request.number);
                 parts.record(self, since_ns, JournalEvent::Grow { by: ByteSize(len_bytes), to });
             }
             // The cell has not acknowledged the result of its last offer, or a block must be scrubbed first.
             Ok(BlockPlug::Later) | Err(_) => self.growth.open_since_ns = Some(since_ns),
-            Ok(BlockPlug::Exhausted) => self.refuse(parts, &request, Refusal::Exhausted, since_ns),
-            Ok(BlockPlug::NoRoom) => self.refuse(parts, &request, Refusal::Limit, since_ns),
+            Ok(BlockPlug::Exhausted) => return Some(block),
+            Ok(BlockPlug::NoRoom) => self.refuse(parts, &request, Refusal::Limit),
+        }
+        None
+    }
+
+    /// Answers the memory request with that number, as the cell has more memory.
+    pub(super) fn grant<H: Hardware>(&mut self, parts: &mut Parts<'_, H>, number: u32) {
+        self.growth.refusals = Refusals::NotLogged;
+        self.answer(parts, number, Answer::Given);
+    }
+
+    /// Keeps the memory request open, as memory is borrowed for it.
+    pub(super) fn await_loan(&mut self, now: u64) {
+        self.growth.open_since_ns.get_or_insert(now);
+    }
+
+    /// Refuses the memory request, as neither free memory nor a loan satisfies it.
+    pub(super) fn refuse_exhausted<H: Hardware>(&mut self, parts: &mut Parts<'_, H>) {
+        if let Some(request) = parts.owned(self).and_then(OwnedCell::memory_request) {
+            self.refuse(parts, &request, Refusal::Exhausted);
         }
     }
 
-    fn refuse<H: Hardware>(
-        &mut self,
-        parts: &mut Parts<'_, H>,
-        request: &MemoryRequest,
-        refusal: Refusal,
-        since_ns: u64,
-    ) {
+    fn refuse<H: Hardware>(&mut self, parts: &mut Parts<'_, H>, request: &MemoryRequest, refusal: Refusal) {
+        let since_ns = self.growth.open_since_ns.unwrap_or_else(|| parts.core.now_ns());
         self.answer(parts, request.number, Answer::Refused(refusal));
         if core::mem::replace(&mut self.growth.refusals, Refusals::Logged) == Refusals::NotLogged {
             let wanted = ByteSize(request.least_bytes);

@@ -1,4 +1,4 @@
-//! Plug and unplug of a running cell's memory by request.
+//! Plug and unplug of a running cell's memory, by request or for a loan.
 //!
 //! **Plugging** is all or nothing, as soon as enough memory is zero (`pending`).
 //!
@@ -50,10 +50,19 @@ pub enum Resize {
 /// The answer to a request that had to wait.
 pub type Resized = (Ticket, Result<MemoryResized, ManagementError>);
 
+/// The purpose of an unplug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// The request with this ticket.
+    Request(Ticket),
+    /// A loan. The unplugged bytes so far are reserved for their next owner.
+    Loan(u64),
+}
+
 /// An unplug of memory in progress.
 #[derive(Debug)]
 pub(super) struct Shrink {
-    ticket: Ticket,
+    purpose: Purpose,
     since_ns: u64,
     deadline_ns: u64,
     had: u64,
@@ -91,6 +100,13 @@ impl Shrink {
 pub(super) enum ShrinkStep {
     /// The cell goes on.
     Done,
+    /// An unplug for a loan has ended.
+    Reclaimed {
+        /// The unplugged bytes, which are reserved.
+        len_bytes: u64,
+        /// Whether that is all requested memory.
+        is_complete: bool,
+    },
     /// A core did not acknowledge the TLB shootdown.
     CoreIsStuck,
 }
@@ -99,7 +115,16 @@ impl Cell {
     /// Returns the most memory that the cell may have by requests, in bytes: at least its present `memory_bytes`.
     pub(super) fn limit_bytes(&self, memory_bytes: u64) -> u64 {
         let limit = self.growth.limit.unwrap_or_else(|| memory_max_bytes(&self.spec, memory_bytes));
-        limit.max(memory_bytes)
+        // What a cell has lent comes back without a request.
+        if self.growth.lends { memory_bytes } else { limit.max(memory_bytes) }
+    }
+
+    /// Returns the bytes that an unplug in progress has reclaimed for a loan.
+    pub(super) fn reclaimed_bytes(&self) -> u64 {
+        match self.shrink {
+            Some(Shrink { purpose: Purpose::Loan(len_bytes), .. }) => len_bytes,
+            _ => 0,
+        }
     }
 
     /// Returns the limit without stack memory, which the cell does not count.
@@ -137,6 +162,11 @@ impl Cell {
         };
         if self.shrink.is_some() || !owned.is_settled() || is_pending {
             return Err(ManagementError::BeingResized(self.spec.name.clone()));
+        }
+        if parts.loans.memory.is_party(self.id) {
+            let what = "a cell that has memory on loan is not resized: wait until the loan is over, or end it by \
+                        `isola borrow --memory`, of the lender or with --give-back";
+            return Err(ManagementError::OutOfLimits(what.into()));
         }
         let had = owned.memory_bytes();
         let wanted = memory
@@ -212,7 +242,7 @@ impl Cell {
     }
 
     /// Reports to the cell the limit of its requests.
-    fn set_limit<H: Hardware>(&self, parts: &Parts<'_, H>) {
+    pub(super) fn set_limit<H: Hardware>(&self, parts: &Parts<'_, H>) {
         if let Some(owned) = parts.owned(self) {
             owned.set_limit(self.pool_limit_bytes(owned.memory_bytes()));
         }
@@ -226,20 +256,45 @@ impl Cell {
         began: u64,
     ) -> Ticket {
         let ticket = parts.answers.tickets.next();
-        let had = parts.owned(self).map_or(0, OwnedCell::memory_bytes);
-        if let Ok(number) = parts.core.request_unplug(self.id, had.saturating_sub(wanted)) {
-            self.shrink = Some(Shrink {
-                ticket,
-                since_ns: began,
-                deadline_ns: began.saturating_add(PATIENCE_NS),
-                had,
-                wanted,
-                step: Step::Requested(number),
-                soon_left: SOON_TIMES,
-                moved_bytes: 0,
-            });
-        }
+        self.begin_unplug(
+            parts,
+            Purpose::Request(ticket),
+            wanted,
+            (began, began.saturating_add(PATIENCE_NS)),
+        );
         ticket
+    }
+
+    /// Begins to unplug `len_bytes` bytes from the cell, which runs, for a loan. Returns whether that is possible now.
+    pub(super) fn begin_reclaim<H: Hardware>(
+        &mut self,
+        parts: &mut Parts<'_, H>,
+        len_bytes: u64,
+        times_ns: (u64, u64),
+    ) -> bool {
+        let Some(owned) = parts.owned(self).filter(|owned| self.is_running() && !owned.has_lost_core())
+        else {
+            return false;
+        };
+        let wanted = owned.memory_bytes().saturating_sub(len_bytes);
+        self.shrink.is_none() && self.begin_unplug(parts, Purpose::Loan(0), wanted, times_ns)
+    }
+
+    /// Sends the first reclaim request of an unplug, with the times of the beginning and the deadline. Returns whether
+    /// the cell can answer it.
+    fn begin_unplug<H: Hardware>(
+        &mut self,
+        parts: &mut Parts<'_, H>,
+        purpose: Purpose,
+        wanted: u64,
+        (since_ns, deadline_ns): (u64, u64),
+    ) -> bool {
+        let had = parts.owned(self).map_or(0, OwnedCell::memory_bytes);
+        let Ok(number) = parts.core.request_unplug(self.id, had.saturating_sub(wanted)) else { return false };
+        let (step, soon_left, moved_bytes) = (Step::Requested(number), SOON_TIMES, 0);
+        self.shrink =
+            Some(Shrink { purpose, since_ns, deadline_ns, had, wanted, step, soon_left, moved_bytes });
+        true
     }
 
     /// Advances an unplug in progress as far as the cell has answered.
@@ -253,7 +308,7 @@ impl Cell {
                 Some(offer) => return self.accept(parts, number, &offer, now),
                 None if now >= deadline_ns => {
                     parts.core.withdraw_unplug(self.id);
-                    self.end_shrink(parts, Some(ReclaimShortfall::NotInTime));
+                    return self.end_shrink(parts, Some(ReclaimShortfall::NotInTime));
                 }
                 None => {}
             },
@@ -264,13 +319,13 @@ impl Cell {
                 }
             }
             Step::Settled { .. } if now >= deadline_ns => {
-                self.end_shrink(parts, Some(ReclaimShortfall::NotInTime))
+                return self.end_shrink(parts, Some(ReclaimShortfall::NotInTime));
             }
             // From here on the supervisor waits for the cell's notification.
             Step::Settled { again_ns } if now >= again_ns => shrink.step = Step::Settled { again_ns: 0 },
             Step::Settled { .. } => {}
             Step::Acknowledging { kept } if owned.is_settled() || now >= deadline_ns => {
-                self.end_shrink(parts, kept);
+                return self.end_shrink(parts, kept);
             }
             Step::Acknowledging { .. } => {}
         }
@@ -302,11 +357,16 @@ impl Cell {
         let Ok(UnpluggedBlocks { taken, len_bytes: took, has_stuck_core }) = unplugged else {
             // A core was lost after the reclaim request, and would not acknowledge a shootdown.
             parts.core.withdraw_unplug(self.id);
-            self.end_shrink(parts, Some(ReclaimShortfall::CoreAtLarge));
-            return ShrinkStep::Done;
+            return self.end_shrink(parts, Some(ReclaimShortfall::CoreAtLarge));
         };
+        if let Purpose::Loan(reclaimed) = &mut shrink.purpose {
+            *reclaimed += took;
+            parts.core.reserve_memory(took);
+        }
         if has_stuck_core {
-            self.end_shrink(parts, Some(ReclaimShortfall::NotInTime));
+            if let Purpose::Request(_) = shrink.purpose {
+                self.end_shrink(parts, Some(ReclaimShortfall::NotInTime));
+            }
             return ShrinkStep::CoreIsStuck;
         }
         let missing = memory_bytes.saturating_sub(took).saturating_sub(shrink.wanted);
@@ -335,9 +395,19 @@ impl Cell {
         self.shrink(parts, now)
     }
 
-    fn end_shrink<H: Hardware>(&mut self, parts: &mut Parts<'_, H>, kept: Option<ReclaimShortfall>) {
-        let Some(Shrink { ticket, since_ns, had, wanted, moved_bytes, .. }) = self.shrink.take() else {
-            return;
+    fn end_shrink<H: Hardware>(
+        &mut self,
+        parts: &mut Parts<'_, H>,
+        kept: Option<ReclaimShortfall>,
+    ) -> ShrinkStep {
+        let Some(Shrink { purpose, since_ns, had, wanted, moved_bytes, .. }) = self.shrink.take() else {
+            return ShrinkStep::Done;
+        };
+        let ticket = match purpose {
+            Purpose::Request(ticket) => ticket,
+            Purpose::Loan(len_bytes) => {
+                return ShrinkStep::Reclaimed { len_bytes, is_complete: kept.is_none() };
+            }
         };
         // The cell may not take the unplugged memory back by a request.
         self.growth.limit = parts.owned(self).map(OwnedCell::memory_bytes);
@@ -345,12 +415,17 @@ impl Cell {
         parts.save(self);
         let resized = self.record_resize(parts, (had, wanted), since_ns, kept);
         parts.answers.resized.push((ticket, Ok(MemoryResized { moved: ByteSize(moved_bytes), ..resized })));
+        ShrinkStep::Done
     }
 
     /// Ends an unplug in progress, as the cell has ended.
     pub(super) fn drop_shrink<H: Hardware>(&mut self, parts: &mut Parts<'_, H>) {
-        if let Some(shrink) = self.shrink.take() {
-            parts.answers.resized.push((shrink.ticket, Err(self.wrong_state())));
+        match self.shrink.take().map(|shrink| shrink.purpose) {
+            Some(Purpose::Request(ticket)) => {
+                parts.answers.resized.push((ticket, Err(self.wrong_state())));
+            }
+            Some(Purpose::Loan(len_bytes)) => parts.core.unreserve_memory(len_bytes),
+            None => {}
         }
     }
 

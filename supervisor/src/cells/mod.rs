@@ -30,7 +30,7 @@
 //! | `create` * | create, recreate, start, restart, destroy |
 //! | `end` * | notification, deadlines, stop, end |
 //! | `resize` * | requests to resize a cell's cores or memory |
-//! | `lend` * | core loans |
+//! | `lend` * | loans of cores and memory |
 //! | `pending` * | requests and restarts that wait for memory to be scrubbed, or for an image to be hashed |
 //! | `queries` * | requests that change nothing |
 //! | `cell`, `table` | a cell's record, and all of them |
@@ -146,7 +146,7 @@ impl<H: Hardware> Parts<'_, H> {
 
     /// Saves the cell's notes in its ownership record.
     fn save(&mut self, cell: &Cell) {
-        self.core.save(cell.id, cell.notes(self.loans.saved(cell.id)));
+        self.core.save(cell.id, cell.notes(self.loans.saved(cell, self.core)));
     }
 }
 
@@ -177,6 +177,7 @@ impl<H: Hardware> Cells<H> {
         checkpoint.enter_ended_cells(&mut cells.table);
         cells.count_images();
         cells.loans.resume_debts(adopted.debts, &mut cells.core, &cells.table);
+        cells.resume_lenders();
         let (found, gone) = (adopted.found, gone + adopted.gone);
         cells.record(ended_ns, None, JournalEvent::Restart { cause, number, found, gone });
         cells
@@ -308,6 +309,7 @@ impl<H: Hardware> Cells<H> {
         // The answers to waiting cells change only when another chunk is zero.
         if scrub == Scrub::Finished || self.core.inventory().memory.dirty() < dirty {
             self.grow_waiting();
+            self.settle_memory();
         }
         if self.pending.is_empty() { scrub } else { Scrub::Unfinished }
     }
@@ -343,7 +345,7 @@ impl<H: Hardware> Cells<H> {
     /// Saves a cell's notes in its ownership record.
     fn save(&mut self, id: CellId) {
         if let Some(cell) = self.table.get(id) {
-            self.core.save(id, cell.notes(self.loans.saved(id)));
+            self.core.save(id, cell.notes(self.loans.saved(cell, &self.core)));
         }
     }
 

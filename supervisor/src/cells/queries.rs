@@ -57,7 +57,14 @@ impl<H: Hardware> Cells<H> {
 
     fn info_of(&self, cell: &Cell, detail: Detail) -> CellInfo {
         let loans = self.loans_of(cell.id);
-        CellInfo { loans, ..cell.info(self.core.cell(cell.id), self.boot.unix_ns, detail) }
+        let memory_loans = if detail == Detail::Full { self.memory_loans_of(cell.id) } else { Vec::new() };
+        let memory_lent = ByteSize(self.loans.memory.lent_bytes(cell.id));
+        CellInfo {
+            loans,
+            memory_loans,
+            memory_lent,
+            ..cell.info(self.core.cell(cell.id), self.boot.unix_ns, detail)
+        }
     }
 
     /// Returns a page of the usage of a cell's activities, from the slot `from` of its ledger on. The page of an ended

@@ -91,6 +91,7 @@ fn adopt<H: Hardware>(
     let Some(owned) = core.cell(id) else { return Ok(Vec::new()) };
     // A first core is never lent.
     let others: Vec<CoreId> = owned.movable_cores().collect();
+    loans.memory.resume(id, &saved_loans.memory);
     let debts = loans.resume(id, saved_loans, &others, now);
     let watchdog_ms = spec.watchdog_ms;
     let mut cell = Cell {

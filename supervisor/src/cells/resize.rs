@@ -233,16 +233,22 @@ impl<H: Hardware> Cells<H> {
     pub(super) fn shrink(&mut self, id: CellId) {
         let now = self.core.now_ns();
         let Some((cell, mut parts)) = self.parts(id) else { return };
-        if cell.shrink(&mut parts, now) == ShrinkStep::CoreIsStuck {
-            self.finish(id, End::Crashed, now);
+        match cell.shrink(&mut parts, now) {
+            ShrinkStep::Done => {}
+            ShrinkStep::Reclaimed { len_bytes, is_complete } => {
+                self.memory_reclaimed(id, len_bytes, is_complete);
+            }
+            ShrinkStep::CoreIsStuck => self.finish(id, End::Crashed, now),
         }
     }
 
-    /// Handles a running cell's memory request, if there is a new one.
+    /// Handles a running cell's memory request, if there is a new one. Borrows memory for it, if none is free.
     pub(super) fn grow(&mut self, id: CellId) {
-        if let Some((cell, mut parts)) = self.parts(id) {
-            cell.grow(&mut parts);
-        }
+        let Some((cell, mut parts)) = self.parts(id) else { return };
+        let Some(block) = cell.grow(&mut parts) else { return };
+        let (now, is_borrowing) = (self.core.now_ns(), self.borrow_for_growth(id, block));
+        let Some((cell, mut parts)) = self.parts(id) else { return };
+        if is_borrowing { cell.await_loan(now) } else { cell.refuse_exhausted(&mut parts) }
     }
 
     /// Checks the open memory requests of cells again, as there is more zero memory.

@@ -17,7 +17,7 @@ use isola_supervisor_core::trusted_core::OwnedCell;
 pub enum Detail {
     /// All known facts.
     Full,
-    /// Without arguments, activities, latencies and the cores of ended cells, and with only the kind of a crash and the
+    /// Without arguments, activities, latencies, memory loans and the cores of ended cells, and with only the kind of a crash and the
     /// beginning of its message: so all cells fit in one frame.
     Brief,
 }
@@ -130,6 +130,8 @@ impl Cell {
             activities: usage.activities,
             service: usage.service,
             loans: Vec::new(),
+            memory_loans: Vec::new(),
+            memory_lent: ByteSize(0),
             crash,
             restarts: self.restarting.info(boot_unix_ns),
             created_unix_ns: self.times.created_unix_ns,

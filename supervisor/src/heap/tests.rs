@@ -51,7 +51,9 @@ fn a_list_of_64_ended_cells_of_24_cores_fits_in_the_heap() {
             arguments: alloc::vec!["x".repeat(4000)],
             ..spec(&name)
         };
-        let Ok(ResponseBody::Cell(info)) = ask(&mut server, RequestBody::Create(spec)) else { panic!() };
+        let Ok(ResponseBody::Cell(info)) = ask(&mut server, RequestBody::Create(spec.into())) else {
+            panic!()
+        };
         ask(&mut server, RequestBody::Start { name }).unwrap();
         let report = server.cells().fake().reports[&info.id].clone();
         fill(&report);

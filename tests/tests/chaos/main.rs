@@ -149,7 +149,8 @@ impl Chaos {
         let network = if self.random.bool() { NetworkSpec::Dhcp } else { NetworkSpec::None };
         let client = &mut self.machine.client;
         client.upload(probe());
-        let answer = client.ask(RequestBody::Create(CellSpec { network, ..spec(name, cores, mib, &[what]) }));
+        let answer =
+            client.ask(RequestBody::Create(CellSpec { network, ..spec(name, cores, mib, &[what]) }.into()));
         if let Some(cell) = self.given(&answer, cores, network != NetworkSpec::None) {
             self.model.create(name, cell);
         }

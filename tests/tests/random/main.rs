@@ -178,6 +178,7 @@ impl Test {
             priority: self.random.below(3) as u8,
             lends: self.random.below(3) as u32,
             borrow_above_us: 0,
+            memory_low: None,
         };
         // The last name is no cell's: it becomes an invalid one.
         let called = if address.is_some() { name } else { "not a name" };
@@ -186,11 +187,11 @@ impl Test {
         let image = digest(&self.image);
         let spec = CellSpec { network, lending, text, image, ..spec(called, cores, mib, &[]) };
         let can = address.is_some() && self.model.can_create(name, &spec);
-        let mut answer = self.ask(RequestBody::Create(spec.clone()));
+        let mut answer = self.ask(RequestBody::Create(spec.clone().into()));
         if answer == Err(ManagementError::NoImage) {
             // The supervisor has evicted the image.
             self.machine.client.upload(&self.image);
-            answer = self.ask(RequestBody::Create(spec.clone()));
+            answer = self.ask(RequestBody::Create(spec.clone().into()));
         }
         assert_eq!(answer.is_ok(), can, "{spec:?}: {answer:?} {:?}", self.model);
         match &answer {

@@ -8,6 +8,7 @@
 //! | [`crowd`] | thousands of connections |
 //! | [`cores`] | core hot-plug and hot-unplug under load |
 //! | [`lending`] | core lending |
+//! | [`memory_lending`] | memory lending |
 //! | [`grid`] | processor time by activity |
 //! | [`primes`] | a service that wakes its cores |
 //! | [`idle`] | idle cells and an idle machine |
@@ -25,6 +26,7 @@ mod grid;
 mod growth;
 mod idle;
 mod lending;
+mod memory_lending;
 mod misuse;
 mod primes;
 mod profile;

@@ -11,7 +11,7 @@ use crate::workspace::{self, Workspace};
 
 pub const CHECK: Check = Check {
     name: "sizes",
-    about: "no source file exceeds 800 lines, the supervisor's core 6,000, and the rest of the supervisor 6,500",
+    about: "no source file exceeds 800 lines, the supervisor's core 6,000, and the rest of the supervisor 7,500",
     remedy: "move the file's second topic into a separate file; move policy out of supervisor/core",
     run,
 };
@@ -21,8 +21,9 @@ const LISTED_ABOVE_LINES: usize = 400;
 /// The largest number of lines of a file.
 const FILE_LIMIT_LINES: usize = 800;
 /// The largest numbers of lines of the supervisor's trusted core, which owns all resources, and of its policy and
-/// services, without tests and the simulated machine (docs/decisions/0062-supervisor-core-and-policy.md).
-const PARTS: [(&str, usize); 2] = [(CORE, 6_000), ("supervisor", 6_500)];
+/// services, without tests and the simulated machine (docs/decisions/0062-supervisor-core-and-policy.md,
+/// 0075-memory-lending.md).
+const PARTS: [(&str, usize); 2] = [(CORE, 6_000), ("supervisor", 7_500)];
 const CORE: &str = "supervisor/core";
 
 fn run(workspace: &Workspace) -> Result<Findings, Error> {
@@ -96,13 +97,13 @@ mod tests {
             (0..count).map(|index| (format!("{folder}/{index}.rs"), 500)).collect()
         };
         for (folder, most) in
-            [("supervisor/core/src", 12), ("supervisor/core/machine/src", 12), ("supervisor/src", 13)]
+            [("supervisor/core/src", 12), ("supervisor/core/machine/src", 12), ("supervisor/src", 15)]
         {
             assert_eq!(judge(&files(folder, most)).failures.len(), 0, "{folder}");
             assert_eq!(judge(&files(folder, most + 1)).failures.len(), 1, "{folder}");
         }
         let both: Vec<_> =
-            files("supervisor/core/src", 12).into_iter().chain(files("supervisor/src", 13)).collect();
+            files("supervisor/core/src", 12).into_iter().chain(files("supervisor/src", 15)).collect();
         assert_eq!(judge(&both).failures.len(), 0);
         for uncounted in [
             "supervisors/a.rs",

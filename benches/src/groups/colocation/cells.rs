@@ -52,8 +52,8 @@ impl Cells {
         supervised.provide(&primes)?;
         let (service, batch) = match division {
             Division::Lending | Division::Own => (
-                LendingSpec { priority: 1, lends: 0, borrow_above_us: BORROW_ABOVE_US },
-                LendingSpec { priority: 0, lends: CORES, borrow_above_us: 0 },
+                LendingSpec { priority: 1, borrow_above_us: BORROW_ABOVE_US, ..LendingSpec::default() },
+                LendingSpec { lends: CORES, ..LendingSpec::default() },
             ),
             _ => Default::default(),
         };

@@ -4,7 +4,7 @@ use super::{CrashView, LatencyView};
 use crate::machine::network::address;
 use crate::output::human::{rfc3339, since};
 use crate::publish::Publication;
-use isola_abi::management::{ActivityUsage, CellInfo, LoanInfo, NetworkSpec};
+use isola_abi::management::{ActivityUsage, CellInfo, LoanInfo, MemoryLoanInfo, NetworkSpec};
 use isola_abi::report::{CorePhase, MemoryPressure};
 use isola_abi::size::ByteSize;
 use isola_abi::volume::{VolumeAccess, VolumeMount};
@@ -75,10 +75,16 @@ pub struct CellView {
     pub service: LatencyView,
     /// The cores that it has borrowed.
     pub loans: Vec<LoanView>,
+    /// The memory that it has borrowed, part of `held_bytes`.
+    pub memory_loans: Vec<MemoryLoanView>,
+    /// The memory that it has lent, which it does not have.
+    pub memory_lent_bytes: u64,
     /// The priority.
     pub priority: u8,
     /// The maximum number of cores that it lends.
     pub lends: u32,
+    /// The memory that it keeps while it lends memory; `null` if it lends none.
+    pub memory_low_bytes: Option<u64>,
     /// The usage by activity.
     pub activities: Vec<ActivityView>,
     /// The usage of ended activities, summed.
@@ -158,6 +164,27 @@ impl LoanView {
     /// Creates the JSON form of a loan.
     pub fn new(loan: &LoanInfo) -> Self {
         Self { core: loan.core.0, from: loan.from.clone(), left_ns: loan.left_ns }
+    }
+}
+
+/// Memory that a cell has borrowed.
+#[derive(Clone, Debug, Serialize)]
+pub struct MemoryLoanView {
+    /// The memory.
+    pub memory_bytes: u64,
+    /// The lender; `null` if the memory was free.
+    pub from: Option<String>,
+    /// The remaining time of the lease.
+    pub left_ns: u64,
+    /// Whether the lease is renewed while the cell uses the memory.
+    pub renews: bool,
+}
+
+impl MemoryLoanView {
+    /// Creates the JSON form of a loan.
+    pub fn new(loan: &MemoryLoanInfo) -> Self {
+        let MemoryLoanInfo { memory, from, left_ns, renews } = loan;
+        Self { memory_bytes: memory.0, from: from.clone(), left_ns: *left_ns, renews: *renews }
     }
 }
 
@@ -272,8 +299,11 @@ impl CellView {
             },
             service: LatencyView::new(&cell.service),
             loans: cell.loans.iter().map(LoanView::new).collect(),
+            memory_loans: cell.memory_loans.iter().map(MemoryLoanView::new).collect(),
+            memory_lent_bytes: cell.memory_lent.0,
             priority: cell.spec.lending.priority,
             lends: cell.spec.lending.lends,
+            memory_low_bytes: cell.spec.lending.memory_low.map(|low| low.0),
             activities: cell.activities.activities.iter().map(ActivityView::new).collect(),
             ended_activities: ActivityView::new(&cell.activities.ended),
             restart: RestartView {

@@ -79,6 +79,18 @@ impl EventView {
                 let core = core.map_or_else(|| "a core".to_owned(), |core| format!("core {core}"));
                 ("not-borrowed", Some(format!("{core} was not released in time, or another cell got it")))
             }
+            JournalEvent::BorrowMemory { memory, from, lease_ns } => {
+                let from = from.as_ref().map(|name| format!(" of {name}")).unwrap_or_default();
+                ("borrow", Some(format!("{memory}{from}, for {}", duration_ns(*lease_ns))))
+            }
+            JournalEvent::ReturnMemory { memory, to, why } => {
+                let to = to.as_ref().map(|name| format!(" to {name}")).unwrap_or_default();
+                ("return", Some(format!("{memory}{to}: {why}")))
+            }
+            JournalEvent::MemoryNotBorrowed { memory } => {
+                let why = "no cell of lower priority had it free, or it did not fit";
+                ("not-borrowed", Some(format!("{memory} more: {why}")))
+            }
             JournalEvent::Exit(code) => ("exit", Some(format!("code {code}"))),
             JournalEvent::Crash(kind) => ("crash", Some(crash_kind(*kind).to_owned())),
             JournalEvent::Kill => ("kill", None),

@@ -28,8 +28,8 @@ pub mod resize;
 pub mod stats;
 
 pub use cell::{
-    ActivityView, CellView, CoreView, LoanView, PortView, RestartView, TrafficView, VolumeView, is_running,
-    most_memory,
+    ActivityView, CellView, CoreView, LoanView, MemoryLoanView, PortView, RestartView, TrafficView,
+    VolumeView, is_running, most_memory,
 };
 pub use connection::ConnectionView;
 pub use crash::{CrashView, crash_kind};

@@ -66,6 +66,8 @@ impl Supervisor {
             service: requests.read(),
             activities: first_page(&spec),
             loans: vec![],
+            memory_loans: vec![],
+            memory_lent: ByteSize(0),
             crash: None,
             restarts: Restarts::default(),
             created_unix_ns: now(),

@@ -1,9 +1,10 @@
-//! Loans of cores between cells.
+//! Loans of cores and memory between cells.
 
 use super::Supervisor;
 use super::cells::Cell;
 use isola_abi::id::CoreId;
 use isola_abi::management::*;
+use isola_abi::size::ByteSize;
 use std::time::{Duration, Instant};
 
 impl Supervisor {
@@ -47,6 +48,52 @@ impl Supervisor {
         let nothing = || ManagementError::OutOfLimits(format!("{name:?} has no borrowed core to give back"));
         let loan = self.cell(name)?.info.loans.last().cloned().ok_or_else(nothing)?;
         self.send_back(loan.core, ReturnReason::GivenBack);
+        Ok(loan)
+    }
+
+    /// Lends memory of the first cell of lower priority that keeps less than it has.
+    pub(super) fn borrow_memory(
+        &mut self,
+        name: &str,
+        memory: ByteSize,
+        lease_ms: u32,
+    ) -> Result<MemoryLoanInfo, ManagementError> {
+        let priority = self.cell(name)?.info.spec.lending.priority;
+        let can_lend = |cell: &&mut Cell| {
+            let lending = &cell.info.spec.lending;
+            let spare = lending.memory_low.map(|low| cell.info.memory.0.saturating_sub(low.0));
+            lending.priority < priority && spare >= Some(memory.0)
+        };
+        let none = || ManagementError::OutOfLimits(format!("cells of lower priority lend less to {name:?}"));
+        let lender = self.cells.iter_mut().find(can_lend).ok_or_else(none)?;
+        lender.info.memory.0 -= memory.0;
+        lender.info.memory_lent.0 += memory.0;
+        let (from, left_ns) = (Some(lender.info.spec.name.clone()), u64::from(lease_ms) * 1_000_000);
+        let loan = MemoryLoanInfo { memory, from: from.clone(), left_ns, renews: false };
+        let borrower = self.cell(name)?;
+        borrower.info.memory.0 += memory.0;
+        borrower.info.memory_loans.push(loan.clone());
+        self.note(Some(name), JournalEvent::BorrowMemory { memory, from, lease_ns: left_ns });
+        Ok(loan)
+    }
+
+    /// Takes the memory of the latest loan back.
+    pub(super) fn give_memory_back(
+        &mut self,
+        name: &str,
+        memory: ByteSize,
+    ) -> Result<MemoryLoanInfo, ManagementError> {
+        let nothing =
+            || ManagementError::OutOfLimits(format!("{name:?} has no borrowed memory to give back"));
+        let borrower = self.cell(name)?;
+        let loan = borrower.info.memory_loans.pop().ok_or_else(nothing)?;
+        assert_eq!(loan.memory, memory);
+        borrower.info.memory.0 -= memory.0;
+        let lender = self.cell(loan.from.as_ref().unwrap())?;
+        lender.info.memory.0 += memory.0;
+        lender.info.memory_lent.0 -= memory.0;
+        let why = ReturnReason::GivenBack;
+        self.note(Some(name), JournalEvent::ReturnMemory { memory, to: loan.from.clone(), why });
         Ok(loan)
     }
 

@@ -158,7 +158,7 @@ impl Supervisor {
                 self.store_chunk(offset, bytes)?;
                 ResponseBody::Done
             }
-            RequestBody::Create(spec) => ResponseBody::Cell(Box::new(self.create(spec)?)),
+            RequestBody::Create(spec) => ResponseBody::Cell(Box::new(self.create(*spec)?)),
             RequestBody::Recreate { name } => ResponseBody::Cell(Box::new(self.recreate(name)?)),
             RequestBody::Start { name } => ResponseBody::Cell(Box::new(self.start(name)?)),
             RequestBody::Stop { name, timeout_ms } => {
@@ -177,6 +177,12 @@ impl Supervisor {
                 ResponseBody::Loan(self.renew(&name, core, lease_ms)?)
             }
             RequestBody::GiveBack { name } => ResponseBody::Loan(self.give_back(&name)?),
+            RequestBody::BorrowMemory { name, memory, lease_ms } => {
+                ResponseBody::MemoryLoan(self.borrow_memory(&name, memory, lease_ms)?)
+            }
+            RequestBody::GiveMemoryBack { name, memory } => {
+                ResponseBody::MemoryLoan(self.give_memory_back(&name, memory)?)
+            }
             RequestBody::Destroy { name } => {
                 self.destroy(name)?;
                 ResponseBody::Done

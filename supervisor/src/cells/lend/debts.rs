@@ -3,6 +3,7 @@
 //! A lender's record lists the cores that it lends, from the request to the return; a borrower's record lists the cores
 //! that it has borrowed. A restarted supervisor thus finds each loan, wherever the core is, and whichever cell ends.
 
+use super::memory::SavedMemory;
 use super::transfers::{Afterwards, Loans};
 use crate::cells::cell::Cell;
 use crate::cells::table::CellTable;
@@ -10,6 +11,7 @@ use crate::lending::Loan;
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId};
 use isola_abi::management::{CoreOwner, MAX_LEASE_MS, ReturnReason};
+use isola_supervisor_core::trusted_core::OwnedCell;
 use isola_supervisor_core::{Hardware, TrustedCore};
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +24,8 @@ pub(in crate::cells) struct SavedLoans {
     /// The cores that the cell has lent, with borrower, from the request to the return: at most as many as the machine
     /// has cores.
     lent: Vec<(CoreId, CellId)>,
+    /// The memory loans.
+    pub(in crate::cells) memory: SavedMemory,
 }
 
 /// A lender's core that was on loan or in transfer when the supervisor failed.
@@ -34,11 +38,14 @@ pub(in crate::cells) struct Debt {
 
 impl Loans {
     /// Returns the loans of a cell, for its saved state.
-    pub(in crate::cells) fn saved(&self, id: CellId) -> SavedLoans {
+    pub(in crate::cells) fn saved<H: Hardware>(&self, cell: &Cell, core: &TrustedCore<H>) -> SavedLoans {
+        let id = cell.id;
         let borrowed = self.lending.borrowed(id).chain(self.expected(id));
         let borrowed = borrowed.map(|loan| (loan.core, loan.lender, loan.until_ns));
         let lent = self.lent(id).map(|loan| (loan.core, loan.borrower));
-        SavedLoans { borrowed: borrowed.collect(), lent: lent.collect() }
+        let memory_bytes = core.cell(id).map_or(0, OwnedCell::memory_bytes) + cell.reclaimed_bytes();
+        let memory = self.memory.saved(id, memory_bytes);
+        SavedLoans { borrowed: borrowed.collect(), lent: lent.collect(), memory }
     }
 
     /// Enters the loans in a recovered cell's state for the cores that it has; `cores` are its cores except the first.
@@ -107,11 +114,12 @@ impl Loans {
         }
         self.is_unsettled = !self.transfers.is_empty();
         core.reserve_cores(&self.reserved());
+        self.memory.resume_debts(core, table);
         // The next restart then finds this state, and nothing older. A lender has a lower priority than its borrowers,
         // so it comes first: a debt that only the borrower's record contains is in the lender's record before it is
         // removed there.
         let mut live: Vec<&Cell> = table.iter().filter(|cell| cell.is_live()).collect();
         live.sort_by_key(|cell| cell.spec.lending.priority);
-        live.into_iter().for_each(|cell| core.save(cell.id, cell.notes(self.saved(cell.id))));
+        live.into_iter().for_each(|cell| core.save(cell.id, cell.notes(self.saved(cell, core))));
     }
 }

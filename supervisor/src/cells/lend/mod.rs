@@ -1,4 +1,5 @@
-//! Core loans: borrowing, core transfers, and returns (RainForest 4.1).
+//! Loans of cores and memory (RainForest 4.1). This file has core loans: borrowing, core transfers, and returns. `memory`
+//! has memory loans.
 //!
 //! [`crate::lending`] decides which cell lends a core. A request for more or fewer cores plugs and unplugs it. This module
 //! follows the core from one cell to the other, as `transfers` says; `debts` saves and recovers the loans. Each step asks
@@ -11,6 +12,7 @@
 //! ```
 
 mod debts;
+mod memory;
 mod transfers;
 
 use super::cell::Cell;

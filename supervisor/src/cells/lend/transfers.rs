@@ -5,6 +5,7 @@
 //! becomes free, for whatever reason. The reservations follow from transfers and loans, and the inventory is updated
 //! whenever these change.
 
+use super::memory::MemoryLoans;
 use crate::lending::{Lending, Loan};
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId};
@@ -14,6 +15,7 @@ use isola_abi::management::ReturnReason;
 #[derive(Debug)]
 pub(in crate::cells) struct Loans {
     pub(super) lending: Lending,
+    pub(in crate::cells) memory: MemoryLoans,
     /// The transfers, at most one for each core.
     pub(super) transfers: Vec<CoreTransfer>,
     /// Whether there are transfers for the next tick to check.
@@ -71,7 +73,13 @@ pub(in crate::cells) enum Afterwards {
 
 impl Loans {
     pub(in crate::cells) const fn new() -> Self {
-        Self { lending: Lending::new(), transfers: Vec::new(), is_unsettled: false, retry_ns: None }
+        Self {
+            lending: Lending::new(),
+            memory: MemoryLoans::new(),
+            transfers: Vec::new(),
+            is_unsettled: false,
+            retry_ns: None,
+        }
     }
 
     /// Returns the next end of a lease or retry; 0 if there are transfers to check.

@@ -307,7 +307,7 @@ fn resizes_are_correct_for_every_write_at_which_the_supervisor_fails() {
 fn party(name: &str, cores: u32, priority: u8, lends: u32) -> CellSpec {
     CellSpec {
         cores,
-        lending: LendingSpec { priority, lends, borrow_above_us: 100 },
+        lending: LendingSpec { priority, lends, borrow_above_us: 100, memory_low: None },
         network: NetworkSpec::None,
         restart: RestartPolicy::Always,
         ..spec(name)

@@ -1,6 +1,7 @@
 //! Core loans and their returns, for all fates of borrower and lender.
 
 mod between;
+mod memory;
 mod renewals;
 
 use super::*;
@@ -14,7 +15,7 @@ const LEASE_MS: u32 = 100;
 fn party(name: &str, cores: u32, priority: u8, lends: u32) -> CellSpec {
     CellSpec {
         cores,
-        lending: LendingSpec { priority, lends, borrow_above_us: 100 },
+        lending: LendingSpec { priority, lends, borrow_above_us: 100, memory_low: None },
         network: NetworkSpec::None,
         ..spec(name)
     }

@@ -70,7 +70,7 @@ pub(crate) fn upload(server: &mut Server<FakeMachine>, image: &[u8]) {
 fn run(server: &mut Server<FakeMachine>, spec: CellSpec) -> CellInfo {
     let name = spec.name.clone();
     upload(server, &image());
-    ask(server, RequestBody::Create(spec)).unwrap();
+    ask(server, RequestBody::Create(spec.into())).unwrap();
     match ask(server, RequestBody::Start { name }) {
         Ok(ResponseBody::Cell(info)) => *info,
         other => panic!("{other:?}"),
@@ -273,13 +273,13 @@ fn uploads_are_bounded_and_in_order() {
         assert!(matches!(ask(&mut server, chunk(offset, len)), Err(OutOfLimits(_))), "{offset} {len}");
     }
     assert_eq!(ask(&mut server, chunk(0, 4)), Ok(ResponseBody::Done));
-    assert_eq!(ask(&mut server, RequestBody::Create(spec("kv"))), Err(NoImage));
+    assert_eq!(ask(&mut server, RequestBody::Create(spec("kv").into())), Err(NoImage));
     assert!(matches!(ask(&mut server, chunk(0, 4)), Err(OutOfLimits(_))));
     assert_eq!(ask(&mut server, chunk(4, 6)), Ok(ResponseBody::Done));
     assert_eq!(ask(&mut server, chunk(10, 0)), Err(NoImage), "the upload is complete");
     let rejected = Err(ImageRejected(ImageFault::NotElf));
     let noise = CellSpec { image: digest(&[1; 10]), ..spec("kv") };
-    assert_eq!(ask(&mut server, RequestBody::Create(noise)), rejected);
+    assert_eq!(ask(&mut server, RequestBody::Create(noise.into())), rejected);
 }
 
 #[test]
@@ -328,7 +328,7 @@ fn names_in_answers_are_short() {
     for body in [
         RequestBody::Start { name: name.clone() },
         RequestBody::Inspect { name: name.clone() },
-        RequestBody::Create(spec(&name)),
+        RequestBody::Create(spec(&name).into()),
     ] {
         send(&mut server, 1, body);
         assert!(server.take_unsent().len() < 200);

@@ -4,8 +4,9 @@ use super::*;
 use crate::cells::SCRUB_SLICE;
 use crate::fake::every_chunk_has_one_owner;
 use alloc::boxed::Box;
-use isola_abi::id::CoreId;
+use isola_abi::id::{CoreId, PhysAddr, PhysRange};
 use isola_abi::management::{CoreOwner, CorePlacement, ImageInfo, LendingSpec};
+use isola_abi::unplug::Shortfall;
 use isola_supervisor_core::inventory::CHUNK;
 use proptest::prelude::*;
 
@@ -25,6 +26,8 @@ enum Step {
     Obey,
     /// A cell's own cores request another one.
     CoreRequest(u8),
+    /// A cell offers its plugged blocks and some address, or acknowledges the last settlement.
+    Offer(u8, u64),
 }
 
 fn any_request() -> impl Strategy<Value = RequestBody> {
@@ -37,8 +40,10 @@ fn any_request() -> impl Strategy<Value = RequestBody> {
         1 => Just(RestartPolicy::Always),
     ];
     let memory = (0u64..20, proptest::option::of(0u64..40));
-    let lending =
-        (0u8..3, 0u32..3).prop_map(|(priority, lends)| LendingSpec { priority, lends, borrow_above_us: 100 });
+    let lending = (0u8..3, 0u32..3, proptest::option::of(0u64..16)).prop_map(|(priority, lends, low_mib)| {
+        let memory_low = low_mib.map(|mib| ByteSize(mib * MIB));
+        LendingSpec { priority, lends, borrow_above_us: 100, memory_low }
+    });
     let spec = (name.clone(), 0u32..4, memory, restart, 0u32..3, any::<bool>(), lending).prop_map(
         |(name, cores, (mib, most_mib), restart, watchdog, networked, lending)| CellSpec {
             restart,
@@ -58,7 +63,7 @@ fn any_request() -> impl Strategy<Value = RequestBody> {
         1 => Just(RequestBody::Images),
         1 => (0u64..5_000_000).prop_map(|len_bytes| RequestBody::ImageBegin { len_bytes }),
         1 => (0u64..20, 0usize..20).prop_map(|(offset, len)| RequestBody::ImageChunk { offset, bytes: vec![0; len] }),
-        4 => spec.prop_map(RequestBody::Create),
+        4 => spec.prop_map(|spec| RequestBody::Create(spec.into())),
         4 => name.clone().prop_map(|name| RequestBody::Start { name }),
         3 => name.clone().prop_map(|name| RequestBody::Recreate { name }),
         2 => (name.clone(), 0u32..50).prop_map(|(name, timeout_ms)| RequestBody::Stop { name, timeout_ms }),
@@ -78,6 +83,10 @@ fn any_request() -> impl Strategy<Value = RequestBody> {
             RequestBody::Renew { name, core: CoreId(core), lease_ms }
         }),
         2 => name.clone().prop_map(|name| RequestBody::GiveBack { name }),
+        4 => (name.clone(), any_size(), 0u32..100).prop_map(|(name, memory, lease_ms)| {
+            RequestBody::BorrowMemory { name, memory, lease_ms }
+        }),
+        2 => (name.clone(), any_size()).prop_map(|(name, memory)| RequestBody::GiveMemoryBack { name, memory }),
         1 => Just(RequestBody::List),
         1 => name.clone().prop_map(|name| RequestBody::Inspect { name }),
         1 => (name.clone(), any::<u64>(), any::<u32>()).prop_map(|(name, from, max_bytes)| RequestBody::Logs { name, from, max_bytes }),
@@ -95,12 +104,15 @@ fn any_text() -> impl Strategy<Value = String> {
 }
 
 fn any_change() -> impl Strategy<Value = Change<ByteSize>> {
-    let size = prop_oneof![4 => (0..64 * MIB).boxed(), 1 => any::<u64>().boxed()].prop_map(ByteSize);
-    (0u8..3, size).prop_map(|(kind, size)| match kind {
+    (0u8..3, any_size()).prop_map(|(kind, size)| match kind {
         0 => Change::To(size),
         1 => Change::More(size),
         _ => Change::Less(size),
     })
+}
+
+fn any_size() -> impl Strategy<Value = ByteSize> {
+    prop_oneof![4 => (0..64 * MIB).boxed(), 1 => any::<u64>().boxed()].prop_map(ByteSize)
 }
 
 fn any_cores() -> impl Strategy<Value = Change<u32>> {
@@ -125,6 +137,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Deafen),
         3 => Just(Step::Obey),
         2 => any::<u8>().prop_map(Step::CoreRequest),
+        4 => (any::<u8>(), any::<u64>()).prop_map(|(cell, start)| Step::Offer(cell, start)),
     ]
 }
 
@@ -225,6 +238,20 @@ proptest! {
                 Step::Obey => {
                     obey(&mut server);
                     server.on_notification();
+                }
+                Step::Offer(which, start) => {
+                    let count = server.cells().fake().reports.len().max(1);
+                    let id = server.cells().fake().reports.keys().nth(usize::from(which) % count).copied();
+                    if let Some(id) = id {
+                        let fake = server.cells().fake();
+                        let (report, asked) = (fake.reports[&id].clone(), fake.unplug_requests[&id].clone());
+                        let mut blocks: Vec<_> = fake.grown[&id].iter().map(|(block, _)| block).collect();
+                        drop(fake);
+                        blocks.push(PhysRange::new(PhysAddr(start), CHUNK));
+                        report.offer.make(asked.asked().0, &blocks, start, Shortfall::from_u32(which.into()));
+                        report.offer.acknowledge(asked.settlement().number);
+                        server.on_notification();
+                    }
                 }
                 Step::CoreRequest(which) => {
                     let report = server.cells().fake().any_report(which.into());
