@@ -153,6 +153,13 @@ fn use_directory(file_system: &mut Ext4, directory: FileId, depth: usize) -> Res
         }
         let mut bytes = [0; 5000];
         let _ = file_system.read(metadata.id, metadata.len / 2, &mut bytes);
+        if let Ok(Some(map)) = file_system.extents(metadata.id, metadata.len / 2) {
+            // Direct reads trust these pieces.
+            for piece in map.pieces(metadata.len / 2..metadata.len).take(100) {
+                let end = piece.at.map(|at| at.saturating_add(piece.len as u64));
+                assert!(piece.len > 0 && end.is_none_or(|end| end <= LEN as u64), "{piece:?}");
+            }
+        }
         if entry.name.ends_with(b"3") {
             let _ = file_system
                 .remove(directory, &entry.name)
