@@ -38,8 +38,4 @@ impl Sampler for BareSampler {
         let counts = samples::counts(core.0 as usize);
         SampleCounts { idle: counts.idle, lost: counts.lost }
     }
-
-    fn fill(&self, core: CoreIndex) -> usize {
-        samples::fill(core.0 as usize)
-    }
 }

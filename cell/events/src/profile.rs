@@ -1,8 +1,8 @@
 //! Profiles: samples of what each core executes, for the host tool (docs/decisions/0070-traces-and-profiles.md).
 //!
 //! The platform stores a sample of each core's call stack at the supervisor's non-maskable interrupts, in a ring per core
-//! slot. Here the samples are copied into the ring of answers: each profiled core has a task that copies its own ring,
-//! and the fullest others, as the core of another ring may be in a long event. Without a profile there is no cost.
+//! slot. Here the samples are copied into the ring of answers: each core has a task that copies its own ring, and those
+//! that no core has copied for some time, as their cores are in long events or have left. Without a profile there is no cost.
 //!
 //! If the reader has read nothing for [`STALL_LIMIT`], the profile ends. The interrupts end earlier: the supervisor sends
 //! them only for as long as the host tool renews its request.
@@ -41,9 +41,9 @@ const SAMPLES_A_RECORD: usize = 64;
 /// The maximum number of records that a core writes at a time for a ring, which bounds the delay of its events.
 const RECORDS_A_DRAIN: usize = 8;
 
-/// How many other rings a core copies at a time, and how full they are, in sixteenths.
-const OTHERS_A_DRAIN: usize = 4;
-const MIN_FILL: usize = 4;
+/// The time without a copy after which other cores copy a ring, and how many such rings a core copies at a time.
+const LATE_INTERVAL: Duration = Duration::from_millis(150);
+const OTHERS_A_DRAIN: usize = 8;
 
 /// The maximum number of remembered activity names; beyond that, all are sent again.
 const MAX_NAMES: usize = 4096;
@@ -69,6 +69,8 @@ struct CurrentProfile {
     cores: CoreSet,
     /// By core slot: the counters at the profile's start, and those that were sent last.
     counted: [(SampleCounts, SampleCounts); MAX_CORES],
+    /// By core slot: the time of the last copy.
+    copied: [Instant; MAX_CORES],
     /// The activities whose names the reader knows, and their generations.
     named: BTreeMap<ActivityId, Generation>,
     /// The reader's position, and the time since which it has not changed.
@@ -105,7 +107,8 @@ pub fn begin(number: u32, spec: ProfileSpec) {
         let _ = ring.push(&ProfileRecord::Unsupported.encode());
         return;
     };
-    let mut cores = CoreSet::from_bits(present_cores().bits() & spec.cores);
+    let present = present_cores();
+    let mut cores = CoreSet::from_bits(present.bits() & spec.cores);
     let mut current = PROFILE.current.lock();
     // The ring is empty.
     let _ = ring.push(&ProfileRecord::Begin { cores: cores.bits() }.encode());
@@ -120,9 +123,10 @@ pub fn begin(number: u32, spec: ProfileSpec) {
     }
     let now = now();
     let (named, read) = (BTreeMap::new(), (ring.read(), now));
-    *current = Some(CurrentProfile { number, sampler, cores, counted, named, read, written: now });
+    let copied = [now; MAX_CORES];
+    *current = Some(CurrentProfile { number, sampler, cores, counted, copied, named, read, written: now });
     drop(current);
-    for core in cores {
+    for core in present {
         spawn_on(core, move || {
             let copies = async move {
                 while drain(number) == ProfileState::Continues {
@@ -164,7 +168,7 @@ fn drain(number: u32) -> ProfileState {
         return ProfileState::Ended;
     }
     let own = current_core();
-    for core in profile.fullest_others(own).into_iter().chain(profile.cores.contains(own).then_some(own)) {
+    for core in profile.late_others(own, now).into_iter().chain(profile.cores.contains(own).then_some(own)) {
         profile.drain_core(core, ring, now);
     }
     if now.since(profile.written) >= ALIVE_INTERVAL && ring.push(&ProfileRecord::Alive.encode()).is_ok() {
@@ -174,16 +178,19 @@ fn drain(number: u32) -> ProfileState {
 }
 
 impl CurrentProfile {
-    /// Returns the other cores whose rings are fullest.
-    fn fullest_others(&self, own: CoreIndex) -> Vec<CoreIndex> {
-        let filled = self.cores.without(own).map(|core| (self.sampler.fill(core), core));
-        let mut others: Vec<_> = filled.filter(|(fill, _)| *fill >= MIN_FILL).collect();
-        others.sort_unstable_by_key(|(fill, _)| core::cmp::Reverse(*fill));
-        others.into_iter().take(OTHERS_A_DRAIN).map(|(_, core)| core).collect()
+    /// Returns the other cores whose rings have waited longest, if that is too long.
+    fn late_others(&self, own: CoreIndex, now: Instant) -> Vec<CoreIndex> {
+        let copied = |core: &CoreIndex| self.copied[core.0 as usize];
+        let is_late = |core: &CoreIndex| now.since(copied(core)) >= LATE_INTERVAL;
+        let mut others: Vec<CoreIndex> = self.cores.without(own).filter(is_late).collect();
+        others.sort_unstable_by_key(copied);
+        others.truncate(OTHERS_A_DRAIN);
+        others
     }
 
     /// Copies samples of a core, a bounded number at a time. Samples without room in the answer stay in the core's ring.
     fn drain_core(&mut self, core: CoreIndex, ring: Ring<'_>, now: Instant) {
+        self.copied[core.0 as usize] = now;
         for _ in 0..RECORDS_A_DRAIN {
             let (samples, position) = self.sampler.first(core, SAMPLES_A_RECORD);
             let counts = self.sampler.counts(core);

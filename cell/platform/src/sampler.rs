@@ -37,7 +37,4 @@ pub trait Sampler: Sync {
 
     /// Returns the counters of a core slot.
     fn counts(&self, core: CoreIndex) -> SampleCounts;
-
-    /// Returns how full the memory for a core slot's samples is, in sixteenths.
-    fn fill(&self, core: CoreIndex) -> usize;
 }

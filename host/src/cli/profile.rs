@@ -33,7 +33,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 /// The time after which the cell has written all samples until now.
-const LAST_SAMPLES: Duration = Duration::from_millis(250);
+const LAST_SAMPLES: Duration = Duration::from_millis(400);
 
 /// Shows the functions in which a running cell's cores spend their time
 #[derive(Debug, Args)]

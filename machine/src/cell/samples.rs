@@ -124,14 +124,6 @@ pub fn counts(slot: usize) -> SampleCounts {
     ring(slot).map(read).unwrap_or_default()
 }
 
-/// Returns how full the ring of a core slot is, in sixteenths.
-pub fn fill(slot: usize) -> usize {
-    let used = |ring: &SampleRing| {
-        ring.written.load(Ordering::Relaxed).wrapping_sub(ring.read.load(Ordering::Relaxed))
-    };
-    ring(slot).map_or(0, |ring| used(ring) as usize * 16 / RING_WORDS)
-}
-
 /// Forgets the sample requests before a core entered a slot.
 pub(super) fn enter(slot: usize) {
     if let Some(ring) = ring(slot) {
