@@ -234,6 +234,20 @@ impl Machine {
         })
     }
 
+    /// Writes a line to the serial line, waits for a line that begins with `answer`, and returns the text after it.
+    ///
+    /// # Errors
+    /// As [`Self::wait_for`].
+    pub fn ask_line(&mut self, question: &str, answer: &str) -> Result<String, BenchError> {
+        let from = self.console.len();
+        self.send_line(question);
+        self.wait_until(answer, |console| {
+            // The line is complete only with its newline.
+            let (complete, _) = console.get(from..)?.rsplit_once('\n')?;
+            complete.lines().find_map(|line| line.strip_prefix(answer)).map(str::to_owned)
+        })
+    }
+
     /// Returns the length of the output so far, in bytes.
     pub fn output_len(&self) -> usize {
         self.console.len()
