@@ -26,7 +26,7 @@ case $guest_services in
         (echo 0 >/sys/fs/cgroup/service/cgroup.procs; exec memcached -u root -U 0 -t "$memcached_threads" -m 64) &
         ;;
     grid)
-        for module in virtio_blk bfq sch_htb cls_u32; do
+        for module in virtio_blk sch_htb cls_u32; do
             for file in /modules/"$module".ko*; do
                 if [ -e "$file" ]; then busybox insmod "$file"; fi
             done

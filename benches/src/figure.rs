@@ -170,7 +170,7 @@ pub enum Peer {
     Moved,
     /// Three cgroups of the Linux guest with weights for the processor.
     CpuWeights,
-    /// The same with weights for the block device, by BFQ.
+    /// The same with weights for the block device, by io.cost.
     IoWeights,
     /// nginx three times in the Linux guest, with classes of HTB.
     TrafficClasses,

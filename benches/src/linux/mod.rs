@@ -49,9 +49,8 @@ const MODULES: [&str; 8] = [
     "virtio_net",
 ];
 
-/// The kernel modules of block device, its scheduler, and the network's traffic control, which the services of the
-/// group `grid` load.
-const GRID_MODULES: [&str; 4] = ["virtio_blk", "bfq", "sch_htb", "cls_u32"];
+/// The kernel modules of the block device and of the network's traffic control, for the services of the group `grid`.
+const GRID_MODULES: [&str; 3] = ["virtio_blk", "sch_htb", "cls_u32"];
 
 /// The guest's folder of shared libraries. The loader's path is part of each program.
 const LIBRARY_FOLDER: &str = "lib/x86_64-linux-gnu";

@@ -1,7 +1,7 @@
 //! Vortex 4.3 and its figures 7 and 8: 1,023 concurrent reads of three tenants from a device of a limited rate. The reads
 //! are of random blocks, of another length for each tenant, past the cache.
 
-use super::guest::TenantGuest;
+use super::guest::{CGROUPS, TenantGuest};
 use super::isola::{TenantMachine, VOLUME, weights, wfq};
 use super::shares::{EQUAL, WEIGHTS, deviation, percent};
 use super::volume::HostVolume;
@@ -22,6 +22,18 @@ const READERS: usize = 341;
 
 /// The rate of the device, in bytes/s.
 pub const RATE: u64 = 16_000_000;
+
+/// The number of the device in the guest.
+const DEVICE: &str = "254:0";
+
+/// Requests per second that do not limit the device.
+const MANY: u32 = 100_000;
+
+/// The part of the device's rate that io.cost lets the tenants use, in percent: requests would wait in the device's queue
+/// otherwise, where io.cost cannot order them. And the part at first, and its duration, until that queue is empty.
+const PART: u32 = 95;
+const FIRST_PART: u32 = 50;
+const DRAINED: Duration = Duration::from_secs(5);
 
 /// Takes one run.
 pub fn run(
@@ -65,21 +77,36 @@ fn isola(machine: &mut TenantMachine, session: &Session) -> Result<(BytesRead, B
     Ok((weighted, read(machine, session.plan.load / 2)?))
 }
 
+/// Lets the tenants use a part of the device's rate, in percent.
+fn use_part(guest: &mut TenantGuest, percent: u32) -> Result<(), BenchError> {
+    guest.run(&format!(
+        "echo '{DEVICE} enable=1 ctrl=user rpct=0 rlat=5000 wpct=0 wlat=5000 min={percent} max={percent}' \
+         >{CGROUPS}/io.cost.qos"
+    ))
+}
+
 fn linux(guest: &mut TenantGuest, session: &Session) -> Result<(BytesRead, BytesRead), BenchError> {
-    for setting in ["scheduler bfq", "nr_requests 1024", "iosched/low_latency 0"] {
-        let (file, value) = setting.split_once(' ').unwrap_or_default();
-        guest.run(&format!("echo {value} >/sys/block/vda/queue/{file}"))?;
-    }
-    guest.set("io.bfq.weight", WEIGHTS)?;
+    // io.cost needs no scheduler of the device. Its model is exact: the device takes a time for each byte and none for a
+    // request.
+    guest.run("echo none >/sys/block/vda/queue/scheduler")?;
+    guest.run(&format!(
+        "echo '{DEVICE} ctrl=user model=linear rbps={RATE} wbps={RATE} rseqiops={MANY} rrandiops={MANY} wseqiops={MANY} \
+         wrandiops={MANY}' >{CGROUPS}/io.cost.model"
+    ))?;
+    use_part(guest, FIRST_PART)?;
+    guest.set("io.weight", WEIGHTS)?;
     for (name, len) in NAMES.into_iter().zip(LENGTHS) {
         guest.tenant(name, &format!("linux-tenants disk /dev/vda {len} {READERS}"));
     }
+    // The first requests of all tenants have reached the device, 29 MB, before io.cost distinguishes them.
+    sleep(DRAINED);
+    use_part(guest, PART)?;
     let read = |guest: &mut TenantGuest, time: Duration| {
         sleep(SETTLE);
         let growth = guest.measure(time, "io.stat", "rbytes")?;
         Ok::<_, BenchError>(BytesRead { bytes: growth.used, seconds: growth.elapsed_us / 1e6 })
     };
     let weighted = read(guest, session.plan.load)?;
-    guest.set("io.bfq.weight", EQUAL)?;
+    guest.set("io.weight", EQUAL)?;
     Ok((weighted, read(guest, session.plan.load / 2)?))
 }

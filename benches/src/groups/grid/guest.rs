@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 /// The folder of cgroups in the guest.
-const CGROUPS: &str = "/sys/fs/cgroup";
+pub const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// A guest with a cgroup for each of three tenants.
 pub struct TenantGuest {

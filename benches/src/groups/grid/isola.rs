@@ -51,7 +51,12 @@ pub struct Ledger {
 impl TenantMachine {
     /// Boots a machine of two processors, with further arguments of QEMU.
     pub fn boot(session: &Session, more: Vec<OsString>) -> Result<Self, BenchError> {
-        let size = MachineSize { cores: 2, queues: 1, memory_mib: MEMORY_MIB, pace: Pace::Host };
+        Self::boot_at(session, Pace::Host, more)
+    }
+
+    /// Does the same, with these clocks.
+    pub fn boot_at(session: &Session, pace: Pace, more: Vec<OsString>) -> Result<Self, BenchError> {
+        let size = MachineSize { cores: 2, queues: 1, memory_mib: MEMORY_MIB, pace };
         let mut supervised = SupervisedMachine::boot_with(session, size, Counting::Off, more)?;
         let image = session.images.cell_image(IMAGE)?;
         supervised.provide(&image)?;

@@ -1,10 +1,10 @@
 //! Vortex 4.5 and its figure 9: the part of the busy cycles of a web server that no message has, for files of three
 //! lengths and with several batching factors.
 
-use super::SETTLE;
 use super::isola::{TenantMachine, rule, wfq};
 use crate::error::BenchError;
 use crate::load::download::Downloads;
+use crate::machine::Pace;
 use crate::network::service;
 use crate::record::Record;
 use crate::session::Session;
@@ -27,22 +27,21 @@ const PORT: u16 = 80;
 
 /// Takes one run.
 pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
-    let mut machine = TenantMachine::boot(session, Vec::new())?;
+    let mut machine = TenantMachine::boot_at(session, Pace::InstructionsWhileBusy, Vec::new())?;
     for (tenants, suffix) in [(&["web:80"][..], ""), (&["web:80", "batch:batch"][..], "-beside")] {
         let changes = vec![wfq(Resource::Processor, 1, None), wfq(Resource::NetworkWrite, 1, None)];
         let tenants: Vec<String> = tenants.iter().map(|&tenant| tenant.to_owned()).collect();
         machine.start(&tenants, GridSetup { changes, rules: vec![rule(PORT, NAMES[0])] })?;
         for (file, len) in FILES {
-            let mut downloads = Downloads::connect(&[service(PORT)], CONNECTIONS, file, len)?;
             for batch in BATCHES {
                 // Beside a batch job, one batching factor is measured: that of Vortex's figure 11.
                 if !suffix.is_empty() && batch != BATCHES[2] {
                     continue;
                 }
                 machine.change([Resource::Processor, Resource::NetworkWrite].map(|to| wfq(to, batch, None)))?;
-                downloads.for_a_time(SETTLE / 2)?;
                 let before = machine.ledger(NAMES)?;
-                downloads.for_a_time(session.plan.load / 4)?;
+                Downloads::connect(&[service(PORT)], CONNECTIONS, file, len)?
+                    .for_a_time(session.plan.load / 4)?;
                 let used = machine.ledger(NAMES)?.since(&before);
                 record.isola(&figure(file, batch, suffix), used.overhead_percent());
             }
