@@ -30,7 +30,7 @@ const MAX_WAITING: usize = 512;
 /// The most frames that one event processes: it is not preempted.
 pub(crate) const BATCH: usize = 16;
 
-/// The same while events of other activities wait.
+/// The same while events of other activities wait, which wait for the whole event.
 const BATCH_BEFORE_OTHERS: usize = 4;
 
 /// A core's received frames that wait for their activities.

@@ -230,3 +230,57 @@ fn an_activity_does_not_wait_for_the_backlog_of_another() {
     };
     talk(1, Loss::Never, server, client);
 }
+
+/// A handler that takes long, and counts its requests separately.
+struct Counted;
+
+static COUNTED: AtomicU32 = AtomicU32::new(0);
+
+impl ConnectionHandler for Counted {
+    fn received(&mut self, connection: &TcpConnection, mut data: Chain) {
+        let began = cycles();
+        while cycles() - began < 500_000 {}
+        COUNTED.fetch_add(1, Ordering::Relaxed);
+        connection.send(&mut data).unwrap();
+    }
+}
+
+#[test]
+fn an_activity_waits_for_few_frames_of_another() {
+    const CONNECTIONS: u32 = 100;
+    /// The most frames that an event processes while another activity waits.
+    const MOST: u32 = 4;
+    static LONGEST: AtomicU32 = AtomicU32::new(0);
+    let server = || async {
+        PROCESSOR.set_policy(Some(PolicyKind::Wfq));
+        charge_to(register_activity("busy").unwrap());
+        let _listener = listen_with(7, 256, |_| Counted).unwrap();
+        let waiting = register_activity("waiting").unwrap();
+        spawn_task_for(waiting, async {
+            loop {
+                // Its events are short, so it is always the next.
+                let before = COUNTED.load(Ordering::Relaxed);
+                yield_now().await;
+                LONGEST.fetch_max(COUNTED.load(Ordering::Relaxed) - before, Ordering::Relaxed);
+            }
+        })
+        .detach();
+        pending::<()>().await;
+    };
+    let client = || async {
+        let mut all = Vec::new();
+        for _ in 0..CONNECTIONS {
+            all.push(dial(7).await);
+        }
+        for stream in &mut all {
+            stream.write(IoBuf::from_static(b"work").into()).await.unwrap();
+        }
+        for stream in &mut all {
+            assert_eq!(read_exactly(stream, 4).await, b"work");
+        }
+        assert_eq!(COUNTED.load(Ordering::Relaxed), CONNECTIONS);
+        let longest = LONGEST.load(Ordering::Relaxed);
+        assert!((2..=MOST).contains(&longest), "{longest} requests of the other activity came between");
+    };
+    talk(1, Loss::Never, server, client);
+}

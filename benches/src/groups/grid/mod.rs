@@ -67,19 +67,14 @@ pub fn load(session: &Session) -> BTreeMap<String, String> {
 /// Takes one run of a system.
 pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(), BenchError> {
     let volume = HostVolume::make()?;
-    // DEVONLY
-    let only = std::env::var("GRID_ONLY").unwrap_or_default();
-    let on = |name: &str| only.is_empty() || only.split(',').any(|o| o == name);
-    let t = std::time::Instant::now();
-    if on("processor") { processor::run(session, &volume, system, record)?; eprintln!("{system:?} processor {:?}", t.elapsed()); }
-    if on("network") { network::run(session, system, record)?; eprintln!("{system:?} network {:?}", t.elapsed()); }
-    if on("disk") { disk::run(session, &volume, system, record)?; eprintln!("{system:?} disk {:?}", t.elapsed()); }
+    processor::run(session, &volume, system, record)?;
+    network::run(session, system, record)?;
+    disk::run(session, &volume, system, record)?;
     if system == System::Isola {
-        if on("overhead") { overhead::run(session, record)?; eprintln!("{system:?} overhead {:?}", t.elapsed()); }
-        if on("requests") { requests::run(record)?; eprintln!("{system:?} requests {:?}", t.elapsed()); }
+        overhead::run(session, record)?;
+        requests::run(record)?;
     }
-    if on("together") { together::run(session, system, record)?; eprintln!("{system:?} together {:?}", t.elapsed()); }
-    Ok(())
+    together::run(session, system, record)
 }
 
 /// Records the greatest value of all runs, of the figures of shares.
