@@ -24,7 +24,7 @@ const FILE: (&str, usize) = ("1m", 1_000_000);
 const CONNECTIONS: usize = 16;
 
 /// The rate of the link, in bytes/s: a part of what either system could send.
-pub const RATE: u64 = 16_000_000;
+pub const RATE: u64 = 8_000_000;
 
 /// Takes one run.
 pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(), BenchError> {
