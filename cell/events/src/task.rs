@@ -161,6 +161,11 @@ impl<T> Task<T> {
         EVENTS.tasks.set_activity(self.task, activity);
     }
 
+    /// Polls the task within the running event, to whose activity it is charged. To be called outside of tasks.
+    pub fn poll_now(&self) {
+        EVENTS.tasks.poll(self.task);
+    }
+
     /// Ends the task and drops its future.
     pub fn cancel(self) {
         EVENTS.tasks.cancel(self.task);

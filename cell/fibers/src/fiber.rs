@@ -27,6 +27,11 @@ impl<T> Fiber<T> {
     pub fn set_activity(&self, activity: ActivityId) {
         self.task.set_activity(activity);
     }
+
+    /// Resumes it within the running event, to whose activity it is charged. To be called outside of tasks.
+    pub fn resume_now(&self) {
+        self.task.poll_now();
+    }
 }
 
 impl<T> Future for Fiber<T> {

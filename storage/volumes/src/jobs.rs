@@ -1,8 +1,8 @@
 //! The operations that wait for a volume's fiber.
 //!
 //! An activity's first waiting operation needs a *turn*. While the processor has a policy, an event of the activity takes
-//! it, so that the policy decides which activity's operation the fiber executes next; the fiber executes it in an event of
-//! that activity. Otherwise the activities take turns. An activity has one turn at a time, so that its number of waiting
+//! it, so that the policy decides which activity's operation the fiber executes next. The fiber executes it within that
+//! event, or later in another one of the activity if it waits for the device. Otherwise the activities take turns. An activity has one turn at a time, so that its number of waiting
 //! operations does not delay those of others.
 
 use alloc::boxed::Box;
@@ -37,7 +37,7 @@ struct State<M> {
     /// Wakes the fiber.
     waker: Waker,
     /// `None` before it has started.
-    fiber: Option<Fiber<()>>,
+    fiber: Option<Rc<Fiber<()>>>,
     /// The activity of the fiber's events, if it was changed.
     activity: Option<ActivityId>,
     /// Whether the fiber waits for a turn.
@@ -93,6 +93,19 @@ impl<M> Default for Jobs<M> {
 }
 
 impl<M> State<M> {
+    /// Gives `activity`, whose event runs, a turn: the fiber executes its operation at once unless it is in another one.
+    fn execute(this: &RefCell<Self>, activity: ActivityId) {
+        let mut state = this.borrow_mut();
+        state.turns.push_back(activity);
+        if core::mem::take(&mut state.is_waiting)
+            && let Some(fiber) = state.fiber.clone()
+        {
+            state.set_activity(activity);
+            drop(state);
+            fiber.resume_now();
+        }
+    }
+
     /// Makes the fiber's next events those of `activity`.
     fn set_activity(&mut self, activity: ActivityId) {
         if let Some(fiber) = &self.fiber {
@@ -105,7 +118,7 @@ impl<M> State<M> {
 impl<M: 'static> Jobs<M> {
     /// Sets the fiber that executes the operations.
     pub fn set_fiber(&self, fiber: Fiber<()>) {
-        self.0.borrow_mut().fiber = Some(fiber);
+        self.0.borrow_mut().fiber = Some(Rc::new(fiber));
     }
 
     /// Adds an operation without waiting for room.
@@ -123,16 +136,15 @@ impl<M: 'static> Jobs<M> {
 
     /// Gives the current activity a turn, when the processor's policy permits.
     fn wait_for_turn(&self) {
-        let (state, activity) = (self.0.clone(), current_activity());
-        let take = move || {
-            let mut state = state.borrow_mut();
+        let activity = current_activity();
+        if has_policy() {
+            let state = self.0.clone();
+            spawn(move || State::execute(&state, activity));
+        } else {
+            let mut state = self.0.borrow_mut();
             state.turns.push_back(activity);
-            if core::mem::take(&mut state.is_waiting) && has_policy() {
-                state.set_activity(activity);
-            }
             state.waker.wake_by_ref();
-        };
-        if has_policy() { spawn(take) } else { take() }
+        }
     }
 
     /// Runs an operation on the volume's fiber, for the current activity. It runs even if this future is dropped
@@ -169,6 +181,7 @@ impl<M: 'static> Jobs<M> {
                 let is_done = state.is_closed && state.len == 0;
                 return if is_done { Poll::Ready(None) } else { Poll::Pending };
             };
+            state.is_waiting = false;
             if has_policy() && state.activity != Some(activity) {
                 state.set_activity(activity);
                 context.waker().wake_by_ref();
