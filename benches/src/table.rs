@@ -58,12 +58,9 @@ pub fn publish(readme: &str, records: &[(Record, Age)]) -> Option<String> {
 /// Returns the heading of the peer's column.
 fn peers(record: &Record) -> &'static str {
     match record.group() {
-        Group::Product
-        | Group::Elastic
-        | Group::Grid
-        | Group::Memory
-        | Group::Library
-        | Group::Stack => "the other",
+        Group::Product | Group::Elastic | Group::Grid | Group::Memory | Group::Library | Group::Stack => {
+            "the other"
+        }
         Group::Boot
         | Group::Cell
         | Group::Colocation

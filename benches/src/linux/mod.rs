@@ -250,9 +250,14 @@ mod tests {
         for variable in ["$guest_address", "$memcached_threads", "$guest_services"] {
             assert!(script.contains(variable));
         }
-        for services in
-            [Services::Usual, Services::Web, Services::Netpipe, Services::Short, Services::Colocation, Services::Grid]
-        {
+        for services in [
+            Services::Usual,
+            Services::Web,
+            Services::Netpipe,
+            Services::Short,
+            Services::Colocation,
+            Services::Grid,
+        ] {
             assert!(script.contains(&format!("    {})", services.name())));
         }
         assert!(script.contains(&format!("for module in {}; do", GRID_MODULES.join(" "))));

@@ -110,8 +110,7 @@ impl Downloads {
             let ready: Vec<bool> = interests.iter().map(|interest| !interest.revents().is_empty()).collect();
             for (index, _) in ready.iter().enumerate().filter(|(_, ready)| **ready) {
                 let connection = &mut self.connections[index];
-                let (bytes, responses) =
-                    connection.receive(&mut self.piece, &self.request, self.file_len)?;
+                let (bytes, responses) = connection.receive(&mut self.piece, &self.request, self.file_len)?;
                 done.bytes[connection.server] += bytes;
                 done.responses[connection.server] += responses;
                 last = Instant::now();

@@ -116,7 +116,10 @@ impl TenantMachine {
         let answer = facts(&mut self.supervised.client, IMAGE, &Query::Grid).map_err(refused)?;
         let of = |name: &str| {
             let clients = answer.grid_clients.iter();
-            clients.filter(|client| client.resource == resource && client.name == name).map(|client| client.cost as f64).sum()
+            clients
+                .filter(|client| client.resource == resource && client.name == name)
+                .map(|client| client.cost as f64)
+                .sum()
         };
         Ok(names.map(of))
     }
@@ -201,8 +204,10 @@ mod tests {
 
     #[test]
     fn every_cycle_is_the_tenants_or_the_rest() {
-        let before = Ledger { tenants: [1.0, 2.0, 3.0], events: 10.0, of_loop: 1.0, interrupts: 1.0, idle: 5.0 };
-        let after = Ledger { tenants: [31.0, 22.0, 13.0], events: 90.0, of_loop: 6.0, interrupts: 6.0, idle: 15.0 };
+        let before =
+            Ledger { tenants: [1.0, 2.0, 3.0], events: 10.0, of_loop: 1.0, interrupts: 1.0, idle: 5.0 };
+        let after =
+            Ledger { tenants: [31.0, 22.0, 13.0], events: 90.0, of_loop: 6.0, interrupts: 6.0, idle: 15.0 };
         let used = after.since(&before);
         assert_eq!(used.tenants, [30.0, 20.0, 10.0]);
         assert!((used.tenants_percent() - 60.0).abs() < 1e-9, "{used:?}");

@@ -31,7 +31,8 @@ pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(),
     match system {
         System::Isola => {
             let mut machine = TenantMachine::boot(session, Vec::new())?;
-            let mut changes = vec![wfq(Resource::Processor, 1, None), wfq(Resource::NetworkWrite, 1, Some(RATE))];
+            let mut changes =
+                vec![wfq(Resource::Processor, 1, None), wfq(Resource::NetworkWrite, 1, Some(RATE))];
             changes.extend(weights(Resource::Processor, NAMES, WEIGHTS));
             changes.extend(weights(Resource::NetworkWrite, NAMES, WEIGHTS));
             let rules = PORTS.into_iter().zip(NAMES).map(|(port, name)| rule(port, name)).collect();
@@ -52,7 +53,8 @@ pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(),
                      s/tcp_nopush off/tcp_nopush on/' /etc/nginx.conf >/etc/{name}.conf"
                 ))?;
                 guest.tenant(name, &format!("nginx -c /etc/{name}.conf"));
-                guest.run(&format!("/bin/tc class add dev eth0 parent 1:1 classid 1:{class} htb rate 1bps"))?;
+                guest
+                    .run(&format!("/bin/tc class add dev eth0 parent 1:1 classid 1:{class} htb rate 1bps"))?;
                 guest.run(&format!(
                     "/bin/tc filter add dev eth0 parent 1: protocol ip prio 1 u32 match ip sport {port} 0xffff flowid \
                      1:{class}"

@@ -38,7 +38,8 @@ pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
                 if !suffix.is_empty() && batch != BATCHES[2] {
                     continue;
                 }
-                machine.change([Resource::Processor, Resource::NetworkWrite].map(|to| wfq(to, batch, None)))?;
+                machine
+                    .change([Resource::Processor, Resource::NetworkWrite].map(|to| wfq(to, batch, None)))?;
                 let before = machine.ledger(NAMES)?;
                 Downloads::connect(&[service(PORT)], CONNECTIONS, file, len)?
                     .for_a_time(session.plan.load / 4)?;

@@ -47,8 +47,7 @@ impl HostVolume {
     pub fn arguments(&self, bytes_per_s: Option<u64>) -> Vec<OsString> {
         let limit = bytes_per_s.map(|rate| format!(",throttling.bps-total={rate}")).unwrap_or_default();
         // The contents of the device stay the same for all machines.
-        let drive =
-            format!("if=none,id=volume,file={},format=raw,snapshot=on{limit}", self.path.display());
+        let drive = format!("if=none,id=volume,file={},format=raw,snapshot=on{limit}", self.path.display());
         let device = format!("virtio-blk-pci,drive=volume,disable-legacy=on,addr={DISK_SLOT:#x}");
         ["-drive", &drive, "-device", &device].map(OsString::from).into()
     }

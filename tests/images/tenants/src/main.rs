@@ -48,7 +48,8 @@ const NUMBER: u64 = 100_000_000;
 /// The files of the web servers.
 const FILES: [(&str, usize); 4] = [("4m", 4 << 20), ("1m", 1_000_000), ("32k", 32 << 10), ("507", 507)];
 
-const USAGE: &str = "usage: tenants web:PORT | kv:PORT | batch:NAME | read:PATH:NAME | disk:PATH:NAME:BYTES ...";
+const USAGE: &str =
+    "usage: tenants web:PORT | kv:PORT | batch:NAME | read:PATH:NAME | disk:PATH:NAME:BYTES ...";
 
 async fn main(arguments: Arguments) -> ExitCode {
     match run(&arguments).await {
