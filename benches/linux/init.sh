@@ -25,12 +25,22 @@ case $guest_services in
         busybox mkdir /sys/fs/cgroup/service /sys/fs/cgroup/batch
         (echo 0 >/sys/fs/cgroup/service/cgroup.procs; exec memcached -u root -U 0 -t "$memcached_threads" -m 64) &
         ;;
+    grid)
+        for module in virtio_blk sch_htb cls_u32; do
+            for file in /modules/"$module".ko*; do
+                if [ -e "$file" ]; then busybox insmod "$file"; fi
+            done
+        done
+        busybox mount -t cgroup2 none /sys/fs/cgroup
+        echo '+cpu +io' >/sys/fs/cgroup/cgroup.subtree_control
+        ;;
     usual) memcached -u root -U 0 -t "$memcached_threads" -m 64 & linux-echo 7 & ;;
 esac
 echo 'guest: services'
 
 # Commands from the serial line: reports the memory in use (not available to a program) in KiB; touches memory, in MiB,
-# with small or huge pages; sets weights, processors or scheduling classes of the two cgroups; starts the batch job.
+# with small or huge pages; sets weights, processors or scheduling classes of the two cgroups; starts the batch job; runs
+# a command of the group grid, or starts one in a cgroup.
 batch_class=
 while read -r question amount other; do
     case $question in
@@ -49,6 +59,11 @@ while read -r question amount other; do
             ;;
         # The class is empty, or the words of a command prefix.
         batch) (echo 0 >/sys/fs/cgroup/batch/cgroup.procs; exec $batch_class linux-batch "$amount" "$other") & ;;
+        run)
+            eval "$amount $other"
+            echo "guest: set $?"
+            ;;
+        tenant) (echo 0 >"/sys/fs/cgroup/$amount/cgroup.procs"; exec $other) & ;;
         touch) echo never >/sys/kernel/mm/transparent_hugepage/enabled; linux-touch "$amount" ;;
         touch-large) echo always >/sys/kernel/mm/transparent_hugepage/enabled; linux-touch "$amount" ;;
     esac

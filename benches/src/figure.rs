@@ -16,6 +16,8 @@ pub enum Group {
     Elastic,
     /// A service beside a batch job, under varying load
     Colocation,
+    /// Shares of a cell's resources among its activities, and the cost of the resource grid
+    Grid,
     /// Requests of a key-value service, and of an echo service
     Kv,
     /// Requests of a web server for a file
@@ -40,11 +42,12 @@ pub enum Group {
 
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Boot,
         Self::Cell,
         Self::Elastic,
         Self::Colocation,
+        Self::Grid,
         Self::Kv,
         Self::Web,
         Self::Product,
@@ -64,6 +67,7 @@ impl Group {
             Self::Cell => "cell",
             Self::Elastic => "elastic",
             Self::Colocation => "colocation",
+            Self::Grid => "grid",
             Self::Kv => "kv",
             Self::Web => "web",
             Self::Product => "product",
@@ -82,6 +86,7 @@ impl Group {
         match self {
             Self::Boot | Self::Cell | Self::Colocation | Self::Kv => Some(GuestProgram::Memcached),
             Self::Web => Some(GuestProgram::Nginx),
+            Self::Grid => Some(GuestProgram::Services),
             Self::Bulk | Self::Netpipe | Self::Connections | Self::Pager => Some(GuestProgram::Ours),
             Self::Product | Self::Elastic | Self::Memory | Self::Library | Self::Stack => None,
         }
@@ -102,6 +107,8 @@ pub enum GuestProgram {
     Nginx,
     /// Programs of this package.
     Ours,
+    /// memcached, nginx, and programs of this package.
+    Services,
 }
 
 /// The peer of a comparison.
@@ -161,6 +168,14 @@ pub enum Peer {
     Fixed,
     /// The same with processors for each cgroup, which a controller moves.
     Moved,
+    /// Three cgroups of the Linux guest with weights for the processor.
+    CpuWeights,
+    /// The same with weights for the block device, by io.cost.
+    IoWeights,
+    /// nginx three times in the Linux guest, with classes of HTB.
+    TrafficClasses,
+    /// The same image without a policy.
+    Direct,
 }
 
 /// A target for a figure.

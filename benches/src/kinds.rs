@@ -182,6 +182,66 @@ kinds! {
     Colocation: "colocation-lost", "s", Shares, [],
         "the most time that a machine's processors fell behind their pace because the host was busy, of all machines of a \
          run: at most 0.2 s for valid figures";
+    Grid: "grid-processor-error", "points", CpuWeights, [Asked Aim::Value(0.5), Asked Aim::Ratio(0.25)],
+        "greatest deviation from 50, 33 and 17 % of the core's cycles among tenants that open, read and close a cached file";
+    Grid: "grid-processor-worst", "points", CpuWeights, [Asked Aim::Value(0.5), Asked Aim::Ratio(0.25)],
+        "the same, of the run in which it was greatest";
+    Grid: "grid-processor-rest", "%", CpuWeights, [],
+        "the core's cycles that are not charged to one of the three: infrastructure, loop, interrupts, idle; Linux: kernel and idle";
+    Grid: "grid-processor-equal", "points", CpuWeights, [], "greatest deviation with equal weights";
+    Grid: "grid-processor-alone", "%", CpuWeights, [], "the core's cycles that a tenant without others gets";
+    Grid: "grid-network-error", "points", TrafficClasses, [Asked Aim::Value(1.0), Asked Aim::Ratio(0.25)],
+        "greatest deviation from 50, 33 and 17 % of the bytes that three web servers send on a full link";
+    Grid: "grid-network-worst", "points", TrafficClasses, [Asked Aim::Value(1.0), Asked Aim::Ratio(0.25)],
+        "the same, of the run in which it was greatest";
+    Grid: "grid-network-link", "%", TrafficClasses, [Ours Aim::AtLeast(95.0)],
+        "the link's rate that reaches the client as responses, without the heads of segments";
+    Grid: "grid-network-equal", "points", TrafficClasses, [], "greatest deviation with equal weights";
+    Grid: "grid-disk-error", "points", IoWeights, [Asked Aim::Value(1.0), Asked Aim::Ratio(0.25)],
+        "greatest deviation from 50, 33 and 17 % of the bytes of a device, of 1,023 random reads at a time";
+    Grid: "grid-disk-worst", "points", IoWeights, [Asked Aim::Value(1.0), Asked Aim::Ratio(0.25)],
+        "the same, of the run in which it was greatest";
+    Grid: "grid-disk-link", "%", IoWeights, [], "the device's rate that the three use";
+    Grid: "grid-disk-equal", "points", IoWeights, [], "greatest deviation with equal weights";
+    Grid: "grid-together-error", "points", CpuWeights, [Asked Aim::Value(1.0), Asked Aim::Ratio(0.25)],
+        "greatest deviation from 50, 33 and 17 % of the core among kv, web and a batch job, all in overload";
+    Grid: "grid-together-worst", "points", CpuWeights, [Asked Aim::Value(1.0), Asked Aim::Ratio(0.25)],
+        "the same, of the run in which it was greatest";
+    Grid: "grid-light-p50", "ms", CpuWeights, [],
+        "kv under a light load, beside a web server in overload and a batch job: median latency";
+    Grid: "grid-light-p99", "ms", CpuWeights, [Asked Aim::Ratio(0.5)], "the same, 99th percentile";
+    Grid: "grid-light-alone-p99", "ms", CpuWeights, [], "99th percentile without the others";
+    Grid: "grid-light-slowdown", "times", CpuWeights, [Asked Aim::Value(1.1)],
+        "99th percentile beside the others, divided by that without";
+    Grid: "grid-lost", "s", CpuWeights, [], "time by which the paced processors of these latencies fell behind";
+    Grid: "grid-overhead-4m-1", "%", None, [Asked Aim::Value(1.0)],
+        "busy instructions of `web` outside of messages, files of 4 MiB, wfq with batches of 1";
+    Grid: "grid-overhead-4m-4", "%", None, [Asked Aim::Value(1.0)],
+        "busy instructions of `web` outside of messages, files of 4 MiB, wfq with batches of 4";
+    Grid: "grid-overhead-4m-8", "%", None, [Asked Aim::Value(1.0)],
+        "busy instructions of `web` outside of messages, files of 4 MiB, wfq with batches of 8";
+    Grid: "grid-overhead-4m-8-beside", "%", None, [Asked Aim::Value(1.0)],
+        "the same with batches of 8, beside a batch job";
+    Grid: "grid-overhead-32k-1", "%", None, [Asked Aim::Value(1.0)],
+        "busy instructions of `web` outside of messages, files of 32 KiB, wfq with batches of 1";
+    Grid: "grid-overhead-32k-4", "%", None, [Asked Aim::Value(1.0)],
+        "busy instructions of `web` outside of messages, files of 32 KiB, wfq with batches of 4";
+    Grid: "grid-overhead-32k-8", "%", None, [Asked Aim::Value(1.0)],
+        "busy instructions of `web` outside of messages, files of 32 KiB, wfq with batches of 8";
+    Grid: "grid-overhead-32k-8-beside", "%", None, [Asked Aim::Value(1.0)],
+        "the same with batches of 8, beside a batch job";
+    Grid: "grid-overhead-507-1", "%", None, [Asked Aim::Value(1.0)],
+        "busy instructions of `web` outside of messages, files of 507 bytes, wfq with batches of 1";
+    Grid: "grid-overhead-507-4", "%", None, [Asked Aim::Value(1.0)],
+        "busy instructions of `web` outside of messages, files of 507 bytes, wfq with batches of 4";
+    Grid: "grid-overhead-507-8", "%", None, [Asked Aim::Value(1.0)],
+        "busy instructions of `web` outside of messages, files of 507 bytes, wfq with batches of 8";
+    Grid: "grid-overhead-507-8-beside", "%", None, [Asked Aim::Value(1.0)],
+        "the same with batches of 8, beside a batch job";
+    Grid: "grid-kv-wfq", "instructions", Direct, [Asked Aim::Ratio(1.03)],
+        "request to kv with wfq at every resource, beside the same without a policy";
+    Grid: "grid-echo-wfq", "instructions", Direct, [Asked Aim::Ratio(1.03)],
+        "round trip of echo with wfq at every resource, beside the same without a policy";
     Kv: "kv-instructions", "instructions", Memcached, [Asked Aim::Ratio(0.25)],
         "guest instructions per request of the ETC-like mix, at saturation";
     Kv: "kv-instructions-low", "instructions", Memcached, [Asked Aim::Ratio(0.25)],

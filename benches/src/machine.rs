@@ -66,8 +66,10 @@ pub enum Pace {
     /// The host's clock, with all processors in turns on one of the host's: a processor that waits for another lets it
     /// run.
     Turns,
-    /// The instructions of its processors, 1 ns each. They run in turns on one of the host's.
+    /// The instructions of its processors, 1 ns each. They run in turns on one of the host's. Idle time takes no time.
     Instructions,
+    /// The same, but while all processors are idle the host's clock, so that a client of the network keeps up.
+    InstructionsWhileBusy,
 }
 
 /// The other end of a machine's network device.
@@ -234,6 +236,20 @@ impl Machine {
         })
     }
 
+    /// Writes a line to the serial line, waits for a line that begins with `answer`, and returns the text after it.
+    ///
+    /// # Errors
+    /// As [`Self::wait_for`].
+    pub fn ask_line(&mut self, question: &str, answer: &str) -> Result<String, BenchError> {
+        let from = self.console.len();
+        self.send_line(question);
+        self.wait_until(answer, |console| {
+            // The line is complete only with its newline.
+            let (complete, _) = console.get(from..)?.rsplit_once('\n')?;
+            complete.lines().find_map(|line| line.strip_prefix(answer)).map(str::to_owned)
+        })
+    }
+
     /// Returns the length of the output so far, in bytes.
     pub fn output_len(&self) -> usize {
         self.console.len()
@@ -315,7 +331,7 @@ impl Drop for Machine {
 
 /// Returns QEMU's arguments.
 fn arguments(boot: &Boot) -> Vec<OsString> {
-    let is_counted = boot.pace == Pace::Instructions;
+    let is_counted = matches!(boot.pace, Pace::Instructions | Pace::InstructionsWhileBusy);
     let memory = format!("memory-backend-memfd,id={MEMORY_NAME},size={}M,share=on", boot.memory_mib);
     let mut device = format!("virtio-net-pci,netdev=net,mac={GUEST_MAC},disable-legacy=on");
     let mut netdev = match boot.network {
@@ -346,7 +362,8 @@ fn arguments(boot: &Boot) -> Vec<OsString> {
         line.extend([option.into(), value.into()]);
     }
     if is_counted {
-        let count = ["-icount", "shift=0,sleep=off", "-rtc", "base=2026-01-01,clock=vm"];
+        let sleep = if boot.pace == Pace::Instructions { "off" } else { "on" };
+        let count = ["-icount", &format!("shift=0,sleep={sleep}"), "-rtc", "base=2026-01-01,clock=vm"];
         line.extend(count.map(Into::into));
     }
     line.extend(["-kernel".into(), boot.kernel.clone().into()]);

@@ -135,6 +135,18 @@ impl Group {
                 "benches/linux",
                 "benches/src/groups/colocation"
             ),
+            Self::Grid => and_images!(
+                "supervisor",
+                "grid",
+                "storage",
+                "apps/kv",
+                "apps/echo",
+                "apps/web",
+                "apps/primes",
+                "tests/images/tenants",
+                "benches/linux",
+                "benches/src/groups/grid"
+            ),
             Self::Kv => and_images!("apps/kv", "apps/echo", "benches/linux", "benches/src/groups/kv"),
             Self::Web => and_images!("apps/web", "benches/linux", "benches/src/groups/web.rs"),
             Self::Product => and_images!(

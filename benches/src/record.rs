@@ -143,6 +143,14 @@ impl Record {
             }
             Peer::Fixed => Some(self.cgroups("fixed processors each")),
             Peer::Moved => Some(self.cgroups("processors that a controller moves")),
+            Peer::CpuWeights => Some(format!("{}, three cgroups by cpu.weight", self.setting.linux)),
+            Peer::IoWeights => {
+                Some(format!("{}, three cgroups by io.weight with io.cost", self.setting.linux))
+            }
+            Peer::TrafficClasses => {
+                Some(format!("{}, {} in three classes of HTB", self.setting.linux, self.setting.nginx))
+            }
+            Peer::Direct => Some("the same image without a policy".into()),
         }
     }
 

@@ -174,7 +174,8 @@ pub struct Session {
 }
 
 /// The programs of this package in the Linux guest.
-const PROGRAMS: [&str; 5] = ["linux-echo", "linux-touch", "linux-netpipe", "linux-short", "linux-batch"];
+const PROGRAMS: [&str; 6] =
+    ["linux-echo", "linux-touch", "linux-netpipe", "linux-short", "linux-batch", "linux-tenants"];
 
 /// Returns the folder of fetched files for a guest with this kernel, below the root of the tree.
 fn cache(kernel: Kernel) -> PathBuf {
@@ -224,30 +225,14 @@ impl Session {
     /// # Errors
     /// [`BenchError::Image`].
     pub fn boot(&self, system: System, service: Service, cores: u32) -> Result<Boot, BenchError> {
-        let (name, kernel, initrd, command_line) = match system {
-            System::Isola => (
-                format!("Isola's {}", service.image()),
-                self.images.find(service.image())?,
-                None,
-                format!("ip={GUEST_NETWORK} --"),
-            ),
-            System::Linux => (
-                format!("the Linux guest ({})", service.services().name()),
-                self.linux.kernel.clone(),
-                Some(match service.services() {
-                    Services::Web => self.linux.web_initramfs.clone(),
-                    Services::Usual | Services::Netpipe | Services::Short | Services::Colocation => {
-                        self.linux.initramfs.clone()
-                    }
-                }),
-                self.linux.command_line(cores, service.services()),
-            ),
-        };
+        if system == System::Linux {
+            return Ok(self.linux_boot(service.services(), cores));
+        }
         Ok(Boot {
-            name,
-            kernel,
-            initrd,
-            command_line,
+            name: format!("Isola's {}", service.image()),
+            kernel: self.images.find(service.image())?,
+            initrd: None,
+            command_line: format!("ip={GUEST_NETWORK} --"),
             cores,
             queues: cores,
             memory_mib: MEMORY_MIB,
@@ -255,6 +240,22 @@ impl Session {
             network: Network::Tap,
             extra: Vec::new(),
         })
+    }
+
+    /// Returns the configuration of a Linux guest with `services` on `cores` processors.
+    pub fn linux_boot(&self, services: Services, cores: u32) -> Boot {
+        Boot {
+            name: format!("the Linux guest ({})", services.name()),
+            kernel: self.linux.kernel.clone(),
+            initrd: Some(self.linux.initramfs_of(services).to_owned()),
+            command_line: self.linux.command_line(cores, services),
+            cores,
+            queues: cores,
+            memory_mib: MEMORY_MIB,
+            pace: Pace::Host,
+            network: Network::Tap,
+            extra: Vec::new(),
+        }
     }
 
     /// Boots `system` on one processor, and waits for the first answer of `service`.
@@ -359,7 +360,8 @@ impl Session {
     /// Returns the platform of a measurement of `group`, with the description of its load.
     pub fn setting(&self, group: Group, load: BTreeMap<String, String>) -> Setting {
         let if_it_runs = |program: GuestProgram, version: &str| {
-            if group.guest() == Some(program) { version.to_owned() } else { String::new() }
+            let runs = [Some(program), Some(GuestProgram::Services)].contains(&group.guest());
+            if runs { version.to_owned() } else { String::new() }
         };
         Setting {
             qemu: self.qemu.version.clone(),

@@ -58,7 +58,9 @@ pub fn publish(readme: &str, records: &[(Record, Age)]) -> Option<String> {
 /// Returns the heading of the peer's column.
 fn peers(record: &Record) -> &'static str {
     match record.group() {
-        Group::Product | Group::Elastic | Group::Memory | Group::Library | Group::Stack => "the other",
+        Group::Product | Group::Elastic | Group::Grid | Group::Memory | Group::Library | Group::Stack => {
+            "the other"
+        }
         Group::Boot
         | Group::Cell
         | Group::Colocation
@@ -118,6 +120,9 @@ fn markdown(record: &Record, age: &Age) -> String {
                 Some(GuestProgram::Memcached) => format!("beside {}, {} ", setting.linux, setting.memcached),
                 Some(GuestProgram::Nginx) => format!("beside {}, {} ", setting.linux, setting.nginx),
                 Some(GuestProgram::Ours) => format!("beside {} ", setting.linux),
+                Some(GuestProgram::Services) => {
+                    format!("beside {}, {}, {} ", setting.linux, setting.memcached, setting.nginx)
+                }
                 None => String::new(),
             };
             format!("{guest}under QEMU {qemu} ({}), by emulation", setting.machine)

@@ -21,11 +21,12 @@ const NATIVE: [(&str, &[&str]); 2] = [
     ("stack", &["--package=isola-stack-compare"]),
 ];
 /// The groups with machines, and the images that they boot.
-const WITH_MACHINES: [(&str, &[&str]); 12] = [
+const WITH_MACHINES: [(&str, &[&str]); 13] = [
     ("boot", &["kv"]),
     ("cell", &["supervisor", "kv", "echo"]),
     ("elastic", &["supervisor", "kv", "echo", "regions"]),
     ("colocation", &["supervisor", "kv", "primes"]),
+    ("grid", &["supervisor", "tenants", "kv", "echo"]),
     ("kv", &["kv", "echo"]),
     ("web", &["web"]),
     ("product", &["supervisor", "kv", "echo", "web", "netpipe"]),

@@ -99,15 +99,24 @@ impl Gate {
     /// # Errors
     /// Those of starting a machine and of its client; [`BenchError::NoAgreement`].
     pub fn count(&self) -> Result<Counts, BenchError> {
+        let mut counts = self.round_trips()?;
+        self.web(&mut counts)?;
+        self.page_faults(&mut counts)?;
+        self.events(&mut counts)?;
+        self.cells(&mut counts)?;
+        Ok(counts)
+    }
+
+    /// Counts the requests of a key-value service and of an echo service, without and with schedulers.
+    ///
+    /// # Errors
+    /// As [`Self::count`].
+    pub fn round_trips(&self) -> Result<Counts, BenchError> {
         let mut counts = Counts::new();
         for (grid, suffix) in [("", ""), (WFQ, "-wfq")] {
             counts.insert(format!("kv-request{suffix}"), self.kv(grid)?);
             counts.insert(format!("echo-round-trip{suffix}"), self.echo(grid)?);
         }
-        self.web(&mut counts)?;
-        self.page_faults(&mut counts)?;
-        self.events(&mut counts)?;
-        self.cells(&mut counts)?;
         Ok(counts)
     }
 

@@ -6,6 +6,7 @@ mod cell;
 mod colocation;
 mod connections;
 mod elastic;
+mod grid;
 mod kv;
 mod library;
 mod memory;
@@ -47,6 +48,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
         Group::Library => return library::run(session, command),
         Group::Elastic => elastic::load(),
         Group::Colocation => colocation::load(session),
+        Group::Grid => grid::load(session),
         Group::Boot | Group::Cell => BTreeMap::new(),
     };
     let mut record = Record::new(group, now(), command, session.setting(group, load));
@@ -64,6 +66,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
                 Group::Product if system == System::Isola => product::run(session, &mut record)?,
                 Group::Elastic if system == System::Isola => elastic::run(session, &mut record)?,
                 Group::Colocation => colocation.run(session, system, &mut record)?,
+                Group::Grid => grid::run(session, system, &mut record)?,
                 Group::Kv => kv.run(session, system, &mut record)?,
                 Group::Web => web::run(session, system, &mut record)?,
                 Group::Bulk => bulk::run(session, system, &mut record)?,
@@ -73,6 +76,9 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
                 Group::Pager => pager::run(session, system, &mut record)?,
             }
         }
+    }
+    if group == Group::Grid {
+        grid::finish(&mut record);
     }
     record.setting.machines = session.take_machines();
     Ok(record)

@@ -87,7 +87,9 @@ fn linux(session: &Session, boot: Boot, record: &mut Record) -> Result<(), Bench
 /// Returns the name of the figure, and its value for `ns`.
 fn figure_of(name: &str, pace: Pace, ns: u64) -> (String, f64) {
     match pace {
-        Pace::Instructions => (format!("{name}-instructions"), ns as f64 / PAGES),
+        Pace::Instructions | Pace::InstructionsWhileBusy => {
+            (format!("{name}-instructions"), ns as f64 / PAGES)
+        }
         Pace::Host | Pace::Turns => (format!("{name}-time"), ns as f64 / PAGES),
     }
 }

@@ -34,6 +34,9 @@ pub const SET_ANSWER: &str = "guest: set";
 /// The batch job's message at its end, followed by its time in us.
 pub const BATCH_DONE: &str = "batch: us";
 
+/// The label of the growth of cgroups' values, followed by the numbers.
+pub const MEASURED: &str = "guest: measured";
+
 /// The kernel modules of the network device, in the order of loading (`benches/linux/init.sh`).
 const MODULES: [&str; 8] = [
     "virtio_ring",
@@ -45,6 +48,9 @@ const MODULES: [&str; 8] = [
     "net_failover",
     "virtio_net",
 ];
+
+/// The kernel modules of the block device and of the network's traffic control, for the services of the group `grid`.
+const GRID_MODULES: [&str; 3] = ["virtio_blk", "sch_htb", "cls_u32"];
 
 /// The guest's folder of shared libraries. The loader's path is part of each program.
 const LIBRARY_FOLDER: &str = "lib/x86_64-linux-gnu";
@@ -65,6 +71,8 @@ pub struct LinuxGuest {
     pub memcached_version: String,
     /// The initial file system with a web server.
     pub web_initramfs: PathBuf,
+    /// The initial file system with all services and traffic control.
+    pub grid_initramfs: PathBuf,
     /// Package and version of nginx.
     pub nginx_version: String,
 }
@@ -89,6 +97,8 @@ pub enum Services {
     Short,
     /// memcached, and cgroups for it and for a batch job.
     Colocation,
+    /// None at first: tenants, which are started by commands.
+    Grid,
 }
 
 impl Services {
@@ -100,6 +110,7 @@ impl Services {
             Self::Netpipe => "netpipe",
             Self::Short => "short",
             Self::Colocation => "colocation",
+            Self::Grid => "grid",
         }
     }
 }
@@ -120,14 +131,25 @@ impl LinuxGuest {
         };
         let (initramfs, web_initramfs) =
             (write("initramfs", Services::Usual)?, write("initramfs-web", Services::Web)?);
+        let grid_initramfs = write("initramfs-grid", Services::Grid)?;
         Ok(Self {
             kernel: packages.kernel()?,
             initramfs,
             kernel_version: packages.version_of("linux-image"),
             memcached_version: packages.version_of("memcached"),
             web_initramfs,
+            grid_initramfs,
             nginx_version: packages.version_of("nginx"),
         })
+    }
+
+    /// Returns the initial file system with `services`.
+    pub fn initramfs_of(&self, services: Services) -> &Path {
+        match services {
+            Services::Web => &self.web_initramfs,
+            Services::Grid => &self.grid_initramfs,
+            Services::Usual | Services::Netpipe | Services::Short | Services::Colocation => &self.initramfs,
+        }
     }
 
     /// Returns the kernel's command line for `cores` processors: quiet, with a trusted clock and without hardening.
@@ -157,9 +179,14 @@ fn file_system(packages: &Packages, programs: &[PathBuf], services: Services) ->
     let ours: Vec<Vec<u8>> = programs.iter().map(|path| read(path)).collect::<Result<_, _>>()?;
     let nginx = match services {
         Services::Usual | Services::Netpipe | Services::Short | Services::Colocation => None,
-        Services::Web => Some(read(&packages.find(&["usr/sbin/nginx"])?)?),
+        Services::Web | Services::Grid => Some(read(&packages.find(&["usr/sbin/nginx"])?)?),
     };
-    let all: Vec<&[u8]> = ours.iter().chain([&memcached, &chrt]).chain(&nginx).map(Vec::as_slice).collect();
+    let traffic_control = match services {
+        Services::Grid => Some(read(&packages.find(&["sbin/tc", "usr/sbin/tc"])?)?),
+        _ => None,
+    };
+    let services_programs = [&memcached, &chrt].into_iter().chain(&nginx).chain(&traffic_control);
+    let all: Vec<&[u8]> = ours.iter().chain(services_programs).map(Vec::as_slice).collect();
     for library in libraries::closure(&all, |name| packages.library(name))? {
         let place = match library.name.as_str() {
             "ld-linux-x86-64.so.2" => LOADER.to_owned(),
@@ -179,11 +206,19 @@ fn file_system(packages: &Packages, programs: &[PathBuf], services: Services) ->
         system.file("www/index.html", Mode::Data, PAGE);
         system.file("bin/nginx", Mode::Program, &nginx);
     }
+    if let Some(traffic_control) = traffic_control {
+        system.folder("data");
+        system.file("bin/tc", Mode::Program, &traffic_control);
+        for (name, len) in GRID_FILES {
+            system.file(&format!("www/{name}"), Mode::Data, &grid_file(len));
+        }
+    }
     for (path, bytes) in programs.iter().zip(&ours) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         system.file(&format!("bin/{name}"), Mode::Program, bytes);
     }
-    for module in MODULES {
+    let more: &[&str] = if services == Services::Grid { &GRID_MODULES } else { &[] };
+    for module in MODULES.iter().chain(more) {
         // A module without a file is built into the kernel.
         if let Some(path) = packages.module(module)? {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -191,6 +226,15 @@ fn file_system(packages: &Packages, programs: &[PathBuf], services: Services) ->
         }
     }
     Ok(system.finish())
+}
+
+/// The files of the web servers in the group `grid`, the same as in Isola's image `tenants`: names and lengths.
+pub const GRID_FILES: [(&str, usize); 4] =
+    [("4m", 4 << 20), ("1m", 1_000_000), ("32k", 32 << 10), ("507", 507)];
+
+/// Returns the content of a file of [`GRID_FILES`].
+pub fn grid_file(len: usize) -> Vec<u8> {
+    (0..len).map(|position| b'a' + (position % 26) as u8).collect()
 }
 
 #[cfg(test)]
@@ -206,10 +250,17 @@ mod tests {
         for variable in ["$guest_address", "$memcached_threads", "$guest_services"] {
             assert!(script.contains(variable));
         }
-        for services in
-            [Services::Usual, Services::Web, Services::Netpipe, Services::Short, Services::Colocation]
-        {
+        for services in [
+            Services::Usual,
+            Services::Web,
+            Services::Netpipe,
+            Services::Short,
+            Services::Colocation,
+            Services::Grid,
+        ] {
             assert!(script.contains(&format!("    {})", services.name())));
         }
+        assert!(script.contains(&format!("for module in {}; do", GRID_MODULES.join(" "))));
+        assert!(include_str!("../bin/linux-tenants.rs").contains(MEASURED));
     }
 }

@@ -10,7 +10,8 @@ use std::process::Command;
 /// The meta-package of the kernel in Debian's cloud images; it depends on the current version.
 const KERNEL: &str = "linux-image-cloud-amd64";
 /// The other packages by name. The libraries of the services follow from their dependencies.
-const OTHERS: [&str; 6] = ["busybox-static", "memcached", "nginx", "util-linux", "libgcc-s1", "zlib1g"];
+const OTHERS: [&str; 8] =
+    ["busybox-static", "memcached", "nginx", "util-linux", "iproute2", "libgcc-s1", "libmd0", "zlib1g"];
 
 /// Unpacked packages.
 #[derive(Clone, Debug)]
@@ -57,6 +58,7 @@ impl Packages {
         let mut names = OTHERS.map(str::to_owned).to_vec();
         names.extend(libraries_of("memcached")?);
         names.extend(libraries_of("nginx")?);
+        names.extend(libraries_of("iproute2")?);
         names.sort();
         names.dedup();
         download(&[], &names)?;

@@ -9,11 +9,13 @@
 //! | [`generator`] | closed loop and open loop |
 //! | [`profile`] | a varying load, and windows of its outcome |
 //! | [`echo`] | ping-pong |
+//! | [`download`] | downloads of a file |
 //! | [`page`] | requests for a page |
 //! | [`netpipe`] | messages of all sizes |
 //! | [`short`] | short connections |
 
 pub mod connection;
+pub mod download;
 pub mod echo;
 pub mod generator;
 pub mod mix;

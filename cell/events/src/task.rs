@@ -123,6 +123,13 @@ impl Tasks {
         }
     }
 
+    fn set_activity(&self, task: TaskId, activity: ActivityId) {
+        let mut entries = self.entries.borrow_mut();
+        if let Some(entry) = entries.get_mut(task.index).filter(|entry| entry.serial == task.serial) {
+            entry.tag.activity = activity;
+        }
+    }
+
     fn cancel(&self, task: TaskId) {
         let mut entries = self.entries.borrow_mut();
         if entries.get(task.index).is_some_and(|entry| entry.serial == task.serial) {
@@ -148,6 +155,16 @@ pub struct Task<T> {
 impl<T> Task<T> {
     /// Drops the handle; the task runs to its end.
     pub fn detach(self) {}
+
+    /// Makes its polls from the next wake-up on events of `activity`: for a task that works for several.
+    pub fn set_activity(&self, activity: ActivityId) {
+        EVENTS.tasks.set_activity(self.task, activity);
+    }
+
+    /// Polls the task within the running event, to whose activity it is charged. To be called outside of tasks.
+    pub fn poll_now(&self) {
+        EVENTS.tasks.poll(self.task);
+    }
 
     /// Ends the task and drops its future.
     pub fn cancel(self) {

@@ -7,6 +7,7 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use corosensei::{Coroutine, CoroutineResult};
+use isola_abi::id::ActivityId;
 use isola_events::{Task, spawn_task};
 
 /// The maximum number of unused stacks of [`STACK_LEN`] that a core keeps for later fibers.
@@ -21,6 +22,16 @@ pub struct Fiber<T> {
 impl<T> Fiber<T> {
     /// Drops the handle; the fiber continues.
     pub fn detach(self) {}
+
+    /// Makes its resumptions from the next wake-up on events of `activity`: for a fiber that works for several.
+    pub fn set_activity(&self, activity: ActivityId) {
+        self.task.set_activity(activity);
+    }
+
+    /// Resumes it within the running event, to whose activity it is charged. To be called outside of tasks.
+    pub fn resume_now(&self) {
+        self.task.poll_now();
+    }
 }
 
 impl<T> Future for Fiber<T> {

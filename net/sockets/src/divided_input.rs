@@ -30,6 +30,9 @@ const MAX_WAITING: usize = 512;
 /// The most frames that one event processes: it is not preempted.
 pub(crate) const BATCH: usize = 16;
 
+/// The same while events of other activities wait, which wait for the whole event.
+const BATCH_BEFORE_OTHERS: usize = 4;
+
 /// A core's received frames that wait for their activities.
 #[derive(Default)]
 struct DividedInput {
@@ -105,7 +108,8 @@ impl DividedInput {
         else {
             return;
         };
-        let rest = frames.split_off(BATCH.min(frames.len()));
+        let most = if has_competition() { BATCH_BEFORE_OTHERS } else { BATCH };
+        let rest = frames.split_off(most.min(frames.len()));
         NETWORK.receive(frames, version, arrived_at);
         if !rest.is_empty() {
             self.waiting.borrow_mut().insert(activity, Waiting { frames: rest, version, arrived_at });

@@ -5,7 +5,7 @@ use isola_abi::id::ActivityId;
 use isola_ebbs::cycles;
 use isola_ebbs::platform;
 use isola_events::activity::charge_to;
-use isola_events::{register_activity, sleep, spawn_task, spawn_task_for, yield_now};
+use isola_events::{current_activity, register_activity, sleep, spawn_task, spawn_task_for, yield_now};
 use isola_hosted::{Loss, link};
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::{
@@ -227,6 +227,67 @@ fn an_activity_does_not_wait_for_the_backlog_of_another() {
             assert_eq!(read_exactly(stream, 4).await, b"work");
         }
         assert_eq!(REQUESTS.load(Ordering::Relaxed), CONNECTIONS);
+    };
+    talk(1, Loss::Never, server, client);
+}
+
+/// Returns the number of the current activity's events before the running one.
+fn events_before() -> u64 {
+    let all = isola_activities::list();
+    all.iter().find(|of| of.id == current_activity()).map_or(0, |of| of.usage.events)
+}
+
+/// A handler that takes long, and counts the requests of one event.
+struct Counted;
+
+static EVENT: AtomicU64 = AtomicU64::new(u64::MAX);
+static IN_EVENT: AtomicU32 = AtomicU32::new(0);
+static MOST_IN_EVENT: AtomicU32 = AtomicU32::new(0);
+
+impl ConnectionHandler for Counted {
+    fn received(&mut self, connection: &TcpConnection, mut data: Chain) {
+        let began = cycles();
+        while cycles() - began < 500_000 {}
+        let event = events_before();
+        if EVENT.swap(event, Ordering::Relaxed) != event {
+            IN_EVENT.store(0, Ordering::Relaxed);
+        }
+        let count = IN_EVENT.fetch_add(1, Ordering::Relaxed) + 1;
+        MOST_IN_EVENT.fetch_max(count, Ordering::Relaxed);
+        connection.send(&mut data).unwrap();
+    }
+}
+
+#[test]
+fn an_event_that_another_activity_waits_for_processes_few_frames() {
+    const CONNECTIONS: u32 = 100;
+    /// The most frames of such an event.
+    const MOST: u32 = 4;
+    let server = || async {
+        PROCESSOR.set_policy(Some(PolicyKind::Wfq));
+        charge_to(register_activity("busy").unwrap());
+        let _listener = listen_with(7, 256, |_| Counted).unwrap();
+        spawn_task_for(register_activity("waiting").unwrap(), async {
+            loop {
+                yield_now().await;
+            }
+        })
+        .detach();
+        pending::<()>().await;
+    };
+    let client = || async {
+        let mut all = Vec::new();
+        for _ in 0..CONNECTIONS {
+            all.push(dial(7).await);
+        }
+        for stream in &mut all {
+            stream.write(IoBuf::from_static(b"work").into()).await.unwrap();
+        }
+        for stream in &mut all {
+            assert_eq!(read_exactly(stream, 4).await, b"work");
+        }
+        let most = MOST_IN_EVENT.load(Ordering::Relaxed);
+        assert!((1..=MOST).contains(&most), "{most} requests in an event");
     };
     talk(1, Loss::Never, server, client);
 }

@@ -1,14 +1,22 @@
 //! The operations that wait for a volume's fiber.
+//!
+//! An activity's first waiting operation needs a *turn*. While the processor has a policy, an event of the activity takes
+//! it, so that the policy decides which activity's operation the fiber executes next. The fiber executes it within that
+//! event, or later in another one of the activity if it waits for the device. Otherwise the activities take turns. An activity has one turn at a time, so that its number of waiting
+//! operations does not delay those of others.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::future::poll_fn;
 use core::task::{Poll, Waker};
 use isola_abi::id::ActivityId;
-use isola_events::current_activity;
+use isola_events::activity::charge_to;
+use isola_events::processor::has_policy;
+use isola_events::{current_activity, spawn};
+use isola_fibers::Fiber;
 
 /// The most operations that wait for a volume. Further ones wait for room.
 const MOST_WAITING: usize = 1024;
@@ -16,15 +24,24 @@ const MOST_WAITING: usize = 1024;
 /// An operation on a mounted file system.
 pub(crate) type Work<M> = Box<dyn FnOnce(&mut M)>;
 
-/// The operations that wait, one queue per activity. The activities take turns.
-pub(crate) struct Jobs<M>(RefCell<State<M>>);
+/// The operations that wait, one queue per activity.
+pub(crate) struct Jobs<M>(Rc<RefCell<State<M>>>);
 
 struct State<M> {
-    /// The activities with waiting operations, in the order of their turns.
-    turns: VecDeque<(ActivityId, VecDeque<Work<M>>)>,
+    /// The waiting operations. No queue is empty.
+    queues: BTreeMap<ActivityId, VecDeque<Work<M>>>,
+    /// The activities whose next operation may begin, in that order.
+    turns: VecDeque<ActivityId>,
+    /// The number of waiting operations.
     len: usize,
     /// Wakes the fiber.
-    fiber: Waker,
+    waker: Waker,
+    /// `None` before it has started.
+    fiber: Option<Rc<Fiber<()>>>,
+    /// The activity of the fiber's events, if it was changed.
+    activity: Option<ActivityId>,
+    /// Whether the fiber waits for a turn.
+    is_waiting: bool,
     /// The futures that wait for room.
     room: Vec<Waker>,
     is_closed: bool,
@@ -60,27 +77,74 @@ pub(crate) fn reply<T>() -> (impl FnOnce(T), impl Future<Output = T>) {
 
 impl<M> Default for Jobs<M> {
     fn default() -> Self {
-        Self(RefCell::new(State {
+        let state = State {
+            queues: BTreeMap::new(),
             turns: VecDeque::new(),
             len: 0,
-            fiber: Waker::noop().clone(),
+            waker: Waker::noop().clone(),
+            fiber: None,
+            activity: None,
+            is_waiting: false,
             room: Vec::new(),
             is_closed: false,
-        }))
+        };
+        Self(Rc::new(RefCell::new(state)))
+    }
+}
+
+impl<M> State<M> {
+    /// Gives `activity`, whose event runs, a turn: the fiber executes its operation at once unless it is in another one.
+    fn execute(this: &RefCell<Self>, activity: ActivityId) {
+        let mut state = this.borrow_mut();
+        state.turns.push_back(activity);
+        if core::mem::take(&mut state.is_waiting)
+            && let Some(fiber) = state.fiber.clone()
+        {
+            state.set_activity(activity);
+            drop(state);
+            fiber.resume_now();
+        }
+    }
+
+    /// Makes the fiber's next events those of `activity`.
+    fn set_activity(&mut self, activity: ActivityId) {
+        if let Some(fiber) = &self.fiber {
+            fiber.set_activity(activity);
+            self.activity = Some(activity);
+        }
     }
 }
 
 impl<M: 'static> Jobs<M> {
+    /// Sets the fiber that executes the operations.
+    pub fn set_fiber(&self, fiber: Fiber<()>) {
+        self.0.borrow_mut().fiber = Some(Rc::new(fiber));
+    }
+
     /// Adds an operation without waiting for room.
     pub fn add(&self, work: Work<M>) {
         let mut state = self.0.borrow_mut();
-        let activity = current_activity();
-        match state.turns.iter_mut().find(|(of, _)| *of == activity) {
-            Some((_, queue)) => queue.push_back(work),
-            None => state.turns.push_back((activity, VecDeque::from([work]))),
-        }
         state.len += 1;
-        state.fiber.wake_by_ref();
+        let queue = state.queues.entry(current_activity()).or_default();
+        queue.push_back(work);
+        let is_first = queue.len() == 1;
+        drop(state);
+        if is_first {
+            self.wait_for_turn();
+        }
+    }
+
+    /// Gives the current activity a turn, when the processor's policy permits.
+    fn wait_for_turn(&self) {
+        let activity = current_activity();
+        if has_policy() {
+            let state = self.0.clone();
+            spawn(move || State::execute(&state, activity));
+        } else {
+            let mut state = self.0.borrow_mut();
+            state.turns.push_back(activity);
+            state.waker.wake_by_ref();
+        }
     }
 
     /// Runs an operation on the volume's fiber, for the current activity. It runs even if this future is dropped
@@ -104,24 +168,38 @@ impl<M: 'static> Jobs<M> {
     pub fn close(&self) {
         let mut state = self.0.borrow_mut();
         state.is_closed = true;
-        state.fiber.wake_by_ref();
+        state.waker.wake_by_ref();
     }
 
     /// Returns the next operation with its activity, or `None` after [`Self::close`].
     pub async fn next(&self) -> Option<(ActivityId, Work<M>)> {
         poll_fn(|context| {
             let mut state = self.0.borrow_mut();
-            let Some((activity, mut queue)) = state.turns.pop_front() else {
-                state.fiber = context.waker().clone();
-                return if state.is_closed { Poll::Ready(None) } else { Poll::Pending };
+            let Some(activity) = state.turns.front().copied() else {
+                state.waker = context.waker().clone();
+                state.is_waiting = true;
+                let is_done = state.is_closed && state.len == 0;
+                return if is_done { Poll::Ready(None) } else { Poll::Pending };
             };
-            let work = queue.pop_front();
-            if !queue.is_empty() {
-                state.turns.push_back((activity, queue));
+            state.is_waiting = false;
+            if has_policy() && state.activity != Some(activity) {
+                state.set_activity(activity);
+                context.waker().wake_by_ref();
+                return Poll::Pending;
             }
+            state.turns.pop_front();
+            let queue = state.queues.get_mut(&activity);
+            let (work, is_last) = queue.map_or((None, true), |queue| (queue.pop_front(), queue.is_empty()));
             state.len -= 1;
             state.room.drain(..).for_each(Waker::wake);
-            // No queue without an operation is kept.
+            if is_last {
+                state.queues.remove(&activity);
+            } else {
+                drop(state);
+                charge_to(activity);
+                self.wait_for_turn();
+            }
+            // An activity with a turn has a waiting operation.
             Poll::Ready(work.map(|work| (activity, work)))
         })
         .await

@@ -137,7 +137,8 @@ impl Volume {
             charge_to(activity);
             mounted.end();
         };
-        spawn_fiber_with_stack(STACK_LEN, serve).map_err(|_| FileError::NoMemory)?.detach();
+        let fiber = spawn_fiber_with_stack(STACK_LEN, serve).map_err(|_| FileError::NoMemory)?;
+        jobs.set_fiber(fiber);
         receive.await?;
         Ok(Self { shared: Rc::new(Shared { jobs, cache, names_version }) })
     }

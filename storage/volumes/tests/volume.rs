@@ -8,17 +8,19 @@ use common::{
 use isola_block::BlockError;
 use isola_ebbs::current_core;
 use isola_events::future::join_all;
-use isola_events::{exit, parallel, register_activity, run, spawn_task, spawn_task_for, yield_now};
+use isola_events::{exit, parallel, register_activity, run, sleep, spawn_task, spawn_task_for, yield_now};
 use isola_hosted::Settings;
 use isola_iobuf::IoBuf;
 use isola_need::{Need, need};
 use isola_platform::CoreIndex;
 use isola_platform::block::{BlockLimits, Writability};
+use isola_resources::{Entitlement, PROCESSOR, PolicyKind, Weight};
 use isola_storage_sim::{SimDisk, power};
 use isola_volumes::{Access, FileError, FileKind, ListPosition, Volume};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 fn bytes(seed: usize, len: usize) -> IoBuf {
     IoBuf::from(data(seed, len))
@@ -358,4 +360,47 @@ fn other_cores_use_a_shared_volume() {
     });
     assert_eq!(codes, [0, 0, 0]);
     check(&disk.contents()).unwrap();
+}
+
+/// The activities' shares of the operations on a volume, which each makes one after the other.
+#[test]
+fn operations_follow_the_weights_of_the_processor() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    /// Weights that are large beside that of other activities of a cell, and small beside that of infrastructure.
+    const WEIGHTS: [u32; 3] = [500, 330, 170];
+    /// The operations of all.
+    const OPERATIONS: u32 = 3_000;
+    with_disk(small_image(), |disk| async move {
+        let volume = Volume::mount(cache(&disk), Access::ReadWrite).await.unwrap();
+        let file = volume.create("/file").await.unwrap();
+        file.write(0, IoBuf::from(data(1, 32 << 10))).await.unwrap();
+        let counts = Rc::new([Cell::new(0), Cell::new(0), Cell::new(0)]);
+        PROCESSOR.set_policy(Some(PolicyKind::Wfq));
+        for (index, weight) in WEIGHTS.into_iter().enumerate() {
+            let activity = register_activity("reader").unwrap();
+            let entitlement = Entitlement::by_weight(Weight::new(weight).unwrap());
+            PROCESSOR.set_entitlement(activity, entitlement).unwrap();
+            let (volume, counts) = (volume.clone(), counts.clone());
+            spawn_task_for(activity, async move {
+                loop {
+                    let file = volume.open("/file").await.unwrap();
+                    assert_eq!(file.read(0, 32 << 10).await.unwrap().len(), 32 << 10);
+                    counts[index].set(counts[index].get() + 1);
+                    yield_now().await;
+                }
+            })
+            .detach();
+        }
+        while counts.iter().map(Cell::get).sum::<u32>() < OPERATIONS {
+            sleep(Duration::from_millis(1)).await;
+        }
+        for (count, weight) in counts.iter().zip(WEIGHTS) {
+            let share = f64::from(count.get()) / f64::from(OPERATIONS);
+            let expected = f64::from(weight) / 1_000.0;
+            // A host that interrupts an operation makes it longer.
+            assert!((share - expected).abs() < 0.06, "{counts:?} operations with weights {WEIGHTS:?}");
+        }
+    });
 }

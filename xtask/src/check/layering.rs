@@ -126,6 +126,12 @@ const LAYERS: &[Layer] = &[
             "image link",
         ],
     },
+    // Applications beside each other in one cell.
+    Layer {
+        name: "tenants",
+        folders: &["tests/images/tenants"],
+        may_use: &["application library", "apps", "image link"],
+    },
     // Programs on the user's machine.
     Layer { name: "host", folders: &["host"], may_use: &["abi"] },
     // The tests' prerequisites and claims: crates that depend on no package of the tree.

@@ -1,0 +1,121 @@
+//! Group `grid`: what activities of one cell get of its processor, network and disk, beside their entitlements, and what
+//! the grid costs. It repeats the experiments of the omni-kernel (Vortex, 4.1 to 4.5), beside a Linux guest with cgroup
+//! v2.
+//!
+//! | module | contents |
+//! |---|---|
+//! | this | the order of the experiments |
+//! | [`shares`] | the deviation of shares from entitlements |
+//! | [`processor`], [`network`], [`disk`] | 50, 33 and 17 % of each resource |
+//! | [`together`] | three services on one core, and the latency of a light one |
+//! | [`overhead`] | cycles that no message has |
+//! | [`requests`] | instructions of a request |
+//! | [`isola`], [`guest`] | the tenants' cell, and their cgroups |
+//! | [`volume`] | the volume of both systems |
+
+mod disk;
+mod guest;
+mod isola;
+mod network;
+mod overhead;
+mod processor;
+mod requests;
+mod shares;
+mod together;
+mod volume;
+
+use super::note;
+use crate::error::BenchError;
+use crate::record::Record;
+use crate::session::{Session, System};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use volume::HostVolume;
+
+/// The time before a reading, after a change of the load or of entitlements.
+const SETTLE: Duration = Duration::from_millis(500);
+
+/// The figures of shares, and those with their greatest values of all runs.
+const WORST: [(&str, &str); 4] = [
+    ("grid-processor-error", "grid-processor-worst"),
+    ("grid-network-error", "grid-network-worst"),
+    ("grid-disk-error", "grid-disk-worst"),
+    ("grid-together-error", "grid-together-worst"),
+];
+
+/// Returns the description of the load.
+pub fn load(session: &Session) -> BTreeMap<String, String> {
+    let seconds = session.plan.load.as_secs_f64();
+    let megabytes = |rate: u64| rate / 1_000_000;
+    [
+        ("a reading", format!("{seconds} s; with equal weights and alone half of it")),
+        ("link", format!("{} MB/s, 1 MB files, 16 connections to each server", megabytes(network::RATE))),
+        ("disk", format!("{} MB/s, 341 reads of each tenant at a time", megabytes(disk::RATE))),
+        (
+            "together",
+            format!(
+                "{} million instructions a second each; light: {} requests/s",
+                together::PACE / 1_000_000,
+                together::LIGHT
+            ),
+        ),
+    ]
+    .map(|(what, how)| (what.to_owned(), how))
+    .into()
+}
+
+/// Takes one run of a system.
+pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(), BenchError> {
+    let volume = HostVolume::make()?;
+    processor::run(session, &volume, system, record)?;
+    network::run(session, system, record)?;
+    disk::run(session, &volume, system, record)?;
+    if system == System::Isola {
+        overhead::run(session, record)?;
+        requests::run(record)?;
+    }
+    together::run(session, system, record)
+}
+
+/// Records the greatest value of all runs, of the figures of shares.
+pub fn finish(record: &mut Record) {
+    for (figure, worst) in WORST {
+        let Some(series) = record.series(figure).cloned() else { continue };
+        if let Some(value) = series.isola.into_iter().reduce(f64::max) {
+            record.isola(worst, value);
+        }
+        if let Some(value) = series.peer.into_iter().reduce(f64::max) {
+            record.peer(worst, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::KINDS;
+    use crate::linux::{GRID_FILES, grid_file};
+
+    #[test]
+    fn the_worst_run_of_each_system_is_recorded() {
+        let mut record = crate::record::tests::record("grid-disk-error", &[0.1, 0.9, 0.2], &[0.3, 0.2, 0.1]);
+        finish(&mut record);
+        let worst = record.series("grid-disk-worst").unwrap();
+        assert_eq!((worst.isola.as_slice(), worst.peer.as_slice()), (&[0.9][..], &[0.3][..]));
+        assert!(record.series("grid-network-worst").is_none(), "it was not measured");
+        for (figure, worst) in WORST {
+            let of = |name: &str| KINDS.iter().find(|kind| kind.name == name).unwrap();
+            assert_eq!((of(figure).goals, of(figure).peer), (of(worst).goals, of(worst).peer), "{figure}");
+        }
+    }
+
+    #[test]
+    fn both_systems_serve_the_same_files() {
+        let image = include_str!("../../../../tests/images/tenants/src/main.rs");
+        for (name, len) in GRID_FILES {
+            assert!(image.contains(&format!("(\"{name}\", ")), "{name}");
+            assert_eq!(grid_file(len).len(), len);
+        }
+        assert!(image.contains("b'a' + (position % 26) as u8"));
+    }
+}

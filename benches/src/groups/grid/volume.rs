@@ -1,0 +1,54 @@
+//! The volume of both systems: an ext4 file system with one file, on a block device that may have a limited rate.
+
+use super::isola::DISK_SLOT;
+use crate::error::BenchError;
+use crate::program;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use tempfile::TempDir;
+
+/// The name of the file.
+pub const FILE: &str = "file";
+
+/// Its length in bytes (Vortex, 4.1).
+const FILE_LEN: usize = 32 << 10;
+
+/// The length of the volume in bytes.
+const VOLUME_LEN: u64 = 64 << 20;
+
+/// The volume's file on the host, removed on drop.
+#[derive(Debug)]
+pub struct HostVolume {
+    path: PathBuf,
+    _folder: TempDir,
+}
+
+impl HostVolume {
+    /// Makes the volume.
+    ///
+    /// # Errors
+    /// [`BenchError::ProgramMissing`], [`BenchError::Program`], [`BenchError::File`].
+    pub fn make() -> Result<Self, BenchError> {
+        program::need(&[("mke2fs", "e2fsprogs")])?;
+        let folder = tempfile::tempdir().map_err(BenchError::file(std::env::temp_dir()))?;
+        let (root, path) = (folder.path().join("root"), folder.path().join("volume"));
+        fs::create_dir(&root).map_err(BenchError::file(&root))?;
+        fs::write(root.join(FILE), vec![b'f'; FILE_LEN]).map_err(BenchError::file(&root))?;
+        let made = File::create(&path).and_then(|file| file.set_len(VOLUME_LEN));
+        made.map_err(BenchError::file(&path))?;
+        let (root, volume) = (root.to_string_lossy().into_owned(), path.to_string_lossy().into_owned());
+        let format = ["-q", "-t", "ext4", "-b", "4096", "-J", "size=4", "-d", &root, &volume];
+        program::run("mke2fs", &format)?;
+        Ok(Self { path, _folder: folder })
+    }
+
+    /// Returns QEMU's arguments for the device; with a rate, it transfers at most so many bytes per second.
+    pub fn arguments(&self, bytes_per_s: Option<u64>) -> Vec<OsString> {
+        let limit = bytes_per_s.map(|rate| format!(",throttling.bps-total={rate}")).unwrap_or_default();
+        // The contents of the device stay the same for all machines.
+        let drive = format!("if=none,id=volume,file={},format=raw,snapshot=on{limit}", self.path.display());
+        let device = format!("virtio-blk-pci,drive=volume,disable-legacy=on,addr={DISK_SLOT:#x}");
+        ["-drive", &drive, "-device", &device].map(OsString::from).into()
+    }
+}
