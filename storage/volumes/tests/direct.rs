@@ -422,7 +422,7 @@ fn reads_beside_changes_return_the_contents_of_one_moment() {
     if !need(Need::E2fsprogs) {
         return;
     }
-    let (seeds, steps) = if std::env::var_os(LONG).is_some() { (60, 600) } else { (4, 250) };
+    let (seeds, steps) = if std::env::var_os(LONG).is_some() { (15, 500) } else { (4, 250) };
     for seed in 0..seeds {
         test_random(small_image(), seed, steps);
         test_random(make_image(8 << 20, &["-b", "1024", "-J", "size=1"]), seed, steps);
