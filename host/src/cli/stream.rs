@@ -202,6 +202,8 @@ impl<'a> Stream<'a> {
                     note(&format!("the cell has ended the {kind}, as its ring was not read for long"));
                     return Ok(Progress::Ended);
                 }
+                // The cell has not begun: the position of its first record is not known.
+                (_, QueryState::Open) => return Ok(Progress::Continues),
                 (_, state) => self.state = state,
             }
             self.lost = piece.lost;

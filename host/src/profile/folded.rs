@@ -59,6 +59,6 @@ mod tests {
     fn separators_in_names_are_replaced() {
         let account = Account::Activity("a;b\nc\x1b".into());
         let text = folded(&profile(&[(account, &["f<[u8; 4]>"], 1)]), Grouping::ByAccount);
-        assert_eq!(text, "a:b\\nc\\x1b;f<[u8: 4]> 1\n");
+        assert_eq!(text, "a:b\\x0ac\\x1b;f<[u8: 4]> 1\n");
     }
 }
