@@ -250,9 +250,8 @@ impl<H: Hardware> Cells<H> {
             }
             return refused(format!("the memory that {name:?} has lent is returning already, or is in use"));
         }
-        let Self { images, core, .. } = self;
-        images.make_room(wanted, None, core);
-        let free = wanted.min(self.core.inventory().memory.available() / CHUNK * CHUNK);
+        let idle = self.images.idle_bytes();
+        let free = wanted.min((self.core.inventory().memory.available() + idle) / CHUNK * CHUNK);
         let lenders = self.memory_lenders(id, since_ns);
         let spare: u64 = lenders.iter().map(|(_, bytes)| bytes).sum();
         if free + spare < wanted {
@@ -262,6 +261,9 @@ impl<H: Hardware> Cells<H> {
                 ByteSize(free)
             ));
         }
+        let Self { images, core, .. } = self;
+        images.make_room(free, None, core);
+        let free = wanted.min(self.core.inventory().memory.available() / CHUNK * CHUNK);
         self.core.reserve_memory(free);
         let coming = LoanRequest {
             borrower: id,
