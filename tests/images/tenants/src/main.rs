@@ -1,5 +1,5 @@
 //! A test image: tenants of one cell, each an activity, until the cell is stopped. The group `grid` of the benchmarks
-//! gives them entitlements and reads what they get.
+//! gives them entitlements and measures their shares.
 //!
 //! | argument | the tenant |
 //! |---|---|
