@@ -17,7 +17,7 @@ use isola_machine::device::DeviceRegisters;
 use isola_machine::{cell, cpu, interrupts, power};
 use isola_platform::block::VolumePort;
 use isola_platform::network::NetworkPort;
-use isola_platform::{Clock, CoreIndex, CoreSet, PendingVectors, Platform, ResumeOutcome};
+use isola_platform::{Clock, CoreIndex, CoreSet, MemoryDemand, PendingVectors, Platform, ResumeOutcome};
 
 /// The vector of the core's timer. It has no handler: it ends a halt, and the loop checks its alarms.
 const TIMER_VECTOR: u8 = 0xf1;
@@ -157,6 +157,18 @@ impl Platform for Bare {
 
     fn memory_free(&self) -> usize {
         pool::free_bytes()
+    }
+
+    fn memory_demand(&self) -> MemoryDemand {
+        hot_plug::demand()
+    }
+
+    fn end_memory_demand(&self, demand: &MemoryDemand) {
+        hot_plug::end_demand(demand);
+    }
+
+    fn empty_cache(&self) {
+        pool::empty_cache();
     }
 
     fn entropy(&self) -> u64 {

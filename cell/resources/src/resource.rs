@@ -32,6 +32,9 @@ pub const NETWORK_WRITE: GridResource = GridResource(Resource::NetworkWrite);
 /// The block devices' queues for requests.
 pub const DISK: GridResource = GridResource(Resource::Disk);
 
+/// The cell's memory.
+pub const MEMORY: GridResource = GridResource(Resource::Memory);
+
 /// The handle of a resource of the calling core's cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GridResource(Resource);
@@ -200,6 +203,7 @@ impl GridResource {
     /// # Errors
     /// [`ResourceError::Entitlement`].
     pub fn set_up(change: &GridChange) -> Result<(), ResourceError> {
+        change.check()?;
         let resource = Self(change.resource);
         let settings = GridChange { activity: None, ..change.clone() };
         let named = match &change.activity {
@@ -221,6 +225,7 @@ impl GridResource {
     /// # Errors
     /// [`ResourceError::NoActivityNamed`], [`ResourceError::Entitlement`].
     pub fn apply(change: &GridChange) -> Result<(), ResourceError> {
+        change.check()?;
         let resource = Self(change.resource);
         let mut entitlements = Vec::new();
         if let Some((name, entitlement_change)) = &change.activity {
@@ -268,7 +273,7 @@ impl GridResource {
         let per_second = || clock.cycles(origin + Duration::from_secs(1)) - clock.cycles(origin);
         match self.0 {
             Resource::Processor => Rate::per_second(per_second()).ok(),
-            Resource::NetworkWrite | Resource::Disk => None,
+            Resource::NetworkWrite | Resource::Disk | Resource::Memory => None,
         }
     }
 
@@ -276,6 +281,13 @@ impl GridResource {
     pub fn entitlement(self, activity: ActivityId) -> Entitlement {
         let settings = self.shared().settings.lock();
         entitlement_of(&settings.entitlements, &settings.by_name, activity, generation(activity))
+    }
+
+    /// Returns whether any activity has a hard budget.
+    pub fn has_hard_budgets(self) -> bool {
+        let settings = self.shared().settings.lock();
+        let own = settings.entitlements.values().map(|(_, entitlement)| entitlement);
+        own.chain(settings.by_name.values()).any(|entitlement| entitlement.memory.hard.is_some())
     }
 
     /// Returns the number of changes so far. To be read before [`Self::configuration`].

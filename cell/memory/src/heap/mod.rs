@@ -29,7 +29,7 @@ use self::central::CentralList;
 use self::class::{CLASSES, Class, entry};
 use self::free_list::FreeList;
 use self::ledger::Ledger;
-use crate::pages::{MAX_NODES, NodeIndex, PageNumber, Pages};
+use crate::pages::{MAX_NODES, NodeIndex, PageNumber, Pages, Window};
 use crate::regions::collect;
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
@@ -138,6 +138,21 @@ impl<C: CoreSource> Heap<C> {
     /// refill, spill or are idle.
     pub fn release_unused(&self) {
         self.report_shortage();
+    }
+
+    /// Opens the window of `1 << chunks_order` chunks of which the smallest part is in use: from now on, no memory of it
+    /// is allocated. Objects of it that are in cores' caches still are, so the cores should empty these. `None` if there
+    /// is no window with memory in use for whose address `is_excluded` returns false.
+    pub fn open_window(&self, chunks_order: u32, is_excluded: impl Fn(usize) -> bool) -> Option<Window> {
+        self.pages.open_window(chunks_order, is_excluded)
+    }
+
+    /// Closes the window. Its memory is available again.
+    pub fn close_window(&self) {
+        self.pages.close_window();
+        for node in self.pages.nodes_from(self.node()) {
+            Class::all().for_each(|class| self.central(node, class).restore(&self.pages, class));
+        }
     }
 
     /// Returns empty spans to the page allocator.

@@ -1,0 +1,256 @@
+//! Memory for the supervisor's reclaim request that the cell has in use.
+//!
+//! ```text
+//!   Free ───► Return ───► choose a window ───► Vacate ───► Return ───► whole chunks are free ───► answer
+//!   (bytes)  (caches)          ▲             (addresses)  (caches)          │ not yet, ROUNDS times in all
+//!                              └────────── another window ◄────────────────┘
+//! ```
+//!
+//! *Free*: the holders free as many bytes as the cell has to lose ([`MemoryDemand::Free`]). The freed objects are scattered.
+//! *Vacate*: the page allocator opens the window that is least in use, and the holders copy what they have there to the
+//! space that is now free elsewhere ([`MemoryDemand::Vacate`]). *Return*: the cores return the free objects in their caches.
+//! Memory of other owners, such as connections, keeps its chunk; the other chunks of the window become free.
+//!
+//! The memory scheduler (`isola_events::reclaim`) runs between the steps, as events. One core looks in each of its passes
+//! whether a step is over. An allocation that finds no memory meanwhile closes the window.
+
+use crate::core_caches::return_all_caches;
+use crate::page_tables::{is_over, retire};
+use crate::pool;
+use core::sync::atomic::Ordering;
+use isola_abi::report::RECLAIM;
+use isola_abi::unplug::CHUNK;
+use isola_ebbs::cycles;
+use isola_machine::cell;
+use isola_memory::pages::Window;
+use isola_memory::regions::Retirement;
+use isola_platform::MemoryDemand;
+use spin::Mutex;
+
+/// The demand that the memory scheduler sees.
+static DEMAND: Mutex<Demand> = Mutex::new(Demand { kind: DemandKind::None, is_over: true });
+
+/// How often the holders are asked to vacate a window: objects that a core allocated from its cache in the meantime, and
+/// memory of answers in transit, are found at a later time.
+const ROUNDS: u32 = 4;
+
+/// The chunks of a window, as a power of two, at most: 64 MiB.
+const MAX_WINDOW_ORDER: u32 = 5;
+
+/// A window is at most this part of the memory, as there must be room for its contents elsewhere.
+const WINDOW_PART: usize = 4;
+
+/// The windows of a request that did not become free, at most.
+const MAX_TRIED: usize = 32;
+
+/// The time for the steps of one request, in ns: the supervisor waits for five seconds.
+const LIMIT_NS: u64 = 4_000_000_000;
+
+struct Demand {
+    kind: DemandKind,
+    is_over: bool,
+}
+
+#[derive(Clone, Copy)]
+enum DemandKind {
+    None,
+    /// The bytes that the supervisor wants.
+    Free(usize),
+    Vacate(Window),
+}
+
+/// Returns what the memory scheduler is to do.
+pub(crate) fn demand() -> MemoryDemand {
+    let demand = DEMAND.lock();
+    match demand.kind {
+        _ if demand.is_over => MemoryDemand::None,
+        DemandKind::None => MemoryDemand::None,
+        DemandKind::Free(wanted) => MemoryDemand::Free(missing_bytes(wanted)),
+        DemandKind::Vacate(Window { start, len_bytes }) => {
+            MemoryDemand::Vacate(start..start.saturating_add(len_bytes))
+        }
+    }
+}
+
+/// Ends the demand, if it is still this one.
+pub(crate) fn end_demand(ended: &MemoryDemand) {
+    let mut demand = DEMAND.lock();
+    let is_it = match (ended, demand.kind) {
+        (MemoryDemand::Free(_), DemandKind::Free(_)) => true,
+        (MemoryDemand::Vacate(addresses), DemandKind::Vacate(window)) => addresses.start == window.start,
+        _ => false,
+    };
+    if is_it {
+        demand.is_over = true;
+    }
+}
+
+/// Returns the bytes to free before the cell can do without `wanted` bytes: a sixteenth of the rest is to stay free, and
+/// half as much is the loss by pieces that only objects of one size can use.
+fn missing_bytes(wanted: usize) -> usize {
+    let rest = pool::total_bytes().saturating_sub(wanted);
+    pool::live_bytes().saturating_sub(rest - rest / 16 - rest / 32)
+}
+
+/// The steps for the latest request.
+#[derive(Clone, Copy)]
+enum Step {
+    Over,
+    /// The holders free memory.
+    Free,
+    /// The cores return their caches, before the first window.
+    Return(Retirement),
+    /// The holders vacate the window.
+    Vacate(Window),
+    /// The cores return their caches.
+    ReturnOf(Window, Retirement),
+}
+
+/// The outcome of a look at the steps.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReclaimProgress {
+    InProgress,
+    /// The request can be answered.
+    Over,
+}
+
+/// The progress of a reclaim.
+pub(super) struct Reclaim {
+    step: Step,
+    /// The request for which it was last started, and the cycle count of that.
+    request: u32,
+    began: u64,
+    wanted: usize,
+    rounds_left: u32,
+    /// The addresses of windows in which memory stayed in use.
+    tried: [usize; MAX_TRIED],
+    tried_count: usize,
+}
+
+impl Reclaim {
+    pub const fn new() -> Self {
+        Self {
+            step: Step::Over,
+            request: 0,
+            began: 0,
+            wanted: 0,
+            rounds_left: 0,
+            tried: [0; MAX_TRIED],
+            tried_count: 0,
+        }
+    }
+
+    /// Returns whether it is in progress.
+    pub fn is_active(&self) -> bool {
+        !matches!(self.step, Step::Over)
+    }
+
+    /// Returns whether it was started for that request.
+    pub fn has_served(&self, request: u32) -> bool {
+        self.request == request
+    }
+
+    /// Returns whether it was started in the last second: the supervisor asks in parts.
+    pub fn is_recent(&self, tsc_hz: u64) -> bool {
+        self.began != 0 && cycles().wrapping_sub(self.began) < tsc_hz
+    }
+
+    /// Starts the steps for a request of `wanted` bytes.
+    pub fn start(&mut self, request: u32, wanted: usize, tsc_hz: u64) {
+        if !self.is_recent(tsc_hz) {
+            self.tried_count = 0;
+        }
+        (self.request, self.wanted, self.began) = (request, wanted, cycles().max(1));
+        self.step = Step::Free;
+        set_demand(DemandKind::Free(wanted));
+    }
+
+    /// Ends the steps in their present state.
+    pub fn end(&mut self) {
+        if self.is_active() {
+            self.step = Step::Over;
+            set_demand(DemandKind::None);
+            pool::close_window();
+        }
+    }
+
+    /// Goes on as far as possible without waiting.
+    pub fn advance(&mut self, tsc_hz: u64) -> ReclaimProgress {
+        let limit = (u128::from(LIMIT_NS) * u128::from(tsc_hz) / 1_000_000_000) as u64;
+        if self.is_active() && cycles().wrapping_sub(self.began) > limit {
+            self.end();
+        }
+        self.step = match self.step {
+            Step::Free if has_ended() => {
+                return_all_caches();
+                Step::Return(retire())
+            }
+            Step::Return(begun) if is_over(begun) => {
+                pool::trim();
+                self.next_window()
+            }
+            Step::Vacate(window) if has_ended() => {
+                return_all_caches();
+                Step::ReturnOf(window, retire())
+            }
+            Step::ReturnOf(window, begun) if is_over(begun) => {
+                pool::trim();
+                self.look(window)
+            }
+            step => step,
+        };
+        if self.is_active() { ReclaimProgress::InProgress } else { ReclaimProgress::Over }
+    }
+
+    /// Looks at the window whose holders have done what they could.
+    fn look(&mut self, window: Window) -> Step {
+        let state = pool::window_use();
+        if state.used_bytes > 0 && self.rounds_left > 0 {
+            self.rounds_left -= 1;
+            set_demand(DemandKind::Vacate(window));
+            return Step::Vacate(window);
+        }
+        set_demand(DemandKind::None);
+        pool::close_window();
+        if state.used_bytes > 0 && self.tried_count < MAX_TRIED {
+            self.tried[self.tried_count] = window.start;
+            self.tried_count += 1;
+        }
+        if state.free_chunk_bytes > 0 { Step::Over } else { self.next_window() }
+    }
+
+    /// Opens another window.
+    fn next_window(&mut self) -> Step {
+        let chunk = CHUNK as usize;
+        let most = pool::total_bytes() / WINDOW_PART / chunk;
+        let chunks = self.wanted.div_ceil(chunk).clamp(1, most.max(1));
+        let tried = self.tried.get(..self.tried_count).unwrap_or_default();
+        let is_tried = |start: usize| tried.contains(&start);
+        let window = if tried.len() == MAX_TRIED {
+            None
+        } else {
+            pool::open_window(chunks.ilog2().min(MAX_WINDOW_ORDER), is_tried)
+        };
+        let Some(window) = window else {
+            set_demand(DemandKind::None);
+            return Step::Over;
+        };
+        self.rounds_left = ROUNDS - 1;
+        // Objects of the window that are in a core's cache would be allocated once more.
+        return_all_caches();
+        set_demand(DemandKind::Vacate(window));
+        Step::Vacate(window)
+    }
+}
+
+fn set_demand(kind: DemandKind) {
+    let mut demand = DEMAND.lock();
+    *demand = Demand { kind, is_over: matches!(kind, DemandKind::None) };
+    if !demand.is_over {
+        cell::report().memory.pressure.fetch_or(RECLAIM, Ordering::SeqCst);
+    }
+}
+
+fn has_ended() -> bool {
+    DEMAND.lock().is_over
+}
