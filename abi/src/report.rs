@@ -176,8 +176,8 @@ pub struct MemoryReport {
     pub room_bytes: AtomicU64,
     /// A [`MemoryPressure`], and [`RECLAIM`].
     pub pressure: AtomicU32,
-    /// Unused.
-    pub reserved: AtomicU32,
+    /// The number of holders of memory that the cell could do without, and would free at a reclaim request.
+    pub holders: AtomicU32,
 }
 
 /// Set in [`MemoryReport::pressure`] while the cell is to free memory for another reason than its level. The loop of each

@@ -12,6 +12,7 @@
 //! | [`primes`] | a service that wakes its cores |
 //! | [`idle`] | idle cells and an idle machine |
 //! | [`growth`] | memory growth of a serving cell |
+//! | [`reclaim`] | memory that a full server gives back |
 //! | [`resize`] | memory plug and unplug on request under load |
 //! | [`trace`] | traces of a serving cell |
 //! | [`faults`] | a service beside cells that crash |
@@ -26,5 +27,6 @@ mod idle;
 mod lending;
 mod misuse;
 mod primes;
+mod reclaim;
 mod resize;
 mod trace;

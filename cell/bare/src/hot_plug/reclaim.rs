@@ -12,7 +12,8 @@
 //! Memory of other owners, such as connections, keeps its chunk; the other chunks of the window become free.
 //!
 //! The memory scheduler (`isola_events::reclaim`) runs between the steps, as events. One core looks in each of its passes
-//! whether a step is over. An allocation that finds no memory meanwhile closes the window.
+//! whether a step is over. An allocation that finds no memory meanwhile closes the window. If no window became free, the
+//! holders free some more, and all windows are tried once more.
 
 use crate::core_caches::return_all_caches;
 use crate::page_tables::{is_over, retire};
@@ -43,6 +44,9 @@ const WINDOW_PART: usize = 4;
 /// The windows of a request that did not become free, at most.
 const MAX_TRIED: usize = 32;
 
+/// The attempts for one request, each of which frees a thirty-second more.
+const MAX_ATTEMPTS: usize = 8;
+
 /// The time for the steps of one request, in ns: the supervisor waits for five seconds.
 const LIMIT_NS: u64 = 4_000_000_000;
 
@@ -54,8 +58,8 @@ struct Demand {
 #[derive(Clone, Copy)]
 enum DemandKind {
     None,
-    /// The bytes that the supervisor wants.
-    Free(usize),
+    /// The bytes that the supervisor wants, and the number of earlier attempts that freed too little.
+    Free(usize, usize),
     Vacate(Window),
 }
 
@@ -65,7 +69,7 @@ pub(crate) fn demand() -> MemoryDemand {
     match demand.kind {
         _ if demand.is_over => MemoryDemand::None,
         DemandKind::None => MemoryDemand::None,
-        DemandKind::Free(wanted) => MemoryDemand::Free(missing_bytes(wanted)),
+        DemandKind::Free(wanted, attempts) => MemoryDemand::Free(missing_bytes(wanted, attempts)),
         DemandKind::Vacate(Window { start, len_bytes }) => {
             MemoryDemand::Vacate(start..start.saturating_add(len_bytes))
         }
@@ -76,7 +80,7 @@ pub(crate) fn demand() -> MemoryDemand {
 pub(crate) fn end_demand(ended: &MemoryDemand) {
     let mut demand = DEMAND.lock();
     let is_it = match (ended, demand.kind) {
-        (MemoryDemand::Free(_), DemandKind::Free(_)) => true,
+        (MemoryDemand::Free(_), DemandKind::Free(..)) => true,
         (MemoryDemand::Vacate(addresses), DemandKind::Vacate(window)) => addresses.start == window.start,
         _ => false,
     };
@@ -86,10 +90,11 @@ pub(crate) fn end_demand(ended: &MemoryDemand) {
 }
 
 /// Returns the bytes to free before the cell can do without `wanted` bytes: a sixteenth of the rest is to stay free, and
-/// half as much is the loss by pieces that only objects of one size can use.
-fn missing_bytes(wanted: usize) -> usize {
+/// half as much is the loss by pieces that only objects of one size can use. After each attempt this is found to be more.
+fn missing_bytes(wanted: usize, attempts: usize) -> usize {
     let rest = pool::total_bytes().saturating_sub(wanted);
-    pool::live_bytes().saturating_sub(rest - rest / 16 - rest / 32)
+    let lost = rest / 32 * (1 + attempts);
+    pool::live_bytes().saturating_sub((rest - rest / 16).saturating_sub(lost))
 }
 
 /// The steps for the latest request.
@@ -122,8 +127,10 @@ pub(super) struct Reclaim {
     began: u64,
     wanted: usize,
     rounds_left: u32,
-    /// The addresses of windows in which memory stayed in use.
-    tried: [usize; MAX_TRIED],
+    /// The number of attempts after which no chunk was free.
+    attempts: usize,
+    /// The start and the end of windows in which memory stayed in use.
+    tried: [(usize, usize); MAX_TRIED],
     tried_count: usize,
 }
 
@@ -135,7 +142,8 @@ impl Reclaim {
             began: 0,
             wanted: 0,
             rounds_left: 0,
-            tried: [0; MAX_TRIED],
+            attempts: 0,
+            tried: [(0, 0); MAX_TRIED],
             tried_count: 0,
         }
     }
@@ -146,23 +154,34 @@ impl Reclaim {
     }
 
     /// Returns whether it was started for that request.
-    pub fn has_served(&self, request: u32) -> bool {
+    pub fn is_for(&self, request: u32) -> bool {
         self.request == request
     }
 
-    /// Returns whether it was started in the last second: the supervisor asks in parts.
-    pub fn is_recent(&self, tsc_hz: u64) -> bool {
-        self.began != 0 && cycles().wrapping_sub(self.began) < tsc_hz
+    /// Returns whether it could not free a chunk for that request, however much the holders have freed.
+    pub fn has_failed(&self, request: u32) -> bool {
+        self.request == request && self.attempts >= MAX_ATTEMPTS
     }
 
-    /// Starts the steps for a request of `wanted` bytes.
+    /// Returns whether it was started in the last seconds: the supervisor asks in parts.
+    pub fn is_recent(&self, tsc_hz: u64) -> bool {
+        self.began != 0 && cycles().wrapping_sub(self.began) < in_cycles(LIMIT_NS, tsc_hz)
+    }
+
+    /// Starts the steps for a request of `wanted` bytes, or starts them again if they freed no chunk.
     pub fn start(&mut self, request: u32, wanted: usize, tsc_hz: u64) {
-        if !self.is_recent(tsc_hz) {
+        if self.request == request {
+            self.attempts += 1;
             self.tried_count = 0;
+        } else {
+            if !self.is_recent(tsc_hz) {
+                (self.attempts, self.tried_count) = (0, 0);
+            }
+            self.began = cycles().max(1);
         }
-        (self.request, self.wanted, self.began) = (request, wanted, cycles().max(1));
+        (self.request, self.wanted) = (request, wanted);
         self.step = Step::Free;
-        set_demand(DemandKind::Free(wanted));
+        set_demand(DemandKind::Free(wanted, self.attempts));
     }
 
     /// Ends the steps in their present state.
@@ -176,9 +195,9 @@ impl Reclaim {
 
     /// Goes on as far as possible without waiting.
     pub fn advance(&mut self, tsc_hz: u64) -> ReclaimProgress {
-        let limit = (u128::from(LIMIT_NS) * u128::from(tsc_hz) / 1_000_000_000) as u64;
-        if self.is_active() && cycles().wrapping_sub(self.began) > limit {
+        if self.is_active() && cycles().wrapping_sub(self.began) > in_cycles(LIMIT_NS, tsc_hz) {
             self.end();
+            self.attempts = MAX_ATTEMPTS;
         }
         self.step = match self.step {
             Step::Free if has_ended() => {
@@ -213,7 +232,7 @@ impl Reclaim {
         set_demand(DemandKind::None);
         pool::close_window();
         if state.used_bytes > 0 && self.tried_count < MAX_TRIED {
-            self.tried[self.tried_count] = window.start;
+            self.tried[self.tried_count] = (window.start, window.start.saturating_add(window.len_bytes));
             self.tried_count += 1;
         }
         if state.free_chunk_bytes > 0 { Step::Over } else { self.next_window() }
@@ -225,7 +244,8 @@ impl Reclaim {
         let most = pool::total_bytes() / WINDOW_PART / chunk;
         let chunks = self.wanted.div_ceil(chunk).clamp(1, most.max(1));
         let tried = self.tried.get(..self.tried_count).unwrap_or_default();
-        let is_tried = |start: usize| tried.contains(&start);
+        // What was left in such a window could not be vacated.
+        let is_tried = |start: usize| tried.iter().any(|(first, end)| (*first..*end).contains(&start));
         let window = if tried.len() == MAX_TRIED {
             None
         } else {
@@ -241,6 +261,10 @@ impl Reclaim {
         set_demand(DemandKind::Vacate(window));
         Step::Vacate(window)
     }
+}
+
+fn in_cycles(ns: u64, tsc_hz: u64) -> u64 {
+    (u128::from(ns) * u128::from(tsc_hz) / 1_000_000_000) as u64
 }
 
 fn set_demand(kind: DemandKind) {

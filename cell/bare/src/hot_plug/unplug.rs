@@ -161,7 +161,7 @@ impl Unplug {
         self.compaction.end(pages());
         if spare == Spare::AllFree
             && self.reclaim.is_active()
-            && self.reclaim.has_served(number)
+            && self.reclaim.is_for(number)
             && self.reclaim.advance(tsc_hz) == ReclaimProgress::InProgress
         {
             return;
@@ -195,7 +195,7 @@ impl Unplug {
             self.compacted = (number, cycles());
             self.compaction.start(missing.min(pages().spare_bytes()) / CHUNK as usize);
             return self.answer(number, len_bytes, spare, tsc_hz);
-        } else if !self.reclaim.has_served(number) {
+        } else if !self.reclaim.has_failed(number) {
             self.reclaim.start(number, missing, tsc_hz);
             return self.answer(number, len_bytes, spare, tsc_hz);
         } else if pages().spare_bytes() >= missing.min(4 * CHUNK as usize) {

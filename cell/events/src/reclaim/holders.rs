@@ -6,7 +6,8 @@ use core::cell::RefCell;
 use core::ops::Range;
 use isola_abi::id::ActivityId;
 use isola_abi::report::MemoryPressure;
-use isola_ebbs::{Ebb, Representative, current_core};
+use core::sync::atomic::Ordering;
+use isola_ebbs::{Ebb, Representative, current_core, platform};
 
 use super::RECLAIM;
 
@@ -49,11 +50,18 @@ pub struct HolderRegistration {
     _holder: Rc<dyn MemoryHolder>,
 }
 
+impl Drop for HolderRegistration {
+    fn drop(&mut self) {
+        platform().report().memory.holders.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Registers a holder on this core, until the returned value is dropped.
 pub fn register_memory_holder(holder: impl MemoryHolder + 'static) -> HolderRegistration {
     let holder: Rc<dyn MemoryHolder> = Rc::new(holder);
     HOLDERS.holders.borrow_mut().push(Rc::downgrade(&holder));
     RECLAIM.add_core(current_core());
+    platform().report().memory.holders.fetch_add(1, Ordering::Relaxed);
     HolderRegistration { _holder: holder }
 }
 

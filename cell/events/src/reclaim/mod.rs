@@ -96,6 +96,11 @@ pub fn lost_bytes(activity: ActivityId) -> u64 {
     lost.get(&activity).filter(|(of, _)| *of == generation(activity)).map_or(0, |(_, bytes)| *bytes)
 }
 
+/// Returns whether the platform wants memory back at the moment.
+pub fn is_memory_demanded() -> bool {
+    platform().memory_demand() != MemoryDemand::None
+}
+
 /// Returns the memory of an activity in bytes: what the ledger counts for it.
 pub fn used_bytes(activity: ActivityId) -> u64 {
     let ledger = platform().ledger();

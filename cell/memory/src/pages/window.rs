@@ -114,9 +114,10 @@ impl Pages {
         if !is_unchanged {
             return None;
         }
+        let (begin, end) = overlap(range, first, 1 << order)?;
         self.window.set(first, 1 << order);
         buddy.held_window = Some((first, 1 << order));
-        for (block, state) in blocks(range, first, 1 << order) {
+        for (block, state) in blocks(range, begin, end.since(begin)) {
             if let BlockState::Free { order, .. } = state {
                 buddy.remove(&self.ranges, range, block, order);
                 range.info(block).set_state(BlockState::Held { order });
