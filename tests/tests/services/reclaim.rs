@@ -67,10 +67,18 @@ fn a_full_server_gives_half_of_its_memory_back_while_it_serves() {
     let stored = fill(&mut connection);
     let before = present(&mut connection, stored, 97);
     let load = Load::start(service.address, 2);
-    let less = resize(&service, "128M");
+    let mut less = Value::Null;
+    // A busy host can delay the cell beyond the supervisor's patience: the rest comes at the next request.
+    for _ in 0..4 {
+        less = resize(&service, "128M");
+        if less["has_bytes"].as_u64().expect("the cell has memory") <= 132 * MIB {
+            break;
+        }
+    }
     assert!(less["has_bytes"].as_u64() <= Some(132 * MIB), "{less}");
     assert_eq!(service.cell()["held_bytes"], less["has_bytes"]);
     assert!(load.end() > 0);
+    println!("{stored} stored, {less}");
     let after = present(&mut connection, stored, 97);
     assert!((before / 4..before).contains(&after), "{after} of {before} are left");
     let limit = stat(&mut connection, "limit_maxbytes");
