@@ -8,6 +8,9 @@
 //! limit = "50%"                          # of each core; bytes per second for network-write
 //! activities.web = { weight = 300 }      # also: priority, deadline, reservation, limit
 //!
+//! [grid.memory]                          # has budgets only
+//! activities.web = { soft = "64M", hard = "128M" }
+//!
 //! [[grid.rules]]
 //! port = 80
 //! peer = "10.7.0.0/16"
@@ -17,7 +20,7 @@
 
 use ipnet::IpNet;
 use isola_abi::grid::{
-    ActivityRule, EntitlementChange, GridChange, GridSetup, MAX_SETUP_BYTES, Metric, PolicyChange,
+    ActivityRule, BudgetChange, EntitlementChange, GridChange, GridSetup, MAX_SETUP_BYTES, Metric, PolicyChange,
     PolicyKind, Priority, Rate, RateChange, Resource, Weight,
 };
 use isola_abi::ledger::ACTIVITY_NAME_LEN;
@@ -39,8 +42,12 @@ pub struct GridTable {
     /// The settings of the network's queues.
     #[serde(default, rename = "network-write")]
     network_write: ResourceTable,
+    /// The settings of the block devices.
     #[serde(default)]
     disk: ResourceTable,
+    /// The budgets of memory.
+    #[serde(default)]
+    memory: ResourceTable,
     /// The rules that attribute connections.
     #[serde(default)]
     rules: Vec<RuleTable>,
@@ -67,6 +74,8 @@ struct EntitlementTable {
     deadline: Option<String>,
     reservation: Option<String>,
     limit: Option<String>,
+    soft: Option<String>,
+    hard: Option<String>,
 }
 
 /// A rule that attributes connections.
@@ -100,6 +109,7 @@ impl GridTable {
             (Resource::Processor, &self.processor, cpu_limit),
             (Resource::NetworkWrite, &self.network_write, net_rate),
             (Resource::Disk, &self.disk, disk_rate),
+            (Resource::Memory, &self.memory, None),
         ];
         for (resource, table, limit) in resources {
             let in_resource = |message| format!("grid.{resource}.{message}");
@@ -122,6 +132,9 @@ impl ResourceTable {
         resource: Resource,
         limit: Option<&str>,
     ) -> Result<(), String> {
+        if resource == Resource::Memory && (limit.is_some() || self.policy.is_some() || self.batch.is_some()) {
+            return Err("activities: memory has no policy, batch or limit: give activities budgets".to_owned());
+        }
         let limit = limit.map(|text| parse_rate(resource, text).map_err(|error| format!("limit: {error}")));
         let limit = limit.transpose()?;
         // A limit holds while there is a policy. The least surprising one keeps the order of arrival.
@@ -141,7 +154,9 @@ impl ResourceTable {
             let entitlement = table.change(resource);
             let entitlement = entitlement.map_err(|message| format!("activities.{name}.{message}"))?;
             let name = activity_name(name).map_err(|message| format!("activities: {name:?} {message}"))?;
-            changes.push(change(Some((name, entitlement))));
+            let change = change(Some((name.clone(), entitlement)));
+            change.check().map_err(|error| format!("activities.{name}: {error}"))?;
+            changes.push(change);
         }
         Ok(())
     }
@@ -153,6 +168,10 @@ impl EntitlementTable {
             let rate = text.as_deref().map(|text| parse_rate(resource, text)).transpose();
             rate.map_err(|message| format!("{key}: {message}"))
         };
+        let budget = |key: &str, text: &Option<String>| {
+            let budget = text.as_deref().map(parse_budget).transpose();
+            budget.map_err(|message| format!("{key}: {message}"))
+        };
         let deadline = self.deadline.as_deref().map(parse_deadline).transpose();
         let deadline = deadline.map_err(|message| format!("deadline: {message}"))?;
         Ok(EntitlementChange {
@@ -161,6 +180,8 @@ impl EntitlementTable {
             deadline_ns: deadline.map(deadline_ns),
             reservation: rate("reservation", &self.reservation)?,
             limit: rate("limit", &self.limit)?,
+            soft: budget("soft", &self.soft)?,
+            hard: budget("hard", &self.hard)?,
         })
     }
 }
@@ -221,6 +242,18 @@ pub fn parse_deadline(text: &str) -> Result<Duration, String> {
 /// Returns a deadline in nanoseconds.
 pub fn deadline_ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Parses a budget of memory.
+///
+/// # Errors
+/// A message for the user.
+pub fn parse_budget(text: &str) -> Result<BudgetChange, String> {
+    if text == "none" {
+        return Ok(BudgetChange::None);
+    }
+    let size: Result<ByteSize, ByteSizeError> = text.parse();
+    size.map(|size| BudgetChange::Bytes(size.0)).map_err(|error| format!("{text:?}: {error}, or none"))
 }
 
 /// Parses a rate in the form that the resource has.

@@ -29,7 +29,7 @@ mod trace;
 
 pub use facts::{
     ActivityUsage, AnswerRecord, CaptureSpec, Connection, CounterName, Direction, FrameFilter, FrameHead,
-    GridClient, GridSettings, PartialSum, Query,
+    GridClient, GridSettings, MemoryUse, PartialSum, Query,
 };
 pub use records::{RecordError, Records};
 pub use trace::{

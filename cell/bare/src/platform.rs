@@ -4,7 +4,7 @@
 use crate::state::{self, AUTHORITY, Bare};
 use crate::{block, console, cores, hot_plug, idle, network, pending, pool, regions, supervisor};
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::core_slots::{CoreSlots, Order};
 use isola_abi::descriptor::{Descriptor, DeviceKind, REQUEST_VECTOR, Request};
 use isola_abi::ledger::Ledger;
@@ -165,6 +165,10 @@ impl Platform for Bare {
 
     fn end_memory_demand(&self, demand: &MemoryDemand) {
         hot_plug::end_demand(demand);
+    }
+
+    fn watch_memory(&self, limits: &'static [AtomicU64]) {
+        pool::watch_memory(limits);
     }
 
     fn empty_cache(&self) {

@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use isola_abi::descriptor::Core;
 use isola_abi::id::NodeId;
 use isola_machine::cell;
@@ -106,6 +106,11 @@ pub(crate) fn window_use() -> WindowUse {
 /// Closes the window, if one is open.
 pub(crate) fn close_window() {
     HEAP.close_window();
+}
+
+/// Watches the memory of activities: see [`Heap::watch_activities`].
+pub(crate) fn watch_memory(limits: &'static [AtomicU64]) {
+    HEAP.watch_activities(limits);
 }
 
 /// Returns the free objects of this core's cache to the heap.

@@ -4,6 +4,7 @@ use crate::block::VolumePort;
 use crate::network::NetworkPort;
 use crate::{Clock, CoreIndex, CoreSet, MemoryDemand};
 use alloc::vec::Vec;
+use core::sync::atomic::AtomicU64;
 use isola_abi::core_slots::{CoreSlots, Order};
 use isola_abi::descriptor::{Descriptor, Request};
 use isola_abi::ledger::Ledger;
@@ -174,6 +175,12 @@ pub trait Platform: Sync {
     /// Reports that the cell has done for a demand what it could.
     fn end_memory_demand(&self, demand: &MemoryDemand) {
         let _ = demand;
+    }
+
+    /// Makes the heap watch the memory of activities: an activity of whose slot in the ledger the memory grows beyond the
+    /// number in `limits` causes a demand.
+    fn watch_memory(&self, limits: &'static [AtomicU64]) {
+        let _ = limits;
     }
 
     /// Returns the free objects in the calling core's cache to the heap.

@@ -47,6 +47,12 @@ const MAX_TRIED: usize = 32;
 /// The attempts for one request, each of which frees a thirty-second more.
 const MAX_ATTEMPTS: usize = 8;
 
+/// The chunks of a window, at least: more than are wanted at the end, as some may have memory that stays.
+const MIN_WINDOW_CHUNKS: usize = 4;
+
+/// The time during which requests are parts of one, in ns.
+const RECENT_NS: u64 = 10_000_000_000;
+
 /// The time for the steps of one request, in ns: the supervisor waits for five seconds.
 const LIMIT_NS: u64 = 4_000_000_000;
 
@@ -127,6 +133,8 @@ pub(super) struct Reclaim {
     began: u64,
     wanted: usize,
     rounds_left: u32,
+    /// The bytes in use in the window after the last round.
+    used_bytes: usize,
     /// The number of attempts after which no chunk was free.
     attempts: usize,
     /// The start and the end of windows in which memory stayed in use.
@@ -142,6 +150,7 @@ impl Reclaim {
             began: 0,
             wanted: 0,
             rounds_left: 0,
+            used_bytes: 0,
             attempts: 0,
             tried: [(0, 0); MAX_TRIED],
             tried_count: 0,
@@ -165,7 +174,7 @@ impl Reclaim {
 
     /// Returns whether it was started in the last seconds: the supervisor asks in parts.
     pub fn is_recent(&self, tsc_hz: u64) -> bool {
-        self.began != 0 && cycles().wrapping_sub(self.began) < in_cycles(LIMIT_NS, tsc_hz)
+        self.began != 0 && cycles().wrapping_sub(self.began) < in_cycles(RECENT_NS, tsc_hz)
     }
 
     /// Starts the steps for a request of `wanted` bytes, or starts them again if they freed no chunk.
@@ -224,7 +233,9 @@ impl Reclaim {
     /// Looks at the window whose holders have done what they could.
     fn look(&mut self, window: Window) -> Step {
         let state = pool::window_use();
-        if state.used_bytes > 0 && self.rounds_left > 0 {
+        let has_progress = state.used_bytes < self.used_bytes;
+        self.used_bytes = state.used_bytes;
+        if state.used_bytes > 0 && self.rounds_left > 0 && has_progress {
             self.rounds_left -= 1;
             set_demand(DemandKind::Vacate(window));
             return Step::Vacate(window);
@@ -242,7 +253,7 @@ impl Reclaim {
     fn next_window(&mut self) -> Step {
         let chunk = CHUNK as usize;
         let most = pool::total_bytes() / WINDOW_PART / chunk;
-        let chunks = self.wanted.div_ceil(chunk).clamp(1, most.max(1));
+        let chunks = self.wanted.div_ceil(chunk).max(MIN_WINDOW_CHUNKS).min(most.max(1));
         let tried = self.tried.get(..self.tried_count).unwrap_or_default();
         // What was left in such a window could not be vacated.
         let is_tried = |start: usize| tried.iter().any(|(first, end)| (*first..*end).contains(&start));
@@ -255,7 +266,7 @@ impl Reclaim {
             set_demand(DemandKind::None);
             return Step::Over;
         };
-        self.rounds_left = ROUNDS - 1;
+        (self.rounds_left, self.used_bytes) = (ROUNDS - 1, usize::MAX);
         // Objects of the window that are in a core's cache would be allocated once more.
         return_all_caches();
         set_demand(DemandKind::Vacate(window));

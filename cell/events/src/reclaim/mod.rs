@@ -37,7 +37,7 @@ use isola_activities::{INFRASTRUCTURE, generation};
 use isola_ebbs::{CellEbb, Representative, current_core, platform};
 use isola_platform::{CoreIndex, Instant, MemoryDemand};
 use isola_resources::MEMORY;
-use spin::Mutex;
+use spin::{Mutex, Once};
 
 static RECLAIM: CellEbb<Reclaim> = CellEbb::new();
 
@@ -61,6 +61,8 @@ struct Reclaim {
     cores: AtomicU64,
     /// When a shortage may next cause reclaim, in nanoseconds.
     next_for_shortage: AtomicU64,
+    /// The limits that the heap watches.
+    limits: Once<&'static [AtomicU64]>,
     /// The bytes that each activity has lost.
     lost: Mutex<BTreeMap<ActivityId, (Generation, u64)>>,
 }
@@ -104,13 +106,21 @@ pub fn is_memory_demanded() -> bool {
 /// Returns the memory of an activity in bytes: what the ledger counts for it.
 pub fn used_bytes(activity: ActivityId) -> u64 {
     let ledger = platform().ledger();
-    let (records, counters) = (ledger.records(), ledger.counters());
-    let Some(record) = records.get(activity.index()) else { return 0 };
-    let of_cores = counters.iter().skip(activity.index()).step_by(records.len());
-    let sum = of_cores.fold(0_u64, |sum, core| sum.wrapping_add(core.memory_bytes.load(Ordering::Relaxed)));
+    let Some(record) = ledger.records().get(activity.index()) else { return 0 };
     // Negative if it has freed memory of others.
-    let own = sum.wrapping_sub(record.before.memory_bytes.load(Ordering::Relaxed)) as i64;
+    let own = slot_bytes(activity).wrapping_sub(record.before.memory_bytes.load(Ordering::Relaxed)) as i64;
     own.max(0) as u64
+}
+
+/// Returns what the ledger counts for a slot, that of the slot's earlier activities included.
+fn counted_bytes(activity: ActivityId) -> u64 {
+    (slot_bytes(activity) as i64).max(0) as u64
+}
+
+fn slot_bytes(activity: ActivityId) -> u64 {
+    let ledger = platform().ledger();
+    let of_cores = ledger.counters().iter().skip(activity.index()).step_by(ledger.records().len().max(1));
+    of_cores.fold(0, |sum, core| sum.wrapping_add(core.memory_bytes.load(Ordering::Relaxed)))
 }
 
 /// Makes the memory scheduler look whether memory is to be freed. To be called in a pass of the loop, if the flag is set
@@ -136,11 +146,51 @@ async fn run() {
     loop {
         RECLAIM.task.store(RUNS, Ordering::Release);
         reclaim().await;
+        watch();
         let ended = RECLAIM.task.compare_exchange(RUNS, IDLE, Ordering::AcqRel, Ordering::Acquire);
         if ended.is_ok() {
             return;
         }
         yield_now().await;
+    }
+}
+
+/// Follows the budgets of activities. To be called on the first core, before its loop.
+pub(crate) fn start() {
+    MEMORY.on_change(demand);
+}
+
+fn demand() {
+    platform().report().memory.pressure.fetch_or(RECLAIM_FLAG, Ordering::SeqCst);
+}
+
+/// Sets the limits beyond which the heap demands a look at an activity: the hard budget, or if the activity has more
+/// already and keeps it, a sixteenth of the budget more than it has.
+fn watch() {
+    if !MEMORY.has_hard_budgets() && RECLAIM.limits.get().is_none() {
+        return;
+    }
+    let slots = platform().ledger().records().len();
+    let limits = RECLAIM.limits.call_once(|| {
+        let limits: &'static [AtomicU64] =
+            Vec::leak((0..slots).map(|_| AtomicU64::new(u64::MAX)).collect());
+        platform().watch_memory(limits);
+        limits
+    });
+    for (slot, limit) in limits.iter().enumerate() {
+        let activity = ActivityId(slot as u32);
+        // A slot without an activity causes a look when it has one.
+        let is_in_use = generation(activity).is_in_use();
+        let hard = if is_in_use { MEMORY.entitlement(activity).memory.hard } else { Some(0) };
+        let most = match hard {
+            Some(hard) if is_in_use && used_bytes(activity) > hard => {
+                counted_bytes(activity).saturating_add((hard / 16).max(SLICE))
+            }
+            // The heap counts the memory of the slot's earlier activities, too.
+            Some(hard) => counted_bytes(activity).saturating_sub(used_bytes(activity)).saturating_add(hard),
+            None => u64::MAX,
+        };
+        limit.store(most, Ordering::Relaxed);
     }
 }
 

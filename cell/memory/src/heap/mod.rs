@@ -33,7 +33,7 @@ use crate::pages::{MAX_NODES, NodeIndex, PageNumber, Pages, Window};
 use crate::regions::collect;
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use isola_abi::id::{MAX_CORES, NodeId};
 use isola_abi::report::{MemoryPressure, Report};
 
@@ -111,6 +111,13 @@ impl<C: CoreSource> Heap<C> {
         self.ledger.report_to(report, ledger);
         let HeapStatistics { object_bytes, cached_bytes, large_bytes, .. } = self.statistics();
         self.ledger.add(self.cores.current_core(), object_bytes + cached_bytes + large_bytes);
+    }
+
+    /// Watches the memory of activities: `limits` has the most bytes of each activity slot of the ledger. An activity whose
+    /// memory grows beyond it sets [`RECLAIM`](isola_abi::report::RECLAIM) in the report, and its limit to the largest
+    /// number. The heap looks only when it counts anyway. To be called after [`Self::report_to`].
+    pub fn watch_activities(&self, limits: &'static [AtomicU64]) {
+        self.ledger.watch(limits);
     }
 
     /// Empties the current core's cache, before the core leaves or if memory is short.
