@@ -20,8 +20,8 @@
 
 use ipnet::IpNet;
 use isola_abi::grid::{
-    ActivityRule, BudgetChange, EntitlementChange, GridChange, GridSetup, MAX_SETUP_BYTES, Metric, PolicyChange,
-    PolicyKind, Priority, Rate, RateChange, Resource, Weight,
+    ActivityRule, BudgetChange, EntitlementChange, GridChange, GridSetup, MAX_SETUP_BYTES, Metric,
+    PolicyChange, PolicyKind, Priority, Rate, RateChange, Resource, Weight,
 };
 use isola_abi::ledger::ACTIVITY_NAME_LEN;
 use isola_abi::size::{ByteSize, ByteSizeError};
@@ -132,8 +132,11 @@ impl ResourceTable {
         resource: Resource,
         limit: Option<&str>,
     ) -> Result<(), String> {
-        if resource == Resource::Memory && (limit.is_some() || self.policy.is_some() || self.batch.is_some()) {
-            return Err("activities: memory has no policy, batch or limit: give activities budgets".to_owned());
+        if resource == Resource::Memory && (limit.is_some() || self.policy.is_some() || self.batch.is_some())
+        {
+            return Err(
+                "activities: memory has no policy, batch or limit: give activities budgets".to_owned()
+            );
         }
         let limit = limit.map(|text| parse_rate(resource, text).map_err(|error| format!("limit: {error}")));
         let limit = limit.transpose()?;

@@ -1,6 +1,8 @@
 //! Changes of a resource's settings.
 
-use super::{BudgetChange, Entitlement, EntitlementError, MemoryBudget, PolicyKind, Priority, Rate, Resource, Weight};
+use super::{
+    BudgetChange, Entitlement, EntitlementError, MemoryBudget, PolicyKind, Priority, Rate, Resource, Weight,
+};
 use alloc::string::String;
 use core::num::NonZeroU32;
 use serde::{Deserialize, Serialize};

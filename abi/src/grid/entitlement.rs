@@ -196,12 +196,12 @@ impl fmt::Display for EntitlementError {
                 ByteSize(*soft),
                 ByteSize(*hard)
             ),
-            Self::BudgetWithoutMemory => {
-                f.write_str("soft and hard budgets are for the resource memory: give a reservation or a limit")
-            }
-            Self::RateOfMemory => {
-                f.write_str("memory has no rate, and is not given back after use: give a soft or a hard budget")
-            }
+            Self::BudgetWithoutMemory => f.write_str(
+                "soft and hard budgets are for the resource memory: give a reservation or a limit",
+            ),
+            Self::RateOfMemory => f.write_str(
+                "memory has no rate, and is not given back after use: give a soft or a hard budget",
+            ),
         }
     }
 }

@@ -96,7 +96,10 @@ mod tests {
             assert!(UnknownResource.to_string().contains(resource.name()));
         }
         assert_eq!("printer".parse::<Resource>(), Err(UnknownResource));
-        assert_eq!(Resource::ALL.map(Resource::metric), [Metric::Cycles, Metric::Bytes, Metric::Bytes, Metric::Bytes]);
+        assert_eq!(
+            Resource::ALL.map(Resource::metric),
+            [Metric::Cycles, Metric::Bytes, Metric::Bytes, Metric::Bytes]
+        );
         assert_eq!([Metric::Cycles, Metric::Bytes].map(|metric| metric.to_string()), ["cycles", "bytes"]);
     }
 }

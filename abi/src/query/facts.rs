@@ -214,6 +214,8 @@ pub struct MemoryUse {
     pub budget: MemoryBudget,
     /// The bytes that it has lost to others, or to its hard budget.
     pub reclaimed_bytes: u64,
+    /// The number of its requests that wait for memory.
+    pub waiting: u64,
 }
 
 /// An activity and what it has used since its registration, its descendants' usage included.

@@ -195,7 +195,8 @@ impl CoreClients {
     /// Adjusts the limits of the shards to `memory_bytes`.
     fn fit(&self, memory_bytes: usize) {
         let Service { server, promised_bytes, .. } = self.service;
-        let limit_bytes = server.item_limit.bytes(server.config.memory_limit_bytes(), memory_bytes, *promised_bytes);
+        let limit_bytes =
+            server.item_limit.bytes(server.config.memory_limit_bytes(), memory_bytes, *promised_bytes);
         let of_each = limit_bytes / usize::from(server.config.shard_count());
         for id in server.shards.ids() {
             // If a shard is locked, the first client of the next second tries again.

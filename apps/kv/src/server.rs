@@ -37,6 +37,16 @@ impl Server {
     pub fn new(config: Config, hasher: KeyHasher, started: UnixTime) -> Self {
         let (shards, tallies) = (Shards::new(&config), Tallies::default());
         let item_limit = ItemLimit::default();
-        Self { config, hasher, pid: 0, port: 11211, max_connections: 1024, item_limit, started, shards, tallies }
+        Self {
+            config,
+            hasher,
+            pid: 0,
+            port: 11211,
+            max_connections: 1024,
+            item_limit,
+            started,
+            shards,
+            tallies,
+        }
     }
 }

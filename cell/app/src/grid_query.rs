@@ -10,7 +10,7 @@ use isola_abi::id::ActivityId;
 use isola_abi::query::{ActivityUsage, AnswerRecord, MemoryUse, Query};
 use isola_activities::{Activity, name_of};
 use isola_ebbs::{current_core, platform};
-use isola_events::reclaim::{lost_bytes, used_bytes};
+use isola_events::reclaim::{lost_bytes, used_bytes, waiting_requests_of};
 use isola_events::{present_cores, processor, spawn_on};
 use isola_net::query::Answer;
 use isola_net::{activity_rules, add_activity_rule, clear_activity_rules, write_report};
@@ -69,6 +69,7 @@ fn memory_uses() -> impl Iterator<Item = AnswerRecord> {
         used_bytes: used_bytes(id),
         budget: MEMORY.entitlement(id).memory,
         reclaimed_bytes: lost_bytes(id),
+        waiting: waiting_requests_of(id) as u64,
     };
     let uses = all.map(move |activity| usage(activity.id));
     let shown = uses.filter(|usage| usage.used_bytes > 0 || !usage.budget.is_empty());

@@ -4,8 +4,12 @@
 use isola_abi::id::ActivityId;
 use isola_abi::report::RECLAIM;
 use isola_ebbs::{current_core, platform};
-use isola_events::reclaim::{MemoryHolder, ReclaimCause, lost_bytes, register_memory_holder};
-use isola_events::{exit, register_activity, run, sleep, spawn_on, spawn_task};
+use isola_events::future::join_all;
+use isola_events::reclaim::{
+    MemoryHolder, ReclaimCause, ReserveError, lost_bytes, register_memory_holder, reserve,
+    waiting_requests_of,
+};
+use isola_events::{exit, register_activity, run, sleep, spawn_on, spawn_task, spawn_task_for};
 use isola_hosted::Settings;
 use isola_platform::CoreIndex;
 use isola_resources::{Entitlement, MEMORY, MemoryBudget};
@@ -113,5 +117,51 @@ fn holders_on_other_cores_free_memory_there() {
         until(|| lost_bytes(batch) == 5 << 20).await;
         sleep(Duration::from_millis(5)).await;
         assert_eq!(lost_bytes(batch), 5 << 20, "both have three of the six, and one may stay");
+    });
+}
+
+#[test]
+fn a_reservation_above_the_budget_waits_for_those_of_its_activity_and_delays_no_other() {
+    cell(2, || async {
+        let [web, batch] = ["web", "batch"].map(|name| register_activity(name).unwrap());
+        MEMORY.set_entitlement(web, budget(None, Some(1 << 20))).unwrap();
+        let refused = spawn_task_for(web, reserve((1 << 20) + 1)).await;
+        assert_eq!(refused.unwrap_err(), ReserveError::MoreThanBudget);
+        let first = spawn_task_for(web, reserve(600 << 10)).await.unwrap();
+        assert_eq!(first.len_bytes(), 600 << 10);
+        let granted: Rc<RefCell<Vec<u32>>> = Rc::default();
+        let waiting = [(1, web), (2, web), (3, batch)].map(|(number, activity)| {
+            let granted = granted.clone();
+            spawn_task_for(activity, async move {
+                let reserved = reserve(500 << 10).await.unwrap();
+                granted.borrow_mut().push(number);
+                sleep(Duration::from_millis(3)).await;
+                drop(reserved);
+            })
+        });
+        until(|| *granted.borrow() == [3]).await;
+        assert_eq!((waiting_requests_of(web), waiting_requests_of(batch)), (2, 0));
+        drop(first);
+        join_all(waiting).await;
+        assert_eq!(*granted.borrow(), [3, 1, 2], "two of them fit at a time, in their order");
+        assert_eq!(waiting_requests_of(web), 0);
+    });
+}
+
+#[test]
+fn a_request_whose_future_is_dropped_keeps_nothing() {
+    cell(1, || async {
+        let web = register_activity("web").unwrap();
+        MEMORY.set_entitlement(web, budget(None, Some(1 << 20))).unwrap();
+        for _ in 0..50 {
+            let held = spawn_task_for(web, reserve(1 << 20)).await.unwrap();
+            // Dropped before or after it is granted, as the timers happen to run.
+            let abandoned = spawn_task_for(web, async {
+                drop(isola_events::timeout(Duration::from_micros(200), reserve(1 << 20)).await);
+            });
+            sleep(Duration::from_micros(200)).await;
+            drop(held);
+            abandoned.await;
+        }
     });
 }

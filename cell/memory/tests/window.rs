@@ -81,7 +81,8 @@ fn vacate(heap: &Heap<ThreadCores>, objects: &mut [Object], window: Window) {
         heap.empty_cache();
         let mut originals = Vec::new();
         for object in slice.iter_mut().filter(|object| object.is_in(window)) {
-            let copy = Object::new(heap, object.layout.size(), object.number).expect("half of the heap is free");
+            let copy =
+                Object::new(heap, object.layout.size(), object.number).expect("half of the heap is free");
             assert!(!copy.is_in(window), "memory of the window was allocated");
             originals.push(std::mem::replace(object, copy));
         }

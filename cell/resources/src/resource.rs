@@ -64,6 +64,18 @@ struct Settings {
     by_name: NamedEntitlements,
 }
 
+impl Settings {
+    fn configuration(&self, policy: PolicyKind) -> Configuration {
+        Configuration {
+            policy,
+            batch: self.batch.unwrap_or(NonZeroU32::MIN),
+            limit: self.limit,
+            entitlements: self.entitlements.clone(),
+            by_name: self.by_name.clone(),
+        }
+    }
+}
+
 impl Representative for AllSettings {
     fn create() -> Self {
         Self(Resource::ALL.map(|_| Shared::default()))
@@ -298,13 +310,13 @@ impl GridResource {
     /// Returns the configuration for the resource's schedulers; `None` without a policy.
     pub fn configuration(self) -> Option<Configuration> {
         let settings = self.shared().settings.lock();
-        Some(Configuration {
-            policy: settings.policy?,
-            batch: settings.batch.unwrap_or(NonZeroU32::MIN),
-            limit: settings.limit,
-            entitlements: settings.entitlements.clone(),
-            by_name: settings.by_name.clone(),
-        })
+        Some(settings.configuration(settings.policy?))
+    }
+
+    /// Returns the configuration for a scheduler that the resource always has: without a policy, with this one.
+    pub fn configuration_or(self, policy: PolicyKind) -> Configuration {
+        let settings = self.shared().settings.lock();
+        settings.configuration(settings.policy.unwrap_or(policy))
     }
 
     /// Calls `follow` after each change, on the core that makes it.

@@ -16,8 +16,8 @@ pub use tree::in_tree_order;
 use crate::client::{Client, ClientError};
 use isola_abi::grid::ActivityRule;
 use isola_abi::query::{
-    ActivityUsage, AnswerRecord, Connection, CounterName, GridClient, GridSettings, Line, MemoryUse, Query, QueryState,
-    RecordError, Records,
+    ActivityUsage, AnswerRecord, Connection, CounterName, GridClient, GridSettings, Line, MemoryUse, Query,
+    QueryState, RecordError, Records,
 };
 use std::thread::sleep;
 use std::time::{Duration, Instant};

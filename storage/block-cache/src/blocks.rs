@@ -244,11 +244,12 @@ impl Blocks {
     pub fn vacate(&mut self, addresses: &Range<usize>, most: usize) -> Vec<IoBuf> {
         let data = self.blocks.values_mut().filter_map(|block| block.data.as_mut());
         let inside = data.filter(|data| addresses.contains(&data.as_ptr().addr())).take(most);
-        inside.map(|data| {
-            let copy = IoBuf::copy_from_slice(data);
-            core::mem::replace(data, copy)
-        })
-        .collect()
+        inside
+            .map(|data| {
+                let copy = IoBuf::copy_from_slice(data);
+                core::mem::replace(data, copy)
+            })
+            .collect()
     }
 
     /// Returns the activity furthest above its soft budget that has blocks.

@@ -135,7 +135,9 @@ fn copy_if_inside(body: &Body, addresses: &Range<usize>) -> Option<Body> {
                 true => IoBuf::copy_from_slice(view),
                 false => view.clone(),
             };
-            any.then(|| Body::Parts(Arc::new(Parts { key: copy(key), value: value.parts().map(copy).collect() })))
+            any.then(|| {
+                Body::Parts(Arc::new(Parts { key: copy(key), value: value.parts().map(copy).collect() }))
+            })
         }
     }
 }

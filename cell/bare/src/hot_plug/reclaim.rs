@@ -33,7 +33,10 @@ static DEMAND: Mutex<Demand> = Mutex::new(Demand { kind: DemandKind::None, is_ov
 
 /// How often the holders are asked to vacate a window: objects that a core allocated from its cache in the meantime, and
 /// memory of answers in transit, are found at a later time.
-const ROUNDS: u32 = 4;
+const ROUNDS: u32 = 6;
+
+/// How many of these rounds may pass without effect.
+const VAIN_ROUNDS: u32 = 2;
 
 /// The chunks of a window, as a power of two, at most: 64 MiB.
 const MAX_WINDOW_ORDER: u32 = 5;
@@ -45,7 +48,7 @@ const WINDOW_PART: usize = 4;
 const MAX_TRIED: usize = 32;
 
 /// The attempts for one request, each of which frees a thirty-second more.
-const MAX_ATTEMPTS: usize = 8;
+const MAX_ATTEMPTS: usize = 4;
 
 /// The chunks of a window, at least: more than are wanted at the end, as some may have memory that stays.
 const MIN_WINDOW_CHUNKS: usize = 4;
@@ -133,6 +136,8 @@ pub(super) struct Reclaim {
     began: u64,
     wanted: usize,
     rounds_left: u32,
+    /// The number of the last rounds that had no effect.
+    vain_rounds: u32,
     /// The bytes in use in the window after the last round.
     used_bytes: usize,
     /// The number of attempts after which no chunk was free.
@@ -150,6 +155,7 @@ impl Reclaim {
             began: 0,
             wanted: 0,
             rounds_left: 0,
+            vain_rounds: 0,
             used_bytes: 0,
             attempts: 0,
             tried: [(0, 0); MAX_TRIED],
@@ -183,7 +189,7 @@ impl Reclaim {
             self.attempts += 1;
             self.tried_count = 0;
         } else {
-            if !self.is_recent(tsc_hz) {
+            if !self.is_recent(tsc_hz) || self.attempts >= MAX_ATTEMPTS {
                 (self.attempts, self.tried_count) = (0, 0);
             }
             self.began = cycles().max(1);
@@ -233,9 +239,9 @@ impl Reclaim {
     /// Looks at the window whose holders have done what they could.
     fn look(&mut self, window: Window) -> Step {
         let state = pool::window_use();
-        let has_progress = state.used_bytes < self.used_bytes;
+        self.vain_rounds = if state.used_bytes < self.used_bytes { 0 } else { self.vain_rounds + 1 };
         self.used_bytes = state.used_bytes;
-        if state.used_bytes > 0 && self.rounds_left > 0 && has_progress {
+        if state.used_bytes > 0 && self.rounds_left > 0 && self.vain_rounds < VAIN_ROUNDS {
             self.rounds_left -= 1;
             set_demand(DemandKind::Vacate(window));
             return Step::Vacate(window);
@@ -266,7 +272,7 @@ impl Reclaim {
             set_demand(DemandKind::None);
             return Step::Over;
         };
-        (self.rounds_left, self.used_bytes) = (ROUNDS - 1, usize::MAX);
+        (self.rounds_left, self.vain_rounds, self.used_bytes) = (ROUNDS - 1, 0, usize::MAX);
         // Objects of the window that are in a core's cache would be allocated once more.
         return_all_caches();
         set_demand(DemandKind::Vacate(window));

@@ -7,10 +7,10 @@
 //! the end. If memory is still missing, the holders of dispensable memory free some (`reclaim`). An allocation that finds
 //! no memory meanwhile ends both.
 
+use super::reclaim::{Reclaim, ReclaimProgress};
 use crate::core_caches::return_all_caches;
 use crate::migration::Migration;
 use crate::page_tables::{is_over, retire};
-use super::reclaim::{Reclaim, ReclaimProgress};
 use crate::pool::{self, pages};
 use crate::supervisor;
 use core::ptr::NonNull;

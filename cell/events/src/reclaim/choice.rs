@@ -42,15 +42,12 @@ pub(crate) fn next_victim(shares: &[Share], total: u64) -> Option<Victim> {
     let sharing = shares.iter().filter(|share| share.budget.soft.is_none()).count() as u64;
     let equal_part = total.saturating_sub(budgets) / sharing.max(1);
     let part_of = |share: &Share| share.budget.soft.unwrap_or(equal_part);
-    let may_lose = |share: &&Share| {
-        share.reclaimable > 0 && share.budget.soft.is_none_or(|soft| share.used > soft)
-    };
+    let may_lose =
+        |share: &&Share| share.reclaimable > 0 && share.budget.soft.is_none_or(|soft| share.used > soft);
     // Compares used/part of two activities.
     let product = |one: &Share, other: &Share| u128::from(one.used) * u128::from(part_of(other).max(1));
-    let share = shares
-        .iter()
-        .filter(may_lose)
-        .max_by(|one, other| product(one, other).cmp(&product(other, one)))?;
+    let share =
+        shares.iter().filter(may_lose).max_by(|one, other| product(one, other).cmp(&product(other, one)))?;
     let part = part_of(share);
     let excess = match share.used.checked_sub(part) {
         Some(excess @ 1..) => excess,

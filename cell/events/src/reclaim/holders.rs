@@ -4,9 +4,9 @@ use alloc::rc::{Rc, Weak};
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::ops::Range;
+use core::sync::atomic::Ordering;
 use isola_abi::id::ActivityId;
 use isola_abi::report::MemoryPressure;
-use core::sync::atomic::Ordering;
 use isola_ebbs::{Ebb, Representative, current_core, platform};
 
 use super::RECLAIM;

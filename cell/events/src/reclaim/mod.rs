@@ -12,12 +12,16 @@
 //! level, or an activity above its hard budget. The first and the last are announced by [`RECLAIM_FLAG`] beside the
 //! level, so that a pass of the loop checks everything by one load.
 //!
+//! Code that can wait for memory [reserves](reserve) it.
+//!
 //! Freed objects are scattered. If the platform needs whole chunks, it demands that the holders vacate addresses.
 
 mod choice;
 mod holders;
+mod reservation;
 
 pub use holders::{HolderRegistration, MemoryHolder, ReclaimCause, register_memory_holder};
+pub use reservation::{Reservation, ReserveError, reserve, waiting_requests_of};
 
 use self::choice::{Share, Victim, next_victim, over_hard_budget};
 use self::holders::HOLDERS;
@@ -172,8 +176,7 @@ fn watch() {
     }
     let slots = platform().ledger().records().len();
     let limits = RECLAIM.limits.call_once(|| {
-        let limits: &'static [AtomicU64] =
-            Vec::leak((0..slots).map(|_| AtomicU64::new(u64::MAX)).collect());
+        let limits: &'static [AtomicU64] = Vec::leak((0..slots).map(|_| AtomicU64::new(u64::MAX)).collect());
         platform().watch_memory(limits);
         limits
     });

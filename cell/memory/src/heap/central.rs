@@ -46,13 +46,15 @@ pub(crate) struct CentralStatistics {
 impl CentralList {
     /// Returns a list without spans.
     pub const fn new() -> Self {
-        Self { spans: Mutex::new(Spans {
+        Self {
+            spans: Mutex::new(Spans {
                 partial: BlockList::new(),
                 set_aside: BlockList::new(),
                 empty: 0,
                 count: 0,
                 used: 0,
-            }) }
+            }),
+        }
     }
 
     /// Passes up to `wanted` (at least one) objects to `to`; returns their number, 0 if memory has run out.

@@ -238,11 +238,7 @@ fn overlap(range: &Range, first: PageNumber, pages: u32) -> Option<(PageNumber, 
 }
 
 /// Returns the blocks from the page `first`, where one begins, on. The caller holds the node's lock.
-fn blocks(
-    range: &Range,
-    first: PageNumber,
-    pages: u32,
-) -> impl Iterator<Item = (PageNumber, BlockState)> {
+fn blocks(range: &Range, first: PageNumber, pages: u32) -> impl Iterator<Item = (PageNumber, BlockState)> {
     let pages = pages.min(range.pages() - first.since(range.first()).min(range.pages()));
     let mut done = 0;
     core::iter::from_fn(move || {

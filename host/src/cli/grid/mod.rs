@@ -8,7 +8,9 @@ use super::failure::{REFUSED, USAGE};
 use super::{Context, Failure, complete, network, show};
 use crate::cellctl::look_up;
 use crate::client::Client;
-use crate::grid_setup::{activity_name, deadline_ns, parse_budget, parse_deadline, parse_network, parse_rate};
+use crate::grid_setup::{
+    activity_name, deadline_ns, parse_budget, parse_deadline, parse_network, parse_rate,
+};
 use crate::hosted_cells;
 use crate::machine::LockedMachine;
 use crate::output::charset::Charset;
@@ -18,8 +20,8 @@ use crate::query::{Extent, QueryAnswer, facts, in_tree_order};
 use clap::{Args, Subcommand};
 use ipnet::IpNet;
 use isola_abi::grid::{
-    ActivityRule, BudgetChange, EntitlementChange, GridChange, Metric, PolicyChange, PolicyKind, Priority, Rate, Resource,
-    RuleChange, Weight,
+    ActivityRule, BudgetChange, EntitlementChange, GridChange, Metric, PolicyChange, PolicyKind, Priority,
+    Rate, Resource, RuleChange, Weight,
 };
 use isola_abi::query::{GridClient, GridSettings, MemoryUse, Query};
 use isola_abi::size::ByteSize;
@@ -435,17 +437,18 @@ fn text(answer: &QueryAnswer) -> String {
     }
     if !answer.memory.is_empty() {
         let rows = answer.memory.iter().map(|usage| {
-            let MemoryUse { name, used_bytes, budget, reclaimed_bytes, .. } = usage;
+            let MemoryUse { name, used_bytes, budget, reclaimed_bytes, waiting, .. } = usage;
             vec![
                 name.clone(),
                 human::cost(*used_bytes, "bytes"),
                 budget_text(budget.soft),
                 budget_text(budget.hard),
                 human::cost(*reclaimed_bytes, "bytes"),
+                human::count(*waiting),
             ]
         });
         text.push('\n');
-        text.push_str(&table(&["ACTIVITY", "MEMORY", "SOFT", "HARD", "RECLAIMED"], rows));
+        text.push_str(&table(&["ACTIVITY", "MEMORY", "SOFT", "HARD", "RECLAIMED", "WAITING"], rows));
         text.push('\n');
     }
     text.push_str(&network::extent_text(answer.extent));

@@ -89,6 +89,8 @@ pub struct MemoryUseView {
     pub hard_bytes: Option<u64>,
     /// The memory that it has lost so far.
     pub reclaimed_bytes: u64,
+    /// The number of its requests that wait for memory.
+    pub waiting: u64,
 }
 
 impl MemoryUseView {
@@ -100,6 +102,7 @@ impl MemoryUseView {
             soft_bytes: usage.budget.soft,
             hard_bytes: usage.budget.hard,
             reclaimed_bytes: usage.reclaimed_bytes,
+            waiting: usage.waiting,
         }
     }
 }
