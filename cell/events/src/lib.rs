@@ -14,7 +14,7 @@
 //! | [`mod@parallel`] | fork-join over the cell's cores |
 //! | [`topology`] | the order in which work is spread over siblings, caches and nodes |
 //! | [`pressure`] | memory-pressure handlers |
-//! | [`mod@reclaim`] | the memory scheduler: who gives memory up, and how much |
+//! | [`mod@reclaim`] | the memory scheduler: which activity gives memory up, and how much |
 //! | [`task`] | `async` on events |
 //! | [`future`] | combinators: joins, races, errors that propagate to the first handler |
 //! | [`timer`] | alarms and sleeping, without a periodic tick |

@@ -1,4 +1,4 @@
-//! Memory that the platform wants back from those in the cell who hold memory that they could do without.
+//! Memory that the platform wants back from holders in the cell that could do without some.
 
 use core::ops::Range;
 

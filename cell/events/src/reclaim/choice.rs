@@ -1,7 +1,7 @@
-//! Who loses memory.
+//! The choice of the activity that loses memory.
 //!
 //! An activity with a *soft budget* is entitled to it: while it uses no more, it loses nothing. The others are entitled
-//! to equal parts of the rest of the memory, but lose some below that too if nobody is above. The next to lose memory is
+//! to equal parts of the rest of the memory, but lose some below that too if none is above. The next to lose memory is
 //! the activity that uses most in proportion to its part.
 
 use isola_abi::grid::MemoryBudget;
@@ -76,7 +76,7 @@ mod tests {
     fn without_budgets_all_have_equal_parts() {
         let shares = [share(1, 40, None), share(2, 60, None)];
         assert_eq!(next_victim(&shares, 90), Some(Victim { activity: ActivityId(2), most: 15 }));
-        // Nobody is above: the largest loses nevertheless.
+        // None is above: the largest loses nevertheless.
         assert_eq!(next_victim(&shares, 900), Some(Victim { activity: ActivityId(2), most: 60 }));
     }
 

@@ -1,4 +1,4 @@
-//! Reclaim: who has to give memory up, and how much.
+//! Reclaim: which activity has to give memory up, and how much.
 //!
 //! ```text
 //!   little free memory ──┐
@@ -107,7 +107,7 @@ pub fn is_memory_demanded() -> bool {
     platform().memory_demand() != MemoryDemand::None
 }
 
-/// Returns the memory of an activity in bytes: what the ledger counts for it.
+/// Returns the memory of an activity in bytes, as the ledger counts it.
 pub fn used_bytes(activity: ActivityId) -> u64 {
     let ledger = platform().ledger();
     let Some(record) = ledger.records().get(activity.index()) else { return 0 };
@@ -116,7 +116,7 @@ pub fn used_bytes(activity: ActivityId) -> u64 {
     own.max(0) as u64
 }
 
-/// Returns what the ledger counts for a slot, that of the slot's earlier activities included.
+/// Returns the memory that the ledger counts for a slot, also of earlier activities of the slot.
 fn counted_bytes(activity: ActivityId) -> u64 {
     (slot_bytes(activity) as i64).max(0) as u64
 }
@@ -197,7 +197,7 @@ fn watch() {
     }
 }
 
-/// Frees memory until none is demanded, or nobody frees more.
+/// Frees memory until none is demanded, or no holder frees more.
 async fn reclaim() {
     let mut shortage = Shortage::now();
     loop {
@@ -239,7 +239,7 @@ struct Shortage {
 }
 
 impl Shortage {
-    /// Returns what is missing at the moment: so much that the level *low* ends.
+    /// Returns the bytes that are missing at the moment before the level *low* ends.
     fn now() -> Self {
         let level = crate::memory_pressure();
         let mut shortage = Self { level, left_bytes: 0 };
@@ -255,7 +255,7 @@ impl Shortage {
     }
 }
 
-/// Frees some memory of the activity that is furthest above its part. Returns the number of bytes: 0 if nobody has any.
+/// Frees some memory of the activity that is furthest above its part. Returns the number of bytes: 0 if none has any.
 async fn free_for(cause: ReclaimCause, wanted: u64) -> u64 {
     let mut shares = shares(cause).await;
     while let Some(victim) = next_victim(&shares, total_bytes().saturating_sub(wanted)) {

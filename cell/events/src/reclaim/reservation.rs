@@ -3,7 +3,7 @@
 //! A request waits in the resource's scheduler, which orders activities by its policy, with bytes as the cost. One whose
 //! activity would exceed its hard budget waits apart, so that it delays no other. A request is granted while the pressure
 //! level *low* does not begin with it. Requests are looked at when one is made, when a reservation ends, and every
-//! millisecond while some wait, as free memory announces itself to nobody.
+//! millisecond while some wait, as nothing announces free memory.
 
 use super::{demand, total_bytes, used_bytes};
 use crate::activity::current_activity;

@@ -335,7 +335,7 @@ fn traffic(counters: &[(CounterName, u64)], frames: &str, bytes: &str) -> Option
 /// Returns the parts of an entitlement that the policy uses.
 fn entitlement_facts(settings: &GridSettings, entitlement: &Entitlement) -> Vec<String> {
     let GridSettings { resource, policy, capacity, .. } = settings;
-    let Entitlement { weight, priority, deadline_ns, reservation, limit } = entitlement;
+    let Entitlement { weight, priority, deadline_ns, reservation, limit, memory: _ } = entitlement;
     let weight = format!("weight {}", weight.get());
     match policy {
         None | Some(PolicyKind::Fifo) => vec![],
