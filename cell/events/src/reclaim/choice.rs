@@ -60,6 +60,7 @@ pub(crate) fn next_victim(shares: &[Share], total: u64) -> Option<Victim> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     fn share(activity: u32, used: u64, soft: Option<u64>) -> Share {
         let budget = MemoryBudget { soft, hard: None };
@@ -84,6 +85,51 @@ mod tests {
     fn an_activity_within_its_soft_budget_loses_nothing() {
         let shares = [share(1, 50, Some(50)), Share { reclaimable: 0, ..share(2, 950, None) }];
         assert_eq!(next_victim(&shares, 100), None, "the other has nothing to free");
+    }
+
+    /// Frees what the rule says, in slices, until so much is free or none can be freed.
+    fn reclaim(shares: &mut [Share], mut wanted: u64, total: u64) {
+        while wanted > 0
+            && let Some(Victim { activity, most }) = next_victim(shares, total - wanted)
+        {
+            let share = shares.iter_mut().find(|share| share.activity == activity).unwrap();
+            let freed = most.min(wanted).min(7);
+            assert!((1..=share.reclaimable).contains(&freed), "{share:?} loses {most}");
+            (share.used, share.reclaimable) = (share.used - freed, share.reclaimable - freed);
+            wanted -= freed;
+        }
+    }
+
+    #[test]
+    fn a_neighbour_within_its_soft_budget_never_loses_memory() {
+        let mut state = 7_u64;
+        let mut below = |bound: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % bound
+        };
+        for _ in 0..300 {
+            // One leaks, the others are many and hold any amounts.
+            let mut shares: Vec<Share> = (0..2 + below(30) as u32)
+                .map(|number| Share {
+                    reclaimable: if number == 0 { 0 } else { below(300) },
+                    ..share(number, 300 + below(2_000), (below(3) == 0).then(|| below(400)))
+                })
+                .collect();
+            let neighbour = share(100, 1 + below(200), Some(200));
+            shares.push(neighbour);
+            let total: u64 = shares.iter().map(|share| share.used).sum();
+            let able = |share: &Share| match share.budget.soft {
+                Some(soft) => share.reclaimable.min(share.used.saturating_sub(soft)),
+                None => share.reclaimable,
+            };
+            let (able, wanted): (u64, u64) = (shares.iter().map(able).sum(), below(total));
+            reclaim(&mut shares, wanted, total);
+            assert_eq!(shares.last(), Some(&neighbour));
+            let freed = total - shares.iter().map(|share| share.used).sum::<u64>();
+            assert_eq!(freed, wanted.min(able), "all that may be freed is, if it is wanted");
+        }
     }
 
     #[test]

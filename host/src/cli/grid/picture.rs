@@ -270,10 +270,10 @@ impl Picture {
             if usage.reclaimed_bytes > 0 {
                 right.push(format!("{} reclaimed", human::cost(usage.reclaimed_bytes, "bytes")));
             }
-            self.line(
-                &format!("  {name} {bar} {:>9}", human::cost(usage.used_bytes, "bytes")),
-                &right.join(", "),
-            );
+            self.line(&format!("  {name} {bar} {:>9}", human::cost(usage.used_bytes, "bytes")), "");
+            if !right.is_empty() {
+                self.line("", &right.join(", "));
+            }
         }
     }
 
