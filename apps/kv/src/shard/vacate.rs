@@ -17,6 +17,9 @@ use super::item::Item;
 use super::slab::{ItemSlot, Slab};
 use super::{SMALLEST_SHARD_BYTES, Shard};
 
+/// An upper bound of the memory of an item besides its value and the item table, in bytes.
+const LARGEST_REST: usize = 4096;
+
 /// The originals of moved memory.
 #[derive(Default)]
 pub struct MovedMemory {
@@ -70,14 +73,17 @@ pub(super) fn move_vector<T>(vector: &mut Vec<T>, addresses: &Range<usize>) -> O
 
 impl Shard {
     /// Evicts least recently used items of at least `len_bytes` bytes, if there are as many. Returns the freed bytes. The
-    /// shard's limit is then what it uses, so that stores do not take the memory again; see [`Shard::set_limit_bytes`].
+    /// shard's limit is then what it uses, so that stores do not take the memory again, but at least the memory of one value
+    /// of the largest length: no store fails. See [`Shard::set_limit_bytes`].
     pub fn give_up(&mut self, now: UnixTime, len_bytes: usize) -> usize {
         let before = self.bytes();
         let target = before.saturating_sub(len_bytes);
         while self.bytes() > target && !self.is_empty() {
             self.evict(now);
         }
-        self.limit_bytes = self.limit_bytes.min(self.bytes().max(SMALLEST_SHARD_BYTES));
+        // A value in received frames takes up to a quarter more than its length.
+        let largest = SMALLEST_SHARD_BYTES + self.max_value_len / 4 * 5 + LARGEST_REST;
+        self.limit_bytes = self.limit_bytes.min(self.bytes().max(largest));
         before - self.bytes()
     }
 
