@@ -174,11 +174,18 @@ pub struct MemoryReport {
     pub peak_bytes: AtomicU64,
     /// Obtainable memory: memory that the cell lacks and may request; 0 after a refusal.
     pub room_bytes: AtomicU64,
-    /// A [`MemoryPressure`].
+    /// A [`MemoryPressure`], and [`RECLAIM`].
     pub pressure: AtomicU32,
-    /// Unused.
-    pub reserved: AtomicU32,
+    /// The number of holders of memory that the cell could do without, and would free at a reclaim request.
+    pub holders: AtomicU32,
 }
+
+/// Set in [`MemoryReport::pressure`] while the cell is to free memory for another reason than its level. The loop of each
+/// core thus learns of both by one load.
+pub const RECLAIM: u32 = 1 << 8;
+
+/// The bits of [`MemoryReport::pressure`] that are the level.
+pub const PRESSURE_LEVEL: u32 = RECLAIM - 1;
 
 /// The shortage level of a cell's memory. Obtainable memory counts as free. A level ends when free memory exceeds its
 /// threshold by a quarter.
@@ -195,9 +202,9 @@ pub enum MemoryPressure {
 }
 
 impl MemoryPressure {
-    /// Decodes a level; `None` for an unknown number.
+    /// Decodes a level, with or without [`RECLAIM`]; `None` for an unknown number.
     pub const fn from_u32(value: u32) -> Option<Self> {
-        Some(match value {
+        Some(match value & !RECLAIM {
             0 => Self::None,
             1 => Self::Low,
             2 => Self::Critical,

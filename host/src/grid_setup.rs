@@ -11,6 +11,9 @@
 //! [grid.weights]                         # at all resources, with the policy wfq where none is named
 //! web = 300
 //!
+//! [grid.memory]                          # has budgets only
+//! activities.web = { soft = "64M", hard = "128M" }
+//!
 //! [[grid.rules]]
 //! port = 80
 //! peer = "10.7.0.0/16"
@@ -20,8 +23,8 @@
 
 use ipnet::IpNet;
 use isola_abi::grid::{
-    ActivityRule, EntitlementChange, GridChange, GridSetup, MAX_SETUP_BYTES, Metric, PolicyChange,
-    PolicyKind, Priority, Rate, RateChange, Resource, Weight,
+    ActivityRule, BudgetChange, EntitlementChange, GridChange, GridSetup, MAX_SETUP_BYTES, Metric,
+    PolicyChange, PolicyKind, Priority, Rate, RateChange, Resource, Weight,
 };
 use isola_abi::ledger::ACTIVITY_NAME_LEN;
 use isola_abi::size::{ByteSize, ByteSizeError};
@@ -43,11 +46,15 @@ pub struct GridTable {
     /// The settings of the network's queues.
     #[serde(default, rename = "network-write")]
     network_write: ResourceTable,
+    /// The settings of the block devices.
     #[serde(default)]
     disk: ResourceTable,
     /// The weights at all resources, by activity.
     #[serde(default)]
     weights: BTreeMap<String, Weight>,
+    /// The budgets of memory.
+    #[serde(default)]
+    memory: ResourceTable,
     /// The rules that attribute connections.
     #[serde(default)]
     rules: Vec<RuleTable>,
@@ -74,6 +81,8 @@ struct EntitlementTable {
     deadline: Option<String>,
     reservation: Option<String>,
     limit: Option<String>,
+    soft: Option<String>,
+    hard: Option<String>,
 }
 
 /// The weight of an activity at all resources: `ACTIVITY=WEIGHT`.
@@ -134,6 +143,7 @@ impl GridTable {
             (Resource::Processor, &self.processor, cpu_limit),
             (Resource::NetworkWrite, &self.network_write, net_rate),
             (Resource::Disk, &self.disk, disk_rate),
+            (Resource::Memory, &self.memory, None),
         ];
         for (resource, table, limit) in resources {
             let in_resource = |message| format!("grid.{resource}.{message}");
@@ -167,6 +177,12 @@ impl ResourceTable {
         resource: Resource,
         limit: Option<&str>,
     ) -> Result<(), String> {
+        if resource == Resource::Memory && (limit.is_some() || self.policy.is_some() || self.batch.is_some())
+        {
+            return Err(
+                "activities: memory has no policy, batch or limit: give activities budgets".to_owned()
+            );
+        }
         let limit = limit.map(|text| parse_rate(resource, text).map_err(|error| format!("limit: {error}")));
         let limit = limit.transpose()?;
         // A limit holds while there is a policy. The least surprising one keeps the order of arrival.
@@ -186,7 +202,9 @@ impl ResourceTable {
             let entitlement = table.change(resource);
             let entitlement = entitlement.map_err(|message| format!("activities.{name}.{message}"))?;
             let name = activity_name(name).map_err(|message| format!("activities: {name:?} {message}"))?;
-            changes.push(change(Some((name, entitlement))));
+            let change = change(Some((name.clone(), entitlement)));
+            change.check().map_err(|error| format!("activities.{name}: {error}"))?;
+            changes.push(change);
         }
         Ok(())
     }
@@ -198,6 +216,10 @@ impl EntitlementTable {
             let rate = text.as_deref().map(|text| parse_rate(resource, text)).transpose();
             rate.map_err(|message| format!("{key}: {message}"))
         };
+        let budget = |key: &str, text: &Option<String>| {
+            let budget = text.as_deref().map(parse_budget).transpose();
+            budget.map_err(|message| format!("{key}: {message}"))
+        };
         let deadline = self.deadline.as_deref().map(parse_deadline).transpose();
         let deadline = deadline.map_err(|message| format!("deadline: {message}"))?;
         Ok(EntitlementChange {
@@ -206,6 +228,8 @@ impl EntitlementTable {
             deadline_ns: deadline.map(deadline_ns),
             reservation: rate("reservation", &self.reservation)?,
             limit: rate("limit", &self.limit)?,
+            soft: budget("soft", &self.soft)?,
+            hard: budget("hard", &self.hard)?,
         })
     }
 }
@@ -266,6 +290,18 @@ pub fn parse_deadline(text: &str) -> Result<Duration, String> {
 /// Returns a deadline in nanoseconds.
 pub fn deadline_ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Parses a budget of memory.
+///
+/// # Errors
+/// A message for the user.
+pub fn parse_budget(text: &str) -> Result<BudgetChange, String> {
+    if text == "none" {
+        return Ok(BudgetChange::None);
+    }
+    let size: Result<ByteSize, ByteSizeError> = text.parse();
+    size.map(|size| BudgetChange::Bytes(size.0)).map_err(|error| format!("{text:?}: {error}, or none"))
 }
 
 /// Parses a rate in the form that the resource has.

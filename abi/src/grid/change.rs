@@ -1,6 +1,8 @@
 //! Changes of a resource's settings.
 
-use super::{Entitlement, EntitlementError, PolicyKind, Priority, Rate, Resource, Weight};
+use super::{
+    BudgetChange, Entitlement, EntitlementError, MemoryBudget, PolicyKind, Priority, Rate, Resource, Weight,
+};
 use alloc::string::String;
 use core::num::NonZeroU32;
 use serde::{Deserialize, Serialize};
@@ -55,6 +57,31 @@ pub struct EntitlementChange {
     pub reservation: Option<RateChange>,
     /// The most service.
     pub limit: Option<RateChange>,
+    /// The memory that it does not lose to others.
+    pub soft: Option<BudgetChange>,
+    /// The most memory.
+    pub hard: Option<BudgetChange>,
+}
+
+impl GridChange {
+    /// Verifies that the values are some that the resource has.
+    ///
+    /// # Errors
+    /// [`EntitlementError::BudgetWithoutMemory`], [`EntitlementError::RateOfMemory`].
+    pub fn check(&self) -> Result<(), EntitlementError> {
+        let entitlement = self.activity.as_ref().map(|(_, entitlement)| *entitlement).unwrap_or_default();
+        let has_budget = entitlement.soft.is_some() || entitlement.hard.is_some();
+        let has_rate =
+            self.limit.is_some() || entitlement.reservation.is_some() || entitlement.limit.is_some();
+        match self.resource {
+            Resource::Memory if has_rate => Err(EntitlementError::RateOfMemory),
+            Resource::Memory => Ok(()),
+            Resource::Processor | Resource::NetworkWrite | Resource::Disk if has_budget => {
+                Err(EntitlementError::BudgetWithoutMemory)
+            }
+            Resource::Processor | Resource::NetworkWrite | Resource::Disk => Ok(()),
+        }
+    }
 }
 
 impl PolicyChange {
@@ -98,6 +125,10 @@ impl EntitlementChange {
             deadline_ns: self.deadline_ns.unwrap_or(before.deadline_ns),
             reservation: rate(self.reservation, before.reservation)?,
             limit: rate(self.limit, before.limit)?,
+            memory: MemoryBudget {
+                soft: self.soft.map_or(before.memory.soft, BudgetChange::bytes),
+                hard: self.hard.map_or(before.memory.hard, BudgetChange::bytes),
+            },
         };
         after.check()?;
         Ok(after)
@@ -117,6 +148,7 @@ mod tests {
             deadline_ns: 5,
             reservation: rate(1),
             limit: rate(9),
+            memory: MemoryBudget { soft: Some(4), hard: None },
         };
         assert_eq!(EntitlementChange::default().of(before, None), Ok(before));
         let change = EntitlementChange {
@@ -140,5 +172,23 @@ mod tests {
         };
         let refused = change.of(Entitlement::default(), Some(rate(4_000)));
         assert!(matches!(refused, Err(EntitlementError::ReservationAboveLimit { .. })));
+    }
+
+    #[test]
+    fn memory_has_budgets_and_no_rates_and_the_other_resources_the_reverse() {
+        let budget = EntitlementChange { soft: Some(BudgetChange::Bytes(1)), ..EntitlementChange::default() };
+        let rate = EntitlementChange { limit: Some(RateChange::None), ..EntitlementChange::default() };
+        let change = |resource, entitlement| GridChange {
+            resource,
+            dry_run: false,
+            policy: None,
+            batch: None,
+            limit: None,
+            activity: Some(("web".into(), entitlement)),
+        };
+        assert_eq!(change(Resource::Memory, budget).check(), Ok(()));
+        assert_eq!(change(Resource::Memory, rate).check(), Err(EntitlementError::RateOfMemory));
+        assert_eq!(change(Resource::Disk, budget).check(), Err(EntitlementError::BudgetWithoutMemory));
+        assert_eq!(change(Resource::Disk, rate).check(), Ok(()));
     }
 }

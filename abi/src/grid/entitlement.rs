@@ -1,5 +1,7 @@
 //! The service to which a member of a group is entitled.
 
+use super::MemoryBudget;
+use crate::size::ByteSize;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +20,8 @@ pub struct Entitlement {
     pub reservation: Option<Rate>,
     /// The most service. Used by `reserve`.
     pub limit: Option<Rate>,
+    /// The memory, for the resource `memory`.
+    pub memory: MemoryBudget,
 }
 
 impl Entitlement {
@@ -29,8 +33,9 @@ impl Entitlement {
     /// Verifies that the values agree.
     ///
     /// # Errors
-    /// [`EntitlementError::ReservationAboveLimit`].
+    /// [`EntitlementError::ReservationAboveLimit`], [`EntitlementError::SoftAboveHard`].
     pub fn check(&self) -> Result<(), EntitlementError> {
+        self.memory.check()?;
         match (self.reservation, self.limit) {
             (Some(reservation), Some(limit)) if reservation > limit => {
                 Err(EntitlementError::ReservationAboveLimit { reservation, limit })
@@ -158,6 +163,17 @@ pub enum EntitlementError {
         /// The limit.
         limit: Rate,
     },
+    /// A soft budget above the hard one of the same activity, in bytes.
+    SoftAboveHard {
+        /// The soft budget.
+        soft: u64,
+        /// The hard budget.
+        hard: u64,
+    },
+    /// A budget for another resource than memory.
+    BudgetWithoutMemory,
+    /// A rate for memory.
+    RateOfMemory,
 }
 
 impl fmt::Display for EntitlementError {
@@ -173,6 +189,18 @@ impl fmt::Display for EntitlementError {
                 "reservation {}/s above limit {}/s: lower the reservation or raise the limit",
                 reservation.units(),
                 limit.units()
+            ),
+            Self::SoftAboveHard { soft, hard } => write!(
+                f,
+                "soft budget {} above the hard one of {}: lower the soft budget or raise the hard one",
+                ByteSize(*soft),
+                ByteSize(*hard)
+            ),
+            Self::BudgetWithoutMemory => f.write_str(
+                "soft and hard budgets are for the resource memory: give a reservation or a limit",
+            ),
+            Self::RateOfMemory => f.write_str(
+                "memory has no rate, and is not given back after use: give a soft or a hard budget",
             ),
         }
     }

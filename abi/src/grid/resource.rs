@@ -13,6 +13,8 @@ pub enum Resource {
     NetworkWrite,
     /// The block devices' queues for requests.
     Disk,
+    /// The cell's memory. It is not divided by time: activities have budgets, and requests wait for free memory.
+    Memory,
 }
 
 /// The unit of a resource's costs.
@@ -20,13 +22,13 @@ pub enum Resource {
 pub enum Metric {
     /// Cycles of a core.
     Cycles,
-    /// Bytes of frames or of blocks.
+    /// Bytes of frames, of blocks or of memory.
     Bytes,
 }
 
 impl Resource {
     /// All resources.
-    pub const ALL: [Self; 3] = [Self::Processor, Self::NetworkWrite, Self::Disk];
+    pub const ALL: [Self; 4] = [Self::Processor, Self::NetworkWrite, Self::Disk, Self::Memory];
 
     /// Returns the resource's name in configurations.
     pub const fn name(self) -> &'static str {
@@ -34,6 +36,7 @@ impl Resource {
             Self::Processor => "processor",
             Self::NetworkWrite => "network-write",
             Self::Disk => "disk",
+            Self::Memory => "memory",
         }
     }
 
@@ -41,7 +44,7 @@ impl Resource {
     pub const fn metric(self) -> Metric {
         match self {
             Self::Processor => Metric::Cycles,
-            Self::NetworkWrite | Self::Disk => Metric::Bytes,
+            Self::NetworkWrite | Self::Disk | Self::Memory => Metric::Bytes,
         }
     }
 }
@@ -67,7 +70,7 @@ pub struct UnknownResource;
 
 impl fmt::Display for UnknownResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no such resource: use processor, network-write or disk")
+        f.write_str("no such resource: use processor, network-write, disk or memory")
     }
 }
 
@@ -93,7 +96,10 @@ mod tests {
             assert!(UnknownResource.to_string().contains(resource.name()));
         }
         assert_eq!("printer".parse::<Resource>(), Err(UnknownResource));
-        assert_eq!(Resource::ALL.map(Resource::metric), [Metric::Cycles, Metric::Bytes, Metric::Bytes]);
+        assert_eq!(
+            Resource::ALL.map(Resource::metric),
+            [Metric::Cycles, Metric::Bytes, Metric::Bytes, Metric::Bytes]
+        );
         assert_eq!([Metric::Cycles, Metric::Bytes].map(|metric| metric.to_string()), ["cycles", "bytes"]);
     }
 }

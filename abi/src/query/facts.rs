@@ -1,7 +1,9 @@
 //! The kinds of queries, and the records of their answers, encoded by postcard.
 
 use super::{ProfileSpec, RecordError, TraceSpec};
-use crate::grid::{ActivityRule, Entitlement, GridChange, PolicyKind, Rate, Resource, RuleChange};
+use crate::grid::{
+    ActivityRule, Entitlement, GridChange, MemoryBudget, PolicyKind, Rate, Resource, RuleChange,
+};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -82,6 +84,8 @@ pub enum AnswerRecord {
     GridSettings(GridSettings),
     /// What an activity has received at one of a resource's schedulers.
     GridClient(Box<GridClient>),
+    /// The memory of an activity.
+    MemoryUse(Box<MemoryUse>),
     /// A rule that attributes connections. Rules come in their order.
     ActivityRule(Box<ActivityRule>),
     /// All activities together.
@@ -198,6 +202,23 @@ pub struct GridClient {
     pub waited_ns: u64,
     /// The longest waiting time, in ns.
     pub longest_wait_ns: u64,
+}
+
+/// The memory of an activity without a parent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryUse {
+    /// The activity's id.
+    pub activity: u32,
+    /// The activity's name.
+    pub name: String,
+    /// The bytes that the ledger counts for it.
+    pub used_bytes: u64,
+    /// Its budget.
+    pub budget: MemoryBudget,
+    /// The bytes that it has lost to others, or to its hard budget.
+    pub reclaimed_bytes: u64,
+    /// The number of its requests that wait for memory.
+    pub waiting: u64,
 }
 
 /// An activity and what it has used since its registration, its descendants' usage included.

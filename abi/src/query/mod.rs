@@ -31,7 +31,7 @@ mod trace;
 
 pub use facts::{
     ActivityUsage, AnswerRecord, CaptureSpec, Connection, CounterName, Direction, FrameFilter, FrameHead,
-    GridClient, GridSettings, PartialSum, Query,
+    GridClient, GridSettings, MemoryUse, PartialSum, Query,
 };
 pub use profile::{MAX_SAMPLE_DEPTH, ProfileRecord, ProfileSpec, SampleAccount, SampleBatch, StackSample};
 pub use records::{RecordError, Records};

@@ -95,6 +95,11 @@ impl Answer {
         &self.bytes
     }
 
+    /// Returns a copy in other memory.
+    pub(crate) fn copied(&self) -> Self {
+        Self { bytes: IoBuf::copy_from_slice(&self.bytes), ..*self }
+    }
+
     /// Returns the answer without its end, for a `get` of several items.
     pub fn without_end(&self) -> IoBuf {
         let mut bytes = self.bytes.clone();

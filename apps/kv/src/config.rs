@@ -23,6 +23,29 @@ pub struct Config {
     session: SessionLimits,
 }
 
+/// How the memory for items follows that of the cell, which changes while the server runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ItemLimit {
+    /// In proportion, also above the configured limit: that is the part of the memory which the cell had at first.
+    #[default]
+    InProportion,
+    /// The configured limit, or seven eighths of the cell's memory if that is less.
+    Fixed,
+}
+
+impl ItemLimit {
+    /// Returns the limit in a cell that has `memory_bytes` bytes, and had `promised_bytes` when the limit was
+    /// `configured`.
+    pub(crate) fn bytes(self, configured: usize, memory_bytes: usize, promised_bytes: usize) -> usize {
+        match self {
+            Self::InProportion => {
+                (configured as u128 * memory_bytes as u128 / promised_bytes.max(1) as u128) as usize
+            }
+            Self::Fixed => configured.min(memory_bytes - memory_bytes / 8),
+        }
+    }
+}
+
 /// The limits of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {

@@ -46,6 +46,7 @@ extern crate std;
 mod answer;
 mod client;
 mod config;
+mod holder;
 mod input;
 mod key;
 mod number;
@@ -64,7 +65,7 @@ mod time;
 
 pub use answer::Answer;
 pub use client::Client;
-pub use config::{Config, ConfigError, DEFAULT_MAX_VALUE_LEN, SessionLimits};
+pub use config::{Config, ConfigError, DEFAULT_MAX_VALUE_LEN, ItemLimit, SessionLimits};
 pub use key::{Key, KeyHasher, MAX_KEY_LEN, ShardId, shard_of};
 pub use request::{
     Broadcast, Bump, Count, Direction, ExistingItem, MetaGet, OlderVersion, Operation, Payload, Request,
@@ -74,7 +75,7 @@ pub use response::{Body, Description, Details, Hit, ListedItem, NotStored, Parts
 pub use serve::{prepare, serve, unix_time};
 pub use server::Server;
 pub use session::{ServeOutcome, Session};
-pub use shard::{Counters, Prefixes, Report, SMALLEST_SHARD_BYTES, Shard};
+pub use shard::{Counters, MovedMemory, Prefixes, Report, SMALLEST_SHARD_BYTES, Shard};
 pub use shards::Shards;
 pub use tally::{Tallies, Tally};
 pub use time::{Deadline, Exptime, UnixTime};

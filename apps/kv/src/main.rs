@@ -41,6 +41,7 @@ async fn main(arguments: Arguments) -> ExitCode {
         pid: isola::cell_id(),
         port: options.port,
         max_connections: options.max_connections,
+        item_limit: options.item_limit,
         ..Server::new(config, hasher, isola_kv::unix_time())
     };
     isola_kv::prepare(server, isola::memory_total);

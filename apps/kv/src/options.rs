@@ -2,7 +2,7 @@
 
 use core::fmt;
 use isola::prelude::*;
-use isola_kv::{Config, ConfigError, DEFAULT_MAX_VALUE_LEN};
+use isola_kv::{Config, ConfigError, DEFAULT_MAX_VALUE_LEN, ItemLimit};
 
 /// The parsed arguments of the server.
 #[derive(Debug)]
@@ -11,6 +11,8 @@ pub struct Options {
     pub port: u16,
     /// The memory for items, in bytes.
     pub memory_bytes: usize,
+    /// How that follows the memory of the cell.
+    pub item_limit: ItemLimit,
     /// The length of the longest accepted value, in bytes.
     pub max_value_len: usize,
     /// The number of connections that each core serves at the same time.
@@ -73,6 +75,7 @@ impl Options {
         let mut options = Self {
             port: 11211,
             memory_bytes: without(memory_total, 4),
+            item_limit: ItemLimit::InProportion,
             max_value_len: DEFAULT_MAX_VALUE_LEN,
             max_connections: MAX_CONNECTIONS,
         };
@@ -83,6 +86,7 @@ impl Options {
                 "-p" => options.port = number("-p", rest.next())?,
                 "-m" => {
                     let megabytes: usize = number("-m", rest.next())?;
+                    options.item_limit = ItemLimit::Fixed;
                     options.memory_bytes =
                         megabytes.checked_mul(1 << 20).ok_or(OptionsError::BadValue("-m"))?;
                     let most = without(memory_total, 8);

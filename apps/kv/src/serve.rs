@@ -4,6 +4,7 @@
 //! that is added therefore has no state to fetch, and a core that is removed leaves none behind.
 
 use crate::client::Client;
+use crate::holder::ITEM_HOLDER;
 use crate::server::Server;
 use crate::session::Session;
 use crate::tally::Tally;
@@ -17,6 +18,7 @@ use core::time::Duration;
 use isola_abi::report::MemoryPressure;
 use isola_ebbs::{CellEbb, Ebb, Representative, current_core, platform};
 use isola_events::pressure::PressureHandler;
+use isola_events::reclaim::is_memory_demanded;
 use isola_events::{now, on_memory_pressure, sleep, spawn, spawn_task, yield_now};
 use isola_net::TcpConnection;
 use spin::Once;
@@ -38,11 +40,13 @@ struct Shared {
     service: Once<Service>,
     /// Whether the task [`reclaim`] runs.
     reclaims: AtomicBool,
+    /// Whether limits of shards were lowered to free memory.
+    are_limits_lowered: AtomicBool,
 }
 
 /// The server and its memory.
-struct Service {
-    server: Arc<Server>,
+pub(crate) struct Service {
+    pub server: Arc<Server>,
     /// The function that returns the memory that the cell can currently use in all, in bytes.
     memory_total: fn() -> usize,
     /// The memory that the cell had, or was to get, when the server was created, in bytes.
@@ -57,15 +61,22 @@ impl Representative for Shared {
 
 /// Sets the server that the cores use. To be called before the first connection.
 ///
-/// `memory_total` returns the memory that the cell can use in all, in bytes. The machine may have less memory than it
-/// promised, so the limit of the items shrinks in proportion to it.
+/// `memory_total` returns the memory that the cell can use in all, in bytes. It changes while the server runs, and the
+/// limit of the items with it ([`ItemLimit`](crate::ItemLimit)). Registers the items as memory that the cell could do
+/// without.
 pub fn prepare(server: Server, memory_total: fn() -> usize) -> Arc<Server> {
     let (server, promised_bytes) = (Arc::new(server), memory_total());
     SHARED.service.call_once(|| Service { server: server.clone(), memory_total, promised_bytes });
+    ITEM_HOLDER.register();
     server
 }
 
-fn service() -> &'static Service {
+/// Records that limits of shards are lowered to free memory: when that is over, they follow the cell's memory again.
+pub(crate) fn lower_limits() {
+    SHARED.are_limits_lowered.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn service() -> &'static Service {
     SHARED.service.get().expect("main prepares the server before it listens")
 }
 
@@ -173,21 +184,24 @@ impl CoreClients {
             spawn_task(reclaim()).detach();
         }
         let memory_bytes = (self.service.memory_total)();
-        if self.memory_bytes.get() != memory_bytes {
+        let are_restored = SHARED.are_limits_lowered.load(Ordering::Relaxed)
+            && !is_memory_demanded()
+            && SHARED.are_limits_lowered.swap(false, Ordering::Relaxed);
+        if are_restored || self.memory_bytes.get() != memory_bytes {
             self.fit(memory_bytes);
         }
     }
 
-    /// Adjusts the limits of the shards to `memory_bytes`, in proportion to the promised memory. The limits never
-    /// exceed the configured ones.
+    /// Adjusts the limits of the shards to `memory_bytes`.
     fn fit(&self, memory_bytes: usize) {
         let Service { server, promised_bytes, .. } = self.service;
-        let limit_bytes = server.config.shard_limit_bytes();
-        let part = limit_bytes as u128 * memory_bytes as u128 / (*promised_bytes).max(1) as u128;
+        let limit_bytes =
+            server.item_limit.bytes(server.config.memory_limit_bytes(), memory_bytes, *promised_bytes);
+        let of_each = limit_bytes / usize::from(server.config.shard_count());
         for id in server.shards.ids() {
             // If a shard is locked, the first client of the next second tries again.
             let Some(mut shard) = server.shards.lock(id) else { return };
-            shard.set_limit_bytes(limit_bytes.min(part as usize));
+            shard.set_limit_bytes(of_each);
         }
         self.memory_bytes.set(memory_bytes);
     }

@@ -1,6 +1,6 @@
 //! The state that all cores and connections of a server share.
 
-use crate::config::Config;
+use crate::config::{Config, ItemLimit};
 use crate::key::KeyHasher;
 use crate::shards::Shards;
 use crate::tally::Tallies;
@@ -19,6 +19,8 @@ pub struct Server {
     pub port: u16,
     /// The number of connections that a core serves at the same time.
     pub max_connections: u32,
+    /// How the memory for items follows that of the cell.
+    pub item_limit: ItemLimit,
     /// The start time of the server.
     pub started: UnixTime,
     /// The items of the server.
@@ -34,6 +36,17 @@ impl Server {
     /// Creates a server without items whose start time is `started`.
     pub fn new(config: Config, hasher: KeyHasher, started: UnixTime) -> Self {
         let (shards, tallies) = (Shards::new(&config), Tallies::default());
-        Self { config, hasher, pid: 0, port: 11211, max_connections: 1024, started, shards, tallies }
+        let item_limit = ItemLimit::default();
+        Self {
+            config,
+            hasher,
+            pid: 0,
+            port: 11211,
+            max_connections: 1024,
+            item_limit,
+            started,
+            shards,
+            tallies,
+        }
     }
 }

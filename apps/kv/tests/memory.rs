@@ -161,6 +161,76 @@ fn the_memory_determines_the_number_of_shards_and_each_has_room_for_values() {
     assert!(tiny.shard_count() > 1 && tiny.shard_limit_bytes() >= SMALLEST_SHARD_BYTES);
 }
 
+/// Returns the addresses of all values, key and value by item.
+fn items(shard: &mut Shard, count: u32) -> Vec<(u32, Vec<u8>, usize)> {
+    let mut found = Vec::new();
+    for number in 0..count {
+        if let Response::Hit(hit) = shard.execute(START, get(number)) {
+            let value = hit.body.value();
+            let first = value.parts().next().map_or(0, |part| part.as_ptr().addr());
+            found.push((number, value.to_vec(), first));
+        }
+    }
+    found
+}
+
+#[test]
+fn given_up_memory_is_that_of_the_items_used_least_recently_and_is_not_taken_again() {
+    let config = Config::new(1 << 20, 1).unwrap().with_max_value_len(100_000).unwrap();
+    let mut shard = Shard::new(ShardId(0), &config);
+    (0..500).for_each(|number| drop(shard.execute(START, set(number, 1_000, 0))));
+    assert!((0..100).all(|number| has(&mut shard, number)));
+    let before = shard.bytes();
+    let freed = shard.give_up(START, before / 2);
+    assert!((before / 2..before / 2 + 8_000).contains(&freed) && shard.bytes() == before - freed);
+    assert!((0..100).all(|number| has(&mut shard, number)), "they were used last");
+    assert!((100..300).all(|number| !has(&mut shard, number)));
+    (1_000..1_500).for_each(|number| drop(shard.execute(START, set(number, 1_000, 0))));
+    assert!(shard.bytes() <= before - freed);
+    shard.set_limit_bytes(1 << 20);
+    (1_000..1_500).for_each(|number| drop(shard.execute(START, set(number, 1_000, 0))));
+    assert!(shard.bytes() > before - freed);
+    assert!(shard.give_up(START, usize::MAX) > 0 && shard.is_empty());
+    for len in [1, 100_000] {
+        assert!(
+            matches!(shard.execute(START, set(1, len, 0)), Response::Stored { .. }),
+            "one item always fits"
+        );
+    }
+}
+
+#[test]
+fn all_memory_of_a_shard_can_be_vacated_and_every_item_stays() {
+    let mut shard = shard(32 << 20);
+    let lens = [10, 500, 3_000, 20_000, 70_000, 200_000];
+    for number in 0..600 {
+        shard.execute(START, set(number, lens[number as usize % lens.len()], 0));
+    }
+    let before = items(&mut shard, 600);
+    let (bytes, len) = (shard.bytes(), shard.len());
+    assert!(before.len() > 200);
+    // A response in transit keeps the original.
+    let Response::Hit(hit) = shard.execute(START, get(before[7].0)) else { panic!() };
+    let everything = 0..usize::MAX;
+    let mut moved = MovedMemory::default();
+    let (mut from, mut calls) = (Some(0), 0);
+    while let Some(next) = from {
+        from = shard.vacate(&everything, next, 10, &mut moved);
+        calls += 1;
+    }
+    assert_eq!(calls, len.div_ceil(10));
+    // The originals exist until here, so no copy is where one is.
+    let after = items(&mut shard, 600);
+    assert!(before.iter().zip(&after).all(|(old, new)| (old.0, &old.1) == (new.0, &new.1) && old.2 != new.2));
+    assert_eq!((shard.bytes(), shard.len(), moved.len_bytes() > bytes / 2), (bytes, len, true));
+    drop(moved);
+    assert_eq!(hit.body.value().to_vec(), before[7].1);
+    // Other addresses move nothing.
+    let mut moved = MovedMemory::default();
+    assert_eq!(shard.vacate(&(0..1), 0, usize::MAX, &mut moved), None);
+    assert_eq!(moved.len_bytes(), 0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 

@@ -6,13 +6,15 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use isola_abi::grid::{Resource, RuleChange};
-use isola_abi::query::{ActivityUsage, AnswerRecord, Query};
+use isola_abi::id::ActivityId;
+use isola_abi::query::{ActivityUsage, AnswerRecord, MemoryUse, Query};
 use isola_activities::{Activity, name_of};
 use isola_ebbs::{current_core, platform};
+use isola_events::reclaim::{lost_bytes, used_bytes, waiting_requests_of};
 use isola_events::{present_cores, processor, spawn_on};
 use isola_net::query::Answer;
 use isola_net::{activity_rules, add_activity_rule, clear_activity_rules, write_report};
-use isola_resources::GridResource;
+use isola_resources::{GridResource, MEMORY};
 
 /// Answers a query about the grid. A requested change is made first.
 pub(crate) fn answer(answer: Answer, query: Query) {
@@ -46,7 +48,8 @@ fn answer_grid(answer: Answer) {
     let cores = present_cores();
     let settings = Resource::ALL.map(|resource| GridResource::of(resource).summary());
     let rules = activity_rules().into_iter().map(|rule| AnswerRecord::ActivityRule(Box::new(rule)));
-    answer.begin(cores.len(), settings.map(AnswerRecord::GridSettings).into_iter().chain(rules));
+    let settings = settings.map(AnswerRecord::GridSettings).into_iter();
+    answer.begin(cores.len(), settings.chain(rules).chain(memory_uses()));
     for core in cores {
         spawn_on(core, move || {
             let clients = processor::report().into_iter().chain(write_report()).chain(disk_report());
@@ -56,6 +59,22 @@ fn answer_grid(answer: Answer) {
             answer.end_core(records, &done);
         });
     }
+}
+
+/// Returns the memory of each activity without a parent that has some, or a budget.
+fn memory_uses() -> impl Iterator<Item = AnswerRecord> {
+    let all = isola_activities::list().into_iter().filter(|activity| activity.parent.is_none());
+    let usage = |id: ActivityId| MemoryUse {
+        activity: id.0,
+        name: name_of(id),
+        used_bytes: used_bytes(id),
+        budget: MEMORY.entitlement(id).memory,
+        reclaimed_bytes: lost_bytes(id),
+        waiting: waiting_requests_of(id) as u64,
+    };
+    let uses = all.map(move |activity| usage(activity.id));
+    let shown = uses.filter(|usage| usage.used_bytes > 0 || !usage.budget.is_empty());
+    shown.map(|usage| AnswerRecord::MemoryUse(Box::new(usage)))
 }
 
 /// Reports the `most` activities that have used most, and those above them.

@@ -97,6 +97,10 @@ pub mod memory {
     pub use crate::on::CellHeap;
     pub use isola_abi::report::MemoryPressure;
     pub use isola_events::pressure::{PressureHandler, memory_pressure, on_memory_pressure};
+    pub use isola_events::reclaim::{
+        HolderRegistration, MemoryHolder, ReclaimCause, Reservation, ReserveError, register_memory_holder,
+        reserve, used_bytes,
+    };
     pub use isola_memory::Hardened;
     pub use isola_memory::hardened::misuse_injection;
 }

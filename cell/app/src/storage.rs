@@ -18,13 +18,15 @@ pub use isola_volumes::{
     NAME_LEN, OpenedFile, SharedFile, SharedVolume, Space, Volume,
 };
 
-use crate::memory::{MemoryPressure, PressureHandler, on_memory_pressure};
+use crate::memory::{HolderRegistration, MemoryHolder, ReclaimCause, register_memory_holder};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::fmt;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use isola_abi::grid::Resource;
+use isola_abi::id::ActivityId;
 use isola_abi::query::GridClient;
 use isola_abi::volume::{VolumeAccess, VolumeMount};
 use isola_block::{BlockDevice, BlockSettings};
@@ -37,8 +39,8 @@ use isola_volumes::Access;
 /// The divisor of the cell's memory that gives the share for the caches of all volumes.
 const CACHE_PART: usize = 4;
 
-/// The divisor of a cache's bytes that gives those freed at each sign of memory pressure.
-const RELEASED_PART: usize = 4;
+/// The most blocks that one event moves to other memory.
+const MOST_VACATED: usize = 64;
 
 /// The devices that a core serves.
 static DEVICES: Ebb<Devices> = Ebb::new();
@@ -67,7 +69,7 @@ pub struct MountedVolume {
     pub volume: Volume,
     /// The cache of its blocks.
     pub cache: BlockCache,
-    _pressure: PressureHandler,
+    _holder: HolderRegistration,
 }
 
 /// A volume that cannot be mounted, with the reason.
@@ -145,14 +147,26 @@ async fn mount_one(port: VolumePort, capacity: usize) -> Result<MountedVolume, M
     };
     let volume =
         Volume::mount(cache.clone(), access).await.map_err(|error| failed(MountFailure::File(error)))?;
-    let under_pressure = cache.clone();
-    let pressure = on_memory_pressure(move |pressure| {
-        if pressure != MemoryPressure::None {
-            let (used, _) = under_pressure.len_bytes();
-            under_pressure.shrink(used.div_ceil(RELEASED_PART));
-        }
-    });
-    Ok(MountedVolume { name, path, volume, cache, _pressure: pressure })
+    let holder = register_memory_holder(CachedBlocks(cache.clone()));
+    Ok(MountedVolume { name, path, volume, cache, _holder: holder })
+}
+
+/// The blocks of a cache as memory that the cell could do without.
+struct CachedBlocks(BlockCache);
+
+impl MemoryHolder for CachedBlocks {
+    fn held(&self, _: ReclaimCause) -> Vec<(ActivityId, usize)> {
+        self.0.held()
+    }
+
+    fn free(&self, _: ReclaimCause, activity: ActivityId, len_bytes: usize) -> usize {
+        self.0.shrink_activity(activity, len_bytes)
+    }
+
+    fn vacate(&self, addresses: &Range<usize>, _: u64) -> Option<u64> {
+        let originals = self.0.vacate(addresses, MOST_VACATED);
+        (originals.len() == MOST_VACATED).then_some(0)
+    }
 }
 
 impl Volumes {

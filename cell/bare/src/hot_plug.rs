@@ -24,6 +24,7 @@
 //! again. A sleeping cell is not woken for that.
 
 mod need;
+mod reclaim;
 mod shortage;
 mod unplug;
 
@@ -42,6 +43,7 @@ use spin::Mutex;
 use unplug::{Spare, Unplug, UnplugOutcome};
 
 pub(crate) use need::Need;
+pub(crate) use reclaim::{demand, end_demand};
 pub(crate) use shortage::Shortage;
 
 /// The time for which a core waits for an answer.

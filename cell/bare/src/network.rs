@@ -345,6 +345,13 @@ impl RecycledBuffers {
         }
     }
 
+    /// Forgets the buffers whose memory is to become free. Those lent to the device follow after their next frame.
+    #[cold]
+    #[inline(never)]
+    fn leave_window(&mut self) {
+        self.views.retain(|view| !pool::pages().is_address_in_window(view.as_ptr().addr()));
+    }
+
     /// Inserts a view into the ring behind the youngest, so before the oldest.
     #[cold]
     #[inline(never)]
@@ -503,7 +510,13 @@ impl NetworkQueue for BareQueue {
 
     fn receive(&mut self) -> Option<ReceivedFrame> {
         let received = match self.queue.receive() {
-            Ok(received) => received?,
+            Ok(Some(received)) => received,
+            Ok(None) => {
+                if pool::pages().has_window() {
+                    self.recycled.leave_window();
+                }
+                return None;
+            }
             Err(_) => {
                 self.check();
                 return None;

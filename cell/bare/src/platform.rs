@@ -5,7 +5,7 @@ use crate::sampler::BareSampler;
 use crate::state::{self, AUTHORITY, Bare};
 use crate::{block, console, cores, hot_plug, idle, network, pending, pool, regions, supervisor};
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::core_slots::{CoreSlots, Order};
 use isola_abi::descriptor::{Descriptor, DeviceKind, REQUEST_VECTOR, Request};
 use isola_abi::ledger::Ledger;
@@ -18,7 +18,9 @@ use isola_machine::device::DeviceRegisters;
 use isola_machine::{cell, cpu, interrupts, power};
 use isola_platform::block::VolumePort;
 use isola_platform::network::NetworkPort;
-use isola_platform::{Clock, CoreIndex, CoreSet, PendingVectors, Platform, ResumeOutcome, Sampler};
+use isola_platform::{
+    Clock, CoreIndex, CoreSet, MemoryDemand, PendingVectors, Platform, ResumeOutcome, Sampler,
+};
 
 /// The vector of the core's timer. It has no handler: it ends a halt, and the loop checks its alarms.
 const TIMER_VECTOR: u8 = 0xf1;
@@ -163,6 +165,22 @@ impl Platform for Bare {
 
     fn memory_free(&self) -> usize {
         pool::free_bytes()
+    }
+
+    fn memory_demand(&self) -> MemoryDemand {
+        hot_plug::demand()
+    }
+
+    fn end_memory_demand(&self, demand: &MemoryDemand) {
+        hot_plug::end_demand(demand);
+    }
+
+    fn watch_memory(&self, limits: &'static [AtomicU64]) {
+        pool::watch_memory(limits);
+    }
+
+    fn empty_cache(&self) {
+        pool::empty_cache();
     }
 
     fn entropy(&self) -> u64 {

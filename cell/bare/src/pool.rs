@@ -7,11 +7,12 @@
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use isola_abi::descriptor::Core;
 use isola_abi::id::NodeId;
 use isola_machine::cell;
 use isola_machine::region_area::clear;
+use isola_memory::pages::{Window, WindowUse};
 use isola_memory::{Heap, Pages, ThisCore};
 
 pub(crate) static HEAP: Heap = Heap::new(ThisCore);
@@ -90,6 +91,37 @@ pub(crate) fn has_unclear() -> bool {
 /// interrupted anyway.
 pub(crate) fn publish() {
     HEAP.pages().statistics().publish(&cell::report().memory);
+}
+
+/// Opens a window: see [`Heap::open_window`].
+pub(crate) fn open_window(chunks_order: u32, is_excluded: impl Fn(usize) -> bool) -> Option<Window> {
+    HEAP.open_window(chunks_order, is_excluded)
+}
+
+/// Returns the use of the open window.
+pub(crate) fn window_use() -> WindowUse {
+    HEAP.pages().window_use()
+}
+
+/// Closes the window, if one is open.
+pub(crate) fn close_window() {
+    HEAP.close_window();
+}
+
+/// Watches the memory of activities: see [`Heap::watch_activities`].
+pub(crate) fn watch_memory(limits: &'static [AtomicU64]) {
+    HEAP.watch_activities(limits);
+}
+
+/// Returns the free objects of this core's cache to the heap.
+pub(crate) fn empty_cache() {
+    HEAP.empty_cache();
+}
+
+/// Returns the bytes of pages in use, less those of free objects in them. Takes the lock of each central list in turn.
+pub(crate) fn live_bytes() -> usize {
+    let heap = HEAP.statistics();
+    heap.pages.used_bytes.saturating_sub(heap.span_bytes.saturating_sub(heap.object_bytes))
 }
 
 /// Returns the page allocator, from which regions are filled.

@@ -25,6 +25,7 @@ use crate::processor;
 use crate::queue::{EventQueue, Fifo, Queue};
 use crate::queueing::{CoreRequest, Queueing};
 use crate::quiescence::{self, Quiescence};
+use crate::reclaim;
 use crate::scheduled_queue::ScheduledQueue;
 use crate::task::Tasks;
 use crate::timer::{Alarm, TIMERS, Timers};
@@ -122,6 +123,7 @@ pub fn run() -> i32 {
     if current_core() == FIRST {
         isola_activities::start();
         processor::start();
+        reclaim::start();
     } else if identity.is_some() {
         quiescence::mark_absent();
     }

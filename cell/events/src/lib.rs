@@ -14,6 +14,7 @@
 //! | [`mod@parallel`] | fork-join over the cell's cores |
 //! | [`topology`] | the order in which work is spread over siblings, caches and nodes |
 //! | [`pressure`] | memory-pressure handlers |
+//! | [`mod@reclaim`] | the memory scheduler: which activity gives memory up, and how much |
 //! | [`task`] | `async` on events |
 //! | [`future`] | combinators: joins, races, errors that propagate to the first handler |
 //! | [`timer`] | alarms and sleeping, without a periodic tick |
@@ -65,6 +66,7 @@ pub mod profile;
 pub mod queue;
 mod queueing;
 pub mod quiescence;
+pub mod reclaim;
 mod room;
 mod scheduled_queue;
 mod sync;

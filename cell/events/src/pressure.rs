@@ -8,17 +8,21 @@
 //! - again every [`REPEAT_INTERVAL`] while memory is short and the core has work: a handler may meanwhile hold more
 //!   memory than after its last call.
 //!
+//! A handler stops work that needs memory. What the cell could do without is freed by its holders, when the memory
+//! scheduler asks them ([`reclaim`](crate::reclaim)).
+//!
 //! At a change of level, the first core that notices it wakes the halted cores.
 
 use crate::accounting::{Accounting, Charge};
 use crate::event_loop::EVENTS;
+use crate::reclaim;
 use alloc::rc::{Rc, Weak};
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use isola_abi::id::ActivityId;
-use isola_abi::report::{CorePhase, MemoryPressure};
+use isola_abi::report::{CorePhase, MemoryPressure, PRESSURE_LEVEL};
 use isola_ebbs::{CellEbb, Representative, current_core, platform};
 use isola_platform::{CoreIndex, Instant};
 
@@ -42,7 +46,7 @@ type Handler = dyn Fn(MemoryPressure);
 
 /// The handlers of a core.
 pub(crate) struct PressureHandlers {
-    /// The pressure level, in the cell's report.
+    /// The pressure level, in the cell's report, and a flag for the memory scheduler.
     level: &'static AtomicU32,
     handlers: RefCell<Vec<(ActivityId, Weak<Handler>)>>,
     /// The level for which the handlers were last called.
@@ -85,7 +89,7 @@ impl PressureHandlers {
     #[inline]
     pub fn check(&self, accounting: &Accounting) {
         if !self.is_calm() {
-            self.call(self.level.load(Ordering::Relaxed), accounting);
+            self.check_word(self.level.load(Ordering::Relaxed), accounting);
         }
     }
 
@@ -96,6 +100,16 @@ impl PressureHandlers {
     }
 
     #[cold]
+    fn check_word(&self, word: u32, accounting: &Accounting) {
+        let level = word & PRESSURE_LEVEL;
+        if word != MemoryPressure::None as u32 {
+            reclaim::look(word);
+        }
+        if level | self.seen.get() != MemoryPressure::None as u32 {
+            self.call(level, accounting);
+        }
+    }
+
     fn call(&self, level: u32, accounting: &Accounting) {
         let changed = self.seen.replace(level) != level;
         if changed {

@@ -27,7 +27,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::io;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 static HEAP: Heap<ThisThread> = Heap::new(ThisThread);
@@ -99,6 +99,18 @@ pub(crate) fn enter_core(core: usize, report: &'static Report, ledger: Ledger<'s
 pub(crate) fn relieve() {
     if CellHeap::is_core() {
         HEAP.relieve();
+    }
+}
+
+/// Watches the memory of activities, if the cell has a pool.
+pub(crate) fn watch(limits: &'static [AtomicU64]) {
+    HEAP.watch_activities(limits);
+}
+
+/// Returns the free objects in this core's cache to the heap.
+pub(crate) fn empty_cache() {
+    if CellHeap::is_core() {
+        HEAP.empty_cache();
     }
 }
 

@@ -20,7 +20,7 @@ use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -383,6 +383,19 @@ impl Platform for Hosted {
             // The host's free memory takes a system call to read, and is shared with other processes.
             MemorySource::Host => usize::MAX,
             MemorySource::Pool => heap::free_bytes(),
+        }
+    }
+
+    fn watch_memory(&self, limits: &'static [AtomicU64]) {
+        // Of several cells in a process, none has the pool.
+        if self.memory == MemorySource::Pool {
+            heap::watch(limits);
+        }
+    }
+
+    fn empty_cache(&self) {
+        if self.memory == MemorySource::Pool {
+            heap::empty_cache();
         }
     }
 

@@ -291,7 +291,7 @@ fn isola_abi_report() -> isola_abi::report::MemoryReport {
         peak_bytes: 0.into(),
         room_bytes: 0.into(),
         pressure: 0.into(),
-        reserved: 0.into(),
+        holders: 0.into(),
     }
 }
 

@@ -6,6 +6,7 @@
 //! - [`network::NetworkQueue`]: a queue pair of a network device.
 //! - [`block::BlockQueue`]: a queue of a block device.
 //! - [`Clock`] and [`Instant`]: time, derived from the cycle counter.
+//! - [`MemoryDemand`]: memory that the platform wants back.
 //! - [`CoreIndex`]: a core of this cell.
 //!
 //! A core gets its platform once, when it enters its cell; `isola-ebbs` stores it in the core's block.
@@ -17,11 +18,13 @@ extern crate alloc;
 pub mod block;
 mod clock;
 mod core_set;
+mod memory;
 pub mod network;
 mod platform;
 mod sampler;
 
 pub use clock::{Clock, Instant};
 pub use core_set::{CoreIndex, CoreSet};
+pub use memory::MemoryDemand;
 pub use platform::{OtherVectors, PendingVectors, Platform, ResumeOutcome};
 pub use sampler::{NoSampleMemory, SampleCounts, Sampler};

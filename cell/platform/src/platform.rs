@@ -2,8 +2,9 @@
 
 use crate::block::VolumePort;
 use crate::network::NetworkPort;
-use crate::{Clock, CoreIndex, CoreSet, Sampler};
+use crate::{Clock, CoreIndex, CoreSet, MemoryDemand, Sampler};
 use alloc::vec::Vec;
+use core::sync::atomic::AtomicU64;
 use isola_abi::core_slots::{CoreSlots, Order};
 use isola_abi::descriptor::{Descriptor, Request};
 use isola_abi::ledger::Ledger;
@@ -169,6 +170,26 @@ pub trait Platform: Sync {
 
     /// Returns the cell's free memory, in bytes. Costs a few loads.
     fn memory_free(&self) -> usize;
+
+    /// Returns the memory that the platform wants back: what is still missing, while the cell frees some. After a new
+    /// demand it sets [`RECLAIM`](isola_abi::report::RECLAIM) in the report.
+    fn memory_demand(&self) -> MemoryDemand {
+        MemoryDemand::None
+    }
+
+    /// Reports that the cell has done for a demand what it could.
+    fn end_memory_demand(&self, demand: &MemoryDemand) {
+        let _ = demand;
+    }
+
+    /// Makes the heap watch the memory of activities: an activity of whose slot in the ledger the memory grows beyond the
+    /// number in `limits` causes a demand.
+    fn watch_memory(&self, limits: &'static [AtomicU64]) {
+        let _ = limits;
+    }
+
+    /// Returns the free objects in the calling core's cache to the heap.
+    fn empty_cache(&self) {}
 
     /// Returns 64 random bits. They are unpredictable if the processor has a generator; a bare cell without RDRAND
     /// takes them from the cycle counter.

@@ -5,6 +5,7 @@
 //! | [`PROCESSOR`] | cycles | one per core | events |
 //! | [`NETWORK_WRITE`] | bytes | one per queue of the device | frames to send |
 //! | [`DISK`] | bytes | one per block device | requests to it |
+//! | [`MEMORY`] | bytes | one | requests for memory that wait until some is free |
 //!
 //! A resource without a policy has no scheduler: its requests are function calls, or wait in the order of their arrival.
 //! An application gives it a [policy](GridResource::set_policy), and activities an
@@ -17,6 +18,8 @@
 //! PROCESSOR.set_entitlement(web, Entitlement::by_weight(Weight::new(300)?))?;
 //! PROCESSOR.set_policy(Some(PolicyKind::Wfq));
 //! ```
+//!
+//! Memory is kept, not served: instead of rates, activities have [budgets](MemoryBudget).
 //!
 //! An activity without an entitlement has the default weight and the lowest priority. The activity
 //! [`INFRASTRUCTURE`] works for all others before their requests are known to be theirs. Without an entitlement of its
@@ -34,8 +37,8 @@ mod resource;
 
 pub use activity_scheduler::ActivityScheduler;
 pub use isola_abi::grid::{
-    Entitlement, EntitlementError, Metric, PolicyKind, Priority, Rate, Resource, Weight,
+    Entitlement, EntitlementError, MemoryBudget, Metric, PolicyKind, Priority, Rate, Resource, Weight,
 };
 pub use isola_activities::INFRASTRUCTURE;
 pub use isola_schedulers::{ClientStatistics, Cost, Dispatch, Dispatched, Ticket};
-pub use resource::{Configuration, DISK, GridResource, NETWORK_WRITE, PROCESSOR, ResourceError};
+pub use resource::{Configuration, DISK, GridResource, MEMORY, NETWORK_WRITE, PROCESSOR, ResourceError};

@@ -32,6 +32,9 @@ pub const NETWORK_WRITE: GridResource = GridResource(Resource::NetworkWrite);
 /// The block devices' queues for requests.
 pub const DISK: GridResource = GridResource(Resource::Disk);
 
+/// The cell's memory.
+pub const MEMORY: GridResource = GridResource(Resource::Memory);
+
 /// The handle of a resource of the calling core's cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GridResource(Resource);
@@ -59,6 +62,18 @@ struct Settings {
     entitlements: Entitlements,
     /// The entitlements of activities by name, for those without one of their own.
     by_name: NamedEntitlements,
+}
+
+impl Settings {
+    fn configuration(&self, policy: PolicyKind) -> Configuration {
+        Configuration {
+            policy,
+            batch: self.batch.unwrap_or(NonZeroU32::MIN),
+            limit: self.limit,
+            entitlements: self.entitlements.clone(),
+            by_name: self.by_name.clone(),
+        }
+    }
 }
 
 impl Representative for AllSettings {
@@ -200,6 +215,7 @@ impl GridResource {
     /// # Errors
     /// [`ResourceError::Entitlement`].
     pub fn set_up(change: &GridChange) -> Result<(), ResourceError> {
+        change.check()?;
         let resource = Self(change.resource);
         let settings = GridChange { activity: None, ..change.clone() };
         let named = match &change.activity {
@@ -221,6 +237,7 @@ impl GridResource {
     /// # Errors
     /// [`ResourceError::NoActivityNamed`], [`ResourceError::Entitlement`].
     pub fn apply(change: &GridChange) -> Result<(), ResourceError> {
+        change.check()?;
         let resource = Self(change.resource);
         let mut entitlements = Vec::new();
         if let Some((name, entitlement_change)) = &change.activity {
@@ -268,7 +285,7 @@ impl GridResource {
         let per_second = || clock.cycles(origin + Duration::from_secs(1)) - clock.cycles(origin);
         match self.0 {
             Resource::Processor => Rate::per_second(per_second()).ok(),
-            Resource::NetworkWrite | Resource::Disk => None,
+            Resource::NetworkWrite | Resource::Disk | Resource::Memory => None,
         }
     }
 
@@ -276,6 +293,13 @@ impl GridResource {
     pub fn entitlement(self, activity: ActivityId) -> Entitlement {
         let settings = self.shared().settings.lock();
         entitlement_of(&settings.entitlements, &settings.by_name, activity, generation(activity))
+    }
+
+    /// Returns whether any activity has a hard budget.
+    pub fn has_hard_budgets(self) -> bool {
+        let settings = self.shared().settings.lock();
+        let own = settings.entitlements.values().map(|(_, entitlement)| entitlement);
+        own.chain(settings.by_name.values()).any(|entitlement| entitlement.memory.hard.is_some())
     }
 
     /// Returns the number of changes so far. To be read before [`Self::configuration`].
@@ -286,13 +310,13 @@ impl GridResource {
     /// Returns the configuration for the resource's schedulers; `None` without a policy.
     pub fn configuration(self) -> Option<Configuration> {
         let settings = self.shared().settings.lock();
-        Some(Configuration {
-            policy: settings.policy?,
-            batch: settings.batch.unwrap_or(NonZeroU32::MIN),
-            limit: settings.limit,
-            entitlements: settings.entitlements.clone(),
-            by_name: settings.by_name.clone(),
-        })
+        Some(settings.configuration(settings.policy?))
+    }
+
+    /// Returns the configuration for a scheduler that the resource always has: without a policy, with this one.
+    pub fn configuration_or(self, policy: PolicyKind) -> Configuration {
+        let settings = self.shared().settings.lock();
+        settings.configuration(settings.policy.unwrap_or(policy))
     }
 
     /// Calls `follow` after each change, on the core that makes it.

@@ -72,7 +72,7 @@ pub trait Policy {
 }
 
 /// Creates a policy without members.
-pub fn create(kind: PolicyKind) -> Box<dyn Policy> {
+pub fn create(kind: PolicyKind) -> Box<dyn Policy + Send> {
     match kind {
         PolicyKind::Fifo => Box::new(Fifo::default()),
         PolicyKind::Priority => Box::new(Priority::default()),

@@ -141,7 +141,7 @@ enum State {
 }
 
 struct Group {
-    policy: Box<dyn Policy>,
+    policy: Box<dyn Policy + Send>,
     /// The nodes of the members.
     members: Slab<u32>,
     /// The number of members that are not idle.

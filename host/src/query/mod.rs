@@ -16,8 +16,8 @@ pub use tree::in_tree_order;
 use crate::client::{Client, ClientError};
 use isola_abi::grid::ActivityRule;
 use isola_abi::query::{
-    ActivityUsage, AnswerRecord, Connection, CounterName, GridClient, GridSettings, Line, Query, QueryState,
-    RecordError, Records,
+    ActivityUsage, AnswerRecord, Connection, CounterName, GridClient, GridSettings, Line, MemoryUse, Query,
+    QueryState, RecordError, Records,
 };
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -66,6 +66,8 @@ pub struct QueryAnswer {
     pub grid_settings: Vec<GridSettings>,
     /// What activities have received of resources, by scheduler.
     pub grid_clients: Vec<GridClient>,
+    /// The memory of activities.
+    pub memory: Vec<MemoryUse>,
     /// The rules that attribute connections, in their order.
     pub rules: Vec<ActivityRule>,
     /// The listed activities, parents before their children.
@@ -174,6 +176,7 @@ struct PartialAnswer {
     time_wait: u64,
     grid_settings: Vec<GridSettings>,
     grid_clients: Vec<GridClient>,
+    memory: Vec<MemoryUse>,
     rules: Vec<ActivityRule>,
     activities: Vec<ActivityUsage>,
     activity_count: u64,
@@ -200,6 +203,7 @@ impl PartialAnswer {
             AnswerRecord::Connection(connection) => self.connections.push(*connection),
             AnswerRecord::GridSettings(settings) => self.grid_settings.push(settings),
             AnswerRecord::GridClient(client) => self.grid_clients.push(*client),
+            AnswerRecord::MemoryUse(usage) => self.memory.push(*usage),
             AnswerRecord::ActivityRule(rule) => self.rules.push(*rule),
             AnswerRecord::Activities { count, cycles } => {
                 (self.activity_count, self.activity_cycles) = (count, cycles);
@@ -238,6 +242,7 @@ impl PartialAnswer {
             time_wait: self.time_wait,
             grid_settings: self.grid_settings,
             grid_clients: self.grid_clients,
+            memory: self.memory,
             rules: self.rules,
             activities: self.activities,
             activity_count: self.activity_count,

@@ -23,7 +23,7 @@ use core::cell::{Cell, RefCell};
 use core::net::IpAddr;
 use core::sync::atomic::Ordering;
 use isola_abi::id::ActivityId;
-use isola_abi::report::{MemoryPressure, Report};
+use isola_abi::report::{MemoryPressure, PRESSURE_LEVEL, Report};
 use isola_ebbs::{Ebb, Representative, current_core, cycles, platform};
 use isola_events::StaticEvent;
 use isola_events::activity::{INFRASTRUCTURE, charge_to};
@@ -227,7 +227,7 @@ impl CoreNetwork {
     /// Begins a batch of received frames.
     #[inline]
     pub fn begin_batch(&self) -> BatchContext {
-        let max_len = match self.report.memory.pressure.load(Ordering::Relaxed) {
+        let max_len = match self.report.memory.pressure.load(Ordering::Relaxed) & PRESSURE_LEVEL {
             level if level == MemoryPressure::Critical as u32 => MAX_LEN_AT_CRITICAL_PRESSURE,
             _ => usize::MAX,
         };

@@ -101,6 +101,12 @@ impl Accounts {
             .filter(|account| account.is_current())
     }
 
+    /// Returns the activities that have blocks, with the bytes of each.
+    pub fn held(&self, block_len: usize) -> Vec<(ActivityId, usize)> {
+        let with_blocks = self.all.values().filter(|account| !account.clock.is_empty());
+        with_blocks.map(|account| (account.activity, account.clock.len() * block_len)).collect()
+    }
+
     /// Returns the owners of blocks by their excess over the soft budget, the largest first, in a cache of `capacity`
     /// blocks. Ended activities are before all others; those without blocks are forgotten.
     pub fn by_excess(&mut self, capacity: usize, block_len: usize) -> Vec<Owner> {

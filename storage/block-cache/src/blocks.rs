@@ -4,6 +4,7 @@ use crate::BLOCK_LEN;
 use crate::account::{Account, Accounts, CacheUse, Owner};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::task::Waker;
 use foldhash::fast::SeedableRandomState;
 use hashbrown::HashMap;
@@ -280,6 +281,23 @@ impl Blocks {
             }
         }
         evicted
+    }
+
+    /// Returns the activities that have blocks, with the bytes of each.
+    pub fn held(&self) -> Vec<(ActivityId, usize)> {
+        self.accounts.held(BLOCK_LEN)
+    }
+
+    /// Copies up to `most` blocks that are at these addresses to other memory. Returns the originals.
+    pub fn vacate(&mut self, addresses: &Range<usize>, most: usize) -> Vec<IoBuf> {
+        let data = self.blocks.values_mut().filter_map(|block| block.data.as_mut());
+        let inside = data.filter(|data| addresses.contains(&data.as_ptr().addr())).take(most);
+        inside
+            .map(|data| {
+                let copy = IoBuf::copy_from_slice(data);
+                core::mem::replace(data, copy)
+            })
+            .collect()
     }
 
     /// Returns the activity furthest above its soft budget that has blocks.

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::future::poll_fn;
+use core::ops::Range;
 use core::task::{Poll, Waker};
 use isola_abi::id::ActivityId;
 use isola_activities::INFRASTRUCTURE;
@@ -242,14 +243,43 @@ impl BlockCache {
             (blocks.evict_by_excess(wanted), blocks.dirty_len() > 0)
         };
         if evicted < wanted && has_dirty {
-            let cache = self.clone();
-            // An error is reported by the next flush.
-            spawn_task_for(INFRASTRUCTURE, async move {
-                let _ = cache.write_back(Which::All).await;
-            })
-            .detach();
+            self.write_back_later();
         }
         evicted * BLOCK_LEN
+    }
+
+    fn write_back_later(&self) {
+        let cache = self.clone();
+        // An error is reported by the next flush.
+        spawn_task_for(INFRASTRUCTURE, async move {
+            let _ = cache.write_back(Which::All).await;
+        })
+        .detach();
+    }
+
+    /// Evicts clean blocks of an activity, of up to `bytes` in total; see [`Self::shrink`]. Returns the number of bytes.
+    pub fn shrink_activity(&self, activity: ActivityId, bytes: usize) -> usize {
+        let wanted = bytes.div_ceil(BLOCK_LEN);
+        let (evicted, has_dirty) = {
+            let mut blocks = self.shared.blocks.borrow_mut();
+            let owner = blocks.accounts.owner(activity);
+            (blocks.evict(owner, wanted), blocks.dirty_len() > 0)
+        };
+        if evicted < wanted && has_dirty {
+            self.write_back_later();
+        }
+        evicted * BLOCK_LEN
+    }
+
+    /// Returns the activities that have blocks, with the bytes of each.
+    pub fn held(&self) -> Vec<(ActivityId, usize)> {
+        self.shared.blocks.borrow().held()
+    }
+
+    /// Moves up to `most` blocks that are at these addresses to other memory. Returns the originals; an empty list if
+    /// there are no more. Views of a block that others have keep its original.
+    pub fn vacate(&self, addresses: &Range<usize>, most: usize) -> Vec<IoBuf> {
+        self.shared.blocks.borrow_mut().vacate(addresses, most)
     }
 
     fn check(&self, at: u64, len: usize) -> Result<(), BlockError> {

@@ -50,7 +50,7 @@ pub fn filled<const FILL: u8>() -> Box<Report> {
             peak_bytes: word(FILL),
             room_bytes: word(FILL),
             pressure: half(FILL),
-            reserved: half(FILL),
+            holders: half(FILL),
         },
         offer: UnplugOffer::default(),
         memory_request: GrowthRequest {

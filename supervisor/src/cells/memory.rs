@@ -20,6 +20,7 @@ use super::pending::{Need, Obstacle};
 use super::ticket::Ticket;
 use crate::report;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 use isola_abi::id::{NodeId, PhysRange};
 use isola_abi::management::{Change, JournalEvent, ManagementError, MemoryResized, ReclaimShortfall};
 use isola_abi::size::ByteSize;
@@ -31,6 +32,10 @@ use isola_supervisor_core::trusted_core::{OwnedCell, Scattered, UnpluggedBlocks}
 
 /// How long a cell may take for a reclaim request, in ns. Generous: the cell answers between two events.
 const PATIENCE_NS: u64 = 5_000_000_000;
+
+/// How long all reclaim requests for one resize may take together, in ns: a cell that returns something has the time of
+/// [`PATIENCE_NS`] for the rest.
+const ALL_PATIENCE_NS: u64 = 4 * PATIENCE_NS;
 
 /// If a cell's cores are still returning cached memory, the time until the cell is asked again, in ns.
 const SOON_NS: u64 = 1_000_000;
@@ -186,13 +191,16 @@ impl Cell {
     }
 
     /// Checks, by the cell's report, whether the wanted memory leaves a sixteenth of the cell's pool free, so that
-    /// there is no memory pressure.
+    /// there is no memory pressure. A cell with holders of memory that it could do without is asked for more: then a
+    /// sixteenth of its pool is the least.
     fn check_shrink<H: Hardware>(&self, owned: &OwnedCell<H>, wanted: u64) -> Result<(), ManagementError> {
         let (usage, memory_bytes) = (report::memory(owned.report()), owned.memory_bytes());
         let (total, used) = (usage.total.0.min(memory_bytes), usage.used.0.min(usage.total.0));
         let used = used.min(total);
         // Plugged memory that the cell's page allocator has not added yet counts as unused.
-        let least = self.image.copied.saturating_add(used).saturating_add(used / 15);
+        let has_holders = owned.report().memory.holders.load(Ordering::Relaxed) > 0;
+        let needed = if has_holders { total / 16 } else { used.saturating_add(used / 15) };
+        let least = self.image.copied.saturating_add(needed);
         let least = least.next_multiple_of(CHUNK).min(memory_bytes);
         if wanted < least {
             return Err(ManagementError::MemoryInUse { wanted: ByteSize(wanted), least: ByteSize(least) });
@@ -381,6 +389,10 @@ impl Cell {
         };
         let was_refused =
             blocks.iter().filter(|block| block.len_bytes > 0).count() as u32 != taken.count_ones();
+        if took > 0 {
+            let latest = shrink.since_ns.saturating_add(ALL_PATIENCE_NS);
+            shrink.deadline_ns = now.saturating_add(PATIENCE_NS).min(latest);
+        }
         if let Some(again_ns) = again_ns {
             shrink.step = Step::Settled { again_ns };
             return ShrinkStep::Done;

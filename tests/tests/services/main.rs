@@ -13,6 +13,7 @@
 //! | [`primes`] | a service that wakes its cores |
 //! | [`idle`] | idle cells and an idle machine |
 //! | [`growth`] | memory growth of a serving cell |
+//! | [`reclaim`] | memory that a full server gives back |
 //! | [`resize`] | memory plug and unplug on request under load |
 //! | [`profile`] | profiles of a cell with known functions |
 //! | [`trace`] | traces of a serving cell |
@@ -30,5 +31,6 @@ mod memory_lending;
 mod misuse;
 mod primes;
 mod profile;
+mod reclaim;
 mod resize;
 mod trace;

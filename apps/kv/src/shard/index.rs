@@ -7,8 +7,10 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use super::slab::{ItemSlot, Slab};
+use super::vacate::{MovedMemory, move_vector};
 
 const SEGMENT_BITS: u32 = 8;
 const SEGMENT_LEN: usize = 1 << SEGMENT_BITS;
@@ -39,6 +41,18 @@ impl Index {
     /// Returns the memory of the index, in bytes.
     pub fn bytes(&self) -> usize {
         self.segments.len() * SEGMENT_BYTES
+    }
+
+    /// Moves the segments, and their list, that are at these addresses.
+    pub fn vacate(&mut self, addresses: &Range<usize>, moved: &mut MovedMemory) {
+        if let Some(original) = move_vector(&mut self.segments, addresses) {
+            moved.add_segment_list(original);
+        }
+        for segment in &mut self.segments {
+            if let Some(original) = move_vector(segment, addresses) {
+                moved.add_segment(original);
+            }
+        }
     }
 
     /// Returns the number of buckets.

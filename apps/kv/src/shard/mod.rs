@@ -7,6 +7,7 @@
 //! - [`table`]: the items, found by key and ordered by use; it consists of [`slab`], [`index`] and [`lru`].
 //! - [`item`]: an item, and the rules for copying its value.
 //! - [`store`] and [`count`]: the operations that write; [`meta`]: the operations of the meta commands.
+//! - [`vacate`]: eviction by the amount, and the move of items to other memory.
 //!
 //! An item that has expired, or that was stored before a flush, is dead: no request sees it. A dead item is removed
 //! when a request finds it, when it is the oldest item, or by [`Shard::reclaim`].
@@ -21,6 +22,7 @@ mod prefixes;
 mod slab;
 mod store;
 mod table;
+mod vacate;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -37,6 +39,7 @@ pub use prefixes::Prefixes;
 pub(crate) use prefixes::fits_in_line;
 use slab::ItemSlot;
 use table::Table;
+pub use vacate::MovedMemory;
 
 /// The smallest memory limit of a shard, in bytes.
 pub const SMALLEST_SHARD_BYTES: usize = Table::SMALLEST_BYTES;

@@ -4,8 +4,10 @@
 //! chunk and moves nothing, so no store waits for a large copy.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use super::item::Item;
+use super::vacate::{MovedMemory, move_vector};
 
 const CHUNK_BITS: u32 = 6;
 const CHUNK_LEN: usize = 1 << CHUNK_BITS;
@@ -59,6 +61,26 @@ impl Slab {
 
     pub fn get_mut(&mut self, slot: ItemSlot) -> Option<&mut Item> {
         self.chunks.get_mut(slot.index() >> CHUNK_BITS)?.get_mut(slot.index() & CHUNK_MASK)
+    }
+
+    /// Returns whether the index is the first of a chunk.
+    pub fn begins_chunk(slot: ItemSlot) -> bool {
+        slot.index() & CHUNK_MASK == 0
+    }
+
+    /// Moves the list of chunks if it is at these addresses.
+    pub fn vacate_list(&mut self, addresses: &Range<usize>, moved: &mut MovedMemory) {
+        if let Some(original) = move_vector(&mut self.chunks, addresses) {
+            moved.add_chunk_list(original);
+        }
+    }
+
+    /// Moves the chunk that contains `slot` if it is at these addresses.
+    pub fn vacate_chunk(&mut self, slot: ItemSlot, addresses: &Range<usize>, moved: &mut MovedMemory) {
+        let chunk = self.chunks.get_mut(slot.index() >> CHUNK_BITS);
+        if let Some(original) = chunk.and_then(|chunk| move_vector(chunk, addresses)) {
+            moved.add_chunk(original);
+        }
     }
 
     pub fn push(&mut self, item: Item) -> ItemSlot {

@@ -165,7 +165,7 @@ impl Shard {
         cas
     }
 
-    fn evict(&mut self, now: UnixTime) {
+    pub(super) fn evict(&mut self, now: UnixTime) {
         let slot = self.table.oldest();
         match self.table.get(slot) {
             Some(item) if self.is_dead(item, now) => self.remove_dead(now, slot),

@@ -1,11 +1,15 @@
 //! The items of a shard: keeps the slab, the index and the order of use consistent, and counts their memory exactly.
 
+use core::ops::Range;
+
 use crate::key::KeyRef;
+use crate::response::Body;
 
 use super::index::{Index, SEGMENT_BYTES};
 use super::item::{Item, body_bytes};
 use super::lru::Lru;
 use super::slab::{CHUNK_BYTES, ItemSlot, Slab};
+use super::vacate::MovedMemory;
 
 #[derive(Debug)]
 pub(super) struct Table {
@@ -94,6 +98,24 @@ impl Table {
         let Item { next_in_bucket, newer, older, .. } = *old;
         *old = Item { next_in_bucket, newer, older, ..item };
         self.touch(slot);
+    }
+
+    /// Moves the index and the list of the slab's chunks, as far as they are at these addresses.
+    pub fn vacate_lists(&mut self, addresses: &Range<usize>, moved: &mut MovedMemory) {
+        self.slab.vacate_list(addresses, moved);
+        self.index.vacate(addresses, moved);
+    }
+
+    /// Moves the slab's chunk that contains `slot` if it is at these addresses.
+    pub fn vacate_chunk(&mut self, slot: ItemSlot, addresses: &Range<usize>, moved: &mut MovedMemory) {
+        self.slab.vacate_chunk(slot, addresses, moved);
+    }
+
+    /// Replaces the body of an item by a copy of it. Returns the original.
+    pub fn replace_body(&mut self, slot: ItemSlot, copy: Body) -> Option<Body> {
+        let item = self.slab.get_mut(slot)?;
+        self.body_bytes = self.body_bytes + body_bytes(&copy) - body_bytes(&item.body);
+        Some(core::mem::replace(&mut item.body, copy))
     }
 
     /// Removes the item. The last item of the slab moves to its index.

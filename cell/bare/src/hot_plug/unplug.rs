@@ -4,8 +4,10 @@
 //! offers it; a later pass sees which blocks the supervisor has taken. No core waits for that. If fewer whole chunks
 //! are free than requested, all cores return their caches, and the supervisor asks again a moment later. If that does
 //! not suffice, pages of regions migrate to other chunks: one core migrates some in each of its passes, and answers at
-//! the end. An allocation that finds no memory meanwhile ends the migration.
+//! the end. If memory is still missing, the holders of dispensable memory free some (`reclaim`). An allocation that finds
+//! no memory meanwhile ends both.
 
+use super::reclaim::{Reclaim, ReclaimProgress};
 use crate::core_caches::return_all_caches;
 use crate::migration::Migration;
 use crate::page_tables::{is_over, retire};
@@ -41,6 +43,8 @@ pub(super) struct Unplug {
     compaction: Compaction,
     /// The request for which the last compaction was started, and its cycle count.
     compacted: (u32, u64),
+    /// The freeing of memory in use.
+    reclaim: Reclaim,
 }
 
 /// The outcome of an offer.
@@ -71,6 +75,7 @@ impl Unplug {
             caches_asked_at: 0,
             compaction: Compaction::new(),
             compacted: (0, 0),
+            reclaim: Reclaim::new(),
         }
     }
 
@@ -102,19 +107,22 @@ impl Unplug {
             self.answer(number, usize::try_from(len_bytes).unwrap_or(usize::MAX), spare, tsc_hz);
         } else {
             self.compaction.end(pages());
+            self.reclaim.end();
         }
         outcome
     }
 
-    /// Returns whether a compaction is in progress, so that passes have to continue it.
+    /// Returns whether a compaction or a reclaim is in progress, so that passes have to continue it.
     pub(super) fn is_migrating(&self) -> bool {
-        !self.compaction.is_over()
+        !self.compaction.is_over() || self.reclaim.is_active()
     }
 
-    /// Ends the compaction, as an allocation needs the memory that it holds back. Returns whether one was in progress.
+    /// Ends the compaction and the reclaim, as an allocation needs the memory that they hold back. Returns whether one was
+    /// in progress.
     pub(super) fn stop_migrating(&mut self) -> bool {
         let was_migrating = self.is_migrating();
         self.compaction.end(pages());
+        self.reclaim.end();
         was_migrating
     }
 
@@ -145,12 +153,20 @@ impl Unplug {
         outcome
     }
 
-    /// Answers a request, or continues a compaction for it.
+    /// Answers a request, or continues a compaction or a reclaim for it.
     fn answer(&mut self, number: u32, len_bytes: usize, spare: Spare, tsc_hz: u64) {
         if spare == Spare::AllFree && self.continue_compaction(number, tsc_hz) {
             return;
         }
         self.compaction.end(pages());
+        if spare == Spare::AllFree
+            && self.reclaim.is_active()
+            && self.reclaim.is_for(number)
+            && self.reclaim.advance(tsc_hz) == ReclaimProgress::InProgress
+        {
+            return;
+        }
+        self.reclaim.end();
         if !is_past(self.caches_asked_at, CACHES_AGAIN_NS, tsc_hz) {
             // Frees the pages of objects that other cores have returned since.
             pool::trim();
@@ -160,7 +176,8 @@ impl Unplug {
             Spare::Nothing => WithdrawnMemory::default(),
         };
         let (found, missing) = (withdrawn.len_bytes(), len_bytes.saturating_sub(withdrawn.len_bytes()));
-        let has_compacted = self.compacted.0 == number;
+        // While parts of one reclaim are requested, each of them begins where the last one ended.
+        let has_compacted = self.compacted.0 == number || self.reclaim.is_recent(tsc_hz);
         let rest = if missing == 0 {
             Shortfall::None
         } else if spare == Spare::Nothing {
@@ -178,12 +195,15 @@ impl Unplug {
             self.compacted = (number, cycles());
             self.compaction.start(missing.min(pages().spare_bytes()) / CHUNK as usize);
             return self.answer(number, len_bytes, spare, tsc_hz);
+        } else if !self.reclaim.has_failed(number) {
+            self.reclaim.start(number, missing, tsc_hz);
+            return self.answer(number, len_bytes, spare, tsc_hz);
         } else if pages().spare_bytes() >= missing.min(4 * CHUNK as usize) {
             Shortfall::Scattered
         } else {
             Shortfall::InUse
         };
-        let moved_bytes = if has_compacted { self.compaction.moved_bytes() } else { 0 };
+        let moved_bytes = if self.compacted.0 == number { self.compaction.moved_bytes() } else { 0 };
         // SAFETY: the blocks are withdrawn from the page allocator, where they were free; `offered` holds them until
         // the supervisor has settled the offer.
         unsafe { cell::offer(number, withdrawn.blocks(), moved_bytes as u64, rest) };

@@ -11,7 +11,7 @@
 
 use super::class::{Class, GRAIN};
 use super::free_list::FreeList;
-use crate::pages::{BlockList, NodeIndex, PAGE_SIZE, PageNumber, Pages};
+use crate::pages::{BlockList, NodeIndex, PAGE_SIZE, PageNumber, Pages, SpanPlace};
 use core::ptr::NonNull;
 use spin::Mutex;
 
@@ -25,6 +25,8 @@ pub(crate) struct CentralList {
 struct Spans {
     /// Spans with at least one free object.
     partial: BlockList,
+    /// Spans of the open window with free objects, from which none is allocated (see `pages::window`). None is empty.
+    set_aside: BlockList,
     /// How many of them have only free objects.
     empty: u32,
     /// The number of spans.
@@ -44,7 +46,15 @@ pub(crate) struct CentralStatistics {
 impl CentralList {
     /// Returns a list without spans.
     pub const fn new() -> Self {
-        Self { spans: Mutex::new(Spans { partial: BlockList::new(), empty: 0, count: 0, used: 0 }) }
+        Self {
+            spans: Mutex::new(Spans {
+                partial: BlockList::new(),
+                set_aside: BlockList::new(),
+                empty: 0,
+                count: 0,
+                used: 0,
+            }),
+        }
     }
 
     /// Passes up to `wanted` (at least one) objects to `to`; returns their number, 0 if memory has run out.
@@ -59,7 +69,7 @@ impl CentralList {
         let mut spans = self.spans.lock();
         let mut taken = 0;
         while taken < wanted {
-            let span = match spans.partial.first() {
+            let span = match spans.first_usable(pages, class) {
                 Some(span) => span,
                 // Fewer objects than wanted are better than a new span, which may not be needed.
                 None if taken > 0 => break,
@@ -94,6 +104,17 @@ impl CentralList {
         while spans.empty > 0 && spans.drop_an_empty_one(pages, class) {}
     }
 
+    /// Makes the spans available again that were set aside, after the window was closed.
+    pub fn restore(&self, pages: &Pages, class: Class) {
+        let mut spans = self.spans.lock();
+        while let Some(span) = spans.set_aside.first() {
+            let Some(range) = pages.ranges().find(span) else { return };
+            spans.set_aside.remove(pages.ranges(), range, span);
+            range.info(span).set_class(class.index() as u8);
+            spans.partial.push(pages.ranges(), range, span);
+        }
+    }
+
     /// Returns the list's counters.
     pub fn statistics(&self) -> CentralStatistics {
         let spans = self.spans.lock();
@@ -117,6 +138,26 @@ impl Spans {
         self.count += 1;
         self.empty += 1;
         Some(span)
+    }
+
+    /// Returns the first span with free objects that is not in the open window. Sets those before it aside, each once
+    /// per window.
+    fn first_usable(&mut self, pages: &Pages, class: Class) -> Option<PageNumber> {
+        loop {
+            let span = self.partial.first()?;
+            if !pages.is_in_window(span) {
+                return Some(span);
+            }
+            let range = pages.ranges().find(span)?;
+            let info = range.info(span);
+            if info.used() == 0 {
+                self.drop_span(pages, class, span);
+                continue;
+            }
+            self.partial.remove(pages.ranges(), range, span);
+            info.set_class_and_place((class.index() as u8, SpanPlace::SetAside));
+            self.set_aside.push(pages.ranges(), range, span);
+        }
     }
 
     /// Passes up to `wanted` objects of a span of the list to `to`; returns their number, at least one.
@@ -193,7 +234,7 @@ impl Spans {
         self.used -= 1;
         if used == 0 {
             self.empty += 1;
-            if self.empty > 1 {
+            if self.empty > 1 || pages.is_in_window(span) || info.class_and_place().1 == SpanPlace::SetAside {
                 self.drop_span(pages, class, span);
             }
         }
@@ -216,7 +257,10 @@ impl Spans {
     /// Returns an empty span of the list to the page allocator.
     fn drop_span(&mut self, pages: &Pages, class: Class, span: PageNumber) {
         let Some(range) = pages.ranges().find(span) else { return };
-        self.partial.remove(pages.ranges(), range, span);
+        match range.info(span).class_and_place().1 {
+            SpanPlace::Usual => self.partial.remove(pages.ranges(), range, span),
+            SpanPlace::SetAside => self.set_aside.remove(pages.ranges(), range, span),
+        }
         self.empty -= 1;
         self.count -= 1;
         // SAFETY: `add` allocated the span with that many pages, and none of its objects is in use.

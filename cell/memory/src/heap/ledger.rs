@@ -2,9 +2,9 @@
 //! every allocation has no accounting. See [`isola_abi::ledger::ActivityReport::memory_bytes`].
 
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use isola_abi::ledger::{self, ActivityReport};
-use isola_abi::report::{CoreReport, Report};
+use isola_abi::report::{CoreReport, RECLAIM, Report};
 
 /// The counters of the ledger; none until `report_to`.
 pub(super) struct Ledger {
@@ -16,6 +16,10 @@ pub(super) struct Ledger {
     counters: AtomicPtr<ActivityReport>,
     /// The number of counters per core; stored before `cores`.
     slots: AtomicUsize,
+    /// The word of the report that asks the loop for reclaim; stored before `cores`.
+    demands: AtomicPtr<AtomicU32>,
+    /// The most bytes of each activity, as many as there are slots; null without limits.
+    limits: AtomicPtr<AtomicU64>,
 }
 
 impl Ledger {
@@ -26,6 +30,16 @@ impl Ledger {
             count: AtomicUsize::new(0),
             counters: AtomicPtr::new(ptr::null_mut()),
             slots: AtomicUsize::new(0),
+            demands: AtomicPtr::new(ptr::null_mut()),
+            limits: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// Watches the limits from now on: an activity whose memory grows beyond its limit makes the loop's next pass look
+    /// for memory to reclaim, and has no limit until a new one is stored. Ignores a list that has too few entries.
+    pub fn watch(&self, limits: &'static [AtomicU64]) {
+        if limits.len() >= self.slots.load(Ordering::Relaxed) {
+            self.limits.store(limits.as_ptr().cast_mut(), Ordering::Release);
         }
     }
 
@@ -37,6 +51,7 @@ impl Ledger {
         self.counters.store(counters.as_ptr().cast_mut(), Ordering::Relaxed);
         let cores = report.cores.len().min(counters.len() / slots.max(1));
         self.count.store(cores, Ordering::Relaxed);
+        self.demands.store(ptr::from_ref(&report.memory.pressure).cast_mut(), Ordering::Relaxed);
         self.cores.store(report.cores.as_ptr().cast_mut(), Ordering::Release);
     }
 
@@ -47,15 +62,40 @@ impl Ledger {
             return;
         }
         // SAFETY: `cores` came from a `'static` reference to at least `count` records.
-        let activity = unsafe { &*cores.add(core) }.activity.load(Ordering::Relaxed) as usize;
+        let slot = unsafe { &*cores.add(core) }.activity.load(Ordering::Relaxed) as usize;
         let slots = self.slots.load(Ordering::Relaxed);
-        if activity < slots {
+        if slot < slots {
             let counters = self.counters.load(Ordering::Relaxed);
             // SAFETY: `counters` came from a `'static` reference to `slots` counters for each of `count` cores.
-            let activity = unsafe { &*counters.add(core * slots + activity) };
+            let activity = unsafe { &*counters.add(core * slots + slot) };
             // Only this core writes the counter.
             let before = activity.memory_bytes.load(Ordering::Relaxed);
             activity.memory_bytes.store(before.wrapping_add(bytes as u64), Ordering::Relaxed);
+            let limits = self.limits.load(Ordering::Acquire);
+            if !limits.is_null() {
+                // SAFETY: `limits` came from a `'static` reference to at least `slots` limits.
+                self.compare(slot, unsafe { &*limits.add(slot) });
+            }
+        }
+    }
+
+    /// Compares the memory of the activity at `slot` with its limit.
+    #[cold]
+    fn compare(&self, slot: usize, limit: &AtomicU64) {
+        let (slots, cores) = (self.slots.load(Ordering::Relaxed), self.count.load(Ordering::Relaxed));
+        let counters = self.counters.load(Ordering::Relaxed);
+        let of_cores = (0..cores).map(|core| {
+            // SAFETY: as in `add`: `counters` has `slots` counters for each of `count` cores.
+            let activity = unsafe { &*counters.add(core * slots + slot) };
+            activity.memory_bytes.load(Ordering::Relaxed)
+        });
+        let used = of_cores.fold(0, u64::wrapping_add) as i64;
+        let most = limit.load(Ordering::Relaxed);
+        if used > 0 && used as u64 > most {
+            limit.store(u64::MAX, Ordering::Relaxed);
+            // SAFETY: stored before `cores`, which the caller has seen, from a `'static` reference.
+            let demands = unsafe { &*self.demands.load(Ordering::Relaxed) };
+            demands.fetch_or(RECLAIM, Ordering::SeqCst);
         }
     }
 

@@ -29,11 +29,11 @@ use self::central::CentralList;
 use self::class::{CLASSES, Class, entry};
 use self::free_list::FreeList;
 use self::ledger::Ledger;
-use crate::pages::{MAX_NODES, NodeIndex, PageNumber, Pages};
+use crate::pages::{MAX_NODES, NodeIndex, PageNumber, Pages, Window};
 use crate::regions::collect;
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use isola_abi::id::{MAX_CORES, NodeId};
 use isola_abi::report::{MemoryPressure, Report};
 
@@ -113,6 +113,13 @@ impl<C: CoreSource> Heap<C> {
         self.ledger.add(self.cores.current_core(), object_bytes + cached_bytes + large_bytes);
     }
 
+    /// Watches the memory of activities: `limits` has the most bytes of each activity slot of the ledger. An activity whose
+    /// memory grows beyond it sets [`RECLAIM`](isola_abi::report::RECLAIM) in the report, and its limit to the largest
+    /// number. The heap looks only when it counts anyway. To be called after [`Self::report_to`].
+    pub fn watch_activities(&self, limits: &'static [AtomicU64]) {
+        self.ledger.watch(limits);
+    }
+
     /// Empties the current core's cache, before the core leaves or if memory is short.
     pub fn empty_cache(&self) {
         let cache = self.cache();
@@ -138,6 +145,21 @@ impl<C: CoreSource> Heap<C> {
     /// refill, spill or are idle.
     pub fn release_unused(&self) {
         self.report_shortage();
+    }
+
+    /// Opens the window of `1 << chunks_order` chunks of which the smallest part is in use: from now on, no memory of it
+    /// is allocated. Objects of it that are in cores' caches still are, so the cores should empty these. `None` if there
+    /// is no window with memory in use for whose address `is_excluded` returns false.
+    pub fn open_window(&self, chunks_order: u32, is_excluded: impl Fn(usize) -> bool) -> Option<Window> {
+        self.pages.open_window(chunks_order, is_excluded)
+    }
+
+    /// Closes the window. Its memory is available again.
+    pub fn close_window(&self) {
+        self.pages.close_window();
+        for node in self.pages.nodes_from(self.node()) {
+            Class::all().for_each(|class| self.central(node, class).restore(&self.pages, class));
+        }
     }
 
     /// Returns empty spans to the page allocator.

@@ -28,6 +28,8 @@ pub(crate) struct Buddy {
     free_pages: usize,
     /// Bit n: there may be free buddies of order n with different contents, which are not merged.
     mixed: u32,
+    /// The first page and the number of pages of the open window, if it is of this node (see `window`).
+    pub(super) held_window: Option<(PageNumber, u32)>,
 }
 
 /// The free blocks with the same contents.
@@ -54,7 +56,7 @@ const fn kind(contents: KnownContents) -> usize {
 impl Buddy {
     /// Returns a system without pages.
     pub const fn new() -> Self {
-        Self { lists: [Lists::new(), Lists::new()], free_pages: 0, mixed: 0 }
+        Self { lists: [Lists::new(), Lists::new()], free_pages: 0, mixed: 0, held_window: None }
     }
 
     /// Returns the number of free pages.
@@ -363,6 +365,9 @@ impl Buddy {
         order: u32,
         contents: KnownContents,
     ) {
+        if self.must_hold(block) {
+            return range.info(block).set_state(BlockState::Held { order });
+        }
         range.info(block).set_state(BlockState::Free { order, contents });
         let lists = &mut self.lists[kind(contents)];
         if let Some(list) = lists.by_order.get_mut(order as usize) {

@@ -76,6 +76,18 @@ const ABSENT: u8 = 0x20;
 /// Valid only if [`FREE`] is not set.
 const HELD: u8 = 0x40;
 
+/// In the field `class`.
+const SET_ASIDE: u8 = 0x80;
+
+/// The list that a span with free objects is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SpanPlace {
+    /// That from which objects are allocated.
+    Usual,
+    /// That of spans from which none is allocated, because their memory is to become free.
+    SetAside,
+}
+
 /// The record of a page.
 #[repr(C)]
 pub(crate) struct PageInfo {
@@ -152,7 +164,13 @@ impl InfoRef {
     }
     field! {
         /// Returns the index of a span's class.
-        class, set_class, class: u8 => u8, |raw| raw, |class| class
+        class, set_class, class: u8 => u8, |raw: u8| raw & !SET_ASIDE, |class| class
+    }
+    field! {
+        /// Returns the index of a span's class, and whether the span is set aside.
+        class_and_place, set_class_and_place, class: u8 => (u8, SpanPlace),
+        |raw: u8| (raw & !SET_ASIDE, if raw & SET_ASIDE == 0 { SpanPlace::Usual } else { SpanPlace::SetAside }),
+        |(class, place)| if place == SpanPlace::Usual { class } else { class | SET_ASIDE }
     }
     field! {
         /// Returns the offset of a span's first free object, in units of 16 bytes; `u16::MAX` if there is none.

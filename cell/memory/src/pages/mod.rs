@@ -12,11 +12,13 @@ mod node;
 mod ranges;
 mod statistics;
 mod usage;
+mod window;
 mod withdraw;
 
 use self::buddy::Buddy;
 use self::ranges::Range;
 use self::usage::Usage;
+use self::window::OpenWindow;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,12 +29,13 @@ use spin::Mutex;
 pub use self::frames::Frame;
 pub(crate) use self::hold::ChunkNumber;
 pub use self::info::KnownContents;
-pub(crate) use self::info::PageNumber;
+pub(crate) use self::info::{PageNumber, SpanPlace};
 pub(crate) use self::list::BlockList;
 pub(crate) use self::node::NodeIndex;
 pub use self::ranges::MAX_RANGES;
 pub(crate) use self::ranges::Ranges;
 pub use self::statistics::PageStatistics;
+pub use self::window::{Window, WindowUse};
 pub use self::withdraw::WithdrawnMemory;
 
 /// The size of a page, in bytes.
@@ -57,6 +60,8 @@ pub struct Pages {
     /// Whether there may be free pages that are not known to be zero. Set after each free.
     may_have_unclear: AtomicBool,
     usage: Usage,
+    /// The memory that is to become free, if any. Changed by one caller at a time.
+    window: OpenWindow,
 }
 
 /// The reason why a range of memory cannot be added.
@@ -94,6 +99,7 @@ impl Pages {
             node_count: AtomicUsize::new(0),
             may_have_unclear: AtomicBool::new(true),
             usage: Usage::new(),
+            window: OpenWindow::new(),
         }
     }
 

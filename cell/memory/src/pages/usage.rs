@@ -8,7 +8,7 @@
 use super::{PAGE_SIZE, PageStatistics};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use isola_abi::report::{MemoryPressure, MemoryReport};
+use isola_abi::report::{MemoryPressure, MemoryReport, RECLAIM};
 
 /// The counters, in pages. All nodes share each word; a core that changes one has just held a node's lock, beside which
 /// another locked operation costs little.
@@ -48,7 +48,11 @@ impl PressureSink for ReportedPressure {
 
     fn publish(&self, level: MemoryPressure) {
         if let Some(report) = self.report() {
-            report.pressure.store(level as u32, Ordering::SeqCst);
+            // Another core may have set the flag, which remains until the loop has seen it.
+            let before = report.pressure.swap(level as u32, Ordering::SeqCst);
+            if before & RECLAIM != 0 {
+                report.pressure.fetch_or(RECLAIM, Ordering::SeqCst);
+            }
         }
     }
 }

@@ -38,6 +38,7 @@ fn entitlement() -> impl Strategy<Value = Entitlement> {
             deadline_ns,
             reservation: reservation.filter(|&rate| limit.is_none_or(|limit| rate <= limit)),
             limit,
+            ..Entitlement::default()
         },
     )
 }

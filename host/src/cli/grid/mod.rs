@@ -8,7 +8,9 @@ use super::failure::{REFUSED, USAGE};
 use super::{Context, Failure, complete, network, show};
 use crate::cellctl::look_up;
 use crate::client::Client;
-use crate::grid_setup::{activity_name, deadline_ns, parse_deadline, parse_network, parse_rate};
+use crate::grid_setup::{
+    activity_name, deadline_ns, parse_budget, parse_deadline, parse_network, parse_rate,
+};
 use crate::hosted_cells;
 use crate::machine::LockedMachine;
 use crate::output::charset::Charset;
@@ -18,10 +20,10 @@ use crate::query::{Extent, QueryAnswer, facts, in_tree_order};
 use clap::{Args, Subcommand};
 use ipnet::IpNet;
 use isola_abi::grid::{
-    ActivityRule, EntitlementChange, GridChange, Metric, PolicyChange, PolicyKind, Priority, Rate, Resource,
-    RuleChange, Weight,
+    ActivityRule, BudgetChange, EntitlementChange, GridChange, Metric, PolicyChange, PolicyKind, Priority,
+    Rate, Resource, RuleChange, Weight,
 };
-use isola_abi::query::{GridClient, GridSettings, Query};
+use isola_abi::query::{GridClient, GridSettings, MemoryUse, Query};
 use isola_abi::size::ByteSize;
 use ratatui::crossterm::terminal;
 use std::io::{self, IsTerminal};
@@ -141,8 +143,8 @@ struct ClearRulesArguments {
 /// Changes the policy of a resource, or the entitlement of an activity, while the cell serves
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Resources are processor (the time of the cores, in cycles) and network-write (frames to the network device, in bytes). \
-Each core, and each queue of the device, divides its own.
+Resources are processor (the time of the cores, in cycles), network-write (frames to the network device, in bytes), disk \
+(requests to the block devices, in bytes) and memory. Each core, queue and device divides its own.
 
 Policies:
   direct    no scheduler
@@ -156,10 +158,14 @@ A rate is a part of a core for the processor, as in 25%, and bytes per second fo
 it. With --activity, --limit is that of the activity, otherwise that of each core or queue. An activity's reservation and \
 limit need the policy reserve. All changes of a command are made, or none.
 
+Memory has no policy and no rates, but budgets: while an activity uses no more than --soft, it loses no cached memory to \
+others; above --hard, it loses its own even if the cell has more. none removes a budget.
+
 Examples:
   isola grid set kv processor --policy wfq
   isola grid set kv processor --activity web --weight 300
   isola grid set kv network-write --policy reserve --activity backup --limit 10M
+  isola grid set kv memory --activity web --soft 64M --hard 128M
   isola grid set kv processor --policy direct --dry-run")]
 struct SetArguments {
     /// The cell
@@ -192,6 +198,12 @@ struct SetArguments {
     /// The most that the activity, or each core or queue, gets
     #[arg(long, value_name = "RATE")]
     limit: Option<String>,
+    /// The memory that the activity does not lose to others, as in 64M, or none
+    #[arg(long, value_name = "SIZE", requires = "activity", value_parser = parse_budget)]
+    soft: Option<BudgetChange>,
+    /// The most memory of the activity
+    #[arg(long, value_name = "SIZE", requires = "activity", value_parser = parse_budget)]
+    hard: Option<BudgetChange>,
     /// Checks the change, and makes none
     #[arg(long)]
     dry_run: bool,
@@ -271,6 +283,8 @@ impl SetArguments {
             deadline_ns: self.deadline.map(deadline_ns),
             reservation,
             limit,
+            soft: self.soft,
+            hard: self.hard,
         };
         let (limit, activity) = match &self.activity {
             Some(name) => (None, Some((name.clone(), of_activity(limit)))),
@@ -282,14 +296,15 @@ impl SetArguments {
             change.activity.as_ref().is_some_and(|(_, change)| *change != EntitlementChange::default());
         if change.activity.is_some() && !changes_activity {
             return Err(
-                "nothing to change for the activity: use --weight, --priority, --deadline, --reservation \
-                        or --limit"
+                "nothing to change for the activity: use --weight, --priority, --deadline, --reservation, \
+                        --limit, --soft or --hard"
                     .to_owned(),
             );
         }
         if change.policy.is_none() && change.batch.is_none() && change.limit.is_none() && !changes_activity {
             return Err("nothing to change: use --policy, --batch, --limit or --activity".to_owned());
         }
+        change.check().map_err(|error| error.to_string())?;
         Ok(change)
     }
 }
@@ -420,8 +435,29 @@ fn text(answer: &QueryAnswer) -> String {
         ));
         text.push('\n');
     }
+    if !answer.memory.is_empty() {
+        let rows = answer.memory.iter().map(|usage| {
+            let MemoryUse { name, used_bytes, budget, reclaimed_bytes, waiting, .. } = usage;
+            vec![
+                name.clone(),
+                human::cost(*used_bytes, "bytes"),
+                budget_text(budget.soft),
+                budget_text(budget.hard),
+                human::cost(*reclaimed_bytes, "bytes"),
+                human::count(*waiting),
+            ]
+        });
+        text.push('\n');
+        text.push_str(&table(&["ACTIVITY", "MEMORY", "SOFT", "HARD", "RECLAIMED", "WAITING"], rows));
+        text.push('\n');
+    }
     text.push_str(&network::extent_text(answer.extent));
     text
+}
+
+/// Formats a budget in the form in which it is set.
+fn budget_text(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "-".to_owned(), |bytes| ByteSize(bytes).to_string())
 }
 
 /// Formats a rate in the form in which it is set.

@@ -238,12 +238,43 @@ impl Picture {
         for clients in clients.chunk_by(|one, next| one.core == next.core) {
             self.scheduler(settings, clients, longest_name.unwrap_or_default());
         }
+        if *resource == Resource::Memory {
+            self.memory(answer);
+            return self.close();
+        }
         match (clients.is_empty(), policy) {
             (false, _) => {}
             (true, None) => self.line("no scheduler: served in the order of arrival", ""),
             (true, Some(_)) => self.line("no activities have competed yet", ""),
         }
         self.close();
+    }
+
+    /// Adds the memory of each activity.
+    fn memory(&mut self, answer: &QueryAnswer) {
+        if answer.memory.is_empty() {
+            self.line("no activity has any", "");
+        }
+        let sum = answer.memory.iter().map(|usage| usage.used_bytes).fold(0, u64::saturating_add);
+        let longest = answer.memory.iter().map(|usage| printable_line(&usage.name).width()).max();
+        let names = longest.unwrap_or_default().clamp(4, (self.width / 3).clamp(10, 24));
+        let bar = (self.width / 4).min(20).min(self.width.saturating_sub(names + 16));
+        for usage in answer.memory.iter().take(MOST_ACTIVITIES) {
+            let name = self.charset.fit(&printable_line(&usage.name), names);
+            let bar = self.charset.bar(usage.used_bytes as f64 / sum.max(1) as f64, bar);
+            let budgets = [("soft", usage.budget.soft), ("hard", usage.budget.hard)];
+            let mut right: Vec<String> = budgets
+                .iter()
+                .filter_map(|(kind, bytes)| Some(format!("{kind} {}", ByteSize((*bytes)?))))
+                .collect();
+            if usage.reclaimed_bytes > 0 {
+                right.push(format!("{} reclaimed", human::cost(usage.reclaimed_bytes, "bytes")));
+            }
+            self.line(&format!("  {name} {bar} {:>9}", human::cost(usage.used_bytes, "bytes")), "");
+            if !right.is_empty() {
+                self.line("", &right.join(", "));
+            }
+        }
     }
 
     /// Adds the activities of a scheduler.
@@ -256,6 +287,7 @@ impl Picture {
             Resource::Processor => "core",
             Resource::NetworkWrite => "queue",
             Resource::Disk => "disks of core",
+            Resource::Memory => "memory of core",
         };
         self.line(&format!("{of} {}", first.core), &format!("{} waiting", human::count(waiting)));
         let shown = &clients[..clients.len().min(MOST_ACTIVITIES)];
@@ -303,7 +335,7 @@ fn traffic(counters: &[(CounterName, u64)], frames: &str, bytes: &str) -> Option
 /// Returns the parts of an entitlement that the policy uses.
 fn entitlement_facts(settings: &GridSettings, entitlement: &Entitlement) -> Vec<String> {
     let GridSettings { resource, policy, capacity, .. } = settings;
-    let Entitlement { weight, priority, deadline_ns, reservation, limit } = entitlement;
+    let Entitlement { weight, priority, deadline_ns, reservation, limit, memory: _ } = entitlement;
     let weight = format!("weight {}", weight.get());
     match policy {
         None | Some(PolicyKind::Fifo) => vec![],

@@ -2,7 +2,7 @@
 
 use crate::query::{Extent, QueryAnswer};
 use isola_abi::grid::ActivityRule;
-use isola_abi::query::{ActivityUsage, GridClient, GridSettings};
+use isola_abi::query::{ActivityUsage, GridClient, GridSettings, MemoryUse};
 use serde::Serialize;
 
 /// The grid of a cell: `grid show`, `grid set`.
@@ -16,6 +16,8 @@ pub struct GridView {
     pub rules: Vec<ActivityRuleView>,
     /// What activities have received, by resource and core.
     pub activities: Vec<GridClientView>,
+    /// The memory of activities that have no activity above them.
+    pub memory: Vec<MemoryUseView>,
     /// Whether all cores of the cell have answered.
     pub complete: bool,
 }
@@ -70,6 +72,39 @@ pub struct GridClientView {
     pub waited_ns: u64,
     /// The longest waiting time.
     pub longest_wait_ns: u64,
+}
+
+/// The memory of an activity.
+#[derive(Clone, Debug, Serialize)]
+pub struct MemoryUseView {
+    /// The activity's number.
+    pub activity: u32,
+    /// The activity's name.
+    pub name: String,
+    /// The memory that it has, those below it included.
+    pub used_bytes: u64,
+    /// The memory that it does not lose to others.
+    pub soft_bytes: Option<u64>,
+    /// The most that it may have.
+    pub hard_bytes: Option<u64>,
+    /// The memory that it has lost so far.
+    pub reclaimed_bytes: u64,
+    /// The number of its requests that wait for memory.
+    pub waiting: u64,
+}
+
+impl MemoryUseView {
+    fn new(usage: &MemoryUse) -> Self {
+        Self {
+            activity: usage.activity,
+            name: usage.name.clone(),
+            used_bytes: usage.used_bytes,
+            soft_bytes: usage.budget.soft,
+            hard_bytes: usage.budget.hard,
+            reclaimed_bytes: usage.reclaimed_bytes,
+            waiting: usage.waiting,
+        }
+    }
 }
 
 /// A rule that attributes accepted connections to an activity.
@@ -148,6 +183,7 @@ impl GridView {
             resources: answer.grid_settings.iter().map(GridResourceView::new).collect(),
             rules: answer.rules.iter().map(ActivityRuleView::new).collect(),
             activities: answer.grid_clients.iter().map(GridClientView::new).collect(),
+            memory: answer.memory.iter().map(MemoryUseView::new).collect(),
             complete: answer.extent == Extent::Whole,
         }
     }

@@ -1,0 +1,96 @@
+//! The items as memory that the cell could do without.
+//!
+//! If the supervisor wants memory back, the server evicts the least recently used items of all shards, and moves the
+//! others out of the chunks that are to become free. If the cell has no free memory, connections are closed first
+//! (`serve`), and items are evicted at the critical level only.
+
+use crate::serve::{lower_limits, service};
+use crate::shard::MovedMemory;
+use alloc::vec::Vec;
+use core::ops::Range;
+use isola_abi::id::ActivityId;
+use isola_abi::report::MemoryPressure;
+use isola_ebbs::{Ebb, Representative};
+use isola_events::current_activity;
+use isola_events::reclaim::{HolderRegistration, MemoryHolder, ReclaimCause, register_memory_holder};
+
+/// The holder, on the core that prepared the server.
+pub(crate) static ITEM_HOLDER: Ebb<RegisteredItems> = Ebb::new();
+
+/// The most items that one event looks at, and the most bytes that it copies.
+const ITEMS_LOOKED_AT: usize = 4096;
+const MOST_MOVED: usize = 256 << 10;
+
+/// The items that a shard looks at before its lock is released.
+const ITEMS_AT_ONCE: usize = 128;
+
+/// The bits of a position that are the index in a shard; the others are the number of the shard.
+const INDEX_BITS: u32 = 32;
+
+pub(crate) struct RegisteredItems {
+    _registration: HolderRegistration,
+}
+
+impl Representative for RegisteredItems {
+    fn create() -> Self {
+        Self { _registration: register_memory_holder(Items { activity: current_activity() }) }
+    }
+}
+
+impl RegisteredItems {
+    /// Registers the items, by the creation of this representative.
+    pub fn register(&self) {}
+}
+
+/// The items of the server, for the activity that prepared it.
+struct Items {
+    activity: ActivityId,
+}
+
+impl MemoryHolder for Items {
+    fn held(&self, cause: ReclaimCause) -> Vec<(ActivityId, usize)> {
+        if matches!(cause, ReclaimCause::Shortage(level) if level < MemoryPressure::Critical) {
+            return Vec::new();
+        }
+        let shards = &service().server.shards;
+        let bytes = shards.ids().filter_map(|id| Some(shards.lock(id)?.evictable_bytes())).sum();
+        Vec::from([(self.activity, bytes)])
+    }
+
+    fn free(&self, _: ReclaimCause, activity: ActivityId, len_bytes: usize) -> usize {
+        if activity != self.activity {
+            return 0;
+        }
+        let shards = &service().server.shards;
+        let now = crate::unix_time();
+        let part = len_bytes / shards.ids().count().max(1) + 1;
+        lower_limits();
+        shards.ids().filter_map(|id| Some(shards.lock(id)?.give_up(now, part))).sum()
+    }
+
+    fn vacate(&self, addresses: &Range<usize>, from: u64) -> Option<u64> {
+        let shards = &service().server.shards;
+        let (first, mut index) = ((from >> INDEX_BITS) as usize, from as u32 as usize);
+        // The originals are freed when all copies are made, and after the locks.
+        let mut moved = MovedMemory::default();
+        let mut left = ITEMS_LOOKED_AT;
+        for id in shards.ids().skip(first) {
+            loop {
+                let at = u64::from(id.0) << INDEX_BITS | index as u64;
+                if left == 0 || moved.len_bytes() >= MOST_MOVED {
+                    return Some(at);
+                }
+                // If another core has the lock for long, a later event tries again.
+                let Some(mut shard) = shards.lock(id) else { return Some(at) };
+                let next = shard.vacate(addresses, index, ITEMS_AT_ONCE.min(left), &mut moved);
+                left -= ITEMS_AT_ONCE.min(left);
+                match next {
+                    Some(next) => index = next,
+                    None => break,
+                }
+            }
+            index = 0;
+        }
+        None
+    }
+}

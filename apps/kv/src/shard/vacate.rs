@@ -1,0 +1,149 @@
+//! Freeing of memory: eviction by the amount, and the move of items out of addresses that are to become free.
+//!
+//! All memory of a shard can move: a body is shared with responses in transit, which keep the original until they are
+//! sent, and everything else has one owner. A caller passes [`MovedMemory`] from call to call of one event, and drops
+//! the originals at its end, so that no copy is allocated where an original was.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use isola_iobuf::IoBuf;
+
+use crate::response::{Body, Parts};
+use crate::time::UnixTime;
+
+use super::item::Item;
+use super::slab::{ItemSlot, Slab};
+use super::{SMALLEST_SHARD_BYTES, Shard};
+
+/// An upper bound of the memory of an item besides its value and the item table, in bytes.
+const LARGEST_REST: usize = 4096;
+
+/// The originals of moved memory.
+#[derive(Default)]
+pub struct MovedMemory {
+    bodies: Vec<Body>,
+    chunks: Vec<Vec<Item>>,
+    segments: Vec<Vec<ItemSlot>>,
+    chunk_lists: Vec<Vec<Vec<Item>>>,
+    segment_lists: Vec<Vec<Vec<ItemSlot>>>,
+    len_bytes: usize,
+}
+
+impl MovedMemory {
+    /// Returns the approximate length of the originals, in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    fn add_body(&mut self, body: Body) {
+        self.len_bytes += body.value_len() + size_of::<Body>();
+        self.bodies.push(body);
+    }
+
+    pub(super) fn add_chunk(&mut self, chunk: Vec<Item>) {
+        self.len_bytes += chunk.capacity() * size_of::<Item>();
+        self.chunks.push(chunk);
+    }
+
+    pub(super) fn add_segment(&mut self, segment: Vec<ItemSlot>) {
+        self.len_bytes += segment.capacity() * size_of::<ItemSlot>();
+        self.segments.push(segment);
+    }
+
+    pub(super) fn add_chunk_list(&mut self, list: Vec<Vec<Item>>) {
+        self.chunk_lists.push(list);
+    }
+
+    pub(super) fn add_segment_list(&mut self, list: Vec<Vec<ItemSlot>>) {
+        self.segment_lists.push(list);
+    }
+}
+
+/// Moves a vector to another allocation if it is at one of these addresses. Returns the original, which is empty.
+pub(super) fn move_vector<T>(vector: &mut Vec<T>, addresses: &Range<usize>) -> Option<Vec<T>> {
+    if !addresses.contains(&vector.as_ptr().addr()) {
+        return None;
+    }
+    let mut moved = Vec::with_capacity(vector.capacity());
+    moved.append(vector);
+    Some(core::mem::replace(vector, moved))
+}
+
+impl Shard {
+    /// Evicts least recently used items of at least `len_bytes` bytes, if there are as many. Returns the freed bytes. The
+    /// shard's limit is then what it uses, so that stores do not take the memory again, but at least the memory of one value
+    /// of the largest length: no store fails. See [`Shard::set_limit_bytes`].
+    pub fn give_up(&mut self, now: UnixTime, len_bytes: usize) -> usize {
+        let before = self.bytes();
+        let target = before.saturating_sub(len_bytes);
+        while self.bytes() > target && !self.is_empty() {
+            self.evict(now);
+        }
+        // A value in received frames takes up to a quarter more than its length.
+        let largest = SMALLEST_SHARD_BYTES + self.max_value_len / 4 * 5 + LARGEST_REST;
+        self.limit_bytes = self.limit_bytes.min(self.bytes().max(largest));
+        before - self.bytes()
+    }
+
+    /// Returns the memory that [`Self::give_up`] could free, in bytes.
+    pub fn evictable_bytes(&self) -> usize {
+        self.bytes().saturating_sub(SMALLEST_SHARD_BYTES)
+    }
+
+    /// Moves the memory at `addresses` of up to `budget` items, from index `from` on. The originals are added to
+    /// `moved`. Returns the index at which to continue; `None` at the end.
+    pub fn vacate(
+        &mut self,
+        addresses: &Range<usize>,
+        from: usize,
+        budget: usize,
+        moved: &mut MovedMemory,
+    ) -> Option<usize> {
+        if from == 0 {
+            self.table.vacate_lists(addresses, moved);
+        }
+        let end = self.table.len().min(from.saturating_add(budget));
+        for index in from..end {
+            let slot = ItemSlot::new(index);
+            if index == from || Slab::begins_chunk(slot) {
+                self.table.vacate_chunk(slot, addresses, moved);
+            }
+            let Some(item) = self.table.get(slot) else { break };
+            if let Some(copy) = copy_if_inside(&item.body, addresses)
+                && let Some(original) = self.table.replace_body(slot, copy)
+            {
+                moved.add_body(original);
+            }
+        }
+        (end < self.table.len()).then_some(end)
+    }
+}
+
+/// Returns a copy of a body of which some memory is at these addresses.
+fn copy_if_inside(body: &Body, addresses: &Range<usize>) -> Option<Body> {
+    match body {
+        Body::Whole(answer) => {
+            let is_inside = addresses.contains(&answer.bytes().as_ptr().addr());
+            is_inside.then(|| Body::Whole(answer.copied()))
+        }
+        Body::Parts(parts) => {
+            let Parts { key, value } = &**parts;
+            let is_inside = |view: &IoBuf| addresses.contains(&view.as_ptr().addr());
+            // The second view is where the list of further views is.
+            let list = value.parts().nth(1).map(|view| core::ptr::from_ref(view).addr());
+            let in_lists = [Some(Arc::as_ptr(parts).addr()), list];
+            let any = in_lists.iter().flatten().any(|address| addresses.contains(address))
+                || is_inside(key)
+                || value.parts().any(is_inside);
+            let copy = |view: &IoBuf| match is_inside(view) {
+                true => IoBuf::copy_from_slice(view),
+                false => view.clone(),
+            };
+            any.then(|| {
+                Body::Parts(Arc::new(Parts { key: copy(key), value: value.parts().map(copy).collect() }))
+            })
+        }
+    }
+}

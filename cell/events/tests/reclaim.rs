@@ -1,0 +1,167 @@
+//! The memory scheduler asks the holder of the activity that is furthest above its part, and only as long as memory is
+//! demanded.
+
+use isola_abi::id::ActivityId;
+use isola_abi::report::RECLAIM;
+use isola_ebbs::{current_core, platform};
+use isola_events::future::join_all;
+use isola_events::reclaim::{
+    MemoryHolder, ReclaimCause, ReserveError, lost_bytes, register_memory_holder, reserve,
+    waiting_requests_of,
+};
+use isola_events::{exit, register_activity, run, sleep, spawn_on, spawn_task, spawn_task_for};
+use isola_hosted::Settings;
+use isola_platform::CoreIndex;
+use isola_resources::{Entitlement, MEMORY, MemoryBudget};
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Runs `main` as a task on the first core of a cell with `cores` cores.
+fn cell<F: Future<Output = ()> + 'static>(cores: usize, main: impl Fn() -> F + Sync) {
+    isola_hosted::run(Settings { cores, ..Settings::default() }, Vec::new(), |_| {
+        if current_core() == CoreIndex(0) {
+            let main = main();
+            spawn_task(async move {
+                main.await;
+                exit(0);
+            })
+            .detach();
+        }
+        run()
+    });
+}
+
+/// A holder whose memory is a number per activity.
+#[derive(Clone, Default)]
+struct Numbers(Rc<RefCell<Vec<(ActivityId, usize)>>>);
+
+impl Numbers {
+    fn of(&self, activity: ActivityId) -> usize {
+        self.0.borrow().iter().find(|(of, _)| *of == activity).map_or(0, |(_, bytes)| *bytes)
+    }
+}
+
+impl MemoryHolder for Numbers {
+    fn held(&self, _: ReclaimCause) -> Vec<(ActivityId, usize)> {
+        self.0.borrow().clone()
+    }
+
+    fn free(&self, _: ReclaimCause, activity: ActivityId, len_bytes: usize) -> usize {
+        let mut all = self.0.borrow_mut();
+        let Some((_, bytes)) = all.iter_mut().find(|(of, _)| *of == activity) else { return 0 };
+        let freed = len_bytes.min(*bytes);
+        *bytes -= freed;
+        freed
+    }
+
+    fn vacate(&self, _: &Range<usize>, _: u64) -> Option<u64> {
+        None
+    }
+}
+
+fn budget(soft: Option<u64>, hard: Option<u64>) -> Entitlement {
+    Entitlement { memory: MemoryBudget { soft, hard }, ..Entitlement::default() }
+}
+
+fn demand() {
+    platform().report().memory.pressure.fetch_or(RECLAIM, Ordering::Relaxed);
+}
+
+async fn until(condition: impl Fn() -> bool) {
+    while !condition() {
+        sleep(Duration::from_micros(100)).await;
+    }
+}
+
+#[test]
+fn an_activity_above_its_hard_budget_loses_the_excess_and_no_other_loses_any() {
+    cell(1, || async {
+        let [web, batch] = ["web", "batch"].map(|name| register_activity(name).unwrap());
+        let numbers = Numbers::default();
+        *numbers.0.borrow_mut() = vec![(web, 5 << 20), (batch, 9 << 20)];
+        let holder = register_memory_holder(numbers.clone());
+        demand();
+        sleep(Duration::from_millis(5)).await;
+        assert_eq!((numbers.of(web), numbers.of(batch)), (5 << 20, 9 << 20), "nobody has a budget");
+        MEMORY.set_entitlement(batch, budget(None, Some(2 << 20))).unwrap();
+        demand();
+        until(|| numbers.of(batch) == 2 << 20).await;
+        sleep(Duration::from_millis(5)).await;
+        assert_eq!((numbers.of(web), numbers.of(batch)), (5 << 20, 2 << 20));
+        assert_eq!((lost_bytes(web), lost_bytes(batch)), (0, 7 << 20));
+        drop(holder);
+        numbers.0.borrow_mut()[1].1 = 9 << 20;
+        demand();
+        sleep(Duration::from_millis(5)).await;
+        assert_eq!(numbers.of(batch), 9 << 20, "the holder was removed");
+    });
+}
+
+#[test]
+fn holders_on_other_cores_free_memory_there() {
+    cell(3, || async {
+        let batch = register_activity("batch").unwrap();
+        MEMORY.set_entitlement(batch, budget(None, Some(1 << 20))).unwrap();
+        for core in [1, 2] {
+            spawn_on(CoreIndex(core), move || {
+                let numbers = Numbers::default();
+                numbers.0.borrow_mut().push((batch, 3 << 20));
+                std::mem::forget(register_memory_holder(numbers));
+            });
+        }
+        until(|| platform().report().memory.holders.load(Ordering::Relaxed) == 2).await;
+        demand();
+        until(|| lost_bytes(batch) == 5 << 20).await;
+        sleep(Duration::from_millis(5)).await;
+        assert_eq!(lost_bytes(batch), 5 << 20, "both have three of the six, and one may stay");
+    });
+}
+
+#[test]
+fn a_reservation_above_the_budget_waits_for_those_of_its_activity_and_delays_no_other() {
+    cell(2, || async {
+        let [web, batch] = ["web", "batch"].map(|name| register_activity(name).unwrap());
+        MEMORY.set_entitlement(web, budget(None, Some(1 << 20))).unwrap();
+        let refused = spawn_task_for(web, reserve((1 << 20) + 1)).await;
+        assert_eq!(refused.unwrap_err(), ReserveError::MoreThanBudget);
+        let first = spawn_task_for(web, reserve(600 << 10)).await.unwrap();
+        assert_eq!(first.len_bytes(), 600 << 10);
+        let granted: Rc<RefCell<Vec<u32>>> = Rc::default();
+        let waiting = [(1, web), (2, web), (3, batch)].map(|(number, activity)| {
+            let granted = granted.clone();
+            spawn_task_for(activity, async move {
+                let reserved = reserve(500 << 10).await.unwrap();
+                granted.borrow_mut().push(number);
+                sleep(Duration::from_millis(3)).await;
+                drop(reserved);
+            })
+        });
+        until(|| *granted.borrow() == [3]).await;
+        assert_eq!((waiting_requests_of(web), waiting_requests_of(batch)), (2, 0));
+        drop(first);
+        join_all(waiting).await;
+        assert_eq!(*granted.borrow(), [3, 1, 2], "two of them fit at a time, in their order");
+        assert_eq!(waiting_requests_of(web), 0);
+    });
+}
+
+#[test]
+fn a_request_whose_future_is_dropped_keeps_nothing() {
+    cell(1, || async {
+        let web = register_activity("web").unwrap();
+        MEMORY.set_entitlement(web, budget(None, Some(1 << 20))).unwrap();
+        for _ in 0..50 {
+            let held = spawn_task_for(web, reserve(1 << 20)).await.unwrap();
+            // Dropped before or after it is granted, as the timers happen to run.
+            let abandoned = spawn_task_for(web, async {
+                drop(isola_events::timeout(Duration::from_micros(200), reserve(1 << 20)).await);
+            });
+            sleep(Duration::from_micros(200)).await;
+            drop(held);
+            abandoned.await;
+        }
+    });
+}

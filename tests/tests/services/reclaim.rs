@@ -1,0 +1,92 @@
+//! A full cell gives memory back to the machine while it serves.
+
+use isola_tests::kv::{Connection, Load, value};
+use isola_tests::service::{CELL, Service};
+use serde_json::Value;
+use std::io::Write;
+
+const MIB: u64 = 1 << 20;
+
+/// How many values of each length a round stores: about as many bytes of each, from one page's dozens to the longest
+/// that is in one piece, and some in pieces.
+const ROUND: [(usize, usize); 7] =
+    [(64, 100), (32, 500), (16, 1_900), (4, 9_000), (1, 40_000), (1, 60_000), (1, 100_000)];
+
+/// The values of a round.
+fn lengths() -> impl Iterator<Item = usize> + Clone {
+    ROUND.into_iter().flat_map(|(count, len)| std::iter::repeat_n(len, count))
+}
+
+/// Stores values until the server has evicted some. Returns their number.
+fn fill(connection: &mut Connection) -> u64 {
+    let mut number = 0;
+    while stat(connection, "evictions") == 0 {
+        for _ in 0..20 {
+            let mut round = Vec::new();
+            for len in lengths() {
+                let value = value(number, len);
+                write!(round, "set mixed-{number} 0 0 {len} noreply\r\n").unwrap();
+                round.extend_from_slice(&value);
+                round.extend_from_slice(b"\r\n");
+                number += 1;
+            }
+            connection.send(&round).unwrap();
+        }
+    }
+    number
+}
+
+fn stat(connection: &mut Connection, name: &str) -> u64 {
+    connection.stats().unwrap()[name].parse().unwrap()
+}
+
+#[track_caller]
+fn resize(service: &Service, memory: &str) -> Value {
+    service.isola.json(&["resize", CELL, "--memory", memory])["memory"].clone()
+}
+
+/// Reads every 97th value from `first` on, and thereby uses it. Returns how many are there; the others were evicted.
+#[track_caller]
+fn present(connection: &mut Connection, stored: u64, first: u64) -> usize {
+    let lengths: Vec<usize> = lengths().collect();
+    let read = |number: u64| {
+        let len = lengths[number as usize % lengths.len()];
+        let found = connection.get(&format!("mixed-{number}")).unwrap();
+        assert!(found.as_ref().is_none_or(|found| *found == value(number, len)), "{number}");
+        found.is_some()
+    };
+    (first..stored).step_by(97).map(read).filter(|is_present| *is_present).count()
+}
+
+/// Clients see misses and no error; the items that remain are the latest, and unchanged. The limit of the items follows
+/// the memory in both directions.
+#[test]
+fn a_full_server_gives_half_of_its_memory_back_while_it_serves() {
+    let service = Service::published(&["--memory", "512M"], &["--memory", "256M", "--cores", "2"]);
+    let mut connection = service.connect();
+    let stored = fill(&mut connection);
+    let before = present(&mut connection, stored, 0);
+    let load = Load::start(service.address, 2);
+    let mut less = Value::Null;
+    // A busy host can delay the cell beyond the supervisor's patience: the rest comes at the next request.
+    for _ in 0..4 {
+        less = resize(&service, "128M");
+        if less["has_bytes"].as_u64().expect("the cell has memory") <= 132 * MIB {
+            break;
+        }
+    }
+    assert!(less["has_bytes"].as_u64() <= Some(132 * MIB), "{less}");
+    assert_eq!(service.cell()["held_bytes"], less["has_bytes"]);
+    assert!(load.end() > 0);
+    assert_eq!(present(&mut connection, stored, 0), before, "they were used last");
+    let after = present(&mut connection, stored, 48);
+    assert!((before / 5..before / 5 * 4).contains(&after), "{after} of some {before} are left");
+    let limit = stat(&mut connection, "limit_maxbytes");
+    assert!((80 * MIB..=100 * MIB).contains(&limit), "{limit}");
+    assert_eq!(resize(&service, "256M")["has_bytes"], 256 * MIB);
+    isola_tests::wait::until("the limit follows the memory", || {
+        (stat(&mut connection, "limit_maxbytes") > 180 * MIB).then_some(())
+    });
+    drop(connection);
+    service.end();
+}
