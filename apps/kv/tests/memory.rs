@@ -192,7 +192,10 @@ fn given_up_memory_is_that_of_the_items_used_least_recently_and_is_not_taken_aga
     assert!(shard.bytes() > before - freed);
     assert!(shard.give_up(START, usize::MAX) > 0 && shard.is_empty());
     for len in [1, 100_000] {
-        assert!(matches!(shard.execute(START, set(1, len, 0)), Response::Stored { .. }), "one item always fits");
+        assert!(
+            matches!(shard.execute(START, set(1, len, 0)), Response::Stored { .. }),
+            "one item always fits"
+        );
     }
 }
 
