@@ -3,6 +3,7 @@
 use super::load::{Cycles, Interval, percent};
 use super::sample::CellSample;
 use crate::query::in_tree_order;
+use isola_abi::grid::Resource;
 use isola_abi::query::{GridClient, GridSettings};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -143,7 +144,9 @@ pub(super) fn resources(now: &CellSample, before: &CellSample, interval: Interva
     };
     let earlier = before.grid.as_ref().unwrap_or(answer);
     let mut loads = Vec::new();
-    for settings in &answer.grid_settings {
+    // Memory is kept, and has no use per interval.
+    let served = answer.grid_settings.iter().filter(|settings| settings.resource != Resource::Memory);
+    for settings in served {
         let mut clients: Vec<&GridClient> =
             answer.grid_clients.iter().filter(|client| client.resource == settings.resource).collect();
         clients.sort_by_key(|client| (client.core, client.activity));
