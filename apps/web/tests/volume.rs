@@ -228,7 +228,7 @@ fn all_cores_serve_files_larger_than_the_cache() {
             text.push_str("GET /letters.txt HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
             text = text.replace("GET /empty", "GET /sub/");
             let all = responses(&exchange(&text).await, &["GET"; 7]);
-            assert!(all[0].body == expected && all[4].body == expected && all[1] == all[3]);
+            assert!(all[0].body == expected && all[4].body == expected);
             assert!([1, 3, 5].iter().all(|index| all[*index].body == b"<h1>sub</h1>"));
             assert_eq!(all[6].body, b"abcdefghijklmnopqrstuvwxyz");
         });

@@ -9,7 +9,7 @@
 //!   memory than after its last call.
 //!
 //! A handler stops work that needs memory. What the cell could do without is freed by its holders, when the memory
-//! scheduler asks them ([`reclaim`](crate::reclaim)).
+//! scheduler asks them ([`crate::reclaim`]).
 //!
 //! At a change of level, the first core that notices it wakes the halted cores.
 

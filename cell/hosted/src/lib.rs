@@ -8,7 +8,7 @@
 //! | [`mod@core`] | a thread as a core: its interrupts, its timer, and its halt |
 //! | [`pending`] | pending interrupts of a core, and the flag that says whether a sender has to wake it |
 //! | [`mod@file`] | a Linux file as a device that interrupts |
-//! | [`window`] | the region area: mappings, SIGSEGV |
+//! | [`region_area`] | the region area: mappings, SIGSEGV |
 //! | [`mod@link`] | a network of cells of one process, in memory |
 //! | [`tap`] | a network device: a TAP interface of the host |
 //! | [`disk`] | a block device: a file of the host |

@@ -33,7 +33,7 @@ fn all_cores_of_a_cell_are_sampled_at_the_rate_until_the_lease_ends() {
             cells.fake().actions.iter().all(|action| !matches!(action, Action::Sample(_)) || *action == both)
         );
         let count = samples_of(cells, 1);
-        assert!(count.abs_diff(expected) <= 2, "{count} samples instead of {expected}");
+        assert!(count.abs_diff(expected) <= 5, "{count} samples instead of {expected}");
     };
     cells.sample("kv", 100).unwrap();
     pass(&mut cells, 1000);
@@ -95,7 +95,8 @@ fn only_a_running_cell_is_sampled() {
     cells.start("kv").unwrap();
     cells.sample("kv", 99).unwrap();
     pass(&mut cells, 100);
-    assert_eq!(samples_of(&mut cells, 1), 10);
+    let count = samples_of(&mut cells, 1);
+    assert!((9..=12).contains(&count), "{count} samples in 100 ms at 99 Hz");
     cells.stop("kv", 0).unwrap();
     assert_eq!(cells.next_deadline_ns(), None);
     pass(&mut cells, 100);
