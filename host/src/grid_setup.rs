@@ -139,6 +139,7 @@ impl GridTable {
         }
         let from_table = self.weights.iter().map(|(name, weight)| (name, *weight));
         let from_options = weights.iter().map(|of| (&of.activity, of.weight));
+        let has_weights = from_table.len() + from_options.len() > 0;
         let resources = [
             (Resource::Processor, &self.processor, cpu_limit),
             (Resource::NetworkWrite, &self.network_write, net_rate),
@@ -148,6 +149,10 @@ impl GridTable {
         for (resource, table, limit) in resources {
             let in_resource = |message| format!("grid.{resource}.{message}");
             let mut table = table.clone();
+            // Memory has budgets instead of weights.
+            let takes_weights = resource != Resource::Memory;
+            let from_table = from_table.clone().filter(|_| takes_weights);
+            let from_options = from_options.clone().filter(|_| takes_weights);
             // A weight of the resource comes before one of all resources, and an option before the manifest.
             for (name, weight) in from_table.clone() {
                 table.activities.entry(name.clone()).or_default().weight.get_or_insert(weight);
@@ -155,7 +160,7 @@ impl GridTable {
             for (name, weight) in from_options.clone() {
                 table.activities.entry(name.clone()).or_default().weight = Some(weight);
             }
-            if from_table.len() + from_options.len() > 0 {
+            if takes_weights && has_weights {
                 table.policy.get_or_insert(PolicyKind::Wfq);
             }
             table.add_to(&mut changes, resource, limit.or(table.limit.as_deref())).map_err(in_resource)?;
