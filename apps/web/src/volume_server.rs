@@ -92,8 +92,7 @@ impl Directory {
     /// Closes the site, on the core of the volume: further requests get the status 503. Responses under way keep their
     /// files open.
     pub fn close(self) {
-        let site = CORE.site.take();
-        drop(site);
+        drop(CORE.site.take());
     }
 
     /// Answers a request, on the core of the volume.

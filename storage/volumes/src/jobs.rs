@@ -2,8 +2,9 @@
 //!
 //! An activity's first waiting operation needs a *turn*. While the processor has a policy, an event of the activity takes
 //! it, so that the policy decides which activity's operation the fiber executes next. The fiber executes it within that
-//! event, or later in another one of the activity if it waits for the device. Otherwise the activities take turns. An activity has one turn at a time, so that its number of waiting
-//! operations does not delay those of others.
+//! event, or in a later one of the activity if it is in another operation, which waits for the device. Without a policy
+//! the activities take turns. An activity has one turn at a time, so that its number of waiting operations does not delay
+//! those of others.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
