@@ -92,7 +92,8 @@ impl Directory {
     /// Closes the site, on the core of the volume: further requests get the status 503. Responses under way keep their
     /// files open.
     pub fn close(self) {
-        drop(CORE.site.take());
+        let site = CORE.site.take();
+        drop(site);
     }
 
     /// Answers a request, on the core of the volume.
