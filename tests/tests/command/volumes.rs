@@ -48,8 +48,12 @@ fn start(isola: &Isola, name: &str, volumes: &[&str]) {
 
 fn wait_for(isola: &Isola, name: &str, words: &str) {
     let end = Instant::now() + Duration::from_secs(30);
-    while !isola.run(&["logs", name]).ok().contains(words) {
-        assert!(Instant::now() < end, "{name} does not print {words:?}");
+    loop {
+        let printed = isola.run(&["logs", name]).ok();
+        if printed.contains(words) {
+            return;
+        }
+        assert!(Instant::now() < end, "{name} does not print {words:?}: {printed}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

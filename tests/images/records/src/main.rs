@@ -99,7 +99,7 @@ fn record(number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Checks all records. Returns their number: that of the next one.
+/// Checks all records, and finishes a renaming that a crash prevented. Returns the number of records: that of the next.
 async fn check(volume: &Volume, root: &str) -> Result<u64, String> {
     let listed = volume.list(format!("{root}/"), ListPosition::default(), 1000).await;
     let (entries, _) = listed.map_err(|error| error.to_string())?;
@@ -117,6 +117,11 @@ async fn check(volume: &Volume, root: &str) -> Result<u64, String> {
     }
     let begun = full.last().map_or(0, |last| last + 1) * RECORDS;
     match check_file(volume, &format!("{root}/new"), begun).await {
+        // The cell ended after the last record of the file was permanent, and before the file's new name was.
+        Ok(RECORDS) => {
+            finish(volume, root, begun / RECORDS).await.map_err(|error| error.to_string())?;
+            Ok(begun + RECORDS)
+        }
         Ok(records) => Ok(begun + records),
         // The cell ended between the renaming of the last file and the creation of the next.
         Err(error) if error == FileError::NotFound.to_string() => Ok(begun),
@@ -158,15 +163,19 @@ async fn write(volume: &Volume, root: &str, number: u64) -> Result<(), FileError
     file.sync().await?;
     drop(file);
     if index + 1 == RECORDS {
-        let full = number / RECORDS;
-        volume.rename(&new, format!("{root}/{full}")).await?;
-        if let Some(old) = full.checked_sub(KEPT) {
-            match volume.remove(format!("{root}/{old}")).await {
-                Ok(()) | Err(FileError::NotFound) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        volume.sync().await?;
+        finish(volume, root, number / RECORDS).await?;
     }
     Ok(())
+}
+
+/// Gives a full file its number as its name, and removes the oldest.
+async fn finish(volume: &Volume, root: &str, full: u64) -> Result<(), FileError> {
+    volume.rename(format!("{root}/new"), format!("{root}/{full}")).await?;
+    if let Some(old) = full.checked_sub(KEPT) {
+        match volume.remove(format!("{root}/{old}")).await {
+            Ok(()) | Err(FileError::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    volume.sync().await
 }
