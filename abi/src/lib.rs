@@ -17,6 +17,7 @@
 //! | [`frame`] | host tool and supervisor | framing of these messages on a byte stream |
 //! | [`hosted`] | host tool to hosted cell | resources of a cell in a Linux process |
 //! | [`unplug`] | supervisor and cell | memory hot-unplug |
+//! | [`user_context`] | cell and program in user mode | the registers of a program's thread |
 //! | [`core_slots`] | supervisor and cell | core slots; hot-plug and hot-unplug of cores |
 //! | [`stage`] | supervisor to its next incarnation | life-cycle stage of a cell in its ownership record |
 //! | [`topology`] | all | packages, last-level caches and physical cores |
@@ -48,6 +49,7 @@ pub mod size;
 pub mod stage;
 pub mod topology;
 pub mod unplug;
+pub mod user_context;
 pub mod volume;
 
 /// The version of all formats in this crate. Supervisor, cell images and host tool of one build have the same version;

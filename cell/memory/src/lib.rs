@@ -15,6 +15,7 @@
 //!   larger ones come from [`Pages`] directly, or are virtually contiguous ([`virtual_alloc`]) if no run is long
 //!   enough.
 //! - [`CoreSource`] identifies the current core: in a cell, [`ThisCore`]. The heap needs nothing else of the platform.
+//! - [`frame`]: pages that programs in user mode have mapped.
 //! - [`regions`]: virtual memory that a pager fills, one of the library's or the application's own.
 //! - [`Hardened`] is for tests: an allocator around another one that detects misuse of memory.
 //!
@@ -36,6 +37,7 @@
 
 extern crate alloc;
 
+pub mod frame;
 pub mod hardened;
 pub mod heap;
 pub mod pages;

@@ -3,7 +3,7 @@
 //! ```text
 //! abi <- machine <- drivers <- supervisor (policy; also on its core)
 //!   \
-//!    <- platform, grid <- cell <- net, fs, storage <- application library <- apps
+//!    <- platform, grid <- cell <- net, fs, storage <- linux, application library <- apps
 //!        (on iobuf)     \
 //!                        <- bare (also on machine and drivers), hosted <- gateway (also on net, fs)
 //! ```
@@ -84,6 +84,12 @@ const LAYERS: &[Layer] = &[
         name: "gateway",
         folders: &["net/gateway", "fs/export"],
         may_use: &["abi", "iobuf", "platform", "cell", "services", "hosted"],
+    },
+    // The Linux personality.
+    Layer {
+        name: "linux",
+        folders: &["linux"],
+        may_use: &["abi", "iobuf", "platform", "cell", "services", "linux"],
     },
     // Simulated networks, disks and cells for tests. No layer that ships may depend on it.
     Layer {

@@ -1,0 +1,160 @@
+//! Frames: pages of memory that programs in user mode have mapped, with a count of their references.
+//!
+//! A program on another core can write to a frame at any time. Its bytes are therefore only copied, by accesses that the
+//! compiler neither repeats nor assumes to be stable, and never referenced.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// The size of a frame, in bytes.
+pub const FRAME_SIZE: usize = 4096;
+
+/// A reference to a frame. Clones refer to the same memory; it is freed with the last of them.
+#[derive(Clone)]
+pub struct Frame(Arc<OwnedPage>);
+
+struct OwnedPage(Box<FrameBytes>);
+
+#[repr(C, align(4096))]
+struct FrameBytes(UnsafeCell<[u8; FRAME_SIZE]>);
+
+// SAFETY: the bytes are accessed by volatile copies and atomic operations only, see `Frame`.
+unsafe impl Sync for FrameBytes {}
+
+impl Frame {
+    /// Allocates a frame of zeros.
+    pub fn zeroed() -> Self {
+        // SAFETY: zero bytes are a value of the type.
+        Self(Arc::new(OwnedPage(unsafe { Box::<FrameBytes>::new_zeroed().assume_init() })))
+    }
+
+    /// Allocates a copy of the frame.
+    pub fn duplicate(&self) -> Self {
+        let copy = Self::zeroed();
+        // SAFETY: two frames, each of this length. A program may write to this one meanwhile: the copy then has some of
+        // its bytes from before and others from after.
+        unsafe { core::ptr::copy_nonoverlapping(self.bytes(), copy.bytes(), FRAME_SIZE) };
+        copy
+    }
+
+    /// Returns whether there are other references to the frame.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
+    /// Returns whether both refer to the same frame.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Returns the address by which the platform maps the frame.
+    pub fn address(&self) -> NonNull<u8> {
+        NonNull::from(&*self.0.0).cast()
+    }
+
+    /// Copies bytes from `offset` on.
+    ///
+    /// # Panics
+    /// If they are not all within the frame.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) {
+        self.check(offset, bytes.len());
+        // SAFETY: within the frame, as checked. A program may write meanwhile: each byte is old or new.
+        unsafe { core::ptr::copy_nonoverlapping(self.bytes().add(offset), bytes.as_mut_ptr(), bytes.len()) };
+    }
+
+    /// Copies bytes to `offset`.
+    ///
+    /// # Panics
+    /// If they do not all fit into the frame.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        self.check(offset, bytes.len());
+        // SAFETY: within the frame, as checked.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), self.bytes().add(offset), bytes.len()) };
+    }
+
+    /// Sets `len` bytes from `offset` on to zero.
+    ///
+    /// # Panics
+    /// If they are not all within the frame.
+    pub fn clear(&self, offset: usize, len: usize) {
+        self.check(offset, len);
+        // SAFETY: within the frame, as checked.
+        unsafe { core::ptr::write_bytes(self.bytes().add(offset), 0, len) };
+    }
+
+    /// Loads the word of 32 bits at `offset`, a multiple of 4, for a futex.
+    ///
+    /// # Panics
+    /// If the offset is not that of a word.
+    pub fn load(&self, offset: usize) -> u32 {
+        self.word(offset).load(Ordering::SeqCst)
+    }
+
+    /// Replaces the word at `offset` by `new` if it is `current`. Returns the word before.
+    ///
+    /// # Errors
+    /// The word, if it is not `current`.
+    ///
+    /// # Panics
+    /// If the offset is not that of a word.
+    pub fn compare_exchange(&self, offset: usize, current: u32, new: u32) -> Result<u32, u32> {
+        self.word(offset).compare_exchange(current, new, Ordering::SeqCst, Ordering::SeqCst)
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4) && offset < FRAME_SIZE, "{offset} is not the offset of a word");
+        // SAFETY: aligned and within the frame, as checked; it lives as long as the reference, and other code accesses it
+        // by copies, as a program on another core does.
+        unsafe { AtomicU32::from_ptr(self.bytes().add(offset).cast()) }
+    }
+
+    fn check(&self, offset: usize, len: usize) {
+        assert!(
+            offset.checked_add(len).is_some_and(|end| end <= FRAME_SIZE),
+            "{len} bytes at {offset} are not within a frame"
+        );
+    }
+
+    fn bytes(&self) -> *mut u8 {
+        self.0.0.0.get().cast()
+    }
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Frame({:p})", self.address())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clones_share_their_bytes_and_duplicates_do_not() {
+        let frame = Frame::zeroed();
+        assert!(frame.address().addr().get().is_multiple_of(FRAME_SIZE) && !frame.is_shared());
+        let (clone, duplicate) = (frame.clone(), frame.duplicate());
+        assert!(frame.is_shared() && clone.is(&frame) && !duplicate.is(&frame));
+        clone.write(FRAME_SIZE - 3, b"abc");
+        let mut bytes = [0; 4];
+        frame.read(FRAME_SIZE - 4, &mut bytes);
+        assert_eq!(&bytes, b"\0abc");
+        duplicate.read(FRAME_SIZE - 4, &mut bytes);
+        assert_eq!(bytes, [0; 4]);
+        clone.clear(FRAME_SIZE - 2, 1);
+        assert_eq!(frame.load(FRAME_SIZE - 4), u32::from_le_bytes(*b"\0a\0c"));
+        assert_eq!(frame.compare_exchange(8, 0, 7), Ok(0));
+        assert_eq!(frame.compare_exchange(8, 0, 8), Err(7));
+    }
+
+    #[test]
+    #[should_panic(expected = "are not within a frame")]
+    fn a_copy_beyond_the_end_panics() {
+        Frame::zeroed().write(FRAME_SIZE - 1, &[0; 2]);
+    }
+}

@@ -1,0 +1,14 @@
+//! Linux's binary interface on x86-64, as programs use it: errors, numbers, structures.
+//!
+//! [`numbers`] has the kernel's own constants and structures, from its headers. [`Errno`] is the error of a system call.
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod errno;
+
+pub use errno::Errno;
+
+/// The kernel's constants and structures, generated from its headers.
+pub mod numbers {
+    pub use linux_raw_sys::general::*;
+}

@@ -1,0 +1,36 @@
+//! The contents of mappings.
+
+use crate::Errno;
+use alloc::boxed::Box;
+use core::future::Future;
+use core::pin::Pin;
+use isola_memory::frame::Frame;
+
+/// A future on the heap, for operations that rarely wait. It stays on the core that created it.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// The contents of a mapping: a file's page cache, shared memory. Its frames are shared by all mappings, and by reads and
+/// writes of the file, so all of them see the same bytes.
+pub trait PageSource: Send + Sync {
+    /// Returns the frame of page `index`, if it is in memory. A private mapping copies it before a write.
+    fn frame(&self, index: u64) -> Option<Frame>;
+
+    /// Reads the frame of page `index` into memory and returns it.
+    ///
+    /// The future's error is [`Errno::EFAULT`] behind the end of the object (the program gets SIGBUS), otherwise that of
+    /// the device or [`Errno::ENOMEM`].
+    fn fetch(&self, index: u64) -> BoxFuture<'_, Result<Frame, Errno>>;
+
+    /// Records that a shared mapping may have written to page `index`.
+    fn mark_dirty(&self, index: u64);
+
+    /// Writes the dirty pages from `first` on, `count` pages, to where they are permanent, if there is such a place
+    /// (`msync`).
+    fn sync(&self, first: u64, count: u64) -> BoxFuture<'_, Result<(), Errno>>;
+
+    /// Returns the path of the object, for `/proc/PID/maps`.
+    fn path(&self) -> alloc::vec::Vec<u8>;
+
+    /// Returns the device and inode number, for `/proc/PID/maps`.
+    fn identity(&self) -> (u64, u64);
+}
