@@ -33,9 +33,8 @@ impl UserBuffer {
     /// # Panics
     /// If a part is not within its frame.
     pub fn new(parts: Vec<FramePart>) -> Self {
-        let within = |part: &FramePart| {
-            part.offset.checked_add(part.len).is_some_and(|end| end <= FRAME_SIZE)
-        };
+        let within =
+            |part: &FramePart| part.offset.checked_add(part.len).is_some_and(|end| end <= FRAME_SIZE);
         assert!(parts.iter().all(within), "a part is not within its frame");
         let left = parts.iter().map(|part| part.len).sum();
         Self { parts, part: 0, offset: 0, left }
