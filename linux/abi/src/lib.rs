@@ -10,5 +10,6 @@ pub use errno::Errno;
 
 /// The kernel's constants and structures, generated from its headers.
 pub mod numbers {
+    pub use linux_raw_sys::auxvec::*;
     pub use linux_raw_sys::general::*;
 }

@@ -1,0 +1,10 @@
+//! Linux processes: loader, threads, signals, futexes, and the table of system calls.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod loader;
+pub mod signals;
+
+pub use isola_linux_abi::Errno;
