@@ -4,6 +4,9 @@
 
 extern crate alloc;
 
+pub mod credentials;
+pub mod futex;
+pub mod limits;
 pub mod loader;
 pub mod signals;
 
