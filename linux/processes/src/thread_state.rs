@@ -1,0 +1,99 @@
+//! The part of a thread that others use: its signals, and whether it has to stop what it does.
+
+use crate::signals::{AlternateStack, PendingSignals, Signal, SignalActions, SignalSet};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::Waker;
+use spin::Mutex;
+
+/// The signals of a thread.
+#[derive(Debug, Default)]
+pub struct ThreadSignals {
+    /// Signals that are not delivered.
+    pub blocked: SignalSet,
+    /// Signals sent to this thread.
+    pub pending: PendingSignals,
+    /// The mask that a call replaced until a handler runs (`sigsuspend`, `ppoll`).
+    pub saved_mask: Option<SignalSet>,
+    /// Signals for which the thread waits in `sigtimedwait`: they end the wait although they are blocked.
+    pub awaited: SignalSet,
+    /// The stack for handlers with `SA_ONSTACK`.
+    pub alternate: AlternateStack,
+}
+
+/// A thread, as others see it.
+#[derive(Debug)]
+pub struct ThreadState {
+    /// Its id.
+    pub tid: u32,
+    /// Its signals.
+    pub signals: Mutex<ThreadSignals>,
+    /// The name, of at most 15 bytes (`PR_SET_NAME`).
+    pub name: Mutex<Vec<u8>>,
+    /// Whether the thread checks for signals, stops and its end before the program continues.
+    has_attention: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl ThreadState {
+    /// Creates a thread with these blocked signals.
+    pub fn new(tid: u32, blocked: SignalSet, name: Vec<u8>) -> Self {
+        let signals = ThreadSignals { blocked, ..ThreadSignals::default() };
+        Self {
+            tid,
+            signals: Mutex::new(signals),
+            name: Mutex::new(name),
+            has_attention: AtomicBool::new(false),
+            waker: Mutex::new(None),
+        }
+    }
+
+    /// Makes the thread check for signals, stops and its end: it leaves the program or a wait that can be interrupted.
+    pub fn interrupt(&self) {
+        self.has_attention.store(true, Ordering::SeqCst);
+        if let Some(waker) = &*self.waker.lock() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Records the thread's task.
+    pub fn set_waker(&self, waker: &Waker) {
+        let mut place = self.waker.lock();
+        match &mut *place {
+            Some(old) => old.clone_from(waker),
+            None => *place = Some(waker.clone()),
+        }
+    }
+
+    /// Returns whether the thread was interrupted since [`Self::take_attention`].
+    #[inline]
+    pub fn has_attention(&self) -> bool {
+        self.has_attention.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the thread was interrupted, and forgets it.
+    pub fn take_attention(&self) -> bool {
+        self.has_attention.swap(false, Ordering::SeqCst)
+    }
+}
+
+impl ThreadSignals {
+    /// Returns whether a signal reaches the thread: it is not blocked, or the thread waits for it.
+    pub fn accepts(&self, signal: Signal) -> bool {
+        !self.blocked.contains(signal) || self.awaited.contains(signal)
+    }
+
+    /// Returns the signals that are pending here or in `shared` and not blocked.
+    pub fn deliverable(&self, shared: SignalSet) -> SignalSet {
+        (self.pending.set() | shared) & !self.blocked
+    }
+}
+
+/// The signals of a process.
+#[derive(Debug, Default)]
+pub struct ProcessSignals {
+    /// Its actions.
+    pub actions: SignalActions,
+    /// Signals sent to the process, for any of its threads.
+    pub pending: PendingSignals,
+}
