@@ -17,7 +17,11 @@ pub const FRAME_SIZE: usize = 4096;
 #[derive(Clone)]
 pub struct Frame(Arc<OwnedPage>);
 
-struct OwnedPage(Box<FrameBytes>);
+struct OwnedPage {
+    bytes: Box<FrameBytes>,
+    /// See [`Frame::owners`].
+    owners: AtomicU32,
+}
 
 #[repr(C, align(4096))]
 struct FrameBytes(UnsafeCell<[u8; FRAME_SIZE]>);
@@ -29,7 +33,8 @@ impl Frame {
     /// Allocates a frame of zeros.
     pub fn zeroed() -> Self {
         // SAFETY: zero bytes are a value of the type.
-        Self(Arc::new(OwnedPage(unsafe { Box::<FrameBytes>::new_zeroed().assume_init() })))
+        let bytes = unsafe { Box::<FrameBytes>::new_zeroed().assume_init() };
+        Self(Arc::new(OwnedPage { bytes, owners: AtomicU32::new(0) }))
     }
 
     /// Allocates a copy of the frame.
@@ -51,9 +56,32 @@ impl Frame {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// Returns the number of private mappings that own the frame. A process that is the only owner may write; with several
+    /// owners, the frame is copied before a write. 0 for the frame of a file, which its page cache owns.
+    ///
+    /// The count is that of [`Self::add_owner`] and [`Self::remove_owner`], independent of the references to the frame.
+    pub fn owners(&self) -> u32 {
+        self.0.owners.load(Ordering::SeqCst)
+    }
+
+    /// Counts an owner more.
+    pub fn add_owner(&self) {
+        self.0.owners.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Counts an owner less. Returns whether it was the last one.
+    ///
+    /// # Panics
+    /// If the frame has no owner.
+    pub fn remove_owner(&self) -> bool {
+        let before = self.0.owners.fetch_sub(1, Ordering::SeqCst);
+        assert!(before > 0, "a frame without owners loses one");
+        before == 1
+    }
+
     /// Returns the address by which the platform maps the frame.
     pub fn address(&self) -> NonNull<u8> {
-        NonNull::from(&*self.0.0).cast()
+        NonNull::from(&*self.0.bytes).cast()
     }
 
     /// Copies bytes from `offset` on.
@@ -120,7 +148,7 @@ impl Frame {
     }
 
     fn bytes(&self) -> *mut u8 {
-        self.0.0.0.get().cast()
+        self.0.bytes.0.get().cast()
     }
 }
 
@@ -150,6 +178,17 @@ mod tests {
         assert_eq!(frame.load(FRAME_SIZE - 4), u32::from_le_bytes(*b"\0a\0c"));
         assert_eq!(frame.compare_exchange(8, 0, 7), Ok(0));
         assert_eq!(frame.compare_exchange(8, 0, 8), Err(7));
+    }
+
+    #[test]
+    fn owners_are_counted_independently_of_references_and_not_copied() {
+        let frame = Frame::zeroed();
+        let clone = frame.clone();
+        assert_eq!(frame.owners(), 0);
+        frame.add_owner();
+        clone.add_owner();
+        assert_eq!((clone.owners(), clone.duplicate().owners()), (2, 0));
+        assert!(!clone.remove_owner() && frame.remove_owner());
     }
 
     #[test]

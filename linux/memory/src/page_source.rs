@@ -2,6 +2,7 @@
 
 use crate::Errno;
 use alloc::boxed::Box;
+use alloc::sync::Weak;
 use core::future::Future;
 use core::pin::Pin;
 use isola_memory::frame::Frame;
@@ -31,6 +32,40 @@ pub trait PageSource: Send + Sync {
     /// Returns the path of the object, for `/proc/PID/maps`.
     fn path(&self) -> alloc::vec::Vec<u8>;
 
-    /// Returns the device and inode number, for `/proc/PID/maps`.
+    /// Returns the device and inode number, for `/proc/PID/maps` and for futexes in shared memory. No two objects that
+    /// exist have the same.
     fn identity(&self) -> (u64, u64);
+
+    /// Returns whether the object is memory without a permanent place: its pages count as shared memory, and a shared
+    /// mapping need not tell which pages it wrote.
+    fn is_memory(&self) -> bool {
+        false
+    }
+
+    /// Removes `count` pages from `first` on from the object: they read as zeros (`MADV_REMOVE`).
+    ///
+    /// The future's error is [`Errno::EOPNOTSUPP`] if the object cannot.
+    fn punch(&self, _first: u64, _count: u64) -> BoxFuture<'_, Result<(), Errno>> {
+        Box::pin(core::future::ready(Err(Errno::EOPNOTSUPP)))
+    }
+
+    /// Records that a process maps the object: it is called when pages of the object go away. An object whose size never
+    /// shrinks ignores it.
+    fn attach(&self, _mapper: Weak<dyn Mapper>) {}
+}
+
+/// A process that maps an object.
+pub trait Mapper: Send + Sync {
+    /// Unmaps the pages of the object with this identity from page `first` on, `count` pages (to the end if it is
+    /// [`u64::MAX`]): after a truncation, or a hole. Private copies of pages stay if `keep_copies`. The future ends when no
+    /// program can access the frames.
+    ///
+    /// The caller must have removed the pages from the object, and must hold no lock.
+    fn forget_pages(
+        &self,
+        identity: (u64, u64),
+        first: u64,
+        count: u64,
+        keep_copies: bool,
+    ) -> BoxFuture<'_, ()>;
 }

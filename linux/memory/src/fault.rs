@@ -1,0 +1,258 @@
+//! Page faults.
+
+use crate::fetch::fetch;
+use crate::mapping::PageKind;
+use crate::pages::{page_of, zeros};
+use crate::process_memory::State;
+use crate::{Errno, Mapping, PageSource, ProcessMemory, STACK_GUARD_GAP};
+use alloc::sync::Arc;
+use core::fmt;
+use isola_memory::frame::Frame;
+use isola_user_mode::{Access, FlushGeneration, MappedPage, PAGE_SIZE, USER_END};
+
+/// The pages of a file that one page fault maps, if they are in memory: those of an aligned range of this length.
+const FAULT_AROUND: u64 = 16;
+
+/// A page fault that the program caused wrongly, or that cannot be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultError {
+    /// Nothing is mapped: SIGSEGV with `SEGV_MAPERR`.
+    NotMapped,
+    /// The mapping does not permit the access: SIGSEGV with `SEGV_ACCERR`.
+    NotPermitted,
+    /// The page is behind the end of the object, or cannot be read: SIGBUS with `BUS_ADRERR`.
+    NoContents,
+    /// No memory is left for the page.
+    OutOfMemory,
+}
+
+impl FaultError {
+    /// Returns the error of a call with the address.
+    pub fn errno(self) -> Errno {
+        match self {
+            Self::OutOfMemory => Errno::ENOMEM,
+            _ => Errno::EFAULT,
+        }
+    }
+}
+
+impl fmt::Display for FaultError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotMapped => "nothing is mapped at the address",
+            Self::NotPermitted => "the mapping does not permit the access",
+            Self::NoContents => "the object of the mapping has no such page",
+            Self::OutOfMemory => "no memory is left for the page",
+        })
+    }
+}
+
+impl core::error::Error for FaultError {}
+
+/// The next step of a page fault.
+enum Step {
+    Done,
+    Flush(FlushGeneration),
+    Fetch(Arc<dyn PageSource>, u64),
+}
+
+/// A page that a fault has read into memory.
+struct Fetched {
+    source: Arc<dyn PageSource>,
+    index: u64,
+    frame: Frame,
+}
+
+impl ProcessMemory {
+    /// Serves a page fault: makes the page that contains `address` accessible. If the mapping changes while the fault waits
+    /// for the page, the new mapping decides.
+    ///
+    /// # Errors
+    /// [`FaultError`].
+    pub async fn fault(&self, address: u64, access: Access) -> Result<(), FaultError> {
+        let mut fetched = None;
+        loop {
+            let step = self.state.lock().fault(address, access, fetched.as_ref())?;
+            match step {
+                Step::Done => return Ok(()),
+                Step::Flush(generation) => {
+                    self.settle(Some(generation)).await;
+                    return Ok(());
+                }
+                Step::Fetch(source, index) => {
+                    let frame = fetch(&source, index).await.map_err(|errno| match errno {
+                        Errno::ENOMEM => FaultError::OutOfMemory,
+                        _ => FaultError::NoContents,
+                    })?;
+                    fetched = Some(Fetched { source, index, frame });
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    fn fault(&mut self, address: u64, access: Access, fetched: Option<&Fetched>) -> Result<Step, FaultError> {
+        if address >= USER_END {
+            return Err(FaultError::NotMapped);
+        }
+        if self.mappings.find(address).is_none() {
+            self.grow_stack(page_of(address))?;
+        }
+        let mapping = self.mappings.find(address).ok_or(FaultError::NotMapped)?.clone();
+        if !mapping.protection.permits(access) {
+            return Err(FaultError::NotPermitted);
+        }
+        let page = page_of(address);
+        if let Some(mapped) = self.pages.space.page_at(page) {
+            self.fault_at_page(&mapping, page, access, &mapped)?;
+        } else if let Some(frame) = self.pages.hidden_at(page) {
+            let exclusive = frame.owners() == 1;
+            self.pages.reveal(page, mapping.protection.rights(exclusive))?;
+            if access == Access::Write && !exclusive {
+                return self.fault(address, access, fetched);
+            }
+        } else if mapping.object.is_none() {
+            self.fault_anonymous(&mapping, page, access)?;
+        } else {
+            return self.fault_object(&mapping, page, access, fetched);
+        }
+        Ok(self.pages.flush().map_or(Step::Done, Step::Flush))
+    }
+
+    /// The page is mapped, but its rights may not permit the access.
+    fn fault_at_page(
+        &mut self,
+        mapping: &Mapping,
+        page: u64,
+        access: Access,
+        mapped: &MappedPage,
+    ) -> Result<(), FaultError> {
+        let may_write = mapping.is_shared || mapped.frame.owners() == 1;
+        let missing = match access {
+            Access::Read => false,
+            Access::Write => !mapped.rights.writable,
+            Access::Execute => !mapped.rights.executable,
+        };
+        if !missing {
+            // Another thread's fault has served it.
+            return Ok(());
+        }
+        if access == Access::Write && !may_write {
+            let copy = self.pages.copy(&mapped.frame)?;
+            return self.pages.replace(page, &copy, mapping.protection.rights(true), mapping.kind());
+        }
+        if access == Access::Write {
+            note_write(mapping, page);
+        }
+        let rights =
+            mapping.protection.rights(may_write && (access == Access::Write || mapped.rights.writable));
+        self.pages.protect(page, page + PAGE_SIZE, |_, _| rights);
+        Ok(())
+    }
+
+    fn fault_anonymous(&mut self, mapping: &Mapping, page: u64, access: Access) -> Result<(), FaultError> {
+        if access == Access::Write {
+            let frame = self.pages.create()?;
+            self.pages.map_own(page, &frame, mapping.protection.rights(true))
+        } else {
+            self.pages.map(page, zeros(), mapping.protection.rights(false), PageKind::Anonymous)
+        }
+    }
+
+    fn fault_object(
+        &mut self,
+        mapping: &Mapping,
+        page: u64,
+        access: Access,
+        fetched: Option<&Fetched>,
+    ) -> Result<Step, FaultError> {
+        let (Some(object), Some(index)) = (&mapping.object, mapping.index_of(page)) else {
+            return Err(FaultError::NoContents);
+        };
+        let source = &object.source;
+        let fetched =
+            fetched.filter(|fetched| fetched.index == index && Arc::ptr_eq(&fetched.source, source));
+        let Some(frame) = source.frame(index).or_else(|| fetched.map(|fetched| fetched.frame.clone())) else {
+            return Ok(Step::Fetch(Arc::clone(source), index));
+        };
+        let kind = mapping.kind();
+        if mapping.is_shared {
+            let writable = access == Access::Write || kind == PageKind::SharedMemory;
+            if access == Access::Write {
+                note_write(mapping, page);
+            }
+            self.pages.map(page, &frame, mapping.protection.rights(writable), kind)?;
+        } else if access == Access::Write {
+            let copy = self.pages.copy(&frame)?;
+            self.pages.map_own(page, &copy, mapping.protection.rights(true))?;
+        } else {
+            self.pages.map(page, &frame, mapping.protection.rights(false), kind)?;
+            self.map_around(mapping, page);
+        }
+        Ok(Step::Done)
+    }
+
+    /// Maps the other pages of a file near `page` that are in memory.
+    fn map_around(&mut self, mapping: &Mapping, page: u64) {
+        let Some(object) = mapping.object.as_ref().filter(|_| mapping.attributes.sequential != Some(false))
+        else {
+            return;
+        };
+        let len = FAULT_AROUND * PAGE_SIZE;
+        let first = (page / len * len).max(mapping.start);
+        let end = (page / len * len).saturating_add(len).min(mapping.end);
+        let kind = mapping.kind();
+        let writable = mapping.is_shared && kind == PageKind::SharedMemory;
+        for near in (first..end).step_by(PAGE_SIZE as usize) {
+            if near == page || self.pages.hidden_at(near).is_some() {
+                continue;
+            }
+            let index = object.first + (near - mapping.start) / PAGE_SIZE;
+            let Some(frame) = object.source.frame(index) else {
+                continue;
+            };
+            // A page that is mapped already stays. Without memory for page tables, the page is mapped when it is accessed.
+            let _occupied_or_out_of_tables =
+                self.pages.map(near, &frame, mapping.protection.rights(writable), kind);
+        }
+    }
+
+    /// Extends the stack above `page` down to it.
+    fn grow_stack(&mut self, page: u64) -> Result<(), FaultError> {
+        let stack = self.mappings.after(page).filter(|mapping| mapping.attributes.grows_down);
+        let stack = stack.ok_or(FaultError::NotMapped)?;
+        let (old, end, locked) = (stack.start, stack.end, stack.attributes.locked);
+        if page < crate::MIN_ADDRESS || end - page > self.limits.stack {
+            return Err(FaultError::NotMapped);
+        }
+        let guarded = self.mappings.before(page).is_some_and(|below| {
+            !below.protection.is_none()
+                && !below.attributes.grows_down
+                && page.saturating_sub(below.end) < STACK_GUARD_GAP
+        });
+        let pages = (old - page) / PAGE_SIZE;
+        if guarded || !self.may_grow(pages, false) || (locked && self.check_locked(pages).is_err()) {
+            return Err(FaultError::NotMapped);
+        }
+        for mut stack in self.mappings.take(old, end) {
+            if stack.start == old {
+                if let Some(object) = &mut stack.object {
+                    object.first = object.first.saturating_sub(pages);
+                }
+                stack.start = page;
+            }
+            self.insert(stack);
+        }
+        Ok(())
+    }
+}
+
+/// Tells the object of a shared mapping of a file that a page will be written.
+pub(crate) fn note_write(mapping: &Mapping, page: u64) {
+    if mapping.is_shared
+        && let (Some(object), Some(index)) = (&mapping.object, mapping.index_of(page))
+    {
+        object.source.mark_dirty(index);
+    }
+}

@@ -1,0 +1,91 @@
+//! Copies of a process's memory for a child.
+
+use crate::mappings::Mappings;
+use crate::pages::Pages;
+use crate::process_memory::State;
+use crate::{Errno, Mapping, ProcessMemory};
+use alloc::sync::Arc;
+use isola_user_mode::{AddressSpace, PageRights};
+
+impl ProcessMemory {
+    /// Creates a copy of the memory in an address space without pages (`fork`). Both share the private pages until one of
+    /// them writes. The child does not have pages that a page fault brings again: those of objects, and zeros.
+    ///
+    /// # Errors
+    /// [`Errno::ENOMEM`] if no memory is left for the child's page tables.
+    pub async fn fork(&self, space: Arc<dyn AddressSpace>) -> Result<Arc<Self>, Errno> {
+        let (child, flush) = {
+            let mut state = self.state.lock();
+            let child = state.fork(Arc::clone(&space));
+            (child, state.pages.flush())
+        };
+        // Also after an error: the parent's pages have lost rights.
+        self.settle(flush).await;
+        let child = Self::with_state(space, child?);
+        child.attach_all();
+        Ok(child)
+    }
+
+    /// Announces the process to the objects of all its mappings.
+    fn attach_all(&self) {
+        let sources: alloc::vec::Vec<_> = {
+            let state = self.state.lock();
+            state.mappings.iter().filter_map(|mapping| mapping.object.clone()).collect()
+        };
+        for object in sources {
+            object.source.attach(self.mapper());
+        }
+    }
+}
+
+impl State {
+    fn fork(&mut self, space: Arc<dyn AddressSpace>) -> Result<Self, Errno> {
+        let mut child = Self {
+            mappings: Mappings::default(),
+            pages: Pages::new(space, Arc::clone(&self.pages.charge)),
+            layout: self.layout,
+            limits: self.limits,
+            break_start: self.break_start,
+            break_end: self.break_end,
+            // Locks are not inherited.
+            locks_future: false,
+            peak_pages: 0,
+            peak_resident: 0,
+        };
+        let State { mappings, pages, .. } = self;
+        for mapping in mappings.iter().filter(|mapping| !mapping.attributes.dont_fork) {
+            let mut copy = mapping.clone();
+            copy.attributes.locked = false;
+            child.insert(copy);
+            if !mapping.is_shared
+                && !mapping.attributes.wipe_on_fork
+                && let Err(errno) = share_pages(pages, &mut child.pages, mapping)
+            {
+                child.unmap(0, isola_user_mode::USER_END);
+                return Err(errno);
+            }
+        }
+        Ok(child)
+    }
+}
+
+/// Maps the own pages of a private mapping in the child, without the right to write in both.
+fn share_pages(parent: &mut Pages, child: &mut Pages, mapping: &Mapping) -> Result<(), Errno> {
+    let (start, end) = (mapping.start, mapping.end);
+    let mut result = Ok(());
+    let rights = mapping.protection.rights(false);
+    parent.protect(start, end, |page, mapped| {
+        if mapped.frame.owners() == 0 || result.is_err() {
+            return mapped.rights;
+        }
+        mapped.frame.add_owner();
+        result = child.map_own(page, &mapped.frame, rights).map_err(|_| Errno::ENOMEM);
+        PageRights { writable: false, ..mapped.rights }
+    });
+    result?;
+    for (page, frame) in parent.hidden_in(start, end) {
+        frame.add_owner();
+        child.hide(page, frame.clone());
+    }
+    Ok(())
+}

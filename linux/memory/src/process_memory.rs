@@ -1,0 +1,179 @@
+//! The memory of a process.
+
+use crate::flush::{adopt, flushed};
+use crate::mapping::PageKind;
+use crate::mappings::Mappings;
+use crate::pages::Pages;
+use crate::{Errno, Mapping, MemoryCharge, MemoryLayout, MemoryLimits, ResidentPages};
+use alloc::sync::{Arc, Weak};
+use core::sync::atomic::{AtomicU64, Ordering};
+use isola_user_mode::{AddressSpace, FlushGeneration, PAGE_SIZE, USER_END};
+use spin::Mutex;
+
+/// The identity of the next process's memory.
+static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(1);
+
+/// The memory of a process: its mappings and pages. Its threads share it.
+///
+/// A lock protects both. It is held within one poll only, never over an `await`. A future of this type can be dropped at
+/// any time: then the call may have had a part of its effect, but no frame is freed too early.
+pub struct ProcessMemory {
+    pub(crate) identity: u64,
+    pub(crate) space: Arc<dyn AddressSpace>,
+    pub(crate) state: Mutex<State>,
+    /// For objects that unmap pages of the process when they shrink.
+    pub(crate) this: Weak<ProcessMemory>,
+}
+
+/// The state under the lock.
+pub(crate) struct State {
+    pub mappings: Mappings,
+    pub pages: Pages,
+    pub layout: MemoryLayout,
+    pub limits: MemoryLimits,
+    /// The start and the end of the heap.
+    pub break_start: u64,
+    pub break_end: u64,
+    /// `mlockall(MCL_FUTURE)`.
+    pub locks_future: bool,
+    /// The most pages of all mappings, and the most resident pages.
+    pub peak_pages: u64,
+    pub peak_resident: u64,
+}
+
+impl ProcessMemory {
+    /// Creates the memory of a process, without mappings, in an address space without pages.
+    pub fn new(
+        space: Arc<dyn AddressSpace>,
+        layout: MemoryLayout,
+        limits: MemoryLimits,
+        charge: Arc<dyn MemoryCharge>,
+    ) -> Arc<Self> {
+        let pages = Pages::new(Arc::clone(&space), charge);
+        Self::with_state(
+            space,
+            State {
+                mappings: Mappings::default(),
+                pages,
+                layout,
+                limits,
+                break_start: 0,
+                break_end: 0,
+                locks_future: false,
+                peak_pages: 0,
+                peak_resident: 0,
+            },
+        )
+    }
+
+    pub(crate) fn with_state(space: Arc<dyn AddressSpace>, state: State) -> Arc<Self> {
+        let identity = NEXT_IDENTITY.fetch_add(1, Ordering::Relaxed);
+        Arc::new_cyclic(|this| Self { identity, space, state: Mutex::new(state), this: Weak::clone(this) })
+    }
+
+    /// Returns the address space.
+    pub fn space(&self) -> &Arc<dyn AddressSpace> {
+        &self.space
+    }
+
+    /// Returns the layout.
+    pub fn layout(&self) -> MemoryLayout {
+        self.state.lock().layout
+    }
+
+    /// Returns the limits.
+    pub fn limits(&self) -> MemoryLimits {
+        self.state.lock().limits
+    }
+
+    /// Changes the limits. Existing mappings stay.
+    pub fn set_limits(&self, limits: MemoryLimits) {
+        self.state.lock().limits = limits;
+    }
+
+    /// Returns the numbers of pages in memory.
+    pub fn resident(&self) -> ResidentPages {
+        self.state.lock().pages.resident
+    }
+
+    /// Removes all mappings. No thread may run the program in the address space any more, apart from the caller's.
+    /// Dropping the memory has the same effect, but may free the frames later.
+    pub async fn clear(&self) {
+        let flush = self.state.lock().clear();
+        self.settle(flush).await;
+    }
+
+    /// Waits until a flush is over, and frees the frames that waited for it.
+    pub(crate) async fn settle(&self, flush: Option<FlushGeneration>) {
+        let Some(generation) = flush else {
+            return;
+        };
+        flushed(&self.space, generation).await;
+        self.state.lock().pages.exhume();
+    }
+}
+
+impl Drop for ProcessMemory {
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        state.clear();
+        let buried = state.pages.take_buried();
+        adopt(&self.space, buried);
+    }
+}
+
+impl State {
+    fn clear(&mut self) -> Option<FlushGeneration> {
+        self.unmap(0, USER_END);
+        self.pages.flush()
+    }
+
+    /// Removes the mappings of a range and their pages. The caller flushes.
+    pub fn unmap(&mut self, start: u64, end: u64) {
+        for mapping in self.mappings.take(start, end) {
+            self.remove_pages(&mapping, mapping.start, mapping.end);
+        }
+    }
+
+    /// Removes the pages of a part of a mapping. The caller flushes.
+    pub fn remove_pages(&mut self, mapping: &Mapping, start: u64, end: u64) {
+        self.note_peak();
+        let kind = mapping.kind();
+        self.pages.remove(start, end, kind, |page, mapped| mark_dirty(mapping, kind, page, mapped));
+    }
+
+    /// Returns whether mappings with so many pages more are within the limits.
+    pub fn may_grow(&self, pages: u64, is_data: bool) -> bool {
+        let within = |now: u64, limit: u64| now.saturating_add(pages) <= limit / PAGE_SIZE;
+        within(self.mappings.pages(), self.limits.address_space)
+            && (!is_data || within(self.mappings.data_pages(), self.limits.data))
+    }
+
+    /// Returns whether so many pages more may be locked.
+    pub fn check_locked(&self, pages: u64) -> Result<(), Errno> {
+        let limit = self.limits.locked / PAGE_SIZE;
+        if self.mappings.locked_pages().saturating_add(pages) > limit { Err(Errno::EAGAIN) } else { Ok(()) }
+    }
+
+    /// Adds a mapping at free addresses.
+    pub fn insert(&mut self, mapping: Mapping) {
+        self.mappings.insert(mapping);
+        self.peak_pages = self.peak_pages.max(self.mappings.pages());
+    }
+
+    /// Records the resident pages, before some are removed.
+    pub fn note_peak(&mut self) {
+        self.peak_resident = self.peak_resident.max(self.pages.resident.total());
+    }
+}
+
+/// Tells the object of a shared mapping that a page may have been written.
+pub(crate) fn mark_dirty(mapping: &Mapping, kind: PageKind, page: u64, mapped: &isola_user_mode::MappedPage) {
+    if mapping.is_shared
+        && kind == PageKind::File
+        && (mapped.is_dirty || mapped.rights.writable)
+        && let (Some(object), Some(index)) = (&mapping.object, mapping.index_of(page))
+    {
+        object.source.mark_dirty(index);
+    }
+}
