@@ -8,41 +8,11 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::poll_fn;
 use core::task::{Poll, Waker};
-use isola_memory::frame::Frame;
+use isola_linux_memory::FutexKey;
 use spin::Mutex;
 
 /// The number of buckets: a power of two. With many waiters a bucket has several keys.
 const BUCKETS: usize = 256;
-
-/// The word of a futex, as threads of different processes name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FutexKey {
-    /// A word of one process: the number of its memory, and the address.
-    Private {
-        /// Number of the memory.
-        memory: u64,
-        /// Address of the word.
-        address: u64,
-    },
-    /// A word of a frame that several processes may have mapped.
-    Shared {
-        /// The frame's address in the kernel.
-        frame: u64,
-        /// Offset of the word.
-        offset: u32,
-    },
-}
-
-/// A word of a program's memory that is resolved.
-#[derive(Clone, Debug)]
-pub struct FutexWord {
-    /// The frame that contains it.
-    pub frame: Frame,
-    /// Its offset, a multiple of 4.
-    pub offset: usize,
-    /// Its name.
-    pub key: FutexKey,
-}
 
 /// The waiting threads.
 #[derive(Debug)]
@@ -91,24 +61,30 @@ impl Default for Futexes {
 }
 
 impl Futexes {
-    /// Waits until a wake-up of the word for one of `bits`, if it is `expected`.
+    /// Waits until a wake-up of the key for one of `bits`, if the word is as expected. `is_expected` is called with the
+    /// bucket locked, and must not wait.
     ///
     /// Dropping the future ends the wait. A wake-up that has already counted the thread is then lost for others, as in
     /// Linux, where a thread that was woken and interrupted at the same time returns 0: see [`FutexWait::is_woken`].
     ///
     /// # Errors
     /// [`Errno::EAGAIN`] if the word is another; [`Errno::EINVAL`] for no bits.
-    pub fn wait(&self, word: &FutexWord, expected: u32, bits: u32) -> Result<FutexWait<'_>, Errno> {
+    pub fn wait(
+        &self,
+        key: FutexKey,
+        bits: u32,
+        is_expected: impl FnOnce() -> bool,
+    ) -> Result<FutexWait<'_>, Errno> {
         if bits == 0 {
             return Err(Errno::EINVAL);
         }
-        let index = bucket_of(word.key);
+        let index = bucket_of(key);
         let state = Arc::new(WaitState(Mutex::new(WaitPhase::Waiting { bucket: index, waker: None })));
         let mut bucket = self.buckets[index].lock();
-        if word.frame.load(word.offset) != expected {
+        if !is_expected() {
             return Err(Errno::EAGAIN);
         }
-        bucket.waiters.push(Waiter { key: word.key, bits, state: state.clone() });
+        bucket.waiters.push(Waiter { key, bits, state: state.clone() });
         Ok(FutexWait { futexes: self, state })
     }
 
@@ -126,20 +102,20 @@ impl Futexes {
         count
     }
 
-    /// Wakes at most `wake` threads that wait for `from`, and makes at most `moves` others wait for the word `to`. With
-    /// `expected`, only if the word of `from` is that.
+    /// Wakes at most `wake` threads that wait for `from`, and makes at most `moves` others wait for `to`, if the
+    /// word of `from` is as expected. `is_expected` is called with the buckets locked.
     ///
     /// # Errors
     /// [`Errno::EAGAIN`] if the word is another.
     pub fn requeue(
         &self,
-        from: &FutexWord,
+        from: FutexKey,
         to: FutexKey,
         wake: usize,
         moves: usize,
-        expected: Option<u32>,
+        is_expected: impl FnOnce() -> bool,
     ) -> Result<Requeued, Errno> {
-        let (first, second) = (bucket_of(from.key), bucket_of(to));
+        let (first, second) = (bucket_of(from), bucket_of(to));
         let mut wakers = Vec::new();
         let mut requeued = Requeued::default();
         {
@@ -151,15 +127,15 @@ impl Futexes {
                 (Some(upper), true) => (lower, Some(upper)),
                 (Some(upper), false) => (upper, Some(lower)),
             };
-            if expected.is_some_and(|expected| from.frame.load(from.offset) != expected) {
+            if !is_expected() {
                 return Err(Errno::EAGAIN);
             }
-            for waiter in source.take(wake, |waiter| waiter.key == from.key) {
+            for waiter in source.take(wake, |waiter| waiter.key == from) {
                 wakers.push(waiter.state.wake());
             }
             requeued.woken = wakers.len();
-            if from.key != to {
-                for mut waiter in source.take(moves, |waiter| waiter.key == from.key) {
+            if from != to {
+                for mut waiter in source.take(moves, |waiter| waiter.key == from) {
                     waiter.key = to;
                     waiter.state.move_to(second);
                     requeued.moved += 1;
@@ -256,7 +232,7 @@ impl Drop for FutexWait<'_> {
 fn bucket_of(key: FutexKey) -> usize {
     let (first, second) = match key {
         FutexKey::Private { memory, address } => (memory, address),
-        FutexKey::Shared { frame, offset } => (frame >> 12, offset.into()),
+        FutexKey::Shared { object, index, offset } => (object.0.rotate_left(16) ^ object.1 ^ index << 40, offset),
     };
     // Multiplication by a constant spreads the low bits, of which futexes of a structure differ, over the high bits.
     let hash = (first.rotate_left(32) ^ second).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -271,46 +247,47 @@ mod tests {
     use core::pin::pin;
     use core::task::Context;
 
-    fn word(value: u32, address: u64) -> FutexWord {
-        let frame = Frame::zeroed();
-        frame.write(8, &value.to_le_bytes());
-        FutexWord { frame, offset: 8, key: FutexKey::Private { memory: 1, address } }
+    fn key(address: u64) -> FutexKey {
+        FutexKey::Private { memory: 1, address }
     }
 
     fn is_ready(wait: &FutexWait<'_>) -> bool {
         pin!(wait.woken()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
+    fn wait(futexes: &Futexes, key: FutexKey, bits: u32) -> FutexWait<'_> {
+        futexes.wait(key, bits, || true).unwrap()
+    }
+
     #[test]
     fn a_thread_waits_only_for_the_expected_word() {
-        let (futexes, word) = (Futexes::default(), word(5, 0x1000));
-        assert_eq!(futexes.wait(&word, 6, u32::MAX).err(), Some(Errno::EAGAIN));
-        assert_eq!(futexes.wait(&word, 5, 0).err(), Some(Errno::EINVAL));
-        let wait = futexes.wait(&word, 5, u32::MAX).unwrap();
+        let (futexes, key) = (Futexes::default(), key(0x1000));
+        assert_eq!(futexes.wait(key, u32::MAX, || false).err(), Some(Errno::EAGAIN));
+        assert_eq!(futexes.wait(key, 0, || true).err(), Some(Errno::EINVAL));
+        let wait = wait(&futexes, key, u32::MAX);
         assert!(!is_ready(&wait));
-        assert_eq!(futexes.wake(word.key, 1, u32::MAX), 1);
+        assert_eq!(futexes.wake(key, 1, u32::MAX), 1);
         assert!(is_ready(&wait) && wait.is_woken());
-        assert_eq!((futexes.wake(word.key, 1, u32::MAX), futexes.waiter_count()), (0, 0));
+        assert_eq!((futexes.wake(key, 1, u32::MAX), futexes.waiter_count()), (0, 0));
     }
 
     #[test]
     fn wake_ups_go_by_arrival_and_bits() {
-        let (futexes, word) = (Futexes::default(), word(0, 0x1000));
-        let waits: Vec<_> =
-            [1, 2, 1, 3].into_iter().map(|bits| futexes.wait(&word, 0, bits).unwrap()).collect();
+        let (futexes, key) = (Futexes::default(), key(0x1000));
+        let waits: Vec<_> = [1, 2, 1, 3].into_iter().map(|bits| wait(&futexes, key, bits)).collect();
         let woken = |waits: &[FutexWait<'_>]| waits.iter().map(FutexWait::is_woken).collect::<Vec<_>>();
-        assert_eq!(futexes.wake(word.key, 2, 1), 2);
+        assert_eq!(futexes.wake(key, 2, 1), 2);
         assert_eq!(woken(&waits), [true, false, true, false]);
-        assert_eq!(futexes.wake(word.key, usize::MAX, 2), 2);
+        assert_eq!(futexes.wake(key, usize::MAX, 2), 2);
         assert_eq!(woken(&waits), [true; 4]);
     }
 
     #[test]
     fn a_dropped_wait_takes_no_wake_up() {
-        let (futexes, word) = (Futexes::default(), word(0, 0x1000));
-        let (first, second) = (futexes.wait(&word, 0, 1).unwrap(), futexes.wait(&word, 0, 1).unwrap());
+        let (futexes, key) = (Futexes::default(), key(0x1000));
+        let (first, second) = (wait(&futexes, key, 1), wait(&futexes, key, 1));
         drop(first);
-        assert_eq!((futexes.waiter_count(), futexes.wake(word.key, 1, 1)), (1, 1));
+        assert_eq!((futexes.waiter_count(), futexes.wake(key, 1, 1)), (1, 1));
         assert!(second.is_woken());
     }
 
@@ -319,17 +296,17 @@ mod tests {
         let futexes = Futexes::default();
         // Several pairs, so that some are in one bucket, and others in two, in either order.
         for pair in 0..200 {
-            let (from, to) = (word(3, 0x1000 + 8 * pair), word(0, 0x9000 + 64 * pair));
-            let waits: Vec<_> = (0..4).map(|_| futexes.wait(&from, 3, 1).unwrap()).collect();
-            assert_eq!(futexes.requeue(&from, to.key, 1, 2, Some(4)), Err(Errno::EAGAIN));
-            assert_eq!(futexes.requeue(&from, to.key, 1, 2, Some(3)), Ok(Requeued { woken: 1, moved: 2 }));
-            assert_eq!((futexes.wake(from.key, 9, 1), futexes.wake(to.key, 1, 1)), (1, 1));
+            let (from, to) = (key(0x1000 + 8 * pair), key(0x9000 + 64 * pair));
+            let waits: Vec<_> = (0..4).map(|_| wait(&futexes, from, 1)).collect();
+            assert_eq!(futexes.requeue(from, to, 1, 2, || false), Err(Errno::EAGAIN));
+            assert_eq!(futexes.requeue(from, to, 1, 2, || true), Ok(Requeued { woken: 1, moved: 2 }));
+            assert_eq!((futexes.wake(from, 9, 1), futexes.wake(to, 1, 1)), (1, 1));
             drop(waits);
             assert_eq!(futexes.waiter_count(), 0, "a moved waiter is found when it is dropped");
         }
-        let same = word(0, 0x1000);
-        let wait = futexes.wait(&same, 0, 1).unwrap();
-        let requeued = futexes.requeue(&same, same.key, 0, 9, None).unwrap();
+        let same = key(0x1000);
+        let wait = wait(&futexes, same, 1);
+        let requeued = futexes.requeue(same, same, 0, 9, || true).unwrap();
         assert_eq!((requeued, wait.is_woken()), (Requeued::default(), false));
     }
 
@@ -337,7 +314,7 @@ mod tests {
     fn keys_of_neighbouring_words_are_in_different_buckets() {
         let mut used = vec![false; BUCKETS];
         for number in 0..256 {
-            used[bucket_of(FutexKey::Private { memory: 1, address: 0x7fff_0000_0000 + 4 * number })] = true;
+            used[bucket_of(key(0x7fff_0000_0000 + 4 * number))] = true;
         }
         assert!(used.iter().filter(|used| **used).count() > 100);
     }

@@ -2,7 +2,7 @@
 
 use crate::signals::{AlternateStack, PendingSignals, Signal, SignalActions, SignalSet};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::task::Waker;
 use spin::Mutex;
 
@@ -24,12 +24,15 @@ pub struct ThreadSignals {
 /// A thread, as others see it.
 #[derive(Debug)]
 pub struct ThreadState {
-    /// Its id.
-    pub tid: u32,
+    tid: AtomicU32,
     /// Its signals.
     pub signals: Mutex<ThreadSignals>,
     /// The name, of at most 15 bytes (`PR_SET_NAME`).
     pub name: Mutex<Vec<u8>>,
+    /// Its cycles in user mode.
+    pub user_cycles: AtomicU64,
+    /// Its cycles in calls and page faults.
+    pub system_cycles: AtomicU64,
     /// Whether the thread checks for signals, stops and its end before the program continues.
     has_attention: AtomicBool,
     waker: Mutex<Option<Waker>>,
@@ -40,12 +43,24 @@ impl ThreadState {
     pub fn new(tid: u32, blocked: SignalSet, name: Vec<u8>) -> Self {
         let signals = ThreadSignals { blocked, ..ThreadSignals::default() };
         Self {
-            tid,
+            tid: AtomicU32::new(tid),
             signals: Mutex::new(signals),
             name: Mutex::new(name),
+            user_cycles: AtomicU64::new(0),
+            system_cycles: AtomicU64::new(0),
             has_attention: AtomicBool::new(false),
             waker: Mutex::new(None),
         }
+    }
+
+    /// Returns its id.
+    pub fn tid(&self) -> u32 {
+        self.tid.load(Ordering::Relaxed)
+    }
+
+    /// Sets its id: that of the process, for a thread that executes a new program.
+    pub fn set_tid(&self, tid: u32) {
+        self.tid.store(tid, Ordering::Relaxed);
     }
 
     /// Makes the thread check for signals, stops and its end: it leaves the program or a wait that can be interrupted.

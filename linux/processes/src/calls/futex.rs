@@ -1,0 +1,175 @@
+//! `futex`.
+
+use super::time::{Clock, deadline_ns, read_timespec};
+use super::{CallResult, unsupported};
+use crate::Errno;
+use crate::thread::{Restart, Thread};
+use isola_linux_abi::numbers::{
+    FUTEX_BITSET_MATCH_ANY, FUTEX_CLOCK_REALTIME, FUTEX_CMP_REQUEUE, FUTEX_PRIVATE_FLAG, FUTEX_REQUEUE,
+    FUTEX_WAIT, FUTEX_WAIT_BITSET, FUTEX_WAKE, FUTEX_WAKE_BITSET, FUTEX_WAKE_OP,
+};
+use isola_user_mode::Access;
+
+/// The bits of the operation that are flags.
+const FLAGS: u32 = FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME;
+
+pub async fn futex(
+    thread: &mut Thread,
+    word: u64,
+    operation: u32,
+    value: u32,
+    timeout: u64,
+    second: u64,
+    third: u32,
+) -> CallResult {
+    let is_private = operation & FUTEX_PRIVATE_FLAG != 0;
+    let is_real_time = operation & FUTEX_CLOCK_REALTIME != 0;
+    match operation & !FLAGS {
+        command @ (FUTEX_WAIT | FUTEX_WAIT_BITSET) => {
+            let bits = if command == FUTEX_WAIT { FUTEX_BITSET_MATCH_ANY } else { third };
+            if command == FUTEX_WAIT && is_real_time {
+                return Err(Errno::ENOSYS);
+            }
+            let until_ns = match timeout {
+                0 => None,
+                // The time of FUTEX_WAIT is relative.
+                _ if command == FUTEX_WAIT => {
+                    let time = read_timespec(thread, timeout).await?;
+                    Some(thread.system.environment.monotonic_ns().saturating_add(time))
+                }
+                _ => {
+                    let time = read_timespec(thread, timeout).await?;
+                    let clock = if is_real_time { Clock::RealTime } else { Clock::Monotonic };
+                    Some(deadline_ns(thread, clock, time))
+                }
+            };
+            let result = wait(thread, word, value, bits, is_private, until_ns).await;
+            match (result, until_ns) {
+                (Err(Errno::ERESTARTSYS), Some(until_ns)) => {
+                    let flags = operation & FUTEX_PRIVATE_FLAG;
+                    thread.restart = Some(Restart::Futex { word, expected: value, bits, flags, until_ns });
+                    Err(Errno::ERESTART_RESTARTBLOCK)
+                }
+                (result, _) => result,
+            }
+        }
+        FUTEX_WAKE => wake(thread, word, value, FUTEX_BITSET_MATCH_ANY, is_private),
+        FUTEX_WAKE_BITSET if third == 0 => Err(Errno::EINVAL),
+        FUTEX_WAKE_BITSET => wake(thread, word, value, third, is_private),
+        command @ (FUTEX_REQUEUE | FUTEX_CMP_REQUEUE) => {
+            let expected = (command == FUTEX_CMP_REQUEUE).then_some(third);
+            // The fourth register has the second number.
+            requeue(thread, word, second, value, timeout as u32, expected, is_private).await
+        }
+        FUTEX_WAKE_OP => wake_operation(thread, word, second, value, timeout as u32, third, is_private).await,
+        other => Err(unsupported(thread, &alloc::format!("futex operation {other}"), Errno::ENOSYS)),
+    }
+}
+
+/// Waits for a word until a time of the monotonic clock.
+pub async fn wait(
+    thread: &Thread,
+    address: u64,
+    expected: u32,
+    bits: u32,
+    is_private: bool,
+    until_ns: Option<u64>,
+) -> CallResult {
+    let key = thread.memory.futex_key(address, is_private)?;
+    // A page that the program may write is its own afterwards: the word does not move to a copy while the thread waits.
+    let word = match thread.memory.futex_word(address, Access::Write).await {
+        Err(Errno::EFAULT) => thread.memory.futex_word(address, Access::Read).await?,
+        other => other?,
+    };
+    let wait = thread.system.futexes.wait(key, bits, || word.load() == expected)?;
+    match thread.interruptible_until(until_ns, wait.woken()).await {
+        Ok(Some(())) => Ok(0),
+        // A wake-up at the same time counts.
+        _ if wait.is_woken() => Ok(0),
+        Ok(None) => Err(Errno::ETIMEDOUT),
+        Err(interrupted) => Err(interrupted.into()),
+    }
+}
+
+fn wake(thread: &Thread, address: u64, most: u32, bits: u32, is_private: bool) -> CallResult {
+    let key = thread.memory.futex_key(address, is_private)?;
+    Ok(thread.system.futexes.wake(key, count(most)?, bits) as u64)
+}
+
+/// Returns a number of threads. As in Linux, 0 wakes one.
+fn count(number: u32) -> Result<usize, Errno> {
+    Ok(usize::try_from(number as i32).map_err(|_| Errno::EINVAL)?.max(1))
+}
+
+async fn requeue(
+    thread: &Thread,
+    from: u64,
+    to: u64,
+    most: u32,
+    moves: u32,
+    expected: Option<u32>,
+    is_private: bool,
+) -> CallResult {
+    let number = |value: u32| usize::try_from(value as i32).map_err(|_| Errno::EINVAL);
+    let (most, moves) = (number(most)?, number(moves)?);
+    let (from_key, to_key) =
+        (thread.memory.futex_key(from, is_private)?, thread.memory.futex_key(to, is_private)?);
+    let word = thread.memory.futex_word(from, Access::Read).await?;
+    let is_expected = || expected.is_none_or(|expected| word.load() == expected);
+    let requeued = thread.system.futexes.requeue(from_key, to_key, most, moves, is_expected)?;
+    // FUTEX_CMP_REQUEUE also counts those that it moves.
+    let moved = if expected.is_some() { requeued.moved } else { 0 };
+    Ok((requeued.woken + moved) as u64)
+}
+
+/// `FUTEX_WAKE_OP`: changes the second word, wakes waiters of the first, and those of the second if its old value meets a
+/// condition.
+async fn wake_operation(
+    thread: &Thread,
+    first: u64,
+    second: u64,
+    most_first: u32,
+    most_second: u32,
+    encoded: u32,
+    is_private: bool,
+) -> CallResult {
+    let (first_key, second_key) =
+        (thread.memory.futex_key(first, is_private)?, thread.memory.futex_key(second, is_private)?);
+    let signed = |bits: u32| ((bits << 20) as i32 >> 20) as u32;
+    let (operation, comparison) = (encoded >> 28, encoded >> 24 & 15);
+    let (mut operand, compared) = (signed(encoded >> 12 & 0xfff), signed(encoded & 0xfff));
+    if operation & 8 != 0 {
+        operand = 1_u32.checked_shl(operand).ok_or(Errno::EINVAL)?;
+    }
+    let word = thread.memory.futex_word(second, Access::Write).await?;
+    let old = loop {
+        let old = word.load();
+        let new = match operation & 7 {
+            0 => operand,
+            1 => old.wrapping_add(operand),
+            2 => old | operand,
+            3 => old & !operand,
+            4 => old ^ operand,
+            _ => return Err(Errno::ENOSYS),
+        };
+        if word.compare_exchange(old, new).is_ok() {
+            break old as i32;
+        }
+    };
+    let compared = compared as i32;
+    let is_met = match comparison {
+        0 => old == compared,
+        1 => old != compared,
+        2 => old < compared,
+        3 => old <= compared,
+        4 => old > compared,
+        5 => old >= compared,
+        _ => return Err(Errno::ENOSYS),
+    };
+    let futexes = &thread.system.futexes;
+    let mut woken = futexes.wake(first_key, count(most_first)?, FUTEX_BITSET_MATCH_ANY);
+    if is_met {
+        woken += futexes.wake(second_key, count(most_second)?, FUTEX_BITSET_MATCH_ANY);
+    }
+    Ok(woken as u64)
+}

@@ -1,0 +1,250 @@
+//! `execve`: a process executes another program.
+
+use crate::loader::{
+    FILE_HEADER_LEN, HEAD_LEN, HeaderTable, InitialStack, Loaded, Placement, Program, ProgramInput, interpreter,
+    load,
+};
+use crate::system::System;
+use crate::thread::Thread;
+use crate::{Errno, exit};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use isola_abi::user_context::{UserContext, UserRegisters};
+use isola_linux_abi::numbers::{
+    AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_FLAGS, AT_GID, AT_HWCAP, AT_HWCAP2, AT_MINSIGSTKSZ,
+    AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_SECURE, AT_UID, MAP_ANONYMOUS, MAP_FIXED, MAP_GROWSDOWN,
+    MAP_PRIVATE, MAP_STACK, PROT_EXEC, PROT_READ, PROT_WRITE, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK,
+    RLIMIT_STACK,
+};
+use isola_linux_files::OpenFile;
+use isola_linux_memory::{MapRequest, MemoryLayout, MemoryLimits, PageSource, ProcessMemory};
+use isola_user_mode::PAGE_SIZE;
+
+/// The most interpreters in a row, as in Linux.
+const MOST_INTERPRETERS: usize = 4;
+/// The stack that is mapped at the start, beside the arguments; it grows on demand.
+const INITIAL_STACK: u64 = 132 << 10;
+/// The flags of a new program: interrupts are on, and the bit that is always set.
+const INITIAL_FLAGS: u64 = 0x202;
+/// The ticks of `times` in a second (`AT_CLKTCK`).
+pub const TICKS_PER_SECOND: u64 = 100;
+/// `AT_HWCAP2`: the program may use the instructions for the bases of FS and GS.
+const HWCAP2_FSGSBASE: u64 = 2;
+/// The length of a program header.
+const PROGRAM_HEADER_LEN: u64 = 56;
+/// The least size of a stack for signals with the processor state (`AT_MINSIGSTKSZ`).
+const MIN_SIGNAL_STACK: u64 = 3632;
+
+/// A program in memory that no thread executes yet.
+struct NewProgram {
+    memory: Arc<ProcessMemory>,
+    registers: UserRegisters,
+    stack: InitialStack,
+    path: Vec<u8>,
+    name: Vec<u8>,
+}
+
+/// Makes the thread's process execute the program in an open file. On an error before the old program's end, the process
+/// continues with it; after that point it ends.
+///
+/// # Errors
+/// Those of execve(2).
+pub async fn execute(thread: &mut Thread, file: Arc<OpenFile>, input: ProgramInput) -> Result<(), Errno> {
+    let program = prepare(thread, file, input).await?;
+    if !thread.process.end_other_threads(&thread.state).await {
+        return Err(Errno::EAGAIN);
+    }
+    exit::release_robust_futexes(thread).await;
+    exit::clear_tid(thread).await;
+    let context = UserContext { registers: program.registers, ..UserContext::default() };
+    let user = Arc::clone(program.memory.space()).create_thread(context);
+    let old = core::mem::replace(&mut thread.memory, program.memory);
+    thread.user = user;
+    thread.files = replace_shared_files(thread);
+    thread.files.exec();
+    let tid = thread.state.tid();
+    if tid != thread.process.pid {
+        thread.system.family.lock().remove_thread(tid);
+        thread.state.set_tid(thread.process.pid);
+    }
+    {
+        let mut facts = thread.process.program.lock();
+        facts.path = program.path;
+        facts.arguments = program.stack.arguments;
+        facts.environment = program.stack.environment;
+        facts.memory = Some(thread.memory.clone());
+    }
+    *thread.state.name.lock() = program.name;
+    thread.process.signals.lock().actions.reset_functions();
+    thread.state.signals.lock().alternate = Default::default();
+    let mut credentials = thread.credentials.clone();
+    credentials.execute();
+    thread.set_credentials(credentials);
+    thread.restart = None;
+    thread.system.family.lock().executed(thread.process.pid);
+    if core::mem::take(&mut thread.has_parents_memory) {
+        thread.process.release_parent();
+    } else if Arc::strong_count(&old) == 1 {
+        old.clear().await;
+    }
+    Ok(())
+}
+
+/// Returns the open files as the process's own: `execve` ends the sharing of `CLONE_FILES`.
+fn replace_shared_files(thread: &Thread) -> Arc<isola_linux_files::DescriptorTable> {
+    if Arc::strong_count(&thread.files) == 1 {
+        thread.files.clone()
+    } else {
+        Arc::new(thread.files.fork())
+    }
+}
+
+/// Loads the program, and its interpreter, into new memory.
+async fn prepare(thread: &Thread, file: Arc<OpenFile>, mut input: ProgramInput) -> Result<NewProgram, Errno> {
+    let mut file = file;
+    let name = name_of(&input.path);
+    for _ in 0..=MOST_INTERPRETERS {
+        let head = file.read_bytes(0, HEAD_LEN).await?;
+        let Some(script) = interpreter(&head)? else {
+            return load_program(thread, &file, &head, input, name).await;
+        };
+        // The interpreter gets its argument and the script's path instead of the script's name.
+        let mut arguments = alloc::vec![script.path.clone()];
+        arguments.extend(script.argument);
+        arguments.push(input.path.clone());
+        arguments.extend(input.arguments.into_iter().skip(1));
+        input.arguments = arguments;
+        file = thread.caller().open_program(&script.path).await?;
+        input.path = script.path;
+    }
+    Err(Errno::ELOOP)
+}
+
+async fn load_program(
+    thread: &Thread,
+    file: &OpenFile,
+    head: &[u8],
+    input: ProgramInput,
+    name: Vec<u8>,
+) -> Result<NewProgram, Errno> {
+    input.check()?;
+    let (program, source) = parse(file, head).await?;
+    let linker = match program.interpreter {
+        None => None,
+        Some(place) => {
+            let mut path = file.read_bytes(place.offset, place.len).await?;
+            // The path ends with a NUL, and has no other.
+            if path.pop() != Some(0) || path.contains(&0) {
+                return Err(Errno::ENOEXEC);
+            }
+            let linker = thread.caller().open_program(&path).await?;
+            let head = linker.read_bytes(0, FILE_HEADER_LEN).await?;
+            let bad = |error| if error == Errno::ENOEXEC { Errno::ELIBBAD } else { error };
+            Some(parse(&linker, &head).await.map_err(bad)?)
+        }
+    };
+    let system = &thread.system;
+    let memory = new_memory(system, memory_limits(thread))?;
+    let placement = match linker {
+        Some(_) => Placement::Program(system.environment.random()),
+        None => Placement::Anywhere,
+    };
+    let loaded = load(&memory, &program, &source, placement).await?;
+    memory.set_break_start(loaded.end.next_multiple_of(PAGE_SIZE));
+    let start = match &linker {
+        Some((linker, source)) => load(&memory, linker, source, Placement::Anywhere).await?,
+        None => loaded,
+    };
+    let auxiliary = auxiliary(thread, &program, loaded, linker.is_some().then_some(start));
+    let top = memory.layout().stack_top;
+    let stack = input.lay_out(top, &auxiliary, system.random_bytes())?;
+    let len = (stack.bytes.len() as u64 + INITIAL_STACK).next_multiple_of(PAGE_SIZE);
+    let executable = if program.has_executable_stack { PROT_EXEC } else { 0 };
+    let request = MapRequest {
+        address: top - len,
+        len,
+        protection: PROT_READ | PROT_WRITE | executable,
+        flags: MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS | MAP_GROWSDOWN | MAP_STACK,
+        name: "[stack]",
+        ..MapRequest::default()
+    };
+    memory.map(request).await?;
+    memory.write_bytes(stack.pointer, &stack.bytes).await?;
+    let registers = UserRegisters {
+        rip: start.entry,
+        rsp: stack.pointer,
+        rflags: INITIAL_FLAGS,
+        ..UserRegisters::default()
+    };
+    Ok(NewProgram { memory, registers, stack, path: input.path, name })
+}
+
+/// Parses the headers of an ELF file, of which `head` are the first bytes. Also returns its pages.
+async fn parse(file: &OpenFile, head: &[u8]) -> Result<(Program, Arc<dyn PageSource>), Errno> {
+    let table = HeaderTable::parse(head)?;
+    let headers = file.read_bytes(table.offset, table.len()).await?;
+    let program = table.program(&headers)?;
+    let source = file.pages().ok_or(Errno::EACCES)?;
+    Ok((program, source))
+}
+
+/// Creates memory for a program.
+///
+/// # Errors
+/// [`Errno::ENOMEM`].
+pub fn new_memory(system: &System, limits: MemoryLimits) -> Result<Arc<ProcessMemory>, Errno> {
+    let space = system.user_mode.create_space().map_err(|_| Errno::ENOMEM)?;
+    let layout = MemoryLayout::new(Some(system.environment.random()), limits.stack);
+    Ok(ProcessMemory::new(space, layout, limits, system.memory_charge.clone()))
+}
+
+/// Returns the limits of a process's memory.
+pub fn memory_limits(thread: &Thread) -> MemoryLimits {
+    let limits = thread.process.limits.lock();
+    MemoryLimits {
+        address_space: limits.soft(RLIMIT_AS),
+        data: limits.soft(RLIMIT_DATA),
+        stack: limits.soft(RLIMIT_STACK),
+        locked: limits.soft(RLIMIT_MEMLOCK),
+    }
+}
+
+/// Returns the auxiliary vector but its addresses in the stack.
+fn auxiliary(
+    thread: &Thread,
+    program: &Program,
+    loaded: Loaded,
+    linker: Option<Loaded>,
+) -> Vec<(u32, u64)> {
+    let (user, group) = (thread.credentials.user, thread.credentials.group);
+    let is_secure = user.real != user.effective || group.real != group.effective;
+    alloc::vec![
+        (AT_HWCAP, hardware_capabilities()),
+        (AT_PAGESZ, PAGE_SIZE),
+        (AT_CLKTCK, TICKS_PER_SECOND),
+        (AT_PHDR, loaded.base.wrapping_add(program.headers_address)),
+        (AT_PHENT, PROGRAM_HEADER_LEN),
+        (AT_PHNUM, program.header_count as u64),
+        (AT_BASE, linker.map_or(0, |linker| linker.base)),
+        (AT_FLAGS, 0),
+        (AT_ENTRY, loaded.entry),
+        (AT_UID, user.real.into()),
+        (AT_EUID, user.effective.into()),
+        (AT_GID, group.real.into()),
+        (AT_EGID, group.effective.into()),
+        (AT_SECURE, is_secure.into()),
+        (AT_HWCAP2, HWCAP2_FSGSBASE),
+        (AT_MINSIGSTKSZ, MIN_SIGNAL_STACK),
+    ]
+}
+
+/// Returns `AT_HWCAP`: the word EDX of CPUID leaf 1.
+fn hardware_capabilities() -> u64 {
+    core::arch::x86_64::__cpuid(1).edx.into()
+}
+
+/// Returns the name of a thread that executes a path: the last component, at most 15 bytes.
+fn name_of(path: &[u8]) -> Vec<u8> {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    name[..name.len().min(15)].to_vec()
+}

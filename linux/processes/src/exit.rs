@@ -1,0 +1,131 @@
+//! The end of threads and processes.
+
+use crate::exit_status::ExitStatus;
+use crate::family::{INIT, ProcessorTime};
+use crate::process::{Demand, Process};
+use crate::thread::{Thread, thread_time};
+use alloc::sync::Arc;
+use isola_linux_abi::numbers::{FUTEX_OWNER_DIED, FUTEX_TID_MASK, FUTEX_WAITERS};
+use isola_user_mode::Access;
+
+/// The most entries of a robust list, as in Linux: a list can be a circle.
+const MOST_ROBUST: usize = 2048;
+
+/// Ends a thread, and its process if it was the last.
+pub async fn end_thread(mut thread: Thread) {
+    release_robust_futexes(&mut thread).await;
+    clear_tid(&mut thread).await;
+    if thread.has_parents_memory {
+        thread.process.release_parent();
+    }
+    let Thread { system, process, state, memory, files, .. } = thread;
+    let status = match process.demand(&state) {
+        Some(Demand::EndProcess(status)) => status,
+        // The last thread of a process can end by itself; its code is that of the process.
+        _ => ExitStatus::Exited(0),
+    };
+    let per_second = system.environment.cycles().1;
+    process.add_ended_time(thread_time(&state, per_second));
+    // Dropped before the parent learns of the end: it may rely on closed pipes and free memory.
+    let is_last = process.thread_count() == 1;
+    if is_last {
+        files.close_all();
+    }
+    drop(files);
+    if is_last && Arc::strong_count(&memory) <= 2 {
+        memory.clear().await;
+    }
+    drop(memory);
+    let is_last = process.remove_thread(&state);
+    if state.tid() != process.pid {
+        system.family.lock().remove_thread(state.tid());
+    }
+    if is_last {
+        let time = process.ended_time();
+        let status = process.ending().unwrap_or(status);
+        end_process(&system, &process, status, time);
+    }
+}
+
+fn end_process(
+    system: &crate::system::System,
+    process: &Arc<Process>,
+    status: ExitStatus,
+    time: ProcessorTime,
+) {
+    system.process_ended(process, status, time);
+    if process.pid == INIT {
+        system.end_all();
+    }
+}
+
+/// Clears the word of `CLONE_CHILD_CLEARTID` and wakes a thread that waits for it, as `pthread_join` does.
+pub async fn clear_tid(thread: &mut Thread) {
+    let address = core::mem::take(&mut thread.clear_tid);
+    if address == 0 {
+        return;
+    }
+    // A program may have unmapped the word.
+    if thread.memory.write_bytes(address, &0_u32.to_le_bytes()).await.is_ok() {
+        wake_word(thread, address, 1);
+    }
+}
+
+/// Wakes threads that wait for a word, by either of its names.
+fn wake_word(thread: &Thread, address: u64, most: usize) {
+    let wake = |is_private, most| match thread.memory.futex_key(address, is_private) {
+        Ok(key) => thread.system.futexes.wake(key, most, u32::MAX),
+        Err(_) => 0,
+    };
+    let woken = wake(false, most);
+    wake(true, most - woken);
+}
+
+/// Marks the futexes of the thread's robust list as those of a dead owner (Linux's `exit_robust_list`).
+pub async fn release_robust_futexes(thread: &mut Thread) {
+    let head = core::mem::take(&mut thread.robust_list);
+    if head == 0 {
+        return;
+    }
+    let tid = thread.state.tid();
+    let memory = thread.memory.clone();
+    let word = async |address: u64| memory.read_bytes::<8>(address).await.map(u64::from_le_bytes).ok();
+    let (Some(first), Some(offset), Some(pending)) =
+        (word(head).await, word(head.wrapping_add(8)).await, word(head.wrapping_add(16)).await)
+    else {
+        return;
+    };
+    let mut entry = first;
+    for _ in 0..MOST_ROBUST {
+        if entry & !1 == head || entry == 0 {
+            break;
+        }
+        let next = word(entry & !1).await;
+        if entry != pending {
+            release(thread, (entry & !1).wrapping_add(offset), tid).await;
+        }
+        let Some(next) = next else { break };
+        entry = next;
+    }
+    if pending != 0 {
+        release(thread, (pending & !1).wrapping_add(offset), tid).await;
+    }
+}
+
+/// Marks one futex, if the thread owns it.
+async fn release(thread: &Thread, address: u64, tid: u32) {
+    let Ok(word) = thread.memory.futex_word(address, Access::Write).await else { return };
+    loop {
+        let value = word.load();
+        if value & FUTEX_TID_MASK != tid {
+            return;
+        }
+        let dead = value & FUTEX_WAITERS | FUTEX_OWNER_DIED;
+        if word.compare_exchange(value, dead).is_ok() {
+            if value & FUTEX_WAITERS != 0 {
+                wake_word(thread, address, 1);
+            }
+            return;
+        }
+    }
+}

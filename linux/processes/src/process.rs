@@ -1,0 +1,263 @@
+//! A process: what its threads share.
+
+use crate::exit_status::ExitStatus;
+use crate::family::ProcessorTime;
+use crate::limits::Limits;
+use crate::signals::SignalActions;
+use crate::thread_state::{ProcessSignals, ThreadState};
+use crate::wait_queue::WaitQueue;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use isola_linux_memory::ProcessMemory;
+use spin::Mutex;
+
+/// A process. Its relations to others are in [`Family`](crate::family::Family).
+pub struct Process {
+    /// Its id.
+    pub pid: u32,
+    /// The signals sent to it, and its actions.
+    pub signals: Mutex<ProcessSignals>,
+    /// Its resource limits.
+    pub limits: Mutex<Limits>,
+    /// What it executes.
+    pub program: Mutex<ProgramFacts>,
+    /// Tasks that wait for a change of a child, of the process's own state, or of its threads.
+    pub changes: WaitQueue,
+    state: Mutex<State>,
+}
+
+/// The program of a process, for `/proc/PID`.
+#[derive(Clone, Default)]
+pub struct ProgramFacts {
+    /// The path of its file.
+    pub path: Vec<u8>,
+    /// The addresses of its arguments: of the first byte and behind the last.
+    pub arguments: (u64, u64),
+    /// The same of its environment.
+    pub environment: (u64, u64),
+    /// Its memory; none after its end.
+    pub memory: Option<Arc<ProcessMemory>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Its threads that have not ended.
+    threads: Vec<Arc<ThreadState>>,
+    /// How the process ends, once that is decided.
+    ending: Option<ExitStatus>,
+    /// The thread that executes a new program, for which all others end.
+    executing: Option<u32>,
+    is_stopped: bool,
+    /// The processor time of ended threads.
+    ended_time: ProcessorTime,
+    /// Whether the memory is no longer that of the parent, which waits for that after `vfork`.
+    has_released_parent: bool,
+}
+
+/// What a thread has to do before its program continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demand {
+    /// End, as its process ends.
+    EndProcess(ExitStatus),
+    /// End, as another thread executes a new program.
+    EndThread,
+    /// Wait until the process continues.
+    Stop,
+}
+
+impl Process {
+    /// Creates a process with its first thread.
+    pub fn new(pid: u32, first: Arc<ThreadState>, actions: SignalActions, limits: Limits) -> Arc<Self> {
+        let state = State { threads: alloc::vec![first], ..State::default() };
+        Arc::new(Self {
+            pid,
+            signals: Mutex::new(ProcessSignals { actions, ..ProcessSignals::default() }),
+            limits: Mutex::new(limits),
+            program: Mutex::default(),
+            changes: WaitQueue::default(),
+            state: Mutex::new(state),
+        })
+    }
+
+    /// Returns its threads that have not ended, in the order of their creation.
+    pub fn threads(&self) -> Vec<Arc<ThreadState>> {
+        self.state.lock().threads.clone()
+    }
+
+    /// Returns the number of its threads.
+    pub fn thread_count(&self) -> usize {
+        self.state.lock().threads.len()
+    }
+
+    /// Returns a thread by its id.
+    pub fn thread(&self, tid: u32) -> Option<Arc<ThreadState>> {
+        self.state.lock().threads.iter().find(|thread| thread.tid() == tid).cloned()
+    }
+
+    /// Adds a thread. Returns `false` if the process is ending or executes a new program: then the thread must not start.
+    pub fn add_thread(&self, thread: Arc<ThreadState>) -> bool {
+        let mut state = self.state.lock();
+        let may_start = state.ending.is_none() && state.executing.is_none();
+        if may_start {
+            state.threads.push(thread);
+        }
+        may_start
+    }
+
+    /// Removes an ended thread. Returns whether it was the last.
+    pub fn remove_thread(&self, thread: &Arc<ThreadState>) -> bool {
+        let is_last = {
+            let mut state = self.state.lock();
+            state.threads.retain(|other| !Arc::ptr_eq(other, thread));
+            state.threads.is_empty()
+        };
+        self.changes.wake_all();
+        is_last
+    }
+
+    /// Decides how the process ends, and makes all threads end. The first decision counts.
+    pub fn end(&self, status: ExitStatus) {
+        let threads = {
+            let mut state = self.state.lock();
+            state.ending.get_or_insert(status);
+            state.is_stopped = false;
+            state.threads.clone()
+        };
+        threads.iter().for_each(|thread| thread.interrupt());
+        self.changes.wake_all();
+    }
+
+    /// Returns how the process ends, if that is decided.
+    pub fn ending(&self) -> Option<ExitStatus> {
+        self.state.lock().ending
+    }
+
+    /// Stops the process, or lets it continue.
+    pub fn set_stopped(&self, is_stopped: bool) {
+        let threads = {
+            let mut state = self.state.lock();
+            state.is_stopped = is_stopped && state.ending.is_none();
+            state.threads.clone()
+        };
+        if is_stopped {
+            threads.iter().for_each(|thread| thread.interrupt());
+        }
+        self.changes.wake_all();
+    }
+
+    /// Returns what a thread has to do before its program continues.
+    pub fn demand(&self, thread: &ThreadState) -> Option<Demand> {
+        let state = self.state.lock();
+        match (state.ending, state.executing) {
+            (Some(status), _) => Some(Demand::EndProcess(status)),
+            (None, Some(tid)) if tid != thread.tid() => Some(Demand::EndThread),
+            _ if state.is_stopped => Some(Demand::Stop),
+            _ => None,
+        }
+    }
+
+    /// Waits until a stopped process continues or ends.
+    pub async fn continued(&self) {
+        self.changes.wait_until(|| (!self.state.lock().is_stopped).then_some(())).await;
+    }
+
+    /// Ends all threads but that one, which executes a new program. Returns `false` if another does so already, or the
+    /// process is ending.
+    pub async fn end_other_threads(&self, thread: &ThreadState) -> bool {
+        let others = {
+            let mut state = self.state.lock();
+            if state.ending.is_some() || state.executing.is_some() {
+                return false;
+            }
+            state.executing = Some(thread.tid());
+            state.threads.clone()
+        };
+        others.iter().filter(|other| other.tid() != thread.tid()).for_each(|other| other.interrupt());
+        let is_alone = || {
+            let state = self.state.lock();
+            (state.threads.len() == 1 || state.ending.is_some()).then_some(state.ending.is_none())
+        };
+        let is_alone = self.changes.wait_until(is_alone).await;
+        self.state.lock().executing = None;
+        is_alone
+    }
+
+    /// Adds the processor time of an ended thread.
+    pub fn add_ended_time(&self, time: ProcessorTime) {
+        let mut state = self.state.lock();
+        state.ended_time = state.ended_time.plus(time);
+    }
+
+    /// Returns the processor time of the threads that have ended.
+    pub fn ended_time(&self) -> ProcessorTime {
+        self.state.lock().ended_time
+    }
+
+    /// Lets the parent continue that waits after `vfork`.
+    pub fn release_parent(&self) {
+        self.state.lock().has_released_parent = true;
+        self.changes.wake_all();
+    }
+
+    /// Waits until the process has memory of its own or has ended, for its parent after `vfork`.
+    pub async fn parent_released(&self) {
+        self.changes.wait_until(|| self.state.lock().has_released_parent.then_some(())).await;
+    }
+}
+
+impl fmt::Debug for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Process({})", self.pid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::signals::{Signal, SignalSet};
+    use core::future::Future;
+    use core::pin::pin;
+    use core::task::{Context, Poll, Waker};
+
+    fn thread(tid: u32) -> Arc<ThreadState> {
+        Arc::new(ThreadState::new(tid, SignalSet::EMPTY, Vec::new()))
+    }
+
+    fn process() -> (Arc<Process>, Arc<ThreadState>) {
+        let first = thread(5);
+        (Process::new(5, first.clone(), SignalActions::default(), Limits::default()), first)
+    }
+
+    #[test]
+    fn the_first_decision_about_the_end_counts() {
+        let (process, first) = process();
+        assert_eq!(process.demand(&first), None);
+        process.set_stopped(true);
+        assert_eq!(process.demand(&first), Some(Demand::Stop));
+        let killed = ExitStatus::Killed { signal: Signal::SIGKILL, dumps_core: false };
+        process.end(killed);
+        process.end(ExitStatus::Exited(0));
+        process.set_stopped(true);
+        assert_eq!(process.demand(&first), Some(Demand::EndProcess(killed)));
+        assert!(first.take_attention() && !process.add_thread(thread(6)));
+        assert!(process.remove_thread(&first));
+    }
+
+    #[test]
+    fn a_new_program_starts_when_the_other_threads_have_ended() {
+        let (process, first) = process();
+        let second = thread(6);
+        assert!(process.add_thread(second.clone()));
+        let mut context = Context::from_waker(Waker::noop());
+        let mut alone = pin!(process.end_other_threads(&second));
+        assert!(alone.as_mut().poll(&mut context).is_pending());
+        assert_eq!(process.demand(&first), Some(Demand::EndThread));
+        assert_eq!(process.demand(&second), None);
+        assert!(!process.add_thread(thread(7)));
+        assert_eq!(pin!(process.end_other_threads(&first)).poll(&mut context), Poll::Ready(false));
+        assert!(!process.remove_thread(&first));
+        assert_eq!(alone.poll(&mut context), Poll::Ready(true));
+        assert!(process.add_thread(thread(7)));
+    }
+}

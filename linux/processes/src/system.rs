@@ -1,0 +1,232 @@
+//! The processes of a cell, and what they share.
+
+use crate::environment::Environment;
+use crate::exit_status::ExitStatus;
+use crate::family::{ChildNotice, Family, ProcessorTime};
+use crate::futex::Futexes;
+use crate::missing::MissingCalls;
+use crate::process::Process;
+use crate::signals::{Handler, SI_USER, Signal, SignalFacts, SignalInfo, SignalSet};
+use crate::thread_state::ThreadState;
+use crate::Errno;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use isola_linux_abi::numbers::SA_NOCLDWAIT;
+use isola_linux_abi::numbers::SA_NOCLDSTOP;
+use isola_linux_files::Namespace;
+use isola_linux_memory::MemoryCharge;
+use isola_user_mode::UserMode;
+use spin::Mutex;
+
+/// The processes of a cell, and what they share.
+pub struct System {
+    /// The platform, which runs programs.
+    pub user_mode: Arc<dyn UserMode>,
+    /// The cell.
+    pub environment: Arc<dyn Environment>,
+    /// The account of the memory of all processes.
+    pub memory_charge: Arc<dyn MemoryCharge>,
+    /// The mounts.
+    pub namespace: Arc<Namespace>,
+    /// The relations of processes.
+    pub family: Mutex<Family<Arc<Process>>>,
+    /// The threads that wait for words of memory.
+    pub futexes: Futexes,
+    /// Calls that programs made and that do not exist.
+    pub missing: MissingCalls,
+    /// The host name.
+    pub host_name: Mutex<String>,
+    /// Whether calls are printed.
+    pub traces: bool,
+}
+
+impl System {
+    /// Creates a system without processes.
+    pub fn new(
+        user_mode: Arc<dyn UserMode>,
+        environment: Arc<dyn Environment>,
+        memory_charge: Arc<dyn MemoryCharge>,
+        namespace: Arc<Namespace>,
+        traces: bool,
+    ) -> Arc<Self> {
+        let host_name = Mutex::new(environment.host_name());
+        Arc::new(Self {
+            user_mode,
+            environment,
+            memory_charge,
+            namespace,
+            family: Mutex::default(),
+            futexes: Futexes::default(),
+            missing: MissingCalls::default(),
+            host_name,
+            traces,
+        })
+    }
+
+    /// Returns 16 random bytes.
+    pub fn random_bytes(&self) -> [u8; 16] {
+        let words = [self.environment.random(), self.environment.random()];
+        core::array::from_fn(|index| words[index / 8].to_le_bytes()[index % 8])
+    }
+
+    /// Sends a signal to a process: to one of its threads that does not block it, or to the process as a whole until one
+    /// unblocks it.
+    ///
+    /// # Errors
+    /// [`Errno::EAGAIN`] if the queue of real-time signals is full.
+    pub fn send(&self, process: &Arc<Process>, info: SignalInfo) -> Result<(), Errno> {
+        self.send_to(process, None, info)
+    }
+
+    /// Sends a signal to a thread.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn send_to_thread(
+        &self,
+        process: &Arc<Process>,
+        thread: &Arc<ThreadState>,
+        info: SignalInfo,
+    ) -> Result<(), Errno> {
+        self.send_to(process, Some(thread), info)
+    }
+
+    fn send_to(
+        &self,
+        process: &Arc<Process>,
+        thread: Option<&Arc<ThreadState>>,
+        info: SignalInfo,
+    ) -> Result<(), Errno> {
+        let signal = info.signal;
+        let threads = process.threads();
+        match signal {
+            Signal::SIGKILL => {
+                process.end(ExitStatus::Killed { signal, dumps_core: false });
+                return Ok(());
+            }
+            Signal::SIGCONT => {
+                discard(process, &threads, SignalSet::STOPS);
+                self.continue_process(process);
+            }
+            _ if SignalSet::STOPS.contains(signal) => {
+                discard(process, &threads, SignalSet::of(Signal::SIGCONT));
+            }
+            _ => {}
+        }
+        let mut shared = process.signals.lock();
+        let is_ignored = shared.actions.ignores(signal);
+        let accepts = |thread: &&Arc<ThreadState>| thread.signals.lock().accepts(signal);
+        match thread {
+            Some(thread) => {
+                let mut signals = thread.signals.lock();
+                // A blocked signal stays pending although it is ignored: the action may change before it is unblocked.
+                if is_ignored && signals.accepts(signal) && !signals.awaited.contains(signal) {
+                    return Ok(());
+                }
+                signals.pending.add(info)?;
+                drop(signals);
+                drop(shared);
+                thread.interrupt();
+            }
+            None => {
+                let taker = threads.iter().find(accepts).cloned();
+                let awaits = taker
+                    .as_ref()
+                    .is_some_and(|thread| thread.signals.lock().awaited.contains(signal));
+                if is_ignored && taker.is_some() && !awaits {
+                    return Ok(());
+                }
+                shared.pending.add(info)?;
+                drop(shared);
+                taker.iter().for_each(|thread| thread.interrupt());
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops a process because of a signal, and notifies its parent.
+    pub fn stop_process(&self, process: &Arc<Process>, signal: Signal) {
+        process.set_stopped(true);
+        let status = ExitStatus::Stopped(signal);
+        let notice = self.family.lock().stop_or_continue(process.pid, status);
+        notice.into_iter().for_each(|notice| self.notify(notice, ProcessorTime::default()));
+    }
+
+    fn continue_process(&self, process: &Arc<Process>) {
+        process.set_stopped(false);
+        let notice = self.family.lock().stop_or_continue(process.pid, ExitStatus::Continued);
+        notice.into_iter().for_each(|notice| self.notify(notice, ProcessorTime::default()));
+    }
+
+    /// Records that all threads of a process have ended.
+    pub fn process_ended(&self, process: &Arc<Process>, status: ExitStatus, time: ProcessorTime) {
+        process.program.lock().memory = None;
+        let notices = self.family.lock().end(process.pid, status, time);
+        for notice in notices {
+            self.notify(notice, time);
+        }
+        process.release_parent();
+        process.changes.wake_all();
+    }
+
+    /// Sends the signal of a child's change to its parent, and wakes the parent's waiting threads.
+    fn notify(&self, notice: ChildNotice<Arc<Process>>, time: ProcessorTime) {
+        let ChildNotice { parent, child, status, signal } = notice;
+        let (code, number) = status.code_and_status();
+        let action = parent.signals.lock().actions.get(Signal::SIGCHLD);
+        let has_ended = matches!(status, ExitStatus::Exited(_) | ExitStatus::Killed { .. });
+        let reaps = signal == Some(Signal::SIGCHLD)
+            && (action.handler == Handler::Ignore || action.has(SA_NOCLDWAIT));
+        if has_ended && reaps {
+            self.family.lock().reap(child);
+        }
+        if let Some(signal) = signal
+            && (has_ended || !action.has(SA_NOCLDSTOP))
+        {
+            let facts = SignalFacts::Child {
+                pid: child,
+                uid: 0,
+                status: number,
+                user_ticks: time.user_ns / 10_000_000,
+                system_ticks: time.system_ns / 10_000_000,
+            };
+            let info = SignalInfo { signal, code, errno: 0, facts };
+            // A standard signal never meets a full queue.
+            let _ = self.send(&parent, info);
+        }
+        parent.changes.wake_all();
+    }
+
+    /// Ends all processes, as the first one has ended.
+    pub fn end_all(&self) {
+        let processes: Vec<_> =
+            self.family.lock().processes().map(|(_, process)| process.clone()).collect();
+        for process in processes {
+            process.end(ExitStatus::Killed { signal: Signal::SIGKILL, dumps_core: false });
+        }
+    }
+
+    /// Requests the end of the first process, as `isola stop` does.
+    pub fn request_stop(&self) {
+        let first = self.family.lock().process(crate::family::INIT);
+        if let Some(first) = first {
+            let _ = self.send(&first, SignalInfo::sent(Signal::SIGTERM, SI_USER, 0, 0));
+        }
+    }
+}
+
+/// Discards pending signals of a process and its threads.
+fn discard(process: &Process, threads: &[Arc<ThreadState>], signals: SignalSet) {
+    process.signals.lock().pending.discard(signals);
+    for thread in threads {
+        thread.signals.lock().pending.discard(signals);
+    }
+}
+
+impl fmt::Debug for System {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("System")
+    }
+}
