@@ -12,3 +12,8 @@ pub use errno::Errno;
 pub mod numbers {
     pub use linux_raw_sys::general::*;
 }
+
+/// The requests of `ioctl`.
+pub mod requests {
+    pub use linux_raw_sys::ioctl::*;
+}
