@@ -104,6 +104,17 @@ impl Frame {
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), self.bytes().add(offset), bytes.len()) };
     }
 
+    /// Copies `len` bytes from `source_offset` of another frame to `offset`. It may be the same frame.
+    ///
+    /// # Panics
+    /// If they are not all within the frames.
+    pub fn copy_from(&self, offset: usize, source: &Self, source_offset: usize, len: usize) {
+        self.check(offset, len);
+        source.check(source_offset, len);
+        // SAFETY: within both frames, as checked; they may overlap. A program may write meanwhile: each byte is old or new.
+        unsafe { core::ptr::copy(source.bytes().add(source_offset), self.bytes().add(offset), len) };
+    }
+
     /// Sets `len` bytes from `offset` on to zero.
     ///
     /// # Panics
@@ -189,6 +200,18 @@ mod tests {
         clone.add_owner();
         assert_eq!((clone.owners(), clone.duplicate().owners()), (2, 0));
         assert!(!clone.remove_owner() && frame.remove_owner());
+    }
+
+    #[test]
+    fn bytes_are_copied_between_frames_and_within_one() {
+        let (frame, other) = (Frame::zeroed(), Frame::zeroed());
+        frame.write(10, b"abcdef");
+        other.copy_from(FRAME_SIZE - 3, &frame, 11, 3);
+        frame.copy_from(12, &frame, 10, 6);
+        let (mut bytes, mut of_other) = ([0; 8], [0; 3]);
+        frame.read(10, &mut bytes);
+        other.read(FRAME_SIZE - 3, &mut of_other);
+        assert_eq!((&bytes, &of_other), (b"ababcdef", b"bcd"));
     }
 
     #[test]

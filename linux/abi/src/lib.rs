@@ -13,3 +13,8 @@ pub mod numbers {
     pub use linux_raw_sys::auxvec::*;
     pub use linux_raw_sys::general::*;
 }
+
+/// The requests of `ioctl`.
+pub mod requests {
+    pub use linux_raw_sys::ioctl::*;
+}

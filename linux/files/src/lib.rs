@@ -1,0 +1,90 @@
+//! The files of Linux processes: path look-up, file systems in memory, open files, descriptors, pipes, readiness.
+//!
+//! ```text
+//!   DescriptorTable -> OpenFile -> Inode (of a FileSystem)          Caller: View + Credentials + DescriptorTable
+//!                               -> FileObject (pipe, socket, ...)   Namespace: Mount -> Dentry -> Inode
+//! ```
+//!
+//! **How a call is served.** A call of a thread makes a [`Caller`] of the process's [`View`], its [`Credentials`] and its
+//! [`DescriptorTable`]:
+//!
+//! ```ignore
+//! let caller = Caller { view: &view, credentials: &credentials, descriptors: &table, ids };
+//! // openat
+//! let file = caller.open_at(directory, &path, flags, mode).await?;
+//! let descriptor = table.install(file, OnExec::of_flags(flags), limit)?;
+//! // read, with the program's buffer resolved to frames
+//! let count = table.get(descriptor)?.read(&mut buffer).await?;
+//! // newfstatat
+//! let bytes = caller.stat_at(directory, &path, at_flags).await?.stat_bytes();
+//! // getdents64
+//! let count = table.get(descriptor)?.read_entries(&mut buffer, ids).await?;
+//! ```
+//!
+//! Calls on a descriptor alone (`fchmod`, `fstatfs`) are those on paths with an empty path and `AT_EMPTY_PATH`. An operation
+//! that waits is interrupted when its future is dropped; bytes that were moved are those by which the buffer's position has
+//! advanced.
+//!
+//! **Waiting.** [`FileObject`]s attempt and return [`Errno::EAGAIN`]; [`OpenFile`] waits for their [`Pollee`]. File systems
+//! return an [`Outcome`], which is a future only if a device takes part. Spin locks are held for a few instructions, never
+//! over an `await`, and values whose drop may do more are dropped without them.
+//!
+//! Not here: the memory of processes (`isola-linux-memory`), processes and signals, sockets.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod async_lock;
+mod calls;
+mod clock;
+mod console;
+mod control;
+mod credentials;
+mod dentry;
+mod descriptors;
+mod devices;
+mod epoll;
+mod events;
+mod inode;
+pub mod locks;
+mod metadata;
+mod object;
+mod open_file;
+mod outcome;
+mod pipe;
+mod tmpfs;
+mod walk;
+
+pub use calls::{OwnerChange, TimeChange};
+pub use clock::{Timestamp, set_clock};
+pub use console::{Console, ConsoleOutput};
+pub use control::{ControlArgument, control_argument};
+pub use credentials::{Access, Credentials, Ownership};
+pub use dentry::{
+    Dentry, Detach, Location, MOST_CACHED_NAMES, Mount, MountFlags, MountedFileSystem, Namespace,
+};
+pub use descriptors::{DescriptorTable, MOST_DESCRIPTORS, OnExec};
+pub use devices::{Device, DeviceTable};
+pub use epoll::{Epoll, EpollEvent};
+pub use events::{Events, Observer, Pollee, Sharing, WaitForEvents};
+pub use inode::{
+    Allocation, AttributeChange, AttributeMode, CallerIds, FileSystem, Inode, LinkTarget, NewContent,
+    NewInode, RenameMode, SeekTarget, WritePosition,
+};
+pub use isola_linux_abi::Errno;
+pub use metadata::{
+    DeviceNumber, DirectoryEntry, FileSystemStatistics, InodeKind, Metadata, STAT_LEN, STATFS_LEN, STATX_LEN,
+    new_anonymous_inode, new_device,
+};
+pub use object::FileObject;
+pub use open_file::{MOST_OFFSET, OpenFile};
+pub use outcome::Outcome;
+pub use pipe::{MOST_PIPE_CAPACITY, PIPE_BUF, PIPE_CAPACITY, Pipe, PipeEnd, pipe};
+pub use tmpfs::{TmpFs, TmpFsOptions};
+pub use walk::{Caller, LastLink, View};
+
+/// The most bytes of a name in a directory (`NAME_MAX`).
+pub const NAME_LEN: usize = 255;
+/// The most bytes of a path, with the NUL at its end (`PATH_MAX`).
+pub const PATH_LEN: usize = 4096;
