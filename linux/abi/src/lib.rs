@@ -14,6 +14,11 @@ pub mod numbers {
     pub use linux_raw_sys::general::*;
 }
 
+/// The options of `prctl`.
+pub mod prctl {
+    pub use linux_raw_sys::prctl::*;
+}
+
 /// The requests of `ioctl`.
 pub mod requests {
     pub use linux_raw_sys::ioctl::*;

@@ -6,10 +6,8 @@ use crate::signals::{
     DefaultAction, FrameInput, Handler, Signal, SignalAction, SignalInfo, SignalSet, enter_handler,
 };
 use crate::thread::{InterruptedCall, SYSCALL_LEN, Thread};
-use isola_linux_abi::numbers::{
-    __NR_restart_syscall, SA_NODEFER, SA_ONSTACK, SA_RESETHAND, SA_RESTART,
-};
 use isola_abi::user_context::UserRegisters;
+use isola_linux_abi::numbers::{__NR_restart_syscall, SA_NODEFER, SA_ONSTACK, SA_RESETHAND, SA_RESTART};
 
 /// The result of [`deliver`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

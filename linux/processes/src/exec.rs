@@ -1,8 +1,8 @@
 //! `execve`: a process executes another program.
 
 use crate::loader::{
-    FILE_HEADER_LEN, HEAD_LEN, HeaderTable, InitialStack, Loaded, Placement, Program, ProgramInput, interpreter,
-    load,
+    FILE_HEADER_LEN, HEAD_LEN, HeaderTable, InitialStack, Loaded, Placement, Program, ProgramInput,
+    interpreter, load,
 };
 use crate::system::System;
 use crate::thread::Thread;
@@ -11,12 +11,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use isola_abi::user_context::{UserContext, UserRegisters};
 use isola_linux_abi::numbers::{
-    AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_FLAGS, AT_GID, AT_HWCAP, AT_HWCAP2, AT_MINSIGSTKSZ,
-    AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_SECURE, AT_UID, MAP_ANONYMOUS, MAP_FIXED, MAP_GROWSDOWN,
-    MAP_PRIVATE, MAP_STACK, PROT_EXEC, PROT_READ, PROT_WRITE, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK,
-    RLIMIT_STACK,
+    AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_FDCWD, AT_FLAGS, AT_GID, AT_HWCAP, AT_HWCAP2,
+    AT_MINSIGSTKSZ, AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_SECURE, AT_UID, CAP_DAC_OVERRIDE,
+    MAP_ANONYMOUS, MAP_FIXED, MAP_GROWSDOWN, MAP_PRIVATE, MAP_STACK, O_CLOEXEC, O_RDONLY, PROT_EXEC,
+    PROT_READ, PROT_WRITE, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK, RLIMIT_STACK, X_OK,
 };
-use isola_linux_files::OpenFile;
+use isola_linux_files::{Caller, InodeKind, OpenFile};
 use isola_linux_memory::{MapRequest, MemoryLayout, MemoryLimits, PageSource, ProcessMemory};
 use isola_user_mode::PAGE_SIZE;
 
@@ -42,6 +42,33 @@ struct NewProgram {
     stack: InitialStack,
     path: Vec<u8>,
     name: Vec<u8>,
+}
+
+/// Opens a file to execute it.
+///
+/// # Errors
+/// Those of execve(2): [`Errno::EACCES`] if it is no file, or may not be executed.
+pub async fn open_program(
+    thread: &Thread,
+    directory: i32,
+    path: &[u8],
+    at_flags: u32,
+) -> Result<Arc<OpenFile>, Errno> {
+    let caller = thread.caller();
+    let metadata = caller.stat_at(directory, path, at_flags).await?;
+    match metadata.kind {
+        InodeKind::File => {}
+        InodeKind::Symlink => return Err(Errno::ELOOP),
+        _ => return Err(Errno::EACCES),
+    }
+    caller.access_at(directory, path, X_OK, at_flags).await?;
+    if path.is_empty() {
+        return thread.files.get(directory);
+    }
+    let mut root = thread.file_credentials.clone();
+    // A program can be executed without being read.
+    root.capabilities |= 1 << CAP_DAC_OVERRIDE;
+    Caller { credentials: &root, ..caller }.open_at(directory, path, O_RDONLY | O_CLOEXEC, 0).await
 }
 
 /// Makes the thread's process execute the program in an open file. On an error before the old program's end, the process
@@ -92,11 +119,7 @@ pub async fn execute(thread: &mut Thread, file: Arc<OpenFile>, input: ProgramInp
 
 /// Returns the open files as the process's own: `execve` ends the sharing of `CLONE_FILES`.
 fn replace_shared_files(thread: &Thread) -> Arc<isola_linux_files::DescriptorTable> {
-    if Arc::strong_count(&thread.files) == 1 {
-        thread.files.clone()
-    } else {
-        Arc::new(thread.files.fork())
-    }
+    if Arc::strong_count(&thread.files) == 1 { thread.files.clone() } else { Arc::new(thread.files.fork()) }
 }
 
 /// Loads the program, and its interpreter, into new memory.
@@ -114,7 +137,7 @@ async fn prepare(thread: &Thread, file: Arc<OpenFile>, mut input: ProgramInput) 
         arguments.push(input.path.clone());
         arguments.extend(input.arguments.into_iter().skip(1));
         input.arguments = arguments;
-        file = thread.caller().open_program(&script.path).await?;
+        file = open_program(thread, AT_FDCWD, &script.path, 0).await?;
         input.path = script.path;
     }
     Err(Errno::ELOOP)
@@ -137,7 +160,7 @@ async fn load_program(
             if path.pop() != Some(0) || path.contains(&0) {
                 return Err(Errno::ENOEXEC);
             }
-            let linker = thread.caller().open_program(&path).await?;
+            let linker = open_program(thread, AT_FDCWD, &path, 0).await?;
             let head = linker.read_bytes(0, FILE_HEADER_LEN).await?;
             let bad = |error| if error == Errno::ENOEXEC { Errno::ELIBBAD } else { error };
             Some(parse(&linker, &head).await.map_err(bad)?)
@@ -184,7 +207,7 @@ async fn parse(file: &OpenFile, head: &[u8]) -> Result<(Program, Arc<dyn PageSou
     let table = HeaderTable::parse(head)?;
     let headers = file.read_bytes(table.offset, table.len()).await?;
     let program = table.program(&headers)?;
-    let source = file.pages().ok_or(Errno::EACCES)?;
+    let source = file.pages().map_err(|_| Errno::EACCES)?;
     Ok((program, source))
 }
 
@@ -210,12 +233,7 @@ pub fn memory_limits(thread: &Thread) -> MemoryLimits {
 }
 
 /// Returns the auxiliary vector but its addresses in the stack.
-fn auxiliary(
-    thread: &Thread,
-    program: &Program,
-    loaded: Loaded,
-    linker: Option<Loaded>,
-) -> Vec<(u32, u64)> {
+fn auxiliary(thread: &Thread, program: &Program, loaded: Loaded, linker: Option<Loaded>) -> Vec<(u32, u64)> {
     let (user, group) = (thread.credentials.user, thread.credentials.group);
     let is_secure = user.real != user.effective || group.real != group.effective;
     alloc::vec![

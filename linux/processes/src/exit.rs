@@ -2,7 +2,7 @@
 
 use crate::exit_status::ExitStatus;
 use crate::family::{INIT, ProcessorTime};
-use crate::process::{Demand, Process};
+use crate::process::Process;
 use crate::thread::{Thread, thread_time};
 use alloc::sync::Arc;
 use isola_linux_abi::numbers::{FUTEX_OWNER_DIED, FUTEX_TID_MASK, FUTEX_WAITERS};
@@ -18,12 +18,9 @@ pub async fn end_thread(mut thread: Thread) {
     if thread.has_parents_memory {
         thread.process.release_parent();
     }
-    let Thread { system, process, state, memory, files, .. } = thread;
-    let status = match process.demand(&state) {
-        Some(Demand::EndProcess(status)) => status,
-        // The last thread of a process can end by itself; its code is that of the process.
-        _ => ExitStatus::Exited(0),
-    };
+    let Thread { system, process, state, memory, files, exit_code, .. } = thread;
+    // The last thread of a process can end by itself; its code is that of the process.
+    let status = ExitStatus::Exited(exit_code.unwrap_or(0));
     let per_second = system.environment.cycles().1;
     process.add_ended_time(thread_time(&state, per_second));
     // Dropped before the parent learns of the end: it may rely on closed pipes and free memory.

@@ -232,7 +232,9 @@ impl Drop for FutexWait<'_> {
 fn bucket_of(key: FutexKey) -> usize {
     let (first, second) = match key {
         FutexKey::Private { memory, address } => (memory, address),
-        FutexKey::Shared { object, index, offset } => (object.0.rotate_left(16) ^ object.1 ^ index << 40, offset),
+        FutexKey::Shared { object, index, offset } => {
+            (object.0.rotate_left(16) ^ object.1 ^ index << 40, offset)
+        }
     };
     // Multiplication by a constant spreads the low bits, of which futexes of a structure differ, over the high bits.
     let hash = (first.rotate_left(32) ^ second).wrapping_mul(0x9e37_79b9_7f4a_7c15);

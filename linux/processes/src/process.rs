@@ -1,5 +1,6 @@
 //! A process: what its threads share.
 
+use crate::credentials::Ids;
 use crate::exit_status::ExitStatus;
 use crate::family::ProcessorTime;
 use crate::limits::Limits;
@@ -22,6 +23,8 @@ pub struct Process {
     pub limits: Mutex<Limits>,
     /// What it executes.
     pub program: Mutex<ProgramFacts>,
+    /// The user ids of the thread that changed them last, for checks of signals.
+    pub user: Mutex<Ids>,
     /// Tasks that wait for a change of a child, of the process's own state, or of its threads.
     pub changes: WaitQueue,
     state: Mutex<State>,
@@ -75,6 +78,7 @@ impl Process {
             signals: Mutex::new(ProcessSignals { actions, ..ProcessSignals::default() }),
             limits: Mutex::new(limits),
             program: Mutex::default(),
+            user: Mutex::default(),
             changes: WaitQueue::default(),
             state: Mutex::new(state),
         })

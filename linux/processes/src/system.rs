@@ -1,5 +1,6 @@
 //! The processes of a cell, and what they share.
 
+use crate::Errno;
 use crate::environment::Environment;
 use crate::exit_status::ExitStatus;
 use crate::family::{ChildNotice, Family, ProcessorTime};
@@ -8,13 +9,12 @@ use crate::missing::MissingCalls;
 use crate::process::Process;
 use crate::signals::{Handler, SI_USER, Signal, SignalFacts, SignalInfo, SignalSet};
 use crate::thread_state::ThreadState;
-use crate::Errno;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use isola_linux_abi::numbers::SA_NOCLDWAIT;
 use isola_linux_abi::numbers::SA_NOCLDSTOP;
+use isola_linux_abi::numbers::SA_NOCLDWAIT;
 use isola_linux_files::Namespace;
 use isola_linux_memory::MemoryCharge;
 use isola_user_mode::UserMode;
@@ -40,6 +40,8 @@ pub struct System {
     pub host_name: Mutex<String>,
     /// Whether calls are printed.
     pub traces: bool,
+    /// How the first process has ended.
+    ended: Mutex<Option<ExitStatus>>,
 }
 
 impl System {
@@ -62,6 +64,7 @@ impl System {
             missing: MissingCalls::default(),
             host_name,
             traces,
+            ended: Mutex::new(None),
         })
     }
 
@@ -132,9 +135,8 @@ impl System {
             }
             None => {
                 let taker = threads.iter().find(accepts).cloned();
-                let awaits = taker
-                    .as_ref()
-                    .is_some_and(|thread| thread.signals.lock().awaited.contains(signal));
+                let awaits =
+                    taker.as_ref().is_some_and(|thread| thread.signals.lock().awaited.contains(signal));
                 if is_ignored && taker.is_some() && !awaits {
                     return Ok(());
                 }
@@ -168,6 +170,9 @@ impl System {
             self.notify(notice, time);
         }
         process.release_parent();
+        if process.pid == crate::family::INIT {
+            *self.ended.lock() = Some(status);
+        }
         process.changes.wake_all();
     }
 
@@ -201,11 +206,15 @@ impl System {
 
     /// Ends all processes, as the first one has ended.
     pub fn end_all(&self) {
-        let processes: Vec<_> =
-            self.family.lock().processes().map(|(_, process)| process.clone()).collect();
+        let processes: Vec<_> = self.family.lock().processes().map(|(_, process)| process.clone()).collect();
         for process in processes {
             process.end(ExitStatus::Killed { signal: Signal::SIGKILL, dumps_core: false });
         }
+    }
+
+    /// Returns how the first process has ended, once all processes have.
+    pub fn ended_status(&self) -> Option<ExitStatus> {
+        *self.ended.lock()
     }
 
     /// Requests the end of the first process, as `isola stop` does.

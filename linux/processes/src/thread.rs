@@ -52,6 +52,8 @@ pub struct Thread {
     pub restart: Option<Restart>,
     /// The exception that caused the latest fault signal.
     pub fault: FaultFacts,
+    /// The code with which the program ended this thread.
+    pub exit_code: Option<u8>,
 }
 
 /// A call that was interrupted and continues with the rest of its time.
@@ -151,6 +153,12 @@ impl Thread {
         exit::end_thread(self).await;
     }
 
+    /// Ends the thread after the call.
+    pub fn end(&mut self, code: u8) {
+        self.exit_code = Some(code);
+        self.state.interrupt();
+    }
+
     /// Returns the registers.
     pub fn registers(&mut self) -> &mut UserRegisters {
         &mut self.user.context_mut().registers
@@ -174,6 +182,8 @@ impl Thread {
             groups: credentials.groups.clone(),
             capabilities: credentials.capabilities.effective,
         };
+        // Others check it before they send a signal.
+        *self.process.user.lock() = credentials.user;
         self.credentials = credentials;
     }
 
@@ -236,6 +246,9 @@ impl Thread {
         loop {
             // Before the checks: what comes after them interrupts the thread again.
             self.state.take_attention();
+            if self.exit_code.is_some() {
+                return Flow::End;
+            }
             match self.process.demand(&self.state) {
                 Some(Demand::EndProcess(_) | Demand::EndThread) => return Flow::End,
                 Some(Demand::Stop) => self.process.continued().await,
@@ -258,10 +271,9 @@ impl Thread {
             FaultError::NotPermitted => (Signal::SIGSEGV, SEGV_ACCERR),
             FaultError::NoContents => (Signal::SIGBUS, BUS_ADRERR),
             FaultError::OutOfMemory => {
-                self.system.environment.report(&alloc::format!(
-                    "linux: out of memory: process {} is killed",
-                    self.process.pid
-                ));
+                self.system
+                    .environment
+                    .report(&alloc::format!("linux: out of memory: process {} is killed", self.process.pid));
                 self.process.end(ExitStatus::Killed { signal: Signal::SIGKILL, dumps_core: false });
                 return;
             }
@@ -318,7 +330,7 @@ fn add(counter: &AtomicU64, cycles: u64) {
 }
 
 /// Lets other events run.
-async fn give_way() {
+pub async fn give_way() {
     let mut has_waited = false;
     poll_fn(|context| {
         if has_waited {

@@ -6,15 +6,20 @@ use crate::credentials::{ALL_CAPABILITIES, Credentials, IdChange};
 use crate::limits::Limit;
 use crate::thread::Thread;
 use alloc::vec::Vec;
-use isola_linux_abi::numbers::{
-    ARCH_GET_FS, ARCH_GET_GS, ARCH_SET_FS, ARCH_SET_GS, CAP_LAST_CAP, CAP_SETPCAP, CAP_SYS_RESOURCE, NGROUPS_MAX,
-};
+use isola_linux_abi::numbers::{CAP_LAST_CAP, CAP_SETPCAP, CAP_SYS_RESOURCE, NGROUPS_MAX};
 use isola_linux_abi::prctl::{
-    PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, PR_CAP_AMBIENT_IS_SET, PR_CAP_AMBIENT_LOWER, PR_CAP_AMBIENT_RAISE,
-    PR_CAPBSET_DROP, PR_CAPBSET_READ, PR_GET_DUMPABLE, PR_GET_KEEPCAPS, PR_GET_NAME, PR_GET_NO_NEW_PRIVS,
-    PR_GET_SECUREBITS, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NAME, PR_SET_NO_NEW_PRIVS,
+    PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, PR_CAP_AMBIENT_IS_SET, PR_CAP_AMBIENT_LOWER,
+    PR_CAP_AMBIENT_RAISE, PR_CAPBSET_DROP, PR_CAPBSET_READ, PR_GET_DUMPABLE, PR_GET_KEEPCAPS, PR_GET_NAME,
+    PR_GET_NO_NEW_PRIVS, PR_GET_SECUREBITS, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NAME,
+    PR_SET_NO_NEW_PRIVS,
 };
 use isola_user_mode::USER_END;
+
+/// Codes of `arch_prctl`, from Linux's `asm/prctl.h`.
+const ARCH_SET_GS: u32 = 0x1001;
+const ARCH_SET_FS: u32 = 0x1002;
+const ARCH_GET_FS: u32 = 0x1003;
+const ARCH_GET_GS: u32 = 0x1004;
 
 pub fn getpid(thread: &mut Thread) -> CallResult {
     Ok(thread.process.pid.into())

@@ -33,7 +33,7 @@ pub async fn mmap(
         if !file.is_readable() {
             return Err(Errno::EACCES);
         }
-        let source = file.pages().ok_or(Errno::ENODEV)?;
+        let source = file.pages()?;
         Some(MapObject { source, permitted: Protection::from_bits(permitted) })
     };
     let request = MapRequest { address, len, protection, flags, offset, object, name: "" };

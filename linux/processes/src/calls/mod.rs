@@ -39,19 +39,20 @@ pub struct Call {
 pub type CallResult = Result<u64, Errno>;
 
 macro_rules! calls {
-    ($($(#[doc = $notes:literal])* $name:ident($($parameter:ident),*) => $path:path $([$kind:ident])?;)*) => {
-        /// All calls, in ascending order of their names.
+    ($($(#[doc = $notes:literal])* $number:ident($($parameter:ident),*) => $path:path $([$kind:ident])?;)*) => {
+        /// All calls, in the order of the table.
         pub const CALLS: &[Call] = &[$(Call {
-            number: numbers::calls::$name,
-            name: stringify!($name),
+            number: numbers::$number as u64,
+            name: stringify!($number).split_at(NUMBER_PREFIX.len()).1,
             parameters: &[$(stringify!($parameter)),*],
             notes: concat!($($notes),*),
         }),*];
 
         /// Dispatches a call.
         async fn dispatch(thread: &mut Thread, number: u64, words: [u64; 6]) -> CallResult {
-            match number {
-                $(numbers::calls::$name => {
+            // A number beyond 32 bits is no call's, and must not become one.
+            match u32::try_from(number).unwrap_or(u32::MAX) {
+                $(numbers::$number => {
                     let [$($parameter,)* ..] = words;
                     calls!(@run thread, $path, ($($parameter),*) $([$kind])?)
                 })*
@@ -67,9 +68,212 @@ macro_rules! calls {
     };
 }
 
+/// The beginning of the names of call numbers.
+const NUMBER_PREFIX: &str = "__NR_";
+
+/// The size of a page.
+pub(crate) const PAGE: u64 = isola_user_mode::PAGE_SIZE;
+
 calls! {
-    arch_prctl(code, address) => identity::arch_prctl;
-    brk(address) => memory::brk [wait];
+    __NR_read(descriptor, address, len) => files::read [wait];
+    __NR_write(descriptor, address, len) => files::write [wait];
+    __NR_open(path, flags, mode) => files::open [wait];
+    __NR_close(descriptor) => files::close;
+    __NR_stat(path, buffer) => files::stat [wait];
+    __NR_fstat(descriptor, buffer) => files::fstat [wait];
+    __NR_lstat(path, buffer) => files::lstat [wait];
+    __NR_poll(list, count, timeout_ms) => files::poll [wait];
+    __NR_lseek(descriptor, offset, whence) => files::lseek [wait];
+    #[doc = "MAP_HUGETLB is ENOMEM."]
+    __NR_mmap(address, len, protection, flags, descriptor, offset) => memory::mmap [wait];
+    __NR_mprotect(address, len, protection) => memory::mprotect [wait];
+    __NR_munmap(address, len) => memory::munmap [wait];
+    __NR_brk(address) => memory::brk [wait];
+    __NR_rt_sigaction(number, new, old, len) => signals::rt_sigaction [wait];
+    __NR_rt_sigprocmask(how, new, old, len) => signals::rt_sigprocmask [wait];
+    __NR_rt_sigreturn() => signals::rt_sigreturn [wait];
+    #[doc = "See the files."]
+    __NR_ioctl(descriptor, request, argument) => files::ioctl [wait];
+    __NR_pread64(descriptor, address, len, offset) => files::pread64 [wait];
+    __NR_pwrite64(descriptor, address, len, offset) => files::pwrite64 [wait];
+    __NR_readv(descriptor, vector, count) => files::readv [wait];
+    __NR_writev(descriptor, vector, count) => files::writev [wait];
+    __NR_access(path, mode) => files::access [wait];
+    __NR_pipe(descriptors) => files::pipe [wait];
+    __NR_select(count, readable, writable, exceptional, timeout) => files::select [wait];
+    __NR_sched_yield() => scheduling::sched_yield [wait];
+    __NR_dup(descriptor) => files::dup;
+    __NR_dup2(from, to) => files::dup2;
+    __NR_pause() => signals::pause [wait];
+    __NR_nanosleep(request, remaining) => time::nanosleep [wait];
+    __NR_getpid() => identity::getpid;
+    #[doc = "The bytes are copied."]
+    __NR_sendfile(to, from, offset, len) => files::sendfile [wait];
+    #[doc = "CLONE_SIGHAND only with CLONE_THREAD; no namespaces; no CLONE_PIDFD, CLONE_PARENT, CLONE_PTRACE."]
+    __NR_clone(flags, stack, parent_tid, child_tid, tls) => processes::clone [wait];
+    __NR_fork() => processes::fork [wait];
+    __NR_vfork() => processes::vfork [wait];
+    __NR_execve(path, arguments, environment) => processes::execve [wait];
+    __NR_exit(code) => processes::exit;
+    __NR_wait4(pid, status, options, resources) => processes::wait4 [wait];
+    __NR_kill(pid, number) => signals::kill;
+    __NR_uname(buffer) => information::uname [wait];
+    #[doc = "No leases, no seals, no signals for input (F_SETOWN has no effect), no locks of open files."]
+    __NR_fcntl(descriptor, command, argument) => files::fcntl [wait];
+    __NR_flock(descriptor, operation) => files::flock [wait];
+    __NR_fsync(descriptor) => files::fsync [wait];
+    __NR_fdatasync(descriptor) => files::fsync [wait];
+    __NR_truncate(path, len) => files::truncate [wait];
+    __NR_ftruncate(descriptor, len) => files::ftruncate [wait];
+    __NR_getcwd(buffer, len) => files::getcwd [wait];
+    __NR_chdir(path) => files::chdir [wait];
+    __NR_fchdir(descriptor) => files::fchdir [wait];
+    __NR_rename(path, new_path) => files::rename [wait];
+    __NR_mkdir(path, mode) => files::mkdir [wait];
+    __NR_rmdir(path) => files::rmdir [wait];
+    __NR_creat(path, mode) => files::creat [wait];
+    __NR_link(path, new_path) => files::link [wait];
+    __NR_unlink(path) => files::unlink [wait];
+    __NR_symlink(target, path) => files::symlink [wait];
+    __NR_readlink(path, buffer, len) => files::readlink [wait];
+    __NR_chmod(path, mode) => files::chmod [wait];
+    __NR_fchmod(descriptor, mode) => files::fchmod [wait];
+    __NR_chown(path, user, group) => files::chown [wait];
+    __NR_fchown(descriptor, user, group) => files::fchown [wait];
+    __NR_lchown(path, user, group) => files::lchown [wait];
+    __NR_umask(mask) => files::umask;
+    __NR_gettimeofday(time, zone) => time::gettimeofday [wait];
+    __NR_getrlimit(resource, limit) => identity::getrlimit [wait];
+    #[doc = "Times and resident memory only."]
+    __NR_getrusage(who, buffer) => time::getrusage [wait];
+    #[doc = "No load averages."]
+    __NR_sysinfo(buffer) => information::sysinfo [wait];
+    __NR_times(buffer) => time::times [wait];
+    __NR_getuid() => identity::getuid;
+    __NR_getgid() => identity::getgid;
+    __NR_setuid(id) => identity::setuid;
+    __NR_setgid(id) => identity::setgid;
+    __NR_geteuid() => identity::geteuid;
+    __NR_getegid() => identity::getegid;
+    __NR_setpgid(pid, group) => identity::setpgid;
+    __NR_getppid() => identity::getppid;
+    __NR_getpgrp() => identity::getpgrp;
+    __NR_setsid() => identity::setsid;
+    __NR_setreuid(real, effective) => identity::setreuid;
+    __NR_setregid(real, effective) => identity::setregid;
+    __NR_getgroups(size, list) => identity::getgroups [wait];
+    __NR_setgroups(size, list) => identity::setgroups [wait];
+    __NR_setresuid(real, effective, saved) => identity::setresuid;
+    __NR_getresuid(real, effective, saved) => identity::getresuid [wait];
+    __NR_setresgid(real, effective, saved) => identity::setresgid;
+    __NR_getresgid(real, effective, saved) => identity::getresgid [wait];
+    __NR_getpgid(pid) => identity::getpgid;
+    __NR_setfsuid(id) => identity::setfsuid;
+    __NR_setfsgid(id) => identity::setfsgid;
+    __NR_getsid(pid) => identity::getsid;
+    #[doc = "The calling process only."]
+    __NR_capget(header, data) => identity::capget [wait];
+    #[doc = "The calling process only."]
+    __NR_capset(header, data) => identity::capset [wait];
+    __NR_rt_sigpending(set, len) => signals::rt_sigpending [wait];
+    __NR_rt_sigtimedwait(set, info, timeout, len) => signals::rt_sigtimedwait [wait];
+    __NR_rt_sigqueueinfo(pid, number, info) => signals::rt_sigqueueinfo [wait];
+    __NR_rt_sigsuspend(set, len) => signals::rt_sigsuspend [wait];
+    __NR_sigaltstack(new, old) => signals::sigaltstack [wait];
+    __NR_mknod(path, mode, device) => files::mknod [wait];
+    #[doc = "Linux only."]
+    __NR_personality(persona) => information::personality;
+    __NR_statfs(path, buffer) => files::statfs [wait];
+    __NR_fstatfs(descriptor, buffer) => files::fstatfs [wait];
+    __NR_sched_getparam(tid, parameter) => scheduling::sched_getparam [wait];
+    #[doc = "SCHED_OTHER only."]
+    __NR_sched_setscheduler(tid, policy, parameter) => scheduling::sched_setscheduler [wait];
+    __NR_sched_getscheduler(tid) => scheduling::sched_getscheduler;
+    __NR_sched_get_priority_max(policy) => scheduling::sched_get_priority_max;
+    __NR_sched_get_priority_min(policy) => scheduling::sched_get_priority_min;
+    #[doc = "Names, capabilities, no-new-privileges and keep-capabilities."]
+    __NR_prctl(option, argument, third, fourth) => identity::prctl [wait];
+    __NR_arch_prctl(code, address) => identity::arch_prctl [wait];
+    __NR_setrlimit(resource, limit) => identity::setrlimit [wait];
+    __NR_chroot(path) => files::chroot [wait];
+    __NR_sync() => files::sync [wait];
+    __NR_sethostname(name, len) => information::sethostname [wait];
+    __NR_gettid() => identity::gettid;
+    __NR_setxattr(path, name, value, len, flags) => files::setxattr [wait];
+    __NR_lsetxattr(path, name, value, len, flags) => files::lsetxattr [wait];
+    __NR_fsetxattr(descriptor, name, value, len, flags) => files::fsetxattr [wait];
+    __NR_getxattr(path, name, buffer, len) => files::getxattr [wait];
+    __NR_lgetxattr(path, name, buffer, len) => files::lgetxattr [wait];
+    __NR_fgetxattr(descriptor, name, buffer, len) => files::fgetxattr [wait];
+    __NR_listxattr(path, buffer, len) => files::listxattr [wait];
+    __NR_llistxattr(path, buffer, len) => files::llistxattr [wait];
+    __NR_flistxattr(descriptor, buffer, len) => files::flistxattr [wait];
+    __NR_removexattr(path, name) => files::removexattr [wait];
+    __NR_lremovexattr(path, name) => files::lremovexattr [wait];
+    __NR_fremovexattr(descriptor, name) => files::fremovexattr [wait];
+    __NR_tkill(tid, number) => signals::tkill;
+    __NR_time(address) => time::time [wait];
+    #[doc = "No priority inheritance."]
+    __NR_futex(word, operation, value, timeout, second, third) => futex::futex [wait];
+    #[doc = "Checked, without effect."]
+    __NR_sched_setaffinity(tid, len, mask) => scheduling::sched_setaffinity [wait];
+    __NR_sched_getaffinity(tid, len, mask) => scheduling::sched_getaffinity [wait];
+    __NR_epoll_create(size) => files::epoll_create;
+    __NR_getdents64(descriptor, buffer, len) => files::getdents64 [wait];
+    __NR_set_tid_address(address) => identity::set_tid_address;
+    __NR_restart_syscall() => time::restart_syscall [wait];
+    #[doc = "Checked, without effect."]
+    __NR_fadvise64(descriptor, offset, len, advice) => files::fadvise64;
+    __NR_clock_gettime(clock, time) => time::clock_gettime [wait];
+    __NR_clock_getres(clock, resolution) => time::clock_getres [wait];
+    #[doc = "Not for processor time."]
+    __NR_clock_nanosleep(clock, flags, request, remaining) => time::clock_nanosleep [wait];
+    __NR_exit_group(code) => processes::exit_group;
+    __NR_epoll_wait(epoll, events, most, timeout_ms) => files::epoll_wait [wait];
+    __NR_epoll_ctl(epoll, operation, descriptor, event) => files::epoll_ctl [wait];
+    __NR_tgkill(group, tid, number) => signals::tgkill;
+    #[doc = "No P_PIDFD."]
+    __NR_waitid(kind, id, info, options, resources) => processes::waitid [wait];
+    __NR_openat(directory, path, flags, mode) => files::openat [wait];
+    __NR_mkdirat(directory, path, mode) => files::mkdirat [wait];
+    __NR_mknodat(directory, path, mode, device) => files::mknodat [wait];
+    __NR_fchownat(directory, path, user, group, flags) => files::fchownat [wait];
+    __NR_newfstatat(directory, path, buffer, flags) => files::newfstatat [wait];
+    __NR_unlinkat(directory, path, flags) => files::unlinkat [wait];
+    __NR_renameat(directory, path, new_directory, new_path) => files::renameat [wait];
+    __NR_linkat(directory, path, new_directory, new_path, flags) => files::linkat [wait];
+    __NR_symlinkat(target, directory, path) => files::symlinkat [wait];
+    __NR_readlinkat(directory, path, buffer, len) => files::readlinkat [wait];
+    __NR_fchmodat(directory, path, mode) => files::fchmodat [wait];
+    __NR_faccessat(directory, path, mode) => files::faccessat [wait];
+    __NR_pselect6(count, readable, writable, exceptional, timeout, mask) => files::pselect6 [wait];
+    __NR_ppoll(list, count, timeout, mask, len) => files::ppoll [wait];
+    __NR_set_robust_list(head, len) => identity::set_robust_list;
+    __NR_get_robust_list(pid, head, len) => identity::get_robust_list [wait];
+    __NR_utimensat(directory, path, times, flags) => files::utimensat [wait];
+    __NR_epoll_pwait(epoll, events, most, timeout_ms, mask) => files::epoll_pwait [wait];
+    __NR_fallocate(descriptor, mode, offset, len) => files::fallocate [wait];
+    __NR_epoll_create1(flags) => files::epoll_create1;
+    __NR_dup3(from, to, flags) => files::dup3;
+    __NR_pipe2(descriptors, flags) => files::pipe2 [wait];
+    __NR_preadv(descriptor, vector, count, offset) => files::preadv [wait];
+    __NR_pwritev(descriptor, vector, count, offset) => files::pwritev [wait];
+    __NR_rt_tgsigqueueinfo(group, tid, number, info) => signals::rt_tgsigqueueinfo [wait];
+    __NR_prlimit64(pid, resource, new, old) => identity::prlimit64 [wait];
+    __NR_getcpu(core, node) => scheduling::getcpu [wait];
+    __NR_renameat2(directory, path, new_directory, new_path, flags) => files::renameat2 [wait];
+    __NR_getrandom(buffer, len, flags) => information::getrandom [wait];
+    __NR_execveat(directory, path, arguments, environment, flags) => processes::execveat [wait];
+    #[doc = "The bytes are copied."]
+    __NR_copy_file_range(from, from_offset, to, to_offset, len, flags) => files::copy_file_range [wait];
+    __NR_preadv2(descriptor, vector, count, offset, high, flags) => files::preadv2 [wait];
+    __NR_pwritev2(descriptor, vector, count, offset, high, flags) => files::pwritev2 [wait];
+    __NR_statx(directory, path, flags, mask, buffer) => files::statx [wait];
+    #[doc = "As clone; no set_tid, no cgroup."]
+    __NR_clone3(arguments, size) => processes::clone3 [wait];
+    __NR_close_range(first, last, flags) => files::close_range;
+    __NR_faccessat2(directory, path, mode, flags) => files::faccessat2 [wait];
+    __NR_fchmodat2(directory, path, mode, flags) => files::fchmodat2 [wait];
 }
 
 /// Serves a call.
@@ -80,7 +284,10 @@ pub async fn serve(thread: &mut Thread, number: u64, words: [u64; 6]) -> CallRes
     let name = call(number).map_or_else(|| format!("call {number}"), |call| call.name.into());
     let arguments = arguments(call(number), words);
     let (pid, tid) = (thread.process.pid, thread.state.tid());
-    if matches!(number, numbers::calls::execve | numbers::calls::exit | numbers::calls::exit_group) {
+    const EXECVE: u64 = numbers::__NR_execve as u64;
+    const EXIT: u64 = numbers::__NR_exit as u64;
+    const EXIT_GROUP: u64 = numbers::__NR_exit_group as u64;
+    if matches!(number, EXECVE | EXIT | EXIT_GROUP) {
         thread.system.environment.report(&format!("[{pid}/{tid}] {name}({arguments})"));
     }
     let system = thread.system.clone();

@@ -35,6 +35,8 @@ const CONTEXT_FLAGS: u64 = 1 | 2 | 4;
 const RESERVED_OFFSET: usize = 464;
 const MAGIC_1: u32 = 0x4650_5853;
 const MAGIC_2: u32 = 0x4650_5845;
+/// The length of the state's legacy part.
+const XSAVE_LEGACY_LEN: usize = 512;
 /// The length of the state's legacy part and header.
 const XSAVE_MIN_LEN: usize = 576;
 /// The segment selectors of a program in 64-bit mode, as Linux numbers them.
@@ -279,6 +281,13 @@ impl SavedContext {
     /// restorer's address.
     pub fn address(stack_pointer: u64) -> u64 {
         stack_pointer
+    }
+
+    /// Clears the bytes of a processor state that are Linux's own, as the processor requires zeros there.
+    pub fn clear_reserved(state: &mut [u8]) {
+        if let Some(reserved) = state.get_mut(RESERVED_OFFSET..XSAVE_LEGACY_LEN) {
+            reserved.fill(0);
+        }
     }
 
     /// Decodes the bytes, which the program may have changed. `now` has the registers that the frame does not.

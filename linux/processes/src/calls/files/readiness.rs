@@ -1,0 +1,361 @@
+//! Waiting for events of several files: `poll`, `select`, `epoll`.
+
+use super::descriptors::install;
+use crate::Errno;
+use crate::calls::CallResult;
+use crate::calls::signals::{replace_mask, restore_mask};
+use crate::calls::time::read_timespec;
+use crate::signals::SignalSet;
+use crate::thread::{Restart, Thread};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
+use core::task::Poll;
+use isola_linux_abi::numbers::{
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI,
+};
+use isola_linux_files::{Epoll, EpollEvent, Events, OpenFile};
+
+/// The most entries of `poll`, beside the limit of descriptors.
+const MOST_ENTRIES: usize = 1 << 16;
+/// The most descriptors of `select`.
+const MOST_SELECTED: usize = 1024;
+/// The most events that `epoll_wait` returns at once.
+const MOST_EVENTS: usize = 4096;
+
+/// A file for which a call waits, and the events.
+type Wanted = (Arc<OpenFile>, Events);
+
+/// Waits until `check` returns a number that is not 0, or a time of the monotonic clock. `wanted` are the files whose
+/// events change the number.
+async fn wait_for(
+    thread: &Thread,
+    wanted: &[Wanted],
+    until_ns: Option<u64>,
+    mut check: impl FnMut() -> u64,
+) -> CallResult {
+    let count = check();
+    if count > 0 || until_ns == Some(0) {
+        return Ok(count);
+    }
+    let mut waits: Vec<Pin<alloc::boxed::Box<dyn Future<Output = ()> + '_>>> =
+        wanted.iter().map(|(file, events)| alloc::boxed::Box::pin(file.wait(*events)) as Pin<_>).collect();
+    let ready = poll_fn(|context| {
+        for (index, wait) in waits.iter_mut().enumerate() {
+            if wait.as_mut().poll(context).is_ready() {
+                // It is waited for anew, as the events may be gone.
+                let (file, events) = &wanted[index];
+                *wait = alloc::boxed::Box::pin(file.wait(*events));
+                let _ = wait.as_mut().poll(context);
+                let count = check();
+                if count > 0 {
+                    return Poll::Ready(count);
+                }
+            }
+        }
+        match check() {
+            0 => Poll::Pending,
+            count => Poll::Ready(count),
+        }
+    });
+    Ok(thread.interruptible_until(until_ns, ready).await?.unwrap_or(0))
+}
+
+/// Returns the time of the monotonic clock that a call waits for: none for a negative timeout, 0 for no wait at all.
+fn until(thread: &Thread, timeout_ms: i64) -> Option<u64> {
+    match timeout_ms {
+        0 => Some(0),
+        1.. => Some(thread.system.environment.monotonic_ns().saturating_add(timeout_ms as u64 * 1_000_000)),
+        _ => None,
+    }
+}
+
+pub async fn poll(thread: &mut Thread, list: u64, count: u32, timeout_ms: i32) -> CallResult {
+    let until_ns = until(thread, timeout_ms.into());
+    poll_until(thread, list, count, until_ns).await
+}
+
+/// `poll` until a time of the monotonic clock. An interrupted call continues with the rest of the time.
+pub async fn poll_until(thread: &mut Thread, list: u64, count: u32, until_ns: Option<u64>) -> CallResult {
+    match poll_list(thread, list, count, until_ns).await {
+        Err(Errno::ERESTARTSYS) => {
+            let until_ns = until_ns.unwrap_or(u64::MAX);
+            thread.restart = Some(Restart::Poll { list, count, until_ns });
+            Err(Errno::ERESTART_RESTARTBLOCK)
+        }
+        result => result,
+    }
+}
+
+async fn poll_list(thread: &Thread, list: u64, count: u32, until_ns: Option<u64>) -> CallResult {
+    /// Length of `struct pollfd`: descriptor, events, events that are true.
+    const LEN: usize = 8;
+    let count = count as usize;
+    if count > MOST_ENTRIES.min(super::descriptors::descriptor_limit(thread)) {
+        return Err(Errno::EINVAL);
+    }
+    let mut bytes = alloc::vec![0; LEN * count];
+    thread.memory.read_to(list, &mut bytes).await?;
+    let mut wanted = Vec::new();
+    // By entry: its index in `wanted`, or the answer.
+    let mut entries = Vec::new();
+    for entry in bytes.chunks_exact(LEN) {
+        let descriptor = i32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
+        let events = Events(u32::from(u16::from_le_bytes([entry[4], entry[5]])));
+        entries.push(match thread.files.get(descriptor) {
+            _ if descriptor < 0 => Err(Events::NONE),
+            Err(_) => Err(Events(POLLNVAL)),
+            Ok(file) => {
+                wanted.push((file, events | Events::ALWAYS));
+                Ok(wanted.len() - 1)
+            }
+        });
+    }
+    let state = |entry: &Result<usize, Events>| match entry {
+        Ok(index) => wanted[*index].0.ready() & wanted[*index].1,
+        Err(answer) => *answer,
+    };
+    let check = || entries.iter().filter(|entry| !state(entry).is_empty()).count() as u64;
+    wait_for(thread, &wanted, until_ns, check).await?;
+    let mut count = 0;
+    for (entry, place) in entries.iter().zip(bytes.chunks_exact_mut(LEN)) {
+        let events = state(entry);
+        count += u64::from(!events.is_empty());
+        place[6..8].copy_from_slice(&(events.0 as u16).to_le_bytes());
+    }
+    thread.memory.write_bytes(list, &bytes).await?;
+    Ok(count)
+}
+
+/// Replaces the mask of signals by the one at an address, if there is one.
+async fn set_mask(thread: &Thread, mask: u64, len: u64) -> Result<(), Errno> {
+    if mask == 0 {
+        return Ok(());
+    }
+    if len != 8 {
+        return Err(Errno::EINVAL);
+    }
+    let set = SignalSet(u64::from_le_bytes(thread.memory.read_bytes::<8>(mask).await?));
+    replace_mask(thread, set);
+    Ok(())
+}
+
+/// Ends a call with a replaced mask: a signal that interrupted it is handled with that mask.
+fn end_masked(thread: &Thread, result: CallResult) -> CallResult {
+    match result {
+        Err(Errno::ERESTARTSYS) => Err(Errno::ERESTARTNOHAND),
+        result => {
+            restore_mask(thread);
+            result
+        }
+    }
+}
+
+/// Reads the time until which a call waits: none for a null pointer.
+async fn until_timespec(thread: &Thread, timeout: u64) -> Result<Option<u64>, Errno> {
+    match timeout {
+        0 => Ok(None),
+        address => Ok(Some(match read_timespec(thread, address).await? {
+            0 => 0,
+            time => thread.system.environment.monotonic_ns().saturating_add(time),
+        })),
+    }
+}
+
+pub async fn ppoll(
+    thread: &mut Thread,
+    list: u64,
+    count: u32,
+    timeout: u64,
+    mask: u64,
+    len: u64,
+) -> CallResult {
+    let until_ns = until_timespec(thread, timeout).await?;
+    set_mask(thread, mask, len).await?;
+    let result = poll_list(thread, list, count, until_ns).await;
+    end_masked(thread, result)
+}
+
+/// The events of the three sets of `select`.
+const SELECTED: [u32; 3] = [POLLIN | POLLHUP | POLLERR, POLLOUT | POLLERR, POLLPRI];
+
+async fn select_sets(thread: &Thread, count: i32, sets: [u64; 3], until_ns: Option<u64>) -> CallResult {
+    let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?.min(MOST_SELECTED);
+    let len = count.div_ceil(64) * 8;
+    let mut wanted: Vec<Wanted> = Vec::new();
+    // By file: the set and the descriptor.
+    let mut places = Vec::new();
+    for (set, address) in sets.into_iter().enumerate() {
+        if address == 0 {
+            continue;
+        }
+        let mut bytes = alloc::vec![0_u8; len];
+        thread.memory.read_to(address, &mut bytes).await?;
+        for descriptor in (0..count).filter(|descriptor| bytes[descriptor / 8] >> (descriptor % 8) & 1 != 0) {
+            let file = thread.files.get(descriptor as i32)?;
+            wanted.push((file, Events(SELECTED[set])));
+            places.push((set, descriptor));
+        }
+    }
+    let is_ready = |(file, events): &Wanted| file.ready().intersects(*events);
+    let check = || wanted.iter().filter(|wanted| is_ready(wanted)).count() as u64;
+    wait_for(thread, &wanted, until_ns, check).await?;
+    let mut answers = [(); 3].map(|()| alloc::vec![0_u8; len]);
+    let mut ready = 0;
+    for (wanted, (set, descriptor)) in wanted.iter().zip(&places) {
+        if is_ready(wanted) {
+            answers[*set][descriptor / 8] |= 1 << (descriptor % 8);
+            ready += 1;
+        }
+    }
+    for (address, answer) in sets.into_iter().zip(&answers) {
+        if address != 0 {
+            thread.memory.write_bytes(address, answer).await?;
+        }
+    }
+    Ok(ready)
+}
+
+pub async fn select(
+    thread: &mut Thread,
+    count: i32,
+    readable: u64,
+    writable: u64,
+    exceptional: u64,
+    timeout: u64,
+) -> CallResult {
+    let until_ns = match timeout {
+        0 => None,
+        address => {
+            let bytes = thread.memory.read_bytes::<16>(address).await?;
+            let word = |at: usize| i64::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
+            let (seconds, microseconds) = (word(0), word(8));
+            if seconds < 0 || microseconds < 0 {
+                return Err(Errno::EINVAL);
+            }
+            let time = (seconds as u64).saturating_mul(1_000_000_000);
+            match time.saturating_add((microseconds as u64).saturating_mul(1000)) {
+                0 => Some(0),
+                time => Some(thread.system.environment.monotonic_ns().saturating_add(time)),
+            }
+        }
+    };
+    let result = select_sets(thread, count, [readable, writable, exceptional], until_ns).await;
+    if let (Some(until_ns), true) = (until_ns, timeout != 0) {
+        // As Linux, the call stores the rest of the time.
+        let left = until_ns.saturating_sub(thread.system.environment.monotonic_ns());
+        let _ = thread.memory.write_bytes(timeout, &crate::calls::time::timeval(left)).await;
+    }
+    result.map_err(|error| if error == Errno::ERESTARTSYS { Errno::ERESTARTNOHAND } else { error })
+}
+
+pub async fn pselect6(
+    thread: &mut Thread,
+    count: i32,
+    readable: u64,
+    writable: u64,
+    exceptional: u64,
+    timeout: u64,
+    mask: u64,
+) -> CallResult {
+    let until_ns = until_timespec(thread, timeout).await?;
+    if mask != 0 {
+        // The sixth argument points to the mask's address and length.
+        let bytes = thread.memory.read_bytes::<16>(mask).await?;
+        let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
+        set_mask(thread, word(0), word(8)).await?;
+    }
+    let result = select_sets(thread, count, [readable, writable, exceptional], until_ns).await;
+    end_masked(thread, result)
+}
+
+pub fn epoll_create(thread: &mut Thread, size: i32) -> CallResult {
+    if size <= 0 {
+        return Err(Errno::EINVAL);
+    }
+    epoll_create1(thread, 0)
+}
+
+pub fn epoll_create1(thread: &mut Thread, flags: u32) -> CallResult {
+    let file = Epoll::open(flags)?;
+    install(thread, file, flags)
+}
+
+pub async fn epoll_ctl(
+    thread: &mut Thread,
+    epoll: i32,
+    operation: u32,
+    descriptor: i32,
+    event: u64,
+) -> CallResult {
+    let event = match operation {
+        EPOLL_CTL_DEL => EpollEvent { events: 0, data: 0 },
+        _ => EpollEvent::of_bytes(thread.memory.read_bytes::<{ EpollEvent::LEN }>(event).await?),
+    };
+    let (epoll, file) = (thread.files.get(epoll)?, thread.files.get(descriptor)?);
+    let epoll = epoll.object_as::<Epoll>().ok_or(Errno::EINVAL)?;
+    match operation {
+        EPOLL_CTL_ADD => epoll.add(descriptor, &file, event)?,
+        EPOLL_CTL_MOD => epoll.modify(descriptor, &file, event)?,
+        EPOLL_CTL_DEL => epoll.delete(descriptor, &file)?,
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}
+
+async fn epoll_wait_until(
+    thread: &Thread,
+    epoll: i32,
+    events: u64,
+    most: i32,
+    until_ns: Option<u64>,
+) -> CallResult {
+    let most = usize::try_from(most).ok().filter(|most| *most > 0).ok_or(Errno::EINVAL)?.min(MOST_EVENTS);
+    let file = thread.files.get(epoll)?;
+    let epoll = file.object_as::<Epoll>().ok_or(Errno::EINVAL)?;
+    let mut found = epoll.take(most);
+    if found.is_empty() && until_ns != Some(0) {
+        let waited = thread.interruptible_until(until_ns, epoll.wait(most)).await;
+        found = waited.map_err(|_| Errno::EINTR)?.unwrap_or_default();
+    }
+    let bytes: Vec<u8> = found.iter().flat_map(EpollEvent::bytes).collect();
+    thread.memory.write_bytes(events, &bytes).await?;
+    Ok(found.len() as u64)
+}
+
+pub async fn epoll_wait(
+    thread: &mut Thread,
+    epoll: i32,
+    events: u64,
+    most: i32,
+    timeout_ms: i32,
+) -> CallResult {
+    let until_ns = until(thread, timeout_ms.into());
+    epoll_wait_until(thread, epoll, events, most, until_ns).await
+}
+
+pub async fn epoll_pwait(
+    thread: &mut Thread,
+    epoll: i32,
+    events: u64,
+    most: i32,
+    timeout_ms: i32,
+    mask: u64,
+) -> CallResult {
+    let until_ns = until(thread, timeout_ms.into());
+    set_mask(thread, mask, 8).await?;
+    let result = epoll_wait_until(thread, epoll, events, most, until_ns).await;
+    end_epoll_masked(thread, result)
+}
+
+/// As [`end_masked`]: an interrupted call returns [`Errno::EINTR`] after the handler.
+fn end_epoll_masked(thread: &Thread, result: CallResult) -> CallResult {
+    match result {
+        Err(Errno::EINTR) => Err(Errno::EINTR),
+        result => {
+            restore_mask(thread);
+            result
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! `clone`: new threads and processes.
+
+use crate::Errno;
+use crate::calls::unsupported;
+use crate::process::Process;
+use crate::signals::{Signal, SignalActions};
+use crate::thread::Thread;
+use crate::thread_state::ThreadState;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use isola_linux_abi::numbers::{
+    CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_CLEAR_SIGHAND, CLONE_DETACHED, CLONE_FILES, CLONE_FS,
+    CLONE_IO, CLONE_PARENT_SETTID, CLONE_SETTLS, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD, CLONE_UNTRACED,
+    CLONE_VFORK, CLONE_VM,
+};
+use isola_user_mode::USER_END;
+
+/// The arguments of `clone3`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CloneRequest {
+    /// `CLONE_*`.
+    pub flags: u64,
+    /// The signal for the parent at the child's end; 0 for none.
+    pub exit_signal: u64,
+    /// The child's stack pointer; 0 for that of the caller.
+    pub stack_pointer: u64,
+    /// Where the child's id is stored in the parent's memory.
+    pub parent_tid: u64,
+    /// Where the child's id is stored in the child's memory, and cleared at its end.
+    pub child_tid: u64,
+    /// The child's thread pointer.
+    pub tls: u64,
+    /// Where a descriptor of the child is stored.
+    pub pidfd: u64,
+}
+
+/// The flags with an effect here. `CLONE_UNTRACED`, `CLONE_DETACHED`, `CLONE_SYSVSEM` and `CLONE_IO` concern what does
+/// not exist.
+const KNOWN: u64 = CLONE_VM as u64
+    | CLONE_FS as u64
+    | CLONE_FILES as u64
+    | CLONE_SIGHAND as u64
+    | CLONE_VFORK as u64
+    | CLONE_THREAD as u64
+    | CLONE_SYSVSEM as u64
+    | CLONE_SETTLS as u64
+    | CLONE_PARENT_SETTID as u64
+    | CLONE_CHILD_CLEARTID as u64
+    | CLONE_DETACHED as u64
+    | CLONE_UNTRACED as u64
+    | CLONE_CHILD_SETTID as u64
+    | CLONE_IO as u64
+    | CLONE_CLEAR_SIGHAND;
+
+/// Creates a thread or process that continues after the call with 0. Returns its id.
+///
+/// # Errors
+/// Those of clone(2).
+pub async fn clone_thread(thread: &mut Thread, request: CloneRequest) -> Result<u64, Errno> {
+    let has = |flag: u32| request.flags & u64::from(flag) != 0;
+    if request.flags & !KNOWN != 0 {
+        let unknown = request.flags & !KNOWN;
+        return Err(unsupported(thread, &alloc::format!("clone flags {unknown:#x}"), Errno::EINVAL));
+    }
+    let is_thread = has(CLONE_THREAD);
+    let is_invalid = (is_thread && !has(CLONE_SIGHAND))
+        || (has(CLONE_SIGHAND) && !has(CLONE_VM))
+        || (has(CLONE_SIGHAND) && request.flags & CLONE_CLEAR_SIGHAND != 0)
+        || (has(CLONE_SETTLS) && request.tls >= USER_END);
+    if is_invalid {
+        return Err(Errno::EINVAL);
+    }
+    if has(CLONE_SIGHAND) && !is_thread {
+        return Err(unsupported(thread, "clone with shared signal handlers of processes", Errno::EINVAL));
+    }
+    let exit_signal = match request.exit_signal {
+        0 => None,
+        number => Some(Signal::from_number(number)?),
+    };
+    let memory = if has(CLONE_VM) {
+        thread.memory.clone()
+    } else {
+        let space = thread.system.user_mode.create_space().map_err(|_| Errno::ENOMEM)?;
+        thread.memory.fork(space).await?
+    };
+    let mut user = thread.user.duplicate(memory.space().clone());
+    let registers = &mut user.context_mut().registers;
+    registers.rax = 0;
+    if request.stack_pointer != 0 {
+        registers.rsp = request.stack_pointer;
+    }
+    if has(CLONE_SETTLS) {
+        registers.fs_base = request.tls;
+    }
+    let (tid, process, state) = if is_thread {
+        let tid = thread.system.family.lock().add_thread(thread.process.pid)?;
+        let state = new_state(thread, tid);
+        if !thread.process.add_thread(state.clone()) {
+            thread.system.family.lock().remove_thread(tid);
+            return Err(Errno::EAGAIN);
+        }
+        (tid, thread.process.clone(), state)
+    } else {
+        new_process(thread, exit_signal, request.flags & CLONE_CLEAR_SIGHAND != 0)?
+    };
+    if !is_thread {
+        process.program.lock().memory = Some(memory.clone());
+    }
+    let child = Thread {
+        system: thread.system.clone(),
+        process: process.clone(),
+        state,
+        files: if has(CLONE_FILES) { thread.files.clone() } else { Arc::new(thread.files.fork()) },
+        view: if has(CLONE_FS) { thread.view.clone() } else { Arc::new(thread.view.fork()) },
+        credentials: thread.credentials.clone(),
+        file_credentials: thread.file_credentials.clone(),
+        user,
+        clear_tid: if has(CLONE_CHILD_CLEARTID) { request.child_tid } else { 0 },
+        robust_list: 0,
+        has_parents_memory: has(CLONE_VM) && !is_thread,
+        interrupted_call: None,
+        restart: None,
+        fault: Default::default(),
+        exit_code: None,
+        memory,
+    };
+    // As in Linux, the child exists although a word cannot be written.
+    if has(CLONE_PARENT_SETTID) {
+        let _ = thread.memory.write_bytes(request.parent_tid, &tid.to_le_bytes()).await;
+    }
+    if has(CLONE_CHILD_SETTID) {
+        let _ = child.memory.write_bytes(request.child_tid, &tid.to_le_bytes()).await;
+    }
+    let environment = thread.system.environment.clone();
+    environment.spawn(Box::new(move || Box::pin(child.run())));
+    if has(CLONE_VFORK) && !is_thread {
+        // Not interrupted: the child runs on the caller's stack.
+        process.parent_released().await;
+    }
+    Ok(tid.into())
+}
+
+/// Creates the state of a new thread: signals that the caller blocks are blocked.
+fn new_state(thread: &Thread, tid: u32) -> Arc<ThreadState> {
+    let blocked = thread.state.signals.lock().blocked;
+    Arc::new(ThreadState::new(tid, blocked, thread.state.name.lock().clone()))
+}
+
+/// Creates a child process.
+fn new_process(
+    thread: &Thread,
+    exit_signal: Option<Signal>,
+    clears_handlers: bool,
+) -> Result<(u32, Arc<Process>, Arc<ThreadState>), Errno> {
+    let mut actions: SignalActions = thread.process.signals.lock().actions.clone();
+    if clears_handlers {
+        actions.reset_functions();
+    }
+    let limits = thread.process.limits.lock().clone();
+    let program = thread.process.program.lock().clone();
+    let mut family = thread.system.family.lock();
+    let mut first = None;
+    let process = family.add_process(Some(thread.process.pid), exit_signal, |pid| {
+        let state = new_state(thread, pid);
+        first = Some(state.clone());
+        Ok(Process::new(pid, state, actions, limits))
+    })?;
+    *process.program.lock() = program;
+    *process.user.lock() = thread.credentials.user;
+    let state = first.ok_or(Errno::EAGAIN)?;
+    Ok((process.pid, process, state))
+}

@@ -1,0 +1,78 @@
+//! The first process.
+
+use crate::Errno;
+use crate::credentials::Credentials;
+use crate::exec::{execute, new_memory, open_program};
+use crate::exit_status::ExitStatus;
+use crate::family::INIT;
+use crate::limits::Limits;
+use crate::loader::ProgramInput;
+use crate::process::Process;
+use crate::signals::{SignalActions, SignalSet};
+use crate::system::System;
+use crate::thread::Thread;
+use crate::thread_state::ThreadState;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use isola_abi::user_context::UserContext;
+use isola_linux_abi::numbers::AT_FDCWD;
+use isola_linux_files::{self as files, DescriptorTable, OnExec, OpenFile, View};
+use isola_linux_memory::MemoryLimits;
+
+/// The program of the first process.
+pub struct FirstProgram {
+    /// Arguments, environment, and the path of its file.
+    pub input: ProgramInput,
+    /// The working directory.
+    pub directory: Vec<u8>,
+    /// Its user and groups.
+    pub credentials: Credentials,
+    /// The open files with descriptors 0, 1 and 2.
+    pub standard_files: [Arc<OpenFile>; 3],
+}
+
+/// Starts the first process, and returns how it ends. All others end with it.
+///
+/// # Errors
+/// Those of the working directory and of the program's file.
+pub async fn start(system: &Arc<System>, program: FirstProgram) -> Result<ExitStatus, Errno> {
+    let limits = Limits::default();
+    let memory_limits = MemoryLimits::default();
+    let memory = new_memory(system, memory_limits)?;
+    let state = Arc::new(ThreadState::new(INIT, SignalSet::EMPTY, Vec::new()));
+    let process = system.family.lock().add_process(None, None, |pid| {
+        Ok(Process::new(pid, state.clone(), SignalActions::default(), limits))
+    })?;
+    let descriptors = DescriptorTable::new();
+    for file in program.standard_files {
+        descriptors.install(file, OnExec::Keep, usize::MAX)?;
+    }
+    let user = Arc::clone(memory.space()).create_thread(UserContext::default());
+    let mut thread = Thread {
+        system: system.clone(),
+        process: process.clone(),
+        state,
+        memory,
+        files: Arc::new(descriptors),
+        view: Arc::new(View::new(system.namespace.clone())),
+        file_credentials: files::Credentials::root(),
+        credentials: program.credentials.clone(),
+        user,
+        clear_tid: 0,
+        robust_list: 0,
+        has_parents_memory: false,
+        interrupted_call: None,
+        restart: None,
+        fault: Default::default(),
+        exit_code: None,
+    };
+    thread.set_credentials(program.credentials);
+    thread.caller().change_directory(&program.directory).await?;
+    let path = program.input.path.clone();
+    let file = open_program(&thread, AT_FDCWD, &path, 0).await?;
+    execute(&mut thread, file, program.input).await?;
+    system.environment.spawn(Box::new(move || Box::pin(thread.run())));
+    let ended = || system.ended_status();
+    Ok(process.changes.wait_until(ended).await)
+}
