@@ -70,6 +70,7 @@ impl ProcessMemory {
                 return Err(Errno::ENOMEM);
             }
             state.locks_future = flags & MCL_FUTURE != 0;
+            state.populates_future = flags & MCL_ONFAULT == 0;
             if is_current {
                 state.mappings.change(0, USER_END, |mapping| mapping.attributes.locked = true);
             }

@@ -102,6 +102,10 @@ impl Process {
         self.access(|processor| processor.execute(address))
     }
 
+    pub fn mapped_at(&self, address: u64) -> bool {
+        self.memory.mapping_at(address).is_some()
+    }
+
     /// Returns the mappings as `/proc/PID/maps` shows their addresses and accesses.
     pub fn maps(&self) -> Vec<String> {
         self.memory.mappings().iter().map(|mapping| format!("{mapping:?}")).collect()
