@@ -49,6 +49,7 @@ impl State {
             break_end: self.break_end,
             // Locks are not inherited.
             locks_future: false,
+            populates_future: false,
             peak_pages: 0,
             peak_resident: 0,
         };

@@ -14,8 +14,8 @@
 //!
 //! A change that removes pages or rights is over when all TLBs are flushed. Until then the frames stay in memory.
 //!
-//! Lock order: the lock of a process's memory, then the locks of a [`PageSource`]. Lock of two processes are never held
-//! together.
+//! Lock order: the lock of a process's memory, then the locks of a [`PageSource`]. The locks of two processes are never
+//! held together.
 //!
 //! Not here: files, and who pays for frames.
 #![no_std]
@@ -24,6 +24,7 @@
 extern crate alloc;
 
 mod access;
+mod advice;
 mod charge;
 mod fault;
 mod fetch;
@@ -40,7 +41,9 @@ mod pages;
 mod process_memory;
 mod protect;
 mod protection;
+mod remap;
 mod report;
+mod residency;
 mod shared_memory;
 mod user_buffer;
 
@@ -57,6 +60,7 @@ pub use page_source::{BoxFuture, Mapper, PageSource};
 pub use pages::ResidentPages;
 pub use process_memory::ProcessMemory;
 pub use protection::Protection;
+pub use remap::RemapRequest;
 pub use report::{MappingUsage, MemoryUsage};
 pub use shared_memory::{MAX_SIZE, SharedMemory};
 pub use user_buffer::{FramePart, UserBuffer};

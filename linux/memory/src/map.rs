@@ -91,15 +91,15 @@ impl ProcessMemory {
             request.object = Some(MapObject { source, permitted: Protection::ALL });
             request.offset %= PAGE_SIZE;
         }
-        let mapper = request.object.as_ref().map(|object| Arc::clone(&object.source));
+        // Before a page of the object can be mapped.
+        if let Some(object) = &request.object {
+            object.source.attach(self.mapper());
+        }
         let (address, len, populate, flush) = {
             let mut state = self.state.lock();
             let (address, len, populate) = state.map(&request)?;
             (address, len, populate, state.pages.flush())
         };
-        if let Some(source) = mapper {
-            source.attach(self.mapper());
-        }
         self.settle(flush).await;
         if populate {
             // As in Linux, a page that cannot be had is not an error of the call.
@@ -212,6 +212,7 @@ impl State {
         if locked {
             self.check_locked(len / PAGE_SIZE)?;
         }
+        let populates = has(MAP_LOCKED) || (self.locks_future && self.populates_future);
         let protection = Protection::from_bits(request.protection);
         let (is_shared, maximum) = check_type(request, kind, protection)?;
         let mapping = Mapping {
@@ -243,7 +244,7 @@ impl State {
         self.mappings.check_split(mapping.start, mapping.end)?;
         self.unmap(mapping.start, mapping.end);
         self.insert(mapping);
-        Ok((address, len, (has(MAP_POPULATE) && !has(MAP_NONBLOCK)) || locked))
+        Ok((address, len, (has(MAP_POPULATE) && !has(MAP_NONBLOCK)) || populates))
     }
 
     /// Chooses the address of a new mapping.
@@ -345,7 +346,7 @@ impl State {
             name: Cow::Borrowed("[heap]"),
         });
         self.break_end = end;
-        locked.then_some((old_page, new_page))
+        (locked && self.populates_future).then_some((old_page, new_page))
     }
 }
 

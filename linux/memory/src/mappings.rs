@@ -98,9 +98,12 @@ impl Mappings {
 
     /// Removes all mappings from `start` on, below `end`. Mappings that lie partly within are split.
     pub fn take(&mut self, start: u64, end: u64) -> Vec<Mapping> {
+        if start >= end {
+            return Vec::new();
+        }
         self.split(start);
         self.split(end);
-        let starts: Vec<u64> = self.by_start.range(start..end.max(start)).map(|(start, _)| *start).collect();
+        let starts: Vec<u64> = self.by_start.range(start..end).map(|(start, _)| *start).collect();
         starts.into_iter().filter_map(|start| self.remove(start)).collect()
     }
 

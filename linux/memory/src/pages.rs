@@ -8,6 +8,9 @@ use alloc::vec::Vec;
 use isola_memory::frame::Frame;
 use isola_user_mode::{AddressSpace, FlushGeneration, MappedPage, PAGE_SIZE, PageRights};
 
+/// The frames that are freed at once under the lock.
+const FREED_UNDER_LOCK: usize = 32;
+
 /// The frame of zeros that all reads of memory without a frame share.
 static ZEROS: spin::Once<Frame> = spin::Once::new();
 
@@ -245,26 +248,27 @@ impl Pages {
         self.needs_flush |= removes;
     }
 
-    /// Begins a flush, if there is anything to flush. Returns its generation if it is not over yet.
+    /// Begins a flush, if there is anything to flush. Returns its generation if it is not over yet, or if many frames are
+    /// to be freed.
     pub fn flush(&mut self) -> Option<FlushGeneration> {
         if !self.needs_flush && self.unflushed.is_empty() {
             return None;
         }
         let generation = self.space.flush();
         self.needs_flush = false;
-        self.buried.push((generation, core::mem::take(&mut self.unflushed)));
-        if self.space.is_flushed(generation) {
-            // The caller holds a lock; the frames of a large mapping are freed there, too.
-            self.exhume();
+        if self.unflushed.len() <= FREED_UNDER_LOCK && self.space.is_flushed(generation) {
+            self.unflushed.clear();
             return None;
         }
+        self.buried.push((generation, core::mem::take(&mut self.unflushed)));
         Some(generation)
     }
 
-    /// Frees the frames whose flush is over.
-    pub fn exhume(&mut self) {
+    /// Returns the frames whose flush is over, for the caller to free.
+    pub fn exhume(&mut self) -> Vec<Frame> {
         let space = &self.space;
-        self.buried.retain(|(generation, _)| !space.is_flushed(*generation));
+        let over = self.buried.extract_if(.., |(generation, _)| space.is_flushed(*generation));
+        over.flat_map(|(_, frames)| frames).collect()
     }
 
     /// Returns the frames whose flush is not over, at the end of a process.

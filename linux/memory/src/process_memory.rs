@@ -7,8 +7,12 @@ use crate::pages::Pages;
 use crate::{Errno, Mapping, MemoryCharge, MemoryLayout, MemoryLimits, ResidentPages};
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicU64, Ordering};
+use isola_events::yield_now;
 use isola_user_mode::{AddressSpace, FlushGeneration, PAGE_SIZE, USER_END};
 use spin::Mutex;
+
+/// The frames that a call frees before it lets other events run.
+const FREED_AT_ONCE: usize = 1024;
 
 /// The identity of the next process's memory.
 static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(1);
@@ -36,6 +40,8 @@ pub(crate) struct State {
     pub break_end: u64,
     /// `mlockall(MCL_FUTURE)`.
     pub locks_future: bool,
+    /// Without `MCL_ONFAULT`.
+    pub populates_future: bool,
     /// The most pages of all mappings, and the most resident pages.
     pub peak_pages: u64,
     pub peak_resident: u64,
@@ -60,6 +66,7 @@ impl ProcessMemory {
                 break_start: 0,
                 break_end: 0,
                 locks_future: false,
+                populates_future: false,
                 peak_pages: 0,
                 peak_resident: 0,
             },
@@ -109,7 +116,13 @@ impl ProcessMemory {
             return;
         };
         flushed(&self.space, generation).await;
-        self.state.lock().pages.exhume();
+        let mut frames = self.state.lock().pages.exhume();
+        while !frames.is_empty() {
+            frames.truncate(frames.len().saturating_sub(FREED_AT_ONCE));
+            if !frames.is_empty() {
+                yield_now().await;
+            }
+        }
     }
 }
 

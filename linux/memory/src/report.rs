@@ -43,6 +43,11 @@ impl ProcessMemory {
         self.state.lock().mappings.iter().cloned().collect()
     }
 
+    /// Returns the number of mappings.
+    pub fn mappings_count(&self) -> usize {
+        self.state.lock().mappings.len()
+    }
+
     /// Returns the mapping that contains `address`.
     pub fn mapping_at(&self, address: u64) -> Option<Mapping> {
         self.state.lock().mappings.find(address).cloned()

@@ -5,7 +5,6 @@ mod common;
 use common::{PRIVATE, Process, READ_WRITE};
 use isola_linux_abi::numbers::{MAP_ANONYMOUS, MAP_SHARED, PROT_EXEC, PROT_NONE, PROT_READ};
 use isola_linux_memory::{Errno, FaultError};
-use isola_linux_sim::run;
 use isola_user_mode::{Access, PAGE_SIZE, USER_END};
 
 #[test]
@@ -31,7 +30,7 @@ fn pages_without_access_keep_their_contents() {
     process.store(address, b"kept").expect("it is writable");
     process.protect(address, 1, PROT_NONE).expect("it is mapped");
     assert_eq!(process.load(address), Err(FaultError::NotPermitted));
-    assert_eq!(run(process.memory.read_bytes::<4>(address)), Err(Errno::EFAULT));
+    assert_eq!(process.run(process.memory.read_bytes::<4>(address)), Err(Errno::EFAULT));
     process.protect(address, 1, PROT_READ).expect("it is mapped");
     assert_eq!(process.load(address + 3), Ok(b't'));
     assert_eq!(process.store(address, b"x"), Err(FaultError::NotPermitted));
@@ -77,14 +76,14 @@ fn shared_memory_is_shared_with_a_child() {
 fn the_heap_grows_and_shrinks() {
     let mut process = Process::new();
     process.memory.set_break_start(0x40_0010);
-    let end = run(process.memory.set_break(0));
+    let end = process.run(process.memory.set_break(0));
     assert_eq!(end, 0x40_0010);
-    assert_eq!(run(process.memory.set_break(end + 3 * PAGE_SIZE)), end + 3 * PAGE_SIZE);
+    assert_eq!(process.run(process.memory.set_break(end + 3 * PAGE_SIZE)), end + 3 * PAGE_SIZE);
     process.store(end + 2 * PAGE_SIZE, b"heap").expect("it is mapped");
-    assert_eq!(run(process.memory.set_break(end)), end);
+    assert_eq!(process.run(process.memory.set_break(end)), end);
     assert_eq!(process.load(end + 2 * PAGE_SIZE), Err(FaultError::NotMapped));
-    assert_eq!(run(process.memory.set_break(USER_END + 1)), end);
-    assert_eq!(run(process.memory.set_break(u64::MAX)), end);
+    assert_eq!(process.run(process.memory.set_break(USER_END + 1)), end);
+    assert_eq!(process.run(process.memory.set_break(u64::MAX)), end);
 }
 
 #[test]
@@ -92,19 +91,20 @@ fn buffers_end_before_the_first_page_without_access() {
     let process = Process::new();
     let address = process.map_anonymous(2);
     let end = address + 2 * PAGE_SIZE;
-    let buffer =
-        |address, len, access| run(process.memory.buffer(address, len, access)).map(|buffer| buffer.len());
+    let buffer = |address, len, access| {
+        process.run(process.memory.buffer(address, len, access)).map(|buffer| buffer.len())
+    };
     assert_eq!(buffer(end - 10, 20, Access::Write), Ok(10));
     assert_eq!(buffer(end, 20, Access::Write), Err(Errno::EFAULT));
     assert_eq!(buffer(USER_END - 1, 2, Access::Read), Err(Errno::EFAULT));
     assert_eq!(buffer(u64::MAX, 2, Access::Read), Err(Errno::EFAULT));
     assert_eq!(buffer(end, 0, Access::Write), Ok(0));
-    let mut buffer = run(process.memory.buffer(end - 3, 3, Access::Write)).expect("it is mapped");
+    let mut buffer = process.run(process.memory.buffer(end - 3, 3, Access::Write)).expect("it is mapped");
     assert_eq!(buffer.write(b"abc"), 3);
     assert_eq!(process.memory.try_read_bytes(end - 3), Some(*b"abc"));
-    assert_eq!(run(process.memory.string(end - 3, 3)), Err(Errno::ENAMETOOLONG));
-    assert_eq!(run(process.memory.string(end - 3, 4)), Err(Errno::EFAULT));
+    assert_eq!(process.run(process.memory.string(end - 3, 3)), Err(Errno::ENAMETOOLONG));
+    assert_eq!(process.run(process.memory.string(end - 3, 4)), Err(Errno::EFAULT));
     assert!(process.memory.try_write_bytes(end - 1, &[0]));
-    assert_eq!(run(process.memory.path(end - 3)), Ok(b"ab".to_vec()));
+    assert_eq!(process.run(process.memory.path(end - 3)), Ok(b"ab".to_vec()));
     assert_eq!(process.map(0, 0, READ_WRITE, PRIVATE), Err(Errno::EINVAL));
 }

@@ -7,8 +7,9 @@ use isola_linux_abi::numbers::{MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE
 use isola_linux_memory::{
     Errno, FaultError, FrameBudget, MapRequest, MemoryLayout, MemoryLimits, ProcessMemory,
 };
-use isola_linux_sim::{Processor, SimulatedThread, SimulatedUserMode, run};
+use isola_linux_sim::{Processor, SimulatedThread, SimulatedUserMode, run_with};
 use isola_user_mode::{PAGE_SIZE, Trap, UserMode};
+use std::future::Future;
 use std::sync::Arc;
 
 pub const READ_WRITE: u32 = PROT_READ | PROT_WRITE;
@@ -29,6 +30,7 @@ impl Process {
 
     pub fn with_limits(limits: MemoryLimits) -> Self {
         let platform = Arc::new(SimulatedUserMode::new());
+        platform.hold_flushes();
         let budget = Arc::new(FrameBudget::new(1000));
         let space = platform.space();
         let layout = MemoryLayout::new(None, limits.stack);
@@ -37,15 +39,22 @@ impl Process {
         Self { platform, budget, memory, thread }
     }
 
+    /// Runs a call. Flushes end only when it waits.
+    pub fn run<T>(&self, call: impl Future<Output = T>) -> T {
+        run_with(call, || {
+            self.platform.end_flushes();
+        })
+    }
+
     pub fn fork(&self) -> Self {
         let space = self.platform.space();
-        let memory = run(self.memory.fork(space.clone())).expect("memory is left");
+        let memory = self.run(self.memory.fork(space.clone())).expect("memory is left");
         let thread = SimulatedThread::new(space, UserContext::default());
         Self { platform: Arc::clone(&self.platform), budget: Arc::clone(&self.budget), memory, thread }
     }
 
     pub fn map_with(&self, request: MapRequest) -> Result<u64, Errno> {
-        run(self.memory.map(request))
+        self.run(self.memory.map(request))
     }
 
     pub fn map(&self, address: u64, pages: u64, protection: u32, flags: u32) -> Result<u64, Errno> {
@@ -58,11 +67,11 @@ impl Process {
     }
 
     pub fn unmap(&self, address: u64, pages: u64) -> Result<(), Errno> {
-        run(self.memory.unmap(address, pages * PAGE_SIZE))
+        self.run(self.memory.unmap(address, pages * PAGE_SIZE))
     }
 
     pub fn protect(&self, address: u64, pages: u64, protection: u32) -> Result<(), Errno> {
-        run(self.memory.protect(address, pages * PAGE_SIZE, protection))
+        self.run(self.memory.protect(address, pages * PAGE_SIZE, protection))
     }
 
     /// Executes an access, with its page faults.
@@ -73,7 +82,7 @@ impl Process {
         loop {
             match step(&mut self.thread.processor()) {
                 Ok(()) => return Ok(()),
-                Err(Trap::PageFault { address, access }) => run(self.memory.fault(address, access))?,
+                Err(Trap::PageFault { address, access }) => self.run(self.memory.fault(address, access))?,
                 Err(trap) => panic!("{trap:?}"),
             }
         }
@@ -91,6 +100,10 @@ impl Process {
 
     pub fn execute(&mut self, address: u64) -> Result<(), FaultError> {
         self.access(|processor| processor.execute(address))
+    }
+
+    pub fn mapped_at(&self, address: u64) -> bool {
+        self.memory.mapping_at(address).is_some()
     }
 
     /// Returns the mappings as `/proc/PID/maps` shows their addresses and accesses.
