@@ -104,6 +104,7 @@ pub mod memory {
         reserve, used_bytes,
     };
     pub use isola_memory::Hardened;
+    pub use isola_memory::frame::Frame;
     pub use isola_memory::hardened::misuse_injection;
 }
 
