@@ -4,16 +4,18 @@
 //! 0xffff_8000_0000_0000  DIRECT_MAP     the cell's pool, at physical address + DIRECT_MAP              RW  NX
 //! 0xffff_b000_0000_0000  REGIONS        the region area, mapped by the cell                            RW  NX
 //! 0xffff_b080_0000_0000  REGION_TABLES  the page tables of REGIONS                                     RW  NX
-//! 0xffff_c000_0000_0000  STACKS         per slot: guard | stack | guard | NMI | guard | fault          RW  NX
+//! 0xffff_c000_0000_0000  STACKS         per slot: guard | stack | guard | NMI | guard | fault | guard | trap  RW  NX
 //! 0xffff_d000_0000_0000  DEVICES        registers: the local APIC, then the cell's device functions    RW  NX uncached
 //! 0xffff_e000_0000_0000  SHARED         the switch page                                                R   X
+//!                        ROOT_TABLE     the topmost page table of the cell                             R   NX
 //!                        DESCRIPTOR     the cell's descriptor                                          R   NX
 //!                        TABLES         interrupt table, then a page of GDT and TSS per core slot      R   NX
 //!                        REPORT         the cell's report and ledger                                   RW  NX
 //! 0xffff_ffff_8000_0000  IMAGE          the image's segments, each with its own rights (W^X)
 //! ```
 //!
-//! All other addresses are unmapped, the lower half included: a null pointer faults. The image's pages, the page tables
+//! All other addresses are unmapped, the lower half included: a null pointer faults. (A cell that runs programs in user
+//! mode has further address spaces, with the same upper half and a program in the lower half.) The image's pages, the page tables
 //! and the descriptor tables are not in the direct map, so they have no second, writable mapping. A cell can write the
 //! page tables of `REGIONS`, through `REGION_TABLES`, and no others. The table entry above them is NX, so no page of
 //! `REGIONS` is executable, whatever the cell writes.
@@ -54,6 +56,13 @@ pub const NMI_STACK_OFFSET: u64 = 0x8_0000;
 /// The offset of the double fault stack in a core slot's part, above a guard page.
 pub const FAULT_STACK_OFFSET: u64 = 0xa_0000;
 
+/// The offset of the page of traps from user mode in a core slot's part, above a guard page. The processor pushes the
+/// frame of an interrupt or an exception in user mode there, below [`TRAP_STACK_TOP`].
+pub const TRAP_PAGE_OFFSET: u64 = 0xc_0000;
+
+/// The offset of the top of the trap stack in the page of traps. The state of the core's user mode follows.
+pub const TRAP_STACK_TOP: u64 = 0xe00;
+
 /// The size of the NMI stack and of the double fault stack, in bytes.
 pub const EXCEPTION_STACK_SIZE: u64 = 0x4000;
 
@@ -65,6 +74,10 @@ pub const LOCAL_APIC: u64 = DEVICES;
 
 /// The address of the switch page, in every address space.
 pub const SHARED: u64 = 0xffff_e000_0000_0000;
+
+/// The address of the cell's topmost page table, which the cell can read. Its upper half does not change while the cell
+/// runs. (The page between this one and the switch page has the supervisor's code for TLB shootdowns.)
+pub const ROOT_TABLE: u64 = SHARED + 2 * PAGE_SIZE;
 
 /// The address of the descriptor.
 pub const DESCRIPTOR: u64 = SHARED + 0x20_0000;
@@ -115,4 +128,5 @@ impl PageSize {
 
 const _: () = assert!(PAGE_SIZE + STACK_SIZE + PAGE_SIZE <= NMI_STACK_OFFSET);
 const _: () = assert!(NMI_STACK_OFFSET + EXCEPTION_STACK_SIZE + PAGE_SIZE <= FAULT_STACK_OFFSET);
-const _: () = assert!(FAULT_STACK_OFFSET + EXCEPTION_STACK_SIZE <= STACK_SLOT);
+const _: () = assert!(FAULT_STACK_OFFSET + EXCEPTION_STACK_SIZE + PAGE_SIZE <= TRAP_PAGE_OFFSET);
+const _: () = assert!(TRAP_PAGE_OFFSET + PAGE_SIZE <= STACK_SLOT && TRAP_STACK_TOP.is_multiple_of(16));

@@ -9,7 +9,12 @@ use isola_abi::id::ApicId;
 pub(crate) mod msr {
     pub(crate) const APIC_BASE: u32 = 0x1b;
     pub(crate) const X2APIC: u32 = 0x800;
+    pub(crate) const EFER: u32 = 0xc000_0080;
+    pub(crate) const STAR: u32 = 0xc000_0081;
+    pub(crate) const LSTAR: u32 = 0xc000_0082;
+    pub(crate) const SYSCALL_MASK: u32 = 0xc000_0084;
     pub(crate) const GS_BASE: u32 = 0xc000_0101;
+    pub(crate) const KERNEL_GS_BASE: u32 = 0xc000_0102;
 }
 
 /// Bits of CR4: no SGDT and the like in user mode, access to FS and GS bases, no execution of user pages, no access to
@@ -65,6 +70,11 @@ impl Features {
 }
 
 impl Features {
+    /// Returns whether the processor rejects execution of and access to user pages in ring 0.
+    pub(crate) fn has_smep_and_smap(&self) -> bool {
+        self.smep && self.smap
+    }
+
     /// Returns the instruction by which cores halt. Without a request, that is MWAIT on a physical processor, and HLT
     /// under a hypervisor, which may keep a processor busy in MWAIT. A processor without MWAIT uses HLT in any case.
     pub fn halt_mode(&self, requested: Option<HaltMode>) -> HaltMode {

@@ -15,6 +15,7 @@
 //! | [`topology`] | siblings, and cores that share a cache |
 //! | [`space`] | the address space of a cell, as the supervisor builds and changes it |
 //! | [`region_area`] | the region area: virtual memory that a cell maps itself |
+//! | [`user`] | programs in user mode: entry and exit, page tables, processor state |
 //! | [`cell`] | the running cell's descriptor, report, memory and devices |
 //! | [`standalone`] | a cell image that boots without a supervisor |
 //! | [`clock`] | the rates of clocks, and the time of day |
@@ -71,3 +72,4 @@ pub mod standalone;
 mod switch;
 mod tables;
 pub mod topology;
+pub mod user;

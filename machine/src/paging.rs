@@ -13,6 +13,8 @@ use isola_abi::layout::PAGE_SIZE;
 
 pub(crate) const PRESENT: u64 = 1;
 pub(crate) const WRITABLE: u64 = 1 << 1;
+/// Accessible in user mode; only in the tables of programs.
+pub(crate) const USER: u64 = 1 << 2;
 /// Write-through and cache-disable: entry 3 of the page attribute table, which is "uncached" after reset.
 const UNCACHED: u64 = 1 << 3 | 1 << 4;
 /// Set beforehand, so that the processor has no reason to write to tables.
@@ -220,6 +222,18 @@ impl AddressSpace {
             };
             write_entry(table, index(at, 1), 0);
             at += step;
+        }
+        Ok(())
+    }
+
+    /// Ensures that the top-level table has an entry for `virt`: if not, one with an empty table.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfMemory`].
+    pub fn add_top_entry(&mut self, virt: u64, stock: &mut Stock) -> Result<(), MapError> {
+        if read_entry(self.root, index(virt, 3)) == 0 {
+            let table = new_table(stock)?;
+            write_entry(self.root, index(virt, 3), table.0 | PRESENT | WRITABLE | ACCESSED);
         }
         Ok(())
     }

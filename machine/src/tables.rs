@@ -4,9 +4,12 @@
 //! A core has a page of its own:
 //!
 //! ```text
-//! +0x00  GDT   null | 0x08 code | 0x10 data | 0x18 task state segment (16 bytes)
-//! +0x40  TSS   IST 1: double fault's stack | IST 2: non-maskable interrupt's stack
+//! +0x00  GDT   null | 0x08 code | 0x10 data | 0x18 user data | 0x20 user code | 0x28 task state segment (16 bytes)
+//! +0x40  TSS   RSP 0: stack of traps from user mode | IST 1: double fault's stack | IST 2: NMI stack
 //! ```
+//!
+//! The order of the segments is that of SYSCALL and SYSRET (Intel SDM 3, 5.8.8). The gates of the breakpoint and of
+//! overflow are open to user mode, where the instructions INT3 and INTO use them.
 //!
 //! All cores of a cell share the interrupt table. Once a core runs in its cell, the tables are read-only there: the
 //! bits "accessed" and "busy", which the processor would set, are set beforehand, or by [`load`], which uses another,
@@ -17,16 +20,21 @@ use core::arch::asm;
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::note::{VECTOR_COUNT, VECTOR_STRIDE};
 
-const CODE: u16 = 0x08;
+pub(crate) const CODE: u16 = 0x08;
 const DATA: u16 = 0x10;
-const TASK: u16 = 0x18;
+/// The segments of user mode, with its privilege level.
+pub(crate) const USER_DATA: u16 = 0x18 | 3;
+pub(crate) const USER_CODE: u16 = 0x20 | 3;
+const TASK: u16 = 0x28;
 /// The type of the descriptor of a 64-bit TSS that is not in use, and its offset in a core's page.
 const TASK_AVAILABLE: u8 = 0x89;
 const TASK_TYPE_OFFSET: u64 = TASK as u64 + 5;
-const GDT_LEN: u16 = 0x28;
+const GDT_LEN: u16 = 0x38;
 const TSS_OFFSET: usize = 0x40;
 const TSS_LEN: u16 = 0x68;
 
+const BREAKPOINT: usize = 3;
+const OVERFLOW: usize = 4;
 const DOUBLE_FAULT: usize = 8;
 /// The vector of the non-maskable interrupt.
 pub(crate) const NON_MASKABLE: usize = 2;
@@ -36,6 +44,8 @@ pub(crate) const NON_MASKABLE: usize = 2;
 pub(crate) struct ExceptionStacks {
     pub(crate) double_fault_top: u64,
     pub(crate) non_maskable_top: u64,
+    /// For traps from user mode.
+    pub(crate) trap_top: u64,
 }
 
 /// Fills a core's page, which the core will have mapped at `virt`.
@@ -45,6 +55,8 @@ pub(crate) fn fill_core_page(page: &mut [u8], virt: u64, stacks: ExceptionStacks
         0,
         0x00af_9b00_0000_ffff,
         0x00cf_9300_0000_ffff,
+        0x00cf_f300_0000_ffff,
+        0x00af_fb00_0000_ffff,
         u64::from(TSS_LEN - 1)
             | (tss & 0xff_ffff) << 16
             | u64::from(TASK_AVAILABLE) << 40
@@ -52,6 +64,7 @@ pub(crate) fn fill_core_page(page: &mut [u8], virt: u64, stacks: ExceptionStacks
         tss >> 32,
     ];
     put_words(page, 0, &gdt);
+    put_words(page, TSS_OFFSET + 0x04, &[stacks.trap_top]);
     put_words(page, TSS_OFFSET + 0x24, &[stacks.double_fault_top, stacks.non_maskable_top]);
     // No I/O permission map: its offset is behind the segment's end.
     page[TSS_OFFSET + 0x66..TSS_OFFSET + 0x68].copy_from_slice(&TSS_LEN.to_le_bytes());
@@ -100,10 +113,12 @@ fn put_gate(page: &mut [u8], vector: usize, handler: u64) {
         NON_MASKABLE => 2,
         _ => 0,
     };
+    // Present, an interrupt gate: interrupts stay off. The privilege level is that of INT instructions.
+    let kind = if matches!(vector, BREAKPOINT | OVERFLOW) { 0xee } else { 0x8e };
     let low = handler & 0xffff
         | u64::from(CODE) << 16
         | stack << 32
-        | 0x8e << 40 // present, ring 0, interrupt gate: interrupts stay off
+        | kind << 40
         | (handler >> 16 & 0xffff) << 48;
     put_words(page, 16 * vector, &[low, handler >> 32]);
 }
@@ -187,17 +202,34 @@ mod tests {
     fn the_task_segment_is_where_its_descriptor_says() {
         let mut page = vec![0; 4096];
         let virt = 0xffff_e123_4567_8000;
-        let stacks = ExceptionStacks { double_fault_top: 0x1111_2222_3333_4440, non_maskable_top: 0x5550 };
+        let stacks = ExceptionStacks {
+            double_fault_top: 0x1111_2222_3333_4440,
+            non_maskable_top: 0x5550,
+            trap_top: 0x6667_7778_8889_9990,
+        };
         fill_core_page(&mut page, virt, stacks);
-        let (low, high) = (word(&page, 0x18), word(&page, 0x20));
+        let (low, high) = (word(&page, 0x28), word(&page, 0x30));
         let base = low >> 16 & 0xff_ffff | low >> 56 << 24 | high << 32;
         assert_eq!(base, virt + 0x40);
         assert_eq!(low & 0xffff, 0x67);
         assert_eq!(low >> 40 & 0xff, 0x89);
-        // SDM 3, figure 8-11: IST 1 at byte 36, IST 2 at byte 44, I/O map at byte 102.
+        // SDM 3, figure 8-11: RSP 0 at byte 4, IST 1 at byte 36, IST 2 at byte 44, I/O map at byte 102.
+        assert_eq!(word(&page, 0x40 + 4), stacks.trap_top);
         assert_eq!(word(&page, 0x40 + 36), stacks.double_fault_top);
         assert_eq!(word(&page, 0x40 + 44), stacks.non_maskable_top);
         assert_eq!(page[0x40 + 102], 104);
+    }
+
+    #[test]
+    fn segments_are_in_the_order_of_sysret() {
+        let mut page = vec![0; 4096];
+        let stacks = ExceptionStacks { double_fault_top: 0, non_maskable_top: 0, trap_top: 0 };
+        fill_core_page(&mut page, 0, stacks);
+        assert_eq!(USER_CODE, USER_DATA + 8);
+        let access = |selector: u16| word(&page, usize::from(selector & !7)) >> 40 & 0xff;
+        // Present, accessed; privilege levels 0 and 3; code, or writable data.
+        assert_eq!([CODE, DATA, USER_DATA, USER_CODE].map(access), [0x9b, 0x93, 0xf3, 0xfb]);
+        assert!((0..GDT_LEN).step_by(8).all(|at| at == 0 || word(&page, at.into()) != 0 || at >= TASK + 8));
     }
 
     #[test]
@@ -211,7 +243,8 @@ mod tests {
             assert_eq!(handler, vectors + 16 * vector as u64);
             let stack = low >> 32 & 7;
             assert_eq!(stack, [(8, 1), (2, 2)].iter().find(|(v, _)| *v == vector).map_or(0, |(_, s)| *s));
-            assert_eq!(low >> 40 & 0xff, 0x8e);
+            // INT3 and INTO in user mode, and no other INT instruction.
+            assert_eq!(low >> 40 & 0xff, if matches!(vector, 3 | 4) { 0xee } else { 0x8e });
             assert_eq!(low >> 16 & 0xffff, 8);
         }
     }

@@ -33,6 +33,7 @@
 //! | [`messenger`] | remote calls between the machines of an application |
 //! | [`files`] | files of the hosted process's host, on every machine |
 //! | [`storage`] | the cell's volumes: file systems that keep their files |
+//! | [`user_mode`](mod@user_mode) | programs in user mode, their address spaces and threads |
 //! | [`sync`] | locks, for state that cores must share |
 //! | [`prelude`] | items that nearly every application uses |
 //!
@@ -70,6 +71,7 @@ pub use isola_net::latency;
 pub use isola_rcu as rcu;
 pub use isola_resolver as resolver;
 pub use isola_resources as grid;
+pub use isola_user_mode as user_mode;
 pub use stop::stop_requested;
 
 /// The expansion of this crate's macros. Each item is safe to call from any code, or `unsafe`; none gives access to the
@@ -102,6 +104,7 @@ pub mod memory {
         reserve, used_bytes,
     };
     pub use isola_memory::Hardened;
+    pub use isola_memory::frame::Frame;
     pub use isola_memory::hardened::misuse_injection;
 }
 
@@ -203,6 +206,12 @@ pub fn memory_free() -> usize {
 /// Returns the time of day since 1970-01-01 UTC.
 pub fn unix_time() -> Duration {
     Duration::from_nanos(platform().clock().unix_ns(events::now()))
+}
+
+/// Returns the means to run programs in user mode; `None` if the processor lacks what they need (docs/isolation.md), or in
+/// a process.
+pub fn user_mode() -> Option<&'static dyn user_mode::UserMode> {
+    on::user_mode()
 }
 
 /// Returns 64 bits of the processor's generator (RDRAND), or in a process of the host's. On a processor without RDRAND

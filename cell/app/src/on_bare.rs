@@ -6,6 +6,7 @@ use isola_messenger::HandlerRegistration;
 
 pub use isola_bare::cell_image;
 pub use isola_bare::heap::CellHeap;
+pub(crate) use isola_bare::programs::user_mode;
 
 /// Returns an error: a cell has no directory to export.
 pub(crate) async fn export(_: &str, _: Access) -> Result<HandlerRegistration, String> {

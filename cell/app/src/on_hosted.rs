@@ -10,6 +10,11 @@ pub use isola_gateway::process::run;
 pub use isola_hosted::heap::CellHeap;
 pub use isola_hosted::process;
 
+/// Returns `None`: a process runs no programs.
+pub(crate) fn user_mode() -> Option<&'static dyn isola_user_mode::UserMode> {
+    None
+}
+
 /// Exports a directory of this process's host.
 pub(crate) async fn export(directory: &str, access: Access) -> Result<HandlerRegistration, String> {
     let serving = isola_fs_export::export(directory.as_ref(), access).await;

@@ -19,6 +19,7 @@
 //! | [`heap`] | the global allocator, which obtains more memory when it runs out |
 //! | [`crash`] | panics, exceptions, and their reports |
 //! | `regions` | the region area: filling of pages, page faults |
+//! | [`programs`] | programs in user mode |
 //! | `vectors` | the interrupt vectors of device queues |
 //! | `network` | virtio network devices as the stack's queues |
 //! | `block` | virtio block devices as queues of the block layer, and the volumes on them |
@@ -49,6 +50,7 @@ mod page_tables;
 mod pending;
 mod platform;
 mod pool;
+pub mod programs;
 mod regions;
 mod sampler;
 pub mod start;

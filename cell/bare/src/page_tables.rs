@@ -5,6 +5,7 @@ use isola_abi::id::MAX_CORES;
 use isola_ebbs::current_core;
 use isola_machine::dma::set_region_area;
 use isola_machine::region_area::{RegionArea, flush};
+use isola_machine::user::leave_program_space;
 use isola_memory::regions::{GracePeriods, Retirement};
 use spin::Once;
 
@@ -33,10 +34,15 @@ pub(crate) fn flush_tlb() {
     flush();
 }
 
-/// Flushes the calling core's TLB if something was retired since its last flush. Returns whether it did.
+/// Flushes the calling core's TLB if something was retired since its last flush, and leaves a program's page tables, which
+/// may be the retired ones. Returns whether it did.
 #[inline]
 pub(crate) fn flush_if_retired() -> bool {
-    GRACE.pass(current_core().0 as usize, flush)
+    GRACE.pass(current_core().0 as usize, || {
+        if !leave_program_space() {
+            flush();
+        }
+    })
 }
 
 /// Records that something was removed which cores may still be about to use.
@@ -47,7 +53,7 @@ pub(crate) fn retire() -> Retirement {
 /// Records that entries were made non-present; flushes this core's TLB at once.
 pub(crate) fn retire_entries() -> Retirement {
     let retired = GRACE.retire();
-    GRACE.pass(current_core().0 as usize, flush);
+    flush_if_retired();
     retired
 }
 

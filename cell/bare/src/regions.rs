@@ -8,7 +8,7 @@ use crate::hot_plug::{self, Need};
 use crate::page_tables::{self, BareRegionArea};
 use crate::pool::{near, pages};
 use crate::state::AUTHORITY;
-use crate::{crash, migration};
+use crate::{crash, migration, programs};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 use isola_abi::id::MAX_CORES;
@@ -16,6 +16,7 @@ use isola_abi::layout::{PageSize, REGIONS, REGIONS_SIZE};
 use isola_ebbs::current_core;
 use isola_machine::interrupts::{self, ExceptionFrame};
 use isola_machine::region_area::{RegionArea, RegionAreaError, clear};
+use isola_machine::user::leave_program_space;
 use isola_memory::pages::{self, Frame};
 use isola_memory::regions::{
     self, Contents, Extent, FillError, FillOutcome, FrameChoice, MapContents, Retirement, collect,
@@ -38,11 +39,13 @@ pub(crate) fn pass() {
     if page_tables::flush_if_retired() {
         return_if_requested();
         collect();
+        programs::collect();
     }
 }
 
-/// Marks this core as halted.
+/// Marks this core as halted. A halted core uses no program's page tables, so they can be freed.
 pub(crate) fn before_halt() {
+    leave_program_space();
     page_tables::leave_grace_periods();
 }
 

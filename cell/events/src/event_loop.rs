@@ -20,6 +20,7 @@ use crate::interrupt::Handlers;
 use crate::mailbox::{self, Mailbox, Mailboxes, Message, Notice};
 use crate::overload::{LONG_QUEUE, MESSAGES_A_PASS, Outbox};
 use crate::presence::Presence;
+use crate::program::ProgramOutcome;
 use crate::pressure::PressureHandlers;
 use crate::processor;
 use crate::queue::{EventQueue, Fifo, Queue};
@@ -44,6 +45,9 @@ use isola_ebbs::{Ebb, Representative, VcoreIdentity, current_core, cycles, platf
 use isola_platform::{CoreIndex, PendingVectors};
 use isola_resources::{ClientStatistics, PROCESSOR};
 
+/// The longest time of a program in user mode on a core that runs several vcores, in cycles: well below a millisecond.
+const SLICE_CYCLES: u64 = 1 << 20;
+
 /// Passes of a vcore's loop before the next vcore's turn, on a core that runs several.
 const PASSES_A_VISIT: u64 = 16;
 
@@ -59,6 +63,12 @@ pub struct EventLoop {
     next: Cell<Option<&'static StaticEvent>>,
     /// Whether the outbox is non-empty. Most passes check only this flag.
     outbox_waits: Cell<bool>,
+    /// The notice for which the loop runs.
+    notice: Cell<Notice>,
+    /// Whether this vcore's core runs other vcores as well.
+    shares_core: Cell<bool>,
+    /// The reading of the cycle counter when a program in user mode stopped last.
+    program_stopped: Cell<u64>,
     /// The tag of the running event, or of the last one.
     tag: Cell<EventTag>,
     pub(crate) tasks: Tasks,
@@ -95,6 +105,9 @@ impl EventLoop {
             settings_version: Cell::new(0),
             next: Cell::new(None),
             outbox_waits: Cell::new(false),
+            notice: Cell::new(Notice::from_u64(0)),
+            shares_core: Cell::new(false),
+            program_stopped: Cell::new(0),
             tag: Cell::new(EventTag::new()),
             tasks: Tasks::default(),
             timers: &TIMERS,
@@ -281,6 +294,8 @@ impl EventLoop {
     /// Runs this vcore only, until the notice changes.
     pub(crate) fn run_alone(&self, mailboxes: &Mailboxes, notice: Notice) {
         let mailbox = mailboxes.of(current_core());
+        self.notice.set(notice);
+        self.shares_core.set(false);
         self.mark_running(mailbox);
         self.follow_policy();
         let mut arrived = self.open_interrupt_window();
@@ -296,6 +311,8 @@ impl EventLoop {
     /// vcore's time ends.
     pub(crate) fn visit(&self, mailboxes: &Mailboxes, notice: Notice, boundary: u64) -> (u64, u64) {
         let mailbox = mailboxes.of(current_core());
+        self.notice.set(notice);
+        self.shares_core.set(true);
         self.accounting.resume(boundary);
         self.mark_running(mailbox);
         self.follow_policy();
@@ -455,7 +472,9 @@ impl EventLoop {
     #[inline(never)]
     fn inspect(&self, made_at: &'static Location<'static>, spent_cycles: u64, ended: u64) {
         let tag = self.tag.get();
-        self.watchdog.inspect(self.accounting.report(), tag, made_at, spent_cycles, ended);
+        // A program in user mode delays no other event.
+        let in_ring_0 = spent_cycles.min(ended.wrapping_sub(self.program_stopped.get()));
+        self.watchdog.inspect(self.accounting.report(), tag, made_at, in_ring_0, ended);
         if self.accounting.is_traced() {
             let waiting = self.queue.borrow().len() + usize::from(self.next.get().is_some());
             let activity = self.accounting.charged_activity();
@@ -564,6 +583,38 @@ impl EventLoop {
         }
         self.set_phase(CorePhase::Halted);
         self.timers.next()
+    }
+
+    /// Calls `run`, during which this core counts as halted in the middle of the running event, unless the core has other
+    /// work. See [`run_program`](crate::program::run_program).
+    pub(crate) fn run_program(&self, run: impl FnOnce()) -> ProgramOutcome {
+        let mailboxes = mailbox::all();
+        let mailbox = mailboxes.of(current_core());
+        if self.has_events() || self.outbox_waits.get() {
+            return ProgramOutcome::HasOtherWork;
+        }
+        if self.idle.has_any() && (self.idle.run() != Idle::MayHalt || self.has_events()) {
+            return ProgramOutcome::HasOtherWork;
+        }
+        let now = cycles();
+        let slice = if self.shares_core.get() { now.saturating_add(SLICE_CYCLES) } else { u64::MAX };
+        if self.timers.arm(self.timers.next().min(slice), now) == MayHalt::No
+            || self.quiescence.leave() == MayHalt::No
+        {
+            return ProgramOutcome::HasOtherWork;
+        }
+        if mailboxes.prepare_halt_of(mailbox, self.notice.get()) == MayHalt::No {
+            self.quiescence.join();
+            return ProgramOutcome::HasOtherWork;
+        }
+        self.set_phase(CorePhase::Halted);
+        run();
+        mailbox.finish_halt();
+        self.quiescence.join();
+        self.set_phase(CorePhase::Running);
+        add(&self.accounting.report().passes, 1);
+        self.program_stopped.set(cycles());
+        ProgramOutcome::Ran
     }
 
     fn set_phase(&self, phase: CorePhase) {

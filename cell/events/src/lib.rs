@@ -63,6 +63,7 @@ mod presence;
 pub mod pressure;
 pub mod processor;
 pub mod profile;
+pub mod program;
 pub mod queue;
 mod queueing;
 pub mod quiescence;

@@ -46,6 +46,21 @@ impl Frame {
         copy
     }
 
+    /// Makes the reference a pointer, for [`Self::from_raw`].
+    pub fn into_raw(self) -> NonNull<()> {
+        // SAFETY: the pointer of an `Arc` is not null.
+        unsafe { NonNull::new_unchecked(Arc::into_raw(self.0).cast_mut().cast()) }
+    }
+
+    /// Makes a pointer a reference again.
+    ///
+    /// # Safety
+    /// The pointer must come from [`Self::into_raw`], each call of which permits one of this function.
+    pub unsafe fn from_raw(pointer: NonNull<()>) -> Self {
+        // SAFETY: the caller's promise.
+        Self(unsafe { Arc::from_raw(pointer.as_ptr().cast()) })
+    }
+
     /// Returns whether there are other references to the frame.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1

@@ -38,6 +38,8 @@ pub struct OwnSpace {
     parked_interrupt_table: PhysAddr,
     largest: LargestPage,
     pub(crate) nodes: MemoryNodes,
+    /// The end of the machine's memory.
+    pub(crate) memory_end: PhysAddr,
 }
 
 impl OwnSpace {
@@ -45,7 +47,7 @@ impl OwnSpace {
     pub(super) fn needed_bytes(core_count: usize, ram: &[PhysRange]) -> u64 {
         let end = ram.iter().map(|range| range.end().0).max().unwrap_or(0);
         let tables = 64 + 2 * ram.len() as u64 + (end >> 30);
-        let per_core = PARKED_STACK_SIZE + 2 * EXCEPTION_STACK_SIZE + 2 * PAGE_SIZE;
+        let per_core = PARKED_STACK_SIZE + 2 * EXCEPTION_STACK_SIZE + 3 * PAGE_SIZE;
         STACK_SIZE + tables * PAGE_SIZE + core_count as u64 * per_core
     }
 
@@ -100,6 +102,7 @@ impl OwnSpace {
             parked_interrupt_table: parked.into_range().start,
             largest,
             nodes,
+            memory_end: PhysAddr(ram.iter().map(|range| range.end().0).max().unwrap_or(0)),
         })
     }
 

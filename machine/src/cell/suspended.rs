@@ -31,6 +31,7 @@ use crate::authority::Authority;
 use crate::cpu;
 use crate::interrupts::{ExceptionFrame, WAKE_VECTOR};
 use crate::region_area::flush;
+use crate::user::{CoreBlock, is_user};
 use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
@@ -202,6 +203,13 @@ pub fn non_maskable(
     if live().stop_at_nmi.load(Ordering::Acquire) == slot as u32 + 1 {
         return NmiAction::Stop;
     }
+    if is_user(frame) || CoreBlock::of(slot).is_pinned() {
+        // The core runs a program, or is about to, so its context is not suspended. It returns from user mode, as for
+        // any interrupt, and passes on its vcores at the end of the event.
+        if FOLLOWED[slot].load(Ordering::Relaxed) != rotations || order.kind == OrderKind::Yield {
+            local::send_to_self(WAKE_VECTOR);
+        }
+    }
     // Before the context may be suspended.
     if samples::take(frame, slot, top_of(slot), source) {
         action = NmiAction::Done;
@@ -230,6 +238,9 @@ pub(super) fn enter(slot: usize) {
         followed.store(core_slots().rotations(), Ordering::Relaxed);
     }
     samples::enter(slot);
+    if slot < MAX_CORES {
+        CoreBlock::of(slot).reset();
+    }
     INSIDE.fetch_or(bit(slot), Ordering::Relaxed);
 }
 
@@ -325,6 +336,7 @@ fn may_switch(frame: &ExceptionFrame, slot: usize) -> bool {
     let end = (&raw const isola_contexts_end).addr() as u64;
     frame.rflags & INTERRUPTS_ON == 0
         && INSIDE.load(Ordering::Relaxed) & bit(slot) != 0
+        && !CoreBlock::of(slot).is_pinned()
         && !SUSPENDED[top_of(slot)].is_switching.load(Ordering::Relaxed)
         && !(here..end).contains(&frame.rip)
 }

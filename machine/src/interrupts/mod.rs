@@ -25,6 +25,7 @@ pub use frame::{ExceptionFrame, FIRST_INTERRUPT, vector};
 
 use crate::apic::local;
 use crate::authority::Authority;
+use crate::user::InterruptedBase;
 use crate::{cpu, restart, serial_line};
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -139,6 +140,11 @@ pub(crate) fn vectors() -> u64 {
     (&raw const isola_vectors) as u64
 }
 
+/// Handles an interrupt that has arrived in user mode.
+pub(crate) fn handle_interrupt(vector: u64) {
+    isola_interrupt(vector);
+}
+
 /// Handles an interrupt; called by `vectors.s`.
 #[unsafe(no_mangle)]
 extern "sysv64" fn isola_interrupt(vector: u64) {
@@ -189,6 +195,7 @@ extern "sysv64" fn isola_page_fault(frame: &ExceptionFrame) {
 #[unsafe(no_mangle)]
 extern "sysv64" fn isola_non_maskable(frame: &ExceptionFrame) {
     let handler = NON_MASKABLE_HANDLER.load(Ordering::Acquire);
+    let base = InterruptedBase::replace(frame);
     if handler.is_null() {
         if restart::is_beginning() {
             // A second NMI for the hang of the previous incarnation: this one is already starting.
@@ -201,12 +208,15 @@ extern "sysv64" fn isola_non_maskable(frame: &ExceptionFrame) {
     if handler(frame) == NonMaskable::Fatal {
         isola_exception(frame);
     }
+    base.restore();
 }
 
 /// Handles a fatal exception; called by `vectors.s`.
 #[unsafe(no_mangle)]
 extern "sysv64" fn isola_exception(frame: &ExceptionFrame) -> ! {
     let handler = EXCEPTION_HANDLER.load(Ordering::Acquire);
+    // Not restored: the interrupted code does not continue.
+    let _ = InterruptedBase::replace(frame);
     if handler.is_null() {
         serial_line!("{frame}, address {:#x}", cpu::fault_address());
         restart::restart(Authority::OWN, RestartCause::Exception);

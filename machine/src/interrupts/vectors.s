@@ -8,6 +8,9 @@
 # interrupt; all registers are restored then, including those of SSE, which Rust's code uses everywhere. (No code uses
 # x87, MMX or AVX, and no code changes the rounding mode of SSE.)
 #
+# Interrupts and exceptions in user mode (the saved CS has privilege level 3) are handled in user/entry.s: they return
+# from the call that entered user mode. Only non-maskable interrupts and double faults are handled as in ring 0.
+#
 # A suspended context has the same form; another core can resume it (cell/suspended.rs).
 
 .altmacro
@@ -24,6 +27,8 @@
             jmp isola_non_maskable_entry
         .elseif \number >= 16
             jmp isola_ambiguous_vector_entry
+        .elseif \number == 8
+            jmp isola_double_fault_entry
         .else
             jmp isola_exception_entry
         .endif
@@ -51,6 +56,8 @@ isola_vectors:
 
 .balign 16
 isola_interrupt_entry:
+    testb $3, 16(%rsp)
+    jnz isola_user_interrupt
     mov (%rsp), %rdi
     call isola_interrupt
     add $8, %rsp
@@ -123,6 +130,8 @@ isola_interrupt_entry:
 
 .balign 16
 isola_page_fault_entry:
+    testb $3, 24(%rsp)
+    jnz isola_user_trap
     recoverable isola_page_fault
 
 .balign 16
@@ -131,6 +140,9 @@ isola_non_maskable_entry:
 
 .balign 16
 isola_exception_entry:
+    testb $3, 24(%rsp)
+    jnz isola_user_trap
+isola_double_fault_entry:
     push_all
     mov %rsp, %rdi
     and $-16, %rsp
@@ -139,9 +151,29 @@ isola_exception_entry:
 
 # An exception, or an interrupt with the vector of one. For an interrupt isola_ambiguous_vector returns, in rax, the
 # number of bytes between the fifteen registers and the frame that IRETQ takes; caller-saved registers are lost then, as
-# at any interrupt.
+# at any interrupt. Only entries from user mode use the stack of traps, whose top is aligned at 16 bytes: it shows whether
+# the processor has pushed an error code, or the stub a 0, below its five words. The address of all stacks, their length
+# per core slot, and the offset of the page of traps are asserted in user/core_block.rs.
+.set STACKS_BELOW, 0x400000000000
+.set STACK_SLOT, 0x200000
+.set STACK_SLOTS, 64
+.set TRAP_PAGE, 0xc0000
 .balign 16
 isola_ambiguous_vector_entry:
+    push %rax
+    movabs $STACKS_BELOW, %rax
+    add %rsp, %rax
+    cmp $(STACK_SLOTS * STACK_SLOT), %rax
+    jae 1f
+    and $(STACK_SLOT - 1), %eax
+    sub $TRAP_PAGE, %eax
+    cmp $4096, %eax
+    jae 1f
+    pop %rax
+    test $8, %spl
+    jz isola_user_interrupt
+    jmp isola_user_trap
+1:  pop %rax
     push_all
     mov %rsp, %rdi
     mov %rsp, %rbx

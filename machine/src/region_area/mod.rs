@@ -98,6 +98,11 @@ impl RegionArea {
         self.tables.count()
     }
 
+    /// Returns the physical address of the page of 4 KiB at `page`, if it is the cell's.
+    pub(crate) fn own_page(&self, page: NonNull<u8>) -> Option<PhysAddr> {
+        self.memory.phys(page, PageSize::FourKib.bytes() as u64)
+    }
+
     /// Maps the page of memory at `frame`, an address by which the cell already accesses it, at `address` as well:
     /// readable and writable.
     ///

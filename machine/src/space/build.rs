@@ -24,7 +24,7 @@ use isola_abi::descriptor::{
 use isola_abi::id::{ApicId, MAX_CORES, PhysAddr, PhysRange};
 use isola_abi::layout::{
     DESCRIPTOR, DESCRIPTOR_SIZE, DEVICES, DIRECT_MAP, LOCAL_APIC, PAGE_SIZE, REGION_TABLES, REGIONS, REPORT,
-    SHARED, STACK_SIZE, TABLES, report_bytes,
+    ROOT_TABLE, SHARED, STACK_SIZE, TABLES, report_bytes,
 };
 use isola_abi::ledger;
 use isola_abi::stage::Stage;
@@ -254,6 +254,7 @@ struct Builder {
     switch_page: PhysAddr,
     next_device: u64,
     nodes: MemoryNodes,
+    memory_end: PhysAddr,
 }
 
 impl Builder {
@@ -262,8 +263,8 @@ impl Builder {
         let largest = own.largest_page();
         let space = AddressSpace::new(&mut stock, largest)?;
         let next_device = DEVICES + PAGE_SIZE;
-        let nodes = own.nodes.clone();
-        Ok(Self { space, stock, text, largest, switch_page: own.switch_page, next_device, nodes })
+        let (nodes, memory_end) = (own.nodes.clone(), own.memory_end);
+        Ok(Self { space, stock, text, largest, switch_page: own.switch_page, next_device, nodes, memory_end })
     }
 
     fn build(
@@ -297,6 +298,7 @@ impl Builder {
             )?;
         }
         self.map(SHARED, PhysRange::new(self.switch_page, PAGE_SIZE), Rights::Execute, Caching::Cached)?;
+        self.add_root_table()?;
         descriptor.devices = self.add_devices(devices, &descriptor, lines)?;
         let core_slots = descriptor.core_slot_count as usize;
         let core_pages = self.add_tables(vectors, core_slots as u64)?;
@@ -392,6 +394,17 @@ impl Builder {
             tables::fill_core_page(page, virt + index * PAGE_SIZE, stack_tops(index, STACK_SIZE).1);
         }
         Ok(pages.into_range().start)
+    }
+
+    /// Makes the topmost table readable, with all entries that it will ever have: programs in user mode have topmost
+    /// tables of their own, with copies of these entries. Memory that is plugged later can be anywhere in the machine.
+    fn add_root_table(&mut self) -> Result<(), MapError> {
+        let root = PhysRange::new(self.space.root(), PAGE_SIZE);
+        self.map(ROOT_TABLE, root, Rights::Read, Caching::Cached)?;
+        for start in (0..self.memory_end.0).step_by(leaf_bytes(3) as usize) {
+            self.space.add_top_entry(DIRECT_MAP + start, &mut self.stock)?;
+        }
+        Ok(())
     }
 
     /// Reserves and links the page tables of the region area, and maps them so that the cell can write them.

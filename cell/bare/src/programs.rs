@@ -1,0 +1,265 @@
+//! Programs in user mode: address spaces and threads on bare hardware.
+//!
+//! A page table entry owns a reference to its frame, which `machine` keeps beside the entry. Frames and tables are
+//! ordinary memory of the heap: they do not migrate, and memory with them is not given back.
+//!
+//! A space that is dropped, and tables that a space no longer needs, are freed when each core has passed its loop, where
+//! it leaves a program's tables, or is halted.
+
+use crate::{cores, page_tables, regions};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::mem::ManuallyDrop;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, Ordering};
+use isola_abi::user_context::UserContext;
+use isola_events::program::run_program;
+use isola_machine::user::{
+    PageState, ProgramSpace, ProgramThread, RawTrap, RemovedTables, TableError, is_supported,
+};
+use isola_memory::frame::Frame;
+use isola_memory::regions::Retirement;
+use isola_user_mode::{
+    Access, AddressSpace, FlushGeneration, InvalidState, MapError, MappedPage, PageRights, Trap, UserMode,
+    UserThread,
+};
+use spin::Mutex;
+
+/// The error code of a page fault: a store, or the fetch of an instruction (Intel SDM 3, 4.7).
+const FAULT_OF_WRITE: u64 = 1 << 1;
+const FAULT_OF_FETCH: u64 = 1 << 4;
+
+/// Bare hardware as a platform for programs.
+struct BareUserMode;
+
+/// Returns the platform for programs, if the processor can run them.
+pub fn user_mode() -> Option<&'static dyn UserMode> {
+    is_supported().then_some(&BareUserMode as &dyn UserMode)
+}
+
+/// Tables that a space no longer needs, or a whole space, with the time from which on no core uses them.
+struct Retired {
+    retirement: Retirement,
+    _tables: RemovedTables,
+    _space: Option<ProgramSpace>,
+}
+
+static RETIRED: Mutex<Vec<Retired>> = Mutex::new(Vec::new());
+static HAS_RETIRED: AtomicBool = AtomicBool::new(false);
+
+fn retire(tables: RemovedTables, space: Option<ProgramSpace>) {
+    let retirement = page_tables::retire_entries();
+    RETIRED.lock().push(Retired { retirement, _tables: tables, _space: space });
+    HAS_RETIRED.store(true, Ordering::Relaxed);
+}
+
+/// Frees the tables that no core uses any more.
+pub(crate) fn collect() {
+    if !HAS_RETIRED.load(Ordering::Relaxed) {
+        return;
+    }
+    let Some(mut retired) = RETIRED.try_lock() else { return };
+    let over: Vec<Retired> =
+        retired.extract_if(.., |entry| page_tables::is_over(entry.retirement)).collect();
+    HAS_RETIRED.store(!retired.is_empty(), Ordering::Relaxed);
+    drop(retired);
+    drop(over);
+}
+
+impl UserMode for BareUserMode {
+    fn create_space(&self) -> Result<Arc<dyn AddressSpace>, MapError> {
+        collect();
+        let area = page_tables::tables().ok_or(MapError::OutOfTables)?;
+        let space = ProgramSpace::new(area).map_err(|_| MapError::OutOfTables)?;
+        Ok(Arc::new(BareSpace { space: ManuallyDrop::new(space), removed: Mutex::default() }))
+    }
+}
+
+/// An address space.
+struct BareSpace {
+    space: ManuallyDrop<ProgramSpace>,
+    /// Tables that the program may still use, and the generation of their flush.
+    removed: Mutex<Vec<(u64, RemovedTables)>>,
+}
+
+/// Returns the page of an entry whose reference to the frame stays with the entry.
+fn seen(owner: NonNull<()>, state: PageState) -> MappedPage {
+    // SAFETY: the entry owns a reference, which stays, as this one is not dropped. It cannot end meanwhile, as the space
+    // is locked.
+    let frame = ManuallyDrop::new(unsafe { Frame::from_raw(owner) });
+    page(Frame::clone(&frame), state)
+}
+
+/// Returns the page of an entry that was removed.
+fn taken(owner: NonNull<()>, state: PageState) -> MappedPage {
+    // SAFETY: `map` has made the pointer of a reference, and the entry that owned it is gone.
+    page(unsafe { Frame::from_raw(owner) }, state)
+}
+
+fn page(frame: Frame, state: PageState) -> MappedPage {
+    let rights = PageRights { writable: state.is_writable, executable: state.is_executable };
+    MappedPage { frame, rights, is_dirty: state.is_dirty }
+}
+
+fn map_error(error: TableError, address: u64) -> MapError {
+    match error {
+        TableError::NoPage | TableError::NotOwned => MapError::NoPage(address),
+        TableError::Occupied => MapError::Occupied(address),
+        TableError::OutOfMemory => MapError::OutOfTables,
+    }
+}
+
+impl BareSpace {
+    /// Hands tables that the program cannot use any more over to the cores' grace periods.
+    fn retire_flushed(&self) {
+        let mut removed = self.removed.lock();
+        let flushed = removed.extract_if(.., |(generation, _)| self.space.is_flushed(*generation));
+        let mut tables = RemovedTables::default();
+        flushed.for_each(|(_, more)| tables.append(more));
+        drop(removed);
+        if !tables.is_empty() {
+            retire(tables, None);
+        }
+    }
+}
+
+impl AddressSpace for BareSpace {
+    fn map(&self, address: u64, frame: Frame, rights: PageRights) -> Result<(), MapError> {
+        let (memory, owner) = (frame.address(), frame.into_raw());
+        // SAFETY: a frame is accessed by copies and atomic operations only, and lives until its last reference is
+        // dropped; the entry owns one. The contract of `AddressSpace` has callers hold theirs until a flush is over.
+        let mapped = unsafe { self.space.map(address, memory, owner, rights.writable, rights.executable) };
+        mapped.map_err(|error| {
+            // SAFETY: made above, and no entry has it.
+            drop(unsafe { Frame::from_raw(owner) });
+            map_error(error, address)
+        })
+    }
+
+    fn replace(&self, address: u64, frame: Frame, rights: PageRights) -> Result<MappedPage, MapError> {
+        let (memory, owner) = (frame.address(), frame.into_raw());
+        // SAFETY: as for `map`.
+        let former =
+            unsafe { self.space.replace(address, memory, owner, rights.writable, rights.executable) };
+        match former {
+            Ok((former, state)) => Ok(taken(former, state)),
+            Err(error) => {
+                // SAFETY: made above, and no entry has it.
+                drop(unsafe { Frame::from_raw(owner) });
+                Err(map_error(error, address))
+            }
+        }
+    }
+
+    fn unmap(&self, start: u64, end: u64, removed: &mut dyn FnMut(u64, MappedPage)) {
+        let tables =
+            self.space.unmap(start, end, &mut |address, owner, state| removed(address, taken(owner, state)));
+        if !tables.is_empty() {
+            let generation = self.space.flush();
+            self.removed.lock().push((generation, tables));
+            self.retire_flushed();
+        }
+    }
+
+    fn protect(&self, start: u64, end: u64, rights: &mut dyn FnMut(u64, &MappedPage) -> PageRights) {
+        self.space.for_each(start, end, &mut |address, owner, state| {
+            let PageRights { writable, executable } = rights(address, &seen(owner, state));
+            Some((writable, executable))
+        });
+    }
+
+    fn page_at(&self, address: u64) -> Option<MappedPage> {
+        self.space.page_at(address, seen)
+    }
+
+    fn for_each(&self, start: u64, end: u64, see: &mut dyn FnMut(u64, &MappedPage)) {
+        self.space.for_each(start, end, &mut |address, owner, state| {
+            see(address, &seen(owner, state));
+            None
+        });
+    }
+
+    fn flush(&self) -> FlushGeneration {
+        FlushGeneration(self.space.flush())
+    }
+
+    fn is_flushed(&self, generation: FlushGeneration) -> bool {
+        let is_flushed = self.space.is_flushed(generation.0);
+        if is_flushed {
+            self.retire_flushed();
+        }
+        is_flushed
+    }
+
+    fn create_thread(self: Arc<Self>, context: UserContext) -> Box<dyn UserThread> {
+        Box::new(BareThread { thread: ProgramThread::new(context), space: self })
+    }
+}
+
+impl Drop for BareSpace {
+    fn drop(&mut self) {
+        // No thread has the space, so no program uses its pages.
+        let mut tables =
+            self.space.unmap(0, u64::MAX, &mut |_, owner, state| drop(taken(owner, state)));
+        self.removed.get_mut().drain(..).for_each(|(_, more)| tables.append(more));
+        // SAFETY: not used afterwards.
+        let space = unsafe { ManuallyDrop::take(&mut self.space) };
+        retire(tables, Some(space));
+        collect();
+    }
+}
+
+/// A thread of a program.
+struct BareThread {
+    thread: ProgramThread,
+    space: Arc<BareSpace>,
+}
+
+impl UserThread for BareThread {
+    fn context(&self) -> &UserContext {
+        self.thread.context()
+    }
+
+    fn context_mut(&mut self) -> &mut UserContext {
+        self.thread.context_mut()
+    }
+
+    fn run(&mut self) -> Trap {
+        let mut trap = RawTrap::Interrupt;
+        let _ = run_program(|| {
+            page_tables::leave_grace_periods();
+            trap = self.thread.run(&self.space.space, || !cores::has_pending());
+            regions::after_halt();
+        });
+        match trap {
+            RawTrap::SystemCall => Trap::SystemCall,
+            RawTrap::PageFault { address, error_code } => {
+                let access = match error_code {
+                    code if code & FAULT_OF_FETCH != 0 => Access::Execute,
+                    code if code & FAULT_OF_WRITE != 0 => Access::Write,
+                    _ => Access::Read,
+                };
+                Trap::PageFault { address, access }
+            }
+            RawTrap::Exception { vector, error_code } => Trap::Exception { vector, error_code },
+            RawTrap::Interrupt => Trap::Interrupt,
+        }
+    }
+
+    fn extended_state(&mut self) -> &[u8] {
+        self.thread.extended_state()
+    }
+
+    fn set_extended_state(&mut self, bytes: &[u8]) -> Result<(), InvalidState> {
+        self.thread.set_extended_state(bytes).map_err(|_| InvalidState)
+    }
+
+    fn duplicate(&mut self, space: Arc<dyn AddressSpace>) -> Box<dyn UserThread> {
+        let mut thread = space.create_thread(self.context().clone());
+        // The state is in the format that the same processor uses.
+        let is_set = thread.set_extended_state(self.thread.extended_state());
+        debug_assert_eq!(is_set, Ok(()));
+        thread
+    }
+}

@@ -1,0 +1,31 @@
+//! Programs in user mode, which run in the middle of an event.
+//!
+//! A program may run for as long as its core has no other work. It is a halt, as far as the rest of the cell can see: the
+//! core takes no part in grace periods, other cores interrupt it for a message, and its timer is armed for the next
+//! alarm. So the program needs no time slices while nothing else waits, and is interrupted at once when something does.
+//! Its cycles are charged to the event's activity.
+
+use crate::event_loop::EVENTS;
+use crate::quiescence;
+
+/// The outcome of [`run_program`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgramOutcome {
+    /// The program ran.
+    Ran,
+    /// The core has other work than the running event, which should end soon. The program did not run.
+    HasOtherWork,
+}
+
+/// Calls `run`, which executes a program in user mode until a trap, unless this core has other work than the running
+/// event: queued events, messages, due alarms, or work that the loop does between events. For the platform.
+///
+/// `run` must return when an interrupt arrives. Immediately before it enters user mode, with interrupts off, it has to
+/// check for interrupts that have arrived already.
+///
+/// # Panics
+/// If the event is within a [`read`](quiescence::read), as the data might be freed.
+pub fn run_program(run: impl FnOnce()) -> ProgramOutcome {
+    assert!(!quiescence::is_reading(), "a program runs within a read of data that other cores may free");
+    EVENTS.run_program(run)
+}

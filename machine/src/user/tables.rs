@@ -1,0 +1,490 @@
+//! The page tables of a program: four levels, pages of 4 KiB in the lower half, and in the upper half the entries of the
+//! cell's own topmost table.
+//!
+//! Beside each table is a second page, which only software reads: for a table above the lowest level the addresses of
+//! the next tables, each with the number of its entries in the lowest bits; for a table of the lowest level the *owner*
+//! of each page, an opaque pointer that the caller gives with the page and gets back when the page is unmapped.
+//!
+//! The tables are ordinary memory of the cell. Only code of this file writes them; the processor sets the bits
+//! "accessed" and "dirty" at any time, so entries change by atomic instructions.
+//!
+//! A table that becomes empty leaves the tree, but processors may use copies of the entry that led to it until they have
+//! flushed their TLBs: it is returned as [`RemovedTables`].
+
+use crate::paging::{ACCESSED, ADDRESS, DIRTY, NO_EXECUTE, PRESENT, USER, WRITABLE, index, leaf_bytes};
+use alloc::alloc::{Layout, alloc_zeroed, dealloc};
+use alloc::vec::Vec;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use isola_abi::id::PhysAddr;
+
+/// Entries of a table.
+const ENTRIES: usize = 512;
+
+/// The entries of the lower half in the topmost table.
+const LOWER_HALF: usize = ENTRIES / 2;
+
+/// The level of the topmost table.
+const TOP: u32 = 3;
+
+/// The bits of a link to a table that count the table's entries.
+const COUNT: usize = 0x3ff;
+
+/// The end of the lower half less one page: programs have no higher addresses.
+pub const USER_END: u64 = (1 << 47) - 4096;
+
+/// Returns the physical address of a page of the cell's own memory; `None` for other memory.
+pub(super) type PhysOf<'a> = &'a dyn Fn(NonNull<u8>) -> Option<PhysAddr>;
+
+#[repr(C, align(4096))]
+struct Table {
+    /// What the processor reads.
+    entries: [AtomicU64; ENTRIES],
+    /// What software reads.
+    links: [AtomicUsize; ENTRIES],
+}
+
+/// The permitted accesses to a page, and whether the program has written to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageState {
+    /// The program may write.
+    pub is_writable: bool,
+    /// The program may execute instructions.
+    pub is_executable: bool,
+    /// The program has written to the page since it was mapped.
+    pub is_dirty: bool,
+}
+
+/// A failure to map a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableError {
+    /// The address is not that of a page, or not a program's.
+    NoPage,
+    /// A page is mapped there.
+    Occupied,
+    /// There is no memory for tables.
+    OutOfMemory,
+    /// The page is not the cell's.
+    NotOwned,
+}
+
+/// Tables that have left the tree. They are freed when this is dropped.
+#[derive(Debug, Default)]
+#[must_use = "processors may still use the tables"]
+pub struct RemovedTables(Vec<OwnedTable>);
+
+impl RemovedTables {
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds the tables of `other`.
+    pub fn append(&mut self, mut other: Self) {
+        self.0.append(&mut other.0);
+    }
+}
+
+/// A table and its memory.
+#[derive(Debug)]
+struct OwnedTable(NonNull<Table>);
+
+// SAFETY: the value owns its memory, which is accessed by atomic operations only.
+unsafe impl Send for OwnedTable {}
+
+impl OwnedTable {
+    /// Allocates an empty table.
+    fn new() -> Option<Self> {
+        // SAFETY: the size is not zero; zero bytes are a value of the type.
+        NonNull::new(unsafe { alloc_zeroed(Layout::new::<Table>()) }.cast()).map(Self)
+    }
+
+    fn get(&self) -> &Table {
+        // SAFETY: the value owns the table.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for OwnedTable {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout; by the contract of `RemovedTables` no processor uses it.
+        unsafe { dealloc(self.0.as_ptr().cast(), Layout::new::<Table>()) };
+    }
+}
+
+/// The page tables of a program. Not synchronised: the caller has a lock.
+#[derive(Debug)]
+pub(super) struct Tables {
+    root: OwnedTable,
+    root_phys: PhysAddr,
+}
+
+/// A slot of a table.
+struct Slot<'a> {
+    entry: &'a AtomicU64,
+    link: &'a AtomicUsize,
+    /// The link to the table of this slot, which counts its entries.
+    table: &'a AtomicUsize,
+}
+
+impl Tables {
+    /// Creates tables without pages. `upper` returns entry n of the cell's topmost table.
+    pub(super) fn new(upper: impl Fn(usize) -> u64, phys_of: PhysOf<'_>) -> Result<Self, TableError> {
+        let root = OwnedTable::new().ok_or(TableError::OutOfMemory)?;
+        let root_phys = phys_of(root.0.cast()).ok_or(TableError::NotOwned)?;
+        for number in LOWER_HALF..ENTRIES {
+            root.get().entries[number].store(upper(number), Ordering::Relaxed);
+        }
+        Ok(Self { root, root_phys })
+    }
+
+    /// Returns the value of CR3.
+    pub(super) fn root(&self) -> PhysAddr {
+        self.root_phys
+    }
+
+    /// Maps a page.
+    pub(super) fn map(
+        &mut self,
+        address: u64,
+        page: NonNull<u8>,
+        owner: NonNull<()>,
+        (is_writable, is_executable): (bool, bool),
+        phys_of: PhysOf<'_>,
+    ) -> Result<(), TableError> {
+        if !address.is_multiple_of(leaf_bytes(0)) || address >= USER_END {
+            return Err(TableError::NoPage);
+        }
+        let phys = phys_of(page).ok_or(TableError::NotOwned)?;
+        let slot = self.slot_or_new(address, phys_of)?;
+        if slot.entry.load(Ordering::Relaxed) != 0 {
+            return Err(TableError::Occupied);
+        }
+        slot.link.store(owner.as_ptr().expose_provenance(), Ordering::Relaxed);
+        slot.table.fetch_add(1, Ordering::Relaxed);
+        slot.entry.store(phys.0 | bits(is_writable, is_executable), Ordering::Release);
+        Ok(())
+    }
+
+    /// Replaces a page by another. Returns the old one's owner and state.
+    pub(super) fn replace(
+        &mut self,
+        address: u64,
+        page: NonNull<u8>,
+        owner: NonNull<()>,
+        (is_writable, is_executable): (bool, bool),
+        phys_of: PhysOf<'_>,
+    ) -> Result<(NonNull<()>, PageState), TableError> {
+        let phys = phys_of(page).ok_or(TableError::NotOwned)?;
+        let slot = self.slot(address).ok_or(TableError::NoPage)?;
+        let former = owner_of(slot.link).ok_or(TableError::NoPage)?;
+        slot.link.store(owner.as_ptr().expose_provenance(), Ordering::Relaxed);
+        let entry = slot.entry.swap(phys.0 | bits(is_writable, is_executable), Ordering::AcqRel);
+        Ok((former, state(entry)))
+    }
+
+    /// Returns the owner and the state of the page that contains `address`.
+    pub(super) fn page_at(&self, address: u64) -> Option<(NonNull<()>, PageState)> {
+        let slot = self.slot(address)?;
+        Some((owner_of(slot.link)?, state(slot.entry.load(Ordering::Acquire))))
+    }
+
+    /// Removes the pages of a range, in ascending order.
+    pub(super) fn unmap(
+        &mut self,
+        start: u64,
+        end: u64,
+        removed: &mut dyn FnMut(u64, NonNull<()>, PageState),
+    ) -> RemovedTables {
+        let mut tables = RemovedTables::default();
+        let top = AtomicUsize::new(0);
+        let visit = &mut |address, slot: &Slot<'_>| {
+            let entry = slot.entry.swap(0, Ordering::AcqRel);
+            if let Some(owner) = owner_of(slot.link) {
+                slot.link.store(0, Ordering::Relaxed);
+                slot.table.fetch_sub(1, Ordering::Relaxed);
+                removed(address, owner, state(entry));
+            }
+        };
+        walk(self.root.get(), &top, TOP, (start, end.min(USER_END)), Some(&mut tables), visit);
+        tables
+    }
+
+    /// Calls `see` with each page of a range, in ascending order. If it returns rights, the page gets these.
+    pub(super) fn for_each(
+        &self,
+        start: u64,
+        end: u64,
+        see: &mut dyn FnMut(u64, NonNull<()>, PageState) -> Option<(bool, bool)>,
+    ) {
+        let top = AtomicUsize::new(0);
+        let visit = &mut |address, slot: &Slot<'_>| {
+            let mut entry = slot.entry.load(Ordering::Acquire);
+            let Some(owner) = owner_of(slot.link) else { return };
+            let Some((is_writable, is_executable)) = see(address, owner, state(entry)) else { return };
+            // The processor may set the bit "dirty" meanwhile.
+            loop {
+                let new = entry & (ADDRESS | DIRTY) | bits(is_writable, is_executable);
+                match slot.entry.compare_exchange_weak(entry, new, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => break,
+                    Err(changed) => entry = changed,
+                }
+            }
+        };
+        walk(self.root.get(), &top, TOP, (start, end.min(USER_END)), None, visit);
+    }
+
+    /// Returns the slot of a page, if its table exists.
+    fn slot(&self, address: u64) -> Option<Slot<'_>> {
+        if address >= USER_END {
+            return None;
+        }
+        let (mut table, mut link) = (self.root.get(), None);
+        for level in (1..=TOP).rev() {
+            let next = &table.links[index(address, level)];
+            table = table_of(next)?;
+            link = Some(next);
+        }
+        let number = index(address, 0);
+        Some(Slot { entry: &table.entries[number], link: &table.links[number], table: link? })
+    }
+
+    /// Returns the slot of a page, and creates its tables.
+    fn slot_or_new(&self, address: u64, phys_of: PhysOf<'_>) -> Result<Slot<'_>, TableError> {
+        let top = &AtomicUsize::new(0);
+        let (mut table, mut above): (&Table, &AtomicUsize) = (self.root.get(), top);
+        for level in (1..=TOP).rev() {
+            let number = index(address, level);
+            let link = &table.links[number];
+            if link.load(Ordering::Relaxed) == 0 {
+                let new = OwnedTable::new().ok_or(TableError::OutOfMemory)?;
+                let phys = phys_of(new.0.cast()).ok_or(TableError::NotOwned)?;
+                link.store(new.0.as_ptr().expose_provenance(), Ordering::Relaxed);
+                core::mem::forget(new);
+                above.fetch_add(1, Ordering::Relaxed);
+                // The entry of the page alone decides its rights.
+                let entry = phys.0 | PRESENT | WRITABLE | USER | ACCESSED;
+                table.entries[number].store(entry, Ordering::Release);
+            }
+            table = table_of(link).ok_or(TableError::OutOfMemory)?;
+            above = link;
+        }
+        let number = index(address, 0);
+        let (entry, link) = (&table.entries[number], &table.links[number]);
+        // SAFETY: `above` was set in the loop to a link of a table, which lives as long as `self`.
+        let above = unsafe { &*core::ptr::from_ref(above) };
+        Ok(Slot { entry, link, table: above })
+    }
+}
+
+impl Drop for Tables {
+    fn drop(&mut self) {
+        debug_assert!(self.root.get().links.iter().all(|link| link.load(Ordering::Relaxed) == 0));
+    }
+}
+
+/// Visits the pages of a range. With `removed`, tables without entries leave the tree. `link` counts the entries of
+/// `table`.
+fn walk(
+    table: &Table,
+    link: &AtomicUsize,
+    level: u32,
+    (start, end): (u64, u64),
+    mut removed: Option<&mut RemovedTables>,
+    visit: &mut dyn FnMut(u64, &Slot<'_>),
+) {
+    let step = leaf_bytes(level);
+    let mut address = start;
+    while address < end {
+        let next = (address / step + 1) * step;
+        let (first, stop) = (address, next.min(end));
+        address = next;
+        let number = index(first, level);
+        let (entry, below) = (&table.entries[number], &table.links[number]);
+        if level == 0 {
+            if below.load(Ordering::Relaxed) != 0 {
+                visit(first - first % step, &Slot { entry, link: below, table: link });
+            }
+            continue;
+        }
+        let Some(next_table) = table_of(below) else { continue };
+        walk(next_table, below, level - 1, (first, stop), removed.as_deref_mut(), visit);
+        if let Some(removed) = removed.as_deref_mut()
+            && below.load(Ordering::Relaxed) & COUNT == 0
+            && let Some(empty) = NonNull::new(core::ptr::with_exposed_provenance_mut(below.load(Ordering::Relaxed)))
+        {
+            entry.store(0, Ordering::Release);
+            below.store(0, Ordering::Relaxed);
+            link.fetch_sub(1, Ordering::Relaxed);
+            removed.0.push(OwnedTable(empty));
+        }
+    }
+}
+
+/// Returns the table of a link.
+fn table_of(link: &AtomicUsize) -> Option<&Table> {
+    let address = link.load(Ordering::Relaxed) & !COUNT;
+    // SAFETY: the address is 0, or that of a table that `slot_or_new` has allocated, and that stays until it is removed
+    // from its link. Callers hold the space's lock meanwhile.
+    unsafe { core::ptr::with_exposed_provenance::<Table>(address).as_ref() }
+}
+
+fn owner_of(link: &AtomicUsize) -> Option<NonNull<()>> {
+    NonNull::new(core::ptr::with_exposed_provenance_mut(link.load(Ordering::Relaxed)))
+}
+
+fn bits(is_writable: bool, is_executable: bool) -> u64 {
+    let writable = if is_writable { WRITABLE } else { 0 };
+    let executable = if is_executable { 0 } else { NO_EXECUTE };
+    PRESENT | USER | ACCESSED | writable | executable
+}
+
+fn state(entry: u64) -> PageState {
+    PageState {
+        is_writable: entry & WRITABLE != 0,
+        is_executable: entry & NO_EXECUTE == 0,
+        is_dirty: entry & DIRTY != 0,
+    }
+}
+
+const _: () = assert!(size_of::<Table>() == 8192 && ENTRIES <= COUNT);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    const PAGE: u64 = 4096;
+
+    fn phys(page: NonNull<u8>) -> Option<PhysAddr> {
+        let address = page.addr().get() as u64;
+        (address & 4095 == 0).then_some(PhysAddr(address & ADDRESS))
+    }
+
+    fn tables() -> Tables {
+        Tables::new(|number| number as u64 + 7, &phys).unwrap()
+    }
+
+    /// Returns a page that nothing accesses, and its owner.
+    fn page(number: u64) -> (NonNull<u8>, NonNull<()>) {
+        let at = |address: u64| core::ptr::without_provenance_mut(address as usize);
+        (NonNull::new(at((number + 1) << 20)).unwrap(), NonNull::new(at(number + 1)).unwrap().cast())
+    }
+
+    fn map(tables: &mut Tables, address: u64, number: u64, rights: (bool, bool)) -> Result<(), TableError> {
+        let (memory, owner) = page(number);
+        tables.map(address, memory, owner, rights, &phys)
+    }
+
+    fn unmap(tables: &mut Tables, start: u64, end: u64) -> (Vec<(u64, usize)>, usize) {
+        let mut pages = Vec::new();
+        let removed =
+            tables.unmap(start, end, &mut |address, owner, _| pages.push((address, owner.addr().get())));
+        (pages, removed.0.len())
+    }
+
+    /// Returns the entry that the processor would find.
+    fn entry(tables: &Tables, address: u64) -> u64 {
+        let mut table = tables.root().0;
+        for level in (1..=TOP).rev() {
+            // SAFETY: the tables' "physical" addresses are their addresses.
+            let read = unsafe { *((table + 8 * index(address, level) as u64) as *const u64) };
+            if read & PRESENT == 0 {
+                return 0;
+            }
+            assert_eq!(read & (USER | WRITABLE | NO_EXECUTE), USER | WRITABLE);
+            table = read & ADDRESS;
+        }
+        // SAFETY: as above.
+        unsafe { *((table + 8 * index(address, 0) as u64) as *const u64) }
+    }
+
+    #[test]
+    fn the_processor_finds_pages_with_their_rights() {
+        let mut tables = tables();
+        let addresses = [0, PAGE, 0x1234_5678_9000, USER_END - PAGE];
+        for (number, address) in addresses.into_iter().enumerate() {
+            let rights = (number & 1 != 0, number & 2 != 0);
+            assert_eq!(map(&mut tables, address, number as u64, rights), Ok(()));
+            let found = entry(&tables, address);
+            assert_eq!(found & ADDRESS, (number as u64 + 1) << 20);
+            assert_eq!(found & (PRESENT | USER), PRESENT | USER);
+            assert_eq!((found & WRITABLE != 0, found & NO_EXECUTE == 0), rights);
+            let (owner, state) = tables.page_at(address + 5).unwrap();
+            assert_eq!(owner, page(number as u64).1);
+            assert_eq!((state.is_writable, state.is_executable, state.is_dirty), (rights.0, rights.1, false));
+        }
+        let upper = tables.root.get().entries[300].load(Ordering::Relaxed);
+        assert_eq!(upper, 307);
+        assert_eq!(map(&mut tables, PAGE, 9, (true, true)), Err(TableError::Occupied));
+        assert_eq!(tables.page_at(2 * PAGE), None);
+        assert_eq!(unmap(&mut tables, 0, u64::MAX).0.len(), 4);
+    }
+
+    #[test]
+    fn addresses_that_are_no_program_s_are_rejected() {
+        let mut tables = tables();
+        for address in [1, USER_END, USER_END + PAGE, 1 << 47, 0xffff_8000_0000_0000, !4095] {
+            assert_eq!(map(&mut tables, address, 0, (true, true)), Err(TableError::NoPage), "{address:#x}");
+            assert_eq!(tables.page_at(address.max(USER_END)), None);
+        }
+        let memory = NonNull::new(core::ptr::without_provenance_mut(0x1001)).unwrap();
+        assert_eq!(tables.map(0, memory, page(0).1, (true, true), &phys), Err(TableError::NotOwned));
+        assert_eq!(unmap(&mut tables, 0, u64::MAX), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn empty_tables_leave_the_tree_and_no_others() {
+        let mut tables = tables();
+        let (low, high) = (PAGE, 511 * PAGE);
+        for (number, address) in [low, high, 1 << 21, 1 << 30, 1 << 39].into_iter().enumerate() {
+            map(&mut tables, address, number as u64, (true, false)).unwrap();
+        }
+        assert_eq!(unmap(&mut tables, 0, 2 * PAGE), (alloc::vec![(low, 1)], 0));
+        assert_eq!(unmap(&mut tables, 0, high), (Vec::new(), 0));
+        assert_eq!(unmap(&mut tables, high, high + PAGE), (alloc::vec![(high, 2)], 1));
+        assert_eq!(entry(&tables, 1 << 21) & ADDRESS, 3 << 20, "beside the removed table");
+        assert_eq!(unmap(&mut tables, 1 << 39, 1 << 40), (alloc::vec![(1 << 39, 5)], 3));
+        map(&mut tables, high, 8, (true, false)).unwrap();
+        let (pages, removed) = unmap(&mut tables, 0, u64::MAX);
+        assert_eq!(pages, [(high, 9), (1 << 21, 3), (1 << 30, 4)]);
+        assert_eq!(removed, 3 + 2 + 1);
+    }
+
+    #[test]
+    fn rights_change_and_the_dirty_bit_stays() {
+        let mut tables = tables();
+        map(&mut tables, PAGE, 1, (true, false)).unwrap();
+        map(&mut tables, 1 << 40, 2, (true, false)).unwrap();
+        tables.slot(PAGE).unwrap().entry.fetch_or(DIRTY, Ordering::Relaxed);
+        tables.for_each(0, u64::MAX, &mut |address, _, state| {
+            assert_eq!(state.is_dirty, address == PAGE);
+            (address == PAGE).then_some((false, true))
+        });
+        let (_, state) = tables.page_at(PAGE).unwrap();
+        assert_eq!(state, PageState { is_writable: false, is_executable: true, is_dirty: true });
+        assert!(tables.page_at(1 << 40).unwrap().1.is_writable);
+        let (memory, owner) = page(7);
+        let (former, state) = tables.replace(PAGE, memory, owner, (true, true), &phys).unwrap();
+        assert_eq!((former, state.is_dirty), (page(1).1, true));
+        assert_eq!(tables.page_at(PAGE).unwrap().0, owner);
+        assert!(!tables.page_at(PAGE).unwrap().1.is_dirty);
+        let absent = tables.replace(2 * PAGE, memory, owner, (true, true), &phys);
+        assert_eq!(absent, Err(TableError::NoPage));
+        let _ = unmap(&mut tables, 0, u64::MAX);
+    }
+
+    #[test]
+    fn a_walk_of_a_huge_range_visits_only_tables() {
+        let mut tables = tables();
+        map(&mut tables, 1 << 46, 3, (false, false)).unwrap();
+        let began = std::time::Instant::now();
+        for _ in 0..1000 {
+            tables.for_each(0, USER_END, &mut |_, _, _| None);
+        }
+        assert!(began.elapsed().as_secs() < 5);
+        assert_eq!(unmap(&mut tables, 0, USER_END).0, [(1 << 46, 4)]);
+    }
+
+    extern crate std;
+}

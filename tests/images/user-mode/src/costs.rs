@@ -1,0 +1,47 @@
+//! The costs of a system call and of a page fault, on the cycle counter.
+
+use crate::program::{Program, WRITE};
+use isola::ebbs::cycles;
+use isola::memory::Frame;
+use isola::prelude::*;
+use isola::user_mode::Trap;
+
+/// 1: inc %rbx; syscall; jmp 1b
+const CALLS: [u8; 7] = [0x48, 0xff, 0xc3, 0x0f, 0x05, 0xeb, 0xf9];
+
+/// 1: mov %rax, (%rdi); add $4096, %rdi; jmp 1b
+const FAULTS: [u8; 12] = [0x48, 0x89, 0x07, 0x48, 0x81, 0xc7, 0x00, 0x10, 0x00, 0x00, 0xeb, 0xf4];
+
+/// The instructions of the program in a round of each loop.
+const OWN_OF_CALL: u64 = 3;
+const OWN_OF_FAULT: u64 = 3;
+
+const ROUNDS: u64 = 1000;
+const AREA: u64 = 0x1_0000_0000;
+
+pub async fn print() {
+    let program = Program::new(&CALLS);
+    let mut thread = program.thread();
+    let mut call = || {
+        while thread.run() != Trap::SystemCall {}
+        thread.context_mut().registers.rax = 0;
+    };
+    (0..ROUNDS).for_each(|_| call());
+    let began = cycles();
+    (0..ROUNDS).for_each(|_| call());
+    let of_call = (cycles() - began) / ROUNDS - OWN_OF_CALL;
+
+    let program = Program::new(&FAULTS);
+    let mut thread = program.thread();
+    thread.context_mut().registers.rdi = AREA;
+    let mut fault = || loop {
+        if let Trap::PageFault { address, .. } = thread.run() {
+            break program.space.map(address & !4095, Frame::zeroed(), WRITE).expect("a fresh page");
+        }
+    };
+    (0..ROUNDS).for_each(|_| fault());
+    let began = cycles();
+    (0..ROUNDS).for_each(|_| fault());
+    let of_fault = (cycles() - began) / ROUNDS - OWN_OF_FAULT;
+    println!("user-mode: system call {of_call}, page fault {of_fault}");
+}
