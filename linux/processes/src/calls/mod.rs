@@ -4,8 +4,8 @@
 //! generates the dispatch and `docs/linux.md`. A function returns the value of RAX, or an error. One that can wait is
 //! `async`.
 
-pub mod files;
-pub mod futex;
+mod files;
+mod futex;
 mod identity;
 mod information;
 mod memory;

@@ -1,0 +1,288 @@
+//! Processes: their creation, ends, waits, signals.
+
+mod common;
+
+use common::{CODE, Cell, DATA, Steps};
+use isola_linux_abi::numbers as linux;
+use isola_linux_processes::ExitStatus;
+use isola_linux_processes::signals::Signal;
+use isola_linux_sim::{Program, STEP_SIZE};
+
+const EXITED: ExitStatus = ExitStatus::Exited(0);
+
+#[test]
+fn the_first_process_writes_and_ends_with_its_code() {
+    let cell = Cell::new();
+    let program = Program::new()
+        .store(DATA, b"hello\n")
+        .syscall(linux::__NR_write, &[1, DATA, 6])
+        .returns(6)
+        .syscall(linux::__NR_getpid, &[])
+        .returns(1)
+        .syscall(linux::__NR_write, &[1, 0x1000, 6])
+        .returns(-14)
+        .syscall(5000, &[])
+        .returns(-38)
+        .exits(7);
+    cell.install("/hello", program);
+    assert_eq!(cell.run(&["/hello"]), ExitStatus::Exited(7));
+    assert_eq!(cell.output(), "hello\n");
+    assert_eq!(cell.system.missing.entries(), [("call 5000".into(), 1)]);
+}
+
+#[test]
+fn a_program_finds_its_arguments_on_its_stack() {
+    let cell = Cell::new();
+    let program = Program::new()
+        .step(|processor| {
+            let mut word = [0; 8];
+            let stack = processor.registers().rsp;
+            let mut at = |address, processor: &mut isola_linux_sim::Processor<'_>| {
+                processor.load(address, &mut word).map(|()| u64::from_le_bytes(word))
+            };
+            assert_eq!(at(stack, processor)?, 2);
+            let second = at(stack + 16, processor)?;
+            let mut text = [0; 4];
+            processor.load(second, &mut text)?;
+            assert_eq!(&text, b"two\0");
+            Ok(())
+        })
+        .exits(0);
+    cell.install("/program", program);
+    assert_eq!(cell.run(&["/program", "two"]), EXITED);
+}
+
+#[test]
+fn a_parent_waits_for_its_child_whose_memory_is_its_own() {
+    let cell = Cell::new();
+    let child = 9;
+    let program = Program::new()
+        .store(DATA, b"parent")
+        .syscall(linux::__NR_fork, &[])
+        .if_zero(CODE, child)
+        .keeps(DATA + 64)
+        .syscall(linux::__NR_wait4, &[u64::MAX, DATA + 32, 0, 0])
+        .returns(2)
+        .expect(DATA, b"parent")
+        .expect(DATA + 32, &[0, 5, 0, 0])
+        .exits(0)
+        // The child.
+        .expect(DATA, b"parent")
+        .store(DATA, b"child!")
+        .syscall(linux::__NR_getppid, &[])
+        .returns(1)
+        .exits(5);
+    cell.install("/program", program);
+    assert_eq!(cell.run(&["/program"]), EXITED);
+}
+
+#[test]
+fn a_program_executes_another_and_keeps_its_id() {
+    let cell = Cell::new();
+    let second = CODE + 0x10_0000;
+    let first = Program::new()
+        .store(DATA, b"/second\0")
+        .store(DATA + 0x10, b"argument\0")
+        .step(|processor| {
+            processor.store(DATA + 0x20, &DATA.to_le_bytes())?;
+            processor.store(DATA + 0x28, &(DATA + 0x10).to_le_bytes())
+        })
+        .syscall(linux::__NR_execve, &[DATA + 0x10, DATA + 0x20, 0])
+        .returns(-2)
+        .syscall(linux::__NR_execve, &[DATA, DATA + 0x20, 0])
+        .step(|_| panic!("the first program is gone"));
+    cell.install("/first", first);
+    let program = Program::new()
+        .step(|processor| {
+            let mut word = [0; 8];
+            processor.load(DATA, &mut word)?;
+            assert_eq!(word, [0; 8], "the memory is new");
+            Ok(())
+        })
+        .syscall(linux::__NR_getpid, &[])
+        .returns(1)
+        .exits(3);
+    cell.install_at("/second", second, program);
+    assert_eq!(cell.run(&["/first"]), ExitStatus::Exited(3));
+}
+
+#[test]
+fn scripts_are_executed_by_their_interpreters() {
+    let cell = Cell::new();
+    let program = Program::new()
+        .step(|processor| {
+            let mut count = [0; 8];
+            let stack = processor.registers().rsp;
+            processor.load(stack, &mut count)?;
+            assert_eq!(u64::from_le_bytes(count), 4);
+            let mut address = [0; 8];
+            processor.load(stack + 24, &mut address)?;
+            let mut path = [0; 8];
+            processor.load(u64::from_le_bytes(address), &mut path)?;
+            assert_eq!(&path, b"/script\0");
+            Ok(())
+        })
+        .exits(0);
+    cell.install("/interpreter", program);
+    cell.write_file("/script", 0o755, b"#!/interpreter -x\n");
+    assert_eq!(cell.run(&["/script", "y"]), EXITED);
+}
+
+#[test]
+fn a_fault_without_a_handler_ends_the_process_and_says_so() {
+    let cell = Cell::new();
+    cell.install("/program", Program::new().store(0x1000, b"x"));
+    let status = ExitStatus::Killed { signal: Signal::SIGSEGV, dumps_core: true };
+    assert_eq!(cell.run(&["/program"]), status);
+    let reports = cell.environment.reports.lock().unwrap();
+    assert!(reports[0].contains("process 1 ends by SIGSEGV"), "{reports:?}");
+    drop(reports);
+    let cell = Cell::new();
+    cell.install("/program", Program::new().exception(0, 0));
+    let status = ExitStatus::Killed { signal: Signal::SIGFPE, dumps_core: true };
+    assert_eq!(cell.run(&["/program"]), status);
+}
+
+/// Stores a `struct sigaction` with this handler, and a restorer at step `restorer`.
+fn action(handler: u64, flags: u64, restorer: u64) -> Vec<u8> {
+    [handler, flags | u64::from(linux::SA_RESTORER), restorer, 0]
+        .iter()
+        .flat_map(|word: &u64| word.to_le_bytes())
+        .collect()
+}
+
+#[test]
+fn a_handler_runs_on_its_frame_and_returns_to_the_program() {
+    let cell = Cell::new();
+    let (handler, restorer) = (CODE + 7 * STEP_SIZE, CODE + 10 * STEP_SIZE);
+    let program = Program::new()
+        .store(DATA, &action(handler, u64::from(linux::SA_SIGINFO), restorer))
+        .syscall(linux::__NR_rt_sigaction, &[Signal::SIGUSR1.number().into(), DATA, 0, 8])
+        .returns(0)
+        .syscall(linux::__NR_kill, &[1, Signal::SIGUSR1.number().into()])
+        .returns(0)
+        .expect(DATA + 0x100, b"handled")
+        .exits(0)
+        // The handler.
+        .step(|processor| {
+            let registers = processor.registers();
+            assert_eq!(registers.rdi, 10);
+            assert_eq!(registers.rsp % 16, 8);
+            Ok(())
+        })
+        .store(DATA + 0x100, b"handled")
+        // Return: the address of the restorer is on the stack.
+        .step(|processor| {
+            let mut word = [0; 8];
+            let stack = processor.registers().rsp;
+            processor.load(stack, &mut word)?;
+            processor.registers().rsp += 8;
+            processor.registers().rip = u64::from_le_bytes(word);
+            Ok(())
+        })
+        .syscall(linux::__NR_rt_sigreturn, &[]);
+    cell.install("/program", program);
+    assert_eq!(cell.run(&["/program"]), EXITED);
+}
+
+#[test]
+fn a_sleep_ends_at_its_time_and_a_signal_interrupts_it() {
+    let cell = Cell::new();
+    let time: Vec<u8> = [2_u64, 5].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let child = 7;
+    let program = Program::new()
+        .store(DATA, &time)
+        .syscall(linux::__NR_nanosleep, &[DATA, 0])
+        .returns(0)
+        .syscall(linux::__NR_fork, &[])
+        .if_zero(CODE, child)
+        .syscall(linux::__NR_wait4, &[u64::MAX, 0, 0, 0])
+        .exits(0)
+        // The child ends its sleeping parent.
+        .syscall(linux::__NR_kill, &[1, Signal::SIGTERM.number().into()])
+        .returns(0)
+        .exits(0);
+    cell.install("/program", program);
+    let status = ExitStatus::Killed { signal: Signal::SIGTERM, dumps_core: false };
+    assert_eq!(cell.run(&["/program"]), status);
+    use isola_linux_processes::Environment;
+    assert_eq!(cell.environment.monotonic_ns(), 2_000_000_005);
+}
+
+#[test]
+fn threads_share_memory_and_a_join_waits_for_the_cleared_word() {
+    let cell = Cell::new();
+    let flags = linux::CLONE_VM
+        | linux::CLONE_FS
+        | linux::CLONE_FILES
+        | linux::CLONE_SIGHAND
+        | linux::CLONE_THREAD
+        | linux::CLONE_SYSVSEM
+        | linux::CLONE_SETTLS
+        | linux::CLONE_PARENT_SETTID
+        | linux::CLONE_CHILD_CLEARTID;
+    let (word, stack) = (DATA + 0x200, DATA + 0x8000);
+    let child = 8;
+    let program = Program::new()
+        .syscall(linux::__NR_clone, &[flags.into(), stack, word, word, 0x7000])
+        .if_zero(CODE, child)
+        .returns(2)
+        .expect(word, &[2, 0, 0, 0])
+        .syscall(linux::__NR_futex, &[word, linux::FUTEX_WAIT.into(), 2, 0])
+        .returns(0)
+        .expect(DATA, b"done")
+        .exits(0)
+        // The thread.
+        .step(move |processor| {
+            let registers = processor.registers();
+            assert_eq!((registers.rsp, registers.fs_base), (stack, 0x7000));
+            Ok(())
+        })
+        .syscall(linux::__NR_sched_yield, &[])
+        .syscall(linux::__NR_sched_yield, &[])
+        .store(DATA, b"done")
+        .syscall(linux::__NR_exit, &[0]);
+    cell.install("/program", program);
+    assert_eq!(cell.run(&["/program"]), EXITED);
+    assert_eq!(cell.system.futexes.waiter_count(), 0);
+}
+
+#[test]
+fn a_pipe_connects_parent_and_child() {
+    let cell = Cell::new();
+    let child = 10;
+    let program = Program::new()
+        .syscall(linux::__NR_pipe2, &[DATA, 0])
+        .returns(0)
+        .syscall(linux::__NR_fork, &[])
+        .if_zero(CODE, child)
+        .syscall(linux::__NR_close, &[4])
+        .syscall(linux::__NR_read, &[3, DATA + 0x100, 100])
+        .returns(5)
+        .syscall(linux::__NR_read, &[3, DATA + 0x200, 100])
+        .returns(0)
+        .exits(0)
+        // The child.
+        .store(DATA + 0x300, b"piped")
+        .syscall(linux::__NR_write, &[4, DATA + 0x300, 5])
+        .returns(5)
+        .exits(0);
+    cell.install("/program", program);
+    assert_eq!(cell.run(&["/program"]), EXITED);
+}
+
+#[test]
+fn vfork_suspends_the_parent_until_the_child_ends() {
+    let cell = Cell::new();
+    let child = 4;
+    let program = Program::new()
+        .syscall(linux::__NR_vfork, &[])
+        .if_zero(CODE, child)
+        .expect(DATA, b"child")
+        .exits(0)
+        .syscall(linux::__NR_sched_yield, &[])
+        .store(DATA, b"child")
+        .syscall(linux::__NR_exit, &[0]);
+    cell.install("/program", program);
+    assert_eq!(cell.run(&["/program"]), EXITED);
+}
