@@ -9,7 +9,7 @@
 //! the number is still the same: so a name that another call has removed meanwhile is not entered again. Calls change the
 //! file system first and the cache then.
 
-use crate::Errno;
+use crate::{Errno, NAME_LEN};
 use crate::async_lock::AsyncLock;
 use crate::inode::{CallerIds, FileSystem, Inode};
 use crate::metadata::InodeKind;
@@ -68,9 +68,10 @@ impl Dentry {
         Arc::new(Self::new(inode, Some(DentryPlace { parent: self.clone(), name })))
     }
 
-    /// Returns a dentry for an inode without a name (`O_TMPFILE`).
-    pub(crate) fn unnamed_child(self: &Arc<Self>, inode: Arc<dyn Inode>) -> Arc<Self> {
-        let name = alloc::format!("#{}", inode.metadata().inode).into_bytes();
+    /// Returns a dentry for an inode without a name (`O_TMPFILE`, `memfd_create`), which is shown with this one.
+    pub(crate) fn unnamed_child(self: &Arc<Self>, inode: Arc<dyn Inode>, shown: Option<&[u8]>) -> Arc<Self> {
+        let number = || alloc::format!("#{}", inode.metadata().inode).into_bytes();
+        let name = shown.map_or_else(number, <[u8]>::to_vec);
         let child = self.child(name.into(), inode);
         child.is_removed.store(true, Ordering::Release);
         child
@@ -119,6 +120,9 @@ impl Dentry {
         file_system: &MountedFileSystem,
         caller: CallerIds,
     ) -> Result<Option<Arc<Self>>, Errno> {
+        if name.len() > NAME_LEN {
+            return Err(Errno::ENAMETOOLONG);
+        }
         if !file_system.caches_names {
             let found = self.inode.lookup(name, caller).await?;
             return Ok(found.map(|inode| self.child(Arc::from(name), inode)));

@@ -201,7 +201,7 @@ impl Pollee {
         WaitForEvents { pollee: self, events: events | Events::ALWAYS, ready, key: None }
     }
 
-    fn set_waiter(&self, key: &mut Option<u64>, events: Events, waker: &Waker) {
+    pub(crate) fn set_waiter(&self, key: &mut Option<u64>, events: Events, waker: &Waker) {
         let mut lists = self.lists.lock();
         match key.and_then(|key| lists.waiters.iter_mut().find(|waiter| waiter.key == key)) {
             Some(waiter) => waiter.waker.clone_from(waker),
@@ -217,7 +217,7 @@ impl Pollee {
         core::sync::atomic::fence(Ordering::SeqCst);
     }
 
-    fn remove_waiter(&self, key: Option<u64>) {
+    pub(crate) fn remove_waiter(&self, key: Option<u64>) {
         let Some(key) = key else { return };
         let mut lists = self.lists.lock();
         let at = lists.waiters.iter().position(|waiter| waiter.key == key);

@@ -43,16 +43,24 @@ mod control;
 mod credentials;
 mod dentry;
 mod descriptors;
+mod devfs;
 mod devices;
 mod epoll;
+mod eventfd;
 mod events;
+mod generated;
 mod inode;
 pub mod locks;
+mod memory_files;
 mod metadata;
 mod object;
 mod open_file;
 mod outcome;
+mod overlay;
 mod pipe;
+mod poll;
+mod procfs;
+mod timerfd;
 mod tmpfs;
 mod walk;
 
@@ -65,14 +73,20 @@ pub use dentry::{
     Dentry, Detach, Location, MOST_CACHED_NAMES, Mount, MountFlags, MountedFileSystem, Namespace,
 };
 pub use descriptors::{DescriptorTable, MOST_DESCRIPTORS, OnExec};
+pub use devfs::device_file_system;
 pub use devices::{Device, DeviceTable};
 pub use epoll::{Epoll, EpollEvent};
+pub use eventfd::EventCounter;
 pub use events::{Events, Observer, Pollee, Sharing, WaitForEvents};
+pub use generated::{
+    FixedDirectory, GeneratedDirectory, GeneratedFs, GeneratedLink, GeneratedNode, GeneratedText,
+};
 pub use inode::{
     Allocation, AttributeChange, AttributeMode, CallerIds, FileSystem, Inode, LinkTarget, NewContent,
     NewInode, RenameMode, SeekTarget, WritePosition,
 };
 pub use isola_linux_abi::Errno;
+pub use memory_files::MemoryFiles;
 pub use metadata::{
     DeviceNumber, DirectoryEntry, FileSystemStatistics, InodeKind, Metadata, STAT_LEN, STATFS_LEN, STATX_LEN,
     new_anonymous_inode, new_device,
@@ -80,7 +94,11 @@ pub use metadata::{
 pub use object::FileObject;
 pub use open_file::{MOST_OFFSET, OpenFile};
 pub use outcome::Outcome;
+pub use overlay::OverlayFs;
 pub use pipe::{MOST_PIPE_CAPACITY, PIPE_BUF, PIPE_CAPACITY, Pipe, PipeEnd, pipe};
+pub use poll::{INVALID_DESCRIPTOR, PollEntry, PollFiles, poll_files, ready_files};
+pub use procfs::{ProcessDirectories, number_of_name, proc_file_system, sys_file_system};
+pub use timerfd::{AlarmService, Timer, TimerSetting};
 pub use tmpfs::{TmpFs, TmpFsOptions};
 pub use walk::{Caller, LastLink, View};
 

@@ -52,12 +52,10 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 /// The largest offset in a file.
 pub const MOST_OFFSET: u64 = i64::MAX as u64;
 
-/// Checks that a region is within the offsets of files.
-fn check_region(offset: u64, len: u64) -> Result<(), Errno> {
-    if offset > MOST_OFFSET {
-        return Err(Errno::EINVAL);
-    }
-    if offset.checked_add(len).is_none_or(|end| end > MOST_OFFSET) { Err(Errno::EOVERFLOW) } else { Ok(()) }
+/// Checks that the region of a read or write is within the offsets of files.
+fn check_region(offset: u64, len: usize) -> Result<(), Errno> {
+    let end = offset.checked_add(len as u64);
+    if end.is_none_or(|end| end > MOST_OFFSET) { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 impl OpenFile {
@@ -222,7 +220,7 @@ impl OpenFile {
     }
 
     async fn read_file(&self, offset: u64, buffer: &mut UserBuffer) -> Result<usize, Errno> {
-        check_region(offset, 0)?;
+        check_region(offset, buffer.len())?;
         match &self.body {
             Body::Object(object) => object.read_at(offset, buffer).await,
             Body::Inode if self.kind() == InodeKind::Directory => Err(Errno::EISDIR),
@@ -315,9 +313,8 @@ impl OpenFile {
             0 => WritePosition::At(offset),
             _ => WritePosition::End,
         };
-        if position == WritePosition::At(offset) && check_region(offset, buffer.len() as u64).is_err() {
-            return Err(if offset > MOST_OFFSET { Errno::EINVAL } else { Errno::EFBIG });
-        }
+        // Also of the position that an append does not use, as on Linux.
+        check_region(offset, buffer.len())?;
         match &self.body {
             Body::Object(object) => {
                 let count = object.write_at(offset, buffer).await?;
@@ -350,8 +347,8 @@ impl OpenFile {
     /// Sets the position (`lseek`). Returns it.
     ///
     /// # Errors
-    /// [`Errno::ESPIPE`], [`Errno::EINVAL`] for a position before the beginning or an unknown `whence`,
-    /// [`Errno::EOVERFLOW`], [`Errno::ENXIO`].
+    /// [`Errno::ESPIPE`], [`Errno::EINVAL`] for a position before the beginning or behind the largest one and for an
+    /// unknown `whence`, [`Errno::ENXIO`].
     pub async fn seek(&self, offset: i64, whence: u32) -> Result<u64, Errno> {
         self.check_offsets()?;
         let position = self.position.hold().await;
@@ -375,11 +372,7 @@ impl OpenFile {
             _ => return Err(Errno::EINVAL),
         };
         let end = i128::from(base) + i128::from(offset);
-        let end = match u64::try_from(end) {
-            Err(_) => return Err(Errno::EINVAL),
-            Ok(end) if end > MOST_OFFSET => return Err(Errno::EOVERFLOW),
-            Ok(end) => end,
-        };
+        let end = u64::try_from(end).ok().filter(|end| *end <= MOST_OFFSET).ok_or(Errno::EINVAL)?;
         let mut position = position.get();
         position.offset = end;
         if end == 0 {
@@ -473,6 +466,9 @@ impl OpenFile {
         const PUNCH: u32 = linux::FALLOC_FL_PUNCH_HOLE | linux::FALLOC_FL_KEEP_SIZE;
         const ZERO: u32 = linux::FALLOC_FL_ZERO_RANGE;
         const ZERO_KEEP: u32 = linux::FALLOC_FL_ZERO_RANGE | linux::FALLOC_FL_KEEP_SIZE;
+        if self.is_path() {
+            return Err(Errno::EBADF);
+        }
         let offset = u64::try_from(offset).map_err(|_| Errno::EINVAL)?;
         let len = u64::try_from(len).ok().filter(|len| *len > 0).ok_or(Errno::EINVAL)?;
         let allocation = match mode {

@@ -6,7 +6,7 @@ use crate::descriptors::DescriptorTable;
 use crate::inode::{CallerIds, Inode, LinkTarget};
 use crate::metadata::InodeKind;
 use crate::open_file::OpenFile;
-use crate::{Errno, NAME_LEN, PATH_LEN};
+use crate::{Errno, PATH_LEN};
 use alloc::borrow::Cow;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -255,9 +255,6 @@ impl Caller<'_> {
                 }
                 at += len;
                 continue;
-            }
-            if len > NAME_LEN {
-                return Err(Errno::ENAMETOOLONG);
             }
             if until == Until::Parent && is_last {
                 let name = LastName::Name(name.to_vec());

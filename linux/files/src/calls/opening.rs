@@ -59,6 +59,12 @@ impl Caller<'_> {
         if flags & linux::O_CREAT != 0 && flags & linux::O_DIRECTORY != 0 {
             return Err(Errno::EINVAL);
         }
+        if flags & linux::O_CREAT != 0 && path.ends_with(b"/") {
+            let parent = self.find_parent(directory, path).await?;
+            if let LastName::Name(_) = parent.name {
+                return Err(Errno::EISDIR);
+            }
+        }
         let is_exclusive = flags & linux::O_CREAT != 0 && flags & linux::O_EXCL != 0;
         let last =
             if flags & linux::O_NOFOLLOW != 0 || is_exclusive { LastLink::Keep } else { LastLink::Follow };
@@ -134,7 +140,7 @@ impl Caller<'_> {
         self.check_change(&location)?;
         let new = self.new_inode(&location, NewContent::File, mode);
         let inode = location.inode().create_unnamed(&new).await?;
-        let dentry = location.dentry.unnamed_child(inode);
+        let dentry = location.dentry.unnamed_child(inode, None);
         let location = Location { mount: location.mount, dentry };
         Ok(OpenFile::of_location(location, None, flags & !NOT_KEPT & !linux::O_TMPFILE))
     }
