@@ -23,7 +23,7 @@ use spin::Mutex;
 /// The processes of a cell, and what they share.
 pub struct System {
     /// The platform, which runs programs.
-    pub user_mode: Arc<dyn UserMode>,
+    pub user_mode: &'static dyn UserMode,
     /// The cell.
     pub environment: Arc<dyn Environment>,
     /// The account of the memory of all processes.
@@ -47,7 +47,7 @@ pub struct System {
 impl System {
     /// Creates a system without processes.
     pub fn new(
-        user_mode: Arc<dyn UserMode>,
+        user_mode: &'static dyn UserMode,
         environment: Arc<dyn Environment>,
         memory_charge: Arc<dyn MemoryCharge>,
         namespace: Arc<Namespace>,

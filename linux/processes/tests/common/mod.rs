@@ -25,7 +25,7 @@ pub const DATA: u64 = 0x60_0000;
 
 /// A simulated cell.
 pub struct Cell {
-    pub user_mode: Arc<SimulatedUserMode>,
+    pub user_mode: &'static SimulatedUserMode,
     pub system: Arc<System>,
     pub environment: Arc<TestEnvironment>,
     console: Arc<Output>,
@@ -118,7 +118,7 @@ impl Wake for Woken {
 
 impl Cell {
     pub fn new() -> Self {
-        let user_mode = Arc::new(SimulatedUserMode::new());
+        let user_mode = &*Box::leak(Box::new(SimulatedUserMode::new()));
         let environment = Arc::new(TestEnvironment::default());
         CURRENT.with(|current| *current.borrow_mut() = Some(environment.clone()));
         let files = TmpFs::new(TmpFsOptions::of_len(16 << 20));
@@ -126,7 +126,7 @@ impl Cell {
         let namespace = Namespace::new(mounted, b"tmpfs", MountFlags::default());
         let budget = Arc::new(FrameBudget::new(10_000));
         let system =
-            System::new(user_mode.clone(), environment.clone(), budget, namespace, false);
+            System::new(user_mode, environment.clone(), budget, namespace, false);
         Self { user_mode, system, environment, console: Arc::default() }
     }
 

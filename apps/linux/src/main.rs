@@ -1,0 +1,102 @@
+//! Runs an unmodified Linux program, and the processes that it creates.
+//!
+//! `linux [OPTION]... PROGRAM [ARGUMENT]...` with a volume at `/`: the root file system, below a layer in memory that has
+//! all changes. Further volumes are mounted at their paths. The cell ends with the program, with the exit code that a
+//! shell shows.
+#![no_std]
+#![no_main]
+
+mod cell;
+mod root;
+
+use crate::cell::{CellEnvironment, CellOutput};
+use isola::prelude::*;
+use isola_linux::{Options, USAGE};
+use isola_linux_files::Console;
+use isola_linux_memory::FrameBudget;
+use isola_linux_processes::credentials::Credentials;
+use isola_linux_processes::loader::ProgramInput;
+use isola_linux_processes::{Errno, FirstProgram, System, start};
+
+extern crate alloc;
+
+use alloc::sync::Arc;
+
+isola::app!(main);
+
+/// The exit codes of a shell for a program that cannot be executed, and one that does not exist.
+const CANNOT_EXECUTE: ExitCode = ExitCode(126);
+const NOT_FOUND: ExitCode = ExitCode(127);
+
+async fn main(arguments: Arguments) -> ExitCode {
+    let options = match Options::parse(arguments.iter()) {
+        Ok(options) => options,
+        Err(error) => {
+            println!("linux: {error}\n{USAGE}");
+            return ExitCode::USAGE;
+        }
+    };
+    let Some(user_mode) = isola::user_mode() else {
+        println!("linux: the processor cannot run programs in user mode: docs/isolation.md says what it needs");
+        return ExitCode::FAILURE;
+    };
+    let console = Console::new(Arc::new(CellOutput));
+    let root = match root::mount(&console).await {
+        Ok(root) => root,
+        Err(error) => {
+            println!("linux: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    // Programs may use the memory that is free now, but for a part that the kernel's own work needs.
+    let budget = FrameBudget::new(isola::memory_free() as u64 / 8 * 7 / 4096);
+    let system = System::new(
+        user_mode,
+        Arc::new(CellEnvironment),
+        Arc::new(budget),
+        root.namespace.clone(),
+        options.traces,
+    );
+    root.mount_generated(&system);
+    let stop = isola::events::spawn_task({
+        let system = system.clone();
+        async move {
+            isola::stop_requested().await;
+            system.request_stop();
+        }
+    });
+    let code = run(&system, &console, &options).await;
+    drop(stop);
+    if options.shows_missing {
+        for (name, count) in system.missing.entries() {
+            println!("linux: missing: {name} ({count} times)");
+        }
+    }
+    code
+}
+
+/// Runs the program at the first of its possible paths.
+async fn run(system: &Arc<System>, console: &Arc<Console>, options: &Options) -> ExitCode {
+    let bytes = |texts: &[String]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
+    let mut last = Errno::ENOENT;
+    for path in options.candidates() {
+        let program = FirstProgram {
+            input: ProgramInput {
+                arguments: bytes(&options.command),
+                environment: bytes(&options.environment),
+                path: path.into_bytes(),
+            },
+            directory: options.directory.as_bytes().to_vec(),
+            credentials: Credentials::of(options.user, options.group, Vec::new()),
+            standard_files: [console.open(), console.open(), console.open()],
+        };
+        match start(system, program).await {
+            Ok(status) => return ExitCode(status.shell_code().into()),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+            Err(error) => last = error,
+        }
+    }
+    let program = options.command.first().map_or("", String::as_str);
+    println!("linux: {program} cannot be executed: {last}");
+    if last == Errno::ENOENT { NOT_FOUND } else { CANNOT_EXECUTE }
+}
