@@ -9,10 +9,10 @@
 //! the number is still the same: so a name that another call has removed meanwhile is not entered again. Calls change the
 //! file system first and the cache then.
 
-use crate::{Errno, NAME_LEN};
 use crate::async_lock::AsyncLock;
 use crate::inode::{CallerIds, FileSystem, Inode};
 use crate::metadata::InodeKind;
+use crate::{Errno, NAME_LEN};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;

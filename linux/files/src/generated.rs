@@ -6,9 +6,7 @@ use crate::Errno;
 use crate::clock::Timestamp;
 use crate::events::Events;
 use crate::inode::{AttributeChange, CallerIds, FileSystem, Inode, LinkTarget};
-use crate::metadata::{
-    DeviceNumber, DirectoryEntry, FileSystemStatistics, InodeKind, Metadata, new_device,
-};
+use crate::metadata::{DeviceNumber, DirectoryEntry, FileSystemStatistics, InodeKind, Metadata, new_device};
 use crate::object::FileObject;
 use crate::outcome::Outcome;
 use alloc::collections::BTreeMap;
@@ -277,7 +275,8 @@ impl Inode for GeneratedInode {
 
     fn list(&self, caller: CallerIds) -> Outcome<'_, Vec<DirectoryEntry>> {
         let GeneratedNode::Directory(directory) = &self.node else { return Outcome::error(Errno::ENOTDIR) };
-        let entry = |(name, kind): (Vec<u8>, _)| DirectoryEntry { inode: self.child_number(&name), name, kind };
+        let entry =
+            |(name, kind): (Vec<u8>, _)| DirectoryEntry { inode: self.child_number(&name), name, kind };
         Outcome::ok(directory.names(caller).into_iter().map(entry).collect())
     }
 

@@ -62,6 +62,7 @@ mod poll;
 mod procfs;
 mod timerfd;
 mod tmpfs;
+mod volume;
 mod walk;
 
 pub use calls::{OwnerChange, TimeChange};
@@ -100,6 +101,7 @@ pub use poll::{INVALID_DESCRIPTOR, PollEntry, PollFiles, poll_files, ready_files
 pub use procfs::{ProcessDirectories, number_of_name, proc_file_system, sys_file_system};
 pub use timerfd::{AlarmService, Timer, TimerSetting};
 pub use tmpfs::{TmpFs, TmpFsOptions};
+pub use volume::VolumeFs;
 pub use walk::{Caller, LastLink, View};
 
 /// The most bytes of a name in a directory (`NAME_MAX`).

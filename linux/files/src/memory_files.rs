@@ -31,7 +31,8 @@ impl MemoryFiles {
     /// [`Errno::EINVAL`] for a name of more than 249 bytes and for flags that are not supported, such as huge pages;
     /// [`Errno::ENOSPC`].
     pub fn create(&self, name: &[u8], flags: u32, user: u32, group: u32) -> Result<Arc<OpenFile>, Errno> {
-        const KNOWN: u32 = linux::MFD_CLOEXEC | linux::MFD_ALLOW_SEALING | linux::MFD_NOEXEC_SEAL | linux::MFD_EXEC;
+        const KNOWN: u32 =
+            linux::MFD_CLOEXEC | linux::MFD_ALLOW_SEALING | linux::MFD_NOEXEC_SEAL | linux::MFD_EXEC;
         if name.len() > MOST_NAME || flags & !KNOWN != 0 {
             return Err(Errno::EINVAL);
         }

@@ -355,6 +355,7 @@ impl OpenFile {
         let base = match whence {
             linux::SEEK_SET => 0,
             linux::SEEK_CUR => position.get().offset,
+            linux::SEEK_END if self.kind() == InodeKind::Directory => return Err(Errno::EINVAL),
             linux::SEEK_END => match &self.body {
                 Body::Object(object) => object.len().unwrap_or(0),
                 _ => self.metadata().len,

@@ -222,8 +222,11 @@ impl FileObject for PipeEnd {
             return if state.writers == 0 { Ok(0) } else { Err(Errno::EAGAIN) };
         }
         state.ring.take(buffer, len);
+        let has_space = state.capacity - state.ring.len >= PIPE_BUF;
         drop(state);
-        self.pipe.pollee.notify(Events::OUT);
+        if has_space {
+            self.pipe.pollee.notify(Events::OUT);
+        }
         Ok(len)
     }
 

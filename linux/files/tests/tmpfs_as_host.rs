@@ -5,7 +5,8 @@ mod common;
 use common::{System, now};
 use isola_linux_abi::numbers as linux;
 use isola_linux_files::{
-    CallerIds, Errno, FileSystem, MountFlags, MountedFileSystem, Namespace, OpenFile, OverlayFs, TmpFs, TmpFsOptions,
+    CallerIds, Errno, FileSystem, MountFlags, MountedFileSystem, Namespace, OpenFile, OverlayFs, TmpFs,
+    TmpFsOptions,
 };
 use isola_linux_memory::UserBuffer;
 use proptest::prelude::*;
@@ -71,7 +72,9 @@ fn offset() -> impl Strategy<Value = u64> {
 }
 
 fn flags() -> impl Strategy<Value = u32> {
-    let optional = |flag: u32, probability| prop::bool::weighted(probability).prop_map(move |is| if is { flag } else { 0 });
+    let optional = |flag: u32, probability| {
+        prop::bool::weighted(probability).prop_map(move |is| if is { flag } else { 0 })
+    };
     let mode = prop_oneof![1 => Just(linux::O_RDONLY), 1 => Just(linux::O_WRONLY), 3 => Just(linux::O_RDWR)];
     (
         mode,
@@ -224,9 +227,7 @@ impl Host {
                 host(fs::linkat(at, from, at, to, AtFlags::from_bits_retain(*flags)), none)
             }
             Call::Symlink { target, path } => host(fs::symlinkat(target, at, path), none),
-            Call::ReadLink(path) => {
-                host(fs::readlinkat(at, path, Vec::new()), |target| target.into_bytes())
-            }
+            Call::ReadLink(path) => host(fs::readlinkat(at, path, Vec::new()), |target| target.into_bytes()),
             Call::Stat { path, flags } => {
                 host(fs::statat(at, path, AtFlags::from_bits_retain(*flags)), |stat| {
                     let is_file = stat.st_mode & linux::S_IFMT == linux::S_IFREG;
@@ -242,8 +243,9 @@ impl Host {
                     Err(error) => return Some(Err(error.raw_os_error() as u16)),
                 };
                 let entries = fs::Dir::new(directory).expect("a directory that can be read");
-                let mut names: Vec<_> =
-                    entries.map(|entry| entry.expect("an entry").file_name().to_str().expect("text").to_string()).collect();
+                let mut names: Vec<_> = entries
+                    .map(|entry| entry.expect("an entry").file_name().to_str().expect("text").to_string())
+                    .collect();
                 names.sort();
                 names.retain(|name| name != "." && name != "..");
                 Ok(names.join(" ").into_bytes())
@@ -254,7 +256,8 @@ impl Host {
 
 impl Own {
     fn new(system: System) -> Self {
-        let directory = system.descriptor("/w/x/y/z", linux::O_RDONLY | linux::O_DIRECTORY).expect("the folder");
+        let directory =
+            system.descriptor("/w/x/y/z", linux::O_RDONLY | linux::O_DIRECTORY).expect("the folder");
         Self { system, directory, files: (0..4).map(|_| None).collect(), blocks: true }
     }
 
@@ -285,7 +288,9 @@ impl Own {
                 let mut buffer = UserBuffer::of_bytes(&vec![*byte; *len]);
                 own(now(file(index).write_at(*offset, &mut buffer)), |len| number(len as u64))
             }
-            Call::Seek { file: index, offset, whence } => own(now(file(index).seek(*offset, *whence)), number),
+            Call::Seek { file: index, offset, whence } => {
+                own(now(file(index).seek(*offset, *whence)), number)
+            }
             Call::Truncate { file: index, len } => own(now(file(index).truncate(*len)), none),
             Call::Allocate { file: index, mode, offset, len } => {
                 own(now(file(index).allocate(*mode, *offset, *len)), none)
@@ -305,16 +310,15 @@ impl Own {
                 own(now(caller.make_symlink_at(target.as_bytes(), at, path.as_bytes())), none)
             }
             Call::ReadLink(path) => own(now(caller.read_link_at(at, path.as_bytes())), |target| target),
-            Call::Stat { path, flags } => {
-                own(now(caller.stat_at(at, path.as_bytes(), *flags)), |metadata| {
-                    let is_file = metadata.mode() & linux::S_IFMT == linux::S_IFREG;
-                    let size = if is_file { metadata.len } else { 0 };
-                    let blocks = if is_file && self.blocks { metadata.blocks } else { 0 };
-                    format!("{:o} {} {size} {blocks}", metadata.mode(), metadata.links).into_bytes()
-                })
-            }
+            Call::Stat { path, flags } => own(now(caller.stat_at(at, path.as_bytes(), *flags)), |metadata| {
+                let is_file = metadata.mode() & linux::S_IFMT == linux::S_IFREG;
+                let size = if is_file { metadata.len } else { 0 };
+                let blocks = if is_file && self.blocks { metadata.blocks } else { 0 };
+                format!("{:o} {} {size} {blocks}", metadata.mode(), metadata.links).into_bytes()
+            }),
             Call::List(path) => {
-                let opened = now(caller.open_at(at, path.as_bytes(), linux::O_RDONLY | linux::O_DIRECTORY, 0));
+                let opened =
+                    now(caller.open_at(at, path.as_bytes(), linux::O_RDONLY | linux::O_DIRECTORY, 0));
                 own(opened.and_then(|file| names(&file)), |names| names.join(" ").into_bytes())
             }
         }
@@ -394,7 +398,8 @@ impl Pair {
     fn compare_contents(self) -> std::result::Result<(), TestCaseError> {
         for (host, own) in self.host.files.into_iter().zip(self.own.files) {
             let (Some(host), Some(own)) = (host, own) else { continue };
-            if own.is_path() || own.metadata().mode() & linux::S_IFMT != linux::S_IFREG || !own.is_readable() {
+            if own.is_path() || own.metadata().mode() & linux::S_IFMT != linux::S_IFREG || !own.is_readable()
+            {
                 continue;
             }
             let host = File::from(host);
@@ -416,7 +421,7 @@ fn system(root: Arc<dyn FileSystem>) -> System {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn calls_return_what_linux_returns(calls in prop::collection::vec(call(), 1..60)) {

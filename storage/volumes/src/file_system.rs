@@ -28,6 +28,14 @@ pub trait FileSystem {
     /// [`FileError::NotFound`] if the file was released, and the errors of the disk.
     fn metadata(&mut self, file: FileId) -> Result<Metadata, FileError>;
 
+    /// Returns the attributes of a file of any type, as POSIX has them.
+    ///
+    /// # Errors
+    /// [`FileError::Unsupported`] if the file system has none, and as [`Self::metadata`].
+    fn attributes(&mut self, _file: FileId) -> Result<Attributes, FileError> {
+        Err(FileError::Unsupported)
+    }
+
     /// Returns up to `most` entries of a directory from a position, and the position after them; `None` at the end.
     ///
     /// # Errors
@@ -39,7 +47,8 @@ pub trait FileSystem {
         most: usize,
     ) -> Result<(Vec<Entry>, Option<ListPosition>), FileError>;
 
-    /// Reads into `into` and returns the number of bytes: fewer at the end of the file.
+    /// Reads into `into` and returns the number of bytes: fewer at the end of the file. The contents of a symbolic link are
+    /// its target.
     ///
     /// # Errors
     /// [`FileError::IsADirectory`], and the errors of the disk.
@@ -142,6 +151,35 @@ pub struct Metadata {
     pub modified: Duration,
     /// The number of names.
     pub links: u32,
+}
+
+/// The attributes of a file of any type. Times are since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// The number.
+    pub id: FileId,
+    /// Type and permissions, as `st_mode` has them.
+    pub mode: u32,
+    /// The owner.
+    pub user: u32,
+    /// The group.
+    pub group: u32,
+    /// The number of names.
+    pub links: u32,
+    /// The length in bytes.
+    pub len: u64,
+    /// The allocated storage, in units of 512 bytes.
+    pub blocks: u64,
+    /// The time of the latest read.
+    pub accessed: Duration,
+    /// The time of the latest change of the contents.
+    pub modified: Duration,
+    /// The time of the latest change of contents or attributes.
+    pub changed: Duration,
+    /// The time of creation.
+    pub created: Duration,
+    /// Major and minor number, of a device.
+    pub device: Option<(u32, u32)>,
 }
 
 /// An entry of a directory.

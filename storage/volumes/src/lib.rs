@@ -25,6 +25,7 @@
 
 extern crate alloc;
 
+mod by_number;
 mod cache_disk;
 mod direct;
 mod disk;
@@ -42,7 +43,7 @@ pub use disk::Disk;
 pub use ext4::{Access, Ext4, Services};
 pub use extents::{Extent, ExtentMap, MOST_EXTENTS, Piece, Pieces};
 pub use file_system::{
-    Entry, FileError, FileId, FileKind, FileSystem, ListPosition, Metadata, NAME_LEN, Space,
+    Attributes, Entry, FileError, FileId, FileKind, FileSystem, ListPosition, Metadata, NAME_LEN, Space,
 };
 pub use flow::{FileSink, FileSource};
 pub use shared::{SharedFile, SharedVolume};

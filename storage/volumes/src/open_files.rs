@@ -123,7 +123,8 @@ impl Mounted {
         Ok((metadata, self.hold(metadata.id)))
     }
 
-    fn hold(&mut self, file: FileId) -> Rc<OpenFileState> {
+    /// Counts a handle of a file.
+    pub fn hold(&mut self, file: FileId) -> Rc<OpenFileState> {
         let new = || OpenFile { handles: 0, state: Rc::default(), is_unnamed: false };
         let open = self.open.entry(file).or_insert_with(new);
         open.handles += 1;

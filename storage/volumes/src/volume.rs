@@ -143,7 +143,7 @@ impl Volume {
         Ok(Self { shared: Rc::new(Shared { jobs, cache, names_version }) })
     }
 
-    async fn run<T: 'static>(
+    pub(crate) async fn run<T: 'static>(
         &self,
         work: impl FnOnce(&mut Mounted) -> Result<T, FileError> + 'static,
     ) -> Result<T, FileError> {
@@ -273,6 +273,10 @@ impl Volume {
 }
 
 impl File {
+    pub(crate) fn of(volume: Volume, id: FileId, state: Rc<OpenFileState>) -> Self {
+        Self { volume, id, state }
+    }
+
     /// Returns the number of the file.
     pub fn id(&self) -> FileId {
         self.id

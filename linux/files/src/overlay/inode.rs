@@ -7,8 +7,8 @@ use crate::async_lock::AsyncLock;
 use crate::clock::Timestamp;
 use crate::credentials::Ownership;
 use crate::inode::{
-    Allocation, AttributeChange, AttributeMode, CallerIds, FileSystem, Inode, LinkTarget, NewContent, NewInode,
-    RenameMode, SeekTarget, WritePosition,
+    Allocation, AttributeChange, AttributeMode, CallerIds, FileSystem, Inode, LinkTarget, NewContent,
+    NewInode, RenameMode, SeekTarget, WritePosition,
 };
 use crate::metadata::{DirectoryEntry, InodeKind, Metadata};
 use crate::object::FileObject;
@@ -287,7 +287,11 @@ impl Inode for OverlayInode {
         Outcome::of(async move { backing.read_at(offset, buffer).await })
     }
 
-    fn write_at<'a>(&'a self, position: WritePosition, buffer: &'a mut UserBuffer) -> Outcome<'a, (usize, u64)> {
+    fn write_at<'a>(
+        &'a self,
+        position: WritePosition,
+        buffer: &'a mut UserBuffer,
+    ) -> Outcome<'a, (usize, u64)> {
         self.change(async move |upper: Arc<dyn Inode>| upper.write_at(position, buffer).await)
     }
 

@@ -22,7 +22,9 @@ use self::superblock::{Recovery, Superblock};
 use self::unsynced::UnsyncedFiles;
 use crate::disk::Disk;
 use crate::extents::{Extent, ExtentMap, MOST_EXTENTS};
-use crate::file_system::{Entry, FileError, FileId, FileKind, FileSystem, ListPosition, Metadata, Space};
+use crate::file_system::{
+    Attributes, Entry, FileError, FileId, FileKind, FileSystem, ListPosition, Metadata, Space,
+};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -378,6 +380,26 @@ impl FileSystem for Ext4 {
     fn metadata(&mut self, file: FileId) -> Result<Metadata, FileError> {
         let inode = inode_of(file)?;
         Ok(metadata_of(&self.call(|mounted| mounted.inode(inode))?))
+    }
+
+    fn attributes(&mut self, file: FileId) -> Result<Attributes, FileError> {
+        let inode = inode_of(file)?;
+        let info = self.call(|mounted| mounted.inode(inode))?;
+        let time = |seconds: u32| Duration::from_secs(u64::from(seconds));
+        Ok(Attributes {
+            id: file,
+            mode: u32::from(info.mode),
+            user: info.uid,
+            group: info.gid,
+            links: u32::from(info.links),
+            len: info.size,
+            blocks: info.blocks,
+            accessed: time(info.atime),
+            modified: time(info.mtime),
+            changed: time(info.ctime),
+            created: time(info.btime),
+            device: info.device_number.map(|device| (device.major(), device.minor())),
+        })
     }
 
     fn list(
