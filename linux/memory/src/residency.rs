@@ -117,7 +117,7 @@ impl ProcessMemory {
             else {
                 continue;
             };
-            // Without the right to write, the next write is a page fault, which tells the object again.
+            // Without the right to write, the next write is a page fault, which announces it to the object again.
             let flush = {
                 let mut state = self.state.lock();
                 let kind = part.kind();
