@@ -13,6 +13,7 @@ pub mod conversation;
 pub mod image;
 mod input;
 pub mod kv;
+pub mod linux;
 pub mod management;
 pub mod messages;
 pub mod metrics;
@@ -43,6 +44,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "kv_session", run: kv::session },
     Target { name: "kv_stream", run: kv::stream },
     Target { name: "kv_text", run: kv::text },
+    Target { name: "linux_memory", run: linux::memory },
     Target { name: "management_descriptor", run: management::descriptor },
     Target { name: "management_facts", run: management::facts },
     Target { name: "management_requests", run: management::requests },

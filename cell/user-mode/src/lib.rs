@@ -7,7 +7,7 @@
 //!   until a [`Trap`].
 //!
 //! A thread runs within an event, to which its cycles are charged. No code outside of the platform accesses a program's
-//! memory by the program's addresses: [`AddressSpace::frame_at`] returns the frame, which is read and written by copies.
+//! memory by the program's addresses: [`AddressSpace::page_at`] returns the frame, which is read and written by copies.
 //! Therefore an access never faults, and it does not matter which page tables are loaded.
 //!
 //! A frame that was unmapped may be in TLBs until a flush is over ([`AddressSpace::flush`]); its last reference must

@@ -1,9 +1,11 @@
 //! Copies from and to a program, by its addresses.
 
 use crate::fault::note_write;
+use crate::map::PAGES_AT_ONCE;
 use crate::pages::page_of;
 use crate::{Errno, FaultError, FramePart, ProcessMemory, UserBuffer};
 use alloc::vec::Vec;
+use isola_events::yield_now;
 use isola_user_mode::{Access, PAGE_SIZE, USER_END};
 
 /// The most bytes of one `read` or `write`. Longer ones are cut, as in Linux.
@@ -123,6 +125,9 @@ impl ProcessMemory {
                 Err(_) => return Ok(false),
             }
             address += now;
+            if (parts.len() as u64).is_multiple_of(PAGES_AT_ONCE) {
+                yield_now().await;
+            }
         }
         Ok(true)
     }

@@ -82,7 +82,14 @@ impl ProcessMemory {
         }
         match effect {
             Effect::Forbidden => return Err(Errno::EPERM),
-            Effect::Populate(access) => return self.populate_for(address, end, access).await,
+            Effect::Populate(access) => {
+                let populated = self.populate_for(address, end, Some(access)).await;
+                return populated.map_err(|error| match error {
+                    FaultError::NotMapped | FaultError::OutOfMemory => Errno::ENOMEM,
+                    FaultError::NotPermitted => Errno::EINVAL,
+                    FaultError::NoContents => Errno::EFAULT,
+                });
+            }
             _ => (),
         }
         let (mappings, is_whole) = self.mappings_in(address, end);
@@ -146,20 +153,6 @@ impl ProcessMemory {
             }
             _ => Ok(()),
         }
-    }
-
-    /// `MADV_POPULATE_READ` and `MADV_POPULATE_WRITE`.
-    async fn populate_for(&self, start: u64, end: u64, access: Access) -> Result<(), Errno> {
-        let mut page = start;
-        while page < end {
-            self.fault(page, access).await.map_err(|error| match error {
-                FaultError::NotMapped | FaultError::OutOfMemory => Errno::ENOMEM,
-                FaultError::NotPermitted => Errno::EINVAL,
-                FaultError::NoContents => Errno::EFAULT,
-            })?;
-            page += PAGE_SIZE;
-        }
-        Ok(())
     }
 }
 

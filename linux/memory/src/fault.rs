@@ -248,7 +248,7 @@ impl State {
     }
 }
 
-/// Tells the object of a shared mapping of a file that a page will be written.
+/// Announces to the object of a shared mapping that a page will be written.
 pub(crate) fn note_write(mapping: &Mapping, page: u64) {
     if mapping.is_shared
         && let (Some(object), Some(index)) = (&mapping.object, mapping.index_of(page))

@@ -4,11 +4,12 @@ use crate::SharedMemory;
 use crate::mappings::MAX_MAPPINGS;
 use crate::process_memory::State;
 use crate::{
-    Attributes, Errno, MIN_ADDRESS, Mapping, MappingObject, PageSource, ProcessMemory, Protection,
-    STACK_GUARD_GAP,
+    Attributes, Errno, FaultError, MIN_ADDRESS, Mapping, MappingObject, PageSource, ProcessMemory,
+    Protection, STACK_GUARD_GAP,
 };
 use alloc::borrow::Cow;
 use alloc::sync::Arc;
+use isola_events::yield_now;
 use isola_linux_abi::numbers::{
     MAP_32BIT, MAP_ANONYMOUS, MAP_DENYWRITE, MAP_EXECUTABLE, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN,
     MAP_HUGETLB, MAP_LOCKED, MAP_NONBLOCK, MAP_NORESERVE, MAP_POPULATE, MAP_PRIVATE, MAP_SHARED,
@@ -44,6 +45,9 @@ const HUGE_PAGE_SIZES: u32 = 0x3f << 26;
 
 /// The addresses of `MAP_32BIT`, as in Linux.
 const LOW_ADDRESSES: (u64, u64) = (0x4000_0000, 0x8000_0000);
+
+/// The pages that a call makes accessible before it lets other events run.
+pub(crate) const PAGES_AT_ONCE: u64 = 256;
 
 /// The arguments of `mmap`.
 #[derive(Clone, Default)]
@@ -150,23 +154,39 @@ impl ProcessMemory {
     }
 
     /// Makes all pages of a range accessible, for writes where the mapping permits them and is private.
-    pub(crate) async fn populate(&self, start: u64, end: u64) -> Result<(), Errno> {
+    pub(crate) async fn populate(&self, start: u64, end: u64) -> Result<(), FaultError> {
+        self.populate_for(start, end, None).await
+    }
+
+    /// Makes all pages of a range accessible for this access. Memory of zeros that is only read needs no pages.
+    pub(crate) async fn populate_for(
+        &self,
+        start: u64,
+        end: u64,
+        access: Option<Access>,
+    ) -> Result<(), FaultError> {
         let mut page = start;
+        let mut count = 0_u64;
         while page < end {
-            let access = {
+            let (access, next) = {
                 let state = self.state.lock();
-                let mapping = state.mappings.find(page).ok_or(Errno::ENOMEM)?;
-                if mapping.protection.is_none() {
-                    return Err(Errno::ENOMEM);
-                }
+                let mapping = state.mappings.find(page).ok_or(FaultError::NotMapped)?;
                 let writes = mapping.protection.writable && !mapping.is_shared;
-                if writes { Access::Write } else { Access::Read }
+                let access = access.unwrap_or(if writes { Access::Write } else { Access::Read });
+                if !mapping.protection.permits(access) {
+                    return Err(FaultError::NotPermitted);
+                }
+                let is_zeros = access == Access::Read && mapping.object.is_none();
+                (access, if is_zeros { mapping.end } else { page + PAGE_SIZE })
             };
-            self.fault(page, access).await.map_err(|error| match error {
-                crate::FaultError::OutOfMemory => Errno::ENOMEM,
-                _ => Errno::EFAULT,
-            })?;
-            page += PAGE_SIZE;
+            if next == page + PAGE_SIZE {
+                self.fault(page, access).await?;
+            }
+            page = next;
+            count += 1;
+            if count.is_multiple_of(PAGES_AT_ONCE) {
+                yield_now().await;
+            }
         }
         Ok(())
     }

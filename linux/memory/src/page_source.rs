@@ -37,7 +37,7 @@ pub trait PageSource: Send + Sync {
     fn identity(&self) -> (u64, u64);
 
     /// Returns whether the object is memory without a permanent place: its pages count as shared memory, and a shared
-    /// mapping need not tell which pages it wrote.
+    /// mapping need not announce which pages it wrote.
     fn is_memory(&self) -> bool {
         false
     }

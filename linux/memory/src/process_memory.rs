@@ -180,7 +180,7 @@ impl State {
     }
 }
 
-/// Tells the object of a shared mapping that a page may have been written.
+/// Announces to the object of a shared mapping that a page may have been written.
 pub(crate) fn mark_dirty(mapping: &Mapping, kind: PageKind, page: u64, mapped: &isola_user_mode::MappedPage) {
     if mapping.is_shared
         && kind == PageKind::File

@@ -5,6 +5,7 @@ use crate::pages::page_of;
 use crate::process_memory::{State, mark_dirty};
 use crate::{Errno, ProcessMemory};
 use alloc::vec::Vec;
+use isola_events::yield_now;
 use isola_linux_abi::numbers::{
     MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT, MLOCK_ONFAULT, MS_ASYNC, MS_INVALIDATE, MS_SYNC,
 };
@@ -38,9 +39,7 @@ impl ProcessMemory {
         if flags & MLOCK_ONFAULT != 0 {
             return Ok(());
         }
-        self.populate(start, end)
-            .await
-            .map_err(|errno| if errno == Errno::EFAULT { Errno::ENOMEM } else { errno })
+        self.populate(start, end).await.map_err(|_| Errno::ENOMEM)
     }
 
     /// Unlocks a range (`munlock`).
@@ -118,7 +117,7 @@ impl ProcessMemory {
             else {
                 continue;
             };
-            // Without the right to write, the next write is a page fault, which tells the object again.
+            // Without the right to write, the next write is a page fault, which announces it to the object again.
             let flush = {
                 let mut state = self.state.lock();
                 let kind = part.kind();
@@ -154,6 +153,7 @@ impl ProcessMemory {
                 return Err(Errno::ENOMEM);
             }
             start += now;
+            yield_now().await;
         }
         Ok(())
     }

@@ -147,7 +147,18 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "fuzz",
         folders: &["fuzz"],
-        may_use: &["abi", "machine", "supervisor core", "host", "iobuf", "services", "simulations", "apps"],
+        may_use: &[
+            "abi",
+            "machine",
+            "supervisor core",
+            "host",
+            "iobuf",
+            "cell",
+            "services",
+            "linux",
+            "simulations",
+            "apps",
+        ],
     },
     // The benchmarks' peers of an application do the same work with the same code.
     Layer { name: "benches", folders: &["benches"], may_use: &["abi", "host", "apps"] },
@@ -167,6 +178,7 @@ const CELL_SIDE: &[&str] = &[
     "hosted",
     "services",
     "gateway",
+    "linux",
     "simulations",
     "application library",
     "apps",
