@@ -61,5 +61,5 @@ pub async fn check() {
     let mut thread = Program::new(&[0xec]).thread();
     thread.context_mut().registers.rflags = 0x3202;
     assert_eq!(run(&mut *thread).await, PROTECTION);
-    println!("user-mode: hostile registers are harmless");
+    println!("programs: hostile registers are harmless");
 }

@@ -82,7 +82,7 @@ pub async fn check() {
     };
     call(&mut *thread).await;
     assert_eq!(*thread.context(), after_call(context(2), CODE + 6));
-    println!("user-mode: registers survive system calls");
+    println!("programs: registers survive system calls");
 
     let program = Program::new(&BASES);
     let mut thread = program.thread();
@@ -103,5 +103,5 @@ pub async fn check() {
     let mut thread = Program::new(&BACKWARDS).thread();
     call(&mut *thread).await;
     assert_eq!(thread.context().registers.rflags & 1 << 10, 1 << 10);
-    println!("user-mode: segments and flags are the program's");
+    println!("programs: segments and flags are the program's");
 }

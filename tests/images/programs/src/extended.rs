@@ -45,7 +45,7 @@ pub async fn check() {
     for (seed, (program, _)) in (1..).zip(&threads) {
         assert_eq!(stored(program), bytes(seed), "thread {seed}");
     }
-    println!("user-mode: extended states are separate");
+    println!("programs: extended states are separate");
 
     // The state as bytes: of a thread, to another one.
     let (_, mut first) = started(9).await;
@@ -62,5 +62,5 @@ pub async fn check() {
     program.data.clear(0, 128);
     call(&mut *third).await;
     assert_eq!(stored(&program), bytes(9), "a duplicate has the state too");
-    println!("user-mode: extended states can be copied");
+    println!("programs: extended states can be copied");
 }
