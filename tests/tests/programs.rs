@@ -79,9 +79,10 @@ fn system_calls_continue_while_samples_are_taken_and_cores_and_memory_move() {
 fn a_core_is_taken_by_force_between_system_calls() {
     let isola = Isola::up(&["--cores", "4"]);
     start(&isola, "3", "stubborn");
-    for cores in ["2", "1", "3", "1"] {
-        isola.run(&["resize", "programs", "--cores", cores]).ok();
-    }
+    let resize = |cores| isola.run(&["resize", "programs", "--cores", cores]);
+    ["2", "1"].into_iter().for_each(|cores| drop(resize(cores).ok()));
+    wait::until_true("the suspended events end", || resize("3").code == Some(0));
+    resize("1").ok();
     assert!(isola.run(&["events"]).ok().contains("core-taken"), "no core was taken by force");
     let output = stop(&isola);
     assert!(output.contains("stubborn events"), "{output}");
