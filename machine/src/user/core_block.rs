@@ -10,9 +10,7 @@ use core::arch::asm;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence};
 use isola_abi::id::MAX_CORES;
-use isola_abi::layout::{
-    PAGE_SIZE, STACK_SLOT, STACKS, TABLES, TRAP_PAGE_OFFSET, TRAP_STACK_TOP,
-};
+use isola_abi::layout::{PAGE_SIZE, STACK_SLOT, STACKS, TABLES, TRAP_PAGE_OFFSET, TRAP_STACK_TOP};
 use isola_abi::user_context::{UserContext, UserRegisters};
 
 /// The state of a core's user mode. `entry.s` uses the first fields. Zero bytes are the value of a core that has not
