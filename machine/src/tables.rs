@@ -115,11 +115,8 @@ fn put_gate(page: &mut [u8], vector: usize, handler: u64) {
     };
     // Present, an interrupt gate: interrupts stay off. The privilege level is that of INT instructions.
     let kind = if matches!(vector, BREAKPOINT | OVERFLOW) { 0xee } else { 0x8e };
-    let low = handler & 0xffff
-        | u64::from(CODE) << 16
-        | stack << 32
-        | kind << 40
-        | (handler >> 16 & 0xffff) << 48;
+    let low =
+        handler & 0xffff | u64::from(CODE) << 16 | stack << 32 | kind << 40 | (handler >> 16 & 0xffff) << 48;
     put_words(page, 16 * vector, &[low, handler >> 32]);
 }
 

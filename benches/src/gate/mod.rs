@@ -102,6 +102,7 @@ impl Gate {
         let mut counts = self.round_trips()?;
         self.web(&mut counts)?;
         self.page_faults(&mut counts)?;
+        self.programs(&mut counts)?;
         self.events(&mut counts)?;
         self.cells(&mut counts)?;
         Ok(counts)
@@ -190,6 +191,15 @@ impl Gate {
         for (turn, name) in [("first", "page-fault"), ("again", "page-fault-again")] {
             let ns = machine.wait_for_number(&format!("touched {turn}: "))?;
             counts.insert(name.into(), ns as f64 / PAGES);
+        }
+        Ok(())
+    }
+
+    fn programs(&self, counts: &mut Counts) -> Result<(), BenchError> {
+        let mut machine = self.alone("programs", "-- costs".into(), Pace::Instructions)?;
+        for (label, name) in [("system call", "user-system-call"), ("page fault", "user-page-fault")] {
+            let instructions = machine.wait_for_number(&format!("{label}: "))?;
+            counts.insert(name.into(), instructions as f64);
         }
         Ok(())
     }

@@ -60,8 +60,7 @@ pub(crate) fn collect() {
         return;
     }
     let Some(mut retired) = RETIRED.try_lock() else { return };
-    let over: Vec<Retired> =
-        retired.extract_if(.., |entry| page_tables::is_over(entry.retirement)).collect();
+    let over: Vec<Retired> = retired.extract_if(.., |entry| page_tables::is_over(entry.retirement)).collect();
     HAS_RETIRED.store(!retired.is_empty(), Ordering::Relaxed);
     drop(retired);
     drop(over);
@@ -200,8 +199,7 @@ impl AddressSpace for BareSpace {
 impl Drop for BareSpace {
     fn drop(&mut self) {
         // No thread has the space, so no program uses its pages.
-        let mut tables =
-            self.space.unmap(0, u64::MAX, &mut |_, owner, state| drop(taken(owner, state)));
+        let mut tables = self.space.unmap(0, u64::MAX, &mut |_, owner, state| drop(taken(owner, state)));
         self.removed.get_mut().drain(..).for_each(|(_, more)| tables.append(more));
         // SAFETY: not used afterwards.
         let space = unsafe { ManuallyDrop::take(&mut self.space) };

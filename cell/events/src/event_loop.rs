@@ -20,9 +20,9 @@ use crate::interrupt::Handlers;
 use crate::mailbox::{self, Mailbox, Mailboxes, Message, Notice};
 use crate::overload::{LONG_QUEUE, MESSAGES_A_PASS, Outbox};
 use crate::presence::Presence;
-use crate::program::ProgramOutcome;
 use crate::pressure::PressureHandlers;
 use crate::processor;
+use crate::program::ProgramOutcome;
 use crate::queue::{EventQueue, Fifo, Queue};
 use crate::queueing::{CoreRequest, Queueing};
 use crate::quiescence::{self, Quiescence};
@@ -596,11 +596,16 @@ impl EventLoop {
         if self.idle.has_any() && (self.idle.run() != Idle::MayHalt || self.has_events()) {
             return ProgramOutcome::HasOtherWork;
         }
-        let now = cycles();
-        let slice = if self.shares_core.get() { now.saturating_add(SLICE_CYCLES) } else { u64::MAX };
-        if self.timers.arm(self.timers.next().min(slice), now) == MayHalt::No
-            || self.quiescence.leave() == MayHalt::No
-        {
+        let may_halt = match self.timers.next() {
+            // The time does not matter.
+            u64::MAX if !self.shares_core.get() => self.timers.arm(u64::MAX, 0),
+            next => {
+                let now = cycles();
+                let slice = if self.shares_core.get() { now.saturating_add(SLICE_CYCLES) } else { u64::MAX };
+                self.timers.arm(next.min(slice), now)
+            }
+        };
+        if may_halt == MayHalt::No || self.quiescence.leave() == MayHalt::No {
             return ProgramOutcome::HasOtherWork;
         }
         if mailboxes.prepare_halt_of(mailbox, self.notice.get()) == MayHalt::No {

@@ -7,11 +7,10 @@
 use crate::cpu;
 use crate::interrupts::ExceptionFrame;
 use core::arch::asm;
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence};
 use isola_abi::id::MAX_CORES;
-use isola_abi::layout::{
-    PAGE_SIZE, STACK_SLOT, STACKS, TABLES, TRAP_PAGE_OFFSET, TRAP_STACK_TOP,
-};
+use isola_abi::layout::{PAGE_SIZE, STACK_SLOT, STACKS, TABLES, TRAP_PAGE_OFFSET, TRAP_STACK_TOP};
 use isola_abi::user_context::{UserContext, UserRegisters};
 
 /// The state of a core's user mode. `entry.s` uses the first fields. Zero bytes are the value of a core that has not
@@ -100,12 +99,14 @@ impl Drop for Pinned {
 /// Returns the core slot whose descriptor table this core uses.
 #[inline]
 fn slot_of_this_core() -> usize {
-    let mut pointer = [0_u8; 10];
-    // SAFETY: the instruction stores ten bytes.
-    unsafe { asm!("sgdt [{}]", in(reg) &raw mut pointer, options(nostack, preserves_flags)) };
-    let [_, _, base @ ..] = pointer;
-    let slot = u64::from_le_bytes(base).wrapping_sub(TABLES + PAGE_SIZE) / PAGE_SIZE;
-    (slot as usize).min(MAX_CORES - 1)
+    let mut pointer = MaybeUninit::<[u8; 10]>::uninit();
+    // SAFETY: the instruction stores ten bytes, of which the last eight are the base.
+    let base = unsafe {
+        asm!("sgdt [{}]", in(reg) pointer.as_mut_ptr(), options(nostack, preserves_flags));
+        pointer.as_ptr().cast::<u8>().add(2).cast::<u64>().read_unaligned()
+    };
+    // The pages of the slots follow that of the interrupt table.
+    (base.wrapping_sub(TABLES + PAGE_SIZE) / PAGE_SIZE) as usize % MAX_CORES
 }
 
 /// A GS base to restore after a non-maskable interrupt or a fatal exception that may have interrupted a program, or the

@@ -21,7 +21,7 @@ use crate::authority::Authority;
 use crate::cell::core_slots;
 use crate::interrupts::WAKE_VECTOR;
 use crate::region_area::{RegionArea, flush};
-use alloc::vec::Vec;
+use alloc::boxed::Box;
 use core::arch::asm;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -46,7 +46,7 @@ pub struct ProgramSpace {
     /// The number of changes that need flushes.
     generation: AtomicU64,
     /// By core slot: the generation at the last flush by its core.
-    seen: Vec<AtomicU64>,
+    seen: Box<[AtomicU64; MAX_CORES]>,
 }
 
 impl ProgramSpace {
@@ -68,7 +68,7 @@ impl ProgramSpace {
             area,
             tables: Mutex::new(tables),
             generation: AtomicU64::new(0),
-            seen: (0..MAX_CORES).map(|_| AtomicU64::new(0)).collect(),
+            seen: Box::new([const { AtomicU64::new(0) }; MAX_CORES]),
         })
     }
 
@@ -171,10 +171,10 @@ impl ProgramSpace {
     /// Loads the page tables on this core, to which the context is pinned, and flushes what was removed from them.
     #[inline]
     pub(super) fn load(&self, slot: usize, block: &CoreBlock) {
-        block.running_space.store(self.number, Ordering::SeqCst);
+        block.running_space.store(self.number, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let generation = self.generation.load(Ordering::Acquire);
-        let seen = &self.seen[slot];
+        let seen = &self.seen[slot % MAX_CORES];
         if loaded_root() != self.root {
             // SAFETY: the upper half is that of the cell's own tables. The tables stay until each core has left them:
             // the caller of `run` holds the space.

@@ -311,7 +311,8 @@ fn walk(
         walk(next_table, below, level - 1, (first, stop), removed.as_deref_mut(), visit);
         if let Some(removed) = removed.as_deref_mut()
             && below.load(Ordering::Relaxed) & COUNT == 0
-            && let Some(empty) = NonNull::new(core::ptr::with_exposed_provenance_mut(below.load(Ordering::Relaxed)))
+            && let Some(empty) =
+                NonNull::new(core::ptr::with_exposed_provenance_mut(below.load(Ordering::Relaxed)))
         {
             entry.store(0, Ordering::Release);
             below.store(0, Ordering::Relaxed);

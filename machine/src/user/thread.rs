@@ -141,7 +141,8 @@ impl ProgramThread {
     pub fn run(&mut self, space: &ProgramSpace, may_run: impl FnOnce() -> bool) -> RawTrap {
         let registers = &mut self.context.registers;
         let is_canonical = |base: u64| (base << 16).cast_signed() >> 16 == base.cast_signed();
-        if registers.rip >= LOWER_HALF || !is_canonical(registers.fs_base) || !is_canonical(registers.gs_base) {
+        if registers.rip >= LOWER_HALF || !is_canonical(registers.fs_base) || !is_canonical(registers.gs_base)
+        {
             return RawTrap::Exception { vector: GENERAL_PROTECTION, error_code: 0 };
         }
         registers.rflags = registers.rflags & USER_FLAGS | INTERRUPTS_ON | RESERVED_ONE;

@@ -40,7 +40,7 @@ pub async fn check() {
     let late = rung.get().map(|at| at - began);
     assert!(late >= Some(Duration::from_millis(20)));
     assert!(traps < 50, "{traps} traps: the program runs until there is work");
-    println!("user-mode: alarms interrupt programs");
+    println!("programs: alarms interrupt programs");
 
     // Another task of the core: the program does not run.
     let mut thread = program.thread();
@@ -64,6 +64,6 @@ pub async fn check() {
             let _ = message.await;
         }
         runner.await;
-        println!("user-mode: messages interrupt programs");
+        println!("programs: messages interrupt programs");
     }
 }

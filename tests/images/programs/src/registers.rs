@@ -9,8 +9,8 @@ const THREE_CALLS: [u8; 6] = [0x0f, 0x05, 0x0f, 0x05, 0x0f, 0x05];
 
 /// wrfsbase %rax; wrgsbase %rbx; syscall; rdfsbase %rax; rdgsbase %rbx; syscall
 const BASES: [u8; 24] = [
-    0xf3, 0x48, 0x0f, 0xae, 0xd0, 0xf3, 0x48, 0x0f, 0xae, 0xdb, 0x0f, 0x05, 0xf3, 0x48, 0x0f, 0xae, 0xc0, 0xf3,
-    0x48, 0x0f, 0xae, 0xcb, 0x0f, 0x05,
+    0xf3, 0x48, 0x0f, 0xae, 0xd0, 0xf3, 0x48, 0x0f, 0xae, 0xdb, 0x0f, 0x05, 0xf3, 0x48, 0x0f, 0xae, 0xc0,
+    0xf3, 0x48, 0x0f, 0xae, 0xcb, 0x0f, 0x05,
 ];
 
 /// mov $0x1b, %eax; mov %eax, %ds; mov %eax, %fs; mov %eax, %gs; syscall
@@ -76,13 +76,11 @@ pub async fn check() {
     expected.registers.rax = 77;
     assert_eq!(*thread.context(), expected);
     // By IRETQ.
-    *thread.context_mut() = UserContext {
-        registers: UserRegisters { rip: CODE + 4, ..context(2).registers },
-        ..context(2)
-    };
+    *thread.context_mut() =
+        UserContext { registers: UserRegisters { rip: CODE + 4, ..context(2).registers }, ..context(2) };
     call(&mut *thread).await;
     assert_eq!(*thread.context(), after_call(context(2), CODE + 6));
-    println!("user-mode: registers survive system calls");
+    println!("programs: registers survive system calls");
 
     let program = Program::new(&BASES);
     let mut thread = program.thread();
@@ -103,5 +101,5 @@ pub async fn check() {
     let mut thread = Program::new(&BACKWARDS).thread();
     call(&mut *thread).await;
     assert_eq!(thread.context().registers.rflags & 1 << 10, 1 << 10);
-    println!("user-mode: segments and flags are the program's");
+    println!("programs: segments and flags are the program's");
 }

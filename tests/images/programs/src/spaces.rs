@@ -23,7 +23,7 @@ pub async fn check() {
         for round in 0..20 {
             unmap_while_it_runs(round).await;
         }
-        println!("user-mode: other cores see unmapped pages after a flush");
+        println!("programs: other cores see unmapped pages after a flush");
     }
     many().await;
 }
@@ -52,7 +52,7 @@ async fn tables() {
     assert_eq!(removed, 5);
     let generation = space.flush();
     assert!(space.is_flushed(generation), "no program runs");
-    println!("user-mode: pages own references to frames");
+    println!("programs: pages own references to frames");
 }
 
 async fn unmap_while_it_runs(round: u64) {
@@ -117,5 +117,5 @@ async fn many() {
     drop(Program::new(&LOOP));
     let lost = free.saturating_sub(isola::memory_free());
     assert!(lost < 4 << 20, "{lost} bytes are lost");
-    println!("user-mode: dropped spaces are freed");
+    println!("programs: dropped spaces are freed");
 }

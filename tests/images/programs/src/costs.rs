@@ -43,5 +43,6 @@ pub async fn print() {
     let began = cycles();
     (0..ROUNDS).for_each(|_| fault());
     let of_fault = (cycles() - began) / ROUNDS - OWN_OF_FAULT;
-    println!("user-mode: system call {of_call}, page fault {of_fault}");
+    println!("system call: {of_call}");
+    println!("page fault: {of_fault}");
 }

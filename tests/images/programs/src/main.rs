@@ -2,8 +2,9 @@
 //!
 //! | argument | what it does |
 //! |---|---|
-//! | none | all checks; then prints `user-mode: all checks passed`, and ends |
+//! | none | all checks; then prints `programs: all checks passed`, and ends |
 //! | `calls` | a program on each core makes system calls until the cell is asked to stop; checks each of them |
+//! | `stubborn` | the same, in events of three seconds, on all cores but the first |
 //! | `loop` | a program on each core computes until the cell is asked to stop |
 //! | `costs` | prints the cycles of a system call and of a page fault: instructions, on a machine that counts these |
 #![no_std]
@@ -25,11 +26,12 @@ isola::app!(main);
 
 async fn main(arguments: Arguments) -> ExitCode {
     if isola::user_mode().is_none() {
-        println!("user-mode: the processor runs no programs");
+        println!("programs: the processor runs no programs");
         return ExitCode(3);
     }
     match arguments.get(0) {
         Some("calls") => endless::calls().await,
+        Some("stubborn") => endless::stubborn().await,
         Some("loop") => endless::loops().await,
         Some("costs") => costs::print().await,
         _ => {
@@ -39,7 +41,7 @@ async fn main(arguments: Arguments) -> ExitCode {
             extended::check().await;
             spaces::check().await;
             interrupts::check().await;
-            println!("user-mode: all checks passed");
+            println!("programs: all checks passed");
         }
     }
     ExitCode::SUCCESS

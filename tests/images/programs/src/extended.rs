@@ -6,7 +6,8 @@ use isola::user_mode::{InvalidState, UserThread};
 
 /// vmovdqu (%rdi), %ymm7; fldt 32(%rdi); syscall; vmovdqu %ymm7, (%rsi); fstpt 32(%rsi); syscall
 const CODE: [u8; 18] = [
-    0xc5, 0xfe, 0x6f, 0x3f, 0xdb, 0x6f, 0x20, 0x0f, 0x05, 0xc5, 0xfe, 0x7f, 0x3e, 0xdb, 0x7e, 0x20, 0x0f, 0x05,
+    0xc5, 0xfe, 0x6f, 0x3f, 0xdb, 0x6f, 0x20, 0x0f, 0x05, 0xc5, 0xfe, 0x7f, 0x3e, 0xdb, 0x7e, 0x20, 0x0f,
+    0x05,
 ];
 
 /// The bytes that the program loads: a vector, and a number of x87.
@@ -45,7 +46,7 @@ pub async fn check() {
     for (seed, (program, _)) in (1..).zip(&threads) {
         assert_eq!(stored(program), bytes(seed), "thread {seed}");
     }
-    println!("user-mode: extended states are separate");
+    println!("programs: extended states are separate");
 
     // The state as bytes: of a thread, to another one.
     let (_, mut first) = started(9).await;
@@ -62,5 +63,5 @@ pub async fn check() {
     program.data.clear(0, 128);
     call(&mut *third).await;
     assert_eq!(stored(&program), bytes(9), "a duplicate has the state too");
-    println!("user-mode: extended states can be copied");
+    println!("programs: extended states can be copied");
 }

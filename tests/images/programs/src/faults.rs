@@ -60,7 +60,7 @@ pub async fn check() {
     for address in [NON_CANONICAL, u64::MAX >> 1, !(u64::MAX >> 16) >> 1] {
         assert_eq!(trap_of(READ, address).await, exception(PROTECTION, 0), "{address:#x}");
     }
-    println!("user-mode: page faults are traps");
+    println!("programs: page faults are traps");
 
     let cases: &[(&str, &[u8], Trap)] = &[
         ("xor %ecx, %ecx; div %ecx", &[0x31, 0xc9, 0xf7, 0xf1], exception(DIVISION, 0)),
@@ -142,7 +142,7 @@ pub async fn check() {
     thread.context_mut().registers.rsp = NON_CANONICAL + 8;
     let trap = run(&mut *thread).await;
     assert!(trap == exception(STACK_SEGMENT, 0) || trap == exception(PROTECTION, 0), "{trap:?}");
-    println!("user-mode: exceptions are traps");
+    println!("programs: exceptions are traps");
 
     // A fault is served, and the instruction executes again.
     let program = Program::new(&[0x48, 0x89, 0x07, 0x0f, 0x05]);
@@ -154,5 +154,5 @@ pub async fn check() {
     assert_eq!(run(&mut *thread).await, Trap::SystemCall);
     assert_eq!(frame.load(16), 0x1234_5678);
     assert!(program.space.page_at(NOTHING).is_some_and(|page| page.is_dirty && page.frame.is(&frame)));
-    println!("user-mode: a served fault is repeated");
+    println!("programs: a served fault is repeated");
 }

@@ -44,7 +44,11 @@ pub async fn check() {
     let mut thread_with_flags = thread(&|context| context.registers.rflags = !(1 << 8));
     call(&mut *thread_with_flags).await;
     let flags = thread_with_flags.context().registers.rflags;
-    assert_eq!(flags & 0x1a_3000, 0, "{flags:#x} has I/O privilege level, virtual mode or virtual interrupts");
+    assert_eq!(
+        flags & 0x1a_3000,
+        0,
+        "{flags:#x} has I/O privilege level, virtual mode or virtual interrupts"
+    );
     assert_eq!(flags & 0x202, 0x202, "interrupts are on");
     let mut thread_with_all = thread(&|context| {
         context.registers.rflags = u64::MAX;
@@ -61,5 +65,5 @@ pub async fn check() {
     let mut thread = Program::new(&[0xec]).thread();
     thread.context_mut().registers.rflags = 0x3202;
     assert_eq!(run(&mut *thread).await, PROTECTION);
-    println!("user-mode: hostile registers are harmless");
+    println!("programs: hostile registers are harmless");
 }
