@@ -4,6 +4,9 @@
 use isola_tests::isola::Isola;
 use isola_tests::qemu::{MACHINE_TYPES, Machine, MachineType, Outcome};
 use isola_tests::wait;
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
 
 fn regions(cores: usize, memory_mib: usize, cpu: &str, fault: &str) -> Outcome {
     let machine = Machine::new(MachineType::Q35, "regions").cores(cores).memory_mib(memory_mib).cpu(cpu);
@@ -54,10 +57,23 @@ fn an_unresolvable_page_fault_ends_the_cell_and_names_the_region() {
     }
 }
 
+/// Shrinks a cell. Returns the last answer, and the migrated bytes of all requests. Pages migrate for a second of a
+/// request at most, in which a busy host may let the cell do little: each request begins where the one before ended.
+fn shrink(isola: &Isola, cell: &str, mib: u64) -> (Value, u64) {
+    let (mut memory, mut moved_bytes) = (Value::Null, 0);
+    for _ in 0..4 {
+        memory = isola.json(&["resize", cell, "--memory", &format!("{mib}M")])["memory"].clone();
+        moved_bytes += memory["moved_bytes"].as_u64().expect("the answer has the migrated bytes");
+        if memory["has_bytes"] == mib * MIB {
+            break;
+        }
+    }
+    (memory, moved_bytes)
+}
+
 /// With one to three cores; the image writes to some pages all the time.
 #[test]
 fn page_migration_frees_chunks_and_preserves_every_byte() {
-    const MIB: u64 = 1 << 20;
     let isola = Isola::up(&["--memory", "256M"]);
     let before = isola.inventory();
     for cores in ["1", "2", "3"] {
@@ -66,10 +82,10 @@ fn page_migration_frees_chunks_and_preserves_every_byte() {
         wait::until_true("the regions are sparsely filled", || {
             isola.run(&["logs", "sparse"]).ok().contains("sparse: filled")
         });
-        let memory = isola.json(&["resize", "sparse", "--memory", "24M"])["memory"].clone();
+        let (memory, moved_bytes) = shrink(&isola, "sparse", 24);
         assert_eq!(memory["has_bytes"], 24 * MIB, "{cores} cores: {memory}");
         // Of the 20 chunks unplugged, less than half were free as a whole; an eighth of each other chunk was in use.
-        assert!(memory["moved_bytes"].as_u64() > Some(2 * MIB), "{cores} cores: {memory}");
+        assert!(moved_bytes > 2 * MIB, "{cores} cores: {memory}");
         let ended = isola.wait_for_end("sparse");
         assert_eq!((&ended["state"], &ended["exit_code"]), (&"exited".into(), &0.into()), "{ended:#}");
         assert!(isola.run(&["logs", "sparse"]).ok().contains("pages are right"));

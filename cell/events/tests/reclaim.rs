@@ -12,7 +12,7 @@ use isola_events::reclaim::{
 use isola_events::{exit, register_activity, run, sleep, spawn_on, spawn_task, spawn_task_for};
 use isola_hosted::Settings;
 use isola_platform::CoreIndex;
-use isola_resources::{Entitlement, MEMORY, MemoryBudget};
+use isola_resources::{Entitlement, MEMORY, MemoryBudget, PolicyKind};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
@@ -163,5 +163,92 @@ fn a_request_whose_future_is_dropped_keeps_nothing() {
             drop(held);
             abandoned.await;
         }
+    });
+}
+
+#[test]
+fn a_smaller_request_does_not_overtake_a_larger_one_of_its_activity() {
+    cell(1, || async {
+        let web = register_activity("web").unwrap();
+        MEMORY.set_entitlement(web, budget(None, Some(1 << 20))).unwrap();
+        let first = spawn_task_for(web, reserve(600 << 10)).await.unwrap();
+        let granted: Rc<RefCell<Vec<usize>>> = Rc::default();
+        let waiting = [500 << 10, 100 << 10, 300 << 10, 900 << 10, 1 << 10].map(|len| {
+            let granted = granted.clone();
+            spawn_task_for(web, async move {
+                let reserved = reserve(len).await.unwrap();
+                granted.borrow_mut().push(len);
+                sleep(Duration::from_millis(2)).await;
+                drop(reserved);
+            })
+        });
+        sleep(Duration::from_millis(5)).await;
+        assert_eq!(*granted.borrow(), [], "the first of them does not fit, although the second would");
+        drop(first);
+        join_all(waiting).await;
+        assert_eq!(*granted.borrow(), [500 << 10, 100 << 10, 300 << 10, 900 << 10, 1 << 10]);
+    });
+}
+
+/// Activities come and go, policies and budgets change, requests are abandoned: none of the others is lost, those of an
+/// activity are granted in their order, budgets hold, and all memory can be reserved again at the end.
+#[test]
+fn no_reservation_is_lost_or_reordered_while_the_grid_changes_at_random() {
+    /// The most that an activity may have, and how many requests it makes.
+    const HARD: u64 = 1 << 20;
+    const REQUESTS: usize = 30;
+    cell(3, || async {
+        let mut random = fastrand::Rng::with_seed(11);
+        let tasks: Vec<_> = (0..12)
+            .map(|number| {
+                let activity = register_activity(&format!("activity {number}")).unwrap();
+                MEMORY.set_entitlement(activity, budget(None, Some(HARD))).unwrap();
+                let granted: Rc<RefCell<Vec<usize>>> = Rc::default();
+                let held = Rc::new(std::cell::Cell::new(0_u64));
+                let requests = (0..REQUESTS).map(|request| {
+                    let (granted, held) = (granted.clone(), held.clone());
+                    let (len, ms) = (1 + random.usize(..HARD as usize), random.u64(..3));
+                    let is_abandoned = random.u32(..5) == 0;
+                    spawn_task_for(activity, async move {
+                        let reserved = if is_abandoned {
+                            // In time or not.
+                            isola_events::timeout(Duration::from_micros(300), reserve(len)).await.ok()
+                        } else {
+                            Some(reserve(len).await)
+                        };
+                        let Some(reserved) = reserved.map(Result::unwrap) else { return };
+                        granted.borrow_mut().push(request);
+                        held.set(held.get() + len as u64);
+                        assert!(held.get() <= HARD, "{} bytes are reserved", held.get());
+                        sleep(Duration::from_millis(ms)).await;
+                        held.set(held.get() - len as u64);
+                        drop(reserved);
+                    })
+                });
+                let requests: Vec<_> = requests.collect();
+                (activity, granted, requests)
+            })
+            .collect();
+        let change = spawn_task({
+            async move {
+                let mut random = fastrand::Rng::with_seed(12);
+                loop {
+                    MEMORY.set_policy(random.choice(PolicyKind::ALL).filter(|_| random.bool()));
+                    MEMORY.set_batch(std::num::NonZeroU32::new(random.u32(1..5)).unwrap());
+                    sleep(Duration::from_micros(random.u64(50..900))).await;
+                }
+            }
+        });
+        for (activity, granted, requests) in tasks {
+            join_all(requests).await;
+            assert!(granted.borrow().is_sorted(), "{:?}", granted.borrow());
+            assert_eq!(waiting_requests_of(activity), 0);
+            assert!(isola_events::end_activity(activity));
+            let next = register_activity("successor").unwrap();
+            MEMORY.set_entitlement(next, budget(None, Some(HARD))).unwrap();
+            // None of its predecessor's bytes is left, whose slot it may have.
+            drop(spawn_task_for(next, reserve(HARD as usize)).await.unwrap());
+        }
+        change.cancel();
     });
 }

@@ -78,6 +78,54 @@ fn memory_is_charged_to_the_activity_that_runs_when_a_batch_moves() {
     assert_eq!(all(ledger), in_use(&heap));
 }
 
+/// Activities come and go on two cores, and free objects of each other, at random: the sum over all of them is the
+/// memory that the heap has given out, at all times.
+#[test]
+fn the_memory_of_all_activities_is_all_memory_in_use() {
+    let (arena, report, ledger) = (Arena::new(32 << 20, 4096), report(), ledger());
+    let heap = heap_of(&arena);
+    ThreadCores::become_core(0);
+    heap.report_to(report, ledger);
+    let mut random = fastrand::Rng::with_seed(3);
+    let (mut objects, mut core) = (Vec::new(), 0);
+    for step in 0..40_000 {
+        if random.u32(..8) == 0 {
+            core = random.usize(..2);
+            run(report, core, random.u32(..LEAST_SLOTS as u32));
+        }
+        // The number of objects goes up and down.
+        if random.u32(..100) < 45 + 10 * u32::from(step / 4_000 % 2 == 0) {
+            let most = 1 << random.u32(4..18);
+            let layout = Layout::from_size_align(random.usize(1..=most), 8).unwrap();
+            // SAFETY: the size is not 0.
+            let object = unsafe { heap.alloc(layout) };
+            if !object.is_null() {
+                objects.push((object, layout));
+            }
+        } else if !objects.is_empty() {
+            let (object, layout) = objects.swap_remove(random.usize(..objects.len()));
+            // SAFETY: each object is freed once.
+            unsafe { heap.dealloc(object, layout) };
+        }
+        if step % 64 == 0 {
+            note(&heap, [1 - core, core]);
+            assert_eq!(all(ledger), in_use(&heap), "step {step}");
+        }
+    }
+    // SAFETY: as above.
+    objects.into_iter().for_each(|(object, layout)| unsafe { heap.dealloc(object, layout) });
+    note(&heap, [1 - core, core]);
+    assert_eq!(all(ledger), in_use(&heap));
+}
+
+/// Makes each of the cores note the fill of its cache, for the statistics. The last one runs on.
+fn note(heap: &Heap<ThreadCores>, cores: [usize; 2]) {
+    for core in cores {
+        ThreadCores::become_core(core);
+        heap.note();
+    }
+}
+
 #[test]
 fn an_invalid_activity_is_charged_nothing() {
     let (arena, report, ledger) = (Arena::new(1 << 20, 4096), report(), ledger());

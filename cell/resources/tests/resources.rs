@@ -332,3 +332,79 @@ fn contradictory_entitlements_change_nothing() {
         assert!(!NETWORK_WRITE.configuration().unwrap().has_limits(), "this policy has no limits");
     });
 }
+
+/// From each policy to each other, with and without limits, while activities come, end and get children.
+#[test]
+fn no_change_of_a_policy_loses_a_request_or_reorders_those_of_an_activity() {
+    in_cell(|| {
+        let mut random = fastrand::Rng::with_seed(5);
+        let settings: Vec<_> = PolicyKind::ALL
+            .into_iter()
+            .flat_map(|policy| [None, Some(rate(1_000_000))].map(|limit| (policy, limit)))
+            .collect();
+        let mut now_ns = 0;
+        for (from, to) in settings.iter().flat_map(|from| settings.iter().map(move |to| (*from, *to))) {
+            let set = |(policy, limit)| {
+                NETWORK_WRITE.set_policy(Some(policy));
+                NETWORK_WRITE.set_limit(limit);
+                NETWORK_WRITE.configuration().unwrap()
+            };
+            let mut scheduler = ActivityScheduler::<(u32, u32)>::new(set(from));
+            // The activities with the number of requests that each has made; the numbers of those that were served.
+            let mut live: Vec<(ActivityId, u32, u32)> = Vec::new();
+            let mut served: Vec<Vec<u32>> = Vec::new();
+            let mut made = 0;
+            for step in 0..120 {
+                match random.u32(..12) {
+                    0 | 1 if live.len() < 8 => {
+                        let parent =
+                            random.choice(&live).filter(|_| random.bool()).map(|(activity, ..)| *activity);
+                        let activity = match parent {
+                            Some(parent) => register_activity_under(parent, "child").unwrap(),
+                            None => register_activity("tenant").unwrap(),
+                        };
+                        NETWORK_WRITE.set_entitlement(activity, by_weight(random.u32(1..1000))).unwrap();
+                        live.push((activity, served.len() as u32, 0));
+                        served.push(Vec::new());
+                    }
+                    2 if live.len() > 2 => {
+                        let (ended, ..) = live.swap_remove(random.usize(..live.len()));
+                        assert!(end_activity(ended));
+                    }
+                    3 | 4 => {
+                        now_ns += random.u64(..3_000_000);
+                        for _ in 0..random.u32(..4) {
+                            let Dispatch::Request(request) = scheduler.dispatch(now_ns) else { break };
+                            served[request.message.0 as usize].push(request.message.1);
+                        }
+                    }
+                    5 if step % 2 == 0 => scheduler.configure(set(from), now_ns),
+                    5 => scheduler.configure(set(to), now_ns),
+                    _ => {
+                        let count = live.len();
+                        let Some((activity, label, next)) = live.get_mut(random.usize(..count.max(1))) else {
+                            continue;
+                        };
+                        let cost =
+                            if random.bool() { Cost::Known(random.u64(1..2_000)) } else { Cost::Unknown };
+                        scheduler.enqueue(*activity, (*label, *next), cost, now_ns);
+                        *next += 1;
+                        made += 1;
+                    }
+                }
+            }
+            scheduler.configure(set(to), now_ns);
+            while !scheduler.is_empty() {
+                match scheduler.dispatch(now_ns) {
+                    Dispatch::Request(request) => served[request.message.0 as usize].push(request.message.1),
+                    Dispatch::NotBefore(ns) => now_ns = ns,
+                    Dispatch::Empty => panic!("{} requests wait and none is served", scheduler.len()),
+                }
+            }
+            let in_order = |of: &Vec<u32>| of.iter().copied().eq(0..of.len() as u32);
+            assert!(served.iter().all(in_order), "{from:?} to {to:?}: {served:?}");
+            assert_eq!(served.iter().map(Vec::len).sum::<usize>(), made, "{from:?} to {to:?}");
+            live.iter().rev().for_each(|(activity, ..)| _ = end_activity(*activity));
+        }
+    });
+}

@@ -4,7 +4,7 @@
 use isola_abi::id::ActivityId;
 use isola_ebbs::cycles;
 use isola_ebbs::platform;
-use isola_events::activity::charge_to;
+use isola_events::activity::{APPLICATION, INFRASTRUCTURE, charge_to};
 use isola_events::{current_activity, register_activity, sleep, spawn_task, spawn_task_for, yield_now};
 use isola_hosted::{Loss, link};
 use isola_iobuf::{Chain, IoBuf};
@@ -127,6 +127,69 @@ fn the_write_policy_changes_while_frames_wait_and_no_byte_is_lost() {
             assert_eq!(number, (index as u32 / 5_000).to_le_bytes());
         }
         assert!(stream.read().await.unwrap().is_none());
+    };
+    talk(1, Loss::Never, server, client);
+}
+
+/// With a limit, each frame to the device passes the scheduler: the bytes of all activities are those of the device, less
+/// a frame that was dispatched and found no room, while policy, limit and weights change at random.
+#[test]
+fn the_bytes_that_activities_have_sent_are_all_that_the_device_has_sent() {
+    const LENGTH: usize = 3_000_000;
+    async fn sends(mut stream: TcpStream) {
+        let block = IoBuf::copy_from_slice(&[0x5a; 10_000]);
+        for _ in 0..LENGTH / block.len() {
+            stream.write(block.clone().into()).await.unwrap();
+        }
+        stream.shutdown();
+    }
+    let server = || async {
+        let mut random = fastrand::Rng::with_seed(2);
+        let any_limit =
+            |random: &mut fastrand::Rng| Rate::per_second(random.u64(20_000_000..400_000_000)).ok();
+        NETWORK_WRITE.set_limit(any_limit(&mut random));
+        NETWORK_WRITE.set_policy(Some(PolicyKind::Wfq));
+        let device_bytes = || platform().report().network.sent_bytes.load(Ordering::Relaxed);
+        let mut all = vec![APPLICATION, INFRASTRUCTURE];
+        let bytes_of = |all: &[ActivityId]| all.iter().map(|one| write_statistics(*one).cost).sum::<u64>();
+        // The device may have sent frames before there was a policy.
+        let before = device_bytes() - bytes_of(&all);
+        let mut listeners = Vec::new();
+        for (port, _) in SHARES {
+            let activity = register_activity(&format!("port {port}")).unwrap();
+            charge_to(activity);
+            listeners.push(listen(port, 8, sends).unwrap());
+            all.push(activity);
+        }
+        charge_to(APPLICATION);
+        let mut compared = 0;
+        while all[2..].iter().any(|one| write_statistics(*one).cost < LENGTH as u64) {
+            match random.u32(..4) {
+                0 => NETWORK_WRITE.set_policy(random.choice(PolicyKind::ALL)),
+                1 => NETWORK_WRITE.set_limit(any_limit(&mut random)),
+                2 => NETWORK_WRITE.set_batch(NonZeroU32::new(random.u32(1..5)).unwrap()),
+                _ => {
+                    let one = all[random.usize(2..all.len())];
+                    NETWORK_WRITE.set_entitlement(one, by_weight(random.u32(1..1000))).unwrap();
+                }
+            }
+            sleep(Duration::from_micros(random.u64(..900))).await;
+            let (of_activities, of_device) = (bytes_of(&all), device_bytes() - before);
+            let apart = of_activities.checked_sub(of_device).expect("the device sends what was dispatched");
+            assert!(apart as f64 <= LONGEST_FRAME, "{of_activities} and {of_device}");
+            compared += 1;
+        }
+        assert!(compared > 10);
+    };
+    let client = || async {
+        let mut tasks = Vec::new();
+        for (port, _) in SHARES {
+            let mut stream = dial(port).await;
+            tasks.push(spawn_task(async move { read_exactly(&mut stream, LENGTH).await.len() }));
+        }
+        for task in tasks {
+            assert_eq!(task.await, LENGTH);
+        }
     };
     talk(1, Loss::Never, server, client);
 }

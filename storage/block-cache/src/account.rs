@@ -6,11 +6,13 @@ use core::cmp::Reverse;
 use isola_abi::id::ActivityId;
 use isola_abi::ledger::Generation;
 use isola_activities::generation;
+use isola_resources::MEMORY;
 
 /// The memory of an activity in a cache, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Up to this amount, other activities lose blocks first. `None`: an equal part of the cache.
+    /// Up to this amount, other activities lose blocks first. `None`: the soft budget of the resource
+    /// [`MEMORY`](isola_resources::MEMORY), or without one an equal part of what the budgets of others leave.
     pub soft: Option<usize>,
     /// The most, even if the cache has room.
     pub hard: usize,
@@ -44,6 +46,8 @@ pub(crate) struct Account {
     /// All blocks of the activity, in the order in which the hand of the clock visits them.
     pub clock: VecDeque<u64>,
     pub budget: Budget,
+    /// The activity's soft budget of memory, in bytes.
+    memory_soft: Option<usize>,
     pub hits: u64,
     pub misses: u64,
     pub evicted: u64,
@@ -52,7 +56,13 @@ pub(crate) struct Account {
 impl Account {
     fn new(activity: ActivityId, generation: Generation) -> Self {
         let (clock, budget) = (VecDeque::new(), Budget::EQUAL);
-        Self { activity, generation, clock, budget, hits: 0, misses: 0, evicted: 0 }
+        let memory_soft = memory_soft(activity);
+        Self { activity, generation, clock, budget, memory_soft, hits: 0, misses: 0, evicted: 0 }
+    }
+
+    /// Returns the soft budget in bytes: that of the cache before that of the memory.
+    fn soft(&self) -> Option<usize> {
+        self.budget.soft.or(self.memory_soft)
     }
 
     fn is_current(&self) -> bool {
@@ -60,9 +70,28 @@ impl Account {
     }
 }
 
+/// Returns the soft budget of memory of an activity, in bytes.
+fn memory_soft(activity: ActivityId) -> Option<usize> {
+    let soft = MEMORY.entitlement(activity).memory.soft?;
+    Some(usize::try_from(soft).unwrap_or(usize::MAX))
+}
+
+/// Which activities lose blocks first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Protection {
+    /// The activity has ended.
+    None,
+    /// It has no budget, or more than that.
+    Part,
+    /// It is within its soft budget.
+    Budget,
+}
+
 #[derive(Default)]
 pub(crate) struct Accounts {
     all: BTreeMap<Owner, Account>,
+    /// The version of the memory's settings that the accounts follow.
+    memory_version: u64,
     /// The latest account of each activity.
     latest: BTreeMap<ActivityId, Owner>,
     next: u64,
@@ -107,24 +136,46 @@ impl Accounts {
         with_blocks.map(|account| (account.activity, account.clock.len() * block_len)).collect()
     }
 
-    /// Returns the owners of blocks by their excess over the soft budget, the largest first, in a cache of `capacity`
-    /// blocks. Ended activities are before all others; those without blocks are forgotten.
+    /// Follows changes of the memory's budgets.
+    fn follow_memory(&mut self) {
+        let version = MEMORY.version();
+        if core::mem::replace(&mut self.memory_version, version) != version {
+            let current = self.all.values_mut().filter(|account| account.is_current());
+            current.for_each(|account| account.memory_soft = memory_soft(account.activity));
+        }
+    }
+
+    /// Returns the owners of blocks in the order in which they lose some, in a cache of `capacity` blocks: ended
+    /// activities, then those above their parts by their excess, the largest first, and last those within a soft
+    /// budget. Ended activities without blocks are forgotten.
     pub fn by_excess(&mut self, capacity: usize, block_len: usize) -> Vec<Owner> {
+        self.follow_memory();
         self.all.retain(|_, account| account.is_current() || !account.clock.is_empty());
         let Self { all, latest, .. } = self;
         latest.retain(|_, owner| all.contains_key(owner));
         let with_blocks = self.all.iter().filter(|(_, account)| !account.clock.is_empty());
-        let sharing = with_blocks.clone().filter(|(_, account)| account.is_current()).count();
-        let equal_part = capacity / sharing.max(1);
-        let excess = |(owner, account): (&Owner, &Account)| {
-            if !account.is_current() {
-                return (isize::MAX, *owner);
+        let (mut budgets, mut sharing) = (0_usize, 0);
+        for (_, account) in with_blocks.clone().filter(|(_, account)| account.is_current()) {
+            match account.soft() {
+                Some(bytes) => budgets = budgets.saturating_add(bytes / block_len),
+                None => sharing += 1,
             }
-            let soft = account.budget.soft.map_or(equal_part, |bytes| bytes / block_len);
-            (account.clock.len() as isize - soft as isize, *owner)
+        }
+        let equal_part = capacity.saturating_sub(budgets) / sharing.max(1);
+        let rank = |(owner, account): (&Owner, &Account)| {
+            let len = account.clock.len();
+            if !account.is_current() {
+                return (Protection::None, Reverse(len as isize), *owner);
+            }
+            let soft = account.soft().map(|bytes| bytes / block_len);
+            let protection = match soft {
+                Some(soft) if len <= soft => Protection::Budget,
+                _ => Protection::Part,
+            };
+            (protection, Reverse(len as isize - soft.unwrap_or(equal_part) as isize), *owner)
         };
-        let mut owners: Vec<(isize, Owner)> = with_blocks.map(excess).collect();
-        owners.sort_unstable_by_key(|(excess, owner)| (Reverse(*excess), *owner));
-        owners.into_iter().map(|(_, owner)| owner).collect()
+        let mut owners: Vec<_> = with_blocks.map(rank).collect();
+        owners.sort_unstable();
+        owners.into_iter().map(|(_, _, owner)| owner).collect()
     }
 }

@@ -9,12 +9,15 @@ use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::future::poll_fn;
 use core::ops::Range;
+use core::sync::atomic::Ordering;
 use core::task::{Poll, Waker};
 use isola_abi::id::ActivityId;
+use isola_abi::report::MemoryPressure;
 use isola_activities::INFRASTRUCTURE;
 use isola_block::{BlockDevice, BlockError};
+use isola_ebbs::platform;
 use isola_events::future::join_all;
-use isola_events::{current_activity, spawn_task, spawn_task_for, yield_now};
+use isola_events::{current_activity, memory_pressure, spawn_task, spawn_task_for, yield_now};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 use isola_platform::block::{BlockRefusal, SECTOR_LEN};
 
@@ -30,7 +33,8 @@ const SECTORS: u64 = BLOCK_LEN as u64 / SECTOR_LEN as u64;
 /// The settings of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheSettings {
-    /// The most bytes of blocks; at least 256 KiB. Each takes some 150 bytes more.
+    /// The most bytes of blocks; at least 256 KiB. Each takes some 150 bytes more. While the cell has less memory than
+    /// when the cache was created, the capacity is less in proportion. While memory is short, the cache does not grow.
     pub capacity: usize,
     /// The most bytes of dirty blocks: a write beyond waits for write-back. At most half of the capacity.
     pub dirty: usize,
@@ -53,6 +57,9 @@ pub struct BlockCache {
 struct Shared {
     device: BlockDevice,
     blocks: RefCell<Blocks>,
+    /// The most blocks, and the memory of the cell in bytes, when the cache was created.
+    capacity: usize,
+    memory_bytes: u64,
     most_dirty: usize,
     /// The whole blocks of the device.
     device_blocks: u64,
@@ -60,6 +67,24 @@ struct Shared {
     is_writing_back: Cell<bool>,
     /// The futures that wait for the end of a write-back.
     write_back_waiting: RefCell<Vec<Waker>>,
+}
+
+impl Shared {
+    /// Returns the most blocks that the cache may have with the memory that the cell has now.
+    fn most_blocks(&self) -> usize {
+        let now = memory_bytes();
+        if now >= self.memory_bytes {
+            return self.capacity;
+        }
+        let part = self.capacity as u128 * u128::from(now) / u128::from(self.memory_bytes);
+        (part as usize).max(FEWEST)
+    }
+}
+
+/// Returns the cell's memory in bytes, with the part that it can still request.
+fn memory_bytes() -> u64 {
+    let memory = &platform().report().memory;
+    memory.total_bytes.load(Ordering::Relaxed).saturating_add(memory.room_bytes.load(Ordering::Relaxed))
 }
 
 impl BlockCache {
@@ -76,6 +101,8 @@ impl BlockCache {
             device_blocks: device.capacity() / SECTORS,
             device,
             blocks: RefCell::new(Blocks::new(capacity, settings.seed)),
+            capacity,
+            memory_bytes: memory_bytes(),
             most_dirty: (settings.dirty / BLOCK_LEN).clamp(1, capacity / 2),
             is_writing_back: Cell::new(false),
             write_back_waiting: RefCell::default(),
@@ -367,6 +394,7 @@ impl BlockCache {
 
     /// Evicts blocks until the cache has room for `count` more, and the activity is within its hard budget with them.
     async fn make_room(&self, count: usize, activity: ActivityId) -> Result<(), BlockError> {
+        let had = self.shared.blocks.borrow().len().max(FEWEST);
         loop {
             let write_back = {
                 let mut blocks = self.shared.blocks.borrow_mut();
@@ -380,7 +408,12 @@ impl BlockCache {
                     }
                     Some(owner)
                 } else {
-                    let over = (blocks.len() + count).saturating_sub(blocks.capacity);
+                    blocks.capacity = self.shared.most_blocks();
+                    let most = match memory_pressure() {
+                        MemoryPressure::None => blocks.capacity,
+                        MemoryPressure::Low | MemoryPressure::Critical => blocks.capacity.min(had),
+                    };
+                    let over = (blocks.len() + count).saturating_sub(most);
                     if over == 0 {
                         return Ok(());
                     }
@@ -414,12 +447,13 @@ impl BlockCache {
     }
 
     async fn limit_dirty(&self) -> Result<(), BlockError> {
-        if self.shared.blocks.borrow().dirty_len() < self.shared.most_dirty {
+        let most = self.shared.most_dirty.min(self.shared.most_blocks() / 2);
+        if self.shared.blocks.borrow().dirty_len() < most {
             return Ok(());
         }
         let outcome = self.write_back(Which::All).await;
         // An error is the next flush's, unless it prevents progress.
-        if self.shared.blocks.borrow().dirty_len() < self.shared.most_dirty { Ok(()) } else { outcome }
+        if self.shared.blocks.borrow().dirty_len() < most { Ok(()) } else { outcome }
     }
 
     /// Writes dirty blocks.

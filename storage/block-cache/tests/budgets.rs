@@ -4,9 +4,12 @@ mod common;
 
 use common::{BLOCK, cache, cell, disk};
 use isola_abi::id::ActivityId;
+use isola_abi::report::MemoryPressure;
 use isola_block_cache::{BlockCache, Budget};
+use isola_ebbs::platform;
 use isola_events::{current_activity, end_activity, register_activity, spawn_task_for};
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 async fn read_for(cache: &BlockCache, activity: ActivityId, blocks: Range<u64>) {
     let cache = cache.clone();
@@ -151,5 +154,51 @@ fn shrinking_returns_memory_of_clean_blocks_at_once_and_of_dirty_ones_later() {
         cache.flush().await.unwrap();
         assert_eq!(cache.shrink(100 * BLOCK), 10 * BLOCK);
         assert_eq!(cache.len_bytes(), (0, 0));
+    });
+}
+
+#[test]
+fn the_capacity_follows_the_memory_of_the_cell_down_and_up_again() {
+    cell(|| async {
+        let set = |bytes| platform().report().memory.total_bytes.store(bytes, Ordering::Relaxed);
+        set(64 << 20);
+        let disk = disk(1000);
+        let cache = cache(&disk, 400);
+        let [one, other] = activities();
+        read_for(&cache, one, 0..500).await;
+        assert_eq!(cache.usage(one).blocks, 400);
+        set(16 << 20);
+        read_for(&cache, one, 500..501).await;
+        assert_eq!(cache.usage(one).blocks, 100);
+        // The parts of activities are those of what is left, and dirty blocks have no more than half.
+        write_for(&cache, other, 600..700).await;
+        assert!(cache.usage(one).blocks.abs_diff(50) <= 1 && cache.usage(other).blocks.abs_diff(50) <= 1);
+        assert!(cache.len_bytes().0 <= 100 * BLOCK && cache.len_bytes().1 <= 51 * BLOCK);
+        set(128 << 20);
+        read_for(&cache, one, 0..500).await;
+        assert_eq!(cache.len_bytes().0, 400 * BLOCK);
+        cache.flush().await.unwrap();
+        assert!(disk.contents()[600 * BLOCK..700 * BLOCK].iter().all(|byte| *byte == 0xee));
+    });
+}
+
+#[test]
+fn a_cache_does_not_grow_while_memory_is_short() {
+    cell(|| async {
+        let set = |level: MemoryPressure| {
+            platform().report().memory.pressure.store(level as u32, Ordering::Relaxed);
+        };
+        let cache = cache(&disk(1000), 400);
+        let [one] = activities();
+        read_for(&cache, one, 0..150).await;
+        for level in [MemoryPressure::Low, MemoryPressure::Critical] {
+            set(level);
+            read_for(&cache, one, 300..600).await;
+            write_for(&cache, one, 600..900).await;
+            assert_eq!(cache.len_bytes().0, 150 * BLOCK, "{level:?}");
+        }
+        set(MemoryPressure::None);
+        read_for(&cache, one, 0..400).await;
+        assert_eq!(cache.len_bytes().0, 400 * BLOCK);
     });
 }

@@ -228,6 +228,11 @@ impl BlockDevice {
         self.shared.usages.borrow().get(activity)
     }
 
+    /// Returns the use of the device by activities that have ended. With the use by the others, this is all use.
+    pub fn usage_of_ended(&self) -> BlockUsage {
+        self.shared.usages.borrow().of_ended()
+    }
+
     /// Returns the service of each activity by the policy; empty without one.
     pub fn grid_report(&self, resource: Resource, core: u32) -> Vec<GridClient> {
         self.shared.waiting.borrow().report(resource, core)
@@ -339,7 +344,7 @@ impl Shared {
 
     fn finish(&self, operation: &Operation, request: Option<BlockRequest>, outcome: Result<(), BlockError>) {
         if outcome.is_err() {
-            self.usages.borrow_mut().of(operation.activity).failed += 1;
+            self.usages.borrow_mut().of(operation.activity, operation.generation).failed += 1;
         }
         if let Some(waker) = operation.finish(request, outcome) {
             waker.wake();
@@ -404,7 +409,9 @@ impl Shared {
             }
         };
         if outcome.is_ok() {
-            self.usages.borrow_mut().of(operation.activity).add(request.as_ref(), bytes, device_ns, ahead);
+            let mut usages = self.usages.borrow_mut();
+            let usage = usages.of(operation.activity, operation.generation);
+            usage.add(request.as_ref(), bytes, device_ns, ahead);
         }
         self.finish(&operation, request, outcome);
     }

@@ -12,6 +12,8 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use isola_abi::id::ActivityId;
+use isola_abi::ledger::Generation;
+use isola_activities::generation;
 use isola_iobuf::IoBufMut;
 use isola_platform::block::BlockRequest;
 
@@ -27,6 +29,8 @@ pub struct Request {
 /// A request whose parts may be in the device.
 pub(crate) struct Operation {
     pub activity: ActivityId,
+    /// That of the activity at the request.
+    pub generation: Generation,
     parts_left: Cell<usize>,
     error: Cell<Option<BlockError>>,
     /// The filled buffers, by first sector.
@@ -44,6 +48,7 @@ impl Operation {
     fn new(activity: ActivityId, parts: usize) -> Self {
         Self {
             activity,
+            generation: generation(activity),
             parts_left: Cell::new(parts),
             error: Cell::default(),
             filled: RefCell::default(),

@@ -27,28 +27,56 @@ pub struct BlockUsage {
     pub ahead: u64,
 }
 
-/// The use by all activities.
+/// The use by all activities: the sum is that of the device, also when activities end.
 #[derive(Default)]
-pub(crate) struct Usages(BTreeMap<ActivityId, (Generation, BlockUsage)>);
+pub(crate) struct Usages {
+    of_latest: BTreeMap<ActivityId, (Generation, BlockUsage)>,
+    /// The use by activities whose ids have new owners, and by those that had ended before a request completed.
+    of_earlier: BlockUsage,
+}
 
 impl Usages {
-    /// Returns the entry of an activity. It begins anew if the id has a new owner.
-    pub fn of(&mut self, activity: ActivityId) -> &mut BlockUsage {
-        let generation = generation(activity);
-        let (of, usage) = self.0.entry(activity).or_insert((generation, BlockUsage::default()));
-        if *of != generation {
-            (*of, *usage) = (generation, BlockUsage::default());
+    /// Returns the entry of an activity, which had this generation at the request.
+    pub fn of(&mut self, activity: ActivityId, then: Generation) -> &mut BlockUsage {
+        if generation(activity) != then {
+            return &mut self.of_earlier;
+        }
+        let (of, usage) = self.of_latest.entry(activity).or_insert((then, BlockUsage::default()));
+        if *of != then {
+            self.of_earlier.include(usage);
+            (*of, *usage) = (then, BlockUsage::default());
         }
         usage
     }
 
     pub fn get(&self, activity: ActivityId) -> BlockUsage {
         let current = |(of, _): &&(Generation, BlockUsage)| *of == generation(activity);
-        self.0.get(&activity).filter(current).map(|(_, usage)| *usage).unwrap_or_default()
+        self.of_latest.get(&activity).filter(current).map(|(_, usage)| *usage).unwrap_or_default()
+    }
+
+    /// Returns the use by activities that have ended.
+    pub fn of_ended(&self) -> BlockUsage {
+        let mut sum = self.of_earlier;
+        let ended = self.of_latest.iter().filter(|(activity, (of, _))| generation(**activity) != *of);
+        ended.for_each(|(_, (_, usage))| sum.include(usage));
+        sum
     }
 }
 
 impl BlockUsage {
+    /// Adds the use by another activity.
+    fn include(&mut self, other: &Self) {
+        let Self { reads, read_bytes, writes, written_bytes, others, failed, device_ns, ahead } = other;
+        self.reads += reads;
+        self.read_bytes += read_bytes;
+        self.writes += writes;
+        self.written_bytes += written_bytes;
+        self.others += others;
+        self.failed += failed;
+        self.device_ns += device_ns;
+        self.ahead += ahead;
+    }
+
     /// Adds a completed request.
     pub(crate) fn add(&mut self, request: Option<&BlockRequest>, bytes: u64, device_ns: u64, ahead: u16) {
         match request {

@@ -62,6 +62,10 @@ struct State {
     completed: Vec<BlockCompletion>,
     /// Completed requests: reads, writes, others.
     counts: (u64, u64, u64),
+    /// The bytes of reads and writes that succeeded.
+    bytes: (u64, u64),
+    /// The sectors of accepted reads and writes, in the order of submission, while they are recorded.
+    order: Option<Vec<u64>>,
     /// Bytes of the device that cannot be read or written.
     bad: Option<Range<usize>>,
     failed: bool,
@@ -106,6 +110,8 @@ impl SimDisk {
             submitted: Vec::new(),
             completed: Vec::new(),
             counts: (0, 0, 0),
+            bytes: (0, 0),
+            order: None,
             bad: None,
             failed: false,
             core: None,
@@ -176,6 +182,17 @@ impl SimDisk {
     /// Returns the number of executed reads, writes and other requests.
     pub fn counts(&self) -> (u64, u64, u64) {
         self.lock().counts
+    }
+
+    /// Returns the number of bytes of executed reads and writes that succeeded.
+    pub fn bytes(&self) -> (u64, u64) {
+        self.lock().bytes
+    }
+
+    /// Returns the first sectors of the reads and writes that were submitted since the last call, in their order;
+    /// nothing at the first call, which begins to record them.
+    pub fn take_order(&self) -> Vec<u64> {
+        self.lock().order.replace(Vec::new()).unwrap_or_default()
     }
 
     /// Returns a copy of the contents.

@@ -104,6 +104,7 @@ impl State {
         match request {
             BlockRequest::Read { into, .. } => {
                 self.counts.0 += 1;
+                self.bytes.0 += len as u64;
                 let mut at = at;
                 for buffer in into.iter_mut().map(IoBufMut::data_mut) {
                     buffer.copy_from_slice(&self.contents[at..at + buffer.len()]);
@@ -112,6 +113,7 @@ impl State {
             }
             BlockRequest::Write { from, .. } => {
                 self.counts.1 += 1;
+                self.bytes.1 += len as u64;
                 let bytes = Chain::to_vec(from);
                 self.contents[at..at + len].copy_from_slice(&bytes);
                 self.log.push(Logged::Write { at, bytes });
@@ -151,6 +153,11 @@ impl BlockQueue for SimQueue {
         }
         let ahead = state.submitted.len() as u16;
         let data_len = bytes_of(&request).1 as u32;
+        if let (BlockRequest::Read { sector, .. } | BlockRequest::Write { sector, .. }, Some(order)) =
+            (&request, &mut state.order)
+        {
+            order.push(*sector);
+        }
         state.submitted.push(BlockCompletion {
             id,
             outcome: BlockOutcome::Done,

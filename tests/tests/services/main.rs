@@ -3,6 +3,7 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | [`cache`] | the cached blocks of volumes: budgets, and memory that a full cache gives back |
 //! | [`clients`] | a client library and Debian's libmemcached tools, with the server in a cell and standalone |
 //! | [`misuse`] | slow readers, half-closed and reset connections, garbage |
 //! | [`crowd`] | thousands of connections |
@@ -19,6 +20,7 @@
 //! | [`trace`] | traces of a serving cell |
 //! | [`faults`] | a service beside cells that crash |
 
+mod cache;
 mod clients;
 mod cores;
 mod crowd;

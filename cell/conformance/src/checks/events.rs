@@ -10,12 +10,12 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use isola_abi::id::ActivityId;
 use isola_ebbs::{current_core, cycles, platform};
-use isola_events::activity::charge_to;
+use isola_events::activity::{APPLICATION, INFRASTRUCTURE, charge_to};
 use isola_events::affinity;
 use isola_events::event::{Event, Label, Placement};
 use isola_events::{
-    current_activity, end_activity, parallel, register_activity, register_activity_under, spawn, spawn_on,
-    spawn_task, yield_now,
+    current_activity, end_activity, parallel, register_activity, register_activity_under, sleep, spawn,
+    spawn_on, spawn_task, yield_now,
 };
 use isola_platform::CoreIndex;
 
@@ -164,6 +164,70 @@ async fn charged_on_another_core(worker: ActivityId, charged: ActivityId, work: 
     on_core(core, || async {}).await;
     ensure!(charged() - before >= work, "{} cycles charged of {work}", charged() - before);
     Ok(())
+}
+
+/// The sum over all activities, with the cycles in which the core was idle, in the loop and in interrupts, is all time
+/// that has passed, on each core, while activities come and go there.
+pub async fn no_cycle_is_unattributed() -> Outcome {
+    for core in (0..cores() as u32).map(CoreIndex) {
+        on_core(core, no_cycle_of_this_core_is_unattributed).await.unwrap_or(Ok(()))?;
+    }
+    Ok(())
+}
+
+async fn no_cycle_of_this_core_is_unattributed() -> Outcome {
+    let (begun, before) = (Boundary::mark(), attributed());
+    for round in 0..50_u32 {
+        let Ok(activity) = register_activity("tenant") else { break };
+        let Ok(child) = register_activity_under(activity, "connection") else { break };
+        let work = move || {
+            for owner in [activity, child, INFRASTRUCTURE, activity] {
+                charge_to(owner);
+                let start = cycles();
+                while cycles() - start < 500 {}
+            }
+        };
+        Event::new().charged_to(child).spawn(work);
+        match round % 3 {
+            0 => sleep(Duration::from_micros(200)).await,
+            1 => yield_now().await,
+            _ => {}
+        }
+        end_activity(child);
+        end_activity(activity);
+    }
+    let (ended, after) = (Boundary::mark(), attributed());
+    let spent = after.wrapping_sub(before);
+    let (least, most) =
+        (ended.earliest.wrapping_sub(begun.latest), ended.latest.wrapping_sub(begun.earliest));
+    ensure!((least..=most).contains(&spent), "{spent} cycles are attributed, of {least} to {most}");
+    Ok(())
+}
+
+/// A boundary of the accounting, which is between two readings of the cycle counter.
+struct Boundary {
+    earliest: u64,
+    latest: u64,
+}
+
+impl Boundary {
+    /// Charges all cycles so far.
+    fn mark() -> Self {
+        let own = current_activity();
+        charge_to(if own == INFRASTRUCTURE { APPLICATION } else { INFRASTRUCTURE });
+        let earliest = cycles();
+        charge_to(own);
+        Self { earliest, latest: cycles() }
+    }
+}
+
+/// Returns the cycles of this core up to the last boundary.
+fn attributed() -> u64 {
+    let core = current_core().0 as usize;
+    let report = &platform().report().cores[core];
+    let others = [&report.idle_cycles, &report.loop_cycles, &report.interrupt_cycles];
+    let of_activities = platform().ledger().core(core).iter().map(|used| &used.cycles);
+    of_activities.chain(others).fold(0, |sum, cycles| sum.wrapping_add(cycles.load(Ordering::Relaxed)))
 }
 
 pub async fn any_number_of_activities_come_and_go() -> Outcome {

@@ -42,6 +42,7 @@ checks! {
     events::events_inherit_their_activity,
     events::affinity_labels_keep_to_a_core_of_the_cell,
     events::cycles_are_charged_to_their_activity,
+    events::no_cycle_is_unattributed,
     events::any_number_of_activities_come_and_go,
     tasks::an_awaited_task_returns_its_output,
     tasks::a_task_that_is_cancelled_is_dropped,

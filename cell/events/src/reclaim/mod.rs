@@ -17,14 +17,17 @@
 //! Freed objects are scattered. If the platform needs whole chunks, it demands that the holders vacate addresses.
 
 mod choice;
+mod grants;
 mod holders;
 mod reservation;
+mod single_task;
 
 pub use holders::{HolderRegistration, MemoryHolder, ReclaimCause, register_memory_holder};
 pub use reservation::{Reservation, ReserveError, reserve, waiting_requests_of};
 
 use self::choice::{Share, Victim, next_victim, over_hard_budget};
 use self::holders::HOLDERS;
+use self::single_task::{MayEnd, MustSpawn, SingleTask};
 use crate::elsewhere::elsewhere;
 use crate::event_loop::EVENTS;
 use crate::task::{spawn_task_for, yield_now};
@@ -32,7 +35,7 @@ use crate::timer::now;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use isola_abi::id::ActivityId;
 use isola_abi::ledger::Generation;
@@ -52,15 +55,10 @@ const SLICE: u64 = 256 << 10;
 /// only objects of the same size can use, and would otherwise not end before all caches are empty.
 const SHORTAGE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The task does not exist, or it runs, or it has to look again before it ends.
-const IDLE: u32 = 0;
-const RUNS: u32 = 1;
-const LOOKS_AGAIN: u32 = 2;
-
 /// The state of the cell's memory scheduler.
 #[derive(Default)]
 struct Reclaim {
-    task: AtomicU32,
+    task: SingleTask,
     /// The cores with holders, as bits.
     cores: AtomicU64,
     /// When a shortage may next cause reclaim, in nanoseconds.
@@ -140,7 +138,7 @@ pub(crate) fn look(word: u32) {
         // Cleared before the demand is read: a later one sets it again.
         platform().report().memory.pressure.fetch_and(!RECLAIM_FLAG, Ordering::SeqCst);
     }
-    if RECLAIM.task.swap(LOOKS_AGAIN, Ordering::AcqRel) == IDLE {
+    if RECLAIM.task.call() == MustSpawn::Yes {
         spawn_task_for(INFRASTRUCTURE, run()).detach();
     }
 }
@@ -148,11 +146,10 @@ pub(crate) fn look(word: u32) {
 /// The memory scheduler.
 async fn run() {
     loop {
-        RECLAIM.task.store(RUNS, Ordering::Release);
+        RECLAIM.task.begin();
         reclaim().await;
         watch();
-        let ended = RECLAIM.task.compare_exchange(RUNS, IDLE, Ordering::AcqRel, Ordering::Acquire);
-        if ended.is_ok() {
+        if RECLAIM.task.end() == MayEnd::Yes {
             return;
         }
         yield_now().await;

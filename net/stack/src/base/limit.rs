@@ -1,45 +1,35 @@
-//! A rate limit by a token bucket.
+//! A rate limit: a token bucket, as the time of its next action (the generic cell rate algorithm of ITU-T I.371).
 
 use super::time::{Duration, Instant};
 
-/// Allows `per_second` actions a second, and as many at once after a pause.
+/// Allows `per_second` actions a second, and as many at once after a pause of a second.
 #[derive(Clone, Debug)]
 pub(crate) struct RateLimit {
-    per_second: u32,
-    tokens: u32,
-    /// The time up to which tokens were added.
-    filled: Instant,
+    /// The time that an action takes up; `None`: no action is allowed.
+    interval_ns: Option<u64>,
+    /// How much time actions may take up in advance.
+    ahead_ns: u64,
+    /// The time up to which actions have taken up the time.
+    used_until_ns: u64,
 }
 
 impl RateLimit {
     pub fn new(per_second: u32, now: Instant) -> Self {
-        Self { per_second, tokens: per_second, filled: now }
+        let second = Duration::from_secs(1).as_nanos();
+        let interval_ns = (per_second > 0).then(|| second.div_ceil(per_second.into()));
+        let ahead_ns = interval_ns.unwrap_or(0) * u64::from(per_second.saturating_sub(1));
+        Self { interval_ns, ahead_ns, used_until_ns: now.as_nanos() }
     }
 
-    /// Takes a token, if there is one.
+    /// Counts an action, if it is allowed.
     pub fn allow(&mut self, now: Instant) -> Permit {
-        if self.tokens == 0 {
-            self.fill(now);
+        let Some(interval_ns) = self.interval_ns else { return Permit::No };
+        let from = self.used_until_ns.max(now.as_nanos());
+        if from - now.as_nanos() > self.ahead_ns {
+            return Permit::No;
         }
-        match self.tokens.checked_sub(1) {
-            Some(left) => {
-                self.tokens = left;
-                Permit::Yes
-            }
-            None => Permit::No,
-        }
-    }
-
-    /// Fills the empty bucket. The time of a fraction of a token counts for the next fill.
-    fn fill(&mut self, now: Instant) {
-        let (second, per_second) = (Duration::from_secs(1).as_nanos(), u64::from(self.per_second));
-        let elapsed = now.since(self.filled).as_nanos().min(second);
-        let earned = elapsed * per_second / second;
-        if earned > 0 {
-            let rest = elapsed - (earned * second).div_ceil(per_second);
-            self.tokens = earned as u32;
-            self.filled = Instant::from_nanos(now.as_nanos() - rest);
-        }
+        self.used_until_ns = from + interval_ns;
+        Permit::Yes
     }
 }
 
@@ -66,6 +56,24 @@ mod tests {
         let much_later = Instant::ZERO + Duration::from_secs(1000);
         assert_eq!(allowed(&mut limit, much_later, 50), 10);
         assert_eq!(allowed(&mut RateLimit::new(0, Instant::ZERO), much_later, 5), 0);
+    }
+
+    #[test]
+    fn a_pause_allows_one_burst_and_not_two() {
+        for per_second in [1, 3, 10, 1_000, 70_000] {
+            let mut limit = RateLimit::new(per_second, Instant::ZERO);
+            // Full since the beginning, and used at once.
+            let now = Instant::ZERO + Duration::from_secs(10);
+            let tries = 3 * per_second;
+            let allowed = (0..tries).filter(|_| limit.allow(now) == Permit::Yes).count();
+            assert_eq!(allowed, per_second as usize);
+            // A part of it is used before the pause.
+            let now = now + Duration::from_secs(10);
+            assert_eq!(limit.allow(now), Permit::Yes);
+            let now = now + Duration::from_secs(2);
+            let allowed = (0..tries).filter(|_| limit.allow(now) == Permit::Yes).count();
+            assert_eq!(allowed, per_second as usize);
+        }
     }
 
     #[test]

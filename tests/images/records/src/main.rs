@@ -4,10 +4,14 @@
 //! `records share PATH NAME:BYTES ...` runs an activity of that name for each, which reads random blocks of the volume's
 //! device, past the cache: [`READERS`] requests of that length at all times.
 //!
+//! `records scan PATH` reads files of the volume: see [`scan`].
+//!
 //! A file has [`RECORDS`] records. It is written under the name `new`, and renamed to its number when it is full; an old
 //! file is removed then. So a crash meets creations, writes, renames and removals.
 #![no_std]
 #![no_main]
+
+mod scan;
 
 use isola::events::activity::charge_to;
 use isola::events::{register_activity, spawn_task};
@@ -35,8 +39,9 @@ async fn main(arguments: Arguments) -> ExitCode {
     let words: Vec<&str> = arguments.iter().collect();
     let result = match &words[..] {
         ["share", path, loads @ ..] => share(path, loads).await,
+        ["scan", path] => scan::scan(path).await,
         [path] => run(path).await,
-        _ => Err("usage: records PATH | share PATH NAME:BYTES ...".into()),
+        _ => Err("usage: records PATH | scan PATH | share PATH NAME:BYTES ...".into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -13,6 +13,9 @@ const OF: usize = 8;
 /// The pages of each core that are in constant use.
 const HOT: usize = 16;
 
+/// The bytes that stay in use beside the kept pages, at most.
+const SLACK: usize = 2 << 20;
+
 /// The number of cores that have filled their part.
 static FILLED: AtomicUsize = AtomicUsize::new(0);
 
@@ -21,14 +24,17 @@ static FILLED: AtomicUsize = AtomicUsize::new(0);
 pub async fn keep(mib: usize, until_mib: usize) -> ExitCode {
     let cores = isola::core_count();
     let pages = (mib << 20) / PAGE / OF / cores;
+    // Page tables and free objects of the heap may stay in use.
+    let free_then = isola::memory_free().saturating_sub(cores * pages * PAGE + SLACK);
     let checked = parallel(cores, move |core| async move {
         let mut kept = fill(core, pages);
         FILLED.fetch_add(1, Ordering::Relaxed);
         if core == 0 {
-            while FILLED.load(Ordering::Relaxed) < cores || isola::memory_free() < mib << 19 {
+            while FILLED.load(Ordering::Relaxed) < cores || isola::memory_free() < free_then {
                 sleep(Duration::from_micros(200)).await;
             }
-            // An idle core updates the free memory in the report.
+            // All cores have dropped their other pages, which are free after a grace period. An idle core updates the
+            // free memory in the report.
             sleep(Duration::from_micros(200)).await;
             println!("sparse: filled");
         }
