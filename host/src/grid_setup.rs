@@ -2,10 +2,10 @@
 //! `isola run`.
 //!
 //! ```toml
-//! [grid.processor]                       # or network-write
+//! [grid.processor]                       # or network-write, disk, files, rpc
 //! policy = "wfq"                         # fifo, priority, wfq, edf or reserve
 //! batch = 4
-//! limit = "50%"                          # of each core; bytes per second for network-write
+//! limit = "50%"                          # of each core or volume, or of one call at a time; otherwise bytes per second
 //! activities.web = { weight = 300 }      # also: priority, deadline, reservation, limit
 //!
 //! [grid.weights]                         # at all resources, with the policy wfq where none is named
@@ -49,6 +49,12 @@ pub struct GridTable {
     /// The settings of the block devices.
     #[serde(default)]
     disk: ResourceTable,
+    /// The settings of the operations of file systems.
+    #[serde(default)]
+    files: ResourceTable,
+    /// The settings of the calls between machines.
+    #[serde(default)]
+    rpc: ResourceTable,
     /// The weights at all resources, by activity.
     #[serde(default)]
     weights: BTreeMap<String, Weight>,
@@ -105,6 +111,9 @@ impl FromStr for ActivityWeight {
     }
 }
 
+/// The largest rate of calls, in percent of one call at a time.
+const MOST_RPC_PERCENT: u32 = 1600;
+
 /// A rule that attributes connections.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -144,6 +153,8 @@ impl GridTable {
             (Resource::Processor, &self.processor, cpu_limit),
             (Resource::NetworkWrite, &self.network_write, net_rate),
             (Resource::Disk, &self.disk, disk_rate),
+            (Resource::Files, &self.files, None),
+            (Resource::Rpc, &self.rpc, None),
             (Resource::Memory, &self.memory, None),
         ];
         for (resource, table, limit) in resources {
@@ -318,15 +329,21 @@ pub fn parse_rate(resource: Resource, text: &str) -> Result<RateChange, String> 
         return Ok(RateChange::None);
     }
     match resource.metric() {
-        Metric::Cycles => {
+        Metric::Cycles | Metric::Nanoseconds => {
+            // Several calls are in progress at a time.
+            let (whole, most) = match resource {
+                Resource::Files => ("a volume's time", 100),
+                Resource::Rpc => ("one call at a time", MOST_RPC_PERCENT),
+                _ => ("a core", 100),
+            };
             let percent = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
             let thousandths = percent.map(|percent| (percent * 10.0).round());
             match thousandths {
-                Some(thousandths) if (1.0..=1_000.0).contains(&thousandths) => {
+                Some(thousandths) if (1.0..=f64::from(10 * most)).contains(&thousandths) => {
                     Ok(RateChange::Part(thousandths as u32))
                 }
                 _ => Err(format!(
-                    "{text:?} is no part of a core: give a percentage from 0.1% to 100%, or none"
+                    "{text:?} is no part of {whole}: give a percentage from 0.1% to {most}%, or none"
                 )),
             }
         }

@@ -5,6 +5,7 @@
 //! something else.
 
 use crate::messenger::MESSENGER_CORE;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::{Rc, Weak};
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -64,6 +65,9 @@ pub(crate) struct Slots {
 struct State {
     requests: RequestQueue<Rc<Waiter>>,
     used: usize,
+    /// The calls with slots whose tasks have not run since, in the order in which they got them. An activity's calls
+    /// begin in that order, whichever task runs first. No list is empty.
+    granted: BTreeMap<ActivityId, VecDeque<Rc<Waiter>>>,
     /// The number of slots while there is a policy.
     most: usize,
     /// The number of slots without a policy; `None`: no limit.
@@ -96,7 +100,7 @@ impl Slots {
     pub fn new(most: usize, most_direct: Option<usize>) -> Rc<Self> {
         let _follower: &Follower = &FOLLOWER;
         let requests = RequestQueue::new(RPC);
-        let state = RefCell::new(State { requests, used: 0, most, most_direct });
+        let state = RefCell::new(State { requests, used: 0, granted: BTreeMap::new(), most, most_direct });
         let slots = Rc::new_cyclic(|slots: &Weak<Self>| {
             let slots = slots.clone();
             let throttle = Alarm::new(move || {
@@ -121,10 +125,10 @@ impl Slots {
             return Slot { slots: self.clone(), service };
         }
         let waiter = Rc::<Waiter>::default();
-        let pending = PendingSlot { slots: self.clone(), waiter: waiter.clone() };
+        let pending = PendingSlot { slots: self.clone(), activity, waiter: waiter.clone() };
         self.state.borrow_mut().requests.add(activity, waiter, Cost::Unknown, now().as_ns());
         self.grant();
-        poll_fn(|context| match pending.waiter.granted.take() {
+        poll_fn(|context| match self.begin(activity, &pending.waiter) {
             Some(service) => Poll::Ready(Slot { slots: self.clone(), service }),
             None => {
                 pending.waiter.waker.replace(Some(context.waker().clone()));
@@ -146,12 +150,14 @@ impl Slots {
                 NextRequest::Request(_, waiter, ticket) if waiter.is_abandoned.get() => {
                     state.requests.complete(ticket, 0);
                 }
-                NextRequest::Request(_, waiter, ticket) => {
+                NextRequest::Request(activity, waiter, ticket) => {
                     state.used += 1;
                     waiter.granted.set(Some(Service { ticket, begun: now() }));
-                    let waker = waiter.waker.take();
+                    let granted = state.granted.entry(activity).or_default();
+                    granted.push_back(waiter);
+                    let first = if granted.len() == 1 { granted[0].waker.take() } else { None };
                     drop(state);
-                    waker.into_iter().for_each(Waker::wake);
+                    first.into_iter().for_each(Waker::wake);
                 }
                 NextRequest::NotBefore(ns) => return self.throttle.set(Some(Instant::from_ns(ns))),
                 NextRequest::Empty => {
@@ -162,6 +168,33 @@ impl Slots {
                 }
             }
         }
+    }
+
+    /// Returns the slot of a call if it has one, and no earlier call of the activity is about to begin.
+    fn begin(&self, activity: ActivityId, waiter: &Rc<Waiter>) -> Option<Service> {
+        waiter.granted.get()?;
+        let is_first = |granted: &VecDeque<Rc<Waiter>>| Rc::ptr_eq(&granted[0], waiter);
+        if !self.state.borrow().granted.get(&activity).is_some_and(is_first) {
+            return None;
+        }
+        self.forget(activity, waiter)
+    }
+
+    /// Removes a call from those that are about to begin, and wakes the next. Returns its slot.
+    fn forget(&self, activity: ActivityId, waiter: &Rc<Waiter>) -> Option<Service> {
+        let service = waiter.granted.take()?;
+        let mut state = self.state.borrow_mut();
+        let mut next = None;
+        if let Some(granted) = state.granted.get_mut(&activity) {
+            granted.retain(|other| !Rc::ptr_eq(other, waiter));
+            next = granted.front().and_then(|first| first.waker.take());
+            if granted.is_empty() {
+                state.granted.remove(&activity);
+            }
+        }
+        drop(state);
+        next.into_iter().for_each(Waker::wake);
+        Some(service)
     }
 
     fn give_back(&self, service: Service) {
@@ -189,7 +222,7 @@ impl State {
 
     /// Takes a free slot for a call that need not wait.
     fn take_free(&mut self, activity: ActivityId) -> Option<Service> {
-        if !self.has_free() || self.requests.must_order() {
+        if !self.has_free() || self.granted.contains_key(&activity) || self.requests.must_order() {
             return None;
         }
         self.used += 1;
@@ -201,13 +234,14 @@ impl State {
 /// Gives a slot back that was granted to a future that is dropped before it has returned it.
 struct PendingSlot {
     slots: Rc<Slots>,
+    activity: ActivityId,
     waiter: Rc<Waiter>,
 }
 
 impl Drop for PendingSlot {
     fn drop(&mut self) {
         self.waiter.is_abandoned.set(true);
-        if let Some(service) = self.waiter.granted.take() {
+        if let Some(service) = self.slots.forget(self.activity, &self.waiter) {
             self.slots.give_back(service);
         }
     }

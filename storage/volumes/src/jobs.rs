@@ -32,7 +32,8 @@ use isola_resources::{
     ClientStatistics, Cost, FILES, NextRequest, RequestQueue, Resource, ServiceTicket,
 };
 
-/// The most operations that wait for a volume: per activity while `files` has a policy. Further ones wait for room.
+/// The most operations of an activity that wait for a volume. Further ones wait for room, until half of these have gone:
+/// then all that wait for room are woken, as those that are dropped meanwhile cannot be told from others.
 const MOST_WAITING: usize = 1024;
 
 /// An operation on a mounted file system.
@@ -66,8 +67,8 @@ struct State<M> {
     is_waiting: bool,
     /// Whether the fiber executes an operation.
     is_busy: bool,
-    /// The futures that wait for room.
-    room: Vec<Waker>,
+    /// The futures that wait for room, by activity.
+    room: BTreeMap<ActivityId, Vec<Waker>>,
     is_closed: bool,
 }
 
@@ -138,7 +139,7 @@ impl<M: 'static> Default for Jobs<M> {
             activity: None,
             is_waiting: false,
             is_busy: false,
-            room: Vec::new(),
+            room: BTreeMap::new(),
             is_closed: false,
         };
         let jobs = Self(Rc::new(RefCell::new(state)));
@@ -226,9 +227,11 @@ impl<M> State<M> {
         queue.operations.len() == 1
     }
 
-    /// Returns the number of waiting operations that count against the bound of an activity.
+    /// Returns the number of an activity's waiting operations.
     fn len_for(&self, activity: ActivityId) -> usize {
-        if self.requests.has_policy() { self.requests.len_for(activity) } else { self.len }
+        let admitted = self.queues.get(&activity).map_or(0, |queue| queue.operations.len());
+        // Without a policy all operations are admitted.
+        if self.requests.has_policy() { self.requests.len_for(activity) + admitted } else { admitted }
     }
 
     /// Reports the cost of the operation that the fiber has executed.
@@ -322,7 +325,7 @@ impl<M: 'static> Jobs<M> {
             if state.len_for(activity) < MOST_WAITING {
                 return Poll::Ready(());
             }
-            state.room.push(context.waker().clone());
+            state.room.entry(activity).or_default().push(context.waker().clone());
             Poll::Pending
         })
         .await;
@@ -366,13 +369,16 @@ impl<M: 'static> Jobs<M> {
             let next = queue.operations.pop_front();
             let is_last = queue.operations.is_empty();
             state.len -= 1;
-            state.room.drain(..).for_each(Waker::wake);
             state.is_busy = true;
             let ticket = next.as_ref().map(|(_, ticket)| *ticket).unwrap_or_default();
             state.running = ticket.is_charged().then(|| (ticket, now()));
             if is_last {
                 state.queues.remove(&activity);
-            } else {
+            }
+            if !state.room.is_empty() && state.len_for(activity) <= MOST_WAITING / 2 {
+                state.room.remove(&activity).into_iter().flatten().for_each(Waker::wake);
+            }
+            if !is_last {
                 drop(state);
                 charge_to(activity);
                 self.request_turn(activity);

@@ -197,7 +197,7 @@ fn an_activity_with_long_operations_in_great_number_leaves_another_its_share() {
         let share = served as f64 / (served + flood) as f64;
         assert!((share - 0.5).abs() < 0.05, "{share:.3} for the victim");
         let longest = volume.scheduled(victim).longest_wait_ns;
-        assert!(longest < 200_000_000, "waited {longest} ns");
+        assert!(longest < 500_000_000, "waited {longest} ns");
     });
 }
 
