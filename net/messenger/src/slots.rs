@@ -252,3 +252,38 @@ impl Drop for Slot {
         self.slots.give_back(self.service);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::future::Future;
+    use core::task::Context;
+    use core::time::Duration;
+    use isola_events::{exit, run, spawn_task, timeout};
+    use isola_hosted::Settings;
+
+    #[test]
+    fn a_slot_granted_to_a_call_that_is_dropped_goes_to_the_next() {
+        isola_hosted::run(Settings::default(), Vec::new(), |_| {
+            spawn_task(async {
+                let slots = Slots::new(1, Some(1));
+                let first = slots.take().await;
+                let mut context = Context::from_waker(Waker::noop());
+                let [mut dropped, mut next] = [(); 2].map(|()| alloc::boxed::Box::pin(slots.take()));
+                assert!(dropped.as_mut().poll(&mut context).is_pending());
+                assert!(next.as_mut().poll(&mut context).is_pending());
+                drop(first);
+                // It has the slot now.
+                assert!(next.as_mut().poll(&mut context).is_pending());
+                drop(dropped);
+                let Poll::Ready(slot) = next.as_mut().poll(&mut context) else { panic!("no slot") };
+                drop(slot);
+                let again = timeout(Duration::from_secs(5), slots.take()).await;
+                assert!(again.is_ok() && slots.state.borrow().used == 1);
+                exit(0);
+            })
+            .detach();
+            run()
+        });
+    }
+}
