@@ -417,10 +417,11 @@ mod tests {
         let [wfq, fifo] = [PolicyKind::Wfq, PolicyKind::Fifo].map(PolicyChange::Policy);
         let policies: Vec<_> =
             changes.iter().filter_map(|change| Some((change.resource, change.policy?))).collect();
-        let resources = [Resource::Processor, Resource::NetworkWrite, Resource::Disk];
-        assert_eq!(policies, [(resources[0], wfq), (resources[1], wfq), (resources[2], fifo)]);
+        let resources =
+            [Resource::Processor, Resource::NetworkWrite, Resource::Disk, Resource::Files, Resource::Rpc];
+        assert!(policies.into_iter().eq(resources.into_iter().zip([wfq, wfq, fifo, wfq, wfq])));
         assert!(changes[0].limit == Some(RateChange::Part(500)) && changes[4].limit.is_some());
-        for (resource, web) in resources.into_iter().zip([400, 300, 300]) {
+        for (resource, web) in resources.into_iter().zip([400, 300, 300, 300, 300]) {
             let of = changes.iter().filter(|change| change.resource == resource);
             let weights = of.filter_map(|change| change.activity.as_ref());
             let weights = weights.map(|(name, change)| (&**name, change.weight.unwrap().get()));
@@ -470,14 +471,19 @@ mod tests {
             (Resource::Processor, "0.1%", RateChange::Part(1)),
             (Resource::Processor, "100%", RateChange::Part(1_000)),
             (Resource::Processor, "none", RateChange::None),
+            (Resource::Files, "100%", RateChange::Part(1_000)),
+            (Resource::Rpc, "150%", RateChange::Part(1_500)),
+            (Resource::Rpc, "1600%", RateChange::Part(16_000)),
             (Resource::NetworkWrite, "10M", rate(10 << 20)),
             (Resource::NetworkWrite, "none", RateChange::None),
         ] {
             assert_eq!(parse_rate(resource, text), Ok(expected), "{text}");
         }
         for text in ["", "%", "0%", "101%", "25", "10M", "-1%", "NaN%"] {
-            let message = parse_rate(Resource::Processor, text).unwrap_err();
-            assert!(message.contains("percentage"), "{message}");
+            for resource in [Resource::Processor, Resource::Files] {
+                let message = parse_rate(resource, text).unwrap_err();
+                assert!(message.contains("percentage"), "{message}");
+            }
         }
         for text in ["", "25%", "0", "fast"] {
             let message = parse_rate(Resource::NetworkWrite, text).unwrap_err();

@@ -1,7 +1,7 @@
 //! The requests that wait at one scheduler of a resource, with and without a policy.
 
 use crate::activity_scheduler::ActivityScheduler;
-use crate::resource::GridResource;
+use crate::resource::{Configuration, GridResource};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ use isola_schedulers::{ClientStatistics, Cost, Dispatch, Dispatched, Ticket};
 /// [`Self::follow`] has to be called before the other functions that take the time, so that a change of the settings
 /// holds from then on. The time is in nanoseconds, never less than in an earlier call.
 pub struct RequestQueue<M> {
-    resource: GridResource,
+    resource: Option<GridResource>,
     /// The version of the settings that it follows.
     version: Option<u64>,
     order: Order<M>,
@@ -63,8 +63,9 @@ pub enum NextRequest<M> {
 }
 
 impl<M> RequestQueue<M> {
-    /// Creates a queue without requests, which has no policy before [`Self::follow`] is called.
-    pub fn new(resource: GridResource) -> Self {
+    /// Creates a queue without requests, which has no policy before [`Self::follow`] is called; without a resource it
+    /// never has one.
+    pub fn new(resource: Option<GridResource>) -> Self {
         Self { resource, version: None, order: Order::Arrival(VecDeque::new()), scheduler_number: 0 }
     }
 
@@ -72,18 +73,18 @@ impl<M> RequestQueue<M> {
     /// whether there were changes.
     #[inline]
     pub fn follow(&mut self, now_ns: impl FnOnce() -> u64) -> bool {
-        let version = self.resource.version();
+        let Some(resource) = self.resource else { return false };
+        let version = resource.version();
         if self.version == Some(version) {
             return false;
         }
         self.version = Some(version);
-        self.configure(now_ns());
+        self.configure(resource.configuration(), now_ns());
         true
     }
 
     #[cold]
-    fn configure(&mut self, now_ns: u64) {
-        let configuration = self.resource.configuration();
+    fn configure(&mut self, configuration: Option<Configuration>, now_ns: u64) {
         match (&mut self.order, configuration) {
             (Order::Policy { scheduler, has_limits }, Some(configuration)) => {
                 // A limit of all activities comes and goes with another scheduler.
@@ -182,6 +183,19 @@ impl<M> RequestQueue<M> {
                 Dispatch::Empty => NextRequest::Empty,
             },
         }
+    }
+
+    /// Removes all requests, in the order of their arrival.
+    pub fn take_all(&mut self) -> Vec<M> {
+        let waiting: Vec<Waiting<M>> = match &mut self.order {
+            Order::Arrival(waiting) => waiting.drain(..).collect(),
+            Order::Policy { scheduler, .. } => {
+                let empty = ActivityScheduler::new(scheduler.configuration().clone());
+                self.scheduler_number += 1;
+                core::mem::replace(&mut **scheduler, empty).into_requests().collect()
+            }
+        };
+        waiting.into_iter().map(|request| request.message).collect()
     }
 
     /// Reports the actual cost of a request. No effect if another policy began since it was chosen: the statistics began

@@ -99,7 +99,7 @@ impl Slots {
     /// Creates `most` slots; without a policy `most_direct`, or any number.
     pub fn new(most: usize, most_direct: Option<usize>) -> Rc<Self> {
         let _follower: &Follower = &FOLLOWER;
-        let requests = RequestQueue::new(RPC);
+        let requests = RequestQueue::new(Some(RPC));
         let state = RefCell::new(State { requests, used: 0, granted: BTreeMap::new(), most, most_direct });
         let slots = Rc::new_cyclic(|slots: &Weak<Self>| {
             let slots = slots.clone();

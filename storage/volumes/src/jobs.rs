@@ -127,7 +127,7 @@ fn for_activity<T>(activity: ActivityId, call: impl FnOnce() -> T) -> T {
 impl<M: 'static> Default for Jobs<M> {
     fn default() -> Self {
         let state = State {
-            requests: RequestQueue::new(FILES),
+            requests: RequestQueue::new(Some(FILES)),
             queues: BTreeMap::new(),
             turns: VecDeque::new(),
             turn_events: BTreeSet::new(),
