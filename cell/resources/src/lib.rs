@@ -44,9 +44,9 @@ pub use isola_abi::grid::{
     Entitlement, EntitlementError, MemoryBudget, Metric, PolicyKind, Priority, Rate, Resource, Weight,
 };
 pub use isola_activities::INFRASTRUCTURE;
+pub use isola_schedulers::{ClientStatistics, Cost, Dispatch, Dispatched, Ticket};
 pub use merge::merged;
 pub use request_queue::{NextRequest, RequestQueue, ServiceTicket};
-pub use isola_schedulers::{ClientStatistics, Cost, Dispatch, Dispatched, Ticket};
 pub use resource::{
     Configuration, DISK, FILES, GridResource, MEMORY, NETWORK_WRITE, PROCESSOR, RPC, ResourceError,
 };

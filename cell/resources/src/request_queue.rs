@@ -88,8 +88,7 @@ impl<M> RequestQueue<M> {
         match (&mut self.order, configuration) {
             (Order::Policy { scheduler, has_limits }, Some(configuration)) => {
                 // A limit of all activities comes and goes with another scheduler.
-                let is_replaced =
-                    scheduler.configuration().limit.is_some() != configuration.limit.is_some();
+                let is_replaced = scheduler.configuration().limit.is_some() != configuration.limit.is_some();
                 self.scheduler_number += u64::from(is_replaced);
                 *has_limits = configuration.has_limits();
                 scheduler.configure(configuration, now_ns);
@@ -106,7 +105,8 @@ impl<M> RequestQueue<M> {
             }
             (Order::Policy { .. }, None) => {
                 let before = core::mem::replace(&mut self.order, Order::Arrival(VecDeque::new()));
-                if let (Order::Policy { scheduler, .. }, Order::Arrival(waiting)) = (before, &mut self.order) {
+                if let (Order::Policy { scheduler, .. }, Order::Arrival(waiting)) = (before, &mut self.order)
+                {
                     waiting.extend(scheduler.into_requests());
                 }
             }
@@ -177,7 +177,11 @@ impl<M> RequestQueue<M> {
             },
             Order::Policy { scheduler, .. } => match scheduler.dispatch(now_ns) {
                 Dispatch::Request(Dispatched { message: Waiting { activity, message, .. }, ticket }) => {
-                    NextRequest::Request(activity, message, ServiceTicket(Some((self.scheduler_number, ticket))))
+                    NextRequest::Request(
+                        activity,
+                        message,
+                        ServiceTicket(Some((self.scheduler_number, ticket))),
+                    )
                 }
                 Dispatch::NotBefore(ns) => NextRequest::NotBefore(ns),
                 Dispatch::Empty => NextRequest::Empty,

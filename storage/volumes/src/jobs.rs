@@ -15,6 +15,7 @@
 //! the device. Without a policy the activities take turns. An activity has one turn at a time, so that its number of
 //! waiting operations does not delay those of others.
 
+use crate::reply::reply;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::{Rc, Weak};
@@ -28,9 +29,7 @@ use isola_events::activity::charge_to;
 use isola_events::processor::has_policy;
 use isola_events::{Alarm, Instant, current_activity, now, spawn};
 use isola_fibers::Fiber;
-use isola_resources::{
-    ClientStatistics, Cost, FILES, NextRequest, RequestQueue, Resource, ServiceTicket,
-};
+use isola_resources::{ClientStatistics, Cost, FILES, NextRequest, RequestQueue, Resource, ServiceTicket};
 
 /// The most operations of an activity that wait for a volume. Further ones wait for room, until half of these have gone:
 /// then all that wait for room are woken, as those that are dropped meanwhile cannot be told from others.
@@ -82,34 +81,6 @@ impl<M> Default for Queue<M> {
     fn default() -> Self {
         Self { operations: VecDeque::new(), has_turn: false }
     }
-}
-
-/// The result of an operation, on its way to the future that waits for it.
-struct Reply<T> {
-    value: Option<T>,
-    waker: Option<Waker>,
-}
-
-/// Returns a function that sends a result, and a future that completes with it.
-pub(crate) fn reply<T>() -> (impl FnOnce(T), impl Future<Output = T>) {
-    let reply = Rc::new(RefCell::new(Reply { value: None, waker: None }));
-    let there = reply.clone();
-    let send = move |value| {
-        let mut reply = there.borrow_mut();
-        reply.value = Some(value);
-        if let Some(waker) = reply.waker.take() {
-            waker.wake();
-        }
-    };
-    let receive = poll_fn(move |context| {
-        let mut reply = reply.borrow_mut();
-        if let Some(value) = reply.value.take() {
-            return Poll::Ready(value);
-        }
-        reply.waker = Some(context.waker().clone());
-        Poll::Pending
-    });
-    (send, receive)
 }
 
 /// Calls `call` while the running event is charged to `activity`.
@@ -413,6 +384,9 @@ impl<M: 'static> WeakJobs<M> {
 
     /// Returns the service of each activity by the policy; empty without one.
     pub fn report(&self, core: u32) -> Vec<GridClient> {
-        self.0.upgrade().map(|state| state.borrow().requests.report(Resource::Files, core)).unwrap_or_default()
+        self.0
+            .upgrade()
+            .map(|state| state.borrow().requests.report(Resource::Files, core))
+            .unwrap_or_default()
     }
 }

@@ -34,6 +34,7 @@ mod file_system;
 mod flow;
 mod jobs;
 mod open_files;
+mod reply;
 mod schedulers;
 mod shared;
 mod volume;

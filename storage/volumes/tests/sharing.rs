@@ -6,9 +6,7 @@ use isola_events::{
 };
 use isola_fibers::block_on;
 use isola_hosted::Settings;
-use isola_resources::{
-    Entitlement, FILES, GridResource, PROCESSOR, PolicyKind, Rate, Resource, Weight,
-};
+use isola_resources::{Entitlement, FILES, GridResource, PROCESSOR, PolicyKind, Rate, Resource, Weight};
 use isola_volumes::{
     Entry, FileError, FileId, FileKind, FileSystem, ListPosition, Metadata, Space, Volume, files_report,
 };
