@@ -2,10 +2,10 @@
 //! `isola run`.
 //!
 //! ```toml
-//! [grid.processor]                       # or network-write
+//! [grid.processor]                       # or network-write, disk, files, rpc
 //! policy = "wfq"                         # fifo, priority, wfq, edf or reserve
 //! batch = 4
-//! limit = "50%"                          # of each core; bytes per second for network-write
+//! limit = "50%"                          # of each core or volume, or of one call at a time; otherwise bytes per second
 //! activities.web = { weight = 300 }      # also: priority, deadline, reservation, limit
 //!
 //! [grid.weights]                         # at all resources, with the policy wfq where none is named
@@ -49,6 +49,12 @@ pub struct GridTable {
     /// The settings of the block devices.
     #[serde(default)]
     disk: ResourceTable,
+    /// The settings of the operations of file systems.
+    #[serde(default)]
+    files: ResourceTable,
+    /// The settings of the calls between machines.
+    #[serde(default)]
+    rpc: ResourceTable,
     /// The weights at all resources, by activity.
     #[serde(default)]
     weights: BTreeMap<String, Weight>,
@@ -105,6 +111,9 @@ impl FromStr for ActivityWeight {
     }
 }
 
+/// The largest rate of calls, in percent of one call at a time.
+const MOST_RPC_PERCENT: u32 = 1600;
+
 /// A rule that attributes connections.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -144,6 +153,8 @@ impl GridTable {
             (Resource::Processor, &self.processor, cpu_limit),
             (Resource::NetworkWrite, &self.network_write, net_rate),
             (Resource::Disk, &self.disk, disk_rate),
+            (Resource::Files, &self.files, None),
+            (Resource::Rpc, &self.rpc, None),
             (Resource::Memory, &self.memory, None),
         ];
         for (resource, table, limit) in resources {
@@ -318,15 +329,21 @@ pub fn parse_rate(resource: Resource, text: &str) -> Result<RateChange, String> 
         return Ok(RateChange::None);
     }
     match resource.metric() {
-        Metric::Cycles => {
+        Metric::Cycles | Metric::Nanoseconds => {
+            // Several calls are in progress at a time.
+            let (whole, most) = match resource {
+                Resource::Files => ("a volume's time", 100),
+                Resource::Rpc => ("one call at a time", MOST_RPC_PERCENT),
+                _ => ("a core", 100),
+            };
             let percent = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
             let thousandths = percent.map(|percent| (percent * 10.0).round());
             match thousandths {
-                Some(thousandths) if (1.0..=1_000.0).contains(&thousandths) => {
+                Some(thousandths) if (1.0..=f64::from(10 * most)).contains(&thousandths) => {
                     Ok(RateChange::Part(thousandths as u32))
                 }
                 _ => Err(format!(
-                    "{text:?} is no part of a core: give a percentage from 0.1% to 100%, or none"
+                    "{text:?} is no part of {whole}: give a percentage from 0.1% to {most}%, or none"
                 )),
             }
         }
@@ -400,10 +417,11 @@ mod tests {
         let [wfq, fifo] = [PolicyKind::Wfq, PolicyKind::Fifo].map(PolicyChange::Policy);
         let policies: Vec<_> =
             changes.iter().filter_map(|change| Some((change.resource, change.policy?))).collect();
-        let resources = [Resource::Processor, Resource::NetworkWrite, Resource::Disk];
-        assert_eq!(policies, [(resources[0], wfq), (resources[1], wfq), (resources[2], fifo)]);
+        let resources =
+            [Resource::Processor, Resource::NetworkWrite, Resource::Disk, Resource::Files, Resource::Rpc];
+        assert!(policies.into_iter().eq(resources.into_iter().zip([wfq, wfq, fifo, wfq, wfq])));
         assert!(changes[0].limit == Some(RateChange::Part(500)) && changes[4].limit.is_some());
-        for (resource, web) in resources.into_iter().zip([400, 300, 300]) {
+        for (resource, web) in resources.into_iter().zip([400, 300, 300, 300, 300]) {
             let of = changes.iter().filter(|change| change.resource == resource);
             let weights = of.filter_map(|change| change.activity.as_ref());
             let weights = weights.map(|(name, change)| (&**name, change.weight.unwrap().get()));
@@ -453,14 +471,19 @@ mod tests {
             (Resource::Processor, "0.1%", RateChange::Part(1)),
             (Resource::Processor, "100%", RateChange::Part(1_000)),
             (Resource::Processor, "none", RateChange::None),
+            (Resource::Files, "100%", RateChange::Part(1_000)),
+            (Resource::Rpc, "150%", RateChange::Part(1_500)),
+            (Resource::Rpc, "1600%", RateChange::Part(16_000)),
             (Resource::NetworkWrite, "10M", rate(10 << 20)),
             (Resource::NetworkWrite, "none", RateChange::None),
         ] {
             assert_eq!(parse_rate(resource, text), Ok(expected), "{text}");
         }
         for text in ["", "%", "0%", "101%", "25", "10M", "-1%", "NaN%"] {
-            let message = parse_rate(Resource::Processor, text).unwrap_err();
-            assert!(message.contains("percentage"), "{message}");
+            for resource in [Resource::Processor, Resource::Files] {
+                let message = parse_rate(resource, text).unwrap_err();
+                assert!(message.contains("percentage"), "{message}");
+            }
         }
         for text in ["", "25%", "0", "fast"] {
             let message = parse_rate(Resource::NetworkWrite, text).unwrap_err();

@@ -76,10 +76,8 @@ impl GridChange {
         match self.resource {
             Resource::Memory if has_rate => Err(EntitlementError::RateOfMemory),
             Resource::Memory => Ok(()),
-            Resource::Processor | Resource::NetworkWrite | Resource::Disk if has_budget => {
-                Err(EntitlementError::BudgetWithoutMemory)
-            }
-            Resource::Processor | Resource::NetworkWrite | Resource::Disk => Ok(()),
+            _ if has_budget => Err(EntitlementError::BudgetWithoutMemory),
+            _ => Ok(()),
         }
     }
 }

@@ -13,6 +13,11 @@ pub enum Resource {
     NetworkWrite,
     /// The block devices' queues for requests.
     Disk,
+    /// The operations of file systems: each volume executes one at a time.
+    Files,
+    /// Calls between machines, in both directions: those of other machines that this one answers, and its own calls of
+    /// each other machine.
+    Rpc,
     /// The cell's memory. It is not divided by time: activities have budgets, and requests wait for free memory.
     Memory,
 }
@@ -24,11 +29,14 @@ pub enum Metric {
     Cycles,
     /// Bytes of frames, of blocks or of memory.
     Bytes,
+    /// The time for which a request occupies a server, in nanoseconds: also while it waits for something else.
+    Nanoseconds,
 }
 
 impl Resource {
     /// All resources.
-    pub const ALL: [Self; 4] = [Self::Processor, Self::NetworkWrite, Self::Disk, Self::Memory];
+    pub const ALL: [Self; 6] =
+        [Self::Processor, Self::NetworkWrite, Self::Disk, Self::Files, Self::Rpc, Self::Memory];
 
     /// Returns the resource's name in configurations.
     pub const fn name(self) -> &'static str {
@@ -36,6 +44,8 @@ impl Resource {
             Self::Processor => "processor",
             Self::NetworkWrite => "network-write",
             Self::Disk => "disk",
+            Self::Files => "files",
+            Self::Rpc => "rpc",
             Self::Memory => "memory",
         }
     }
@@ -45,6 +55,7 @@ impl Resource {
         match self {
             Self::Processor => Metric::Cycles,
             Self::NetworkWrite | Self::Disk | Self::Memory => Metric::Bytes,
+            Self::Files | Self::Rpc => Metric::Nanoseconds,
         }
     }
 }
@@ -60,6 +71,7 @@ impl fmt::Display for Metric {
         f.pad(match self {
             Self::Cycles => "cycles",
             Self::Bytes => "bytes",
+            Self::Nanoseconds => "nanoseconds",
         })
     }
 }
@@ -70,7 +82,7 @@ pub struct UnknownResource;
 
 impl fmt::Display for UnknownResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no such resource: use processor, network-write, disk or memory")
+        f.write_str("no such resource: use processor, network-write, disk, files, rpc or memory")
     }
 }
 
@@ -97,9 +109,8 @@ mod tests {
         }
         assert_eq!("printer".parse::<Resource>(), Err(UnknownResource));
         assert_eq!(
-            Resource::ALL.map(Resource::metric),
-            [Metric::Cycles, Metric::Bytes, Metric::Bytes, Metric::Bytes]
+            Resource::ALL.map(|resource| resource.metric().to_string()),
+            ["cycles", "bytes", "bytes", "nanoseconds", "nanoseconds", "bytes"]
         );
-        assert_eq!([Metric::Cycles, Metric::Bytes].map(|metric| metric.to_string()), ["cycles", "bytes"]);
     }
 }

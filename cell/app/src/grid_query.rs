@@ -12,9 +12,11 @@ use isola_activities::{Activity, name_of};
 use isola_ebbs::{current_core, platform};
 use isola_events::reclaim::{lost_bytes, used_bytes, waiting_requests_of};
 use isola_events::{present_cores, processor, spawn_on};
+use isola_messenger::rpc_report;
 use isola_net::query::Answer;
 use isola_net::{activity_rules, add_activity_rule, clear_activity_rules, write_report};
 use isola_resources::{GridResource, MEMORY};
+use isola_volumes::files_report;
 
 /// Answers a query about the grid. A requested change is made first.
 pub(crate) fn answer(answer: Answer, query: Query) {
@@ -53,6 +55,7 @@ fn answer_grid(answer: Answer) {
     for core in cores {
         spawn_on(core, move || {
             let clients = processor::report().into_iter().chain(write_report()).chain(disk_report());
+            let clients = clients.chain(files_report()).chain(rpc_report());
             let records = clients.map(|client| AnswerRecord::GridClient(client.into()));
             let done =
                 AnswerRecord::Done { core: current_core().0, connections: 0, half_open: 0, time_wait: 0 };

@@ -9,7 +9,8 @@
 //! volumes.unmount().await?;
 //! ```
 //!
-//! [`DISK`] is the resource by whose policy the requests to the devices are ordered.
+//! [`DISK`] is the resource by whose policy the requests to the devices are ordered, and
+//! [`FILES`](isola_resources::FILES) that for the operations of the file systems.
 
 pub use isola_block::BlockError;
 pub use isola_block_cache::{BlockCache, Budget, CacheUse};
@@ -33,7 +34,7 @@ use isola_block::{BlockDevice, BlockSettings};
 use isola_block_cache::CacheSettings;
 use isola_ebbs::{Ebb, Representative, current_core, platform};
 use isola_platform::block::VolumePort;
-use isola_resources::DISK;
+use isola_resources::{DISK, merged};
 use isola_volumes::Access;
 
 /// The divisor of the cell's memory that gives the share for the caches of all volumes.
@@ -217,5 +218,5 @@ impl fmt::Debug for Volumes {
 /// Returns the clients of the calling core's devices, by activity.
 pub(crate) fn disk_report() -> Vec<GridClient> {
     let devices = DEVICES.0.borrow();
-    devices.iter().flat_map(|device| device.grid_report(Resource::Disk, current_core().0)).collect()
+    merged(devices.iter().flat_map(|device| device.grid_report(Resource::Disk, current_core().0)))
 }

@@ -5,6 +5,8 @@
 //! | [`PROCESSOR`] | cycles | one per core | events |
 //! | [`NETWORK_WRITE`] | bytes | one per queue of the device | frames to send |
 //! | [`DISK`] | bytes | one per block device | requests to it |
+//! | [`FILES`] | nanoseconds | one per volume | operations of its file system |
+//! | [`RPC`] | nanoseconds | one for received calls, one per called machine | calls between machines |
 //! | [`MEMORY`] | bytes | one | requests for memory that wait until some is free |
 //!
 //! A resource without a policy has no scheduler: its requests are function calls, or wait in the order of their arrival.
@@ -25,7 +27,7 @@
 //! [`INFRASTRUCTURE`] works for all others before their requests are known to be theirs. Without an entitlement of its
 //! own, it has ten times the default weight and the highest priority.
 //!
-//! A crate that has a resource keeps an [`ActivityScheduler`] while there is a policy, and
+//! A crate that has a resource keeps a [`RequestQueue`], or an [`ActivityScheduler`] while there is a policy, and
 //! [follows](GridResource::on_change) changes.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -33,6 +35,8 @@
 extern crate alloc;
 
 mod activity_scheduler;
+mod merge;
+mod request_queue;
 mod resource;
 
 pub use activity_scheduler::ActivityScheduler;
@@ -41,4 +45,8 @@ pub use isola_abi::grid::{
 };
 pub use isola_activities::INFRASTRUCTURE;
 pub use isola_schedulers::{ClientStatistics, Cost, Dispatch, Dispatched, Ticket};
-pub use resource::{Configuration, DISK, GridResource, MEMORY, NETWORK_WRITE, PROCESSOR, ResourceError};
+pub use merge::merged;
+pub use request_queue::{NextRequest, RequestQueue, ServiceTicket};
+pub use resource::{
+    Configuration, DISK, FILES, GridResource, MEMORY, NETWORK_WRITE, PROCESSOR, RPC, ResourceError,
+};

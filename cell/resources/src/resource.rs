@@ -23,6 +23,9 @@ static SETTINGS: CellEbb<AllSettings> = CellEbb::new();
 /// The weight of [`INFRASTRUCTURE`] without an entitlement of its own.
 const INFRASTRUCTURE_WEIGHT: u32 = 10 * Weight::DEFAULT.get();
 
+/// The nanoseconds of a second.
+const NS_PER_SECOND: u64 = 1_000_000_000;
+
 /// The time of the cores.
 pub const PROCESSOR: GridResource = GridResource(Resource::Processor);
 
@@ -31,6 +34,12 @@ pub const NETWORK_WRITE: GridResource = GridResource(Resource::NetworkWrite);
 
 /// The block devices' queues for requests.
 pub const DISK: GridResource = GridResource(Resource::Disk);
+
+/// The operations of the cell's file systems.
+pub const FILES: GridResource = GridResource(Resource::Files);
+
+/// Calls between machines.
+pub const RPC: GridResource = GridResource(Resource::Rpc);
 
 /// The cell's memory.
 pub const MEMORY: GridResource = GridResource(Resource::Memory);
@@ -277,14 +286,15 @@ impl GridResource {
         }
     }
 
-    /// Returns the most that each scheduler can serve, if that is known: for the processor, the rate of the cycle
-    /// counter.
+    /// Returns the rate of which rates can be given as parts, if there is one: the cycles of a core, and the time of a
+    /// volume or of one call at a time.
     pub fn capacity(self) -> Option<Rate> {
         let clock = platform().clock();
         let origin = Instant::default();
         let per_second = || clock.cycles(origin + Duration::from_secs(1)) - clock.cycles(origin);
         match self.0 {
             Resource::Processor => Rate::per_second(per_second()).ok(),
+            Resource::Files | Resource::Rpc => Rate::per_second(NS_PER_SECOND).ok(),
             Resource::NetworkWrite | Resource::Disk | Resource::Memory => None,
         }
     }

@@ -211,7 +211,7 @@ families! {
     GRID_CYCLES: Counter "isola_grid_cost_cycles" in Cycles, ["cell", "resource", "core", "activity"],
         "Cost of the served requests, of resources that are measured in cycles.";
     GRID_TIME: Counter "isola_grid_cost_seconds" in Seconds, ["cell", "resource", "core", "activity"],
-        "The same as isola_grid_cost_cycles, in seconds.";
+        "Cost of the served requests in seconds, of resources that are measured in cycles or in time.";
     GRID_BYTES: Counter "isola_grid_cost_bytes" in Bytes, ["cell", "resource", "core", "activity"],
         "Cost of the served requests, of resources that are measured in bytes.";
     GRID_WAITING: Gauge "isola_grid_waiting_requests", ["cell", "resource", "core", "activity"],

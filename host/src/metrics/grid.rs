@@ -58,6 +58,7 @@ fn add_client(metrics: &mut Metrics, cell: &CellInfo, client: &GridClient, hz: u
             }
         }
         Metric::Bytes => metrics.count(&families::GRID_BYTES, &labels, client.cost),
+        Metric::Nanoseconds => metrics.number(&families::GRID_TIME, &labels, seconds(client.cost)),
     }
     metrics.number(&families::GRID_WAITING, &labels, client.waiting as f64);
     metrics.number(&families::GRID_WAIT, &labels, seconds(client.waited_ns));

@@ -62,7 +62,11 @@ pub fn signed_size(bytes: i64) -> String {
 
 /// Formats a cost in the unit of a resource of the grid, given by the unit's name.
 pub fn cost(cost: u64, metric: &str) -> String {
-    if metric == "bytes" { ByteSize(cost).to_string() } else { count(cost) }
+    match metric {
+        "bytes" => ByteSize(cost).to_string(),
+        "nanoseconds" => duration_ns(cost),
+        _ => count(cost),
+    }
 }
 
 /// Formats a time of day, given in ns since 1970-01-01 UTC, in the local time zone: `2026-03-01 12:00:00.250`.
@@ -125,6 +129,7 @@ mod tests {
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!((signed_size(-2048), signed_size(10)), ("-2 KiB".to_owned(), "10 B".to_owned()));
         assert_eq!((cost(2048, "bytes"), cost(2048, "cycles")), ("2 KiB".to_owned(), "2,048".to_owned()));
+        assert_eq!(cost(2_048_000, "nanoseconds"), duration_ns(2_048_000));
         assert_eq!(rfc3339(1_700_000_000_250_000_000), "2023-11-14T22:13:20.250000000Z");
         assert_eq!(since(u64::MAX / 2), Duration::ZERO);
         assert_eq!(until(1_700_000_000_250_000_000), Duration::ZERO);

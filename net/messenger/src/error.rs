@@ -79,3 +79,15 @@ impl fmt::Display for CallError {
 }
 
 impl core::error::Error for CallError {}
+
+/// An activity that was not registered, or has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoSuchActivity;
+
+impl fmt::Display for NoSuchActivity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no such activity: register it first")
+    }
+}
+
+impl core::error::Error for NoSuchActivity {}

@@ -15,10 +15,15 @@
 //! | [`MAX_MACHINES`] | machines that join an application |
 //! | [`MAX_PAYLOAD`] | bytes of a request, and of an answer |
 //! | [`MAX_CALLS`] | concurrent calls of a machine to another; further ones wait at the caller |
+//! | [`SERVED_CALLS`] | received calls in progress while the resource `rpc` has a policy; further ones wait |
 //! | [`MAX_PAYLOAD`] | bytes queued to a machine; further messages to it wait, and all later messages of their senders |
 //! | an eighth of the cell's memory | queues and incomplete frames of all connections; half of that while memory is low, a quarter while it is critical. Beyond it, the connection that uses the most ends |
 //! | 10 s | for a machine to take 64 KiB of queued data; to greet |
 //! | 64 | connections per core that have not greeted; a further one replaces the oldest |
+//!
+//! **Activities.** A call of another machine is answered for the activity of its connection, or for that of
+//! [`charge_calls_of`]. While the resource `rpc` has a policy, it orders the received calls, and this machine's calls to
+//! each other one, by the time for which they are in progress.
 //!
 //! There is no authentication and no encryption: any program that reaches the first machine's port can join
 //! (docs/decisions/0018-star-of-machines.md). What is *not* here: time limits for calls (`isola_events::timeout`), and
@@ -39,23 +44,28 @@ pub mod id_map;
 mod joining;
 mod machines;
 mod messenger;
-mod semaphore;
 mod send_queue;
 mod shared_ebb;
+mod slots;
 mod write_deadline;
 
 /// The maximum number of concurrent calls of a machine to another.
 pub const MAX_CALLS: usize = 16;
 
+/// The most received calls in progress while `rpc` has a policy: further ones wait, ordered by the policy. Fewer make
+/// shares more exact.
+pub const SERVED_CALLS: usize = 8;
+
 /// The time limit of the greeting, for the joining machine and for the first machine.
 const GREETING: Duration = Duration::from_secs(10);
 
 use core::time::Duration;
-pub use error::{CallError, JoinError, ServeError};
+pub use error::{CallError, JoinError, NoSuchActivity, ServeError};
 pub use frame::{MAX_PAYLOAD, Refusal};
 pub use handlers::Call;
 pub use isola_ebbs::{EbbId, MachineId};
 pub use joining::{disconnected, join, rejoin};
 pub use machines::MAX_MACHINES;
-pub use messenger::{HandlerRegistration, call, host, serve};
+pub use messenger::{HandlerRegistration, call, charge_calls_of, host, serve};
 pub use shared_ebb::{AskError, Interface, Message, SharedEbb};
+pub use slots::rpc_report;

@@ -6,15 +6,15 @@
 use crate::backlog::CELL_BACKLOG;
 use crate::calls::Calls;
 use crate::connection::Connection;
-use crate::error::{CallError, ServeError};
+use crate::error::{CallError, NoSuchActivity, ServeError};
 use crate::frame::{Body, Frame, MAX_PAYLOAD, Message, ProtocolViolation, Refusal};
 use crate::greetings::receive_in_time;
 use crate::handlers::{Call, Handlers};
 use crate::machines::Machines;
-use crate::semaphore::Semaphore;
 use crate::send_queue::SendQueue;
+use crate::slots::Slots;
 use crate::write_deadline::MACHINE_WRITE_LIMIT;
-use crate::{GREETING, MAX_CALLS};
+use crate::{GREETING, MAX_CALLS, SERVED_CALLS};
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
@@ -22,9 +22,12 @@ use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::future::Future;
 use core::task::Waker;
+use isola_abi::id::ActivityId;
+use isola_abi::ledger::Generation;
+use isola_activities::generation;
 use isola_ebbs::{Ebb, EbbId, MachineId, Representative, current_core, platform};
 use isola_events::pressure::{PressureHandler, on_memory_pressure};
-use isola_events::{elsewhere, spawn_task, timeout};
+use isola_events::{current_activity, elsewhere, spawn_task_for, timeout};
 use isola_iobuf::Chain;
 use isola_net::tcp::{PortInUse, PortListener};
 use isola_net::{TcpStream, listen};
@@ -43,7 +46,11 @@ pub(crate) struct Messenger {
     calls: Calls,
     handlers: Handlers,
     /// The limit on this machine's concurrent calls, by called machine.
-    call_limits: RefCell<BTreeMap<MachineId, Rc<Semaphore>>>,
+    call_limits: RefCell<BTreeMap<MachineId, Rc<Slots>>>,
+    /// The slots of received calls.
+    received: Rc<Slots>,
+    /// The activities for which calls are answered, by calling machine.
+    callers: RefCell<BTreeMap<MachineId, (ActivityId, Generation)>>,
     /// The tasks that wait for the connection to the first machine to end.
     pub disconnect_waiters: RefCell<Vec<Waker>>,
     /// Ends connections when memory runs low.
@@ -57,6 +64,8 @@ impl Representative for Messenger {
             calls: Calls::default(),
             handlers: Handlers::default(),
             call_limits: RefCell::default(),
+            received: Slots::new(SERVED_CALLS, None),
+            callers: RefCell::default(),
             disconnect_waiters: RefCell::default(),
             _pressure: on_memory_pressure(|_| CELL_BACKLOG.shed()),
         }
@@ -127,7 +136,8 @@ impl Drop for HandlerRegistration {
 }
 
 /// Calls the representative of `ebb` on `machine`, from any core, and returns its answer. A call to this machine itself
-/// sends no message. At most [`MAX_CALLS`] calls to a machine run concurrently; further ones wait.
+/// sends no message. At most [`MAX_CALLS`] calls to a machine run concurrently; further ones wait, in the order of the
+/// policy of `rpc` if there is one.
 ///
 /// # Errors
 /// [`CallError`].
@@ -152,9 +162,9 @@ async fn call_here(machine: MachineId, ebb: EbbId, request: Chain) -> Result<Cha
         .call_limits
         .borrow_mut()
         .entry(machine)
-        .or_insert_with(|| Semaphore::new(MAX_CALLS))
+        .or_insert_with(|| Slots::new(MAX_CALLS, Some(MAX_CALLS)))
         .clone();
-    let _permit = call_limit.take().await;
+    let _slot = call_limit.take().await;
     let gone = |_| CallError::Refused(Refusal::Disconnected);
     send_queue.room().await.map_err(gone)?;
     let pending = MESSENGER.calls.begin(machine);
@@ -162,6 +172,23 @@ async fn call_here(machine: MachineId, ebb: EbbId, request: Chain) -> Result<Cha
     let message = Message { to: machine, from: here, call: pending.number(), body };
     send_queue.push(Frame::Message(message).encode()).map_err(gone)?;
     pending.await
+}
+
+/// Answers the calls of a machine for an activity from now on. Without this, or once the activity has ended, that is the
+/// activity of the connection from which they come: of the joining machine, or of the first one.
+///
+/// # Errors
+/// [`NoSuchActivity`] if the activity was not registered or has ended.
+pub async fn charge_calls_of(machine: MachineId, activity: ActivityId) -> Result<(), NoSuchActivity> {
+    let generation = generation(activity);
+    if !generation.is_in_use() {
+        return Err(NoSuchActivity);
+    }
+    on_messenger_core(move || async move {
+        MESSENGER.callers.borrow_mut().insert(machine, (activity, generation));
+    })
+    .await;
+    Ok(())
 }
 
 /// Serves a joining machine, on the core of its connection.
@@ -250,12 +277,23 @@ impl Messenger {
         Ok(())
     }
 
+    /// Returns the activity for which a machine's calls are answered: by default that of the connection from which they
+    /// come, whose event runs.
+    fn caller_activity(&self, machine: MachineId) -> ActivityId {
+        match self.callers.borrow().get(&machine) {
+            Some((activity, of)) if generation(*activity) == *of => *activity,
+            _ => current_activity(),
+        }
+    }
+
     fn begin_answer(&'static self, from: MachineId, call: u64, ebb: EbbId, request: Chain) {
         if !self.handlers.begin(from) {
             return self.machines.refuse(MachineId::here(), from, call, Refusal::TooMany);
         }
-        spawn_task(async move {
+        spawn_task_for(self.caller_activity(from), async move {
+            let slot = self.received.take().await;
             let answer = self.handlers.answer(ebb, Call { from, request }).await;
+            drop(slot);
             let body = answer.map_or_else(Body::Refusal, Body::Answer);
             // While the caller does not take earlier answers this one waits, and still counts as one of the caller's
             // calls.

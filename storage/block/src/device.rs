@@ -6,6 +6,7 @@
 //! behind the core's other events. So callers see no difference between synchronous devices and those with interrupts.
 
 use crate::error::BlockError;
+use crate::follower;
 use crate::parts::{self, halves};
 use crate::request::{Operation, Part, Request};
 use crate::usage::{BlockUsage, Usages};
@@ -72,7 +73,6 @@ struct Shared {
     room: RefCell<Vec<Waker>>,
     usages: RefCell<Usages>,
     failure: Cell<Option<BlockError>>,
-    policy_version: Cell<Option<u64>>,
     /// Wakes the task that serves the queue.
     task: RefCell<Waker>,
     /// Rings when a request may have exceeded the time limit.
@@ -80,6 +80,22 @@ struct Shared {
     /// Rings when an activity at its limit may submit again.
     throttle: Alarm,
     interrupt: RefCell<Option<Interrupt>>,
+}
+
+/// A handle that does not keep the device.
+pub(crate) struct WeakDevice(Weak<Shared>);
+
+impl WeakDevice {
+    pub fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
+    /// Wakes the task that serves the device, which follows changes of the settings.
+    pub fn wake(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.wake();
+        }
+    }
 }
 
 /// A request in the device.
@@ -123,11 +139,10 @@ impl BlockDevice {
             control: RefCell::new(control),
             queue: RefCell::new(queue),
             in_device: RefCell::default(),
-            waiting: RefCell::new(Waiting::new()),
+            waiting: RefCell::new(Waiting::new(settings.resource)),
             room: RefCell::default(),
             usages: RefCell::default(),
             failure: Cell::default(),
-            policy_version: Cell::default(),
             task: RefCell::new(Waker::noop().clone()),
             time_limit: Alarm::new(wake_task(device)),
             throttle: Alarm::new(wake_task(device)),
@@ -166,7 +181,11 @@ impl BlockDevice {
             Poll::Pending
         });
         spawn_task_for(INFRASTRUCTURE, serve).detach();
-        Ok(Self { shared })
+        let device = Self { shared };
+        if let Some(resource) = settings.resource {
+            follower::add(&device, resource);
+        }
+        Ok(device)
     }
 
     /// Returns the limits of the device's own requests.
@@ -248,6 +267,11 @@ impl BlockDevice {
         self.shared.failure.get()
     }
 
+    /// Returns a handle that does not keep the device.
+    pub(crate) fn downgrade(&self) -> WeakDevice {
+        WeakDevice(Rc::downgrade(&self.shared))
+    }
+
     fn request(&self, parts: Result<Vec<BlockRequest>, BlockRefusal>) -> Request {
         Request::new(self.clone(), current_activity(), parts.map_err(BlockError::from))
     }
@@ -284,11 +308,7 @@ impl Shared {
 
     /// Follows changes of the resource's settings.
     fn follow_policy(&self) {
-        let Some(resource) = self.settings.resource else { return };
-        let version = resource.version();
-        if self.policy_version.replace(Some(version)) != Some(version) {
-            self.waiting.borrow_mut().configure(resource.configuration());
-        }
+        self.waiting.borrow_mut().follow_policy();
     }
 
     fn device_has_room(&self, waiting: &Waiting) -> bool {

@@ -34,6 +34,7 @@ extern crate alloc;
 
 mod device;
 mod error;
+mod follower;
 mod parts;
 mod request;
 mod usage;

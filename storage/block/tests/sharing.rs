@@ -5,11 +5,12 @@ mod common;
 use common::{buffers, cell, start};
 use isola_abi::id::ActivityId;
 use isola_block::{BlockDevice, BlockSettings};
-use isola_events::{register_activity, spawn_task_for, yield_now};
+use isola_events::{register_activity, spawn_task, spawn_task_for, timeout, yield_now};
 use isola_resources::{Entitlement, NETWORK_WRITE, PolicyKind, Rate, Weight};
 use isola_storage_sim::{SimDisk, Timing};
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// A resource with the metric bytes, in a cell without a network device.
 const RESOURCE: isola_resources::GridResource = NETWORK_WRITE;
@@ -121,5 +122,25 @@ fn no_request_is_lost_when_the_policy_changes_while_requests_wait() {
             yield_now().await;
         }
         assert_eq!(disk.counts().0, 60);
+    });
+}
+
+#[test]
+fn the_removal_of_a_limit_is_followed_while_all_requests_wait_for_it() {
+    cell(|| async {
+        let disk = SimDisk::new(vec![0; 1 << 20]);
+        let device = start(&disk, settings());
+        RESOURCE.set_limit(Rate::per_second(100).ok());
+        RESOURCE.set_policy(Some(PolicyKind::Fifo));
+        device.read(0, buffers(1, 4096)).await.unwrap();
+        // 41 s later.
+        let second = spawn_task({
+            let device = device.clone();
+            async move { device.read(0, buffers(1, 4096)).await.map(drop) }
+        });
+        let mut second = Box::pin(second);
+        assert!(timeout(Duration::from_millis(100), &mut second).await.is_err(), "the limit holds");
+        RESOURCE.set_limit(None);
+        timeout(Duration::from_secs(5), second).await.expect("no limit any more").unwrap();
     });
 }

@@ -10,9 +10,9 @@
 //! - [`Disk`]: the interface of the disk below. [`CachedDisk`] implements it with a cached block device.
 //!
 //! A volume has one fiber, which executes one operation at a time; this is the volume's lock. While an operation waits
-//! for the device, the core runs other events. The activities of waiting operations take turns, in the order of the
-//! processor's policy if it has one. Each operation is charged to the activity that requested it, with the blocks and
-//! device requests that it needs.
+//! for the device, the core runs other events. Waiting operations are ordered by the policy of the resource `files`. Without
+//! one, the activities take turns, in the order of the processor's policy if it has one. Each operation is charged to the
+//! activity that requested it, with the blocks and device requests that it needs.
 //!
 //! **Durability.** [`Volume::sync`] makes all completed changes permanent. After a power failure, the next mount finds
 //! the file system of a moment after the latest sync.
@@ -35,6 +35,8 @@ mod file_system;
 mod flow;
 mod jobs;
 mod open_files;
+mod reply;
+mod schedulers;
 mod shared;
 mod volume;
 
@@ -46,5 +48,6 @@ pub use file_system::{
     Attributes, Entry, FileError, FileId, FileKind, FileSystem, ListPosition, Metadata, NAME_LEN, Space,
 };
 pub use flow::{FileSink, FileSource};
+pub use schedulers::files_report;
 pub use shared::{SharedFile, SharedVolume};
 pub use volume::{CachedRead, File, MOST_READ, OpenedFile, Volume};

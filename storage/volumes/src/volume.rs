@@ -4,20 +4,24 @@ use crate::cache_disk::CachedDisk;
 use crate::direct::{DirectRead, MOST_MAPS, OpenFileState, Plan, TRIES, read_pieces};
 use crate::ext4::{Access, Ext4, Services};
 use crate::file_system::{Entry, FileError, FileId, FileSystem, ListPosition, Metadata, Space};
-use crate::jobs::{Jobs, reply};
+use crate::jobs::Jobs;
 use crate::open_files::Mounted;
+use crate::reply::reply;
+use crate::schedulers;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::fmt;
 use core::time::Duration;
+use isola_abi::id::ActivityId;
 use isola_block_cache::BlockCache;
 use isola_ebbs::platform;
 use isola_events::activity::charge_to;
 use isola_events::{current_activity, now};
 use isola_fibers::{block_on, spawn_fiber_with_stack};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
+use isola_resources::ClientStatistics;
 
 /// The stack of a volume's fiber, in bytes.
 const STACK_LEN: usize = 512 * 1024;
@@ -140,6 +144,7 @@ impl Volume {
         let fiber = spawn_fiber_with_stack(STACK_LEN, serve).map_err(|_| FileError::NoMemory)?;
         jobs.set_fiber(fiber);
         receive.await?;
+        schedulers::add(&jobs);
         Ok(Self { shared: Rc::new(Shared { jobs, cache, names_version }) })
     }
 
@@ -253,6 +258,11 @@ impl Volume {
     /// [`FileError::Unmounted`].
     pub async fn space(&self) -> Result<Space, FileError> {
         self.run(|mounted| Ok(mounted.file_system()?.space())).await
+    }
+
+    /// Returns what an activity has received of the volume since `files` has a policy; the default without one.
+    pub fn scheduled(&self, activity: ActivityId) -> ClientStatistics {
+        self.shared.jobs.statistics(activity)
     }
 
     /// Makes all changes permanent.

@@ -144,7 +144,9 @@ struct ClearRulesArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Resources are processor (the time of the cores, in cycles), network-write (frames to the network device, in bytes), disk \
-(requests to the block devices, in bytes) and memory. Each core, queue and device divides its own.
+(requests to the block devices, in bytes), files (operations of file systems, by the time for which they occupy the \
+volume), rpc (calls between machines, by the time for which they are in progress) and memory. Each core, queue, device \
+and volume divides its own.
 
 Policies:
   direct    no scheduler
@@ -154,8 +156,8 @@ Policies:
   edf       the request with the earliest deadline
   reserve   reservations first; then, up to the limits, by weight
 
-A rate is a part of a core for the processor, as in 25%, and bytes per second for network-write, as in 10M; none removes \
-it. With --activity, --limit is that of the activity, otherwise that of each core or queue. An activity's reservation and \
+A rate is a part of a core, of a volume's time or of one call at a time for processor, files and rpc, as in 25%, and bytes \
+per second for network-write and disk, as in 10M; none removes it. With --activity, --limit is that of the activity, otherwise that of each core or queue. An activity's reservation and \
 limit need the policy reserve. All changes of a command are made, or none.
 
 Memory has no policy and no rates, but budgets: while an activity uses no more than --soft, it loses no cached memory to \
@@ -165,6 +167,7 @@ Examples:
   isola grid set kv processor --policy wfq
   isola grid set kv processor --activity web --weight 300
   isola grid set kv network-write --policy reserve --activity backup --limit 10M
+  isola grid set web files --policy reserve --activity backup --limit 20%
   isola grid set kv memory --activity web --soft 64M --hard 128M
   isola grid set kv processor --policy direct --dry-run")]
 struct SetArguments {
@@ -468,6 +471,7 @@ fn rate_text(resource: Resource, rate: Option<Rate>, capacity: Option<Rate>) -> 
             format!("{:.1}%", rate.units() as f64 * 100.0 / capacity.units() as f64)
         }
         (Some(rate), Metric::Cycles, None) => format!("{} cycles/s", human::count(rate.units())),
+        (Some(rate), Metric::Nanoseconds, _) => format!("{:.1}%", rate.units() as f64 / 1e7),
         (Some(rate), Metric::Bytes, _) => format!("{}/s", ByteSize(rate.units())),
     }
 }
@@ -483,5 +487,6 @@ mod tests {
         assert_eq!(rate_text(Resource::Processor, rate(250), None), "250 cycles/s");
         assert_eq!(rate_text(Resource::NetworkWrite, rate(10 << 20), None), "10 MiB/s");
         assert_eq!(rate_text(Resource::NetworkWrite, None, None), "-");
+        assert_eq!(rate_text(Resource::Rpc, rate(1_500_000_000), rate(1_000_000_000)), "150.0%");
     }
 }

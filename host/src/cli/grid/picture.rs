@@ -30,7 +30,7 @@ const NARROWEST: usize = 32;
 const WIDEST: usize = 100;
 
 /// The names of resources in the order in which work flows through them.
-const FLOW: [&str; 4] = ["network-read", "processor", "disk", "network-write"];
+const FLOW: [&str; 6] = ["network-read", "processor", "rpc", "files", "disk", "network-write"];
 
 /// The most activities that are shown of a scheduler: those that have received most.
 const MOST_ACTIVITIES: usize = 16;
@@ -287,6 +287,8 @@ impl Picture {
             Resource::Processor => "core",
             Resource::NetworkWrite => "queue",
             Resource::Disk => "disks of core",
+            Resource::Files => "volumes of core",
+            Resource::Rpc => "calls of core",
             Resource::Memory => "memory of core",
         };
         self.line(&format!("{of} {}", first.core), &format!("{} waiting", human::count(waiting)));

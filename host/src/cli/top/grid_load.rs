@@ -289,6 +289,9 @@ mod tests {
                 (None, 4, 100.0),
                 (Some("web"), 3, 75.0),
                 (Some("batch"), 1, 25.0),
+                // The others but memory.
+                (None, 0, 0.0),
+                (None, 0, 0.0),
                 (None, 0, 0.0),
                 (None, 0, 0.0)
             ]
