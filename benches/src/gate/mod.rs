@@ -197,9 +197,13 @@ impl Gate {
     fn events(&self, counts: &mut Counts) -> Result<(), BenchError> {
         let mut machine = self.alone("costs", "--".into(), Pace::Instructions)?;
         machine.wait_for("costs: all taken")?;
-        for (label, name) in
-            [("spawn", "event"), ("task", "task"), ("interrupt", "interrupt"), ("alarm", "alarm")]
-        {
+        for (label, name) in [
+            ("spawn", "event"),
+            ("task", "task"),
+            ("yield-check", "yield-check"),
+            ("interrupt", "interrupt"),
+            ("alarm", "alarm"),
+        ] {
             let hundredths = machine.wait_for_number(&format!("\n{label}: "))?;
             counts.insert(name.into(), hundredths as f64 / 100.0);
         }

@@ -32,6 +32,7 @@ use crate::timer::{Alarm, TIMERS, Timers};
 use crate::trace::Tracing;
 use crate::vcore_runner::{BUSY, FIRST, RunEnd, VcoreRunner};
 use crate::watchdog::Watchdog;
+use crate::yielding::slice_cycles;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -71,6 +72,12 @@ pub struct EventLoop {
     queueing: Queueing,
     pub(crate) pressure: PressureHandlers,
     pub(crate) presence: Presence,
+    /// The notice that ends the present passes of the loop.
+    notice: Cell<Notice>,
+    /// Whether the core runs other vcores as well.
+    is_visited: Cell<bool>,
+    /// The cycles after which a divisible event ends, although nothing waits.
+    slice_cycles: u64,
     /// Whether the platform has been informed that the vcore has nothing to do.
     is_idle: Cell<bool>,
     pub(crate) accounting: Accounting,
@@ -106,6 +113,9 @@ impl EventLoop {
             queueing: Queueing::new(),
             pressure: PressureHandlers::new(),
             presence: Presence::default(),
+            notice: Cell::new(Notice::from_u64(0)),
+            is_visited: Cell::new(false),
+            slice_cycles: slice_cycles(),
             is_idle: Cell::new(true),
             accounting: Accounting::new(),
             tracing: Tracing::default(),
@@ -176,6 +186,31 @@ impl EventLoop {
     #[inline]
     pub(crate) fn has_events(&self) -> bool {
         self.next.get().is_some() || self.queue.borrow().has_runnable()
+    }
+
+    /// Returns whether the running event should end soon: see [`must_yield`](crate::yielding::must_yield).
+    #[inline]
+    pub(crate) fn must_yield(&self) -> bool {
+        if platform().has_interrupts() || self.has_loop_work() || self.next.get().is_some() {
+            return true;
+        }
+        let now = cycles();
+        let spent = now.wrapping_sub(self.accounting.last_check());
+        spent >= self.slice_cycles
+            || now >= self.timers.next()
+            || self.queue.borrow_mut().must_wait(spent, now)
+    }
+
+    /// Returns whether the loop has work apart from events, interrupts and alarms, or another vcore waits for its turn.
+    #[inline]
+    fn has_loop_work(&self) -> bool {
+        let mailboxes = mailbox::all();
+        mailboxes.notice() != self.notice.get()
+            || !mailboxes.of(current_core()).is_empty()
+            || !self.pressure.is_calm()
+            || self.quiescence.is_due()
+            || self.is_visited.get()
+            || (self.outbox_waits.get() && self.outbox.is_due())
     }
 
     /// Charges the event that has just ended, and returns whether another may run.
@@ -281,6 +316,8 @@ impl EventLoop {
     /// Runs this vcore only, until the notice changes.
     pub(crate) fn run_alone(&self, mailboxes: &Mailboxes, notice: Notice) {
         let mailbox = mailboxes.of(current_core());
+        self.notice.set(notice);
+        self.is_visited.set(false);
         self.mark_running(mailbox);
         self.follow_policy();
         let mut arrived = self.open_interrupt_window();
@@ -297,6 +334,8 @@ impl EventLoop {
     pub(crate) fn visit(&self, mailboxes: &Mailboxes, notice: Notice, boundary: u64) -> (u64, u64) {
         let mailbox = mailboxes.of(current_core());
         self.accounting.resume(boundary);
+        self.notice.set(notice);
+        self.is_visited.set(true);
         self.mark_running(mailbox);
         self.follow_policy();
         let arrived = self.open_interrupt_window();

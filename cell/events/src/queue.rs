@@ -126,6 +126,17 @@ impl Queue {
         }
     }
 
+    /// Returns whether the running event's activity would have to wait if the event ended now after `spent` cycles, at
+    /// the reading `now` of the cycle counter, and another one followed. Without a policy it does if an event waits.
+    #[inline]
+    pub fn must_wait(&mut self, spent: u64, now: u64) -> bool {
+        match self {
+            Self::Fifo(queue) => !queue.is_empty(),
+            Self::Scheduled(queue) => queue.must_wait(spent, now),
+            Self::Own(queue) => !queue.is_empty(),
+        }
+    }
+
     /// Returns whether a new event may bypass the queue, which holds while it is empty. An application's queue sees every
     /// event.
     #[inline]

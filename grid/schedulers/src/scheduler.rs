@@ -1,6 +1,6 @@
 //! The queues of a resource, and the order in which their requests are dispatched.
 
-use crate::policy::Head;
+use crate::policy::{Head, InService};
 use crate::tree::{ClientId, GroupId, PathChoice, Phases, Tree, TreeError};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -405,6 +405,28 @@ impl<M> Scheduler<M> {
             _ if cost != charged => self.tree.correct(client, group, charged, cost, phases),
             _ => {}
         }
+    }
+
+    /// Returns whether the client of a dispatched request would have to wait if that request ended now, after this
+    /// `cost`, and another one of the client arrived: for another client whose request would be dispatched first, for an
+    /// earlier request of its own, or for its limit. So a long request finds out whether to divide itself. Batches are
+    /// ignored.
+    ///
+    /// If limits throttle whole groups, `true` is possible without another client that may be served now; the next
+    /// [`Self::dispatch`] finds that out.
+    pub fn must_wait(&mut self, ticket: Ticket, cost: u64, now_ns: u64) -> bool {
+        let Ticket { client, phases, charged, .. } = ticket;
+        if !self.tree.has_client(client) || !self.queues[client.index() as usize].requests.is_empty() {
+            return true;
+        }
+        let service = match &self.current {
+            Some(last) if last.number == ticket.batch => InService::Uncharged {
+                cost: last.cost.saturating_sub(charged).saturating_add(cost),
+                dispatched_ns: last.dispatched_ns,
+            },
+            _ => InService::Charged { charged, cost },
+        };
+        self.tree.must_wait(client.index(), service, phases, now_ns)
     }
 
     /// Moves a cost from a client that did work without a known owner to the client whose work it was (omni-kernel

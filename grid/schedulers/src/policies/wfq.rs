@@ -14,7 +14,7 @@
 
 use super::Members;
 use crate::order::Order;
-use crate::policy::{Choice, Entity, Head, Phase, Policy};
+use crate::policy::{Choice, Entity, Head, InService, Phase, Policy};
 use crate::tag::{Scale, Tag};
 use isola_abi::grid::Entitlement;
 
@@ -65,6 +65,24 @@ impl Policy for Wfq {
     #[inline]
     fn choose(&mut self, _now_ns: u64) -> Choice {
         self.order.first().map_or(Choice::Empty, |(_, entity)| Choice::Entity(entity, Phase::Share))
+    }
+
+    fn must_wait(
+        &mut self,
+        entity: Entity,
+        service: InService,
+        _phase: Phase,
+        _head: Head,
+        _now_ns: u64,
+    ) -> bool {
+        let virtual_time = self.virtual_time;
+        let Some(member) = self.members.get_mut(entity) else { return false };
+        let start = match service {
+            InService::Uncharged { cost, .. } => member.start.after(cost, member.scale),
+            InService::Charged { charged, cost } => member.start.corrected(charged, cost, member.scale),
+        };
+        let own = if member.active { start } else { start.max(virtual_time) };
+        self.order.first_other(entity).is_some_and(|other| other < (own, entity))
     }
 
     #[inline]
