@@ -32,7 +32,7 @@ use crate::timer::{Alarm, TIMERS, Timers};
 use crate::trace::Tracing;
 use crate::vcore_runner::{BUSY, FIRST, RunEnd, VcoreRunner};
 use crate::watchdog::Watchdog;
-use crate::yielding::slice_cycles;
+use crate::yielding::YieldLimits;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -76,8 +76,7 @@ pub struct EventLoop {
     notice: Cell<Notice>,
     /// Whether the core runs other vcores as well.
     is_visited: Cell<bool>,
-    /// The cycles after which a divisible event ends, although nothing waits.
-    slice_cycles: u64,
+    yield_limits: YieldLimits,
     /// Whether the platform has been informed that the vcore has nothing to do.
     is_idle: Cell<bool>,
     pub(crate) accounting: Accounting,
@@ -115,7 +114,7 @@ impl EventLoop {
             presence: Presence::default(),
             notice: Cell::new(Notice::from_u64(0)),
             is_visited: Cell::new(false),
-            slice_cycles: slice_cycles(),
+            yield_limits: YieldLimits::new(),
             is_idle: Cell::new(true),
             accounting: Accounting::new(),
             tracing: Tracing::default(),
@@ -196,9 +195,10 @@ impl EventLoop {
         }
         let now = cycles();
         let spent = now.wrapping_sub(self.accounting.last_check());
-        spent >= self.slice_cycles
+        let YieldLimits { granularity_cycles, slice_cycles } = self.yield_limits;
+        spent >= slice_cycles
             || now >= self.timers.next()
-            || self.queue.borrow_mut().must_wait(spent, now)
+            || self.queue.borrow_mut().must_wait(spent, granularity_cycles, now)
     }
 
     /// Returns whether the loop has work apart from events, interrupts and alarms, or another vcore waits for its turn.

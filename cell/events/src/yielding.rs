@@ -10,9 +10,12 @@
 //!   caller-saved registers anyway, so the stub saves none here either;
 //! - the loop has other work: a message of another core, a due alarm, a grace period that waits for this core, memory
 //!   pressure, a request to leave the cell or to end, another vcore's turn;
-//! - an event waits that runs first. Without a policy, that is any event. With one ([`processor`](crate::processor)),
-//!   the policy decides as if the computation's event ended now, with its cycles so far as the cost, and its next
-//!   one was queued: by weight, for example, the computation continues until it has used its share;
+//! - an event waits that runs first, and the computation's event has run for [`GRANULARITY`]. Without a policy, any
+//!   event runs first. With one ([`processor`](crate::processor)), the policy decides as if the computation's event ended
+//!   now, with its cycles so far as the cost, and its next one was queued: by weight, for example, the computation
+//!   continues until it has used its share;
+//! - an urgent event waits, by the policy: of an activity that has used less than its share and had nothing to do
+//!   (`wfq`), is below its reservation (`reserve`), or has a higher priority or an earlier deadline;
 //! - its activity has reached its limit;
 //! - its event has run for [`SLICE`], so that the core's counters move on and its supervisor sees it alive.
 //!
@@ -27,10 +30,24 @@ use isola_platform::Instant;
 /// The time for which an event runs at most whose task calls [`yield_if_needed`], if nothing waits.
 pub const SLICE: Duration = Duration::from_millis(1);
 
-/// Returns [`SLICE`] in cycles.
-pub(crate) fn slice_cycles() -> u64 {
-    let clock = platform().clock();
-    clock.cycles(Instant::default() + SLICE) - clock.cycles(Instant::default())
+/// The time for which such an event runs at least, if only others wait that are not urgent. A switch costs some 600
+/// instructions.
+pub const GRANULARITY: Duration = Duration::from_micros(25);
+
+/// Both times in cycles.
+#[derive(Clone, Copy)]
+pub(crate) struct YieldLimits {
+    pub granularity_cycles: u64,
+    pub slice_cycles: u64,
+}
+
+impl YieldLimits {
+    pub fn new() -> Self {
+        let clock = platform().clock();
+        let cycles =
+            |duration| clock.cycles(Instant::default() + duration) - clock.cycles(Instant::default());
+        Self { granularity_cycles: cycles(GRANULARITY), slice_cycles: cycles(SLICE) }
+    }
 }
 
 /// Returns whether the running event should end soon, because other work of the core waits that comes first. For long

@@ -57,6 +57,16 @@ pub enum InService {
     },
 }
 
+/// The members for which a member in service has to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitFor {
+    /// All that would be served first.
+    All,
+    /// Those of them that cannot wait until the next regular switch: they have come with unused share, or have a claim
+    /// that comes before that of the request in service.
+    Urgent,
+}
+
 /// Divides the service of a group among its members.
 ///
 /// A member is *active* from [`Self::activate`] until [`Self::deactivate`], or until [`Self::dispatched`] without a
@@ -77,7 +87,7 @@ pub trait Policy {
     /// Returns the active member that is served next. Has no effect on later decisions.
     fn choose(&mut self, now_ns: u64) -> Choice;
 
-    /// Returns whether the member would have to wait, for another member or for its limit, if its request in service
+    /// Returns whether the member would have to wait, for some of the others or for its limit, if its request in service
     /// ended now and its next one arrived as `head`. Has no effect on later decisions.
     fn must_wait(
         &mut self,
@@ -85,6 +95,7 @@ pub trait Policy {
         service: InService,
         phase: Phase,
         head: Head,
+        wait_for: WaitFor,
         now_ns: u64,
     ) -> bool;
 

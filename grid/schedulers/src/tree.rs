@@ -4,7 +4,7 @@
 //! (their limits), the group is *throttled*: inactive in its parent until the time that its policy names, or until a
 //! member below it becomes active or changes its entitlement.
 
-use crate::policy::{self, Choice, Entity, Head, InService, Phase, Policy};
+use crate::policy::{self, Choice, Entity, Head, InService, Phase, Policy, WaitFor};
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -425,14 +425,21 @@ impl Tree {
     /// Returns whether a client would have to wait, for another or for a limit, if its request in service ended now and
     /// its next one arrived. `true` also if another group comes first all of whose members are at their limits, which
     /// only [`Self::choose`] finds.
-    pub fn must_wait(&mut self, client: u32, service: InService, phases: Phases, now_ns: u64) -> bool {
+    pub fn must_wait(
+        &mut self,
+        client: u32,
+        service: InService,
+        phases: Phases,
+        wait_for: WaitFor,
+        now_ns: u64,
+    ) -> bool {
         self.end_throttling_until(now_ns);
         let mut head = Head { arrived_ns: now_ns, sequence: self.sequence + 1 };
         let mut index = client;
         while index != ROOT {
             let node = &self.nodes[index as usize];
             let (parent, entity, phase) = (node.parent, node.entity, phases.at(node.level()));
-            if self.group_mut(parent).policy.must_wait(entity, service, phase, head, now_ns) {
+            if self.group_mut(parent).policy.must_wait(entity, service, phase, head, wait_for, now_ns) {
                 return true;
             }
             index = parent;

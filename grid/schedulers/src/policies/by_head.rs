@@ -2,7 +2,7 @@
 
 use super::Members;
 use crate::order::Order;
-use crate::policy::{Choice, Entity, Head, InService, Phase, Policy};
+use crate::policy::{Choice, Entity, Head, InService, Phase, Policy, WaitFor};
 use isola_abi::grid::Entitlement;
 
 /// The key by which a policy orders the next requests of its members.
@@ -76,12 +76,15 @@ impl<K: HeadKey> Policy for ByHead<K> {
         service: InService,
         _phase: Phase,
         head: Head,
+        wait_for: WaitFor,
         _now_ns: u64,
     ) -> bool {
         let Some(member) = self.members.get_mut(entity) else { return false };
-        let own = match (service, member.waiting) {
+        let own = match (service, wait_for, member.waiting) {
+            // The request in service, which is still the head; a member that comes before it preempts it.
+            (InService::Uncharged { .. }, WaitFor::Urgent, Some((_, key))) => key,
             // A group whose other members wait: it keeps its head.
-            (InService::Charged { .. }, Some((_, key))) => key,
+            (InService::Charged { .. }, _, Some((_, key))) => key,
             _ => K::of(&member.entitlement, head),
         };
         self.order.first_other(entity).is_some_and(|other| other < (own, entity))

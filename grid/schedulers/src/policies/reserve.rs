@@ -19,7 +19,7 @@
 
 use super::Members;
 use crate::order::Order;
-use crate::policy::{Choice, Entity, Head, InService, Phase, Policy};
+use crate::policy::{Choice, Entity, Head, InService, Phase, Policy, WaitFor};
 use crate::tag::{Scale, Tag};
 use isola_abi::grid::Entitlement;
 
@@ -51,6 +51,8 @@ struct Member {
     reservation_tag: Tag,
     limit_tag: Tag,
     share_tag: Tag,
+    /// As in [`super::wfq`].
+    had_share: bool,
     state: State,
 }
 
@@ -140,6 +142,7 @@ impl Policy for Reserve {
             reservation_tag: Tag::default(),
             limit_tag: Tag::default(),
             share_tag: virtual_time,
+            had_share: false,
             state: State::Inactive,
         });
         self.change(entity, |member| {
@@ -161,6 +164,7 @@ impl Policy for Reserve {
         let Some(member) = self.members.get_mut(entity) else { return };
         member.reservation_tag = member.reservation_tag.max(Tag::at_ns(now_ns));
         member.limit_tag = member.limit_tag.max(earliest_limit(now_ns));
+        member.had_share = member.share_tag <= self.virtual_time;
         member.share_tag = member.share_tag.max(self.virtual_time);
         self.queue(entity);
     }
@@ -194,6 +198,7 @@ impl Policy for Reserve {
         service: InService,
         phase: Phase,
         head: Head,
+        wait_for: WaitFor,
         now_ns: u64,
     ) -> bool {
         let (now, virtual_time) = (self.permit_until(now_ns), self.virtual_time);
@@ -223,11 +228,14 @@ impl Policy for Reserve {
         }
         let other_due = self.reserved.first_other(entity).filter(|(tag, _)| *tag <= now);
         if member.reservation.is_some() && reservation <= now {
-            return other_due.is_some_and(|other| other < (reservation, entity));
+            return wait_for == WaitFor::All && other_due.is_some_and(|other| other < (reservation, entity));
         }
-        other_due.is_some()
-            || (member.limit.is_some() && limit > now)
-            || self.permitted.first_other(entity).is_some_and(|other| other < (share, entity))
+        if other_due.is_some() || (member.limit.is_some() && limit > now) {
+            return true;
+        }
+        let first = self.permitted.first_other(entity).filter(|other| *other < (share, entity));
+        let Some((_, first)) = first else { return false };
+        wait_for == WaitFor::All || self.members.get_mut(first).is_some_and(|member| member.had_share)
     }
 
     fn dispatched(&mut self, entity: Entity, cost: u64, phase: Phase, next: Option<Head>, now_ns: u64) {
@@ -244,6 +252,7 @@ impl Policy for Reserve {
             member.limit_tag = member.limit_tag.max(earliest_limit(now_ns)).after(cost, scale);
         }
         member.share_tag = member.share_tag.after(cost, member.weight);
+        member.had_share = false;
         self.latest = self.latest.max(member.share_tag);
         if let Some(head) = next {
             member.reservation_tag = member.reservation_tag.max(Tag::at_ns(head.arrived_ns));
