@@ -76,7 +76,7 @@ enum Progress {
 }
 
 /// The work of a step: a divisor counts as some slots, and each of its multiples as one.
-const STEP_WORK: usize = 1024;
+const STEP_WORK: usize = 2048;
 const DIVISOR_WORK: usize = 16;
 
 /// A piece that is being counted.
@@ -148,7 +148,7 @@ mod tests {
     fn a_count_in_steps_is_the_same_and_has_steps_of_limited_work() {
         let mut counter = Counter::new(100_000_000);
         // With the divisors' multiples: 5 for the first, of 0 to 4095, and 1,228 divisors for the last.
-        for (piece, least, most) in [(0..4_096, 1, 3), (99_995_648..99_999_744, 19, 30), (0..65_536, 16, 40)] {
+        for (piece, least, most) in [(0..4_096, 1, 2), (99_995_648..99_999_744, 9, 15), (0..65_536, 8, 20)] {
             let pauses = Cell::new(0);
             let count = counter.clone().count(piece.clone());
             let pause = async || pauses.set(pauses.get() + 1);

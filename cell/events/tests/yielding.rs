@@ -1,14 +1,14 @@
 //! Long computations that give way to waiting work, and only to that.
 
+use isola_abi::id::ActivityId;
 use isola_ebbs::{current_core, cycles, platform};
 use isola_events::event::Event;
 use isola_events::interrupt::allocate_interrupt;
+use isola_events::yielding::GRANULARITY;
 use isola_events::{
     Alarm, defer, exit, must_yield, now, processor, register_activity, run, spawn, spawn_on, spawn_task,
     spawn_task_for, yield_if_needed, yield_now,
 };
-use isola_abi::id::ActivityId;
-use isola_events::yielding::GRANULARITY;
 use isola_hosted::Settings;
 use isola_platform::CoreIndex;
 use isola_resources::{Entitlement, PROCESSOR, PolicyKind, Priority, Weight};
@@ -186,8 +186,11 @@ fn a_computation_gives_way_to_messages_of_other_cores_and_to_grace_periods() {
         let mut continued = 0;
         for round in 0..40 {
             yield_now().await;
-            let (go, sent, came) =
-                (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+            let (go, sent, came) = (
+                Arc::new(AtomicBool::new(false)),
+                Arc::new(AtomicBool::new(false)),
+                Arc::new(AtomicU64::new(0)),
+            );
             let (wait, done, come) = (go.clone(), sent.clone(), came.clone());
             spawn_on(CoreIndex(1), move || {
                 while !wait.load(Ordering::Acquire) {}

@@ -103,7 +103,8 @@ impl DividedInput {
     /// Processes a batch of an activity's frames. While other events wait, it processes one frame at a time, until it has
     /// to give way to one of them.
     fn process(&self, activity: ActivityId) {
-        let Some(Waiting { frames, version, arrived_at }) = self.waiting.borrow_mut().remove(&activity) else {
+        let Some(Waiting { frames, version, arrived_at }) = self.waiting.borrow_mut().remove(&activity)
+        else {
             return;
         };
         let (mut frames, mut left) = (frames.into_iter(), BATCH);

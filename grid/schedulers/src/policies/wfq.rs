@@ -44,7 +44,8 @@ impl Policy for Wfq {
     fn set(&mut self, entity: Entity, entitlement: &Entitlement) {
         let scale = Scale::of_weight(entitlement.weight);
         let start = self.virtual_time;
-        self.members.get_or_add(entity, || Member { scale, start, active: false, had_share: false }).scale = scale;
+        self.members.get_or_add(entity, || Member { scale, start, active: false, had_share: false }).scale =
+            scale;
     }
 
     #[inline]

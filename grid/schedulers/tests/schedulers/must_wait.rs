@@ -1,6 +1,8 @@
 //! A request in service learns whether the next one of its client would have to wait: compared with what happens then.
 
-use isola_schedulers::{ClientId, Cost, Dispatch, Entitlement, PolicyKind, Priority, Rate, Scheduler, Weight};
+use isola_schedulers::{
+    ClientId, Cost, Dispatch, Entitlement, PolicyKind, Priority, Rate, Scheduler, Weight,
+};
 use proptest::prelude::*;
 
 /// What happens while a request is in service.
@@ -25,7 +27,9 @@ fn meanwhile() -> impl Strategy<Value = Meanwhile> {
 }
 
 fn entitlement() -> impl Strategy<Value = Entitlement> {
-    let rate = || proptest::option::of((1_000_000_u64..2_000_000_000).prop_map(|rate| Rate::per_second(rate).unwrap()));
+    let rate = || {
+        proptest::option::of((1_000_000_u64..2_000_000_000).prop_map(|rate| Rate::per_second(rate).unwrap()))
+    };
     (1..=10_000_u32, 0..3_u8, 0..200_000_u64, rate(), rate()).prop_map(
         |(weight, priority, deadline_ns, reservation, limit)| Entitlement {
             weight: Weight::new(weight).unwrap(),
