@@ -177,6 +177,21 @@ fn a_light_client_s_request_is_urgent_and_a_heavy_one_s_waits_for_its_share() {
 }
 
 #[test]
+fn a_client_that_comes_back_after_more_than_its_share_is_not_urgent() {
+    for policy in [PolicyKind::Wfq, PolicyKind::Reserve] {
+        let (mut scheduler, [own, greedy]) = two_clients(policy, [by_weight(100); 2]);
+        let ticket = scheduler.serve_unqueued(greedy, 0).unwrap();
+        scheduler.enqueue(own, 1, Cost::Unknown, 0).unwrap();
+        scheduler.complete(ticket, 5_000);
+        let Dispatch::Request(request) = scheduler.dispatch(0) else { panic!("a request waits") };
+        scheduler.enqueue(greedy, 2, Cost::Unknown, 0).unwrap();
+        assert!(!scheduler.must_wait(request.ticket, 4_900, 0, 0), "it has used less");
+        assert!(scheduler.must_wait(request.ticket, 5_100, 0, 0));
+        assert!(!scheduler.must_wait(request.ticket, 5_100, u64::MAX, 0), "it can wait");
+    }
+}
+
+#[test]
 fn a_higher_priority_and_an_earlier_deadline_are_urgent_and_equal_ones_are_not() {
     let priority = |priority| Entitlement { priority: Priority(priority), ..Entitlement::default() };
     let deadline = |deadline_ns| Entitlement { deadline_ns, ..Entitlement::default() };
